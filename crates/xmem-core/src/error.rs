@@ -1,0 +1,282 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! One error enum per operation. Each message says what is wrong and what to do about it.
+
+use std::path::PathBuf;
+
+use thiserror::Error;
+
+/// A pool name or its runtime directory cannot be used.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum NameError {
+    /// The name is empty.
+    #[error("the pool name is empty: give it a name such as \"cam0\"")]
+    Empty,
+    /// The name has characters that no file name should have.
+    #[error("the pool name {0:?} has a control character in it: use letters, digits, '-', '_' and '.'")]
+    ControlCharacter(String),
+    /// The name is `.` or `..`, or a path that ends in a slash.
+    #[error("the pool name {0:?} names a directory: give a file name, or a path that ends in one")]
+    Directory(String),
+    /// The socket's path would not fit into a socket address.
+    #[error(
+        "the socket path {path:?} has {len} bytes and a socket address takes {max}: \
+         choose a shorter pool name, or set XMEM_RUNTIME_DIR to a shorter directory"
+    )]
+    TooLong {
+        /// The path that does not fit.
+        path: PathBuf,
+        /// Its length in bytes.
+        len: usize,
+        /// The longest path that fits, in bytes.
+        max: usize,
+    },
+    /// The runtime directory cannot be trusted.
+    #[error("the runtime directory {path:?} cannot be used: {reason}; set XMEM_RUNTIME_DIR to a directory of your own")]
+    RuntimeDir {
+        /// The directory.
+        path: PathBuf,
+        /// What is wrong with it.
+        reason: String,
+    },
+}
+
+/// Making a pool failed.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum CreateError {
+    /// The pool's name or its directory is at fault.
+    #[error(transparent)]
+    Name(#[from] NameError),
+    /// Another producer has the pool.
+    #[error("pool {pool:?} already has a producer, {holder}: stop that one or choose another pool name")]
+    InUse {
+        /// The pool.
+        pool: String,
+        /// Who has it, in words (process name and id where they are known).
+        holder: String,
+    },
+    /// Something that is not a socket stands where the pool's socket should be.
+    #[error("{path:?} exists and is not a socket: remove it or choose another pool name")]
+    NotASocket {
+        /// The path.
+        path: PathBuf,
+    },
+    /// Settings contradict each other.
+    #[error("{0}")]
+    Settings(String),
+    /// A system call failed.
+    #[error("cannot {what}: {error}")]
+    System {
+        /// What was tried.
+        what: &'static str,
+        /// Why it failed.
+        #[source]
+        error: std::io::Error,
+    },
+}
+
+/// A region of shared memory could not be made or opened.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum RegionError {
+    /// There is no room for it.
+    #[error("no room for a region of {size} bytes ({error}): free memory, lower max-slots, or use another backing")]
+    NoSpace {
+        /// The region's size in bytes.
+        size: usize,
+        /// Why it failed.
+        #[source]
+        error: std::io::Error,
+    },
+    /// What the peer sent is not a region that can be trusted.
+    #[error("the region cannot be trusted: {0}")]
+    Untrusted(&'static str),
+    /// A system call failed.
+    #[error("cannot {what}: {error}")]
+    System {
+        /// What was tried.
+        what: &'static str,
+        /// Why it failed.
+        #[source]
+        error: std::io::Error,
+    },
+}
+
+/// No slot could be had.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum AcquireError {
+    /// All slots are in use and the pool may not grow.
+    #[error(
+        "all {slots} slots of pool {pool:?} are in use and it may not grow (max-slots {max_slots}, max-bytes {max_bytes})"
+    )]
+    Exhausted {
+        /// The pool.
+        pool: String,
+        /// How many slots there are.
+        slots: u32,
+        /// The limit on slots.
+        max_slots: u32,
+        /// The limit on bytes, 0 = none.
+        max_bytes: u64,
+    },
+    /// One frame alone is larger than the pool may be.
+    #[error("a frame of {size} bytes is larger than the pool may be (max-bytes {max_bytes}): raise max-bytes")]
+    TooLarge {
+        /// The frame's size in bytes.
+        size: usize,
+        /// The limit in bytes.
+        max_bytes: u64,
+    },
+    /// A frame of no bytes has no slot.
+    #[error("a slot needs a size of at least one byte")]
+    ZeroSize,
+    /// The pool needed a new region and could not get one.
+    #[error(transparent)]
+    Region(#[from] RegionError),
+    /// Nothing came free in time.
+    #[error("no slot came free in time")]
+    Timeout,
+    /// The wait was called off.
+    #[error("the wait for a slot was called off")]
+    Cancelled,
+    /// The pool is closed.
+    #[error("the pool is closed")]
+    Closed,
+    /// The handle was inherited through fork.
+    #[error("this handle belongs to the process that made it: make a new one after fork")]
+    Forked,
+}
+
+/// A frame could not be published.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum PublishError {
+    /// The metadata point outside the slot.
+    #[error("the frame's bytes {offset}..{end} do not fit into its slot of {slot_size} bytes")]
+    OutOfSlot {
+        /// First byte of the payload in the slot.
+        offset: u64,
+        /// First byte after the payload.
+        end: u64,
+        /// The slot's size in bytes.
+        slot_size: usize,
+    },
+    /// The lease belongs to another pool.
+    #[error("this frame belongs to another pool")]
+    OtherPool,
+    /// The pool is closed.
+    #[error("the pool is closed")]
+    Closed,
+    /// The handle was inherited through fork.
+    #[error("this handle belongs to the process that made it: make a new one after fork")]
+    Forked,
+}
+
+/// Waiting for consumers failed.
+#[derive(Debug, Error, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum WaitError {
+    /// The time was over.
+    #[error("the time was over")]
+    Timeout,
+    /// The wait was called off.
+    #[error("the wait was called off")]
+    Cancelled,
+    /// The pool is closed.
+    #[error("the pool is closed")]
+    Closed,
+}
+
+/// Joining a pool failed.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum ConnectError {
+    /// The pool's name or its directory is at fault.
+    #[error(transparent)]
+    Name(#[from] NameError),
+    /// There is no producer at the path (yet).
+    #[error("no producer at {path:?}: start one, or check XMEM_RUNTIME_DIR on both sides")]
+    NotFound {
+        /// Where it was looked for.
+        path: PathBuf,
+    },
+    /// The socket exists, but this user may not use it.
+    #[error("this user may not open {path:?}: the producer's socket-mode, socket-group or allow-uids decide")]
+    Denied {
+        /// The socket.
+        path: PathBuf,
+    },
+    /// The producer answered and said no.
+    #[error("the producer of {path:?} refused: {reason}")]
+    Refused {
+        /// The socket.
+        path: PathBuf,
+        /// The producer's reason, in words.
+        reason: String,
+    },
+    /// Whoever listens there does not speak this protocol.
+    #[error("{path:?} is not an xmem producer this version can talk to: {reason}")]
+    Protocol {
+        /// The socket.
+        path: PathBuf,
+        /// What was wrong.
+        reason: String,
+    },
+    /// The producer does not answer; it may be stopped.
+    #[error("the producer of {path:?} does not answer: it may be stopped or hung")]
+    NoAnswer {
+        /// The socket.
+        path: PathBuf,
+    },
+    /// The wait was called off.
+    #[error("the wait for a producer was called off")]
+    Cancelled,
+    /// A system call failed.
+    #[error("cannot {what}: {error}")]
+    System {
+        /// What was tried.
+        what: &'static str,
+        /// Why it failed.
+        #[source]
+        error: std::io::Error,
+    },
+}
+
+/// No frame was received.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum ReceiveError {
+    /// No frame came in time.
+    #[error("no frame came in time")]
+    Timeout,
+    /// The wait was called off.
+    #[error("the wait for a frame was called off")]
+    Cancelled,
+    /// The stream is over; a frame may still come if the producer starts a new one.
+    #[error("the stream is over")]
+    Eos,
+    /// The producer is gone, and every frame that it left has been received.
+    #[error("the producer is gone: connect again")]
+    ProducerLost,
+    /// This consumer holds as many frames as it may.
+    #[error("this consumer holds its budget of {budget} frames: drop one before it receives another")]
+    OverBudget {
+        /// How many it may hold.
+        budget: u32,
+    },
+    /// The producer cut this consumer off; what it still holds may be overwritten.
+    #[error("the producer cut this consumer off (its lease page made no sense): frames it still holds may change")]
+    CutOff,
+    /// The control memory made no sense.
+    #[error("the producer's control memory makes no sense: {0}")]
+    Corrupt(&'static str),
+    /// The handle was inherited through fork.
+    #[error("this handle belongs to the process that made it: make a new one after fork")]
+    Forked,
+}
+
+/// Asking a producer about itself failed.
+pub type QueryError = ConnectError;

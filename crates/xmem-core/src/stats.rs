@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! What a pool and its consumers have done so far.
+
+use serde::{Deserialize, Serialize};
+
+/// A pool as its producer sees it. Also what [`query`](crate::query) answers.
+#[derive(Debug, Default, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+#[non_exhaustive]
+pub struct PoolStats {
+    /// The pool's name.
+    pub pool: String,
+    /// The producer's process.
+    pub pid: u32,
+    /// `live` or `lossless`.
+    pub delivery: String,
+    /// Frames published.
+    pub published: u64,
+    /// Of these, frames whose bytes were written into their slot by who made them.
+    pub zero_copy: u64,
+    /// Of these, frames that the producer copied into a slot.
+    pub copied: u64,
+    /// Frames that were not published, because no slot was free.
+    pub dropped: u64,
+    /// Slots that exist.
+    pub slots: u32,
+    /// Of these, slots that somebody holds: the producer's side or a consumer.
+    pub slots_held: u32,
+    /// The most slots there may be.
+    pub max_slots: u32,
+    /// Regions in use.
+    pub regions: u32,
+    /// Bytes of all regions that are in use or that a consumer may still have mapped.
+    pub bytes: u64,
+    /// The stream is over.
+    pub eos: bool,
+    /// The sticky state's text entries (caps and so on).
+    pub sticky: Vec<(String, String)>,
+    /// The connected consumers.
+    pub consumers: Vec<ConsumerStats>,
+    /// How often a consumer was cut off because its lease page made no sense.
+    pub cut_off: u64,
+    /// How often a lossless consumer was disconnected because it held all up for too long.
+    pub timed_out: u64,
+}
+
+/// One consumer as the producer sees it. The consumer itself reports `received`, `missed`, `copied` and `latency_ns`.
+#[derive(Debug, Default, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+#[non_exhaustive]
+pub struct ConsumerStats {
+    /// Number of the connection in its pool.
+    pub id: u64,
+    /// Its process, 0 when it is in a PID namespace that cannot be seen.
+    pub pid: u32,
+    /// Its user.
+    pub uid: u32,
+    /// The name it gave itself.
+    pub name: String,
+    /// Slots it may hold at once.
+    pub budget: u32,
+    /// Slots it holds.
+    pub held: u32,
+    /// Frames it took.
+    pub received: u64,
+    /// Frames that were gone when it came for them.
+    pub missed: u64,
+    /// Frames that it copied because its budget was used up or its downstream needed another layout.
+    pub copied: u64,
+    /// Nanoseconds since the oldest frame it holds was published, 0 when it holds none.
+    pub oldest_held_age_ns: u64,
+    /// Nanoseconds from publish to receive, smoothed over the last frames.
+    pub latency_ns: u64,
+    /// It has said goodbye, and only frames it still holds keep it here.
+    pub leaving: bool,
+}
+
+/// A consumer's own figures.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ReceiveStats {
+    /// Frames taken.
+    pub received: u64,
+    /// Frames that were gone when it came for them.
+    pub missed: u64,
+    /// Slots held.
+    pub held: u32,
+    /// Slots that may be held at once.
+    pub budget: u32,
+    /// Nanoseconds from publish to receive, smoothed over the last frames.
+    pub latency_ns: u64,
+}
