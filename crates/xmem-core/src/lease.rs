@@ -52,6 +52,13 @@ pub struct ReadLease {
     sticky: Arc<Sticky>,
 }
 
+/// Whether a payload lies inside a slot of this size.
+pub(crate) fn payload_fits(meta: &FrameMeta, slot_len: usize) -> bool {
+    meta.offset
+        .checked_add(meta.size)
+        .is_some_and(|end| end <= slot_len as u64)
+}
+
 impl fmt::Debug for ReadLease {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ReadLease")
@@ -65,15 +72,15 @@ impl fmt::Debug for ReadLease {
 }
 
 impl ReadLease {
-    /// `None` if the metadata point outside the slot.
-    pub(crate) fn new(hold: Hold, meta: FrameMeta, sticky: Arc<Sticky>) -> Option<Self> {
+    /// A lease on a frame whose payload lies inside its slot (`payload_fits`).
+    pub(crate) fn new(hold: Hold, meta: FrameMeta, sticky: Arc<Sticky>) -> Self {
         let lease = Self {
             hold,
             meta: Arc::new(meta),
             sticky,
         };
-        let end = lease.meta.offset.checked_add(lease.meta.size)?;
-        (end <= lease.slot_len() as u64).then_some(lease)
+        debug_assert!(payload_fits(&lease.meta, lease.slot_len()));
+        lease
     }
 
     pub(crate) fn hold(&self) -> &Hold {
@@ -113,7 +120,7 @@ impl ReadLease {
 
     /// The payload.
     pub fn data(&self) -> &[u8] {
-        // SAFETY: the payload lies inside the slot (`new`), the slot inside a mapping that the hold keeps, and while
+        // SAFETY: the payload lies inside the slot (checked before `new`), the slot inside a mapping that the hold keeps, and while
         // the hold lives no producer that follows the protocol writes there. One that does not can tear its own
         // frames; bytes have no invalid values.
         unsafe { std::slice::from_raw_parts(self.as_ptr(), self.len()) }

@@ -46,13 +46,13 @@ mod protocol;
 #[cfg(not(xmem_loom))]
 mod api {
     pub use crate::cancel::Canceller;
-    pub use crate::consumer::{Consumer, ConsumerBuilder, StartFrom, query};
+    pub use crate::consumer::{Consumer, ConsumerBuilder, ReceiveMonitor, StartFrom, query};
     pub use crate::error::*;
     pub use crate::lease::ReadLease;
     pub use crate::meta::{DType, FrameMeta, MAX_DIMS, MAX_PLANES, Storage, Text, VideoLayout};
     pub use crate::os::clock::monotonic_ns;
     pub use crate::producer::{
-        ConsumerEvent, Delivery, Departure, Producer, ProducerBuilder, WriteLease,
+        ConsumerEvent, Delivery, Departure, Producer, ProducerBuilder, PublishFailure, WriteLease,
     };
     pub use crate::region::{Backing, Capabilities};
     pub use crate::rendezvous::{

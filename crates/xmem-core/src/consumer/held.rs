@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use super::session::Session;
 use crate::protocol::lease::{self, Hold};
 use crate::region::RegionView;
-use crate::sync::Ordering;
+use crate::sync::{Ordering, fence};
 
 /// A frame that is held. The last handle to it ends the lease.
 pub(crate) struct Held {
@@ -113,16 +113,30 @@ impl HeldTable {
             .get(slot as usize)
             .ok_or(NotTaken::Gone)?;
         let mut table = self.lock();
-        if let Some((_, held)) = table.leases.get(&slot) {
-            match held.upgrade() {
-                Some(held) if held.generation == generation => return Ok(held),
+        let existing = table.leases.get(&slot).map(|(_, held)| held.upgrade());
+        match existing {
+            Some(Some(held)) => {
+                // Before `held` may go: its drop takes the lock.
+                drop(table);
                 // A held slot cannot hold another frame, unless the producer lies.
-                Some(_) => return Err(NotTaken::Gone),
-                // Its last handle is just being dropped and waits for the lock; it will find that it is not the
-                // newest lease, and leave the word alone.
-                None => {}
+                return if held.generation == generation {
+                    Ok(held)
+                } else {
+                    Err(NotTaken::Gone)
+                };
             }
-        } else if table.leases.len() as u32 >= limit {
+            Some(None) => {
+                // Its last handle is just being dropped, and waits for the lock; it will find that its lease was ended.
+                // Pairs with the release in `Arc`'s drop: the reads through that handle are over.
+                fence(Ordering::Acquire);
+                table.leases.remove(&slot);
+                if lease::release(word, lease_word) {
+                    session.ring();
+                }
+            }
+            None => {}
+        }
+        if table.leases.len() as u32 >= limit {
             return Err(NotTaken::OverBudget);
         }
         let mut tries = 0;
@@ -134,10 +148,7 @@ impl HeldTable {
                     tries += 1;
                     std::hint::spin_loop();
                 }
-                Hold::Claimed | Hold::Gone => {
-                    table.leases.remove(&slot);
-                    return Err(NotTaken::Gone);
-                }
+                Hold::Claimed | Hold::Gone => return Err(NotTaken::Gone),
             }
         }
         taken.store(generation, Ordering::Release);

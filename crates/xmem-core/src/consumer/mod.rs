@@ -137,14 +137,12 @@ impl Consumer {
 
     /// Figures.
     pub fn stats(&self) -> ReceiveStats {
-        let page = &self.session.page;
-        ReceiveStats {
-            received: page.received().load(Ordering::Relaxed),
-            missed: page.missed().load(Ordering::Relaxed),
-            held: self.held(),
-            budget: self.budget(),
-            latency_ns: page.latency().load(Ordering::Relaxed),
-        }
+        self.session.stats()
+    }
+
+    /// A handle that tells the figures while the consumer waits in another thread.
+    pub fn monitor(&self) -> ReceiveMonitor {
+        ReceiveMonitor(Arc::downgrade(&self.session))
     }
 
     /// Counts a frame that had to be copied out of its slot, for the producer's figures.
@@ -152,6 +150,17 @@ impl Consumer {
         // Only this side writes the word.
         let copied = self.session.page.copied();
         copied.store(copied.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+    }
+}
+
+/// Tells a consumer's figures, from any thread. It keeps nothing alive.
+#[derive(Debug, Clone)]
+pub struct ReceiveMonitor(Weak<Session>);
+
+impl ReceiveMonitor {
+    /// Figures; `None` when the consumer and all its frames are gone.
+    pub fn stats(&self) -> Option<ReceiveStats> {
+        self.0.upgrade().map(|session| session.stats())
     }
 }
 

@@ -10,7 +10,7 @@ use crate::cancel::Deadline;
 use crate::entry::Entry;
 use crate::error::ReceiveError;
 use crate::layout::{FLAG_CUT_OFF, FLAG_TIMED_OUT};
-use crate::lease::{Hold, ReadLease};
+use crate::lease::{Hold, ReadLease, payload_fits};
 use crate::os::clock::monotonic_ns;
 use crate::sync::Ordering;
 
@@ -19,7 +19,8 @@ impl Consumer {
     ///
     /// # Errors
     ///
-    /// [`ReceiveError::OverBudget`] when it holds as many slots as it may; no frame is lost by that yet. Others as
+    /// [`ReceiveError::OverBudget`] when there is a frame and it holds as many slots as it may; the frame is
+    /// not lost by that. Others as
     /// [`ReceiveError`] says.
     pub fn receive(&mut self, timeout: Option<Duration>) -> Result<ReadLease, ReceiveError> {
         self.receive_up_to(timeout, self.session.budget)
@@ -198,6 +199,9 @@ impl Consumer {
         }) else {
             return Err(ReceiveError::Corrupt("a slot lies outside its region"));
         };
+        if !payload_fits(&meta, len) {
+            return Err(ReceiveError::Corrupt("a payload lies outside its slot"));
+        }
         let published_at = meta.published_at;
         let held = match self.session.held.take(
             &self.session,
@@ -216,8 +220,7 @@ impl Consumer {
                 });
             }
         };
-        let lease = ReadLease::new(Hold::Consumer(held), meta, sticky)
-            .ok_or(ReceiveError::Corrupt("a payload lies outside its slot"))?;
+        let lease = ReadLease::new(Hold::Consumer(held), meta, sticky);
         self.move_to(sequence + 1);
         self.count(published_at);
         Ok(Some(lease))

@@ -23,6 +23,7 @@ use crate::os::fork::ProcessId;
 use crate::os::socket;
 use crate::region::{RegionView, Ticket};
 use crate::sealed;
+use crate::stats::ReceiveStats;
 use crate::sticky::{MAX_STICKY_SIZE, Sticky};
 use crate::sync::{Ordering, fence};
 use crate::wire::{MAX_MESSAGE, RegionKind, ToConsumer, ToProducer};
@@ -128,6 +129,16 @@ impl Session {
 
     pub(super) fn pool_name(&self) -> &str {
         &self.pool
+    }
+
+    pub(super) fn stats(&self) -> ReceiveStats {
+        ReceiveStats {
+            received: self.page.received().load(Ordering::Relaxed),
+            missed: self.page.missed().load(Ordering::Relaxed),
+            held: self.held.count(),
+            budget: self.budget,
+            latency_ns: self.page.latency().load(Ordering::Relaxed),
+        }
     }
 
     /// Whether the producer is gone. What it published before is in the ring.

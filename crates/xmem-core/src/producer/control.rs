@@ -694,11 +694,12 @@ impl ControlThread {
                 size,
                 ..FrameMeta::default()
             };
-            let wishes = Wishes {
+            let mut wishes = Wishes {
                 hook: None,
                 keep: (keep > 0).then_some(keep),
             };
-            self.pool.publish(&claimed, meta, wishes).is_ok()
+            self.pool.check_payload(&meta, claimed.place).is_ok()
+                && self.pool.publish(&claimed, meta, &mut wishes).is_ok()
         });
         if published {
             // The writer keeps no reference; the count, or the history, keeps the frame.

@@ -23,7 +23,7 @@ use std::time::Duration;
 pub use builder::{ConsumerEvent, Delivery, ProducerBuilder};
 pub use peer::Departure;
 pub(crate) use write_lease::OwnHold;
-pub use write_lease::WriteLease;
+pub use write_lease::{PublishFailure, WriteLease};
 
 use crate::cancel::Canceller;
 use crate::error::{AcquireError, PublishError, RegionError, WaitError};

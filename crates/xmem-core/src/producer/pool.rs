@@ -574,19 +574,18 @@ impl Pool {
         self.notice();
     }
 
-    /// Publishes a claimed slot. The caller gets a reference.
+    /// Publishes a claimed slot, whose payload was checked. The caller gets a reference.
     pub(super) fn publish(
         &self,
         claimed: &Claimed,
         meta: FrameMeta,
-        wishes: Wishes,
+        wishes: &mut Wishes,
     ) -> Result<(FrameMeta, Arc<Sticky>), PublishError> {
-        self.check_payload(&meta, claimed.place)?;
         let rings = wishes.hook.is_some() || wishes.keep.is_some();
         let mut state = self.lock();
         self.check_room(&state)?;
         if let Some(info) = state.slots.get_mut(claimed.slot) {
-            info.hook = wishes.hook;
+            info.hook = wishes.hook.take();
             info.keep = wishes.keep.map(|until| Keep { until, departed: 0 });
         }
         if let Some(cell) = self.control.slot(claimed.slot) {
@@ -616,7 +615,7 @@ impl Pool {
         Ok(self.announce(state, slot, generation, place, meta))
     }
 
-    fn check_payload(&self, meta: &FrameMeta, place: Place) -> Result<(), PublishError> {
+    pub(super) fn check_payload(&self, meta: &FrameMeta, place: Place) -> Result<(), PublishError> {
         if !self.process.is_current() {
             return Err(PublishError::Forked);
         }

@@ -6,6 +6,8 @@
 use std::fmt;
 use std::sync::Arc;
 
+use thiserror::Error;
+
 use super::pool::{Claimed, Pool, Wishes};
 use super::slots::Place;
 use crate::error::PublishError;
@@ -108,10 +110,16 @@ impl WriteLease {
     ///
     /// # Errors
     ///
-    /// See [`PublishError`]. The slot is given back then.
-    pub fn publish(mut self, meta: FrameMeta) -> Result<ReadLease, PublishError> {
-        let wishes = std::mem::take(&mut self.wishes);
-        let (meta, sticky) = self.pool.publish(&self.claimed, meta, wishes)?;
+    /// [`PublishFailure`] says why, and gives the lease back.
+    pub fn publish(mut self, meta: FrameMeta) -> Result<ReadLease, PublishFailure> {
+        let failure = |lease, error| PublishFailure { lease, error };
+        if let Err(error) = self.pool.check_payload(&meta, self.claimed.place) {
+            return Err(failure(self, error));
+        }
+        let (meta, sticky) = match self.pool.publish(&self.claimed, meta, &mut self.wishes) {
+            Ok(published) => published,
+            Err(error) => return Err(failure(self, error)),
+        };
         self.published = true;
         let hold = OwnHold {
             pool: self.pool.clone(),
@@ -120,7 +128,24 @@ impl WriteLease {
             place: self.claimed.place,
             region: self.claimed.region.clone(),
         };
-        ReadLease::new(Hold::Own(Arc::new(hold)), meta, sticky).ok_or(PublishError::Closed)
+        Ok(ReadLease::new(Hold::Own(Arc::new(hold)), meta, sticky))
+    }
+}
+
+/// A frame was not published. The lease is still there: publish it again, or drop it to give the slot back.
+#[derive(Debug, Error)]
+#[error("{error}")]
+pub struct PublishFailure {
+    /// The right to write the slot.
+    pub lease: WriteLease,
+    /// Why.
+    #[source]
+    pub error: PublishError,
+}
+
+impl From<PublishFailure> for PublishError {
+    fn from(failure: PublishFailure) -> Self {
+        failure.error
     }
 }
 
