@@ -2,6 +2,8 @@
 
 //! The project's own commands. Each installs the system packages that it needs, where it can.
 
+mod bench;
+mod demo;
 mod packages;
 mod step;
 mod test;
@@ -25,11 +27,17 @@ struct Cli {
 enum Command {
     /// Check everything that has to hold before a change lands
     Test,
+    /// Show the whole thing at work: decode once, share with three processes, survive kills
+    Demo(demo::Args),
+    /// Compare xmem with shmsink/shmsrc, side by side in one run
+    Bench(bench::Args),
 }
 
 fn main() -> ExitCode {
     let result = match Cli::parse().command {
         Command::Test => test::run(),
+        Command::Demo(args) => demo::run(&args),
+        Command::Bench(args) => bench::run(&args),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

@@ -73,9 +73,18 @@ const NEEDS: &[(&str, &[Need])] = &[
     ("gstreamer1.0-libav", &[Need::Element("avdec_h264")]),
 ];
 
+/// What only the benchmark needs on top.
+const BENCH_NEEDS: &[(&str, &[Need])] = &[("strace", &[Need::Program("strace")])];
+
 /// Makes sure that what building, testing and showing needs is here.
 pub(crate) fn ensure() -> Result {
     ensure_all(NEEDS)
+}
+
+/// The same, with what the benchmark needs.
+pub(crate) fn ensure_for_bench() -> Result {
+    ensure_all(NEEDS)?;
+    ensure_all(BENCH_NEEDS)
 }
 
 fn ensure_all(needs: &[(&'static str, &[Need])]) -> Result {
