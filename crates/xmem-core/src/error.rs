@@ -14,7 +14,9 @@ pub enum NameError {
     #[error("the pool name is empty: give it a name such as \"cam0\"")]
     Empty,
     /// The name has characters that no file name should have.
-    #[error("the pool name {0:?} has a control character in it: use letters, digits, '-', '_' and '.'")]
+    #[error(
+        "the pool name {0:?} has a control character in it: use letters, digits, '-', '_' and '.'"
+    )]
     ControlCharacter(String),
     /// The name is `.` or `..`, or a path that ends in a slash.
     #[error("the pool name {0:?} names a directory: give a file name, or a path that ends in one")]
@@ -33,7 +35,9 @@ pub enum NameError {
         max: usize,
     },
     /// The runtime directory cannot be trusted.
-    #[error("the runtime directory {path:?} cannot be used: {reason}; set XMEM_RUNTIME_DIR to a directory of your own")]
+    #[error(
+        "the runtime directory {path:?} cannot be used: {reason}; set XMEM_RUNTIME_DIR to a directory of your own"
+    )]
     RuntimeDir {
         /// The directory.
         path: PathBuf,
@@ -50,7 +54,9 @@ pub enum CreateError {
     #[error(transparent)]
     Name(#[from] NameError),
     /// Another producer has the pool.
-    #[error("pool {pool:?} already has a producer, {holder}: stop that one or choose another pool name")]
+    #[error(
+        "pool {pool:?} already has a producer, {holder}: stop that one or choose another pool name"
+    )]
     InUse {
         /// The pool.
         pool: String,
@@ -82,7 +88,9 @@ pub enum CreateError {
 #[non_exhaustive]
 pub enum RegionError {
     /// There is no room for it.
-    #[error("no room for a region of {size} bytes ({error}): free memory, lower max-slots, or use another backing")]
+    #[error(
+        "no room for a region of {size} bytes ({error}): free memory, lower max-slots, or use another backing"
+    )]
     NoSpace {
         /// The region's size in bytes.
         size: usize,
@@ -123,7 +131,9 @@ pub enum AcquireError {
         max_bytes: u64,
     },
     /// One frame alone is larger than the pool may be.
-    #[error("a frame of {size} bytes is larger than the pool may be (max-bytes {max_bytes}): raise max-bytes")]
+    #[error(
+        "a frame of {size} bytes is larger than the pool may be (max-bytes {max_bytes}): raise max-bytes"
+    )]
     TooLarge {
         /// The frame's size in bytes.
         size: usize,
@@ -167,6 +177,9 @@ pub enum PublishError {
     /// The lease belongs to another pool.
     #[error("this frame belongs to another pool")]
     OtherPool,
+    /// Consumers of a lossless pool have not taken the frames that this one would push out.
+    #[error("consumers are too far behind to take one more frame: call wait_for_room first")]
+    NoRoom,
     /// The pool is closed.
     #[error("the pool is closed")]
     Closed,
@@ -204,7 +217,9 @@ pub enum ConnectError {
         path: PathBuf,
     },
     /// The socket exists, but this user may not use it.
-    #[error("this user may not open {path:?}: the producer's socket-mode, socket-group or allow-uids decide")]
+    #[error(
+        "this user may not open {path:?}: the producer's socket-mode, socket-group or allow-uids decide"
+    )]
     Denied {
         /// The socket.
         path: PathBuf,
@@ -262,14 +277,23 @@ pub enum ReceiveError {
     #[error("the producer is gone: connect again")]
     ProducerLost,
     /// This consumer holds as many frames as it may.
-    #[error("this consumer holds its budget of {budget} frames: drop one before it receives another")]
+    #[error(
+        "this consumer holds its budget of {budget} frames: drop one before it receives another"
+    )]
     OverBudget {
         /// How many it may hold.
         budget: u32,
     },
     /// The producer cut this consumer off; what it still holds may be overwritten.
-    #[error("the producer cut this consumer off (its lease page made no sense): frames it still holds may change")]
+    #[error(
+        "the producer cut this consumer off (its lease page made no sense): frames it still holds may change"
+    )]
     CutOff,
+    /// The producer of a lossless pool does not wait for this consumer any more; what it holds stays as it is.
+    #[error(
+        "the producer waited longer than its lossless-timeout for this consumer: connect again"
+    )]
+    TimedOut,
     /// The control memory made no sense.
     #[error("the producer's control memory makes no sense: {0}")]
     Corrupt(&'static str),

@@ -1,13 +1,98 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Named pools of frames in shared memory.
+//! Named pools of frames in shared memory: one [`Producer`], many [`Consumer`]s, no copy.
+//!
+//! A producer acquires a slot, writes a frame into it and publishes it; every consumer of the pool, in whatever process,
+//! reads the frame where it lies. The slot is used again when the last reference to it is gone, also when that is
+//! because a process was killed. A live producer never waits for a consumer.
+//!
+//! ```
+//! # let dir = tempfile::tempdir()?;
+//! # let pool = dir.path().join("cam0.sock");
+//! # let pool = pool.to_str().unwrap();
+//! use xmem_core::{Consumer, FrameMeta, Producer};
+//!
+//! // In one process:
+//! let producer = Producer::builder(pool).build()?;
+//! // In another one, or several:
+//! let mut consumer = Consumer::builder(pool).connect()?;
+//!
+//! let mut slot = producer.acquire(640 * 480)?;
+//! slot.as_mut_slice().fill(128);
+//! slot.publish(FrameMeta::new(640 * 480))?;
+//!
+//! let frame = consumer.receive(None)?;
+//! assert!(frame.iter().all(|byte| *byte == 128));
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! # Layers
+//!
+//! From the bottom up, each knowing only those below it: `os` (system calls), `region` (memory that holds slots),
+//! `protocol` (the algorithms, over references to atomics), `layout` (where each word lies) and `wire` (the messages),
+//! `producer` and `consumer`, `buffer_pool`.
 
+#![warn(missing_docs)]
+
+mod sync;
+
+#[cfg(xmem_loom)]
+#[allow(missing_docs)]
+pub mod protocol;
+#[cfg(not(xmem_loom))]
+#[allow(unreachable_pub)] // public for loom
+mod protocol;
+
+#[cfg(not(xmem_loom))]
+mod api {
+    pub use crate::cancel::Canceller;
+    pub use crate::consumer::{Consumer, ConsumerBuilder, ReceiveMonitor, StartFrom, query};
+    pub use crate::error::*;
+    pub use crate::lease::ReadLease;
+    pub use crate::meta::{DType, FrameMeta, MAX_DIMS, MAX_PLANES, Storage, Text, VideoLayout};
+    pub use crate::os::clock::monotonic_ns;
+    pub use crate::producer::{
+        ConsumerEvent, Delivery, Departure, Producer, ProducerBuilder, PublishFailure, WriteLease,
+    };
+    pub use crate::region::{Backing, Capabilities};
+    pub use crate::rendezvous::{
+        PoolEntry, other_runtime_dirs_with, pools, runtime_dir, socket_path,
+    };
+    pub use crate::stats::{ConsumerStats, PoolStats, ReceiveStats};
+    pub use crate::sticky::{MAX_STICKY_SIZE, Sticky};
+}
+#[cfg(not(xmem_loom))]
+pub use api::*;
+
+#[cfg(not(xmem_loom))]
+mod cancel;
+#[cfg(not(xmem_loom))]
+mod consumer;
+#[cfg(not(xmem_loom))]
+mod entry;
+#[cfg(not(xmem_loom))]
 mod error;
+#[cfg(not(xmem_loom))]
+mod layout;
+#[cfg(not(xmem_loom))]
+mod lease;
+#[cfg(not(xmem_loom))]
 mod meta;
+#[cfg(not(xmem_loom))]
+mod os;
+#[cfg(not(xmem_loom))]
+mod producer;
+#[cfg(not(xmem_loom))]
+mod random;
+#[cfg(not(xmem_loom))]
+mod region;
+#[cfg(not(xmem_loom))]
+mod rendezvous;
+#[cfg(not(xmem_loom))]
+mod sealed;
+#[cfg(not(xmem_loom))]
 mod stats;
+#[cfg(not(xmem_loom))]
 mod sticky;
-
-pub use error::*;
-pub use meta::*;
-pub use stats::*;
-pub use sticky::*;
+#[cfg(not(xmem_loom))]
+mod wire;

@@ -152,7 +152,7 @@ pub struct VideoLayout {
 /// What is known of a frame besides its bytes.
 ///
 /// The first group is set by `publish`; everything else by who publishes. All times are nanoseconds.
-#[derive(Debug, Default, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct FrameMeta {
     /// Number of the frame in its pool, from 0. Set by `publish`.
     pub sequence: u64,
@@ -209,8 +209,15 @@ pub struct FrameMeta {
     pub video: Option<VideoLayout>,
 }
 
+impl Default for FrameMeta {
+    fn default() -> Self {
+        // Words of zeros say that nothing is known.
+        Self::decode(&[0; META_WORDS]).unwrap_or_else(|_| unreachable!("zeros are valid"))
+    }
+}
+
 /// Size of an encoded [`FrameMeta`] in words.
-pub(crate) const META_WORDS: usize = 63;
+pub(crate) const META_WORDS: usize = 60;
 /// The words of an encoded [`FrameMeta`].
 pub(crate) type MetaWords = [u64; META_WORDS];
 

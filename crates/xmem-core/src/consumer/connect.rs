@@ -1,0 +1,292 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! Joining a pool, and asking a producer about itself.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use super::session::{Session, Terms};
+use super::{Consumer, StartFrom};
+use crate::cancel::{Bell, Canceller, Deadline, Wake};
+use crate::error::{ConnectError, NameError, QueryError};
+use crate::layout::{Control, LeasePage, VERSION};
+use crate::meta::Text;
+use crate::os::socket;
+use crate::rendezvous::{check_default_dir, socket_path};
+use crate::sealed;
+use crate::stats::PoolStats;
+use crate::wire::{MAX_MESSAGE, ToConsumer, ToProducer};
+
+/// How long a producer that accepts may take to answer.
+const HANDSHAKE_TIME: Duration = Duration::from_secs(2);
+/// How long `query` waits for its answer.
+const QUERY_TIME: Duration = Duration::from_secs(1);
+const MAX_STATS_SIZE: usize = 8 << 20;
+/// How often to look for a producer that is not there yet: first, and at the most.
+const LOOK_AGAIN: (Duration, Duration) = (Duration::from_millis(5), Duration::from_millis(100));
+
+/// Makes a [`Consumer`].
+#[derive(Debug, Clone)]
+#[must_use]
+pub struct ConsumerBuilder {
+    pool: String,
+    max_held: u32,
+    name: String,
+    start_from: StartFrom,
+    busy_poll: Duration,
+    canceller: Canceller,
+}
+
+impl ConsumerBuilder {
+    pub(super) fn new(pool: &str) -> Self {
+        let program = std::env::args_os().next().unwrap_or_default();
+        let name = Path::new(&program).file_name().unwrap_or_default();
+        Self {
+            pool: pool.to_owned(),
+            max_held: 8,
+            name: name.to_string_lossy().into_owned(),
+            start_from: StartFrom::Next,
+            busy_poll: Duration::ZERO,
+            canceller: Canceller::new(),
+        }
+    }
+
+    /// How many slots it wants to hold at once, its budget. Default: 8. The producer may grant fewer.
+    pub fn max_held(mut self, slots: u32) -> Self {
+        self.max_held = slots.max(1);
+        self
+    }
+
+    /// The name that the producer's figures show. Default: the program's.
+    pub fn name(mut self, name: &str) -> Self {
+        self.name = name.to_owned();
+        self
+    }
+
+    /// Which frame comes first. Default: [`StartFrom::Next`].
+    pub fn start_from(mut self, start_from: StartFrom) -> Self {
+        self.start_from = start_from;
+        self
+    }
+
+    /// How long to look for a frame before going to sleep. Default: not at all. It takes a core, and saves the time of
+    /// waking up.
+    pub fn busy_poll(mut self, time: Duration) -> Self {
+        self.busy_poll = time;
+        self
+    }
+
+    /// What calls off waits, for a producer and for frames.
+    pub fn canceller(mut self, canceller: &Canceller) -> Self {
+        self.canceller = canceller.clone();
+        self
+    }
+
+    /// Where the producer is looked for.
+    ///
+    /// # Errors
+    ///
+    /// If no socket can have that name.
+    pub fn socket_path(&self) -> Result<PathBuf, NameError> {
+        socket_path(&self.pool)
+    }
+
+    /// Joins the pool, or fails at once.
+    ///
+    /// # Errors
+    ///
+    /// [`ConnectError::NotFound`] when there is no producer, and others as [`ConnectError`] says.
+    pub fn connect(&self) -> Result<Consumer, ConnectError> {
+        let path = self.socket_path()?;
+        check_default_dir(&self.pool, &path)?;
+        let hello = ToProducer::Join {
+            version: VERSION,
+            max_held: self.max_held,
+            start_from: self.start_from,
+            name: Text::new(&self.name),
+        };
+        let (socket, answer, fds) = ask_first(&path, &hello, HANDSHAKE_TIME, &self.canceller)?;
+        let protocol = |reason: &str| ConnectError::Protocol {
+            path: path.clone(),
+            reason: reason.to_owned(),
+        };
+        let ToConsumer::Welcome {
+            version,
+            budget,
+            pid,
+            peers_may_write,
+            pool,
+            ..
+        } = answer
+        else {
+            return Err(protocol("its first message was no welcome"));
+        };
+        if version != VERSION {
+            return Err(protocol("it speaks another version of the protocol"));
+        }
+        let [control, page] = <[OwnedFd; 2]>::try_from(fds)
+            .map_err(|_| protocol("its welcome came without memory"))?;
+        let control = Control::open(&control).map_err(protocol)?;
+        let page = LeasePage::open(&page, control.constants().shape).map_err(protocol)?;
+        let terms = Terms {
+            budget: budget.max(1),
+            producer_pid: pid,
+            peers_may_write,
+            pool: pool.as_str().to_owned(),
+        };
+        let (session, thread) =
+            Session::start(socket, control, page, terms).map_err(|error| ConnectError::System {
+                what: "start the control thread",
+                error,
+            })?;
+        Ok(Consumer::new(
+            session,
+            thread,
+            self.busy_poll,
+            self.canceller.clone(),
+        ))
+    }
+
+    /// Joins the pool; waits for its producer if there is none yet.
+    ///
+    /// # Errors
+    ///
+    /// [`ConnectError::NotFound`] when the time was over, [`ConnectError::Cancelled`] when the wait was called off, and
+    /// at once what waiting does not mend: a bad name, a refusal, another protocol.
+    pub fn connect_wait(&self, timeout: Option<Duration>) -> Result<Consumer, ConnectError> {
+        let deadline = Deadline::after(timeout);
+        let bell = Arc::new(Bell::default());
+        let sleeper: Weak<Bell> = Arc::downgrade(&bell);
+        let sleeper: Weak<dyn Wake> = sleeper;
+        let _registration = self.canceller.register(sleeper);
+        let mut pause = LOOK_AGAIN.0;
+        loop {
+            let rings = bell.rings();
+            if self.canceller.is_cancelled() {
+                return Err(ConnectError::Cancelled);
+            }
+            let error = match self.connect() {
+                Err(error @ (ConnectError::NotFound { .. } | ConnectError::NoAnswer { .. })) => {
+                    error
+                }
+                result => return result,
+            };
+            if deadline.is_over() {
+                return Err(error);
+            }
+            bell.wait(rings, deadline.left_up_to(pause));
+            pause = (pause * 2).min(LOOK_AGAIN.1);
+        }
+    }
+}
+
+/// The figures of a pool, from its producer. Waits at most a second, also for a producer that is stopped.
+///
+/// ```
+/// # let dir = tempfile::tempdir()?;
+/// # let pool = dir.path().join("p.sock");
+/// # let pool = pool.to_str().unwrap();
+/// let producer = xmem_core::Producer::builder(pool).build()?;
+/// let stats = xmem_core::query(pool)?;
+/// assert_eq!(stats.pid, std::process::id());
+/// assert_eq!(stats.published, 0);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// # Errors
+///
+/// As for joining.
+pub fn query(pool: &str) -> Result<PoolStats, QueryError> {
+    let path = socket_path(pool)?;
+    check_default_dir(pool, &path)?;
+    let question = ToProducer::Query { version: VERSION };
+    let (_socket, answer, mut fds) = ask_first(&path, &question, QUERY_TIME, &Canceller::new())?;
+    let stats = match (answer, fds.pop()) {
+        (ToConsumer::Stats, Some(fd)) => sealed::read(fd, MAX_STATS_SIZE)
+            .ok()
+            .and_then(|bytes| serde_json::from_slice(&bytes).ok()),
+        _ => None,
+    };
+    stats.ok_or(ConnectError::Protocol {
+        path,
+        reason: "its answer makes no sense".into(),
+    })
+}
+
+/// Connects, says the first message, and takes the first answer.
+fn ask_first(
+    path: &Path,
+    message: &ToProducer,
+    time: Duration,
+    cancel: &Canceller,
+) -> Result<(OwnedFd, ToConsumer, Vec<OwnedFd>), ConnectError> {
+    let socket = socket::connect_to(path).map_err(|error| connect_error(path, error))?;
+    let no_answer = || ConnectError::NoAnswer {
+        path: path.to_owned(),
+    };
+    let protocol = |reason: &str| ConnectError::Protocol {
+        path: path.to_owned(),
+        reason: reason.to_owned(),
+    };
+    // A producer that refuses at once may have closed before this is sent; its reason is still to be read.
+    let sent = socket::send(&socket, &message.encode(), &[]);
+    let deadline = Deadline::after(Some(time));
+    let mut buffer = [0; MAX_MESSAGE + 1];
+    loop {
+        match socket::recv(&socket, &mut buffer) {
+            Ok(Some(received)) => {
+                let answer = ToConsumer::decode(received.bytes).ok_or_else(|| {
+                    protocol("it answered something that is not of this protocol")
+                })?;
+                if let ToConsumer::Refused { reason, .. } = answer {
+                    return Err(ConnectError::Refused {
+                        path: path.to_owned(),
+                        reason: reason.as_str().to_owned(),
+                    });
+                }
+                let fds = received.fds;
+                return Ok((socket, answer, fds));
+            }
+            Ok(None) => return Err(no_answer()),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            Err(_) => {
+                return Err(protocol(
+                    "it answered something that is not of this protocol",
+                ));
+            }
+        }
+        if sent.is_err() || deadline.is_over() {
+            return Err(no_answer());
+        }
+        if cancel.is_cancelled() {
+            return Err(ConnectError::Cancelled);
+        }
+        // In short turns, so that a wait that is called off ends.
+        let turn = deadline.left_up_to(Duration::from_millis(50));
+        let turn = Timespec::try_from(turn).ok();
+        let _ = poll(&mut [PollFd::new(&socket, PollFlags::IN)], turn.as_ref());
+    }
+}
+
+fn connect_error(path: &Path, error: io::Error) -> ConnectError {
+    use rustix::io::Errno;
+    let path = path.to_owned();
+    match Errno::from_io_error(&error) {
+        Some(Errno::NOENT | Errno::CONNREFUSED | Errno::NOTDIR) => ConnectError::NotFound { path },
+        Some(Errno::ACCESS | Errno::PERM) => ConnectError::Denied { path },
+        Some(Errno::AGAIN) => ConnectError::NoAnswer { path },
+        Some(Errno::PROTOTYPE) => ConnectError::Protocol {
+            path,
+            reason: "its socket is of another kind, so it is another program's".into(),
+        },
+        _ => ConnectError::System {
+            what: "connect to the pool's socket",
+            error,
+        },
+    }
+}

@@ -1,0 +1,178 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! The consumer of a pool.
+
+mod connect;
+pub(crate) mod held;
+mod receive;
+pub(crate) mod session;
+
+use std::sync::{Arc, Weak};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+pub use connect::{ConsumerBuilder, query};
+
+use crate::cancel::{Canceller, Registration, Wake};
+use crate::producer::Delivery;
+use crate::stats::ReceiveStats;
+use crate::sticky::Sticky;
+use crate::sync::Ordering;
+use session::Session;
+
+/// Which frame a consumer gets first.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum StartFrom {
+    /// The first that is published after it joined.
+    #[default]
+    Next = 0,
+    /// The newest that there is.
+    Newest = 1,
+    /// The oldest that the producer keeps (its `history`).
+    Oldest = 2,
+}
+
+impl StartFrom {
+    pub(crate) fn from_code(code: u8) -> Option<Self> {
+        [Self::Next, Self::Newest, Self::Oldest]
+            .into_iter()
+            .find(|start| *start as u8 == code)
+    }
+}
+
+/// A consumer of a pool: takes frames out, where they lie.
+///
+/// Dropping it says goodbye to the producer; frames that are still held stay as they are.
+///
+/// ```
+/// # let dir = tempfile::tempdir()?;
+/// # let pool = dir.path().join("p.sock");
+/// # let pool = pool.to_str().unwrap();
+/// use xmem_core::{Consumer, FrameMeta, Producer, ReceiveError};
+///
+/// let producer = Producer::builder(pool).build()?;
+/// let mut consumer = Consumer::builder(pool).max_held(2).connect()?;
+/// let mut slot = producer.acquire(3)?;
+/// slot.as_mut_slice()[..3].copy_from_slice(b"one");
+/// slot.publish(FrameMeta::new(3))?;
+/// producer.set_eos(true);
+///
+/// assert_eq!(&consumer.receive(None)?[..], b"one");
+/// assert!(matches!(consumer.receive(None), Err(ReceiveError::Eos)));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug)]
+pub struct Consumer {
+    session: Arc<Session>,
+    thread: Option<JoinHandle<()>>,
+    /// The sequence of the next frame.
+    cursor: u64,
+    busy_poll: Duration,
+    canceller: Canceller,
+    _registration: Registration,
+}
+
+impl Consumer {
+    /// How to join the pool of this name, or with its socket at this path.
+    pub fn builder(pool: &str) -> ConsumerBuilder {
+        ConsumerBuilder::new(pool)
+    }
+
+    fn new(
+        session: Arc<Session>,
+        thread: JoinHandle<()>,
+        busy_poll: Duration,
+        canceller: Canceller,
+    ) -> Self {
+        let sleeper: Weak<Session> = Arc::downgrade(&session);
+        let sleeper: Weak<dyn Wake> = sleeper;
+        Self {
+            cursor: session.page.cursor().load(Ordering::Relaxed),
+            session,
+            thread: Some(thread),
+            busy_poll,
+            _registration: canceller.register(sleeper),
+            canceller,
+        }
+    }
+
+    pub(crate) fn session(&self) -> &Arc<Session> {
+        &self.session
+    }
+
+    /// The newest sticky state (caps and so on) that is known, also before the first frame.
+    pub fn sticky(&self) -> Option<Arc<Sticky>> {
+        self.session.newest_sticky()
+    }
+
+    /// How many slots it holds.
+    pub fn held(&self) -> u32 {
+        self.session.held.count()
+    }
+
+    /// How many slots it may hold, as the producer granted.
+    pub fn budget(&self) -> u32 {
+        self.session.budget
+    }
+
+    /// What the pool does when a consumer is slow.
+    pub fn delivery(&self) -> Delivery {
+        if self.session.control.constants().lossless {
+            Delivery::Lossless
+        } else {
+            Delivery::Live
+        }
+    }
+
+    /// The pool's name, as its producer has it.
+    pub fn pool(&self) -> &str {
+        self.session.pool_name()
+    }
+
+    /// The producer's process, in its own PID namespace.
+    pub fn producer_pid(&self) -> u32 {
+        self.session.producer_pid
+    }
+
+    /// Figures.
+    pub fn stats(&self) -> ReceiveStats {
+        self.session.stats()
+    }
+
+    /// A handle that tells the figures while the consumer waits in another thread.
+    pub fn monitor(&self) -> ReceiveMonitor {
+        ReceiveMonitor(Arc::downgrade(&self.session))
+    }
+
+    /// Counts a frame that had to be copied out of its slot, for the producer's figures.
+    pub fn note_copied(&self) {
+        // Only this side writes the word.
+        let copied = self.session.page.copied();
+        copied.store(copied.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+    }
+}
+
+/// Tells a consumer's figures, from any thread. It keeps nothing alive.
+#[derive(Debug, Clone)]
+pub struct ReceiveMonitor(Weak<Session>);
+
+impl ReceiveMonitor {
+    /// Figures; `None` when the consumer and all its frames are gone.
+    pub fn stats(&self) -> Option<ReceiveStats> {
+        self.0.upgrade().map(|session| session.stats())
+    }
+}
+
+impl Drop for Consumer {
+    fn drop(&mut self) {
+        if !self.session.process.is_current() {
+            // Inherited through fork: the connection is the parent's, and the thread is not here.
+            return;
+        }
+        self.session.leave();
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}

@@ -1,0 +1,245 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! Taking frames: which one is next, is it still there, and sleeping until there is one.
+
+use std::time::{Duration, Instant};
+
+use super::Consumer;
+use super::held::NotTaken;
+use crate::cancel::Deadline;
+use crate::entry::Entry;
+use crate::error::ReceiveError;
+use crate::layout::{FLAG_CUT_OFF, FLAG_TIMED_OUT};
+use crate::lease::{Hold, ReadLease, payload_fits};
+use crate::os::clock::monotonic_ns;
+use crate::sync::Ordering;
+
+impl Consumer {
+    /// Takes the next frame; waits for it if there is none, at most for `timeout` (`None`: for ever).
+    ///
+    /// # Errors
+    ///
+    /// [`ReceiveError::OverBudget`] when there is a frame and it holds as many slots as it may; the frame is
+    /// not lost by that. Others as
+    /// [`ReceiveError`] says.
+    pub fn receive(&mut self, timeout: Option<Duration>) -> Result<ReadLease, ReceiveError> {
+        self.receive_up_to(timeout, self.session.budget)
+    }
+
+    /// Takes the next frame for as long as the function runs, also when the budget is used up: for who copies the frame
+    /// out.
+    ///
+    /// # Errors
+    ///
+    /// As [`receive`](Self::receive); [`ReceiveError::OverBudget`] only if a clone was kept beyond the function.
+    pub fn receive_with<T>(
+        &mut self,
+        timeout: Option<Duration>,
+        f: impl FnOnce(&ReadLease) -> T,
+    ) -> Result<T, ReceiveError> {
+        let limit = self.session.budget.saturating_add(1);
+        let lease = self.receive_up_to(timeout, limit)?;
+        Ok(f(&lease))
+    }
+
+    fn receive_up_to(
+        &mut self,
+        timeout: Option<Duration>,
+        limit: u32,
+    ) -> Result<ReadLease, ReceiveError> {
+        if !self.session.process.is_current() {
+            return Err(ReceiveError::Forked);
+        }
+        let deadline = Deadline::after(timeout);
+        loop {
+            if let Some(lease) = self.take_next(limit)? {
+                return Ok(lease);
+            }
+            if self.canceller.is_cancelled() {
+                return Err(ReceiveError::Cancelled);
+            }
+            if deadline.is_over() {
+                return Err(ReceiveError::Timeout);
+            }
+            if !self.spin(deadline) {
+                self.session.page.sleep(deadline.left(), || self.is_ready());
+            }
+        }
+    }
+
+    /// Whether looking is worth it: there is a frame, or a reason why there will be none.
+    fn is_ready(&self) -> bool {
+        let control = &self.session.control;
+        control.head() != self.cursor
+            || control.eos_at() == Some(self.cursor)
+            || self.session.is_lost()
+            || self.session.page.flags().load(Ordering::Relaxed) != 0
+            || self.canceller.is_cancelled()
+    }
+
+    /// Looks for a while without sleeping. Returns whether there is something.
+    fn spin(&self, deadline: Deadline) -> bool {
+        if self.busy_poll.is_zero() {
+            return false;
+        }
+        let until = Instant::now() + deadline.left_up_to(self.busy_poll);
+        while Instant::now() < until {
+            if self.is_ready() {
+                return true;
+            }
+            std::hint::spin_loop();
+        }
+        false
+    }
+
+    /// The next frame that is still there. `None`: there is none yet.
+    fn take_next(&mut self, limit: u32) -> Result<Option<ReadLease>, ReceiveError> {
+        self.session.sweep_regions();
+        loop {
+            let flags = self.session.page.flags().load(Ordering::Relaxed);
+            if flags & FLAG_CUT_OFF != 0 {
+                return Err(ReceiveError::CutOff);
+            }
+            if flags & FLAG_TIMED_OUT != 0 {
+                return Err(ReceiveError::TimedOut);
+            }
+            // Before the head: what was published before the end is received before the end.
+            let lost = self.session.is_lost();
+            let head = self.session.control.head();
+            if head <= self.cursor {
+                if self
+                    .session
+                    .control
+                    .eos_at()
+                    .is_some_and(|at| at <= self.cursor)
+                {
+                    return Err(ReceiveError::Eos);
+                }
+                if lost {
+                    return Err(ReceiveError::ProducerLost);
+                }
+                return Ok(None);
+            }
+            self.skip_what_is_too_old(head);
+            let sequence = self.cursor;
+            let entry = match self.session.control.read_entry(sequence) {
+                Some(words) => {
+                    Entry::decode(&words).map_err(|error| ReceiveError::Corrupt(error.0))?
+                }
+                // Overwritten since: by far too late.
+                None => {
+                    self.miss(1);
+                    continue;
+                }
+            };
+            if let Some(lease) = self.take_entry(sequence, entry, limit)? {
+                return Ok(Some(lease));
+            }
+            self.miss(1);
+        }
+    }
+
+    /// A live consumer that is further behind than the history skips to what is kept for it.
+    fn skip_what_is_too_old(&mut self, head: u64) {
+        let constants = self.session.control.constants();
+        if !constants.lossless {
+            let oldest = head.saturating_sub(constants.history.into());
+            self.miss(oldest.saturating_sub(self.cursor));
+        }
+    }
+
+    fn miss(&mut self, frames: u64) {
+        if frames > 0 {
+            let missed = self.session.page.missed();
+            missed.store(
+                missed.load(Ordering::Relaxed).saturating_add(frames),
+                Ordering::Relaxed,
+            );
+            self.move_to(self.cursor.saturating_add(frames));
+        }
+    }
+
+    fn move_to(&mut self, cursor: u64) {
+        self.cursor = cursor;
+        // Release: whoever sees that we moved on also sees the lease that we took before.
+        self.session.page.cursor().store(cursor, Ordering::Release);
+        // A producer that waits for us to take a frame sees the lease end; but this frame may be held for long.
+        if self.session.control.constants().lossless {
+            crate::sync::fence(Ordering::SeqCst);
+            if self.session.control.waiting().load(Ordering::Relaxed) != 0 {
+                self.session.ring();
+            }
+        }
+    }
+
+    /// `None`: the frame is gone.
+    fn take_entry(
+        &mut self,
+        sequence: u64,
+        entry: Entry,
+        limit: u32,
+    ) -> Result<Option<ReadLease>, ReceiveError> {
+        let meta = entry.meta;
+        if meta.sequence != sequence || meta.generation == 0 {
+            return Err(ReceiveError::Corrupt("an entry is not where it should be"));
+        }
+        let Some(sticky) = self.session.sticky(meta.sticky_version, &self.canceller)? else {
+            return Ok(None);
+        };
+        let Some(view) = self.session.region(entry.region, &self.canceller)? else {
+            return Ok(None);
+        };
+        let place = usize::try_from(entry.offset)
+            .ok()
+            .zip(usize::try_from(entry.len).ok());
+        let Some((offset, len)) = place.filter(|(offset, len)| {
+            offset
+                .checked_add(*len)
+                .is_some_and(|end| end <= view.len())
+        }) else {
+            return Err(ReceiveError::Corrupt("a slot lies outside its region"));
+        };
+        if !payload_fits(&meta, len) {
+            return Err(ReceiveError::Corrupt("a payload lies outside its slot"));
+        }
+        let published_at = meta.published_at;
+        let held = match self.session.held.take(
+            &self.session,
+            meta.slot,
+            meta.generation,
+            &view,
+            offset,
+            len,
+            limit,
+        ) {
+            Ok(held) => held,
+            Err(NotTaken::Gone) => return Ok(None),
+            Err(NotTaken::OverBudget) => {
+                return Err(ReceiveError::OverBudget {
+                    budget: self.session.budget,
+                });
+            }
+        };
+        let lease = ReadLease::new(Hold::Consumer(held), meta, sticky);
+        self.move_to(sequence + 1);
+        self.count(published_at);
+        Ok(Some(lease))
+    }
+
+    /// Only this side writes the words.
+    fn count(&self, published_at: u64) {
+        let page = &self.session.page;
+        page.received().store(
+            page.received().load(Ordering::Relaxed) + 1,
+            Ordering::Relaxed,
+        );
+        let latency = monotonic_ns().saturating_sub(published_at);
+        let before = page.latency().load(Ordering::Relaxed);
+        let smoothed = if before == 0 {
+            latency
+        } else {
+            before - before / 8 + latency / 8
+        };
+        page.latency().store(smoothed, Ordering::Relaxed);
+    }
+}

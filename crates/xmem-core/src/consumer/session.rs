@@ -1,0 +1,411 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! A connection to a producer: what was mapped, and what came over the socket.
+//!
+//! It belongs to the frames as much as to the consumer: it lives until the last of them is gone.
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::fmt;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicBool, AtomicU32};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
+
+use super::held::HeldTable;
+use crate::cancel::{Bell, Canceller, Deadline, Wake};
+use crate::error::ReceiveError;
+use crate::layout::{Control, LeasePage};
+use crate::os::fork::ProcessId;
+use crate::os::socket;
+use crate::region::{RegionView, Ticket};
+use crate::sealed;
+use crate::stats::ReceiveStats;
+use crate::sticky::{MAX_STICKY_SIZE, Sticky};
+use crate::sync::{Ordering, fence};
+use crate::wire::{MAX_MESSAGE, RegionKind, ToConsumer, ToProducer};
+
+/// How long a producer may take to answer. Long: it may be stopped, and then nothing is lost by waiting.
+const ANSWER_TIME: Duration = Duration::from_secs(10);
+/// How often a question is asked again that the producer's full queue may have swallowed.
+const ASK_AGAIN: Duration = Duration::from_millis(500);
+/// Versions of the sticky state that are kept, besides those that frames have.
+const MAX_STICKIES: usize = 64;
+
+/// The right to write a slot, as the producer granted it.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Grant {
+    pub(crate) slot: u32,
+    pub(crate) generation: u32,
+    pub(crate) region: u32,
+    pub(crate) offset: u64,
+    pub(crate) len: u64,
+}
+
+#[derive(Debug)]
+enum Answer {
+    Ready(Arc<RegionView>),
+    /// There is no such region, or it cannot be mapped.
+    Gone(String),
+}
+
+#[derive(Debug, Default)]
+struct Inbox {
+    regions: HashMap<u32, Answer>,
+    stickies: BTreeMap<u64, Option<Arc<Sticky>>>,
+    grants: VecDeque<Result<Grant, String>>,
+}
+
+pub(crate) struct Session {
+    pub(super) control: Control,
+    pub(super) page: LeasePage,
+    pub(super) held: HeldTable,
+    pub(super) process: ProcessId,
+    pub(super) budget: u32,
+    pub(super) producer_pid: u32,
+    pub(super) peers_may_write: bool,
+    socket: OwnedFd,
+    pool: String,
+    inbox: Mutex<Inbox>,
+    /// Rings when something came over the socket.
+    bell: Bell,
+    lost: AtomicBool,
+    /// Up to which version regions were let go of.
+    swept: AtomicU32,
+    stop: OwnedFd,
+}
+
+impl fmt::Debug for Session {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Session")
+            .field("pool", &self.pool)
+            .field("budget", &self.budget)
+            .finish_non_exhaustive()
+    }
+}
+
+/// What the welcome said.
+pub(super) struct Terms {
+    pub(super) budget: u32,
+    pub(super) producer_pid: u32,
+    pub(super) peers_may_write: bool,
+    pub(super) pool: String,
+}
+
+impl Session {
+    pub(super) fn start(
+        socket: OwnedFd,
+        control: Control,
+        page: LeasePage,
+        terms: Terms,
+    ) -> io::Result<(Arc<Self>, JoinHandle<()>)> {
+        let session = Arc::new(Self {
+            swept: AtomicU32::new(control.regions_version()),
+            control,
+            page,
+            held: HeldTable::default(),
+            process: ProcessId::current(),
+            budget: terms.budget,
+            producer_pid: terms.producer_pid,
+            peers_may_write: terms.peers_may_write,
+            socket,
+            pool: terms.pool,
+            inbox: Mutex::default(),
+            bell: Bell::default(),
+            lost: AtomicBool::new(false),
+            stop: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
+        });
+        let thread = std::thread::Builder::new()
+            .name("xmem-consumer".into())
+            .spawn({
+                let session = session.clone();
+                move || session.listen()
+            })?;
+        Ok((session, thread))
+    }
+
+    pub(super) fn pool_name(&self) -> &str {
+        &self.pool
+    }
+
+    pub(super) fn stats(&self) -> ReceiveStats {
+        ReceiveStats {
+            received: self.page.received().load(Ordering::Relaxed),
+            missed: self.page.missed().load(Ordering::Relaxed),
+            held: self.held.count(),
+            budget: self.budget,
+            latency_ns: self.page.latency().load(Ordering::Relaxed),
+        }
+    }
+
+    /// Whether the producer is gone. What it published before is in the ring.
+    pub(super) fn is_lost(&self) -> bool {
+        self.lost.load(Ordering::Acquire) || self.control.closed()
+    }
+
+    fn inbox(&self) -> MutexGuard<'_, Inbox> {
+        self.inbox.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Tells the producer that something was given back.
+    pub(super) fn ring(&self) {
+        // If its queue is full it has still to read what was sent before, and looks at everything then.
+        let _ = self.send(&ToProducer::Bell);
+    }
+
+    fn send(&self, message: &ToProducer) -> io::Result<()> {
+        socket::send(&self.socket, &message.encode(), &[])
+    }
+
+    /// Says goodbye and ends the control thread. What is held stays held.
+    pub(super) fn leave(&self) {
+        let _ = self.send(&ToProducer::Leave);
+        let _ = rustix::io::write(&self.stop, &1u64.to_ne_bytes());
+    }
+
+    /// The control thread: reads what the producer sends until it is gone, or until the consumer leaves.
+    fn listen(&self) {
+        loop {
+            let mut fds = [
+                PollFd::new(&self.socket, PollFlags::IN),
+                PollFd::new(&self.stop, PollFlags::IN),
+            ];
+            if let Err(error) = poll(&mut fds, None)
+                && error != rustix::io::Errno::INTR
+            {
+                break;
+            }
+            if !fds[1].revents().is_empty() {
+                return;
+            }
+            if !fds[0].revents().is_empty() && !self.read_all() {
+                break;
+            }
+        }
+        self.lost.store(true, Ordering::Release);
+        self.bell.ring();
+        self.page.wake();
+    }
+
+    /// Reads all messages there are. `false`: the producer is gone, or makes no sense.
+    fn read_all(&self) -> bool {
+        let mut buffer = [0; MAX_MESSAGE + 1];
+        loop {
+            match socket::recv(&self.socket, &mut buffer) {
+                Ok(Some(message)) => {
+                    let fd = message.fds.into_iter().next();
+                    let Some(message) = ToConsumer::decode(message.bytes) else {
+                        log::warn!(
+                            "pool {:?}: its producer sent a message that makes no sense",
+                            self.pool
+                        );
+                        return false;
+                    };
+                    self.take_in(message, fd);
+                }
+                Ok(None) => return false,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return true,
+                Err(_) => return false,
+            }
+        }
+    }
+
+    fn take_in(&self, message: ToConsumer, fd: Option<OwnedFd>) {
+        match message {
+            ToConsumer::Region {
+                id,
+                len,
+                kind,
+                name,
+                number,
+            } => {
+                let ticket = match kind {
+                    RegionKind::Memfd => fd.map(Ticket::Memfd),
+                    RegionKind::PosixShm => Some(Ticket::PosixShm(name.as_str().to_owned())),
+                    RegionKind::Heap => Some(Ticket::Heap(number)),
+                };
+                let view = match (ticket, usize::try_from(len)) {
+                    (Some(ticket), Ok(len)) if len > 0 => {
+                        RegionView::open(ticket, len, self.peers_may_write)
+                            .map_err(|error| error.to_string())
+                    }
+                    _ => Err("the producer's answer makes no sense".to_owned()),
+                };
+                let answer = match view {
+                    Ok(view) => Answer::Ready(Arc::new(view)),
+                    Err(reason) => {
+                        log::warn!("pool {:?}: region {id} cannot be used: {reason}", self.pool);
+                        Answer::Gone(reason)
+                    }
+                };
+                self.inbox().regions.insert(id, answer);
+            }
+            ToConsumer::NoRegion { id } => {
+                self.inbox()
+                    .regions
+                    .insert(id, Answer::Gone("the producer gave it back already".into()));
+            }
+            ToConsumer::Sticky { version } => {
+                let sticky = fd
+                    .and_then(|fd| sealed::read(fd, MAX_STICKY_SIZE).ok())
+                    .and_then(|bytes| Sticky::decode(&bytes));
+                let mut inbox = self.inbox();
+                inbox.stickies.insert(version, sticky.map(Arc::new));
+                while inbox.stickies.len() > MAX_STICKIES {
+                    inbox.stickies.pop_first();
+                }
+                drop(inbox);
+                self.page.wake();
+            }
+            ToConsumer::NoSticky { version } => {
+                self.inbox().stickies.insert(version, None);
+            }
+            ToConsumer::Granted {
+                slot,
+                generation,
+                region,
+                offset,
+                len,
+            } => {
+                self.inbox().grants.push_back(Ok(Grant {
+                    slot,
+                    generation,
+                    region,
+                    offset,
+                    len,
+                }));
+            }
+            ToConsumer::Denied { reason } => {
+                self.inbox()
+                    .grants
+                    .push_back(Err(reason.as_str().to_owned()));
+            }
+            // Those belong to the handshake.
+            ToConsumer::Welcome { .. } | ToConsumer::Refused { .. } | ToConsumer::Stats => {}
+        }
+        self.bell.ring();
+    }
+
+    /// Asks the producer, and waits for what comes.
+    fn ask<T>(
+        &self,
+        question: &ToProducer,
+        repeat: bool,
+        cancel: &Canceller,
+        mut answer: impl FnMut(&mut Inbox) -> Option<T>,
+    ) -> Result<T, ReceiveError> {
+        let deadline = Deadline::after(Some(ANSWER_TIME));
+        let mut asked = false;
+        loop {
+            let rings = self.bell.rings();
+            if let Some(found) = answer(&mut self.inbox()) {
+                return Ok(found);
+            }
+            if self.lost.load(Ordering::Acquire) {
+                // What came before the end is in the inbox, and was looked at just now or is not coming.
+                return answer(&mut self.inbox()).ok_or(ReceiveError::ProducerLost);
+            }
+            if cancel.is_cancelled() {
+                return Err(ReceiveError::Cancelled);
+            }
+            if deadline.is_over() {
+                return Err(ReceiveError::Timeout);
+            }
+            if !asked || repeat {
+                asked = self.send(question).is_ok() || asked;
+            }
+            self.bell.wait(rings, deadline.left_up_to(ASK_AGAIN));
+        }
+    }
+
+    /// The region of this id, mapped. Asked for when it is met for the first time.
+    pub(super) fn region(
+        &self,
+        id: u32,
+        cancel: &Canceller,
+    ) -> Result<Option<Arc<RegionView>>, ReceiveError> {
+        let look = |inbox: &mut Inbox| match inbox.regions.get(&id)? {
+            Answer::Ready(view) => Some(Some(view.clone())),
+            Answer::Gone(_) => {
+                inbox.regions.remove(&id);
+                Some(None)
+            }
+        };
+        if let Some(found) = look(&mut self.inbox()) {
+            return Ok(found);
+        }
+        self.ask(&ToProducer::GetRegion { id }, true, cancel, look)
+    }
+
+    /// This version of the sticky state. Asked for only if it was not sent already.
+    pub(super) fn sticky(
+        &self,
+        version: u64,
+        cancel: &Canceller,
+    ) -> Result<Option<Arc<Sticky>>, ReceiveError> {
+        let look = |inbox: &mut Inbox| inbox.stickies.get(&version).cloned();
+        if let Some(found) = look(&mut self.inbox()) {
+            return Ok(found);
+        }
+        self.ask(&ToProducer::GetSticky { version }, true, cancel, look)
+    }
+
+    /// The newest sticky state that came.
+    pub(super) fn newest_sticky(&self) -> Option<Arc<Sticky>> {
+        self.inbox().stickies.values().rev().find_map(Clone::clone)
+    }
+
+    /// Asks for the right to write. `Err` inside: the producer says no, in words.
+    pub(crate) fn ask_to_write(
+        &self,
+        question: &ToProducer,
+        cancel: &Canceller,
+    ) -> Result<Result<Grant, String>, ReceiveError> {
+        // Not asked again: each question that arrives is answered with a slot.
+        self.ask(question, false, cancel, |inbox| inbox.grants.pop_front())
+    }
+
+    pub(crate) fn say_written(&self, message: &ToProducer) -> io::Result<()> {
+        self.send(message)
+    }
+
+    /// Lets go of the regions that the producer does not use any more.
+    pub(super) fn sweep_regions(&self) {
+        let version = self.control.regions_version();
+        if version == self.swept.load(Ordering::Relaxed) {
+            return;
+        }
+        // Pairs with the release store of the version: the ids belong to it, or are newer.
+        fence(Ordering::Acquire);
+        let ids: Vec<u32> = self
+            .control
+            .region_ids()
+            .iter()
+            .map(|id| id.load(Ordering::Relaxed))
+            .collect();
+        let gone: Vec<Answer> = {
+            let mut inbox = self.inbox();
+            inbox
+                .regions
+                .extract_if(|id, _| !ids.contains(id))
+                .map(|(_, answer)| answer)
+                .collect()
+        };
+        // Unmapped without the lock.
+        drop(gone);
+        self.swept.store(version, Ordering::Relaxed);
+        self.page
+            .regions_seen()
+            .store(version.into(), Ordering::Release);
+    }
+}
+
+impl Wake for Session {
+    fn wake(&self) {
+        self.bell.ring();
+        self.page.wake();
+    }
+}

@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! An entry of the ring: a frame's metadata, and where its slot lies.
+
+use crate::meta::{FrameMeta, META_WORDS, MetaError};
+use crate::protocol::ring::PAYLOAD_WORDS;
+
+const PLACE_WORDS: usize = 3;
+const _: () = assert!(PLACE_WORDS + META_WORDS == PAYLOAD_WORDS);
+
+/// The words of an entry.
+pub(crate) type EntryWords = [u64; PAYLOAD_WORDS];
+
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Entry {
+    /// The region that the slot lies in.
+    pub(crate) region: u32,
+    /// First byte of the slot in its region.
+    pub(crate) offset: u64,
+    /// Size of the slot in bytes.
+    pub(crate) len: u64,
+    pub(crate) meta: FrameMeta,
+}
+
+impl Entry {
+    pub(crate) fn encode(&self) -> EntryWords {
+        let mut words = [0; PAYLOAD_WORDS];
+        words[..PLACE_WORDS].copy_from_slice(&[self.region.into(), self.offset, self.len]);
+        words[PLACE_WORDS..].copy_from_slice(&self.meta.encode());
+        words
+    }
+
+    /// Decodes words that another process wrote. Only the form is checked here.
+    pub(crate) fn decode(words: &EntryWords) -> Result<Self, MetaError> {
+        let (place, meta) = words.split_at(PLACE_WORDS);
+        let meta: &[u64; META_WORDS] = meta.try_into().map_err(|_| MetaError("wrong size"))?;
+        Ok(Self {
+            region: u32::try_from(place[0]).map_err(|_| MetaError("impossible region"))?,
+            offset: place[1],
+            len: place[2],
+            meta: FrameMeta::decode(meta)?,
+        })
+    }
+}

@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! Who is at the other end of a Unix socket, as the kernel says.
+#![allow(unsafe_code)] // getsockopt: rustix's SO_PEERCRED cannot say "pid 0", and it has no SO_PEERGROUPS
+
+use std::io;
+use std::mem::{self, MaybeUninit};
+use std::os::fd::{AsFd, AsRawFd};
+
+/// The peer of a socket.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Peer {
+    /// 0 when the process is in a PID namespace that cannot be seen from here.
+    pub(crate) pid: u32,
+    pub(crate) uid: u32,
+    pub(crate) gid: u32,
+}
+
+/// Who connected (SO_PEERCRED), as of then.
+pub(crate) fn peer(socket: impl AsFd) -> io::Result<Peer> {
+    let mut cred = MaybeUninit::<libc::ucred>::zeroed();
+    let mut len = mem::size_of::<libc::ucred>() as libc::socklen_t;
+    // SAFETY: `cred` is valid for writes of `len` bytes, and the descriptor is open while borrowed.
+    let result = unsafe {
+        libc::getsockopt(
+            socket.as_fd().as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_PEERCRED,
+            cred.as_mut_ptr().cast(),
+            &mut len,
+        )
+    };
+    if result != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: zeroed before, and three integers have no invalid values.
+    let cred = unsafe { cred.assume_init() };
+    Ok(Peer {
+        pid: u32::try_from(cred.pid).unwrap_or(0),
+        uid: cred.uid,
+        gid: cred.gid,
+    })
+}
+
+/// The peer's supplementary groups (SO_PEERGROUPS); none where the kernel does not say.
+pub(crate) fn peer_groups(socket: impl AsFd) -> Vec<u32> {
+    // NGROUPS_MAX is 65536; a peer with more than this many is not asked about the rest.
+    let mut groups = vec![0 as libc::gid_t; 1024];
+    let mut len = (groups.len() * mem::size_of::<libc::gid_t>()) as libc::socklen_t;
+    // SAFETY: `groups` is valid for writes of `len` bytes, and the descriptor is open while borrowed.
+    let result = unsafe {
+        libc::getsockopt(
+            socket.as_fd().as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_PEERGROUPS,
+            groups.as_mut_ptr().cast(),
+            &mut len,
+        )
+    };
+    if result != 0 {
+        return Vec::new();
+    }
+    groups.truncate(len as usize / mem::size_of::<libc::gid_t>());
+    groups
+}
+
+/// This process's effective user.
+pub(crate) fn own_uid() -> u32 {
+    rustix::process::geteuid().as_raw()
+}

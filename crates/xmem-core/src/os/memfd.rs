@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! Anonymous memory in a descriptor: reserved, so that no touch ends in SIGBUS, and sealed against resizing.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+
+use rustix::fs::{
+    FallocateFlags, MemfdFlags, SealFlags, fallocate, fcntl_add_seals, fcntl_get_seals, fstat,
+    memfd_create,
+};
+use rustix::io::{Errno, retry_on_intr};
+
+/// Makes `len` bytes of zeros, all of them reserved. Nothing is sealed yet.
+pub(crate) fn create(name: &str, len: usize) -> io::Result<OwnedFd> {
+    let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+    // Kernels before 6.3 do not know NOEXEC_SEAL.
+    let fd = memfd_create(name, flags | MemfdFlags::NOEXEC_SEAL).or_else(|error| {
+        if error == Errno::INVAL {
+            memfd_create(name, flags)
+        } else {
+            Err(error)
+        }
+    })?;
+    retry_on_intr(|| fallocate(&fd, FallocateFlags::empty(), 0, len as u64))?;
+    Ok(fd)
+}
+
+/// What the holders of a descriptor may still do to it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Seal {
+    /// Write through mappings, but not resize.
+    Size,
+    /// As `Size`, and write only through mappings that exist already.
+    SizeAndFutureWrites,
+    /// Only read.
+    Everything,
+}
+
+/// Seals a descriptor, also against further seals.
+pub(crate) fn seal(fd: impl AsFd, seal: Seal) -> io::Result<()> {
+    let size = SealFlags::GROW | SealFlags::SHRINK | SealFlags::SEAL;
+    let seals = match seal {
+        Seal::Size => size,
+        Seal::SizeAndFutureWrites => size | SealFlags::FUTURE_WRITE,
+        Seal::Everything => size | SealFlags::WRITE,
+    };
+    Ok(fcntl_add_seals(fd, seals)?)
+}
+
+/// The size of a descriptor that nobody can resize any more.
+pub(crate) fn sealed_len(fd: impl AsFd) -> io::Result<usize> {
+    let seals = fcntl_get_seals(&fd)?;
+    if !seals.contains(SealFlags::SHRINK) {
+        return Err(io::Error::new(
+            io::ErrorKind::InvalidData,
+            "the descriptor can be truncated by its owner",
+        ));
+    }
+    usize::try_from(fstat(&fd)?.st_size).map_err(|_| io::ErrorKind::InvalidData.into())
+}

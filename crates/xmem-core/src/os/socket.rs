@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! Unix sockets that carry whole messages (SOCK_SEQPACKET) and descriptors. Nothing here blocks.
+
+use std::io::{self, IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+
+use rustix::fs::{Mode, chmod, fchmod};
+use rustix::io::{Errno, retry_on_intr};
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags,
+    SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
+    accept_with, bind, connect, listen, recvmsg, sendmsg, socket_with,
+};
+
+/// The longest path that fits into a socket address, its final NUL included in the kernel's 108 bytes.
+pub(crate) const MAX_PATH_LEN: usize = 107;
+/// Descriptors that travel with one message at most.
+pub(crate) const MAX_FDS: usize = 4;
+
+const FLAGS: SocketFlags = SocketFlags::CLOEXEC.union(SocketFlags::NONBLOCK);
+
+fn seqpacket() -> io::Result<OwnedFd> {
+    Ok(socket_with(
+        AddressFamily::UNIX,
+        SocketType::SEQPACKET,
+        FLAGS,
+        None,
+    )?)
+}
+
+/// Listens at a path, with these permissions from the first moment on.
+pub(crate) fn listen_at(path: &Path, mode: u32) -> io::Result<OwnedFd> {
+    let socket = seqpacket()?;
+    // The mode of an unbound socket is what bind gives to the file (less the umask, hence once more below).
+    fchmod(&socket, Mode::from_raw_mode(mode & 0o777))?;
+    bind(&socket, &SocketAddrUnix::new(path)?)?;
+    chmod(path, Mode::from_raw_mode(mode & 0o777))?;
+    listen(&socket, 128)?;
+    Ok(socket)
+}
+
+/// Takes one waiting connection.
+pub(crate) fn accept(listener: impl AsFd) -> io::Result<OwnedFd> {
+    Ok(retry_on_intr(|| accept_with(&listener, FLAGS))?)
+}
+
+/// Connects to a path, or fails at once.
+pub(crate) fn connect_to(path: &Path) -> io::Result<OwnedFd> {
+    let socket = seqpacket()?;
+    let address = SocketAddrUnix::new(path)?;
+    retry_on_intr(|| connect(&socket, &address))?;
+    Ok(socket)
+}
+
+/// Sends one message, whole or not at all. `WouldBlock`: the peer does not read.
+pub(crate) fn send(socket: impl AsFd, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<()> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    if !fds.is_empty() && !control.push(SendAncillaryMessage::ScmRights(fds)) {
+        return Err(io::ErrorKind::InvalidInput.into());
+    }
+    let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+    let sent = retry_on_intr(|| sendmsg(&socket, &[IoSlice::new(bytes)], &mut control, flags))?;
+    // A sequenced packet is never split.
+    debug_assert_eq!(sent, bytes.len());
+    Ok(())
+}
+
+/// One message.
+#[derive(Debug)]
+pub(crate) struct Received<'a> {
+    pub(crate) bytes: &'a [u8],
+    pub(crate) fds: Vec<OwnedFd>,
+}
+
+/// Takes one message. `None`: the peer is gone. `WouldBlock`: there is none.
+pub(crate) fn recv<'a>(
+    socket: impl AsFd,
+    buffer: &'a mut [u8],
+) -> io::Result<Option<Received<'a>>> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
+    let message =
+        retry_on_intr(|| recvmsg(&socket, &mut [IoSliceMut::new(buffer)], &mut control, flags));
+    let message = match message {
+        Ok(message) => message,
+        Err(Errno::CONNRESET | Errno::PIPE | Errno::NOTCONN) => return Ok(None),
+        Err(error) => return Err(error.into()),
+    };
+    let mut fds = Vec::new();
+    for ancillary in control.drain() {
+        if let RecvAncillaryMessage::ScmRights(rights) = ancillary {
+            fds.extend(rights);
+        }
+    }
+    if message
+        .flags
+        .intersects(ReturnFlags::TRUNC | ReturnFlags::CTRUNC)
+    {
+        return Err(io::Error::new(
+            io::ErrorKind::InvalidData,
+            "a message longer than the protocol has any",
+        ));
+    }
+    // An empty packet cannot be told from the end; the protocol has none.
+    if message.bytes == 0 {
+        return Ok(None);
+    }
+    Ok(Some(Received {
+        bytes: &buffer[..message.bytes],
+        fds,
+    }))
+}

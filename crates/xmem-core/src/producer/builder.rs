@@ -1,0 +1,290 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! How a pool is made.
+
+use std::fmt;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::access::Access;
+use super::control::{self, Commands, Listener};
+use super::peer::Departure;
+use super::pool::Pool;
+use super::sticky_log::StickyLog;
+use super::{Owner, Producer};
+use crate::error::{CreateError, RegionError};
+use crate::layout::{Constants, Control, MAX_SLOTS, Shape};
+use crate::os::lock::{LockError, LockFile};
+use crate::region::{self, Backing};
+use crate::rendezvous::{lock_path, prepare_dir, socket_path};
+use crate::stats::ConsumerStats;
+
+/// What happens when a consumer is slower than the producer.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Delivery {
+    /// The producer goes on; the newest frames are kept, and a slow consumer misses the others.
+    #[default]
+    Live,
+    /// The producer waits until every connected consumer took each frame, or is gone.
+    Lossless,
+}
+
+/// A consumer came or went.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub enum ConsumerEvent {
+    /// It is connected.
+    Connected(ConsumerStats),
+    /// It is not connected any more.
+    Disconnected {
+        /// Its last figures.
+        consumer: ConsumerStats,
+        /// Why.
+        reason: Departure,
+    },
+}
+
+pub(super) type OnConsumer = Arc<dyn Fn(ConsumerEvent) + Send + Sync>;
+
+#[derive(Clone)]
+pub(super) struct Settings {
+    pub(super) delivery: Delivery,
+    pub(super) history: u32,
+    pub(super) min_slots: u32,
+    pub(super) max_slots: u32,
+    pub(super) max_bytes: u64,
+    pub(super) max_consumers: u32,
+    pub(super) max_held: u32,
+    pub(super) backing: Backing,
+    pub(super) access: Access,
+    pub(super) lossless_timeout: Option<Duration>,
+    pub(super) peers_may_write: bool,
+    pub(super) on_consumer: Option<OnConsumer>,
+}
+
+impl fmt::Debug for Settings {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Settings")
+            .field("delivery", &self.delivery)
+            .field("history", &self.history)
+            .field("max_slots", &self.max_slots)
+            .field("backing", &self.backing)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            delivery: Delivery::Live,
+            history: 2,
+            min_slots: 0,
+            max_slots: 256,
+            max_bytes: 0,
+            max_consumers: 256,
+            max_held: 8,
+            backing: Backing::Memfd,
+            access: Access::default(),
+            lossless_timeout: None,
+            peers_may_write: false,
+            on_consumer: None,
+        }
+    }
+}
+
+/// Makes a [`Producer`].
+#[derive(Debug, Clone)]
+#[must_use]
+pub struct ProducerBuilder {
+    pool: String,
+    settings: Settings,
+}
+
+impl ProducerBuilder {
+    pub(super) fn new(pool: &str) -> Self {
+        Self {
+            pool: pool.to_owned(),
+            settings: Settings::default(),
+        }
+    }
+
+    /// What happens when a consumer is slow. Default: [`Delivery::Live`].
+    pub fn delivery(mut self, delivery: Delivery) -> Self {
+        self.settings.delivery = delivery;
+        self
+    }
+
+    /// How many of the newest frames are kept for consumers, at least 1. Default: 2. A live consumer that is further
+    /// behind skips what is older.
+    pub fn history(mut self, frames: u32) -> Self {
+        self.settings.history = frames.max(1);
+        self
+    }
+
+    /// Slots of the first region. Default: 0, as many as upstream needs.
+    pub fn min_slots(mut self, slots: u32) -> Self {
+        self.settings.min_slots = slots;
+        self
+    }
+
+    /// The most slots there may be. Default: 256. Regions are made as they are needed.
+    pub fn max_slots(mut self, slots: u32) -> Self {
+        self.settings.max_slots = slots;
+        self
+    }
+
+    /// The most bytes that all regions may have. Default: 0, no limit.
+    pub fn max_bytes(mut self, bytes: u64) -> Self {
+        self.settings.max_bytes = bytes;
+        self
+    }
+
+    /// The most consumers that may be connected. Default: 256.
+    pub fn max_consumers(mut self, consumers: u32) -> Self {
+        self.settings.max_consumers = consumers;
+        self
+    }
+
+    /// The largest budget that a consumer may ask for, in slots. Default: 8.
+    pub fn max_held(mut self, slots: u32) -> Self {
+        self.settings.max_held = slots.max(1);
+        self
+    }
+
+    /// Where the slots lie. Default: [`Backing::Memfd`].
+    pub fn backing(mut self, backing: Backing) -> Self {
+        self.settings.backing = backing;
+        self
+    }
+
+    /// Permissions of the socket. Default: `0o600`. With a group's or everybody's write permission, such users may
+    /// connect too.
+    pub fn socket_mode(mut self, mode: u32) -> Self {
+        self.settings.access.mode = mode & 0o777;
+        self
+    }
+
+    /// Group of the socket, by name or number. Default: the process's own.
+    pub fn socket_group(mut self, group: Option<String>) -> Self {
+        self.settings.access.group = group;
+        self
+    }
+
+    /// Users that may connect besides this one and root, if the socket's permissions let them.
+    pub fn allow_uids(mut self, uids: Vec<u32>) -> Self {
+        self.settings.access.allow_uids = uids;
+        self
+    }
+
+    /// How long a lossless pool waits for a consumer that takes nothing. Default: `None`, for ever.
+    pub fn lossless_timeout(mut self, timeout: Option<Duration>) -> Self {
+        self.settings.lossless_timeout = timeout;
+        self
+    }
+
+    /// Lets consumers write into slots that the producer grants them. Regions are then sealed against resizing only,
+    /// so a consumer could also write where it should not. Default: no.
+    pub fn peers_may_write(mut self, may: bool) -> Self {
+        self.settings.peers_may_write = may;
+        self
+    }
+
+    /// Is called when a consumer comes or goes, on the pool's control thread. It must not block: nobody can join
+    /// meanwhile.
+    pub fn on_consumer(mut self, f: impl Fn(ConsumerEvent) + Send + Sync + 'static) -> Self {
+        self.settings.on_consumer = Some(Arc::new(f));
+        self
+    }
+
+    /// Makes the pool. Consumers can join from here on.
+    ///
+    /// # Errors
+    ///
+    /// [`CreateError::InUse`] when another producer has the pool, and others as [`CreateError`] says.
+    pub fn build(self) -> Result<Producer, CreateError> {
+        let Self {
+            pool: name,
+            mut settings,
+        } = self;
+        let least = settings.history + 2;
+        if settings.max_slots < least || settings.max_slots > MAX_SLOTS {
+            return Err(CreateError::Settings(format!(
+                "max-slots is {}: with history {} it has to be at least {least}, and at most {MAX_SLOTS}",
+                settings.max_slots, settings.history
+            )));
+        }
+        if settings.peers_may_write && settings.backing != Backing::Memfd {
+            return Err(CreateError::Settings(
+                "consumers can only be let write into pools of backing memfd".into(),
+            ));
+        }
+        if settings.backing == Backing::PosixShm && settings.access.admits_others() {
+            return Err(CreateError::Settings(
+                "a pool of backing posix-shm serves one user only, since such memory cannot be sealed: \
+                 use backing memfd, or leave socket-mode at 0600 and allow-uids empty"
+                    .into(),
+            ));
+        }
+        settings.min_slots = settings.min_slots.min(settings.max_slots);
+        let socket = socket_path(&name)?;
+        settings.access.resolve_group()?;
+        prepare_dir(&name, &socket)?;
+        let lock = take_lock(&name, &socket)?;
+        // From here on this process is the only one that may touch the pool's files.
+        let shm_prefix = region::shm_prefix(&socket);
+        if settings.backing == Backing::PosixShm {
+            region::sweep_shm(&shm_prefix);
+        }
+        let constants = Constants {
+            shape: Shape::new(settings.max_slots),
+            pool_id: crate::random::u64(),
+            lossless: settings.delivery == Delivery::Lossless,
+            history: settings.history,
+        };
+        let (control, control_fd) =
+            Control::create(constants).map_err(|error| CreateError::System {
+                what: "make control memory",
+                error,
+            })?;
+        let sticky = StickyLog::new().map_err(|error| match error {
+            RegionError::System { what, error } => CreateError::System { what, error },
+            other => CreateError::Settings(other.to_string()),
+        })?;
+        let listener = Listener::bind(&socket, lock, &settings.access)?;
+        let commands = Arc::new(Commands::new().map_err(|error| CreateError::System {
+            what: "make an eventfd",
+            error,
+        })?);
+        let pool = Arc::new(Pool::new(
+            name, socket, settings, control, control_fd, commands, shm_prefix, sticky,
+        ));
+        let thread = control::spawn(&pool, listener).map_err(|error| CreateError::System {
+            what: "start the control thread",
+            error,
+        })?;
+        Ok(Producer {
+            owner: Arc::new(Owner::new(pool, thread)),
+        })
+    }
+}
+
+fn take_lock(pool: &str, socket: &Path) -> Result<LockFile, CreateError> {
+    let pid = std::process::id();
+    let program = std::fs::read_to_string("/proc/self/comm").unwrap_or_default();
+    let holder = format!("{} (process {pid})", program.trim());
+    LockFile::acquire(&lock_path(socket), &holder).map_err(|error| match error {
+        LockError::Held(holder) => CreateError::InUse {
+            pool: pool.to_owned(),
+            holder: if holder.is_empty() {
+                "another process".into()
+            } else {
+                holder
+            },
+        },
+        LockError::Io(error) => CreateError::System {
+            what: "lock the pool",
+            error,
+        },
+    })
+}

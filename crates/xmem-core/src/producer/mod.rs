@@ -1,0 +1,304 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! The producer of a pool.
+
+mod access;
+mod builder;
+mod control;
+mod peer;
+mod pool;
+mod regions;
+mod slots;
+mod stats;
+mod sticky_log;
+mod wait;
+mod write_lease;
+
+use std::path::Path;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+pub use builder::{ConsumerEvent, Delivery, ProducerBuilder};
+pub use peer::Departure;
+pub(crate) use write_lease::OwnHold;
+pub use write_lease::{PublishFailure, WriteLease};
+
+use crate::cancel::Canceller;
+use crate::error::{AcquireError, PublishError, RegionError, WaitError};
+use crate::lease::{Hold, ReadLease};
+use crate::meta::FrameMeta;
+use crate::stats::PoolStats;
+use crate::sticky::Sticky;
+use control::Command;
+use pool::Pool;
+
+/// The producer of a pool. Clones are handles to the same one; the last to go closes the pool.
+///
+/// No method waits for a consumer, but those that say so. All may be called from any thread.
+///
+/// ```
+/// # let dir = tempfile::tempdir()?;
+/// # let pool = dir.path().join("p.sock");
+/// # let pool = pool.to_str().unwrap();
+/// use xmem_core::{FrameMeta, Producer};
+///
+/// let producer = Producer::builder(pool).history(4).build()?;
+/// for number in 0..10u8 {
+///     let mut slot = producer.acquire(1920 * 1080)?;
+///     slot.as_mut_slice().fill(number);
+///     slot.publish(FrameMeta::new(1920 * 1080))?;
+/// }
+/// assert_eq!(producer.stats().published, 10);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug, Clone)]
+pub struct Producer {
+    owner: Arc<Owner>,
+}
+
+/// What the clones of a producer share. Frames that are out keep the pool, not this.
+#[derive(Debug)]
+struct Owner {
+    pool: Arc<Pool>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+impl Owner {
+    fn new(pool: Arc<Pool>, thread: JoinHandle<()>) -> Self {
+        Self {
+            pool,
+            thread: Mutex::new(Some(thread)),
+        }
+    }
+
+    fn close(&self) {
+        if !self.pool.process.is_current() {
+            // Inherited through fork: the pool is the parent's, and the thread is not here.
+            return;
+        }
+        self.pool.close();
+        self.pool.commands.send(Command::Stop);
+        let thread = self
+            .thread
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take();
+        // Called on the control thread itself, by `on_consumer`, there is nothing to wait for: it ends by itself.
+        if let Some(thread) = thread
+            && thread.thread().id() != std::thread::current().id()
+        {
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Drop for Owner {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
+impl Producer {
+    /// How to make the pool of this name, or with its socket at this path.
+    pub fn builder(pool: &str) -> ProducerBuilder {
+        ProducerBuilder::new(pool)
+    }
+
+    fn inner(&self) -> &Arc<Pool> {
+        &self.owner.pool
+    }
+
+    /// A slot for a frame of `size` bytes. Never waits.
+    ///
+    /// # Errors
+    ///
+    /// [`AcquireError::Exhausted`] when all slots are in use and the pool may not grow, and others as
+    /// [`AcquireError`] says.
+    pub fn acquire(&self, size: usize) -> Result<WriteLease, AcquireError> {
+        let claimed = self.inner().acquire(size)?;
+        Ok(WriteLease::new(self.inner().clone(), claimed))
+    }
+
+    /// A slot for a frame of `size` bytes; waits for one if all are in use. For lossless pools.
+    ///
+    /// # Errors
+    ///
+    /// As [`acquire`](Self::acquire), but [`AcquireError::Timeout`] or [`AcquireError::Cancelled`] instead of
+    /// `Exhausted`.
+    pub fn acquire_wait(
+        &self,
+        size: usize,
+        timeout: Option<Duration>,
+        cancel: &Canceller,
+    ) -> Result<WriteLease, AcquireError> {
+        let look = || match self.acquire(size) {
+            Err(AcquireError::Exhausted { .. }) => None,
+            result => Some(result),
+        };
+        match self.inner().wait_lossless(timeout, cancel, look) {
+            Ok(result) => result,
+            Err(WaitError::Timeout) => Err(AcquireError::Timeout),
+            Err(WaitError::Cancelled) => Err(AcquireError::Cancelled),
+            Err(WaitError::Closed) => Err(AcquireError::Closed),
+        }
+    }
+
+    /// Publishes a frame of this producer once more, in the same slot with other metadata. Returns its sequence.
+    ///
+    /// # Errors
+    ///
+    /// [`PublishError::OtherPool`] if it is not this producer's frame, and others as [`PublishError`] says.
+    pub fn republish(&self, frame: &ReadLease, meta: FrameMeta) -> Result<u64, PublishError> {
+        let Hold::Own(hold) = frame.hold() else {
+            return Err(PublishError::OtherPool);
+        };
+        if !Arc::ptr_eq(&hold.pool, self.inner()) {
+            return Err(PublishError::OtherPool);
+        }
+        let pool = self.inner();
+        let (meta, _) = pool.republish(hold.slot, hold.generation, hold.place, meta)?;
+        // The reference that publishing adds for its caller.
+        pool.dereference(hold.slot);
+        Ok(meta.sequence)
+    }
+
+    /// Whether a slot is of this pool.
+    pub fn owns(&self, lease: &WriteLease) -> bool {
+        Arc::ptr_eq(lease.pool(), self.inner())
+    }
+
+    /// Whether a frame was published by this producer, and this is its own reference.
+    pub fn owns_frame(&self, lease: &ReadLease) -> bool {
+        matches!(lease.hold(), Hold::Own(hold) if Arc::ptr_eq(&hold.pool, self.inner()))
+    }
+
+    /// Lossless: waits until the slowest consumer is at most a few frames behind. Live: returns at once.
+    ///
+    /// # Errors
+    ///
+    /// [`WaitError::Cancelled`] or [`WaitError::Closed`].
+    pub fn wait_for_room(&self, cancel: &Canceller) -> Result<(), WaitError> {
+        let pool = self.inner();
+        if !pool.lossless() {
+            return Ok(());
+        }
+        let max = pool.max_backlog();
+        pool.wait_lossless(None, cancel, || {
+            (pool.backlog(&pool.lock()) < max).then_some(())
+        })
+    }
+
+    /// Lossless: waits until every connected consumer took everything. Live: returns at once.
+    ///
+    /// # Errors
+    ///
+    /// See [`WaitError`].
+    pub fn drain(&self, timeout: Option<Duration>, cancel: &Canceller) -> Result<(), WaitError> {
+        let pool = self.inner();
+        if !pool.lossless() {
+            return Ok(());
+        }
+        pool.wait_lossless(timeout, cancel, || {
+            (pool.backlog(&pool.lock()) == 0).then_some(())
+        })
+    }
+
+    /// Waits until a consumer is connected.
+    ///
+    /// # Errors
+    ///
+    /// See [`WaitError`].
+    pub fn wait_for_consumer(
+        &self,
+        timeout: Option<Duration>,
+        cancel: &Canceller,
+    ) -> Result<(), WaitError> {
+        self.inner()
+            .wait(timeout, cancel, || (self.num_consumers() > 0).then_some(()))
+    }
+
+    /// The sticky state (caps and so on) of the frames that are published from here on. Returns its version.
+    ///
+    /// # Errors
+    ///
+    /// [`RegionError`] if there is no room for it.
+    pub fn set_sticky(&self, sticky: &Sticky) -> Result<u64, RegionError> {
+        self.inner().set_sticky(sticky)
+    }
+
+    /// The sticky state now.
+    pub fn sticky(&self) -> Arc<Sticky> {
+        self.inner().lock().sticky.current()
+    }
+
+    /// Says that the stream is over after the last published frame, or that it is not.
+    pub fn set_eos(&self, eos: bool) {
+        self.inner().set_eos(eos);
+    }
+
+    /// Reserves slots for buffers that upstream keeps to itself, such as a decoder's reference frames.
+    ///
+    /// # Errors
+    ///
+    /// [`AcquireError::Exhausted`] if there may not be as many.
+    pub fn set_upstream_need(&self, slots: u32) -> Result<(), AcquireError> {
+        let settings = &self.inner().settings;
+        let mut state = self.inner().lock();
+        if slots.saturating_add(settings.history + 2) > settings.max_slots {
+            return Err(AcquireError::Exhausted {
+                pool: self.pool().to_owned(),
+                slots,
+                max_slots: settings.max_slots,
+                max_bytes: settings.max_bytes,
+            });
+        }
+        state.upstream_need = slots;
+        Ok(())
+    }
+
+    /// Counts a frame that had to be copied into its slot.
+    pub fn note_copied(&self) {
+        self.inner().counters.copied.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Counts a frame that could not be published.
+    pub fn note_dropped(&self) {
+        self.inner()
+            .counters
+            .dropped
+            .fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// How many consumers are connected and take frames.
+    pub fn num_consumers(&self) -> usize {
+        let state = self.inner().lock();
+        state.peers.iter().filter(|peer| !peer.has_left()).count()
+    }
+
+    /// Figures.
+    pub fn stats(&self) -> PoolStats {
+        self.inner().stats()
+    }
+
+    /// Gives back the regions that are not needed now. Returns how many went.
+    pub fn collect(&self) -> usize {
+        self.inner().collect()
+    }
+
+    /// The pool's name.
+    pub fn pool(&self) -> &str {
+        &self.inner().name
+    }
+
+    /// The path of the pool's socket.
+    pub fn socket_path(&self) -> &Path {
+        &self.inner().socket_path
+    }
+
+    /// Closes the pool: no frame comes any more, nobody can join. What is held stays as it is.
+    pub fn close(&self) {
+        self.owner.close();
+    }
+}

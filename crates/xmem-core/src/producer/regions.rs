@@ -1,0 +1,224 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! Which regions a pool has: how large the next one is, and which one can go.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use super::slots::{Place, Slots, Use};
+use crate::region::Region;
+
+/// Above this a slot is exactly as large as its frames (raw video has one size); below, sizes vary (encoded data),
+/// and slots are rounded up to powers of two so that they can be used again.
+const EXACT_FROM: usize = 256 << 10;
+/// A region is not made larger than this for the sake of more slots.
+const REGION_LEN: usize = 64 << 20;
+/// How many slots are acquired before a region that was not used meanwhile goes.
+const COLD_AFTER: u64 = 600;
+/// The same for one whose frames have a size that is not in use any more.
+const OUTDATED_AFTER: u64 = 16;
+
+#[derive(Debug)]
+pub(super) struct Entry {
+    pub(super) region: Arc<Region>,
+    pub(super) slot_len: usize,
+    /// `Regions::clock` when one of its slots was last acquired.
+    used_at: u64,
+}
+
+/// A region that is to be made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Plan {
+    pub(super) slots: u32,
+    pub(super) slot_len: usize,
+}
+
+impl Plan {
+    pub(super) fn len(self) -> usize {
+        self.slots as usize * self.slot_len
+    }
+}
+
+/// Why there can be no further region.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Full {
+    Limit,
+    TooLarge,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Regions {
+    entries: BTreeMap<u32, Entry>,
+    last_id: u32,
+    /// Counts acquired slots.
+    clock: u64,
+    /// Regions that are gone here, but that consumers may still have mapped: their bytes, and since which version.
+    retired: Vec<(usize, u32)>,
+    pub(super) version: u32,
+    /// What plans that are being carried out will add.
+    planned_slots: u32,
+    planned_bytes: u64,
+}
+
+/// Which regions are to go.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Cold {
+    /// Those that were not used for a while.
+    ByNow,
+    /// All but the one that was used last.
+    NotInUse,
+    /// Those that are in the way of frames of this size.
+    UnfitFor(usize),
+}
+
+/// Whether a frame of `size` bytes goes into a slot without wasting it.
+fn fits(slot_len: usize, size: usize) -> bool {
+    size <= slot_len && slot_len <= (size * 4).max(64 << 10)
+}
+
+fn slot_len_for(size: usize) -> usize {
+    let page = rustix::param::page_size();
+    if size >= EXACT_FROM {
+        size.next_multiple_of(page)
+    } else {
+        size.next_power_of_two().max(page)
+    }
+}
+
+impl Regions {
+    pub(super) fn get(&self, id: u32) -> Option<&Entry> {
+        self.entries.get(&id)
+    }
+
+    pub(super) fn count(&self) -> u32 {
+        self.entries.len() as u32
+    }
+
+    pub(super) fn ids(&self) -> impl Iterator<Item = u32> {
+        self.entries.keys().copied()
+    }
+
+    /// Bytes of the regions in use, and of retired ones that consumers may still have mapped.
+    pub(super) fn bytes(&self) -> u64 {
+        let used: u64 = self.entries.values().map(|e| e.region.len() as u64).sum();
+        let retired: u64 = self.retired.iter().map(|(len, _)| *len as u64).sum();
+        used + retired
+    }
+
+    /// Whether a place can take a frame of `size` bytes.
+    pub(super) fn fits(place: Place, size: usize) -> bool {
+        fits(place.len, size)
+    }
+
+    /// A slot of this region was acquired.
+    pub(super) fn touch(&mut self, id: u32) {
+        self.clock += 1;
+        if let Some(entry) = self.entries.get_mut(&id) {
+            entry.used_at = self.clock;
+        }
+    }
+
+    /// Plans a region for frames of `size` bytes. `first` is how many slots the first one of its size has.
+    /// Every plan ends in `install` or `abandon`.
+    pub(super) fn plan(
+        &mut self,
+        slots: &Slots,
+        size: usize,
+        first: u32,
+        max_slots: u32,
+        max_bytes: u64,
+    ) -> Result<Plan, Full> {
+        let slot_len = slot_len_for(size);
+        let fitting: u32 = slots
+            .iter()
+            .filter(|(_, info)| info.place.is_some_and(|place| fits(place.len, size)))
+            .count() as u32;
+        let wanted = if fitting == 0 {
+            first
+        } else {
+            (fitting / 2).min(8)
+        };
+        let by_len = u32::try_from(REGION_LEN / slot_len).unwrap_or(u32::MAX);
+        let free_slots = max_slots.saturating_sub(slots.assigned() + self.planned_slots);
+        let mut count = wanted.min(by_len).max(1).min(free_slots);
+        if max_bytes > 0 {
+            if slot_len as u64 > max_bytes {
+                return Err(Full::TooLarge);
+            }
+            let left = max_bytes.saturating_sub(self.bytes() + self.planned_bytes);
+            count = count.min(u32::try_from(left / slot_len as u64).unwrap_or(u32::MAX));
+        }
+        if count == 0 {
+            return Err(Full::Limit);
+        }
+        let plan = Plan {
+            slots: count,
+            slot_len,
+        };
+        self.planned_slots += plan.slots;
+        self.planned_bytes += plan.len() as u64;
+        Ok(plan)
+    }
+
+    pub(super) fn abandon(&mut self, plan: Plan) {
+        self.planned_slots -= plan.slots;
+        self.planned_bytes -= plan.len() as u64;
+    }
+
+    pub(super) fn install(&mut self, plan: Plan, region: Region, slots: &mut Slots) {
+        self.abandon(plan);
+        self.last_id = self.last_id.checked_add(1).unwrap_or(1);
+        let id = self.last_id;
+        slots.assign((0..plan.slots as usize).map(|i| Place {
+            region: id,
+            offset: i * plan.slot_len,
+            len: plan.slot_len,
+        }));
+        self.entries.insert(
+            id,
+            Entry {
+                region: Arc::new(region),
+                slot_len: plan.slot_len,
+                used_at: self.clock,
+            },
+        );
+    }
+
+    /// The regions that could go: all their slots idle on our side, and not used for a while.
+    pub(super) fn cold(&self, slots: &Slots, when: Cold) -> Vec<u32> {
+        let newest = self.entries.values().max_by_key(|entry| entry.used_at);
+        let newest_len = newest.map(|entry| entry.slot_len);
+        self.entries
+            .iter()
+            .filter(|(_, entry)| {
+                let outdated = entry.slot_len >= EXACT_FROM && Some(entry.slot_len) != newest_len;
+                let age = self.clock - entry.used_at;
+                match when {
+                    Cold::ByNow => age >= if outdated { OUTDATED_AFTER } else { COLD_AFTER },
+                    Cold::NotInUse => age > 0 || entry.used_at == 0,
+                    Cold::UnfitFor(size) => !fits(entry.slot_len, size),
+                }
+            })
+            .map(|(id, _)| *id)
+            .filter(|id| slots.of_region(*id).all(|(_, info)| info.used == Use::Idle))
+            .collect()
+    }
+
+    /// Lets a region go. Its slots have lost their places already. The region is returned, to be unmapped without a
+    /// lock.
+    pub(super) fn retire(&mut self, id: u32, mapped_elsewhere: bool) -> Option<Arc<Region>> {
+        let entry = self.entries.remove(&id)?;
+        self.version = self.version.wrapping_add(1);
+        if mapped_elsewhere {
+            self.retired.push((entry.region.len(), self.version));
+        }
+        Some(entry.region)
+    }
+
+    /// Forgets retired regions that every consumer has let go of. `seen`: the oldest version a consumer has seen.
+    pub(super) fn forget_retired(&mut self, seen: Option<u32>) {
+        self.retired.retain(|(_, version)| {
+            seen.is_some_and(|seen| (seen.wrapping_sub(*version) as i32) < 0)
+        });
+    }
+}

@@ -1,0 +1,190 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! What the producer itself knows of each slot: where it lies, and which references its own side has.
+
+/// Runs in the owner when the last reference to a frame is gone.
+pub(super) type Hook = Box<dyn FnOnce() + Send>;
+
+/// Where a slot's bytes lie.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Place {
+    pub(super) region: u32,
+    pub(super) offset: usize,
+    pub(super) len: usize,
+}
+
+/// "Keep the frame until this many consumers took and released it."
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Keep {
+    pub(super) until: u32,
+    /// Consumers that took it and are gone.
+    pub(super) departed: u32,
+}
+
+/// Who on the producer's side uses a slot.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Use {
+    /// The slot has no place in any region.
+    Unassigned,
+    /// Nobody. It may still hold a frame that consumers can take, or hold.
+    Idle,
+    /// Somebody has a WriteLease on it.
+    Writing,
+    /// It is published, and this many references of the producer's side keep it.
+    Referenced(u32),
+}
+
+pub(super) struct SlotInfo {
+    pub(super) place: Option<Place>,
+    pub(super) used: Use,
+    /// Of the newest entry that names the slot.
+    pub(super) last_sequence: u64,
+    pub(super) published_at: u64,
+    pub(super) hook: Option<Hook>,
+    pub(super) keep: Option<Keep>,
+}
+
+impl std::fmt::Debug for SlotInfo {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("SlotInfo")
+            .field("place", &self.place)
+            .field("used", &self.used)
+            .field("last_sequence", &self.last_sequence)
+            .field("hook", &self.hook.is_some())
+            .field("keep", &self.keep)
+            .finish_non_exhaustive()
+    }
+}
+
+/// All slots that a pool may have.
+#[derive(Debug)]
+pub(super) struct Slots {
+    slots: Vec<SlotInfo>,
+    /// The idle ones, the most recently used last: that one is the likeliest to be in a cache, and what is not
+    /// needed cools down at the other end.
+    idle: Vec<u32>,
+}
+
+impl Slots {
+    pub(super) fn new(max_slots: u32) -> Self {
+        Self {
+            slots: (0..max_slots)
+                .map(|_| SlotInfo {
+                    place: None,
+                    used: Use::Unassigned,
+                    last_sequence: 0,
+                    published_at: 0,
+                    hook: None,
+                    keep: None,
+                })
+                .collect(),
+            idle: Vec::new(),
+        }
+    }
+
+    pub(super) fn get(&self, slot: u32) -> Option<&SlotInfo> {
+        self.slots.get(slot as usize)
+    }
+
+    pub(super) fn get_mut(&mut self, slot: u32) -> Option<&mut SlotInfo> {
+        self.slots.get_mut(slot as usize)
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = (u32, &SlotInfo)> {
+        (0..).zip(&self.slots)
+    }
+
+    /// The slots that lie in a region.
+    pub(super) fn of_region(&self, region: u32) -> impl Iterator<Item = (u32, &SlotInfo)> {
+        self.iter()
+            .filter(move |(_, info)| info.place.is_some_and(|place| place.region == region))
+    }
+
+    /// Slots that have a place.
+    pub(super) fn assigned(&self) -> u32 {
+        self.slots
+            .iter()
+            .filter(|slot| slot.place.is_some())
+            .count() as u32
+    }
+
+    /// The idle slots, the most recently used first.
+    pub(super) fn idle(&self) -> impl Iterator<Item = u32> {
+        self.idle.iter().rev().copied()
+    }
+
+    /// Gives places to slots that have none.
+    pub(super) fn assign(&mut self, places: impl IntoIterator<Item = Place>) {
+        let mut places = places.into_iter();
+        for (id, slot) in (0..).zip(&mut self.slots) {
+            if slot.used == Use::Unassigned {
+                let Some(place) = places.next() else { return };
+                slot.place = Some(place);
+                slot.used = Use::Idle;
+                self.idle.insert(0, id);
+            }
+        }
+        debug_assert!(
+            places.next().is_none(),
+            "places were planned for free slots"
+        );
+    }
+
+    /// Takes an idle slot's place away.
+    pub(super) fn unassign(&mut self, slot: u32) {
+        self.idle.retain(|s| *s != slot);
+        if let Some(info) = self.get_mut(slot) {
+            debug_assert_eq!(info.used, Use::Idle);
+            info.place = None;
+            info.used = Use::Unassigned;
+        }
+    }
+
+    /// An idle slot is written from here on.
+    pub(super) fn start_writing(&mut self, slot: u32) {
+        self.idle.retain(|s| *s != slot);
+        if let Some(info) = self.get_mut(slot) {
+            info.used = Use::Writing;
+            info.keep = None;
+            debug_assert!(info.hook.is_none(), "hooks run before a slot is used again");
+        }
+    }
+
+    pub(super) fn stop_writing(&mut self, slot: u32) {
+        self.set_idle(slot);
+    }
+
+    /// One more reference of the producer's side.
+    pub(super) fn reference(&mut self, slot: u32) {
+        if let Some(info) = self.get_mut(slot) {
+            info.used = match info.used {
+                Use::Referenced(count) => Use::Referenced(count + 1),
+                _ => Use::Referenced(1),
+            };
+        }
+    }
+
+    /// One reference less. Returns whether it was the last.
+    pub(super) fn dereference(&mut self, slot: u32) -> bool {
+        let Some(info) = self.get_mut(slot) else {
+            return false;
+        };
+        match info.used {
+            Use::Referenced(count @ 2..) => {
+                info.used = Use::Referenced(count - 1);
+                false
+            }
+            _ => {
+                self.set_idle(slot);
+                true
+            }
+        }
+    }
+
+    fn set_idle(&mut self, slot: u32) {
+        if let Some(info) = self.get_mut(slot) {
+            info.used = Use::Idle;
+            self.idle.push(slot);
+        }
+    }
+}

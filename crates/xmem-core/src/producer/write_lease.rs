@@ -1,0 +1,209 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! The right to write a slot.
+#![allow(unsafe_code)] // slices over a slot that is claimed
+
+use std::fmt;
+use std::sync::Arc;
+
+use thiserror::Error;
+
+use super::pool::{Claimed, Pool, Wishes};
+use super::slots::Place;
+use crate::error::PublishError;
+use crate::lease::{Hold, ReadLease};
+use crate::meta::FrameMeta;
+use crate::region::Region;
+
+/// The right to write one slot. Ends in [`publish`](Self::publish), or by being dropped, which gives the slot back.
+///
+/// The slot has room for what was asked for, or somewhat more; what is in it is whatever its last frame left.
+pub struct WriteLease {
+    pool: Arc<Pool>,
+    claimed: Claimed,
+    wishes: Wishes,
+    published: bool,
+}
+
+impl fmt::Debug for WriteLease {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("WriteLease")
+            .field("pool", &self.pool.name)
+            .field("slot", &self.slot())
+            .field("generation", &self.generation())
+            .field("len", &self.len())
+            .finish_non_exhaustive()
+    }
+}
+
+impl WriteLease {
+    pub(super) fn new(pool: Arc<Pool>, claimed: Claimed) -> Self {
+        Self {
+            pool,
+            claimed,
+            wishes: Wishes::default(),
+            published: false,
+        }
+    }
+
+    pub(super) fn pool(&self) -> &Arc<Pool> {
+        &self.pool
+    }
+
+    /// The slot's first byte. Valid for reads and writes of [`len`](Self::len) bytes while the lease lives.
+    pub fn as_ptr(&self) -> *mut u8 {
+        self.claimed
+            .region
+            .ptr()
+            .wrapping_add(self.claimed.place.offset)
+    }
+
+    /// The slot's size in bytes, at least what was asked for.
+    pub fn len(&self) -> usize {
+        self.claimed.place.len
+    }
+
+    /// Never: there are no slots of no bytes.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The slot's bytes.
+    pub fn as_slice(&self) -> &[u8] {
+        // SAFETY: inside the region, which the lease keeps; while the slot is claimed only this lease may write it, and
+        // that takes `&mut self`.
+        unsafe { std::slice::from_raw_parts(self.as_ptr(), self.len()) }
+    }
+
+    /// The slot's bytes, to be written.
+    pub fn as_mut_slice(&mut self) -> &mut [u8] {
+        // SAFETY: as in `as_slice`.
+        unsafe { std::slice::from_raw_parts_mut(self.as_ptr(), self.len()) }
+    }
+
+    /// The slot's number.
+    pub fn slot(&self) -> u32 {
+        self.claimed.slot
+    }
+
+    /// How often the slot was reused, this time included.
+    pub fn generation(&self) -> u32 {
+        self.claimed.word.generation()
+    }
+
+    /// Has a function run in this process when the last reference to the frame is gone: those of this process, the
+    /// history's, and every consumer's, also of one that was killed. It runs on whatever thread notices that, once; at
+    /// the latest when the pool itself is gone. It is dropped if the frame is not published.
+    pub fn set_release_hook(&mut self, hook: impl FnOnce() + Send + 'static) {
+        self.wishes.hook = Some(Box::new(hook));
+    }
+
+    /// Keeps the frame until this many consumers took and released it. One that dies after it took the frame counts as
+    /// having released it; one that dies before does not count.
+    pub fn keep_until(&mut self, consumers: u32) {
+        self.wishes.keep = (consumers > 0).then_some(consumers);
+    }
+
+    /// Makes the frame visible to consumers. From here on nobody may write it.
+    ///
+    /// The lease that is returned is the producer's own reference: as long as it lives, the slot is not reused.
+    ///
+    /// # Errors
+    ///
+    /// [`PublishFailure`] says why, and gives the lease back.
+    pub fn publish(mut self, meta: FrameMeta) -> Result<ReadLease, PublishFailure> {
+        let failure = |lease, error| PublishFailure { lease, error };
+        if let Err(error) = self.pool.check_payload(&meta, self.claimed.place) {
+            return Err(failure(self, error));
+        }
+        let (meta, sticky) = match self.pool.publish(&self.claimed, meta, &mut self.wishes) {
+            Ok(published) => published,
+            Err(error) => return Err(failure(self, error)),
+        };
+        self.published = true;
+        let hold = OwnHold {
+            pool: self.pool.clone(),
+            slot: self.claimed.slot,
+            generation: self.claimed.word.generation(),
+            place: self.claimed.place,
+            region: self.claimed.region.clone(),
+        };
+        Ok(ReadLease::new(Hold::Own(Arc::new(hold)), meta, sticky))
+    }
+}
+
+/// A frame was not published. The lease is still there: publish it again, or drop it to give the slot back.
+#[derive(Debug, Error)]
+#[error("{error}")]
+pub struct PublishFailure {
+    /// The right to write the slot.
+    pub lease: WriteLease,
+    /// Why.
+    #[source]
+    pub error: PublishError,
+}
+
+impl From<PublishFailure> for PublishError {
+    fn from(failure: PublishFailure) -> Self {
+        failure.error
+    }
+}
+
+impl Drop for WriteLease {
+    fn drop(&mut self) {
+        if !self.published && self.pool.process.is_current() {
+            self.pool.abandon(self.claimed.slot, self.claimed.word);
+        }
+    }
+}
+
+/// A reference that the producer's own side has to a published frame.
+pub(crate) struct OwnHold {
+    pub(super) pool: Arc<Pool>,
+    pub(super) slot: u32,
+    pub(super) generation: u32,
+    pub(super) place: Place,
+    region: Arc<Region>,
+}
+
+impl fmt::Debug for OwnHold {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("OwnHold")
+            .field("slot", &self.slot)
+            .field("generation", &self.generation)
+            .finish_non_exhaustive()
+    }
+}
+
+impl OwnHold {
+    /// One more reference, for the same frame.
+    pub(super) fn again(&self) -> Self {
+        Self {
+            pool: self.pool.clone(),
+            slot: self.slot,
+            generation: self.generation,
+            place: self.place,
+            region: self.region.clone(),
+        }
+    }
+
+    pub(crate) fn ptr(&self) -> *const u8 {
+        self.region.ptr().wrapping_add(self.place.offset)
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.place.len
+    }
+
+    pub(crate) fn pool_name(&self) -> &str {
+        &self.pool.name
+    }
+}
+
+impl Drop for OwnHold {
+    fn drop(&mut self) {
+        if self.pool.process.is_current() {
+            self.pool.dereference(self.slot);
+        }
+    }
+}

@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! Holding and claiming: how a reader and the writer of a slot keep out of each other's way.
+//!
+//! The reader announces (its lease word), then validates (the slot word). The writer announces (`CLAIMED` in the
+//! slot word), then validates (all lease words). Each side has a full fence between its store and its loads, so at
+//! least one of them sees the other: either the reader finds the slot claimed and lets go, or the writer finds the
+//! lease and takes another slot. The other order, validate and then announce, tears frames.
+
+use crate::sync::{AtomicU32, AtomicU64, Ordering, fence};
+
+use super::slot::{SlotState, SlotWord};
+
+/// What a reader found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Hold {
+    /// The frame is held until [`release`].
+    Held,
+    /// The slot holds another frame by now, or none.
+    Gone,
+    /// The writer looks at this very frame; it may put it back.
+    Claimed,
+}
+
+/// Takes a lease on the frame of `generation` in a slot. The lease word must be 0 before; it is 0 after, unless held.
+pub fn hold(slot: &AtomicU64, lease: &AtomicU32, generation: u32) -> Hold {
+    lease.store(generation, Ordering::Relaxed);
+    // Pairs with the fence in `claim`: announce before validate.
+    fence(Ordering::SeqCst);
+    let word = SlotWord(slot.load(Ordering::Relaxed));
+    if word.generation() == generation && word.state() == Some(SlotState::Published) {
+        // Pairs with the release store of the word in `publish`: the frame's bytes are visible from here on.
+        fence(Ordering::Acquire);
+        return Hold::Held;
+    }
+    // Nothing was read, so no ordering is needed.
+    lease.store(0, Ordering::Relaxed);
+    if word.generation() == generation && word.state() == Some(SlotState::Claimed) {
+        Hold::Claimed
+    } else {
+        Hold::Gone
+    }
+}
+
+/// Ends a lease. Returns whether the producer asked to be told (for this frame).
+pub fn release(slot: &AtomicU64, lease: &AtomicU32) -> bool {
+    // Release: all reads of the frame are done before the writer can see the word cleared.
+    lease.store(0, Ordering::Release);
+    // Pairs with the fence in `ask_to_ring`: either we see its flag, or it sees our lease gone.
+    fence(Ordering::SeqCst);
+    SlotWord(slot.load(Ordering::Relaxed)).rings()
+}
+
+/// Claims a slot for writing, unless `held` finds a lease on the generation that is in it.
+///
+/// `held` is called after the announcement and must look at every consumer that there is *then*: a list that was
+/// read before would miss one that joined in between.
+pub fn claim(slot: &AtomicU64, held: impl FnOnce(u32) -> bool) -> Option<SlotWord> {
+    // Only the producer writes slot words, so this is its own last store.
+    let word = SlotWord(slot.load(Ordering::Relaxed));
+    slot.store(word.with_state(SlotState::Claimed).0, Ordering::Relaxed);
+    // Pairs with the fence in `hold`: announce before validate.
+    fence(Ordering::SeqCst);
+    if word.state() == Some(SlotState::Published) && held(word.generation()) {
+        // Release: a reader that finds the word again must find the frame's bytes with it.
+        slot.store(word.0, Ordering::Release);
+        return None;
+    }
+    // Pairs with the release store in `release`: all reads of the old frame are over.
+    fence(Ordering::Acquire);
+    let next = word.next(SlotState::Claimed);
+    slot.store(next.0, Ordering::Relaxed);
+    Some(next)
+}
+
+/// Makes a claimed slot's frame visible.
+pub fn publish(slot: &AtomicU64, claimed: SlotWord, ring: bool) -> SlotWord {
+    let mut word = claimed.with_state(SlotState::Published);
+    if ring {
+        word = word.ringing();
+    }
+    // Release: the frame's bytes come first.
+    slot.store(word.0, Ordering::Release);
+    word
+}
+
+/// Asks whoever gives the published frame back to say so. Look at the leases only after this.
+pub fn ask_to_ring(slot: &AtomicU64) {
+    let word = SlotWord(slot.load(Ordering::Relaxed));
+    if !word.rings() {
+        slot.store(word.ringing().0, Ordering::Release);
+    }
+    // Pairs with the fence in `release`.
+    fence(Ordering::SeqCst);
+}

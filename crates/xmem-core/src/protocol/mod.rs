@@ -1,0 +1,10 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! The slot protocol, as algorithms over references to atomics.
+//!
+//! Nothing here knows where the words lie, so the code that ships is also the code that loom explores.
+
+pub mod lease;
+pub mod ring;
+pub mod slot;
+pub mod wake;

@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! The slot word: how often a slot was reused, and what it is now.
+
+/// What a slot is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SlotState {
+    /// Nobody's.
+    Free,
+    /// The producer writes it, or looks whether it may.
+    Claimed,
+    /// It holds a frame.
+    Published,
+}
+
+/// A slot word, taken apart. 32 bits of generation, then flags, then the state.
+///
+/// Only the producer writes slot words. A generation is never 0, so that 0 in a lease word means "none".
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SlotWord(pub u64);
+
+const STATE_MASK: u64 = 0xff;
+const FREE: u64 = 0;
+const CLAIMED: u64 = 1;
+const PUBLISHED: u64 = 2;
+/// Whoever gives this frame back is asked to tell the producer.
+const RING: u64 = 1 << 8;
+
+impl SlotWord {
+    /// A word of its parts.
+    pub fn new(generation: u32, state: SlotState) -> Self {
+        let state = match state {
+            SlotState::Free => FREE,
+            SlotState::Claimed => CLAIMED,
+            SlotState::Published => PUBLISHED,
+        };
+        Self(u64::from(generation) << 32 | state)
+    }
+
+    /// How often the slot was reused.
+    pub fn generation(self) -> u32 {
+        (self.0 >> 32) as u32
+    }
+
+    /// What the slot is; `None` for a word that no producer writes.
+    pub fn state(self) -> Option<SlotState> {
+        match self.0 & STATE_MASK {
+            FREE => Some(SlotState::Free),
+            CLAIMED => Some(SlotState::Claimed),
+            PUBLISHED => Some(SlotState::Published),
+            _ => None,
+        }
+    }
+
+    /// The same generation in another state, without flags.
+    pub fn with_state(self, state: SlotState) -> Self {
+        Self::new(self.generation(), state)
+    }
+
+    /// The next generation, which skips 0.
+    pub fn next(self, state: SlotState) -> Self {
+        Self::new(self.generation().checked_add(1).unwrap_or(1), state)
+    }
+
+    /// The same word, asking whoever gives the frame back to say so.
+    pub fn ringing(self) -> Self {
+        Self(self.0 | RING)
+    }
+
+    /// Whether whoever gives the frame back is to say so.
+    pub fn rings(self) -> bool {
+        self.0 & RING != 0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn parts_come_back(generation in any::<u32>(), state in 0..3) {
+            let state = [SlotState::Free, SlotState::Claimed, SlotState::Published][state as usize];
+            let word = SlotWord::new(generation, state);
+            prop_assert_eq!((word.generation(), word.state(), word.rings()), (generation, Some(state), false));
+            let ringing = word.ringing();
+            prop_assert_eq!((ringing.generation(), ringing.state(), ringing.rings()), (generation, Some(state), true));
+            prop_assert_ne!(word.next(state).generation(), 0);
+            prop_assert!(!ringing.next(state).rings());
+        }
+
+        #[test]
+        fn any_word_can_be_read(word in any::<u64>()) {
+            let word = SlotWord(word);
+            let _ = (word.state(), word.generation(), word.rings());
+        }
+    }
+}

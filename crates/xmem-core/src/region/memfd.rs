@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! Sealed memfd regions: the default.
+
+use std::os::fd::OwnedFd;
+
+use super::system;
+use crate::error::RegionError;
+use crate::os::mapping::{Access, Mapping};
+use crate::os::memfd::{self, Seal};
+
+#[derive(Debug)]
+pub(crate) struct Owned {
+    pub(super) fd: OwnedFd,
+    /// The only writable view: after the seal there can be no second one.
+    pub(super) mapping: Mapping,
+}
+
+impl Owned {
+    pub(super) fn create(len: usize, peers_may_write: bool) -> Result<Self, RegionError> {
+        let fd = memfd::create("xmem-region", len)
+            .map_err(|error| RegionError::NoSpace { size: len, error })?;
+        let mapping = Mapping::new(&fd, len, Access::ReadWrite).map_err(system("map a region"))?;
+        let seal = if peers_may_write {
+            Seal::Size
+        } else {
+            Seal::SizeAndFutureWrites
+        };
+        memfd::seal(&fd, seal).map_err(system("seal a region"))?;
+        Ok(Self { fd, mapping })
+    }
+}
+
+pub(super) fn view(fd: OwnedFd, len: usize, writable: bool) -> Result<Mapping, RegionError> {
+    let size = memfd::sealed_len(&fd)
+        .map_err(|_| RegionError::Untrusted("its descriptor is not sealed against truncation"))?;
+    if size < len {
+        return Err(RegionError::Untrusted(
+            "it is smaller than its producer says",
+        ));
+    }
+    let access = if writable {
+        Access::ReadWrite
+    } else {
+        Access::Read
+    };
+    Mapping::new(&fd, len, access).map_err(system("map a region"))
+}

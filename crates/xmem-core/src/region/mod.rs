@@ -1,0 +1,167 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! Regions: pieces of shared memory that hold slots. One kind per way to share memory.
+
+mod heap;
+mod memfd;
+mod posix_shm;
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use crate::error::RegionError;
+
+pub(crate) use posix_shm::{prefix as shm_prefix, sweep as sweep_shm};
+
+/// Where the slots of a pool lie.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Backing {
+    /// Sealed anonymous memory: consumers can neither write nor truncate it, and nothing is left behind.
+    #[default]
+    Memfd,
+    /// A named segment under /dev/shm, for peers that open it by name. It cannot be sealed, so such a pool serves one
+    /// user only.
+    PosixShm,
+    /// Memory of this process, for tests.
+    #[doc(hidden)]
+    Heap,
+}
+
+/// What a kind of region promises.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[doc(hidden)]
+pub struct Capabilities {
+    /// Nobody can shrink it under a reader.
+    pub size_is_sealed: bool,
+    /// The kernel keeps consumers from writing.
+    pub consumers_cannot_write: bool,
+    /// Other processes can open it.
+    pub crosses_processes: bool,
+}
+
+impl Backing {
+    #[doc(hidden)]
+    pub fn capabilities(self) -> Capabilities {
+        match self {
+            Self::Memfd => Capabilities {
+                size_is_sealed: true,
+                consumers_cannot_write: true,
+                crosses_processes: true,
+            },
+            Self::PosixShm => Capabilities {
+                size_is_sealed: false,
+                consumers_cannot_write: false,
+                crosses_processes: true,
+            },
+            Self::Heap => Capabilities {
+                size_is_sealed: true,
+                consumers_cannot_write: false,
+                crosses_processes: false,
+            },
+        }
+    }
+}
+
+/// How a region is made.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct RegionSettings<'a> {
+    pub(crate) backing: Backing,
+    /// What names of segments begin with.
+    pub(crate) shm_prefix: &'a str,
+    /// Consumers may write too (pools opened with `peers_may_write`).
+    pub(crate) peers_may_write: bool,
+}
+
+/// A region as its owner has it: writable.
+#[derive(Debug)]
+pub(crate) enum Region {
+    Memfd(memfd::Owned),
+    PosixShm(posix_shm::Owned),
+    Heap(heap::Owned),
+}
+
+/// How a consumer gets at a region.
+#[derive(Debug)]
+pub(crate) enum Ticket<Fd> {
+    Memfd(Fd),
+    PosixShm(String),
+    Heap(u64),
+}
+
+impl Region {
+    /// Makes a region whose every byte is reserved.
+    pub(crate) fn create(len: usize, settings: RegionSettings<'_>) -> Result<Self, RegionError> {
+        match settings.backing {
+            Backing::Memfd => memfd::Owned::create(len, settings.peers_may_write).map(Self::Memfd),
+            Backing::PosixShm => {
+                posix_shm::Owned::create(len, settings.shm_prefix).map(Self::PosixShm)
+            }
+            Backing::Heap => Ok(Self::Heap(heap::Owned::create(len))),
+        }
+    }
+
+    pub(crate) fn ptr(&self) -> *mut u8 {
+        match self {
+            Self::Memfd(region) => region.mapping.ptr(),
+            Self::PosixShm(region) => region.ptr(),
+            Self::Heap(region) => region.memory.ptr(),
+        }
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        match self {
+            Self::Memfd(region) => region.mapping.len(),
+            Self::PosixShm(region) => region.len(),
+            Self::Heap(region) => region.memory.len(),
+        }
+    }
+
+    pub(crate) fn ticket(&self) -> Ticket<BorrowedFd<'_>> {
+        match self {
+            Self::Memfd(region) => Ticket::Memfd(region.fd.as_fd()),
+            Self::PosixShm(region) => Ticket::PosixShm(region.name().to_owned()),
+            Self::Heap(region) => Ticket::Heap(region.memory.id()),
+        }
+    }
+}
+
+/// A region as a consumer has it.
+#[derive(Debug)]
+pub(crate) enum RegionView {
+    Mapped(crate::os::mapping::Mapping),
+    Heap(std::sync::Arc<heap::Memory>),
+}
+
+impl RegionView {
+    /// Opens what a ticket stands for, of at least `len` bytes.
+    pub(crate) fn open(
+        ticket: Ticket<OwnedFd>,
+        len: usize,
+        writable: bool,
+    ) -> Result<Self, RegionError> {
+        match ticket {
+            Ticket::Memfd(fd) => memfd::view(fd, len, writable).map(Self::Mapped),
+            Ticket::PosixShm(name) => posix_shm::view(&name, len).map(Self::Mapped),
+            Ticket::Heap(id) => heap::view(id, len).map(Self::Heap),
+        }
+    }
+
+    pub(crate) fn ptr(&self) -> *mut u8 {
+        match self {
+            Self::Mapped(mapping) => mapping.ptr(),
+            Self::Heap(memory) => memory.ptr(),
+        }
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        match self {
+            Self::Mapped(mapping) => mapping.len(),
+            Self::Heap(memory) => memory.len(),
+        }
+    }
+}
+
+fn system(what: &'static str) -> impl FnOnce(io::Error) -> RegionError {
+    move |error| RegionError::System { what, error }
+}

@@ -1,0 +1,255 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! Where pools meet: names, runtime directories, the socket's path and the lock's.
+
+use std::env;
+use std::fs;
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+use crate::error::NameError;
+use crate::os::cred::own_uid;
+use crate::os::lock::LockFile;
+use crate::os::socket::MAX_PATH_LEN;
+
+const SOCKET_SUFFIX: &str = ".sock";
+const LOCK_SUFFIX: &str = ".lock";
+
+/// The runtime directory: `$XMEM_RUNTIME_DIR`, else `$XDG_RUNTIME_DIR/xmem`, else `/tmp/xmem-<uid>`.
+pub fn runtime_dir() -> PathBuf {
+    let var = |name| {
+        env::var_os(name)
+            .filter(|v| !v.is_empty())
+            .map(PathBuf::from)
+    };
+    var("XMEM_RUNTIME_DIR")
+        .or_else(|| var("XDG_RUNTIME_DIR").map(|dir| dir.join("xmem")))
+        .unwrap_or_else(|| PathBuf::from(format!("/tmp/xmem-{}", own_uid())))
+}
+
+/// The path of a pool's socket. A name with a slash in it is that path already.
+///
+/// ```
+/// let path = xmem_core::socket_path("/run/cameras/cam0.sock")?;
+/// assert_eq!(path.to_str(), Some("/run/cameras/cam0.sock"));
+/// assert!(xmem_core::socket_path("cam0").unwrap().ends_with("cam0.sock"));
+/// assert!(xmem_core::socket_path("cam\n0").is_err());
+/// # Ok::<(), xmem_core::NameError>(())
+/// ```
+pub fn socket_path(pool: &str) -> Result<PathBuf, NameError> {
+    if pool.is_empty() {
+        return Err(NameError::Empty);
+    }
+    if pool.chars().any(char::is_control) {
+        return Err(NameError::ControlCharacter(pool.to_owned()));
+    }
+    let path = if pool.contains('/') {
+        PathBuf::from(pool)
+    } else {
+        runtime_dir().join(format!("{pool}{SOCKET_SUFFIX}"))
+    };
+    if pool.ends_with('/') || pool == "." || pool == ".." || path.file_name().is_none() {
+        return Err(NameError::Directory(pool.to_owned()));
+    }
+    let len = path.as_os_str().len();
+    if len > MAX_PATH_LEN {
+        return Err(NameError::TooLong {
+            path,
+            len,
+            max: MAX_PATH_LEN,
+        });
+    }
+    Ok(path)
+}
+
+/// The path of the lock file beside a socket.
+pub(crate) fn lock_path(socket: &Path) -> PathBuf {
+    let name = socket.file_name().unwrap_or_default().to_string_lossy();
+    let stem = name.strip_suffix(SOCKET_SUFFIX).unwrap_or(&name);
+    socket.with_file_name(format!("{stem}{LOCK_SUFFIX}"))
+}
+
+fn refused(path: &Path, reason: impl Into<String>) -> NameError {
+    NameError::RuntimeDir {
+        path: path.to_owned(),
+        reason: reason.into(),
+    }
+}
+
+/// Whether a directory is one that nobody else can replace files in. `Ok(false)`: there is none.
+fn check_dir(path: &Path) -> Result<bool, NameError> {
+    // Not through a link: who owns the link decides where it leads.
+    let meta = match fs::symlink_metadata(path) {
+        Ok(meta) => meta,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
+        Err(error) => return Err(refused(path, error.to_string())),
+    };
+    if !meta.is_dir() {
+        return Err(refused(path, "it is not a directory"));
+    }
+    if meta.uid() != own_uid() && meta.uid() != 0 {
+        return Err(refused(
+            path,
+            format!(
+                "it belongs to user {}, not to user {}",
+                meta.uid(),
+                own_uid()
+            ),
+        ));
+    }
+    let mode = meta.permissions().mode();
+    if mode & 0o022 != 0 && mode & 0o1000 == 0 {
+        return Err(refused(
+            path,
+            format!("others may write to it (mode {:o})", mode & 0o7777),
+        ));
+    }
+    Ok(true)
+}
+
+/// Makes sure that a pool's socket has a directory it can safely be made in.
+pub(crate) fn prepare_dir(pool: &str, socket: &Path) -> Result<(), NameError> {
+    let dir = socket.parent().unwrap_or(Path::new("/"));
+    if pool.contains('/') {
+        // The user named the place; it has to be there.
+        return if dir.as_os_str().is_empty() || dir.is_dir() {
+            Ok(())
+        } else {
+            Err(refused(dir, "there is no such directory: create it first"))
+        };
+    }
+    if !check_dir(dir)? {
+        fs::DirBuilder::new()
+            .recursive(true)
+            .mode(0o700)
+            .create(dir)
+            .map_err(|error| refused(dir, error.to_string()))?;
+        check_dir(dir)?;
+    }
+    Ok(())
+}
+
+/// Makes sure that a consumer does not fall for a directory under /tmp that somebody else made in its user's name.
+pub(crate) fn check_default_dir(pool: &str, socket: &Path) -> Result<(), NameError> {
+    let explicit =
+        pool.contains('/') || env::var_os("XMEM_RUNTIME_DIR").is_some_and(|v| !v.is_empty());
+    match socket.parent() {
+        Some(dir) if !explicit => check_dir(dir).map(|_| ()),
+        _ => Ok(()),
+    }
+}
+
+/// A pool that has a socket in the runtime directory.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PoolEntry {
+    /// The pool's name.
+    pub name: String,
+    /// Its socket.
+    pub path: PathBuf,
+    /// Whether a producer has it now. Otherwise the socket was left by one that was killed.
+    pub live: bool,
+}
+
+/// The pools of the runtime directory, by name.
+pub fn pools() -> Vec<PoolEntry> {
+    let mut pools: Vec<PoolEntry> = fs::read_dir(runtime_dir())
+        .into_iter()
+        .flatten()
+        .flatten()
+        .filter_map(|entry| {
+            let path = entry.path();
+            let name = entry
+                .file_name()
+                .to_string_lossy()
+                .strip_suffix(SOCKET_SUFFIX)?
+                .to_owned();
+            let live = LockFile::is_held(&lock_path(&path));
+            Some(PoolEntry { name, path, live })
+        })
+        .collect();
+    pools.sort_by(|a, b| a.name.cmp(&b.name));
+    pools
+}
+
+/// Other runtime directories of this host that have a socket of that name.
+pub fn other_runtime_dirs_with(pool: &str) -> Vec<PathBuf> {
+    if pool.contains('/') {
+        return Vec::new();
+    }
+    let own = runtime_dir();
+    let children = |dir: &str| {
+        fs::read_dir(dir)
+            .into_iter()
+            .flatten()
+            .flatten()
+            .map(|entry| entry.path())
+            .collect::<Vec<_>>()
+    };
+    let in_tmp = children("/tmp").into_iter().filter(|dir| {
+        dir.file_name()
+            .is_some_and(|name| name.to_string_lossy().starts_with("xmem-"))
+    });
+    let in_run = children("/run/user")
+        .into_iter()
+        .map(|dir| dir.join("xmem"));
+    let xdg = env::var_os("XDG_RUNTIME_DIR").map(|dir| PathBuf::from(dir).join("xmem"));
+    let mut dirs: Vec<PathBuf> = in_tmp
+        .chain(in_run)
+        .chain(xdg)
+        .filter(|dir| *dir != own && dir.join(format!("{pool}{SOCKET_SUFFIX}")).exists())
+        .collect();
+    dirs.sort();
+    dirs.dedup();
+    dirs
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bad_names_are_refused_with_the_reason() {
+        assert!(matches!(socket_path(""), Err(NameError::Empty)));
+        assert!(matches!(
+            socket_path("a\u{7}b"),
+            Err(NameError::ControlCharacter(_))
+        ));
+        assert!(matches!(socket_path("/tmp/"), Err(NameError::Directory(_))));
+        assert!(matches!(
+            socket_path(&"x".repeat(200)),
+            Err(NameError::TooLong { .. })
+        ));
+        assert!(matches!(
+            socket_path(&format!("/{}", "x".repeat(107))),
+            Err(NameError::TooLong { .. })
+        ));
+        assert!(socket_path(&format!("/{}", "x".repeat(106))).is_ok());
+    }
+
+    #[test]
+    fn the_lock_lies_beside_the_socket() {
+        assert_eq!(lock_path(Path::new("/a/b.sock")), Path::new("/a/b.lock"));
+        assert_eq!(lock_path(Path::new("/a/b")), Path::new("/a/b.lock"));
+    }
+
+    #[test]
+    fn directories_that_others_control_are_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        assert!(matches!(check_dir(dir.path()), Ok(true)));
+        assert!(matches!(check_dir(&dir.path().join("none")), Ok(false)));
+        let open = dir.path().join("open");
+        fs::create_dir(&open).unwrap();
+        fs::set_permissions(&open, fs::Permissions::from_mode(0o777)).unwrap();
+        assert!(check_dir(&open).is_err());
+        let link = dir.path().join("link");
+        std::os::unix::fs::symlink(dir.path(), &link).unwrap();
+        assert!(check_dir(&link).is_err());
+        if own_uid() == 0 {
+            let other = dir.path().join("other");
+            fs::create_dir(&other).unwrap();
+            std::os::unix::fs::chown(&other, Some(4242), None).unwrap();
+            assert!(check_dir(&other).is_err());
+        }
+    }
+}

@@ -1,0 +1,12 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! The one door to atomics, so that loom can stand behind it.
+//!
+//! Accesses to shared memory are `Relaxed`, with fences beside them: on memory that is mapped read-only, Rust
+//! defines relaxed loads only, and loom understands `fence(SeqCst)` but not `SeqCst` accesses.
+
+#[cfg(not(xmem_loom))]
+pub(crate) use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
+
+#[cfg(xmem_loom)]
+pub(crate) use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
