@@ -41,14 +41,12 @@ enum State {
 }
 
 pub(crate) fn run(format: Format, out: &mut impl Write) -> Result<(), Error> {
-    // Without a directory that can be used there is a reason to tell, not an empty list.
-    let dir = xmem_core::runtime_dir()?;
     let rows: Vec<Row> = xmem_core::pools().into_iter().map(Row::from).collect();
     if format == Format::Json {
         return json(out, &rows);
     }
     if rows.is_empty() {
-        writeln!(out, "no pools in {}", dir.display())?;
+        writeln!(out, "no pools in {}", xmem_core::runtime_dir().display())?;
         return Ok(());
     }
     let mut table = Table::new([
