@@ -18,7 +18,7 @@ const FRAME_TIME: Duration = Duration::from_nanos(1_000_000_000 / 30);
 
 fn main() -> Result<(), Box<dyn Error>> {
     let pool = std::env::args().nth(1).ok_or("usage: xmem-producer POOL")?;
-    let producer = Producer::builder(&pool).name("xmem-producer").build()?;
+    let producer = Producer::builder(&pool).build()?;
 
     // What consumers have to know before they can read the first frame.
     let mut sticky = Sticky::new();
@@ -58,6 +58,7 @@ fn draw(pixels: &mut [u8], number: usize) {
 fn describe(pts: Duration) -> FrameMeta {
     FrameMeta {
         content_type: "image/raw".into(),
+        producer: "xmem-producer".into(),
         pts: Some(pts.as_nanos() as u64),
         duration: Some(FRAME_TIME.as_nanos() as u64),
         video: Some(VideoLayout {
