@@ -20,7 +20,6 @@ enum Need {
 /// What Debian 12/13 and Ubuntu 24.04 call the package that brings it. Programs come first, since finding out
 /// about the others takes them.
 const NEEDS: &[(&str, &[Need])] = &[
-    ("build-essential", &[Need::Program("cc")]),
     ("pkg-config", &[Need::Program("pkg-config")]),
     (
         "libgstreamer1.0-dev",
@@ -104,15 +103,15 @@ fn ensure_all(needs: &[(&'static str, &[Need])]) -> Result {
             packages.join(" ")
         )
     };
-    if !succeeds(Command::new("apt-get").arg("--version")) {
+    let Some(apt_get) = AptGet::find() else {
         return Err(by_hand().into());
-    }
-    // A fresh machine may have no package lists, or old ones. A failing update is not fatal: one bad source is enough.
-    apt_get(&["update"])?;
+    };
+    // A fresh machine may have no package lists, or old ones. One source that fails need not matter.
+    apt_get.run(&["update"])?;
     let mut install = vec!["install", "--yes", "--no-install-recommends"];
     install.extend(&packages);
-    if !apt_get(&install)? {
-        return Err(format!("apt-get install failed: {}", by_hand()).into());
+    if !apt_get.run(&install)? {
+        return Err(by_hand().into());
     }
     let left = self::missing(needs);
     if !left.is_empty() {
@@ -126,22 +125,41 @@ fn ensure_all(needs: &[(&'static str, &[Need])]) -> Result {
     Ok(())
 }
 
-/// Runs apt-get as root and says whether it succeeded.
-fn apt_get(args: &[&str]) -> Result<bool> {
-    let user = Command::new("id").arg("-u").output()?;
-    let mut command = if user.stdout.trim_ascii() == b"0" {
-        Command::new("apt-get")
-    } else if succeeds(Command::new("sudo").arg("--version")) {
-        let mut sudo = Command::new("sudo");
-        sudo.args(["--", "apt-get"]);
-        sudo
-    } else {
-        return Err(format!("run as root: apt-get {}", args.join(" ")).into());
-    };
-    // sudo drops the environment; debconf asks nothing on a plain install of these packages anyway.
-    command.args(args).env("DEBIAN_FRONTEND", "noninteractive");
-    println!("$ apt-get {}", args.join(" "));
-    Ok(command.status()?.success())
+/// apt-get, as root.
+#[derive(Debug)]
+struct AptGet {
+    /// What stands before it, to become root and to keep packages from asking questions.
+    before: &'static [&'static str],
+}
+
+impl AptGet {
+    /// `None` when there is none, or no way to become root.
+    fn find() -> Option<Self> {
+        let is_there = |program| succeeds(Command::new(program).arg("--version"));
+        let is_root = || {
+            let id = Command::new("id").arg("-u").output();
+            id.is_ok_and(|id| id.stdout.trim_ascii() == b"0")
+        };
+        if !is_there("apt-get") {
+            None
+        } else if is_root() {
+            let before = &["env", "DEBIAN_FRONTEND=noninteractive"];
+            Some(Self { before })
+        } else if is_there("sudo") {
+            // sudo drops the environment that it is called with.
+            let before = &["sudo", "env", "DEBIAN_FRONTEND=noninteractive"];
+            Some(Self { before })
+        } else {
+            None
+        }
+    }
+
+    /// Says whether it succeeded.
+    fn run(&self, args: &[&str]) -> Result<bool> {
+        let words = [self.before, &["apt-get"], args].concat();
+        println!("$ {}", words.join(" "));
+        Ok(Command::new(words[0]).args(&words[1..]).status()?.success())
+    }
 }
 
 fn missing(needs: &[(&'static str, &[Need])]) -> Vec<(&'static str, Vec<String>)> {
