@@ -49,7 +49,7 @@ pub(crate) struct Grant {
 enum Answer {
     Ready(Arc<RegionView>),
     /// There is no such region, or it cannot be mapped.
-    Gone(String),
+    Gone,
 }
 
 #[derive(Debug, Default)]
@@ -238,15 +238,13 @@ impl Session {
                     Ok(view) => Answer::Ready(Arc::new(view)),
                     Err(reason) => {
                         log::warn!("pool {:?}: region {id} cannot be used: {reason}", self.pool);
-                        Answer::Gone(reason)
+                        Answer::Gone
                     }
                 };
                 self.inbox().regions.insert(id, answer);
             }
             ToConsumer::NoRegion { id } => {
-                self.inbox()
-                    .regions
-                    .insert(id, Answer::Gone("the producer gave it back already".into()));
+                self.inbox().regions.insert(id, Answer::Gone);
             }
             ToConsumer::Sticky { version } => {
                 let sticky = fd
@@ -322,14 +320,14 @@ impl Session {
     }
 
     /// The region of this id, mapped. Asked for when it is met for the first time.
-    pub(super) fn region(
+    pub(crate) fn region(
         &self,
         id: u32,
         cancel: &Canceller,
     ) -> Result<Option<Arc<RegionView>>, ReceiveError> {
         let look = |inbox: &mut Inbox| match inbox.regions.get(&id)? {
             Answer::Ready(view) => Some(Some(view.clone())),
-            Answer::Gone(_) => {
+            Answer::Gone => {
                 inbox.regions.remove(&id);
                 Some(None)
             }
