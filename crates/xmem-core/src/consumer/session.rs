@@ -14,11 +14,13 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 use super::held::HeldTable;
 use crate::cancel::{Bell, Canceller, Deadline, Wake};
 use crate::error::ReceiveError;
 use crate::layout::{Control, LeasePage};
+use crate::os::cred;
 use crate::os::fork::ProcessId;
 use crate::os::socket;
 use crate::region::{RegionView, Ticket};
@@ -49,7 +51,7 @@ pub(crate) struct Grant {
 enum Answer {
     Ready(Arc<RegionView>),
     /// There is no such region, or it cannot be mapped.
-    Gone(String),
+    Gone,
 }
 
 #[derive(Debug, Default)]
@@ -168,20 +170,30 @@ impl Session {
 
     /// The control thread: reads what the producer sends until it is gone, or until the consumer leaves.
     fn listen(&self) {
+        // A second notice of death: the producer's end of the socket may live on in a forked child.
+        let producer = cred::peer(&self.socket)
+            .ok()
+            .and_then(|peer| Pid::from_raw(peer.pid as i32))
+            .and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
         loop {
-            let mut fds = [
-                PollFd::new(&self.socket, PollFlags::IN),
+            let mut fds = vec![
                 PollFd::new(&self.stop, PollFlags::IN),
+                PollFd::new(&self.socket, PollFlags::IN),
             ];
+            fds.extend(producer.as_ref().map(|fd| PollFd::new(fd, PollFlags::IN)));
             if let Err(error) = poll(&mut fds, None)
                 && error != rustix::io::Errno::INTR
             {
                 break;
             }
-            if !fds[1].revents().is_empty() {
+            let [stop, socket, rest @ ..] = &fds[..] else {
+                break;
+            };
+            if !stop.revents().is_empty() {
                 return;
             }
-            if !fds[0].revents().is_empty() && !self.read_all() {
+            let dead = rest.iter().any(|fd| !fd.revents().is_empty());
+            if (!socket.revents().is_empty() || dead) && !self.read_all() || dead {
                 break;
             }
         }
@@ -238,15 +250,13 @@ impl Session {
                     Ok(view) => Answer::Ready(Arc::new(view)),
                     Err(reason) => {
                         log::warn!("pool {:?}: region {id} cannot be used: {reason}", self.pool);
-                        Answer::Gone(reason)
+                        Answer::Gone
                     }
                 };
                 self.inbox().regions.insert(id, answer);
             }
             ToConsumer::NoRegion { id } => {
-                self.inbox()
-                    .regions
-                    .insert(id, Answer::Gone("the producer gave it back already".into()));
+                self.inbox().regions.insert(id, Answer::Gone);
             }
             ToConsumer::Sticky { version } => {
                 let sticky = fd
@@ -322,14 +332,14 @@ impl Session {
     }
 
     /// The region of this id, mapped. Asked for when it is met for the first time.
-    pub(super) fn region(
+    pub(crate) fn region(
         &self,
         id: u32,
         cancel: &Canceller,
     ) -> Result<Option<Arc<RegionView>>, ReceiveError> {
         let look = |inbox: &mut Inbox| match inbox.regions.get(&id)? {
             Answer::Ready(view) => Some(Some(view.clone())),
-            Answer::Gone(_) => {
+            Answer::Gone => {
                 inbox.regions.remove(&id);
                 Some(None)
             }

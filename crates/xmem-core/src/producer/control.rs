@@ -581,7 +581,7 @@ impl ControlThread {
             let version = pool.lock().sticky.version();
             let _ = self.send_sticky(connection, version);
         }
-        self.tell(|stats| ConsumerEvent::Connected(stats), &welcome.peer);
+        self.tell(ConsumerEvent::Connected, &welcome.peer);
         Next::Stay
     }
 
@@ -645,16 +645,7 @@ impl ControlThread {
             claim(&self.pool)
         };
         let sent = match &claimed {
-            Ok(claimed) => connection.send(
-                &ToConsumer::Granted {
-                    slot: claimed.slot,
-                    generation: claimed.word.generation(),
-                    region: claimed.place.region,
-                    offset: claimed.place.offset as u64,
-                    len: claimed.place.len as u64,
-                },
-                &[],
-            ),
+            Ok(claimed) => connection.send(&granted(claimed), &[]),
             Err(reason) => connection.send(
                 &ToConsumer::Denied {
                     reason: Text::new(reason),
@@ -701,11 +692,23 @@ impl ControlThread {
             self.pool.check_payload(&meta, claimed.place).is_ok()
                 && self.pool.publish(&claimed, meta, &mut wishes).is_ok()
         });
+        let connection = self.connections.get(&id);
         if published {
             // The writer keeps no reference; the count, or the history, keeps the frame.
             self.pool.dereference(claimed.slot);
         } else {
             self.pool.abandon(claimed.slot, claimed.word);
+        }
+        if let (Some(connection), Some(_)) = (connection, publish) {
+            // The writer waits for this before it tells others the slot's number.
+            let answer = if published {
+                granted(&claimed)
+            } else {
+                ToConsumer::Denied {
+                    reason: "its size is larger than the slot, or the pool is closed".into(),
+                }
+            };
+            let _ = connection.send(&answer, &[]);
         }
         Next::Stay
     }
@@ -775,6 +778,16 @@ impl ControlThread {
         if let Some(on_consumer) = &self.pool.settings.on_consumer {
             on_consumer(event(self.pool.consumer_stats(peer, monotonic_ns())));
         }
+    }
+}
+
+fn granted(claimed: &Claimed) -> ToConsumer {
+    ToConsumer::Granted {
+        slot: claimed.slot,
+        generation: claimed.word.generation(),
+        region: claimed.place.region,
+        offset: claimed.place.offset as u64,
+        len: claimed.place.len as u64,
     }
 }
 

@@ -17,6 +17,7 @@ use super::peer::{Departure, Peer};
 use super::regions::{Cold, Full, Regions};
 use super::slots::{Hook, Keep, Place, Slots, Use};
 use super::sticky_log::StickyLog;
+use super::write_lease::OwnHold;
 use crate::cancel::Bell;
 use crate::consumer::StartFrom;
 use crate::entry::Entry;
@@ -671,6 +672,8 @@ impl Pool {
             info.published_at = meta.published_at;
         }
         state.history.push_back(slot);
+        // A stream with one more frame is not over.
+        self.control.set_eos_at(None);
         self.control.set_head(sequence + 1);
         let mut effects = Effects {
             wake: true,
@@ -704,9 +707,33 @@ impl Pool {
         }
     }
 
-    /// A frame is referenced once more on the producer's side.
-    pub(super) fn reference(&self, slot: u32) {
-        self.lock().slots.reference(slot);
+    /// A reference of the producer's side to this generation of a slot, if it is still there.
+    pub(super) fn read_index(
+        self: &Arc<Self>,
+        slot: u32,
+        generation: u32,
+    ) -> Option<(OwnHold, Arc<Sticky>)> {
+        let mut state = self.lock();
+        let word = SlotWord(self.control.slot(slot)?.load(Ordering::Relaxed));
+        let info = state.slots.get(slot)?;
+        let place = info.place?;
+        if word.generation() != generation
+            || word.state() != Some(SlotState::Published)
+            || !matches!(info.used, Use::Idle | Use::Referenced(_))
+        {
+            return None;
+        }
+        let region = state.regions.get(place.region)?.region.clone();
+        state.slots.reference(slot);
+        let sticky = state.sticky.current();
+        drop(state);
+        let claimed = Claimed {
+            slot,
+            word,
+            place,
+            region,
+        };
+        Some((OwnHold::new(self.clone(), &claimed), sticky))
     }
 
     /// A reference of the producer's side is gone.
@@ -719,13 +746,12 @@ impl Pool {
     }
 
     /// "Keep the frame until `count` consumers took and released it."
-    pub(super) fn set_keep(&self, slot: u32, generation: u32, count: u32) -> bool {
+    pub(super) fn set_keep(&self, slot: u32, count: u32) -> bool {
         let mut state = self.lock();
         let Some(cell) = self.control.slot(slot) else {
             return false;
         };
-        let word = SlotWord(cell.load(Ordering::Relaxed));
-        if word.generation() != generation || word.state() != Some(SlotState::Published) {
+        if SlotWord(cell.load(Ordering::Relaxed)).state() != Some(SlotState::Published) {
             return false;
         }
         lease::ask_to_ring(cell);
