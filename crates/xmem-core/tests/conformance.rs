@@ -37,6 +37,7 @@ conformance! {
     budgets_are_reserved
     the_same_slot_can_be_published_again
     frames_belong_to_their_sticky_version
+    lossless_frames_keep_their_sticky_version
     the_end_of_the_stream_comes_after_the_last_frame
     a_release_hook_runs_once_after_the_last_reference
     a_release_hook_runs_when_an_idle_pool_is_closed
@@ -493,6 +494,25 @@ fn frames_belong_to_their_sticky_version(backing: Backing) {
     assert_eq!(**receive(&mut consumer).sticky(), large);
     large.set("tags", vec![7; xmem_core::MAX_STICKY_SIZE]);
     assert!(producer.set_sticky(&large).is_err());
+}
+
+/// However often the state changes, a frame that may not be lost has its own.
+fn lossless_frames_keep_their_sticky_version(backing: Backing) {
+    let place = Place::new();
+    let producer = pool(&place, backing)
+        .delivery(Delivery::Lossless)
+        .build()
+        .unwrap();
+    let mut consumer = connect(&place);
+    for n in 0..150 {
+        producer.set_sticky(&sticky(n)).unwrap();
+        publish(&producer, n, 10);
+    }
+    for n in 0..150 {
+        let frame = receive(&mut consumer);
+        assert_frame(&frame, n, 10);
+        assert_eq!(**frame.sticky(), sticky(n));
+    }
 }
 
 fn the_end_of_the_stream_comes_after_the_last_frame(backing: Backing) {

@@ -265,7 +265,10 @@ impl Session {
                 let mut inbox = self.inbox();
                 inbox.stickies.insert(version, sticky.map(Arc::new));
                 while inbox.stickies.len() > MAX_STICKIES {
-                    inbox.stickies.pop_first();
+                    // The oldest is what comes next, and the newest is what `sticky` tells. One from between is asked
+                    // for again when its frame comes.
+                    let spare = inbox.stickies.keys().nth_back(1).copied();
+                    inbox.stickies.remove(&spare.unwrap_or(version));
                 }
                 drop(inbox);
                 self.page.wake();
@@ -356,7 +359,14 @@ impl Session {
         version: u64,
         cancel: &Canceller,
     ) -> Result<Option<Arc<Sticky>>, ReceiveError> {
-        let look = |inbox: &mut Inbox| inbox.stickies.get(&version).cloned();
+        let look = |inbox: &mut Inbox| {
+            let found = inbox.stickies.get(&version)?.clone();
+            // Frames come in order, so no other comes that needs an older one.
+            while inbox.stickies.first_key_value()?.0 < &version {
+                inbox.stickies.pop_first();
+            }
+            Some(found)
+        };
         if let Some(found) = look(&mut self.inbox()) {
             return Ok(found);
         }
