@@ -46,6 +46,8 @@ conformance! {
     a_dropped_write_lease_gives_its_slot_back
     slots_run_out_at_max_slots
     slots_run_out_at_max_bytes
+    a_full_pool_can_change_the_size_of_its_frames
+    a_held_frame_does_not_stop_a_change_of_size
     what_cannot_be_published_comes_back
     regions_go_when_the_frames_change_their_size
     frames_outlive_consumer_and_producer
@@ -763,8 +765,15 @@ fn slots_run_out_at_max_slots(backing: Backing) {
     for (seed, frame) in (0..).zip(&held) {
         assert_frame(frame, seed, 4000);
     }
-    // What goes makes room.
+    // What goes makes room, also for a frame that is larger.
     held.remove(2);
+    let large = publish(&producer, 9, 1 << 20);
+    assert_frame(&large, 9, 1 << 20);
+    assert!(producer.acquire(10).is_err());
+    for (seed, frame) in [0, 1, 3, 4].into_iter().zip(&held) {
+        assert_frame(frame, seed, 4000);
+    }
+    drop((held, large));
     publish(&producer, 10, 4000);
 }
 
@@ -796,6 +805,52 @@ fn slots_run_out_at_max_bytes(backing: Backing) {
     drop(producer);
     let producer = pool(&place, backing).max_bytes(4 << 20).build().unwrap();
     assert_frame(&publish(&producer, 1, 4 << 20), 1, 4 << 20);
+}
+
+/// The frames of the history must not keep the ones of the new size out.
+fn a_full_pool_can_change_the_size_of_its_frames(backing: Backing) {
+    for (max_slots, max_bytes) in [(4, 0), (256, 6 << 20)] {
+        let place = Place::new();
+        let producer = pool(&place, backing)
+            .history(2)
+            .max_slots(max_slots)
+            .max_bytes(max_bytes)
+            .build()
+            .unwrap();
+        for (seed, size) in [(0, 1 << 20), (10, 1_400_000), (20, 300), (30, 1_300_000)] {
+            for seed in seed..seed + 5 {
+                assert_frame(&publish(&producer, seed, size), seed, size);
+            }
+        }
+    }
+}
+
+/// Nor must one who stopped and holds a frame of the old size.
+fn a_held_frame_does_not_stop_a_change_of_size(backing: Backing) {
+    let place = Place::new();
+    let producer = pool(&place, backing)
+        .history(2)
+        .min_slots(7)
+        .max_slots(7)
+        .build()
+        .unwrap();
+    let mut consumer = Consumer::builder(&place.pool())
+        .max_held(2)
+        .connect()
+        .unwrap();
+    let hold = |consumer: &mut Consumer, seed, size| {
+        publish(&producer, seed, size);
+        let frame = receive(consumer);
+        assert_frame(&frame, seed, size);
+        frame
+    };
+    let held = hold(&mut consumer, 0, 300_000);
+    for (seed, size) in [(1, 2 << 20), (2, 1 << 10), (3, 3 << 20), (4, 4 << 10)] {
+        for _ in 0..20 {
+            drop(hold(&mut consumer, seed, size));
+        }
+    }
+    assert_frame(&held, 0, 300_000);
 }
 
 fn what_cannot_be_published_comes_back(backing: Backing) {

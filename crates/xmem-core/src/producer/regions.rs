@@ -69,6 +69,8 @@ pub(super) enum Cold {
     NotInUse,
     /// Those that are in the way of frames of this size.
     UnfitFor(usize),
+    /// The same, also if some of their slots are in use: those that are not go to where they are needed.
+    PartlyUnfitFor(usize),
 }
 
 /// Whether a frame of `size` bytes goes into a slot without wasting it.
@@ -196,11 +198,16 @@ impl Regions {
                 match when {
                     Cold::ByNow => age >= if outdated { OUTDATED_AFTER } else { COLD_AFTER },
                     Cold::NotInUse => age > 0 || entry.used_at == 0,
-                    Cold::UnfitFor(size) => !fits(entry.slot_len, size),
+                    Cold::UnfitFor(size) | Cold::PartlyUnfitFor(size) => {
+                        !fits(entry.slot_len, size)
+                    }
                 }
             })
             .map(|(id, _)| *id)
-            .filter(|id| slots.of_region(*id).all(|(_, info)| info.used == Use::Idle))
+            .filter(|id| {
+                matches!(when, Cold::PartlyUnfitFor(_))
+                    || slots.of_region(*id).all(|(_, info)| info.used == Use::Idle)
+            })
             .collect()
     }
 
