@@ -1,3 +1,70 @@
 // SPDX-License-Identifier: MPL-2.0
 
-fn main() {}
+//! The project's own commands. Each installs the system packages that it needs, where it can.
+
+mod bench;
+mod demo;
+mod packages;
+mod step;
+mod test;
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+/// What went wrong, in words for the person at the terminal.
+type Result<T = ()> = std::result::Result<T, Box<dyn std::error::Error>>;
+
+#[derive(Debug, Parser)]
+#[command(name = "cargo xtask", about, disable_help_subcommand = true)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Check everything that has to hold before a change lands
+    Test,
+    /// Show the whole thing at work: decode once, share with three processes, survive kills
+    Demo(demo::Args),
+    /// Compare xmem with shmsink/shmsrc, side by side in one run
+    Bench(bench::Args),
+}
+
+fn main() -> ExitCode {
+    let result = match Cli::parse().command {
+        Command::Test => test::run(),
+        Command::Demo(args) => demo::run(&args),
+        Command::Bench(args) => bench::run(&args),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("\nxtask: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// The repository's root.
+fn root() -> PathBuf {
+    let here = std::env::var_os("CARGO_MANIFEST_DIR")
+        .map_or_else(|| PathBuf::from(env!("CARGO_MANIFEST_DIR")), PathBuf::from);
+    here.parent().map(Path::to_owned).unwrap_or(here)
+}
+
+/// The cargo that runs us.
+fn cargo() -> std::process::Command {
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let mut command = std::process::Command::new(cargo);
+    command.current_dir(root());
+    command
+}
+
+/// Where cargo puts what it builds.
+fn target_dir() -> PathBuf {
+    // Joining an absolute path replaces the root, which is what cargo does too.
+    root().join(std::env::var_os("CARGO_TARGET_DIR").unwrap_or_else(|| "target".into()))
+}

@@ -1,3 +1,37 @@
 // SPDX-License-Identifier: MPL-2.0
 
-fn main() {}
+//! `xmem`: look at the frame pools of this host.
+
+mod cli;
+mod command;
+mod format;
+
+use std::io;
+use std::process::ExitCode;
+
+use clap::Parser;
+
+/// What went wrong, in words for the person at the terminal.
+type Error = Box<dyn std::error::Error>;
+
+fn main() -> ExitCode {
+    // Wrong usage ends here, with exit code 2.
+    let cli = cli::Cli::parse();
+    match command::run(&cli, &mut io::stdout().lock()) {
+        Ok(()) => ExitCode::SUCCESS,
+        // Whoever read our output has seen enough, as in `xmem list | head -1`.
+        Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("xmem: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn is_broken_pipe(error: &Error) -> bool {
+    let kind = error
+        .downcast_ref::<io::Error>()
+        .map(io::Error::kind)
+        .or_else(|| error.downcast_ref::<serde_json::Error>()?.io_error_kind());
+    kind == Some(io::ErrorKind::BrokenPipe)
+}

@@ -45,6 +45,7 @@ mod protocol;
 
 #[cfg(not(xmem_loom))]
 mod api {
+    pub use crate::buffer_pool::{AccessMode, BufferGuard, BufferPool, BufferPoolOptions};
     pub use crate::cancel::Canceller;
     pub use crate::consumer::{Consumer, ConsumerBuilder, ReceiveMonitor, StartFrom, query};
     pub use crate::error::*;
@@ -64,6 +65,8 @@ mod api {
 #[cfg(not(xmem_loom))]
 pub use api::*;
 
+#[cfg(not(xmem_loom))]
+mod buffer_pool;
 #[cfg(not(xmem_loom))]
 mod cancel;
 #[cfg(not(xmem_loom))]

@@ -14,31 +14,37 @@ use crate::sync::{Ordering, fence};
 /// A frame that is held. The last handle to it ends the lease.
 pub(crate) struct Held {
     session: Arc<Session>,
-    slot: u32,
-    generation: u32,
     /// Tells this lease from a later one of the same slot.
     token: u64,
-    view: Arc<RegionView>,
-    offset: usize,
-    len: usize,
+    place: SlotPlace,
+}
+
+/// A frame's slot, and where that lies here.
+#[derive(Debug)]
+pub(super) struct SlotPlace {
+    pub(super) slot: u32,
+    pub(super) generation: u32,
+    pub(super) view: Arc<RegionView>,
+    pub(super) offset: usize,
+    pub(super) len: usize,
 }
 
 impl fmt::Debug for Held {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Held")
-            .field("slot", &self.slot)
-            .field("generation", &self.generation)
+            .field("slot", &self.place.slot)
+            .field("generation", &self.place.generation)
             .finish_non_exhaustive()
     }
 }
 
 impl Held {
     pub(crate) fn ptr(&self) -> *const u8 {
-        self.view.ptr().wrapping_add(self.offset)
+        self.place.view.ptr().wrapping_add(self.place.offset)
     }
 
     pub(crate) fn len(&self) -> usize {
-        self.len
+        self.place.len
     }
 
     pub(crate) fn pool_name(&self) -> &str {
@@ -87,20 +93,15 @@ impl HeldTable {
     }
 
     /// Takes a lease on a frame, or one more handle to one that is held already.
-    #[expect(
-        clippy::too_many_arguments,
-        reason = "a frame is a slot, a generation and a place"
-    )]
     pub(super) fn take(
         &self,
         session: &Arc<Session>,
-        slot: u32,
-        generation: u32,
-        view: &Arc<RegionView>,
-        offset: usize,
-        len: usize,
+        place: SlotPlace,
         limit: u32,
     ) -> Result<Arc<Held>, NotTaken> {
+        let SlotPlace {
+            slot, generation, ..
+        } = place;
         let word = session.control.slot(slot).ok_or(NotTaken::Gone)?;
         let lease_word = session
             .page
@@ -119,7 +120,7 @@ impl HeldTable {
                 // Before `held` may go: its drop takes the lock.
                 drop(table);
                 // A held slot cannot hold another frame, unless the producer lies.
-                return if held.generation == generation {
+                return if held.place.generation == generation {
                     Ok(held)
                 } else {
                     Err(NotTaken::Gone)
@@ -155,12 +156,8 @@ impl HeldTable {
         table.last_token += 1;
         let held = Arc::new(Held {
             session: session.clone(),
-            slot,
-            generation,
             token: table.last_token,
-            view: view.clone(),
-            offset,
-            len,
+            place,
         });
         table
             .leases
@@ -172,16 +169,16 @@ impl HeldTable {
         let mut table = self.lock();
         if table
             .leases
-            .get(&held.slot)
+            .get(&held.place.slot)
             .is_none_or(|(token, _)| *token != held.token)
         {
             return;
         }
-        table.leases.remove(&held.slot);
+        table.leases.remove(&held.place.slot);
         let words = session
             .control
-            .slot(held.slot)
-            .zip(session.page.leases().get(held.slot as usize));
+            .slot(held.place.slot)
+            .zip(session.page.leases().get(held.place.slot as usize));
         let asked = words.is_some_and(|(word, lease_word)| lease::release(word, lease_word));
         drop(table);
         if asked || session.control.waiting().load(Ordering::Relaxed) != 0 {

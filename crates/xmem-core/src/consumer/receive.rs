@@ -2,12 +2,14 @@
 
 //! Taking frames: which one is next, is it still there, and sleeping until there is one.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::Consumer;
-use super::held::NotTaken;
-use crate::cancel::Deadline;
-use crate::entry::Entry;
+use super::held::{NotTaken, SlotPlace};
+use super::session::Session;
+use crate::cancel::{Canceller, Deadline};
+use crate::entry::{Entry, EntryWords};
 use crate::error::ReceiveError;
 use crate::layout::{FLAG_CUT_OFF, FLAG_TIMED_OUT};
 use crate::lease::{Hold, ReadLease, payload_fits};
@@ -179,14 +181,49 @@ impl Consumer {
         entry: Entry,
         limit: u32,
     ) -> Result<Option<ReadLease>, ReceiveError> {
-        let meta = entry.meta;
-        if meta.sequence != sequence || meta.generation == 0 {
+        if entry.meta.sequence != sequence {
             return Err(ReceiveError::Corrupt("an entry is not where it should be"));
         }
-        let Some(sticky) = self.session.sticky(meta.sticky_version, &self.canceller)? else {
+        let published_at = entry.meta.published_at;
+        let lease = self.session.take(entry, limit, &self.canceller)?;
+        if lease.is_some() {
+            self.move_to(sequence + 1);
+            self.session.count(published_at);
+        }
+        Ok(lease)
+    }
+
+    /// Takes the frame that an entry describes, whichever is next. `None`: the frame is gone.
+    pub(crate) fn take_index(&self, entry: Entry) -> Result<Option<ReadLease>, ReceiveError> {
+        if !self.session.process.is_current() {
+            return Err(ReceiveError::Forked);
+        }
+        self.session.sweep_regions();
+        self.session
+            .take(entry, self.session.budget, &self.canceller)
+    }
+
+    pub(crate) fn slot_record(&self, slot: u32) -> Option<EntryWords> {
+        self.session.control.read_slot_record(slot)
+    }
+}
+
+impl Session {
+    /// Takes the frame that an entry describes. `None`: the frame is gone.
+    fn take(
+        self: &Arc<Self>,
+        entry: Entry,
+        limit: u32,
+        cancel: &Canceller,
+    ) -> Result<Option<ReadLease>, ReceiveError> {
+        let meta = entry.meta;
+        if meta.generation == 0 {
+            return Err(ReceiveError::Corrupt("an entry without a generation"));
+        }
+        let Some(sticky) = self.sticky(meta.sticky_version, cancel)? else {
             return Ok(None);
         };
-        let Some(view) = self.session.region(entry.region, &self.canceller)? else {
+        let Some(view) = self.region(entry.region, cancel)? else {
             return Ok(None);
         };
         let place = usize::try_from(entry.offset)
@@ -202,33 +239,25 @@ impl Consumer {
         if !payload_fits(&meta, len) {
             return Err(ReceiveError::Corrupt("a payload lies outside its slot"));
         }
-        let published_at = meta.published_at;
-        let held = match self.session.held.take(
-            &self.session,
-            meta.slot,
-            meta.generation,
-            &view,
+        let place = SlotPlace {
+            slot: meta.slot,
+            generation: meta.generation,
+            view,
             offset,
             len,
-            limit,
-        ) {
-            Ok(held) => held,
-            Err(NotTaken::Gone) => return Ok(None),
-            Err(NotTaken::OverBudget) => {
-                return Err(ReceiveError::OverBudget {
-                    budget: self.session.budget,
-                });
-            }
         };
-        let lease = ReadLease::new(Hold::Consumer(held), meta, sticky);
-        self.move_to(sequence + 1);
-        self.count(published_at);
-        Ok(Some(lease))
+        match self.held.take(self, place, limit) {
+            Ok(held) => Ok(Some(ReadLease::new(Hold::Consumer(held), meta, sticky))),
+            Err(NotTaken::Gone) => Ok(None),
+            Err(NotTaken::OverBudget) => Err(ReceiveError::OverBudget {
+                budget: self.budget,
+            }),
+        }
     }
 
     /// Only this side writes the words.
     fn count(&self, published_at: u64) {
-        let page = &self.session.page;
+        let page = &self.page;
         page.received().store(
             page.received().load(Ordering::Relaxed) + 1,
             Ordering::Relaxed,

@@ -14,11 +14,13 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 use super::held::HeldTable;
 use crate::cancel::{Bell, Canceller, Deadline, Wake};
 use crate::error::ReceiveError;
 use crate::layout::{Control, LeasePage};
+use crate::os::cred;
 use crate::os::fork::ProcessId;
 use crate::os::socket;
 use crate::region::{RegionView, Ticket};
@@ -49,7 +51,7 @@ pub(crate) struct Grant {
 enum Answer {
     Ready(Arc<RegionView>),
     /// There is no such region, or it cannot be mapped.
-    Gone(String),
+    Gone,
 }
 
 #[derive(Debug, Default)]
@@ -168,20 +170,30 @@ impl Session {
 
     /// The control thread: reads what the producer sends until it is gone, or until the consumer leaves.
     fn listen(&self) {
+        // A second notice of death: the producer's end of the socket may live on in a forked child.
+        let producer = cred::peer(&self.socket)
+            .ok()
+            .and_then(|peer| Pid::from_raw(peer.pid as i32))
+            .and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
         loop {
-            let mut fds = [
-                PollFd::new(&self.socket, PollFlags::IN),
+            let mut fds = vec![
                 PollFd::new(&self.stop, PollFlags::IN),
+                PollFd::new(&self.socket, PollFlags::IN),
             ];
+            fds.extend(producer.as_ref().map(|fd| PollFd::new(fd, PollFlags::IN)));
             if let Err(error) = poll(&mut fds, None)
                 && error != rustix::io::Errno::INTR
             {
                 break;
             }
-            if !fds[1].revents().is_empty() {
+            let [stop, socket, rest @ ..] = &fds[..] else {
+                break;
+            };
+            if !stop.revents().is_empty() {
                 return;
             }
-            if !fds[0].revents().is_empty() && !self.read_all() {
+            let dead = rest.iter().any(|fd| !fd.revents().is_empty());
+            if (!socket.revents().is_empty() || dead) && !self.read_all() || dead {
                 break;
             }
         }
@@ -238,15 +250,15 @@ impl Session {
                     Ok(view) => Answer::Ready(Arc::new(view)),
                     Err(reason) => {
                         log::warn!("pool {:?}: region {id} cannot be used: {reason}", self.pool);
-                        Answer::Gone(reason)
+                        Answer::Gone
                     }
                 };
                 self.inbox().regions.insert(id, answer);
             }
             ToConsumer::NoRegion { id } => {
-                self.inbox()
-                    .regions
-                    .insert(id, Answer::Gone("the producer gave it back already".into()));
+                self.inbox().regions.insert(id, Answer::Gone);
+                // An answer, or the news that a region was retired.
+                self.let_go_of_retired();
             }
             ToConsumer::Sticky { version } => {
                 let sticky = fd
@@ -255,7 +267,10 @@ impl Session {
                 let mut inbox = self.inbox();
                 inbox.stickies.insert(version, sticky.map(Arc::new));
                 while inbox.stickies.len() > MAX_STICKIES {
-                    inbox.stickies.pop_first();
+                    // The oldest is what comes next, and the newest is what `sticky` tells. One from between is asked
+                    // for again when its frame comes.
+                    let spare = inbox.stickies.keys().nth_back(1).copied();
+                    inbox.stickies.remove(&spare.unwrap_or(version));
                 }
                 drop(inbox);
                 self.page.wake();
@@ -322,14 +337,14 @@ impl Session {
     }
 
     /// The region of this id, mapped. Asked for when it is met for the first time.
-    pub(super) fn region(
+    pub(crate) fn region(
         &self,
         id: u32,
         cancel: &Canceller,
     ) -> Result<Option<Arc<RegionView>>, ReceiveError> {
         let look = |inbox: &mut Inbox| match inbox.regions.get(&id)? {
             Answer::Ready(view) => Some(Some(view.clone())),
-            Answer::Gone(_) => {
+            Answer::Gone => {
                 inbox.regions.remove(&id);
                 Some(None)
             }
@@ -346,7 +361,14 @@ impl Session {
         version: u64,
         cancel: &Canceller,
     ) -> Result<Option<Arc<Sticky>>, ReceiveError> {
-        let look = |inbox: &mut Inbox| inbox.stickies.get(&version).cloned();
+        let look = |inbox: &mut Inbox| {
+            let found = inbox.stickies.get(&version)?.clone();
+            // Frames come in order, so no other comes that needs an older one.
+            while inbox.stickies.first_key_value()?.0 < &version {
+                inbox.stickies.pop_first();
+            }
+            Some(found)
+        };
         if let Some(found) = look(&mut self.inbox()) {
             return Ok(found);
         }
@@ -372,12 +394,22 @@ impl Session {
         self.send(message)
     }
 
-    /// Lets go of the regions that the producer does not use any more.
+    /// Lets go of the regions that the producer does not use any more. Called where no answer is waited for.
     pub(super) fn sweep_regions(&self) {
         let version = self.control.regions_version();
-        if version == self.swept.load(Ordering::Relaxed) {
-            return;
+        if version != self.swept.load(Ordering::Relaxed) {
+            let version = self.let_go_of_retired();
+            self.inbox()
+                .regions
+                .retain(|_, answer| matches!(answer, Answer::Ready(_)));
+            self.swept.store(version, Ordering::Relaxed);
         }
+    }
+
+    /// Unmaps retired regions and says so. Returns up to which version.
+    fn let_go_of_retired(&self) -> u32 {
+        let mut inbox = self.inbox();
+        let version = self.control.regions_version();
         // Pairs with the release store of the version: the ids belong to it, or are newer.
         fence(Ordering::Acquire);
         let ids: Vec<u32> = self
@@ -386,20 +418,21 @@ impl Session {
             .iter()
             .map(|id| id.load(Ordering::Relaxed))
             .collect();
-        let gone: Vec<Answer> = {
-            let mut inbox = self.inbox();
-            inbox
-                .regions
-                .extract_if(|id, _| !ids.contains(id))
-                .map(|(_, answer)| answer)
-                .collect()
-        };
-        // Unmapped without the lock.
+        let gone: Vec<Answer> = inbox
+            .regions
+            .extract_if(|id, answer| matches!(answer, Answer::Ready(_)) && !ids.contains(id))
+            .map(|(_, answer)| answer)
+            .collect();
+        drop(inbox);
+        // Unmapped without the lock, and before the producer hears of it.
         drop(gone);
-        self.swept.store(version, Ordering::Relaxed);
         self.page
             .regions_seen()
             .store(version.into(), Ordering::Release);
+        if self.control.waiting().load(Ordering::Relaxed) != 0 {
+            self.ring();
+        }
+        version
     }
 }
 

@@ -122,6 +122,12 @@ impl ProducerBuilder {
         self
     }
 
+    /// Keeps no frames for consumers: only counts and references do.
+    pub(crate) fn without_history(mut self) -> Self {
+        self.settings.history = 0;
+        self
+    }
+
     /// Slots of the first region. Default: 0, as many as upstream needs.
     pub fn min_slots(mut self, slots: u32) -> Self {
         self.settings.min_slots = slots;

@@ -58,6 +58,8 @@ pub(super) enum Command {
     TimedOut(u64),
     /// Send the newest sticky state to everybody.
     PushSticky,
+    /// The region is retired; say so to who has it, also to those that do not look for frames now.
+    RegionGone(u32),
 }
 
 #[derive(Debug)]
@@ -307,6 +309,7 @@ impl ControlThread {
                         Command::Disconnect(id, reason) => self.close(id, reason),
                         Command::TimedOut(id) => self.timed_out(id),
                         Command::PushSticky => self.push_sticky(),
+                        Command::RegionGone(id) => self.say_gone(id),
                     }
                 }
             }
@@ -461,7 +464,7 @@ impl ControlThread {
                 Ok(())
             }
             (Stage::Joined(_) | Stage::Leaving(_), Some(ToProducer::GetRegion { id: region })) => {
-                self.send_region(connection, region)
+                self.send_region(id, connection, region)
             }
             (Stage::Joined(_) | Stage::Leaving(_), Some(ToProducer::GetSticky { version })) => {
                 self.send_sticky(connection, version)
@@ -581,17 +584,22 @@ impl ControlThread {
             let version = pool.lock().sticky.version();
             let _ = self.send_sticky(connection, version);
         }
-        self.tell(|stats| ConsumerEvent::Connected(stats), &welcome.peer);
+        self.tell(ConsumerEvent::Connected, &welcome.peer);
         Next::Stay
     }
 
-    fn send_region(&self, connection: &Connection, id: u32) -> io::Result<()> {
-        let region = self
-            .pool
-            .lock()
-            .regions
-            .get(id)
-            .map(|entry| entry.region.clone());
+    fn say_gone(&self, id: u32) {
+        let consumers = self.pool.lock().regions.mapped_by(id);
+        for consumer in consumers {
+            if let Some(connection) = self.connections.get(&consumer) {
+                // Who does not read now notices when it looks for the next frame.
+                let _ = connection.send(&ToConsumer::NoRegion { id }, &[]);
+            }
+        }
+    }
+
+    fn send_region(&self, consumer: u64, connection: &Connection, id: u32) -> io::Result<()> {
+        let region = self.pool.lock().regions.send(id, consumer);
         let Some(region) = region else {
             return connection.send(&ToConsumer::NoRegion { id }, &[]);
         };
@@ -645,16 +653,7 @@ impl ControlThread {
             claim(&self.pool)
         };
         let sent = match &claimed {
-            Ok(claimed) => connection.send(
-                &ToConsumer::Granted {
-                    slot: claimed.slot,
-                    generation: claimed.word.generation(),
-                    region: claimed.place.region,
-                    offset: claimed.place.offset as u64,
-                    len: claimed.place.len as u64,
-                },
-                &[],
-            ),
+            Ok(claimed) => connection.send(&granted(claimed), &[]),
             Err(reason) => connection.send(
                 &ToConsumer::Denied {
                     reason: Text::new(reason),
@@ -701,11 +700,23 @@ impl ControlThread {
             self.pool.check_payload(&meta, claimed.place).is_ok()
                 && self.pool.publish(&claimed, meta, &mut wishes).is_ok()
         });
+        let connection = self.connections.get(&id);
         if published {
             // The writer keeps no reference; the count, or the history, keeps the frame.
             self.pool.dereference(claimed.slot);
         } else {
             self.pool.abandon(claimed.slot, claimed.word);
+        }
+        if let (Some(connection), Some(_)) = (connection, publish) {
+            // The writer waits for this before it tells others the slot's number.
+            let answer = if published {
+                granted(&claimed)
+            } else {
+                ToConsumer::Denied {
+                    reason: "its size is larger than the slot, or the pool is closed".into(),
+                }
+            };
+            let _ = connection.send(&answer, &[]);
         }
         Next::Stay
     }
@@ -775,6 +786,16 @@ impl ControlThread {
         if let Some(on_consumer) = &self.pool.settings.on_consumer {
             on_consumer(event(self.pool.consumer_stats(peer, monotonic_ns())));
         }
+    }
+}
+
+fn granted(claimed: &Claimed) -> ToConsumer {
+    ToConsumer::Granted {
+        slot: claimed.slot,
+        generation: claimed.word.generation(),
+        region: claimed.place.region,
+        offset: claimed.place.offset as u64,
+        len: claimed.place.len as u64,
     }
 }
 

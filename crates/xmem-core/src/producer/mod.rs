@@ -26,8 +26,9 @@ pub(crate) use write_lease::OwnHold;
 pub use write_lease::{PublishFailure, WriteLease};
 
 use crate::cancel::Canceller;
+use crate::entry::{Entry, EntryWords};
 use crate::error::{AcquireError, PublishError, RegionError, WaitError};
-use crate::lease::{Hold, ReadLease};
+use crate::lease::{Hold, ReadLease, payload_fits};
 use crate::meta::FrameMeta;
 use crate::stats::PoolStats;
 use crate::sticky::Sticky;
@@ -162,6 +163,28 @@ impl Producer {
         // The reference that publishing adds for its caller.
         pool.dereference(hold.slot);
         Ok(meta.sequence)
+    }
+
+    /// The right to write this very slot, with the frame that is in it, if nobody holds it.
+    pub(crate) fn acquire_index(&self, slot: u32) -> Option<WriteLease> {
+        let claimed = self.inner().acquire_index(slot)?;
+        Some(WriteLease::new(self.inner().clone(), claimed))
+    }
+
+    /// A reference to the frame that an entry of this slot describes, if it is still there.
+    pub(crate) fn read_index(&self, slot: u32, entry: Entry) -> Option<ReadLease> {
+        let (hold, sticky) = self.inner().read_index(slot, entry.meta.generation)?;
+        payload_fits(&entry.meta, hold.len())
+            .then(|| ReadLease::new(Hold::Own(Arc::new(hold)), entry.meta, sticky))
+    }
+
+    pub(crate) fn slot_record(&self, slot: u32) -> Option<EntryWords> {
+        self.inner().control.read_slot_record(slot)
+    }
+
+    /// Keeps the published frame of a slot until so many consumers took and released it.
+    pub(crate) fn keep_until(&self, slot: u32, consumers: u32) -> bool {
+        self.inner().set_keep(slot, consumers)
     }
 
     /// Whether a slot is of this pool.

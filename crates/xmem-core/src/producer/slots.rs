@@ -156,11 +156,17 @@ impl Slots {
 
     /// One more reference of the producer's side.
     pub(super) fn reference(&mut self, slot: u32) {
-        if let Some(info) = self.get_mut(slot) {
-            info.used = match info.used {
-                Use::Referenced(count) => Use::Referenced(count + 1),
-                _ => Use::Referenced(1),
-            };
+        let Some(info) = self.get_mut(slot) else {
+            return;
+        };
+        match info.used {
+            Use::Referenced(count) => info.used = Use::Referenced(count + 1),
+            before => {
+                info.used = Use::Referenced(1);
+                if before == Use::Idle {
+                    self.idle.retain(|s| *s != slot);
+                }
+            }
         }
     }
 

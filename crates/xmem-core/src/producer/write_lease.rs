@@ -121,13 +121,7 @@ impl WriteLease {
             Err(error) => return Err(failure(self, error)),
         };
         self.published = true;
-        let hold = OwnHold {
-            pool: self.pool.clone(),
-            slot: self.claimed.slot,
-            generation: self.claimed.word.generation(),
-            place: self.claimed.place,
-            region: self.claimed.region.clone(),
-        };
+        let hold = OwnHold::new(self.pool.clone(), &self.claimed);
         Ok(ReadLease::new(Hold::Own(Arc::new(hold)), meta, sticky))
     }
 }
@@ -176,14 +170,14 @@ impl fmt::Debug for OwnHold {
 }
 
 impl OwnHold {
-    /// One more reference, for the same frame.
-    pub(super) fn again(&self) -> Self {
+    /// Takes over a reference that was counted already.
+    pub(super) fn new(pool: Arc<Pool>, claimed: &Claimed) -> Self {
         Self {
-            pool: self.pool.clone(),
-            slot: self.slot,
-            generation: self.generation,
-            place: self.place,
-            region: self.region.clone(),
+            pool,
+            slot: claimed.slot,
+            generation: claimed.word.generation(),
+            place: claimed.place,
+            region: claimed.region.clone(),
         }
     }
 

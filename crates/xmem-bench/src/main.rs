@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! Compares xmemsink/xmemsrc with shmsink/shmsrc. `docs/benchmarks.md` says what is measured and how.
+//!
+//! The program starts itself once for each side of a transport, so that both are processes of their own.
+
+mod figures;
+mod floor;
+mod report;
+mod rounds;
+mod scenario;
+mod side;
+mod source;
+mod syscalls;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+use self::scenario::{Scenario, Transport};
+
+type Error = Box<dyn std::error::Error + Send + Sync>;
+
+#[derive(Debug, Parser)]
+#[command(about)]
+struct Cli {
+    #[command(flatten)]
+    plan: rounds::Plan,
+    #[command(subcommand)]
+    role: Option<Role>,
+}
+
+/// What the program is when it starts itself.
+#[derive(Debug, Subcommand)]
+#[command(hide = true)]
+enum Role {
+    /// source ! sink
+    Producer(Place),
+    /// src ! appsink
+    Consumer(Place),
+    /// source ! appsink, in one process
+    Alone(Place),
+    /// Writes the time into the eventfd on its standard input
+    Waker { count: u32 },
+    /// Reads it out of the eventfd on its standard input
+    Sleeper { count: u32 },
+}
+
+#[derive(Debug, clap::Args)]
+struct Place {
+    transport: Transport,
+    scenario: Scenario,
+    /// The socket where both sides meet
+    socket: String,
+}
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    let result = match cli.role {
+        None => rounds::run(&cli.plan),
+        Some(Role::Producer(place)) => {
+            side::producer(place.transport, place.scenario, &place.socket)
+        }
+        Some(Role::Consumer(place)) => {
+            side::consumer(place.transport, place.scenario, &place.socket)
+        }
+        Some(Role::Alone(place)) => side::alone(place.scenario),
+        Some(Role::Waker { count }) => floor::waker(count),
+        Some(Role::Sleeper { count }) => floor::sleeper(count),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("xmem-bench: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}

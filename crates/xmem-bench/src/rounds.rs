@@ -1,0 +1,282 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! Runs the transports in turn, several times over, so that what else the machine does hits both alike.
+
+use std::io::{BufRead, BufReader, Lines, Write};
+use std::path::Path;
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use clap::ValueEnum;
+use rustix::event::{EventfdFlags, eventfd};
+
+use crate::figures::Figures;
+use crate::report;
+use crate::scenario::{FPS, Scenario, Transport};
+use crate::side::{MEASURE, RECEIVING, STOP};
+use crate::{Error, syscalls};
+
+/// Until pools are made, pages are mapped and the scheduler has settled.
+const WARM_UP: Duration = Duration::from_secs(1);
+const PATIENCE: Duration = Duration::from_secs(10);
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct Plan {
+    /// How often each transport is measured
+    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
+    rounds: u32,
+    /// How long each time
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
+    seconds: u32,
+    /// What is sent [default: everything in turn]
+    #[arg(long = "scenario", value_name = "SCENARIO")]
+    scenarios: Vec<Scenario>,
+}
+
+/// Both sides of a transport.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Pair {
+    pub(crate) producer: Figures,
+    pub(crate) consumer: Figures,
+}
+
+/// Everything that was measured of one scenario.
+#[derive(Debug, Default)]
+pub(crate) struct Results {
+    pub(crate) floor: Vec<Figures>,
+    pub(crate) alone: Vec<Figures>,
+    pub(crate) shm: Vec<Pair>,
+    pub(crate) xmem: Vec<Pair>,
+    pub(crate) shm_calls: Calls,
+    pub(crate) xmem_calls: Calls,
+}
+
+/// System calls per frame, by name.
+#[derive(Debug, Default)]
+pub(crate) struct Calls {
+    pub(crate) producer: Vec<(String, f64)>,
+    pub(crate) consumer: Vec<(String, f64)>,
+}
+
+pub(crate) fn run(plan: &Plan) -> Result<(), Error> {
+    gst::init()?;
+    println!("{}", report::heading(plan.rounds, plan.seconds));
+    let all = if plan.scenarios.is_empty() {
+        Scenario::value_variants()
+    } else {
+        &plan.scenarios
+    };
+    for scenario in all {
+        let results = measure_all(plan, *scenario)?;
+        println!("{}", report::section(*scenario, &results));
+    }
+    Ok(())
+}
+
+fn measure_all(plan: &Plan, scenario: Scenario) -> Result<Results, Error> {
+    let time = Duration::from_secs(plan.seconds.into());
+    let mut results = Results::default();
+    for round in 0..plan.rounds {
+        eprintln!(
+            "{}: round {} of {}",
+            scenario.title(),
+            round + 1,
+            plan.rounds
+        );
+        results.floor.push(measure_floor(FPS * plan.seconds)?);
+        results.alone.push(measure_alone(scenario, time)?);
+        let mut order = [Transport::Shm, Transport::Xmem];
+        order.rotate_left(round as usize % 2);
+        for transport in order {
+            let pair = measure(transport, scenario, time)?;
+            match transport {
+                Transport::Shm => results.shm.push(pair),
+                Transport::Xmem => results.xmem.push(pair),
+            }
+        }
+    }
+    eprintln!("{}: system calls", scenario.title());
+    results.shm_calls = count_calls(Transport::Shm, scenario)?;
+    results.xmem_calls = count_calls(Transport::Xmem, scenario)?;
+    Ok(results)
+}
+
+fn measure(transport: Transport, scenario: Scenario, time: Duration) -> Result<Pair, Error> {
+    let dir = tempfile::tempdir()?;
+    run_pair(transport, scenario, time, dir.path(), |_| own_program())
+}
+
+/// A run of its own: strace slows down what it watches.
+fn count_calls(transport: Transport, scenario: Scenario) -> Result<Calls, Error> {
+    let dir = tempfile::tempdir()?;
+    let pair = run_pair(
+        transport,
+        scenario,
+        Duration::from_secs(3),
+        dir.path(),
+        |role| {
+            let mut strace = Command::new("strace");
+            strace.args(["-f", "-qq", "-o"]).arg(dir.path().join(role));
+            strace.arg(std::env::current_exe()?);
+            Ok(strace)
+        },
+    )?;
+    let per_frame = |role: &str, frames: u64| -> Result<Vec<(String, f64)>, Error> {
+        let trace = std::fs::read_to_string(dir.path().join(role))?;
+        let calls = syscalls::between_marks(&trace);
+        let mut calls: Vec<(String, f64)> = calls
+            .into_iter()
+            .map(|(name, count)| (name, count as f64 / frames.max(1) as f64))
+            // Now and then a call has nothing to do with the frames.
+            .filter(|(_, count)| *count >= 0.02)
+            .collect();
+        calls.sort_by(|a, b| b.1.total_cmp(&a.1));
+        Ok(calls)
+    };
+    Ok(Calls {
+        producer: per_frame("producer", pair.producer.frames)?,
+        consumer: per_frame("consumer", pair.consumer.frames)?,
+    })
+}
+
+fn run_pair(
+    transport: Transport,
+    scenario: Scenario,
+    time: Duration,
+    dir: &Path,
+    mut program: impl FnMut(&str) -> Result<Command, Error>,
+) -> Result<Pair, Error> {
+    let socket = dir.join("socket");
+    let mut start = |role| -> Result<Side, Error> {
+        let mut command = program(role)?;
+        command
+            .args([role, transport.argument(), scenario.argument()])
+            .arg(&socket);
+        Side::start(command)
+    };
+    let mut producer = start("producer")?;
+    // shmsrc does not wait for it.
+    let deadline = Instant::now() + PATIENCE;
+    while !socket.exists() {
+        if Instant::now() > deadline {
+            return Err(format!("the producer of {} makes no socket", transport.name()).into());
+        }
+        thread::sleep(Duration::from_millis(5));
+    }
+    let mut consumer = start("consumer")?;
+    consumer.expect(RECEIVING)?;
+    thread::sleep(WARM_UP);
+    producer.order(MEASURE)?;
+    consumer.order(MEASURE)?;
+    thread::sleep(time);
+    consumer.order(STOP)?;
+    producer.order(STOP)?;
+    Ok(Pair {
+        producer: producer.finish()?,
+        consumer: consumer.finish()?,
+    })
+}
+
+fn measure_alone(scenario: Scenario, time: Duration) -> Result<Figures, Error> {
+    let mut command = own_program()?;
+    // The transport and the socket do not matter here.
+    command.args(["alone", Transport::Shm.argument(), scenario.argument(), "-"]);
+    let mut side = Side::start(command)?;
+    side.expect(RECEIVING)?;
+    thread::sleep(WARM_UP);
+    side.order(MEASURE)?;
+    thread::sleep(time);
+    side.order(STOP)?;
+    side.finish()
+}
+
+fn measure_floor(count: u32) -> Result<Figures, Error> {
+    let eventfd = eventfd(0, EventfdFlags::CLOEXEC)?;
+    let start = |role: &str, stdout| -> Result<Child, Error> {
+        let mut command = own_program()?;
+        command.args([role, &count.to_string()]);
+        Ok(command.stdin(eventfd.try_clone()?).stdout(stdout).spawn()?)
+    };
+    let sleeper = start("sleeper", Stdio::piped())?;
+    let waker = start("waker", Stdio::null())?.wait();
+    // It has all it waits for, or else ends when it is told nothing more.
+    let output = sleeper.wait_with_output()?;
+    if !waker?.success() || !output.status.success() {
+        return Err("the eventfd run failed".into());
+    }
+    Ok(serde_json::from_slice(&output.stdout)?)
+}
+
+fn own_program() -> Result<Command, Error> {
+    Ok(Command::new(std::env::current_exe()?))
+}
+
+/// A process that takes orders. It ends when this value is dropped.
+#[derive(Debug)]
+struct Side {
+    child: Child,
+    orders: Option<ChildStdin>,
+    answers: Lines<BufReader<ChildStdout>>,
+}
+
+impl Side {
+    fn start(mut command: Command) -> Result<Self, Error> {
+        let mut child = command
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .map_err(|error| {
+                format!("cannot start {}: {error}", command.get_program().display())
+            })?;
+        let orders = child.stdin.take();
+        let answers = BufReader::new(child.stdout.take().ok_or("no output")?).lines();
+        Ok(Self {
+            child,
+            orders,
+            answers,
+        })
+    }
+
+    fn order(&mut self, order: &str) -> Result<(), Error> {
+        let orders = self.orders.as_mut().ok_or("it takes no more orders")?;
+        Ok(writeln!(orders, "{order}")?)
+    }
+
+    fn answer(&mut self) -> Result<String, Error> {
+        Ok(self
+            .answers
+            .next()
+            .ok_or("a side of the transport ended early")??)
+    }
+
+    fn expect(&mut self, expected: &str) -> Result<(), Error> {
+        let answer = self.answer()?;
+        if answer == expected {
+            Ok(())
+        } else {
+            Err(format!("expected {expected:?}, got {answer:?}").into())
+        }
+    }
+
+    /// Its figures, and its end.
+    fn finish(mut self) -> Result<Figures, Error> {
+        let figures = serde_json::from_str(&self.answer()?)?;
+        self.orders = None;
+        let deadline = Instant::now() + PATIENCE;
+        while self.child.try_wait()?.is_none() && Instant::now() < deadline {
+            thread::sleep(Duration::from_millis(5));
+        }
+        Ok(figures)
+    }
+}
+
+impl Drop for Side {
+    fn drop(&mut self) {
+        // What strace watches is not our child; it ends because its orders end.
+        self.orders = None;
+        // Both fail only when it has ended already.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}

@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! `xmem list`
+
+use std::io::Write;
+use std::path::PathBuf;
+
+use serde::Serialize;
+use xmem_core::{PoolEntry, PoolStats};
+
+use crate::Error;
+use crate::cli::Format;
+use crate::format::{Table, json};
+
+/// A pool in the list. What only its producer knows is absent when there is none, or when it does not answer.
+#[derive(Debug, Serialize)]
+struct Row {
+    name: String,
+    path: PathBuf,
+    state: State,
+    #[serde(flatten)]
+    stats: Option<Answer>,
+}
+
+#[derive(Debug, Serialize)]
+struct Answer {
+    pid: u32,
+    delivery: String,
+    published: u64,
+    consumers: usize,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+enum State {
+    Live,
+    /// There is a producer, but it does not answer this user.
+    Silent,
+    /// The producer is gone.
+    Stale,
+}
+
+pub(crate) fn run(format: Format, out: &mut impl Write) -> Result<(), Error> {
+    let rows: Vec<Row> = xmem_core::pools().into_iter().map(Row::from).collect();
+    if format == Format::Json {
+        return json(out, &rows);
+    }
+    if rows.is_empty() {
+        writeln!(out, "no pools in {}", xmem_core::runtime_dir().display())?;
+        return Ok(());
+    }
+    let mut table = Table::new([
+        "POOL",
+        "STATE",
+        "PID",
+        "DELIVERY",
+        "PUBLISHED",
+        "CONSUMERS",
+        "SOCKET",
+    ]);
+    table.numbers(&[2, 4, 5]);
+    for row in rows {
+        let state = match row.state {
+            State::Live => "live",
+            State::Silent => "silent",
+            State::Stale => "stale",
+        };
+        let [pid, delivery, published, consumers] = match row.stats {
+            Some(s) => [
+                s.pid.to_string(),
+                s.delivery,
+                s.published.to_string(),
+                s.consumers.to_string(),
+            ],
+            None => std::array::from_fn(|_| "-".to_owned()),
+        };
+        table.row([
+            row.name,
+            state.to_owned(),
+            pid,
+            delivery,
+            published,
+            consumers,
+            row.path.display().to_string(),
+        ]);
+    }
+    table.print(out)
+}
+
+impl From<PoolEntry> for Row {
+    fn from(entry: PoolEntry) -> Self {
+        // By its path: the name alone would not do if it has a slash.
+        let path = entry.path.to_string_lossy();
+        let stats = entry.live.then(|| xmem_core::query(&path).ok()).flatten();
+        let state = match (&stats, entry.live) {
+            (Some(_), _) => State::Live,
+            (None, true) => State::Silent,
+            (None, false) => State::Stale,
+        };
+        Self {
+            state,
+            stats: stats.map(Answer::from),
+            name: entry.name,
+            path: entry.path,
+        }
+    }
+}
+
+impl From<PoolStats> for Answer {
+    fn from(stats: PoolStats) -> Self {
+        Self {
+            pid: stats.pid,
+            delivery: stats.delivery,
+            published: stats.published,
+            consumers: stats.consumers.len(),
+        }
+    }
+}

@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! How things are printed: a table for people, JSON for programs.
+
+use std::io::Write;
+
+use comfy_table::{CellAlignment, ContentArrangement, presets};
+use serde::Serialize;
+
+use crate::Error;
+
+/// Columns with a heading and two spaces between them.
+#[derive(Debug)]
+pub(crate) struct Table(comfy_table::Table);
+
+impl Table {
+    pub(crate) fn new<const N: usize>(heading: [&str; N]) -> Self {
+        let mut table = comfy_table::Table::new();
+        table
+            .load_style(presets::NOTHING)
+            // Lines are never wrapped: a script or a narrow terminal gets what a wide one gets.
+            .set_content_arrangement(ContentArrangement::Disabled)
+            .set_header(heading);
+        for column in table.column_iter_mut() {
+            column.set_padding((0, 2));
+        }
+        Self(table)
+    }
+
+    /// Says which columns hold numbers.
+    pub(crate) fn numbers(&mut self, columns: &[usize]) {
+        for index in columns {
+            if let Some(column) = self.0.column_mut(*index) {
+                column.set_cell_alignment(CellAlignment::Right);
+            }
+        }
+    }
+
+    pub(crate) fn row<const N: usize>(&mut self, cells: [String; N]) {
+        self.0.add_row(cells.map(|cell| printable(&cell)));
+    }
+
+    pub(crate) fn print(&self, out: &mut impl Write) -> Result<(), Error> {
+        for line in self.0.lines() {
+            writeln!(out, "{}", line.trim_end())?;
+        }
+        Ok(())
+    }
+}
+
+/// One line of JSON.
+pub(crate) fn json(out: &mut impl Write, value: &impl Serialize) -> Result<(), Error> {
+    serde_json::to_writer(&mut *out, value)?;
+    writeln!(out)?;
+    Ok(())
+}
+
+/// Text of another process, without what could play tricks on a terminal.
+pub(crate) fn printable(text: &str) -> String {
+    text.chars()
+        .map(|c| if c.is_control() { '\u{fffd}' } else { c })
+        .collect()
+}
+
+/// Nanoseconds as milliseconds.
+pub(crate) fn milliseconds(ns: u64) -> String {
+    format!("{:.2}", ns as f64 / 1e6)
+}
+
+/// Bytes as MiB.
+pub(crate) fn size(bytes: u64) -> String {
+    format!("{:.1} MiB", bytes as f64 / f64::from(1 << 20))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_table_lines_up() {
+        let mut table = Table::new(["NAME", "COUNT"]);
+        table.numbers(&[1]);
+        table.row(["a".to_owned(), "1".to_owned()]);
+        table.row(["longer".to_owned(), "1000".to_owned()]);
+        let mut out = Vec::new();
+        table.print(&mut out).unwrap();
+        let text = String::from_utf8(out).unwrap();
+        assert_eq!(text, "NAME    COUNT\na           1\nlonger   1000\n");
+    }
+
+    #[test]
+    fn control_characters_do_not_reach_the_terminal() {
+        assert_eq!(printable("cam\x1b[2J\n"), "cam\u{fffd}[2J\u{fffd}");
+    }
+
+    #[test]
+    fn figures_have_units() {
+        assert_eq!(milliseconds(1_234_567), "1.23");
+        assert_eq!(size(3 << 20), "3.0 MiB");
+    }
+}

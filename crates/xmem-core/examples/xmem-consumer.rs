@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! Takes frames out of a pool and keeps the newest few, until the stream ends. Rides over the producer's
+//! restarts.
+//!
+//! ```text
+//! cargo run --example xmem-consumer -- cam0 6
+//! ```
+
+use std::collections::VecDeque;
+use std::collections::hash_map::DefaultHasher;
+use std::error::Error;
+use std::hash::Hasher;
+use std::time::{Duration, Instant};
+
+use xmem_core::{Consumer, ReadLease, ReceiveError};
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let mut args = std::env::args().skip(1);
+    let usage = "usage: xmem-consumer POOL [HOW MANY FRAMES TO KEEP]";
+    let pool = args.next().ok_or(usage)?;
+    let keep: u32 = args
+        .next()
+        .map_or(Ok(1), |n| n.parse())
+        .map_err(|_| usage)?;
+
+    loop {
+        // The producer need not be there yet. One more than we keep: the frame that is being received.
+        let consumer = Consumer::builder(&pool)
+            .name("xmem-consumer")
+            .max_held(keep + 1)
+            .connect_wait(None)?;
+        println!("connected to process {}", consumer.producer_pid());
+        match read(consumer, keep as usize) {
+            Ok(()) => {}
+            Err(ReceiveError::Eos) => return Ok(()),
+            Err(error) => return Err(error.into()),
+        }
+    }
+}
+
+/// Reads until the producer is gone.
+fn read(mut consumer: Consumer, keep: usize) -> Result<(), ReceiveError> {
+    // A frame is ours, and stays as it is, for as long as its lease lives.
+    let mut kept: VecDeque<(ReadLease, u64)> = VecDeque::new();
+    let mut report = Instant::now();
+    loop {
+        match consumer.receive(Some(Duration::from_secs(1))) {
+            Ok(frame) => {
+                let hash = hash(&frame);
+                kept.push_back((frame, hash));
+                if kept.len() > keep {
+                    kept.pop_front();
+                }
+            }
+            Err(ReceiveError::Timeout) => {}
+            Err(ReceiveError::ProducerLost) => {
+                let unchanged = kept.iter().filter(|(f, h)| hash(f) == *h).count();
+                println!(
+                    "producer lost, {unchanged} of {} frames held are unchanged",
+                    kept.len()
+                );
+                return Ok(());
+            }
+            Err(error) => return Err(error),
+        }
+        if report.elapsed() >= Duration::from_secs(1) {
+            report = Instant::now();
+            let stats = consumer.stats();
+            println!(
+                "received {}, missed {}, held {}, {:.2} ms from publish to receive",
+                stats.received,
+                stats.missed,
+                stats.held,
+                stats.latency_ns as f64 / 1e6
+            );
+        }
+    }
+}
+
+/// Stands for whatever a program does with a frame: it reads every byte where it lies.
+fn hash(frame: &ReadLease) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    hasher.write(frame.data());
+    hasher.finish()
+}

@@ -1,0 +1,287 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! A buffer in somebody's hands.
+#![allow(unsafe_code)] // a slice over a slot that the owner granted
+
+use std::fmt;
+use std::sync::Arc;
+
+use super::{Inner, lock};
+use crate::consumer::session::{Grant, Session};
+use crate::error::{AccessError, ReceiveError, WriteAccessError};
+use crate::lease::ReadLease;
+use crate::meta::FrameMeta;
+use crate::producer::WriteLease;
+use crate::region::RegionView;
+use crate::wire::ToProducer;
+
+/// What may be done with a buffer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum AccessMode {
+    /// It may be read.
+    ReadOnly,
+    /// It may be read and written; nobody else has it.
+    ReadWrite,
+}
+
+/// A slot that the pool's owner granted to this process for writing. Given back when dropped.
+#[derive(Debug)]
+pub(super) struct Written {
+    pub(super) session: Arc<Session>,
+    pub(super) grant: Grant,
+    /// The owner has been told that it is written.
+    pub(super) said: bool,
+}
+
+impl Written {
+    fn message(&self, publish: Option<(u32, u64)>) -> ToProducer {
+        let (keep, size) = publish.unwrap_or_default();
+        ToProducer::Written {
+            slot: self.grant.slot,
+            generation: self.grant.generation,
+            publish: publish.is_some(),
+            keep,
+            size,
+        }
+    }
+}
+
+impl Drop for Written {
+    fn drop(&mut self) {
+        if !self.said {
+            let _ = self.session.say_written(&self.message(None));
+        }
+    }
+}
+
+#[derive(Debug)]
+pub(super) enum Storage {
+    /// A slot of this process's own pool, being written.
+    Own(WriteLease),
+    /// A slot of another process's pool, being written.
+    Granted {
+        written: Written,
+        view: Arc<RegionView>,
+        offset: usize,
+        len: usize,
+    },
+    Reading(ReadLease),
+    /// Published, or being dropped.
+    Gone,
+}
+
+/// A buffer of a [`BufferPool`](crate::BufferPool), for as long as this lives.
+pub struct BufferGuard {
+    pool: Arc<Inner>,
+    storage: Storage,
+    /// Bytes that were asked for, or published.
+    size: usize,
+    meta: FrameMeta,
+}
+
+impl fmt::Debug for BufferGuard {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("BufferGuard")
+            .field("meta_index", &self.meta_index())
+            .field("mode", &self.mode())
+            .field("size", &self.size)
+            .finish_non_exhaustive()
+    }
+}
+
+impl BufferGuard {
+    pub(super) fn writing(pool: Arc<Inner>, storage: Storage, size: usize) -> Self {
+        let guard = Self {
+            pool,
+            storage,
+            size,
+            meta: FrameMeta::new(size),
+        };
+        lock(&guard.pool.counts).insert(guard.meta_index(), 1);
+        guard
+    }
+
+    pub(super) fn reading(pool: Arc<Inner>, lease: ReadLease) -> Self {
+        Self {
+            pool,
+            size: lease.len(),
+            meta: lease.meta().clone(),
+            storage: Storage::Reading(lease),
+        }
+    }
+
+    /// Whether the buffer may be written.
+    pub fn mode(&self) -> AccessMode {
+        match self.storage {
+            Storage::Own(_) | Storage::Granted { .. } => AccessMode::ReadWrite,
+            Storage::Reading(_) | Storage::Gone => AccessMode::ReadOnly,
+        }
+    }
+
+    /// The buffer's number in its pool.
+    pub fn meta_index(&self) -> u32 {
+        match &self.storage {
+            Storage::Own(lease) => lease.slot(),
+            Storage::Granted { written, .. } => written.grant.slot,
+            Storage::Reading(lease) => lease.meta().slot,
+            Storage::Gone => u32::MAX,
+        }
+    }
+
+    /// What is known of the buffer besides its bytes.
+    pub fn meta(&self) -> &FrameMeta {
+        &self.meta
+    }
+
+    /// Sets what is known of the buffer: shape, type, content type and so on. Its place and size stay. A process that
+    /// does not own the pool can pass on the size only.
+    ///
+    /// # Errors
+    ///
+    /// [`AccessError::ReadOnly`] if it may not be written.
+    pub fn set_meta(&mut self, meta: FrameMeta) -> Result<(), AccessError> {
+        if self.mode() == AccessMode::ReadOnly {
+            return Err(AccessError::ReadOnly);
+        }
+        self.meta = FrameMeta {
+            offset: 0,
+            size: self.size as u64,
+            ..meta
+        };
+        Ok(())
+    }
+
+    /// The bytes.
+    ///
+    /// # Errors
+    ///
+    /// None for host memory.
+    pub fn as_cpu_slice(&self) -> Result<&[u8], AccessError> {
+        Ok(match &self.storage {
+            Storage::Own(lease) => lease.as_slice().get(..self.size).unwrap_or_default(),
+            Storage::Granted {
+                view, offset, len, ..
+            } => {
+                // SAFETY: the slot lies inside the region (checked when it was granted), which the guard keeps; it is
+                // this process's alone to write until the guard is gone, and that takes `&mut self`.
+                unsafe {
+                    std::slice::from_raw_parts(
+                        view.ptr().wrapping_add(*offset),
+                        self.size.min(*len),
+                    )
+                }
+            }
+            Storage::Reading(lease) => lease.data(),
+            Storage::Gone => &[],
+        })
+    }
+
+    /// The bytes, to be written.
+    ///
+    /// # Errors
+    ///
+    /// [`AccessError::ReadOnly`] if the buffer was got for reading.
+    pub fn as_cpu_slice_mut(&mut self) -> Result<&mut [u8], AccessError> {
+        match &mut self.storage {
+            Storage::Own(lease) => Ok(lease
+                .as_mut_slice()
+                .get_mut(..self.size)
+                .unwrap_or_default()),
+            Storage::Granted {
+                view, offset, len, ..
+            } => {
+                // SAFETY: as in `as_cpu_slice`; the mapping is writable, since a slot was granted.
+                Ok(unsafe {
+                    std::slice::from_raw_parts_mut(
+                        view.ptr().wrapping_add(*offset),
+                        self.size.min(*len),
+                    )
+                })
+            }
+            Storage::Reading(_) | Storage::Gone => Err(AccessError::ReadOnly),
+        }
+    }
+
+    /// One more guard for the same buffer.
+    ///
+    /// # Errors
+    ///
+    /// [`AccessError::Writing`] while it is being written.
+    pub fn clone_ref(&self) -> Result<Self, AccessError> {
+        match &self.storage {
+            Storage::Reading(lease) => Ok(Self::reading(self.pool.clone(), lease.clone())),
+            _ => Err(AccessError::Writing),
+        }
+    }
+
+    /// Lets go of the guard without ending what it stands for. Returns the buffer's index.
+    ///
+    /// A buffer that is being written is published, and kept until as many readers as its count says took and released
+    /// it. A buffer that is being read stays held until [`BufferPool::release`](crate::BufferPool::release).
+    ///
+    /// # Errors
+    ///
+    /// If it could not be published; it is given back then.
+    pub fn forget(mut self) -> Result<u32, WriteAccessError> {
+        let index = self.meta_index();
+        match std::mem::replace(&mut self.storage, Storage::Gone) {
+            Storage::Reading(lease) => {
+                lock(&self.pool.loose).entry(index).or_default().push(lease);
+            }
+            storage => {
+                let count = self.take_count(index);
+                self.publish(storage, count)?;
+            }
+        }
+        Ok(index)
+    }
+
+    fn take_count(&self, index: u32) -> u32 {
+        lock(&self.pool.counts).remove(&index).unwrap_or(1)
+    }
+
+    fn publish(&self, storage: Storage, count: u32) -> Result<(), WriteAccessError> {
+        let denied = |reason: String| WriteAccessError::Denied { reason };
+        match storage {
+            Storage::Own(mut lease) => {
+                lease.keep_until(count);
+                lease
+                    .publish(self.meta.clone())
+                    .map_err(|failure| denied(failure.to_string()))?;
+            }
+            Storage::Granted { mut written, .. } => {
+                let message = written.message(Some((count, self.size as u64)));
+                let session = written.session.clone();
+                let asking = lock(&self.pool.asking);
+                // Answered, so that a reader who is told the index finds the buffer.
+                let answer = session.ask_to_write(&message, &self.pool.canceller);
+                drop(asking);
+                written.said = true;
+                answer
+                    .map_err(|error| match error {
+                        ReceiveError::ProducerLost => denied("it is gone".into()),
+                        error => WriteAccessError::Owner(error),
+                    })?
+                    .map_err(denied)?;
+            }
+            Storage::Reading(_) | Storage::Gone => {}
+        }
+        Ok(())
+    }
+}
+
+impl Drop for BufferGuard {
+    fn drop(&mut self) {
+        let index = self.meta_index();
+        let storage = std::mem::replace(&mut self.storage, Storage::Gone);
+        if matches!(storage, Storage::Own(_) | Storage::Granted { .. }) {
+            // The writer's own reference is one of the count; what is above it is for others.
+            let others = self.take_count(index).saturating_sub(1);
+            if others > 0
+                && let Err(error) = self.publish(storage, others)
+            {
+                log::warn!("buffer {index} was not published: {error}");
+            }
+        }
+    }
+}

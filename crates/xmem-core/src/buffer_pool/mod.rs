@@ -1,0 +1,378 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! Buffers by number: a pool in which processes tell each other indices, by whatever way they have.
+//!
+//! The same slots and leases as with [`Producer`] and [`Consumer`], in another shape: who acquires a buffer decides how
+//! many readers it is for, passes its index on, and forgets it; each reader gets it by its index. A reader that dies
+//! with a buffer in its hands counts as having released it.
+
+mod guard;
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+pub use guard::{AccessMode, BufferGuard};
+use guard::{Storage, Written};
+
+use crate::cancel::Canceller;
+use crate::consumer::Consumer;
+use crate::consumer::session::Grant;
+use crate::entry::Entry;
+use crate::error::{
+    ConnectError, CreateError, GetError, OpenError, ReceiveError, RefCountError, WriteAccessError,
+};
+use crate::lease::ReadLease;
+use crate::producer::Producer;
+use crate::wire::ToProducer;
+
+/// How long a pool that was just being made by another process may take.
+const MAKING_TIME: Duration = Duration::from_secs(2);
+
+/// A pool of buffers with numbers.
+///
+/// ```
+/// # let dir = tempfile::tempdir()?;
+/// # let name = dir.path().join("my_pool.sock");
+/// # let name = name.to_str().unwrap();
+/// use xmem_core::BufferPool;
+///
+/// // One process makes the pool, ...
+/// let pool = BufferPool::new(name)?;
+/// let mut buffer = pool.acquire_cpu(1024)?;
+/// buffer.as_cpu_slice_mut()?[..5].copy_from_slice(b"hello");
+/// pool.set_ref_count(buffer.meta_index(), 2)?;
+/// let index = buffer.forget()?;
+///
+/// // ... others connect to it, and read by index.
+/// let other = BufferPool::new(name)?;
+/// assert!(!other.is_owner());
+/// let buffer = other.get(index)?;
+/// assert_eq!(&buffer.as_cpu_slice()?[..5], b"hello");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug, Clone)]
+pub struct BufferPool {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+enum Role {
+    Owner(Producer),
+    Peer(Consumer),
+}
+
+#[derive(Debug)]
+struct Inner {
+    role: Role,
+    canceller: Canceller,
+    /// The counts of buffers that this process writes.
+    counts: Mutex<HashMap<u32, u32>>,
+    /// References without a guard (`forget` of a reader, `add_ref`), by index.
+    loose: Mutex<HashMap<u32, Vec<ReadLease>>>,
+    /// Questions to the owner carry no number, so there is one at a time.
+    asking: Mutex<()>,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// How a [`BufferPool`] is opened.
+#[derive(Debug, Clone)]
+#[must_use]
+pub struct BufferPoolOptions {
+    name: String,
+    peers_may_write: bool,
+    max_slots: u32,
+    max_held: u32,
+}
+
+impl BufferPoolOptions {
+    /// Lets processes that did not make the pool acquire buffers too. Its memory is then sealed against resizing but not
+    /// against writing, so that such a process could also write where it should not. Default: no.
+    pub fn peers_may_write(mut self, may: bool) -> Self {
+        self.peers_may_write = may;
+        self
+    }
+
+    /// The most buffers there may be. Default: 256.
+    pub fn max_buffers(mut self, buffers: u32) -> Self {
+        self.max_slots = buffers;
+        self
+    }
+
+    /// The most buffers that another process may hold at once. Default: 32.
+    pub fn max_held(mut self, buffers: u32) -> Self {
+        self.max_held = buffers;
+        self
+    }
+
+    /// Connects to the pool, or makes it if there is none.
+    ///
+    /// # Errors
+    ///
+    /// See [`OpenError`].
+    pub fn open(self) -> Result<BufferPool, OpenError> {
+        let consumer = Consumer::builder(&self.name).max_held(self.max_held);
+        let role = match consumer.connect() {
+            Ok(consumer) => Role::Peer(consumer),
+            Err(ConnectError::NotFound { .. }) => {
+                let producer = Producer::builder(&self.name)
+                    .without_history()
+                    .max_slots(self.max_slots)
+                    .max_held(self.max_held)
+                    .peers_may_write(self.peers_may_write)
+                    .build();
+                match producer {
+                    Ok(producer) => Role::Owner(producer),
+                    // Another process was faster, and may not listen yet.
+                    Err(CreateError::InUse { .. }) => {
+                        Role::Peer(consumer.connect_wait(Some(MAKING_TIME))?)
+                    }
+                    Err(error) => return Err(error.into()),
+                }
+            }
+            Err(error) => return Err(error.into()),
+        };
+        Ok(BufferPool {
+            inner: Arc::new(Inner {
+                role,
+                canceller: Canceller::new(),
+                counts: Mutex::default(),
+                loose: Mutex::default(),
+                asking: Mutex::default(),
+            }),
+        })
+    }
+}
+
+impl BufferPool {
+    /// Connects to the pool of this name, or makes it if there is none.
+    ///
+    /// # Errors
+    ///
+    /// See [`OpenError`].
+    pub fn new(name: &str) -> Result<Self, OpenError> {
+        Self::options(name).open()
+    }
+
+    /// How to open the pool of this name.
+    pub fn options(name: &str) -> BufferPoolOptions {
+        BufferPoolOptions {
+            name: name.to_owned(),
+            peers_may_write: false,
+            max_slots: 256,
+            max_held: 32,
+        }
+    }
+
+    /// Whether this process made the pool. It ends with it.
+    pub fn is_owner(&self) -> bool {
+        matches!(self.inner.role, Role::Owner(_))
+    }
+
+    /// Makes sure that there are `count` buffers of `size` bytes. Returns their indices.
+    ///
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// # let name = dir.path().join("p.sock");
+    /// let pool = xmem_core::BufferPool::new(name.to_str().unwrap())?;
+    /// assert_eq!(pool.preallocate_cpu(1920 * 1080 * 3, 8)?.len(), 8);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`WriteAccessError::NotOwner`] in a process that did not make the pool, and others as [`WriteAccessError`] says.
+    pub fn preallocate_cpu(&self, size: usize, count: usize) -> Result<Vec<u32>, WriteAccessError> {
+        let Role::Owner(producer) = &self.inner.role else {
+            return Err(WriteAccessError::NotOwner);
+        };
+        let leases = (0..count)
+            .map(|_| producer.acquire(size))
+            .collect::<Result<Vec<_>, _>>()?;
+        Ok(leases.iter().map(|lease| lease.slot()).collect())
+    }
+
+    /// A buffer of at least `size` bytes, to be written.
+    ///
+    /// # Errors
+    ///
+    /// See [`WriteAccessError`].
+    pub fn acquire_cpu(&self, size: usize) -> Result<BufferGuard, WriteAccessError> {
+        let storage = match &self.inner.role {
+            Role::Owner(producer) => Storage::Own(producer.acquire(size)?),
+            Role::Peer(consumer) => {
+                let question = ToProducer::AcquireSlot { size: size as u64 };
+                self.ask_to_write(consumer, &question, size)?
+            }
+        };
+        Ok(BufferGuard::writing(self.inner.clone(), storage, size))
+    }
+
+    /// A buffer that was published, for reading.
+    ///
+    /// # Errors
+    ///
+    /// [`GetError::Empty`] when nothing is published under that index, and others as [`GetError`] says.
+    pub fn get(&self, meta_index: u32) -> Result<BufferGuard, GetError> {
+        let lease = self.inner.read(meta_index)?;
+        Ok(BufferGuard::reading(self.inner.clone(), lease))
+    }
+
+    /// A buffer that was published, for writing in place. Only if nobody else holds it.
+    ///
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// # let name = dir.path().join("p.sock");
+    /// # let pool = xmem_core::BufferPool::new(name.to_str().unwrap())?;
+    /// let mut buffer = pool.acquire_cpu(4)?;
+    /// buffer.as_cpu_slice_mut()?.copy_from_slice(b"abcd");
+    /// let index = buffer.forget()?;
+    ///
+    /// let reader = pool.get(index)?;
+    /// assert!(pool.get_mut(index).is_err());
+    /// drop(reader);
+    /// pool.get_mut(index)?.as_cpu_slice_mut()?[0] = b'x';
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`WriteAccessError::InUse`] when somebody holds it, and others as [`WriteAccessError`] says.
+    pub fn get_mut(&self, meta_index: u32) -> Result<BufferGuard, WriteAccessError> {
+        let (storage, size) = match &self.inner.role {
+            Role::Owner(producer) => {
+                let size = self.inner.size_of(meta_index);
+                let lease = producer.acquire_index(meta_index);
+                let lease = lease.ok_or(WriteAccessError::InUse { index: meta_index })?;
+                let size = size.unwrap_or(lease.len()).min(lease.len());
+                (Storage::Own(lease), size)
+            }
+            Role::Peer(consumer) => {
+                let size = self.inner.size_of(meta_index).unwrap_or(0);
+                let question = ToProducer::AcquireIndex { slot: meta_index };
+                (self.ask_to_write(consumer, &question, size)?, size)
+            }
+        };
+        Ok(BufferGuard::writing(self.inner.clone(), storage, size))
+    }
+
+    fn ask_to_write(
+        &self,
+        consumer: &Consumer,
+        question: &ToProducer,
+        size: usize,
+    ) -> Result<Storage, WriteAccessError> {
+        let session = consumer.session();
+        let asking = lock(&self.inner.asking);
+        let grant = session
+            .ask_to_write(question, &self.inner.canceller)?
+            .map_err(|reason| WriteAccessError::Denied { reason })?;
+        drop(asking);
+        let view = session.region(grant.region, &self.inner.canceller)?;
+        let written = Written {
+            session: session.clone(),
+            grant,
+            said: false,
+        };
+        let corrupt =
+            || WriteAccessError::Owner(ReceiveError::Corrupt("a slot lies outside its region"));
+        let view = view.ok_or_else(corrupt)?;
+        let Grant { offset, len, .. } = grant;
+        let inside = offset
+            .checked_add(len)
+            .is_some_and(|end| end <= view.len() as u64);
+        if !inside || len < size as u64 {
+            return Err(corrupt());
+        }
+        Ok(Storage::Granted {
+            written,
+            view,
+            offset: offset as usize,
+            len: len as usize,
+        })
+    }
+
+    /// Says how many readers a buffer is for: it is kept until so many took and released it. For a buffer that this
+    /// process writes, or that it published as the pool's owner. Default: 1.
+    ///
+    /// # Errors
+    ///
+    /// See [`RefCountError`].
+    pub fn set_ref_count(&self, meta_index: u32, count: i32) -> Result<(), RefCountError> {
+        let wanted = u32::try_from(count)
+            .ok()
+            .filter(|count| *count > 0)
+            .ok_or(RefCountError::BadCount(count))?;
+        if let Some(count) = lock(&self.inner.counts).get_mut(&meta_index) {
+            *count = wanted;
+            return Ok(());
+        }
+        match &self.inner.role {
+            Role::Owner(producer) if producer.keep_until(meta_index, wanted) => Ok(()),
+            _ => Err(RefCountError::NotYours(meta_index)),
+        }
+    }
+
+    /// One more reference of this process, without a guard: until [`release`](Self::release).
+    ///
+    /// # Errors
+    ///
+    /// As [`get`](Self::get).
+    pub fn add_ref(&self, meta_index: u32) -> Result<(), GetError> {
+        let lease = self.inner.read(meta_index)?;
+        lock(&self.inner.loose)
+            .entry(meta_index)
+            .or_default()
+            .push(lease);
+        Ok(())
+    }
+
+    /// Gives back one reference without a guard. Returns whether there was one.
+    pub fn release(&self, meta_index: u32) -> bool {
+        let mut loose = lock(&self.inner.loose);
+        let lease = loose.get_mut(&meta_index).and_then(Vec::pop);
+        if loose.get(&meta_index).is_some_and(Vec::is_empty) {
+            loose.remove(&meta_index);
+        }
+        drop(loose);
+        lease.is_some()
+    }
+}
+
+impl Inner {
+    fn entry(&self, index: u32) -> Option<Entry> {
+        let words = match &self.role {
+            Role::Owner(producer) => producer.slot_record(index),
+            Role::Peer(consumer) => consumer.slot_record(index),
+        };
+        Entry::decode(&words?)
+            .ok()
+            .filter(|entry| entry.meta.slot == index)
+    }
+
+    /// The size of what was last published under an index.
+    fn size_of(&self, index: u32) -> Option<usize> {
+        usize::try_from(self.entry(index)?.meta.size).ok()
+    }
+
+    fn read(&self, index: u32) -> Result<ReadLease, GetError> {
+        let empty = GetError::Empty { index };
+        // The newest entry may be replaced while it is looked at, and the next one is as good.
+        let entry = (0..3).find_map(|_| self.entry(index));
+        let Some(entry) = entry else {
+            return Err(empty);
+        };
+        match &self.role {
+            Role::Owner(producer) => producer.read_index(index, entry).ok_or(empty),
+            Role::Peer(consumer) => match consumer.take_index(entry) {
+                Ok(Some(lease)) => Ok(lease),
+                Ok(None) => Err(empty),
+                Err(ReceiveError::OverBudget { budget }) => Err(GetError::OverBudget { budget }),
+                Err(error) => Err(error.into()),
+            },
+        }
+    }
+}

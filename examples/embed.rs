@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! A program that has the elements linked in, and takes frames from a pool with `appsink`. Nothing has to be
+//! installed for it, and `GST_PLUGIN_PATH` is not needed.
+//!
+//! ```text
+//! cargo run --example embed -- cam0
+//! ```
+
+use std::error::Error;
+
+use gst::prelude::*;
+use gst_video::prelude::*;
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let pool = std::env::args().nth(1).ok_or("usage: embed POOL")?;
+    gst::init()?;
+    gstxmem::plugin_register_static()?;
+
+    let source = gst::ElementFactory::make("xmemsrc")
+        .property("pool", &pool)
+        .property_from_str("on-producer-lost", "eos")
+        .build()?;
+    let sink = gst_app::AppSink::builder()
+        // A frame counts against this consumer's budget until its sample is gone.
+        .max_buffers(1)
+        .drop(true)
+        .callbacks(
+            gst_app::AppSinkCallbacks::builder()
+                .new_sample(|sink| look(&sink.pull_sample().map_err(|_| gst::FlowError::Eos)?))
+                .build(),
+        )
+        .build();
+    let pipeline = gst::Pipeline::default();
+    pipeline.add_many([&source, sink.upcast_ref()])?;
+    source.link(&sink)?;
+
+    pipeline.set_state(gst::State::Playing)?;
+    let result = wait(&pipeline);
+    pipeline.set_state(gst::State::Null)?;
+    result
+}
+
+/// Prints the brightness of a frame's first plane, read where it lies.
+fn look(sample: &gst::Sample) -> Result<gst::FlowSuccess, gst::FlowError> {
+    let info = sample
+        .caps()
+        .and_then(|caps| gst_video::VideoInfo::from_caps(caps).ok());
+    let (Some(buffer), Some(info)) = (sample.buffer(), info) else {
+        return Err(gst::FlowError::NotNegotiated);
+    };
+    let frame = gst_video::VideoFrameRef::from_buffer_ref_readable(buffer, &info)
+        .map_err(|_| gst::FlowError::Error)?;
+    let plane = frame.plane_data(0).map_err(|_| gst::FlowError::Error)?;
+    let sum: u64 = plane.iter().map(|byte| u64::from(*byte)).sum();
+    println!(
+        "{} {}x{} {}: mean {}",
+        buffer.pts().display(),
+        frame.width(),
+        frame.height(),
+        frame.format(),
+        sum / plane.len().max(1) as u64
+    );
+    Ok(gst::FlowSuccess::Ok)
+}
+
+/// Until the producer is gone or something fails.
+fn wait(pipeline: &gst::Pipeline) -> Result<(), Box<dyn Error>> {
+    let bus = pipeline.bus().ok_or("a pipeline without a bus")?;
+    for message in bus.iter_timed(gst::ClockTime::NONE) {
+        match message.view() {
+            gst::MessageView::Eos(_) => break,
+            gst::MessageView::Error(error) => return Err(error.error().into()),
+            gst::MessageView::Warning(warning) => eprintln!("{}", warning.error()),
+            _ => {}
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! What the demo saw, as claims that hold or do not.
+
+use std::fmt;
+
+#[derive(Debug, Default)]
+pub(super) struct Proof {
+    proved: Vec<String>,
+    not_proved: Vec<String>,
+}
+
+impl Proof {
+    /// A claim, and what was seen of it.
+    pub(super) fn claim(&mut self, holds: bool, claim: &str, seen: &str) {
+        let text = if seen.is_empty() {
+            claim.to_owned()
+        } else {
+            format!("{claim} ({seen})")
+        };
+        if holds {
+            self.proved.push(text);
+        } else {
+            self.not_proved.push(text);
+        }
+    }
+
+    pub(super) fn holds(&self) -> bool {
+        self.not_proved.is_empty()
+    }
+}
+
+impl fmt::Display for Proof {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if !self.not_proved.is_empty() {
+            write!(f, "NOT proved: {}. ", self.not_proved.join("; "))?;
+        }
+        write!(f, "Proved: {}.", self.proved.join("; "))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Proof;
+
+    #[test]
+    fn one_claim_that_fails_spoils_it() {
+        let mut proof = Proof::default();
+        proof.claim(true, "a", "1 ms");
+        assert!(proof.holds());
+        assert_eq!(proof.to_string(), "Proved: a (1 ms).");
+        proof.claim(false, "b", "");
+        assert!(!proof.holds());
+        assert_eq!(proof.to_string(), "NOT proved: b. Proved: a (1 ms).");
+    }
+}

@@ -1,0 +1,337 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! What happens in the demo, and what is looked at while it happens.
+
+use std::path::Path;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use crate::Result;
+
+use super::input::Input;
+use super::pool::Pool;
+use super::process::Process;
+use super::proof::Proof;
+use super::screen::Screen;
+use super::stage::{POOL, Stage};
+
+/// How many frames the Rust consumer keeps, and so loses when it is killed.
+const KEPT: u64 = 6;
+/// How long anything may take that should take a moment.
+const PATIENCE: Duration = Duration::from_secs(20);
+const TICK: Duration = Duration::from_millis(100);
+
+#[derive(Debug)]
+pub(super) struct Show<'a> {
+    stage: &'a Stage,
+    input: &'a Input,
+    picture: &'a Path,
+    screen: Screen,
+    start: Instant,
+    /// Absent between its death and its restart.
+    producer: Option<Process>,
+    consumers: Vec<Process>,
+}
+
+/// The three consumers; the last one is the one that gets killed.
+fn consumers(stage: &Stage) -> Vec<(&'static str, Command)> {
+    let launch = |name: &str, rest: &[&str]| {
+        let mut command = stage.command("gst-launch-1.0");
+        command.args([
+            "-q",
+            "xmemsrc",
+            &format!("pool={POOL}"),
+            &format!("client-name={name}"),
+            "!",
+        ]);
+        command.args(rest);
+        command
+    };
+    let mut rust = stage.command(Stage::built("examples/xmem-consumer"));
+    rust.args([POOL, &KEPT.to_string()]);
+    vec![
+        (
+            "preview",
+            launch(
+                "preview",
+                &[
+                    "videoconvert",
+                    "!",
+                    "video/x-raw,format=BGRx",
+                    "!",
+                    "fakesink",
+                ],
+            ),
+        ),
+        (
+            "thumbnails",
+            launch(
+                "thumbnails",
+                &["videoscale", "!", "video/x-raw,width=320", "!", "fakesink"],
+            ),
+        ),
+        ("xmem-consumer", rust),
+    ]
+}
+
+impl<'a> Show<'a> {
+    pub(super) fn new(stage: &'a Stage, input: &'a Input, picture: &'a Path) -> Result<Self> {
+        let mut show = Self {
+            stage,
+            input,
+            picture,
+            screen: Screen::new(),
+            start: Instant::now(),
+            producer: None,
+            consumers: Vec::new(),
+        };
+        show.start_producer()?;
+        for (name, command) in consumers(stage) {
+            show.consumers.push(Process::start(stage, name, command)?);
+        }
+        Ok(show)
+    }
+
+    pub(super) fn play(mut self, seconds: u32, proof: &mut Proof) -> Result {
+        let all = Duration::from_secs(seconds.into());
+        let input = self.input.describe();
+        self.screen
+            .say(&format!("decoding {input}; three processes read it"));
+        let first = self.wait_for_everybody()?;
+        self.go_on_until(all.mul_f32(0.3))?;
+        self.prove_sharing(&first, proof)?;
+        self.kill_consumer(proof)?;
+        self.go_on_until(all.mul_f32(0.55))?;
+        self.kill_producer(proof)?;
+        self.go_on_until(all.mul_f32(0.8))?;
+        self.take_picture(proof)?;
+        self.go_on_until(all)
+    }
+
+    fn prove_sharing(&mut self, first: &Pool, proof: &mut Proof) -> Result {
+        let now = self.pool()?;
+        let published = now.published - first.published;
+        let mut missed = 0;
+        let mut copied = 0;
+        let mut all_read = published > 0;
+        for process in &self.consumers {
+            let (Some(a), Some(b)) = (first.consumer(process.pid()), now.consumer(process.pid()))
+            else {
+                all_read = false;
+                continue;
+            };
+            missed += b.missed - a.missed;
+            copied += b.copied;
+            all_read &= 2 * (b.received - a.received) > published;
+        }
+        proof.claim(
+            all_read && copied == 0,
+            "one decoder fed 3 processes, which copied nothing",
+            &format!("{} frames, {missed} missed", now.published),
+        );
+        if self.input.is_copy_free() {
+            proof.claim(
+                now.copied == first.copied,
+                "it decoded straight into the pool",
+                &format!("{} copied before it knew the pool", now.copied),
+            );
+        } else {
+            let claim = format!(
+                "the producer copied {} of {} frames",
+                now.copied, now.published
+            );
+            proof.claim(true, &claim, "");
+        }
+        Ok(())
+    }
+
+    /// Kills a consumer that holds frames, and looks for its slots.
+    fn kill_consumer(&mut self, proof: &mut Proof) -> Result {
+        let victim = self.consumers.pop().ok_or("there is no consumer")?;
+        let (name, pid) = (victim.name, victim.pid());
+        let before = self.until("the Rust consumer keeps its frames", |pool| {
+            pool.consumer(pid).is_some_and(|c| c.held >= KEPT)
+        })?;
+        let held = before.consumer(pid).map_or(0, |c| c.held);
+        victim.kill();
+        let dead = Instant::now();
+        let mut after = self.pool()?;
+        while after.consumer(pid).is_some() && dead.elapsed() < PATIENCE {
+            after = self.pool()?;
+        }
+        let back = after.consumer(pid).is_none();
+        let time = dead.elapsed().as_millis();
+        self.screen.say(&format!(
+            "killed {name} ({pid}) with SIGKILL: it held {held} slots, they were free {time} ms later",
+        ));
+        proof.claim(
+            back && held > 0,
+            "a killed consumer's slots came back",
+            &format!("{held} slots in {time} ms"),
+        );
+
+        self.go_on_for(Duration::from_secs(1))?;
+        let later = self.pool()?;
+        let others_go_on = self.consumers.iter().all(|process| {
+            let received = |pool: &Pool| pool.consumer(process.pid()).map_or(0, |c| c.received);
+            received(&later) > received(&after)
+        });
+        proof.claim(others_go_on, "the others did not notice", "");
+
+        let (name, command) = consumers(self.stage).pop().ok_or("there is no consumer")?;
+        self.consumers
+            .push(Process::start(self.stage, name, command)?);
+        self.screen.say(&format!("started {name} again"));
+        Ok(())
+    }
+
+    /// Kills the producer, starts it again, and looks for the consumers.
+    fn kill_producer(&mut self, proof: &mut Proof) -> Result {
+        self.wait_for_everybody()?;
+        let producer = self.producer.take().ok_or("there is no producer")?;
+        let pid = producer.pid();
+        producer.kill();
+        self.screen
+            .say(&format!("killed the producer ({pid}) with SIGKILL"));
+        self.go_on_for(Duration::from_secs(1))?;
+
+        self.start_producer()?;
+        self.screen.say("started it again");
+        let again = Instant::now();
+        // The same processes as before: one that has ended would be an error here.
+        self.wait_for_everybody()?;
+        let time = again.elapsed().as_secs_f32();
+        self.screen
+            .say(&format!("all consumers go on, {time:.1} s after its start"));
+        proof.claim(
+            true,
+            "a killed producer's consumers waited and went on with the next one",
+            &format!("all 3 within {time:.1} s of its start"),
+        );
+
+        let log = self.consumers.last().map(Process::log).unwrap_or_default();
+        let (same, held) = held_frames(&log).unwrap_or_default();
+        proof.claim(
+            held > 0 && same == held,
+            "frames that they held stayed as they were",
+            &format!("{same} of {held}"),
+        );
+        Ok(())
+    }
+
+    /// Takes one frame out of the pool and writes it as a picture.
+    fn take_picture(&mut self, proof: &mut Proof) -> Result {
+        // What an earlier run left must not pass for ours.
+        let _ = std::fs::remove_file(self.picture);
+        let mut command = self.stage.command("gst-launch-1.0");
+        command.args([
+            "-q",
+            "xmemsrc",
+            &format!("pool={POOL}"),
+            "client-name=picture",
+            "num-buffers=1",
+        ]);
+        command.args(["!", "videoconvert", "!", "pngenc", "!", "filesink"]);
+        command.arg(format!("location={}", self.picture.display()));
+        Process::start(self.stage, "picture", command)?.finish(PATIENCE)?;
+        let size = png_size(self.picture);
+        let path = self.picture.display();
+        self.screen.say(&format!("wrote {path}"));
+        proof.claim(
+            size.is_some(),
+            "a fourth process wrote a frame as a PNG",
+            &size.map_or_else(|| path.to_string(), |(w, h)| format!("{w}x{h}, {path}")),
+        );
+        Ok(())
+    }
+
+    fn start_producer(&mut self) -> Result {
+        let command = self.input.producer(self.stage);
+        self.producer = Some(Process::start(self.stage, "producer", command)?);
+        Ok(())
+    }
+
+    /// Waits until each consumer gets frames from the producer that runs now.
+    fn wait_for_everybody(&mut self) -> Result<Pool> {
+        let producer = self.producer.as_ref().map(Process::pid);
+        let pids: Vec<u32> = self.consumers.iter().map(Process::pid).collect();
+        self.until("each consumer gets frames", |pool| {
+            Some(pool.pid) == producer
+                && pids
+                    .iter()
+                    .all(|pid| pool.consumer(*pid).is_some_and(|c| c.received > 0))
+        })
+    }
+
+    fn until(&mut self, what: &str, mut done: impl FnMut(&Pool) -> bool) -> Result<Pool> {
+        let deadline = Instant::now() + PATIENCE;
+        while Instant::now() < deadline {
+            match self.tick()? {
+                Some(pool) if done(&pool) => return Ok(pool),
+                _ => {}
+            }
+        }
+        Err(format!("{what}: not within {} s", PATIENCE.as_secs()).into())
+    }
+
+    fn go_on_until(&mut self, time: Duration) -> Result {
+        while self.start.elapsed() < time {
+            self.tick()?;
+        }
+        Ok(())
+    }
+
+    fn go_on_for(&mut self, time: Duration) -> Result {
+        self.go_on_until(self.start.elapsed() + time)
+    }
+
+    /// One look at everything.
+    fn tick(&mut self) -> Result<Option<Pool>> {
+        self.stage.check_interrupt()?;
+        for process in self.producer.iter_mut().chain(&mut self.consumers) {
+            process.check()?;
+        }
+        let pool = Pool::look(self.stage)?;
+        self.screen.draw(pool.as_ref());
+        std::thread::sleep(TICK);
+        Ok(pool)
+    }
+
+    fn pool(&self) -> Result<Pool> {
+        Pool::look(self.stage)?.ok_or_else(|| "the producer does not answer".into())
+    }
+}
+
+/// What the Rust consumer said last about the frames it held when its producer died.
+fn held_frames(log: &str) -> Option<(u32, u32)> {
+    let line = log
+        .lines()
+        .rev()
+        .find_map(|line| line.strip_prefix("producer lost, "))?;
+    let mut words = line.split(' ');
+    let same = words.next()?.parse().ok()?;
+    let held = words.nth(1)?.parse().ok()?;
+    Some((same, held))
+}
+
+/// Width and height, if it is a PNG.
+fn png_size(path: &Path) -> Option<(u32, u32)> {
+    let bytes = std::fs::read(path).ok()?;
+    let header = bytes.strip_prefix(b"\x89PNG\r\n\x1a\n")?;
+    let number = |at: usize| Some(u32::from_be_bytes(header.get(at..at + 4)?.try_into().ok()?));
+    // After the length and the name of the first chunk.
+    Some((number(8)?, number(12)?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::held_frames;
+
+    #[test]
+    fn the_last_word_counts() {
+        let log = "connected to process 1\nproducer lost, 2 of 6 frames held are unchanged\n\
+                   producer lost, 6 of 6 frames held are unchanged\n";
+        assert_eq!(held_frames(log), Some((6, 6)));
+        assert_eq!(held_frames("connected to process 1\n"), None);
+    }
+}

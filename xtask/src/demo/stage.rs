@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! A directory of the demo's own, and the environment that keeps all its processes inside.
+
+use std::fs::{self, DirBuilder};
+use std::os::unix::fs::{DirBuilderExt, symlink};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+
+use crate::{Result, target_dir};
+
+/// The pool that is shown.
+pub(super) const POOL: &str = "demo";
+
+/// Gone, with all that is in it, when dropped.
+#[derive(Debug)]
+pub(super) struct Stage {
+    /// Short, since a socket's path has to fit into 108 bytes.
+    dir: PathBuf,
+    interrupted: Arc<AtomicBool>,
+}
+
+impl Stage {
+    pub(super) fn set_up() -> Result<Self> {
+        let interrupted = Arc::new(AtomicBool::new(false));
+        for signal in [SIGHUP, SIGINT, SIGTERM] {
+            signal_hook::flag::register(signal, interrupted.clone())?;
+        }
+        let dir = std::env::temp_dir().join(format!("xmem-demo-{}", std::process::id()));
+        DirBuilder::new()
+            .mode(0o700)
+            .create(&dir)
+            .map_err(|error| format!("cannot make {}: {error}", dir.display()))?;
+        let stage = Self { dir, interrupted };
+
+        // GStreamer looks through all directories below the plugin path; the build directory would be too many.
+        fs::create_dir(stage.path("plugin"))?;
+        let library = "libgstxmem.so";
+        symlink(Self::built(library), stage.path("plugin").join(library))?;
+        let output = stage.command("gst-inspect-1.0").arg("xmemsink").output()?;
+        if !output.status.success() {
+            let stderr = String::from_utf8_lossy(&output.stderr);
+            return Err(format!("GStreamer does not load the plugin: {stderr}").into());
+        }
+        Ok(stage)
+    }
+
+    /// A path in the directory.
+    pub(super) fn path(&self, name: &str) -> PathBuf {
+        self.dir.join(name)
+    }
+
+    /// Something that was built.
+    pub(super) fn built(name: impl AsRef<Path>) -> PathBuf {
+        target_dir().join("debug").join(name)
+    }
+
+    /// A command that finds the plugin and meets only the demo's pools.
+    pub(super) fn command(&self, program: impl AsRef<std::ffi::OsStr>) -> Command {
+        let mut command = Command::new(program);
+        command
+            .env("XMEM_RUNTIME_DIR", &self.dir)
+            .env("GST_PLUGIN_PATH", self.path("plugin"))
+            // The user's own registry stays as it is.
+            .env("GST_REGISTRY", self.path("registry.bin"));
+        command
+    }
+
+    pub(super) fn check_interrupt(&self) -> Result {
+        if self.interrupted.load(Ordering::Relaxed) {
+            return Err("interrupted".into());
+        }
+        Ok(())
+    }
+
+    /// Removes the directory and says what is left all the same.
+    pub(super) fn take_down(self) -> Option<String> {
+        let dir = self.dir.clone();
+        drop(self);
+        dir.exists().then(|| dir.display().to_string())
+    }
+}
+
+impl Drop for Stage {
+    fn drop(&mut self) {
+        // Nothing can be done about a failure here; `take_down` tells of it.
+        let _ = fs::remove_dir_all(&self.dir);
+    }
+}
