@@ -1,1 +1,51 @@
 // SPDX-License-Identifier: MPL-2.0
+
+#![allow(unused_doc_comments)]
+
+//! GStreamer elements that share frames between processes where they lie.
+//!
+//! `xmemsink` puts the buffers of a pipeline into the slots of a named pool; `xmemsrc` in another process takes them
+//! out, without a copy. The pool itself is the crate `xmem-core`; the elements decide what to put in and when.
+//!
+//! A program that links the plugin instead of letting GStreamer load it calls [`plugin_register_static`].
+
+/**
+ * plugin-xmem:
+ *
+ * Since: plugin-xmem-0.1
+ */
+mod allocator;
+mod bufferpool;
+mod frame;
+mod memory;
+mod planes;
+mod stats;
+mod timing;
+mod xmemsink;
+mod xmemsrc;
+
+pub use allocator::XmemAllocator;
+pub use bufferpool::XmemBufferPool;
+pub use memory::{XmemMemory, XmemMemoryRef};
+pub use xmemsink::{XmemSink, XmemSinkBacking, XmemSinkCopy, XmemSinkDelivery, XmemSinkPace};
+pub use xmemsrc::{XmemSrc, XmemSrcOnProducerLost, XmemSrcOverBudget, XmemSrcStartFrom};
+
+use gst::glib;
+
+fn plugin_init(plugin: &gst::Plugin) -> Result<(), glib::BoolError> {
+    xmemsink::register(plugin)?;
+    xmemsrc::register(plugin)
+}
+
+gst::plugin_define!(
+    xmem,
+    env!("CARGO_PKG_DESCRIPTION"),
+    plugin_init,
+    concat!(env!("CARGO_PKG_VERSION"), "-", env!("COMMIT_ID")),
+    "MPL-2.0",
+    env!("CARGO_PKG_NAME"),
+    env!("CARGO_PKG_NAME"),
+    // GStreamer refuses a plugin without an origin, and the crate has no address yet.
+    env!("CARGO_PKG_NAME"),
+    env!("BUILD_REL_DATE")
+);

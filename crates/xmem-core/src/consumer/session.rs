@@ -14,11 +14,13 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 use super::held::HeldTable;
 use crate::cancel::{Bell, Canceller, Deadline, Wake};
 use crate::error::ReceiveError;
 use crate::layout::{Control, LeasePage};
+use crate::os::cred;
 use crate::os::fork::ProcessId;
 use crate::os::socket;
 use crate::region::{RegionView, Ticket};
@@ -168,20 +170,30 @@ impl Session {
 
     /// The control thread: reads what the producer sends until it is gone, or until the consumer leaves.
     fn listen(&self) {
+        // A second notice of death: the producer's end of the socket may live on in a forked child.
+        let producer = cred::peer(&self.socket)
+            .ok()
+            .and_then(|peer| Pid::from_raw(peer.pid as i32))
+            .and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
         loop {
-            let mut fds = [
-                PollFd::new(&self.socket, PollFlags::IN),
+            let mut fds = vec![
                 PollFd::new(&self.stop, PollFlags::IN),
+                PollFd::new(&self.socket, PollFlags::IN),
             ];
+            fds.extend(producer.as_ref().map(|fd| PollFd::new(fd, PollFlags::IN)));
             if let Err(error) = poll(&mut fds, None)
                 && error != rustix::io::Errno::INTR
             {
                 break;
             }
-            if !fds[1].revents().is_empty() {
+            let [stop, socket, rest @ ..] = &fds[..] else {
+                break;
+            };
+            if !stop.revents().is_empty() {
                 return;
             }
-            if !fds[0].revents().is_empty() && !self.read_all() {
+            let dead = rest.iter().any(|fd| !fd.revents().is_empty());
+            if (!socket.revents().is_empty() || dead) && !self.read_all() || dead {
                 break;
             }
         }

@@ -672,6 +672,8 @@ impl Pool {
             info.published_at = meta.published_at;
         }
         state.history.push_back(slot);
+        // A stream with one more frame is not over.
+        self.control.set_eos_at(None);
         self.control.set_head(sequence + 1);
         let mut effects = Effects {
             wake: true,

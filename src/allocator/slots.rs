@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! Where an allocator and its pools get their slots, for as long as the sink runs.
+
+use std::sync::{
+    Arc, Mutex, MutexGuard, PoisonError,
+    atomic::{AtomicU64, Ordering},
+};
+
+use xmem_core::{AcquireError, Producer, WriteLease};
+
+use crate::memory::Tally;
+
+static CAT: std::sync::LazyLock<gst::DebugCategory> = std::sync::LazyLock::new(|| {
+    gst::DebugCategory::new(
+        "xmemallocator",
+        gst::DebugColorFlags::empty(),
+        Some("Memory in shared slots"),
+    )
+});
+
+/// The way from allocators and pools, which upstream may keep for as long as it likes, to the sink's producer.
+#[derive(Debug)]
+pub(crate) struct SlotSource {
+    /// Gone once the sink has stopped.
+    producer: Mutex<Option<Producer>>,
+    /// Why the pool cannot serve this upstream, in words for an element error.
+    refusal: Mutex<Option<String>>,
+    tally: Arc<Tally>,
+    private: AtomicU64,
+}
+
+impl SlotSource {
+    pub(crate) fn new(producer: Producer) -> Arc<Self> {
+        Arc::new(Self {
+            producer: Mutex::new(Some(producer)),
+            refusal: Mutex::new(None),
+            tally: Arc::default(),
+            private: AtomicU64::new(0),
+        })
+    }
+
+    /// From now on there are no slots, only system memory.
+    pub(crate) fn close(&self) {
+        let producer = lock(&self.producer).take();
+        drop(producer);
+    }
+
+    pub(crate) fn tally(&self) -> &Arc<Tally> {
+        &self.tally
+    }
+
+    /// How many buffers upstream got in private memory because no slot was free.
+    pub(crate) fn private(&self) -> u64 {
+        self.private.load(Ordering::Relaxed)
+    }
+
+    /// A slot, at once or not at all.
+    pub(crate) fn acquire(&self, size: usize) -> Option<WriteLease> {
+        // Not under the lock: making a region takes time.
+        let producer = lock(&self.producer).clone()?;
+        match producer.acquire(size) {
+            Ok(lease) => Some(lease),
+            Err(error) => {
+                if !matches!(error, AcquireError::Closed) {
+                    self.private.fetch_add(1, Ordering::Relaxed);
+                }
+                gst::debug!(
+                    gst::CAT_PERFORMANCE,
+                    "No slot for {size} bytes, giving private memory: {error}"
+                );
+                None
+            }
+        }
+    }
+
+    /// Tells the pool how many slots upstream keeps at once.
+    pub(crate) fn set_upstream_need(&self, slots: u32) {
+        let Some(producer) = lock(&self.producer).clone() else {
+            return;
+        };
+        let refusal = producer.set_upstream_need(slots).err().map(|error| {
+            format!("Upstream needs {slots} slots at once, and the pool cannot give them: {error}. Raise max-slots")
+        });
+        if let Some(refusal) = &refusal {
+            gst::warning!(CAT, "{refusal}");
+        }
+        *lock(&self.refusal) = refusal;
+    }
+
+    /// Why the pool cannot serve this upstream.
+    pub(crate) fn refusal(&self) -> Option<String> {
+        lock(&self.refusal).clone()
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

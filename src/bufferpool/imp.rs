@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: MPL-2.0
+
+// Everything here is called from C without a guard: a panic would abort the process.
+
+use std::sync::{Arc, LazyLock, Mutex, OnceLock, PoisonError};
+
+use gst::{glib, prelude::*, subclass::prelude::*};
+
+use super::layout::Layout;
+use crate::allocator::{SlotSource, XmemAllocator, system_memory};
+
+static CAT: LazyLock<gst::DebugCategory> = LazyLock::new(|| {
+    gst::DebugCategory::new(
+        "xmempool",
+        gst::DebugColorFlags::empty(),
+        Some("Buffers in shared slots"),
+    )
+});
+
+#[derive(Default, Debug)]
+pub struct XmemBufferPool {
+    backing: OnceLock<(XmemAllocator, Arc<SlotSource>)>,
+    layout: Mutex<Option<Arc<Layout>>>,
+}
+
+#[glib::object_subclass]
+impl ObjectSubclass for XmemBufferPool {
+    const NAME: &'static str = "GstXmemBufferPool";
+    type Type = super::XmemBufferPool;
+    type ParentType = gst::BufferPool;
+}
+
+impl ObjectImpl for XmemBufferPool {}
+impl GstObjectImpl for XmemBufferPool {}
+
+impl BufferPoolImpl for XmemBufferPool {
+    fn options() -> &'static [&'static str] {
+        // The strings of these options are part of GStreamer's stable interface.
+        static OPTIONS: LazyLock<[&str; 2]> = LazyLock::new(|| {
+            [
+                gst_video::BUFFER_POOL_OPTION_VIDEO_META.as_str(),
+                gst_video::BUFFER_POOL_OPTION_VIDEO_ALIGNMENT.as_str(),
+            ]
+        });
+        &*OPTIONS
+    }
+
+    fn set_config(&self, config: &mut gst::BufferPoolConfigRef) -> bool {
+        let Some(layout) = Layout::negotiate(config) else {
+            gst::warning!(
+                CAT,
+                imp = self,
+                "The configuration makes no sense: {config:?}"
+            );
+            return false;
+        };
+        gst::debug!(CAT, imp = self, "Configured: {layout:?}");
+        *self.layout.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(layout));
+        let need = config.params().map_or(0, |(_, _, min, _)| min);
+        if let Some((_, slots)) = self.backing.get() {
+            slots.set_upstream_need(need);
+        }
+        self.parent_set_config(config)
+    }
+
+    /// The parent would fill itself with buffers here. A slot is taken when a frame needs one, not before.
+    fn start(&self) -> bool {
+        true
+    }
+
+    /// A buffer of its own for every frame, in a slot of its own. It never waits and it never fails for want of a
+    /// slot.
+    fn acquire_buffer(
+        &self,
+        _params: Option<&gst::BufferPoolAcquireParams>,
+    ) -> Result<gst::Buffer, gst::FlowError> {
+        if self.obj().is_flushing() {
+            return Err(gst::FlowError::Flushing);
+        }
+        let layout = self
+            .layout
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone();
+        let (Some(layout), Some((allocator, _))) = (layout, self.backing.get()) else {
+            gst::error!(CAT, imp = self, "Used without a configuration");
+            return Err(gst::FlowError::NotNegotiated);
+        };
+        let memory = allocator
+            .alloc_slot(layout.size, &layout.params)
+            .or_else(|| system_memory(layout.size, &layout.params))
+            .ok_or(gst::FlowError::Error)?;
+        let mut buffer = gst::Buffer::new();
+        let buffer_ref = buffer.make_mut();
+        buffer_ref.append_memory(memory);
+        if let Err(error) = layout.describe(buffer_ref) {
+            gst::error!(CAT, imp = self, "Cannot describe the planes: {error}");
+            return Err(gst::FlowError::Error);
+        }
+        // A buffer whose memories are exchanged carries this flag, and a new one is born with it.
+        buffer_ref.unset_flags(gst::BufferFlags::TAG_MEMORY);
+        Ok(buffer)
+    }
+
+    /// Buffers are not kept: their slots are the pool's, and it alone knows when one is free.
+    fn release_buffer(&self, buffer: gst::Buffer) {
+        drop(buffer);
+    }
+}
+
+impl XmemBufferPool {
+    pub(super) fn set_backing(&self, allocator: XmemAllocator, slots: Arc<SlotSource>) {
+        // Called once, right after construction.
+        let _ = self.backing.set((allocator, slots));
+    }
+}

@@ -1,0 +1,160 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! A GstBuffer's description to the pool's metadata and back. Where the bytes lie is memory.rs's business, and what
+//! the times mean timing.rs's.
+
+use gst_video::prelude::*;
+use xmem_core::{DType, FrameMeta, Text};
+
+use crate::planes;
+
+/// GST_BUFFER_OFFSET_NONE.
+const OFFSET_NONE: u64 = u64::MAX;
+
+fn known(offset: u64) -> Option<u64> {
+    (offset != OFFSET_NONE).then_some(offset)
+}
+
+/// What a stream's caps say about each of its frames.
+#[derive(Debug, Default, Clone)]
+pub(crate) struct Format {
+    content_type: Text<32>,
+    pub(crate) video: Option<gst_video::VideoInfo>,
+    audio: Option<(DType, u64)>,
+}
+
+impl Format {
+    pub(crate) fn from_caps(caps: &gst::CapsRef) -> Self {
+        let Some(structure) = caps.structure(0) else {
+            return Self::default();
+        };
+        match structure.name().as_str() {
+            "video/x-raw" => Self {
+                content_type: Text::new("image/raw"),
+                video: gst_video::VideoInfo::from_caps(caps).ok(),
+                audio: None,
+            },
+            "audio/x-raw" => Self {
+                content_type: Text::new("audio/raw"),
+                video: None,
+                audio: interleaved(structure),
+            },
+            name => Self {
+                content_type: Text::new(name),
+                ..Self::default()
+            },
+        }
+    }
+
+    /// What is known of a buffer, but for its times on CLOCK_MONOTONIC and where its bytes lie.
+    pub(crate) fn describe(&self, buffer: &gst::BufferRef) -> FrameMeta {
+        let mut meta = FrameMeta::new(buffer.size());
+        meta.content_type = self.content_type;
+        meta.pts = buffer.pts().map(gst::ClockTime::nseconds);
+        meta.dts = buffer.dts().map(gst::ClockTime::nseconds);
+        meta.duration = buffer.duration().map(gst::ClockTime::nseconds);
+        meta.buffer_offset = known(buffer.offset());
+        meta.buffer_offset_end = known(buffer.offset_end());
+        // The upper bits mean something else for each kind of stream; video's are the widest set of them.
+        meta.flags =
+            (buffer.flags() - gst::BufferFlags::TAG_MEMORY).bits() | buffer.video_flags().bits();
+        if let Some(info) = &self.video {
+            meta.video = planes::of_buffer(buffer, info);
+            describe_pixels(&mut meta, info);
+        }
+        if let Some((dtype, channels)) = self.audio {
+            describe_samples(&mut meta, dtype, channels);
+        }
+        meta
+    }
+}
+
+/// Puts on a buffer what the metadata say, but for its times on CLOCK_MONOTONIC and its planes.
+pub(crate) fn decorate(buffer: &mut gst::BufferRef, meta: &FrameMeta) {
+    buffer.set_duration(meta.duration.map(gst::ClockTime::from_nseconds));
+    buffer.set_offset(meta.buffer_offset.unwrap_or(OFFSET_NONE));
+    buffer.set_offset_end(meta.buffer_offset_end.unwrap_or(OFFSET_NONE));
+    buffer
+        .set_flags(gst::BufferFlags::from_bits_truncate(meta.flags) - gst::BufferFlags::TAG_MEMORY);
+    buffer.set_video_flags(gst_video::VideoBufferFlags::from_bits_truncate(meta.flags));
+}
+
+/// Frames of one plane whose pixels are whole elements are also an array: rows, columns and channels.
+fn describe_pixels(meta: &mut FrameMeta, info: &gst_video::VideoInfo) {
+    let Some(layout) = &meta.video else { return };
+    let format = info.format_info();
+    if info.n_planes() != 1
+        || format.is_complex()
+        || !(format.is_rgb() || format.is_gray())
+        || format.has_palette()
+    {
+        return;
+    }
+    let (Some(bits), Some(pixel)) = (format.depth().first(), format.pixel_stride().first()) else {
+        return;
+    };
+    let dtype = match bits {
+        8 => DType::U8,
+        16 if format.is_le() => DType::U16,
+        _ => return,
+    };
+    let (Ok(pixel), element) = (u64::try_from(*pixel), dtype.size() as u64) else {
+        return;
+    };
+    if pixel == 0 || pixel % element != 0 || format.depth().iter().any(|depth| depth != bits) {
+        return;
+    }
+    let [row, ..] = layout.strides;
+    meta.dtype = dtype;
+    meta.ndim = if format.is_gray() && pixel == element {
+        2
+    } else {
+        3
+    };
+    meta.shape[..3].copy_from_slice(&[
+        u64::from(layout.height),
+        u64::from(layout.width),
+        pixel / element,
+    ]);
+    meta.strides[..3].copy_from_slice(&[
+        i64::from(row),
+        pixel.cast_signed(),
+        element.cast_signed(),
+    ]);
+    if meta.ndim == 2 {
+        meta.shape[2] = 0;
+        meta.strides[2] = 0;
+    }
+}
+
+/// Interleaved samples are an array of frames and channels.
+fn describe_samples(meta: &mut FrameMeta, dtype: DType, channels: u64) {
+    let element = dtype.size() as u64;
+    let frame = element * channels;
+    meta.dtype = dtype;
+    meta.ndim = 2;
+    meta.shape[..2].copy_from_slice(&[meta.size / frame, channels]);
+    meta.strides[..2].copy_from_slice(&[frame.cast_signed(), element.cast_signed()]);
+}
+
+fn interleaved(structure: &gst::StructureRef) -> Option<(DType, u64)> {
+    if structure.get::<&str>("layout").ok()? != "interleaved" {
+        return None;
+    }
+    let dtype = match structure.get::<&str>("format").ok()? {
+        "S8" => DType::I8,
+        "U8" => DType::U8,
+        "S16LE" => DType::I16,
+        "U16LE" => DType::U16,
+        "S32LE" => DType::I32,
+        "U32LE" => DType::U32,
+        "F32LE" => DType::F32,
+        "F64LE" => DType::F64,
+        _ => return None,
+    };
+    let channels = structure.get::<i32>("channels").ok()?;
+    u64::try_from(channels)
+        .ok()
+        .filter(|channels| *channels > 0)
+        .map(|channels| (dtype, channels))
+}

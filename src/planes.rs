@@ -1,0 +1,260 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! Where the planes of a video frame lie: GstVideoMeta to the pool's layout and back.
+
+use xmem_core::{MAX_PLANES, Text, VideoLayout};
+
+/// The layout of a buffer's planes: what its GstVideoMeta says, else the default one of its caps.
+pub(crate) fn of_buffer(
+    buffer: &gst::BufferRef,
+    info: &gst_video::VideoInfo,
+) -> Option<VideoLayout> {
+    let (mut layout, offsets, strides);
+    let meta = buffer.meta::<gst_video::VideoMeta>();
+    match &meta {
+        Some(meta) => {
+            layout = empty(meta.format(), meta.width(), meta.height(), meta.n_planes());
+            (offsets, strides) = (meta.offset(), meta.stride());
+        }
+        None if buffer.size() >= info.size() => {
+            layout = empty(info.format(), info.width(), info.height(), info.n_planes());
+            (offsets, strides) = (info.offset(), info.stride());
+        }
+        None => return None,
+    }
+    let planes = usize::try_from(layout.n_planes)
+        .ok()
+        .filter(|planes| *planes <= MAX_PLANES)?;
+    for (to, from) in layout.offsets.iter_mut().zip(offsets.get(..planes)?) {
+        *to = *from as u64;
+    }
+    for (to, from) in layout.strides.iter_mut().zip(strides.get(..planes)?) {
+        *to = *from;
+    }
+    Some(layout)
+}
+
+fn empty(format: gst_video::VideoFormat, width: u32, height: u32, n_planes: u32) -> VideoLayout {
+    VideoLayout {
+        format: Text::new(format.to_str()),
+        width,
+        height,
+        n_planes,
+        ..VideoLayout::default()
+    }
+}
+
+/// A layout that has been checked against the caps and the payload, so that nobody reads outside of it.
+#[derive(Debug)]
+pub(crate) struct Planes {
+    format: gst_video::VideoFormat,
+    width: u32,
+    height: u32,
+    offsets: Vec<usize>,
+    strides: Vec<i32>,
+    is_default: bool,
+}
+
+impl Planes {
+    /// Checks a layout that another process wrote, for a payload of `size` bytes.
+    pub(crate) fn check(
+        layout: &VideoLayout,
+        size: usize,
+        info: &gst_video::VideoInfo,
+    ) -> Result<Self, &'static str> {
+        let format = gst_video::VideoFormat::from_string(layout.format.as_str());
+        if format != info.format() || layout.n_planes != info.n_planes() {
+            return Err("the frame's format is not that of its caps");
+        }
+        if layout.width < info.width() || layout.height < info.height() {
+            return Err("the frame is smaller than its caps say");
+        }
+        let count = usize::try_from(layout.n_planes).unwrap_or(usize::MAX);
+        let (Some(offsets), Some(strides)) =
+            (layout.offsets.get(..count), layout.strides.get(..count))
+        else {
+            return Err("the frame has too many planes");
+        };
+        let Ok(offsets) = offsets
+            .iter()
+            .map(|offset| usize::try_from(*offset))
+            .collect::<Result<Vec<_>, _>>()
+        else {
+            return Err("a plane starts outside the frame");
+        };
+        let planes = Self {
+            format,
+            width: layout.width,
+            height: layout.height,
+            is_default: layout.width == info.width()
+                && layout.height == info.height()
+                && offsets == info.offset()
+                && strides == info.stride()
+                && size >= info.size(),
+            offsets,
+            strides: strides.to_vec(),
+        };
+        if !planes.is_default && !planes.fit(size, info) {
+            return Err("the planes do not fit into the frame");
+        }
+        Ok(planes)
+    }
+
+    fn fit(&self, size: usize, info: &gst_video::VideoInfo) -> bool {
+        let format = info.format_info();
+        // The strides of tiled formats are not bytes; such a frame must have the default layout.
+        if format.is_tiled() {
+            return false;
+        }
+        // With one field per buffer, the height is still that of both.
+        let height = match info.interlace_mode() {
+            gst_video::VideoInterlaceMode::Alternate => self.height.div_ceil(2),
+            _ => self.height,
+        };
+        let planes = self.offsets.iter().zip(&self.strides).zip(info.stride());
+        planes
+            .enumerate()
+            .all(|(plane, ((offset, stride), default_stride))| {
+                let (row, rows) = extent(&format, plane, self.width, height, *default_stride);
+                // The first and the last row are the outermost ones, whichever way the rows run.
+                let first = i64::try_from(*offset).unwrap_or(i64::MAX);
+                let last = i64::from(*stride)
+                    .checked_mul(i64::from(rows.saturating_sub(1)))
+                    .and_then(|way| way.checked_add(first));
+                let end = last.and_then(|last| last.max(first).checked_add(i64::from(row)));
+                let size = i64::try_from(size).unwrap_or(i64::MAX);
+                last.is_some_and(|last| last >= 0) && end.is_some_and(|end| end <= size)
+            })
+    }
+
+    /// Whether an element that knows nothing but the caps would find the planes where they are.
+    pub(crate) fn is_default(&self) -> bool {
+        self.is_default
+    }
+
+    /// Says on the buffer where its planes are.
+    pub(crate) fn describe(&self, buffer: &mut gst::BufferRef) -> Result<(), gst::glib::BoolError> {
+        gst_video::VideoMeta::add_full(
+            buffer,
+            gst_video::VideoFrameFlags::empty(),
+            self.format,
+            self.width,
+            self.height,
+            &self.offsets,
+            &self.strides,
+        )
+        .map(drop)
+    }
+}
+
+/// Bytes in a row of a plane, and its rows.
+fn extent(
+    format: &gst_video::VideoFormatInfo,
+    plane: usize,
+    width: u32,
+    height: u32,
+    default_stride: i32,
+) -> (u32, u32) {
+    const PALETTE_BYTES: u32 = 256 * 4;
+    let components = format
+        .plane()
+        .iter()
+        .zip(format.pixel_stride())
+        .take(format.n_components() as usize);
+    components
+        .enumerate()
+        .filter(|(_, (at, _))| **at as usize == plane)
+        .map(|(component, (_, pixel_stride))| {
+            let component = u8::try_from(component).unwrap_or(u8::MAX);
+            let rows = format.scale_height(component, height);
+            match u32::try_from(*pixel_stride) {
+                Ok(bytes) if bytes > 0 => (
+                    format.scale_width(component, width).saturating_mul(bytes),
+                    rows,
+                ),
+                // Pixels that share bytes.
+                _ => (default_stride.unsigned_abs(), rows),
+            }
+        })
+        .reduce(|a, b| (a.0.max(b.0), a.1.max(b.1)))
+        .unwrap_or((PALETTE_BYTES, 1))
+}
+
+/// A copy of the frame in the default layout of its caps. `buffer` has its GstVideoMeta.
+pub(crate) fn to_default_layout(
+    buffer: gst::Buffer,
+    info: &gst_video::VideoInfo,
+) -> Result<gst::Buffer, gst::glib::BoolError> {
+    let unmappable = |_| gst::glib::bool_error!("Cannot map the frame");
+    let mut copy = gst::Buffer::with_size(info.size())?;
+    buffer.copy_into(
+        copy.make_mut(),
+        gst::BufferCopyFlags::FLAGS | gst::BufferCopyFlags::TIMESTAMPS,
+        ..,
+    )?;
+    let from = gst_video::VideoFrame::from_buffer_readable(buffer, info).map_err(unmappable)?;
+    let mut to = gst_video::VideoFrame::from_buffer_writable(copy, info).map_err(unmappable)?;
+    from.copy(&mut to)?;
+    Ok(to.into_buffer())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn info(format: gst_video::VideoFormat, width: u32, height: u32) -> gst_video::VideoInfo {
+        gst::init().unwrap();
+        gst_video::VideoInfo::builder(format, width, height)
+            .build()
+            .unwrap()
+    }
+
+    fn layout(info: &gst_video::VideoInfo) -> VideoLayout {
+        let buffer = gst::Buffer::with_size(info.size()).unwrap();
+        of_buffer(&buffer, info).unwrap()
+    }
+
+    #[test]
+    fn default_layouts_pass() {
+        use gst_video::VideoFormat::*;
+        for format in [
+            I420, Nv12, Yuy2, Rgb, Rgba, P01010le, Gray8, Y42b, V210, Rgb8p, Nv1264z32,
+        ] {
+            for (width, height) in [(320, 240), (853, 480), (1, 1)] {
+                let info = info(format, width, height);
+                let planes = Planes::check(&layout(&info), info.size(), &info).unwrap();
+                assert!(planes.is_default(), "{format:?} {width}x{height}");
+            }
+        }
+    }
+
+    #[test]
+    fn planes_outside_the_frame_are_refused() {
+        let info = info(gst_video::VideoFormat::I420, 64, 64);
+        let good = layout(&info);
+        let check = |change: &dyn Fn(&mut VideoLayout)| {
+            let mut layout = good;
+            change(&mut layout);
+            Planes::check(&layout, info.size(), &info)
+        };
+        assert!(check(&|_| ()).is_ok());
+        assert!(check(&|l| l.offsets[2] += 1).is_err());
+        assert!(check(&|l| l.offsets[1] = u64::MAX).is_err());
+        assert!(check(&|l| l.strides[0] = i32::MAX).is_err());
+        assert!(check(&|l| l.strides[0] = -64).is_err());
+        assert!(check(&|l| l.strides[1] = 16).is_ok_and(|planes| !planes.is_default()));
+        assert!(check(&|l| l.n_planes = 2).is_err());
+        assert!(check(&|l| l.n_planes = u32::MAX).is_err());
+        assert!(check(&|l| l.height = 1 << 20).is_err());
+        assert!(check(&|l| l.height = 32).is_err());
+        assert!(check(&|l| l.format = Text::new("NV12")).is_err());
+        // Bottom-up rows are fine as long as they stay inside.
+        assert!(
+            check(&|l| {
+                l.strides[0] = -64;
+                l.offsets[0] = 63 * 64;
+            })
+            .is_ok()
+        );
+    }
+}

@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! Statistics as GstStructures. The fields are the same whether the element runs or not.
+
+use gst::prelude::*;
+use xmem_core::{ConsumerStats, PoolStats, ReceiveStats};
+
+/// `application/x-xmemsink-stats`.
+pub(crate) fn of_sink(stats: &PoolStats, memory_copies: u64) -> gst::Structure {
+    let clients = stats
+        .consumers
+        .iter()
+        .map(|client| of_client(client).to_send_value());
+    gst::Structure::builder("application/x-xmemsink-stats")
+        .field("published", stats.published)
+        .field("zero-copy", stats.zero_copy)
+        .field("copied", stats.copied)
+        .field("dropped", stats.dropped)
+        .field("memory-copies", memory_copies)
+        .field("slots", stats.slots)
+        .field("slots-held", stats.slots_held)
+        .field("max-slots", stats.max_slots)
+        .field("regions", stats.regions)
+        .field("bytes", stats.bytes)
+        .field("cut-off", stats.cut_off)
+        .field("timed-out", stats.timed_out)
+        .field("clients", gst::Array::from_values(clients))
+        .build()
+}
+
+/// One consumer, as a structure of `clients` and as the argument of the sink's signals.
+pub(crate) fn of_client(client: &ConsumerStats) -> gst::Structure {
+    gst::Structure::builder("application/x-xmem-client")
+        .field("id", client.id)
+        .field("pid", client.pid)
+        .field("uid", client.uid)
+        .field("name", &client.name)
+        .field("budget", client.budget)
+        .field("held", client.held)
+        .field("received", client.received)
+        .field("missed", client.missed)
+        .field("copied", client.copied)
+        .field("oldest-held-age", client.oldest_held_age_ns)
+        .field("latency", client.latency_ns)
+        .build()
+}
+
+/// What a source has counted itself, over all producers it was connected to.
+#[derive(Debug, Default, Clone)]
+pub(crate) struct SourceFigures {
+    /// Frames handed downstream where they lie.
+    pub(crate) zero_copy: u64,
+    /// Frames copied first.
+    pub(crate) copied: u64,
+    /// Frames given up because the budget was used up.
+    pub(crate) dropped: u64,
+    /// How often it found a producer again.
+    pub(crate) reconnects: u64,
+    /// Frames taken from the producers before the current one.
+    received_before: u64,
+    /// Frames missed from the producers before the current one.
+    missed_before: u64,
+}
+
+impl SourceFigures {
+    /// Adds what was received from a producer that is left now.
+    pub(crate) fn add(&mut self, past: &ReceiveStats) {
+        self.received_before += past.received;
+        self.missed_before += past.missed;
+    }
+}
+
+/// `application/x-xmemsrc-stats`.
+pub(crate) fn of_source(
+    figures: &SourceFigures,
+    current: &ReceiveStats,
+    held: u64,
+    memory_copies: u64,
+) -> gst::Structure {
+    gst::Structure::builder("application/x-xmemsrc-stats")
+        .field("received", figures.received_before + current.received)
+        .field("missed", figures.missed_before + current.missed)
+        .field("zero-copy", figures.zero_copy)
+        .field("copied", figures.copied)
+        .field("dropped", figures.dropped)
+        .field("memory-copies", memory_copies)
+        .field("held", held)
+        .field("budget", current.budget)
+        .field("reconnects", figures.reconnects)
+        .field("latency", current.latency_ns)
+        .build()
+}

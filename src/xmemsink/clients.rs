@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! Consumers that come and go, as signals.
+
+use std::sync::LazyLock;
+
+use gst::{glib, prelude::*};
+use xmem_core::{ConsumerEvent, Departure};
+
+use super::{XmemSink, settings::PROP_NUM_CLIENTS};
+use crate::stats;
+
+const SIGNAL_CONNECTED: &str = "client-connected";
+const SIGNAL_DISCONNECTED: &str = "client-disconnected";
+
+pub(super) fn signals() -> &'static [glib::subclass::Signal] {
+    static SIGNALS: LazyLock<Vec<glib::subclass::Signal>> = LazyLock::new(|| {
+        vec![
+            /**
+             * GstXmemSink::client-connected:
+             * @client: an `application/x-xmem-client` as in #GstXmemSink:stats
+             *
+             * A consumer has connected. Called on the pool's own thread: return soon.
+             */
+            glib::subclass::Signal::builder(SIGNAL_CONNECTED)
+                .param_types([gst::Structure::static_type()])
+                .build(),
+            /**
+             * GstXmemSink::client-disconnected:
+             * @client: an `application/x-xmem-client` as in #GstXmemSink:stats, with its last figures and a field
+             * `reason` (string): `left`, `died`, `cut-off`, `timed-out` or `closed`
+             *
+             * A consumer is gone. Called on the pool's own thread: return soon.
+             */
+            glib::subclass::Signal::builder(SIGNAL_DISCONNECTED)
+                .param_types([gst::Structure::static_type()])
+                .build(),
+        ]
+    });
+    SIGNALS.as_ref()
+}
+
+/// What the pool calls when a consumer comes or goes.
+pub(super) fn handler(sink: &XmemSink) -> impl Fn(ConsumerEvent) + Send + Sync + 'static {
+    let sink = sink.downgrade();
+    move |event| {
+        let Some(sink) = sink.upgrade() else { return };
+        match event {
+            ConsumerEvent::Connected(client) => {
+                gst::info!(
+                    super::imp::CAT,
+                    obj = sink,
+                    "Consumer connected: {client:?}"
+                );
+                sink.emit_by_name::<()>(SIGNAL_CONNECTED, &[&stats::of_client(&client)]);
+            }
+            ConsumerEvent::Disconnected { consumer, reason } => {
+                gst::info!(
+                    super::imp::CAT,
+                    obj = sink,
+                    "Consumer gone ({reason:?}): {consumer:?}"
+                );
+                let mut client = stats::of_client(&consumer);
+                client.set("reason", word(reason));
+                sink.emit_by_name::<()>(SIGNAL_DISCONNECTED, &[&client]);
+            }
+            _ => {}
+        }
+        sink.notify(PROP_NUM_CLIENTS);
+    }
+}
+
+fn word(reason: Departure) -> &'static str {
+    match reason {
+        Departure::Left => "left",
+        Departure::Died => "died",
+        Departure::CutOff => "cut-off",
+        Departure::TimedOut => "timed-out",
+        Departure::Closed => "closed",
+        _ => "other",
+    }
+}

@@ -1,0 +1,560 @@
+// SPDX-License-Identifier: MPL-2.0
+
+/**
+ * SECTION:element-xmemsink
+ * @see_also: xmemsrc
+ *
+ * Puts the buffers of a pipeline into a named pool in shared memory, for any number of consumers on the same host:
+ * `xmemsrc` in another process, or a program that uses the library. Upstream writes its frames straight into the
+ * pool's slots wherever it takes the buffer pool or the allocator that it is offered, so that no frame is copied.
+ *
+ * A slot is free again when the last buffer that refers to it, in whatever process, is gone, also when that process
+ * was killed. Nobody waits for a consumer: one that is slow misses frames. #GstXmemSink:delivery `lossless` is the
+ * exception.
+ *
+ * Frames that do not lie in a slot are copied once; #GstXmemSink:stats counts them, and the category
+ * `GST_PERFORMANCE` says why. Published frames are read-only for everybody, also in this pipeline: an in-place filter
+ * behind a tee gets a copy of its own.
+ *
+ * |[
+ * gst-launch-1.0 v4l2src ! decodebin ! xmemsink pool=cam0
+ * ]| A camera for every process that wants it.
+ * |[
+ * gst-launch-1.0 filesrc location=in.mp4 ! qtdemux ! h264parse ! avdec_h264 ! xmemsink pool=p delivery=lossless wait-for-connection=true
+ * ]| A file, every frame of it, from the moment that somebody listens.
+ *
+ * Since: plugin-xmem-0.1
+ */
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
+
+use gst::{glib, prelude::*, subclass::prelude::*};
+use gst_base::{prelude::*, subclass::prelude::*};
+use xmem_core::{Canceller, CreateError, FrameMeta, PoolStats, Producer, Sticky, Text, WaitError};
+
+use super::{
+    XmemSinkDelivery, XmemSinkPace, clients,
+    proposal::Offer,
+    publish::{Failure, Outcome},
+    settings::{self, PROP_NUM_CLIENTS, PROP_STATS, Settings},
+    sticky, times,
+};
+use crate::{
+    allocator::{SlotSource, XmemAllocator},
+    frame::Format,
+    stats,
+    timing::{ClockOffset, Origin},
+};
+
+pub(super) static CAT: LazyLock<gst::DebugCategory> = LazyLock::new(|| {
+    gst::DebugCategory::new(
+        "xmemsink",
+        gst::DebugColorFlags::empty(),
+        Some("Puts buffers into a shared pool"),
+    )
+});
+
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// What a started sink has.
+#[derive(Debug)]
+pub(super) struct Started {
+    pub(super) producer: Producer,
+    pub(super) slots: Arc<SlotSource>,
+    pub(super) allocator: XmemAllocator,
+    /// As they were at the start; they can be changed only while the sink is stopped.
+    pub(super) settings: Settings,
+    name: Text<32>,
+}
+
+impl Started {
+    pub(super) fn is_lossless(&self) -> bool {
+        self.settings.delivery == XmemSinkDelivery::Lossless
+    }
+}
+
+/// What the sink knows of its stream.
+#[derive(Debug, Default)]
+struct Stream {
+    format: Format,
+    sticky: Sticky,
+    /// The pool does not have `sticky` yet.
+    sticky_is_new: bool,
+    /// The pool was told that the stream is over.
+    eos: bool,
+    /// Whether upstream says that it is live. `None`: not asked yet.
+    live: Option<bool>,
+    clock: ClockOffset,
+    said_copied: bool,
+}
+
+/// No two of the locks are ever held at once, and none across a call that waits or that leads out of the element.
+#[derive(Debug, Default)]
+pub struct XmemSink {
+    settings: Mutex<Settings>,
+    started: Mutex<Option<Arc<Started>>>,
+    stream: Mutex<Stream>,
+    /// The statistics of the last run, once it is over.
+    last_stats: Mutex<(PoolStats, u64)>,
+    offer: Offer,
+    /// Ends waits in `render`.
+    canceller: Canceller,
+    /// Ends the wait at the end of the stream. `unlock` also comes for a pause, which must not lose what is left.
+    drain_canceller: Canceller,
+}
+
+#[glib::object_subclass]
+impl ObjectSubclass for XmemSink {
+    const NAME: &'static str = "GstXmemSink";
+    type Type = super::XmemSink;
+    type ParentType = gst_base::BaseSink;
+
+    fn class_init(class: &mut Self::Class) {
+        times::override_in(class);
+    }
+}
+
+impl ObjectImpl for XmemSink {
+    fn properties() -> &'static [glib::ParamSpec] {
+        static PROPERTIES: LazyLock<Vec<glib::ParamSpec>> = LazyLock::new(settings::properties);
+        PROPERTIES.as_ref()
+    }
+
+    fn signals() -> &'static [glib::subclass::Signal] {
+        clients::signals()
+    }
+
+    fn set_property(&self, _id: usize, value: &glib::Value, pspec: &glib::ParamSpec) {
+        let result = lock(&self.settings).set(pspec, value);
+        match result {
+            Ok(()) => gst::info!(CAT, imp = self, "Set {} to {value:?}", pspec.name()),
+            Err(reason) => gst::warning!(CAT, imp = self, "Ignoring {}: {reason}", pspec.name()),
+        }
+    }
+
+    fn property(&self, _id: usize, pspec: &glib::ParamSpec) -> glib::Value {
+        match pspec.name() {
+            PROP_NUM_CLIENTS => {
+                let clients = self
+                    .started()
+                    .map_or(0, |started| started.producer.num_consumers());
+                u32::try_from(clients).unwrap_or(u32::MAX).to_value()
+            }
+            PROP_STATS => self.stats().to_value(),
+            _ => lock(&self.settings).get(pspec),
+        }
+    }
+
+    fn constructed(&self) {
+        self.parent_constructed();
+        // The last sample would keep a slot for as long as no other frame comes.
+        self.obj().set_enable_last_sample(false);
+    }
+}
+
+impl GstObjectImpl for XmemSink {}
+
+impl ElementImpl for XmemSink {
+    fn metadata() -> Option<&'static gst::subclass::ElementMetadata> {
+        static METADATA: LazyLock<gst::subclass::ElementMetadata> = LazyLock::new(|| {
+            gst::subclass::ElementMetadata::new(
+                "Shared frame pool sink",
+                "Sink",
+                "Puts buffers into a pool that other processes read without a copy",
+                "The xmem developers",
+            )
+        });
+        Some(&*METADATA)
+    }
+
+    fn pad_templates() -> &'static [gst::PadTemplate] {
+        static TEMPLATES: LazyLock<Vec<gst::PadTemplate>> = LazyLock::new(|| {
+            let caps = gst::Caps::new_any();
+            gst::PadTemplate::new(
+                "sink",
+                gst::PadDirection::Sink,
+                gst::PadPresence::Always,
+                &caps,
+            )
+            .into_iter()
+            .collect()
+        });
+        TEMPLATES.as_ref()
+    }
+}
+
+impl BaseSinkImpl for XmemSink {
+    fn start(&self) -> Result<(), gst::ErrorMessage> {
+        let settings = lock(&self.settings).clone();
+        let name = self.obj().name();
+        let producer = settings
+            .producer()
+            .on_consumer(clients::handler(&self.obj()))
+            .build()
+            .map_err(|error| create_error(&settings.pool, &error))?;
+        gst::info!(
+            CAT,
+            imp = self,
+            "Pool {:?} at {:?}",
+            producer.pool(),
+            producer.socket_path()
+        );
+        let slots = SlotSource::new(producer.clone());
+        let allocator = XmemAllocator::new(slots.clone());
+        self.canceller.reset();
+        self.drain_canceller.reset();
+        *lock(&self.stream) = Stream::default();
+        *lock(&self.started) = Some(Arc::new(Started {
+            producer,
+            slots,
+            allocator,
+            settings,
+            name: Text::new(&name),
+        }));
+        Ok(())
+    }
+
+    fn stop(&self) -> Result<(), gst::ErrorMessage> {
+        let started = lock(&self.started).take();
+        let Some(started) = started else {
+            return Ok(());
+        };
+        self.offer.clear();
+        let mut stats = started.producer.stats();
+        stats.slots_held = 0;
+        stats.consumers.clear();
+        *lock(&self.last_stats) = (stats, started.slots.tally().copies());
+        // Upstream may keep buffers, pools and the allocator: they go on with private memory.
+        started.slots.close();
+        started.producer.close();
+        let stream = std::mem::take(&mut *lock(&self.stream));
+        drop(stream);
+        gst::info!(CAT, imp = self, "Stopped");
+        Ok(())
+    }
+
+    fn unlock(&self) -> Result<(), gst::ErrorMessage> {
+        self.canceller.cancel();
+        if self.is_flushing() {
+            self.drain_canceller.cancel();
+        }
+        Ok(())
+    }
+
+    fn unlock_stop(&self) -> Result<(), gst::ErrorMessage> {
+        self.canceller.reset();
+        Ok(())
+    }
+
+    fn set_caps(&self, caps: &gst::Caps) -> Result<(), gst::LoggableError> {
+        let format = caps
+            .structure(0)
+            .and_then(|structure| structure.get::<&str>("format").ok());
+        if format == Some("DMA_DRM") {
+            return Err(gst::loggable_error!(
+                CAT,
+                "DMA_DRM frames cannot be shared: {caps}"
+            ));
+        }
+        gst::debug!(CAT, imp = self, "Caps are {caps}");
+        let format = Format::from_caps(&sticky::shareable(caps.clone()));
+        let mut stream = lock(&self.stream);
+        stream.format = format;
+        stream.said_copied = false;
+        Ok(())
+    }
+
+    fn propose_allocation(
+        &self,
+        query: &mut gst::query::Allocation,
+    ) -> Result<(), gst::LoggableError> {
+        let started = self
+            .started()
+            .ok_or_else(|| gst::loggable_error!(CAT, "Not started"))?;
+        self.offer.answer(&started, query)
+    }
+
+    fn event(&self, event: gst::Event) -> bool {
+        match event.type_() {
+            gst::EventType::StreamStart | gst::EventType::Segment | gst::EventType::FlushStop => {
+                self.begin();
+                lock(&self.stream).live = None;
+            }
+            _ => {}
+        }
+        {
+            let mut stream = lock(&self.stream);
+            if sticky::update(&mut stream.sticky, &event) {
+                stream.sticky_is_new = true;
+            }
+        }
+        match event.type_() {
+            // Whoever asks what the pool has need not wait for its first frame.
+            gst::EventType::Caps => {
+                if !self.parent_event(event) {
+                    return false;
+                }
+                self.share_sticky().is_ok()
+            }
+            gst::EventType::Eos => {
+                if self.share_sticky().is_err() {
+                    return false;
+                }
+                self.end();
+                self.parent_event(event)
+            }
+            _ => self.parent_event(event),
+        }
+    }
+
+    fn render(&self, buffer: &gst::Buffer) -> Result<gst::FlowSuccess, gst::FlowError> {
+        let Some(started) = self.started() else {
+            return Err(gst::FlowError::Flushing);
+        };
+        if let Some(refusal) = started.slots.refusal() {
+            gst::element_imp_error!(self, gst::ResourceError::Settings, ["{refusal}"]);
+            return Err(gst::FlowError::Error);
+        }
+        self.begin();
+        self.share_sticky()?;
+        let producer = &started.producer;
+        if started.settings.wait_for_connection && producer.num_consumers() == 0 {
+            gst::debug!(CAT, imp = self, "Waiting for a consumer");
+            self.wait(|cancel| producer.wait_for_consumer(None, cancel))?;
+        }
+        if started.is_lossless() {
+            self.wait(|cancel| producer.wait_for_room(cancel))?;
+        }
+        let meta = self.describe(&started, buffer);
+        self.publish(&started, buffer, &meta)
+    }
+}
+
+impl XmemSink {
+    fn started(&self) -> Option<Arc<Started>> {
+        lock(&self.started).clone()
+    }
+
+    fn stats(&self) -> gst::Structure {
+        match self.started() {
+            Some(started) => {
+                stats::of_sink(&started.producer.stats(), started.slots.tally().copies())
+            }
+            None => {
+                let (last, copies) = lock(&self.last_stats).clone();
+                stats::of_sink(&last, copies)
+            }
+        }
+    }
+
+    fn is_flushing(&self) -> bool {
+        self.obj()
+            .sink_pad()
+            .pad_flags()
+            .contains(gst::PadFlags::FLUSHING)
+    }
+
+    /// Waits in `render`. A pause interrupts the wait, and it goes on when the pipeline plays again.
+    fn wait(
+        &self,
+        wait: impl Fn(&Canceller) -> Result<(), WaitError>,
+    ) -> Result<(), gst::FlowError> {
+        loop {
+            match wait(&self.canceller) {
+                Ok(()) => return Ok(()),
+                Err(WaitError::Cancelled) => self.obj().wait_preroll()?,
+                Err(WaitError::Closed) => return Err(gst::FlowError::Flushing),
+                Err(_) => continue,
+            };
+        }
+    }
+
+    /// The stream goes on, or a new one begins.
+    fn begin(&self) {
+        let was_over = std::mem::take(&mut lock(&self.stream).eos);
+        if was_over && let Some(started) = self.started() {
+            started.producer.set_eos(false);
+        }
+    }
+
+    /// The stream is over. Lossless consumers get what is left first.
+    fn end(&self) {
+        let Some(started) = self.started() else {
+            return;
+        };
+        lock(&self.stream).eos = true;
+        started.producer.set_eos(true);
+        if !started.is_lossless() {
+            return;
+        }
+        self.drain_canceller.reset();
+        // A flush that began before the reset has set this flag, one that begins after it cancels the wait.
+        if self.is_flushing() {
+            return;
+        }
+        if let Err(error) = started.producer.drain(None, &self.drain_canceller) {
+            gst::info!(
+                CAT,
+                imp = self,
+                "Consumers may not have got all frames: {error}"
+            );
+        }
+    }
+
+    /// Gives the pool the sticky state if it has changed.
+    fn share_sticky(&self) -> Result<(), gst::FlowError> {
+        let sticky = {
+            let mut stream = lock(&self.stream);
+            if !std::mem::take(&mut stream.sticky_is_new) {
+                return Ok(());
+            }
+            stream.sticky.clone()
+        };
+        let Some(started) = self.started() else {
+            return Err(gst::FlowError::Flushing);
+        };
+        match started.producer.set_sticky(&sticky) {
+            Ok(version) => {
+                gst::debug!(
+                    CAT,
+                    imp = self,
+                    "Sticky state {version}: {:?}",
+                    sticky.text(sticky::CAPS)
+                );
+                Ok(())
+            }
+            Err(error) => {
+                gst::element_imp_error!(
+                    self,
+                    gst::ResourceError::NoSpaceLeft,
+                    ["Cannot share the caps: {error}"]
+                );
+                Err(gst::FlowError::Error)
+            }
+        }
+    }
+
+    /// Whether a frame is handed over as it comes instead of at its time.
+    pub(super) fn hands_over_at_once(&self) -> bool {
+        match lock(&self.settings).pace {
+            XmemSinkPace::Always => false,
+            XmemSinkPace::Never => true,
+            XmemSinkPace::Auto => self.upstream_is_live(),
+        }
+    }
+
+    /// Asks upstream, once for each segment.
+    fn upstream_is_live(&self) -> bool {
+        let known = lock(&self.stream).live;
+        if let Some(live) = known {
+            return live;
+        }
+        let mut query = gst::query::Latency::new();
+        let live = self.obj().sink_pad().peer_query(&mut query) && query.result().0;
+        gst::debug!(CAT, imp = self, "Upstream is live: {live}");
+        lock(&self.stream).live = Some(live);
+        live
+    }
+
+    fn describe(&self, started: &Started, buffer: &gst::BufferRef) -> FrameMeta {
+        let obj = self.obj();
+        let segment = obj.segment();
+        let (clock, base_time) = (obj.clock(), obj.base_time());
+        let paced = obj.is_sync() && !self.hands_over_at_once();
+        let latency = if paced {
+            obj.latency()
+        } else {
+            gst::ClockTime::ZERO
+        };
+        let mut stream = lock(&self.stream);
+        let mut meta = stream.format.describe(buffer);
+        meta.producer = started.name;
+        let origin = stream
+            .clock
+            .sample(clock.as_ref())
+            .zip(base_time)
+            .map(|(offset, base_time)| Origin::new(base_time, latency, offset));
+        drop(stream);
+        let Some(segment) = segment.downcast_ref::<gst::ClockTime>() else {
+            return meta;
+        };
+        let monotonic = |time: Option<gst::ClockTime>| {
+            origin?.to_monotonic(segment.to_running_time_full(time)?)
+        };
+        meta.timestamp = monotonic(buffer.pts());
+        meta.decode_timestamp = monotonic(buffer.dts());
+        meta
+    }
+
+    fn publish(
+        &self,
+        started: &Started,
+        buffer: &gst::BufferRef,
+        meta: &FrameMeta,
+    ) -> Result<gst::FlowSuccess, gst::FlowError> {
+        loop {
+            match started.publish(buffer, meta.clone(), &self.canceller) {
+                Ok(outcome) => {
+                    gst::trace!(CAT, imp = self, "{outcome:?} {meta:?}");
+                    if matches!(outcome, Outcome::Copied)
+                        && !std::mem::replace(&mut lock(&self.stream).said_copied, true)
+                    {
+                        // Where users look who wonder why a path is not zero-copy.
+                        let cause = started.why_foreign(buffer);
+                        gst::warning!(
+                            gst::CAT_PERFORMANCE,
+                            imp = self,
+                            "Frames are copied into their slots: {cause}"
+                        );
+                    }
+                    return Ok(gst::FlowSuccess::Ok);
+                }
+                Err(Failure::Cancelled) => self.obj().wait_preroll()?,
+                Err(failure) => return Err(self.fail(failure)),
+            };
+        }
+    }
+
+    fn fail(&self, failure: Failure) -> gst::FlowError {
+        match failure {
+            Failure::Cancelled | Failure::Closed => return gst::FlowError::Flushing,
+            Failure::CopyForbidden(cause) => gst::element_imp_error!(
+                self,
+                gst::ResourceError::Settings,
+                ["A frame would have to be copied, and copy=forbid says no: {cause}"]
+            ),
+            Failure::NoSlot(error) => {
+                gst::element_imp_error!(
+                    self,
+                    gst::ResourceError::NoSpaceLeft,
+                    ["No slot for a frame: {error}"]
+                );
+            }
+            Failure::Unreadable => {
+                gst::element_imp_error!(
+                    self,
+                    gst::ResourceError::Read,
+                    ["A frame's memory cannot be mapped"]
+                );
+            }
+            Failure::Publish(error) => {
+                gst::element_imp_error!(
+                    self,
+                    gst::ResourceError::Write,
+                    ["Cannot publish a frame: {error}"]
+                );
+            }
+        }
+        gst::FlowError::Error
+    }
+}
+
+fn create_error(pool: &str, error: &CreateError) -> gst::ErrorMessage {
+    let domain = match error {
+        CreateError::InUse { .. } => gst::ResourceError::Busy,
+        CreateError::Name(_) | CreateError::Settings(_) => gst::ResourceError::Settings,
+        _ => gst::ResourceError::OpenReadWrite,
+    };
+    gst::error_msg!(domain, ["Cannot make pool {pool:?}: {error}"])
+}

@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! What upstream is offered to write its frames into.
+
+use std::sync::Mutex;
+
+use gst::{glib::prelude::*, prelude::*};
+
+use super::imp::{CAT, Started, lock};
+use crate::bufferpool::XmemBufferPool;
+
+/// The last pool that was offered. Decoders ask again and again, some for nearly every frame, and mostly throw the
+/// answer away.
+#[derive(Debug, Default)]
+pub(super) struct Offer {
+    unused: Mutex<Option<(gst::Caps, XmemBufferPool)>>,
+}
+
+impl Offer {
+    /// Answers an ALLOCATION query. No slot is taken and no memory made.
+    pub(super) fn answer(
+        &self,
+        started: &Started,
+        query: &mut gst::query::Allocation,
+    ) -> Result<(), gst::LoggableError> {
+        let (Some(caps), need_pool) = query.get_owned() else {
+            return Err(gst::loggable_error!(CAT, "No caps in the ALLOCATION query"));
+        };
+        let raw_video = caps
+            .structure(0)
+            .is_some_and(|structure| structure.has_name("video/x-raw"));
+        if raw_video {
+            let info = gst_video::VideoInfo::from_caps(&caps)?;
+            let size = u32::try_from(info.size())
+                .map_err(|_| gst::loggable_error!(CAT, "Frames too large: {caps}"))?;
+            if need_pool {
+                // No maximum: some decoders throw away a pool that has one.
+                let pool = self.pool(started, &caps, size)?;
+                query.add_allocation_pool(Some(&pool), size, 0, 0);
+            } else {
+                query.add_allocation_pool(None::<&gst::BufferPool>, size, 0, 0);
+            }
+            query.add_allocation_meta::<gst_video::VideoMeta>(None);
+        }
+        query.add_allocation_param(Some(&started.allocator), gst::AllocationParams::default());
+        Ok(())
+    }
+
+    pub(super) fn clear(&self) {
+        let pool = lock(&self.unused).take();
+        drop(pool);
+    }
+
+    /// A pool that nobody else has: one that two elements shared would be stopped by one under the other.
+    fn pool(
+        &self,
+        started: &Started,
+        caps: &gst::Caps,
+        size: u32,
+    ) -> Result<XmemBufferPool, gst::LoggableError> {
+        let last = lock(&self.unused).take();
+        if let Some((old, pool)) = last
+            && old == *caps
+            && !pool.is_active()
+            && pool.ref_count() == 1
+        {
+            *lock(&self.unused) = Some((old, pool.clone()));
+            return Ok(pool);
+        }
+        let pool = XmemBufferPool::new(&started.allocator, &started.slots);
+        let mut config = pool.config();
+        config.set_params(Some(caps), size, 0, 0);
+        config.add_option(gst_video::BUFFER_POOL_OPTION_VIDEO_META);
+        pool.set_config(config)?;
+        *lock(&self.unused) = Some((caps.clone(), pool.clone()));
+        Ok(pool)
+    }
+}

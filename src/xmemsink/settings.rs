@@ -1,0 +1,331 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! What the user sets.
+
+use std::time::Duration;
+
+use gst::{glib, prelude::*};
+use xmem_core::{Backing, Delivery, Producer, ProducerBuilder};
+
+use super::{XmemSinkBacking, XmemSinkCopy, XmemSinkDelivery, XmemSinkPace};
+
+pub(super) const PROP_POOL: &str = "pool";
+pub(super) const PROP_STATS: &str = "stats";
+pub(super) const PROP_NUM_CLIENTS: &str = "num-clients";
+const PROP_DELIVERY: &str = "delivery";
+const PROP_LOSSLESS_TIMEOUT: &str = "lossless-timeout";
+const PROP_MIN_SLOTS: &str = "min-slots";
+const PROP_MAX_SLOTS: &str = "max-slots";
+const PROP_MAX_BYTES: &str = "max-bytes";
+const PROP_HISTORY: &str = "history";
+const PROP_COPY: &str = "copy";
+const PROP_WAIT_FOR_CONNECTION: &str = "wait-for-connection";
+const PROP_BACKING: &str = "backing";
+const PROP_MAX_CONSUMERS: &str = "max-consumers";
+const PROP_MAX_HELD: &str = "max-held";
+const PROP_SOCKET_MODE: &str = "socket-mode";
+const PROP_PACE: &str = "pace";
+
+#[derive(Debug, Clone)]
+pub(super) struct Settings {
+    pub(super) pool: String,
+    pub(super) delivery: XmemSinkDelivery,
+    pub(super) lossless_timeout: u64,
+    pub(super) min_slots: u32,
+    pub(super) max_slots: u32,
+    pub(super) max_bytes: u64,
+    pub(super) history: u32,
+    pub(super) copy: XmemSinkCopy,
+    pub(super) wait_for_connection: bool,
+    pub(super) backing: XmemSinkBacking,
+    pub(super) max_consumers: u32,
+    pub(super) max_held: u32,
+    pub(super) socket_mode: u32,
+    pub(super) pace: XmemSinkPace,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            pool: "default".to_owned(),
+            delivery: XmemSinkDelivery::default(),
+            lossless_timeout: 0,
+            min_slots: 0,
+            max_slots: 256,
+            max_bytes: 0,
+            history: 2,
+            copy: XmemSinkCopy::default(),
+            wait_for_connection: false,
+            backing: XmemSinkBacking::default(),
+            max_consumers: 256,
+            max_held: 8,
+            socket_mode: 0o600,
+            pace: XmemSinkPace::default(),
+        }
+    }
+}
+
+impl Settings {
+    /// Takes over a property. `Err`: the value makes no sense and was ignored.
+    pub(super) fn set(
+        &mut self,
+        pspec: &glib::ParamSpec,
+        value: &glib::Value,
+    ) -> Result<(), String> {
+        fn get<'a, T: glib::value::FromValue<'a>>(value: &'a glib::Value) -> T {
+            value.get().expect("type checked upstream")
+        }
+        match pspec.name() {
+            PROP_POOL => {
+                self.pool = get::<Option<String>>(value).unwrap_or_else(|| Self::default().pool)
+            }
+            PROP_DELIVERY => self.delivery = get(value),
+            PROP_LOSSLESS_TIMEOUT => self.lossless_timeout = get(value),
+            PROP_MIN_SLOTS => self.min_slots = get(value),
+            PROP_MAX_SLOTS => self.max_slots = get(value),
+            PROP_MAX_BYTES => self.max_bytes = get(value),
+            PROP_HISTORY => self.history = get(value),
+            PROP_COPY => self.copy = get(value),
+            PROP_WAIT_FOR_CONNECTION => self.wait_for_connection = get(value),
+            PROP_BACKING => self.backing = get(value),
+            PROP_MAX_CONSUMERS => self.max_consumers = get(value),
+            PROP_MAX_HELD => self.max_held = get(value),
+            PROP_SOCKET_MODE => {
+                let text = get::<Option<String>>(value);
+                self.socket_mode = match &text {
+                    Some(text) => parse_mode(text).ok_or_else(|| {
+                        format!("{text:?} is no file mode: give octal digits, at most 0777, such as \"0660\"")
+                    })?,
+                    None => Self::default().socket_mode,
+                };
+            }
+            PROP_PACE => self.pace = get(value),
+            _ => unimplemented!(),
+        }
+        Ok(())
+    }
+
+    pub(super) fn get(&self, pspec: &glib::ParamSpec) -> glib::Value {
+        match pspec.name() {
+            PROP_POOL => self.pool.to_value(),
+            PROP_DELIVERY => self.delivery.to_value(),
+            PROP_LOSSLESS_TIMEOUT => self.lossless_timeout.to_value(),
+            PROP_MIN_SLOTS => self.min_slots.to_value(),
+            PROP_MAX_SLOTS => self.max_slots.to_value(),
+            PROP_MAX_BYTES => self.max_bytes.to_value(),
+            PROP_HISTORY => self.history.to_value(),
+            PROP_COPY => self.copy.to_value(),
+            PROP_WAIT_FOR_CONNECTION => self.wait_for_connection.to_value(),
+            PROP_BACKING => self.backing.to_value(),
+            PROP_MAX_CONSUMERS => self.max_consumers.to_value(),
+            PROP_MAX_HELD => self.max_held.to_value(),
+            PROP_SOCKET_MODE => format_mode(self.socket_mode).to_value(),
+            PROP_PACE => self.pace.to_value(),
+            _ => unimplemented!(),
+        }
+    }
+
+    /// The pool that these settings describe, without its callback.
+    pub(super) fn producer(&self) -> ProducerBuilder {
+        Producer::builder(&self.pool)
+            .delivery(match self.delivery {
+                XmemSinkDelivery::Live => Delivery::Live,
+                XmemSinkDelivery::Lossless => Delivery::Lossless,
+            })
+            .lossless_timeout(
+                (self.lossless_timeout > 0).then(|| Duration::from_nanos(self.lossless_timeout)),
+            )
+            .min_slots(self.min_slots)
+            .max_slots(self.max_slots)
+            .max_bytes(self.max_bytes)
+            .history(self.history)
+            .backing(match self.backing {
+                XmemSinkBacking::Memfd => Backing::Memfd,
+                XmemSinkBacking::PosixShm => Backing::PosixShm,
+            })
+            .max_consumers(self.max_consumers)
+            .max_held(self.max_held)
+            .socket_mode(self.socket_mode)
+    }
+}
+
+fn parse_mode(text: &str) -> Option<u32> {
+    let digits = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    u32::from_str_radix(text, 8)
+        .ok()
+        .filter(|mode| digits && *mode <= 0o777)
+}
+
+fn format_mode(mode: u32) -> String {
+    format!("{mode:04o}")
+}
+
+pub(super) fn properties() -> Vec<glib::ParamSpec> {
+    let default = Settings::default();
+    vec![
+        /**
+         * GstXmemSink:pool:
+         *
+         * Name of the pool that consumers ask for. A name with a slash in it is the path of the pool's socket itself;
+         * any other name lies in the runtime directory: `$XMEM_RUNTIME_DIR`, else `$XDG_RUNTIME_DIR/xmem`, else
+         * `/tmp/xmem-<uid>`.
+         */
+        glib::ParamSpecString::builder(PROP_POOL)
+            .nick("Pool")
+            .blurb("Name of the pool, or the path of its socket if it has a slash in it")
+            .default_value(Some(default.pool.as_str()))
+            .mutable_ready()
+            .build(),
+        /**
+         * GstXmemSink:delivery:
+         *
+         * What happens when a consumer does not keep up.
+         */
+        glib::ParamSpecEnum::builder_with_default(PROP_DELIVERY, default.delivery)
+            .nick("Delivery")
+            .blurb("Whether a slow consumer misses frames or is waited for")
+            .mutable_ready()
+            .build(),
+        /**
+         * GstXmemSink:lossless-timeout:
+         *
+         * How long one consumer may hold all others up in lossless delivery before it is disconnected.
+         */
+        glib::ParamSpecUInt64::builder(PROP_LOSSLESS_TIMEOUT)
+            .nick("Lossless Timeout")
+            .blurb(
+                "Time in nanoseconds after which a consumer that holds up lossless delivery is disconnected \
+                 (0 = never)",
+            )
+            .default_value(default.lossless_timeout)
+            .mutable_ready()
+            .build(),
+        glib::ParamSpecUInt::builder(PROP_MIN_SLOTS)
+            .nick("Minimum Slots")
+            .blurb("Slots of the first piece of memory that is taken (0 = as many as upstream needs)")
+            .default_value(default.min_slots)
+            .mutable_ready()
+            .build(),
+        glib::ParamSpecUInt::builder(PROP_MAX_SLOTS)
+            .nick("Maximum Slots")
+            .blurb("The most slots the pool may have; their memory is taken as it is needed")
+            .minimum(1)
+            .default_value(default.max_slots)
+            .mutable_ready()
+            .build(),
+        glib::ParamSpecUInt64::builder(PROP_MAX_BYTES)
+            .nick("Maximum Bytes")
+            .blurb("The most bytes of shared memory the pool may take (0 = no limit)")
+            .default_value(default.max_bytes)
+            .mutable_ready()
+            .build(),
+        glib::ParamSpecUInt::builder(PROP_HISTORY)
+            .nick("History")
+            .blurb("Newest frames that are kept for consumers that have not taken them yet")
+            .minimum(1)
+            .default_value(default.history)
+            .mutable_ready()
+            .build(),
+        /**
+         * GstXmemSink:copy:
+         *
+         * Frames that upstream did not write into one of the pool's slots have to be copied into one. Some elements
+         * always send such frames (parsers, `x264enc`, everything behind a `tee`). With `forbid`, the first of them
+         * is an error that says where it came from.
+         */
+        glib::ParamSpecEnum::builder_with_default(PROP_COPY, default.copy)
+            .nick("Copy")
+            .blurb("Whether frames that do not lie in a slot may be copied into one")
+            .mutable_ready()
+            .build(),
+        glib::ParamSpecBoolean::builder(PROP_WAIT_FOR_CONNECTION)
+            .nick("Wait for Connection")
+            .blurb("Hold the stream while no consumer is connected")
+            .default_value(default.wait_for_connection)
+            .mutable_ready()
+            .build(),
+        glib::ParamSpecEnum::builder_with_default(PROP_BACKING, default.backing)
+            .nick("Backing")
+            .blurb("The kind of shared memory that the slots lie in")
+            .mutable_ready()
+            .build(),
+        glib::ParamSpecUInt::builder(PROP_MAX_CONSUMERS)
+            .nick("Maximum Consumers")
+            .blurb("The most consumers that may be connected at once")
+            .minimum(1)
+            .default_value(default.max_consumers)
+            .mutable_ready()
+            .build(),
+        glib::ParamSpecUInt::builder(PROP_MAX_HELD)
+            .nick("Maximum Held")
+            .blurb("The largest budget a consumer may ask for: slots that it holds at once")
+            .minimum(1)
+            .default_value(default.max_held)
+            .mutable_ready()
+            .build(),
+        glib::ParamSpecString::builder(PROP_SOCKET_MODE)
+            .nick("Socket Mode")
+            .blurb("File mode of the pool's socket in octal: who may connect (\"0600\" = this user and root)")
+            .default_value(Some(format_mode(default.socket_mode).as_str()))
+            .mutable_ready()
+            .build(),
+        /**
+         * GstXmemSink:pace:
+         *
+         * When a frame is handed over. A sink that waits for each frame's time adds the latency of the whole pipeline
+         * to live input, which a consumer with a sink of its own then adds again. `auto` therefore hands live input
+         * over as it comes and other input, such as a file, at its time. `sync=false` hands everything over at once,
+         * whatever is set here.
+         */
+        glib::ParamSpecEnum::builder_with_default(PROP_PACE, default.pace)
+            .nick("Pace")
+            .blurb("Whether a frame is handed over at its time or as it comes (sync=false: always as it comes)")
+            .mutable_ready()
+            .build(),
+        /**
+         * GstXmemSink:num-clients:
+         *
+         * How many consumers are connected. Notified when one comes or goes.
+         */
+        glib::ParamSpecUInt::builder(PROP_NUM_CLIENTS)
+            .nick("Number of Clients")
+            .blurb("How many consumers are connected")
+            .read_only()
+            .build(),
+        /**
+         * GstXmemSink:stats:
+         *
+         * `application/x-xmemsink-stats` with these fields; after a stop they say what there was at its end.
+         *
+         * * `published`, `zero-copy`, `copied`, `dropped` (guint64): frames handed over, of these those that upstream
+         *   wrote into their slot and those that were copied into one; frames that were not handed over because no
+         *   slot was free.
+         * * `memory-copies` (guint64): how often an element upstream copied a frame out of its slot.
+         * * `slots`, `slots-held`, `max-slots`, `regions` (guint), `bytes` (guint64): the pool's memory.
+         * * `cut-off`, `timed-out` (guint64): consumers that were disconnected, for nonsense or for holding all up.
+         * * `clients` (GstValueArray of `application/x-xmem-client`): `id` (guint64), `pid`, `uid` (guint), `name`
+         *   (string), `budget`, `held` (guint), `received`, `missed`, `copied`, `oldest-held-age`, `latency`
+         *   (guint64, times in nanoseconds).
+         */
+        glib::ParamSpecBoxed::builder::<gst::Structure>(PROP_STATS)
+            .nick("Statistics")
+            .blurb("What the pool has done so far")
+            .read_only()
+            .build(),
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn modes() {
+        assert_eq!(parse_mode("0600"), Some(0o600));
+        assert_eq!(parse_mode("660"), Some(0o660));
+        for bad in ["", "rw", "0888", "1000", "+600", "-1", " 600"] {
+            assert_eq!(parse_mode(bad), None, "{bad:?}");
+        }
+        assert_eq!(format_mode(0o60), "0060");
+    }
+}

@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! `xmemsrc`: takes buffers out of a pool.
+
+mod connection;
+mod delivery;
+mod imp;
+mod settings;
+
+use gst::{glib, prelude::*};
+
+glib::wrapper! {
+    /// The element `xmemsrc`.
+    pub struct XmemSrc(ObjectSubclass<imp::XmemSrc>)
+        @extends gst_base::PushSrc, gst_base::BaseSrc, gst::Element, gst::Object;
+}
+
+/// What happens when the producer goes away without an end of stream.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, glib::Enum)]
+#[repr(u32)]
+#[enum_type(name = "GstXmemSrcOnProducerLost")]
+pub enum XmemSrcOnProducerLost {
+    /// The source waits for the next one.
+    #[default]
+    #[enum_value(name = "Wait: for the next producer of the pool", nick = "wait")]
+    Wait,
+    /// The stream is over.
+    #[enum_value(name = "EOS: the stream is over", nick = "eos")]
+    Eos,
+    /// It is an error.
+    #[enum_value(name = "Error: it is an element error", nick = "error")]
+    Error,
+}
+
+/// What happens to a frame that comes while downstream holds as many as it may.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, glib::Enum)]
+#[repr(u32)]
+#[enum_type(name = "GstXmemSrcOverBudget")]
+pub enum XmemSrcOverBudget {
+    /// It is copied.
+    #[default]
+    #[enum_value(name = "Copy: into private memory", nick = "copy")]
+    Copy,
+    /// It is dropped.
+    #[enum_value(name = "Drop: the frame", nick = "drop")]
+    Drop,
+}
+
+/// The first frame a new consumer gets.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, glib::Enum)]
+#[repr(u32)]
+#[enum_type(name = "GstXmemSrcStartFrom")]
+pub enum XmemSrcStartFrom {
+    /// The one published next.
+    #[default]
+    #[enum_value(name = "Next: the frame that is published next", nick = "next")]
+    Next,
+    /// The one published last.
+    #[enum_value(name = "Newest: the frame that was published last", nick = "newest")]
+    Newest,
+    /// The oldest one that is kept.
+    #[enum_value(name = "Oldest: the oldest frame that is still kept", nick = "oldest")]
+    Oldest,
+}
+
+pub(crate) fn register(plugin: &gst::Plugin) -> Result<(), glib::BoolError> {
+    for enumeration in [
+        XmemSrcOnProducerLost::static_type(),
+        XmemSrcOverBudget::static_type(),
+        XmemSrcStartFrom::static_type(),
+    ] {
+        enumeration.mark_as_plugin_api(gst::PluginAPIFlags::empty());
+    }
+    gst::Element::register(
+        Some(plugin),
+        "xmemsrc",
+        gst::Rank::NONE,
+        XmemSrc::static_type(),
+    )
+}

@@ -1,0 +1,214 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! What the user sets.
+
+use std::time::Duration;
+
+use gst::{glib, prelude::*};
+use xmem_core::{Consumer, ConsumerBuilder, StartFrom};
+
+use super::{XmemSrcOnProducerLost, XmemSrcOverBudget, XmemSrcStartFrom};
+
+pub(super) const PROP_STATS: &str = "stats";
+pub(super) const PROP_PROCESSING_DEADLINE: &str = "processing-deadline";
+const PROP_POOL: &str = "pool";
+const PROP_CONNECTION_TIMEOUT: &str = "connection-timeout";
+const PROP_ON_PRODUCER_LOST: &str = "on-producer-lost";
+const PROP_MAX_HELD: &str = "max-held";
+const PROP_OVER_BUDGET: &str = "over-budget";
+const PROP_START_FROM: &str = "start-from";
+const PROP_BUSY_POLL: &str = "busy-poll";
+const PROP_CLIENT_NAME: &str = "client-name";
+
+#[derive(Debug, Clone)]
+pub(super) struct Settings {
+    pub(super) pool: String,
+    pub(super) connection_timeout: u64,
+    pub(super) on_producer_lost: XmemSrcOnProducerLost,
+    pub(super) max_held: u32,
+    pub(super) over_budget: XmemSrcOverBudget,
+    pub(super) start_from: XmemSrcStartFrom,
+    pub(super) processing_deadline: gst::ClockTime,
+    pub(super) busy_poll: u64,
+    /// `None`: made from the program's and the element's name.
+    pub(super) client_name: Option<String>,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            pool: "default".to_owned(),
+            connection_timeout: 0,
+            on_producer_lost: XmemSrcOnProducerLost::default(),
+            max_held: 8,
+            over_budget: XmemSrcOverBudget::default(),
+            start_from: XmemSrcStartFrom::default(),
+            processing_deadline: gst::ClockTime::from_mseconds(20),
+            busy_poll: 0,
+            client_name: None,
+        }
+    }
+}
+
+impl Settings {
+    /// Takes over a property.
+    pub(super) fn set(&mut self, pspec: &glib::ParamSpec, value: &glib::Value) {
+        fn get<'a, T: glib::value::FromValue<'a>>(value: &'a glib::Value) -> T {
+            value.get().expect("type checked upstream")
+        }
+        match pspec.name() {
+            PROP_POOL => {
+                self.pool = get::<Option<String>>(value).unwrap_or_else(|| Self::default().pool)
+            }
+            PROP_CONNECTION_TIMEOUT => self.connection_timeout = get(value),
+            PROP_ON_PRODUCER_LOST => self.on_producer_lost = get(value),
+            PROP_MAX_HELD => self.max_held = get(value),
+            PROP_OVER_BUDGET => self.over_budget = get(value),
+            PROP_START_FROM => self.start_from = get(value),
+            PROP_PROCESSING_DEADLINE => {
+                self.processing_deadline = gst::ClockTime::from_nseconds(get(value))
+            }
+            PROP_BUSY_POLL => self.busy_poll = get(value),
+            PROP_CLIENT_NAME => self.client_name = get(value),
+            _ => unimplemented!(),
+        }
+    }
+
+    pub(super) fn get(&self, pspec: &glib::ParamSpec) -> glib::Value {
+        match pspec.name() {
+            PROP_POOL => self.pool.to_value(),
+            PROP_CONNECTION_TIMEOUT => self.connection_timeout.to_value(),
+            PROP_ON_PRODUCER_LOST => self.on_producer_lost.to_value(),
+            PROP_MAX_HELD => self.max_held.to_value(),
+            PROP_OVER_BUDGET => self.over_budget.to_value(),
+            PROP_START_FROM => self.start_from.to_value(),
+            PROP_PROCESSING_DEADLINE => self.processing_deadline.nseconds().to_value(),
+            PROP_BUSY_POLL => self.busy_poll.to_value(),
+            PROP_CLIENT_NAME => self.client_name.to_value(),
+            _ => unimplemented!(),
+        }
+    }
+
+    /// The consumer that these settings describe, for an element of this name.
+    pub(super) fn consumer(&self, name: &str) -> ConsumerBuilder {
+        let client_name = self
+            .client_name
+            .clone()
+            .unwrap_or_else(|| match glib::program_name() {
+                Some(program) => format!("{program} {name}"),
+                None => name.to_owned(),
+            });
+        Consumer::builder(&self.pool)
+            .name(&client_name)
+            .max_held(self.max_held)
+            .busy_poll(Duration::from_nanos(self.busy_poll))
+            .start_from(match self.start_from {
+                XmemSrcStartFrom::Next => StartFrom::Next,
+                XmemSrcStartFrom::Newest => StartFrom::Newest,
+                XmemSrcStartFrom::Oldest => StartFrom::Oldest,
+            })
+    }
+}
+
+pub(super) fn properties() -> Vec<glib::ParamSpec> {
+    let default = Settings::default();
+    vec![
+        /**
+         * GstXmemSrc:pool:
+         *
+         * Name of the pool to take frames from. A name with a slash in it is the path of the pool's socket itself; any
+         * other name lies in the runtime directory: `$XMEM_RUNTIME_DIR`, else `$XDG_RUNTIME_DIR/xmem`, else
+         * `/tmp/xmem-<uid>`.
+         */
+        glib::ParamSpecString::builder(PROP_POOL)
+            .nick("Pool")
+            .blurb("Name of the pool, or the path of its socket if it has a slash in it")
+            .default_value(Some(default.pool.as_str()))
+            .mutable_ready()
+            .build(),
+        /**
+         * GstXmemSrc:connection-timeout:
+         *
+         * How long to wait for a producer, at the start and again when one was lost. After that it is an error.
+         */
+        glib::ParamSpecUInt64::builder(PROP_CONNECTION_TIMEOUT)
+            .nick("Connection Timeout")
+            .blurb("Time in nanoseconds to wait for a producer (0 = for ever)")
+            .default_value(default.connection_timeout)
+            .mutable_ready()
+            .build(),
+        /**
+         * GstXmemSrc:on-producer-lost:
+         *
+         * What happens when the producer goes away without an end of stream, because it was stopped or killed. Frames
+         * that are out stay valid and unchanged in any case.
+         */
+        glib::ParamSpecEnum::builder_with_default(PROP_ON_PRODUCER_LOST, default.on_producer_lost)
+            .nick("On Producer Lost")
+            .blurb("Whether to wait for the next producer when one goes away, to end the stream, or to fail")
+            .mutable_ready()
+            .build(),
+        /**
+         * GstXmemSrc:max-held:
+         *
+         * The budget: how many slots this element and everything downstream of it hold at once. The producer reserves
+         * them, and may grant fewer.
+         */
+        glib::ParamSpecUInt::builder(PROP_MAX_HELD)
+            .nick("Maximum Held")
+            .blurb("How many slots to hold at once; past that, see over-budget")
+            .minimum(1)
+            .default_value(default.max_held)
+            .mutable_ready()
+            .build(),
+        glib::ParamSpecEnum::builder_with_default(PROP_OVER_BUDGET, default.over_budget)
+            .nick("Over Budget")
+            .blurb("Whether a frame past max-held is copied into private memory or dropped")
+            .mutable_ready()
+            .build(),
+        glib::ParamSpecEnum::builder_with_default(PROP_START_FROM, default.start_from)
+            .nick("Start From")
+            .blurb("The first frame to take after connecting")
+            .mutable_ready()
+            .build(),
+        glib::ParamSpecUInt64::builder(PROP_PROCESSING_DEADLINE)
+            .nick("Processing Deadline")
+            .blurb("Latency in nanoseconds that this element reports: what a frame may take from its time until here")
+            .maximum(i64::MAX.unsigned_abs())
+            .default_value(default.processing_deadline.nseconds())
+            .mutable_playing()
+            .build(),
+        glib::ParamSpecUInt64::builder(PROP_BUSY_POLL)
+            .nick("Busy Poll")
+            .blurb("Time in nanoseconds to spin for the next frame before sleeping (0 = sleep at once)")
+            .default_value(default.busy_poll)
+            .mutable_ready()
+            .build(),
+        glib::ParamSpecString::builder(PROP_CLIENT_NAME)
+            .nick("Client Name")
+            .blurb("Name that the producer's statistics show (unset = names of the program and of this element)")
+            .doc_show_default()
+            .mutable_ready()
+            .build(),
+        /**
+         * GstXmemSrc:stats:
+         *
+         * `application/x-xmemsrc-stats` with these fields, over all producers since the start; after a stop they say
+         * what there was at its end.
+         *
+         * * `received`, `missed` (guint64): frames taken, and frames that were gone when their turn came.
+         * * `zero-copy`, `copied`, `dropped` (guint64): frames handed downstream where they lie; frames copied first,
+         *   because the budget was used up or downstream needs another layout; frames given up because the budget was
+         *   used up.
+         * * `memory-copies` (guint64): how often an element downstream copied a frame that it wanted to write to.
+         * * `held` (guint64), `budget` (guint): frames that are out now, and how many slots may be held at once.
+         * * `reconnects` (guint64): how often another producer took the place of a lost one.
+         * * `latency` (guint64): nanoseconds from publishing to receiving, smoothed.
+         */
+        glib::ParamSpecBoxed::builder::<gst::Structure>(PROP_STATS)
+            .nick("Statistics")
+            .blurb("What this element has received so far")
+            .read_only()
+            .build(),
+    ]
+}

@@ -1,0 +1,379 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! What the tests share.
+
+// Every test program uses a part of it.
+#![allow(dead_code, unreachable_pub)]
+
+use std::{
+    collections::HashMap,
+    path::{Path, PathBuf},
+    sync::{Arc, Mutex, Once, mpsc},
+    thread,
+    time::Duration,
+};
+
+use gst::prelude::*;
+use gst_video::prelude::*;
+use gstxmem::XmemMemory;
+
+/// Nothing here takes long. What hangs is ended, and the test with it.
+const PATIENCE: Duration = Duration::from_secs(120);
+/// How long the bus is given.
+pub const SOON: gst::ClockTime = gst::ClockTime::from_seconds(60);
+
+pub fn init() {
+    static INIT: Once = Once::new();
+    INIT.call_once(|| {
+        gst::init().unwrap();
+        gstxmem::plugin_register_static().unwrap();
+    });
+}
+
+/// Ends the test program if it is not dropped in time.
+pub struct Watchdog {
+    _alive: mpsc::Sender<()>,
+}
+
+pub fn watchdog() -> Watchdog {
+    let (alive, gone) = mpsc::channel();
+    let name = thread::current().name().unwrap_or_default().to_owned();
+    thread::spawn(move || {
+        if gone.recv_timeout(PATIENCE) == Err(mpsc::RecvTimeoutError::Timeout) {
+            eprintln!("{name} hangs");
+            std::process::abort();
+        }
+    });
+    Watchdog { _alive: alive }
+}
+
+/// A directory for one test, with the sockets of its pools.
+pub struct Pools {
+    dir: tempfile::TempDir,
+    _watchdog: Watchdog,
+}
+
+impl Pools {
+    pub fn new() -> Self {
+        init();
+        Self {
+            dir: tempfile::tempdir().unwrap(),
+            _watchdog: watchdog(),
+        }
+    }
+
+    pub fn path(&self) -> &Path {
+        self.dir.path()
+    }
+
+    pub fn file(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    /// The path of a pool's socket, which is also its name.
+    pub fn pool(&self, name: &str) -> String {
+        self.file(&format!("{name}.sock"))
+            .to_str()
+            .unwrap()
+            .to_owned()
+    }
+
+    /// A pipeline from a description; `POOL` stands for the pool `p`.
+    pub fn launch(&self, description: &str) -> Pipeline {
+        let description = description.replace("POOL", &self.pool("p"));
+        let element = gst::parse::launch(&description)
+            .unwrap_or_else(|error| panic!("{description}: {error}"));
+        Pipeline(element.downcast().unwrap())
+    }
+
+    /// Plays a pipeline from beginning to end.
+    pub fn run(&self, description: &str) -> Pipeline {
+        let pipeline = self.launch(description);
+        pipeline.play();
+        pipeline.wait_eos();
+        pipeline
+    }
+
+    /// `xmemsrc` into an appsink that can read GstVideoMeta.
+    pub fn receiver(&self, properties: &str) -> Receiver {
+        self.receiver_behind(properties, "")
+    }
+
+    /// As `receiver`, with elements in between (each followed by `!`).
+    pub fn receiver_behind(&self, properties: &str, elements: &str) -> Receiver {
+        let receiver = self.prepare_receiver(properties, elements);
+        read_any_layout(receiver.app.upcast_ref());
+        receiver.pipeline.play();
+        receiver
+    }
+
+    /// A receiver whose appsink knows no GstVideoMeta.
+    pub fn simple_receiver(&self, properties: &str) -> Receiver {
+        let receiver = self.prepare_receiver(properties, "");
+        receiver.pipeline.play();
+        receiver
+    }
+
+    fn prepare_receiver(&self, properties: &str, elements: &str) -> Receiver {
+        let pipeline = self.launch(&format!(
+            "xmemsrc name=src pool=POOL {properties} \
+             ! {elements} appsink name=app sync=false max-buffers=1"
+        ));
+        let app = pipeline.by_name("app").downcast().unwrap();
+        Receiver { pipeline, app }
+    }
+}
+
+/// Has a sink answer ALLOCATION queries with GstVideoMeta.
+fn read_any_layout(sink: &gst::Element) {
+    sink.static_pad("sink")
+        .unwrap()
+        .add_probe(gst::PadProbeType::QUERY_DOWNSTREAM, |_, info| {
+            if let Some(query) = info.query_mut()
+                && let gst::QueryViewMut::Allocation(query) = query.view_mut()
+            {
+                query.add_allocation_meta::<gst_video::VideoMeta>(None);
+                return gst::PadProbeReturn::Handled;
+            }
+            gst::PadProbeReturn::Ok
+        });
+}
+
+/// A pipeline that is stopped when it is dropped.
+pub struct Pipeline(pub gst::Pipeline);
+
+impl Drop for Pipeline {
+    fn drop(&mut self) {
+        let _ = self.0.set_state(gst::State::Null);
+    }
+}
+
+impl Pipeline {
+    pub fn by_name(&self, name: &str) -> gst::Element {
+        self.0
+            .by_name(name)
+            .unwrap_or_else(|| panic!("no element {name}"))
+    }
+
+    pub fn sink(&self) -> gst::Element {
+        self.by_name("sink")
+    }
+
+    pub fn play(&self) {
+        self.0.set_state(gst::State::Playing).unwrap();
+    }
+
+    pub fn stop(&self) {
+        self.0.set_state(gst::State::Null).unwrap();
+    }
+
+    /// The next message of one of these types; errors are a failure unless they are asked for.
+    pub fn wait(&self, types: &[gst::MessageType]) -> gst::Message {
+        let mut all = types.to_vec();
+        all.push(gst::MessageType::Error);
+        let message = self
+            .0
+            .bus()
+            .unwrap()
+            .timed_pop_filtered(SOON, &all)
+            .unwrap_or_else(|| panic!("no message of {types:?}"));
+        if let gst::MessageView::Error(error) = message.view()
+            && !types.contains(&gst::MessageType::Error)
+        {
+            panic!(
+                "{}: {} ({:?})",
+                error.src().unwrap().name(),
+                error.error(),
+                error.debug()
+            );
+        }
+        message
+    }
+
+    pub fn wait_eos(&self) {
+        self.wait(&[gst::MessageType::Eos]);
+    }
+
+    /// Waits for an error and returns its domain and text.
+    pub fn wait_error(&self) -> (gst::glib::Error, String) {
+        let message = self.wait(&[gst::MessageType::Error]);
+        let gst::MessageView::Error(error) = message.view() else {
+            unreachable!()
+        };
+        let text = format!("{} {}", error.error(), error.debug().unwrap_or_default());
+        (error.error(), text)
+    }
+
+    /// A field of the statistics of an element.
+    pub fn stat(&self, element: &str, field: &str) -> u64 {
+        stat(&self.by_name(element), field)
+    }
+}
+
+/// A field of an element's statistics.
+pub fn stat(element: &gst::Element, field: &str) -> u64 {
+    let stats = element.property::<gst::Structure>("stats");
+    stats
+        .get::<u64>(field)
+        .or_else(|_| stats.get::<u32>(field).map(u64::from))
+        .unwrap_or_else(|error| panic!("{field} of {stats}: {error}"))
+}
+
+/// Waits until something is so.
+pub fn until(what: &str, mut is_so: impl FnMut() -> bool) {
+    let begin = std::time::Instant::now();
+    while !is_so() {
+        assert!(begin.elapsed() < PATIENCE / 2, "never: {what}");
+        thread::sleep(Duration::from_millis(2));
+    }
+}
+
+/// A source that ends in the test.
+pub struct Receiver {
+    pub pipeline: Pipeline,
+    pub app: gst_app::AppSink,
+}
+
+impl Receiver {
+    pub fn src(&self) -> gst::Element {
+        self.pipeline.by_name("src")
+    }
+
+    pub fn stat(&self, field: &str) -> u64 {
+        self.pipeline.stat("src", field)
+    }
+
+    /// Waits until the source is connected to a producer.
+    pub fn connected(self) -> Self {
+        let src = self.src();
+        until("connected", || stat(&src, "budget") > 0);
+        self
+    }
+
+    /// The next sample; `None` at the end of the stream.
+    pub fn next(&self) -> Option<gst::Sample> {
+        match self.app.try_pull_sample(SOON) {
+            Some(sample) => Some(sample),
+            None => {
+                let bus = self.pipeline.0.bus().unwrap();
+                if let Some(error) = bus.pop_filtered(&[gst::MessageType::Error]) {
+                    panic!("{error:?}");
+                }
+                assert!(self.app.is_eos(), "no sample");
+                None
+            }
+        }
+    }
+
+    /// All samples until the end of the stream.
+    pub fn rest(&self) -> Vec<gst::Sample> {
+        std::iter::from_fn(|| self.next()).collect()
+    }
+}
+
+/// A buffer's bytes.
+pub fn bytes(buffer: &gst::BufferRef) -> Vec<u8> {
+    buffer.map_readable().unwrap().to_vec()
+}
+
+/// The bytes of a frame's planes, without what lies between rows.
+pub fn pixels(sample: &gst::Sample) -> Vec<u8> {
+    let info = gst_video::VideoInfo::from_caps(sample.caps().unwrap()).unwrap();
+    let frame = gst_video::VideoFrameRef::from_buffer_ref_readable(sample.buffer().unwrap(), &info)
+        .unwrap();
+    let mut all = Vec::new();
+    for plane in 0..frame.n_planes() {
+        let stride = usize::try_from(frame.plane_stride()[plane as usize]).unwrap();
+        let default_stride = usize::try_from(info.stride()[plane as usize]).unwrap();
+        let format = frame.format_info();
+        let component = format
+            .plane()
+            .iter()
+            .position(|at| *at == plane)
+            .map(|component| u8::try_from(component).unwrap())
+            .unwrap();
+        let pixel = usize::try_from(format.pixel_stride()[component as usize]).unwrap();
+        let width = format.scale_width(component, info.width()) as usize;
+        let row = if pixel > 0 {
+            width * pixel
+        } else {
+            default_stride
+        };
+        let rows = format.scale_height(component, info.height()) as usize;
+        let data = frame.plane_data(plane).unwrap();
+        (0..rows).for_each(|y| all.extend_from_slice(&data[y * stride..][..row]));
+    }
+    all
+}
+
+/// What the same description gives without a pool: all frames of `description`, which ends without a sink.
+pub fn reference(description: &str) -> Vec<gst::Sample> {
+    init();
+    let element = gst::parse::launch(&format!(
+        "{description} ! appsink name=app sync=false max-buffers=1"
+    ))
+    .unwrap();
+    let pipeline = Pipeline(element.downcast().unwrap());
+    let app = pipeline
+        .by_name("app")
+        .downcast::<gst_app::AppSink>()
+        .unwrap();
+    pipeline.play();
+    std::iter::from_fn(|| app.pull_sample().ok()).collect()
+}
+
+/// Which bytes of which file an address shows: two mappings of the same byte agree in it.
+pub fn place_of(address: *const u8) -> (String, usize) {
+    let address = address as usize;
+    for line in std::fs::read_to_string("/proc/self/maps").unwrap().lines() {
+        let mut fields = line.split_ascii_whitespace();
+        let (from, to) = fields.next().unwrap().split_once('-').unwrap();
+        let hex = |text: &str| usize::from_str_radix(text, 16).unwrap();
+        if (hex(from)..hex(to)).contains(&address) {
+            let (offset, device, inode) = (
+                fields.nth(1).unwrap(),
+                fields.next().unwrap(),
+                fields.next().unwrap(),
+            );
+            return (
+                format!("{device} {inode}"),
+                hex(offset) + address - hex(from),
+            );
+        }
+    }
+    panic!("{address:x} is not mapped");
+}
+
+/// Where a buffer's first byte lies.
+pub fn place(buffer: &gst::BufferRef) -> (String, usize) {
+    place_of(buffer.map_readable().unwrap().as_ptr())
+}
+
+/// The slot and generation of a buffer that lies in a slot.
+pub fn slot_of(buffer: &gst::BufferRef) -> Option<(u32, u32)> {
+    let memory = buffer.peek_memory(0).downcast_memory_ref::<XmemMemory>()?;
+    Some((memory.slot()?, memory.generation()?))
+}
+
+/// What was seen at a sink's pad: slot and generation to place.
+pub type Seen = Arc<Mutex<HashMap<(u32, u32), (String, usize)>>>;
+
+/// Notes where upstream wrote each buffer that comes to the sink. Buffers in other memory are not noted.
+pub fn watch(sink: &gst::Element) -> Seen {
+    let seen = Seen::default();
+    let noted = seen.clone();
+    sink.static_pad("sink")
+        .unwrap()
+        .add_probe(gst::PadProbeType::BUFFER, move |_, info| {
+            let buffer = info.buffer().unwrap();
+            if let Some(slot) = slot_of(buffer) {
+                let place = place(buffer);
+                noted
+                    .lock()
+                    .unwrap_or_else(std::sync::PoisonError::into_inner)
+                    .insert(slot, place);
+            }
+            gst::PadProbeReturn::Ok
+        });
+    seen
+}

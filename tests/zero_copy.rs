@@ -1,0 +1,202 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! Frames that upstream writes straight into slots. Proved by where the bytes lie: the consumer's address and the one
+//! that upstream wrote to are the same byte of the same file.
+
+mod support;
+
+use gst::prelude::*;
+use support::*;
+
+/// Plays `upstream` into a sink with copy=forbid; every frame that arrives has to lie where upstream wrote it.
+fn writes_into_slots(upstream: &str, frames: u64) {
+    let pools = Pools::new();
+    let producer = pools.launch(&format!(
+        "{upstream} ! xmemsink name=sink pool=POOL copy=forbid delivery=lossless wait-for-connection=true sync=false"
+    ));
+    let seen = watch(&producer.sink());
+    let receiver = pools.receiver("");
+    producer.play();
+    let mut received = 0;
+    while let Some(sample) = receiver.next() {
+        let buffer = sample.buffer().unwrap();
+        let slot = slot_of(buffer).expect("a frame in a slot");
+        let written = seen
+            .lock()
+            .unwrap()
+            .get(&slot)
+            .cloned()
+            .expect("upstream wrote into that slot");
+        assert_eq!(place(buffer), written, "frame {received} lies elsewhere");
+        received += 1;
+    }
+    producer.wait_eos();
+    assert_eq!(received, frames);
+    assert_eq!(producer.stat("sink", "published"), frames);
+    assert_eq!(producer.stat("sink", "zero-copy"), frames);
+    assert_eq!(producer.stat("sink", "copied"), 0);
+    assert_eq!(producer.stat("sink", "dropped"), 0);
+    assert_eq!(producer.stat("sink", "memory-copies"), 0);
+    assert_eq!(receiver.stat("zero-copy"), frames);
+    assert_eq!(receiver.stat("copied"), 0);
+}
+
+const CAPS: &str = "video/x-raw,format=I420,width=320,height=240,framerate=30/1";
+
+#[test]
+fn videotestsrc() {
+    writes_into_slots(&format!("videotestsrc num-buffers=40 ! {CAPS}"), 40);
+}
+
+#[test]
+fn videoconvert() {
+    writes_into_slots(
+        &format!("videotestsrc num-buffers=40 ! {CAPS} ! videoconvert ! video/x-raw,format=RGBA"),
+        40,
+    );
+}
+
+#[test]
+fn audiotestsrc() {
+    writes_into_slots(
+        "audiotestsrc num-buffers=40 ! audio/x-raw,format=S16LE,channels=2",
+        40,
+    );
+}
+
+#[test]
+fn audioconvert() {
+    writes_into_slots(
+        "audiotestsrc num-buffers=40 ! audio/x-raw,format=S16LE,channels=2 ! audioconvert ! audio/x-raw,format=F32LE",
+        40,
+    );
+}
+
+/// An H.264 file of 40 frames.
+fn clip(pools: &Pools, width: u32, height: u32) -> String {
+    let file = pools.file("clip.mp4").to_str().unwrap().to_owned();
+    pools.run(&format!(
+        "videotestsrc num-buffers=40 pattern=ball \
+         ! video/x-raw,format=I420,width={width},height={height},framerate=30/1 \
+         ! x264enc speed-preset=ultrafast tune=zerolatency key-int-max=10 ! h264parse ! mp4mux \
+         ! filesink location={file}"
+    ));
+    file
+}
+
+#[test]
+fn openh264dec() {
+    let pools = Pools::new();
+    let file = clip(&pools, 320, 240);
+    writes_into_slots(
+        &format!("filesrc location={file} ! qtdemux ! h264parse ! openh264dec"),
+        40,
+    );
+}
+
+/// avdec_h264 keeps its frames mapped for writing, and GStreamer wants to copy each of them for that. Returns the copies
+/// that were made, and checks that the pixels are right.
+fn avdec_copies(width: u32, height: u32) -> (u64, u64) {
+    let pools = Pools::new();
+    let decode = format!(
+        "filesrc location={} ! qtdemux ! h264parse ! avdec_h264",
+        clip(&pools, width, height)
+    );
+    let right = reference(&decode);
+    let producer = pools.launch(&format!(
+        "{decode} ! xmemsink name=sink pool=POOL delivery=lossless wait-for-connection=true sync=false"
+    ));
+    let seen = watch(&producer.sink());
+    let receiver = pools.receiver("");
+    producer.play();
+    let mut elsewhere = 0;
+    let mut frames = 0;
+    while let Some(sample) = receiver.next() {
+        assert!(
+            pixels(&sample) == pixels(&right[frames]),
+            "frame {frames} differs"
+        );
+        let buffer = sample.buffer().unwrap();
+        let written = seen.lock().unwrap().get(&slot_of(buffer).unwrap()).cloned();
+        elsewhere += u64::from(written != Some(place(buffer)));
+        frames += 1;
+    }
+    assert_eq!(frames, right.len());
+    let (copied, memory_copies) = (
+        producer.stat("sink", "copied"),
+        producer.stat("sink", "memory-copies"),
+    );
+    assert_eq!(
+        copied, elsewhere,
+        "the count of copies agrees with where the frames lie"
+    );
+    assert_eq!(receiver.stat("copied"), 0);
+    (copied, memory_copies)
+}
+
+#[test]
+fn avdec_at_720p_copies_only_its_first_frames() {
+    let (copied, memory_copies) = avdec_copies(1280, 720);
+    assert!(copied <= 6, "{copied} of 40 frames were copied into slots");
+    assert_eq!(memory_copies, 0);
+}
+
+#[test]
+fn avdec_at_1080p_copies_only_its_first_frames() {
+    let (copied, memory_copies) = avdec_copies(1920, 1080);
+    assert!(copied <= 6, "{copied} of 40 frames were copied into slots");
+    assert_eq!(memory_copies, 0);
+}
+
+/// At these sizes avdec copies each frame into the pool by itself, and asks what it may use for nearly every one.
+fn asks_for_nearly_every_frame(width: u32, height: u32) {
+    let pools = Pools::new();
+    let file = clip(&pools, width, height);
+    let producer = pools.launch(&format!(
+        "filesrc location={file} ! qtdemux ! h264parse ! avdec_h264 \
+         ! xmemsink name=sink pool=POOL delivery=lossless wait-for-connection=true sync=false"
+    ));
+    let queries = std::sync::Arc::new(std::sync::atomic::AtomicUsize::new(0));
+    let counted = queries.clone();
+    producer.sink().static_pad("sink").unwrap().add_probe(
+        gst::PadProbeType::QUERY_DOWNSTREAM,
+        move |_, info| {
+            if info
+                .query()
+                .is_some_and(|query| query.type_() == gst::QueryType::Allocation)
+            {
+                counted.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+            }
+            gst::PadProbeReturn::Ok
+        },
+    );
+    let receiver = pools.receiver("");
+    producer.play();
+    assert_eq!(receiver.rest().len(), 40);
+    let queries = queries.load(std::sync::atomic::Ordering::Relaxed);
+    eprintln!(
+        "{queries} queries, {}",
+        producer.sink().property::<gst::Structure>("stats")
+    );
+    // However often it asks, the pool has what the frames in flight need.
+    assert!(
+        producer.stat("sink", "slots") <= 64,
+        "{} slots",
+        producer.stat("sink", "slots")
+    );
+    assert!(
+        producer.stat("sink", "regions") <= 6,
+        "{} regions",
+        producer.stat("sink", "regions")
+    );
+}
+
+#[test]
+fn avdec_at_1366x768_asks_often_at_no_cost() {
+    asks_for_nearly_every_frame(1366, 768);
+}
+
+#[test]
+fn avdec_at_854x480_asks_often_at_no_cost() {
+    asks_for_nearly_every_frame(854, 480);
+}
