@@ -56,6 +56,8 @@ pub(super) struct Wishes {
 pub(super) struct Effects {
     hooks: Vec<Hook>,
     regions: Vec<Arc<Region>>,
+    /// Regions that consumers are to let go of.
+    retired: Vec<u32>,
     cut_off: Vec<u64>,
     wake: bool,
 }
@@ -286,10 +288,8 @@ impl State {
             }
         }
         if self.slots.of_region(id).next().is_none() {
-            let mapped_elsewhere = !self.peers.is_empty();
-            effects
-                .regions
-                .extend(self.regions.retire(id, mapped_elsewhere));
+            effects.regions.extend(self.regions.retire(id));
+            effects.retired.push(id);
             self.show_regions(control);
         }
     }
@@ -304,13 +304,11 @@ impl State {
     }
 
     fn forget_retired(&mut self) {
-        let seen = self
-            .peers
-            .iter()
-            .map(|peer| peer.page.regions_seen().load(Ordering::Relaxed) as u32)
-            // Versions wrap; the one furthest behind the current one is the oldest.
-            .max_by_key(|seen| self.regions.version.wrapping_sub(*seen));
-        self.regions.forget_retired(seen);
+        let Self { regions, peers, .. } = self;
+        regions.forget_retired(|id| {
+            let peer = peers.iter().find(|peer| peer.id == id)?;
+            Some(peer.page.regions_seen().load(Ordering::Relaxed) as u32)
+        });
     }
 
     /// Lets go of regions. Returns how many went.
@@ -331,12 +329,32 @@ impl State {
                 .slots
                 .of_region(id)
                 .all(|(slot, _)| self.looks_free(control, slot, lossless));
-            if !needed && (free || matches!(when, Cold::UnfitFor(_))) {
+            let asked = matches!(when, Cold::UnfitFor(_) | Cold::PartlyUnfitFor(_));
+            if !needed && (free || asked) {
                 self.retire_region(control, id, lossless, effects);
             }
         }
         self.forget_retired();
         (before - self.regions.count()) as usize
+    }
+
+    /// Takes the frames out of the history whose slots are in the way of frames of this size.
+    fn forget_history_unfit_for(
+        &mut self,
+        control: &Control,
+        size: usize,
+        lossless: bool,
+        effects: &mut Effects,
+    ) {
+        let unfit = |slot: &u32| {
+            let place = self.slots.get(*slot).and_then(|info| info.place);
+            place.is_some_and(|place| !Regions::fits(place, size))
+        };
+        let (unfit, kept): (Vec<u32>, Vec<u32>) = self.history.iter().partition(|slot| unfit(slot));
+        self.history = kept.into();
+        for slot in unfit {
+            self.dereference(control, slot, lossless, effects);
+        }
     }
 
     /// Slots that are promised: to upstream, to history, to consumers; and two that are in somebody's hands.
@@ -407,6 +425,9 @@ impl Pool {
                 .send(Command::Disconnect(id, Departure::CutOff));
             self.bell.ring();
         }
+        for id in effects.retired {
+            self.commands.send(Command::RegionGone(id));
+        }
         // Unmapping takes milliseconds for large regions, hence out here.
         drop(effects.regions);
         for hook in effects.hooks {
@@ -454,31 +475,35 @@ impl Pool {
             let first = settings
                 .min_slots
                 .max(state.upstream_need + settings.history + 2);
-            let mut plan = || {
-                let State { regions, slots, .. } = &mut *state;
+            let plan = |state: &mut State| {
+                let State { regions, slots, .. } = state;
                 regions.plan(slots, size, first, settings.max_slots, settings.max_bytes)
             };
-            match plan() {
-                Ok(plan) => plan,
-                Err(Full::TooLarge) => {
-                    return Err(AcquireError::TooLarge {
-                        size,
-                        max_bytes: settings.max_bytes,
-                    });
+            let mut result = plan(&mut state);
+            // What frames of other sizes leave unused goes first; then the history, which is for late joiners, and
+            // single slots, so that one frame that is held does not keep its whole region.
+            for when in [Cold::UnfitFor(size), Cold::PartlyUnfitFor(size)] {
+                if !matches!(result, Err(Full::Limit)) {
+                    break;
                 }
-                Err(Full::Limit) => {
-                    state.retire(&self.control, Cold::UnfitFor(size), 0, lossless, effects);
-                    let State { regions, slots, .. } = &mut *state;
-                    regions
-                        .plan(slots, size, first, settings.max_slots, settings.max_bytes)
-                        .map_err(|_| AcquireError::Exhausted {
-                            pool: self.name.clone(),
-                            slots: slots.assigned(),
-                            max_slots: settings.max_slots,
-                            max_bytes: settings.max_bytes,
-                        })?
+                if matches!(when, Cold::PartlyUnfitFor(_)) {
+                    state.forget_history_unfit_for(&self.control, size, lossless, effects);
                 }
+                state.retire(&self.control, when, 0, lossless, effects);
+                result = plan(&mut state);
             }
+            result.map_err(|full| match full {
+                Full::TooLarge => AcquireError::TooLarge {
+                    size,
+                    max_bytes: settings.max_bytes,
+                },
+                Full::Limit => AcquireError::Exhausted {
+                    pool: self.name.clone(),
+                    slots: state.slots.assigned(),
+                    max_slots: settings.max_slots,
+                    max_bytes: settings.max_bytes,
+                },
+            })?
         };
         // Reserving memory takes milliseconds, so nobody has to wait for it.
         let region = Region::create(plan.len(), self.region_settings());

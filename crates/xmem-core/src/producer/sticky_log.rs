@@ -3,6 +3,8 @@
 //! The versions of the sticky state that consumers may still ask for.
 
 use std::collections::VecDeque;
+use std::io;
+use std::mem;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
@@ -10,15 +12,22 @@ use crate::error::RegionError;
 use crate::sealed;
 use crate::sticky::{MAX_STICKY_SIZE, Sticky};
 
-/// Each version is a descriptor; a stream that changes its state with every frame must not use them all up.
-const MAX_VERSIONS: usize = 64;
+/// Versions are kept as long as a frame may need them, but not with more bytes than this in all.
+const MAX_BYTES: usize = 4 * MAX_STICKY_SIZE;
 
 #[derive(Debug)]
 struct Version {
     number: u64,
-    fd: Arc<OwnedFd>,
+    bytes: Vec<u8>,
+    /// The newest version has its descriptor, since it is asked for most. The others have none, so that a stream that
+    /// changes its state with every frame does not use them all up.
+    fd: Option<Arc<OwnedFd>>,
     /// The first frame of this version.
     since: u64,
+}
+
+fn descriptor(bytes: &[u8]) -> io::Result<Arc<OwnedFd>> {
+    sealed::write("xmem-sticky", bytes).map(Arc::new)
 }
 
 #[derive(Debug)]
@@ -52,32 +61,48 @@ impl StickyLog {
         let bytes = sticky.encode();
         let what = "keep the stream's sticky state";
         if bytes.len() > MAX_STICKY_SIZE {
-            let error = std::io::Error::other(format!(
+            let error = io::Error::other(format!(
                 "it has {} bytes and may have {MAX_STICKY_SIZE}",
                 bytes.len()
             ));
             return Err(RegionError::System { what, error });
         }
-        let fd = sealed::write("xmem-sticky", &bytes)
-            .map_err(|error| RegionError::System { what, error })?;
+        let fd = descriptor(&bytes).map_err(|error| RegionError::System { what, error })?;
         self.number += 1;
         self.current = Arc::new(sticky.clone());
+        // No frame came in between, so none needs the last one.
+        if self.versions.back().is_some_and(|last| last.since == head) {
+            self.versions.pop_back();
+        }
+        if let Some(last) = self.versions.back_mut() {
+            last.fd = None;
+        }
         self.versions.push_back(Version {
             number: self.number,
-            fd: Arc::new(fd),
+            bytes,
+            fd: Some(fd),
             since: head,
         });
-        if self.versions.len() > MAX_VERSIONS {
-            self.versions.pop_front();
+        let size = |version: &Version| version.bytes.len() + mem::size_of::<Version>();
+        let mut total: usize = self.versions.iter().map(size).sum();
+        while total > MAX_BYTES
+            && let Some(oldest) = self.versions.pop_front()
+        {
+            total -= size(&oldest);
         }
         Ok(self.number)
     }
 
     pub(super) fn get(&self, number: u64) -> Option<Arc<OwnedFd>> {
-        self.versions
-            .iter()
-            .find(|version| version.number == number)
-            .map(|version| version.fd.clone())
+        let at = self
+            .versions
+            .binary_search_by_key(&number, |version| version.number)
+            .ok()?;
+        let version = self.versions.get(at)?;
+        match &version.fd {
+            Some(fd) => Some(fd.clone()),
+            None => descriptor(&version.bytes).ok(),
+        }
     }
 
     /// Forgets the versions that only frames before `sequence` belong to.

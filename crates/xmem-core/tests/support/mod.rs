@@ -1,0 +1,204 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! What the tests share: a pool of one's own, frames whose content can be told, waiting without a time limit.
+#![allow(dead_code)] // every test program uses a part of it
+
+pub mod child;
+pub mod raw;
+
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use tempfile::TempDir;
+use xmem_core::{Consumer, FrameMeta, Producer, ReadLease};
+
+/// Not a limit on speed: after this a test hangs.
+pub const HANG: Duration = Duration::from_secs(60);
+
+/// A directory of one test, and pools in it.
+pub struct Place {
+    dir: TempDir,
+}
+
+impl Place {
+    pub fn new() -> Self {
+        Self {
+            dir: tempfile::Builder::new().prefix("xm").tempdir().unwrap(),
+        }
+    }
+
+    pub fn path(&self) -> &Path {
+        self.dir.path()
+    }
+
+    /// The pool "p", by the absolute path of its socket.
+    pub fn pool(&self) -> String {
+        self.path().join("p.sock").to_str().unwrap().to_owned()
+    }
+
+    /// What lies in the directory.
+    pub fn files(&self) -> Vec<PathBuf> {
+        let mut files: Vec<PathBuf> = std::fs::read_dir(self.path())
+            .unwrap()
+            .map(|entry| entry.unwrap().path())
+            .collect();
+        files.sort();
+        files
+    }
+
+    /// The segments under /dev/shm that belong to the pool "p".
+    pub fn segments(&self) -> Vec<PathBuf> {
+        let hash = self
+            .pool()
+            .bytes()
+            .fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+                (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+            });
+        let uid = rustix::process::geteuid().as_raw();
+        let prefix = format!("xmem-{uid}-{hash:016x}-");
+        std::fs::read_dir("/dev/shm")
+            .into_iter()
+            .flatten()
+            .flatten()
+            .filter(|entry| entry.file_name().to_string_lossy().starts_with(&prefix))
+            .map(|entry| entry.path())
+            .collect()
+    }
+
+    /// With everything dropped, nothing is left: no socket, no lock, no segment.
+    #[track_caller]
+    pub fn assert_clean(&self) {
+        assert_eq!(self.files(), Vec::<PathBuf>::new());
+        assert_eq!(self.segments(), Vec::<PathBuf>::new());
+    }
+}
+
+/// Waits until something is so.
+#[track_caller]
+pub fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !is_so() {
+        assert!(start.elapsed() < HANG, "never happened: {what}");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+fn lanes(seed: u64) -> impl Iterator<Item = u64> {
+    let start = (seed + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    (0..).map(move |i: u64| (start ^ i).wrapping_mul(0xd6e8_feb8_6659_fd93))
+}
+
+/// Writes the content that belongs to a seed. No two seeds share any eight bytes at the same place.
+pub fn fill(seed: u64, bytes: &mut [u8]) {
+    for (chunk, lane) in bytes.chunks_mut(8).zip(lanes(seed)) {
+        chunk.copy_from_slice(&lane.to_le_bytes()[..chunk.len()]);
+    }
+}
+
+/// Where bytes differ from the content that belongs to a seed.
+pub fn difference(seed: u64, bytes: &[u8]) -> Option<usize> {
+    bytes
+        .chunks(8)
+        .zip(lanes(seed))
+        .position(|(chunk, lane)| *chunk != lane.to_le_bytes()[..chunk.len()])
+        .map(|at| at * 8)
+}
+
+/// Publishes the content of a seed; the frame carries the seed as its PTS.
+#[track_caller]
+pub fn publish(producer: &Producer, seed: u64, size: usize) -> ReadLease {
+    let mut slot = producer.acquire(size).unwrap();
+    fill(seed, &mut slot.as_mut_slice()[..size]);
+    slot.publish(seeded(seed, size)).unwrap()
+}
+
+pub fn seeded(seed: u64, size: usize) -> FrameMeta {
+    FrameMeta {
+        pts: Some(seed),
+        ..FrameMeta::new(size)
+    }
+}
+
+/// A frame is what `publish` made of this seed.
+#[track_caller]
+pub fn assert_frame(frame: &ReadLease, seed: u64, size: usize) {
+    assert_eq!(frame.meta().pts, Some(seed));
+    assert_eq!(frame.len(), size, "size of frame {seed}");
+    assert_eq!(
+        difference(seed, frame),
+        None,
+        "frame {seed} is not what was published"
+    );
+}
+
+/// A frame is whole: what belongs to the seed that it carries.
+#[track_caller]
+pub fn assert_whole(frame: &ReadLease) {
+    let seed = frame.meta().pts.expect("a seed");
+    assert_eq!(difference(seed, frame), None, "frame {seed} is torn");
+}
+
+/// The next frame, which is there or comes.
+#[track_caller]
+pub fn receive(consumer: &mut Consumer) -> ReadLease {
+    consumer.receive(Some(HANG)).unwrap()
+}
+
+/// A line of /proc/self/maps.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Map {
+    pub start: usize,
+    pub end: usize,
+    pub perms: String,
+    pub file: String,
+}
+
+/// The mappings of this process.
+pub fn maps() -> Vec<Map> {
+    let text = std::fs::read_to_string("/proc/self/maps").unwrap();
+    text.lines()
+        .map(|line| {
+            let mut fields = line.split_whitespace();
+            let (start, end) = fields.next().unwrap().split_once('-').unwrap();
+            let perms = fields.next().unwrap().to_owned();
+            // Device and inode say which file it is.
+            let file = fields.skip(1).take(2).collect::<Vec<_>>().join(" ");
+            Map {
+                start: usize::from_str_radix(start, 16).unwrap(),
+                end: usize::from_str_radix(end, 16).unwrap(),
+                perms,
+                file,
+            }
+        })
+        .collect()
+}
+
+/// The mapping that an address lies in.
+pub fn map_of(address: *const u8) -> Option<Map> {
+    let address = address as usize;
+    maps()
+        .into_iter()
+        .find(|map| (map.start..map.end).contains(&address))
+}
+
+/// How often a file is mapped in this process.
+pub fn mapped(file: &str) -> usize {
+    maps().iter().filter(|map| map.file == file).count()
+}
+
+/// Numbers that differ from round to round, and are the same in each run.
+pub struct Random(pub u64);
+
+impl Random {
+    pub fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    pub fn below(&mut self, n: u64) -> u64 {
+        self.next() % n
+    }
+}
