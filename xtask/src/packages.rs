@@ -56,6 +56,7 @@ const NEEDS: &[(&str, &[Need])] = &[
         "gstreamer1.0-plugins-good",
         &[
             Need::Element("qtdemux"),
+            Need::Element("splitmuxsrc"),
             Need::Element("videobalance"),
             Need::Element("pngenc"),
         ],

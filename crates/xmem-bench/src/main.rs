@@ -52,19 +52,18 @@ struct Place {
     scenario: Scenario,
     /// The socket where both sides meet
     socket: String,
+    /// Write or read a byte of each page
+    #[arg(long)]
+    touch: bool,
 }
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
     let result = match cli.role {
         None => rounds::run(&cli.plan),
-        Some(Role::Producer(place)) => {
-            side::producer(place.transport, place.scenario, &place.socket)
-        }
-        Some(Role::Consumer(place)) => {
-            side::consumer(place.transport, place.scenario, &place.socket)
-        }
-        Some(Role::Alone(place)) => side::alone(place.scenario),
+        Some(Role::Producer(place)) => side::producer(&place),
+        Some(Role::Consumer(place)) => side::consumer(&place),
+        Some(Role::Alone(place)) => side::alone(&place),
         Some(Role::Waker { count }) => floor::waker(count),
         Some(Role::Sleeper { count }) => floor::sleeper(count),
     };

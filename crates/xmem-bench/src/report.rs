@@ -5,7 +5,7 @@
 use std::fmt::Write;
 
 use crate::figures::Figures;
-use crate::rounds::{Calls, Pair, Results};
+use crate::rounds::{Counts, Pair, Results};
 use crate::scenario::{FPS, Scenario, Transport};
 
 /// Where it was measured.
@@ -26,8 +26,8 @@ pub(crate) fn heading(rounds: u32, seconds: u32) -> String {
 
 /// The table of one scenario.
 pub(crate) fn section(scenario: Scenario, results: &Results) -> String {
-    let shm = Row::of_pair(&results.shm, &results.shm_calls);
-    let xmem = Row::of_pair(&results.xmem, &results.xmem_calls);
+    let shm = Row::of_pair(&results.shm, &results.shm_counts);
+    let xmem = Row::of_pair(&results.xmem, &results.xmem_counts);
     let ratio = xmem.divided_by(&shm);
     let floor = Row {
         p50: Some(median(&results.floor, |f| f.p50_ns as f64)),
@@ -38,7 +38,6 @@ pub(crate) fn section(scenario: Scenario, results: &Results) -> String {
         p50: Some(median(&results.alone, |f| f.p50_ns as f64)),
         p99: Some(median(&results.alone, |f| f.p99_ns as f64)),
         cpu: [Some(median(&results.alone, cpu)), None],
-        faults: [Some(median(&results.alone, faults)), None],
         ..Row::default()
     };
 
@@ -52,16 +51,16 @@ pub(crate) fn section(scenario: Scenario, results: &Results) -> String {
     let _ = writeln!(text, "| {} | {} |", Transport::Xmem.name(), xmem.cells(1e3));
     let _ = writeln!(text, "| **xmem / shm** | {} |", ratio.cells(1.0));
     text += "\nSystem calls per frame:\n\n";
-    for (transport, calls) in [
-        (Transport::Shm, &results.shm_calls),
-        (Transport::Xmem, &results.xmem_calls),
+    for (transport, counts) in [
+        (Transport::Shm, &results.shm_counts),
+        (Transport::Xmem, &results.xmem_counts),
     ] {
         let name = transport.name();
         let _ = writeln!(
             text,
             "- {name}: producer {}; consumer {}",
-            list(&calls.producer),
-            list(&calls.consumer)
+            list(&counts.calls[0]),
+            list(&counts.calls[1])
         );
     }
     text
@@ -79,7 +78,7 @@ struct Row {
 }
 
 impl Row {
-    fn of_pair(pairs: &[Pair], calls: &Calls) -> Self {
+    fn of_pair(pairs: &[Pair], counts: &Counts) -> Self {
         let producers: Vec<Figures> = pairs.iter().map(|pair| pair.producer).collect();
         let consumers: Vec<Figures> = pairs.iter().map(|pair| pair.consumer).collect();
         let sum = |calls: &[(String, f64)]| Some(calls.iter().map(|(_, count)| count).sum());
@@ -89,11 +88,8 @@ impl Row {
             p50: Some(median(&consumers, |f| f.p50_ns as f64)),
             p99: Some(median(&consumers, |f| f.p99_ns as f64)),
             cpu: [Some(median(&producers, cpu)), Some(median(&consumers, cpu))],
-            calls: [sum(&calls.producer), sum(&calls.consumer)],
-            faults: [
-                Some(median(&producers, faults)),
-                Some(median(&consumers, faults)),
-            ],
+            calls: [sum(&counts.calls[0]), sum(&counts.calls[1])],
+            faults: counts.page_faults.map(Some),
             arrived: Some(arrived as f64 / sent.max(1) as f64),
         }
     }
@@ -143,10 +139,6 @@ impl Row {
 
 fn cpu(figures: &Figures) -> f64 {
     figures.cpu_ns as f64 / figures.frames.max(1) as f64
-}
-
-fn faults(figures: &Figures) -> f64 {
-    figures.page_faults as f64 / figures.frames.max(1) as f64
 }
 
 fn median(figures: &[Figures], value: impl Fn(&Figures) -> f64) -> f64 {

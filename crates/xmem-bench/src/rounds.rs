@@ -48,15 +48,25 @@ pub(crate) struct Results {
     pub(crate) alone: Vec<Figures>,
     pub(crate) shm: Vec<Pair>,
     pub(crate) xmem: Vec<Pair>,
-    pub(crate) shm_calls: Calls,
-    pub(crate) xmem_calls: Calls,
+    pub(crate) shm_counts: Counts,
+    pub(crate) xmem_counts: Counts,
 }
 
-/// System calls per frame, by name.
+/// What a run is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Watch {
+    Clock,
+    /// System calls and page faults. It takes a run of its own: strace slows down what it watches, and touching each
+    /// page costs more than the transport does.
+    Calls,
+}
+
+/// Per frame, on the producer's side and on the consumer's.
 #[derive(Debug, Default)]
-pub(crate) struct Calls {
-    pub(crate) producer: Vec<(String, f64)>,
-    pub(crate) consumer: Vec<(String, f64)>,
+pub(crate) struct Counts {
+    /// System calls by name, the most frequent first.
+    pub(crate) calls: [Vec<(String, f64)>; 2],
+    pub(crate) page_faults: [f64; 2],
 }
 
 pub(crate) fn run(plan: &Plan) -> Result<(), Error> {
@@ -96,48 +106,41 @@ fn measure_all(plan: &Plan, scenario: Scenario) -> Result<Results, Error> {
             }
         }
     }
-    eprintln!("{}: system calls", scenario.title());
-    results.shm_calls = count_calls(Transport::Shm, scenario)?;
-    results.xmem_calls = count_calls(Transport::Xmem, scenario)?;
+    eprintln!("{}: system calls and page faults", scenario.title());
+    results.shm_counts = count(Transport::Shm, scenario)?;
+    results.xmem_counts = count(Transport::Xmem, scenario)?;
     Ok(results)
 }
 
 fn measure(transport: Transport, scenario: Scenario, time: Duration) -> Result<Pair, Error> {
     let dir = tempfile::tempdir()?;
-    run_pair(transport, scenario, time, dir.path(), |_| own_program())
+    run_pair(transport, scenario, time, dir.path(), Watch::Clock)
 }
 
-/// A run of its own: strace slows down what it watches.
-fn count_calls(transport: Transport, scenario: Scenario) -> Result<Calls, Error> {
+fn count(transport: Transport, scenario: Scenario) -> Result<Counts, Error> {
     let dir = tempfile::tempdir()?;
-    let pair = run_pair(
-        transport,
-        scenario,
-        Duration::from_secs(3),
-        dir.path(),
-        |role| {
-            let mut strace = Command::new("strace");
-            strace.args(["-f", "-qq", "-o"]).arg(dir.path().join(role));
-            strace.arg(std::env::current_exe()?);
-            Ok(strace)
-        },
-    )?;
-    let per_frame = |role: &str, frames: u64| -> Result<Vec<(String, f64)>, Error> {
+    let time = Duration::from_secs(3);
+    let pair = run_pair(transport, scenario, time, dir.path(), Watch::Calls)?;
+    let calls = |role: &str, figures: Figures| -> Result<Vec<(String, f64)>, Error> {
         let trace = std::fs::read_to_string(dir.path().join(role))?;
-        let calls = syscalls::between_marks(&trace);
-        let mut calls: Vec<(String, f64)> = calls
+        let mut calls: Vec<(String, f64)> = syscalls::between_marks(&trace)
             .into_iter()
-            .map(|(name, count)| (name, count as f64 / frames.max(1) as f64))
+            .map(|(name, count)| (name, per_frame(count, figures)))
             // Now and then a call has nothing to do with the frames.
             .filter(|(_, count)| *count >= 0.02)
             .collect();
         calls.sort_by(|a, b| b.1.total_cmp(&a.1));
         Ok(calls)
     };
-    Ok(Calls {
-        producer: per_frame("producer", pair.producer.frames)?,
-        consumer: per_frame("consumer", pair.consumer.frames)?,
+    let Pair { producer, consumer } = pair;
+    Ok(Counts {
+        calls: [calls("producer", producer)?, calls("consumer", consumer)?],
+        page_faults: [producer, consumer].map(|f| per_frame(f.page_faults, f)),
     })
+}
+
+fn per_frame(count: u64, figures: Figures) -> f64 {
+    count as f64 / figures.frames.max(1) as f64
 }
 
 fn run_pair(
@@ -145,14 +148,22 @@ fn run_pair(
     scenario: Scenario,
     time: Duration,
     dir: &Path,
-    mut program: impl FnMut(&str) -> Result<Command, Error>,
+    watch: Watch,
 ) -> Result<Pair, Error> {
     let socket = dir.join("socket");
-    let mut start = |role| -> Result<Side, Error> {
-        let mut command = program(role)?;
+    let start = |role| -> Result<Side, Error> {
+        let mut command = own_program()?;
+        if watch == Watch::Calls {
+            command = Command::new("strace");
+            command.args(["-f", "-qq", "-o"]).arg(dir.join(role));
+            command.arg(std::env::current_exe()?);
+        }
         command
             .args([role, transport.argument(), scenario.argument()])
             .arg(&socket);
+        if watch == Watch::Calls {
+            command.arg("--touch");
+        }
         Side::start(command)
     };
     let mut producer = start("producer")?;

@@ -8,10 +8,9 @@ use std::sync::Arc;
 use gst::prelude::*;
 use rustix::time::ClockId;
 
-use crate::Error;
 use crate::figures::{Meter, now};
-use crate::scenario::{Scenario, Transport};
-use crate::source::Source;
+use crate::source::{PAGE, Source};
+use crate::{Error, Place};
 
 /// Bytes of the time at the head of a frame.
 pub(crate) const STAMP: usize = 8;
@@ -22,39 +21,35 @@ pub(crate) const RECEIVING: &str = "receiving";
 pub(crate) const MEASURE: &str = "measure";
 pub(crate) const STOP: &str = "stop";
 
-pub(crate) fn producer(
-    transport: Transport,
-    scenario: Scenario,
-    socket: &str,
-) -> Result<(), Error> {
+pub(crate) fn producer(place: &Place) -> Result<(), Error> {
     init()?;
-    let sink = gst::parse::bin_from_description(&transport.sink(socket), true)?.upcast();
+    let sink =
+        gst::parse::bin_from_description(&place.transport.sink(&place.socket), true)?.upcast();
     let meter = Arc::new(Meter::new()?);
-    let pipeline = source_pipeline(scenario, &sink, &meter)?;
+    let pipeline = source_pipeline(place, &sink, &meter)?;
     serve(&pipeline, &meter)
 }
 
-pub(crate) fn consumer(
-    transport: Transport,
-    scenario: Scenario,
-    socket: &str,
-) -> Result<(), Error> {
+pub(crate) fn consumer(place: &Place) -> Result<(), Error> {
     init()?;
-    let source = gst::parse::bin_from_description(&transport.source(socket, scenario), true)?;
+    let source = gst::parse::bin_from_description(
+        &place.transport.source(&place.socket, place.scenario),
+        true,
+    )?;
     let meter = Arc::new(Meter::new()?);
-    let sink = receiver(&meter);
+    let sink = receiver(&meter, place.touch);
     let pipeline = gst::Pipeline::default();
     pipeline.add_many([source.upcast_ref::<gst::Element>(), sink.upcast_ref()])?;
     source.link(&sink)?;
     serve(&pipeline, &meter)
 }
 
-pub(crate) fn alone(scenario: Scenario) -> Result<(), Error> {
+pub(crate) fn alone(place: &Place) -> Result<(), Error> {
     init()?;
     let meter = Arc::new(Meter::new()?);
-    let sink = receiver(&meter).upcast();
+    let sink = receiver(&meter, place.touch).upcast();
     // The receiver counts, so the source need not.
-    let pipeline = source_pipeline(scenario, &sink, &Arc::new(Meter::new()?))?;
+    let pipeline = source_pipeline(place, &sink, &Arc::new(Meter::new()?))?;
     serve(&pipeline, &meter)
 }
 
@@ -65,11 +60,11 @@ fn init() -> Result<(), Error> {
 }
 
 fn source_pipeline(
-    scenario: Scenario,
+    place: &Place,
     sink: &gst::Element,
     meter: &Arc<Meter>,
 ) -> Result<gst::Pipeline, Error> {
-    let source: gst::Element = Source::new(scenario).upcast();
+    let source: gst::Element = Source::new(place.scenario, place.touch).upcast();
     let meter = meter.clone();
     let pad = source.static_pad("src").ok_or("the source has no pad")?;
     pad.add_probe(gst::PadProbeType::BUFFER, move |_, _| {
@@ -78,12 +73,12 @@ fn source_pipeline(
     });
     let pipeline = gst::Pipeline::default();
     pipeline.add_many([&source, sink])?;
-    source.link_filtered(sink, &scenario.caps().parse::<gst::Caps>()?)?;
+    source.link(sink)?;
     Ok(pipeline)
 }
 
-/// Takes the time of each frame's arrival, then reads a byte of each of its pages.
-fn receiver(meter: &Arc<Meter>) -> gst_app::AppSink {
+/// Takes the time of each frame's arrival, and then looks at its pages, if it is to touch them.
+fn receiver(meter: &Arc<Meter>, touch: bool) -> gst_app::AppSink {
     let meter = meter.clone();
     let receive = move |sink: &gst_app::AppSink| {
         let sample = sink.pull_sample().map_err(|_| gst::FlowError::Eos)?;
@@ -92,11 +87,10 @@ fn receiver(meter: &Arc<Meter>) -> gst_app::AppSink {
         let map = buffer.map_readable().map_err(|_| gst::FlowError::Error)?;
         let stamp = map.first_chunk::<STAMP>().ok_or(gst::FlowError::Error)?;
         meter.latency(arrival.saturating_sub(u64::from_le_bytes(*stamp)));
-        let sum = map
-            .iter()
-            .step_by(4096)
-            .fold(0, |sum: u8, byte| sum.wrapping_add(*byte));
-        std::hint::black_box(sum);
+        if touch {
+            let pages = map.iter().step_by(PAGE);
+            std::hint::black_box(pages.fold(0, |sum: u8, byte| sum.wrapping_add(*byte)));
+        }
         if meter.count() {
             println!("{RECEIVING}");
         }

@@ -1,23 +1,26 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! A live source that costs nearly nothing: it writes one byte of each page and, last, the time.
+//! A live source that costs nearly nothing: it writes the time into each frame, and a byte into each page if told to.
 
 use gst::glib;
 use gst_base::prelude::*;
 
 use crate::scenario::Scenario;
 
+/// Size of a page of memory.
+pub(crate) const PAGE: usize = 4096;
+
 glib::wrapper! {
     pub struct Source(ObjectSubclass<imp::Source>) @extends gst_base::BaseSrc, gst::Element, gst::Object;
 }
 
 impl Source {
-    pub(crate) fn new(scenario: Scenario) -> Self {
+    pub(crate) fn new(scenario: Scenario, touch: bool) -> Self {
         let source: Self = glib::Object::builder().property("name", "source").build();
         source.set_live(true);
         source.set_format(gst::Format::Time);
         source.set_blocksize(scenario.frame_size() as u32);
-        imp::configure(&source, scenario);
+        imp::configure(&source, scenario, touch);
         source
     }
 }
@@ -33,25 +36,21 @@ mod imp {
     use gst_base::subclass::prelude::*;
     use rustix::time::ClockId;
 
+    use super::PAGE;
     use crate::figures::now;
     use crate::scenario::{FPS, Scenario};
     use crate::side::STAMP;
 
-    const PAGE: usize = 4096;
-
     #[derive(Debug, Default)]
     pub struct Source {
-        scenario: OnceLock<Scenario>,
+        settings: OnceLock<(Scenario, bool)>,
         /// When the next frame is due.
         due: Mutex<Option<Instant>>,
     }
 
-    pub(super) fn configure(source: &super::Source, scenario: Scenario) {
-        source
-            .imp()
-            .scenario
-            .set(scenario)
-            .expect("configured once");
+    pub(super) fn configure(source: &super::Source, scenario: Scenario, touch: bool) {
+        let settings = &source.imp().settings;
+        settings.set((scenario, touch)).expect("configured once");
     }
 
     #[glib::object_subclass]
@@ -83,14 +82,19 @@ mod imp {
             false
         }
 
+        /// One choice: with any caps at all, BaseSrc would not negotiate, and ask for memory without naming caps.
+        fn caps(&self, _filter: Option<&gst::Caps>) -> Option<gst::Caps> {
+            self.settings.get()?.0.caps().parse().ok()
+        }
+
         fn decide_allocation(
             &self,
             query: &mut gst::query::Allocation,
         ) -> Result<(), gst::LoggableError> {
             if !self
-                .scenario
+                .settings
                 .get()
-                .is_some_and(|scenario| scenario.is_foreign())
+                .is_some_and(|(scenario, _)| scenario.is_foreign())
             {
                 return self.parent_decide_allocation(query);
             }
@@ -117,8 +121,10 @@ mod imp {
         ) -> Result<gst::FlowSuccess, gst::FlowError> {
             self.wait();
             let mut map = buffer.map_writable().map_err(|_| gst::FlowError::Error)?;
-            for page in map.chunks_mut(PAGE) {
-                page[0] = page[0].wrapping_add(1);
+            if self.settings.get().is_some_and(|(_, touch)| *touch) {
+                for page in map.chunks_mut(PAGE) {
+                    page[0] = page[0].wrapping_add(1);
+                }
             }
             let stamp = map
                 .first_chunk_mut::<STAMP>()

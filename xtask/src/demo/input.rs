@@ -2,6 +2,7 @@
 
 //! What the producer plays: a clip of our own, a file, or a camera.
 
+use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
@@ -14,54 +15,67 @@ use super::stage::{POOL, Stage};
 #[derive(Debug)]
 pub(super) enum Input {
     /// Encoded by the demo, so it is known which decoder gets it.
-    Clip {
-        path: PathBuf,
-        plays: u32,
-    },
-    File {
-        path: PathBuf,
-        plays: u32,
-    },
+    Clip(Loop),
+    File(Loop),
+    /// A file of a kind that cannot be played several times over as one stream.
+    Once(PathBuf),
     Camera(String),
 }
 
+/// A file that is played again and again: the demo may take longer than it does.
+#[derive(Debug)]
+pub(super) struct Loop {
+    file: PathBuf,
+    /// Matches links to the file, one for each time.
+    parts: PathBuf,
+}
+
 const CLIP_SECONDS: u32 = 10;
+/// What splitmuxsrc reads.
+const LOOPED: [&str; 6] = ["mp4", "m4v", "mov", "mkv", "webm", "ts"];
 const CODECS: &str =
     "video/x-h264;video/x-h265;video/mpeg;video/x-vp8;video/x-vp9;video/x-av1;image/jpeg";
 
 impl Input {
     pub(super) fn prepare(input: Option<&str>, seconds: u32, stage: &Stage) -> Result<Self> {
-        match input {
-            None => {
-                let path = stage.path("clip.mp4");
-                encode(&path, stage)?;
-                let plays = seconds.div_ceil(CLIP_SECONDS) + 1;
-                Ok(Self::Clip { path, plays })
-            }
-            Some(name) => match name.strip_prefix("v4l2:") {
-                Some(device) if Path::new(device).exists() => Ok(Self::Camera(device.to_owned())),
-                Some(device) => Err(format!("there is no camera {device}").into()),
-                None if Path::new(name).is_file() => Ok(Self::File {
-                    path: std::path::absolute(name)?,
-                    // Enough for a clip of three seconds; one that is not reached costs nothing.
-                    plays: seconds.div_ceil(3) + 1,
-                }),
-                None => Err(
-                    format!("{name} is not a file; a camera is given as v4l2:/dev/videoN").into(),
-                ),
-            },
+        let Some(name) = input else {
+            let path = stage.path("clip.mp4");
+            encode(&path, stage)?;
+            let times = seconds / CLIP_SECONDS + 2;
+            return Ok(Self::Clip(Loop::new(path, times, stage)?));
+        };
+        if let Some(device) = name.strip_prefix("v4l2:") {
+            return if Path::new(device).exists() {
+                Ok(Self::Camera(device.to_owned()))
+            } else {
+                Err(format!("there is no camera {device}").into())
+            };
+        }
+        if !Path::new(name).is_file() {
+            return Err(
+                format!("{name} is not a file; a camera is given as v4l2:/dev/videoN").into(),
+            );
+        }
+        let path = std::path::absolute(name)?;
+        let extension = path.extension().and_then(|extension| extension.to_str());
+        if extension.is_some_and(|extension| LOOPED.contains(&extension.to_lowercase().as_str())) {
+            // Enough for a clip of two seconds; a part that is not reached costs next to nothing.
+            let times = seconds / 2 + 2;
+            Ok(Self::File(Loop::new(path, times, stage)?))
+        } else {
+            Ok(Self::Once(path))
         }
     }
 
     /// The frames come out of a decoder that writes into slots, so no copy is expected.
     pub(super) fn is_copy_free(&self) -> bool {
-        matches!(self, Self::Clip { .. })
+        matches!(self, Self::Clip(_))
     }
 
     pub(super) fn describe(&self) -> String {
         match self {
-            Self::Clip { .. } => "a H.264 clip made with x264enc, 1280x720, 30 fps".to_owned(),
-            Self::File { path, .. } => path.display().to_string(),
+            Self::Clip(_) => "an H.264 clip made with x264enc, 1280x720, 30 fps".to_owned(),
+            Self::File(Loop { file, .. }) | Self::Once(file) => file.display().to_string(),
             Self::Camera(device) => format!("the camera {device}"),
         }
     }
@@ -70,26 +84,39 @@ impl Input {
     pub(super) fn producer(&self, stage: &Stage) -> Command {
         let mut command = stage.command("gst-launch-1.0");
         command.arg("-q");
-        let pool = format!("pool={POOL}");
-        let decode = ["decodebin", "!", "video/x-raw", "!", "xmemsink", &pool];
         match self {
-            Self::Camera(device) => {
-                command
-                    .args(["v4l2src", &format!("device={device}"), "!"])
-                    .args(decode);
+            Self::Camera(device) => command.args(["v4l2src", &format!("device={device}"), "!"]),
+            Self::Once(file) => {
+                command.args(["filesrc", &format!("location={}", file.display()), "!"])
             }
-            Self::Clip { path, plays } | Self::File { path, plays } => {
-                // Played several times over, as one stream for one decoder.
-                command.args(["concat", "name=all", "!"]).args(decode);
-                let location = format!("location={}", path.display());
-                for _ in 0..*plays {
-                    command.args([
-                        "filesrc", &location, "!", "parsebin", "!", CODECS, "!", "all.",
-                    ]);
-                }
+            Self::Clip(Loop { parts, .. }) | Self::File(Loop { parts, .. }) => {
+                let location = format!("location={}", parts.display());
+                command.args(["splitmuxsrc", &location, "!", CODECS, "!"])
             }
-        }
+        };
+        command.args([
+            "decodebin",
+            "!",
+            "video/x-raw",
+            "!",
+            "xmemsink",
+            &format!("pool={POOL}"),
+        ]);
         command
+    }
+}
+
+impl Loop {
+    fn new(file: PathBuf, times: u32, stage: &Stage) -> Result<Self> {
+        let dir = stage.path("parts");
+        std::fs::create_dir(&dir)?;
+        for number in 0..times {
+            symlink(&file, dir.join(format!("{number:04}")))?;
+        }
+        Ok(Self {
+            file,
+            parts: dir.join("*"),
+        })
     }
 }
 

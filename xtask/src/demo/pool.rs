@@ -13,7 +13,6 @@ pub(super) struct Pool {
     pub(super) pid: u32,
     pub(super) published: u64,
     pub(super) copied: u64,
-    pub(super) dropped: u64,
     pub(super) slots: u64,
     pub(super) slots_held: u64,
     pub(super) consumers: Vec<Consumer>,
@@ -42,18 +41,20 @@ impl Pool {
         }
         let json: Value = serde_json::from_slice(&output.stdout)?;
         let consumers = json["consumers"].as_array().map(Vec::as_slice);
+        let mut consumers: Vec<_> = consumers
+            .unwrap_or_default()
+            .iter()
+            .map(Consumer::from)
+            .collect();
+        // The same order after they have connected anew.
+        consumers.sort_by_key(|consumer| consumer.pid);
         Ok(Some(Self {
             pid: number(&json, "pid") as u32,
             published: number(&json, "published"),
             copied: number(&json, "copied"),
-            dropped: number(&json, "dropped"),
             slots: number(&json, "slots"),
             slots_held: number(&json, "slots_held"),
-            consumers: consumers
-                .unwrap_or_default()
-                .iter()
-                .map(Consumer::from)
-                .collect(),
+            consumers,
         }))
     }
 

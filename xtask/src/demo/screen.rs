@@ -96,29 +96,28 @@ fn table(pool: Option<&Pool>, fps: &[f64], time: Duration) -> String {
     // Writing to a String cannot fail.
     let _ = writeln!(
         text,
-        "{:<16} {:>8} {:>6} {:>7} {:>7} {:>7} {:>9}",
-        "WHO", "PID", "FPS", "COPIED", "LOST", "HELD", "LATENCY"
+        "{:<16} {:>8} {:>6} {:>7} {:>7} {:>9} {:>7}",
+        "WHO", "PID", "FPS", "COPIED", "HELD", "LATENCY", "MISSED"
     );
     let _ = writeln!(
         text,
-        "         {:<16} {:>8} {:>6.1} {:>7} {:>7} {:>7}",
+        "         {:<16} {:>8} {:>6.1} {:>7} {:>7}",
         "producer",
         pool.pid,
         fps[0],
         pool.copied,
-        pool.dropped,
         format!("{}/{}", pool.slots_held, pool.slots),
     );
     for (consumer, fps) in pool.consumers.iter().zip(&fps[1..]) {
         let name: String = consumer.name.chars().take(16).collect();
         let _ = writeln!(
             text,
-            "         {name:<16} {:>8} {fps:>6.1} {:>7} {:>7} {:>7} {:>6.2} ms",
+            "         {name:<16} {:>8} {fps:>6.1} {:>7} {:>7} {:>6.2} ms {:>7}",
             consumer.pid,
             consumer.copied,
-            consumer.missed,
             consumer.held,
             consumer.latency_ns as f64 / 1e6,
+            consumer.missed,
         );
     }
     text

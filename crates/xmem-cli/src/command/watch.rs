@@ -60,11 +60,12 @@ fn print(stats: &PoolStats, rates: &mut Rates, out: &mut impl Write) -> Result<(
         "FRAMES",
         "FPS",
         "COPIED",
-        "LOST",
+        "DROPPED",
+        "MISSED",
         "HELD",
         "LATENCY ms",
     ]);
-    table.numbers(&[1, 2, 3, 4, 5, 6, 7]);
+    table.numbers(&[1, 2, 3, 4, 5, 6, 7, 8]);
     rates.tick();
     table.row([
         stats.pool.clone(),
@@ -74,6 +75,7 @@ fn print(stats: &PoolStats, rates: &mut Rates, out: &mut impl Write) -> Result<(
         rates.per_second((stats.pid, None), stats.published),
         stats.copied.to_string(),
         stats.dropped.to_string(),
+        String::new(),
         format!("{}/{}", stats.slots_held, stats.slots),
         String::new(),
     ]);
@@ -84,6 +86,7 @@ fn print(stats: &PoolStats, rates: &mut Rates, out: &mut impl Write) -> Result<(
             consumer.received.to_string(),
             rates.per_second((stats.pid, Some(consumer.id)), consumer.received),
             consumer.copied.to_string(),
+            String::new(),
             consumer.missed.to_string(),
             format!("{}/{}", consumer.held, consumer.budget),
             milliseconds(consumer.latency_ns),
