@@ -50,6 +50,7 @@ conformance! {
     a_held_frame_does_not_stop_a_change_of_size
     what_cannot_be_published_comes_back
     regions_go_when_the_frames_change_their_size
+    retired_regions_do_not_use_up_max_bytes
     frames_outlive_consumer_and_producer
     a_consumer_that_left_gives_back_when_its_frames_go
     lossless_loses_nothing
@@ -931,6 +932,48 @@ fn regions_go_when_the_frames_change_their_size(backing: Backing) {
         assert_frame(&receive(&mut consumer), seed, 3 << 20);
     }
     assert_eq!(producer.stats().regions, 1, "{:?}", producer.stats());
+}
+
+/// What a consumer never asked for, it does not keep; what it asked for goes also while it sleeps.
+fn retired_regions_do_not_use_up_max_bytes(backing: Backing) {
+    let place = Place::new();
+    let producer = pool(&place, backing)
+        .history(1)
+        .max_bytes(2_200_000)
+        .build()
+        .unwrap();
+    let mut idle = connect(&place);
+    let mut active = connect(&place);
+    std::thread::scope(|scope| {
+        let sleeper = scope.spawn(move || {
+            for seed in 0..40 {
+                assert_frame(&receive(&mut active), seed, size_of(seed));
+            }
+        });
+        for seed in 0..40 {
+            eventually("there is room", || {
+                let Ok(mut slot) = producer.acquire(size_of(seed)) else {
+                    return false;
+                };
+                fill(seed, &mut slot.as_mut_slice()[..size_of(seed)]);
+                slot.publish(seeded(seed, size_of(seed))).is_ok()
+            });
+            eventually("it is taken", || {
+                producer.stats().consumers[1].received == seed + 1
+            });
+            assert!(producer.stats().bytes <= 2_200_000);
+        }
+        sleeper.join().unwrap();
+    });
+    assert_frame(&receive(&mut idle), 39, size_of(39));
+
+    fn size_of(seed: u64) -> usize {
+        if seed.is_multiple_of(2) {
+            300_000
+        } else {
+            2_000_000
+        }
+    }
 }
 
 fn frames_outlive_consumer_and_producer(backing: Backing) {

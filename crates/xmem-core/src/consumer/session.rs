@@ -257,6 +257,8 @@ impl Session {
             }
             ToConsumer::NoRegion { id } => {
                 self.inbox().regions.insert(id, Answer::Gone);
+                // An answer, or the news that a region was retired.
+                self.let_go_of_retired();
             }
             ToConsumer::Sticky { version } => {
                 let sticky = fd
@@ -392,12 +394,22 @@ impl Session {
         self.send(message)
     }
 
-    /// Lets go of the regions that the producer does not use any more.
+    /// Lets go of the regions that the producer does not use any more. Called where no answer is waited for.
     pub(super) fn sweep_regions(&self) {
         let version = self.control.regions_version();
-        if version == self.swept.load(Ordering::Relaxed) {
-            return;
+        if version != self.swept.load(Ordering::Relaxed) {
+            let version = self.let_go_of_retired();
+            self.inbox()
+                .regions
+                .retain(|_, answer| matches!(answer, Answer::Ready(_)));
+            self.swept.store(version, Ordering::Relaxed);
         }
+    }
+
+    /// Unmaps retired regions and says so. Returns up to which version.
+    fn let_go_of_retired(&self) -> u32 {
+        let mut inbox = self.inbox();
+        let version = self.control.regions_version();
         // Pairs with the release store of the version: the ids belong to it, or are newer.
         fence(Ordering::Acquire);
         let ids: Vec<u32> = self
@@ -406,20 +418,21 @@ impl Session {
             .iter()
             .map(|id| id.load(Ordering::Relaxed))
             .collect();
-        let gone: Vec<Answer> = {
-            let mut inbox = self.inbox();
-            inbox
-                .regions
-                .extract_if(|id, _| !ids.contains(id))
-                .map(|(_, answer)| answer)
-                .collect()
-        };
-        // Unmapped without the lock.
+        let gone: Vec<Answer> = inbox
+            .regions
+            .extract_if(|id, answer| matches!(answer, Answer::Ready(_)) && !ids.contains(id))
+            .map(|(_, answer)| answer)
+            .collect();
+        drop(inbox);
+        // Unmapped without the lock, and before the producer hears of it.
         drop(gone);
-        self.swept.store(version, Ordering::Relaxed);
         self.page
             .regions_seen()
             .store(version.into(), Ordering::Release);
+        if self.control.waiting().load(Ordering::Relaxed) != 0 {
+            self.ring();
+        }
+        version
     }
 }
 

@@ -58,6 +58,8 @@ pub(super) enum Command {
     TimedOut(u64),
     /// Send the newest sticky state to everybody.
     PushSticky,
+    /// The region is retired; say so to who has it, also to those that do not look for frames now.
+    RegionGone(u32),
 }
 
 #[derive(Debug)]
@@ -307,6 +309,7 @@ impl ControlThread {
                         Command::Disconnect(id, reason) => self.close(id, reason),
                         Command::TimedOut(id) => self.timed_out(id),
                         Command::PushSticky => self.push_sticky(),
+                        Command::RegionGone(id) => self.say_gone(id),
                     }
                 }
             }
@@ -461,7 +464,7 @@ impl ControlThread {
                 Ok(())
             }
             (Stage::Joined(_) | Stage::Leaving(_), Some(ToProducer::GetRegion { id: region })) => {
-                self.send_region(connection, region)
+                self.send_region(id, connection, region)
             }
             (Stage::Joined(_) | Stage::Leaving(_), Some(ToProducer::GetSticky { version })) => {
                 self.send_sticky(connection, version)
@@ -585,13 +588,18 @@ impl ControlThread {
         Next::Stay
     }
 
-    fn send_region(&self, connection: &Connection, id: u32) -> io::Result<()> {
-        let region = self
-            .pool
-            .lock()
-            .regions
-            .get(id)
-            .map(|entry| entry.region.clone());
+    fn say_gone(&self, id: u32) {
+        let consumers = self.pool.lock().regions.mapped_by(id);
+        for consumer in consumers {
+            if let Some(connection) = self.connections.get(&consumer) {
+                // Who does not read now notices when it looks for the next frame.
+                let _ = connection.send(&ToConsumer::NoRegion { id }, &[]);
+            }
+        }
+    }
+
+    fn send_region(&self, consumer: u64, connection: &Connection, id: u32) -> io::Result<()> {
+        let region = self.pool.lock().regions.send(id, consumer);
         let Some(region) = region else {
             return connection.send(&ToConsumer::NoRegion { id }, &[]);
         };

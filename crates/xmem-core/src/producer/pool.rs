@@ -56,6 +56,8 @@ pub(super) struct Wishes {
 pub(super) struct Effects {
     hooks: Vec<Hook>,
     regions: Vec<Arc<Region>>,
+    /// Regions that consumers are to let go of.
+    retired: Vec<u32>,
     cut_off: Vec<u64>,
     wake: bool,
 }
@@ -286,10 +288,8 @@ impl State {
             }
         }
         if self.slots.of_region(id).next().is_none() {
-            let mapped_elsewhere = !self.peers.is_empty();
-            effects
-                .regions
-                .extend(self.regions.retire(id, mapped_elsewhere));
+            effects.regions.extend(self.regions.retire(id));
+            effects.retired.push(id);
             self.show_regions(control);
         }
     }
@@ -304,13 +304,11 @@ impl State {
     }
 
     fn forget_retired(&mut self) {
-        let seen = self
-            .peers
-            .iter()
-            .map(|peer| peer.page.regions_seen().load(Ordering::Relaxed) as u32)
-            // Versions wrap; the one furthest behind the current one is the oldest.
-            .max_by_key(|seen| self.regions.version.wrapping_sub(*seen));
-        self.regions.forget_retired(seen);
+        let Self { regions, peers, .. } = self;
+        regions.forget_retired(|id| {
+            let peer = peers.iter().find(|peer| peer.id == id)?;
+            Some(peer.page.regions_seen().load(Ordering::Relaxed) as u32)
+        });
     }
 
     /// Lets go of regions. Returns how many went.
@@ -426,6 +424,9 @@ impl Pool {
             self.commands
                 .send(Command::Disconnect(id, Departure::CutOff));
             self.bell.ring();
+        }
+        for id in effects.retired {
+            self.commands.send(Command::RegionGone(id));
         }
         // Unmapping takes milliseconds for large regions, hence out here.
         drop(effects.regions);

@@ -24,6 +24,18 @@ pub(super) struct Entry {
     pub(super) slot_len: usize,
     /// `Regions::clock` when one of its slots was last acquired.
     used_at: u64,
+    /// The consumers that asked for it, so that may have it mapped.
+    sent_to: Vec<u64>,
+}
+
+/// A region that is gone here, but that consumers may still have mapped.
+#[derive(Debug)]
+struct Retired {
+    id: u32,
+    len: usize,
+    /// `Regions::version` since it is gone.
+    version: u32,
+    sent_to: Vec<u64>,
 }
 
 /// A region that is to be made.
@@ -52,8 +64,7 @@ pub(super) struct Regions {
     last_id: u32,
     /// Counts acquired slots.
     clock: u64,
-    /// Regions that are gone here, but that consumers may still have mapped: their bytes, and since which version.
-    retired: Vec<(usize, u32)>,
+    retired: Vec<Retired>,
     pub(super) version: u32,
     /// What plans that are being carried out will add.
     planned_slots: u32,
@@ -103,7 +114,7 @@ impl Regions {
     /// Bytes of the regions in use, and of retired ones that consumers may still have mapped.
     pub(super) fn bytes(&self) -> u64 {
         let used: u64 = self.entries.values().map(|e| e.region.len() as u64).sum();
-        let retired: u64 = self.retired.iter().map(|(len, _)| *len as u64).sum();
+        let retired: u64 = self.retired.iter().map(|r| r.len as u64).sum();
         used + retired
     }
 
@@ -182,6 +193,7 @@ impl Regions {
                 region: Arc::new(region),
                 slot_len: plan.slot_len,
                 used_at: self.clock,
+                sent_to: Vec::new(),
             },
         );
     }
@@ -211,21 +223,44 @@ impl Regions {
             .collect()
     }
 
+    /// A consumer is sent a region, so it may map it.
+    pub(super) fn send(&mut self, id: u32, consumer: u64) -> Option<Arc<Region>> {
+        let entry = self.entries.get_mut(&id)?;
+        if !entry.sent_to.contains(&consumer) {
+            entry.sent_to.push(consumer);
+        }
+        Some(entry.region.clone())
+    }
+
     /// Lets a region go. Its slots have lost their places already. The region is returned, to be unmapped without a
     /// lock.
-    pub(super) fn retire(&mut self, id: u32, mapped_elsewhere: bool) -> Option<Arc<Region>> {
+    pub(super) fn retire(&mut self, id: u32) -> Option<Arc<Region>> {
         let entry = self.entries.remove(&id)?;
         self.version = self.version.wrapping_add(1);
-        if mapped_elsewhere {
-            self.retired.push((entry.region.len(), self.version));
-        }
+        self.retired.push(Retired {
+            id,
+            len: entry.region.len(),
+            version: self.version,
+            sent_to: entry.sent_to,
+        });
         Some(entry.region)
     }
 
-    /// Forgets retired regions that every consumer has let go of. `seen`: the oldest version a consumer has seen.
-    pub(super) fn forget_retired(&mut self, seen: Option<u32>) {
-        self.retired.retain(|(_, version)| {
-            seen.is_some_and(|seen| (seen.wrapping_sub(*version) as i32) < 0)
-        });
+    /// Forgets retired regions that every consumer has let go of. `seen`: up to which version a consumer has let go;
+    /// `None` when it is gone.
+    pub(super) fn forget_retired(&mut self, seen: impl Fn(u64) -> Option<u32>) {
+        for retired in &mut self.retired {
+            retired.sent_to.retain(|consumer| {
+                // Versions wrap.
+                seen(*consumer).is_some_and(|seen| (seen.wrapping_sub(retired.version) as i32) < 0)
+            });
+        }
+        self.retired.retain(|retired| !retired.sent_to.is_empty());
+    }
+
+    /// The consumers that may still have a retired region mapped.
+    pub(super) fn mapped_by(&self, id: u32) -> Vec<u64> {
+        let retired = self.retired.iter().find(|retired| retired.id == id);
+        retired.map_or(Vec::new(), |retired| retired.sent_to.clone())
     }
 }
