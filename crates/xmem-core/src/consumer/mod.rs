@@ -147,6 +147,9 @@ impl Consumer {
 
     /// Counts a frame that had to be copied out of its slot, for the producer's figures.
     pub fn note_copied(&self) {
+        if !self.session.process.is_current() {
+            return;
+        }
         // Only this side writes the word.
         let copied = self.session.page.copied();
         copied.store(copied.load(Ordering::Relaxed) + 1, Ordering::Relaxed);

@@ -134,6 +134,13 @@ impl Session {
     }
 
     pub(super) fn stats(&self) -> ReceiveStats {
+        if !self.process.is_current() {
+            // A forked child does not have the page.
+            return ReceiveStats {
+                budget: self.budget,
+                ..ReceiveStats::default()
+            };
+        }
         ReceiveStats {
             received: self.page.received().load(Ordering::Relaxed),
             missed: self.page.missed().load(Ordering::Relaxed),
@@ -159,6 +166,10 @@ impl Session {
     }
 
     fn send(&self, message: &ToProducer) -> io::Result<()> {
+        if !self.process.is_current() {
+            // Inherited through fork: the connection is the parent's.
+            return Err(io::ErrorKind::NotConnected.into());
+        }
         socket::send(&self.socket, &message.encode(), &[])
     }
 
@@ -312,6 +323,9 @@ impl Session {
         cancel: &Canceller,
         mut answer: impl FnMut(&mut Inbox) -> Option<T>,
     ) -> Result<T, ReceiveError> {
+        if !self.process.is_current() {
+            return Err(ReceiveError::Forked);
+        }
         let deadline = Deadline::after(Some(ANSWER_TIME));
         let mut asked = false;
         loop {

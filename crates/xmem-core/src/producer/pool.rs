@@ -571,6 +571,9 @@ impl Pool {
 
     /// Claims this very slot, with the frame that is in it, if nobody else has a reference to it.
     pub(super) fn acquire_index(&self, slot: u32) -> Option<Claimed> {
+        if !self.process.is_current() {
+            return None;
+        }
         let mut state = self.lock();
         if state.closed
             || state.slots.get(slot)?.used != Use::Idle
@@ -772,6 +775,9 @@ impl Pool {
 
     /// "Keep the frame until `count` consumers took and released it."
     pub(super) fn set_keep(&self, slot: u32, count: u32) -> bool {
+        if !self.process.is_current() {
+            return false;
+        }
         let mut state = self.lock();
         let Some(cell) = self.control.slot(slot) else {
             return false;
@@ -896,6 +902,10 @@ impl Pool {
 
     /// Lets go of every region that is not needed. Returns how many went.
     pub(super) fn collect(&self) -> usize {
+        if !self.process.is_current() {
+            // Inherited through fork: the words in control memory are the parent's to write.
+            return 0;
+        }
         let mut effects = Effects::default();
         let mut state = self.lock();
         state.finalize_watched(&self.control, self.lossless(), &mut effects);
@@ -921,6 +931,9 @@ impl Pool {
     }
 
     pub(super) fn set_eos(&self, eos: bool) {
+        if !self.process.is_current() {
+            return;
+        }
         let state = self.lock();
         self.control.set_eos_at(eos.then(|| self.control.head()));
         let peers = state.peers.clone();
