@@ -155,7 +155,10 @@ impl Session {
     pub(super) fn stats(&self) -> ReceiveStats {
         if !self.process.is_current() {
             // A forked child does not have the page.
-            return ReceiveStats::default();
+            return ReceiveStats {
+                budget: self.budget,
+                ..ReceiveStats::default()
+            };
         }
         ReceiveStats {
             received: self.page.received().load(Ordering::Relaxed),
@@ -187,6 +190,10 @@ impl Session {
     }
 
     fn send(&self, message: &ToProducer) -> io::Result<()> {
+        if !self.process.is_current() {
+            // Inherited through fork: the connection is the parent's.
+            return Err(io::ErrorKind::NotConnected.into());
+        }
         socket::send(&self.socket, &message.encode(), &[])
     }
 
@@ -351,6 +358,9 @@ impl Session {
         cancel: &Canceller,
         mut answer: impl FnMut(&mut Inbox) -> Option<T>,
     ) -> Result<T, ReceiveError> {
+        if !self.process.is_current() {
+            return Err(ReceiveError::Forked);
+        }
         let mut asked = false;
         loop {
             let rings = self.bell.rings();

@@ -143,6 +143,7 @@ impl Producer {
             Err(WaitError::Timeout) => Err(AcquireError::Timeout),
             Err(WaitError::Cancelled) => Err(AcquireError::Cancelled),
             Err(WaitError::Closed) => Err(AcquireError::Closed),
+            Err(WaitError::Forked) => Err(AcquireError::Forked),
         }
     }
 

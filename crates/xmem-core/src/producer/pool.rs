@@ -926,6 +926,7 @@ impl Pool {
     /// Lets go of every region that is not needed. Returns how many went.
     pub(super) fn collect(&self) -> usize {
         if !self.process.is_current() {
+            // Inherited through fork: the words in control memory are the parent's to write.
             return 0;
         }
         let mut effects = Effects::default();
