@@ -5,7 +5,7 @@
 
 mod support;
 
-use std::{collections::BTreeMap, fs};
+use std::{collections::BTreeMap, fs, sync::mpsc};
 
 use gst::prelude::*;
 use support::*;
@@ -65,20 +65,25 @@ fn ten_times_up_and_down() {
         "videotestsrc is-live=true ! video/x-raw,format=I420,width=320,height=240,framerate=100/1 \
          ! xmemsink name=sink pool=POOL",
     );
-    let consumer = pools
-        .launch("xmemsrc name=src pool=POOL ! appsink name=app sync=false max-buffers=2 drop=true");
-    let app = consumer
-        .by_name("app")
-        .downcast::<gst_app::AppSink>()
-        .unwrap();
-    let run = |held: &mut Vec<gst::Sample>| {
+    // Not an appsink: it keeps the last sample that it gave away.
+    let consumer = pools.launch(
+        "xmemsrc name=src pool=POOL \
+         ! fakesink name=out sync=false signal-handoffs=true enable-last-sample=false",
+    );
+    let (send, arrived) = mpsc::channel();
+    consumer
+        .by_name("out")
+        .connect("handoff", false, move |values| {
+            let _ = send.send(values[1].get::<gst::Buffer>().unwrap());
+            None
+        });
+    let run = |held: &mut Vec<gst::Buffer>| {
         producer.play();
         consumer.play();
-        for _ in 0..5 {
-            held.push(app.try_pull_sample(SOON).unwrap());
-        }
+        held.extend((0..5).map(|_| arrived.recv().unwrap()));
         producer.stop();
         consumer.stop();
+        arrived.try_iter().for_each(drop);
     };
     // GStreamer opens a thing or two the first time.
     run(&mut Vec::new());
@@ -99,19 +104,13 @@ fn ten_times_up_and_down() {
     // Frames that are held need their memory, and only that.
     let mut held = Vec::new();
     run(&mut held);
-    let copies: Vec<_> = held
-        .iter()
-        .map(|sample| bytes(sample.buffer().unwrap()))
-        .collect();
+    let copies: Vec<_> = held.iter().map(|buffer| bytes(buffer)).collect();
     for _ in 0..3 {
         run(&mut Vec::new());
     }
     assert!(Belongings::of_this_process(&pools).mappings > 0);
-    for (sample, copy) in held.iter().zip(&copies) {
-        assert!(
-            bytes(sample.buffer().unwrap()) == *copy,
-            "a held frame has changed"
-        );
+    for (buffer, copy) in held.iter().zip(&copies) {
+        assert!(bytes(buffer) == *copy, "a held frame has changed");
     }
     drop(held);
     until("what was there before", || {
