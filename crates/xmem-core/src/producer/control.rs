@@ -605,6 +605,10 @@ impl ControlThread {
 
     fn join(&mut self, id: u64, max_held: u32, start_from: StartFrom, name: &str) -> Next {
         let pool = self.pool.clone();
+        if pool.closed.load(Ordering::Acquire) {
+            // Not refused: the next producer may be welcome, so the consumer is to try again.
+            return Next::Close(Departure::Closed);
+        }
         let Some(connection) = self.connections.get_mut(&id) else {
             return Next::Stay;
         };
@@ -916,9 +920,6 @@ impl Pool {
     ) -> Result<Welcome, String> {
         let settings = &self.settings;
         let state = self.lock();
-        if state.closed {
-            return Err("the pool is closed".into());
-        }
         if state.peers.len() >= settings.max_consumers as usize {
             return Err(format!(
                 "{} consumers are connected and that is its max-consumers",
