@@ -201,6 +201,9 @@ pub enum WaitError {
     /// The pool is closed.
     #[error("the pool is closed")]
     Closed,
+    /// The handle was inherited through fork.
+    #[error("this handle belongs to the process that made it: make a new one after fork")]
+    Forked,
 }
 
 /// Joining a pool failed.

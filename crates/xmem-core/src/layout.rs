@@ -143,8 +143,11 @@ impl Control {
         if len < HEADER_WORDS * 8 {
             return Err("its control memory is too small");
         }
-        let mapping = Mapping::new(&fd, len, Access::Read)
-            .map_err(|_| "its control memory cannot be mapped")?;
+        // The header alone first: how much the rest may be is not the producer's to say.
+        let map = |len| {
+            Mapping::new(&fd, len, Access::Read).map_err(|_| "its control memory cannot be mapped")
+        };
+        let mapping = map(HEADER_WORDS * 8)?;
         let header = mapping.words64(0, HEADER_WORDS);
         let read = |word: usize| header[word].load(Ordering::Relaxed);
         if read(W_MAGIC) != MAGIC {
@@ -166,7 +169,10 @@ impl Control {
             lossless: read(W_DELIVERY) != 0,
             history: u32::try_from(read(W_HISTORY)).unwrap_or(1).max(1),
         };
-        Ok(Self { mapping, constants })
+        Ok(Self {
+            mapping: map(shape.control_len())?,
+            constants,
+        })
     }
 
     pub(crate) fn constants(&self) -> Constants {
@@ -201,7 +207,10 @@ impl Control {
     }
 
     pub(crate) fn closed(&self) -> bool {
-        self.header(W_CLOSED).load(Ordering::Relaxed) != 0
+        let closed = self.header(W_CLOSED).load(Ordering::Relaxed) != 0;
+        // Pairs with the release store in `set_closed`: the head that is read after this is the last one.
+        fence(Ordering::Acquire);
+        closed
     }
 
     pub(crate) fn set_closed(&self) {
@@ -285,7 +294,13 @@ const P_COPIED: usize = 5;
 const P_LATENCY: usize = 6;
 const P_WAKE: usize = 8; // in its own cache line, as a 32-bit word
 
-/// The producer tells the consumer that it was cut off, and why.
+/// A cursor that says: no frame is taken any more.
+pub(crate) const CURSOR_LEFT: u64 = u64::MAX;
+
+/// A `regions_seen` that says: only frames that are held keep regions mapped.
+pub(crate) const REGIONS_LET_GO: u64 = u64::MAX;
+
+/// The producer tells the consumer that it was cut off.
 pub(crate) const FLAG_CUT_OFF: u64 = 1;
 /// The producer does not wait for this consumer any more; its leases hold.
 pub(crate) const FLAG_TIMED_OUT: u64 = 2;
@@ -313,7 +328,7 @@ impl LeasePage {
         if len < shape.page_len() {
             return Err("its lease page is too small");
         }
-        let mut mapping = Mapping::new(&fd, len, Access::ReadWrite)
+        let mut mapping = Mapping::new(&fd, shape.page_len(), Access::ReadWrite)
             .map_err(|_| "its lease page cannot be mapped")?;
         // A forked child must not write the words of its parent.
         let _ = mapping.keep_from_children();

@@ -66,8 +66,11 @@ pub fn socket_path(pool: &str) -> Result<PathBuf, NameError> {
 /// The path of the lock file beside a socket.
 pub(crate) fn lock_path(socket: &Path) -> PathBuf {
     let name = socket.file_name().unwrap_or_default().to_string_lossy();
-    let stem = name.strip_suffix(SOCKET_SUFFIX).unwrap_or(&name);
-    socket.with_file_name(format!("{stem}{LOCK_SUFFIX}"))
+    match name.strip_suffix(SOCKET_SUFFIX) {
+        Some(stem) => socket.with_file_name(format!("{stem}{LOCK_SUFFIX}")),
+        // Not the lock of the pool beside it that has the suffix.
+        None => socket.with_file_name(format!("{name}.xmem{LOCK_SUFFIX}")),
+    }
 }
 
 fn refused(path: &Path, reason: impl Into<String>) -> NameError {
@@ -230,7 +233,7 @@ mod tests {
     #[test]
     fn the_lock_lies_beside_the_socket() {
         assert_eq!(lock_path(Path::new("/a/b.sock")), Path::new("/a/b.lock"));
-        assert_eq!(lock_path(Path::new("/a/b")), Path::new("/a/b.lock"));
+        assert_eq!(lock_path(Path::new("/a/b")), Path::new("/a/b.xmem.lock"));
     }
 
     #[test]

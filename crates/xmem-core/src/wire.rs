@@ -31,11 +31,12 @@ pub(crate) enum ToProducer {
     /// "I take no more frames." What is held stays held.
     Leave,
     /// "I want to write": a new slot of `size` bytes (pools with `peers_may_write`).
-    AcquireSlot { size: u64 },
+    AcquireSlot { request: u32, size: u64 },
     /// "I want to write this slot", granted if nobody else holds it.
-    AcquireIndex { slot: u32 },
+    AcquireIndex { request: u32, slot: u32 },
     /// "I am done writing": publish the slot, or take it back. Keep it until `keep` consumers took and released it.
     Written {
+        request: u32,
         slot: u32,
         generation: u32,
         publish: bool,
@@ -74,8 +75,9 @@ pub(crate) enum ToConsumer {
     NoSticky { version: u64 },
     /// With a descriptor: statistics as JSON.
     Stats,
-    /// The right to write a slot.
+    /// The right to write a slot, or the news that it is published.
     Granted {
+        request: u32,
         slot: u32,
         generation: u32,
         region: u32,
@@ -83,7 +85,7 @@ pub(crate) enum ToConsumer {
         len: u64,
     },
     /// No right to write, in words.
-    Denied { reason: Text<256> },
+    Denied { request: u32, reason: Text<256> },
 }
 
 /// What a region lies in.
@@ -171,15 +173,17 @@ impl ToProducer {
             Self::GetSticky { version } => Out::new(4).u64(*version),
             Self::Bell => Out::new(5),
             Self::Leave => Out::new(6),
-            Self::AcquireSlot { size } => Out::new(7).u64(*size),
-            Self::AcquireIndex { slot } => Out::new(8).u32(*slot),
+            Self::AcquireSlot { request, size } => Out::new(7).u32(*request).u64(*size),
+            Self::AcquireIndex { request, slot } => Out::new(8).u32(*request).u32(*slot),
             Self::Written {
+                request,
                 slot,
                 generation,
                 publish,
                 keep,
                 size,
             } => Out::new(9)
+                .u32(*request)
                 .u32(*slot)
                 .u32(*generation)
                 .u8((*publish).into())
@@ -213,9 +217,16 @@ impl ToProducer {
             4 => Self::GetSticky { version: m.u64()? },
             5 => Self::Bell,
             6 => Self::Leave,
-            7 => Self::AcquireSlot { size: m.u64()? },
-            8 => Self::AcquireIndex { slot: m.u32()? },
+            7 => Self::AcquireSlot {
+                request: m.u32()?,
+                size: m.u64()?,
+            },
+            8 => Self::AcquireIndex {
+                request: m.u32()?,
+                slot: m.u32()?,
+            },
             9 => Self::Written {
+                request: m.u32()?,
                 slot: m.u32()?,
                 generation: m.u32()?,
                 publish: m.bool()?,
@@ -275,18 +286,20 @@ impl ToConsumer {
             Self::NoSticky { version } => Out::new(6).u64(*version),
             Self::Stats => Out::new(7),
             Self::Granted {
+                request,
                 slot,
                 generation,
                 region,
                 offset,
                 len,
             } => Out::new(8)
+                .u32(*request)
                 .u32(*slot)
                 .u32(*generation)
                 .u32(*region)
                 .u64(*offset)
                 .u64(*len),
-            Self::Denied { reason } => Out::new(9).bytes(reason.as_bytes()),
+            Self::Denied { request, reason } => Out::new(9).u32(*request).bytes(reason.as_bytes()),
         }
         .0
     }
@@ -323,13 +336,17 @@ impl ToConsumer {
             6 => Self::NoSticky { version: m.u64()? },
             7 => Self::Stats,
             8 => Self::Granted {
+                request: m.u32()?,
                 slot: m.u32()?,
                 generation: m.u32()?,
                 region: m.u32()?,
                 offset: m.u64()?,
                 len: m.u64()?,
             },
-            9 => Self::Denied { reason: m.text()? },
+            9 => Self::Denied {
+                request: m.u32()?,
+                reason: m.text()?,
+            },
             _ => return None,
         };
         m.end(message)
@@ -359,8 +376,10 @@ mod tests {
             any::<u64>().prop_map(|version| ToProducer::GetSticky { version }),
             Just(ToProducer::Bell),
             Just(ToProducer::Leave),
-            any::<u64>().prop_map(|size| ToProducer::AcquireSlot { size }),
-            any::<u32>().prop_map(|slot| ToProducer::AcquireIndex { slot }),
+            any::<(u32, u64)>()
+                .prop_map(|(request, size)| ToProducer::AcquireSlot { request, size }),
+            any::<(u32, u32)>()
+                .prop_map(|(request, slot)| ToProducer::AcquireIndex { request, slot }),
             (
                 any::<u32>(),
                 any::<u32>(),
@@ -370,6 +389,7 @@ mod tests {
             )
                 .prop_map(|(slot, generation, publish, keep, size)| {
                     ToProducer::Written {
+                        request: !slot,
                         slot,
                         generation,
                         publish,
@@ -424,6 +444,7 @@ mod tests {
             ToConsumer::NoSticky { version: 1 },
             ToConsumer::Stats,
             ToConsumer::Granted {
+                request: 9,
                 slot: 1,
                 generation: 2,
                 region: 3,
@@ -431,6 +452,7 @@ mod tests {
                 len: 5,
             },
             ToConsumer::Denied {
+                request: 3,
                 reason: "no".into(),
             },
         ] {

@@ -939,7 +939,7 @@ fn retired_regions_do_not_use_up_max_bytes(backing: Backing) {
     let place = Place::new();
     let producer = pool(&place, backing)
         .history(1)
-        .max_bytes(8 << 20)
+        .max_bytes(2_200_000)
         .build()
         .unwrap();
     let mut idle = connect(&place);
@@ -961,7 +961,7 @@ fn retired_regions_do_not_use_up_max_bytes(backing: Backing) {
             eventually("it is taken", || {
                 producer.stats().consumers[1].received == seed + 1
             });
-            assert!(producer.stats().bytes <= 8 << 20);
+            assert!(producer.stats().bytes <= 2_200_000);
         }
         sleeper.join().unwrap();
     });
@@ -971,7 +971,7 @@ fn retired_regions_do_not_use_up_max_bytes(backing: Backing) {
         if seed.is_multiple_of(2) {
             300_000
         } else {
-            2 << 20
+            2_000_000
         }
     }
 }

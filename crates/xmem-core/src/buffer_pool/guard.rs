@@ -13,7 +13,6 @@ use crate::lease::ReadLease;
 use crate::meta::FrameMeta;
 use crate::producer::WriteLease;
 use crate::region::RegionView;
-use crate::wire::ToProducer;
 
 /// What may be done with a buffer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -33,23 +32,10 @@ pub(super) struct Written {
     pub(super) said: bool,
 }
 
-impl Written {
-    fn message(&self, publish: Option<(u32, u64)>) -> ToProducer {
-        let (keep, size) = publish.unwrap_or_default();
-        ToProducer::Written {
-            slot: self.grant.slot,
-            generation: self.grant.generation,
-            publish: publish.is_some(),
-            keep,
-            size,
-        }
-    }
-}
-
 impl Drop for Written {
     fn drop(&mut self) {
         if !self.said {
-            let _ = self.session.say_written(&self.message(None));
+            let _ = self.session.say_written(&self.grant.written(0, None));
         }
     }
 }
@@ -250,12 +236,12 @@ impl BufferGuard {
                     .map_err(|failure| denied(failure.to_string()))?;
             }
             Storage::Granted { mut written, .. } => {
-                let message = written.message(Some((count, self.size as u64)));
-                let session = written.session.clone();
-                let asking = lock(&self.pool.asking);
                 // Answered, so that a reader who is told the index finds the buffer.
-                let answer = session.ask_to_write(&message, &self.pool.canceller);
-                drop(asking);
+                let size = self.size as u64;
+                let answer = written.session.ask_to_write(
+                    |request| written.grant.written(request, Some((count, size))),
+                    &self.pool.canceller,
+                );
                 written.said = true;
                 answer
                     .map_err(|error| match error {

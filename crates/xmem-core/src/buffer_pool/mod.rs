@@ -15,9 +15,9 @@ use std::time::Duration;
 pub use guard::{AccessMode, BufferGuard};
 use guard::{Storage, Written};
 
-use crate::cancel::Canceller;
+use crate::cancel::{Canceller, Deadline};
 use crate::consumer::Consumer;
-use crate::consumer::session::Grant;
+use crate::consumer::session::{ANSWER_TIME, Grant};
 use crate::entry::Entry;
 use crate::error::{
     ConnectError, CreateError, GetError, OpenError, ReceiveError, RefCountError, WriteAccessError,
@@ -70,8 +70,6 @@ struct Inner {
     counts: Mutex<HashMap<u32, u32>>,
     /// References without a guard (`forget` of a reader, `add_ref`), by index.
     loose: Mutex<HashMap<u32, Vec<ReadLease>>>,
-    /// Questions to the owner carry no number, so there is one at a time.
-    asking: Mutex<()>,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -141,7 +139,6 @@ impl BufferPoolOptions {
                 canceller: Canceller::new(),
                 counts: Mutex::default(),
                 loose: Mutex::default(),
-                asking: Mutex::default(),
             }),
         })
     }
@@ -204,8 +201,12 @@ impl BufferPool {
         let storage = match &self.inner.role {
             Role::Owner(producer) => Storage::Own(producer.acquire(size)?),
             Role::Peer(consumer) => {
-                let question = ToProducer::AcquireSlot { size: size as u64 };
-                self.ask_to_write(consumer, &question, size)?
+                let size_asked = size as u64;
+                let question = |request| ToProducer::AcquireSlot {
+                    request,
+                    size: size_asked,
+                };
+                self.ask_to_write(consumer, question, size)?
             }
         };
         Ok(BufferGuard::writing(self.inner.clone(), storage, size))
@@ -252,8 +253,11 @@ impl BufferPool {
             }
             Role::Peer(consumer) => {
                 let size = self.inner.size_of(meta_index).unwrap_or(0);
-                let question = ToProducer::AcquireIndex { slot: meta_index };
-                (self.ask_to_write(consumer, &question, size)?, size)
+                let question = |request| ToProducer::AcquireIndex {
+                    request,
+                    slot: meta_index,
+                };
+                (self.ask_to_write(consumer, question, size)?, size)
             }
         };
         Ok(BufferGuard::writing(self.inner.clone(), storage, size))
@@ -262,16 +266,18 @@ impl BufferPool {
     fn ask_to_write(
         &self,
         consumer: &Consumer,
-        question: &ToProducer,
+        question: impl FnOnce(u32) -> ToProducer,
         size: usize,
     ) -> Result<Storage, WriteAccessError> {
         let session = consumer.session();
-        let asking = lock(&self.inner.asking);
         let grant = session
             .ask_to_write(question, &self.inner.canceller)?
             .map_err(|reason| WriteAccessError::Denied { reason })?;
-        drop(asking);
-        let view = session.region(grant.region, &self.inner.canceller)?;
+        let view = session.region(
+            grant.region,
+            Deadline::after(Some(ANSWER_TIME)),
+            &self.inner.canceller,
+        )?;
         let written = Written {
             session: session.clone(),
             grant,

@@ -131,7 +131,7 @@ impl HeldTable {
                 // Pairs with the release in `Arc`'s drop: the reads through that handle are over.
                 fence(Ordering::Acquire);
                 table.leases.remove(&slot);
-                if lease::release(word, lease_word) {
+                if lease::release(word, lease_word) || session.producer_waits() {
                     session.ring();
                 }
             }
@@ -181,7 +181,7 @@ impl HeldTable {
             .zip(session.page.leases().get(held.place.slot as usize));
         let asked = words.is_some_and(|(word, lease_word)| lease::release(word, lease_word));
         drop(table);
-        if asked || session.control.waiting().load(Ordering::Relaxed) != 0 {
+        if asked || session.producer_waits() {
             session.ring();
         }
     }

@@ -147,9 +147,14 @@ impl Consumer {
 
     /// Counts a frame that had to be copied out of its slot, for the producer's figures.
     pub fn note_copied(&self) {
-        // Only this side writes the word.
-        let copied = self.session.page.copied();
-        copied.store(copied.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+        if self.session.process.is_current() {
+            // Only this side writes the word.
+            let copied = self.session.page.copied();
+            copied.store(
+                copied.load(Ordering::Relaxed).wrapping_add(1),
+                Ordering::Relaxed,
+            );
+        }
     }
 }
 

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use super::Consumer;
 use super::held::{NotTaken, SlotPlace};
-use super::session::Session;
+use super::session::{ANSWER_TIME, Session};
 use crate::cancel::{Canceller, Deadline};
 use crate::entry::{Entry, EntryWords};
 use crate::error::ReceiveError;
@@ -54,7 +54,7 @@ impl Consumer {
         }
         let deadline = Deadline::after(timeout);
         loop {
-            if let Some(lease) = self.take_next(limit)? {
+            if let Some(lease) = self.take_next(limit, deadline)? {
                 return Ok(lease);
             }
             if self.canceller.is_cancelled() {
@@ -72,8 +72,8 @@ impl Consumer {
     /// Whether looking is worth it: there is a frame, or a reason why there will be none.
     fn is_ready(&self) -> bool {
         let control = &self.session.control;
-        control.head() != self.cursor
-            || control.eos_at() == Some(self.cursor)
+        control.head() > self.cursor
+            || control.eos_at().is_some_and(|at| at <= self.cursor)
             || self.session.is_lost()
             || self.session.page.flags().load(Ordering::Relaxed) != 0
             || self.canceller.is_cancelled()
@@ -84,8 +84,9 @@ impl Consumer {
         if self.busy_poll.is_zero() {
             return false;
         }
-        let until = Instant::now() + deadline.left_up_to(self.busy_poll);
-        while Instant::now() < until {
+        let start = Instant::now();
+        let time = deadline.left_up_to(self.busy_poll);
+        while start.elapsed() < time {
             if self.is_ready() {
                 return true;
             }
@@ -95,16 +96,14 @@ impl Consumer {
     }
 
     /// The next frame that is still there. `None`: there is none yet.
-    fn take_next(&mut self, limit: u32) -> Result<Option<ReadLease>, ReceiveError> {
+    fn take_next(
+        &mut self,
+        limit: u32,
+        deadline: Deadline,
+    ) -> Result<Option<ReadLease>, ReceiveError> {
         self.session.sweep_regions();
         loop {
-            let flags = self.session.page.flags().load(Ordering::Relaxed);
-            if flags & FLAG_CUT_OFF != 0 {
-                return Err(ReceiveError::CutOff);
-            }
-            if flags & FLAG_TIMED_OUT != 0 {
-                return Err(ReceiveError::TimedOut);
-            }
+            self.session.check_flags()?;
             // Before the head: what was published before the end is received before the end.
             let lost = self.session.is_lost();
             let head = self.session.control.head();
@@ -134,7 +133,7 @@ impl Consumer {
                     continue;
                 }
             };
-            if let Some(lease) = self.take_entry(sequence, entry, limit)? {
+            if let Some(lease) = self.take_entry(sequence, entry, limit, deadline)? {
                 return Ok(Some(lease));
             }
             self.miss(1);
@@ -144,10 +143,14 @@ impl Consumer {
     /// A live consumer that is further behind than the history skips to what is kept for it.
     fn skip_what_is_too_old(&mut self, head: u64) {
         let constants = self.session.control.constants();
-        if !constants.lossless {
-            let oldest = head.saturating_sub(constants.history.into());
-            self.miss(oldest.saturating_sub(self.cursor));
-        }
+        let kept = if constants.lossless {
+            // More than the ring has can only be a lie, but then it must not take for ever.
+            constants.shape.ring_len
+        } else {
+            constants.history
+        };
+        let oldest = head.saturating_sub(kept.into());
+        self.miss(oldest.saturating_sub(self.cursor));
     }
 
     fn miss(&mut self, frames: u64) {
@@ -168,7 +171,7 @@ impl Consumer {
         // A producer that waits for us to take a frame sees the lease end; but this frame may be held for long.
         if self.session.control.constants().lossless {
             crate::sync::fence(Ordering::SeqCst);
-            if self.session.control.waiting().load(Ordering::Relaxed) != 0 {
+            if self.session.producer_waits() {
                 self.session.ring();
             }
         }
@@ -180,12 +183,13 @@ impl Consumer {
         sequence: u64,
         entry: Entry,
         limit: u32,
+        deadline: Deadline,
     ) -> Result<Option<ReadLease>, ReceiveError> {
         if entry.meta.sequence != sequence {
             return Err(ReceiveError::Corrupt("an entry is not where it should be"));
         }
         let published_at = entry.meta.published_at;
-        let lease = self.session.take(entry, limit, &self.canceller)?;
+        let lease = self.session.take(entry, limit, deadline, &self.canceller)?;
         if lease.is_some() {
             self.move_to(sequence + 1);
             self.session.count(published_at);
@@ -198,9 +202,14 @@ impl Consumer {
         if !self.session.process.is_current() {
             return Err(ReceiveError::Forked);
         }
+        self.session.check_flags()?;
         self.session.sweep_regions();
-        self.session
-            .take(entry, self.session.budget, &self.canceller)
+        self.session.take(
+            entry,
+            self.session.budget,
+            Deadline::after(Some(ANSWER_TIME)),
+            &self.canceller,
+        )
     }
 
     pub(crate) fn slot_record(&self, slot: u32) -> Option<EntryWords> {
@@ -209,21 +218,34 @@ impl Consumer {
 }
 
 impl Session {
+    /// What the producer has said about this consumer.
+    fn check_flags(&self) -> Result<(), ReceiveError> {
+        let flags = self.page.flags().load(Ordering::Relaxed);
+        if flags & FLAG_CUT_OFF != 0 {
+            Err(ReceiveError::CutOff)
+        } else if flags & FLAG_TIMED_OUT != 0 {
+            Err(ReceiveError::TimedOut)
+        } else {
+            Ok(())
+        }
+    }
+
     /// Takes the frame that an entry describes. `None`: the frame is gone.
     fn take(
         self: &Arc<Self>,
         entry: Entry,
         limit: u32,
+        deadline: Deadline,
         cancel: &Canceller,
     ) -> Result<Option<ReadLease>, ReceiveError> {
         let meta = entry.meta;
         if meta.generation == 0 {
             return Err(ReceiveError::Corrupt("an entry without a generation"));
         }
-        let Some(sticky) = self.sticky(meta.sticky_version, cancel)? else {
+        let Some(sticky) = self.sticky(meta.sticky_version, deadline, cancel)? else {
             return Ok(None);
         };
-        let Some(view) = self.region(entry.region, cancel)? else {
+        let Some(view) = self.region(entry.region, deadline, cancel)? else {
             return Ok(None);
         };
         let place = usize::try_from(entry.offset)
@@ -259,7 +281,7 @@ impl Session {
     fn count(&self, published_at: u64) {
         let page = &self.page;
         page.received().store(
-            page.received().load(Ordering::Relaxed) + 1,
+            page.received().load(Ordering::Relaxed).wrapping_add(1),
             Ordering::Relaxed,
         );
         let latency = monotonic_ns().saturating_sub(published_at);

@@ -4,7 +4,7 @@
 //!
 //! It belongs to the frames as much as to the consumer: it lives until the last of them is gone.
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::io;
 use std::os::fd::OwnedFd;
@@ -19,9 +19,9 @@ use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use super::held::HeldTable;
 use crate::cancel::{Bell, Canceller, Deadline, Wake};
 use crate::error::ReceiveError;
-use crate::layout::{Control, LeasePage};
+use crate::layout::{CURSOR_LEFT, Control, LeasePage, REGIONS_LET_GO};
 use crate::os::cred;
-use crate::os::fork::ProcessId;
+use crate::os::fork::{KeptFromChildren, ProcessId};
 use crate::os::socket;
 use crate::region::{RegionView, Ticket};
 use crate::sealed;
@@ -30,8 +30,8 @@ use crate::sticky::{MAX_STICKY_SIZE, Sticky};
 use crate::sync::{Ordering, fence};
 use crate::wire::{MAX_MESSAGE, RegionKind, ToConsumer, ToProducer};
 
-/// How long a producer may take to answer. Long: it may be stopped, and then nothing is lost by waiting.
-const ANSWER_TIME: Duration = Duration::from_secs(10);
+/// How long the owner of a pool may take to answer where the caller has set no time.
+pub(crate) const ANSWER_TIME: Duration = Duration::from_secs(10);
 /// How often a question is asked again that the producer's full queue may have swallowed.
 const ASK_AGAIN: Duration = Duration::from_millis(500);
 /// Versions of the sticky state that are kept, besides those that frames have.
@@ -47,6 +47,21 @@ pub(crate) struct Grant {
     pub(crate) len: u64,
 }
 
+impl Grant {
+    /// The message that the slot is written: publish it for so many readers and with so many bytes, or take it back.
+    pub(crate) fn written(&self, request: u32, publish: Option<(u32, u64)>) -> ToProducer {
+        let (keep, size) = publish.unwrap_or_default();
+        ToProducer::Written {
+            request,
+            slot: self.slot,
+            generation: self.generation,
+            publish: publish.is_some(),
+            keep,
+            size,
+        }
+    }
+}
+
 #[derive(Debug)]
 enum Answer {
     Ready(Arc<RegionView>),
@@ -58,7 +73,9 @@ enum Answer {
 struct Inbox {
     regions: HashMap<u32, Answer>,
     stickies: BTreeMap<u64, Option<Arc<Sticky>>>,
-    grants: VecDeque<Result<Grant, String>>,
+    last_request: u32,
+    /// Questions that somebody waits for the answer of, and the answer.
+    requests: HashMap<u32, Option<Result<Grant, String>>>,
 }
 
 pub(crate) struct Session {
@@ -69,6 +86,7 @@ pub(crate) struct Session {
     pub(super) budget: u32,
     pub(super) producer_pid: u32,
     pub(super) peers_may_write: bool,
+    _kept: KeptFromChildren,
     socket: OwnedFd,
     pool: String,
     inbox: Mutex<Inbox>,
@@ -113,6 +131,7 @@ impl Session {
             budget: terms.budget,
             producer_pid: terms.producer_pid,
             peers_may_write: terms.peers_may_write,
+            _kept: KeptFromChildren::new(&socket),
             socket,
             pool: terms.pool,
             inbox: Mutex::default(),
@@ -134,6 +153,13 @@ impl Session {
     }
 
     pub(super) fn stats(&self) -> ReceiveStats {
+        if !self.process.is_current() {
+            // A forked child does not have the page.
+            return ReceiveStats {
+                budget: self.budget,
+                ..ReceiveStats::default()
+            };
+        }
         ReceiveStats {
             received: self.page.received().load(Ordering::Relaxed),
             missed: self.page.missed().load(Ordering::Relaxed),
@@ -152,6 +178,11 @@ impl Session {
         self.inbox.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Whether the producer waits for something to be given back. Look after a full fence.
+    pub(super) fn producer_waits(&self) -> bool {
+        self.control.waiting().load(Ordering::Relaxed) != 0
+    }
+
     /// Tells the producer that something was given back.
     pub(super) fn ring(&self) {
         // If its queue is full it has still to read what was sent before, and looks at everything then.
@@ -159,11 +190,17 @@ impl Session {
     }
 
     fn send(&self, message: &ToProducer) -> io::Result<()> {
+        if !self.process.is_current() {
+            // Inherited through fork: the connection is the parent's.
+            return Err(io::ErrorKind::NotConnected.into());
+        }
         socket::send(&self.socket, &message.encode(), &[])
     }
 
     /// Says goodbye and ends the control thread. What is held stays held.
     pub(super) fn leave(&self) {
+        // The word besides the message: a producer whose queue is full must not wait for us for ever.
+        self.page.cursor().store(CURSOR_LEFT, Ordering::Release);
         let _ = self.send(&ToProducer::Leave);
         let _ = rustix::io::write(&self.stop, &1u64.to_ne_bytes());
     }
@@ -190,10 +227,18 @@ impl Session {
                 break;
             };
             if !stop.revents().is_empty() {
+                // Frames keep what they need themselves.
+                drop(std::mem::take(&mut self.inbox().regions));
+                self.page
+                    .regions_seen()
+                    .store(REGIONS_LET_GO, Ordering::Release);
                 return;
             }
             let dead = rest.iter().any(|fd| !fd.revents().is_empty());
-            if (!socket.revents().is_empty() || dead) && !self.read_all() || dead {
+            let spoke = dead || !socket.revents().is_empty();
+            // What it said before it died comes first.
+            let alive = !spoke || self.read_all();
+            if dead || !alive {
                 break;
             }
         }
@@ -279,24 +324,24 @@ impl Session {
                 self.inbox().stickies.insert(version, None);
             }
             ToConsumer::Granted {
+                request,
                 slot,
                 generation,
                 region,
                 offset,
                 len,
             } => {
-                self.inbox().grants.push_back(Ok(Grant {
+                let grant = Grant {
                     slot,
                     generation,
                     region,
                     offset,
                     len,
-                }));
+                };
+                self.answered(request, Ok(grant));
             }
-            ToConsumer::Denied { reason } => {
-                self.inbox()
-                    .grants
-                    .push_back(Err(reason.as_str().to_owned()));
+            ToConsumer::Denied { request, reason } => {
+                self.answered(request, Err(reason.as_str().to_owned()));
             }
             // Those belong to the handshake.
             ToConsumer::Welcome { .. } | ToConsumer::Refused { .. } | ToConsumer::Stats => {}
@@ -309,10 +354,13 @@ impl Session {
         &self,
         question: &ToProducer,
         repeat: bool,
+        deadline: Deadline,
         cancel: &Canceller,
         mut answer: impl FnMut(&mut Inbox) -> Option<T>,
     ) -> Result<T, ReceiveError> {
-        let deadline = Deadline::after(Some(ANSWER_TIME));
+        if !self.process.is_current() {
+            return Err(ReceiveError::Forked);
+        }
         let mut asked = false;
         loop {
             let rings = self.bell.rings();
@@ -340,6 +388,7 @@ impl Session {
     pub(crate) fn region(
         &self,
         id: u32,
+        deadline: Deadline,
         cancel: &Canceller,
     ) -> Result<Option<Arc<RegionView>>, ReceiveError> {
         let look = |inbox: &mut Inbox| match inbox.regions.get(&id)? {
@@ -352,13 +401,14 @@ impl Session {
         if let Some(found) = look(&mut self.inbox()) {
             return Ok(found);
         }
-        self.ask(&ToProducer::GetRegion { id }, true, cancel, look)
+        self.ask(&ToProducer::GetRegion { id }, true, deadline, cancel, look)
     }
 
     /// This version of the sticky state. Asked for only if it was not sent already.
     pub(super) fn sticky(
         &self,
         version: u64,
+        deadline: Deadline,
         cancel: &Canceller,
     ) -> Result<Option<Arc<Sticky>>, ReceiveError> {
         let look = |inbox: &mut Inbox| {
@@ -372,7 +422,13 @@ impl Session {
         if let Some(found) = look(&mut self.inbox()) {
             return Ok(found);
         }
-        self.ask(&ToProducer::GetSticky { version }, true, cancel, look)
+        self.ask(
+            &ToProducer::GetSticky { version },
+            true,
+            deadline,
+            cancel,
+            look,
+        )
     }
 
     /// The newest sticky state that came.
@@ -380,14 +436,41 @@ impl Session {
         self.inbox().stickies.values().rev().find_map(Clone::clone)
     }
 
-    /// Asks for the right to write. `Err` inside: the producer says no, in words.
+    /// Asks for the right to write, or says that it is done. `question` gets the number that the answer will have. `Err`
+    /// inside: the producer says no, in words.
     pub(crate) fn ask_to_write(
         &self,
-        question: &ToProducer,
+        question: impl FnOnce(u32) -> ToProducer,
         cancel: &Canceller,
     ) -> Result<Result<Grant, String>, ReceiveError> {
+        let request = {
+            let mut inbox = self.inbox();
+            inbox.last_request = inbox.last_request.wrapping_add(1);
+            let request = inbox.last_request;
+            inbox.requests.insert(request, None);
+            request
+        };
+        let deadline = Deadline::after(Some(ANSWER_TIME));
         // Not asked again: each question that arrives is answered with a slot.
-        self.ask(question, false, cancel, |inbox| inbox.grants.pop_front())
+        let answer = self.ask(&question(request), false, deadline, cancel, |inbox| {
+            inbox.requests.get_mut(&request)?.take()
+        });
+        // An answer that comes after this is to nobody's question, and given back.
+        self.inbox().requests.remove(&request);
+        answer
+    }
+
+    /// An answer to `ask_to_write`.
+    fn answered(&self, request: u32, answer: Result<Grant, String>) {
+        let mut inbox = self.inbox();
+        if let Some(waiting) = inbox.requests.get_mut(&request) {
+            *waiting = Some(answer);
+            return;
+        }
+        drop(inbox);
+        if let Ok(grant) = answer {
+            let _ = self.say_written(&grant.written(0, None));
+        }
     }
 
     pub(crate) fn say_written(&self, message: &ToProducer) -> io::Result<()> {
@@ -429,7 +512,7 @@ impl Session {
         self.page
             .regions_seen()
             .store(version.into(), Ordering::Release);
-        if self.control.waiting().load(Ordering::Relaxed) != 0 {
+        if self.producer_waits() {
             self.ring();
         }
         version
@@ -438,6 +521,10 @@ impl Session {
 
 impl Wake for Session {
     fn wake(&self) {
+        // A forked child does not have the page.
+        if !self.process.is_current() {
+            return;
+        }
         self.bell.ring();
         self.page.wake();
     }

@@ -1,16 +1,18 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Which process is this? Answered without a system call.
-//!
-//! One page that the kernel wipes in a forked child holds a number. A handle keeps the number it was made under; in
-//! a child the page reads 0, so the handle knows that it was inherited.
+//! What a forked child must not inherit: handles, and the descriptors that stand for its parent's life.
+#![allow(unsafe_code)] // pthread_atfork, and replacing descriptors in the child
 
+use std::os::fd::{AsFd, AsRawFd, RawFd};
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 
 use super::mapping::Private;
 
-/// A process, as a number that a forked child does not share.
+/// A process, as a number that a forked child does not share. Compared without a system call.
+///
+/// One page that the kernel wipes in a forked child holds the number. A handle keeps the number it was made under; in a
+/// child the page reads 0, so the handle knows that it was inherited.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct ProcessId(u64);
 
@@ -46,5 +48,59 @@ impl ProcessId {
     /// Whether this is still the process.
     pub(crate) fn is_current(self) -> bool {
         self == Self::current()
+    }
+}
+
+const NONE: i32 = -1;
+/// Descriptors that children do not get. More than fit are inherited, as without this.
+static DESCRIPTORS: [AtomicI32; 4096] = [const { AtomicI32::new(NONE) }; 4096];
+/// `/dev/null`, which a child has in their place: the numbers stay taken, since handles in the child will close them.
+static DEV_NULL: AtomicI32 = AtomicI32::new(NONE);
+
+/// Keeps a descriptor from forked children, while it lives. A lock, a listener or a connection that a child inherits
+/// would outlive the process whose life it stands for.
+#[derive(Debug)]
+pub(crate) struct KeptFromChildren(Option<&'static AtomicI32>);
+
+impl KeptFromChildren {
+    /// To be dropped before the descriptor is closed.
+    pub(crate) fn new(fd: impl AsFd) -> Self {
+        static REGISTERED: OnceLock<bool> = OnceLock::new();
+        let works = *REGISTERED.get_or_init(|| {
+            let Ok(null) = std::fs::File::open("/dev/null") else {
+                return false;
+            };
+            DEV_NULL.store(std::os::fd::IntoRawFd::into_raw_fd(null), Ordering::Release);
+            // SAFETY: the handler does nothing but what is allowed in a forked child of a process with threads.
+            unsafe { libc::pthread_atfork(None, None, Some(replace_in_child)) == 0 }
+        });
+        let number: RawFd = fd.as_fd().as_raw_fd();
+        let place = DESCRIPTORS.iter().filter(|_| works).find(|place| {
+            place
+                .compare_exchange(NONE, number, Ordering::AcqRel, Ordering::Relaxed)
+                .is_ok()
+        });
+        Self(place)
+    }
+}
+
+impl Drop for KeptFromChildren {
+    fn drop(&mut self) {
+        if let Some(place) = self.0 {
+            place.store(NONE, Ordering::Release);
+        }
+    }
+}
+
+/// Runs in the child, right after the fork.
+extern "C" fn replace_in_child() {
+    let null = DEV_NULL.load(Ordering::Acquire);
+    for place in &DESCRIPTORS {
+        let number = place.swap(NONE, Ordering::AcqRel);
+        if number != NONE {
+            // SAFETY: dup3 is safe to call here, and the descriptor was open when the process forked: who closes it
+            // takes it out of the list first. The handles that own the number close /dev/null instead.
+            unsafe { libc::dup3(null, number, libc::O_CLOEXEC) };
+        }
     }
 }

@@ -5,13 +5,21 @@
 use std::fs::File;
 use std::io::{self, Read, Seek, Write};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use rustix::fs::{AtFlags, CWD, FlockOperation, Mode, OFlags, flock, fstat, open, statat, unlink};
 use rustix::io::{Errno, retry_on_intr};
 
+use super::fork::KeptFromChildren;
+
+/// How often to try again, and how long to wait in between, before a lock counts as held.
+const TRIES: u32 = 5;
+const PAUSE: Duration = Duration::from_millis(5);
+
 /// A lock file that is held. Dropping it removes the file.
 #[derive(Debug)]
 pub(crate) struct LockFile {
+    _kept: KeptFromChildren,
     /// Held as long as this is open.
     file: File,
     path: PathBuf,
@@ -28,6 +36,7 @@ pub(crate) enum LockError {
 impl LockFile {
     /// Takes the lock, and writes into the file who has it.
     pub(crate) fn acquire(path: &Path, holder: &str) -> Result<Self, LockError> {
+        let mut tries = 0;
         loop {
             let fd = open(
                 path,
@@ -38,6 +47,12 @@ impl LockFile {
             let mut file = File::from(fd);
             match retry_on_intr(|| flock(&file, FlockOperation::NonBlockingLockExclusive)) {
                 Ok(()) => {}
+                // Somebody may just be looking whether it is held (`is_held`).
+                Err(Errno::WOULDBLOCK) if tries < TRIES => {
+                    tries += 1;
+                    std::thread::sleep(PAUSE);
+                    continue;
+                }
                 Err(Errno::WOULDBLOCK) => {
                     let mut text = String::new();
                     let _ = file.take(256).read_to_string(&mut text);
@@ -55,6 +70,7 @@ impl LockFile {
                 .and_then(|()| file.write_all(holder.as_bytes()))
                 .map_err(LockError::Io)?;
             return Ok(Self {
+                _kept: KeptFromChildren::new(&file),
                 file,
                 path: path.to_owned(),
             });
@@ -121,7 +137,7 @@ mod tests {
         std::thread::scope(|scope| {
             for _ in 0..4 {
                 scope.spawn(|| {
-                    for _ in 0..500 {
+                    for _ in 0..100 {
                         if let Ok(lock) = LockFile::acquire(&path, "me") {
                             assert_eq!(holders.fetch_add(1, Ordering::SeqCst), 0);
                             holders.fetch_sub(1, Ordering::SeqCst);

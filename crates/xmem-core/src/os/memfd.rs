@@ -11,6 +11,8 @@ use rustix::fs::{
 };
 use rustix::io::{Errno, retry_on_intr};
 
+const RESERVE_PIECE: usize = 8 << 20;
+
 /// Makes `len` bytes of zeros, all of them reserved. Nothing is sealed yet.
 pub(crate) fn create(name: &str, len: usize) -> io::Result<OwnedFd> {
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
@@ -22,8 +24,18 @@ pub(crate) fn create(name: &str, len: usize) -> io::Result<OwnedFd> {
             Err(error)
         }
     })?;
-    retry_on_intr(|| fallocate(&fd, FallocateFlags::empty(), 0, len as u64))?;
+    reserve(&fd, len)?;
     Ok(fd)
+}
+
+/// Reserves memory for the first `len` bytes of a file.
+pub(crate) fn reserve(fd: impl AsFd, len: usize) -> io::Result<()> {
+    // In pieces: a signal undoes the piece it interrupts, so that under a profiler's timer a large one would never end.
+    for start in (0..len).step_by(RESERVE_PIECE) {
+        let piece = RESERVE_PIECE.min(len - start);
+        retry_on_intr(|| fallocate(&fd, FallocateFlags::empty(), start as u64, piece as u64))?;
+    }
+    Ok(())
 }
 
 /// What the holders of a descriptor may still do to it.

@@ -9,6 +9,7 @@ use std::path::Path;
 
 use rustix::fs::{Mode, chmod, fchmod};
 use rustix::io::{Errno, retry_on_intr};
+use rustix::net::sockopt::set_socket_send_buffer_size;
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags,
     SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
@@ -19,6 +20,9 @@ use rustix::net::{
 pub(crate) const MAX_PATH_LEN: usize = 107;
 /// Descriptors that travel with one message at most.
 pub(crate) const MAX_FDS: usize = 4;
+
+/// Bytes that may wait for a peer to read them: a dozen messages, as the kernel counts.
+const SEND_BUFFER: usize = 8 << 10;
 
 const FLAGS: SocketFlags = SocketFlags::CLOEXEC.union(SocketFlags::NONBLOCK);
 
@@ -44,7 +48,10 @@ pub(crate) fn listen_at(path: &Path, mode: u32) -> io::Result<OwnedFd> {
 
 /// Takes one waiting connection.
 pub(crate) fn accept(listener: impl AsFd) -> io::Result<OwnedFd> {
-    Ok(retry_on_intr(|| accept_with(&listener, FLAGS))?)
+    let socket = retry_on_intr(|| accept_with(&listener, FLAGS))?;
+    // Descriptors in the queue of a peer that does not read count towards a limit that all of a user's processes share.
+    let _ = set_socket_send_buffer_size(&socket, SEND_BUFFER);
+    Ok(socket)
 }
 
 /// Connects to a path, or fails at once.
@@ -84,8 +91,13 @@ pub(crate) fn recv<'a>(
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
     let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
-    let message =
-        retry_on_intr(|| recvmsg(&socket, &mut [IoSliceMut::new(buffer)], &mut control, flags));
+    let mut receive =
+        || retry_on_intr(|| recvmsg(&socket, &mut [IoSliceMut::new(buffer)], &mut control, flags));
+    // A peer that went without reading everything shows as a reset first; what it sent before comes after that.
+    let message = match receive() {
+        Err(Errno::CONNRESET) => receive(),
+        message => message,
+    };
     let message = match message {
         Ok(message) => message,
         Err(Errno::CONNRESET | Errno::PIPE | Errno::NOTCONN) => return Ok(None),

@@ -154,7 +154,7 @@ impl ProducerBuilder {
 
     /// The largest budget that a consumer may ask for, in slots. Default: 8.
     pub fn max_held(mut self, slots: u32) -> Self {
-        self.settings.max_held = slots.max(1);
+        self.settings.max_held = slots.clamp(1, MAX_SLOTS);
         self
     }
 
@@ -213,7 +213,7 @@ impl ProducerBuilder {
             pool: name,
             mut settings,
         } = self;
-        let least = settings.history + 2;
+        let least = settings.history.saturating_add(2);
         if settings.max_slots < least || settings.max_slots > MAX_SLOTS {
             return Err(CreateError::Settings(format!(
                 "max-slots is {}: with history {} it has to be at least {least}, and at most {MAX_SLOTS}",

@@ -7,7 +7,9 @@ use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -23,14 +25,16 @@ use super::peer::{Departure, Peer};
 use super::pool::{Claimed, Pool, Wishes};
 use crate::consumer::StartFrom;
 use crate::error::CreateError;
-use crate::layout::{LeasePage, VERSION};
+use crate::layout::{FLAG_CUT_OFF, LeasePage, VERSION};
 use crate::meta::{FrameMeta, Text};
 use crate::os::clock::monotonic_ns;
 use crate::os::cred;
+use crate::os::fork::KeptFromChildren;
 use crate::os::lock::LockFile;
 use crate::os::socket;
 use crate::region::Ticket;
 use crate::sealed;
+use crate::stats::ConsumerStats;
 use crate::wire::{MAX_MESSAGE, RegionKind, ToConsumer, ToProducer};
 
 /// How long a connection may take to say what it wants.
@@ -39,8 +43,14 @@ const HANDSHAKE_TIME: Duration = Duration::from_secs(2);
 const MAX_PENDING: usize = 64;
 /// Messages of one connection that are answered before the others have their turn.
 const MESSAGES_PER_TURN: usize = 16;
+/// More messages than fit into a socket's queue.
+const MAX_QUEUED: usize = 1024;
 /// Slots that one peer may be writing at once.
 const MAX_WRITING: usize = 8;
+/// The largest buffer that a peer may ask for, in bytes: reserving it takes this thread's time.
+const MAX_PEER_SIZE: u64 = 1 << 30;
+/// How long a pool that is closed answers consumers that have frames to take yet.
+const LINGER: Duration = Duration::from_millis(50);
 
 const LISTENER: u64 = 0;
 const COMMANDS: u64 = 1;
@@ -95,6 +105,7 @@ impl Commands {
 /// The pool's socket, and the lock that makes it ours.
 #[derive(Debug)]
 pub(super) struct Listener {
+    _kept: KeptFromChildren,
     socket: OwnedFd,
     path: PathBuf,
     /// Identity of the socket's file, so that only our own is removed.
@@ -108,11 +119,15 @@ impl Listener {
         let system = |what| move |error| CreateError::System { what, error };
         match std::fs::symlink_metadata(path) {
             Ok(meta) if meta.file_type().is_socket() => {
-                // We hold the lock, so no xmem producer listens there. But another program might.
-                if socket::connect_to(path).is_ok() {
+                // We hold the lock, so no xmem producer listens there. But another program might; only a refused
+                // connection says that nobody does.
+                let refused = socket::connect_to(path)
+                    .is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused);
+                if !refused {
                     return Err(CreateError::InUse {
                         pool: path.to_string_lossy().into_owned(),
-                        holder: "a program that is not an xmem producer, or that was not told of the lock file".into(),
+                        holder: "a program that is no xmem producer, or cannot see the lock file"
+                            .into(),
                     });
                 }
                 std::fs::remove_file(path)
@@ -129,6 +144,7 @@ impl Listener {
         let socket =
             socket::listen_at(path, access.mode).map_err(system("listen on the pool's socket"))?;
         let listener = Self {
+            _kept: KeptFromChildren::new(&socket),
             socket,
             path: path.to_owned(),
             inode: inode(path),
@@ -200,6 +216,7 @@ enum Stage {
 
 #[derive(Debug)]
 struct Connection {
+    _kept: KeptFromChildren,
     socket: OwnedFd,
     /// A second notice of death: the socket may live on in a forked child.
     process: Option<OwnedFd>,
@@ -313,17 +330,46 @@ impl ControlThread {
                     }
                 }
             }
-            id if id & PROCESS != 0 => self.close(id & !PROCESS, Departure::Died),
+            id if id & PROCESS != 0 => {
+                let id = id & !PROCESS;
+                self.read_rest(id);
+                self.close(id, Departure::Died);
+            }
             id => self.read(id),
         }
         true
     }
 
+    /// The pool is closed. Consumers that have frames to take yet may ask for what they need for that.
     fn end(mut self) {
+        let _ = epoll::delete(&self.epoll, &self.listener.socket);
+        let until = Instant::now() + LINGER;
+        let mut events = Vec::with_capacity(64);
+        while self.somebody_is_behind() && Instant::now() < until {
+            events.clear();
+            let turn = Duration::from_millis(5).try_into().ok();
+            let _ = epoll::wait(
+                &self.epoll,
+                rustix::buffer::spare_capacity(&mut events),
+                turn.as_ref(),
+            );
+            for event in &events {
+                if event.data.u64() >= FIRST_CONNECTION {
+                    self.handle(event);
+                }
+            }
+        }
         let ids: Vec<u64> = self.connections.keys().copied().collect();
         for id in ids {
             self.close(id, Departure::Closed);
         }
+    }
+
+    fn somebody_is_behind(&self) -> bool {
+        let head = self.pool.control.head();
+        self.connections.values().any(|connection| {
+            matches!(&connection.stage, Stage::Joined(peer) if peer.cursor().is_some_and(|cursor| cursor < head))
+        })
     }
 
     fn accept(&mut self) {
@@ -342,7 +388,7 @@ impl ControlThread {
                         self.spare = File::open("/dev/null").ok();
                     } else {
                         self.spare = File::open("/dev/null").ok();
-                        std::thread::sleep(Duration::from_millis(1));
+                        std::thread::sleep(Duration::from_millis(10));
                     }
                     return;
                 }
@@ -387,6 +433,7 @@ impl ControlThread {
         self.connections.insert(
             id,
             Connection {
+                _kept: KeptFromChildren::new(&socket),
                 socket,
                 process: None,
                 peer,
@@ -417,6 +464,13 @@ impl ControlThread {
             if let Next::Close(reason) = next {
                 return self.close(id, reason);
             }
+        }
+    }
+
+    /// Reads what a process said before it died. Its queue is bounded, and nothing is added any more.
+    fn read_rest(&mut self, id: u64) {
+        for _ in 0..MAX_QUEUED / MESSAGES_PER_TURN {
+            self.read(id);
         }
     }
 
@@ -479,19 +533,23 @@ impl ControlThread {
                 Ok(())
             }
             (Stage::Leaving(_), Some(ToProducer::Leave)) => Ok(()),
-            (Stage::Joined(_), Some(ToProducer::AcquireSlot { size }))
+            (Stage::Joined(_), Some(ToProducer::AcquireSlot { request, size }))
                 if self.pool.settings.peers_may_write =>
             {
-                return self.grant(id, |pool| {
-                    let size = usize::try_from(size)
-                        .map_err(|_| "that is more than there is memory".to_owned())?;
-                    pool.acquire(size).map_err(|error| error.to_string())
+                return self.grant(id, request, |pool| {
+                    if size > MAX_PEER_SIZE {
+                        return Err(format!(
+                            "a buffer for others may have {MAX_PEER_SIZE} bytes at most"
+                        ));
+                    }
+                    pool.acquire(size as usize)
+                        .map_err(|error| error.to_string())
                 });
             }
-            (Stage::Joined(_), Some(ToProducer::AcquireIndex { slot }))
+            (Stage::Joined(_), Some(ToProducer::AcquireIndex { request, slot }))
                 if self.pool.settings.peers_may_write =>
             {
-                return self.grant(id, |pool| {
+                return self.grant(id, request, |pool| {
                     pool.acquire_index(slot).ok_or_else(|| {
                         format!("slot {slot} is in use, or there is none of that number")
                     })
@@ -499,9 +557,13 @@ impl ControlThread {
             }
             (
                 Stage::Joined(_),
-                Some(ToProducer::AcquireSlot { .. } | ToProducer::AcquireIndex { .. }),
+                Some(
+                    ToProducer::AcquireSlot { request, .. }
+                    | ToProducer::AcquireIndex { request, .. },
+                ),
             ) => connection.send(
                 &ToConsumer::Denied {
+                    request,
                     reason: "this pool's producer lets nobody else write (peers_may_write)".into(),
                 },
                 &[],
@@ -509,22 +571,27 @@ impl ControlThread {
             (
                 Stage::Joined(_) | Stage::Leaving(_),
                 Some(ToProducer::Written {
+                    request,
                     slot,
                     generation,
                     publish,
                     keep,
                     size,
                 }),
-            ) => return self.written(id, slot, generation, publish.then_some((keep, size))),
+            ) => {
+                return self.written(
+                    id,
+                    request,
+                    slot,
+                    generation,
+                    publish.then_some((keep, size)),
+                );
+            }
             (Stage::Joined(peer) | Stage::Leaving(peer), _) => {
                 log::warn!(
                     "pool {:?}: consumer {} sent a message that makes no sense",
                     self.pool.name,
                     peer.id
-                );
-                peer.page.flags().fetch_or(
-                    crate::layout::FLAG_CUT_OFF,
-                    std::sync::atomic::Ordering::Release,
                 );
                 return Next::Close(Departure::CutOff);
             }
@@ -538,6 +605,10 @@ impl ControlThread {
 
     fn join(&mut self, id: u64, max_held: u32, start_from: StartFrom, name: &str) -> Next {
         let pool = self.pool.clone();
+        if pool.closed.load(Ordering::Acquire) {
+            // Not refused: the next producer may be welcome, so the consumer is to try again.
+            return Next::Close(Departure::Closed);
+        }
         let Some(connection) = self.connections.get_mut(&id) else {
             return Next::Stay;
         };
@@ -565,6 +636,8 @@ impl ControlThread {
         // The page is in the list already (`welcome`): a consumer that could hold before its page counts would tear.
         let fds = [pool.control_fd.as_fd(), welcome.page_fd.as_fd()];
         if connection.send(&message, &fds).is_err() {
+            // Nobody was told that it came.
+            connection.told = true;
             return Next::Close(Departure::Died);
         }
         let process = Pid::from_raw(connection.peer.pid as i32)
@@ -636,12 +709,18 @@ impl ControlThread {
             }
         }
         // Consumers that sleep may wait for the state itself.
-        for peer in self.pool.lock().peers.clone().iter() {
+        let peers = self.pool.lock().peers.clone();
+        for peer in peers.iter() {
             peer.page.wake();
         }
     }
 
-    fn grant(&mut self, id: u64, claim: impl FnOnce(&Pool) -> Result<Claimed, String>) -> Next {
+    fn grant(
+        &mut self,
+        id: u64,
+        request: u32,
+        claim: impl FnOnce(&Pool) -> Result<Claimed, String>,
+    ) -> Next {
         let Some(connection) = self.connections.get_mut(&id) else {
             return Next::Stay;
         };
@@ -653,9 +732,10 @@ impl ControlThread {
             claim(&self.pool)
         };
         let sent = match &claimed {
-            Ok(claimed) => connection.send(&granted(claimed), &[]),
+            Ok(claimed) => connection.send(&granted(request, claimed), &[]),
             Err(reason) => connection.send(
                 &ToConsumer::Denied {
+                    request,
                     reason: Text::new(reason),
                 },
                 &[],
@@ -673,6 +753,7 @@ impl ControlThread {
     fn written(
         &mut self,
         id: u64,
+        request: u32,
         slot: u32,
         generation: u32,
         publish: Option<(u32, u64)>,
@@ -710,9 +791,10 @@ impl ControlThread {
         if let (Some(connection), Some(_)) = (connection, publish) {
             // The writer waits for this before it tells others the slot's number.
             let answer = if published {
-                granted(&claimed)
+                granted(request, &claimed)
             } else {
                 ToConsumer::Denied {
+                    request,
                     reason: "its size is larger than the slot, or the pool is closed".into(),
                 }
             };
@@ -747,6 +829,11 @@ impl ControlThread {
         if let Some(process) = &connection.process {
             let _ = epoll::delete(&self.epoll, process);
         }
+        if let (Departure::CutOff, Some(peer)) = (reason, connection.consumer()) {
+            // So that it knows that what it holds is not safe any more.
+            peer.page.flags().fetch_or(FLAG_CUT_OFF, Ordering::Release);
+            peer.page.wake();
+        }
         let told_already =
             matches!(&connection.stage, Stage::Leaving(_)) && reason == Departure::Died;
         let reason = if told_already {
@@ -764,12 +851,11 @@ impl ControlThread {
         for claimed in connection.writing {
             self.pool.abandon(claimed.slot, claimed.word);
         }
+        drop(connection._kept);
         drop(connection.socket);
         drop(connection.process);
-        if let (Some(event), Some(on_consumer), false) =
-            (event, &self.pool.settings.on_consumer, connection.told)
-        {
-            on_consumer(event);
+        if let (Some(event), false) = (event, connection.told) {
+            self.call(event);
         }
         if let Some(peer) = peer {
             log::info!(
@@ -782,15 +868,24 @@ impl ControlThread {
         }
     }
 
-    fn tell(&self, event: impl FnOnce(crate::stats::ConsumerStats) -> ConsumerEvent, peer: &Peer) {
-        if let Some(on_consumer) = &self.pool.settings.on_consumer {
-            on_consumer(event(self.pool.consumer_stats(peer, monotonic_ns())));
+    fn tell(&self, event: impl FnOnce(ConsumerStats) -> ConsumerEvent, peer: &Peer) {
+        self.call(event(self.pool.consumer_stats(peer, monotonic_ns())));
+    }
+
+    fn call(&self, event: ConsumerEvent) {
+        let Some(on_consumer) = &self.pool.settings.on_consumer else {
+            return;
+        };
+        // A panic out there must not end this thread, on which everybody relies.
+        if catch_unwind(AssertUnwindSafe(|| on_consumer(event))).is_err() {
+            log::error!("pool {:?}: on_consumer panicked", self.pool.name);
         }
     }
 }
 
-fn granted(claimed: &Claimed) -> ToConsumer {
+fn granted(request: u32, claimed: &Claimed) -> ToConsumer {
     ToConsumer::Granted {
+        request,
         slot: claimed.slot,
         generation: claimed.word.generation(),
         region: claimed.place.region,
@@ -825,22 +920,16 @@ impl Pool {
     ) -> Result<Welcome, String> {
         let settings = &self.settings;
         let state = self.lock();
-        if state.closed {
-            return Err("the pool is closed".into());
-        }
         if state.peers.len() >= settings.max_consumers as usize {
             return Err(format!(
                 "{} consumers are connected and that is its max-consumers",
                 state.peers.len()
             ));
         }
-        let free = settings
-            .max_slots
-            .saturating_sub(state.reserved(settings.history));
-        let budget = (0..=max_held.min(settings.max_held))
-            .rev()
-            .find(|budget| Peer::reserved(*budget) <= free)
-            .unwrap_or(0);
+        let free = settings.max_slots.saturating_sub(state.reserved(settings));
+        let budget = max_held
+            .min(settings.max_held)
+            .min(free.saturating_sub(Peer::reserved(0)));
         if budget == 0 {
             return Err(format!(
                 "no slot is left to hold: {} of max-slots {} are promised to others; raise max-slots or lower max-held",

@@ -143,6 +143,7 @@ impl Producer {
             Err(WaitError::Timeout) => Err(AcquireError::Timeout),
             Err(WaitError::Cancelled) => Err(AcquireError::Cancelled),
             Err(WaitError::Closed) => Err(AcquireError::Closed),
+            Err(WaitError::Forked) => Err(AcquireError::Forked),
         }
     }
 
@@ -269,7 +270,7 @@ impl Producer {
     pub fn set_upstream_need(&self, slots: u32) -> Result<(), AcquireError> {
         let settings = &self.inner().settings;
         let mut state = self.inner().lock();
-        if slots.saturating_add(settings.history + 2) > settings.max_slots {
+        if slots.saturating_add(settings.history.saturating_add(2)) > settings.max_slots {
             return Err(AcquireError::Exhausted {
                 pool: self.pool().to_owned(),
                 slots,
@@ -277,7 +278,17 @@ impl Producer {
                 max_bytes: settings.max_bytes,
             });
         }
-        state.upstream_need = slots;
+        state.upstream_need = Some(slots);
+        let reserved = state.reserved(settings);
+        if reserved > settings.max_slots {
+            // Consumers that came before keep what they were promised.
+            log::warn!(
+                "pool {:?}: {reserved} slots are promised and max-slots is {}: frames may be dropped while consumers \
+                 hold all they may; raise max-slots",
+                self.pool(),
+                settings.max_slots
+            );
+        }
         Ok(())
     }
 
@@ -321,6 +332,9 @@ impl Producer {
     }
 
     /// Closes the pool: no frame comes any more, nobody can join. What is held stays as it is.
+    ///
+    /// Consumers that have frames to take yet get 50 ms to ask for what they need for that. Frames with a release hook or
+    /// a count are given up: their hooks run, whether or not somebody holds them.
     pub fn close(&self) {
         self.owner.close();
     }

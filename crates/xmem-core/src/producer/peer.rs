@@ -4,7 +4,7 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use crate::layout::{Control, LeasePage};
+use crate::layout::{CURSOR_LEFT, Control, LeasePage};
 use crate::protocol::slot::{SlotState, SlotWord};
 use crate::stats::ConsumerStats;
 
@@ -77,6 +77,9 @@ impl Peer {
             return None;
         }
         let cursor = self.page.cursor().load(Ordering::Relaxed);
+        if cursor == CURSOR_LEFT {
+            return None;
+        }
         // Pairs with the release store of the cursor: a lease it took before is visible to loads after this.
         std::sync::atomic::fence(Ordering::Acquire);
         Some(cursor)
@@ -107,7 +110,7 @@ impl Peer {
         if self.cursor().is_some_and(|cursor| cursor > head) {
             return Some("its cursor is ahead of the stream");
         }
-        let mut held = 0;
+        let mut held = Vec::new();
         for (slot, lease) in (0..).zip(self.page.leases()) {
             let lease = lease.load(Ordering::Relaxed);
             if lease == 0 {
@@ -117,11 +120,20 @@ impl Peer {
             // Older generations are attempts that came too late; the consumer takes them back itself.
             match lease.wrapping_sub(word.generation()) as i32 {
                 1.. => return Some("it leases frames that do not exist yet"),
-                0 => held += 1,
+                0 => held.push((slot, lease)),
                 _ => {}
             }
         }
-        (held > Self::reserved(self.budget)).then_some("it holds more frames than its budget")
+        // The words were not read at one instant, and an honest consumer changes them meanwhile. What is still held in a
+        // second look was held all the time in between.
+        let limit = Self::reserved(self.budget) as usize;
+        let too_many = held.len() > limit
+            && held
+                .iter()
+                .filter(|(slot, lease)| self.holds(*slot, *lease))
+                .count()
+                > limit;
+        too_many.then_some("it holds more frames than its budget")
     }
 
     /// Figures, with the frames it holds and the time the oldest of them was published.

@@ -34,6 +34,9 @@ use crate::sticky::Sticky;
 /// How many frames a lossless pool's slowest consumer may be behind before the producer waits.
 const MAX_BACKLOG: u32 = 8;
 
+/// What is left for an upstream that has not said what it needs: as much as a decoder usually does.
+const LIKELY_UPSTREAM_NEED: u32 = 16;
+
 /// A slot that was claimed for writing.
 #[derive(Debug)]
 pub(super) struct Claimed {
@@ -62,6 +65,13 @@ pub(super) struct Effects {
     wake: bool,
 }
 
+/// Runs on whatever thread notices that a frame is not referenced any more, so a panic must not go further.
+fn run_hook(hook: Hook) {
+    if std::panic::catch_unwind(std::panic::AssertUnwindSafe(hook)).is_err() {
+        log::error!("a release hook panicked");
+    }
+}
+
 #[derive(Debug, Default)]
 pub(super) struct Counters {
     pub(super) copied: AtomicU64,
@@ -78,7 +88,8 @@ pub(super) struct State {
     /// The slots of the newest frames, oldest first. Each entry is a reference.
     pub(super) history: VecDeque<u32>,
     pub(super) sticky: StickyLog,
-    pub(super) upstream_need: u32,
+    /// `None`: not known yet.
+    pub(super) upstream_need: Option<u32>,
     /// Slots of published frames with a hook or a count that wait for consumers.
     watched: Vec<u32>,
     pub(super) closed: bool,
@@ -91,7 +102,7 @@ impl Drop for Pool {
             let state = self.state.get_mut().unwrap_or_else(PoisonError::into_inner);
             for slot in 0..self.settings.max_slots {
                 if let Some(hook) = state.slots.get_mut(slot).and_then(|info| info.hook.take()) {
-                    hook();
+                    run_hook(hook);
                 }
             }
         }
@@ -124,7 +135,7 @@ impl State {
             peers: Arc::new([]),
             history: VecDeque::new(),
             sticky,
-            upstream_need: 0,
+            upstream_need: None,
             watched: Vec::new(),
             closed: false,
         }
@@ -215,7 +226,10 @@ impl State {
             .slots
             .get(slot)
             .is_some_and(|info| info.hook.is_some() || info.keep.is_some());
-        if special && !self.finalize(control, slot, lossless, effects) {
+        if special
+            && !self.finalize(control, slot, lossless, effects)
+            && !self.watched.contains(&slot)
+        {
             self.watched.push(slot);
         }
     }
@@ -358,13 +372,15 @@ impl State {
     }
 
     /// Slots that are promised: to upstream, to history, to consumers; and two that are in somebody's hands.
-    pub(super) fn reserved(&self, history: u32) -> u32 {
+    pub(super) fn reserved(&self, settings: &Settings) -> u32 {
         let consumers: u32 = self
             .peers
             .iter()
             .map(|peer| Peer::reserved(peer.budget))
             .sum();
-        self.upstream_need + history + consumers + 2
+        // Consumers often come before upstream has said what it needs; then something is left for it.
+        let unknown = (settings.max_slots / 8).min(LIKELY_UPSTREAM_NEED);
+        self.upstream_need.unwrap_or(unknown) + settings.history + consumers + 2
     }
 }
 
@@ -430,9 +446,7 @@ impl Pool {
         }
         // Unmapping takes milliseconds for large regions, hence out here.
         drop(effects.regions);
-        for hook in effects.hooks {
-            hook();
-        }
+        effects.hooks.into_iter().for_each(run_hook);
     }
 
     /// Claims a slot for a frame of `size` bytes. Never waits.
@@ -460,7 +474,9 @@ impl Pool {
             if let Some(claimed) = self.claim_idle(&mut state, size) {
                 return Ok(claimed);
             }
-            // Before the pool grows: does somebody pin slots that are not his?
+            // Before the pool grows: is a frame free whose last holder did not ring, does somebody pin slots that are
+            // not his?
+            state.finalize_watched(&self.control, lossless, effects);
             state.audit(&self.control, effects);
             if let Some(claimed) = self.claim_idle(&mut state, size) {
                 return Ok(claimed);
@@ -474,7 +490,7 @@ impl Pool {
             );
             let first = settings
                 .min_slots
-                .max(state.upstream_need + settings.history + 2);
+                .max(state.upstream_need.unwrap_or(0) + settings.history + 2);
             let plan = |state: &mut State| {
                 let State { regions, slots, .. } = state;
                 regions.plan(slots, size, first, settings.max_slots, settings.max_bytes)
@@ -571,6 +587,9 @@ impl Pool {
 
     /// Claims this very slot, with the frame that is in it, if nobody else has a reference to it.
     pub(super) fn acquire_index(&self, slot: u32) -> Option<Claimed> {
+        if !self.process.is_current() {
+            return None;
+        }
         let mut state = self.lock();
         if state.closed
             || state.slots.get(slot)?.used != Use::Idle
@@ -738,6 +757,9 @@ impl Pool {
         slot: u32,
         generation: u32,
     ) -> Option<(OwnHold, Arc<Sticky>)> {
+        if !self.process.is_current() {
+            return None;
+        }
         let mut state = self.lock();
         let word = SlotWord(self.control.slot(slot)?.load(Ordering::Relaxed));
         let info = state.slots.get(slot)?;
@@ -772,6 +794,9 @@ impl Pool {
 
     /// "Keep the frame until `count` consumers took and released it."
     pub(super) fn set_keep(&self, slot: u32, count: u32) -> bool {
+        if !self.process.is_current() {
+            return false;
+        }
         let mut state = self.lock();
         let Some(cell) = self.control.slot(slot) else {
             return false;
@@ -781,9 +806,10 @@ impl Pool {
         }
         lease::ask_to_ring(cell);
         if let Some(info) = state.slots.get_mut(slot) {
+            let departed = info.keep.map_or(0, |keep| keep.departed);
             info.keep = Some(Keep {
                 until: count,
-                departed: 0,
+                departed,
             });
         }
         true
@@ -859,6 +885,9 @@ impl Pool {
 
     /// Stops waiting for the consumers that are furthest behind; what they hold stays theirs.
     pub(super) fn give_up_on_slowest(&self) {
+        if !self.process.is_current() {
+            return;
+        }
         let state = self.lock();
         let head = self.control.head();
         let behind = |peer: &Peer| {
@@ -896,6 +925,10 @@ impl Pool {
 
     /// Lets go of every region that is not needed. Returns how many went.
     pub(super) fn collect(&self) -> usize {
+        if !self.process.is_current() {
+            // Inherited through fork: the words in control memory are the parent's to write.
+            return 0;
+        }
         let mut effects = Effects::default();
         let mut state = self.lock();
         state.finalize_watched(&self.control, self.lossless(), &mut effects);
@@ -921,6 +954,9 @@ impl Pool {
     }
 
     pub(super) fn set_eos(&self, eos: bool) {
+        if !self.process.is_current() {
+            return;
+        }
         let state = self.lock();
         self.control.set_eos_at(eos.then(|| self.control.head()));
         let peers = state.peers.clone();

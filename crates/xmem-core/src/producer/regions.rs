@@ -86,16 +86,19 @@ pub(super) enum Cold {
 
 /// Whether a frame of `size` bytes goes into a slot without wasting it.
 fn fits(slot_len: usize, size: usize) -> bool {
-    size <= slot_len && slot_len <= (size * 4).max(64 << 10)
+    size <= slot_len && slot_len <= size.saturating_mul(4).max(64 << 10)
 }
 
-fn slot_len_for(size: usize) -> usize {
+/// `None`: there is not that much memory.
+fn slot_len_for(size: usize) -> Option<usize> {
     let page = rustix::param::page_size();
-    if size >= EXACT_FROM {
-        size.next_multiple_of(page)
+    let len = if size >= EXACT_FROM {
+        size.checked_next_multiple_of(page)?
     } else {
         size.next_power_of_two().max(page)
-    }
+    };
+    // What the kernel takes as a file's size.
+    i64::try_from(len).ok().map(|_| len)
 }
 
 impl Regions {
@@ -141,7 +144,7 @@ impl Regions {
         max_slots: u32,
         max_bytes: u64,
     ) -> Result<Plan, Full> {
-        let slot_len = slot_len_for(size);
+        let slot_len = slot_len_for(size).ok_or(Full::TooLarge)?;
         let fitting: u32 = slots
             .iter()
             .filter(|(_, info)| info.place.is_some_and(|place| fits(place.len, size)))

@@ -39,6 +39,9 @@ impl Pool {
         cancel: &Canceller,
         mut look: impl FnMut() -> Option<T>,
     ) -> Result<T, WaitError> {
+        if !self.process.is_current() {
+            return Err(WaitError::Forked);
+        }
         if let Some(found) = look() {
             return Ok(found);
         }

@@ -58,7 +58,7 @@ pub fn release(slot: &AtomicU64, lease: &AtomicU32) -> bool {
 pub fn claim(slot: &AtomicU64, held: impl FnOnce(u32) -> bool) -> Option<SlotWord> {
     // Only the producer writes slot words, so this is its own last store.
     let word = SlotWord(slot.load(Ordering::Relaxed));
-    slot.store(word.with_state(SlotState::Claimed).0, Ordering::Relaxed);
+    slot.store(word.looked_at().0, Ordering::Relaxed);
     // Pairs with the fence in `hold`: announce before validate.
     fence(Ordering::SeqCst);
     if word.state() == Some(SlotState::Published) && held(word.generation()) {

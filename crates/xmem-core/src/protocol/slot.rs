@@ -57,6 +57,12 @@ impl SlotWord {
         Self::new(self.generation(), state)
     }
 
+    /// The same frame while the producer looks whether it may take the slot. Whoever gives it back meanwhile is still
+    /// asked to say so.
+    pub fn looked_at(self) -> Self {
+        Self(self.0 & !STATE_MASK | CLAIMED)
+    }
+
     /// The next generation, which skips 0.
     pub fn next(self, state: SlotState) -> Self {
         Self::new(self.generation().checked_add(1).unwrap_or(1), state)
@@ -89,6 +95,8 @@ mod tests {
             prop_assert_eq!((ringing.generation(), ringing.state(), ringing.rings()), (generation, Some(state), true));
             prop_assert_ne!(word.next(state).generation(), 0);
             prop_assert!(!ringing.next(state).rings());
+            prop_assert!(ringing.looked_at().rings());
+            prop_assert_eq!(ringing.looked_at().state(), Some(SlotState::Claimed));
         }
 
         #[test]

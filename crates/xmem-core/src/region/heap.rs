@@ -55,8 +55,12 @@ fn registry() -> std::sync::MutexGuard<'static, HashMap<u64, Weak<Memory>>> {
 }
 
 impl Owned {
-    pub(super) fn create(len: usize) -> Self {
-        let layout = Layout::from_size_align(len.max(1), 4096).unwrap_or(Layout::new::<u64>());
+    pub(super) fn create(len: usize) -> Result<Self, RegionError> {
+        let layout =
+            Layout::from_size_align(len.max(1), 4096).map_err(|error| RegionError::NoSpace {
+                size: len,
+                error: std::io::Error::other(error),
+            })?;
         // SAFETY: the size is not zero.
         let Some(ptr) = NonNull::new(unsafe { alloc_zeroed(layout) }) else {
             handle_alloc_error(layout)
@@ -67,7 +71,7 @@ impl Owned {
             layout,
         });
         registry().insert(memory.id, Arc::downgrade(&memory));
-        Self { memory }
+        Ok(Self { memory })
     }
 }
 

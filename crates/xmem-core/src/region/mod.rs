@@ -97,7 +97,7 @@ impl Region {
             Backing::PosixShm => {
                 posix_shm::Owned::create(len, settings.shm_prefix).map(Self::PosixShm)
             }
-            Backing::Heap => Ok(Self::Heap(heap::Owned::create(len))),
+            Backing::Heap => heap::Owned::create(len).map(Self::Heap),
         }
     }
 

@@ -8,14 +8,16 @@
 use std::fs;
 use std::path::Path;
 
-use rustix::fs::{FallocateFlags, Mode, fallocate, fstat};
-use rustix::io::retry_on_intr;
+use rustix::fs::{Mode, fstat};
 use rustix::shm;
 use shared_memory::{Shmem, ShmemConf, ShmemError};
 
 use super::system;
 use crate::error::RegionError;
+use crate::os::cred::own_uid;
+use crate::os::fork::ProcessId;
 use crate::os::mapping::{Access, Mapping};
+use crate::os::memfd;
 
 const DIR: &str = "/dev/shm";
 
@@ -29,7 +31,7 @@ pub(crate) fn prefix(socket: &Path) -> String {
         .fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
             (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
         });
-    format!("xmem-{}-{hash:016x}-", crate::os::cred::own_uid())
+    format!("xmem-{}-{hash:016x}-", own_uid())
 }
 
 /// Removes what a killed producer left. Only for who holds the pool's lock.
@@ -51,6 +53,16 @@ pub(crate) fn sweep(prefix: &str) {
 pub(crate) struct Owned {
     segment: Shmem,
     len: usize,
+    process: ProcessId,
+}
+
+impl Drop for Owned {
+    fn drop(&mut self) {
+        if !self.process.is_current() {
+            // A forked child must not remove its parent's segment.
+            self.segment.set_owner(false);
+        }
+    }
 }
 
 // SAFETY: the segment is plain memory with an owner flag; it is used from one thread at a time to drop it, and its
@@ -86,16 +98,15 @@ impl Owned {
                     other => std::io::Error::other(other.to_string()),
                 },
             })?;
-        let segment = Self { segment, len };
+        let segment = Self {
+            segment,
+            len,
+            process: ProcessId::current(),
+        };
         // The crate only sets the size; without the reservation a full /dev/shm would be a SIGBUS later.
         let fd = shm::open(&name, shm::OFlags::RDWR, Mode::empty())
             .map_err(|e| system("open a segment again")(e.into()))?;
-        retry_on_intr(|| fallocate(&fd, FallocateFlags::empty(), 0, len as u64)).map_err(
-            |error| RegionError::NoSpace {
-                size: len,
-                error: error.into(),
-            },
-        )?;
+        memfd::reserve(&fd, len).map_err(|error| RegionError::NoSpace { size: len, error })?;
         Ok(segment)
     }
 
@@ -120,10 +131,13 @@ pub(super) fn view(name: &str, len: usize) -> Result<Mapping, RegionError> {
     // Read-only, although the crate could map it too: a consumer's own mistakes must not reach a frame.
     let fd = shm::open(name, shm::OFlags::RDONLY, Mode::empty())
         .map_err(|e| system("open a segment")(e.into()))?;
-    let size = fstat(&fd)
-        .map_err(|e| system("look at a segment")(e.into()))?
-        .st_size;
-    if usize::try_from(size).unwrap_or(0) < len {
+    let stat = fstat(&fd).map_err(|e| system("look at a segment")(e.into()))?;
+    if stat.st_uid != own_uid() && stat.st_uid != 0 {
+        return Err(RegionError::Untrusted(
+            "it belongs to another user, who could truncate it",
+        ));
+    }
+    if usize::try_from(stat.st_size).unwrap_or(0) < len {
         return Err(RegionError::Untrusted(
             "it is smaller than its producer says",
         ));

@@ -1,1 +1,155 @@
 // SPDX-License-Identifier: MPL-2.0
+
+//! Other processes: the test program itself, started once more with a role.
+//!
+//! A child says what it has to say in lines that begin with `@`, among the harness's own lines, and is told things by
+//! lines on its standard input. It ends when that is closed.
+
+use std::io::{BufRead, BufReader, Write};
+use std::process::{ChildStdin, ChildStdout, Command, Stdio};
+
+use rustix::process::{Pid, Signal, WaitIdOptions, WaitOptions, kill_process, waitpid};
+
+const ROLE: &str = "XMEM_TEST_ROLE";
+const POOL: &str = "XMEM_TEST_POOL";
+
+/// The role and the pool of this process, if it is a child.
+pub fn role() -> Option<(String, String)> {
+    Some((std::env::var(ROLE).ok()?, std::env::var(POOL).ok()?))
+}
+
+/// Says a line to the parent.
+pub fn say(line: impl std::fmt::Display) {
+    // The harness may have begun a line of its own.
+    println!("\n@{line}");
+}
+
+/// Waits for a line from the parent; ends the process when the parent is gone.
+pub fn hear() -> String {
+    let mut line = String::new();
+    match std::io::stdin().read_line(&mut line) {
+        Ok(1..) => line.trim().to_owned(),
+        _ => std::process::exit(0),
+    }
+}
+
+/// Ends this process together with its parent, whatever else it does. Takes over standard input.
+pub fn end_with_parent() {
+    std::thread::spawn(|| {
+        loop {
+            hear();
+        }
+    });
+}
+
+/// A child. It is killed when this is dropped.
+pub struct Child {
+    process: std::process::Child,
+    stdin: Option<ChildStdin>,
+    stdout: BufReader<ChildStdout>,
+    ended: bool,
+}
+
+impl Child {
+    /// Starts the test `child` of this program, in this role.
+    pub fn start(role: &str, pool: &str) -> Self {
+        Self::from(Command::new(std::env::current_exe().unwrap()), role, pool)
+    }
+
+    /// The same by a command that runs this program with the arguments that follow.
+    pub fn from(mut command: Command, role: &str, pool: &str) -> Self {
+        let mut process = command
+            .args(["--exact", "child", "--nocapture", "--test-threads=1"])
+            .env(ROLE, role)
+            .env(POOL, pool)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        Self {
+            stdin: process.stdin.take(),
+            stdout: BufReader::new(process.stdout.take().unwrap()),
+            process,
+            ended: false,
+        }
+    }
+
+    pub fn pid(&self) -> u32 {
+        self.process.id()
+    }
+
+    /// What the child says next.
+    #[track_caller]
+    pub fn says(&mut self) -> String {
+        self.next_line()
+            .expect("the child ended without a word; its message is above")
+    }
+
+    /// What the child says next; `None`: it ended.
+    pub fn next_line(&mut self) -> Option<String> {
+        loop {
+            let mut line = Vec::new();
+            if self.stdout.read_until(b'\n', &mut line).unwrap() == 0 {
+                return None;
+            }
+            let line = String::from_utf8_lossy(&line);
+            if let Some(said) = line.trim_end().strip_prefix('@') {
+                return Some(said.to_owned());
+            }
+        }
+    }
+
+    /// Tells the child something.
+    pub fn tell(&mut self, line: &str) {
+        writeln!(self.stdin.as_mut().unwrap(), "{line}").unwrap();
+    }
+
+    fn signal(&self, signal: Signal) {
+        kill_process(Pid::from_child(&self.process), signal).unwrap();
+    }
+
+    /// Stops it with SIGSTOP; returns when it stands still.
+    pub fn stop(&self) {
+        self.signal(Signal::STOP);
+        rustix::process::waitid(
+            rustix::process::WaitId::Pid(Pid::from_child(&self.process)),
+            WaitIdOptions::STOPPED,
+        )
+        .unwrap();
+    }
+
+    pub fn go_on(&self) {
+        self.signal(Signal::CONT);
+    }
+
+    /// Kills it with SIGKILL, and waits until it is gone.
+    pub fn kill(&mut self) {
+        if !std::mem::replace(&mut self.ended, true) {
+            let _ = self.process.kill();
+            let _ = self.process.wait();
+        }
+    }
+
+    /// Closes its standard input, and waits until it is gone. Returns whether it ended well.
+    pub fn end(mut self) -> bool {
+        self.stdin = None;
+        self.ended = true;
+        self.process.wait().unwrap().success()
+    }
+}
+
+impl Drop for Child {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+/// Waits for a forked process. Returns its exit status, or minus the signal that ended it.
+pub fn exit_of(pid: i32) -> i32 {
+    let pid = Pid::from_raw(pid).unwrap();
+    let (_, status) = waitpid(Some(pid), WaitOptions::empty()).unwrap().unwrap();
+    match status.exit_status() {
+        Some(code) => code,
+        None => -status.terminating_signal().unwrap_or(-1),
+    }
+}

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MPL-2.0
 
 //! What the tests share: a pool of one's own, frames whose content can be told, waiting without a time limit.
-#![allow(dead_code)] // every test program uses a part of it
+#![allow(dead_code, unreachable_pub)] // every test program uses a part of it
 
 pub mod child;
 pub mod raw;

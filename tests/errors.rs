@@ -1,0 +1,292 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! What goes wrong says what to do, on the side where it goes wrong.
+
+mod support;
+
+use std::os::unix::net::UnixListener;
+
+use gst::prelude::*;
+use support::*;
+
+const VIDEO: &str = "video/x-raw,format=GRAY8,width=64,height=64,framerate=30/1";
+
+fn fails_to_start(pools: &Pools, description: &str) -> (gst::glib::Error, String) {
+    let pipeline = pools.launch(description);
+    let _ = pipeline.0.set_state(gst::State::Playing);
+    pipeline.wait_error()
+}
+
+#[test]
+fn a_second_sink_is_told_who_has_the_pool() {
+    let pools = Pools::new();
+    let first = pools.sender(&VIDEO.parse().unwrap(), LOSSLESS);
+    let receiver = pools.receiver("");
+    let (error, text) = fails_to_start(&pools, "videotestsrc ! xmemsink pool=POOL");
+    assert!(error.matches(gst::ResourceError::Busy), "{text}");
+    assert!(text.contains(&pools.pool("p")), "{text}");
+    assert!(
+        text.contains(&format!("process {}", std::process::id())),
+        "{text}"
+    );
+    // Nobody else notices.
+    first.push(gst::Buffer::from_slice([1; 64 * 64]));
+    assert!(receiver.next().is_some());
+    first.finish();
+    drop(first);
+    let again = pools.launch("videotestsrc num-buffers=1 ! xmemsink pool=POOL sync=false");
+    again.play();
+    again.wait_eos();
+}
+
+#[test]
+fn bad_names_are_refused_by_both_sides() {
+    let pools = Pools::new();
+    let long = pools.pool(&"x".repeat(200));
+    let directory = format!("{}/", pools.path().display());
+    for (name, reason) in [
+        ("a\nb", "control character"),
+        ("", "empty"),
+        ("..", "directory"),
+        (&directory, "directory"),
+        (&long, "shorter"),
+    ] {
+        for (factory, other) in [("xmemsink", "src"), ("xmemsrc", "sink")] {
+            let element = gst::ElementFactory::make(factory)
+                .property("pool", name)
+                .build()
+                .unwrap();
+            let peer = if other == "src" {
+                "fakesrc"
+            } else {
+                "fakesink"
+            };
+            let peer = gst::ElementFactory::make(peer).build().unwrap();
+            let pipeline = Pipeline(gst::Pipeline::new());
+            pipeline.0.add_many([&element, &peer]).unwrap();
+            let (from, to) = if other == "src" {
+                (&peer, &element)
+            } else {
+                (&element, &peer)
+            };
+            from.link(to).unwrap();
+            assert!(
+                pipeline.0.set_state(gst::State::Playing).is_err(),
+                "{factory} starts with {name:?}"
+            );
+            let (error, text) = pipeline.wait_error();
+            assert!(error.matches(gst::ResourceError::Settings), "{text}");
+            assert!(text.contains(reason), "{name:?}: {text}");
+        }
+    }
+}
+
+#[test]
+fn somebody_elses_socket_is_left_alone() {
+    let pools = Pools::new();
+    let _other = UnixListener::bind(pools.pool("p")).unwrap();
+    let (error, text) = fails_to_start(&pools, "xmemsrc pool=POOL ! fakesink");
+    assert!(error.matches(gst::ResourceError::OpenRead), "{text}");
+    assert!(text.contains("p.sock"), "{text}");
+}
+
+#[test]
+fn a_file_is_not_a_pool() {
+    let pools = Pools::new();
+    std::fs::write(pools.pool("p"), "something").unwrap();
+    let (error, text) = fails_to_start(&pools, "videotestsrc ! xmemsink pool=POOL");
+    assert!(error.matches(gst::ResourceError::OpenReadWrite), "{text}");
+    assert!(text.contains("not a socket"), "{text}");
+    assert_eq!(std::fs::read(pools.pool("p")).unwrap(), b"something");
+}
+
+#[test]
+fn too_few_slots_are_refused() {
+    let pools = Pools::new();
+    let (error, text) = fails_to_start(
+        &pools,
+        "videotestsrc ! xmemsink pool=POOL max-slots=3 history=2",
+    );
+    assert!(error.matches(gst::ResourceError::Settings), "{text}");
+    assert!(text.contains("max-slots"), "{text}");
+}
+
+#[test]
+fn too_few_slots_for_upstream_are_an_error() {
+    let pools = Pools::new();
+    let caps = VIDEO.parse().unwrap();
+    let sender = pools.sender(&caps, "max-slots=8");
+    let pool = offered_pool(&sender.sink(), &caps);
+    let mut config = pool.config();
+    config.set_params(Some(&caps), 64 * 64, 7, 0);
+    let _ = pool.set_config(config);
+    sender.push(gst::Buffer::from_slice([1; 64 * 64]));
+    let (error, text) = sender.pipeline.wait_error();
+    assert!(error.matches(gst::ResourceError::Settings), "{text}");
+    assert!(text.contains("max-slots") && text.contains('7'), "{text}");
+}
+
+#[test]
+fn a_frame_larger_than_the_pool_is_an_error() {
+    let pools = Pools::new();
+    let sender = pools.sender(&VIDEO.parse().unwrap(), "max-bytes=100000");
+    sender.push(gst::Buffer::with_size(1 << 20).unwrap());
+    let (error, text) = sender.pipeline.wait_error();
+    assert!(error.matches(gst::ResourceError::NoSpaceLeft), "{text}");
+    assert!(text.contains("max-bytes"), "{text}");
+}
+
+#[test]
+fn a_forbidden_copy_names_its_cause() {
+    let pools = Pools::new();
+    for (upstream, cause) in [
+        ("videotestsrc ! tee", "behind a tee"),
+        (
+            "videotestsrc ! video/x-raw,width=320,height=240 ! x264enc",
+            "x264enc",
+        ),
+    ] {
+        let (error, text) = fails_to_start(
+            &pools,
+            &format!("{upstream} ! xmemsink pool=POOL copy=forbid"),
+        );
+        assert!(error.matches(gst::ResourceError::Settings), "{text}");
+        assert!(
+            text.contains("copy=forbid") && text.contains("SystemMemory") && text.contains(cause),
+            "{text}"
+        );
+    }
+    let sender = pools.sender(&VIDEO.parse().unwrap(), "copy=forbid");
+    let mut buffer = gst::Buffer::from_slice([1; 64]);
+    buffer
+        .make_mut()
+        .append_memory(gst::Memory::from_slice([1; 64]));
+    sender.push(buffer);
+    let (_, text) = sender.pipeline.wait_error();
+    assert!(text.contains("2 memories"), "{text}");
+}
+
+#[test]
+fn a_forbidden_copy_for_want_of_slots_says_so() {
+    let pools = Pools::new();
+    let caps = VIDEO.parse().unwrap();
+    let sender = pools.sender(&caps, "copy=forbid max-slots=4");
+    let pool = offered_pool(&sender.sink(), &caps);
+    pool.set_active(true).unwrap();
+    let mut buffers: Vec<_> = (0..5).map(|_| pool.acquire_buffer(None).unwrap()).collect();
+    sender.push(buffers.pop().unwrap());
+    let (_, text) = sender.pipeline.wait_error();
+    assert!(text.contains("raise max-slots"), "{text}");
+}
+
+#[test]
+fn without_a_free_slot_live_frames_are_dropped_and_counted() {
+    let pools = Pools::new();
+    let caps = VIDEO.parse().unwrap();
+    let sender = pools.sender(&caps, "max-slots=4");
+    let pool = offered_pool(&sender.sink(), &caps);
+    pool.set_active(true).unwrap();
+    let buffers: Vec<_> = (0..4).map(|_| pool.acquire_buffer(None).unwrap()).collect();
+    for _ in 0..3 {
+        sender.push(pool.acquire_buffer(None).unwrap());
+    }
+    let sink = sender.sink();
+    until("three frames dropped", || stat(&sink, "dropped") == 3);
+    assert_eq!(stat(&sink, "published"), 0);
+    drop(buffers);
+    sender.push(pool.acquire_buffer(None).unwrap());
+    until("one frame published", || stat(&sink, "published") == 1);
+}
+
+#[test]
+fn drm_buffers_are_refused() {
+    let pools = Pools::new();
+    let caps = "video/x-raw(memory:DMABuf),format=DMA_DRM,drm-format=NV12,width=64,height=64,framerate=30/1";
+    let sender = pools.sender(&caps.parse().unwrap(), "");
+    sender.push(gst::Buffer::with_size(64 * 96).unwrap());
+    let (_, text) = sender.pipeline.wait_error();
+    assert!(text.contains("not-negotiated"), "{text}");
+}
+
+#[test]
+fn without_a_producer_the_source_says_where_it_waits() {
+    let pools = Pools::new();
+    let pipeline = pools.launch("xmemsrc pool=POOL ! fakesink");
+    pipeline.play();
+    let message = pipeline.wait(&[gst::MessageType::Warning]);
+    let gst::MessageView::Warning(warning) = message.view() else {
+        unreachable!()
+    };
+    assert!(warning.error().matches(gst::ResourceError::NotFound));
+    assert!(
+        warning.error().to_string().contains(&pools.pool("p")),
+        "{}",
+        warning.error()
+    );
+    let debug = warning.debug().unwrap();
+    assert!(debug.contains("Pools in"), "{debug}");
+    // It is still waiting.
+    let receiver_like = pools.sender(&VIDEO.parse().unwrap(), LOSSLESS);
+    receiver_like.push(gst::Buffer::from_slice([1; 64 * 64]));
+    receiver_like.finish();
+    pipeline.wait_eos();
+}
+
+#[test]
+fn a_producer_that_does_not_come_in_time_is_an_error() {
+    let pools = Pools::new();
+    let (error, text) = fails_to_start(
+        &pools,
+        "xmemsrc pool=POOL connection-timeout=50000000 ! fakesink",
+    );
+    assert!(error.matches(gst::ResourceError::NotFound), "{text}");
+    assert!(text.contains(&pools.pool("p")), "{text}");
+}
+
+#[test]
+fn a_waiting_source_can_be_stopped() {
+    let pools = Pools::new();
+    for _ in 0..3 {
+        let pipeline = pools.launch("xmemsrc pool=POOL ! fakesink");
+        pipeline.play();
+        pipeline.0.set_state(gst::State::Paused).unwrap();
+        pipeline.play();
+        pipeline.stop();
+    }
+}
+
+/// A producer that says what cannot be must not get anybody to read outside of the frame.
+#[test]
+fn a_lying_producer_is_an_error() {
+    use xmem_core::{FrameMeta, Producer, Sticky, Text, VideoLayout};
+    let pools = Pools::new();
+    let producer = Producer::builder(&pools.pool("p")).build().unwrap();
+    let lies: [&dyn Fn(&mut Sticky, &mut FrameMeta); 4] = [
+        &|sticky, _| sticky.set("caps", "neither, caps, nor"),
+        &|sticky, _| sticky.set("caps", "video/x-raw,format={I420,NV12},width=[1,100]"),
+        &|_, meta| meta.video.as_mut().unwrap().strides[0] = 1 << 20,
+        &|_, meta| meta.video.as_mut().unwrap().n_planes = 3,
+    ];
+    for (number, lie) in lies.iter().enumerate() {
+        let mut sticky = Sticky::new();
+        sticky.set("caps", VIDEO);
+        let mut meta = FrameMeta::new(64 * 64);
+        meta.video = Some(VideoLayout {
+            format: Text::new("GRAY8"),
+            width: 64,
+            height: 64,
+            n_planes: 1,
+            strides: [64, 0, 0, 0],
+            ..VideoLayout::default()
+        });
+        lie(&mut sticky, &mut meta);
+        producer.set_sticky(&sticky).unwrap();
+        producer.acquire(64 * 64).unwrap().publish(meta).unwrap();
+        let (error, text) =
+            fails_to_start(&pools, "xmemsrc pool=POOL start-from=newest ! fakesink");
+        assert!(
+            error.matches(gst::StreamError::Format),
+            "lie {number}: {text}"
+        );
+    }
+}

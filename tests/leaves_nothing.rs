@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! Elements that are started and stopped leave nothing behind. A test program of its own, since it counts what the whole
+//! process has.
+
+mod support;
+
+use std::{collections::BTreeMap, fs, sync::mpsc};
+
+use gst::prelude::*;
+use support::*;
+
+/// What a process can leave lying around.
+#[derive(Debug, PartialEq, Eq)]
+struct Belongings {
+    descriptors: BTreeMap<String, usize>,
+    mappings: usize,
+    threads: usize,
+    files: Vec<String>,
+}
+
+impl Belongings {
+    fn of_this_process(pools: &Pools) -> Self {
+        let mut descriptors = BTreeMap::new();
+        for entry in fs::read_dir("/proc/self/fd").unwrap().flatten() {
+            if let Ok(target) = fs::read_link(entry.path()) {
+                // Numbers of sockets and pipes are new each time.
+                let kind = target
+                    .to_string_lossy()
+                    .split([':', '['])
+                    .next()
+                    .unwrap_or_default()
+                    .to_owned();
+                *descriptors.entry(kind).or_default() += 1;
+            }
+        }
+        let maps = fs::read_to_string("/proc/self/maps").unwrap();
+        let threads = fs::read_dir("/proc/self/task").unwrap().flatten();
+        let mut files: Vec<_> = fs::read_dir(pools.path())
+            .unwrap()
+            .flatten()
+            .map(|entry| entry.file_name().to_string_lossy().into_owned())
+            .collect();
+        files.sort();
+        Self {
+            descriptors,
+            mappings: maps
+                .lines()
+                .filter(|line| line.contains("memfd:") || line.contains("/dev/shm"))
+                .count(),
+            // GStreamer keeps threads of its own for later; ours have a name.
+            threads: threads
+                .filter_map(|task| fs::read_to_string(task.path().join("comm")).ok())
+                .filter(|name| name.starts_with("xmem"))
+                .count(),
+            files,
+        }
+    }
+}
+
+#[test]
+fn ten_times_up_and_down() {
+    let pools = Pools::new();
+    let producer = pools.launch(
+        "videotestsrc is-live=true ! video/x-raw,format=I420,width=320,height=240,framerate=100/1 \
+         ! xmemsink name=sink pool=POOL",
+    );
+    // Not an appsink: it keeps the last sample that it gave away.
+    let consumer = pools.launch(
+        "xmemsrc name=src pool=POOL \
+         ! fakesink name=out sync=false signal-handoffs=true enable-last-sample=false",
+    );
+    let (send, arrived) = mpsc::channel();
+    consumer
+        .by_name("out")
+        .connect("handoff", false, move |values| {
+            let _ = send.send(values[1].get::<gst::Buffer>().unwrap());
+            None
+        });
+    let run = |held: &mut Vec<gst::Buffer>| {
+        producer.play();
+        consumer.play();
+        held.extend((0..5).map(|_| arrived.recv().unwrap()));
+        producer.stop();
+        consumer.stop();
+        arrived.try_iter().for_each(drop);
+    };
+    // GStreamer opens a thing or two the first time.
+    run(&mut Vec::new());
+    let before = Belongings::of_this_process(&pools);
+    assert_eq!((before.mappings, before.threads), (0, 0), "{before:?}");
+    assert!(
+        before.files.iter().all(|file| file.ends_with(".lock")),
+        "{before:?}"
+    );
+
+    for _ in 0..10 {
+        run(&mut Vec::new());
+    }
+    until("what was there before", || {
+        Belongings::of_this_process(&pools) == before
+    });
+
+    // Frames that are held need their memory, and only that.
+    let mut held = Vec::new();
+    run(&mut held);
+    let copies: Vec<_> = held.iter().map(|buffer| bytes(buffer)).collect();
+    for _ in 0..3 {
+        run(&mut Vec::new());
+    }
+    assert!(Belongings::of_this_process(&pools).mappings > 0);
+    for (buffer, copy) in held.iter().zip(&copies) {
+        assert!(bytes(buffer) == *copy, "a held frame has changed");
+    }
+    drop(held);
+    until("what was there before", || {
+        Belongings::of_this_process(&pools) == before
+    });
+}

@@ -1,0 +1,243 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! Names, defaults and classes, as applications rely on them.
+
+mod support;
+
+use gst::prelude::*;
+use support::*;
+
+fn make(factory: &str) -> gst::Element {
+    init();
+    gst::ElementFactory::make(factory).build().unwrap()
+}
+
+/// Every property that an element adds to its base class.
+fn own_properties(element: &gst::Element) -> Vec<String> {
+    let mut names: Vec<_> = element
+        .list_properties()
+        .iter()
+        .filter(|pspec| pspec.owner_type() == element.type_())
+        .map(|pspec| {
+            assert!(!pspec.nick().is_empty());
+            assert!(
+                pspec.blurb().is_some_and(|blurb| !blurb.is_empty()),
+                "{} has a blurb",
+                pspec.name()
+            );
+            pspec.name().to_owned()
+        })
+        .collect();
+    names.sort();
+    names
+}
+
+/// Properties as text, as `gst-launch-1.0` has them.
+fn text(element: &gst::Element, name: &str) -> String {
+    let value = element.property_value(name);
+    value
+        .get::<Option<String>>()
+        .ok()
+        .flatten()
+        .unwrap_or_else(|| value.serialize().unwrap().to_string())
+}
+
+#[test]
+fn of_the_sink() {
+    let sink = make("xmemsink");
+    let defaults = [
+        ("backing", "memfd"),
+        ("copy", "allow"),
+        ("delivery", "live"),
+        ("history", "2"),
+        ("lossless-timeout", "0"),
+        ("max-bytes", "0"),
+        ("max-consumers", "256"),
+        ("max-held", "8"),
+        ("max-slots", "256"),
+        ("min-slots", "0"),
+        ("num-clients", "0"),
+        ("pace", "auto"),
+        ("pool", "default"),
+        ("socket-mode", "0600"),
+        ("wait-for-connection", "false"),
+    ];
+    for (name, default) in defaults {
+        assert_eq!(text(&sink, name), default, "{name}");
+    }
+    let mut names: Vec<_> = defaults
+        .map(|(name, _)| name)
+        .into_iter()
+        .chain(["stats"])
+        .collect();
+    names.sort_unstable();
+    assert_eq!(own_properties(&sink), names);
+    for (name, value) in [
+        ("backing", "posix-shm"),
+        ("copy", "forbid"),
+        ("delivery", "lossless"),
+        ("history", "3"),
+        ("lossless-timeout", "1000"),
+        ("max-bytes", "1000"),
+        ("max-consumers", "4"),
+        ("max-held", "5"),
+        ("max-slots", "6"),
+        ("min-slots", "7"),
+        ("pace", "never"),
+        ("pool", "cam0"),
+        ("socket-mode", "0660"),
+        ("wait-for-connection", "true"),
+    ] {
+        sink.set_property_from_str(name, value);
+        assert_eq!(text(&sink, name), value, "{name}");
+    }
+    // No last sample: it would keep a slot.
+    assert!(!sink.property::<bool>("enable-last-sample"));
+    assert!(sink.property::<bool>("sync"));
+}
+
+#[test]
+fn of_the_source() {
+    let src = make("xmemsrc");
+    let defaults = [
+        ("busy-poll", "0"),
+        ("connection-timeout", "0"),
+        ("max-held", "8"),
+        ("on-producer-lost", "wait"),
+        ("over-budget", "copy"),
+        ("pool", "default"),
+        ("processing-deadline", "20000000"),
+        ("start-from", "next"),
+    ];
+    for (name, default) in defaults {
+        assert_eq!(text(&src, name), default, "{name}");
+    }
+    assert_eq!(src.property::<Option<String>>("client-name"), None);
+    let mut names: Vec<_> = defaults
+        .map(|(name, _)| name)
+        .into_iter()
+        .chain(["client-name", "stats"])
+        .collect();
+    names.sort_unstable();
+    assert_eq!(own_properties(&src), names);
+    for (name, value) in [
+        ("busy-poll", "1000"),
+        ("client-name", "viewer"),
+        ("connection-timeout", "2000"),
+        ("max-held", "3"),
+        ("on-producer-lost", "error"),
+        ("over-budget", "drop"),
+        ("pool", "cam0"),
+        ("processing-deadline", "0"),
+        ("start-from", "oldest"),
+    ] {
+        src.set_property_from_str(name, value);
+        assert_eq!(text(&src, name), value, "{name}");
+    }
+}
+
+#[test]
+fn a_socket_mode_that_is_none_is_ignored() {
+    let sink = make("xmemsink");
+    for bad in ["rw-------", "0999", "10000", ""] {
+        sink.set_property("socket-mode", bad);
+        assert_eq!(sink.property::<String>("socket-mode"), "0600", "{bad:?}");
+    }
+    sink.set_property("socket-mode", None::<&str>);
+    assert_eq!(sink.property::<String>("socket-mode"), "0600");
+}
+
+#[test]
+fn the_socket_has_the_mode() {
+    use std::os::unix::fs::PermissionsExt;
+    let pools = Pools::new();
+    let pipeline = pools.launch("videotestsrc ! xmemsink pool=POOL socket-mode=0640");
+    pipeline.0.set_state(gst::State::Ready).unwrap();
+    let mode = std::fs::metadata(pools.pool("p"))
+        .unwrap()
+        .permissions()
+        .mode();
+    assert_eq!(mode & 0o777, 0o640);
+}
+
+/// The names of a structure's fields.
+fn fields(element: &gst::Element) -> Vec<String> {
+    element
+        .property::<gst::Structure>("stats")
+        .fields()
+        .map(ToString::to_string)
+        .collect()
+}
+
+#[test]
+fn statistics_have_the_same_fields_at_all_times() {
+    let pools = Pools::new();
+    let producer = pools.launch(&format!(
+        "videotestsrc num-buffers=5 ! video/x-raw,width=64,height=64 ! xmemsink name=sink pool=POOL sync=false {LOSSLESS}"
+    ));
+    let receiver = pools.receiver("");
+    let (sink, src) = (producer.sink(), receiver.src());
+    let (of_sink, of_src) = (fields(&sink), fields(&src));
+    for field in [
+        "published",
+        "zero-copy",
+        "copied",
+        "dropped",
+        "slots",
+        "slots-held",
+        "clients",
+    ] {
+        assert!(of_sink.iter().any(|name| name == field), "{field}");
+    }
+    for field in [
+        "received",
+        "missed",
+        "zero-copy",
+        "copied",
+        "held",
+        "reconnects",
+    ] {
+        assert!(of_src.iter().any(|name| name == field), "{field}");
+    }
+    producer.play();
+    assert_eq!(receiver.rest().len(), 5);
+    producer.wait_eos();
+    assert_eq!(
+        (fields(&sink), fields(&src)),
+        (of_sink.clone(), of_src.clone())
+    );
+    producer.stop();
+    receiver.pipeline.stop();
+    assert_eq!((fields(&sink), fields(&src)), (of_sink, of_src));
+    // What there was stays to be read.
+    assert_eq!((stat(&sink, "published"), stat(&src, "received")), (5, 5));
+    assert_eq!(stat(&sink, "slots-held"), 0);
+}
+
+#[test]
+fn elements_are_found() {
+    init();
+    let registry = gst::Registry::get();
+    for (name, klass) in [("xmemsink", "Sink"), ("xmemsrc", "Source")] {
+        let factory = registry
+            .lookup_feature(name)
+            .unwrap()
+            .downcast::<gst::ElementFactory>()
+            .unwrap();
+        assert_eq!(factory.metadata("klass"), Some(klass));
+        assert_eq!(factory.rank(), gst::Rank::NONE);
+        assert_eq!(factory.metadata("author"), Some("The xmem developers"));
+    }
+    let plugin = registry.find_plugin("xmem").unwrap();
+    assert_eq!(plugin.license(), "MPL-2.0");
+    for name in [
+        "GstXmemSinkDelivery",
+        "GstXmemSinkPace",
+        "GstXmemSrcOverBudget",
+        "GstXmemSrcStartFrom",
+    ] {
+        make("xmemsink");
+        make("xmemsrc");
+        assert!(gst::glib::Type::from_name(name).is_some(), "{name}");
+    }
+}

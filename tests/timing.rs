@@ -1,0 +1,167 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! Time stamps across pipelines, and when the sink hands a frame over.
+
+mod support;
+
+use std::sync::{Arc, Mutex};
+
+use gst::prelude::*;
+use support::*;
+
+const VIDEO: &str = "video/x-raw,format=GRAY8,width=64,height=64,framerate=100/1";
+/// What a sink that paces its frames has to wait for. Nobody in these tests waits that long.
+const LATENCY: gst::ClockTime = gst::ClockTime::from_mseconds(250);
+
+/// The times of the buffers that come to a pad, on the clock that both pipelines have.
+fn clock_times(pipeline: &Pipeline, element: &str, pad: &str) -> Arc<Mutex<Vec<i128>>> {
+    let times = Arc::new(Mutex::new(Vec::new()));
+    let noted = times.clone();
+    let weak = pipeline.0.downgrade();
+    pipeline
+        .by_name(element)
+        .static_pad(pad)
+        .unwrap()
+        .add_probe(gst::PadProbeType::BUFFER, move |_, info| {
+            let pts = info.buffer().unwrap().pts().unwrap();
+            let base_time = weak.upgrade().unwrap().base_time().unwrap_or_default();
+            noted
+                .lock()
+                .unwrap()
+                .push(i128::from(pts.nseconds()) + i128::from(base_time.nseconds()));
+            gst::PadProbeReturn::Ok
+        });
+    times
+}
+
+/// How much later frames are stamped behind the pool than they were before it, for a source that is live or not.
+fn shift(is_live: bool, properties: &str, clock: Option<&gst::Clock>) -> i128 {
+    let pools = Pools::new();
+    let producer = pools.launch(&format!(
+        "videotestsrc is-live={is_live} num-buffers=8 ! {VIDEO} ! xmemsink name=sink pool=POOL {LOSSLESS} {properties}"
+    ));
+    if let Some(clock) = clock {
+        producer.0.use_clock(Some(clock));
+    }
+    producer.0.set_latency(Some(LATENCY));
+    let receiver = pools.receiver("");
+    let sent = clock_times(&producer, "sink", "sink");
+    let received = clock_times(&receiver.pipeline, "src", "src");
+    producer.play();
+    assert_eq!(receiver.rest().len(), 8);
+    producer.wait_eos();
+    let (sent, received) = (sent.lock().unwrap(), received.lock().unwrap());
+    // The first one may come from before the base time was known.
+    let shifts: Vec<_> = sent
+        .iter()
+        .zip(received.iter())
+        .skip(1)
+        .map(|(sent, received)| received - sent)
+        .collect();
+    assert_eq!(shifts.len(), 7);
+    let spread = shifts.iter().max().unwrap() - shifts.iter().min().unwrap();
+    if clock.is_none() {
+        assert_eq!(spread, 0, "{shifts:?}");
+    }
+    shifts[0]
+}
+
+#[test]
+fn live_frames_are_handed_over_at_once_with_their_time() {
+    assert_eq!(shift(true, "", None), 0);
+}
+
+#[test]
+fn other_frames_are_handed_over_when_they_are_due() {
+    assert_eq!(shift(false, "", None), i128::from(LATENCY.nseconds()));
+}
+
+#[test]
+fn pace_can_be_chosen() {
+    assert_eq!(
+        shift(true, "pace=always", None),
+        i128::from(LATENCY.nseconds())
+    );
+    assert_eq!(shift(false, "pace=never", None), 0);
+}
+
+#[test]
+fn sync_false_wins() {
+    assert_eq!(shift(true, "pace=always sync=false", None), 0);
+    assert_eq!(shift(false, "pace=always sync=false", None), 0);
+}
+
+/// The producer's pipeline runs on the wall clock, the consumer's on the monotonic one.
+#[test]
+fn pipelines_may_have_different_clocks() {
+    init();
+    let wall = gst::glib::Object::builder::<gst::SystemClock>()
+        .property("name", "wall")
+        .property("clock-type", gst::ClockType::Realtime)
+        .build();
+    let wall = wall.upcast::<gst::Clock>();
+    let monotonic = gst::SystemClock::obtain();
+    let ahead = i128::from(wall.time().nseconds()) - i128::from(monotonic.time().nseconds());
+    let shift = shift(true, "", Some(&wall));
+    // Both clocks are read at slightly different times; a wrong clock would be off by decades.
+    assert!((shift + ahead).abs() < 1_000_000_000, "{shift} {ahead}");
+}
+
+#[test]
+fn the_source_is_live_and_has_its_deadline_as_latency() {
+    let pools = Pools::new();
+    let pipeline =
+        pools.launch("xmemsrc name=src pool=POOL processing-deadline=7000000 ! fakesink");
+    pipeline.0.set_state(gst::State::Paused).unwrap();
+    let mut query = gst::query::Latency::new();
+    assert!(pipeline.by_name("src").query(&mut query));
+    assert_eq!(
+        query.result(),
+        (true, gst::ClockTime::from_mseconds(7), None)
+    );
+}
+
+#[test]
+fn a_stream_without_times_stays_without() {
+    let pools = Pools::new();
+    let file = pools.file("in");
+    let content: Vec<u8> = (0..100_000u32).map(|n| (n % 253) as u8).collect();
+    std::fs::write(&file, &content).unwrap();
+    let producer = pools.launch(&format!(
+        "filesrc location={} ! xmemsink name=sink pool=POOL {LOSSLESS}",
+        file.display()
+    ));
+    let receiver = pools.receiver("max-held=64");
+    producer.play();
+    let samples = receiver.rest();
+    producer.wait_eos();
+    let received: Vec<u8> = samples
+        .iter()
+        .flat_map(|sample| bytes(sample.buffer().unwrap()))
+        .collect();
+    assert!(received == content);
+    // GstBaseSrc has every stream begin at 0.
+    assert!(
+        samples
+            .iter()
+            .skip(1)
+            .all(|sample| sample.buffer().unwrap().pts().is_none())
+    );
+    assert!(samples.iter().all(|sample| sample.caps().is_none()));
+}
+
+#[test]
+fn what_was_before_the_pipeline_comes_at_its_start() {
+    let pools = Pools::new();
+    let sender = pools.sender(&VIDEO.parse().unwrap(), "");
+    let mut buffer = gst::Buffer::from_slice([1; 64 * 64]);
+    buffer.make_mut().set_pts(gst::ClockTime::ZERO);
+    sender.push(buffer);
+    let sink = sender.sink();
+    until("it is published", || stat(&sink, "published") == 1);
+    let receiver = pools.receiver("start-from=oldest");
+    assert_eq!(
+        receiver.next().unwrap().buffer().unwrap().pts(),
+        Some(gst::ClockTime::ZERO)
+    );
+}

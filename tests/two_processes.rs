@@ -1,0 +1,296 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! Plain `gst-launch-1.0` processes that load the plugin as everybody does.
+
+mod support;
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::{Child, Command, ExitStatus, Stdio},
+};
+
+use rustix::process::{Pid, Signal, kill_process};
+use support::*;
+
+/// Where cargo puts the plugin: beside the test programs' folder.
+fn plugin_dir() -> PathBuf {
+    let program = std::env::current_exe().unwrap();
+    let dir = program.ancestors().nth(2).unwrap().to_owned();
+    assert!(
+        dir.join("libgstxmem.so").exists(),
+        "no libgstxmem.so in {}: build the plugin first",
+        dir.display()
+    );
+    dir
+}
+
+/// A process that is killed when it is dropped.
+struct Launch(Child, PathBuf);
+
+impl Launch {
+    /// `gst-launch-1.0` with its output in a file of this name.
+    fn new(pools: &Pools, name: &str, options: &[&str], pipeline: &str) -> Self {
+        let log = pools.file(&format!("{name}.log"));
+        let output = fs::File::create(&log).unwrap();
+        let child = Command::new("gst-launch-1.0")
+            .args(options)
+            .args(pipeline.split_ascii_whitespace())
+            .env("GST_PLUGIN_PATH", plugin_dir())
+            // The user's own list of plugins is left alone.
+            .env("GST_REGISTRY", registry(pools))
+            .env("XMEM_RUNTIME_DIR", pools.path().join("run"))
+            .stdin(Stdio::null())
+            .stderr(output.try_clone().unwrap())
+            .stdout(output)
+            .spawn()
+            .unwrap();
+        Self(child, log)
+    }
+
+    fn log(&self) -> String {
+        fs::read_to_string(&self.1).unwrap()
+    }
+
+    fn wait(&mut self) -> ExitStatus {
+        self.0.wait().unwrap()
+    }
+
+    #[track_caller]
+    fn succeeds(&mut self) {
+        let status = self.wait();
+        assert!(status.success(), "{status}\n{}", self.log());
+    }
+
+    fn signal(&self, signal: Signal) {
+        kill_process(Pid::from_child(&self.0), signal).unwrap();
+    }
+}
+
+impl Drop for Launch {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// A registry for this test's processes. Processes that are started at once would all scan the plugins.
+fn registry(pools: &Pools) -> PathBuf {
+    let registry = pools.file("registry.bin");
+    if !registry.exists() {
+        let status = Command::new("gst-inspect-1.0")
+            .arg("xmemsink")
+            .env("GST_PLUGIN_PATH", plugin_dir())
+            .env("GST_REGISTRY", &registry)
+            .stdout(Stdio::null())
+            .status()
+            .unwrap();
+        assert!(status.success(), "gst-inspect-1.0 does not find xmemsink");
+    }
+    registry
+}
+
+fn prepared() -> Pools {
+    let pools = Pools::new();
+    fs::create_dir(pools.path().join("run")).unwrap();
+    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o700);
+    fs::set_permissions(pools.path().join("run"), mode).unwrap();
+    pools
+}
+
+/// An H.264 file, made here.
+fn clip(pools: &Pools, width: u32, height: u32, frames: u32) -> String {
+    let file = pools.file("clip.mp4").to_str().unwrap().to_owned();
+    pools.run(&format!(
+        "videotestsrc num-buffers={frames} pattern=ball \
+         ! video/x-raw,format=I420,width={width},height={height},framerate=30/1 \
+         ! x264enc speed-preset=veryfast bframes=2 key-int-max=20 ! h264parse ! mp4mux ! filesink location={file}"
+    ));
+    file
+}
+
+/// Files of one frame each, in order, with every byte of each frame.
+fn frames(dir: &Path) -> Vec<Vec<u8>> {
+    let mut files: Vec<_> = fs::read_dir(dir)
+        .unwrap()
+        .map(|entry| entry.unwrap().path())
+        .collect();
+    files.sort();
+    files.iter().map(|file| fs::read(file).unwrap()).collect()
+}
+
+fn write_frames(pools: &Pools, name: &str) -> (PathBuf, String) {
+    let dir = pools.file(name);
+    fs::create_dir(&dir).unwrap();
+    // videoconvert takes the padding away on both sides in the same way.
+    let sink = format!(
+        "videoconvert ! video/x-raw,format=RGB ! multifilesink next-file=buffer location={}/%05d.raw",
+        dir.display()
+    );
+    (dir, sink)
+}
+
+/// Decoding in one process and using the frames in another is decoding in one process.
+fn decoded_frames_arrive(width: u32, height: u32) {
+    let pools = prepared();
+    let decode = format!(
+        "filesrc location={} ! qtdemux ! h264parse ! avdec_h264",
+        clip(&pools, width, height, 50)
+    );
+    let (right, into_right) = write_frames(&pools, "right");
+    Launch::new(&pools, "one", &[], &format!("{decode} ! {into_right}")).succeeds();
+
+    let (received, into_received) = write_frames(&pools, "received");
+    let mut producer = Launch::new(
+        &pools,
+        "producer",
+        &[],
+        &format!(
+            "{decode} ! xmemsink pool=p delivery=lossless wait-for-connection=true sync=false"
+        ),
+    );
+    let mut consumer = Launch::new(
+        &pools,
+        "consumer",
+        &[],
+        &format!("xmemsrc pool=p on-producer-lost=eos ! {into_received}"),
+    );
+    producer.succeeds();
+    consumer.succeeds();
+    let (right, received) = (frames(&right), frames(&received));
+    assert_eq!(right.len(), 50);
+    assert_eq!(received.len(), right.len(), "{}", consumer.log());
+    for (number, (right, received)) in right.iter().zip(&received).enumerate() {
+        assert!(right == received, "frame {number} differs");
+    }
+    assert!(consumer.log().contains("Got EOS"), "{}", consumer.log());
+}
+
+#[test]
+fn decoded_720p_arrives_bit_exact() {
+    decoded_frames_arrive(1280, 720);
+}
+
+#[test]
+fn decoded_odd_size_arrives_bit_exact() {
+    decoded_frames_arrive(854, 480);
+}
+
+const LIVE: &str =
+    "videotestsrc is-live=true ! video/x-raw,format=I420,width=320,height=240,framerate=100/1";
+
+/// The pool as its producer tells it.
+fn pool_stats(pools: &Pools) -> Option<xmem_core::PoolStats> {
+    xmem_core::query(pools.path().join("run/p.sock").to_str().unwrap()).ok()
+}
+
+#[test]
+fn the_consumer_rides_over_a_killed_producer() {
+    let pools = prepared();
+    let producer = || {
+        Launch::new(
+            &pools,
+            "producer",
+            &[],
+            &format!("{LIVE} ! xmemsink pool=p"),
+        )
+    };
+    let receiver = {
+        let mut first = producer();
+        let pool = pools.path().join("run/p.sock").display().to_string();
+        let receiver = pools.receiver(&format!("pool={pool}"));
+        let held: Vec<_> = (0..3).map(|_| receiver.next().unwrap()).collect();
+        let copies: Vec<_> = held
+            .iter()
+            .map(|sample| bytes(sample.buffer().unwrap()))
+            .collect();
+        first.signal(Signal::KILL);
+        first.wait();
+        let second = producer();
+        until("a new producer", || receiver.stat("reconnects") == 1);
+        for _ in 0..20 {
+            assert!(receiver.next().is_some());
+        }
+        for (sample, copy) in held.iter().zip(&copies) {
+            assert!(
+                bytes(sample.buffer().unwrap()) == *copy,
+                "a held frame has changed"
+            );
+        }
+        drop(second);
+        receiver
+    };
+    assert!(receiver.stat("received") >= 23);
+}
+
+#[test]
+fn the_producer_gets_back_what_a_killed_consumer_held() {
+    let pools = prepared();
+    let _producer = Launch::new(
+        &pools,
+        "producer",
+        &[],
+        &format!("{LIVE} ! xmemsink pool=p"),
+    );
+    // The queue fills and holds the whole budget.
+    let consumer = Launch::new(
+        &pools,
+        "consumer",
+        &[],
+        "xmemsrc pool=p max-held=6 over-budget=drop ! queue max-size-buffers=0 ! identity sleep-time=1000000000 \
+         ! fakesink sync=false",
+    );
+    until("a consumer with its whole budget", || {
+        pool_stats(&pools)
+            .is_some_and(|stats| stats.consumers.iter().any(|consumer| consumer.held == 6))
+    });
+    consumer.signal(Signal::KILL);
+    until("no consumer", || {
+        pool_stats(&pools).is_some_and(|stats| stats.consumers.is_empty() && stats.slots_held < 6)
+    });
+}
+
+#[test]
+fn a_stopped_consumer_stops_nobody_else() {
+    let pools = prepared();
+    let _producer = Launch::new(
+        &pools,
+        "producer",
+        &[],
+        &format!("{LIVE} ! xmemsink pool=p"),
+    );
+    let stopped = Launch::new(
+        &pools,
+        "stopped",
+        &[],
+        "xmemsrc pool=p ! fakesink sync=false",
+    );
+    until("a consumer", || {
+        pool_stats(&pools)
+            .is_some_and(|stats| stats.consumers.iter().any(|consumer| consumer.received > 0))
+    });
+    stopped.signal(Signal::STOP);
+    let pool = pools.path().join("run/p.sock").display().to_string();
+    let receiver = pools.receiver(&format!("pool={pool}"));
+    for _ in 0..100 {
+        assert!(receiver.next().is_some());
+    }
+    let stats = pool_stats(&pools).unwrap();
+    assert_eq!(stats.dropped, 0);
+    assert!(stats.slots < 40, "{} slots", stats.slots);
+    stopped.signal(Signal::CONT);
+}
+
+#[test]
+fn a_source_that_waits_says_so() {
+    let pools = prepared();
+    let _other = Launch::new(
+        &pools,
+        "other",
+        &[],
+        &format!("{LIVE} ! xmemsink pool=somebody"),
+    );
+    let waiting = Launch::new(&pools, "waiting", &["-m"], "xmemsrc pool=nobody ! fakesink");
+    until("a warning", || waiting.log().contains("nobody.sock"));
+    until("the pools there are", || waiting.log().contains("somebody"));
+}
