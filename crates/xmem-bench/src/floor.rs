@@ -12,13 +12,12 @@ use rustix::time::ClockId;
 
 use crate::Error;
 use crate::figures::{Meter, now};
-use crate::scenario::FPS;
 
-pub(crate) fn waker(count: u32) -> Result<(), Error> {
+pub(crate) fn waker(count: u32, fps: u32) -> Result<(), Error> {
     let eventfd = std::io::stdin();
     let start = Instant::now();
     for number in 1..=count {
-        let due = Duration::from_secs(1) / FPS * number;
+        let due = Duration::from_secs(1) / fps * number;
         thread::sleep(due.saturating_sub(start.elapsed()));
         io::write(&eventfd, &now(ClockId::Monotonic).to_ne_bytes())?;
     }
