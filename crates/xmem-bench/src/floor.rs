@@ -12,13 +12,12 @@ use rustix::time::ClockId;
 
 use crate::Error;
 use crate::figures::{Meter, now};
-use crate::scenario::FPS;
 
-pub(crate) fn waker(count: u32) -> Result<(), Error> {
+pub(crate) fn waker(count: u32, fps: u32) -> Result<(), Error> {
     let eventfd = std::io::stdin();
     let start = Instant::now();
     for number in 1..=count {
-        let due = Duration::from_secs(1) / FPS * number;
+        let due = Duration::from_secs(1) / fps * number;
         thread::sleep(due.saturating_sub(start.elapsed()));
         io::write(&eventfd, &now(ClockId::Monotonic).to_ne_bytes())?;
     }
@@ -29,12 +28,34 @@ pub(crate) fn sleeper(count: u32) -> Result<(), Error> {
     let eventfd = std::io::stdin();
     let meter = Meter::new()?;
     let start = meter.start()?;
-    for _ in 0..count {
-        let mut stamp = [0; 8];
-        io::read(&eventfd, &mut stamp)?;
-        meter.latency(now(ClockId::Monotonic).saturating_sub(u64::from_ne_bytes(stamp)));
+    let mut left = u64::from(count);
+    while left > 0 {
+        let mut sum = [0; 8];
+        io::read(&eventfd, &mut sum)?;
+        let (wakes, latency) = take_apart(u64::from_ne_bytes(sum), now(ClockId::Monotonic));
+        meter.latency(latency);
         meter.count();
+        left = left.saturating_sub(wakes);
     }
     println!("{}", serde_json::to_string(&meter.figures_since(&start)?)?);
     Ok(())
+}
+
+/// How many wakes are in the sum of their times, and how long ago they were on average. There may be several when this
+/// process did not get to run in between; they are alike enough to be counted.
+fn take_apart(sum: u64, now: u64) -> (u64, u64) {
+    let wakes = ((sum + now / 2) / now).max(1);
+    (wakes, now.saturating_sub(sum / wakes))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::take_apart;
+
+    #[test]
+    fn wakes_that_came_together_are_told_apart() {
+        let now = 5_000_000_000_000;
+        assert_eq!(take_apart(now - 20_000, now), (1, 20_000));
+        assert_eq!(take_apart(2 * now - 16_000_000, now), (2, 8_000_000));
+    }
 }

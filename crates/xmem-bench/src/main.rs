@@ -26,6 +26,9 @@ type Error = Box<dyn std::error::Error + Send + Sync>;
 struct Cli {
     #[command(flatten)]
     plan: rounds::Plan,
+    /// Frames per second
+    #[arg(long, global = true, default_value_t = 60, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    fps: u32,
     #[command(subcommand)]
     role: Option<Role>,
 }
@@ -46,7 +49,7 @@ enum Role {
     Sleeper { count: u32 },
 }
 
-#[derive(Debug, clap::Args)]
+#[derive(Debug, Clone, clap::Args)]
 struct Place {
     transport: Transport,
     scenario: Scenario,
@@ -60,11 +63,11 @@ struct Place {
 fn main() -> ExitCode {
     let cli = Cli::parse();
     let result = match cli.role {
-        None => rounds::run(&cli.plan),
-        Some(Role::Producer(place)) => side::producer(&place),
+        None => rounds::run(&cli.plan, cli.fps),
+        Some(Role::Producer(place)) => side::producer(&place, cli.fps),
         Some(Role::Consumer(place)) => side::consumer(&place),
-        Some(Role::Alone(place)) => side::alone(&place),
-        Some(Role::Waker { count }) => floor::waker(count),
+        Some(Role::Alone(place)) => side::alone(&place, cli.fps),
+        Some(Role::Waker { count }) => floor::waker(count, cli.fps),
         Some(Role::Sleeper { count }) => floor::sleeper(count),
     };
     match result {

@@ -6,10 +6,10 @@ use std::fmt::Write;
 
 use crate::figures::Figures;
 use crate::rounds::{Counts, Pair, Results};
-use crate::scenario::{FPS, Scenario, Transport};
+use crate::scenario::{Scenario, Transport};
 
 /// Where it was measured.
-pub(crate) fn heading(rounds: u32, seconds: u32) -> String {
+pub(crate) fn heading(rounds: u32, seconds: u32, fps: u32) -> String {
     let file = |path| std::fs::read_to_string(path).unwrap_or_default();
     let cpuinfo = file("/proc/cpuinfo");
     let model = cpuinfo
@@ -18,7 +18,7 @@ pub(crate) fn heading(rounds: u32, seconds: u32) -> String {
         .map_or("unknown processor", |(_, model)| model);
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     format!(
-        "{model}, {cores} cores used; Linux {}; {}; {FPS} frames a second; medians of {rounds} rounds of {seconds} s\n",
+        "{model}, {cores} cores used; Linux {}; {}; {fps} frames a second; medians of {rounds} rounds of {seconds} s\n",
         file("/proc/sys/kernel/osrelease").trim(),
         gst::version_string(),
     )

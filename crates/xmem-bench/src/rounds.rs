@@ -13,7 +13,7 @@ use rustix::event::{EventfdFlags, eventfd};
 
 use crate::figures::Figures;
 use crate::report;
-use crate::scenario::{FPS, Scenario, Transport};
+use crate::scenario::{Scenario, Transport};
 use crate::side::{MEASURE, RECEIVING, STOP};
 use crate::{Error, syscalls};
 
@@ -69,22 +69,22 @@ pub(crate) struct Counts {
     pub(crate) page_faults: [f64; 2],
 }
 
-pub(crate) fn run(plan: &Plan) -> Result<(), Error> {
+pub(crate) fn run(plan: &Plan, fps: u32) -> Result<(), Error> {
     gst::init()?;
-    println!("{}", report::heading(plan.rounds, plan.seconds));
+    println!("{}", report::heading(plan.rounds, plan.seconds, fps));
     let all = if plan.scenarios.is_empty() {
         Scenario::value_variants()
     } else {
         &plan.scenarios
     };
     for scenario in all {
-        let results = measure_all(plan, *scenario)?;
+        let results = measure_all(plan, *scenario, fps)?;
         println!("{}", report::section(*scenario, &results));
     }
     Ok(())
 }
 
-fn measure_all(plan: &Plan, scenario: Scenario) -> Result<Results, Error> {
+fn measure_all(plan: &Plan, scenario: Scenario, fps: u32) -> Result<Results, Error> {
     let time = Duration::from_secs(plan.seconds.into());
     let mut results = Results::default();
     for round in 0..plan.rounds {
@@ -94,12 +94,12 @@ fn measure_all(plan: &Plan, scenario: Scenario) -> Result<Results, Error> {
             round + 1,
             plan.rounds
         );
-        results.floor.push(measure_floor(FPS * plan.seconds)?);
-        results.alone.push(measure_alone(scenario, time)?);
+        results.floor.push(measure_floor(fps * plan.seconds, fps)?);
+        results.alone.push(measure_alone(scenario, time, fps)?);
         let mut order = [Transport::Shm, Transport::Xmem];
         order.rotate_left(round as usize % 2);
         for transport in order {
-            let pair = measure(transport, scenario, time)?;
+            let pair = measure(transport, scenario, time, fps)?;
             match transport {
                 Transport::Shm => results.shm.push(pair),
                 Transport::Xmem => results.xmem.push(pair),
@@ -107,20 +107,25 @@ fn measure_all(plan: &Plan, scenario: Scenario) -> Result<Results, Error> {
         }
     }
     eprintln!("{}: system calls and page faults", scenario.title());
-    results.shm_counts = count(Transport::Shm, scenario)?;
-    results.xmem_counts = count(Transport::Xmem, scenario)?;
+    results.shm_counts = count(Transport::Shm, scenario, fps)?;
+    results.xmem_counts = count(Transport::Xmem, scenario, fps)?;
     Ok(results)
 }
 
-fn measure(transport: Transport, scenario: Scenario, time: Duration) -> Result<Pair, Error> {
+fn measure(
+    transport: Transport,
+    scenario: Scenario,
+    time: Duration,
+    fps: u32,
+) -> Result<Pair, Error> {
     let dir = tempfile::tempdir()?;
-    run_pair(transport, scenario, time, dir.path(), Watch::Clock)
+    run_pair(transport, scenario, time, fps, dir.path(), Watch::Clock)
 }
 
-fn count(transport: Transport, scenario: Scenario) -> Result<Counts, Error> {
+fn count(transport: Transport, scenario: Scenario, fps: u32) -> Result<Counts, Error> {
     let dir = tempfile::tempdir()?;
     let time = Duration::from_secs(3);
-    let pair = run_pair(transport, scenario, time, dir.path(), Watch::Calls)?;
+    let pair = run_pair(transport, scenario, time, fps, dir.path(), Watch::Calls)?;
     let calls = |role: &str, figures: Figures| -> Result<Vec<(String, f64)>, Error> {
         let trace = std::fs::read_to_string(dir.path().join(role))?;
         let mut calls: Vec<(String, f64)> = syscalls::between_marks(&trace)
@@ -147,6 +152,7 @@ fn run_pair(
     transport: Transport,
     scenario: Scenario,
     time: Duration,
+    fps: u32,
     dir: &Path,
     watch: Watch,
 ) -> Result<Pair, Error> {
@@ -160,7 +166,8 @@ fn run_pair(
         }
         command
             .args([role, transport.argument(), scenario.argument()])
-            .arg(&socket);
+            .arg(&socket)
+            .args(["--fps", &fps.to_string()]);
         if watch == Watch::Calls {
             command.arg("--touch");
         }
@@ -189,10 +196,11 @@ fn run_pair(
     })
 }
 
-fn measure_alone(scenario: Scenario, time: Duration) -> Result<Figures, Error> {
+fn measure_alone(scenario: Scenario, time: Duration, fps: u32) -> Result<Figures, Error> {
     let mut command = own_program()?;
     // The transport and the socket do not matter here.
     command.args(["alone", Transport::Shm.argument(), scenario.argument(), "-"]);
+    command.args(["--fps", &fps.to_string()]);
     let mut side = Side::start(command)?;
     side.expect(RECEIVING)?;
     thread::sleep(WARM_UP);
@@ -202,11 +210,11 @@ fn measure_alone(scenario: Scenario, time: Duration) -> Result<Figures, Error> {
     side.finish()
 }
 
-fn measure_floor(count: u32) -> Result<Figures, Error> {
+fn measure_floor(count: u32, fps: u32) -> Result<Figures, Error> {
     let eventfd = eventfd(0, EventfdFlags::CLOEXEC)?;
     let start = |role: &str, stdout| -> Result<Child, Error> {
         let mut command = own_program()?;
-        command.args([role, &count.to_string()]);
+        command.args([role, &count.to_string(), "--fps", &fps.to_string()]);
         Ok(command.stdin(eventfd.try_clone()?).stdout(stdout).spawn()?)
     };
     let sleeper = start("sleeper", Stdio::piped())?;

@@ -4,8 +4,6 @@
 
 use clap::ValueEnum;
 
-pub(crate) const FPS: u32 = 60;
-
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Transport {
     Shm,
@@ -98,6 +96,6 @@ impl Scenario {
             Self::Hd | Self::HdForeign => ("I420", 1920, 1080),
             Self::Uhd | Self::UhdForeign => ("NV12", 3840, 2160),
         };
-        format!("video/x-raw,format={format},width={width},height={height},framerate={FPS}/1")
+        format!("video/x-raw,format={format},width={width},height={height},framerate=60/1")
     }
 }

@@ -21,12 +21,12 @@ pub(crate) const RECEIVING: &str = "receiving";
 pub(crate) const MEASURE: &str = "measure";
 pub(crate) const STOP: &str = "stop";
 
-pub(crate) fn producer(place: &Place) -> Result<(), Error> {
+pub(crate) fn producer(place: &Place, fps: u32) -> Result<(), Error> {
     init()?;
     let sink =
         gst::parse::bin_from_description(&place.transport.sink(&place.socket), true)?.upcast();
     let meter = Arc::new(Meter::new()?);
-    let pipeline = source_pipeline(place, &sink, &meter)?;
+    let pipeline = source_pipeline(place, fps, &sink, &meter)?;
     serve(&pipeline, &meter)
 }
 
@@ -44,12 +44,12 @@ pub(crate) fn consumer(place: &Place) -> Result<(), Error> {
     serve(&pipeline, &meter)
 }
 
-pub(crate) fn alone(place: &Place) -> Result<(), Error> {
+pub(crate) fn alone(place: &Place, fps: u32) -> Result<(), Error> {
     init()?;
     let meter = Arc::new(Meter::new()?);
     let sink = receiver(&meter, place.touch).upcast();
     // The receiver counts, so the source need not.
-    let pipeline = source_pipeline(place, &sink, &Arc::new(Meter::new()?))?;
+    let pipeline = source_pipeline(place, fps, &sink, &Arc::new(Meter::new()?))?;
     serve(&pipeline, &meter)
 }
 
@@ -61,10 +61,11 @@ fn init() -> Result<(), Error> {
 
 fn source_pipeline(
     place: &Place,
+    fps: u32,
     sink: &gst::Element,
     meter: &Arc<Meter>,
 ) -> Result<gst::Pipeline, Error> {
-    let source: gst::Element = Source::new(place.scenario, place.touch).upcast();
+    let source: gst::Element = Source::new(place.scenario, place.touch, fps).upcast();
     let meter = meter.clone();
     let pad = source.static_pad("src").ok_or("the source has no pad")?;
     pad.add_probe(gst::PadProbeType::BUFFER, move |_, _| {

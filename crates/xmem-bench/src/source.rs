@@ -3,6 +3,7 @@
 //! A live source that costs nearly nothing: it writes the time into each frame, and a byte into each page if told to.
 
 use gst::glib;
+use gst::subclass::prelude::*;
 use gst_base::prelude::*;
 
 use crate::scenario::Scenario;
@@ -15,12 +16,17 @@ glib::wrapper! {
 }
 
 impl Source {
-    pub(crate) fn new(scenario: Scenario, touch: bool) -> Self {
+    pub(crate) fn new(scenario: Scenario, touch: bool, fps: u32) -> Self {
         let source: Self = glib::Object::builder().property("name", "source").build();
         source.set_live(true);
         source.set_format(gst::Format::Time);
         source.set_blocksize(scenario.frame_size() as u32);
-        imp::configure(&source, scenario, touch);
+        let settings = imp::Settings {
+            scenario,
+            touch,
+            fps,
+        };
+        source.imp().settings.set(settings).expect("a new source");
         source
     }
 }
@@ -38,19 +44,21 @@ mod imp {
 
     use super::PAGE;
     use crate::figures::now;
-    use crate::scenario::{FPS, Scenario};
+    use crate::scenario::Scenario;
     use crate::side::STAMP;
+
+    #[derive(Debug)]
+    pub(super) struct Settings {
+        pub(super) scenario: Scenario,
+        pub(super) touch: bool,
+        pub(super) fps: u32,
+    }
 
     #[derive(Debug, Default)]
     pub struct Source {
-        settings: OnceLock<(Scenario, bool)>,
+        pub(super) settings: OnceLock<Settings>,
         /// When the next frame is due.
         due: Mutex<Option<Instant>>,
-    }
-
-    pub(super) fn configure(source: &super::Source, scenario: Scenario, touch: bool) {
-        let settings = &source.imp().settings;
-        settings.set((scenario, touch)).expect("configured once");
     }
 
     #[glib::object_subclass]
@@ -84,7 +92,7 @@ mod imp {
 
         /// One choice: with any caps at all, BaseSrc would not negotiate, and ask for memory without naming caps.
         fn caps(&self, _filter: Option<&gst::Caps>) -> Option<gst::Caps> {
-            self.settings.get()?.0.caps().parse().ok()
+            self.settings.get()?.scenario.caps().parse().ok()
         }
 
         fn decide_allocation(
@@ -94,7 +102,7 @@ mod imp {
             if !self
                 .settings
                 .get()
-                .is_some_and(|(scenario, _)| scenario.is_foreign())
+                .is_some_and(|settings| settings.scenario.is_foreign())
             {
                 return self.parent_decide_allocation(query);
             }
@@ -121,7 +129,7 @@ mod imp {
         ) -> Result<gst::FlowSuccess, gst::FlowError> {
             self.wait();
             let mut map = buffer.map_writable().map_err(|_| gst::FlowError::Error)?;
-            if self.settings.get().is_some_and(|(_, touch)| *touch) {
+            if self.settings.get().is_some_and(|settings| settings.touch) {
                 for page in map.chunks_mut(PAGE) {
                     page[0] = page[0].wrapping_add(1);
                 }
@@ -144,7 +152,8 @@ mod imp {
             let this = due.unwrap_or(now);
             thread::sleep(this.saturating_duration_since(now));
             // Frames that could not be made in time are left out, as a camera does.
-            *due = Some(this.max(now) + Duration::from_secs(1) / FPS);
+            let fps = self.settings.get().map_or(60, |settings| settings.fps);
+            *due = Some(this.max(now) + Duration::from_secs(1) / fps);
         }
     }
 }
