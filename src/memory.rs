@@ -28,6 +28,11 @@ pub(crate) struct Tally {
 }
 
 impl Tally {
+    /// Counts from 0 again.
+    pub(crate) fn reset(&self) {
+        self.copies.store(0, Ordering::Relaxed);
+    }
+
     /// How often somebody had GStreamer copy the memory of a slot.
     pub(crate) fn copies(&self) -> u64 {
         self.copies.load(Ordering::Relaxed)

@@ -403,3 +403,71 @@ fn a_sink_that_waits_can_be_paused_and_stopped() {
     }
     sender.pipeline.stop();
 }
+
+/// At the end of a lossless stream, the sink waits for who has not taken everything; a stop ends that too.
+#[test]
+fn a_sink_that_drains_can_be_stopped() {
+    let pools = Pools::new();
+    let sender = pools.sender(&caps(), "delivery=lossless");
+    let receiver = pools.receiver("").connected();
+    for number in 1..=4 {
+        sender.push(frame(number));
+    }
+    sender.app.end_of_stream().unwrap();
+    let sink = sender.sink();
+    until("four frames", || stat(&sink, "published") == 4);
+    // A pause does not lose what is left.
+    sender.pipeline.0.set_state(gst::State::Paused).unwrap();
+    sender.pipeline.play();
+    assert_eq!(first_byte(&receiver.next().unwrap()), 1);
+    sender.pipeline.stop();
+}
+
+#[test]
+fn a_flush_ends_a_wait() {
+    let pools = Pools::new();
+    let sink = gst::ElementFactory::make("xmemsink")
+        .property("pool", pools.pool("p"))
+        .property("wait-for-connection", true)
+        .build()
+        .unwrap();
+    let pipeline = Pipeline(gst::Pipeline::new());
+    pipeline.0.add(&sink).unwrap();
+    pipeline.play();
+    let pad = sink.static_pad("sink").unwrap();
+    let begin = {
+        let pad = pad.clone();
+        move || {
+            let segment = gst::FormattedSegment::<gst::ClockTime>::new();
+            pad.send_event(gst::event::StreamStart::new("stream"));
+            pad.send_event(gst::event::Caps::new(&caps()));
+            pad.send_event(gst::event::Segment::new(&segment));
+        }
+    };
+    begin();
+    let waiting = std::thread::spawn({
+        let pad = pad.clone();
+        move || pad.chain(frame(1))
+    });
+    // Most likely it waits by now; if not, the flush comes before the buffer, and ends it as well.
+    std::thread::sleep(std::time::Duration::from_millis(20));
+    assert!(pad.send_event(gst::event::FlushStart::new()));
+    assert_eq!(waiting.join().unwrap(), Err(gst::FlowError::Flushing));
+    assert!(pad.send_event(gst::event::FlushStop::new(true)));
+    begin();
+    let receiver = pools.receiver("");
+    assert_eq!(pad.chain(frame(2)), Ok(gst::FlowSuccess::Ok));
+    assert_eq!(first_byte(&receiver.next().unwrap()), 2);
+}
+
+#[test]
+fn posix_shm_serves_as_well() {
+    let pools = Pools::new();
+    let receiver = pools.receiver("");
+    let sender = pools.sender(&caps(), &format!("backing=posix-shm {LOSSLESS}"));
+    for number in 1..=20 {
+        sender.push(frame(number));
+        assert_eq!(first_byte(&receiver.next().unwrap()), number);
+    }
+    sender.finish();
+}

@@ -119,7 +119,8 @@ fn too_few_slots_for_upstream_are_an_error() {
     let pool = offered_pool(&sender.sink(), &caps);
     let mut config = pool.config();
     config.set_params(Some(&caps), 64 * 64, 7, 0);
-    let _ = pool.set_config(config);
+    pool.set_config(config).unwrap();
+    pool.set_active(true).unwrap();
     sender.push(gst::Buffer::from_slice([1; 64 * 64]));
     let (error, text) = sender.pipeline.wait_error();
     assert!(error.matches(gst::ResourceError::Settings), "{text}");
@@ -261,7 +262,8 @@ fn a_lying_producer_is_an_error() {
     use xmem_core::{FrameMeta, Producer, Sticky, Text, VideoLayout};
     let pools = Pools::new();
     let producer = Producer::builder(&pools.pool("p")).build().unwrap();
-    let lies: [&dyn Fn(&mut Sticky, &mut FrameMeta); 4] = [
+    type Lie = dyn Fn(&mut Sticky, &mut FrameMeta);
+    let lies: [&Lie; 4] = [
         &|sticky, _| sticky.set("caps", "neither, caps, nor"),
         &|sticky, _| sticky.set("caps", "video/x-raw,format={I420,NV12},width=[1,100]"),
         &|_, meta| meta.video.as_mut().unwrap().strides[0] = 1 << 20,

@@ -5,7 +5,6 @@
 mod support;
 
 use gst::prelude::*;
-use gst_video::prelude::*;
 use gstxmem::{XmemAllocator, XmemBufferPool};
 use support::*;
 
@@ -18,7 +17,7 @@ fn caps() -> gst::Caps {
 const SIZE: u32 = 320 * 240 * 3 / 2;
 
 /// A started sink by itself.
-struct Sink(gst::Element, Pools);
+struct Sink(gst::Element, #[allow(dead_code)] Pools);
 
 impl Sink {
     fn new(properties: &[(&str, &str)]) -> Self {

@@ -56,15 +56,15 @@ impl BufferPoolImpl for XmemBufferPool {
         };
         gst::debug!(CAT, imp = self, "Configured: {layout:?}");
         *self.layout.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(layout));
-        let need = config.params().map_or(0, |(_, _, min, _)| min);
-        if let Some((_, slots)) = self.backing.get() {
-            slots.set_upstream_need(need);
-        }
         self.parent_set_config(config)
     }
 
-    /// The parent would fill itself with buffers here. A slot is taken when a frame needs one, not before.
+    /// The parent would fill itself with buffers here. A slot is taken when a frame needs one, not before; but now it
+    /// is certain that upstream uses this pool.
     fn start(&self) -> bool {
+        if let (Some(layout), Some((_, slots))) = (self.layout(), self.backing.get()) {
+            slots.set_upstream_need(layout.min);
+        }
         true
     }
 
@@ -77,12 +77,7 @@ impl BufferPoolImpl for XmemBufferPool {
         if self.obj().is_flushing() {
             return Err(gst::FlowError::Flushing);
         }
-        let layout = self
-            .layout
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clone();
-        let (Some(layout), Some((allocator, _))) = (layout, self.backing.get()) else {
+        let (Some(layout), Some((allocator, _))) = (self.layout(), self.backing.get()) else {
             gst::error!(CAT, imp = self, "Used without a configuration");
             return Err(gst::FlowError::NotNegotiated);
         };
@@ -109,6 +104,13 @@ impl BufferPoolImpl for XmemBufferPool {
 }
 
 impl XmemBufferPool {
+    fn layout(&self) -> Option<Arc<Layout>> {
+        self.layout
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
+    }
+
     pub(super) fn set_backing(&self, allocator: XmemAllocator, slots: Arc<SlotSource>) {
         // Called once, right after construction.
         let _ = self.backing.set((allocator, slots));

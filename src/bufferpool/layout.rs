@@ -10,6 +10,8 @@ pub(super) struct Layout {
     /// Size of the memory in bytes.
     pub(super) size: usize,
     pub(super) params: gst::AllocationParams,
+    /// How many buffers upstream keeps at once.
+    pub(super) min: u32,
     /// The planes, when buffers get a GstVideoMeta.
     pub(super) video: Option<(gst_video::VideoInfo, Option<gst_video::VideoAlignment>)>,
 }
@@ -52,6 +54,7 @@ impl Layout {
         Some(Self {
             size: size as usize,
             params,
+            min,
             video,
         })
     }

@@ -65,7 +65,8 @@ pub(super) struct Started {
     pub(super) allocator: XmemAllocator,
     /// As they were at the start; they can be changed only while the sink is stopped.
     pub(super) settings: Settings,
-    name: Text<32>,
+    /// What frames name as their producer.
+    program: Text<32>,
 }
 
 impl Started {
@@ -98,10 +99,8 @@ pub struct XmemSink {
     /// The statistics of the last run, once it is over.
     last_stats: Mutex<(PoolStats, u64)>,
     offer: Offer,
-    /// Ends waits in `render`.
+    /// Ends waits in the streaming thread.
     canceller: Canceller,
-    /// Ends the wait at the end of the stream. `unlock` also comes for a pause, which must not lose what is left.
-    drain_canceller: Canceller,
 }
 
 #[glib::object_subclass]
@@ -203,14 +202,13 @@ impl BaseSinkImpl for XmemSink {
         let slots = SlotSource::new(producer.clone());
         let allocator = XmemAllocator::new(slots.clone());
         self.canceller.reset();
-        self.drain_canceller.reset();
         *lock(&self.stream) = Stream::default();
         *lock(&self.started) = Some(Arc::new(Started {
             producer,
             slots,
             allocator,
             settings,
-            name: Text::new(&name),
+            program: Text::new(glib::program_name().as_deref().unwrap_or(&name)),
         }));
         Ok(())
     }
@@ -236,9 +234,6 @@ impl BaseSinkImpl for XmemSink {
 
     fn unlock(&self) -> Result<(), gst::ErrorMessage> {
         self.canceller.cancel();
-        if self.is_flushing() {
-            self.drain_canceller.cancel();
-        }
         Ok(())
     }
 
@@ -301,8 +296,8 @@ impl BaseSinkImpl for XmemSink {
                 if self.share_sticky().is_err() {
                     return false;
                 }
-                self.end();
-                self.parent_event(event)
+                // The parent would wait for a preroll that never comes once the sink is being stopped.
+                self.end() && self.parent_event(event)
             }
             _ => self.parent_event(event),
         }
@@ -348,14 +343,7 @@ impl XmemSink {
         }
     }
 
-    fn is_flushing(&self) -> bool {
-        self.obj()
-            .sink_pad()
-            .pad_flags()
-            .contains(gst::PadFlags::FLUSHING)
-    }
-
-    /// Waits in `render`. A pause interrupts the wait, and it goes on when the pipeline plays again.
+    /// Waits in the streaming thread. A pause interrupts the wait, and it goes on when the pipeline plays again.
     fn wait(
         &self,
         wait: impl Fn(&Canceller) -> Result<(), WaitError>,
@@ -378,28 +366,23 @@ impl XmemSink {
         }
     }
 
-    /// The stream is over. Lossless consumers get what is left first.
-    fn end(&self) {
+    /// The stream is over. Lossless consumers get what is left first. `false`: stopped before that.
+    fn end(&self) -> bool {
         let Some(started) = self.started() else {
-            return;
+            return false;
         };
         lock(&self.stream).eos = true;
         started.producer.set_eos(true);
         if !started.is_lossless() {
-            return;
+            return true;
         }
-        self.drain_canceller.reset();
-        // A flush that began before the reset has set this flag, one that begins after it cancels the wait.
-        if self.is_flushing() {
-            return;
-        }
-        if let Err(error) = started.producer.drain(None, &self.drain_canceller) {
-            gst::info!(
-                CAT,
-                imp = self,
-                "Consumers may not have got all frames: {error}"
-            );
-        }
+        gst::debug!(
+            CAT,
+            imp = self,
+            "Waiting until consumers have got all frames"
+        );
+        self.wait(|cancel| started.producer.drain(None, cancel))
+            .is_ok()
     }
 
     /// Gives the pool the sticky state if it has changed.
@@ -469,7 +452,7 @@ impl XmemSink {
         };
         let mut stream = lock(&self.stream);
         let mut meta = stream.format.describe(buffer);
-        meta.producer = started.name;
+        meta.producer = started.program;
         let origin = stream
             .clock
             .sample(clock.as_ref())

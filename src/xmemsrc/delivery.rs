@@ -51,7 +51,13 @@ impl Converter<'_> {
 
     /// A buffer with a copy of the frame, which the caller gives back afterwards.
     pub(super) fn copied(&self, lease: &ReadLease) -> Result<(gst::Buffer, Way), Nonsense> {
-        let memory = gst::Memory::from_mut_slice(lease.data().to_vec());
+        let mut memory = gst::Memory::with_size(lease.len());
+        let unmappable = || Nonsense("there is no room for a copy of it".to_owned());
+        memory
+            .get_mut()
+            .and_then(|memory| memory.map_writable().ok())
+            .ok_or_else(unmappable)?
+            .copy_from_slice(lease.data());
         self.finish(memory, lease.meta(), Way::OverBudget)
     }
 

@@ -80,7 +80,7 @@ struct Started {
 struct Stream {
     sticky: Sticky,
     caps: Option<gst::Caps>,
-    format: Format,
+    format: Arc<Format>,
     /// Downstream can read a GstVideoMeta.
     video_meta: bool,
 }
@@ -197,6 +197,7 @@ impl BaseSrcImpl for XmemSrc {
         gst::info!(CAT, imp = self, "Pool {:?} at {path:?}", settings.pool);
         self.canceller.reset();
         *lock(&self.figures) = SourceFigures::default();
+        self.tally.reset();
         *lock(&self.stream) = Stream::default();
         *lock(&self.started) = Some(Started {
             builder,
@@ -488,13 +489,22 @@ impl XmemSrc {
             gst::info!(CAT, imp = self, "Caps are {parsed}");
             {
                 let mut stream = lock(&self.stream);
-                stream.format = Format::from_caps(&parsed);
+                stream.format = Arc::new(Format::from_caps(&parsed));
                 stream.caps = Some(parsed);
                 stream.video_meta = false;
             }
             // Sets the caps and asks downstream what it can read.
             if !self.obj().negotiate() {
-                return Err(Stop::Flow(gst::FlowError::NotNegotiated));
+                let flushing = self
+                    .obj()
+                    .src_pad()
+                    .pad_flags()
+                    .contains(gst::PadFlags::FLUSHING);
+                return Err(Stop::Flow(if flushing {
+                    gst::FlowError::Flushing
+                } else {
+                    gst::FlowError::NotNegotiated
+                }));
             }
         }
         for key in [sticky::GLOBAL_TAGS, sticky::TAGS] {

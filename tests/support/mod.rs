@@ -254,13 +254,19 @@ impl Receiver {
     pub fn next(&self) -> Option<gst::Sample> {
         match self.app.try_pull_sample(SOON) {
             Some(sample) => Some(sample),
-            None if self.app.is_eos() => None,
             None => {
                 let bus = self.pipeline.0.bus().unwrap();
-                panic!(
-                    "no sample: {:?}",
-                    bus.pop_filtered(&[gst::MessageType::Error])
-                );
+                let why = bus.pop_filtered(&[gst::MessageType::Error, gst::MessageType::Eos]);
+                match why {
+                    Some(message) if message.type_() == gst::MessageType::Error => {
+                        panic!("no sample: {message:?}");
+                    }
+                    // Somebody may wait for it.
+                    Some(message) => bus.post(message).unwrap(),
+                    None => {}
+                }
+                assert!(self.app.is_eos(), "no sample");
+                None
             }
         }
     }

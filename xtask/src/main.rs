@@ -4,6 +4,7 @@
 
 mod bench;
 mod demo;
+mod faults;
 mod packages;
 mod step;
 mod test;
@@ -31,6 +32,8 @@ enum Command {
     Demo(demo::Args),
     /// Compare xmem with shmsink/shmsrc, side by side in one run
     Bench(bench::Args),
+    /// Kill, stop, starve and fork the processes of a pool, and count what that does to the others
+    Faults(faults::Args),
 }
 
 fn main() -> ExitCode {
@@ -38,6 +41,7 @@ fn main() -> ExitCode {
         Command::Test => test::run(),
         Command::Demo(args) => demo::run(&args),
         Command::Bench(args) => bench::run(&args),
+        Command::Faults(args) => faults::run(&args),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

@@ -1,0 +1,168 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! A consumer: checks every byte of every frame when it comes, and again before it lets go of it.
+
+use std::collections::VecDeque;
+use std::sync::mpsc::TryRecvError;
+use std::time::{Duration, Instant};
+
+use xmem_core::{ConnectError, Consumer, Delivery, ReadLease, ReceiveError, monotonic_ns};
+
+use crate::own::{self, Stopwatch, say};
+use crate::tally::Tally;
+use crate::{Error, frame};
+
+const REPORT: Duration = Duration::from_millis(100);
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    pool: String,
+    #[arg(long, default_value_t = 4)]
+    max_held: u32,
+    /// Frames that it keeps for a while
+    #[arg(long, default_value_t = 2)]
+    keep: usize,
+    /// Milliseconds that it takes over each frame
+    #[arg(long, default_value_t = 0)]
+    slow: u64,
+    /// Nobody touches this one, so that its waits count
+    #[arg(long)]
+    watcher: bool,
+    #[arg(long, default_value_t = 0)]
+    seed: u64,
+}
+
+/// A frame that is held, and what it was when it came.
+struct Kept {
+    lease: ReadLease,
+    was: (u64, u64),
+}
+
+pub(crate) fn run(args: &Args) -> Result<(), Error> {
+    let commands = own::commands();
+    let mut random = fastrand::Rng::with_seed(args.seed);
+    let mut tally = Tally::default();
+    let mut kept: VecDeque<Kept> = VecDeque::new();
+    let mut report = Instant::now();
+    let mut first = true;
+    'connections: loop {
+        let builder = Consumer::builder(&args.pool)
+            .max_held(args.max_held)
+            .name("faults");
+        let mut consumer = match builder.connect_wait(Some(Duration::from_millis(200))) {
+            Ok(consumer) => consumer,
+            Err(error @ (ConnectError::Name(_) | ConnectError::Denied { .. })) => {
+                return Err(error.into());
+            }
+            // Out of descriptors on either side, or no producer: both pass.
+            Err(_) => {
+                tally.add("no-producer", 1);
+                if ended(&commands, &mut tally)? {
+                    break;
+                }
+                continue;
+            }
+        };
+        if !std::mem::take(&mut first) {
+            tally.add("reconnects", 1);
+        }
+        let lossless = consumer.delivery() == Delivery::Lossless;
+        let mut last: Option<(u64, u64)> = None;
+        loop {
+            if ended(&commands, &mut tally)? {
+                break 'connections;
+            }
+            if report.elapsed() >= REPORT {
+                report = Instant::now();
+                tally.take_line().iter().for_each(|line| say(line));
+            }
+            let watch = Stopwatch::start();
+            let lease = match consumer.receive(Some(Duration::from_millis(50))) {
+                Ok(lease) => lease,
+                Err(ReceiveError::Timeout) => continue,
+                Err(ReceiveError::OverBudget { .. }) => {
+                    let kept = kept.pop_front();
+                    check(kept, &mut tally);
+                    continue;
+                }
+                Err(ReceiveError::TimedOut) => {
+                    tally.add("given-up-on", 1);
+                    break;
+                }
+                Err(ReceiveError::ProducerLost | ReceiveError::Eos) => break,
+                Err(ReceiveError::CutOff) => {
+                    tally.add("cut-off", 1);
+                    break;
+                }
+                Err(error) => return Err(error.into()),
+            };
+            if args.watcher {
+                let age = Duration::from_nanos(monotonic_ns() - lease.meta().published_at);
+                // A frame that was there before we looked is late by our own checking of the one before.
+                if last.is_some() && age < watch.waited() + watch.delayed() {
+                    tally.max("max-wait", age.saturating_sub(watch.delayed()));
+                }
+            }
+            tally.add("received", 1);
+            let Some(was) = frame::read(&lease) else {
+                tally.add("torn", 1);
+                continue;
+            };
+            if lossless && let Some(last) = last {
+                // In one connection every frame comes, in order.
+                if was.0 != last.0 || was.1 != last.1 + 1 {
+                    tally.add("lost", was.1.abs_diff(last.1 + 1).max(1));
+                }
+            }
+            last = Some(was);
+            if args.slow > 0 {
+                std::thread::sleep(Duration::from_millis(random.u64(..args.slow)));
+            }
+            kept.push_back(Kept { lease, was });
+            while kept.len() > args.keep {
+                let kept = kept.pop_front();
+                check(kept, &mut tally);
+            }
+        }
+        // What was received from the producer that is gone stays as it is; some of it is looked at later.
+        if random.bool() {
+            kept.drain(..)
+                .for_each(|kept| check(Some(kept), &mut tally));
+        }
+    }
+    kept.drain(..)
+        .for_each(|kept| check(Some(kept), &mut tally));
+    tally.take_line().iter().for_each(|line| say(line));
+    say("ended");
+    Ok(())
+}
+
+/// Looks at a frame for the last time.
+fn check(kept: Option<Kept>, tally: &mut Tally) {
+    if let Some(kept) = kept {
+        tally.add("checked", 1);
+        if frame::read(&kept.lease) != Some(kept.was) {
+            tally.add("torn", 1);
+        }
+    }
+}
+
+fn ended(commands: &std::sync::mpsc::Receiver<String>, tally: &mut Tally) -> Result<bool, Error> {
+    match commands.try_recv() {
+        Ok(command) => match command.split_once(' ').unwrap_or((&command, "")) {
+            ("end", _) => return Ok(true),
+            ("fork", millis) => own::fork(Duration::from_millis(millis.parse()?)),
+            ("starve", _) => own::limit_descriptors(Some(own::descriptors() as u64)),
+            ("feed", _) => own::limit_descriptors(None),
+            _ => return Err(format!("an unknown command: {command}").into()),
+        },
+        Err(TryRecvError::Empty) => {}
+        // The rig is gone.
+        Err(TryRecvError::Disconnected) => return Ok(true),
+    }
+    tally.max(
+        "max-descriptors",
+        Duration::from_micros(own::descriptors() as u64),
+    );
+    Ok(false)
+}

@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! Nothing that one process does can hurt another: a producer and consumers in processes of their own, a random
+//! schedule of faults from a printed seed, and figures at the end. `docs/reliability.md` says what they mean.
+//!
+//! The program starts itself once for each role.
+
+mod consumer;
+mod frame;
+mod own;
+mod producer;
+mod rig;
+mod tally;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+type Error = Box<dyn std::error::Error + Send + Sync>;
+
+#[derive(Debug, Parser)]
+#[command(about)]
+struct Cli {
+    #[command(flatten)]
+    plan: rig::Plan,
+    #[command(subcommand)]
+    role: Option<Role>,
+}
+
+/// What the program is when it starts itself.
+#[derive(Debug, Subcommand)]
+#[command(hide = true)]
+enum Role {
+    Producer(producer::Args),
+    Consumer(consumer::Args),
+}
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    let result = match &cli.role {
+        None => rig::run(&cli.plan),
+        Some(Role::Producer(args)) => producer::run(args).map(|()| true),
+        Some(Role::Consumer(args)) => consumer::run(args).map(|()| true),
+    };
+    match result {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("xmem-faults: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}

@@ -1,0 +1,167 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! The producer: 120 frames a second, whatever happens.
+
+use std::sync::mpsc::{RecvTimeoutError, TryRecvError};
+use std::time::{Duration, Instant};
+
+use xmem_core::{
+    AcquireError, Backing, Canceller, Delivery, FrameMeta, Producer, WaitError, WriteLease,
+};
+
+use crate::own::{self, Stopwatch, say};
+use crate::tally::Tally;
+use crate::{Error, frame};
+
+pub(crate) const HISTORY: u32 = 4;
+const PERIOD: Duration = Duration::from_micros(8333);
+const REPORT: Duration = Duration::from_millis(100);
+/// A lossless consumer that is stopped is given up on after this.
+const LOSSLESS_TIMEOUT: Duration = Duration::from_millis(300);
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    pool: String,
+    /// Tells the producers of a pool apart
+    epoch: u64,
+    #[arg(long)]
+    lossless: bool,
+    #[arg(long)]
+    posix_shm: bool,
+}
+
+pub(crate) fn run(args: &Args) -> Result<(), Error> {
+    let commands = own::commands();
+    let delivery = if args.lossless {
+        Delivery::Lossless
+    } else {
+        Delivery::Live
+    };
+    let backing = if args.posix_shm {
+        Backing::PosixShm
+    } else {
+        Backing::Memfd
+    };
+    let producer = Producer::builder(&args.pool)
+        .delivery(delivery)
+        .history(HISTORY)
+        .backing(backing)
+        .max_slots(128)
+        .lossless_timeout(Some(LOSSLESS_TIMEOUT))
+        .build()?;
+    let before = (own::descriptors(), own::mappings());
+    say("ready");
+    let cancel = Canceller::new();
+    let mut tally = Tally::default();
+    let mut grabbed: Vec<WriteLease> = Vec::new();
+    let mut size = 64 << 10;
+    let mut number = 0;
+    let mut next = Instant::now();
+    let mut report = Instant::now();
+    loop {
+        match commands.try_recv() {
+            Ok(command) => {
+                let mut words = command.split(' ');
+                let word = words.next().unwrap_or_default();
+                let value: Option<u64> = words.next().and_then(|value| value.parse().ok());
+                match (word, value) {
+                    ("size", Some(bytes)) => size = bytes as usize,
+                    ("grab", Some(slots)) => {
+                        grabbed.extend((0..slots).map_while(|_| producer.acquire(size).ok()));
+                    }
+                    ("drop", _) => grabbed.clear(),
+                    ("collect", _) => tally.add("collected", producer.collect() as u64),
+                    ("fork", Some(millis)) => own::fork(Duration::from_millis(millis)),
+                    ("starve", _) => own::limit_descriptors(Some(own::descriptors() as u64)),
+                    ("feed", _) => own::limit_descriptors(None),
+                    ("end", _) => break,
+                    _ => return Err(format!("an unknown command: {command}").into()),
+                }
+            }
+            Err(TryRecvError::Empty) => {}
+            // The rig is gone.
+            Err(TryRecvError::Disconnected) => return Ok(()),
+        }
+        match publish(&producer, size, args, number, &cancel, &mut tally)? {
+            true => number += 1,
+            false => tally.add("dropped", 1),
+        }
+        if report.elapsed() >= REPORT {
+            report = Instant::now();
+            tally.take_line().iter().for_each(|line| say(line));
+        }
+        next += PERIOD;
+        match next.checked_duration_since(Instant::now()) {
+            Some(left) => std::thread::sleep(left),
+            // Late: go on from here instead of catching up.
+            None => next = Instant::now(),
+        }
+    }
+    grabbed.clear();
+    own::limit_descriptors(None);
+    // The consumers are gone by now; what they leave is to come back.
+    let _ = commands.recv_timeout(Duration::from_millis(500)) == Err(RecvTimeoutError::Timeout);
+    producer.collect();
+    let stats = producer.stats();
+    tally.add("cut-off", stats.cut_off);
+    tally.add("timed-out", stats.timed_out);
+    tally.add("consumers-left", stats.consumers.len() as u64);
+    tally.add(
+        "slots-not-returned",
+        u64::from(stats.slots_held.saturating_sub(HISTORY)),
+    );
+    let regions = stats.regions as usize;
+    // Each region of memfd is one descriptor and one mapping more than there were before the first.
+    let in_regions = if args.posix_shm { 2 * regions } else { regions };
+    let descriptors = own::descriptors().saturating_sub(before.0 + in_regions);
+    let mappings = own::mappings().saturating_sub(before.1 + regions);
+    tally.add("descriptors-leaked", descriptors as u64);
+    tally.add("mappings-leaked", mappings as u64);
+    tally.take_line().iter().for_each(|line| say(line));
+    drop(producer);
+    say("ended");
+    Ok(())
+}
+
+/// Returns whether the frame was published.
+fn publish(
+    producer: &Producer,
+    size: usize,
+    args: &Args,
+    number: u64,
+    cancel: &Canceller,
+    tally: &mut Tally,
+) -> Result<bool, Error> {
+    let waiting = Stopwatch::start();
+    if args.lossless {
+        match producer.wait_for_room(cancel) {
+            Ok(()) => {}
+            Err(WaitError::Cancelled) => return Ok(false),
+            Err(error) => return Err(error.into()),
+        }
+        tally.max("max-lossless-wait", waiting.waited());
+    }
+    let waiting = Stopwatch::start();
+    let lease = match producer.acquire(size) {
+        Ok(lease) => lease,
+        // No slot, or no descriptor for one: the frame is dropped and counted, and the camera goes on.
+        Err(AcquireError::Exhausted { .. } | AcquireError::Region(_)) if !args.lossless => {
+            producer.note_dropped();
+            return Ok(false);
+        }
+        Err(AcquireError::Exhausted { .. } | AcquireError::Region(_)) => return Ok(false),
+        Err(error) => return Err(error.into()),
+    };
+    let acquiring = waiting.waited();
+    let mut lease = lease;
+    frame::write(&mut lease.as_mut_slice()[..size], args.epoch, number);
+    let waiting = Stopwatch::start();
+    let meta = FrameMeta::new(size);
+    match lease.publish(meta) {
+        Ok(_) => {}
+        Err(failure) => return Err(failure.error.into()),
+    }
+    tally.max("max-wait", acquiring + waiting.waited());
+    tally.add("published", 1);
+    Ok(true)
+}

@@ -1,0 +1,488 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! The rig: starts the processes, hurts them at random, and says what came of it.
+
+use std::collections::BTreeMap;
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::Error;
+use crate::tally::Tally;
+
+/// After this a process that should have ended counts as hung.
+const HANGS: Duration = Duration::from_secs(20);
+const VICTIMS: usize = 4;
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct Plan {
+    /// How many faults
+    #[arg(long, default_value_t = 100)]
+    faults: u64,
+    /// The same seed gives the same schedule; without one it is drawn, and printed
+    #[arg(long)]
+    seed: Option<u64>,
+    /// Fail if a living process waited longer for another one than this
+    #[arg(long)]
+    limit_ms: Option<u64>,
+}
+
+type Shared = Arc<Mutex<Tally>>;
+
+/// A process of the rig.
+struct Actor {
+    child: Child,
+    stdin: Option<ChildStdin>,
+    said: Receiver<String>,
+    who: &'static str,
+    stopped_until: Option<Instant>,
+}
+
+impl Actor {
+    fn start(who: &'static str, args: &[String], tally: &Shared) -> Result<Self, Error> {
+        let mut child = Command::new(std::env::current_exe()?)
+            .args(args)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()?;
+        let stdin = child.stdin.take();
+        let stdout = child.stdout.take().ok_or("no pipe")?;
+        let (send, said): (Sender<String>, _) = channel();
+        let tally = tally.clone();
+        std::thread::spawn(move || {
+            for line in BufReader::new(stdout).lines().map_while(Result::ok) {
+                if line.starts_with("tally ") {
+                    lock(&tally).add_line(&line, who);
+                } else if send.send(line).is_err() {
+                    break;
+                }
+            }
+        });
+        Ok(Self {
+            child,
+            stdin,
+            said,
+            who,
+            stopped_until: None,
+        })
+    }
+
+    fn say(&mut self, line: &str) {
+        if let Some(stdin) = &mut self.stdin {
+            // A process that was killed hears nothing.
+            let _ = stdin.write_all(format!("{line}\n").as_bytes());
+        }
+    }
+
+    fn signal(&self, signal: Signal) {
+        if let Some(pid) = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw) {
+            let _ = kill_process(pid, signal);
+        }
+    }
+
+    fn kill(&mut self) -> Result<(), Error> {
+        self.child.kill()?;
+        self.child.wait()?;
+        Ok(())
+    }
+
+    fn hear(&self, word: &str) -> Result<(), Error> {
+        let until = Instant::now() + HANGS;
+        loop {
+            match self
+                .said
+                .recv_timeout(until.saturating_duration_since(Instant::now()))
+            {
+                Ok(said) if said == word => return Ok(()),
+                Ok(_) => {}
+                Err(RecvTimeoutError::Timeout) => {
+                    return Err(format!("the {} hangs", self.who).into());
+                }
+                Err(RecvTimeoutError::Disconnected) => {
+                    return Err(format!("the {} died by itself", self.who).into());
+                }
+            }
+        }
+    }
+
+    /// Lets it end by itself.
+    fn end(&mut self, tally: &Shared) -> Result<(), Error> {
+        self.signal(Signal::CONT);
+        self.say("end");
+        let result = self.hear("ended");
+        if result.is_err() {
+            let _ = self.kill();
+        }
+        let status = self.child.wait()?;
+        if !status.success() {
+            lock(tally).add("crashed", 1);
+            eprintln!("the {} ended with {status}", self.who);
+        }
+        result
+    }
+
+    /// Whether it ended although nobody killed it.
+    fn crashed(&mut self) -> bool {
+        match self.child.try_wait() {
+            Ok(Some(status)) => {
+                eprintln!(
+                    "the {} ended with {status} (signal {:?})",
+                    self.who,
+                    status.signal()
+                );
+                true
+            }
+            _ => false,
+        }
+    }
+}
+
+fn lock(tally: &Shared) -> std::sync::MutexGuard<'_, Tally> {
+    tally.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Live,
+    Lossless,
+    PosixShm,
+}
+
+/// A pool, its producer, and its consumers: one that nobody touches, and victims.
+struct Scene {
+    kind: Kind,
+    pool: String,
+    epoch: u64,
+    producer: Actor,
+    watcher: Option<Actor>,
+    victims: Vec<Actor>,
+    tally: Shared,
+    starved_until: Option<Instant>,
+}
+
+impl Scene {
+    fn start(kind: Kind, dir: &Path, random: &mut fastrand::Rng) -> Result<Self, Error> {
+        let pool = dir
+            .join(format!("{kind:?}.sock"))
+            .to_string_lossy()
+            .into_owned();
+        let tally = Shared::default();
+        let producer = Self::new_producer(kind, &pool, 1, &tally)?;
+        let mut scene = Self {
+            kind,
+            watcher: Some(Self::new_consumer(&pool, "watcher", random, &tally)?),
+            pool,
+            epoch: 1,
+            producer,
+            victims: Vec::new(),
+            tally,
+            starved_until: None,
+        };
+        for _ in 0..VICTIMS {
+            let victim = scene.new_victim(random)?;
+            scene.victims.push(victim);
+        }
+        Ok(scene)
+    }
+
+    fn new_producer(kind: Kind, pool: &str, epoch: u64, tally: &Shared) -> Result<Actor, Error> {
+        let mut args = vec!["producer".to_owned(), pool.to_owned(), epoch.to_string()];
+        match kind {
+            Kind::Live => {}
+            Kind::Lossless => args.push("--lossless".into()),
+            Kind::PosixShm => args.push("--posix-shm".into()),
+        }
+        let producer = Actor::start("producer", &args, tally)?;
+        producer.hear("ready")?;
+        Ok(producer)
+    }
+
+    fn new_consumer(
+        pool: &str,
+        who: &'static str,
+        random: &mut fastrand::Rng,
+        tally: &Shared,
+    ) -> Result<Actor, Error> {
+        let mut args = vec!["consumer".to_owned(), pool.to_owned()];
+        let mut arg =
+            |name: &str, value: u64| args.extend([format!("--{name}"), value.to_string()]);
+        arg("seed", random.u64(..));
+        if who == "watcher" {
+            args.push("--watcher".into());
+        } else {
+            // Fast ones, slow ones, and some that hold their budget for ever.
+            let budget = random.u64(1..8);
+            arg("max-held", budget);
+            arg(
+                "keep",
+                if random.u8(..4) == 0 {
+                    1000
+                } else {
+                    random.u64(..budget)
+                },
+            );
+            arg("slow", if random.u8(..4) == 0 { 40 } else { 0 });
+        }
+        Actor::start(who, &args, tally)
+    }
+
+    fn new_victim(&self, random: &mut fastrand::Rng) -> Result<Actor, Error> {
+        Self::new_consumer(&self.pool, "victim", random, &self.tally)
+    }
+
+    /// One fault. Returns its name.
+    fn hurt(&mut self, random: &mut fastrand::Rng) -> Result<&'static str, Error> {
+        let at = random.usize(..self.victims.len());
+        Ok(match random.u8(..100) {
+            0..35 => {
+                self.victims[at].kill()?;
+                self.victims[at] = self.new_victim(random)?;
+                "SIGKILL of a consumer"
+            }
+            35..50 => {
+                let victim = &mut self.victims[at];
+                victim.signal(Signal::STOP);
+                victim.stopped_until =
+                    Some(Instant::now() + Duration::from_millis(random.u64(50..3000)));
+                "SIGSTOP of a consumer"
+            }
+            50..58 => {
+                self.producer.kill()?;
+                self.epoch += 1;
+                std::thread::sleep(Duration::from_millis(random.u64(..50)));
+                self.producer = Self::new_producer(self.kind, &self.pool, self.epoch, &self.tally)?;
+                self.starved_until = None;
+                "SIGKILL and restart of the producer"
+            }
+            58..72 => {
+                self.producer
+                    .say(&format!("size {}", random.u64(16..200) << 10));
+                "frames of another size"
+            }
+            72..78 => {
+                self.producer.say(&format!("grab {}", random.u64(1..40)));
+                "a pool that grows"
+            }
+            78..84 => {
+                self.producer.say("drop");
+                self.producer.say("collect");
+                "a pool that shrinks"
+            }
+            84..89 => {
+                self.producer.say("starve");
+                self.starved_until =
+                    Some(Instant::now() + Duration::from_millis(random.u64(20..400)));
+                "no descriptors left in the producer (memfd fails)"
+            }
+            89..92 => {
+                self.victims[at].say("starve");
+                "no descriptors left in a consumer"
+            }
+            92..96 => {
+                self.victims[at].say(&format!("fork {}", random.u64(1..1000)));
+                "fork without exec in a consumer"
+            }
+            _ => {
+                self.producer.say(&format!("fork {}", random.u64(1..1000)));
+                "fork without exec in the producer"
+            }
+        })
+    }
+
+    /// Ends what was to last for a while, and looks for processes that died by themselves.
+    fn tend(&mut self, random: &mut fastrand::Rng) -> Result<(), Error> {
+        let now = Instant::now();
+        for at in 0..self.victims.len() {
+            let victim = &mut self.victims[at];
+            if victim.stopped_until.is_some_and(|until| until <= now) {
+                victim.stopped_until = None;
+                victim.signal(Signal::CONT);
+            }
+            if victim.crashed() {
+                lock(&self.tally).add("crashed", 1);
+                self.victims[at] = self.new_victim(random)?;
+            }
+        }
+        if self.starved_until.is_some_and(|until| until <= now) {
+            self.starved_until = None;
+            self.producer.say("feed");
+        }
+        if self.producer.crashed() {
+            return Err("the producer died by itself".into());
+        }
+        if self.watcher.as_mut().is_some_and(Actor::crashed) {
+            return Err("the watcher died by itself".into());
+        }
+        Ok(())
+    }
+
+    fn end(mut self) -> Result<Tally, Error> {
+        self.producer.say("feed");
+        self.producer.say("drop");
+        for mut victim in self.victims.drain(..) {
+            victim.signal(Signal::CONT);
+            victim.kill()?;
+        }
+        if let Some(mut watcher) = self.watcher.take() {
+            watcher.end(&self.tally)?;
+        }
+        self.producer.end(&self.tally)?;
+        let tally = lock(&self.tally).clone();
+        Ok(tally)
+    }
+}
+
+impl Drop for Scene {
+    fn drop(&mut self) {
+        for actor in self.victims.iter_mut().chain(self.watcher.as_mut()) {
+            let _ = actor.kill();
+        }
+        let _ = self.producer.kill();
+    }
+}
+
+fn segments() -> usize {
+    let names = std::fs::read_dir("/dev/shm")
+        .into_iter()
+        .flatten()
+        .flatten();
+    names
+        .filter(|entry| entry.file_name().to_string_lossy().starts_with("xmem-"))
+        .count()
+}
+
+/// Returns whether all went well.
+pub(crate) fn run(plan: &Plan) -> Result<bool, Error> {
+    let seed = plan.seed.unwrap_or_else(|| fastrand::u64(..));
+    println!("{} faults, seed {seed}", plan.faults);
+    let mut random = fastrand::Rng::with_seed(seed);
+    let dir = tempfile::tempdir()?;
+    let segments_before = segments();
+    let start = Instant::now();
+    let mut faults: BTreeMap<&str, u64> = BTreeMap::new();
+    let mut scenes = [Kind::Live, Kind::Lossless, Kind::PosixShm]
+        .into_iter()
+        .map(|kind| Scene::start(kind, dir.path(), &mut random))
+        .collect::<Result<Vec<_>, _>>()?;
+    for _ in 0..plan.faults {
+        let at = random.usize(..scenes.len());
+        *faults.entry(scenes[at].hurt(&mut random)?).or_default() += 1;
+        let pause = Instant::now() + Duration::from_millis(random.u64(..120));
+        while Instant::now() < pause {
+            std::thread::sleep(Duration::from_millis(5));
+            for scene in &mut scenes {
+                scene.tend(&mut random)?;
+            }
+        }
+    }
+    let tallies = scenes
+        .into_iter()
+        .map(|scene| Ok((scene.kind, scene.end()?)))
+        .collect::<Result<Vec<_>, Error>>()?;
+    let left = std::fs::read_dir(dir.path())?.count();
+    let segments_left = segments().saturating_sub(segments_before);
+    println!("took {:.0} s\n", start.elapsed().as_secs_f32());
+    println!("| fault | times |\n|---|---:|");
+    for (fault, times) in &faults {
+        println!("| {fault} | {times} |");
+    }
+    Ok(report(&tallies, left, segments_left, plan.limit_ms))
+}
+
+/// Prints the figures. Returns whether those that have to be 0 are.
+fn report(
+    tallies: &[(Kind, Tally)],
+    files_left: usize,
+    segments_left: usize,
+    limit_ms: Option<u64>,
+) -> bool {
+    let row = |name: &str, value: &dyn Fn(&Tally) -> String| {
+        let values: Vec<String> = tallies.iter().map(|(_, tally)| value(tally)).collect();
+        println!("| {name} | {} |", values.join(" | "));
+    };
+    let sum = |keys: &'static [&'static str]| {
+        move |tally: &Tally| keys.iter().map(|key| tally.get(key)).sum::<u64>()
+    };
+    let millis = |key: &'static str| {
+        move |tally: &Tally| format!("{:.1} ms", tally.get(key) as f64 / 1000.0)
+    };
+    println!("\n| | live | lossless | posix-shm, live |\n|---|---:|---:|---:|");
+    for (name, keys) in [
+        ("frames published", &["producer-published"][..]),
+        (
+            "frames dropped by the producer, for want of slots or memory",
+            &["producer-dropped"],
+        ),
+        ("frames received", &["watcher-received", "victim-received"]),
+        (
+            "frames checked a second time",
+            &["watcher-checked", "victim-checked"],
+        ),
+        (
+            "times a consumer found a new producer",
+            &["watcher-reconnects", "victim-reconnects"],
+        ),
+        (
+            "stopped lossless consumers given up on",
+            &["producer-timed-out"],
+        ),
+    ] {
+        row(name, &|tally| sum(keys)(tally).to_string());
+    }
+    row(
+        "longest wait of a live producer for anybody",
+        &millis("max-producer-wait"),
+    );
+    row(
+        "longest wait of a lossless producer for consumers",
+        &millis("max-producer-lossless-wait"),
+    );
+    row(
+        "longest wait of an untouched consumer for a published frame",
+        &millis("max-watcher-wait"),
+    );
+    let mut well = true;
+    for (name, keys) in [
+        ("**torn frames**", &["watcher-torn", "victim-torn"][..]),
+        (
+            "**frames lost by living lossless consumers**",
+            &["watcher-lost", "victim-lost"],
+        ),
+        ("**processes that crashed**", &["crashed"]),
+        (
+            "**honest consumers cut off**",
+            &["producer-cut-off", "watcher-cut-off", "victim-cut-off"],
+        ),
+        ("**slots not returned**", &["producer-slots-not-returned"]),
+        ("**consumers still listed**", &["producer-consumers-left"]),
+        ("**descriptors leaked**", &["producer-descriptors-leaked"]),
+        ("**mappings leaked**", &["producer-mappings-leaked"]),
+    ] {
+        row(name, &|tally| sum(keys)(tally).to_string());
+        well &= tallies.iter().all(|(_, tally)| sum(keys)(tally) == 0);
+    }
+    println!("| **files left behind** | {files_left} | | {segments_left} |");
+    well &= files_left == 0 && segments_left == 0;
+    if let Some(limit) = limit_ms {
+        let waits = ["max-producer-wait", "max-watcher-wait"];
+        well &= tallies
+            .iter()
+            .filter(|(kind, _)| *kind != Kind::Lossless)
+            .all(|(_, tally)| waits.iter().all(|key| tally.get(key) <= limit * 1000));
+    }
+    println!(
+        "\n{}",
+        if well {
+            "All that has to be 0 is 0."
+        } else {
+            "NOT ALL IS WELL."
+        }
+    );
+    well
+}

@@ -1,0 +1,16 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! A short run of the rig, with another schedule each time. The seed is in what it prints.
+
+use std::process::Command;
+
+#[test]
+fn sixty_faults_hurt_nobody_else() {
+    let output = Command::new(env!("CARGO_BIN_EXE_xmem-faults"))
+        .args(["--faults", "60"])
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&output.stdout);
+    let complained = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{said}\n{complained}");
+}

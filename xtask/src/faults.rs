@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! `cargo xtask faults`: hurt the processes of a pool at random, and count what that does to the others.
+
+use crate::step::{self, Step};
+use crate::{Result, cargo, packages};
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// How many faults
+    #[arg(long, default_value_t = 1000)]
+    faults: u64,
+    /// The same seed gives the same schedule; without one it is drawn, and printed
+    #[arg(long)]
+    seed: Option<u64>,
+    /// Fail if a living process waited longer for another one than this
+    #[arg(long)]
+    limit_ms: Option<u64>,
+}
+
+pub(crate) fn run(args: &Args) -> Result {
+    packages::ensure()?;
+    let step = |name, verb| {
+        let mut command = cargo();
+        command.args([verb, "--release", "--locked", "--package", "xmem-faults"]);
+        Step {
+            name,
+            command,
+            advice: "the message above says why",
+        }
+    };
+    let mut hurt = step("hurt", "run");
+    let command = &mut hurt.command;
+    command.args(["--", "--faults", &args.faults.to_string()]);
+    let options = [("--seed", args.seed), ("--limit-ms", args.limit_ms)];
+    for (name, value) in options {
+        command.args(
+            value
+                .iter()
+                .flat_map(|value| [name.to_owned(), value.to_string()]),
+        );
+    }
+    step::run_all(vec![step("build", "build"), hurt])
+}
