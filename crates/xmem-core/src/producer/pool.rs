@@ -725,6 +725,8 @@ impl Pool {
         };
         self.trim_history(&mut state, self.settings.history as usize, &mut effects);
         if sequence.is_multiple_of(64) {
+            // Lies that cost no slot are found too, if later.
+            state.audit(&self.control, &mut effects);
             state
                 .sticky
                 .forget_before((sequence + 1).saturating_sub(self.shape().ring_len.into()));
