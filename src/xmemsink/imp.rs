@@ -32,11 +32,14 @@ use gst_base::{prelude::*, subclass::prelude::*};
 use xmem_core::{Canceller, CreateError, FrameMeta, PoolStats, Producer, Sticky, Text, WaitError};
 
 use super::{
-    XmemSinkDelivery, XmemSinkPace, clients,
+    XmemSinkDelivery, XmemSinkPace,
+    base::{self, Data},
+    clients,
     proposal::Offer,
     publish::{Failure, Outcome},
     settings::{self, PROP_NUM_CLIENTS, PROP_STATS, Settings},
-    sticky, times,
+    sticky,
+    waiting::{Interrupts, Reason},
 };
 use crate::{
     allocator::{SlotSource, XmemAllocator},
@@ -99,8 +102,7 @@ pub struct XmemSink {
     /// The statistics of the last run, once it is over.
     last_stats: Mutex<(PoolStats, u64)>,
     offer: Offer,
-    /// Ends waits in the streaming thread.
-    canceller: Canceller,
+    interrupts: Interrupts,
 }
 
 #[glib::object_subclass]
@@ -110,7 +112,7 @@ impl ObjectSubclass for XmemSink {
     type ParentType = gst_base::BaseSink;
 
     fn class_init(class: &mut Self::Class) {
-        times::override_in(class);
+        base::override_times(class);
     }
 }
 
@@ -181,6 +183,19 @@ impl ElementImpl for XmemSink {
         });
         TEMPLATES.as_ref()
     }
+
+    fn change_state(
+        &self,
+        transition: gst::StateChange,
+    ) -> Result<gst::StateChangeSuccess, gst::StateChangeError> {
+        if transition != gst::StateChange::PausedToPlaying {
+            return self.parent_change_state(transition);
+        }
+        self.interrupts.set(Reason::Resuming, true);
+        let result = self.parent_change_state(transition);
+        self.interrupts.set(Reason::Resuming, false);
+        result
+    }
 }
 
 impl BaseSinkImpl for XmemSink {
@@ -201,7 +216,7 @@ impl BaseSinkImpl for XmemSink {
         );
         let slots = SlotSource::new(producer.clone());
         let allocator = XmemAllocator::new(slots.clone());
-        self.canceller.reset();
+        self.interrupts.set(Reason::Unlocked, false);
         *lock(&self.stream) = Stream::default();
         *lock(&self.started) = Some(Arc::new(Started {
             producer,
@@ -233,12 +248,12 @@ impl BaseSinkImpl for XmemSink {
     }
 
     fn unlock(&self) -> Result<(), gst::ErrorMessage> {
-        self.canceller.cancel();
+        self.interrupts.set(Reason::Unlocked, true);
         Ok(())
     }
 
     fn unlock_stop(&self) -> Result<(), gst::ErrorMessage> {
-        self.canceller.reset();
+        self.interrupts.set(Reason::Unlocked, false);
         Ok(())
     }
 
@@ -297,7 +312,7 @@ impl BaseSinkImpl for XmemSink {
                     return false;
                 }
                 // The parent would wait for a preroll that never comes once the sink is being stopped.
-                self.end() && self.parent_event(event)
+                self.end(&event) && self.parent_event(event)
             }
             _ => self.parent_event(event),
         }
@@ -316,10 +331,14 @@ impl BaseSinkImpl for XmemSink {
         let producer = &started.producer;
         if started.settings.wait_for_connection && producer.num_consumers() == 0 {
             gst::debug!(CAT, imp = self, "Waiting for a consumer");
-            self.wait(|cancel| producer.wait_for_consumer(None, cancel))?;
+            self.wait(Data::Buffer(buffer), |cancel| {
+                producer.wait_for_consumer(None, cancel)
+            })?;
         }
         if started.is_lossless() {
-            self.wait(|cancel| producer.wait_for_room(cancel))?;
+            self.wait(Data::Buffer(buffer), |cancel| {
+                producer.wait_for_room(cancel)
+            })?;
         }
         let meta = self.describe(&started, buffer);
         self.publish(&started, buffer, &meta)
@@ -343,19 +362,16 @@ impl XmemSink {
         }
     }
 
-    /// Waits in the streaming thread. A pause interrupts the wait, and it goes on when the pipeline plays again.
     fn wait(
         &self,
+        data: Data<'_>,
         wait: impl Fn(&Canceller) -> Result<(), WaitError>,
     ) -> Result<(), gst::FlowError> {
-        loop {
-            match wait(&self.canceller) {
-                Ok(()) => return Ok(()),
-                Err(WaitError::Cancelled) => self.obj().wait_preroll()?,
-                Err(WaitError::Closed) => return Err(gst::FlowError::Flushing),
-                Err(_) => continue,
-            };
-        }
+        let was_called_off = |error: &WaitError| *error == WaitError::Cancelled;
+        // All else that can end these waits is that the pool is closed.
+        self.interrupts
+            .wait(&self.obj(), data, wait, was_called_off)?
+            .map_err(|_| gst::FlowError::Flushing)
     }
 
     /// The stream goes on, or a new one begins.
@@ -367,7 +383,7 @@ impl XmemSink {
     }
 
     /// The stream is over. Lossless consumers get what is left first. `false`: stopped before that.
-    fn end(&self) -> bool {
+    fn end(&self, event: &gst::EventRef) -> bool {
         let Some(started) = self.started() else {
             return false;
         };
@@ -381,8 +397,10 @@ impl XmemSink {
             imp = self,
             "Waiting until consumers have got all frames"
         );
-        self.wait(|cancel| started.producer.drain(None, cancel))
-            .is_ok()
+        self.wait(Data::Event(event), |cancel| {
+            started.producer.drain(None, cancel)
+        })
+        .is_ok()
     }
 
     /// Gives the pool the sticky state if it has changed.
@@ -476,27 +494,29 @@ impl XmemSink {
         buffer: &gst::BufferRef,
         meta: &FrameMeta,
     ) -> Result<gst::FlowSuccess, gst::FlowError> {
-        loop {
-            match started.publish(buffer, meta.clone(), &self.canceller) {
-                Ok(outcome) => {
-                    gst::trace!(CAT, imp = self, "{outcome:?} {meta:?}");
-                    if matches!(outcome, Outcome::Copied)
-                        && !std::mem::replace(&mut lock(&self.stream).said_copied, true)
-                    {
-                        // Where users look who wonder why a path is not zero-copy.
-                        let cause = started.why_foreign(buffer);
-                        gst::warning!(
-                            gst::CAT_PERFORMANCE,
-                            imp = self,
-                            "Frames are copied into their slots: {cause}"
-                        );
-                    }
-                    return Ok(gst::FlowSuccess::Ok);
-                }
-                Err(Failure::Cancelled) => self.obj().wait_preroll()?,
-                Err(failure) => return Err(self.fail(failure)),
-            };
+        let attempt = |cancel: &Canceller| started.publish(buffer, meta.clone(), cancel);
+        let result = if started.is_lossless() {
+            let was_called_off = |failure: &Failure| matches!(failure, Failure::Cancelled);
+            self.interrupts
+                .wait(&self.obj(), Data::Buffer(buffer), attempt, was_called_off)?
+        } else {
+            // It does not wait.
+            attempt(self.interrupts.canceller())
+        };
+        let outcome = result.map_err(|failure| self.fail(failure))?;
+        gst::trace!(CAT, imp = self, "{outcome:?} {meta:?}");
+        if matches!(outcome, Outcome::Copied)
+            && !std::mem::replace(&mut lock(&self.stream).said_copied, true)
+        {
+            // Where users look who wonder why a path is not zero-copy.
+            let cause = started.why_foreign(buffer);
+            gst::warning!(
+                gst::CAT_PERFORMANCE,
+                imp = self,
+                "Frames are copied into their slots: {cause}"
+            );
         }
+        Ok(gst::FlowSuccess::Ok)
     }
 
     fn fail(&self, failure: Failure) -> gst::FlowError {

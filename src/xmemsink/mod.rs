@@ -2,13 +2,14 @@
 
 //! `xmemsink`: puts buffers into a pool.
 
+mod base;
 mod clients;
 mod imp;
 mod proposal;
 mod publish;
 mod settings;
 pub(crate) mod sticky;
-mod times;
+mod waiting;
 
 use gst::{glib, prelude::*};
 

@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! What the bindings of GstBaseSink do not offer: `get_times`, which says whether the sink waits for a frame's time, and
+//! what a sink needs that waits in `render` for something else.
+
+// A class structure is filled with C function pointers, and fields of the instance are used.
+#![allow(unsafe_code)]
+
+use std::{
+    panic::{AssertUnwindSafe, catch_unwind},
+    time::Duration,
+};
+
+use gst::{glib, glib::translate::*, prelude::*, subclass::prelude::*};
+
+use super::imp;
+
+/// Puts our `get_times` in the place of the parent's.
+pub(super) fn override_times(class: &mut <imp::XmemSink as ObjectSubclass>::Class) {
+    let class: &mut glib::Class<gst_base::BaseSink> = class;
+    // SAFETY: the class structure of a subclass starts with GstBaseSinkClass, and it is ours while it is set up.
+    unsafe {
+        let class: *mut gst_base::ffi::GstBaseSinkClass = std::ptr::from_mut(class).cast();
+        (*class).get_times = Some(get_times);
+    }
+}
+
+unsafe extern "C" fn get_times(
+    sink: *mut gst_base::ffi::GstBaseSink,
+    buffer: *mut gst::ffi::GstBuffer,
+    start: *mut gst::ffi::GstClockTime,
+    end: *mut gst::ffi::GstClockTime,
+) {
+    // SAFETY: GstBaseSink calls this with an instance of our class and four live pointers.
+    unsafe {
+        let instance = &*sink.cast::<<imp::XmemSink as ObjectSubclass>::Instance>();
+        let imp = instance.imp();
+        // No panic may reach C; a frame that is paced by mistake is the smaller harm.
+        if catch_unwind(AssertUnwindSafe(|| imp.hands_over_at_once())).unwrap_or(false) {
+            *start = gst::ffi::GST_CLOCK_TIME_NONE;
+            *end = gst::ffi::GST_CLOCK_TIME_NONE;
+            return;
+        }
+        let parent = imp::XmemSink::type_data()
+            .as_ref()
+            .parent_class()
+            .cast::<gst_base::ffi::GstBaseSinkClass>();
+        if let Some(get_times) = (*parent).get_times {
+            get_times(sink, buffer, start, end);
+        }
+    }
+}
+
+fn base(sink: &super::XmemSink) -> *mut gst_base::ffi::GstBaseSink {
+    sink.upcast_ref::<gst_base::BaseSink>().as_ptr()
+}
+
+/// If the pipeline is paused, completes that and waits until it plays. For the streaming thread, which has the preroll
+/// lock.
+pub(super) fn preroll(sink: &super::XmemSink, data: Data<'_>) -> Result<(), gst::FlowError> {
+    let object: *mut gst::ffi::GstMiniObject = match data {
+        Data::Buffer(buffer) => buffer.as_mut_ptr().cast(),
+        Data::Event(event) => event.as_mut_ptr().cast(),
+    };
+    let sink = base(sink);
+    // SAFETY: a live instance and a live object of the kinds that this function takes; the fields change only under the
+    // lock that the caller has.
+    let flow = unsafe {
+        if (*sink).flushing != glib::ffi::GFALSE {
+            return Err(gst::FlowError::Flushing);
+        }
+        gst_base::ffi::gst_base_sink_do_preroll(sink, object)
+    };
+    // SAFETY: what GStreamer returns is a flow.
+    unsafe { gst::FlowSuccess::try_from_glib(flow) }.map(drop)
+}
+
+/// Lets go of the preroll lock for a moment, so that the state can be changed. For the streaming thread, which has it.
+pub(super) fn let_go(sink: &super::XmemSink) {
+    let sink = base(sink);
+    // SAFETY: a live instance, whose lock this thread has by the caller's word and has again afterwards.
+    unsafe {
+        let lock = &raw mut (*sink).preroll_lock;
+        glib::ffi::g_mutex_unlock(lock);
+        std::thread::sleep(Duration::from_millis(1));
+        glib::ffi::g_mutex_lock(lock);
+    }
+}
+
+/// What the streaming thread is busy with.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Data<'a> {
+    Buffer(&'a gst::BufferRef),
+    Event(&'a gst::EventRef),
+}

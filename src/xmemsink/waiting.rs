@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! Waiting in the streaming thread, for a consumer or for a slot, without being in anybody's way.
+//!
+//! The streaming thread has the preroll lock all the time, and who changes the state needs it too. For a pause, a flush
+//! and a stop GstBaseSink calls `unlock` first. There is one more case: GstBaseSink may let a buffer through although the
+//! pipeline has been paused again meanwhile, and then nobody calls `unlock` before the pipeline plays.
+
+use std::sync::Mutex;
+
+use xmem_core::Canceller;
+
+use super::{
+    XmemSink,
+    base::{self, Data},
+    imp::lock,
+};
+
+/// Why nobody may wait now.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Reason {
+    /// Between `unlock` and `unlock_stop`.
+    Unlocked,
+    /// The state is being changed to PLAYING.
+    Resuming,
+}
+
+/// Calls off waits, and remembers why.
+#[derive(Debug, Default)]
+pub(super) struct Interrupts {
+    reasons: Mutex<[bool; 2]>,
+    canceller: Canceller,
+}
+
+impl Interrupts {
+    /// Waits end while there is any reason.
+    pub(super) fn set(&self, reason: Reason, is_so: bool) {
+        let mut reasons = lock(&self.reasons);
+        match reason {
+            Reason::Unlocked => reasons[0] = is_so,
+            Reason::Resuming => reasons[1] = is_so,
+        }
+        // Under the lock, so that the last word is the right one.
+        if reasons.contains(&true) {
+            self.canceller.cancel();
+        } else {
+            self.canceller.reset();
+        }
+    }
+
+    /// What ends waits.
+    pub(super) fn canceller(&self) -> &Canceller {
+        &self.canceller
+    }
+
+    /// Does what may wait, until it ends with something else than having been called off.
+    pub(super) fn wait<T, E>(
+        &self,
+        sink: &XmemSink,
+        data: Data<'_>,
+        attempt: impl Fn(&Canceller) -> Result<T, E>,
+        was_called_off: impl Fn(&E) -> bool,
+    ) -> Result<Result<T, E>, gst::FlowError> {
+        loop {
+            base::preroll(sink, data)?;
+            match attempt(&self.canceller) {
+                Err(error) if was_called_off(&error) => {
+                    while self.canceller.is_cancelled() {
+                        base::let_go(sink);
+                    }
+                }
+                result => return Ok(result),
+            }
+        }
+    }
+}
