@@ -35,7 +35,7 @@ fn several_consumers_get_everything() {
     let producer =
         pools.launch(&format!("videotestsrc num-buffers=30 ! {VIDEO} ! xmemsink name=sink pool=POOL sync=false delivery=lossless"));
     let receivers: Vec<_> = (0..3).map(|_| pools.receiver("")).collect();
-    producer.0.set_state(gst::State::Paused).unwrap();
+    producer.0.set_state(gst::State::Ready).unwrap();
     let sink = producer.sink();
     until("three consumers", || {
         sink.property::<u32>("num-clients") == 3
@@ -393,8 +393,9 @@ fn a_sink_that_waits_can_be_paused_and_stopped() {
     let pools = Pools::new();
     let sender = pools.sender(&caps(), LOSSLESS);
     sender.push(frame(1));
-    sender.pipeline.0.set_state(gst::State::Paused).unwrap();
-    sender.pipeline.play();
+    for state in [gst::State::Playing, gst::State::Paused, gst::State::Playing] {
+        sender.pipeline.settle(state);
+    }
     let receiver = pools.receiver("");
     assert_eq!(first_byte(&receiver.next().unwrap()), 1);
     drop(receiver);
@@ -417,8 +418,9 @@ fn a_sink_that_drains_can_be_stopped() {
     let sink = sender.sink();
     until("four frames", || stat(&sink, "published") == 4);
     // A pause does not lose what is left.
-    sender.pipeline.0.set_state(gst::State::Paused).unwrap();
-    sender.pipeline.play();
+    for state in [gst::State::Playing, gst::State::Paused, gst::State::Playing] {
+        sender.pipeline.settle(state);
+    }
     assert_eq!(first_byte(&receiver.next().unwrap()), 1);
     sender.pipeline.stop();
 }

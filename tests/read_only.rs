@@ -16,7 +16,7 @@ fn filter_behind_source(filter: &str) {
         pools.launch(&format!("videotestsrc num-buffers=10 ! {VIDEO} ! xmemsink name=sink pool=POOL sync=false delivery=lossless"));
     let plain = pools.receiver("");
     let filtered = pools.receiver_behind("", &format!("{filter} !"));
-    producer.0.set_state(gst::State::Paused).unwrap();
+    producer.0.set_state(gst::State::Ready).unwrap();
     let sink = producer.sink();
     until("two consumers", || sink.property::<u32>("num-clients") == 2);
     producer.play();

@@ -163,6 +163,12 @@ impl Pipeline {
         self.0.set_state(gst::State::Playing).unwrap();
     }
 
+    /// Changes the state, and waits until that is done. A state change on top of one that is not done yet can get lost.
+    pub fn settle(&self, state: gst::State) {
+        self.0.set_state(state).unwrap();
+        self.0.state(SOON).0.unwrap();
+    }
+
     pub fn stop(&self) {
         self.0.set_state(gst::State::Null).unwrap();
     }

@@ -420,10 +420,15 @@ fn a_consumer_can_change_neither_frames_nor_control_memory() {
 /// Connects to a producer made by hand, and takes frames as long as there may be some. Errors are fine; anything
 /// else, such as a signal or a wait without an end, is not.
 fn consume(place: &Place) -> Result<Vec<ReceiveError>, ConnectError> {
+    consume_waiting(place, [Duration::from_millis(5); 5])
+}
+
+/// The same, with a time for each frame.
+fn consume_waiting(place: &Place, times: [Duration; 5]) -> Result<Vec<ReceiveError>, ConnectError> {
     let mut consumer = Consumer::builder(&place.pool()).connect()?;
     let mut errors = Vec::new();
-    for _ in 0..5 {
-        match consumer.receive(Some(Duration::from_millis(5))) {
+    for time in times {
+        match consumer.receive(Some(time)) {
             // Only its own bytes may be looked at.
             Ok(frame) => {
                 frame.iter().fold(0u8, |sum, byte| sum.wrapping_add(*byte));
@@ -607,14 +612,11 @@ fn a_producer_that_writes_random_words_crashes_nobody() {
 }
 
 /// A fake producer that answers as it should, with one entry published by it. Returns what the consumer makes of it.
-fn with_entry(entry: &[(usize, u64)], more: &[(usize, u64)]) -> Vec<ReceiveError> {
+fn with_entry(entry: &[(usize, u64)], times: [Duration; 5]) -> Vec<ReceiveError> {
     let place = Place::new();
     let fake = Fake::at(place.pool());
     let (control_fd, control) = raw::control(None);
     raw::publish_entry(&control, 0, entry);
-    for (word, value) in more {
-        control.set(*word, *value);
-    }
     let page = raw::memory(1 << 16, true);
     std::thread::scope(|scope| {
         scope.spawn(|| {
@@ -624,13 +626,14 @@ fn with_entry(entry: &[(usize, u64)], more: &[(usize, u64)]) -> Vec<ReceiveError
                 _ => (raw::sticky(1), vec![raw::memory(8, true)]),
             });
         });
-        consume(&place).unwrap()
+        consume_waiting(&place, times).unwrap()
     })
 }
 
 #[test]
 fn entries_that_point_elsewhere_are_an_error() {
-    let errors = with_entry(&[], &[]);
+    let soon = Duration::from_millis(5);
+    let errors = with_entry(&[], [HANG, soon, soon, soon, soon]);
     assert_eq!(
         errors.len(),
         4,
@@ -651,7 +654,7 @@ fn entries_that_point_elsewhere_are_an_error() {
         ("a region of no number", &[(1, u64::MAX)]),
     ];
     for (what, lie) in lies {
-        let errors = with_entry(lie, &[]);
+        let errors = with_entry(lie, [HANG; 5]);
         assert!(
             errors
                 .iter()
@@ -665,7 +668,7 @@ fn entries_that_point_elsewhere_are_an_error() {
         ("no such slot", (6, 77 | 5 << 32)),
         ("another generation", (6, 1 | 4 << 32)),
     ] {
-        let errors = with_entry(&[lie], &[]);
+        let errors = with_entry(&[lie], [soon; 5]);
         assert!(
             errors
                 .iter()
@@ -874,11 +877,17 @@ fn no_descriptors(pool: &str) {
     bystander.frames(10);
     let own = publish(&producer, 1000, SIZE);
     drop(receive(&mut bystander.consumer));
-    // None is left. The next descriptor would be the first free one.
+    // None is left, also not one that another thread closes just now.
+    let mut taken: Vec<OwnedFd> = Vec::new();
+    let mut take_all = || {
+        while let Ok(file) = std::fs::File::open("/dev/null") {
+            taken.push(file.into());
+        }
+    };
     let next: OwnedFd = std::fs::File::open("/dev/null").unwrap().into();
     let free = std::os::fd::AsRawFd::as_raw_fd(&next) as u64;
-    drop(next);
     let before = limit(Resource::Nofile, free);
+    take_all();
     let error = producer.acquire(4 << 20).unwrap_err();
     assert!(
         matches!(
@@ -893,6 +902,7 @@ fn no_descriptors(pool: &str) {
     assert!(matches!(error, ConnectError::System { .. }), "{error}");
     // What is there goes on, and a state that cannot be kept is said to be so.
     bystander.frames(200);
+    take_all();
     assert!(producer.set_sticky(&xmem_core::Sticky::new()).is_err());
     bystander.frames(200);
     assert_frame(&own, 1000, SIZE);

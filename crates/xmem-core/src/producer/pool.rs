@@ -947,6 +947,9 @@ impl Pool {
     }
 
     pub(super) fn set_sticky(&self, sticky: &Sticky) -> Result<u64, RegionError> {
+        if !self.process.is_current() {
+            return Err(RegionError::Forked);
+        }
         let mut state = self.lock();
         let head = self.control.head();
         let version = state.sticky.push(sticky, head)?;
