@@ -8,7 +8,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::access::Access;
-use super::control::{self, Commands, Listener};
+use super::commands::Commands;
+use super::control;
+use super::listener::Listener;
 use super::peer::Departure;
 use super::pool::Pool;
 use super::sticky_log::StickyLog;

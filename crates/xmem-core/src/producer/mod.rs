@@ -3,12 +3,18 @@
 //! The producer of a pool.
 
 mod access;
+mod acquire;
+mod answers;
 mod builder;
+mod commands;
 mod control;
+mod listener;
 mod peer;
 mod pool;
+mod publish;
 mod regions;
 mod slots;
+mod state;
 mod stats;
 mod sticky_log;
 mod wait;
@@ -32,7 +38,7 @@ use crate::lease::{Hold, ReadLease, payload_fits};
 use crate::meta::FrameMeta;
 use crate::stats::PoolStats;
 use crate::sticky::Sticky;
-use control::Command;
+use commands::Command;
 use pool::Pool;
 
 /// The producer of a pool. Clones are handles to the same one; the last to go closes the pool.

@@ -6,8 +6,9 @@ use std::sync::atomic::Ordering;
 
 use super::builder::Delivery;
 use super::peer::Peer;
-use super::pool::{Pool, State};
+use super::pool::Pool;
 use super::slots::Use;
+use super::state::State;
 use crate::os::clock::monotonic_ns;
 use crate::protocol::slot::{SlotState, SlotWord};
 use crate::stats::{ConsumerStats, PoolStats};

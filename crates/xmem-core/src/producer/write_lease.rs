@@ -8,7 +8,8 @@ use std::sync::Arc;
 
 use thiserror::Error;
 
-use super::pool::{Claimed, Pool, Wishes};
+use super::pool::{Claimed, Pool};
+use super::publish::Wishes;
 use super::slots::Place;
 use crate::error::PublishError;
 use crate::lease::{Hold, ReadLease};

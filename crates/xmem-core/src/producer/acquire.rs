@@ -1,0 +1,185 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! Getting a slot to write, and giving it back unpublished.
+
+use std::sync::atomic::Ordering;
+
+use super::pool::{Claimed, Pool};
+use super::regions::{Cold, Full, Regions};
+use super::slots::Use;
+use super::state::{Effects, State};
+use crate::error::AcquireError;
+use crate::protocol::slot::{SlotState, SlotWord};
+use crate::region::{Region, RegionSettings};
+
+impl Pool {
+    /// Claims a slot for a frame of `size` bytes. Never waits.
+    pub(super) fn acquire(&self, size: usize) -> Result<Claimed, AcquireError> {
+        if size == 0 {
+            return Err(AcquireError::ZeroSize);
+        }
+        if !self.process.is_current() {
+            return Err(AcquireError::Forked);
+        }
+        let mut effects = Effects::default();
+        let result = self.acquire_with(size, &mut effects);
+        self.run(effects, None);
+        result
+    }
+
+    fn acquire_with(&self, size: usize, effects: &mut Effects) -> Result<Claimed, AcquireError> {
+        let lossless = self.lossless();
+        let settings = &self.settings;
+        let plan = {
+            let mut state = self.lock();
+            if state.closed {
+                return Err(AcquireError::Closed);
+            }
+            if let Some(claimed) = self.claim_idle(&mut state, size) {
+                return Ok(claimed);
+            }
+            // Before the pool grows: is a frame free whose last holder did not ring, does somebody pin slots that are
+            // not his?
+            state.finalize_watched(&self.control, lossless, effects);
+            state.audit(&self.control, effects);
+            if let Some(claimed) = self.claim_idle(&mut state, size) {
+                return Ok(claimed);
+            }
+            state.retire(
+                &self.control,
+                Cold::ByNow,
+                settings.min_slots,
+                lossless,
+                effects,
+            );
+            let first = settings
+                .min_slots
+                .max(state.upstream_need.unwrap_or(0) + settings.history + 2);
+            let plan = |state: &mut State| {
+                let State { regions, slots, .. } = state;
+                regions.plan(slots, size, first, settings.max_slots, settings.max_bytes)
+            };
+            let mut result = plan(&mut state);
+            // What frames of other sizes leave unused goes first; then the history, which is for late joiners, and
+            // single slots, so that one frame that is held does not keep its whole region.
+            for when in [Cold::UnfitFor(size), Cold::PartlyUnfitFor(size)] {
+                if !matches!(result, Err(Full::Limit)) {
+                    break;
+                }
+                if matches!(when, Cold::PartlyUnfitFor(_)) {
+                    state.forget_history_unfit_for(&self.control, size, lossless, effects);
+                }
+                state.retire(&self.control, when, 0, lossless, effects);
+                result = plan(&mut state);
+            }
+            result.map_err(|full| match full {
+                Full::TooLarge => AcquireError::TooLarge {
+                    size,
+                    max_bytes: settings.max_bytes,
+                },
+                Full::Limit => AcquireError::Exhausted {
+                    pool: self.name.clone(),
+                    slots: state.slots.assigned(),
+                    max_slots: settings.max_slots,
+                    max_bytes: settings.max_bytes,
+                },
+            })?
+        };
+        // Reserving memory takes milliseconds, so nobody has to wait for it.
+        let region = Region::create(plan.len(), self.region_settings());
+        let mut state = self.lock();
+        let region = match region {
+            Ok(region) => region,
+            Err(error) => {
+                state.regions.abandon(plan);
+                return Err(error.into());
+            }
+        };
+        let State { regions, slots, .. } = &mut *state;
+        regions.install(plan, region, slots);
+        state.show_regions(&self.control);
+        log::debug!(
+            "pool {:?} has a new region of {} slots of {} bytes",
+            self.name,
+            plan.slots,
+            plan.slot_len
+        );
+        // Another thread may have been faster, but then it used up what it planned itself.
+        self.claim_idle(&mut state, size)
+            .ok_or_else(|| AcquireError::Exhausted {
+                pool: self.name.clone(),
+                slots: state.slots.assigned(),
+                max_slots: settings.max_slots,
+                max_bytes: settings.max_bytes,
+            })
+    }
+
+    fn region_settings(&self) -> RegionSettings<'_> {
+        RegionSettings {
+            backing: self.settings.backing,
+            shm_prefix: &self.shm_prefix,
+            peers_may_write: self.settings.peers_may_write,
+        }
+    }
+
+    fn claim_idle(&self, state: &mut State, size: usize) -> Option<Claimed> {
+        let lossless = self.lossless();
+        let (slot, word) = state
+            .slots
+            .idle()
+            .filter(|slot| {
+                state.slots.get(*slot).is_some_and(|info| {
+                    info.hook.is_none() && info.place.is_some_and(|p| Regions::fits(p, size))
+                })
+            })
+            .find_map(|slot| Some((slot, state.claim(&self.control, slot, lossless)?)))?;
+        self.start_writing(state, slot, word)
+    }
+
+    fn start_writing(&self, state: &mut State, slot: u32, word: SlotWord) -> Option<Claimed> {
+        state.slots.start_writing(slot);
+        state.watched.retain(|s| *s != slot);
+        let place = state.slots.get(slot)?.place?;
+        state.regions.touch(place.region);
+        Some(Claimed {
+            slot,
+            word,
+            place,
+            region: state.regions.get(place.region)?.region.clone(),
+        })
+    }
+
+    /// Claims this very slot, with the frame that is in it, if nobody else has a reference to it.
+    pub(super) fn acquire_index(&self, slot: u32) -> Option<Claimed> {
+        if !self.process.is_current() {
+            return None;
+        }
+        let mut state = self.lock();
+        if state.closed
+            || state.slots.get(slot)?.used != Use::Idle
+            || state.slots.get(slot)?.hook.is_some()
+        {
+            return None;
+        }
+        // Whoever asked for it gets the frame itself, so a count of readers that are still to come has no say.
+        let keep = state.slots.get_mut(slot)?.keep.take();
+        match state.claim(&self.control, slot, self.lossless()) {
+            Some(word) => self.start_writing(&mut state, slot, word),
+            None => {
+                state.slots.get_mut(slot)?.keep = keep;
+                None
+            }
+        }
+    }
+
+    /// Gives a slot back that was claimed and not published.
+    pub(super) fn abandon(&self, slot: u32, word: SlotWord) {
+        let mut state = self.lock();
+        if let Some(cell) = self.control.slot(slot) {
+            cell.store(word.with_state(SlotState::Free).0, Ordering::Relaxed);
+        }
+        state.slots.stop_writing(slot);
+        drop(state);
+        self.notice();
+    }
+}

@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! What other threads ask of the control thread.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::{Mutex, PoisonError};
+
+use rustix::event::{EventfdFlags, eventfd};
+
+use super::peer::Departure;
+
+/// What other threads ask of the control thread.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Command {
+    Stop,
+    /// The consumer's page does not count any more; close its connection.
+    Disconnect(u64, Departure),
+    /// The consumer was given up on; say so.
+    TimedOut(u64),
+    /// Send the newest sticky state to everybody.
+    PushSticky,
+    /// The region is retired; say so to who has it, also to those that do not look for frames now.
+    RegionGone(u32),
+}
+
+#[derive(Debug)]
+pub(super) struct Commands {
+    queue: Mutex<Vec<Command>>,
+    pub(super) event: OwnedFd,
+}
+
+impl Commands {
+    pub(super) fn new() -> io::Result<Self> {
+        Ok(Self {
+            queue: Mutex::default(),
+            event: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
+        })
+    }
+
+    pub(super) fn send(&self, command: Command) {
+        self.queue
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .push(command);
+        // The only way to fail is a counter that is full, and then the thread is awake anyway.
+        let _ = rustix::io::write(&self.event, &1u64.to_ne_bytes());
+    }
+
+    pub(super) fn take(&self) -> Vec<Command> {
+        let mut count = [0; 8];
+        let _ = rustix::io::read(&self.event, &mut count);
+        std::mem::take(&mut *self.queue.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}

@@ -1,0 +1,321 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! What the producer alone knows of a pool, and what may be done with it while its lock is held.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use super::builder::Settings;
+use super::peer::Peer;
+use super::regions::{Cold, Regions};
+use super::slots::{Hook, Slots, Use};
+use super::sticky_log::StickyLog;
+use crate::layout::{Control, FLAG_CUT_OFF};
+use crate::protocol::lease;
+use crate::protocol::slot::{SlotState, SlotWord};
+use crate::region::Region;
+
+/// What is left for an upstream that has not said what it needs: as much as a decoder usually does.
+const LIKELY_UPSTREAM_NEED: u32 = 16;
+
+/// What has to happen after the state's lock is released.
+#[derive(Default)]
+#[must_use]
+pub(super) struct Effects {
+    pub(super) hooks: Vec<Hook>,
+    pub(super) regions: Vec<Arc<Region>>,
+    /// Regions that consumers are to let go of.
+    pub(super) retired: Vec<u32>,
+    pub(super) cut_off: Vec<u64>,
+    pub(super) wake: bool,
+}
+
+#[derive(Debug)]
+pub(super) struct State {
+    pub(super) slots: Slots,
+    pub(super) regions: Regions,
+    pub(super) peers: Arc<[Arc<Peer>]>,
+    /// The slots of the newest frames, oldest first. Each entry is a reference.
+    pub(super) history: VecDeque<u32>,
+    pub(super) sticky: StickyLog,
+    /// `None`: not known yet.
+    pub(super) upstream_need: Option<u32>,
+    /// Slots of published frames with a hook or a count that wait for consumers.
+    pub(super) watched: Vec<u32>,
+    pub(super) closed: bool,
+}
+
+impl State {
+    pub(super) fn new(max_slots: u32, sticky: StickyLog) -> Self {
+        Self {
+            slots: Slots::new(max_slots),
+            regions: Regions::default(),
+            peers: Arc::new([]),
+            history: VecDeque::new(),
+            sticky,
+            upstream_need: None,
+            watched: Vec::new(),
+            closed: false,
+        }
+    }
+
+    /// Whether no consumer needs what is in an idle slot. Says nothing for good: only `claim` does.
+    pub(super) fn looks_free(&self, control: &Control, slot: u32, lossless: bool) -> bool {
+        let (Some(info), Some(word)) = (self.slots.get(slot), control.slot(slot)) else {
+            return false;
+        };
+        let word = SlotWord(word.load(Ordering::Relaxed));
+        if word.state() != Some(SlotState::Published) {
+            return true;
+        }
+        let generation = word.generation();
+        if let Some(keep) = info.keep {
+            let released = self
+                .peers
+                .iter()
+                .filter(|peer| peer.took(slot, generation) && !peer.holds(slot, generation))
+                .count() as u32;
+            if released + keep.departed < keep.until {
+                return false;
+            }
+        }
+        // The cursor first: a consumer stores its lease before it moves on, so whoever has moved on and holds no
+        // lease is done with the frame.
+        self.peers.iter().all(|peer| {
+            let waits_for_it = lossless
+                && peer
+                    .cursor()
+                    .is_some_and(|cursor| cursor <= info.last_sequence);
+            !waits_for_it && !peer.holds(slot, generation)
+        })
+    }
+
+    /// Claims an idle slot, if no consumer needs what is in it.
+    pub(super) fn claim(&self, control: &Control, slot: u32, lossless: bool) -> Option<SlotWord> {
+        if !self.looks_free(control, slot, lossless) {
+            return None;
+        }
+        // The list of consumers cannot change in between: joining takes the same lock as claiming.
+        lease::claim(control.slot(slot)?, |generation| {
+            self.peers.iter().any(|peer| peer.holds(slot, generation))
+        })
+    }
+
+    /// If nobody needs an idle frame with a hook or a count any more: takes it out of circulation, runs its hook.
+    pub(super) fn finalize(
+        &mut self,
+        control: &Control,
+        slot: u32,
+        lossless: bool,
+        effects: &mut Effects,
+    ) -> bool {
+        let Some(word) = self.claim(control, slot, lossless) else {
+            return false;
+        };
+        if let Some(cell) = control.slot(slot) {
+            cell.store(word.with_state(SlotState::Free).0, Ordering::Relaxed);
+        }
+        if let Some(info) = self.slots.get_mut(slot) {
+            info.keep = None;
+            effects.hooks.extend(info.hook.take());
+        }
+        true
+    }
+
+    /// Looks again at the frames that wait for consumers.
+    pub(super) fn finalize_watched(
+        &mut self,
+        control: &Control,
+        lossless: bool,
+        effects: &mut Effects,
+    ) {
+        let mut watched = std::mem::take(&mut self.watched);
+        watched.retain(|slot| {
+            let idle = self
+                .slots
+                .get(*slot)
+                .is_some_and(|info| info.used == Use::Idle);
+            // Not idle: the producer's side took a reference again; `dereference` comes back to it.
+            idle && !self.finalize(control, *slot, lossless, effects)
+        });
+        self.watched = watched;
+    }
+
+    pub(super) fn dereference(
+        &mut self,
+        control: &Control,
+        slot: u32,
+        lossless: bool,
+        effects: &mut Effects,
+    ) {
+        if !self.slots.dereference(slot) {
+            return;
+        }
+        let special = self
+            .slots
+            .get(slot)
+            .is_some_and(|info| info.hook.is_some() || info.keep.is_some());
+        if special
+            && !self.finalize(control, slot, lossless, effects)
+            && !self.watched.contains(&slot)
+        {
+            self.watched.push(slot);
+        }
+    }
+
+    /// Cuts off the consumers whose pages make no sense.
+    pub(super) fn audit(&mut self, control: &Control, effects: &mut Effects) {
+        let head = control.head();
+        let liars: Vec<u64> = self
+            .peers
+            .iter()
+            .filter_map(|peer| {
+                let reason = peer.nonsense(control, head)?;
+                log::warn!(
+                    "cutting off consumer {} ({:?}, pid {}): {reason}",
+                    peer.id,
+                    peer.name,
+                    peer.pid
+                );
+                peer.page.flags().fetch_or(FLAG_CUT_OFF, Ordering::Release);
+                peer.page.wake();
+                Some(peer.id)
+            })
+            .collect();
+        for id in &liars {
+            self.remove_peer(control, *id);
+        }
+        effects.cut_off.extend(liars);
+    }
+
+    /// A consumer's page does not count any more. Returns it.
+    pub(super) fn remove_peer(&mut self, control: &Control, id: u64) -> Option<Arc<Peer>> {
+        let peer = self.peers.iter().find(|peer| peer.id == id)?.clone();
+        self.peers = self
+            .peers
+            .iter()
+            .filter(|peer| peer.id != id)
+            .cloned()
+            .collect();
+        for slot in 0..control.constants().shape.max_slots {
+            let Some(keep) = self.slots.get_mut(slot).and_then(|info| info.keep.as_mut()) else {
+                continue;
+            };
+            let Some(word) = control.slot(slot) else {
+                break;
+            };
+            let word = SlotWord(word.load(Ordering::Relaxed));
+            if peer.took(slot, word.generation()) {
+                keep.departed += 1;
+            }
+        }
+        Some(peer)
+    }
+
+    /// Takes the places of a region's slots away and lets the region go, as far as nobody holds anything in it.
+    pub(super) fn retire_region(
+        &mut self,
+        control: &Control,
+        id: u32,
+        lossless: bool,
+        effects: &mut Effects,
+    ) {
+        let slots: Vec<u32> = self.slots.of_region(id).map(|(slot, _)| slot).collect();
+        for slot in slots {
+            let idle = self
+                .slots
+                .get(slot)
+                .is_some_and(|info| info.used == Use::Idle && info.hook.is_none());
+            if !idle {
+                continue;
+            }
+            if let Some(word) = self.claim(control, slot, lossless) {
+                if let Some(cell) = control.slot(slot) {
+                    cell.store(word.with_state(SlotState::Free).0, Ordering::Relaxed);
+                }
+                self.slots.unassign(slot);
+            }
+        }
+        if self.slots.of_region(id).next().is_none() {
+            effects.regions.extend(self.regions.retire(id));
+            effects.retired.push(id);
+            self.show_regions(control);
+        }
+    }
+
+    /// Tells consumers which regions there are.
+    pub(super) fn show_regions(&self, control: &Control) {
+        let mut ids = self.regions.ids();
+        for word in control.region_ids() {
+            word.store(ids.next().unwrap_or(0), Ordering::Relaxed);
+        }
+        control.set_regions_version(self.regions.version);
+    }
+
+    pub(super) fn forget_retired(&mut self) {
+        let Self { regions, peers, .. } = self;
+        regions.forget_retired(|id| {
+            let peer = peers.iter().find(|peer| peer.id == id)?;
+            Some(peer.page.regions_seen().load(Ordering::Relaxed) as u32)
+        });
+    }
+
+    /// Lets go of regions. Returns how many went.
+    pub(super) fn retire(
+        &mut self,
+        control: &Control,
+        when: Cold,
+        min_slots: u32,
+        lossless: bool,
+        effects: &mut Effects,
+    ) -> usize {
+        let before = self.regions.count();
+        for id in self.regions.cold(&self.slots, when) {
+            let lost = self.slots.of_region(id).count() as u32;
+            let needed = matches!(when, Cold::ByNow | Cold::NotInUse)
+                && self.slots.assigned() - lost < min_slots.max(1);
+            let free = self
+                .slots
+                .of_region(id)
+                .all(|(slot, _)| self.looks_free(control, slot, lossless));
+            let asked = matches!(when, Cold::UnfitFor(_) | Cold::PartlyUnfitFor(_));
+            if !needed && (free || asked) {
+                self.retire_region(control, id, lossless, effects);
+            }
+        }
+        self.forget_retired();
+        (before - self.regions.count()) as usize
+    }
+
+    /// Takes the frames out of the history whose slots are in the way of frames of this size.
+    pub(super) fn forget_history_unfit_for(
+        &mut self,
+        control: &Control,
+        size: usize,
+        lossless: bool,
+        effects: &mut Effects,
+    ) {
+        let unfit = |slot: &u32| {
+            let place = self.slots.get(*slot).and_then(|info| info.place);
+            place.is_some_and(|place| !Regions::fits(place, size))
+        };
+        let (unfit, kept): (Vec<u32>, Vec<u32>) = self.history.iter().partition(|slot| unfit(slot));
+        self.history = kept.into();
+        for slot in unfit {
+            self.dereference(control, slot, lossless, effects);
+        }
+    }
+
+    /// Slots that are promised: to upstream, to history, to consumers; and two that are in somebody's hands.
+    pub(super) fn reserved(&self, settings: &Settings) -> u32 {
+        let consumers: u32 = self
+            .peers
+            .iter()
+            .map(|peer| Peer::reserved(peer.budget))
+            .sum();
+        // Consumers often come before upstream has said what it needs; then something is left for it.
+        let unknown = (settings.max_slots / 8).min(LIKELY_UPSTREAM_NEED);
+        self.upstream_need.unwrap_or(unknown) + settings.history + consumers + 2
+    }
+}
