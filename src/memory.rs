@@ -184,6 +184,15 @@ impl XmemMemoryRef {
             Lease::Gone => return Err(PublishError::OtherPool),
             Lease::Writable(_) => {}
         }
+        // Before anybody else sees the frame; should publishing fail, a writer gets a copy.
+        let raw: *mut gst::ffi::GstMemory = self.as_ptr().cast_mut().cast();
+        // SAFETY: `raw` is a live memory, and its parent lives as long as it does.
+        unsafe {
+            freeze(raw);
+            if !(*raw).parent.is_null() {
+                freeze((*raw).parent);
+            }
+        }
         let Lease::Writable(write) = mem::replace(&mut *lease, Lease::Gone) else {
             return Err(PublishError::OtherPool);
         };
@@ -198,15 +207,6 @@ impl XmemMemoryRef {
                 return Err(failure.error);
             }
         };
-        drop(lease);
-        let raw: *mut gst::ffi::GstMemory = self.as_ptr().cast_mut().cast();
-        // SAFETY: `raw` is a live memory, and its parent lives as long as it does.
-        unsafe {
-            freeze(raw);
-            if !(*raw).parent.is_null() {
-                freeze((*raw).parent);
-            }
-        }
         Ok(sequence)
     }
 }
