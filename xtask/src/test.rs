@@ -106,6 +106,8 @@ fn steps() -> Vec<Step> {
             );
             command.arg("--target-dir").arg(target_dir().join("loom"));
             command.env("RUSTFLAGS", "--cfg xmem_loom");
+            // Optimising across crates takes longer than the models run.
+            command.env("CARGO_PROFILE_RELEASE_LTO", "off");
             command
         },
         advice: "loom printed the interleaving that breaks the slot protocol",

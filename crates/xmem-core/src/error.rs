@@ -69,6 +69,12 @@ pub enum CreateError {
         /// The path.
         path: PathBuf,
     },
+    /// A file that no producer made stands where the pool's lock file should be.
+    #[error("{path:?} exists and is not a pool's lock file: remove it or choose another pool name")]
+    NotALock {
+        /// The path.
+        path: PathBuf,
+    },
     /// Settings contradict each other.
     #[error("{0}")]
     Settings(String),
@@ -98,6 +104,9 @@ pub enum RegionError {
         #[source]
         error: std::io::Error,
     },
+    /// The handle was inherited through fork.
+    #[error("this handle belongs to the process that made it: make a new one after fork")]
+    Forked,
     /// What the peer sent is not a region that can be trusted.
     #[error("the region cannot be trusted: {0}")]
     Untrusted(&'static str),

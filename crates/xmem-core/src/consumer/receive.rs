@@ -102,7 +102,9 @@ impl Consumer {
         deadline: Deadline,
     ) -> Result<Option<ReadLease>, ReceiveError> {
         self.session.sweep_regions();
-        loop {
+        // After as many as the ring has the caller looks at the time, and whether it was called off: a producer that
+        // lies could go on for ever.
+        for _ in 0..self.session.control.constants().shape.ring_len {
             self.session.check_flags()?;
             // Before the head: what was published before the end is received before the end.
             let lost = self.session.is_lost();
@@ -138,16 +140,17 @@ impl Consumer {
             }
             self.miss(1);
         }
+        Ok(None)
     }
 
     /// A live consumer that is further behind than the history skips to what is kept for it.
     fn skip_what_is_too_old(&mut self, head: u64) {
         let constants = self.session.control.constants();
+        // More than the ring has can only be a lie, but then it must not take for ever.
         let kept = if constants.lossless {
-            // More than the ring has can only be a lie, but then it must not take for ever.
             constants.shape.ring_len
         } else {
-            constants.history
+            constants.history.min(constants.shape.ring_len)
         };
         let oldest = head.saturating_sub(kept.into());
         self.miss(oldest.saturating_sub(self.cursor));

@@ -12,6 +12,10 @@ use rustix::io::{Errno, retry_on_intr};
 
 use super::fork::KeptFromChildren;
 
+/// What is written into a lock file is no longer than this, and ends so.
+const MAX_HOLDER: u64 = 256;
+pub(crate) const HOLDER_END: &str = ")";
+
 /// How often to try again, and how long to wait in between, before a lock counts as held.
 const TRIES: u32 = 5;
 const PAUSE: Duration = Duration::from_millis(5);
@@ -30,6 +34,8 @@ pub(crate) struct LockFile {
 pub(crate) enum LockError {
     /// Somebody holds it, and wrote this into it.
     Held(String),
+    /// A file that no producer made stands in its place.
+    NotALock,
     Io(io::Error),
 }
 
@@ -55,7 +61,7 @@ impl LockFile {
                 }
                 Err(Errno::WOULDBLOCK) => {
                     let mut text = String::new();
-                    let _ = file.take(256).read_to_string(&mut text);
+                    let _ = file.take(MAX_HOLDER).read_to_string(&mut text);
                     return Err(LockError::Held(text.trim().to_owned()));
                 }
                 Err(error) => return Err(LockError::Io(error.into())),
@@ -64,6 +70,15 @@ impl LockFile {
             // that nobody else can find, and have to start over.
             if !is_at(&file, path).map_err(LockError::Io)? {
                 continue;
+            }
+            // A file of that name need not be ours.
+            let mut text = String::new();
+            let read = (&mut file).take(MAX_HOLDER + 1).read_to_string(&mut text);
+            if read.is_err()
+                || !(text.is_empty()
+                    || text.len() as u64 <= MAX_HOLDER && text.ends_with(HOLDER_END))
+            {
+                return Err(LockError::NotALock);
             }
             file.set_len(0)
                 .and_then(|()| file.rewind())
@@ -116,16 +131,30 @@ mod tests {
     fn one_holder_at_a_time() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("p.lock");
-        let lock = LockFile::acquire(&path, "the first").unwrap();
+        let lock = LockFile::acquire(&path, "the first (1)").unwrap();
         assert!(LockFile::is_held(&path));
-        match LockFile::acquire(&path, "the second") {
-            Err(LockError::Held(holder)) => assert_eq!(holder, "the first"),
+        match LockFile::acquire(&path, "the second (2)") {
+            Err(LockError::Held(holder)) => assert_eq!(holder, "the first (1)"),
             other => panic!("{other:?}"),
         }
         drop(lock);
         assert!(!path.exists());
         assert!(!LockFile::is_held(&path));
-        LockFile::acquire(&path, "the second").unwrap();
+        LockFile::acquire(&path, "the second (2)").unwrap();
+    }
+
+    #[test]
+    fn somebody_elses_file_is_left_alone() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("p.lock");
+        for content in ["a letter to my mother", "\0", &"x)".repeat(200)] {
+            std::fs::write(&path, content).unwrap();
+            assert!(matches!(
+                LockFile::acquire(&path, "(me)"),
+                Err(LockError::NotALock)
+            ));
+            assert_eq!(std::fs::read_to_string(&path).unwrap(), content);
+        }
     }
 
     #[test]
@@ -138,7 +167,7 @@ mod tests {
             for _ in 0..4 {
                 scope.spawn(|| {
                     for _ in 0..100 {
-                        if let Ok(lock) = LockFile::acquire(&path, "me") {
+                        if let Ok(lock) = LockFile::acquire(&path, "(me)") {
                             assert_eq!(holders.fetch_add(1, Ordering::SeqCst), 0);
                             holders.fetch_sub(1, Ordering::SeqCst);
                             drop(lock);

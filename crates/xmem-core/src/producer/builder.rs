@@ -288,6 +288,9 @@ fn take_lock(pool: &str, socket: &Path) -> Result<LockFile, CreateError> {
                 holder
             },
         },
+        LockError::NotALock => CreateError::NotALock {
+            path: lock_path(socket),
+        },
         LockError::Io(error) => CreateError::System {
             what: "lock the pool",
             error,

@@ -725,6 +725,8 @@ impl Pool {
         };
         self.trim_history(&mut state, self.settings.history as usize, &mut effects);
         if sequence.is_multiple_of(64) {
+            // Lies that cost no slot are found too, if later.
+            state.audit(&self.control, &mut effects);
             state
                 .sticky
                 .forget_before((sequence + 1).saturating_sub(self.shape().ring_len.into()));
@@ -945,6 +947,9 @@ impl Pool {
     }
 
     pub(super) fn set_sticky(&self, sticky: &Sticky) -> Result<u64, RegionError> {
+        if !self.process.is_current() {
+            return Err(RegionError::Forked);
+        }
         let mut state = self.lock();
         let head = self.control.head();
         let version = state.sticky.push(sticky, head)?;

@@ -99,7 +99,8 @@ impl WriteLease {
     }
 
     /// Keeps the frame until this many consumers took and released it. One that dies after it took the frame counts as
-    /// having released it; one that dies before does not count.
+    /// having released it; one that dies before does not count. In a pool whose consumers follow the stream, those that
+    /// skip the frame do not count either, and it is kept for them.
     pub fn keep_until(&mut self, consumers: u32) {
         self.wishes.keep = (consumers > 0).then_some(consumers);
     }
