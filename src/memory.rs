@@ -184,6 +184,15 @@ impl XmemMemoryRef {
             Lease::Gone => return Err(PublishError::OtherPool),
             Lease::Writable(_) => {}
         }
+        // Before anybody else sees the frame; should publishing fail, a writer gets a copy.
+        let raw: *mut gst::ffi::GstMemory = self.as_ptr().cast_mut().cast();
+        // SAFETY: `raw` is a live memory, and its parent lives as long as it does.
+        unsafe {
+            freeze(raw);
+            if !(*raw).parent.is_null() {
+                freeze((*raw).parent);
+            }
+        }
         let Lease::Writable(write) = mem::replace(&mut *lease, Lease::Gone) else {
             return Err(PublishError::OtherPool);
         };
@@ -198,15 +207,6 @@ impl XmemMemoryRef {
                 return Err(failure.error);
             }
         };
-        drop(lease);
-        let raw: *mut gst::ffi::GstMemory = self.as_ptr().cast_mut().cast();
-        // SAFETY: `raw` is a live memory, and its parent lives as long as it does.
-        unsafe {
-            freeze(raw);
-            if !(*raw).parent.is_null() {
-                freeze((*raw).parent);
-            }
-        }
         Ok(sequence)
     }
 }
@@ -234,7 +234,7 @@ unsafe fn freeze(mem: *mut gst::ffi::GstMemory) {
 /// A memory for a slot that is still to be written. It covers `size` bytes, `params.prefix()` bytes after the first
 /// one at `base_offset` in the slot.
 ///
-/// The caller has checked that prefix, size and padding fit.
+/// `None`: that does not fit into the slot.
 pub(crate) fn writable(
     allocator: &XmemAllocator,
     lease: WriteLease,
@@ -242,9 +242,13 @@ pub(crate) fn writable(
     size: usize,
     params: &gst::AllocationParams,
     tally: &Arc<Tally>,
-) -> gst::Memory {
-    let maxsize = params.prefix() + size + params.padding();
-    debug_assert!(base_offset + maxsize <= lease.len());
+) -> Option<gst::Memory> {
+    let maxsize = size
+        .checked_add(params.prefix())?
+        .checked_add(params.padding())?;
+    if base_offset.checked_add(maxsize)? > lease.len() {
+        return None;
+    }
     let base = lease.as_ptr().wrapping_add(base_offset);
     let flags = params.flags();
     if flags.contains(gst::MemoryFlags::ZERO_PREFIXED) {
@@ -269,14 +273,15 @@ pub(crate) fn writable(
         size,
     };
     // SAFETY: the wrapper takes over the one reference that `raw` returns.
-    unsafe {
+    let memory = unsafe {
         from_glib_full(raw(
             allocator.as_ptr().cast(),
             Arc::new(slot),
             ptr::null_mut(),
             shape,
         ))
-    }
+    };
+    Some(memory)
 }
 
 /// A read-only memory over a received frame.

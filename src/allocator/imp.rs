@@ -92,13 +92,6 @@ impl XmemAllocator {
         }
         let base_offset = if shift == 0 { 0 } else { align + 1 - shift };
         let obj = self.obj();
-        Some(memory::writable(
-            &obj,
-            lease,
-            base_offset,
-            size,
-            params,
-            slots.tally(),
-        ))
+        memory::writable(&obj, lease, base_offset, size, params, slots.tally())
     }
 }
