@@ -62,6 +62,20 @@ impl Origin {
         }
     }
 
+    /// How much later everything has to come so that nothing from `earliest` on lies before the pipeline's start.
+    pub(crate) fn shortfall(self, earliest: u64) -> gst::ClockTime {
+        let ns =
+            (self.ns - i128::from(earliest)).clamp(0, i128::from(gst::ClockTime::MAX.nseconds()));
+        gst::ClockTime::from_nseconds(u64::try_from(ns).unwrap_or(0))
+    }
+
+    /// The same with everything so much later.
+    pub(crate) fn delayed(self, by: gst::ClockTime) -> Self {
+        Self {
+            ns: self.ns - i128::from(by.nseconds()),
+        }
+    }
+
     /// A running time on CLOCK_MONOTONIC. `None`: before the host was started.
     pub(crate) fn to_monotonic(self, running_time: gst::Signed<gst::ClockTime>) -> Option<u64> {
         let running_time = match running_time {
@@ -99,6 +113,16 @@ mod tests {
             2_000_000_000 - 7
         );
         assert_eq!(there.to_running_time(1), gst::ClockTime::ZERO);
+        // A stream that began before the pipeline keeps its spacing.
+        let shift = there.shortfall(101_000_000_000);
+        assert_eq!(shift, gst::ClockTime::from_seconds(2));
+        let later = there.delayed(shift);
+        assert_eq!(later.to_running_time(101_000_000_000), gst::ClockTime::ZERO);
+        assert_eq!(
+            later.to_running_time(101_040_000_000),
+            gst::ClockTime::from_mseconds(40)
+        );
+        assert_eq!(there.shortfall(104_000_000_000), gst::ClockTime::ZERO);
         assert_eq!(
             here.to_monotonic(gst::Signed::Negative(gst::ClockTime::from_seconds(101))),
             None

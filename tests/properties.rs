@@ -137,14 +137,17 @@ fn of_the_source() {
 }
 
 #[test]
-fn a_socket_mode_that_is_none_is_ignored() {
-    let sink = make("xmemsink");
-    for bad in ["rw-------", "0999", "10000", ""] {
+fn a_socket_mode_that_is_none_is_an_error_at_the_start() {
+    let pools = Pools::new();
+    for bad in ["foo", "", "999", "0o666", "7777", "-1", "+600"] {
+        let pipeline = pools.launch("videotestsrc ! xmemsink name=sink pool=POOL");
+        let sink = pipeline.by_name("sink");
         sink.set_property("socket-mode", bad);
-        assert_eq!(sink.property::<String>("socket-mode"), "0600", "{bad:?}");
+        assert!(sink.set_state(gst::State::Paused).is_err(), "{bad:?}");
+        sink.set_state(gst::State::Null).unwrap();
+        sink.set_property("socket-mode", None::<&str>);
+        assert_eq!(sink.property::<String>("socket-mode"), "0600");
     }
-    sink.set_property("socket-mode", None::<&str>);
-    assert_eq!(sink.property::<String>("socket-mode"), "0600");
 }
 
 #[test]

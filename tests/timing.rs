@@ -165,3 +165,24 @@ fn what_was_before_the_pipeline_comes_at_its_start() {
         Some(gst::ClockTime::ZERO)
     );
 }
+
+#[test]
+fn a_stream_that_began_before_its_consumer_keeps_its_spacing() {
+    let pools = Pools::new();
+    let producer = pools.launch(&format!(
+        "videotestsrc is-live=true ! {VIDEO} ! xmemsink name=sink pool=POOL history=20"
+    ));
+    producer.play();
+    // The frames that are there by now are older than the consumer's time 0.
+    until("frames", || stat(&producer.sink(), "published") >= 20);
+    let receiver = pools.receiver("start-from=oldest");
+    let times: Vec<_> = (0..10)
+        .map(|_| receiver.next().unwrap().buffer().unwrap().pts().unwrap())
+        .collect();
+    for pair in times.windows(2) {
+        // 10 ms from frame to frame; a busy machine may skip some.
+        let step = pair[1].saturating_sub(pair[0]);
+        assert!(step >= gst::ClockTime::from_mseconds(9), "{times:?}");
+    }
+    assert!(times[0] < gst::ClockTime::from_mseconds(1), "{times:?}");
+}

@@ -204,6 +204,7 @@ impl BaseSinkImpl for XmemSink {
         let name = self.obj().name();
         let producer = settings
             .producer()
+            .map_err(|reason| gst::error_msg!(gst::ResourceError::Settings, ["{reason}"]))?
             .on_consumer(clients::handler(&self.obj()))
             .build()
             .map_err(|error| create_error(&settings.pool, &error))?;

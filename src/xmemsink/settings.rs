@@ -40,7 +40,8 @@ pub(super) struct Settings {
     pub(super) backing: XmemSinkBacking,
     pub(super) max_consumers: u32,
     pub(super) max_held: u32,
-    pub(super) socket_mode: u32,
+    /// As it was set; looked at when the sink starts.
+    pub(super) socket_mode: String,
     pub(super) pace: XmemSinkPace,
 }
 
@@ -59,7 +60,7 @@ impl Default for Settings {
             backing: XmemSinkBacking::default(),
             max_consumers: 256,
             max_held: 8,
-            socket_mode: 0o600,
+            socket_mode: "0600".to_owned(),
             pace: XmemSinkPace::default(),
         }
     }
@@ -92,12 +93,7 @@ impl Settings {
             PROP_MAX_HELD => self.max_held = get(value),
             PROP_SOCKET_MODE => {
                 let text = get::<Option<String>>(value);
-                self.socket_mode = match &text {
-                    Some(text) => parse_mode(text).ok_or_else(|| {
-                        format!("{text:?} is no file mode: give octal digits, at most 0777, such as \"0660\"")
-                    })?,
-                    None => Self::default().socket_mode,
-                };
+                self.socket_mode = text.unwrap_or(Self::default().socket_mode);
             }
             PROP_PACE => self.pace = get(value),
             _ => unimplemented!(),
@@ -119,15 +115,22 @@ impl Settings {
             PROP_BACKING => self.backing.to_value(),
             PROP_MAX_CONSUMERS => self.max_consumers.to_value(),
             PROP_MAX_HELD => self.max_held.to_value(),
-            PROP_SOCKET_MODE => format_mode(self.socket_mode).to_value(),
+            PROP_SOCKET_MODE => self.socket_mode.to_value(),
             PROP_PACE => self.pace.to_value(),
             _ => unimplemented!(),
         }
     }
 
-    /// The pool that these settings describe, without its callback.
-    pub(super) fn producer(&self) -> ProducerBuilder {
-        Producer::builder(&self.pool)
+    /// The pool that these settings describe, without its callback. `Err`: what is wrong with them.
+    pub(super) fn producer(&self) -> Result<ProducerBuilder, String> {
+        // Not something to ignore: it says who may read the frames.
+        let mode = parse_mode(&self.socket_mode).ok_or_else(|| {
+            format!(
+                "socket-mode {:?} is no file mode: give octal digits, at most 0777, such as \"0660\"",
+                self.socket_mode
+            )
+        })?;
+        Ok(Producer::builder(&self.pool)
             .delivery(match self.delivery {
                 XmemSinkDelivery::Live => Delivery::Live,
                 XmemSinkDelivery::Lossless => Delivery::Lossless,
@@ -145,7 +148,7 @@ impl Settings {
             })
             .max_consumers(self.max_consumers)
             .max_held(self.max_held)
-            .socket_mode(self.socket_mode)
+            .socket_mode(mode))
     }
 }
 
@@ -154,10 +157,6 @@ fn parse_mode(text: &str) -> Option<u32> {
     u32::from_str_radix(text, 8)
         .ok()
         .filter(|mode| digits && *mode <= 0o777)
-}
-
-fn format_mode(mode: u32) -> String {
-    format!("{mode:04o}")
 }
 
 pub(super) fn properties() -> Vec<glib::ParamSpec> {
@@ -266,7 +265,7 @@ pub(super) fn properties() -> Vec<glib::ParamSpec> {
         glib::ParamSpecString::builder(PROP_SOCKET_MODE)
             .nick("Socket Mode")
             .blurb("File mode of the pool's socket in octal: who may connect (\"0600\" = this user and root)")
-            .default_value(Some(format_mode(default.socket_mode).as_str()))
+            .default_value(Some(default.socket_mode.as_str()))
             .mutable_ready()
             .build(),
         /**
@@ -326,6 +325,5 @@ mod tests {
         for bad in ["", "rw", "0888", "1000", "+600", "-1", " 600"] {
             assert_eq!(parse_mode(bad), None, "{bad:?}");
         }
-        assert_eq!(format_mode(0o60), "0060");
     }
 }

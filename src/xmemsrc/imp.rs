@@ -28,7 +28,8 @@ use std::{
 use gst::{glib, prelude::*, subclass::prelude::*};
 use gst_base::{prelude::*, subclass::base_src::CreateSuccess, subclass::prelude::*};
 use xmem_core::{
-    Canceller, Consumer, ConsumerBuilder, ReadLease, ReceiveError, ReceiveMonitor, Sticky,
+    Canceller, Consumer, ConsumerBuilder, FrameMeta, ReadLease, ReceiveError, ReceiveMonitor,
+    Sticky,
 };
 
 use super::{
@@ -72,6 +73,9 @@ struct Started {
     /// Sequence of the frame that would follow the last one without a gap.
     next_sequence: Option<u64>,
     clock: ClockOffset,
+    /// How much later this producer's frames come than their times say, because the first one was from before this
+    /// pipeline's start. `None`: no frame with a time yet.
+    shift: Option<gst::ClockTime>,
     said_copied: bool,
 }
 
@@ -207,6 +211,7 @@ impl BaseSrcImpl for XmemSrc {
             sticky_version: None,
             next_sequence: None,
             clock: ClockOffset::default(),
+            shift: None,
             said_copied: false,
         });
         Ok(())
@@ -338,6 +343,7 @@ impl XmemSrc {
                 *lock(&self.monitor) = Some(consumer.monitor());
                 started.sticky_version = None;
                 started.next_sequence = None;
+                started.shift = None;
                 Ok(consumer)
             }
             Err(Unconnected::Cancelled) => Err(gst::FlowError::Flushing),
@@ -405,8 +411,10 @@ impl XmemSrc {
         match consumer.receive(None) {
             Ok(lease) => {
                 let discont = self.follow(started, &lease)?;
-                let received =
-                    self.convert(started, |converter| converter.in_place(lease, &self.tally))?;
+                let meta = lease.meta().clone();
+                let received = self.convert(started, &meta, |converter| {
+                    converter.in_place(lease, &self.tally)
+                })?;
                 Ok(self.deliver(started, consumer, received, discont))
             }
             Err(ReceiveError::OverBudget { budget }) => {
@@ -415,8 +423,9 @@ impl XmemSrc {
                     XmemSrcOverBudget::Copy => {
                         let copied = consumer.receive_with(None, |lease| {
                             let discont = self.follow(started, lease)?;
-                            let received =
-                                self.convert(started, |converter| converter.copied(lease))?;
+                            let received = self.convert(started, lease.meta(), |converter| {
+                                converter.copied(lease)
+                            })?;
                             Ok((received, discont))
                         });
                         let (received, discont) = copied.map_err(|error| self.failed(error))??;
@@ -520,22 +529,18 @@ impl XmemSrc {
     fn convert(
         &self,
         started: &mut Started,
+        meta: &FrameMeta,
         convert: impl FnOnce(&Converter<'_>) -> Result<(gst::Buffer, Way), Nonsense>,
     ) -> Result<Received, Stop> {
-        let obj = self.obj();
-        let (clock, base_time) = (obj.clock(), obj.base_time());
         let (format, video_meta) = {
             let stream = lock(&self.stream);
             (stream.format.clone(), stream.video_meta)
         };
-        let converter =
-            Converter {
-                format: &format,
-                video_meta,
-                origin: started.clock.sample(clock.as_ref()).zip(base_time).map(
-                    |(offset, base_time)| Origin::new(base_time, gst::ClockTime::ZERO, offset),
-                ),
-            };
+        let converter = Converter {
+            format: &format,
+            video_meta,
+            origin: self.origin(started, meta),
+        };
         match convert(&converter) {
             Ok((buffer, way)) => Ok(Received::Buffer(buffer, way)),
             Err(Nonsense(reason)) => {
@@ -547,6 +552,32 @@ impl XmemSrc {
                 Err(Stop::Flow(gst::FlowError::Error))
             }
         }
+    }
+
+    /// Where this pipeline's running time 0 lies for the frames of this producer. `None`: the pipeline has no clock.
+    fn origin(&self, started: &mut Started, meta: &FrameMeta) -> Option<Origin> {
+        let obj = self.obj();
+        let clock = obj.clock();
+        let offset = started.clock.sample(clock.as_ref())?;
+        let origin = Origin::new(obj.base_time()?, gst::ClockTime::ZERO, offset);
+        let earliest = meta
+            .timestamp
+            .into_iter()
+            .chain(meta.decode_timestamp)
+            .min();
+        if started.shift.is_none()
+            && let Some(earliest) = earliest
+        {
+            // Frames from before the start would all come at time 0 otherwise, and lose their spacing.
+            let shift = origin.shortfall(earliest);
+            gst::debug!(
+                CAT,
+                imp = self,
+                "Frames come {shift} later than their times say"
+            );
+            started.shift = Some(shift);
+        }
+        Some(origin.delayed(started.shift.unwrap_or(gst::ClockTime::ZERO)))
     }
 
     /// Counts the frame and finishes it.

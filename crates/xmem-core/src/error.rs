@@ -34,6 +34,12 @@ pub enum NameError {
         /// The longest path that fits, in bytes.
         max: usize,
     },
+    /// The directory of a pool that was named by its socket's path is not there.
+    #[error("there is no directory {path:?}: create it, or use a pool name without a slash")]
+    NoDirectory {
+        /// The directory.
+        path: PathBuf,
+    },
     /// The runtime directory cannot be trusted.
     #[error(
         "the runtime directory {path:?} cannot be used: {reason}; set XMEM_RUNTIME_DIR to a directory of your own"
@@ -74,6 +80,15 @@ pub enum CreateError {
     NotALock {
         /// The path.
         path: PathBuf,
+    },
+    /// The pool's lock file cannot be made.
+    #[error("cannot make {path:?}: {error}; choose a directory that this user may write to")]
+    Lock {
+        /// The lock file.
+        path: PathBuf,
+        /// Why it failed.
+        #[source]
+        error: std::io::Error,
     },
     /// Settings contradict each other.
     #[error("{0}")]
@@ -230,7 +245,7 @@ pub enum ConnectError {
     },
     /// The socket exists, but this user may not use it.
     #[error(
-        "this user may not open {path:?}: the producer's socket-mode, socket-group or allow-uids decide"
+        "this user may not open {path:?}: the producer decides who may (socket-mode), and the directory has to be reachable"
     )]
     Denied {
         /// The socket.

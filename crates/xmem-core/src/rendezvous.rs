@@ -119,7 +119,9 @@ pub(crate) fn prepare_dir(pool: &str, socket: &Path) -> Result<(), NameError> {
         return if dir.as_os_str().is_empty() || dir.is_dir() {
             Ok(())
         } else {
-            Err(refused(dir, "there is no such directory: create it first"))
+            Err(NameError::NoDirectory {
+                path: dir.to_owned(),
+            })
         };
     }
     if !check_dir(dir)? {

@@ -6,7 +6,7 @@ use std::io::Write;
 use std::path::PathBuf;
 
 use serde::Serialize;
-use xmem_core::{PoolEntry, PoolStats};
+use xmem_core::{ConnectError, PoolEntry, PoolStats};
 
 use crate::Error;
 use crate::cli::Format;
@@ -36,7 +36,9 @@ enum State {
     Live,
     /// There is a producer, but it does not answer this user.
     Silent,
-    /// The producer is gone.
+    /// This user may not ask.
+    NoAccess,
+    /// The producer is gone. Its files do no harm: the pool's next producer replaces them.
     Stale,
 }
 
@@ -63,6 +65,7 @@ pub(crate) fn run(format: Format, out: &mut impl Write) -> Result<(), Error> {
         let state = match row.state {
             State::Live => "live",
             State::Silent => "silent",
+            State::NoAccess => "no access",
             State::Stale => "stale",
         };
         let [pid, delivery, published, consumers] = match row.stats {
@@ -91,12 +94,16 @@ impl From<PoolEntry> for Row {
     fn from(entry: PoolEntry) -> Self {
         // By its path: the name alone would not do if it has a slash.
         let path = entry.path.to_string_lossy();
-        let stats = entry.live.then(|| xmem_core::query(&path).ok()).flatten();
-        let state = match (&stats, entry.live) {
-            (Some(_), _) => State::Live,
-            (None, true) => State::Silent,
-            (None, false) => State::Stale,
+        let answer = entry.live.then(|| xmem_core::query(&path));
+        let state = match &answer {
+            Some(Ok(_)) => State::Live,
+            Some(Err(ConnectError::Denied { .. } | ConnectError::Refused { .. })) => {
+                State::NoAccess
+            }
+            Some(Err(ConnectError::NotFound { .. })) | None => State::Stale,
+            Some(Err(_)) => State::Silent,
         };
+        let stats = answer.and_then(Result::ok);
         Self {
             state,
             stats: stats.map(Answer::from),

@@ -78,7 +78,7 @@ impl Access {
             }
         }
         Err(format!(
-            "user {uid} may not join this pool: its producer's socket-mode, socket-group and allow-uids decide"
+            "user {uid} may not join this pool: its producer decides who may (socket-mode)"
         ))
     }
 }

@@ -230,7 +230,7 @@ impl ProducerBuilder {
         if settings.backing == Backing::PosixShm && settings.access.admits_others() {
             return Err(CreateError::Settings(
                 "a pool of backing posix-shm serves one user only, since such memory cannot be sealed: \
-                 use backing memfd, or leave socket-mode at 0600 and allow-uids empty"
+                 use backing memfd, or leave socket-mode at 0600 and let in no other users"
                     .into(),
             ));
         }
@@ -293,8 +293,8 @@ fn take_lock(pool: &str, socket: &Path) -> Result<LockFile, CreateError> {
         LockError::NotALock => CreateError::NotALock {
             path: lock_path(socket),
         },
-        LockError::Io(error) => CreateError::System {
-            what: "lock the pool",
+        LockError::Io(error) => CreateError::Lock {
+            path: lock_path(socket),
             error,
         },
     })
