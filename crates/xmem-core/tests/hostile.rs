@@ -793,7 +793,7 @@ fn bad_names_are_refused_on_both_sides() {
     let nowhere = nowhere.to_str().unwrap();
     assert!(matches!(
         Producer::builder(nowhere).build(),
-        Err(CreateError::Name(NameError::RuntimeDir { .. }))
+        Err(CreateError::Name(NameError::NoDirectory { .. }))
     ));
     assert!(matches!(
         Consumer::builder(nowhere).connect(),

@@ -3,6 +3,7 @@
 //! How a pool is made.
 
 use std::fmt;
+use std::io::ErrorKind;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -293,9 +294,18 @@ fn take_lock(pool: &str, socket: &Path) -> Result<LockFile, CreateError> {
         LockError::NotALock => CreateError::NotALock {
             path: lock_path(socket),
         },
-        LockError::Io(error) => CreateError::Lock {
-            path: lock_path(socket),
-            error,
+        LockError::Io(error) => match error.kind() {
+            ErrorKind::PermissionDenied
+            | ErrorKind::NotFound
+            | ErrorKind::NotADirectory
+            | ErrorKind::ReadOnlyFilesystem => CreateError::Lock {
+                path: lock_path(socket),
+                error,
+            },
+            _ => CreateError::System {
+                what: "lock the pool",
+                error,
+            },
         },
     })
 }
