@@ -411,10 +411,9 @@ impl XmemSrc {
         match consumer.receive(None) {
             Ok(lease) => {
                 let discont = self.follow(started, &lease)?;
-                let meta = lease.meta().clone();
-                let received = self.convert(started, &meta, |converter| {
-                    converter.in_place(lease, &self.tally)
-                })?;
+                let origin = self.origin(started, lease.meta());
+                let received =
+                    self.convert(origin, |converter| converter.in_place(lease, &self.tally))?;
                 Ok(self.deliver(started, consumer, received, discont))
             }
             Err(ReceiveError::OverBudget { budget }) => {
@@ -423,9 +422,9 @@ impl XmemSrc {
                     XmemSrcOverBudget::Copy => {
                         let copied = consumer.receive_with(None, |lease| {
                             let discont = self.follow(started, lease)?;
-                            let received = self.convert(started, lease.meta(), |converter| {
-                                converter.copied(lease)
-                            })?;
+                            let origin = self.origin(started, lease.meta());
+                            let received =
+                                self.convert(origin, |converter| converter.copied(lease))?;
                             Ok((received, discont))
                         });
                         let (received, discont) = copied.map_err(|error| self.failed(error))??;
@@ -528,8 +527,7 @@ impl XmemSrc {
 
     fn convert(
         &self,
-        started: &mut Started,
-        meta: &FrameMeta,
+        origin: Option<Origin>,
         convert: impl FnOnce(&Converter<'_>) -> Result<(gst::Buffer, Way), Nonsense>,
     ) -> Result<Received, Stop> {
         let (format, video_meta) = {
@@ -539,7 +537,7 @@ impl XmemSrc {
         let converter = Converter {
             format: &format,
             video_meta,
-            origin: self.origin(started, meta),
+            origin,
         };
         match convert(&converter) {
             Ok((buffer, way)) => Ok(Received::Buffer(buffer, way)),
