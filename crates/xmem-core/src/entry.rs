@@ -5,7 +5,7 @@
 use crate::meta::{FrameMeta, META_WORDS, MetaError};
 use crate::protocol::ring::PAYLOAD_WORDS;
 
-const PLACE_WORDS: usize = 3;
+const PLACE_WORDS: usize = 5;
 const _: () = assert!(PLACE_WORDS + META_WORDS == PAYLOAD_WORDS);
 
 /// The words of an entry.
@@ -19,13 +19,22 @@ pub(crate) struct Entry {
     pub(crate) offset: u64,
     /// Size of the slot in bytes.
     pub(crate) len: u64,
+    /// Where the attachments lie, counted from the slot's first byte, and their size in bytes: 0, there are none.
+    pub(crate) attached: (u64, u64),
     pub(crate) meta: FrameMeta,
 }
 
 impl Entry {
     pub(crate) fn encode(&self) -> EntryWords {
         let mut words = [0; PAYLOAD_WORDS];
-        words[..PLACE_WORDS].copy_from_slice(&[self.region.into(), self.offset, self.len]);
+        let (attached_at, attached_len) = self.attached;
+        words[..PLACE_WORDS].copy_from_slice(&[
+            self.region.into(),
+            self.offset,
+            self.len,
+            attached_at,
+            attached_len,
+        ]);
         words[PLACE_WORDS..].copy_from_slice(&self.meta.encode());
         words
     }
@@ -38,6 +47,7 @@ impl Entry {
             region: u32::try_from(place[0]).map_err(|_| MetaError("impossible region"))?,
             offset: place[1],
             len: place[2],
+            attached: (place[3], place[4]),
             meta: FrameMeta::decode(meta)?,
         })
     }

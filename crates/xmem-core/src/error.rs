@@ -2,9 +2,13 @@
 
 //! One error enum per operation. Each message says what is wrong and what to do about it.
 
+use std::io;
 use std::path::PathBuf;
 
 use thiserror::Error;
+
+use crate::parts::MAX_PARTS;
+use crate::wire::MAX_REQUEST;
 
 /// A pool name or its runtime directory cannot be used.
 #[derive(Debug, Error)]
@@ -81,8 +85,21 @@ pub enum CreateError {
         /// The path.
         path: PathBuf,
     },
+    /// A file of another user stands where one of the pool's own should be.
+    #[error(
+        "{path:?} belongs to user {uid}: choose another pool name or a directory of your own, \
+         or have that user stop its producer and remove the file"
+    )]
+    Foreign {
+        /// The path.
+        path: PathBuf,
+        /// Whose it is.
+        uid: u32,
+    },
     /// The pool's lock file cannot be made.
-    #[error("cannot make {path:?}: {error}; choose a directory that this user may write to")]
+    #[error(
+        "cannot make {path:?}: {error}; choose a directory that this user may write to, with room for it"
+    )]
     Lock {
         /// The lock file.
         path: PathBuf,
@@ -198,15 +215,110 @@ pub enum PublishError {
         /// The slot's size in bytes.
         slot_size: usize,
     },
+    /// The attachments do not fit behind the payload.
+    #[error(
+        "the frame's attachments have {needed} bytes, and behind its payload there is room for {room}: ask for room when \
+         the slot is acquired"
+    )]
+    NoRoomForAttachments {
+        /// Size of the attachments in bytes, as they are stored.
+        needed: usize,
+        /// Bytes that there are for them.
+        room: usize,
+    },
     /// The lease belongs to another pool.
     #[error("this frame belongs to another pool")]
     OtherPool,
+    /// A consumer that came meanwhile does not reach the pool that the frame was forwarded from.
+    #[error("not every consumer reaches the pool that the frame comes from: copy it")]
+    NotReached,
+    /// The frame's pieces cannot be published.
+    #[error("the frame has {count} pieces: they must be of its own pool, and at most {MAX_PARTS}")]
+    Parts {
+        /// How many there are.
+        count: usize,
+    },
     /// Consumers of a lossless pool have not taken the frames that this one would push out.
     #[error("consumers are too far behind to take one more frame: call wait_for_room first")]
     NoRoom,
     /// The pool is closed.
     #[error("the pool is closed")]
     Closed,
+    /// The handle was inherited through fork.
+    #[error("this handle belongs to the process that made it: make a new one after fork")]
+    Forked,
+}
+
+/// An event was not published.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum EventError {
+    /// There is no slot for it.
+    #[error(transparent)]
+    Acquire(#[from] AcquireError),
+    /// It was refused.
+    #[error(transparent)]
+    Publish(#[from] PublishError),
+}
+
+/// Memory could not be imported.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum ImportError {
+    /// Its maker could take it away under a reader, or it cannot be used otherwise.
+    #[error("this memory cannot be shared as it is: {0}")]
+    Memory(#[from] RegionError),
+    /// The pool has as many regions as it may.
+    #[error("the pool has {max} pieces of memory already, and that is its max-slots")]
+    TooMany {
+        /// The limit.
+        max: u32,
+    },
+    /// The pool is closed.
+    #[error("the pool is closed")]
+    Closed,
+    /// The handle was inherited through fork.
+    #[error("this handle belongs to the process that made it: make a new one after fork")]
+    Forked,
+}
+
+/// A frame cannot be passed on where it lies; copy it.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum ForwardError {
+    /// It was not received from another pool.
+    #[error("only frames that were received from another pool can be forwarded")]
+    NotReceived,
+    /// Its memory has no descriptor that could be passed on.
+    #[error("the frame lies in memory that has no descriptor (backing posix-shm)")]
+    NoDescriptor,
+    /// A consumer has not said yet that it can hold frames in the pool that this one comes from.
+    #[error("not every consumer reaches the pool that the frame comes from")]
+    NotReached,
+    /// Its memory was not taken in.
+    #[error(transparent)]
+    Import(#[from] ImportError),
+    /// Its descriptor was not duplicated.
+    #[error("duplicating a descriptor failed: {0}")]
+    Descriptor(#[source] io::Error),
+}
+
+/// A request was not sent.
+#[derive(Debug, Error, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum RequestError {
+    /// It is too long.
+    #[error("a request may bring {MAX_REQUEST} bytes, and this one has {size}")]
+    TooLarge {
+        /// Its size in bytes.
+        size: usize,
+    },
+    /// The producer has not read what it was sent before.
+    #[error("the producer does not read its messages now: ask again later")]
+    Busy,
+    /// The producer is gone, or the consumer is.
+    #[error("the connection is over")]
+    ProducerLost,
     /// The handle was inherited through fork.
     #[error("this handle belongs to the process that made it: make a new one after fork")]
     Forked,
@@ -245,7 +357,7 @@ pub enum ConnectError {
     },
     /// The socket exists, but this user may not use it.
     #[error(
-        "this user may not open {path:?}: the producer decides who may (socket-mode), and the directory has to be reachable"
+        "this user may not open {path:?}: the producer decides who may (socket-mode, socket-group, allow-uids), and the directory has to be reachable"
     )]
     Denied {
         /// The socket.
@@ -268,7 +380,9 @@ pub enum ConnectError {
         reason: String,
     },
     /// The producer does not answer; it may be stopped.
-    #[error("the producer of {path:?} does not answer: it may be stopped or hung")]
+    #[error(
+        "the producer of {path:?} does not answer: it may be stopped, hung, or out of memory or descriptors"
+    )]
     NoAnswer {
         /// The socket.
         path: PathBuf,
@@ -297,7 +411,8 @@ pub enum ReceiveError {
     /// The wait was called off.
     #[error("the wait for a frame was called off")]
     Cancelled,
-    /// The stream is over; a frame may still come if the producer starts a new one.
+    /// The stream is over; a frame may still come if the producer starts a new one. When it is gone, who asks again is
+    /// told so ([`ProducerLost`](Self::ProducerLost)).
     #[error("the stream is over")]
     Eos,
     /// The producer is gone, and every frame that it left has been received.
@@ -321,6 +436,10 @@ pub enum ReceiveError {
         "the producer waited longer than its lossless-timeout for this consumer: connect again"
     )]
     TimedOut,
+    /// The frame's memory could not be mapped. The frame was not skipped; a later call tries again. Only in lossless
+    /// pools: elsewhere such a frame counts as missed.
+    #[error("the next frame's memory cannot be used: {0}")]
+    Region(#[source] RegionError),
     /// The control memory made no sense.
     #[error("the producer's control memory makes no sense: {0}")]
     Corrupt(&'static str),

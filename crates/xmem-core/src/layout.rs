@@ -20,15 +20,17 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 
 use crate::entry::{Entry, EntryWords};
+use crate::fault::{self, Point};
 use crate::os::mapping::{Access, Mapping};
 use crate::os::memfd::{self, Seal};
+use crate::protocol::regions;
 use crate::protocol::ring::{self, ENTRY_WORDS, PAYLOAD_WORDS};
 use crate::protocol::wake;
 use crate::sync::{AtomicU32, AtomicU64, Ordering, fence};
 
 const MAGIC: u64 = u64::from_le_bytes(*b"xmemctl\0");
 /// Raised with every change to what is shared: memory, messages, or the meaning of either.
-pub(crate) const VERSION: u32 = 1;
+pub(crate) const VERSION: u32 = 2;
 
 /// The most slots a pool may have. Bounds what a consumer maps for a producer it does not trust.
 pub(crate) const MAX_SLOTS: u32 = 1 << 16;
@@ -48,6 +50,7 @@ const W_EOS_AT: usize = 17;
 const W_CLOSED: usize = 18;
 const W_WAITING: usize = 19;
 const W_REGIONS_VERSION: usize = 20;
+const W_OLDEST: usize = 21;
 const HEADER_WORDS: usize = 32;
 
 /// The sizes that say where everything is.
@@ -99,6 +102,15 @@ impl Shape {
     }
 }
 
+/// Memory that a producer sent cannot be used.
+#[derive(Debug)]
+pub(crate) enum OpenError {
+    /// Which memory, and what is wrong with it.
+    Nonsense(&'static str, &'static str),
+    /// This process could not map it.
+    System(io::Error),
+}
+
 /// What does not change in a pool's life.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Constants {
@@ -138,30 +150,29 @@ impl Control {
     }
 
     /// Maps a descriptor that a producer sent, if it is what it should be.
-    pub(crate) fn open(fd: impl AsFd) -> Result<Self, &'static str> {
-        let len = memfd::sealed_len(&fd).map_err(|_| "its control memory is not sealed")?;
+    pub(crate) fn open(fd: impl AsFd) -> Result<Self, OpenError> {
+        let nonsense = |reason| OpenError::Nonsense("control memory", reason);
+        let len = memfd::sealed_len(&fd, Seal::SizeAndFutureWrites).map_err(nonsense)?;
         if len < HEADER_WORDS * 8 {
-            return Err("its control memory is too small");
+            return Err(nonsense("it is too small"));
         }
         // The header alone first: how much the rest may be is not the producer's to say.
-        let map = |len| {
-            Mapping::new(&fd, len, Access::Read).map_err(|_| "its control memory cannot be mapped")
-        };
+        let map = |len| Mapping::new(&fd, len, Access::Read).map_err(OpenError::System);
         let mapping = map(HEADER_WORDS * 8)?;
         let header = mapping.words64(0, HEADER_WORDS);
         let read = |word: usize| header[word].load(Ordering::Relaxed);
         if read(W_MAGIC) != MAGIC {
-            return Err("its control memory is something else");
+            return Err(nonsense("it is something else"));
         }
         if read(W_VERSION) != u64::from(VERSION) {
-            return Err("its control memory has another version");
+            return Err(nonsense("it has another version"));
         }
         let shape = Shape {
             max_slots: u32::try_from(read(W_MAX_SLOTS)).unwrap_or(0),
             ring_len: u32::try_from(read(W_RING_LEN)).unwrap_or(0),
         };
         if !shape.valid() || shape.control_len() > len {
-            return Err("its control memory has impossible sizes");
+            return Err(nonsense("it has impossible sizes"));
         }
         let constants = Constants {
             shape,
@@ -222,18 +233,36 @@ impl Control {
         self.header(W_WAITING)
     }
 
+    /// The oldest sequence that is kept for consumers; in a live pool they skip what is older. Not beyond the head.
+    pub(crate) fn oldest(&self) -> u64 {
+        self.header(W_OLDEST).load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn set_oldest(&self, sequence: u64) {
+        self.header(W_OLDEST).store(sequence, Ordering::Relaxed);
+    }
+
     /// Changes when a region goes.
     pub(crate) fn regions_version(&self) -> u32 {
-        self.header(W_REGIONS_VERSION).load(Ordering::Relaxed) as u32
+        regions::version(self.header(W_REGIONS_VERSION))
     }
 
-    pub(crate) fn set_regions_version(&self, version: u32) {
-        self.header(W_REGIONS_VERSION)
-            .store(version.into(), Ordering::Release);
+    /// The ids of the regions in use, 0 = none. As new as the version that was read before.
+    pub(crate) fn region_ids(&self) -> impl Iterator<Item = u32> {
+        regions::list(self.region_words())
     }
 
-    /// The ids of the regions in use, 0 = none.
-    pub(crate) fn region_ids(&self) -> &[AtomicU32] {
+    /// Shows the ids of the regions in use, ascending, and the version.
+    pub(crate) fn show_regions(&self, ids: impl Iterator<Item = u32>, version: u32) {
+        regions::show(
+            self.region_words(),
+            self.header(W_REGIONS_VERSION),
+            ids,
+            version,
+        );
+    }
+
+    fn region_words(&self) -> &[AtomicU32] {
         self.mapping.words32(
             self.constants.shape.regions_at() * 8,
             self.constants.shape.slots(),
@@ -323,13 +352,14 @@ impl LeasePage {
     }
 
     /// Maps a descriptor that a producer sent.
-    pub(crate) fn open(fd: impl AsFd, shape: Shape) -> Result<Self, &'static str> {
-        let len = memfd::sealed_len(&fd).map_err(|_| "its lease page is not sealed")?;
+    pub(crate) fn open(fd: impl AsFd, shape: Shape) -> Result<Self, OpenError> {
+        let nonsense = |reason| OpenError::Nonsense("lease page", reason);
+        let len = memfd::sealed_len(&fd, Seal::Size).map_err(nonsense)?;
         if len < shape.page_len() {
-            return Err("its lease page is too small");
+            return Err(nonsense("it is too small"));
         }
-        let mut mapping = Mapping::new(&fd, shape.page_len(), Access::ReadWrite)
-            .map_err(|_| "its lease page cannot be mapped")?;
+        let mut mapping =
+            Mapping::new(&fd, shape.page_len(), Access::ReadWrite).map_err(OpenError::System)?;
         // A forked child must not write the words of its parent.
         let _ = mapping.keep_from_children();
         Ok(Self { mapping, shape })
@@ -389,7 +419,9 @@ impl LeasePage {
     /// Wakes the consumer if it sleeps. A system call only if it does.
     pub(crate) fn wake(&self) {
         if wake::wake(self.wake_word()) {
+            fault::point(Point::WakeChanged);
             crate::os::futex::wake_one(self.wake_word());
+            fault::point(Point::WakeSent);
         }
     }
 
@@ -425,11 +457,12 @@ mod tests {
         control.set_head(3);
         control.set_eos_at(Some(0));
         control.slot(4).unwrap().store(9, Ordering::Relaxed);
-        control.region_ids()[4].store(8, Ordering::Relaxed);
+        control.show_regions([3, 8].into_iter(), 1);
         let entry = Entry {
             region: 3,
             offset: 4096,
             len: 8192,
+            attached: (4, 8),
             meta: FrameMeta {
                 sequence: 2,
                 slot: 4,
@@ -442,7 +475,8 @@ mod tests {
         assert_eq!(view.eos_at(), Some(0));
         assert_eq!(view.slot(4).unwrap().load(Ordering::Relaxed), 9);
         assert!(view.slot(5).is_none());
-        assert_eq!(view.region_ids()[4].load(Ordering::Relaxed), 8);
+        assert_eq!(view.region_ids().filter(|id| *id != 0).sum::<u32>(), 11);
+        assert_eq!(view.regions_version(), 1);
         assert_eq!(view.read_entry(2), Some(words));
         assert_eq!(view.read_entry(2 + u64::from(Shape::new(5).ring_len)), None);
         assert_eq!(view.read_slot_record(4), Some(words));
@@ -457,7 +491,7 @@ mod tests {
             assert!(shape.regions_at() >= HEADER_WORDS + shape.slots());
             assert!(shape.records_at() * 2 >= shape.regions_at() * 2 + shape.slots());
             let (control, _fd) = Control::create(constants(max_slots)).unwrap();
-            assert_eq!(control.region_ids().len(), shape.slots());
+            assert_eq!(control.region_words().len(), shape.slots());
             assert_eq!(control.slot_record(max_slots - 1).len(), ENTRY_WORDS);
             assert_eq!(control.ring_entry(u64::MAX).len(), ENTRY_WORDS);
         }

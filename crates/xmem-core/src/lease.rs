@@ -5,12 +5,17 @@
 
 use std::fmt;
 use std::ops::Deref;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use crate::consumer::held::Held;
+use crate::entry::Entry;
+use crate::error::ReceiveError;
 use crate::meta::FrameMeta;
+use crate::named::{MAX_NAMED_SIZE, Named, Sticky};
+use crate::parts::{self, Origin, Part, PartPlace};
 use crate::producer::OwnHold;
-use crate::sticky::Sticky;
+use crate::region::RegionView;
 
 /// What keeps a frame where it is.
 #[derive(Debug, Clone)]
@@ -19,6 +24,39 @@ pub(crate) enum Hold {
     Own(Arc<OwnHold>),
     /// A lease of a consumer.
     Consumer(Arc<Held>),
+}
+
+impl Hold {
+    fn slot_ptr(&self) -> *const u8 {
+        match self {
+            Self::Own(hold) => hold.ptr(),
+            Self::Consumer(held) => held.ptr(),
+        }
+    }
+
+    fn slot_len(&self) -> usize {
+        match self {
+            Self::Own(hold) => hold.len(),
+            Self::Consumer(held) => held.len(),
+        }
+    }
+}
+
+/// Reads what is attached to a frame that is held.
+fn attachments(hold: &Hold, (at, len): (u64, u64)) -> Result<Named, ReceiveError> {
+    let outside = ReceiveError::Corrupt("attachments lie outside their slot");
+    let (Ok(at), Ok(len)) = (usize::try_from(at), usize::try_from(len)) else {
+        return Err(outside);
+    };
+    let end = at.checked_add(len).filter(|end| *end <= hold.slot_len());
+    if end.is_none() || len > MAX_NAMED_SIZE {
+        return Err(outside);
+    }
+    // SAFETY: inside the slot, for which see `ReadLease::data`.
+    let bytes = unsafe { std::slice::from_raw_parts(hold.slot_ptr().wrapping_add(at), len) };
+    // A copy: a producer that lies could change them while they are read.
+    let bytes = bytes.to_vec();
+    Named::decode(&bytes).ok_or(ReceiveError::Corrupt("attachments that make no sense"))
 }
 
 /// The right to read a published frame. As long as a clone of it lives, the frame stays as it is.
@@ -50,7 +88,13 @@ pub struct ReadLease {
     hold: Hold,
     meta: Arc<FrameMeta>,
     sticky: Arc<Sticky>,
+    /// Where the payload lies, if not in the slot.
+    parts: Option<Arc<[Part]>>,
 }
+
+/// Finds the pieces of a frame that is held. `None`: they are gone.
+pub(crate) type FindParts<'a> =
+    &'a dyn Fn(Vec<PartPlace>) -> Result<Option<Vec<Part>>, ReceiveError>;
 
 /// Whether a payload lies inside a slot of this size.
 pub(crate) fn payload_fits(meta: &FrameMeta, slot_len: usize) -> bool {
@@ -71,46 +115,130 @@ impl fmt::Debug for ReadLease {
     }
 }
 
+/// A piece of a frame that was received, and the slot that it lies in.
+pub(crate) struct Piece {
+    pub(crate) view: Arc<RegionView>,
+    pub(crate) offset: usize,
+    pub(crate) size: usize,
+    pub(crate) tag: u32,
+    pub(crate) origin: Origin,
+    /// The socket of that slot's pool.
+    pub(crate) path: PathBuf,
+}
+
 impl ReadLease {
-    /// A lease on a frame whose payload lies inside its slot (`payload_fits`).
-    pub(crate) fn new(hold: Hold, meta: FrameMeta, sticky: Arc<Sticky>) -> Self {
-        let lease = Self {
+    /// The pieces of a frame that was received, also if it lies in its slot. `None`: it was not received, or it is not known
+    /// any more where a piece came from.
+    pub(crate) fn pieces(&self) -> Option<Vec<Piece>> {
+        let Hold::Consumer(held) = &self.hold else {
+            return None;
+        };
+        let (origin, path) = held.origin();
+        if self.parts().is_empty() {
+            let (view, slot_at) = held.view();
+            return Some(vec![Piece {
+                view: view.clone(),
+                offset: slot_at + self.meta.offset as usize,
+                size: self.meta.size as usize,
+                tag: 0,
+                origin,
+                path: path.to_owned(),
+            }]);
+        }
+        let piece = |part: &Part| {
+            // Where it was first: everybody on the way may be killed.
+            let (origin, path) = match part.origin() {
+                Some(origin) => (origin, held.path_of(origin.pool_id)?),
+                None => (origin, path.to_owned()),
+            };
+            Some(Piece {
+                view: part.view().clone(),
+                offset: part.offset(),
+                size: part.len(),
+                tag: part.tag(),
+                origin,
+                path,
+            })
+        };
+        self.parts().iter().map(piece).collect()
+    }
+
+    /// A lease on a frame that is held and that an entry describes, which another process may have written. `None`: a piece of
+    /// it is gone.
+    pub(crate) fn new(
+        hold: Hold,
+        entry: Entry,
+        sticky: Arc<Sticky>,
+        find_parts: FindParts<'_>,
+    ) -> Result<Option<Self>, ReceiveError> {
+        let mut meta = entry.meta;
+        if entry.attached.1 > 0 {
+            meta.attachments = attachments(&hold, entry.attached)?;
+        }
+        let parts = match meta.attachments.take(parts::NAME) {
+            None if payload_fits(&meta, hold.slot_len()) => None,
+            None => return Err(ReceiveError::Corrupt("a payload lies outside its slot")),
+            Some(places) => {
+                let places = parts::decode(&places)
+                    .filter(|places| parts::total(places) == Some(meta.size) && meta.offset == 0)
+                    .ok_or(ReceiveError::Corrupt("a frame's pieces make no sense"))?;
+                match find_parts(places)? {
+                    Some(parts) => Some(parts.into()),
+                    None => return Ok(None),
+                }
+            }
+        };
+        Ok(Some(Self {
             hold,
             meta: Arc::new(meta),
             sticky,
-        };
-        debug_assert!(payload_fits(&lease.meta, lease.slot_len()));
-        lease
+            parts,
+        }))
+    }
+
+    /// The producer's own lease on what it just published. It does not know the frame's pieces.
+    pub(crate) fn of_own(hold: Arc<OwnHold>, meta: FrameMeta, sticky: Arc<Sticky>) -> Self {
+        Self {
+            hold: Hold::Own(hold),
+            meta: Arc::new(meta),
+            sticky,
+            parts: None,
+        }
     }
 
     pub(crate) fn hold(&self) -> &Hold {
         &self.hold
     }
 
+    /// Whether both are clones of one lease.
+    pub fn is_same(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.meta, &other.meta)
+    }
+
     /// The slot's first byte.
     pub fn slot_ptr(&self) -> *const u8 {
-        match &self.hold {
-            Hold::Own(hold) => hold.ptr(),
-            Hold::Consumer(held) => held.ptr(),
-        }
+        self.hold.slot_ptr()
     }
 
     /// The slot's size in bytes.
     pub fn slot_len(&self) -> usize {
-        match &self.hold {
-            Hold::Own(hold) => hold.len(),
-            Hold::Consumer(held) => held.len(),
-        }
+        self.hold.slot_len()
+    }
+
+    /// The pieces that the frame lies in, if it does not lie in its slot. Only for consumers that asked for
+    /// [`parts`](crate::ConsumerBuilder::parts); the producer's own lease has none.
+    pub fn parts(&self) -> &[Part] {
+        self.parts.as_deref().unwrap_or_default()
     }
 
     /// The payload's first byte.
     pub fn as_ptr(&self) -> *const u8 {
-        self.slot_ptr().wrapping_add(self.meta.offset as usize)
+        self.data().as_ptr()
     }
 
     /// The payload's size in bytes.
     pub fn len(&self) -> usize {
-        self.meta.size as usize
+        self.data().len()
     }
 
     /// Whether the payload has no bytes.
@@ -118,12 +246,22 @@ impl ReadLease {
         self.len() == 0
     }
 
-    /// The payload.
+    /// The payload. Nothing, if the frame lies in several pieces, or in one that was not [mapped](Part::map).
     pub fn data(&self) -> &[u8] {
-        // SAFETY: the payload lies inside the slot (checked before `new`), the slot inside a mapping that the hold keeps, and while
+        match self.parts() {
+            [] => {}
+            [part] => return part.mapped().unwrap_or_default(),
+            _ => return &[],
+        }
+        let (offset, size) = (self.meta.offset as usize, self.meta.size as usize);
+        if self.is_local() && offset.saturating_add(size) > self.slot_len() {
+            // Its own pieces, which it does not know.
+            return &[];
+        }
+        // SAFETY: the payload lies inside the slot (checked by `new`), the slot inside a mapping that the hold keeps, and while
         // the hold lives no producer that follows the protocol writes there. One that does not can tear its own
         // frames; bytes have no invalid values.
-        unsafe { std::slice::from_raw_parts(self.as_ptr(), self.len()) }
+        unsafe { std::slice::from_raw_parts(self.slot_ptr().wrapping_add(offset), size) }
     }
 
     /// What is known of the frame besides its bytes.

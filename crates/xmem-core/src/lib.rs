@@ -34,6 +34,12 @@
 
 #![warn(missing_docs)]
 
+#[cfg(feature = "fault-points")]
+#[doc(hidden)]
+#[allow(missing_docs)] // for tests only
+pub mod fault;
+#[cfg(not(feature = "fault-points"))]
+mod fault;
 mod sync;
 
 #[cfg(xmem_loom)]
@@ -47,20 +53,24 @@ mod protocol;
 mod api {
     pub use crate::buffer_pool::{AccessMode, BufferGuard, BufferPool, BufferPoolOptions};
     pub use crate::cancel::Canceller;
-    pub use crate::consumer::{Consumer, ConsumerBuilder, ReceiveMonitor, StartFrom, query};
+    pub use crate::consumer::{Consumer, ConsumerBuilder, ConsumerHandle, StartFrom, query};
     pub use crate::error::*;
     pub use crate::lease::ReadLease;
     pub use crate::meta::{DType, FrameMeta, MAX_DIMS, MAX_PLANES, Storage, Text, VideoLayout};
+    pub use crate::named::{Attachments, MAX_NAMED_SIZE, Named, Sticky};
     pub use crate::os::clock::monotonic_ns;
+    pub use crate::parts::{MAX_PARTS, Part};
     pub use crate::producer::{
-        ConsumerEvent, Delivery, Departure, Producer, ProducerBuilder, PublishFailure, WriteLease,
+        ConsumerEvent, Delivery, Departure, ImportedMemory, Parts, Producer, ProducerBuilder,
+        PublishFailure, WriteLease,
     };
     pub use crate::region::{Backing, Capabilities};
     pub use crate::rendezvous::{
         PoolEntry, other_runtime_dirs_with, pools, runtime_dir, socket_path,
     };
     pub use crate::stats::{ConsumerStats, PoolStats, ReceiveStats};
-    pub use crate::sticky::{MAX_STICKY_SIZE, Sticky};
+    pub use crate::watch::{PoolWatch, Watched};
+    pub use crate::wire::MAX_REQUEST;
 }
 #[cfg(not(xmem_loom))]
 pub use api::*;
@@ -75,6 +85,9 @@ mod consumer;
 mod entry;
 #[cfg(not(xmem_loom))]
 mod error;
+#[cfg(fuzzing)]
+#[doc(hidden)]
+pub mod fuzzing;
 #[cfg(not(xmem_loom))]
 mod layout;
 #[cfg(not(xmem_loom))]
@@ -82,7 +95,11 @@ mod lease;
 #[cfg(not(xmem_loom))]
 mod meta;
 #[cfg(not(xmem_loom))]
+mod named;
+#[cfg(not(xmem_loom))]
 mod os;
+#[cfg(not(xmem_loom))]
+mod parts;
 #[cfg(not(xmem_loom))]
 mod producer;
 #[cfg(not(xmem_loom))]
@@ -96,6 +113,6 @@ mod sealed;
 #[cfg(not(xmem_loom))]
 mod stats;
 #[cfg(not(xmem_loom))]
-mod sticky;
+mod watch;
 #[cfg(not(xmem_loom))]
 mod wire;

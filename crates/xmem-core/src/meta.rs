@@ -4,6 +4,8 @@
 
 use std::fmt;
 
+use crate::named::Attachments;
+
 /// Most planes that a video frame has.
 pub const MAX_PLANES: usize = 4;
 /// Most dimensions that a tensor has.
@@ -207,6 +209,12 @@ pub struct FrameMeta {
     pub flags: u32,
     /// Where the planes lie, for video.
     pub video: Option<VideoLayout>,
+    /// This is no frame but an event of the stream, between two frames: it has attachments, and no payload.
+    /// Consumers get it only if they asked for [`events`](crate::ConsumerBuilder::events).
+    pub event: bool,
+    /// What else is known, by name. It lies behind the payload in the slot, in the
+    /// [room](crate::Producer::acquire_with_room) that was asked for.
+    pub attachments: Attachments,
 }
 
 impl Default for FrameMeta {
@@ -216,8 +224,8 @@ impl Default for FrameMeta {
     }
 }
 
-/// Size of an encoded [`FrameMeta`] in words.
-pub(crate) const META_WORDS: usize = 60;
+/// Size of an encoded [`FrameMeta`] in words, without its attachments.
+pub(crate) const META_WORDS: usize = 58;
 /// The words of an encoded [`FrameMeta`].
 pub(crate) type MetaWords = [u64; META_WORDS];
 
@@ -233,6 +241,7 @@ const HAS_DTS: u64 = 1 << 4;
 const HAS_DURATION: u64 = 1 << 5;
 const HAS_BUFFER_OFFSET: u64 = 1 << 6;
 const HAS_BUFFER_OFFSET_END: u64 = 1 << 7;
+const IS_EVENT: u64 = 1 << 8;
 
 struct Writer<'a> {
     words: &'a mut MetaWords,
@@ -355,13 +364,17 @@ impl FrameMeta {
         video.offsets.iter().for_each(|v| w.word(*v));
         w.pair(video.strides[0] as u32, video.strides[1] as u32);
         w.pair(video.strides[2] as u32, video.strides[3] as u32);
+        if self.event {
+            w.present |= IS_EVENT;
+        }
         debug_assert!(w.at <= META_WORDS);
         let present = w.present;
         words[0] = present;
         words
     }
 
-    /// Decodes words that another process wrote; what makes no sense is an error, never a panic.
+    /// Decodes words that another process wrote; what makes no sense is an error, never a panic. Attachments are not
+    /// among them.
     pub(crate) fn decode(words: &MetaWords) -> Result<Self, MetaError> {
         let mut r = Reader {
             words,
@@ -443,6 +456,8 @@ impl FrameMeta {
             buffer_offset_end,
             flags,
             video,
+            event: r.present & IS_EVENT != 0,
+            attachments: Attachments::new(),
         })
     }
 }
@@ -472,6 +487,7 @@ mod tests {
             dts: None,
             duration: Some(33),
             flags: 0xffff,
+            event: true,
             video: Some(VideoLayout {
                 format: "P010_10LE".into(),
                 width: 1920,

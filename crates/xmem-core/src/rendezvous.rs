@@ -9,9 +9,9 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use crate::error::NameError;
+use crate::fault::{self, Point};
 use crate::os::cred::own_uid;
-use crate::os::lock::LockFile;
-use crate::os::socket::MAX_PATH_LEN;
+use crate::os::socket::{self, MAX_PATH_LEN};
 
 const SOCKET_SUFFIX: &str = ".sock";
 const LOCK_SUFFIX: &str = ".lock";
@@ -135,10 +135,14 @@ pub(crate) fn prepare_dir(pool: &str, socket: &Path) -> Result<(), NameError> {
     Ok(())
 }
 
+/// Whether the user said which runtime directory it is.
+fn is_dir_given() -> bool {
+    env::var_os("XMEM_RUNTIME_DIR").is_some_and(|v| !v.is_empty())
+}
+
 /// Makes sure that a consumer does not fall for a directory under /tmp that somebody else made in its user's name.
 pub(crate) fn check_default_dir(pool: &str, socket: &Path) -> Result<(), NameError> {
-    let explicit =
-        pool.contains('/') || env::var_os("XMEM_RUNTIME_DIR").is_some_and(|v| !v.is_empty());
+    let explicit = pool.contains('/') || is_dir_given();
     match socket.parent() {
         Some(dir) if !explicit => check_dir(dir).map(|_| ()),
         _ => Ok(()),
@@ -156,9 +160,13 @@ pub struct PoolEntry {
     pub live: bool,
 }
 
-/// The pools of the runtime directory, by name.
+/// The pools of the runtime directory, by name. None, if it is one that somebody else made in this user's name.
 pub fn pools() -> Vec<PoolEntry> {
-    let mut pools: Vec<PoolEntry> = fs::read_dir(runtime_dir())
+    let dir = runtime_dir();
+    if !is_dir_given() && check_dir(&dir).is_err() {
+        return Vec::new();
+    }
+    let mut pools: Vec<PoolEntry> = fs::read_dir(dir)
         .into_iter()
         .flatten()
         .flatten()
@@ -169,7 +177,11 @@ pub fn pools() -> Vec<PoolEntry> {
                 .to_string_lossy()
                 .strip_suffix(SOCKET_SUFFIX)?
                 .to_owned();
-            let live = LockFile::is_held(&lock_path(&path));
+            // Not by its lock: whoever looks at that has it for a moment, and must not be stopped just then.
+            let refused = socket::connect_to(&path)
+                .inspect(|_| fault::point(Point::PoolTried))
+                .is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused);
+            let live = !refused;
             Some(PoolEntry { name, path, live })
         })
         .collect();

@@ -7,6 +7,7 @@ use std::io::{self, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileExt;
 
+use crate::fault::{self, Point};
 use crate::os::memfd::{self, Seal};
 
 /// Puts bytes into a sealed descriptor.
@@ -16,6 +17,7 @@ pub(crate) fn write(name: &str, bytes: &[u8]) -> io::Result<OwnedFd> {
     let mut file = File::from(fd);
     file.write_all(&(bytes.len() as u64).to_le_bytes())?;
     file.write_all(bytes)?;
+    fault::point(Point::SealedFilled);
     let fd = OwnedFd::from(file);
     memfd::seal(&fd, Seal::Everything)?;
     Ok(fd)
@@ -23,7 +25,8 @@ pub(crate) fn write(name: &str, bytes: &[u8]) -> io::Result<OwnedFd> {
 
 /// Reads what `write` wrote, at most `max` bytes of it.
 pub(crate) fn read(fd: OwnedFd, max: usize) -> io::Result<Vec<u8>> {
-    let len = memfd::sealed_len(&fd)?;
+    let len = memfd::sealed_len(&fd, Seal::Size)
+        .map_err(|reason| io::Error::new(io::ErrorKind::InvalidData, reason))?;
     let file = File::from(fd);
     let mut size = [0; 8];
     // By position: everyone who got the descriptor shares its offset.

@@ -9,6 +9,11 @@ use crate::meta::Text;
 const MAGIC: [u8; 8] = *b"xmem-hi\0";
 /// The longest message in bytes. Receivers give one byte more, so that longer ones show.
 pub(crate) const MAX_MESSAGE: usize = 512;
+/// More messages than fit into a socket's queue.
+pub(crate) const MAX_QUEUED: usize = 1024;
+
+/// The most bytes that a request of a consumer brings along.
+pub const MAX_REQUEST: usize = 448;
 
 /// From a consumer to its producer.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -43,6 +48,10 @@ pub(crate) enum ToProducer {
         keep: u32,
         size: u64,
     },
+    /// Something that whoever feeds the pool is to do, by name, such as making a key frame.
+    Request { name: Text<32>, data: Vec<u8> },
+    /// "I can hold frames in this pool myself."
+    Reaches { pool_id: u64 },
 }
 
 /// From a producer to a consumer.
@@ -86,6 +95,8 @@ pub(crate) enum ToConsumer {
     },
     /// No right to write, in words.
     Denied { request: u32, reason: Text<256> },
+    /// "Frames may come from this pool: join it, to hold them there."
+    Origin { pool_id: u64, path: Text<128> },
 }
 
 /// What a region lies in.
@@ -94,6 +105,8 @@ pub(crate) enum RegionKind {
     Memfd,
     PosixShm,
     Heap,
+    /// Somebody else's memory, with pieces of frames in it and no slots.
+    Imported,
 }
 
 struct Out(Vec<u8>);
@@ -147,6 +160,10 @@ impl In<'_> {
     fn text<const N: usize>(&mut self) -> Option<Text<N>> {
         self.array().map(Text::from_bytes)
     }
+    fn rest(&mut self, max: usize) -> Option<Vec<u8>> {
+        let rest = std::mem::take(&mut self.0);
+        (rest.len() <= max).then(|| rest.to_vec())
+    }
     /// A message has an end, and nothing after it.
     fn end<T>(self, message: T) -> Option<T> {
         self.0.is_empty().then_some(message)
@@ -189,6 +206,8 @@ impl ToProducer {
                 .u8((*publish).into())
                 .u32(*keep)
                 .u64(*size),
+            Self::Request { name, data } => Out::new(10).bytes(name.as_bytes()).bytes(data),
+            Self::Reaches { pool_id } => Out::new(11).u64(*pool_id),
         }
         .0
     }
@@ -233,6 +252,11 @@ impl ToProducer {
                 keep: m.u32()?,
                 size: m.u64()?,
             },
+            10 => Self::Request {
+                name: m.text()?,
+                data: m.rest(MAX_REQUEST)?,
+            },
+            11 => Self::Reaches { pool_id: m.u64()? },
             _ => return None,
         };
         m.end(message)
@@ -278,6 +302,7 @@ impl ToConsumer {
                     RegionKind::Memfd => 0,
                     RegionKind::PosixShm => 1,
                     RegionKind::Heap => 2,
+                    RegionKind::Imported => 3,
                 })
                 .bytes(name.as_bytes())
                 .u64(*number),
@@ -300,6 +325,7 @@ impl ToConsumer {
                 .u64(*offset)
                 .u64(*len),
             Self::Denied { request, reason } => Out::new(9).u32(*request).bytes(reason.as_bytes()),
+            Self::Origin { pool_id, path } => Out::new(10).u64(*pool_id).bytes(path.as_bytes()),
         }
         .0
     }
@@ -326,6 +352,7 @@ impl ToConsumer {
                     0 => RegionKind::Memfd,
                     1 => RegionKind::PosixShm,
                     2 => RegionKind::Heap,
+                    3 => RegionKind::Imported,
                     _ => return None,
                 },
                 name: m.text()?,
@@ -346,6 +373,10 @@ impl ToConsumer {
             9 => Self::Denied {
                 request: m.u32()?,
                 reason: m.text()?,
+            },
+            10 => Self::Origin {
+                pool_id: m.u64()?,
+                path: m.text()?,
             },
             _ => return None,
         };
@@ -374,6 +405,7 @@ mod tests {
             any::<u32>().prop_map(|version| ToProducer::Query { version }),
             any::<u32>().prop_map(|id| ToProducer::GetRegion { id }),
             any::<u64>().prop_map(|version| ToProducer::GetSticky { version }),
+            any::<u64>().prop_map(|pool_id| ToProducer::Reaches { pool_id }),
             Just(ToProducer::Bell),
             Just(ToProducer::Leave),
             any::<(u32, u64)>()
@@ -454,6 +486,10 @@ mod tests {
             ToConsumer::Denied {
                 request: 3,
                 reason: "no".into(),
+            },
+            ToConsumer::Origin {
+                pool_id: 4,
+                path: "/run/p.sock".into(),
             },
         ] {
             let bytes = message.encode();

@@ -7,7 +7,7 @@ mod support;
 
 use std::collections::HashSet;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
 use support::*;
@@ -39,6 +39,7 @@ conformance! {
     frames_belong_to_their_sticky_version
     lossless_frames_keep_their_sticky_version
     the_end_of_the_stream_comes_after_the_last_frame
+    frames_with_hooks_can_be_taken_after_the_end
     a_release_hook_runs_once_after_the_last_reference
     a_release_hook_runs_when_an_idle_pool_is_closed
     a_release_hook_of_an_unpublished_frame_never_runs
@@ -50,6 +51,7 @@ conformance! {
     a_held_frame_does_not_stop_a_change_of_size
     what_cannot_be_published_comes_back
     regions_go_when_the_frames_change_their_size
+    regions_go_when_a_peak_is_over
     retired_regions_do_not_use_up_max_bytes
     frames_outlive_consumer_and_producer
     a_consumer_that_left_gives_back_when_its_frames_go
@@ -495,7 +497,7 @@ fn frames_belong_to_their_sticky_version(backing: Backing) {
     producer.set_sticky(&large).unwrap();
     publish(&producer, 4, 10);
     assert_eq!(**receive(&mut consumer).sticky(), large);
-    large.set("tags", vec![7; xmem_core::MAX_STICKY_SIZE]);
+    large.set("tags", vec![7; xmem_core::MAX_NAMED_SIZE]);
     assert!(producer.set_sticky(&large).is_err());
 }
 
@@ -516,6 +518,37 @@ fn lossless_frames_keep_their_sticky_version(backing: Backing) {
         assert_frame(&frame, n, 10);
         assert_eq!(**frame.sticky(), sticky(n));
     }
+}
+
+fn frames_with_hooks_can_be_taken_after_the_end(backing: Backing) {
+    let place = Place::new();
+    let producer = pool(&place, backing)
+        .delivery(Delivery::Lossless)
+        .build()
+        .unwrap();
+    let mut consumer = connect(&place);
+    publish(&producer, 0, 64);
+    assert_frame(&receive(&mut consumer), 0, 64);
+    let ran = Arc::new(AtomicBool::new(false));
+    for seed in 1..4 {
+        let mut slot = producer.acquire(64).unwrap();
+        fill(seed, &mut slot.as_mut_slice()[..64]);
+        let ran = ran.clone();
+        slot.set_release_hook(move || ran.store(true, Ordering::Relaxed));
+        slot.publish(seeded(seed, 64)).unwrap();
+    }
+    drop(producer);
+    assert!(
+        ran.load(Ordering::Relaxed),
+        "hooks run when the pool is closed"
+    );
+    for seed in 1..4 {
+        assert_frame(&receive(&mut consumer), seed, 64);
+    }
+    assert!(matches!(
+        consumer.receive(None),
+        Err(ReceiveError::ProducerLost)
+    ));
 }
 
 fn the_end_of_the_stream_comes_after_the_last_frame(backing: Backing) {
@@ -551,11 +584,16 @@ fn the_end_of_the_stream_comes_after_the_last_frame(backing: Backing) {
     producer.set_eos(true);
     let (mut consumer, error) = sleeper.join().unwrap();
     assert!(matches!(error, ReceiveError::Eos));
+    // Who was told of the end is told that no other stream comes; who was not is told of the end first.
+    let mut late = connect(&place);
     drop(producer);
-    assert!(matches!(
-        consumer.receive(None),
-        Err(ReceiveError::Eos | ReceiveError::ProducerLost)
-    ));
+    eventually("the producer is gone", || {
+        matches!(consumer.receive(None), Err(ReceiveError::ProducerLost))
+    });
+    assert!(matches!(late.receive(None), Err(ReceiveError::Eos)));
+    eventually("it is told the same", || {
+        matches!(late.receive(None), Err(ReceiveError::ProducerLost))
+    });
 }
 
 fn a_release_hook_runs_once_after_the_last_reference(backing: Backing) {
@@ -934,6 +972,29 @@ fn regions_go_when_the_frames_change_their_size(backing: Backing) {
     assert_eq!(producer.stats().regions, 1, "{:?}", producer.stats());
 }
 
+fn regions_go_when_a_peak_is_over(backing: Backing) {
+    const SIZE: usize = 300_000;
+    let place = Place::new();
+    let producer = pool(&place, backing).build().unwrap();
+    let mut consumer = connect(&place);
+    let before = producer
+        .acquire(SIZE)
+        .map(|_| producer.stats().bytes)
+        .unwrap();
+    let mut peak: Vec<_> = (0..13).map(|_| producer.acquire(SIZE).unwrap()).collect();
+    assert!(producer.stats().regions > 3, "{:?}", producer.stats());
+    // Used last are slots of several regions.
+    let last: Vec<_> = [12, 8, 4].map(|at| peak.remove(at)).into();
+    drop(peak);
+    drop(last);
+    for seed in 0..1500 {
+        publish(&producer, seed, SIZE);
+        assert_frame(&receive(&mut consumer), seed, SIZE);
+    }
+    let stats = producer.stats();
+    assert_eq!((stats.regions, stats.bytes), (1, before), "{stats:?}");
+}
+
 /// What a consumer never asked for, it does not keep; what it asked for goes also while it sleeps.
 fn retired_regions_do_not_use_up_max_bytes(backing: Backing) {
     let place = Place::new();
@@ -949,6 +1010,8 @@ fn retired_regions_do_not_use_up_max_bytes(backing: Backing) {
             for seed in 0..40 {
                 assert_frame(&receive(&mut active), seed, size_of(seed));
             }
+            // Its figures are looked at once more.
+            active
         });
         for seed in 0..40 {
             eventually("there is room", || {
@@ -963,7 +1026,7 @@ fn retired_regions_do_not_use_up_max_bytes(backing: Backing) {
             });
             assert!(producer.stats().bytes <= 2_200_000);
         }
-        sleeper.join().unwrap();
+        drop(sleeper.join().unwrap());
     });
     assert_frame(&receive(&mut idle), 39, size_of(39));
 
@@ -982,13 +1045,13 @@ fn frames_outlive_consumer_and_producer(backing: Backing) {
     let mut consumer = connect(&place);
     let own = publish(&producer, 0, 100_000);
     let frame = receive(&mut consumer);
-    let monitor = consumer.monitor();
+    let handle = consumer.handle();
     drop(consumer);
     for seed in 1..50 {
         publish(&producer, seed, 100_000);
     }
     assert_frame(&frame, 0, 100_000);
-    assert_eq!(monitor.stats().unwrap().held, 1);
+    assert_eq!(handle.stats().unwrap().held, 1);
     drop(producer);
     assert_frame(&frame, 0, 100_000);
     assert_frame(&own, 0, 100_000);
@@ -1001,7 +1064,7 @@ fn frames_outlive_consumer_and_producer(backing: Backing) {
     assert_frame(&frame, 0, 100_000);
     assert_frame(&own, 0, 100_000);
     drop((own, frame));
-    assert_eq!(monitor.stats(), None);
+    assert_eq!(handle.stats(), None);
 }
 
 fn a_consumer_that_left_gives_back_when_its_frames_go(backing: Backing) {

@@ -213,7 +213,7 @@ fn fork_consumer(pool: &str) {
         .connect()
         .unwrap();
     let frames = [receive(&mut consumer), receive(&mut consumer)];
-    let monitor = consumer.monitor();
+    let handle = consumer.handle();
     let code = in_fork({
         let frames = frames.clone();
         let consumer = &mut consumer;
@@ -227,7 +227,7 @@ fn fork_consumer(pool: &str) {
             frames.iter().for_each(assert_whole);
             // Figures are the parent's business; asking does no harm.
             let _ = (consumer.stats(), consumer.held(), consumer.budget());
-            let _ = (monitor.stats(), consumer.sticky(), consumer.delivery());
+            let _ = (handle.stats(), consumer.sticky(), consumer.delivery());
             consumer.note_copied();
             drop(frames);
             // A handle of its own works.
@@ -312,7 +312,7 @@ fn fork_and_hold(pool: &str) {
     // SAFETY: the child only waits for the end of standard input.
     let pid = unsafe { libc::fork() };
     if pid == 0 {
-        hear();
+        let _ = std::io::stdin().read_line(&mut String::new());
         // SAFETY: ends the process at once.
         unsafe { libc::_exit(0) };
     }

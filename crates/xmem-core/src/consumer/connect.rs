@@ -14,7 +14,8 @@ use super::session::{Session, Terms};
 use super::{Consumer, StartFrom};
 use crate::cancel::{Bell, Canceller, Deadline, Wake};
 use crate::error::{ConnectError, NameError, QueryError};
-use crate::layout::{Control, LeasePage, VERSION};
+use crate::fault::{self, Point};
+use crate::layout::{Control, LeasePage, OpenError, VERSION};
 use crate::meta::Text;
 use crate::os::socket;
 use crate::rendezvous::{check_default_dir, socket_path};
@@ -38,8 +39,12 @@ pub struct ConsumerBuilder {
     max_held: u32,
     name: String,
     start_from: StartFrom,
-    busy_poll: Duration,
-    canceller: Canceller,
+    pub(super) events: bool,
+    pub(super) parts: bool,
+    /// It takes no frames, it only holds some for a consumer of another pool.
+    holds_only: bool,
+    pub(super) busy_poll: Duration,
+    pub(super) canceller: Canceller,
 }
 
 impl ConsumerBuilder {
@@ -51,6 +56,9 @@ impl ConsumerBuilder {
             max_held: 8,
             name: name.to_string_lossy().into_owned(),
             start_from: StartFrom::Next,
+            events: false,
+            parts: false,
+            holds_only: false,
             busy_poll: Duration::ZERO,
             canceller: Canceller::new(),
         }
@@ -71,6 +79,24 @@ impl ConsumerBuilder {
     /// Which frame comes first. Default: [`StartFrom::Next`].
     pub fn start_from(mut self, start_from: StartFrom) -> Self {
         self.start_from = start_from;
+        self
+    }
+
+    /// Whether to take [events](crate::FrameMeta::event) of the stream too. Default: no, they are passed over.
+    pub fn events(mut self, events: bool) -> Self {
+        self.events = events;
+        self
+    }
+
+    /// Whether to take frames that do not lie in their slot as they are, in [pieces](crate::ReadLease::parts). Default: no,
+    /// then those of one piece are mapped, and those of several are missed.
+    pub fn parts(mut self, parts: bool) -> Self {
+        self.parts = parts;
+        self
+    }
+
+    pub(super) fn holds_only(mut self) -> Self {
+        self.holds_only = true;
         self
     }
 
@@ -131,25 +157,33 @@ impl ConsumerBuilder {
         }
         let [control, page] = <[OwnedFd; 2]>::try_from(fds)
             .map_err(|_| protocol("its welcome came without memory"))?;
-        let control = Control::open(&control).map_err(protocol)?;
-        let page = LeasePage::open(&page, control.constants().shape).map_err(protocol)?;
+        let refused = |error| match error {
+            OpenError::Nonsense(what, reason) => protocol(&format!("its {what}: {reason}")),
+            OpenError::System(error) => ConnectError::System {
+                what: "map the pool's memory",
+                error,
+            },
+        };
+        let control = Control::open(&control).map_err(refused)?;
+        fault::point(Point::ControlMapped);
+        let page = LeasePage::open(&page, control.constants().shape).map_err(refused)?;
+        fault::point(Point::PageMapped);
         let terms = Terms {
             budget: budget.max(1),
             producer_pid: pid,
             peers_may_write,
             pool: pool.as_str().to_owned(),
+            path,
+            name: self.name.clone(),
+            holds_only: self.holds_only,
         };
         let (session, thread) =
             Session::start(socket, control, page, terms).map_err(|error| ConnectError::System {
                 what: "start the control thread",
                 error,
             })?;
-        Ok(Consumer::new(
-            session,
-            thread,
-            self.busy_poll,
-            self.canceller.clone(),
-        ))
+        fault::point(Point::SessionStarted);
+        Ok(Consumer::new(session, thread, self))
     }
 
     /// Joins the pool; waits for its producer if there is none yet.
@@ -226,6 +260,7 @@ fn ask_first(
     cancel: &Canceller,
 ) -> Result<(OwnedFd, ToConsumer, Vec<OwnedFd>), ConnectError> {
     let socket = socket::connect_to(path).map_err(|error| connect_error(path, error))?;
+    fault::point(Point::Connected);
     let no_answer = || ConnectError::NoAnswer {
         path: path.to_owned(),
     };
@@ -240,6 +275,12 @@ fn ask_first(
     loop {
         match socket::recv(&socket, &mut buffer) {
             Ok(Some(received)) => {
+                if received.fds_lost {
+                    return Err(ConnectError::System {
+                        what: "take the descriptors that the producer sent",
+                        error: rustix::io::Errno::MFILE.into(),
+                    });
+                }
                 let answer = ToConsumer::decode(received.bytes).ok_or_else(|| {
                     protocol("it answered something that is not of this protocol")
                 })?;
@@ -250,6 +291,7 @@ fn ask_first(
                     });
                 }
                 let fds = received.fds;
+                fault::point(Point::Answered);
                 return Ok((socket, answer, fds));
             }
             Ok(None) => return Err(no_answer()),

@@ -4,9 +4,12 @@
 
 use std::collections::HashMap;
 use std::fmt;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use super::session::Session;
+use crate::fault::{self, Point};
+use crate::parts::Origin;
 use crate::protocol::lease::{self, Hold};
 use crate::region::RegionView;
 use crate::sync::{Ordering, fence};
@@ -49,6 +52,26 @@ impl Held {
 
     pub(crate) fn pool_name(&self) -> &str {
         self.session.pool_name()
+    }
+
+    /// The region of its slot, and the slot's first byte there.
+    pub(crate) fn view(&self) -> (&Arc<RegionView>, usize) {
+        (&self.place.view, self.place.offset)
+    }
+
+    /// Its slot, and the socket of its pool.
+    pub(crate) fn origin(&self) -> (Origin, &Path) {
+        let origin = Origin {
+            pool_id: self.session.control.constants().pool_id,
+            slot: self.place.slot,
+            generation: self.place.generation,
+        };
+        (origin, &self.session.path)
+    }
+
+    /// The socket of a pool that frames of its own come from.
+    pub(crate) fn path_of(&self, pool_id: u64) -> Option<PathBuf> {
+        self.session.origins.path(pool_id).map(PathBuf::from)
     }
 }
 
@@ -153,6 +176,7 @@ impl HeldTable {
             }
         }
         taken.store(generation, Ordering::Release);
+        fault::point(Point::TakenStored);
         table.last_token += 1;
         let held = Arc::new(Held {
             session: session.clone(),

@@ -4,6 +4,7 @@
 
 mod connect;
 pub(crate) mod held;
+mod origin;
 mod receive;
 pub(crate) mod session;
 
@@ -14,9 +15,10 @@ use std::time::Duration;
 pub use connect::{ConsumerBuilder, query};
 
 use crate::cancel::{Canceller, Registration, Wake};
+use crate::error::RequestError;
+use crate::named::Sticky;
 use crate::producer::Delivery;
 use crate::stats::ReceiveStats;
-use crate::sticky::Sticky;
 use crate::sync::Ordering;
 use session::Session;
 
@@ -68,6 +70,14 @@ pub struct Consumer {
     thread: Option<JoinHandle<()>>,
     /// The sequence of the next frame.
     cursor: u64,
+    /// Where the caller was told that the stream is over.
+    told_eos_at: Option<u64>,
+    /// Takes events too.
+    events: bool,
+    /// The end of the stream after which it goes on waiting.
+    passed_eos: Option<u64>,
+    /// Takes frames in pieces as they are.
+    parts: bool,
     busy_poll: Duration,
     canceller: Canceller,
     _registration: Registration,
@@ -79,19 +89,19 @@ impl Consumer {
         ConsumerBuilder::new(pool)
     }
 
-    fn new(
-        session: Arc<Session>,
-        thread: JoinHandle<()>,
-        busy_poll: Duration,
-        canceller: Canceller,
-    ) -> Self {
+    fn new(session: Arc<Session>, thread: JoinHandle<()>, builder: &ConsumerBuilder) -> Self {
+        let canceller = builder.canceller.clone();
         let sleeper: Weak<Session> = Arc::downgrade(&session);
         let sleeper: Weak<dyn Wake> = sleeper;
         Self {
             cursor: session.page.cursor().load(Ordering::Relaxed),
+            told_eos_at: None,
             session,
             thread: Some(thread),
-            busy_poll,
+            events: builder.events,
+            passed_eos: None,
+            parts: builder.parts,
+            busy_poll: builder.busy_poll,
             _registration: canceller.register(sleeper),
             canceller,
         }
@@ -104,6 +114,17 @@ impl Consumer {
     /// The newest sticky state (caps and so on) that is known, also before the first frame.
     pub fn sticky(&self) -> Option<Arc<Sticky>> {
         self.session.newest_sticky()
+    }
+
+    /// The same, but waits for what the producer sends to everybody who joins. `None`: it did not come in time.
+    pub fn wait_sticky(&self, timeout: Duration) -> Option<Arc<Sticky>> {
+        self.session.wait_sticky(timeout, &self.canceller)
+    }
+
+    /// After [`ReceiveError::Eos`](crate::ReceiveError::Eos): waits for what comes after this end, instead of being told
+    /// of it again.
+    pub fn pass_eos(&mut self) {
+        self.passed_eos = Some(self.cursor);
     }
 
     /// How many slots it holds.
@@ -140,9 +161,18 @@ impl Consumer {
         self.session.stats()
     }
 
-    /// A handle that tells the figures while the consumer waits in another thread.
-    pub fn monitor(&self) -> ReceiveMonitor {
-        ReceiveMonitor(Arc::downgrade(&self.session))
+    /// A handle for other threads, while the consumer waits in its own.
+    pub fn handle(&self) -> ConsumerHandle {
+        ConsumerHandle(Arc::downgrade(&self.session))
+    }
+
+    /// Asks whoever feeds the pool for something, such as a key frame. What it makes of that is its own affair.
+    ///
+    /// # Errors
+    ///
+    /// See [`RequestError`].
+    pub fn request(&self, name: &str, data: &[u8]) -> Result<(), RequestError> {
+        self.session.request(name, data)
     }
 
     /// Counts a frame that had to be copied out of its slot, for the producer's figures.
@@ -158,11 +188,26 @@ impl Consumer {
     }
 }
 
-/// Tells a consumer's figures, from any thread. It keeps nothing alive.
+/// A consumer, as other threads than its own have it. It keeps nothing alive.
 #[derive(Debug, Clone)]
-pub struct ReceiveMonitor(Weak<Session>);
+pub struct ConsumerHandle(Weak<Session>);
 
-impl ReceiveMonitor {
+impl ConsumerHandle {
+    /// As [`Consumer::request`].
+    ///
+    /// # Errors
+    ///
+    /// See [`RequestError`].
+    pub fn request(&self, name: &str, data: &[u8]) -> Result<(), RequestError> {
+        let session = self.0.upgrade().ok_or(RequestError::ProducerLost)?;
+        session.request(name, data)
+    }
+
+    /// As [`Consumer::sticky`].
+    pub fn sticky(&self) -> Option<Arc<Sticky>> {
+        self.0.upgrade()?.newest_sticky()
+    }
+
     /// Figures; `None` when the consumer and all its frames are gone.
     pub fn stats(&self) -> Option<ReceiveStats> {
         self.0.upgrade().map(|session| session.stats())

@@ -11,10 +11,15 @@ use super::session::{ANSWER_TIME, Session};
 use crate::cancel::{Canceller, Deadline};
 use crate::entry::{Entry, EntryWords};
 use crate::error::ReceiveError;
+use crate::fault::{self, Point};
 use crate::layout::{FLAG_CUT_OFF, FLAG_TIMED_OUT};
-use crate::lease::{Hold, ReadLease, payload_fits};
+use crate::lease::{Hold, ReadLease};
 use crate::os::clock::monotonic_ns;
+use crate::parts::{Part, PartPlace};
 use crate::sync::Ordering;
+
+/// Frames that are looked for before looking at the time.
+const LOOKS: u32 = 256;
 
 impl Consumer {
     /// Takes the next frame; waits for it if there is none, at most for `timeout` (`None`: for ever).
@@ -73,10 +78,16 @@ impl Consumer {
     fn is_ready(&self) -> bool {
         let control = &self.session.control;
         control.head() > self.cursor
-            || control.eos_at().is_some_and(|at| at <= self.cursor)
+            || self.is_over()
             || self.session.is_lost()
             || self.session.page.flags().load(Ordering::Relaxed) != 0
             || self.canceller.is_cancelled()
+    }
+
+    /// Whether the stream is over, and the caller does not wait for what comes after that.
+    fn is_over(&self) -> bool {
+        let eos_at = self.session.control.eos_at();
+        eos_at.is_some_and(|at| at <= self.cursor) && self.passed_eos != Some(self.cursor)
     }
 
     /// Looks for a while without sleeping. Returns whether there is something.
@@ -102,20 +113,17 @@ impl Consumer {
         deadline: Deadline,
     ) -> Result<Option<ReadLease>, ReceiveError> {
         self.session.sweep_regions();
-        // After as many as the ring has the caller looks at the time, and whether it was called off: a producer that
-        // lies could go on for ever.
-        for _ in 0..self.session.control.constants().shape.ring_len {
+        // Then the caller looks at the time, and whether it was called off: a producer that lies could go on for ever.
+        for _ in 0..LOOKS {
             self.session.check_flags()?;
             // Before the head: what was published before the end is received before the end.
             let lost = self.session.is_lost();
             let head = self.session.control.head();
             if head <= self.cursor {
-                if self
-                    .session
-                    .control
-                    .eos_at()
-                    .is_some_and(|at| at <= self.cursor)
-                {
+                let over = self.is_over();
+                // Once at least; but whoever waits for another stream must learn that none can come.
+                if over && !(lost && self.told_eos_at == Some(self.cursor)) {
+                    self.told_eos_at = Some(self.cursor);
                     return Err(ReceiveError::Eos);
                 }
                 if lost {
@@ -135,8 +143,17 @@ impl Consumer {
                     continue;
                 }
             };
-            if let Some(lease) = self.take_entry(sequence, entry, limit, deadline)? {
-                return Ok(Some(lease));
+            if entry.meta.event && !self.events {
+                self.move_to(sequence + 1);
+                continue;
+            }
+            fault::point(Point::EntryRead);
+            match self.take_entry(sequence, entry, limit, deadline) {
+                Ok(Some(lease)) => return Ok(Some(lease)),
+                Ok(None) => {}
+                // The frame is missed, as one that comes too late; the next one may find room.
+                Err(ReceiveError::Region(_)) if !self.session.control.constants().lossless => {}
+                Err(error) => return Err(error),
             }
             self.miss(1);
         }
@@ -147,12 +164,12 @@ impl Consumer {
     fn skip_what_is_too_old(&mut self, head: u64) {
         let constants = self.session.control.constants();
         // More than the ring has can only be a lie, but then it must not take for ever.
-        let kept = if constants.lossless {
-            constants.shape.ring_len
+        let in_ring = head.saturating_sub(constants.shape.ring_len.into());
+        let oldest = if constants.lossless {
+            in_ring
         } else {
-            constants.history.min(constants.shape.ring_len)
+            self.session.control.oldest().clamp(in_ring, head - 1)
         };
-        let oldest = head.saturating_sub(kept.into());
         self.miss(oldest.saturating_sub(self.cursor));
     }
 
@@ -163,6 +180,7 @@ impl Consumer {
                 missed.load(Ordering::Relaxed).saturating_add(frames),
                 Ordering::Relaxed,
             );
+            fault::point(Point::MissedCounted);
             self.move_to(self.cursor.saturating_add(frames));
         }
     }
@@ -171,6 +189,7 @@ impl Consumer {
         self.cursor = cursor;
         // Release: whoever sees that we moved on also sees the lease that we took before.
         self.session.page.cursor().store(cursor, Ordering::Release);
+        fault::point(Point::CursorMoved);
         // A producer that waits for us to take a frame sees the lease end; but this frame may be held for long.
         if self.session.control.constants().lossless {
             crate::sync::fence(Ordering::SeqCst);
@@ -192,7 +211,9 @@ impl Consumer {
             return Err(ReceiveError::Corrupt("an entry is not where it should be"));
         }
         let published_at = entry.meta.published_at;
-        let lease = self.session.take(entry, limit, deadline, &self.canceller)?;
+        let lease = self
+            .session
+            .take(entry, limit, self.parts, deadline, &self.canceller)?;
         if lease.is_some() {
             self.move_to(sequence + 1);
             self.session.count(published_at);
@@ -210,6 +231,7 @@ impl Consumer {
         self.session.take(
             entry,
             self.session.budget,
+            self.parts,
             Deadline::after(Some(ANSWER_TIME)),
             &self.canceller,
         )
@@ -238,10 +260,11 @@ impl Session {
         self: &Arc<Self>,
         entry: Entry,
         limit: u32,
+        wants_parts: bool,
         deadline: Deadline,
         cancel: &Canceller,
     ) -> Result<Option<ReadLease>, ReceiveError> {
-        let meta = entry.meta;
+        let meta = &entry.meta;
         if meta.generation == 0 {
             return Err(ReceiveError::Corrupt("an entry without a generation"));
         }
@@ -261,8 +284,10 @@ impl Session {
         }) else {
             return Err(ReceiveError::Corrupt("a slot lies outside its region"));
         };
-        if !payload_fits(&meta, len) {
-            return Err(ReceiveError::Corrupt("a payload lies outside its slot"));
+        if view.imported().is_some() {
+            return Err(ReceiveError::Corrupt(
+                "a slot lies in somebody else's memory",
+            ));
         }
         let place = SlotPlace {
             slot: meta.slot,
@@ -272,11 +297,61 @@ impl Session {
             len,
         };
         match self.held.take(self, place, limit) {
-            Ok(held) => Ok(Some(ReadLease::new(Hold::Consumer(held), meta, sticky))),
+            Ok(held) => ReadLease::new(Hold::Consumer(held), entry, sticky, &|places| {
+                self.find_parts(places, wants_parts, deadline, cancel)
+            }),
             Err(NotTaken::Gone) => Ok(None),
             Err(NotTaken::OverBudget) => Err(ReceiveError::OverBudget {
                 budget: self.budget,
             }),
+        }
+    }
+
+    /// Finds the pieces of a frame that is held. `None`: one is gone, or whoever asks cannot take it as it is.
+    fn find_parts(
+        &self,
+        places: Vec<PartPlace>,
+        wants_parts: bool,
+        deadline: Deadline,
+        cancel: &Canceller,
+    ) -> Result<Option<Vec<Part>>, ReceiveError> {
+        let mut parts = Vec::with_capacity(places.len());
+        for place in places {
+            let Some(view) = self.region(place.region, deadline, cancel)? else {
+                return Ok(None);
+            };
+            let held_there = match place.origin {
+                Some(origin) => match self.hold_at_origin(origin, &view) {
+                    Ok(held) => Some(held),
+                    Err(NotTaken::Gone) => return Ok(None),
+                    Err(NotTaken::OverBudget) => {
+                        return Err(ReceiveError::OverBudget {
+                            budget: self.budget,
+                        });
+                    }
+                },
+                None => None,
+            };
+            let part = Part::new(view, place, held_there)
+                .ok_or(ReceiveError::Corrupt("a piece lies outside its region"))?;
+            parts.push(part);
+        }
+        if wants_parts {
+            return Ok(Some(parts));
+        }
+        let readable = match parts.as_slice() {
+            [part] => part.map().map(drop).map_err(|error| error.to_string()),
+            parts => Err(format!("it lies in {} pieces", parts.len())),
+        };
+        match readable {
+            Ok(()) => Ok(Some(parts)),
+            Err(reason) => {
+                log::warn!(
+                    "pool {:?}: missing a frame, since {reason}: ask for `parts` to take such frames",
+                    self.pool_name()
+                );
+                Ok(None)
+            }
         }
     }
 
@@ -287,6 +362,7 @@ impl Session {
             page.received().load(Ordering::Relaxed).wrapping_add(1),
             Ordering::Relaxed,
         );
+        fault::point(Point::ReceivedCounted);
         let latency = monotonic_ns().saturating_sub(published_at);
         let before = page.latency().load(Ordering::Relaxed);
         let smoothed = if before == 0 {

@@ -4,38 +4,50 @@
 //!
 //! It belongs to the frames as much as to the consumer: it lives until the last of them is gone.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::fmt;
 use std::io;
 use std::os::fd::OwnedFd;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU32};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 use super::held::HeldTable;
+use super::origin::Origins;
 use crate::cancel::{Bell, Canceller, Deadline, Wake};
-use crate::error::ReceiveError;
+use crate::error::{ReceiveError, RegionError, RequestError};
+use crate::fault::{self, Point};
 use crate::layout::{CURSOR_LEFT, Control, LeasePage, REGIONS_LET_GO};
+use crate::meta::Text;
+use crate::named::{MAX_NAMED_SIZE, Sticky};
 use crate::os::cred;
 use crate::os::fork::{KeptFromChildren, ProcessId};
 use crate::os::socket;
 use crate::region::{RegionView, Ticket};
 use crate::sealed;
 use crate::stats::ReceiveStats;
-use crate::sticky::{MAX_STICKY_SIZE, Sticky};
-use crate::sync::{Ordering, fence};
-use crate::wire::{MAX_MESSAGE, RegionKind, ToConsumer, ToProducer};
+use crate::sync::Ordering;
+use crate::wire::{MAX_MESSAGE, MAX_QUEUED, MAX_REQUEST, RegionKind, ToConsumer, ToProducer};
 
 /// How long the owner of a pool may take to answer where the caller has set no time.
 pub(crate) const ANSWER_TIME: Duration = Duration::from_secs(10);
 /// How often a question is asked again that the producer's full queue may have swallowed.
 const ASK_AGAIN: Duration = Duration::from_millis(500);
-/// Versions of the sticky state that are kept, besides those that frames have.
+/// Versions of the sticky state that are kept, besides those that frames have, and their encoded bytes: as many as a
+/// producer keeps.
 const MAX_STICKIES: usize = 64;
+const MAX_STICKY_BYTES: usize = 4 * MAX_NAMED_SIZE;
+/// Regions that are mapped, at the most. A process may have 65,530 mappings, and not all of them are ours.
+const MAX_REGIONS: usize = 8192;
+/// Questions for regions that an answer is taken to.
+const MAX_ASKED: usize = 64;
+/// Messages that are read before the thread looks whether it is to end.
+const MESSAGES_PER_TURN: usize = 64;
 
 /// The right to write a slot, as the producer granted it.
 #[derive(Debug, Clone, Copy)]
@@ -65,17 +77,61 @@ impl Grant {
 #[derive(Debug)]
 enum Answer {
     Ready(Arc<RegionView>),
-    /// There is no such region, or it cannot be mapped.
+    /// There is no such region, or none that can be trusted.
     Gone,
+    /// The system refuses to map it now.
+    Refused(RegionError),
 }
 
+/// A version of the sticky state, and how long it is in bytes. `None`: it is gone, or makes no sense.
+#[derive(Debug)]
+struct Version(Option<Arc<Sticky>>, usize);
+
+/// What came over the socket. Nothing in it grows with what a producer sends.
 #[derive(Debug, Default)]
 struct Inbox {
     regions: HashMap<u32, Answer>,
-    stickies: BTreeMap<u64, Option<Arc<Sticky>>>,
+    /// Regions that were asked for, and no answer came yet. The oldest questions are forgotten.
+    asked: VecDeque<u32>,
+    stickies: BTreeMap<u64, Version>,
     last_request: u32,
     /// Questions that somebody waits for the answer of, and the answer.
     requests: HashMap<u32, Option<Result<Grant, String>>>,
+}
+
+impl Inbox {
+    fn ask_for(&mut self, region: u32) {
+        if !self.asked.contains(&region) {
+            self.asked.push_front(region);
+            self.asked.truncate(MAX_ASKED);
+        }
+    }
+
+    /// Whether this is the answer to a question for a region.
+    fn is_asked(&self, region: u32) -> bool {
+        self.asked.contains(&region)
+    }
+
+    fn answer(&mut self, region: u32, answer: Answer) {
+        self.asked.retain(|asked| *asked != region);
+        if self.regions.len() < MAX_REGIONS {
+            self.regions.insert(region, answer);
+        }
+    }
+
+    fn keep_sticky(&mut self, number: u64, version: Version) {
+        self.stickies.insert(number, version);
+        while self.stickies.len() > MAX_STICKIES || self.sticky_bytes() > MAX_STICKY_BYTES {
+            // The oldest is what comes next, and the newest is what `sticky` tells. One from between is asked for
+            // again when its frame comes.
+            let spare = self.stickies.keys().nth_back(1).copied();
+            self.stickies.remove(&spare.unwrap_or(number));
+        }
+    }
+
+    fn sticky_bytes(&self) -> usize {
+        self.stickies.values().map(|version| version.1).sum()
+    }
 }
 
 pub(crate) struct Session {
@@ -89,12 +145,20 @@ pub(crate) struct Session {
     _kept: KeptFromChildren,
     socket: OwnedFd,
     pool: String,
+    /// Where the producer's socket is, and under which name this consumer joined.
+    pub(super) path: PathBuf,
+    pub(super) name: String,
+    pub(super) holds_only: bool,
+    /// The pools that frames of this one come from.
+    pub(super) origins: Origins,
     inbox: Mutex<Inbox>,
     /// Rings when something came over the socket.
     bell: Bell,
     lost: AtomicBool,
     /// Up to which version regions were let go of.
     swept: AtomicU32,
+    /// Held by whoever lets go of regions.
+    sweeping: Mutex<()>,
     stop: OwnedFd,
 }
 
@@ -113,6 +177,9 @@ pub(super) struct Terms {
     pub(super) producer_pid: u32,
     pub(super) peers_may_write: bool,
     pub(super) pool: String,
+    pub(super) path: PathBuf,
+    pub(super) name: String,
+    pub(super) holds_only: bool,
 }
 
 impl Session {
@@ -124,6 +191,7 @@ impl Session {
     ) -> io::Result<(Arc<Self>, JoinHandle<()>)> {
         let session = Arc::new(Self {
             swept: AtomicU32::new(control.regions_version()),
+            sweeping: Mutex::default(),
             control,
             page,
             held: HeldTable::default(),
@@ -134,6 +202,10 @@ impl Session {
             _kept: KeptFromChildren::new(&socket),
             socket,
             pool: terms.pool,
+            path: terms.path,
+            name: terms.name,
+            holds_only: terms.holds_only,
+            origins: Origins::default(),
             inbox: Mutex::default(),
             bell: Bell::default(),
             lost: AtomicBool::new(false),
@@ -197,16 +269,34 @@ impl Session {
         socket::send(&self.socket, &message.encode(), &[])
     }
 
+    pub(super) fn request(&self, name: &str, data: &[u8]) -> Result<(), RequestError> {
+        if !self.process.is_current() {
+            return Err(RequestError::Forked);
+        }
+        if data.len() > MAX_REQUEST {
+            return Err(RequestError::TooLarge { size: data.len() });
+        }
+        let request = ToProducer::Request {
+            name: Text::new(name),
+            data: data.to_vec(),
+        };
+        self.send(&request).map_err(|error| match error.kind() {
+            io::ErrorKind::WouldBlock => RequestError::Busy,
+            _ => RequestError::ProducerLost,
+        })
+    }
+
     /// Says goodbye and ends the control thread. What is held stays held.
     pub(super) fn leave(&self) {
         // The word besides the message: a producer whose queue is full must not wait for us for ever.
         self.page.cursor().store(CURSOR_LEFT, Ordering::Release);
+        fault::point(Point::LeaveMarked);
         let _ = self.send(&ToProducer::Leave);
         let _ = rustix::io::write(&self.stop, &1u64.to_ne_bytes());
     }
 
     /// The control thread: reads what the producer sends until it is gone, or until the consumer leaves.
-    fn listen(&self) {
+    fn listen(self: &Arc<Self>) {
         // A second notice of death: the producer's end of the socket may live on in a forked child.
         let producer = cred::peer(&self.socket)
             .ok()
@@ -229,16 +319,20 @@ impl Session {
             if !stop.revents().is_empty() {
                 // Frames keep what they need themselves.
                 drop(std::mem::take(&mut self.inbox().regions));
+                fault::point(Point::LeaveLetGo);
                 self.page
                     .regions_seen()
                     .store(REGIONS_LET_GO, Ordering::Release);
+                fault::point(Point::LeaveDone);
                 return;
             }
             let dead = rest.iter().any(|fd| !fd.revents().is_empty());
-            let spoke = dead || !socket.revents().is_empty();
-            // What it said before it died comes first.
-            let alive = !spoke || self.read_all();
-            if dead || !alive {
+            let spoke = !socket.revents().is_empty();
+            if dead {
+                self.read_rest();
+                break;
+            }
+            if spoke && !self.read_some() {
                 break;
             }
         }
@@ -247,11 +341,16 @@ impl Session {
         self.page.wake();
     }
 
-    /// Reads all messages there are. `false`: the producer is gone, or makes no sense.
-    fn read_all(&self) -> bool {
+    /// Reads the messages there are, or as many as have their turn. `false`: the producer is gone, or makes no sense.
+    fn read_some(self: &Arc<Self>) -> bool {
         let mut buffer = [0; MAX_MESSAGE + 1];
-        loop {
+        for _ in 0..MESSAGES_PER_TURN {
             match socket::recv(&self.socket, &mut buffer) {
+                // What is missing is asked for again.
+                Ok(Some(message)) if message.fds_lost => log::warn!(
+                    "pool {:?}: no descriptors are left to take what its producer sent: raise RLIMIT_NOFILE",
+                    self.pool
+                ),
                 Ok(Some(message)) => {
                     let fd = message.fds.into_iter().next();
                     let Some(message) = ToConsumer::decode(message.bytes) else {
@@ -268,9 +367,19 @@ impl Session {
                 Err(_) => return false,
             }
         }
+        true
     }
 
-    fn take_in(&self, message: ToConsumer, fd: Option<OwnedFd>) {
+    /// Reads what the producer said before it died. Its queue is bounded, and nothing is added any more.
+    fn read_rest(self: &Arc<Self>) {
+        for _ in 0..MAX_QUEUED / MESSAGES_PER_TURN {
+            if !self.read_some() {
+                break;
+            }
+        }
+    }
+
+    fn take_in(self: &Arc<Self>, message: ToConsumer, fd: Option<OwnedFd>) {
         match message {
             ToConsumer::Region {
                 id,
@@ -279,49 +388,61 @@ impl Session {
                 name,
                 number,
             } => {
+                if !self.inbox().is_asked(id) {
+                    return;
+                }
                 let ticket = match kind {
                     RegionKind::Memfd => fd.map(Ticket::Memfd),
                     RegionKind::PosixShm => Some(Ticket::PosixShm(name.as_str().to_owned())),
                     RegionKind::Heap => Some(Ticket::Heap(number)),
+                    RegionKind::Imported => fd.map(Ticket::Imported),
                 };
                 let view = match (ticket, usize::try_from(len)) {
-                    (Some(ticket), Ok(len)) if len > 0 => {
-                        RegionView::open(ticket, len, self.peers_may_write)
-                            .map_err(|error| error.to_string())
-                    }
-                    _ => Err("the producer's answer makes no sense".to_owned()),
+                    (Some(ticket), Ok(len)) if len > 0 => self.open_region(ticket, len),
+                    _ => Err(RegionError::Untrusted(
+                        "the producer's answer makes no sense",
+                    )),
                 };
+                fault::point(Point::RegionMapped);
+                if let Err(error) = &view {
+                    log::warn!("pool {:?}: region {id} cannot be used: {error}", self.pool);
+                }
                 let answer = match view {
                     Ok(view) => Answer::Ready(Arc::new(view)),
-                    Err(reason) => {
-                        log::warn!("pool {:?}: region {id} cannot be used: {reason}", self.pool);
+                    // A segment's name is gone as soon as the producer retires it.
+                    Err(RegionError::System { error, .. })
+                        if error.kind() == io::ErrorKind::NotFound =>
+                    {
                         Answer::Gone
                     }
+                    Err(error @ RegionError::System { .. }) => Answer::Refused(error),
+                    Err(_) => Answer::Gone,
                 };
-                self.inbox().regions.insert(id, answer);
+                let mut inbox = self.inbox();
+                // It may have gone while the answer was on its way, and we may have said already that we let go of it.
+                let in_use = self.control.region_ids().any(|other| other == id);
+                let answer = if in_use { answer } else { Answer::Gone };
+                inbox.answer(id, answer);
             }
             ToConsumer::NoRegion { id } => {
-                self.inbox().regions.insert(id, Answer::Gone);
                 // An answer, or the news that a region was retired.
+                let mut inbox = self.inbox();
+                if inbox.is_asked(id) {
+                    inbox.answer(id, Answer::Gone);
+                }
+                drop(inbox);
                 self.let_go_of_retired();
             }
             ToConsumer::Sticky { version } => {
-                let sticky = fd
-                    .and_then(|fd| sealed::read(fd, MAX_STICKY_SIZE).ok())
-                    .and_then(|bytes| Sticky::decode(&bytes));
-                let mut inbox = self.inbox();
-                inbox.stickies.insert(version, sticky.map(Arc::new));
-                while inbox.stickies.len() > MAX_STICKIES {
-                    // The oldest is what comes next, and the newest is what `sticky` tells. One from between is asked
-                    // for again when its frame comes.
-                    let spare = inbox.stickies.keys().nth_back(1).copied();
-                    inbox.stickies.remove(&spare.unwrap_or(version));
-                }
-                drop(inbox);
+                let bytes = fd.and_then(|fd| sealed::read(fd, MAX_NAMED_SIZE).ok());
+                let sticky = bytes.as_deref().and_then(Sticky::decode).map(Arc::new);
+                let len = bytes.map_or(0, |bytes| bytes.len());
+                fault::point(Point::StickyRead);
+                self.inbox().keep_sticky(version, Version(sticky, len));
                 self.page.wake();
             }
             ToConsumer::NoSticky { version } => {
-                self.inbox().stickies.insert(version, None);
+                self.inbox().keep_sticky(version, Version(None, 0));
             }
             ToConsumer::Granted {
                 request,
@@ -338,8 +459,15 @@ impl Session {
                     offset,
                     len,
                 };
-                self.answered(request, Ok(grant));
+                // Regions are mapped for reading only unless the welcome said otherwise.
+                let answer = if self.peers_may_write {
+                    Ok(grant)
+                } else {
+                    Err("it granted what it said it never would".to_owned())
+                };
+                self.answered(request, answer);
             }
+            ToConsumer::Origin { pool_id, path } => self.meet_origin(pool_id, path.as_str()),
             ToConsumer::Denied { request, reason } => {
                 self.answered(request, Err(reason.as_str().to_owned()));
             }
@@ -347,6 +475,19 @@ impl Session {
             ToConsumer::Welcome { .. } | ToConsumer::Refused { .. } | ToConsumer::Stats => {}
         }
         self.bell.ring();
+    }
+
+    /// Maps a region. A pool has not more of them than slots.
+    fn open_region(&self, ticket: Ticket<OwnedFd>, len: usize) -> Result<RegionView, RegionError> {
+        let slots = self.control.constants().shape.max_slots as usize;
+        let most = slots.min(MAX_REGIONS);
+        if self.inbox().regions.len() >= most {
+            self.let_go_of_retired();
+            if self.inbox().regions.len() >= most {
+                return Err(RegionError::Untrusted("the pool has too many regions"));
+            }
+        }
+        RegionView::open(ticket, len, self.peers_may_write)
     }
 
     /// Asks the producer, and waits for what comes.
@@ -361,7 +502,7 @@ impl Session {
         if !self.process.is_current() {
             return Err(ReceiveError::Forked);
         }
-        let mut asked = false;
+        let mut asked: Option<Instant> = None;
         loop {
             let rings = self.bell.rings();
             if let Some(found) = answer(&mut self.inbox()) {
@@ -377,8 +518,11 @@ impl Session {
             if deadline.is_over() {
                 return Err(ReceiveError::Timeout);
             }
-            if !asked || repeat {
-                asked = self.send(question).is_ok() || asked;
+            // Also woken by answers to others.
+            if asked.is_none_or(|at| repeat && at.elapsed() >= ASK_AGAIN)
+                && self.send(question).is_ok()
+            {
+                asked = Some(Instant::now());
             }
             self.bell.wait(rings, deadline.left_up_to(ASK_AGAIN));
         }
@@ -391,17 +535,27 @@ impl Session {
         deadline: Deadline,
         cancel: &Canceller,
     ) -> Result<Option<Arc<RegionView>>, ReceiveError> {
-        let look = |inbox: &mut Inbox| match inbox.regions.get(&id)? {
-            Answer::Ready(view) => Some(Some(view.clone())),
-            Answer::Gone => {
-                inbox.regions.remove(&id);
-                Some(None)
+        let look = |inbox: &mut Inbox| {
+            if let Answer::Ready(view) = inbox.regions.get(&id)? {
+                return Some(Ok(Some(view.clone())));
+            }
+            // It is asked for again when it is needed again.
+            match inbox.regions.remove(&id)? {
+                Answer::Refused(error) => Some(Err(ReceiveError::Region(error))),
+                Answer::Gone | Answer::Ready(_) => Some(Ok(None)),
             }
         };
         if let Some(found) = look(&mut self.inbox()) {
-            return Ok(found);
+            return found;
         }
-        self.ask(&ToProducer::GetRegion { id }, true, deadline, cancel, look)
+        let question = ToProducer::GetRegion { id };
+        self.ask(&question, true, deadline, cancel, |inbox| {
+            let found = look(inbox);
+            if found.is_none() {
+                inbox.ask_for(id);
+            }
+            found
+        })?
     }
 
     /// This version of the sticky state. Asked for only if it was not sent already.
@@ -412,7 +566,7 @@ impl Session {
         cancel: &Canceller,
     ) -> Result<Option<Arc<Sticky>>, ReceiveError> {
         let look = |inbox: &mut Inbox| {
-            let found = inbox.stickies.get(&version)?.clone();
+            let found = inbox.stickies.get(&version)?.0.clone();
             // Frames come in order, so no other comes that needs an older one.
             while inbox.stickies.first_key_value()?.0 < &version {
                 inbox.stickies.pop_first();
@@ -433,7 +587,25 @@ impl Session {
 
     /// The newest sticky state that came.
     pub(super) fn newest_sticky(&self) -> Option<Arc<Sticky>> {
-        self.inbox().stickies.values().rev().find_map(Clone::clone)
+        let inbox = self.inbox();
+        inbox.stickies.values().rev().find_map(|it| it.0.clone())
+    }
+
+    pub(super) fn wait_sticky(&self, timeout: Duration, cancel: &Canceller) -> Option<Arc<Sticky>> {
+        let deadline = Deadline::after(Some(timeout));
+        loop {
+            let rings = self.bell.rings();
+            let newest = self.newest_sticky();
+            if newest.is_some()
+                || deadline.is_over()
+                || cancel.is_cancelled()
+                || self.lost.load(Ordering::Acquire)
+            {
+                // What came before the end is in the inbox.
+                return newest.or_else(|| self.newest_sticky());
+            }
+            self.bell.wait(rings, deadline.left_up_to(ASK_AGAIN));
+        }
     }
 
     /// Asks for the right to write, or says that it is done. `question` gets the number that the answer will have. `Err`
@@ -457,6 +629,7 @@ impl Session {
         });
         // An answer that comes after this is to nobody's question, and given back.
         self.inbox().requests.remove(&request);
+        fault::point(Point::GrantReceived);
         answer
     }
 
@@ -491,16 +664,11 @@ impl Session {
 
     /// Unmaps retired regions and says so. Returns up to which version.
     fn let_go_of_retired(&self) -> u32 {
+        // One thread after another: what is said last has to be the newest.
+        let _sweeping = self.sweeping.lock().unwrap_or_else(PoisonError::into_inner);
         let mut inbox = self.inbox();
         let version = self.control.regions_version();
-        // Pairs with the release store of the version: the ids belong to it, or are newer.
-        fence(Ordering::Acquire);
-        let ids: Vec<u32> = self
-            .control
-            .region_ids()
-            .iter()
-            .map(|id| id.load(Ordering::Relaxed))
-            .collect();
+        let ids: HashSet<u32> = self.control.region_ids().collect();
         let gone: Vec<Answer> = inbox
             .regions
             .extract_if(|id, answer| matches!(answer, Answer::Ready(_)) && !ids.contains(id))
@@ -509,9 +677,11 @@ impl Session {
         drop(inbox);
         // Unmapped without the lock, and before the producer hears of it.
         drop(gone);
+        fault::point(Point::RegionsLetGo);
         self.page
             .regions_seen()
             .store(version.into(), Ordering::Release);
+        fault::point(Point::RegionsSeenStored);
         if self.producer_waits() {
             self.ring();
         }

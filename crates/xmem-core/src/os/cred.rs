@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Who is at the other end of a Unix socket, as the kernel says.
-#![allow(unsafe_code)] // getsockopt: rustix's SO_PEERCRED cannot say "pid 0", and it has no SO_PEERGROUPS
+//! Who is at the other end of a Unix socket, and how much it has not read yet, as the kernel says.
+#![allow(unsafe_code)] // getsockopt: rustix's SO_PEERCRED cannot say "pid 0", and it has no SO_PEERGROUPS and TIOCOUTQ
 
 use std::io;
 use std::mem::{self, MaybeUninit};
@@ -44,24 +44,43 @@ pub(crate) fn peer(socket: impl AsFd) -> io::Result<Peer> {
 
 /// The peer's supplementary groups (SO_PEERGROUPS); none where the kernel does not say.
 pub(crate) fn peer_groups(socket: impl AsFd) -> Vec<u32> {
-    // NGROUPS_MAX is 65536; a peer with more than this many is not asked about the rest.
-    let mut groups = vec![0 as libc::gid_t; 1024];
-    let mut len = (groups.len() * mem::size_of::<libc::gid_t>()) as libc::socklen_t;
-    // SAFETY: `groups` is valid for writes of `len` bytes, and the descriptor is open while borrowed.
-    let result = unsafe {
-        libc::getsockopt(
-            socket.as_fd().as_raw_fd(),
-            libc::SOL_SOCKET,
-            libc::SO_PEERGROUPS,
-            groups.as_mut_ptr().cast(),
-            &mut len,
-        )
-    };
-    if result != 0 {
-        return Vec::new();
+    const SIZE: usize = mem::size_of::<libc::gid_t>();
+    let mut groups: Vec<libc::gid_t> = vec![0; 64];
+    loop {
+        let mut len = (groups.len() * SIZE) as libc::socklen_t;
+        // SAFETY: `groups` is valid for writes of `len` bytes, and the descriptor is open while borrowed.
+        let result = unsafe {
+            libc::getsockopt(
+                socket.as_fd().as_raw_fd(),
+                libc::SOL_SOCKET,
+                libc::SO_PEERGROUPS,
+                groups.as_mut_ptr().cast(),
+                &mut len,
+            )
+        };
+        let count = len as usize / SIZE;
+        if result == 0 {
+            groups.truncate(count);
+            return groups;
+        }
+        // Too many for the room there was: the kernel says how many there are.
+        if io::Error::last_os_error().raw_os_error() != Some(libc::ERANGE) || count <= groups.len()
+        {
+            return Vec::new();
+        }
+        groups.resize(count, 0);
     }
-    groups.truncate(len as usize / mem::size_of::<libc::gid_t>());
-    groups
+}
+
+/// What was sent and the peer has not read, in bytes of kernel memory (SIOCOUTQ).
+pub(crate) fn unread(socket: impl AsFd) -> io::Result<usize> {
+    let mut bytes: libc::c_int = 0;
+    // SAFETY: the kernel writes one integer, and the descriptor is open while borrowed.
+    let result = unsafe { libc::ioctl(socket.as_fd().as_raw_fd(), libc::TIOCOUTQ, &raw mut bytes) };
+    if result != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(usize::try_from(bytes).unwrap_or(0))
 }
 
 /// This process's effective user.

@@ -7,10 +7,14 @@ use std::io::{self, Read, Seek, Write};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use rustix::fs::{AtFlags, CWD, FlockOperation, Mode, OFlags, flock, fstat, open, statat, unlink};
+use rustix::fs::{
+    AtFlags, CWD, FileType, FlockOperation, Mode, OFlags, flock, fstat, open, statat, unlink,
+};
 use rustix::io::{Errno, retry_on_intr};
 
+use super::cred::own_uid;
 use super::fork::KeptFromChildren;
+use crate::fault::{self, Point};
 
 /// What is written into a lock file is no longer than this, and ends so.
 const MAX_HOLDER: u64 = 256;
@@ -36,6 +40,8 @@ pub(crate) enum LockError {
     Held(String),
     /// A file that no producer made stands in its place.
     NotALock,
+    /// The file belongs to this other user.
+    Foreign(u32),
     Io(io::Error),
 }
 
@@ -44,16 +50,18 @@ impl LockFile {
     pub(crate) fn acquire(path: &Path, holder: &str) -> Result<Self, LockError> {
         let mut tries = 0;
         loop {
-            let fd = open(
-                path,
-                OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC | OFlags::NOFOLLOW,
-                Mode::RUSR | Mode::WUSR,
-            )
-            .map_err(|e| LockError::Io(e.into()))?;
-            let mut file = File::from(fd);
+            let Some((mut file, is_new)) = open_or_make(path)? else {
+                continue;
+            };
+            let stat = fstat(&file).map_err(|error| LockError::Io(error.into()))?;
+            // Of more than one name it is somebody's other file.
+            if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile || stat.st_nlink > 1 {
+                return Err(LockError::NotALock);
+            }
+            fault::point(Point::LockOpened);
             match retry_on_intr(|| flock(&file, FlockOperation::NonBlockingLockExclusive)) {
                 Ok(()) => {}
-                // Somebody may just be looking whether it is held (`is_held`).
+                // A killed holder may be about to go, or live on for an instant in a child that it was just forking.
                 Err(Errno::WOULDBLOCK) if tries < TRIES => {
                     tries += 1;
                     std::thread::sleep(PAUSE);
@@ -62,9 +70,15 @@ impl LockFile {
                 Err(Errno::WOULDBLOCK) => {
                     let mut text = String::new();
                     let _ = file.take(MAX_HOLDER).read_to_string(&mut text);
-                    return Err(LockError::Held(text.trim().to_owned()));
+                    text.retain(|c| !c.is_control());
+                    return Err(LockError::Held(text));
                 }
                 Err(error) => return Err(LockError::Io(error.into())),
+            }
+            fault::point(Point::LockTaken);
+            // Where files cannot be owned, one that was just made may seem to be somebody else's.
+            if !is_new && stat.st_uid != own_uid() {
+                return Err(LockError::Foreign(stat.st_uid));
             }
             // The holder before us may have removed the file between our open and our lock. Then we locked a file
             // that nobody else can find, and have to start over.
@@ -80,28 +94,45 @@ impl LockFile {
             {
                 return Err(LockError::NotALock);
             }
-            file.set_len(0)
-                .and_then(|()| file.rewind())
-                .and_then(|()| file.write_all(holder.as_bytes()))
-                .map_err(LockError::Io)?;
-            return Ok(Self {
+            let mut lock = Self {
                 _kept: KeptFromChildren::new(&file),
                 file,
                 path: path.to_owned(),
-            });
+            };
+            // Where there is no room for the name there is no lock: dropped, it takes the file with it.
+            let file = &mut lock.file;
+            file.set_len(0)
+                .inspect(|()| fault::point(Point::LockEmptied))
+                .and_then(|()| file.rewind())
+                .and_then(|()| file.write_all(holder.as_bytes()))
+                .map_err(LockError::Io)?;
+            fault::point(Point::LockWritten);
+            return Ok(lock);
         }
     }
+}
 
-    /// Whether somebody holds the lock at this path now.
-    pub(crate) fn is_held(path: &Path) -> bool {
-        let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-        let fd = match open(path, flags, Mode::empty()) {
-            Ok(fd) => fd,
-            // Another user's: a lock file exists only while it is in use, or after a kill.
-            Err(error) => return error == Errno::ACCESS,
-        };
-        // A shared lock, so that two who look at the same time do not take each other for the holder.
-        flock(&fd, FlockOperation::NonBlockingLockShared) == Err(Errno::WOULDBLOCK)
+/// Opens a lock file, or makes one; says which. `None`: it came or went meanwhile.
+fn open_or_make(path: &Path) -> Result<Option<(File, bool)>, LockError> {
+    // Not to wait for who might write into a FIFO.
+    let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;
+    let make = flags | OFlags::CREATE | OFlags::EXCL;
+    match open(path, make, Mode::RUSR | Mode::WUSR) {
+        Ok(fd) => return Ok(Some((fd.into(), true))),
+        Err(Errno::EXIST) => {}
+        Err(error) => return Err(LockError::Io(error.into())),
+    }
+    match open(path, flags, Mode::empty()) {
+        Ok(fd) => Ok(Some((fd.into(), false))),
+        Err(Errno::NOENT) => Ok(None),
+        // A link, a directory, a socket.
+        Err(Errno::LOOP | Errno::ISDIR | Errno::NXIO) => Err(LockError::NotALock),
+        Err(error) => Err(match statat(CWD, path, AtFlags::SYMLINK_NOFOLLOW) {
+            Ok(stat) if error == Errno::ACCESS && stat.st_uid != own_uid() => {
+                LockError::Foreign(stat.st_uid)
+            }
+            _ => LockError::Io(error.into()),
+        }),
     }
 }
 
@@ -119,6 +150,7 @@ impl Drop for LockFile {
         // Removed while it is locked, and compared after locking (see `acquire`): so two holders never coexist.
         if is_at(&self.file, &self.path).unwrap_or(false) {
             let _ = unlink(&self.path);
+            fault::point(Point::LockRemoved);
         }
     }
 }
@@ -132,14 +164,12 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("p.lock");
         let lock = LockFile::acquire(&path, "the first (1)").unwrap();
-        assert!(LockFile::is_held(&path));
         match LockFile::acquire(&path, "the second (2)") {
             Err(LockError::Held(holder)) => assert_eq!(holder, "the first (1)"),
             other => panic!("{other:?}"),
         }
         drop(lock);
         assert!(!path.exists());
-        assert!(!LockFile::is_held(&path));
         LockFile::acquire(&path, "the second (2)").unwrap();
     }
 

@@ -11,6 +11,7 @@ use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicU32, AtomicU64};
 
 use super::fork::ProcessId;
+use crate::fault::{self, Point};
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, munmap};
 
 /// What a mapping may do.
@@ -41,6 +42,7 @@ impl Mapping {
             Access::Read => ProtFlags::READ,
             Access::ReadWrite => ProtFlags::READ | ProtFlags::WRITE,
         };
+        fault::call(Point::Mmap)?;
         // SAFETY: a fresh mapping at an address that the kernel chooses overlaps nothing.
         let ptr = unsafe {
             mmap(
@@ -52,6 +54,7 @@ impl Mapping {
                 0,
             )
         }?;
+        fault::point(Point::Mapped);
         let ptr = NonNull::new(ptr.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
         Ok(Self {
             ptr,
@@ -117,6 +120,7 @@ impl Drop for Mapping {
         }
         // SAFETY: mapped by `new` with this length; references into it borrow `self`, so there are none left.
         let _ = unsafe { munmap(self.ptr.as_ptr().cast(), self.len) };
+        fault::point(Point::Unmapped);
     }
 }
 

@@ -11,11 +11,14 @@ use rustix::fs::{
 };
 use rustix::io::{Errno, retry_on_intr};
 
+use crate::fault::{self, Point};
+
 const RESERVE_PIECE: usize = 8 << 20;
 
 /// Makes `len` bytes of zeros, all of them reserved. Nothing is sealed yet.
 pub(crate) fn create(name: &str, len: usize) -> io::Result<OwnedFd> {
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+    fault::call(Point::MemfdCreate)?;
     // Kernels before 6.3 do not know NOEXEC_SEAL.
     let fd = memfd_create(name, flags | MemfdFlags::NOEXEC_SEAL).or_else(|error| {
         if error == Errno::INVAL {
@@ -24,6 +27,7 @@ pub(crate) fn create(name: &str, len: usize) -> io::Result<OwnedFd> {
             Err(error)
         }
     })?;
+    fault::point(Point::MemfdCreated);
     reserve(&fd, len)?;
     Ok(fd)
 }
@@ -32,6 +36,7 @@ pub(crate) fn create(name: &str, len: usize) -> io::Result<OwnedFd> {
 pub(crate) fn reserve(fd: impl AsFd, len: usize) -> io::Result<()> {
     // In pieces: a signal undoes the piece it interrupts, so that under a profiler's timer a large one would never end.
     for start in (0..len).step_by(RESERVE_PIECE) {
+        fault::call(Point::Fallocate)?;
         let piece = RESERVE_PIECE.min(len - start);
         retry_on_intr(|| fallocate(&fd, FallocateFlags::empty(), start as u64, piece as u64))?;
     }
@@ -57,17 +62,31 @@ pub(crate) fn seal(fd: impl AsFd, seal: Seal) -> io::Result<()> {
         Seal::SizeAndFutureWrites => size | SealFlags::FUTURE_WRITE,
         Seal::Everything => size | SealFlags::WRITE,
     };
-    Ok(fcntl_add_seals(fd, seals)?)
+    fcntl_add_seals(fd, seals)?;
+    fault::point(Point::Sealed);
+    Ok(())
 }
 
-/// The size of a descriptor that nobody can resize any more.
-pub(crate) fn sealed_len(fd: impl AsFd) -> io::Result<usize> {
-    let seals = fcntl_get_seals(&fd)?;
+/// The size of memory that a peer made, if touching it can do no harm: none of it can be taken away as far as the
+/// seals that are asked for go, and all of it is there. What is not there would be taken from who touches it.
+pub(crate) fn sealed_len(fd: impl AsFd, seal: Seal) -> Result<usize, &'static str> {
+    let seals = fcntl_get_seals(&fd).map_err(|_| "it is no memory that can be sealed")?;
     if !seals.contains(SealFlags::SHRINK) {
-        return Err(io::Error::new(
-            io::ErrorKind::InvalidData,
-            "the descriptor can be truncated by its owner",
-        ));
+        return Err("it is not sealed against truncation");
     }
-    usize::try_from(fstat(&fd)?.st_size).map_err(|_| io::ErrorKind::InvalidData.into())
+    // Without this seal its maker could punch holes.
+    let frozen = SealFlags::FUTURE_WRITE | SealFlags::WRITE;
+    if seal != Seal::Size && !seals.intersects(frozen) {
+        return Err("it is not sealed against writing");
+    }
+    let stat = fstat(&fd).map_err(|_| "it has no size")?;
+    let len = usize::try_from(stat.st_size).map_err(|_| "it has no size")?;
+    if u64::try_from(stat.st_blocks)
+        .unwrap_or(0)
+        .saturating_mul(512)
+        < len as u64
+    {
+        return Err("its memory is not reserved");
+    }
+    Ok(len)
 }

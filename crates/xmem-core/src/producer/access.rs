@@ -8,9 +8,12 @@ use std::os::fd::AsFd;
 use crate::error::CreateError;
 use crate::os::cred::{self, Peer, own_uid};
 
+/// Stands for "leave it as it is" where a number of a user or group is asked for.
+const NOBODY: u32 = u32::MAX;
+
 #[derive(Debug, Clone)]
 pub(super) struct Access {
-    /// Permissions of the socket.
+    /// Permissions of the socket: who may join, besides this user and root.
     pub(super) mode: u32,
     pub(super) group: Option<String>,
     pub(super) allow_uids: Vec<u32>,
@@ -35,22 +38,33 @@ impl Access {
         self.mode & 0o022 != 0 || !self.allow_uids.is_empty()
     }
 
-    /// Finds the group's number.
-    pub(super) fn resolve_group(&mut self) -> Result<(), CreateError> {
+    /// Finds the group's number, and settings that would let in others than they seem to.
+    pub(super) fn resolve(&mut self) -> Result<(), CreateError> {
+        if self.allow_uids.contains(&NOBODY) {
+            return Err(CreateError::Settings(format!(
+                "allow-uids has {NOBODY} in it, which is no user: give numbers of users, such as 1000"
+            )));
+        }
+        if self.mode & 0o002 != 0 && !self.allow_uids.is_empty() {
+            return Err(CreateError::Settings(format!(
+                "socket-mode {:04o} lets every user in, so allow-uids would keep nobody out: \
+                 set socket-mode to 0600 or 0660, or leave allow-uids empty",
+                self.mode
+            )));
+        }
         let Some(group) = &self.group else {
             return Ok(());
         };
-        let by_name = || {
-            let file = fs::read_to_string("/etc/group").ok()?;
-            file.lines().find_map(|line| {
-                let mut fields = line.split(':');
-                (fields.next()? == group).then(|| fields.nth(1)?.parse().ok())?
-            })
-        };
-        self.gid = group.parse().ok().or_else(by_name);
+        self.gid = group_number(group).filter(|gid| *gid != NOBODY);
         if self.gid.is_none() {
             return Err(CreateError::Settings(format!(
-                "there is no group {group:?}: give a group's name from /etc/group, or its number"
+                "socket-group: there is no group {group:?}: give a group's name from /etc/group, or its number"
+            )));
+        }
+        if self.mode & 0o020 == 0 {
+            return Err(CreateError::Settings(format!(
+                "socket-mode {:04o} does not let the socket-group {group:?} in: set socket-mode to 0660",
+                self.mode
             )));
         }
         Ok(())
@@ -61,24 +75,43 @@ impl Access {
         self.gid
     }
 
-    /// Whether this peer may join. `Err`: why not.
-    pub(super) fn check(&self, socket: impl AsFd, peer: Peer) -> Result<(), String> {
+    /// Permissions of the socket's file. The kernel knows no list of users: it lets everybody knock, and `check` asks
+    /// who it is.
+    pub(super) fn file_mode(&self) -> u32 {
+        if self.allow_uids.is_empty() {
+            self.mode
+        } else {
+            self.mode | 0o022
+        }
+    }
+
+    /// Whether this peer of a socket may join. `group`: whose the socket's file is. `Err`: why not.
+    pub(super) fn check(&self, socket: impl AsFd, peer: Peer, group: u32) -> Result<(), String> {
         let uid = peer.uid;
         if uid == own_uid() || uid == 0 || self.allow_uids.contains(&uid) || self.mode & 0o002 != 0
         {
             return Ok(());
         }
-        if self.mode & 0o020 != 0 {
-            let gid = self
-                .gid
-                .unwrap_or_else(|| rustix::process::getegid().as_raw());
-            // The kernel tells the main group only; the others have to be asked for.
-            if peer.gid == gid || cred::peer_groups(&socket).contains(&gid) {
-                return Ok(());
-            }
+        // The kernel tells the main group only; the others have to be asked for.
+        if self.mode & 0o020 != 0
+            && (peer.gid == group || cred::peer_groups(&socket).contains(&group))
+        {
+            return Ok(());
         }
         Err(format!(
-            "user {uid} may not join this pool: its producer decides who may (socket-mode)"
+            "user {uid} may not join this pool: its producer decides who may (socket-mode, socket-group, allow-uids)"
         ))
     }
+}
+
+/// The number of a group that is given by name or number.
+fn group_number(group: &str) -> Option<u32> {
+    if !group.is_empty() && group.bytes().all(|byte| byte.is_ascii_digit()) {
+        return group.parse().ok();
+    }
+    let file = fs::read_to_string("/etc/group").ok()?;
+    file.lines().find_map(|line| {
+        let mut fields = line.split(':');
+        (fields.next()? == group).then(|| fields.nth(1)?.parse().ok())?
+    })
 }

@@ -9,12 +9,13 @@ use super::regions::{Cold, Full, Regions};
 use super::slots::Use;
 use super::state::{Effects, State};
 use crate::error::AcquireError;
+use crate::fault::{self, Point};
 use crate::protocol::slot::{SlotState, SlotWord};
 use crate::region::{Region, RegionSettings};
 
 impl Pool {
-    /// Claims a slot for a frame of `size` bytes. Never waits.
-    pub(super) fn acquire(&self, size: usize) -> Result<Claimed, AcquireError> {
+    /// Claims a slot for a frame of `size` bytes, with `room` bytes behind it. Never waits.
+    pub(super) fn acquire(&self, size: usize, room: usize) -> Result<Claimed, AcquireError> {
         if size == 0 {
             return Err(AcquireError::ZeroSize);
         }
@@ -22,12 +23,18 @@ impl Pool {
             return Err(AcquireError::Forked);
         }
         let mut effects = Effects::default();
-        let result = self.acquire_with(size, &mut effects);
+        let result = self.acquire_with(size, room, &mut effects);
         self.run(effects, None);
         result
     }
 
-    fn acquire_with(&self, size: usize, effects: &mut Effects) -> Result<Claimed, AcquireError> {
+    fn acquire_with(
+        &self,
+        asked: usize,
+        room: usize,
+        effects: &mut Effects,
+    ) -> Result<Claimed, AcquireError> {
+        let size = asked.saturating_add(room);
         let lossless = self.lossless();
         let settings = &self.settings;
         let plan = {
@@ -35,14 +42,14 @@ impl Pool {
             if state.closed {
                 return Err(AcquireError::Closed);
             }
-            if let Some(claimed) = self.claim_idle(&mut state, size) {
+            if let Some(claimed) = self.claim_idle(&mut state, size, asked) {
                 return Ok(claimed);
             }
             // Before the pool grows: is a frame free whose last holder did not ring, does somebody pin slots that are
             // not his?
             state.finalize_watched(&self.control, lossless, effects);
             state.audit(&self.control, effects);
-            if let Some(claimed) = self.claim_idle(&mut state, size) {
+            if let Some(claimed) = self.claim_idle(&mut state, size, asked) {
                 return Ok(claimed);
             }
             state.retire(
@@ -87,6 +94,7 @@ impl Pool {
         };
         // Reserving memory takes milliseconds, so nobody has to wait for it.
         let region = Region::create(plan.len(), self.region_settings());
+        fault::point(Point::RegionMade);
         let mut state = self.lock();
         let region = match region {
             Ok(region) => region,
@@ -105,7 +113,7 @@ impl Pool {
             plan.slot_len
         );
         // Another thread may have been faster, but then it used up what it planned itself.
-        self.claim_idle(&mut state, size)
+        self.claim_idle(&mut state, size, asked)
             .ok_or_else(|| AcquireError::Exhausted {
                 pool: self.name.clone(),
                 slots: state.slots.assigned(),
@@ -122,7 +130,8 @@ impl Pool {
         }
     }
 
-    fn claim_idle(&self, state: &mut State, size: usize) -> Option<Claimed> {
+    /// A slot of `size` bytes, of which `asked` are for the payload.
+    fn claim_idle(&self, state: &mut State, size: usize, asked: usize) -> Option<Claimed> {
         let lossless = self.lossless();
         let (slot, word) = state
             .slots
@@ -133,11 +142,17 @@ impl Pool {
                 })
             })
             .find_map(|slot| Some((slot, state.claim(&self.control, slot, lossless)?)))?;
-        self.start_writing(state, slot, word)
+        self.start_writing(state, slot, word, asked)
     }
 
-    fn start_writing(&self, state: &mut State, slot: u32, word: SlotWord) -> Option<Claimed> {
-        state.slots.start_writing(slot);
+    fn start_writing(
+        &self,
+        state: &mut State,
+        slot: u32,
+        word: SlotWord,
+        asked: usize,
+    ) -> Option<Claimed> {
+        state.slots.start_writing(slot, asked);
         state.watched.retain(|s| *s != slot);
         let place = state.slots.get(slot)?.place?;
         state.regions.touch(place.region);
@@ -164,7 +179,7 @@ impl Pool {
         // Whoever asked for it gets the frame itself, so a count of readers that are still to come has no say.
         let keep = state.slots.get_mut(slot)?.keep.take();
         match state.claim(&self.control, slot, self.lossless()) {
-            Some(word) => self.start_writing(&mut state, slot, word),
+            Some(word) => self.start_writing(&mut state, slot, word, usize::MAX),
             None => {
                 state.slots.get_mut(slot)?.keep = keep;
                 None
@@ -177,6 +192,7 @@ impl Pool {
         let mut state = self.lock();
         if let Some(cell) = self.control.slot(slot) {
             cell.store(word.with_state(SlotState::Free).0, Ordering::Relaxed);
+            fault::point(Point::SlotAbandoned);
         }
         state.slots.stop_writing(slot);
         drop(state);

@@ -16,6 +16,7 @@ use super::peer::{Departure, Peer};
 use super::pool::{Claimed, Pool};
 use super::publish::Wishes;
 use crate::consumer::StartFrom;
+use crate::fault::{self, Point};
 use crate::layout::{LeasePage, VERSION};
 use crate::meta::{FrameMeta, Text};
 use crate::os::cred;
@@ -69,14 +70,16 @@ impl ControlThread {
                 return Next::Close(Departure::CutOff);
             }
             (Stage::Joined(_) | Stage::Leaving(_), Some(ToProducer::Bell)) => {
-                self.pool.on_bell();
+                self.rung = true;
                 Ok(())
             }
             (Stage::Joined(_) | Stage::Leaving(_), Some(ToProducer::GetRegion { id: region })) => {
                 self.send_region(id, connection, region)
             }
             (Stage::Joined(_) | Stage::Leaving(_), Some(ToProducer::GetSticky { version })) => {
-                self.send_sticky(connection, version)
+                let _ = self.send_sticky(connection, version);
+                // One that is not the newest is copied.
+                return Next::Yield;
             }
             (Stage::Joined(peer), Some(ToProducer::Leave)) => {
                 let peer = peer.clone();
@@ -84,10 +87,24 @@ impl ControlThread {
                 if let Some(connection) = self.connections.get_mut(&id) {
                     connection.stage = Stage::Leaving(peer);
                 }
-                self.pool.on_bell();
+                self.rung = true;
                 Ok(())
             }
             (Stage::Leaving(_), Some(ToProducer::Leave)) => Ok(()),
+            (Stage::Joined(peer), Some(ToProducer::Request { name, data })) => {
+                let request = |consumer| ConsumerEvent::Request {
+                    consumer,
+                    name: name.as_str().to_owned(),
+                    data,
+                };
+                self.tell(request, peer);
+                Ok(())
+            }
+            (Stage::Joined(peer) | Stage::Leaving(peer), Some(ToProducer::Reaches { pool_id })) => {
+                peer.reach(pool_id);
+                Ok(())
+            }
+            (Stage::Leaving(_), Some(ToProducer::Request { .. })) => Ok(()),
             (Stage::Joined(_), Some(ToProducer::AcquireSlot { request, size }))
                 if self.pool.settings.peers_may_write =>
             {
@@ -97,7 +114,7 @@ impl ControlThread {
                             "a buffer for others may have {MAX_PEER_SIZE} bytes at most"
                         ));
                     }
-                    pool.acquire(size as usize)
+                    pool.acquire(size as usize, 0)
                         .map_err(|error| error.to_string())
                 });
             }
@@ -175,7 +192,7 @@ impl ControlThread {
         };
         let welcome = match pool.welcome(id, connection.peer, max_held, start_from, name) {
             Ok(welcome) => welcome,
-            Err(reason) => {
+            Err(NoWelcome::Refused(reason)) => {
                 log::warn!(
                     "pool {:?}: refusing process {}: {reason}",
                     pool.name,
@@ -183,6 +200,15 @@ impl ControlThread {
                 );
                 refuse(&connection.socket, &reason);
                 return Next::Close(Departure::CutOff);
+            }
+            Err(NoWelcome::NotNow(error)) => {
+                // Not refused: this may pass, so the consumer is to try again.
+                log::warn!(
+                    "pool {:?}: cannot make a lease page for process {}: {error}",
+                    pool.name,
+                    connection.peer.pid
+                );
+                return Next::Close(Departure::Closed);
             }
         };
         let message = ToConsumer::Welcome {
@@ -213,13 +239,33 @@ impl ControlThread {
             .is_ok()
         {
             connection.process = Some(process);
+            fault::point(Point::PeerWatched);
         }
         if let Some(connection) = self.connections.get(&id) {
-            let version = pool.lock().sticky.version();
+            let (version, origins) = {
+                let state = pool.lock();
+                (state.sticky.version(), state.origins.clone())
+            };
             let _ = self.send_sticky(connection, version);
+            for (pool_id, path) in &origins {
+                let _ = connection.send(&origin(*pool_id, path), &[]);
+            }
         }
         self.tell(ConsumerEvent::Connected, &welcome.peer);
         Next::Stay
+    }
+
+    pub(super) fn introduce(&self, pool_id: u64) {
+        let known = self.pool.lock().origins.clone();
+        let Some((_, path)) = known.iter().find(|(known, _)| *known == pool_id) else {
+            return;
+        };
+        for connection in self.connections.values() {
+            if matches!(connection.stage, Stage::Joined(_)) {
+                // Who does not read now gets copies.
+                let _ = connection.send(&origin(pool_id, path), &[]);
+            }
+        }
     }
 
     pub(super) fn say_gone(&self, id: u32) {
@@ -255,13 +301,18 @@ impl ControlThread {
                 connection.send(&message(RegionKind::PosixShm, &name, 0), &[])
             }
             Ticket::Heap(number) => connection.send(&message(RegionKind::Heap, "", number), &[]),
+            Ticket::Imported(fd) => connection.send(&message(RegionKind::Imported, "", 0), &[fd]),
         }
     }
 
     pub(super) fn send_sticky(&self, connection: &Connection, version: u64) -> io::Result<()> {
-        let fd = self.pool.lock().sticky.get(version);
-        match fd {
-            Some(fd) => connection.send(&ToConsumer::Sticky { version }, &[fd.as_fd()]),
+        let found = self.pool.lock().sticky.get(version);
+        match found {
+            // Without the lock: it is a copy, unless it is the newest.
+            Some(found) => {
+                let fd = found.descriptor()?;
+                connection.send(&ToConsumer::Sticky { version }, &[fd.as_fd()])
+            }
             None => connection.send(&ToConsumer::NoSticky { version }, &[]),
         }
     }
@@ -297,6 +348,7 @@ impl ControlThread {
         } else {
             claim(&self.pool)
         };
+        fault::point(Point::SlotGranted);
         let sent = match &claimed {
             Ok(claimed) => connection.send(&granted(request, claimed), &[]),
             Err(reason) => connection.send(
@@ -313,7 +365,8 @@ impl ControlThread {
             (Ok(claimed), Err(_)) => self.pool.abandon(claimed.slot, claimed.word),
             (Err(_), _) => {}
         }
-        Next::Stay
+        // Memory may have been reserved.
+        Next::Yield
     }
 
     pub(super) fn written(
@@ -343,9 +396,10 @@ impl ControlThread {
             let mut wishes = Wishes {
                 hook: None,
                 keep: (keep > 0).then_some(keep),
+                parts: None,
             };
             self.pool.check_payload(&meta, claimed.place).is_ok()
-                && self.pool.publish(&claimed, meta, &mut wishes).is_ok()
+                && self.pool.publish(&claimed, meta, Some(&mut wishes)).is_ok()
         });
         let connection = self.connections.get(&id);
         if published {
@@ -370,6 +424,13 @@ impl ControlThread {
     }
 }
 
+fn origin(pool_id: u64, path: &str) -> ToConsumer {
+    ToConsumer::Origin {
+        pool_id,
+        path: Text::new(path),
+    }
+}
+
 fn granted(request: u32, claimed: &Claimed) -> ToConsumer {
     ToConsumer::Granted {
         request,
@@ -387,8 +448,16 @@ pub(super) struct Welcome {
     page_fd: OwnedFd,
 }
 
+/// Why a consumer is not let in.
+enum NoWelcome {
+    /// In words.
+    Refused(String),
+    /// The system has no memory or no descriptors.
+    NotNow(io::Error),
+}
+
 impl Pool {
-    /// Lets a consumer in: from here on its page counts. `Err`: why not, in words.
+    /// Lets a consumer in: from here on its page counts.
     fn welcome(
         &self,
         id: u64,
@@ -396,31 +465,33 @@ impl Pool {
         max_held: u32,
         start_from: StartFrom,
         name: &str,
-    ) -> Result<Welcome, String> {
+    ) -> Result<Welcome, NoWelcome> {
         let settings = &self.settings;
         let state = self.lock();
         if state.peers.len() >= settings.max_consumers as usize {
-            return Err(format!(
-                "{} consumers are connected and that is its max-consumers",
+            return Err(NoWelcome::Refused(format!(
+                "{} consumers are connected and it takes no more: raise max-consumers",
                 state.peers.len()
-            ));
+            )));
         }
         let free = settings.max_slots.saturating_sub(state.reserved(settings));
+        // Who asks for none wants one, as a consumer's builder has it.
         let budget = max_held
+            .max(1)
             .min(settings.max_held)
             .min(free.saturating_sub(Peer::reserved(0)));
         if budget == 0 {
-            return Err(format!(
+            return Err(NoWelcome::Refused(format!(
                 "no slot is left to hold: {} of max-slots {} are promised to others; raise max-slots or lower max-held",
                 settings.max_slots - free,
                 settings.max_slots
-            ));
+            )));
         }
         drop(state);
         // A page takes a few system calls, so the lock is not held meanwhile. Only this thread lets consumers in, so
         // what was free stays free.
-        let (page, page_fd) = LeasePage::create(self.shape())
-            .map_err(|error| format!("it cannot make a lease page: {error}"))?;
+        let (page, page_fd) = LeasePage::create(self.shape()).map_err(NoWelcome::NotNow)?;
+        fault::point(Point::LeasePageMade);
         let peer = Arc::new(Peer::new(
             id,
             peer.pid,

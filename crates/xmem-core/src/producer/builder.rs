@@ -17,6 +17,7 @@ use super::pool::Pool;
 use super::sticky_log::StickyLog;
 use super::{Owner, Producer};
 use crate::error::{CreateError, RegionError};
+use crate::fault::{self, Point};
 use crate::layout::{Constants, Control, MAX_SLOTS, Shape};
 use crate::os::lock::{LockError, LockFile};
 use crate::region::{self, Backing};
@@ -33,7 +34,7 @@ pub enum Delivery {
     Lossless,
 }
 
-/// A consumer came or went.
+/// A consumer came, went, or asks for something.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub enum ConsumerEvent {
@@ -45,6 +46,16 @@ pub enum ConsumerEvent {
         consumer: ConsumerStats,
         /// Why.
         reason: Departure,
+    },
+    /// It asks whoever feeds the pool for something ([`Consumer::request`](crate::Consumer::request)). What it says is
+    /// not to be trusted, and it may ask as often as it likes.
+    Request {
+        /// Its figures.
+        consumer: ConsumerStats,
+        /// What it asks for.
+        name: String,
+        /// What it says to that, at most [`MAX_REQUEST`](crate::MAX_REQUEST) bytes.
+        data: Vec<u8>,
     },
 }
 
@@ -167,20 +178,22 @@ impl ProducerBuilder {
         self
     }
 
-    /// Permissions of the socket. Default: `0o600`. With a group's or everybody's write permission, such users may
-    /// connect too.
+    /// Permissions of the socket. Default: `0o600`. With the group's or everybody's write permission, such users may
+    /// join too.
     pub fn socket_mode(mut self, mode: u32) -> Self {
         self.settings.access.mode = mode & 0o777;
         self
     }
 
-    /// Group of the socket, by name or number. Default: the process's own.
+    /// Group of the socket, by name (in /etc/group) or number. Default: the process's own. It may join if `socket_mode`
+    /// has its write permission, as `0o660` has.
     pub fn socket_group(mut self, group: Option<String>) -> Self {
         self.settings.access.group = group;
         self
     }
 
-    /// Users that may connect besides this one and root, if the socket's permissions let them.
+    /// Users that may join besides those that `socket_mode` lets in. The socket's file is then writable for everybody,
+    /// since the kernel knows no list of users; the producer sends others away before anything is shared.
     pub fn allow_uids(mut self, uids: Vec<u32>) -> Self {
         self.settings.access.allow_uids = uids;
         self
@@ -199,8 +212,8 @@ impl ProducerBuilder {
         self
     }
 
-    /// Is called when a consumer comes or goes, on the pool's control thread. It must not block: nobody can join
-    /// meanwhile.
+    /// Is called when a consumer comes, goes or asks for something, on the pool's control thread. It must not block:
+    /// nobody can join meanwhile.
     pub fn on_consumer(mut self, f: impl Fn(ConsumerEvent) + Send + Sync + 'static) -> Self {
         self.settings.on_consumer = Some(Arc::new(f));
         self
@@ -228,16 +241,16 @@ impl ProducerBuilder {
                 "consumers can only be let write into pools of backing memfd".into(),
             ));
         }
+        settings.access.resolve()?;
         if settings.backing == Backing::PosixShm && settings.access.admits_others() {
             return Err(CreateError::Settings(
                 "a pool of backing posix-shm serves one user only, since such memory cannot be sealed: \
-                 use backing memfd, or leave socket-mode at 0600 and let in no other users"
+                 use backing memfd, or leave socket-mode at 0600 and allow-uids empty"
                     .into(),
             ));
         }
         settings.min_slots = settings.min_slots.min(settings.max_slots);
         let socket = socket_path(&name)?;
-        settings.access.resolve_group()?;
         prepare_dir(&name, &socket)?;
         let lock = take_lock(&name, &socket)?;
         // From here on this process is the only one that may touch the pool's files.
@@ -272,6 +285,7 @@ impl ProducerBuilder {
             what: "start the control thread",
             error,
         })?;
+        fault::point(Point::ThreadStarted);
         Ok(Producer {
             owner: Arc::new(Owner::new(pool, thread)),
         })
@@ -294,10 +308,15 @@ fn take_lock(pool: &str, socket: &Path) -> Result<LockFile, CreateError> {
         LockError::NotALock => CreateError::NotALock {
             path: lock_path(socket),
         },
+        LockError::Foreign(uid) => CreateError::Foreign {
+            path: lock_path(socket),
+            uid,
+        },
         LockError::Io(error) => match error.kind() {
             ErrorKind::PermissionDenied
             | ErrorKind::NotFound
             | ErrorKind::NotADirectory
+            | ErrorKind::StorageFull
             | ErrorKind::ReadOnlyFilesystem => CreateError::Lock {
                 path: lock_path(socket),
                 error,

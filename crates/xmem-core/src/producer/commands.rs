@@ -9,6 +9,7 @@ use std::sync::{Mutex, PoisonError};
 use rustix::event::{EventfdFlags, eventfd};
 
 use super::peer::Departure;
+use crate::fault::{self, Point};
 
 /// What other threads ask of the control thread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -20,6 +21,8 @@ pub(super) enum Command {
     TimedOut(u64),
     /// Send the newest sticky state to everybody.
     PushSticky,
+    /// Tell everybody of a pool that frames come from.
+    Introduce(u64),
     /// The region is retired; say so to who has it, also to those that do not look for frames now.
     RegionGone(u32),
 }
@@ -45,6 +48,7 @@ impl Commands {
             .push(command);
         // The only way to fail is a counter that is full, and then the thread is awake anyway.
         let _ = rustix::io::write(&self.event, &1u64.to_ne_bytes());
+        fault::point(Point::CommandSent);
     }
 
     pub(super) fn take(&self) -> Vec<Command> {

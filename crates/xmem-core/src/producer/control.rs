@@ -19,6 +19,7 @@ use super::commands::Command;
 use super::listener::Listener;
 use super::peer::{Departure, Peer};
 use super::pool::{Claimed, Pool};
+use crate::fault::{self, Point};
 use crate::layout::{FLAG_CUT_OFF, VERSION};
 use crate::meta::Text;
 use crate::os::clock::monotonic_ns;
@@ -26,7 +27,7 @@ use crate::os::cred;
 use crate::os::fork::KeptFromChildren;
 use crate::os::socket;
 use crate::stats::ConsumerStats;
-use crate::wire::{MAX_MESSAGE, ToConsumer};
+use crate::wire::{MAX_MESSAGE, MAX_QUEUED, ToConsumer};
 
 /// How long a connection may take to say what it wants.
 const HANDSHAKE_TIME: Duration = Duration::from_secs(2);
@@ -34,8 +35,9 @@ const HANDSHAKE_TIME: Duration = Duration::from_secs(2);
 const MAX_PENDING: usize = 64;
 /// Messages of one connection that are answered before the others have their turn.
 const MESSAGES_PER_TURN: usize = 16;
-/// More messages than fit into a socket's queue.
-const MAX_QUEUED: usize = 1024;
+/// What a peer may have left unread, in bytes as the kernel counts, and still be sent a descriptor: some five messages.
+/// Descriptors in queues count towards a limit that all processes of a user share.
+const MAX_UNREAD: usize = 4 << 10;
 /// How long a pool that is closed answers consumers that have frames to take yet.
 const LINGER: Duration = Duration::from_millis(50);
 
@@ -66,6 +68,7 @@ pub(super) fn spawn(pool: &Arc<Pool>, listener: Listener) -> io::Result<JoinHand
         epoll,
         connections: HashMap::new(),
         next: FIRST_CONNECTION,
+        rung: false,
         spare: File::open("/dev/null").ok(),
     };
     std::thread::Builder::new()
@@ -97,6 +100,9 @@ pub(super) struct Connection {
 
 impl Connection {
     pub(super) fn send(&self, message: &ToConsumer, fds: &[BorrowedFd<'_>]) -> io::Result<()> {
+        if !fds.is_empty() && cred::unread(&self.socket)? > MAX_UNREAD {
+            return Err(io::ErrorKind::WouldBlock.into());
+        }
         socket::send(&self.socket, &message.encode(), fds)
     }
 
@@ -111,6 +117,8 @@ impl Connection {
 /// What a message means for its connection.
 pub(super) enum Next {
     Stay,
+    /// That was work. Now the others have their turn.
+    Yield,
     Close(Departure),
 }
 
@@ -120,6 +128,8 @@ pub(super) struct ControlThread {
     pub(super) epoll: OwnedFd,
     pub(super) connections: HashMap<u64, Connection>,
     pub(super) next: u64,
+    /// A consumer gave something back.
+    pub(super) rung: bool,
     /// Given up to accept, and so refuse, a connection when there are no descriptors left.
     pub(super) spare: Option<File>,
 }
@@ -148,6 +158,10 @@ impl ControlThread {
                 if !self.handle(event) {
                     return self.end();
                 }
+            }
+            // Once for all that rang: it takes the pool's lock.
+            if std::mem::take(&mut self.rung) {
+                self.pool.on_bell();
             }
             self.close_late();
         }
@@ -188,14 +202,19 @@ impl ControlThread {
         match event.data.u64() {
             LISTENER => self.accept(),
             COMMANDS => {
+                let mut sticky = false;
                 for command in self.pool.commands.take() {
                     match command {
                         Command::Stop => return false,
                         Command::Disconnect(id, reason) => self.close(id, reason),
                         Command::TimedOut(id) => self.timed_out(id),
-                        Command::PushSticky => self.push_sticky(),
+                        Command::PushSticky => sticky = true,
+                        Command::Introduce(pool_id) => self.introduce(pool_id),
                         Command::RegionGone(id) => self.say_gone(id),
                     }
+                }
+                if sticky {
+                    self.push_sticky();
                 }
             }
             id if id & PROCESS != 0 => {
@@ -268,7 +287,8 @@ impl ControlThread {
         let Ok(peer) = cred::peer(&socket) else {
             return;
         };
-        if let Err(reason) = self.pool.settings.access.check(&socket, peer) {
+        let access = &self.pool.settings.access;
+        if let Err(reason) = access.check(&socket, peer, self.listener.group) {
             log::warn!("pool {:?}: {reason}", self.pool.name);
             refuse(&socket, &reason);
             return;
@@ -284,7 +304,12 @@ impl ControlThread {
         if pending().count() >= MAX_PENDING
             && let Some((_, oldest)) = pending().min()
         {
-            self.close(oldest, Departure::CutOff);
+            // Who has spoken meanwhile is answered, and does not wait any more.
+            self.read(oldest);
+            let waits = |connection: &Connection| matches!(connection.stage, Stage::Pending(_));
+            if self.connections.get(&oldest).is_some_and(waits) {
+                self.close(oldest, Departure::CutOff);
+            }
         }
         let id = self.next;
         self.next += 1;
@@ -310,6 +335,7 @@ impl ControlThread {
                 told: false,
             },
         );
+        fault::point(Point::Admitted);
     }
 
     fn read(&mut self, id: u64) {
@@ -329,8 +355,10 @@ impl ControlThread {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
                 Err(_) => Next::Close(Departure::CutOff),
             };
-            if let Next::Close(reason) = next {
-                return self.close(id, reason);
+            match next {
+                Next::Stay => {}
+                Next::Yield => return,
+                Next::Close(reason) => return self.close(id, reason),
             }
         }
     }
@@ -387,12 +415,14 @@ impl ControlThread {
             reason,
         });
         self.pool.remove_peer(id);
+        fault::point(Point::PeerForgotten);
         for claimed in connection.writing {
             self.pool.abandon(claimed.slot, claimed.word);
         }
         drop(connection._kept);
         drop(connection.socket);
         drop(connection.process);
+        fault::point(Point::ConnectionClosed);
         if let (Some(event), false) = (event, connection.told) {
             self.call(event);
         }

@@ -8,6 +8,8 @@ mod answers;
 mod builder;
 mod commands;
 mod control;
+mod forward;
+mod import;
 mod listener;
 mod peer;
 mod pool;
@@ -20,6 +22,7 @@ mod sticky_log;
 mod wait;
 mod write_lease;
 
+use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -27,19 +30,36 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 pub use builder::{ConsumerEvent, Delivery, ProducerBuilder};
+pub use import::{ImportedMemory, Parts};
 pub use peer::Departure;
 pub(crate) use write_lease::OwnHold;
 pub use write_lease::{PublishFailure, WriteLease};
 
 use crate::cancel::Canceller;
 use crate::entry::{Entry, EntryWords};
-use crate::error::{AcquireError, PublishError, RegionError, WaitError};
-use crate::lease::{Hold, ReadLease, payload_fits};
+use crate::error::{
+    AcquireError, EventError, ForwardError, ImportError, PublishError, RegionError, WaitError,
+};
+use crate::lease::{Hold, ReadLease};
 use crate::meta::FrameMeta;
+use crate::named::Sticky;
 use crate::stats::PoolStats;
-use crate::sticky::Sticky;
 use commands::Command;
 use pool::Pool;
+
+/// A slot has at least one byte, also for an event.
+const EVENT_SIZE: usize = 1;
+
+fn publish_event(lease: WriteLease, meta: FrameMeta) -> Result<u64, EventError> {
+    let meta = FrameMeta {
+        event: true,
+        offset: 0,
+        size: 0,
+        ..meta
+    };
+    let published = lease.publish(meta).map_err(PublishError::from)?;
+    Ok(published.meta().sequence)
+}
 
 /// The producer of a pool. Clones are handles to the same one; the last to go closes the pool.
 ///
@@ -124,7 +144,17 @@ impl Producer {
     /// [`AcquireError::Exhausted`] when all slots are in use and the pool may not grow, and others as
     /// [`AcquireError`] says.
     pub fn acquire(&self, size: usize) -> Result<WriteLease, AcquireError> {
-        let claimed = self.inner().acquire(size)?;
+        self.acquire_with_room(size, 0)
+    }
+
+    /// A slot for a frame of `size` bytes, with room behind it for [attachments](FrameMeta::attachments) of `room` bytes.
+    /// Never waits.
+    ///
+    /// # Errors
+    ///
+    /// As [`acquire`](Self::acquire).
+    pub fn acquire_with_room(&self, size: usize, room: usize) -> Result<WriteLease, AcquireError> {
+        let claimed = self.inner().acquire(size, room)?;
         Ok(WriteLease::new(self.inner().clone(), claimed))
     }
 
@@ -140,7 +170,22 @@ impl Producer {
         timeout: Option<Duration>,
         cancel: &Canceller,
     ) -> Result<WriteLease, AcquireError> {
-        let look = || match self.acquire(size) {
+        self.acquire_wait_with_room(size, 0, timeout, cancel)
+    }
+
+    /// Both: waits, and has [room](Self::acquire_with_room).
+    ///
+    /// # Errors
+    ///
+    /// As [`acquire_wait`](Self::acquire_wait).
+    pub fn acquire_wait_with_room(
+        &self,
+        size: usize,
+        room: usize,
+        timeout: Option<Duration>,
+        cancel: &Canceller,
+    ) -> Result<WriteLease, AcquireError> {
+        let look = || match self.acquire_with_room(size, room) {
             Err(AcquireError::Exhausted { .. }) => None,
             result => Some(result),
         };
@@ -166,10 +211,60 @@ impl Producer {
             return Err(PublishError::OtherPool);
         }
         let pool = self.inner();
-        let (meta, _) = pool.republish(hold.slot, hold.generation, hold.place, meta)?;
+        let (meta, _) = pool.republish(hold, meta)?;
         // The reference that publishing adds for its caller.
         pool.dereference(hold.slot);
         Ok(meta.sequence)
+    }
+
+    /// Takes in memory that somebody else made, so that frames may lie in it ([`Parts`]): a DMA buffer, or a memfd that is
+    /// sealed against shrinking. Consumers may be able to write it, if its maker did not prevent that.
+    ///
+    /// # Errors
+    ///
+    /// [`ImportError::Memory`] if a reader could lose it, and others as [`ImportError`] says.
+    pub fn import(&self, fd: OwnedFd) -> Result<ImportedMemory, ImportError> {
+        self.inner().import(fd)
+    }
+
+    /// A frame that was received from another pool, to be published in this one where it lies
+    /// ([`WriteLease::set_parts`]). It stays held until the last consumer of this pool is done with it; each of them also
+    /// holds it in the pool that it comes from, so that it is safe when this process is killed.
+    ///
+    /// # Errors
+    ///
+    /// [`ForwardError::NotReached`] as long as not every consumer has joined that pool too, and others as
+    /// [`ForwardError`] says. Copy the frame then.
+    pub fn forward(&self, frame: &ReadLease) -> Result<Parts, ForwardError> {
+        self.inner().forward(frame)
+    }
+
+    /// Publishes an event between two frames, for consumers that ask for
+    /// [`events`](crate::ConsumerBuilder::events). Of the metadata, times, flags and attachments count. Returns its
+    /// sequence. Never waits.
+    ///
+    /// # Errors
+    ///
+    /// [`EventError::Acquire`] when there is no slot for it, and others as [`EventError`] says.
+    pub fn publish_event(&self, meta: FrameMeta) -> Result<u64, EventError> {
+        let lease = self.acquire_with_room(EVENT_SIZE, meta.attachments.encoded_len())?;
+        publish_event(lease, meta)
+    }
+
+    /// The same, but waits for a slot if all are in use. For lossless pools.
+    ///
+    /// # Errors
+    ///
+    /// As [`publish_event`](Self::publish_event) and [`acquire_wait`](Self::acquire_wait).
+    pub fn publish_event_wait(
+        &self,
+        meta: FrameMeta,
+        timeout: Option<Duration>,
+        cancel: &Canceller,
+    ) -> Result<u64, EventError> {
+        let room = meta.attachments.encoded_len();
+        let lease = self.acquire_wait_with_room(EVENT_SIZE, room, timeout, cancel)?;
+        publish_event(lease, meta)
     }
 
     /// The right to write this very slot, with the frame that is in it, if nobody holds it.
@@ -181,8 +276,8 @@ impl Producer {
     /// A reference to the frame that an entry of this slot describes, if it is still there.
     pub(crate) fn read_index(&self, slot: u32, entry: Entry) -> Option<ReadLease> {
         let (hold, sticky) = self.inner().read_index(slot, entry.meta.generation)?;
-        payload_fits(&entry.meta, hold.len())
-            .then(|| ReadLease::new(Hold::Own(Arc::new(hold)), entry.meta, sticky))
+        // Frames in pieces are for who follows the stream.
+        ReadLease::new(Hold::Own(Arc::new(hold)), entry, sticky, &|_| Ok(None)).ok()?
     }
 
     pub(crate) fn slot_record(&self, slot: u32) -> Option<EntryWords> {
@@ -197,6 +292,11 @@ impl Producer {
     /// Whether a slot is of this pool.
     pub fn owns(&self, lease: &WriteLease) -> bool {
         Arc::ptr_eq(lease.pool(), self.inner())
+    }
+
+    /// Whether memory was imported into this pool.
+    pub fn owns_import(&self, memory: &ImportedMemory) -> bool {
+        memory.is_of(self.inner())
     }
 
     /// Whether a frame was published by this producer, and this is its own reference.

@@ -2,11 +2,16 @@
 
 //! A consumer as its producer sees it: its lease page, and what may be believed of it.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
 
 use crate::layout::{CURSOR_LEFT, Control, LeasePage};
 use crate::protocol::slot::{SlotState, SlotWord};
 use crate::stats::ConsumerStats;
+
+/// Pools of origin that are remembered of a consumer.
+const MAX_REACHED: usize = 16;
 
 /// Why a consumer is not connected any more.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -35,6 +40,10 @@ pub(super) struct Peer {
     pub(super) page: LeasePage,
     /// It takes no more frames; its leases hold.
     left: AtomicBool,
+    /// The pools of origin where it can hold frames itself.
+    reaches: Mutex<VecDeque<u64>>,
+    /// The largest cursor that was seen. One that goes back would hold a lossless pool up for ever.
+    furthest: AtomicU64,
 }
 
 impl Peer {
@@ -54,7 +63,23 @@ impl Peer {
             budget,
             page,
             left: AtomicBool::new(false),
+            reaches: Mutex::default(),
+            furthest: AtomicU64::new(0),
         }
+    }
+
+    /// It says that it can hold frames in another pool.
+    pub(super) fn reach(&self, pool_id: u64) {
+        let mut reaches = self.reaches.lock().unwrap_or_else(PoisonError::into_inner);
+        if reaches.len() == MAX_REACHED {
+            reaches.pop_front();
+        }
+        reaches.push_back(pool_id);
+    }
+
+    pub(super) fn reaches(&self, pool_id: u64) -> bool {
+        let reaches = self.reaches.lock().unwrap_or_else(PoisonError::into_inner);
+        reaches.contains(&pool_id)
     }
 
     /// The slots that are reserved for it: its budget, and one for a frame that is being copied out past the budget.
@@ -71,12 +96,16 @@ impl Peer {
         self.left.store(true, Ordering::Release);
     }
 
-    /// The sequence of the next frame that it takes; `None` when it takes none.
+    /// The sequence of the next frame that it takes, and never less than before; `None` when it takes none.
     pub(super) fn cursor(&self) -> Option<u64> {
         if self.has_left() {
             return None;
         }
         let cursor = self.page.cursor().load(Ordering::Relaxed);
+        let cursor = self
+            .furthest
+            .fetch_max(cursor, Ordering::Relaxed)
+            .max(cursor);
         if cursor == CURSOR_LEFT {
             return None;
         }

@@ -21,12 +21,13 @@ use super::write_lease::OwnHold;
 use crate::cancel::Bell;
 use crate::consumer::StartFrom;
 use crate::error::RegionError;
+use crate::fault::{self, Point};
 use crate::layout::{Control, FLAG_TIMED_OUT, Shape};
+use crate::named::Sticky;
 use crate::os::fork::ProcessId;
 use crate::protocol::lease;
 use crate::protocol::slot::{SlotState, SlotWord};
 use crate::region::Region;
-use crate::sticky::Sticky;
 
 /// How many frames a lossless pool's slowest consumer may be behind before the producer waits.
 const MAX_BACKLOG: u32 = 8;
@@ -235,18 +236,20 @@ impl Pool {
     /// A consumer joins: from here on its page counts.
     pub(super) fn add_peer(&self, peer: Arc<Peer>, start_from: StartFrom) {
         let mut state = self.lock();
-        let kept = state.history.len() as u64;
-        let behind = match start_from {
-            StartFrom::Next => 0,
-            StartFrom::Newest => kept.min(1),
-            StartFrom::Oldest => kept,
+        let mut kept = state.history.iter();
+        let first = match start_from {
+            StartFrom::Next => None,
+            StartFrom::Newest => kept.rfind(|kept| !kept.event),
+            StartFrom::Oldest => kept.next(),
         };
-        let cursor = self.control.head() - behind;
+        let cursor = first.map_or(self.control.head(), |kept| kept.sequence);
         peer.page.cursor().store(cursor, Ordering::Relaxed);
+        fault::point(Point::CursorGiven);
         peer.page
             .regions_seen()
             .store(state.regions.version.into(), Ordering::Relaxed);
         state.peers = state.peers.iter().cloned().chain([peer]).collect();
+        fault::point(Point::PeerListed);
         drop(state);
         self.bell.ring();
     }
@@ -257,6 +260,7 @@ impl Pool {
         let mut state = self.lock();
         let peer = state.remove_peer(&self.control, id);
         state.finalize_watched(&self.control, self.lossless(), &mut effects);
+        state.regions.forget_consumer(id);
         state.forget_retired();
         drop(state);
         self.run(effects, None);
@@ -316,6 +320,7 @@ impl Pool {
             peer.page
                 .flags()
                 .fetch_or(FLAG_TIMED_OUT, Ordering::Release);
+            fault::point(Point::TimedOutMarked);
             peer.page.wake();
             self.counters.timed_out.fetch_add(1, Ordering::Relaxed);
             self.commands.send(Command::TimedOut(peer.id));
@@ -363,6 +368,7 @@ impl Pool {
         }
         let state = self.lock();
         self.control.set_eos_at(eos.then(|| self.control.head()));
+        fault::point(Point::EosMarked);
         let peers = state.peers.clone();
         drop(state);
         for peer in peers.iter() {
@@ -379,6 +385,7 @@ impl Pool {
         }
         self.closed.store(true, Ordering::Release);
         self.control.set_closed();
+        fault::point(Point::ClosedMarked);
         effects.wake = true;
         self.trim_history(&mut state, 0, &mut effects);
         let peers = state.peers.clone();

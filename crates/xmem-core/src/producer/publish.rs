@@ -4,22 +4,55 @@
 
 use std::sync::{Arc, MutexGuard};
 
+use super::import::Parts;
 use super::pool::{Claimed, Pool};
 use super::regions::Cold;
 use super::slots::{Hook, Keep, Place};
-use super::state::{Effects, State};
+use super::state::{Effects, Kept, State};
+use super::write_lease::{OwnHold, has_attachments, write_attachments};
 use crate::entry::Entry;
 use crate::error::PublishError;
+use crate::fault::{self, Point};
 use crate::meta::FrameMeta;
+use crate::named::{MAX_NAMED_SIZE, Sticky};
 use crate::os::clock::monotonic_ns;
+use crate::parts;
 use crate::protocol::lease;
-use crate::sticky::Sticky;
+use crate::region::Region;
+
+/// Events that are kept besides the frames of the history.
+const KEPT_EVENTS: usize = 4;
+
+/// Where a frame's attachments lie in its slot: first byte and length.
+type Attached = (usize, usize);
 
 /// What was asked of a frame besides its bytes and metadata.
 #[derive(Default)]
 pub(super) struct Wishes {
     pub(super) hook: Option<Hook>,
     pub(super) keep: Option<u32>,
+    pub(super) parts: Option<Parts>,
+}
+
+impl Wishes {
+    /// Whether there is anything to do when the frame is released.
+    fn any(&self) -> bool {
+        self.hook.is_some() || self.keep.is_some() || self.parts.is_some()
+    }
+
+    /// What is to happen when the frame is released: its pieces go, and then whoever asked is told.
+    fn take_hook(&mut self) -> Option<Hook> {
+        let hook = self.hook.take();
+        let Some(parts) = self.parts.take() else {
+            return hook;
+        };
+        Some(Box::new(move || {
+            drop(parts);
+            if let Some(hook) = hook {
+                hook();
+            }
+        }))
+    }
 }
 
 impl Pool {
@@ -28,13 +61,24 @@ impl Pool {
         &self,
         claimed: &Claimed,
         meta: FrameMeta,
-        wishes: &mut Wishes,
+        wishes: Option<&mut Wishes>,
     ) -> Result<(FrameMeta, Arc<Sticky>), PublishError> {
-        let rings = wishes.hook.is_some() || wishes.keep.is_some();
+        let rings = wishes.as_ref().is_some_and(|wishes| wishes.any());
+        let parts = wishes.as_ref().and_then(|wishes| wishes.parts.as_ref());
+        let attached = self.attach(claimed.slot, claimed.place, &claimed.region, &meta, parts)?;
         let mut state = self.lock();
         self.check_room(&state)?;
-        if let Some(info) = state.slots.get_mut(claimed.slot) {
-            info.hook = wishes.hook.take();
+        let reached = parts.is_none_or(|parts| {
+            let mut origins = parts.origins();
+            origins.all(|origin| state.all_reach(origin.pool_id))
+        });
+        if !reached {
+            return Err(PublishError::NotReached);
+        }
+        if let Some(wishes) = wishes
+            && let Some(info) = state.slots.get_mut(claimed.slot)
+        {
+            info.hook = wishes.take_hook();
             info.keep = wishes.keep.map(|until| Keep { until, departed: 0 });
         }
         if let Some(cell) = self.control.slot(claimed.slot) {
@@ -45,6 +89,7 @@ impl Pool {
             claimed.slot,
             claimed.word.generation(),
             claimed.place,
+            attached,
             meta,
         ))
     }
@@ -53,15 +98,67 @@ impl Pool {
     /// gets another one.
     pub(super) fn republish(
         &self,
-        slot: u32,
-        generation: u32,
-        place: Place,
+        hold: &OwnHold,
         meta: FrameMeta,
     ) -> Result<(FrameMeta, Arc<Sticky>), PublishError> {
-        self.check_payload(&meta, place)?;
+        self.check_payload(&meta, hold.place)?;
+        let attached = self.attach(hold.slot, hold.place, hold.region(), &meta, None)?;
         let state = self.lock();
         self.check_room(&state)?;
-        Ok(self.announce(state, slot, generation, place, meta))
+        let OwnHold {
+            slot,
+            generation,
+            place,
+            ..
+        } = *hold;
+        Ok(self.announce(state, slot, generation, place, attached, meta))
+    }
+
+    /// Puts what is attached to a frame behind all that frames of its slot have there. A frame that is repeated with the
+    /// attachments that it had takes no more room.
+    fn attach(
+        &self,
+        slot: u32,
+        place: Place,
+        region: &Region,
+        meta: &FrameMeta,
+        parts: Option<&Parts>,
+    ) -> Result<Attached, PublishError> {
+        let with_parts = parts.map(|parts| {
+            let mut attachments = meta.attachments.clone();
+            attachments.set(parts::NAME, parts.encode());
+            attachments
+        });
+        let payload_end = if parts.is_some() {
+            0
+        } else {
+            payload_end(meta)
+        };
+        let attachments = with_parts.as_ref().unwrap_or(&meta.attachments);
+        let bytes = attachments.encode();
+        let attached = {
+            let mut state = self.lock();
+            // Before room is taken that a second try would miss.
+            self.check_room(&state)?;
+            let Some(info) = state.slots.get_mut(slot) else {
+                return Err(PublishError::Closed);
+            };
+            if has_attachments(region, place, info.attached, &bytes) {
+                return Ok(info.attached);
+            }
+            let filled = info.filled.max(payload_end);
+            let attached = room_behind(filled, place, bytes.len())?;
+            // From here on nobody else writes there.
+            info.filled = filled.max(attached.0 + attached.1);
+            attached
+        };
+        if attached.1 > 0 {
+            write_attachments(region, place, attached.0, &bytes);
+            if let Some(info) = self.lock().slots.get_mut(slot) {
+                info.attached = attached;
+            }
+        }
+        Ok(attached)
     }
 
     pub(super) fn check_payload(&self, meta: &FrameMeta, place: Place) -> Result<(), PublishError> {
@@ -76,6 +173,22 @@ impl Pool {
                 slot_size: place.len,
             });
         }
+        Ok(())
+    }
+
+    pub(super) fn check_parts(
+        self: &Arc<Self>,
+        meta: &mut FrameMeta,
+        parts: &Parts,
+    ) -> Result<(), PublishError> {
+        if !self.process.is_current() {
+            return Err(PublishError::Forked);
+        }
+        if !parts.are_of(self) {
+            return Err(PublishError::Parts { count: parts.len() });
+        }
+        meta.offset = 0;
+        meta.size = parts.size();
         Ok(())
     }
 
@@ -96,6 +209,7 @@ impl Pool {
         slot: u32,
         generation: u32,
         place: Place,
+        attached: Attached,
         mut meta: FrameMeta,
     ) -> (FrameMeta, Arc<Sticky>) {
         let sequence = self.control.head();
@@ -108,6 +222,7 @@ impl Pool {
             region: place.region,
             offset: place.offset as u64,
             len: place.len as u64,
+            attached: (attached.0 as u64, attached.1 as u64),
             meta,
         };
         self.control.write_entry(&entry);
@@ -119,15 +234,25 @@ impl Pool {
             info.last_sequence = sequence;
             info.published_at = meta.published_at;
         }
-        state.history.push_back(slot);
+        state.history.push_back(Kept {
+            slot,
+            sequence,
+            event: meta.event,
+        });
         // A stream with one more frame is not over.
         self.control.set_eos_at(None);
+        fault::point(Point::EosCleared);
         self.control.set_head(sequence + 1);
+        fault::point(Point::HeadMoved);
         let mut effects = Effects {
             wake: true,
             ..Effects::default()
         };
         self.trim_history(&mut state, self.settings.history as usize, &mut effects);
+        // Events may stand between the frames that are kept.
+        let frames_only = (sequence + 1).saturating_sub(self.settings.history.max(1).into());
+        let oldest = state.history.front().map_or(sequence, |kept| kept.sequence);
+        self.control.set_oldest(oldest.min(frames_only));
         if sequence.is_multiple_of(64) {
             // Lies that cost no slot are found too, if later.
             state.audit(&self.control, &mut effects);
@@ -150,10 +275,31 @@ impl Pool {
     }
 
     pub(super) fn trim_history(&self, state: &mut State, keep: usize, effects: &mut Effects) {
-        while state.history.len() > keep {
-            if let Some(old) = state.history.pop_front() {
-                state.dereference(&self.control, old, self.lossless(), effects);
-            }
+        let events = if keep == 0 { 0 } else { KEPT_EVENTS };
+        let mut frames = state.history.iter().filter(|kept| !kept.event).count();
+        while frames > keep || state.history.len() > frames + events {
+            let Some(old) = state.history.pop_front() else {
+                return;
+            };
+            frames -= usize::from(!old.event);
+            state.dereference(&self.control, old.slot, self.lossless(), effects);
         }
     }
+}
+
+fn payload_end(meta: &FrameMeta) -> usize {
+    // It lies inside the slot (`check_payload`).
+    (meta.offset + meta.size) as usize
+}
+
+/// Where attachments of so many bytes go in a slot that is filled so far.
+fn room_behind(filled: usize, place: Place, needed: usize) -> Result<Attached, PublishError> {
+    if needed == 0 {
+        return Ok((0, 0));
+    }
+    let room = place.len.saturating_sub(filled).min(MAX_NAMED_SIZE);
+    if needed > room {
+        return Err(PublishError::NoRoomForAttachments { needed, room });
+    }
+    Ok((filled, needed))
 }

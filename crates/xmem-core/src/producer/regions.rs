@@ -2,11 +2,13 @@
 
 //! Which regions a pool has: how large the next one is, and which one can go.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use super::slots::{Place, Slots, Use};
-use crate::region::Region;
+use crate::region::{Imported, Region, Ticket};
 
 /// Above this a slot is exactly as large as its frames (raw video has one size); below, sizes vary (encoded data),
 /// and slots are rounded up to powers of two so that they can be used again.
@@ -17,6 +19,9 @@ const REGION_LEN: usize = 64 << 20;
 const COLD_AFTER: u64 = 600;
 /// The same for one whose frames have a size that is not in use any more.
 const OUTDATED_AFTER: u64 = 16;
+
+/// How long a retired region counts for a consumer that does not say that it let go: one that is stopped, or lies.
+const LET_GO_TIME: Duration = Duration::from_secs(2);
 
 #[derive(Debug)]
 pub(super) struct Entry {
@@ -35,6 +40,7 @@ struct Retired {
     len: usize,
     /// `Regions::version` since it is gone.
     version: u32,
+    since: Instant,
     sent_to: Vec<u64>,
 }
 
@@ -58,9 +64,40 @@ pub(super) enum Full {
     TooLarge,
 }
 
+/// Memory that somebody else made. It goes when who brought it in lets go of it.
+#[derive(Debug)]
+struct Foreign {
+    memory: Arc<Imported>,
+    sent_to: Vec<u64>,
+}
+
+/// A region, to be sent to a consumer.
+#[derive(Debug)]
+pub(super) enum Sent {
+    Own(Arc<Region>),
+    Foreign(Arc<Imported>),
+}
+
+impl Sent {
+    pub(super) fn len(&self) -> usize {
+        match self {
+            Self::Own(region) => region.len(),
+            Self::Foreign(memory) => memory.len(),
+        }
+    }
+
+    pub(super) fn ticket(&self) -> Ticket<BorrowedFd<'_>> {
+        match self {
+            Self::Own(region) => region.ticket(),
+            Self::Foreign(memory) => Ticket::Imported(memory.fd()),
+        }
+    }
+}
+
 #[derive(Debug, Default)]
 pub(super) struct Regions {
     entries: BTreeMap<u32, Entry>,
+    foreign: BTreeMap<u32, Foreign>,
     last_id: u32,
     /// Counts acquired slots.
     clock: u64,
@@ -110,8 +147,15 @@ impl Regions {
         self.entries.len() as u32
     }
 
+    /// The ids of all regions, ascending: that is how consumers find them (`protocol::regions`).
     pub(super) fn ids(&self) -> impl Iterator<Item = u32> {
-        self.entries.keys().copied()
+        let ids: BTreeSet<u32> = self
+            .entries
+            .keys()
+            .chain(self.foreign.keys())
+            .copied()
+            .collect();
+        ids.into_iter()
     }
 
     /// Bytes of the regions in use, and of retired ones that consumers may still have mapped.
@@ -183,8 +227,7 @@ impl Regions {
 
     pub(super) fn install(&mut self, plan: Plan, region: Region, slots: &mut Slots) {
         self.abandon(plan);
-        self.last_id = self.last_id.checked_add(1).unwrap_or(1);
-        let id = self.last_id;
+        let id = self.new_id();
         slots.assign((0..plan.slots as usize).map(|i| Place {
             region: id,
             offset: i * plan.slot_len,
@@ -199,6 +242,37 @@ impl Regions {
                 sent_to: Vec::new(),
             },
         );
+    }
+
+    fn new_id(&mut self) -> u32 {
+        self.last_id = self.last_id.checked_add(1).unwrap_or(1);
+        self.last_id
+    }
+
+    /// Takes in memory that somebody else made, unless there are `max` regions already.
+    pub(super) fn import(&mut self, memory: Arc<Imported>, max: u32) -> Option<u32> {
+        if self.entries.len() + self.foreign.len() >= max as usize {
+            return None;
+        }
+        let id = self.new_id();
+        let sent_to = Vec::new();
+        self.foreign.insert(id, Foreign { memory, sent_to });
+        Some(id)
+    }
+
+    /// Lets go of what was imported.
+    pub(super) fn forget_import(&mut self, id: u32) -> Option<Arc<Imported>> {
+        let foreign = self.foreign.remove(&id)?;
+        self.version = self.version.wrapping_add(1);
+        self.retired.push(Retired {
+            id,
+            // It is not the pool's memory, so it does not count.
+            len: 0,
+            version: self.version,
+            since: Instant::now(),
+            sent_to: foreign.sent_to,
+        });
+        Some(foreign.memory)
     }
 
     /// The regions that could go: all their slots idle on our side, and not used for a while.
@@ -227,12 +301,25 @@ impl Regions {
     }
 
     /// A consumer is sent a region, so it may map it.
-    pub(super) fn send(&mut self, id: u32, consumer: u64) -> Option<Arc<Region>> {
-        let entry = self.entries.get_mut(&id)?;
-        if !entry.sent_to.contains(&consumer) {
-            entry.sent_to.push(consumer);
+    pub(super) fn send(&mut self, id: u32, consumer: u64) -> Option<Sent> {
+        let (sent, sent_to) = match self.entries.get_mut(&id) {
+            Some(entry) => (Sent::Own(entry.region.clone()), &mut entry.sent_to),
+            None => {
+                let foreign = self.foreign.get_mut(&id)?;
+                (Sent::Foreign(foreign.memory.clone()), &mut foreign.sent_to)
+            }
+        };
+        if !sent_to.contains(&consumer) {
+            sent_to.push(consumer);
         }
-        Some(entry.region.clone())
+        Some(sent)
+    }
+
+    /// A consumer is gone, and what it had mapped with it.
+    pub(super) fn forget_consumer(&mut self, consumer: u64) {
+        for entry in self.entries.values_mut() {
+            entry.sent_to.retain(|id| *id != consumer);
+        }
     }
 
     /// Lets a region go. Its slots have lost their places already. The region is returned, to be unmapped without a
@@ -244,12 +331,13 @@ impl Regions {
             id,
             len: entry.region.len(),
             version: self.version,
+            since: Instant::now(),
             sent_to: entry.sent_to,
         });
         Some(entry.region)
     }
 
-    /// Forgets retired regions that every consumer has let go of. `seen`: up to which version a consumer has let go;
+    /// Forgets retired regions that every consumer has let go of, or had the time to. `seen`: up to which version a consumer has let go;
     /// `None` when it is gone.
     pub(super) fn forget_retired(&mut self, seen: impl Fn(u64) -> Option<u32>) {
         for retired in &mut self.retired {
@@ -258,12 +346,45 @@ impl Regions {
                 seen(*consumer).is_some_and(|seen| (seen.wrapping_sub(retired.version) as i32) < 0)
             });
         }
-        self.retired.retain(|retired| !retired.sent_to.is_empty());
+        self.retired
+            .retain(|retired| !retired.sent_to.is_empty() && retired.since.elapsed() < LET_GO_TIME);
     }
 
     /// The consumers that may still have a retired region mapped.
     pub(super) fn mapped_by(&self, id: u32) -> Vec<u64> {
         let retired = self.retired.iter().find(|retired| retired.id == id);
         retired.map_or(Vec::new(), |retired| retired.sent_to.clone())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use crate::{Consumer, FrameMeta, Producer, StartFrom};
+
+    #[test]
+    fn nothing_is_kept_of_consumers_that_are_gone() {
+        let dir = tempfile::tempdir().unwrap();
+        let pool = dir.path().join("p.sock");
+        let pool = pool.to_str().unwrap();
+        let producer = Producer::builder(pool).build().unwrap();
+        let slot = producer.acquire(100_000).unwrap();
+        drop(slot.publish(FrameMeta::new(100_000)).unwrap());
+        let sent_to = || {
+            let state = producer.inner().lock();
+            let entries = state.regions.entries.values();
+            entries.map(|entry| entry.sent_to.len()).sum::<usize>()
+        };
+        for _ in 0..20 {
+            let builder = Consumer::builder(pool).start_from(StartFrom::Oldest);
+            let mut consumer = builder.connect().unwrap();
+            drop(consumer.receive(Some(Duration::from_secs(60))).unwrap());
+            assert!(sent_to() > 0);
+        }
+        while !producer.stats().consumers.is_empty() {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        assert_eq!(sent_to(), 0);
     }
 }

@@ -37,6 +37,10 @@ pub(super) enum Use {
 pub(super) struct SlotInfo {
     pub(super) place: Option<Place>,
     pub(super) used: Use,
+    /// Up to where frames of this generation may have bytes. Attachments of the next one go behind that.
+    pub(super) filled: usize,
+    /// Where the newest attachments of this generation lie: first byte and length.
+    pub(super) attached: (usize, usize),
     /// Of the newest entry that names the slot.
     pub(super) last_sequence: u64,
     pub(super) published_at: u64,
@@ -60,8 +64,9 @@ impl std::fmt::Debug for SlotInfo {
 #[derive(Debug)]
 pub(super) struct Slots {
     slots: Vec<SlotInfo>,
-    /// The idle ones, the most recently used last: that one is the likeliest to be in a cache, and what is not
-    /// needed cools down at the other end.
+    /// The idle ones, those of the newest region first, and of each region the most recently used last. They are taken
+    /// from the end: what is used last is the likeliest to be in a cache, and regions that were made for a peak are not
+    /// used any more when it is over.
     idle: Vec<u32>,
 }
 
@@ -72,6 +77,8 @@ impl Slots {
                 .map(|_| SlotInfo {
                     place: None,
                     used: Use::Unassigned,
+                    filled: 0,
+                    attached: (0, 0),
                     last_sequence: 0,
                     published_at: 0,
                     hook: None,
@@ -108,7 +115,7 @@ impl Slots {
             .count() as u32
     }
 
-    /// The idle slots, the most recently used first.
+    /// The idle slots, in the order in which they are to be taken.
     pub(super) fn idle(&self) -> impl Iterator<Item = u32> {
         self.idle.iter().rev().copied()
     }
@@ -140,11 +147,13 @@ impl Slots {
         }
     }
 
-    /// An idle slot is written from here on.
-    pub(super) fn start_writing(&mut self, slot: u32) {
+    /// An idle slot is written from here on, its first `asked` bytes as payload.
+    pub(super) fn start_writing(&mut self, slot: u32, asked: usize) {
         self.idle.retain(|s| *s != slot);
         if let Some(info) = self.get_mut(slot) {
             info.used = Use::Writing;
+            info.filled = asked;
+            info.attached = (0, 0);
             info.keep = None;
             debug_assert!(info.hook.is_none(), "hooks run before a slot is used again");
         }
@@ -187,10 +196,21 @@ impl Slots {
         }
     }
 
+    fn push_idle(&mut self, slot: u32) {
+        let region = |slot: u32| {
+            self.get(slot)
+                .and_then(|info| info.place)
+                .map(|place| place.region)
+        };
+        let own = region(slot);
+        let at = self.idle.partition_point(|other| region(*other) >= own);
+        self.idle.insert(at, slot);
+    }
+
     fn set_idle(&mut self, slot: u32) {
         if let Some(info) = self.get_mut(slot) {
             info.used = Use::Idle;
-            self.idle.push(slot);
+            self.push_idle(slot);
         }
     }
 }

@@ -11,6 +11,7 @@ use super::peer::Peer;
 use super::regions::{Cold, Regions};
 use super::slots::{Hook, Slots, Use};
 use super::sticky_log::StickyLog;
+use crate::fault::{self, Point};
 use crate::layout::{Control, FLAG_CUT_OFF};
 use crate::protocol::lease;
 use crate::protocol::slot::{SlotState, SlotWord};
@@ -31,14 +32,25 @@ pub(super) struct Effects {
     pub(super) wake: bool,
 }
 
+/// An entry that is kept for consumers.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Kept {
+    pub(super) slot: u32,
+    pub(super) sequence: u64,
+    /// It is no frame.
+    pub(super) event: bool,
+}
+
 #[derive(Debug)]
 pub(super) struct State {
     pub(super) slots: Slots,
     pub(super) regions: Regions,
     pub(super) peers: Arc<[Arc<Peer>]>,
-    /// The slots of the newest frames, oldest first. Each entry is a reference.
-    pub(super) history: VecDeque<u32>,
+    /// The newest frames and the events between them, oldest first. Each is a reference to its slot.
+    pub(super) history: VecDeque<Kept>,
     pub(super) sticky: StickyLog,
+    /// The pools that frames were forwarded from, the newest last: number and socket.
+    pub(super) origins: VecDeque<(u64, String)>,
     /// `None`: not known yet.
     pub(super) upstream_need: Option<u32>,
     /// Slots of published frames with a hook or a count that wait for consumers.
@@ -54,6 +66,7 @@ impl State {
             peers: Arc::new([]),
             history: VecDeque::new(),
             sticky,
+            origins: VecDeque::new(),
             upstream_need: None,
             watched: Vec::new(),
             closed: false,
@@ -76,7 +89,7 @@ impl State {
                 .iter()
                 .filter(|peer| peer.took(slot, generation) && !peer.holds(slot, generation))
                 .count() as u32;
-            if released + keep.departed < keep.until {
+            if released.saturating_add(keep.departed) < keep.until {
                 return false;
             }
         }
@@ -96,6 +109,7 @@ impl State {
         if !self.looks_free(control, slot, lossless) {
             return None;
         }
+        fault::point(Point::ClaimLooked);
         // The list of consumers cannot change in between: joining takes the same lock as claiming.
         lease::claim(control.slot(slot)?, |generation| {
             self.peers.iter().any(|peer| peer.holds(slot, generation))
@@ -110,11 +124,19 @@ impl State {
         lossless: bool,
         effects: &mut Effects,
     ) -> bool {
-        let Some(word) = self.claim(control, slot, lossless) else {
-            return false;
-        };
-        if let Some(cell) = control.slot(slot) {
-            cell.store(word.with_state(SlotState::Free).0, Ordering::Relaxed);
+        if self.closed {
+            // Nobody writes the slot any more, so the frame stays there for consumers that are behind.
+            if !self.looks_free(control, slot, lossless) {
+                return false;
+            }
+        } else {
+            let Some(word) = self.claim(control, slot, lossless) else {
+                return false;
+            };
+            if let Some(cell) = control.slot(slot) {
+                cell.store(word.with_state(SlotState::Free).0, Ordering::Relaxed);
+                fault::point(Point::FrameFinalized);
+            }
         }
         if let Some(info) = self.slots.get_mut(slot) {
             info.keep = None;
@@ -207,7 +229,7 @@ impl State {
             };
             let word = SlotWord(word.load(Ordering::Relaxed));
             if peer.took(slot, word.generation()) {
-                keep.departed += 1;
+                keep.departed = keep.departed.saturating_add(1);
             }
         }
         Some(peer)
@@ -233,6 +255,7 @@ impl State {
             if let Some(word) = self.claim(control, slot, lossless) {
                 if let Some(cell) = control.slot(slot) {
                     cell.store(word.with_state(SlotState::Free).0, Ordering::Relaxed);
+                    fault::point(Point::SlotRetired);
                 }
                 self.slots.unassign(slot);
             }
@@ -246,11 +269,8 @@ impl State {
 
     /// Tells consumers which regions there are.
     pub(super) fn show_regions(&self, control: &Control) {
-        let mut ids = self.regions.ids();
-        for word in control.region_ids() {
-            word.store(ids.next().unwrap_or(0), Ordering::Relaxed);
-        }
-        control.set_regions_version(self.regions.version);
+        control.show_regions(self.regions.ids(), self.regions.version);
+        fault::point(Point::RegionsShown);
     }
 
     pub(super) fn forget_retired(&mut self) {
@@ -296,14 +316,14 @@ impl State {
         lossless: bool,
         effects: &mut Effects,
     ) {
-        let unfit = |slot: &u32| {
-            let place = self.slots.get(*slot).and_then(|info| info.place);
+        let unfit = |kept: &Kept| {
+            let place = self.slots.get(kept.slot).and_then(|info| info.place);
             place.is_some_and(|place| !Regions::fits(place, size))
         };
-        let (unfit, kept): (Vec<u32>, Vec<u32>) = self.history.iter().partition(|slot| unfit(slot));
-        self.history = kept.into();
-        for slot in unfit {
-            self.dereference(control, slot, lossless, effects);
+        let (unfit, fit): (Vec<_>, Vec<_>) = self.history.iter().copied().partition(unfit);
+        self.history = fit.into();
+        for kept in unfit {
+            self.dereference(control, kept.slot, lossless, effects);
         }
     }
 

@@ -9,21 +9,38 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use crate::error::RegionError;
+use crate::named::{MAX_NAMED_SIZE, Sticky};
 use crate::sealed;
-use crate::sticky::{MAX_STICKY_SIZE, Sticky};
 
 /// Versions are kept as long as a frame may need them, but not with more bytes than this in all.
-const MAX_BYTES: usize = 4 * MAX_STICKY_SIZE;
+const MAX_BYTES: usize = 4 * MAX_NAMED_SIZE;
 
 #[derive(Debug)]
 struct Version {
     number: u64,
-    bytes: Vec<u8>,
+    bytes: Arc<[u8]>,
     /// The newest version has its descriptor, since it is asked for most. The others have none, so that a stream that
     /// changes its state with every frame does not use them all up.
     fd: Option<Arc<OwnedFd>>,
     /// The first frame of this version.
     since: u64,
+}
+
+/// A version that somebody asked for.
+#[derive(Debug)]
+pub(super) enum Found {
+    Descriptor(Arc<OwnedFd>),
+    Bytes(Arc<[u8]>),
+}
+
+impl Found {
+    /// Its descriptor; made now if there is none.
+    pub(super) fn descriptor(self) -> io::Result<Arc<OwnedFd>> {
+        match self {
+            Self::Descriptor(fd) => Ok(fd),
+            Self::Bytes(bytes) => descriptor(&bytes),
+        }
+    }
 }
 
 fn descriptor(bytes: &[u8]) -> io::Result<Arc<OwnedFd>> {
@@ -60,9 +77,9 @@ impl StickyLog {
     pub(super) fn push(&mut self, sticky: &Sticky, head: u64) -> Result<u64, RegionError> {
         let bytes = sticky.encode();
         let what = "keep the stream's sticky state";
-        if bytes.len() > MAX_STICKY_SIZE {
+        if bytes.len() > MAX_NAMED_SIZE {
             let error = io::Error::other(format!(
-                "it has {} bytes and may have {MAX_STICKY_SIZE}",
+                "it has {} bytes and may have {MAX_NAMED_SIZE}",
                 bytes.len()
             ));
             return Err(RegionError::System { what, error });
@@ -79,7 +96,7 @@ impl StickyLog {
         }
         self.versions.push_back(Version {
             number: self.number,
-            bytes,
+            bytes: bytes.into(),
             fd: Some(fd),
             since: head,
         });
@@ -93,16 +110,16 @@ impl StickyLog {
         Ok(self.number)
     }
 
-    pub(super) fn get(&self, number: u64) -> Option<Arc<OwnedFd>> {
+    pub(super) fn get(&self, number: u64) -> Option<Found> {
         let at = self
             .versions
             .binary_search_by_key(&number, |version| version.number)
             .ok()?;
         let version = self.versions.get(at)?;
-        match &version.fd {
-            Some(fd) => Some(fd.clone()),
-            None => descriptor(&version.bytes).ok(),
-        }
+        Some(match &version.fd {
+            Some(fd) => Found::Descriptor(fd.clone()),
+            None => Found::Bytes(version.bytes.clone()),
+        })
     }
 
     /// Forgets the versions that only frames before `sequence` belong to.

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use super::pool::Pool;
 use crate::cancel::{Bell, Canceller, Deadline, Wake};
 use crate::error::WaitError;
+use crate::fault::{self, Point};
 
 /// How often to look again without having been told to: for leases that a GPU ends, or a consumer that does not ring.
 const LOOK_AGAIN: Duration = Duration::from_millis(100);
@@ -19,6 +20,7 @@ struct Waiting<'a>(&'a AtomicU64);
 impl<'a> Waiting<'a> {
     fn new(word: &'a AtomicU64) -> Self {
         word.fetch_add(1, Ordering::Relaxed);
+        fault::point(Point::WaitCounted);
         // Pairs with the fence in `lease::release`: either a consumer sees that we wait, or we see what it gave back.
         fence(Ordering::SeqCst);
         Self(word)

@@ -8,11 +8,12 @@ use std::sync::Arc;
 
 use thiserror::Error;
 
+use super::import::Parts;
 use super::pool::{Claimed, Pool};
 use super::publish::Wishes;
 use super::slots::Place;
 use crate::error::PublishError;
-use crate::lease::{Hold, ReadLease};
+use crate::lease::ReadLease;
 use crate::meta::FrameMeta;
 use crate::region::Region;
 
@@ -22,7 +23,8 @@ use crate::region::Region;
 pub struct WriteLease {
     pool: Arc<Pool>,
     claimed: Claimed,
-    wishes: Wishes,
+    /// Boxed, since most frames have none.
+    wishes: Option<Box<Wishes>>,
     published: bool,
 }
 
@@ -42,7 +44,7 @@ impl WriteLease {
         Self {
             pool,
             claimed,
-            wishes: Wishes::default(),
+            wishes: None,
             published: false,
         }
     }
@@ -96,14 +98,27 @@ impl WriteLease {
     /// history's, and every consumer's, also of one that was killed. It runs on whatever thread notices that, once; at
     /// the latest when the pool itself is gone. It is dropped if the frame is not published.
     pub fn set_release_hook(&mut self, hook: impl FnOnce() + Send + 'static) {
-        self.wishes.hook = Some(Box::new(hook));
+        self.wishes().hook = Some(Box::new(hook));
     }
 
     /// Keeps the frame until this many consumers took and released it. One that dies after it took the frame counts as
     /// having released it; one that dies before does not count. In a pool whose consumers follow the stream, those that
     /// skip the frame do not count either, and it is kept for them.
     pub fn keep_until(&mut self, consumers: u32) {
-        self.wishes.keep = (consumers > 0).then_some(consumers);
+        self.wishes().keep = (consumers > 0).then_some(consumers);
+    }
+
+    /// Has the frame lie in these pieces instead of in the slot. Its size is theirs, whatever the metadata say.
+    pub fn set_parts(&mut self, parts: Parts) {
+        self.wishes().parts = Some(parts);
+    }
+
+    fn wishes(&mut self) -> &mut Wishes {
+        self.wishes.get_or_insert_default()
+    }
+
+    pub(super) fn place(&self) -> Place {
+        self.claimed.place
     }
 
     /// Makes the frame visible to consumers. From here on nobody may write it.
@@ -113,18 +128,27 @@ impl WriteLease {
     /// # Errors
     ///
     /// [`PublishFailure`] says why, and gives the lease back.
-    pub fn publish(mut self, meta: FrameMeta) -> Result<ReadLease, PublishFailure> {
+    pub fn publish(mut self, mut meta: FrameMeta) -> Result<ReadLease, PublishFailure> {
         let failure = |lease, error| PublishFailure { lease, error };
-        if let Err(error) = self.pool.check_payload(&meta, self.claimed.place) {
+        let parts = self.wishes.as_ref().and_then(|w| w.parts.as_ref());
+        let checked = match parts {
+            Some(parts) => self.pool.check_parts(&mut meta, parts),
+            None => self.pool.check_payload(&meta, self.claimed.place),
+        };
+        if let Err(error) = checked {
             return Err(failure(self, error));
         }
-        let (meta, sticky) = match self.pool.publish(&self.claimed, meta, &mut self.wishes) {
-            Ok(published) => published,
-            Err(error) => return Err(failure(self, error)),
-        };
+        let (meta, sticky) =
+            match self
+                .pool
+                .publish(&self.claimed, meta, self.wishes.as_deref_mut())
+            {
+                Ok(published) => published,
+                Err(error) => return Err(failure(self, error)),
+            };
         self.published = true;
         let hold = OwnHold::new(self.pool.clone(), &self.claimed);
-        Ok(ReadLease::new(Hold::Own(Arc::new(hold)), meta, sticky))
+        Ok(ReadLease::of_own(Arc::new(hold), meta, sticky))
     }
 }
 
@@ -151,6 +175,32 @@ impl Drop for WriteLease {
             self.pool.abandon(self.claimed.slot, self.claimed.word);
         }
     }
+}
+
+/// Writes into bytes of a slot that the caller reserved, and that no published entry refers to yet.
+pub(super) fn write_attachments(region: &Region, place: Place, at: usize, bytes: &[u8]) {
+    let end = at.checked_add(bytes.len());
+    assert!(end.is_some_and(|end| end <= place.len), "reserved before");
+    let to = region.ptr().wrapping_add(place.offset + at);
+    // SAFETY: inside the slot, which lies inside the region. The slot is claimed, or referenced by its producer; and
+    // these bytes are behind all that its frames refer to (`SlotInfo::filled`), so nobody reads them.
+    unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len()) };
+}
+
+/// Whether these bytes lie in a slot already, as attachments of a frame that is published.
+pub(super) fn has_attachments(
+    region: &Region,
+    place: Place,
+    (at, len): (usize, usize),
+    bytes: &[u8],
+) -> bool {
+    let end = at.checked_add(len);
+    if len == 0 || len != bytes.len() || end.is_none_or(|end| end > place.len) {
+        return false;
+    }
+    let from = region.ptr().wrapping_add(place.offset + at);
+    // SAFETY: inside the slot, which lies inside the region; what is published is not written.
+    bytes == unsafe { std::slice::from_raw_parts(from.cast_const(), len) }
 }
 
 /// A reference that the producer's own side has to a published frame.
@@ -189,6 +239,10 @@ impl OwnHold {
 
     pub(crate) fn len(&self) -> usize {
         self.place.len
+    }
+
+    pub(super) fn region(&self) -> &Region {
+        &self.region
     }
 
     pub(crate) fn pool_name(&self) -> &str {

@@ -7,6 +7,7 @@
 //! least one of them sees the other: either the reader finds the slot claimed and lets go, or the writer finds the
 //! lease and takes another slot. The other order, validate and then announce, tears frames.
 
+use crate::fault::{self, Point};
 use crate::sync::{AtomicU32, AtomicU64, Ordering, fence};
 
 use super::slot::{SlotState, SlotWord};
@@ -25,16 +26,19 @@ pub enum Hold {
 /// Takes a lease on the frame of `generation` in a slot. The lease word must be 0 before; it is 0 after, unless held.
 pub fn hold(slot: &AtomicU64, lease: &AtomicU32, generation: u32) -> Hold {
     lease.store(generation, Ordering::Relaxed);
+    fault::point(Point::HoldAnnounced);
     // Pairs with the fence in `claim`: announce before validate.
     fence(Ordering::SeqCst);
     let word = SlotWord(slot.load(Ordering::Relaxed));
     if word.generation() == generation && word.state() == Some(SlotState::Published) {
         // Pairs with the release store of the word in `publish`: the frame's bytes are visible from here on.
         fence(Ordering::Acquire);
+        fault::point(Point::HoldGained);
         return Hold::Held;
     }
     // Nothing was read, so no ordering is needed.
     lease.store(0, Ordering::Relaxed);
+    fault::point(Point::HoldWithdrawn);
     if word.generation() == generation && word.state() == Some(SlotState::Claimed) {
         Hold::Claimed
     } else {
@@ -46,6 +50,7 @@ pub fn hold(slot: &AtomicU64, lease: &AtomicU32, generation: u32) -> Hold {
 pub fn release(slot: &AtomicU64, lease: &AtomicU32) -> bool {
     // Release: all reads of the frame are done before the writer can see the word cleared.
     lease.store(0, Ordering::Release);
+    fault::point(Point::ReleaseCleared);
     // Pairs with the fence in `ask_to_ring`: either we see its flag, or it sees our lease gone.
     fence(Ordering::SeqCst);
     SlotWord(slot.load(Ordering::Relaxed)).rings()
@@ -59,17 +64,20 @@ pub fn claim(slot: &AtomicU64, held: impl FnOnce(u32) -> bool) -> Option<SlotWor
     // Only the producer writes slot words, so this is its own last store.
     let word = SlotWord(slot.load(Ordering::Relaxed));
     slot.store(word.looked_at().0, Ordering::Relaxed);
+    fault::point(Point::ClaimAnnounced);
     // Pairs with the fence in `hold`: announce before validate.
     fence(Ordering::SeqCst);
     if word.state() == Some(SlotState::Published) && held(word.generation()) {
         // Release: a reader that finds the word again must find the frame's bytes with it.
         slot.store(word.0, Ordering::Release);
+        fault::point(Point::ClaimPutBack);
         return None;
     }
     // Pairs with the release store in `release`: all reads of the old frame are over.
     fence(Ordering::Acquire);
     let next = word.next(SlotState::Claimed);
     slot.store(next.0, Ordering::Relaxed);
+    fault::point(Point::ClaimGained);
     Some(next)
 }
 
@@ -81,6 +89,7 @@ pub fn publish(slot: &AtomicU64, claimed: SlotWord, ring: bool) -> SlotWord {
     }
     // Release: the frame's bytes come first.
     slot.store(word.0, Ordering::Release);
+    fault::point(Point::SlotPublished);
     word
 }
 
@@ -90,6 +99,7 @@ pub fn ask_to_ring(slot: &AtomicU64) {
     if !word.rings() {
         slot.store(word.ringing().0, Ordering::Release);
     }
+    fault::point(Point::RingAsked);
     // Pairs with the fence in `release`.
     fence(Ordering::SeqCst);
 }

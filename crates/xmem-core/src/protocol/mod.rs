@@ -5,6 +5,7 @@
 //! Nothing here knows where the words lie, so the code that ships is also the code that loom explores.
 
 pub mod lease;
+pub mod regions;
 pub mod ring;
 pub mod slot;
 pub mod wake;

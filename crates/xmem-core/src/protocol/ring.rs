@@ -5,6 +5,7 @@
 //! Each entry is a sequence lock over plain relaxed words: a stamp that is odd while the entry is written, and a
 //! payload. A reader that is lapped while it copies notices by the stamp.
 
+use crate::fault::{self, Point};
 use crate::sync::{AtomicU64, Ordering, fence};
 
 /// Words in an entry: the stamp, then the payload.
@@ -26,12 +27,15 @@ pub fn write(entry: &[AtomicU64], sequence: u64, payload: &[u64]) {
         return;
     };
     stamp.store(writing(sequence), Ordering::Relaxed);
+    fault::point(Point::EntryStamped);
     // A reader that sees any of the words below must see the odd stamp when it looks again.
     fence(Ordering::Release);
     for (word, value) in words.iter().zip(payload) {
         word.store(*value, Ordering::Relaxed);
     }
+    fault::point(Point::EntryFilled);
     stamp.store(written(sequence), Ordering::Release);
+    fault::point(Point::EntryWritten);
 }
 
 /// Copies the entry of `sequence` out. `false`: it was overwritten, or is not written yet.

@@ -6,6 +6,7 @@
 //! before it wakes, and the sleeper sleeps on the value it read before it looked for work; without either, wake-ups
 //! get lost between the look and the sleep.
 
+use crate::fault::{self, Point};
 use crate::sync::{AtomicU32, Ordering, fence};
 
 const SLEEPS: u32 = 1;
@@ -15,6 +16,7 @@ const ONE: u32 = 2;
 /// has the value returned here.
 pub fn prepare(word: &AtomicU32) -> u32 {
     let value = word.fetch_or(SLEEPS, Ordering::Relaxed) | SLEEPS;
+    fault::point(Point::SleepAnnounced);
     // Pairs with the fence in `wake`: either we see the work, or the waker sees that we sleep.
     fence(Ordering::SeqCst);
     value
@@ -23,6 +25,7 @@ pub fn prepare(word: &AtomicU32) -> u32 {
 /// Says that the consumer is awake.
 pub fn awake(word: &AtomicU32) {
     word.fetch_and(!SLEEPS, Ordering::Relaxed);
+    fault::point(Point::SleepEnded);
 }
 
 /// After there is work: whether a sleeper has to be woken. One attempt, whatever the other side does to the word.

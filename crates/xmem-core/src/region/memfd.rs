@@ -31,9 +31,13 @@ impl Owned {
     }
 }
 
-pub(super) fn view(fd: OwnedFd, len: usize, writable: bool) -> Result<Mapping, RegionError> {
-    let size = memfd::sealed_len(&fd)
-        .map_err(|_| RegionError::Untrusted("its descriptor is not sealed against truncation"))?;
+pub(super) fn view(fd: &OwnedFd, len: usize, writable: bool) -> Result<Mapping, RegionError> {
+    let seal = if writable {
+        Seal::Size
+    } else {
+        Seal::SizeAndFutureWrites
+    };
+    let size = memfd::sealed_len(fd, seal).map_err(RegionError::Untrusted)?;
     if size < len {
         return Err(RegionError::Untrusted(
             "it is smaller than its producer says",
@@ -44,5 +48,5 @@ pub(super) fn view(fd: OwnedFd, len: usize, writable: bool) -> Result<Mapping, R
     } else {
         Access::Read
     };
-    Mapping::new(&fd, len, access).map_err(system("map a region"))
+    Mapping::new(fd, len, access).map_err(system("map a region"))
 }

@@ -3,14 +3,19 @@
 //! Regions: pieces of shared memory that hold slots. One kind per way to share memory.
 
 mod heap;
+mod imported;
 mod memfd;
 mod posix_shm;
 
+use std::any::Any;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::error::RegionError;
+use crate::os::mapping::Mapping;
 
+pub(crate) use imported::Imported;
 pub(crate) use posix_shm::{prefix as shm_prefix, sweep as sweep_shm};
 
 /// Where the slots of a pool lie.
@@ -87,6 +92,7 @@ pub(crate) enum Ticket<Fd> {
     Memfd(Fd),
     PosixShm(String),
     Heap(u64),
+    Imported(Fd),
 }
 
 impl Region {
@@ -128,9 +134,21 @@ impl Region {
 
 /// A region as a consumer has it.
 #[derive(Debug)]
-pub(crate) enum RegionView {
-    Mapped(crate::os::mapping::Mapping),
-    Heap(std::sync::Arc<heap::Memory>),
+pub(crate) struct RegionView {
+    memory: Memory,
+    derived: Mutex<Vec<(u64, Derived)>>,
+}
+
+/// What somebody made of a region.
+type Derived = Arc<dyn Any + Send + Sync>;
+
+#[derive(Debug)]
+enum Memory {
+    Memfd(Mapping, OwnedFd),
+    PosixShm(Mapping),
+    Heap(Arc<heap::Memory>),
+    /// No slots lie in it, only pieces of frames.
+    Imported(Imported),
 }
 
 impl RegionView {
@@ -140,25 +158,71 @@ impl RegionView {
         len: usize,
         writable: bool,
     ) -> Result<Self, RegionError> {
-        match ticket {
-            Ticket::Memfd(fd) => memfd::view(fd, len, writable).map(Self::Mapped),
-            Ticket::PosixShm(name) => posix_shm::view(&name, len).map(Self::Mapped),
-            Ticket::Heap(id) => heap::view(id, len).map(Self::Heap),
-        }
+        let memory = match ticket {
+            Ticket::Memfd(fd) => Memory::Memfd(memfd::view(&fd, len, writable)?, fd),
+            // Only memfd regions are made for consumers to write.
+            Ticket::PosixShm(_) | Ticket::Heap(_) if writable => {
+                return Err(RegionError::Untrusted(
+                    "it is of a kind that others may not write",
+                ));
+            }
+            Ticket::PosixShm(name) => Memory::PosixShm(posix_shm::view(&name, len)?),
+            Ticket::Heap(id) => Memory::Heap(heap::view(id, len)?),
+            Ticket::Imported(fd) => Memory::Imported(Imported::new(fd, len)?),
+        };
+        Ok(Self {
+            memory,
+            derived: Mutex::default(),
+        })
     }
 
+    /// The first byte; null for imported memory, which is mapped by who reads it.
     pub(crate) fn ptr(&self) -> *mut u8 {
-        match self {
-            Self::Mapped(mapping) => mapping.ptr(),
-            Self::Heap(memory) => memory.ptr(),
+        match &self.memory {
+            Memory::Memfd(mapping, _) | Memory::PosixShm(mapping) => mapping.ptr(),
+            Memory::Heap(memory) => memory.ptr(),
+            Memory::Imported(_) => std::ptr::null_mut(),
         }
     }
 
     pub(crate) fn len(&self) -> usize {
-        match self {
-            Self::Mapped(mapping) => mapping.len(),
-            Self::Heap(memory) => memory.len(),
+        match &self.memory {
+            Memory::Memfd(mapping, _) | Memory::PosixShm(mapping) => mapping.len(),
+            Memory::Heap(memory) => memory.len(),
+            Memory::Imported(memory) => memory.len(),
         }
+    }
+
+    pub(crate) fn imported(&self) -> Option<&Imported> {
+        match &self.memory {
+            Memory::Imported(memory) => Some(memory),
+            _ => None,
+        }
+    }
+
+    /// A descriptor of the memory that can be passed on.
+    pub(crate) fn fd(&self) -> Option<BorrowedFd<'_>> {
+        match &self.memory {
+            Memory::Memfd(_, fd) => Some(fd.as_fd()),
+            Memory::Imported(memory) => Some(memory.fd()),
+            Memory::PosixShm(_) | Memory::Heap(_) => None,
+        }
+    }
+
+    fn lock_derived(&self) -> MutexGuard<'_, Vec<(u64, Derived)>> {
+        self.derived.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What was made of the region by whom this number stands for.
+    pub(crate) fn derived<T: Any + Clone>(&self, by: u64) -> Option<T> {
+        let derived = self.lock_derived();
+        let (_, made) = derived.iter().find(|(other, _)| *other == by)?;
+        made.downcast_ref().cloned()
+    }
+
+    /// Keeps what was made of the region for as long as that is there.
+    pub(crate) fn derive<T: Any + Send + Sync>(&self, by: u64, made: T) {
+        self.lock_derived().push((by, Arc::new(made)));
     }
 }
 

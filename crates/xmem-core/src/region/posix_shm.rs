@@ -14,6 +14,7 @@ use shared_memory::{Shmem, ShmemConf, ShmemError};
 
 use super::system;
 use crate::error::RegionError;
+use crate::fault::{self, Point};
 use crate::os::cred::own_uid;
 use crate::os::fork::ProcessId;
 use crate::os::mapping::{Access, Mapping};
@@ -46,6 +47,7 @@ pub(crate) fn sweep(prefix: &str) {
                 entry.path()
             );
             let _ = fs::remove_file(entry.path());
+            fault::point(Point::SegmentSwept);
         }
     }
 }
@@ -83,6 +85,7 @@ impl std::fmt::Debug for Owned {
 impl Owned {
     pub(super) fn create(len: usize, prefix: &str) -> Result<Self, RegionError> {
         let name = format!("/{prefix}{:016x}", crate::random::u64());
+        fault::call(Point::ShmCreate).map_err(system("create a segment in /dev/shm"))?;
         let segment = ShmemConf::new()
             .os_id(&name)
             .size(len)
@@ -98,6 +101,7 @@ impl Owned {
                     other => std::io::Error::other(other.to_string()),
                 },
             })?;
+        fault::point(Point::ShmCreated);
         let segment = Self {
             segment,
             len,
@@ -141,6 +145,13 @@ pub(super) fn view(name: &str, len: usize) -> Result<Mapping, RegionError> {
         return Err(RegionError::Untrusted(
             "it is smaller than its producer says",
         ));
+    }
+    if u64::try_from(stat.st_blocks)
+        .unwrap_or(0)
+        .saturating_mul(512)
+        < len as u64
+    {
+        return Err(RegionError::Untrusted("its memory is not reserved"));
     }
     Mapping::new(&fd, len, Access::Read).map_err(system("map a segment"))
 }

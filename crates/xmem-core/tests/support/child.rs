@@ -6,6 +6,7 @@
 //! lines on its standard input. It ends when that is closed.
 
 use std::io::{BufRead, BufReader, Write};
+use std::os::unix::process::ExitStatusExt;
 use std::process::{ChildStdin, ChildStdout, Command, Stdio};
 
 use rustix::process::{Pid, Signal, WaitIdOptions, WaitOptions, kill_process, waitpid};
@@ -116,6 +117,27 @@ impl Child {
             WaitIdOptions::STOPPED,
         )
         .unwrap();
+    }
+
+    /// Waits until it stops itself, or ends. Returns whether it stopped.
+    pub fn stops(&self) -> bool {
+        let status = rustix::process::waitid(
+            rustix::process::WaitId::Pid(Pid::from_child(&self.process)),
+            WaitIdOptions::STOPPED | WaitIdOptions::EXITED | WaitIdOptions::NOWAIT,
+        );
+        status.unwrap().unwrap().stopped()
+    }
+
+    /// Waits until it ends. Returns the signal that ended it, if one did.
+    pub fn dies_of(&mut self) -> Option<i32> {
+        self.ended = true;
+        self.process.wait().unwrap().signal()
+    }
+
+    /// Waits until it ends by itself. Returns whether it ended well.
+    pub fn ends(&mut self) -> bool {
+        self.ended = true;
+        self.process.wait().unwrap().success()
     }
 
     pub fn go_on(&self) {

@@ -5,6 +5,7 @@
 
 pub mod child;
 pub mod raw;
+pub mod users;
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};

@@ -2,7 +2,7 @@
 
 //! The protocol spoken by hand, for peers that lie. Says again what `wire.rs` and `layout.rs` say, so that a change
 //! there that other versions would trip over is noticed here.
-#![allow(unsafe_code)] // mmap
+#![allow(unsafe_code)] // mmap, ioctl
 
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -12,7 +12,10 @@ use std::ptr::null_mut;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
-use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::{
+    FallocateFlags, MemfdFlags, SealFlags, fallocate, fcntl_add_seals, ftruncate, memfd_create,
+};
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
@@ -24,7 +27,9 @@ use rustix::net::{
 
 use super::HANG;
 
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
+/// Descriptors that the kernel takes with one message.
+pub const MAX_RIGHTS: usize = 253;
 
 /// One end of a connection.
 pub struct Raw(pub OwnedFd);
@@ -46,6 +51,11 @@ impl Raw {
     /// Connects to a producer.
     pub fn connect(pool: &str) -> Self {
         Self::try_connect(pool).unwrap()
+    }
+
+    /// A socket, and nothing more.
+    pub fn unconnected() -> Self {
+        Self::new(new_socket(SocketType::SEQPACKET))
     }
 
     pub fn try_connect(pool: &str) -> Result<Self, Errno> {
@@ -70,7 +80,7 @@ impl Raw {
     }
 
     pub fn send(&self, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> Result<(), Errno> {
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(16))];
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_RIGHTS))];
         let mut control = SendAncillaryBuffer::new(&mut space);
         assert!(fds.is_empty() || control.push(SendAncillaryMessage::ScmRights(fds)));
         sendmsg(
@@ -80,6 +90,21 @@ impl Raw {
             SendFlags::NOSIGNAL,
         )
         .map(drop)
+    }
+
+    /// Bytes of memory that what the other side has not read takes, as the kernel counts.
+    pub fn unread(&self) -> i32 {
+        let mut bytes = 0;
+        // SAFETY: the descriptor is open, and the kernel writes one integer.
+        let result = unsafe {
+            libc::ioctl(
+                std::os::fd::AsRawFd::as_raw_fd(&self.0),
+                libc::TIOCOUTQ,
+                &raw mut bytes,
+            )
+        };
+        assert_eq!(result, 0);
+        bytes
     }
 
     /// The next message; `None`: the other side is gone.
@@ -107,6 +132,25 @@ impl Raw {
         (len > 0).then(|| (buffer[..len].to_vec(), fds))
     }
 
+    /// The messages that are there, or come soon.
+    pub fn recv_waiting(&self) -> Vec<Message> {
+        let mut messages = Vec::new();
+        loop {
+            let mut fds = [PollFd::new(&self.0, PollFlags::IN)];
+            let soon = Timespec {
+                tv_sec: 0,
+                tv_nsec: 5_000_000,
+            };
+            if poll(&mut fds, Some(&soon)) != Ok(1) {
+                return messages;
+            }
+            match self.recv() {
+                Some(message) => messages.push(message),
+                None => return messages,
+            }
+        }
+    }
+
     /// The next message of this kind.
     pub fn recv_kind(&self, kind: u8) -> Message {
         loop {
@@ -127,13 +171,21 @@ pub struct Joined {
 
 /// A first message.
 pub fn join(version: u32, max_held: u32) -> Vec<u8> {
+    join_as(version, max_held, "")
+}
+
+pub fn join_as(version: u32, max_held: u32, name: &str) -> Vec<u8> {
     let mut bytes = vec![1];
     bytes.extend(b"xmem-hi\0");
     bytes.extend(version.to_le_bytes());
     bytes.extend(max_held.to_le_bytes());
     bytes.push(0);
-    bytes.extend([0; 64]);
+    bytes.extend(text(name, 64));
     bytes
+}
+
+pub fn query(version: u32) -> Vec<u8> {
+    [&b"\x02xmem-hi\0"[..], &version.to_le_bytes()].concat()
 }
 
 pub fn get_region(id: u32) -> Vec<u8> {
@@ -151,13 +203,59 @@ fn text(text: &str, len: usize) -> Vec<u8> {
 }
 
 pub fn welcome(version: u32) -> Vec<u8> {
+    welcome_of(version, "fake", false)
+}
+
+pub fn welcome_of(version: u32, pool: &str, peers_may_write: bool) -> Vec<u8> {
     let mut bytes = vec![1];
     bytes.extend(version.to_le_bytes());
     bytes.extend(7u64.to_le_bytes());
     bytes.extend(8u32.to_le_bytes());
     bytes.extend(1u32.to_le_bytes());
-    bytes.push(0);
-    bytes.extend(text("fake", 128));
+    bytes.push(peers_may_write.into());
+    bytes.extend(text(pool, 128));
+    bytes
+}
+
+pub fn no_region(id: u32) -> Vec<u8> {
+    [&[4][..], &id.to_le_bytes()].concat()
+}
+
+pub fn no_sticky(version: u64) -> Vec<u8> {
+    [&[6][..], &version.to_le_bytes()].concat()
+}
+
+/// The right to write slot 1 of generation 5, at the start of region 1.
+pub fn granted(request: u32, len: u64) -> Vec<u8> {
+    let mut bytes = vec![8];
+    for number in [request, 1, 5, 1] {
+        bytes.extend(number.to_le_bytes());
+    }
+    bytes.extend(0u64.to_le_bytes());
+    bytes.extend(len.to_le_bytes());
+    bytes
+}
+
+pub const BELL: &[u8] = &[5];
+pub const LEAVE: &[u8] = &[6];
+
+pub fn acquire_slot(request: u32, size: u64) -> Vec<u8> {
+    [&[7][..], &request.to_le_bytes(), &size.to_le_bytes()].concat()
+}
+
+pub fn acquire_index(request: u32, slot: u32) -> Vec<u8> {
+    [&[8][..], &request.to_le_bytes(), &slot.to_le_bytes()].concat()
+}
+
+pub fn written(request: u32, slot: u32, generation: u32, publish: Option<(u32, u64)>) -> Vec<u8> {
+    let (keep, size) = publish.unwrap_or_default();
+    let mut bytes = vec![9];
+    for number in [request, slot, generation] {
+        bytes.extend(number.to_le_bytes());
+    }
+    bytes.push(publish.is_some().into());
+    bytes.extend(keep.to_le_bytes());
+    bytes.extend(size.to_le_bytes());
     bytes
 }
 
@@ -211,14 +309,42 @@ impl Fake {
     }
 }
 
-/// Memory in a descriptor, sealed against resizing or not.
-pub fn memory(len: u64, sealed: bool) -> OwnedFd {
+/// Memory in a descriptor, of which nothing is there until somebody touches it.
+pub fn sparse(len: u64) -> OwnedFd {
     let fd = memfd_create("fake", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).unwrap();
     ftruncate(&fd, len).unwrap();
+    fd
+}
+
+/// Memory in a descriptor, sealed against resizing or not.
+pub fn memory(len: u64, sealed: bool) -> OwnedFd {
+    let fd = sparse(len);
+    if len > 0 {
+        fallocate(&fd, FallocateFlags::empty(), 0, len).unwrap();
+    }
     if sealed {
-        fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::GROW).unwrap();
+        seal(&fd, SIZE);
     }
     fd
+}
+
+/// What a region's memory is sealed against, besides writing.
+pub const SIZE: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW);
+
+pub fn seal(fd: &OwnedFd, seals: SealFlags) {
+    fcntl_add_seals(fd, seals).unwrap();
+}
+
+/// Memory as a region's should be: of one size, and written by nobody who gets it.
+pub fn frozen(len: u64) -> OwnedFd {
+    let fd = memory(len, true);
+    seal(&fd, SealFlags::FUTURE_WRITE);
+    fd
+}
+
+/// How much of a descriptor's memory is there, in bytes.
+pub fn touched(fd: &OwnedFd) -> u64 {
+    rustix::fs::fstat(fd).unwrap().st_blocks as u64 * 512
 }
 
 /// A mapping of a whole descriptor.
@@ -276,12 +402,14 @@ impl Drop for Memory {
 
 /// Words of control memory.
 pub const HEAD: usize = 16;
+pub const REGIONS_VERSION: usize = 20;
 /// Where the slot words of control memory begin.
 pub const SLOTS: usize = 32;
 pub const ENTRY_WORDS: usize = 64;
 /// Words of a lease page.
 pub const CURSOR: usize = 0;
 pub const FLAGS: usize = 1;
+pub const REGIONS_SEEN: usize = 2;
 /// Where the lease words begin, in halves of words.
 pub const LEASES: usize = 32;
 
@@ -291,12 +419,17 @@ pub fn ring_at(max_slots: u64) -> usize {
     (SLOTS + slots + slots.div_ceil(2)).next_multiple_of(8) + slots * ENTRY_WORDS
 }
 
+/// How long control memory of so many slots and entries is, in bytes.
+pub fn control_len(max_slots: u64, ring_len: u64) -> u64 {
+    (ring_at(max_slots) as u64 + ring_len * ENTRY_WORDS as u64) * 8
+}
+
 /// Control memory that looks right: of a live pool of four slots, history 2, and nothing published.
 pub fn control(len: Option<u64>) -> (OwnedFd, Memory) {
     const RING_LEN: u64 = 64;
-    let needed = (ring_at(4) + RING_LEN as usize * ENTRY_WORDS) as u64 * 8;
-    let fd = memory(len.unwrap_or(needed), true);
+    let fd = memory(len.unwrap_or(control_len(4, RING_LEN)), false);
     let memory = Memory::map(&fd, true);
+    seal(&fd, SIZE | SealFlags::FUTURE_WRITE);
     let constants = [
         u64::from_le_bytes(*b"xmemctl\0"),
         VERSION.into(),
@@ -309,23 +442,30 @@ pub fn control(len: Option<u64>) -> (OwnedFd, Memory) {
     for (word, value) in constants.into_iter().enumerate() {
         memory.set(word, value);
     }
+    // Region 1 is in use.
+    memory.set(SLOTS + 4, 1);
     (fd, memory)
 }
 
 /// Publishes an entry by hand: in slot 1 of generation 5, with these words of place and metadata put in.
 pub fn publish_entry(control: &Memory, sequence: u64, words: &[(usize, u64)]) {
+    publish_entry_in(control, 64, sequence, words);
+}
+
+/// The same with a ring of this length.
+pub fn publish_entry_in(control: &Memory, ring: u64, sequence: u64, words: &[(usize, u64)]) {
     control.set(SLOTS + 1, 5 << 32 | 2);
-    let entry = ring_at(4) + (sequence % 64) as usize * ENTRY_WORDS;
-    // The stamp, then region, offset and length of the slot, then the metadata.
+    let entry = ring_at(4) + (sequence % ring) as usize * ENTRY_WORDS;
+    // The stamp, then region, offset and length of the slot and of the attachments, then the metadata.
     let mut values = [0; ENTRY_WORDS];
     values[0] = sequence * 2 + 2;
     values[1] = 1;
     values[2] = 0;
     values[3] = 4096;
-    values[5] = sequence;
-    values[6] = 1 | 5 << 32;
-    values[8] = 1;
-    values[10] = 4096;
+    values[7] = sequence;
+    values[8] = 1 | 5 << 32;
+    values[10] = 1;
+    values[12] = 4096;
     for (at, value) in words {
         values[*at] = *value;
     }

@@ -1,10 +1,16 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! The sticky state of a stream: what a late joiner needs before its first frame.
+//! Named byte strings: a stream's sticky state, and what is attached to a frame.
 
-/// Caps, segment, tags and the like, as named byte strings.
+/// What a late joiner needs before its first frame: caps, segment, tags and the like.
 ///
-/// The core does not read them. Every frame says which version of the state it belongs to.
+/// The core does not read it. Every frame says which version of the state it belongs to.
+pub type Sticky = Named;
+
+/// What is attached to one frame besides its fixed metadata, such as regions of interest. The core does not read it.
+pub type Attachments = Named;
+
+/// Byte strings by name, in the order in which they were set.
 ///
 /// ```
 /// let mut sticky = xmem_core::Sticky::new();
@@ -12,18 +18,28 @@
 /// assert_eq!(sticky.text("caps"), Some("video/x-raw,format=NV12"));
 /// ```
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
-pub struct Sticky {
+pub struct Named {
     entries: Vec<(String, Vec<u8>)>,
 }
 
-/// The longest encoded state, in bytes.
-pub const MAX_STICKY_SIZE: usize = 16 << 20;
+/// The longest encoded state, and the most that can be attached to a frame, in bytes.
+pub const MAX_NAMED_SIZE: usize = 16 << 20;
 const MAX_ENTRIES: usize = 1024;
 
-impl Sticky {
-    /// No state.
+/// How many bytes an entry has, encoded.
+pub(crate) fn entry_len(key: &str, value: &[u8]) -> usize {
+    8 + key.len() + value.len()
+}
+
+impl Named {
+    /// Nothing.
     pub fn new() -> Self {
         Self::default()
+    }
+
+    /// Whether there is nothing.
+    pub fn is_empty(&self) -> bool {
+        self.entries.is_empty()
     }
 
     /// Sets an entry, in place of the one of that name.
@@ -37,7 +53,13 @@ impl Sticky {
 
     /// Takes an entry away.
     pub fn remove(&mut self, key: &str) {
-        self.entries.retain(|(k, _)| k != key);
+        let _ = self.take(key);
+    }
+
+    /// Takes an entry out.
+    pub fn take(&mut self, key: &str) -> Option<Vec<u8>> {
+        let at = self.entries.iter().position(|(k, _)| k == key)?;
+        Some(self.entries.remove(at).1)
     }
 
     /// An entry's bytes.
@@ -58,8 +80,13 @@ impl Sticky {
         self.entries.iter().map(|(k, v)| (k.as_str(), v.as_slice()))
     }
 
+    /// How many bytes it has as it is stored: the [room](crate::Producer::acquire_with_room) that attachments need.
+    pub fn encoded_len(&self) -> usize {
+        self.entries.iter().map(|(k, v)| entry_len(k, v)).sum()
+    }
+
     pub(crate) fn encode(&self) -> Vec<u8> {
-        let mut out = Vec::new();
+        let mut out = Vec::with_capacity(self.encoded_len());
         for (key, value) in &self.entries {
             for part in [key.as_bytes(), value.as_slice()] {
                 out.extend_from_slice(&(part.len() as u32).to_le_bytes());
@@ -100,6 +127,7 @@ mod tests {
         sticky.set("empty", "");
         sticky.set("caps", "c/d");
         let bytes = sticky.encode();
+        assert_eq!(bytes.len(), sticky.encoded_len());
         assert_eq!(Sticky::decode(&bytes), Some(sticky));
         assert_eq!(Sticky::decode(&bytes[..bytes.len() - 1]), None);
         assert_eq!(Sticky::decode(&[0xff; 64]), None);

@@ -1,0 +1,170 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! Points between any two steps that other processes can see, where tests make a process die, stop or fail.
+//!
+//! Without the feature `fault-points` nothing is left of them in what is built.
+
+#[cfg(feature = "fault-points")]
+mod armed;
+
+#[cfg(feature = "fault-points")]
+pub use armed::{Action, arm, disarm, is_armed, set_clock_offset};
+#[cfg(feature = "fault-points")]
+pub(crate) use armed::{call, clock_offset, point};
+
+/// Who passes a point.
+#[cfg(feature = "fault-points")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Side {
+    Producer,
+    Consumer,
+    Both,
+}
+
+macro_rules! points {
+    ($($side:ident { $($(#[$doc:meta])* $name:ident,)* })*) => {
+        /// Where something may happen to a process.
+        #[cfg_attr(not(feature = "fault-points"), allow(unreachable_pub))]
+        #[cfg_attr(xmem_loom, allow(dead_code))] // loom builds the protocol only
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        pub enum Point {
+            $($($(#[$doc])* $name,)*)*
+        }
+
+        #[cfg(feature = "fault-points")]
+        impl Point {
+            /// All there are.
+            pub const ALL: &[Self] = &[$($(Self::$name,)*)*];
+
+            /// Who passes it.
+            pub fn side(self) -> Side {
+                match self {
+                    $($(Self::$name => Side::$side,)*)*
+                }
+            }
+        }
+    };
+}
+
+points! {
+    Consumer {
+        /// The entry of the next frame was copied out of the ring.
+        EntryRead,
+        /// The generation is in the lease word, and not validated yet.
+        HoldAnnounced,
+        /// The lease is valid.
+        HoldGained,
+        /// The lease word is cleared again, since the frame is gone.
+        HoldWithdrawn,
+        TakenStored,
+        CursorMoved,
+        MissedCounted,
+        ReceivedCounted,
+        /// The lease word is cleared; the producer was not told yet.
+        ReleaseCleared,
+        /// The wake word says "sleeps".
+        SleepAnnounced,
+        SleepEnded,
+        /// The socket is connected, and nothing was said.
+        Connected,
+        /// The answer to the first message is here, with its descriptors.
+        Answered,
+        ControlMapped,
+        PageMapped,
+        SessionStarted,
+        /// A region that was sent is mapped, and nobody has it yet.
+        RegionMapped,
+        StickyRead,
+        /// Retired regions are unmapped, and the producer was not told.
+        RegionsLetGo,
+        RegionsSeenStored,
+        GrantReceived,
+        LeaveMarked,
+        LeaveLetGo,
+        LeaveDone,
+        /// A socket was connected to only to see whether somebody listens there.
+        PoolTried,
+    }
+    Producer {
+        LockOpened,
+        LockTaken,
+        LockEmptied,
+        LockWritten,
+        SegmentSwept,
+        StaleSocketRemoved,
+        SocketBound,
+        SocketListening,
+        ThreadStarted,
+        MemfdCreate,
+        MemfdCreated,
+        Fallocate,
+        SealedFilled,
+        Sealed,
+        ShmCreate,
+        ShmCreated,
+        Accepted,
+        Admitted,
+        LeasePageMade,
+        CursorGiven,
+        PeerListed,
+        PeerWatched,
+        PeerForgotten,
+        ConnectionClosed,
+        CommandSent,
+        /// The slot looks free, and is not claimed yet.
+        ClaimLooked,
+        ClaimAnnounced,
+        ClaimPutBack,
+        ClaimGained,
+        SlotAbandoned,
+        SlotGranted,
+        SlotPublished,
+        EntryStamped,
+        EntryFilled,
+        EntryWritten,
+        EosCleared,
+        EosMarked,
+        HeadMoved,
+        FrameFinalized,
+        RingAsked,
+        RegionMade,
+        RegionsListed,
+        RegionsShown,
+        SlotRetired,
+        WaitCounted,
+        TimedOutMarked,
+        ClosedMarked,
+        SocketRemoved,
+        LockRemoved,
+    }
+    Both {
+        Mmap,
+        Mapped,
+        Unmapped,
+        Send,
+        Sent,
+        Received,
+        /// The wake word is changed, and its sleeper sleeps on.
+        WakeChanged,
+        WakeSent,
+    }
+}
+
+/// A process passes a point.
+#[cfg(not(feature = "fault-points"))]
+#[inline(always)]
+pub(crate) fn point(_: Point) {}
+
+/// A process is about to make a system call, which may be made to fail.
+#[cfg(not(any(feature = "fault-points", xmem_loom)))]
+#[inline(always)]
+pub(crate) fn call(_: Point) -> std::io::Result<()> {
+    Ok(())
+}
+
+/// What this process's clock is ahead of the host's, in nanoseconds.
+#[cfg(not(any(feature = "fault-points", xmem_loom)))]
+#[inline(always)]
+pub(crate) fn clock_offset() -> i64 {
+    0
+}

@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! What `cargo xtask fuzz` calls with bytes that another process could have written. Only there in its builds.
+
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+
+use crate::entry::{Entry, EntryWords};
+use crate::layout::{Control, VERSION};
+use crate::named::Sticky;
+use crate::os::memfd::{self, Seal};
+use crate::parts;
+use crate::protocol::ring::PAYLOAD_WORDS;
+use crate::protocol::slot::SlotWord;
+use crate::stats::PoolStats;
+use crate::sync::Ordering;
+use crate::wire::{ToConsumer, ToProducer};
+
+fn words<const N: usize>(data: &[u8]) -> [u64; N] {
+    let mut words = [0; N];
+    for (word, bytes) in words.iter_mut().zip(data.as_chunks::<8>().0) {
+        *word = u64::from_le_bytes(*bytes);
+    }
+    words
+}
+
+/// Messages in both directions. What can be read says the same when it is said again.
+pub fn messages(data: &[u8]) {
+    if let Some(message) = ToProducer::decode(data) {
+        assert_eq!(ToProducer::decode(&message.encode()), Some(message));
+    }
+    if let Some(message) = ToConsumer::decode(data) {
+        assert_eq!(ToConsumer::decode(&message.encode()), Some(message));
+    }
+    let _ = ToProducer::version_of(data);
+}
+
+/// An entry of the ring.
+pub fn entry(data: &[u8]) {
+    let words: EntryWords = words::<PAYLOAD_WORDS>(data);
+    if let Ok(entry) = Entry::decode(&words) {
+        assert_eq!(Entry::decode(&entry.encode()).ok(), Some(entry));
+    }
+}
+
+/// A sticky state; attachments are stored alike, and the pieces of a frame are one of them.
+pub fn sticky(data: &[u8]) {
+    if let Some(sticky) = Sticky::decode(data) {
+        assert_eq!(sticky.encode(), data);
+        for (key, _) in sticky.iter() {
+            let _ = sticky.text(key);
+        }
+    }
+    if let Some(places) = parts::decode(data) {
+        assert_eq!(parts::decode(&parts::encode(&places)), Some(places.clone()));
+        let _ = parts::total(&places);
+    }
+}
+
+/// The answer to a query.
+pub fn stats(data: &[u8]) {
+    if let Ok(stats) = serde_json::from_slice::<PoolStats>(data) {
+        let text = serde_json::to_vec(&stats).unwrap_or_default();
+        assert_eq!(serde_json::from_slice(&text).ok(), Some(stats));
+    }
+}
+
+/// Control memory: the constants, what changes, and the beginning of what follows. The first byte says how much there is.
+pub fn control(data: &[u8]) {
+    let Some((size, data)) = data.split_first() else {
+        return;
+    };
+    let len = 512 << (size % 12);
+    let Ok(fd) = memfd::create("xmem-fuzz", len) else {
+        return;
+    };
+    let file = File::from(fd);
+    let data = &data[..data.len().min(len)];
+    // Mostly with the right first words, so that the others are looked at.
+    let mut head = Vec::new();
+    if size & 0x80 == 0 {
+        head.extend_from_slice(b"xmemctl\0");
+        head.extend_from_slice(&u64::from(VERSION).to_le_bytes());
+    }
+    let written = file
+        .write_all_at(&head, 0)
+        .and_then(|()| file.write_all_at(data, head.len() as u64));
+    if written.is_err() || memfd::seal(&file, Seal::Everything).is_err() {
+        return;
+    }
+    let Ok(control) = Control::open(&file) else {
+        return;
+    };
+    let shape = control.constants().shape;
+    let head = control.head();
+    for sequence in [0, 1, head.wrapping_sub(1), head, u64::MAX] {
+        let words = control.read_entry(sequence);
+        let _ = words.as_ref().map(Entry::decode);
+    }
+    for slot in [0, 1, shape.max_slots - 1, shape.max_slots, u32::MAX] {
+        let word = control
+            .slot(slot)
+            .map(|word| SlotWord(word.load(Ordering::Relaxed)));
+        assert_eq!(word.is_some(), slot < shape.max_slots);
+        let _ = (word.map(SlotWord::state), control.read_slot_record(slot));
+    }
+    assert_eq!(control.region_ids().count(), shape.max_slots as usize);
+    let _ = (
+        control.eos_at(),
+        control.closed(),
+        control.regions_version(),
+    );
+}

@@ -1,0 +1,182 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! Memory that somebody else made, such as a camera's driver, in the frames of a pool.
+
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, Weak};
+
+use super::commands::Command;
+use super::pool::Pool;
+use super::write_lease::WriteLease;
+use crate::error::ImportError;
+use crate::lease::{Piece, ReadLease};
+use crate::parts::{self, MAX_PARTS, Origin, PartPlace};
+use crate::region::Imported;
+
+/// Memory of somebody else that a pool's frames may lie in. Consumers are sent its descriptor once.
+///
+/// Clones are handles to the same memory. When the last one is gone, consumers are told to let go of it; frames that lie in
+/// it keep one.
+#[derive(Debug, Clone)]
+pub struct ImportedMemory(Arc<Handle>);
+
+#[derive(Debug)]
+struct Handle {
+    pool: Weak<Pool>,
+    id: u32,
+    len: usize,
+}
+
+impl ImportedMemory {
+    /// Size in bytes.
+    pub fn len(&self) -> usize {
+        self.0.len
+    }
+
+    pub(super) fn is_of(&self, pool: &Arc<Pool>) -> bool {
+        self.0.pool.as_ptr() == Arc::as_ptr(pool)
+    }
+
+    /// Never: memory of no bytes is not imported.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        if let Some(pool) = self.pool.upgrade()
+            && pool.process.is_current()
+        {
+            pool.forget_import(self.id);
+        }
+    }
+}
+
+impl Pool {
+    pub(super) fn import(self: &Arc<Self>, fd: OwnedFd) -> Result<ImportedMemory, ImportError> {
+        if !self.process.is_current() {
+            return Err(ImportError::Forked);
+        }
+        let memory = Imported::new(fd, 1)?;
+        let len = memory.len();
+        let max = self.settings.max_slots;
+        let mut state = self.lock();
+        if state.closed {
+            return Err(ImportError::Closed);
+        }
+        let id = state
+            .regions
+            .import(Arc::new(memory), max)
+            .ok_or(ImportError::TooMany { max })?;
+        state.show_regions(&self.control);
+        drop(state);
+        let pool = Arc::downgrade(self);
+        Ok(ImportedMemory(Arc::new(Handle { pool, id, len })))
+    }
+
+    fn forget_import(&self, id: u32) {
+        let mut state = self.lock();
+        let memory = state.regions.forget_import(id);
+        state.show_regions(&self.control);
+        state.forget_retired();
+        drop(state);
+        // Unmapped without the lock.
+        drop(memory);
+        self.commands.send(Command::RegionGone(id));
+    }
+}
+
+/// The pieces that a frame lies in, if it does not lie in its slot.
+///
+/// The slot that such a frame is published with needs [`room`](Self::room) and a byte.
+#[derive(Debug, Default, Clone)]
+pub struct Parts {
+    places: Vec<PartPlace>,
+    /// What they lie in.
+    memory: Vec<ImportedMemory>,
+    /// The pools that these are of.
+    pools: Vec<Weak<Pool>>,
+    /// Frames that are passed on.
+    frames: Vec<ReadLease>,
+}
+
+impl Parts {
+    /// No pieces yet.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// A piece of imported memory. The tag is for whoever takes the frame.
+    pub fn add_imported(&mut self, memory: &ImportedMemory, offset: u64, size: u64, tag: u32) {
+        self.places.push(PartPlace {
+            region: memory.0.id,
+            offset,
+            size,
+            tag,
+            origin: None,
+        });
+        self.pools.push(memory.0.pool.clone());
+        self.memory.push(memory.clone());
+    }
+
+    pub(super) fn add_forwarded(&mut self, memory: &ImportedMemory, piece: &Piece) {
+        self.add_imported(memory, piece.offset as u64, piece.size as u64, piece.tag);
+        if let Some(place) = self.places.last_mut() {
+            place.origin = Some(piece.origin);
+        }
+    }
+
+    /// Keeps a frame for as long as the new one is in use.
+    pub(super) fn keep(&mut self, frame: ReadLease) {
+        self.frames.push(frame);
+    }
+
+    pub(super) fn origins(&self) -> impl Iterator<Item = Origin> {
+        self.places.iter().filter_map(|place| place.origin)
+    }
+
+    /// A piece of a slot that stays claimed: whoever publishes the frame keeps the lease until the frame is released
+    /// ([`WriteLease::set_release_hook`]), and does not write there any more.
+    pub fn add_slot(&mut self, lease: &WriteLease, offset: u64, size: u64, tag: u32) {
+        let place = lease.place();
+        self.places.push(PartPlace {
+            region: place.region,
+            offset: (place.offset as u64).saturating_add(offset),
+            size,
+            tag,
+            origin: None,
+        });
+        self.pools.push(Arc::downgrade(lease.pool()));
+    }
+
+    /// Size of the frame in bytes.
+    pub fn size(&self) -> u64 {
+        parts::total(&self.places).unwrap_or(u64::MAX)
+    }
+
+    /// How many pieces there are.
+    pub fn len(&self) -> usize {
+        self.places.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.places.is_empty()
+    }
+
+    /// Bytes of [room](crate::Producer::acquire_with_room) that they need.
+    pub fn room(&self) -> usize {
+        crate::named::entry_len(parts::NAME, &self.encode())
+    }
+
+    pub(super) fn encode(&self) -> Vec<u8> {
+        parts::encode(&self.places)
+    }
+
+    /// Whether a pool may publish them.
+    pub(super) fn are_of(&self, pool: &Arc<Pool>) -> bool {
+        let of_pool = |other: &Weak<Pool>| other.as_ptr() == Arc::as_ptr(pool);
+        (1..=MAX_PARTS).contains(&self.places.len()) && self.pools.iter().all(of_pool)
+    }
+}

@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! Memory that somebody else made, known by its descriptor: a DMA buffer, or a memfd that nobody can shrink.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::OnceLock;
+
+use crate::error::RegionError;
+use crate::os::dmabuf;
+use crate::os::mapping::{Access, Mapping};
+use crate::os::memfd::{self, Seal};
+
+/// A descriptor whose memory no holder can take away from under a reader.
+#[derive(Debug)]
+pub(crate) struct Imported {
+    fd: OwnedFd,
+    len: usize,
+    is_dmabuf: bool,
+    /// Made when somebody reads it here; devices do not need it.
+    mapping: OnceLock<Mapping>,
+}
+
+impl Imported {
+    /// Checks a descriptor, of at least `len` bytes.
+    pub(crate) fn new(fd: OwnedFd, len: usize) -> Result<Self, RegionError> {
+        let dmabuf_len = dmabuf::len(&fd).unwrap_or(None);
+        let actual = match dmabuf_len {
+            Some(len) => len,
+            // Its maker may write on, so the seal against that is not asked for.
+            None => memfd::sealed_len(&fd, Seal::Size).map_err(RegionError::Untrusted)?,
+        };
+        if actual < len {
+            return Err(RegionError::Untrusted(
+                "it is smaller than its producer says",
+            ));
+        }
+        Ok(Self {
+            fd,
+            len: actual,
+            is_dmabuf: dmabuf_len.is_some(),
+            mapping: OnceLock::new(),
+        })
+    }
+
+    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Maps it to be read.
+    pub(crate) fn map(&self) -> io::Result<&Mapping> {
+        if let Some(mapping) = self.mapping.get() {
+            return Ok(mapping);
+        }
+        let mapping = Mapping::new(&self.fd, self.len, Access::Read)?;
+        Ok(self.mapping.get_or_init(|| mapping))
+    }
+
+    /// Before the CPU reads it; `end_read` when it has.
+    pub(crate) fn begin_read(&self) -> io::Result<()> {
+        if self.is_dmabuf {
+            dmabuf::begin_read(&self.fd)?;
+        }
+        Ok(())
+    }
+
+    pub(crate) fn end_read(&self) {
+        if self.is_dmabuf
+            && let Err(error) = dmabuf::end_read(&self.fd)
+        {
+            log::debug!("a DMA buffer was not given back to its device: {error}");
+        }
+    }
+}

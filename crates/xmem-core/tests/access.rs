@@ -1,0 +1,342 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! Who may join, tried by processes of other users and groups.
+
+mod support;
+
+use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
+
+use support::child::{self, Child, hear, say};
+use support::raw::Raw;
+use support::users::{User, can_be_others, program_for_all};
+use support::*;
+use xmem_core::{Backing, ConnectError, Consumer, CreateError, Producer, StartFrom, query};
+
+const SIZE: usize = 100_000;
+
+/// The producer's user, a user who has nothing to do with it, and groups. Nobody has to know them.
+const OWNER: u32 = 42_101;
+const STRANGER: u32 = 42_102;
+const GROUP: u32 = 42_200;
+const ROOT: u32 = 0;
+
+/// What the children do.
+#[test]
+fn child() {
+    let Some((role, pool)) = child::role() else {
+        return;
+    };
+    let words: Vec<&str> = role.split(' ').collect();
+    match words[..] {
+        ["produce", mode, group, uids] => produce(&pool, mode, group, uids),
+        ["produce-posix-shm"] => serve(Producer::builder(&pool).backing(Backing::PosixShm).build()),
+        ["join"] => join(&pool),
+        ["ask"] => ask(&pool),
+        _ => panic!("no role {role}"),
+    }
+}
+
+/// Makes a pool with these settings ("-": not set), and a frame in it.
+fn produce(pool: &str, mode: &str, group: &str, uids: &str) {
+    let set = |text: &str| (text != "-").then(|| text.to_owned());
+    let mut builder = Producer::builder(pool).socket_group(set(group));
+    if let Some(mode) = set(mode) {
+        builder = builder.socket_mode(u32::from_str_radix(&mode, 8).unwrap());
+    }
+    let uids = set(uids).map(|uids| uids.split(',').map(|uid| uid.parse().unwrap()).collect());
+    serve(builder.allow_uids(uids.unwrap_or_default()).build());
+}
+
+fn serve(producer: Result<Producer, CreateError>) {
+    match producer {
+        Err(error) => say(error),
+        Ok(producer) => {
+            publish(&producer, 1, SIZE);
+            say("ready");
+            hear();
+        }
+    }
+}
+
+/// Says whether it could join and read.
+fn join(pool: &str) {
+    let consumer = Consumer::builder(pool)
+        .start_from(StartFrom::Oldest)
+        .connect();
+    say(match consumer {
+        Ok(mut consumer) => {
+            assert_whole(&receive(&mut consumer));
+            "joined".into()
+        }
+        Err(ConnectError::Denied { .. }) => "denied".into(),
+        Err(ConnectError::Refused { reason, .. }) => format!("refused: {reason}"),
+        Err(error) => format!("error: {error}"),
+    });
+    assert_eq!(
+        query(pool).is_ok(),
+        Consumer::builder(pool).connect().is_ok()
+    );
+}
+
+/// Says what a producer hands out before it says no.
+fn ask(pool: &str) {
+    let raw = Raw::connect(pool);
+    // Who may join would be asked for more first.
+    let (bytes, descriptors) = raw.recv().expect("an answer");
+    say(format!(
+        "{} with {} descriptors",
+        bytes[0],
+        descriptors.len()
+    ));
+    assert!(raw.recv().is_none());
+}
+
+/// A directory that everybody can enter, with a pool of somebody in it.
+struct Scene {
+    place: Place,
+    program: PathBuf,
+}
+
+impl Scene {
+    fn new() -> Self {
+        let place = Place::new();
+        let program = program_for_all(place.path());
+        let scene = Self { place, program };
+        // Only the producer may write to it.
+        scene.give_to(OWNER, OWNER, 0o755);
+        scene
+    }
+
+    fn give_to(&self, uid: u32, gid: u32, mode: u32) {
+        std::os::unix::fs::chown(self.place.path(), Some(uid), Some(gid)).unwrap();
+        let mode = std::fs::Permissions::from_mode(mode);
+        std::fs::set_permissions(self.place.path(), mode).unwrap();
+    }
+
+    fn start(&self, user: &User, role: &str) -> Child {
+        user.start(&self.program, role, &self.place.pool())
+    }
+
+    /// What a process of this user says.
+    fn says(&self, user: &User, role: &str) -> String {
+        let mut child = self.start(user, role);
+        let said = child.says();
+        assert!(child.end(), "{user:?}");
+        said
+    }
+
+    fn produce(&self, user: &User, role: &str) -> Child {
+        let mut producer = self.start(user, role);
+        assert_eq!(producer.says(), "ready", "{role}");
+        producer
+    }
+}
+
+/// Settings, and those who may join besides the producer's user and root.
+fn admits(settings: &str, welcome: &[User], refused: &[User], denied: &[User]) {
+    if !can_be_others() {
+        return;
+    }
+    let scene = Scene::new();
+    let owner = User::in_groups(OWNER, OWNER, &[GROUP]);
+    let producer = scene.produce(&owner, &format!("produce {settings}"));
+    for user in [&[owner, User::new(ROOT)], welcome].concat() {
+        assert_eq!(scene.says(&user, "join"), "joined", "{settings}: {user:?}");
+    }
+    for user in refused {
+        let said = scene.says(user, "join");
+        assert!(
+            said.starts_with("refused: ") && said.contains("allow-uids"),
+            "{settings}: {user:?}: {said}"
+        );
+        // Before anything is shared.
+        assert_eq!(scene.says(user, "ask"), "2 with 0 descriptors");
+    }
+    for user in denied {
+        assert_eq!(scene.says(user, "join"), "denied", "{settings}: {user:?}");
+    }
+    assert!(producer.end());
+}
+
+fn stranger() -> User {
+    User::new(STRANGER)
+}
+
+/// In a group as their main one.
+fn member(gid: u32) -> User {
+    User::in_groups(42_103, gid, &[])
+}
+
+/// In a group besides others.
+fn also_member(gid: u32) -> User {
+    User::in_groups(42_104, 42_104, &[42_300, gid, 42_301])
+}
+
+#[test]
+fn by_default_nobody_else_may() {
+    let denied = [
+        stranger(),
+        member(OWNER),
+        also_member(OWNER),
+        member(GROUP),
+        // In the group of root, and nothing more.
+        member(ROOT),
+    ];
+    admits("- - -", &[], &[], &denied);
+}
+
+#[test]
+fn a_mode_for_the_group_lets_in_the_producers_group() {
+    let welcome = [member(OWNER), also_member(OWNER)];
+    let denied = [stranger(), member(GROUP), also_member(GROUP)];
+    admits("660 - -", &welcome, &[], &denied);
+}
+
+#[test]
+fn a_mode_for_a_group_lets_in_that_group() {
+    let welcome = [member(GROUP), also_member(GROUP)];
+    let denied = [stranger(), member(OWNER), also_member(OWNER)];
+    admits(&format!("660 {GROUP} -"), &welcome, &[], &denied);
+}
+
+#[test]
+fn a_mode_for_all_lets_all_in() {
+    let welcome = [stranger(), member(GROUP), also_member(OWNER)];
+    admits("666 - -", &welcome, &[], &[]);
+}
+
+#[test]
+fn the_right_to_read_the_socket_is_not_enough() {
+    admits("644 - -", &[], &[], &[stranger(), member(OWNER)]);
+}
+
+#[test]
+fn named_users_may_and_others_may_not() {
+    let refused = [
+        member(OWNER),
+        also_member(OWNER),
+        User::new(STRANGER + 1_000_000),
+    ];
+    let settings = format!("- - {STRANGER},4711");
+    // Not in a group that the socket's file belongs to, in it, and in it besides.
+    let welcome = [
+        stranger(),
+        User::in_groups(STRANGER, OWNER, &[]),
+        User::in_groups(4711, 4711, &[OWNER]),
+    ];
+    admits(&settings, &welcome, &refused, &[]);
+}
+
+#[test]
+fn named_users_may_besides_a_group() {
+    let welcome = [stranger(), member(GROUP), also_member(GROUP)];
+    let refused = [User::new(4711), member(OWNER), also_member(OWNER)];
+    admits(&format!("660 {GROUP} {STRANGER}"), &welcome, &refused, &[]);
+}
+
+#[test]
+fn who_is_in_very_many_groups_is_in_each() {
+    let mut groups: Vec<u32> = (50_000..53_000).collect();
+    groups.push(GROUP);
+    let welcome = [User::in_groups(42_105, 42_105, &groups)];
+    groups.pop();
+    let refused = [User::in_groups(42_105, 42_105, &groups)];
+    admits(&format!("660 {GROUP} 4711"), &welcome, &refused, &[]);
+}
+
+/// Files in such a directory belong to its group, not to the producer's.
+#[test]
+fn a_directory_that_gives_its_group_counts() {
+    if !can_be_others() {
+        return;
+    }
+    let scene = Scene::new();
+    scene.give_to(OWNER, GROUP, 0o2755);
+    let _producer = scene.produce(&User::new(OWNER), "produce 660 - -");
+    assert_eq!(scene.says(&member(GROUP), "join"), "joined");
+    assert_eq!(scene.says(&also_member(GROUP), "join"), "joined");
+    assert_eq!(scene.says(&member(OWNER), "join"), "denied");
+}
+
+#[test]
+fn settings_that_let_in_nobody_or_everybody_by_mistake_are_errors() {
+    let place = Place::new();
+    let builder = || Producer::builder(&place.pool());
+    let own = rustix::process::getegid().as_raw().to_string();
+    for (builder, property) in [
+        // A group that the mode gives nothing.
+        (builder().socket_group(Some(own.clone())), "socket-mode"),
+        // Users who are named, where all may.
+        (
+            builder().socket_mode(0o666).allow_uids(vec![1000]),
+            "allow-uids",
+        ),
+        // What stands for "leave it as it is".
+        (builder().allow_uids(vec![u32::MAX]), "allow-uids"),
+        (
+            builder()
+                .socket_mode(0o660)
+                .socket_group(Some(u32::MAX.to_string())),
+            "socket-group",
+        ),
+        (
+            builder().socket_mode(0o660).socket_group(Some("+5".into())),
+            "socket-group",
+        ),
+        (
+            builder()
+                .socket_mode(0o660)
+                .socket_group(Some("no such group".into())),
+            "socket-group",
+        ),
+        (
+            builder()
+                .socket_mode(0o660)
+                .socket_group(Some(String::new())),
+            "socket-group",
+        ),
+        // Memory that cannot be protected from others.
+        (
+            builder().backing(Backing::PosixShm).socket_mode(0o620),
+            "posix-shm",
+        ),
+        (
+            builder().backing(Backing::PosixShm).socket_mode(0o602),
+            "posix-shm",
+        ),
+        (
+            builder().backing(Backing::PosixShm).allow_uids(vec![1000]),
+            "posix-shm",
+        ),
+    ] {
+        let error = builder.build().unwrap_err();
+        assert!(
+            matches!(&error, CreateError::Settings(text) if text.contains(property)),
+            "{error}"
+        );
+    }
+    place.assert_clean();
+    // By name as well as by number.
+    let producer = builder()
+        .socket_mode(0o660)
+        .socket_group(Some(own))
+        .build()
+        .unwrap();
+    drop(producer);
+    place.assert_clean();
+}
+
+#[test]
+fn a_group_that_is_not_ones_own_cannot_be_let_in() {
+    if !can_be_others() {
+        return;
+    }
+    let scene = Scene::new();
+    let said = scene.says(&User::new(OWNER), &format!("produce 660 {GROUP} -"));
+    assert!(
+        said.contains("socket-group") && said.contains("member"),
+        "{said}"
+    );
+    assert_eq!(scene.place.files(), [scene.program.as_path()]);
+}

@@ -1,0 +1,385 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! What travels beside the frames: attachments, events between frames, requests upstream.
+
+mod support;
+
+use std::sync::mpsc;
+use std::time::Duration;
+
+use support::{HANG, Place, eventually};
+use xmem_core::{
+    Attachments, Backing, Consumer, ConsumerEvent, Delivery, FrameMeta, MAX_NAMED_SIZE,
+    MAX_REQUEST, Producer, PublishError, ReadLease, ReceiveError, RequestError, StartFrom,
+};
+
+fn attachments(text: &str) -> Attachments {
+    let mut attachments = Attachments::new();
+    attachments.set("text", text);
+    attachments.set("none", "");
+    attachments
+}
+
+fn event(text: &str) -> FrameMeta {
+    FrameMeta {
+        timestamp: Some(7),
+        duration: Some(text.len() as u64),
+        attachments: attachments(text),
+        ..FrameMeta::default()
+    }
+}
+
+fn publish(producer: &Producer, fill: u8, size: usize, text: &str) -> ReadLease {
+    let attachments = attachments(text);
+    let mut lease = producer
+        .acquire_with_room(size, text.len() + 100)
+        .expect("a slot");
+    lease.as_mut_slice()[..size].fill(fill);
+    let meta = FrameMeta {
+        attachments,
+        ..FrameMeta::new(size)
+    };
+    lease.publish(meta).expect("there is room")
+}
+
+fn assert_frame(frame: &ReadLease, fill: u8, size: usize, text: &str) {
+    assert_eq!(frame.len(), size);
+    assert!(frame.iter().all(|byte| *byte == fill));
+    assert_eq!(frame.meta().attachments, attachments(text));
+}
+
+fn attachments_come_with_their_frame(backing: Backing) {
+    let place = Place::new();
+    let producer = Producer::builder(&place.pool())
+        .backing(backing)
+        .history(8)
+        .build()
+        .unwrap();
+    let mut consumer = Consumer::builder(&place.pool()).connect().unwrap();
+    let big = "x".repeat(300_000);
+    let frames = [
+        (1, 1, "a"),
+        (2, 4096, ""),
+        (3, 4095, "several words"),
+        (4, 1 << 20, "ü"),
+        (5, 100, big.as_str()),
+    ];
+    let own: Vec<_> = frames
+        .iter()
+        .map(|(fill, size, text)| publish(&producer, *fill, *size, text))
+        .collect();
+    for ((fill, size, text), own) in frames.iter().zip(&own) {
+        assert_frame(own, *fill, *size, text);
+        assert_frame(&consumer.receive(Some(HANG)).unwrap(), *fill, *size, text);
+    }
+    // A frame without any.
+    let lease = producer.acquire(10).unwrap();
+    lease.publish(FrameMeta::new(10)).unwrap();
+    let frame = consumer.receive(Some(HANG)).unwrap();
+    assert!(frame.meta().attachments.is_empty());
+    drop((own, frame, consumer, producer));
+    place.assert_clean();
+}
+
+#[test]
+fn attachments_come_with_their_frame_memfd() {
+    attachments_come_with_their_frame(Backing::Memfd);
+}
+
+#[test]
+fn attachments_come_with_their_frame_posix_shm() {
+    attachments_come_with_their_frame(Backing::PosixShm);
+}
+
+#[test]
+fn without_room_the_slot_comes_back() {
+    let place = Place::new();
+    let producer = Producer::builder(&place.pool()).build().unwrap();
+    let lease = producer.acquire(4096).unwrap();
+    let meta = FrameMeta {
+        attachments: attachments("too much"),
+        ..FrameMeta::new(10)
+    };
+    // What was asked for may be another frame's payload, even if this one has only ten bytes.
+    let failure = lease.publish(meta).unwrap_err();
+    assert!(matches!(
+        failure.error,
+        PublishError::NoRoomForAttachments { room: 0, .. }
+    ));
+    let frame = failure.lease.publish(FrameMeta::new(10)).unwrap();
+    assert_eq!(frame.meta().sequence, 0);
+
+    let size = MAX_NAMED_SIZE + 1;
+    let lease = producer.acquire_with_room(1, size * 2).unwrap();
+    let mut too_large = Attachments::new();
+    too_large.set("large", vec![0; size]);
+    let meta = FrameMeta {
+        attachments: too_large,
+        ..FrameMeta::new(1)
+    };
+    assert!(matches!(
+        lease.publish(meta).unwrap_err().error,
+        PublishError::NoRoomForAttachments { .. }
+    ));
+}
+
+/// The same slot published again, in parts that lie side by side: nobody's attachments overwrite anything.
+#[test]
+fn a_slot_published_again_has_attachments_of_its_own_each_time() {
+    let place = Place::new();
+    let producer = Producer::builder(&place.pool()).history(9).build().unwrap();
+    let mut consumer = Consumer::builder(&place.pool()).connect().unwrap();
+    let mut lease = producer.acquire_with_room(1000, 300).unwrap();
+    for (n, part) in (0..).zip(lease.as_mut_slice()[..1000].chunks_mut(100)) {
+        part.fill(n);
+    }
+    let part = |n: u64, text: &str| FrameMeta {
+        offset: n * 100,
+        attachments: attachments(text),
+        ..FrameMeta::new(100)
+    };
+    let own = lease.publish(part(0, "first")).unwrap();
+    let mut published = 1;
+    let refused = loop {
+        match producer.republish(&own, part(published % 10, &format!("number {published}"))) {
+            Ok(sequence) => assert_eq!(sequence, published),
+            Err(error) => break error,
+        }
+        published += 1;
+    };
+    assert!(matches!(refused, PublishError::NoRoomForAttachments { .. }));
+    assert!((5..100).contains(&published), "{published}");
+    producer.republish(&own, FrameMeta::new(1000)).unwrap();
+    drop(own);
+    let first = consumer.receive(Some(HANG)).unwrap().meta().sequence;
+    for sequence in first + 1..published {
+        let frame = consumer.receive(Some(HANG)).unwrap();
+        let fill = (sequence % 10) as u8;
+        assert_frame(&frame, fill, 100, &format!("number {sequence}"));
+    }
+    let whole = consumer.receive(Some(HANG)).unwrap();
+    for (n, part) in (0..).zip(whole.chunks(100)) {
+        assert!(part.iter().all(|byte| *byte == n));
+    }
+}
+
+/// What repeats a frame again and again is never out of room.
+#[test]
+fn a_repeated_frame_takes_no_more_room_for_the_same_attachments() {
+    let place = Place::new();
+    let producer = Producer::builder(&place.pool()).history(9).build().unwrap();
+    let mut consumer = Consumer::builder(&place.pool()).connect().unwrap();
+    let own = publish(&producer, 7, 4000, "the same");
+    let again = |text: &str| FrameMeta {
+        attachments: attachments(text),
+        ..FrameMeta::new(4000)
+    };
+    for _ in 0..1000 {
+        producer.republish(&own, again("the same")).unwrap();
+        assert_frame(&consumer.receive(Some(HANG)).unwrap(), 7, 4000, "the same");
+    }
+    producer.republish(&own, again("another")).unwrap();
+    for _ in 0..1000 {
+        producer.republish(&own, again("another")).unwrap();
+    }
+    assert_frame(&consumer.receive(Some(HANG)).unwrap(), 7, 4000, "another");
+}
+
+#[test]
+fn events_come_between_frames_for_those_that_want_them() {
+    let place = Place::new();
+    let producer = Producer::builder(&place.pool()).history(4).build().unwrap();
+    let mut plain = Consumer::builder(&place.pool()).connect().unwrap();
+    let mut curious = Consumer::builder(&place.pool())
+        .events(true)
+        .connect()
+        .unwrap();
+    publish(&producer, 1, 10, "one");
+    assert_eq!(producer.publish_event(event("between")).unwrap(), 1);
+    publish(&producer, 2, 10, "two");
+    assert_frame(&curious.receive(Some(HANG)).unwrap(), 1, 10, "one");
+    let event = curious.receive(Some(HANG)).unwrap();
+    assert!(event.meta().event && event.is_empty());
+    assert_eq!(event.meta().attachments, attachments("between"));
+    assert_eq!(
+        (event.meta().timestamp, event.meta().duration),
+        (Some(7), Some(7))
+    );
+    assert_frame(&curious.receive(Some(HANG)).unwrap(), 2, 10, "two");
+
+    assert_frame(&plain.receive(Some(HANG)).unwrap(), 1, 10, "one");
+    assert_frame(&plain.receive(Some(HANG)).unwrap(), 2, 10, "two");
+    assert!(matches!(
+        plain.receive(Some(Duration::ZERO)),
+        Err(ReceiveError::Timeout)
+    ));
+    assert_eq!(plain.stats().missed, 0, "an event is no frame");
+}
+
+#[test]
+fn events_push_no_frame_out_and_are_no_newest_frame() {
+    let place = Place::new();
+    let producer = Producer::builder(&place.pool()).history(1).build().unwrap();
+    let mut slow = Consumer::builder(&place.pool()).connect().unwrap();
+    publish(&producer, 7, 10, "frame");
+    for n in 0..20 {
+        producer.publish_event(event(&n.to_string())).unwrap();
+    }
+    assert!(
+        producer.stats().slots_held <= 1 + 4,
+        "events are not kept without end"
+    );
+    // With as many events as that the frame goes too, but not with a few.
+    publish(&producer, 8, 10, "next");
+    producer.publish_event(event("a")).unwrap();
+    producer.publish_event(event("b")).unwrap();
+    assert_frame(&slow.receive(Some(HANG)).unwrap(), 8, 10, "next");
+    let mut late = Consumer::builder(&place.pool())
+        .start_from(StartFrom::Newest)
+        .events(true)
+        .connect()
+        .unwrap();
+    assert_frame(&late.receive(Some(HANG)).unwrap(), 8, 10, "next");
+    assert!(late.receive(Some(HANG)).unwrap().meta().event);
+}
+
+#[test]
+fn lossless_consumers_get_every_event() {
+    let place = Place::new();
+    let producer = Producer::builder(&place.pool())
+        .delivery(Delivery::Lossless)
+        .build()
+        .unwrap();
+    let mut curious = Consumer::builder(&place.pool())
+        .events(true)
+        .connect()
+        .unwrap();
+    let mut plain = Consumer::builder(&place.pool()).connect().unwrap();
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let cancel = xmem_core::Canceller::new();
+            for n in 0..200u32 {
+                producer.wait_for_room(&cancel).unwrap();
+                if n % 3 == 0 {
+                    publish(&producer, n as u8, 10, &n.to_string());
+                } else {
+                    let event = event(&n.to_string());
+                    producer.publish_event_wait(event, None, &cancel).unwrap();
+                }
+            }
+            producer.set_eos(true);
+        });
+        scope.spawn(|| {
+            for n in (0..200u32).filter(|n| n % 3 == 0) {
+                assert_frame(
+                    &plain.receive(Some(HANG)).unwrap(),
+                    n as u8,
+                    10,
+                    &n.to_string(),
+                );
+            }
+            assert!(matches!(plain.receive(Some(HANG)), Err(ReceiveError::Eos)));
+        });
+        for n in 0..200u32 {
+            let entry = curious.receive(Some(HANG)).unwrap();
+            assert_eq!(entry.meta().event, n % 3 != 0);
+            assert_eq!(entry.meta().attachments, attachments(&n.to_string()));
+        }
+    });
+}
+
+#[test]
+fn requests_reach_whoever_feeds_the_pool() {
+    let place = Place::new();
+    let (to, from) = mpsc::channel();
+    let producer = Producer::builder(&place.pool())
+        .on_consumer(move |event| {
+            if let ConsumerEvent::Request {
+                consumer,
+                name,
+                data,
+                ..
+            } = event
+            {
+                let _ = to.send((consumer.name, name, data));
+            }
+        })
+        .build()
+        .unwrap();
+    let consumer = Consumer::builder(&place.pool())
+        .name("asker")
+        .connect()
+        .unwrap();
+    let handle = consumer.handle();
+    consumer.request("key-frame", b"now").unwrap();
+    handle.request("other", &[7; MAX_REQUEST]).unwrap();
+    let got = |name: &str, data: &[u8]| ("asker".to_owned(), name.to_owned(), data.to_vec());
+    assert_eq!(from.recv_timeout(HANG).unwrap(), got("key-frame", b"now"));
+    assert_eq!(
+        from.recv_timeout(HANG).unwrap(),
+        got("other", &[7; MAX_REQUEST])
+    );
+    assert_eq!(
+        consumer.request("long", &[0; MAX_REQUEST + 1]),
+        Err(RequestError::TooLarge {
+            size: MAX_REQUEST + 1
+        })
+    );
+    drop(producer);
+    eventually("the loss is noticed", || {
+        handle.request("late", b"") == Err(RequestError::ProducerLost)
+    });
+    drop(consumer);
+    assert_eq!(
+        handle.request("later", b""),
+        Err(RequestError::ProducerLost)
+    );
+}
+
+#[test]
+fn the_state_is_known_without_a_frame() {
+    let place = Place::new();
+    let producer = Producer::builder(&place.pool()).build().unwrap();
+    let mut state = xmem_core::Sticky::new();
+    state.set("caps", "a/b");
+    producer.set_sticky(&state).unwrap();
+    producer.set_eos(true);
+    let mut late = Consumer::builder(&place.pool()).connect().unwrap();
+    assert_eq!(late.wait_sticky(HANG).as_deref(), Some(&state));
+    assert_eq!(late.handle().sticky().as_deref(), Some(&state));
+    assert!(matches!(late.receive(Some(HANG)), Err(ReceiveError::Eos)));
+}
+
+#[test]
+fn a_consumer_can_wait_for_what_comes_after_the_end() {
+    let place = Place::new();
+    let producer = Producer::builder(&place.pool()).build().unwrap();
+    let mut consumer = Consumer::builder(&place.pool()).connect().unwrap();
+    publish(&producer, 1, 10, "");
+    producer.set_eos(true);
+    assert_frame(&consumer.receive(Some(HANG)).unwrap(), 1, 10, "");
+    for _ in 0..2 {
+        assert!(matches!(
+            consumer.receive(Some(HANG)),
+            Err(ReceiveError::Eos)
+        ));
+    }
+    consumer.pass_eos();
+    assert!(matches!(
+        consumer.receive(Some(Duration::ZERO)),
+        Err(ReceiveError::Timeout)
+    ));
+    publish(&producer, 2, 10, "");
+    assert_frame(&consumer.receive(Some(HANG)).unwrap(), 2, 10, "");
+    producer.set_eos(true);
+    assert!(matches!(
+        consumer.receive(Some(HANG)),
+        Err(ReceiveError::Eos)
+    ));
+    consumer.pass_eos();
+    drop(producer);
+    assert!(matches!(
+        consumer.receive(Some(HANG)),
+        Err(ReceiveError::ProducerLost)
+    ));
+}

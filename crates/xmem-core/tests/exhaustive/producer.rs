@@ -1,0 +1,695 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! The steps of the producer's process: of the thread that publishes, and of the control thread.
+//!
+//! One step is one access to shared memory, or one message, with everything around it that only this process sees. Each
+//! step names the function in `xmem_core` that does it; who changes that function changes the step. Left out:
+//! `State::looks_free` looks at leases too, but only to save claims that would be refused.
+
+use super::setting::{Setting, Wrong};
+use super::steps::Steps;
+use super::world::*;
+
+/// The thread that publishes.
+const APP: &str = "producer";
+/// Its control thread.
+const CONTROL: &str = "producer, control";
+
+pub(crate) fn steps(setting: &Setting, world: &World, steps: &mut Steps) {
+    if !world.producer.alive {
+        if world.left.restarts > 0 {
+            steps.add(APP, "starts again: ProducerBuilder::build", |w| {
+                w.left.restarts -= 1;
+                w.life += 1;
+                start(setting, w);
+            });
+        }
+        return;
+    }
+    app(setting, world, steps);
+    control(setting, world, steps);
+    if world.left.producer_crashes > 0 {
+        steps.add(APP, "is killed", |w| {
+            w.left.producer_crashes -= 1;
+            crash(w);
+        });
+    }
+}
+
+/// A new producer: nothing is known, nothing is mapped.
+pub(crate) fn start(setting: &Setting, world: &mut World) {
+    world.producer = Producer {
+        alive: true,
+        sticky: 0,
+        sticky_kept: bit(0),
+        ..Producer::default()
+    };
+    let first = world.life == 2 && setting.wrong == Some(Wrong::MemoryIsReusedAfterRestart);
+    let base = if first { Some(0) } else { None };
+    install(setting, world, base);
+}
+
+/// What the kernel does when the process is gone. Memory that consumers have mapped stays, and what it sent can be read.
+fn crash(world: &mut World) {
+    world.producer = Producer::default();
+    for client in &mut world.clients {
+        if client.user == User::Dead {
+            *client = Client::default();
+        }
+        client.listed = false;
+        client.left = false;
+        client.sent = 0;
+        client.hung_up = false;
+        client.to_look_at = false;
+        client.serving = Serving::No;
+        client.to_producer = List::default();
+    }
+}
+
+fn app(setting: &Setting, world: &World, steps: &mut Steps) {
+    let producer = &world.producer;
+    match producer.app {
+        App::Idle => {
+            if world.left.frames > 0 {
+                pick(
+                    setting,
+                    world,
+                    steps,
+                    producer.idle.get().len() as u8,
+                    false,
+                );
+            }
+            if world.left.collects > 0 {
+                for id in cold(world) {
+                    steps.add(APP, "Producer::collect begins", |w| {
+                        w.left.collects -= 1;
+                        w.producer.app = App::Retire { region: id, at: 0 };
+                    });
+                }
+            }
+            if world.left.stickies > 0 {
+                steps.add(APP, "Pool::set_sticky", |w| {
+                    w.left.stickies -= 1;
+                    push_sticky(setting, w);
+                });
+            }
+        }
+        App::Pick { at, grown } => pick(setting, world, steps, at, grown),
+        App::Look { slot, at, why } => look(setting, world, steps, slot, at, why),
+        App::PutBack { slot, at, why } => {
+            steps.add(APP, "lease::claim puts the word back", |w| {
+                w.control().words[slot as usize].state = SlotState::Published;
+                w.producer.app = match why {
+                    Purpose::Frame => App::Pick { at, grown: false },
+                    Purpose::Retire(region) => App::Retire { region, at },
+                };
+            });
+        }
+        App::Grow => steps.add(APP, "Regions::install, State::show_regions", |w| {
+            install(setting, w, None);
+            let at = w.producer.idle.get().len() as u8;
+            w.producer.app = App::Pick { at, grown: true };
+        }),
+        App::Write { slot } => steps.add(APP, "WriteLease::as_mut_slice is written", |w| {
+            w.written += 1;
+            w.bytes[place_of(w, slot)] = w.written;
+            w.producer.app = App::Written { slot };
+        }),
+        App::Written { slot } => {
+            if setting.abandon {
+                steps.add(APP, "Pool::abandon", |w| {
+                    w.control().words[slot as usize].state = SlotState::Free;
+                    w.producer.idle.push(slot);
+                    w.producer.app = App::Idle;
+                });
+            }
+            // `Pool::check_room`
+            if !setting.lossless || backlog(world) < RING {
+                publish(setting, steps, slot, 0);
+            }
+        }
+        App::Publish { slot, done } => publish(setting, steps, slot, done),
+        App::Retire { region, at } => retire(setting, world, steps, region, at),
+        App::Show { region, done } => show(setting, steps, region, done),
+    }
+}
+
+/// `Pool::claim_idle`, `State::claim`, and the announcement in `lease::claim`.
+fn pick(setting: &Setting, world: &World, steps: &mut Steps, at: u8, grown: bool) {
+    let producer = &world.producer;
+    for at in (0..at).rev() {
+        let slot = producer.idle.get()[at as usize];
+        if is_free(setting, world, slot) {
+            announce(setting, world, steps, slot, at, Purpose::Frame);
+            return;
+        }
+    }
+    let assigned = producer.places.iter().filter(|place| place.region != 0);
+    if !grown && assigned.count() < setting.max_slots as usize {
+        steps.add(APP, "Regions::plan", |w| w.producer.app = App::Grow);
+        return;
+    }
+    steps.add(APP, "Pool::acquire finds no slot", |w| {
+        w.producer.app = App::Idle;
+        if setting.reserve {
+            w.flaw = Some("a pool is exhausted though slots were reserved");
+        }
+        // Once in a while, so that this ends.
+        if !setting.lossless {
+            w.left.frames -= 1;
+        }
+    });
+    // `Pool::give_up_on_slowest`
+    if setting.lossless && world.left.give_ups > 0 {
+        for client in 0..CLIENTS {
+            let it = world.clients[client];
+            if it.listed && !it.left && it.cursor < world.controls[world.life as usize - 1].head {
+                steps.add(APP, "Pool::give_up_on_slowest", |w| {
+                    w.left.give_ups -= 1;
+                    w.clients[client].left = true;
+                    w.clients[client].timed_out = true;
+                    w.producer.app = App::Idle;
+                });
+            }
+        }
+    }
+}
+
+/// The part of `State::looks_free` that decides: whether a lossless consumer has still to take the frame.
+fn is_free(setting: &Setting, world: &World, slot: u8) -> bool {
+    let word = world.controls[world.life as usize - 1].words[slot as usize];
+    !setting.lossless
+        || setting.wrong == Some(Wrong::CursorIsNotLookedAt)
+        || word.state != SlotState::Published
+        || world.clients.iter().all(|client| {
+            // `Peer::cursor`; a cursor is the next sequence, counted from 1 here.
+            !client.listed
+                || client.left
+                || client.cursor == CURSOR_LEFT
+                || client.cursor >= world.producer.last_sequence[slot as usize]
+        })
+}
+
+fn announce(setting: &Setting, world: &World, steps: &mut Steps, slot: u8, at: u8, why: Purpose) {
+    let published =
+        world.controls[world.life as usize - 1].words[slot as usize].state == SlotState::Published;
+    let looks = published
+        && world.clients.iter().any(|client| client.listed)
+        && !(matches!(why, Purpose::Retire(_)) && setting.wrong == Some(Wrong::RetiredWhileHeld));
+    steps.add(APP, "lease::claim announces", |w| {
+        if setting.wrong != Some(Wrong::ClaimLooksFirst) {
+            w.control().words[slot as usize].state = SlotState::Claimed;
+        }
+        if looks {
+            for client in &mut w.clients {
+                client.to_look_at = client.listed;
+            }
+            w.producer.app = App::Look { slot, at, why };
+        } else {
+            claimed(setting, w, slot, at, why);
+        }
+    });
+}
+
+/// `lease::claim` looks at one lease after another.
+fn look(setting: &Setting, world: &World, steps: &mut Steps, slot: u8, at: u8, why: Purpose) {
+    let generation = world.controls[world.life as usize - 1].words[slot as usize].generation;
+    for client in 0..CLIENTS {
+        if !world.clients[client].to_look_at {
+            continue;
+        }
+        let held = world.clients[client].leases[slot as usize] == generation;
+        if held && setting.wrong == Some(Wrong::ClaimWaits) {
+            continue;
+        }
+        steps.add(APP, "lease::claim looks at a lease word", |w| {
+            if held {
+                for client in &mut w.clients {
+                    client.to_look_at = false;
+                }
+                w.producer.app = App::PutBack { slot, at, why };
+                return;
+            }
+            w.clients[client].to_look_at = false;
+            if w.clients.iter().all(|client| !client.to_look_at) {
+                claimed(setting, w, slot, at, why);
+            }
+        });
+    }
+}
+
+/// `lease::claim` counts the generation up, and what follows under the same lock.
+fn claimed(setting: &Setting, w: &mut World, slot: u8, at: u8, why: Purpose) {
+    let word = &mut w.control().words[slot as usize];
+    if setting.wrong != Some(Wrong::SameGeneration) || word.generation == 0 {
+        word.generation += 1;
+    }
+    word.state = SlotState::Claimed;
+    match why {
+        // `Pool::start_writing`
+        Purpose::Frame => {
+            w.producer.idle.remove(slot);
+            w.left.frames -= 1;
+            w.producer.app = App::Write { slot };
+        }
+        // `State::retire_region`, `Slots::unassign`
+        Purpose::Retire(region) => {
+            w.control().words[slot as usize].state = SlotState::Free;
+            w.producer.idle.remove(slot);
+            w.producer.places[slot as usize] = Place::default();
+            w.producer.app = App::Retire { region, at };
+        }
+    }
+}
+
+/// `Pool::publish`, `Pool::announce`: the word, the entry, the head.
+fn publish(setting: &Setting, steps: &mut Steps, slot: u8, done: u8) {
+    #[derive(Clone, Copy)]
+    enum Store {
+        Word,
+        Entry,
+        Head,
+    }
+    use Store::{Entry as TheEntry, Head, Word as TheWord};
+    let order = match setting.wrong {
+        Some(Wrong::HeadBeforeEntry) => [TheWord, Head, TheEntry],
+        Some(Wrong::WordAfterHead) => [TheEntry, Head, TheWord],
+        _ => [TheWord, TheEntry, Head],
+    };
+    let store = order[done as usize];
+    let what = match store {
+        TheWord => "lease::publish",
+        TheEntry => "Control::write_entry",
+        Head => "Control::set_head",
+    };
+    steps.add(APP, what, |w| {
+        let place = w.producer.places[slot as usize];
+        let frame = w.bytes[place_of(w, slot)];
+        let sticky = w.producer.sticky;
+        // In a wrong order the head is moved already.
+        let moved = order[..done as usize]
+            .iter()
+            .any(|store| matches!(store, Head));
+        let control = w.control();
+        let sequence = control.head + u8::from(!moved);
+        match store {
+            TheWord => control.words[slot as usize].state = SlotState::Published,
+            TheEntry => {
+                control.ring[(sequence % RING) as usize] = Entry {
+                    sequence,
+                    slot,
+                    generation: control.words[slot as usize].generation,
+                    region: place.region,
+                    offset: place.offset,
+                    sticky,
+                    frame,
+                };
+            }
+            Head => control.head = sequence,
+        }
+        if (done as usize) < order.len() - 1 {
+            w.producer.app = App::Publish {
+                slot,
+                done: done + 1,
+            };
+            return;
+        }
+        w.producer.last_sequence[slot as usize] = sequence;
+        w.producer.history.push(slot);
+        // `Pool::trim_history`; the caller's own reference is dropped at once.
+        while w.producer.history.get().len() > setting.history as usize {
+            if let Some(old) = w.producer.history.pop_front() {
+                w.producer.idle.push(old);
+            }
+        }
+        w.producer.app = App::Idle;
+    });
+}
+
+/// The regions that `State::retire` may let go: nobody on the producer's side uses them, and they are not the last.
+fn cold(world: &World) -> impl Iterator<Item = u8> {
+    let producer = &world.producer;
+    let in_use = producer
+        .regions
+        .iter()
+        .filter(|region| region.is == RegionIs::InUse)
+        .count();
+    (1..)
+        .zip(&producer.regions)
+        .filter_map(move |(id, region)| {
+            let slots = (0..SLOTS as u8)
+                .filter(|slot| producer.places[*slot as usize].region == id)
+                .all(|slot| producer.idle.get().contains(&slot));
+            (in_use > 1 && region.is == RegionIs::InUse && slots).then_some(id)
+        })
+}
+
+/// `State::retire_region`: one slot after another, then the region.
+fn retire(setting: &Setting, world: &World, steps: &mut Steps, region: u8, at: u8) {
+    let slot = (at..SLOTS as u8).find(|slot| {
+        world.producer.places[*slot as usize].region == region && is_free(setting, world, *slot)
+    });
+    if let Some(slot) = slot {
+        announce(
+            setting,
+            world,
+            steps,
+            slot,
+            slot + 1,
+            Purpose::Retire(region),
+        );
+        return;
+    }
+    let empty = world
+        .producer
+        .places
+        .iter()
+        .all(|place| place.region != region);
+    if empty {
+        show(setting, steps, region, 0);
+    } else {
+        steps.add(APP, "State::forget_retired", |w| {
+            forget_retired(w);
+            w.producer.app = App::Idle;
+        });
+    }
+}
+
+/// `State::show_regions`: the ids, then the version.
+fn show(setting: &Setting, steps: &mut Steps, region: u8, done: u8) {
+    let ids = (done == 0) != (setting.wrong == Some(Wrong::VersionBeforeIds));
+    let what = if ids {
+        "State::show_regions stores the ids"
+    } else {
+        "Control::set_regions_version"
+    };
+    steps.add(APP, what, |w| {
+        if done == 0 {
+            w.producer.version += 1;
+            w.producer.regions[region as usize - 1].is = RegionIs::Retired(w.producer.version);
+        }
+        if ids {
+            store_ids(w);
+        } else {
+            w.control().version = w.producer.version;
+        }
+        if done == 0 {
+            w.producer.app = App::Show { region, done: 1 };
+        } else {
+            forget_retired(w);
+            w.producer.say_gone |= bit(region);
+            w.producer.app = App::Idle;
+        }
+    });
+}
+
+fn store_ids(w: &mut World) {
+    w.control().ids = (1..)
+        .zip(&w.producer.regions)
+        .filter(|(_, region)| region.is == RegionIs::InUse)
+        .fold(0, |bits, (id, _)| bits | bit(id));
+}
+
+/// `Regions::forget_retired`
+pub(crate) fn forget_retired(w: &mut World) {
+    for (id, region) in (1..).zip(&mut w.producer.regions) {
+        let RegionIs::Retired(version) = region.is else {
+            continue;
+        };
+        for client in &mut w.clients {
+            if !client.listed || client.seen >= version {
+                client.sent &= !bit(id);
+            }
+        }
+        if w.clients.iter().all(|client| client.sent & bit(id) == 0) {
+            *region = Region::default();
+        }
+    }
+}
+
+/// `Regions::install`, `Slots::assign`, `State::show_regions`.
+fn install(setting: &Setting, w: &mut World, base: Option<u8>) {
+    let is_first = w.producer.last_region == 0;
+    let slots = if is_first { setting.first } else { 1 };
+    let id = if setting.wrong == Some(Wrong::RegionIdsAreReused) {
+        (1..=REGIONS as u8)
+            .find(|id| w.producer.regions[*id as usize - 1].is != RegionIs::InUse)
+            .unwrap_or(1)
+    } else {
+        w.producer.last_region + 1
+    };
+    w.producer.last_region = id.max(w.producer.last_region);
+    let base = base.unwrap_or_else(|| {
+        let base = w.next_base;
+        w.next_base += slots;
+        base
+    });
+    w.producer.regions[id as usize - 1] = Region {
+        is: RegionIs::InUse,
+        base,
+        slots,
+    };
+    let mut offset = 0;
+    for slot in 0..SLOTS {
+        if offset < slots && w.producer.places[slot].region == 0 {
+            w.producer.places[slot] = Place { region: id, offset };
+            w.producer.idle.insert(0, slot as u8);
+            offset += 1;
+        }
+    }
+    store_ids(w);
+}
+
+fn place_of(world: &World, slot: u8) -> usize {
+    let place = world.producer.places[slot as usize];
+    (world.producer.regions[place.region as usize - 1].base + place.offset) as usize
+}
+
+/// `Pool::backlog`
+fn backlog(world: &World) -> u8 {
+    let head = world.controls[world.life as usize - 1].head;
+    let behind = |client: &Client| head - client.cursor;
+    world
+        .clients
+        .iter()
+        .filter(|client| client.listed && !client.left && client.cursor != CURSOR_LEFT)
+        .map(behind)
+        .max()
+        .unwrap_or(0)
+}
+
+/// `StickyLog::push`, `StickyLog::forget_before`.
+fn push_sticky(setting: &Setting, w: &mut World) {
+    let head = w.control().head;
+    let producer = &mut w.producer;
+    let last = producer.sticky;
+    producer.sticky += 1;
+    // No frame came in between, so none needs the last one.
+    if producer.sticky_since[last as usize] == head {
+        producer.sticky_kept &= !bit(last);
+    }
+    if setting.wrong == Some(Wrong::StickyIsForgotten) {
+        producer.sticky_kept = 0;
+    }
+    producer.sticky_kept |= bit(producer.sticky);
+    producer.sticky_since[producer.sticky as usize] = head;
+    producer.push_sticky = true;
+}
+
+/// The control thread. What it does under the lock takes no notice of shared memory but once, so it is one step.
+fn control(setting: &Setting, world: &World, steps: &mut Steps) {
+    let lock_is_free = !world.producer.app.locks();
+    // One thing after another.
+    if let Some(client) = (0..CLIENTS).find(|client| world.clients[*client].serving != Serving::No)
+    {
+        serve(setting, world, steps, client, lock_is_free);
+        return;
+    }
+    if world.producer.say_gone != 0 && lock_is_free {
+        steps.add(CONTROL, "ControlThread::say_gone", |w| {
+            let gone = w.producer.say_gone;
+            w.producer.say_gone = 0;
+            for client in &mut w.clients {
+                let gone = gone & client.sent;
+                for id in (1..=REGIONS as u8).filter(|id| gone & bit(*id) != 0) {
+                    send(setting, client, ToConsumer::NoRegion(id));
+                }
+            }
+        });
+    }
+    if world.producer.push_sticky && lock_is_free {
+        steps.add(CONTROL, "ControlThread::push_sticky", |w| {
+            w.producer.push_sticky = false;
+            let sticky = w.producer.sticky;
+            for client in w.clients.iter_mut().filter(|it| it.listed && !it.left) {
+                send(setting, client, ToConsumer::Sticky(sticky));
+            }
+        });
+    }
+    for client in 0..CLIENTS {
+        if world.clients[client].session != world.life && world.clients[client].user != User::Dead {
+            continue;
+        }
+        if let Some(message) = world.clients[client].to_producer.get().first() {
+            answer(setting, world, steps, client, *message, lock_is_free);
+        } else if world.clients[client].hung_up && lock_is_free {
+            steps.add(CONTROL, "HUP: Pool::remove_peer", |w| {
+                let it = &mut w.clients[client];
+                it.hung_up = false;
+                if setting.wrong == Some(Wrong::DeathIsNotNoticed) && it.user == User::Dead {
+                    return;
+                }
+                remove_peer(w, client);
+            });
+        }
+        if setting.wrong == Some(Wrong::PageOfALivingProcessDropped)
+            && world.clients[client].listed
+            && lock_is_free
+        {
+            steps.add(CONTROL, "a page is dropped, for no reason", |w| {
+                remove_peer(w, client)
+            });
+        }
+    }
+}
+
+/// `State::remove_peer`, `State::forget_retired`. A dead process is forgotten: another may come in its place.
+fn remove_peer(w: &mut World, client: usize) {
+    let it = &mut w.clients[client];
+    it.listed = false;
+    it.left = false;
+    it.sent = 0;
+    if it.user == User::Dead {
+        *it = Client::default();
+    }
+    forget_retired(w);
+}
+
+/// A peer that does not read gets no answer.
+fn send(setting: &Setting, client: &mut Client, message: ToConsumer) {
+    let has_room = client.to_consumer.get().len() < setting.queue.into();
+    if has_room && client.user != User::Dead && !client.hung_up {
+        client.to_consumer.push(message);
+    }
+}
+
+/// `ControlThread::answer`
+fn answer(
+    setting: &Setting,
+    world: &World,
+    steps: &mut Steps,
+    client: usize,
+    message: ToProducer,
+    lock_is_free: bool,
+) {
+    let take = |w: &mut World| {
+        w.clients[client].to_producer.pop_front();
+    };
+    match message {
+        ToProducer::None => {}
+        ToProducer::Join if setting.wrong == Some(Wrong::WelcomeBeforeListing) => {
+            steps.add(CONTROL, "the welcome is sent too early", |w| {
+                take(w);
+                let head = w.control().head;
+                let it = &mut w.clients[client];
+                it.cursor = head;
+                it.seen = w.producer.version;
+                send(setting, it, ToConsumer::Welcome);
+                it.serving = Serving::List;
+            });
+        }
+        ToProducer::Join if lock_is_free => {
+            // `Pool::welcome`: the budget, then `Pool::add_peer`.
+            let promised: u8 = setting.history
+                + 1
+                + (world.clients.iter().filter(|it| it.listed).count() as u8)
+                    * (setting.budget + 1);
+            let refused = setting.reserve
+                && setting.wrong != Some(Wrong::NothingIsReserved)
+                && promised + setting.budget + 1 > setting.max_slots;
+            if refused {
+                steps.add(CONTROL, "Pool::welcome refuses", |w| {
+                    w.clients[client] = Client {
+                        old: w.clients[client].old,
+                        ..Client::default()
+                    };
+                });
+                return;
+            }
+            steps.add(CONTROL, "Pool::add_peer", |w| {
+                take(w);
+                let head = w.control().head;
+                let it = &mut w.clients[client];
+                it.cursor = head;
+                it.seen = w.producer.version;
+                it.listed = true;
+                it.serving = Serving::Welcome;
+            });
+        }
+        ToProducer::GetRegion(id) if lock_is_free => {
+            steps.add(CONTROL, "Regions::send", |w| {
+                take(w);
+                let region = w.producer.regions[id as usize - 1];
+                let it = &mut w.clients[client];
+                if region.is == RegionIs::InUse {
+                    it.sent |= bit(id);
+                    it.serving = Serving::Region {
+                        id,
+                        base: region.base,
+                    };
+                } else {
+                    send(setting, it, ToConsumer::NoRegion(id));
+                }
+            });
+        }
+        ToProducer::GetSticky(version) if lock_is_free => {
+            steps.add(CONTROL, "StickyLog::get", |w| {
+                take(w);
+                let kept = w.producer.sticky_kept & bit(version) != 0;
+                let answer = if kept {
+                    ToConsumer::Sticky(version)
+                } else {
+                    ToConsumer::NoSticky(version)
+                };
+                send(setting, &mut w.clients[client], answer);
+            });
+        }
+        ToProducer::Leave => steps.add(CONTROL, "Peer::leave", |w| {
+            take(w);
+            w.clients[client].left = true;
+            if setting.wrong == Some(Wrong::PageDroppedAtGoodbye) {
+                remove_peer(w, client);
+            }
+        }),
+        ToProducer::Join | ToProducer::GetRegion(_) | ToProducer::GetSticky(_) => {}
+    }
+}
+
+/// The second half of an answer, without the lock.
+fn serve(setting: &Setting, world: &World, steps: &mut Steps, client: usize, lock_is_free: bool) {
+    match world.clients[client].serving {
+        Serving::No => {}
+        Serving::Welcome => steps.add(CONTROL, "ControlThread::join sends the welcome", |w| {
+            let sticky = w.producer.sticky;
+            let it = &mut w.clients[client];
+            it.serving = Serving::No;
+            send(setting, it, ToConsumer::Welcome);
+            send(setting, it, ToConsumer::Sticky(sticky));
+        }),
+        Serving::Region { id, base } => {
+            steps.add(CONTROL, "ControlThread::send_region sends it", |w| {
+                let it = &mut w.clients[client];
+                it.serving = Serving::No;
+                send(setting, it, ToConsumer::Region { id, base });
+            });
+        }
+        Serving::List if lock_is_free => steps.add(CONTROL, "the page is listed too late", |w| {
+            let sticky = w.producer.sticky;
+            let it = &mut w.clients[client];
+            it.serving = Serving::No;
+            it.listed = true;
+            send(setting, it, ToConsumer::Sticky(sticky));
+        }),
+        Serving::List => {}
+    }
+}

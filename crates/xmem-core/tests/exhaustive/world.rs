@@ -1,0 +1,466 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! The state of everything: memory, the producer's process, the consumers' processes, and what lies in sockets.
+
+/// The most slots a configuration has.
+pub(crate) const SLOTS: usize = 4;
+pub(crate) const CLIENTS: usize = 2;
+/// Ids of regions in one life of the producer: 1 and up.
+pub(crate) const REGIONS: usize = 3;
+/// Places for frames, in all regions that there ever are.
+pub(crate) const PLACES: usize = 6;
+/// Entries in the ring.
+pub(crate) const RING: u8 = 2;
+/// `layout::CURSOR_LEFT`
+pub(crate) const CURSOR_LEFT: u8 = u8::MAX;
+/// `layout::REGIONS_LET_GO`
+pub(crate) const LET_GO: u8 = u8::MAX;
+
+/// A short list without an allocation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct List<T, const N: usize> {
+    items: [T; N],
+    len: u8,
+}
+
+impl<T: Copy + Default, const N: usize> Default for List<T, N> {
+    fn default() -> Self {
+        Self {
+            items: [T::default(); N],
+            len: 0,
+        }
+    }
+}
+
+impl<T: Copy + Default + PartialEq, const N: usize> List<T, N> {
+    pub(crate) fn get(&self) -> &[T] {
+        &self.items[..self.len as usize]
+    }
+
+    pub(crate) fn is_full(&self) -> bool {
+        self.len as usize == N
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    pub(crate) fn push(&mut self, item: T) {
+        self.insert(self.len as usize, item);
+    }
+
+    pub(crate) fn insert(&mut self, at: usize, item: T) {
+        self.items[at..=self.len as usize].rotate_right(1);
+        self.items[at] = item;
+        self.len += 1;
+    }
+
+    pub(crate) fn pop_front(&mut self) -> Option<T> {
+        let first = *self.get().first()?;
+        self.remove(first);
+        Some(first)
+    }
+
+    /// Takes the first such item out.
+    pub(crate) fn remove(&mut self, item: T) {
+        if let Some(at) = self.get().iter().position(|other| *other == item) {
+            self.items[at..self.len as usize].rotate_left(1);
+            self.len -= 1;
+            self.items[self.len as usize] = T::default();
+        }
+    }
+}
+
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) enum SlotState {
+    #[default]
+    Free,
+    Claimed,
+    Published,
+}
+
+/// `protocol::slot::SlotWord`
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct Word {
+    pub(crate) generation: u8,
+    pub(crate) state: SlotState,
+}
+
+/// `entry::Entry`, and the frame that it is meant to be.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct Entry {
+    /// The stamp. Sequences begin with 1 here; 0: never written.
+    pub(crate) sequence: u8,
+    pub(crate) slot: u8,
+    pub(crate) generation: u8,
+    pub(crate) region: u8,
+    pub(crate) offset: u8,
+    pub(crate) sticky: u8,
+    /// What the frame's bytes are.
+    pub(crate) frame: u8,
+}
+
+/// Control memory of one life of the producer.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) struct Control {
+    pub(crate) words: [Word; SLOTS],
+    pub(crate) ring: [Entry; RING as usize],
+    /// How many frames were published.
+    pub(crate) head: u8,
+    /// The ids of the regions in use, as bits.
+    pub(crate) ids: u8,
+    pub(crate) version: u8,
+}
+
+/// Where a slot lies.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) struct Place {
+    /// 0: the slot has no place.
+    pub(crate) region: u8,
+    pub(crate) offset: u8,
+}
+
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) enum RegionIs {
+    #[default]
+    Nothing,
+    InUse,
+    /// Since this version, and a consumer may have it mapped.
+    Retired(u8),
+}
+
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) struct Region {
+    pub(crate) is: RegionIs,
+    /// Where its memory begins.
+    pub(crate) base: u8,
+    pub(crate) slots: u8,
+}
+
+/// Why a slot is claimed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) enum Purpose {
+    Frame,
+    /// The region goes.
+    Retire(u8),
+}
+
+/// Where the thread is that publishes.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) enum App {
+    #[default]
+    Idle,
+    /// Has the lock. The idle slots below `at` are still to be tried.
+    Pick {
+        at: u8,
+        grown: bool,
+    },
+    /// Has the lock, and has announced.
+    Look {
+        slot: u8,
+        at: u8,
+        why: Purpose,
+    },
+    /// Has the lock. Somebody holds it.
+    PutBack {
+        slot: u8,
+        at: u8,
+        why: Purpose,
+    },
+    /// Makes a region, without the lock.
+    Grow,
+    Write {
+        slot: u8,
+    },
+    Written {
+        slot: u8,
+    },
+    /// Has the lock. So many of the stores of publishing are done.
+    Publish {
+        slot: u8,
+        done: u8,
+    },
+    /// Has the lock. The region's slots from `at` on are still to be taken.
+    Retire {
+        region: u8,
+        at: u8,
+    },
+    /// Has the lock. The region is gone on our side; so many of the two stores are done.
+    Show {
+        region: u8,
+        done: u8,
+    },
+}
+
+impl App {
+    /// Whether the thread has the producer's lock.
+    pub(crate) fn locks(self) -> bool {
+        !matches!(
+            self,
+            Self::Idle | Self::Grow | Self::Write { .. } | Self::Written { .. }
+        )
+    }
+}
+
+/// The producer's process.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) struct Producer {
+    pub(crate) alive: bool,
+    pub(crate) app: App,
+    pub(crate) places: [Place; SLOTS],
+    pub(crate) last_sequence: [u8; SLOTS],
+    /// The most recently used last.
+    pub(crate) idle: List<u8, SLOTS>,
+    /// The slots of the newest frames, oldest first.
+    pub(crate) history: List<u8, 3>,
+    pub(crate) regions: [Region; REGIONS],
+    pub(crate) last_region: u8,
+    pub(crate) version: u8,
+    /// The sticky state's newest version, and the first frame of each.
+    pub(crate) sticky: u8,
+    pub(crate) sticky_since: [u8; 3],
+    /// Versions that are kept, as bits.
+    pub(crate) sticky_kept: u8,
+    /// Commands for the control thread: regions that went, as bits; the newest sticky state.
+    pub(crate) say_gone: u8,
+    pub(crate) push_sticky: bool,
+}
+
+/// From the producer to a consumer.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) enum ToConsumer {
+    #[default]
+    None,
+    Welcome,
+    Region {
+        id: u8,
+        base: u8,
+    },
+    NoRegion(u8),
+    Sticky(u8),
+    NoSticky(u8),
+}
+
+/// From a consumer to the producer.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) enum ToProducer {
+    #[default]
+    None,
+    Join,
+    GetRegion(u8),
+    GetSticky(u8),
+    Leave,
+}
+
+/// What a consumer knows of a region: `session::Answer`.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) enum Answer {
+    #[default]
+    None,
+    /// Mapped; its memory begins here.
+    Ready(u8),
+    Gone,
+}
+
+/// Letting go of retired regions (`Session::let_go_of_retired`), which two threads do.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) enum Sweep {
+    #[default]
+    No,
+    /// Has the lock of the inbox, and has read the version.
+    Compare { version: u8 },
+    /// These regions, as bits, are not in the inbox any more, and still mapped.
+    Unmap { version: u8, gone: u8 },
+}
+
+/// Where the thread is that receives.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) enum User {
+    /// Not connected.
+    #[default]
+    Out,
+    Joining,
+    /// Connected, and outside `receive`.
+    Ready,
+    Sweeping,
+    Find,
+    Want(Entry),
+    Asking(Entry),
+    /// The region is mapped here.
+    Announce(Entry, u8),
+    Validate(Entry, u8),
+    TakeBack {
+        entry: Entry,
+        base: u8,
+        claimed: bool,
+    },
+    /// For wrong orders: validated, and not announced.
+    Late(Entry, u8),
+    /// The frame is held; the cursor is not moved.
+    Move(u8),
+    /// The `Consumer` is dropped, frames of it are not.
+    Left,
+    /// The process is dead.
+    Dead,
+}
+
+/// A frame that is held.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct Frame {
+    /// What the bytes are; 0: no frame is held.
+    pub(crate) frame: u8,
+    /// Where they are.
+    pub(crate) place: u8,
+    pub(crate) region: u8,
+    pub(crate) base: u8,
+}
+
+/// What the control thread has begun to do for a consumer.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) enum Serving {
+    #[default]
+    No,
+    Welcome,
+    Region {
+        id: u8,
+        base: u8,
+    },
+    /// For a wrong order: the descriptor is sent, the page is not listed.
+    List,
+}
+
+/// A consumer's process, its connection, its lease page, and what the producer knows of it.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct Client {
+    pub(crate) user: User,
+    /// Which life of the producer it is connected to; 0: none.
+    pub(crate) session: u8,
+    // Its lease page.
+    pub(crate) leases: [u8; SLOTS],
+    pub(crate) cursor: u8,
+    pub(crate) seen: u8,
+    pub(crate) timed_out: bool,
+    // What its process knows.
+    pub(crate) position: u8,
+    pub(crate) held: [Frame; SLOTS],
+    /// A frame of a producer that is dead.
+    pub(crate) old: Frame,
+    pub(crate) inbox: [Answer; REGIONS],
+    /// Versions of the sticky state that came, as bits, and those that are not to be had.
+    pub(crate) stickies: u8,
+    pub(crate) no_stickies: u8,
+    pub(crate) swept: u8,
+    pub(crate) user_sweep: Sweep,
+    pub(crate) listener_sweep: Sweep,
+    pub(crate) lost: bool,
+    // The socket.
+    pub(crate) to_consumer: List<ToConsumer, 3>,
+    pub(crate) to_producer: List<ToProducer, 2>,
+    /// The consumer's end is closed, and the producer has not noticed.
+    pub(crate) hung_up: bool,
+    // What the producer knows of it.
+    pub(crate) listed: bool,
+    pub(crate) left: bool,
+    /// The regions that it was sent, as bits.
+    pub(crate) sent: u8,
+    /// It is still to be looked at for the claim that is going on.
+    pub(crate) to_look_at: bool,
+    pub(crate) serving: Serving,
+}
+
+impl Client {
+    pub(crate) fn held_count(&self) -> usize {
+        self.held.iter().filter(|held| held.frame != 0).count()
+    }
+
+    pub(crate) fn is_connected(&self) -> bool {
+        !matches!(
+            self.user,
+            User::Out | User::Joining | User::Left | User::Dead
+        )
+    }
+
+    /// Whether one of its threads is inside the inbox's lock.
+    pub(crate) fn inbox_is_locked(&self) -> bool {
+        [self.user_sweep, self.listener_sweep]
+            .iter()
+            .any(|sweep| matches!(sweep, Sweep::Compare { .. }))
+    }
+
+    /// The regions that its process has mapped, as bits.
+    pub(crate) fn mapped(&self) -> u8 {
+        let inbox = (1..)
+            .zip(&self.inbox)
+            .filter(|(_, answer)| matches!(answer, Answer::Ready(_)))
+            .map(|(id, _)| id);
+        let held = self.held.iter().filter(|held| held.frame != 0);
+        inbox
+            .chain(held.map(|held| held.region))
+            .fold(0, |bits, id| bits | bit(id))
+    }
+}
+
+/// What may still happen.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) struct Left {
+    pub(crate) frames: u8,
+    pub(crate) joins: u8,
+    pub(crate) crashes: u8,
+    pub(crate) producer_crashes: u8,
+    pub(crate) restarts: u8,
+    pub(crate) collects: u8,
+    pub(crate) stickies: u8,
+    pub(crate) leaves: u8,
+    pub(crate) timeouts: u8,
+    pub(crate) give_ups: u8,
+}
+
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) struct World {
+    pub(crate) controls: [Control; 2],
+    /// What each place in shared memory holds.
+    pub(crate) bytes: [u8; PLACES],
+    /// Where the next region's memory begins.
+    pub(crate) next_base: u8,
+    /// Frames that were written so far, in all lives.
+    pub(crate) written: u8,
+    /// Which life it is: 1 or 2.
+    pub(crate) life: u8,
+    pub(crate) producer: Producer,
+    pub(crate) clients: [Client; CLIENTS],
+    pub(crate) left: Left,
+    /// What a step found to be wrong.
+    pub(crate) flaw: Option<&'static str>,
+}
+
+pub(crate) fn bit(number: u8) -> u8 {
+    1 << number
+}
+
+impl World {
+    /// The control memory of the producer that lives, or lived last.
+    pub(crate) fn control(&mut self) -> &mut Control {
+        &mut self.controls[self.life as usize - 1]
+    }
+
+    /// The control memory that a consumer has mapped.
+    pub(crate) fn control_of(&self, client: usize) -> &Control {
+        &self.controls[self.clients[client].session as usize - 1]
+    }
+
+    pub(crate) fn is_producer_of(&self, client: usize) -> bool {
+        self.producer.alive && self.clients[client].session == self.life
+    }
+
+    /// Consumers are alike, and what nobody can see any more does not count.
+    pub(crate) fn canonical(mut self) -> Self {
+        for (life, control) in (1..).zip(&mut self.controls) {
+            let lives = life == self.life && self.producer.alive;
+            if !lives && self.clients.iter().all(|client| client.session != life) {
+                *control = Control::default();
+            }
+        }
+        self.clients.sort_unstable();
+        self
+    }
+}

@@ -1,0 +1,375 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! What others put where a pool's files and directory should be: an error that says so, and theirs stays as it is.
+
+mod support;
+
+use std::fs;
+use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt, chown, symlink};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{CWD, FileType, FlockOperation, Mode, flock, mknodat};
+use support::child::{self, Child, say};
+use support::raw::Fake;
+use support::users::{User, can_be_others, program_for_all, with_own_tmp};
+use support::*;
+use xmem_core::{Consumer, Producer, pools, query, runtime_dir};
+
+const OWNER: u32 = 42_101;
+const STRANGER: u32 = 42_102;
+
+/// What the children do.
+#[test]
+fn child() {
+    let Some((role, pool)) = child::role() else {
+        return;
+    };
+    // What waits for ever, as for a FIFO, shall end.
+    std::thread::spawn(|| {
+        std::thread::sleep(HANG);
+        eprintln!("hangs");
+        std::process::exit(1);
+    });
+    match role.as_str() {
+        "produce" => produce(&pool),
+        "look" => look(&pool),
+        "in-own-tmp" => runtime_dirs(),
+        other => panic!("no role {other}"),
+    }
+}
+
+/// Makes a pool, or says why not.
+fn produce(pool: &str) {
+    match Producer::builder(pool).build() {
+        Ok(producer) => {
+            publish(&producer, 1, 1000);
+            say("ready");
+            drop(producer);
+        }
+        Err(error) => say(error),
+    }
+}
+
+/// Looks at a pool and a runtime directory from outside.
+fn look(pool: &str) {
+    let joined = Consumer::builder(pool).connect().map(drop);
+    let asked = query(pool).map(drop);
+    let live = pools().iter().filter(|entry| entry.live).count();
+    for answer in [joined, asked] {
+        say(answer.map_or_else(|error| error.to_string(), |()| "joined".into()));
+    }
+    say(format!("{live} live"));
+}
+
+fn fifo(path: &Path) {
+    mknodat(CWD, path, FileType::Fifo, Mode::from_raw_mode(0o666), 0).unwrap();
+    // The umask took some of that away.
+    fs::set_permissions(path, fs::Permissions::from_mode(0o666)).unwrap();
+}
+
+/// What there is to be known of a file without opening it.
+fn state_of(path: &Path) -> (u64, u32, u32, u64, i64) {
+    let meta = fs::symlink_metadata(path).unwrap();
+    (
+        meta.ino(),
+        meta.uid(),
+        meta.mode(),
+        meta.len(),
+        meta.mtime_nsec(),
+    )
+}
+
+/// A directory that everybody may write to, without the sticky bit: the worst place for a pool.
+struct Common {
+    place: Place,
+    program: PathBuf,
+}
+
+impl Common {
+    fn new() -> Self {
+        let place = Place::new();
+        let program = program_for_all(place.path());
+        fs::set_permissions(place.path(), fs::Permissions::from_mode(0o777)).unwrap();
+        Self { place, program }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.place.path().join(name)
+    }
+
+    fn start(&self, uid: u32, role: &str) -> Child {
+        User::new(uid).start(&self.program, role, &self.place.pool())
+    }
+
+    /// A producer says this, in words, and leaves the file at the path as it is. So do those who look.
+    #[track_caller]
+    fn refuses(&self, trap: &Path, words: &[&str]) {
+        let before = state_of(trap);
+        for uid in [OWNER, 0] {
+            let mut child = self.start(uid, "produce");
+            let said = child.says();
+            assert!(child.end());
+            for word in words {
+                assert!(said.contains(word), "{uid}: no {word:?} in: {said}");
+            }
+            assert!(said.contains(trap.to_str().unwrap()), "{said}");
+            let mut child = self.start(uid, "look");
+            for _ in 0..3 {
+                assert_ne!(child.says(), "joined");
+            }
+            assert!(child.end());
+        }
+        assert_eq!(state_of(trap), before, "{} was changed", trap.display());
+        // Nor is anything left of the attempt.
+        let mut expected = vec![trap.to_owned(), self.program.clone()];
+        expected.sort();
+        assert_eq!(self.place.files(), expected);
+    }
+}
+
+#[test]
+fn what_stands_for_the_lock_is_left_alone() {
+    if !can_be_others() {
+        return;
+    }
+    for (kind, words) in [
+        ("a FIFO", "is not a pool's lock file"),
+        ("a link", "is not a pool's lock file"),
+        ("a link to nowhere", "is not a pool's lock file"),
+        ("a directory", "is not a pool's lock file"),
+        ("a socket", "is not a pool's lock file"),
+        ("a device", "is not a pool's lock file"),
+        ("a file of two names", "is not a pool's lock file"),
+        ("an empty file", "belongs to user 42102"),
+        ("somebody's lock", "belongs to user 42102"),
+        ("a file that nobody may open", "belongs to user 42102"),
+    ] {
+        println!("{kind}");
+        let common = Common::new();
+        let lock = common.path("p.lock");
+        let elsewhere = Place::new();
+        let secret = elsewhere.path().join("secret");
+        fs::write(&secret, "").unwrap();
+        fs::set_permissions(elsewhere.path(), fs::Permissions::from_mode(0o777)).unwrap();
+        fs::set_permissions(&secret, fs::Permissions::from_mode(0o666)).unwrap();
+        let mode = |mode| fs::set_permissions(&lock, fs::Permissions::from_mode(mode)).unwrap();
+        match kind {
+            "a FIFO" => fifo(&lock),
+            "a link" => symlink(&secret, &lock).unwrap(),
+            "a link to nowhere" => symlink(elsewhere.path().join("new"), &lock).unwrap(),
+            "a directory" => fs::create_dir(&lock).unwrap(),
+            "a socket" => {
+                drop(Fake::at(&lock));
+                mode(0o666);
+            }
+            "a device" => {
+                let zero = rustix::fs::makedev(1, 5);
+                mknodat(CWD, &lock, FileType::CharacterDevice, Mode::empty(), zero).unwrap();
+                mode(0o666);
+            }
+            "a file of two names" => fs::hard_link(&secret, &lock).unwrap(),
+            "somebody's lock" => fs::write(&lock, "gst-launch (process 4711)").unwrap(),
+            _ => fs::write(&lock, "").unwrap(),
+        }
+        if lock.symlink_metadata().unwrap().is_file() && !kind.contains("two names") {
+            chown(&lock, Some(STRANGER), Some(STRANGER)).unwrap();
+            mode(if kind.contains("nobody") { 0 } else { 0o666 });
+        }
+        common.refuses(&lock, &[words, "another pool name"]);
+        assert_eq!(fs::read_to_string(&secret).unwrap(), "");
+        assert!(!elsewhere.path().join("new").exists());
+    }
+}
+
+#[test]
+fn a_lock_that_somebody_else_holds_is_an_error() {
+    if !can_be_others() {
+        return;
+    }
+    let common = Common::new();
+    let lock = common.path("p.lock");
+    fs::write(&lock, "\x1b[2Jme (process 1)").unwrap();
+    chown(&lock, Some(STRANGER), None).unwrap();
+    fs::set_permissions(&lock, fs::Permissions::from_mode(0o666)).unwrap();
+    let file = fs::File::open(&lock).unwrap();
+    flock(&file, FlockOperation::LockExclusive).unwrap();
+    let mut child = common.start(OWNER, "produce");
+    let said = child.says();
+    assert!(
+        said.contains("already has a producer, [2Jme (process 1)"),
+        "{said}"
+    );
+    assert!(child.end());
+}
+
+#[test]
+fn what_stands_for_the_socket_is_left_alone() {
+    if !can_be_others() {
+        return;
+    }
+    for (kind, words) in [
+        ("a FIFO", "is not a socket"),
+        ("a link to a socket", "is not a socket"),
+        ("a file", "is not a socket"),
+        ("a dead socket", "belongs to user 42102"),
+        ("a living socket", "already has a producer"),
+    ] {
+        println!("{kind}");
+        let common = Common::new();
+        let socket = common.path("p.sock");
+        let elsewhere = Place::new();
+        let target = elsewhere.path().join("socket");
+        let mut living = Some(Fake::at(&target));
+        match kind {
+            "a FIFO" => fifo(&socket),
+            "a link to a socket" => symlink(&target, &socket).unwrap(),
+            "a file" => fs::write(&socket, "mine").unwrap(),
+            _ => {
+                living = Some(Fake::at(&socket));
+                chown(&socket, Some(STRANGER), None).unwrap();
+                fs::set_permissions(&socket, fs::Permissions::from_mode(0o666)).unwrap();
+            }
+        }
+        if kind == "a living socket" {
+            // It never answers; who looks does not wait for ever.
+            common.refuses_a_living(&socket, words);
+        } else {
+            drop(living.take());
+            common.refuses(&socket, &[words, "another pool name"]);
+        }
+        drop(living);
+    }
+}
+
+impl Common {
+    fn refuses_a_living(&self, socket: &Path, words: &str) {
+        let before = state_of(socket);
+        let mut child = self.start(OWNER, "produce");
+        let said = child.says();
+        assert!(said.contains(words), "{said}");
+        assert!(child.end());
+        assert_eq!(state_of(socket), before);
+    }
+}
+
+/// Starts itself as the pool's owner, with the default runtime directory.
+fn owner_says(program: &Path, role: &str) -> Vec<String> {
+    let mut child = User::new(OWNER).start(program, role, "p");
+    let said = std::iter::from_fn(|| child.next_line()).collect();
+    assert!(child.end(), "{said:?}");
+    said
+}
+
+/// In a mount namespace with a /tmp of its own: the default runtime directory, and what others made of it.
+fn runtime_dirs() {
+    assert_eq!(
+        fs::read_dir("/tmp").unwrap().count(),
+        0,
+        "a /tmp of one's own"
+    );
+    fs::create_dir("/tmp/bin").unwrap();
+    let program = program_for_all(Path::new("/tmp/bin"));
+    let dir = PathBuf::from(format!("/tmp/xmem-{OWNER}"));
+    assert_eq!(runtime_dir(), Path::new("/tmp/xmem-0"));
+
+    // Nobody was there first.
+    assert_eq!(owner_says(&program, "produce"), ["ready"]);
+    let meta = fs::symlink_metadata(&dir).unwrap();
+    assert_eq!((meta.uid(), meta.mode() & 0o7777), (OWNER, 0o700));
+    assert_eq!(fs::read_dir(&dir).unwrap().count(), 0);
+    fs::remove_dir(&dir).unwrap();
+
+    // Somebody was. Each trap: what it is, who made it, what the error says, where nothing may appear.
+    let elsewhere = Path::new("/tmp/elsewhere");
+    let make_dir = |path: &Path, uid, mode| {
+        fs::create_dir(path).unwrap();
+        chown(path, Some(uid), Some(uid)).unwrap();
+        fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+    };
+    for (kind, words) in [
+        ("a directory of somebody else", "belongs to user 42102"),
+        ("their directory, open for all", "belongs to user 42102"),
+        ("their directory, open and sticky", "belongs to user 42102"),
+        ("a link to their directory", "not a directory"),
+        ("a link to one's own directory", "not a directory"),
+        ("a link to nowhere", "not a directory"),
+        ("a file", "not a directory"),
+        ("a FIFO", "not a directory"),
+        ("one's own, open for all", "others may write to it"),
+        ("one's own, open for the group", "others may write to it"),
+    ] {
+        let mut inside = dir.as_path();
+        match kind {
+            "a directory of somebody else" => make_dir(&dir, STRANGER, 0o755),
+            "their directory, open for all" => make_dir(&dir, STRANGER, 0o777),
+            "their directory, open and sticky" => make_dir(&dir, STRANGER, 0o1777),
+            "a link to their directory" | "a link to one's own directory" => {
+                let uid = if kind.contains("own") {
+                    OWNER
+                } else {
+                    STRANGER
+                };
+                make_dir(elsewhere, uid, 0o777);
+                symlink(elsewhere, &dir).unwrap();
+                inside = elsewhere;
+            }
+            "a link to nowhere" => symlink(elsewhere, &dir).unwrap(),
+            "a file" => fs::write(&dir, "mine").unwrap(),
+            "a FIFO" => fifo(&dir),
+            "one's own, open for all" => make_dir(&dir, OWNER, 0o777),
+            _ => make_dir(&dir, OWNER, 0o770),
+        }
+        // What would catch a consumer: a socket that answers, and a lock that never ends.
+        let trap = fs::metadata(inside)
+            .is_ok_and(|meta| meta.is_dir())
+            .then(|| {
+                fifo(&inside.join("p.lock"));
+                Fake::at(inside.join("p.sock"))
+            });
+        let before = state_of(&dir);
+        for role in ["produce", "look"] {
+            let said = owner_says(&program, role);
+            for said in &said[..if role == "look" { 2 } else { 1 }] {
+                assert!(
+                    said.contains(words) && said.contains("XMEM_RUNTIME_DIR"),
+                    "{kind}: {role}: {said}"
+                );
+            }
+            if role == "look" {
+                assert_eq!(said[2], "0 live", "{kind}");
+            }
+        }
+        assert_eq!(state_of(&dir), before, "{kind}: it was changed");
+        match trap {
+            Some(_) => {
+                assert_eq!(fs::read_dir(inside).unwrap().count(), 2, "{kind}");
+                let socket = fs::symlink_metadata(inside.join("p.sock")).unwrap();
+                assert!(socket.file_type().is_socket(), "{kind}");
+            }
+            None => assert!(!elsewhere.exists(), "{kind}: it was followed"),
+        }
+        // Of the next one's place nothing is left.
+        for path in [dir.as_path(), elsewhere] {
+            let _ = fs::remove_file(path);
+            let _ = fs::remove_dir_all(path);
+        }
+    }
+
+    say("done");
+}
+
+#[test]
+fn a_runtime_dir_that_somebody_else_made_is_refused() {
+    if !can_be_others() {
+        return;
+    }
+    let Some(mut command) = with_own_tmp() else {
+        return;
+    };
+    for name in ["XMEM_RUNTIME_DIR", "XDG_RUNTIME_DIR"] {
+        command.env_remove(name);
+    }
+    let mut child = Child::from(command, "in-own-tmp", "p");
+    assert_eq!(child.says(), "done");
+    assert!(child.end());
+}

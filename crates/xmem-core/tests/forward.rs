@@ -1,0 +1,321 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! Chains: a process takes frames out of one pool and passes them on in another, where they lie. And is killed.
+
+mod support;
+
+use support::child::{self, Child, hear, say};
+use support::*;
+use xmem_core::{
+    Attachments, Consumer, ConsumerBuilder, ForwardError, FrameMeta, Producer, PublishError,
+    ReadLease, ReceiveError, StartFrom,
+};
+
+const SIZE: usize = 300_000;
+
+#[test]
+fn child() {
+    let Some((role, pools)) = child::role() else {
+        return;
+    };
+    assert_eq!(role, "middle");
+    let (from, to) = pools.split_once(',').unwrap();
+    let mut middle = Middle::new(from, to);
+    say("ready");
+    loop {
+        hear();
+        say(middle.pass_on());
+    }
+}
+
+/// Passes frames on, as they are wherever that is possible.
+struct Middle {
+    consumer: Consumer,
+    producer: Producer,
+}
+
+impl Middle {
+    fn new(from: &str, to: &str) -> Self {
+        Self {
+            consumer: joining(from).connect().unwrap(),
+            producer: Producer::builder(to).history(1).build().unwrap(),
+        }
+    }
+
+    fn pass_on(&mut self) -> &'static str {
+        let frame = self.consumer.receive(Some(HANG)).unwrap();
+        let meta = FrameMeta {
+            pts: frame.meta().pts,
+            ..FrameMeta::default()
+        };
+        match self.producer.forward(&frame) {
+            Ok(parts) => {
+                let mut lease = self.producer.acquire_with_room(1, parts.room()).unwrap();
+                lease.set_parts(parts);
+                lease.publish(meta).unwrap();
+                "forwarded"
+            }
+            Err(ForwardError::NotReached) => {
+                let bytes = bytes_of(&frame);
+                let mut lease = self.producer.acquire(bytes.len()).unwrap();
+                lease.as_mut_slice()[..bytes.len()].copy_from_slice(bytes);
+                let size = bytes.len() as u64;
+                lease.publish(FrameMeta { size, ..meta }).unwrap();
+                "copied"
+            }
+            Err(error) => panic!("{error}"),
+        }
+    }
+}
+
+fn joining(pool: &str) -> ConsumerBuilder {
+    Consumer::builder(pool).max_held(4)
+}
+
+fn bytes_of(frame: &ReadLease) -> &[u8] {
+    match frame.parts() {
+        [] => frame.data(),
+        [part] => part.map().unwrap(),
+        _ => panic!("one piece"),
+    }
+}
+
+#[track_caller]
+fn assert_content(frame: &ReadLease, seed: u64) {
+    assert_eq!(frame.meta().pts, Some(seed));
+    assert_eq!(frame.meta().size as usize, SIZE);
+    assert_eq!(difference(seed, bytes_of(frame)), None, "frame {seed}");
+}
+
+/// Passes frames on until they are not copied any more. Returns the next seed.
+fn until_forwarded(
+    first: &Producer,
+    pass_on: &mut dyn FnMut() -> String,
+    last: &mut Consumer,
+    mut seed: u64,
+) -> u64 {
+    eventually("the last one reaches the first", || {
+        publish(first, seed, SIZE);
+        let how = pass_on();
+        assert_content(&last.receive(Some(HANG)).unwrap(), seed);
+        seed += 1;
+        how.ends_with("forwarded")
+    });
+    seed
+}
+
+#[test]
+fn a_frame_is_passed_on_where_it_lies() {
+    let (a, b) = (Place::new(), Place::new());
+    let first = Producer::builder(&a.pool()).history(1).build().unwrap();
+    let mut middle = Middle::new(&a.pool(), &b.pool());
+    let mut last = joining(&b.pool()).connect().unwrap();
+    let mut other = joining(&b.pool()).parts(true).connect().unwrap();
+    let mut pass_on = || {
+        let how = middle.pass_on();
+        other.receive(Some(HANG)).unwrap();
+        how.to_owned()
+    };
+    let seed = until_forwarded(&first, &mut pass_on, &mut last, 0);
+    for seed in seed..seed + 30 {
+        publish(&first, seed, SIZE);
+        assert_eq!(middle.pass_on(), "forwarded");
+        let (frame, same) = (
+            last.receive(Some(HANG)).unwrap(),
+            other.receive(Some(HANG)).unwrap(),
+        );
+        assert_content(&frame, seed);
+        assert_content(&same, seed);
+        assert_eq!(frame.len(), SIZE, "one piece is a payload as any other");
+        assert!(same.parts()[0].fd().is_some());
+    }
+    // One lease per consumer in the first pool, and all come back.
+    drop((middle, last, other));
+    publish(&first, 0, SIZE);
+    eventually("slots come back", || {
+        let stats = first.stats();
+        stats.slots_held <= 1 && stats.consumers.is_empty()
+    });
+}
+
+#[test]
+fn a_killed_middle_tears_nothing() {
+    let (a, b) = (Place::new(), Place::new());
+    let first = Producer::builder(&a.pool()).history(1).build().unwrap();
+    let mut middle = Child::start("middle", &format!("{},{}", a.pool(), b.pool()));
+    assert_eq!(middle.says(), "ready");
+    let mut last = joining(&b.pool()).connect().unwrap();
+    let mut pass_on = || {
+        middle.tell("pass");
+        middle.says()
+    };
+    let seed = until_forwarded(&first, &mut pass_on, &mut last, 0);
+    publish(&first, seed, SIZE);
+    assert_eq!(pass_on(), "forwarded");
+    let frame = last.receive(Some(HANG)).unwrap();
+    // This one is in the pool, and nobody has taken it yet.
+    publish(&first, seed + 1, SIZE);
+    assert_eq!(pass_on(), "forwarded");
+    middle.kill();
+    eventually("the middle is gone", || {
+        first
+            .stats()
+            .consumers
+            .iter()
+            .all(|consumer| consumer.pid != middle.pid())
+    });
+    for seed in 1000..1300 {
+        publish(&first, seed, SIZE);
+    }
+    assert_content(&frame, seed);
+    match last.receive(Some(HANG)) {
+        // Its slot may have been used again by now; then it is gone, but never torn.
+        Ok(frame) => assert_content(&frame, seed + 1),
+        Err(error) => assert!(matches!(error, ReceiveError::ProducerLost), "{error}"),
+    }
+    drop((frame, last));
+    eventually("slots come back", || {
+        let stats = first.stats();
+        stats.slots_held <= 1 && stats.consumers.is_empty()
+    });
+}
+
+#[test]
+fn over_three_hops_each_consumer_holds_where_the_frame_lies() {
+    let (a, b, c) = (Place::new(), Place::new(), Place::new());
+    let first = Producer::builder(&a.pool()).history(1).build().unwrap();
+    let mut one = Child::start("middle", &format!("{},{}", a.pool(), b.pool()));
+    assert_eq!(one.says(), "ready");
+    let mut two = Child::start("middle", &format!("{},{}", b.pool(), c.pool()));
+    assert_eq!(two.says(), "ready");
+    let mut last = joining(&c.pool()).connect().unwrap();
+    let mut pass_on = || {
+        one.tell("pass");
+        let first_hop = one.says();
+        two.tell("pass");
+        format!("{first_hop}, {}", two.says())
+    };
+    let mut seed = 0;
+    eventually("both hops forward", || {
+        publish(&first, seed, SIZE);
+        let how = pass_on();
+        assert_content(&last.receive(Some(HANG)).unwrap(), seed);
+        seed += 1;
+        how == "forwarded, forwarded"
+    });
+    publish(&first, seed, SIZE);
+    assert_eq!(pass_on(), "forwarded, forwarded");
+    let frame = last.receive(Some(HANG)).unwrap();
+    one.kill();
+    two.kill();
+    eventually("both are gone", || {
+        let gone = |pid: u32| [one.pid(), two.pid()].contains(&pid);
+        let consumers = first.stats().consumers;
+        !consumers.iter().any(|consumer| gone(consumer.pid))
+    });
+    for seed in 1000..1300 {
+        publish(&first, seed, SIZE);
+    }
+    assert_content(&frame, seed);
+    drop((frame, last));
+    eventually("slots come back", || {
+        first.stats().slots_held <= 1 && first.stats().consumers.is_empty()
+    });
+}
+
+#[test]
+fn who_cannot_reach_the_first_pool_gets_copies_and_misses_nothing() {
+    let (a, b) = (Place::new(), Place::new());
+    // Room for the middle and one more.
+    let first = Producer::builder(&a.pool())
+        .history(1)
+        .max_consumers(2)
+        .build()
+        .unwrap();
+    let mut middle = Middle::new(&a.pool(), &b.pool());
+    let mut near = joining(&b.pool()).connect().unwrap();
+    let mut seed = until_forwarded(&first, &mut || middle.pass_on().to_owned(), &mut near, 0);
+    let mut far = joining(&b.pool()).connect().unwrap();
+    for _ in 0..50 {
+        publish(&first, seed, SIZE);
+        assert_eq!(middle.pass_on(), "copied", "as long as one needs that");
+        assert_content(&near.receive(Some(HANG)).unwrap(), seed);
+        assert_content(&far.receive(Some(HANG)).unwrap(), seed);
+        seed += 1;
+    }
+    assert_eq!(far.stats().missed, 0);
+    drop(far);
+    until_forwarded(&first, &mut || middle.pass_on().to_owned(), &mut near, seed);
+}
+
+#[test]
+fn a_first_pool_that_comes_back_is_joined_again() {
+    let (a, b) = (Place::new(), Place::new());
+    let mut first = Producer::builder(&a.pool()).history(1).build().unwrap();
+    let mut middle = Middle::new(&a.pool(), &b.pool());
+    let mut last = joining(&b.pool()).connect().unwrap();
+    let mut pass_on = || middle.pass_on().to_owned();
+    let seed = until_forwarded(&first, &mut pass_on, &mut last, 0);
+    publish(&first, seed, SIZE);
+    middle.pass_on();
+    let held = last.receive(Some(HANG)).unwrap();
+    // More often than pools of origin are remembered.
+    for _ in 0..12 {
+        drop(first);
+        first = Producer::builder(&a.pool()).history(1).build().unwrap();
+        middle.consumer = joining(&a.pool()).connect().unwrap();
+        let mut pass_on = || middle.pass_on().to_owned();
+        until_forwarded(&first, &mut pass_on, &mut last, 5000);
+    }
+    assert_content(&held, seed);
+}
+
+#[test]
+fn what_cannot_be_forwarded_is_said() {
+    let (a, b) = (Place::new(), Place::new());
+    let first = Producer::builder(&a.pool())
+        .backing(xmem_core::Backing::PosixShm)
+        .build()
+        .unwrap();
+    let own = publish(&first, 1, SIZE);
+    let mut middle = Middle::new(&a.pool(), &b.pool());
+    assert!(matches!(
+        middle.producer.forward(&own),
+        Err(ForwardError::NotReceived)
+    ));
+    publish(&first, 2, SIZE);
+    let frame = middle.consumer.receive(Some(HANG)).unwrap();
+    assert!(matches!(
+        middle.producer.forward(&frame),
+        Err(ForwardError::NoDescriptor)
+    ));
+}
+
+/// A consumer that joins between `forward` and `publish`.
+#[test]
+fn a_consumer_that_comes_at_the_last_moment_is_noticed() {
+    let (a, b) = (Place::new(), Place::new());
+    let first = Producer::builder(&a.pool()).history(1).build().unwrap();
+    let mut middle = Middle::new(&a.pool(), &b.pool());
+    publish(&first, 1, SIZE);
+    let frame = middle.consumer.receive(Some(HANG)).unwrap();
+    let parts = middle.producer.forward(&frame).expect("nobody is there");
+    let mut late = joining(&b.pool())
+        .start_from(StartFrom::Oldest)
+        .connect()
+        .unwrap();
+    let mut attachments = Attachments::new();
+    attachments.set("a", "b");
+    let room = parts.room() + attachments.encoded_len();
+    let mut lease = middle.producer.acquire_with_room(1, room).unwrap();
+    lease.set_parts(parts);
+    let meta = FrameMeta {
+        attachments,
+        ..FrameMeta::default()
+    };
+    match lease.publish(meta) {
+        // It was quick, and has joined the first pool already.
+        Ok(_) => assert_eq!(bytes_of(&late.receive(Some(HANG)).unwrap()).len(), SIZE),
+        Err(failure) => assert!(matches!(failure.error, PublishError::NotReached)),
+    }
+}

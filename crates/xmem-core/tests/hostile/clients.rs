@@ -1,0 +1,147 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! Clients that say what no consumer says.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::Ordering;
+
+use xmem_core::{ConnectError, Consumer, Producer};
+
+use crate::support::raw::{self, Fake, Memory, Raw};
+use crate::support::*;
+use crate::{Bystander, only_the_bystander_is_left};
+
+#[test]
+fn garbage_and_half_messages_are_refused() {
+    let place = Place::new();
+    let producer = Producer::builder(&place.pool()).build().unwrap();
+    let mut bystander = Bystander::new(&producer);
+    let mut random = Random(7);
+    let valid = raw::join(raw::VERSION, 1);
+    let mut messages: Vec<Vec<u8>> = (1..valid.len()).map(|len| valid[..len].to_vec()).collect();
+    messages.push([&valid[..], &[0]].concat());
+    for len in [1, 2, 9, 85, 86, 511, 512, 513, 1000, 4000] {
+        messages.push((0..len).map(|_| random.next() as u8).collect());
+        // What looks like a message by its first byte.
+        for kind in 0..12 {
+            let mut message = messages.last().unwrap().clone();
+            message[0] = kind;
+            messages.push(message);
+        }
+    }
+    for (n, message) in messages.iter().enumerate() {
+        let raw = Raw::connect(&place.pool());
+        raw.send(message, &[]).unwrap();
+        while let Some((answer, fds)) = raw.recv() {
+            assert_eq!(answer[0], 2, "a refusal");
+            assert!(fds.is_empty(), "nothing is shared");
+        }
+        if n % 20 == 0 {
+            bystander.frames(1);
+        }
+    }
+    // Descriptors that nobody asked for, a few and too many.
+    let null: OwnedFd = std::fs::File::open("/dev/null").unwrap().into();
+    for fds in [1, 4, 5, 16] {
+        let raw = Raw::connect(&place.pool());
+        raw.send(b"\x01", &vec![null.as_fd(); fds]).unwrap();
+        while raw.recv().is_some() {}
+    }
+    // A message of nothing.
+    let raw = Raw::connect(&place.pool());
+    raw.send(b"", &[]).unwrap();
+    assert!(raw.recv().is_none());
+    bystander.frames(10);
+    only_the_bystander_is_left(&producer);
+}
+
+#[test]
+fn another_version_is_refused_in_words() {
+    let place = Place::new();
+    let producer = Producer::builder(&place.pool()).build().unwrap();
+    for version in [0, raw::VERSION + 1, u32::MAX] {
+        // A later version may have a longer message.
+        for tail in [0, 100] {
+            let raw = Raw::connect(&place.pool());
+            let mut message = raw::join(version, 1);
+            message.resize(message.len() + tail, 0);
+            raw.send(&message, &[]).unwrap();
+            let (answer, fds) = raw.recv().expect("a reason");
+            assert!(fds.is_empty());
+            assert_eq!(answer[0], 2);
+            let reason = String::from_utf8_lossy(&answer[5..]);
+            assert!(
+                reason.contains(&format!("version {version}")) && reason.contains("update"),
+                "{reason}"
+            );
+            assert!(raw.recv().is_none());
+        }
+    }
+    drop(producer);
+    // And the other way round.
+    let fake = Fake::at(place.pool());
+    let connect = || Consumer::builder(&place.pool()).connect().unwrap_err();
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let next = raw::VERSION + 1;
+            fake.answer(&raw::refused(next, "it speaks protocol version 2"), &[]);
+            fake.answer(&raw::welcome(next), &[]);
+        });
+        let error = connect();
+        assert!(
+            matches!(&error, ConnectError::Refused { reason, .. } if reason.contains("version 2")),
+            "{error}"
+        );
+        let error = connect();
+        assert!(
+            matches!(&error, ConnectError::Protocol { reason, .. } if reason.contains("version")),
+            "{error}"
+        );
+    });
+}
+
+#[test]
+fn nonsense_after_joining_cuts_off_and_says_so() {
+    let place = Place::new();
+    let producer = Producer::builder(&place.pool()).build().unwrap();
+    let mut bystander = Bystander::new(&producer);
+    for message in [
+        &b"\x03"[..],
+        b"\xff\xff",
+        &raw::join(raw::VERSION, 1),
+        &[9; 22],
+        &[0; 600],
+    ] {
+        let (raw, joined) = Raw::join(&place.pool(), 1);
+        let page = Memory::map(&joined.page, false);
+        raw.send(message, &[]).unwrap();
+        while raw.recv().is_some() {}
+        assert_ne!(page.words()[raw::FLAGS].load(Ordering::Relaxed) & 1, 0);
+        bystander.frames(1);
+    }
+    only_the_bystander_is_left(&producer);
+}
+
+#[test]
+fn a_peer_that_never_reads_holds_nobody_up() {
+    let place = Place::new();
+    let producer = Producer::builder(&place.pool()).build().unwrap();
+    let mut bystander = Bystander::new(&producer);
+    bystander.frames(5);
+    let (raw, _joined) = Raw::join(&place.pool(), 1);
+    for n in 0..5000u32 {
+        // Regions and states that there are, and others.
+        let _ = raw.send(&raw::get_region(n % 3), &[]);
+        let _ = raw.send(&raw::get_sticky(u64::from(n % 3)), &[]);
+        let _ = raw.send(b"\x05", &[]);
+        if n % 100 == 0 {
+            let mut sticky = xmem_core::Sticky::new();
+            sticky.set("n", n.to_string());
+            producer.set_sticky(&sticky).unwrap();
+            bystander.frames(1);
+        }
+    }
+    assert_eq!(producer.stats().consumers.len(), 2);
+    drop(raw);
+    only_the_bystander_is_left(&producer);
+}

@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! What a process has, as the kernel says.
+
+use std::fmt;
+
+/// Whether a sanitizer keeps memory of its own, also what was given back, so that only shared memory can be counted.
+fn is_instrumented() -> bool {
+    std::env::var_os("XMEM_INSTRUMENTED").is_some()
+}
+
+/// What a process has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Figures {
+    pub(crate) descriptors: usize,
+    pub(crate) mappings: usize,
+    /// Memory of its own, in KiB.
+    pub(crate) anonymous: usize,
+}
+
+impl Figures {
+    pub(crate) fn own() -> Self {
+        Self::of("self")
+    }
+
+    pub(crate) fn of(process: impl fmt::Display) -> Self {
+        let read = |file| std::fs::read_to_string(format!("/proc/{process}/{file}")).unwrap();
+        let status = read("status");
+        let anonymous = status
+            .lines()
+            .find_map(|line| line.strip_prefix("RssAnon:"))
+            .and_then(|rest| rest.trim().strip_suffix(" kB")?.parse().ok());
+        let descriptors = std::fs::read_dir(format!("/proc/{process}/fd")).unwrap();
+        let maps = read("maps");
+        let shared = maps.lines().filter(|line| line.contains("/memfd:"));
+        let anonymous = anonymous.expect("a kernel that tells RssAnon");
+        Self {
+            descriptors: descriptors.count(),
+            mappings: if is_instrumented() {
+                shared.count()
+            } else {
+                maps.lines().count()
+            },
+            anonymous: if is_instrumented() { 0 } else { anonymous },
+        }
+    }
+}

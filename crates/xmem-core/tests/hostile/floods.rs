@@ -1,0 +1,312 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! Clients that come in numbers, or say much.
+
+use std::collections::VecDeque;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Mutex, mpsc};
+
+use rustix::net::{Shutdown, shutdown};
+use xmem_core::{ConnectError, Consumer, ConsumerEvent, Producer, query};
+
+use crate::support::raw::{self, MAX_RIGHTS, Memory, Raw};
+use crate::support::*;
+use crate::victim::attack;
+use crate::{Bystander, OnDrop};
+
+#[test]
+fn who_says_nothing_is_shown_out() {
+    let place = Place::new();
+    let producer = Producer::builder(&place.pool()).build().unwrap();
+    let silent: Vec<Raw> = (0..10).map(|_| Raw::connect(&place.pool())).collect();
+    let mut bystander = Bystander::new(&producer);
+    bystander.frames(50);
+    assert_eq!(query(&place.pool()).unwrap().consumers.len(), 1);
+    for raw in silent {
+        assert!(raw.recv().is_none());
+    }
+    bystander.frames(50);
+}
+
+/// One of the ways to be a nuisance, by number. Returns what is to be kept open for a while.
+fn nuisance(pool: &str, n: u32, null: &OwnedFd) -> Option<Raw> {
+    let raw = Raw::try_connect(pool).ok()?;
+    let join = raw::join(raw::VERSION, 1);
+    // Who is shown out meanwhile cannot send any more.
+    let send = |bytes: &[u8], fds: &[BorrowedFd<'_>]| raw.send(bytes, fds).unwrap_or_default();
+    match n % 9 {
+        0 => return None,
+        1 => {}
+        2 => send(&join[..n as usize % join.len()], &[]),
+        3 => send(&join, &[]),
+        4 => send(&raw::query(raw::VERSION), &[]),
+        5 => send(&join, &[null.as_fd(); MAX_RIGHTS]),
+        6 => send(&vec![n as u8; n as usize % 1000 + 1], &[null.as_fd()]),
+        7 => shutdown(&raw.0, Shutdown::Write).unwrap_or_default(),
+        _ => {
+            send(&join, &[]);
+            let _ = shutdown(&raw.0, Shutdown::Read);
+            send(&raw::get_region(1), &[]);
+            return None;
+        }
+    }
+    Some(raw)
+}
+
+/// One that wants frames, and gets in. All slots may be promised to others for a moment; then it is told so.
+fn late_consumer(pool: &str) -> Consumer {
+    let start = std::time::Instant::now();
+    loop {
+        match Consumer::builder(pool).max_held(1).connect_wait(Some(HANG)) {
+            Ok(consumer) => return consumer,
+            Err(ConnectError::Refused { reason, .. })
+                if reason.contains("max-slots") && start.elapsed() < HANG => {}
+            Err(error) => panic!("{error}"),
+        }
+    }
+}
+
+fn ten_thousand(pool: &str, meanwhile: impl Fn() + Sync) {
+    let null: OwnedFd = std::fs::File::open("/dev/null").unwrap().into();
+    let count = AtomicU32::new(0);
+    std::thread::scope(|scope| {
+        for _ in 0..3 {
+            scope.spawn(|| {
+                let mut open = VecDeque::new();
+                loop {
+                    let n = count.fetch_add(1, Ordering::Relaxed);
+                    if n >= 10_000 {
+                        break;
+                    }
+                    open.extend(nuisance(pool, n, &null));
+                    if open.len() > 60 {
+                        open.pop_front();
+                    }
+                }
+            });
+        }
+        meanwhile();
+    });
+}
+
+#[test]
+fn ten_thousand_connections_drown_nobody() {
+    attack("victim-live", |pool| {
+        ten_thousand(pool, || {
+            // Who wants frames gets in, all the same.
+            for _ in 0..10 {
+                assert_whole(&receive(&mut late_consumer(pool)));
+            }
+        });
+    });
+}
+
+#[test]
+fn ten_thousand_connections_to_a_producer_without_descriptors_drown_nobody() {
+    attack("victim-few-descriptors", |pool| ten_thousand(pool, || {}));
+}
+
+/// A consumer that has said what it wants is not shown out because silent ones come after it.
+#[test]
+fn who_has_spoken_is_heard_before_others_are_let_in() {
+    let place = Place::new();
+    let (go_on, wait) = mpsc::channel::<()>();
+    let wait = Mutex::new(wait);
+    let held_up = std::sync::Arc::new(AtomicBool::new(false));
+    let producer = Producer::builder(&place.pool())
+        .on_consumer({
+            let held_up = held_up.clone();
+            move |event| {
+                if matches!(event, ConsumerEvent::Connected(_))
+                    && !held_up.swap(true, Ordering::SeqCst)
+                {
+                    let _ = wait.lock().unwrap().recv();
+                }
+            }
+        })
+        .build()
+        .unwrap();
+    let _first = Raw::join(&place.pool(), 1);
+    eventually("the control thread stands still", || {
+        held_up.load(Ordering::SeqCst)
+    });
+    let honest = Raw::connect(&place.pool());
+    honest.send(&raw::join(raw::VERSION, 1), &[]).unwrap();
+    // As many as fit into the queue of the socket.
+    let silent: Vec<Raw> = (0..120).map(|_| Raw::connect(&place.pool())).collect();
+    go_on.send(()).unwrap();
+    let (answer, fds) = honest.recv().expect("an answer");
+    assert_eq!((answer[0], fds.len()), (1, 2), "a welcome");
+    drop(silent);
+    drop(honest);
+    Bystander::new(&producer).frames(10);
+}
+
+/// Messages without end, from several clients: all others have their turn.
+#[test]
+fn endless_messages_hold_nobody_up() {
+    type Message = fn(u32) -> Vec<u8>;
+    let messages: [Message; 5] = [
+        |_| raw::BELL.to_vec(),
+        |n| raw::get_region(n % 3),
+        |n| raw::get_sticky(u64::from(n % 3)),
+        |n| raw::acquire_slot(n, 1 << 30),
+        |n| raw::acquire_index(n, n % 4),
+    ];
+    attack("victim-live", |pool| {
+        let done = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let _done = OnDrop(|| done.store(true, Ordering::Relaxed));
+            for (n, message) in messages.into_iter().enumerate() {
+                let done = &done;
+                scope.spawn(move || {
+                    let (raw, _joined) = Raw::join(pool, 1);
+                    let mut number = 0;
+                    while !done.load(Ordering::Relaxed) {
+                        number += 1;
+                        let _ = raw.send(&message(number), &[]);
+                        // Some read now and then, some never do, some read a byte of each.
+                        if n % 2 == 0 && number % 8 == 0 {
+                            let _ = rustix::net::recv(
+                                &raw.0,
+                                &mut [0u8][..],
+                                rustix::net::RecvFlags::DONTWAIT,
+                            );
+                        }
+                    }
+                });
+            }
+            scope.spawn(|| {
+                // As long as messages can be, and longer, before it has joined.
+                while !done.load(Ordering::Relaxed) {
+                    let raw = Raw::connect(pool);
+                    for len in [512, 513, 60_000] {
+                        let _ = raw.send(&vec![1; len], &[]);
+                    }
+                }
+            });
+            for _ in 0..50 {
+                assert_whole(&receive(&mut late_consumer(pool)));
+                eventually("figures", || query(pool).is_ok());
+            }
+        });
+    });
+}
+
+/// Descriptors that come along, in each message that a client can send.
+#[test]
+fn descriptors_that_nobody_wants_are_closed() {
+    let open = |path| OwnedFd::from(std::fs::File::open(path).unwrap());
+    let (pipe, _other) = rustix::pipe::pipe().unwrap();
+    let zoo = [open("/dev/null"), open("/"), pipe, raw::memory(4096, false)];
+    attack("victim-live", |pool| {
+        for count in [1, 2, 4, 5, 16, MAX_RIGHTS] {
+            for first in [
+                raw::join(raw::VERSION, 1),
+                raw::query(raw::VERSION),
+                raw::BELL.to_vec(),
+            ] {
+                let fds: Vec<_> = zoo.iter().map(AsFd::as_fd).cycle().take(count).collect();
+                let raw = Raw::connect(pool);
+                raw.send(&first, &fds).unwrap();
+                let _ = raw.recv();
+                for message in [
+                    raw::get_region(1),
+                    raw::get_sticky(1),
+                    raw::BELL.to_vec(),
+                    raw::acquire_slot(1, 1),
+                    raw::acquire_index(1, 1),
+                    raw::LEAVE.to_vec(),
+                ] {
+                    let _ = raw.send(&message, &fds);
+                }
+                let _ = shutdown(&raw.0, Shutdown::Write);
+                while raw.recv().is_some() {}
+            }
+        }
+        // A socket in its own queue lives on after it is closed by who sent it.
+        for _ in 0..100 {
+            let (raw, _joined) = Raw::join(pool, 1);
+            let _ = raw.send(raw::BELL, &[raw.0.as_fd()]);
+        }
+    });
+}
+
+/// Descriptors in the queues of who does not read count against all processes of the producer's user.
+#[test]
+fn who_does_not_read_leaves_descriptors_for_others() {
+    attack("victim-in-flight", |pool| {
+        let silent: Vec<_> = (0..8).map(|_| Raw::join(pool, 1)).collect();
+        for (raw, _) in &silent {
+            for _ in 0..40 {
+                raw.send(&raw::get_region(1), &[]).unwrap();
+            }
+        }
+        // It has read all that was asked.
+        for (raw, _) in &silent {
+            eventually("the questions were read", || raw.unread() == 0);
+        }
+        assert_whole(&receive(&mut late_consumer(pool)));
+    });
+}
+
+/// Lease pages with random words in them, from several consumers at once.
+#[test]
+fn pages_that_change_all_the_time_harm_nobody() {
+    for (role, rounds, frames) in [("victim-live", 4, 200), ("victim-lossless", 1, 20)] {
+        attack(role, |pool| {
+            std::thread::scope(|scope| {
+                for kind in 0..4 {
+                    scope.spawn(move || {
+                        for round in 0..rounds {
+                            let mut random = Random(kind * 100 + round);
+                            write_all_over(pool, kind, frames, &mut random);
+                        }
+                    });
+                }
+            });
+        });
+    }
+}
+
+/// Until it is cut off, or so many frames were published.
+fn write_all_over(pool: &str, kind: u64, frames: u64, random: &mut Random) {
+    let (_raw, joined) = Raw::join(pool, 2);
+    let (control, page) = (
+        Memory::map(&joined.control, false),
+        Memory::map(&joined.page, true),
+    );
+    let head = || control.words()[raw::HEAD].load(Ordering::Relaxed);
+    let until = head() + frames;
+    let start = std::time::Instant::now();
+    while head() < until && page.words()[raw::FLAGS].load(Ordering::Relaxed) == 0 {
+        assert!(start.elapsed() < HANG, "frames come no more");
+        match kind {
+            // Anything anywhere.
+            0 => {
+                let at = random.below(page.words().len() as u64) as usize;
+                page.set(at, random.next() >> random.below(64));
+            }
+            // Leases that could be, on and off, as many as there are slots.
+            1 => {
+                let slot = random.below(joined.max_slots.into()) as usize;
+                let word = control.words()[raw::SLOTS + slot].load(Ordering::Relaxed);
+                let lease = if random.below(3) == 0 { 0 } else { word >> 32 };
+                page.halves()[raw::LEASES + slot].store(lease as u32, Ordering::Relaxed);
+            }
+            // A cursor that goes to and fro, and regions that are never let go of.
+            2 => {
+                page.set(raw::CURSOR, head().saturating_sub(random.below(50)));
+                page.set(raw::REGIONS_SEEN, 0);
+            }
+            // All but what is looked at: figures, the word that it sleeps on, what it took.
+            _ => {
+                page.set(3 + random.below(13) as usize, random.next());
+                let slot = random.below(joined.max_slots.into()) as usize;
+                let taken = raw::LEASES + joined.max_slots as usize + slot;
+                page.halves()[taken].store(random.next() as u32, Ordering::Relaxed);
+            }
+        }
+    }
+}

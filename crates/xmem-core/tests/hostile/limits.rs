@@ -1,0 +1,276 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! A system that refuses: descriptors, file sizes, memory.
+
+use std::os::fd::OwnedFd;
+use std::process::Command;
+
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use xmem_core::{
+    AcquireError, Backing, ConnectError, Consumer, CreateError, Producer, RegionError,
+};
+
+use crate::support::child::Child;
+use crate::support::raw::{self, Raw};
+use crate::support::*;
+use crate::{Bystander, SIZE, run_child};
+
+/// Sets a limit. Returns what it was.
+pub(crate) fn limit(resource: Resource, current: u64) -> Rlimit {
+    let before = getrlimit(resource);
+    let now = Rlimit {
+        current: Some(current),
+        ..before
+    };
+    setrlimit(resource, now).unwrap();
+    before
+}
+
+/// All descriptors that the process may have yet.
+pub(crate) fn take_all_descriptors() -> Vec<OwnedFd> {
+    let mut taken = Vec::new();
+    while let Ok(file) = std::fs::File::open("/dev/null") {
+        taken.push(file.into());
+    }
+    taken
+}
+
+pub(crate) fn no_descriptors(pool: &str) {
+    let producer = Producer::builder(pool).build().unwrap();
+    let mut bystander = Bystander::new(&producer);
+    bystander.frames(10);
+    let own = publish(&producer, 1000, SIZE);
+    drop(receive(&mut bystander.consumer));
+    // None is left, also not one that another thread closes just now.
+    let mut taken: Vec<OwnedFd> = Vec::new();
+    let mut take_all = || taken.extend(take_all_descriptors());
+    let next: OwnedFd = std::fs::File::open("/dev/null").unwrap().into();
+    let free = std::os::fd::AsRawFd::as_raw_fd(&next) as u64;
+    let before = limit(Resource::Nofile, free);
+    take_all();
+    let error = producer.acquire(4 << 20).unwrap_err();
+    assert!(
+        matches!(
+            error,
+            AcquireError::Region(RegionError::NoSpace { .. } | RegionError::System { .. })
+        ),
+        "{error}"
+    );
+    let error = Producer::builder(&format!("{pool}2")).build().unwrap_err();
+    assert!(matches!(error, CreateError::System { .. }), "{error}");
+    let error = Consumer::builder(pool).connect().unwrap_err();
+    assert!(matches!(error, ConnectError::System { .. }), "{error}");
+    // What is there goes on, and a state that cannot be kept is said to be so.
+    bystander.frames(200);
+    take_all();
+    assert!(producer.set_sticky(&xmem_core::Sticky::new()).is_err());
+    bystander.frames(200);
+    assert_frame(&own, 1000, SIZE);
+    // One that comes meanwhile is not let in, and does not hang the control thread.
+    setrlimit(Resource::Nofile, before).unwrap();
+    let late = Raw::connect(pool);
+    limit(Resource::Nofile, free);
+    let _ = late.send(&raw::join(raw::VERSION, 1), &[]);
+    bystander.frames(200);
+    // With descriptors again, all is as before.
+    setrlimit(Resource::Nofile, before).unwrap();
+    drop(late);
+    producer.acquire(4 << 20).unwrap();
+    let mut consumer = Consumer::builder(pool).connect_wait(Some(HANG)).unwrap();
+    bystander.frames(1);
+    assert_whole(&receive(&mut consumer));
+}
+
+#[test]
+fn running_out_of_descriptors_is_an_error_and_passes() {
+    run_child("no-descriptors", &Place::new());
+}
+
+pub(crate) fn no_file_size(pool: &str) {
+    // The signal that comes with the error would end the process.
+    ignore_sigxfsz();
+    let producer = Producer::builder(pool).build().unwrap();
+    let mut bystander = Bystander::new(&producer);
+    bystander.frames(10);
+    let before = limit(Resource::Fsize, 1 << 20);
+    for size in [2 << 20, 1 << 30] {
+        let error = producer.acquire(size).unwrap_err();
+        assert!(
+            matches!(error, AcquireError::Region(RegionError::NoSpace { .. })),
+            "{error}"
+        );
+        bystander.frames(50);
+    }
+    limit(Resource::Fsize, 1);
+    let error = Producer::builder(&format!("{pool}2")).build().unwrap_err();
+    assert!(matches!(error, CreateError::System { .. }), "{error}");
+    // Not refused for good: it may try again.
+    let error = Consumer::builder(pool).connect().unwrap_err();
+    assert!(matches!(&error, ConnectError::NoAnswer { .. }), "{error}");
+    bystander.frames(50);
+    setrlimit(Resource::Fsize, before).unwrap();
+    producer.acquire(2 << 20).unwrap();
+    drop(Consumer::builder(pool).connect().unwrap());
+    assert_eq!(producer.stats().dropped, 0);
+}
+
+#[allow(unsafe_code)] // signal
+fn ignore_sigxfsz() {
+    // SAFETY: ignoring a signal installs no handler.
+    unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
+}
+
+#[test]
+fn memory_that_cannot_be_reserved_is_an_error_and_passes() {
+    run_child("no-file-size", &Place::new());
+}
+
+/// In a mount namespace of its own, with 1 MiB of /dev/shm.
+pub(crate) fn full_dev_shm(pool: &str) {
+    let producer = Producer::builder(pool)
+        .backing(Backing::PosixShm)
+        .build()
+        .unwrap();
+    let mut bystander = Bystander::new(&producer);
+    bystander.frames(10);
+    for size in [2 << 20, 900_000] {
+        let error = producer.acquire(size).unwrap_err();
+        assert!(
+            matches!(error, AcquireError::Region(RegionError::NoSpace { .. })),
+            "{error}"
+        );
+        bystander.frames(10);
+    }
+    let segments = std::fs::read_dir("/dev/shm").unwrap().count();
+    assert_eq!(segments, 1, "what could not be reserved is not left behind");
+    // A full /dev/shm does not concern the other kind.
+    let other = Producer::builder(&format!("{pool}2")).build().unwrap();
+    publish(&other, 1, 2 << 20);
+    drop(bystander);
+    drop(producer);
+    assert_eq!(std::fs::read_dir("/dev/shm").unwrap().count(), 0);
+}
+
+#[test]
+fn a_full_dev_shm_is_an_error_and_no_signal() {
+    const SCRIPT: &str = "mount -t tmpfs -o size=1m tmpfs /dev/shm && exec \"$0\" \"$@\"";
+    let works = Command::new("unshare")
+        .args(["--mount", "sh", "-c", SCRIPT, "true"])
+        .output()
+        .is_ok_and(|output| output.status.success());
+    if !works {
+        users::not_run("there is no mount namespace to be had");
+        return;
+    }
+    let place = Place::new();
+    let mut command = Command::new("unshare");
+    command
+        .args(["--mount", "sh", "-c", SCRIPT])
+        .arg(std::env::current_exe().unwrap());
+    let mut child = Child::from(command, "full-dev-shm", &place.pool());
+    assert_eq!(child.says(), "done");
+    assert!(child.end());
+    place.assert_clean();
+}
+
+#[test]
+fn what_a_pool_grants_is_bounded_and_said_in_words() {
+    let place = Place::new();
+    let pool = place.pool();
+    let producer = Producer::builder(&pool)
+        .max_consumers(3)
+        .max_held(4)
+        .max_slots(32)
+        .build()
+        .unwrap();
+    let mut bystander = Bystander::new(&producer);
+    let budget = |asked: u32| {
+        let raw = Raw::connect(&pool);
+        raw.send(&raw::join(raw::VERSION, asked), &[]).unwrap();
+        let (welcome, _fds) = raw.recv().unwrap();
+        (raw, u32::from_le_bytes(welcome[13..17].try_into().unwrap()))
+    };
+    for (asked, granted) in [(0, 1), (1, 1), (4, 4), (5, 4), (u32::MAX, 4)] {
+        let (raw, budget) = budget(asked);
+        assert_eq!(budget, granted, "of {asked}");
+        drop(raw);
+        eventually("it is gone", || producer.stats().consumers.len() == 1);
+    }
+    // As many as there may be.
+    let refused = |name: &str| {
+        let error = Consumer::builder(&pool).connect().unwrap_err();
+        assert!(
+            matches!(&error, ConnectError::Refused { reason, .. } if reason.contains(name)),
+            "{error}"
+        );
+    };
+    let others = [budget(1), budget(1)];
+    for _ in 0..100 {
+        refused("max-consumers");
+        bystander.frames(1);
+    }
+    drop(others);
+    eventually("there is room again", || {
+        Consumer::builder(&pool).connect().is_ok()
+    });
+    bystander.frames(10);
+    drop(bystander);
+    drop(producer);
+    // As many slots as there may be.
+    let producer = Producer::builder(&pool).max_slots(16).build().unwrap();
+    let mut bystander = Bystander::new(&producer);
+    refused("max-slots");
+    bystander.frames(10);
+}
+
+/// In a mount namespace of its own, with room for one page and two files where the pool's files are to be.
+pub(crate) fn full_runtime_dir(pool: &str) {
+    let dir = std::path::Path::new(pool).parent().unwrap();
+    let files = || std::fs::read_dir(dir).unwrap().count();
+    let full = dir.join("full");
+    let build = || Producer::builder(pool).build();
+    let works = || {
+        let producer = build().unwrap();
+        Bystander::new(&producer).frames(10);
+        drop(producer);
+        assert_eq!(files(), 0);
+    };
+    works();
+    for bytes in [0, 4096] {
+        // No name is left for the socket; no page for what is written into the lock.
+        std::fs::write(&full, vec![1; bytes]).unwrap();
+        let error = build().unwrap_err();
+        assert!(
+            matches!(&error, CreateError::System { error, .. } | CreateError::Lock { error, .. }
+                if error.raw_os_error() == Some(libc::ENOSPC)),
+            "{error}"
+        );
+        assert_eq!(files(), 1, "nothing but what was there");
+        std::fs::remove_file(&full).unwrap();
+        works();
+    }
+}
+
+#[test]
+fn a_full_runtime_dir_is_an_error_and_passes() {
+    const SCRIPT: &str = "mount -t tmpfs -o size=4k,nr_inodes=3 tmpfs \"$0\" && exec \"$@\"";
+    let place = Place::new();
+    let mut command = Command::new("unshare");
+    command
+        .args(["--mount", "sh", "-c", SCRIPT])
+        .arg(place.path());
+    let works = Command::new(command.get_program())
+        .args(command.get_args())
+        .arg("true")
+        .output()
+        .is_ok_and(|output| output.status.success());
+    if !works {
+        users::not_run("there is no mount namespace to be had");
+        return;
+    }
+    command.arg(std::env::current_exe().unwrap());
+    let mut child = Child::from(command, "full-runtime-dir", &place.pool());
+    assert_eq!(child.says(), "done");
+    assert!(child.end());
+    place.assert_clean();
+}

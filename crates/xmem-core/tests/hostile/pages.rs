@@ -1,0 +1,185 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! Consumers that write into their lease pages what they like.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use xmem_core::{ConsumerEvent, Delivery, Departure, Producer};
+
+use crate::support::raw::{self, Memory, Raw};
+use crate::support::*;
+use crate::{Bystander, OnDrop, only_the_bystander_is_left};
+
+/// Joins as a consumer that writes into its lease page, whatever and whenever it likes, while others go on.
+fn with_a_liar(
+    delivery: Delivery,
+    lie: impl Fn(&Memory, &Memory, u32, &mut Random) + Sync,
+    mut meanwhile: impl FnMut(&mut Bystander<'_>),
+) {
+    let place = Place::new();
+    let departures = std::sync::Arc::new(std::sync::Mutex::new(Vec::new()));
+    let producer = Producer::builder(&place.pool())
+        .delivery(delivery)
+        .history(2)
+        .max_slots(24)
+        .on_consumer({
+            let departures = departures.clone();
+            move |event| {
+                if let ConsumerEvent::Disconnected { reason, .. } = event {
+                    departures.lock().unwrap().push(reason);
+                }
+            }
+        })
+        .build()
+        .unwrap();
+    let mut bystander = Bystander::new(&producer);
+    bystander.frames(30);
+    let (raw, joined) = Raw::join(&place.pool(), 4);
+    let control = Memory::map(&joined.control, false);
+    let page = Memory::map(&joined.page, true);
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut random = Random(11);
+            while !done.load(Ordering::Relaxed) {
+                lie(&control, &page, joined.max_slots, &mut random);
+            }
+        });
+        // Also when something below fails.
+        let _done = OnDrop(|| done.store(true, Ordering::Relaxed));
+        eventually("it is cut off", || {
+            meanwhile(&mut bystander);
+            producer.stats().cut_off == 1
+        });
+    });
+    bystander.frames(300);
+    only_the_bystander_is_left(&producer);
+    assert_eq!(producer.stats().cut_off, 1);
+    while raw.recv().is_some() {}
+    assert_eq!(departures.lock().unwrap()[..], [Departure::CutOff]);
+}
+
+#[test]
+fn a_lease_page_full_of_garbage_cuts_its_consumer_off() {
+    with_a_liar(
+        Delivery::Live,
+        |_, page, _, random| {
+            for word in page.words() {
+                word.store(random.next(), Ordering::Relaxed);
+            }
+        },
+        |bystander| bystander.frames(10),
+    );
+}
+
+#[test]
+fn who_holds_more_than_its_budget_is_cut_off() {
+    with_a_liar(
+        Delivery::Live,
+        |control, page, max_slots, _| {
+            for slot in 0..max_slots as usize {
+                let word = control.words()[raw::SLOTS + slot].load(Ordering::Relaxed);
+                page.halves()[raw::LEASES + slot].store((word >> 32) as u32, Ordering::Relaxed);
+            }
+        },
+        |bystander| bystander.frames(10),
+    );
+}
+
+#[test]
+fn who_leases_the_future_is_cut_off() {
+    with_a_liar(
+        Delivery::Live,
+        |_, page, _, _| page.halves()[raw::LEASES + 3].store(1 << 30, Ordering::Relaxed),
+        |bystander| bystander.frames(10),
+    );
+}
+
+#[test]
+fn a_cursor_ahead_of_the_stream_is_cut_off() {
+    for delivery in [Delivery::Live, Delivery::Lossless] {
+        with_a_liar(
+            delivery,
+            |_, page, _, _| page.set(raw::CURSOR, 1 << 60),
+            |bystander| bystander.frames(10),
+        );
+    }
+}
+
+/// Within its budget a consumer may pin what it likes.
+#[test]
+fn who_pins_its_budget_disturbs_nobody() {
+    let place = Place::new();
+    let producer = Producer::builder(&place.pool())
+        .max_slots(24)
+        .build()
+        .unwrap();
+    let mut bystander = Bystander::new(&producer);
+    bystander.frames(30);
+    let (_raw, joined) = Raw::join(&place.pool(), 2);
+    let (control, page) = (
+        Memory::map(&joined.control, false),
+        Memory::map(&joined.page, true),
+    );
+    for slot in 0..2 {
+        let word = control.words()[raw::SLOTS + slot].load(Ordering::Relaxed);
+        page.halves()[raw::LEASES + slot].store((word >> 32) as u32, Ordering::Relaxed);
+    }
+    bystander.frames(500);
+    assert_eq!(producer.stats().cut_off, 0);
+    assert_eq!(page.words()[raw::FLAGS].load(Ordering::Relaxed), 0);
+}
+
+/// Whoever does not move on is given up on, also if its cursor moves.
+#[test]
+fn a_cursor_that_goes_back_holds_no_lossless_pool_up() {
+    let place = Place::new();
+    let producer = Producer::builder(&place.pool())
+        .delivery(Delivery::Lossless)
+        .lossless_timeout(Some(Duration::from_millis(100)))
+        .build()
+        .unwrap();
+    let mut bystander = Bystander::new(&producer);
+    bystander.frames(600);
+    let (_raw, joined) = Raw::join(&place.pool(), 1);
+    let page = Memory::map(&joined.page, true);
+    let start = page.words()[raw::CURSOR].load(Ordering::Relaxed);
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let _done = OnDrop(|| done.store(true, Ordering::Relaxed));
+        scope.spawn(|| {
+            // Another place each time that the producer looks.
+            for back in (1..500).cycle() {
+                page.set(raw::CURSOR, start - back);
+                std::thread::sleep(Duration::from_millis(1));
+                if done.load(Ordering::Relaxed) {
+                    break;
+                }
+            }
+        });
+        bystander.frames(100);
+    });
+    assert_eq!(producer.stats().timed_out, 1);
+}
+
+/// What a consumer keeps mapped counts towards the pool's limit only as long as an honest one may take to let go.
+#[test]
+fn who_never_lets_go_of_a_region_starves_no_pool() {
+    let place = Place::new();
+    let producer = Producer::builder(&place.pool())
+        .max_bytes(8 << 20)
+        .build()
+        .unwrap();
+    publish(&producer, 0, 1 << 20);
+    let (raw, joined) = Raw::join(&place.pool(), 1);
+    raw.send(&raw::get_region(1), &[]).unwrap();
+    let region = raw.recv_kind(3).1.remove(0);
+    let page = Memory::map(&joined.page, true);
+    page.set(raw::REGIONS_SEEN, 0);
+    eventually("there is room for larger frames", || {
+        producer.acquire(6 << 20).is_ok()
+    });
+    assert_eq!(producer.stats().cut_off, 0);
+    drop(region);
+}

@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! Names, files and directories that are not a pool's.
+
+use std::process::Command;
+
+use rustix::net::SocketType;
+use xmem_core::{ConnectError, Consumer, CreateError, NameError, Producer, query};
+
+use crate::support::child::Child;
+use crate::support::raw::Fake;
+use crate::support::*;
+
+#[test]
+fn other_programs_keep_what_is_theirs() {
+    for kind in [SocketType::STREAM, SocketType::DGRAM, SocketType::SEQPACKET] {
+        let place = Place::new();
+        let theirs = Fake::of_kind(place.pool(), kind);
+        let error = Producer::builder(&place.pool()).build().unwrap_err();
+        assert!(
+            matches!(error, CreateError::InUse { .. }),
+            "{kind:?}: {error}"
+        );
+        assert!(
+            std::fs::symlink_metadata(place.pool()).is_ok(),
+            "{kind:?}: their socket is gone"
+        );
+        if kind != SocketType::SEQPACKET {
+            let error = Consumer::builder(&place.pool()).connect().unwrap_err();
+            assert!(
+                matches!(&error, ConnectError::Protocol { reason, .. } if reason.contains("another program")),
+                "{error}"
+            );
+        }
+        drop(theirs);
+        // Now it is nobody's.
+        drop(Producer::builder(&place.pool()).build().unwrap());
+        place.assert_clean();
+    }
+    // Files that are not sockets.
+    let place = Place::new();
+    std::fs::write(place.pool(), "mine").unwrap();
+    let error = Producer::builder(&place.pool()).build().unwrap_err();
+    assert!(matches!(error, CreateError::NotASocket { .. }), "{error}");
+    assert!(Consumer::builder(&place.pool()).connect().is_err());
+    assert_eq!(std::fs::read_to_string(place.pool()).unwrap(), "mine");
+    assert_eq!(place.files().len(), 1);
+    std::fs::remove_file(place.pool()).unwrap();
+    std::fs::create_dir(place.pool()).unwrap();
+    assert!(matches!(
+        Producer::builder(&place.pool()).build(),
+        Err(CreateError::NotASocket { .. })
+    ));
+    std::fs::remove_dir(place.pool()).unwrap();
+    std::os::unix::fs::symlink("/dev/null", place.pool()).unwrap();
+    assert!(Producer::builder(&place.pool()).build().is_err());
+}
+
+#[test]
+fn bad_names_are_refused_on_both_sides() {
+    let long = "x".repeat(200);
+    let path = format!("/tmp/{}", "y".repeat(120));
+    for name in ["", "a\nb", "a\0b", "/tmp/", ".", "..", &long, &path] {
+        let error = Producer::builder(name).build().unwrap_err();
+        assert!(matches!(error, CreateError::Name(_)), "{name:?}: {error}");
+        let error = Consumer::builder(name).connect().unwrap_err();
+        assert!(matches!(error, ConnectError::Name(_)), "{name:?}: {error}");
+        let error = Consumer::builder(name).connect_wait(None).unwrap_err();
+        assert!(matches!(error, ConnectError::Name(_)), "{name:?}: {error}");
+        assert!(query(name).is_err());
+    }
+    let place = Place::new();
+    let nowhere = place.path().join("none/p.sock");
+    let nowhere = nowhere.to_str().unwrap();
+    assert!(matches!(
+        Producer::builder(nowhere).build(),
+        Err(CreateError::Name(NameError::NoDirectory { .. }))
+    ));
+    assert!(matches!(
+        Consumer::builder(nowhere).connect(),
+        Err(ConnectError::NotFound { .. })
+    ));
+    for (history, max_slots) in [(2, 3), (1, 0), (300, 256), (1, u32::MAX), (u32::MAX, 256)] {
+        let builder = Producer::builder(&place.pool())
+            .history(history)
+            .max_slots(max_slots);
+        let error = builder.build().unwrap_err();
+        assert!(
+            matches!(&error, CreateError::Settings(text) if text.contains("max-slots")),
+            "{error}"
+        );
+    }
+    place.assert_clean();
+}
+
+/// Its runtime directory belongs to somebody else.
+pub(crate) fn foreign_dir() {
+    let error = Producer::builder("p").build().unwrap_err();
+    assert!(
+        matches!(&error, CreateError::Name(NameError::RuntimeDir { reason, .. }) if reason.contains("belongs to user")),
+        "{error}"
+    );
+    assert!(error.to_string().contains("XMEM_RUNTIME_DIR"));
+}
+
+#[test]
+fn a_runtime_dir_of_somebody_else_is_refused() {
+    if !users::can_be_others() {
+        return;
+    }
+    let place = Place::new();
+    std::os::unix::fs::chown(place.path(), Some(4242), None).unwrap();
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.env("XMEM_RUNTIME_DIR", place.path());
+    let mut child = Child::from(command, "foreign-dir", &place.pool());
+    assert_eq!(child.says(), "done");
+    assert!(child.end());
+    assert!(place.files().is_empty());
+}

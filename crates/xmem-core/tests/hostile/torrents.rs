@@ -1,0 +1,382 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! Producers that send without end, and change what they sent; consumers that have no room for what comes.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::time::Duration;
+
+use rustix::fs::SealFlags;
+use rustix::process::{Resource, setrlimit};
+use xmem_core::{
+    BufferPool, ConnectError, Consumer, Delivery, FrameMeta, Producer, ReceiveError, Sticky,
+};
+
+use crate::figures::Figures;
+use crate::limits::{limit, take_all_descriptors};
+use crate::support::child::{Child, hear, say};
+use crate::support::raw::{self, Fake, Memory};
+use crate::support::*;
+use crate::{OnDrop, SIZE, run_child};
+
+/// Sticky state of so many bytes, as it travels.
+fn sticky_memory(len: u32) -> OwnedFd {
+    let body = [&1u32.to_le_bytes()[..], b"k", &len.to_le_bytes()].concat();
+    let total = body.len() as u64 + u64::from(len);
+    let fd = raw::memory(total + 8, false);
+    let bytes = [&total.to_le_bytes()[..], &body].concat();
+    rustix::io::pwrite(&fd, &bytes, 0).unwrap();
+    raw::seal(&fd, raw::SIZE | SealFlags::WRITE);
+    fd
+}
+
+/// A consumer whose producer sends one message after the other, each with another number, for as long as it lives.
+fn flood(pool: &str, enough: u32, message: impl Fn(u32) -> Vec<u8> + Sync, fd: Option<&OwnedFd>) {
+    let fake = Fake::at(pool);
+    let (control_fd, _control) = raw::control(None);
+    let page = raw::memory(1 << 16, true);
+    let sent = AtomicU32::new(0);
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let _done = OnDrop(|| done.store(true, Ordering::Relaxed));
+        scope.spawn(|| {
+            let raw = fake.answer(&raw::welcome(raw::VERSION), &[&control_fd, &page]);
+            let fds: Vec<_> = fd.iter().map(|fd| fd.as_fd()).collect();
+            while !done.load(Ordering::Relaxed) {
+                let number = sent.fetch_add(1, Ordering::Relaxed);
+                let _ = raw.send(&message(number), &fds);
+            }
+        });
+        let mut consumer = Consumer::builder(pool).connect().unwrap();
+        eventually("enough was sent", || {
+            assert!(matches!(
+                consumer.receive(Some(Duration::from_millis(1))),
+                Err(ReceiveError::Timeout)
+            ));
+            sent.load(Ordering::Relaxed) >= enough
+        });
+        // Also while it goes on.
+        drop(consumer);
+    });
+    std::fs::remove_file(pool).unwrap();
+}
+
+/// In a process of its own, whose figures are nobody else's.
+pub(crate) fn flooded(pool: &str) {
+    flood(pool, 1000, raw::no_region, None);
+    let before = Figures::own();
+    let grown = |what: &str, mappings: usize, mib: usize| {
+        let now = Figures::own();
+        assert!(now.descriptors <= before.descriptors + 2, "{what}: {now:?}");
+        assert!(
+            now.mappings <= before.mappings + mappings,
+            "{what}: {now:?}"
+        );
+        assert!(
+            now.anonymous <= before.anonymous + mib * 1024,
+            "{what}: {now:?}"
+        );
+    };
+    flood(pool, 200_000, raw::no_region, None);
+    grown("news of regions", 10, 4);
+    flood(pool, 200_000, |n| raw::no_sticky(n.into()), None);
+    grown("states that are gone", 10, 4);
+    let region = raw::frozen(4096);
+    flood(pool, 5000, |n| raw::region(n, 4096, 0, ""), Some(&region));
+    grown("regions", 10, 4);
+    flood(pool, 20_000, |n| raw::granted(n, 4096), None);
+    grown("grants", 10, 4);
+}
+
+/// The figures have to be looked at while the consumer lives; after it everything is gone anyway.
+pub(crate) fn flooded_alive(pool: &str) {
+    let fake = Fake::at(pool);
+    let (control_fd, _control) = raw::control(None);
+    let page = raw::memory(1 << 16, true);
+    let region = raw::frozen(4096);
+    let (sticky, last) = (sticky_memory(4 << 20), sticky_memory(1));
+    let before = Figures::own();
+    std::thread::scope(|scope| {
+        let flooding = scope.spawn(|| {
+            let raw = fake.answer(&raw::welcome(raw::VERSION), &[&control_fd, &page]);
+            for n in 0..200_000 {
+                raw.send(&raw::no_region(n), &[]).unwrap();
+                raw.send(&raw::no_sticky(n.into()), &[]).unwrap();
+            }
+            for n in 0..5000 {
+                raw.send(&raw::region(n, 4096, 0, ""), &[region.as_fd()])
+                    .unwrap();
+            }
+            for n in 0..100 {
+                let message = raw::sticky(500_000 + n);
+                raw.send(&message, &[sticky.as_fd()]).unwrap();
+            }
+            let message = raw::sticky(1_000_000);
+            raw.send(&message, &[last.as_fd()]).unwrap();
+            raw
+        });
+        let consumer = Consumer::builder(pool).connect().unwrap();
+        let _raw = flooding.join().unwrap();
+        eventually("the last state came", || {
+            consumer
+                .sticky()
+                .is_some_and(|sticky| sticky.get("k").is_some_and(|value| value.len() == 1))
+        });
+        let now = Figures::own();
+        assert!(now.mappings < before.mappings + 100, "{before:?} {now:?}");
+        assert!(
+            now.anonymous < before.anonymous + (100 << 10),
+            "{before:?} {now:?}"
+        );
+        drop(consumer);
+    });
+}
+
+#[test]
+fn a_flood_of_messages_fills_no_consumer_and_holds_none_back() {
+    run_child("flooded", &Place::new());
+    run_child("flooded-alive", &Place::new());
+}
+
+/// Everything that there is, changed all the time while consumers read, and answers of every kind.
+#[test]
+fn a_producer_that_changes_everything_meanwhile_crashes_nobody() {
+    let zoo = zoo();
+    for seed in 0..20 {
+        let place = Place::new();
+        let fake = Fake::at(place.pool());
+        let (control_fd, control) = raw::control(None);
+        for sequence in 0..8 {
+            raw::publish_entry(&control, sequence, &[]);
+        }
+        let page_fd = raw::memory(1 << 16, true);
+        let page = Memory::map(&page_fd, true);
+        let done = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let _done = OnDrop(|| done.store(true, Ordering::Relaxed));
+            scope.spawn(|| scribble(&control, &page, &done, &mut Random(seed)));
+            scope.spawn(|| {
+                let mut random = Random(!seed);
+                for _ in 0..2 {
+                    let welcome = raw::welcome_of(raw::VERSION, "fake", seed % 2 == 0);
+                    let raw = fake.answer(&welcome, &[&control_fd, &page_fd]);
+                    while let Some((question, _)) = raw.recv() {
+                        for _ in 0..=random.below(2) {
+                            let (answer, fds) = answer(&question, &zoo, &mut random);
+                            let _ = raw.send(&answer, &fds);
+                        }
+                    }
+                }
+            });
+            let soon = Some(Duration::from_millis(1));
+            let consumer = Consumer::builder(&place.pool()).connect();
+            if let Ok(mut consumer) = consumer {
+                for _ in 0..20 {
+                    if let Ok(frame) = consumer.receive(soon) {
+                        frame.iter().fold(0u8, |sum, byte| sum.wrapping_add(*byte));
+                    }
+                }
+                let _ = (consumer.stats(), consumer.sticky(), consumer.held());
+            } else {
+                // Its constants were just something else: the thread waits for one more.
+                let _ = raw::Raw::connect(&place.pool()).send(&raw::join(raw::VERSION, 1), &[]);
+            }
+            if let Ok(pool) = BufferPool::new(&place.pool()) {
+                for index in 0..6 {
+                    if let Ok(buffer) = pool.get(index) {
+                        let bytes = buffer.as_cpu_slice().unwrap();
+                        bytes.iter().fold(0u8, |sum, byte| sum.wrapping_add(*byte));
+                    }
+                }
+            } else {
+                let _ = raw::Raw::connect(&place.pool()).send(&raw::join(raw::VERSION, 1), &[]);
+            }
+        });
+    }
+}
+
+/// Writes what could be, and what could not.
+fn scribble(control: &Memory, page: &Memory, done: &AtomicBool, random: &mut Random) {
+    let words = control.words();
+    while !done.load(Ordering::Relaxed) {
+        match random.below(8) {
+            0 => {
+                // Somewhere, mostly a small number. The first words are what a consumer begins with: more seldom.
+                let at = random.below(words.len() as u64) as usize;
+                if at > 16 || random.below(50) == 0 {
+                    words[at].store(random.next() >> random.below(64), Ordering::Relaxed);
+                }
+            }
+            1 => page.set(random.below(16) as usize, random.next() >> random.below(64)),
+            2 => {
+                let word = random.below(8) << 32 | random.below(4);
+                control.set(raw::SLOTS + random.below(4) as usize, word);
+            }
+            3 => control.set(
+                raw::SLOTS + 4 + random.below(2) as usize,
+                random.below(1 << 34),
+            ),
+            _ => {
+                let sequence = page.words()[raw::CURSOR].load(Ordering::Relaxed) % (1 << 40);
+                let at = 1 + random.below(63) as usize;
+                let lie = (at, random.next() >> random.below(64));
+                let lies = [lie];
+                let lies = if random.below(2) == 0 { &lies[..] } else { &[] };
+                raw::publish_entry(control, sequence + random.below(3), lies);
+            }
+        }
+    }
+}
+
+/// Descriptors of many kinds.
+fn zoo() -> Vec<OwnedFd> {
+    let open = |path| OwnedFd::from(std::fs::File::open(path).unwrap());
+    let (pipe, _) = rustix::pipe::pipe().unwrap();
+    vec![
+        raw::frozen(8192),
+        raw::frozen(8192),
+        raw::memory(8192, true),
+        raw::memory(8192, false),
+        raw::frozen(4096),
+        raw::sparse(8192),
+        sticky_memory(100),
+        sticky_memory(1),
+        open("/dev/null"),
+        open("/dev/zero"),
+        open("/tmp"),
+        pipe,
+    ]
+}
+
+/// An answer to a question, or something else; with a fitting descriptor, or some others.
+fn answer<'a>(
+    question: &[u8],
+    zoo: &'a [OwnedFd],
+    random: &mut Random,
+) -> (Vec<u8>, Vec<std::os::fd::BorrowedFd<'a>>) {
+    let number = |random: &mut Random| random.next() >> random.below(64);
+    let request = question
+        .get(1..5)
+        .map_or(0, |it| u32::from_le_bytes(it.try_into().unwrap()));
+    let len = [8192, 4096, 0, number(random)][random.below(4) as usize];
+    let mut message = match (question[0], random.below(8)) {
+        (3, 0..=4) => raw::region(request, len, (random.below(5) / 3) as u8, "/xmem-none"),
+        (4, 0..=4) => [&[5], &question[1..]].concat(),
+        (7 | 8, 0..=4) => raw::granted(request, len),
+        (_, 5) => raw::no_region(number(random) as u32),
+        (_, 6) => raw::no_sticky(number(random)),
+        _ => raw::welcome(raw::VERSION),
+    };
+    if random.below(12) == 0 {
+        let at = random.below(message.len() as u64) as usize;
+        message[at] ^= 1 << random.below(8);
+    }
+    if random.below(40) == 0 {
+        message.truncate(random.below(message.len() as u64) as usize + 1);
+    }
+    let count = [1, 1, 1, 1, 0, 2, 4, 5][random.below(8) as usize];
+    let fds = (0..count)
+        .map(|_| zoo[random.below(zoo.len() as u64) as usize].as_fd())
+        .collect();
+    (message, fds)
+}
+
+/// A lossless consumer in a process that has no room for the next region, and later has.
+fn short_of(pool: &str, make_short: impl FnOnce() -> Box<dyn FnOnce()>) {
+    let mut consumer = Consumer::builder(pool).connect_wait(Some(HANG)).unwrap();
+    say("ready");
+    assert_frame(&receive(&mut consumer), 0, SIZE);
+    let relieve = make_short();
+    say("short");
+    hear();
+    for _ in 0..3 {
+        let error = consumer.receive(Some(Duration::from_millis(200)));
+        let passes = [
+            matches!(error, Err(ReceiveError::Timeout)),
+            matches!(error, Err(ReceiveError::Region(_))),
+        ];
+        assert!(passes.contains(&true), "{error:?}");
+    }
+    let error = Consumer::builder(pool).connect().unwrap_err();
+    assert!(matches!(error, ConnectError::System { .. }), "{error}");
+    relieve();
+    let frame = receive(&mut consumer);
+    assert_frame(&frame, 1, 16 << 20);
+    assert_eq!(frame.sticky().text("n"), Some("1"));
+    drop(Consumer::builder(pool).connect().unwrap());
+}
+
+pub(crate) fn short_of_descriptors(pool: &str) {
+    // With a few left, joining fails in words, whichever descriptor it is that is missing.
+    let mut taken = Vec::new();
+    let before = limit(Resource::Nofile, 100);
+    let mut joined = 0;
+    for _ in 0..100 {
+        match Consumer::builder(pool).connect_wait(Some(HANG)) {
+            Ok(_) => joined += 1,
+            Err(error) => assert!(
+                matches!(&error, ConnectError::System { error, .. }
+                    if error.raw_os_error() == Some(libc::EMFILE)),
+                "{error}"
+            ),
+        }
+        taken.extend(std::fs::File::open("/dev/null"));
+    }
+    assert!(joined > 10 && taken.len() < 100, "{joined}");
+    drop(taken);
+    setrlimit(Resource::Nofile, before).unwrap();
+    short_of(pool, || {
+        let free: OwnedFd = std::fs::File::open("/dev/null").unwrap().into();
+        let before = limit(
+            Resource::Nofile,
+            std::os::fd::AsRawFd::as_raw_fd(&free) as u64,
+        );
+        let taken = take_all_descriptors();
+        Box::new(move || {
+            setrlimit(Resource::Nofile, before).unwrap();
+            drop((taken, free));
+        })
+    });
+}
+
+pub(crate) fn short_of_memory(pool: &str) {
+    // Nothing here is locked into memory.
+    limit(Resource::Memlock, 0);
+    short_of(pool, || {
+        let statm = std::fs::read_to_string("/proc/self/statm").unwrap();
+        let pages: u64 = statm.split(' ').next().unwrap().parse().unwrap();
+        let page = rustix::param::page_size() as u64;
+        let before = limit(Resource::As, pages * page + (1 << 20));
+        Box::new(move || setrlimit(Resource::As, before).unwrap())
+    });
+}
+
+#[test]
+fn a_consumer_short_of_descriptors_or_memory_loses_nothing() {
+    for role in ["short-of-descriptors", "short-of-memory"] {
+        let place = Place::new();
+        let producer = Producer::builder(&place.pool())
+            .delivery(Delivery::Lossless)
+            .build()
+            .unwrap();
+        let mut child = Child::start(role, &place.pool());
+        assert_eq!(child.says(), "ready");
+        publish(&producer, 0, SIZE);
+        assert_eq!(child.says(), "short");
+        let mut sticky = Sticky::new();
+        sticky.set("n", "1");
+        producer.set_sticky(&sticky).unwrap();
+        let size = 16 << 20;
+        let mut slot = producer.acquire(size).unwrap();
+        fill(1, &mut slot.as_mut_slice()[..size]);
+        let meta = FrameMeta {
+            pts: Some(1),
+            ..FrameMeta::new(size)
+        };
+        slot.publish(meta).unwrap();
+        child.tell("go on");
+        assert_eq!(child.says(), "done", "{role}");
+        assert!(child.end());
+        eventually("it is gone", || producer.stats().consumers.is_empty());
+    }
+}

@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! A producer with one honest consumer in a process of their own: what is done to them from outside shows there only.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use rustix::process::Resource;
+use xmem_core::{Delivery, Producer};
+
+use crate::figures::Figures;
+use crate::limits::limit;
+use crate::support::child::{Child, hear, say};
+use crate::support::raw;
+use crate::support::*;
+use crate::{Bystander, only_the_bystander_is_left};
+
+pub(crate) const HISTORY: u32 = 2;
+
+/// What the child does: publishes frames, and checks that its consumer gets each of them, until it is told to stop.
+pub(crate) fn run(pool: &str, delivery: Delivery, descriptors: Option<u64>) {
+    if let Some(descriptors) = descriptors {
+        limit(Resource::Nofile, descriptors);
+    }
+    let producer = Producer::builder(pool)
+        .delivery(delivery)
+        .history(HISTORY)
+        .max_slots(128)
+        .min_slots(128)
+        .lossless_timeout(Some(Duration::from_millis(50)))
+        .build()
+        .unwrap();
+    let mut bystander = Bystander::new(&producer);
+    bystander.frames(100);
+    say("ready");
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            hear();
+            stop.store(true, Ordering::Relaxed);
+        });
+        while !stop.load(Ordering::Relaxed) {
+            bystander.frames(1);
+            std::thread::sleep(Duration::from_micros(200));
+        }
+    });
+    bystander.frames(100);
+    only_the_bystander_is_left(&producer);
+    eventually("their slots are back", || {
+        producer.stats().slots_held <= HISTORY
+    });
+    say("alone");
+    hear();
+}
+
+/// The same as a user that the kernel counts the descriptors of.
+pub(crate) fn without_privileges(pool: &str) {
+    if rustix::process::geteuid().is_root() {
+        set_user(4242);
+    }
+    run(pool, Delivery::Live, Some(64));
+}
+
+#[allow(unsafe_code)] // setresuid of the whole process
+fn set_user(uid: u32) {
+    // SAFETY: no memory is passed.
+    assert_eq!(unsafe { libc::setresuid(uid, uid, uid) }, 0);
+}
+
+/// Does something to a pool. Whatever that was: the honest consumer got all its frames, and the producer has what it
+/// had before.
+#[track_caller]
+pub(crate) fn attack(role: &str, attack: impl FnOnce(&str)) {
+    let place = Place::new();
+    let pool = place.pool();
+    if rustix::process::geteuid().is_root() && role == "victim-in-flight" {
+        std::os::unix::fs::chown(place.path(), Some(4242), None).unwrap();
+    }
+    let mut child = Child::start(role, &pool);
+    assert_eq!(child.says(), "ready");
+    // What is made once, such as the memory of the thread that answers, is there after the first one.
+    drop(raw::Raw::join(&pool, 1));
+    eventually("it is gone", || {
+        xmem_core::query(&pool).is_ok_and(|stats| stats.consumers.len() == 1)
+    });
+    let before = Figures::of(child.pid());
+    attack(&pool);
+    child.tell("stop");
+    assert_eq!(child.says(), "alone", "{role}");
+    // Connections that said nothing are closed as soon as their end is noticed.
+    let mut after = Figures::of(child.pid());
+    let start = std::time::Instant::now();
+    while after.descriptors > before.descriptors && start.elapsed() < HANG {
+        std::thread::sleep(Duration::from_millis(10));
+        after = Figures::of(child.pid());
+    }
+    assert!(
+        after.descriptors <= before.descriptors
+            && after.mappings <= before.mappings + 8
+            && after.anonymous <= before.anonymous + (8 << 10),
+        "{role}: {before:?}, now {after:?}"
+    );
+    child.tell("end");
+    assert_eq!(child.says(), "done");
+    assert!(child.end());
+    place.assert_clean();
+}

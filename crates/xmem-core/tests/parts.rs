@@ -1,0 +1,248 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! Frames that do not lie in their slot: memory that somebody else made, and several slots in one frame.
+
+mod support;
+
+use std::fs::File;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::fs::FileExt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
+use support::{HANG, Place, eventually};
+use xmem_core::{
+    Attachments, Consumer, FrameMeta, ImportError, ImportedMemory, Parts, Producer, PublishError,
+    ReceiveError,
+};
+
+/// Memory as another library would make it.
+fn foreign(bytes: &[u8], seals: SealFlags) -> OwnedFd {
+    let fd = memfd_create("foreign", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).unwrap();
+    let file = File::from(fd);
+    file.write_all_at(bytes, 0).unwrap();
+    let fd = OwnedFd::from(file);
+    fcntl_add_seals(&fd, seals).unwrap();
+    fd
+}
+
+fn import(producer: &Producer, bytes: &[u8]) -> ImportedMemory {
+    producer.import(foreign(bytes, SealFlags::SHRINK)).unwrap()
+}
+
+fn publish(producer: &Producer, parts: Parts, hook: impl FnOnce() + Send + 'static) {
+    let mut attachments = Attachments::new();
+    attachments.set("mine", "too");
+    let room = parts.room() + attachments.encoded_len();
+    let mut lease = producer.acquire_with_room(1, room).unwrap();
+    lease.set_parts(parts);
+    lease.set_release_hook(hook);
+    let meta = FrameMeta {
+        attachments,
+        ..FrameMeta::default()
+    };
+    lease.publish(meta).unwrap();
+}
+
+fn descriptors() -> usize {
+    std::fs::read_dir("/proc/self/fd").unwrap().count()
+}
+
+fn descriptors_named(name: &str) -> usize {
+    std::fs::read_dir("/proc/self/fd")
+        .unwrap()
+        .filter_map(|entry| std::fs::read_link(entry.unwrap().path()).ok())
+        .filter(|path| path.to_string_lossy().contains(name))
+        .count()
+}
+
+#[test]
+fn pieces_come_as_they_are_and_their_memory_is_sent_once() {
+    let place = Place::new();
+    let producer = Producer::builder(&place.pool()).history(1).build().unwrap();
+    let mut consumer = Consumer::builder(&place.pool())
+        .parts(true)
+        .connect()
+        .unwrap();
+    let one = import(&producer, b"0123456789");
+    let two = import(&producer, &[7; 10_000]);
+    let released = Arc::new(AtomicU32::new(0));
+    let mut inodes = Vec::new();
+    for n in 0..20 {
+        let mut parts = Parts::new();
+        parts.add_imported(&one, n % 5, 3, 11);
+        parts.add_imported(&two, 5000, 5000, 22);
+        assert_eq!(parts.size(), 5003);
+        let count = released.clone();
+        publish(&producer, parts, move || {
+            count.fetch_add(1, Ordering::Relaxed);
+        });
+        let frame = consumer.receive(Some(HANG)).unwrap();
+        assert_eq!(frame.meta().size, 5003);
+        assert_eq!(frame.meta().attachments.text("mine"), Some("too"));
+        assert_eq!(frame.meta().attachments.iter().count(), 1);
+        assert!(frame.data().is_empty(), "it is not in one piece");
+        let [first, second] = frame.parts() else {
+            panic!("two pieces")
+        };
+        assert_eq!((first.tag(), second.tag()), (11, 22));
+        let digits = &b"0123456789"[(n % 5) as usize..][..3];
+        assert_eq!(first.map().unwrap(), digits);
+        assert!(second.map().unwrap().iter().all(|byte| *byte == 7));
+        let fd = first.fd().unwrap();
+        inodes.push((fd.as_raw_fd(), rustix::fs::fstat(fd).unwrap().st_ino));
+    }
+    inodes.dedup();
+    assert_eq!(inodes.len(), 1, "one descriptor for all frames");
+    // The last one is the history's.
+    eventually("frames are released", || {
+        released.load(Ordering::Relaxed) == 19
+    });
+    drop((one, two));
+    drop(producer);
+    eventually("all are", || released.load(Ordering::Relaxed) == 20);
+    drop(consumer);
+    place.assert_clean();
+}
+
+#[test]
+fn a_frame_keeps_its_memory_and_no_longer() {
+    let place = Place::new();
+    let producer = Producer::builder(&place.pool()).history(1).build().unwrap();
+    let mut consumer = Consumer::builder(&place.pool())
+        .parts(true)
+        .connect()
+        .unwrap();
+    publish_whole(&producer, b"warm up", || {});
+    drop(consumer.receive(Some(HANG)).unwrap());
+    publish_whole(&producer, b"warm up", || {});
+    drop(consumer.receive(Some(HANG)).unwrap());
+    let before = descriptors();
+    let (to, released) = std::sync::mpsc::channel();
+    publish_whole(&producer, b"kept", move || to.send(()).unwrap());
+    let frame = consumer.receive(Some(HANG)).unwrap();
+    for n in 0..50u8 {
+        publish_whole(&producer, &[n; 100], || {});
+        let frame = consumer.receive(Some(HANG)).unwrap();
+        assert_eq!(frame.parts()[0].map().unwrap(), [n; 100]);
+    }
+    assert_eq!(frame.parts()[0].map().unwrap(), b"kept");
+    assert!(released.try_recv().is_err(), "somebody has it");
+    drop(frame);
+    released.recv_timeout(HANG).unwrap();
+    // Each side lets go of what is not used any more; the newest frame is the history's.
+    eventually("descriptors are given back", || {
+        let _ = consumer.receive(Some(Duration::ZERO));
+        descriptors() <= before + 2
+    });
+    assert!(descriptors_named("foreign") <= 4);
+
+    fn publish_whole(producer: &Producer, bytes: &[u8], hook: impl FnOnce() + Send + 'static) {
+        let memory = import(producer, bytes);
+        let mut parts = Parts::new();
+        parts.add_imported(&memory, 0, bytes.len() as u64, 0);
+        publish(producer, parts, hook);
+    }
+}
+
+#[test]
+fn who_does_not_ask_for_pieces_gets_one_as_a_frame_and_misses_several() {
+    let place = Place::new();
+    let producer = Producer::builder(&place.pool()).history(4).build().unwrap();
+    let mut consumer = Consumer::builder(&place.pool()).connect().unwrap();
+    let memory = import(&producer, b"abcdefgh");
+    let mut two = Parts::new();
+    two.add_imported(&memory, 0, 4, 0);
+    two.add_imported(&memory, 4, 4, 0);
+    publish(&producer, two, || {});
+    let mut one = Parts::new();
+    one.add_imported(&memory, 2, 4, 0);
+    publish(&producer, one, || {});
+    let frame = consumer.receive(Some(HANG)).unwrap();
+    assert_eq!(&frame[..], b"cdef");
+    assert_eq!(consumer.stats().missed, 1);
+}
+
+#[test]
+fn a_frame_may_lie_in_several_slots() {
+    let place = Place::new();
+    let producer = Producer::builder(&place.pool()).history(1).build().unwrap();
+    let mut consumer = Consumer::builder(&place.pool())
+        .parts(true)
+        .connect()
+        .unwrap();
+    for n in 0..30u8 {
+        let mut slots = [
+            producer.acquire(100).unwrap(),
+            producer.acquire(1 << 20).unwrap(),
+        ];
+        let mut parts = Parts::new();
+        for slot in &mut slots {
+            slot.as_mut_slice()[10..60].fill(n);
+            parts.add_slot(slot, 10, 50, 0);
+        }
+        publish(&producer, parts, move || drop(slots));
+        let frame = consumer.receive(Some(HANG)).unwrap();
+        assert_eq!(frame.parts().len(), 2);
+        for part in frame.parts() {
+            assert_eq!(part.map().unwrap(), [n; 50]);
+        }
+    }
+    eventually("slots come back", || producer.stats().slots_held <= 3);
+}
+
+#[test]
+fn memory_that_could_be_taken_away_is_refused() {
+    let place = Place::new();
+    let producer = Producer::builder(&place.pool())
+        .max_slots(8)
+        .build()
+        .unwrap();
+    let refused = |fd: OwnedFd| {
+        let error = producer.import(fd).unwrap_err();
+        assert!(matches!(error, ImportError::Memory(_)), "{error}");
+    };
+    refused(foreign(b"not sealed", SealFlags::empty()));
+    refused(foreign(b"", SealFlags::SHRINK));
+    refused(File::open("/dev/null").unwrap().into());
+    refused(tempfile::tempfile().unwrap().into());
+    // As many pieces of memory as slots.
+    let memory: Vec<_> = (0..8).map(|_| import(&producer, b"x")).collect();
+    assert!(matches!(
+        producer.import(foreign(b"x", SealFlags::SHRINK)),
+        Err(ImportError::TooMany { max: 8 })
+    ));
+    drop(memory);
+    import(&producer, b"room again");
+}
+
+#[test]
+fn pieces_of_another_pool_are_refused() {
+    let place = Place::new();
+    let producer = Producer::builder(&place.pool()).build().unwrap();
+    let other = Place::new();
+    let stranger = Producer::builder(&other.pool()).build().unwrap();
+    let memory = import(&stranger, b"x");
+    let mut parts = Parts::new();
+    parts.add_imported(&memory, 0, 1, 0);
+    for parts in [parts, Parts::new()] {
+        let mut lease = producer.acquire_with_room(1, 1000).unwrap();
+        lease.set_parts(parts);
+        assert!(matches!(
+            lease.publish(FrameMeta::default()).unwrap_err().error,
+            PublishError::Parts { .. }
+        ));
+    }
+    // Outside of its memory: the consumer sees it.
+    let memory = import(&producer, b"x");
+    let mut parts = Parts::new();
+    parts.add_imported(&memory, 4095, 2, 0);
+    let mut consumer = Consumer::builder(&place.pool()).connect().unwrap();
+    publish(&producer, parts, || {});
+    assert!(matches!(
+        consumer.receive(Some(HANG)),
+        Err(ReceiveError::Corrupt(_))
+    ));
+}

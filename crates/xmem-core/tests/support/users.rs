@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! Processes of other users. Only root can start them, by setpriv(1).
+
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use super::child::Child;
+
+/// Says that a test did not run, loudly. `cargo xtask test` says it again at its end.
+pub fn not_run(why: &str) {
+    use std::io::Write;
+    let thread = std::thread::current();
+    let line = format!("{}: {why}", thread.name().unwrap_or("a test"));
+    eprintln!("NOT RUN: {line}");
+    if let Some(file) = std::env::var_os("XMEM_NOT_RUN") {
+        let file = std::fs::OpenOptions::new().append(true).open(file);
+        // One write, since tests run in parallel.
+        file.unwrap()
+            .write_all(format!("{line}\n").as_bytes())
+            .unwrap();
+    }
+}
+
+/// Whether this process may start those of others; says so if it may not.
+pub fn can_be_others() -> bool {
+    let can = rustix::process::geteuid().is_root();
+    if !can {
+        not_run("only root can start processes of other users");
+    }
+    can
+}
+
+/// Who a process is.
+#[derive(Debug, Clone)]
+pub struct User {
+    pub uid: u32,
+    pub gid: u32,
+    /// Besides the main one.
+    pub groups: Vec<u32>,
+}
+
+impl User {
+    /// A user in a group of their own.
+    pub fn new(uid: u32) -> Self {
+        Self::in_groups(uid, uid, &[])
+    }
+
+    pub fn in_groups(uid: u32, gid: u32, groups: &[u32]) -> Self {
+        Self {
+            uid,
+            gid,
+            groups: groups.to_vec(),
+        }
+    }
+
+    /// Starts the test `child` of this program as this user. `program`: a copy that everybody can run.
+    pub fn start(&self, program: &Path, role: &str, pool: &str) -> Child {
+        let mut command = Command::new("setpriv");
+        command
+            .arg(format!("--reuid={}", self.uid))
+            .arg(format!("--regid={}", self.gid));
+        if self.groups.is_empty() {
+            command.arg("--clear-groups");
+        } else {
+            let groups: Vec<String> = self.groups.iter().map(u32::to_string).collect();
+            command.arg(format!("--groups={}", groups.join(",")));
+        }
+        command.arg(program).current_dir("/");
+        Child::from(command, role, pool)
+    }
+}
+
+/// Copies this program to where everybody can run it.
+pub fn program_for_all(dir: &Path) -> PathBuf {
+    let program = dir.join("program");
+    std::fs::copy("/proc/self/exe", &program).unwrap();
+    for path in [dir, &program] {
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o755)).unwrap();
+    }
+    program
+}
+
+/// A command that runs this program in a mount namespace with an empty /tmp and /dev/shm of its own. `None`: there is
+/// none to be had, which is said.
+pub fn with_own_tmp() -> Option<Command> {
+    // The program may lie under /tmp itself.
+    const SCRIPT: &str = "exec 9<\"$0\" && mount -t tmpfs -o mode=1777 tmpfs /tmp \
+        && mount -t tmpfs -o mode=1777 tmpfs /dev/shm && exec /proc/self/fd/9 \"$@\"";
+    let command = |program: &Path| {
+        let mut command = Command::new("unshare");
+        command
+            .args(["--mount", "sh", "-c", SCRIPT])
+            .arg(program)
+            .current_dir("/");
+        command
+    };
+    let works = command(Path::new("/bin/true")).output();
+    if !works.is_ok_and(|output| output.status.success()) {
+        not_run("there is no mount namespace to be had");
+        return None;
+    }
+    Some(command(&std::env::current_exe().unwrap()))
+}
