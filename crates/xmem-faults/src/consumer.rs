@@ -45,6 +45,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Error> {
     let mut kept: VecDeque<Kept> = VecDeque::new();
     let mut report = Instant::now();
     let mut first = true;
+    let mut refusal = own::Refusal::default();
     'connections: loop {
         let builder = Consumer::builder(&args.pool)
             .max_held(args.max_held)
@@ -57,7 +58,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Error> {
             // Out of descriptors on either side, or no producer: both pass.
             Err(_) => {
                 tally.add("no-producer", 1);
-                if ended(&commands, &mut tally)? {
+                if ended(&commands, &mut refusal, &mut tally)? {
                     break;
                 }
                 continue;
@@ -69,7 +70,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Error> {
         let lossless = consumer.delivery() == Delivery::Lossless;
         let mut last: Option<(u64, u64)> = None;
         loop {
-            if ended(&commands, &mut tally)? {
+            if ended(&commands, &mut refusal, &mut tally)? {
                 break 'connections;
             }
             if report.elapsed() >= REPORT {
@@ -94,12 +95,18 @@ pub(crate) fn run(args: &Args) -> Result<(), Error> {
                     tally.add("cut-off", 1);
                     break;
                 }
+                // No memory for the frame's region: it comes when there is some.
+                Err(ReceiveError::Region(_)) if lossless => continue,
                 Err(error) => return Err(error.into()),
             };
             if args.watcher {
-                let age = Duration::from_nanos(monotonic_ns() - lease.meta().published_at);
+                // None: the producer's clock is ahead.
+                let age = monotonic_ns().checked_sub(lease.meta().published_at);
                 // A frame that was there before we looked is late by our own checking of the one before.
-                if last.is_some() && age < watch.waited() + watch.delayed() {
+                if let Some(age) = age.map(Duration::from_nanos)
+                    && last.is_some()
+                    && age < watch.waited() + watch.delayed()
+                {
                     tally.max("max-wait", age.saturating_sub(watch.delayed()));
                 }
             }
@@ -147,13 +154,25 @@ fn check(kept: Option<Kept>, tally: &mut Tally) {
     }
 }
 
-fn ended(commands: &std::sync::mpsc::Receiver<String>, tally: &mut Tally) -> Result<bool, Error> {
+fn ended(
+    commands: &std::sync::mpsc::Receiver<String>,
+    refusal: &mut own::Refusal,
+    tally: &mut Tally,
+) -> Result<bool, Error> {
+    refusal.tend();
     match commands.try_recv() {
         Ok(command) => match command.split_once(' ').unwrap_or((&command, "")) {
             ("end", _) => return Ok(true),
             ("fork", millis) => own::fork(Duration::from_millis(millis.parse()?)),
             ("starve", _) => own::limit_descriptors(Some(own::descriptors() as u64)),
-            ("feed", _) => own::limit_descriptors(None),
+            ("refuse", words) => {
+                let (millis, call) = words.split_once(' ').unwrap_or((words, ""));
+                refusal.begin(call, millis.parse()?);
+            }
+            ("jump", words) => {
+                let (millis, seconds) = words.split_once(' ').unwrap_or((words, "0"));
+                refusal.jump(seconds.parse()?, millis.parse()?);
+            }
             _ => return Err(format!("an unknown command: {command}").into()),
         },
         Err(TryRecvError::Empty) => {}

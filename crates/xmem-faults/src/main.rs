@@ -7,9 +7,11 @@
 
 mod consumer;
 mod frame;
+mod namespace;
 mod own;
 mod producer;
 mod rig;
+mod soak;
 mod tally;
 
 use std::process::ExitCode;
@@ -27,20 +29,27 @@ struct Cli {
     role: Option<Role>,
 }
 
-/// What the program is when it starts itself.
+/// What else the program does, and what it is when it starts itself.
 #[derive(Debug, Subcommand)]
-#[command(hide = true)]
 enum Role {
+    /// Hurt nobody, for long, and see whether anything grows
+    Soak(soak::Plan),
+    #[command(hide = true)]
     Producer(producer::Args),
+    #[command(hide = true)]
     Consumer(consumer::Args),
+    #[command(hide = true)]
+    SoakConsumer(soak::consumer::Args),
 }
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
     let result = match &cli.role {
         None => rig::run(&cli.plan),
+        Some(Role::Soak(plan)) => soak::run(plan),
         Some(Role::Producer(args)) => producer::run(args).map(|()| true),
         Some(Role::Consumer(args)) => consumer::run(args).map(|()| true),
+        Some(Role::SoakConsumer(args)) => soak::consumer::run(args).map(|()| true),
     };
     match result {
         Ok(true) => ExitCode::SUCCESS,

@@ -8,6 +8,8 @@ use std::io::{BufRead, Write};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
+use xmem_core::fault::{Action, Point, arm, disarm, set_clock_offset};
+
 /// Open descriptors.
 pub(crate) fn descriptors() -> usize {
     // The one that lists them is one too many.
@@ -81,6 +83,43 @@ pub(crate) fn limit_descriptors(limit: Option<u64>) {
         maximum: now.maximum,
     };
     let _ = setrlimit(Resource::Nofile, new);
+}
+
+/// What the system refuses this process for a while: memory, descriptors in flight.
+#[derive(Debug, Default)]
+pub(crate) struct Refusal(Option<Instant>);
+
+impl Refusal {
+    /// "refuse CALL MILLIS": from now on each such system call fails.
+    pub(crate) fn begin(&mut self, call: &str, millis: u64) {
+        let (point, errno) = match call {
+            "memfd" => (Point::MemfdCreate, libc::EMFILE),
+            "fallocate" => (Point::Fallocate, libc::ENOSPC),
+            "mmap" => (Point::Mmap, libc::ENOMEM),
+            _ => (Point::Send, libc::ETOOMANYREFS),
+        };
+        arm(point, 1..u32::MAX, Action::Fail(errno));
+        self.0 = Some(Instant::now() + Duration::from_millis(millis));
+    }
+
+    /// This process's clock jumps by so many seconds, for a while.
+    pub(crate) fn jump(&mut self, seconds: i64, millis: u64) {
+        set_clock_offset(seconds * 1_000_000_000);
+        self.0 = Some(Instant::now() + Duration::from_millis(millis));
+    }
+
+    /// Ends it when it is time.
+    pub(crate) fn tend(&mut self) {
+        if self.0.is_some_and(|until| until <= Instant::now()) {
+            self.end();
+        }
+    }
+
+    pub(crate) fn end(&mut self) {
+        self.0 = None;
+        disarm();
+        set_clock_offset(0);
+    }
 }
 
 /// The lines of standard input, as they come. The channel closes at its end, so an orphan notices.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! The producer: 120 frames a second, whatever happens.
+//! The producer: so many frames a second, whatever happens.
 
 use std::sync::mpsc::{RecvTimeoutError, TryRecvError};
 use std::time::{Duration, Instant};
@@ -14,7 +14,6 @@ use crate::tally::Tally;
 use crate::{Error, frame};
 
 pub(crate) const HISTORY: u32 = 4;
-const PERIOD: Duration = Duration::from_micros(8333);
 const REPORT: Duration = Duration::from_millis(100);
 /// A lossless consumer that is stopped is given up on after this.
 const LOSSLESS_TIMEOUT: Duration = Duration::from_millis(300);
@@ -24,6 +23,9 @@ pub(crate) struct Args {
     pool: String,
     /// Tells the producers of a pool apart
     epoch: u64,
+    /// Frames a second
+    #[arg(long, default_value_t = 120)]
+    fps: u32,
     #[arg(long)]
     lossless: bool,
     #[arg(long)]
@@ -54,6 +56,8 @@ pub(crate) fn run(args: &Args) -> Result<(), Error> {
     let cancel = Canceller::new();
     let mut tally = Tally::default();
     let mut grabbed: Vec<WriteLease> = Vec::new();
+    let mut refusal = own::Refusal::default();
+    let period = Duration::from_secs(1) / args.fps.max(1);
     let mut size = 64 << 10;
     let mut number = 0;
     let mut next = Instant::now();
@@ -74,6 +78,12 @@ pub(crate) fn run(args: &Args) -> Result<(), Error> {
                     ("fork", Some(millis)) => own::fork(Duration::from_millis(millis)),
                     ("starve", _) => own::limit_descriptors(Some(own::descriptors() as u64)),
                     ("feed", _) => own::limit_descriptors(None),
+                    ("refuse", Some(millis)) => {
+                        refusal.begin(words.next().unwrap_or_default(), millis);
+                    }
+                    ("jump", Some(millis)) => {
+                        refusal.jump(words.next().unwrap_or_default().parse()?, millis);
+                    }
                     ("end", _) => break,
                     _ => return Err(format!("an unknown command: {command}").into()),
                 }
@@ -82,6 +92,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Error> {
             // The rig is gone.
             Err(TryRecvError::Disconnected) => return Ok(()),
         }
+        refusal.tend();
         match publish(&producer, size, args, number, &cancel, &mut tally)? {
             true => number += 1,
             false => tally.add("dropped", 1),
@@ -90,7 +101,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Error> {
             report = Instant::now();
             tally.take_line().iter().for_each(|line| say(line));
         }
-        next += PERIOD;
+        next += period;
         match next.checked_duration_since(Instant::now()) {
             Some(left) => std::thread::sleep(left),
             // Late: go on from here instead of catching up.
@@ -98,6 +109,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Error> {
         }
     }
     grabbed.clear();
+    refusal.end();
     own::limit_descriptors(None);
     // The consumers are gone by now; what they leave is to come back.
     let _ = commands.recv_timeout(Duration::from_millis(500)) == Err(RecvTimeoutError::Timeout);
@@ -111,9 +123,8 @@ pub(crate) fn run(args: &Args) -> Result<(), Error> {
         u64::from(stats.slots_held.saturating_sub(HISTORY)),
     );
     let regions = stats.regions as usize;
-    // Each region of memfd is one descriptor and one mapping more than there were before the first.
-    let in_regions = if args.posix_shm { 2 * regions } else { regions };
-    let descriptors = own::descriptors().saturating_sub(before.0 + in_regions);
+    // Each region is one descriptor and one mapping more than there were before the first.
+    let descriptors = own::descriptors().saturating_sub(before.0 + regions);
     let mappings = own::mappings().saturating_sub(before.1 + regions);
     tally.add("descriptors-leaked", descriptors as u64);
     tally.add("mappings-leaked", mappings as u64);

@@ -13,12 +13,14 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::Error;
 use crate::tally::Tally;
+use crate::{Error, namespace};
 
 /// After this a process that should have ended counts as hung.
 const HANGS: Duration = Duration::from_secs(20);
 const VICTIMS: usize = 4;
+/// Megabytes of the /dev/shm that the rig has for itself.
+const SHM_SIZE: u64 = 64;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Plan {
@@ -33,10 +35,10 @@ pub(crate) struct Plan {
     limit_ms: Option<u64>,
 }
 
-type Shared = Arc<Mutex<Tally>>;
+pub(crate) type Shared = Arc<Mutex<Tally>>;
 
 /// A process of the rig.
-struct Actor {
+pub(crate) struct Actor {
     child: Child,
     stdin: Option<ChildStdin>,
     said: Receiver<String>,
@@ -45,8 +47,17 @@ struct Actor {
 }
 
 impl Actor {
-    fn start(who: &'static str, args: &[String], tally: &Shared) -> Result<Self, Error> {
-        let mut child = Command::new(std::env::current_exe()?)
+    pub(crate) fn start(who: &'static str, args: &[String], tally: &Shared) -> Result<Self, Error> {
+        Self::spawn(Command::new(std::env::current_exe()?), who, args, tally)
+    }
+
+    fn spawn(
+        mut command: Command,
+        who: &'static str,
+        args: &[String],
+        tally: &Shared,
+    ) -> Result<Self, Error> {
+        let mut child = command
             .args(args)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
@@ -73,7 +84,11 @@ impl Actor {
         })
     }
 
-    fn say(&mut self, line: &str) {
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    pub(crate) fn say(&mut self, line: &str) {
         if let Some(stdin) = &mut self.stdin {
             // A process that was killed hears nothing.
             let _ = stdin.write_all(format!("{line}\n").as_bytes());
@@ -86,13 +101,13 @@ impl Actor {
         }
     }
 
-    fn kill(&mut self) -> Result<(), Error> {
+    pub(crate) fn kill(&mut self) -> Result<(), Error> {
         self.child.kill()?;
         self.child.wait()?;
         Ok(())
     }
 
-    fn hear(&self, word: &str) -> Result<(), Error> {
+    pub(crate) fn hear(&self, word: &str) -> Result<(), Error> {
         let until = Instant::now() + HANGS;
         loop {
             match self
@@ -112,7 +127,7 @@ impl Actor {
     }
 
     /// Lets it end by itself.
-    fn end(&mut self, tally: &Shared) -> Result<(), Error> {
+    pub(crate) fn end(&mut self, tally: &Shared) -> Result<(), Error> {
         self.signal(Signal::CONT);
         self.say("end");
         let result = self.hear("ended");
@@ -128,7 +143,7 @@ impl Actor {
     }
 
     /// Whether it ended although nobody killed it.
-    fn crashed(&mut self) -> bool {
+    pub(crate) fn crashed(&mut self) -> bool {
         match self.child.try_wait() {
             Ok(Some(status)) => {
                 eprintln!(
@@ -143,7 +158,7 @@ impl Actor {
     }
 }
 
-fn lock(tally: &Shared) -> std::sync::MutexGuard<'_, Tally> {
+pub(crate) fn lock(tally: &Shared) -> std::sync::MutexGuard<'_, Tally> {
     tally.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -164,10 +179,24 @@ struct Scene {
     victims: Vec<Actor>,
     tally: Shared,
     starved_until: Option<Instant>,
+    full_until: Option<Instant>,
+    abilities: Abilities,
+}
+
+/// What this machine lets the rig do.
+#[derive(Debug, Clone, Copy)]
+struct Abilities {
+    own_shm: bool,
+    own_clocks: bool,
 }
 
 impl Scene {
-    fn start(kind: Kind, dir: &Path, random: &mut fastrand::Rng) -> Result<Self, Error> {
+    fn start(
+        kind: Kind,
+        dir: &Path,
+        abilities: Abilities,
+        random: &mut fastrand::Rng,
+    ) -> Result<Self, Error> {
         let pool = dir
             .join(format!("{kind:?}.sock"))
             .to_string_lossy()
@@ -176,13 +205,17 @@ impl Scene {
         let producer = Self::new_producer(kind, &pool, 1, &tally)?;
         let mut scene = Self {
             kind,
-            watcher: Some(Self::new_consumer(&pool, "watcher", random, &tally)?),
+            watcher: Some(Self::new_consumer(
+                &pool, "watcher", abilities, random, &tally,
+            )?),
             pool,
             epoch: 1,
             producer,
             victims: Vec::new(),
             tally,
             starved_until: None,
+            full_until: None,
+            abilities,
         };
         for _ in 0..VICTIMS {
             let victim = scene.new_victim(random)?;
@@ -206,9 +239,11 @@ impl Scene {
     fn new_consumer(
         pool: &str,
         who: &'static str,
+        abilities: Abilities,
         random: &mut fastrand::Rng,
         tally: &Shared,
     ) -> Result<Actor, Error> {
+        let mut command = Command::new(std::env::current_exe()?);
         let mut args = vec!["consumer".to_owned(), pool.to_owned()];
         let mut arg =
             |name: &str, value: u64| args.extend([format!("--{name}"), value.to_string()]);
@@ -219,40 +254,46 @@ impl Scene {
             // Fast ones, slow ones, and some that hold their budget for ever.
             let budget = random.u64(1..8);
             arg("max-held", budget);
-            arg(
-                "keep",
-                if random.u8(..4) == 0 {
-                    1000
-                } else {
-                    random.u64(..budget)
-                },
-            );
-            arg("slow", if random.u8(..4) == 0 { 40 } else { 0 });
+            let forever = random.u8(..4) == 0;
+            arg("keep", if forever { 1000 } else { random.u64(..budget) });
+            let slow = random.u8(..4) == 0;
+            arg("slow", if slow { 40 } else { 0 });
+            let elsewhere = random.u8(..4) == 0 && abilities.own_clocks;
+            if elsewhere {
+                namespace::with_clock_ahead(&mut command, random.u64(1..1_000_000));
+            }
+            for (is_so, key) in [
+                (forever, "holding"),
+                (slow, "slow"),
+                (elsewhere, "elsewhere"),
+            ] {
+                lock(tally).add(key, is_so.into());
+            }
         }
-        Actor::start(who, &args, tally)
+        Actor::spawn(command, who, &args, tally)
     }
 
     fn new_victim(&self, random: &mut fastrand::Rng) -> Result<Actor, Error> {
-        Self::new_consumer(&self.pool, "victim", random, &self.tally)
+        Self::new_consumer(&self.pool, "victim", self.abilities, random, &self.tally)
     }
 
     /// One fault. Returns its name.
     fn hurt(&mut self, random: &mut fastrand::Rng) -> Result<&'static str, Error> {
         let at = random.usize(..self.victims.len());
         Ok(match random.u8(..100) {
-            0..35 => {
+            0..28 => {
                 self.victims[at].kill()?;
                 self.victims[at] = self.new_victim(random)?;
                 "SIGKILL of a consumer"
             }
-            35..50 => {
+            28..42 => {
                 let victim = &mut self.victims[at];
                 victim.signal(Signal::STOP);
                 victim.stopped_until =
                     Some(Instant::now() + Duration::from_millis(random.u64(50..3000)));
                 "SIGSTOP of a consumer"
             }
-            50..58 => {
+            42..49 => {
                 self.producer.kill()?;
                 self.epoch += 1;
                 std::thread::sleep(Duration::from_millis(random.u64(..50)));
@@ -260,37 +301,81 @@ impl Scene {
                 self.starved_until = None;
                 "SIGKILL and restart of the producer"
             }
-            58..72 => {
+            49..58 => {
                 self.producer
                     .say(&format!("size {}", random.u64(16..200) << 10));
                 "frames of another size"
             }
-            72..78 => {
+            58..63 => {
                 self.producer.say(&format!("grab {}", random.u64(1..40)));
                 "a pool that grows"
             }
-            78..84 => {
+            63..68 => {
                 self.producer.say("drop");
                 self.producer.say("collect");
                 "a pool that shrinks"
             }
-            84..89 => {
+            68..72 => {
                 self.producer.say("starve");
                 self.starved_until =
                     Some(Instant::now() + Duration::from_millis(random.u64(20..400)));
                 "no descriptors left in the producer (memfd fails)"
             }
-            89..92 => {
+            72..75 => {
                 self.victims[at].say("starve");
                 "no descriptors left in a consumer"
             }
-            92..96 => {
+            75..79 => {
                 self.victims[at].say(&format!("fork {}", random.u64(1..1000)));
                 "fork without exec in a consumer"
             }
-            _ => {
+            79..82 => {
                 self.producer.say(&format!("fork {}", random.u64(1..1000)));
                 "fork without exec in the producer"
+            }
+            82..87 => {
+                let (call, name) = [
+                    ("memfd", "memfd_create fails in the producer"),
+                    ("fallocate", "fallocate fails in the producer"),
+                    ("mmap", "mmap fails in the producer"),
+                    ("send", "sendmsg fails in the producer"),
+                ][random.usize(..4)];
+                let millis = random.u64(20..400);
+                self.producer.say(&format!("refuse {millis} {call}"));
+                name
+            }
+            87..91 => {
+                let (call, name) = [
+                    ("mmap", "mmap fails in a consumer"),
+                    ("send", "sendmsg fails in a consumer"),
+                ][random.usize(..2)];
+                let millis = random.u64(20..400);
+                self.victims[at].say(&format!("refuse {millis} {call}"));
+                name
+            }
+            91..94 => {
+                let order = format!("jump {} {}", random.u64(20..400), random.i64(-9000..9000));
+                self.victims[at].say(&order);
+                "the clock of a consumer jumps"
+            }
+            94..96 => {
+                let order = format!("jump {} {}", random.u64(20..400), random.i64(-9000..9000));
+                self.producer.say(&order);
+                "the clock of the producer jumps"
+            }
+            _ if self.abilities.own_shm && self.kind == Kind::PosixShm => {
+                namespace::fill_shm()?;
+                self.full_until = Some(Instant::now() + Duration::from_millis(random.u64(20..400)));
+                // So that it needs more.
+                self.producer
+                    .say(&format!("size {}", random.u64(16..200) << 10));
+                self.producer.say(&format!("grab {}", random.u64(1..40)));
+                "a full /dev/shm"
+            }
+            _ => {
+                self.producer
+                    .say(&format!("size {}", random.u64(16..200) << 10));
+                "frames of another size"
             }
         })
     }
@@ -313,6 +398,10 @@ impl Scene {
             self.starved_until = None;
             self.producer.say("feed");
         }
+        if self.full_until.is_some_and(|until| until <= now) {
+            self.full_until = None;
+            namespace::empty_shm();
+        }
         if self.producer.crashed() {
             return Err("the producer died by itself".into());
         }
@@ -323,6 +412,9 @@ impl Scene {
     }
 
     fn end(mut self) -> Result<Tally, Error> {
+        if self.full_until.take().is_some() {
+            namespace::empty_shm();
+        }
         self.producer.say("feed");
         self.producer.say("drop");
         for mut victim in self.victims.drain(..) {
@@ -362,13 +454,26 @@ pub(crate) fn run(plan: &Plan) -> Result<bool, Error> {
     let seed = plan.seed.unwrap_or_else(|| fastrand::u64(..));
     println!("{} faults, seed {seed}", plan.faults);
     let mut random = fastrand::Rng::with_seed(seed);
+    let own_shm = namespace::own_shm(SHM_SIZE);
+    if let Err(error) = &own_shm {
+        println!("NOT TRIED: a full /dev/shm; no mount namespace can be had here ({error})");
+    }
+    let abilities = Abilities {
+        own_shm: own_shm.is_ok(),
+        own_clocks: namespace::clocks_can_differ(),
+    };
+    if !abilities.own_clocks {
+        println!(
+            "NOT TRIED: consumers with another CLOCK_MONOTONIC; no time namespace can be had here"
+        );
+    }
     let dir = tempfile::tempdir()?;
     let segments_before = segments();
     let start = Instant::now();
     let mut faults: BTreeMap<&str, u64> = BTreeMap::new();
     let mut scenes = [Kind::Live, Kind::Lossless, Kind::PosixShm]
         .into_iter()
-        .map(|kind| Scene::start(kind, dir.path(), &mut random))
+        .map(|kind| Scene::start(kind, dir.path(), abilities, &mut random))
         .collect::<Result<Vec<_>, _>>()?;
     for _ in 0..plan.faults {
         let at = random.usize(..scenes.len());
@@ -428,6 +533,9 @@ fn report(
             "times a consumer found a new producer",
             &["watcher-reconnects", "victim-reconnects"],
         ),
+        ("consumers that held all they may for ever", &["holding"]),
+        ("consumers that took up to 40 ms over each frame", &["slow"]),
+        ("consumers with another CLOCK_MONOTONIC", &["elsewhere"]),
         (
             "stopped lossless consumers given up on",
             &["producer-timed-out"],
