@@ -20,7 +20,11 @@ fn known(offset: u64) -> Option<u64> {
 pub(crate) struct Format {
     content_type: Text<32>,
     pub(crate) video: Option<gst_video::VideoInfo>,
+    pub(crate) audio_info: Option<gst_audio::AudioInfo>,
+    /// For interleaved samples.
     audio: Option<(DType, u64)>,
+    /// The caps say that the memory is a DMA buffer, so no copy of it will do.
+    pub(crate) is_dmabuf: bool,
 }
 
 impl Format {
@@ -28,16 +32,22 @@ impl Format {
         let Some(structure) = caps.structure(0) else {
             return Self::default();
         };
+        let is_dmabuf = caps
+            .features(0)
+            .is_some_and(|features| features.contains(gst_allocators::CAPS_FEATURE_MEMORY_DMABUF));
         match structure.name().as_str() {
             "video/x-raw" => Self {
                 content_type: Text::new("image/raw"),
                 video: gst_video::VideoInfo::from_caps(caps).ok(),
-                audio: None,
+                is_dmabuf,
+                ..Self::default()
             },
             "audio/x-raw" => Self {
                 content_type: Text::new("audio/raw"),
-                video: None,
+                audio_info: gst_audio::AudioInfo::from_caps(caps).ok(),
                 audio: interleaved(structure),
+                is_dmabuf,
+                ..Self::default()
             },
             name => Self {
                 content_type: Text::new(name),
@@ -69,9 +79,8 @@ impl Format {
     }
 }
 
-/// Puts on a buffer what the metadata say, but for its times on CLOCK_MONOTONIC and its planes.
+/// Puts on a buffer what the metadata say, but for its times and its planes.
 pub(crate) fn decorate(buffer: &mut gst::BufferRef, meta: &FrameMeta) {
-    buffer.set_duration(meta.duration.map(gst::ClockTime::from_nseconds));
     buffer.set_offset(meta.buffer_offset.unwrap_or(OFFSET_NONE));
     buffer.set_offset_end(meta.buffer_offset_end.unwrap_or(OFFSET_NONE));
     buffer
@@ -157,4 +166,23 @@ fn interleaved(structure: &gst::StructureRef) -> Option<(DType, u64)> {
         .ok()
         .filter(|channels| *channels > 0)
         .map(|channels| (dtype, channels))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_number_of_another_process_does_harm() {
+        gst::init().unwrap();
+        let mut buffer = gst::Buffer::new();
+        for number in [0, 1, u64::MAX] {
+            let mut meta = FrameMeta::new(0);
+            meta.flags = number as u32;
+            meta.buffer_offset = Some(number);
+            meta.buffer_offset_end = Some(number);
+            decorate(buffer.make_mut(), &meta);
+            assert_eq!(buffer.offset(), number);
+        }
+    }
 }

@@ -16,25 +16,41 @@
  */
 mod allocator;
 mod bufferpool;
+mod deviceprovider;
+mod event;
 mod frame;
+mod frame_info;
 mod memory;
+mod meta;
 mod planes;
+mod received;
 mod stats;
+mod stream;
+mod text;
+mod tied;
+mod timeline;
 mod timing;
+mod uri;
 mod xmemsink;
 mod xmemsrc;
 
 pub use allocator::XmemAllocator;
 pub use bufferpool::XmemBufferPool;
+pub use deviceprovider::{XmemDevice, XmemDeviceProvider};
+pub use frame_info::FrameInfo;
 pub use memory::{XmemMemory, XmemMemoryRef};
 pub use xmemsink::{XmemSink, XmemSinkBacking, XmemSinkCopy, XmemSinkDelivery, XmemSinkPace};
-pub use xmemsrc::{XmemSrc, XmemSrcOnProducerLost, XmemSrcOverBudget, XmemSrcStartFrom};
+pub use xmemsrc::{
+    XmemSrc, XmemSrcOnEos, XmemSrcOnProducerLost, XmemSrcOverBudget, XmemSrcStartFrom,
+    XmemSrcTimestampMode,
+};
 
 use gst::glib;
 
 fn plugin_init(plugin: &gst::Plugin) -> Result<(), glib::BoolError> {
     xmemsink::register(plugin)?;
-    xmemsrc::register(plugin)
+    xmemsrc::register(plugin)?;
+    deviceprovider::register(plugin)
 }
 
 gst::plugin_define!(

@@ -14,9 +14,9 @@ use std::{
 };
 
 use gst::{glib, glib::translate::*, prelude::*};
-use xmem_core::{FrameMeta, Producer, PublishError, ReadLease, WriteLease};
+use xmem_core::{FrameMeta, Parts, Producer, PublishError, ReadLease, WriteLease};
 
-use crate::allocator::XmemAllocator;
+use crate::{FrameInfo, allocator::XmemAllocator};
 
 /// What `gst_memory_is_type` knows the memory as.
 pub(crate) const MEMORY_TYPE: &glib::GStr = glib::gstr!("XmemMemory");
@@ -43,16 +43,20 @@ impl Tally {
 enum Lease {
     Writable(WriteLease),
     Published(ReadLease),
+    /// It is a piece of a published frame that lies in several slots.
+    Piece(WriteLease),
     /// Between the two; nobody ever sees it.
     Gone,
 }
 
-/// What all memories over one slot share.
+/// What all memories over one slot, or over one piece of a received frame, share.
 struct Slot {
     /// The memories' first byte; offsets of a GstMemory count from here.
     base: *mut u8,
     /// Where `base` lies in the slot.
     base_offset: u64,
+    /// Which piece of a received frame it is.
+    index: usize,
     lease: Mutex<Lease>,
     tally: Arc<Tally>,
 }
@@ -123,14 +127,14 @@ impl XmemMemoryRef {
     pub fn pool(&self) -> Option<String> {
         match &*self.shared().lease() {
             Lease::Published(lease) => Some(lease.pool().to_owned()),
-            Lease::Writable(_) | Lease::Gone => None,
+            Lease::Writable(_) | Lease::Piece(_) | Lease::Gone => None,
         }
     }
 
     /// Number of the slot in its pool.
     pub fn slot(&self) -> Option<u32> {
         match &*self.shared().lease() {
-            Lease::Writable(lease) => Some(lease.slot()),
+            Lease::Writable(lease) | Lease::Piece(lease) => Some(lease.slot()),
             Lease::Published(lease) => Some(lease.meta().slot),
             Lease::Gone => None,
         }
@@ -139,7 +143,7 @@ impl XmemMemoryRef {
     /// How often the slot was reused, never 0.
     pub fn generation(&self) -> Option<u32> {
         match &*self.shared().lease() {
-            Lease::Writable(lease) => Some(lease.generation()),
+            Lease::Writable(lease) | Lease::Piece(lease) => Some(lease.generation()),
             Lease::Published(lease) => Some(lease.meta().generation),
             Lease::Gone => None,
         }
@@ -149,13 +153,29 @@ impl XmemMemoryRef {
     pub fn sequence(&self) -> Option<u64> {
         match &*self.shared().lease() {
             Lease::Published(lease) => Some(lease.meta().sequence),
-            Lease::Writable(_) | Lease::Gone => None,
+            Lease::Writable(_) | Lease::Piece(_) | Lease::Gone => None,
+        }
+    }
+
+    /// All of these at once. `None` before it is published.
+    pub(crate) fn frame_info(&self) -> Option<FrameInfo> {
+        match &*self.shared().lease() {
+            Lease::Published(lease) => Some(FrameInfo {
+                pool: lease.pool().to_owned(),
+                slot: lease.meta().slot,
+                generation: lease.meta().generation,
+                sequence: lease.meta().sequence,
+            }),
+            Lease::Writable(_) | Lease::Piece(_) | Lease::Gone => None,
         }
     }
 
     /// Whether consumers may read it, so that nobody may write it any more.
     pub fn is_published(&self) -> bool {
-        matches!(*self.shared().lease(), Lease::Published(_))
+        matches!(
+            *self.shared().lease(),
+            Lease::Published(_) | Lease::Piece(_)
+        )
     }
 
     /// Whether the slot is one that `producer` can publish.
@@ -163,7 +183,7 @@ impl XmemMemoryRef {
         match &*self.shared().lease() {
             Lease::Writable(lease) => producer.owns(lease),
             Lease::Published(lease) => producer.owns_frame(lease),
-            Lease::Gone => false,
+            Lease::Piece(_) | Lease::Gone => false,
         }
     }
 
@@ -181,7 +201,7 @@ impl XmemMemoryRef {
         let mut lease = slot.lease();
         match &*lease {
             Lease::Published(frame) => return producer.republish(frame, meta),
-            Lease::Gone => return Err(PublishError::OtherPool),
+            Lease::Piece(_) | Lease::Gone => return Err(PublishError::OtherPool),
             Lease::Writable(_) => {}
         }
         // Before anybody else sees the frame; should publishing fail, a writer gets a copy.
@@ -208,6 +228,44 @@ impl XmemMemoryRef {
             }
         };
         Ok(sequence)
+    }
+}
+
+impl XmemMemoryRef {
+    /// Adds the bytes that this memory covers to the pieces of a frame. They are read-only from here on. `None`: they are not
+    /// in a slot of this producer that can still become a piece.
+    pub(crate) fn add_to(&self, parts: &mut Parts, producer: &Producer) -> Option<()> {
+        let slot = self.shared();
+        let mut lease = slot.lease();
+        match &*lease {
+            Lease::Writable(write) | Lease::Piece(write) if producer.owns(write) => {
+                let offset = slot.base_offset + self.offset() as u64;
+                parts.add_slot(write, offset, self.size() as u64, 0);
+            }
+            _ => return None,
+        }
+        let raw: *mut gst::ffi::GstMemory = self.as_ptr().cast_mut().cast();
+        // SAFETY: a live memory.
+        unsafe { freeze(raw) };
+        *lease = match mem::replace(&mut *lease, Lease::Gone) {
+            Lease::Writable(write) => Lease::Piece(write),
+            before => before,
+        };
+        Some(())
+    }
+
+    /// The received frame that this memory is the whole of a piece of, and which one.
+    pub(crate) fn received(&self) -> Option<(ReadLease, usize)> {
+        let slot = self.shared();
+        let lease = slot.lease();
+        let Lease::Published(frame) = &*lease else {
+            return None;
+        };
+        let size = match frame.parts() {
+            [] => frame.len(),
+            parts => parts.get(slot.index)?.len(),
+        };
+        (self.offset() == 0 && self.size() == size).then(|| (frame.clone(), slot.index))
     }
 }
 
@@ -262,6 +320,7 @@ pub(crate) fn writable(
     let slot = Slot {
         base,
         base_offset: base_offset as u64,
+        index: 0,
         lease: Mutex::new(Lease::Writable(lease)),
         tally: tally.clone(),
     };
@@ -284,12 +343,17 @@ pub(crate) fn writable(
     Some(memory)
 }
 
-/// A read-only memory over a received frame.
-pub(crate) fn readable(lease: ReadLease, tally: &Arc<Tally>) -> gst::Memory {
-    let size = lease.len();
+/// A read-only memory over a received frame, or over one piece of it, which is mapped.
+pub(crate) fn readable(lease: ReadLease, piece: Option<usize>, tally: &Arc<Tally>) -> gst::Memory {
+    let bytes = match piece.and_then(|index| lease.parts().get(index)) {
+        Some(part) => part.map().unwrap_or_default(),
+        None => lease.data(),
+    };
+    let size = bytes.len();
     let slot = Slot {
-        base: lease.as_ptr().cast_mut(),
+        base: bytes.as_ptr().cast_mut(),
         base_offset: lease.meta().offset,
+        index: piece.unwrap_or(0),
         lease: Mutex::new(Lease::Published(lease)),
         tally: tally.clone(),
     };
@@ -377,7 +441,7 @@ pub(crate) unsafe extern "C" fn map(
     let slot = unsafe { slot_of(mem) };
     let allowed = match &*slot.lease() {
         Lease::Writable(_) => true,
-        Lease::Published(_) => flags & gst::ffi::GST_MAP_WRITE == 0,
+        Lease::Published(_) | Lease::Piece(_) => flags & gst::ffi::GST_MAP_WRITE == 0,
         Lease::Gone => false,
     };
     if allowed {

@@ -189,13 +189,29 @@ pub(crate) fn to_default_layout(
     let mut copy = gst::Buffer::with_size(info.size())?;
     buffer.copy_into(
         copy.make_mut(),
-        gst::BufferCopyFlags::FLAGS | gst::BufferCopyFlags::TIMESTAMPS,
+        // Metas about the memory's layout are left out, the GstVideoMeta among them.
+        gst::BufferCopyFlags::FLAGS | gst::BufferCopyFlags::TIMESTAMPS | gst::BufferCopyFlags::META,
         ..,
     )?;
     let from = gst_video::VideoFrame::from_buffer_readable(buffer, info).map_err(unmappable)?;
     let mut to = gst_video::VideoFrame::from_buffer_writable(copy, info).map_err(unmappable)?;
     from.copy(&mut to)?;
-    Ok(to.into_buffer())
+    let mut copy = to.into_buffer();
+    forget_crop_outside(copy.make_mut(), info);
+    Ok(copy)
+}
+
+/// What lay beyond the caps' size is not in the copy, so nothing can be cut out of it.
+fn forget_crop_outside(copy: &mut gst::BufferRef, info: &gst_video::VideoInfo) {
+    let Some(crop) = copy.meta_mut::<gst_video::VideoCropMeta>() else {
+        return;
+    };
+    let (x, y, width, height) = crop.rect();
+    let inside =
+        |start: u32, len: u32, all: u32| start.checked_add(len).is_some_and(|end| end <= all);
+    if !inside(x, width, info.width()) || !inside(y, height, info.height()) {
+        let _ = crop.remove();
+    }
 }
 
 #[cfg(test)]

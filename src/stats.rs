@@ -5,8 +5,15 @@
 use gst::prelude::*;
 use xmem_core::{ConsumerStats, PoolStats, ReceiveStats};
 
+use crate::meta::Losses;
+
 /// `application/x-xmemsink-stats`.
-pub(crate) fn of_sink(stats: &PoolStats, memory_copies: u64) -> gst::Structure {
+pub(crate) fn of_sink(
+    stats: &PoolStats,
+    memory_copies: u64,
+    late: u64,
+    losses: &Losses,
+) -> gst::Structure {
     let clients = stats
         .consumers
         .iter()
@@ -16,7 +23,10 @@ pub(crate) fn of_sink(stats: &PoolStats, memory_copies: u64) -> gst::Structure {
         .field("zero-copy", stats.zero_copy)
         .field("copied", stats.copied)
         .field("dropped", stats.dropped)
+        .field("late", late)
         .field("memory-copies", memory_copies)
+        .field("metas-dropped", losses.total())
+        .field("dropped-metas", losses.by_name())
         .field("slots", stats.slots)
         .field("slots-held", stats.slots_held)
         .field("max-slots", stats.max_slots)
@@ -54,12 +64,16 @@ pub(crate) struct SourceFigures {
     pub(crate) copied: u64,
     /// Frames given up because the budget was used up.
     pub(crate) dropped: u64,
+    /// Frames given up because the key frame that they need was not received.
+    pub(crate) undecodable: u64,
     /// How often it found a producer again.
     pub(crate) reconnects: u64,
     /// Frames taken from the producers before the current one.
     received_before: u64,
     /// Frames missed from the producers before the current one.
     missed_before: u64,
+    /// What the last producer granted.
+    last_budget: u32,
 }
 
 impl SourceFigures {
@@ -67,6 +81,7 @@ impl SourceFigures {
     pub(crate) fn add(&mut self, past: &ReceiveStats) {
         self.received_before += past.received;
         self.missed_before += past.missed;
+        self.last_budget = past.budget;
     }
 }
 
@@ -76,16 +91,24 @@ pub(crate) fn of_source(
     current: &ReceiveStats,
     held: u64,
     memory_copies: u64,
+    losses: &Losses,
 ) -> gst::Structure {
+    let budget = match current.budget {
+        0 => figures.last_budget,
+        budget => budget,
+    };
     gst::Structure::builder("application/x-xmemsrc-stats")
         .field("received", figures.received_before + current.received)
         .field("missed", figures.missed_before + current.missed)
         .field("zero-copy", figures.zero_copy)
         .field("copied", figures.copied)
         .field("dropped", figures.dropped)
+        .field("undecodable", figures.undecodable)
         .field("memory-copies", memory_copies)
+        .field("metas-dropped", losses.total())
+        .field("dropped-metas", losses.by_name())
         .field("held", held)
-        .field("budget", current.budget)
+        .field("budget", budget)
         .field("reconnects", figures.reconnects)
         .field("latency", current.latency_ns)
         .build()

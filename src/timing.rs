@@ -2,48 +2,140 @@
 
 //! Times of a pipeline to CLOCK_MONOTONIC, which all processes of a host share, and back.
 
+use std::collections::VecDeque;
+
 use gst::{glib::prelude::*, prelude::*};
 
-/// A clock that jumps by more than this is followed at once, anything less is smoothed.
-const JUMP_NS: i64 = 5_000_000;
-const SMOOTHING: i64 = 16;
+/// How far apart the samples are that a clock is followed by, at least.
+const SPACING_NS: u64 = 50_000_000;
+/// How many of them count.
+const SAMPLES: usize = 32;
+/// A clock that is off by more than this from where it should be was set, and is followed at once.
+const JUMP_NS: u64 = 20_000_000;
+/// Two looks at CLOCK_MONOTONIC around one at the clock that are no further apart than this need no second try.
+const NEAR_NS: u64 = 5_000;
+const TRIES: u32 = 4;
 
-/// How far CLOCK_MONOTONIC is ahead of a pipeline's clock.
+/// Where a clock was.
+#[derive(Debug, Clone, Copy)]
+struct Sample {
+    monotonic: u64,
+    clock: u64,
+}
+
+impl Sample {
+    /// Looks at both clocks; of several tries the one that took the shortest, since there may be a pause in between.
+    fn take(clock: &gst::Clock) -> Self {
+        let mut best: Option<(u64, Self)> = None;
+        for _ in 0..TRIES {
+            let before = xmem_core::monotonic_ns();
+            let time = clock.time().nseconds();
+            let took = xmem_core::monotonic_ns().saturating_sub(before);
+            if best.is_none_or(|(shortest, _)| took < shortest) {
+                let sample = Self {
+                    monotonic: before + took / 2,
+                    clock: time,
+                };
+                best = Some((took, sample));
+            }
+            if took <= NEAR_NS {
+                break;
+            }
+        }
+        best.map_or_else(|| unreachable!("there is a try"), |(_, sample)| sample)
+    }
+}
+
+/// Where a clock is, going by a line through where it was.
+#[derive(Debug, Clone, Copy)]
+struct Line {
+    through: Sample,
+    /// Nanoseconds of the clock in `run` nanoseconds.
+    rise: u64,
+    run: u64,
+}
+
+impl Line {
+    fn through(sample: Sample) -> Self {
+        Self {
+            through: sample,
+            rise: 1,
+            run: 1,
+        }
+    }
+
+    /// The line that fits best. `None`: the samples allow none.
+    fn fit(samples: &[(u64, u64)]) -> Option<Self> {
+        let (rise, run, clock, monotonic, _) = gst::calculate_linear_regression(samples, None)?;
+        (run > 0).then_some(Self {
+            through: Sample { monotonic, clock },
+            rise,
+            run,
+        })
+    }
+
+    /// How far CLOCK_MONOTONIC is ahead of the clock when it shows `monotonic`.
+    fn offset(self, monotonic: u64) -> i64 {
+        let past = i128::from(monotonic) - i128::from(self.through.monotonic);
+        let clock = i128::from(self.through.clock)
+            + past * i128::from(self.rise) / i128::from(self.run.max(1));
+        i64::try_from(i128::from(monotonic) - clock).unwrap_or_default()
+    }
+}
+
+/// How far CLOCK_MONOTONIC is ahead of a pipeline's clock, without the jitter of single looks at it. A clock that goes
+/// faster or slower is followed without lagging behind.
 #[derive(Debug, Default)]
 pub(crate) struct ClockOffset {
-    smoothed: Option<i64>,
+    /// CLOCK_MONOTONIC and the clock, the newest last.
+    samples: VecDeque<(u64, u64)>,
+    line: Option<Line>,
 }
 
 impl ClockOffset {
-    /// Samples both clocks. `None`: the pipeline has no clock.
-    pub(crate) fn sample(&mut self, clock: Option<&gst::Clock>) -> Option<i64> {
+    /// The offset now. `None`: the pipeline has no clock.
+    pub(crate) fn now(&mut self, clock: Option<&gst::Clock>) -> Option<i64> {
         let clock = clock?;
         if is_monotonic(clock) {
             return Some(0);
         }
-        let before = xmem_core::monotonic_ns();
-        let time = clock.time().nseconds();
-        let after = xmem_core::monotonic_ns();
-        let middle = before + (after.saturating_sub(before)) / 2;
-        Some(self.smooth(middle.cast_signed().wrapping_sub(time.cast_signed())))
+        let now = xmem_core::monotonic_ns();
+        if self
+            .samples
+            .back()
+            .is_none_or(|(last, _)| now.saturating_sub(*last) >= SPACING_NS)
+        {
+            self.add(Sample::take(clock));
+        }
+        self.line.map(|line| line.offset(now))
     }
 
-    fn smooth(&mut self, sample: i64) -> i64 {
-        let smoothed = match self.smoothed {
-            Some(old) if sample.abs_diff(old) < JUMP_NS.unsigned_abs() => {
-                old + (sample - old) / SMOOTHING
-            }
-            _ => sample,
-        };
-        self.smoothed = Some(smoothed);
-        smoothed
+    fn add(&mut self, sample: Sample) {
+        let measured = Line::through(sample);
+        let expected = self.line.map(|line| line.offset(sample.monotonic));
+        if expected
+            .is_some_and(|expected| measured.offset(sample.monotonic).abs_diff(expected) > JUMP_NS)
+        {
+            self.samples.clear();
+        }
+        if self.samples.len() == SAMPLES {
+            self.samples.pop_front();
+        }
+        self.samples.push_back((sample.monotonic, sample.clock));
+        self.line = Line::fit(self.samples.make_contiguous()).or(Some(measured));
     }
 }
 
-/// Whether a clock shows CLOCK_MONOTONIC itself. Network clocks are subclasses of the system clock, and are not.
+/// Whether a clock shows CLOCK_MONOTONIC itself. Network clocks are subclasses of the system clock, and are not; and one
+/// that follows another clock is calibrated.
 fn is_monotonic(clock: &gst::Clock) -> bool {
-    clock.type_() == gst::SystemClock::static_type()
-        && clock.property::<gst::ClockType>("clock-type") == gst::ClockType::Monotonic
+    if clock.type_() != gst::SystemClock::static_type()
+        || clock.property::<gst::ClockType>("clock-type") != gst::ClockType::Monotonic
+    {
+        return false;
+    }
+    let (internal, external, rate, per) = clock.calibration();
+    internal == external && rate == per
 }
 
 /// Where a pipeline's running time 0 lies on CLOCK_MONOTONIC, and what comes on top.
@@ -53,26 +145,24 @@ pub(crate) struct Origin {
 }
 
 impl Origin {
-    /// Base time and latency are on the pipeline's clock, which CLOCK_MONOTONIC is `offset` ahead of.
-    pub(crate) fn new(base_time: gst::ClockTime, latency: gst::ClockTime, offset: i64) -> Self {
+    /// Base time is on the pipeline's clock, which CLOCK_MONOTONIC is `offset` ahead of.
+    pub(crate) fn new(base_time: gst::ClockTime, offset: i64) -> Self {
         Self {
-            ns: i128::from(base_time.nseconds())
-                + i128::from(latency.nseconds())
-                + i128::from(offset),
+            ns: i128::from(base_time.nseconds()) + i128::from(offset),
         }
     }
 
-    /// How much later everything has to come so that nothing from `earliest` on lies before the pipeline's start.
-    pub(crate) fn shortfall(self, earliest: u64) -> gst::ClockTime {
-        let ns =
-            (self.ns - i128::from(earliest)).clamp(0, i128::from(gst::ClockTime::MAX.nseconds()));
-        gst::ClockTime::from_nseconds(u64::try_from(ns).unwrap_or(0))
+    /// Of a pipeline without a clock: its running time is taken to have begun when CLOCK_MONOTONIC showed this.
+    pub(crate) fn without_clock(began: u64) -> Self {
+        Self {
+            ns: i128::from(began),
+        }
     }
 
-    /// The same with everything so much later.
-    pub(crate) fn delayed(self, by: gst::ClockTime) -> Self {
+    /// The same with everything so much later on CLOCK_MONOTONIC, in nanoseconds.
+    pub(crate) fn later(self, by: i64) -> Self {
         Self {
-            ns: self.ns - i128::from(by.nseconds()),
+            ns: self.ns + i128::from(by),
         }
     }
 
@@ -87,10 +177,24 @@ impl Origin {
 
     /// A time on CLOCK_MONOTONIC as running time; what was before the pipeline started comes at its start.
     pub(crate) fn to_running_time(self, monotonic: u64) -> gst::ClockTime {
-        let ns =
-            (i128::from(monotonic) - self.ns).clamp(0, i128::from(gst::ClockTime::MAX.nseconds()));
-        gst::ClockTime::from_nseconds(u64::try_from(ns).unwrap_or(0))
+        clock_time(i128::from(monotonic) - self.ns)
     }
+
+    /// How long before the pipeline's start that was.
+    pub(crate) fn before_start(self, monotonic: u64) -> gst::ClockTime {
+        clock_time(self.ns - i128::from(monotonic))
+    }
+}
+
+/// Nanoseconds as far as GStreamer can say them.
+fn clock_time(ns: i128) -> gst::ClockTime {
+    let ns = ns.clamp(0, i128::from(gst::ClockTime::MAX.nseconds()));
+    gst::ClockTime::from_nseconds(u64::try_from(ns).unwrap_or_default())
+}
+
+/// A time that another process wrote.
+pub(crate) fn known(ns: u64) -> Option<gst::ClockTime> {
+    (ns <= gst::ClockTime::MAX.nseconds()).then(|| gst::ClockTime::from_nseconds(ns))
 }
 
 #[cfg(test)]
@@ -99,8 +203,8 @@ mod tests {
 
     #[test]
     fn there_and_back() {
-        let here = Origin::new(gst::ClockTime::from_seconds(100), gst::ClockTime::ZERO, -7);
-        let there = Origin::new(gst::ClockTime::from_seconds(103), gst::ClockTime::ZERO, 0);
+        let here = Origin::new(gst::ClockTime::from_seconds(100), -7);
+        let there = Origin::new(gst::ClockTime::from_seconds(103), 0);
         let five = gst::Signed::Positive(gst::ClockTime::from_seconds(5));
         let monotonic = here.to_monotonic(five).unwrap();
         assert_eq!(monotonic, 105_000_000_000 - 7);
@@ -114,26 +218,64 @@ mod tests {
         );
         assert_eq!(there.to_running_time(1), gst::ClockTime::ZERO);
         // A stream that began before the pipeline keeps its spacing.
-        let shift = there.shortfall(101_000_000_000);
+        let shift = there.before_start(101_000_000_000);
         assert_eq!(shift, gst::ClockTime::from_seconds(2));
-        let later = there.delayed(shift);
+        let later = there.later(-2_000_000_000);
         assert_eq!(later.to_running_time(101_000_000_000), gst::ClockTime::ZERO);
         assert_eq!(
             later.to_running_time(101_040_000_000),
             gst::ClockTime::from_mseconds(40)
         );
-        assert_eq!(there.shortfall(104_000_000_000), gst::ClockTime::ZERO);
+        assert_eq!(there.before_start(104_000_000_000), gst::ClockTime::ZERO);
         assert_eq!(
             here.to_monotonic(gst::Signed::Negative(gst::ClockTime::from_seconds(101))),
             None
         );
     }
 
+    /// Samples of a clock that is so much ahead after `ns` nanoseconds, each a little wrong.
+    fn follow(offset: &mut ClockOffset, seconds: std::ops::Range<u64>, ahead: impl Fn(u64) -> u64) {
+        for step in seconds.start * 20..seconds.end * 20 {
+            let ns = step * SPACING_NS;
+            // Numbers without a pattern, from -5 to +5 microseconds.
+            let jitter = (step * 7919) % 10_007;
+            offset.add(Sample {
+                monotonic: ns,
+                clock: ns + ahead(ns) + jitter - 5_000,
+            });
+        }
+    }
+
+    #[track_caller]
+    fn is_ahead(offset: &ClockOffset, at: u64, ahead: u64) {
+        let error = offset.line.unwrap().offset(at) + ahead.cast_signed();
+        assert!(error.abs() < 3_000, "off by {error} ns");
+    }
+
     #[test]
-    fn offsets_are_smoothed_and_jumps_are_followed() {
+    fn a_clock_is_followed_without_its_jitter_and_without_lag() {
+        const AHEAD: u64 = 1_700_000_000_000_000_000;
         let mut offset = ClockOffset::default();
-        assert_eq!(offset.smooth(1_000_000), 1_000_000);
-        assert_eq!(offset.smooth(1_160_000), 1_010_000);
-        assert_eq!(offset.smooth(900_000_000), 900_000_000);
+        follow(&mut offset, 0..10, |_| AHEAD);
+        is_ahead(&offset, 10_000_000_000, AHEAD);
+        // 200 ppm is more than clocks are off.
+        let drifting = |ns: u64| AHEAD + ns / 5_000;
+        let mut offset = ClockOffset::default();
+        follow(&mut offset, 0..60, drifting);
+        is_ahead(&offset, 60_000_000_000, drifting(60_000_000_000));
+    }
+
+    #[test]
+    fn a_clock_that_is_set_is_followed_at_once() {
+        let mut offset = ClockOffset::default();
+        follow(&mut offset, 0..10, |_| 1_000_000);
+        follow(&mut offset, 10..11, |_| 3_600_000_000_000);
+        is_ahead(&offset, 11_000_000_000, 3_600_000_000_000);
+    }
+
+    #[test]
+    fn what_another_process_wrote_is_no_time_for_granted() {
+        assert_eq!(known(u64::MAX), None);
+        assert_eq!(known(7), Some(gst::ClockTime::from_nseconds(7)));
     }
 }

@@ -46,6 +46,7 @@ fn text(element: &gst::Element, name: &str) -> String {
 fn of_the_sink() {
     let sink = make("xmemsink");
     let defaults = [
+        ("allow-uids", ""),
         ("backing", "memfd"),
         ("copy", "allow"),
         ("delivery", "live"),
@@ -55,10 +56,12 @@ fn of_the_sink() {
         ("max-consumers", "256"),
         ("max-held", "8"),
         ("max-slots", "256"),
+        ("meta-room", "512"),
         ("min-slots", "0"),
         ("num-clients", "0"),
         ("pace", "auto"),
         ("pool", "default"),
+        ("socket-group", ""),
         ("socket-mode", "0600"),
         ("wait-for-connection", "false"),
     ];
@@ -73,6 +76,7 @@ fn of_the_sink() {
     names.sort_unstable();
     assert_eq!(own_properties(&sink), names);
     for (name, value) in [
+        ("allow-uids", "1000,1001"),
         ("backing", "posix-shm"),
         ("copy", "forbid"),
         ("delivery", "lossless"),
@@ -82,9 +86,11 @@ fn of_the_sink() {
         ("max-consumers", "4"),
         ("max-held", "5"),
         ("max-slots", "6"),
+        ("meta-room", "64"),
         ("min-slots", "7"),
         ("pace", "never"),
         ("pool", "cam0"),
+        ("socket-group", "video"),
         ("socket-mode", "0660"),
         ("wait-for-connection", "true"),
     ] {
@@ -103,11 +109,14 @@ fn of_the_source() {
         ("busy-poll", "0"),
         ("connection-timeout", "0"),
         ("max-held", "8"),
+        ("on-eos", "end"),
         ("on-producer-lost", "wait"),
         ("over-budget", "copy"),
         ("pool", "default"),
         ("processing-deadline", "20000000"),
         ("start-from", "next"),
+        ("timestamp-mode", "clock"),
+        ("wait-for-keyframe", "true"),
     ];
     for (name, default) in defaults {
         assert_eq!(text(&src, name), default, "{name}");
@@ -125,11 +134,15 @@ fn of_the_source() {
         ("client-name", "viewer"),
         ("connection-timeout", "2000"),
         ("max-held", "3"),
+        ("on-eos", "wait"),
         ("on-producer-lost", "error"),
         ("over-budget", "drop"),
         ("pool", "cam0"),
         ("processing-deadline", "0"),
         ("start-from", "oldest"),
+        ("timestamp-mode", "arrival"),
+        ("timestamp-mode", "passthrough"),
+        ("wait-for-keyframe", "false"),
     ] {
         src.set_property_from_str(name, value);
         assert_eq!(text(&src, name), value, "{name}");
@@ -147,6 +160,64 @@ fn a_socket_mode_that_is_none_is_an_error_at_the_start() {
         sink.set_state(gst::State::Null).unwrap();
         sink.set_property("socket-mode", None::<&str>);
         assert_eq!(sink.property::<String>("socket-mode"), "0600");
+    }
+}
+
+#[test]
+fn settings_for_others_that_make_no_sense_are_errors_at_the_start() {
+    let pools = Pools::new();
+    for (settings, words) in [
+        ("allow-uids=alice", &["allow-uids", "1000,1001"][..]),
+        ("allow-uids=1000,", &["allow-uids", "1000,1001"]),
+        ("allow-uids=4294967295", &["allow-uids", "no user"]),
+        (
+            "allow-uids=1000 socket-mode=0666",
+            &["allow-uids", "socket-mode 0666", "0600"],
+        ),
+        ("socket-group=0", &["socket-group", "socket-mode", "0660"]),
+        (
+            "socket-group=nosuchgroup socket-mode=0660",
+            &["socket-group", "nosuchgroup", "/etc/group"],
+        ),
+        (
+            "backing=posix-shm socket-mode=0660",
+            &["posix-shm", "one user only", "memfd", "0600"],
+        ),
+        (
+            "backing=posix-shm allow-uids=1000",
+            &["posix-shm", "one user only", "allow-uids empty"],
+        ),
+    ] {
+        let pipeline = pools.launch(&format!("videotestsrc ! xmemsink pool=POOL {settings}"));
+        assert!(
+            pipeline.0.set_state(gst::State::Paused).is_err(),
+            "{settings}"
+        );
+        let (error, text) = pipeline.wait_error();
+        assert!(error.matches(gst::ResourceError::Settings), "{text}");
+        for word in words {
+            assert!(text.contains(word), "{settings}: no {word:?} in: {text}");
+        }
+    }
+}
+
+#[test]
+fn settings_for_others_reach_the_socket() {
+    use std::os::unix::fs::MetadataExt;
+    let pools = Pools::new();
+    // A group that every process may give a file to: one of its own.
+    let group = std::fs::metadata("/proc/self").unwrap().gid();
+    for (settings, mode) in [
+        (String::new(), 0o600),
+        ("socket-group=\"\" allow-uids=\"\"".to_owned(), 0o600),
+        ("allow-uids=1000,1001".to_owned(), 0o622),
+        (format!("socket-group={group} socket-mode=0660"), 0o660),
+    ] {
+        let pipeline = pools.launch(&format!("videotestsrc ! xmemsink pool=POOL {settings}"));
+        pipeline.0.set_state(gst::State::Ready).unwrap();
+        let socket = std::fs::metadata(pools.pool("p")).unwrap();
+        assert_eq!(socket.mode() & 0o777, mode, "{settings}");
+        assert_eq!(socket.gid(), group, "{settings}");
     }
 }
 
@@ -186,6 +257,7 @@ fn statistics_have_the_same_fields_at_all_times() {
         "zero-copy",
         "copied",
         "dropped",
+        "late",
         "slots",
         "slots-held",
         "clients",

@@ -7,96 +7,10 @@ mod support;
 use std::{
     fs,
     path::{Path, PathBuf},
-    process::{Child, Command, ExitStatus, Stdio},
 };
 
-use rustix::process::{Pid, Signal, kill_process};
-use support::*;
-
-/// Where cargo puts the plugin: beside the test programs' folder.
-fn plugin_dir() -> PathBuf {
-    let program = std::env::current_exe().unwrap();
-    let dir = program.ancestors().nth(2).unwrap().to_owned();
-    assert!(
-        dir.join("libgstxmem.so").exists(),
-        "no libgstxmem.so in {}: build the plugin first",
-        dir.display()
-    );
-    dir
-}
-
-/// A process that is killed when it is dropped.
-struct Launch(Child, PathBuf);
-
-impl Launch {
-    /// `gst-launch-1.0` with its output in a file of this name.
-    fn new(pools: &Pools, name: &str, options: &[&str], pipeline: &str) -> Self {
-        let log = pools.file(&format!("{name}.log"));
-        let output = fs::File::create(&log).unwrap();
-        let child = Command::new("gst-launch-1.0")
-            .args(options)
-            .args(pipeline.split_ascii_whitespace())
-            .env("GST_PLUGIN_PATH", plugin_dir())
-            // The user's own list of plugins is left alone.
-            .env("GST_REGISTRY", registry(pools))
-            .env("XMEM_RUNTIME_DIR", pools.path().join("run"))
-            .stdin(Stdio::null())
-            .stderr(output.try_clone().unwrap())
-            .stdout(output)
-            .spawn()
-            .unwrap();
-        Self(child, log)
-    }
-
-    fn log(&self) -> String {
-        fs::read_to_string(&self.1).unwrap()
-    }
-
-    fn wait(&mut self) -> ExitStatus {
-        self.0.wait().unwrap()
-    }
-
-    #[track_caller]
-    fn succeeds(&mut self) {
-        let status = self.wait();
-        assert!(status.success(), "{status}\n{}", self.log());
-    }
-
-    fn signal(&self, signal: Signal) {
-        kill_process(Pid::from_child(&self.0), signal).unwrap();
-    }
-}
-
-impl Drop for Launch {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
-/// A registry for this test's processes. Processes that are started at once would all scan the plugins.
-fn registry(pools: &Pools) -> PathBuf {
-    let registry = pools.file("registry.bin");
-    if !registry.exists() {
-        let status = Command::new("gst-inspect-1.0")
-            .arg("xmemsink")
-            .env("GST_PLUGIN_PATH", plugin_dir())
-            .env("GST_REGISTRY", &registry)
-            .stdout(Stdio::null())
-            .status()
-            .unwrap();
-        assert!(status.success(), "gst-inspect-1.0 does not find xmemsink");
-    }
-    registry
-}
-
-fn prepared() -> Pools {
-    let pools = Pools::new();
-    fs::create_dir(pools.path().join("run")).unwrap();
-    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o700);
-    fs::set_permissions(pools.path().join("run"), mode).unwrap();
-    pools
-}
+use rustix::process::Signal;
+use support::{process::*, *};
 
 /// An H.264 file, made here.
 fn clip(pools: &Pools, width: u32, height: u32, frames: u32) -> String {
@@ -179,11 +93,6 @@ fn decoded_odd_size_arrives_bit_exact() {
 const LIVE: &str =
     "videotestsrc is-live=true ! video/x-raw,format=I420,width=320,height=240,framerate=100/1";
 
-/// The pool as its producer tells it.
-fn pool_stats(pools: &Pools) -> Option<xmem_core::PoolStats> {
-    xmem_core::query(pools.path().join("run/p.sock").to_str().unwrap()).ok()
-}
-
 #[test]
 fn the_consumer_rides_over_a_killed_producer() {
     let pools = prepared();
@@ -197,7 +106,7 @@ fn the_consumer_rides_over_a_killed_producer() {
     };
     let receiver = {
         let mut first = producer();
-        let pool = pools.path().join("run/p.sock").display().to_string();
+        let pool = pool_path(&pools, "p");
         let receiver = pools.receiver(&format!("pool={pool}"));
         let held: Vec<_> = (0..3).map(|_| receiver.next().unwrap()).collect();
         let copies: Vec<_> = held
@@ -241,12 +150,13 @@ fn the_producer_gets_back_what_a_killed_consumer_held() {
          ! fakesink sync=false",
     );
     until("a consumer with its whole budget", || {
-        pool_stats(&pools)
+        pool_stats(&pools, "p")
             .is_some_and(|stats| stats.consumers.iter().any(|consumer| consumer.held == 6))
     });
     consumer.signal(Signal::KILL);
     until("no consumer", || {
-        pool_stats(&pools).is_some_and(|stats| stats.consumers.is_empty() && stats.slots_held < 6)
+        pool_stats(&pools, "p")
+            .is_some_and(|stats| stats.consumers.is_empty() && stats.slots_held < 6)
     });
 }
 
@@ -266,16 +176,16 @@ fn a_stopped_consumer_stops_nobody_else() {
         "xmemsrc pool=p ! fakesink sync=false",
     );
     until("a consumer", || {
-        pool_stats(&pools)
+        pool_stats(&pools, "p")
             .is_some_and(|stats| stats.consumers.iter().any(|consumer| consumer.received > 0))
     });
     stopped.signal(Signal::STOP);
-    let pool = pools.path().join("run/p.sock").display().to_string();
+    let pool = pool_path(&pools, "p");
     let receiver = pools.receiver(&format!("pool={pool}"));
     for _ in 0..100 {
         assert!(receiver.next().is_some());
     }
-    let stats = pool_stats(&pools).unwrap();
+    let stats = pool_stats(&pools, "p").unwrap();
     assert_eq!(stats.dropped, 0);
     assert!(stats.slots < 40, "{} slots", stats.slots);
     stopped.signal(Signal::CONT);

@@ -4,7 +4,7 @@
 
 use std::sync::{
     Arc, Mutex, MutexGuard, PoisonError,
-    atomic::{AtomicU64, Ordering},
+    atomic::{AtomicU64, AtomicUsize, Ordering},
 };
 
 use xmem_core::{AcquireError, Producer, WriteLease};
@@ -28,15 +28,19 @@ pub(crate) struct SlotSource {
     refusal: Mutex<Option<String>>,
     tally: Arc<Tally>,
     private: AtomicU64,
+    /// Bytes behind each frame for its metas.
+    room: AtomicUsize,
 }
 
 impl SlotSource {
-    pub(crate) fn new(producer: Producer) -> Arc<Self> {
+    /// Slots with so many bytes of `room` for metas, to begin with.
+    pub(crate) fn new(producer: Producer, room: usize) -> Arc<Self> {
         Arc::new(Self {
             producer: Mutex::new(Some(producer)),
             refusal: Mutex::new(None),
             tally: Arc::default(),
             private: AtomicU64::new(0),
+            room: AtomicUsize::new(room),
         })
     }
 
@@ -59,7 +63,7 @@ impl SlotSource {
     pub(crate) fn acquire(&self, size: usize) -> Option<WriteLease> {
         // Not under the lock: making a region takes time.
         let producer = lock(&self.producer).clone()?;
-        match producer.acquire(size) {
+        match producer.acquire_with_room(size, self.room.load(Ordering::Relaxed)) {
             Ok(lease) => Some(lease),
             Err(error) => {
                 if !matches!(error, AcquireError::Closed) {
@@ -71,6 +75,15 @@ impl SlotSource {
                 );
                 None
             }
+        }
+    }
+
+    /// Has later slots have room for metas of so many bytes.
+    pub(crate) fn expect_metas(&self, bytes: usize) {
+        if bytes > self.room.load(Ordering::Relaxed) {
+            // The next frame's may be somewhat larger.
+            let room = bytes.checked_next_power_of_two().unwrap_or(bytes);
+            self.room.fetch_max(room, Ordering::Relaxed);
         }
     }
 

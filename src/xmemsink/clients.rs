@@ -1,14 +1,17 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Consumers that come and go, as signals.
+//! Consumers that come and go, as signals and messages.
 
 use std::sync::LazyLock;
 
-use gst::{glib, prelude::*};
+use gst::{glib, prelude::*, subclass::prelude::*};
 use xmem_core::{ConsumerEvent, Departure};
 
-use super::{XmemSink, settings::PROP_NUM_CLIENTS};
-use crate::stats;
+use super::{XmemSink, messages, settings::PROP_NUM_CLIENTS};
+use crate::{
+    event::key_frame::{self, KeyFrame},
+    stats,
+};
 
 const SIGNAL_CONNECTED: &str = "client-connected";
 const SIGNAL_DISCONNECTED: &str = "client-disconnected";
@@ -40,7 +43,7 @@ pub(super) fn signals() -> &'static [glib::subclass::Signal] {
     SIGNALS.as_ref()
 }
 
-/// What the pool calls when a consumer comes or goes.
+/// What the pool calls when a consumer comes, goes or asks for something.
 pub(super) fn handler(sink: &XmemSink) -> impl Fn(ConsumerEvent) + Send + Sync + 'static {
     let sink = sink.downgrade();
     move |event| {
@@ -63,6 +66,20 @@ pub(super) fn handler(sink: &XmemSink) -> impl Fn(ConsumerEvent) + Send + Sync +
                 let mut client = stats::of_client(&consumer);
                 client.set("reason", word(reason));
                 sink.emit_by_name::<()>(SIGNAL_DISCONNECTED, &[&client]);
+                messages::dropped(&sink, &consumer, reason, word(reason));
+            }
+            ConsumerEvent::Request { name, data, .. } => {
+                match KeyFrame::decode(&data) {
+                    Some(request) if name == key_frame::NAME => {
+                        sink.imp().requests.ask(&sink, request);
+                    }
+                    _ => gst::debug!(
+                        super::imp::CAT,
+                        obj = sink,
+                        "Nobody here knows the request {name:?}"
+                    ),
+                }
+                return;
             }
             _ => {}
         }

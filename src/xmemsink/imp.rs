@@ -16,12 +16,25 @@
  * `GST_PERFORMANCE` says why. Published frames are read-only for everybody, also in this pipeline: an in-place filter
  * behind a tee gets a copy of its own.
  *
+ * Consumers get the stream with its events: its start (id, flags and group), caps, segment, tags and sticky custom
+ * events, which late joiners get too, and between the frames gaps and custom events. An event whose content means
+ * something in its own process only, such as an object, is not sent; a warning names it once, and
+ * #GstXmemSink:stats counts it. The same goes for tables of contents and protection events. Stream collections and
+ * stream groups are of the whole pipeline and stay there. A flush stays there too: what consumers have in their queues
+ * is theirs to play, and the next frame brings the new segment along. The end of the stream is remembered for who
+ * comes later, until the stream goes on.
+ *
+ * A consumer may ask for a key frame; upstream then gets a force-key-unit event, at most five in a second, however many
+ * consumers ask and however often.
+ *
  * |[
  * gst-launch-1.0 v4l2src ! decodebin ! xmemsink pool=cam0
  * ]| A camera for every process that wants it.
  * |[
- * gst-launch-1.0 filesrc location=in.mp4 ! qtdemux ! h264parse ! avdec_h264 ! xmemsink pool=p delivery=lossless wait-for-connection=true
+ * gst-launch-1.0 filesrc location=film.mp4 ! qtdemux ! h264parse ! avdec_h264 ! xmemsink pool=film delivery=lossless wait-for-connection=true
  * ]| A file, every frame of it, from the moment that somebody listens.
+ *
+ * docs/xmemsink.md has all of it, with what happens when something goes wrong.
  *
  * Since: plugin-xmem-0.1
  */
@@ -32,20 +45,24 @@ use gst_base::{prelude::*, subclass::prelude::*};
 use xmem_core::{Canceller, CreateError, FrameMeta, PoolStats, Producer, Sticky, Text, WaitError};
 
 use super::{
-    XmemSinkDelivery, XmemSinkPace,
+    XmemSinkDelivery,
     base::{self, Data},
-    clients,
+    clients, events,
     proposal::Offer,
     publish::{Failure, Outcome},
-    settings::{self, PROP_NUM_CLIENTS, PROP_STATS, Settings},
+    requests::Requests,
+    settings::{self, PROP_NUM_CLIENTS, PROP_POOL, PROP_STATS, Settings},
     sticky,
+    times::Times,
     waiting::{Interrupts, Reason},
 };
 use crate::{
     allocator::{SlotSource, XmemAllocator},
     frame::Format,
+    meta::{self, Losses},
     stats,
-    timing::{ClockOffset, Origin},
+    timeline::Timeline,
+    uri,
 };
 
 pub(super) static CAT: LazyLock<gst::DebugCategory> = LazyLock::new(|| {
@@ -69,7 +86,7 @@ pub(super) struct Started {
     /// As they were at the start; they can be changed only while the sink is stopped.
     pub(super) settings: Settings,
     /// What frames name as their producer.
-    program: Text<32>,
+    pub(super) program: Text<32>,
 }
 
 impl Started {
@@ -80,35 +97,42 @@ impl Started {
 
 /// What the sink knows of its stream.
 #[derive(Debug, Default)]
-struct Stream {
+pub(super) struct Stream {
     format: Format,
     sticky: Sticky,
     /// The pool does not have `sticky` yet.
     sticky_is_new: bool,
+    /// No frame or event has brought `sticky` to running consumers yet.
+    pub(super) sticky_is_untold: bool,
     /// The pool was told that the stream is over.
     eos: bool,
-    /// Whether upstream says that it is live. `None`: not asked yet.
-    live: Option<bool>,
-    clock: ClockOffset,
+    /// What `sticky` says of the frames' times. `None`: nothing.
+    timeline: Option<Timeline>,
     said_copied: bool,
 }
 
 /// No two of the locks are ever held at once, and none across a call that waits or that leads out of the element.
 #[derive(Debug, Default)]
 pub struct XmemSink {
-    settings: Mutex<Settings>,
+    pub(super) settings: Mutex<Settings>,
     started: Mutex<Option<Arc<Started>>>,
-    stream: Mutex<Stream>,
+    pub(super) stream: Mutex<Stream>,
+    pub(super) times: Mutex<Times>,
+    pub(super) events: Mutex<events::Figures>,
+    pub(super) requests: Requests,
     /// The statistics of the last run, once it is over.
     last_stats: Mutex<(PoolStats, u64)>,
+    /// Metas that could not travel.
+    losses: Losses,
     offer: Offer,
-    interrupts: Interrupts,
+    pub(super) interrupts: Interrupts,
 }
 
 #[glib::object_subclass]
 impl ObjectSubclass for XmemSink {
     const NAME: &'static str = "GstXmemSink";
     type Type = super::XmemSink;
+    type Interfaces = (gst::URIHandler,);
     type ParentType = gst_base::BaseSink;
 
     fn class_init(class: &mut Self::Class) {
@@ -191,10 +215,37 @@ impl ElementImpl for XmemSink {
         if transition != gst::StateChange::PausedToPlaying {
             return self.parent_change_state(transition);
         }
+        lock(&self.times).begin();
         self.interrupts.set(Reason::Resuming, true);
         let result = self.parent_change_state(transition);
         self.interrupts.set(Reason::Resuming, false);
         result
+    }
+
+    fn send_event(&self, event: gst::Event) -> bool {
+        let is_latency = event.type_() == gst::EventType::Latency;
+        let result = self.parent_send_event(event);
+        if is_latency {
+            // It is sent when an element upstream has got another latency.
+            lock(&self.times).forget_upstream();
+        }
+        result
+    }
+}
+
+impl URIHandlerImpl for XmemSink {
+    const URI_TYPE: gst::URIType = gst::URIType::Sink;
+
+    fn protocols() -> &'static [&'static str] {
+        uri::PROTOCOLS
+    }
+
+    fn uri(&self) -> Option<String> {
+        uri::of_pool(&lock(&self.settings).pool)
+    }
+
+    fn set_uri(&self, uri: &str) -> Result<(), glib::Error> {
+        uri::apply(self.obj().upcast_ref(), PROP_POOL, uri)
     }
 }
 
@@ -215,10 +266,14 @@ impl BaseSinkImpl for XmemSink {
             producer.pool(),
             producer.socket_path()
         );
-        let slots = SlotSource::new(producer.clone());
+        let slots = SlotSource::new(producer.clone(), settings.meta_room as usize);
         let allocator = XmemAllocator::new(slots.clone());
         self.interrupts.set(Reason::Unlocked, false);
+        self.losses.reset();
         *lock(&self.stream) = Stream::default();
+        *lock(&self.times) = Times::default();
+        *lock(&self.events) = events::Figures::default();
+        self.requests.start();
         *lock(&self.started) = Some(Arc::new(Started {
             producer,
             slots,
@@ -234,6 +289,7 @@ impl BaseSinkImpl for XmemSink {
         let Some(started) = started else {
             return Ok(());
         };
+        self.requests.stop();
         self.offer.clear();
         let mut stats = started.producer.stats();
         stats.slots_held = 0;
@@ -259,15 +315,6 @@ impl BaseSinkImpl for XmemSink {
     }
 
     fn set_caps(&self, caps: &gst::Caps) -> Result<(), gst::LoggableError> {
-        let format = caps
-            .structure(0)
-            .and_then(|structure| structure.get::<&str>("format").ok());
-        if format == Some("DMA_DRM") {
-            return Err(gst::loggable_error!(
-                CAT,
-                "DMA_DRM frames cannot be shared: {caps}"
-            ));
-        }
         gst::debug!(CAT, imp = self, "Caps are {caps}");
         let format = Format::from_caps(&sticky::shareable(caps.clone()));
         let mut stream = lock(&self.stream);
@@ -290,15 +337,15 @@ impl BaseSinkImpl for XmemSink {
         match event.type_() {
             gst::EventType::StreamStart | gst::EventType::Segment | gst::EventType::FlushStop => {
                 self.begin();
-                lock(&self.stream).live = None;
+                lock(&self.times).forget_upstream();
             }
             _ => {}
         }
-        {
-            let mut stream = lock(&self.stream);
-            if sticky::update(&mut stream.sticky, &event) {
-                stream.sticky_is_new = true;
-            }
+        if let Err(reason) = self.note_sticky(&event) {
+            self.give_up(&event, reason);
+        }
+        if let Some(goes_on) = self.share_event(&event) {
+            return goes_on;
         }
         match event.type_() {
             // Whoever asks what the pool has need not wait for its first frame.
@@ -315,8 +362,22 @@ impl BaseSinkImpl for XmemSink {
                 // The parent would wait for a preroll that never comes once the sink is being stopped.
                 self.end(&event) && self.parent_event(event)
             }
+            gst::EventType::Toc | gst::EventType::Protection => {
+                self.give_up(&event, "events of this kind stay in this process");
+                self.parent_event(event)
+            }
             _ => self.parent_event(event),
         }
+    }
+
+    fn query(&self, query: &mut gst::QueryRef) -> bool {
+        if let gst::QueryViewMut::Context(query) = query.view_mut()
+            && let Some(context) = self.obj().context(query.context_type())
+        {
+            query.set_context(&context);
+            return true;
+        }
+        BaseSinkImplExt::parent_query(self, query)
     }
 
     fn render(&self, buffer: &gst::Buffer) -> Result<gst::FlowSuccess, gst::FlowError> {
@@ -328,42 +389,33 @@ impl BaseSinkImpl for XmemSink {
             return Err(gst::FlowError::Error);
         }
         self.begin();
-        self.share_sticky()?;
-        let producer = &started.producer;
-        if started.settings.wait_for_connection && producer.num_consumers() == 0 {
-            gst::debug!(CAT, imp = self, "Waiting for a consumer");
-            self.wait(Data::Buffer(buffer), |cancel| {
-                producer.wait_for_consumer(None, cancel)
-            })?;
-        }
-        if started.is_lossless() {
-            self.wait(Data::Buffer(buffer), |cancel| {
-                producer.wait_for_room(cancel)
-            })?;
-        }
-        let meta = self.describe(&started, buffer);
+        let timeline = self.make_way(&started, Data::Buffer(buffer))?;
+        let meta = self.describe(&started, &timeline, buffer);
+        self.name_losses();
         self.publish(&started, buffer, &meta)
     }
 }
 
 impl XmemSink {
-    fn started(&self) -> Option<Arc<Started>> {
+    pub(super) fn started(&self) -> Option<Arc<Started>> {
         lock(&self.started).clone()
     }
 
     fn stats(&self) -> gst::Structure {
-        match self.started() {
-            Some(started) => {
-                stats::of_sink(&started.producer.stats(), started.slots.tally().copies())
-            }
-            None => {
-                let (last, copies) = lock(&self.last_stats).clone();
-                stats::of_sink(&last, copies)
-            }
-        }
+        let (stats, copies) = match self.started() {
+            Some(started) => (started.producer.stats(), started.slots.tally().copies()),
+            None => lock(&self.last_stats).clone(),
+        };
+        // Frames past max-lateness do not come as far as this element.
+        let late = BaseSinkExt::stats(&*self.obj()).get("dropped");
+        let mut stats = stats::of_sink(&stats, copies, late.unwrap_or_default(), &self.losses);
+        let events = lock(&self.events);
+        stats.set("events", events.shared);
+        stats.set("events-dropped", events.dropped);
+        stats
     }
 
-    fn wait(
+    pub(super) fn wait(
         &self,
         data: Data<'_>,
         wait: impl Fn(&Canceller) -> Result<(), WaitError>,
@@ -373,6 +425,40 @@ impl XmemSink {
         self.interrupts
             .wait(&self.obj(), data, wait, was_called_off)?
             .map_err(|_| gst::FlowError::Flushing)
+    }
+
+    fn note_sticky(&self, event: &gst::EventRef) -> Result<(), &'static str> {
+        let mut stream = lock(&self.stream);
+        if event.type_() == gst::EventType::StreamStart {
+            stream.timeline = None;
+        }
+        let before = stream.sticky.clone();
+        let result = sticky::update(&mut stream.sticky, event);
+        if stream.sticky != before {
+            stream.sticky_is_new = true;
+        }
+        result
+    }
+
+    /// Waits until something may be put into the pool, after the sticky state that it belongs to.
+    pub(super) fn make_way(
+        &self,
+        started: &Started,
+        data: Data<'_>,
+    ) -> Result<Timeline, gst::FlowError> {
+        let producer = &started.producer;
+        if started.settings.wait_for_connection && producer.num_consumers() == 0 {
+            gst::debug!(CAT, imp = self, "Waiting for a consumer");
+            self.wait(data, |cancel| producer.wait_for_consumer(None, cancel))?;
+        }
+        if started.is_lossless() {
+            self.wait(data, |cancel| producer.wait_for_room(cancel))?;
+        }
+        // Only now, since the pipeline may have been paused while this waited.
+        let timeline = self.timeline();
+        self.note_timeline(timeline);
+        self.share_sticky()?;
+        Ok(timeline)
     }
 
     /// The stream goes on, or a new one begins.
@@ -388,6 +474,9 @@ impl XmemSink {
         let Some(started) = self.started() else {
             return false;
         };
+        if !self.share_rest(&started, event) {
+            return false;
+        }
         lock(&self.stream).eos = true;
         started.producer.set_eos(true);
         if !started.is_lossless() {
@@ -404,6 +493,15 @@ impl XmemSink {
         .is_ok()
     }
 
+    /// Takes what the frames' times stand for over into the sticky state.
+    fn note_timeline(&self, timeline: Timeline) {
+        let mut stream = lock(&self.stream);
+        if stream.timeline.replace(timeline) != Some(timeline) {
+            stream.sticky.set(sticky::TIMELINE, timeline.to_text());
+            stream.sticky_is_new = true;
+        }
+    }
+
     /// Gives the pool the sticky state if it has changed.
     fn share_sticky(&self) -> Result<(), gst::FlowError> {
         let sticky = {
@@ -418,6 +516,7 @@ impl XmemSink {
         };
         match started.producer.set_sticky(&sticky) {
             Ok(version) => {
+                lock(&self.stream).sticky_is_untold = true;
                 gst::debug!(
                     CAT,
                     imp = self,
@@ -437,65 +536,29 @@ impl XmemSink {
         }
     }
 
-    /// Whether a frame is handed over as it comes instead of at its time.
-    pub(super) fn hands_over_at_once(&self) -> bool {
-        match lock(&self.settings).pace {
-            XmemSinkPace::Always => false,
-            XmemSinkPace::Never => true,
-            XmemSinkPace::Auto => self.upstream_is_live(),
-        }
-    }
-
-    /// Asks upstream, once for each segment.
-    fn upstream_is_live(&self) -> bool {
-        let known = lock(&self.stream).live;
-        if let Some(live) = known {
-            return live;
-        }
-        let mut query = gst::query::Latency::new();
-        let live = self.obj().sink_pad().peer_query(&mut query) && query.result().0;
-        gst::debug!(CAT, imp = self, "Upstream is live: {live}");
-        lock(&self.stream).live = Some(live);
-        live
-    }
-
-    fn describe(&self, started: &Started, buffer: &gst::BufferRef) -> FrameMeta {
-        let obj = self.obj();
-        let segment = obj.segment();
-        let (clock, base_time) = (obj.clock(), obj.base_time());
-        let paced = obj.is_sync() && !self.hands_over_at_once();
-        let latency = if paced {
-            obj.latency()
-        } else {
-            gst::ClockTime::ZERO
-        };
-        let mut stream = lock(&self.stream);
-        let mut meta = stream.format.describe(buffer);
+    pub(super) fn describe(
+        &self,
+        started: &Started,
+        timeline: &Timeline,
+        buffer: &gst::BufferRef,
+    ) -> FrameMeta {
+        let mut meta = lock(&self.stream).format.describe(buffer);
+        let stamps = self.stamps(timeline, buffer);
         meta.producer = started.program;
-        let origin = stream
-            .clock
-            .sample(clock.as_ref())
-            .zip(base_time)
-            .map(|(offset, base_time)| Origin::new(base_time, latency, offset));
-        drop(stream);
-        let Some(segment) = segment.downcast_ref::<gst::ClockTime>() else {
-            return meta;
-        };
-        let monotonic = |time: Option<gst::ClockTime>| {
-            origin?.to_monotonic(segment.to_running_time_full(time)?)
-        };
-        meta.timestamp = monotonic(buffer.pts());
-        meta.decode_timestamp = monotonic(buffer.dts());
+        meta.timestamp = stamps.presentation;
+        meta.decode_timestamp = stamps.decoding;
+        meta.attachments = meta::of_buffer(buffer, &self.losses);
         meta
     }
 
     fn publish(
         &self,
         started: &Started,
-        buffer: &gst::BufferRef,
+        buffer: &gst::Buffer,
         meta: &FrameMeta,
     ) -> Result<gst::FlowSuccess, gst::FlowError> {
-        let attempt = |cancel: &Canceller| started.publish(buffer, meta.clone(), cancel);
+        let is_dmabuf = lock(&self.stream).format.is_dmabuf;
+        let attempt = |cancel: &Canceller| started.publish(buffer, meta, is_dmabuf, cancel);
         let result = if started.is_lossless() {
             let was_called_off = |failure: &Failure| matches!(failure, Failure::Cancelled);
             self.interrupts
@@ -506,11 +569,15 @@ impl XmemSink {
         };
         let outcome = result.map_err(|failure| self.fail(failure))?;
         gst::trace!(CAT, imp = self, "{outcome:?} {meta:?}");
-        if matches!(outcome, Outcome::Copied)
+        lock(&self.stream).sticky_is_untold = false;
+        if !buffer.flags().contains(gst::BufferFlags::DELTA_UNIT) {
+            self.requests.note_key_frame();
+        }
+        if let Outcome::Copied(cause) = outcome
             && !std::mem::replace(&mut lock(&self.stream).said_copied, true)
         {
             // Where users look who wonder why a path is not zero-copy.
-            let cause = started.why_foreign(buffer);
+            let cause = started.why_copied(buffer, cause);
             gst::warning!(
                 gst::CAT_PERFORMANCE,
                 imp = self,
@@ -518,6 +585,17 @@ impl XmemSink {
             );
         }
         Ok(gst::FlowSuccess::Ok)
+    }
+
+    /// Says which metas do not travel, once for each name.
+    fn name_losses(&self) {
+        for (name, why) in self.losses.news() {
+            gst::element_imp_warning!(
+                self,
+                gst::StreamError::Format,
+                ["Frames lose their {name}: {why}. See the field dropped-metas of stats"]
+            );
+        }
     }
 
     fn fail(&self, failure: Failure) -> gst::FlowError {
@@ -533,6 +611,16 @@ impl XmemSink {
                     self,
                     gst::ResourceError::NoSpaceLeft,
                     ["No slot for a frame: {error}"]
+                );
+            }
+            Failure::NotShareable => {
+                gst::element_imp_error!(
+                    self,
+                    gst::StreamError::Format,
+                    [
+                        "The caps say memory:DMABuf, and a frame is in no DMA buffer that can be shared: \
+                         have upstream give video/x-raw without that feature"
+                    ]
                 );
             }
             Failure::Unreadable => {

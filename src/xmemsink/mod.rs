@@ -4,18 +4,25 @@
 
 mod base;
 mod clients;
+mod events;
 mod imp;
+mod messages;
+mod pieces;
 mod proposal;
 mod publish;
+mod requests;
 mod settings;
 pub(crate) mod sticky;
+mod times;
 mod waiting;
 
 use gst::{glib, prelude::*};
 
 glib::wrapper! {
     /// The element `xmemsink`.
-    pub struct XmemSink(ObjectSubclass<imp::XmemSink>) @extends gst_base::BaseSink, gst::Element, gst::Object;
+    pub struct XmemSink(ObjectSubclass<imp::XmemSink>)
+        @extends gst_base::BaseSink, gst::Element, gst::Object,
+        @implements gst::URIHandler;
 }
 
 /// What happens when a consumer does not keep up.

@@ -13,9 +13,18 @@ pub(super) enum Outcome {
     /// It was published where it lies.
     InPlace,
     /// It was published from a copy.
-    Copied,
+    Copied(Cause),
     /// There was no slot for it, and nobody waits in live delivery.
     Dropped,
+}
+
+/// Why a buffer is copied.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Cause {
+    /// It does not lie in a slot of ours.
+    Foreign,
+    /// Its metas do not fit behind it: how many bytes they have, and how many fit.
+    Metas { needed: usize, room: usize },
 }
 
 /// Why a buffer could not be published.
@@ -27,6 +36,8 @@ pub(super) enum Failure {
     Closed,
     /// It would have to be copied, and that is forbidden.
     CopyForbidden(String),
+    /// Its caps are those of DMA buffers, and it is none that can be shared.
+    NotShareable,
     /// There cannot be a slot for it.
     NoSlot(AcquireError),
     /// Its bytes cannot be read.
@@ -45,35 +56,52 @@ impl From<PublishError> for Failure {
 }
 
 impl Started {
-    /// Publishes a buffer that `meta` describes.
+    /// Publishes a buffer that `meta` describes. `is_dmabuf`: its caps say so, and a copy would not be one.
     pub(super) fn publish(
         &self,
-        buffer: &gst::BufferRef,
-        meta: FrameMeta,
+        buffer: &gst::Buffer,
+        meta: &FrameMeta,
+        is_dmabuf: bool,
         cancel: &Canceller,
     ) -> Result<Outcome, Failure> {
+        let room = meta.attachments.encoded_len();
+        self.slots.expect_metas(room);
+        let mut cause = Cause::Foreign;
         if let Some(memory) = self.own_memory(buffer) {
-            memory.publish(&self.producer, meta)?;
-            return Ok(Outcome::InPlace);
+            match memory.publish(&self.producer, meta.clone()) {
+                Ok(_) => return Ok(Outcome::InPlace),
+                Err(PublishError::NoRoomForAttachments { needed, room }) => {
+                    cause = Cause::Metas { needed, room };
+                }
+                Err(error) => return Err(error.into()),
+            }
+        }
+        if let Some(outcome) = self.publish_pieces(buffer, meta, cancel)? {
+            return Ok(outcome);
         }
         if self.settings.copy == XmemSinkCopy::Forbid {
-            return Err(Failure::CopyForbidden(self.why_foreign(buffer)));
+            return Err(Failure::CopyForbidden(self.why_copied(buffer, cause)));
+        }
+        if is_dmabuf {
+            return Err(Failure::NotShareable);
         }
         // A slot has at least one byte, also for a frame that has none.
-        let Some(mut lease) = self.slot_for_copy(buffer.size().max(1), cancel)? else {
+        let Some(mut lease) = self.slot_for_copy(buffer.size().max(1), room, cancel)? else {
             self.producer.note_dropped();
             return Ok(Outcome::Dropped);
         };
-        let room = lease
+        let payload = lease
             .as_mut_slice()
             .get_mut(..buffer.size())
             .ok_or(Failure::Unreadable)?;
         buffer
-            .copy_to_slice(0, room)
+            .copy_to_slice(0, payload)
             .map_err(|_| Failure::Unreadable)?;
         self.producer.note_copied();
-        lease.publish(meta).map_err(|failure| failure.error)?;
-        Ok(Outcome::Copied)
+        lease
+            .publish(meta.clone())
+            .map_err(|failure| failure.error)?;
+        Ok(Outcome::Copied(cause))
     }
 
     /// The one memory of the buffer, if it lies in a slot of our pool.
@@ -85,15 +113,17 @@ impl Started {
         memory.belongs_to(&self.producer).then_some(memory)
     }
 
-    fn slot_for_copy(
+    pub(super) fn slot_for_copy(
         &self,
         size: usize,
+        room: usize,
         cancel: &Canceller,
     ) -> Result<Option<WriteLease>, Failure> {
         let lease = if self.is_lossless() {
-            self.producer.acquire_wait(size, None, cancel)
+            self.producer
+                .acquire_wait_with_room(size, room, None, cancel)
         } else {
-            self.producer.acquire(size)
+            self.producer.acquire_with_room(size, room)
         };
         match lease {
             Ok(lease) => Ok(Some(lease)),
@@ -104,14 +134,26 @@ impl Started {
         }
     }
 
-    /// Why a buffer does not lie in a slot of ours, in words.
-    pub(super) fn why_foreign(&self, buffer: &gst::BufferRef) -> String {
+    /// Why a buffer is copied, in words.
+    pub(super) fn why_copied(&self, buffer: &gst::BufferRef, cause: Cause) -> String {
+        match cause {
+            Cause::Foreign => self.why_foreign(buffer),
+            Cause::Metas { needed, room } => format!(
+                "its metas have {needed} bytes, and its slot has room for {room} behind it; set meta-room to {} or more",
+                needed.checked_next_power_of_two().unwrap_or(needed)
+            ),
+        }
+    }
+
+    fn why_foreign(&self, buffer: &gst::BufferRef) -> String {
         let memories = buffer.n_memory();
         if memories == 0 {
             return "the buffer is empty".to_owned();
         }
         if memories > 1 {
-            return format!("the buffer is made of {memories} memories, and a frame is one piece");
+            return format!(
+                "the buffer is made of {memories} memories, which do not all lie in slots or in memory with a descriptor"
+            );
         }
         let memory = buffer.peek_memory(0);
         if let Some(memory) = memory.downcast_memory_ref::<XmemMemory>() {

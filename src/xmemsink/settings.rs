@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use gst::{glib, prelude::*};
-use xmem_core::{Backing, Delivery, Producer, ProducerBuilder};
+use xmem_core::{Backing, Delivery, MAX_NAMED_SIZE, Producer, ProducerBuilder};
 
 use super::{XmemSinkBacking, XmemSinkCopy, XmemSinkDelivery, XmemSinkPace};
 
@@ -14,6 +14,7 @@ pub(super) const PROP_STATS: &str = "stats";
 pub(super) const PROP_NUM_CLIENTS: &str = "num-clients";
 const PROP_DELIVERY: &str = "delivery";
 const PROP_LOSSLESS_TIMEOUT: &str = "lossless-timeout";
+const PROP_META_ROOM: &str = "meta-room";
 const PROP_MIN_SLOTS: &str = "min-slots";
 const PROP_MAX_SLOTS: &str = "max-slots";
 const PROP_MAX_BYTES: &str = "max-bytes";
@@ -24,6 +25,8 @@ const PROP_BACKING: &str = "backing";
 const PROP_MAX_CONSUMERS: &str = "max-consumers";
 const PROP_MAX_HELD: &str = "max-held";
 const PROP_SOCKET_MODE: &str = "socket-mode";
+const PROP_SOCKET_GROUP: &str = "socket-group";
+const PROP_ALLOW_UIDS: &str = "allow-uids";
 const PROP_PACE: &str = "pace";
 
 #[derive(Debug, Clone)]
@@ -31,6 +34,7 @@ pub(super) struct Settings {
     pub(super) pool: String,
     pub(super) delivery: XmemSinkDelivery,
     pub(super) lossless_timeout: u64,
+    pub(super) meta_room: u32,
     pub(super) min_slots: u32,
     pub(super) max_slots: u32,
     pub(super) max_bytes: u64,
@@ -42,6 +46,10 @@ pub(super) struct Settings {
     pub(super) max_held: u32,
     /// As it was set; looked at when the sink starts.
     pub(super) socket_mode: String,
+    /// Empty: not set.
+    pub(super) socket_group: String,
+    /// As it was set, too.
+    pub(super) allow_uids: String,
     pub(super) pace: XmemSinkPace,
 }
 
@@ -51,6 +59,8 @@ impl Default for Settings {
             pool: "default".to_owned(),
             delivery: XmemSinkDelivery::default(),
             lossless_timeout: 0,
+            // A frame with a handful of regions, or with captions.
+            meta_room: 512,
             min_slots: 0,
             max_slots: 256,
             max_bytes: 0,
@@ -61,6 +71,8 @@ impl Default for Settings {
             max_consumers: 256,
             max_held: 8,
             socket_mode: "0600".to_owned(),
+            socket_group: String::new(),
+            allow_uids: String::new(),
             pace: XmemSinkPace::default(),
         }
     }
@@ -82,6 +94,7 @@ impl Settings {
             }
             PROP_DELIVERY => self.delivery = get(value),
             PROP_LOSSLESS_TIMEOUT => self.lossless_timeout = get(value),
+            PROP_META_ROOM => self.meta_room = get(value),
             PROP_MIN_SLOTS => self.min_slots = get(value),
             PROP_MAX_SLOTS => self.max_slots = get(value),
             PROP_MAX_BYTES => self.max_bytes = get(value),
@@ -95,6 +108,12 @@ impl Settings {
                 let text = get::<Option<String>>(value);
                 self.socket_mode = text.unwrap_or(Self::default().socket_mode);
             }
+            PROP_SOCKET_GROUP => {
+                self.socket_group = get::<Option<String>>(value).unwrap_or_default();
+            }
+            PROP_ALLOW_UIDS => {
+                self.allow_uids = get::<Option<String>>(value).unwrap_or_default();
+            }
             PROP_PACE => self.pace = get(value),
             _ => unimplemented!(),
         }
@@ -106,6 +125,7 @@ impl Settings {
             PROP_POOL => self.pool.to_value(),
             PROP_DELIVERY => self.delivery.to_value(),
             PROP_LOSSLESS_TIMEOUT => self.lossless_timeout.to_value(),
+            PROP_META_ROOM => self.meta_room.to_value(),
             PROP_MIN_SLOTS => self.min_slots.to_value(),
             PROP_MAX_SLOTS => self.max_slots.to_value(),
             PROP_MAX_BYTES => self.max_bytes.to_value(),
@@ -116,6 +136,8 @@ impl Settings {
             PROP_MAX_CONSUMERS => self.max_consumers.to_value(),
             PROP_MAX_HELD => self.max_held.to_value(),
             PROP_SOCKET_MODE => self.socket_mode.to_value(),
+            PROP_SOCKET_GROUP => self.socket_group.to_value(),
+            PROP_ALLOW_UIDS => self.allow_uids.to_value(),
             PROP_PACE => self.pace.to_value(),
             _ => unimplemented!(),
         }
@@ -130,6 +152,13 @@ impl Settings {
                 self.socket_mode
             )
         })?;
+        let uids = parse_uids(&self.allow_uids).ok_or_else(|| {
+            format!(
+                "allow-uids {:?} are no users: give their numbers with commas in between, such as \"1000,1001\"",
+                self.allow_uids
+            )
+        })?;
+        let group = (!self.socket_group.is_empty()).then(|| self.socket_group.clone());
         Ok(Producer::builder(&self.pool)
             .delivery(match self.delivery {
                 XmemSinkDelivery::Live => Delivery::Live,
@@ -148,7 +177,9 @@ impl Settings {
             })
             .max_consumers(self.max_consumers)
             .max_held(self.max_held)
-            .socket_mode(mode))
+            .socket_mode(mode)
+            .socket_group(group)
+            .allow_uids(uids))
     }
 }
 
@@ -157,6 +188,19 @@ fn parse_mode(text: &str) -> Option<u32> {
     u32::from_str_radix(text, 8)
         .ok()
         .filter(|mode| digits && *mode <= 0o777)
+}
+
+fn parse_uids(text: &str) -> Option<Vec<u32>> {
+    if text.trim().is_empty() {
+        return Some(Vec::new());
+    }
+    text.split(',')
+        .map(|uid| {
+            let uid = uid.trim();
+            let digits = uid.bytes().all(|byte| byte.is_ascii_digit());
+            uid.parse().ok().filter(|_| digits)
+        })
+        .collect()
 }
 
 pub(super) fn properties() -> Vec<glib::ParamSpec> {
@@ -197,6 +241,20 @@ pub(super) fn properties() -> Vec<glib::ParamSpec> {
                  (0 = never)",
             )
             .default_value(default.lossless_timeout)
+            .mutable_ready()
+            .build(),
+        /**
+         * GstXmemSink:meta-room:
+         *
+         * How many bytes each slot has behind its frame for the frame's metas, such as regions of interest. A frame
+         * with more is copied into a slot with room for them, and later slots have that room too; so this matters
+         * only where no frame may be copied, not even the first one.
+         */
+        glib::ParamSpecUInt::builder(PROP_META_ROOM)
+            .nick("Meta Room")
+            .blurb("Bytes for metas in each slot, to begin with; it grows with what frames bring")
+            .maximum(MAX_NAMED_SIZE as u32)
+            .default_value(default.meta_room)
             .mutable_ready()
             .build(),
         glib::ParamSpecUInt::builder(PROP_MIN_SLOTS)
@@ -243,9 +301,16 @@ pub(super) fn properties() -> Vec<glib::ParamSpec> {
             .default_value(default.wait_for_connection)
             .mutable_ready()
             .build(),
+        /**
+         * GstXmemSink:backing:
+         *
+         * The kind of shared memory that the slots lie in. `posix-shm` is for peers that open the memory by name. The
+         * kernel does not keep them from writing, so such a pool serves this user only: settings that let in others are an
+         * error.
+         */
         glib::ParamSpecEnum::builder_with_default(PROP_BACKING, default.backing)
             .nick("Backing")
-            .blurb("The kind of shared memory that the slots lie in")
+            .blurb("The kind of shared memory that the slots lie in (posix-shm serves this user only)")
             .mutable_ready()
             .build(),
         glib::ParamSpecUInt::builder(PROP_MAX_CONSUMERS)
@@ -262,10 +327,42 @@ pub(super) fn properties() -> Vec<glib::ParamSpec> {
             .default_value(default.max_held)
             .mutable_ready()
             .build(),
+        /**
+         * GstXmemSink:socket-mode:
+         *
+         * Who may connect, as the file mode of the pool's socket in octal: this user and root always, with `0660` the
+         * socket's group too, with `0666` everybody. Who may connect can read all frames of the pool, and change none.
+         * Other users also have to be able to enter the socket's directory.
+         */
         glib::ParamSpecString::builder(PROP_SOCKET_MODE)
             .nick("Socket Mode")
             .blurb("File mode of the pool's socket in octal: who may connect (\"0600\" = this user and root)")
             .default_value(Some(default.socket_mode.as_str()))
+            .mutable_ready()
+            .build(),
+        /**
+         * GstXmemSink:socket-group:
+         *
+         * Group of the pool's socket: its name (as in /etc/group) or its number. `socket-mode` has to let the group in, as
+         * `0660` does, and this user has to be a member of it. Without it the socket has the group that new files have.
+         */
+        glib::ParamSpecString::builder(PROP_SOCKET_GROUP)
+            .nick("Socket Group")
+            .blurb("Group whose members may connect, by name or number (with socket-mode=0660)")
+            .default_value(Some(default.socket_group.as_str()))
+            .mutable_ready()
+            .build(),
+        /**
+         * GstXmemSink:allow-uids:
+         *
+         * Users that may connect besides those that `socket-mode` lets in: their numbers with commas in between. The
+         * socket's file is then writable for all, since the kernel knows no list of users; everybody else is sent away
+         * before anything is shared.
+         */
+        glib::ParamSpecString::builder(PROP_ALLOW_UIDS)
+            .nick("Allowed Users")
+            .blurb("Numbers of users that may connect too, with commas in between (\"1000,1001\")")
+            .default_value(Some(default.allow_uids.as_str()))
             .mutable_ready()
             .build(),
         /**
@@ -274,7 +371,8 @@ pub(super) fn properties() -> Vec<glib::ParamSpec> {
          * When a frame is handed over. A sink that waits for each frame's time adds the latency of the whole pipeline
          * to live input, which a consumer with a sink of its own then adds again. `auto` therefore hands live input
          * over as it comes and other input, such as a file, at its time. `sync=false` hands everything over at once,
-         * whatever is set here.
+         * whatever is set here. Either way each frame says when it is due; a consumer adds the latency of live input
+         * that is handed over as it comes to its own.
          */
         glib::ParamSpecEnum::builder_with_default(PROP_PACE, default.pace)
             .nick("Pace")
@@ -299,7 +397,14 @@ pub(super) fn properties() -> Vec<glib::ParamSpec> {
          * * `published`, `zero-copy`, `copied`, `dropped` (guint64): frames handed over, of these those that upstream
          *   wrote into their slot and those that were copied into one; frames that were not handed over because no
          *   slot was free.
+         * * `late` (guint64): frames that were dropped because they came later than `max-lateness` allows; by default
+         *   none are.
          * * `memory-copies` (guint64): how often an element upstream copied a frame out of its slot.
+         * * `metas-dropped` (guint64), `dropped-metas` (`application/x-xmem-metas`): metas that could not travel with
+         *   their frame, and how many there were of each name (guint64).
+         * * `events`, `events-dropped` (guint64): events between frames that were handed over, and events that were
+         *   not, since they mean something in this process only or found no slot; a warning names each kind of these
+         *   once.
          * * `slots`, `slots-held`, `max-slots`, `regions` (guint), `bytes` (guint64): the pool's memory.
          * * `cut-off`, `timed-out` (guint64): consumers that were disconnected, for nonsense or for holding all up.
          * * `clients` (GstValueArray of `application/x-xmem-client`): `id` (guint64), `pid`, `uid` (guint), `name`
@@ -317,6 +422,25 @@ pub(super) fn properties() -> Vec<glib::ParamSpec> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn users() {
+        assert_eq!(parse_uids(""), Some(vec![]));
+        assert_eq!(parse_uids("1000"), Some(vec![1000]));
+        assert_eq!(parse_uids(" 1000, 0,65534 "), Some(vec![1000, 0, 65534]));
+        for bad in [
+            ",",
+            "1000,",
+            "alice",
+            "-1",
+            "+1",
+            "4294967296",
+            "1000;1001",
+            "0x3e8",
+        ] {
+            assert_eq!(parse_uids(bad), None, "{bad:?}");
+        }
+    }
 
     #[test]
     fn modes() {

@@ -5,23 +5,38 @@
 use gst::{glib, prelude::*};
 use xmem_core::Sticky;
 
+use crate::{event::text as whole, text};
+
 pub(crate) const CAPS: &str = "caps";
 pub(crate) const SEGMENT: &str = "segment";
 pub(crate) const STREAM_ID: &str = "stream-start";
+/// What else the start of the stream says of it; stream.rs has it.
+pub(crate) const STREAM: &str = "stream";
 pub(crate) const TAGS: &str = "tags";
 pub(crate) const GLOBAL_TAGS: &str = "tags-global";
+/// Custom events, each under the name of its structure.
+pub(crate) const CUSTOM: &str = "custom/";
+/// What the frames' times on CLOCK_MONOTONIC stand for; timeline.rs has it.
+pub(crate) const TIMELINE: &str = "timeline";
 
-/// Cover pictures and the like would be carried as text; past this nobody gets them.
+/// Longer tags are carried without pictures and the like.
 const LONGEST_TAGS: usize = 1 << 20;
+/// A consumer has room for so many entries only.
+const MOST_CUSTOM: usize = 64;
 
-/// Takes an event over into the state. `true`: the state is another one now.
-pub(super) fn update(sticky: &mut Sticky, event: &gst::Event) -> bool {
-    let before = sticky.clone();
+/// Takes an event over into the state. `Err`: why that cannot be.
+pub(super) fn update(sticky: &mut Sticky, event: &gst::EventRef) -> Result<(), &'static str> {
     match event.view() {
         gst::EventView::StreamStart(event) => {
-            // A new stream has nothing of the old one.
-            *sticky = Sticky::new();
-            sticky.set(STREAM_ID, event.stream_id());
+            // A new stream has nothing of the old one, but custom events, as on a pad.
+            let custom: Vec<_> = sticky.iter().filter(|(key, _)| is_custom(key)).collect();
+            let mut new = Sticky::new();
+            new.set(STREAM_ID, event.stream_id());
+            new.set(STREAM, crate::stream::Description::of(event).to_text());
+            for (key, value) in custom {
+                new.set(key, value);
+            }
+            *sticky = new;
         }
         gst::EventView::Caps(event) => {
             sticky.set(CAPS, shareable(event.caps_owned()).to_string());
@@ -31,30 +46,90 @@ pub(super) fn update(sticky: &mut Sticky, event: &gst::Event) -> bool {
                 sticky.set(SEGMENT, text.as_str());
             }
         }
+        // What comes next has one of its own.
+        gst::EventView::FlushStop(_) => sticky.remove(SEGMENT),
         gst::EventView::Tag(event) => {
             let key = match event.tag().scope() {
                 gst::TagScope::Global => GLOBAL_TAGS,
                 _ => TAGS,
             };
-            let text = event.tag().to_string();
-            if text.len() <= LONGEST_TAGS {
-                sticky.set(key, text);
+            let mut text = event.tag().to_string();
+            if text.len() > LONGEST_TAGS {
+                text = without_pictures(event.tag_owned()).to_string();
             }
+            if text.len() > LONGEST_TAGS {
+                return Err("the tags are too long");
+            }
+            sticky.set(key, text);
+        }
+        gst::EventView::CustomDownstreamSticky(event) => {
+            let structure = event.structure().ok_or("it has no structure")?;
+            let key = format!("{CUSTOM}{}", structure.name());
+            let others = sticky
+                .iter()
+                .filter(|(other, _)| is_custom(other) && *other != key);
+            if others.count() >= MOST_CUSTOM {
+                return Err("there are too many of them");
+            }
+            sticky.set(&key, whole::of_structure(structure)?);
         }
         _ => {}
     }
-    *sticky != before
+    Ok(())
 }
 
-/// Tags as they come back from the state.
-pub(crate) fn parse_tags(text: &str) -> Option<gst::TagList> {
-    glib::Value::deserialize(text, gst::TagList::static_type())
+fn is_custom(key: &str) -> bool {
+    key.starts_with(CUSTOM)
+}
+
+fn without_pictures(mut tags: gst::TagList) -> gst::TagList {
+    let list = tags.make_mut();
+    list.remove::<gst::tags::Image>();
+    list.remove::<gst::tags::PreviewImage>();
+    list.remove::<gst::tags::Attachment>();
+    tags
+}
+
+/// Tags as they come back from the state, under this key.
+pub(crate) fn parse_tags(key: &str, text: &str) -> Option<gst::TagList> {
+    if !text::is_parseable(text) {
+        return None;
+    }
+    let value = glib::Value::deserialize(text, gst::TagList::static_type());
+    let mut tags = value.ok()?.get::<gst::TagList>().ok()?;
+    if key == GLOBAL_TAGS {
+        // The text does not say so.
+        tags.make_mut().set_scope(gst::TagScope::Global);
+    }
+    Some(tags)
+}
+
+/// Caps as they come back from the state.
+pub(crate) fn parse_caps(text: &str) -> Option<gst::Caps> {
+    let caps = text::is_parseable(text).then(|| text.parse::<gst::Caps>())?;
+    caps.ok().filter(|caps| caps.is_fixed())
+}
+
+/// A segment as it comes back from the state.
+pub(crate) fn parse_segment(text: &str) -> Option<gst::Segment> {
+    if !text::is_parseable(text) {
+        return None;
+    }
+    glib::Value::deserialize(text, gst::Segment::static_type())
         .ok()?
-        .get()
+        .get::<gst::Segment>()
         .ok()
+        // GStreamer sends no others, and aborts on some of them.
+        .filter(|segment| {
+            [segment.rate(), segment.applied_rate()]
+                .iter()
+                .all(|rate| rate.is_finite() && *rate != 0.0)
+                && segment.format() != gst::Format::Undefined
+        })
 }
 
-/// The caps as a consumer sees them: what lies in a slot is host memory, wherever upstream had it.
+/// The caps as a consumer sees them: what lies in a slot is host memory, wherever upstream had it. DMA buffers travel as
+/// they are.
 pub(super) fn shareable(mut caps: gst::Caps) -> gst::Caps {
     let Some(features) = caps.features(0) else {
         return caps;
@@ -72,5 +147,5 @@ pub(super) fn shareable(mut caps: gst::Caps) -> gst::Caps {
 }
 
 fn is_memory(name: &glib::GStr) -> bool {
-    name.starts_with("memory:")
+    name.starts_with("memory:") && *name != *gst_allocators::CAPS_FEATURE_MEMORY_DMABUF
 }

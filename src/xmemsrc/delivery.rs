@@ -6,11 +6,12 @@ use std::sync::Arc;
 
 use xmem_core::{FrameMeta, ReadLease};
 
+use super::{pieces, times::Times};
 use crate::{
     frame::{self, Format},
-    memory::{self, Tally},
+    memory::Tally,
+    meta::{self, Losses},
     planes::{self, Planes},
-    timing::Origin,
 };
 
 /// How a frame's bytes got into its buffer.
@@ -34,8 +35,9 @@ pub(super) struct Converter<'a> {
     pub(super) format: &'a Format,
     /// Downstream can read a GstVideoMeta.
     pub(super) video_meta: bool,
-    /// `None`: the pipeline has no clock.
-    pub(super) origin: Option<Origin>,
+    pub(super) times: Times,
+    /// Metas that make no sense here.
+    pub(super) losses: &'a Losses,
 }
 
 impl Converter<'_> {
@@ -45,52 +47,54 @@ impl Converter<'_> {
         lease: ReadLease,
         tally: &Arc<Tally>,
     ) -> Result<(gst::Buffer, Way), Nonsense> {
-        let meta = lease.meta().clone();
-        self.finish(memory::readable(lease, tally), &meta, Way::InPlace)
+        let memories = pieces::memories(&lease, tally)?;
+        self.finish(memories, lease.meta(), Way::InPlace)
     }
 
     /// A buffer with a copy of the frame, which the caller gives back afterwards.
     pub(super) fn copied(&self, lease: &ReadLease) -> Result<(gst::Buffer, Way), Nonsense> {
-        let mut memory = gst::Memory::with_size(lease.len());
-        let unmappable = || Nonsense("there is no room for a copy of it".to_owned());
-        memory
-            .get_mut()
-            .and_then(|memory| memory.map_writable().ok())
-            .ok_or_else(unmappable)?
-            .copy_from_slice(lease.data());
-        self.finish(memory, lease.meta(), Way::OverBudget)
+        let pieces: Result<Vec<&[u8]>, Nonsense> = match lease.parts() {
+            [] => Ok(vec![lease.data()]),
+            parts => parts.iter().map(pieces::bytes).collect(),
+        };
+        let bytes = pieces?.concat();
+        let memory = gst::Memory::from_slice(bytes);
+        self.finish(vec![memory], lease.meta(), Way::OverBudget)
     }
 
     fn finish(
         &self,
-        memory: gst::Memory,
+        memories: Vec<gst::Memory>,
         meta: &FrameMeta,
         way: Way,
     ) -> Result<(gst::Buffer, Way), Nonsense> {
-        let size = memory.size();
+        let size = memories.iter().map(|memory| memory.size()).sum();
         let mut buffer = gst::Buffer::new();
         let buffer_ref = buffer.make_mut();
-        buffer_ref.append_memory(memory);
+        for memory in memories {
+            buffer_ref.append_memory(memory);
+        }
         buffer_ref.unset_flags(gst::BufferFlags::TAG_MEMORY);
         frame::decorate(buffer_ref, meta);
-        if let Some(origin) = self.origin {
-            buffer_ref.set_pts(meta.timestamp.map(|time| origin.to_running_time(time)));
-            buffer_ref.set_dts(
-                meta.decode_timestamp
-                    .map(|time| origin.to_running_time(time)),
-            );
-        }
-        let (Some(info), Some(layout)) = (&self.format.video, &meta.video) else {
-            return Ok((buffer, way));
+        buffer_ref.set_pts(self.times.pts);
+        buffer_ref.set_dts(self.times.dts);
+        buffer_ref.set_duration(self.times.duration);
+        let planes = match (&self.format.video, &meta.video) {
+            (Some(info), Some(layout)) => {
+                let planes = Planes::check(layout, size, info)
+                    .map_err(|reason| Nonsense(reason.to_owned()))?;
+                planes
+                    .describe(buffer_ref)
+                    .map_err(|error| Nonsense(error.to_string()))?;
+                Some((planes, info))
+            }
+            _ => None,
         };
-        let planes =
-            Planes::check(layout, size, info).map_err(|reason| Nonsense(reason.to_owned()))?;
-        planes
-            .describe(buffer_ref)
-            .map_err(|error| Nonsense(error.to_string()))?;
-        if self.video_meta || planes.is_default() {
-            return Ok((buffer, way));
-        }
+        meta::onto_buffer(&meta.attachments, buffer_ref, self.format, self.losses);
+        let info = match planes {
+            Some((planes, info)) if !self.video_meta && !planes.is_default() => info,
+            _ => return Ok((buffer, way)),
+        };
         let copy =
             planes::to_default_layout(buffer, info).map_err(|error| Nonsense(error.to_string()))?;
         Ok((copy, Way::Layout))

@@ -12,11 +12,24 @@
  * path it waits and which pools there are. It also rides over a producer that stops or dies and comes back; see
  * #GstXmemSrc:on-producer-lost.
  *
- * It is a live source. Timestamps are the producer's, carried over CLOCK_MONOTONIC into this pipeline's running time.
+ * It is a live source. Timestamps are the producer's, carried over CLOCK_MONOTONIC into this pipeline's running time;
+ * see #GstXmemSrc:timestamp-mode. The latency is the producer's and #GstXmemSrc:processing-deadline; it is known once
+ * there is a producer, and a LATENCY message says when it changes.
+ *
+ * The stream's events come along, see `xmemsink`; times in them are this pipeline's. Its id is the pool's name and the
+ * producer's own id. An encoded stream begins with a key frame, which the producer is asked for; see
+ * #GstXmemSrc:wait-for-keyframe. A force-key-unit event from downstream is handed on to the producer's pipeline. No
+ * other event goes upstream: what several consumers want can differ. A reconfigure event makes this element ask
+ * downstream anew which layouts it reads. Seeks are refused.
  *
  * |[
  * gst-launch-1.0 xmemsrc pool=cam0 ! videoconvert ! autovideosink
  * ]| Shows what another process puts into the pool.
+ * |[
+ * gst-play-1.0 --no-interactive --videosink=autovideosink xmem://cam0
+ * ]| The same with a player.
+ *
+ * docs/xmemsrc.md has all of it, with what happens when something goes wrong.
  *
  * Since: plugin-xmem-0.1
  */
@@ -28,21 +41,29 @@ use std::{
 use gst::{glib, prelude::*, subclass::prelude::*};
 use gst_base::{prelude::*, subclass::base_src::CreateSuccess, subclass::prelude::*};
 use xmem_core::{
-    Canceller, Consumer, ConsumerBuilder, FrameMeta, ReadLease, ReceiveError, ReceiveMonitor,
+    Canceller, Consumer, ConsumerBuilder, ConsumerHandle, FrameMeta, ReadLease, ReceiveError,
     Sticky,
 };
 
 use super::{
-    XmemSrcOnProducerLost, XmemSrcOverBudget,
+    XmemSrcOnEos, XmemSrcOnProducerLost, XmemSrcOverBudget, XmemSrcTimestampMode,
     connection::Unconnected,
     delivery::{Converter, Nonsense, Way},
-    settings::{self, PROP_PROCESSING_DEADLINE, PROP_STATS, Settings},
+    events::{self, Sent},
+    gate::Gate,
+    messages::{self, Loss},
+    outgoing::Outgoing,
+    settings::{self, PROP_POOL, PROP_PROCESSING_DEADLINE, PROP_STATS, Settings},
+    times::{Course, Stamper, Times},
 };
 use crate::{
+    event::key_frame::KeyFrame,
     frame::Format,
     memory::Tally,
+    meta::Losses,
     stats::{self, SourceFigures},
-    timing::{ClockOffset, Origin},
+    timeline::Timeline,
+    uri,
     xmemsink::sticky,
 };
 
@@ -54,16 +75,19 @@ pub(super) static CAT: LazyLock<gst::DebugCategory> = LazyLock::new(|| {
     )
 });
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+/// How long the producer may take to tell what a stream is that is over already.
+const STATE_TIME: Duration = Duration::from_secs(2);
+
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// What the streaming thread works with. It takes it out of its lock while it waits.
 #[derive(Debug)]
-struct Started {
+pub(super) struct Started {
     builder: ConsumerBuilder,
     /// As they were at the start; they can be changed only while the source is stopped.
-    settings: Settings,
+    pub(super) settings: Settings,
     /// `None`: none yet, or lost.
     consumer: Option<Consumer>,
     /// There was a producer before.
@@ -72,19 +96,20 @@ struct Started {
     sticky_version: Option<u64>,
     /// Sequence of the frame that would follow the last one without a gap.
     next_sequence: Option<u64>,
-    clock: ClockOffset,
-    /// How much later this producer's frames come than their times say, because the first one was from before this
-    /// pipeline's start. `None`: no frame with a time yet.
-    shift: Option<gst::ClockTime>,
+    /// The next buffer does not follow the last one.
+    discont: bool,
+    pub(super) gate: Gate,
+    stamper: Stamper,
     said_copied: bool,
 }
 
 /// What the sticky state of the producer comes to.
 #[derive(Debug, Default)]
-struct Stream {
+pub(super) struct Stream {
     sticky: Sticky,
-    caps: Option<gst::Caps>,
+    pub(super) caps: Option<gst::Caps>,
     format: Arc<Format>,
+    course: Course,
     /// Downstream can read a GstVideoMeta.
     video_meta: bool,
 }
@@ -98,13 +123,17 @@ enum Received {
 /// No two of the locks are ever held at once, and none across a call that waits or that leads out of the element.
 #[derive(Debug, Default)]
 pub struct XmemSrc {
-    settings: Mutex<Settings>,
+    pub(super) settings: Mutex<Settings>,
     started: Mutex<Option<Started>>,
-    stream: Mutex<Stream>,
-    figures: Mutex<SourceFigures>,
-    /// Tells the figures of the current producer while the streaming thread waits for a frame.
-    monitor: Mutex<Option<ReceiveMonitor>>,
+    pub(super) stream: Mutex<Stream>,
+    pub(super) sent: Mutex<Sent>,
+    pub(super) figures: Mutex<SourceFigures>,
+    /// The connection to the current producer, for others than the streaming thread.
+    pub(super) connection: Mutex<Option<ConsumerHandle>>,
     tally: Arc<Tally>,
+    pub(super) outgoing: Arc<Outgoing>,
+    /// Metas that make no sense here.
+    losses: Losses,
     canceller: Canceller,
 }
 
@@ -112,6 +141,7 @@ pub struct XmemSrc {
 impl ObjectSubclass for XmemSrc {
     const NAME: &'static str = "GstXmemSrc";
     type Type = super::XmemSrc;
+    type Interfaces = (gst::URIHandler,);
     type ParentType = gst_base::PushSrc;
 }
 
@@ -125,23 +155,22 @@ impl ObjectImpl for XmemSrc {
         lock(&self.settings).set(pspec, value);
         gst::info!(CAT, imp = self, "Set {} to {value:?}", pspec.name());
         if pspec.name() == PROP_PROCESSING_DEADLINE {
-            let _ = self
-                .obj()
-                .post_message(gst::message::Latency::builder().src(&*self.obj()).build());
+            self.say_latency_changed();
         }
     }
 
     fn property(&self, _id: usize, pspec: &glib::ParamSpec) -> glib::Value {
         match pspec.name() {
             PROP_STATS => {
-                let monitor = lock(&self.monitor).clone();
-                let current = monitor
-                    .and_then(|monitor| monitor.stats())
+                let connection = lock(&self.connection).clone();
+                let current = connection
+                    .and_then(|connection| connection.stats())
                     .unwrap_or_default();
                 let figures = lock(&self.figures).clone();
                 // Every frame that is out holds the tally, and so does the element.
                 let held = Arc::strong_count(&self.tally).saturating_sub(1) as u64;
-                stats::of_source(&figures, &current, held, self.tally.copies()).to_value()
+                stats::of_source(&figures, &current, held, self.tally.copies(), &self.losses)
+                    .to_value()
             }
             _ => lock(&self.settings).get(pspec),
         }
@@ -152,6 +181,9 @@ impl ObjectImpl for XmemSrc {
         let obj = self.obj();
         obj.set_live(true);
         obj.set_format(gst::Format::Time);
+        // In this order: what is mended is what is looked at.
+        self.outgoing.watch(obj.src_pad());
+        events::watch(&obj);
     }
 }
 
@@ -186,6 +218,22 @@ impl ElementImpl for XmemSrc {
     }
 }
 
+impl URIHandlerImpl for XmemSrc {
+    const URI_TYPE: gst::URIType = gst::URIType::Src;
+
+    fn protocols() -> &'static [&'static str] {
+        uri::PROTOCOLS
+    }
+
+    fn uri(&self) -> Option<String> {
+        uri::of_pool(&lock(&self.settings).pool)
+    }
+
+    fn set_uri(&self, uri: &str) -> Result<(), glib::Error> {
+        uri::apply(self.obj().upcast_ref(), PROP_POOL, uri)
+    }
+}
+
 impl BaseSrcImpl for XmemSrc {
     fn start(&self) -> Result<(), gst::ErrorMessage> {
         let settings = lock(&self.settings).clone();
@@ -202,16 +250,20 @@ impl BaseSrcImpl for XmemSrc {
         self.canceller.reset();
         *lock(&self.figures) = SourceFigures::default();
         self.tally.reset();
+        self.losses.reset();
         *lock(&self.stream) = Stream::default();
+        *lock(&self.sent) = Sent::default();
+        self.outgoing.set_segment(None);
         *lock(&self.started) = Some(Started {
             builder,
+            stamper: Stamper::new(&settings),
             settings,
             consumer: None,
             was_connected: false,
             sticky_version: None,
             next_sequence: None,
-            clock: ClockOffset::default(),
-            shift: None,
+            discont: false,
+            gate: Gate::default(),
             said_copied: false,
         });
         Ok(())
@@ -271,16 +323,64 @@ impl BaseSrcImpl for XmemSrc {
         Ok(())
     }
 
-    fn query(&self, query: &mut gst::QueryRef) -> bool {
-        if let gst::QueryViewMut::Latency(query) = query.view_mut() {
-            query.set(
-                true,
-                lock(&self.settings).processing_deadline,
-                gst::ClockTime::NONE,
-            );
-            return true;
+    /// What the producer has, once that is known.
+    fn caps(&self, filter: Option<&gst::Caps>) -> Option<gst::Caps> {
+        let caps = lock(&self.stream).caps.clone().or_else(|| {
+            let connection = lock(&self.connection).clone()?;
+            sticky::parse_caps(connection.sticky()?.text(sticky::CAPS)?)
+        });
+        let Some(caps) = caps else {
+            return self.parent_caps(filter);
+        };
+        Some(match filter {
+            Some(filter) => filter.intersect_with_mode(&caps, gst::CapsIntersectMode::First),
+            None => caps,
+        })
+    }
+
+    fn event(&self, event: &gst::Event) -> bool {
+        if let Ok(wish) = gst_video::UpstreamForceKeyUnitEvent::parse(event) {
+            return self.request(KeyFrame::from_event(&wish, self.obj().upcast_ref()));
         }
-        BaseSrcImplExt::parent_query(self, query)
+        self.parent_event(event)
+    }
+
+    fn query(&self, query: &mut gst::QueryRef) -> bool {
+        match query.view_mut() {
+            gst::QueryViewMut::Latency(query) => {
+                let (mode, deadline) = {
+                    let settings = lock(&self.settings);
+                    (settings.timestamp_mode, settings.processing_deadline)
+                };
+                let producer = lock(&self.stream).course.latency(mode);
+                // There is no most: what nobody takes is overwritten.
+                query.set(
+                    true,
+                    producer.saturating_add(deadline),
+                    gst::ClockTime::NONE,
+                );
+                true
+            }
+            gst::QueryViewMut::AcceptCaps(query) => {
+                let caps = BaseSrcImpl::caps(self, Some(&query.caps_owned()));
+                query.set_result(caps.is_some_and(|caps| !caps.is_empty()));
+                true
+            }
+            gst::QueryViewMut::Scheduling(query) => {
+                // GstBaseSrc claims to be seekable.
+                query.set(gst::SchedulingFlags::SEQUENTIAL, 1, -1, 0);
+                query.add_scheduling_modes([gst::PadMode::Push]);
+                true
+            }
+            gst::QueryViewMut::Context(query) => {
+                let Some(context) = self.obj().context(query.context_type()) else {
+                    return false;
+                };
+                query.set_context(&context);
+                true
+            }
+            _ => BaseSrcImplExt::parent_query(self, query),
+        }
     }
 }
 
@@ -293,6 +393,7 @@ impl PushSrcImpl for XmemSrc {
         let Some(mut started) = started else {
             return Err(gst::FlowError::Flushing);
         };
+        started.stamper.begin();
         // BaseSrc calls stop() only once this has returned.
         let result = self.next_buffer(&mut started);
         *lock(&self.started) = Some(started);
@@ -317,9 +418,29 @@ impl XmemSrc {
                     started.consumer = Some(consumer);
                     return Err(flow);
                 }
-                Err(Stop::Lost) => {
+                Err(Stop::Lost(loss)) => {
+                    let pid = consumer.producer_pid();
                     self.part(consumer);
+                    messages::lost(&self.obj(), &started.settings.pool, pid, loss);
                     self.lost(started)?;
+                }
+                Err(Stop::Over) if started.settings.on_eos == XmemSrcOnEos::Wait => {
+                    gst::info!(CAT, imp = self, "End of stream, waiting for what follows");
+                    consumer.pass_eos();
+                    started.consumer = Some(consumer);
+                }
+                Err(Stop::Over) => {
+                    gst::info!(CAT, imp = self, "End of stream");
+                    // Who comes after the last frame still learns what it was.
+                    let sticky = consumer.wait_sticky(STATE_TIME);
+                    started.consumer = Some(consumer);
+                    let mode = started.settings.timestamp_mode;
+                    let renewed = sticky.map(|sticky| self.renew(mode, &sticky));
+                    if let Some(Err(Stop::Flow(flow))) = renewed {
+                        return Err(flow);
+                    }
+                    self.push_segment();
+                    return Err(gst::FlowError::Eos);
                 }
             }
         }
@@ -337,13 +458,14 @@ impl XmemSrc {
                     "Connected to process {}",
                     consumer.producer_pid()
                 );
+                *lock(&self.connection) = Some(consumer.handle());
                 if std::mem::replace(&mut started.was_connected, true) {
                     lock(&self.figures).reconnects += 1;
+                    messages::back(&self.obj(), &settings.pool, consumer.producer_pid());
                 }
-                *lock(&self.monitor) = Some(consumer.monitor());
                 started.sticky_version = None;
                 started.next_sequence = None;
-                started.shift = None;
+                started.stamper.forget_producer();
                 Ok(consumer)
             }
             Err(Unconnected::Cancelled) => Err(gst::FlowError::Flushing),
@@ -369,8 +491,19 @@ impl XmemSrc {
     /// Leaves a producer. Its figures stay.
     fn part(&self, consumer: Consumer) {
         lock(&self.figures).add(&consumer.stats());
-        *lock(&self.monitor) = None;
+        *lock(&self.connection) = None;
         drop(consumer);
+    }
+
+    /// This source has ended. It begins anew if it is made to go on.
+    pub(super) fn leave(&self) {
+        let consumer = lock(&self.started).as_mut().and_then(|started| {
+            started.was_connected = false;
+            started.consumer.take()
+        });
+        if let Some(consumer) = consumer {
+            self.part(consumer);
+        }
     }
 
     /// The producer went away without an end of stream.
@@ -409,51 +542,58 @@ impl XmemSrc {
         consumer: &mut Consumer,
     ) -> Result<Option<gst::Buffer>, Stop> {
         match consumer.receive(None) {
+            Ok(lease) if lease.meta().event => self.pass(started, &lease).map(|()| None),
             Ok(lease) => {
-                let discont = self.follow(started, &lease)?;
-                let origin = self.origin(started, lease.meta());
+                self.follow(started, &lease)?;
+                if !self.is_decodable(started, lease.meta()) {
+                    return Ok(None);
+                }
+                let times = self.stamp(started, lease.meta());
                 let received =
-                    self.convert(origin, |converter| converter.in_place(lease, &self.tally))?;
-                Ok(self.deliver(started, consumer, received, discont))
+                    self.convert(times, |converter| converter.in_place(lease, &self.tally))?;
+                Ok(self.deliver(started, consumer, received))
             }
             Err(ReceiveError::OverBudget { budget }) => {
                 gst::log!(CAT, imp = self, "All {budget} slots of the budget are held");
-                match started.settings.over_budget {
-                    XmemSrcOverBudget::Copy => {
-                        let copied = consumer.receive_with(None, |lease| {
-                            let discont = self.follow(started, lease)?;
-                            let origin = self.origin(started, lease.meta());
-                            let received =
-                                self.convert(origin, |converter| converter.copied(lease))?;
-                            Ok((received, discont))
-                        });
-                        let (received, discont) = copied.map_err(|error| self.failed(error))??;
-                        Ok(self.deliver(started, consumer, received, discont))
-                    }
-                    XmemSrcOverBudget::Drop => {
-                        consumer
-                            .receive_with(None, |_| ())
-                            .map_err(|error| self.failed(error))?;
-                        Ok(self.deliver(started, consumer, Received::Dropped, false))
-                    }
-                }
+                let received = consumer
+                    .receive_with(None, |lease| self.receive_over_budget(started, lease))
+                    .map_err(|error| self.failed(error))??;
+                Ok(received.and_then(|received| self.deliver(started, consumer, received)))
             }
             Err(error) => Err(self.failed(error)),
         }
     }
 
+    /// What becomes of an entry that cannot be held. `None`: it was no frame, or one that is of no use.
+    fn receive_over_budget(
+        &self,
+        started: &mut Started,
+        lease: &ReadLease,
+    ) -> Result<Option<Received>, Stop> {
+        if lease.meta().event {
+            return self.pass(started, lease).map(|()| None);
+        }
+        if started.settings.over_budget == XmemSrcOverBudget::Drop {
+            return Ok(Some(Received::Dropped));
+        }
+        self.follow(started, lease)?;
+        if !self.is_decodable(started, lease.meta()) {
+            return Ok(None);
+        }
+        let times = self.stamp(started, lease.meta());
+        self.convert(times, |converter| converter.copied(lease))
+            .map(Some)
+    }
+
     fn failed(&self, error: ReceiveError) -> Stop {
         match error {
             ReceiveError::Cancelled => Stop::Flow(gst::FlowError::Flushing),
-            ReceiveError::Eos => {
-                gst::info!(CAT, imp = self, "End of stream");
-                Stop::Flow(gst::FlowError::Eos)
-            }
-            ReceiveError::ProducerLost => Stop::Lost,
+            ReceiveError::Eos => Stop::Over,
+            ReceiveError::ProducerLost => Stop::Lost(Loss::Gone),
             // The producer goes on without us; we may join again.
             ReceiveError::TimedOut => {
                 gst::warning!(CAT, imp = self, "{error}");
-                Stop::Lost
+                Stop::Lost(Loss::TimedOut)
             }
             error => {
                 gst::element_imp_error!(
@@ -466,26 +606,70 @@ impl XmemSrc {
         }
     }
 
-    /// Brings the stream to where the frame belongs. `true`: the frame does not follow the last one.
-    fn follow(&self, started: &mut Started, lease: &ReadLease) -> Result<bool, Stop> {
+    /// Brings the stream to where an entry belongs.
+    pub(super) fn follow(&self, started: &mut Started, lease: &ReadLease) -> Result<(), Stop> {
         let meta = lease.meta();
-        let discont = started.next_sequence != Some(meta.sequence);
+        if started.next_sequence != Some(meta.sequence) {
+            started.discont = true;
+            started.gate.close();
+        }
         started.next_sequence = meta.sequence.checked_add(1);
         if started.sticky_version != Some(meta.sticky_version) {
-            self.renew(lease.sticky())?;
+            self.renew(started.settings.timestamp_mode, lease.sticky())?;
             started.sticky_version = Some(meta.sticky_version);
         }
-        Ok(discont)
+        Ok(())
+    }
+
+    fn say_latency_changed(&self) {
+        let obj = self.obj();
+        // The application has the pipeline ask for it then.
+        let _ = obj.post_message(gst::message::Latency::builder().src(&*obj).build());
+    }
+
+    /// Takes over what the sticky state says of the frames' times.
+    fn follow_course(&self, mode: XmemSrcTimestampMode, new: &Sticky, old: &Sticky) {
+        let segment = new.text(sticky::SEGMENT).and_then(sticky::parse_segment);
+        let course = Course {
+            timeline: Timeline::parse(new.text(sticky::TIMELINE)),
+            speed: segment.as_ref().map_or(1.0, |segment| segment.rate().abs()),
+        };
+        let before = std::mem::replace(&mut lock(&self.stream).course, course);
+        let latency = course.latency(mode);
+        if before.latency(mode) != latency {
+            gst::debug!(CAT, imp = self, "The producer's latency is {latency}");
+            self.say_latency_changed();
+        }
+        if mode != XmemSrcTimestampMode::Passthrough
+            || old.text(sticky::SEGMENT) == new.text(sticky::SEGMENT)
+        {
+            return;
+        }
+        if let Some(segment) = segment {
+            gst::debug!(CAT, imp = self, "Segment is {segment:?}");
+            self.outgoing.set_segment(Some(segment));
+            // GstBaseSrc takes only segments of its own format, and ends the stream where one ends. It sends this one
+            // before the frame, and ours leaves in its place.
+            let any = gst::FormattedSegment::<gst::ClockTime>::new();
+            if let Err(error) = self.obj().new_segment(any.upcast_ref()) {
+                gst::warning!(CAT, imp = self, "{error}");
+            }
+        }
     }
 
     /// Sends downstream what is new in the sticky state.
-    fn renew(&self, new: &Sticky) -> Result<(), Stop> {
-        let old = std::mem::replace(&mut lock(&self.stream).sticky, new.clone());
+    fn renew(&self, mode: XmemSrcTimestampMode, new: &Sticky) -> Result<(), Stop> {
+        let mut old = std::mem::replace(&mut lock(&self.stream).sticky, new.clone());
+        let begins = self.announce(new);
+        if begins {
+            // All that was said belongs to the stream before.
+            old = Sticky::new();
+        }
+        self.follow_course(mode, new, &old);
+        let pad = self.obj().src_pad().clone();
         let caps = new.text(sticky::CAPS);
         if caps.is_some() && old.text(sticky::CAPS) != caps {
-            let parsed = caps
-                .and_then(|caps| caps.parse::<gst::Caps>().ok())
-                .filter(|caps| caps.is_fixed());
+            let parsed = caps.and_then(sticky::parse_caps);
             let Some(parsed) = parsed else {
                 gst::element_imp_error!(
                     self,
@@ -495,6 +679,23 @@ impl XmemSrc {
                 return Err(Stop::Flow(gst::FlowError::Error));
             };
             gst::info!(CAT, imp = self, "Caps are {parsed}");
+            if self.is_refused(&parsed) {
+                let pool = lock(&self.settings).pool.clone();
+                gst::element_imp_error!(
+                    self,
+                    gst::CoreError::Negotiation,
+                    ("Downstream does not take what is in pool {pool:?}"),
+                    [
+                        "The producer's caps are {parsed}; put a converter that takes them behind xmemsrc, or have the \
+                         producer make others"
+                    ]
+                );
+                return Err(Stop::Flow(gst::FlowError::NotNegotiated));
+            }
+            if pad.current_caps().as_ref() == Some(&parsed) {
+                // A new stream with the same caps; GstBaseSrc says them once only.
+                pad.push_event(gst::event::Caps::new(&parsed));
+            }
             {
                 let mut stream = lock(&self.stream);
                 stream.format = Arc::new(Format::from_caps(&parsed));
@@ -515,19 +716,25 @@ impl XmemSrc {
                 }));
             }
         }
-        for key in [sticky::GLOBAL_TAGS, sticky::TAGS] {
-            let tags = new.text(key).filter(|tags| old.text(key) != Some(*tags));
-            if let Some(tags) = tags.and_then(sticky::parse_tags) {
-                // BaseSrc sends it after its segment and before this frame.
-                self.obj().send_event(gst::event::Tag::new(tags));
-            }
+        if begins {
+            self.push_segment();
         }
+        self.push_sticky(new, &old);
         Ok(())
+    }
+
+    /// Whether downstream would refuse these caps. Sending them does not tell: that they were refused comes back only
+    /// as the flow of the next buffer, which the base class reports without a reason.
+    fn is_refused(&self, caps: &gst::Caps) -> bool {
+        let peer = self.obj().src_pad().peer();
+        peer.is_some_and(|peer| {
+            !peer.query_accept_caps(caps) && !peer.pad_flags().contains(gst::PadFlags::FLUSHING)
+        })
     }
 
     fn convert(
         &self,
-        origin: Option<Origin>,
+        times: Times,
         convert: impl FnOnce(&Converter<'_>) -> Result<(gst::Buffer, Way), Nonsense>,
     ) -> Result<Received, Stop> {
         let (format, video_meta) = {
@@ -537,9 +744,12 @@ impl XmemSrc {
         let converter = Converter {
             format: &format,
             video_meta,
-            origin,
+            times,
+            losses: &self.losses,
         };
-        match convert(&converter) {
+        let converted = convert(&converter);
+        self.name_losses();
+        match converted {
             Ok((buffer, way)) => Ok(Received::Buffer(buffer, way)),
             Err(Nonsense(reason)) => {
                 gst::element_imp_error!(
@@ -552,30 +762,20 @@ impl XmemSrc {
         }
     }
 
-    /// Where this pipeline's running time 0 lies for the frames of this producer. `None`: the pipeline has no clock.
-    fn origin(&self, started: &mut Started, meta: &FrameMeta) -> Option<Origin> {
-        let obj = self.obj();
-        let clock = obj.clock();
-        let offset = started.clock.sample(clock.as_ref())?;
-        let origin = Origin::new(obj.base_time()?, gst::ClockTime::ZERO, offset);
-        let earliest = meta
-            .timestamp
-            .into_iter()
-            .chain(meta.decode_timestamp)
-            .min();
-        if started.shift.is_none()
-            && let Some(earliest) = earliest
-        {
-            // Frames from before the start would all come at time 0 otherwise, and lose their spacing.
-            let shift = origin.shortfall(earliest);
-            gst::debug!(
-                CAT,
-                imp = self,
-                "Frames come {shift} later than their times say"
+    /// Says which metas are left out, once for each name.
+    fn name_losses(&self) {
+        for (name, why) in self.losses.news() {
+            gst::element_imp_warning!(
+                self,
+                gst::StreamError::Format,
+                ["Frames come without their {name}: {why}. See the field dropped-metas of stats"]
             );
-            started.shift = Some(shift);
         }
-        Some(origin.delayed(started.shift.unwrap_or(gst::ClockTime::ZERO)))
+    }
+
+    pub(super) fn stamp(&self, started: &mut Started, meta: &FrameMeta) -> Times {
+        let course = lock(&self.stream).course;
+        started.stamper.stamp(&self.obj(), meta, &course)
     }
 
     /// Counts the frame and finishes it.
@@ -584,7 +784,6 @@ impl XmemSrc {
         started: &mut Started,
         consumer: &Consumer,
         received: Received,
-        discont: bool,
     ) -> Option<gst::Buffer> {
         let Received::Buffer(mut buffer, way) = received else {
             lock(&self.figures).dropped += 1;
@@ -607,18 +806,25 @@ impl XmemSrc {
                 );
             }
         }
-        if discont {
+        if std::mem::take(&mut started.discont) {
             buffer.make_mut().set_flags(gst::BufferFlags::DISCONT);
         }
+        // Who sets do-timestamp wants GstBaseSrc to fill in what is missing.
+        let as_they_are = !self.obj().does_timestamp();
+        self.outgoing
+            .set_times(as_they_are.then(|| (buffer.pts(), buffer.dts())));
         gst::trace!(CAT, imp = self, "{way:?} {buffer:?}");
         Some(buffer)
     }
 }
 
 /// Why there is no frame.
-enum Stop {
+#[derive(Debug)]
+pub(super) enum Stop {
     /// The streaming thread ends with this.
     Flow(gst::FlowError),
     /// The producer went away.
-    Lost,
+    Lost(Loss),
+    /// The stream is over.
+    Over,
 }

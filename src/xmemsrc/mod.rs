@@ -4,15 +4,23 @@
 
 mod connection;
 mod delivery;
+mod events;
+mod gate;
 mod imp;
+mod messages;
+mod outgoing;
+mod pieces;
 mod settings;
+mod shift;
+mod times;
 
 use gst::{glib, prelude::*};
 
 glib::wrapper! {
     /// The element `xmemsrc`.
     pub struct XmemSrc(ObjectSubclass<imp::XmemSrc>)
-        @extends gst_base::PushSrc, gst_base::BaseSrc, gst::Element, gst::Object;
+        @extends gst_base::PushSrc, gst_base::BaseSrc, gst::Element, gst::Object,
+        @implements gst::URIHandler;
 }
 
 /// What happens when the producer goes away without an end of stream.
@@ -30,6 +38,23 @@ pub enum XmemSrcOnProducerLost {
     /// It is an error.
     #[enum_value(name = "Error: it is an element error", nick = "error")]
     Error,
+}
+
+/// What happens at the end of the producer's stream.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, glib::Enum)]
+#[repr(u32)]
+#[enum_type(name = "GstXmemSrcOnEos")]
+pub enum XmemSrcOnEos {
+    /// It is the end of this stream too.
+    #[default]
+    #[enum_value(name = "End: this stream is over too", nick = "end")]
+    End,
+    /// The source waits for what follows.
+    #[enum_value(
+        name = "Wait: for the stream to go on, or for the next producer of the pool",
+        nick = "wait"
+    )]
+    Wait,
 }
 
 /// What happens to a frame that comes while downstream holds as many as it may.
@@ -63,11 +88,36 @@ pub enum XmemSrcStartFrom {
     Oldest,
 }
 
+/// What times the buffers get.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, glib::Enum)]
+#[repr(u32)]
+#[enum_type(name = "GstXmemSrcTimestampMode")]
+pub enum XmemSrcTimestampMode {
+    /// When they are due, in this pipeline's running time.
+    #[default]
+    #[enum_value(
+        name = "Clock: the producer's times, carried into this pipeline's running time",
+        nick = "clock"
+    )]
+    Clock,
+    /// When they were taken.
+    #[enum_value(name = "Arrival: when the frame was taken", nick = "arrival")]
+    Arrival,
+    /// What they had in the producer's pipeline.
+    #[enum_value(
+        name = "Passthrough: the producer's times and segment as they are",
+        nick = "passthrough"
+    )]
+    Passthrough,
+}
+
 pub(crate) fn register(plugin: &gst::Plugin) -> Result<(), glib::BoolError> {
     for enumeration in [
+        XmemSrcOnEos::static_type(),
         XmemSrcOnProducerLost::static_type(),
         XmemSrcOverBudget::static_type(),
         XmemSrcStartFrom::static_type(),
+        XmemSrcTimestampMode::static_type(),
     ] {
         enumeration.mark_as_plugin_api(gst::PluginAPIFlags::empty());
     }

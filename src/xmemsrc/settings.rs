@@ -7,16 +7,21 @@ use std::time::Duration;
 use gst::{glib, prelude::*};
 use xmem_core::{Consumer, ConsumerBuilder, StartFrom};
 
-use super::{XmemSrcOnProducerLost, XmemSrcOverBudget, XmemSrcStartFrom};
+use super::{
+    XmemSrcOnEos, XmemSrcOnProducerLost, XmemSrcOverBudget, XmemSrcStartFrom, XmemSrcTimestampMode,
+};
 
 pub(super) const PROP_STATS: &str = "stats";
 pub(super) const PROP_PROCESSING_DEADLINE: &str = "processing-deadline";
-const PROP_POOL: &str = "pool";
+pub(super) const PROP_POOL: &str = "pool";
 const PROP_CONNECTION_TIMEOUT: &str = "connection-timeout";
 const PROP_ON_PRODUCER_LOST: &str = "on-producer-lost";
+const PROP_ON_EOS: &str = "on-eos";
+const PROP_WAIT_FOR_KEYFRAME: &str = "wait-for-keyframe";
 const PROP_MAX_HELD: &str = "max-held";
 const PROP_OVER_BUDGET: &str = "over-budget";
 const PROP_START_FROM: &str = "start-from";
+const PROP_TIMESTAMP_MODE: &str = "timestamp-mode";
 const PROP_BUSY_POLL: &str = "busy-poll";
 const PROP_CLIENT_NAME: &str = "client-name";
 
@@ -25,9 +30,12 @@ pub(super) struct Settings {
     pub(super) pool: String,
     pub(super) connection_timeout: u64,
     pub(super) on_producer_lost: XmemSrcOnProducerLost,
+    pub(super) on_eos: XmemSrcOnEos,
+    pub(super) wait_for_keyframe: bool,
     pub(super) max_held: u32,
     pub(super) over_budget: XmemSrcOverBudget,
     pub(super) start_from: XmemSrcStartFrom,
+    pub(super) timestamp_mode: XmemSrcTimestampMode,
     pub(super) processing_deadline: gst::ClockTime,
     pub(super) busy_poll: u64,
     /// `None`: made from the program's and the element's name.
@@ -40,9 +48,12 @@ impl Default for Settings {
             pool: "default".to_owned(),
             connection_timeout: 0,
             on_producer_lost: XmemSrcOnProducerLost::default(),
+            on_eos: XmemSrcOnEos::default(),
+            wait_for_keyframe: true,
             max_held: 8,
             over_budget: XmemSrcOverBudget::default(),
             start_from: XmemSrcStartFrom::default(),
+            timestamp_mode: XmemSrcTimestampMode::default(),
             processing_deadline: gst::ClockTime::from_mseconds(20),
             busy_poll: 0,
             client_name: None,
@@ -62,9 +73,12 @@ impl Settings {
             }
             PROP_CONNECTION_TIMEOUT => self.connection_timeout = get(value),
             PROP_ON_PRODUCER_LOST => self.on_producer_lost = get(value),
+            PROP_ON_EOS => self.on_eos = get(value),
+            PROP_WAIT_FOR_KEYFRAME => self.wait_for_keyframe = get(value),
             PROP_MAX_HELD => self.max_held = get(value),
             PROP_OVER_BUDGET => self.over_budget = get(value),
             PROP_START_FROM => self.start_from = get(value),
+            PROP_TIMESTAMP_MODE => self.timestamp_mode = get(value),
             PROP_PROCESSING_DEADLINE => {
                 self.processing_deadline = gst::ClockTime::from_nseconds(get(value))
             }
@@ -79,9 +93,12 @@ impl Settings {
             PROP_POOL => self.pool.to_value(),
             PROP_CONNECTION_TIMEOUT => self.connection_timeout.to_value(),
             PROP_ON_PRODUCER_LOST => self.on_producer_lost.to_value(),
+            PROP_ON_EOS => self.on_eos.to_value(),
+            PROP_WAIT_FOR_KEYFRAME => self.wait_for_keyframe.to_value(),
             PROP_MAX_HELD => self.max_held.to_value(),
             PROP_OVER_BUDGET => self.over_budget.to_value(),
             PROP_START_FROM => self.start_from.to_value(),
+            PROP_TIMESTAMP_MODE => self.timestamp_mode.to_value(),
             PROP_PROCESSING_DEADLINE => self.processing_deadline.nseconds().to_value(),
             PROP_BUSY_POLL => self.busy_poll.to_value(),
             PROP_CLIENT_NAME => self.client_name.to_value(),
@@ -99,8 +116,10 @@ impl Settings {
                 None => name.to_owned(),
             });
         Consumer::builder(&self.pool)
+            .events(true)
             .name(&client_name)
             .max_held(self.max_held)
+            .parts(true)
             .busy_poll(Duration::from_nanos(self.busy_poll))
             .start_from(match self.start_from {
                 XmemSrcStartFrom::Next => StartFrom::Next,
@@ -149,6 +168,32 @@ pub(super) fn properties() -> Vec<glib::ParamSpec> {
             .mutable_ready()
             .build(),
         /**
+         * GstXmemSrc:on-eos:
+         *
+         * What happens when the producer says that its stream is over. With `end` this stream is over too, and the
+         * source leaves the pool; what comes later finds it again only if this pipeline is started anew or flushed.
+         * With `wait` nothing is sent downstream: the source goes on when the producer's stream does, after a seek for
+         * example, and when the producer goes away it does as on-producer-lost says.
+         */
+        glib::ParamSpecEnum::builder_with_default(PROP_ON_EOS, default.on_eos)
+            .nick("On EOS")
+            .blurb("Whether the end of the producer's stream is the end of this one")
+            .mutable_ready()
+            .build(),
+        /**
+         * GstXmemSrc:wait-for-keyframe:
+         *
+         * Frames of an encoded stream that refer to others (`GST_BUFFER_FLAG_DELTA_UNIT`) are no use without those. At
+         * the start, and again after missed frames, they are given up until the next key frame, which the producer is
+         * asked for. Raw frames are never given up.
+         */
+        glib::ParamSpecBoolean::builder(PROP_WAIT_FOR_KEYFRAME)
+            .nick("Wait for Key Frame")
+            .blurb("Whether an encoded stream begins, and goes on after missed frames, with a key frame")
+            .default_value(default.wait_for_keyframe)
+            .mutable_ready()
+            .build(),
+        /**
          * GstXmemSrc:max-held:
          *
          * The budget: how many slots this element and everything downstream of it hold at once. The producer reserves
@@ -171,9 +216,33 @@ pub(super) fn properties() -> Vec<glib::ParamSpec> {
             .blurb("The first frame to take after connecting")
             .mutable_ready()
             .build(),
+        /**
+         * GstXmemSrc:timestamp-mode:
+         *
+         * What times the buffers get. `clock` is for playing, recording and mixing: a frame's running time here is the
+         * moment that its running time was in the producer's pipeline, so that what was in sync there is in sync here,
+         * over any number of pools, processes and clocks. A stream that was held up until this pipeline was there, such
+         * as a file whose producer waits for a consumer, comes so much later as a whole.
+         *
+         * `arrival` is the running time when the frame was taken. `passthrough` leaves PTS, DTS, duration and segment
+         * as the producer's pipeline has them, whatever their format; they have nothing to do with this pipeline's
+         * clock.
+         */
+        glib::ParamSpecEnum::builder_with_default(PROP_TIMESTAMP_MODE, default.timestamp_mode)
+            .nick("Timestamp Mode")
+            .blurb("What times the buffers get: when they are due, when they came, or what the producer has")
+            .mutable_ready()
+            .build(),
+        /**
+         * GstXmemSrc:processing-deadline:
+         *
+         * What a frame may take from the moment that the producer hands it over. The latency that this element reports is
+         * that and the producer's own: a live producer hands its frames over as they come, which is later than their
+         * times by what its pipeline takes.
+         */
         glib::ParamSpecUInt64::builder(PROP_PROCESSING_DEADLINE)
             .nick("Processing Deadline")
-            .blurb("Latency in nanoseconds that this element reports: what a frame may take from its time until here")
+            .blurb("Time in nanoseconds that a frame may take from the producer until here; part of the latency")
             .maximum(i64::MAX.unsigned_abs())
             .default_value(default.processing_deadline.nseconds())
             .mutable_playing()
@@ -200,7 +269,10 @@ pub(super) fn properties() -> Vec<glib::ParamSpec> {
          * * `zero-copy`, `copied`, `dropped` (guint64): frames handed downstream where they lie; frames copied first,
          *   because the budget was used up or downstream needs another layout; frames given up because the budget was
          *   used up.
+         * * `undecodable` (guint64): frames given up because the key frame that they need was not received.
          * * `memory-copies` (guint64): how often an element downstream copied a frame that it wanted to write to.
+         * * `metas-dropped` (guint64), `dropped-metas` (`application/x-xmem-metas`): metas that this process does not
+         *   know or that make no sense, and how many there were of each name (guint64).
          * * `held` (guint64), `budget` (guint): frames that are out now, and how many slots may be held at once.
          * * `reconnects` (guint64): how often another producer took the place of a lost one.
          * * `latency` (guint64): nanoseconds from publishing to receiving, smoothed.

@@ -5,6 +5,8 @@
 // Every test program uses a part of it.
 #![allow(dead_code, unreachable_pub)]
 
+pub mod process;
+
 use std::{
     collections::HashMap,
     path::{Path, PathBuf},
@@ -28,6 +30,20 @@ pub fn init() {
         gst::init().unwrap();
         gstxmem::plugin_register_static().unwrap();
     });
+}
+
+/// Says that a test, or a part of it, did not run, loudly. `cargo xtask test` says it again at its end.
+pub fn not_run(why: &str) {
+    let thread = thread::current();
+    let line = format!("{}: {why}", thread.name().unwrap_or("a test"));
+    eprintln!("NOT RUN: {line}");
+    if let Some(file) = std::env::var_os("XMEM_NOT_RUN") {
+        use std::io::Write;
+        let file = std::fs::OpenOptions::new().append(true).open(file);
+        // One write, since tests run in parallel.
+        let line = line.replace('\n', " ") + "\n";
+        file.unwrap().write_all(line.as_bytes()).unwrap();
+    }
 }
 
 /// Ends the test program if it is not dropped in time.

@@ -4,8 +4,10 @@
 //! installed for it, and `GST_PLUGIN_PATH` is not needed.
 //!
 //! ```text
-//! cargo run --example embed -- cam0
+//! cargo run --example embed-consumer -- cam0
 //! ```
+//!
+//! `embed-producer` makes frames for it.
 
 use std::error::Error;
 
@@ -13,7 +15,9 @@ use gst::prelude::*;
 use gst_video::prelude::*;
 
 fn main() -> Result<(), Box<dyn Error>> {
-    let pool = std::env::args().nth(1).ok_or("usage: embed POOL")?;
+    let pool = std::env::args()
+        .nth(1)
+        .ok_or("usage: embed-consumer POOL")?;
     gst::init()?;
     gstxmem::plugin_register_static()?;
 
@@ -41,7 +45,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     result
 }
 
-/// Prints the brightness of a frame's first plane, read where it lies.
+/// Prints which frame it is, and the brightness of its first plane, read where it lies.
 fn look(sample: &gst::Sample) -> Result<gst::FlowSuccess, gst::FlowError> {
     let info = sample
         .caps()
@@ -53,8 +57,12 @@ fn look(sample: &gst::Sample) -> Result<gst::FlowSuccess, gst::FlowError> {
         .map_err(|_| gst::FlowError::Error)?;
     let plane = frame.plane_data(0).map_err(|_| gst::FlowError::Error)?;
     let sum: u64 = plane.iter().map(|byte| u64::from(*byte)).sum();
+    // A frame that had to be copied is none of the pool's any more.
+    let number = gstxmem::FrameInfo::of_buffer(buffer).map_or("a copy".to_owned(), |frame| {
+        format!("frame {}", frame.sequence)
+    });
     println!(
-        "{} {}x{} {}: mean {}",
+        "{number} at {}, {}x{} {}: mean {}",
         buffer.pts().display(),
         frame.width(),
         frame.height(),

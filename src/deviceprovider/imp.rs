@@ -1,0 +1,191 @@
+// SPDX-License-Identifier: MPL-2.0
+
+/**
+ * provider-xmemdeviceprovider:
+ *
+ * Lists the pools of the runtime directory that this user may join, as devices of the class `Video/Source`,
+ * `Audio/Source` or `Source`, whatever their caps are. A pool that is named by a path is somewhere else, and not listed.
+ *
+ * A pool that is made or closed is announced at once; that a producer was killed, or that the caps are others, is
+ * noticed within about a second.
+ *
+ * The properties of a device are `device.api` (`xmem`), `device.path` (of the socket), `xmem.pool`, `xmem.pid` (of the
+ * producer, guint) and `xmem.delivery`.
+ *
+ * |[
+ * gst-device-monitor-1.0 Video/Source
+ * ]| Cameras, and pools with pictures.
+ *
+ * Since: plugin-xmem-0.1
+ */
+use std::{
+    collections::BTreeMap,
+    sync::{LazyLock, Mutex, PoisonError},
+    thread::{self, JoinHandle},
+    time::Duration,
+};
+
+use gst::{glib, prelude::*, subclass::prelude::*};
+use xmem_core::{Canceller, PoolWatch, Watched};
+
+use super::{
+    XmemDevice,
+    pools::{self, Pool},
+};
+
+pub(super) static CAT: LazyLock<gst::DebugCategory> = LazyLock::new(|| {
+    gst::DebugCategory::new(
+        "xmemdeviceprovider",
+        gst::DebugColorFlags::empty(),
+        Some("Lists pools"),
+    )
+});
+
+/// A killed producer changes no file, and neither do new caps.
+const LOOK_AGAIN: Duration = Duration::from_secs(1);
+
+#[derive(Debug, Default)]
+pub struct XmemDeviceProvider {
+    thread: Mutex<Option<JoinHandle<()>>>,
+    /// Ends the thread.
+    canceller: Canceller,
+}
+
+#[glib::object_subclass]
+impl ObjectSubclass for XmemDeviceProvider {
+    const NAME: &'static str = "GstXmemDeviceProvider";
+    type Type = super::XmemDeviceProvider;
+    type ParentType = gst::DeviceProvider;
+}
+
+impl ObjectImpl for XmemDeviceProvider {}
+
+impl GstObjectImpl for XmemDeviceProvider {}
+
+impl DeviceProviderImpl for XmemDeviceProvider {
+    fn metadata() -> Option<&'static gst::subclass::DeviceProviderMetadata> {
+        static METADATA: LazyLock<gst::subclass::DeviceProviderMetadata> = LazyLock::new(|| {
+            gst::subclass::DeviceProviderMetadata::new(
+                "Shared frame pools",
+                // A monitor asks only those providers that could have what it looks for.
+                "Video/Audio/Source",
+                "Lists the pools that other processes have",
+                "The xmem developers",
+            )
+        });
+        Some(&*METADATA)
+    }
+
+    fn probe(&self) -> Vec<gst::Device> {
+        pools::scan(&BTreeMap::new(), &Canceller::new())
+            .values()
+            .map(|pool| XmemDevice::new(pool).upcast())
+            .collect()
+    }
+
+    fn start(&self) -> Result<(), gst::LoggableError> {
+        self.canceller.reset();
+        let watch = PoolWatch::new(&self.canceller)
+            .map_err(|error| gst::loggable_error!(CAT, "Cannot watch for pools: {error}"))?;
+        // What is there already is listed when this returns.
+        let mut devices = Devices::default();
+        devices.update(&self.obj(), &self.canceller);
+        let provider = self.obj().downgrade();
+        let canceller = self.canceller.clone();
+        let thread = thread::Builder::new()
+            .name("xmem-devices".into())
+            .spawn(move || follow(&provider, watch, devices, &canceller))
+            .map_err(|error| gst::loggable_error!(CAT, "Cannot start a thread: {error}"))?;
+        *self.thread() = Some(thread);
+        Ok(())
+    }
+
+    fn stop(&self) {
+        self.canceller.cancel();
+        let thread = self.thread().take();
+        // It is the thread itself that stops when the last reference went while it had one.
+        if let Some(thread) = thread
+            && thread.thread().id() != thread::current().id()
+            && thread.join().is_err()
+        {
+            gst::warning!(
+                CAT,
+                imp = self,
+                "The thread that follows pools has panicked"
+            );
+        }
+    }
+}
+
+impl XmemDeviceProvider {
+    fn thread(&self) -> std::sync::MutexGuard<'_, Option<JoinHandle<()>>> {
+        self.thread.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for XmemDeviceProvider {
+    fn drop(&mut self) {
+        self.canceller.cancel();
+    }
+}
+
+/// Keeps the list up to date until it is called off.
+fn follow(
+    provider: &glib::WeakRef<super::XmemDeviceProvider>,
+    mut watch: PoolWatch,
+    mut devices: Devices,
+    canceller: &Canceller,
+) {
+    while watch.wait(Some(LOOK_AGAIN)) != Watched::Cancelled {
+        let Some(provider) = provider.upgrade() else {
+            return;
+        };
+        devices.update(&provider, canceller);
+    }
+}
+
+/// What was announced.
+#[derive(Debug, Default)]
+struct Devices {
+    pools: BTreeMap<String, Pool>,
+    devices: BTreeMap<String, XmemDevice>,
+}
+
+impl Devices {
+    /// Announces what has changed.
+    fn update(&mut self, provider: &super::XmemDeviceProvider, canceller: &Canceller) {
+        let pools = pools::scan(&self.pools, canceller);
+        if canceller.is_cancelled() {
+            // It may have seen only some of them.
+            return;
+        }
+        let before = std::mem::replace(&mut self.pools, pools);
+        for (name, old) in &before {
+            match self.pools.get(name) {
+                Some(new) if new == old => {}
+                // Who asked for one class only gets no word of a change into another one.
+                Some(new) if new.class() == old.class() => {
+                    gst::debug!(CAT, obj = provider, "Changed: {new:?}");
+                    let device = XmemDevice::new(new);
+                    if let Some(old) = self.devices.insert(name.clone(), device.clone()) {
+                        provider.device_changed(&device, &old);
+                    }
+                }
+                new => {
+                    gst::debug!(CAT, obj = provider, "Gone: {old:?}, now {new:?}");
+                    if let Some(device) = self.devices.remove(name) {
+                        provider.device_remove(&device);
+                    }
+                }
+            }
+        }
+        for (name, pool) in &self.pools {
+            if !self.devices.contains_key(name) {
+                gst::debug!(CAT, obj = provider, "New: {pool:?}");
+                let device = XmemDevice::new(pool);
+                provider.device_add(&device);
+                self.devices.insert(name.clone(), device);
+            }
+        }
+    }
+}

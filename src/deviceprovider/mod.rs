@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! The pools of this host as devices, for `gst-device-monitor-1.0` and every program that lets its user choose a source.
+
+mod device;
+mod imp;
+mod pools;
+
+use gst::{glib, prelude::*};
+
+glib::wrapper! {
+    /// Lists the pools of the runtime directory.
+    pub struct XmemDeviceProvider(ObjectSubclass<imp::XmemDeviceProvider>)
+        @extends gst::DeviceProvider, gst::Object;
+}
+
+glib::wrapper! {
+    /// A pool.
+    pub struct XmemDevice(ObjectSubclass<device::XmemDevice>) @extends gst::Device, gst::Object;
+}
+
+pub(crate) fn register(plugin: &gst::Plugin) -> Result<(), glib::BoolError> {
+    gst::DeviceProvider::register(
+        Some(plugin),
+        "xmemdeviceprovider",
+        // Listed, but after cameras and microphones: programs that take the first device mean those.
+        gst::Rank::MARGINAL,
+        XmemDeviceProvider::static_type(),
+    )
+}

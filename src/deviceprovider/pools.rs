@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! What there is to know of a pool before one joins it.
+
+use std::collections::BTreeMap;
+
+use xmem_core::{Canceller, ConnectError, PoolStats};
+
+use crate::xmemsink::sticky;
+
+/// A pool that this process can join.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Pool {
+    pub(super) name: String,
+    /// Of its socket.
+    pub(super) path: String,
+    /// The producer's.
+    pub(super) pid: u32,
+    pub(super) delivery: String,
+    /// `None`: its producer has not said any yet, or is no GStreamer pipeline.
+    pub(super) caps: Option<gst::Caps>,
+}
+
+impl Pool {
+    fn new(name: String, path: String, stats: PoolStats) -> Self {
+        Self {
+            name,
+            path,
+            pid: stats.pid,
+            delivery: stats.delivery,
+            caps: stats
+                .sticky
+                .iter()
+                .find(|(key, _)| key == sticky::CAPS)
+                .and_then(|(_, caps)| caps.parse().ok()),
+        }
+    }
+
+    /// What kind of device it is.
+    pub(super) fn class(&self) -> &'static str {
+        let media = self.caps.as_ref().and_then(|caps| caps.structure(0));
+        let media = media.map(|structure| structure.name().as_str());
+        match media.and_then(|media| media.split('/').next()) {
+            Some("video" | "image") => "Video/Source",
+            Some("audio") => "Audio/Source",
+            _ => "Source",
+        }
+    }
+}
+
+/// The pools of the runtime directory, by name. Those that this user may not join are none. Of one that does not
+/// answer, because its process is stopped, what was `known` of it stays. Asking such a one takes a second.
+pub(super) fn scan(
+    known: &BTreeMap<String, Pool>,
+    canceller: &Canceller,
+) -> BTreeMap<String, Pool> {
+    let mut found = BTreeMap::new();
+    for entry in xmem_core::pools().into_iter().filter(|entry| entry.live) {
+        if canceller.is_cancelled() {
+            break;
+        }
+        // By its name, so that nobody falls for a directory that somebody else made.
+        let pool = match xmem_core::query(&entry.name) {
+            Ok(stats) => {
+                let path = entry.path.to_string_lossy().into_owned();
+                Some(Pool::new(entry.name.clone(), path, stats))
+            }
+            Err(ConnectError::NoAnswer { .. }) => known.get(&entry.name).cloned(),
+            Err(_) => None,
+        };
+        found.extend(pool.map(|pool| (entry.name, pool)));
+    }
+    found
+}

@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! Events that stand between two frames, as attachments of an entry of the pool. Times are in its metadata, as a frame's.
+
+use gst_video::DownstreamForceKeyUnitEvent;
+use xmem_core::{Attachments, FrameMeta};
+
+use super::text;
+
+/// What kind of event it is.
+const KIND: &str = "event";
+/// The structure of a custom event.
+const STRUCTURE: &str = "structure";
+
+const GAP: &str = "gap";
+const CUSTOM: [(&str, gst::EventType); 4] = [
+    ("custom-downstream", gst::EventType::CustomDownstream),
+    ("custom-downstream-oob", gst::EventType::CustomDownstreamOob),
+    ("custom-both", gst::EventType::CustomBoth),
+    ("custom-both-oob", gst::EventType::CustomBothOob),
+];
+
+/// What goes along with an event.
+#[derive(Debug)]
+pub(crate) struct Packed {
+    pub(crate) attachments: Attachments,
+    /// When it is, as the buffer that would be there.
+    pub(crate) when: gst::Buffer,
+    pub(crate) flags: u32,
+}
+
+/// Packs an event that stands between two frames. `None`: it is none of these. `Err`: why it cannot travel.
+pub(crate) fn pack(event: &gst::EventRef) -> Option<Result<Packed, &'static str>> {
+    if let gst::EventView::Gap(gap) = event.view() {
+        let (timestamp, duration) = gap.get();
+        return Some(Ok(Packed {
+            attachments: attachments(GAP),
+            when: moment(Some(timestamp), duration),
+            flags: gap.gap_flags().bits(),
+        }));
+    }
+    let (kind, _) = CUSTOM.iter().find(|(_, kind)| *kind == event.type_())?;
+    let structure = event.structure()?;
+    let packed = text::of_structure(structure).map(|text| {
+        let mut attachments = attachments(kind);
+        attachments.set(STRUCTURE, text);
+        // The one custom event that everybody knows has times of the pipeline that it is in.
+        let timestamp = DownstreamForceKeyUnitEvent::parse(event)
+            .ok()
+            .and_then(|event| event.timestamp);
+        Packed {
+            attachments,
+            when: moment(timestamp, None),
+            flags: 0,
+        }
+    });
+    Some(packed)
+}
+
+fn attachments(kind: &str) -> Attachments {
+    let mut attachments = Attachments::new();
+    attachments.set(KIND, kind);
+    attachments
+}
+
+fn moment(timestamp: Option<gst::ClockTime>, duration: Option<gst::ClockTime>) -> gst::Buffer {
+    let mut buffer = gst::Buffer::new();
+    if let Some(buffer) = buffer.get_mut() {
+        buffer.set_pts(timestamp);
+        buffer.set_duration(duration);
+    }
+    buffer
+}
+
+/// What an entry that is no frame stands for. `pts` and `duration` are its times in this pipeline. `None`: for nothing that
+/// is known here.
+pub(crate) fn unpack(
+    meta: &FrameMeta,
+    pts: Option<gst::ClockTime>,
+    duration: Option<gst::ClockTime>,
+    segment: Option<&gst::FormattedSegment<gst::ClockTime>>,
+) -> Option<gst::Event> {
+    let kind = meta.attachments.text(KIND)?;
+    if kind == GAP {
+        let flags = gst::GapFlags::from_bits_truncate(meta.flags);
+        let gap = gst::event::Gap::builder(pts?).duration(duration);
+        return Some(gap.gap_flags(flags).build());
+    }
+    let (_, kind) = CUSTOM.iter().find(|(name, _)| *name == kind)?;
+    let structure = text::to_structure(meta.attachments.text(STRUCTURE)?)?;
+    let event = custom(*kind, structure)?;
+    let Ok(key_frame) = DownstreamForceKeyUnitEvent::parse(&event) else {
+        return Some(event);
+    };
+    let timestamp = pts?;
+    let key_frame = DownstreamForceKeyUnitEvent::builder()
+        .timestamp(timestamp)
+        .running_time(segment?.to_running_time(timestamp))
+        .stream_time(segment?.to_stream_time(timestamp))
+        .all_headers(key_frame.all_headers)
+        .count(key_frame.count);
+    Some(key_frame.build())
+}
+
+fn custom(kind: gst::EventType, structure: gst::Structure) -> Option<gst::Event> {
+    Some(match kind {
+        gst::EventType::CustomDownstream => gst::event::CustomDownstream::new(structure),
+        gst::EventType::CustomDownstreamOob => gst::event::CustomDownstreamOob::new(structure),
+        gst::EventType::CustomBoth => gst::event::CustomBoth::new(structure),
+        gst::EventType::CustomBothOob => gst::event::CustomBothOob::new(structure),
+        _ => return None,
+    })
+}

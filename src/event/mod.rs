@@ -1,0 +1,7 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! Events of a stream as they travel between processes. xmemsink packs them, xmemsrc unpacks them.
+
+pub(crate) mod downstream;
+pub(crate) mod key_frame;
+pub(crate) mod text;

@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! Structures of events as text: whole or not at all, and not without bound.
+
+use gst::{glib, prelude::*};
+
+use crate::text;
+
+/// The longest structure of an event, in bytes.
+const LONGEST: usize = 64 << 10;
+
+/// A structure as text. `Err`: why another process cannot have it.
+pub(crate) fn of_structure(structure: &gst::StructureRef) -> Result<String, &'static str> {
+    if !structure.iter().all(|(_, value)| is_plain(value)) {
+        return Err("it has content that means something in its own process only");
+    }
+    let text = structure.to_string();
+    if text.len() > LONGEST {
+        return Err("it is too long");
+    }
+    // Not all that has a text form is read back from it.
+    match to_structure(&text) {
+        Some(same) if *same == *structure => Ok(text),
+        _ => Err("it has no text form"),
+    }
+}
+
+/// `None`: it makes no sense.
+pub(crate) fn to_structure(text: &str) -> Option<gst::Structure> {
+    if text.len() > LONGEST {
+        return None;
+    }
+    text::to_structure(text)
+}
+
+/// Whether a value is the same in another process.
+fn is_plain(value: &glib::Value) -> bool {
+    let kind = value.type_();
+    if let Ok(list) = value.get::<gst::List>() {
+        return list.iter().all(|value| is_plain(value));
+    }
+    if let Ok(array) = value.get::<gst::Array>() {
+        return array.iter().all(|value| is_plain(value));
+    }
+    if let Ok(Some(structure)) = value.get::<Option<gst::Structure>>() {
+        return structure.iter().all(|(_, value)| is_plain(value));
+    }
+    let of_this_process = [
+        glib::Type::POINTER,
+        glib::Type::OBJECT,
+        glib::Type::PARAM_SPEC,
+        glib::Type::INTERFACE,
+    ];
+    !of_this_process.iter().any(|no| kind.is_a(*no)) && value.serialize().is_ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_plain_comes_back() {
+        gst::init().unwrap();
+        let inner = gst::Structure::builder("inner")
+            .field("text", "a \"b\", c=[")
+            .build();
+        let structure = gst::Structure::builder("outer")
+            .field("number", 7u64)
+            .field("inner", inner)
+            .field("fraction", gst::Fraction::new(30, 1))
+            .field("list", gst::List::new([1i32, 2]))
+            .field("buffer", gst::Buffer::from_slice([1, 2, 3]))
+            .build();
+        let text = of_structure(&structure).unwrap();
+        let same = to_structure(&text).unwrap();
+        assert_eq!(same.get::<u64>("number"), Ok(7));
+        assert_eq!(
+            same.get::<gst::Structure>("inner")
+                .unwrap()
+                .get::<&str>("text"),
+            Ok("a \"b\", c=[")
+        );
+    }
+
+    #[test]
+    fn what_is_not_plain_is_refused() {
+        gst::init().unwrap();
+        let inner = gst::Structure::builder("inner")
+            .field("object", gst::Bus::new())
+            .build();
+        let outer = gst::Structure::builder("outer")
+            .field("inner", inner.clone())
+            .build();
+        assert!(of_structure(&inner).is_err());
+        assert!(of_structure(&outer).is_err());
+        let long = gst::Structure::builder("long")
+            .field("text", "x".repeat(LONGEST))
+            .build();
+        assert!(of_structure(&long).is_err());
+    }
+}

@@ -1,0 +1,163 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! Metas that only whoever made them knows how to write down. GStreamer asks them since 1.24; this plugin is built for
+//! older ones too, so it looks for that at run time.
+
+// Functions that the bindings for 1.22 do not have.
+#![allow(unsafe_code)]
+
+use std::{ffi::c_uint, sync::LazyLock};
+
+use gst::{
+    MetaRef,
+    glib::{self, IntoGStr},
+};
+use libloading::Library;
+use minicbor::{Decode, Decoder, Encode};
+
+use super::kind::{Why, append, read};
+
+/// Key of metas in GStreamer's own format.
+pub(super) const KEY: &str = "meta:gstreamer/1";
+
+type Serialize = unsafe extern "C" fn(
+    *const gst::ffi::GstMeta,
+    *mut glib::ffi::GByteArray,
+) -> glib::ffi::gboolean;
+type Deserialize = unsafe extern "C" fn(
+    *mut gst::ffi::GstBuffer,
+    *const u8,
+    usize,
+    *mut c_uint,
+) -> *mut gst::ffi::GstMeta;
+
+struct Api {
+    serialize: Serialize,
+    deserialize: Deserialize,
+    /// Keeps the functions.
+    _library: Library,
+}
+
+/// `None`: GStreamer is older than 1.24.
+static API: LazyLock<Option<Api>> = LazyLock::new(|| {
+    // SAFETY: the library that this plugin is linked to, and thus loaded and initialised already; the types are those
+    // of its header.
+    unsafe {
+        let library = Library::new("libgstreamer-1.0.so.0").ok()?;
+        Some(Api {
+            serialize: *library.get("gst_meta_serialize_simple").ok()?,
+            deserialize: *library.get("gst_meta_deserialize").ok()?,
+            _library: library,
+        })
+    }
+});
+
+#[derive(Debug, Encode, Decode)]
+struct ForeignRecord<'a> {
+    #[b(0)]
+    name: &'a str,
+    /// What gst_meta_serialize() gave.
+    #[cbor(b(1), with = "minicbor::bytes")]
+    data: &'a [u8],
+}
+
+/// Appends a meta as it writes itself down. `false`: it cannot do that.
+pub(super) fn encode(meta: &MetaRef<'_, gst::Meta>, out: &mut Vec<u8>) -> Result<bool, Why> {
+    let Some(api) = &*API else {
+        return Ok(false);
+    };
+    // SAFETY: a live meta, and an array that is freed once its bytes are copied. The array has no bytes if the meta
+    // has no serializer, and its data may be null then.
+    unsafe {
+        let array = glib::ffi::g_byte_array_new();
+        let done = (api.serialize)(meta.as_ptr(), array) != glib::ffi::GFALSE;
+        let result = if done && !(*array).data.is_null() {
+            let record = ForeignRecord {
+                name: meta.type_().name(),
+                data: std::slice::from_raw_parts((*array).data, (*array).len as usize),
+            };
+            append(&record, out).map(|()| true)
+        } else {
+            Ok(false)
+        };
+        glib::ffi::g_byte_array_unref(array);
+        result
+    }
+}
+
+/// Reads a meta in GStreamer's format. `Err`: its name, and why not.
+pub(super) fn decode(
+    decoder: &mut Decoder<'_>,
+    buffer: &mut gst::BufferRef,
+    is_ours: impl Fn(&str) -> bool,
+) -> Result<(), (String, Why)> {
+    let record: ForeignRecord<'_> = read(decoder).map_err(|why| ("gstreamer".to_owned(), why))?;
+    let fail = |why: &'static str| Err((record.name.to_owned(), why.into()));
+    let Some(api) = &*API else {
+        return fail("GStreamer reads it from version 1.24 on, and this process has an older one");
+    };
+    // Formats of our own are checked against the frame; GStreamer's are not.
+    if !has_header(record.data, record.name) || is_ours(record.name) || is_custom(record.name) {
+        return fail("it makes no sense");
+    }
+    let mut consumed = 0;
+    // SAFETY: a buffer that is borrowed for writing, and bytes of that length whose header names a meta and lies
+    // within them. What the meta's own code does with the rest is its own business.
+    let meta = unsafe {
+        (api.deserialize)(
+            buffer.as_mut_ptr(),
+            record.data.as_ptr(),
+            record.data.len(),
+            &mut consumed,
+        )
+    };
+    if meta.is_null() {
+        return fail("no plugin or library in this process knows it, or it makes no sense");
+    }
+    Ok(())
+}
+
+/// Whether this process has a custom meta of this name, which contains no zero.
+fn is_custom(name: &str) -> bool {
+    name.run_with_gstr(|name| {
+        // SAFETY: a string, and what is returned for it lives as long as the process.
+        unsafe {
+            let info = gst::ffi::gst_meta_get_info(name.as_ptr());
+            !info.is_null() && gst::ffi::gst_meta_info_is_custom(info) != glib::ffi::GFALSE
+        }
+    })
+}
+
+/// Whether data begin as GStreamer writes them (total size and length of the name in 32 bits each, the name, a zero,
+/// a version), for a meta of this name. GStreamer itself does not check the length of the name well enough.
+fn has_header(data: &[u8], name: &str) -> bool {
+    let word = |at: usize| {
+        let bytes = data.get(at..at + 4)?;
+        Some(u32::from_le_bytes(bytes.try_into().ok()?) as usize)
+    };
+    let header = 4 + 4 + name.len() + 1 + 1;
+    word(0) == Some(data.len())
+        && word(4) == Some(name.len())
+        && !name.contains('\0')
+        && data.get(8..8 + name.len()) == Some(name.as_bytes())
+        && data.get(8 + name.len()) == Some(&0)
+        && data.len() >= header
+}
+
+#[cfg(test)]
+mod tests {
+    use super::has_header;
+
+    #[test]
+    fn headers() {
+        let good = b"\x0d\0\0\0\x03\0\0\0abc\0\0";
+        assert!(has_header(good, "abc"));
+        assert!(!has_header(good, "abd"));
+        assert!(!has_header(good, "ab"));
+        assert!(!has_header(b"\x0d\0\0\0\xff\xff\xff\xffabc\0\0", "abc"));
+        assert!(!has_header(b"\x0e\0\0\0\x03\0\0\0abc\0\0", "abc"));
+        for end in 0..good.len() {
+            assert!(!has_header(&good[..end], "abc"));
+        }
+    }
+}

@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! Metas that did not travel: counted, and named once each.
+
+use std::{
+    collections::BTreeMap,
+    sync::{Mutex, MutexGuard, PoisonError},
+};
+
+/// Another process may make up names.
+const MOST_NAMES: usize = 64;
+const LONGEST_NAME: usize = 64;
+/// What is counted under no name of its own.
+const OTHERS: &str = "others";
+
+/// What one element has lost since it was started.
+#[derive(Debug, Default)]
+pub(crate) struct Losses(Mutex<Inner>);
+
+#[derive(Debug, Default)]
+struct Inner {
+    counts: BTreeMap<String, u64>,
+    news: Vec<(String, String)>,
+}
+
+impl Losses {
+    fn inner(&self) -> MutexGuard<'_, Inner> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Counts from 0 again.
+    pub(crate) fn reset(&self) {
+        *self.inner() = Inner::default();
+    }
+
+    /// Counts a meta of this name.
+    pub(super) fn note(&self, name: &str, why: &str) {
+        let mut inner = self.inner();
+        let name = name.get(..LONGEST_NAME).unwrap_or(name);
+        let name = if name.len() > LONGEST_NAME || !is_field_name(name) {
+            OTHERS
+        } else {
+            name
+        };
+        if let Some(count) = inner.counts.get_mut(name) {
+            *count += 1;
+            return;
+        }
+        let name = if inner.counts.len() < MOST_NAMES {
+            name
+        } else {
+            OTHERS
+        };
+        let count = inner.counts.entry(name.to_owned()).or_default();
+        *count += 1;
+        if *count == 1 {
+            inner.news.push((name.to_owned(), why.to_owned()));
+        }
+    }
+
+    /// What was lost for the first time since the last call: names, and why.
+    pub(crate) fn news(&self) -> Vec<(String, String)> {
+        std::mem::take(&mut self.inner().news)
+    }
+
+    /// How many metas were lost.
+    pub(crate) fn total(&self) -> u64 {
+        self.inner().counts.values().sum()
+    }
+
+    /// How many there were of each name.
+    pub(crate) fn by_name(&self) -> gst::Structure {
+        let mut structure = gst::Structure::new_empty("application/x-xmem-metas");
+        for (name, count) in &self.inner().counts {
+            structure.set(name.as_str(), *count);
+        }
+        structure
+    }
+}
+
+/// Whether GStreamer takes it as the name of a field.
+fn is_field_name(name: &str) -> bool {
+    name.starts_with(|first: char| first.is_ascii_alphabetic())
+        && name
+            .bytes()
+            .all(|byte| byte.is_ascii_alphanumeric() || b"-_+:./".contains(&byte))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_told_once_and_cannot_fill_the_memory() {
+        gst::init().unwrap();
+        let losses = Losses::default();
+        losses.note("GstX", "why");
+        losses.note("GstX", "why");
+        assert_eq!(losses.news(), [("GstX".to_owned(), "why".to_owned())]);
+        for n in 0..1000 {
+            losses.note(&format!("n{n}"), "");
+            losses.note(&format!("{n}{}", "ü".repeat(n)), "");
+        }
+        assert_eq!(losses.total(), 2002);
+        assert!(losses.by_name().n_fields() <= MOST_NAMES + 1);
+        assert!(losses.news().len() <= MOST_NAMES);
+        assert!(losses.news().is_empty());
+        losses.reset();
+        assert_eq!(losses.total(), 0);
+    }
+}

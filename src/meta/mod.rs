@@ -1,0 +1,210 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! GstMeta beside a frame: how they get into its attachments, and onto a buffer again. Where the planes of a video
+//! frame lie is in its fixed metadata instead, see planes.rs.
+//!
+//! Each kind of meta is an attachment of its own, with a record for each meta of that kind. The formats are our own, so
+//! that processes with different versions of GStreamer understand each other. GStreamer's, which it has since 1.24 and
+//! for few metas, is for those that nobody else knows.
+
+mod alpha;
+mod analytics;
+mod ancillary;
+mod audio;
+mod foreign;
+mod kind;
+mod losses;
+mod region;
+mod structure;
+#[cfg(test)]
+mod tests;
+mod time;
+mod video;
+
+use gst::{MetaRef, meta::tags};
+use minicbor::Decoder;
+use xmem_core::{Attachments, MAX_NAMED_SIZE};
+
+use crate::frame::Format;
+use kind::{Codec, PREFIX, Why};
+pub(crate) use losses::Losses;
+
+static CODECS: &[Codec] = &[
+    Codec::of::<video::Video>(),
+    Codec::of::<video::Crop>(),
+    Codec::of::<video::Affine>(),
+    Codec::of::<region::Region>(),
+    Codec::of::<audio::Audio>(),
+    Codec::of::<audio::Level>(),
+    Codec::of::<audio::Clipping>(),
+    Codec::of::<time::Reference>(),
+    Codec::of::<time::TimeCode>(),
+    Codec::of::<ancillary::Caption>(),
+    Codec::of::<ancillary::Afd>(),
+    Codec::of::<ancillary::Bar>(),
+    Codec::of::<ancillary::Sei>(),
+    Codec::of::<alpha::Alpha>(),
+    Codec::of::<structure::Protection>(),
+];
+
+/// More metas than this on one frame make no sense.
+const MOST_METAS: usize = 1 << 16;
+
+/// What is to be attached to a frame so that its metas travel.
+pub(crate) fn of_buffer(buffer: &gst::BufferRef, losses: &Losses) -> Attachments {
+    let mut records: Vec<(&str, Vec<u8>)> = Vec::new();
+    let mut has_planes = false;
+    for meta in buffer.iter_meta::<gst::Meta>() {
+        let api = meta.api();
+        let codec = CODECS.iter().find(|codec| (codec.api)() == api);
+        if let Some(codec) = codec {
+            if codec.key == <video::Video as kind::Kind>::KEY
+                && std::mem::replace(&mut has_planes, true)
+            {
+                losses.note("GstVideoMeta", "a frame has one set of planes only");
+                continue;
+            }
+            match (codec.encode)(&meta, record_of(&mut records, codec.key)) {
+                Ok(fields) => note_fields(name_of(codec.key), &fields, losses),
+                Err(why) => losses.note(meta.type_().name(), &why),
+            }
+        } else if let Some(meta) = meta.try_as_custom_meta() {
+            let record = record_of(&mut records, structure::CUSTOM_KEY);
+            match structure::encode_custom(meta, record) {
+                Ok(fields) => note_fields(meta.structure().name(), &fields, losses),
+                Err(why) => losses.note(meta.structure().name(), &why),
+            }
+        } else if meta.type_().name() == analytics::NAME {
+            match analytics::encode(&meta, record_of(&mut records, analytics::KEY)) {
+                Ok(parts) => parts.iter().for_each(|part| {
+                    losses.note(part, "xmem has no format for it");
+                }),
+                Err(why) => losses.note(analytics::NAME, &why),
+            }
+        } else if !is_about_memory(&meta) {
+            let record = record_of(&mut records, foreign::KEY);
+            match foreign::encode(&meta, record) {
+                Ok(true) => {}
+                // Its pool's own business.
+                Ok(false) if meta.flags().contains(gst::MetaFlags::POOLED) => {}
+                Ok(false) => losses.note(
+                    meta.type_().name(),
+                    "neither xmem nor this version of GStreamer has a format for it",
+                ),
+                Err(why) => losses.note(meta.type_().name(), &why),
+            }
+        }
+    }
+    let mut attachments = Attachments::new();
+    for (key, record) in records {
+        if record.is_empty() {
+            continue;
+        }
+        if attachments.encoded_len() + key.len() + record.len() + 64 > MAX_NAMED_SIZE {
+            losses.note(
+                name_of(key),
+                "there are more bytes than a frame can have metas",
+            );
+            continue;
+        }
+        attachments.set(key, record);
+    }
+    attachments
+}
+
+fn note_fields(name: &str, fields: &[String], losses: &Losses) {
+    for field in fields {
+        losses.note(
+            &format!("{name}/{field}"),
+            "its value is bound to this process",
+        );
+    }
+}
+
+fn record_of<'a>(
+    records: &'a mut Vec<(&'static str, Vec<u8>)>,
+    key: &'static str,
+) -> &'a mut Vec<u8> {
+    let at = records.iter().position(|(other, _)| *other == key);
+    let at = at.unwrap_or_else(|| {
+        records.push((key, Vec::new()));
+        records.len() - 1
+    });
+    &mut records[at].1
+}
+
+/// Whether a meta is about the memory itself, such as what keeps it, and nobody misses it on a frame that lies
+/// elsewhere.
+fn is_about_memory(meta: &MetaRef<'_, gst::Meta>) -> bool {
+    meta.has_tag::<tags::Memory>() || meta.has_tag::<tags::MemoryReference>()
+}
+
+/// Puts on a buffer what is attached to its frame. The buffer has its memory and its planes. What makes no sense is left
+/// out.
+pub(crate) fn onto_buffer(
+    attachments: &Attachments,
+    buffer: &mut gst::BufferRef,
+    format: &Format,
+    losses: &Losses,
+) {
+    let mut left = MOST_METAS;
+    for (key, records) in attachments.iter() {
+        if !key.starts_with(PREFIX) {
+            // Somebody else's.
+            continue;
+        }
+        let name = name_of(key);
+        let mut decoder = Decoder::new(records);
+        while decoder.position() < records.len() {
+            if left == 0 {
+                losses.note(name, "the frame has too many metas");
+                return;
+            }
+            left -= 1;
+            let start = decoder.position();
+            if let Err((name, why)) = decode(key, name, &mut decoder, buffer, format) {
+                losses.note(&name, &why);
+                // The next record begins where this one ends, if it is one.
+                decoder.set_position(start);
+                if decoder.skip().is_err() {
+                    break;
+                }
+            }
+        }
+    }
+}
+
+/// Reads one record. `Err`: its name, and why not.
+fn decode(
+    key: &str,
+    name: &str,
+    decoder: &mut Decoder<'_>,
+    buffer: &mut gst::BufferRef,
+    format: &Format,
+) -> Result<(), (String, Why)> {
+    match key {
+        structure::CUSTOM_KEY => return structure::decode_custom(decoder, buffer),
+        foreign::KEY => return foreign::decode(decoder, buffer, is_ours),
+        analytics::KEY => {
+            let result = analytics::decode(decoder, buffer);
+            return result.map_err(|why| (name.to_owned(), why));
+        }
+        _ => {}
+    }
+    let Some(codec) = CODECS.iter().find(|codec| codec.key == key) else {
+        let why = "its format is newer than this version of xmem";
+        return Err((name.to_owned(), why.into()));
+    };
+    (codec.decode)(decoder, buffer, format).map_err(|why| (name.to_owned(), why))
+}
+
+/// Whether a meta of this name has a format of our own.
+fn is_ours(name: &str) -> bool {
+    name == analytics::NAME || CODECS.iter().any(|codec| name_of(codec.key) == name)
+}
+
+/// The name of the metas behind a key, without its version.
+fn name_of(key: &str) -> &str {
+    let kind = key.strip_prefix(PREFIX).unwrap_or(key);
+    kind.rsplit_once('/').map_or(kind, |(name, _)| name)
+}

@@ -1,0 +1,195 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! `xmem://` addresses: a pool by name or by path, and properties.
+//!
+//! What follows `xmem://` is the pool's name, percent-encoded. A name that begins with a slash is the path of the pool's
+//! socket, so there are three of them then. After a question mark come properties of the element.
+
+use gst::{glib, prelude::*};
+
+pub(crate) const PROTOCOLS: &[&str] = &["xmem"];
+const PREFIX: &str = "xmem://";
+const FORM: &str = "write xmem://NAME or xmem:///PATH/OF/THE/SOCKET";
+
+/// What an address says.
+#[derive(Debug, PartialEq, Eq)]
+struct Address {
+    pool: String,
+    properties: Vec<(String, String)>,
+}
+
+/// The address of a pool. `None`: it has no name.
+pub(crate) fn of_pool(pool: &str) -> Option<String> {
+    let escaped = glib::Uri::escape_string(pool, Some("/"), false);
+    (!pool.is_empty()).then(|| format!("{PREFIX}{escaped}"))
+}
+
+/// Has an element that is not running use what the address says. Nothing is changed if any of it is wrong.
+///
+/// `pool` is the name of the element's property for it. Other properties can be set if the element itself brings them.
+pub(crate) fn apply(element: &gst::Element, pool: &str, uri: &str) -> Result<(), glib::Error> {
+    let (_, current, pending) = element.state(gst::ClockTime::ZERO);
+    if current.max(pending) > gst::State::Ready {
+        return Err(error(
+            gst::URIError::BadState,
+            format!(
+                "{} is running: stop it before its address is changed",
+                element.name()
+            ),
+        ));
+    }
+    let address = parse(uri).map_err(|reason| {
+        error(
+            gst::URIError::BadUri,
+            format!("The address {uri:?} cannot be used: {reason}"),
+        )
+    })?;
+    let mut values = Vec::new();
+    for (name, text) in &address.properties {
+        let value = value(element, pool, name, text).map_err(|reason| {
+            error(
+                gst::URIError::BadReference,
+                format!("The address {uri:?} cannot be used: {reason}"),
+            )
+        })?;
+        values.push((name, value));
+    }
+    element.set_property(pool, &address.pool);
+    for (name, value) in values {
+        element.set_property_from_value(name, &value);
+    }
+    Ok(())
+}
+
+fn error(kind: gst::URIError, text: String) -> glib::Error {
+    glib::Error::new(kind, &text)
+}
+
+/// `Err`: what is wrong with it.
+fn parse(uri: &str) -> Result<Address, String> {
+    let (scheme, rest) = uri.split_at_checked(PREFIX.len()).unwrap_or((uri, ""));
+    if !scheme.eq_ignore_ascii_case(PREFIX) {
+        return Err(FORM.to_owned());
+    }
+    if rest.contains('#') {
+        return Err("it has a fragment; a # in a name is written %23".to_owned());
+    }
+    let (name, query) = rest.split_once('?').unwrap_or((rest, ""));
+    let pool = decode(name)?;
+    xmem_core::socket_path(&pool).map_err(|error| match error {
+        xmem_core::NameError::Empty => format!("it names no pool: {FORM}"),
+        error => error.to_string(),
+    })?;
+    let mut properties: Vec<(String, String)> = Vec::new();
+    for pair in query.split('&').filter(|pair| !pair.is_empty()) {
+        let (name, value) = pair
+            .split_once('=')
+            .ok_or_else(|| format!("{pair:?} is not PROPERTY=VALUE"))?;
+        let (name, value) = (decode(name)?, decode(value)?);
+        if properties.iter().any(|(other, _)| *other == name) {
+            return Err(format!("it sets {name} twice"));
+        }
+        properties.push((name, value));
+    }
+    Ok(Address { pool, properties })
+}
+
+fn decode(text: &str) -> Result<String, String> {
+    let bytes = glib::Uri::unescape_bytes(text, None)
+        .map_err(|_| format!("{text:?} is not percent-encoded; a % itself is written %25"))?;
+    match String::from_utf8(bytes.to_vec()) {
+        // C would see only what is in front of it.
+        Ok(decoded) if !decoded.contains('\0') => Ok(decoded),
+        Ok(_) => Err(format!("{text:?} has a null character in it")),
+        Err(_) => Err(format!("{text:?} is not UTF-8")),
+    }
+}
+
+/// A property's value from its text. `Err`: what is wrong with it.
+fn value(
+    element: &gst::Element,
+    pool: &str,
+    name: &str,
+    text: &str,
+) -> Result<glib::Value, String> {
+    let is_ours = |pspec: &glib::ParamSpec| {
+        pspec.owner_type() == element.type_()
+            && pspec.flags().contains(glib::ParamFlags::WRITABLE)
+            && pspec.name() != pool
+    };
+    let pspec = element.find_property(name).filter(is_ours).ok_or_else(|| {
+        let names: Vec<_> = element
+            .list_properties()
+            .iter()
+            .filter(|pspec| is_ours(pspec))
+            .map(|pspec| pspec.name().to_owned())
+            .collect();
+        format!("it cannot set {name:?}, only {}", names.join(", "))
+    })?;
+    glib::Value::deserialize_with_pspec(text, &pspec)
+        .ok()
+        .filter(|value| pspec.value_is_valid(value))
+        .ok_or_else(|| format!("{text:?} is no value for {name}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_and_paths_there_and_back() {
+        for (pool, uri) in [
+            ("cam0", "xmem://cam0"),
+            ("/run/shared/cam0", "xmem:///run/shared/cam0"),
+            ("here/cam0", "xmem://here/cam0"),
+            (
+                "Vorgärten & Höfe?#%",
+                "xmem://Vorg%C3%A4rten%20%26%20H%C3%B6fe%3F%23%25",
+            ),
+            ("a:80@b", "xmem://a%3A80%40b"),
+        ] {
+            assert_eq!(of_pool(pool).as_deref(), Some(uri));
+            assert_eq!(parse(uri).unwrap().pool, pool);
+        }
+        assert_eq!(of_pool(""), None);
+        assert_eq!(parse("XMEM://Cam0").unwrap().pool, "Cam0");
+        assert_eq!(parse("xmem://a:80@b").unwrap().pool, "a:80@b");
+    }
+
+    #[test]
+    fn properties() {
+        let address = parse("xmem://p?max-held=4&client-name=a%26b%3D&x=").unwrap();
+        let pairs = [("max-held", "4"), ("client-name", "a&b="), ("x", "")];
+        assert_eq!(
+            address.properties,
+            pairs.map(|(name, value)| (name.to_owned(), value.to_owned()))
+        );
+    }
+
+    #[test]
+    fn nonsense_is_refused_with_the_reason() {
+        for (uri, reason) in [
+            ("xmem:cam0", "write xmem://NAME"),
+            ("file:///cam0", "write xmem://NAME"),
+            ("", "write xmem://NAME"),
+            ("ä", "write xmem://NAME"),
+            ("xmem://", "names no pool"),
+            ("xmem://?max-held=4", "names no pool"),
+            ("xmem://cam0/", "directory"),
+            ("xmem://a%0Ab", "control character"),
+            ("xmem://a%2", "%25"),
+            ("xmem://a%zz", "%25"),
+            ("xmem://a%00b", "null"),
+            ("xmem://a?b%00=c", "null"),
+            ("xmem://a?b=%00c", "null"),
+            ("xmem://%ff", "UTF-8"),
+            ("xmem://cam0#here", "fragment"),
+            ("xmem://cam0?max-held", "PROPERTY=VALUE"),
+            ("xmem://cam0?a=1&a=2", "twice"),
+            (&format!("xmem:///{}", "x".repeat(200)), "shorter"),
+        ] {
+            let error = parse(uri).unwrap_err();
+            assert!(error.contains(reason), "{uri}: {error}");
+        }
+    }
+}

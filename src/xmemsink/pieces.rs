@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! Buffers that do not lie in one slot of ours and travel as they are all the same: memory with a descriptor of its own,
+//! several slots, frames of another pool.
+
+use std::os::fd::BorrowedFd;
+
+use gst::glib;
+use xmem_core::{
+    Canceller, ForwardError, FrameMeta, ImportedMemory, MAX_PARTS, Parts, PublishError,
+};
+
+use super::{
+    imp::{CAT, Started},
+    publish::{Failure, Outcome},
+};
+use crate::{
+    memory::XmemMemory,
+    received::{TAG_DMABUF, TAG_HOST, received_frame},
+    tied::{Tie, tie, tied},
+};
+
+impl Tie for ImportedMemory {
+    const NAME: &'static glib::GStr = glib::gstr!("xmem-imported");
+}
+
+impl Started {
+    /// Publishes a buffer whose memory can be shared as it is. `None`: it cannot.
+    pub(super) fn publish_pieces(
+        &self,
+        buffer: &gst::Buffer,
+        meta: &FrameMeta,
+        cancel: &Canceller,
+    ) -> Result<Option<Outcome>, Failure> {
+        let Some(parts) = self.pieces(buffer) else {
+            return Ok(None);
+        };
+        let room = parts.room() + meta.attachments.encoded_len();
+        let Some(mut lease) = self.slot_for_copy(1, room, cancel)? else {
+            self.producer.note_dropped();
+            return Ok(Some(Outcome::Dropped));
+        };
+        lease.set_parts(parts);
+        // Upstream has its memory back when the last consumer is done with it. The buffer itself, not a copy: its pool would
+        // not use the memory again.
+        let kept = buffer.clone();
+        lease.set_release_hook(move || drop(kept));
+        match lease.publish(meta.clone()).map_err(|failure| failure.error) {
+            Ok(_) => Ok(Some(Outcome::InPlace)),
+            Err(PublishError::NotReached) => Ok(None),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    fn pieces(&self, buffer: &gst::BufferRef) -> Option<Parts> {
+        if let Some(frame) = received_frame(buffer) {
+            return match self.producer.forward(&frame) {
+                Ok(parts) => Some(parts),
+                Err(reason @ ForwardError::NotReached) => {
+                    gst::log!(CAT, "Copying a frame of another pool: {reason}");
+                    None
+                }
+                Err(reason) => {
+                    gst::debug!(CAT, "Copying a frame of another pool: {reason}");
+                    None
+                }
+            };
+        }
+        if !(1..=MAX_PARTS).contains(&buffer.n_memory()) {
+            return None;
+        }
+        let mut parts = Parts::new();
+        for memory in buffer.iter_memories() {
+            if let Some(memory) = memory.downcast_memory_ref::<XmemMemory>() {
+                memory.add_to(&mut parts, &self.producer)?;
+                continue;
+            }
+            let tag = if memory.is_memory_type::<gst_allocators::DmaBufMemory>() {
+                TAG_DMABUF
+            } else {
+                TAG_HOST
+            };
+            let imported = self.import(memory)?;
+            parts.add_imported(&imported, memory.offset() as u64, memory.size() as u64, tag);
+        }
+        Some(parts)
+    }
+
+    /// Memory with a descriptor, as the pool knows it: its consumers are sent the descriptor once, for as long as upstream
+    /// uses the memory again and again.
+    fn import(&self, memory: &gst::MemoryRef) -> Option<ImportedMemory> {
+        if let Some(known) = tied::<ImportedMemory>(memory)
+            && self.producer.owns_import(&known)
+        {
+            return Some(known);
+        }
+        let fd = memory
+            .downcast_memory_ref::<gst_allocators::FdMemory>()?
+            .fd();
+        let imported = borrowed(fd)
+            .and_then(|fd| fd.try_clone_to_owned().ok())
+            .map(|fd| self.producer.import(fd))?;
+        match imported {
+            Ok(imported) => {
+                tie(memory.parent().unwrap_or(memory), imported.clone());
+                Some(imported)
+            }
+            Err(reason) => {
+                gst::debug!(CAT, "Copying {memory:?}: {reason}");
+                None
+            }
+        }
+    }
+}
+
+/// A descriptor that a live memory has.
+#[allow(unsafe_code)]
+fn borrowed<'a>(fd: i32) -> Option<BorrowedFd<'a>> {
+    // SAFETY: the memory that it was read from lives as long as the borrow is used, to be duplicated at once.
+    (fd >= 0).then(|| unsafe { BorrowedFd::borrow_raw(fd) })
+}

@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! What consumers ask of upstream: key frames.
+//!
+//! Requests come on the pool's own thread, as many as consumers like to send. They are joined, wait in a short list, and
+//! another thread hands them on, one at a time and not too often.
+
+use std::{
+    sync::{Condvar, Mutex, PoisonError},
+    time::{Duration, Instant},
+};
+
+use gst::{prelude::*, subclass::prelude::*};
+use gst_base::prelude::*;
+
+use super::{
+    XmemSink,
+    imp::{CAT, lock},
+};
+use crate::event::key_frame::KeyFrame;
+
+/// How long a key frame that was asked for lasts for all others that want one.
+const INTERVAL: Duration = Duration::from_millis(200);
+/// Key frames at a time that may wait.
+const MOST: usize = 16;
+/// An encoder remembers key frames at a time until then.
+const HORIZON: Duration = Duration::from_secs(60);
+
+#[derive(Debug, Default)]
+pub(super) struct Requests {
+    state: Mutex<State>,
+    stopped: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// A key frame as soon as possible, and whether with all headers.
+    now: Option<bool>,
+    later: Vec<KeyFrame>,
+    /// Somebody hands them on.
+    served: bool,
+    running: bool,
+    last: Option<Instant>,
+    count: u32,
+}
+
+impl State {
+    fn add(&mut self, request: KeyFrame) {
+        let Some(at) = request.at else {
+            self.now = Some(request.all_headers || self.now.unwrap_or_default());
+            return;
+        };
+        let until = Duration::from_nanos(at.saturating_sub(xmem_core::monotonic_ns()));
+        if until <= HORIZON && self.later.len() < MOST && !self.later.contains(&request) {
+            self.later.push(request);
+        }
+    }
+
+    fn take(&mut self) -> Option<KeyFrame> {
+        if let Some(all_headers) = self.now.take() {
+            return Some(KeyFrame {
+                all_headers,
+                at: None,
+            });
+        }
+        (!self.later.is_empty()).then(|| self.later.remove(0))
+    }
+
+    fn is_empty(&self) -> bool {
+        self.now.is_none() && self.later.is_empty()
+    }
+}
+
+impl Requests {
+    /// The sink is started.
+    pub(super) fn start(&self) {
+        let mut state = lock(&self.state);
+        *state = State {
+            served: state.served,
+            running: true,
+            ..State::default()
+        };
+    }
+
+    /// The sink is stopped. Nothing is handed on from here on.
+    pub(super) fn stop(&self) {
+        lock(&self.state).running = false;
+        self.stopped.notify_all();
+    }
+
+    /// A consumer wants a key frame. Returns at once.
+    pub(super) fn ask(&self, sink: &XmemSink, request: KeyFrame) {
+        {
+            let mut state = lock(&self.state);
+            if !state.running {
+                return;
+            }
+            state.add(request);
+            if state.is_empty() || std::mem::replace(&mut state.served, true) {
+                return;
+            }
+        }
+        sink.call_async(|sink| sink.imp().requests.serve(sink));
+    }
+
+    /// There is one: who asked before gets it.
+    pub(super) fn note_key_frame(&self) {
+        lock(&self.state).now = None;
+    }
+
+    /// Hands on what there is, until there is nothing.
+    fn serve(&self, sink: &XmemSink) {
+        let mut state = lock(&self.state);
+        loop {
+            if !state.running || state.is_empty() {
+                state.served = false;
+                return;
+            }
+            let pause = state.last.map_or(Duration::ZERO, |last| {
+                INTERVAL.saturating_sub(last.elapsed())
+            });
+            if !pause.is_zero() {
+                state = self
+                    .stopped
+                    .wait_timeout(state, pause)
+                    .unwrap_or_else(PoisonError::into_inner)
+                    .0;
+                continue;
+            }
+            let Some(request) = state.take() else {
+                continue;
+            };
+            state.last = Some(Instant::now());
+            state.count = state.count.wrapping_add(1);
+            let count = state.count;
+            drop(state);
+            let event = request.to_event(sink.upcast_ref(), count);
+            let answered = sink.sink_pad().push_event(event);
+            gst::debug!(CAT, obj = sink, "{request:?} upstream, answer {answered}");
+            state = lock(&self.state);
+        }
+    }
+}

@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! Received frames that do not lie in their slot, as GstMemory.
+
+// Wrapping a descriptor is unsafe, since it has to be of the right kind and size.
+#![allow(unsafe_code)]
+
+use std::{
+    os::fd::AsRawFd,
+    sync::{Arc, LazyLock},
+};
+
+use gst::prelude::*;
+use gst_allocators::{FdMemoryFlags, prelude::*};
+use xmem_core::{Part, ReadLease};
+
+use super::delivery::Nonsense;
+use crate::{
+    memory::{self, Tally},
+    received::{Kept, TAG_DMABUF},
+    tied::tie,
+};
+
+/// The memories of a frame, where they lie.
+pub(super) fn memories(
+    lease: &ReadLease,
+    tally: &Arc<Tally>,
+) -> Result<Vec<gst::Memory>, Nonsense> {
+    let parts = lease.parts();
+    if parts.is_empty() {
+        return Ok(vec![memory::readable(lease.clone(), None, tally)]);
+    }
+    let piece = |(index, part): (usize, &Part)| {
+        if part.tag() == TAG_DMABUF
+            && let Some(memory) = dmabuf(lease, index, part, tally)
+        {
+            return Ok(memory);
+        }
+        bytes(part)?;
+        Ok(memory::readable(lease.clone(), Some(index), tally))
+    };
+    parts.iter().enumerate().map(piece).collect()
+}
+
+/// The bytes of a piece.
+pub(super) fn bytes(part: &Part) -> Result<&[u8], Nonsense> {
+    let unmappable = |error| Nonsense(format!("its memory cannot be mapped: {error}"));
+    part.map().map_err(unmappable)
+}
+
+fn dmabuf(lease: &ReadLease, index: usize, part: &Part, tally: &Arc<Tally>) -> Option<gst::Memory> {
+    static ALLOCATOR: LazyLock<gst_allocators::DmaBufAllocator> = LazyLock::new(|| {
+        let allocator = gst_allocators::DmaBufAllocator::new();
+        // SAFETY: every GstAllocator is a GstObject; the bindings do not say so of this one.
+        let object = unsafe { allocator.unsafe_cast_ref::<gst::Object>() };
+        object.set_object_flags(gst::ObjectFlags::MAY_BE_LEAKED);
+        allocator
+    });
+    let fd = part.fd()?.as_raw_fd();
+    let end = part.offset().checked_add(part.len())?;
+    // SAFETY: the descriptor stays open as long as the lease that is tied to the memory below, and is not closed by it.
+    let memory = unsafe { ALLOCATOR.alloc_dmabuf_with_flags(fd, end, FdMemoryFlags::DONT_CLOSE) };
+    let mut memory = memory.ok()?;
+    let memory_ref = memory.get_mut()?;
+    memory_ref.resize(part.offset()..end);
+    // SAFETY: a word of a memory that nobody else sees yet.
+    unsafe {
+        (*memory_ref.as_mut_ptr()).mini_object.flags |= gst::ffi::GST_MEMORY_FLAG_READONLY;
+    }
+    let kept = Kept {
+        frame: lease.clone(),
+        index,
+        _tally: tally.clone(),
+    };
+    tie(&memory, kept);
+    Some(memory)
+}

@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! How much later than their times frames come that are from before the consumer's pipeline. Audio and video that
+//! belong together, but come from two pools, are shifted by the same.
+
+use std::sync::{
+    Arc, Mutex, PoisonError, Weak,
+    atomic::{AtomicU64, Ordering},
+};
+
+/// What is shifted together: the base times of the producer's and of the consumer's pipeline.
+type Key = (gst::ClockTime, gst::ClockTime);
+
+/// Those that somebody has.
+static SHIFTS: Mutex<Vec<(Key, Weak<Shift>)>> = Mutex::new(Vec::new());
+
+#[derive(Debug, Default)]
+pub(super) struct Shift(AtomicU64);
+
+impl Shift {
+    /// The shift of everything with this key. Without one it is nobody else's.
+    pub(super) fn of(key: Option<Key>) -> Arc<Self> {
+        let Some(key) = key else {
+            return Arc::default();
+        };
+        let mut shifts = SHIFTS.lock().unwrap_or_else(PoisonError::into_inner);
+        shifts.retain(|(_, shift)| shift.strong_count() > 0);
+        let there = shifts.iter().find(|(other, _)| *other == key);
+        if let Some(shift) = there.and_then(|(_, shift)| shift.upgrade()) {
+            return shift;
+        }
+        let shift = Arc::default();
+        shifts.push((key, Arc::downgrade(&shift)));
+        shift
+    }
+
+    /// Nanoseconds.
+    pub(super) fn get(&self) -> i64 {
+        // It stands for itself; nothing else is published with it.
+        self.0.load(Ordering::Relaxed).cast_signed()
+    }
+
+    /// Makes it at least this much, and `room` more if it was less: another stream may need somewhat more, and should not
+    /// have to change what is on its way already. It never shrinks.
+    pub(super) fn at_least(&self, by: gst::ClockTime, room: gst::ClockTime) {
+        let known = |time: gst::ClockTime| time.nseconds().min(i64::MAX.unsigned_abs());
+        let _ = self
+            .0
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |now| {
+                (now < known(by)).then(|| known(by.saturating_add(room)))
+            });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_belongs_together_is_shifted_together() {
+        let time = gst::ClockTime::from_seconds;
+        let key = Some((time(1), time(2)));
+        let video = Shift::of(key);
+        let audio = Shift::of(key);
+        let other = Shift::of(Some((time(1), time(3))));
+        let need = |shift: &Shift, ns, room| {
+            let time = gst::ClockTime::from_nseconds;
+            shift.at_least(time(ns), time(room));
+        };
+        need(&video, 0, 10);
+        assert_eq!((video.get(), audio.get()), (0, 0));
+        need(&video, 5, 10);
+        need(&audio, 12, 10);
+        assert_eq!((video.get(), audio.get(), other.get()), (15, 15, 0));
+        need(&audio, 16, 0);
+        assert_eq!(video.get(), 16);
+        drop((video, audio));
+        assert_eq!(Shift::of(key).get(), 0, "a new stream begins anew");
+        let nobody = Shift::of(None);
+        nobody.at_least(time(1), time(0));
+        assert_eq!(Shift::of(None).get(), 0);
+    }
+}

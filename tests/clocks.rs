@@ -1,0 +1,162 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! Pipelines on different clocks, and on none.
+
+mod support;
+
+use std::sync::{Arc, Mutex};
+
+use gst::prelude::*;
+use support::*;
+
+const VIDEO: &str = "video/x-raw,format=GRAY8,width=16,height=16,framerate=50/1";
+
+/// A clock that is an hour ahead and so many ppm too fast. As network clocks do, it goes by its calibration.
+fn odd_clock(name: &str, kind: gst::ClockType, ppm: u64) -> gst::Clock {
+    init();
+    let clock: gst::Clock = gst::glib::Object::builder::<gst::SystemClock>()
+        .property("name", name)
+        .property("clock-type", kind)
+        .build()
+        .upcast();
+    let internal = clock.internal_time();
+    let hour = gst::ClockTime::from_seconds(3_600);
+    clock.set_calibration(internal, internal + hour, 1_000_000 + ppm, 1_000_000);
+    clock
+}
+
+/// When the frames that come to an element's pad are due, on CLOCK_MONOTONIC.
+type Due = Arc<Mutex<Vec<i128>>>;
+
+fn due(pipeline: &Pipeline, element: &str, pad: &str, clock: Option<&gst::Clock>) -> Due {
+    let due = Due::default();
+    let (noted, weak, clock) = (due.clone(), pipeline.0.downgrade(), clock.cloned());
+    pipeline
+        .by_name(element)
+        .static_pad(pad)
+        .unwrap()
+        .add_probe(gst::PadProbeType::BUFFER, move |_, info| {
+            let pts = info.buffer().unwrap().pts().unwrap();
+            let time = weak.upgrade().unwrap().base_time().unwrap_or_default() + pts;
+            // What a monotonic clock shows when this one shows that time.
+            let time = match &clock {
+                Some(clock) => i128::from(clock.unadjust_unlocked(time).nseconds()),
+                None => i128::from(time.nseconds()),
+            };
+            noted.lock().unwrap().push(time);
+            gst::PadProbeReturn::Ok
+        });
+    due
+}
+
+/// How much too late frames are due behind the pool, in nanoseconds.
+fn errors(producer_clock: Option<&gst::Clock>, consumer_clock: Option<&gst::Clock>) -> Vec<i128> {
+    let pools = Pools::new();
+    let producer = pools.launch(&format!(
+        "videotestsrc is-live=true num-buffers=100 ! {VIDEO} ! xmemsink name=sink pool=POOL {LOSSLESS}"
+    ));
+    let receiver =
+        pools.launch("xmemsrc name=src pool=POOL ! appsink name=app sync=false max-buffers=1");
+    if let Some(clock) = producer_clock {
+        producer.0.use_clock(Some(clock));
+    }
+    if let Some(clock) = consumer_clock {
+        receiver.0.use_clock(Some(clock));
+    }
+    let sent = due(&producer, "sink", "sink", producer_clock);
+    let received = due(&receiver, "src", "src", consumer_clock);
+    let app = receiver.by_name("app").downcast().unwrap();
+    let receiver = Receiver {
+        pipeline: receiver,
+        app,
+    };
+    receiver.pipeline.play();
+    producer.play();
+    assert_eq!(receiver.rest().len(), 100);
+    let (sent, received) = (sent.lock().unwrap(), received.lock().unwrap());
+    // The first one may come from before the base time was known.
+    sent.iter()
+        .zip(received.iter())
+        .skip(1)
+        .map(|(sent, received)| received - sent)
+        .collect()
+}
+
+/// Times may be a little off, since clocks are read one after the other, and not more and more so.
+#[track_caller]
+fn are_small(errors: &[i128]) {
+    assert_eq!(errors.len(), 99);
+    // A drift of 500 ppm that nobody followed would come to 1 ms in these two seconds.
+    let wrong: Vec<_> = errors
+        .iter()
+        .filter(|error| error.abs() > 500_000)
+        .collect();
+    assert!(wrong.is_empty(), "{wrong:?}");
+}
+
+#[test]
+fn the_same_clock_is_exact() {
+    assert!(errors(None, None).iter().all(|error| *error == 0));
+}
+
+#[test]
+fn a_producer_may_have_a_clock_that_drifts() {
+    let clock = odd_clock("fast", gst::ClockType::Monotonic, 500);
+    are_small(&errors(Some(&clock), None));
+}
+
+#[test]
+fn a_consumer_may_have_a_clock_that_drifts() {
+    let clock = odd_clock("fast", gst::ClockType::Monotonic, 500);
+    are_small(&errors(None, Some(&clock)));
+}
+
+#[test]
+fn both_may() {
+    let one = odd_clock("one", gst::ClockType::Monotonic, 300);
+    let other = odd_clock("other", gst::ClockType::Monotonic, 0);
+    are_small(&errors(Some(&one), Some(&other)));
+}
+
+/// Without a clock nothing is paced, and running times have nothing to do with anybody's time.
+fn without_clock(producer_has_one: bool, consumer_has_one: bool) -> Vec<u64> {
+    let pools = Pools::new();
+    let producer = pools.launch(&format!(
+        "videotestsrc num-buffers=10 ! {VIDEO} ! xmemsink name=sink pool=POOL {LOSSLESS}"
+    ));
+    let pipeline =
+        pools.launch("xmemsrc name=src pool=POOL ! appsink name=app sync=false max-buffers=1");
+    if !producer_has_one {
+        producer.0.use_clock(None::<&gst::Clock>);
+    }
+    if !consumer_has_one {
+        pipeline.0.use_clock(None::<&gst::Clock>);
+    }
+    let app = pipeline.by_name("app").downcast().unwrap();
+    let receiver = Receiver { pipeline, app };
+    receiver.pipeline.play();
+    producer.play();
+    let times: Vec<_> = receiver
+        .rest()
+        .iter()
+        .map(|sample| sample.buffer().unwrap().pts().unwrap().nseconds())
+        .collect();
+    assert_eq!(receiver.pipeline.0.clock().is_some(), consumer_has_one);
+    assert_eq!(producer.0.clock().is_some(), producer_has_one);
+    times
+}
+
+#[test]
+fn no_clock_is_no_obstacle() {
+    for (producer, consumer) in [(false, true), (true, false), (false, false)] {
+        let times = without_clock(producer, consumer);
+        assert_eq!(times.len(), 10);
+        for pair in times.windows(2) {
+            assert_eq!(
+                pair[1] - pair[0],
+                20_000_000,
+                "{producer} {consumer} {times:?}"
+            );
+        }
+    }
+}

@@ -1,0 +1,308 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! What the documentation says is so: its command lines run, and its tables list what the elements have.
+//!
+//! The lines of one block that start a GStreamer program are run together, in processes of their own. What needs a camera,
+//! a screen or a file of the reader's gets a stand-in. A pool that nobody in the block makes is made here, and one that
+//! nobody in the block reads is read here. A line has done what it says once it has ended with success, or frames have
+//! gone through its pools.
+
+mod support;
+
+use std::{fs, os::unix::process::CommandExt, path::Path};
+
+use gst::{glib, prelude::*};
+use rustix::process::{Pid, Signal, kill_process_group};
+use support::{process::*, *};
+
+/// What the machine need not have.
+const STAND_INS: &[(&str, &str)] = &[
+    (
+        "v4l2src",
+        "videotestsrc is-live=true ! video/x-raw,width=320,height=240,framerate=30/1",
+    ),
+    ("pulsesrc", "audiotestsrc is-live=true"),
+    ("=autovideosink", "=fakesink"),
+    ("autovideosink", "fakesink sync=true"),
+    ("autoaudiosink", "fakesink sync=true"),
+];
+const PROGRAMS: &[&str] = &["gst-launch-1.0", "gst-play-1.0", "gst-device-monitor-1.0"];
+const MAKES: &str = "gst-launch-1.0 videotestsrc is-live=true \
+     ! video/x-raw,format=I420,width=320,height=240,framerate=30/1 ! xmemsink pool=";
+
+fn page(name: &str) -> String {
+    fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(name)).unwrap()
+}
+
+/// The command lines of each block between lines that begin with `from` and `to`.
+fn blocks(text: &str, from: &str, to: &str) -> Vec<Vec<String>> {
+    let mut blocks = Vec::new();
+    let mut lines = text.lines().map(|line| line.trim_start_matches(" * "));
+    while lines.any(|line| line == from) {
+        let block: Vec<_> = lines
+            .by_ref()
+            .take_while(|line| !line.starts_with(to))
+            .collect();
+        let joined = block.join("\n").replace("\\\n", " ");
+        let commands: Vec<_> = joined
+            .lines()
+            .map(|line| line.split(" # ").next().unwrap_or(line).trim().to_owned())
+            .filter(|line| PROGRAMS.iter().any(|program| line.starts_with(program)))
+            .collect();
+        if !commands.is_empty() {
+            blocks.push(commands);
+        }
+    }
+    blocks
+}
+
+/// The pools that stand behind each of these in a command.
+fn pools_behind(prefixes: &[&str], command: &str) -> Vec<String> {
+    let mut pools = Vec::new();
+    for prefix in prefixes {
+        for (at, _) in command.match_indices(prefix) {
+            let name: String = command[at + prefix.len()..]
+                .chars()
+                .take_while(|c| c.is_alphanumeric())
+                .collect();
+            pools.push(name);
+        }
+    }
+    pools
+}
+
+fn made_by(command: &str) -> Vec<String> {
+    pools_behind(&["xmemsink pool="], command)
+}
+
+fn read_by(command: &str) -> Vec<String> {
+    pools_behind(&["xmemsrc pool=", "xmem://"], command)
+}
+
+/// A shell command in a process group of its own.
+struct Running {
+    command: String,
+    launch: Launch,
+}
+
+impl Running {
+    fn new(pools: &Pools, number: usize, written: &str) -> Self {
+        let mut line = written.to_owned();
+        for (word, stand_in) in STAND_INS {
+            line = line.replace(word, stand_in);
+        }
+        let mut shell = command(pools, "sh");
+        shell
+            .args(["-c", &format!("exec {line}")])
+            .current_dir(pools.path())
+            .process_group(0);
+        Self {
+            command: line,
+            launch: Launch::start(pools, &format!("command-{number}"), &mut shell),
+        }
+    }
+
+    fn has_ended(&mut self) -> bool {
+        let ended = self.launch.has_ended();
+        if ended {
+            self.check();
+        }
+        ended
+    }
+
+    /// Interrupts it as a user would, and checks how it ends.
+    fn stop(&mut self) {
+        if !self.launch.has_ended() {
+            let group = Pid::from_raw(self.launch.pid().cast_signed()).unwrap();
+            kill_process_group(group, Signal::INT).unwrap();
+        }
+        self.launch.wait();
+        let log = self.launch.log();
+        assert!(!log.contains("ERROR"), "{}\n{log}", self.command);
+    }
+
+    fn check(&mut self) {
+        let status = self.launch.wait();
+        let log = self.launch.log();
+        assert!(
+            status.success() && !log.contains("ERROR"),
+            "{}\n{status}\n{log}",
+            self.command
+        );
+    }
+}
+
+fn run(pools: &Pools, block: &[String]) {
+    println!("{}", block.join("\n"));
+    let mut commands = block.to_vec();
+    let made: Vec<_> = block.iter().flat_map(|line| made_by(line)).collect();
+    let read: Vec<_> = block.iter().flat_map(|line| read_by(line)).collect();
+    for pool in read.iter().filter(|pool| !made.contains(pool)) {
+        let line = format!("{MAKES}{pool}");
+        if !commands.contains(&line) {
+            commands.insert(0, line);
+        }
+    }
+    for pool in made.iter().filter(|pool| !read.contains(pool)) {
+        commands.push(format!("gst-launch-1.0 xmemsrc pool={pool} ! fakesink"));
+    }
+    let mut running: Vec<_> = commands
+        .iter()
+        .enumerate()
+        .map(|(number, line)| Running::new(pools, number, line))
+        .collect();
+    let mut flows = |pool: &str| {
+        let alive = running
+            .iter_mut()
+            .filter_map(|running| (!running.has_ended()).then_some(&*running))
+            .map(|running| read_by(&running.command))
+            .map(|read| read.iter().filter(|name| *name == pool).count())
+            .sum::<usize>();
+        let flowing = pool_stats(pools, pool).map_or(0, |stats| {
+            let consumers = stats.consumers.iter();
+            consumers.filter(|consumer| consumer.received >= 5).count()
+        });
+        flowing >= alive
+    };
+    for pool in made.iter().chain(&read) {
+        until(&format!("frames in {pool}: {}", block.join("\n")), || {
+            flows(pool)
+        });
+    }
+    // Who does not use a pool, such as gst-device-monitor-1.0, ends by itself.
+    for running in &mut running {
+        if made_by(&running.command).is_empty() && read_by(&running.command).is_empty() {
+            running.check();
+        }
+    }
+    // Readers first, as they would say that their producer is gone.
+    running.sort_by_key(|running| !made_by(&running.command).is_empty());
+    for running in &mut running {
+        running.stop();
+    }
+}
+
+/// What the reader has of its own.
+fn film(pools: &Pools) {
+    let file = pools.file("film.mp4").to_str().unwrap().to_owned();
+    pools.run(&format!(
+        "videotestsrc num-buffers=60 ! video/x-raw,format=I420,width=320,height=240,framerate=60/1 \
+         ! x264enc speed-preset=ultrafast ! h264parse ! mp4mux ! filesink location={file}"
+    ));
+}
+
+fn run_all(blocks: &[Vec<String>], expected: usize) {
+    assert!(
+        blocks.len() >= expected,
+        "only {} blocks with commands were found",
+        blocks.len()
+    );
+    let pools = prepared();
+    film(&pools);
+    blocks.iter().for_each(|block| run(&pools, block));
+}
+
+#[test]
+fn readme() {
+    run_all(&blocks(&page("README.md"), "```sh", "```"), 2);
+}
+
+#[test]
+fn xmemsink() {
+    run_all(&blocks(&page("docs/xmemsink.md"), "```sh", "```"), 6);
+}
+
+#[test]
+fn xmemsrc() {
+    run_all(&blocks(&page("docs/xmemsrc.md"), "```sh", "```"), 6);
+}
+
+#[test]
+fn comments() {
+    let files = [
+        "src/xmemsink/imp.rs",
+        "src/xmemsrc/imp.rs",
+        "src/deviceprovider/imp.rs",
+    ];
+    let blocks: Vec<_> = files
+        .iter()
+        .flat_map(|file| {
+            let found = blocks(&page(file), "|[", "]|");
+            assert!(!found.is_empty(), "no commands in {file}");
+            found
+        })
+        .collect();
+    run_all(&blocks, 5);
+}
+
+/// Names and defaults in the table below a heading.
+fn table(page: &str, heading: &str) -> Vec<(String, String)> {
+    let section = page.split(&format!("\n## {heading}\n")).nth(1).unwrap();
+    let section = section.split("\n## ").next().unwrap();
+    let mut rows = Vec::new();
+    for line in section.lines().filter(|line| line.starts_with("| `")) {
+        let cells: Vec<_> = line.split('|').map(str::trim).collect();
+        for name in cells[1].split(", ") {
+            let unquoted = |text: &str| text.trim_matches('`').to_owned();
+            rows.push((unquoted(name), unquoted(cells[2])));
+        }
+    }
+    rows
+}
+
+#[test]
+fn properties() {
+    init();
+    for element in ["xmemsink", "xmemsrc"] {
+        let rows = table(&page(&format!("docs/{element}.md")), "Properties");
+        let element = gst::ElementFactory::make(element).build().unwrap();
+        let ours = element.list_properties().to_vec();
+        let ours = ours
+            .iter()
+            .filter(|pspec| pspec.owner_type() == element.type_());
+        for pspec in ours.clone() {
+            let (_, default) = rows
+                .iter()
+                .find(|(name, _)| name == pspec.name())
+                .unwrap_or_else(|| panic!("docs/{}.md lacks {}", element.name(), pspec.name()));
+            assert_eq!(*default, default_of(pspec), "{}", pspec.name());
+            assert!(!pspec.nick().is_empty() && pspec.nick() != pspec.name());
+            assert!(pspec.blurb().is_some_and(|blurb| !blurb.is_empty()));
+        }
+        for (name, _) in &rows {
+            assert!(
+                ours.clone().any(|pspec| pspec.name() == name),
+                "there is no {name}"
+            );
+        }
+    }
+}
+
+/// As one writes it; nothing for what can only be read, or has no default.
+fn default_of(pspec: &glib::ParamSpec) -> String {
+    let value = pspec.default_value();
+    if !pspec.flags().contains(glib::ParamFlags::WRITABLE) {
+        return String::new();
+    }
+    if let Ok(text) = value.get::<Option<String>>() {
+        return text.unwrap_or_default();
+    }
+    value.serialize().unwrap().into()
+}
+
+#[test]
+fn statistics() {
+    init();
+    for element in ["xmemsink", "xmemsrc"] {
+        let rows = table(&page(&format!("docs/{element}.md")), "Statistics");
+        let documented: Vec<_> = rows.iter().map(|(name, _)| name.as_str()).collect();
+        let element = gst::ElementFactory::make(element).build().unwrap();
+        let stats = element.property::<gst::Structure>("stats");
+        for field in stats.fields() {
+            assert!(documented.contains(&field.as_str()), "{field} is missing");
+        }
+        for name in documented {
+            assert!(stats.has_field(name), "there is no {name}");
+        }
+    }
+}

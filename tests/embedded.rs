@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! The examples, as programs that have the plugin linked in, with and without an installed one beside it.
+
+mod support;
+
+use support::process::*;
+
+fn example(name: &str) -> std::path::PathBuf {
+    let program = target_dir().join("examples").join(name);
+    assert!(
+        program.exists(),
+        "no {}: build the examples first",
+        program.display()
+    );
+    program
+}
+
+fn frames_arrive(installed: bool) {
+    let pools = prepared();
+    let start = |name: &str, args: &[&str]| {
+        let mut command = command(&pools, example(name));
+        if !installed {
+            command.env_remove("GST_PLUGIN_PATH");
+            command.env("GST_REGISTRY", pools.file("without.bin"));
+        }
+        Launch::start(&pools, name, command.args(args))
+    };
+    let mut producer = start("embed-producer", &["p", "20"]);
+    let mut consumer = start("embed-consumer", &["p"]);
+    producer.succeeds();
+    consumer.succeeds();
+    let log = consumer.log();
+    let frames: Vec<_> = log.lines().filter(|line| line.contains("mean")).collect();
+    assert!(!frames.is_empty(), "{log}");
+    for line in frames {
+        // Frame 7 is as bright as its number says.
+        let (number, mean) = line
+            .strip_prefix("frame ")
+            .and_then(|rest| rest.split_once(" at ")?.0.parse::<u64>().ok())
+            .zip(line.rsplit_once("mean ").map(|(_, mean)| mean))
+            .unwrap_or_else(|| panic!("{line}"));
+        assert_eq!(mean, number.to_string(), "{line}");
+        assert!(line.contains("320x240 GRAY8"), "{line}");
+    }
+}
+
+#[test]
+fn without_an_installed_plugin() {
+    frames_arrive(false);
+}
+
+#[test]
+fn beside_an_installed_plugin() {
+    frames_arrive(true);
+}

@@ -1,0 +1,367 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! Encoded streams: consumers begin with a key frame, and ask for one.
+
+mod support;
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicUsize, Ordering},
+    },
+    time::Instant,
+};
+
+use gst::prelude::*;
+use gst_video::{DownstreamForceKeyUnitEvent, UpstreamForceKeyUnitEvent};
+use rustix::process::Signal;
+use support::{process::*, *};
+
+const PICTURE: &str = "video/x-raw,format=I420,width=320,height=240";
+
+/// A producer in a process of its own, whose only key frame by itself is the first one.
+fn encoder(pools: &Pools, sink: &str) -> Launch {
+    Launch::new(
+        pools,
+        "producer",
+        &[],
+        &format!(
+            "videotestsrc is-live=true pattern=smpte ! {PICTURE},framerate=50/1 \
+             ! x264enc key-int-max=1000000 tune=zerolatency speed-preset=ultrafast bitrate=4000 \
+             ! h264parse config-interval=-1 ! video/x-h264,stream-format=byte-stream,alignment=au \
+             ! xmemsink pool=p {sink}"
+        ),
+    )
+}
+
+/// The keyness of the buffers that leave the source.
+fn key_frames(receiver: &Receiver) -> Arc<std::sync::Mutex<Vec<bool>>> {
+    let kinds = Arc::new(std::sync::Mutex::new(Vec::new()));
+    let noted = kinds.clone();
+    let pad = receiver.src().static_pad("src").unwrap();
+    pad.add_probe(gst::PadProbeType::BUFFER, move |_, info| {
+        let flags = info.buffer().unwrap().flags();
+        let is_key = !flags.contains(gst::BufferFlags::DELTA_UNIT);
+        noted.lock().unwrap().push(is_key);
+        gst::PadProbeReturn::Ok
+    });
+    kinds
+}
+
+/// How far two pictures are apart, on average over all bytes.
+fn distance(one: &[u8], other: &[u8]) -> f64 {
+    assert_eq!(one.len(), other.len());
+    let sum: u64 = one
+        .iter()
+        .zip(other)
+        .map(|(one, other)| u64::from(one.abs_diff(*other)))
+        .sum();
+    sum as f64 / one.len() as f64
+}
+
+#[test]
+fn the_first_picture_of_a_late_joiner_is_right() {
+    let pools = prepared();
+    let _producer = encoder(&pools, "");
+    until("a stream without key frames", || {
+        pool_stats(&pools, "p").is_some_and(|stats| stats.published > 50)
+    });
+    // The noise in a corner of the pattern is not the same in any two frames, nor in two decoders.
+    let right = &reference(&format!(
+        "videotestsrc num-buffers=1 pattern=smpte ! {PICTURE}"
+    ))[0];
+    for joiner in 0..3 {
+        let receiver = pools.receiver_behind(
+            &format!("pool={}", pool_path(&pools, "p")),
+            &format!("h264parse ! avdec_h264 ! videoconvert ! {PICTURE} !"),
+        );
+        let first = receiver.next().unwrap();
+        let apart = distance(&pixels(&first), &pixels(right));
+        assert!(apart < 6.0, "joiner {joiner} is {apart} off");
+        assert!(
+            receiver.stat("undecodable") > 0,
+            "it came too early to be late"
+        );
+    }
+}
+
+#[test]
+fn a_consumer_that_misses_frames_goes_on_with_a_key_frame() {
+    let pools = prepared();
+    let _producer = encoder(&pools, "history=2");
+    let receiver = pools.receiver(&format!("pool={}", pool_path(&pools, "p")));
+    let kinds = key_frames(&receiver);
+    assert!(receiver.next().is_some());
+    let missed = receiver.stat("missed");
+    // The source waits with one frame, the appsink has another.
+    until("missed frames", || {
+        let all = pool_stats(&pools, "p").unwrap().published;
+        all > 30 && receiver.stat("received") + 20 < all
+    });
+    for _ in 0..10 {
+        let sample = receiver.next().unwrap();
+        let flags = sample.buffer().unwrap().flags();
+        let is_delta = flags.contains(gst::BufferFlags::DELTA_UNIT);
+        assert!(
+            !(is_delta && flags.contains(gst::BufferFlags::DISCONT)),
+            "it goes on with a frame that cannot be decoded"
+        );
+    }
+    assert!(receiver.stat("missed") > missed);
+    assert!(kinds.lock().unwrap()[0]);
+    assert!(
+        kinds
+            .lock()
+            .unwrap()
+            .iter()
+            .filter(|is_key| **is_key)
+            .count()
+            >= 2
+    );
+}
+
+/// A sink that the test feeds, and the requests that reach its upstream.
+struct Fed {
+    sender: Sender,
+    requests: Arc<AtomicUsize>,
+    wanted: Arc<AtomicBool>,
+}
+
+impl Fed {
+    fn new(pools: &Pools, properties: &str) -> Self {
+        let sender = pools.sender(&"video/x-test".parse().unwrap(), properties);
+        let requests = Arc::new(AtomicUsize::new(0));
+        let wanted = Arc::new(AtomicBool::new(false));
+        let (counted, noted) = (requests.clone(), wanted.clone());
+        sender.sink().static_pad("sink").unwrap().add_probe(
+            gst::PadProbeType::EVENT_UPSTREAM,
+            move |_, info| {
+                if let Ok(wish) = UpstreamForceKeyUnitEvent::parse(info.event().unwrap()) {
+                    assert!(wish.all_headers);
+                    counted.fetch_add(1, Ordering::SeqCst);
+                    noted.store(true, Ordering::SeqCst);
+                }
+                gst::PadProbeReturn::Ok
+            },
+        );
+        Self {
+            sender,
+            requests,
+            wanted,
+        }
+    }
+
+    fn push(&self, number: u8, flags: gst::BufferFlags) {
+        let mut buffer = gst::Buffer::from_slice([number; 100]);
+        buffer.get_mut().unwrap().set_flags(flags);
+        self.sender.push(buffer);
+    }
+
+    fn requests(&self) -> usize {
+        self.requests.load(Ordering::SeqCst)
+    }
+}
+
+const DELTA: gst::BufferFlags = gst::BufferFlags::DELTA_UNIT;
+const KEY: gst::BufferFlags = gst::BufferFlags::empty();
+
+fn number(sample: Option<gst::Sample>) -> u8 {
+    bytes(sample.unwrap().buffer().unwrap())[0]
+}
+
+#[test]
+fn delta_frames_wait_for_a_key_frame() {
+    let pools = Pools::new();
+    let fed = Fed::new(&pools, LOSSLESS);
+    let receivers = [
+        pools.receiver("").connected(),
+        pools.receiver("").connected(),
+        pools.receiver("wait-for-keyframe=false").connected(),
+    ];
+    for number in 1..=3 {
+        fed.push(number, DELTA);
+    }
+    until("a request", || fed.wanted.load(Ordering::SeqCst));
+    fed.push(4, KEY);
+    fed.push(5, DELTA);
+    assert_eq!(number(receivers[2].next()), 1);
+    for receiver in &receivers[..2] {
+        let first = receiver.next().unwrap();
+        assert!(
+            first
+                .buffer()
+                .unwrap()
+                .flags()
+                .contains(gst::BufferFlags::DISCONT)
+        );
+        assert_eq!(number(Some(first)), 4);
+        assert_eq!(number(receiver.next()), 5);
+        assert_eq!(receiver.stat("undecodable"), 3);
+    }
+    assert_eq!(receivers[2].stat("undecodable"), 0);
+}
+
+#[test]
+fn raw_frames_do_not_wait_whatever_their_flags_say() {
+    let pools = Pools::new();
+    let receiver = pools.receiver("");
+    let caps = "video/x-raw,format=GRAY8,width=8,height=8,framerate=30/1";
+    let sender = pools.sender(&caps.parse().unwrap(), LOSSLESS);
+    let mut buffer = gst::Buffer::from_slice([1; 64]);
+    buffer.get_mut().unwrap().set_flags(DELTA);
+    sender.push(buffer);
+    assert_eq!(number(receiver.next()), 1);
+}
+
+#[test]
+fn requests_reach_the_encoder() {
+    let pools = Pools::new();
+    let fed = Fed::new(&pools, "");
+    let receiver = pools.receiver("").connected();
+    // A pipeline has no running time before its first frame.
+    fed.push(1, KEY);
+    assert!(receiver.next().is_some());
+    let sink_pad = receiver.app.static_pad("sink").unwrap();
+    let request = UpstreamForceKeyUnitEvent::builder()
+        .all_headers(true)
+        .build();
+    assert!(sink_pad.push_event(request));
+    until("the request", || fed.requests() == 1);
+    // One at a time of the consumer's comes at the same time of the producer's.
+    let later = gst::ClockTime::from_seconds(20);
+    let at = receiver.src().current_running_time().unwrap() + later;
+    let times = Arc::new(std::sync::Mutex::new(Vec::new()));
+    let noted = times.clone();
+    let sink = fed.sender.sink();
+    let weak = sink.downgrade();
+    sink.static_pad("sink").unwrap().add_probe(
+        gst::PadProbeType::EVENT_UPSTREAM,
+        move |_, info| {
+            if let Ok(wish) = UpstreamForceKeyUnitEvent::parse(info.event().unwrap()) {
+                let now = weak.upgrade().unwrap().current_running_time();
+                noted.lock().unwrap().push((wish.running_time, now));
+            }
+            gst::PadProbeReturn::Ok
+        },
+    );
+    let asked = Instant::now();
+    let request = UpstreamForceKeyUnitEvent::builder()
+        .running_time(at)
+        .all_headers(true)
+        .build();
+    assert!(sink_pad.push_event(request));
+    until("the request", || fed.requests() == 2);
+    let [(running_time, now)] = times.lock().unwrap()[..] else {
+        panic!("two requests")
+    };
+    let left = running_time.unwrap() - now.unwrap();
+    assert!(
+        left <= later
+            && left + gst::ClockTime::from_nseconds(asked.elapsed().as_nanos() as u64) >= later
+    );
+}
+
+/// A consumer that asks as fast as it can costs the producer nothing.
+#[test]
+fn a_flood_of_requests_is_a_few() {
+    let pools = Pools::new();
+    let fed = Fed::new(&pools, "");
+    let stop = Arc::new(AtomicBool::new(false));
+    let begin = Instant::now();
+    let floods: Vec<_> = (0..3)
+        .map(|_| {
+            let consumer = xmem_core::Consumer::builder(&pools.pool("p"))
+                .connect()
+                .unwrap();
+            let stop = stop.clone();
+            std::thread::spawn(move || {
+                let mut sent = 0usize;
+                while !stop.load(Ordering::Relaxed) {
+                    let at =
+                        u64::from(sent as u32 % 2) * (xmem_core::monotonic_ns() + 1_000_000_000);
+                    let mut data = [1; 9];
+                    data[1..].copy_from_slice(&at.to_le_bytes());
+                    sent += usize::from(consumer.request("force-key-unit", &data).is_ok());
+                    let _ = consumer.request("something else", &[0xff; 448]);
+                    let _ = consumer.request("force-key-unit", b"nonsense");
+                }
+                sent
+            })
+        })
+        .collect();
+    let receiver = pools.receiver("").connected();
+    for round in 0..200u32 {
+        fed.push(round as u8, KEY);
+        assert!(receiver.next().is_some(), "round {round}");
+    }
+    until("several answers", || fed.requests() >= 3);
+    stop.store(true, Ordering::Relaxed);
+    let sent: usize = floods.into_iter().map(|flood| flood.join().unwrap()).sum();
+    let most = 2 + begin.elapsed().as_millis() as usize / 200;
+    assert!(sent > most * 10, "that was no flood: {sent}");
+    let got = fed.requests();
+    assert!((1..=most).contains(&got), "{got} of {sent}, at most {most}");
+    assert_eq!(receiver.stat("missed"), 0);
+}
+
+#[test]
+fn the_news_of_a_forced_key_frame_has_the_consumers_times() {
+    let pools = Pools::new();
+    let fed = Fed::new(&pools, "");
+    let receiver = pools.receiver("").connected();
+    let seen = Arc::new(std::sync::Mutex::new(None));
+    let noted = seen.clone();
+    receiver.app.static_pad("sink").unwrap().add_probe(
+        gst::PadProbeType::EVENT_DOWNSTREAM,
+        move |_, info| {
+            if let Ok(news) = DownstreamForceKeyUnitEvent::parse(info.event().unwrap()) {
+                *noted.lock().unwrap() = Some(news);
+            }
+            gst::PadProbeReturn::Ok
+        },
+    );
+    let time = gst::ClockTime::from_seconds(1000);
+    let mut frame = gst::Buffer::from_slice([1; 100]);
+    frame.get_mut().unwrap().set_pts(gst::ClockTime::ZERO);
+    fed.sender.push(frame);
+    let sink = fed.sender.sink();
+    until("a frame", || stat(&sink, "published") == 1);
+    let news = DownstreamForceKeyUnitEvent::builder()
+        .timestamp(time)
+        .stream_time(time)
+        .running_time(time)
+        .all_headers(true)
+        .count(7)
+        .build();
+    assert!(fed.sender.app.static_pad("src").unwrap().push_event(news));
+    until("the news", || seen.lock().unwrap().is_some());
+    let news = seen.lock().unwrap().take().unwrap();
+    let base_time = |pipeline: &Pipeline| pipeline.0.base_time().unwrap();
+    let right = time + base_time(&fed.sender.pipeline) - base_time(&receiver.pipeline);
+    assert_eq!(news.timestamp, Some(right));
+    assert_eq!(news.running_time, Some(right));
+    assert_eq!((news.all_headers, news.count), (true, 7));
+}
+
+#[test]
+fn a_killed_encoder_is_followed_by_the_next() {
+    let pools = prepared();
+    let mut first = encoder(&pools, "");
+    let receiver = pools.receiver(&format!("pool={}", pool_path(&pools, "p")));
+    let kinds = key_frames(&receiver);
+    assert!(receiver.next().is_some());
+    first.signal(Signal::KILL);
+    first.wait();
+    let _second = encoder(&pools, "");
+    until("the next producer", || {
+        receiver
+            .app
+            .try_pull_sample(gst::ClockTime::from_mseconds(10));
+        receiver.stat("reconnects") == 1
+    });
+    for _ in 0..5 {
+        assert!(receiver.next().is_some());
+    }
+    let kinds = kinds.lock().unwrap();
+    assert!(kinds[0] && kinds.iter().filter(|is_key| **is_key).count() >= 2);
+}

@@ -1,0 +1,164 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! A sink that keeps to its clock behind a pool shows every frame in time.
+
+mod support;
+
+use gst::prelude::*;
+use gst_base::prelude::*;
+use support::*;
+
+const CAPS: &str = "video/x-raw,format=GRAY8,width=16,height=16,framerate=20/1";
+const FRAMES: u64 = 50;
+/// What a machine may be late by. The producer's latency is more, so that frames were late if it did not count.
+const DEADLINE: gst::ClockTime = gst::ClockTime::from_mseconds(700);
+const HELD_BACK: gst::ClockTime = gst::ClockTime::from_mseconds(1_500);
+
+/// Does what applications do when an element has got another latency.
+fn follow_latency(pipeline: &Pipeline) {
+    let weak = pipeline.0.downgrade();
+    pipeline
+        .0
+        .bus()
+        .unwrap()
+        .set_sync_handler(move |_, message| {
+            if message.type_() == gst::MessageType::Latency
+                && let Some(pipeline) = weak.upgrade()
+            {
+                pipeline.call_async(|pipeline| {
+                    let _ = pipeline.recalculate_latency();
+                });
+            }
+            gst::BusSyncReply::Pass
+        });
+}
+
+/// Holds frames until the application has done that.
+fn wait_for_latency(src: &gst::Element, sink: &gst::Element) {
+    let (src, weak) = (src.downgrade(), sink.downgrade());
+    sink.static_pad("sink")
+        .unwrap()
+        .add_probe(gst::PadProbeType::BUFFER, move |_, _| {
+            let (src, sink) = (src.upgrade().unwrap(), weak.upgrade().unwrap());
+            let sink = sink.downcast::<gst_base::BaseSink>().unwrap();
+            until("the latency is known", || sink.latency() == latency(&src));
+            gst::PadProbeReturn::Ok
+        });
+}
+
+fn latency(element: &gst::Element) -> gst::ClockTime {
+    let mut query = gst::query::Latency::new();
+    assert!(element.query(&mut query));
+    let (live, min, max) = query.result();
+    assert!(live);
+    assert_eq!(max, None);
+    min
+}
+
+/// Plays what this producer has, and returns the latency that the source reports.
+fn nothing_is_late(producer: &str) -> gst::ClockTime {
+    let pools = Pools::new();
+    let producer = pools.launch(producer);
+    follow_latency(&producer);
+    let consumer = pools.launch(&format!(
+        "xmemsrc name=src pool=POOL processing-deadline={} \
+         ! fakesink name=sink async=false sync=true max-lateness=0 processing-deadline=0",
+        DEADLINE.nseconds()
+    ));
+    follow_latency(&consumer);
+    wait_for_latency(&consumer.by_name("src"), &consumer.sink());
+    consumer.play();
+    producer.play();
+    consumer.wait_eos();
+    assert_eq!(consumer.stat("src", "received"), FRAMES);
+    let stats = consumer.sink().property::<gst::Structure>("stats");
+    assert_eq!(stats.get::<u64>("dropped"), Ok(0), "{stats}");
+    assert_eq!(stats.get::<u64>("rendered"), Ok(FRAMES), "{stats}");
+    latency(&consumer.by_name("src"))
+}
+
+/// One frame of the source's own: it says that it may take that long to make one.
+const ONE_FRAME: gst::ClockTime = gst::ClockTime::from_mseconds(50);
+
+#[test]
+fn live_frames_that_are_handed_over_at_once_are_in_time() {
+    let latency = nothing_is_late(&format!(
+        "videotestsrc is-live=true num-buffers={FRAMES} ! {CAPS} ! xmemsink pool=POOL {LOSSLESS}"
+    ));
+    assert_eq!(latency, ONE_FRAME + DEADLINE);
+}
+
+#[test]
+fn live_frames_that_their_pipeline_holds_back_are_in_time() {
+    let latency = nothing_is_late(&format!(
+        "videotestsrc is-live=true num-buffers={FRAMES} ! {CAPS} \
+         ! queue max-size-time=0 max-size-bytes=0 max-size-buffers=0 min-threshold-time={} \
+         ! xmemsink pool=POOL {LOSSLESS}",
+        HELD_BACK.nseconds()
+    ));
+    assert_eq!(latency, ONE_FRAME + HELD_BACK + DEADLINE);
+}
+
+/// Their time already has it.
+#[test]
+fn live_frames_that_are_paced_are_in_time() {
+    let latency = nothing_is_late(&format!(
+        "videotestsrc is-live=true num-buffers={FRAMES} ! {CAPS} \
+         ! queue max-size-time=0 max-size-bytes=0 max-size-buffers=0 min-threshold-time={} \
+         ! xmemsink pool=POOL {LOSSLESS} pace=always",
+        HELD_BACK.nseconds()
+    ));
+    assert_eq!(latency, DEADLINE);
+}
+
+#[test]
+fn other_frames_are_in_time() {
+    let latency = nothing_is_late(&format!(
+        "videotestsrc num-buffers={FRAMES} ! {CAPS} ! xmemsink pool=POOL {LOSSLESS}"
+    ));
+    assert_eq!(latency, DEADLINE);
+}
+
+/// The latency of the source in a mode, for a producer that holds frames back.
+fn latency_in(mode: &str, pace: &str) -> gst::ClockTime {
+    let pools = Pools::new();
+    let producer = pools.launch(&format!(
+        "videotestsrc is-live=true num-buffers=2 ! {CAPS} ! xmemsink pool=POOL {LOSSLESS} {pace} processing-deadline=0"
+    ));
+    follow_latency(&producer);
+    let receiver = pools.receiver(&format!("processing-deadline=0 timestamp-mode={mode}"));
+    producer.play();
+    assert_eq!(receiver.rest().len(), 2);
+    latency(&receiver.src())
+}
+
+#[test]
+fn what_a_frame_may_be_late_by_depends_on_what_its_time_is() {
+    assert_eq!(latency_in("clock", ""), ONE_FRAME);
+    assert_eq!(latency_in("clock", "pace=always"), gst::ClockTime::ZERO);
+    assert_eq!(latency_in("clock", "sync=false"), ONE_FRAME);
+    assert_eq!(latency_in("arrival", ""), gst::ClockTime::ZERO);
+    assert_eq!(latency_in("passthrough", ""), ONE_FRAME);
+    assert_eq!(latency_in("passthrough", "pace=always"), ONE_FRAME);
+}
+
+#[test]
+fn a_producer_with_another_latency_is_announced() {
+    let pools = Pools::new();
+    let receiver = pools.receiver("processing-deadline=0");
+    let told = || {
+        receiver.pipeline.wait(&[gst::MessageType::Latency]);
+    };
+    for (rate, expected) in [(20, 50), (40, 25)] {
+        let producer = pools.launch(&format!(
+            "videotestsrc is-live=true ! video/x-raw,format=GRAY8,width=16,height=16,framerate={rate}/1 \
+             ! xmemsink pool=POOL"
+        ));
+        producer.play();
+        told();
+        let expected = gst::ClockTime::from_mseconds(expected);
+        until("the latency of this producer", || {
+            latency(&receiver.src()) == expected
+        });
+    }
+}

@@ -1,0 +1,142 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! Element messages say who was lost, to programs that have no other way to know.
+
+mod support;
+
+use std::sync::mpsc;
+
+use gst::prelude::*;
+use rustix::process::Signal;
+use support::{process::*, *};
+
+const VIDEO: &str = "video/x-raw,format=GRAY8,width=64,height=64,framerate=30/1";
+
+/// Element messages as they are posted. Looking at a property from there would hang if a lock were held.
+fn messages(pipeline: &Pipeline) -> mpsc::Receiver<gst::Structure> {
+    let (send, messages) = mpsc::channel();
+    pipeline
+        .0
+        .bus()
+        .unwrap()
+        .set_sync_handler(move |_, message| {
+            if let Some(structure) = message.structure()
+                && structure.name().starts_with("GstXmem")
+            {
+                let element = message.src().unwrap();
+                let _ = element.property::<gst::Structure>("stats");
+                let _ = send.send(structure.to_owned());
+            }
+            gst::BusSyncReply::Pass
+        });
+    messages
+}
+
+fn frame() -> gst::Buffer {
+    gst::Buffer::from_slice([1; 64 * 64])
+}
+
+#[test]
+fn a_producer_that_is_lost_and_comes_back() {
+    let pools = Pools::new();
+    let caps = VIDEO.parse().unwrap();
+    let receiver = pools.receiver("");
+    let said = messages(&receiver.pipeline);
+    let producer = pools.sender(&caps, LOSSLESS);
+    producer.push(frame());
+    receiver.next().unwrap();
+    drop(producer);
+
+    let lost = said.recv_timeout(SOON.into()).unwrap();
+    assert_eq!(lost.name(), "GstXmemProducerLost");
+    assert_eq!(lost.get::<String>("pool").unwrap(), pools.pool("p"));
+    assert_eq!(lost.get::<u32>("pid").unwrap(), std::process::id());
+    assert_eq!(lost.get::<String>("reason").unwrap(), "gone");
+
+    let producer = pools.sender(&caps, LOSSLESS);
+    producer.push(frame());
+    receiver.next().unwrap();
+    let back = said.recv_timeout(SOON.into()).unwrap();
+    assert_eq!(back.name(), "GstXmemProducerBack");
+    assert_eq!(back.get::<String>("pool").unwrap(), pools.pool("p"));
+    assert_eq!(back.get::<u32>("pid").unwrap(), std::process::id());
+
+    // A stream that ends is not lost.
+    producer.finish();
+    receiver.pipeline.wait_eos();
+    drop(producer);
+    assert!(said.try_recv().is_err());
+}
+
+#[test]
+fn a_consumer_that_held_all_up() {
+    let pools = Pools::new();
+    let caps = VIDEO.parse().unwrap();
+    let producer = pools.sender(
+        &caps,
+        "delivery=lossless wait-for-connection=true lossless-timeout=300000000",
+    );
+    let dropped = messages(&producer.pipeline);
+    // Nobody takes what it has: appsink waits, and with it the source.
+    let receiver = pools.receiver("client-name=sluggish").connected();
+    let lost = messages(&receiver.pipeline);
+    for _ in 0..40 {
+        producer.push(frame());
+    }
+    let dropped = dropped.recv_timeout(SOON.into()).unwrap();
+    assert_eq!(dropped.name(), "GstXmemClientDropped");
+    assert_eq!(dropped.get::<String>("reason").unwrap(), "timed-out");
+    assert_eq!(dropped.get::<String>("name").unwrap(), "sluggish");
+    assert_eq!(dropped.get::<u32>("pid").unwrap(), std::process::id());
+    dropped.get::<u64>("id").unwrap();
+
+    let lost = loop {
+        // The source notices when it can go on.
+        let _ = receiver
+            .app
+            .try_pull_sample(gst::ClockTime::from_mseconds(10));
+        if let Ok(lost) = lost.try_recv() {
+            break lost;
+        }
+    };
+    assert_eq!(lost.name(), "GstXmemProducerLost");
+    assert_eq!(lost.get::<String>("reason").unwrap(), "timed-out");
+}
+
+#[test]
+fn a_consumer_that_was_killed_and_one_that_left() {
+    let pools = prepared();
+    let producer = pools.launch(&format!(
+        "videotestsrc is-live=true ! {VIDEO} ! xmemsink name=sink pool={}",
+        pool_path(&pools, "p")
+    ));
+    let said = messages(&producer);
+    producer.play();
+    let consumer = |name: &str| {
+        let consumer = Launch::new(
+            &pools,
+            name,
+            &[],
+            &format!("xmemsrc pool=p client-name={name} ! fakesink"),
+        );
+        until("connected", || {
+            pool_stats(&pools, "p").is_some_and(|stats| !stats.consumers.is_empty())
+        });
+        consumer
+    };
+    let mut leaves = consumer("leaves");
+    leaves.signal(Signal::INT);
+    leaves.wait();
+    until("it has left", || {
+        pool_stats(&pools, "p").is_some_and(|stats| stats.consumers.is_empty())
+    });
+    let killed = consumer("killed");
+    killed.signal(Signal::KILL);
+    let dropped = said.recv_timeout(SOON.into()).unwrap();
+    assert_eq!(dropped.name(), "GstXmemClientDropped");
+    assert_eq!(dropped.get::<String>("name").unwrap(), "killed");
+    assert_eq!(dropped.get::<u32>("pid").unwrap(), killed.pid());
+    assert_eq!(dropped.get::<String>("reason").unwrap(), "died");
+    producer.stop();
+    assert!(said.try_recv().is_err());
+}

@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! Caps that somebody does not take are that one's error, and nobody else's.
+
+mod support;
+
+use support::*;
+
+const GRAY: &str = "video/x-raw,format=GRAY8,width=64,height=64,framerate=30/1";
+const WIDER: &str = "video/x-raw,format=GRAY8,width=128,height=32,framerate=30/1";
+
+fn push(sender: &Sender, number: u8) {
+    sender.push(gst::Buffer::from_slice([number; 64 * 64]));
+}
+
+/// The error tells the caps, and what to do.
+fn assert_refused(pipeline: &Pipeline, caps: &str) {
+    let (error, text) = pipeline.wait_error();
+    assert!(error.matches(gst::CoreError::Negotiation), "{text}");
+    assert!(
+        text.contains(caps) && text.contains("converter"),
+        "{caps}: {text}"
+    );
+}
+
+#[test]
+fn caps_that_downstream_refuses() {
+    let pools = Pools::new();
+    let producer = pools.sender(&GRAY.parse().unwrap(), "history=4");
+    push(&producer, 1);
+    let refusing = pools
+        .launch("xmemsrc name=src pool=POOL start-from=newest ! video/x-raw,format=RGB ! fakesink");
+    refusing.play();
+    assert_refused(&refusing, "GRAY8");
+    // The producer is as it was.
+    let receiver = pools.receiver("start-from=newest");
+    receiver.next().unwrap();
+    push(&producer, 2);
+    let sample = receiver.next().unwrap();
+    assert_eq!(bytes(sample.buffer().unwrap())[0], 2);
+    producer.finish();
+    assert!(receiver.next().is_none());
+}
+
+#[test]
+fn a_change_that_downstream_refuses() {
+    let pools = Pools::new();
+    let producer = pools.sender(&GRAY.parse().unwrap(), LOSSLESS);
+    let receiver = pools.receiver("").connected();
+    let refusing = pools.launch("xmemsrc name=src pool=POOL ! video/x-raw,width=64 ! fakesink");
+    refusing.play();
+    let src = refusing.by_name("src");
+    until("connected", || stat(&src, "budget") > 0);
+    push(&producer, 1);
+    receiver.next().unwrap();
+    until("a frame", || stat(&src, "received") == 1);
+
+    producer.app.set_caps(Some(&WIDER.parse().unwrap()));
+    push(&producer, 2);
+    assert_refused(&refusing, "128");
+    let sample = receiver.next().unwrap();
+    let width = sample
+        .caps()
+        .unwrap()
+        .structure(0)
+        .unwrap()
+        .get::<i32>("width");
+    assert_eq!(width.unwrap(), 128);
+    refusing.stop();
+    push(&producer, 3);
+    receiver.next().unwrap();
+    producer.finish();
+    assert!(receiver.next().is_none());
+}

@@ -1,0 +1,285 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! Buffers that travel as they are although they lie in no slot: descriptors of others, several memories, frames that
+//! another process passes on.
+
+// Wrapping a descriptor in a GstMemory is unsafe: it has to be one.
+#![allow(unsafe_code)]
+
+mod support;
+
+use std::{
+    fs::File,
+    os::{
+        fd::{AsRawFd, IntoRawFd, OwnedFd},
+        unix::fs::FileExt,
+    },
+    sync::{
+        Arc,
+        atomic::{AtomicU32, Ordering},
+    },
+};
+
+use gst::prelude::*;
+use gst_allocators::{DmaBufAllocator, FdAllocator, FdMemory, FdMemoryFlags, prelude::*};
+use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fstat, memfd_create};
+use support::*;
+
+const VIDEO: &str = "video/x-raw,format=GRAY8,width=64,height=64,framerate=30/1";
+const SIZE: usize = 64 * 64;
+
+fn memfd(fill: u8, size: usize, seals: SealFlags) -> OwnedFd {
+    let fd = memfd_create("theirs", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).unwrap();
+    let file = File::from(fd);
+    file.write_all_at(&vec![fill; size], 0).unwrap();
+    let fd = OwnedFd::from(file);
+    fcntl_add_seals(&fd, seals).unwrap();
+    fd
+}
+
+fn inode(fd: i32) -> u64 {
+    // SAFETY: of a memory that the caller has.
+    fstat(unsafe { std::os::fd::BorrowedFd::borrow_raw(fd) })
+        .unwrap()
+        .st_ino
+}
+
+fn fd_memory(fd: OwnedFd, size: usize) -> gst::Memory {
+    // SAFETY: the memory takes over the descriptor, which has that many bytes.
+    unsafe { FdAllocator::new().alloc_fd(fd.into_raw_fd(), size, FdMemoryFlags::empty()) }.unwrap()
+}
+
+fn dmabuf_memory(fd: OwnedFd, size: usize) -> gst::Memory {
+    // SAFETY: as above. GStreamer's allocator takes any descriptor that can be mapped.
+    unsafe { DmaBufAllocator::new().alloc_dmabuf(fd, size) }.unwrap()
+}
+
+fn inode_of(memory: &gst::MemoryRef) -> u64 {
+    inode(memory.downcast_memory_ref::<FdMemory>().unwrap().fd())
+}
+
+/// Counts in when a buffer is gone.
+fn counted(memory: gst::Memory, gone: &Arc<AtomicU32>) -> gst::Buffer {
+    struct Count(Arc<AtomicU32>, Vec<u8>);
+    impl Drop for Count {
+        fn drop(&mut self) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+    impl AsRef<[u8]> for Count {
+        fn as_ref(&self) -> &[u8] {
+            &self.1
+        }
+    }
+    let mut buffer = gst::Buffer::new();
+    {
+        let buffer = buffer.get_mut().unwrap();
+        buffer.append_memory(memory);
+        // The parent goes when the buffer itself goes, not when its memory goes.
+        let parent = gst::Buffer::from_slice(Count(gone.clone(), vec![0]));
+        gst::ParentBufferMeta::add(buffer, &parent);
+    }
+    buffer
+}
+
+#[test]
+fn memory_with_a_descriptor_travels_as_it_is() {
+    let pools = Pools::new();
+    let sender = pools.sender(&VIDEO.parse().unwrap(), "history=1");
+    let receiver = pools.receiver("").connected();
+    let memories: Vec<_> = (0..3u8)
+        .map(|fill| fd_memory(memfd(fill, SIZE, SealFlags::SHRINK), SIZE))
+        .collect();
+    let gone = Arc::<AtomicU32>::default();
+    let mut last = None;
+    for n in 0..30usize {
+        let memory = memories[n % 3].clone();
+        sender.push(counted(memory, &gone));
+        let sample = receiver.next().unwrap();
+        let buffer = sample.buffer().unwrap();
+        assert_eq!(bytes(buffer), vec![(n % 3) as u8; SIZE]);
+        // Where the bytes are mapped is the producer's file.
+        let (file, offset) = place(buffer);
+        let expected = inode_of(&memories[n % 3]);
+        assert!(file.ends_with(&format!(" {expected}")), "{file}");
+        assert_eq!(offset, 0);
+        // Nobody writes into it: an in-place filter gets a copy.
+        assert!(
+            buffer
+                .peek_memory(0)
+                .flags()
+                .contains(gst::MemoryFlags::READONLY)
+        );
+        last = Some(sample);
+    }
+    let sink = sender.pipeline.sink();
+    assert_eq!(stat(&sink, "copied"), 0);
+    assert_eq!(stat(&sink, "zero-copy"), 30);
+    assert_eq!(receiver.stat("copied"), 0);
+    // Upstream has its buffers back, but for what somebody has: the history, and the consumer.
+    until("upstream has its buffers back", || {
+        gone.load(Ordering::Relaxed) >= 28
+    });
+    assert!(gone.load(Ordering::Relaxed) < 30);
+    drop(last);
+}
+
+#[test]
+fn a_dma_buffer_stays_one() {
+    let pools = Pools::new();
+    let caps: gst::Caps =
+        "video/x-raw(memory:DMABuf),format=GRAY8,width=64,height=64,framerate=30/1"
+            .parse()
+            .unwrap();
+    let sender = pools.sender(&caps, "copy=forbid");
+    let receiver = pools.receiver("").connected();
+    let memory = dmabuf_memory(memfd(7, SIZE + 4096, SealFlags::SHRINK), SIZE + 4096);
+    for offset in [0, 4096, 0] {
+        let mut buffer = gst::Buffer::new();
+        buffer
+            .get_mut()
+            .unwrap()
+            .append_memory(memory.share(offset..offset + SIZE));
+        sender.push(buffer);
+        let sample = receiver.next().unwrap();
+        assert!(sample.caps().unwrap().is_strictly_equal(&caps));
+        let received = sample.buffer().unwrap().peek_memory(0);
+        assert!(received.is_memory_type::<gst_allocators::DmaBufMemory>());
+        assert_eq!((received.offset(), received.size()), (offset, SIZE));
+        assert_eq!(inode_of(received), inode_of(&memory));
+        assert_eq!(bytes(sample.buffer().unwrap()), [7; SIZE]);
+        assert!(received.flags().contains(gst::MemoryFlags::READONLY));
+    }
+}
+
+#[test]
+fn memory_that_could_shrink_is_copied() {
+    let pools = Pools::new();
+    let sender = pools.sender(&VIDEO.parse().unwrap(), "");
+    let receiver = pools.receiver("").connected();
+    let fd = memfd(5, SIZE, SealFlags::empty());
+    let raw = fd.as_raw_fd();
+    let memory = fd_memory(fd, SIZE);
+    assert!(raw >= 0);
+    let mut buffer = gst::Buffer::new();
+    buffer.get_mut().unwrap().append_memory(memory);
+    sender.push(buffer);
+    assert_eq!(bytes(receiver.next().unwrap().buffer().unwrap()), [5; SIZE]);
+    assert_eq!(stat(&sender.pipeline.sink(), "copied"), 1);
+}
+
+#[test]
+fn planes_in_memories_of_their_own_stay_there() {
+    let pools = Pools::new();
+    let caps: gst::Caps = "video/x-raw,format=NV12,width=64,height=64,framerate=30/1"
+        .parse()
+        .unwrap();
+    let sender = pools.sender(&caps, "copy=forbid");
+    let receiver = pools.receiver("").connected();
+    let mut buffer = gst::Buffer::new();
+    {
+        let buffer = buffer.get_mut().unwrap();
+        buffer.append_memory(fd_memory(memfd(1, SIZE, SealFlags::SHRINK), SIZE));
+        buffer.append_memory(fd_memory(memfd(2, SIZE / 2, SealFlags::SHRINK), SIZE / 2));
+        gst_video::VideoMeta::add_full(
+            buffer,
+            gst_video::VideoFrameFlags::empty(),
+            gst_video::VideoFormat::Nv12,
+            64,
+            64,
+            &[0, SIZE],
+            &[64, 64],
+        )
+        .unwrap();
+    }
+    sender.push(buffer);
+    let sample = receiver.next().unwrap();
+    let buffer = sample.buffer().unwrap();
+    assert_eq!(buffer.n_memory(), 2);
+    let planes = pixels(&sample);
+    assert_eq!(planes[..SIZE], [1; SIZE]);
+    assert_eq!(planes[SIZE..], [2; SIZE / 2]);
+}
+
+/// A buffer of several memories that lie in slots of the pool.
+#[test]
+fn slots_side_by_side_make_one_frame() {
+    let pools = Pools::new();
+    let sender = pools.sender(&VIDEO.parse().unwrap(), "copy=forbid history=1");
+    let receiver = pools.receiver("").connected();
+    let sink = sender.pipeline.sink();
+    let query = ask(&sink, &VIDEO.parse().unwrap(), false);
+    let (allocator, params) = query.allocation_params().next().unwrap();
+    let allocator = allocator.unwrap();
+    for n in 0..20u8 {
+        let mut buffer = gst::Buffer::new();
+        for half in 0..2u8 {
+            let mut memory = allocator.alloc(SIZE / 2, Some(&params)).unwrap();
+            memory
+                .get_mut()
+                .unwrap()
+                .map_writable()
+                .unwrap()
+                .fill(2 * n + half);
+            buffer.get_mut().unwrap().append_memory(memory);
+        }
+        sender.push(buffer);
+        let sample = receiver.next().unwrap();
+        let received = bytes(sample.buffer().unwrap());
+        assert_eq!(received[..SIZE / 2], [2 * n; SIZE / 2]);
+        assert_eq!(received[SIZE / 2..], [2 * n + 1; SIZE / 2]);
+    }
+    assert_eq!(stat(&sink, "copied"), 0);
+    until("slots come back", || stat(&sink, "slots-held") <= 6);
+}
+
+/// xmem to xmem to xmem, through pipelines that leave the memory alone.
+#[test]
+fn a_chain_passes_slots_on() {
+    const LOSSLESS: &str = "delivery=lossless wait-for-connection=true sync=false";
+    let pools = Pools::new();
+    let (second, third) = (pools.pool("second"), pools.pool("third"));
+    let sender = pools.sender(&VIDEO.parse().unwrap(), "copy=forbid delivery=lossless");
+    let sink = sender.pipeline.sink();
+    let pool = offered_pool(&sink, &VIDEO.parse().unwrap());
+    let hop = |from: &str, to: &str| {
+        let hop = pools.launch(&format!(
+            "xmemsrc name=src pool={from} ! queue ! identity ! xmemsink name=sink pool={to} {LOSSLESS}"
+        ));
+        hop.play();
+        hop
+    };
+    let one = hop(&pools.pool("p"), &second);
+    let two = hop(&second, &third);
+    let end = pools.launch(&format!(
+        "xmemsrc name=src pool={third} ! appsink name=app sync=false max-buffers=1"
+    ));
+    let app: gst_app::AppSink = end.by_name("app").downcast().unwrap();
+    end.play();
+    for src in [one.by_name("src"), two.by_name("src"), end.by_name("src")] {
+        until("connected", || stat(&src, "budget") > 0);
+    }
+    pool.set_active(true).unwrap();
+    // Sends a frame, and tells whether it arrives where it was written.
+    let frame = |fill: u8| {
+        let mut buffer = pool.acquire_buffer(None).unwrap();
+        buffer.make_mut().map_writable().unwrap().fill(fill);
+        let there = place(&buffer);
+        sender.push(buffer);
+        let sample = app.try_pull_sample(SOON).expect("a frame");
+        let buffer = sample.buffer().unwrap();
+        assert_eq!(bytes(buffer), [fill; SIZE]);
+        place(buffer) == there
+    };
+    let copied = || one.stat("sink", "copied") + two.stat("sink", "copied");
+    // Until each consumer has joined the first pool.
+    until("the frame arrives where it was written", || frame(99));
+    let before = copied();
+    for n in 0..50 {
+        assert!(frame(n), "frame {n} lies elsewhere");
+    }
+    assert_eq!(copied(), before);
+    assert_eq!(stat(&sink, "copied"), 0);
+    drop((one, two, end));
+    until("slots come back", || stat(&sink, "slots-held") <= 4);
+}

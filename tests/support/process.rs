@@ -1,0 +1,145 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! GStreamer's own programs, which load the plugin as everybody does.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::{Child, Command, ExitStatus, Stdio},
+};
+
+use rustix::process::{Pid, Signal, kill_process};
+
+use super::Pools;
+
+/// Where cargo puts what it builds: beside the test programs' folder.
+pub fn target_dir() -> PathBuf {
+    let program = std::env::current_exe().unwrap();
+    program.ancestors().nth(2).unwrap().to_owned()
+}
+
+/// A folder with the plugin and nothing else in it.
+fn plugin_dir(pools: &Pools) -> PathBuf {
+    let dir = pools.file("plugin");
+    if !dir.exists() {
+        let plugin = target_dir().join("libgstxmem.so");
+        assert!(
+            plugin.exists(),
+            "no {}: build the plugin first",
+            plugin.display()
+        );
+        fs::create_dir(&dir).unwrap();
+        std::os::unix::fs::symlink(plugin, dir.join("libgstxmem.so")).unwrap();
+    }
+    dir
+}
+
+/// A registry for this test's processes. Processes that are started at once would all scan the plugins.
+fn registry(pools: &Pools) -> PathBuf {
+    let registry = pools.file("registry.bin");
+    if !registry.exists() {
+        let status = Command::new("gst-inspect-1.0")
+            .arg("xmemsink")
+            .env("GST_PLUGIN_PATH", plugin_dir(pools))
+            .env("GST_REGISTRY", &registry)
+            .stdout(Stdio::null())
+            .status()
+            .unwrap();
+        assert!(status.success(), "gst-inspect-1.0 does not find xmemsink");
+    }
+    registry
+}
+
+/// A directory for one test with a runtime directory, `run`, in it.
+pub fn prepared() -> Pools {
+    let pools = Pools::new();
+    fs::create_dir(run_dir(&pools)).unwrap();
+    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o700);
+    fs::set_permissions(run_dir(&pools), mode).unwrap();
+    pools
+}
+
+pub fn run_dir(pools: &Pools) -> PathBuf {
+    pools.file("run")
+}
+
+/// The path of a pool in the runtime directory, which is its name for this process.
+pub fn pool_path(pools: &Pools, name: &str) -> String {
+    let path = run_dir(pools).join(format!("{name}.sock"));
+    path.to_str().unwrap().to_owned()
+}
+
+/// A pool of the runtime directory as its producer tells it.
+pub fn pool_stats(pools: &Pools, name: &str) -> Option<xmem_core::PoolStats> {
+    xmem_core::query(&pool_path(pools, name)).ok()
+}
+
+/// A command with the plugin and the runtime directory of this test.
+pub fn command(pools: &Pools, program: impl AsRef<Path>) -> Command {
+    let program = program.as_ref();
+    let mut command = Command::new(program);
+    command
+        .env("GST_PLUGIN_PATH", plugin_dir(pools))
+        // The user's own list of plugins is left alone.
+        .env("GST_REGISTRY", registry(pools))
+        .env("XMEM_RUNTIME_DIR", run_dir(pools))
+        .stdin(Stdio::null());
+    command
+}
+
+/// A process that is killed when it is dropped.
+pub struct Launch(Child, PathBuf);
+
+impl Launch {
+    /// `gst-launch-1.0` with its output in a file of this name.
+    pub fn new(pools: &Pools, name: &str, options: &[&str], pipeline: &str) -> Self {
+        let mut launch = command(pools, "gst-launch-1.0");
+        launch.args(options).args(pipeline.split_ascii_whitespace());
+        Self::start(pools, name, &mut launch)
+    }
+
+    /// A command with its output in a file of this name.
+    pub fn start(pools: &Pools, name: &str, command: &mut Command) -> Self {
+        let log = pools.file(&format!("{name}.log"));
+        let output = fs::File::create(&log).unwrap();
+        let child = command
+            .stderr(output.try_clone().unwrap())
+            .stdout(output)
+            .spawn()
+            .unwrap_or_else(|error| panic!("{}: {error}", command.get_program().display()));
+        Self(child, log)
+    }
+
+    pub fn pid(&self) -> u32 {
+        self.0.id()
+    }
+
+    pub fn log(&self) -> String {
+        String::from_utf8_lossy(&fs::read(&self.1).unwrap()).into_owned()
+    }
+
+    pub fn has_ended(&mut self) -> bool {
+        self.0.try_wait().unwrap().is_some()
+    }
+
+    pub fn wait(&mut self) -> ExitStatus {
+        self.0.wait().unwrap()
+    }
+
+    #[track_caller]
+    pub fn succeeds(&mut self) {
+        let status = self.wait();
+        assert!(status.success(), "{status}\n{}", self.log());
+    }
+
+    pub fn signal(&self, signal: Signal) {
+        kill_process(Pid::from_child(&self.0), signal).unwrap();
+    }
+}
+
+impl Drop for Launch {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}

@@ -1,0 +1,400 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! What times, segments and flags a consumer's buffers have.
+
+mod support;
+
+use gst::prelude::*;
+use support::*;
+
+const CAPS: &str = "application/x-test";
+
+const fn ms(ms: u64) -> gst::ClockTime {
+    gst::ClockTime::from_mseconds(ms)
+}
+
+type Times = (Option<gst::ClockTime>, Option<gst::ClockTime>);
+
+/// A buffer of one byte, its number.
+fn buffer(number: u8, pts: Option<gst::ClockTime>, dts: Option<gst::ClockTime>) -> gst::Buffer {
+    let mut buffer = gst::Buffer::from_slice([number]);
+    {
+        let buffer = buffer.make_mut();
+        buffer.set_pts(pts);
+        buffer.set_dts(dts);
+        buffer.set_duration(ms(40));
+    }
+    buffer
+}
+
+fn segment(change: impl FnOnce(&mut gst::FormattedSegment<gst::ClockTime>)) -> gst::Segment {
+    init();
+    let mut segment = gst::FormattedSegment::new();
+    change(&mut segment);
+    segment.upcast()
+}
+
+/// A sender that also sends segments.
+fn sender(pools: &Pools, properties: &str) -> Sender {
+    let sender = pools.sender(&CAPS.parse().unwrap(), properties);
+    sender.app.set_property("handle-segment-change", true);
+    // It would end the stream where a segment ends.
+    sender.app.set_automatic_eos(false);
+    sender
+}
+
+/// Gives the sink buffers with these times, by their number. appsrc takes the one for the other where one is missing.
+fn with_times(sender: &Sender, times: Vec<Times>) {
+    sender.sink().static_pad("sink").unwrap().add_probe(
+        gst::PadProbeType::BUFFER,
+        move |_, info| {
+            let buffer = info.buffer_mut().unwrap().make_mut();
+            let (pts, dts) = times[usize::from(bytes(buffer)[0])];
+            buffer.set_pts(pts);
+            buffer.set_dts(dts);
+            gst::PadProbeReturn::Ok
+        },
+    );
+}
+
+fn push(sender: &Sender, buffer: &gst::Buffer, segment: &gst::Segment) {
+    let sample = gst::Sample::builder()
+        .buffer(buffer)
+        .segment(segment)
+        .build();
+    sender.app.push_sample(&sample).unwrap();
+}
+
+fn times(sample: &gst::Sample) -> Times {
+    let buffer = sample.buffer().unwrap();
+    (buffer.pts(), buffer.dts())
+}
+
+/// Segments have the same meaning; the position is the sender's own business.
+#[track_caller]
+fn means_the_same(one: &gst::Segment, other: &gst::Segment) {
+    let (mut one, mut other) = (one.clone(), other.clone());
+    for segment in [&mut one, &mut other] {
+        let start = segment.start();
+        segment.set_position(start);
+    }
+    assert_eq!(one, other);
+}
+
+#[test]
+fn passthrough_leaves_times_and_segments_as_they_are() {
+    let pools = Pools::new();
+    let sender = sender(&pools, LOSSLESS);
+    let receiver = pools.receiver("timestamp-mode=passthrough");
+    let first = segment(|segment| {
+        segment.set_start(ms(1_000));
+        segment.set_stop(ms(1_200));
+        segment.set_base(ms(300));
+        segment.set_time(ms(7));
+    });
+    let second = segment(|segment| {
+        segment.set_rate(-2.0);
+        segment.set_applied_rate(0.5);
+        segment.set_start(ms(5_000));
+        segment.set_stop(ms(6_000));
+        segment.set_offset(ms(20));
+    });
+    let sent = [
+        (None, None, &first),
+        (Some(ms(1_000)), None, &first),
+        // The last one ends past the segment; the stream goes on.
+        (Some(ms(1_190)), Some(ms(1_100)), &first),
+        (Some(ms(5_900)), None, &second),
+        (None, Some(ms(5_500)), &second),
+        (None, None, &second),
+        (Some(ms(5_000)), Some(ms(5_000)), &second),
+    ];
+    let times_sent = sent.iter().map(|(pts, dts, _)| (*pts, *dts));
+    with_times(&sender, times_sent.collect());
+    for (number, (pts, dts, segment)) in sent.iter().enumerate() {
+        push(&sender, &buffer(number as u8, *pts, *dts), segment);
+    }
+    sender.app.end_of_stream().unwrap();
+    let samples = receiver.rest();
+    assert_eq!(samples.len(), sent.len());
+    for (sample, (pts, dts, segment)) in samples.iter().zip(sent) {
+        assert_eq!(times(sample), (pts, dts));
+        assert_eq!(sample.buffer().unwrap().duration(), Some(ms(40)));
+        means_the_same(sample.segment().unwrap(), segment);
+    }
+}
+
+/// What the pool is not told of, a late joiner still has to know.
+#[test]
+fn passthrough_has_the_segment_before_the_first_frame_of_a_late_joiner() {
+    let pools = Pools::new();
+    let sender = sender(&pools, "");
+    let begin = segment(|segment| segment.set_start(ms(500)));
+    push(&sender, &buffer(1, Some(ms(600)), None), &begin);
+    let sink = sender.sink();
+    until("it is published", || stat(&sink, "published") == 1);
+    let receiver = pools.receiver("timestamp-mode=passthrough start-from=oldest");
+    let sample = receiver.next().unwrap();
+    assert_eq!(times(&sample), (Some(ms(600)), None));
+    means_the_same(sample.segment().unwrap(), &begin);
+}
+
+#[test]
+fn passthrough_is_for_streams_without_times_too() {
+    let pools = Pools::new();
+    let file = pools.file("in");
+    std::fs::write(&file, [7; 10_000]).unwrap();
+    let producer = pools.launch(&format!(
+        "filesrc blocksize=4096 location={} ! xmemsink name=sink pool=POOL {LOSSLESS}",
+        file.display()
+    ));
+    let receiver = pools.receiver("timestamp-mode=passthrough");
+    producer.play();
+    let samples = receiver.rest();
+    assert_eq!(samples.len(), 3);
+    for (number, sample) in samples.iter().enumerate() {
+        assert_eq!(sample.segment().unwrap().format(), gst::Format::Bytes);
+        assert_eq!(sample.buffer().unwrap().offset(), number as u64 * 4_096);
+    }
+}
+
+/// Times in them mean something to the producer only.
+#[test]
+fn streams_without_a_running_time_have_no_times() {
+    let pools = Pools::new();
+    let producer = pools.launch(&format!(
+        "appsrc name=app format=default ! xmemsink name=sink pool=POOL {LOSSLESS}"
+    ));
+    let receiver = pools.receiver("");
+    producer.play();
+    let app = producer
+        .by_name("app")
+        .downcast::<gst_app::AppSrc>()
+        .unwrap();
+    app.push_buffer(buffer(0, Some(ms(3)), None)).unwrap();
+    app.end_of_stream().unwrap();
+    let samples = receiver.rest();
+    assert_eq!(samples[0].segment().unwrap().format(), gst::Format::Time);
+    assert_eq!(times(&samples[0]), (None, None));
+}
+
+#[test]
+fn arrival_is_when_the_frame_was_taken() {
+    let pools = Pools::new();
+    let sender = pools.sender(&CAPS.parse().unwrap(), LOSSLESS);
+    let receiver = pools.receiver("timestamp-mode=arrival");
+    let running_time = || receiver.pipeline.0.current_running_time().unwrap();
+    let mut last = gst::ClockTime::ZERO;
+    // Their own times do not matter, but for the order in which they are decoded and shown.
+    for (pts, dts, ahead) in [
+        (None, None, None),
+        (Some(ms(90_000)), None, None),
+        (Some(ms(80_080)), Some(ms(80_000)), Some(ms(80))),
+        (Some(ms(3)), None, None),
+    ] {
+        let sent = running_time();
+        sender.push(buffer(0, pts, dts));
+        let sample = receiver.next().unwrap();
+        let (pts, dts) = times(&sample);
+        let arrival = pts.unwrap() - ahead.unwrap_or_default();
+        assert!(
+            sent <= arrival && arrival <= running_time(),
+            "{sent} {arrival}"
+        );
+        assert!(last <= arrival);
+        last = arrival;
+        assert_eq!(dts, ahead.map(|_| arrival));
+        assert_eq!(sample.segment().unwrap().format(), gst::Format::Time);
+    }
+}
+
+/// The times of these buffers behind the pool, from the first one's on.
+fn through_the_pool(
+    properties: &str,
+    pad_offset: i64,
+    sent: &[(Times, gst::Segment)],
+) -> (Vec<Times>, Vec<gst::ClockTime>) {
+    let pools = Pools::new();
+    let receiver = pools.receiver("");
+    let sender = sender(&pools, &format!("{LOSSLESS} {properties}"));
+    with_times(&sender, sent.iter().map(|(times, _)| *times).collect());
+    sender
+        .sink()
+        .static_pad("sink")
+        .unwrap()
+        .set_offset(pad_offset);
+    for (number, ((pts, dts), segment)) in sent.iter().enumerate() {
+        push(&sender, &buffer(number as u8, *pts, *dts), segment);
+    }
+    sender.app.end_of_stream().unwrap();
+    let samples = receiver.rest();
+    // A running time of 0 in the producer's pipeline is this in the consumer's.
+    let base_time = |pipeline: &Pipeline| pipeline.0.base_time().unwrap();
+    let begin = base_time(&sender.pipeline) - base_time(&receiver.pipeline);
+    let times = samples.iter().map(|sample| {
+        let (pts, dts) = times(sample);
+        (pts.map(|pts| pts - begin), dts.map(|dts| dts - begin))
+    });
+    let durations = samples
+        .iter()
+        .map(|sample| sample.buffer().unwrap().duration().unwrap());
+    (times.collect(), durations.collect())
+}
+
+fn plain() -> gst::Segment {
+    segment(|_| {})
+}
+
+#[test]
+fn times_that_are_missing_stay_missing() {
+    let all: [Times; 4] = [
+        (None, None),
+        (Some(ms(50)), None),
+        (None, Some(ms(60))),
+        (Some(ms(120)), Some(ms(80))),
+    ];
+    let sent = all.map(|times| (times, plain()));
+    assert_eq!(through_the_pool("", 0, &sent).0, all);
+}
+
+#[test]
+fn a_running_time_is_what_the_segment_makes_of_a_time() {
+    let fast = segment(|segment| {
+        segment.set_rate(2.0);
+        segment.set_start(ms(1_000));
+        segment.set_base(ms(500));
+    });
+    let sent = [
+        ((Some(ms(1_000)), None), fast.clone()),
+        ((Some(ms(1_040)), None), fast),
+        // Backwards, a frame is shown from its end to its beginning.
+        (
+            (Some(ms(1_960)), None),
+            segment(|segment| {
+                segment.set_rate(-1.0);
+                segment.set_stop(ms(2_000));
+                segment.set_base(ms(700));
+            }),
+        ),
+    ];
+    let (times, durations) = through_the_pool("", 0, &sent);
+    assert_eq!(
+        times,
+        [
+            (Some(ms(500)), None),
+            (Some(ms(520)), None),
+            (Some(ms(700)), None)
+        ]
+    );
+    assert_eq!(durations, [ms(20), ms(20), ms(40)]);
+}
+
+#[test]
+fn offsets_of_pads_and_of_the_sink_count() {
+    let sent = [((Some(ms(3_000)), Some(ms(2_900))), plain())];
+    let second = i64::try_from(ms(1_000).nseconds()).unwrap();
+    let times = through_the_pool("", -second, &sent).0;
+    assert_eq!(times, [(Some(ms(2_000)), Some(ms(1_900)))]);
+    let times = through_the_pool("ts-offset=-500000000", second, &sent).0;
+    assert_eq!(times, [(Some(ms(3_500)), Some(ms(3_400)))]);
+}
+
+/// The pad's offset puts them before the producer's start, which is after the consumer's.
+#[test]
+fn running_times_before_the_start_keep_their_spacing() {
+    let pools = Pools::new();
+    let sender = pools.sender(&CAPS.parse().unwrap(), LOSSLESS);
+    let receiver = pools.receiver("");
+    sender
+        .sink()
+        .static_pad("sink")
+        .unwrap()
+        .set_offset(-3_600_000_000_000);
+    for number in 0..3 {
+        sender.push(buffer(number, Some(ms(40 * u64::from(number))), None));
+    }
+    sender.app.end_of_stream().unwrap();
+    let times: Vec<_> = receiver.rest().iter().map(times).collect();
+    assert_eq!(times, [0, 40, 80].map(|time| (Some(ms(time)), None)));
+}
+
+#[test]
+fn what_lies_outside_of_its_segment_is_not_published() {
+    let pools = Pools::new();
+    let sender = sender(&pools, LOSSLESS);
+    let receiver = pools.receiver("");
+    let begin = segment(|segment| segment.set_start(ms(1_000)));
+    push(&sender, &buffer(0, Some(ms(900)), None), &begin);
+    push(&sender, &buffer(1, Some(ms(1_000)), None), &begin);
+    sender.app.end_of_stream().unwrap();
+    let samples = receiver.rest();
+    assert_eq!(samples.len(), 1);
+    assert_eq!(bytes(samples[0].buffer().unwrap()), [1]);
+}
+
+#[test]
+fn flags_that_mean_something_elsewhere_travel() {
+    let pools = Pools::new();
+    let sender = pools.sender(&CAPS.parse().unwrap(), LOSSLESS);
+    let receiver = pools.receiver("");
+    use gst::BufferFlags as Flags;
+    let each = [
+        Flags::DISCONT,
+        Flags::RESYNC,
+        Flags::CORRUPTED,
+        Flags::MARKER,
+        Flags::HEADER,
+        Flags::GAP,
+        Flags::DROPPABLE,
+        Flags::DELTA_UNIT,
+        Flags::SYNC_AFTER,
+        Flags::NON_DROPPABLE,
+        Flags::LIVE,
+        Flags::DECODE_ONLY,
+    ];
+    // The first one is always the beginning of something.
+    sender.push(buffer(0, None, None));
+    for flags in each {
+        let mut buffer = buffer(0, None, None);
+        buffer.make_mut().set_flags(flags | Flags::TAG_MEMORY);
+        sender.push(buffer);
+    }
+    sender.app.end_of_stream().unwrap();
+    let flags: Vec<_> = receiver
+        .rest()
+        .iter()
+        .map(|sample| sample.buffer().unwrap().flags())
+        .collect();
+    assert_eq!(flags[0], Flags::DISCONT);
+    assert_eq!(flags[1..], each);
+}
+
+/// Two slots for the consumer, and appsink keeps the newest frame that was pulled. What comes while both are held is
+/// dropped here, and the next one says so.
+#[test]
+fn a_gap_is_marked() {
+    let pools = Pools::new();
+    let sender = sender(&pools, LOSSLESS);
+    let receiver = pools.receiver("max-held=2 over-budget=drop");
+    receiver.app.set_property("enable-last-sample", false);
+    let next = |number| {
+        let sample = receiver.next().unwrap();
+        let buffer = sample.buffer().unwrap();
+        assert_eq!(bytes(buffer), [number]);
+        let discont = buffer.flags().contains(gst::BufferFlags::DISCONT);
+        (sample, discont)
+    };
+    let push = |number| sender.push(buffer(number, None, None));
+    push(0);
+    let (held, discont) = next(0);
+    assert!(discont);
+    push(1);
+    assert!(!next(1).1);
+    push(2);
+    until("a frame is dropped", || receiver.stat("dropped") == 1);
+    drop(held);
+    push(3);
+    assert!(next(3).1);
+    push(4);
+    assert!(!next(4).1);
+}

@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! One pool between processes with different versions of GStreamer: this machine's, and that of another Debian, which
+//! `cargo xtask test --compat` makes and names in `XMEM_COMPAT_ROOT`.
+
+mod support;
+
+use std::{
+    fs,
+    path::Path,
+    process::{Command, Stdio},
+};
+
+use support::{process::*, *};
+
+/// Where a process runs.
+#[derive(Debug, Clone, Copy)]
+enum Place {
+    Here,
+    There,
+}
+
+impl Place {
+    /// `gst-launch-1.0`, with the same plugin here and there. They share the test's directory.
+    fn launch(self, pools: &Pools, name: &str, pipeline: &str) -> Launch {
+        let mut command = self.command(pools, "gst-launch-1.0");
+        command.args(pipeline.split_ascii_whitespace());
+        Launch::start(pools, name, &mut command)
+    }
+
+    fn command(self, pools: &Pools, program: &str) -> Command {
+        let Self::There = self else {
+            return command(pools, program);
+        };
+        let root = std::env::var_os("XMEM_COMPAT_ROOT")
+            .expect("no XMEM_COMPAT_ROOT: `cargo xtask test --compat` runs this test");
+        let enter = Path::new(env!("CARGO_MANIFEST_DIR")).join("xtask/src/compat/enter.sh");
+        let mut command = Command::new("sh");
+        command
+            .arg(enter)
+            .arg("ro")
+            .arg(root)
+            .arg(pools.path())
+            .args(["--", program])
+            .env("GST_PLUGIN_PATH", pools.path())
+            .stdin(Stdio::null());
+        command
+    }
+
+    fn version(self, pools: &Pools) -> String {
+        let output = self
+            .command(pools, "gst-launch-1.0")
+            .arg("--version")
+            .output();
+        String::from_utf8(output.unwrap().stdout).unwrap()
+    }
+}
+
+/// What goes through the pool is written to a file on both sides.
+fn goes_through(from: Place, to: Place) {
+    let pools = prepared();
+    let library = "libgstxmem.so";
+    fs::copy(target_dir().join(library), pools.file(library)).unwrap();
+    assert_ne!(
+        from.version(&pools),
+        to.version(&pools),
+        "two versions of GStreamer"
+    );
+    for (name, source) in [
+        (
+            "planes",
+            "videotestsrc num-buffers=60 pattern=ball \
+             ! video/x-raw,format=I420,width=322,height=242,framerate=30/1",
+        ),
+        (
+            "large",
+            "videotestsrc num-buffers=30 pattern=smpte \
+             ! video/x-raw,format=NV12,width=1920,height=1080,framerate=30/1",
+        ),
+        (
+            "sound",
+            "audiotestsrc num-buffers=60 wave=white-noise \
+             ! audio/x-raw,format=F32LE,layout=interleaved,channels=2,rate=48000",
+        ),
+        (
+            "encoded",
+            "videotestsrc num-buffers=60 ! video/x-raw,width=320,height=240 ! jpegenc",
+        ),
+    ] {
+        let file = |side: &str| pools.file(&format!("{name}.{side}"));
+        let pool = pools.pool(name);
+        let mut producer = from.launch(
+            &pools,
+            &format!("{name}-producer"),
+            &format!(
+                "{source} ! tee name=t ! queue ! filesink location={} \
+                 t. ! queue ! xmemsink pool={pool} {LOSSLESS}",
+                file("sent").display()
+            ),
+        );
+        let mut consumer = to.launch(
+            &pools,
+            &format!("{name}-consumer"),
+            &format!(
+                "xmemsrc pool={pool} ! filesink location={}",
+                file("received").display()
+            ),
+        );
+        producer.succeeds();
+        consumer.succeeds();
+        let (sent, received) = (
+            fs::read(file("sent")).unwrap(),
+            fs::read(file("received")).unwrap(),
+        );
+        assert!(!sent.is_empty(), "{name}: {}", producer.log());
+        assert!(
+            sent == received,
+            "{name}: {} bytes went in, {} came out, not the same",
+            sent.len(),
+            received.len()
+        );
+    }
+}
+
+#[test]
+#[ignore = "cargo xtask test --compat runs it"]
+fn the_newer_one_reads_what_the_older_one_writes() {
+    goes_through(Place::Here, Place::There);
+}
+
+#[test]
+#[ignore = "cargo xtask test --compat runs it"]
+fn the_older_one_reads_what_the_newer_one_writes() {
+    goes_through(Place::There, Place::Here);
+}
