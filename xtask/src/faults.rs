@@ -23,6 +23,7 @@ pub(crate) fn run(args: &Args) -> Result {
     let step = |name, verb| {
         let mut command = cargo();
         command.args([verb, "--release", "--locked", "--package", "xmem-faults"]);
+        command.args(["--features", "fault-points"]);
         Step {
             name,
             command,

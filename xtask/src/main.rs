@@ -3,9 +3,14 @@
 //! The project's own commands. Each installs the system packages that it needs, where it can.
 
 mod bench;
+mod compat;
 mod demo;
 mod faults;
+mod fuzz;
+mod package;
 mod packages;
+mod sanitize;
+mod soak;
 mod step;
 mod test;
 
@@ -27,21 +32,33 @@ struct Cli {
 #[derive(Debug, Subcommand)]
 enum Command {
     /// Check everything that has to hold before a change lands
-    Test,
+    Test(test::Args),
     /// Show the whole thing at work: decode once, share with three processes, survive kills
     Demo(demo::Args),
     /// Compare xmem with shmsink/shmsrc, side by side in one run
     Bench(bench::Args),
     /// Kill, stop, starve and fork the processes of a pool, and count what that does to the others
     Faults(faults::Args),
+    /// Run four pools with sixteen consumers for long, and see whether anything grows
+    Soak(soak::Args),
+    /// Feed what reads other processes' bytes with whatever a fuzzer finds
+    Fuzz(fuzz::Args),
+    /// Run tests once more with AddressSanitizer and with Valgrind
+    Sanitize(sanitize::Args),
+    /// Install the plugin with cargo-c and with Meson, each somewhere else, and look whether it works there
+    Package,
 }
 
 fn main() -> ExitCode {
     let result = match Cli::parse().command {
-        Command::Test => test::run(),
+        Command::Test(args) => test::run(&args),
         Command::Demo(args) => demo::run(&args),
         Command::Bench(args) => bench::run(&args),
         Command::Faults(args) => faults::run(&args),
+        Command::Soak(args) => soak::run(&args),
+        Command::Fuzz(args) => fuzz::run(&args),
+        Command::Sanitize(args) => sanitize::run(&args),
+        Command::Package => package::run(),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

@@ -21,16 +21,24 @@ enum Need {
 /// about the others takes them.
 const NEEDS: &[(&str, &[Need])] = &[
     ("pkg-config", &[Need::Program("pkg-config")]),
+    // Tests start processes of other users, and containers.
+    (
+        "util-linux",
+        &[Need::Program("setpriv"), Need::Program("unshare")],
+    ),
+    ("mount", &[Need::Program("mount")]),
     (
         "libgstreamer1.0-dev",
         &[
             Need::Library("gstreamer-1.0", "1.22"),
+            Need::Library("glib-2.0", "2.74"),
             Need::Library("gstreamer-check-1.0", "1.22"),
         ],
     ),
     (
         "libgstreamer-plugins-base1.0-dev",
         &[
+            Need::Library("gstreamer-audio-1.0", "1.22"),
             Need::Library("gstreamer-video-1.0", "1.22"),
             Need::Library("gstreamer-app-1.0", "1.22"),
         ],
@@ -48,6 +56,13 @@ const NEEDS: &[(&str, &[Need])] = &[
             Need::Element("videotestsrc"),
             Need::Element("videoconvert"),
             Need::Element("decodebin"),
+        ],
+    ),
+    (
+        "gstreamer1.0-plugins-base-apps",
+        &[
+            Need::Program("gst-play-1.0"),
+            Need::Program("gst-device-monitor-1.0"),
         ],
     ),
     // Here are the overlays that draw text.
@@ -76,6 +91,22 @@ const NEEDS: &[(&str, &[Need])] = &[
 /// What only the benchmark needs on top.
 const BENCH_NEEDS: &[(&str, &[Need])] = &[("strace", &[Need::Program("strace")])];
 
+/// What only `cargo xtask test --compat` needs on top.
+const COMPAT_NEEDS: &[(&str, &[Need])] = &[
+    ("debootstrap", &[Need::Program("debootstrap")]),
+    ("util-linux", &[Need::Program("pivot_root")]),
+];
+
+/// What only `cargo xtask package` needs on top.
+const PACKAGE_NEEDS: &[(&str, &[Need])] = &[
+    ("meson", &[Need::Program("meson")]),
+    ("ninja-build", &[Need::Program("ninja")]),
+    ("gcc", &[Need::Program("cc")]),
+];
+
+/// What only `cargo xtask sanitize` needs on top.
+const VALGRIND_NEEDS: &[(&str, &[Need])] = &[("valgrind", &[Need::Program("valgrind")])];
+
 /// Makes sure that what building, testing and showing needs is here.
 pub(crate) fn ensure() -> Result {
     ensure_all(NEEDS)
@@ -85,6 +116,38 @@ pub(crate) fn ensure() -> Result {
 pub(crate) fn ensure_for_bench() -> Result {
     ensure_all(NEEDS)?;
     ensure_all(BENCH_NEEDS)
+}
+
+/// The same, with what makes and enters another Debian.
+pub(crate) fn ensure_for_compat() -> Result {
+    ensure_all(NEEDS)?;
+    ensure_all(COMPAT_NEEDS)
+}
+
+/// The same, with what installs the plugin.
+pub(crate) fn ensure_for_package() -> Result {
+    ensure_all(NEEDS)?;
+    ensure_all(PACKAGE_NEEDS)
+}
+
+/// The packages that what is built here needs where it only runs, which is a Debian too.
+pub(crate) fn to_run() -> Vec<&'static str> {
+    let runs = |needs: &[Need]| needs.iter().any(Need::is_at_run_time);
+    let needed = NEEDS.iter().filter(|(_, needs)| runs(needs));
+    needed.map(|(package, _)| *package).collect()
+}
+
+/// What of them is missing where `inside` runs programs.
+pub(crate) fn missing_to_run(inside: impl Fn() -> Command) -> Vec<String> {
+    let needs = NEEDS.iter().flat_map(|(_, needs)| *needs);
+    let mut needs: Vec<&Need> = needs.filter(|need| need.is_at_run_time()).collect();
+    needs.retain(|need| !need.is_met_inside(inside()));
+    needs.into_iter().map(ToString::to_string).collect()
+}
+
+/// Valgrind alone.
+pub(crate) fn ensure_for_valgrind() -> Result {
+    ensure_all(VALGRIND_NEEDS)
 }
 
 fn ensure_all(needs: &[(&'static str, &[Need])]) -> Result {
@@ -178,6 +241,22 @@ fn missing(needs: &[(&'static str, &[Need])]) -> Vec<(&'static str, Vec<String>)
 }
 
 impl Need {
+    /// Programs that are built link libraries, but do not need what links them.
+    fn is_at_run_time(&self) -> bool {
+        !matches!(self, Self::Library(..) | Self::Program("pkg-config"))
+    }
+
+    /// `inside` is what comes before a program to run it there.
+    fn is_met_inside(&self, mut inside: Command) -> bool {
+        succeeds(match self {
+            Self::Program(name) => inside.args(["which", name]),
+            Self::Library(name, version) => {
+                inside.args(["pkg-config", &format!("--atleast-version={version}"), name])
+            }
+            Self::Element(name) => inside.args(["gst-inspect-1.0", "--exists", name]),
+        })
+    }
+
     fn is_met(&self) -> bool {
         match self {
             Self::Program(name) => {

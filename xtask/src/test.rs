@@ -3,19 +3,31 @@
 //! `cargo xtask test`: what has to pass before a change lands.
 
 use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
 use crate::step::{self, Step};
-use crate::{Result, cargo, packages, target_dir};
+use crate::{Result, cargo, compat, packages, sanitize, target_dir};
 
-pub(crate) fn run() -> Result {
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// Run what was built here with the newer GStreamer of Debian 13 instead (needs root; takes 2 GB)
+    #[arg(long)]
+    compat: bool,
+}
+
+pub(crate) fn run(args: &Args) -> Result {
+    if args.compat {
+        return compat::run();
+    }
     let start = Instant::now();
     packages::ensure()?;
     ensure_rust_components()?;
     let shm_before = shm_names();
+    let not_run = not_run_file()?;
 
-    let steps = steps();
+    let steps = steps(&not_run);
     let count = steps.len();
     step::run_all(steps)?;
 
@@ -27,6 +39,7 @@ pub(crate) fn run() -> Result {
         )
         .into());
     }
+    say_not_run(&std::fs::read_to_string(&not_run)?);
     println!(
         "\nxtask test: all {count} steps passed and /dev/shm is clean, in {:.0} s",
         start.elapsed().as_secs_f32()
@@ -34,7 +47,25 @@ pub(crate) fn run() -> Result {
     Ok(())
 }
 
-fn steps() -> Vec<Step> {
+/// An empty file for the tests that cannot run.
+pub(crate) fn not_run_file() -> Result<PathBuf> {
+    let file = target_dir().join("tests-not-run");
+    std::fs::create_dir_all(target_dir())?;
+    std::fs::write(&file, "")?;
+    Ok(file)
+}
+
+/// Says which tests could not run on this machine, so that nobody believes they did.
+pub(crate) fn say_not_run(lines: &str) {
+    let tests: BTreeSet<&str> = lines.lines().collect();
+    if !tests.is_empty() {
+        println!("\nxtask test: {} tests DID NOT RUN here:", tests.len());
+        tests.iter().for_each(|test| println!("  {test}"));
+    }
+}
+
+fn steps(not_run: &Path) -> Vec<Step> {
+    let strict = |command| strict(command, not_run);
     let mut steps = vec![
         Step {
             name: "format",
@@ -57,15 +88,7 @@ fn steps() -> Vec<Step> {
             ),
             advice: "do what clippy says; if Cargo.lock is at fault, run `cargo check` and commit it",
         },
-        // The tests start gst-launch-1.0, which loads the plugin's library from the target directory.
-        Step {
-            name: "build",
-            command: with(
-                cargo(),
-                &["build", "--workspace", "--all-targets", "--locked"],
-            ),
-            advice: "the compiler's message says what is wrong",
-        },
+        build(),
     ];
     if has_nextest() {
         steps.push(Step {
@@ -88,6 +111,7 @@ fn steps() -> Vec<Step> {
             advice: "run the one that failed alone with `cargo test NAME`",
         });
     }
+    steps.extend(fault_points(not_run));
     steps.push(Step {
         name: "loom",
         // Its own target directory: other RUSTFLAGS would throw away everything in the common one.
@@ -112,6 +136,10 @@ fn steps() -> Vec<Step> {
         },
         advice: "loom printed the interleaving that breaks the slot protocol",
     });
+    match sanitize::core() {
+        Some(step) => steps.push(step),
+        None => println!("AddressSanitizer is left out: this Rust comes without it"),
+    }
     steps.push(Step {
         name: "docs",
         command: {
@@ -124,20 +152,76 @@ fn steps() -> Vec<Step> {
     steps
 }
 
+/// The tests start gst-launch-1.0, which loads the plugin's library from the target directory.
+pub(crate) fn build() -> Step {
+    Step {
+        name: "build",
+        command: with(
+            cargo(),
+            &["build", "--workspace", "--all-targets", "--locked"],
+        ),
+        advice: "the compiler's message says what is wrong",
+    }
+}
+
+/// What needs a core with points at which it can be killed. Packages are named, so that nothing else is built on it.
+fn fault_points(not_run: &Path) -> [Step; 2] {
+    let packages = [
+        "--package",
+        "xmem-core",
+        "--package",
+        "xmem-faults",
+        "--features",
+        "fault-points",
+        "--locked",
+    ];
+    let tests = [
+        "--bins",
+        "--test",
+        "fault_points",
+        "--test",
+        "short",
+        "--test",
+        "soak",
+    ];
+    let run: &[&str] = if has_nextest() {
+        &["nextest", "run"]
+    } else {
+        &["test"]
+    };
+    [
+        Step {
+            name: "lints with fault points",
+            command: with(
+                with(with(cargo(), &["clippy", "--all-targets"]), &packages),
+                &["--", "-D", "warnings"],
+            ),
+            advice: "do what clippy says",
+        },
+        Step {
+            name: "faults",
+            command: strict(with(with(with(cargo(), run), &packages), &tests), not_run),
+            advice: "what was killed, where, is the last line that the test printed",
+        },
+    ]
+}
+
 fn with(mut command: Command, args: &[&str]) -> Command {
     command.args(args);
     command
 }
 
-/// Any critical message of GLib ends the test that caused it.
-fn strict(mut command: Command) -> Command {
+/// Any critical message of GLib ends the test that caused it. What a machine has not got to run a test, the test writes
+/// into the file.
+pub(crate) fn strict(mut command: Command, not_run: &Path) -> Command {
     command
+        .env("XMEM_NOT_RUN", not_run)
         .env("G_DEBUG", "fatal_warnings")
         .env("RUST_BACKTRACE", "1");
     command
 }
 
-fn has_nextest() -> bool {
+pub(crate) fn has_nextest() -> bool {
     quietly(cargo().args(["nextest", "--version"]))
 }
 

@@ -1,0 +1,171 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! `cargo xtask test --compat`: what was built with this machine's GStreamer, run with that of Debian 13.
+
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Instant;
+
+use crate::step::{self, Step};
+use crate::{Result, cargo, packages, root, target_dir, test};
+
+const SUITE: &str = "trixie";
+const MIRROR: &str = "http://deb.debian.org/debian";
+
+pub(crate) fn run() -> Result {
+    let start = Instant::now();
+    if std::fs::metadata("/proc/self")?.uid() != 0 {
+        return Err("only root can make and enter another Debian: run this command as root".into());
+    }
+    packages::ensure_for_compat()?;
+    let debian = Debian::ensure()?;
+    let here = gstreamer(Command::new("gst-launch-1.0"))?;
+    let there = gstreamer(debian.inside("ro", &["gst-launch-1.0"]))?;
+    if here == there {
+        return Err(
+            format!("this machine has {here} too: `cargo xtask test` is the same here").into(),
+        );
+    }
+    println!(
+        "\nBuilt with {here}, run with {there} in {}",
+        debian.0.display()
+    );
+
+    let not_run = test::not_run_file()?;
+    step::run_all(vec![
+        test::build(),
+        debian.tests(&not_run)?,
+        both_at_once(&debian, &not_run),
+    ])?;
+    test::say_not_run(&std::fs::read_to_string(&not_run)?);
+    println!(
+        "\nxtask test --compat: all steps passed, in {:.0} s",
+        start.elapsed().as_secs_f32()
+    );
+    Ok(())
+}
+
+/// The root directory of a Debian that is kept for the next time.
+#[derive(Debug)]
+struct Debian(PathBuf);
+
+impl Debian {
+    /// Makes it if it is not there, and installs what is missing in it.
+    fn ensure() -> Result<Self> {
+        let cache = target_dir().join("compat");
+        let debian = Self(cache.join(SUITE));
+        if !debian.0.exists() {
+            std::fs::create_dir_all(&cache)?;
+            // What was begun and not ended.
+            let new = cache.join(format!("{SUITE}.new"));
+            if new.exists() {
+                std::fs::remove_dir_all(&new)?;
+            }
+            let mut debootstrap = Command::new("unshare");
+            debootstrap
+                .args(["--mount", "--propagation", "private", "--", "debootstrap"])
+                .args(["--variant=minbase", SUITE])
+                .arg(&new)
+                .arg(MIRROR);
+            make(debootstrap)?;
+            std::fs::rename(&new, &debian.0)?;
+        }
+        if !debian.missing().is_empty() {
+            let apt_get = ["env", "DEBIAN_FRONTEND=noninteractive", "apt-get"];
+            make(debian.inside("rw", &[&apt_get[..], &["update"]].concat()))?;
+            let install = ["install", "--yes", "--no-install-recommends"];
+            let words = [&apt_get[..], &install, &packages::to_run()].concat();
+            make(debian.inside("rw", &words))?;
+            let missing = debian.missing();
+            if !missing.is_empty() {
+                let missing = missing.join(", ");
+                return Err(format!("still missing there: {missing}").into());
+            }
+        }
+        Ok(debian)
+    }
+
+    /// Looks into a Debian that can be written to, so that GStreamer keeps there what it finds out about its plugins.
+    fn missing(&self) -> Vec<String> {
+        packages::missing_to_run(|| self.inside("rw", &[]))
+    }
+
+    /// What stands before a program to run it there: it is also what cargo runs test programs with.
+    fn enter(&self, mode: &str, with: &[&Path]) -> Vec<String> {
+        let script = root().join("xtask/src/compat/enter.sh");
+        let words = ["sh".into(), script.display().to_string(), mode.to_owned()];
+        let dirs = [&[&*self.0], with].concat();
+        let dirs = dirs.into_iter().map(|dir| dir.display().to_string());
+        let end = ["--".to_owned()];
+        words.into_iter().chain(dirs).chain(end).collect()
+    }
+
+    fn inside(&self, mode: &str, program: &[&str]) -> Command {
+        let words = self.enter(mode, &[]);
+        let mut command = Command::new(&words[0]);
+        command.args(&words[1..]).args(program);
+        command
+    }
+
+    /// The tests of the plugin, each with a /tmp and /dev/shm of its own.
+    fn tests(&self, not_run: &Path) -> Result<Step> {
+        // Test programs know their places by the paths that they were built with.
+        let runner = serde_json::to_string(&self.enter("ro", &[&root(), &target_dir()]))?;
+        let runner = format!("target.'cfg(unix)'.runner={runner}");
+        let mut command = cargo();
+        if test::has_nextest() {
+            command.args(["nextest", "run", "--workspace", "--locked"]);
+            command.args(["--filterset", "package(gst-plugin-xmem)"]);
+        } else {
+            command.args([
+                "test",
+                "--package",
+                "gst-plugin-xmem",
+                "--tests",
+                "--locked",
+            ]);
+        }
+        Ok(Step {
+            name: "tests with the newer GStreamer",
+            command: test::strict(command_with(command, &["--config", &runner]), not_run),
+            advice: "what passes with the older one and fails here depends on GStreamer's version",
+        })
+    }
+}
+
+/// One process with each of the versions, in one pool.
+fn both_at_once(debian: &Debian, not_run: &Path) -> Step {
+    let mut command = cargo();
+    // With the packages that were built already: fewer would be built anew, with fewer features.
+    command.args(["test", "--workspace", "--locked"]);
+    command.args(["--test", "two_gstreamers", "--", "--ignored"]);
+    command.env("XMEM_COMPAT_ROOT", &debian.0);
+    Step {
+        name: "one pool with both versions",
+        command: test::strict(command, not_run),
+        advice: "what one version writes, the other one has to read",
+    }
+}
+
+fn command_with(mut command: Command, args: &[&str]) -> Command {
+    command.args(args);
+    command
+}
+
+/// Runs a command that takes its time.
+fn make(command: Command) -> Result {
+    step::run_all(vec![Step {
+        name: "another Debian",
+        command,
+        advice: "this needs a Debian mirror and 2 GB; remove the folder compat in cargo's target folder to begin anew",
+    }])
+}
+
+/// The version, in GStreamer's words.
+fn gstreamer(mut program: Command) -> Result<String> {
+    let output = program.arg("--version").output()?;
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let line = text.lines().find(|line| line.starts_with("GStreamer"));
+    Ok(line.ok_or("gst-launch-1.0 tells no version")?.to_owned())
+}

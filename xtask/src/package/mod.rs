@@ -1,0 +1,180 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! `cargo xtask package`: install the plugin as packagers do, with cargo-c and with Meson, and use what was installed.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::step::{self, Step};
+use crate::{Result, cargo, packages, root, target_dir};
+
+const LINKED: &str = "xtask/src/package/linked.c";
+
+pub(crate) fn run() -> Result {
+    packages::ensure_for_package()?;
+    if !cargo()
+        .args(["cbuild", "--version"])
+        .output()?
+        .status
+        .success()
+    {
+        return Err(
+            "cargo-c is not installed: run `cargo install cargo-c --locked` (with the version that \
+             cargo names if this Rust is too old for the newest)"
+                .into(),
+        );
+    }
+    let dir = target_dir().join("package");
+    // What an earlier run installed would hide what this one does not.
+    for name in ["cargo-c", "meson"] {
+        match std::fs::remove_dir_all(dir.join(name)) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error.into()),
+            _ => {}
+        }
+    }
+    std::fs::create_dir_all(&dir)?;
+
+    let cargo_c = Prefix(dir.join("cargo-c"));
+    let meson = Prefix(dir.join("meson"));
+    let build = dir.join("meson-build");
+    step::run_all(vec![
+        Step {
+            name: "cargo cbuild",
+            command: cargo_c.cargo("cbuild", &dir),
+            advice: "cargo's message says what is wrong",
+        },
+        Step {
+            name: "cargo cinstall",
+            command: cargo_c.cargo("cinstall", &dir),
+            advice: "cargo's message says what is wrong",
+        },
+        Step {
+            name: "meson setup",
+            command: meson.setup(&build),
+            advice: "Meson's message says what is missing",
+        },
+        Step {
+            name: "ninja install",
+            command: {
+                let mut command = Command::new("ninja");
+                command.arg("-C").arg(&build).arg("install");
+                command
+            },
+            advice: "the message above says what is wrong",
+        },
+    ])?;
+    for prefix in [cargo_c, meson] {
+        prefix.check(&dir)?;
+        println!(
+            "{}: gst-inspect-1.0, pkg-config and the linker find it",
+            prefix.0.display()
+        );
+    }
+    println!("\nxtask package: both ways install a plugin that works");
+    Ok(())
+}
+
+/// Where a plugin is installed.
+#[derive(Debug)]
+struct Prefix(PathBuf);
+
+impl Prefix {
+    fn library_dir(&self) -> PathBuf {
+        self.0.join("lib")
+    }
+
+    fn plugin_dir(&self) -> PathBuf {
+        self.library_dir().join("gstreamer-1.0")
+    }
+
+    fn cargo(&self, verb: &str, dir: &Path) -> Command {
+        let mut command = cargo();
+        command.args([
+            verb,
+            "--package",
+            "gst-plugin-xmem",
+            "--locked",
+            "--release",
+        ]);
+        command.arg("--target-dir").arg(dir.join("build"));
+        command.arg("--prefix").arg(&self.0);
+        command.arg("--libdir").arg(self.library_dir());
+        command
+    }
+
+    fn setup(&self, build: &Path) -> Command {
+        let mut command = Command::new("meson");
+        command.current_dir(root()).arg("setup");
+        if build.join("build.ninja").exists() {
+            command.arg("--reconfigure");
+        }
+        command.arg(build).arg("--prefix").arg(&self.0);
+        command.args(["--libdir", "lib", "--default-library", "both"]);
+        command
+    }
+
+    /// The plugin is found, and described, and can be linked.
+    fn check(&self, dir: &Path) -> Result {
+        let plugin = self.plugin_dir().join("libgstxmem.so");
+        let registry = self.0.join("registry.bin");
+        for element in ["xmemsink", "xmemsrc"] {
+            let mut inspect = Command::new("gst-inspect-1.0");
+            inspect
+                .arg(element)
+                .env("GST_PLUGIN_PATH", self.plugin_dir())
+                .env("GST_REGISTRY", &registry);
+            let shown = output(&mut inspect)?;
+            let path = plugin.display().to_string();
+            if !shown.contains(&path) {
+                return Err(format!("{element} does not come from {path}: {shown}").into());
+            }
+        }
+
+        let dirs = output(&mut self.pkg_config(&["--variable=libdir", "gstxmem"]))?;
+        if Path::new(dirs.trim()) != self.library_dir() {
+            return Err(format!(
+                "gstxmem.pc names {dirs} instead of {:?}",
+                self.library_dir()
+            )
+            .into());
+        }
+        let flags = output(&mut self.pkg_config(&["--cflags", "--libs", "gstreamer-1.0"]))?;
+        let libraries = output(&mut self.pkg_config(&["--libs", "--static", "gstxmem"]))?;
+        // The folder has both kinds of library, and this is about the static one.
+        let archive = "-l:libgstxmem.a";
+        let libraries = libraries.split_whitespace().map(|word| match word {
+            "-lgstxmem" => archive,
+            word => word,
+        });
+        let program = dir.join("linked");
+        let mut compile = Command::new("cc");
+        compile.arg(root().join(LINKED)).arg("-o").arg(&program);
+        compile.args(libraries).args(flags.split_whitespace());
+        output(&mut compile)?;
+        let mut linked = Command::new(program);
+        // Nothing but what is linked into it.
+        linked
+            .env("GST_REGISTRY", &registry)
+            .env("GST_PLUGIN_PATH", "");
+        output(&mut linked)?;
+        Ok(())
+    }
+
+    fn pkg_config(&self, args: &[&str]) -> Command {
+        let mut command = Command::new("pkg-config");
+        command.env("PKG_CONFIG_PATH", self.library_dir().join("pkgconfig"));
+        command.args(args);
+        command
+    }
+}
+
+/// What a command that has to succeed writes.
+fn output(command: &mut Command) -> Result<String> {
+    let output = command.output()?;
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    if !output.status.success() {
+        let (out, err) = (text(&output.stdout), text(&output.stderr));
+        return Err(format!("{command:?}: {}\n{out}{err}", output.status).into());
+    }
+    Ok(text(&output.stdout))
+}
