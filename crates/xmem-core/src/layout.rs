@@ -402,7 +402,10 @@ impl LeasePage {
     /// Its pages, for a device to write lease words in.
     #[cfg(feature = "cuda")]
     pub(crate) fn memory(&self) -> (*mut u8, usize) {
-        let len = self.mapping.len().next_multiple_of(rustix::param::page_size());
+        let len = self
+            .mapping
+            .len()
+            .next_multiple_of(rustix::param::page_size());
         (self.mapping.ptr(), len)
     }
 

@@ -233,7 +233,11 @@ impl ReadLease {
 
     /// The slot's size in bytes; 0 if it lies on a device.
     pub fn slot_len(&self) -> usize {
-        if self.hold.device_len().is_some() { 0 } else { self.hold.slot_len() }
+        if self.hold.device_len().is_some() {
+            0
+        } else {
+            self.hold.slot_len()
+        }
     }
 
     /// Whether the payload lies on a CUDA device, so that there are no bytes of it in host memory.
@@ -244,12 +248,22 @@ impl ReadLease {
     /// Hands the lease over to a device. Gives it back if there are other handles.
     #[cfg(feature = "cuda")]
     pub(crate) fn hand_over(self) -> Result<crate::consumer::held::Handed, Self> {
-        let Self { hold, meta, sticky, parts } = self;
+        let Self {
+            hold,
+            meta,
+            sticky,
+            parts,
+        } = self;
         match hold {
             Hold::Consumer(held) => Held::hand_over(held).map_err(Hold::Consumer),
             hold => Err(hold),
         }
-        .map_err(|hold| Self { hold, meta, sticky, parts })
+        .map_err(|hold| Self {
+            hold,
+            meta,
+            sticky,
+            parts,
+        })
     }
 
     /// The pieces that the frame lies in, if it does not lie in its slot. Only for consumers that asked for

@@ -77,12 +77,12 @@ pub use api::*;
 
 #[cfg(not(xmem_loom))]
 mod buffer_pool;
-#[cfg(all(feature = "cuda", not(xmem_loom)))]
-pub mod cuda;
 #[cfg(not(xmem_loom))]
 mod cancel;
 #[cfg(not(xmem_loom))]
 mod consumer;
+#[cfg(all(feature = "cuda", not(xmem_loom)))]
+pub mod cuda;
 #[cfg(not(xmem_loom))]
 mod entry;
 #[cfg(not(xmem_loom))]

@@ -181,7 +181,10 @@ impl Part {
     /// If the memory cannot be mapped: not every device's can.
     pub fn map(&self) -> io::Result<&[u8]> {
         if self.is_on_device() {
-            return Err(io::Error::new(io::ErrorKind::Unsupported, "it lies on a CUDA device"));
+            return Err(io::Error::new(
+                io::ErrorKind::Unsupported,
+                "it lies on a CUDA device",
+            ));
         }
         let start = match self.view.imported() {
             Some(imported) => {

@@ -213,9 +213,7 @@ impl ToProducer {
                 .u64(*size),
             Self::Request { name, data } => Out::new(10).bytes(name.as_bytes()).bytes(data),
             Self::Reaches { pool_id } => Out::new(11).u64(*pool_id),
-            Self::Device { works, how } => {
-                Out::new(12).u8((*works).into()).bytes(how.as_bytes())
-            }
+            Self::Device { works, how } => Out::new(12).u8((*works).into()).bytes(how.as_bytes()),
         }
         .0
     }
@@ -265,7 +263,10 @@ impl ToProducer {
                 data: m.rest(MAX_REQUEST)?,
             },
             11 => Self::Reaches { pool_id: m.u64()? },
-            12 => Self::Device { works: m.bool()?, how: m.text()? },
+            12 => Self::Device {
+                works: m.bool()?,
+                how: m.text()?,
+            },
             _ => return None,
         };
         m.end(message)

@@ -92,7 +92,11 @@ impl Drop for Held {
 #[cfg(feature = "cuda")]
 impl Held {
     pub(crate) fn check_process(&self) -> Result<(), crate::cuda::CudaError> {
-        if self.session.process.is_current() { Ok(()) } else { Err(crate::cuda::CudaError::Forked) }
+        if self.session.process.is_current() {
+            Ok(())
+        } else {
+            Err(crate::cuda::CudaError::Forked)
+        }
     }
 
     /// Whether the frame's producer is gone, however that came.

@@ -289,7 +289,8 @@ impl Session {
                 "a slot lies in somebody else's memory",
             ));
         }
-        self.held.wait_for_device(self, meta.slot, deadline, cancel)?;
+        self.held
+            .wait_for_device(self, meta.slot, deadline, cancel)?;
         let place = SlotPlace {
             slot: meta.slot,
             generation: meta.generation,

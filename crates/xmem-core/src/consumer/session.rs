@@ -271,7 +271,10 @@ impl Session {
         &self,
         device: &crate::cuda::Device,
     ) -> Result<Arc<crate::cuda::DevicePage>, crate::cuda::CudaError> {
-        let mut registered = self.device_page.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut registered = self
+            .device_page
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
         if let Some(page) = &*registered {
             return Ok(page.clone());
         }

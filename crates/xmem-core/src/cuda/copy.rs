@@ -7,14 +7,25 @@ use super::device::Device;
 use super::error::CudaError;
 use super::result;
 
-/// Copies to a device, and waits for that.
+/// Copies to a device, and waits until the bytes are there.
 pub(super) fn to_device_now(device: &Device, to: u64, from: &[u8]) -> Result<(), CudaError> {
-    // SAFETY: the caller has the memory; the bytes are ours until this returns.
-    device.with(|| unsafe { result::copy_to_device(to, from.as_ptr().cast(), from.len()) })
+    // Not `cuMemcpyHtoD`: that returns when the bytes are read, and before the device has them.
+    let stream = device.own_stream()?.raw();
+    device.with(|| {
+        // SAFETY: the caller has the memory; the bytes are ours until this returns.
+        unsafe { result::copy_to_device_async(to, from.as_ptr().cast(), from.len(), stream) }?;
+        // SAFETY: a stream of this process.
+        unsafe { result::stream_synchronize(stream) }
+    })
 }
 
 /// Copies from a device, and waits for that.
 pub(super) fn to_host_now(device: &Device, to: &mut [u8], from: u64) -> Result<(), CudaError> {
-    // SAFETY: the caller has the memory; the bytes are ours until this returns.
-    device.with(|| unsafe { result::copy_to_host(to.as_mut_ptr().cast(), from, to.len()) })
+    let stream = device.own_stream()?.raw();
+    device.with(|| {
+        // SAFETY: the caller has the memory; the bytes are ours until this returns.
+        unsafe { result::copy_to_host_async(to.as_mut_ptr().cast(), from, to.len(), stream) }?;
+        // SAFETY: a stream of this process.
+        unsafe { result::stream_synchronize(stream) }
+    })
 }

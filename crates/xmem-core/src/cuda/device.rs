@@ -6,13 +6,14 @@
 use std::ffi::{c_char, c_int};
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use cudarc::driver::sys::{CUcontext, CUuuid};
 
 use super::driver::Driver;
 use super::error::CudaError;
 use super::result;
+use super::stream::Stream;
 use crate::os::fork::ProcessId;
 
 pub use crate::region::device_header::Uuid;
@@ -23,6 +24,9 @@ const VMM_SUPPORTED: c_int = 102;
 const POSIX_FD_SUPPORTED: c_int = 103;
 /// cuda.h: host memory can be registered for reading only.
 const READ_ONLY_REGISTER_SUPPORTED: c_int = 113;
+
+/// cuda.h: a stream that does not wait for the default one.
+const NON_BLOCKING: u32 = 1;
 
 /// A CUDA device, with its primary context, which PyTorch, CuPy and the CUDA runtime use too. Clones are handles to the
 /// same one. The context is kept for as long as the process runs.
@@ -36,6 +40,8 @@ struct Inner {
     name: String,
     vmm: bool,
     read_only_register: bool,
+    /// A stream of our own, which waits for no other: the default stream would wait for the program's kernels.
+    stream: OnceLock<u64>,
     /// A kernel failed: nothing works here any more.
     broken: AtomicBool,
     process: ProcessId,
@@ -88,7 +94,9 @@ fn uuid_of(device: c_int) -> Result<Uuid, CudaError> {
     // SAFETY: a place for the result. The first version does not tell the parts of a divided device apart.
     let asked = match unsafe { result::device_uuid(&raw mut uuid, device) } {
         // SAFETY: as above.
-        Err(CudaError::DriverTooOld { .. }) => unsafe { result::device_uuid_v1(&raw mut uuid, device) },
+        Err(CudaError::DriverTooOld { .. }) => unsafe {
+            result::device_uuid_v1(&raw mut uuid, device)
+        },
         asked => asked,
     };
     asked?;
@@ -144,6 +152,7 @@ impl Device {
             name: String::from_utf8_lossy(name).into_owned(),
             vmm: attribute(device, VMM_SUPPORTED) && attribute(device, POSIX_FD_SUPPORTED),
             read_only_register: attribute(device, READ_ONLY_REGISTER_SUPPORTED),
+            stream: OnceLock::new(),
             broken: AtomicBool::new(false),
             process: ProcessId::current(),
         }));
@@ -193,12 +202,31 @@ impl Device {
         self.0.context
     }
 
+    /// A stream for copies that somebody waits for.
+    pub(super) fn own_stream(&self) -> Result<Stream, CudaError> {
+        let stream = match self.0.stream.get() {
+            Some(stream) => *stream,
+            None => {
+                let mut stream = std::ptr::null_mut();
+                // SAFETY: a place for the stream, which is never destroyed.
+                self.with(|| unsafe { result::stream_create(&raw mut stream, NON_BLOCKING) })?;
+                // Two threads may make one each; the other is used by nobody.
+                *self.0.stream.get_or_init(|| stream as u64)
+            }
+        };
+        // SAFETY: made above.
+        Ok(unsafe { Stream::from_raw(stream) })
+    }
+
     pub(super) fn is_broken(&self) -> bool {
         self.0.broken.load(Ordering::Relaxed)
     }
 
     /// Calls the driver with the primary context current, and puts back what was current before.
-    pub(super) fn with<T>(&self, call: impl FnOnce() -> Result<T, CudaError>) -> Result<T, CudaError> {
+    pub(super) fn with<T>(
+        &self,
+        call: impl FnOnce() -> Result<T, CudaError>,
+    ) -> Result<T, CudaError> {
         if !self.0.process.is_current() {
             return Err(CudaError::Forked);
         }
@@ -213,7 +241,10 @@ impl Device {
         if let Err(CudaError::ContextInError { .. }) = &result
             && !self.0.broken.swap(true, Ordering::Relaxed)
         {
-            log::error!("CUDA device {}: a kernel of this process failed, its context cannot be used any more", self.ordinal());
+            log::error!(
+                "CUDA device {}: a kernel of this process failed, its context cannot be used any more",
+                self.ordinal()
+            );
             super::release::context_failed(self);
         }
         result

@@ -26,29 +26,50 @@ static DRIVER: OnceLock<Result<Driver, CudaError>> = OnceLock::new();
 impl Driver {
     /// The driver of this process. Never panics.
     pub(super) fn get() -> Result<&'static Self, CudaError> {
-        let driver = DRIVER.get_or_init(Self::load).as_ref().map_err(Clone::clone)?;
-        if driver.process.is_current() { Ok(driver) } else { Err(CudaError::Forked) }
+        let driver = DRIVER
+            .get_or_init(Self::load)
+            .as_ref()
+            .map_err(Clone::clone)?;
+        if driver.process.is_current() {
+            Ok(driver)
+        } else {
+            Err(CudaError::Forked)
+        }
     }
 
     /// The same, if somebody needed it before.
     pub(super) fn loaded() -> Option<&'static Self> {
-        DRIVER.get()?.as_ref().ok().filter(|driver| driver.process.is_current())
+        DRIVER
+            .get()?
+            .as_ref()
+            .ok()
+            .filter(|driver| driver.process.is_current())
     }
 
     fn load() -> Result<Self, CudaError> {
         let process = ProcessId::current();
         // SAFETY: loading the driver runs its initializers, which is what whoever installed it wants.
         if !unsafe { sys::is_culib_present() } {
-            return Err(CudaError::NoDriver { reason: "libcuda.so.1 is not found".into() });
+            return Err(CudaError::NoDriver {
+                reason: "libcuda.so.1 is not found".into(),
+            });
         }
         // SAFETY: as above; it is there, so this does not panic.
         let library = unsafe { sys::culib() };
-        let driver = Self { table: Table::load(library), process };
-        let init = driver.table.init.ok_or(CudaError::DriverTooOld { symbol: "cuInit" })?;
+        let driver = Self {
+            table: Table::load(library),
+            process,
+        };
+        let init = driver
+            .table
+            .init
+            .ok_or(CudaError::DriverTooOld { symbol: "cuInit" })?;
         // SAFETY: `cuInit` has this signature; 0 is the only value for its flags.
         match unsafe { init(0) } {
             0 => Ok(driver),
-            code => Err(CudaError::NoDriver { reason: format!("cuInit says {}", driver.table.name_of(code)) }),
+            code => Err(CudaError::NoDriver {
+                reason: format!("cuInit says {}", driver.table.name_of(code)),
+            }),
         }
     }
 }
@@ -65,7 +86,9 @@ impl Table {
             return format!("error {code}");
         }
         // SAFETY: the driver's names are static strings that end in 0.
-        unsafe { CStr::from_ptr(name) }.to_string_lossy().into_owned()
+        unsafe { CStr::from_ptr(name) }
+            .to_string_lossy()
+            .into_owned()
     }
 
     /// What a call's result means.
@@ -73,8 +96,14 @@ impl Table {
         match code {
             0 => Ok(()),
             OUT_OF_MEMORY => Err(CudaError::OutOfMemory { size: 0 }),
-            code if is_fatal(code) => Err(CudaError::ContextInError { name: self.name_of(code) }),
-            code => Err(CudaError::Driver { what, code, name: self.name_of(code) }),
+            code if is_fatal(code) => Err(CudaError::ContextInError {
+                name: self.name_of(code),
+            }),
+            code => Err(CudaError::Driver {
+                what,
+                code,
+                name: self.name_of(code),
+            }),
         }
     }
 }

@@ -11,7 +11,9 @@ use super::device::Uuid;
 #[non_exhaustive]
 pub enum CudaError {
     /// There is no driver that could be used.
-    #[error("there is no CUDA driver to use ({reason}): install NVIDIA's driver, or let this container see it")]
+    #[error(
+        "there is no CUDA driver to use ({reason}): install NVIDIA's driver, or let this container see it"
+    )]
     NoDriver {
         /// What was tried.
         reason: String,
@@ -23,7 +25,9 @@ pub enum CudaError {
         symbol: &'static str,
     },
     /// There is no device of this number.
-    #[error("there is no CUDA device {ordinal}, this process sees {count}: check CUDA_VISIBLE_DEVICES")]
+    #[error(
+        "there is no CUDA device {ordinal}, this process sees {count}: check CUDA_VISIBLE_DEVICES"
+    )]
     NoDevice {
         /// The number that was asked for.
         ordinal: u32,
@@ -31,7 +35,9 @@ pub enum CudaError {
         count: u32,
     },
     /// The frame lies on a device that this process does not see.
-    #[error("the frame lies on device {uuid}, which this process does not see: let it see that device (CUDA_VISIBLE_DEVICES)")]
+    #[error(
+        "the frame lies on device {uuid}, which this process does not see: let it see that device (CUDA_VISIBLE_DEVICES)"
+    )]
     WrongDevice {
         /// The device.
         uuid: Uuid,
@@ -43,7 +49,9 @@ pub enum CudaError {
         size: usize,
     },
     /// A kernel of this process failed, and nothing works in its context any more.
-    #[error("the CUDA context of this process is in error ({name}) since a kernel failed: start the process anew")]
+    #[error(
+        "the CUDA context of this process is in error ({name}) since a kernel failed: start the process anew"
+    )]
     ContextInError {
         /// The driver's name for it.
         name: String,
@@ -117,7 +125,10 @@ pub(super) const HOST_MEMORY_ALREADY_REGISTERED: u32 = 712;
 /// Whether nothing runs in a context any more after this.
 pub(super) fn is_fatal(code: u32) -> bool {
     // Uncorrectable ECC errors, contexts that are gone, and what failed kernels leave.
-    matches!(code, DEINITIALIZED | 214 | 220 | 700 | 702 | 709 | 710 | 714..=719 | 721)
+    matches!(
+        code,
+        DEINITIALIZED | 214 | 220 | 700 | 702 | 709 | 710 | 714..=719 | 721
+    )
 }
 
 impl CudaError {

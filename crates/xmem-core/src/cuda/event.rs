@@ -49,34 +49,47 @@ impl Event {
         let mut raw = std::ptr::null_mut();
         // SAFETY: a place for the event.
         device.with(|| unsafe { result::event_create(&raw mut raw, flags) })?;
-        Ok(Self { raw: Raw(raw), device: device.clone() })
+        Ok(Self {
+            raw: Raw(raw),
+            device: device.clone(),
+        })
     }
 
     /// Opens an event of another process.
     pub(super) fn open(device: &Device, handle: &IpcHandle) -> Result<Self, CudaError> {
-        let handle = CUipcEventHandle { reserved: handle.map(|byte| byte.cast_signed()) };
+        let handle = CUipcEventHandle {
+            reserved: handle.map(|byte| byte.cast_signed()),
+        };
         let mut raw = std::ptr::null_mut();
         // SAFETY: a place for the event; the driver checks the handle.
         device.with(|| unsafe { result::ipc_open_event(&raw mut raw, handle) })?;
-        Ok(Self { raw: Raw(raw), device: device.clone() })
+        Ok(Self {
+            raw: Raw(raw),
+            device: device.clone(),
+        })
     }
 
     /// Says "when the stream got here".
     pub(super) fn record(&self, stream: Stream) -> Result<(), CudaError> {
         // SAFETY: the event is alive, and so is the stream (`Stream::from_raw`).
-        self.device.with(|| unsafe { result::event_record(self.raw.0, stream.raw()) })
+        self.device
+            .with(|| unsafe { result::event_record(self.raw.0, stream.raw()) })
     }
 
     /// Has a stream wait for what was recorded last.
     pub(super) fn wait_on(&self, stream: Stream) -> Result<(), CudaError> {
         // SAFETY: the event is alive, and so is the stream (`Stream::from_raw`); there are no flags.
-        self.device.with(|| unsafe { result::stream_wait(stream.raw(), self.raw.0, 0) })
+        self.device
+            .with(|| unsafe { result::stream_wait(stream.raw(), self.raw.0, 0) })
     }
 
     /// Whether what was recorded last has happened.
     pub(super) fn has_happened(&self) -> Result<bool, CudaError> {
         // SAFETY: the event is alive.
-        match self.device.with(|| unsafe { result::event_query(self.raw.0) }) {
+        match self
+            .device
+            .with(|| unsafe { result::event_query(self.raw.0) })
+        {
             Ok(()) => Ok(true),
             Err(error) if error.is(NOT_READY) => Ok(false),
             Err(error) => Err(error),

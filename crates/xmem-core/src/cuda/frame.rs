@@ -30,7 +30,12 @@ struct Piece {
 /// What says when a producer's work on the frame has ended.
 enum Wait {
     /// A slot of a region that was imported.
-    Slot { import: Arc<Import>, view: Arc<RegionView>, slot: u32, held: Arc<Held> },
+    Slot {
+        import: Arc<Import>,
+        view: Arc<RegionView>,
+        slot: u32,
+        held: Arc<Held>,
+    },
     /// A slot of this process's own pool.
     Own(Arc<OwnHold>),
 }
@@ -100,10 +105,12 @@ impl ReadLease {
 fn import(view: &RegionView, held: &Held) -> Result<Arc<Import>, CudaError> {
     let cuda = view.cuda().ok_or(CudaError::NotOnDevice)?;
     held.check_process()?;
-    let import = cuda.imports.get(cuda.header(), cuda.twin_fd(), |outcome| match outcome {
-        Ok(import) => held.say_device(true, import.outcome()),
-        Err(error) => held.say_device(false, &error.to_string()),
-    })?;
+    let import = cuda
+        .imports
+        .get(cuda.header(), cuda.twin_fd(), |outcome| match outcome {
+            Ok(import) => held.say_device(true, import.outcome()),
+            Err(error) => held.say_device(false, &error.to_string()),
+        })?;
     Ok(import)
 }
 
@@ -120,7 +127,10 @@ impl CudaFrame {
                     device,
                     mode: None,
                     is_same_process: true,
-                    pieces: vec![Piece { ptr: ptr + offset, len }],
+                    pieces: vec![Piece {
+                        ptr: ptr + offset,
+                        len,
+                    }],
                     waits: vec![Wait::Own(hold)],
                     lease,
                 }
@@ -130,15 +140,24 @@ impl CudaFrame {
                 let import = import(view, &held)?;
                 let header = view.cuda().ok_or(CudaError::NotOnDevice)?.header();
                 let slot = header.slot_at(slot_at, held.len()).ok_or_else(outside)?;
-                let start = import.ptr().ok_or_else(outside)? + u64::from(slot) * header.device_stride;
+                let start =
+                    import.ptr().ok_or_else(outside)? + u64::from(slot) * header.device_stride;
                 // That it fits was looked at when it was received (`ReadLease::new`).
                 let view = view.clone();
                 Self {
                     device: import.device().clone(),
                     mode: import.mode(),
                     is_same_process: import.is_same_process(),
-                    pieces: vec![Piece { ptr: start + offset, len }],
-                    waits: vec![Wait::Slot { import, view, slot, held }],
+                    pieces: vec![Piece {
+                        ptr: start + offset,
+                        len,
+                    }],
+                    waits: vec![Wait::Slot {
+                        import,
+                        view,
+                        slot,
+                        held,
+                    }],
                     lease,
                 }
             }
@@ -156,9 +175,17 @@ impl CudaFrame {
         let mut memory: Option<Arc<Import>> = None;
         let (view, slot_at) = held.view();
         if let Some(cuda) = view.cuda() {
-            let slot = cuda.header().slot_at(slot_at, held.len()).ok_or_else(outside)?;
+            let slot = cuda
+                .header()
+                .slot_at(slot_at, held.len())
+                .ok_or_else(outside)?;
             let import = import(view, &held)?;
-            waits.push(Wait::Slot { import, view: view.clone(), slot, held: held.clone() });
+            waits.push(Wait::Slot {
+                import,
+                view: view.clone(),
+                slot,
+                held: held.clone(),
+            });
         }
         for part in lease.parts() {
             let view = part.view();
@@ -170,18 +197,36 @@ impl CudaFrame {
                 TwinKind::Foreign => None,
                 // Such a piece has no bytes: it stands for the event of a slot.
                 TwinKind::None => Some(part.offset() as u64),
-                TwinKind::Vmm | TwinKind::Legacy => (part.offset() as u64).checked_div(header.device_stride),
+                TwinKind::Vmm | TwinKind::Legacy => {
+                    (part.offset() as u64).checked_div(header.device_stride)
+                }
             };
             if let Some(ptr) = import.ptr().filter(|_| header.kind != TwinKind::None) {
-                pieces.push(Piece { ptr: ptr + part.offset() as u64, len: part.len() });
-                if memory.as_ref().is_some_and(|other| other.device() != import.device()) {
-                    return Err(CudaError::NotImportable { why: "its pieces lie on several devices".into() });
+                pieces.push(Piece {
+                    ptr: ptr + part.offset() as u64,
+                    len: part.len(),
+                });
+                if memory
+                    .as_ref()
+                    .is_some_and(|other| other.device() != import.device())
+                {
+                    return Err(CudaError::NotImportable {
+                        why: "its pieces lie on several devices".into(),
+                    });
                 }
                 memory = Some(import.clone());
             }
             if let Some(slot) = slot {
-                let slot = u32::try_from(slot).ok().filter(|slot| *slot < header.slots).ok_or_else(outside)?;
-                waits.push(Wait::Slot { import, view: view.clone(), slot, held: at_origin });
+                let slot = u32::try_from(slot)
+                    .ok()
+                    .filter(|slot| *slot < header.slots)
+                    .ok_or_else(outside)?;
+                waits.push(Wait::Slot {
+                    import,
+                    view: view.clone(),
+                    slot,
+                    held: at_origin,
+                });
             }
         }
         let memory = memory.ok_or(CudaError::NotOnDevice)?;
@@ -246,7 +291,9 @@ impl CudaFrame {
     ///
     /// [`CudaError::ExporterGone`] if the producer is gone and that will not be known: the frame is not to be used then.
     pub fn wait_on(&self, stream: Stream) -> Result<(), CudaError> {
-        self.waits.iter().try_for_each(|wait| wait.wait_on(stream))?;
+        self.waits
+            .iter()
+            .try_for_each(|wait| wait.wait_on(stream))?;
         fault::point(Point::EventWaited);
         Ok(())
     }
@@ -258,9 +305,23 @@ impl CudaFrame {
     ///
     /// If the driver refuses; the frame is given back, since the device may still read it.
     pub fn release_on(self, stream: Stream) -> Result<(), FrameFailure> {
-        let Self { lease, device, mode, is_same_process, pieces, waits } = self;
+        let Self {
+            lease,
+            device,
+            mode,
+            is_same_process,
+            pieces,
+            waits,
+        } = self;
         release::by_host_function(lease, &device, stream).map_err(|(lease, error)| FrameFailure {
-            frame: Self { lease, device: device.clone(), mode, is_same_process, pieces, waits },
+            frame: Self {
+                lease,
+                device: device.clone(),
+                mode,
+                is_same_process,
+                pieces,
+                waits,
+            },
             error,
         })
     }
@@ -286,13 +347,30 @@ impl CudaFrame {
     ///
     /// As [`release_by_write_on`](Self::release_by_write_on).
     pub fn hand_over(self) -> Result<HandedOver, FrameFailure> {
-        let Self { lease, device, mode, is_same_process, pieces, waits } = self;
+        let Self {
+            lease,
+            device,
+            mode,
+            is_same_process,
+            pieces,
+            waits,
+        } = self;
         // The waits hold the lease too; they are not needed for what comes.
         let waits: Vec<Wait> = waits;
         drop(waits);
         hand_over::hand_over(lease, &device).map_err(|(lease, error)| {
-            let again = Self { lease, device, mode, is_same_process, pieces, waits: Vec::new() };
-            FrameFailure { frame: again.with_waits(), error }
+            let again = Self {
+                lease,
+                device,
+                mode,
+                is_same_process,
+                pieces,
+                waits: Vec::new(),
+            };
+            FrameFailure {
+                frame: again.with_waits(),
+                error,
+            }
         })
     }
 
@@ -320,11 +398,20 @@ impl Wait {
             return Ok(());
         }
         match self {
-            Self::Slot { import, view, slot, held } => {
+            Self::Slot {
+                import,
+                view,
+                slot,
+                held,
+            } => {
                 let header = view.cuda().ok_or(CudaError::NotOnDevice)?.header();
                 let waited = import.wait(header, *slot, stream, held.producer_is_gone());
                 // It may have been done just before its producer ended.
-                if matches!(waited, Err(CudaError::ExporterGone)) && self.is_ready() { Ok(()) } else { waited }
+                if matches!(waited, Err(CudaError::ExporterGone)) && self.is_ready() {
+                    Ok(())
+                } else {
+                    waited
+                }
             }
             Self::Own(hold) => hold.wait_on(stream),
         }

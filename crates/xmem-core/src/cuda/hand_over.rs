@@ -39,10 +39,17 @@ impl DevicePage {
     pub(crate) fn register(page: &Arc<LeasePage>, device: &Device) -> Result<Self, CudaError> {
         let (ptr, len) = page.memory();
         // SAFETY: whole pages of a mapping that is kept until they are unregistered.
-        match device.with(|| unsafe { result::host_register(ptr.cast(), len, PORTABLE | DEVICEMAP) }) {
-            Ok(()) => Ok(Self { page: page.clone(), device: device.clone() }),
+        match device
+            .with(|| unsafe { result::host_register(ptr.cast(), len, PORTABLE | DEVICEMAP) })
+        {
+            Ok(()) => Ok(Self {
+                page: page.clone(),
+                device: device.clone(),
+            }),
             Err(CudaError::Driver { code, .. }) if code != HOST_MEMORY_ALREADY_REGISTERED => {
-                Err(CudaError::Unsupported { what: "write host memory that is registered" })
+                Err(CudaError::Unsupported {
+                    what: "write host memory that is registered",
+                })
             }
             Err(error) => Err(error),
         }
@@ -51,7 +58,11 @@ impl DevicePage {
     /// The address of a slot's lease word on a device.
     fn word(&self, slot: u32, device: &Device) -> Result<u64, CudaError> {
         let (start, _) = self.page.memory();
-        let word = self.page.leases().get(slot as usize).ok_or(CudaError::Gone)?;
+        let word = self
+            .page
+            .leases()
+            .get(slot as usize)
+            .ok_or(CudaError::Gone)?;
         let offset = std::ptr::from_ref(word).addr() - start.addr();
         let mut address = 0;
         // SAFETY: a place for the address, and memory that is registered.
@@ -80,7 +91,9 @@ pub struct HandedOver {
 
 impl fmt::Debug for HandedOver {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("HandedOver").field("word", &self.word).finish_non_exhaustive()
+        f.debug_struct("HandedOver")
+            .field("word", &self.word)
+            .finish_non_exhaustive()
     }
 }
 
@@ -97,16 +110,31 @@ impl HandedOver {
 }
 
 /// Hands a lease over; gives it back if that cannot be.
-pub(super) fn hand_over(lease: ReadLease, device: &Device) -> Result<HandedOver, (ReadLease, CudaError)> {
+pub(super) fn hand_over(
+    lease: ReadLease,
+    device: &Device,
+) -> Result<HandedOver, (ReadLease, CudaError)> {
     let Hold::Consumer(held) = lease.hold() else {
         // The producer's own references are no words that a device could write.
-        return Err((lease, CudaError::Unsupported { what: "end a producer's own lease" }));
+        return Err((
+            lease,
+            CudaError::Unsupported {
+                what: "end a producer's own lease",
+            },
+        ));
     };
     if !lease.parts().is_empty() {
-        return Err((lease, CudaError::Unsupported { what: "end the leases of a frame in pieces" }));
+        return Err((
+            lease,
+            CudaError::Unsupported {
+                what: "end the leases of a frame in pieces",
+            },
+        ));
     }
     let slot = lease.meta().slot;
-    let word = held.device_page(device).and_then(|page| page.word(slot, device));
+    let word = held
+        .device_page(device)
+        .and_then(|page| page.word(slot, device));
     let word = match word {
         Ok(word) => word,
         Err(error) => return Err((lease, error)),

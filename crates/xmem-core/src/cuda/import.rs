@@ -6,6 +6,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::Mode;
+use super::copy;
 use super::counts::{COUNTERS, count};
 use super::device::Device;
 use super::error::CudaError;
@@ -13,14 +14,17 @@ use super::event::Event;
 use super::memory::ForeignMemory;
 use super::stream::Stream;
 use super::twin::Twin;
-use super::copy;
 use crate::fault::{self, Point};
 use crate::region::device_header::{Canary, DeviceHeader, IpcHandle, TwinKind};
 
 /// How the memory was come by.
 #[derive(Debug)]
 enum Memory {
-    Foreign { ptr: u64, mode: Mode, _memory: ForeignMemory },
+    Foreign {
+        ptr: u64,
+        mode: Mode,
+        _memory: ForeignMemory,
+    },
     /// The producer is this process.
     Same(Twin),
     /// There are only events.
@@ -79,7 +83,11 @@ fn check_canary(device: &Device, at: u64, expected: &Canary) -> Result<(), CudaE
     let mut found: Canary = [0; size_of::<Canary>()];
     copy::to_host_now(device, &mut found, at)?;
     fault::point(Point::CanaryRead);
-    if found == *expected { Ok(()) } else { Err(CudaError::Canary) }
+    if found == *expected {
+        Ok(())
+    } else {
+        Err(CudaError::Canary)
+    }
 }
 
 fn refused(how: &'static str) -> impl FnOnce(CudaError) -> CudaError {
@@ -91,7 +99,9 @@ fn refused(how: &'static str) -> impl FnOnce(CudaError) -> CudaError {
             ),
         },
         CudaError::Unsupported { what } => CudaError::NotImportable {
-            why: format!("this device or its driver cannot {what}: set the producer's cuda-mode to legacy"),
+            why: format!(
+                "this device or its driver cannot {what}: set the producer's cuda-mode to legacy"
+            ),
         },
         error => error,
     }
@@ -112,18 +122,29 @@ impl Import {
         })
     }
 
-    fn import(device: &Device, header: &DeviceHeader, fd: Option<BorrowedFd<'_>>) -> Result<Memory, CudaError> {
+    fn import(
+        device: &Device,
+        header: &DeviceHeader,
+        fd: Option<BorrowedFd<'_>>,
+    ) -> Result<Memory, CudaError> {
         let (memory, mode) = match (header.kind, fd) {
             (TwinKind::None, _) => return Ok(Memory::None),
             (TwinKind::Vmm, Some(fd)) => {
-                let len = usize::try_from(header.device_len).map_err(|_| CudaError::Corrupt("its size"))?;
+                let len = usize::try_from(header.device_len)
+                    .map_err(|_| CudaError::Corrupt("its size"))?;
                 let memory = ForeignMemory::import_vmm(device, fd.as_fd(), len);
-                (memory.map_err(refused("importing its descriptor"))?, Mode::Vmm)
+                (
+                    memory.map_err(refused("importing its descriptor"))?,
+                    Mode::Vmm,
+                )
             }
-            (TwinKind::Vmm, None) => return Err(CudaError::Corrupt("it came without its descriptor")),
+            (TwinKind::Vmm, None) => {
+                return Err(CudaError::Corrupt("it came without its descriptor"));
+            }
             (TwinKind::Legacy | TwinKind::Foreign, _) => {
                 let open = |handle: &IpcHandle| {
-                    ForeignMemory::open_legacy(device, handle).map_err(refused("opening its handle"))
+                    ForeignMemory::open_legacy(device, handle)
+                        .map_err(refused("opening its handle"))
                 };
                 if header.kind == TwinKind::Foreign {
                     // Nothing may be written into memory of others, so the canary is in another allocation of that process.
@@ -139,7 +160,11 @@ impl Import {
             check_canary(device, ptr + header.canary_at, &header.canary)?;
         }
         count(&COUNTERS.imports);
-        Ok(Memory::Foreign { ptr, mode, _memory: memory })
+        Ok(Memory::Foreign {
+            ptr,
+            mode,
+            _memory: memory,
+        })
     }
 
     pub(super) fn device(&self) -> &Device {
@@ -154,9 +179,11 @@ impl Import {
     pub(crate) fn mode(&self) -> Option<Mode> {
         match &self.memory {
             Memory::Foreign { mode, .. } => Some(*mode),
-            Memory::Same(twin) if twin.ptr().is_some() => {
-                Some(if twin.is_legacy() { Mode::Legacy } else { Mode::Vmm })
-            }
+            Memory::Same(twin) if twin.ptr().is_some() => Some(if twin.is_legacy() {
+                Mode::Legacy
+            } else {
+                Mode::Vmm
+            }),
             _ => None,
         }
     }
@@ -182,7 +209,10 @@ impl Import {
 
     /// The event of a slot; `None`: it has none, so its frames are published when they are done.
     fn event(&self, header: &DeviceHeader, slot: u32) -> Result<Option<Arc<Event>>, CudaError> {
-        let handle = header.events.get(slot as usize).ok_or(CudaError::Corrupt("a slot lies outside its region"))?;
+        let handle = header
+            .events
+            .get(slot as usize)
+            .ok_or(CudaError::Corrupt("a slot lies outside its region"))?;
         if *handle == [0; 64] {
             return Ok(None);
         }

@@ -10,8 +10,9 @@ use std::sync::{Arc, LazyLock, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
 use cudarc::driver::sys::{
-    CUipcMemHandle, CUmemAccess_flags, CUmemAccessDesc, CUmemAllocationGranularity_flags, CUmemAllocationHandleType,
-    CUmemAllocationProp, CUmemAllocationProp_st__bindgen_ty_1, CUmemAllocationType, CUmemLocation, CUmemLocationType,
+    CUipcMemHandle, CUmemAccess_flags, CUmemAccessDesc, CUmemAllocationGranularity_flags,
+    CUmemAllocationHandleType, CUmemAllocationProp, CUmemAllocationProp_st__bindgen_ty_1,
+    CUmemAllocationType, CUmemLocation, CUmemLocationType,
 };
 
 use super::device::Device;
@@ -81,15 +82,28 @@ struct VmmMapping {
 
 impl VmmMapping {
     /// Maps memory; the context of the device is current.
-    fn new(handle: &Handle, len: usize, device: &Device, access: CUmemAccess_flags) -> Result<Self, CudaError> {
+    fn new(
+        handle: &Handle,
+        len: usize,
+        device: &Device,
+        access: CUmemAccess_flags,
+    ) -> Result<Self, CudaError> {
         let mut ptr = 0;
         // SAFETY: a place for the address; the driver chooses it.
         unsafe { result::vmm_reserve(&raw mut ptr, len, 0, 0, 0) }?;
-        let mut mapping = Self { ptr, len, device: device.clone(), is_mapped: false };
+        let mut mapping = Self {
+            ptr,
+            len,
+            device: device.clone(),
+            is_mapped: false,
+        };
         // SAFETY: addresses that were just reserved, and memory of that length.
         unsafe { result::vmm_map(ptr, len, 0, handle.0, 0) }?;
         mapping.is_mapped = true;
-        let access = CUmemAccessDesc { location: location(device), flags: access };
+        let access = CUmemAccessDesc {
+            location: location(device),
+            flags: access,
+        };
         // SAFETY: one description of addresses that are mapped.
         unsafe { result::vmm_access(ptr, len, &raw const access, 1) }?;
         Ok(mapping)
@@ -98,7 +112,12 @@ impl VmmMapping {
 
 impl Drop for VmmMapping {
     fn drop(&mut self) {
-        let Self { ptr, len, is_mapped, .. } = *self;
+        let Self {
+            ptr,
+            len,
+            is_mapped,
+            ..
+        } = *self;
         let device = self.device.clone();
         reaper::later(move || {
             let _ = device.with(|| {
@@ -120,7 +139,10 @@ pub(super) enum OwnMemory {
     /// It lives as long as anybody has it mapped, or has the descriptor.
     Vmm { fd: OwnedFd, mapping: OwnVmm },
     /// It lives until this process frees it.
-    Legacy { memory: LegacyAllocation, handle: IpcHandle },
+    Legacy {
+        memory: LegacyAllocation,
+        handle: IpcHandle,
+    },
 }
 
 /// A mapping of memory of this process.
@@ -156,7 +178,9 @@ impl OwnMemory {
     /// At least `len` bytes whose descriptor can be sent.
     pub(super) fn vmm(device: &Device, len: usize) -> Result<Self, CudaError> {
         if !device.has_vmm() {
-            return Err(CudaError::Unsupported { what: "share memory by descriptor" });
+            return Err(CudaError::Unsupported {
+                what: "share memory by descriptor",
+            });
         }
         device.with(|| {
             let len = len.checked_next_multiple_of(granularity(device)?);
@@ -177,7 +201,10 @@ impl OwnMemory {
             let _ = rustix::io::fcntl_setfd(&fd, rustix::io::FdFlags::CLOEXEC);
             let access = CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
             let mapping = VmmMapping::new(&handle, len, device, access)?;
-            Ok(Self::Vmm { fd, mapping: OwnVmm(mapping) })
+            Ok(Self::Vmm {
+                fd,
+                mapping: OwnVmm(mapping),
+            })
         })
     }
 
@@ -189,8 +216,15 @@ impl OwnMemory {
             let mut ptr = 0;
             // SAFETY: a place for the address.
             unsafe { result::mem_alloc(&raw mut ptr, len) }.map_err(with_size(len))?;
-            let memory = LegacyAllocation { ptr, len, device: device.clone() };
-            Ok(Self::Legacy { handle: legacy_handle(ptr)?, memory })
+            let memory = LegacyAllocation {
+                ptr,
+                len,
+                device: device.clone(),
+            };
+            Ok(Self::Legacy {
+                handle: legacy_handle(ptr)?,
+                memory,
+            })
         })
     }
 
@@ -237,9 +271,15 @@ pub(super) struct ForeignVmm(VmmMapping);
 
 impl ForeignMemory {
     /// Maps what a descriptor stands for. It must have this length, or the driver refuses.
-    pub(super) fn import_vmm(device: &Device, fd: BorrowedFd<'_>, len: usize) -> Result<Self, CudaError> {
+    pub(super) fn import_vmm(
+        device: &Device,
+        fd: BorrowedFd<'_>,
+        len: usize,
+    ) -> Result<Self, CudaError> {
         if !device.has_vmm() {
-            return Err(CudaError::Unsupported { what: "share memory by descriptor" });
+            return Err(CudaError::Unsupported {
+                what: "share memory by descriptor",
+            });
         }
         device.with(|| {
             let mut handle = 0;
@@ -250,11 +290,14 @@ impl ForeignMemory {
             let handle = Handle(handle);
             let map = |access| VmmMapping::new(&handle, len, device, access);
             // Frames are not for consumers to write; not every driver can see to that.
-            let mapping = map(CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_READ)
-                .or_else(|error| match error {
-                    CudaError::Driver { .. } => map(CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_READWRITE),
+            let mapping = map(CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_READ).or_else(
+                |error| match error {
+                    CudaError::Driver { .. } => {
+                        map(CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_READWRITE)
+                    }
                     error => Err(error),
-                })?;
+                },
+            )?;
             Ok(Self::Vmm(ForeignVmm(mapping)))
         })
     }
@@ -294,9 +337,13 @@ impl LegacyOpen {
         }
         let open = || {
             let mut ptr = 0;
-            let handle = CUipcMemHandle { reserved: handle.map(|byte| byte.cast_signed()) };
+            let handle = CUipcMemHandle {
+                reserved: handle.map(|byte| byte.cast_signed()),
+            };
             // SAFETY: a place for the address; the driver checks the handle.
-            device.with(|| unsafe { result::ipc_open_mem(&raw mut ptr, handle, LAZY_PEER_ACCESS) }).map(|()| ptr)
+            device
+                .with(|| unsafe { result::ipc_open_mem(&raw mut ptr, handle, LAZY_PEER_ACCESS) })
+                .map(|()| ptr)
         };
         let ptr = open().or_else(|error| {
             if error.is(ALREADY_MAPPED) {
@@ -306,7 +353,10 @@ impl LegacyOpen {
             }
             Err(error)
         })?;
-        let opened = Arc::new(Self { ptr, device: device.clone() });
+        let opened = Arc::new(Self {
+            ptr,
+            device: device.clone(),
+        });
         cache.retain(|_, open| open.strong_count() > 0);
         cache.insert(key, Arc::downgrade(&opened));
         Ok(opened)

@@ -38,7 +38,10 @@ fn send(job: Job) {
         let (jobs, inbox) = channel();
         let thread = std::thread::Builder::new().name("xmem-cuda".into());
         match thread.spawn(move || run(&inbox)) {
-            Ok(_) => Some(Reaper { jobs: Mutex::new(jobs), process: ProcessId::current() }),
+            Ok(_) => Some(Reaper {
+                jobs: Mutex::new(jobs),
+                process: ProcessId::current(),
+            }),
             Err(error) => {
                 log::error!("what lies on CUDA devices is not freed any more: {error}");
                 None
@@ -62,7 +65,11 @@ pub(super) fn later(job: impl FnOnce() + Send + 'static) {
 
 /// Has something done again and again, until it says that it is done: soon every `pause`, later less often.
 pub(super) fn every(pause: Duration, job: impl FnMut() -> bool + Send + 'static) {
-    send(Job::Again(Again { job: Box::new(job), pause, due: Instant::now() + pause }));
+    send(Job::Again(Again {
+        job: Box::new(job),
+        pause,
+        due: Instant::now() + pause,
+    }));
 }
 
 /// Waits until what was to be done before is done, but not for ever: the driver may wait for a kernel.

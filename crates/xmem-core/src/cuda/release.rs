@@ -47,7 +47,10 @@ fn pending() -> MutexGuard<'static, HashMap<u64, Pending>> {
 
 fn list(what: What, device: &Device) -> u64 {
     let number = NEXT.fetch_add(1, Ordering::Relaxed);
-    let entry = Pending { what, device: device.clone() };
+    let entry = Pending {
+        what,
+        device: device.clone(),
+    };
     pending().insert(number, entry);
     number
 }
@@ -81,7 +84,11 @@ fn launch(number: u64, device: &Device, stream: Stream) -> Result<(), CudaError>
 }
 
 /// Ends a lease when the stream gets there. On failure it is given back.
-pub(super) fn by_host_function(lease: ReadLease, device: &Device, stream: Stream) -> Result<(), (ReadLease, CudaError)> {
+pub(super) fn by_host_function(
+    lease: ReadLease,
+    device: &Device,
+    stream: Stream,
+) -> Result<(), (ReadLease, CudaError)> {
     let number = list(What::Lease(lease), device);
     match launch(number, device, stream) {
         Ok(()) => {
@@ -89,7 +96,10 @@ pub(super) fn by_host_function(lease: ReadLease, device: &Device, stream: Stream
             Ok(())
         }
         Err(error) => match pending().remove(&number) {
-            Some(Pending { what: What::Lease(lease), .. }) => Err((lease, error)),
+            Some(Pending {
+                what: What::Lease(lease),
+                ..
+            }) => Err((lease, error)),
             // It was ended with its context.
             _ => Ok(()),
         },
@@ -108,7 +118,10 @@ pub(super) fn look_at_handed(number: u64) -> bool {
     let found = {
         let mut pending = pending();
         match pending.get(&number) {
-            Some(Pending { what: What::Handed(handed), .. }) if !handed.is_over() => return false,
+            Some(Pending {
+                what: What::Handed(handed),
+                ..
+            }) if !handed.is_over() => return false,
             _ => pending.remove(&number),
         }
     };
@@ -130,7 +143,9 @@ pub(super) fn end_handed(number: u64) {
 pub(super) fn handed_by_host_function(number: u64, device: &Device, stream: Stream) {
     if let Err(error) = launch(number, device, stream) {
         // Who put work on that stream has to wait for it: nobody else can say when the device is done.
-        log::error!("a lease cannot be ended in the order of its stream ({error}): it ends with its connection");
+        log::error!(
+            "a lease cannot be ended in the order of its stream ({error}): it ends with its connection"
+        );
     }
 }
 
@@ -138,10 +153,17 @@ pub(super) fn handed_by_host_function(number: u64, device: &Device, stream: Stre
 pub(super) fn context_failed(device: &Device) {
     let ended: Vec<Pending> = {
         let mut pending = pending();
-        pending.extract_if(|_, entry| entry.device == *device).map(|(_, entry)| entry).collect()
+        pending
+            .extract_if(|_, entry| entry.device == *device)
+            .map(|(_, entry)| entry)
+            .collect()
     };
     if !ended.is_empty() {
-        log::warn!("CUDA device {}: {} leases end with its context", device.ordinal(), ended.len());
+        log::warn!(
+            "CUDA device {}: {} leases end with its context",
+            device.ordinal(),
+            ended.len()
+        );
     }
     ended.into_iter().for_each(end);
 }
@@ -170,7 +192,9 @@ fn watch() {
             }
         }
         for device in devices {
-            let probe = probes.remove(&device.ordinal()).map_or_else(|| Event::private(&device), Ok);
+            let probe = probes
+                .remove(&device.ordinal())
+                .map_or_else(|| Event::private(&device), Ok);
             if let Ok(probe) = probe {
                 // Nothing is recorded in it, so this fails only if everything does.
                 let _ = probe.has_happened();

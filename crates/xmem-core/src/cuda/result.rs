@@ -7,8 +7,8 @@ use std::ffi::{c_char, c_int, c_uint, c_void};
 
 use cudarc::driver::sys::{
     CUcontext, CUdevice, CUdeviceptr, CUevent, CUipcEventHandle, CUipcMemHandle, CUmemAccessDesc,
-    CUmemAllocationGranularity_flags, CUmemAllocationHandleType, CUmemAllocationProp, CUmemGenericAllocationHandle,
-    CUstream, CUuuid,
+    CUmemAllocationGranularity_flags, CUmemAllocationHandleType, CUmemAllocationProp,
+    CUmemGenericAllocationHandle, CUstream, CUuuid,
 };
 
 use libloading::Library;
@@ -88,6 +88,7 @@ calls! {
     event_destroy = "cuEventDestroy_v2"(event: CUevent) "destroy an event";
     stream_wait = "cuStreamWaitEvent"(stream: CUstream, event: CUevent, flags: c_uint) "have a stream wait";
     stream_synchronize = "cuStreamSynchronize"(stream: CUstream) "wait for a stream";
+    stream_create = "cuStreamCreate"(stream: *mut CUstream, flags: c_uint) "make a stream";
     launch_host = "cuLaunchHostFunc"(stream: CUstream, function: HostFn, data: *mut c_void)
         "put a host function on a stream";
     write_value = "cuStreamWriteValue32_v2"(stream: CUstream, to: CUdeviceptr, value: u32, flags: c_uint)
@@ -96,8 +97,6 @@ calls! {
     host_unregister = "cuMemHostUnregister"(ptr: *mut c_void) "unregister host memory";
     host_pointer = "cuMemHostGetDevicePointer_v2"(to: *mut CUdeviceptr, ptr: *mut c_void, flags: c_uint)
         "find host memory's address on a device";
-    copy_to_device = "cuMemcpyHtoD_v2"(to: CUdeviceptr, from: *const c_void, len: usize) "copy to a device";
-    copy_to_host = "cuMemcpyDtoH_v2"(to: *mut c_void, from: CUdeviceptr, len: usize) "copy from a device";
     copy_to_device_async = "cuMemcpyHtoDAsync_v2"(to: CUdeviceptr, from: *const c_void, len: usize, stream: CUstream)
         "copy to a device";
     copy_to_host_async = "cuMemcpyDtoHAsync_v2"(to: *mut c_void, from: CUdeviceptr, len: usize, stream: CUstream)

@@ -57,8 +57,12 @@ fn allocate(plan: &TwinPlan, len: usize) -> Result<OwnMemory, CudaError> {
         Mode::Vmm => OwnMemory::vmm(&plan.device, len),
         Mode::Legacy => OwnMemory::legacy(&plan.device, len),
         Mode::Auto => OwnMemory::vmm(&plan.device, len).or_else(|error| match error {
-            CudaError::Unsupported { .. } | CudaError::DriverTooOld { .. } | CudaError::Driver { .. } => {
-                log::info!("CUDA memory is shared by legacy handle, since by descriptor it is not: {error}");
+            CudaError::Unsupported { .. }
+            | CudaError::DriverTooOld { .. }
+            | CudaError::Driver { .. } => {
+                log::info!(
+                    "CUDA memory is shared by legacy handle, since by descriptor it is not: {error}"
+                );
                 OwnMemory::legacy(&plan.device, len)
             }
             error => Err(error),
@@ -123,7 +127,12 @@ impl Twin {
             canary_handle: [0; 64],
             events: handles,
         };
-        let inner = Arc::new(Inner { device: device.clone(), memory, events, nonce: header.nonce });
+        let inner = Arc::new(Inner {
+            device: device.clone(),
+            memory,
+            events,
+            nonce: header.nonce,
+        });
         let mut own = OWN.lock().unwrap_or_else(PoisonError::into_inner);
         own.insert(header.nonce, Arc::downgrade(&inner));
         drop(own);
@@ -147,7 +156,11 @@ impl Twin {
             OwnMemory::Vmm { .. } => "vmm",
             OwnMemory::Legacy { .. } => "legacy",
         };
-        Some(format!("{} {} ({how})", self.0.device.ordinal(), self.0.device.name()))
+        Some(format!(
+            "{} {} ({how})",
+            self.0.device.ordinal(),
+            self.0.device.name()
+        ))
     }
 
     /// First byte of the memory, if there is any.
@@ -179,7 +192,8 @@ impl Twin {
 
     /// Has a stream wait for what was recorded for a slot.
     pub(crate) fn wait(&self, slot: u32, stream: Stream) -> Result<(), CudaError> {
-        self.event(slot).map_or(Ok(()), |event| event.wait_on(stream))
+        self.event(slot)
+            .map_or(Ok(()), |event| event.wait_on(stream))
     }
 
     /// Whether what was recorded for a slot has happened.
@@ -194,6 +208,8 @@ impl Twin {
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        OWN.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.nonce);
+        OWN.lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .remove(&self.nonce);
     }
 }

@@ -27,7 +27,11 @@ impl Pool {
     }
 
     /// Claims a slot in regions that are made like this.
-    pub(super) fn acquire_in(&self, want: Want, make: MakeRegion<'_>) -> Result<Claimed, AcquireError> {
+    pub(super) fn acquire_in(
+        &self,
+        want: Want,
+        make: MakeRegion<'_>,
+    ) -> Result<Claimed, AcquireError> {
         if !self.process.is_current() {
             return Err(AcquireError::Forked);
         }

@@ -104,7 +104,10 @@ impl ControlThread {
                 peer.reach(pool_id);
                 Ok(())
             }
-            (Stage::Joined(peer) | Stage::Leaving(peer), Some(ToProducer::Device { works, how })) => {
+            (
+                Stage::Joined(peer) | Stage::Leaving(peer),
+                Some(ToProducer::Device { works, how }),
+            ) => {
                 peer.say_device(works, how.as_str());
                 Ok(())
             }
@@ -131,7 +134,9 @@ impl ControlThread {
                     })?;
                     if claimed.place.device.is_some() {
                         pool.abandon(claimed.slot, claimed.word);
-                        return Err(format!("slot {slot} lies on a device, where only its owner writes"));
+                        return Err(format!(
+                            "slot {slot} lies on a device, where only its owner writes"
+                        ));
                     }
                     Ok(claimed)
                 });

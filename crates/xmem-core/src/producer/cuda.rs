@@ -53,8 +53,17 @@ impl Producer {
 
 impl Pool {
     /// Claims a slot on a device. Without bytes: for the event of a frame that lies elsewhere.
-    fn acquire_cuda(&self, size: usize, room: usize, device: &Device) -> Result<Claimed, AcquireError> {
-        let want = Want { size, room, device: Some(device.ordinal()) };
+    fn acquire_cuda(
+        &self,
+        size: usize,
+        room: usize,
+        device: &Device,
+    ) -> Result<Claimed, AcquireError> {
+        let want = Want {
+            size,
+            room,
+            device: Some(device.ordinal()),
+        };
         let make = |plan: Plan| self.make_cuda_region(plan, device);
         match self.acquire_in(want, &make) {
             Err(AcquireError::Cuda(CudaError::OutOfMemory { .. })) => {
@@ -83,7 +92,12 @@ impl Pool {
     pub(super) fn settle_devices(&self) {
         let regions: Vec<Arc<Region>> = {
             let state = self.lock();
-            state.regions.own().filter(|region| region.cuda().is_some()).cloned().collect()
+            state
+                .regions
+                .own()
+                .filter(|region| region.cuda().is_some())
+                .cloned()
+                .collect()
         };
         let until = Instant::now() + self.settings.release_timeout;
         for region in regions.iter().filter_map(|region| region.cuda()) {
@@ -99,7 +113,8 @@ impl Pool {
                     }
                     std::thread::sleep(LOOK_AGAIN);
                 }
-                if let (Ok(true), Some(head)) = (region.twin.is_done(slot), region.slot_head(slot)) {
+                if let (Ok(true), Some(head)) = (region.twin.is_done(slot), region.slot_head(slot))
+                {
                     head.ready.store(1, Ordering::Release);
                 }
             }
@@ -116,7 +131,9 @@ impl WriteLease {
         Some(CudaSlot {
             twin,
             slot: device.index,
-            ptr: twin.ptr().map_or(0, |ptr| ptr + u64::from(device.index) * device.len as u64),
+            ptr: twin
+                .ptr()
+                .map_or(0, |ptr| ptr + u64::from(device.index) * device.len as u64),
             len: device.len,
         })
     }
@@ -149,7 +166,10 @@ impl WriteLease {
                 self.set_ready(!was_recorded);
                 self.publish_as_is(meta)
             }
-            Err(error) => Err(PublishFailure { lease: self, error: error.into() }),
+            Err(error) => Err(PublishFailure {
+                lease: self,
+                error: error.into(),
+            }),
         }
     }
 }

@@ -82,7 +82,11 @@ impl Peer {
 
     /// It says how it came by device memory, or why it did not.
     pub(super) fn say_device(&self, works: bool, how: &str) {
-        let said = if works { how.to_owned() } else { format!("none: {how}") };
+        let said = if works {
+            how.to_owned()
+        } else {
+            format!("none: {how}")
+        };
         *self.device.lock().unwrap_or_else(PoisonError::into_inner) = said;
     }
 
@@ -211,7 +215,11 @@ impl Peer {
             oldest_held_age_ns: now - oldest,
             latency_ns: page.latency().load(Ordering::Relaxed),
             leaving: self.has_left(),
-            device: self.device.lock().unwrap_or_else(PoisonError::into_inner).clone(),
+            device: self
+                .device
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .clone(),
         }
     }
 }

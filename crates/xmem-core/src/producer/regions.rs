@@ -67,7 +67,9 @@ impl Plan {
 
     /// Bytes of all memory, about.
     fn bytes(self) -> u64 {
-        let on_device = self.device.map_or(0, |_| self.slots as usize * self.slot_len);
+        let on_device = self
+            .device
+            .map_or(0, |_| self.slots as usize * self.slot_len);
         self.len() as u64 + on_device as u64
     }
 
@@ -84,13 +86,19 @@ impl Plan {
                 region,
                 offset: header_len(self.slots) + index as usize * host_stride,
                 len: host_stride,
-                device: Some(DevicePlace { ordinal, index, len: self.slot_len }),
+                device: Some(DevicePlace {
+                    ordinal,
+                    index,
+                    len: self.slot_len,
+                }),
             },
         })
     }
 
     fn fits(self, want: Want) -> bool {
-        self.places(0).next().is_some_and(|place| Regions::fits(place, want))
+        self.places(0)
+            .next()
+            .is_some_and(|place| Regions::fits(place, want))
     }
 }
 
@@ -216,12 +224,18 @@ impl Regions {
     /// Of these, bytes on devices that are in use.
     pub(super) fn device_bytes(&self) -> u64 {
         let regions = self.entries.values().map(|entry| &entry.region);
-        regions.map(|region| region.footprint() - region.len() as u64).sum()
+        regions
+            .map(|region| region.footprint() - region.len() as u64)
+            .sum()
     }
 
     /// The devices that slots lie on, in words.
     pub(super) fn devices(&self) -> Vec<String> {
-        let names: BTreeSet<String> = self.entries.values().filter_map(|entry| entry.region.device()).collect();
+        let names: BTreeSet<String> = self
+            .entries
+            .values()
+            .filter_map(|entry| entry.region.device())
+            .collect();
         names.into_iter().collect()
     }
 
@@ -352,12 +366,18 @@ impl Regions {
     /// The regions that could go: all their slots idle on our side, and not used for a while.
     pub(super) fn cold(&self, slots: &Slots, when: Cold) -> Vec<u32> {
         let newest = self.entries.values().max_by_key(|entry| entry.used_at);
-        let kind = |entry: &Entry| (entry.plan.slot_len, entry.plan.device.map(|(device, _)| device));
+        let kind = |entry: &Entry| {
+            (
+                entry.plan.slot_len,
+                entry.plan.device.map(|(device, _)| device),
+            )
+        };
         let newest_kind = newest.map(kind);
         self.entries
             .iter()
             .filter(|(_, entry)| {
-                let outdated = entry.plan.slot_len >= EXACT_FROM && Some(kind(entry)) != newest_kind;
+                let outdated =
+                    entry.plan.slot_len >= EXACT_FROM && Some(kind(entry)) != newest_kind;
                 let age = self.clock - entry.used_at;
                 match when {
                     Cold::ByNow => age >= if outdated { OUTDATED_AFTER } else { COLD_AFTER },

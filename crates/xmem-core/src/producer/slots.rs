@@ -48,7 +48,11 @@ pub(super) struct Want {
 
 impl Want {
     pub(super) fn on_host(size: usize, room: usize) -> Self {
-        Self { size, room, device: None }
+        Self {
+            size,
+            room,
+            device: None,
+        }
     }
 
     /// Bytes of a slot where the payload lies.

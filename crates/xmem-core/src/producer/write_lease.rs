@@ -63,7 +63,11 @@ impl WriteLease {
 
     /// The slot's size in bytes, at least what was asked for; 0 if it lies on a device.
     pub fn len(&self) -> usize {
-        if self.claimed.place.device.is_some() { 0 } else { self.claimed.place.len }
+        if self.claimed.place.device.is_some() {
+            0
+        } else {
+            self.claimed.place.len
+        }
     }
 
     /// Whether there are no bytes to be written here: those of a slot on a device are written there.
@@ -140,7 +144,10 @@ impl WriteLease {
         self.publish_as_is(meta)
     }
 
-    pub(super) fn publish_as_is(mut self, mut meta: FrameMeta) -> Result<ReadLease, PublishFailure> {
+    pub(super) fn publish_as_is(
+        mut self,
+        mut meta: FrameMeta,
+    ) -> Result<ReadLease, PublishFailure> {
         let failure = |lease, error| PublishFailure { lease, error };
         let parts = self.wishes.as_ref().and_then(|w| w.parts.as_ref());
         let checked = match parts {

@@ -27,8 +27,11 @@ pub(crate) struct SlotHead<'a> {
 
 #[cfg(feature = "cuda")]
 fn slot_head<'a>(mapping: &'a Mapping, header: &DeviceHeader, slot: u32) -> Option<SlotHead<'a>> {
-    let at = (slot < header.slots).then(|| header.slots_at + u64::from(slot) * header.host_stride)?;
-    let ready = mapping.words32(usize::try_from(at).ok()?, SLOT_HEAD / 4).first()?;
+    let at =
+        (slot < header.slots).then(|| header.slots_at + u64::from(slot) * header.host_stride)?;
+    let ready = mapping
+        .words32(usize::try_from(at).ok()?, SLOT_HEAD / 4)
+        .first()?;
     Some(SlotHead { ready })
 }
 
@@ -43,7 +46,11 @@ pub(crate) struct Owned {
 
 #[cfg(feature = "cuda")]
 impl Owned {
-    pub(crate) fn create(host_len: usize, header: DeviceHeader, twin: crate::cuda::Twin) -> Result<Self, RegionError> {
+    pub(crate) fn create(
+        host_len: usize,
+        header: DeviceHeader,
+        twin: crate::cuda::Twin,
+    ) -> Result<Self, RegionError> {
         let host = super::memfd::Owned::create(host_len, false)?;
         let bytes = header.encode();
         assert!(bytes.len() <= host_len, "planned with its header");
@@ -89,16 +96,25 @@ pub(crate) struct View {
 
 impl View {
     /// Maps what a producer sent, if it is what it should be.
-    pub(super) fn open(fd: OwnedFd, twin_fd: Option<OwnedFd>, len: usize) -> Result<Self, RegionError> {
+    pub(super) fn open(
+        fd: OwnedFd,
+        twin_fd: Option<OwnedFd>,
+        len: usize,
+    ) -> Result<Self, RegionError> {
         // The producer may let nobody write there, whatever the pool is.
-        let size = fd::sealed_len(&fd, Seal::SizeAndFutureWrites).map_err(RegionError::Untrusted)?;
+        let size =
+            fd::sealed_len(&fd, Seal::SizeAndFutureWrites).map_err(RegionError::Untrusted)?;
         if size < len {
-            return Err(RegionError::Untrusted("it is smaller than its producer says"));
+            return Err(RegionError::Untrusted(
+                "it is smaller than its producer says",
+            ));
         }
         let mapping = Mapping::new(&fd, len, Access::Read).map_err(system("map a region"))?;
         let header = read_header(&mapping).map_err(RegionError::Untrusted)?;
         if (header.kind == TwinKind::Vmm) != twin_fd.is_some() {
-            return Err(RegionError::Untrusted("its device memory did not come with it"));
+            return Err(RegionError::Untrusted(
+                "its device memory did not come with it",
+            ));
         }
         Ok(Self {
             mapping,
@@ -146,7 +162,10 @@ fn read_header(mapping: &Mapping) -> Result<DeviceHeader, &'static str> {
     // A copy, word by word: its producer could change it while it is looked at.
     let copy = |len: usize| -> Vec<u8> {
         let words = mapping.words32(0, len / 4);
-        words.iter().flat_map(|word| word.load(Ordering::Relaxed).to_ne_bytes()).collect()
+        words
+            .iter()
+            .flat_map(|word| word.load(Ordering::Relaxed).to_ne_bytes())
+            .collect()
     };
     let start = copy(mapping.len().min(256));
     let len = DeviceHeader::len_of(&start).ok_or("it has no device header")?;

@@ -150,14 +150,23 @@ impl DeviceHeader {
         if m.u32().ok_or(short)? != FORMAT {
             return Err("its device header has another format");
         }
-        let kind = TwinKind::from_code(m.u32().ok_or(short)?).ok_or("its kind of device memory is not known")?;
+        let kind = TwinKind::from_code(m.u32().ok_or(short)?)
+            .ok_or("its kind of device memory is not known")?;
         let uuid = Uuid(m.array().ok_or(short)?);
         let nonce = m.array().ok_or(short)?;
         let mut words = [0; 7];
         for word in &mut words {
             *word = m.u64().ok_or(short)?;
         }
-        let [device_len, device_offset, slots, device_stride, host_stride, slots_at, canary_at] = words;
+        let [
+            device_len,
+            device_offset,
+            slots,
+            device_stride,
+            host_stride,
+            slots_at,
+            canary_at,
+        ] = words;
         let header = Self {
             kind,
             uuid,
@@ -176,7 +185,10 @@ impl DeviceHeader {
         };
         header.check(host_len)?;
         let mut events = In(bytes.get(EVENTS_AT..).ok_or(short)?);
-        let events = (0..header.slots).map(|_| events.array()).collect::<Option<_>>().ok_or(short)?;
+        let events = (0..header.slots)
+            .map(|_| events.array())
+            .collect::<Option<_>>()
+            .ok_or(short)?;
         Ok(Self { events, ..header })
     }
 
@@ -198,7 +210,10 @@ impl DeviceHeader {
         let canary_end = self.canary_at + size_of::<Canary>() as u64;
         let has_slots = match self.kind {
             TwinKind::Vmm | TwinKind::Legacy => {
-                if self.canary_at < slots * self.device_stride || canary_end > self.device_len || slots == 0 {
+                if self.canary_at < slots * self.device_stride
+                    || canary_end > self.device_len
+                    || slots == 0
+                {
                     return Err("its slots do not fit into its device memory");
                 }
                 true
@@ -234,7 +249,9 @@ impl DeviceHeader {
         if len as u64 != self.host_stride || !offset.is_multiple_of(self.host_stride) {
             return None;
         }
-        u32::try_from(offset / self.host_stride).ok().filter(|slot| *slot < self.slots)
+        u32::try_from(offset / self.host_stride)
+            .ok()
+            .filter(|slot| *slot < self.slots)
     }
 }
 
@@ -292,11 +309,20 @@ mod tests {
         for len in 0..bytes.len() {
             assert!(DeviceHeader::decode(&bytes[..len], LEN).is_err());
         }
-        assert_eq!(sample().slot_at(sample().slots_at as usize + 512, 256), Some(2));
-        assert_eq!(sample().slot_at(sample().slots_at as usize + 768, 256), None);
+        assert_eq!(
+            sample().slot_at(sample().slots_at as usize + 512, 256),
+            Some(2)
+        );
+        assert_eq!(
+            sample().slot_at(sample().slots_at as usize + 768, 256),
+            None
+        );
         assert_eq!(sample().slot_at(sample().slots_at as usize + 8, 256), None);
         assert_eq!(sample().slot_at(0, 256), None);
-        assert_eq!(format!("{}", Uuid([0xab; 16])), "GPU-abababab-abab-abab-abab-abababababab");
+        assert_eq!(
+            format!("{}", Uuid([0xab; 16])),
+            "GPU-abababab-abab-abab-abab-abababababab"
+        );
     }
 
     #[test]
