@@ -172,13 +172,15 @@ fn fault_points(not_run: &Path) -> [Step; 2] {
         "--package",
         "xmem-faults",
         "--features",
-        "fault-points",
+        "fault-points,xmem-core/cuda",
         "--locked",
     ];
     let tests = [
         "--bins",
         "--test",
         "fault_points",
+        "--test",
+        "cuda",
         "--test",
         "short",
         "--test",
