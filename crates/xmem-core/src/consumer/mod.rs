@@ -156,6 +156,12 @@ impl Consumer {
         self.session.producer_pid
     }
 
+    /// The user that the producer's process ran as when it made the pool, as the kernel says. `None`: the kernel does not
+    /// say, or the handle was inherited through fork.
+    pub fn producer_uid(&self) -> Option<u32> {
+        self.session.producer_uid()
+    }
+
     /// Figures.
     pub fn stats(&self) -> ReceiveStats {
         self.session.stats()

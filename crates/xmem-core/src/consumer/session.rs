@@ -224,6 +224,13 @@ impl Session {
         &self.pool
     }
 
+    pub(super) fn producer_uid(&self) -> Option<u32> {
+        if !self.process.is_current() {
+            return None;
+        }
+        cred::peer(&self.socket).ok().map(|peer| peer.uid)
+    }
+
     pub(super) fn stats(&self) -> ReceiveStats {
         if !self.process.is_current() {
             // A forked child does not have the page.
