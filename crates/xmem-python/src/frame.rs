@@ -157,7 +157,7 @@ impl Frame {
     }
 
     #[getter]
-    fn timestamp(&self) -> Option<u64> {
+    fn timestamp(&self) -> Option<i64> {
         self.about.meta.timestamp
     }
 

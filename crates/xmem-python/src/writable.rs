@@ -133,7 +133,7 @@ impl WritableFrame {
         pts: Option<u64>,
         dts: Option<u64>,
         duration: Option<u64>,
-        timestamp: Option<u64>,
+        timestamp: Option<i64>,
         attachments: Option<HashMap<String, Vec<u8>>>,
         trust_views: bool,
     ) -> PyResult<u64> {
@@ -141,7 +141,7 @@ impl WritableFrame {
         meta.pts = pts;
         meta.dts = dts;
         meta.duration = duration;
-        meta.timestamp = Some(timestamp.unwrap_or_else(monotonic_ns));
+        meta.timestamp = Some(timestamp.unwrap_or_else(|| monotonic_ns().cast_signed()));
         for (name, value) in attachments.unwrap_or_default() {
             meta.attachments.set(&name, value);
         }
