@@ -108,7 +108,13 @@ fn a_pool_whose_device_hangs_ends_all_the_same() {
     told(&mut producer, "finish", "finished");
     let late = lab.machine.hold(Some(producer.pid()));
     told(&mut producer, "publish", "published 1");
-    told(&mut producer, "close", "closed");
+    producer.tell("close");
+    assert!(
+        producer
+            .says()
+            .contains("still writing frames that were published, after release-timeout")
+    );
+    assert_eq!(producer.says(), "closed");
     drop(late);
 }
 

@@ -9,6 +9,7 @@ mod support;
 mod deaths;
 #[cfg(feature = "fault-points")]
 mod faults;
+mod foreign;
 mod gpu;
 mod hand_over;
 mod lab;

@@ -3,10 +3,14 @@
 //! What the children do: a producer and a consumer that do what they are told, line by line.
 
 use std::collections::VecDeque;
-use std::time::Duration;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 use xmem_core::cuda::{CudaError, CudaFrame, Device, Mode, Stream};
-use xmem_core::{Consumer, FrameMeta, Producer, ReadLease, ReceiveError, StartFrom};
+use xmem_core::{
+    Consumer, ForwardError, FrameMeta, Parts, Producer, ReadLease, ReceiveError, StartFrom,
+};
 
 use crate::gpu::Gpu;
 use crate::support::HANG;
@@ -15,10 +19,29 @@ use crate::support::child::{self, hear, say};
 /// Bytes of a frame: more than what the stand-in copies at once.
 pub const SIZE: usize = 300_000;
 
+/// Says aloud what the library warns of.
+struct Aloud;
+
+impl log::Log for Aloud {
+    fn enabled(&self, metadata: &log::Metadata<'_>) -> bool {
+        metadata.level() <= log::Level::Warn
+    }
+
+    fn log(&self, record: &log::Record<'_>) {
+        if record.args().to_string().contains("release-timeout") {
+            say(record.args());
+        }
+    }
+
+    fn flush(&self) {}
+}
+
 pub fn play() {
     let Some((role, pool)) = child::role() else {
         return;
     };
+    log::set_logger(&Aloud).unwrap();
+    log::set_max_level(log::LevelFilter::Warn);
     // What a fault point needs is on the way before anything else.
     let mut words = role.split_whitespace();
     #[cfg(feature = "fault-points")]
@@ -32,6 +55,7 @@ pub fn play() {
     match words.next().unwrap() {
         "produce" => produce(&pool, words.collect()),
         "consume" => consume(&pool),
+        "relay" => relay(&pool, words.next().unwrap()),
         other => panic!("no role {other:?}"),
     }
 }
@@ -78,6 +102,8 @@ fn produce(pool: &str, words: Vec<&str>) {
     };
     let mut producer = Some(producer);
     let mut kept = VecDeque::new();
+    let released = Arc::new(AtomicBool::new(false));
+    let (mut borrowed, mut freed, mut next_borrowed) = (None, None, 1000);
     say("ready");
     loop {
         let line = hear();
@@ -89,7 +115,7 @@ fn produce(pool: &str, words: Vec<&str>) {
                 Err(error) => say(error),
             },
             // Many, as fast as it goes; where there is no slot it waits for one.
-            ["publish", count] => {
+            ["publish", count] if count != "borrowed" => {
                 let mut left: u64 = count.parse().unwrap();
                 while left > 0 {
                     match publish(open()) {
@@ -119,12 +145,85 @@ fn produce(pool: &str, words: Vec<&str>) {
             }
             ["devices"] => say(open().stats().devices.join(", ")),
             ["collect"] => say(open().collect()),
+            // Memory of our own that is larger than the frame, as of some library.
+            ["borrow"] => {
+                let len = 3 * SIZE;
+                let start = gpu.allocate(len);
+                let (ptr, flag) = (start + SIZE as u64, released.clone());
+                let memory = open().import_cuda(ptr, SIZE, &gpu.device, move || {
+                    flag.store(true, Ordering::Release)
+                });
+                say(memory
+                    .as_ref()
+                    .map_or_else(ToString::to_string, |_| "borrowed".into()));
+                borrowed = memory.ok().map(|memory| (start, ptr, memory));
+            }
+            ["publish", "borrowed"] => {
+                let (_, ptr, memory) = borrowed.as_ref().unwrap();
+                let mut parts = Parts::new();
+                parts.add_imported(memory, 0, SIZE as u64, 0);
+                let mut slot = open()
+                    .acquire_cuda_event(parts.room(), &gpu.device)
+                    .unwrap();
+                gpu.fill(stream, *ptr, SIZE, byte(next_borrowed));
+                slot.set_parts(parts);
+                let meta = FrameMeta {
+                    pts: Some(next_borrowed),
+                    ..FrameMeta::new(SIZE)
+                };
+                next_borrowed += 1;
+                let published = slot.publish_on(stream, meta);
+                say(published.map_or_else(|error| error.to_string(), |_| "published".into()));
+            }
+            // It is freed when it is let go of, and not before.
+            ["let-go"] => {
+                let (start, _, memory) = borrowed.take().unwrap();
+                drop(memory);
+                freed = Some(start);
+                say("let go");
+            }
+            ["released"] => {
+                let is_released = released.load(Ordering::Acquire);
+                if let (true, Some(start)) = (is_released, freed) {
+                    gpu.free(start);
+                    freed = None;
+                }
+                say(is_released);
+            }
             ["close"] => {
                 producer = None;
                 say("closed");
             }
             _ => panic!("told {line:?}"),
         }
+    }
+}
+
+/// Passes frames on from one pool to another.
+fn relay(pool: &str, to: &str) {
+    let producer = Producer::builder(to).build().unwrap();
+    let mut consumer = Consumer::builder(pool)
+        .start_from(StartFrom::Oldest)
+        .connect()
+        .unwrap();
+    say("ready");
+    loop {
+        assert_eq!(hear(), "pass");
+        let frame = consumer.receive(Some(HANG)).unwrap();
+        let start = Instant::now();
+        let parts = loop {
+            match producer.forward(&frame) {
+                // Its consumers have not joined the first pool yet.
+                Err(ForwardError::NotReached) if start.elapsed() < HANG => {
+                    std::thread::sleep(Duration::from_millis(1))
+                }
+                parts => break parts.unwrap(),
+            }
+        };
+        let mut slot = producer.acquire_with_room(1, parts.room()).unwrap();
+        slot.set_parts(parts);
+        slot.publish(frame.meta().clone()).unwrap();
+        say("passed");
     }
 }
 
