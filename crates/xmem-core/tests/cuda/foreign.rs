@@ -127,6 +127,31 @@ fn a_producer_of_legacy_memory_waits_at_its_end_for_who_uses_it() {
 }
 
 #[test]
+fn legacy_memory_that_a_stopped_consumer_has_open_is_not_freed() {
+    let lab = Lab::new();
+    let mut producer = lab.start("produce legacy");
+    assert_eq!(producer.says(), "ready");
+    let mut consumer = lab.start("consume");
+    assert_eq!(consumer.says(), "ready");
+    told(&mut producer, "publish", "published 0");
+    told(&mut consumer, "take", "took 0");
+    told(&mut consumer, "result", "0");
+    eventually("it holds nothing", || {
+        ask(&mut producer, "consumers") == "0 legacy"
+    });
+    consumer.stop();
+    producer.tell("close");
+    let said = producer.says();
+    assert!(
+        said.contains(&format!("process {}", consumer.pid())),
+        "{said}"
+    );
+    assert_eq!(producer.says(), "closed");
+    assert_eq!(lab.calls(&producer, &["cuMemFree_v2"]), 0);
+    consumer.go_on();
+}
+
+#[test]
 fn a_producer_of_legacy_memory_does_not_wait_for_ever_and_says_who_uses_it() {
     let lab = Lab::new();
     let mut producer = lab.start("produce legacy");

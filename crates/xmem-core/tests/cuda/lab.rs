@@ -55,6 +55,14 @@ impl Lab {
         Child::from(command, role, pool)
     }
 
+    /// The same with a variable of the environment.
+    pub fn start_with(&self, role: &str, name: &str, value: &str) -> Child {
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        self.machine.prepare(&mut command);
+        command.env(name, value);
+        Child::from(command, role, &self.pool())
+    }
+
     /// How often a process called these functions of the driver, taken together.
     pub fn calls(&self, child: &Child, names: &[&str]) -> u64 {
         let calls = self.machine.calls(child.pid());

@@ -13,7 +13,9 @@ mod foreign;
 mod gpu;
 mod hand_over;
 mod lab;
+mod refusals;
 mod roles;
+mod words;
 
 #[test]
 fn child() {
