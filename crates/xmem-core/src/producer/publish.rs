@@ -68,11 +68,8 @@ impl Pool {
         let attached = self.attach(claimed.slot, claimed.place, &claimed.region, &meta, parts)?;
         let mut state = self.lock();
         self.check_room(&state)?;
-        let reached = parts.is_none_or(|parts| {
-            let mut origins = parts.origins();
-            origins.all(|origin| state.all_reach(origin.pool_id))
-        });
-        if !reached {
+        let may = |parts: &Parts| state.may_forward(parts.origins(), self.lossless());
+        if !parts.is_none_or(may) {
             return Err(PublishError::NotReached);
         }
         if let Some(wishes) = wishes
