@@ -19,7 +19,7 @@ use std::time::Duration;
 use support::child::{self, Child, say};
 use support::victim::*;
 use support::*;
-use xmem_core::fault::{Point, Side};
+use xmem_core::fault::{Action, Point, Side, arm};
 use xmem_core::{
     Canceller, Consumer, FrameMeta, Producer, PublishError, ReadLease, ReceiveError, query,
 };
@@ -246,12 +246,13 @@ fn with_first_pool(chain: &Chain, test: impl FnOnce(&Producer)) {
 }
 
 /// What a consumer passes that takes frames from another pool than its own.
-const OF_ENDS: [Point; 12] = [
+const OF_ENDS: [Point; 13] = [
     Point::OriginMet,
     Point::OriginJoined,
     Point::OriginSaid,
     Point::Arrived,
     Point::OriginHeld,
+    Point::BeginRead,
     Point::EntryRead,
     Point::HoldAnnounced,
     Point::HoldGained,
@@ -265,6 +266,31 @@ const OF_ENDS: [Point; 12] = [
 fn no_point_is_left_out() {
     let tried = |point: &Point| OF_ENDS.contains(point) || OF_MIDDLES.contains(point);
     assert!(IN_CHAINS.iter().all(tried));
+}
+
+/// What cannot be read now is not read as if it could the next time.
+#[test]
+fn a_device_that_refuses_a_read_is_asked_again() {
+    let chain = Chain::new();
+    let first = first_pool(&chain.a.pool());
+    let mut middle = Consumer::builder(&chain.a.pool()).connect().unwrap();
+    let producer = Producer::builder(&chain.b.pool()).build().unwrap();
+    let mut end = Consumer::builder(&chain.b.pool())
+        .parts(true)
+        .connect()
+        .unwrap();
+    publish(&first, 7, SIZE);
+    assert!(pass_on(&producer, &receive(&mut middle)));
+    let frame = receive(&mut end);
+    let part = &frame.parts()[0];
+    let errno = rustix::io::Errno::IO.raw_os_error();
+    arm(Point::BeginRead, 1..3, Action::Fail(errno));
+    for _ in 0..2 {
+        assert_eq!(part.map().unwrap_err().raw_os_error(), Some(errno));
+        assert!(frame.data().is_empty());
+    }
+    assert_eq!(difference(7, part.map().unwrap()), None);
+    is_whole(&frame);
 }
 
 #[test]

@@ -91,6 +91,7 @@ points! {
         Arrived,
         /// A piece is held in the pool that it comes from, and nobody has the frame yet.
         OriginHeld,
+        BeginRead,
         /// A socket was connected to only to see whether somebody listens there.
         PoolTried,
     }

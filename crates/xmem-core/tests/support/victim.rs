@@ -10,12 +10,13 @@ use xmem_core::fault::{Action, Point, arm, disarm};
 use super::child::{Child, hear, say};
 
 /// Points that are passed only where frames of one pool are passed on in another (`fault_chains.rs`).
-pub const IN_CHAINS: [Point; 10] = [
+pub const IN_CHAINS: [Point; 11] = [
     Point::OriginMet,
     Point::OriginJoined,
     Point::OriginSaid,
     Point::Arrived,
     Point::OriginHeld,
+    Point::BeginRead,
     Point::PeerArrived,
     Point::MemoryImported,
     Point::ImportForgotten,
