@@ -30,7 +30,7 @@ use crate::sync::{AtomicU32, AtomicU64, Ordering, fence};
 
 const MAGIC: u64 = u64::from_le_bytes(*b"xmemctl\0");
 /// Raised with every change to what is shared: memory, messages, or the meaning of either.
-pub(crate) const VERSION: u32 = 2;
+pub(crate) const VERSION: u32 = 3;
 
 /// The most slots a pool may have. Bounds what a consumer maps for a producer it does not trust.
 pub(crate) const MAX_SLOTS: u32 = 1 << 16;

@@ -9,6 +9,7 @@ use super::commands::Command;
 use super::pool::Pool;
 use super::write_lease::WriteLease;
 use crate::error::ImportError;
+use crate::fault::{self, Point};
 use crate::lease::{Piece, ReadLease};
 use crate::parts::{self, MAX_PARTS, Origin, PartPlace};
 use crate::region::Imported;
@@ -71,6 +72,7 @@ impl Pool {
             .ok_or(ImportError::TooMany { max })?;
         state.show_regions(&self.control);
         drop(state);
+        fault::point(Point::MemoryImported);
         let pool = Arc::downgrade(self);
         Ok(ImportedMemory(Arc::new(Handle { pool, id, len })))
     }
@@ -83,6 +85,7 @@ impl Pool {
         drop(state);
         // Unmapped without the lock.
         drop(memory);
+        fault::point(Point::ImportForgotten);
         self.commands.send(Command::RegionGone(id));
     }
 }
