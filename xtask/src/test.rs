@@ -172,7 +172,7 @@ fn fault_points(not_run: &Path) -> [Step; 2] {
         "--package",
         "xmem-faults",
         "--features",
-        "fault-points",
+        "fault-points,xmem-core/cuda",
         "--locked",
     ];
     let tests = [
@@ -181,6 +181,8 @@ fn fault_points(not_run: &Path) -> [Step; 2] {
         "fault_points",
         "--test",
         "fault_chains",
+        "--test",
+        "cuda",
         "--test",
         "short",
         "--test",

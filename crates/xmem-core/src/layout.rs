@@ -399,6 +399,16 @@ impl LeasePage {
         self.header(P_LATENCY)
     }
 
+    /// Its pages, for a device to write lease words in.
+    #[cfg(feature = "cuda")]
+    pub(crate) fn memory(&self) -> (*mut u8, usize) {
+        let len = self
+            .mapping
+            .len()
+            .next_multiple_of(rustix::param::page_size());
+        (self.mapping.ptr(), len)
+    }
+
     fn wake_word(&self) -> &AtomicU32 {
         &self.mapping.words32(P_WAKE * 8, 1)[0]
     }

@@ -56,6 +56,8 @@ pub(crate) enum ToProducer {
     Reaches { pool_id: u64, yes: bool },
     /// "Where is this pool, that a frame comes from?"
     GetOrigin { pool_id: u64 },
+    /// "I can use the device memory of your frames in this way", or "I cannot, and why".
+    Device { works: bool, how: Text<256> },
 }
 
 /// From a producer to a consumer.
@@ -75,7 +77,8 @@ pub(crate) enum ToConsumer {
     },
     /// "No", in words.
     Refused { version: u32, reason: Text<256> },
-    /// With a descriptor, or the name or number of what the region lies in.
+    /// With a descriptor, or the name or number of what the region lies in; and with another descriptor, if it has device
+    /// memory that has one.
     Region {
         id: u32,
         len: u64,
@@ -118,6 +121,8 @@ pub(crate) enum RegionKind {
     Heap,
     /// Somebody else's memory, with pieces of frames in it and no slots.
     Imported,
+    /// The host half of a region whose frames lie on a device.
+    Cuda,
 }
 
 struct Out(Vec<u8>);
@@ -222,6 +227,7 @@ impl ToProducer {
             Self::Request { name, data } => Out::new(10).bytes(name.as_bytes()).bytes(data),
             Self::Reaches { pool_id, yes } => Out::new(11).u64(*pool_id).u8((*yes).into()),
             Self::GetOrigin { pool_id } => Out::new(12).u64(*pool_id),
+            Self::Device { works, how } => Out::new(13).u8((*works).into()).bytes(how.as_bytes()),
         }
         .0
     }
@@ -276,6 +282,10 @@ impl ToProducer {
                 yes: m.bool()?,
             },
             12 => Self::GetOrigin { pool_id: m.u64()? },
+            13 => Self::Device {
+                works: m.bool()?,
+                how: m.text()?,
+            },
             _ => return None,
         };
         m.end(message)
@@ -324,6 +334,7 @@ impl ToConsumer {
                     RegionKind::PosixShm => 1,
                     RegionKind::Heap => 2,
                     RegionKind::Imported => 3,
+                    RegionKind::Cuda => 4,
                 })
                 .bytes(name.as_bytes())
                 .u64(*number),
@@ -377,6 +388,7 @@ impl ToConsumer {
                     1 => RegionKind::PosixShm,
                     2 => RegionKind::Heap,
                     3 => RegionKind::Imported,
+                    4 => RegionKind::Cuda,
                     _ => return None,
                 },
                 name: m.text()?,
@@ -434,6 +446,10 @@ mod tests {
             any::<u64>().prop_map(|version| ToProducer::GetSticky { version }),
             any::<(u64, bool)>().prop_map(|(pool_id, yes)| ToProducer::Reaches { pool_id, yes }),
             any::<u64>().prop_map(|pool_id| ToProducer::GetOrigin { pool_id }),
+            (any::<bool>(), "[ -~]{0,300}").prop_map(|(works, how)| ToProducer::Device {
+                works,
+                how: Text::new(&how),
+            }),
             Just(ToProducer::Bell),
             Just(ToProducer::Leave),
             any::<(u32, u64)>()

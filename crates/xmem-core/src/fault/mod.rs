@@ -25,7 +25,7 @@ macro_rules! points {
     ($($side:ident { $($(#[$doc:meta])* $name:ident,)* })*) => {
         /// Where something may happen to a process.
         #[cfg_attr(not(feature = "fault-points"), allow(unreachable_pub))]
-        #[cfg_attr(xmem_loom, allow(dead_code))] // loom builds the protocol only
+        #[cfg_attr(any(xmem_loom, not(feature = "cuda")), allow(dead_code))] // loom builds the protocol only
         #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
         pub enum Point {
             $($($(#[$doc])* $name,)*)*
@@ -35,6 +35,27 @@ macro_rules! points {
         impl Point {
             /// All there are.
             pub const ALL: &[Self] = &[$($(Self::$name,)*)*];
+
+            /// Only who has frames on devices passes it.
+            pub fn is_cuda(self) -> bool {
+                matches!(
+                    self,
+                    Self::TwinMade
+                        | Self::CanaryWritten
+                        | Self::EventsMade
+                        | Self::EventRecorded
+                        | Self::DeviceSettled
+                        | Self::TwinImported
+                        | Self::CanaryRead
+                        | Self::DeviceSaid
+                        | Self::EventOpened
+                        | Self::EventWaited
+                        | Self::ReleaseEnqueued
+                        | Self::ReleaseRan
+                        | Self::HandedOver
+                        | Self::TwinClosed
+                )
+            }
 
             /// Who passes it.
             pub fn side(self) -> Side {
@@ -94,6 +115,20 @@ points! {
         BeginRead,
         /// A socket was connected to only to see whether somebody listens there.
         PoolTried,
+        /// Device memory of another process is mapped, and not checked yet.
+        TwinImported,
+        CanaryRead,
+        /// The producer is told how device memory was come by.
+        DeviceSaid,
+        EventOpened,
+        /// A stream is told to wait for the producer's work.
+        EventWaited,
+        /// The end of a lease is on a stream.
+        ReleaseEnqueued,
+        /// A stream got to the end of a lease.
+        ReleaseRan,
+        /// The address of a lease's word is about to be given to a device.
+        HandedOver,
     }
     Producer {
         LockOpened,
@@ -155,6 +190,14 @@ points! {
         ClosedMarked,
         SocketRemoved,
         LockRemoved,
+        /// Device memory is allocated, and nobody knows of it.
+        TwinMade,
+        CanaryWritten,
+        EventsMade,
+        /// The slot's event is on a stream, and the frame not published.
+        EventRecorded,
+        /// The device is done with what is out, and the pool ends.
+        DeviceSettled,
     }
     Both {
         Mmap,
@@ -166,6 +209,8 @@ points! {
         /// The wake word is changed, and its sleeper sleeps on.
         WakeChanged,
         WakeSent,
+        /// Device memory is unmapped or freed.
+        TwinClosed,
     }
 }
 

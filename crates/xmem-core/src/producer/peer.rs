@@ -49,6 +49,8 @@ pub(super) struct Peer {
     /// It has a lease page, and no place in the stream yet: it has not said of every pool of origin whether it reaches it.
     arriving: AtomicBool,
     origins: Mutex<Origins>,
+    /// How it came by device memory.
+    device: Mutex<String>,
     /// The largest cursor that was seen. One that goes back would hold a lossless pool up for ever.
     furthest: AtomicU64,
 }
@@ -87,6 +89,7 @@ impl Peer {
             left: AtomicBool::new(!joining.via.is_empty()),
             arriving: AtomicBool::new(false),
             origins: Mutex::default(),
+            device: Mutex::default(),
             furthest: AtomicU64::new(0),
         }
     }
@@ -126,6 +129,16 @@ impl Peer {
         let origins = self.origins();
         let answer = origins.answers.iter().find(|(known, _)| *known == pool_id);
         answer.map(|(_, yes)| *yes)
+    }
+
+    /// It says how it came by device memory, or why it did not.
+    pub(super) fn say_device(&self, works: bool, how: &str) {
+        let said = if works {
+            how.to_owned()
+        } else {
+            format!("none: {how}")
+        };
+        *self.device.lock().unwrap_or_else(PoisonError::into_inner) = said;
     }
 
     /// The slots that are reserved for it: its budget, and one for a frame that is being copied out past the budget.
@@ -254,6 +267,11 @@ impl Peer {
             latency_ns: page.latency().load(Ordering::Relaxed),
             leaving: self.has_left() && self.via.is_empty(),
             via: self.via.clone(),
+            device: self
+                .device
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .clone(),
         }
     }
 }

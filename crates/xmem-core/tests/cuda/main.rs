@@ -1,0 +1,20 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! CUDA frames between real processes, on the stand-in driver of `xmem-cuda-standin`: there is no GPU in these tests.
+#![allow(unsafe_code, unreachable_pub)] // calls of the driver, as programs make them; a program of its own
+
+#[path = "../support/mod.rs"]
+mod support;
+
+mod deaths;
+#[cfg(feature = "fault-points")]
+mod faults;
+mod gpu;
+mod hand_over;
+mod lab;
+mod roles;
+
+#[test]
+fn child() {
+    roles::play();
+}

@@ -1,0 +1,186 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! Legacy handles of cuMemAlloc's memory, with the rules of the documentation:
+//!
+//! - a handle is for the whole allocation, whichever pointer into it was given;
+//! - only another process can open it, while the exporter lives and has not freed the memory;
+//! - handles of one device of one process may be opened by one context of each device of this process; again in the same
+//!   context it is counted and has the same pointer (quirk `already-mapped`: an error, as with older drivers);
+//! - memory that was imported cannot be exported again, nor can VMM or stream-ordered memory.
+//!
+//! Which error the driver gives in each case is documented for few of them; who uses it may not depend on it.
+
+use std::collections::HashMap;
+use std::ffi::{c_char, c_uint};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use cudarc::driver::sys::{CUdeviceptr, CUipcMemHandle, CUresult};
+
+use crate::context::{self, Context};
+use crate::entry::{Outcome, put};
+use crate::files::{MemoryFile, Process};
+use crate::settings::settings;
+use crate::space::{self, Backing, Kind};
+use crate::{device, memory};
+
+/// CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS, the only flag, which has to be given.
+const LAZY_PEER_ACCESS: c_uint = 1;
+
+/// What 64 bytes of a handle say.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) struct Token {
+    /// Tells memory from events, and from what is no handle of ours.
+    pub(crate) kind: [u8; 8],
+    pub(crate) exporter: Process,
+    /// The name of the file.
+    pub(crate) id: u64,
+    /// The machine's ordinal.
+    pub(crate) device: u32,
+}
+
+impl Token {
+    pub(crate) fn encode(&self) -> [c_char; 64] {
+        let mut bytes = [0_u8; 64];
+        bytes[..8].copy_from_slice(&self.kind);
+        bytes[8..24].copy_from_slice(&self.exporter.to_bytes());
+        bytes[24..32].copy_from_slice(&self.id.to_le_bytes());
+        bytes[32..36].copy_from_slice(&self.device.to_le_bytes());
+        bytes.map(|byte| byte as c_char)
+    }
+
+    pub(crate) fn decode(handle: [c_char; 64], kind: [u8; 8]) -> Outcome<Self> {
+        let bytes = handle.map(|byte| byte as u8);
+        if bytes[..8] != kind || bytes[36..].iter().any(|byte| *byte != 0) {
+            return Err(CUresult::CUDA_ERROR_INVALID_HANDLE);
+        }
+        Ok(Self {
+            kind,
+            exporter: Process::from_bytes(bytes[8..24].try_into().expect("16 bytes")),
+            id: u64::from_le_bytes(bytes[24..32].try_into().expect("8 bytes")),
+            device: u32::from_le_bytes(bytes[32..36].try_into().expect("4 bytes")),
+        })
+    }
+
+    /// Refuse this process's own handles, and those of dead ones.
+    pub(crate) fn check_exporter(&self) -> Outcome {
+        if self.exporter == settings().process {
+            return Err(CUresult::CUDA_ERROR_INVALID_CONTEXT);
+        }
+        if !self.exporter.is_alive() {
+            return Err(CUresult::CUDA_ERROR_INVALID_HANDLE);
+        }
+        Ok(())
+    }
+}
+
+pub(crate) const MEMORY: [u8; 8] = *b"xmemsimM";
+
+/// An opened handle.
+#[derive(Debug)]
+struct Import {
+    address: u64,
+    context: u64,
+    device: u32,
+    count: usize,
+}
+
+static IMPORTS: Mutex<Option<HashMap<Token, Import>>> = Mutex::new(None);
+
+fn with<T>(use_it: impl FnOnce(&mut HashMap<Token, Import>) -> T) -> T {
+    use_it(
+        IMPORTS
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .get_or_insert_default(),
+    )
+}
+
+/// The context is gone, with what it opened.
+pub(crate) fn forget(context: u64) {
+    with(|imports| imports.retain(|_, import| import.context != context));
+}
+
+fn open(token: Token, context: &Context) -> Outcome<u64> {
+    token.check_exporter()?;
+    with(|imports| {
+        if let Some(import) = imports.get_mut(&token)
+            && import.context == context.handle
+        {
+            if settings().has("already-mapped") {
+                return Err(CUresult::CUDA_ERROR_ALREADY_MAPPED);
+            }
+            import.count += 1;
+            return Ok(import.address);
+        }
+        let taken = |(known, import): (&Token, &Import)| {
+            let same = known.exporter == token.exporter && known.device == token.device;
+            same && import.device == context.device && import.context != context.handle
+        };
+        if imports.iter().any(taken) {
+            return Err(CUresult::CUDA_ERROR_ALREADY_MAPPED);
+        }
+        if !device::reaches(context.device, token.device) {
+            return Err(CUresult::CUDA_ERROR_PEER_ACCESS_UNSUPPORTED);
+        }
+        let file = MemoryFile::open(&settings().dir, &format!("{:016x}", token.id));
+        let file = Arc::new(file.map_err(|_| CUresult::CUDA_ERROR_INVALID_HANDLE)?);
+        let address = memory::place(context, Kind::Imported, file)?;
+        let import = Import {
+            address,
+            context: context.handle,
+            device: context.device,
+            count: 1,
+        };
+        imports.insert(token, import);
+        Ok(address)
+    })
+}
+
+fn close(address: u64) -> Outcome {
+    let context = context::current()?;
+    with(|imports| {
+        let found = imports
+            .iter_mut()
+            .find(|(_, import)| import.address == address);
+        let (token, import) = found.ok_or(CUresult::CUDA_ERROR_INVALID_VALUE)?;
+        import.count -= 1;
+        if import.count > 0 {
+            return Ok(());
+        }
+        let token = *token;
+        imports.remove(&token);
+        // Its work may still use the memory.
+        let _ = context.work.wait_for_all();
+        space::with(|space| space.remove(&address));
+        Ok(())
+    })
+}
+
+api! {
+    fn cuIpcGetMemHandle(pHandle: *mut CUipcMemHandle, dptr: CUdeviceptr) {
+        settings().unless("no-legacy-ipc")?;
+        context::current()?;
+        let found = space::with(|space| {
+            let (_, block) = space::find(space, dptr).filter(|(_, block)| block.kind == Kind::Own)?;
+            let Backing::File { file, .. } = &*block.backing else { return None };
+            Some((file.id()?, block.device))
+        });
+        let (id, device) = found.ok_or(CUresult::CUDA_ERROR_INVALID_VALUE)?;
+        let token = Token { kind: MEMORY, exporter: settings().process, id, device };
+        put(pHandle, CUipcMemHandle { reserved: token.encode() })
+    }
+
+    fn cuIpcOpenMemHandle_v2(pdptr: *mut CUdeviceptr, handle: CUipcMemHandle, Flags: c_uint) {
+        settings().unless("no-legacy-ipc")?;
+        let context = context::current()?;
+        if Flags != LAZY_PEER_ACCESS {
+            return Err(CUresult::CUDA_ERROR_INVALID_VALUE);
+        }
+        put(pdptr, open(Token::decode(handle.reserved, MEMORY)?, &context)?)
+    }
+
+    fn cuIpcCloseMemHandle(dptr: CUdeviceptr) {
+        settings().unless("no-legacy-ipc")?;
+        close(dptr)
+    }
+}
