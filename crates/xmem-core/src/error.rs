@@ -187,6 +187,10 @@ pub enum AcquireError {
     /// The pool needed a new region and could not get one.
     #[error(transparent)]
     Region(#[from] RegionError),
+    /// The slot was to lie on a CUDA device.
+    #[cfg(feature = "cuda")]
+    #[error(transparent)]
+    Cuda(#[from] crate::cuda::CudaError),
     /// Nothing came free in time.
     #[error("no slot came free in time")]
     Timeout,
@@ -232,6 +236,10 @@ pub enum PublishError {
     /// A consumer that came meanwhile does not reach the pool that the frame was forwarded from.
     #[error("not every consumer reaches the pool that the frame comes from: copy it")]
     NotReached,
+    /// The event that says when a device is done with the frame was not recorded.
+    #[cfg(feature = "cuda")]
+    #[error(transparent)]
+    Cuda(#[from] crate::cuda::CudaError),
     /// The frame's pieces cannot be published.
     #[error("the frame has {count} pieces: they must be of its own pool, and at most {MAX_PARTS}")]
     Parts {

@@ -30,7 +30,7 @@ use crate::sync::{AtomicU32, AtomicU64, Ordering, fence};
 
 const MAGIC: u64 = u64::from_le_bytes(*b"xmemctl\0");
 /// Raised with every change to what is shared: memory, messages, or the meaning of either.
-pub(crate) const VERSION: u32 = 2;
+pub(crate) const VERSION: u32 = 3;
 
 /// The most slots a pool may have. Bounds what a consumer maps for a producer it does not trust.
 pub(crate) const MAX_SLOTS: u32 = 1 << 16;
@@ -397,6 +397,16 @@ impl LeasePage {
 
     pub(crate) fn latency(&self) -> &AtomicU64 {
         self.header(P_LATENCY)
+    }
+
+    /// Its pages, for a device to write lease words in.
+    #[cfg(feature = "cuda")]
+    pub(crate) fn memory(&self) -> (*mut u8, usize) {
+        let len = self
+            .mapping
+            .len()
+            .next_multiple_of(rustix::param::page_size());
+        (self.mapping.ptr(), len)
     }
 
     fn wake_word(&self) -> &AtomicU32 {

@@ -40,6 +40,17 @@ impl Hold {
             Self::Consumer(held) => held.len(),
         }
     }
+
+    /// Bytes of the slot that a payload may have, if it lies on a device.
+    fn device_len(&self) -> Option<usize> {
+        match self {
+            Self::Own(hold) => hold.device_len(),
+            Self::Consumer(held) => {
+                let header = held.view().0.cuda()?.header();
+                usize::try_from(header.device_stride).ok()
+            }
+        }
+    }
 }
 
 /// Reads what is attached to a frame that is held.
@@ -176,7 +187,7 @@ impl ReadLease {
             meta.attachments = attachments(&hold, entry.attached)?;
         }
         let parts = match meta.attachments.take(parts::NAME) {
-            None if payload_fits(&meta, hold.slot_len()) => None,
+            None if payload_fits(&meta, hold.device_len().unwrap_or(hold.slot_len())) => None,
             None => return Err(ReceiveError::Corrupt("a payload lies outside its slot")),
             Some(places) => {
                 let places = parts::decode(&places)
@@ -220,9 +231,39 @@ impl ReadLease {
         self.hold.slot_ptr()
     }
 
-    /// The slot's size in bytes.
+    /// The slot's size in bytes; 0 if it lies on a device.
     pub fn slot_len(&self) -> usize {
-        self.hold.slot_len()
+        if self.hold.device_len().is_some() {
+            0
+        } else {
+            self.hold.slot_len()
+        }
+    }
+
+    /// Whether the payload lies on a CUDA device, so that there are no bytes of it in host memory.
+    pub fn is_on_device(&self) -> bool {
+        self.hold.device_len().is_some() || self.parts().iter().any(Part::is_on_device)
+    }
+
+    /// Hands the lease over to a device. Gives it back if there are other handles.
+    #[cfg(feature = "cuda")]
+    pub(crate) fn hand_over(self) -> Result<crate::consumer::held::Handed, Self> {
+        let Self {
+            hold,
+            meta,
+            sticky,
+            parts,
+        } = self;
+        match hold {
+            Hold::Consumer(held) => Held::hand_over(held).map_err(Hold::Consumer),
+            hold => Err(hold),
+        }
+        .map_err(|hold| Self {
+            hold,
+            meta,
+            sticky,
+            parts,
+        })
     }
 
     /// The pieces that the frame lies in, if it does not lie in its slot. Only for consumers that asked for
@@ -246,7 +287,8 @@ impl ReadLease {
         self.len() == 0
     }
 
-    /// The payload. Nothing, if the frame lies in several pieces, or in one that was not [mapped](Part::map).
+    /// The payload. Nothing, if the frame lies in several pieces, in one that was not [mapped](Part::map), or
+    /// [on a device](Self::is_on_device).
     pub fn data(&self) -> &[u8] {
         match self.parts() {
             [] => {}
@@ -254,6 +296,9 @@ impl ReadLease {
             _ => return &[],
         }
         let (offset, size) = (self.meta.offset as usize, self.meta.size as usize);
+        if self.hold.device_len().is_some() {
+            return &[];
+        }
         if self.is_local() && offset.saturating_add(size) > self.slot_len() {
             // Its own pieces, which it does not know.
             return &[];

@@ -30,7 +30,7 @@
 //!
 //! From the bottom up, each knowing only those below it: `os` (system calls), `region` (memory that holds slots),
 //! `protocol` (the algorithms, over references to atomics), `layout` (where each word lies) and `wire` (the messages),
-//! `producer` and `consumer`, `buffer_pool`.
+//! `producer` and `consumer`, `buffer_pool`. Beside them `cuda`, with the feature of that name.
 
 #![warn(missing_docs)]
 
@@ -81,6 +81,8 @@ mod buffer_pool;
 mod cancel;
 #[cfg(not(xmem_loom))]
 mod consumer;
+#[cfg(all(feature = "cuda", not(xmem_loom)))]
+pub mod cuda;
 #[cfg(not(xmem_loom))]
 mod entry;
 #[cfg(not(xmem_loom))]

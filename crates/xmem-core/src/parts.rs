@@ -119,7 +119,7 @@ impl Part {
     ) -> Option<Self> {
         let offset = usize::try_from(place.offset).ok()?;
         let size = usize::try_from(place.size).ok()?;
-        (offset.checked_add(size)? <= view.len()).then_some(Self {
+        (offset.checked_add(size)? as u64 <= view.payload_len()).then_some(Self {
             view,
             offset,
             size,
@@ -136,6 +136,17 @@ impl Part {
 
     pub(crate) fn view(&self) -> &Arc<RegionView> {
         &self.view
+    }
+
+    /// Whether it lies on a device.
+    pub fn is_on_device(&self) -> bool {
+        self.view.cuda().is_some()
+    }
+
+    /// The lease in the pool that it was forwarded from.
+    #[cfg(feature = "cuda")]
+    pub(crate) fn held_at_origin(&self) -> Option<&Arc<Held>> {
+        self.origin.as_ref().map(|(_, held)| held)
     }
 
     /// The slot of another pool that it was forwarded from.
@@ -169,6 +180,12 @@ impl Part {
     ///
     /// If the memory cannot be mapped: not every device's can.
     pub fn map(&self) -> io::Result<&[u8]> {
+        if self.is_on_device() {
+            return Err(io::Error::new(
+                io::ErrorKind::Unsupported,
+                "it lies on a CUDA device",
+            ));
+        }
         let start = match self.view.imported() {
             Some(imported) => {
                 let mapping = imported.map()?;

@@ -33,6 +33,10 @@ pub struct PoolStats {
     pub regions: u32,
     /// Bytes of all regions that are in use or that a consumer may still have mapped.
     pub bytes: u64,
+    /// The CUDA devices that slots lie on, and how their memory is shared: such as `0 NVIDIA H200 (vmm)`.
+    pub devices: Vec<String>,
+    /// Of the bytes, those on devices.
+    pub device_bytes: u64,
     /// The stream is over.
     pub eos: bool,
     /// The sticky state's text entries (caps and so on).
@@ -72,6 +76,9 @@ pub struct ConsumerStats {
     pub oldest_held_age_ns: u64,
     /// Nanoseconds from publish to receive, smoothed over the last frames.
     pub latency_ns: u64,
+    /// How it came by the device memory of frames: `vmm`, `legacy`, `same process`, or `none: ` and why. Empty as long as it
+    /// has not used any.
+    pub device: String,
     /// It has said goodbye, and only frames it still holds keep it here.
     pub leaving: bool,
 }

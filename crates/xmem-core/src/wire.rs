@@ -52,6 +52,8 @@ pub(crate) enum ToProducer {
     Request { name: Text<32>, data: Vec<u8> },
     /// "I can hold frames in this pool myself."
     Reaches { pool_id: u64 },
+    /// "I can use the device memory of your frames in this way", or "I cannot, and why".
+    Device { works: bool, how: Text<256> },
 }
 
 /// From a producer to a consumer.
@@ -68,7 +70,8 @@ pub(crate) enum ToConsumer {
     },
     /// "No", in words.
     Refused { version: u32, reason: Text<256> },
-    /// With a descriptor, or the name or number of what the region lies in.
+    /// With a descriptor, or the name or number of what the region lies in; and with another descriptor, if it has device
+    /// memory that has one.
     Region {
         id: u32,
         len: u64,
@@ -107,6 +110,8 @@ pub(crate) enum RegionKind {
     Heap,
     /// Somebody else's memory, with pieces of frames in it and no slots.
     Imported,
+    /// The host half of a region whose frames lie on a device.
+    Cuda,
 }
 
 struct Out(Vec<u8>);
@@ -208,6 +213,7 @@ impl ToProducer {
                 .u64(*size),
             Self::Request { name, data } => Out::new(10).bytes(name.as_bytes()).bytes(data),
             Self::Reaches { pool_id } => Out::new(11).u64(*pool_id),
+            Self::Device { works, how } => Out::new(12).u8((*works).into()).bytes(how.as_bytes()),
         }
         .0
     }
@@ -257,6 +263,10 @@ impl ToProducer {
                 data: m.rest(MAX_REQUEST)?,
             },
             11 => Self::Reaches { pool_id: m.u64()? },
+            12 => Self::Device {
+                works: m.bool()?,
+                how: m.text()?,
+            },
             _ => return None,
         };
         m.end(message)
@@ -303,6 +313,7 @@ impl ToConsumer {
                     RegionKind::PosixShm => 1,
                     RegionKind::Heap => 2,
                     RegionKind::Imported => 3,
+                    RegionKind::Cuda => 4,
                 })
                 .bytes(name.as_bytes())
                 .u64(*number),
@@ -353,6 +364,7 @@ impl ToConsumer {
                     1 => RegionKind::PosixShm,
                     2 => RegionKind::Heap,
                     3 => RegionKind::Imported,
+                    4 => RegionKind::Cuda,
                     _ => return None,
                 },
                 name: m.text()?,
@@ -406,6 +418,10 @@ mod tests {
             any::<u32>().prop_map(|id| ToProducer::GetRegion { id }),
             any::<u64>().prop_map(|version| ToProducer::GetSticky { version }),
             any::<u64>().prop_map(|pool_id| ToProducer::Reaches { pool_id }),
+            (any::<bool>(), "[ -~]{0,300}").prop_map(|(works, how)| ToProducer::Device {
+                works,
+                how: Text::new(&how),
+            }),
             Just(ToProducer::Bell),
             Just(ToProducer::Leave),
             any::<(u32, u64)>()

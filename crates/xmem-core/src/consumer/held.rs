@@ -5,14 +5,18 @@
 use std::collections::HashMap;
 use std::fmt;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
 
-use super::session::Session;
+use super::session::{ANSWER_TIME, Session};
+use crate::cancel::{Canceller, Deadline};
+use crate::error::ReceiveError;
 use crate::fault::{self, Point};
 use crate::parts::Origin;
 use crate::protocol::lease::{self, Hold};
 use crate::region::RegionView;
-use crate::sync::{Ordering, fence};
+use crate::sync::{AtomicU32, Ordering, fence};
 
 /// A frame that is held. The last handle to it ends the lease.
 pub(crate) struct Held {
@@ -84,6 +88,109 @@ impl Drop for Held {
     }
 }
 
+/// What the device half of a frame needs of its lease.
+#[cfg(feature = "cuda")]
+impl Held {
+    pub(crate) fn check_process(&self) -> Result<(), crate::cuda::CudaError> {
+        if self.session.process.is_current() {
+            Ok(())
+        } else {
+            Err(crate::cuda::CudaError::Forked)
+        }
+    }
+
+    /// Whether the frame's producer is gone, however that came.
+    pub(crate) fn producer_is_gone(&self) -> bool {
+        self.session.is_disconnected()
+    }
+
+    /// Tells the producer how this process came by the frame's device memory.
+    pub(crate) fn say_device(&self, works: bool, how: &str) {
+        self.session.say_device(works, how);
+    }
+
+    /// The lease page, as devices can write it.
+    pub(crate) fn device_page(
+        &self,
+        device: &crate::cuda::Device,
+    ) -> Result<Arc<crate::cuda::DevicePage>, crate::cuda::CudaError> {
+        self.session.device_page(device)
+    }
+
+    /// Hands the lease over to a device, which will clear its word. Gives it back if there are other handles.
+    pub(crate) fn hand_over(held: Arc<Self>) -> Result<Handed, Arc<Self>> {
+        let session = held.session.clone();
+        let mut table = session.held.lock();
+        // Nobody gets another handle meanwhile: they are handed out under the lock.
+        if Arc::strong_count(&held) > 1 {
+            drop(table);
+            return Err(held);
+        }
+        let slot = held.place.slot;
+        table.leases.remove(&slot);
+        let is_over = Arc::<AtomicBool>::default();
+        table.handed.push((slot, is_over.clone()));
+        session.held.num_handed.fetch_add(1, Ordering::Relaxed);
+        drop(table);
+        let handed = Handed {
+            session: session.clone(),
+            _view: held.place.view.clone(),
+            slot,
+            is_over,
+        };
+        // It is not in the table any more, so this ends nothing.
+        drop(held);
+        Ok(handed)
+    }
+}
+
+/// A lease that a device ends, and what has to stay until then.
+#[cfg(feature = "cuda")]
+pub(crate) struct Handed {
+    session: Arc<Session>,
+    _view: Arc<RegionView>,
+    slot: u32,
+    is_over: Arc<AtomicBool>,
+}
+
+#[cfg(feature = "cuda")]
+impl Handed {
+    /// Whether the device has ended it.
+    pub(crate) fn is_over(&self) -> bool {
+        let mut table = self.session.held.lock();
+        table.sweep_handed(&self.session);
+        self.is_over.load(Ordering::Relaxed)
+    }
+
+    /// Ends it, if the device has not, and says so to a producer that wants to know.
+    pub(crate) fn end(self) {
+        if !self.session.process.is_current() {
+            return;
+        }
+        let mut table = self.session.held.lock();
+        table.sweep_handed(&self.session);
+        let words = self
+            .session
+            .control
+            .slot(self.slot)
+            .zip(self.session.page.leases().get(self.slot as usize));
+        let mut asked = false;
+        if let Some((word, lease_word)) = words {
+            if self.is_over.load(Ordering::Relaxed) {
+                // By now the word may be another lease's.
+                asked = lease::rings(word);
+            } else {
+                asked = lease::release(word, lease_word);
+                table.sweep_handed(&self.session);
+            }
+        }
+        drop(table);
+        if asked || self.session.producer_waits() {
+            self.session.ring();
+        }
+    }
+}
+
 /// Why a frame was not taken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum NotTaken {
@@ -96,23 +203,79 @@ pub(super) enum NotTaken {
 #[derive(Debug, Default)]
 struct Table {
     leases: HashMap<u32, (u64, Weak<Held>)>,
+    /// Slots whose leases a device ends, by a store that nobody knows the time of. No lease of such a slot is handed out.
+    handed: Vec<(u32, Arc<AtomicBool>)>,
     last_token: u64,
+}
+
+impl Table {
+    /// Finds the leases that a device has ended.
+    fn sweep_handed(&mut self, session: &Session) {
+        self.handed.retain(|(slot, is_over)| {
+            let word = session.page.leases().get(*slot as usize);
+            // Acquire: all that the device read, it read before.
+            if word.is_some_and(|word| word.load(Ordering::Acquire) != 0) {
+                return true;
+            }
+            is_over.store(true, Ordering::Relaxed);
+            session.held.num_handed.fetch_sub(1, Ordering::Relaxed);
+            false
+        });
+    }
 }
 
 /// The leases of one connection, by slot.
 #[derive(Debug, Default)]
-pub(crate) struct HeldTable(Mutex<Table>);
+pub(crate) struct HeldTable {
+    table: Mutex<Table>,
+    /// How many leases a device ends: none, for who has none.
+    num_handed: AtomicU32,
+}
 
 /// How often to look again at a slot that the producer looks at.
 const CLAIMED_RETRIES: u32 = 1000;
+/// How often to look whether a device has ended a lease.
+const DEVICE_PAUSE: Duration = Duration::from_micros(100);
 
 impl HeldTable {
     fn lock(&self) -> MutexGuard<'_, Table> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits until no device is going to end a lease of this slot: its store would end the next one.
+    pub(super) fn wait_for_device(
+        &self,
+        session: &Session,
+        slot: u32,
+        deadline: Deadline,
+        cancel: &Canceller,
+    ) -> Result<(), ReceiveError> {
+        if self.num_handed.load(Ordering::Relaxed) == 0 {
+            return Ok(());
+        }
+        let limit = Deadline::after(Some(ANSWER_TIME));
+        loop {
+            let mut table = self.lock();
+            table.sweep_handed(session);
+            let waits = table.handed.iter().any(|(handed, _)| *handed == slot);
+            drop(table);
+            // After the limit it will not end it: its kernel hangs, or was never launched. The frame is missed then.
+            if !waits || limit.is_over() {
+                return Ok(());
+            }
+            if cancel.is_cancelled() {
+                return Err(ReceiveError::Cancelled);
+            }
+            if deadline.is_over() {
+                return Err(ReceiveError::Timeout);
+            }
+            std::thread::sleep(DEVICE_PAUSE);
+        }
     }
 
     pub(super) fn count(&self) -> u32 {
-        self.lock().leases.len() as u32
+        let table = self.lock();
+        (table.leases.len() + table.handed.len()) as u32
     }
 
     /// Takes a lease on a frame, or one more handle to one that is held already.
@@ -137,6 +300,13 @@ impl HeldTable {
             .get(slot as usize)
             .ok_or(NotTaken::Gone)?;
         let mut table = self.lock();
+        if !table.handed.is_empty() {
+            table.sweep_handed(session);
+            if table.handed.iter().any(|(handed, _)| *handed == slot) {
+                // The device's store would end the new lease too.
+                return Err(NotTaken::Gone);
+            }
+        }
         let existing = table.leases.get(&slot).map(|(_, held)| held.upgrade());
         match existing {
             Some(Some(held)) => {
@@ -160,7 +330,7 @@ impl HeldTable {
             }
             None => {}
         }
-        if table.leases.len() as u32 >= limit {
+        if (table.leases.len() + table.handed.len()) as u32 >= limit {
             return Err(NotTaken::OverBudget);
         }
         let mut tries = 0;

@@ -289,6 +289,8 @@ impl Session {
                 "a slot lies in somebody else's memory",
             ));
         }
+        self.held
+            .wait_for_device(self, meta.slot, deadline, cancel)?;
         let place = SlotPlace {
             slot: meta.slot,
             generation: meta.generation,
@@ -337,6 +339,10 @@ impl Session {
             parts.push(part);
         }
         if wants_parts {
+            return Ok(Some(parts));
+        }
+        if parts.iter().all(Part::is_on_device) {
+            // It is for the device to read.
             return Ok(Some(parts));
         }
         let readable = match parts.as_slice() {

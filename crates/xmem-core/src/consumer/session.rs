@@ -136,7 +136,10 @@ impl Inbox {
 
 pub(crate) struct Session {
     pub(super) control: Control,
-    pub(super) page: LeasePage,
+    pub(super) page: Arc<LeasePage>,
+    /// The same, as devices can write it.
+    #[cfg(feature = "cuda")]
+    device_page: Mutex<Option<Arc<crate::cuda::DevicePage>>>,
     pub(super) held: HeldTable,
     pub(super) process: ProcessId,
     pub(super) budget: u32,
@@ -193,7 +196,9 @@ impl Session {
             swept: AtomicU32::new(control.regions_version()),
             sweeping: Mutex::default(),
             control,
-            page,
+            page: Arc::new(page),
+            #[cfg(feature = "cuda")]
+            device_page: Mutex::default(),
             held: HeldTable::default(),
             process: ProcessId::current(),
             budget: terms.budget,
@@ -244,6 +249,38 @@ impl Session {
     /// Whether the producer is gone. What it published before is in the ring.
     pub(super) fn is_lost(&self) -> bool {
         self.lost.load(Ordering::Acquire) || self.control.closed()
+    }
+
+    /// Whether the connection is over, because the producer is gone or has ended it.
+    #[cfg(feature = "cuda")]
+    pub(super) fn is_disconnected(&self) -> bool {
+        self.lost.load(Ordering::Acquire)
+    }
+
+    /// Tells the producer how this process came by device memory.
+    #[cfg(feature = "cuda")]
+    pub(super) fn say_device(&self, works: bool, how: &str) {
+        let how = Text::new(how);
+        // It is for its figures only.
+        let _ = self.send(&ToProducer::Device { works, how });
+        fault::point(Point::DeviceSaid);
+    }
+
+    #[cfg(feature = "cuda")]
+    pub(super) fn device_page(
+        &self,
+        device: &crate::cuda::Device,
+    ) -> Result<Arc<crate::cuda::DevicePage>, crate::cuda::CudaError> {
+        let mut registered = self
+            .device_page
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        if let Some(page) = &*registered {
+            return Ok(page.clone());
+        }
+        let page = Arc::new(crate::cuda::DevicePage::register(&self.page, device)?);
+        *registered = Some(page.clone());
+        Ok(page)
     }
 
     fn inbox(&self) -> MutexGuard<'_, Inbox> {
@@ -352,7 +389,7 @@ impl Session {
                     self.pool
                 ),
                 Ok(Some(message)) => {
-                    let fd = message.fds.into_iter().next();
+                    let fds = message.fds;
                     let Some(message) = ToConsumer::decode(message.bytes) else {
                         log::warn!(
                             "pool {:?}: its producer sent a message that makes no sense",
@@ -360,7 +397,7 @@ impl Session {
                         );
                         return false;
                     };
-                    self.take_in(message, fd);
+                    self.take_in(message, fds);
                 }
                 Ok(None) => return false,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return true,
@@ -379,7 +416,9 @@ impl Session {
         }
     }
 
-    fn take_in(self: &Arc<Self>, message: ToConsumer, fd: Option<OwnedFd>) {
+    fn take_in(self: &Arc<Self>, message: ToConsumer, fds: Vec<OwnedFd>) {
+        let mut fds = fds.into_iter();
+        let fd = fds.next();
         match message {
             ToConsumer::Region {
                 id,
@@ -396,6 +435,7 @@ impl Session {
                     RegionKind::PosixShm => Some(Ticket::PosixShm(name.as_str().to_owned())),
                     RegionKind::Heap => Some(Ticket::Heap(number)),
                     RegionKind::Imported => fd.map(Ticket::Imported),
+                    RegionKind::Cuda => fd.map(|fd| Ticket::Cuda(fd, fds.next())),
                 };
                 let view = match (ticket, usize::try_from(len)) {
                     (Some(ticket), Ok(len)) if len > 0 => self.open_region(ticket, len),

@@ -25,7 +25,7 @@ macro_rules! points {
     ($($side:ident { $($(#[$doc:meta])* $name:ident,)* })*) => {
         /// Where something may happen to a process.
         #[cfg_attr(not(feature = "fault-points"), allow(unreachable_pub))]
-        #[cfg_attr(xmem_loom, allow(dead_code))] // loom builds the protocol only
+        #[cfg_attr(any(xmem_loom, not(feature = "cuda")), allow(dead_code))] // loom builds the protocol only
         #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
         pub enum Point {
             $($($(#[$doc])* $name,)*)*
@@ -84,6 +84,20 @@ points! {
         LeaveDone,
         /// A socket was connected to only to see whether somebody listens there.
         PoolTried,
+        /// Device memory of another process is mapped, and not checked yet.
+        TwinImported,
+        CanaryRead,
+        /// The producer is told how device memory was come by.
+        DeviceSaid,
+        EventOpened,
+        /// A stream is told to wait for the producer's work.
+        EventWaited,
+        /// The end of a lease is on a stream.
+        ReleaseEnqueued,
+        /// A stream got to the end of a lease.
+        ReleaseRan,
+        /// The address of a lease's word is about to be given to a device.
+        HandedOver,
     }
     Producer {
         LockOpened,
@@ -136,6 +150,14 @@ points! {
         ClosedMarked,
         SocketRemoved,
         LockRemoved,
+        /// Device memory is allocated, and nobody knows of it.
+        TwinMade,
+        CanaryWritten,
+        EventsMade,
+        /// The slot's event is on a stream, and the frame not published.
+        EventRecorded,
+        /// The device is done with what is out, and the pool ends.
+        DeviceSettled,
     }
     Both {
         Mmap,
@@ -147,6 +169,8 @@ points! {
         /// The wake word is changed, and its sleeper sleeps on.
         WakeChanged,
         WakeSent,
+        /// Device memory is unmapped or freed.
+        TwinClosed,
     }
 }
 

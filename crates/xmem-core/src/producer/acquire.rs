@@ -5,13 +5,16 @@
 use std::sync::atomic::Ordering;
 
 use super::pool::{Claimed, Pool};
-use super::regions::{Cold, Full, Regions};
-use super::slots::Use;
+use super::regions::{Cold, Full, Plan, Regions};
+use super::slots::{Use, Want};
 use super::state::{Effects, State};
 use crate::error::AcquireError;
 use crate::fault::{self, Point};
 use crate::protocol::slot::{SlotState, SlotWord};
 use crate::region::{Region, RegionSettings};
+
+/// Makes a region that was planned. No lock is held.
+pub(super) type MakeRegion<'a> = &'a dyn Fn(Plan) -> Result<Region, AcquireError>;
 
 impl Pool {
     /// Claims a slot for a frame of `size` bytes, with `room` bytes behind it. Never waits.
@@ -19,22 +22,31 @@ impl Pool {
         if size == 0 {
             return Err(AcquireError::ZeroSize);
         }
+        let make = |plan: Plan| Ok(Region::create(plan.len(), self.region_settings())?);
+        self.acquire_in(Want::on_host(size, room), &make)
+    }
+
+    /// Claims a slot in regions that are made like this.
+    pub(super) fn acquire_in(
+        &self,
+        want: Want,
+        make: MakeRegion<'_>,
+    ) -> Result<Claimed, AcquireError> {
         if !self.process.is_current() {
             return Err(AcquireError::Forked);
         }
         let mut effects = Effects::default();
-        let result = self.acquire_with(size, room, &mut effects);
+        let result = self.acquire_with(want, make, &mut effects);
         self.run(effects, None);
         result
     }
 
     fn acquire_with(
         &self,
-        asked: usize,
-        room: usize,
+        want: Want,
+        make: MakeRegion<'_>,
         effects: &mut Effects,
     ) -> Result<Claimed, AcquireError> {
-        let size = asked.saturating_add(room);
         let lossless = self.lossless();
         let settings = &self.settings;
         let plan = {
@@ -42,14 +54,14 @@ impl Pool {
             if state.closed {
                 return Err(AcquireError::Closed);
             }
-            if let Some(claimed) = self.claim_idle(&mut state, size, asked) {
+            if let Some(claimed) = self.claim_idle(&mut state, want) {
                 return Ok(claimed);
             }
             // Before the pool grows: is a frame free whose last holder did not ring, does somebody pin slots that are
             // not his?
             state.finalize_watched(&self.control, lossless, effects);
             state.audit(&self.control, effects);
-            if let Some(claimed) = self.claim_idle(&mut state, size, asked) {
+            if let Some(claimed) = self.claim_idle(&mut state, want) {
                 return Ok(claimed);
             }
             state.retire(
@@ -64,24 +76,24 @@ impl Pool {
                 .max(state.upstream_need.unwrap_or(0) + settings.history + 2);
             let plan = |state: &mut State| {
                 let State { regions, slots, .. } = state;
-                regions.plan(slots, size, first, settings.max_slots, settings.max_bytes)
+                regions.plan(slots, want, first, settings.max_slots, settings.max_bytes)
             };
             let mut result = plan(&mut state);
             // What frames of other sizes leave unused goes first; then the history, which is for late joiners, and
             // single slots, so that one frame that is held does not keep its whole region.
-            for when in [Cold::UnfitFor(size), Cold::PartlyUnfitFor(size)] {
+            for when in [Cold::UnfitFor(want), Cold::PartlyUnfitFor(want)] {
                 if !matches!(result, Err(Full::Limit)) {
                     break;
                 }
                 if matches!(when, Cold::PartlyUnfitFor(_)) {
-                    state.forget_history_unfit_for(&self.control, size, lossless, effects);
+                    state.forget_history_unfit_for(&self.control, want, lossless, effects);
                 }
                 state.retire(&self.control, when, 0, lossless, effects);
                 result = plan(&mut state);
             }
             result.map_err(|full| match full {
                 Full::TooLarge => AcquireError::TooLarge {
-                    size,
+                    size: want.slot_size(),
                     max_bytes: settings.max_bytes,
                 },
                 Full::Limit => AcquireError::Exhausted {
@@ -93,14 +105,14 @@ impl Pool {
             })?
         };
         // Reserving memory takes milliseconds, so nobody has to wait for it.
-        let region = Region::create(plan.len(), self.region_settings());
+        let region = make(plan);
         fault::point(Point::RegionMade);
         let mut state = self.lock();
         let region = match region {
             Ok(region) => region,
             Err(error) => {
                 state.regions.abandon(plan);
-                return Err(error.into());
+                return Err(error);
             }
         };
         let State { regions, slots, .. } = &mut *state;
@@ -113,7 +125,7 @@ impl Pool {
             plan.slot_len
         );
         // Another thread may have been faster, but then it used up what it planned itself.
-        self.claim_idle(&mut state, size, asked)
+        self.claim_idle(&mut state, want)
             .ok_or_else(|| AcquireError::Exhausted {
                 pool: self.name.clone(),
                 slots: state.slots.assigned(),
@@ -130,19 +142,19 @@ impl Pool {
         }
     }
 
-    /// A slot of `size` bytes, of which `asked` are for the payload.
-    fn claim_idle(&self, state: &mut State, size: usize, asked: usize) -> Option<Claimed> {
+    /// A slot for such a frame.
+    fn claim_idle(&self, state: &mut State, want: Want) -> Option<Claimed> {
         let lossless = self.lossless();
         let (slot, word) = state
             .slots
             .idle()
             .filter(|slot| {
                 state.slots.get(*slot).is_some_and(|info| {
-                    info.hook.is_none() && info.place.is_some_and(|p| Regions::fits(p, size))
+                    info.hook.is_none() && info.place.is_some_and(|p| Regions::fits(p, want))
                 })
             })
             .find_map(|slot| Some((slot, state.claim(&self.control, slot, lossless)?)))?;
-        self.start_writing(state, slot, word, asked)
+        self.start_writing(state, slot, word, want.filled())
     }
 
     fn start_writing(
@@ -150,9 +162,9 @@ impl Pool {
         state: &mut State,
         slot: u32,
         word: SlotWord,
-        asked: usize,
+        filled: usize,
     ) -> Option<Claimed> {
-        state.slots.start_writing(slot, asked);
+        state.slots.start_writing(slot, filled);
         state.watched.retain(|s| *s != slot);
         let place = state.slots.get(slot)?.place?;
         state.regions.touch(place.region);

@@ -104,6 +104,13 @@ impl ControlThread {
                 peer.reach(pool_id);
                 Ok(())
             }
+            (
+                Stage::Joined(peer) | Stage::Leaving(peer),
+                Some(ToProducer::Device { works, how }),
+            ) => {
+                peer.say_device(works, how.as_str());
+                Ok(())
+            }
             (Stage::Leaving(_), Some(ToProducer::Request { .. })) => Ok(()),
             (Stage::Joined(_), Some(ToProducer::AcquireSlot { request, size }))
                 if self.pool.settings.peers_may_write =>
@@ -122,9 +129,16 @@ impl ControlThread {
                 if self.pool.settings.peers_may_write =>
             {
                 return self.grant(id, request, |pool| {
-                    pool.acquire_index(slot).ok_or_else(|| {
+                    let claimed = pool.acquire_index(slot).ok_or_else(|| {
                         format!("slot {slot} is in use, or there is none of that number")
-                    })
+                    })?;
+                    if claimed.place.device.is_some() {
+                        pool.abandon(claimed.slot, claimed.word);
+                        return Err(format!(
+                            "slot {slot} lies on a device, where only its owner writes"
+                        ));
+                    }
+                    Ok(claimed)
                 });
             }
             (
@@ -302,6 +316,10 @@ impl ControlThread {
             }
             Ticket::Heap(number) => connection.send(&message(RegionKind::Heap, "", number), &[]),
             Ticket::Imported(fd) => connection.send(&message(RegionKind::Imported, "", 0), &[fd]),
+            Ticket::Cuda(fd, twin) => {
+                let fds: Vec<_> = [Some(fd), twin].into_iter().flatten().collect();
+                connection.send(&message(RegionKind::Cuda, "", 0), &fds)
+            }
         }
     }
 

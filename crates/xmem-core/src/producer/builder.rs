@@ -75,6 +75,10 @@ pub(super) struct Settings {
     pub(super) lossless_timeout: Option<Duration>,
     pub(super) peers_may_write: bool,
     pub(super) on_consumer: Option<OnConsumer>,
+    #[cfg(feature = "cuda")]
+    pub(super) cuda_mode: crate::cuda::Mode,
+    #[cfg(feature = "cuda")]
+    pub(super) release_timeout: Duration,
 }
 
 impl fmt::Debug for Settings {
@@ -103,6 +107,10 @@ impl Default for Settings {
             lossless_timeout: None,
             peers_may_write: false,
             on_consumer: None,
+            #[cfg(feature = "cuda")]
+            cuda_mode: crate::cuda::Mode::Auto,
+            #[cfg(feature = "cuda")]
+            release_timeout: Duration::from_secs(5),
         }
     }
 }
@@ -216,6 +224,22 @@ impl ProducerBuilder {
     /// nobody can join meanwhile.
     pub fn on_consumer(mut self, f: impl Fn(ConsumerEvent) + Send + Sync + 'static) -> Self {
         self.settings.on_consumer = Some(Arc::new(f));
+        self
+    }
+
+    /// How the memory of slots on CUDA devices is shared. Default: [`Mode::Auto`](crate::cuda::Mode).
+    #[cfg(feature = "cuda")]
+    pub fn cuda_mode(mut self, mode: crate::cuda::Mode) -> Self {
+        self.settings.cuda_mode = mode;
+        self
+    }
+
+    /// How long [`close`](Producer::close) waits for devices to end their work on frames that are out, and for consumers to
+    /// give back frames in device memory that ends with this process (legacy handles). Default: 5 seconds. Pools without
+    /// frames on devices do not wait.
+    #[cfg(feature = "cuda")]
+    pub fn release_timeout(mut self, timeout: Duration) -> Self {
+        self.settings.release_timeout = timeout;
         self
     }
 

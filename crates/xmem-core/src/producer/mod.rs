@@ -8,6 +8,8 @@ mod answers;
 mod builder;
 mod commands;
 mod control;
+#[cfg(feature = "cuda")]
+mod cuda;
 mod forward;
 mod import;
 mod listener;
@@ -106,6 +108,8 @@ impl Owner {
             return;
         }
         self.pool.close();
+        #[cfg(feature = "cuda")]
+        self.pool.settle_devices();
         self.pool.commands.send(Command::Stop);
         let thread = self
             .thread

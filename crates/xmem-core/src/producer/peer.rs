@@ -42,6 +42,8 @@ pub(super) struct Peer {
     left: AtomicBool,
     /// The pools of origin where it can hold frames itself.
     reaches: Mutex<VecDeque<u64>>,
+    /// How it came by device memory.
+    device: Mutex<String>,
     /// The largest cursor that was seen. One that goes back would hold a lossless pool up for ever.
     furthest: AtomicU64,
 }
@@ -64,6 +66,7 @@ impl Peer {
             page,
             left: AtomicBool::new(false),
             reaches: Mutex::default(),
+            device: Mutex::default(),
             furthest: AtomicU64::new(0),
         }
     }
@@ -75,6 +78,16 @@ impl Peer {
             reaches.pop_front();
         }
         reaches.push_back(pool_id);
+    }
+
+    /// It says how it came by device memory, or why it did not.
+    pub(super) fn say_device(&self, works: bool, how: &str) {
+        let said = if works {
+            how.to_owned()
+        } else {
+            format!("none: {how}")
+        };
+        *self.device.lock().unwrap_or_else(PoisonError::into_inner) = said;
     }
 
     pub(super) fn reaches(&self, pool_id: u64) -> bool {
@@ -202,6 +215,11 @@ impl Peer {
             oldest_held_age_ns: now - oldest,
             latency_ns: page.latency().load(Ordering::Relaxed),
             leaving: self.has_left(),
+            device: self
+                .device
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .clone(),
         }
     }
 }

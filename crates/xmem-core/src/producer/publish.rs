@@ -13,7 +13,7 @@ use super::write_lease::{OwnHold, has_attachments, write_attachments};
 use crate::entry::Entry;
 use crate::error::PublishError;
 use crate::fault::{self, Point};
-use crate::meta::FrameMeta;
+use crate::meta::{FrameMeta, Storage};
 use crate::named::{MAX_NAMED_SIZE, Sticky};
 use crate::os::clock::monotonic_ns;
 use crate::parts;
@@ -129,7 +129,8 @@ impl Pool {
             attachments.set(parts::NAME, parts.encode());
             attachments
         });
-        let payload_end = if parts.is_some() {
+        // On a device it is not behind that.
+        let payload_end = if parts.is_some() || place.device.is_some() {
             0
         } else {
             payload_end(meta)
@@ -166,11 +167,11 @@ impl Pool {
             return Err(PublishError::Forked);
         }
         let end = meta.offset.checked_add(meta.size);
-        if end.is_none_or(|end| end > place.len as u64) {
+        if end.is_none_or(|end| end > place.payload_len() as u64) {
             return Err(PublishError::OutOfSlot {
                 offset: meta.offset,
                 end: end.unwrap_or(u64::MAX),
-                slot_size: place.len,
+                slot_size: place.payload_len(),
             });
         }
         Ok(())
@@ -215,6 +216,10 @@ impl Pool {
         let sequence = self.control.head();
         meta.sequence = sequence;
         meta.slot = slot;
+        if let Some(device) = place.device {
+            meta.storage = Storage::Cuda;
+            meta.device_id = u8::try_from(device.ordinal).unwrap_or(u8::MAX);
+        }
         meta.generation = generation;
         meta.published_at = monotonic_ns();
         meta.sticky_version = state.sticky.version();

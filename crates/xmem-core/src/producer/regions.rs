@@ -7,7 +7,8 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::slots::{Place, Slots, Use};
+use super::slots::{DevicePlace, Place, Slots, Use, Want};
+use crate::region::device_header::{SLOT_HEAD, header_len};
 use crate::region::{Imported, Region, Ticket};
 
 /// Above this a slot is exactly as large as its frames (raw video has one size); below, sizes vary (encoded data),
@@ -26,7 +27,7 @@ const LET_GO_TIME: Duration = Duration::from_secs(2);
 #[derive(Debug)]
 pub(super) struct Entry {
     pub(super) region: Arc<Region>,
-    pub(super) slot_len: usize,
+    plan: Plan,
     /// `Regions::clock` when one of its slots was last acquired.
     used_at: u64,
     /// The consumers that asked for it, so that may have it mapped.
@@ -37,7 +38,8 @@ pub(super) struct Entry {
 #[derive(Debug)]
 struct Retired {
     id: u32,
-    len: usize,
+    /// Bytes.
+    len: u64,
     /// `Regions::version` since it is gone.
     version: u32,
     since: Instant,
@@ -48,12 +50,55 @@ struct Retired {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Plan {
     pub(super) slots: u32,
+    /// Bytes of a slot where the payload lies.
     pub(super) slot_len: usize,
+    /// If that is on a device: its number, and bytes of a slot in the host half.
+    pub(super) device: Option<(u32, usize)>,
 }
 
 impl Plan {
+    /// Bytes of host memory.
     pub(super) fn len(self) -> usize {
-        self.slots as usize * self.slot_len
+        match self.device {
+            None => self.slots as usize * self.slot_len,
+            Some((_, host_stride)) => header_len(self.slots) + self.slots as usize * host_stride,
+        }
+    }
+
+    /// Bytes of all memory, about.
+    fn bytes(self) -> u64 {
+        let on_device = self
+            .device
+            .map_or(0, |_| self.slots as usize * self.slot_len);
+        self.len() as u64 + on_device as u64
+    }
+
+    /// Where its slots lie.
+    fn places(self, region: u32) -> impl Iterator<Item = Place> {
+        (0..self.slots).map(move |index| match self.device {
+            None => Place {
+                region,
+                offset: index as usize * self.slot_len,
+                len: self.slot_len,
+                device: None,
+            },
+            Some((ordinal, host_stride)) => Place {
+                region,
+                offset: header_len(self.slots) + index as usize * host_stride,
+                len: host_stride,
+                device: Some(DevicePlace {
+                    ordinal,
+                    index,
+                    len: self.slot_len,
+                }),
+            },
+        })
+    }
+
+    fn fits(self, want: Want) -> bool {
+        self.places(0)
+            .next()
+            .is_some_and(|place| Regions::fits(place, want))
     }
 }
 
@@ -115,10 +160,10 @@ pub(super) enum Cold {
     ByNow,
     /// All but the one that was used last.
     NotInUse,
-    /// Those that are in the way of frames of this size.
-    UnfitFor(usize),
+    /// Those that are in the way of such frames.
+    UnfitFor(Want),
     /// The same, also if some of their slots are in use: those that are not go to where they are needed.
-    PartlyUnfitFor(usize),
+    PartlyUnfitFor(Want),
 }
 
 /// Whether a frame of `size` bytes goes into a slot without wasting it.
@@ -138,9 +183,20 @@ fn slot_len_for(size: usize) -> Option<usize> {
     i64::try_from(len).ok().map(|_| len)
 }
 
+/// Bytes of a slot in the host half of a CUDA region: what is known of the frame, and room for what is attached to it.
+fn host_stride_for(room: usize) -> Option<usize> {
+    SLOT_HEAD.checked_add(room)?.checked_next_multiple_of(4096)
+}
+
 impl Regions {
     pub(super) fn get(&self, id: u32) -> Option<&Entry> {
         self.entries.get(&id)
+    }
+
+    /// The regions that were made here and are in use.
+    #[cfg(feature = "cuda")]
+    pub(super) fn own(&self) -> impl Iterator<Item = &Arc<Region>> {
+        self.entries.values().map(|entry| &entry.region)
     }
 
     pub(super) fn count(&self) -> u32 {
@@ -160,14 +216,41 @@ impl Regions {
 
     /// Bytes of the regions in use, and of retired ones that consumers may still have mapped.
     pub(super) fn bytes(&self) -> u64 {
-        let used: u64 = self.entries.values().map(|e| e.region.len() as u64).sum();
-        let retired: u64 = self.retired.iter().map(|r| r.len as u64).sum();
+        let used: u64 = self.entries.values().map(|e| e.region.footprint()).sum();
+        let retired: u64 = self.retired.iter().map(|r| r.len).sum();
         used + retired
     }
 
-    /// Whether a place can take a frame of `size` bytes.
-    pub(super) fn fits(place: Place, size: usize) -> bool {
-        fits(place.len, size)
+    /// Of these, bytes on devices that are in use.
+    pub(super) fn device_bytes(&self) -> u64 {
+        let regions = self.entries.values().map(|entry| &entry.region);
+        regions
+            .map(|region| region.footprint() - region.len() as u64)
+            .sum()
+    }
+
+    /// The devices that slots lie on, in words.
+    pub(super) fn devices(&self) -> Vec<String> {
+        let names: BTreeSet<String> = self
+            .entries
+            .values()
+            .filter_map(|entry| entry.region.device())
+            .collect();
+        names.into_iter().collect()
+    }
+
+    /// Whether a place can take such a frame.
+    pub(super) fn fits(place: Place, want: Want) -> bool {
+        match (place.device, want.device) {
+            (None, None) => fits(place.len, want.slot_size()),
+            (Some(on), Some(device)) => {
+                on.ordinal == device
+                    && (on.len == 0) == (want.size == 0)
+                    && fits(on.len, want.size)
+                    && place.len - SLOT_HEAD >= want.room
+            }
+            _ => false,
+        }
     }
 
     /// A slot of this region was acquired.
@@ -178,30 +261,38 @@ impl Regions {
         }
     }
 
-    /// Plans a region for frames of `size` bytes. `first` is how many slots the first one of its size has.
+    /// Plans a region for such frames. `first` is how many slots the first one of its size has.
     /// Every plan ends in `install` or `abandon`.
     pub(super) fn plan(
         &mut self,
         slots: &Slots,
-        size: usize,
+        want: Want,
         first: u32,
         max_slots: u32,
         max_bytes: u64,
     ) -> Result<Plan, Full> {
-        let slot_len = slot_len_for(size).ok_or(Full::TooLarge)?;
+        let slot_len = match want.slot_size() {
+            0 => 0,
+            size => slot_len_for(size).ok_or(Full::TooLarge)?,
+        };
+        let device = match want.device {
+            None => None,
+            Some(device) => Some((device, host_stride_for(want.room).ok_or(Full::TooLarge)?)),
+        };
         let fitting: u32 = slots
             .iter()
-            .filter(|(_, info)| info.place.is_some_and(|place| fits(place.len, size)))
+            .filter(|(_, info)| info.place.is_some_and(|place| Self::fits(place, want)))
             .count() as u32;
         let wanted = if fitting == 0 {
             first
         } else {
             (fitting / 2).min(8)
         };
-        let by_len = u32::try_from(REGION_LEN / slot_len).unwrap_or(u32::MAX);
+        let by_len = u32::try_from(REGION_LEN / slot_len.max(1)).unwrap_or(u32::MAX);
         let free_slots = max_slots.saturating_sub(slots.assigned() + self.planned_slots);
         let mut count = wanted.min(by_len).max(1).min(free_slots);
         if max_bytes > 0 {
+            let slot_len = slot_len + device.map_or(0, |(_, host_stride)| host_stride);
             if slot_len as u64 > max_bytes {
                 return Err(Full::TooLarge);
             }
@@ -214,30 +305,27 @@ impl Regions {
         let plan = Plan {
             slots: count,
             slot_len,
+            device,
         };
         self.planned_slots += plan.slots;
-        self.planned_bytes += plan.len() as u64;
+        self.planned_bytes += plan.bytes();
         Ok(plan)
     }
 
     pub(super) fn abandon(&mut self, plan: Plan) {
         self.planned_slots -= plan.slots;
-        self.planned_bytes -= plan.len() as u64;
+        self.planned_bytes -= plan.bytes();
     }
 
     pub(super) fn install(&mut self, plan: Plan, region: Region, slots: &mut Slots) {
         self.abandon(plan);
         let id = self.new_id();
-        slots.assign((0..plan.slots as usize).map(|i| Place {
-            region: id,
-            offset: i * plan.slot_len,
-            len: plan.slot_len,
-        }));
+        slots.assign(plan.places(id));
         self.entries.insert(
             id,
             Entry {
                 region: Arc::new(region),
-                slot_len: plan.slot_len,
+                plan,
                 used_at: self.clock,
                 sent_to: Vec::new(),
             },
@@ -278,18 +366,23 @@ impl Regions {
     /// The regions that could go: all their slots idle on our side, and not used for a while.
     pub(super) fn cold(&self, slots: &Slots, when: Cold) -> Vec<u32> {
         let newest = self.entries.values().max_by_key(|entry| entry.used_at);
-        let newest_len = newest.map(|entry| entry.slot_len);
+        let kind = |entry: &Entry| {
+            (
+                entry.plan.slot_len,
+                entry.plan.device.map(|(device, _)| device),
+            )
+        };
+        let newest_kind = newest.map(kind);
         self.entries
             .iter()
             .filter(|(_, entry)| {
-                let outdated = entry.slot_len >= EXACT_FROM && Some(entry.slot_len) != newest_len;
+                let outdated =
+                    entry.plan.slot_len >= EXACT_FROM && Some(kind(entry)) != newest_kind;
                 let age = self.clock - entry.used_at;
                 match when {
                     Cold::ByNow => age >= if outdated { OUTDATED_AFTER } else { COLD_AFTER },
                     Cold::NotInUse => age > 0 || entry.used_at == 0,
-                    Cold::UnfitFor(size) | Cold::PartlyUnfitFor(size) => {
-                        !fits(entry.slot_len, size)
-                    }
+                    Cold::UnfitFor(want) | Cold::PartlyUnfitFor(want) => !entry.plan.fits(want),
                 }
             })
             .map(|(id, _)| *id)
@@ -329,7 +422,7 @@ impl Regions {
         self.version = self.version.wrapping_add(1);
         self.retired.push(Retired {
             id,
-            len: entry.region.len(),
+            len: entry.region.footprint(),
             version: self.version,
             since: Instant::now(),
             sent_to: entry.sent_to,

@@ -2,6 +2,8 @@
 
 //! What the producer itself knows of each slot: where it lies, and which references its own side has.
 
+use crate::region::device_header::SLOT_HEAD;
+
 /// Runs in the owner when the last reference to a frame is gone.
 pub(super) type Hook = Box<dyn FnOnce() + Send>;
 
@@ -11,6 +13,63 @@ pub(super) struct Place {
     pub(super) region: u32,
     pub(super) offset: usize,
     pub(super) len: usize,
+    /// Where its payload lies, if that is on a device.
+    pub(super) device: Option<DevicePlace>,
+}
+
+/// The part of a slot that lies on a device.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct DevicePlace {
+    /// The device's number in this process.
+    pub(super) ordinal: u32,
+    /// The slot's number in its region.
+    pub(super) index: u32,
+    /// Size in bytes; 0: frames lie elsewhere, and only their events are here.
+    pub(super) len: usize,
+}
+
+impl Place {
+    /// Bytes that a payload may have.
+    pub(super) fn payload_len(self) -> usize {
+        self.device.map_or(self.len, |device| device.len)
+    }
+}
+
+/// What a slot is wanted for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Want {
+    /// Bytes of payload.
+    pub(super) size: usize,
+    /// Bytes of room for attachments.
+    pub(super) room: usize,
+    /// The device that the payload is to lie on, by its number in this process.
+    pub(super) device: Option<u32>,
+}
+
+impl Want {
+    pub(super) fn on_host(size: usize, room: usize) -> Self {
+        Self {
+            size,
+            room,
+            device: None,
+        }
+    }
+
+    /// Bytes of a slot where the payload lies.
+    pub(super) fn slot_size(self) -> usize {
+        match self.device {
+            None => self.size.saturating_add(self.room),
+            Some(_) => self.size,
+        }
+    }
+
+    /// Up to where a new slot's host room is taken.
+    pub(super) fn filled(self) -> usize {
+        match self.device {
+            None => self.size,
+            Some(_) => SLOT_HEAD,
+        }
+    }
 }
 
 /// "Keep the frame until this many consumers took and released it."
@@ -147,12 +206,12 @@ impl Slots {
         }
     }
 
-    /// An idle slot is written from here on, its first `asked` bytes as payload.
-    pub(super) fn start_writing(&mut self, slot: u32, asked: usize) {
+    /// An idle slot is written from here on, of which its first bytes are `filled` with payload.
+    pub(super) fn start_writing(&mut self, slot: u32, filled: usize) {
         self.idle.retain(|s| *s != slot);
         if let Some(info) = self.get_mut(slot) {
             info.used = Use::Writing;
-            info.filled = asked;
+            info.filled = filled;
             info.attached = (0, 0);
             info.keep = None;
             debug_assert!(info.hook.is_none(), "hooks run before a slot is used again");

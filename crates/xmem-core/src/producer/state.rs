@@ -9,7 +9,7 @@ use std::sync::atomic::Ordering;
 use super::builder::Settings;
 use super::peer::Peer;
 use super::regions::{Cold, Regions};
-use super::slots::{Hook, Slots, Use};
+use super::slots::{Hook, Slots, Use, Want};
 use super::sticky_log::StickyLog;
 use crate::fault::{self, Point};
 use crate::layout::{Control, FLAG_CUT_OFF};
@@ -308,17 +308,17 @@ impl State {
         (before - self.regions.count()) as usize
     }
 
-    /// Takes the frames out of the history whose slots are in the way of frames of this size.
+    /// Takes the frames out of the history whose slots are in the way of such frames.
     pub(super) fn forget_history_unfit_for(
         &mut self,
         control: &Control,
-        size: usize,
+        want: Want,
         lossless: bool,
         effects: &mut Effects,
     ) {
         let unfit = |kept: &Kept| {
             let place = self.slots.get(kept.slot).and_then(|info| info.place);
-            place.is_some_and(|place| !Regions::fits(place, size))
+            place.is_some_and(|place| !Regions::fits(place, want))
         };
         let (unfit, fit): (Vec<_>, Vec<_>) = self.history.iter().copied().partition(unfit);
         self.history = fit.into();

@@ -71,6 +71,8 @@ impl Pool {
             max_slots: self.settings.max_slots,
             regions: state.regions.count(),
             bytes: state.regions.bytes(),
+            devices: state.regions.devices(),
+            device_bytes: state.regions.device_bytes(),
             eos: self.control.eos_at().is_some(),
             sticky: sticky
                 .iter()

@@ -61,12 +61,16 @@ impl WriteLease {
             .wrapping_add(self.claimed.place.offset)
     }
 
-    /// The slot's size in bytes, at least what was asked for.
+    /// The slot's size in bytes, at least what was asked for; 0 if it lies on a device.
     pub fn len(&self) -> usize {
-        self.claimed.place.len
+        if self.claimed.place.device.is_some() {
+            0
+        } else {
+            self.claimed.place.len
+        }
     }
 
-    /// Never: there are no slots of no bytes.
+    /// Whether there are no bytes to be written here: those of a slot on a device are written there.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -117,18 +121,33 @@ impl WriteLease {
         self.wishes.get_or_insert_default()
     }
 
+    #[cfg(feature = "cuda")]
+    pub(super) fn claimed(&self) -> &Claimed {
+        &self.claimed
+    }
+
     pub(super) fn place(&self) -> Place {
         self.claimed.place
     }
 
-    /// Makes the frame visible to consumers. From here on nobody may write it.
+    /// Makes the frame visible to consumers. From here on nobody may write it. What a device was to do to it has been done:
+    /// if it has not, `publish_on` is for that.
     ///
     /// The lease that is returned is the producer's own reference: as long as it lives, the slot is not reused.
     ///
     /// # Errors
     ///
     /// [`PublishFailure`] says why, and gives the lease back.
-    pub fn publish(mut self, mut meta: FrameMeta) -> Result<ReadLease, PublishFailure> {
+    pub fn publish(self, meta: FrameMeta) -> Result<ReadLease, PublishFailure> {
+        #[cfg(feature = "cuda")]
+        self.set_ready(true);
+        self.publish_as_is(meta)
+    }
+
+    pub(super) fn publish_as_is(
+        mut self,
+        mut meta: FrameMeta,
+    ) -> Result<ReadLease, PublishFailure> {
         let failure = |lease, error| PublishFailure { lease, error };
         let parts = self.wishes.as_ref().and_then(|w| w.parts.as_ref());
         let checked = match parts {
@@ -243,6 +262,11 @@ impl OwnHold {
 
     pub(super) fn region(&self) -> &Region {
         &self.region
+    }
+
+    /// Bytes of the slot that a payload may have, if it lies on a device.
+    pub(crate) fn device_len(&self) -> Option<usize> {
+        self.place.device.map(|device| device.len)
     }
 
     pub(crate) fn pool_name(&self) -> &str {

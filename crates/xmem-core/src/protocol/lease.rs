@@ -56,6 +56,14 @@ pub fn release(slot: &AtomicU64, lease: &AtomicU32) -> bool {
     SlotWord(slot.load(Ordering::Relaxed)).rings()
 }
 
+/// Whether the producer asked to be told of the end of a lease that was ended before.
+#[cfg_attr(not(feature = "cuda"), allow(dead_code))] // devices end leases so
+pub fn rings(slot: &AtomicU64) -> bool {
+    // Pairs with the fence in `ask_to_ring`, as in `release`.
+    fence(Ordering::SeqCst);
+    SlotWord(slot.load(Ordering::Relaxed)).rings()
+}
+
 /// Claims a slot for writing, unless `held` finds a lease on the generation that is in it.
 ///
 /// `held` is called after the announcement and must look at every consumer that there is *then*: a list that was

@@ -2,6 +2,8 @@
 
 //! Regions: pieces of shared memory that hold slots. One kind per way to share memory.
 
+pub(crate) mod cuda;
+pub(crate) mod device_header;
 mod heap;
 mod imported;
 mod memfd;
@@ -84,6 +86,8 @@ pub(crate) enum Region {
     Memfd(memfd::Owned),
     PosixShm(posix_shm::Owned),
     Heap(heap::Owned),
+    #[cfg(feature = "cuda")]
+    Cuda(cuda::Owned),
 }
 
 /// How a consumer gets at a region.
@@ -93,6 +97,8 @@ pub(crate) enum Ticket<Fd> {
     PosixShm(String),
     Heap(u64),
     Imported(Fd),
+    /// The host half of a CUDA region, and its device memory if that has a descriptor.
+    Cuda(Fd, Option<Fd>),
 }
 
 impl Region {
@@ -112,6 +118,8 @@ impl Region {
             Self::Memfd(region) => region.mapping.ptr(),
             Self::PosixShm(region) => region.ptr(),
             Self::Heap(region) => region.memory.ptr(),
+            #[cfg(feature = "cuda")]
+            Self::Cuda(region) => region.mapping().ptr(),
         }
     }
 
@@ -120,6 +128,35 @@ impl Region {
             Self::Memfd(region) => region.mapping.len(),
             Self::PosixShm(region) => region.len(),
             Self::Heap(region) => region.memory.len(),
+            #[cfg(feature = "cuda")]
+            Self::Cuda(region) => region.mapping().len(),
+        }
+    }
+
+    /// Bytes that it takes, on the host and on a device.
+    pub(crate) fn footprint(&self) -> u64 {
+        let on_device = match self {
+            #[cfg(feature = "cuda")]
+            Self::Cuda(region) => region.twin.len(),
+            _ => 0,
+        };
+        self.len() as u64 + on_device as u64
+    }
+
+    /// The device that it lies on, and how its memory is shared.
+    pub(crate) fn device(&self) -> Option<String> {
+        match self {
+            #[cfg(feature = "cuda")]
+            Self::Cuda(region) => region.twin.describe(),
+            _ => None,
+        }
+    }
+
+    #[cfg(feature = "cuda")]
+    pub(crate) fn cuda(&self) -> Option<&cuda::Owned> {
+        match self {
+            Self::Cuda(region) => Some(region),
+            _ => None,
         }
     }
 
@@ -128,6 +165,8 @@ impl Region {
             Self::Memfd(region) => Ticket::Memfd(region.fd.as_fd()),
             Self::PosixShm(region) => Ticket::PosixShm(region.name().to_owned()),
             Self::Heap(region) => Ticket::Heap(region.memory.id()),
+            #[cfg(feature = "cuda")]
+            Self::Cuda(region) => Ticket::Cuda(region.fd(), region.twin_fd()),
         }
     }
 }
@@ -149,6 +188,7 @@ enum Memory {
     Heap(Arc<heap::Memory>),
     /// No slots lie in it, only pieces of frames.
     Imported(Imported),
+    Cuda(Box<cuda::View>),
 }
 
 impl RegionView {
@@ -169,6 +209,7 @@ impl RegionView {
             Ticket::PosixShm(name) => Memory::PosixShm(posix_shm::view(&name, len)?),
             Ticket::Heap(id) => Memory::Heap(heap::view(id, len)?),
             Ticket::Imported(fd) => Memory::Imported(Imported::new(fd, len)?),
+            Ticket::Cuda(fd, twin) => Memory::Cuda(Box::new(cuda::View::open(fd, twin, len)?)),
         };
         Ok(Self {
             memory,
@@ -182,6 +223,7 @@ impl RegionView {
             Memory::Memfd(mapping, _) | Memory::PosixShm(mapping) => mapping.ptr(),
             Memory::Heap(memory) => memory.ptr(),
             Memory::Imported(_) => std::ptr::null_mut(),
+            Memory::Cuda(view) => view.mapping().ptr(),
         }
     }
 
@@ -190,6 +232,22 @@ impl RegionView {
             Memory::Memfd(mapping, _) | Memory::PosixShm(mapping) => mapping.len(),
             Memory::Heap(memory) => memory.len(),
             Memory::Imported(memory) => memory.len(),
+            Memory::Cuda(view) => view.mapping().len(),
+        }
+    }
+
+    /// Bytes in which pieces of frames may lie: on a device, those of the twin.
+    pub(crate) fn payload_len(&self) -> u64 {
+        match &self.memory {
+            Memory::Cuda(view) => view.payload_len(),
+            _ => self.len() as u64,
+        }
+    }
+
+    pub(crate) fn cuda(&self) -> Option<&cuda::View> {
+        match &self.memory {
+            Memory::Cuda(view) => Some(view),
+            _ => None,
         }
     }
 
@@ -205,6 +263,7 @@ impl RegionView {
         match &self.memory {
             Memory::Memfd(_, fd) => Some(fd.as_fd()),
             Memory::Imported(memory) => Some(memory.fd()),
+            Memory::Cuda(view) => Some(view.fd()),
             Memory::PosixShm(_) | Memory::Heap(_) => None,
         }
     }

@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! What this process did with devices so far. In a stream that runs, the first three stand still.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// How often this process did what costs time.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Counts {
+    /// Device memory of other processes that was imported.
+    pub imports: u64,
+    /// Times that the CPU waited for a device.
+    pub host_syncs: u64,
+    /// Copies of frames between host and device, or between devices.
+    pub copies: u64,
+    /// Events of other processes that were opened.
+    pub events_opened: u64,
+}
+
+#[derive(Debug)]
+pub(super) struct Counters {
+    pub(super) imports: AtomicU64,
+    pub(super) host_syncs: AtomicU64,
+    pub(super) copies: AtomicU64,
+    pub(super) events_opened: AtomicU64,
+}
+
+pub(super) static COUNTERS: Counters = Counters {
+    imports: AtomicU64::new(0),
+    host_syncs: AtomicU64::new(0),
+    copies: AtomicU64::new(0),
+    events_opened: AtomicU64::new(0),
+};
+
+pub(super) fn count(counter: &AtomicU64) {
+    counter.fetch_add(1, Ordering::Relaxed);
+}
+
+/// What this process did so far.
+pub fn counts() -> Counts {
+    let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+    Counts {
+        imports: read(&COUNTERS.imports),
+        host_syncs: read(&COUNTERS.host_syncs),
+        copies: read(&COUNTERS.copies),
+        events_opened: read(&COUNTERS.events_opened),
+    }
+}

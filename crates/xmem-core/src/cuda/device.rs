@@ -1,0 +1,252 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! Devices of this process, known by their UUID, each with its primary context.
+#![allow(unsafe_code)] // calls of the driver
+
+use std::ffi::{c_char, c_int};
+use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+
+use cudarc::driver::sys::{CUcontext, CUuuid};
+
+use super::driver::Driver;
+use super::error::CudaError;
+use super::result;
+use super::stream::Stream;
+use crate::os::fork::ProcessId;
+
+pub use crate::region::device_header::Uuid;
+
+/// cuda.h: the device can do virtual memory management.
+const VMM_SUPPORTED: c_int = 102;
+/// cuda.h: such memory can be exported as a descriptor.
+const POSIX_FD_SUPPORTED: c_int = 103;
+/// cuda.h: host memory can be registered for reading only.
+const READ_ONLY_REGISTER_SUPPORTED: c_int = 113;
+
+/// cuda.h: a stream that does not wait for the default one.
+const NON_BLOCKING: u32 = 1;
+
+/// A CUDA device, with its primary context, which PyTorch, CuPy and the CUDA runtime use too. Clones are handles to the
+/// same one. The context is kept for as long as the process runs.
+#[derive(Clone)]
+pub struct Device(Arc<Inner>);
+
+struct Inner {
+    ordinal: u32,
+    context: CUcontext,
+    uuid: Uuid,
+    name: String,
+    vmm: bool,
+    read_only_register: bool,
+    /// A stream of our own, which waits for no other: the default stream would wait for the program's kernels.
+    stream: OnceLock<u64>,
+    /// A kernel failed: nothing works here any more.
+    broken: AtomicBool,
+    process: ProcessId,
+}
+
+// SAFETY: a context may be used from any thread.
+unsafe impl Send for Inner {}
+// SAFETY: as above; the driver locks what has to be locked.
+unsafe impl Sync for Inner {}
+
+impl fmt::Debug for Device {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Device")
+            .field("ordinal", &self.0.ordinal)
+            .field("name", &self.0.name)
+            .finish_non_exhaustive()
+    }
+}
+
+impl PartialEq for Device {
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+}
+
+impl Eq for Device {}
+
+/// The devices that were asked for. Never given back: so its context is retained once in a process.
+static DEVICES: Mutex<Vec<Device>> = Mutex::new(Vec::new());
+
+fn count() -> Result<u32, CudaError> {
+    let mut count = 0;
+    // SAFETY: a place for the result.
+    unsafe { result::device_count(&raw mut count) }?;
+    Ok(u32::try_from(count).unwrap_or(0))
+}
+
+fn raw(ordinal: u32) -> Result<c_int, CudaError> {
+    let count = count()?;
+    let asked = c_int::try_from(ordinal).ok().filter(|_| ordinal < count);
+    let asked = asked.ok_or(CudaError::NoDevice { ordinal, count })?;
+    let mut device = 0;
+    // SAFETY: a place for the result.
+    unsafe { result::device_get(&raw mut device, asked) }?;
+    Ok(device)
+}
+
+fn uuid_of(device: c_int) -> Result<Uuid, CudaError> {
+    let mut uuid = CUuuid { bytes: [0; 16] };
+    // SAFETY: a place for the result. The first version does not tell the parts of a divided device apart.
+    let asked = match unsafe { result::device_uuid(&raw mut uuid, device) } {
+        // SAFETY: as above.
+        Err(CudaError::DriverTooOld { .. }) => unsafe {
+            result::device_uuid_v1(&raw mut uuid, device)
+        },
+        asked => asked,
+    };
+    asked?;
+    Ok(Uuid(uuid.bytes.map(|byte| byte.cast_unsigned())))
+}
+
+fn attribute(device: c_int, attribute: c_int) -> bool {
+    let mut value = 0;
+    // SAFETY: a place for the result. What a driver does not know, its devices do not have.
+    unsafe { result::device_attribute(&raw mut value, attribute, device) }.is_ok() && value != 0
+}
+
+/// Whether there is a driver and a device.
+pub fn is_available() -> bool {
+    count().is_ok_and(|count| count > 0)
+}
+
+/// The devices that this process sees. Takes their primary contexts.
+///
+/// # Errors
+///
+/// See [`CudaError`].
+pub fn devices() -> Result<Vec<Device>, CudaError> {
+    (0..count()?).map(Device::new).collect()
+}
+
+impl Device {
+    /// The device of this number, as CUDA counts in this process.
+    ///
+    /// # Errors
+    ///
+    /// [`CudaError::NoDriver`], [`CudaError::NoDevice`], and others as [`CudaError`] says.
+    pub fn new(ordinal: u32) -> Result<Self, CudaError> {
+        Driver::get()?;
+        let mut devices = DEVICES.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(device) = devices.iter().find(|device| device.ordinal() == ordinal) {
+            return Ok(device.clone());
+        }
+        let device = raw(ordinal)?;
+        let mut name = [0 as c_char; 100];
+        // SAFETY: a place for the result, with its length.
+        unsafe { result::device_name(name.as_mut_ptr(), name.len() as c_int - 1, device) }?;
+        let name = name.map(c_char::cast_unsigned);
+        let name = name.split(|byte| *byte == 0).next().unwrap_or_default();
+        let uuid = uuid_of(device)?;
+        let mut context = std::ptr::null_mut();
+        // SAFETY: a place for the result.
+        unsafe { result::primary_retain(&raw mut context, device) }?;
+        let device = Self(Arc::new(Inner {
+            ordinal,
+            context,
+            uuid,
+            name: String::from_utf8_lossy(name).into_owned(),
+            vmm: attribute(device, VMM_SUPPORTED) && attribute(device, POSIX_FD_SUPPORTED),
+            read_only_register: attribute(device, READ_ONLY_REGISTER_SUPPORTED),
+            stream: OnceLock::new(),
+            broken: AtomicBool::new(false),
+            process: ProcessId::current(),
+        }));
+        devices.push(device.clone());
+        Ok(device)
+    }
+
+    /// The device of this UUID, whatever its number here.
+    ///
+    /// # Errors
+    ///
+    /// [`CudaError::WrongDevice`] if this process does not see it, and others as [`CudaError`] says.
+    pub fn by_uuid(uuid: Uuid) -> Result<Self, CudaError> {
+        // Other devices are not touched: a context takes memory.
+        for ordinal in 0..count()? {
+            if uuid_of(raw(ordinal)?)? == uuid {
+                return Self::new(ordinal);
+            }
+        }
+        Err(CudaError::WrongDevice { uuid })
+    }
+
+    /// Its number, as CUDA counts in this process.
+    pub fn ordinal(&self) -> u32 {
+        self.0.ordinal
+    }
+
+    /// What it is known by in all processes.
+    pub fn uuid(&self) -> Uuid {
+        self.0.uuid
+    }
+
+    /// Its name.
+    pub fn name(&self) -> &str {
+        &self.0.name
+    }
+
+    pub(super) fn has_vmm(&self) -> bool {
+        self.0.vmm
+    }
+
+    pub(super) fn registers_read_only(&self) -> bool {
+        self.0.read_only_register
+    }
+
+    pub(super) fn context(&self) -> CUcontext {
+        self.0.context
+    }
+
+    /// A stream for copies that somebody waits for.
+    pub(super) fn own_stream(&self) -> Result<Stream, CudaError> {
+        let stream = match self.0.stream.get() {
+            Some(stream) => *stream,
+            None => {
+                let mut stream = std::ptr::null_mut();
+                // SAFETY: a place for the stream, which is never destroyed.
+                self.with(|| unsafe { result::stream_create(&raw mut stream, NON_BLOCKING) })?;
+                // Two threads may make one each; the other is used by nobody.
+                *self.0.stream.get_or_init(|| stream as u64)
+            }
+        };
+        // SAFETY: made above.
+        Ok(unsafe { Stream::from_raw(stream) })
+    }
+
+    pub(super) fn is_broken(&self) -> bool {
+        self.0.broken.load(Ordering::Relaxed)
+    }
+
+    /// Calls the driver with the primary context current, and puts back what was current before.
+    pub(super) fn with<T>(
+        &self,
+        call: impl FnOnce() -> Result<T, CudaError>,
+    ) -> Result<T, CudaError> {
+        if !self.0.process.is_current() {
+            return Err(CudaError::Forked);
+        }
+        // SAFETY: the context is retained for as long as the process runs.
+        let result = unsafe { result::context_push(self.0.context) }.and_then(|()| {
+            let result = call();
+            let mut before = std::ptr::null_mut();
+            // SAFETY: a place for the context that was pushed.
+            let popped = unsafe { result::context_pop(&raw mut before) };
+            result.and_then(|result| popped.map(|()| result))
+        });
+        if let Err(CudaError::ContextInError { .. }) = &result
+            && !self.0.broken.swap(true, Ordering::Relaxed)
+        {
+            log::error!(
+                "CUDA device {}: a kernel of this process failed, its context cannot be used any more",
+                self.ordinal()
+            );
+            super::release::context_failed(self);
+        }
+        result
+    }
+}

@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! The driver, if there is one: loaded once, each function looked for by name.
+//!
+//! cudarc finds the library and has the types. Its own calls are not used: they panic on a driver that lacks a function, and
+//! return an enum, which a driver that is newer than the list of its values makes undefined.
+#![allow(unsafe_code)] // a library that is loaded at run time
+
+use std::ffi::{CStr, c_char};
+use std::sync::OnceLock;
+
+use cudarc::driver::sys;
+
+use super::error::{CudaError, OUT_OF_MEMORY, is_fatal};
+use super::result::Table;
+use crate::os::fork::ProcessId;
+
+/// A driver that was initialized.
+pub(super) struct Driver {
+    pub(super) table: Table,
+    process: ProcessId,
+}
+
+static DRIVER: OnceLock<Result<Driver, CudaError>> = OnceLock::new();
+
+impl Driver {
+    /// The driver of this process. Never panics.
+    pub(super) fn get() -> Result<&'static Self, CudaError> {
+        let driver = DRIVER
+            .get_or_init(Self::load)
+            .as_ref()
+            .map_err(Clone::clone)?;
+        if driver.process.is_current() {
+            Ok(driver)
+        } else {
+            Err(CudaError::Forked)
+        }
+    }
+
+    /// The same, if somebody needed it before.
+    pub(super) fn loaded() -> Option<&'static Self> {
+        DRIVER
+            .get()?
+            .as_ref()
+            .ok()
+            .filter(|driver| driver.process.is_current())
+    }
+
+    fn load() -> Result<Self, CudaError> {
+        let process = ProcessId::current();
+        // SAFETY: loading the driver runs its initializers, which is what whoever installed it wants.
+        if !unsafe { sys::is_culib_present() } {
+            return Err(CudaError::NoDriver {
+                reason: "libcuda.so.1 is not found".into(),
+            });
+        }
+        // SAFETY: as above; it is there, so this does not panic.
+        let library = unsafe { sys::culib() };
+        let driver = Self {
+            table: Table::load(library),
+            process,
+        };
+        let init = driver
+            .table
+            .init
+            .ok_or(CudaError::DriverTooOld { symbol: "cuInit" })?;
+        // SAFETY: `cuInit` has this signature; 0 is the only value for its flags.
+        match unsafe { init(0) } {
+            0 => Ok(driver),
+            code => Err(CudaError::NoDriver {
+                reason: format!("cuInit says {}", driver.table.name_of(code)),
+            }),
+        }
+    }
+}
+
+impl Table {
+    /// The driver's name for an error.
+    pub(super) fn name_of(&self, code: u32) -> String {
+        let mut name: *const c_char = std::ptr::null();
+        let found = self.error_name.is_some_and(|error_name| {
+            // SAFETY: the signature of `cuGetErrorName`, with a place to write to.
+            unsafe { error_name(code, &raw mut name) == 0 }
+        });
+        if !found || name.is_null() {
+            return format!("error {code}");
+        }
+        // SAFETY: the driver's names are static strings that end in 0.
+        unsafe { CStr::from_ptr(name) }
+            .to_string_lossy()
+            .into_owned()
+    }
+
+    /// What a call's result means.
+    pub(super) fn check(&self, what: &'static str, code: u32) -> Result<(), CudaError> {
+        match code {
+            0 => Ok(()),
+            OUT_OF_MEMORY => Err(CudaError::OutOfMemory { size: 0 }),
+            code if is_fatal(code) => Err(CudaError::ContextInError {
+                name: self.name_of(code),
+            }),
+            code => Err(CudaError::Driver {
+                what,
+                code,
+                name: self.name_of(code),
+            }),
+        }
+    }
+}

@@ -1,0 +1,146 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! What can go wrong with a device, and what to do about it.
+
+use thiserror::Error;
+
+use super::device::Uuid;
+
+/// Something could not be done with a CUDA device. Pools in host memory are not affected by any of these.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum CudaError {
+    /// There is no driver that could be used.
+    #[error(
+        "there is no CUDA driver to use ({reason}): install NVIDIA's driver, or let this container see it"
+    )]
+    NoDriver {
+        /// What was tried.
+        reason: String,
+    },
+    /// The driver has no function of this name.
+    #[error("the CUDA driver is too old, it has no {symbol}: update it")]
+    DriverTooOld {
+        /// The function.
+        symbol: &'static str,
+    },
+    /// There is no device of this number.
+    #[error(
+        "there is no CUDA device {ordinal}, this process sees {count}: check CUDA_VISIBLE_DEVICES"
+    )]
+    NoDevice {
+        /// The number that was asked for.
+        ordinal: u32,
+        /// How many there are.
+        count: u32,
+    },
+    /// The frame lies on a device that this process does not see.
+    #[error(
+        "the frame lies on device {uuid}, which this process does not see: let it see that device (CUDA_VISIBLE_DEVICES)"
+    )]
+    WrongDevice {
+        /// The device.
+        uuid: Uuid,
+    },
+    /// The device has no memory left.
+    #[error("the device has no room for {size} bytes: free memory there, or lower max-slots")]
+    OutOfMemory {
+        /// What was asked for, in bytes.
+        size: usize,
+    },
+    /// A kernel of this process failed, and nothing works in its context any more.
+    #[error(
+        "the CUDA context of this process is in error ({name}) since a kernel failed: start the process anew"
+    )]
+    ContextInError {
+        /// The driver's name for it.
+        name: String,
+    },
+    /// The process that made the frame is gone, and its work on the frame is not known to have ended.
+    #[error("the frame's producer is gone and may not have finished it: drop the frame")]
+    ExporterGone,
+    /// The frame's memory cannot be used in this process.
+    #[error("the frame's device memory cannot be used here: {why}")]
+    NotImportable {
+        /// Why not, and what to do.
+        why: String,
+    },
+    /// What was imported is not the memory that the producer has.
+    #[error(
+        "the imported device memory is not the producer's (its canary differs): both processes must see the same device, and \
+         for legacy handles share a PID namespace"
+    )]
+    Canary,
+    /// The frame or slot does not lie on a device.
+    #[error("this frame lies in host memory: read it there")]
+    NotOnDevice,
+    /// The frame or slot lies on a device.
+    #[error("this frame lies on a device: use cuda()")]
+    OnDevice,
+    /// It lies on another device than is asked for.
+    #[error("this memory lies on device {actual}, and device {asked} was asked for")]
+    OtherDevice {
+        /// Where it lies.
+        actual: u32,
+        /// Where it should.
+        asked: u32,
+    },
+    /// There are other handles to the lease.
+    #[error("this lease has other handles: only the last one can be handed over to the device")]
+    Shared,
+    /// The device or its driver cannot do this.
+    #[error("this device or its driver cannot {what}")]
+    Unsupported {
+        /// What it cannot do.
+        what: &'static str,
+    },
+    /// What another process says of its memory makes no sense.
+    #[error("what the producer says of its device memory makes no sense: {0}")]
+    Corrupt(&'static str),
+    /// The memory's region is gone, or the pool is closed.
+    #[error("this memory is not there any more")]
+    Gone,
+    /// The handle was inherited through fork.
+    #[error("CUDA does not survive fork: start a new process instead")]
+    Forked,
+    /// A call of the driver failed.
+    #[error("cannot {what}: the CUDA driver says {name} ({code})")]
+    Driver {
+        /// What was tried.
+        what: &'static str,
+        /// The driver's number for it.
+        code: u32,
+        /// The driver's name for it.
+        name: String,
+    },
+}
+
+// Of the driver, by number: a driver may be newer than any list, so these are no enum.
+pub(super) const OUT_OF_MEMORY: u32 = 2;
+pub(super) const DEINITIALIZED: u32 = 4;
+pub(super) const ALREADY_MAPPED: u32 = 208;
+pub(super) const NOT_READY: u32 = 600;
+pub(super) const HOST_MEMORY_ALREADY_REGISTERED: u32 = 712;
+
+/// Whether nothing runs in a context any more after this.
+pub(super) fn is_fatal(code: u32) -> bool {
+    // Uncorrectable ECC errors, contexts that are gone, and what failed kernels leave.
+    matches!(
+        code,
+        DEINITIALIZED | 214 | 220 | 700 | 702 | 709 | 710 | 714..=719 | 721
+    )
+}
+
+impl CudaError {
+    /// The driver's number, if it is about a call of it that failed otherwise than by what has a name here.
+    pub(super) fn code(&self) -> Option<u32> {
+        match self {
+            Self::Driver { code, .. } => Some(*code),
+            _ => None,
+        }
+    }
+
+    pub(super) fn is(&self, code: u32) -> bool {
+        self.code() == Some(code)
+    }
+}

@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! Interprocess events, one per slot: the producer records it behind its work, consumers' streams wait for it.
+#![allow(unsafe_code)] // calls of the driver
+
+use cudarc::driver::sys::{CUevent, CUipcEventHandle};
+
+use super::device::Device;
+use super::error::{CudaError, NOT_READY};
+use super::stream::Stream;
+use super::{reaper, result};
+use crate::region::device_header::IpcHandle;
+
+/// cuda.h: without times, for other processes too.
+const DISABLE_TIMING: u32 = 2;
+const INTERPROCESS: u32 = 4;
+
+/// An event of this process, or of another one.
+#[derive(Debug)]
+pub(super) struct Event {
+    raw: Raw,
+    device: Device,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Raw(CUevent);
+
+// SAFETY: events may be used from any thread.
+unsafe impl Send for Raw {}
+// SAFETY: as above; the driver locks what has to be locked.
+unsafe impl Sync for Raw {}
+
+impl Event {
+    /// Makes an event for all processes, and the handle by which they know it.
+    pub(super) fn interprocess(device: &Device) -> Result<(Self, IpcHandle), CudaError> {
+        let event = Self::create(device, DISABLE_TIMING | INTERPROCESS)?;
+        let mut handle = CUipcEventHandle { reserved: [0; 64] };
+        // SAFETY: an event that was made for this, and a place for the handle.
+        device.with(|| unsafe { result::ipc_get_event(&raw mut handle, event.raw.0) })?;
+        Ok((event, handle.reserved.map(|byte| byte.cast_unsigned())))
+    }
+
+    /// Makes an event for this process.
+    pub(super) fn private(device: &Device) -> Result<Self, CudaError> {
+        Self::create(device, DISABLE_TIMING)
+    }
+
+    fn create(device: &Device, flags: u32) -> Result<Self, CudaError> {
+        let mut raw = std::ptr::null_mut();
+        // SAFETY: a place for the event.
+        device.with(|| unsafe { result::event_create(&raw mut raw, flags) })?;
+        Ok(Self {
+            raw: Raw(raw),
+            device: device.clone(),
+        })
+    }
+
+    /// Opens an event of another process.
+    pub(super) fn open(device: &Device, handle: &IpcHandle) -> Result<Self, CudaError> {
+        let handle = CUipcEventHandle {
+            reserved: handle.map(|byte| byte.cast_signed()),
+        };
+        let mut raw = std::ptr::null_mut();
+        // SAFETY: a place for the event; the driver checks the handle.
+        device.with(|| unsafe { result::ipc_open_event(&raw mut raw, handle) })?;
+        Ok(Self {
+            raw: Raw(raw),
+            device: device.clone(),
+        })
+    }
+
+    /// Says "when the stream got here".
+    pub(super) fn record(&self, stream: Stream) -> Result<(), CudaError> {
+        // SAFETY: the event is alive, and so is the stream (`Stream::from_raw`).
+        self.device
+            .with(|| unsafe { result::event_record(self.raw.0, stream.raw()) })
+    }
+
+    /// Has a stream wait for what was recorded last.
+    pub(super) fn wait_on(&self, stream: Stream) -> Result<(), CudaError> {
+        // SAFETY: the event is alive, and so is the stream (`Stream::from_raw`); there are no flags.
+        self.device
+            .with(|| unsafe { result::stream_wait(stream.raw(), self.raw.0, 0) })
+    }
+
+    /// Whether what was recorded last has happened.
+    pub(super) fn has_happened(&self) -> Result<bool, CudaError> {
+        // SAFETY: the event is alive.
+        match self
+            .device
+            .with(|| unsafe { result::event_query(self.raw.0) })
+        {
+            Ok(()) => Ok(true),
+            Err(error) if error.is(NOT_READY) => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+impl Drop for Event {
+    fn drop(&mut self) {
+        let (raw, device) = (self.raw, self.device.clone());
+        reaper::later(move || {
+            let raw = raw;
+            // SAFETY: the handle's last use. Work that was put behind it keeps what it needs.
+            let _ = device.with(|| unsafe { result::event_destroy(raw.0) });
+        });
+    }
+}

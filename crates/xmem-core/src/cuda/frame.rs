@@ -1,0 +1,419 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! A frame on a device, in the hands of who reads it.
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use super::Mode;
+use super::device::Device;
+use super::error::CudaError;
+use super::hand_over::{self, HandedOver};
+use super::import::Import;
+use super::release;
+use super::stream::Stream;
+use crate::consumer::held::Held;
+use crate::fault::{self, Point};
+use crate::lease::{Hold, ReadLease};
+use crate::producer::OwnHold;
+use crate::region::RegionView;
+use crate::region::device_header::TwinKind;
+
+/// Bytes on a device.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Piece {
+    ptr: u64,
+    len: usize,
+}
+
+/// What says when a producer's work on the frame has ended.
+enum Wait {
+    /// A slot of a region that was imported.
+    Slot {
+        import: Arc<Import>,
+        view: Arc<RegionView>,
+        slot: u32,
+        held: Arc<Held>,
+    },
+    /// A slot of this process's own pool.
+    Own(Arc<OwnHold>),
+}
+
+/// A frame on a device, as one process may read it. It holds the frame like the [`ReadLease`] that it was made of.
+///
+/// The device may read the bytes in work that is put on a stream behind [`wait_on`](Self::wait_on), and has to be done
+/// with them when the frame is let go of: [`release_on`](Self::release_on) sees to that. Merely dropped, the frame is let
+/// go of at once.
+pub struct CudaFrame {
+    lease: ReadLease,
+    device: Device,
+    mode: Option<Mode>,
+    is_same_process: bool,
+    pieces: Vec<Piece>,
+    waits: Vec<Wait>,
+}
+
+impl fmt::Debug for CudaFrame {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("CudaFrame")
+            .field("lease", &self.lease)
+            .field("device", &self.device)
+            .field("mode", &self.mode)
+            .finish_non_exhaustive()
+    }
+}
+
+/// A frame was not let go of; it is still there.
+#[derive(Debug, thiserror::Error)]
+#[error("{error}")]
+pub struct FrameFailure {
+    /// The frame.
+    pub frame: CudaFrame,
+    /// Why.
+    #[source]
+    pub error: CudaError,
+}
+
+impl From<FrameFailure> for CudaError {
+    fn from(failure: FrameFailure) -> Self {
+        failure.error
+    }
+}
+
+impl ReadLease {
+    /// The frame as it lies on its device; its memory is imported when the first frame of it comes.
+    ///
+    /// # Errors
+    ///
+    /// [`CudaError::NotOnDevice`] if it lies in host memory, and others as [`CudaError`] says.
+    pub fn cuda(&self) -> Result<CudaFrame, CudaError> {
+        CudaFrame::new(self.clone())
+    }
+
+    /// The same, in place of this handle.
+    ///
+    /// # Errors
+    ///
+    /// As [`cuda`](Self::cuda); the handle is gone then.
+    pub fn into_cuda(self) -> Result<CudaFrame, CudaError> {
+        CudaFrame::new(self)
+    }
+}
+
+/// Imports the region of a frame that is held, and says to its producer how that went.
+fn import(view: &RegionView, held: &Held) -> Result<Arc<Import>, CudaError> {
+    let cuda = view.cuda().ok_or(CudaError::NotOnDevice)?;
+    held.check_process()?;
+    let import = cuda
+        .imports
+        .get(cuda.header(), cuda.twin_fd(), |outcome| match outcome {
+            Ok(import) => held.say_device(true, import.outcome()),
+            Err(error) => held.say_device(false, &error.to_string()),
+        })?;
+    Ok(import)
+}
+
+impl CudaFrame {
+    fn new(lease: ReadLease) -> Result<Self, CudaError> {
+        let outside = || CudaError::Corrupt("a frame lies outside its memory");
+        let (offset, size) = (lease.meta().offset, lease.meta().size);
+        let len = usize::try_from(size).map_err(|_| outside())?;
+        let hold = lease.hold().clone();
+        let mut frame = match hold {
+            Hold::Own(hold) => {
+                let (ptr, device) = hold.device_memory().ok_or(CudaError::NotOnDevice)?;
+                Self {
+                    device,
+                    mode: None,
+                    is_same_process: true,
+                    pieces: vec![Piece {
+                        ptr: ptr + offset,
+                        len,
+                    }],
+                    waits: vec![Wait::Own(hold)],
+                    lease,
+                }
+            }
+            Hold::Consumer(held) if lease.parts().is_empty() => {
+                let (view, slot_at) = held.view();
+                let import = import(view, &held)?;
+                let header = view.cuda().ok_or(CudaError::NotOnDevice)?.header();
+                let slot = header.slot_at(slot_at, held.len()).ok_or_else(outside)?;
+                let start =
+                    import.ptr().ok_or_else(outside)? + u64::from(slot) * header.device_stride;
+                // That it fits was looked at when it was received (`ReadLease::new`).
+                let view = view.clone();
+                Self {
+                    device: import.device().clone(),
+                    mode: import.mode(),
+                    is_same_process: import.is_same_process(),
+                    pieces: vec![Piece {
+                        ptr: start + offset,
+                        len,
+                    }],
+                    waits: vec![Wait::Slot {
+                        import,
+                        view,
+                        slot,
+                        held,
+                    }],
+                    lease,
+                }
+            }
+            Hold::Consumer(held) => Self::in_pieces(lease, held)?,
+        };
+        frame.waits.retain(|wait| !wait.is_ready());
+        Ok(frame)
+    }
+
+    /// A frame whose pieces lie in other regions; each region that has events says for itself when they are done.
+    fn in_pieces(lease: ReadLease, held: Arc<Held>) -> Result<Self, CudaError> {
+        let outside = || CudaError::Corrupt("a piece lies outside its memory");
+        let mut pieces = Vec::new();
+        let mut waits = Vec::new();
+        let mut memory: Option<Arc<Import>> = None;
+        let (view, slot_at) = held.view();
+        if let Some(cuda) = view.cuda() {
+            let slot = cuda
+                .header()
+                .slot_at(slot_at, held.len())
+                .ok_or_else(outside)?;
+            let import = import(view, &held)?;
+            waits.push(Wait::Slot {
+                import,
+                view: view.clone(),
+                slot,
+                held: held.clone(),
+            });
+        }
+        for part in lease.parts() {
+            let view = part.view();
+            let cuda = view.cuda().ok_or(CudaError::NotOnDevice)?;
+            let header = cuda.header();
+            let at_origin = part.held_at_origin().unwrap_or(&held).clone();
+            let import = import(view, &at_origin)?;
+            let slot = match header.kind {
+                TwinKind::Foreign => None,
+                // Such a piece has no bytes: it stands for the event of a slot.
+                TwinKind::None => Some(part.offset() as u64),
+                TwinKind::Vmm | TwinKind::Legacy => {
+                    (part.offset() as u64).checked_div(header.device_stride)
+                }
+            };
+            if let Some(ptr) = import.ptr().filter(|_| header.kind != TwinKind::None) {
+                pieces.push(Piece {
+                    ptr: ptr + part.offset() as u64,
+                    len: part.len(),
+                });
+                if memory
+                    .as_ref()
+                    .is_some_and(|other| other.device() != import.device())
+                {
+                    return Err(CudaError::NotImportable {
+                        why: "its pieces lie on several devices".into(),
+                    });
+                }
+                memory = Some(import.clone());
+            }
+            if let Some(slot) = slot {
+                let slot = u32::try_from(slot)
+                    .ok()
+                    .filter(|slot| *slot < header.slots)
+                    .ok_or_else(outside)?;
+                waits.push(Wait::Slot {
+                    import,
+                    view: view.clone(),
+                    slot,
+                    held: at_origin,
+                });
+            }
+        }
+        let memory = memory.ok_or(CudaError::NotOnDevice)?;
+        Ok(Self {
+            device: memory.device().clone(),
+            mode: memory.mode(),
+            is_same_process: memory.is_same_process(),
+            pieces,
+            waits,
+            lease,
+        })
+    }
+
+    /// First byte of the payload on the device; of its first piece, if it lies in several.
+    pub fn ptr(&self) -> u64 {
+        self.pieces.first().map_or(0, |piece| piece.ptr)
+    }
+
+    /// Size of the payload in bytes; of its first piece, if it lies in several.
+    pub fn len(&self) -> usize {
+        self.pieces.first().map_or(0, |piece| piece.len)
+    }
+
+    /// Whether the payload has no bytes.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Where the payload lies, piece by piece: first byte on the device, and size in bytes.
+    pub fn pieces(&self) -> impl ExactSizeIterator<Item = (u64, usize)> {
+        self.pieces.iter().map(|piece| (piece.ptr, piece.len))
+    }
+
+    /// The device.
+    pub fn device(&self) -> &Device {
+        &self.device
+    }
+
+    /// How this process came by the memory; `None`: it is its own producer's.
+    pub fn mode(&self) -> Option<Mode> {
+        self.mode
+    }
+
+    /// Whether the frame's producer is in this process, so that its memory is used as it is.
+    pub fn is_same_process(&self) -> bool {
+        self.is_same_process
+    }
+
+    /// Whether the producer's work on the frame had ended when this was made, so that there is nothing to wait for.
+    pub fn is_ready(&self) -> bool {
+        self.waits.is_empty()
+    }
+
+    /// The lease.
+    pub fn lease(&self) -> &ReadLease {
+        &self.lease
+    }
+
+    /// Has a stream wait until the producer's work on the frame has ended. No CPU waits.
+    ///
+    /// # Errors
+    ///
+    /// [`CudaError::ExporterGone`] if the producer is gone and that will not be known: the frame is not to be used then.
+    pub fn wait_on(&self, stream: Stream) -> Result<(), CudaError> {
+        self.waits
+            .iter()
+            .try_for_each(|wait| wait.wait_on(stream))?;
+        fault::point(Point::EventWaited);
+        Ok(())
+    }
+
+    /// Lets go of the frame when the stream gets there: behind all that was put on it so far. If there are other handles to
+    /// the lease, it ends with the last of them.
+    ///
+    /// # Errors
+    ///
+    /// If the driver refuses; the frame is given back, since the device may still read it.
+    pub fn release_on(self, stream: Stream) -> Result<(), FrameFailure> {
+        let Self {
+            lease,
+            device,
+            mode,
+            is_same_process,
+            pieces,
+            waits,
+        } = self;
+        release::by_host_function(lease, &device, stream).map_err(|(lease, error)| FrameFailure {
+            frame: Self {
+                lease,
+                device: device.clone(),
+                mode,
+                is_same_process,
+                pieces,
+                waits,
+            },
+            error,
+        })
+    }
+
+    /// As [`release_on`](Self::release_on), but the device itself clears the lease's word, without a thread of the driver.
+    /// Only with the last handle to the lease.
+    ///
+    /// # Errors
+    ///
+    /// [`CudaError::Shared`] if there are other handles, [`CudaError::Unsupported`] if the device cannot; the frame is
+    /// given back.
+    pub fn release_by_write_on(self, stream: Stream) -> Result<(), FrameFailure> {
+        let device = self.device.clone();
+        hand_over::by_write(self.hand_over()?, &device, stream);
+        Ok(())
+    }
+
+    /// Hands the lease over to the device: a kernel that is launched behind this ends it, by storing 0 to a word after a
+    /// fence for the whole system. Until then the frame counts towards this consumer's budget. Only with the last handle to
+    /// the lease; the address of the frame's bytes stays good until the kernel's store.
+    ///
+    /// # Errors
+    ///
+    /// As [`release_by_write_on`](Self::release_by_write_on).
+    pub fn hand_over(self) -> Result<HandedOver, FrameFailure> {
+        let Self {
+            lease,
+            device,
+            mode,
+            is_same_process,
+            pieces,
+            waits,
+        } = self;
+        // The waits hold the lease too; they are not needed for what comes.
+        let waits: Vec<Wait> = waits;
+        drop(waits);
+        hand_over::hand_over(lease, &device).map_err(|(lease, error)| {
+            let again = Self {
+                lease,
+                device,
+                mode,
+                is_same_process,
+                pieces,
+                waits: Vec::new(),
+            };
+            FrameFailure {
+                frame: again.with_waits(),
+                error,
+            }
+        })
+    }
+
+    /// What there is to wait for, looked up anew.
+    fn with_waits(self) -> Self {
+        match Self::new(self.lease.clone()) {
+            Ok(again) => again,
+            Err(_) => self,
+        }
+    }
+}
+
+impl Wait {
+    fn is_ready(&self) -> bool {
+        let head = match self {
+            Self::Slot { view, slot, .. } => view.cuda().and_then(|cuda| cuda.slot_head(*slot)),
+            Self::Own(hold) => hold.slot_head(),
+        };
+        // Pairs with the release store by which the producer says so when it closes.
+        head.is_some_and(|head| head.ready.load(Ordering::Acquire) != 0)
+    }
+
+    fn wait_on(&self, stream: Stream) -> Result<(), CudaError> {
+        if self.is_ready() {
+            return Ok(());
+        }
+        match self {
+            Self::Slot {
+                import,
+                view,
+                slot,
+                held,
+            } => {
+                let header = view.cuda().ok_or(CudaError::NotOnDevice)?.header();
+                let waited = import.wait(header, *slot, stream, held.producer_is_gone());
+                // It may have been done just before its producer ended.
+                if matches!(waited, Err(CudaError::ExporterGone)) && self.is_ready() {
+                    Ok(())
+                } else {
+                    waited
+                }
+            }
+            Self::Own(hold) => hold.wait_on(stream),
+        }
+    }
+}

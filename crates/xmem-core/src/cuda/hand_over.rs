@@ -1,0 +1,166 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! Leases that a device ends by itself, by a plain store of 0 to the lease's word.
+//!
+//! The store comes whenever it comes, and would end whatever lease the word stands for then. So from the moment when the
+//! word's address is given out, this process hands that slot out no more until it has seen the 0: nobody else writes the
+//! word, so after the 0 there is no store to come.
+#![allow(unsafe_code)] // calls of the driver
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::device::Device;
+use super::error::{CudaError, HOST_MEMORY_ALREADY_REGISTERED};
+use super::release;
+use super::stream::Stream;
+use super::{reaper, result};
+use crate::consumer::held::Handed;
+use crate::fault::{self, Point};
+use crate::layout::LeasePage;
+use crate::lease::{Hold, ReadLease};
+
+/// cuda.h: for all contexts, with an address on the device.
+const PORTABLE: u32 = 1;
+const DEVICEMAP: u32 = 2;
+
+/// How often is looked whether a device has ended a lease; it tells nobody.
+const LOOK: Duration = Duration::from_millis(1);
+
+/// A lease page that devices can write.
+#[derive(Debug)]
+pub(crate) struct DevicePage {
+    page: Arc<LeasePage>,
+    device: Device,
+}
+
+impl DevicePage {
+    pub(crate) fn register(page: &Arc<LeasePage>, device: &Device) -> Result<Self, CudaError> {
+        let (ptr, len) = page.memory();
+        // SAFETY: whole pages of a mapping that is kept until they are unregistered.
+        match device
+            .with(|| unsafe { result::host_register(ptr.cast(), len, PORTABLE | DEVICEMAP) })
+        {
+            Ok(()) => Ok(Self {
+                page: page.clone(),
+                device: device.clone(),
+            }),
+            Err(CudaError::Driver { code, .. }) if code != HOST_MEMORY_ALREADY_REGISTERED => {
+                Err(CudaError::Unsupported {
+                    what: "write host memory that is registered",
+                })
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// The address of a slot's lease word on a device.
+    fn word(&self, slot: u32, device: &Device) -> Result<u64, CudaError> {
+        let (start, _) = self.page.memory();
+        let word = self
+            .page
+            .leases()
+            .get(slot as usize)
+            .ok_or(CudaError::Gone)?;
+        let offset = std::ptr::from_ref(word).addr() - start.addr();
+        let mut address = 0;
+        // SAFETY: a place for the address, and memory that is registered.
+        device.with(|| unsafe { result::host_pointer(&raw mut address, start.cast(), 0) })?;
+        Ok(address + offset as u64)
+    }
+}
+
+impl Drop for DevicePage {
+    fn drop(&mut self) {
+        let (page, device) = (self.page.clone(), self.device.clone());
+        reaper::later(move || {
+            let (ptr, _) = page.memory();
+            // SAFETY: registered by `register`; it is unmapped after this.
+            let _ = device.with(|| unsafe { result::host_unregister(ptr.cast()) });
+        });
+    }
+}
+
+/// A lease that the device ends.
+#[must_use = "a kernel has to be told the word, or the lease is to be ended"]
+pub struct HandedOver {
+    word: u64,
+    number: u64,
+}
+
+impl fmt::Debug for HandedOver {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("HandedOver")
+            .field("word", &self.word)
+            .finish_non_exhaustive()
+    }
+}
+
+impl HandedOver {
+    /// The address, on the device, of the 32-bit word that the kernel stores 0 to when it is done with the frame, once.
+    pub fn word(&self) -> u64 {
+        self.word
+    }
+
+    /// Ends the lease now: no kernel was launched that would.
+    pub fn end(self) {
+        release::end_handed(self.number);
+    }
+}
+
+/// Hands a lease over; gives it back if that cannot be.
+pub(super) fn hand_over(
+    lease: ReadLease,
+    device: &Device,
+) -> Result<HandedOver, (ReadLease, CudaError)> {
+    let Hold::Consumer(held) = lease.hold() else {
+        // The producer's own references are no words that a device could write.
+        return Err((
+            lease,
+            CudaError::Unsupported {
+                what: "end a producer's own lease",
+            },
+        ));
+    };
+    if !lease.parts().is_empty() {
+        return Err((
+            lease,
+            CudaError::Unsupported {
+                what: "end the leases of a frame in pieces",
+            },
+        ));
+    }
+    let slot = lease.meta().slot;
+    let word = held
+        .device_page(device)
+        .and_then(|page| page.word(slot, device));
+    let word = match word {
+        Ok(word) => word,
+        Err(error) => return Err((lease, error)),
+    };
+    let handed = match lease.hand_over() {
+        Ok(handed) => handed,
+        Err(lease) => return Err((lease, CudaError::Shared)),
+    };
+    fault::point(Point::HandedOver);
+    let number = release::list_handed(handed, device);
+    // Nobody tells when the word is 0: what that frees is looked for.
+    reaper::every(LOOK, move || release::look_at_handed(number));
+    Ok(HandedOver { word, number })
+}
+
+/// Has a stream end a lease that was handed over.
+pub(super) fn by_write(handed: HandedOver, device: &Device, stream: Stream) {
+    let HandedOver { word, number } = handed;
+    // SAFETY: the stream is alive (`Stream::from_raw`), and the word is registered until it was seen to be 0.
+    let written = device.with(|| unsafe { result::write_value(stream.raw(), word, 0, 0) });
+    fault::point(Point::ReleaseEnqueued);
+    if let Err(error) = written {
+        log::debug!("a lease is ended by a host function, since {error}");
+        release::handed_by_host_function(number, device, stream);
+    }
+}
+
+/// As `crate::consumer::held::Handed`, from here.
+pub(super) type Lease = Handed;

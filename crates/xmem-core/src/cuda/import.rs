@@ -1,0 +1,258 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! A region's device twin in a consumer: imported once, checked by its canary, with its slots' events as they are needed.
+
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use super::Mode;
+use super::copy;
+use super::counts::{COUNTERS, count};
+use super::device::Device;
+use super::error::CudaError;
+use super::event::Event;
+use super::memory::ForeignMemory;
+use super::stream::Stream;
+use super::twin::Twin;
+use crate::fault::{self, Point};
+use crate::region::device_header::{Canary, DeviceHeader, IpcHandle, TwinKind};
+
+/// How the memory was come by.
+#[derive(Debug)]
+enum Memory {
+    Foreign {
+        ptr: u64,
+        mode: Mode,
+        _memory: ForeignMemory,
+    },
+    /// The producer is this process.
+    Same(Twin),
+    /// There are only events.
+    None,
+}
+
+/// A twin that can be used in this process.
+#[derive(Debug)]
+pub(crate) struct Import {
+    device: Device,
+    memory: Memory,
+    events: Mutex<Vec<Option<Arc<Event>>>>,
+}
+
+/// The import of a region, once it was made.
+#[derive(Debug, Default)]
+pub(crate) struct Imports(Mutex<State>);
+
+#[derive(Debug, Default)]
+struct State {
+    import: Option<Arc<Import>>,
+    /// The producer was told how it went.
+    told: Option<Result<(), CudaError>>,
+}
+
+impl Imports {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The import; made now, if it is not there yet. `tell` is called with how that went, if nobody was told the same.
+    pub(super) fn get(
+        &self,
+        header: &DeviceHeader,
+        fd: Option<BorrowedFd<'_>>,
+        tell: impl FnOnce(Result<&Import, &CudaError>),
+    ) -> Result<Arc<Import>, CudaError> {
+        let mut state = self.lock();
+        if let Some(import) = &state.import {
+            return Ok(import.clone());
+        }
+        let made = Import::new(header, fd).map(Arc::new);
+        state.import = made.as_ref().ok().cloned();
+        let outcome = made.as_ref().map(drop).map_err(Clone::clone);
+        let is_news = state.told.as_ref() != Some(&outcome);
+        state.told = Some(outcome);
+        drop(state);
+        if is_news {
+            tell(made.as_deref());
+        }
+        made
+    }
+}
+
+fn check_canary(device: &Device, at: u64, expected: &Canary) -> Result<(), CudaError> {
+    let mut found: Canary = [0; size_of::<Canary>()];
+    copy::to_host_now(device, &mut found, at)?;
+    fault::point(Point::CanaryRead);
+    if found == *expected {
+        Ok(())
+    } else {
+        Err(CudaError::Canary)
+    }
+}
+
+fn refused(how: &'static str) -> impl FnOnce(CudaError) -> CudaError {
+    move |error| match error {
+        CudaError::Driver { name, .. } => CudaError::NotImportable {
+            why: format!(
+                "{how} says {name}: both processes must see the same device, and for legacy handles share a PID namespace and \
+                 the producer must live"
+            ),
+        },
+        CudaError::Unsupported { what } => CudaError::NotImportable {
+            why: format!(
+                "this device or its driver cannot {what}: set the producer's cuda-mode to legacy"
+            ),
+        },
+        error => error,
+    }
+}
+
+impl Import {
+    fn new(header: &DeviceHeader, fd: Option<BorrowedFd<'_>>) -> Result<Self, CudaError> {
+        let device = Device::by_uuid(header.uuid)?;
+        let memory = match Twin::of_this_process(header.nonce) {
+            // It has this number only if it is that region; what the header says else is not needed.
+            Some(twin) => Memory::Same(twin),
+            None => Self::import(&device, header, fd)?,
+        };
+        Ok(Self {
+            device,
+            memory,
+            events: Mutex::new((0..header.slots).map(|_| None).collect()),
+        })
+    }
+
+    fn import(
+        device: &Device,
+        header: &DeviceHeader,
+        fd: Option<BorrowedFd<'_>>,
+    ) -> Result<Memory, CudaError> {
+        let (memory, mode) = match (header.kind, fd) {
+            (TwinKind::None, _) => return Ok(Memory::None),
+            (TwinKind::Vmm, Some(fd)) => {
+                let len = usize::try_from(header.device_len)
+                    .map_err(|_| CudaError::Corrupt("its size"))?;
+                let memory = ForeignMemory::import_vmm(device, fd.as_fd(), len);
+                (
+                    memory.map_err(refused("importing its descriptor"))?,
+                    Mode::Vmm,
+                )
+            }
+            (TwinKind::Vmm, None) => {
+                return Err(CudaError::Corrupt("it came without its descriptor"));
+            }
+            (TwinKind::Legacy | TwinKind::Foreign, _) => {
+                let open = |handle: &IpcHandle| {
+                    ForeignMemory::open_legacy(device, handle)
+                        .map_err(refused("opening its handle"))
+                };
+                if header.kind == TwinKind::Foreign {
+                    // Nothing may be written into memory of others, so the canary is in another allocation of that process.
+                    let canary = open(&header.canary_handle)?;
+                    check_canary(device, canary.ptr() + header.canary_at, &header.canary)?;
+                }
+                (open(&header.handle)?, Mode::Legacy)
+            }
+        };
+        fault::point(Point::TwinImported);
+        let ptr = memory.ptr() + header.device_offset;
+        if header.kind != TwinKind::Foreign {
+            check_canary(device, ptr + header.canary_at, &header.canary)?;
+        }
+        count(&COUNTERS.imports);
+        Ok(Memory::Foreign {
+            ptr,
+            mode,
+            _memory: memory,
+        })
+    }
+
+    pub(super) fn device(&self) -> &Device {
+        &self.device
+    }
+
+    pub(super) fn is_same_process(&self) -> bool {
+        matches!(self.memory, Memory::Same(_))
+    }
+
+    /// How the memory was imported.
+    pub(crate) fn mode(&self) -> Option<Mode> {
+        match &self.memory {
+            Memory::Foreign { mode, .. } => Some(*mode),
+            Memory::Same(twin) if twin.ptr().is_some() => Some(if twin.is_legacy() {
+                Mode::Legacy
+            } else {
+                Mode::Vmm
+            }),
+            _ => None,
+        }
+    }
+
+    /// In words, for who looks at the pool.
+    pub(crate) fn outcome(&self) -> &'static str {
+        match (&self.memory, self.mode()) {
+            (Memory::Same(_), _) => "same process",
+            (_, Some(Mode::Legacy)) => "legacy",
+            (_, Some(_)) => "vmm",
+            (_, None) => "events",
+        }
+    }
+
+    /// First byte of the memory, if there is any.
+    pub(super) fn ptr(&self) -> Option<u64> {
+        match &self.memory {
+            Memory::Foreign { ptr, .. } => Some(*ptr),
+            Memory::Same(twin) => twin.ptr(),
+            Memory::None => None,
+        }
+    }
+
+    /// The event of a slot; `None`: it has none, so its frames are published when they are done.
+    fn event(&self, header: &DeviceHeader, slot: u32) -> Result<Option<Arc<Event>>, CudaError> {
+        let handle = header
+            .events
+            .get(slot as usize)
+            .ok_or(CudaError::Corrupt("a slot lies outside its region"))?;
+        if *handle == [0; 64] {
+            return Ok(None);
+        }
+        let mut events = self.events.lock().unwrap_or_else(PoisonError::into_inner);
+        let place = events.get_mut(slot as usize).ok_or(CudaError::Gone)?;
+        if let Some(event) = place {
+            return Ok(Some(event.clone()));
+        }
+        let event = Arc::new(Event::open(&self.device, handle)?);
+        count(&COUNTERS.events_opened);
+        fault::point(Point::EventOpened);
+        *place = Some(event.clone());
+        Ok(Some(event))
+    }
+
+    /// Has a stream wait for what the producer has a device do in a slot. `is_lost`: the producer is gone.
+    pub(super) fn wait(
+        &self,
+        header: &DeviceHeader,
+        slot: u32,
+        stream: Stream,
+        is_lost: bool,
+    ) -> Result<(), CudaError> {
+        if let Memory::Same(twin) = &self.memory {
+            return twin.wait(slot, stream);
+        }
+        let event = match self.event(header, slot) {
+            // What a process that is gone recorded cannot be opened any more.
+            Err(CudaError::Driver { .. }) if is_lost => return Err(CudaError::ExporterGone),
+            event => event?,
+        };
+        let Some(event) = event else { return Ok(()) };
+        if is_lost {
+            // A stream that waited for what never comes would stand still for ever.
+            return match event.has_happened() {
+                Ok(true) => Ok(()),
+                Ok(false) | Err(CudaError::Driver { .. }) => Err(CudaError::ExporterGone),
+                Err(error) => Err(error),
+            };
+        }
+        event.wait_on(stream)
+    }
+}

@@ -1,0 +1,375 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! Device memory: this process's own, to be shared, and that of other processes, mapped.
+#![allow(unsafe_code)] // calls of the driver
+
+use std::collections::HashMap;
+use std::ffi::c_void;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::sync::{Arc, LazyLock, Mutex, PoisonError, Weak};
+use std::time::Duration;
+
+use cudarc::driver::sys::{
+    CUipcMemHandle, CUmemAccess_flags, CUmemAccessDesc, CUmemAllocationGranularity_flags,
+    CUmemAllocationHandleType, CUmemAllocationProp, CUmemAllocationProp_st__bindgen_ty_1,
+    CUmemAllocationType, CUmemLocation, CUmemLocationType,
+};
+
+use super::device::Device;
+use super::error::{ALREADY_MAPPED, CudaError};
+use super::{reaper, result};
+use crate::fault::{self, Point};
+use crate::region::device_header::IpcHandle;
+
+/// What legacy allocations are rounded up to, so that the driver does not put anything else into what is shared.
+const LEGACY_GRAIN: usize = 2 << 20;
+const POSIX_FD: CUmemAllocationHandleType = CUmemAllocationHandleType(1);
+/// cuda.h: peers may be reached too.
+const LAZY_PEER_ACCESS: u32 = 1;
+
+/// How long a new try waits for what is being freed.
+pub(super) const FREEING_TIME: Duration = Duration::from_secs(2);
+
+fn location(device: &Device) -> CUmemLocation {
+    CUmemLocation {
+        type_: CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE,
+        id: device.ordinal().cast_signed(),
+    }
+}
+
+fn allocation(device: &Device) -> CUmemAllocationProp {
+    CUmemAllocationProp {
+        type_: CUmemAllocationType::CU_MEM_ALLOCATION_TYPE_PINNED,
+        requestedHandleTypes: POSIX_FD,
+        location: location(device),
+        win32HandleMetaData: std::ptr::null_mut(),
+        allocFlags: CUmemAllocationProp_st__bindgen_ty_1 {
+            compressionType: 0,
+            gpuDirectRDMACapable: 0,
+            usage: 0,
+            reserved: [0; 4],
+        },
+    }
+}
+
+fn granularity(device: &Device) -> Result<usize, CudaError> {
+    let mut granularity = 0;
+    let wanted = allocation(device);
+    let option = CUmemAllocationGranularity_flags::CU_MEM_ALLOC_GRANULARITY_MINIMUM;
+    // SAFETY: a place for the result, and a request that is filled in.
+    unsafe { result::vmm_granularity(&raw mut granularity, &raw const wanted, option) }?;
+    Ok(granularity.max(1))
+}
+
+/// Memory by handle, for as long as it is needed to map or export it.
+struct Handle(u64);
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        // SAFETY: the handle's last use; mappings and descriptors keep the memory.
+        let _ = unsafe { result::vmm_release(self.0) };
+    }
+}
+
+/// Addresses, with memory mapped there.
+#[derive(Debug)]
+struct VmmMapping {
+    ptr: u64,
+    len: usize,
+    device: Device,
+    is_mapped: bool,
+}
+
+impl VmmMapping {
+    /// Maps memory; the context of the device is current.
+    fn new(
+        handle: &Handle,
+        len: usize,
+        device: &Device,
+        access: CUmemAccess_flags,
+    ) -> Result<Self, CudaError> {
+        let mut ptr = 0;
+        // SAFETY: a place for the address; the driver chooses it.
+        unsafe { result::vmm_reserve(&raw mut ptr, len, 0, 0, 0) }?;
+        let mut mapping = Self {
+            ptr,
+            len,
+            device: device.clone(),
+            is_mapped: false,
+        };
+        // SAFETY: addresses that were just reserved, and memory of that length.
+        unsafe { result::vmm_map(ptr, len, 0, handle.0, 0) }?;
+        mapping.is_mapped = true;
+        let access = CUmemAccessDesc {
+            location: location(device),
+            flags: access,
+        };
+        // SAFETY: one description of addresses that are mapped.
+        unsafe { result::vmm_access(ptr, len, &raw const access, 1) }?;
+        Ok(mapping)
+    }
+}
+
+impl Drop for VmmMapping {
+    fn drop(&mut self) {
+        let Self {
+            ptr,
+            len,
+            is_mapped,
+            ..
+        } = *self;
+        let device = self.device.clone();
+        reaper::later(move || {
+            let _ = device.with(|| {
+                if is_mapped {
+                    // SAFETY: mapped by `new` with this length; who could use it is gone.
+                    unsafe { result::vmm_unmap(ptr, len) }?;
+                }
+                // SAFETY: reserved by `new` with this length.
+                unsafe { result::vmm_free(ptr, len) }
+            });
+            fault::point(Point::TwinClosed);
+        });
+    }
+}
+
+/// Memory that this process allocated to share it.
+#[derive(Debug)]
+pub(super) enum OwnMemory {
+    /// It lives as long as anybody has it mapped, or has the descriptor.
+    Vmm { fd: OwnedFd, mapping: OwnVmm },
+    /// It lives until this process frees it.
+    Legacy {
+        memory: LegacyAllocation,
+        handle: IpcHandle,
+    },
+}
+
+/// A mapping of memory of this process.
+#[derive(Debug)]
+pub(super) struct OwnVmm(VmmMapping);
+
+#[derive(Debug)]
+pub(super) struct LegacyAllocation {
+    ptr: u64,
+    len: usize,
+    device: Device,
+}
+
+impl Drop for LegacyAllocation {
+    fn drop(&mut self) {
+        let (ptr, device) = (self.ptr, self.device.clone());
+        reaper::later(move || {
+            // SAFETY: allocated by `legacy`, and nobody uses it any more.
+            let _ = device.with(|| unsafe { result::mem_free(ptr) });
+            fault::point(Point::TwinClosed);
+        });
+    }
+}
+
+fn with_size(size: usize) -> impl FnOnce(CudaError) -> CudaError {
+    move |error| match error {
+        CudaError::OutOfMemory { .. } => CudaError::OutOfMemory { size },
+        error => error,
+    }
+}
+
+impl OwnMemory {
+    /// At least `len` bytes whose descriptor can be sent.
+    pub(super) fn vmm(device: &Device, len: usize) -> Result<Self, CudaError> {
+        if !device.has_vmm() {
+            return Err(CudaError::Unsupported {
+                what: "share memory by descriptor",
+            });
+        }
+        device.with(|| {
+            let len = len.checked_next_multiple_of(granularity(device)?);
+            let len = len.ok_or(CudaError::OutOfMemory { size: usize::MAX })?;
+            let mut handle = 0;
+            let wanted = allocation(device);
+            // SAFETY: a place for the handle, and a request that is filled in.
+            unsafe { result::vmm_create(&raw mut handle, len, &raw const wanted, 0) }
+                .map_err(with_size(len))?;
+            let handle = Handle(handle);
+            let mut fd: RawFd = -1;
+            let to: *mut RawFd = &raw mut fd;
+            // SAFETY: for this kind of handle the driver writes an int.
+            unsafe { result::vmm_export(to.cast::<c_void>(), handle.0, POSIX_FD, 0) }?;
+            // SAFETY: a fresh descriptor, which is ours.
+            let fd = unsafe { OwnedFd::from_raw_fd(fd) };
+            // The driver does not say that a program that is started does not get it.
+            let _ = rustix::io::fcntl_setfd(&fd, rustix::io::FdFlags::CLOEXEC);
+            let access = CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
+            let mapping = VmmMapping::new(&handle, len, device, access)?;
+            Ok(Self::Vmm {
+                fd,
+                mapping: OwnVmm(mapping),
+            })
+        })
+    }
+
+    /// At least `len` bytes that have a handle.
+    pub(super) fn legacy(device: &Device, len: usize) -> Result<Self, CudaError> {
+        device.with(|| {
+            let len = len.checked_next_multiple_of(LEGACY_GRAIN);
+            let len = len.ok_or(CudaError::OutOfMemory { size: usize::MAX })?;
+            let mut ptr = 0;
+            // SAFETY: a place for the address.
+            unsafe { result::mem_alloc(&raw mut ptr, len) }.map_err(with_size(len))?;
+            let memory = LegacyAllocation {
+                ptr,
+                len,
+                device: device.clone(),
+            };
+            Ok(Self::Legacy {
+                handle: legacy_handle(ptr)?,
+                memory,
+            })
+        })
+    }
+
+    pub(super) fn ptr(&self) -> u64 {
+        match self {
+            Self::Vmm { mapping, .. } => mapping.0.ptr,
+            Self::Legacy { memory, .. } => memory.ptr,
+        }
+    }
+
+    pub(super) fn len(&self) -> usize {
+        match self {
+            Self::Vmm { mapping, .. } => mapping.0.len,
+            Self::Legacy { memory, .. } => memory.len,
+        }
+    }
+
+    pub(super) fn fd(&self) -> Option<BorrowedFd<'_>> {
+        match self {
+            Self::Vmm { fd, .. } => Some(fd.as_fd()),
+            Self::Legacy { .. } => None,
+        }
+    }
+}
+
+/// The handle of the allocation that an address is the first of. The device's context is current.
+pub(super) fn legacy_handle(ptr: u64) -> Result<IpcHandle, CudaError> {
+    let mut handle = CUipcMemHandle { reserved: [0; 64] };
+    // SAFETY: a place for the handle; the driver checks the address.
+    unsafe { result::ipc_get_mem(&raw mut handle, ptr) }?;
+    Ok(handle.reserved.map(|byte| byte.cast_unsigned()))
+}
+
+/// Memory of another process.
+#[derive(Debug)]
+pub(super) enum ForeignMemory {
+    Vmm(ForeignVmm),
+    Legacy(Arc<LegacyOpen>),
+}
+
+/// A mapping of memory of another process.
+#[derive(Debug)]
+pub(super) struct ForeignVmm(VmmMapping);
+
+impl ForeignMemory {
+    /// Maps what a descriptor stands for. It must have this length, or the driver refuses.
+    pub(super) fn import_vmm(
+        device: &Device,
+        fd: BorrowedFd<'_>,
+        len: usize,
+    ) -> Result<Self, CudaError> {
+        if !device.has_vmm() {
+            return Err(CudaError::Unsupported {
+                what: "share memory by descriptor",
+            });
+        }
+        device.with(|| {
+            let mut handle = 0;
+            // The driver takes the descriptor's number in place of an address.
+            let number = fd.as_raw_fd() as usize as *mut c_void;
+            // SAFETY: a place for the handle, and an open descriptor, which the driver checks.
+            unsafe { result::vmm_import(&raw mut handle, number, POSIX_FD) }?;
+            let handle = Handle(handle);
+            let map = |access| VmmMapping::new(&handle, len, device, access);
+            // Frames are not for consumers to write; not every driver can see to that.
+            let mapping = map(CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_READ).or_else(
+                |error| match error {
+                    CudaError::Driver { .. } => {
+                        map(CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_READWRITE)
+                    }
+                    error => Err(error),
+                },
+            )?;
+            Ok(Self::Vmm(ForeignVmm(mapping)))
+        })
+    }
+
+    /// Opens a handle, or finds that it is open.
+    pub(super) fn open_legacy(device: &Device, handle: &IpcHandle) -> Result<Self, CudaError> {
+        LegacyOpen::get(device, handle).map(Self::Legacy)
+    }
+
+    pub(super) fn ptr(&self) -> u64 {
+        match self {
+            Self::Vmm(mapping) => mapping.0.ptr,
+            Self::Legacy(open) => open.ptr,
+        }
+    }
+}
+
+/// A handle that is open. There is one for each handle in a process: opening it twice is an error with some drivers, and
+/// takes 10 ms with all.
+#[derive(Debug)]
+pub(super) struct LegacyOpen {
+    ptr: u64,
+    device: Device,
+}
+
+/// By device and handle.
+type LegacyCache = HashMap<(u32, IpcHandle), Weak<LegacyOpen>>;
+static LEGACY: LazyLock<Mutex<LegacyCache>> = LazyLock::new(Mutex::default);
+
+impl LegacyOpen {
+    fn get(device: &Device, handle: &IpcHandle) -> Result<Arc<Self>, CudaError> {
+        // Nothing that host functions do takes this lock.
+        let mut cache = LEGACY.lock().unwrap_or_else(PoisonError::into_inner);
+        let key = (device.ordinal(), *handle);
+        if let Some(open) = cache.get(&key).and_then(Weak::upgrade) {
+            return Ok(open);
+        }
+        let open = || {
+            let mut ptr = 0;
+            let handle = CUipcMemHandle {
+                reserved: handle.map(|byte| byte.cast_signed()),
+            };
+            // SAFETY: a place for the address; the driver checks the handle.
+            device
+                .with(|| unsafe { result::ipc_open_mem(&raw mut ptr, handle, LAZY_PEER_ACCESS) })
+                .map(|()| ptr)
+        };
+        let ptr = open().or_else(|error| {
+            if error.is(ALREADY_MAPPED) {
+                // Its last user is gone, and it is about to be closed.
+                reaper::flush(FREEING_TIME);
+                return open();
+            }
+            Err(error)
+        })?;
+        let opened = Arc::new(Self {
+            ptr,
+            device: device.clone(),
+        });
+        cache.retain(|_, open| open.strong_count() > 0);
+        cache.insert(key, Arc::downgrade(&opened));
+        Ok(opened)
+    }
+}
+
+impl Drop for LegacyOpen {
+    fn drop(&mut self) {
+        let (ptr, device) = (self.ptr, self.device.clone());
+        reaper::later(move || {
+            // SAFETY: opened by `get`, and nobody uses it any more.
+            let _ = device.with(|| unsafe { result::ipc_close_mem(ptr) });
+            fault::point(Point::TwinClosed);
+        });
+    }
+}

@@ -1,0 +1,206 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! The end of a lease in the order of a stream.
+//!
+//! By default a host function ends it. It runs on a thread of the driver and may not call the driver, so it only gives up
+//! the lease; what goes with that is freed by the reaper's thread. Leases that wait for their host function are listed: in
+//! a context that is in error no host function runs any more, and then they end because nothing else does.
+#![allow(unsafe_code)] // calls of the driver, and a function that it calls
+
+use std::collections::HashMap;
+use std::ffi::c_void;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use super::device::Device;
+use super::error::CudaError;
+use super::event::Event;
+use super::hand_over;
+use super::stream::Stream;
+use super::{reaper, result};
+use crate::fault::{self, Point};
+use crate::lease::ReadLease;
+
+/// How long a release may take before is looked whether its context still works.
+const SUSPICIOUS: Duration = Duration::from_secs(1);
+
+/// A lease that ends when a device says so.
+struct Pending {
+    what: What,
+    device: Device,
+}
+
+enum What {
+    Lease(ReadLease),
+    /// The device ends it itself.
+    Handed(hand_over::Lease),
+}
+
+static PENDING: LazyLock<Mutex<HashMap<u64, Pending>>> = LazyLock::new(Mutex::default);
+static NEXT: AtomicU64 = AtomicU64::new(1);
+
+fn pending() -> MutexGuard<'static, HashMap<u64, Pending>> {
+    // Nobody calls the driver while this is locked: host functions take it.
+    PENDING.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn list(what: What, device: &Device) -> u64 {
+    let number = NEXT.fetch_add(1, Ordering::Relaxed);
+    let entry = Pending {
+        what,
+        device: device.clone(),
+    };
+    pending().insert(number, entry);
+    number
+}
+
+/// Ends a lease. On any thread, also on the driver's.
+fn end(pending: Pending) {
+    match pending.what {
+        // Hooks run with the producer's own lease, and those are others' code.
+        What::Lease(lease) if lease.is_local() => reaper::later(move || drop(lease)),
+        What::Lease(lease) => drop(lease),
+        What::Handed(handed) => handed.end(),
+    }
+    fault::point(Point::ReleaseRan);
+}
+
+unsafe extern "C" fn ended(data: *mut c_void) {
+    let number = data as usize as u64;
+    let found = pending().remove(&number);
+    if let Some(found) = found {
+        // A panic must not go through the driver.
+        let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| end(found)));
+    }
+}
+
+fn launch(number: u64, device: &Device, stream: Stream) -> Result<(), CudaError> {
+    let data = number as usize as *mut c_void;
+    // SAFETY: the stream is alive (`Stream::from_raw`); the function takes any number.
+    let launched = device.with(|| unsafe { result::launch_host(stream.raw(), Some(ended), data) });
+    fault::point(Point::ReleaseEnqueued);
+    launched
+}
+
+/// Ends a lease when the stream gets there. On failure it is given back.
+pub(super) fn by_host_function(
+    lease: ReadLease,
+    device: &Device,
+    stream: Stream,
+) -> Result<(), (ReadLease, CudaError)> {
+    let number = list(What::Lease(lease), device);
+    match launch(number, device, stream) {
+        Ok(()) => {
+            watch();
+            Ok(())
+        }
+        Err(error) => match pending().remove(&number) {
+            Some(Pending {
+                what: What::Lease(lease),
+                ..
+            }) => Err((lease, error)),
+            // It was ended with its context.
+            _ => Ok(()),
+        },
+    }
+}
+
+/// Keeps what a lease needs that a device is going to end.
+pub(super) fn list_handed(handed: hand_over::Lease, device: &Device) -> u64 {
+    let number = list(What::Handed(handed), device);
+    watch();
+    number
+}
+
+/// Whether a device has ended a lease that was handed over. Then its producer is told, if it wants to be.
+pub(super) fn look_at_handed(number: u64) -> bool {
+    let found = {
+        let mut pending = pending();
+        match pending.get(&number) {
+            Some(Pending {
+                what: What::Handed(handed),
+                ..
+            }) if !handed.is_over() => return false,
+            _ => pending.remove(&number),
+        }
+    };
+    if let Some(found) = found {
+        end(found);
+    }
+    true
+}
+
+/// Ends a lease that was handed over, from here.
+pub(super) fn end_handed(number: u64) {
+    let found = pending().remove(&number);
+    if let Some(found) = found {
+        end(found);
+    }
+}
+
+/// Ends a lease that was handed over when the stream gets there, since the stream cannot do so itself.
+pub(super) fn handed_by_host_function(number: u64, device: &Device, stream: Stream) {
+    if let Err(error) = launch(number, device, stream) {
+        // Who put work on that stream has to wait for it: nobody else can say when the device is done.
+        log::error!(
+            "a lease cannot be ended in the order of its stream ({error}): it ends with its connection"
+        );
+    }
+}
+
+/// Nothing runs in this context any more, so nobody reads what is leased for it.
+pub(super) fn context_failed(device: &Device) {
+    let ended: Vec<Pending> = {
+        let mut pending = pending();
+        pending
+            .extract_if(|_, entry| entry.device == *device)
+            .map(|(_, entry)| entry)
+            .collect()
+    };
+    if !ended.is_empty() {
+        log::warn!(
+            "CUDA device {}: {} leases end with its context",
+            device.ordinal(),
+            ended.len()
+        );
+    }
+    ended.into_iter().for_each(end);
+}
+
+static WATCHED: AtomicBool = AtomicBool::new(false);
+
+/// Looks now and then whether the contexts still work in which releases wait: in one that is in error they would for ever.
+fn watch() {
+    if WATCHED.swap(true, Ordering::AcqRel) {
+        return;
+    }
+    let mut probes: HashMap<u32, Event> = HashMap::new();
+    reaper::every(SUSPICIOUS, move || {
+        let mut devices: Vec<Device> = Vec::new();
+        {
+            let pending = pending();
+            for entry in pending.values() {
+                if !devices.contains(&entry.device) {
+                    devices.push(entry.device.clone());
+                }
+            }
+            if devices.is_empty() {
+                // While it is locked: whoever lists one after this sees that nobody watches.
+                WATCHED.store(false, Ordering::Release);
+                return true;
+            }
+        }
+        for device in devices {
+            let probe = probes
+                .remove(&device.ordinal())
+                .map_or_else(|| Event::private(&device), Ok);
+            if let Ok(probe) = probe {
+                // Nothing is recorded in it, so this fails only if everything does.
+                let _ = probe.has_happened();
+                probes.insert(device.ordinal(), probe);
+            }
+        }
+        false
+    });
+}

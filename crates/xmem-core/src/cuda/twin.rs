@@ -1,0 +1,215 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! The device twin of a region: its memory and its slots' events, as the producer has them.
+
+use std::collections::HashMap;
+use std::os::fd::BorrowedFd;
+use std::sync::{Arc, LazyLock, Mutex, PoisonError, Weak};
+
+use super::Mode;
+use super::device::Device;
+use super::error::CudaError;
+use super::event::Event;
+use super::memory::{FREEING_TIME, OwnMemory};
+use super::stream::Stream;
+use super::{copy, reaper};
+use crate::fault::{self, Point};
+use crate::random;
+use crate::region::device_header::{Canary, DeviceHeader, TwinKind, header_len};
+
+/// How a region on a device is divided.
+#[derive(Debug, Clone)]
+pub(crate) struct TwinPlan {
+    pub(crate) device: Device,
+    pub(crate) mode: Mode,
+    pub(crate) slots: u32,
+    /// Bytes of each slot on the device; 0: there is no memory there, only events.
+    pub(crate) device_stride: usize,
+    pub(crate) host_stride: usize,
+}
+
+/// The memory of a region on its device. Clones are handles to the same one.
+#[derive(Debug, Clone)]
+pub(crate) struct Twin(Arc<Inner>);
+
+#[derive(Debug)]
+pub(super) struct Inner {
+    device: Device,
+    memory: Option<OwnMemory>,
+    /// `None`: the driver has no events for other processes, so they are told when the work is done.
+    events: Vec<Option<Event>>,
+    nonce: [u8; 16],
+}
+
+/// What this process shares, by the number in its header: a process cannot import its own memory.
+static OWN: LazyLock<Mutex<HashMap<[u8; 16], Weak<Inner>>>> = LazyLock::new(Mutex::default);
+
+fn random_bytes<const N: usize>() -> [u8; N] {
+    let mut bytes = [0; N];
+    for chunk in bytes.chunks_mut(8) {
+        chunk.copy_from_slice(&random::u64().to_le_bytes()[..chunk.len()]);
+    }
+    bytes
+}
+
+fn allocate(plan: &TwinPlan, len: usize) -> Result<OwnMemory, CudaError> {
+    match plan.mode {
+        Mode::Vmm => OwnMemory::vmm(&plan.device, len),
+        Mode::Legacy => OwnMemory::legacy(&plan.device, len),
+        Mode::Auto => OwnMemory::vmm(&plan.device, len).or_else(|error| match error {
+            CudaError::Unsupported { .. }
+            | CudaError::DriverTooOld { .. }
+            | CudaError::Driver { .. } => {
+                log::info!(
+                    "CUDA memory is shared by legacy handle, since by descriptor it is not: {error}"
+                );
+                OwnMemory::legacy(&plan.device, len)
+            }
+            error => Err(error),
+        }),
+    }
+}
+
+impl Twin {
+    /// Makes the memory, and the header that describes it.
+    pub(crate) fn create(plan: &TwinPlan) -> Result<(Self, DeviceHeader), CudaError> {
+        let device = &plan.device;
+        let payload = plan.slots as usize * plan.device_stride;
+        let canary: Canary = random_bytes();
+        let memory = if plan.device_stride == 0 {
+            None
+        } else {
+            let len = payload + size_of::<Canary>();
+            let memory = allocate(plan, len).or_else(|error| match error {
+                // Perhaps what is being freed is enough.
+                CudaError::OutOfMemory { .. } => {
+                    reaper::flush(FREEING_TIME);
+                    allocate(plan, len)
+                }
+                error => Err(error),
+            })?;
+            fault::point(Point::TwinMade);
+            copy::to_device_now(device, memory.ptr() + payload as u64, &canary)?;
+            fault::point(Point::CanaryWritten);
+            Some(memory)
+        };
+        let mut events = Vec::with_capacity(plan.slots as usize);
+        let mut handles = Vec::with_capacity(plan.slots as usize);
+        for _ in 0..plan.slots {
+            let (event, handle) = match Event::interprocess(device) {
+                Ok((event, handle)) => (Some(event), handle),
+                Err(CudaError::Driver { .. } | CudaError::DriverTooOld { .. }) => (None, [0; 64]),
+                Err(error) => return Err(error),
+            };
+            events.push(event);
+            handles.push(handle);
+        }
+        let header = DeviceHeader {
+            kind: match &memory {
+                Some(OwnMemory::Vmm { .. }) => TwinKind::Vmm,
+                Some(OwnMemory::Legacy { .. }) => TwinKind::Legacy,
+                None => TwinKind::None,
+            },
+            uuid: device.uuid(),
+            nonce: random_bytes(),
+            device_len: memory.as_ref().map_or(0, |memory| memory.len() as u64),
+            device_offset: 0,
+            slots: plan.slots,
+            device_stride: plan.device_stride as u64,
+            host_stride: plan.host_stride as u64,
+            slots_at: header_len(plan.slots) as u64,
+            canary_at: payload as u64,
+            canary,
+            handle: match &memory {
+                Some(OwnMemory::Legacy { handle, .. }) => *handle,
+                _ => [0; 64],
+            },
+            canary_handle: [0; 64],
+            events: handles,
+        };
+        let inner = Arc::new(Inner {
+            device: device.clone(),
+            memory,
+            events,
+            nonce: header.nonce,
+        });
+        let mut own = OWN.lock().unwrap_or_else(PoisonError::into_inner);
+        own.insert(header.nonce, Arc::downgrade(&inner));
+        drop(own);
+        fault::point(Point::EventsMade);
+        Ok((Self(inner), header))
+    }
+
+    /// The twin of this process that has this number.
+    pub(super) fn of_this_process(nonce: [u8; 16]) -> Option<Self> {
+        let own = OWN.lock().unwrap_or_else(PoisonError::into_inner);
+        own.get(&nonce).and_then(Weak::upgrade).map(Self)
+    }
+
+    pub(crate) fn device(&self) -> &Device {
+        &self.0.device
+    }
+
+    /// The device, and how its memory is shared.
+    pub(crate) fn describe(&self) -> Option<String> {
+        let how = match self.0.memory.as_ref()? {
+            OwnMemory::Vmm { .. } => "vmm",
+            OwnMemory::Legacy { .. } => "legacy",
+        };
+        Some(format!(
+            "{} {} ({how})",
+            self.0.device.ordinal(),
+            self.0.device.name()
+        ))
+    }
+
+    /// First byte of the memory, if there is any.
+    pub(crate) fn ptr(&self) -> Option<u64> {
+        self.0.memory.as_ref().map(OwnMemory::ptr)
+    }
+
+    /// Bytes of device memory.
+    pub(crate) fn len(&self) -> usize {
+        self.0.memory.as_ref().map_or(0, OwnMemory::len)
+    }
+
+    pub(crate) fn fd(&self) -> Option<BorrowedFd<'_>> {
+        self.0.memory.as_ref().and_then(OwnMemory::fd)
+    }
+
+    /// Whether it must not be freed while another process has it open.
+    pub(crate) fn is_legacy(&self) -> bool {
+        matches!(self.0.memory, Some(OwnMemory::Legacy { .. }))
+    }
+
+    /// Records the event of a slot. `false`: there is none, so the stream was waited for.
+    pub(crate) fn record(&self, slot: u32, stream: Stream) -> Result<bool, CudaError> {
+        match self.event(slot) {
+            Some(event) => event.record(stream).map(|()| true),
+            None => stream.synchronize(&self.0.device).map(|()| false),
+        }
+    }
+
+    /// Has a stream wait for what was recorded for a slot.
+    pub(crate) fn wait(&self, slot: u32, stream: Stream) -> Result<(), CudaError> {
+        self.event(slot)
+            .map_or(Ok(()), |event| event.wait_on(stream))
+    }
+
+    /// Whether what was recorded for a slot has happened.
+    pub(crate) fn is_done(&self, slot: u32) -> Result<bool, CudaError> {
+        self.event(slot).map_or(Ok(true), Event::has_happened)
+    }
+
+    pub(super) fn event(&self, slot: u32) -> Option<&Event> {
+        self.0.events.get(slot as usize)?.as_ref()
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        OWN.lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .remove(&self.nonce);
+    }
+}

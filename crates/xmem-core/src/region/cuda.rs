@@ -1,0 +1,173 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! CUDA regions: an ordinary sealed memfd, the host half, with a twin on a device. The slots' words, leases and attachments
+//! are as ever; only the payload lies on the device.
+#![cfg_attr(feature = "cuda", allow(unsafe_code))] // a header is copied into a fresh mapping
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+#[cfg(feature = "cuda")]
+use std::sync::atomic::AtomicU32;
+use std::sync::atomic::Ordering;
+
+#[cfg(feature = "cuda")]
+use super::device_header::SLOT_HEAD;
+use super::device_header::{DeviceHeader, TwinKind};
+use super::system;
+use crate::error::RegionError;
+use crate::os::mapping::{Access, Mapping};
+use crate::os::memfd::{self as fd, Seal};
+
+/// The words that a slot's host room begins with.
+#[cfg(feature = "cuda")]
+#[derive(Debug)]
+pub(crate) struct SlotHead<'a> {
+    /// The device's work on the frame has ended. 0: the slot's event says when.
+    pub(crate) ready: &'a AtomicU32,
+}
+
+#[cfg(feature = "cuda")]
+fn slot_head<'a>(mapping: &'a Mapping, header: &DeviceHeader, slot: u32) -> Option<SlotHead<'a>> {
+    let at =
+        (slot < header.slots).then(|| header.slots_at + u64::from(slot) * header.host_stride)?;
+    let ready = mapping
+        .words32(usize::try_from(at).ok()?, SLOT_HEAD / 4)
+        .first()?;
+    Some(SlotHead { ready })
+}
+
+/// A CUDA region as its producer has it.
+#[cfg(feature = "cuda")]
+#[derive(Debug)]
+pub(crate) struct Owned {
+    host: super::memfd::Owned,
+    header: DeviceHeader,
+    pub(crate) twin: crate::cuda::Twin,
+}
+
+#[cfg(feature = "cuda")]
+impl Owned {
+    pub(crate) fn create(
+        host_len: usize,
+        header: DeviceHeader,
+        twin: crate::cuda::Twin,
+    ) -> Result<Self, RegionError> {
+        let host = super::memfd::Owned::create(host_len, false)?;
+        let bytes = header.encode();
+        assert!(bytes.len() <= host_len, "planned with its header");
+        // SAFETY: inside a mapping that nobody else has yet.
+        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), host.mapping.ptr(), bytes.len()) };
+        Ok(Self { host, header, twin })
+    }
+
+    pub(super) fn mapping(&self) -> &Mapping {
+        &self.host.mapping
+    }
+
+    pub(crate) fn header(&self) -> &DeviceHeader {
+        &self.header
+    }
+
+    pub(crate) fn slot_head(&self, slot: u32) -> Option<SlotHead<'_>> {
+        slot_head(&self.host.mapping, &self.header, slot)
+    }
+
+    pub(super) fn fd(&self) -> BorrowedFd<'_> {
+        self.host.fd.as_fd()
+    }
+
+    /// The descriptor of its device memory, if that has one.
+    pub(super) fn twin_fd(&self) -> Option<BorrowedFd<'_>> {
+        self.twin.fd()
+    }
+}
+
+/// A CUDA region as a consumer has it: its host half, and what is needed for the twin. Mapped without a driver.
+#[derive(Debug)]
+pub(crate) struct View {
+    mapping: Mapping,
+    fd: OwnedFd,
+    /// Of the device memory.
+    #[cfg_attr(not(feature = "cuda"), allow(dead_code))] // kept to be passed on
+    twin_fd: Option<OwnedFd>,
+    header: DeviceHeader,
+    #[cfg(feature = "cuda")]
+    pub(crate) imports: crate::cuda::Imports,
+}
+
+impl View {
+    /// Maps what a producer sent, if it is what it should be.
+    pub(super) fn open(
+        fd: OwnedFd,
+        twin_fd: Option<OwnedFd>,
+        len: usize,
+    ) -> Result<Self, RegionError> {
+        // The producer may let nobody write there, whatever the pool is.
+        let size =
+            fd::sealed_len(&fd, Seal::SizeAndFutureWrites).map_err(RegionError::Untrusted)?;
+        if size < len {
+            return Err(RegionError::Untrusted(
+                "it is smaller than its producer says",
+            ));
+        }
+        let mapping = Mapping::new(&fd, len, Access::Read).map_err(system("map a region"))?;
+        let header = read_header(&mapping).map_err(RegionError::Untrusted)?;
+        if (header.kind == TwinKind::Vmm) != twin_fd.is_some() {
+            return Err(RegionError::Untrusted(
+                "its device memory did not come with it",
+            ));
+        }
+        Ok(Self {
+            mapping,
+            fd,
+            twin_fd,
+            header,
+            #[cfg(feature = "cuda")]
+            imports: crate::cuda::Imports::default(),
+        })
+    }
+
+    pub(super) fn mapping(&self) -> &Mapping {
+        &self.mapping
+    }
+
+    pub(crate) fn header(&self) -> &DeviceHeader {
+        &self.header
+    }
+
+    #[cfg(feature = "cuda")]
+    pub(crate) fn slot_head(&self, slot: u32) -> Option<SlotHead<'_>> {
+        slot_head(&self.mapping, &self.header, slot)
+    }
+
+    /// Bytes in which pieces of frames may lie. Where there are only events, each slot's is a piece at its number.
+    pub(super) fn payload_len(&self) -> u64 {
+        match self.header.kind {
+            TwinKind::None => self.header.slots.into(),
+            _ => self.header.device_len,
+        }
+    }
+
+    pub(super) fn fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+
+    #[cfg(feature = "cuda")]
+    pub(crate) fn twin_fd(&self) -> Option<BorrowedFd<'_>> {
+        self.twin_fd.as_ref().map(AsFd::as_fd)
+    }
+}
+
+/// Reads and checks the header of a region that another process made.
+fn read_header(mapping: &Mapping) -> Result<DeviceHeader, &'static str> {
+    // A copy, word by word: its producer could change it while it is looked at.
+    let copy = |len: usize| -> Vec<u8> {
+        let words = mapping.words32(0, len / 4);
+        words
+            .iter()
+            .flat_map(|word| word.load(Ordering::Relaxed).to_ne_bytes())
+            .collect()
+    };
+    let start = copy(mapping.len().min(256));
+    let len = DeviceHeader::len_of(&start).ok_or("it has no device header")?;
+    DeviceHeader::decode(&copy(len), mapping.len())
+}

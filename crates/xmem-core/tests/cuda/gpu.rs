@@ -1,0 +1,152 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! What test programs do with a device besides xmem: kernels, streams, memory of their own. The same calls on a real driver.
+
+use std::ffi::{CString, c_void};
+
+use cudarc::driver::sys;
+use xmem_core::cuda::{Device, Stream};
+use xmem_cuda_standin::PTX;
+
+/// A device with the test kernels, its primary context current in this thread.
+pub struct Gpu {
+    pub device: Device,
+    module: sys::CUmodule,
+}
+
+#[track_caller]
+pub fn ok(result: sys::CUresult) {
+    assert_eq!(result, sys::CUresult::CUDA_SUCCESS);
+}
+
+macro_rules! arguments {
+    ($($value:expr),*) => { &mut [$(std::ptr::from_mut(&mut $value).cast::<c_void>()),*] };
+}
+
+impl Gpu {
+    pub fn new(ordinal: u32) -> Self {
+        let device = Device::new(ordinal).unwrap();
+        let mut context = std::ptr::null_mut();
+        let mut module = std::ptr::null_mut();
+        let ptx = CString::new(PTX).unwrap();
+        // SAFETY: places for the results, and a program that ends in 0.
+        unsafe {
+            ok(sys::cuDevicePrimaryCtxRetain(
+                &raw mut context,
+                ordinal.cast_signed(),
+            ));
+            ok(sys::cuCtxSetCurrent(context));
+            ok(sys::cuModuleLoadData(&raw mut module, ptx.as_ptr().cast()));
+        }
+        Self { device, module }
+    }
+
+    pub fn stream(&self) -> Stream {
+        let mut stream = std::ptr::null_mut();
+        let flags = sys::CUstream_flags::CU_STREAM_NON_BLOCKING as u32;
+        // SAFETY: a place for the result; the stream is never destroyed.
+        unsafe {
+            ok(sys::cuStreamCreate(&raw mut stream, flags));
+            Stream::from_raw(stream as u64)
+        }
+    }
+
+    fn launch(&self, name: &str, stream: Stream, arguments: &mut [*mut c_void]) {
+        let mut function = std::ptr::null_mut();
+        let name = CString::new(name).unwrap();
+        // SAFETY: a kernel of this module, with arguments as its text has them.
+        unsafe {
+            ok(sys::cuModuleGetFunction(
+                &raw mut function,
+                self.module,
+                name.as_ptr(),
+            ));
+            let stream = stream.as_raw() as sys::CUstream;
+            let arguments = arguments.as_mut_ptr();
+            ok(sys::cuLaunchKernel(
+                function,
+                1,
+                1,
+                1,
+                1,
+                1,
+                1,
+                0,
+                stream,
+                arguments,
+                std::ptr::null_mut(),
+            ));
+        }
+    }
+
+    /// Writes `byte` everywhere.
+    pub fn fill(&self, stream: Stream, mut ptr: u64, len: usize, byte: u8) {
+        let (mut len, mut byte, mut pause) = (len as u64, u32::from(byte), 0u32);
+        self.launch("xmem_fill", stream, arguments![ptr, len, byte, pause]);
+    }
+
+    /// Adds to the word at `result` how many bytes are not `byte`.
+    pub fn check(&self, stream: Stream, mut ptr: u64, len: usize, byte: u8, mut result: u64) {
+        let (mut len, mut byte) = (len as u64, u32::from(byte));
+        self.launch("xmem_check", stream, arguments![ptr, len, byte, result]);
+    }
+
+    /// Ends the lease whose word this is.
+    pub fn end_lease(&self, stream: Stream, mut word: u64) {
+        self.launch("xmem_end_lease", stream, arguments![word]);
+    }
+
+    /// Fails, and leaves the context in error.
+    pub fn trap(&self, stream: Stream) {
+        self.launch("xmem_trap", stream, &mut []);
+    }
+
+    /// A word of device memory that is 0. Never freed.
+    pub fn word(&self) -> u64 {
+        let ptr = self.allocate(4);
+        // SAFETY: memory of that size.
+        unsafe { ok(sys::cuMemsetD8_v2(ptr, 0, 4)) };
+        ptr
+    }
+
+    pub fn allocate(&self, len: usize) -> u64 {
+        let mut ptr = 0;
+        // SAFETY: a place for the result.
+        unsafe { ok(sys::cuMemAlloc_v2(&raw mut ptr, len)) };
+        ptr
+    }
+
+    pub fn free(&self, ptr: u64) {
+        // SAFETY: memory of `allocate`.
+        unsafe { ok(sys::cuMemFree_v2(ptr)) };
+    }
+
+    pub fn read_word(&self, ptr: u64) -> u32 {
+        let mut word = 0u32;
+        // SAFETY: a place of that size.
+        unsafe { ok(sys::cuMemcpyDtoH_v2((&raw mut word).cast(), ptr, 4)) };
+        word
+    }
+
+    pub fn read(&self, ptr: u64, len: usize) -> Vec<u8> {
+        let mut bytes = vec![0; len];
+        // SAFETY: a place of that size.
+        unsafe { ok(sys::cuMemcpyDtoH_v2(bytes.as_mut_ptr().cast(), ptr, len)) };
+        bytes
+    }
+
+    /// Waits until the stream is done.
+    pub fn finish(&self, stream: Stream) {
+        // SAFETY: a stream of this process.
+        unsafe { ok(sys::cuStreamSynchronize(stream.as_raw() as sys::CUstream)) };
+    }
+
+    pub fn is_done(&self, stream: Stream) -> bool {
+        // SAFETY: a stream of this process.
+        match unsafe { sys::cuStreamQuery(stream.as_raw() as sys::CUstream) } {
+            sys::CUresult::CUDA_SUCCESS => true,
+            sys::CUresult::CUDA_ERROR_NOT_READY => false,
+            error => panic!("{error:?}"),
+        }
+    }
+}

@@ -1,0 +1,162 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! Frames go from one process to another while devices are late.
+
+use crate::lab::{Lab, ask, told};
+use crate::support::eventually;
+
+/// Functions by which memory of others is come by.
+const IMPORTS: [&str; 4] = [
+    "cuMemImportFromShareableHandle",
+    "cuIpcOpenMemHandle_v2",
+    "cuIpcOpenEventHandle",
+    "cuMemMap",
+];
+/// Functions that copy, or that a CPU waits in.
+const WAITS_AND_COPIES: [&str; 9] = [
+    "cuStreamSynchronize",
+    "cuCtxSynchronize",
+    "cuEventSynchronize",
+    "cuMemcpyHtoD_v2",
+    "cuMemcpyDtoH_v2",
+    "cuMemcpyHtoDAsync_v2",
+    "cuMemcpyDtoHAsync_v2",
+    "cuMemcpyDtoDAsync_v2",
+    "cuMemcpyPeerAsync",
+];
+
+fn consumers_wait_for_what_the_producer_still_writes(mode: &str) {
+    let lab = Lab::new();
+    let mut producer = lab.start(&format!("produce {mode}"));
+    assert_eq!(producer.says(), "ready");
+    let mut consumer = lab.start("consume");
+    assert_eq!(consumer.says(), "ready");
+
+    told(&mut producer, "publish", "published 0");
+    told(&mut consumer, "take", "took 0");
+    told(&mut consumer, "result", "0");
+    let late = lab.machine.hold(Some(producer.pid()));
+    told(&mut producer, "publish", "published 1");
+    // The frame is there, the bytes are not; and nobody waits but the stream.
+    told(&mut consumer, "take", "took 1");
+    assert_eq!(ask(&mut consumer, "done"), "false");
+    drop(late);
+    told(&mut consumer, "result", "0");
+    lab.assert_allowed();
+}
+
+#[test]
+fn consumers_wait_for_what_the_producer_still_writes_by_descriptor() {
+    consumers_wait_for_what_the_producer_still_writes("vmm");
+}
+
+#[test]
+fn consumers_wait_for_what_the_producer_still_writes_by_legacy_handle() {
+    consumers_wait_for_what_the_producer_still_writes("legacy");
+}
+
+#[test]
+fn no_slot_is_written_while_a_kernel_reads_it() {
+    let lab = Lab::new();
+    let mut producer = lab.start("produce auto 16");
+    assert_eq!(producer.says(), "ready");
+    let mut consumer = lab.start("consume");
+    assert_eq!(consumer.says(), "ready");
+    told(&mut producer, "publish", "published 0");
+    told(&mut consumer, "take", "took 0");
+    told(&mut consumer, "result", "0");
+
+    let late = lab.machine.hold(Some(consumer.pid()));
+    told(&mut producer, "publish", "published 1");
+    told(&mut consumer, "take", "took 1");
+    // Every other slot is used several times.
+    told(&mut producer, "publish 100", "published");
+    told(&mut producer, "finish", "finished");
+    assert_eq!(ask(&mut producer, "consumers"), "1 vmm");
+    drop(late);
+    told(&mut consumer, "result", "0");
+    eventually("the lease ends with the stream", || {
+        ask(&mut producer, "consumers") == "0 vmm"
+    });
+    lab.assert_allowed();
+}
+
+#[test]
+fn nothing_is_copied_imported_or_waited_for_after_the_first_round() {
+    let lab = Lab::new();
+    let mut producer = lab.start("produce auto 16");
+    assert_eq!(producer.says(), "ready");
+    let mut consumer = lab.start("consume");
+    assert_eq!(consumer.says(), "ready");
+    // Until all slots that there will be were used.
+    for _ in 0..40 {
+        producer.tell("publish");
+        assert!(producer.says().starts_with("published"));
+        assert!(ask(&mut consumer, "take").starts_with("took"));
+    }
+    told(&mut consumer, "result", "0");
+    let pids = [producer.pid(), consumer.pid()];
+    let count = || {
+        pids.map(|pid| {
+            let calls = lab.machine.calls(pid);
+            let mut counted = calls.into_iter().collect::<Vec<_>>();
+            counted.retain(|(name, _)| {
+                IMPORTS.contains(&&**name) || WAITS_AND_COPIES.contains(&&**name)
+            });
+            counted
+        })
+    };
+    let before = count();
+    for _ in 0..100 {
+        assert!(ask(&mut producer, "publish").starts_with("published"));
+        assert!(ask(&mut consumer, "take").starts_with("took"));
+    }
+    assert_eq!(count(), before);
+    assert!(!before[1].is_empty(), "the calls are counted");
+    assert!(lab.calls(&consumer, &["cuStreamWaitEvent"]) >= 100);
+    told(&mut consumer, "result", "0");
+    lab.assert_allowed();
+}
+
+#[test]
+fn eight_consumers_need_no_more_device_memory_than_one() {
+    let lab = Lab::new();
+    let mut producer = lab.start("produce auto 128");
+    assert_eq!(producer.says(), "ready");
+    let mut consumers: Vec<_> = (0..8).map(|_| lab.start("consume")).collect();
+    let own: Vec<String> = consumers
+        .iter_mut()
+        .map(|consumer| consumer.says())
+        .collect();
+    assert_eq!(own, ["ready"; 8]);
+    told(&mut producer, "publish", "published 0");
+    told(&mut producer, "finish", "finished");
+    let before = lab.machine.used_memory(0);
+    for consumer in &mut consumers {
+        told(consumer, "take", "took 0");
+        told(consumer, "result", "0");
+    }
+    assert_eq!(lab.machine.used_memory(0), before);
+    assert!(before > 0);
+    lab.assert_allowed();
+}
+
+#[test]
+fn streams_of_frames_stay_whole() {
+    for mode in ["vmm", "legacy"] {
+        let lab = Lab::new();
+        let mut producer = lab.start(&format!("produce {mode} 24"));
+        assert_eq!(producer.says(), "ready");
+        let mut consumers: Vec<_> = (0..2).map(|_| lab.start("consume")).collect();
+        for consumer in &mut consumers {
+            assert_eq!(consumer.says(), "ready");
+            consumer.tell("take to 399");
+        }
+        producer.tell("publish 400");
+        for consumer in &mut consumers {
+            assert_eq!(consumer.says(), "took");
+            told(consumer, "result", "0");
+        }
+        lab.assert_allowed();
+    }
+}

@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! A machine with stand-in devices and a pool, and processes that play their parts there.
+
+use std::process::Command;
+
+use xmem_cuda_standin::Machine;
+
+use crate::support::Place;
+use crate::support::child::Child;
+
+pub struct Lab {
+    place: Place,
+    pub machine: Machine,
+}
+
+impl Lab {
+    pub fn new() -> Self {
+        let place = Place::new();
+        let machine = Machine::new(place.path().join("machine"));
+        Self { place, machine }
+    }
+
+    /// The same, with a setting of the stand-in.
+    pub fn with(self, name: &str, value: impl ToString) -> Self {
+        let Self { place, machine } = self;
+        Self {
+            place,
+            machine: machine.with(name, value),
+        }
+    }
+
+    pub fn without_symbols(self, names: &[&str]) -> Self {
+        let Self { place, machine } = self;
+        Self {
+            place,
+            machine: machine.without_symbols(names),
+        }
+    }
+
+    pub fn pool(&self) -> String {
+        self.place.pool()
+    }
+
+    pub fn start(&self, role: &str) -> Child {
+        self.start_at(role, &self.pool())
+    }
+
+    /// A process that plays this role, and sees the devices.
+    pub fn start_at(&self, role: &str, pool: &str) -> Child {
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        self.machine.prepare(&mut command);
+        Child::from(command, role, pool)
+    }
+
+    /// How often a process called these functions of the driver, taken together.
+    pub fn calls(&self, child: &Child, names: &[&str]) -> u64 {
+        let calls = self.machine.calls(child.pid());
+        names.iter().filter_map(|name| calls.get(*name)).sum()
+    }
+
+    /// Ends well: nobody did what no program may do.
+    #[track_caller]
+    pub fn assert_allowed(&self) {
+        assert_eq!(self.machine.violations(), Vec::<String>::new());
+    }
+}
+
+/// Tells a child something, and expects this answer.
+#[track_caller]
+pub fn told(child: &mut Child, line: &str, answer: &str) {
+    child.tell(line);
+    assert_eq!(child.says(), answer, "to {line:?}");
+}
+
+/// Tells a child something, and returns its answer.
+#[track_caller]
+pub fn ask(child: &mut Child, line: &str) -> String {
+    child.tell(line);
+    child.says()
+}

@@ -1,0 +1,17 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! CUDA frames between real processes, on the stand-in driver of `xmem-cuda-standin`: there is no GPU in these tests.
+#![allow(unsafe_code)] // calls of the driver, as programs make them
+
+#[path = "../support/mod.rs"]
+mod support;
+
+mod gpu;
+mod hand_over;
+mod lab;
+mod roles;
+
+#[test]
+fn child() {
+    roles::play();
+}
