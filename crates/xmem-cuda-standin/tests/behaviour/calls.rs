@@ -7,8 +7,10 @@
 // memory that `host` leaked, except in tests that want the process to die.
 #![allow(clippy::undocumented_unsafe_blocks)]
 
+use std::collections::BTreeMap;
 use std::ffi::{CStr, CString, c_void};
 use std::ptr::null_mut;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use cudarc::driver::sys::{self, *};
@@ -88,13 +90,27 @@ fn uniform(bytes: &[u8]) -> Vec<u64> {
     ]
 }
 
-fn launch(name: &str, stream: u64, arguments: &mut [*mut c_void]) -> Answer {
-    let (mut module, mut function) = (null_mut(), null_mut());
+/// The module of the current context. Loaded once: loading may wait for streams.
+fn module() -> Result<CUmodule, CUresult> {
+    static LOADED: Mutex<BTreeMap<u64, u64>> = Mutex::new(BTreeMap::new());
+    let mut context = null_mut();
+    ok(unsafe { cuCtxGetCurrent(&mut context) })?;
+    let mut loaded = LOADED.lock().expect("nobody panicked");
+    if let Some(module) = loaded.get(&(context as u64)) {
+        return Ok(*module as CUmodule);
+    }
+    let mut module = null_mut();
     let text = CString::new(xmem_cuda_standin::PTX).expect("text");
+    ok(unsafe { cuModuleLoadData(&mut module, text.as_ptr().cast()) })?;
+    loaded.insert(context as u64, module as u64);
+    Ok(module)
+}
+
+fn launch(name: &str, stream: u64, arguments: &mut [*mut c_void]) -> Answer {
+    let mut function = null_mut();
     let name = CString::new(name).expect("a name");
     unsafe {
-        ok(cuModuleLoadData(&mut module, text.as_ptr().cast()))?;
-        ok(cuModuleGetFunction(&mut function, module, name.as_ptr()))?;
+        ok(cuModuleGetFunction(&mut function, module()?, name.as_ptr()))?;
         let stream = stream as CUstream;
         let parameters = arguments.as_mut_ptr();
         ok(cuLaunchKernel(

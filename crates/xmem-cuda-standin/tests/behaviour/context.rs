@@ -3,6 +3,7 @@
 //! Contexts, and what an error in one does.
 
 use crate::{Remote, fails, machine};
+use xmem_cuda_standin::Machine;
 
 #[test]
 fn nothing_works_without_a_context() {
@@ -16,6 +17,7 @@ fn nothing_works_without_a_context() {
 #[test]
 fn the_primary_context_is_one() {
     let (_folder, machine) = machine();
+    machine.only_here("two devices");
     let mut remote = Remote::new(&machine);
     let first = remote.one("primary", &[0]);
     assert_eq!(remote.one("primary", &[0]), first);
@@ -47,10 +49,11 @@ fn an_error_stays_in_its_context() {
     let primary = remote.one("current", &[]);
     let memory = remote.one("alloc", &[4096]);
     let event = remote.one("event", &[2]);
-    let hold = machine.hold(None);
+    let hold = (!Machine::is_real()).then(|| machine.hold(None));
     remote.done("trap_kernel", &[0]);
     // Queued behind it, and never called.
-    remote.done("host_function", &[0]);
+    let queued = remote.call("host_function", &[0]);
+    assert!(queued.is_ok() || Machine::is_real(), "{queued:?}");
     drop(hold);
     fails(
         remote.call("synchronize", &[]),
@@ -110,6 +113,7 @@ fn a_forked_child_has_no_driver() {
 #[test]
 fn work_of_a_destroyed_context_does_not_block() {
     let (_folder, machine) = machine();
+    machine.only_here("undocumented");
     let mut remote = Remote::new(&machine);
     let context = remote.one("new_context", &[0]);
     let word = remote.one("alloc", &[4096]);

@@ -7,6 +7,7 @@ use crate::{Remote, fails, machine};
 #[test]
 fn says_what_it_is() {
     let (_folder, machine) = machine();
+    machine.only_here("its name");
     let mut remote = Remote::new(&machine);
     assert_eq!(remote.one("count", &[]), 2);
     assert_eq!(remote.one("is_called_a_standin", &[0]), 1);
@@ -16,6 +17,7 @@ fn says_what_it_is() {
 #[test]
 fn uuids_tell_devices_and_not_ordinals() {
     let (_folder, machine) = machine();
+    machine.only_here("two devices");
     let mut all = Remote::new(&machine);
     let mut second = Remote::with(&machine, &[("CUDA_VISIBLE_DEVICES", "1")]);
     assert_eq!(second.one("count", &[]), 1);
@@ -84,6 +86,7 @@ fn capabilities_can_be_missing() {
 #[test]
 fn counts_survive_the_process() {
     let (_folder, machine) = machine();
+    machine.only_here("counts of calls");
     let mut remote = Remote::new(&machine);
     for _ in 0..3 {
         remote.one("alloc", &[4096]);

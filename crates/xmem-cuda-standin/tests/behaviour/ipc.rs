@@ -2,7 +2,8 @@
 
 //! Legacy handles.
 
-use crate::{Remote, fails, machine};
+use crate::{Remote, fails, machine, uses};
+use xmem_cuda_standin::Machine;
 
 #[test]
 fn a_handle_is_for_the_whole_allocation() {
@@ -41,6 +42,9 @@ fn opened_twice_is_counted() {
         "CUDA_ERROR_INVALID_VALUE",
     );
     fails(importer.call("close", &[seen]), "CUDA_ERROR_INVALID_VALUE");
+    if Machine::is_real() {
+        return;
+    }
     let mut older = Remote::new(&machine.with("QUIRKS", "already-mapped"));
     older.one("open", &handle);
     fails(older.call("open", &handle), "CUDA_ERROR_ALREADY_MAPPED");
@@ -82,6 +86,9 @@ fn who_cannot_open() {
         "CUDA_ERROR_INVALID_HANDLE",
     );
     fails(importer.call("open", &[7; 8]), "CUDA_ERROR_INVALID_HANDLE");
+    if Machine::is_real() {
+        return;
+    }
     importer.one("primary", &[1]);
     fails(
         importer.call("open", &handle),
@@ -97,6 +104,7 @@ fn who_cannot_open() {
 #[test]
 fn memory_freed_under_an_importer_is_seen_to_be() {
     let (_folder, machine) = machine();
+    machine.only_here("undefined");
     let (mut exporter, mut importer) = (Remote::new(&machine), Remote::new(&machine));
     let memory = exporter.one("alloc", &[4096]);
     exporter.done("set_now", &[memory, 1, 4096]);
@@ -127,7 +135,7 @@ fn mapped_memory_outlives_a_killed_exporter() {
         importer.call("uniform", &[seen, 2 << 20]),
         Ok(vec![1, 2 << 20])
     );
-    assert_eq!(machine.used_memory(0), 2 << 20);
+    uses(&machine, 2 << 20);
     importer.done("close", &[seen]);
-    assert_eq!(machine.used_memory(0), 0);
+    uses(&machine, 0);
 }

@@ -43,6 +43,7 @@ fn it_runs_out() {
 #[test]
 fn what_a_pointer_tells() {
     let (_folder, machine) = machine();
+    machine.only_here("two devices");
     let mut remote = Remote::new(&machine);
     remote.one("primary", &[1]);
     let memory = remote.one("alloc", &[8192]);
@@ -117,6 +118,7 @@ fn rectangles_are_copied() {
 #[test]
 fn addresses_of_nothing_are_refused() {
     let (_folder, machine) = machine();
+    machine.only_here("allocations are larger than asked for");
     let mut remote = Remote::new(&machine);
     let memory = remote.one("alloc", &[4096]);
     fails(
