@@ -52,6 +52,8 @@ const RARE: [Point; 6] = [
 fn is_passed(point: Point, kind: Kind) -> bool {
     match point {
         _ if RARE.contains(&point) => false,
+        // `tests/cuda` has those.
+        _ if point.is_cuda() => false,
         // The same code as in a live pool, where it is not about memory.
         Point::ShmCreate | Point::ShmCreated | Point::SegmentSwept => kind == Kind::PosixShm,
         Point::Mmap | Point::Mapped | Point::Unmapped | Point::Fallocate | Point::RegionMapped => {

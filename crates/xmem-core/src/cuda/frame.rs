@@ -164,6 +164,8 @@ impl CudaFrame {
             Hold::Consumer(held) => Self::in_pieces(lease, held)?,
         };
         frame.waits.retain(|wait| !wait.is_ready());
+        // While the producer lives: its events cannot be opened any more when it is gone.
+        frame.waits.iter().for_each(Wait::prepare);
         Ok(frame)
     }
 
@@ -391,6 +393,17 @@ impl Wait {
         };
         // Pairs with the release store by which the producer says so when it closes.
         head.is_some_and(|head| head.ready.load(Ordering::Acquire) != 0)
+    }
+
+    fn prepare(&self) {
+        if let Self::Slot {
+            import, view, slot, ..
+        } = self
+            && let Some(cuda) = view.cuda()
+        {
+            // Whether that works shows when a stream is to wait.
+            let _ = import.event(cuda.header(), *slot);
+        }
     }
 
     fn wait_on(&self, stream: Stream) -> Result<(), CudaError> {

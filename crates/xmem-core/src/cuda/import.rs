@@ -208,12 +208,16 @@ impl Import {
     }
 
     /// The event of a slot; `None`: it has none, so its frames are published when they are done.
-    fn event(&self, header: &DeviceHeader, slot: u32) -> Result<Option<Arc<Event>>, CudaError> {
+    pub(super) fn event(
+        &self,
+        header: &DeviceHeader,
+        slot: u32,
+    ) -> Result<Option<Arc<Event>>, CudaError> {
         let handle = header
             .events
             .get(slot as usize)
             .ok_or(CudaError::Corrupt("a slot lies outside its region"))?;
-        if *handle == [0; 64] {
+        if *handle == [0; 64] || self.is_same_process() {
             return Ok(None);
         }
         let mut events = self.events.lock().unwrap_or_else(PoisonError::into_inner);

@@ -36,6 +36,27 @@ macro_rules! points {
             /// All there are.
             pub const ALL: &[Self] = &[$($(Self::$name,)*)*];
 
+            /// Only who has frames on devices passes it.
+            pub fn is_cuda(self) -> bool {
+                matches!(
+                    self,
+                    Self::TwinMade
+                        | Self::CanaryWritten
+                        | Self::EventsMade
+                        | Self::EventRecorded
+                        | Self::DeviceSettled
+                        | Self::TwinImported
+                        | Self::CanaryRead
+                        | Self::DeviceSaid
+                        | Self::EventOpened
+                        | Self::EventWaited
+                        | Self::ReleaseEnqueued
+                        | Self::ReleaseRan
+                        | Self::HandedOver
+                        | Self::TwinClosed
+                )
+            }
+
             /// Who passes it.
             pub fn side(self) -> Side {
                 match self {

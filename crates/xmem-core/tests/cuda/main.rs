@@ -6,6 +6,9 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod deaths;
+#[cfg(feature = "fault-points")]
+mod faults;
 mod gpu;
 mod hand_over;
 mod lab;

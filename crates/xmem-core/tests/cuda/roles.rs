@@ -5,7 +5,7 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use xmem_core::cuda::{CudaFrame, Mode, Stream};
+use xmem_core::cuda::{CudaError, CudaFrame, Device, Mode, Stream};
 use xmem_core::{Consumer, FrameMeta, Producer, ReadLease, ReceiveError, StartFrom};
 
 use crate::gpu::Gpu;
@@ -19,7 +19,16 @@ pub fn play() {
     let Some((role, pool)) = child::role() else {
         return;
     };
+    // What a fault point needs is on the way before anything else.
     let mut words = role.split_whitespace();
+    #[cfg(feature = "fault-points")]
+    if role.starts_with("dying-at ") {
+        use xmem_core::fault::{Action, Point, arm};
+        words.next();
+        let number: usize = words.next().unwrap().parse().unwrap();
+        let arrival: u32 = words.next().unwrap().parse().unwrap();
+        arm(Point::ALL[number], arrival..arrival + 1, Action::Kill);
+    }
     match words.next().unwrap() {
         "produce" => produce(&pool, words.collect()),
         "consume" => consume(&pool),
@@ -236,6 +245,43 @@ fn consume(pool: &str) {
                 say(reader.gpu.read_word(reader.wrong));
             }
             ["counts"] => say(format_args!("{:?}", xmem_core::cuda::counts())),
+            // The device ends the lease: by a write of the stream, or by a kernel.
+            ["write"] => {
+                let taken = receive(&mut consumer).and_then(|frame| {
+                    reader.look(&frame)?;
+                    frame
+                        .release_by_write_on(reader.stream)
+                        .map_err(|failure| failure.to_string())
+                });
+                say(taken.map_or_else(|error| error, |()| "written".into()));
+            }
+            ["hand-over"] => {
+                let taken = receive(&mut consumer).and_then(|frame| {
+                    reader.look(&frame)?;
+                    let handed = frame.hand_over().map_err(|failure| failure.to_string())?;
+                    reader.gpu.end_lease(reader.stream, handed.word());
+                    Ok(())
+                });
+                say(taken.map_or_else(|error| error, |()| "handed over".into()));
+            }
+            ["held"] => say(consumer.as_ref().unwrap().held()),
+            ["fork"] => {
+                let frame = receive(&mut consumer).unwrap();
+                let lease = frame.lease().clone();
+                // SAFETY: the child only calls what refuses, and ends.
+                let pid = unsafe { libc::fork() };
+                if pid == 0 {
+                    let refused = frame.wait_on(reader.stream) == Err(CudaError::Forked)
+                        && lease.cuda().is_err_and(|error| error == CudaError::Forked)
+                        && Device::new(0) == Err(CudaError::Forked);
+                    drop((frame, lease));
+                    // SAFETY: ends the process, without what the parent registered to run at its end.
+                    unsafe { libc::_exit(i32::from(!refused)) };
+                }
+                say(child::exit_of(pid));
+                reader.look(&frame).unwrap();
+                frame.release_on(reader.stream).unwrap();
+            }
             ["leave"] => {
                 consumer = None;
                 say("left");

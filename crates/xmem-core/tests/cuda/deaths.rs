@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! Processes that are killed, and what is left of their frames.
+
+use crate::lab::{Lab, ask, told};
+use crate::support::eventually;
+
+#[test]
+fn frames_of_a_killed_producer_stay_readable() {
+    let lab = Lab::new();
+    let mut producer = lab.start("produce vmm");
+    assert_eq!(producer.says(), "ready");
+    let mut consumer = lab.start("consume");
+    assert_eq!(consumer.says(), "ready");
+    told(&mut producer, "publish", "published 0");
+    told(&mut consumer, "hold", "holds 0 Some(Vmm)");
+    told(&mut producer, "publish", "published 1");
+    told(&mut consumer, "hold", "holds 1 Some(Vmm)");
+    told(&mut producer, "finish", "finished");
+    producer.kill();
+    assert!(lab.machine.used_memory(0) > 0);
+    for _ in 0..2 {
+        told(&mut consumer, "look", "looks");
+        told(&mut consumer, "drop", "dropped");
+    }
+    told(&mut consumer, "result", "0");
+    consumer.kill();
+    eventually("the memory goes with the last that has it", || {
+        lab.machine.used_memory(0) == 0
+    });
+    lab.assert_allowed();
+}
+
+#[test]
+fn a_frame_that_a_killed_producer_did_not_finish_is_refused_and_nothing_hangs() {
+    let lab = Lab::new();
+    let mut producer = lab.start("produce vmm");
+    assert_eq!(producer.says(), "ready");
+    let mut consumer = lab.start("consume");
+    assert_eq!(consumer.says(), "ready");
+    told(&mut producer, "publish", "published 0");
+    told(&mut consumer, "take", "took 0");
+    told(&mut consumer, "result", "0");
+    let _late = lab.machine.hold(Some(producer.pid()));
+    told(&mut producer, "publish", "published 1");
+    told(&mut consumer, "hold", "holds 1 Some(Vmm)");
+    producer.kill();
+    eventually("the consumer sees that its producer is gone", || {
+        let answer = ask(&mut consumer, "look");
+        assert!(
+            answer == "looks" || answer.contains("the frame's producer is gone"),
+            "{answer}"
+        );
+        answer != "looks"
+    });
+    told(&mut consumer, "drop", "dropped");
+}
+
+#[test]
+fn leases_of_a_killed_consumer_come_back() {
+    for how in ["hold", "take", "write", "hand-over"] {
+        let lab = Lab::new();
+        let mut producer = lab.start("produce auto");
+        assert_eq!(producer.says(), "ready");
+        let mut consumer = lab.start("consume");
+        assert_eq!(consumer.says(), "ready");
+        told(&mut producer, "publish", "published 0");
+        told(&mut consumer, "take", "took 0");
+        told(&mut consumer, "result", "0");
+        let late = lab.machine.hold(Some(consumer.pid()));
+        told(&mut producer, "publish", "published 1");
+        assert!(!ask(&mut consumer, how).contains("cannot"), "{how}");
+        assert_eq!(ask(&mut producer, "consumers"), "1 vmm", "{how}");
+        consumer.kill();
+        drop(late);
+        eventually("its leases go with it", || {
+            ask(&mut producer, "consumers").is_empty()
+        });
+        // All slots can be used.
+        told(&mut producer, "publish 100", "published");
+        lab.assert_allowed();
+    }
+}
+
+#[test]
+fn a_producer_that_ends_well_leaves_frames_that_need_no_event() {
+    let lab = Lab::new();
+    let mut producer = lab.start("produce vmm");
+    assert_eq!(producer.says(), "ready");
+    let mut consumer = lab.start("consume");
+    assert_eq!(consumer.says(), "ready");
+    told(&mut producer, "publish", "published 0");
+    told(&mut consumer, "hold", "holds 0 Some(Vmm)");
+    // The device is late, and closing waits for it.
+    told(&mut producer, "close", "closed");
+    producer.kill();
+    told(&mut consumer, "look", "looks");
+    told(&mut consumer, "result", "0");
+    lab.assert_allowed();
+}
+
+#[test]
+fn a_pool_whose_device_hangs_ends_all_the_same() {
+    let lab = Lab::new();
+    let mut producer = lab.start("produce vmm");
+    assert_eq!(producer.says(), "ready");
+    told(&mut producer, "publish", "published 0");
+    told(&mut producer, "finish", "finished");
+    let late = lab.machine.hold(Some(producer.pid()));
+    told(&mut producer, "publish", "published 1");
+    told(&mut producer, "close", "closed");
+    drop(late);
+}
+
+#[test]
+fn a_forked_child_is_refused() {
+    let lab = Lab::new();
+    let mut producer = lab.start("produce auto");
+    assert_eq!(producer.says(), "ready");
+    let mut consumer = lab.start("consume");
+    assert_eq!(consumer.says(), "ready");
+    told(&mut producer, "publish", "published 0");
+    told(&mut consumer, "fork", "0");
+    told(&mut consumer, "result", "0");
+    told(&mut producer, "publish", "published 1");
+    told(&mut consumer, "take", "took 1");
+    told(&mut consumer, "result", "0");
+    lab.assert_allowed();
+}

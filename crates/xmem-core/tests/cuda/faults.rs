@@ -1,0 +1,158 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! Either side killed at each step at which device memory is made, passed on, waited for and given back.
+
+use xmem_core::fault::Point;
+
+use crate::lab::{Lab, ask, told};
+use crate::support::eventually;
+
+fn number(point: Point) -> usize {
+    Point::ALL.iter().position(|other| *other == point).unwrap()
+}
+
+const OF_PRODUCERS: [(Point, u32); 6] = [
+    (Point::TwinMade, 1),
+    (Point::CanaryWritten, 1),
+    (Point::EventsMade, 1),
+    (Point::RegionsShown, 1),
+    (Point::EventRecorded, 1),
+    (Point::EventRecorded, 3),
+];
+
+#[test]
+fn producers_that_are_killed_leave_nothing_and_the_next_one_works() {
+    for mode in ["vmm", "legacy"] {
+        let lab = Lab::new();
+        for (point, arrival) in OF_PRODUCERS {
+            let mut victim = lab.start(&format!(
+                "dying-at {} {arrival} produce {mode}",
+                number(point)
+            ));
+            assert_eq!(victim.says(), "ready");
+            let mut consumer = lab.start("consume");
+            assert_eq!(consumer.says(), "ready");
+            for sequence in 0..arrival - 1 {
+                told(&mut victim, "publish", &format!("published {sequence}"));
+                told(&mut consumer, "take", &format!("took {sequence}"));
+            }
+            victim.tell("publish");
+            assert_eq!(
+                victim.dies_of(),
+                Some(libc::SIGKILL),
+                "{point:?} was not passed"
+            );
+            told(&mut consumer, "take", "the producer is gone: connect again");
+            told(&mut consumer, "result", "0");
+            consumer.kill();
+            eventually("its memory is free", || lab.machine.used_memory(0) == 0);
+        }
+        let mut producer = lab.start(&format!("produce {mode}"));
+        assert_eq!(producer.says(), "ready");
+        told(&mut producer, "publish", "published 0");
+        let mut consumer = lab.start("consume");
+        assert_eq!(consumer.says(), "ready");
+        told(&mut consumer, "take", "took 0");
+        told(&mut consumer, "result", "0");
+        lab.assert_allowed();
+    }
+}
+
+/// What a consumer is told, so that it passes a point.
+const OF_CONSUMERS: [(Point, u32, &str); 13] = [
+    (Point::TwinImported, 1, "take"),
+    (Point::CanaryRead, 1, "take"),
+    (Point::DeviceSaid, 1, "take"),
+    (Point::EventOpened, 1, "take"),
+    (Point::EventWaited, 1, "take"),
+    (Point::EventWaited, 2, "take"),
+    (Point::ReleaseEnqueued, 1, "take"),
+    (Point::ReleaseRan, 1, "take"),
+    (Point::ReleaseEnqueued, 1, "write"),
+    (Point::ReleaseRan, 1, "write"),
+    (Point::HandedOver, 1, "hand-over"),
+    (Point::ReleaseRan, 1, "hand-over"),
+    (Point::TwinClosed, 1, "leave"),
+];
+
+#[test]
+fn consumers_that_are_killed_give_everything_back() {
+    for mode in ["vmm", "legacy"] {
+        let lab = Lab::new();
+        let mut producer = lab.start(&format!("produce {mode} 24"));
+        assert_eq!(producer.says(), "ready");
+        let mut bystander = lab.start("consume");
+        assert_eq!(bystander.says(), "ready");
+        let mut next = 0;
+        for (point, arrival, action) in OF_CONSUMERS {
+            told(&mut producer, "publish", &format!("published {next}"));
+            told(&mut bystander, "take", &format!("took {next}"));
+            let mut victim = lab.start(&format!("dying-at {} {arrival} consume", number(point)));
+            assert_eq!(victim.says(), "ready");
+            if action == "leave" {
+                assert!(ask(&mut victim, "take").starts_with("took"));
+                told(&mut victim, "result", "0");
+            }
+            for _ in 1..arrival {
+                assert!(ask(&mut victim, action).starts_with("took"));
+                next += 1;
+                told(&mut producer, "publish", &format!("published {next}"));
+                told(&mut bystander, "take", &format!("took {next}"));
+            }
+            victim.tell(action);
+            assert_eq!(
+                victim.dies_of(),
+                Some(libc::SIGKILL),
+                "{point:?} was not passed by {action}"
+            );
+            eventually("its leases go with it", || {
+                !ask(&mut producer, "consumers").contains(',')
+            });
+            next += 1;
+        }
+        told(&mut producer, "publish 60", "published");
+        let last = next + 59;
+        told(&mut bystander, &format!("take to {last}"), "took");
+        told(&mut bystander, "result", "0");
+        lab.assert_allowed();
+    }
+}
+
+#[test]
+fn producers_that_are_killed_at_their_end_leave_whole_frames() {
+    let lab = Lab::new();
+    for point in [Point::ClosedMarked, Point::DeviceSettled, Point::TwinClosed] {
+        let mut victim = lab.start(&format!("dying-at {} 1 produce vmm", number(point)));
+        assert_eq!(victim.says(), "ready");
+        let mut consumer = lab.start("consume");
+        assert_eq!(consumer.says(), "ready");
+        told(&mut victim, "publish", "published 0");
+        told(&mut consumer, "hold", "holds 0 Some(Vmm)");
+        told(&mut victim, "finish", "finished");
+        victim.tell("close");
+        assert_eq!(
+            victim.dies_of(),
+            Some(libc::SIGKILL),
+            "{point:?} was not passed"
+        );
+        told(&mut consumer, "look", "looks");
+        told(&mut consumer, "result", "0");
+        consumer.kill();
+        eventually("its memory is free", || lab.machine.used_memory(0) == 0);
+    }
+    lab.assert_allowed();
+}
+
+#[test]
+fn every_step_on_devices_is_one_that_a_process_was_killed_at() {
+    let covered = |point: &Point| {
+        OF_PRODUCERS.iter().any(|(other, _)| other == point)
+            || OF_CONSUMERS.iter().any(|(other, ..)| other == point)
+            || *point == Point::DeviceSettled
+    };
+    let missing: Vec<_> = Point::ALL
+        .iter()
+        .filter(|point| point.is_cuda() && !covered(point))
+        .collect();
+    assert!(missing.is_empty(), "{missing:?}");
+}
