@@ -218,12 +218,12 @@ impl Drop for Hold {
 fn library() -> PathBuf {
     let named = std::env::var_os("XMEM_STANDIN_LIBRARY").map(PathBuf::from);
     let program = std::env::current_exe().unwrap_or_default();
-    // Test programs are in `deps`, others one above.
+    // Test programs are in `deps`, others one above, where an older copy may be.
     let near = program
         .ancestors()
         .skip(1)
         .take(2)
-        .flat_map(|dir| [dir.join(FILE), dir.join("deps").join(FILE)]);
+        .flat_map(|dir| [dir.join("deps").join(FILE), dir.join(FILE)]);
     let found = named.into_iter().chain(near).find(|path| path.is_file());
     let found = found.unwrap_or_else(|| {
         panic!(

@@ -12,6 +12,7 @@ use std::ffi::{CStr, CString, c_void};
 use std::ptr::null_mut;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 use cudarc::driver::sys::{self, *};
 
@@ -127,6 +128,40 @@ fn launch(name: &str, stream: u64, arguments: &mut [*mut c_void]) -> Answer {
             null_mut(),
         ))
     }
+}
+
+unsafe extern "C" fn clear(word: *mut c_void) {
+    unsafe { &*word.cast::<AtomicU32>() }.store(0, Ordering::Release);
+}
+
+/// How a word is cleared (0: written by the stream, 1: by a host function, 2: by a kernel), where it is for the host and
+/// for the device, how often, on which stream.
+fn latency(a: &[u64]) -> Answer {
+    let word = std::ptr::with_exposed_provenance_mut::<AtomicU32>(a[1] as usize);
+    let mut times = Vec::new();
+    for _ in 0..a[3] {
+        unsafe { &*word }.store(1, Ordering::SeqCst);
+        let start = Instant::now();
+        let stream = a[4] as CUstream;
+        match a[0] {
+            0 => ok(unsafe { cuStreamWriteValue32_v2(stream, a[2], 0, 0) })?,
+            1 => ok(unsafe { cuLaunchHostFunc(stream, Some(clear), word.cast()) })?,
+            _ => {
+                let mut there = a[2];
+                launch("xmem_end_lease", a[4], &mut [(&raw mut there).cast()])?
+            }
+        };
+        while unsafe { &*word }.load(Ordering::Acquire) != 0 {
+            if start.elapsed() > Duration::from_secs(5) {
+                return Err(CUresult::CUDA_ERROR_TIMEOUT);
+            }
+            std::hint::spin_loop();
+        }
+        times.push(start.elapsed().as_nanos() as u64);
+    }
+    times.sort_unstable();
+    let at = |part: usize| times[(times.len() - 1) * part / 100];
+    Ok(vec![at(0), at(50), at(99)])
 }
 
 fn rectangle(a: &[u64]) -> CUDA_MEMCPY2D {
@@ -361,6 +396,25 @@ pub(super) fn call(name: &str, a: &[u64]) -> Answer {
                 assert_ne!(memory, libc::MAP_FAILED);
                 Ok(vec![memory as u64])
             }
+            // As a pool's region: sealed, so that what is mapped after this can only be read. Both mappings.
+            "sealed" => {
+                let file = libc::memfd_create(
+                    c"sealed".as_ptr(),
+                    libc::MFD_ALLOW_SEALING | libc::MFD_CLOEXEC,
+                );
+                assert_eq!(libc::ftruncate(file, a[0] as i64), 0);
+                let map = |access| {
+                    libc::mmap(null_mut(), a[0] as usize, access, libc::MAP_SHARED, file, 0)
+                };
+                let writable = map(libc::PROT_READ | libc::PROT_WRITE);
+                let seals = libc::F_SEAL_FUTURE_WRITE | libc::F_SEAL_SHRINK | libc::F_SEAL_GROW;
+                assert_eq!(libc::fcntl(file, libc::F_ADD_SEALS, seals), 0);
+                let read_only = map(libc::PROT_READ);
+                assert!(writable != libc::MAP_FAILED && read_only != libc::MAP_FAILED);
+                Ok(vec![writable as u64, read_only as u64])
+            }
+            // From the call until this thread sees the word, in ns: least, median, and 99 of 100.
+            "latency" => latency(a),
             "protect" => {
                 assert_eq!(
                     libc::mprotect(pointer(a[0]), a[1] as usize, libc::PROT_READ),

@@ -9,12 +9,16 @@ use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
 
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
 };
 use xmem_cuda_standin::Machine;
+
+/// A call that takes longer hangs.
+const PATIENCE: Duration = Duration::from_secs(30);
 
 const SOCKET: &str = "XMEM_STANDIN_TEST_SOCKET";
 
@@ -33,21 +37,25 @@ pub(crate) struct Remote {
 impl Remote {
     /// Start one, and nothing else.
     pub(crate) fn bare(machine: &Machine, variables: &[(&str, &str)]) -> Self {
-        let folder = tempfile::tempdir().expect("temporary folder");
-        let path = folder.path().join("socket");
-        let listener = UnixListener::bind(&path).expect("bind");
         let mut command = Command::new(std::env::current_exe().expect("own path"));
         command.args(["--exact", "remote::the_other_side", "--nocapture"]);
         machine.prepare(&mut command);
-        command
-            .env(SOCKET, &path)
-            .envs(variables.iter().copied())
-            .stdout(Stdio::null());
+        command.envs(variables.iter().copied());
+        Self::start(command)
+    }
+
+    /// Start one by a command of the caller, which calls [`serve`].
+    pub(crate) fn start(mut command: Command) -> Self {
+        let folder = tempfile::tempdir().expect("temporary folder");
+        let path = folder.path().join("socket");
+        let listener = UnixListener::bind(&path).expect("bind");
+        command.env(SOCKET, &path).stdout(Stdio::null());
         let child = command.spawn().expect("spawn");
-        let stream = BufReader::new(listener.accept().expect("accept").0);
+        let stream = listener.accept().expect("accept").0;
+        stream.set_read_timeout(Some(PATIENCE)).expect("a timeout");
         Self {
             child,
-            stream,
+            stream: BufReader::new(stream),
             _folder: folder,
         }
     }
@@ -95,12 +103,14 @@ impl Remote {
 
     pub(crate) fn answer(&mut self, name: &str) -> Result<Vec<u64>, Failed> {
         let mut line = String::new();
-        self.stream.read_line(&mut line).expect("receive");
+        if let Err(error) = self.stream.read_line(&mut line) {
+            return Err(Failed(format!("{name} hangs: {error}")));
+        }
         let mut words = line.split_whitespace();
         match words.next() {
             Some("ok") => Ok(words.map(|word| word.parse().expect("a number")).collect()),
             Some("error") => Err(Failed(words.next().expect("a name").to_owned())),
-            _ => panic!("{name}: no answer; the process has ended"),
+            _ => Err(Failed(format!("{name}: the process has ended"))),
         }
     }
 
@@ -152,13 +162,20 @@ impl Remote {
         self.child.wait().expect("wait").signal()
     }
 
-    /// Let it end by itself: its exit code.
+    /// Let it end by itself: its exit code. None: it hangs, or a signal ended it.
     pub(crate) fn end(mut self) -> Option<i32> {
         self.stream
             .get_mut()
             .shutdown(std::net::Shutdown::Both)
             .expect("shutdown");
-        self.child.wait().expect("wait").code()
+        let start = Instant::now();
+        while start.elapsed() < PATIENCE {
+            match self.child.try_wait().expect("wait") {
+                Some(status) => return status.code(),
+                None => std::thread::sleep(Duration::from_millis(1)),
+            }
+        }
+        None
     }
 }
 
@@ -202,11 +219,16 @@ fn receive(stream: &UnixStream) -> OwnedFd {
     descriptors.next().expect("a descriptor")
 }
 
-/// What the started process does; a test that has nothing to do when it is not one.
+/// The started process, as a test that has nothing to do when it is not one.
 #[test]
 fn the_other_side() {
+    serve();
+}
+
+/// What the started process does. Whether there was anything to do.
+pub(crate) fn serve() -> bool {
     let Some(path) = std::env::var_os(SOCKET) else {
-        return;
+        return false;
     };
     let mut stream = UnixStream::connect(path).expect("connect");
     // Byte by byte, so that a descriptor is not swallowed by a buffer.
@@ -216,7 +238,7 @@ fn the_other_side() {
         while byte != *b"\n" {
             match stream.read(&mut byte) {
                 Ok(1) => line.push(byte[0]),
-                _ => return,
+                _ => return true,
             }
         }
         let line = String::from_utf8(line).expect("text");
@@ -245,7 +267,7 @@ fn the_other_side() {
             Err(error) => format!("error {error:?}"),
         };
         if stream.write_all(format!("{text}\n").as_bytes()).is_err() {
-            return;
+            return true;
         }
     }
 }
