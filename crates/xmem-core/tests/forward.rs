@@ -348,7 +348,12 @@ fn who_cannot_reach_the_first_pool_says_so_and_gets_copies() {
 fn who_joins_a_stream_that_is_passed_on_costs_no_copy() {
     for delivery in [Delivery::Live, Delivery::Lossless] {
         let (a, b) = (Place::new(), Place::new());
-        let first = Producer::builder(&a.pool()).history(1).build().unwrap();
+        // The middle holds what its slowest consumer has not taken.
+        let first = Producer::builder(&a.pool())
+            .history(1)
+            .max_held(16)
+            .build()
+            .unwrap();
         let mut middle = Middle::with(&a.pool(), &b.pool(), delivery);
         let mut near = joining(&b.pool()).connect().unwrap();
         let stop = std::sync::atomic::AtomicBool::new(false);
