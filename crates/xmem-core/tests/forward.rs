@@ -280,6 +280,7 @@ fn pieces_of_several_frames_are_passed_on_as_one() {
         .map(|from| from.receive(Some(HANG)).unwrap());
     let mut own = to.acquire(SIZE).unwrap();
     fill(7, &mut own.as_mut_slice()[..SIZE]);
+    let own = own.into_piece();
     let mut parts = Parts::new();
     eventually("the last one reaches both", || {
         parts = Parts::new();
@@ -401,9 +402,12 @@ fn who_cannot_reach_the_first_pool_says_so_and_gets_copies() {
 fn who_joins_a_stream_that_is_passed_on_costs_no_copy() {
     for delivery in [Delivery::Live, Delivery::Lossless] {
         let (a, b) = (Place::new(), Place::new());
-        // The middle holds what a lossless pool's slowest consumer is behind.
-        let first = Producer::builder(&a.pool()).history(1).max_held(16);
-        let first = first.build().unwrap();
+        // The middle holds what its slowest consumer has not taken.
+        let first = Producer::builder(&a.pool())
+            .history(1)
+            .max_held(16)
+            .build()
+            .unwrap();
         let mut middle = Middle::with(&a.pool(), &b.pool(), delivery);
         let mut near = joining(&b.pool()).connect().unwrap();
         let stop = std::sync::atomic::AtomicBool::new(false);

@@ -6,8 +6,8 @@ use std::os::fd::OwnedFd;
 use std::sync::{Arc, Weak};
 
 use super::commands::Command;
+use super::piece_lease::PieceLease;
 use super::pool::Pool;
-use super::write_lease::WriteLease;
 use crate::error::ImportError;
 use crate::fault::{self, Point};
 use crate::lease::{Piece, ReadLease};
@@ -148,9 +148,9 @@ impl Parts {
     }
 
     /// A piece of a slot that stays claimed: whoever publishes the frame keeps the lease until the frame is released
-    /// ([`WriteLease::set_release_hook`]), and does not write there any more.
-    pub fn add_slot(&mut self, lease: &WriteLease, offset: u64, size: u64, tag: u32) {
-        let place = lease.place();
+    /// ([`WriteLease::set_release_hook`](crate::WriteLease::set_release_hook)).
+    pub fn add_slot(&mut self, lease: &PieceLease, offset: u64, size: u64, tag: u32) {
+        let place = lease.claimed().place;
         self.places.push(PartPlace {
             region: place.region,
             offset: (place.offset as u64).saturating_add(offset),
@@ -158,7 +158,7 @@ impl Parts {
             tag,
             origin: None,
         });
-        self.pools.push(Arc::downgrade(lease.pool()));
+        self.pools.push(lease.pool().clone());
     }
 
     /// Size of the frame in bytes.

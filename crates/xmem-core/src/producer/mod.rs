@@ -14,6 +14,7 @@ mod forward;
 mod import;
 mod listener;
 mod peer;
+mod piece_lease;
 mod pool;
 mod publish;
 mod regions;
@@ -34,6 +35,7 @@ use std::time::Duration;
 pub use builder::{ConsumerEvent, Delivery, ProducerBuilder};
 pub use import::{ImportedMemory, Parts};
 pub use peer::Departure;
+pub use piece_lease::PieceLease;
 pub(crate) use write_lease::OwnHold;
 pub use write_lease::{PublishFailure, WriteLease};
 
@@ -328,6 +330,11 @@ impl Producer {
     /// Whether a slot is of this pool.
     pub fn owns(&self, lease: &WriteLease) -> bool {
         Arc::ptr_eq(lease.pool(), self.inner())
+    }
+
+    /// Whether a slot that is a piece is of this pool.
+    pub fn owns_piece(&self, lease: &PieceLease) -> bool {
+        lease.pool().as_ptr() == Arc::as_ptr(self.inner())
     }
 
     /// Whether memory was imported into this pool.
