@@ -166,22 +166,23 @@ impl Origin {
         }
     }
 
-    /// A running time on CLOCK_MONOTONIC. `None`: before the host was started.
-    pub(crate) fn to_monotonic(self, running_time: gst::Signed<gst::ClockTime>) -> Option<u64> {
+    /// A running time on CLOCK_MONOTONIC; negative before the host was started. `None`: more than 292 years away from
+    /// that.
+    pub(crate) fn to_monotonic(self, running_time: gst::Signed<gst::ClockTime>) -> Option<i64> {
         let running_time = match running_time {
             gst::Signed::Positive(time) => i128::from(time.nseconds()),
             gst::Signed::Negative(time) => -i128::from(time.nseconds()),
         };
-        u64::try_from(self.ns + running_time).ok()
+        i64::try_from(self.ns + running_time).ok()
     }
 
     /// A time on CLOCK_MONOTONIC as running time; what was before the pipeline started comes at its start.
-    pub(crate) fn to_running_time(self, monotonic: u64) -> gst::ClockTime {
+    pub(crate) fn to_running_time(self, monotonic: i64) -> gst::ClockTime {
         clock_time(i128::from(monotonic) - self.ns)
     }
 
     /// How long before the pipeline's start that was.
-    pub(crate) fn before_start(self, monotonic: u64) -> gst::ClockTime {
+    pub(crate) fn before_start(self, monotonic: i64) -> gst::ClockTime {
         clock_time(self.ns - i128::from(monotonic))
     }
 }
@@ -227,10 +228,16 @@ mod tests {
             gst::ClockTime::from_mseconds(40)
         );
         assert_eq!(there.before_start(104_000_000_000), gst::ClockTime::ZERO);
-        assert_eq!(
-            here.to_monotonic(gst::Signed::Negative(gst::ClockTime::from_seconds(101))),
-            None
-        );
+        // A time from before the host was started is one like any other.
+        let before = gst::Signed::Negative(gst::ClockTime::from_seconds(101));
+        let monotonic = here.to_monotonic(before).unwrap();
+        assert_eq!(monotonic, -1_000_000_000 - 7);
+        let shift = here.before_start(monotonic);
+        assert_eq!(shift, gst::ClockTime::from_seconds(101));
+        let later = here.later(-101_000_000_000);
+        assert_eq!(later.to_running_time(monotonic), gst::ClockTime::ZERO);
+        let most = gst::Signed::Negative(gst::ClockTime::MAX);
+        assert_eq!(here.to_monotonic(most), None);
     }
 
     /// Samples of a clock that is so much ahead after `ns` nanoseconds, each a little wrong.

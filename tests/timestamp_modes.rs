@@ -299,17 +299,23 @@ fn offsets_of_pads_and_of_the_sink_count() {
     assert_eq!(times, [(Some(ms(3_500)), Some(ms(3_400)))]);
 }
 
-/// The pad's offset puts them before the producer's start, which is after the consumer's.
 #[test]
 fn running_times_before_the_start_keep_their_spacing() {
+    come_from_before_the_start(3_600_000_000_000);
+}
+
+/// However long ago the host was started: that is where CLOCK_MONOTONIC has its zero.
+#[test]
+fn running_times_before_the_start_of_the_host_keep_their_spacing() {
+    come_from_before_the_start(xmem_core::monotonic_ns().cast_signed() + 3_600_000_000_000);
+}
+
+/// The pad's offset puts them before the producer's start, which is after the consumer's.
+fn come_from_before_the_start(by: i64) {
     let pools = Pools::new();
     let sender = pools.sender(&CAPS.parse().unwrap(), LOSSLESS);
     let receiver = pools.receiver("");
-    sender
-        .sink()
-        .static_pad("sink")
-        .unwrap()
-        .set_offset(-3_600_000_000_000);
+    sender.sink().static_pad("sink").unwrap().set_offset(-by);
     for number in 0..3 {
         sender.push(buffer(number, Some(ms(40 * u64::from(number))), None));
     }

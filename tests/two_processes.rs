@@ -48,8 +48,9 @@ fn write_frames(pools: &Pools, name: &str) -> (PathBuf, String) {
 fn decoded_frames_arrive(width: u32, height: u32) {
     let pools = prepared();
     let decode = format!(
-        "filesrc location={} ! qtdemux ! h264parse ! avdec_h264",
-        clip(&pools, width, height, 50)
+        "filesrc location={} ! qtdemux ! h264parse ! {}",
+        clip(&pools, width, height, 50),
+        avdec(width)
     );
     let (right, into_right) = write_frames(&pools, "right");
     Launch::new(&pools, "one", &[], &format!("{decode} ! {into_right}")).succeeds();

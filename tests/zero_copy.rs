@@ -99,8 +99,9 @@ fn openh264dec() {
 fn avdec_copies(width: u32, height: u32) -> (u64, u64) {
     let pools = Pools::new();
     let decode = format!(
-        "filesrc location={} ! qtdemux ! h264parse ! avdec_h264",
-        clip(&pools, width, height)
+        "filesrc location={} ! qtdemux ! h264parse ! {}",
+        clip(&pools, width, height),
+        avdec(width)
     );
     let right = reference(&decode);
     let producer = pools.launch(&format!(
@@ -154,12 +155,14 @@ fn avdec_at_1080p_copies_only_its_first_frames() {
     assert_eq!(memory_copies, 0);
 }
 
-/// At these sizes avdec copies each frame into the pool by itself, and asks what it may use for nearly every one.
+/// At these sizes avdec copies each frame into the pool by itself, and asks what it may use for nearly every one: the
+/// decoded width is not the one that is shown, and it takes that for a change of its buffers.
 fn asks_for_nearly_every_frame(width: u32, height: u32) {
     let pools = Pools::new();
     let file = clip(&pools, width, height);
+    let decoder = avdec(width);
     let producer = pools.launch(&format!(
-        "filesrc location={file} ! qtdemux ! h264parse ! avdec_h264 \
+        "filesrc location={file} ! qtdemux ! h264parse ! {decoder} \
          ! xmemsink name=sink pool=POOL delivery=lossless wait-for-connection=true sync=false"
     ));
     let queries = std::sync::Arc::new(std::sync::atomic::AtomicUsize::new(0));
@@ -184,17 +187,16 @@ fn asks_for_nearly_every_frame(width: u32, height: u32) {
         "{queries} queries, {}",
         producer.sink().property::<gst::Structure>("stats")
     );
-    // However often it asks, the pool has what the frames in flight need.
-    assert!(
-        producer.stat("sink", "slots") <= 64,
-        "{} slots",
-        producer.stat("sink", "slots")
+    // However often it asks, the pool has what the frames in flight need: 9 with the consumer (its budget, and one that
+    // is copied out), 8 that it is behind, and up to 4 on their way into the sink. That is 21, and slots for them come
+    // in regions of 4, 2, 3, 4, 6 and 8. One more region is from before the first frame's metas were known, and one has
+    // that frame's small slot.
+    let (slots, regions) = (
+        producer.stat("sink", "slots"),
+        producer.stat("sink", "regions"),
     );
-    assert!(
-        producer.stat("sink", "regions") <= 6,
-        "{} regions",
-        producer.stat("sink", "regions")
-    );
+    assert!(slots <= 27 + 8, "{slots} slots");
+    assert!(regions <= 6 + 2, "{regions} regions");
 }
 
 #[test]

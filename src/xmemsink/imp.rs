@@ -151,11 +151,8 @@ impl ObjectImpl for XmemSink {
     }
 
     fn set_property(&self, _id: usize, value: &glib::Value, pspec: &glib::ParamSpec) {
-        let result = lock(&self.settings).set(pspec, value);
-        match result {
-            Ok(()) => gst::info!(CAT, imp = self, "Set {} to {value:?}", pspec.name()),
-            Err(reason) => gst::warning!(CAT, imp = self, "Ignoring {}: {reason}", pspec.name()),
-        }
+        lock(&self.settings).set(pspec, value);
+        gst::info!(CAT, imp = self, "Set {} to {value:?}", pspec.name());
     }
 
     fn property(&self, _id: usize, pspec: &glib::ParamSpec) -> glib::Value {

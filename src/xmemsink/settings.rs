@@ -79,12 +79,8 @@ impl Default for Settings {
 }
 
 impl Settings {
-    /// Takes over a property. `Err`: the value makes no sense and was ignored.
-    pub(super) fn set(
-        &mut self,
-        pspec: &glib::ParamSpec,
-        value: &glib::Value,
-    ) -> Result<(), String> {
+    /// Takes over a property.
+    pub(super) fn set(&mut self, pspec: &glib::ParamSpec, value: &glib::Value) {
         fn get<'a, T: glib::value::FromValue<'a>>(value: &'a glib::Value) -> T {
             value.get().expect("type checked upstream")
         }
@@ -117,7 +113,6 @@ impl Settings {
             PROP_PACE => self.pace = get(value),
             _ => unimplemented!(),
         }
-        Ok(())
     }
 
     pub(super) fn get(&self, pspec: &glib::ParamSpec) -> glib::Value {
@@ -247,8 +242,8 @@ pub(super) fn properties() -> Vec<glib::ParamSpec> {
          * GstXmemSink:meta-room:
          *
          * How many bytes each slot has behind its frame for the frame's metas, such as regions of interest. A frame
-         * with more is copied into a slot with room for them, and later slots have that room too; so this matters
-         * only where no frame may be copied, not even the first one.
+         * with more takes a second, small slot for them, and later slots have that room. Only a frame that was
+         * published before, and now has more metas than fit, is copied; so this matters only where no frame may be.
          */
         glib::ParamSpecUInt::builder(PROP_META_ROOM)
             .nick("Meta Room")

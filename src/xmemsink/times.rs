@@ -39,8 +39,8 @@ impl Times {
 /// A buffer's times on CLOCK_MONOTONIC.
 #[derive(Debug, Default)]
 pub(super) struct Stamps {
-    pub(super) presentation: Option<u64>,
-    pub(super) decoding: Option<u64>,
+    pub(super) presentation: Option<i64>,
+    pub(super) decoding: Option<i64>,
 }
 
 impl XmemSink {

@@ -1,19 +1,23 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Waiting for a producer, and saying so when it takes long.
+//! Finding a producer, which may take long, leaving it, and losing it.
 
 use std::time::{Duration, Instant};
 
 use gst::subclass::prelude::*;
 use xmem_core::{ConnectError, Consumer, ConsumerBuilder};
 
-use super::imp::{CAT, XmemSrc};
+use super::{
+    XmemSrcOnProducerLost,
+    imp::{CAT, Started, XmemSrc, lock},
+    messages,
+};
 
 /// After this long the user should hear of it.
 const SAY_AFTER: Duration = Duration::from_secs(2);
 
 /// Why there is no producer.
-pub(super) enum Unconnected {
+enum Unconnected {
     /// Waiting was called off.
     Cancelled,
     /// None came in time.
@@ -23,8 +27,97 @@ pub(super) enum Unconnected {
 }
 
 impl XmemSrc {
+    pub(super) fn find_producer(&self, started: &mut Started) -> Result<Consumer, gst::FlowError> {
+        let settings = &started.settings;
+        let timeout = (settings.connection_timeout > 0)
+            .then(|| Duration::from_nanos(settings.connection_timeout));
+        match self.connect(&started.builder, &settings.pool, timeout) {
+            Ok(consumer) => {
+                gst::info!(
+                    CAT,
+                    imp = self,
+                    "Connected to process {}",
+                    consumer.producer_pid()
+                );
+                *lock(&self.connection) = Some(consumer.handle());
+                if std::mem::replace(&mut started.was_connected, true) {
+                    lock(&self.figures).reconnects += 1;
+                    messages::back(&self.obj(), &settings.pool, consumer.producer_pid());
+                }
+                started.sticky_version = None;
+                started.next_sequence = None;
+                started.stamper.forget_producer();
+                Ok(consumer)
+            }
+            Err(Unconnected::Cancelled) => Err(gst::FlowError::Flushing),
+            Err(Unconnected::TimedOut(error)) => {
+                gst::element_imp_error!(
+                    self,
+                    gst::ResourceError::NotFound,
+                    ["No producer came in time: {error}"]
+                );
+                Err(gst::FlowError::Error)
+            }
+            Err(Unconnected::Failed(error)) => {
+                gst::element_imp_error!(
+                    self,
+                    gst::ResourceError::OpenRead,
+                    ["Cannot join the pool: {error}"]
+                );
+                Err(gst::FlowError::Error)
+            }
+        }
+    }
+
+    /// Leaves a producer. Its figures stay.
+    pub(super) fn part(&self, consumer: Consumer) {
+        lock(&self.figures).add(&consumer.stats());
+        *lock(&self.connection) = None;
+        drop(consumer);
+    }
+
+    /// This source has ended. It begins anew if it is made to go on.
+    pub(super) fn leave(&self) {
+        let consumer = lock(&self.started).as_mut().and_then(|started| {
+            started.was_connected = false;
+            started.consumer.take()
+        });
+        if let Some(consumer) = consumer {
+            self.part(consumer);
+        }
+    }
+
+    /// The producer went away without an end of stream.
+    pub(super) fn lost(&self, started: &Started) -> Result<(), gst::FlowError> {
+        match started.settings.on_producer_lost {
+            XmemSrcOnProducerLost::Wait => {
+                gst::info!(
+                    CAT,
+                    imp = self,
+                    "The producer is gone, waiting for the next one"
+                );
+                Ok(())
+            }
+            XmemSrcOnProducerLost::Eos => {
+                gst::info!(CAT, imp = self, "The producer is gone, ending the stream");
+                Err(gst::FlowError::Eos)
+            }
+            XmemSrcOnProducerLost::Error => {
+                gst::element_imp_error!(
+                    self,
+                    gst::ResourceError::Read,
+                    [
+                        "The producer of pool {:?} is gone, and on-producer-lost=error",
+                        started.settings.pool
+                    ]
+                );
+                Err(gst::FlowError::Error)
+            }
+        }
+    }
+
     /// Waits until there is a producer. `timeout`: `None` = for ever.
-    pub(super) fn connect(
+    fn connect(
         &self,
         builder: &ConsumerBuilder,
         pool: &str,

@@ -40,21 +40,16 @@ use std::{
 
 use gst::{glib, prelude::*, subclass::prelude::*};
 use gst_base::{prelude::*, subclass::base_src::CreateSuccess, subclass::prelude::*};
-use xmem_core::{
-    Canceller, Consumer, ConsumerBuilder, ConsumerHandle, FrameMeta, ReadLease, ReceiveError,
-    Sticky,
-};
+use xmem_core::{Canceller, Consumer, ConsumerBuilder, ConsumerHandle, Sticky};
 
 use super::{
-    XmemSrcOnEos, XmemSrcOnProducerLost, XmemSrcOverBudget, XmemSrcTimestampMode,
-    connection::Unconnected,
-    delivery::{Converter, Nonsense, Way},
+    XmemSrcOnEos,
     events::{self, Sent},
     gate::Gate,
     messages::{self, Loss},
     outgoing::Outgoing,
     settings::{self, PROP_POOL, PROP_PROCESSING_DEADLINE, PROP_STATS, Settings},
-    times::{Course, Stamper, Times},
+    times::{Course, Stamper},
 };
 use crate::{
     event::key_frame::KeyFrame,
@@ -62,7 +57,6 @@ use crate::{
     memory::Tally,
     meta::Losses,
     stats::{self, SourceFigures},
-    timeline::Timeline,
     uri,
     xmemsink::sticky,
 };
@@ -85,55 +79,49 @@ pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 /// What the streaming thread works with. It takes it out of its lock while it waits.
 #[derive(Debug)]
 pub(super) struct Started {
-    builder: ConsumerBuilder,
+    pub(super) builder: ConsumerBuilder,
     /// As they were at the start; they can be changed only while the source is stopped.
     pub(super) settings: Settings,
     /// `None`: none yet, or lost.
-    consumer: Option<Consumer>,
+    pub(super) consumer: Option<Consumer>,
     /// There was a producer before.
-    was_connected: bool,
+    pub(super) was_connected: bool,
     /// Version of the sticky state that `stream` has, of this producer.
-    sticky_version: Option<u64>,
+    pub(super) sticky_version: Option<u64>,
     /// Sequence of the frame that would follow the last one without a gap.
-    next_sequence: Option<u64>,
+    pub(super) next_sequence: Option<u64>,
     /// The next buffer does not follow the last one.
-    discont: bool,
+    pub(super) discont: bool,
     pub(super) gate: Gate,
-    stamper: Stamper,
-    said_copied: bool,
+    pub(super) stamper: Stamper,
+    pub(super) said_copied: bool,
 }
 
 /// What the sticky state of the producer comes to.
 #[derive(Debug, Default)]
 pub(super) struct Stream {
-    sticky: Sticky,
+    pub(super) sticky: Sticky,
     pub(super) caps: Option<gst::Caps>,
-    format: Arc<Format>,
-    course: Course,
+    pub(super) format: Arc<Format>,
+    pub(super) course: Course,
     /// Downstream can read a GstVideoMeta.
-    video_meta: bool,
-}
-
-/// What becomes of a received frame.
-enum Received {
-    Buffer(gst::Buffer, Way),
-    Dropped,
+    pub(super) video_meta: bool,
 }
 
 /// No two of the locks are ever held at once, and none across a call that waits or that leads out of the element.
 #[derive(Debug, Default)]
 pub struct XmemSrc {
     pub(super) settings: Mutex<Settings>,
-    started: Mutex<Option<Started>>,
+    pub(super) started: Mutex<Option<Started>>,
     pub(super) stream: Mutex<Stream>,
     pub(super) sent: Mutex<Sent>,
     pub(super) figures: Mutex<SourceFigures>,
     /// The connection to the current producer, for others than the streaming thread.
     pub(super) connection: Mutex<Option<ConsumerHandle>>,
-    tally: Arc<Tally>,
+    pub(super) tally: Arc<Tally>,
     pub(super) outgoing: Arc<Outgoing>,
     /// Metas that make no sense here.
-    losses: Losses,
+    pub(super) losses: Losses,
     canceller: Canceller,
 }
 
@@ -444,377 +432,6 @@ impl XmemSrc {
                 }
             }
         }
-    }
-
-    fn find_producer(&self, started: &mut Started) -> Result<Consumer, gst::FlowError> {
-        let settings = &started.settings;
-        let timeout = (settings.connection_timeout > 0)
-            .then(|| Duration::from_nanos(settings.connection_timeout));
-        match self.connect(&started.builder, &settings.pool, timeout) {
-            Ok(consumer) => {
-                gst::info!(
-                    CAT,
-                    imp = self,
-                    "Connected to process {}",
-                    consumer.producer_pid()
-                );
-                *lock(&self.connection) = Some(consumer.handle());
-                if std::mem::replace(&mut started.was_connected, true) {
-                    lock(&self.figures).reconnects += 1;
-                    messages::back(&self.obj(), &settings.pool, consumer.producer_pid());
-                }
-                started.sticky_version = None;
-                started.next_sequence = None;
-                started.stamper.forget_producer();
-                Ok(consumer)
-            }
-            Err(Unconnected::Cancelled) => Err(gst::FlowError::Flushing),
-            Err(Unconnected::TimedOut(error)) => {
-                gst::element_imp_error!(
-                    self,
-                    gst::ResourceError::NotFound,
-                    ["No producer came in time: {error}"]
-                );
-                Err(gst::FlowError::Error)
-            }
-            Err(Unconnected::Failed(error)) => {
-                gst::element_imp_error!(
-                    self,
-                    gst::ResourceError::OpenRead,
-                    ["Cannot join the pool: {error}"]
-                );
-                Err(gst::FlowError::Error)
-            }
-        }
-    }
-
-    /// Leaves a producer. Its figures stay.
-    fn part(&self, consumer: Consumer) {
-        lock(&self.figures).add(&consumer.stats());
-        *lock(&self.connection) = None;
-        drop(consumer);
-    }
-
-    /// This source has ended. It begins anew if it is made to go on.
-    pub(super) fn leave(&self) {
-        let consumer = lock(&self.started).as_mut().and_then(|started| {
-            started.was_connected = false;
-            started.consumer.take()
-        });
-        if let Some(consumer) = consumer {
-            self.part(consumer);
-        }
-    }
-
-    /// The producer went away without an end of stream.
-    fn lost(&self, started: &Started) -> Result<(), gst::FlowError> {
-        match started.settings.on_producer_lost {
-            XmemSrcOnProducerLost::Wait => {
-                gst::info!(
-                    CAT,
-                    imp = self,
-                    "The producer is gone, waiting for the next one"
-                );
-                Ok(())
-            }
-            XmemSrcOnProducerLost::Eos => {
-                gst::info!(CAT, imp = self, "The producer is gone, ending the stream");
-                Err(gst::FlowError::Eos)
-            }
-            XmemSrcOnProducerLost::Error => {
-                gst::element_imp_error!(
-                    self,
-                    gst::ResourceError::Read,
-                    [
-                        "The producer of pool {:?} is gone, and on-producer-lost=error",
-                        started.settings.pool
-                    ]
-                );
-                Err(gst::FlowError::Error)
-            }
-        }
-    }
-
-    /// Waits for a frame. `None`: there was one, and it was dropped.
-    fn receive(
-        &self,
-        started: &mut Started,
-        consumer: &mut Consumer,
-    ) -> Result<Option<gst::Buffer>, Stop> {
-        match consumer.receive(None) {
-            Ok(lease) if lease.meta().event => self.pass(started, &lease).map(|()| None),
-            Ok(lease) => {
-                self.follow(started, &lease)?;
-                if !self.is_decodable(started, lease.meta()) {
-                    return Ok(None);
-                }
-                let times = self.stamp(started, lease.meta());
-                let received =
-                    self.convert(times, |converter| converter.in_place(lease, &self.tally))?;
-                Ok(self.deliver(started, consumer, received))
-            }
-            Err(ReceiveError::OverBudget { budget }) => {
-                gst::log!(CAT, imp = self, "All {budget} slots of the budget are held");
-                let received = consumer
-                    .receive_with(None, |lease| self.receive_over_budget(started, lease))
-                    .map_err(|error| self.failed(error))??;
-                Ok(received.and_then(|received| self.deliver(started, consumer, received)))
-            }
-            Err(error) => Err(self.failed(error)),
-        }
-    }
-
-    /// What becomes of an entry that cannot be held. `None`: it was no frame, or one that is of no use.
-    fn receive_over_budget(
-        &self,
-        started: &mut Started,
-        lease: &ReadLease,
-    ) -> Result<Option<Received>, Stop> {
-        if lease.meta().event {
-            return self.pass(started, lease).map(|()| None);
-        }
-        if started.settings.over_budget == XmemSrcOverBudget::Drop {
-            return Ok(Some(Received::Dropped));
-        }
-        self.follow(started, lease)?;
-        if !self.is_decodable(started, lease.meta()) {
-            return Ok(None);
-        }
-        let times = self.stamp(started, lease.meta());
-        self.convert(times, |converter| converter.copied(lease))
-            .map(Some)
-    }
-
-    fn failed(&self, error: ReceiveError) -> Stop {
-        match error {
-            ReceiveError::Cancelled => Stop::Flow(gst::FlowError::Flushing),
-            ReceiveError::Eos => Stop::Over,
-            ReceiveError::ProducerLost => Stop::Lost(Loss::Gone),
-            // The producer goes on without us; we may join again.
-            ReceiveError::TimedOut => {
-                gst::warning!(CAT, imp = self, "{error}");
-                Stop::Lost(Loss::TimedOut)
-            }
-            error => {
-                gst::element_imp_error!(
-                    self,
-                    gst::ResourceError::Read,
-                    ["Cannot receive a frame: {error}"]
-                );
-                Stop::Flow(gst::FlowError::Error)
-            }
-        }
-    }
-
-    /// Brings the stream to where an entry belongs.
-    pub(super) fn follow(&self, started: &mut Started, lease: &ReadLease) -> Result<(), Stop> {
-        let meta = lease.meta();
-        if started.next_sequence != Some(meta.sequence) {
-            started.discont = true;
-            started.gate.close();
-        }
-        started.next_sequence = meta.sequence.checked_add(1);
-        if started.sticky_version != Some(meta.sticky_version) {
-            self.renew(started.settings.timestamp_mode, lease.sticky())?;
-            started.sticky_version = Some(meta.sticky_version);
-        }
-        Ok(())
-    }
-
-    fn say_latency_changed(&self) {
-        let obj = self.obj();
-        // The application has the pipeline ask for it then.
-        let _ = obj.post_message(gst::message::Latency::builder().src(&*obj).build());
-    }
-
-    /// Takes over what the sticky state says of the frames' times.
-    fn follow_course(&self, mode: XmemSrcTimestampMode, new: &Sticky, old: &Sticky) {
-        let segment = new.text(sticky::SEGMENT).and_then(sticky::parse_segment);
-        let course = Course {
-            timeline: Timeline::parse(new.text(sticky::TIMELINE)),
-            speed: segment.as_ref().map_or(1.0, |segment| segment.rate().abs()),
-        };
-        let before = std::mem::replace(&mut lock(&self.stream).course, course);
-        let latency = course.latency(mode);
-        if before.latency(mode) != latency {
-            gst::debug!(CAT, imp = self, "The producer's latency is {latency}");
-            self.say_latency_changed();
-        }
-        if mode != XmemSrcTimestampMode::Passthrough
-            || old.text(sticky::SEGMENT) == new.text(sticky::SEGMENT)
-        {
-            return;
-        }
-        if let Some(segment) = segment {
-            gst::debug!(CAT, imp = self, "Segment is {segment:?}");
-            self.outgoing.set_segment(Some(segment));
-            // GstBaseSrc takes only segments of its own format, and ends the stream where one ends. It sends this one
-            // before the frame, and ours leaves in its place.
-            let any = gst::FormattedSegment::<gst::ClockTime>::new();
-            if let Err(error) = self.obj().new_segment(any.upcast_ref()) {
-                gst::warning!(CAT, imp = self, "{error}");
-            }
-        }
-    }
-
-    /// Sends downstream what is new in the sticky state.
-    fn renew(&self, mode: XmemSrcTimestampMode, new: &Sticky) -> Result<(), Stop> {
-        let mut old = std::mem::replace(&mut lock(&self.stream).sticky, new.clone());
-        let begins = self.announce(new);
-        if begins {
-            // All that was said belongs to the stream before.
-            old = Sticky::new();
-        }
-        self.follow_course(mode, new, &old);
-        let pad = self.obj().src_pad().clone();
-        let caps = new.text(sticky::CAPS);
-        if caps.is_some() && old.text(sticky::CAPS) != caps {
-            let parsed = caps.and_then(sticky::parse_caps);
-            let Some(parsed) = parsed else {
-                gst::element_imp_error!(
-                    self,
-                    gst::StreamError::Format,
-                    ["The producer's caps make no sense: {caps:?}"]
-                );
-                return Err(Stop::Flow(gst::FlowError::Error));
-            };
-            gst::info!(CAT, imp = self, "Caps are {parsed}");
-            if self.is_refused(&parsed) {
-                let pool = lock(&self.settings).pool.clone();
-                gst::element_imp_error!(
-                    self,
-                    gst::CoreError::Negotiation,
-                    ("Downstream does not take what is in pool {pool:?}"),
-                    [
-                        "The producer's caps are {parsed}; put a converter that takes them behind xmemsrc, or have the \
-                         producer make others"
-                    ]
-                );
-                return Err(Stop::Flow(gst::FlowError::NotNegotiated));
-            }
-            if pad.current_caps().as_ref() == Some(&parsed) {
-                // A new stream with the same caps; GstBaseSrc says them once only.
-                pad.push_event(gst::event::Caps::new(&parsed));
-            }
-            {
-                let mut stream = lock(&self.stream);
-                stream.format = Arc::new(Format::from_caps(&parsed));
-                stream.caps = Some(parsed);
-                stream.video_meta = false;
-            }
-            // Sets the caps and asks downstream what it can read.
-            if !self.obj().negotiate() {
-                let flushing = self
-                    .obj()
-                    .src_pad()
-                    .pad_flags()
-                    .contains(gst::PadFlags::FLUSHING);
-                return Err(Stop::Flow(if flushing {
-                    gst::FlowError::Flushing
-                } else {
-                    gst::FlowError::NotNegotiated
-                }));
-            }
-        }
-        if begins {
-            self.push_segment();
-        }
-        self.push_sticky(new, &old);
-        Ok(())
-    }
-
-    /// Whether downstream would refuse these caps. Sending them does not tell: that they were refused comes back only
-    /// as the flow of the next buffer, which the base class reports without a reason.
-    fn is_refused(&self, caps: &gst::Caps) -> bool {
-        let peer = self.obj().src_pad().peer();
-        peer.is_some_and(|peer| {
-            !peer.query_accept_caps(caps) && !peer.pad_flags().contains(gst::PadFlags::FLUSHING)
-        })
-    }
-
-    fn convert(
-        &self,
-        times: Times,
-        convert: impl FnOnce(&Converter<'_>) -> Result<(gst::Buffer, Way), Nonsense>,
-    ) -> Result<Received, Stop> {
-        let (format, video_meta) = {
-            let stream = lock(&self.stream);
-            (stream.format.clone(), stream.video_meta)
-        };
-        let converter = Converter {
-            format: &format,
-            video_meta,
-            times,
-            losses: &self.losses,
-        };
-        let converted = convert(&converter);
-        self.name_losses();
-        match converted {
-            Ok((buffer, way)) => Ok(Received::Buffer(buffer, way)),
-            Err(Nonsense(reason)) => {
-                gst::element_imp_error!(
-                    self,
-                    gst::StreamError::Format,
-                    ["The producer describes a frame that cannot be: {reason}"]
-                );
-                Err(Stop::Flow(gst::FlowError::Error))
-            }
-        }
-    }
-
-    /// Says which metas are left out, once for each name.
-    fn name_losses(&self) {
-        for (name, why) in self.losses.news() {
-            gst::element_imp_warning!(
-                self,
-                gst::StreamError::Format,
-                ["Frames come without their {name}: {why}. See the field dropped-metas of stats"]
-            );
-        }
-    }
-
-    pub(super) fn stamp(&self, started: &mut Started, meta: &FrameMeta) -> Times {
-        let course = lock(&self.stream).course;
-        started.stamper.stamp(&self.obj(), meta, &course)
-    }
-
-    /// Counts the frame and finishes it.
-    fn deliver(
-        &self,
-        started: &mut Started,
-        consumer: &Consumer,
-        received: Received,
-    ) -> Option<gst::Buffer> {
-        let Received::Buffer(mut buffer, way) = received else {
-            lock(&self.figures).dropped += 1;
-            return None;
-        };
-        if way == Way::InPlace {
-            lock(&self.figures).zero_copy += 1;
-        } else {
-            lock(&self.figures).copied += 1;
-            consumer.note_copied();
-            if !std::mem::replace(&mut started.said_copied, true) {
-                let reason = match way {
-                    Way::OverBudget => "downstream holds as many as max-held allows",
-                    _ => "downstream cannot read their layout, since it does not know GstVideoMeta",
-                };
-                gst::warning!(
-                    gst::CAT_PERFORMANCE,
-                    imp = self,
-                    "Frames are copied: {reason}"
-                );
-            }
-        }
-        if std::mem::take(&mut started.discont) {
-            buffer.make_mut().set_flags(gst::BufferFlags::DISCONT);
-        }
-        // Who sets do-timestamp wants GstBaseSrc to fill in what is missing.
-        let as_they_are = !self.obj().does_timestamp();
-        self.outgoing
-            .set_times(as_they_are.then(|| (buffer.pts(), buffer.dts())));
-        gst::trace!(CAT, imp = self, "{way:?} {buffer:?}");
-        Some(buffer)
     }
 }
 

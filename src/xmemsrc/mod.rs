@@ -5,6 +5,8 @@
 mod connection;
 mod delivery;
 mod events;
+mod follow;
+mod frames;
 mod gate;
 mod imp;
 mod messages;

@@ -106,7 +106,8 @@ impl Stamper {
             };
         };
         let (pts, dts) = if self.mode == XmemSrcTimestampMode::Arrival {
-            let now = origin.to_running_time(xmem_core::monotonic_ns());
+            let now = xmem_core::monotonic_ns().cast_signed();
+            let now = origin.to_running_time(now);
             // What is decoded in another order than it is shown in stays in that order.
             let ahead = raw
                 .pts
@@ -116,7 +117,7 @@ impl Stamper {
             (Some(pts), raw.dts.map(|_| now))
         } else {
             let origin = self.shifted(src, origin, base_time, meta, &course.timeline);
-            let time = |time: Option<u64>| time.map(|time| origin.to_running_time(time));
+            let time = |time: Option<i64>| time.map(|time| origin.to_running_time(time));
             (time(meta.timestamp), time(meta.decode_timestamp))
         };
         Times { pts, dts, duration }
@@ -156,7 +157,7 @@ impl Stamper {
             let before = origin.before_start(earliest);
             let held_up = gst::ClockTime::from_nseconds(
                 meta.published_at
-                    .saturating_sub(earliest)
+                    .saturating_sub_signed(earliest)
                     .min(gst::ClockTime::MAX.nseconds()),
             );
             if self.from_oldest {

@@ -24,6 +24,17 @@ const PATIENCE: Duration = Duration::from_secs(120);
 /// How long the bus is given.
 pub const SOON: gst::ClockTime = gst::ClockTime::from_seconds(60);
 
+/// The decoder of H.264 for frames of this width. If the width is no multiple of 16, avdec exchanges its buffer pool over
+/// and over, without a lock against its other threads: with several of them it aborts or fails now and then, whatever is
+/// downstream (seen with 1.26.2; docs/xmemsink.md).
+pub fn avdec(width: u32) -> &'static str {
+    if width.is_multiple_of(16) {
+        "avdec_h264"
+    } else {
+        "avdec_h264 max-threads=1"
+    }
+}
+
 pub fn init() {
     static INIT: Once = Once::new();
     INIT.call_once(|| {

@@ -15,7 +15,12 @@ enum Need {
     Library(&'static str, &'static str),
     /// A GStreamer element.
     Element(&'static str),
+    /// A module of the system's Python: what PyPI has may be built otherwise.
+    PythonModule(&'static str),
 }
+
+/// The system's Python, whichever comes first in PATH.
+const PYTHON: &str = "/usr/bin/python3";
 
 /// What Debian 12/13 and Ubuntu 24.04 call the package that brings it. Programs come first, since finding out
 /// about the others takes them.
@@ -88,6 +93,12 @@ const NEEDS: &[(&str, &[Need])] = &[
     ("gstreamer1.0-libav", &[Need::Element("avdec_h264")]),
 ];
 
+/// Programs that only the tests need on top: they were not written for this, and read frames all the same.
+const TEST_NEEDS: &[(&str, &[Need])] = &[
+    ("ffmpeg", &[Need::Program("ffmpeg")]),
+    ("python3-opencv", &[Need::PythonModule("cv2")]),
+];
+
 /// What only the benchmark needs on top.
 const BENCH_NEEDS: &[(&str, &[Need])] = &[("strace", &[Need::Program("strace")])];
 
@@ -112,6 +123,12 @@ pub(crate) fn ensure() -> Result {
     ensure_all(NEEDS)
 }
 
+/// The same, with what the tests need.
+pub(crate) fn ensure_for_test() -> Result {
+    ensure()?;
+    ensure_all(TEST_NEEDS)
+}
+
 /// The same, with what the benchmark needs.
 pub(crate) fn ensure_for_bench() -> Result {
     ensure_all(NEEDS)?;
@@ -133,13 +150,15 @@ pub(crate) fn ensure_for_package() -> Result {
 /// The packages that what is built here needs where it only runs, which is a Debian too.
 pub(crate) fn to_run() -> Vec<&'static str> {
     let runs = |needs: &[Need]| needs.iter().any(Need::is_at_run_time);
-    let needed = NEEDS.iter().filter(|(_, needs)| runs(needs));
+    let all = NEEDS.iter().chain(TEST_NEEDS);
+    let needed = all.filter(|(_, needs)| runs(needs));
     needed.map(|(package, _)| *package).collect()
 }
 
 /// What of them is missing where `inside` runs programs.
 pub(crate) fn missing_to_run(inside: impl Fn() -> Command) -> Vec<String> {
-    let needs = NEEDS.iter().flat_map(|(_, needs)| *needs);
+    let all = NEEDS.iter().chain(TEST_NEEDS);
+    let needs = all.flat_map(|(_, needs)| *needs);
     let mut needs: Vec<&Need> = needs.filter(|need| need.is_at_run_time()).collect();
     needs.retain(|need| !need.is_met_inside(inside()));
     needs.into_iter().map(ToString::to_string).collect()
@@ -254,6 +273,7 @@ impl Need {
                 inside.args(["pkg-config", &format!("--atleast-version={version}"), name])
             }
             Self::Element(name) => inside.args(["gst-inspect-1.0", "--exists", name]),
+            Self::PythonModule(name) => inside.args([PYTHON, "-c", &format!("import {name}")]),
         })
     }
 
@@ -271,6 +291,9 @@ impl Need {
             Self::Element(name) => {
                 succeeds(Command::new("gst-inspect-1.0").args(["--exists", name]))
             }
+            Self::PythonModule(name) => {
+                succeeds(Command::new(PYTHON).args(["-c", &format!("import {name}")]))
+            }
         }
     }
 }
@@ -281,6 +304,7 @@ impl fmt::Display for Need {
             Self::Program(name) => write!(f, "the program {name}"),
             Self::Library(name, version) => write!(f, "the library {name} >= {version}"),
             Self::Element(name) => write!(f, "the element {name}"),
+            Self::PythonModule(name) => write!(f, "the module {name} for {PYTHON}"),
         }
     }
 }

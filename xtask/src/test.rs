@@ -22,7 +22,7 @@ pub(crate) fn run(args: &Args) -> Result {
         return compat::run();
     }
     let start = Instant::now();
-    packages::ensure()?;
+    packages::ensure_for_test()?;
     ensure_rust_components()?;
     let shm_before = shm_names();
     let not_run = not_run_file()?;
@@ -172,13 +172,15 @@ fn fault_points(not_run: &Path) -> [Step; 2] {
         "--package",
         "xmem-faults",
         "--features",
-        "fault-points",
+        "fault-points,xmem-core/cuda",
         "--locked",
     ];
     let tests = [
         "--bins",
         "--test",
         "fault_points",
+        "--test",
+        "cuda",
         "--test",
         "short",
         "--test",

@@ -239,7 +239,7 @@ pub enum PublishError {
     /// The event that says when a device is done with the frame was not recorded.
     #[cfg(feature = "cuda")]
     #[error(transparent)]
-    Cuda(#[from] crate::cuda::CudaError),
+    Cuda(Box<crate::cuda::CudaError>),
     /// The frame's pieces cannot be published.
     #[error("the frame has {count} pieces: they must be of its own pool, and at most {MAX_PARTS}")]
     Parts {

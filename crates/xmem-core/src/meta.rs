@@ -191,10 +191,10 @@ pub struct FrameMeta {
     /// For the user's own use.
     pub reserved: [u8; 64],
 
-    /// When the frame is to be presented, on CLOCK_MONOTONIC.
-    pub timestamp: Option<u64>,
+    /// When the frame is to be presented, on CLOCK_MONOTONIC. Negative: before the host was started.
+    pub timestamp: Option<i64>,
     /// The same for its decoding time.
-    pub decode_timestamp: Option<u64>,
+    pub decode_timestamp: Option<i64>,
     /// Presentation time as the producer's pipeline had it.
     pub pts: Option<u64>,
     /// Decoding time as the producer's pipeline had it.
@@ -347,8 +347,11 @@ impl FrameMeta {
         w.bytes(self.content_type.as_bytes());
         w.bytes(self.producer.as_bytes());
         w.bytes(&self.reserved);
-        w.option(self.timestamp, HAS_TIMESTAMP);
-        w.option(self.decode_timestamp, HAS_DECODE_TIMESTAMP);
+        w.option(self.timestamp.map(i64::cast_unsigned), HAS_TIMESTAMP);
+        w.option(
+            self.decode_timestamp.map(i64::cast_unsigned),
+            HAS_DECODE_TIMESTAMP,
+        );
         w.option(self.pts, HAS_PTS);
         w.option(self.dts, HAS_DTS);
         w.option(self.duration, HAS_DURATION);
@@ -402,8 +405,8 @@ impl FrameMeta {
         let content_type = Text::from_bytes(r.bytes());
         let producer = Text::from_bytes(r.bytes());
         let reserved = r.bytes();
-        let timestamp = r.option(HAS_TIMESTAMP);
-        let decode_timestamp = r.option(HAS_DECODE_TIMESTAMP);
+        let timestamp = r.option(HAS_TIMESTAMP).map(u64::cast_signed);
+        let decode_timestamp = r.option(HAS_DECODE_TIMESTAMP).map(u64::cast_signed);
         let pts = r.option(HAS_PTS);
         let dts = r.option(HAS_DTS);
         let duration = r.option(HAS_DURATION);
@@ -483,6 +486,7 @@ mod tests {
             producer: "test".into(),
             reserved: [5; 64],
             timestamp: Some(0),
+            decode_timestamp: Some(-1),
             pts: Some(u64::MAX - 1),
             dts: None,
             duration: Some(33),

@@ -213,7 +213,7 @@ impl ToProducer {
                 .u64(*size),
             Self::Request { name, data } => Out::new(10).bytes(name.as_bytes()).bytes(data),
             Self::Reaches { pool_id } => Out::new(11).u64(*pool_id),
-            Self::Device { works, how } => Out::new(12).u8((*works).into()).bytes(how.as_bytes()),
+            Self::Device { works, how } => Out::new(13).u8((*works).into()).bytes(how.as_bytes()),
         }
         .0
     }
@@ -263,7 +263,7 @@ impl ToProducer {
                 data: m.rest(MAX_REQUEST)?,
             },
             11 => Self::Reaches { pool_id: m.u64()? },
-            12 => Self::Device {
+            13 => Self::Device {
                 works: m.bool()?,
                 how: m.text()?,
             },

@@ -7,7 +7,7 @@ mod support;
 use support::child::{self, Child, hear, say};
 use support::*;
 use xmem_core::{
-    Attachments, Consumer, ConsumerBuilder, ForwardError, FrameMeta, Producer, PublishError,
+    Attachments, Consumer, ConsumerBuilder, ForwardError, FrameMeta, Parts, Producer, PublishError,
     ReadLease, ReceiveError, StartFrom,
 };
 
@@ -246,6 +246,59 @@ fn who_cannot_reach_the_first_pool_gets_copies_and_misses_nothing() {
     assert_eq!(far.stats().missed, 0);
     drop(far);
     until_forwarded(&first, &mut || middle.pass_on().to_owned(), &mut near, seed);
+}
+
+/// Frames of two pools, some of their pieces, and a slot of the forwarding pool's own, as one frame.
+#[test]
+fn pieces_of_several_frames_are_passed_on_as_one() {
+    let (a, b, c) = (Place::new(), Place::new(), Place::new());
+    let firsts = [&a, &b].map(|place| Producer::builder(&place.pool()).build().unwrap());
+    let mut froms = [&a, &b].map(|place| joining(&place.pool()).parts(true).connect().unwrap());
+    let to = Producer::builder(&c.pool()).build().unwrap();
+    let mut last = joining(&c.pool()).parts(true).connect().unwrap();
+    for (seed, first) in firsts.iter().enumerate() {
+        publish(first, seed as u64, SIZE);
+    }
+    let frames = froms
+        .each_mut()
+        .map(|from| from.receive(Some(HANG)).unwrap());
+    let mut own = to.acquire(SIZE).unwrap();
+    fill(7, &mut own.as_mut_slice()[..SIZE]);
+    let mut parts = Parts::new();
+    eventually("the last one reaches both", || {
+        parts = Parts::new();
+        parts.add_slot(&own, 0, SIZE as u64, 7);
+        frames.iter().all(|frame| {
+            let pieces = to.forward_pieces(frame, &[0]);
+            pieces.map(|pieces| parts.append(pieces)).is_ok()
+        })
+    });
+    assert_eq!(to.forward_pieces(&frames[0], &[]).unwrap().len(), 0);
+    let mut lease = to.acquire_with_room(1, parts.room()).unwrap();
+    lease.set_parts(parts);
+    lease.set_release_hook(move || drop(own));
+    lease.publish(FrameMeta::default()).unwrap();
+    let frame = last.receive(Some(HANG)).unwrap();
+    drop((froms, frames));
+    // Passed on once more, without its first piece.
+    let mut behind = Parts::new();
+    let d = Place::new();
+    let next = Producer::builder(&d.pool()).build().unwrap();
+    let mut end = joining(&d.pool()).parts(true).connect().unwrap();
+    eventually("the end reaches the first two", || {
+        let pieces = next.forward_pieces(&frame, &[1, 2]);
+        pieces.map(|pieces| behind = pieces).is_ok()
+    });
+    let mut lease = next.acquire_with_room(1, behind.room()).unwrap();
+    lease.set_parts(behind);
+    lease.publish(FrameMeta::default()).unwrap();
+    let passed_on = end.receive(Some(HANG)).unwrap();
+    drop((frame, last, to));
+    let seeds = passed_on.parts().iter().enumerate().map(|(seed, part)| {
+        assert_eq!(part.len(), SIZE);
+        difference(seed as u64, part.map().unwrap())
+    });
+    assert_eq!(seeds.collect::<Vec<_>>(), [None, None]);
 }
 
 #[test]

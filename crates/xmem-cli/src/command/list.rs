@@ -28,6 +28,7 @@ struct Answer {
     delivery: String,
     published: u64,
     consumers: usize,
+    devices: Vec<String>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -58,6 +59,7 @@ pub(crate) fn run(format: Format, out: &mut impl Write) -> Result<(), Error> {
         "DELIVERY",
         "PUBLISHED",
         "CONSUMERS",
+        "DEVICES",
         "SOCKET",
     ]);
     table.numbers(&[2, 4, 5]);
@@ -68,12 +70,17 @@ pub(crate) fn run(format: Format, out: &mut impl Write) -> Result<(), Error> {
             State::NoAccess => "no access",
             State::Stale => "stale",
         };
-        let [pid, delivery, published, consumers] = match row.stats {
+        let [pid, delivery, published, consumers, devices] = match row.stats {
             Some(s) => [
                 s.pid.to_string(),
                 s.delivery,
                 s.published.to_string(),
                 s.consumers.to_string(),
+                if s.devices.is_empty() {
+                    "-".to_owned()
+                } else {
+                    s.devices.join(", ")
+                },
             ],
             None => std::array::from_fn(|_| "-".to_owned()),
         };
@@ -84,6 +91,7 @@ pub(crate) fn run(format: Format, out: &mut impl Write) -> Result<(), Error> {
             delivery,
             published,
             consumers,
+            devices,
             row.path.display().to_string(),
         ]);
     }
@@ -120,6 +128,7 @@ impl From<PoolStats> for Answer {
             delivery: stats.delivery,
             published: stats.published,
             consumers: stats.consumers.len(),
+            devices: stats.devices,
         }
     }
 }

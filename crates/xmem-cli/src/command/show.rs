@@ -43,6 +43,14 @@ fn print(stats: &PoolStats, out: &mut impl Write) -> Result<(), Error> {
         size(stats.bytes),
         stats.regions
     )?;
+    if !stats.devices.is_empty() {
+        writeln!(
+            out,
+            "  devices  {} on {}",
+            size(stats.device_bytes),
+            printable(&stats.devices.join(", "))
+        )?;
+    }
     if stats.cut_off + stats.timed_out > 0 {
         writeln!(
             out,
@@ -74,6 +82,7 @@ fn consumers(stats: &PoolStats, out: &mut impl Write) -> Result<(), Error> {
         "COPIED",
         "LATENCY ms",
         "OLDEST HELD ms",
+        "DEVICE",
     ]);
     table.numbers(&[1, 2, 3, 4, 5, 6, 7, 8, 9]);
     for consumer in &stats.consumers {
@@ -89,6 +98,11 @@ fn consumers(stats: &PoolStats, out: &mut impl Write) -> Result<(), Error> {
             consumer.copied.to_string(),
             milliseconds(consumer.latency_ns),
             milliseconds(consumer.oldest_held_age_ns),
+            if consumer.device.is_empty() {
+                "-".to_owned()
+            } else {
+                consumer.device.clone()
+            },
         ]);
     }
     table.print(out)

@@ -22,8 +22,6 @@ pub use crate::region::device_header::Uuid;
 const VMM_SUPPORTED: c_int = 102;
 /// cuda.h: such memory can be exported as a descriptor.
 const POSIX_FD_SUPPORTED: c_int = 103;
-/// cuda.h: host memory can be registered for reading only.
-const READ_ONLY_REGISTER_SUPPORTED: c_int = 113;
 
 /// cuda.h: a stream that does not wait for the default one.
 const NON_BLOCKING: u32 = 1;
@@ -39,7 +37,6 @@ struct Inner {
     uuid: Uuid,
     name: String,
     vmm: bool,
-    read_only_register: bool,
     /// A stream of our own, which waits for no other: the default stream would wait for the program's kernels.
     stream: OnceLock<u64>,
     /// A kernel failed: nothing works here any more.
@@ -151,7 +148,6 @@ impl Device {
             uuid,
             name: String::from_utf8_lossy(name).into_owned(),
             vmm: attribute(device, VMM_SUPPORTED) && attribute(device, POSIX_FD_SUPPORTED),
-            read_only_register: attribute(device, READ_ONLY_REGISTER_SUPPORTED),
             stream: OnceLock::new(),
             broken: AtomicBool::new(false),
             process: ProcessId::current(),
@@ -194,14 +190,6 @@ impl Device {
         self.0.vmm
     }
 
-    pub(super) fn registers_read_only(&self) -> bool {
-        self.0.read_only_register
-    }
-
-    pub(super) fn context(&self) -> CUcontext {
-        self.0.context
-    }
-
     /// A stream for copies that somebody waits for.
     pub(super) fn own_stream(&self) -> Result<Stream, CudaError> {
         let stream = match self.0.stream.get() {
@@ -216,10 +204,6 @@ impl Device {
         };
         // SAFETY: made above.
         Ok(unsafe { Stream::from_raw(stream) })
-    }
-
-    pub(super) fn is_broken(&self) -> bool {
-        self.0.broken.load(Ordering::Relaxed)
     }
 
     /// Calls the driver with the primary context current, and puts back what was current before.

@@ -37,15 +37,6 @@ impl Driver {
         }
     }
 
-    /// The same, if somebody needed it before.
-    pub(super) fn loaded() -> Option<&'static Self> {
-        DRIVER
-            .get()?
-            .as_ref()
-            .ok()
-            .filter(|driver| driver.process.is_current())
-    }
-
     fn load() -> Result<Self, CudaError> {
         let process = ProcessId::current();
         // SAFETY: loading the driver runs its initializers, which is what whoever installed it wants.

@@ -86,10 +86,8 @@ impl Event {
     /// Whether what was recorded last has happened.
     pub(super) fn has_happened(&self) -> Result<bool, CudaError> {
         // SAFETY: the event is alive.
-        match self
-            .device
-            .with(|| unsafe { result::event_query(self.raw.0) })
-        {
+        let look = || unsafe { result::event_query(self.raw.0) };
+        match self.device.with(look) {
             Ok(()) => Ok(true),
             Err(error) if error.is(NOT_READY) => Ok(false),
             Err(error) => Err(error),

@@ -69,7 +69,7 @@ impl fmt::Debug for CudaFrame {
 #[error("{error}")]
 pub struct FrameFailure {
     /// The frame.
-    pub frame: CudaFrame,
+    pub frame: Box<CudaFrame>,
     /// Why.
     #[source]
     pub error: CudaError,
@@ -316,14 +316,14 @@ impl CudaFrame {
             waits,
         } = self;
         release::by_host_function(lease, &device, stream).map_err(|(lease, error)| FrameFailure {
-            frame: Self {
+            frame: Box::new(Self {
                 lease,
                 device: device.clone(),
                 mode,
                 is_same_process,
                 pieces,
                 waits,
-            },
+            }),
             error,
         })
     }
@@ -370,7 +370,7 @@ impl CudaFrame {
                 waits: Vec::new(),
             };
             FrameFailure {
-                frame: again.with_waits(),
+                frame: Box::new(again.with_waits()),
                 error,
             }
         })

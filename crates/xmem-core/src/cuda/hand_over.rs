@@ -39,9 +39,8 @@ impl DevicePage {
     pub(crate) fn register(page: &Arc<LeasePage>, device: &Device) -> Result<Self, CudaError> {
         let (ptr, len) = page.memory();
         // SAFETY: whole pages of a mapping that is kept until they are unregistered.
-        match device
-            .with(|| unsafe { result::host_register(ptr.cast(), len, PORTABLE | DEVICEMAP) })
-        {
+        let register = || unsafe { result::host_register(ptr.cast(), len, PORTABLE | DEVICEMAP) };
+        match device.with(register) {
             Ok(()) => Ok(Self {
                 page: page.clone(),
                 device: device.clone(),

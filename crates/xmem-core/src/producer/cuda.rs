@@ -12,7 +12,7 @@ use super::regions::Plan;
 use super::slots::Want;
 use super::write_lease::{OwnHold, PublishFailure, WriteLease};
 use crate::cuda::{CudaError, CudaSlot, Device, Stream, Twin, TwinPlan};
-use crate::error::AcquireError;
+use crate::error::{AcquireError, PublishError};
 use crate::fault::{self, Point};
 use crate::lease::ReadLease;
 use crate::meta::FrameMeta;
@@ -59,10 +59,13 @@ impl Pool {
         room: usize,
         device: &Device,
     ) -> Result<Claimed, AcquireError> {
+        let count = u32::from(u16::MAX);
+        let ordinal = device.ordinal();
+        let ordinal = u16::try_from(ordinal).map_err(|_| CudaError::NoDevice { ordinal, count })?;
         let want = Want {
             size,
             room,
-            device: Some(device.ordinal()),
+            device: Some(ordinal),
         };
         let make = |plan: Plan| self.make_cuda_region(plan, device);
         match self.acquire_in(want, &make) {
@@ -168,7 +171,7 @@ impl WriteLease {
             }
             Err(error) => Err(PublishFailure {
                 lease: self,
-                error: error.into(),
+                error: PublishError::Cuda(Box::new(error)),
             }),
         }
     }

@@ -30,9 +30,15 @@ impl State {
 }
 
 impl Pool {
-    pub(super) fn forward(self: &Arc<Self>, frame: &ReadLease) -> Result<Parts, ForwardError> {
+    /// `wanted` says by its number whether a piece is to be passed on.
+    pub(super) fn forward(
+        self: &Arc<Self>,
+        frame: &ReadLease,
+        wanted: impl Fn(usize) -> bool,
+    ) -> Result<Parts, ForwardError> {
         let mut parts = Parts::new();
-        for piece in frame.pieces().ok_or(ForwardError::NotReceived)? {
+        let pieces = frame.pieces().ok_or(ForwardError::NotReceived)?;
+        for (_, piece) in pieces.into_iter().enumerate().filter(|(n, _)| wanted(*n)) {
             self.introduce(piece.origin.pool_id, &piece.path);
             let memory = self.import_region(&piece)?;
             parts.add_forwarded(&memory, &piece);

@@ -127,6 +127,14 @@ impl Parts {
         }
     }
 
+    /// The pieces of another frame too, behind those that are there.
+    pub fn append(&mut self, mut other: Self) {
+        self.places.append(&mut other.places);
+        self.memory.append(&mut other.memory);
+        self.pools.append(&mut other.pools);
+        self.frames.append(&mut other.frames);
+    }
+
     /// Keeps a frame for as long as the new one is in use.
     pub(super) fn keep(&mut self, frame: ReadLease) {
         self.frames.push(frame);

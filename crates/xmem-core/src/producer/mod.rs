@@ -240,7 +240,22 @@ impl Producer {
     /// [`ForwardError::NotReached`] as long as not every consumer has joined that pool too, and others as
     /// [`ForwardError`] says. Copy the frame then.
     pub fn forward(&self, frame: &ReadLease) -> Result<Parts, ForwardError> {
-        self.inner().forward(frame)
+        self.inner().forward(frame, |_| true)
+    }
+
+    /// The same for some of a frame's [pieces](ReadLease::parts), by their numbers, in their order. A frame that lies in its
+    /// slot is one piece, number 0.
+    ///
+    /// # Errors
+    ///
+    /// As [`forward`](Self::forward).
+    pub fn forward_pieces(
+        &self,
+        frame: &ReadLease,
+        pieces: &[usize],
+    ) -> Result<Parts, ForwardError> {
+        self.inner()
+            .forward(frame, |number| pieces.contains(&number))
     }
 
     /// Publishes an event between two frames, for consumers that ask for
@@ -314,12 +329,25 @@ impl Producer {
     ///
     /// [`WaitError::Cancelled`] or [`WaitError::Closed`].
     pub fn wait_for_room(&self, cancel: &Canceller) -> Result<(), WaitError> {
+        self.wait_for_room_timeout(None, cancel)
+    }
+
+    /// The same, at most for `timeout` (`None`: for ever).
+    ///
+    /// # Errors
+    ///
+    /// See [`WaitError`].
+    pub fn wait_for_room_timeout(
+        &self,
+        timeout: Option<Duration>,
+        cancel: &Canceller,
+    ) -> Result<(), WaitError> {
         let pool = self.inner();
         if !pool.lossless() {
             return Ok(());
         }
         let max = pool.max_backlog();
-        pool.wait_lossless(None, cancel, || {
+        pool.wait_lossless(timeout, cancel, || {
             (pool.backlog(&pool.lock()) < max).then_some(())
         })
     }

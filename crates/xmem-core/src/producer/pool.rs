@@ -5,6 +5,7 @@
 //! One lock guards what only this process knows. What a change entails outside (waking consumers, running hooks,
 //! unmapping regions) is gathered in [`Effects`] and happens after the lock is released.
 
+use std::fmt;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -71,7 +72,6 @@ impl Drop for Pool {
 }
 
 /// A pool, as its producer has it.
-#[derive(Debug)]
 pub(super) struct Pool {
     pub(super) name: String,
     pub(super) socket_path: PathBuf,
@@ -86,6 +86,17 @@ pub(super) struct Pool {
     pub(super) counters: Counters,
     pub(super) closed: AtomicBool,
     state: Mutex<State>,
+}
+
+/// What it has is in its statistics; here a hundred slots would only be noise, and their lock could be held.
+impl fmt::Debug for Pool {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Pool")
+            .field("name", &self.name)
+            .field("socket_path", &self.socket_path)
+            .field("settings", &self.settings)
+            .finish_non_exhaustive()
+    }
 }
 
 impl Pool {

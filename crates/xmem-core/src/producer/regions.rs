@@ -53,7 +53,7 @@ pub(super) struct Plan {
     /// Bytes of a slot where the payload lies.
     pub(super) slot_len: usize,
     /// If that is on a device: its number, and bytes of a slot in the host half.
-    pub(super) device: Option<(u32, usize)>,
+    pub(super) device: Option<(u16, usize)>,
 }
 
 impl Plan {
@@ -87,9 +87,10 @@ impl Plan {
                 offset: header_len(self.slots) + index as usize * host_stride,
                 len: host_stride,
                 device: Some(DevicePlace {
-                    ordinal,
-                    index,
                     len: self.slot_len,
+                    index,
+                    ordinal,
+                    events_only: self.slot_len == 0,
                 }),
             },
         })
@@ -245,7 +246,7 @@ impl Regions {
             (None, None) => fits(place.len, want.slot_size()),
             (Some(on), Some(device)) => {
                 on.ordinal == device
-                    && (on.len == 0) == (want.size == 0)
+                    && on.events_only == (want.size == 0)
                     && fits(on.len, want.size)
                     && place.len - SLOT_HEAD >= want.room
             }

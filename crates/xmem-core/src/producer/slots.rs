@@ -20,12 +20,14 @@ pub(super) struct Place {
 /// The part of a slot that lies on a device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct DevicePlace {
-    /// The device's number in this process.
-    pub(super) ordinal: u32,
+    /// Size in bytes.
+    pub(super) len: usize,
     /// The slot's number in its region.
     pub(super) index: u32,
-    /// Size in bytes; 0: frames lie elsewhere, and only their events are here.
-    pub(super) len: usize,
+    /// The device's number in this process.
+    pub(super) ordinal: u16,
+    /// Frames lie elsewhere, and only their events are here.
+    pub(super) events_only: bool,
 }
 
 impl Place {
@@ -43,7 +45,7 @@ pub(super) struct Want {
     /// Bytes of room for attachments.
     pub(super) room: usize,
     /// The device that the payload is to lie on, by its number in this process.
-    pub(super) device: Option<u32>,
+    pub(super) device: Option<u16>,
 }
 
 impl Want {

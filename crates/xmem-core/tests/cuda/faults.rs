@@ -35,6 +35,8 @@ fn producers_that_are_killed_leave_nothing_and_the_next_one_works() {
             for sequence in 0..arrival - 1 {
                 told(&mut victim, "publish", &format!("published {sequence}"));
                 told(&mut consumer, "take", &format!("took {sequence}"));
+                // A stream that was told to wait for work that never comes stands still: that is the driver's.
+                told(&mut victim, "finish", "finished");
             }
             victim.tell("publish");
             assert_eq!(

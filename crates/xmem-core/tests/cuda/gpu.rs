@@ -2,6 +2,8 @@
 
 //! What test programs do with a device besides xmem: kernels, streams, memory of their own. The same calls on a real driver.
 
+#![allow(dead_code)] // as the other helpers of tests
+
 use std::ffi::{CString, c_void};
 
 use cudarc::driver::sys;

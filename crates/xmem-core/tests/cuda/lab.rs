@@ -2,6 +2,8 @@
 
 //! A machine with stand-in devices and a pool, and processes that play their parts there.
 
+#![allow(dead_code)] // as the other helpers of tests
+
 use std::process::Command;
 
 use xmem_cuda_standin::Machine;

@@ -1,0 +1,144 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! Bringing the stream to the state that an entry of the pool belongs to.
+
+use std::sync::Arc;
+
+use gst::{prelude::*, subclass::prelude::*};
+use gst_base::prelude::*;
+use xmem_core::{ReadLease, Sticky};
+
+use super::{
+    XmemSrcTimestampMode,
+    imp::{CAT, Started, Stop, XmemSrc, lock},
+    times::Course,
+};
+use crate::{frame::Format, timeline::Timeline, xmemsink::sticky};
+
+impl XmemSrc {
+    /// Brings the stream to where an entry belongs.
+    pub(super) fn follow(&self, started: &mut Started, lease: &ReadLease) -> Result<(), Stop> {
+        let meta = lease.meta();
+        if started.next_sequence != Some(meta.sequence) {
+            started.discont = true;
+            started.gate.close();
+        }
+        started.next_sequence = meta.sequence.checked_add(1);
+        if started.sticky_version != Some(meta.sticky_version) {
+            self.renew(started.settings.timestamp_mode, lease.sticky())?;
+            started.sticky_version = Some(meta.sticky_version);
+        }
+        Ok(())
+    }
+
+    /// Takes over what the sticky state says of the frames' times.
+    fn follow_course(&self, mode: XmemSrcTimestampMode, new: &Sticky, old: &Sticky) {
+        let segment = new.text(sticky::SEGMENT).and_then(sticky::parse_segment);
+        let course = Course {
+            timeline: Timeline::parse(new.text(sticky::TIMELINE)),
+            speed: segment.as_ref().map_or(1.0, |segment| segment.rate().abs()),
+        };
+        let before = std::mem::replace(&mut lock(&self.stream).course, course);
+        let latency = course.latency(mode);
+        if before.latency(mode) != latency {
+            gst::debug!(CAT, imp = self, "The producer's latency is {latency}");
+            self.say_latency_changed();
+        }
+        if mode != XmemSrcTimestampMode::Passthrough
+            || old.text(sticky::SEGMENT) == new.text(sticky::SEGMENT)
+        {
+            return;
+        }
+        if let Some(segment) = segment {
+            gst::debug!(CAT, imp = self, "Segment is {segment:?}");
+            self.outgoing.set_segment(Some(segment));
+            // GstBaseSrc takes only segments of its own format, and ends the stream where one ends. It sends this one
+            // before the frame, and ours leaves in its place.
+            let any = gst::FormattedSegment::<gst::ClockTime>::new();
+            if let Err(error) = self.obj().new_segment(any.upcast_ref()) {
+                gst::warning!(CAT, imp = self, "{error}");
+            }
+        }
+    }
+
+    /// Sends downstream what is new in the sticky state.
+    pub(super) fn renew(&self, mode: XmemSrcTimestampMode, new: &Sticky) -> Result<(), Stop> {
+        let mut old = std::mem::replace(&mut lock(&self.stream).sticky, new.clone());
+        let begins = self.announce(new);
+        if begins {
+            // All that was said belongs to the stream before.
+            old = Sticky::new();
+        }
+        self.follow_course(mode, new, &old);
+        let pad = self.obj().src_pad().clone();
+        let caps = new.text(sticky::CAPS);
+        if caps.is_some() && old.text(sticky::CAPS) != caps {
+            let parsed = caps.and_then(sticky::parse_caps);
+            let Some(parsed) = parsed else {
+                gst::element_imp_error!(
+                    self,
+                    gst::StreamError::Format,
+                    ["The producer's caps make no sense: {caps:?}"]
+                );
+                return Err(Stop::Flow(gst::FlowError::Error));
+            };
+            gst::info!(CAT, imp = self, "Caps are {parsed}");
+            if self.is_refused(&parsed) {
+                let pool = lock(&self.settings).pool.clone();
+                gst::element_imp_error!(
+                    self,
+                    gst::CoreError::Negotiation,
+                    ("Downstream does not take what is in pool {pool:?}"),
+                    [
+                        "The producer's caps are {parsed}; put a converter that takes them behind xmemsrc, or have the \
+                         producer make others"
+                    ]
+                );
+                return Err(Stop::Flow(gst::FlowError::NotNegotiated));
+            }
+            if pad.current_caps().as_ref() == Some(&parsed) {
+                // A new stream with the same caps; GstBaseSrc says them once only.
+                pad.push_event(gst::event::Caps::new(&parsed));
+            }
+            {
+                let mut stream = lock(&self.stream);
+                stream.format = Arc::new(Format::from_caps(&parsed));
+                stream.caps = Some(parsed);
+                stream.video_meta = false;
+            }
+            // Sets the caps and asks downstream what it can read.
+            if !self.obj().negotiate() {
+                let flushing = self
+                    .obj()
+                    .src_pad()
+                    .pad_flags()
+                    .contains(gst::PadFlags::FLUSHING);
+                return Err(Stop::Flow(if flushing {
+                    gst::FlowError::Flushing
+                } else {
+                    gst::FlowError::NotNegotiated
+                }));
+            }
+        }
+        if begins {
+            self.push_segment();
+        }
+        self.push_sticky(new, &old);
+        Ok(())
+    }
+
+    /// Whether downstream would refuse these caps. Sending them does not tell: that they were refused comes back only
+    /// as the flow of the next buffer, which the base class reports without a reason.
+    fn is_refused(&self, caps: &gst::Caps) -> bool {
+        let peer = self.obj().src_pad().peer();
+        peer.is_some_and(|peer| {
+            !peer.query_accept_caps(caps) && !peer.pad_flags().contains(gst::PadFlags::FLUSHING)
+        })
+    }
+
+    pub(super) fn say_latency_changed(&self) {
+        let obj = self.obj();
+        // The application has the pipeline ask for it then.
+        let _ = obj.post_message(gst::message::Latency::builder().src(&*obj).build());
+    }
+}

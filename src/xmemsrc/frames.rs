@@ -1,0 +1,179 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! From an entry of the pool to a buffer that leaves the element.
+
+use gst::subclass::prelude::*;
+use gst_base::prelude::*;
+use xmem_core::{Consumer, FrameMeta, ReadLease, ReceiveError};
+
+use super::{
+    XmemSrcOverBudget,
+    delivery::{Converter, Nonsense, Way},
+    imp::{CAT, Started, Stop, XmemSrc, lock},
+    messages::Loss,
+    times::Times,
+};
+
+/// What becomes of a received frame.
+enum Received {
+    Buffer(gst::Buffer, Way),
+    Dropped,
+}
+
+impl XmemSrc {
+    /// Waits for a frame. `None`: there was one, and it was dropped.
+    pub(super) fn receive(
+        &self,
+        started: &mut Started,
+        consumer: &mut Consumer,
+    ) -> Result<Option<gst::Buffer>, Stop> {
+        match consumer.receive(None) {
+            Ok(lease) if lease.meta().event => self.pass(started, &lease).map(|()| None),
+            Ok(lease) => {
+                self.follow(started, &lease)?;
+                if !self.is_decodable(started, lease.meta()) {
+                    return Ok(None);
+                }
+                let times = self.stamp(started, lease.meta());
+                let received =
+                    self.convert(times, |converter| converter.in_place(lease, &self.tally))?;
+                Ok(self.deliver(started, consumer, received))
+            }
+            Err(ReceiveError::OverBudget { budget }) => {
+                gst::log!(CAT, imp = self, "All {budget} slots of the budget are held");
+                let received = consumer
+                    .receive_with(None, |lease| self.receive_over_budget(started, lease))
+                    .map_err(|error| self.failed(error))??;
+                Ok(received.and_then(|received| self.deliver(started, consumer, received)))
+            }
+            Err(error) => Err(self.failed(error)),
+        }
+    }
+
+    /// What becomes of an entry that cannot be held. `None`: it was no frame, or one that is of no use.
+    fn receive_over_budget(
+        &self,
+        started: &mut Started,
+        lease: &ReadLease,
+    ) -> Result<Option<Received>, Stop> {
+        if lease.meta().event {
+            return self.pass(started, lease).map(|()| None);
+        }
+        if started.settings.over_budget == XmemSrcOverBudget::Drop {
+            return Ok(Some(Received::Dropped));
+        }
+        self.follow(started, lease)?;
+        if !self.is_decodable(started, lease.meta()) {
+            return Ok(None);
+        }
+        let times = self.stamp(started, lease.meta());
+        self.convert(times, |converter| converter.copied(lease))
+            .map(Some)
+    }
+
+    fn failed(&self, error: ReceiveError) -> Stop {
+        match error {
+            ReceiveError::Cancelled => Stop::Flow(gst::FlowError::Flushing),
+            ReceiveError::Eos => Stop::Over,
+            ReceiveError::ProducerLost => Stop::Lost(Loss::Gone),
+            // The producer goes on without us; we may join again.
+            ReceiveError::TimedOut => {
+                gst::warning!(CAT, imp = self, "{error}");
+                Stop::Lost(Loss::TimedOut)
+            }
+            error => {
+                gst::element_imp_error!(
+                    self,
+                    gst::ResourceError::Read,
+                    ["Cannot receive a frame: {error}"]
+                );
+                Stop::Flow(gst::FlowError::Error)
+            }
+        }
+    }
+
+    fn convert(
+        &self,
+        times: Times,
+        convert: impl FnOnce(&Converter<'_>) -> Result<(gst::Buffer, Way), Nonsense>,
+    ) -> Result<Received, Stop> {
+        let (format, video_meta) = {
+            let stream = lock(&self.stream);
+            (stream.format.clone(), stream.video_meta)
+        };
+        let converter = Converter {
+            format: &format,
+            video_meta,
+            times,
+            losses: &self.losses,
+        };
+        let converted = convert(&converter);
+        self.name_losses();
+        match converted {
+            Ok((buffer, way)) => Ok(Received::Buffer(buffer, way)),
+            Err(Nonsense(reason)) => {
+                gst::element_imp_error!(
+                    self,
+                    gst::StreamError::Format,
+                    ["The producer describes a frame that cannot be: {reason}"]
+                );
+                Err(Stop::Flow(gst::FlowError::Error))
+            }
+        }
+    }
+
+    /// Says which metas are left out, once for each name.
+    fn name_losses(&self) {
+        for (name, why) in self.losses.news() {
+            gst::element_imp_warning!(
+                self,
+                gst::StreamError::Format,
+                ["Frames come without their {name}: {why}. See the field dropped-metas of stats"]
+            );
+        }
+    }
+
+    /// Counts the frame and finishes it.
+    fn deliver(
+        &self,
+        started: &mut Started,
+        consumer: &Consumer,
+        received: Received,
+    ) -> Option<gst::Buffer> {
+        let Received::Buffer(mut buffer, way) = received else {
+            lock(&self.figures).dropped += 1;
+            return None;
+        };
+        if way == Way::InPlace {
+            lock(&self.figures).zero_copy += 1;
+        } else {
+            lock(&self.figures).copied += 1;
+            consumer.note_copied();
+            if !std::mem::replace(&mut started.said_copied, true) {
+                let reason = match way {
+                    Way::OverBudget => "downstream holds as many as max-held allows",
+                    _ => "downstream cannot read their layout, since it does not know GstVideoMeta",
+                };
+                gst::warning!(
+                    gst::CAT_PERFORMANCE,
+                    imp = self,
+                    "Frames are copied: {reason}"
+                );
+            }
+        }
+        if std::mem::take(&mut started.discont) {
+            buffer.make_mut().set_flags(gst::BufferFlags::DISCONT);
+        }
+        // Who sets do-timestamp wants GstBaseSrc to fill in what is missing.
+        let as_they_are = !self.obj().does_timestamp();
+        self.outgoing
+            .set_times(as_they_are.then(|| (buffer.pts(), buffer.dts())));
+        gst::trace!(CAT, imp = self, "{way:?} {buffer:?}");
+        Some(buffer)
+    }
+
+    pub(super) fn stamp(&self, started: &mut Started, meta: &FrameMeta) -> Times {
+        let course = lock(&self.stream).course;
+        started.stamper.stamp(&self.obj(), meta, &course)
+    }
+}
