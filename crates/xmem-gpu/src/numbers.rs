@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use cudarc::driver::sys;
 use xmem_core::cuda::{Device, Mode, Stream, counts};
-use xmem_core::{Consumer, FrameMeta, Producer, StartFrom};
+use xmem_core::{Consumer, FrameMeta, Producer, ReceiveError, StartFrom};
 
 use crate::say;
 
@@ -367,7 +367,14 @@ fn consume_frames(pool: &str, method: &str, frames: u64) -> Result {
     let mut first = None;
     let mut last = 0;
     while last + 1 < frames + WARM_UP {
-        let lease = consumer.receive(Some(HANG))?;
+        let lease = match consumer.receive(Some(HANG)) {
+            // The device is late with what it has already.
+            Err(ReceiveError::OverBudget { .. }) => {
+                std::thread::sleep(Duration::from_micros(100));
+                continue;
+            }
+            lease => lease?,
+        };
         last = lease.meta().sequence;
         let begun = lease.meta().pts.unwrap_or(0);
         match (&gpu, own) {
