@@ -14,7 +14,7 @@ use std::{
 };
 
 use gst::{glib, glib::translate::*, prelude::*};
-use xmem_core::{FrameMeta, Parts, Producer, PublishError, ReadLease, WriteLease};
+use xmem_core::{FrameMeta, Parts, PieceLease, Producer, PublishError, ReadLease, WriteLease};
 
 use crate::{FrameInfo, allocator::XmemAllocator};
 
@@ -44,7 +44,7 @@ enum Lease {
     Writable(WriteLease),
     Published(ReadLease),
     /// It is a piece of a published frame that lies in several slots.
-    Piece(WriteLease),
+    Piece(PieceLease),
     /// Between the two; nobody ever sees it.
     Gone,
 }
@@ -134,7 +134,8 @@ impl XmemMemoryRef {
     /// Number of the slot in its pool.
     pub fn slot(&self) -> Option<u32> {
         match &*self.shared().lease() {
-            Lease::Writable(lease) | Lease::Piece(lease) => Some(lease.slot()),
+            Lease::Writable(lease) => Some(lease.slot()),
+            Lease::Piece(lease) => Some(lease.slot()),
             Lease::Published(lease) => Some(lease.meta().slot),
             Lease::Gone => None,
         }
@@ -143,7 +144,8 @@ impl XmemMemoryRef {
     /// How often the slot was reused, never 0.
     pub fn generation(&self) -> Option<u32> {
         match &*self.shared().lease() {
-            Lease::Writable(lease) | Lease::Piece(lease) => Some(lease.generation()),
+            Lease::Writable(lease) => Some(lease.generation()),
+            Lease::Piece(lease) => Some(lease.generation()),
             Lease::Published(lease) => Some(lease.meta().generation),
             Lease::Gone => None,
         }
@@ -237,20 +239,26 @@ impl XmemMemoryRef {
     pub(crate) fn add_to(&self, parts: &mut Parts, producer: &Producer) -> Option<()> {
         let slot = self.shared();
         let mut lease = slot.lease();
-        match &*lease {
-            Lease::Writable(write) | Lease::Piece(write) if producer.owns(write) => {
-                let offset = slot.base_offset + self.offset() as u64;
-                parts.add_slot(write, offset, self.size() as u64, 0);
-            }
-            _ => return None,
+        let is_its_own = match &*lease {
+            Lease::Writable(write) => producer.owns(write),
+            Lease::Piece(piece) => producer.owns_piece(piece),
+            Lease::Published(_) | Lease::Gone => false,
+        };
+        if !is_its_own {
+            return None;
         }
         let raw: *mut gst::ffi::GstMemory = self.as_ptr().cast_mut().cast();
         // SAFETY: a live memory.
         unsafe { freeze(raw) };
         *lease = match mem::replace(&mut *lease, Lease::Gone) {
-            Lease::Writable(write) => Lease::Piece(write),
+            Lease::Writable(write) => Lease::Piece(write.into_piece()),
             before => before,
         };
+        let Lease::Piece(piece) = &*lease else {
+            return None;
+        };
+        let offset = slot.base_offset + self.offset() as u64;
+        parts.add_slot(piece, offset, self.size() as u64, 0);
         Some(())
     }
 

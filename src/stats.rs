@@ -45,6 +45,7 @@ pub(crate) fn of_client(client: &ConsumerStats) -> gst::Structure {
         .field("pid", client.pid)
         .field("uid", client.uid)
         .field("name", &client.name)
+        .field("via", &client.via)
         .field("budget", client.budget)
         .field("held", client.held)
         .field("received", client.received)

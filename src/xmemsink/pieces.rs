@@ -32,7 +32,7 @@ impl Started {
         meta: &FrameMeta,
         cancel: &Canceller,
     ) -> Result<Option<Outcome>, Failure> {
-        let Some(parts) = self.pieces(buffer) else {
+        let Some(parts) = self.pieces(buffer, cancel)? else {
             return Ok(None);
         };
         let room = parts.room() + meta.attachments.encoded_len();
@@ -52,20 +52,31 @@ impl Started {
         }
     }
 
-    fn pieces(&self, buffer: &gst::BufferRef) -> Option<Parts> {
+    fn pieces(
+        &self,
+        buffer: &gst::BufferRef,
+        cancel: &Canceller,
+    ) -> Result<Option<Parts>, Failure> {
         if let Some(frame) = received_frame(buffer) {
-            return match self.producer.forward(&frame) {
-                Ok(parts) => Some(parts),
+            // In live delivery it does not wait.
+            return match self.producer.forward_wait(&frame, cancel) {
+                Ok(parts) => Ok(Some(parts)),
+                Err(ForwardError::Cancelled) => Err(Failure::Cancelled),
                 Err(reason @ ForwardError::NotReached) => {
                     gst::log!(CAT, "Copying a frame of another pool: {reason}");
-                    None
+                    Ok(None)
                 }
                 Err(reason) => {
                     gst::debug!(CAT, "Copying a frame of another pool: {reason}");
-                    None
+                    Ok(None)
                 }
             };
         }
+        Ok(self.own_pieces(buffer))
+    }
+
+    /// The memories of a buffer, each in a slot of ours or with a descriptor of its own.
+    fn own_pieces(&self, buffer: &gst::BufferRef) -> Option<Parts> {
         if !(1..=MAX_PARTS).contains(&buffer.n_memory()) {
             return None;
         }

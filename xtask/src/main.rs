@@ -7,6 +7,7 @@ mod compat;
 mod demo;
 mod faults;
 mod fuzz;
+mod gpu_bundle;
 mod package;
 mod packages;
 mod sanitize;
@@ -47,6 +48,8 @@ enum Command {
     Sanitize(sanitize::Args),
     /// Install the plugin with cargo-c and with Meson, each somewhere else, and look whether it works there
     Package,
+    /// Pack what gpu/run runs on a machine that has a GPU, and no Rust
+    GpuBundle,
 }
 
 fn main() -> ExitCode {
@@ -59,6 +62,7 @@ fn main() -> ExitCode {
         Command::Fuzz(args) => fuzz::run(&args),
         Command::Sanitize(args) => sanitize::run(&args),
         Command::Package => package::run(),
+        Command::GpuBundle => gpu_bundle::run(),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

@@ -180,6 +180,8 @@ fn fault_points(not_run: &Path) -> [Step; 2] {
         "--test",
         "fault_points",
         "--test",
+        "fault_chains",
+        "--test",
         "cuda",
         "--test",
         "short",

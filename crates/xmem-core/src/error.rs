@@ -304,9 +304,12 @@ pub enum ForwardError {
     /// Its memory has no descriptor that could be passed on.
     #[error("the frame lies in memory that has no descriptor (backing posix-shm)")]
     NoDescriptor,
-    /// A consumer has not said yet that it can hold frames in the pool that this one comes from.
+    /// A consumer cannot hold frames in the pool that this one comes from, or has not said yet that it can.
     #[error("not every consumer reaches the pool that the frame comes from")]
     NotReached,
+    /// Waiting for consumers was called off.
+    #[error("the wait was called off")]
+    Cancelled,
     /// Its memory was not taken in.
     #[error(transparent)]
     Import(#[from] ImportError),

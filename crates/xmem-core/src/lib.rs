@@ -61,8 +61,8 @@ mod api {
     pub use crate::os::clock::monotonic_ns;
     pub use crate::parts::{MAX_PARTS, Part};
     pub use crate::producer::{
-        ConsumerEvent, Delivery, Departure, ImportedMemory, Parts, Producer, ProducerBuilder,
-        PublishFailure, WriteLease,
+        ConsumerEvent, Delivery, Departure, ImportedMemory, Parts, PieceLease, Producer,
+        ProducerBuilder, PublishFailure, WriteLease,
     };
     pub use crate::region::{Backing, Capabilities};
     pub use crate::rendezvous::{

@@ -6,8 +6,7 @@
 
 use std::io;
 use std::os::fd::BorrowedFd;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::consumer::held::Held;
 use crate::region::RegionView;
@@ -107,7 +106,8 @@ pub struct Part {
     tag: u32,
     /// The lease in the pool that the piece came from.
     origin: Option<(Origin, Arc<Held>)>,
-    is_read: AtomicBool,
+    /// Whether its device was told that the CPU reads it. Locked while it is being told.
+    is_read: Mutex<bool>,
 }
 
 impl Part {
@@ -125,7 +125,7 @@ impl Part {
             size,
             tag: place.tag,
             origin: place.origin.zip(held_there),
-            is_read: AtomicBool::new(false),
+            is_read: Mutex::default(),
         })
     }
 
@@ -189,8 +189,10 @@ impl Part {
         let start = match self.view.imported() {
             Some(imported) => {
                 let mapping = imported.map()?;
-                if !self.is_read.swap(true, Ordering::Relaxed) {
+                let mut is_read = self.is_read();
+                if !*is_read {
                     imported.begin_read()?;
+                    *is_read = true;
                 }
                 mapping.ptr()
             }
@@ -203,16 +205,22 @@ impl Part {
 
     /// The same, if it is mapped already.
     pub(crate) fn mapped(&self) -> Option<&[u8]> {
-        let is_mapped = self.view.imported().is_none() || self.is_read.load(Ordering::Relaxed);
+        let is_mapped = self.view.imported().is_none() || *self.is_read();
         if is_mapped { self.map().ok() } else { None }
+    }
+
+    fn is_read(&self) -> MutexGuard<'_, bool> {
+        self.is_read.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Drop for Part {
     fn drop(&mut self) {
-        if *self.is_read.get_mut()
-            && let Some(imported) = self.view.imported()
-        {
+        let is_read = self
+            .is_read
+            .get_mut()
+            .unwrap_or_else(PoisonError::into_inner);
+        if *is_read && let Some(imported) = self.view.imported() {
             imported.end_read();
         }
     }

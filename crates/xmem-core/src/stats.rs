@@ -62,6 +62,8 @@ pub struct ConsumerStats {
     pub uid: u32,
     /// The name it gave itself.
     pub name: String,
+    /// It takes no frames of this pool itself, but holds some that the pool of this name passes on. Empty: it takes frames.
+    pub via: String,
     /// Slots it may hold at once.
     pub budget: u32,
     /// Slots it holds.

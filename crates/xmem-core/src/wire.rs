@@ -24,6 +24,8 @@ pub(crate) enum ToProducer {
         max_held: u32,
         start_from: StartFrom,
         name: Text<64>,
+        /// It takes no frames here, it only holds some that a pool of this name passes on. Empty: it takes frames.
+        via: Text<64>,
     },
     /// The first message of who only wants to know; answered with `Stats`, and that is all.
     Query { version: u32 },
@@ -50,8 +52,10 @@ pub(crate) enum ToProducer {
     },
     /// Something that whoever feeds the pool is to do, by name, such as making a key frame.
     Request { name: Text<32>, data: Vec<u8> },
-    /// "I can hold frames in this pool myself."
-    Reaches { pool_id: u64 },
+    /// "I can hold frames in this pool myself", or "I cannot".
+    Reaches { pool_id: u64, yes: bool },
+    /// "Where is this pool, that a frame comes from?"
+    GetOrigin { pool_id: u64 },
     /// "I can use the device memory of your frames in this way", or "I cannot, and why".
     Device { works: bool, how: Text<256> },
 }
@@ -67,6 +71,9 @@ pub(crate) enum ToConsumer {
         pid: u32,
         peers_may_write: bool,
         pool: Text<128>,
+        /// How many pools of origin will be named. If there are any, `Arrived` comes when the consumer has said of each
+        /// whether it reaches it.
+        origins: u32,
     },
     /// "No", in words.
     Refused { version: u32, reason: Text<256> },
@@ -100,6 +107,10 @@ pub(crate) enum ToConsumer {
     Denied { request: u32, reason: Text<256> },
     /// "Frames may come from this pool: join it, to hold them there."
     Origin { pool_id: u64, path: Text<128> },
+    /// No frames come from that pool any more.
+    NoOrigin { pool_id: u64 },
+    /// The consumer has its place in the stream now.
+    Arrived,
 }
 
 /// What a region lies in.
@@ -184,12 +195,14 @@ impl ToProducer {
                 max_held,
                 start_from,
                 name,
+                via,
             } => Out::new(1)
                 .bytes(&MAGIC)
                 .u32(*version)
                 .u32(*max_held)
                 .u8(*start_from as u8)
-                .bytes(name.as_bytes()),
+                .bytes(name.as_bytes())
+                .bytes(via.as_bytes()),
             Self::Query { version } => Out::new(2).bytes(&MAGIC).u32(*version),
             Self::GetRegion { id } => Out::new(3).u32(*id),
             Self::GetSticky { version } => Out::new(4).u64(*version),
@@ -212,7 +225,8 @@ impl ToProducer {
                 .u32(*keep)
                 .u64(*size),
             Self::Request { name, data } => Out::new(10).bytes(name.as_bytes()).bytes(data),
-            Self::Reaches { pool_id } => Out::new(11).u64(*pool_id),
+            Self::Reaches { pool_id, yes } => Out::new(11).u64(*pool_id).u8((*yes).into()),
+            Self::GetOrigin { pool_id } => Out::new(12).u64(*pool_id),
             Self::Device { works, how } => Out::new(13).u8((*works).into()).bytes(how.as_bytes()),
         }
         .0
@@ -230,6 +244,7 @@ impl ToProducer {
                     max_held: m.u32()?,
                     start_from: StartFrom::from_code(m.u8()?)?,
                     name: m.text()?,
+                    via: m.text()?,
                 }
             }
             2 => {
@@ -262,7 +277,11 @@ impl ToProducer {
                 name: m.text()?,
                 data: m.rest(MAX_REQUEST)?,
             },
-            11 => Self::Reaches { pool_id: m.u64()? },
+            11 => Self::Reaches {
+                pool_id: m.u64()?,
+                yes: m.bool()?,
+            },
+            12 => Self::GetOrigin { pool_id: m.u64()? },
             13 => Self::Device {
                 works: m.bool()?,
                 how: m.text()?,
@@ -291,13 +310,15 @@ impl ToConsumer {
                 pid,
                 peers_may_write,
                 pool,
+                origins,
             } => Out::new(1)
                 .u32(*version)
                 .u64(*id)
                 .u32(*budget)
                 .u32(*pid)
                 .u8((*peers_may_write).into())
-                .bytes(pool.as_bytes()),
+                .bytes(pool.as_bytes())
+                .u32(*origins),
             Self::Refused { version, reason } => Out::new(2).u32(*version).bytes(reason.as_bytes()),
             Self::Region {
                 id,
@@ -337,6 +358,8 @@ impl ToConsumer {
                 .u64(*len),
             Self::Denied { request, reason } => Out::new(9).u32(*request).bytes(reason.as_bytes()),
             Self::Origin { pool_id, path } => Out::new(10).u64(*pool_id).bytes(path.as_bytes()),
+            Self::NoOrigin { pool_id } => Out::new(11).u64(*pool_id),
+            Self::Arrived => Out::new(12),
         }
         .0
     }
@@ -351,6 +374,7 @@ impl ToConsumer {
                 pid: m.u32()?,
                 peers_may_write: m.bool()?,
                 pool: m.text()?,
+                origins: m.u32()?,
             },
             2 => Self::Refused {
                 version: m.u32()?,
@@ -390,6 +414,8 @@ impl ToConsumer {
                 pool_id: m.u64()?,
                 path: m.text()?,
             },
+            11 => Self::NoOrigin { pool_id: m.u64()? },
+            12 => Self::Arrived,
             _ => return None,
         };
         m.end(message)
@@ -411,13 +437,15 @@ mod tests {
                         max_held,
                         start_from: StartFrom::from_code(start).unwrap(),
                         name: Text::new(&name),
+                        via: Text::new(&name[..name.len() / 2]),
                     }
                 }
             ),
             any::<u32>().prop_map(|version| ToProducer::Query { version }),
             any::<u32>().prop_map(|id| ToProducer::GetRegion { id }),
             any::<u64>().prop_map(|version| ToProducer::GetSticky { version }),
-            any::<u64>().prop_map(|pool_id| ToProducer::Reaches { pool_id }),
+            any::<(u64, bool)>().prop_map(|(pool_id, yes)| ToProducer::Reaches { pool_id, yes }),
+            any::<u64>().prop_map(|pool_id| ToProducer::GetOrigin { pool_id }),
             (any::<bool>(), "[ -~]{0,300}").prop_map(|(works, how)| ToProducer::Device {
                 works,
                 how: Text::new(&how),
@@ -475,6 +503,7 @@ mod tests {
                 pid: 4,
                 peers_may_write: true,
                 pool: "p".into(),
+                origins: 2,
             },
             ToConsumer::Refused {
                 version: 1,
@@ -507,6 +536,8 @@ mod tests {
                 pool_id: 4,
                 path: "/run/p.sock".into(),
             },
+            ToConsumer::NoOrigin { pool_id: 4 },
+            ToConsumer::Arrived,
         ] {
             let bytes = message.encode();
             assert!(bytes.len() <= MAX_MESSAGE);

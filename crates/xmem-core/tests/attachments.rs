@@ -163,6 +163,29 @@ fn a_slot_published_again_has_attachments_of_its_own_each_time() {
     }
 }
 
+/// A slot is larger than what was asked for, and the first frame in it has no attachments.
+#[test]
+fn attachments_go_behind_a_payload_that_is_longer_than_was_asked_for() {
+    let place = Place::new();
+    let producer = Producer::builder(&place.pool()).history(4).build().unwrap();
+    let mut consumer = Consumer::builder(&place.pool()).connect().unwrap();
+    let mut slot = producer.acquire(100).unwrap();
+    let size = slot.len() - 100;
+    assert!(size > 200);
+    slot.as_mut_slice().fill(7);
+    let own = slot.publish(FrameMeta::new(size)).unwrap();
+    let again = FrameMeta {
+        attachments: attachments("again"),
+        // A part of it.
+        ..FrameMeta::new(50)
+    };
+    producer.republish(&own, again).unwrap();
+    let first = consumer.receive(Some(HANG)).unwrap();
+    assert!(first.meta().attachments.is_empty());
+    assert!(first.len() == size && first.iter().all(|byte| *byte == 7));
+    assert_frame(&consumer.receive(Some(HANG)).unwrap(), 7, 50, "again");
+}
+
 /// What repeats a frame again and again is never out of room.
 #[test]
 fn a_repeated_frame_takes_no_more_room_for_the_same_attachments() {

@@ -7,8 +7,8 @@ mod support;
 use support::child::{self, Child, hear, say};
 use support::*;
 use xmem_core::{
-    Attachments, Consumer, ConsumerBuilder, ForwardError, FrameMeta, Parts, Producer, PublishError,
-    ReadLease, ReceiveError, StartFrom,
+    Attachments, Canceller, Consumer, ConsumerBuilder, Delivery, ForwardError, FrameMeta, Parts,
+    Producer, PublishError, ReadLease, ReceiveError, StartFrom,
 };
 
 const SIZE: usize = 300_000;
@@ -18,13 +18,29 @@ fn child() {
     let Some((role, pools)) = child::role() else {
         return;
     };
-    assert_eq!(role, "middle");
     let (from, to) = pools.split_once(',').unwrap();
+    if role == "end" {
+        return end(to);
+    }
+    assert_eq!(role, "middle");
     let mut middle = Middle::new(from, to);
     say("ready");
     loop {
         hear();
         say(middle.pass_on());
+    }
+}
+
+/// Takes the newest frame when it is told to, and says which one that is.
+fn end(pool: &str) {
+    let mut consumer = joining(pool).connect().unwrap();
+    say("ready");
+    loop {
+        hear();
+        let frame = consumer.receive(Some(HANG)).unwrap();
+        let seed = frame.meta().pts.unwrap();
+        assert_content(&frame, seed);
+        say(seed);
     }
 }
 
@@ -36,19 +52,27 @@ struct Middle {
 
 impl Middle {
     fn new(from: &str, to: &str) -> Self {
+        Self::with(from, to, Delivery::Live)
+    }
+
+    fn with(from: &str, to: &str, delivery: Delivery) -> Self {
+        let producer = Producer::builder(to).history(1).delivery(delivery);
         Self {
-            consumer: joining(from).connect().unwrap(),
-            producer: Producer::builder(to).history(1).build().unwrap(),
+            // As many as a lossless pool may be behind, and some.
+            consumer: joining(from).max_held(16).connect().unwrap(),
+            producer: producer.build().unwrap(),
         }
     }
 
     fn pass_on(&mut self) -> &'static str {
+        let cancel = Canceller::new();
+        self.producer.wait_for_room(&cancel).unwrap();
         let frame = self.consumer.receive(Some(HANG)).unwrap();
         let meta = FrameMeta {
             pts: frame.meta().pts,
             ..FrameMeta::default()
         };
-        match self.producer.forward(&frame) {
+        match self.producer.forward_wait(&frame, &cancel) {
             Ok(parts) => {
                 let mut lease = self.producer.acquire_with_room(1, parts.room()).unwrap();
                 lease.set_parts(parts);
@@ -111,15 +135,9 @@ fn a_frame_is_passed_on_where_it_lies() {
     let mut middle = Middle::new(&a.pool(), &b.pool());
     let mut last = joining(&b.pool()).connect().unwrap();
     let mut other = joining(&b.pool()).parts(true).connect().unwrap();
-    let mut pass_on = || {
-        let how = middle.pass_on();
-        other.receive(Some(HANG)).unwrap();
-        how.to_owned()
-    };
-    let seed = until_forwarded(&first, &mut pass_on, &mut last, 0);
-    for seed in seed..seed + 30 {
+    for seed in 0..30 {
         publish(&first, seed, SIZE);
-        assert_eq!(middle.pass_on(), "forwarded");
+        assert_eq!(middle.pass_on(), "forwarded", "from the first one on");
         let (frame, same) = (
             last.receive(Some(HANG)).unwrap(),
             other.receive(Some(HANG)).unwrap(),
@@ -128,6 +146,11 @@ fn a_frame_is_passed_on_where_it_lies() {
         assert_content(&same, seed);
         assert_eq!(frame.len(), SIZE, "one piece is a payload as any other");
         assert!(same.parts()[0].fd().is_some());
+        // Both hold it in the first pool, and it is said for whom.
+        let stats = first.stats();
+        let holders = stats.consumers.iter().filter(|it| !it.via.is_empty());
+        let holders: Vec<_> = holders.map(|it| (it.held, it.leaving)).collect();
+        assert_eq!(holders, [(1, false), (1, false)], "{stats:?}");
     }
     // One lease per consumer in the first pool, and all come back.
     drop((middle, last, other));
@@ -149,7 +172,7 @@ fn a_killed_middle_tears_nothing() {
         middle.tell("pass");
         middle.says()
     };
-    let seed = until_forwarded(&first, &mut pass_on, &mut last, 0);
+    let seed = 7;
     publish(&first, seed, SIZE);
     assert_eq!(pass_on(), "forwarded");
     let frame = last.receive(Some(HANG)).unwrap();
@@ -195,14 +218,7 @@ fn over_three_hops_each_consumer_holds_where_the_frame_lies() {
         two.tell("pass");
         format!("{first_hop}, {}", two.says())
     };
-    let mut seed = 0;
-    eventually("both hops forward", || {
-        publish(&first, seed, SIZE);
-        let how = pass_on();
-        assert_content(&last.receive(Some(HANG)).unwrap(), seed);
-        seed += 1;
-        how == "forwarded, forwarded"
-    });
+    let seed = 7;
     publish(&first, seed, SIZE);
     assert_eq!(pass_on(), "forwarded, forwarded");
     let frame = last.receive(Some(HANG)).unwrap();
@@ -264,6 +280,7 @@ fn pieces_of_several_frames_are_passed_on_as_one() {
         .map(|from| from.receive(Some(HANG)).unwrap());
     let mut own = to.acquire(SIZE).unwrap();
     fill(7, &mut own.as_mut_slice()[..SIZE]);
+    let own = own.into_piece();
     let mut parts = Parts::new();
     eventually("the last one reaches both", || {
         parts = Parts::new();
@@ -342,6 +359,106 @@ fn what_cannot_be_forwarded_is_said() {
         middle.producer.forward(&frame),
         Err(ForwardError::NoDescriptor)
     ));
+}
+
+/// A consumer that is there before anybody knows where frames come from, and cannot go there.
+#[test]
+fn who_cannot_reach_the_first_pool_says_so_and_gets_copies() {
+    for delivery in [Delivery::Live, Delivery::Lossless] {
+        let (a, b) = (Place::new(), Place::new());
+        let first = Producer::builder(&a.pool())
+            .history(1)
+            .max_consumers(1)
+            .build()
+            .unwrap();
+        let mut middle = Middle::with(&a.pool(), &b.pool(), delivery);
+        let mut far = joining(&b.pool()).connect().unwrap();
+        let mut seed = 0;
+        eventually("it gets copies", || {
+            publish(&first, seed, SIZE);
+            let how = middle.pass_on();
+            seed += 1;
+            how == "copied"
+        });
+        if delivery == Delivery::Lossless {
+            assert_eq!(seed, 1, "nothing is passed on that it could not take");
+        }
+        let frame = loop {
+            let frame = far.receive(Some(HANG)).unwrap();
+            assert_content(&frame, frame.meta().pts.unwrap());
+            if frame.meta().pts == Some(seed - 1) {
+                break frame;
+            }
+        };
+        let missed = far.stats().missed;
+        assert!(delivery == Delivery::Live || missed == 0, "{missed}");
+        drop(frame);
+    }
+}
+
+/// Consumers come and go all the time, and none of them makes a copy necessary, or misses what was passed on after it
+/// came.
+#[test]
+fn who_joins_a_stream_that_is_passed_on_costs_no_copy() {
+    for delivery in [Delivery::Live, Delivery::Lossless] {
+        let (a, b) = (Place::new(), Place::new());
+        // The middle holds what its slowest consumer has not taken.
+        let first = Producer::builder(&a.pool())
+            .history(1)
+            .max_held(16)
+            .build()
+            .unwrap();
+        let mut middle = Middle::with(&a.pool(), &b.pool(), delivery);
+        let mut near = joining(&b.pool()).connect().unwrap();
+        let stop = std::sync::atomic::AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let passing = scope.spawn(|| {
+                for seed in 0.. {
+                    publish(&first, seed, SIZE);
+                    assert_eq!(middle.pass_on(), "forwarded", "frame {seed}");
+                    assert_content(&near.receive(Some(HANG)).unwrap(), seed);
+                    if stop.load(std::sync::atomic::Ordering::Relaxed) {
+                        return;
+                    }
+                }
+            });
+            for _ in 0..20 {
+                let mut late = joining(&b.pool()).connect().unwrap();
+                let mut last = None;
+                for _ in 0..5 {
+                    let frame = late.receive(Some(HANG)).unwrap();
+                    let seed = frame.meta().pts.unwrap();
+                    assert_content(&frame, seed);
+                    if delivery == Delivery::Lossless {
+                        assert!(last.is_none_or(|last| seed == last + 1), "{last:?} {seed}");
+                    }
+                    last = Some(seed);
+                }
+            }
+            stop.store(true, std::sync::atomic::Ordering::Relaxed);
+            passing.join().unwrap();
+        });
+    }
+}
+
+/// Neither does one that is stopped before it could say whether it reaches the first pool hold anybody up.
+#[test]
+fn a_stopped_consumer_costs_no_copy() {
+    let (a, b) = (Place::new(), Place::new());
+    let first = Producer::builder(&a.pool()).history(1).build().unwrap();
+    let mut middle = Middle::new(&a.pool(), &b.pool());
+    let mut end = Child::start("end", &format!(",{}", b.pool()));
+    assert_eq!(end.says(), "ready");
+    end.stop();
+    let mut near = joining(&b.pool()).connect().unwrap();
+    for seed in 0..30 {
+        publish(&first, seed, SIZE);
+        assert_eq!(middle.pass_on(), "forwarded");
+        assert_content(&near.receive(Some(HANG)).unwrap(), seed);
+    }
+    end.go_on();
+    end.tell("take");
+    assert_eq!(end.says(), "29");
 }
 
 /// A consumer that joins between `forward` and `publish`.

@@ -15,7 +15,7 @@ use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
 use support::{HANG, Place, eventually};
 use xmem_core::{
     Attachments, Consumer, FrameMeta, ImportError, ImportedMemory, Parts, Producer, PublishError,
-    ReceiveError,
+    ReceiveError, WriteLease,
 };
 
 /// Memory as another library would make it.
@@ -181,6 +181,9 @@ fn a_frame_may_lie_in_several_slots() {
         let mut parts = Parts::new();
         for slot in &mut slots {
             slot.as_mut_slice()[10..60].fill(n);
+        }
+        let slots = slots.map(WriteLease::into_piece);
+        for slot in &slots {
             parts.add_slot(slot, 10, 50, 0);
         }
         publish(&producer, parts, move || drop(slots));
@@ -191,6 +194,29 @@ fn a_frame_may_lie_in_several_slots() {
         }
     }
     eventually("slots come back", || producer.stats().slots_held <= 3);
+}
+
+/// A frame that is never released keeps its pieces, and they keep nothing else of their pool.
+#[test]
+fn slots_that_are_pieces_do_not_keep_their_pool() {
+    let place = Place::new();
+    // The pool has it as long as there is the pool.
+    let of_pool = Arc::new(());
+    let kept = of_pool.clone();
+    let producer = Producer::builder(&place.pool())
+        .on_consumer(move |_| assert_eq!(*kept, ()))
+        .build()
+        .unwrap();
+    let mut slot = producer.acquire(100).unwrap();
+    slot.as_mut_slice().fill(7);
+    let piece = slot.into_piece();
+    assert!(producer.owns_piece(&piece));
+    let slot = piece.slot();
+    drop(producer);
+    assert_eq!(Arc::strong_count(&of_pool), 1);
+    assert_eq!(piece.slot(), slot);
+    drop(piece);
+    place.assert_clean();
 }
 
 #[test]

@@ -152,20 +152,18 @@ impl Launch {
                 pause,
             } => {
                 let to = bytes(pointer, length, Access::Write)?;
-                let mut random = Random::new(pointer);
                 let mut done = 0;
                 while done < length {
                     let part = (length - done).min(64 << 10);
+                    let half = (part / 2) as usize;
+                    let start = to.start().wrapping_add(done as usize);
                     // SAFETY: inside what was just looked up.
-                    unsafe {
-                        to.start()
-                            .add(done as usize)
-                            .write_bytes(byte, part as usize)
-                    };
-                    // Half of a small one is written late as well.
+                    unsafe { start.write_bytes(byte, half) };
                     if done == 0 {
-                        random.delay();
+                        Random::new(pointer).delay();
                     }
+                    // SAFETY: as above.
+                    unsafe { start.add(half).write_bytes(byte, part as usize - half) };
                     done += part;
                     std::thread::sleep(Duration::from_micros(pause.into()));
                     work.check()?;

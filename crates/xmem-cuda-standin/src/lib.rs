@@ -34,6 +34,7 @@ mod settings;
 mod space;
 mod stream;
 mod trace;
+mod unsupported;
 mod vmm;
 mod work;
 

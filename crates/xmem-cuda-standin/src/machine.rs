@@ -14,6 +14,10 @@ use crate::trace;
 
 const FILE: &str = "libxmem_cuda_standin.so";
 
+/// Set to any value, tests use the driver and the device that are there. Tests that need what only a stand-in can do fail
+/// then, with this at the beginning of the message.
+const ONLY_HERE: &str = "ONLY ON THE STAND-IN";
+
 /// A folder that holds a driver and all state of its devices. It belongs to a temporary folder of the test, which removes
 /// it; the machine itself removes nothing.
 #[derive(Debug, Clone)]
@@ -30,6 +34,12 @@ impl Machine {
     /// When the library was not built, or the folder cannot be made: a test without its driver proves nothing.
     pub fn new(dir: impl Into<PathBuf>) -> Self {
         let dir = dir.into();
+        if Self::is_real() {
+            return Self {
+                dir,
+                variables: BTreeMap::new(),
+            };
+        }
         let library = library();
         let lib = dir.join("lib");
         let make = || -> io::Result<()> {
@@ -59,10 +69,26 @@ impl Machine {
         }
     }
 
+    /// Whether the devices are real ones: `XMEM_CUDA_REAL` is set.
+    pub fn is_real() -> bool {
+        std::env::var_os("XMEM_CUDA_REAL").is_some()
+    }
+
+    /// End a test here when the devices are real ones.
+    ///
+    /// # Panics
+    ///
+    /// Then; `gpu/run` counts the test as one that does not apply.
+    #[track_caller]
+    pub fn only_here(&self, why: &str) {
+        assert!(!Self::is_real(), "{ONLY_HERE}: {why}");
+    }
+
     /// Set one of the variables that the documentation of `settings.rs` lists, without its prefix `XMEM_STANDIN_`:
     /// `machine.with("DEVICES", 1)`. It holds for the commands that are prepared from now on.
     #[must_use]
     pub fn with(mut self, name: &str, value: impl ToString) -> Self {
+        self.only_here("settings of the devices");
         self.variables
             .insert(format!("XMEM_STANDIN_{name}"), value.to_string());
         self
@@ -75,6 +101,7 @@ impl Machine {
     /// When a function is not there to begin with, or the copy cannot be written.
     #[must_use]
     pub fn without_symbols(self, names: &[&str]) -> Self {
+        self.only_here("an older driver");
         let path = self.dir.join("lib/libcuda.so.1");
         let mut bytes =
             std::fs::read(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
@@ -110,6 +137,9 @@ impl Machine {
 
     /// What [`Machine::prepare`] sets.
     pub fn environment(&self) -> Vec<(OsString, OsString)> {
+        if Self::is_real() {
+            return Vec::new();
+        }
         let mut paths = self.dir.join("lib").into_os_string();
         if let Some(others) =
             std::env::var_os("LD_LIBRARY_PATH").filter(|others| !others.is_empty())
@@ -130,6 +160,7 @@ impl Machine {
 
     /// How often a process called each function so far, by name; it may be dead.
     pub fn calls(&self, process: u32) -> BTreeMap<String, u64> {
+        self.only_here("counts of calls");
         trace::read(&self.dir, process)
     }
 
@@ -140,6 +171,7 @@ impl Machine {
 
     /// Operations that left a context in error, a line each.
     pub fn errors(&self) -> Vec<String> {
+        self.only_here("operations that failed");
         self.log("errors")
     }
 
@@ -155,6 +187,7 @@ impl Machine {
     ///
     /// When the machine's folder is gone.
     pub fn hold(&self, process: Option<u32>) -> Hold {
+        self.only_here("streams that stand still");
         let name = process.map_or("hold".to_owned(), |process| format!("hold-{process}"));
         let path = self.dir.join(name);
         std::fs::write(&path, "").unwrap_or_else(|error| panic!("{}: {error}", path.display()));
@@ -163,6 +196,7 @@ impl Machine {
 
     /// Bytes of device memory in use, by whichever process; `device` is the machine's ordinal.
     pub fn used_memory(&self, device: u32) -> u64 {
+        self.only_here("memory of all processes");
         crate::files::used_memory(&self.dir, device)
     }
 }
@@ -184,12 +218,12 @@ impl Drop for Hold {
 fn library() -> PathBuf {
     let named = std::env::var_os("XMEM_STANDIN_LIBRARY").map(PathBuf::from);
     let program = std::env::current_exe().unwrap_or_default();
-    // Test programs are in `deps`, others one above.
+    // Test programs are in `deps`, others one above, where an older copy may be.
     let near = program
         .ancestors()
         .skip(1)
         .take(2)
-        .flat_map(|dir| [dir.join(FILE), dir.join("deps").join(FILE)]);
+        .flat_map(|dir| [dir.join("deps").join(FILE), dir.join(FILE)]);
     let found = named.into_iter().chain(near).find(|path| path.is_file());
     let found = found.unwrap_or_else(|| {
         panic!(

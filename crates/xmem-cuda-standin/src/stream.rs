@@ -85,6 +85,14 @@ pub(crate) fn find(stream: CUstream) -> Outcome<(Arc<Context>, u64)> {
     }
 }
 
+/// End a stream: what is queued still happens.
+pub(crate) fn destroy(stream: CUstream) -> Outcome {
+    let id = stream as u64;
+    let stream = with(|streams| streams.remove(&id)).ok_or(CUresult::CUDA_ERROR_INVALID_HANDLE)?;
+    context::find(stream.context)?.work.close(id);
+    Ok(())
+}
+
 /// The context is gone, with its streams.
 pub(crate) fn forget(context: u64) {
     with(|streams| streams.retain(|_, stream| stream.context != context));
@@ -143,10 +151,7 @@ api! {
     }
 
     fn cuStreamDestroy_v2(hStream: CUstream) {
-        let id = hStream as u64;
-        let stream = with(|streams| streams.remove(&id)).ok_or(CUresult::CUDA_ERROR_INVALID_HANDLE)?;
-        context::find(stream.context)?.work.close(id);
-        Ok(())
+        destroy(hStream)
     }
 
     fn cuStreamQuery(hStream: CUstream) {

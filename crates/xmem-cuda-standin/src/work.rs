@@ -128,6 +128,9 @@ impl Work {
         operation: impl FnOnce(&Work) -> Outcome + Send + 'static,
     ) -> Outcome<Ticket> {
         self.check()?;
+        if self.ending.load(Ordering::Acquire) {
+            return Err(CUresult::CUDA_ERROR_CONTEXT_IS_DESTROYED);
+        }
         let mut streams = self.lock();
         let blocking = streams
             .get(&id)
@@ -221,39 +224,38 @@ impl Work {
         self.check()
     }
 
-    /// Inside an operation: wait until something is true, or until there is no reason to go on.
+    /// Inside an operation: wait until something outside happens. When the context ends, it gets a moment more.
     pub(crate) fn wait_until(&self, mut condition: impl FnMut() -> bool) -> Outcome {
+        let mut patience = Duration::from_millis(100);
         while !condition() {
             self.check()?;
             if self.ending.load(Ordering::Acquire) {
-                return Err(CUresult::CUDA_ERROR_CONTEXT_IS_DESTROYED);
+                patience = patience
+                    .checked_sub(POLL)
+                    .ok_or(CUresult::CUDA_ERROR_CONTEXT_IS_DESTROYED)?;
             }
             std::thread::sleep(POLL);
         }
         Ok(())
     }
 
-    /// The end of the context: what is queued still happens, unless it waits for something outside.
+    /// The end of the context. What is queued still happens, except waiting for what may never come.
     pub(crate) fn end(&self) {
-        let quiet = Duration::from_millis(1);
+        self.ending.store(true, Ordering::Release);
         let mut streams = self.lock();
-        for _ in 0..2000 {
-            let idle = streams
-                .values()
-                .all(|stream| stream.completed == stream.accepted);
-            if idle || self.check().is_err() {
-                break;
-            }
+        while streams
+            .values()
+            .any(|stream| stream.completed < stream.accepted)
+            && self.check().is_ok()
+        {
             streams = self
                 .changed
-                .wait_timeout(streams, quiet)
-                .unwrap_or_else(PoisonError::into_inner)
-                .0;
+                .wait(streams)
+                .unwrap_or_else(PoisonError::into_inner);
         }
         for stream in streams.values_mut() {
             stream.closed = true;
         }
-        self.ending.store(true, Ordering::Release);
         self.changed.notify_all();
     }
 
@@ -266,7 +268,7 @@ impl Work {
                 let Some(stream) = streams.get_mut(&id) else {
                     return;
                 };
-                if self.check().is_err() || self.ending.load(Ordering::Acquire) {
+                if self.check().is_err() {
                     stream.queue.clear();
                     stream.completed = stream.accepted;
                     self.changed.notify_all();
@@ -293,9 +295,10 @@ impl Work {
             };
             drop(streams);
             random.delay();
-            let held = self.wait_until(|| !is_held());
-            if held.is_ok()
-                && self.check().is_ok()
+            while is_held() && self.check().is_ok() {
+                std::thread::sleep(POLL);
+            }
+            if self.check().is_ok()
                 && let Err(error) = (job.operation)(self)
                 && error != CUresult::CUDA_ERROR_CONTEXT_IS_DESTROYED
             {

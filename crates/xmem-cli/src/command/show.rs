@@ -86,9 +86,13 @@ fn consumers(stats: &PoolStats, out: &mut impl Write) -> Result<(), Error> {
     ]);
     table.numbers(&[1, 2, 3, 4, 5, 6, 7, 8, 9]);
     for consumer in &stats.consumers {
-        let leaving = if consumer.leaving { " (leaving)" } else { "" };
+        let name = match (consumer.via.as_str(), consumer.leaving) {
+            ("", false) => consumer.name.clone(),
+            ("", true) => format!("{} (leaving)", consumer.name),
+            (via, _) => format!("{} via {via}", consumer.name),
+        };
         table.row([
-            format!("{}{leaving}", consumer.name),
+            name,
             consumer.pid.to_string(),
             consumer.uid.to_string(),
             consumer.held.to_string(),

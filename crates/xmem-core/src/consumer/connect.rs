@@ -25,6 +25,9 @@ use crate::wire::{MAX_MESSAGE, ToConsumer, ToProducer};
 
 /// How long a producer that accepts may take to answer.
 const HANDSHAKE_TIME: Duration = Duration::from_secs(2);
+/// How long it may take until there is a place in a stream that is passed on: joining the pools that it comes from is part
+/// of that.
+const PLACE_TIME: Duration = Duration::from_secs(5);
 /// How long `query` waits for its answer.
 const QUERY_TIME: Duration = Duration::from_secs(1);
 const MAX_STATS_SIZE: usize = 8 << 20;
@@ -41,8 +44,8 @@ pub struct ConsumerBuilder {
     start_from: StartFrom,
     pub(super) events: bool,
     pub(super) parts: bool,
-    /// It takes no frames, it only holds some for a consumer of another pool.
-    holds_only: bool,
+    /// It takes no frames, it only holds some that the pool of this name passes on.
+    holds_only_for: Option<String>,
     pub(super) busy_poll: Duration,
     pub(super) canceller: Canceller,
 }
@@ -58,7 +61,7 @@ impl ConsumerBuilder {
             start_from: StartFrom::Next,
             events: false,
             parts: false,
-            holds_only: false,
+            holds_only_for: None,
             busy_poll: Duration::ZERO,
             canceller: Canceller::new(),
         }
@@ -95,8 +98,8 @@ impl ConsumerBuilder {
         self
     }
 
-    pub(super) fn holds_only(mut self) -> Self {
-        self.holds_only = true;
+    pub(super) fn holds_only_for(mut self, pool: &str) -> Self {
+        self.holds_only_for = Some(pool.to_owned());
         self
     }
 
@@ -135,6 +138,7 @@ impl ConsumerBuilder {
             max_held: self.max_held,
             start_from: self.start_from,
             name: Text::new(&self.name),
+            via: Text::new(self.holds_only_for.as_deref().unwrap_or_default()),
         };
         let (socket, answer, fds) = ask_first(&path, &hello, HANDSHAKE_TIME, &self.canceller)?;
         let protocol = |reason: &str| ConnectError::Protocol {
@@ -147,6 +151,7 @@ impl ConsumerBuilder {
             pid,
             peers_may_write,
             pool,
+            origins,
             ..
         } = answer
         else {
@@ -175,7 +180,7 @@ impl ConsumerBuilder {
             pool: pool.as_str().to_owned(),
             path,
             name: self.name.clone(),
-            holds_only: self.holds_only,
+            holds_only: self.holds_only_for.is_some(),
         };
         let (session, thread) =
             Session::start(socket, control, page, terms).map_err(|error| ConnectError::System {
@@ -183,6 +188,19 @@ impl ConsumerBuilder {
                 error,
             })?;
         fault::point(Point::SessionStarted);
+        if origins > 0
+            && !session.wait_for_place(Deadline::after(Some(PLACE_TIME)), &self.canceller)
+        {
+            session.leave();
+            let _ = thread.join();
+            return Err(if self.canceller.is_cancelled() {
+                ConnectError::Cancelled
+            } else {
+                ConnectError::NoAnswer {
+                    path: session.path.clone(),
+                }
+            });
+        }
         Ok(Consumer::new(session, thread, self))
     }
 

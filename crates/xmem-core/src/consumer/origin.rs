@@ -9,19 +9,40 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use super::Consumer;
 use super::held::{Held, NotTaken, SlotPlace};
 use super::session::Session;
+use crate::cancel::{Canceller, Deadline};
+use crate::error::{ConnectError, ReceiveError};
+use crate::fault::{self, Point};
 use crate::parts::Origin;
 use crate::region::RegionView;
 use crate::wire::ToProducer;
 
 /// The most pools of origin that a consumer joins.
-const MAX_ORIGINS: usize = 8;
+const MAX_JOINED: usize = 8;
+/// The most that it remembers not to reach.
+const MAX_OUT_OF_REACH: usize = 16;
 
 #[derive(Debug, Clone)]
+enum Progress {
+    Joining,
+    Joined(Arc<Session>),
+    OutOfReach,
+}
+
+#[derive(Debug)]
 struct Known {
     pool_id: u64,
     path: String,
-    /// `None`: not joined yet, or not to be joined.
-    session: Option<Arc<Session>>,
+    progress: Progress,
+}
+
+impl Known {
+    fn is_out_of_reach(&self) -> bool {
+        matches!(self.progress, Progress::OutOfReach)
+    }
+
+    fn is_lost(&self) -> bool {
+        matches!(&self.progress, Progress::Joined(session) if session.is_lost())
+    }
 }
 
 /// The pools of origin that a consumer heard of.
@@ -40,47 +61,60 @@ impl Origins {
         Some(known.path.clone())
     }
 
-    fn session(&self, pool_id: u64) -> Option<Arc<Session>> {
+    /// The connection to a pool of origin, `Some(None)` if it is out of reach. `None`: it is not known yet, or is being
+    /// joined.
+    fn settled(&self, pool_id: u64) -> Option<Option<Arc<Session>>> {
         let known = self.lock();
         let known = known.iter().find(|known| known.pool_id == pool_id)?;
-        known.session.clone()
+        match &known.progress {
+            Progress::Joining => None,
+            Progress::Joined(session) => Some(Some(session.clone())),
+            Progress::OutOfReach => Some(None),
+        }
     }
 
-    /// `false`: it is known already, or there are too many.
-    fn add(&self, pool_id: u64, path: &str) -> bool {
-        let mut gone = Vec::new();
+    /// Whether it is to be joined now. `false`: it is known already, or there are too many.
+    fn begin(&self, pool_id: u64, path: &str) -> bool {
         let mut known = self.lock();
         if known.iter().any(|known| known.pool_id == pool_id) {
             return false;
         }
-        if known.len() >= MAX_ORIGINS {
+        let joined = |known: &[Known]| {
+            known
+                .iter()
+                .filter(|known| !known.is_out_of_reach())
+                .count()
+        };
+        let mut gone = Vec::new();
+        if joined(&known) >= MAX_JOINED {
             // Frames that are held keep their session.
-            gone = known
-                .extract_if(.., |known| {
-                    known
-                        .session
-                        .as_ref()
-                        .is_none_or(|session| session.is_lost())
-                })
-                .collect();
+            gone = known.extract_if(.., |known| known.is_lost()).collect();
         }
-        let room = known.len() < MAX_ORIGINS;
-        if room {
-            known.push(Known {
-                pool_id,
-                path: path.to_owned(),
-                session: None,
-            });
-        }
+        let is_room = joined(&known) < MAX_JOINED;
+        known.push(Known {
+            pool_id,
+            path: path.to_owned(),
+            progress: Progress::Joining,
+        });
         drop(known);
         drop(gone);
-        room
+        if !is_room {
+            log::debug!("a pool of origin is not joined: there are {MAX_JOINED} already");
+            self.settle(pool_id, Progress::OutOfReach);
+        }
+        is_room
     }
 
-    fn joined(&self, pool_id: u64, session: Arc<Session>) {
+    fn settle(&self, pool_id: u64, progress: Progress) {
         let mut known = self.lock();
         if let Some(known) = known.iter_mut().find(|known| known.pool_id == pool_id) {
-            known.session = Some(session);
+            known.progress = progress;
+        }
+        let out_of_reach = known.iter().filter(|known| known.is_out_of_reach()).count();
+        if out_of_reach > MAX_OUT_OF_REACH
+            && let Some(oldest) = known.iter().position(Known::is_out_of_reach)
+        {
+            known.remove(oldest);
         }
     }
 }
@@ -89,47 +123,81 @@ impl Session {
     /// The producer says that frames may come from another pool. Joins that one, to hold frames there, and says so.
     pub(super) fn meet_origin(self: &Arc<Self>, pool_id: u64, path: &str) {
         // Who takes no frames there needs to hold none elsewhere.
-        if self.holds_only || !Path::new(path).is_absolute() || !self.origins.add(pool_id, path) {
+        if self.holds_only {
             return;
         }
-        let name = format!("{} via {}", self.name, self.pool_name());
+        if !self.origins.begin(pool_id, path) {
+            // Asked again, it is said again: the producer may not have heard it.
+            if let Some(session) = self.origins.settled(pool_id) {
+                self.say_reaches(pool_id, session.is_some());
+            }
+            return;
+        }
+        fault::point(Point::OriginMet);
+        if !Path::new(path).is_absolute() {
+            return self.origin_settled(pool_id, None);
+        }
         let join = Consumer::builder(path)
             .max_held(self.budget)
-            .name(&name)
-            .holds_only();
+            .name(&self.name)
+            .holds_only_for(self.pool_name());
         let session = Arc::downgrade(self);
         // Joining takes as long as the other producer likes, and this thread has others to serve.
         let thread = std::thread::Builder::new().name("xmem-origin".into());
         let spawned = thread.spawn(move || {
-            let joined = join.connect();
-            let Some(session) = session.upgrade() else {
-                return;
-            };
-            match joined {
-                Ok(origin) if origin.session().control.constants().pool_id == pool_id => {
-                    // It takes no frames there, it only holds some. Dropping the consumer says so.
-                    let held_there = origin.session().clone();
-                    drop(origin);
-                    session.origins.joined(pool_id, held_there);
-                    let _ = session.say_written(&ToProducer::Reaches { pool_id });
-                }
-                Ok(_) => log::debug!("the pool of origin has another producer by now"),
-                // Then frames are copied for us.
-                Err(error) => log::debug!("a pool of origin cannot be joined: {error}"),
+            let joined = join_origin(&join, pool_id);
+            if let Some(session) = session.upgrade() {
+                session.origin_settled(pool_id, joined);
             }
         });
         if let Err(error) = spawned {
             log::warn!("a pool of origin cannot be joined: {error}");
+            self.origin_settled(pool_id, None);
         }
     }
 
-    /// A lease on a frame where it lies, in the pool that it came from.
+    /// The producer does not know where that pool is.
+    pub(super) fn miss_origin(&self, pool_id: u64) {
+        if self.origins.begin(pool_id, "") {
+            self.origin_settled(pool_id, None);
+        }
+    }
+
+    fn origin_settled(&self, pool_id: u64, joined: Option<Arc<Session>>) {
+        let yes = joined.is_some();
+        fault::point(Point::OriginJoined);
+        let progress = joined.map_or(Progress::OutOfReach, Progress::Joined);
+        self.origins.settle(pool_id, progress);
+        self.say_reaches(pool_id, yes);
+        fault::point(Point::OriginSaid);
+        // Who has such a frame in hand waits for this.
+        self.bell.ring();
+    }
+
+    fn say_reaches(&self, pool_id: u64, yes: bool) {
+        let _ = self.say(&ToProducer::Reaches { pool_id, yes });
+    }
+
+    /// A lease on a frame where it lies, in the pool that it came from. Waits until that pool is joined.
     pub(super) fn hold_at_origin(
         &self,
         origin: Origin,
         view: &Arc<RegionView>,
-    ) -> Result<Arc<Held>, NotTaken> {
-        let session = self.origins.session(origin.pool_id).ok_or(NotTaken::Gone)?;
+        deadline: Deadline,
+        cancel: &Canceller,
+    ) -> Result<Result<Arc<Held>, NotTaken>, ReceiveError> {
+        let pool_id = origin.pool_id;
+        let session = match self.origins.settled(pool_id) {
+            Some(settled) => settled,
+            None => {
+                let question = ToProducer::GetOrigin { pool_id };
+                let look = |_: &mut _| self.origins.settled(pool_id);
+                self.ask(&question, true, deadline, cancel, look)?
+            }
+        };
+        let Some(session) = session else {
+            return Ok(Err(NotTaken::Gone));
+        };
         let place = SlotPlace {
             slot: origin.slot,
             generation: origin.generation,
@@ -138,8 +206,32 @@ impl Session {
             len: view.len(),
         };
         // One more than the budget, as for frames that are copied out.
-        session
-            .held
-            .take(&session, place, session.budget.saturating_add(1))
+        let limit = session.budget.saturating_add(1);
+        let held = session.held.take(&session, place, limit);
+        fault::point(Point::OriginHeld);
+        Ok(held)
+    }
+}
+
+/// `None`: it is out of reach.
+fn join_origin(join: &super::ConsumerBuilder, pool_id: u64) -> Option<Arc<Session>> {
+    match join.connect() {
+        Ok(origin) if origin.session().control.constants().pool_id == pool_id => {
+            // It takes no frames there, it only holds some. Dropping the consumer says so.
+            Some(origin.session().clone())
+        }
+        Ok(_) => {
+            log::debug!("the pool of origin has another producer by now");
+            None
+        }
+        // Then frames are copied for us.
+        Err(error @ ConnectError::NotFound { .. }) => {
+            log::debug!("a pool of origin cannot be joined: {error}");
+            None
+        }
+        Err(error) => {
+            log::info!("a pool of origin cannot be joined: {error}");
+            None
+        }
     }
 }

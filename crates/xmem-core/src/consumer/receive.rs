@@ -433,7 +433,7 @@ impl Session {
                 return Ok(None);
             };
             let held_there = match place.origin {
-                Some(origin) => match self.hold_at_origin(origin, &view) {
+                Some(origin) => match self.hold_at_origin(origin, &view, deadline, cancel)? {
                     Ok(held) => Some(held),
                     Err(NotTaken::Gone) => return Ok(None),
                     Err(NotTaken::OverBudget) => {

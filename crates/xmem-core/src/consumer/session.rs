@@ -100,7 +100,7 @@ struct Version(Option<Arc<Sticky>>, usize);
 
 /// What came over the socket. Nothing in it grows with what a producer sends.
 #[derive(Debug, Default)]
-struct Inbox {
+pub(super) struct Inbox {
     regions: HashMap<u32, Answer>,
     /// Regions that were asked for, and no answer came yet. The oldest questions are forgotten.
     asked: VecDeque<u32>,
@@ -108,6 +108,8 @@ struct Inbox {
     last_request: u32,
     /// Questions that somebody waits for the answer of, and the answer.
     requests: HashMap<u32, Option<Result<Grant, String>>>,
+    /// It has its place in the stream.
+    arrived: bool,
 }
 
 impl Inbox {
@@ -559,6 +561,11 @@ impl Session {
                 self.answered(request, answer);
             }
             ToConsumer::Origin { pool_id, path } => self.meet_origin(pool_id, path.as_str()),
+            ToConsumer::NoOrigin { pool_id } => self.miss_origin(pool_id),
+            ToConsumer::Arrived => {
+                fault::point(Point::Arrived);
+                self.inbox().arrived = true;
+            }
             ToConsumer::Denied { request, reason } => {
                 self.answered(request, Err(reason.as_str().to_owned()));
             }
@@ -588,7 +595,7 @@ impl Session {
     }
 
     /// Asks the producer, and waits for what comes.
-    fn ask<T>(
+    pub(super) fn ask<T>(
         &self,
         question: &ToProducer,
         repeat: bool,
@@ -746,6 +753,26 @@ impl Session {
 
     pub(crate) fn say_written(&self, message: &ToProducer) -> io::Result<()> {
         self.send(message)
+    }
+
+    pub(super) fn say(&self, message: &ToProducer) -> io::Result<()> {
+        self.send(message)
+    }
+
+    /// Waits until the producer has given this consumer its place in the stream.
+    pub(super) fn wait_for_place(&self, deadline: Deadline, cancel: &Canceller) -> bool {
+        loop {
+            let rings = self.bell.rings();
+            if self.inbox().arrived {
+                return true;
+            }
+            if deadline.is_over() || cancel.is_cancelled() || self.lost.load(Ordering::Acquire) {
+                return self.inbox().arrived;
+            }
+            // In short turns, so that a wait that is called off ends.
+            self.bell
+                .wait(rings, deadline.left_up_to(Duration::from_millis(50)));
+        }
     }
 
     /// Lets go of the regions that the producer does not use any more. Called where no answer is waited for.

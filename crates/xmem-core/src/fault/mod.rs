@@ -103,6 +103,16 @@ points! {
         LeaveMarked,
         LeaveLetGo,
         LeaveDone,
+        /// A pool that frames come from was named, and is not joined yet.
+        OriginMet,
+        /// That pool is joined, and the producer was not told.
+        OriginJoined,
+        OriginSaid,
+        /// The consumer has its place in a stream that is passed on.
+        Arrived,
+        /// A piece is held in the pool that it comes from, and nobody has the frame yet.
+        OriginHeld,
+        BeginRead,
         /// A socket was connected to only to see whether somebody listens there.
         PoolTried,
         /// Device memory of another process is mapped, and not checked yet.
@@ -143,6 +153,8 @@ points! {
         CursorGiven,
         PeerListed,
         PeerWatched,
+        /// A consumer that joined a stream that is passed on has its place there, and was not told.
+        PeerArrived,
         PeerForgotten,
         ConnectionClosed,
         CommandSent,
@@ -162,6 +174,13 @@ points! {
         HeadMoved,
         FrameFinalized,
         RingAsked,
+        /// Memory is listed as a region, and no frame lies in it yet.
+        MemoryImported,
+        ImportForgotten,
+        /// A pool that frames come from is known, and no consumer was told.
+        OriginNoted,
+        /// All pieces of a frame of another pool are regions here, and it is not published yet.
+        PiecesImported,
         RegionMade,
         RegionsListed,
         RegionsShown,

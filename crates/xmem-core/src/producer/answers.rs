@@ -12,14 +12,12 @@ use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 use super::builder::ConsumerEvent;
 use super::control::{Connection, ControlThread, Next, PROCESS, Stage, refuse};
-use super::peer::{Departure, Peer};
+use super::peer::{Departure, Joining, Peer};
 use super::pool::{Claimed, Pool};
 use super::publish::Wishes;
-use crate::consumer::StartFrom;
 use crate::fault::{self, Point};
 use crate::layout::{LeasePage, VERSION};
 use crate::meta::{FrameMeta, Text};
-use crate::os::cred;
 use crate::region::Ticket;
 use crate::sealed;
 use crate::wire::{RegionKind, ToConsumer, ToProducer};
@@ -43,9 +41,17 @@ impl ControlThread {
                     max_held,
                     start_from,
                     name,
+                    via,
                 }),
             ) if version == VERSION => {
-                return self.join(id, max_held, start_from, name.as_str());
+                return self.join(Joining {
+                    id,
+                    process: connection.peer,
+                    max_held,
+                    start_from,
+                    name: name.as_str(),
+                    via: via.as_str(),
+                });
             }
             (Stage::Pending(_), Some(ToProducer::Query { version })) if version == VERSION => {
                 let stats = serde_json::to_vec(&self.pool.stats()).unwrap_or_default();
@@ -100,9 +106,25 @@ impl ControlThread {
                 self.tell(request, peer);
                 Ok(())
             }
-            (Stage::Joined(peer) | Stage::Leaving(peer), Some(ToProducer::Reaches { pool_id })) => {
-                peer.reach(pool_id);
-                Ok(())
+            (
+                Stage::Joined(peer) | Stage::Leaving(peer),
+                Some(ToProducer::Reaches { pool_id, yes }),
+            ) => {
+                let peer = peer.clone();
+                let arrives = peer.answer(pool_id, yes) && peer.is_arriving();
+                // Who waits for answers looks again.
+                self.pool.bell.ring();
+                if !arrives {
+                    return Next::Stay;
+                }
+                return self.arrive(id, &peer);
+            }
+            (Stage::Joined(_) | Stage::Leaving(_), Some(ToProducer::GetOrigin { pool_id })) => {
+                let known = self.pool.lock().origins.clone();
+                match known.iter().find(|(known, _)| *known == pool_id) {
+                    Some((_, path)) => connection.send(&origin(pool_id, path), &[]),
+                    None => connection.send(&ToConsumer::NoOrigin { pool_id }, &[]),
+                }
             }
             (
                 Stage::Joined(peer) | Stage::Leaving(peer),
@@ -189,13 +211,22 @@ impl ControlThread {
         Next::Stay
     }
 
-    pub(super) fn join(
-        &mut self,
-        id: u64,
-        max_held: u32,
-        start_from: StartFrom,
-        name: &str,
-    ) -> Next {
+    /// A consumer that joined has said of every pool of origin whether it reaches it.
+    fn arrive(&mut self, id: u64, peer: &Peer) -> Next {
+        self.pool.arrive(peer);
+        let Some(connection) = self.connections.get_mut(&id) else {
+            return Next::Stay;
+        };
+        if connection.send(&ToConsumer::Arrived, &[]).is_err() {
+            return Next::Close(Departure::Died);
+        }
+        connection.told = false;
+        self.tell(ConsumerEvent::Connected, peer);
+        Next::Stay
+    }
+
+    pub(super) fn join(&mut self, joining: Joining<'_>) -> Next {
+        let id = joining.id;
         let pool = self.pool.clone();
         if pool.closed.load(Ordering::Acquire) {
             // Not refused: the next producer may be welcome, so the consumer is to try again.
@@ -204,7 +235,7 @@ impl ControlThread {
         let Some(connection) = self.connections.get_mut(&id) else {
             return Next::Stay;
         };
-        let welcome = match pool.welcome(id, connection.peer, max_held, start_from, name) {
+        let welcome = match pool.welcome(&joining) {
             Ok(welcome) => welcome,
             Err(NoWelcome::Refused(reason)) => {
                 log::warn!(
@@ -232,6 +263,7 @@ impl ControlThread {
             pid: std::process::id(),
             peers_may_write: pool.settings.peers_may_write,
             pool: Text::new(&pool.name),
+            origins: welcome.origins.len() as u32,
         };
         connection.stage = Stage::Joined(welcome.peer.clone());
         // The page is in the list already (`welcome`): a consumer that could hold before its page counts would tear.
@@ -256,14 +288,18 @@ impl ControlThread {
             fault::point(Point::PeerWatched);
         }
         if let Some(connection) = self.connections.get(&id) {
-            let (version, origins) = {
-                let state = pool.lock();
-                (state.sticky.version(), state.origins.clone())
-            };
+            let version = pool.lock().sticky.version();
             let _ = self.send_sticky(connection, version);
-            for (pool_id, path) in &origins {
+            for (pool_id, path) in &welcome.origins {
                 let _ = connection.send(&origin(*pool_id, path), &[]);
             }
+        }
+        if !welcome.origins.is_empty() {
+            // Nobody is told that it came, or that it went, before it has its place.
+            if let Some(connection) = self.connections.get_mut(&id) {
+                connection.told = true;
+            }
+            return Next::Stay;
         }
         self.tell(ConsumerEvent::Connected, &welcome.peer);
         Next::Stay
@@ -275,8 +311,10 @@ impl ControlThread {
             return;
         };
         for connection in self.connections.values() {
-            if matches!(connection.stage, Stage::Joined(_)) {
-                // Who does not read now gets copies.
+            if let Stage::Joined(peer) = &connection.stage
+                && peer.via.is_empty()
+            {
+                // Who does not read now asks when it meets such a frame.
                 let _ = connection.send(&origin(pool_id, path), &[]);
             }
         }
@@ -464,6 +502,7 @@ fn granted(request: u32, claimed: &Claimed) -> ToConsumer {
 pub(super) struct Welcome {
     peer: Arc<Peer>,
     page_fd: OwnedFd,
+    origins: Vec<(u64, String)>,
 }
 
 /// Why a consumer is not let in.
@@ -476,14 +515,7 @@ enum NoWelcome {
 
 impl Pool {
     /// Lets a consumer in: from here on its page counts.
-    fn welcome(
-        &self,
-        id: u64,
-        peer: cred::Peer,
-        max_held: u32,
-        start_from: StartFrom,
-        name: &str,
-    ) -> Result<Welcome, NoWelcome> {
+    fn welcome(&self, joining: &Joining<'_>) -> Result<Welcome, NoWelcome> {
         let settings = &self.settings;
         let state = self.lock();
         if state.peers.len() >= settings.max_consumers as usize {
@@ -494,7 +526,8 @@ impl Pool {
         }
         let free = settings.max_slots.saturating_sub(state.reserved(settings));
         // Who asks for none wants one, as a consumer's builder has it.
-        let budget = max_held
+        let budget = joining
+            .max_held
             .max(1)
             .min(settings.max_held)
             .min(free.saturating_sub(Peer::reserved(0)));
@@ -510,15 +543,12 @@ impl Pool {
         // what was free stays free.
         let (page, page_fd) = LeasePage::create(self.shape()).map_err(NoWelcome::NotNow)?;
         fault::point(Point::LeasePageMade);
-        let peer = Arc::new(Peer::new(
-            id,
-            peer.pid,
-            peer.uid,
-            name.to_owned(),
-            budget,
-            page,
-        ));
-        self.add_peer(peer.clone(), start_from);
-        Ok(Welcome { peer, page_fd })
+        let peer = Arc::new(Peer::new(joining, budget, page));
+        let origins = self.add_peer(peer.clone());
+        Ok(Welcome {
+            peer,
+            page_fd,
+            origins,
+        })
     }
 }

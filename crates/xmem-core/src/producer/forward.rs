@@ -3,11 +3,14 @@
 //! Frames of another pool, passed on where they lie.
 //!
 //! The forwarding process holds the frame for as long as its own consumers have it. That ends when it is killed; so each
-//! consumer takes a lease of its own in the pool of origin, and frames are forwarded only while every consumer has said
-//! that it reaches that pool.
+//! consumer takes a lease of its own in the pool of origin before it gives the frame to anybody.
+//!
+//! Who joins is told of the pools of origin first, and has its place in the stream when it has said of each whether it
+//! reaches it. Of a pool of origin that is met later, every consumer is told then.
 
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::commands::Command;
 use super::import::{ImportedMemory, Parts};
@@ -15,27 +18,97 @@ use super::pool::Pool;
 #[cfg(feature = "cuda")]
 use super::regions::Taken;
 use super::state::State;
-use crate::error::ForwardError;
+use crate::cancel::Canceller;
+use crate::error::{ForwardError, WaitError};
+use crate::fault::{self, Point};
 use crate::lease::{Piece, ReadLease};
+use crate::parts::Origin;
 #[cfg(feature = "cuda")]
 use crate::region::cuda::Fds;
 
 /// The most pools of origin that consumers are told of.
 const MAX_ORIGINS: usize = 8;
 
+/// How long a lossless pool's consumers may take to answer. Joining a pool takes two seconds at the most.
+const ANSWER_TIME: Duration = Duration::from_secs(3);
+
 impl State {
-    /// Whether every consumer can hold frames of this pool of origin itself.
-    pub(super) fn all_reach(&self, pool_id: u64) -> bool {
-        self.peers
-            .iter()
-            .filter(|peer| !peer.has_left())
-            .all(|peer| peer.reaches(pool_id))
+    /// Whether every consumer can hold frames of these pools of origin itself. `None`: not all have said so, and none that
+    /// it cannot.
+    fn reached(&self, origins: impl Iterator<Item = Origin>) -> Option<bool> {
+        let mut reached = Some(true);
+        for origin in origins {
+            for peer in self.peers.iter().filter(|peer| peer.takes_frames()) {
+                match peer.reaches(origin.pool_id) {
+                    Some(true) => {}
+                    Some(false) => return Some(false),
+                    None => reached = None,
+                }
+            }
+        }
+        reached
+    }
+
+    /// Whether frames of these pools of origin may be published. A consumer of a live pool that has not answered waits for
+    /// itself, or misses the frame; no consumer of a lossless one may miss any.
+    pub(super) fn may_forward(
+        &self,
+        origins: impl Iterator<Item = Origin>,
+        lossless: bool,
+    ) -> bool {
+        self.reached(origins).unwrap_or(!lossless)
     }
 }
 
 impl Pool {
     /// `wanted` says by its number whether a piece is to be passed on.
     pub(super) fn forward(
+        self: &Arc<Self>,
+        frame: &ReadLease,
+        wanted: impl Fn(usize) -> bool,
+    ) -> Result<Parts, ForwardError> {
+        let parts = self.import_pieces(frame, wanted)?;
+        if self.lock().may_forward(parts.origins(), self.lossless()) {
+            Ok(parts)
+        } else {
+            Err(ForwardError::NotReached)
+        }
+    }
+
+    pub(super) fn forward_wait(
+        self: &Arc<Self>,
+        frame: &ReadLease,
+        cancel: &Canceller,
+    ) -> Result<Parts, ForwardError> {
+        let parts = self.import_pieces(frame, |_| true)?;
+        let lossless = self.lossless();
+        let answer = self.wait(Some(ANSWER_TIME), cancel, || {
+            let reached = self.lock().reached(parts.origins());
+            reached.or((!lossless).then_some(true))
+        });
+        match answer {
+            Ok(true) => Ok(parts),
+            Err(WaitError::Cancelled) => Err(ForwardError::Cancelled),
+            Err(WaitError::Timeout) => {
+                self.stop_awaiting(&parts);
+                Err(ForwardError::NotReached)
+            }
+            Ok(false) | Err(_) => Err(ForwardError::NotReached),
+        }
+    }
+
+    /// Takes silence for a no, so that not each frame is waited with. Who answers after all is believed.
+    fn stop_awaiting(&self, parts: &Parts) {
+        for peer in self.lock().peers.iter().filter(|peer| peer.takes_frames()) {
+            for origin in parts.origins() {
+                if peer.reaches(origin.pool_id).is_none() {
+                    peer.answer(origin.pool_id, false);
+                }
+            }
+        }
+    }
+
+    fn import_pieces(
         self: &Arc<Self>,
         frame: &ReadLease,
         wanted: impl Fn(usize) -> bool,
@@ -48,15 +121,8 @@ impl Pool {
             parts.add_forwarded(&memory, &piece);
         }
         parts.keep(frame.clone());
-        let state = self.lock();
-        if parts
-            .origins()
-            .all(|origin| state.all_reach(origin.pool_id))
-        {
-            Ok(parts)
-        } else {
-            Err(ForwardError::NotReached)
-        }
+        fault::point(Point::PiecesImported);
+        Ok(parts)
     }
 
     /// The region that a piece lies in, as a region of this pool: made once, and gone with that of the other pool.
@@ -88,11 +154,14 @@ impl Pool {
         if state.origins.iter().any(|(known, _)| *known == pool_id) {
             return;
         }
+        // Of the pools that were there one after the other, only the last one is.
+        state.origins.retain(|(_, known)| known != path);
         if state.origins.len() == MAX_ORIGINS {
             state.origins.pop_front();
         }
         state.origins.push_back((pool_id, path.to_owned()));
         drop(state);
+        fault::point(Point::OriginNoted);
         self.commands.send(Command::Introduce(pool_id));
     }
 }

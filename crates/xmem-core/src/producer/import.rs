@@ -7,11 +7,12 @@ use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use super::commands::Command;
+use super::piece_lease::PieceLease;
 use super::pool::Pool;
 use super::regions::{Released, Taken};
 use super::state::Effects;
-use super::write_lease::WriteLease;
 use crate::error::ImportError;
+use crate::fault::{self, Point};
 use crate::lease::{Piece, ReadLease};
 use crate::parts::{self, MAX_PARTS, Origin, PartPlace};
 use crate::region::Imported;
@@ -108,6 +109,7 @@ impl Pool {
             .ok_or(ImportError::TooMany { max })?;
         state.show_regions(&self.control);
         drop(state);
+        fault::point(Point::MemoryImported);
         let pool = Arc::downgrade(self);
         Ok(ImportedMemory(Arc::new(Handle {
             pool,
@@ -126,6 +128,7 @@ impl Pool {
         drop(state);
         // Unmapped without the lock.
         drop(memory);
+        fault::point(Point::ImportForgotten);
         self.run(effects, None);
         self.commands.send(Command::RegionGone(id));
     }
@@ -189,9 +192,9 @@ impl Parts {
     }
 
     /// A piece of a slot that stays claimed: whoever publishes the frame keeps the lease until the frame is released
-    /// ([`WriteLease::set_release_hook`]), and does not write there any more.
-    pub fn add_slot(&mut self, lease: &WriteLease, offset: u64, size: u64, tag: u32) {
-        let place = lease.place();
+    /// ([`WriteLease::set_release_hook`](crate::WriteLease::set_release_hook)).
+    pub fn add_slot(&mut self, lease: &PieceLease, offset: u64, size: u64, tag: u32) {
+        let place = lease.claimed().place;
         self.places.push(PartPlace {
             region: place.region,
             offset: (place.offset as u64).saturating_add(offset),
@@ -199,7 +202,7 @@ impl Parts {
             tag,
             origin: None,
         });
-        self.pools.push(Arc::downgrade(lease.pool()));
+        self.pools.push(lease.pool().clone());
     }
 
     /// Size of the frame in bytes.

@@ -14,6 +14,7 @@ mod forward;
 mod import;
 mod listener;
 mod peer;
+mod piece_lease;
 mod pool;
 mod publish;
 mod regions;
@@ -34,6 +35,7 @@ use std::time::Duration;
 pub use builder::{ConsumerEvent, Delivery, ProducerBuilder};
 pub use import::{ImportedMemory, Parts};
 pub use peer::Departure;
+pub use piece_lease::PieceLease;
 pub(crate) use write_lease::OwnHold;
 pub use write_lease::{PublishFailure, WriteLease};
 
@@ -246,10 +248,13 @@ impl Producer {
     /// ([`WriteLease::set_parts`]). It stays held until the last consumer of this pool is done with it; each of them also
     /// holds it in the pool that it comes from, so that it is safe when this process is killed.
     ///
+    /// Never waits. What a consumer of a live pool has not said yet counts as said: it waits for itself when it takes the
+    /// frame, and misses it if it cannot reach that pool after all.
+    ///
     /// # Errors
     ///
-    /// [`ForwardError::NotReached`] as long as not every consumer has joined that pool too, and others as
-    /// [`ForwardError`] says. Copy the frame then.
+    /// [`ForwardError::NotReached`] if a consumer cannot join that pool too, or, in a lossless pool, has not done so yet, and
+    /// others as [`ForwardError`] says. Copy the frame then.
     pub fn forward(&self, frame: &ReadLease) -> Result<Parts, ForwardError> {
         self.inner().forward(frame, |_| true)
     }
@@ -267,6 +272,20 @@ impl Producer {
     ) -> Result<Parts, ForwardError> {
         self.inner()
             .forward(frame, |number| pieces.contains(&number))
+    }
+
+    /// The same, but waits a few seconds at the most for consumers of a lossless pool that have not said yet whether they can
+    /// join that pool too.
+    ///
+    /// # Errors
+    ///
+    /// As [`forward`](Self::forward), and [`ForwardError::Cancelled`].
+    pub fn forward_wait(
+        &self,
+        frame: &ReadLease,
+        cancel: &Canceller,
+    ) -> Result<Parts, ForwardError> {
+        self.inner().forward_wait(frame, cancel)
     }
 
     /// Publishes an event between two frames, for consumers that ask for
@@ -322,6 +341,11 @@ impl Producer {
     /// Whether a slot is of this pool.
     pub fn owns(&self, lease: &WriteLease) -> bool {
         Arc::ptr_eq(lease.pool(), self.inner())
+    }
+
+    /// Whether a slot that is a piece is of this pool.
+    pub fn owns_piece(&self, lease: &PieceLease) -> bool {
+        lease.pool().as_ptr() == Arc::as_ptr(self.inner())
     }
 
     /// Whether memory was imported into this pool.
@@ -457,7 +481,11 @@ impl Producer {
     /// How many consumers are connected and take frames.
     pub fn num_consumers(&self) -> usize {
         let state = self.inner().lock();
-        state.peers.iter().filter(|peer| !peer.has_left()).count()
+        state
+            .peers
+            .iter()
+            .filter(|peer| peer.takes_frames())
+            .count()
     }
 
     /// Figures.

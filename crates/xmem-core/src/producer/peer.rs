@@ -4,9 +4,11 @@
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use crate::consumer::StartFrom;
 use crate::layout::{CURSOR_LEFT, Control, LeasePage};
+use crate::os::cred;
 use crate::protocol::slot::{SlotState, SlotWord};
 use crate::stats::ConsumerStats;
 
@@ -35,49 +37,98 @@ pub(super) struct Peer {
     pub(super) pid: u32,
     pub(super) uid: u32,
     pub(super) name: String,
+    /// It takes no frames, it only holds some that a pool of this name passes on. Empty: it takes frames.
+    pub(super) via: String,
+    /// Where it begins.
+    pub(super) start_from: StartFrom,
     /// Slots it may hold at once.
     pub(super) budget: u32,
     pub(super) page: LeasePage,
     /// It takes no more frames; its leases hold.
     left: AtomicBool,
-    /// The pools of origin where it can hold frames itself.
-    reaches: Mutex<VecDeque<u64>>,
+    /// It has a lease page, and no place in the stream yet: it has not said of every pool of origin whether it reaches it.
+    arriving: AtomicBool,
+    origins: Mutex<Origins>,
     /// How it came by device memory.
     device: Mutex<String>,
     /// The largest cursor that was seen. One that goes back would hold a lossless pool up for ever.
     furthest: AtomicU64,
 }
 
+/// What a consumer said of the pools that frames are forwarded from.
+#[derive(Debug, Default)]
+struct Origins {
+    /// Whether it can hold frames there, the newest last.
+    answers: VecDeque<(u64, bool)>,
+    /// Those that it has to answer for before it gets its place in the stream.
+    awaited: Vec<u64>,
+}
+
+/// Who joins, as it says and as the kernel says.
+#[derive(Debug)]
+pub(super) struct Joining<'a> {
+    pub(super) id: u64,
+    pub(super) process: cred::Peer,
+    pub(super) max_held: u32,
+    pub(super) start_from: StartFrom,
+    pub(super) name: &'a str,
+    pub(super) via: &'a str,
+}
+
 impl Peer {
-    pub(super) fn new(
-        id: u64,
-        pid: u32,
-        uid: u32,
-        name: String,
-        budget: u32,
-        page: LeasePage,
-    ) -> Self {
+    pub(super) fn new(joining: &Joining<'_>, budget: u32, page: LeasePage) -> Self {
         Self {
-            id,
-            pid,
-            uid,
-            name,
+            id: joining.id,
+            pid: joining.process.pid,
+            uid: joining.process.uid,
+            name: joining.name.to_owned(),
+            via: joining.via.to_owned(),
+            start_from: joining.start_from,
             budget,
             page,
-            left: AtomicBool::new(false),
-            reaches: Mutex::default(),
+            left: AtomicBool::new(!joining.via.is_empty()),
+            arriving: AtomicBool::new(false),
+            origins: Mutex::default(),
             device: Mutex::default(),
             furthest: AtomicU64::new(0),
         }
     }
 
-    /// It says that it can hold frames in another pool.
-    pub(super) fn reach(&self, pool_id: u64) {
-        let mut reaches = self.reaches.lock().unwrap_or_else(PoisonError::into_inner);
-        if reaches.len() == MAX_REACHED {
-            reaches.pop_front();
+    fn origins(&self) -> MutexGuard<'_, Origins> {
+        self.origins.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// It gets its place in the stream when it has answered for these pools.
+    pub(super) fn awaits(&self, pool_ids: Vec<u64>) {
+        self.arriving.store(!pool_ids.is_empty(), Ordering::Release);
+        self.origins().awaited = pool_ids;
+    }
+
+    pub(super) fn is_arriving(&self) -> bool {
+        self.arriving.load(Ordering::Acquire)
+    }
+
+    pub(super) fn arrive(&self) {
+        self.arriving.store(false, Ordering::Release);
+    }
+
+    /// It says whether it can hold frames in another pool. Returns whether no further answer is awaited.
+    pub(super) fn answer(&self, pool_id: u64, yes: bool) -> bool {
+        let mut origins = self.origins();
+        origins.answers.retain(|(known, _)| *known != pool_id);
+        if origins.answers.len() == MAX_REACHED {
+            origins.answers.pop_front();
         }
-        reaches.push_back(pool_id);
+        origins.answers.push_back((pool_id, yes));
+        origins.awaited.retain(|awaited| *awaited != pool_id);
+        origins.awaited.is_empty()
+    }
+
+    /// Whether it can hold frames in another pool. `None`: it has not said so yet.
+    pub(super) fn reaches(&self, pool_id: u64) -> Option<bool> {
+        let origins = self.origins();
+        let answer = origins.answers.iter().find(|(known, _)| *known == pool_id);
+        answer.map(|(_, yes)| *yes)
     }
 
     /// It says how it came by device memory, or why it did not.
@@ -88,11 +139,6 @@ impl Peer {
             format!("none: {how}")
         };
         *self.device.lock().unwrap_or_else(PoisonError::into_inner) = said;
-    }
-
-    pub(super) fn reaches(&self, pool_id: u64) -> bool {
-        let reaches = self.reaches.lock().unwrap_or_else(PoisonError::into_inner);
-        reaches.contains(&pool_id)
     }
 
     /// The slots that are reserved for it: its budget, and one for a frame that is being copied out past the budget.
@@ -109,9 +155,14 @@ impl Peer {
         self.left.store(true, Ordering::Release);
     }
 
+    /// Whether it has a place in the stream.
+    pub(super) fn takes_frames(&self) -> bool {
+        !self.has_left() && !self.is_arriving()
+    }
+
     /// The sequence of the next frame that it takes, and never less than before; `None` when it takes none.
     pub(super) fn cursor(&self) -> Option<u64> {
-        if self.has_left() {
+        if !self.takes_frames() {
             return None;
         }
         let cursor = self.page.cursor().load(Ordering::Relaxed);
@@ -214,7 +265,8 @@ impl Peer {
             copied: page.copied().load(Ordering::Relaxed),
             oldest_held_age_ns: now - oldest,
             latency_ns: page.latency().load(Ordering::Relaxed),
-            leaving: self.has_left(),
+            leaving: self.has_left() && self.via.is_empty(),
+            via: self.via.clone(),
             device: self
                 .device
                 .lock()

@@ -246,11 +246,34 @@ impl Pool {
         self.bell.ring();
     }
 
-    /// A consumer joins: from here on its page counts.
-    pub(super) fn add_peer(&self, peer: Arc<Peer>, start_from: StartFrom) {
+    /// A consumer joins: from here on its page counts. Returns the pools of origin that it is to answer for before it gets
+    /// its place in the stream.
+    pub(super) fn add_peer(&self, peer: Arc<Peer>) -> Vec<(u64, String)> {
         let mut state = self.lock();
+        let origins = if peer.has_left() {
+            Vec::new()
+        } else {
+            state.origins.iter().cloned().collect()
+        };
+        if origins.is_empty() {
+            self.give_place(&state, &peer);
+        } else {
+            peer.awaits(origins.iter().map(|(pool_id, _)| *pool_id).collect());
+        }
+        peer.page
+            .regions_seen()
+            .store(state.regions.version.into(), Ordering::Relaxed);
+        state.peers = state.peers.iter().cloned().chain([peer]).collect();
+        fault::point(Point::PeerListed);
+        drop(state);
+        self.bell.ring();
+        origins
+    }
+
+    /// Where in the stream a consumer begins.
+    fn give_place(&self, state: &State, peer: &Peer) {
         let mut kept = state.history.iter();
-        let first = match start_from {
+        let first = match peer.start_from {
             StartFrom::Next => None,
             StartFrom::Newest => kept.rfind(|kept| !kept.event),
             StartFrom::Oldest => kept.next(),
@@ -258,12 +281,15 @@ impl Pool {
         let cursor = first.map_or(self.control.head(), |kept| kept.sequence);
         peer.page.cursor().store(cursor, Ordering::Relaxed);
         fault::point(Point::CursorGiven);
-        peer.page
-            .regions_seen()
-            .store(state.regions.version.into(), Ordering::Relaxed);
-        state.peers = state.peers.iter().cloned().chain([peer]).collect();
-        fault::point(Point::PeerListed);
+    }
+
+    /// A consumer that joined has answered for every pool of origin.
+    pub(super) fn arrive(&self, peer: &Peer) {
+        let state = self.lock();
+        self.give_place(&state, peer);
+        peer.arrive();
         drop(state);
+        fault::point(Point::PeerArrived);
         self.bell.ring();
     }
 

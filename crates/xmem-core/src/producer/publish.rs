@@ -65,21 +65,26 @@ impl Pool {
     ) -> Result<(FrameMeta, Arc<Sticky>), PublishError> {
         let rings = wishes.as_ref().is_some_and(|wishes| wishes.any());
         let parts = wishes.as_ref().and_then(|wishes| wishes.parts.as_ref());
-        let attached = self.attach(claimed.slot, claimed.place, &claimed.region, &meta, parts)?;
+        // Most frames have none, and need no room.
+        let attached = if parts.is_some() || !meta.attachments.is_empty() {
+            self.attach(claimed.slot, claimed.place, &claimed.region, &meta, parts)?
+        } else {
+            (0, 0)
+        };
+        let payload_end = payload_end(&meta, parts);
         let mut state = self.lock();
         self.check_room(&state)?;
-        let reached = parts.is_none_or(|parts| {
-            let mut origins = parts.origins();
-            origins.all(|origin| state.all_reach(origin.pool_id))
-        });
-        if !reached {
+        let may = |parts: &Parts| state.may_forward(parts.origins(), self.lossless());
+        if !parts.is_none_or(may) {
             return Err(PublishError::NotReached);
         }
-        if let Some(wishes) = wishes
-            && let Some(info) = state.slots.get_mut(claimed.slot)
-        {
-            info.hook = wishes.take_hook();
-            info.keep = wishes.keep.map(|until| Keep { until, departed: 0 });
+        if let Some(info) = state.slots.get_mut(claimed.slot) {
+            // Nobody else could publish the slot so far, so nothing was attached behind less than this.
+            info.filled = info.filled.max(payload_end);
+            if let Some(wishes) = wishes {
+                info.hook = wishes.take_hook();
+                info.keep = wishes.keep.map(|until| Keep { until, departed: 0 });
+            }
         }
         if let Some(cell) = self.control.slot(claimed.slot) {
             lease::publish(cell, claimed.word, rings);
@@ -130,10 +135,10 @@ impl Pool {
             attachments
         });
         // On a device it is not behind that.
-        let payload_end = if parts.is_some() || place.device.is_some() {
+        let payload_end = if place.device.is_some() {
             0
         } else {
-            payload_end(meta)
+            payload_end(meta, parts)
         };
         let attachments = with_parts.as_ref().unwrap_or(&meta.attachments);
         let bytes = attachments.encode();
@@ -292,9 +297,10 @@ impl Pool {
     }
 }
 
-fn payload_end(meta: &FrameMeta) -> usize {
+/// Up to where a frame has bytes in its slot.
+fn payload_end(meta: &FrameMeta, parts: Option<&Parts>) -> usize {
     // It lies inside the slot (`check_payload`).
-    (meta.offset + meta.size) as usize
+    parts.map_or((meta.offset + meta.size) as usize, |_| 0)
 }
 
 /// Where attachments of so many bytes go in a slot that is filled so far.

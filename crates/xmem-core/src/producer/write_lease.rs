@@ -9,6 +9,7 @@ use std::sync::Arc;
 use thiserror::Error;
 
 use super::import::Parts;
+use super::piece_lease::PieceLease;
 use super::pool::{Claimed, Pool};
 use super::publish::Wishes;
 use super::slots::Place;
@@ -127,8 +128,15 @@ impl WriteLease {
         self.wishes().parts = Some(parts);
     }
 
-    fn wishes(&mut self) -> &mut Wishes {
-        self.wishes.get_or_insert_default()
+    /// The slot is to be a piece of frames. Nobody writes it any more.
+    pub fn into_piece(mut self) -> PieceLease {
+        // From here on the other one gives it back.
+        self.published = true;
+        let claimed = Claimed {
+            region: self.claimed.region.clone(),
+            ..self.claimed
+        };
+        PieceLease::new(&self.pool, claimed)
     }
 
     #[cfg(feature = "cuda")]
@@ -136,8 +144,8 @@ impl WriteLease {
         &self.claimed
     }
 
-    pub(super) fn place(&self) -> Place {
-        self.claimed.place
+    fn wishes(&mut self) -> &mut Wishes {
+        self.wishes.get_or_insert_default()
     }
 
     /// Makes the frame visible to consumers. From here on nobody may write it. What a device was to do to it has been done:

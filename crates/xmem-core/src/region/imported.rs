@@ -7,6 +7,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::OnceLock;
 
 use crate::error::RegionError;
+use crate::fault::{self, Point};
 use crate::os::dmabuf;
 use crate::os::mapping::{Access, Mapping};
 use crate::os::memfd::{self, Seal};
@@ -62,6 +63,7 @@ impl Imported {
 
     /// Before the CPU reads it; `end_read` when it has.
     pub(crate) fn begin_read(&self) -> io::Result<()> {
+        fault::call(Point::BeginRead)?;
         if self.is_dmabuf {
             dmabuf::begin_read(&self.fd)?;
         }

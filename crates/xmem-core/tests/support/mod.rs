@@ -6,6 +6,8 @@
 pub mod child;
 pub mod raw;
 pub mod users;
+#[cfg(feature = "fault-points")]
+pub mod victim;
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};

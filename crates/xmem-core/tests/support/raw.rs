@@ -181,6 +181,7 @@ pub fn join_as(version: u32, max_held: u32, name: &str) -> Vec<u8> {
     bytes.extend(max_held.to_le_bytes());
     bytes.push(0);
     bytes.extend(text(name, 64));
+    bytes.extend(text("", 64));
     bytes
 }
 
@@ -214,6 +215,7 @@ pub fn welcome_of(version: u32, pool: &str, peers_may_write: bool) -> Vec<u8> {
     bytes.extend(1u32.to_le_bytes());
     bytes.push(peers_may_write.into());
     bytes.extend(text(pool, 128));
+    bytes.extend(0u32.to_le_bytes());
     bytes
 }
 

@@ -1,0 +1,418 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! Frames that are passed on, over three processes, each of which is killed at each step that has to do with that.
+//!
+//! `cargo nextest run -p xmem-core --features fault-points --test fault_chains`
+//!
+//! Whoever is killed: no frame that somebody holds changes, everything comes back to where it came from, and the others
+//! go on.
+
+mod support;
+
+use std::collections::VecDeque;
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::Receiver;
+use std::thread::sleep;
+use std::time::Duration;
+
+use support::child::{self, Child, say};
+use support::victim::*;
+use support::*;
+use xmem_core::fault::{Action, Point, Side, arm};
+use xmem_core::{
+    Canceller, Consumer, FrameMeta, Producer, PublishError, ReadLease, ReceiveError, query,
+};
+
+const SIZE: usize = 40_000;
+const HISTORY: u32 = 2;
+/// What a process makes anew over and over, it makes after so many frames.
+const LIFE: u64 = 60;
+const TURN: Duration = Duration::from_millis(20);
+
+#[test]
+fn child() {
+    let Some((role, pools)) = child::role() else {
+        return;
+    };
+    let (a, b) = pools.split_once(',').unwrap();
+    let commands = commands();
+    match role.as_str() {
+        "origin" => origin(a, &commands),
+        "middle" => middle(a, b, u64::MAX, &commands),
+        "new middle" => middle(a, b, LIFE, &commands),
+        "end" => end(b, &commands),
+        other => panic!("no role {other:?}"),
+    }
+}
+
+fn first_pool(pool: &str) -> Producer {
+    Producer::builder(pool).history(HISTORY).build().unwrap()
+}
+
+/// A pool that is made anew over and over.
+fn origin(pool: &str, commands: &Receiver<String>) {
+    commands.recv().unwrap();
+    let mut seed = xmem_core::monotonic_ns();
+    loop {
+        let producer = first_pool(pool);
+        for _ in 0..LIFE {
+            if told(commands).is_some() {
+                return say("ended");
+            }
+            seed += 1;
+            publish(&producer, seed, SIZE);
+            sleep(Duration::from_micros(300));
+        }
+    }
+}
+
+/// Passes frames on, from consumers and in pools that live for so many frames.
+fn middle(from: &str, to: &str, life: u64, commands: &Receiver<String>) {
+    commands.recv().unwrap();
+    let (mut forwarded, mut copied) = (0, 0);
+    loop {
+        let producer = Producer::builder(to).history(HISTORY).build().unwrap();
+        let mut consumer: Option<Consumer> = None;
+        let mut number = 0;
+        while number < life {
+            if told(commands).is_some() {
+                say(format!("forwarded {forwarded} copied {copied}"));
+                return;
+            }
+            let Some(taking) = &mut consumer else {
+                consumer = Consumer::builder(from).connect_wait(Some(TURN)).ok();
+                continue;
+            };
+            match taking.receive(Some(TURN)) {
+                Ok(frame) => {
+                    match pass_on(&producer, &frame) {
+                        true => forwarded += 1,
+                        false => copied += 1,
+                    }
+                    number += 1;
+                }
+                Err(ReceiveError::Timeout | ReceiveError::OverBudget { .. }) => {}
+                Err(ReceiveError::ProducerLost) => consumer = None,
+                Err(error) => panic!("{error}"),
+            }
+        }
+    }
+}
+
+/// Returns whether it was done without a copy.
+fn pass_on(producer: &Producer, frame: &ReadLease) -> bool {
+    let meta = FrameMeta {
+        pts: frame.meta().pts,
+        ..FrameMeta::default()
+    };
+    if let Ok(parts) = producer.forward_wait(frame, &Canceller::new()) {
+        let mut lease = producer.acquire_with_room(1, parts.room()).unwrap();
+        lease.set_parts(parts);
+        match lease.publish(meta.clone()) {
+            Ok(_) => return true,
+            Err(failure) => assert!(matches!(failure.error, PublishError::NotReached)),
+        }
+    }
+    let mut lease = producer.acquire(SIZE).unwrap();
+    lease.as_mut_slice()[..SIZE].copy_from_slice(frame);
+    let size = SIZE as u64;
+    lease.publish(FrameMeta { size, ..meta }).unwrap();
+    false
+}
+
+#[track_caller]
+fn is_whole(frame: &ReadLease) {
+    assert_eq!(frame.len(), SIZE);
+    assert_whole(frame);
+}
+
+/// Joins, takes frames and holds some, leaves, over and over.
+fn end(pool: &str, commands: &Receiver<String>) {
+    commands.recv().unwrap();
+    let mut taken = 0;
+    loop {
+        match told(commands).as_deref() {
+            Some("end") => return say("ended"),
+            Some(_) => say(taken),
+            None => {}
+        }
+        let Ok(mut consumer) = Consumer::builder(pool).max_held(4).connect_wait(Some(TURN)) else {
+            continue;
+        };
+        let mut held = VecDeque::new();
+        for _ in 0..40 {
+            match consumer.receive(Some(TURN)) {
+                Ok(frame) => {
+                    is_whole(&frame);
+                    held.push_back(frame);
+                    taken += 1;
+                    // Its slot would be written several times over meanwhile.
+                    if held.len() > 3 {
+                        held.pop_front().iter().for_each(is_whole);
+                    }
+                }
+                Err(ReceiveError::Timeout | ReceiveError::OverBudget { .. }) => {}
+                Err(ReceiveError::ProducerLost) => break,
+                Err(error) => panic!("{error}"),
+            }
+        }
+        drop(consumer);
+        held.iter().for_each(is_whole);
+    }
+}
+
+// ---- The tests.
+
+/// Two pools, and the processes of a chain.
+struct Chain {
+    a: Place,
+    b: Place,
+}
+
+impl Chain {
+    fn new() -> Self {
+        Self {
+            a: Place::new(),
+            b: Place::new(),
+        }
+    }
+
+    fn start(&self, role: &str) -> Child {
+        let mut child = self.start_later(role);
+        child.tell("go");
+        child
+    }
+
+    fn start_later(&self, role: &str) -> Child {
+        let command = Command::new(std::env::current_exe().unwrap());
+        let pools = format!("{},{}", self.a.pool(), self.b.pool());
+        Child::from(command, role, &pools)
+    }
+
+    /// One that is killed where it comes to a point for the so-manieth time.
+    fn kill(&self, role: &str, point: Point, arrival: u32) {
+        let mut victim = self.start_later(role);
+        arm_child(&mut victim, point, arrival..arrival + 1, "kill");
+        victim.tell("go");
+        assert_eq!(
+            victim.dies_of(),
+            SIGKILL,
+            "no {role} came to {point:?} {arrival}"
+        );
+        println!("a process {role:?} died at {point:?} {arrival}");
+    }
+}
+
+/// The end takes frames that are published from now on.
+#[track_caller]
+fn takes_more(end: &mut Child) {
+    let mut taken = || {
+        end.tell("how many?");
+        end.says().parse::<u64>().unwrap()
+    };
+    let before = taken();
+    eventually("frames arrive", || taken() > before + 50);
+}
+
+/// Publishes in the first pool while the test runs, and looks whether all comes back after it.
+fn with_first_pool(chain: &Chain, test: impl FnOnce(&Producer)) {
+    let first = first_pool(&chain.a.pool());
+    let over = AtomicBool::new(false);
+    // Also if the test fails: otherwise the scope waits for ever.
+    struct Over<'a>(&'a AtomicBool);
+    impl Drop for Over<'_> {
+        fn drop(&mut self) {
+            self.0.store(true, Ordering::Relaxed);
+        }
+    }
+    std::thread::scope(|scope| {
+        let _over = Over(&over);
+        scope.spawn(|| {
+            for seed in 0.. {
+                if over.load(Ordering::Relaxed) {
+                    return;
+                }
+                publish(&first, seed, SIZE);
+                sleep(Duration::from_micros(300));
+            }
+        });
+        test(&first);
+    });
+    eventually("all comes back", || {
+        let stats = first.stats();
+        stats.consumers.is_empty() && stats.slots_held <= HISTORY && stats.cut_off == 0
+    });
+}
+
+/// What a consumer passes that takes frames from another pool than its own.
+const OF_ENDS: [Point; 13] = [
+    Point::OriginMet,
+    Point::OriginJoined,
+    Point::OriginSaid,
+    Point::Arrived,
+    Point::OriginHeld,
+    Point::BeginRead,
+    Point::EntryRead,
+    Point::HoldAnnounced,
+    Point::HoldGained,
+    Point::TakenStored,
+    Point::ReleaseCleared,
+    Point::RegionMapped,
+    Point::LeaveMarked,
+];
+
+#[test]
+fn no_point_is_left_out() {
+    let tried = |point: &Point| OF_ENDS.contains(point) || OF_MIDDLES.contains(point);
+    assert!(IN_CHAINS.iter().all(tried));
+}
+
+/// What cannot be read now is not read as if it could the next time.
+#[test]
+fn a_device_that_refuses_a_read_is_asked_again() {
+    let chain = Chain::new();
+    let first = first_pool(&chain.a.pool());
+    let mut middle = Consumer::builder(&chain.a.pool()).connect().unwrap();
+    let producer = Producer::builder(&chain.b.pool()).build().unwrap();
+    let mut end = Consumer::builder(&chain.b.pool())
+        .parts(true)
+        .connect()
+        .unwrap();
+    publish(&first, 7, SIZE);
+    assert!(pass_on(&producer, &receive(&mut middle)));
+    let frame = receive(&mut end);
+    let part = &frame.parts()[0];
+    let errno = rustix::io::Errno::IO.raw_os_error();
+    arm(Point::BeginRead, 1..3, Action::Fail(errno));
+    for _ in 0..2 {
+        assert_eq!(part.map().unwrap_err().raw_os_error(), Some(errno));
+        assert!(frame.data().is_empty());
+    }
+    assert_eq!(difference(7, part.map().unwrap()), None);
+    is_whole(&frame);
+}
+
+#[test]
+fn the_end_dies() {
+    let chain = Chain::new();
+    with_first_pool(&chain, |first| {
+        let mut middle = chain.start("middle");
+        let mut watcher = chain.start("end");
+        takes_more(&mut watcher);
+        for point in OF_ENDS {
+            for arrival in [1, 2, 5] {
+                chain.kill("end", point, arrival);
+            }
+        }
+        takes_more(&mut watcher);
+        ask(&mut watcher, "end", "ended");
+        assert!(watcher.ends());
+        eventually("only the middle is left", || {
+            let left = first.stats().consumers;
+            left.len() == 1 && left[0].pid == middle.pid()
+        });
+        middle.tell("end");
+        let said = middle.says();
+        assert!(
+            said.ends_with(" copied 0"),
+            "nobody made that necessary: {said}"
+        );
+        assert!(middle.ends());
+    });
+    chain.b.assert_clean();
+}
+
+/// What a process passes that passes frames on, in the order in which it does.
+const OF_MIDDLES: [Point; 18] = [
+    Point::EntryRead,
+    Point::HoldGained,
+    Point::MemoryImported,
+    Point::OriginNoted,
+    Point::PiecesImported,
+    Point::ClaimGained,
+    Point::SlotPublished,
+    Point::EntryFilled,
+    Point::EntryWritten,
+    Point::HeadMoved,
+    Point::WakeSent,
+    Point::PeerListed,
+    Point::PeerArrived,
+    Point::Sent,
+    Point::FrameFinalized,
+    Point::ReleaseCleared,
+    Point::ImportForgotten,
+    Point::ClosedMarked,
+];
+
+#[test]
+fn the_middle_dies() {
+    let chain = Chain::new();
+    with_first_pool(&chain, |_| {
+        let mut ends = [(); 2].map(|()| chain.start("end"));
+        for point in OF_MIDDLES {
+            for arrival in [1, 3] {
+                chain.kill("new middle", point, arrival);
+            }
+        }
+        let mut middle = chain.start("middle");
+        ends.iter_mut().for_each(takes_more);
+        for end in &mut ends {
+            ask(end, "end", "ended");
+            assert!(end.ends());
+        }
+        middle.tell("end");
+        let said = middle.says();
+        assert!(!said.starts_with("forwarded 0 "), "{said}");
+        assert!(middle.ends());
+    });
+    chain.b.assert_clean();
+}
+
+#[test]
+fn the_origin_dies() {
+    let chain = Chain::new();
+    let mut middle = chain.start("middle");
+    let mut ends = [(); 2].map(|()| chain.start("end"));
+    let rare = [
+        Point::StaleSocketRemoved,
+        Point::SegmentSwept,
+        Point::ShmCreate,
+        Point::ShmCreated,
+        Point::HoldWithdrawn,
+        Point::ClaimPutBack,
+        Point::TimedOutMarked,
+        Point::RingAsked,
+        Point::SlotGranted,
+        Point::WaitCounted,
+        Point::EosMarked,
+        Point::SlotRetired,
+        Point::SlotAbandoned,
+        Point::FrameFinalized,
+    ];
+    let mut points = 0;
+    for &point in Point::ALL {
+        let is_its = matches!(point.side(), Side::Producer | Side::Both);
+        if is_its && !rare.contains(&point) && !IN_CHAINS.contains(&point) {
+            chain.kill("origin", point, 2);
+            points += 1;
+        }
+    }
+    assert!(points > 30);
+    let mut origin = chain.start("origin");
+    ends.iter_mut().for_each(takes_more);
+    for end in &mut ends {
+        ask(end, "end", "ended");
+        assert!(end.ends());
+    }
+    middle.tell("end");
+    let said = middle.says();
+    assert!(!said.starts_with("forwarded 0 "), "{said}");
+    assert!(middle.ends());
+    eventually("all comes back", || {
+        query(&chain.a.pool()).is_ok_and(|stats| stats.consumers.is_empty())
+    });
+    ask(&mut origin, "end", "ended");
+    assert!(origin.ends());
+    chain.b.assert_clean();
+}

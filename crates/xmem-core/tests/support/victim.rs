@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! Child processes to which something happens at a point of their code, when they are told to.
+
+use std::ops::Range;
+use std::sync::mpsc::{Receiver, TryRecvError, channel};
+
+use xmem_core::fault::{Action, Point, arm, disarm};
+
+use super::child::{Child, hear, say};
+
+/// Points that are passed only where frames of one pool are passed on in another (`fault_chains.rs`).
+pub const IN_CHAINS: [Point; 11] = [
+    Point::OriginMet,
+    Point::OriginJoined,
+    Point::OriginSaid,
+    Point::Arrived,
+    Point::OriginHeld,
+    Point::BeginRead,
+    Point::PeerArrived,
+    Point::MemoryImported,
+    Point::ImportForgotten,
+    Point::OriginNoted,
+    Point::PiecesImported,
+];
+
+/// What the parent says. Words that arm a point take effect at once, and the process ends with its parent.
+pub fn commands() -> Receiver<String> {
+    let (send, receive) = channel();
+    std::thread::spawn(move || {
+        loop {
+            let line = hear();
+            let words: Vec<&str> = line.split(' ').collect();
+            match words[..] {
+                ["arm", point, from, to, action] => {
+                    let point = Point::ALL[point.parse::<usize>().unwrap()];
+                    let action = match action {
+                        "kill" => Action::Kill,
+                        "stop" => Action::Stop,
+                        errno => Action::Fail(errno.parse().unwrap()),
+                    };
+                    arm(point, from.parse().unwrap()..to.parse().unwrap(), action);
+                    say("armed");
+                }
+                ["disarm"] => {
+                    disarm();
+                    say("disarmed");
+                }
+                _ => {
+                    if send.send(line).is_err() {
+                        return;
+                    }
+                }
+            }
+        }
+    });
+    receive
+}
+
+pub fn told(commands: &Receiver<String>) -> Option<String> {
+    match commands.try_recv() {
+        Ok(command) => Some(command),
+        Err(TryRecvError::Empty) => None,
+        Err(TryRecvError::Disconnected) => std::process::exit(0),
+    }
+}
+
+/// Descriptors and mappings that this process has of pools.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Resources {
+    pub descriptors: usize,
+    pub mappings: usize,
+}
+
+pub fn resources() -> Resources {
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+    Resources {
+        descriptors: std::fs::read_dir("/proc/self/fd").unwrap().count(),
+        mappings: maps.lines().filter(|line| line.contains("xmem-")).count(),
+    }
+}
+
+pub const SIGKILL: Option<i32> = Some(9);
+
+/// What a child answers, whatever else it says before.
+#[track_caller]
+pub fn hears(child: &mut Child, answer: &str) {
+    loop {
+        let said = child.says();
+        if said == answer {
+            return;
+        }
+        assert!(["joined", "not yet"].contains(&said.as_str()), "{said}");
+    }
+}
+
+#[track_caller]
+pub fn ask(child: &mut Child, question: &str, answer: &str) {
+    child.tell(question);
+    hears(child, answer);
+}
+
+#[track_caller]
+pub fn arm_child(child: &mut Child, point: Point, arrivals: Range<u32>, action: &str) {
+    let Range { start, end } = arrivals;
+    let order = format!("arm {} {start} {end} {action}", point as usize);
+    ask(child, &order, "armed");
+}

@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! What the stand-in does, seen by programs that load it as they would load a driver. Each test scripts one or more
+//! processes ([`remote`]), which are real ones and can be killed.
+
+mod context;
+mod device;
+mod event;
+mod host;
+mod ipc;
+mod kernel;
+mod memory;
+mod remote;
+mod stream;
+mod vmm;
+
+use remote::{Failed, Remote};
+use xmem_cuda_standin::Machine;
+
+/// A machine in a folder of its own, which goes away at the end.
+fn machine() -> (tempfile::TempDir, Machine) {
+    let folder = tempfile::tempdir().expect("temporary folder");
+    let machine = Machine::new(folder.path().join("machine"));
+    (folder, machine)
+}
+
+/// An answer that is an error of that name. Of a real driver any error will do, since its documentation leaves most of them
+/// open; which one it was is printed, for the record.
+#[track_caller]
+fn fails<T: std::fmt::Debug>(answer: Result<T, Failed>, error: &str) {
+    match answer {
+        Err(Failed(name)) if name == error => {}
+        Err(Failed(name)) if Machine::is_real() => eprintln!("DIFFERS: {name} instead of {error}"),
+        other => panic!("{other:?} instead of {error}"),
+    }
+}
+
+/// How much memory of the first device is in use, where that can be known.
+#[track_caller]
+fn uses(machine: &Machine, bytes: u64) {
+    if !Machine::is_real() {
+        assert_eq!(machine.used_memory(0), bytes);
+    }
+}
+
+/// Memory that another process can take by a descriptor: pointer, handle, descriptor.
+fn shareable(remote: &mut Remote, size: u64) -> [u64; 3] {
+    let handle = remote.one("vmm_create", &[0, size, 1]);
+    let pointer = remote.one("vmm_reserve", &[size]);
+    remote.done("vmm_map", &[pointer, size, handle]);
+    remote.done("vmm_access", &[pointer, size, 0, 3]);
+    [pointer, handle, remote.one("vmm_export", &[handle])]
+}

@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! What is tried and measured on a machine with a GPU: questions that the driver's documentation leaves open, numbers, and
+//! a small C interface by which Python programs there read frames. `gpu/run` uses it; nothing of it is shipped.
+
+pub mod frames;
+pub mod numbers;
+pub mod questions;
+
+/// The processes that the stand-in's tests script, told the same calls.
+#[path = "../../xmem-cuda-standin/tests/behaviour/remote.rs"]
+#[allow(dead_code)]
+mod remote;
+
+/// One line of the record.
+fn say(part: &str, what: &str, result: impl std::fmt::Display) {
+    let line = serde_json::json!({ "part": part, "what": what, "result": result.to_string() });
+    println!("{line}");
+}
+
+/// A child that was started to do driver calls: does them. Whether this process is one.
+pub fn is_remote() -> bool {
+    remote::serve()
+}

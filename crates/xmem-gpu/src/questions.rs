@@ -1,0 +1,570 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! Questions that the driver's documentation leaves open, each answered by processes that try it. Nothing here is
+//! asserted: what happens is printed.
+
+use std::ffi::CStr;
+use std::fmt::Debug;
+use std::process::Command;
+use std::time::Instant;
+
+use cudarc::driver::sys;
+
+use crate::remote::{Failed, Remote};
+use crate::say;
+
+const INTERPROCESS: u64 = 6;
+const NON_BLOCKING: u64 = 1;
+const READ_ONLY: u64 = 8;
+const MIB: u64 = 1 << 20;
+
+fn remote() -> Remote {
+    start(Command::new(own_path()))
+}
+
+fn own_path() -> std::path::PathBuf {
+    std::env::current_exe().expect("own path")
+}
+
+/// A process with the primary context of the first device.
+fn start(command: Command) -> Remote {
+    let mut remote = Remote::start(command);
+    remote.done("init", &[]);
+    remote.one("primary", &[0]);
+    remote
+}
+
+/// What came of a call, in words.
+fn words<T: Debug>(answer: &Result<T, Failed>) -> String {
+    match answer {
+        Ok(value) => format!("works: {value:?}").replace("works: []", "works"),
+        Err(Failed(name)) => name.clone(),
+    }
+}
+
+/// A call, and how long it took in ms, with the few µs that the way to the process takes.
+fn timed(remote: &mut Remote, name: &str, arguments: &[u64]) -> (Result<Vec<u64>, Failed>, f64) {
+    let start = Instant::now();
+    let answer = remote.call(name, arguments);
+    (answer, start.elapsed().as_secs_f64() * 1e3)
+}
+
+/// What the device and the driver are.
+pub fn device() {
+    // SAFETY: looks for the driver's library, and closes it again.
+    if !unsafe { sys::is_culib_present() } {
+        return say("device", "driver", "none");
+    }
+    let mut version = 0;
+    let mut count = 0;
+    // SAFETY: places for the results.
+    unsafe {
+        let result = sys::cuInit(0);
+        if result != sys::CUresult::CUDA_SUCCESS {
+            return say("device", "cuInit", format!("{result:?}"));
+        }
+        sys::cuDriverGetVersion(&raw mut version);
+        sys::cuDeviceGetCount(&raw mut count);
+    }
+    say(
+        "device",
+        "CUDA of the driver",
+        format!("{}.{}", version / 1000, version % 1000 / 10),
+    );
+    let driver = std::fs::read_to_string("/proc/driver/nvidia/version").unwrap_or_default();
+    say(
+        "device",
+        "kernel module",
+        driver.lines().next().unwrap_or("none"),
+    );
+    for ordinal in 0..count {
+        let mut name = [0; 200];
+        let mut memory = 0;
+        // SAFETY: places for the results, and their sizes.
+        let name = unsafe {
+            sys::cuDeviceGetName(name.as_mut_ptr(), 200, ordinal);
+            sys::cuDeviceTotalMem_v2(&raw mut memory, ordinal);
+            CStr::from_ptr(name.as_ptr()).to_string_lossy().into_owned()
+        };
+        say("device", "card", format!("{name}, {} GiB", memory >> 30));
+        use sys::CUdevice_attribute_enum as Attribute;
+        for (what, attribute) in [
+            (
+                "descriptors of device memory",
+                Attribute::CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED,
+            ),
+            (
+                "interprocess events",
+                Attribute::CU_DEVICE_ATTRIBUTE_IPC_EVENT_SUPPORTED,
+            ),
+            (
+                "stream memory operations",
+                Attribute::CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS,
+            ),
+            (
+                "registering read-only host memory",
+                Attribute::CU_DEVICE_ATTRIBUTE_READ_ONLY_HOST_REGISTER_SUPPORTED,
+            ),
+            (
+                "host pointers for registered memory",
+                Attribute::CU_DEVICE_ATTRIBUTE_CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM,
+            ),
+        ] {
+            let mut value = 0;
+            // SAFETY: a place for the result.
+            let result = unsafe { sys::cuDeviceGetAttribute(&raw mut value, attribute, ordinal) };
+            let known = result == sys::CUresult::CUDA_SUCCESS;
+            say(
+                "device",
+                what,
+                if known {
+                    value.to_string()
+                } else {
+                    format!("{result:?}")
+                },
+            );
+        }
+    }
+}
+
+/// Answer one.
+pub fn answer(letter: char) {
+    match letter {
+        'a' => legacy(),
+        'b' => by_descriptor(),
+        'c' => host_memory(),
+        'd' => releases_and_events(),
+        'e' => one_process(),
+        'f' => namespaces(),
+        _ => say("questions", "no such question", letter),
+    }
+}
+
+fn legacy() {
+    for size in [32 * MIB, 1024 * MIB] {
+        let (mut exporter, mut importer) = (remote(), remote());
+        let memory = exporter.one("alloc", &[size]);
+        exporter.done("set_now", &[memory, 6, size]);
+        exporter.done("synchronize", &[]);
+        let handle = exporter.handle(memory);
+        let (mut opened, mut closed) = (Vec::new(), Vec::new());
+        for _ in 0..5 {
+            let (seen, time) = timed(&mut importer, "open", &handle);
+            let Ok(seen) = seen else {
+                return say("a", "legacy: open", words(&seen));
+            };
+            opened.push(time);
+            closed.push(timed(&mut importer, "close", &seen).1);
+        }
+        say(
+            "a",
+            &format!("legacy: open and close, {} MiB, ms", size / MIB),
+            format!("{opened:.2?} {closed:.2?}"),
+        );
+        let seen = importer.one("open", &handle);
+        exporter.kill();
+        let read = importer.call("uniform", &[seen, 4096]);
+        say(
+            "a",
+            "legacy: read what is open after SIGKILL of the exporter (6, 4096)",
+            words(&read),
+        );
+        let mut late = remote();
+        say(
+            "a",
+            "legacy: open after SIGKILL of the exporter",
+            words(&late.call("open", &handle)),
+        );
+        say(
+            "a",
+            "legacy: close after SIGKILL of the exporter",
+            words(&importer.call("close", &[seen])),
+        );
+    }
+}
+
+/// Memory of `size` bytes with 6 in it, its pointer and a descriptor of it there.
+fn shareable(exporter: &mut Remote, size: u64) -> Result<[u64; 2], Failed> {
+    let handle = exporter.call("vmm_create", &[0, size, 1])?[0];
+    let pointer = exporter.call("vmm_reserve", &[size])?[0];
+    exporter.call("vmm_map", &[pointer, size, handle])?;
+    exporter.call("vmm_access", &[pointer, size, 0, 3])?;
+    exporter.call("set_now", &[pointer, 6, size])?;
+    exporter.call("synchronize", &[])?;
+    Ok([pointer, exporter.call("vmm_export", &[handle])?[0]])
+}
+
+/// Import and map what a descriptor is for. Each call's time in ms.
+fn import(
+    importer: &mut Remote,
+    number: u64,
+    size: u64,
+    access: u64,
+) -> Result<(u64, Vec<f64>), Failed> {
+    let mut times = Vec::new();
+    let mut call = |name: &str, arguments: &[u64]| {
+        let (answer, time) = timed(importer, name, arguments);
+        times.push(time);
+        answer
+    };
+    let handle = call("vmm_import", &[number])?[0];
+    let pointer = call("vmm_reserve", &[size])?[0];
+    call("vmm_map", &[pointer, size, handle])?;
+    call("vmm_access", &[pointer, size, 0, access])?;
+    Ok((pointer, times))
+}
+
+fn by_descriptor() {
+    for size in [32 * MIB, 1024 * MIB] {
+        let mut exporter = remote();
+        let shared = shareable(&mut exporter, size);
+        let Ok([_, descriptor]) = shared else {
+            return say("b", "VMM: export", words(&shared));
+        };
+        let descriptor = exporter.take_descriptor(descriptor);
+        let mut importer = remote();
+        let number = importer.give_descriptor(&descriptor);
+        match import(&mut importer, number, size, 3) {
+            Ok((seen, times)) => {
+                let unmap = timed(&mut importer, "vmm_unmap", &[seen, size]).1;
+                let what = format!(
+                    "VMM: import, reserve, map, access and unmap, {} MiB, ms",
+                    size / MIB
+                );
+                say("b", &what, format!("{times:.2?} {unmap:.2}"));
+            }
+            Err(Failed(error)) => say("b", "VMM: import", error),
+        }
+        exporter.kill();
+        let mut importer = remote();
+        let number = importer.give_descriptor(&descriptor);
+        let seen = import(&mut importer, number, size, 3);
+        let read = seen.and_then(|(seen, _)| importer.call("uniform", &[seen, 4096]));
+        say(
+            "b",
+            "VMM: import and read after SIGKILL of the exporter (6, 4096)",
+            words(&read),
+        );
+    }
+    let size = 2 * MIB;
+    let mut exporter = remote();
+    let Ok([pointer, descriptor]) = shareable(&mut exporter, size) else {
+        return;
+    };
+    let descriptor = exporter.take_descriptor(descriptor);
+    let mut importer = remote();
+    let number = importer.give_descriptor(&descriptor);
+    let seen = import(&mut importer, number, size, 1);
+    let what = "VMM: cuMemSetAccess(PROT_READ) on imported memory";
+    let access = seen.as_ref().map(|_| "accepted");
+    say("b", what, access.unwrap_or_else(|Failed(name)| name));
+    if let Ok((seen, _)) = seen {
+        say(
+            "b",
+            "VMM: read there (6, 4096)",
+            words(&importer.call("uniform", &[seen, 4096])),
+        );
+        say(
+            "b",
+            "VMM: write there by cuMemset",
+            words(&importer.call("set_now", &[seen, 1, 4096])),
+        );
+        say(
+            "b",
+            "VMM: synchronise after that",
+            words(&importer.call("synchronize", &[])),
+        );
+        let mut importer = remote();
+        let number = importer.give_descriptor(&descriptor);
+        if let Ok((seen, _)) = import(&mut importer, number, size, 1) {
+            say(
+                "b",
+                "VMM: write there by a kernel",
+                words(&importer.call("fill_kernel", &[seen, 4096, 1, 0, 0])),
+            );
+            say(
+                "b",
+                "VMM: synchronise after that",
+                words(&importer.call("synchronize", &[])),
+            );
+        }
+        say(
+            "b",
+            "VMM: the exporter sees (6, 4096)",
+            words(&exporter.call("uniform", &[pointer, 4096])),
+        );
+    }
+}
+
+fn host_memory() {
+    let mut remote = remote();
+    let Ok(mappings) = remote.call("sealed", &[2 * MIB]) else {
+        return;
+    };
+    let (writable, read_only) = (mappings[0], mappings[1]);
+    say(
+        "c",
+        "register a sealed memfd, read-write",
+        words(&remote.call("register", &[writable, 2 * MIB, 0])),
+    );
+    say(
+        "c",
+        "register the same, read-only, without the flag",
+        words(&remote.call("register", &[read_only, 2 * MIB, 0])),
+    );
+    let registered = remote.call("register", &[read_only, 2 * MIB, READ_ONLY]);
+    say(
+        "c",
+        "register the same, read-only, with the flag",
+        words(&registered),
+    );
+    if registered.is_ok() {
+        let there = remote.call("device_pointer", &[read_only]);
+        say(
+            "c",
+            "its address on the device is the same",
+            words(&there.map(|there| there[0] == read_only)),
+        );
+    }
+    let Ok(there) = remote.call("device_pointer", &[writable]) else {
+        return;
+    };
+    let stream = remote.one("stream", &[NON_BLOCKING]);
+    for (how, what) in ["cuStreamWriteValue32", "a host function", "a kernel"]
+        .iter()
+        .enumerate()
+    {
+        let times = remote.call("latency", &[how as u64, writable, there[0], 1000, stream]);
+        let what =
+            format!("from the call until a CPU sees the word, by {what}: least, median, 99 %, ns");
+        say("c", &what, words(&times));
+    }
+}
+
+fn releases_and_events() {
+    let mut broken = remote();
+    broken.done("trap_kernel", &[0]);
+    say(
+        "d",
+        "queue a host function behind a kernel that fails",
+        words(&broken.call("host_function", &[0])),
+    );
+    say(
+        "d",
+        "synchronise after that",
+        words(&broken.call("synchronize", &[])),
+    );
+    say(
+        "d",
+        "host functions that ran",
+        words(&broken.call("ran", &[]).map(|counts| counts[0])),
+    );
+    say(
+        "d",
+        "allocate after that",
+        words(&broken.call("alloc", &[4096])),
+    );
+    say(
+        "d",
+        "queue a host function after that",
+        words(&broken.call("host_function", &[0])),
+    );
+    broken.call("new_context", &[0]).ok();
+    say(
+        "d",
+        "allocate in another context of that process",
+        words(&broken.call("alloc", &[4096])),
+    );
+    say(
+        "d",
+        "that process ends by itself, with",
+        format!("{:?}", broken.end()),
+    );
+
+    let (mut producer, mut consumer) = (remote(), remote());
+    let event = producer.one("event", &[INTERPROCESS]);
+    let Ok(handle) = producer.call("event_handle", &[event]) else {
+        return;
+    };
+    let start = Instant::now();
+    let mut opened = Vec::new();
+    let mut failed = None;
+    for _ in 0..2000 {
+        match consumer.call("open_event", &handle) {
+            Ok(event) => opened.push(event[0]),
+            Err(error) => {
+                failed = Some(error);
+                break;
+            }
+        }
+    }
+    let each = start.elapsed().as_secs_f64() * 1e6 / opened.len().max(1) as f64;
+    let what = "open one interprocess event 2000 times: how many worked, µs each, what then";
+    say("d", what, format!("{} {each:.1} {failed:?}", opened.len()));
+    let Some(first) = opened.first().copied() else {
+        return;
+    };
+
+    let Ok(gate) = producer.call("host", &[4096]) else {
+        return;
+    };
+    producer.done("register", &[gate[0], 4096, 0]);
+    let there = producer.one("device_pointer", &[gate[0]]);
+    producer.done("wait_value", &[there, 1, 0]);
+    producer.done("record", &[event, 0]);
+    say(
+        "d",
+        "query an event whose producer's stream stands still",
+        words(&consumer.call("query_event", &[first])),
+    );
+    let stream = consumer.one("stream", &[NON_BLOCKING]);
+    consumer.done("wait_event", &[first, stream]);
+    say(
+        "d",
+        "a stream that waits for it",
+        words(&consumer.call("query", &[stream])),
+    );
+    producer.kill();
+    std::thread::sleep(std::time::Duration::from_secs(2));
+    say(
+        "d",
+        "the event 2 s after SIGKILL of its producer",
+        words(&consumer.call("query_event", &[first])),
+    );
+    say(
+        "d",
+        "the stream then",
+        words(&consumer.call("query", &[stream])),
+    );
+    say(
+        "d",
+        "open the event after SIGKILL of its producer",
+        words(&consumer.call("open_event", &handle)),
+    );
+    say(
+        "d",
+        "wait for it on another stream",
+        words(&consumer.call("wait_event", &[first, 2])),
+    );
+    say(
+        "d",
+        "release the primary context with such a stream",
+        words(&consumer.call("release_primary", &[0])),
+    );
+    say(
+        "d",
+        "that process ends by itself, with (None: it hangs)",
+        format!("{:?}", consumer.end()),
+    );
+}
+
+fn one_process() {
+    let mut own = remote();
+    let memory = own.one("alloc", &[2 * MIB]);
+    let handle = own.handle(memory);
+    say(
+        "e",
+        "open an own legacy handle",
+        words(&own.call("open", &handle)),
+    );
+    let event = own.one("event", &[INTERPROCESS]);
+    if let Ok(handle) = own.call("event_handle", &[event]) {
+        say(
+            "e",
+            "open an own event handle",
+            words(&own.call("open_event", &handle)),
+        );
+    }
+    if let Ok([_, descriptor]) = shareable(&mut own, 2 * MIB) {
+        let seen = import(&mut own, descriptor, 2 * MIB, 3);
+        say(
+            "e",
+            "import an own descriptor",
+            words(&seen.map(|_| "mapped")),
+        );
+    }
+    let mut importer = remote();
+    let primary = importer.one("current", &[]);
+    say(
+        "e",
+        "open in the primary context",
+        words(&importer.call("open", &handle).map(|_| "opened")),
+    );
+    importer.call("new_context", &[0]).ok();
+    say(
+        "e",
+        "open the same in a second context too",
+        words(&importer.call("open", &handle).map(|_| "opened")),
+    );
+    importer.call("use_context", &[primary]).ok();
+    say(
+        "e",
+        "and once more in the primary one",
+        words(&importer.call("open", &handle).map(|_| "opened")),
+    );
+}
+
+fn namespaces() {
+    let inside = || {
+        let mut command = Command::new("unshare");
+        command
+            .args(["--pid", "--fork", "--kill-child", "--mount-proc"])
+            .arg(own_path());
+        command
+    };
+    let works = Command::new("unshare")
+        .args(["--pid", "--fork", "--mount-proc", "true"])
+        .status();
+    if !works.is_ok_and(|status| status.success()) {
+        return say(
+            "f",
+            "PID namespaces",
+            "not run: unshare is not allowed here",
+        );
+    }
+    let (mut exporter, mut importer) = (start(inside()), start(inside()));
+    let memory = exporter.one("alloc", &[2 * MIB]);
+    exporter.done("set_now", &[memory, 6, 2 * MIB]);
+    exporter.done("synchronize", &[]);
+    let handle = exporter.handle(memory);
+    let what = "legacy: open between two PID namespaces";
+    let seen = importer.call("open", &handle);
+    say("f", what, words(&seen));
+    if let Ok(seen) = seen {
+        say(
+            "f",
+            "legacy: read there (6, 4096)",
+            words(&importer.call("uniform", &[seen[0], 4096])),
+        );
+    }
+    say(
+        "f",
+        "legacy: open from outside both",
+        words(&remote().call("open", &handle)),
+    );
+    if let Ok([_, descriptor]) = shareable(&mut exporter, 2 * MIB) {
+        let descriptor = exporter.take_descriptor(descriptor);
+        let number = importer.give_descriptor(&descriptor);
+        let read = import(&mut importer, number, 2 * MIB, 3)
+            .and_then(|(seen, _)| importer.call("uniform", &[seen, 4096]));
+        say(
+            "f",
+            "VMM: import and read between two PID namespaces (6, 4096)",
+            words(&read),
+        );
+    }
+    let event = exporter.one("event", &[INTERPROCESS]);
+    if let Ok(handle) = exporter.call("event_handle", &[event]) {
+        let opened = importer.call("open_event", &handle).map(|_| "opened");
+        say(
+            "f",
+            "interprocess event: open between two PID namespaces",
+            words(&opened),
+        );
+    }
+    say(
+        "f",
+        "MIG instances",
+        "not run: the card's settings are left as they are",
+    );
+}

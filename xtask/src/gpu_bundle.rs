@@ -1,0 +1,161 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! `cargo xtask gpu-bundle`: pack what `gpu/run` runs on a machine with a GPU, which has neither Rust nor a network.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use crate::{Result, cargo, root, target_dir};
+
+/// More does not travel.
+const MOST_BYTES: u64 = 64 << 20;
+
+/// Test programs: package, name, features.
+const TESTS: [(&str, &str, &str); 4] = [
+    ("xmem-core", "conformance", "cuda"),
+    ("xmem-core", "cuda", "cuda"),
+    ("xmem-core", "processes", "cuda"),
+    ("xmem-cuda-standin", "behaviour", ""),
+];
+
+const SCRIPTS: [&str; 4] = ["run", "record.py", "torch_reads.py", "torch_queue.py"];
+
+pub(crate) fn run() -> Result {
+    let bundle = target_dir().join("gpu-bundle");
+    if bundle.exists() {
+        std::fs::remove_dir_all(&bundle)?;
+    }
+    std::fs::create_dir_all(bundle.join("tests"))?;
+    std::fs::create_dir_all(bundle.join("bin"))?;
+    for (package, name, features) in TESTS {
+        let args = [
+            "test",
+            "--no-run",
+            "--package",
+            package,
+            "--test",
+            name,
+            "--features",
+            features,
+        ];
+        let built = build(&args)?;
+        let program = built
+            .iter()
+            .find(|path| is_program(path, name))
+            .ok_or_else(|| format!("cargo built no {name}"))?;
+        std::fs::copy(
+            program,
+            bundle.join("tests").join(format!("{package}-{name}")),
+        )?;
+    }
+    let built = build(&[
+        "build",
+        "--package",
+        "xmem-gpu",
+        "--package",
+        "xmem-cuda-standin",
+    ])?;
+    for name in ["xmem-gpu", "libxmem_gpu.so", "libxmem_cuda_standin.so"] {
+        let file = built
+            .iter()
+            .find(|path| path.file_name().is_some_and(|own| own == name));
+        std::fs::copy(
+            file.ok_or_else(|| format!("cargo built no {name}"))?,
+            bundle.join("bin").join(name),
+        )?;
+    }
+    for script in SCRIPTS {
+        std::fs::copy(root().join("gpu").join(script), bundle.join(script))?;
+    }
+    std::fs::write(bundle.join("commit"), commit())?;
+    let size = size(&bundle)?;
+    println!(
+        "\nxtask gpu-bundle: {} has {:.1} MiB",
+        bundle.display(),
+        size as f64 / (1 << 20) as f64
+    );
+    if size > MOST_BYTES {
+        return Err(format!(
+            "that is more than {} MiB: leave out a test program",
+            MOST_BYTES >> 20
+        )
+        .into());
+    }
+    Ok(())
+}
+
+/// What cargo made: optimised, and without what only a debugger reads.
+fn build(args: &[&str]) -> Result<Vec<PathBuf>> {
+    let mut command = cargo();
+    command.args(args).args([
+        "--release",
+        "--locked",
+        "--message-format=json-render-diagnostics",
+    ]);
+    // A folder of its own: other settings would throw away everything in the common one.
+    command.arg("--target-dir").arg(target_dir().join("gpu"));
+    command.env("CARGO_PROFILE_RELEASE_STRIP", "symbols");
+    command.env("CARGO_PROFILE_RELEASE_DEBUG", "false");
+    command.env("CARGO_PROFILE_RELEASE_LTO", "off");
+    println!("$ cargo {}", args.join(" "));
+    let output = command.stderr(Stdio::inherit()).output()?;
+    if !output.status.success() {
+        return Err(format!(
+            "cargo {} failed ({}): its message says why",
+            args.join(" "),
+            output.status
+        )
+        .into());
+    }
+    let mut built = Vec::new();
+    for line in String::from_utf8_lossy(&output.stdout).lines() {
+        let message: serde_json::Value = serde_json::from_str(line)?;
+        let files = message["filenames"]
+            .as_array()
+            .into_iter()
+            .flatten()
+            .chain([&message["executable"]]);
+        built.extend(files.filter_map(|file| file.as_str()).map(PathBuf::from));
+    }
+    Ok(built)
+}
+
+/// Whether this is the test program with that name: cargo adds a hash.
+fn is_program(path: &Path, name: &str) -> bool {
+    let stem = path
+        .file_name()
+        .and_then(|file| file.to_str())
+        .and_then(|file| file.rsplit_once('-'));
+    stem.is_some_and(|(own, _)| own == name) && path.extension().is_none()
+}
+
+/// What the bundle was made of; "+" with changes that are not committed.
+fn commit() -> String {
+    let git = |args: &[&str]| {
+        let output = Command::new("git")
+            .args(args)
+            .current_dir(root())
+            .output()
+            .ok()?;
+        output
+            .status
+            .success()
+            .then(|| String::from_utf8_lossy(&output.stdout).trim().to_owned())
+    };
+    let clean = git(&["status", "--porcelain"]).is_some_and(|changes| changes.is_empty());
+    let commit = git(&["rev-parse", "--short=12", "HEAD"]).unwrap_or_else(|| "unknown".into());
+    format!("{commit}{}\n", if clean { "" } else { "+" })
+}
+
+fn size(folder: &Path) -> Result<u64> {
+    let mut sum = 0;
+    for entry in std::fs::read_dir(folder)? {
+        let (path, kind) = entry.map(|entry| (entry.path(), entry.file_type()))?;
+        sum += if kind?.is_dir() {
+            size(&path)?
+        } else {
+            path.metadata()?.len()
+        };
+    }
+    Ok(sum)
+}
