@@ -55,7 +55,9 @@ def main() -> None:
         frame = consumer.recv()
         image = to_bgr(frame)
         text = f"{options.pool} {frame.sequence} {frame.format}"
-        cv2.putText(image, text, (12, 36), cv2.FONT_HERSHEY_SIMPLEX, 1, (255, 255, 255), 2)
+        # White on black, to be seen on anything.
+        for colour, thickness in (((0, 0, 0), 6), ((255, 255, 255), 2)):
+            cv2.putText(image, text, (12, 36), cv2.FONT_HERSHEY_SIMPLEX, 1, colour, thickness)
         if not cv2.imwrite(options.picture, image):
             raise SystemExit(f"cannot write {options.picture}")
         print(f"frame {frame.sequence}, {frame.format} {frame.width}x{frame.height}, to {options.picture}")

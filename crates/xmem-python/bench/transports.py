@@ -258,10 +258,12 @@ def main():
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=3)
     parser.add_argument("--fps", type=float, default=60)
+    parser.add_argument("--by-hand-only", action="store_true", help="leave out the ways that copy")
     options = parser.parse_args()
-    figures = {way: [] for way in WAYS}
+    ways = [way for way in WAYS if not (way.copies and options.by_hand_only)]
+    figures = {way: [] for way in ways}
     for number in range(options.rounds):
-        for way in WAYS if number % 2 == 0 else reversed(WAYS):
+        for way in ways if number % 2 == 0 else reversed(ways):
             figures[way].append(measure(way, options.seconds, options.fps))
             print(".", end="", file=sys.stderr, flush=True)
     print(file=sys.stderr)
@@ -279,10 +281,11 @@ def main():
     print("|---|--:|--:|--:|--:|--:|--:|")
     for way, it in medians.items():
         print(f"| {way.name} | {' | '.join(f'{it[key]:.1f}' for key in keys)} | {it['arrived']:.2f} |")
-    copying = [way for way in WAYS if way.copies]
-    best = {key: min(medians[way][key] for way in copying) for key in keys}
-    xmem, hand = medians[Xmem], medians[SharedMemory]
-    for label, other in (("the best that copies / xmem", best), ("by hand / xmem", hand)):
+    xmem = medians[Xmem]
+    others = {"by hand / xmem": medians[SharedMemory]}
+    if copying := [way for way in ways if way.copies]:
+        others["the best that copies / xmem"] = {key: min(medians[way][key] for way in copying) for key in keys}
+    for label, other in others.items():
         print(f"| **{label}** | {' | '.join(f'{other[key] / xmem[key]:.2f}' for key in keys)} | |")
 
 

@@ -62,7 +62,7 @@ def test_preview(pool, directory, source, format):
     wanted = (235, 235, 235) if format == "GRAY8" else (255, 0, 0)
     assert np.abs(colour.astype(int) - wanted).max() <= 4
     # And the text is there.
-    assert len(np.unique(image[:100].reshape(-1, 3), axis=0)) > 1 or format == "GRAY8"
+    assert image[:100].min() == 0 and image[:100].max() == 255
     picture.unlink()
 
 
