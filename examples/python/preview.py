@@ -56,8 +56,8 @@ def main() -> None:
         image = to_bgr(frame)
         text = f"{options.pool} {frame.sequence} {frame.format}"
         # White on black, to be seen on anything.
-        for colour, thickness in (((0, 0, 0), 6), ((255, 255, 255), 2)):
-            cv2.putText(image, text, (12, 36), cv2.FONT_HERSHEY_SIMPLEX, 1, colour, thickness)
+        cv2.rectangle(image, (0, 0), (frame.width, 48), (0, 0, 0), cv2.FILLED)
+        cv2.putText(image, text, (12, 36), cv2.FONT_HERSHEY_SIMPLEX, 1, (255, 255, 255), 2)
         if not cv2.imwrite(options.picture, image):
             raise SystemExit(f"cannot write {options.picture}")
         print(f"frame {frame.sequence}, {frame.format} {frame.width}x{frame.height}, to {options.picture}")
