@@ -2,6 +2,7 @@
 
 """Frames that other processes share, without a copy."""
 
+from ._consumer import Consumer
 from ._errors import (
     Closed,
     EndOfStream,
@@ -17,7 +18,6 @@ from ._errors import (
     ViewsExist,
 )
 from ._xmem import (
-    Consumer,
     Frame,
     Plane,
     PoolEntry,
