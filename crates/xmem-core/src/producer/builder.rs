@@ -136,8 +136,9 @@ impl ProducerBuilder {
         self
     }
 
-    /// Keeps no frames for consumers: only counts and references do.
-    pub(crate) fn without_history(mut self) -> Self {
+    /// Keeps no frames for consumers that come later: a slot is free as soon as nobody needs it. For lossless pools, and
+    /// those that live by counts ([`WriteLease::keep_until`](crate::WriteLease::keep_until)).
+    pub fn without_history(mut self) -> Self {
         self.settings.history = 0;
         self
     }
