@@ -1,0 +1,232 @@
+# SPDX-License-Identifier: MPL-2.0
+
+"""``Channel``. How it works is told in the package's documentation."""
+
+import os
+import sys
+import weakref
+
+from .._errors import Closed, EndOfStream, Error
+from .._xmem import _ChannelEnd
+from . import _pickling
+
+
+def _finish(end, linger):
+    """What becomes of an end that nobody closed."""
+    try:
+        if not end.is_closed:
+            if linger:
+                end.drain(linger)
+            end.close()
+    except (Error, KeyboardInterrupt):
+        end.close()
+
+
+class Channel:
+    """One end of a channel that objects travel through. Making one makes the channel; ``connect`` joins it.
+
+    Unpickling runs code: messages are taken of this user's processes only, and of ``allow_uids``.
+
+    All methods may be called from any thread. After a fork, the child joins by itself.
+
+    name: the channel's name, or the path of its socket. budget: how many messages of one sender are held at once; what comes
+    then is copied. inline: what is smaller, in bytes, travels in the pickle. max_slots, max_bytes: limits of the memory of
+    what this end sends (0: none). max_receivers: how many processes may join. lossless_timeout: after how many seconds a
+    receiver that takes nothing is not waited for any more (None: never). linger: how many seconds `close` waits until all
+    was taken.
+    """
+
+    def __init__(
+        self,
+        name,
+        *,
+        budget=64,
+        inline=4096,
+        max_slots=2048,
+        max_bytes=0,
+        max_receivers=256,
+        lossless_timeout=None,
+        allow_uids=(),
+        linger=10.0,
+    ):
+        options = dict(
+            budget=budget,
+            max_slots=max_slots,
+            max_bytes=max_bytes,
+            max_receivers=max_receivers,
+            lossless_timeout=lossless_timeout,
+            allow_uids=list(allow_uids),
+        )
+        self._start(_ChannelEnd.make(os.fspath(name), options), options, inline, linger)
+
+    @classmethod
+    def connect(
+        cls,
+        name,
+        *,
+        timeout=None,
+        budget=64,
+        inline=4096,
+        max_slots=2048,
+        max_bytes=0,
+        lossless_timeout=None,
+        allow_uids=(),
+        linger=10.0,
+    ):
+        """Joins a channel; waits for its maker, at most `timeout` seconds (None: for ever)."""
+        options = dict(
+            budget=budget,
+            max_slots=max_slots,
+            max_bytes=max_bytes,
+            # The maker, and whoever holds what it passes on.
+            max_receivers=256,
+            lossless_timeout=lossless_timeout,
+            allow_uids=list(allow_uids),
+        )
+        self = cls.__new__(cls)
+        self._start(_ChannelEnd.join(os.fspath(name), options, timeout), options, inline, linger)
+        return self
+
+    def _start(self, end, options, inline, linger):
+        self._end = end
+        self._options = options
+        self._inline = inline
+        self._linger = linger
+        self._own_reducers = {}
+        self._finalizer = weakref.finalize(self, _finish, end, linger)
+        if "multiprocessing.util" in sys.modules:
+            # Its children end without what runs at exit otherwise.
+            from multiprocessing.util import Finalize
+
+            Finalize(self, _finish, (end, linger), exitpriority=0)
+
+    def send(self, obj, *, to=None, timeout=None):
+        """Sends an object: the maker to all who joined, or to one of them (`to`, a sender's number); others to the maker.
+
+        Waits for a receiver if there is none, and while one is 8 messages behind; at most `timeout` seconds.
+        """
+        pickle, out = _pickling.dumps(obj, self._inline, self._own_reducers)
+        from . import _arrays
+
+        _, shared = self._end.send(
+            pickle,
+            out.blocks,
+            gather=_arrays.gather,
+            refs=tuple(out.refs) if out.refs else None,
+            to=to,
+            timeout=timeout,
+        )
+        if shared:
+            for owner in out.owners:
+                if hasattr(owner, "flags"):
+                    _arrays.freeze(owner)
+
+    def recv(self, *, timeout=None, sender=None, copy=False):
+        """The next object. Waits for it, at most `timeout` seconds.
+
+        Its large arrays lie in shared memory and are read-only; torch does not know that, and a process that writes into such a
+        tensor is ended by the system. With `copy` all of it is private and writable.
+
+        sender: of whom; raises EndOfStream when that one is gone.
+        """
+        return self.recv_from(timeout=timeout, sender=sender, copy=copy)[0]
+
+    def recv_from(self, *, timeout=None, sender=None, copy=False):
+        """The same, and the number of its sender: 0 is the channel's maker."""
+        incoming = self._end.receive(sender, timeout)
+        if copy:
+            incoming = incoming.copied()
+        return _pickling.loads(incoming), incoming.sender
+
+    def poll(self, timeout=0.0):
+        """Whether `recv` would return at once. Waits for that, at most `timeout` seconds."""
+        return self._end.poll(timeout)
+
+    def __iter__(self):
+        """Objects, until no more come."""
+        while True:
+            try:
+                yield self.recv()
+            except (EndOfStream, Closed):
+                return
+
+    def empty(self, shape, dtype="float64", *, timeout=None):
+        """A NumPy array that will be sent without a copy. Once it was sent it must not be written any more, and is read-only.
+
+        For torch: ``torch.from_numpy(channel.empty(...))``.
+        """
+        import numpy
+
+        dtype = numpy.dtype(dtype)
+        if dtype.hasobject:
+            raise ValueError("an array of Python objects does not lie in shared memory: use a type of numbers")
+        shape = (shape,) if isinstance(shape, int) else tuple(shape)
+        size = dtype.itemsize
+        for extent in shape:
+            size *= extent
+        return numpy.ndarray(shape, dtype, buffer=self._end.room(size, timeout))
+
+    def register(self, cls, reduce):
+        """Has objects of exactly this class sent as `reduce(obj)` says, which is what ``__reduce__`` would return."""
+        self._own_reducers[cls] = reduce
+
+    @property
+    def id(self):
+        """This end's number in the channel; 0 is the maker's."""
+        return self._end.id
+
+    @property
+    def socket(self):
+        """The path of the channel's socket."""
+        return os.fspath(self._end.socket)
+
+    @property
+    def senders(self):
+        """The numbers of those whose messages are taken here."""
+        return self._end.senders()
+
+    @property
+    def receivers(self):
+        """How many processes take what is sent here."""
+        return self._end.receivers()
+
+    def wait_for_receiver(self, timeout=None):
+        """Waits until somebody joined."""
+        self._end.wait_for_receiver(timeout)
+
+    def drain(self, timeout=None):
+        """Waits until everybody took what was sent. Returns whether they did."""
+        return self._end.drain(timeout)
+
+    def stats(self):
+        """Figures: messages, bytes that were copied and that were not, memory."""
+        return self._end.stats()
+
+    def close(self, *, linger=None):
+        """Waits until all was taken, at most `linger` seconds, and ends the channel, or this process's part in it."""
+        self._finalizer.detach()
+        _finish(self._end, self._linger if linger is None else linger)
+
+    @property
+    def closed(self):
+        """Whether this end is closed."""
+        return self._end.is_closed
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_exception):
+        self.close()
+
+    def __reduce__(self):
+        """In another process: one more end of the same channel, which joins it."""
+        options = {name: value for name, value in self._options.items() if name != "max_receivers"}
+        return _rejoin, (self.socket, dict(options, inline=self._inline, linger=self._linger))
+
+    def __repr__(self):
+        state = "closed" if self.closed else "made here" if self.id == 0 else "joined"
+        return f"<xmem.Channel {self.socket!r}, {state}>"
+
+
+def _rejoin(socket, options):
+    return Channel.connect(socket, timeout=60, **options)
