@@ -1,53 +1,49 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! The Python module `xmem`.
+//! The extension module of the Python package `xmem`.
+//!
+//! `python/xmem` is what users import; it adds to the classes here what is easier said in Python, such as asyncio.
+
+mod array;
+mod array_interface;
+mod buffer;
+mod caps;
+mod consumer;
+mod dlpack;
+mod dtype;
+mod errors;
+mod format;
+mod frame;
+
+mod layout;
+mod pools;
+mod producer;
+mod seat;
+mod signals;
+mod slot;
+mod writable;
 
 use pyo3::prelude::*;
 
-/// Frames that other processes share, without a copy.
 #[pymodule]
-mod xmem {
-    use std::path::PathBuf;
-
+mod _xmem {
     use pyo3::prelude::*;
+
+    #[pymodule_export]
+    use crate::array::Plane;
+    #[pymodule_export]
+    use crate::consumer::Consumer;
+    #[pymodule_export]
+    use crate::frame::Frame;
+    #[pymodule_export]
+    use crate::pools::{PoolEntry, pools, query};
+    #[pymodule_export]
+    use crate::producer::Producer;
+    #[pymodule_export]
+    use crate::writable::WritableFrame;
 
     #[pymodule_init]
     fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
         module.add("__version__", env!("CARGO_PKG_VERSION"))
-    }
-
-    /// A pool of the runtime directory.
-    #[pyclass(frozen, get_all)]
-    #[derive(Debug)]
-    struct PoolEntry {
-        /// Its name.
-        name: String,
-        /// Its socket.
-        path: PathBuf,
-        /// Whether it has a producer now.
-        live: bool,
-    }
-
-    #[pymethods]
-    impl PoolEntry {
-        fn __repr__(&self) -> String {
-            let live = if self.live { "live" } else { "stale" };
-            format!("<xmem pool {:?}, {live}>", self.name)
-        }
-    }
-
-    /// The pools of the runtime directory.
-    #[pyfunction]
-    fn pools(py: Python<'_>) -> Vec<PoolEntry> {
-        // Looking at files and locks: other threads may run meanwhile.
-        let entries = py.detach(xmem_core::pools);
-        entries
-            .into_iter()
-            .map(|entry| PoolEntry {
-                name: entry.name,
-                path: entry.path,
-                live: entry.live,
-            })
-            .collect()
     }
 }

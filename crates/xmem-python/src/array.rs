@@ -1,0 +1,355 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! An array over the bytes of a frame, and what keeps them there.
+#![allow(unsafe_code)] // addresses in shared memory
+
+use std::ffi::c_int;
+use std::sync::Arc;
+
+use pyo3::ffi;
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyTuple};
+use xmem_core::{DType, ReadLease};
+
+use crate::slot::WriteSlot;
+use crate::{array_interface, buffer, dlpack, dtype};
+
+/// What keeps bytes where they are, until the last view of them is gone. Dropping it needs no interpreter.
+#[derive(Debug, Clone)]
+pub(crate) enum Keeper {
+    /// A frame that was received, or the producer's own reference to one that it published.
+    Lease(Arc<ReadLease>),
+    /// A slot that is being written, or was.
+    Slot(Arc<WriteSlot>),
+    /// A copy.
+    Private(#[expect(dead_code, reason = "kept, not read")] Arc<PrivateBytes>),
+}
+
+/// Memory that only this process has.
+#[derive(Debug)]
+pub(crate) struct PrivateBytes(*mut [u8]);
+
+// SAFETY: plain memory of its own; what is written there is the affair of whoever has the views, as in NumPy.
+unsafe impl Send for PrivateBytes {}
+// SAFETY: as above.
+unsafe impl Sync for PrivateBytes {}
+
+impl PrivateBytes {
+    pub(crate) fn new(bytes: Vec<u8>) -> Self {
+        Self(Box::into_raw(bytes.into_boxed_slice()))
+    }
+
+    pub(crate) fn ptr(&self) -> *const u8 {
+        self.0.cast::<u8>().cast_const()
+    }
+}
+
+impl Drop for PrivateBytes {
+    fn drop(&mut self) {
+        // SAFETY: made from a box by `new`, and dropped once.
+        drop(unsafe { Box::from_raw(self.0) });
+    }
+}
+
+impl Keeper {
+    /// Whether views that are made now may write.
+    pub(crate) fn is_writable(&self) -> bool {
+        match self {
+            Self::Lease(_) => false,
+            Self::Slot(slot) => slot.is_writing(),
+            Self::Private(_) => true,
+        }
+    }
+}
+
+/// A view that another library has. While one that may write exists, its slot is not published.
+#[derive(Debug)]
+pub(crate) struct Export {
+    keeper: Keeper,
+    writable: bool,
+}
+
+impl Export {
+    /// A view that may write, if its memory may be written now.
+    pub(crate) fn new(keeper: &Keeper) -> PyResult<Self> {
+        let writable = match keeper {
+            Keeper::Slot(slot) => slot.begin_export()?,
+            keeper => keeper.is_writable(),
+        };
+        Ok(Self {
+            keeper: keeper.clone(),
+            writable,
+        })
+    }
+
+    pub(crate) fn is_writable(&self) -> bool {
+        self.writable
+    }
+
+    /// Whether the memory could be written by whoever does not care that it may not.
+    pub(crate) fn is_mapped_writable(&self) -> bool {
+        match &self.keeper {
+            Keeper::Lease(lease) => lease.is_local(),
+            Keeper::Slot(_) | Keeper::Private(_) => true,
+        }
+    }
+}
+
+impl Drop for Export {
+    fn drop(&mut self) {
+        if let Keeper::Slot(slot) = &self.keeper {
+            slot.end_export();
+        }
+    }
+}
+
+/// Where the elements of an array are.
+#[derive(Debug, Clone)]
+pub(crate) struct Array {
+    pub(crate) keeper: Keeper,
+    ptr: *const u8,
+    pub(crate) shape: Vec<isize>,
+    /// In bytes.
+    pub(crate) strides: Vec<isize>,
+    pub(crate) dtype: DType,
+}
+
+// SAFETY: the pointer is to memory that `keeper` keeps, and that any thread may read.
+unsafe impl Send for Array {}
+// SAFETY: as above.
+unsafe impl Sync for Array {}
+
+impl Array {
+    /// An array whose first element is `offset` bytes into `bytes`. `None`: it does not lie inside.
+    pub(crate) fn new(
+        keeper: Keeper,
+        (bytes, len): (*const u8, usize),
+        offset: usize,
+        shape: &[isize],
+        strides: &[isize],
+        dtype: DType,
+    ) -> Option<Self> {
+        if shape.len() != strides.len() || shape.iter().any(|size| *size < 0) {
+            return None;
+        }
+        let itemsize = isize::try_from(dtype.size()).ok()?;
+        let offset_ = isize::try_from(offset).ok()?;
+        let len_ = isize::try_from(len).ok()?;
+        // The lowest and the highest byte that an element may have.
+        let (mut low, mut high) = (offset_, offset_.checked_add(itemsize)?);
+        let mut count = 1isize;
+        for (size, stride) in shape.iter().zip(strides) {
+            count = count.checked_mul(*size)?;
+            let way = stride.checked_mul((*size - 1).max(0))?;
+            if way < 0 {
+                low = low.checked_add(way)?;
+            } else {
+                high = high.checked_add(way)?;
+            }
+            // An element that is not where its type has to be would be undefined behaviour for others.
+            if stride % itemsize != 0 && *size > 1 {
+                return None;
+            }
+        }
+        if count > 0 && (low < 0 || high > len_) {
+            return None;
+        }
+        let ptr = bytes.wrapping_add(offset.min(len));
+        if count > 0 && ptr.addr() % dtype.size() != 0 {
+            return None;
+        }
+        count.checked_mul(itemsize)?;
+        Some(Self {
+            keeper,
+            ptr,
+            shape: shape.to_vec(),
+            strides: strides.to_vec(),
+            dtype,
+        })
+    }
+
+    pub(crate) fn ptr(&self) -> *const u8 {
+        self.ptr
+    }
+
+    pub(crate) fn itemsize(&self) -> isize {
+        self.dtype.size().cast_signed()
+    }
+
+    /// Size of the elements in bytes, without what lies between them.
+    pub(crate) fn nbytes(&self) -> isize {
+        self.shape.iter().product::<isize>() * self.itemsize()
+    }
+
+    fn is_contiguous_in(&self, dims: impl Iterator<Item = usize>) -> bool {
+        let mut expected = self.itemsize();
+        for dim in dims {
+            let (size, stride) = (self.shape[dim], self.strides[dim]);
+            if size != 1 && stride != expected {
+                return self.nbytes() == 0;
+            }
+            expected *= size;
+        }
+        true
+    }
+
+    pub(crate) fn is_c_contiguous(&self) -> bool {
+        self.is_contiguous_in((0..self.shape.len()).rev())
+    }
+
+    pub(crate) fn is_f_contiguous(&self) -> bool {
+        self.is_contiguous_in(0..self.shape.len())
+    }
+
+    /// A copy in memory of this process's own, without gaps.
+    pub(crate) fn to_private(&self) -> PyResult<Self> {
+        let _keeps_the_slot = Export::new(&self.keeper)?;
+        let mut bytes = Vec::with_capacity(self.nbytes().cast_unsigned());
+        self.append_to(0, self.ptr, &mut bytes);
+        let mut strides = vec![0; self.shape.len()];
+        let mut stride = self.itemsize();
+        for (to, size) in strides.iter_mut().zip(&self.shape).rev() {
+            *to = stride;
+            stride *= (*size).max(1);
+        }
+        let bytes = Arc::new(PrivateBytes::new(bytes));
+        Ok(Self {
+            ptr: bytes.ptr(),
+            keeper: Keeper::Private(bytes),
+            shape: self.shape.clone(),
+            strides,
+            dtype: self.dtype,
+        })
+    }
+
+    fn append_to(&self, dim: usize, at: *const u8, bytes: &mut Vec<u8>) {
+        let rest = dim..self.shape.len();
+        if self.nbytes() == 0 {
+            return;
+        }
+        if self.is_contiguous_from(dim) {
+            let len = rest.map(|dim| self.shape[dim]).product::<isize>() * self.itemsize();
+            // SAFETY: inside the array, which `new` checked to lie inside its memory, which `keeper` keeps.
+            let row = unsafe { std::slice::from_raw_parts(at, len.cast_unsigned()) };
+            bytes.extend_from_slice(row);
+            return;
+        }
+        for index in 0..self.shape[dim] {
+            self.append_to(
+                dim + 1,
+                at.wrapping_offset(self.strides[dim] * index),
+                bytes,
+            );
+        }
+    }
+
+    fn is_contiguous_from(&self, dim: usize) -> bool {
+        self.is_contiguous_in((dim..self.shape.len()).rev())
+    }
+}
+
+/// One plane of a frame: an array, for whatever library takes arrays.
+#[pyclass(frozen, module = "xmem")]
+#[derive(Debug)]
+pub(crate) struct Plane(Array);
+
+impl Plane {
+    pub(crate) fn new(array: Array) -> Self {
+        Self(array)
+    }
+}
+
+#[pymethods]
+impl Plane {
+    #[getter]
+    fn shape<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
+        PyTuple::new(py, &self.0.shape)
+    }
+
+    #[getter]
+    fn strides<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
+        PyTuple::new(py, &self.0.strides)
+    }
+
+    #[getter]
+    fn ndim(&self) -> usize {
+        self.0.shape.len()
+    }
+
+    #[getter]
+    fn dtype(&self) -> &'static str {
+        dtype::name(self.0.dtype)
+    }
+
+    #[getter]
+    fn itemsize(&self) -> isize {
+        self.0.itemsize()
+    }
+
+    #[getter]
+    fn nbytes(&self) -> isize {
+        self.0.nbytes()
+    }
+
+    #[getter]
+    fn readonly(&self) -> bool {
+        !self.0.keeper.is_writable()
+    }
+
+    fn copy(&self, py: Python<'_>) -> PyResult<Self> {
+        Ok(Self(py.detach(|| self.0.to_private())?))
+    }
+
+    fn __len__(&self) -> usize {
+        self.0.shape.first().map_or(0, |size| size.cast_unsigned())
+    }
+
+    fn __repr__(&self) -> String {
+        format!(
+            "<xmem.Plane {:?} {}>",
+            self.0.shape,
+            dtype::name(self.0.dtype)
+        )
+    }
+
+    unsafe fn __getbuffer__(
+        slf: Bound<'_, Self>,
+        view: *mut ffi::Py_buffer,
+        flags: c_int,
+    ) -> PyResult<()> {
+        // SAFETY: Python passes a view to be filled; the array lives as long as the object, which the view keeps.
+        unsafe { buffer::fill(view, flags, &slf.get().0, slf.as_any()) }
+    }
+
+    unsafe fn __releasebuffer__(&self, view: *mut ffi::Py_buffer) {
+        // SAFETY: Python passes a view that was filled above, once.
+        unsafe { buffer::release(view) }
+    }
+
+    #[getter]
+    fn __array_interface__<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyDict>> {
+        array_interface::of(slf.py(), &slf.get().0)
+    }
+
+    #[pyo3(signature = (*, stream=None, max_version=None, dl_device=None, copy=None))]
+    fn __dlpack__(
+        &self,
+        py: Python<'_>,
+        stream: Option<Bound<'_, PyAny>>,
+        max_version: Option<(u32, u32)>,
+        dl_device: Option<(i32, i32)>,
+        copy: Option<bool>,
+    ) -> PyResult<Py<PyAny>> {
+        let request = dlpack::Request {
+            has_stream: stream.is_some(),
+            max_version,
+            dl_device,
+            copy,
+        };
+        dlpack::export(py, &self.0, request)
+    }
+
+    fn __dlpack_device__(&self) -> (i32, i32) {
+        dlpack::device(&self.0)
+    }
+}

@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! NumPy's array interface, version 3. It says nothing of lifetimes: whoever reads it keeps the object that it came from.
+
+use pyo3::exceptions::{PyAttributeError, PyTypeError};
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyTuple};
+
+use crate::array::{Array, Keeper};
+use crate::dtype;
+
+/// Not for slots that this process writes: their views are counted, and these could not be.
+pub(crate) fn of<'py>(py: Python<'py>, array: &Array) -> PyResult<Bound<'py, PyDict>> {
+    if matches!(array.keeper, Keeper::Slot(_)) {
+        return Err(PyAttributeError::new_err(
+            "a frame that is being written has no __array_interface__: use numpy.asarray(frame)",
+        ));
+    }
+    let typestr = dtype::typestr(array.dtype).ok_or_else(|| {
+        PyTypeError::new_err("NumPy has no bfloat16: use torch.from_dlpack instead")
+    })?;
+    let interface = PyDict::new(py);
+    interface.set_item("version", 3)?;
+    interface.set_item("typestr", typestr)?;
+    interface.set_item("shape", PyTuple::new(py, &array.shape)?)?;
+    interface.set_item("strides", PyTuple::new(py, &array.strides)?)?;
+    interface.set_item("data", (array.ptr().addr(), !array.keeper.is_writable()))?;
+    Ok(interface)
+}

@@ -1,0 +1,259 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! DLPack: arrays for PyTorch, CuPy, JAX and others. <https://dmlc.github.io/dlpack>, version 1.1.
+#![allow(unsafe_code)] // its C structures
+
+use std::ffi::{CStr, c_void};
+
+use pyo3::exceptions::PyBufferError;
+use pyo3::ffi;
+use pyo3::prelude::*;
+
+use crate::array::{Array, Export};
+use crate::dtype;
+
+/// The newest version that is spoken here.
+const VERSION: DLPackVersion = DLPackVersion { major: 1, minor: 1 };
+const CPU: i32 = 1;
+const FLAG_READ_ONLY: u64 = 1 << 0;
+const FLAG_IS_COPIED: u64 = 1 << 1;
+
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct DLPackVersion {
+    major: u32,
+    minor: u32,
+}
+
+#[repr(C)]
+struct DLDevice {
+    device_type: i32,
+    device_id: i32,
+}
+
+#[repr(C)]
+struct DLDataType {
+    code: u8,
+    bits: u8,
+    lanes: u16,
+}
+
+#[repr(C)]
+struct DLTensor {
+    data: *mut c_void,
+    device: DLDevice,
+    ndim: i32,
+    dtype: DLDataType,
+    shape: *mut i64,
+    strides: *mut i64,
+    byte_offset: u64,
+}
+
+type Deleter<T> = Option<unsafe extern "C" fn(*mut T)>;
+
+/// DLManagedTensor, as it was before version 1.
+#[repr(C)]
+struct Legacy {
+    dl_tensor: DLTensor,
+    manager_ctx: *mut c_void,
+    deleter: Deleter<Self>,
+}
+
+/// DLManagedTensorVersioned.
+#[repr(C)]
+struct Versioned {
+    version: DLPackVersion,
+    manager_ctx: *mut c_void,
+    deleter: Deleter<Self>,
+    flags: u64,
+    dl_tensor: DLTensor,
+}
+
+/// What a tensor points to, and what keeps its bytes.
+struct Context {
+    shape: Vec<i64>,
+    /// In elements.
+    strides: Vec<i64>,
+    export: Export,
+}
+
+trait Managed: Sized {
+    const NAME: &'static CStr;
+    fn new(tensor: DLTensor, context: *mut c_void, flags: u64) -> Self;
+    fn context(&self) -> *mut c_void;
+    fn deleter(&self) -> Deleter<Self>;
+}
+
+impl Managed for Legacy {
+    const NAME: &'static CStr = c"dltensor";
+
+    fn new(dl_tensor: DLTensor, manager_ctx: *mut c_void, _flags: u64) -> Self {
+        Self {
+            dl_tensor,
+            manager_ctx,
+            deleter: Some(delete::<Self>),
+        }
+    }
+
+    fn context(&self) -> *mut c_void {
+        self.manager_ctx
+    }
+
+    fn deleter(&self) -> Deleter<Self> {
+        self.deleter
+    }
+}
+
+impl Managed for Versioned {
+    const NAME: &'static CStr = c"dltensor_versioned";
+
+    fn new(dl_tensor: DLTensor, manager_ctx: *mut c_void, flags: u64) -> Self {
+        Self {
+            version: VERSION,
+            manager_ctx,
+            deleter: Some(delete::<Self>),
+            flags,
+            dl_tensor,
+        }
+    }
+
+    fn context(&self) -> *mut c_void {
+        self.manager_ctx
+    }
+
+    fn deleter(&self) -> Deleter<Self> {
+        self.deleter
+    }
+}
+
+/// Called by whoever has the tensor, on any thread, with or without the interpreter.
+unsafe extern "C" fn delete<T: Managed>(managed: *mut T) {
+    // SAFETY: made by `capsule`, and deleted once, as DLPack has it.
+    unsafe {
+        let managed = Box::from_raw(managed);
+        drop(Box::from_raw(managed.context().cast::<Context>()));
+    }
+}
+
+/// Called by Python when a capsule goes. One whose tensor was taken has another name.
+unsafe extern "C" fn destroy<T: Managed>(capsule: *mut ffi::PyObject) {
+    // SAFETY: the capsule is one of `capsule`, and holds a tensor of that type as long as it has its name.
+    unsafe {
+        if ffi::PyCapsule_IsValid(capsule, T::NAME.as_ptr()) == 0 {
+            return;
+        }
+        let managed = ffi::PyCapsule_GetPointer(capsule, T::NAME.as_ptr()).cast::<T>();
+        if let Some(deleter) = (*managed).deleter() {
+            deleter(managed);
+        }
+    }
+}
+
+fn capsule<T: Managed>(
+    py: Python<'_>,
+    tensor: DLTensor,
+    context: Box<Context>,
+    flags: u64,
+) -> PyResult<Py<PyAny>> {
+    let context = Box::into_raw(context).cast();
+    let managed = Box::into_raw(Box::new(T::new(tensor, context, flags)));
+    // SAFETY: the name lives for ever, and `destroy` fits to the type.
+    let capsule =
+        unsafe { ffi::PyCapsule_New(managed.cast(), T::NAME.as_ptr(), Some(destroy::<T>)) };
+    // SAFETY: a new reference, or null with an exception.
+    let capsule = unsafe { Bound::from_owned_ptr_or_err(py, capsule) };
+    if capsule.is_err() {
+        // SAFETY: nobody else has it.
+        unsafe { delete(managed) };
+    }
+    Ok(capsule?.unbind())
+}
+
+/// What whoever imports asks for.
+#[derive(Debug)]
+pub(crate) struct Request {
+    pub(crate) has_stream: bool,
+    pub(crate) max_version: Option<(u32, u32)>,
+    pub(crate) dl_device: Option<(i32, i32)>,
+    pub(crate) copy: Option<bool>,
+}
+
+/// Type and number of the device.
+pub(crate) fn device(_array: &Array) -> (i32, i32) {
+    (CPU, 0)
+}
+
+/// A capsule for `from_dlpack`.
+pub(crate) fn export(py: Python<'_>, array: &Array, request: Request) -> PyResult<Py<PyAny>> {
+    let device = device(array);
+    if request.dl_device.is_some_and(|wanted| wanted != device) {
+        return Err(PyBufferError::new_err(
+            "this frame lies in host memory, and another device was asked for: move it there afterwards, \
+             as in torch.from_dlpack(frame).to(device)",
+        ));
+    }
+    if request.has_stream {
+        return Err(PyBufferError::new_err(
+            "this frame lies in host memory, where there are no streams: stream has to be None",
+        ));
+    }
+    let is_versioned = request.max_version.is_some_and(|(major, _)| major >= 1);
+    let copied = if request.copy == Some(true) {
+        Some(py.detach(|| array.to_private())?)
+    } else {
+        None
+    };
+    let array = copied.as_ref().unwrap_or(array);
+    let itemsize = array.itemsize();
+    let context = Box::new(Context {
+        shape: array.shape.iter().map(|size| *size as i64).collect(),
+        strides: array
+            .strides
+            .iter()
+            .map(|stride| (stride / itemsize) as i64)
+            .collect(),
+        export: Export::new(&array.keeper)?,
+    });
+    let tensor = DLTensor {
+        data: array.ptr().cast_mut().cast(),
+        device: DLDevice {
+            device_type: device.0,
+            device_id: device.1,
+        },
+        ndim: context.shape.len() as i32,
+        dtype: DLDataType {
+            code: dtype::dlpack_code(array.dtype),
+            bits: (8 * array.dtype.size()) as u8,
+            lanes: 1,
+        },
+        shape: context.shape.as_ptr().cast_mut(),
+        strides: context.strides.as_ptr().cast_mut(),
+        byte_offset: 0,
+    };
+    let mut flags = 0;
+    if !context.export.is_writable() {
+        flags |= FLAG_READ_ONLY;
+    }
+    if copied.is_some() {
+        flags |= FLAG_IS_COPIED;
+    }
+    if is_versioned {
+        capsule::<Versioned>(py, tensor, context, flags)
+    } else if !context.export.is_writable() && context.export.is_mapped_writable() {
+        Err(PyBufferError::new_err(
+            "this library asks for a DLPack capsule of before version 1, which cannot say that a published frame is \
+             read-only: use a newer version of it, or frame.copy()",
+        ))
+    } else {
+        // It cannot say that a frame is read-only. Refusing would shut out many libraries; the frame is safe all the same,
+        // since it is mapped read-only.
+        capsule::<Legacy>(py, tensor, context, flags)
+    }
+}
+
+const _: () = {
+    // As in dlpack.h on 64-bit platforms.
+    assert!(size_of::<DLTensor>() == 48);
+    assert!(size_of::<Legacy>() == 64);
+    assert!(size_of::<Versioned>() == 80);
+};

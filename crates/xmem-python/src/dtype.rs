@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! The types of elements, under the names that each of Python's protocols has for them.
+
+use std::ffi::CStr;
+
+use pyo3::exceptions::{PyTypeError, PyValueError};
+use pyo3::prelude::*;
+use xmem_core::DType;
+
+struct Names {
+    dtype: DType,
+    /// As NumPy and PyTorch call it.
+    name: &'static str,
+    /// Of the struct module, for the buffer protocol. `None`: it has none.
+    format: Option<&'static CStr>,
+    /// NumPy's, for the array interface.
+    typestr: Option<&'static str>,
+    /// DLPack's code; its size says the rest.
+    dlpack: u8,
+}
+
+const fn names(
+    dtype: DType,
+    name: &'static str,
+    format: &'static CStr,
+    typestr: &'static str,
+    dlpack: u8,
+) -> Names {
+    Names {
+        dtype,
+        name,
+        format: Some(format),
+        typestr: Some(typestr),
+        dlpack,
+    }
+}
+
+const INT: u8 = 0;
+const UINT: u8 = 1;
+const FLOAT: u8 = 2;
+const BFLOAT: u8 = 4;
+const BOOL: u8 = 6;
+
+const ALL: &[Names] = &[
+    names(DType::U8, "uint8", c"B", "|u1", UINT),
+    names(DType::I8, "int8", c"b", "|i1", INT),
+    names(DType::U16, "uint16", c"H", "<u2", UINT),
+    names(DType::I16, "int16", c"h", "<i2", INT),
+    names(DType::U32, "uint32", c"I", "<u4", UINT),
+    names(DType::I32, "int32", c"i", "<i4", INT),
+    // "l" and "L" have eight bytes on all platforms that the core supports, and are what NumPy itself says.
+    names(DType::U64, "uint64", c"L", "<u8", UINT),
+    names(DType::I64, "int64", c"l", "<i8", INT),
+    names(DType::F16, "float16", c"e", "<f2", FLOAT),
+    Names {
+        dtype: DType::Bf16,
+        name: "bfloat16",
+        format: None,
+        typestr: None,
+        dlpack: BFLOAT,
+    },
+    names(DType::F32, "float32", c"f", "<f4", FLOAT),
+    names(DType::F64, "float64", c"d", "<f8", FLOAT),
+    names(DType::Bool, "bool", c"?", "|b1", BOOL),
+];
+
+fn of(dtype: DType) -> &'static Names {
+    // The core's types are all in the table: `every_type_has_names` of the Python tests looks at each.
+    ALL.iter()
+        .find(|names| names.dtype == dtype)
+        .unwrap_or(&ALL[0])
+}
+
+pub(crate) fn name(dtype: DType) -> &'static str {
+    of(dtype).name
+}
+
+pub(crate) fn format(dtype: DType) -> Option<&'static CStr> {
+    of(dtype).format
+}
+
+pub(crate) fn typestr(dtype: DType) -> Option<&'static str> {
+    of(dtype).typestr
+}
+
+pub(crate) fn dlpack_code(dtype: DType) -> u8 {
+    of(dtype).dlpack
+}
+
+/// A type as Python has it: a name, a NumPy dtype or scalar type, a torch dtype, or `int`, `float`, `bool`.
+pub(crate) fn parse(dtype: &Bound<'_, PyAny>) -> PyResult<DType> {
+    let text = if let Ok(text) = dtype.extract::<String>() {
+        text
+    } else if let Ok(name) = dtype.getattr("__name__") {
+        name.extract::<String>()?
+    } else if let Ok(name) = dtype.getattr("name") {
+        name.extract::<String>()?
+    } else {
+        // torch.float32 is an object without a name.
+        dtype.str()?.to_string()
+    };
+    let name = match text.trim_start_matches("torch.") {
+        "int" => "int64",
+        "float" => "float64",
+        "bool_" => "bool",
+        name => name,
+    };
+    if let Some(names) = ALL.iter().find(|names| names.name == name) {
+        return Ok(names.dtype);
+    }
+    let known: Vec<&str> = ALL.iter().map(|names| names.name).collect();
+    let message = format!("no such dtype: {text:?}; use one of {}", known.join(", "));
+    Err(if dtype.is_none() {
+        PyTypeError::new_err(message)
+    } else {
+        PyValueError::new_err(message)
+    })
+}

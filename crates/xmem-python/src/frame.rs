@@ -1,0 +1,294 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! A frame that was received.
+#![allow(unsafe_code)] // the buffer protocol
+
+use std::ffi::c_int;
+use std::sync::Arc;
+
+use pyo3::exceptions::PyTypeError;
+use pyo3::ffi;
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyDict, PyTuple};
+use xmem_core::{FrameMeta, ReadLease, Sticky};
+
+use crate::array::{Array, Plane};
+use crate::layout::{self, Arrays};
+use crate::{array_interface, buffer, dlpack, dtype};
+
+/// A frame that can be read, and what is known of it.
+#[pyclass(frozen, module = "xmem")]
+#[derive(Debug)]
+pub(crate) struct Frame {
+    arrays: Arrays,
+    about: Arc<About>,
+}
+
+/// What is known of a frame besides its bytes.
+#[derive(Debug)]
+struct About {
+    meta: FrameMeta,
+    sticky: Arc<Sticky>,
+    pool: String,
+}
+
+/// What became of a frame's bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Way {
+    InPlace,
+    Copied,
+}
+
+impl Frame {
+    /// Around a frame where it lies. It is copied if it lies in pieces, and one of its planes does not lie in one of them.
+    pub(crate) fn in_place(lease: ReadLease) -> Result<(Self, Way), &'static str> {
+        let lease = Arc::new(lease);
+        let pieces = layout::pieces(&lease).ok_or(UNMAPPABLE)?;
+        match layout::arrays(lease.meta(), &pieces) {
+            Some(arrays) => Ok((Self::new(arrays, &lease), Way::InPlace)),
+            None => Self::copied(&lease),
+        }
+    }
+
+    /// Around a copy.
+    pub(crate) fn copied(lease: &ReadLease) -> Result<(Self, Way), &'static str> {
+        let piece = layout::private(layout::copy_payload(lease).ok_or(UNMAPPABLE)?);
+        let arrays = layout::arrays(lease.meta(), &[piece])
+            .ok_or("the frame's description makes no sense")?;
+        Ok((Self::new(arrays, lease), Way::Copied))
+    }
+
+    fn new(arrays: Arrays, lease: &ReadLease) -> Self {
+        let about = About {
+            meta: lease.meta().clone(),
+            sticky: lease.sticky().clone(),
+            pool: lease.pool().to_owned(),
+        };
+        Self {
+            arrays,
+            about: Arc::new(about),
+        }
+    }
+
+    /// The frame as one array.
+    fn whole(&self) -> PyResult<&Array> {
+        self.arrays.whole.as_ref().ok_or_else(|| {
+            let format = self.about.meta.video.map(|video| video.format);
+            PyTypeError::new_err(format!(
+                "a frame of format {} is not one array but {}: use frame.planes",
+                format.unwrap_or_default().as_str(),
+                self.arrays.planes.len(),
+            ))
+        })
+    }
+}
+
+const UNMAPPABLE: &str = "the frame lies in memory that cannot be mapped";
+
+#[pymethods]
+impl Frame {
+    #[getter]
+    fn shape<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
+        PyTuple::new(py, &self.whole()?.shape)
+    }
+
+    #[getter]
+    fn strides<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
+        PyTuple::new(py, &self.whole()?.strides)
+    }
+
+    #[getter]
+    fn ndim(&self) -> PyResult<usize> {
+        Ok(self.whole()?.shape.len())
+    }
+
+    #[getter]
+    fn dtype(&self) -> &'static str {
+        dtype::name(self.arrays.planes[0].dtype)
+    }
+
+    #[getter]
+    fn nbytes(&self) -> isize {
+        self.arrays.planes.iter().map(Array::nbytes).sum()
+    }
+
+    #[getter]
+    fn readonly(&self) -> bool {
+        !self.arrays.planes[0].keeper.is_writable()
+    }
+
+    #[getter]
+    fn planes<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
+        PyTuple::new(py, self.arrays.planes.iter().cloned().map(Plane::new))
+    }
+
+    #[getter]
+    fn format(&self) -> Option<&str> {
+        self.about
+            .meta
+            .video
+            .as_ref()
+            .map(|video| video.format.as_str())
+    }
+
+    #[getter]
+    fn width(&self) -> Option<u32> {
+        self.about.meta.video.map(|video| video.width)
+    }
+
+    #[getter]
+    fn height(&self) -> Option<u32> {
+        self.about.meta.video.map(|video| video.height)
+    }
+
+    #[getter]
+    fn pts(&self) -> Option<u64> {
+        self.about.meta.pts
+    }
+
+    #[getter]
+    fn dts(&self) -> Option<u64> {
+        self.about.meta.dts
+    }
+
+    #[getter]
+    fn duration(&self) -> Option<u64> {
+        self.about.meta.duration
+    }
+
+    #[getter]
+    fn timestamp(&self) -> Option<u64> {
+        self.about.meta.timestamp
+    }
+
+    #[getter]
+    fn published_at(&self) -> u64 {
+        self.about.meta.published_at
+    }
+
+    #[getter]
+    fn sequence(&self) -> u64 {
+        self.about.meta.sequence
+    }
+
+    #[getter]
+    fn slot(&self) -> u32 {
+        self.about.meta.slot
+    }
+
+    #[getter]
+    fn generation(&self) -> u32 {
+        self.about.meta.generation
+    }
+
+    #[getter]
+    fn flags(&self) -> u32 {
+        self.about.meta.flags
+    }
+
+    #[getter]
+    fn content_type(&self) -> &str {
+        self.about.meta.content_type.as_str()
+    }
+
+    #[getter]
+    fn producer(&self) -> &str {
+        self.about.meta.producer.as_str()
+    }
+
+    #[getter]
+    fn pool(&self) -> &str {
+        &self.about.pool
+    }
+
+    #[getter]
+    fn caps(&self) -> Option<&str> {
+        self.about.sticky.text("caps")
+    }
+
+    #[getter]
+    fn attachments<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let dict = PyDict::new(py);
+        for (name, value) in self.about.meta.attachments.iter() {
+            dict.set_item(name, PyBytes::new(py, value))?;
+        }
+        Ok(dict)
+    }
+
+    fn copy(&self, py: Python<'_>) -> PyResult<Self> {
+        let arrays = py.detach(|| {
+            let planes: PyResult<Vec<Array>> =
+                self.arrays.planes.iter().map(Array::to_private).collect();
+            let planes = planes?;
+            let whole = self.arrays.whole.is_some().then(|| planes[0].clone());
+            PyResult::Ok(Arrays { whole, planes })
+        })?;
+        Ok(Self {
+            arrays,
+            about: self.about.clone(),
+        })
+    }
+
+    fn __len__(&self) -> PyResult<usize> {
+        let whole = self.whole()?;
+        Ok(whole.shape.first().map_or(0, |size| size.cast_unsigned()))
+    }
+
+    fn __repr__(&self) -> String {
+        let what = match self.format() {
+            Some(format) => format!(
+                "{format} {}x{}",
+                self.width().unwrap_or_default(),
+                self.height().unwrap_or_default()
+            ),
+            None => format!("{:?} {}", self.arrays.planes[0].shape, self.dtype()),
+        };
+        format!(
+            "<xmem.Frame {} of {:?}: {what}>",
+            self.sequence(),
+            self.about.pool
+        )
+    }
+
+    unsafe fn __getbuffer__(
+        slf: Bound<'_, Self>,
+        view: *mut ffi::Py_buffer,
+        flags: c_int,
+    ) -> PyResult<()> {
+        let whole = slf.get().whole();
+        // SAFETY: Python passes a view to be filled; the array lives as long as the object, which the view keeps.
+        unsafe { buffer::fill_with(view, flags, whole, slf.as_any()) }
+    }
+
+    unsafe fn __releasebuffer__(&self, view: *mut ffi::Py_buffer) {
+        // SAFETY: Python passes a view that was filled above, once.
+        unsafe { buffer::release(view) }
+    }
+
+    #[getter]
+    fn __array_interface__<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyDict>> {
+        array_interface::of(slf.py(), slf.get().whole()?)
+    }
+
+    #[pyo3(signature = (*, stream=None, max_version=None, dl_device=None, copy=None))]
+    fn __dlpack__(
+        &self,
+        py: Python<'_>,
+        stream: Option<Bound<'_, PyAny>>,
+        max_version: Option<(u32, u32)>,
+        dl_device: Option<(i32, i32)>,
+        copy: Option<bool>,
+    ) -> PyResult<Py<PyAny>> {
+        let request = dlpack::Request {
+            has_stream: stream.is_some(),
+            max_version,
+            dl_device,
+            copy,
+        };
+        dlpack::export(py, self.whole()?, request)
+    }
+
+    fn __dlpack_device__(&self) -> (i32, i32) {
+        dlpack::device(&self.arrays.planes[0])
+    }
+}

@@ -1,0 +1,174 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! The arrays that a frame consists of, from its metadata. Another process wrote those, so each number is checked
+//! (`Array::new` refuses what does not lie in the frame's memory).
+
+use std::sync::Arc;
+
+use xmem_core::{DType, FrameMeta, MAX_DIMS, ReadLease, VideoLayout};
+
+use crate::array::{Array, Keeper, PrivateBytes};
+use crate::format;
+
+/// A frame's arrays.
+#[derive(Debug)]
+pub(crate) struct Arrays {
+    /// The whole frame, if it is one array.
+    pub(crate) whole: Option<Array>,
+    /// At least one.
+    pub(crate) planes: Vec<Array>,
+}
+
+/// Memory that a part of a payload lies in.
+pub(crate) struct Piece {
+    pub(crate) keeper: Keeper,
+    /// Where it begins in the payload.
+    pub(crate) start: usize,
+    pub(crate) bytes: (*const u8, usize),
+}
+
+/// The memory of a received frame. `None`: a piece cannot be mapped.
+pub(crate) fn pieces(lease: &Arc<ReadLease>) -> Option<Vec<Piece>> {
+    let keeper = Keeper::Lease(lease.clone());
+    if lease.parts().is_empty() {
+        let data = lease.data();
+        return Some(vec![Piece {
+            keeper,
+            start: 0,
+            bytes: (data.as_ptr(), data.len()),
+        }]);
+    }
+    let mut start = 0;
+    let parts = lease.parts().iter().map(|part| {
+        let bytes = part.map().ok()?;
+        let piece = Piece {
+            keeper: keeper.clone(),
+            start,
+            bytes: (bytes.as_ptr(), bytes.len()),
+        };
+        start += bytes.len();
+        Some(piece)
+    });
+    parts.collect()
+}
+
+/// A copy of the payload. `None`: a piece cannot be mapped.
+pub(crate) fn copy_payload(lease: &ReadLease) -> Option<Vec<u8>> {
+    if lease.parts().is_empty() {
+        return Some(lease.data().to_vec());
+    }
+    let mut bytes = Vec::with_capacity(usize::try_from(lease.meta().size).ok()?);
+    for part in lease.parts() {
+        bytes.extend_from_slice(part.map().ok()?);
+    }
+    Some(bytes)
+}
+
+/// Memory of this process's own, as a piece.
+pub(crate) fn private(bytes: Vec<u8>) -> Piece {
+    let len = bytes.len();
+    let bytes = Arc::new(PrivateBytes::new(bytes));
+    Piece {
+        start: 0,
+        bytes: (bytes.ptr(), len),
+        keeper: Keeper::Private(bytes),
+    }
+}
+
+/// The arrays of a frame. `None`: one of them does not lie in one piece.
+pub(crate) fn arrays(meta: &FrameMeta, pieces: &[Piece]) -> Option<Arrays> {
+    if let Some(whole) = described(meta, pieces) {
+        return Some(Arrays {
+            planes: vec![whole.clone()],
+            whole: Some(whole),
+        });
+    }
+    if let Some(video) = &meta.video
+        && let Some(format) = format::find(video.format.as_str())
+        && let Some(planes) = planes(format, video, pieces)
+    {
+        let whole = format.is_packed().then(|| planes[0].clone());
+        return Some(Arrays { whole, planes });
+    }
+    let bytes = match pieces {
+        [piece] => at(piece, 0, &[piece.bytes.1.cast_signed()], &[1], DType::U8)?,
+        _ => return None,
+    };
+    Some(Arrays {
+        planes: vec![bytes.clone()],
+        whole: Some(bytes),
+    })
+}
+
+/// The array that the metadata describe: a tensor, the pixels of packed video, the samples of audio.
+fn described(meta: &FrameMeta, pieces: &[Piece]) -> Option<Array> {
+    let ndim = usize::from(meta.ndim).min(MAX_DIMS);
+    if ndim == 0 {
+        return None;
+    }
+    let shape = meta.shape[..ndim].iter().map(|size| isize::try_from(*size));
+    let shape = shape.collect::<Result<Vec<_>, _>>().ok()?;
+    let strides: Vec<isize> = meta.strides[..ndim].iter().map(|it| *it as isize).collect();
+    let start = meta
+        .video
+        .map_or(0, |video| video.offsets[0])
+        .try_into()
+        .ok()?;
+    find(pieces, start, &shape, &strides, meta.dtype)
+}
+
+fn planes(format: &format::Format, video: &VideoLayout, pieces: &[Piece]) -> Option<Vec<Array>> {
+    let sizes = format.planes(video.width, video.height);
+    if sizes.len() != video.n_planes as usize {
+        return None;
+    }
+    let element = format.dtype.size().cast_signed();
+    let places = video.offsets.iter().zip(&video.strides);
+    sizes
+        .iter()
+        .zip(places)
+        .map(|(size, (offset, stride))| {
+            let pixel = element * isize::try_from(size.channels).ok()?;
+            let mut shape = vec![
+                isize::try_from(size.rows).ok()?,
+                isize::try_from(size.columns).ok()?,
+            ];
+            let mut strides = vec![isize::try_from(*stride).ok()?, pixel];
+            if size.channels > 1 {
+                shape.push(size.channels as isize);
+                strides.push(element);
+            }
+            let start = usize::try_from(*offset).ok()?;
+            find(pieces, start, &shape, &strides, format.dtype)
+        })
+        .collect()
+}
+
+/// An array that begins at this byte of the payload.
+fn find(
+    pieces: &[Piece],
+    start: usize,
+    shape: &[isize],
+    strides: &[isize],
+    dtype: DType,
+) -> Option<Array> {
+    let piece = pieces.iter().rev().find(|piece| piece.start <= start)?;
+    at(piece, start - piece.start, shape, strides, dtype)
+}
+
+fn at(
+    piece: &Piece,
+    offset: usize,
+    shape: &[isize],
+    strides: &[isize],
+    dtype: DType,
+) -> Option<Array> {
+    Array::new(
+        piece.keeper.clone(),
+        piece.bytes,
+        offset,
+        shape,
+        strides,
+        dtype,
+    )
+}

@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! Which pools there are, and what they do.
+
+use std::path::PathBuf;
+
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyList};
+use xmem_core::{ConsumerStats, PoolStats};
+
+use crate::errors::IntoPyErr;
+
+/// A pool of the runtime directory.
+#[pyclass(frozen, get_all, module = "xmem")]
+#[derive(Debug)]
+pub(crate) struct PoolEntry {
+    name: String,
+    path: PathBuf,
+    live: bool,
+}
+
+#[pymethods]
+impl PoolEntry {
+    fn __repr__(&self) -> String {
+        let live = if self.live { "live" } else { "stale" };
+        format!("<xmem pool {:?}, {live}>", self.name)
+    }
+}
+
+/// The pools of the runtime directory.
+#[pyfunction]
+pub(crate) fn pools(py: Python<'_>) -> Vec<PoolEntry> {
+    // Looking at files and locks: other threads may run meanwhile.
+    let entries = py.detach(xmem_core::pools);
+    entries
+        .into_iter()
+        .map(|entry| PoolEntry {
+            name: entry.name,
+            path: entry.path,
+            live: entry.live,
+        })
+        .collect()
+}
+
+/// The figures of a pool, from its producer.
+#[pyfunction]
+pub(crate) fn query<'py>(py: Python<'py>, pool: &str) -> PyResult<Bound<'py, PyDict>> {
+    let stats = py.detach(|| xmem_core::query(pool));
+    pool_stats(py, &stats.map_err(IntoPyErr::into_py_err)?)
+}
+
+/// A pool's figures as a dictionary.
+pub(crate) fn pool_stats<'py>(py: Python<'py>, stats: &PoolStats) -> PyResult<Bound<'py, PyDict>> {
+    let dict = PyDict::new(py);
+    dict.set_item("pool", &stats.pool)?;
+    dict.set_item("pid", stats.pid)?;
+    dict.set_item("delivery", &stats.delivery)?;
+    dict.set_item("published", stats.published)?;
+    dict.set_item("zero_copy", stats.zero_copy)?;
+    dict.set_item("copied", stats.copied)?;
+    dict.set_item("dropped", stats.dropped)?;
+    dict.set_item("slots", stats.slots)?;
+    dict.set_item("slots_held", stats.slots_held)?;
+    dict.set_item("max_slots", stats.max_slots)?;
+    dict.set_item("regions", stats.regions)?;
+    dict.set_item("bytes", stats.bytes)?;
+    dict.set_item("eos", stats.eos)?;
+    dict.set_item("cut_off", stats.cut_off)?;
+    dict.set_item("timed_out", stats.timed_out)?;
+    let sticky = PyDict::new(py);
+    for (key, value) in &stats.sticky {
+        sticky.set_item(key, value)?;
+    }
+    dict.set_item("sticky", sticky)?;
+    let consumers = stats.consumers.iter().map(|it| consumer_stats(py, it));
+    let consumers = consumers.collect::<PyResult<Vec<_>>>()?;
+    dict.set_item("consumers", PyList::new(py, consumers)?)?;
+    Ok(dict)
+}
+
+fn consumer_stats<'py>(py: Python<'py>, stats: &ConsumerStats) -> PyResult<Bound<'py, PyDict>> {
+    let dict = PyDict::new(py);
+    dict.set_item("id", stats.id)?;
+    dict.set_item("pid", stats.pid)?;
+    dict.set_item("uid", stats.uid)?;
+    dict.set_item("name", &stats.name)?;
+    dict.set_item("budget", stats.budget)?;
+    dict.set_item("held", stats.held)?;
+    dict.set_item("received", stats.received)?;
+    dict.set_item("missed", stats.missed)?;
+    dict.set_item("copied", stats.copied)?;
+    dict.set_item("oldest_held_age", stats.oldest_held_age_ns)?;
+    dict.set_item("latency", stats.latency_ns)?;
+    dict.set_item("leaving", stats.leaving)?;
+    Ok(dict)
+}

@@ -1,0 +1,314 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! The producer of a pool.
+
+use std::sync::Mutex;
+use std::sync::PoisonError;
+
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyTuple};
+use xmem_core::{
+    AcquireError, Backing, Canceller, DType, Delivery, FrameMeta, MAX_DIMS, Sticky, Text,
+};
+
+use crate::caps;
+use crate::errors::{IntoPyErr, Kind};
+use crate::pools::pool_stats;
+use crate::signals::{self, Deadline};
+use crate::slot::WriteSlot;
+use crate::writable::WritableFrame;
+use crate::{dtype, format};
+
+/// Publishes frames in a pool.
+#[pyclass(frozen, subclass, module = "xmem")]
+#[derive(Debug)]
+pub(crate) struct Producer {
+    /// `None`: closed.
+    producer: Mutex<Option<xmem_core::Producer>>,
+    pool: String,
+    canceller: Canceller,
+    /// The caps of all frames, if the user has set them.
+    caps: Option<String>,
+    framerate: caps::Framerate,
+}
+
+/// What is to be acquired.
+struct Wanted {
+    meta: FrameMeta,
+    size: usize,
+    caps: String,
+}
+
+impl Producer {
+    fn producer(&self) -> PyResult<xmem_core::Producer> {
+        let producer = self.producer.lock().unwrap_or_else(PoisonError::into_inner);
+        producer
+            .clone()
+            .ok_or_else(|| Kind::Closed.error("this producer is closed"))
+    }
+
+    fn tensor(&self, shape: &[u64], dtype: DType) -> PyResult<Wanted> {
+        if shape.len() > MAX_DIMS {
+            return Err(PyValueError::new_err(format!(
+                "the shape has {} dimensions, and a frame may have {MAX_DIMS}",
+                shape.len()
+            )));
+        }
+        let mut meta = FrameMeta::new(0);
+        meta.dtype = dtype;
+        meta.ndim = shape.len() as u8;
+        let mut stride = dtype.size() as u64;
+        let too_large = || PyValueError::new_err(format!("no frame can have the shape {shape:?}"));
+        for (dim, size) in shape.iter().enumerate().rev() {
+            meta.shape[dim] = *size;
+            meta.strides[dim] = i64::try_from(stride).map_err(|_| too_large())?;
+            stride = stride.checked_mul(*size).ok_or_else(too_large)?;
+        }
+        meta.size = stride;
+        meta.content_type = Text::new(&format!("tensor/{}", dtype::name(dtype)));
+        let size = usize::try_from(stride).map_err(|_| too_large())?;
+        if isize::try_from(size).is_err() {
+            return Err(too_large());
+        }
+        Ok(Wanted {
+            meta,
+            size,
+            caps: caps::of_tensor(shape, dtype, self.framerate),
+        })
+    }
+
+    fn video(&self, name: &str, width: u32, height: u32) -> PyResult<Wanted> {
+        let format = format::find(name).ok_or_else(|| {
+            PyValueError::new_err(format!(
+                "no such format: {name:?}; use one of {}",
+                format::names().join(", ")
+            ))
+        })?;
+        if width == 0 || height == 0 {
+            return Err(PyValueError::new_err(
+                "a frame with a format needs width and height, in pixels",
+            ));
+        }
+        let (layout, size) = format.default_layout(width, height).ok_or_else(|| {
+            PyValueError::new_err(format!("no frame can have {width}x{height} pixels"))
+        })?;
+        let mut meta = FrameMeta::new(size);
+        meta.content_type = Text::new("image/raw");
+        meta.dtype = format.dtype;
+        meta.video = Some(layout);
+        Ok(Wanted {
+            meta,
+            size,
+            caps: caps::of_video(format.name, width, height, self.framerate),
+        })
+    }
+}
+
+#[pymethods]
+impl Producer {
+    #[new]
+    #[pyo3(signature = (pool, *, caps=None, framerate=None, lossless=false, lossless_timeout=None, history=2,
+        min_slots=0, max_slots=256, max_bytes=0, max_consumers=256, max_held=8, backing="memfd", socket_mode=0o600,
+        socket_group=None, allow_uids=Vec::new()))]
+    #[allow(clippy::too_many_arguments)] // keywords
+    fn new(
+        py: Python<'_>,
+        pool: String,
+        caps: Option<String>,
+        framerate: Option<Bound<'_, PyAny>>,
+        lossless: bool,
+        lossless_timeout: Option<f64>,
+        history: u32,
+        min_slots: u32,
+        max_slots: u32,
+        max_bytes: u64,
+        max_consumers: u32,
+        max_held: u32,
+        backing: &str,
+        socket_mode: u32,
+        socket_group: Option<String>,
+        allow_uids: Vec<u32>,
+    ) -> PyResult<Self> {
+        let framerate = caps::Framerate::parse(framerate.as_ref())?;
+        let backing = match backing {
+            "memfd" => Backing::Memfd,
+            "posix-shm" => Backing::PosixShm,
+            other => {
+                return Err(PyValueError::new_err(format!(
+                    "backing is {other:?}: it has to be \"memfd\" or \"posix-shm\""
+                )));
+            }
+        };
+        let builder = xmem_core::Producer::builder(&pool)
+            .delivery(if lossless {
+                Delivery::Lossless
+            } else {
+                Delivery::Live
+            })
+            .lossless_timeout(signals::duration(lossless_timeout)?)
+            .history(history)
+            .min_slots(min_slots)
+            .max_slots(max_slots)
+            .max_bytes(max_bytes)
+            .max_consumers(max_consumers)
+            .max_held(max_held)
+            .backing(backing)
+            .socket_mode(socket_mode)
+            .socket_group(socket_group)
+            .allow_uids(allow_uids);
+        let producer = py.detach(|| builder.build());
+        Ok(Self {
+            producer: Mutex::new(Some(producer.map_err(IntoPyErr::into_py_err)?)),
+            pool,
+            canceller: Canceller::new(),
+            caps,
+            framerate,
+        })
+    }
+
+    #[getter]
+    fn pool(&self) -> &str {
+        &self.pool
+    }
+
+    /// A frame to be written.
+    #[pyo3(signature = (shape=None, dtype=None, *, format=None, width=0, height=0, room=0, timeout=None))]
+    #[allow(clippy::too_many_arguments)] // keywords
+    fn acquire(
+        &self,
+        py: Python<'_>,
+        shape: Option<Bound<'_, PyAny>>,
+        dtype: Option<Bound<'_, PyAny>>,
+        format: Option<&str>,
+        width: u32,
+        height: u32,
+        room: usize,
+        timeout: Option<f64>,
+    ) -> PyResult<WritableFrame> {
+        let wanted = match (shape, format) {
+            (Some(shape), None) => {
+                let shape = match shape.extract::<u64>() {
+                    Ok(size) => vec![size],
+                    Err(_) => shape.extract::<Vec<u64>>()?,
+                };
+                let dtype = dtype.map_or(Ok(DType::U8), |dtype| dtype::parse(&dtype))?;
+                self.tensor(&shape, dtype)?
+            }
+            (None, Some(format)) => self.video(format, width, height)?,
+            _ => {
+                return Err(PyValueError::new_err(
+                    "say either which shape and dtype the frame has, as in acquire((480, 640, 3), \"uint8\"), or which \
+                     format, as in acquire(format=\"NV12\", width=640, height=480)",
+                ));
+            }
+        };
+        let producer = self.producer()?;
+        // A slot has at least one byte.
+        let size = wanted.size.max(1);
+        let lease = match producer.acquire_with_room(size, room) {
+            Err(AcquireError::Exhausted { .. }) if timeout.is_some() => {
+                let cancel = &self.canceller;
+                let waited = signals::wait(py, Deadline::after(timeout)?, |slice| match producer
+                    .acquire_wait_with_room(size, room, Some(slice), cancel)
+                {
+                    Err(AcquireError::Timeout) => None,
+                    result => Some(result),
+                })?;
+                waited.unwrap_or(Err(AcquireError::Timeout))
+            }
+            result => result,
+        };
+        let lease = lease.map_err(IntoPyErr::into_py_err)?;
+        let caps = self.caps.clone().unwrap_or(wanted.caps);
+        WritableFrame::new(producer, WriteSlot::new(lease), wanted.meta, caps)
+    }
+
+    /// The caps of the frames that were published last.
+    #[getter]
+    fn caps(&self) -> PyResult<Option<String>> {
+        Ok(self.producer()?.sticky().text("caps").map(str::to_owned))
+    }
+
+    /// Says that the stream is over.
+    fn end_stream(&self) -> PyResult<()> {
+        self.producer()?.set_eos(true);
+        Ok(())
+    }
+
+    #[pyo3(signature = (timeout=None))]
+    fn wait_for_consumer(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<()> {
+        use xmem_core::WaitError;
+        let producer = self.producer()?;
+        let waited = signals::wait(py, Deadline::after(timeout)?, |slice| {
+            match producer.wait_for_consumer(Some(slice), &self.canceller) {
+                Err(WaitError::Timeout) => None,
+                result => Some(result),
+            }
+        })?;
+        match waited {
+            Some(result) => result.map_err(IntoPyErr::into_py_err),
+            None => Err(Kind::Timeout.error(format!(
+                "no consumer of pool {:?} came in {} s",
+                self.pool,
+                timeout.unwrap_or_default()
+            ))),
+        }
+    }
+
+    #[getter]
+    fn num_consumers(&self) -> PyResult<usize> {
+        Ok(self.producer()?.num_consumers())
+    }
+
+    #[getter]
+    fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let producer = self.producer()?;
+        let stats = py.detach(|| producer.stats());
+        pool_stats(py, &stats)
+    }
+
+    /// Closes the pool. Frames that are held stay as they are.
+    fn close(&self, py: Python<'_>) {
+        self.canceller.cancel();
+        let producer = self
+            .producer
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take();
+        py.detach(|| {
+            if let Some(producer) = producer {
+                producer.close();
+            }
+        });
+    }
+
+    fn __enter__(slf: Bound<'_, Self>) -> Bound<'_, Self> {
+        slf
+    }
+
+    #[pyo3(signature = (*_args))]
+    fn __exit__(&self, py: Python<'_>, _args: &Bound<'_, PyTuple>) {
+        self.close(py);
+    }
+
+    fn __repr__(&self) -> String {
+        format!("<xmem.Producer of {:?}>", self.pool)
+    }
+}
+
+/// Makes the sticky state say these caps, if it does not yet.
+pub(crate) fn set_caps(producer: &xmem_core::Producer, caps: &str) -> PyResult<()> {
+    let now = producer.sticky();
+    if now.text("caps") == Some(caps) {
+        return Ok(());
+    }
+    let mut sticky = Sticky::clone(&now);
+    sticky.set("caps", caps);
+    // What xmemsrc calls the stream's course: frames that come when they do.
+    sticky.set("timeline", "timeline, live=(boolean)true;");
+    producer
+        .set_sticky(&sticky)
+        .map_err(IntoPyErr::into_py_err)?;
+    Ok(())
+}

@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! Waiting without the interpreter, so that other threads run and Ctrl-C works.
+
+use std::time::{Duration, Instant};
+
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+
+/// How long a wait goes on before it is looked whether there was a signal.
+const SLICE: Duration = Duration::from_millis(100);
+
+/// When a wait ends.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Deadline(Option<Instant>);
+
+impl Deadline {
+    /// From seconds, as Python has them. `None`: never.
+    pub(crate) fn after(seconds: Option<f64>) -> PyResult<Self> {
+        Ok(Self(duration(seconds)?.and_then(|time| {
+            // A time too far away to be told is for ever.
+            Instant::now().checked_add(time)
+        })))
+    }
+
+    pub(crate) fn is_over(self) -> bool {
+        self.0.is_some_and(|at| at <= Instant::now())
+    }
+
+    fn slice(self) -> Duration {
+        self.0.map_or(SLICE, |at| {
+            at.saturating_duration_since(Instant::now()).min(SLICE)
+        })
+    }
+}
+
+/// Seconds, as Python has them, as a time. `None`: for ever.
+pub(crate) fn duration(seconds: Option<f64>) -> PyResult<Option<Duration>> {
+    let Some(seconds) = seconds else {
+        return Ok(None);
+    };
+    if seconds.is_nan() {
+        return Err(PyValueError::new_err(
+            "a timeout is in seconds, and this one is no number",
+        ));
+    }
+    Ok(Duration::try_from_secs_f64(seconds.max(0.0)).ok())
+}
+
+/// Calls `step` without the interpreter, with the time that it may take, until it returns something. `None`: the time was
+/// over.
+pub(crate) fn wait<T: Send>(
+    py: Python<'_>,
+    deadline: Deadline,
+    mut step: impl FnMut(Duration) -> Option<T> + Send,
+) -> PyResult<Option<T>> {
+    loop {
+        let slice = deadline.slice();
+        if let Some(result) = py.detach(|| step(slice)) {
+            return Ok(Some(result));
+        }
+        py.check_signals()?;
+        if deadline.is_over() {
+            return Ok(None);
+        }
+    }
+}

@@ -1,0 +1,212 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! A frame that is written here, and then published.
+#![allow(unsafe_code)] // the buffer protocol
+
+use std::collections::HashMap;
+use std::ffi::c_int;
+use std::sync::Arc;
+
+use pyo3::exceptions::{PyTypeError, PyValueError};
+use pyo3::ffi;
+use pyo3::prelude::*;
+use pyo3::types::PyTuple;
+use xmem_core::{FrameMeta, monotonic_ns};
+
+use crate::array::{Array, Keeper, Plane};
+use crate::layout::{self, Arrays, Piece};
+use crate::producer::set_caps;
+use crate::slot::WriteSlot;
+use crate::{buffer, dlpack, dtype};
+
+/// A frame that can be written until it is published.
+#[pyclass(frozen, module = "xmem")]
+#[derive(Debug)]
+pub(crate) struct WritableFrame {
+    producer: xmem_core::Producer,
+    slot: Arc<WriteSlot>,
+    arrays: Arrays,
+    meta: FrameMeta,
+    caps: String,
+}
+
+impl WritableFrame {
+    pub(crate) fn new(
+        producer: xmem_core::Producer,
+        slot: WriteSlot,
+        meta: FrameMeta,
+        caps: String,
+    ) -> PyResult<Self> {
+        let slot = Arc::new(slot);
+        let (ptr, len) = slot.bytes();
+        let size = usize::try_from(meta.size).unwrap_or(len).min(len);
+        let piece = Piece {
+            keeper: Keeper::Slot(slot.clone()),
+            start: 0,
+            bytes: (ptr, size),
+        };
+        let arrays = layout::arrays(&meta, &[piece])
+            .ok_or_else(|| PyValueError::new_err("the frame does not fit into its slot"))?;
+        Ok(Self {
+            producer,
+            slot,
+            arrays,
+            meta,
+            caps,
+        })
+    }
+
+    fn whole(&self) -> PyResult<&Array> {
+        self.arrays.whole.as_ref().ok_or_else(|| {
+            PyTypeError::new_err(format!(
+                "a frame of format {} is not one array but {}: use frame.planes",
+                self.format().unwrap_or_default(),
+                self.arrays.planes.len(),
+            ))
+        })
+    }
+}
+
+#[pymethods]
+impl WritableFrame {
+    #[getter]
+    fn shape<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
+        PyTuple::new(py, &self.whole()?.shape)
+    }
+
+    #[getter]
+    fn strides<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
+        PyTuple::new(py, &self.whole()?.strides)
+    }
+
+    #[getter]
+    fn ndim(&self) -> PyResult<usize> {
+        Ok(self.whole()?.shape.len())
+    }
+
+    #[getter]
+    fn dtype(&self) -> &'static str {
+        dtype::name(self.arrays.planes[0].dtype)
+    }
+
+    #[getter]
+    fn nbytes(&self) -> isize {
+        self.arrays.planes.iter().map(Array::nbytes).sum()
+    }
+
+    #[getter]
+    fn readonly(&self) -> bool {
+        !self.slot.is_writing()
+    }
+
+    #[getter]
+    fn planes<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
+        PyTuple::new(py, self.arrays.planes.iter().cloned().map(Plane::new))
+    }
+
+    #[getter]
+    fn format(&self) -> Option<&str> {
+        self.meta.video.as_ref().map(|video| video.format.as_str())
+    }
+
+    #[getter]
+    fn width(&self) -> Option<u32> {
+        self.meta.video.map(|video| video.width)
+    }
+
+    #[getter]
+    fn height(&self) -> Option<u32> {
+        self.meta.video.map(|video| video.height)
+    }
+
+    #[getter]
+    fn caps(&self) -> &str {
+        &self.caps
+    }
+
+    /// Makes the frame visible to consumers. Returns its sequence.
+    #[pyo3(signature = (*, pts=None, dts=None, duration=None, timestamp=None, attachments=None, trust_views=false))]
+    #[allow(clippy::too_many_arguments)] // keywords
+    fn publish(
+        &self,
+        py: Python<'_>,
+        pts: Option<u64>,
+        dts: Option<u64>,
+        duration: Option<u64>,
+        timestamp: Option<u64>,
+        attachments: Option<HashMap<String, Vec<u8>>>,
+        trust_views: bool,
+    ) -> PyResult<u64> {
+        let mut meta = self.meta.clone();
+        meta.pts = pts;
+        meta.dts = dts;
+        meta.duration = duration;
+        meta.timestamp = Some(timestamp.unwrap_or_else(monotonic_ns));
+        for (name, value) in attachments.unwrap_or_default() {
+            meta.attachments.set(&name, value);
+        }
+        py.detach(|| {
+            set_caps(&self.producer, &self.caps)?;
+            self.slot.publish(meta, trust_views)
+        })
+    }
+
+    fn __enter__(slf: Bound<'_, Self>) -> Bound<'_, Self> {
+        slf
+    }
+
+    #[pyo3(signature = (*_args))]
+    fn __exit__(&self, py: Python<'_>, _args: &Bound<'_, PyTuple>) {
+        py.detach(|| self.slot.close());
+    }
+
+    fn __len__(&self) -> PyResult<usize> {
+        let whole = self.whole()?;
+        Ok(whole.shape.first().map_or(0, |size| size.cast_unsigned()))
+    }
+
+    fn __repr__(&self) -> String {
+        let what = match self.meta.video {
+            Some(video) => format!("{} {}x{}", video.format.as_str(), video.width, video.height),
+            None => format!("{:?} {}", self.arrays.planes[0].shape, self.dtype()),
+        };
+        format!("<xmem.WritableFrame of {:?}: {what}>", self.producer.pool())
+    }
+
+    unsafe fn __getbuffer__(
+        slf: Bound<'_, Self>,
+        view: *mut ffi::Py_buffer,
+        flags: c_int,
+    ) -> PyResult<()> {
+        let whole = slf.get().whole();
+        // SAFETY: Python passes a view to be filled; the array lives as long as the object, which the view keeps.
+        unsafe { buffer::fill_with(view, flags, whole, slf.as_any()) }
+    }
+
+    unsafe fn __releasebuffer__(&self, view: *mut ffi::Py_buffer) {
+        // SAFETY: Python passes a view that was filled above, once.
+        unsafe { buffer::release(view) }
+    }
+
+    #[pyo3(signature = (*, stream=None, max_version=None, dl_device=None, copy=None))]
+    fn __dlpack__(
+        &self,
+        py: Python<'_>,
+        stream: Option<Bound<'_, PyAny>>,
+        max_version: Option<(u32, u32)>,
+        dl_device: Option<(i32, i32)>,
+        copy: Option<bool>,
+    ) -> PyResult<Py<PyAny>> {
+        let request = dlpack::Request {
+            has_stream: stream.is_some(),
+            max_version,
+            dl_device,
+            copy,
+        };
+        dlpack::export(py, self.whole()?, request)
+    }
+
+    fn __dlpack_device__(&self) -> (i32, i32) {
+        dlpack::device(&self.arrays.planes[0])
+    }
+}
