@@ -24,6 +24,7 @@ pub(crate) enum Kind {
     PoolInUse,
     ViewsExist,
     Forked,
+    NoCuda,
 }
 
 impl Kind {
@@ -41,6 +42,7 @@ impl Kind {
             Self::PoolInUse => "PoolInUse",
             Self::ViewsExist => "ViewsExist",
             Self::Forked => "Forked",
+            Self::NoCuda => "NoCuda",
         }
     }
 

@@ -15,6 +15,7 @@ use xmem_core::{self as core, AccessMode, FrameMeta};
 
 use super::meta::{self, Shaped};
 use super::{cuda, lock};
+use crate::dtype;
 use crate::errors::{IntoPyErr, Kind};
 
 impl IntoPyErr for core::AccessError {
@@ -131,7 +132,7 @@ impl BufferGuard {
     /// Type of one element.
     #[getter]
     fn dtype(&self) -> PyResult<&'static str> {
-        self.meta(|meta| meta::name(meta.dtype))
+        self.meta(|meta| dtype::name(meta.dtype))
     }
 
     /// What the bytes are, such as "image/raw".
@@ -169,7 +170,7 @@ impl BufferGuard {
         producer: Option<&str>,
         timestamp: Option<u64>,
     ) -> PyResult<()> {
-        let dtype = dtype.map(meta::parse).transpose()?;
+        let dtype = dtype.map(dtype::parse).transpose()?;
         self.with(|guard| {
             let mut meta = guard.meta().clone();
             if let Some(dtype) = dtype {

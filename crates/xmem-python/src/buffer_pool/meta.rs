@@ -6,44 +6,9 @@ use std::ffi::CStr;
 
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
-use xmem_core::{DType, FrameMeta, MAX_DIMS};
+use xmem_core::{FrameMeta, MAX_DIMS};
 
-/// A type's name as NumPy and torch spell it, and its code in the buffer protocol. `None`: the protocol does not know it.
-const DTYPES: [(DType, &str, Option<&CStr>); 13] = [
-    (DType::U8, "uint8", Some(c"B")),
-    (DType::I8, "int8", Some(c"b")),
-    (DType::U16, "uint16", Some(c"H")),
-    (DType::I16, "int16", Some(c"h")),
-    (DType::U32, "uint32", Some(c"I")),
-    (DType::I32, "int32", Some(c"i")),
-    (DType::U64, "uint64", Some(c"Q")),
-    (DType::I64, "int64", Some(c"q")),
-    (DType::F16, "float16", Some(c"e")),
-    (DType::Bf16, "bfloat16", None),
-    (DType::F32, "float32", Some(c"f")),
-    (DType::F64, "float64", Some(c"d")),
-    (DType::Bool, "bool", Some(c"?")),
-];
-
-pub(super) fn name(dtype: DType) -> &'static str {
-    let known = DTYPES.iter().find(|(known, ..)| *known == dtype);
-    known.map_or("unknown", |(_, name, _)| name)
-}
-
-/// A type by its name, or by anything whose text ends in it (`numpy.dtype`, `torch.float32`).
-pub(super) fn parse(dtype: &Bound<'_, PyAny>) -> PyResult<DType> {
-    let text = match dtype.getattr("__name__") {
-        // A NumPy scalar type, such as numpy.float32.
-        Ok(name) => name.str()?.to_string(),
-        Err(_) => dtype.str()?.to_string(),
-    };
-    let text = text.rsplit('.').next().unwrap_or_default();
-    let known = DTYPES.iter().find(|(_, name, _)| *name == text);
-    known.map(|(dtype, ..)| *dtype).ok_or_else(|| {
-        let names: Vec<_> = DTYPES.iter().map(|(_, name, _)| *name).collect();
-        PyValueError::new_err(format!("dtype {text:?} is not one of {}", names.join(", ")))
-    })
-}
+use crate::dtype;
 
 /// A buffer as an array.
 #[derive(Debug)]
@@ -70,7 +35,7 @@ impl Shaped {
         if ndim == 0 || ndim > MAX_DIMS {
             return None;
         }
-        let format = DTYPES.iter().find(|(dtype, ..)| *dtype == meta.dtype)?.2?;
+        let format = dtype::format(meta.dtype)?;
         let item = meta.dtype.size();
         // Another process wrote this. What is not in C order is for who knows what it is.
         let mut bytes = item;
@@ -107,7 +72,7 @@ pub(super) fn set_shape(meta: &mut FrameMeta, shape: &[u64], size: usize) -> PyR
     if bytes.is_none_or(|bytes| bytes > size as u64) {
         return Err(PyValueError::new_err(format!(
             "an array of shape {shape:?} and type {} does not fit into {size} bytes",
-            name(meta.dtype)
+            dtype::name(meta.dtype)
         )));
     }
     meta.ndim = shape.len() as u8;

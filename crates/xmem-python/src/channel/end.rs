@@ -12,7 +12,7 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use xmem_core::{
-    AcquireError, ConnectError, Consumer, ConsumerEvent, Delivery, FrameMeta, Parts, Producer,
+    AcquireError, ConnectError, ConsumerEvent, Delivery, FrameMeta, Parts, Producer,
     ProducerBuilder, PublishError, RequestError, Sticky, WaitError, WriteLease,
 };
 

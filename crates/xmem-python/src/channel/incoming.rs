@@ -27,6 +27,7 @@ enum Keeper {
 /// Bytes of a message.
 #[derive(Debug, Clone)]
 pub(super) struct Bytes {
+    #[expect(dead_code, reason = "held")]
     keeper: Arc<Keeper>,
     start: usize,
     len: usize,

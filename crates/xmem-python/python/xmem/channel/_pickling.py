@@ -139,7 +139,7 @@ class Unpickler(pickle.Unpickler):
 
     def __init__(self, incoming):
         self.loader = loader = _loaders.Loader(incoming)
-        in_order = (block for block, is_in_order, _ in loader.blocks if is_in_order)
+        in_order = (memoryview(block) for block, is_in_order, _ in loader.blocks if is_in_order)
         super().__init__(io.BytesIO(incoming.pickle), buffers=in_order)
 
     def find_class(self, module, name):
