@@ -12,7 +12,7 @@ import time
 import xmem
 
 # Not a limit on speed: after this a test hangs.
-HANG = 60
+HANG = 30
 
 spawn = multiprocessing.get_context("spawn")
 

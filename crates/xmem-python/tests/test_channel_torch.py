@@ -5,6 +5,7 @@
 import collections
 import os
 import signal
+import warnings
 
 import numpy as np
 import pytest
@@ -40,6 +41,13 @@ def trip(tmp_path_factory):
 
 BIG = torch.arange(120_000, dtype=torch.float32)
 
+
+def quantized():
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return torch.quantize_per_tensor(BIG, 0.1, 3, torch.qint32)
+
+
 TENSORS = {
     "plain": BIG,
     "small": torch.arange(5),
@@ -63,11 +71,12 @@ TENSORS = {
     "not a leaf": BIG.clone().requires_grad_() * 2,
     "parameter": torch.nn.Parameter(torch.ones(2000)),
     "frozen parameter": torch.nn.Parameter(torch.ones(5), requires_grad=False),
-    "quantized": torch.quantize_per_tensor(BIG, 0.1, 3, torch.qint32),
+    "quantized": quantized(),
     "meta": torch.empty(1000, device="meta"),
 }
 
 
+@pytest.mark.filterwarnings("ignore:TypedStorage")
 @pytest.mark.parametrize("name", TENSORS)
 def test_tensors(trip, name):
     t = TENSORS[name]
@@ -202,6 +211,8 @@ def writer(path):
         copy = t.clone()
         copy[0] = 5
         channel.send(bool(copy[0] == 5))
+        # Who is killed has nobody to hand on what was not taken.
+        assert channel.drain(HANG)
         t[0] = 5
 
 

@@ -33,6 +33,7 @@ const MARK: &str = "xmem:channel";
 const MARK_VERSION: &str = "1";
 /// How long the maker's pool may take to say that it is a channel's.
 const MARK_TIME: Duration = Duration::from_secs(2);
+const LOOK_AGAIN: Duration = Duration::from_millis(5);
 /// Bytes that a frame without a payload has.
 const EMPTY: usize = 1;
 
@@ -157,12 +158,16 @@ impl ChannelEnd {
         terms
             .check(&consumer)
             .map_err(|why| ErrorKind::Refused.error(why))?;
-        let mark = py.detach(|| consumer.wait_sticky(MARK_TIME));
-        if mark
-            .and_then(|mark| mark.text(MARK).map(str::to_owned))
-            .as_deref()
-            != Some(MARK_VERSION)
-        {
+        // It is marked right after it is made, and newer states are sent to everybody.
+        let marked = wait(py, deadline.at_most(MARK_TIME), |_| {
+            let state = consumer.wait_sticky(LOOK_AGAIN);
+            let marked = state.is_some_and(|state| state.text(MARK) == Some(MARK_VERSION));
+            if !marked {
+                std::thread::sleep(LOOK_AGAIN);
+            }
+            marked.then_some(())
+        })?;
+        if marked.is_none() {
             return Err(PyValueError::new_err(format!(
                 "pool {name:?} is not a channel, or one of another version of xmem: join it with xmem.Consumer"
             )));
@@ -183,7 +188,7 @@ impl ChannelEnd {
         let said = wait(py, deadline, |slice| {
             match handle.request(HELLO, &id.to_le_bytes()) {
                 Err(RequestError::Busy) => {
-                    std::thread::sleep(slice.min(Duration::from_millis(5)));
+                    std::thread::sleep(slice.min(LOOK_AGAIN));
                     None
                 }
                 result => Some(result),

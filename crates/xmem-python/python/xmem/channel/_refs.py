@@ -42,7 +42,17 @@ class _Home:
         self.targets = weakref.WeakValueDictionary()
         # Of the objects that have a target now. Those are kept by it, so no other object has their id.
         self.by_id = weakref.WeakValueDictionary()
+        # What is kept by others than references, and can be known without being kept.
+        self.objects = weakref.WeakValueDictionary()
         self.numbers = itertools.count(1)
+
+    def find(self, number):
+        """The object of a number, in a list, if it is still there."""
+        target = self.targets.get(number)
+        if target is not None:
+            return [target.obj]
+        obj = self.objects.get(number)
+        return [] if obj is None else [obj]
 
 
 _home = _Home()
@@ -130,6 +140,11 @@ def ref(obj):
         target = _Target(obj, next(_home.numbers))
         _home.by_id[id(obj)] = target
         _home.targets[target.number] = target
+        try:
+            _home.objects[target.number] = obj
+        except TypeError:
+            # A list, a number: only kept by its target.
+            pass
     kind = type(obj)
     token = (_home.key, target.number, _home.pid, _home.started, f"{kind.__module__}.{kind.__qualname__}")
     return Ref(token, target, None)
@@ -140,11 +155,11 @@ def resolve(token, lease):
     token = tuple(token)
     if token[0] != _home.key:
         return Ref(token, None, lease)
-    target = _home.targets.get(token[1])
-    if target is None:
+    found = _home.find(token[1])
+    if not found:
         raise RefLost(
-            f"a reference to a {token[4]} came back, and the object is gone: nobody held a reference any more. It is kept by "
-            "xmem.ref(obj), by a message under way, and by every process that has the reference; one that was killed, or that "
+            f"a reference to a {token[4]} came back, and the object is gone: nobody held a reference any more. One is held by "
+            "whoever has xmem.ref(obj), by a message under way, and by every process that has the reference; one that was killed, or that "
             "had no lease left (Ref.is_held), does not count"
         )
-    return target.obj
+    return found[0]

@@ -37,16 +37,29 @@ def reduce_storage_of_message(out, storage):
 
 def _storage(out, storage):
     """The message's one entry for a storage, which tensors share."""
-    known = out.storages.get(storage._cdata)
+    # Not its identity: a message's small storages come as several objects over the same bytes.
+    key = (storage.data_ptr(), storage.nbytes())
+    known = out.storages.get(key)
     if known is None:
-        known = out.storages[storage._cdata] = Storage(out.add_later(storage), storage)
+        known = out.storages[key] = Storage(out.add_later(storage), storage)
         out.later[known.index] = known
     return known
 
 
+def _small(out, storage):
+    """The bytes of a storage that travels in the pickle. Tensors and storages that have it get the same ones, and share them."""
+    key = (storage.data_ptr(), storage.nbytes())
+    small = out.small.get(key)
+    if small is None:
+        small = out.small[key] = (bytearray(bytes(storage)), storage)
+    return small[0]
+
+
 def reduce_storage(out, storage):
-    if storage.device.type != "cpu" or storage.nbytes() < out.inline:
+    if storage.device.type != "cpu":
         return NotImplemented
+    if storage.nbytes() < out.inline:
+        return make_small_storage, (_small(out, storage),)
     known = _storage(out, storage)
     known.use(0, storage.nbytes())
     return make_untyped, (known,)
@@ -79,14 +92,9 @@ def reduce_tensor(out, t):
         first, last = _extent(t)
         if last - first > storage.nbytes():
             return NotImplemented
-        key = storage._cdata
-        small = out.small.get(key)
-        if small is None:
-            small = out.small[key] = (bytearray(bytes(storage)), storage)
-        base = (small[0], 0)
         return (
             make_small_tensor,
-            (small[0], t.dtype, t.storage_offset(), tuple(t.size()), t.stride(), requires_grad, parameter),
+            (_small(out, storage), t.dtype, t.storage_offset(), tuple(t.size()), t.stride(), requires_grad, parameter),
             *extra,
         )
     known = _storage(out, storage)
@@ -126,6 +134,10 @@ def make_untyped(storage):
     return storage[0]
 
 
+def make_small_storage(data):
+    return torch.frombuffer(data, dtype=torch.uint8).untyped_storage() if data else torch.UntypedStorage(0)
+
+
 def _finish(t, requires_grad, parameter):
     if parameter:
         return torch.nn.Parameter(t, requires_grad=requires_grad)
@@ -143,12 +155,7 @@ def make_tensor(storage, dtype, offset, size, stride, requires_grad, parameter):
 
 def make_small_tensor(data, dtype, offset, size, stride, requires_grad, parameter):
     t = torch.empty(0, dtype=dtype)
-    if len(data):
-        # Tensors that shared a storage get the same bytes, and share them.
-        storage = torch.frombuffer(data, dtype=torch.uint8).untyped_storage()
-        t.set_(storage, offset, size, stride)
-    else:
-        t = t.as_strided(size, stride)
+    t.set_(make_small_storage(data), offset, size, stride)
     return _finish(t, requires_grad, parameter)
 
 
