@@ -5,7 +5,7 @@
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::{Arc, Condvar, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
 use pyo3::exceptions::PyValueError;
@@ -22,7 +22,7 @@ use super::inlet::{self, Terms};
 use super::lock;
 use super::memory::{self, OwnSlot, Room};
 use super::message::{Kind, Label};
-use super::names::{self, HELLO, MAKER};
+use super::names::{self, HELLO, MAKER, REFUSED, TAKEN};
 use super::outgoing::{Item, Plan};
 use super::reaper::Kept;
 use crate::errors::{IntoPyErr, Kind as ErrorKind};
@@ -33,6 +33,8 @@ const MARK: &str = "xmem:channel";
 const MARK_VERSION: &str = "1";
 /// How long the maker's pool may take to say that it is a channel's.
 const MARK_TIME: Duration = Duration::from_secs(2);
+/// How long the maker may take to answer.
+const ANSWER_TIME: Duration = Duration::from_secs(10);
 const LOOK_AGAIN: Duration = Duration::from_millis(5);
 /// Bytes that a frame without a payload has.
 const EMPTY: usize = 1;
@@ -61,6 +63,36 @@ pub(crate) struct ChannelEnd {
     producer: Mutex<Option<Producer>>,
     inbox: Arc<Inbox>,
     counters: Counters,
+}
+
+/// What the maker says to a process that joins.
+#[derive(Debug, Default)]
+struct Answer {
+    said: Mutex<Option<Result<(), String>>>,
+    came: Condvar,
+}
+
+impl Answer {
+    fn hear(&self, event: ConsumerEvent) {
+        let ConsumerEvent::Request { name, data, .. } = event else {
+            return;
+        };
+        let answer = match name.as_str() {
+            TAKEN => Ok(()),
+            REFUSED => Err(String::from_utf8_lossy(&data).into_owned()),
+            _ => return,
+        };
+        lock(&self.said).get_or_insert(answer);
+        self.came.notify_all();
+    }
+
+    fn wait(&self, time: Duration) -> Option<Result<(), String>> {
+        let said = lock(&self.said);
+        let waited = self
+            .came
+            .wait_timeout_while(said, time, |said| said.is_none());
+        waited.unwrap_or_else(PoisonError::into_inner).0.clone()
+    }
 }
 
 /// How a channel's pools are made.
@@ -179,7 +211,11 @@ impl ChannelEnd {
         let own = own
             .to_str()
             .ok_or_else(|| PyValueError::new_err("the channel's socket has no name in UTF-8"))?;
-        let builder = options.builder(own)?;
+        let answer = Arc::new(Answer::default());
+        let builder = options.builder(own)?.on_consumer({
+            let answer = answer.clone();
+            move |event| answer.hear(event)
+        });
         let producer = py
             .detach(|| builder.build())
             .map_err(IntoPyErr::into_py_err)?;
@@ -203,21 +239,21 @@ impl ChannelEnd {
                 ));
             }
         }
-        // It joins from a thread of its own, which needs no interpreter.
-        let met = wait(
-            py,
-            deadline.at_most(Duration::from_secs(10)),
-            |slice| match producer.wait_for_consumer(Some(slice), &end.inbox.canceller) {
-                Err(WaitError::Timeout) => None,
-                result => Some(result),
-            },
-        )?;
+        // It answers from a thread of its own, which needs no interpreter.
+        let met = wait(py, deadline.at_most(ANSWER_TIME), |slice| {
+            answer.wait(slice)
+        })?;
         match met {
-            Some(result) => result.map_err(IntoPyErr::into_py_err)?,
+            Some(Ok(())) => {}
+            Some(Err(why)) => {
+                return Err(ErrorKind::Refused.error(format!(
+                    "the channel's maker does not take messages of this process: {why}"
+                )));
+            }
             None => {
                 return Err(ErrorKind::Refused.error(
-                    "the channel's maker does not take messages of this process: it runs as another user and allow_uids \
-                     does not name this one's, or it is stopped, or its directory is not the same",
+                    "the channel's maker does not take messages of this process: it may not open its pool, since it runs \
+                     as a user that allow_uids does not name, or it is stopped",
                 ));
             }
         }

@@ -8,12 +8,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rustix::process::geteuid;
-use xmem_core::{Consumer, ConsumerBuilder, ReadLease, ReceiveError};
+use xmem_core::{Consumer, ConsumerBuilder, MAX_REQUEST, ReadLease, ReceiveError};
 
 use super::inbox::{Delivered, Inbox};
 use super::incoming::{Message, RefLease};
 use super::message::{Kind, Label};
-use super::names::{self, MAKER};
+use super::names::{self, MAKER, REFUSED, TAKEN};
 
 /// How long a process that said that it joined may take to answer.
 const MEET_TIME: Duration = Duration::from_secs(5);
@@ -69,8 +69,14 @@ pub(super) fn meet(inbox: &Arc<Inbox>, terms: Terms, channel: &Path, id: u64) {
                 let consumer = terms.consumer(path, &inbox);
                 let consumer = consumer.connect_wait(Some(MEET_TIME));
                 let consumer = consumer.map_err(|error| error.to_string())?;
-                terms.check(&consumer)?;
-                Ok::<_, String>(consumer)
+                let checked = terms.check(&consumer);
+                let (answer, why) = match &checked {
+                    Ok(()) => (TAKEN, ""),
+                    Err(why) => (REFUSED, why.as_str()),
+                };
+                let why = why.as_bytes();
+                let _ = consumer.request(answer, &why[..why.len().min(MAX_REQUEST)]);
+                checked.map(|()| consumer)
             };
             match meet() {
                 Ok(consumer) => {

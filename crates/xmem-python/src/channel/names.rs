@@ -9,6 +9,11 @@ use xmem_core::Producer;
 /// What a process that joined asks for, with its number: that its messages are taken.
 pub(super) const HELLO: &str = "xmem:channel";
 
+/// The maker's answer, to the pool of who joined: that it takes its messages, ...
+pub(super) const TAKEN: &str = "xmem:channel:taken";
+/// ... or why it does not.
+pub(super) const REFUSED: &str = "xmem:channel:refused";
+
 /// The number of whoever made the channel.
 pub(super) const MAKER: u64 = 0;
 
