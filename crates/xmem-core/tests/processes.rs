@@ -580,6 +580,25 @@ fn lossless_loses_nothing_between_processes() {
     assert_eq!(producer.stats().dropped, 0);
 }
 
+/// The memory of one large frame among many small ones is made once, or each time, as the pool is told.
+#[test]
+fn frames_of_mixed_sizes_keep_their_regions() {
+    for (mixed, regions) in [(true, 2), (false, 1)] {
+        let place = Place::new();
+        let producer = Producer::builder(&place.pool())
+            .without_history()
+            .mixed_sizes(mixed)
+            .build()
+            .unwrap();
+        for seed in 0..300 {
+            let size = if seed % 50 == 0 { 2_000_000 } else { 300_000 };
+            publish(&producer, seed, size);
+        }
+        // The last of the small ones came long after the last large one.
+        assert_eq!(producer.stats().regions, regions, "mixed sizes: {mixed}");
+    }
+}
+
 #[test]
 fn a_lossless_producer_gives_up_on_who_takes_nothing() {
     gives_up_on_who_takes_nothing(None);

@@ -343,6 +343,25 @@ def test_more_rooms_than_a_message_has_pieces(pair):
     assert stats["shared_bytes"] > 0 and stats["copied_bytes"] > 0
 
 
+def test_many_arrays_in_one_room(pair):
+    room = pair.channel.room(100 * 10_048)
+    arrays = {number: room.empty(10_000, "u1") for number in range(90)}
+    for number, array in arrays.items():
+        array[:] = number
+    assert room.left == 10 * 10_048
+    floats = room.empty((50, 20))
+    floats[:] = 1.5
+    assert floats.ctypes.data % 64 == 0
+    back = pair([arrays, floats])
+    assert all((back[0][number] == number).all() for number in range(90)) and (back[1] == 1.5).all()
+    stats = pair.channel.stats()
+    assert stats["shared_bytes"] == 90 * 10_000 + floats.nbytes and stats["copied_bytes"] < 5000
+    assert not arrays[3].flags.writeable
+    with pytest.raises(ValueError, match="does not fit"):
+        room.empty(200_000, "u1")
+    assert room.empty(0).shape == (0,)
+
+
 def test_messages_keep_their_memory(pair):
     """A little of a large message holds it; what is not held is used again."""
     rows = [pair(np.full((1000, 1000), number, "u1"))[number] for number in range(20)]

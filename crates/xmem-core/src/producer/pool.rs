@@ -106,7 +106,7 @@ impl Pool {
         shm_prefix: String,
         sticky: StickyLog,
     ) -> Self {
-        let state = State::new(settings.max_slots, sticky);
+        let state = State::new(&settings, sticky);
         Self {
             name,
             socket_path,

@@ -106,6 +106,8 @@ pub(super) struct Regions {
     /// What plans that are being carried out will add.
     planned_slots: u32,
     planned_bytes: u64,
+    /// Frames of one size do not replace those of another: both keep coming.
+    mixed_sizes: bool,
 }
 
 /// Which regions are to go.
@@ -139,6 +141,13 @@ fn slot_len_for(size: usize) -> Option<usize> {
 }
 
 impl Regions {
+    pub(super) fn new(mixed_sizes: bool) -> Self {
+        Self {
+            mixed_sizes,
+            ..Self::default()
+        }
+    }
+
     pub(super) fn get(&self, id: u32) -> Option<&Entry> {
         self.entries.get(&id)
     }
@@ -282,7 +291,9 @@ impl Regions {
         self.entries
             .iter()
             .filter(|(_, entry)| {
-                let outdated = entry.slot_len >= EXACT_FROM && Some(entry.slot_len) != newest_len;
+                let outdated = !self.mixed_sizes
+                    && entry.slot_len >= EXACT_FROM
+                    && Some(entry.slot_len) != newest_len;
                 let age = self.clock - entry.used_at;
                 match when {
                     Cold::ByNow => age >= if outdated { OUTDATED_AFTER } else { COLD_AFTER },

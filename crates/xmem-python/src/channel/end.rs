@@ -113,6 +113,7 @@ impl Options {
         Ok(Producer::builder(pool)
             .delivery(Delivery::Lossless)
             .without_history()
+            .mixed_sizes(true)
             .max_slots(self.max_slots)
             .max_bytes(self.max_bytes)
             .max_held(self.budget)

@@ -2,6 +2,7 @@
 
 """``Channel``. How it works is told in the package's documentation."""
 
+import math
 import os
 import sys
 import weakref
@@ -20,6 +21,51 @@ def _finish(end, linger):
             end.close()
     except (Error, KeyboardInterrupt):
         end.close()
+
+
+def _extent(shape, dtype):
+    """A shape as a tuple, a type as NumPy's, and the size in bytes."""
+    import numpy
+
+    dtype = numpy.dtype(dtype)
+    if dtype.hasobject:
+        raise ValueError("an array of Python objects does not lie in shared memory: use a type of numbers")
+    shape = (shape,) if isinstance(shape, int) else tuple(shape)
+    return shape, dtype, math.prod(shape, start=dtype.itemsize)
+
+
+class Room:
+    """Room for arrays that are sent together, in one piece of shared memory. Made by ``Channel.room``."""
+
+    # Where arrays begin: each has its own cache lines.
+    _ALIGN = 64
+
+    def __init__(self, memory, size):
+        self._memory = memory
+        self._size = size
+        self._used = 0
+
+    @property
+    def left(self):
+        """How many bytes one more array may have."""
+        return max(self._size - self._next(), 0)
+
+    def _next(self):
+        return -(-self._used // self._ALIGN) * self._ALIGN
+
+    def empty(self, shape, dtype="float64"):
+        """An array in it."""
+        import numpy
+
+        shape, dtype, size = _extent(shape, dtype)
+        offset = self._next()
+        if size > self.left:
+            raise ValueError(
+                f"an array of {size} bytes does not fit into the {self.left} bytes that are left of {self._size}: ask for more, "
+                f"counting each array in multiples of {self._ALIGN} bytes"
+            )
+        self._used = offset + size
+        return numpy.ndarray(shape, dtype, buffer=self._memory, offset=offset if size else 0)
 
 
 class Channel:
@@ -153,18 +199,17 @@ class Channel:
     def empty(self, shape, dtype="float64", *, timeout=None):
         """A NumPy array that will be sent without a copy. Once it was sent it must not be written any more, and is read-only.
 
-        For torch: ``torch.from_numpy(channel.empty(...))``.
+        For torch: ``torch.from_numpy(channel.empty(...))``. Some seven such arrays of a message are not copied, and the others
+        are; for more, make them in one `room`.
         """
+        shape, dtype, size = _extent(shape, dtype)
         import numpy
 
-        dtype = numpy.dtype(dtype)
-        if dtype.hasobject:
-            raise ValueError("an array of Python objects does not lie in shared memory: use a type of numbers")
-        shape = (shape,) if isinstance(shape, int) else tuple(shape)
-        size = dtype.itemsize
-        for extent in shape:
-            size *= extent
         return numpy.ndarray(shape, dtype, buffer=self._end.room(size, timeout))
+
+    def room(self, size, *, timeout=None):
+        """Room of so many bytes for arrays that will be sent without a copy: make them with its `empty`."""
+        return Room(self._end.room(size, timeout), size)
 
     def register(self, cls, reduce):
         """Has objects of exactly this class sent as `reduce(obj)` says, which is what ``__reduce__`` would return."""
