@@ -15,6 +15,8 @@ enum Need {
     Library(&'static str, &'static str),
     /// A GStreamer element.
     Element(&'static str),
+    /// Modules of a Python of at least 3.11.
+    Python(&'static str),
 }
 
 /// What Debian 12/13 and Ubuntu 24.04 call the package that brings it. Programs come first, since finding out
@@ -27,6 +29,7 @@ const NEEDS: &[(&str, &[Need])] = &[
         &[Need::Program("setpriv"), Need::Program("unshare")],
     ),
     ("mount", &[Need::Program("mount")]),
+    ("python3-venv", &[Need::Python("venv, ensurepip")]),
     (
         "libgstreamer1.0-dev",
         &[
@@ -243,7 +246,10 @@ fn missing(needs: &[(&'static str, &[Need])]) -> Vec<(&'static str, Vec<String>)
 impl Need {
     /// Programs that are built link libraries, but do not need what links them.
     fn is_at_run_time(&self) -> bool {
-        !matches!(self, Self::Library(..) | Self::Program("pkg-config"))
+        !matches!(
+            self,
+            Self::Library(..) | Self::Program("pkg-config") | Self::Python(_)
+        )
     }
 
     /// `inside` is what comes before a program to run it there.
@@ -254,6 +260,7 @@ impl Need {
                 inside.args(["pkg-config", &format!("--atleast-version={version}"), name])
             }
             Self::Element(name) => inside.args(["gst-inspect-1.0", "--exists", name]),
+            Self::Python(modules) => inside.args(["python3", "-c", &python_with(modules)]),
         })
     }
 
@@ -271,8 +278,15 @@ impl Need {
             Self::Element(name) => {
                 succeeds(Command::new("gst-inspect-1.0").args(["--exists", name]))
             }
+            Self::Python(modules) => {
+                succeeds(Command::new("python3").args(["-c", &python_with(modules)]))
+            }
         }
     }
+}
+
+fn python_with(modules: &str) -> String {
+    format!("import sys, {modules}; sys.exit(sys.version_info < (3, 11))")
 }
 
 impl fmt::Display for Need {
@@ -281,6 +295,7 @@ impl fmt::Display for Need {
             Self::Program(name) => write!(f, "the program {name}"),
             Self::Library(name, version) => write!(f, "the library {name} >= {version}"),
             Self::Element(name) => write!(f, "the element {name}"),
+            Self::Python(modules) => write!(f, "Python 3.11 or newer with {modules}"),
         }
     }
 }

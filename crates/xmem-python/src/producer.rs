@@ -9,7 +9,7 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 use xmem_core::{
-    AcquireError, Backing, Canceller, DType, Delivery, FrameMeta, MAX_DIMS, Sticky, Text,
+    AcquireError, Backing, Canceller, DType, Delivery, FrameMeta, MAX_DIMS, Sticky, Text, WaitError,
 };
 
 use crate::caps;
@@ -28,6 +28,7 @@ pub(crate) struct Producer {
     producer: Mutex<Option<xmem_core::Producer>>,
     pool: String,
     canceller: Canceller,
+    lossless: bool,
     /// The caps of all frames, if the user has set them.
     caps: Option<String>,
     framerate: caps::Framerate,
@@ -162,6 +163,7 @@ impl Producer {
             producer: Mutex::new(Some(producer.map_err(IntoPyErr::into_py_err)?)),
             pool,
             canceller: Canceller::new(),
+            lossless,
             caps,
             framerate,
         })
@@ -207,15 +209,11 @@ impl Producer {
         // A slot has at least one byte.
         let size = wanted.size.max(1);
         let lease = match producer.acquire_with_room(size, room) {
-            Err(AcquireError::Exhausted { .. }) if timeout.is_some() => {
-                let cancel = &self.canceller;
-                let waited = signals::wait(py, Deadline::after(timeout)?, |slice| match producer
-                    .acquire_wait_with_room(size, room, Some(slice), cancel)
-                {
-                    Err(AcquireError::Timeout) => None,
-                    result => Some(result),
-                })?;
-                waited.unwrap_or(Err(AcquireError::Timeout))
+            Err(AcquireError::Exhausted { .. }) if self.lossless => {
+                let timeout = signals::duration(timeout)?;
+                signals::wait_apart(py, |cancel| {
+                    producer.acquire_wait_with_room(size, room, timeout, cancel)
+                })?
             }
             result => result,
         };
@@ -238,7 +236,6 @@ impl Producer {
 
     #[pyo3(signature = (timeout=None))]
     fn wait_for_consumer(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<()> {
-        use xmem_core::WaitError;
         let producer = self.producer()?;
         let waited = signals::wait(py, Deadline::after(timeout)?, |slice| {
             match producer.wait_for_consumer(Some(slice), &self.canceller) {
@@ -295,6 +292,18 @@ impl Producer {
     fn __repr__(&self) -> String {
         format!("<xmem.Producer of {:?}>", self.pool)
     }
+}
+
+/// Waits until consumers of a lossless pool have room for one more frame.
+pub(crate) fn wait_for_room(py: Python<'_>, producer: &xmem_core::Producer) -> PyResult<()> {
+    let without_waiting = Canceller::new();
+    without_waiting.cancel();
+    match producer.wait_for_room(&without_waiting) {
+        Err(WaitError::Cancelled) => {}
+        result => return result.map_err(IntoPyErr::into_py_err),
+    }
+    signals::wait_apart(py, |cancel| producer.wait_for_room(cancel))?
+        .map_err(IntoPyErr::into_py_err)
 }
 
 /// Makes the sticky state say these caps, if it does not yet.

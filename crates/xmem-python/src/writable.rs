@@ -15,7 +15,7 @@ use xmem_core::{FrameMeta, monotonic_ns};
 
 use crate::array::{Array, Keeper, Plane};
 use crate::layout::{self, Arrays, Piece};
-use crate::producer::set_caps;
+use crate::producer::{set_caps, wait_for_room};
 use crate::slot::WriteSlot;
 use crate::{buffer, dlpack, dtype};
 
@@ -145,6 +145,7 @@ impl WritableFrame {
         for (name, value) in attachments.unwrap_or_default() {
             meta.attachments.set(&name, value);
         }
+        wait_for_room(py, &self.producer)?;
         py.detach(|| {
             set_caps(&self.producer, &self.caps)?;
             self.slot.publish(meta, trust_views)

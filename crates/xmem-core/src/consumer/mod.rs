@@ -4,6 +4,7 @@
 
 mod connect;
 pub(crate) mod held;
+mod notify;
 mod origin;
 mod receive;
 pub(crate) mod session;
@@ -20,6 +21,7 @@ use crate::named::Sticky;
 use crate::producer::Delivery;
 use crate::stats::ReceiveStats;
 use crate::sync::Ordering;
+use notify::Notifier;
 use session::Session;
 
 /// Which frame a consumer gets first.
@@ -79,6 +81,7 @@ pub struct Consumer {
     /// Takes frames in pieces as they are.
     parts: bool,
     busy_poll: Duration,
+    notifier: Option<Notifier>,
     canceller: Canceller,
     _registration: Registration,
 }
@@ -102,6 +105,7 @@ impl Consumer {
             passed_eos: None,
             parts: builder.parts,
             busy_poll: builder.busy_poll,
+            notifier: None,
             _registration: canceller.register(sleeper),
             canceller,
         }
@@ -226,6 +230,7 @@ impl Drop for Consumer {
             // Inherited through fork: the connection is the parent's, and the thread is not here.
             return;
         }
+        self.notifier = None;
         self.session.leave();
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();

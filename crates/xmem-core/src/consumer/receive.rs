@@ -2,12 +2,15 @@
 
 //! Taking frames: which one is next, is it still there, and sleeping until there is one.
 
+use std::io;
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::Consumer;
 use super::held::{NotTaken, SlotPlace};
-use super::session::{ANSWER_TIME, Session};
+use super::notify::Notifier;
+use super::session::{ANSWER_TIME, ASK_AGAIN, Session};
 use crate::cancel::{Canceller, Deadline};
 use crate::entry::{Entry, EntryWords};
 use crate::error::ReceiveError;
@@ -59,35 +62,109 @@ impl Consumer {
         }
         let deadline = Deadline::after(timeout);
         loop {
-            if let Some(lease) = self.take_next(limit, deadline)? {
-                return Ok(lease);
+            let asked_at = self.notifier.as_ref().map(|_| self.session.bell.rings());
+            match self.take_next(limit, deadline) {
+                Ok(Some(lease)) => return Ok(lease),
+                Ok(None) => {}
+                Err(error) => {
+                    if let (ReceiveError::Timeout, Some(notifier)) = (&error, &self.notifier) {
+                        // There is a frame, but not yet what the producer was asked for to take it.
+                        notifier.ask(Waiting {
+                            asked_at,
+                            ..self.waiting()
+                        });
+                    }
+                    return Err(error);
+                }
             }
             if self.canceller.is_cancelled() {
                 return Err(ReceiveError::Cancelled);
             }
             if deadline.is_over() {
+                if let Some(notifier) = &self.notifier {
+                    notifier.ask(self.waiting());
+                }
                 return Err(ReceiveError::Timeout);
             }
             if !self.spin(deadline) {
-                self.session.page.sleep(deadline.left(), || self.is_ready());
+                self.sleep(deadline);
             }
+        }
+    }
+
+    fn sleep(&self, deadline: Deadline) {
+        match &self.notifier {
+            None => self.session.page.sleep(deadline.left(), || self.is_ready()),
+            // Its thread is the one that sleeps on the wake word.
+            Some(notifier) => {
+                notifier.ask(self.waiting());
+                notifier.wait(deadline);
+            }
+        }
+    }
+
+    /// Has an eventfd become readable when there is something to receive, or a reason why there will be nothing: for
+    /// programs whose loop waits for descriptors. It must be non-blocking, and may outlive the consumer; others may make
+    /// it readable too.
+    ///
+    /// It stays readable until a [`receive`](Self::receive) found nothing; receive with a timeout of zero until
+    /// [`ReceiveError::Timeout`] before waiting for it. That also comes when a frame's memory is new here and the producer
+    /// was just asked for it.
+    ///
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// # let pool = dir.path().join("p.sock");
+    /// # let pool = pool.to_str().unwrap();
+    /// # use std::{sync::Arc, time::Duration};
+    /// # use xmem_core::{Consumer, FrameMeta, Producer, ReceiveError};
+    /// use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
+    ///
+    /// let producer = Producer::builder(pool).build()?;
+    /// let mut consumer = Consumer::builder(pool).connect()?;
+    /// let fd = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
+    /// consumer.notify(fd.clone())?;
+    ///
+    /// assert!(matches!(consumer.receive(Some(Duration::ZERO)), Err(ReceiveError::Timeout)));
+    /// producer.acquire(3)?.publish(FrameMeta::new(3))?;
+    /// let frame = loop {
+    ///     poll(&mut [PollFd::new(&fd, PollFlags::IN)], None)?;
+    ///     match consumer.receive(Some(Duration::ZERO)) {
+    ///         Err(ReceiveError::Timeout) => {}
+    ///         result => break result?,
+    ///     }
+    /// };
+    /// assert_eq!(frame.len(), 3);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// If no thread can be started.
+    pub fn notify(&mut self, eventfd: Arc<OwnedFd>) -> io::Result<()> {
+        // Two of them would take wake-ups from each other.
+        self.notifier = None;
+        let notifier = Notifier::start(&self.session, eventfd, &self.canceller)?;
+        notifier.ask(self.waiting());
+        self.notifier = Some(notifier);
+        Ok(())
+    }
+
+    fn waiting(&self) -> Waiting {
+        Waiting {
+            cursor: self.cursor,
+            passed_eos: self.passed_eos,
+            asked_at: None,
         }
     }
 
     /// Whether looking is worth it: there is a frame, or a reason why there will be none.
     fn is_ready(&self) -> bool {
-        let control = &self.session.control;
-        control.head() > self.cursor
-            || self.is_over()
-            || self.session.is_lost()
-            || self.session.page.flags().load(Ordering::Relaxed) != 0
-            || self.canceller.is_cancelled()
+        self.waiting().is_over(&self.session, &self.canceller)
     }
 
     /// Whether the stream is over, and the caller does not wait for what comes after that.
     fn is_over(&self) -> bool {
-        let eos_at = self.session.control.eos_at();
-        eos_at.is_some_and(|at| at <= self.cursor) && self.passed_eos != Some(self.cursor)
+        self.waiting().is_stream_over(&self.session)
     }
 
     /// Looks for a while without sleeping. Returns whether there is something.
@@ -239,6 +316,39 @@ impl Consumer {
 
     pub(crate) fn slot_record(&self, slot: u32) -> Option<EntryWords> {
         self.session.control.read_slot_record(slot)
+    }
+}
+
+/// Where a consumer is that waits.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Waiting {
+    cursor: u64,
+    passed_eos: Option<u64>,
+    /// How often the session's bell had rung when the producer was asked for something. `None`: it was not asked.
+    asked_at: Option<u64>,
+}
+
+impl Waiting {
+    /// When to look again in any case: an answer can get lost.
+    pub(super) fn at_most(self) -> Option<Duration> {
+        self.asked_at.map(|_| ASK_AGAIN)
+    }
+
+    /// Whether looking is worth it.
+    pub(super) fn is_over(self, session: &Session, canceller: &Canceller) -> bool {
+        let has_come = match self.asked_at {
+            Some(rings) => session.bell.rings() != rings,
+            None => session.control.head() > self.cursor || self.is_stream_over(session),
+        };
+        has_come
+            || session.is_lost()
+            || session.page.flags().load(Ordering::Relaxed) != 0
+            || canceller.is_cancelled()
+    }
+
+    fn is_stream_over(self, session: &Session) -> bool {
+        let eos_at = session.control.eos_at();
+        eos_at.is_some_and(|at| at <= self.cursor) && self.passed_eos != Some(self.cursor)
     }
 }
 

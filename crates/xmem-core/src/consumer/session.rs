@@ -37,7 +37,7 @@ use crate::wire::{MAX_MESSAGE, MAX_QUEUED, MAX_REQUEST, RegionKind, ToConsumer, 
 /// How long the owner of a pool may take to answer where the caller has set no time.
 pub(crate) const ANSWER_TIME: Duration = Duration::from_secs(10);
 /// How often a question is asked again that the producer's full queue may have swallowed.
-const ASK_AGAIN: Duration = Duration::from_millis(500);
+pub(super) const ASK_AGAIN: Duration = Duration::from_millis(500);
 /// Versions of the sticky state that are kept, besides those that frames have, and their encoded bytes: as many as a
 /// producer keeps.
 const MAX_STICKIES: usize = 64;
@@ -153,7 +153,7 @@ pub(crate) struct Session {
     pub(super) origins: Origins,
     inbox: Mutex<Inbox>,
     /// Rings when something came over the socket.
-    bell: Bell,
+    pub(super) bell: Bell,
     lost: AtomicBool,
     /// Up to which version regions were let go of.
     swept: AtomicU32,
@@ -482,6 +482,8 @@ impl Session {
             ToConsumer::Welcome { .. } | ToConsumer::Refused { .. } | ToConsumer::Stats => {}
         }
         self.bell.ring();
+        // A consumer that polls sleeps there until an answer comes.
+        self.page.wake();
     }
 
     /// Maps a region. A pool has not more of them than slots.
@@ -522,14 +524,15 @@ impl Session {
             if cancel.is_cancelled() {
                 return Err(ReceiveError::Cancelled);
             }
-            if deadline.is_over() {
-                return Err(ReceiveError::Timeout);
-            }
             // Also woken by answers to others.
             if asked.is_none_or(|at| repeat && at.elapsed() >= ASK_AGAIN)
                 && self.send(question).is_ok()
             {
                 asked = Some(Instant::now());
+            }
+            // After the question: who never waits gets an answer when it comes again.
+            if deadline.is_over() {
+                return Err(ReceiveError::Timeout);
             }
             self.bell.wait(rings, deadline.left_up_to(ASK_AGAIN));
         }

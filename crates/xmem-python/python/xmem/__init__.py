@@ -2,6 +2,7 @@
 
 """Frames that other processes share, without a copy."""
 
+from ._consumer import Consumer
 from ._errors import (
     Closed,
     EndOfStream,
@@ -20,7 +21,6 @@ from ._errors import (
 from ._xmem import (
     BufferGuard,
     BufferPool,
-    Consumer,
     Frame,
     Plane,
     PoolEntry,

@@ -1,0 +1,145 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! A descriptor that can be polled, for programs whose loop waits for descriptors. Nothing in the protocol has one, since a
+//! producer that wrote to a consumer's could be blocked by it. So a thread of the consumer's own process sleeps in its place.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use super::receive::Waiting;
+use super::session::Session;
+use crate::cancel::{Canceller, Deadline, Wake};
+
+#[derive(Debug, Default)]
+struct State {
+    /// What the thread is to wait for. `None`: nobody asked.
+    waiting: Option<Waiting>,
+    stop: bool,
+}
+
+#[derive(Debug, Default)]
+struct Shared {
+    state: Mutex<State>,
+    asked: Condvar,
+}
+
+impl Shared {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Sleeps for a consumer, and makes an eventfd readable when there is something to receive.
+#[derive(Debug)]
+pub(super) struct Notifier {
+    eventfd: Arc<OwnedFd>,
+    shared: Arc<Shared>,
+    session: Arc<Session>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Notifier {
+    /// Nobody else may sleep on the session's wake word from here on.
+    pub(super) fn start(
+        session: &Arc<Session>,
+        eventfd: Arc<OwnedFd>,
+        canceller: &Canceller,
+    ) -> io::Result<Self> {
+        let shared = Arc::new(Shared::default());
+        let thread = std::thread::Builder::new()
+            .name("xmem-notify".into())
+            .spawn({
+                let (shared, session) = (shared.clone(), session.clone());
+                let (eventfd, canceller) = (eventfd.clone(), canceller.clone());
+                move || run(&shared, &session, &eventfd, &canceller)
+            })?;
+        Ok(Self {
+            eventfd,
+            shared,
+            session: session.clone(),
+            thread: Some(thread),
+        })
+    }
+
+    /// There is nothing to receive now: the descriptor is not readable until there is.
+    pub(super) fn ask(&self, waiting: Waiting) {
+        let mut state = self.shared.state();
+        // Under the lock, so that no answer to this question is taken away.
+        let _ = rustix::io::read(&*self.eventfd, &mut [0; 8]);
+        let before = state.waiting.replace(waiting);
+        drop(state);
+        match before {
+            None => self.shared.asked.notify_one(),
+            // The thread sleeps, and for something else.
+            Some(before) if before.at_most() != waiting.at_most() => {
+                self.session.page.wake();
+            }
+            Some(_) => {}
+        }
+    }
+
+    /// Waits until the descriptor is readable.
+    pub(super) fn wait(&self, deadline: Deadline) {
+        let time: Option<Timespec> = deadline.left().and_then(|left| left.try_into().ok());
+        let mut fds = [PollFd::new(&*self.eventfd, PollFlags::IN)];
+        if let Err(error) = poll(&mut fds, time.as_ref())
+            && error != rustix::io::Errno::INTR
+        {
+            log::warn!("cannot wait for a frame: {error}");
+        }
+    }
+}
+
+fn run(shared: &Shared, session: &Session, eventfd: &impl AsFd, canceller: &Canceller) {
+    loop {
+        let mut state = shared.state();
+        let waiting = loop {
+            match state.waiting {
+                _ if state.stop => return,
+                Some(waiting) => break waiting,
+                None => {
+                    state = shared
+                        .asked
+                        .wait(state)
+                        .unwrap_or_else(PoisonError::into_inner);
+                }
+            }
+        };
+        drop(state);
+        let at_most = waiting.at_most();
+        let deadline = Deadline::after(at_most);
+        session.page.sleep(at_most, || {
+            let state = shared.state();
+            let is_over = |waiting: Waiting| waiting.is_over(session, canceller);
+            state.stop || state.waiting.is_none_or(is_over)
+        });
+        let mut state = shared.state();
+        let is_over = |waiting: Waiting| waiting.is_over(session, canceller);
+        if deadline.is_over() || state.waiting.is_some_and(is_over) {
+            state.waiting = None;
+            // The only way to fail is a counter that is full, and then it is readable anyway.
+            let _ = rustix::io::write(eventfd, &1u64.to_ne_bytes());
+        }
+    }
+}
+
+impl Drop for Notifier {
+    fn drop(&mut self) {
+        if !self.session.process.is_current() {
+            // The thread is not in this forked child.
+            return;
+        }
+        self.shared.state().stop = true;
+        self.shared.asked.notify_one();
+        self.session.wake();
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+        // Whoever polls is to find out that nothing will come.
+        let _ = rustix::io::write(&*self.eventfd, &1u64.to_ne_bytes());
+    }
+}

@@ -1,0 +1,142 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! Waiting for a descriptor instead of in `receive`.
+
+mod support;
+
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use support::{HANG, Place, assert_frame, publish};
+use xmem_core::{Canceller, Consumer, Delivery, Producer, ReadLease, ReceiveError};
+
+const NOW: Option<Duration> = Some(Duration::ZERO);
+
+fn descriptor() -> Arc<OwnedFd> {
+    let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
+    Arc::new(eventfd(0, flags).unwrap())
+}
+
+/// Whether it is readable, or becomes so.
+fn readable(fd: &OwnedFd, timeout: Duration) -> bool {
+    let timeout = Timespec::try_from(timeout).unwrap();
+    poll(&mut [PollFd::new(fd, PollFlags::IN)], Some(&timeout)).unwrap() == 1
+}
+
+/// The frame that has made it readable. Its memory may be on its way yet.
+fn receive(consumer: &mut Consumer, fd: &OwnedFd) -> ReadLease {
+    loop {
+        assert!(readable(fd, HANG));
+        match consumer.receive(NOW) {
+            Ok(frame) => return frame,
+            Err(ReceiveError::Timeout) => {}
+            Err(error) => panic!("{error}"),
+        }
+    }
+}
+
+fn is_empty(consumer: &mut Consumer) -> bool {
+    matches!(consumer.receive(NOW), Err(ReceiveError::Timeout))
+}
+
+#[test]
+fn readable_until_nothing_is_left() {
+    let place = Place::new();
+    let producer = Producer::builder(&place.pool()).history(4).build().unwrap();
+    let mut consumer = Consumer::builder(&place.pool()).connect().unwrap();
+    let fd = descriptor();
+    consumer.notify(fd.clone()).unwrap();
+    assert!(is_empty(&mut consumer));
+    assert!(!readable(&fd, Duration::ZERO));
+    for seed in 0..3 {
+        publish(&producer, seed, 100);
+    }
+    for seed in 0..3 {
+        assert_frame(&receive(&mut consumer, &fd), seed, 100);
+    }
+    assert!(is_empty(&mut consumer));
+    assert!(!readable(&fd, Duration::ZERO));
+
+    producer.set_eos(true);
+    assert!(readable(&fd, HANG));
+    assert!(matches!(consumer.receive(NOW), Err(ReceiveError::Eos)));
+    consumer.pass_eos();
+    assert!(is_empty(&mut consumer));
+    assert!(!readable(&fd, Duration::ZERO));
+
+    drop(producer);
+    assert!(readable(&fd, HANG));
+    // The thread is woken before the connection's end is known.
+    let mut ends = std::iter::repeat_with(|| consumer.receive(Some(HANG)).unwrap_err());
+    assert!(ends.any(|end| matches!(end, ReceiveError::ProducerLost)));
+    drop(consumer);
+    place.assert_clean();
+}
+
+/// What makes it readable besides the consumer does not confuse it.
+#[test]
+fn others_may_ring_and_waits_may_be_called_off() {
+    let place = Place::new();
+    let _producer = Producer::builder(&place.pool()).build().unwrap();
+    let canceller = Canceller::new();
+    let mut consumer = Consumer::builder(&place.pool())
+        .canceller(&canceller)
+        .connect()
+        .unwrap();
+    let fd = descriptor();
+    consumer.notify(fd.clone()).unwrap();
+    rustix::io::write(&*fd, &5u64.to_ne_bytes()).unwrap();
+    assert!(readable(&fd, HANG));
+    assert!(is_empty(&mut consumer));
+    assert!(!readable(&fd, Duration::ZERO));
+
+    canceller.cancel();
+    assert!(readable(&fd, HANG));
+    let end = consumer.receive(Some(HANG)).unwrap_err();
+    assert!(matches!(end, ReceiveError::Cancelled));
+    canceller.reset();
+    assert!(is_empty(&mut consumer));
+
+    // Also one that is gone.
+    drop(consumer);
+    assert!(readable(&fd, HANG));
+}
+
+/// No frame is slept through, by whichever of the ways to wait.
+#[test]
+fn no_wake_up_is_lost() {
+    const FRAMES: u64 = 20_000;
+    let place = Place::new();
+    let producer = Producer::builder(&place.pool())
+        .delivery(Delivery::Lossless)
+        .build()
+        .unwrap();
+    let mut consumer = Consumer::builder(&place.pool()).connect().unwrap();
+    let fd = descriptor();
+    consumer.notify(fd.clone()).unwrap();
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            for seed in 0..FRAMES {
+                producer.wait_for_room(&Canceller::new()).unwrap();
+                publish(&producer, seed, 64);
+            }
+        });
+        let mut next = 0;
+        while next < FRAMES {
+            let frame = match consumer.receive(NOW) {
+                Ok(frame) => frame,
+                Err(ReceiveError::Timeout) if next % 2 == 0 => {
+                    assert!(readable(&fd, HANG), "nobody rang for frame {next}");
+                    continue;
+                }
+                Err(ReceiveError::Timeout) => consumer.receive(Some(HANG)).unwrap(),
+                Err(error) => panic!("{error}"),
+            };
+            assert_frame(&frame, next, 64);
+            next += 1;
+        }
+    });
+}
