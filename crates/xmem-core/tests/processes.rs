@@ -590,11 +590,11 @@ fn frames_of_mixed_sizes_keep_their_regions() {
             .mixed_sizes(mixed)
             .build()
             .unwrap();
-        for seed in 0..300 {
-            let size = if seed % 50 == 0 { 2_000_000 } else { 300_000 };
+        for seed in 0..380 {
+            let size = if seed % 100 == 0 { 2_000_000 } else { 300_000 };
             publish(&producer, seed, size);
         }
-        // The last of the small ones came long after the last large one.
+        // Regions are looked at every 64 frames; the last large one was 300.
         assert_eq!(producer.stats().regions, regions, "mixed sizes: {mixed}");
     }
 }

@@ -36,7 +36,7 @@ mod _xmem {
     #[pymodule_export]
     use crate::buffer_pool::{BufferGuard, BufferPool};
     #[pymodule_export]
-    use crate::channel::memory::{Room, address_of};
+    use crate::channel::memory::{Room, address_of, is_shared};
     #[pymodule_export]
     use crate::channel::{Block, ChannelEnd, Incoming, RefLease};
     #[pymodule_export]

@@ -304,14 +304,15 @@ def test_room_is_sent_without_a_copy(pair, dtype):
     np.testing.assert_array_equal(back["half"], a[:150])
     np.testing.assert_array_equal(back["every second"], a[::2])
     stats = channel.stats()
-    assert stats["shared_bytes"] == a.nbytes * 3 // 2
-    assert a[::2].nbytes <= stats["copied_bytes"] < a[::2].nbytes + 1000
+    # What lies between every second row, and after the last one, travels with them.
+    assert stats["shared_bytes"] == a.nbytes + a.nbytes // 2 + a[:299].nbytes
+    assert stats["copied_bytes"] < 1000
     assert not a.flags.writeable, "it is other processes' too now"
     with pytest.raises(ValueError):
         a[0] = a[1]
     # Once more, as it is.
     np.testing.assert_array_equal(pair([a])[0], a)
-    assert channel.stats()["copied_bytes"] < a[::2].nbytes + 2000
+    assert channel.stats()["copied_bytes"] < 2000
 
 
 def test_room_goes_with_its_last_view(place):

@@ -175,6 +175,61 @@ def test_frames_of_a_pool(place):
         raise AssertionError("frames were copied")
 
 
+@pytest.mark.parametrize("format", ["RGB", "NV12"])
+def test_frames_themselves(place, format):
+    """Also with padding at the end of each row: 642 pixels."""
+    with (
+        Process(echo, place.path()),
+        xmem.Channel(place.path()) as channel,
+        xmem.Producer(place.path("cam")) as producer,
+        xmem.Consumer(place.path("cam")) as consumer,
+    ):
+        for number in range(200):
+            with producer.acquire(format=format, width=642, height=480) as frame:
+                for plane in frame.planes:
+                    np.asarray(plane)[:] = number
+                frame.publish(pts=number)
+            received = consumer.recv(timeout=HANG)
+            before = channel.stats()
+            channel.send([received, {"plane": received.planes[0]}], timeout=HANG)
+            wanted = [np.asarray(plane).shape for plane in received.planes]
+            caps = received.caps
+            del received
+            back, again = channel.recv(timeout=HANG)
+            assert (back.format, back.width, back.height, back.pts, back.caps) == (format, 642, 480, number, caps)
+            assert [plane.shape for plane in back.planes] == wanted
+            assert all((plane == number % 256).all() for plane in back.planes)
+            assert (again["plane"] == number % 256).all()
+            if format == "RGB":
+                assert np.asarray(back).shape == (480, 642, 3)
+            else:
+                with pytest.raises(TypeError, match="planes"):
+                    back.array
+            after = channel.stats()
+            if after["shared_bytes"] - before["shared_bytes"] > 480 * 642:
+                assert after["copied_bytes"] - before["copied_bytes"] < 5000
+                return
+            time.sleep(0.002)
+        raise AssertionError("frames were copied")
+
+
+def test_crops_of_what_was_received(place):
+    """A window of an array that lies in shared memory is not copied either."""
+    with Process(echo, place.path()), xmem.Channel(place.path()) as channel:
+        original = np.random.default_rng(5).integers(0, 255, (1000, 1000), "u1")
+        channel.send(original, timeout=HANG)
+        received = channel.recv(timeout=HANG)
+
+        def shared():
+            before = channel.stats()["copied_bytes"]
+            channel.send([received[100:900, 300:700], received[:, 7]], timeout=HANG)
+            window, column = channel.recv(timeout=HANG)
+            assert (window == original[100:900, 300:700]).all() and (column == original[:, 7]).all()
+            return channel.stats()["copied_bytes"] - before < 5000
+
+        wait_until(shared)
+
+
 def test_who_does_not_reach_the_first_pool_gets_copies(place):
     """Each pair of processes finds out for itself, and nobody misses anything."""
     with (

@@ -205,6 +205,24 @@ def test_received_tensors_are_sent_on(trip):
     wait_until(shared, "it is passed on where it lies")
 
 
+def test_frames_as_tensors(trip, tmp_path):
+    """torch.from_dlpack of an xmem.Consumer's frame."""
+    pool = str(tmp_path / "cam.sock")
+    with xmem.Producer(pool) as producer, xmem.Consumer(pool) as consumer:
+
+        def shared():
+            with producer.acquire((480, 640, 3), "uint8") as frame:
+                torch.from_dlpack(frame.planes[0]).fill_(7)
+                frame.publish()
+            tensor = torch.from_dlpack(consumer.recv(timeout=HANG))
+            before = trip.channel.stats()["shared_bytes"]
+            back = trip({"frame": tensor, "crop": tensor[100:200, 50:100]})
+            assert (back["frame"] == 7).all() and back["crop"].shape == (100, 50, 3)
+            return trip.channel.stats()["shared_bytes"] - before == tensor.nbytes
+
+        wait_until(shared)
+
+
 def writer(path):
     with xmem.Channel.connect(path, timeout=HANG) as channel:
         t = channel.recv(timeout=HANG)

@@ -65,6 +65,10 @@ pub(crate) struct ChannelEnd {
     counters: Counters,
 }
 
+/// A block as Python has it.
+#[derive(Debug, FromPyObject)]
+struct Sent(usize, usize, bool, usize, Option<Py<PyAny>>);
+
 /// What the maker says to a process that joins.
 #[derive(Debug, Default)]
 struct Answer {
@@ -309,7 +313,7 @@ impl ChannelEnd {
         &self,
         py: Python<'_>,
         pickle: &[u8],
-        blocks: Vec<(usize, usize, bool, usize, Option<Py<PyAny>>)>,
+        blocks: Vec<Sent>,
         gather: &Bound<'_, PyAny>,
         refs: Option<Py<PyAny>>,
         to: Option<u64>,
@@ -319,7 +323,7 @@ impl ChannelEnd {
         let deadline = Deadline::after(timeout)?;
         let items: Vec<Item> = blocks
             .into_iter()
-            .map(|(start, len, in_order, shift, gather)| Item {
+            .map(|Sent(start, len, in_order, shift, gather)| Item {
                 start,
                 len,
                 in_order,

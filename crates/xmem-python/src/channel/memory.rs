@@ -255,6 +255,12 @@ pub(super) unsafe fn fill_bytes(
 
 const ALIGNED_NOTHING: usize = super::message::ALIGN;
 
+/// Whether bytes lie in a frame that is held, or in a slot that a channel gave.
+#[pyfunction(name = "_is_shared")]
+pub(crate) fn is_shared(start: usize, len: usize) -> bool {
+    find(start, len).is_some()
+}
+
 /// The address of a buffer's first byte.
 #[pyfunction(name = "_address_of")]
 pub(crate) fn address_of(view: &Bound<'_, PyAny>) -> PyResult<usize> {

@@ -3,7 +3,11 @@
 """NumPy arrays in messages."""
 
 from . import _loaders
-from .._xmem import _Room
+from .._xmem import _is_shared, _Room
+
+# With gaps, an array that lies in shared memory is sent with them, if they are not more than this many times what it has: as
+# long as a receiver does not reach that memory, it is copied like that.
+_MOST_GAPS = 4
 
 
 def reduce_array(out, a):
@@ -17,7 +21,7 @@ def reduce_array(out, a):
         a = a[tuple(slice(0, 1) if s == 0 else slice(None) for s in a.strides)]
         if a.nbytes == 0:
             return NotImplemented
-    axes = None
+    axes = strides = None
     if not a.flags.c_contiguous:
         # In the order in which it lies in memory it may have no gaps.
         order = sorted(range(a.ndim), key=lambda axis: -a.strides[axis])
@@ -25,11 +29,24 @@ def reduce_array(out, a):
         if dense.flags.c_contiguous:
             axes = tuple(order.index(axis) for axis in range(a.ndim))
             a = dense
+    address = a.__array_interface__["data"][0]
     if a.flags.c_contiguous:
-        index = out.add(a.__array_interface__["data"][0], a.nbytes, a)
+        index = out.add(address, a.nbytes, a)
     else:
-        index = out.add(0, a.nbytes, a, gather=a)
-    return _loaders.array, (index, a.dtype, a.shape, axes, full)
+        extent = _extent(a)
+        if extent is not None and extent <= a.nbytes * _MOST_GAPS and _is_shared(address, extent):
+            strides = a.strides
+            index = out.add(address, extent, a)
+        else:
+            index = out.add(0, a.nbytes, a, gather=a)
+    return _loaders.array, (index, a.dtype, a.shape, axes, full, strides)
+
+
+def _extent(a):
+    """From an array's first byte to its last. None: some lie before the first element."""
+    if min(a.strides) < 0:
+        return None
+    return sum((n - 1) * stride for n, stride in zip(a.shape, a.strides)) + a.itemsize
 
 
 def gather(room, offset, size, a):

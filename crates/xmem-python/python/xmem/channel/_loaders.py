@@ -37,11 +37,11 @@ class Loader:
         self.blocks = incoming.blocks()
         self.refs = incoming.refs
 
-    def array(self, index, dtype, shape, axes, full):
+    def array(self, index, dtype, shape, axes, full, strides):
         """A NumPy array over a block."""
         import numpy
 
-        made = numpy.ndarray(shape, dtype, buffer=self.blocks[index][0])
+        made = numpy.ndarray(shape, dtype, buffer=self.blocks[index][0], strides=strides)
         if axes is not None:
             made = made.transpose(axes)
         if full is not None:

@@ -6,7 +6,7 @@ import io
 import pickle
 import sys
 
-from . import _loaders, _refs
+from . import _frames, _loaders, _refs
 
 
 class Outgoing:
@@ -82,7 +82,7 @@ def _reduce_ref(out, ref):
     return _loaders.ref, (ref._token,)
 
 
-_reducers = {memoryview: _reduce_view, _refs.Ref: _reduce_ref}
+_reducers = {memoryview: _reduce_view, _refs.Ref: _reduce_ref, **_frames.reducers}
 _seen = set()
 
 
