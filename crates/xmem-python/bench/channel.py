@@ -3,7 +3,8 @@
 
 """A nested dict of arrays, 100 MB, to a second process and looked at there: Channel.send against multiprocessing.Queue.
 
-Side by side: each way has its turn in every round, in an order that changes. Ratios are what counts; times are of one machine.
+Side by side: each way has its turn in every round, in an order that changes. Ratios are what counts; times are of one
+machine.
 The receiver sums up one element of each page of each array, so that what is mapped and not copied is paid for too.
 
     python bench/channel.py [--rounds 15] [--megabytes 100] [--json]

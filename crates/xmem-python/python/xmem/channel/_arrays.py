@@ -5,8 +5,8 @@
 from . import _loaders
 from .._xmem import _is_shared, _Room
 
-# With gaps, an array that lies in shared memory is sent with them, if they are not more than this many times what it has: as
-# long as a receiver does not reach that memory, it is copied like that.
+# With gaps, an array that lies in shared memory is sent with them, up to this many times its size: as long as a receiver
+# does not reach that memory, it is copied like that.
 _MOST_GAPS = 4
 
 

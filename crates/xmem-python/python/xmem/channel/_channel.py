@@ -2,10 +2,15 @@
 
 """``Channel``. How it works is told in the package's documentation."""
 
+from __future__ import annotations
+
 import math
 import os
 import sys
 import weakref
+from collections.abc import Callable, Iterator, Sequence
+from os import PathLike
+from typing import Any, Self
 
 from .._errors import Closed, EndOfStream, Error
 from .._xmem import _ChannelEnd
@@ -46,23 +51,23 @@ class Room:
         self._used = 0
 
     @property
-    def left(self):
+    def left(self) -> int:
         """How many bytes one more array may have."""
         return max(self._size - self._next(), 0)
 
     def _next(self):
         return -(-self._used // self._ALIGN) * self._ALIGN
 
-    def empty(self, shape, dtype="float64"):
-        """An array in it."""
+    def empty(self, shape: int | Sequence[int], dtype: Any = "float64") -> Any:
+        """A NumPy array in it."""
         import numpy
 
         shape, dtype, size = _extent(shape, dtype)
         offset = self._next()
         if size > self.left:
             raise ValueError(
-                f"an array of {size} bytes does not fit into the {self.left} bytes that are left of {self._size}: ask for more, "
-                f"counting each array in multiples of {self._ALIGN} bytes"
+                f"an array of {size} bytes does not fit into the {self.left} bytes that are left of {self._size}: "
+                f"ask for more, counting each array in multiples of {self._ALIGN} bytes"
             )
         self._used = offset + size
         return numpy.ndarray(shape, dtype, buffer=self._memory, offset=offset if size else 0)
@@ -75,26 +80,26 @@ class Channel:
 
     All methods may be called from any thread. After a fork, the child joins by itself.
 
-    name: the channel's name, or the path of its socket. budget: how many messages of one sender are held at once; what comes
-    then is copied. inline: what is smaller, in bytes, travels in the pickle. max_slots, max_bytes: limits of the memory of
-    what this end sends (0: none). max_receivers: how many processes may join. lossless_timeout: after how many seconds a
-    receiver that takes nothing is not waited for any more (None: never). linger: how many seconds `close` waits until all
-    was taken.
+    name: the channel's name, or the path of its socket. budget: how many messages of one sender are held at once; what
+    comes then is copied. inline: what is smaller, in bytes, travels in the pickle. max_slots, max_bytes: limits of the
+    memory of what this end sends (0: none). max_receivers: how many processes may join. lossless_timeout: after how many
+    seconds a receiver that takes nothing is not waited for any more (None: never). linger: how many seconds `close` waits
+    until all was taken.
     """
 
     def __init__(
         self,
-        name,
+        name: str | PathLike[str],
         *,
-        budget=64,
-        inline=4096,
-        max_slots=2048,
-        max_bytes=0,
-        max_receivers=256,
-        lossless_timeout=None,
-        allow_uids=(),
-        linger=10.0,
-    ):
+        budget: int = 64,
+        inline: int = 4096,
+        max_slots: int = 2048,
+        max_bytes: int = 0,
+        max_receivers: int = 256,
+        lossless_timeout: float | None = None,
+        allow_uids: Sequence[int] = (),
+        linger: float = 10.0,
+    ) -> None:
         options = dict(
             budget=budget,
             max_slots=max_slots,
@@ -108,17 +113,17 @@ class Channel:
     @classmethod
     def connect(
         cls,
-        name,
+        name: str | PathLike[str],
         *,
-        timeout=None,
-        budget=64,
-        inline=4096,
-        max_slots=2048,
-        max_bytes=0,
-        lossless_timeout=None,
-        allow_uids=(),
-        linger=10.0,
-    ):
+        timeout: float | None = None,
+        budget: int = 64,
+        inline: int = 4096,
+        max_slots: int = 2048,
+        max_bytes: int = 0,
+        lossless_timeout: float | None = None,
+        allow_uids: Sequence[int] = (),
+        linger: float = 10.0,
+    ) -> Self:
         """Joins a channel; waits for its maker, at most `timeout` seconds (None: for ever)."""
         options = dict(
             budget=budget,
@@ -146,8 +151,8 @@ class Channel:
 
             Finalize(self, _finish, (end, linger), exitpriority=0)
 
-    def send(self, obj, *, to=None, timeout=None):
-        """Sends an object: the maker to all who joined, or to one of them (`to`, a sender's number); others to the maker.
+    def send(self, obj: Any, *, to: int | None = None, timeout: float | None = None) -> None:
+        """Sends an object: the maker to all who joined or to one of them (`to`, a sender's number), others to the maker.
 
         Waits for a receiver if there is none, and while one is 8 messages behind; at most `timeout` seconds.
         """
@@ -167,28 +172,30 @@ class Channel:
                 if hasattr(owner, "flags"):
                     _arrays.freeze(owner)
 
-    def recv(self, *, timeout=None, sender=None, copy=False):
+    def recv(self, *, timeout: float | None = None, sender: int | None = None, copy: bool = False) -> Any:
         """The next object. Waits for it, at most `timeout` seconds.
 
-        Its large arrays lie in shared memory and are read-only; torch does not know that, and a process that writes into such a
-        tensor is ended by the system. With `copy` all of it is private and writable.
+        Its large arrays lie in shared memory and are read-only; torch does not know that, and a process that writes into
+        such a tensor is ended by the system. With `copy` all of it is private and writable.
 
         sender: of whom; raises EndOfStream when that one is gone.
         """
         return self.recv_from(timeout=timeout, sender=sender, copy=copy)[0]
 
-    def recv_from(self, *, timeout=None, sender=None, copy=False):
+    def recv_from(
+        self, *, timeout: float | None = None, sender: int | None = None, copy: bool = False
+    ) -> tuple[Any, int]:
         """The same, and the number of its sender: 0 is the channel's maker."""
         incoming = self._end.receive(sender, timeout)
         if copy:
             incoming = incoming.copied()
         return _pickling.loads(incoming), incoming.sender
 
-    def poll(self, timeout=0.0):
+    def poll(self, timeout: float | None = 0.0) -> bool:
         """Whether `recv` would return at once. Waits for that, at most `timeout` seconds."""
         return self._end.poll(timeout)
 
-    def __iter__(self):
+    def __iter__(self) -> Iterator[Any]:
         """Objects, until no more come."""
         while True:
             try:
@@ -196,71 +203,71 @@ class Channel:
             except (EndOfStream, Closed):
                 return
 
-    def empty(self, shape, dtype="float64", *, timeout=None):
-        """A NumPy array that will be sent without a copy. Once it was sent it must not be written any more, and is read-only.
+    def empty(self, shape: int | Sequence[int], dtype: Any = "float64", *, timeout: float | None = None) -> Any:
+        """A NumPy array that will be sent without a copy. Once it was sent it is read-only, and must not be written.
 
-        For torch: ``torch.from_numpy(channel.empty(...))``. Some seven such arrays of a message are not copied, and the others
-        are; for more, make them in one `room`.
+        For torch: ``torch.from_numpy(channel.empty(...))``. Some seven such arrays of a message are not copied, and the
+        others are; for more, make them in one `room`.
         """
         shape, dtype, size = _extent(shape, dtype)
         import numpy
 
         return numpy.ndarray(shape, dtype, buffer=self._end.room(size, timeout))
 
-    def room(self, size, *, timeout=None):
+    def room(self, size: int, *, timeout: float | None = None) -> Room:
         """Room of so many bytes for arrays that will be sent without a copy: make them with its `empty`."""
         return Room(self._end.room(size, timeout), size)
 
-    def register(self, cls, reduce):
+    def register(self, cls: type, reduce: Callable[[Any], str | tuple[Any, ...]]) -> None:
         """Has objects of exactly this class sent as `reduce(obj)` says, which is what ``__reduce__`` would return."""
         self._own_reducers[cls] = reduce
 
     @property
-    def id(self):
+    def id(self) -> int:
         """This end's number in the channel; 0 is the maker's."""
         return self._end.id
 
     @property
-    def socket(self):
+    def socket(self) -> str:
         """The path of the channel's socket."""
         return os.fspath(self._end.socket)
 
     @property
-    def senders(self):
+    def senders(self) -> list[int]:
         """The numbers of those whose messages are taken here."""
         return self._end.senders()
 
     @property
-    def receivers(self):
+    def receivers(self) -> int:
         """How many processes take what is sent here."""
         return self._end.receivers()
 
-    def wait_for_receiver(self, timeout=None):
+    def wait_for_receiver(self, timeout: float | None = None) -> None:
         """Waits until somebody joined."""
         self._end.wait_for_receiver(timeout)
 
-    def drain(self, timeout=None):
+    def drain(self, timeout: float | None = None) -> bool:
         """Waits until everybody took what was sent. Returns whether they did."""
         return self._end.drain(timeout)
 
-    def stats(self):
+    def stats(self) -> dict[str, Any]:
         """Figures: messages, bytes that were copied and that were not, memory."""
         return self._end.stats()
 
-    def close(self, *, linger=None):
+    def close(self, *, linger: float | None = None) -> None:
         """Waits until all was taken, at most `linger` seconds, and ends the channel, or this process's part in it."""
         self._finalizer.detach()
         _finish(self._end, self._linger if linger is None else linger)
 
     @property
-    def closed(self):
+    def closed(self) -> bool:
         """Whether this end is closed."""
         return self._end.is_closed
 
-    def __enter__(self):
+    def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *_exception):
+    def __exit__(self, *_exception: object) -> None:
         self.close()
 
     def __reduce__(self):
@@ -268,7 +275,7 @@ class Channel:
         options = {name: value for name, value in self._options.items() if name != "max_receivers"}
         return _rejoin, (self.socket, dict(options, inline=self._inline, linger=self._linger))
 
-    def __repr__(self):
+    def __repr__(self) -> str:
         state = "closed" if self.closed else "made here" if self.id == 0 else "joined"
         return f"<xmem.Channel {self.socket!r}, {state}>"
 

@@ -56,7 +56,8 @@ def _array(plane):
     try:
         return numpy.asarray(memoryview(plane))
     except (BufferError, ValueError) as error:
-        raise TypeError(f"this frame cannot be sent as NumPy arrays ({error}): send torch.from_dlpack(frame)") from error
+        message = f"this frame cannot be sent as NumPy arrays ({error}): send torch.from_dlpack(frame)"
+        raise TypeError(message) from error
 
 
 def reduce_frame(out, frame):

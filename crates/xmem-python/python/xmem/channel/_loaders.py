@@ -2,7 +2,8 @@
 
 """What messages call to make arrays, tensors, views and references again.
 
-A message names these functions; the unpickler has methods of one :class:`Loader` stand for them, which knows the message.
+A message names these functions; the unpickler has methods of one :class:`Loader` stand for them, which knows the
+message.
 """
 
 from . import _refs

@@ -128,7 +128,7 @@ def dumps(obj, inline, own_reducers):
     try:
         Pickler(file, out, own_reducers).dump(obj)
     except (pickle.PicklingError, TypeError, AttributeError) as error:
-        error.add_note("what cannot be pickled can stay in its process: send xmem.ref(obj) instead, or register its type")
+        error.add_note("what cannot be pickled can stay in its process: send xmem.ref(obj), or register its type")
         raise
     out.finish()
     return file.getvalue(), out

@@ -2,9 +2,12 @@
 
 """Objects that stay in their process."""
 
+from __future__ import annotations
+
 import itertools
 import os
 import weakref
+from typing import Any
 
 from .._errors import Error
 
@@ -78,27 +81,27 @@ class Ref:
         self._lease = lease
 
     @property
-    def is_here(self):
+    def is_here(self) -> bool:
         """Whether the object is in this process."""
         return self._token[0] == _home.key
 
     @property
-    def type_name(self):
+    def type_name(self) -> str:
         """The class of the object."""
         return self._token[4]
 
     @property
-    def home_pid(self):
+    def home_pid(self) -> int:
         """The object's process, in its own PID namespace."""
         return self._token[2]
 
     @property
-    def is_held(self):
+    def is_held(self) -> bool:
         """Whether this reference keeps the object. One that was received while this process had no lease left does not."""
         return self._target is not None or self._lease is not None
 
     @property
-    def is_alive(self):
+    def is_alive(self) -> bool | None:
         """Whether the object's process still runs. None: it is not to be seen from here."""
         if self.is_here:
             return True
@@ -108,7 +111,7 @@ class Ref:
             return None
         return now == started
 
-    def get(self):
+    def get(self) -> Any:
         """The object, in its own process."""
         if self._target is not None and self.is_here:
             return self._target.obj
@@ -117,13 +120,13 @@ class Ref:
             + ("" if self.is_alive is not False else "; but that process ended")
         )
 
-    def __eq__(self, other):
+    def __eq__(self, other: object) -> bool:
         return isinstance(other, Ref) and self._token[:2] == other._token[:2]
 
-    def __hash__(self):
+    def __hash__(self) -> int:
         return hash(self._token[:2])
 
-    def __repr__(self):
+    def __repr__(self) -> str:
         where = "here" if self.is_here else f"in process {self.home_pid}"
         return f"<xmem.Ref to a {self.type_name} {where}>"
 
@@ -131,7 +134,7 @@ class Ref:
         raise TypeError("a reference travels through an xmem.Channel only")
 
 
-def ref(obj):
+def ref(obj: Any) -> Ref:
     """A reference to an object, which stays in this process for as long as somebody has the reference."""
     if isinstance(obj, Ref):
         return obj
@@ -158,8 +161,8 @@ def resolve(token, lease):
     found = _home.find(token[1])
     if not found:
         raise RefLost(
-            f"a reference to a {token[4]} came back, and the object is gone: nobody held a reference any more. One is held by "
-            "whoever has xmem.ref(obj), by a message under way, and by every process that has the reference; one that was killed, or that "
-            "had no lease left (Ref.is_held), does not count"
+            f"a reference to a {token[4]} came back, and the object is gone: nobody held a reference any more. One is held "
+            "by whoever has xmem.ref(obj), by a message under way, and by every process that has the reference; one that "
+            "was killed, or that had no lease left (Ref.is_held), does not count"
         )
     return found[0]

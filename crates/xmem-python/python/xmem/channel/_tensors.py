@@ -6,7 +6,7 @@ import torch
 
 from . import _loaders
 
-# A storage's bytes are sent from a multiple of this on, so that elements of any type stay where they were in relation to it.
+# A storage's bytes are sent from a multiple of this on, so that elements of any type stay where they were.
 ALIGN = 64
 
 
@@ -47,7 +47,7 @@ def _storage(out, storage):
 
 
 def _small(out, storage):
-    """The bytes of a storage that travels in the pickle. Tensors and storages that have it get the same ones, and share them."""
+    """The bytes of a storage that travels in the pickle. All that have it get the same ones, and share them."""
     key = (storage.data_ptr(), storage.nbytes())
     small = out.small.get(key)
     if small is None:
