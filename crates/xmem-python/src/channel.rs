@@ -14,6 +14,7 @@ pub(crate) mod memory;
 mod message;
 mod names;
 mod outgoing;
+mod per_process;
 mod reaper;
 
 pub(crate) use end::ChannelEnd;

@@ -363,6 +363,24 @@ def test_many_arrays_in_one_room(pair):
     assert room.empty(0).shape == (0,)
 
 
+def test_messages_in_pieces_keep_their_memory(place):
+    """The sender lets go of its arrays at once; the receiver holds what was sent there, and what was copied beside it."""
+    with xmem.Channel(place.path()) as channel, xmem.Channel.connect(place.path(), timeout=HANG) as other:
+        held = []
+        for number in range(30):
+            room = channel.empty(20_000, "u1")
+            room[:] = number
+            channel.send([room, np.full(30_000, number, "u1")], timeout=HANG)
+            del room
+            held.append(other.recv(timeout=HANG))
+            if number % 3 == 2:
+                held.pop(0)
+        assert channel.stats()["shared_bytes"] == 30 * 20_000
+        for room, array in held:
+            assert (room == room[0]).all() and (array == room[0]).all()
+        assert [int(room[0]) for room, _ in held] == list(range(10, 30))
+
+
 def test_messages_keep_their_memory(pair):
     """A little of a large message holds it; what is not held is used again."""
     rows = [pair(np.full((1000, 1000), number, "u1"))[number] for number in range(20)]

@@ -263,6 +263,54 @@ def test_threads(place):
         assert len(set(got)) == count * threads * 2
 
 
+def forked(path, inherited):
+    """A child of a process whose other threads were busy when it was forked."""
+    with xmem.Channel.connect(path, timeout=HANG) as channel:
+        for seed in range(3):
+            channel.send([nested(seed), inherited], timeout=HANG)
+            obj, array = channel.recv(timeout=HANG)
+            check(obj, seed)
+            assert (array == inherited).all()
+
+
+def test_forks_among_threads(place):
+    """Whatever locks the other threads have when the child is made."""
+    import multiprocessing
+
+    fork = multiprocessing.get_context("fork")
+    stop = threading.Event()
+    with Process(echo, place.path("busy")), xmem.Channel(place.path("busy")) as busy, xmem.Channel(place.path()) as channel:
+        busy.send(np.arange(50_000), timeout=HANG)
+        inherited = busy.recv(timeout=HANG)
+
+        def keep_busy():
+            while not stop.is_set():
+                busy.send([np.zeros(5000), inherited[:20_000]], timeout=HANG)
+                busy.recv(timeout=HANG)
+
+        def serve():
+            while not stop.is_set():
+                try:
+                    obj, sender = channel.recv_from(timeout=0.1)
+                except xmem.Timeout:
+                    continue
+                channel.send(obj, to=sender, timeout=HANG)
+                del obj
+
+        threads = [threading.Thread(target=keep_busy), threading.Thread(target=serve)]
+        for thread in threads:
+            thread.start()
+        try:
+            for _ in range(15):
+                with Process(forked, place.path(), inherited, context=fork) as child:
+                    child.join()
+        finally:
+            stop.set()
+            for thread in threads:
+                thread.join(HANG)
+        del inherited
+
+
 def test_two_workers_from_two_threads(place):
     """Neither of two channels takes anything away from the other."""
     errors = []

@@ -16,6 +16,7 @@ use pyo3::prelude::*;
 use xmem_core::{Parts, Producer, ReadLease, WriteLease};
 
 use super::lock;
+use super::per_process::PerProcess;
 
 /// A slot that stays claimed as long as somebody here, or a message under way, refers to it.
 pub(super) struct OwnSlot {
@@ -109,20 +110,29 @@ struct Ranges {
     prune_at: usize,
 }
 
-static RANGES: Mutex<Ranges> = Mutex::new(Ranges {
-    entries: BTreeMap::new(),
-    next: 0,
-    prune_at: 64,
-});
+impl Default for Ranges {
+    fn default() -> Self {
+        Self {
+            entries: BTreeMap::new(),
+            next: 0,
+            prune_at: PRUNE_AT,
+        }
+    }
+}
+
+static RANGES: PerProcess<Mutex<Ranges>> = PerProcess::new();
+
+/// At how many entries those that are gone are looked for at first.
+const PRUNE_AT: usize = 64;
 
 /// How many ranges that begin before an address are looked at.
 const LOOKS: usize = 64;
 
 fn insert(start: usize, len: usize, source: WeakSource) {
-    let mut ranges = lock(&RANGES);
+    let mut ranges = lock(RANGES.get());
     if ranges.entries.len() >= ranges.prune_at {
         ranges.entries.retain(|_, (_, source)| !source.is_gone());
-        ranges.prune_at = (ranges.entries.len() * 2).max(64);
+        ranges.prune_at = (ranges.entries.len() * 2).max(PRUNE_AT);
     }
     let key = (start, ranges.next);
     ranges.next += 1;
@@ -162,7 +172,7 @@ pub(super) fn find(start: usize, len: usize) -> Option<(Source, usize)> {
     let end = start.checked_add(len)?;
     // What is looked at in vain may be the last reference, which must not go while the list is locked.
     let mut spare = Vec::new();
-    let ranges = lock(&RANGES);
+    let ranges = lock(RANGES.get());
     let before = ranges.entries.range(..=(start, u64::MAX)).rev().take(LOOKS);
     let mut found = None;
     for ((first, _), (last, source)) in before {

@@ -9,18 +9,16 @@ use std::sync::mpsc::{Sender, channel};
 use pyo3::prelude::*;
 
 use super::lock;
+use super::per_process::PerProcess;
 
 type Objects = Sender<Py<PyAny>>;
 
-/// The thread's queue, and the process that it is in: it does not come along through fork.
-static QUEUE: Mutex<Option<(u32, Objects)>> = Mutex::new(None);
+/// The thread's queue. The thread does not come along through fork.
+static QUEUE: PerProcess<Mutex<Option<Objects>>> = PerProcess::new();
 
 fn queue() -> Option<Objects> {
-    let pid = std::process::id();
-    let mut queue = lock(&QUEUE);
-    if let Some((of, sender)) = &*queue
-        && *of == pid
-    {
+    let mut queue = lock(QUEUE.get());
+    if let Some(sender) = &*queue {
         return Some(sender.clone());
     }
     let (sender, objects) = channel::<Py<PyAny>>();
@@ -34,7 +32,7 @@ fn queue() -> Option<Objects> {
         }
     });
     spawned.ok()?;
-    *queue = Some((pid, sender.clone()));
+    *queue = Some(sender.clone());
     Some(sender)
 }
 
