@@ -471,7 +471,9 @@ impl Consumer {
 
     /// A descriptor that is readable when there may be something to receive.
     fn fileno(&self, py: Python<'_>) -> PyResult<RawFd> {
-        if let Some(eventfd) = self.eventfd.get() {
+        if let Some(eventfd) = self.eventfd.get()
+            && !self.canceller.is_cancelled()
+        {
             return Ok(eventfd.as_raw_fd());
         }
         let failed = |error: std::io::Error| {

@@ -10,14 +10,14 @@ use std::sync::Arc;
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::ffi;
 use pyo3::prelude::*;
-use pyo3::types::PyTuple;
+use pyo3::types::{PyDict, PyTuple};
 use xmem_core::{FrameMeta, monotonic_ns};
 
 use crate::array::{Array, Keeper, Plane};
 use crate::layout::{self, Arrays, Piece};
 use crate::producer::{set_caps, wait_for_room};
 use crate::slot::WriteSlot;
-use crate::{buffer, dlpack, dtype};
+use crate::{array_interface, buffer, dlpack, dtype};
 
 /// A frame that can be written until it is published.
 #[pyclass(frozen, module = "xmem")]
@@ -187,6 +187,11 @@ impl WritableFrame {
     unsafe fn __releasebuffer__(&self, view: *mut ffi::Py_buffer) {
         // SAFETY: Python passes a view that was filled above, once.
         unsafe { buffer::release(view) }
+    }
+
+    #[getter]
+    fn __array_interface__<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyDict>> {
+        array_interface::of(slf.py(), slf.get().whole()?)
     }
 
     #[pyo3(signature = (*, stream=None, max_version=None, dl_device=None, copy=None))]

@@ -59,6 +59,11 @@ class Consumer(_xmem.Consumer):
                 made._set_patience(timeout)
                 return made
 
+    def request_key_frame(self) -> None:
+        """Asks an encoder that feeds the pool for a key frame, with its headers, as soon as possible."""
+        # As xmemsrc asks: with all headers, and at no certain time.
+        self.request("force-key-unit", bytes([1]) + bytes(8))
+
     async def arecv(self, timeout: float | None = None) -> Frame:
         """The next frame; waits for it in the event loop. Raises what recv raises."""
         try:

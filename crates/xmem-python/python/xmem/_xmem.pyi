@@ -28,6 +28,8 @@ class _Array:
     @property
     def readonly(self) -> bool: ...
     def __len__(self) -> int: ...
+    @property
+    def __array_interface__(self) -> dict[str, Any]: ...
     def __buffer__(self, flags: int, /) -> memoryview: ...
     def __dlpack__(
         self,
@@ -45,8 +47,6 @@ class Plane(_Array):
 
     @property
     def itemsize(self) -> int: ...
-    @property
-    def __array_interface__(self) -> dict[str, Any]: ...
     def copy(self) -> Plane:
         """A copy in memory of this process's own, without padding, that may be written to."""
 
@@ -57,8 +57,6 @@ class Frame(_Array):
     Times are in nanoseconds.
     """
 
-    @property
-    def __array_interface__(self) -> dict[str, Any]: ...
     @property
     def planes(self) -> tuple[Plane, ...]:
         """The arrays that the frame consists of; one, unless its format is planar."""
@@ -187,7 +185,7 @@ class Consumer:
         It stays readable until try_recv found nothing.
         """
     def request(self, name: str, data: bytes = b"") -> None:
-        """Asks whoever feeds the pool for something. xmemsink knows "force-key-unit"."""
+        """Asks whoever feeds the pool for something, by name. What it makes of that is its own affair."""
     def close(self) -> None:
         """Leaves the pool. Frames that are held stay as they are."""
     def _set_patience(self, timeout: float | None) -> None: ...
