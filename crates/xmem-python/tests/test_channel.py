@@ -421,6 +421,7 @@ def test_limit_of_bytes(place):
         with pytest.raises(xmem.PoolFull, match="max-bytes"):
             channel.send(np.zeros(9 << 20, "u1"), timeout=HANG)
         sent = 0
+        channel.wait_for_receiver(HANG)
         with pytest.raises(xmem.Timeout, match="max_bytes|did not take"):
             for _ in range(100):
                 channel.send(message, timeout=1)
@@ -435,6 +436,7 @@ def test_slow_receiver_is_waited_for(place):
     go = spawn.Event()
     with Process(holder, place.path(), 0, go), xmem.Channel(place.path()) as channel:
         sent = 0
+        channel.wait_for_receiver(HANG)
         with pytest.raises(xmem.Timeout, match="did not take"):
             while True:
                 channel.send(sent, timeout=0.5)
