@@ -2,8 +2,7 @@
 
 //! The producer of a pool.
 
-use std::sync::Mutex;
-use std::sync::PoisonError;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -29,6 +28,8 @@ pub(crate) struct Producer {
     pool: String,
     canceller: Canceller,
     lossless: bool,
+    /// Held from the change of the caps to the frame that they are for.
+    publishing: Arc<Mutex<()>>,
     /// The caps of all frames, if the user has set them.
     caps: Option<String>,
     framerate: caps::Framerate,
@@ -50,6 +51,8 @@ impl Producer {
     }
 
     fn tensor(&self, shape: &[u64], dtype: DType) -> PyResult<Wanted> {
+        // No dimensions would mean that the frame is not described; a scalar is an array of one.
+        let shape = if shape.is_empty() { &[1] } else { shape };
         if shape.len() > MAX_DIMS {
             return Err(PyValueError::new_err(format!(
                 "the shape has {} dimensions, and a frame may have {MAX_DIMS}",
@@ -164,6 +167,7 @@ impl Producer {
             pool,
             canceller: Canceller::new(),
             lossless,
+            publishing: Arc::default(),
             caps,
             framerate,
         })
@@ -219,7 +223,14 @@ impl Producer {
         };
         let lease = lease.map_err(IntoPyErr::into_py_err)?;
         let caps = self.caps.clone().unwrap_or(wanted.caps);
-        WritableFrame::new(producer, WriteSlot::new(lease), wanted.meta, caps)
+        let publishing = self.publishing.clone();
+        WritableFrame::new(
+            producer,
+            publishing,
+            WriteSlot::new(lease),
+            wanted.meta,
+            caps,
+        )
     }
 
     /// The caps of the frames that were published last.

@@ -5,7 +5,7 @@
 
 use std::collections::HashMap;
 use std::ffi::c_int;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::ffi;
@@ -24,6 +24,7 @@ use crate::{array_interface, buffer, dlpack, dtype};
 #[derive(Debug)]
 pub(crate) struct WritableFrame {
     producer: xmem_core::Producer,
+    publishing: Arc<Mutex<()>>,
     slot: Arc<WriteSlot>,
     arrays: Arrays,
     meta: FrameMeta,
@@ -33,6 +34,7 @@ pub(crate) struct WritableFrame {
 impl WritableFrame {
     pub(crate) fn new(
         producer: xmem_core::Producer,
+        publishing: Arc<Mutex<()>>,
         slot: WriteSlot,
         meta: FrameMeta,
         caps: String,
@@ -49,6 +51,7 @@ impl WritableFrame {
             .ok_or_else(|| PyValueError::new_err("the frame does not fit into its slot"))?;
         Ok(Self {
             producer,
+            publishing,
             slot,
             arrays,
             meta,
@@ -147,6 +150,10 @@ impl WritableFrame {
         }
         wait_for_room(py, &self.producer)?;
         py.detach(|| {
+            let _publishing = self
+                .publishing
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner);
             set_caps(&self.producer, &self.caps)?;
             self.slot.publish(meta, trust_views)
         })

@@ -62,8 +62,10 @@ def test_shapes(producer, consumer, shape):
         np.asarray(frame)[...] = data
         frame.publish()
     array = np.asarray(consumer.recv(HANG))
-    # No dimension at all counts as not described, which is bytes.
-    assert np.array_equal(array.view(np.float32).reshape(shape), data)
+    # A scalar is an array of one.
+    assert array.shape == (shape or (1,))
+    assert array.dtype == np.float32
+    assert np.array_equal(array.reshape(shape), data)
 
 
 def test_ways_to_say_a_type(producer):

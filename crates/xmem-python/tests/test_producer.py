@@ -151,3 +151,21 @@ def test_release_of_slots_at_the_limit(pool):
             producer.acquire((10,))
         kept.pop()
         producer.acquire((10,))
+
+
+def test_threads_with_frames_of_their_own_caps(pool):
+    with xmem.Producer(pool, lossless=True) as producer, xmem.Consumer(pool) as consumer:
+
+        def feed(size):
+            for _ in range(100):
+                with producer.acquire(format="GRAY8", width=size, height=size) as frame:
+                    frame.publish()
+
+        threads = [threading.Thread(target=feed, args=(size,)) for size in (16, 32, 48)]
+        for thread in threads:
+            thread.start()
+        for _ in range(300):
+            frame = consumer.recv(HANG)
+            assert f"width=(int){frame.width}," in frame.caps
+        for thread in threads:
+            thread.join()

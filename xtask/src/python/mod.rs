@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::step::{self, Step};
-use crate::{Result, packages, root, target_dir};
+use crate::{Result, cargo, packages, root, target_dir};
 
 const REQUIREMENTS: &str = "crates/xmem-python/tests/requirements.txt";
 
@@ -31,7 +31,15 @@ pub(crate) fn run(args: &Args) -> Result {
             advice: "the traceback says what went wrong",
         });
     } else {
-        steps.push(crate::test::build());
+        steps.push(Step {
+            name: "plugin",
+            command: {
+                let mut command = cargo();
+                command.args(["build", "--workspace", "--locked"]);
+                command
+            },
+            advice: "the compiler's message says what is wrong",
+        });
         steps.push(pytest(&crate::test::not_run_file()?));
     }
     if let Some(last) = steps.last_mut() {
