@@ -25,6 +25,7 @@ pub(crate) enum Kind {
     PoolInUse,
     ViewsExist,
     Forked,
+    NoCuda,
 }
 
 impl Kind {
@@ -42,6 +43,7 @@ impl Kind {
             Self::PoolInUse => "PoolInUse",
             Self::ViewsExist => "ViewsExist",
             Self::Forked => "Forked",
+            Self::NoCuda => "NoCuda",
         }
     }
 

@@ -43,6 +43,8 @@ impl Frame {
     /// Around a frame where it lies. It is copied if it lies in pieces, and one of its planes does not lie in one of them.
     pub(crate) fn in_place(lease: ReadLease) -> Result<(Self, Way), &'static str> {
         let lease = Arc::new(lease);
+        // So that a channel passes its arrays on where they lie.
+        crate::channel::memory::note(&lease);
         let pieces = layout::pieces(&lease).ok_or(UNMAPPABLE)?;
         match layout::arrays(lease.meta(), &pieces) {
             Some(arrays) => Ok((Self::new(arrays, &lease), Way::InPlace)),

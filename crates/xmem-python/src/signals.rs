@@ -25,6 +25,15 @@ impl Deadline {
         })))
     }
 
+    /// The same, but no later than so long from now.
+    pub(crate) fn at_most(self, time: Duration) -> Self {
+        let latest = Instant::now().checked_add(time);
+        Self(match (self.0, latest) {
+            (Some(at), Some(latest)) => Some(at.min(latest)),
+            (at, latest) => at.or(latest),
+        })
+    }
+
     pub(crate) fn is_over(self) -> bool {
         self.0.is_some_and(|at| at <= Instant::now())
     }

@@ -8,6 +8,7 @@ from ._errors import (
     EndOfStream,
     Error,
     Forked,
+    NoCuda,
     NoProducer,
     OverBudget,
     PoolFull,
@@ -18,6 +19,8 @@ from ._errors import (
     ViewsExist,
 )
 from ._xmem import (
+    BufferGuard,
+    BufferPool,
     Frame,
     Plane,
     PoolEntry,
@@ -27,14 +30,19 @@ from ._xmem import (
     pools,
     query,
 )
+from .channel import Channel, Ref, RefLost, ref
 
 __all__ = [
+    "BufferGuard",
+    "BufferPool",
+    "Channel",
     "Closed",
     "Consumer",
     "EndOfStream",
     "Error",
     "Forked",
     "Frame",
+    "NoCuda",
     "NoProducer",
     "OverBudget",
     "Plane",
@@ -43,6 +51,8 @@ __all__ = [
     "PoolInUse",
     "Producer",
     "ProducerLost",
+    "Ref",
+    "RefLost",
     "Refused",
     "Timeout",
     "ViewsExist",
@@ -50,4 +60,5 @@ __all__ = [
     "__version__",
     "pools",
     "query",
+    "ref",
 ]

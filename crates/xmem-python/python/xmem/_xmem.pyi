@@ -278,3 +278,158 @@ def pools() -> list[PoolEntry]:
 
 def query(pool: str) -> dict[str, Any]:
     """The figures of a pool, from its producer. Waits at most a second."""
+
+@final
+class BufferPool:
+    """A pool of buffers with numbers: processes tell each other indices, by whatever way they have.
+
+    Joins the pool of this name, or makes it if there is none.
+
+    peers_may_write: whether processes that did not make the pool may acquire buffers too; its memory is then not sealed
+    against writing. max_buffers: the most buffers there may be. max_held: the most that another process holds at once.
+    """
+
+    def __new__(
+        cls, name: str, *, peers_may_write: bool = False, max_buffers: int = 256, max_held: int = 32
+    ) -> Self: ...
+    @property
+    def name(self) -> str: ...
+    @property
+    def is_owner(self) -> bool:
+        """Whether this process made the pool. The pool ends with it."""
+    def preallocate_cpu(self, size: int, count: int) -> list[int]:
+        """Makes sure that there are `count` buffers of `size` bytes. Returns their indices."""
+    def preallocate_cuda(self, size: int, count: int, device_id: int = 0) -> list[int]: ...
+    def acquire_cpu(self, size: int) -> BufferGuard:
+        """A buffer of `size` bytes, to be written."""
+    def acquire_cuda(self, size: int, device_id: int = 0) -> BufferGuard: ...
+    def get(self, meta_index: int) -> BufferGuard:
+        """A buffer that was published, for reading."""
+    def get_mut(self, meta_index: int) -> BufferGuard:
+        """A buffer that was published, for writing in place. Only if nobody else holds it."""
+    def set_ref_count(self, meta_index: int, count: int) -> None:
+        """Says how many other processes a buffer is for: it is kept until so many took and released it. Default: 1."""
+    def add_ref(self, meta_index: int) -> None:
+        """One more reference of this process to a published buffer, without a guard: until `release`."""
+    def release(self, meta_index: int) -> bool:
+        """Gives back one reference without a guard. Returns whether there was one."""
+    def close(self) -> None: ...
+    def __enter__(self) -> Self: ...
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
+    ) -> None: ...
+
+@final
+class BufferGuard:
+    """A buffer of a pool, for as long as this lives, and the arrays over it (`numpy.asarray(buffer)`, `memoryview`)."""
+
+    @property
+    def meta_index(self) -> int:
+        """The buffer's number in its pool."""
+    @property
+    def size(self) -> int:
+        """Its size in bytes."""
+    @property
+    def readonly(self) -> bool: ...
+    @property
+    def cpu_ptr(self) -> int:
+        """The address of its first byte, for as long as the guard lives."""
+    @property
+    def cpu_ptr_mut(self) -> int: ...
+    @property
+    def cuda_ptr(self) -> int: ...
+    @property
+    def cuda_ptr_mut(self) -> int: ...
+    @property
+    def shape(self) -> list[int] | None: ...
+    @property
+    def dtype(self) -> str: ...
+    @property
+    def content_type(self) -> str: ...
+    @property
+    def producer(self) -> str: ...
+    @property
+    def timestamp(self) -> int | None: ...
+    @property
+    def sequence(self) -> int: ...
+    def set_meta(
+        self,
+        *,
+        shape: Sequence[int] | None = None,
+        dtype: Any | None = None,
+        content_type: str | None = None,
+        producer: str | None = None,
+        timestamp: int | None = None,
+    ) -> None:
+        """Says what the buffer is. A process that did not make the pool can pass on the size only."""
+    def clone_ref(self) -> BufferGuard: ...
+    def copy_to_cpu(self) -> BufferGuard:
+        """A copy of the bytes in another buffer of the pool, in host memory, to be written."""
+    def copy_to_cuda(self, device_id: int = 0) -> BufferGuard: ...
+    def copy_to_device(self, device_id: int) -> BufferGuard: ...
+    def forget(self) -> int:
+        """Publishes a buffer that is being written; keeps one that is being read until the pool's `release`.
+
+        Raises ViewsExist while there are arrays over it.
+        """
+    def release(self) -> None:
+        """Gives the buffer back; if there are arrays over it, with the last of these."""
+    def __len__(self) -> int: ...
+    def __buffer__(self, flags: int, /) -> memoryview: ...
+    def __array__(self, dtype: Any | None = None, copy: bool | None = None) -> Any: ...
+    def __enter__(self) -> Self: ...
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
+    ) -> None: ...
+
+# What xmem.channel stands on.
+
+@final
+class _ChannelEnd:
+    id: int
+    socket: PathLike[str]
+    is_closed: bool
+    @staticmethod
+    def make(name: str, options: dict[str, Any]) -> _ChannelEnd: ...
+    @staticmethod
+    def join(name: str, options: dict[str, Any], time: float | None) -> _ChannelEnd: ...
+    def senders(self) -> list[int]: ...
+    def receivers(self) -> int: ...
+    def wait_for_receiver(self, time: float | None) -> None: ...
+    def room(self, size: int, time: float | None) -> _Room: ...
+    def send(
+        self,
+        pickle: bytes,
+        blocks: list[tuple[int, int, bool, int, Any]],
+        *,
+        gather: Any,
+        refs: Any,
+        to: int | None,
+        timeout: float | None,
+    ) -> tuple[int, int]: ...
+    def receive(self, sender: int | None, time: float | None) -> _Incoming: ...
+    def poll(self, time: float | None) -> bool: ...
+    def drain(self, time: float | None) -> bool: ...
+    def close(self) -> None: ...
+    def stats(self) -> dict[str, Any]: ...
+
+@final
+class _Incoming:
+    sender: int
+    pickle: _Block
+    refs: Any
+    def blocks(self) -> list[tuple[_Block, bool, int]]: ...
+    def copied(self) -> _Incoming: ...
+
+@final
+class _Block:
+    def unprotected(self) -> _Block: ...
+    def __len__(self) -> int: ...
+    def __buffer__(self, flags: int, /) -> memoryview: ...
+
+@final
+class _Room:
+    def __buffer__(self, flags: int, /) -> memoryview: ...
+
+def _address_of(view: Any) -> int: ...
+def _is_shared(start: int, len: int) -> bool: ...
