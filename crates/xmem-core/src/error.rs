@@ -276,6 +276,10 @@ pub enum ImportError {
     /// Its maker could take it away under a reader, or it cannot be used otherwise.
     #[error("this memory cannot be shared as it is: {0}")]
     Memory(#[from] RegionError),
+    /// It lies on a CUDA device, and cannot be shared there.
+    #[cfg(feature = "cuda")]
+    #[error(transparent)]
+    Cuda(#[from] crate::cuda::CudaError),
     /// The pool has as many regions as it may.
     #[error("the pool has {max} pieces of memory already, and that is its max-slots")]
     TooMany {

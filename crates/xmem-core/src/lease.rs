@@ -147,6 +147,11 @@ impl ReadLease {
         let (origin, path) = held.origin();
         if self.parts().is_empty() {
             let (view, slot_at) = held.view();
+            let slot_at = match view.cuda() {
+                None => slot_at,
+                // Pieces on a device are counted there.
+                Some(cuda) => cuda.device_offset(slot_at, held.len())?,
+            };
             return Some(vec![Piece {
                 view: view.clone(),
                 offset: slot_at + self.meta.offset as usize,
@@ -171,7 +176,24 @@ impl ReadLease {
                 path,
             })
         };
-        self.parts().iter().map(piece).collect()
+        let mut pieces = self
+            .parts()
+            .iter()
+            .map(piece)
+            .collect::<Option<Vec<Piece>>>()?;
+        let (view, slot_at) = held.view();
+        if let Some(cuda) = view.cuda() {
+            // The frame lies in memory of others; that its device is done is said by the event of this slot.
+            pieces.push(Piece {
+                view: view.clone(),
+                offset: cuda.device_offset(slot_at, held.len())?,
+                size: 0,
+                tag: 0,
+                origin,
+                path: path.to_owned(),
+            });
+        }
+        Some(pieces)
     }
 
     /// A lease on a frame that is held and that an entry describes, which another process may have written. `None`: a piece of

@@ -9,6 +9,8 @@ use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
+#[cfg(feature = "cuda")]
+use super::session::Link;
 use super::session::{ANSWER_TIME, Session};
 use crate::cancel::{Canceller, Deadline};
 use crate::error::ReceiveError;
@@ -102,6 +104,11 @@ impl Held {
     /// Whether the frame's producer is gone, however that came.
     pub(crate) fn producer_is_gone(&self) -> bool {
         self.session.is_disconnected()
+    }
+
+    /// The connection, which the producer takes the end of for the end of all that this process has of it.
+    pub(crate) fn link(&self) -> Arc<Link> {
+        self.session.link().clone()
     }
 
     /// Tells the producer how this process came by the frame's device memory.

@@ -83,6 +83,17 @@ enum Answer {
     Refused(RegionError),
 }
 
+impl Answer {
+    /// Is set when the device memory of the region is closed, if its producer has to wait for that.
+    #[cfg(feature = "cuda")]
+    fn closing(&self) -> Option<Arc<AtomicBool>> {
+        match self {
+            Self::Ready(view) => view.cuda()?.imports.closing(),
+            _ => None,
+        }
+    }
+}
+
 /// A version of the sticky state, and how long it is in bytes. `None`: it is gone, or makes no sense.
 #[derive(Debug)]
 struct Version(Option<Arc<Sticky>>, usize);
@@ -134,6 +145,23 @@ impl Inbox {
     }
 }
 
+/// The socket of a connection. The producer takes its end for the end of all that the consumer has.
+#[derive(Debug)]
+pub(crate) struct Link {
+    _kept: KeptFromChildren,
+    socket: OwnedFd,
+}
+
+/// What the producer is to be told of retired regions, when their device memory is closed.
+#[cfg(feature = "cuda")]
+#[derive(Debug, Default)]
+struct Closing {
+    /// Up to which version they are let go of then.
+    version: u64,
+    /// One of each region. Set when it is closed.
+    closed: Vec<Arc<AtomicBool>>,
+}
+
 pub(crate) struct Session {
     pub(super) control: Control,
     pub(super) page: Arc<LeasePage>,
@@ -145,8 +173,8 @@ pub(crate) struct Session {
     pub(super) budget: u32,
     pub(super) producer_pid: u32,
     pub(super) peers_may_write: bool,
-    _kept: KeptFromChildren,
-    socket: OwnedFd,
+    /// The connection. It outlives the session for as long as device memory is being closed.
+    link: Arc<Link>,
     pool: String,
     /// Where the producer's socket is, and under which name this consumer joined.
     pub(super) path: PathBuf,
@@ -162,6 +190,8 @@ pub(crate) struct Session {
     swept: AtomicU32,
     /// Held by whoever lets go of regions.
     sweeping: Mutex<()>,
+    #[cfg(feature = "cuda")]
+    closing: Mutex<Closing>,
     stop: OwnedFd,
 }
 
@@ -195,6 +225,8 @@ impl Session {
         let session = Arc::new(Self {
             swept: AtomicU32::new(control.regions_version()),
             sweeping: Mutex::default(),
+            #[cfg(feature = "cuda")]
+            closing: Mutex::default(),
             control,
             page: Arc::new(page),
             #[cfg(feature = "cuda")]
@@ -204,8 +236,10 @@ impl Session {
             budget: terms.budget,
             producer_pid: terms.producer_pid,
             peers_may_write: terms.peers_may_write,
-            _kept: KeptFromChildren::new(&socket),
-            socket,
+            link: Arc::new(Link {
+                _kept: KeptFromChildren::new(&socket),
+                socket,
+            }),
             pool: terms.pool,
             path: terms.path,
             name: terms.name,
@@ -233,7 +267,7 @@ impl Session {
         if !self.process.is_current() {
             return None;
         }
-        cred::peer(&self.socket).ok().map(|peer| peer.uid)
+        cred::peer(&self.link.socket).ok().map(|peer| peer.uid)
     }
 
     pub(super) fn stats(&self) -> ReceiveStats {
@@ -262,6 +296,11 @@ impl Session {
     #[cfg(feature = "cuda")]
     pub(super) fn is_disconnected(&self) -> bool {
         self.lost.load(Ordering::Acquire)
+    }
+
+    #[cfg(feature = "cuda")]
+    pub(super) fn link(&self) -> &Arc<Link> {
+        &self.link
     }
 
     /// Tells the producer how this process came by device memory.
@@ -310,7 +349,7 @@ impl Session {
             // Inherited through fork: the connection is the parent's.
             return Err(io::ErrorKind::NotConnected.into());
         }
-        socket::send(&self.socket, &message.encode(), &[])
+        socket::send(&self.link.socket, &message.encode(), &[])
     }
 
     pub(super) fn request(&self, name: &str, data: &[u8]) -> Result<(), RequestError> {
@@ -342,14 +381,14 @@ impl Session {
     /// The control thread: reads what the producer sends until it is gone, or until the consumer leaves.
     fn listen(self: &Arc<Self>) {
         // A second notice of death: the producer's end of the socket may live on in a forked child.
-        let producer = cred::peer(&self.socket)
+        let producer = cred::peer(&self.link.socket)
             .ok()
             .and_then(|peer| Pid::from_raw(peer.pid as i32))
             .and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
         loop {
             let mut fds = vec![
                 PollFd::new(&self.stop, PollFlags::IN),
-                PollFd::new(&self.socket, PollFlags::IN),
+                PollFd::new(&self.link.socket, PollFlags::IN),
             ];
             fds.extend(producer.as_ref().map(|fd| PollFd::new(fd, PollFlags::IN)));
             if let Err(error) = poll(&mut fds, None)
@@ -362,11 +401,16 @@ impl Session {
             };
             if !stop.revents().is_empty() {
                 // Frames keep what they need themselves.
-                drop(std::mem::take(&mut self.inbox().regions));
+                let regions = std::mem::take(&mut self.inbox().regions);
+                #[cfg(feature = "cuda")]
+                let closing = regions.values().filter_map(Answer::closing).collect();
+                drop(regions);
                 fault::point(Point::LeaveLetGo);
-                self.page
-                    .regions_seen()
-                    .store(REGIONS_LET_GO, Ordering::Release);
+                self.say_let_go(
+                    REGIONS_LET_GO,
+                    #[cfg(feature = "cuda")]
+                    closing,
+                );
                 fault::point(Point::LeaveDone);
                 return;
             }
@@ -389,7 +433,7 @@ impl Session {
     fn read_some(self: &Arc<Self>) -> bool {
         let mut buffer = [0; MAX_MESSAGE + 1];
         for _ in 0..MESSAGES_PER_TURN {
-            match socket::recv(&self.socket, &mut buffer) {
+            match socket::recv(&self.link.socket, &mut buffer) {
                 // What is missing is asked for again.
                 Ok(Some(message)) if message.fds_lost => log::warn!(
                     "pool {:?}: no descriptors are left to take what its producer sent: raise RLIMIT_NOFILE",
@@ -527,7 +571,11 @@ impl Session {
     }
 
     /// Maps a region. A pool has not more of them than slots.
-    fn open_region(&self, ticket: Ticket<OwnedFd>, len: usize) -> Result<RegionView, RegionError> {
+    fn open_region(
+        self: &Arc<Self>,
+        ticket: Ticket<OwnedFd>,
+        len: usize,
+    ) -> Result<RegionView, RegionError> {
         let slots = self.control.constants().shape.max_slots as usize;
         let most = slots.min(MAX_REGIONS);
         if self.inbox().regions.len() >= most {
@@ -701,7 +749,7 @@ impl Session {
     }
 
     /// Lets go of the regions that the producer does not use any more. Called where no answer is waited for.
-    pub(super) fn sweep_regions(&self) {
+    pub(super) fn sweep_regions(self: &Arc<Self>) {
         let version = self.control.regions_version();
         if version != self.swept.load(Ordering::Relaxed) {
             let version = self.let_go_of_retired();
@@ -713,7 +761,7 @@ impl Session {
     }
 
     /// Unmaps retired regions and says so. Returns up to which version.
-    fn let_go_of_retired(&self) -> u32 {
+    fn let_go_of_retired(self: &Arc<Self>) -> u32 {
         // One thread after another: what is said last has to be the newest.
         let _sweeping = self.sweeping.lock().unwrap_or_else(PoisonError::into_inner);
         let mut inbox = self.inbox();
@@ -725,17 +773,67 @@ impl Session {
             .map(|(_, answer)| answer)
             .collect();
         drop(inbox);
+        #[cfg(feature = "cuda")]
+        let closing = gone.iter().filter_map(Answer::closing).collect();
         // Unmapped without the lock, and before the producer hears of it.
         drop(gone);
         fault::point(Point::RegionsLetGo);
-        self.page
-            .regions_seen()
-            .store(version.into(), Ordering::Release);
-        fault::point(Point::RegionsSeenStored);
+        self.say_let_go(
+            version.into(),
+            #[cfg(feature = "cuda")]
+            closing,
+        );
         if self.producer_waits() {
             self.ring();
         }
         version
+    }
+
+    /// Says up to which version regions are let go of; of those whose device memory must be closed first, when that is.
+    fn say_let_go(
+        self: &Arc<Self>,
+        version: u64,
+        #[cfg(feature = "cuda")] closed: Vec<Arc<AtomicBool>>,
+    ) {
+        #[cfg(feature = "cuda")]
+        {
+            let mut closing = self.closing.lock().unwrap_or_else(PoisonError::into_inner);
+            let is_waited_for = !closing.closed.is_empty();
+            closing.closed.extend(closed);
+            closing.version = version;
+            if is_waited_for {
+                return;
+            }
+            if !closing.closed.is_empty() {
+                drop(closing);
+                let session = self.clone();
+                return crate::cuda::until(move || session.is_closed());
+            }
+        }
+        self.page.regions_seen().store(version, Ordering::Release);
+        fault::point(Point::RegionsSeenStored);
+    }
+
+    /// Whether all device memory is closed that was to be. Then the producer is told.
+    #[cfg(feature = "cuda")]
+    fn is_closed(&self) -> bool {
+        let mut closing = self.closing.lock().unwrap_or_else(PoisonError::into_inner);
+        closing
+            .closed
+            .retain(|closed| !closed.load(Ordering::Acquire));
+        if !closing.closed.is_empty() {
+            return false;
+        }
+        if self.process.is_current() {
+            self.page
+                .regions_seen()
+                .store(closing.version, Ordering::Release);
+            fault::point(Point::RegionsSeenStored);
+            drop(closing);
+            // Its owner may wait for this to free it.
+            self.ring();
+        }
+        true
     }
 }
 

@@ -105,12 +105,16 @@ impl ReadLease {
 fn import(view: &RegionView, held: &Held) -> Result<Arc<Import>, CudaError> {
     let cuda = view.cuda().ok_or(CudaError::NotOnDevice)?;
     held.check_process()?;
-    let import = cuda
-        .imports
-        .get(cuda.header(), cuda.twin_fd(), |outcome| match outcome {
-            Ok(import) => held.say_device(true, import.outcome()),
-            Err(error) => held.say_device(false, &error.to_string()),
-        })?;
+    let import =
+        cuda.imports.get(
+            cuda.header(),
+            cuda.twin_fd(),
+            held.link(),
+            |outcome| match outcome {
+                Ok(import) => held.say_device(true, import.outcome()),
+                Err(error) => held.say_device(false, &error.to_string()),
+            },
+        )?;
     Ok(import)
 }
 

@@ -3,10 +3,10 @@
 //! A region's device twin in a consumer: imported once, checked by its canary, with its slots' events as they are needed.
 
 use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::Mode;
-use super::copy;
 use super::counts::{COUNTERS, count};
 use super::device::Device;
 use super::error::CudaError;
@@ -14,6 +14,8 @@ use super::event::Event;
 use super::memory::ForeignMemory;
 use super::stream::Stream;
 use super::twin::Twin;
+use super::{copy, reaper};
+use crate::consumer::session::Link;
 use crate::fault::{self, Point};
 use crate::region::device_header::{Canary, DeviceHeader, IpcHandle, TwinKind};
 
@@ -23,12 +25,32 @@ enum Memory {
     Foreign {
         ptr: u64,
         mode: Mode,
+        // In this order: the producer hears of the end of it when it is closed.
         _memory: ForeignMemory,
+        keep: Keep,
     },
     /// The producer is this process.
     Same(Twin),
     /// There are only events.
     None,
+}
+
+/// What has to stay until the memory is closed, and who is told then.
+#[derive(Debug)]
+struct Keep {
+    link: Arc<Link>,
+    closed: Arc<AtomicBool>,
+}
+
+impl Drop for Keep {
+    fn drop(&mut self) {
+        let (link, closed) = (self.link.clone(), self.closed.clone());
+        // Behind what closes the memory.
+        reaper::later(move || {
+            closed.store(true, Ordering::Release);
+            drop(link);
+        });
+    }
 }
 
 /// A twin that can be used in this process.
@@ -55,18 +77,31 @@ impl Imports {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Is set when the memory is closed, if that must not be freed before.
+    pub(crate) fn closing(&self) -> Option<Arc<AtomicBool>> {
+        match &self.lock().import.as_ref()?.memory {
+            Memory::Foreign {
+                mode: Mode::Legacy,
+                keep,
+                ..
+            } => Some(keep.closed.clone()),
+            _ => None,
+        }
+    }
+
     /// The import; made now, if it is not there yet. `tell` is called with how that went, if nobody was told the same.
     pub(super) fn get(
         &self,
         header: &DeviceHeader,
         fd: Option<BorrowedFd<'_>>,
+        link: Arc<Link>,
         tell: impl FnOnce(Result<&Import, &CudaError>),
     ) -> Result<Arc<Import>, CudaError> {
         let mut state = self.lock();
         if let Some(import) = &state.import {
             return Ok(import.clone());
         }
-        let made = Import::new(header, fd).map(Arc::new);
+        let made = Import::new(header, fd, link).map(Arc::new);
         state.import = made.as_ref().ok().cloned();
         let outcome = made.as_ref().map(drop).map_err(Clone::clone);
         let is_news = state.told.as_ref() != Some(&outcome);
@@ -108,12 +143,16 @@ fn refused(how: &'static str) -> impl FnOnce(CudaError) -> CudaError {
 }
 
 impl Import {
-    fn new(header: &DeviceHeader, fd: Option<BorrowedFd<'_>>) -> Result<Self, CudaError> {
+    fn new(
+        header: &DeviceHeader,
+        fd: Option<BorrowedFd<'_>>,
+        link: Arc<Link>,
+    ) -> Result<Self, CudaError> {
         let device = Device::by_uuid(header.uuid)?;
         let memory = match Twin::of_this_process(header.nonce) {
             // It has this number only if it is that region; what the header says else is not needed.
             Some(twin) => Memory::Same(twin),
-            None => Self::import(&device, header, fd)?,
+            None => Self::import(&device, header, fd, link)?,
         };
         Ok(Self {
             device,
@@ -126,6 +165,7 @@ impl Import {
         device: &Device,
         header: &DeviceHeader,
         fd: Option<BorrowedFd<'_>>,
+        link: Arc<Link>,
     ) -> Result<Memory, CudaError> {
         let (memory, mode) = match (header.kind, fd) {
             (TwinKind::None, _) => return Ok(Memory::None),
@@ -164,6 +204,10 @@ impl Import {
             ptr,
             mode,
             _memory: memory,
+            keep: Keep {
+                link,
+                closed: Arc::default(),
+            },
         })
     }
 
@@ -179,7 +223,7 @@ impl Import {
     pub(crate) fn mode(&self) -> Option<Mode> {
         match &self.memory {
             Memory::Foreign { mode, .. } => Some(*mode),
-            Memory::Same(twin) if twin.ptr().is_some() => Some(if twin.is_legacy() {
+            Memory::Same(twin) if twin.ptr().is_some() => Some(if !twin.is_vmm() {
                 Mode::Legacy
             } else {
                 Mode::Vmm

@@ -138,6 +138,8 @@ impl Drop for VmmMapping {
 pub(super) enum OwnMemory {
     /// It lives as long as anybody has it mapped, or has the descriptor.
     Vmm { fd: OwnedFd, mapping: OwnVmm },
+    /// It is somebody else's in this process.
+    Borrowed { ptr: u64, len: usize },
     /// It lives until this process frees it.
     Legacy {
         memory: LegacyAllocation,
@@ -232,6 +234,7 @@ impl OwnMemory {
         match self {
             Self::Vmm { mapping, .. } => mapping.0.ptr,
             Self::Legacy { memory, .. } => memory.ptr,
+            Self::Borrowed { ptr, .. } => *ptr,
         }
     }
 
@@ -239,15 +242,63 @@ impl OwnMemory {
         match self {
             Self::Vmm { mapping, .. } => mapping.0.len,
             Self::Legacy { memory, .. } => memory.len,
+            Self::Borrowed { len, .. } => *len,
         }
     }
 
     pub(super) fn fd(&self) -> Option<BorrowedFd<'_>> {
         match self {
             Self::Vmm { fd, .. } => Some(fd.as_fd()),
-            Self::Legacy { .. } => None,
+            Self::Legacy { .. } | Self::Borrowed { .. } => None,
         }
     }
+}
+
+/// Where memory of this process lies in its allocation, for a handle of that.
+pub(super) struct Borrowed {
+    pub(super) handle: IpcHandle,
+    /// First byte of the memory in what the handle stands for.
+    pub(super) offset: u64,
+}
+
+/// cuda.h: the number of the device that memory lies on, and whether it has a legacy handle.
+const DEVICE_ORDINAL: u32 = 9;
+const IS_LEGACY_CAPABLE: u32 = 10;
+
+/// Finds the handle of memory that somebody else allocated in this process.
+pub(super) fn borrow(device: &Device, ptr: u64, len: usize) -> Result<Borrowed, CudaError> {
+    let attribute = |attribute: u32| {
+        let mut value = 0u64;
+        // SAFETY: a place that is large enough for either attribute; the driver checks the address.
+        unsafe { result::pointer_attribute((&raw mut value).cast(), attribute, ptr) }?;
+        Ok::<u64, CudaError>(value & 0xffff_ffff)
+    };
+    device.with(|| {
+        let actual = attribute(DEVICE_ORDINAL).map_err(|error| match error {
+            CudaError::Driver { .. } => CudaError::NotImportable { why: "it is no device memory".into() },
+            error => error,
+        })?;
+        if actual != u64::from(device.ordinal()) {
+            let (actual, asked) = (actual as u32, device.ordinal());
+            return Err(CudaError::OtherDevice { actual, asked });
+        }
+        // Drivers that do not know the attribute say so when the handle is asked for.
+        if attribute(IS_LEGACY_CAPABLE).is_ok_and(|capable| capable & 0xff == 0) {
+            return Err(CudaError::NotImportable {
+                why: "memory of pools, of virtual memory management and managed memory have no legacy handle: copy the frame \
+                      into a slot"
+                    .into(),
+            });
+        }
+        let (mut base, mut size) = (0, 0);
+        // SAFETY: places for the results; the driver checks the address.
+        unsafe { result::address_range(&raw mut base, &raw mut size, ptr) }?;
+        let offset = ptr - base;
+        if (offset as usize).checked_add(len).is_none_or(|end| end > size) {
+            return Err(CudaError::NotImportable { why: "it is smaller than what was said".into() });
+        }
+        Ok(Borrowed { handle: legacy_handle(base)?, offset })
+    })
 }
 
 /// The handle of the allocation that an address is the first of. The device's context is current.

@@ -60,6 +60,11 @@ pub(crate) use hand_over::DevicePage;
 pub(crate) use import::Imports;
 pub(crate) use twin::{Twin, TwinPlan};
 
+/// Has something looked at until it is so.
+pub(crate) fn until(is_so: impl FnMut() -> bool + Send + 'static) {
+    reaper::every(std::time::Duration::from_millis(1), is_so);
+}
+
 /// How the memory of a pool's CUDA slots is shared.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Mode {

@@ -72,6 +72,10 @@ calls! {
     context_pop = "cuCtxPopCurrent_v2"(context: *mut CUcontext) "put a context back";
     mem_alloc = "cuMemAlloc_v2"(ptr: *mut CUdeviceptr, len: usize) "allocate device memory";
     mem_free = "cuMemFree_v2"(ptr: CUdeviceptr) "free device memory";
+    address_range = "cuMemGetAddressRange_v2"(base: *mut CUdeviceptr, len: *mut usize, ptr: CUdeviceptr)
+        "find an allocation";
+    pointer_attribute = "cuPointerGetAttribute"(to: *mut c_void, attribute: c_uint, ptr: CUdeviceptr)
+        "ask about device memory";
     ipc_get_mem = "cuIpcGetMemHandle"(handle: *mut CUipcMemHandle, ptr: CUdeviceptr) "make a handle of device memory";
     ipc_open_mem = "cuIpcOpenMemHandle_v2"(ptr: *mut CUdeviceptr, handle: CUipcMemHandle, flags: c_uint)
         "open a handle of device memory";

@@ -10,12 +10,12 @@ use super::Mode;
 use super::device::Device;
 use super::error::CudaError;
 use super::event::Event;
-use super::memory::{FREEING_TIME, OwnMemory};
+use super::memory::{self, Borrowed, FREEING_TIME, OwnMemory};
 use super::stream::Stream;
 use super::{copy, reaper};
 use crate::fault::{self, Point};
 use crate::random;
-use crate::region::device_header::{Canary, DeviceHeader, TwinKind, header_len};
+use crate::region::device_header::{Canary, DeviceHeader, IpcHandle, TwinKind, header_len};
 
 /// How a region on a device is divided.
 #[derive(Debug, Clone)]
@@ -107,7 +107,7 @@ impl Twin {
         let header = DeviceHeader {
             kind: match &memory {
                 Some(OwnMemory::Vmm { .. }) => TwinKind::Vmm,
-                Some(OwnMemory::Legacy { .. }) => TwinKind::Legacy,
+                Some(OwnMemory::Legacy { .. } | OwnMemory::Borrowed { .. }) => TwinKind::Legacy,
                 None => TwinKind::None,
             },
             uuid: device.uuid(),
@@ -140,6 +140,42 @@ impl Twin {
         Ok((Self(inner), header))
     }
 
+    /// Memory that somebody else allocated in this process, and the header that describes it.
+    pub(crate) fn borrow(
+        device: &Device,
+        ptr: u64,
+        len: usize,
+    ) -> Result<(Self, DeviceHeader), CudaError> {
+        let Borrowed { handle, offset } = memory::borrow(device, ptr, len)?;
+        let shared = shared_canary(device)?;
+        let header = DeviceHeader {
+            kind: TwinKind::Foreign,
+            uuid: device.uuid(),
+            nonce: random_bytes(),
+            device_len: len as u64,
+            device_offset: offset,
+            slots: 0,
+            device_stride: 0,
+            host_stride: 0,
+            slots_at: header_len(0) as u64,
+            canary_at: 0,
+            canary: shared.canary,
+            handle,
+            canary_handle: shared.handle,
+            events: Vec::new(),
+        };
+        let inner = Arc::new(Inner {
+            device: device.clone(),
+            memory: Some(OwnMemory::Borrowed { ptr, len }),
+            events: Vec::new(),
+            nonce: header.nonce,
+        });
+        let mut own = OWN.lock().unwrap_or_else(PoisonError::into_inner);
+        own.insert(header.nonce, Arc::downgrade(&inner));
+        drop(own);
+        Ok((Self(inner), header))
+    }
+
     /// The twin of this process that has this number.
     pub(super) fn of_this_process(nonce: [u8; 16]) -> Option<Self> {
         let own = OWN.lock().unwrap_or_else(PoisonError::into_inner);
@@ -154,7 +190,7 @@ impl Twin {
     pub(crate) fn describe(&self) -> Option<String> {
         let how = match self.0.memory.as_ref()? {
             OwnMemory::Vmm { .. } => "vmm",
-            OwnMemory::Legacy { .. } => "legacy",
+            OwnMemory::Legacy { .. } | OwnMemory::Borrowed { .. } => "legacy",
         };
         Some(format!(
             "{} {} ({how})",
@@ -201,9 +237,47 @@ impl Twin {
         self.event(slot).map_or(Ok(true), Event::has_happened)
     }
 
+    pub(super) fn is_vmm(&self) -> bool {
+        matches!(self.0.memory, Some(OwnMemory::Vmm { .. }))
+    }
+
     pub(super) fn event(&self, slot: u32) -> Option<&Event> {
         self.0.events.get(slot as usize)?.as_ref()
     }
+}
+
+/// What shows consumers that legacy handles of this process work for them: nothing may be written into memory of others.
+struct SharedCanary {
+    _memory: OwnMemory,
+    handle: IpcHandle,
+    canary: Canary,
+}
+
+/// By device. Kept for as long as the process runs, as consumers may have it open for as long.
+static CANARIES: Mutex<Vec<(u32, Arc<SharedCanary>)>> = Mutex::new(Vec::new());
+
+fn shared_canary(device: &Device) -> Result<Arc<SharedCanary>, CudaError> {
+    let mut canaries = CANARIES.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some((_, shared)) = canaries
+        .iter()
+        .find(|(ordinal, _)| *ordinal == device.ordinal())
+    {
+        return Ok(shared.clone());
+    }
+    let canary: Canary = random_bytes();
+    let memory = OwnMemory::legacy(device, size_of::<Canary>())?;
+    let OwnMemory::Legacy { handle, .. } = &memory else {
+        return Err(CudaError::Gone);
+    };
+    let handle = *handle;
+    copy::to_device_now(device, memory.ptr(), &canary)?;
+    let shared = Arc::new(SharedCanary {
+        _memory: memory,
+        handle,
+        canary,
+    });
+    canaries.push((device.ordinal(), shared.clone()));
+    Ok(shared)
 }
 
 impl Drop for Inner {

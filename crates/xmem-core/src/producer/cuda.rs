@@ -7,17 +7,22 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use super::Producer;
+use super::import::ImportedMemory;
+use super::peer::Peer;
 use super::pool::{Claimed, Pool};
-use super::regions::Plan;
+use super::regions::{Plan, Taken};
 use super::slots::Want;
+use super::state::Effects;
 use super::write_lease::{OwnHold, PublishFailure, WriteLease};
 use crate::cuda::{CudaError, CudaSlot, Device, Stream, Twin, TwinPlan};
-use crate::error::{AcquireError, PublishError};
+use crate::error::{AcquireError, ImportError, PublishError};
 use crate::fault::{self, Point};
 use crate::lease::ReadLease;
 use crate::meta::FrameMeta;
+use crate::protocol::slot::SlotWord;
 use crate::region::Region;
 use crate::region::cuda::{Owned, SlotHead};
+use crate::region::device_header::header_len;
 
 /// How often is looked whether a device is done, when a pool ends.
 const LOOK_AGAIN: Duration = Duration::from_millis(1);
@@ -47,6 +52,51 @@ impl Producer {
             return Err(AcquireError::ZeroSize);
         }
         let claimed = self.inner().acquire_cuda(size, room, device)?;
+        Ok(WriteLease::new(self.inner().clone(), claimed))
+    }
+}
+
+impl Producer {
+    /// Takes in device memory that somebody else allocated in this process, so that frames may lie in it
+    /// ([`Parts::add_imported`](super::Parts::add_imported)): consumers open its legacy handle once. It must not be freed
+    /// before `released` runs: when nobody has it open any more after the last handle to it is gone, at the latest when
+    /// the pool is gone. Frames in it are published in slots of [`acquire_cuda_event`](Self::acquire_cuda_event).
+    ///
+    /// # Errors
+    ///
+    /// [`ImportError::Cuda`] if it has no legacy handle or lies elsewhere, and others as [`ImportError`] says.
+    pub fn import_cuda(
+        &self,
+        ptr: u64,
+        size: usize,
+        device: &Device,
+        released: impl FnOnce() + Send + 'static,
+    ) -> Result<ImportedMemory, ImportError> {
+        if size == 0 {
+            return Err(CudaError::NotImportable {
+                why: "it has no bytes".into(),
+            }
+            .into());
+        }
+        let pool = self.inner();
+        let (twin, header) = Twin::borrow(device, ptr, size)?;
+        let region = Owned::create(header_len(0), header, twin)?;
+        let memory = Taken::Borrowed(Arc::new(Region::Cuda(region)));
+        pool.take_in(memory, size, Some(Box::new(released)))
+    }
+
+    /// A slot for a frame that lies in [imported device memory](Self::import_cuda): the slot has the event for which
+    /// consumers' streams wait, and room for attachments of `room` bytes, [those](super::Parts::room) of its pieces included.
+    ///
+    /// # Errors
+    ///
+    /// As [`acquire_cuda`](Self::acquire_cuda).
+    pub fn acquire_cuda_event(
+        &self,
+        room: usize,
+        device: &Device,
+    ) -> Result<WriteLease, AcquireError> {
+        let claimed = self.inner().acquire_cuda(0, room, device)?;
         Ok(WriteLease::new(self.inner().clone(), claimed))
     }
 }
@@ -123,6 +173,94 @@ impl Pool {
             }
         }
         fault::point(Point::DeviceSettled);
+    }
+}
+
+/// What keeps a pool from ending whose device memory ends with this process.
+#[derive(Debug, PartialEq, Eq)]
+enum Out {
+    Nothing,
+    /// Consumers that hold frames, have not taken them yet, or have the memory open.
+    Consumers(Vec<String>),
+}
+
+impl Pool {
+    /// Waits until no consumer uses device memory that ends with this process, but no longer than `release-timeout`; says
+    /// who does after that. Only where consumers can be answered meanwhile.
+    pub(super) fn wait_for_devices(&self) {
+        let until = Instant::now() + self.settings.release_timeout;
+        loop {
+            let out = self.what_is_out();
+            match out {
+                Out::Nothing => return,
+                Out::Consumers(names) if Instant::now() >= until => {
+                    log::warn!(
+                        "pool {:?} ends, and after release-timeout ({:?}) its device memory is still used by {}: frames that \
+                         these hold may change now",
+                        self.name,
+                        self.settings.release_timeout,
+                        names.join(", ")
+                    );
+                    self.lock().regions.leak_lasting();
+                    return;
+                }
+                Out::Consumers(_) => std::thread::sleep(LOOK_AGAIN),
+            }
+        }
+    }
+
+    fn what_is_out(&self) -> Out {
+        let mut effects = Effects::default();
+        let mut state = self.lock();
+        let (own, borrowed) = state.regions.ending_with_producer();
+        if own.is_empty() && borrowed == 0 && state.regions.lasting().next().is_none() {
+            return Out::Nothing;
+        }
+        let head = self.control.head();
+        let lossless = self.lossless();
+        let is_behind = |peer: &Peer| peer.cursor().is_some_and(|cursor| cursor < head);
+        // Regions that consumers still come for frames of stay; from the others nobody takes any more.
+        if !state.peers.iter().any(|peer| is_behind(peer)) {
+            for id in own {
+                state.retire_region(&self.control, id, lossless, &mut effects);
+            }
+        }
+        state.forget_retired(&mut effects);
+        let open: Vec<u64> = state.regions.lasting().flatten().copied().collect();
+        let on_device: Vec<u32> = state
+            .slots
+            .iter()
+            .filter(|(_, info)| info.place.is_some_and(|place| place.device.is_some()))
+            .map(|(slot, _)| slot)
+            .collect();
+        let uses = |peer: &Peer| {
+            let holds = |slot: &u32| {
+                let word = self
+                    .control
+                    .slot(*slot)
+                    .map_or(0, |word| word.load(Ordering::Relaxed));
+                peer.holds(*slot, SlotWord(word).generation())
+            };
+            is_behind(peer) || open.contains(&peer.id) || on_device.iter().any(holds)
+        };
+        let names: Vec<String> = state
+            .peers
+            .iter()
+            .filter(|peer| uses(peer))
+            .map(|peer| {
+                format!(
+                    "consumer {} ({:?}, process {})",
+                    peer.id, peer.name, peer.pid
+                )
+            })
+            .collect();
+        drop(state);
+        self.run(effects, None);
+        if names.is_empty() {
+            Out::Nothing
+        } else {
+            Out::Consumers(names)
+        }
     }
 }
 

@@ -12,9 +12,13 @@ use std::sync::Arc;
 use super::commands::Command;
 use super::import::{ImportedMemory, Parts};
 use super::pool::Pool;
+#[cfg(feature = "cuda")]
+use super::regions::Taken;
 use super::state::State;
 use crate::error::ForwardError;
 use crate::lease::{Piece, ReadLease};
+#[cfg(feature = "cuda")]
+use crate::region::cuda::Fds;
 
 /// The most pools of origin that consumers are told of.
 const MAX_ORIGINS: usize = 8;
@@ -59,6 +63,15 @@ impl Pool {
     fn import_region(self: &Arc<Self>, piece: &Piece) -> Result<ImportedMemory, ForwardError> {
         let pool_id = self.control.constants().pool_id;
         if let Some(memory) = piece.view.derived::<ImportedMemory>(pool_id) {
+            return Ok(memory);
+        }
+        #[cfg(feature = "cuda")]
+        if let Some(cuda) = piece.view.cuda() {
+            let fds = Fds::of(cuda).map_err(ForwardError::Descriptor)?;
+            let memory = Taken::OnDevice(Arc::new(fds));
+            let len = usize::try_from(piece.view.payload_len()).unwrap_or(usize::MAX);
+            let memory = self.take_in(memory, len, None)?;
+            piece.view.derive(pool_id, memory.clone());
             return Ok(memory);
         }
         let fd = piece.view.fd().ok_or(ForwardError::NoDescriptor)?;

@@ -2,11 +2,14 @@
 
 //! Memory that somebody else made, such as a camera's driver, in the frames of a pool.
 
+use std::fmt;
 use std::os::fd::OwnedFd;
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use super::commands::Command;
 use super::pool::Pool;
+use super::regions::{Released, Taken};
+use super::state::Effects;
 use super::write_lease::WriteLease;
 use crate::error::ImportError;
 use crate::lease::{Piece, ReadLease};
@@ -20,11 +23,21 @@ use crate::region::Imported;
 #[derive(Debug, Clone)]
 pub struct ImportedMemory(Arc<Handle>);
 
-#[derive(Debug)]
 struct Handle {
     pool: Weak<Pool>,
     id: u32,
     len: usize,
+    /// Runs when nobody can have it mapped any more.
+    released: Mutex<Option<Released>>,
+}
+
+impl fmt::Debug for Handle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Handle")
+            .field("id", &self.id)
+            .field("len", &self.len)
+            .finish_non_exhaustive()
+    }
 }
 
 impl ImportedMemory {
@@ -45,10 +58,21 @@ impl ImportedMemory {
 
 impl Drop for Handle {
     fn drop(&mut self) {
-        if let Some(pool) = self.pool.upgrade()
-            && pool.process.is_current()
-        {
-            pool.forget_import(self.id);
+        let released = self
+            .released
+            .get_mut()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take();
+        match self.pool.upgrade() {
+            Some(pool) if pool.process.is_current() => pool.forget_import(self.id, released),
+            // Inherited through fork: it is the parent's.
+            Some(_) => std::mem::forget(released),
+            // The pool waited for it before it ended.
+            None => {
+                if let Some(released) = released {
+                    released();
+                }
+            }
         }
     }
 }
@@ -60,6 +84,19 @@ impl Pool {
         }
         let memory = Imported::new(fd, 1)?;
         let len = memory.len();
+        self.take_in(Taken::Imported(Arc::new(memory)), len, None)
+    }
+
+    /// Makes memory of others a region of this pool. `released` runs when nobody has it open any more.
+    pub(super) fn take_in(
+        self: &Arc<Self>,
+        memory: Taken,
+        len: usize,
+        released: Option<Released>,
+    ) -> Result<ImportedMemory, ImportError> {
+        if !self.process.is_current() {
+            return Err(ImportError::Forked);
+        }
         let max = self.settings.max_slots;
         let mut state = self.lock();
         if state.closed {
@@ -67,22 +104,29 @@ impl Pool {
         }
         let id = state
             .regions
-            .import(Arc::new(memory), max)
+            .import(memory, max)
             .ok_or(ImportError::TooMany { max })?;
         state.show_regions(&self.control);
         drop(state);
         let pool = Arc::downgrade(self);
-        Ok(ImportedMemory(Arc::new(Handle { pool, id, len })))
+        Ok(ImportedMemory(Arc::new(Handle {
+            pool,
+            id,
+            len,
+            released: Mutex::new(released),
+        })))
     }
 
-    fn forget_import(&self, id: u32) {
+    fn forget_import(&self, id: u32, released: Option<Released>) {
+        let mut effects = Effects::default();
         let mut state = self.lock();
-        let memory = state.regions.forget_import(id);
+        let memory = state.regions.forget_import(id, released);
         state.show_regions(&self.control);
-        state.forget_retired();
+        state.forget_retired(&mut effects);
         drop(state);
         // Unmapped without the lock.
         drop(memory);
+        self.run(effects, None);
         self.commands.send(Command::RegionGone(id));
     }
 }

@@ -109,7 +109,18 @@ impl Owner {
         }
         self.pool.close();
         #[cfg(feature = "cuda")]
-        self.pool.settle_devices();
+        {
+            self.pool.settle_devices();
+            let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner);
+            // On the control thread itself consumers could not be answered.
+            let is_elsewhere = thread
+                .as_ref()
+                .is_some_and(|thread| thread.thread().id() != std::thread::current().id());
+            drop(thread);
+            if is_elsewhere {
+                self.pool.wait_for_devices();
+            }
+        }
         self.pool.commands.send(Command::Stop);
         let thread = self
             .thread

@@ -238,8 +238,10 @@ impl Pool {
     /// A consumer says that it gave something back.
     pub(super) fn on_bell(&self) {
         let mut effects = Effects::default();
-        self.lock()
-            .finalize_watched(&self.control, self.lossless(), &mut effects);
+        let mut state = self.lock();
+        state.finalize_watched(&self.control, self.lossless(), &mut effects);
+        state.forget_retired(&mut effects);
+        drop(state);
         self.run(effects, None);
         self.bell.ring();
     }
@@ -272,7 +274,7 @@ impl Pool {
         let peer = state.remove_peer(&self.control, id);
         state.finalize_watched(&self.control, self.lossless(), &mut effects);
         state.regions.forget_consumer(id);
-        state.forget_retired();
+        state.forget_retired(&mut effects);
         drop(state);
         self.run(effects, None);
         self.bell.ring();

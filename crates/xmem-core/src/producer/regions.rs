@@ -8,6 +8,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::slots::{DevicePlace, Place, Slots, Use, Want};
+#[cfg(feature = "cuda")]
+use crate::region::cuda::Fds as CudaFds;
 use crate::region::device_header::{SLOT_HEAD, header_len};
 use crate::region::{Imported, Region, Ticket};
 
@@ -44,6 +46,24 @@ struct Retired {
     version: u32,
     since: Instant,
     sent_to: Vec<u64>,
+    /// Memory that must be there for as long as anybody has it open, however long that is.
+    lasting: Option<Lasting>,
+}
+
+/// Device memory that goes with its allocation, not with its last user (legacy handles).
+enum Lasting {
+    Own(#[allow(dead_code)] Arc<Region>), // held until it is dropped
+    /// Upstream's.
+    Borrowed(Released),
+}
+
+impl std::fmt::Debug for Lasting {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Own(_) => "Own",
+            Self::Borrowed(_) => "Borrowed",
+        })
+    }
 }
 
 /// A region that is to be made.
@@ -113,29 +133,53 @@ pub(super) enum Full {
 /// Memory that somebody else made. It goes when who brought it in lets go of it.
 #[derive(Debug)]
 struct Foreign {
-    memory: Arc<Imported>,
+    memory: Taken,
     sent_to: Vec<u64>,
 }
+
+/// What memory of others is known by here.
+#[derive(Debug, Clone)]
+pub(super) enum Taken {
+    /// A descriptor.
+    Imported(Arc<Imported>),
+    /// A region of another pool, whose frames lie on a device.
+    #[cfg(feature = "cuda")]
+    OnDevice(Arc<CudaFds>),
+    /// The header of device memory that is upstream's.
+    #[cfg(feature = "cuda")]
+    Borrowed(Arc<Region>),
+}
+
+/// What is to run when nobody can have a region mapped any more.
+pub(super) type Released = Box<dyn FnOnce() + Send>;
 
 /// A region, to be sent to a consumer.
 #[derive(Debug)]
 pub(super) enum Sent {
     Own(Arc<Region>),
-    Foreign(Arc<Imported>),
+    Foreign(Taken),
 }
 
 impl Sent {
     pub(super) fn len(&self) -> usize {
         match self {
             Self::Own(region) => region.len(),
-            Self::Foreign(memory) => memory.len(),
+            Self::Foreign(Taken::Imported(memory)) => memory.len(),
+            #[cfg(feature = "cuda")]
+            Self::Foreign(Taken::OnDevice(fds)) => fds.len,
+            #[cfg(feature = "cuda")]
+            Self::Foreign(Taken::Borrowed(region)) => region.len(),
         }
     }
 
     pub(super) fn ticket(&self) -> Ticket<BorrowedFd<'_>> {
         match self {
             Self::Own(region) => region.ticket(),
-            Self::Foreign(memory) => Ticket::Imported(memory.fd()),
+            Self::Foreign(Taken::Imported(memory)) => Ticket::Imported(memory.fd()),
+            #[cfg(feature = "cuda")]
+            Self::Foreign(Taken::OnDevice(fds)) => fds.ticket(),
+            #[cfg(feature = "cuda")]
+            Self::Foreign(Taken::Borrowed(region)) => region.ticket(),
         }
     }
 }
@@ -218,7 +262,9 @@ impl Regions {
     /// Bytes of the regions in use, and of retired ones that consumers may still have mapped.
     pub(super) fn bytes(&self) -> u64 {
         let used: u64 = self.entries.values().map(|e| e.region.footprint()).sum();
-        let retired: u64 = self.retired.iter().map(|r| r.len).sum();
+        // What a consumer that is stopped keeps from being freed must not starve the pool.
+        let late = |retired: &&Retired| retired.since.elapsed() < LET_GO_TIME;
+        let retired: u64 = self.retired.iter().filter(late).map(|r| r.len).sum();
         used + retired
     }
 
@@ -339,7 +385,7 @@ impl Regions {
     }
 
     /// Takes in memory that somebody else made, unless there are `max` regions already.
-    pub(super) fn import(&mut self, memory: Arc<Imported>, max: u32) -> Option<u32> {
+    pub(super) fn import(&mut self, memory: Taken, max: u32) -> Option<u32> {
         if self.entries.len() + self.foreign.len() >= max as usize {
             return None;
         }
@@ -349,8 +395,8 @@ impl Regions {
         Some(id)
     }
 
-    /// Lets go of what was imported.
-    pub(super) fn forget_import(&mut self, id: u32) -> Option<Arc<Imported>> {
+    /// Lets go of what was imported. `released` runs when nobody has it open any more.
+    pub(super) fn forget_import(&mut self, id: u32, released: Option<Released>) -> Option<Taken> {
         let foreign = self.foreign.remove(&id)?;
         self.version = self.version.wrapping_add(1);
         self.retired.push(Retired {
@@ -360,6 +406,7 @@ impl Regions {
             version: self.version,
             since: Instant::now(),
             sent_to: foreign.sent_to,
+            lasting: released.map(Lasting::Borrowed),
         });
         Some(foreign.memory)
     }
@@ -417,9 +464,10 @@ impl Regions {
     }
 
     /// Lets a region go. Its slots have lost their places already. The region is returned, to be unmapped without a
-    /// lock.
+    /// lock, unless it must be there for as long as consumers have it open.
     pub(super) fn retire(&mut self, id: u32) -> Option<Arc<Region>> {
         let entry = self.entries.remove(&id)?;
+        let lasts = entry.region.ends_with_producer();
         self.version = self.version.wrapping_add(1);
         self.retired.push(Retired {
             id,
@@ -427,21 +475,74 @@ impl Regions {
             version: self.version,
             since: Instant::now(),
             sent_to: entry.sent_to,
+            lasting: lasts.then(|| Lasting::Own(entry.region.clone())),
         });
-        Some(entry.region)
+        (!lasts).then_some(entry.region)
     }
 
     /// Forgets retired regions that every consumer has let go of, or had the time to. `seen`: up to which version a consumer has let go;
     /// `None` when it is gone.
-    pub(super) fn forget_retired(&mut self, seen: impl Fn(u64) -> Option<u32>) {
+    pub(super) fn forget_retired(&mut self, seen: impl Fn(u64) -> Option<u32>) -> Vec<Released> {
         for retired in &mut self.retired {
             retired.sent_to.retain(|consumer| {
                 // Versions wrap.
                 seen(*consumer).is_some_and(|seen| (seen.wrapping_sub(retired.version) as i32) < 0)
             });
         }
-        self.retired
-            .retain(|retired| !retired.sent_to.is_empty() && retired.since.elapsed() < LET_GO_TIME);
+        let gone = self.retired.extract_if(.., |retired| {
+            let late = retired.lasting.is_none() && retired.since.elapsed() >= LET_GO_TIME;
+            retired.sent_to.is_empty() || late
+        });
+        let released = |retired: Retired| match retired.lasting? {
+            Lasting::Own(region) => {
+                // Device memory is freed by another thread; the host half is small.
+                drop(region);
+                None
+            }
+            Lasting::Borrowed(released) => Some(released),
+        };
+        gone.filter_map(released).collect()
+    }
+
+    /// Retired device memory that somebody still has open: who.
+    #[cfg(feature = "cuda")]
+    pub(super) fn lasting(&self) -> impl Iterator<Item = &[u64]> {
+        let lasting = self
+            .retired
+            .iter()
+            .filter(|retired| retired.lasting.is_some());
+        lasting.map(|retired| &*retired.sent_to)
+    }
+
+    /// The regions that are here and end with this process, and upstream's device memory.
+    #[cfg(feature = "cuda")]
+    pub(super) fn ending_with_producer(&self) -> (Vec<u32>, usize) {
+        let own = self
+            .entries
+            .iter()
+            .filter(|(_, entry)| entry.region.ends_with_producer());
+        let borrowed = self
+            .foreign
+            .values()
+            .filter(|foreign| matches!(foreign.memory, Taken::Borrowed(_)));
+        (own.map(|(id, _)| *id).collect(), borrowed.count())
+    }
+
+    /// The pool ends, and others have these open still: they are kept until the process ends.
+    #[cfg(feature = "cuda")]
+    pub(super) fn leak_lasting(&mut self) {
+        for entry in self
+            .entries
+            .values()
+            .filter(|entry| entry.region.ends_with_producer())
+        {
+            std::mem::forget(entry.region.clone());
+        }
+        for retired in &mut self.retired {
+            if let Some(Lasting::Own(region)) = retired.lasting.take() {
+                std::mem::forget(region);
+            }
+        }
     }
 
     /// The consumers that may still have a retired region mapped.

@@ -273,12 +273,13 @@ impl State {
         fault::point(Point::RegionsShown);
     }
 
-    pub(super) fn forget_retired(&mut self) {
+    pub(super) fn forget_retired(&mut self, effects: &mut Effects) {
         let Self { regions, peers, .. } = self;
-        regions.forget_retired(|id| {
+        let released = regions.forget_retired(|id| {
             let peer = peers.iter().find(|peer| peer.id == id)?;
             Some(peer.page.regions_seen().load(Ordering::Relaxed) as u32)
         });
+        effects.hooks.extend(released);
     }
 
     /// Lets go of regions. Returns how many went.
@@ -304,7 +305,7 @@ impl State {
                 self.retire_region(control, id, lossless, effects);
             }
         }
-        self.forget_retired();
+        self.forget_retired(effects);
         (before - self.regions.count()) as usize
     }
 

@@ -139,6 +139,16 @@ impl View {
         slot_head(&self.mapping, &self.header, slot)
     }
 
+    /// Where the slot with these bytes of the host half lies on the device; its number, where there are only events.
+    pub(crate) fn device_offset(&self, slot_at: usize, slot_len: usize) -> Option<usize> {
+        let slot = u64::from(self.header.slot_at(slot_at, slot_len)?);
+        let offset = match self.header.kind {
+            TwinKind::None => slot,
+            _ => slot * self.header.device_stride,
+        };
+        usize::try_from(offset).ok()
+    }
+
     /// Bytes in which pieces of frames may lie. Where there are only events, each slot's is a piece at its number.
     pub(super) fn payload_len(&self) -> u64 {
         match self.header.kind {
@@ -154,6 +164,31 @@ impl View {
     #[cfg(feature = "cuda")]
     pub(crate) fn twin_fd(&self) -> Option<BorrowedFd<'_>> {
         self.twin_fd.as_ref().map(AsFd::as_fd)
+    }
+}
+
+/// The descriptors of a CUDA region of another pool, to be passed on.
+#[cfg(feature = "cuda")]
+#[derive(Debug)]
+pub(crate) struct Fds {
+    host: OwnedFd,
+    twin: Option<OwnedFd>,
+    /// Bytes of the host half.
+    pub(crate) len: usize,
+}
+
+#[cfg(feature = "cuda")]
+impl Fds {
+    pub(crate) fn of(view: &View) -> std::io::Result<Self> {
+        Ok(Self {
+            host: view.fd.try_clone()?,
+            twin: view.twin_fd.as_ref().map(OwnedFd::try_clone).transpose()?,
+            len: view.mapping.len(),
+        })
+    }
+
+    pub(crate) fn ticket(&self) -> super::Ticket<BorrowedFd<'_>> {
+        super::Ticket::Cuda(self.host.as_fd(), self.twin.as_ref().map(AsFd::as_fd))
     }
 }
 

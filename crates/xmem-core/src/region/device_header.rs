@@ -243,7 +243,6 @@ impl DeviceHeader {
     }
 
     /// The number of the slot of this region that has these bytes of the host half.
-    #[cfg(any(feature = "cuda", test))]
     pub(crate) fn slot_at(&self, offset: usize, len: usize) -> Option<u32> {
         let offset = (offset as u64).checked_sub(self.slots_at)?;
         if len as u64 != self.host_stride || !offset.is_multiple_of(self.host_stride) {

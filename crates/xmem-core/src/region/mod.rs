@@ -143,6 +143,15 @@ impl Region {
         self.len() as u64 + on_device as u64
     }
 
+    /// Whether its device memory must not be freed while anybody has it open.
+    pub(crate) fn ends_with_producer(&self) -> bool {
+        match self {
+            #[cfg(feature = "cuda")]
+            Self::Cuda(region) => region.twin.is_legacy(),
+            _ => false,
+        }
+    }
+
     /// The device that it lies on, and how its memory is shared.
     pub(crate) fn device(&self) -> Option<String> {
         match self {

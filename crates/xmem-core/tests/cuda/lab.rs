@@ -8,8 +8,8 @@ use std::process::Command;
 
 use xmem_cuda_standin::Machine;
 
-use crate::support::Place;
 use crate::support::child::Child;
+use crate::support::{Place, eventually};
 
 pub struct Lab {
     place: Place,
@@ -55,6 +55,14 @@ impl Lab {
         Child::from(command, role, pool)
     }
 
+    /// The same with a variable of the environment.
+    pub fn start_with(&self, role: &str, name: &str, value: &str) -> Child {
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        self.machine.prepare(&mut command);
+        command.env(name, value);
+        Child::from(command, role, &self.pool())
+    }
+
     /// How often a process called these functions of the driver, taken together.
     pub fn calls(&self, child: &Child, names: &[&str]) -> u64 {
         let calls = self.machine.calls(child.pid());
@@ -80,4 +88,14 @@ pub fn told(child: &mut Child, line: &str, answer: &str) {
 pub fn ask(child: &mut Child, line: &str) -> String {
     child.tell(line);
     child.says()
+}
+
+/// Waits until a child's answer has this in it: what others told it may be on its way.
+#[track_caller]
+pub fn says_at_last(child: &mut Child, line: &str, part: &str) {
+    let mut said = String::new();
+    eventually(&format!("{part:?} to {line:?}"), || {
+        said = ask(child, line);
+        said.contains(part)
+    });
 }

@@ -9,10 +9,13 @@ mod support;
 mod deaths;
 #[cfg(feature = "fault-points")]
 mod faults;
+mod foreign;
 mod gpu;
 mod hand_over;
 mod lab;
+mod refusals;
 mod roles;
+mod words;
 
 #[test]
 fn child() {

@@ -3,10 +3,14 @@
 //! What the children do: a producer and a consumer that do what they are told, line by line.
 
 use std::collections::VecDeque;
-use std::time::Duration;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 use xmem_core::cuda::{CudaError, CudaFrame, Device, Mode, Stream};
-use xmem_core::{Consumer, FrameMeta, Producer, ReadLease, ReceiveError, StartFrom};
+use xmem_core::{
+    Consumer, ForwardError, FrameMeta, Parts, Producer, ReadLease, ReceiveError, StartFrom,
+};
 
 use crate::gpu::Gpu;
 use crate::support::HANG;
@@ -15,10 +19,29 @@ use crate::support::child::{self, hear, say};
 /// Bytes of a frame: more than what the stand-in copies at once.
 pub const SIZE: usize = 300_000;
 
+/// Says aloud what the library warns of.
+struct Aloud;
+
+impl log::Log for Aloud {
+    fn enabled(&self, metadata: &log::Metadata<'_>) -> bool {
+        metadata.level() <= log::Level::Warn
+    }
+
+    fn log(&self, record: &log::Record<'_>) {
+        if record.args().to_string().contains("release-timeout") {
+            say(record.args());
+        }
+    }
+
+    fn flush(&self) {}
+}
+
 pub fn play() {
     let Some((role, pool)) = child::role() else {
         return;
     };
+    log::set_logger(&Aloud).unwrap();
+    log::set_max_level(log::LevelFilter::Warn);
     // What a fault point needs is on the way before anything else.
     let mut words = role.split_whitespace();
     #[cfg(feature = "fault-points")]
@@ -31,7 +54,10 @@ pub fn play() {
     }
     match words.next().unwrap() {
         "produce" => produce(&pool, words.collect()),
-        "consume" => consume(&pool),
+        "consume" => consume(&pool, words.next().map_or(0, |word| word.parse().unwrap())),
+        "without-driver" => without_driver(&pool),
+        "only-hold" => only_hold(&pool),
+        "relay" => relay(&pool, words.next().unwrap()),
         other => panic!("no role {other:?}"),
     }
 }
@@ -78,6 +104,8 @@ fn produce(pool: &str, words: Vec<&str>) {
     };
     let mut producer = Some(producer);
     let mut kept = VecDeque::new();
+    let released = Arc::new(AtomicBool::new(false));
+    let (mut borrowed, mut freed, mut next_borrowed) = (None, None, 1000);
     say("ready");
     loop {
         let line = hear();
@@ -89,7 +117,7 @@ fn produce(pool: &str, words: Vec<&str>) {
                 Err(error) => say(error),
             },
             // Many, as fast as it goes; where there is no slot it waits for one.
-            ["publish", count] => {
+            ["publish", count] if count.parse::<u64>().is_ok() => {
                 let mut left: u64 = count.parse().unwrap();
                 while left > 0 {
                     match publish(open()) {
@@ -102,6 +130,27 @@ fn produce(pool: &str, words: Vec<&str>) {
             ["keep"] => {
                 kept.push_back(publish(open()).unwrap());
                 say("kept");
+            }
+            ["keep-or-say"] => match publish(open()) {
+                Ok(lease) => {
+                    kept.push_back(lease);
+                    say("kept");
+                }
+                Err(error) => say(error),
+            },
+            ["forget"] => {
+                kept.clear();
+                say("forgot");
+            }
+            // The frame that was kept last, once more.
+            ["again"] => {
+                let lease = kept.back().unwrap();
+                open().republish(lease, lease.meta().clone()).unwrap();
+                say("again");
+            }
+            ["trap"] => {
+                gpu.trap(stream);
+                say("trapped");
             }
             ["finish"] => {
                 gpu.finish(stream);
@@ -119,12 +168,136 @@ fn produce(pool: &str, words: Vec<&str>) {
             }
             ["devices"] => say(open().stats().devices.join(", ")),
             ["collect"] => say(open().collect()),
+            // Memory of our own that is larger than the frame, as of some library.
+            ["borrow"] => {
+                let len = 3 * SIZE;
+                let start = gpu.allocate(len);
+                let (ptr, flag) = (start + SIZE as u64, released.clone());
+                let memory = open().import_cuda(ptr, SIZE, &gpu.device, move || {
+                    flag.store(true, Ordering::Release)
+                });
+                say(memory
+                    .as_ref()
+                    .map_or_else(ToString::to_string, |_| "borrowed".into()));
+                borrowed = memory.ok().map(|memory| (start, ptr, memory));
+            }
+            ["publish", "borrowed"] => {
+                let (_, ptr, memory) = borrowed.as_ref().unwrap();
+                let mut parts = Parts::new();
+                parts.add_imported(memory, 0, SIZE as u64, 0);
+                let mut slot = open()
+                    .acquire_cuda_event(parts.room(), &gpu.device)
+                    .unwrap();
+                gpu.fill(stream, *ptr, SIZE, byte(next_borrowed));
+                slot.set_parts(parts);
+                let meta = FrameMeta {
+                    pts: Some(next_borrowed),
+                    ..FrameMeta::new(SIZE)
+                };
+                next_borrowed += 1;
+                let published = slot.publish_on(stream, meta);
+                say(published.map_or_else(|error| error.to_string(), |_| "published".into()));
+            }
+            // It is freed when it is let go of, and not before.
+            // Without anything for the device to do.
+            ["publish", "plain"] => {
+                let slot = open()
+                    .acquire_cuda(SIZE, &gpu.device)
+                    .map_err(|error| error.to_string());
+                let meta = FrameMeta::new(SIZE);
+                let done = slot.and_then(|slot| {
+                    slot.publish_on(stream, meta)
+                        .map_err(|error| error.to_string())
+                });
+                say(done.map_or_else(|error| error, |_| "published".into()));
+            }
+            ["publish", "host"] => {
+                let mut slot = open().acquire(1000).unwrap();
+                slot.as_mut_slice().fill(7);
+                slot.publish(FrameMeta::new(1000)).unwrap();
+                say("published");
+            }
+            ["let-go"] => {
+                let (start, _, memory) = borrowed.take().unwrap();
+                drop(memory);
+                freed = Some(start);
+                say("let go");
+            }
+            ["released"] => {
+                let is_released = released.load(Ordering::Acquire);
+                if let (true, Some(start)) = (is_released, freed) {
+                    gpu.free(start);
+                    freed = None;
+                }
+                say(is_released);
+            }
             ["close"] => {
                 producer = None;
                 say("closed");
             }
             _ => panic!("told {line:?}"),
         }
+    }
+}
+
+/// What a process does that has no driver.
+fn without_driver(pool: &str) {
+    assert!(!xmem_core::cuda::is_available());
+    let error = Device::new(0).unwrap_err();
+    assert!(matches!(&error, CudaError::NoDriver { .. }), "{error}");
+    assert!(xmem_core::cuda::devices().is_err());
+    // Pools in host memory work as ever.
+    let producer = Producer::builder(pool).build().unwrap();
+    let mut consumer = Consumer::builder(pool).connect().unwrap();
+    crate::support::publish(&producer, 1, 5000);
+    let frame = crate::support::receive(&mut consumer);
+    crate::support::assert_frame(&frame, 1, 5000);
+    assert_eq!(frame.cuda().unwrap_err(), CudaError::NotOnDevice);
+    say(error);
+}
+
+/// Takes a frame that lies on a device, and cannot use more of it than what is known of it.
+fn only_hold(pool: &str) {
+    let mut consumer = Consumer::builder(pool)
+        .start_from(StartFrom::Oldest)
+        .connect()
+        .unwrap();
+    say("ready");
+    let frame = consumer.receive(Some(HANG)).unwrap();
+    assert!(frame.is_on_device() && frame.data().is_empty());
+    assert_eq!(frame.meta().size, SIZE as u64);
+    say(frame.cuda().unwrap_err());
+    hear();
+    drop(frame);
+    say("dropped");
+    hear();
+}
+
+/// Passes frames on from one pool to another.
+fn relay(pool: &str, to: &str) {
+    let producer = Producer::builder(to).build().unwrap();
+    let mut consumer = Consumer::builder(pool)
+        .start_from(StartFrom::Oldest)
+        .connect()
+        .unwrap();
+    say("ready");
+    loop {
+        assert_eq!(hear(), "pass");
+        let frame = consumer.receive(Some(HANG)).unwrap();
+        let start = Instant::now();
+        let parts = loop {
+            match producer.forward(&frame) {
+                // Its consumers have not joined the first pool yet.
+                Err(ForwardError::NotReached) if start.elapsed() < HANG => {
+                    std::thread::sleep(Duration::from_millis(1))
+                }
+                parts => break parts.unwrap(),
+            }
+        };
+        let mut slot = producer.acquire_with_room(1, parts.room()).unwrap();
+        slot.set_parts(parts);
+        slot.publish(frame.meta().clone()).unwrap();
+        say("passed");
     }
 }
 
@@ -154,8 +327,8 @@ impl Reader {
     }
 }
 
-fn consume(pool: &str) {
-    let gpu = Gpu::new(0);
+fn consume(pool: &str, ordinal: u32) {
+    let gpu = Gpu::new(ordinal);
     let stream = gpu.stream();
     let wrong = gpu.word();
     let mut reader = Reader {
@@ -263,6 +436,50 @@ fn consume(pool: &str) {
                     Ok(())
                 });
                 say(taken.map_or_else(|error| error, |()| "handed over".into()));
+            }
+            // The same, but only if it is there now.
+            ["take", "now"] => {
+                let lease = consumer
+                    .as_mut()
+                    .unwrap()
+                    .receive(Some(Duration::from_millis(50)));
+                say(lease.map_or_else(|error| error.to_string(), |_| "took".into()));
+            }
+            ["skip", "to", "host"] => {
+                while consumer
+                    .as_mut()
+                    .unwrap()
+                    .receive(Some(HANG))
+                    .unwrap()
+                    .is_on_device()
+                {}
+                say("skipped");
+            }
+            // What is in host memory does not care.
+            ["take", "host"] => {
+                let frame = consumer.as_mut().unwrap().receive(Some(HANG)).unwrap();
+                assert!(
+                    !frame.is_on_device()
+                        && frame.len() == 1000
+                        && frame.iter().all(|byte| *byte == 7)
+                );
+                say(frame
+                    .cuda()
+                    .map_or_else(|error| error.to_string(), |_| "on a device".into()));
+            }
+            ["trap"] => {
+                reader.gpu.trap(reader.stream);
+                say("trapped");
+            }
+            // A lease of the same frame, besides.
+            ["share"] => {
+                let frame = receive(&mut consumer).unwrap();
+                let other = frame.lease().clone();
+                let refused = frame.hand_over().unwrap_err();
+                say(&refused);
+                reader.look(&refused.frame).unwrap();
+                drop(other);
+                refused.frame.release_on(reader.stream).unwrap();
             }
             ["held"] => say(consumer.as_ref().unwrap().held()),
             ["fork"] => {

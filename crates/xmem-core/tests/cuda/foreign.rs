@@ -1,0 +1,177 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! Device memory that is not the pool's: upstream's own, by legacy handle, and that of another pool, passed on. And memory
+//! that ends with its producer, which waits for who uses it.
+
+use crate::lab::{Lab, ask, told};
+use crate::support::eventually;
+
+#[test]
+fn memory_of_others_is_opened_once_and_released_when_nobody_has_it_open() {
+    let lab = Lab::new();
+    let mut producer = lab.start("produce auto");
+    assert_eq!(producer.says(), "ready");
+    let mut consumer = lab.start("consume");
+    assert_eq!(consumer.says(), "ready");
+    told(&mut producer, "borrow", "borrowed");
+    for number in 1000..1020 {
+        told(&mut producer, "publish borrowed", "published");
+        told(&mut consumer, "take", &format!("took {number}"));
+        // There is one such memory, so it is not written again before it was read.
+        told(&mut consumer, "result", "0");
+    }
+    // The canary's handle, and the memory's.
+    assert_eq!(lab.calls(&consumer, &["cuIpcOpenMemHandle_v2"]), 2);
+    told(&mut producer, "publish borrowed", "published");
+    told(&mut consumer, "hold", "holds 1020 Some(Legacy)");
+    told(&mut producer, "let-go", "let go");
+    // Out of the history, too.
+    told(&mut producer, "publish 3", "published");
+    told(&mut consumer, "look", "looks");
+    told(&mut consumer, "result", "0");
+    assert_eq!(ask(&mut producer, "released"), "false");
+    told(&mut consumer, "drop", "dropped");
+    eventually("it is released", || {
+        // The consumer lets go of what is not used any more when it looks for the next frame, or is told.
+        ask(&mut producer, "released") == "true"
+    });
+    assert_eq!(
+        lab.calls(&consumer, &["cuIpcCloseMemHandle"]),
+        2,
+        "closed before it was released"
+    );
+    lab.assert_allowed();
+}
+
+#[test]
+fn what_has_no_handle_is_refused() {
+    let lab = Lab::new().with("QUIRKS", "no-legacy-ipc");
+    let mut producer = lab.start("produce auto");
+    assert_eq!(producer.says(), "ready");
+    let answer = ask(&mut producer, "borrow");
+    assert!(answer.contains("cannot"), "{answer}");
+    told(&mut producer, "publish", "published 0");
+}
+
+fn passed_on(mode: &str, publish: &str) {
+    let lab = Lab::new();
+    let second = format!("{}-2", lab.pool());
+    let mut producer = lab.start(&format!("produce {mode}"));
+    assert_eq!(producer.says(), "ready");
+    if publish == "publish borrowed" {
+        told(&mut producer, "borrow", "borrowed");
+    }
+    let mut relay = lab.start(&format!("relay {second}"));
+    assert_eq!(relay.says(), "ready");
+    let mut consumer = lab.start_at("consume", &second);
+    assert_eq!(consumer.says(), "ready");
+    let late = lab.machine.hold(Some(relay.pid()));
+    for _ in 0..3 {
+        assert!(ask(&mut producer, publish).starts_with("published"));
+        told(&mut relay, "pass", "passed");
+        assert!(ask(&mut consumer, "take").starts_with("took"));
+        told(&mut consumer, "result", "0");
+    }
+    assert_eq!(
+        lab.calls(&relay, &["cuMemcpyDtoDAsync_v2", "cuMemcpyDtoHAsync_v2"]),
+        0
+    );
+    drop(late);
+    // The frame is the first pool's, and safe when who passed it on is killed.
+    assert!(ask(&mut producer, publish).starts_with("published"));
+    told(&mut relay, "pass", "passed");
+    assert!(ask(&mut consumer, "hold").starts_with("holds"));
+    relay.kill();
+    if publish == "publish" {
+        told(&mut producer, "publish 100", "published");
+    }
+    told(&mut producer, "finish", "finished");
+    told(&mut consumer, "look", "looks");
+    told(&mut consumer, "result", "0");
+    lab.assert_allowed();
+}
+
+#[test]
+fn frames_are_passed_on_by_their_descriptor() {
+    passed_on("vmm", "publish");
+}
+
+#[test]
+fn frames_are_passed_on_by_their_original_handle() {
+    passed_on("legacy", "publish");
+}
+
+#[test]
+fn frames_in_memory_of_others_are_passed_on() {
+    passed_on("auto", "publish borrowed");
+}
+
+#[test]
+fn a_producer_of_legacy_memory_waits_at_its_end_for_who_uses_it() {
+    let lab = Lab::new();
+    let mut producer = lab.start("produce legacy");
+    assert_eq!(producer.says(), "ready");
+    let mut consumer = lab.start("consume");
+    assert_eq!(consumer.says(), "ready");
+    told(&mut producer, "publish", "published 0");
+    told(&mut consumer, "take", "took 0");
+    told(&mut consumer, "result", "0");
+    told(&mut producer, "close", "closed");
+    // It was opened, and is closed before it was freed.
+    eventually("it is freed", || {
+        lab.calls(&producer, &["cuMemFree_v2"]) > 0
+    });
+    assert_eq!(lab.calls(&consumer, &["cuIpcOpenMemHandle_v2"]), 1);
+    assert_eq!(lab.calls(&consumer, &["cuIpcCloseMemHandle"]), 1);
+    lab.assert_allowed();
+}
+
+#[test]
+fn legacy_memory_that_a_stopped_consumer_has_open_is_not_freed() {
+    let lab = Lab::new();
+    let mut producer = lab.start("produce legacy");
+    assert_eq!(producer.says(), "ready");
+    let mut consumer = lab.start("consume");
+    assert_eq!(consumer.says(), "ready");
+    told(&mut producer, "publish", "published 0");
+    told(&mut consumer, "take", "took 0");
+    told(&mut consumer, "result", "0");
+    eventually("it holds nothing", || {
+        ask(&mut producer, "consumers") == "0 legacy"
+    });
+    consumer.stop();
+    producer.tell("close");
+    let said = producer.says();
+    assert!(
+        said.contains(&format!("process {}", consumer.pid())),
+        "{said}"
+    );
+    assert_eq!(producer.says(), "closed");
+    assert_eq!(lab.calls(&producer, &["cuMemFree_v2"]), 0);
+    consumer.go_on();
+}
+
+#[test]
+fn a_producer_of_legacy_memory_does_not_wait_for_ever_and_says_who_uses_it() {
+    let lab = Lab::new();
+    let mut producer = lab.start("produce legacy");
+    assert_eq!(producer.says(), "ready");
+    let mut consumer = lab.start("consume");
+    assert_eq!(consumer.says(), "ready");
+    told(&mut producer, "publish", "published 0");
+    told(&mut consumer, "hold", "holds 0 Some(Legacy)");
+    consumer.stop();
+    producer.tell("close");
+    let said = producer.says();
+    assert!(
+        said.contains("release-timeout") && said.contains(&format!("process {}", consumer.pid())),
+        "{said}"
+    );
+    assert_eq!(producer.says(), "closed");
+    // What it holds is not taken away while the process lives.
+    assert_eq!(lab.calls(&producer, &["cuMemFree_v2"]), 0);
+    consumer.go_on();
+    told(&mut consumer, "look", "looks");
+    told(&mut consumer, "result", "0");
+    lab.assert_allowed();
+}

@@ -1,0 +1,257 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! Drivers, devices and processes with which it cannot work: what is said then, and that all else goes on.
+
+use crate::lab::{Lab, ask, says_at_last, told};
+use crate::support::child::Child;
+use crate::support::{Place, eventually};
+
+fn pair(lab: &Lab, producer: &str, consumer: &str) -> (Child, Child) {
+    let mut producer = lab.start(producer);
+    assert_eq!(producer.says(), "ready");
+    let mut consumer = lab.start(consumer);
+    assert_eq!(consumer.says(), "ready");
+    (producer, consumer)
+}
+
+/// Frames in host memory go on.
+#[track_caller]
+fn host_frames_go_on(producer: &mut Child, consumer: &mut Child) {
+    told(producer, "publish host", "published");
+    told(
+        consumer,
+        "take host",
+        "this frame lies in host memory: read it there",
+    );
+}
+
+#[test]
+fn without_a_driver_all_else_works() {
+    let place = Place::new();
+    // A driver of this machine, if it has one, is not found.
+    let mut command = std::process::Command::new(std::env::current_exe().unwrap());
+    command.env("CUDA_VISIBLE_DEVICES", "");
+    let mut child = Child::from(command, "without-driver", &place.pool());
+    let said = child.says();
+    assert!(said.contains("there is no CUDA driver to use"), "{said}");
+    assert!(child.ends());
+}
+
+#[test]
+fn a_consumer_without_a_driver_holds_frames_and_is_told_why_it_cannot_read_them() {
+    let lab = Lab::new();
+    let mut producer = lab.start("produce auto");
+    assert_eq!(producer.says(), "ready");
+    // Not with the machine's variables.
+    let mut consumer = Child::start("only-hold", &lab.pool());
+    assert_eq!(consumer.says(), "ready");
+    told(&mut producer, "publish", "published 0");
+    let said = consumer.says();
+    assert!(said.contains("there is no CUDA driver to use"), "{said}");
+    says_at_last(
+        &mut producer,
+        "consumers",
+        "1 none: there is no CUDA driver",
+    );
+    told(&mut consumer, "drop", "dropped");
+    eventually("it is let go of", || {
+        ask(&mut producer, "consumers").starts_with('0')
+    });
+}
+
+#[test]
+fn a_driver_that_cannot_share_by_descriptor_shares_by_handle() {
+    for lab in [
+        Lab::new().without_symbols(&["cuMemCreate"]),
+        Lab::new().without_symbols(&["cuMemExportToShareableHandle"]),
+        Lab::new().with("QUIRKS", "no-vmm"),
+        Lab::new().with("QUIRKS", "no-posix-fd"),
+    ] {
+        let (mut producer, mut consumer) = pair(&lab, "produce auto", "consume");
+        told(&mut producer, "publish", "published 0");
+        told(&mut consumer, "hold", "holds 0 Some(Legacy)");
+        told(&mut consumer, "look", "looks");
+        told(&mut consumer, "result", "0");
+        says_at_last(&mut producer, "consumers", "1 legacy");
+        lab.assert_allowed();
+    }
+    let lab = Lab::new().without_symbols(&["cuMemCreate"]);
+    let (mut producer, mut consumer) = pair(&lab, "produce vmm", "consume");
+    let said = ask(&mut producer, "publish");
+    assert_eq!(
+        said,
+        "the CUDA driver is too old, it has no cuMemCreate: update it"
+    );
+    host_frames_go_on(&mut producer, &mut consumer);
+}
+
+#[test]
+fn a_driver_without_a_function_says_which_and_gives_the_frame_back() {
+    let lab = Lab::new().without_symbols(&["cuLaunchHostFunc"]);
+    let (mut producer, mut consumer) = pair(&lab, "produce auto", "consume");
+    told(&mut producer, "publish", "published 0");
+    let said = ask(&mut consumer, "take");
+    assert_eq!(
+        said,
+        "the CUDA driver is too old, it has no cuLaunchHostFunc: update it"
+    );
+    host_frames_go_on(&mut producer, &mut consumer);
+
+    let lab = Lab::new().without_symbols(&["cuEventCreate"]);
+    let (mut producer, mut consumer) = pair(&lab, "produce auto", "consume");
+    // Without events frames are published when they are done.
+    told(&mut producer, "publish", "published 0");
+    told(&mut consumer, "take", "took 0");
+    told(&mut consumer, "result", "0");
+}
+
+#[test]
+fn without_interprocess_events_frames_are_published_when_they_are_done() {
+    let lab = Lab::new().with("QUIRKS", "no-ipc-events");
+    let (mut producer, mut consumer) = pair(&lab, "produce auto", "consume");
+    for number in 0..5 {
+        told(&mut producer, "publish", &format!("published {number}"));
+        told(&mut consumer, "take", &format!("took {number}"));
+    }
+    told(&mut consumer, "result", "0");
+    lab.assert_allowed();
+}
+
+#[test]
+fn devices_are_told_by_their_uuid() {
+    let lab = Lab::new();
+    let mut producer = lab.start("produce auto");
+    assert_eq!(producer.says(), "ready");
+    // The same device has another number there.
+    let mut other = lab.start_with("consume 1", "CUDA_VISIBLE_DEVICES", "1,0");
+    assert_eq!(other.says(), "ready");
+    // That device is not there.
+    let mut blind = lab.start_with("only-hold", "CUDA_VISIBLE_DEVICES", "1");
+    assert_eq!(blind.says(), "ready");
+    told(&mut producer, "publish", "published 0");
+    told(&mut other, "take", "took 0");
+    told(&mut other, "result", "0");
+    let said = blind.says();
+    assert!(
+        said.contains("which this process does not see") && said.contains("GPU-"),
+        "{said}"
+    );
+    says_at_last(
+        &mut producer,
+        "consumers",
+        "none: the frame lies on device GPU-",
+    );
+    lab.assert_allowed();
+}
+
+#[test]
+fn handles_that_do_not_cross_are_told_from_those_that_do() {
+    for (mode, quirk) in [("legacy", "no-legacy-ipc"), ("vmm", "no-vmm")] {
+        let lab = Lab::new();
+        let mut producer = lab.start(&format!("produce {mode}"));
+        assert_eq!(producer.says(), "ready");
+        // As with processes in different PID namespaces: the one can export, the other cannot open.
+        let mut consumer = lab.start_with("consume", "XMEM_STANDIN_QUIRKS", quirk);
+        assert_eq!(consumer.says(), "ready");
+        told(&mut producer, "publish", "published 0");
+        let said = ask(&mut consumer, "take");
+        assert!(
+            said.contains("the frame's device memory cannot be used here"),
+            "{said}"
+        );
+        says_at_last(
+            &mut producer,
+            "consumers",
+            "none: the frame's device memory cannot be used here",
+        );
+        host_frames_go_on(&mut producer, &mut consumer);
+    }
+}
+
+#[test]
+fn drivers_that_cannot_protect_frames_from_consumers_share_them_all_the_same() {
+    let lab = Lab::new().with("QUIRKS", "no-vmm-read-only");
+    let (mut producer, mut consumer) = pair(&lab, "produce vmm", "consume");
+    told(&mut producer, "publish", "published 0");
+    told(&mut consumer, "take", "took 0");
+    told(&mut consumer, "result", "0");
+    lab.assert_allowed();
+}
+
+#[test]
+fn out_of_device_memory_is_an_error_and_the_pool_goes_on() {
+    // Room for one region, and what the processes need themselves.
+    let lab = Lab::new().with("MEMORY", 8 << 20);
+    let (mut producer, mut consumer) = pair(&lab, "produce auto 64", "consume");
+    told(&mut producer, "publish", "published 0");
+    let mut last = String::new();
+    for _ in 0..64 {
+        last = ask(&mut producer, "keep-or-say");
+        if last != "kept" {
+            break;
+        }
+    }
+    assert!(last.contains("the device has no room for"), "{last}");
+    host_frames_go_on_from_newest(&mut producer, &mut consumer);
+    // What was kept is let go of, and there is room again.
+    told(&mut producer, "forget", "forgot");
+    assert!(ask(&mut producer, "publish").starts_with("published"));
+    lab.assert_allowed();
+}
+
+/// The same for a consumer that has missed some.
+#[track_caller]
+fn host_frames_go_on_from_newest(producer: &mut Child, consumer: &mut Child) {
+    told(producer, "publish host", "published");
+    told(consumer, "skip to host", "skipped");
+}
+
+#[test]
+fn a_context_in_error_gives_its_leases_back() {
+    let lab = Lab::new();
+    let (mut producer, mut consumer) = pair(&lab, "produce auto", "consume");
+    told(&mut producer, "publish", "published 0");
+    told(&mut consumer, "take", "took 0");
+    told(&mut consumer, "result", "0");
+    let late = lab.machine.hold(Some(consumer.pid()));
+    told(&mut consumer, "trap", "trapped");
+    told(&mut producer, "publish", "published 1");
+    told(&mut consumer, "take", "took 1");
+    told(&mut producer, "publish", "published 2");
+    told(&mut consumer, "write", "written");
+    assert!(ask(&mut producer, "consumers").starts_with('2'));
+    drop(late);
+    // No host function runs in it, and nothing else either.
+    eventually("its leases come back", || {
+        ask(&mut producer, "consumers").starts_with('0')
+    });
+    told(&mut producer, "publish", "published 3");
+    let said = ask(&mut consumer, "take");
+    assert!(
+        said.contains("is in error") && said.contains("start the process anew"),
+        "{said}"
+    );
+    host_frames_go_on(&mut producer, &mut consumer);
+    // It ends without a hang.
+    told(&mut consumer, "leave", "left");
+    assert!(consumer.end());
+    told(&mut producer, "publish 50", "published");
+    lab.assert_allowed();
+}
+
+#[test]
+fn a_producer_whose_context_is_in_error_says_so_and_ends() {
+    let lab = Lab::new();
+    let (mut producer, mut consumer) = pair(&lab, "produce auto", "consume");
+    told(&mut producer, "publish", "published 0");
+    told(&mut consumer, "take", "took 0");
+    told(&mut consumer, "result", "0");
+    told(&mut producer, "trap", "trapped");
+    eventually("it says so", || {
+        ask(&mut producer, "publish plain").contains("is in error")
+    });
+    // Its host memory is as good as ever.
+    told(&mut producer, "publish host", "published");
+    told(&mut producer, "close", "closed");
+    assert!(producer.end());
+}

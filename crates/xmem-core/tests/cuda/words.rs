@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! Leases that a device ends, by storing 0 to a word.
+
+use crate::lab::{Lab, ask, told};
+use crate::support::eventually;
+
+#[test]
+fn a_stream_and_a_kernel_end_leases_in_order() {
+    for how in ["write", "hand-over"] {
+        let lab = Lab::new();
+        let mut producer = lab.start("produce auto 16");
+        assert_eq!(producer.says(), "ready");
+        let mut consumer = lab.start("consume");
+        assert_eq!(consumer.says(), "ready");
+        told(&mut producer, "publish", "published 0");
+        told(&mut consumer, "take", "took 0");
+        told(&mut consumer, "result", "0");
+        let late = lab.machine.hold(Some(consumer.pid()));
+        let answer = if how == "write" {
+            "written"
+        } else {
+            "handed over"
+        };
+        for number in 1..4 {
+            told(&mut producer, "publish", &format!("published {number}"));
+            told(&mut consumer, how, answer);
+        }
+        told(&mut consumer, "held", "3");
+        assert!(ask(&mut producer, "consumers").starts_with('3'));
+        // No slot that the kernels are going to read is written meanwhile.
+        told(&mut producer, "publish 100", "published");
+        told(&mut producer, "finish", "finished");
+        drop(late);
+        told(&mut consumer, "result", "0");
+        eventually("the leases are over", || {
+            ask(&mut producer, "consumers").starts_with('0')
+        });
+        eventually("here too", || ask(&mut consumer, "held") == "0");
+        assert_eq!(
+            lab.calls(&consumer, &["cuLaunchHostFunc"]),
+            1,
+            "of the first frame"
+        );
+        lab.assert_allowed();
+    }
+}
+
+#[test]
+fn a_frame_that_is_published_again_is_not_handed_out_while_a_device_ends_its_lease() {
+    let lab = Lab::new();
+    let mut producer = lab.start("produce auto 16");
+    assert_eq!(producer.says(), "ready");
+    let mut consumer = lab.start("consume");
+    assert_eq!(consumer.says(), "ready");
+    told(&mut producer, "publish", "published 0");
+    told(&mut consumer, "take", "took 0");
+    told(&mut consumer, "result", "0");
+    let late = lab.machine.hold(Some(consumer.pid()));
+    told(&mut producer, "keep", "kept");
+    told(&mut consumer, "hand-over", "handed over");
+    told(&mut producer, "again", "again");
+    // The same slot and generation: a lease of its own would be ended by the kernel's store.
+    told(&mut consumer, "take now", "no frame came in time");
+    drop(late);
+    told(&mut consumer, "take", "took 1");
+    told(&mut producer, "publish 50", "published");
+    told(&mut consumer, "result", "0");
+    lab.assert_allowed();
+}
+
+#[test]
+fn only_the_last_handle_is_handed_over() {
+    let lab = Lab::new();
+    let mut producer = lab.start("produce auto");
+    assert_eq!(producer.says(), "ready");
+    let mut consumer = lab.start("consume");
+    assert_eq!(consumer.says(), "ready");
+    told(&mut producer, "publish", "published 0");
+    let said = ask(&mut consumer, "share");
+    assert!(said.contains("has other handles"), "{said}");
+    told(&mut consumer, "result", "0");
+}
+
+#[test]
+fn streams_that_cannot_write_and_memory_that_cannot_be_registered() {
+    let lab = Lab::new().with("QUIRKS", "no-stream-mem-ops");
+    let mut producer = lab.start("produce auto");
+    assert_eq!(producer.says(), "ready");
+    let mut consumer = lab.start("consume");
+    assert_eq!(consumer.says(), "ready");
+    told(&mut producer, "publish", "published 0");
+    told(&mut consumer, "write", "written");
+    told(&mut consumer, "result", "0");
+    eventually("the lease is over", || {
+        ask(&mut producer, "consumers").starts_with('0')
+    });
+    assert_eq!(lab.calls(&consumer, &["cuLaunchHostFunc"]), 1, "instead");
+
+    let lab = Lab::new().with("QUIRKS", "no-host-register");
+    let mut producer = lab.start("produce auto");
+    assert_eq!(producer.says(), "ready");
+    let mut consumer = lab.start("consume");
+    assert_eq!(consumer.says(), "ready");
+    told(&mut producer, "publish", "published 0");
+    let said = ask(&mut consumer, "write");
+    assert!(
+        said.contains("cannot write host memory that is registered"),
+        "{said}"
+    );
+    told(&mut producer, "publish", "published 1");
+    told(&mut consumer, "take", "took 1");
+    lab.assert_allowed();
+}
