@@ -120,7 +120,9 @@ class Record:
             applies = not result.startswith(("does not apply", "not run"))
             if applies and status != 0:
                 self.failed.append("tests")
-                panic = [line for line in output.splitlines() if line.strip()][-8:]
+                printed = [line for line in output.splitlines() if line.strip()]
+                first = next((at for at, line in enumerate(printed) if "panicked at" in line), -6)
+                panic = printed[first:][:6]
                 print(f"{program.name} {name}:\n{output}", file=sys.stderr)
                 result += f": {' / '.join(panic)}"
             differs = [line.removeprefix("DIFFERS: ") for line in output.splitlines() if line.startswith("DIFFERS: ")]
@@ -182,7 +184,7 @@ def main():
     programs = bundle()
     commit = (programs / "commit").read_text().strip()
     tool = programs / "bin" / "xmem-gpu"
-    environment = dict(os.environ, XMEM_CUDA_REAL="1", PYTHONUNBUFFERED="1")
+    environment = dict(os.environ, XMEM_CUDA_REAL="1", PYTHONUNBUFFERED="1", RUST_BACKTRACE="0")
     to = pathlib.Path(os.environ["OUT"]) if os.environ.get("OUT") else ROOT / "docs"
 
     def write(record):
