@@ -52,12 +52,13 @@ def test_stubs_have_what_the_module_has():
 
     def names(node):
         own = {it.name for it in node.body if isinstance(it, ast.FunctionDef)}
+        own |= {it.target.id for it in node.body if isinstance(it, ast.AnnAssign)}
         for base in node.bases:
             if isinstance(base, ast.Name) and base.id in classes:
                 own |= names(classes[base.id])
         return own
 
-    there = {name for name in dir(_xmem) if not name.startswith("_")}
+    there = {name for name in dir(_xmem) if not name.startswith("__")}
     assert there == {name for name in classes if hasattr(_xmem, name)} | functions
     for name in there & classes.keys():
         real = {it for it in vars(getattr(_xmem, name)) if it not in object.__dict__ or it == "__new__"}

@@ -417,9 +417,12 @@ class _ChannelEnd:
 class _Incoming:
     sender: int
     pickle: _Block
-    refs: Any
+    refs: _RefLease | None
     def blocks(self) -> list[tuple[_Block, bool, int]]: ...
     def copied(self) -> _Incoming: ...
+
+@final
+class _RefLease: ...
 
 @final
 class _Block:
