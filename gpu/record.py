@@ -15,6 +15,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parent
@@ -62,17 +63,28 @@ def lines(output):
 
 
 class Record:
-    """What happened so far, by part."""
+    """What happened so far, by part. It is written after each, so that a run that is cut off leaves what it had."""
 
-    def __init__(self):
+    def __init__(self, end, write):
         self.parts = {}
         self.failed = []
+        self.end = end
+        self.write = write
+
+    def left(self, seconds):
+        """Seconds that are left for something that may take so many; none at the end of the run."""
+        return min(seconds, self.end - time.monotonic())
 
     def add(self, part, what, result):
         self.parts.setdefault(part, []).append((what, result))
 
     def program(self, part, command, environment, seconds):
         """Run a program that prints lines for the record."""
+        print(f"gpu/run: {' '.join(map(str, command))}", file=sys.stderr)
+        seconds = int(self.left(seconds))
+        if seconds < 5:
+            self.add(part, pathlib.Path(command[-1]).name, "not run: no time was left")
+            return
         status, output = run(command, environment, seconds)
         for line in lines(output):
             self.add(part, line["what"], line["result"])
@@ -81,9 +93,11 @@ class Record:
             last = [line for line in output.splitlines() if not line.startswith('{"')][-3:]
             self.add(part, f"{pathlib.Path(command[0]).name} {' '.join(map(str, command[1:2]))}", f"{why}: {' / '.join(last)}")
             self.failed.append(part)
+        self.write(self)
 
     def tests(self, program, environment, seconds):
         """Each test of a program, one at a time."""
+        print(f"gpu/run: {program.name}", file=sys.stderr)
         status, listed = run([program, "--list", "--format", "terse"], environment, 30)
         if status != 0:
             self.add("tests", program.name, f"cannot be started: {listed.strip()}")
@@ -91,6 +105,9 @@ class Record:
             return
         names = [line.removesuffix(": test") for line in listed.splitlines() if line.endswith(": test")]
         for name in names:
+            if self.left(seconds) < 5:
+                self.add("tests", f"{program.name}: {name}", "not run: no time was left")
+                continue
             command = [program, "--exact", name, "--nocapture", "--test-threads=1"]
             status, output = run(command, environment, seconds)
             result = "passed" if status == 0 else f"hung for {seconds} s" if status is None else "FAILED"
@@ -103,13 +120,25 @@ class Record:
             applies = not result.startswith(("does not apply", "not run"))
             if applies and status != 0:
                 self.failed.append("tests")
-                panic = [line for line in output.splitlines() if line.strip()][-8:]
+                printed = [line for line in output.splitlines() if line.strip()]
+                first = next((at for at, line in enumerate(printed) if "panicked at" in line), -6)
+                panic = printed[first:][:6]
                 print(f"{program.name} {name}:\n{output}", file=sys.stderr)
                 result += f": {' / '.join(panic)}"
             differs = [line.removeprefix("DIFFERS: ") for line in output.splitlines() if line.startswith("DIFFERS: ")]
             if differs:
                 result += f"; as on the stand-in, except for the error: {', '.join(differs)}"
             self.add("tests", f"{program.name}: {name}", result)
+        self.write(self)
+
+    def ratios(self):
+        """The queue of torch.multiprocessing, compared with ours."""
+        figures = dict(self.parts.get("numbers", []) + self.parts.get("torch", []))
+        for figure in ("CPU of both processes, µs per frame", "hand-over, µs, median"):
+            for queue in ("torch.multiprocessing's queue, without clone", "torch.multiprocessing's queue, with clone"):
+                theirs, ours = figures.get(f"{queue}: {figure}"), figures.get(f"xmem CUDA by descriptor: {figure}")
+                if theirs and ours:
+                    self.add("numbers", f"{queue} / xmem CUDA: {figure}", f"{float(theirs) / float(ours):.2f}")
 
     def markdown(self, card, commit, stand_in):
         now = datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d %H:%M UTC")
@@ -150,10 +179,25 @@ def main():
     arguments.add_argument("--stand-in", action="store_true", help="try the scripts without a GPU")
     arguments.add_argument("--frames", type=int, default=500, help="frames of each measurement")
     arguments.add_argument("--seconds", type=int, default=60, help="after which a test is ended")
+    arguments.add_argument("--minutes", type=float, default=9, help="after which the run ends with what it has")
     arguments = arguments.parse_args()
     programs = bundle()
-    environment = dict(os.environ, XMEM_CUDA_REAL="1", PYTHONUNBUFFERED="1")
-    record = Record()
+    commit = (programs / "commit").read_text().strip()
+    tool = programs / "bin" / "xmem-gpu"
+    environment = dict(os.environ, XMEM_CUDA_REAL="1", PYTHONUNBUFFERED="1", RUST_BACKTRACE="0")
+    to = pathlib.Path(os.environ["OUT"]) if os.environ.get("OUT") else ROOT / "docs"
+
+    def write(record):
+        card = next((result for what, result in record.parts.get("device", []) if what == "card"), None)
+        if card is None:
+            sys.exit(f"gpu/run: no card here: {record.parts.get('device')}")
+        if ("stand-in" in card) != arguments.stand_in:
+            sys.exit(f"gpu/run: this is {card}; --stand-in is for that one, and only for it")
+        if not arguments.stand_in:
+            text = record.markdown(f"{card}; {driver(record)}", commit, False)
+            (to / "gpu-results.md").write_text(text)
+
+    record = Record(time.monotonic() + arguments.minutes * 60, write)
     with tempfile.TemporaryDirectory() as folder:
         environment["XMEM_RUNTIME_DIR"] = folder
         if arguments.stand_in:
@@ -163,37 +207,39 @@ def main():
             environment["LD_LIBRARY_PATH"] = str(machine / "lib")
             environment["XMEM_STANDIN_DIR"] = str(machine)
             environment["XMEM_STANDIN_MEMORY"] = str(4 << 30)
-        tool = programs / "bin" / "xmem-gpu"
         record.program("device", [tool, "device"], environment, 60)
-        card = next((result for what, result in record.parts.get("device", []) if what == "card"), None)
-        if card is None:
-            sys.exit(f"gpu/run: no card here: {record.parts.get('device')}")
-        if ("stand-in" in card) != arguments.stand_in:
-            sys.exit(f"gpu/run: this is {card}; --stand-in is for that one, and only for it")
-        driver = next((result for what, result in record.parts["device"] if what == "kernel module"), "none")
-        for program in sorted((programs / "tests").iterdir()):
-            print(f"gpu/run: {program.name}", file=sys.stderr)
+        # First what needs a device.
+        tests = sorted((programs / "tests").iterdir(), key=lambda program: "cuda" not in program.name)
+        for program in filter(lambda program: "cuda" in program.name, tests):
             record.tests(program, environment, arguments.seconds)
-        print("gpu/run: numbers", file=sys.stderr)
-        record.program("numbers", [tool, "numbers", "--frames", arguments.frames], environment, 180)
+        record.program("numbers", [tool, "numbers", "--frames", arguments.frames], environment, 120)
         for script in ("torch_reads.py", "torch_queue.py"):
-            print(f"gpu/run: {script}", file=sys.stderr)
             command = [sys.executable, HERE / script, programs / "bin", str(arguments.frames)]
-            record.program("torch", command, environment, 180)
-        # What may leave processes or contexts behind comes last.
+            record.program("torch", command, environment, 120)
+        record.ratios()
+        # What may leave processes that hang comes last.
         for question in "abcdef":
-            print(f"gpu/run: question {question}", file=sys.stderr)
-            record.program(question, [tool, "question", question], environment, 120)
-    commit = (programs / "commit").read_text().strip()
-    text = record.markdown(f"{card}; {driver}", commit, arguments.stand_in)
+            record.program(question, [tool, "question", question], environment, 90)
+        for program in filter(lambda program: "cuda" not in program.name, tests):
+            record.tests(program, environment, arguments.seconds)
     if arguments.stand_in:
-        print(text)
+        print(record.markdown("xmem stand-in (no GPU)", commit, True))
     else:
-        to = pathlib.Path(os.environ["OUT"]) if os.environ.get("OUT") else ROOT / "docs"
-        (to / "gpu-results.md").write_text(text)
         print(f"gpu/run: {to / 'gpu-results.md'}", file=sys.stderr)
     if record.failed:
         sys.exit(f"gpu/run: something failed in: {', '.join(sorted(set(record.failed)))}")
+
+
+def driver(record):
+    """The driver's version, from the kernel module or its tool."""
+    module = next((result for what, result in record.parts["device"] if what == "kernel module"), "none")
+    if module != "none":
+        return module
+    try:
+        command = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
+        return "driver " + subprocess.run(command, capture_output=True, text=True, timeout=20).stdout.strip()
+    except (OSError, subprocess.TimeoutExpired):
+        return "driver unknown"
 
 
 if __name__ == "__main__":

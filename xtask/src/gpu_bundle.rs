@@ -13,7 +13,7 @@ const MOST_BYTES: u64 = 64 << 20;
 /// Test programs: package, name, features.
 const TESTS: [(&str, &str, &str); 4] = [
     ("xmem-core", "conformance", "cuda"),
-    ("xmem-core", "cuda", "cuda"),
+    ("xmem-core", "cuda", "cuda,fault-points"),
     ("xmem-core", "processes", "cuda"),
     ("xmem-cuda-standin", "behaviour", ""),
 ];

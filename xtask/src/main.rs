@@ -10,6 +10,7 @@ mod fuzz;
 mod gpu_bundle;
 mod package;
 mod packages;
+mod python;
 mod sanitize;
 mod soak;
 mod step;
@@ -46,6 +47,8 @@ enum Command {
     Fuzz(fuzz::Args),
     /// Run tests once more with AddressSanitizer and with Valgrind
     Sanitize(sanitize::Args),
+    /// Build the Python module into an environment of its own, and test it there
+    Python(python::Args),
     /// Install the plugin with cargo-c and with Meson, each somewhere else, and look whether it works there
     Package,
     /// Pack what gpu/run runs on a machine that has a GPU, and no Rust
@@ -61,6 +64,7 @@ fn main() -> ExitCode {
         Command::Soak(args) => soak::run(&args),
         Command::Fuzz(args) => fuzz::run(&args),
         Command::Sanitize(args) => sanitize::run(&args),
+        Command::Python(args) => python::run(&args),
         Command::Package => package::run(),
         Command::GpuBundle => gpu_bundle::run(),
     };

@@ -17,6 +17,8 @@ enum Need {
     Element(&'static str),
     /// A module of the system's Python: what PyPI has may be built otherwise.
     PythonModule(&'static str),
+    /// Modules of a Python of at least 3.11.
+    Python(&'static str),
 }
 
 /// The system's Python, whichever comes first in PATH.
@@ -32,6 +34,7 @@ const NEEDS: &[(&str, &[Need])] = &[
         &[Need::Program("setpriv"), Need::Program("unshare")],
     ),
     ("mount", &[Need::Program("mount")]),
+    ("python3-venv", &[Need::Python("venv, ensurepip")]),
     (
         "libgstreamer1.0-dev",
         &[
@@ -262,7 +265,10 @@ fn missing(needs: &[(&'static str, &[Need])]) -> Vec<(&'static str, Vec<String>)
 impl Need {
     /// Programs that are built link libraries, but do not need what links them.
     fn is_at_run_time(&self) -> bool {
-        !matches!(self, Self::Library(..) | Self::Program("pkg-config"))
+        !matches!(
+            self,
+            Self::Library(..) | Self::Program("pkg-config") | Self::Python(_)
+        )
     }
 
     /// `inside` is what comes before a program to run it there.
@@ -274,6 +280,7 @@ impl Need {
             }
             Self::Element(name) => inside.args(["gst-inspect-1.0", "--exists", name]),
             Self::PythonModule(name) => inside.args([PYTHON, "-c", &format!("import {name}")]),
+            Self::Python(modules) => inside.args(["python3", "-c", &python_with(modules)]),
         })
     }
 
@@ -294,8 +301,15 @@ impl Need {
             Self::PythonModule(name) => {
                 succeeds(Command::new(PYTHON).args(["-c", &format!("import {name}")]))
             }
+            Self::Python(modules) => {
+                succeeds(Command::new("python3").args(["-c", &python_with(modules)]))
+            }
         }
     }
+}
+
+fn python_with(modules: &str) -> String {
+    format!("import sys, {modules}; sys.exit(sys.version_info < (3, 11))")
 }
 
 impl fmt::Display for Need {
@@ -305,6 +319,7 @@ impl fmt::Display for Need {
             Self::Library(name, version) => write!(f, "the library {name} >= {version}"),
             Self::Element(name) => write!(f, "the element {name}"),
             Self::PythonModule(name) => write!(f, "the module {name} for {PYTHON}"),
+            Self::Python(modules) => write!(f, "Python 3.11 or newer with {modules}"),
         }
     }
 }

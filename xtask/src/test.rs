@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 use std::time::Instant;
 
 use crate::step::{self, Step};
-use crate::{Result, cargo, compat, packages, sanitize, target_dir};
+use crate::{Result, cargo, compat, packages, python, sanitize, target_dir};
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
@@ -111,6 +111,7 @@ fn steps(not_run: &Path) -> Vec<Step> {
             advice: "run the one that failed alone with `cargo test NAME`",
         });
     }
+    steps.extend(python::steps(not_run));
     steps.extend(fault_points(not_run));
     steps.push(Step {
         name: "loom",

@@ -580,8 +580,37 @@ fn lossless_loses_nothing_between_processes() {
     assert_eq!(producer.stats().dropped, 0);
 }
 
+/// The memory of one large frame among many small ones is made once, or each time, as the pool is told.
+#[test]
+fn frames_of_mixed_sizes_keep_their_regions() {
+    for (mixed, regions) in [(true, 2), (false, 1)] {
+        let place = Place::new();
+        let producer = Producer::builder(&place.pool())
+            .without_history()
+            .mixed_sizes(mixed)
+            .build()
+            .unwrap();
+        for seed in 0..380 {
+            let size = if seed % 100 == 0 { 2_000_000 } else { 300_000 };
+            publish(&producer, seed, size);
+        }
+        // Regions are looked at every 64 frames; the last large one was 300.
+        assert_eq!(producer.stats().regions, regions, "mixed sizes: {mixed}");
+    }
+}
+
 #[test]
 fn a_lossless_producer_gives_up_on_who_takes_nothing() {
+    gives_up_on_who_takes_nothing(None);
+}
+
+/// So does one that looks for something else every now and then.
+#[test]
+fn a_lossless_producer_that_waits_in_short_turns_gives_up_too() {
+    gives_up_on_who_takes_nothing(Some(Duration::from_millis(20)));
+}
+
+fn gives_up_on_who_takes_nothing(turn: Option<Duration>) {
     let place = Place::new();
     let producer = Producer::builder(&place.pool())
         .delivery(Delivery::Lossless)
@@ -595,7 +624,11 @@ fn a_lossless_producer_gives_up_on_who_takes_nothing() {
     let cancel = Canceller::new();
     let mut seed = 0;
     let mut publish_one = || {
-        producer.wait_for_room(&cancel).unwrap();
+        let start = Instant::now();
+        while let Err(error) = producer.wait_for_room_timeout(turn, &cancel) {
+            assert_eq!(error, WaitError::Timeout);
+            assert!(start.elapsed() < HANG, "never given up on");
+        }
         let mut slot = producer.acquire_wait(SIZE, Some(HANG), &cancel).unwrap();
         fill(seed, &mut slot.as_mut_slice()[..SIZE]);
         slot.publish(seeded(seed, SIZE)).unwrap();

@@ -38,7 +38,7 @@ mod unsupported;
 mod vmm;
 mod work;
 
-pub use machine::{Hold, Machine};
+pub use machine::{Hold, Machine, wait_while_held};
 
 /// What every device is called.
 pub const DEVICE_NAME: &str = "xmem stand-in (no GPU)";

@@ -3,12 +3,13 @@
 //! For tests: a machine with stand-in devices, and commands that see them.
 
 use std::collections::BTreeMap;
-use std::ffi::OsString;
+use std::ffi::{OsString, c_void};
 use std::fs::Permissions;
 use std::io;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::Duration;
 
 use crate::trace;
 
@@ -35,6 +36,8 @@ impl Machine {
     pub fn new(dir: impl Into<PathBuf>) -> Self {
         let dir = dir.into();
         if Self::is_real() {
+            std::fs::create_dir_all(&dir)
+                .unwrap_or_else(|error| panic!("{}: {error}", dir.display()));
             return Self {
                 dir,
                 variables: BTreeMap::new(),
@@ -138,7 +141,7 @@ impl Machine {
     /// What [`Machine::prepare`] sets.
     pub fn environment(&self) -> Vec<(OsString, OsString)> {
         if Self::is_real() {
-            return Vec::new();
+            return vec![("XMEM_STANDIN_DIR".into(), self.dir.clone().into_os_string())];
         }
         let mut paths = self.dir.join("lib").into_os_string();
         if let Some(others) =
@@ -181,13 +184,13 @@ impl Machine {
     }
 
     /// Stop all streams of all processes, or of one, before their next operation, until the guard is dropped. What was not
-    /// waited for is then late for certain, without any clock.
+    /// waited for is then late for certain, without any clock. Streams of real devices stop where they call
+    /// [`wait_while_held`].
     ///
     /// # Panics
     ///
     /// When the machine's folder is gone.
     pub fn hold(&self, process: Option<u32>) -> Hold {
-        self.only_here("streams that stand still");
         let name = process.map_or("hold".to_owned(), |process| format!("hold-{process}"));
         let path = self.dir.join(name);
         std::fs::write(&path, "").unwrap_or_else(|error| panic!("{}: {error}", path.display()));
@@ -198,6 +201,18 @@ impl Machine {
     pub fn used_memory(&self, device: u32) -> u64 {
         self.only_here("memory of all processes");
         crate::files::used_memory(&self.dir, device)
+    }
+}
+
+/// Whether streams of this process stand still.
+pub(crate) fn is_held(dir: &Path) -> bool {
+    dir.join("hold").exists() || dir.join(format!("hold-{}", std::process::id())).exists()
+}
+
+/// A host function for streams of real devices, in front of what a test may stop by [`Machine::hold`].
+pub extern "C" fn wait_while_held(_nothing: *mut c_void) {
+    while crate::settings::dir().is_some_and(|dir| is_held(&dir)) {
+        std::thread::sleep(Duration::from_millis(1));
     }
 }
 

@@ -329,9 +329,7 @@ fn is_done(streams: &BTreeMap<u64, Stream>, id: u64, number: u64) -> bool {
 
 /// Whether a test stops all streams, or those of this process, for now.
 fn is_held() -> bool {
-    let dir = &settings().dir;
-    !settings::ended()
-        && (dir.join("hold").exists() || dir.join(format!("hold-{}", std::process::id())).exists())
+    !settings::ended() && crate::machine::is_held(&settings().dir)
 }
 
 /// Delays within the bounds of the settings (xorshift; from a seed, so that a run can be repeated).

@@ -6,19 +6,21 @@ use pyo3::exceptions::{PyAttributeError, PyTypeError};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 
-use crate::array::{Array, Keeper};
+use crate::array::{Array, Export, Keeper};
 use crate::dtype;
 
 /// Not for slots that this process writes: their views are counted, and these could not be.
 pub(crate) fn of<'py>(py: Python<'py>, array: &Array) -> PyResult<Bound<'py, PyDict>> {
+    // NumPy asks for this when a buffer was refused, and takes the reason only from here.
+    let _may_be_read = Export::new(&array.keeper)?;
+    let typestr = dtype::typestr(array.dtype).ok_or_else(|| {
+        PyTypeError::new_err("NumPy has no bfloat16: use torch.from_dlpack instead")
+    })?;
     if matches!(array.keeper, Keeper::Slot(_)) {
         return Err(PyAttributeError::new_err(
             "a frame that is being written has no __array_interface__: use numpy.asarray(frame)",
         ));
     }
-    let typestr = dtype::typestr(array.dtype).ok_or_else(|| {
-        PyTypeError::new_err("NumPy has no bfloat16: use torch.from_dlpack instead")
-    })?;
     let interface = PyDict::new(py);
     interface.set_item("version", 3)?;
     interface.set_item("typestr", typestr)?;

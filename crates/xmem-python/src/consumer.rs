@@ -2,12 +2,18 @@
 
 //! The consumer of a pool, over all producers that the pool has one after another.
 
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
-use pyo3::exceptions::{PyStopIteration, PyValueError};
+use pyo3::exceptions::{PyOSError, PyStopIteration, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
-use xmem_core::{Canceller, ConnectError, ConsumerBuilder, ReceiveError, ReceiveStats, StartFrom};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use xmem_core::{
+    Canceller, ConnectError, ConsumerBuilder, ConsumerHandle, ReceiveError, ReceiveStats,
+    RequestError, StartFrom,
+};
 
 use crate::errors::{IntoPyErr, Kind};
 use crate::frame::{Frame, Way};
@@ -53,13 +59,17 @@ fn choose<T: Copy>(what: &str, value: &str, choices: &[(&str, T)]) -> PyResult<T
 
 /// Figures over all connections.
 #[derive(Debug, Default)]
-struct Totals {
+struct Figures {
     /// Of connections that are over.
     before: ReceiveStats,
+    now: Option<ConsumerHandle>,
     copied: u64,
     dropped: u64,
     reconnects: u64,
 }
+
+/// What looks for a producer puts here what it found.
+type Found = Arc<Mutex<Option<Result<xmem_core::Consumer, ConnectError>>>>;
 
 #[derive(Debug)]
 struct Inner {
@@ -73,7 +83,11 @@ struct Inner {
     on_eos: OnEos,
     on_lost: OnLost,
     over_budget: OverBudget,
-    totals: Totals,
+    figures: Arc<Mutex<Figures>>,
+    /// Readable when there may be something to receive. `None`: nobody asked for it.
+    eventfd: Option<Arc<OwnedFd>>,
+    /// A thread looks for a producer, for who waits for the eventfd.
+    looking: Option<Found>,
 }
 
 /// What became of a wait for a frame.
@@ -103,24 +117,104 @@ impl Failure {
     }
 }
 
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 impl Inner {
+    fn figures(&self) -> MutexGuard<'_, Figures> {
+        lock(&self.figures)
+    }
+
     fn connect(&mut self, timeout: Duration) -> Step {
-        match self.builder.connect_wait(Some(timeout)) {
-            Ok(consumer) => {
-                self.totals.reconnects += u64::from(self.lost_at.take().is_some());
-                self.connected = Some(consumer);
-                Step::Nothing
-            }
+        let result = match self.eventfd.clone() {
+            None => self.builder.connect_wait(Some(timeout)),
+            Some(eventfd) => match self.look_for_producer(&eventfd, timeout) {
+                Some(result) => result,
+                None => return Step::Nothing,
+            },
+        };
+        match result {
+            Ok(consumer) => self.connected(consumer),
             Err(error @ (ConnectError::NotFound { .. } | ConnectError::NoAnswer { .. })) => {
                 let waited = self.lost_at.map_or(Duration::ZERO, |at| at.elapsed());
                 if self.lost_at.is_some() && self.patience.is_some_and(|most| waited >= most) {
-                    Step::Failed(Failure::Connect(error))
-                } else {
-                    Step::Nothing
+                    return Step::Failed(Failure::Connect(error));
                 }
+                if let Some(eventfd) = &self.eventfd {
+                    // So that whoever waits for it comes back, and another thread looks.
+                    ring(eventfd);
+                }
+                Step::Nothing
             }
             Err(error) => Step::Failed(Failure::Connect(error)),
         }
+    }
+
+    /// What the thread found that looks for a producer; who waits for the eventfd cannot do so himself. `None`: nothing yet.
+    fn look_for_producer(
+        &mut self,
+        eventfd: &Arc<OwnedFd>,
+        timeout: Duration,
+    ) -> Option<Result<xmem_core::Consumer, ConnectError>> {
+        // Before the look: what is found after it makes it readable again.
+        drain(eventfd);
+        if let Some(found) = &self.looking {
+            let result = lock(found).take();
+            if result.is_none() {
+                // Who waits here instead has to come back to look at signals anyway.
+                let mut fds = [PollFd::new(&**eventfd, PollFlags::IN)];
+                let timeout: Option<Timespec> = timeout.try_into().ok();
+                let _ = poll(&mut fds, timeout.as_ref());
+                return None;
+            }
+            self.looking = None;
+            return result;
+        }
+        let found = Found::default();
+        let thread = std::thread::Builder::new().name("xmem-look".into());
+        let spawned = thread.spawn({
+            let (builder, eventfd, found) = (self.builder.clone(), eventfd.clone(), found.clone());
+            move || {
+                // Not for ever, so that it is noticed when nobody looks any more.
+                let result = builder.connect_wait(Some(PATIENCE_OF_THREAD));
+                *lock(&found) = Some(result);
+                ring(&eventfd);
+            }
+        });
+        match spawned {
+            Ok(_) => {
+                self.looking = Some(found);
+                None
+            }
+            Err(error) => Some(Err(no_thread(error))),
+        }
+    }
+
+    fn connected(&mut self, mut consumer: xmem_core::Consumer) -> Step {
+        if let Some(eventfd) = &self.eventfd
+            && let Err(error) = consumer.notify(eventfd.clone())
+        {
+            return Step::Failed(Failure::Connect(no_thread(error)));
+        }
+        let reconnected = self.lost_at.take().is_some();
+        let mut figures = self.figures();
+        figures.reconnects += u64::from(reconnected);
+        figures.now = Some(consumer.handle());
+        drop(figures);
+        self.connected = Some(consumer);
+        Step::Nothing
+    }
+
+    /// From here on the eventfd says when there may be something to receive.
+    fn notify(&mut self, eventfd: Arc<OwnedFd>) -> std::io::Result<()> {
+        if let Some(consumer) = &mut self.connected {
+            consumer.notify(eventfd.clone())?;
+        }
+        // Who waits for it looks once, and waits then for what that found missing.
+        ring(&eventfd);
+        self.eventfd = Some(eventfd);
+        Ok(())
     }
 
     fn step(&mut self, timeout: Duration) -> Step {
@@ -136,7 +230,7 @@ impl Inner {
                 match consumer.receive_with(Some(timeout), copy) {
                     Ok(Some(made)) => made,
                     Ok(None) => {
-                        self.totals.dropped += 1;
+                        lock(&self.figures).dropped += 1;
                         return Step::Nothing;
                     }
                     Err(ReceiveError::Timeout) => return Step::Nothing,
@@ -159,7 +253,7 @@ impl Inner {
             Ok((frame, way)) => {
                 if way == Way::Copied {
                     consumer.note_copied();
-                    self.totals.copied += 1;
+                    lock(&self.figures).copied += 1;
                 }
                 Step::Frame(frame)
             }
@@ -175,14 +269,38 @@ impl Inner {
         }
         if let Some(consumer) = self.connected.take() {
             let stats = consumer.stats();
-            self.totals.before.received += stats.received;
-            self.totals.before.missed += stats.missed;
+            let mut figures = self.figures();
+            figures.before.received += stats.received;
+            figures.before.missed += stats.missed;
+            figures.now = None;
+        }
+        if let Some(eventfd) = &self.eventfd {
+            ring(eventfd);
         }
         self.lost_at = Some(Instant::now());
         // What the next producer has published already is news.
         self.builder = self.builder.clone().start_from(StartFrom::Oldest);
         Step::Nothing
     }
+}
+
+/// How long a thread looks for a producer.
+const PATIENCE_OF_THREAD: Duration = Duration::from_secs(1);
+
+fn no_thread(error: std::io::Error) -> ConnectError {
+    ConnectError::System {
+        what: "start a thread",
+        error,
+    }
+}
+
+fn ring(eventfd: &OwnedFd) {
+    // The only way to fail is a counter that is full, and then it is readable anyway.
+    let _ = rustix::io::write(eventfd, &1u64.to_ne_bytes());
+}
+
+fn drain(eventfd: &OwnedFd) {
+    let _ = rustix::io::read(eventfd, &mut [0; 8]);
 }
 
 /// Takes the frames of a pool.
@@ -192,9 +310,27 @@ pub(crate) struct Consumer {
     seat: Seat<Inner>,
     pool: String,
     canceller: Canceller,
+    figures: Arc<Mutex<Figures>>,
+    eventfd: OnceLock<Arc<OwnedFd>>,
 }
 
 impl Consumer {
+    /// Does something with what is inside, when no other thread has it.
+    fn with_inner<T: Send>(
+        &self,
+        py: Python<'_>,
+        mut work: impl FnMut(&mut Inner) -> T + Send,
+    ) -> PyResult<T> {
+        let done = signals::wait(py, Deadline::after(None)?, |slice| {
+            match self.seat.take(slice) {
+                Ok(mut inner) => Some(Ok(work(&mut inner))),
+                Err(NotHad::Timeout) => None,
+                Err(error) => Some(Err(error)),
+            }
+        })?;
+        done.unwrap_or(Err(NotHad::Timeout)).map_err(not_had)
+    }
+
     /// `None`: nothing came in time.
     fn next(&self, py: Python<'_>, deadline: Deadline) -> PyResult<Result<Option<Frame>, Failure>> {
         let step = signals::wait(py, deadline, |slice| match self.seat.take(slice) {
@@ -286,8 +422,11 @@ impl Consumer {
                     ("raise", OverBudget::Raise),
                 ],
             )?,
-            totals: Totals::default(),
+            figures: Arc::default(),
+            eventfd: None,
+            looking: None,
         };
+        let figures = inner.figures.clone();
         let deadline = Deadline::after(timeout)?;
         let connected = signals::wait(py, deadline, |slice| match inner.connect(slice) {
             Step::Failed(failure) => Some(Err(failure)),
@@ -298,6 +437,8 @@ impl Consumer {
                 seat: Seat::new(inner),
                 pool,
                 canceller,
+                figures,
+                eventfd: OnceLock::new(),
             }),
             Some(Err(failure)) => Err(failure.into_py_err()),
             None => Err(no_producer(&inner.builder, &pool, timeout)),
@@ -328,6 +469,54 @@ impl Consumer {
             .map_err(Failure::into_py_err)
     }
 
+    /// A descriptor that is readable when there may be something to receive.
+    fn fileno(&self, py: Python<'_>) -> PyResult<RawFd> {
+        if let Some(eventfd) = self.eventfd.get()
+            && !self.canceller.is_cancelled()
+        {
+            return Ok(eventfd.as_raw_fd());
+        }
+        let failed = |error: std::io::Error| {
+            PyOSError::new_err(format!("cannot make a descriptor to wait for: {error}"))
+        };
+        let eventfd = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
+        let eventfd = Arc::new(eventfd.map_err(|error| failed(error.into()))?);
+        let made = self.with_inner(py, |inner| {
+            // Another thread may have been faster.
+            let first = self.eventfd.get_or_init(|| eventfd.clone());
+            if Arc::ptr_eq(first, &eventfd) {
+                inner.notify(eventfd.clone())?;
+            }
+            Ok(first.as_raw_fd())
+        })?;
+        made.map_err(failed)
+    }
+
+    /// The newest caps that are known, also before the first frame.
+    #[getter]
+    fn caps(&self) -> Option<String> {
+        let handle = lock(&self.figures).now.clone();
+        let sticky = handle?.sticky()?;
+        sticky.text("caps").map(str::to_owned)
+    }
+
+    /// Asks whoever feeds the pool for something.
+    #[pyo3(signature = (name, data=Vec::new()))]
+    fn request(&self, name: &str, data: Vec<u8>) -> PyResult<()> {
+        let handle = lock(&self.figures).now.clone();
+        let sent = match handle {
+            Some(handle) => handle.request(name, &data),
+            None => Err(RequestError::ProducerLost),
+        };
+        sent.map_err(IntoPyErr::into_py_err)
+    }
+
+    /// How long to wait for the next producer when this one is lost.
+    fn _set_patience(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<()> {
+        let patience = signals::duration(timeout)?;
+        self.with_inner(py, |inner| inner.patience = patience)
+    }
+
     fn __iter__(slf: Bound<'_, Self>) -> Bound<'_, Self> {
         slf
     }
@@ -345,36 +534,15 @@ impl Consumer {
 
     #[getter]
     fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-        let inner = signals::wait(py, Deadline::after(None)?, |slice| {
-            match self.seat.take(slice) {
-                Err(NotHad::Timeout) => None,
-                Err(error) => Some(Err(error)),
-                Ok(inner) => {
-                    let now = inner.connected.as_ref().map(|it| it.stats());
-                    let totals = &inner.totals;
-                    let now = now.unwrap_or_default();
-                    Some(Ok((
-                        totals.before.received + now.received,
-                        totals.before.missed + now.missed,
-                        totals.copied,
-                        totals.dropped,
-                        totals.reconnects,
-                        now,
-                    )))
-                }
-            }
-        })?;
-        let (received, missed, copied, dropped, reconnects, now) = match inner {
-            Some(Ok(figures)) => figures,
-            Some(Err(error)) => return Err(not_had(error)),
-            None => return Err(not_had(NotHad::Timeout)),
-        };
+        let figures = lock(&self.figures);
+        let now = figures.now.as_ref().and_then(ConsumerHandle::stats);
+        let now = now.unwrap_or_default();
         let dict = PyDict::new(py);
-        dict.set_item("received", received)?;
-        dict.set_item("missed", missed)?;
-        dict.set_item("copied", copied)?;
-        dict.set_item("dropped", dropped)?;
-        dict.set_item("reconnects", reconnects)?;
+        dict.set_item("received", figures.before.received + now.received)?;
+        dict.set_item("missed", figures.before.missed + now.missed)?;
+        dict.set_item("copied", figures.copied)?;
+        dict.set_item("dropped", figures.dropped)?;
+        dict.set_item("reconnects", figures.reconnects)?;
         dict.set_item("held", now.held)?;
         dict.set_item("budget", now.budget)?;
         dict.set_item("latency", now.latency_ns)?;

@@ -6,7 +6,8 @@ use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyType;
 use xmem_core::{
-    AcquireError, ConnectError, CreateError, PublishError, ReceiveError, RegionError, WaitError,
+    AcquireError, ConnectError, CreateError, PublishError, ReceiveError, RegionError, RequestError,
+    WaitError,
 };
 
 /// One of the classes in `_errors.py`.
@@ -24,6 +25,7 @@ pub(crate) enum Kind {
     PoolInUse,
     ViewsExist,
     Forked,
+    NoCuda,
 }
 
 impl Kind {
@@ -41,6 +43,7 @@ impl Kind {
             Self::PoolInUse => "PoolInUse",
             Self::ViewsExist => "ViewsExist",
             Self::Forked => "Forked",
+            Self::NoCuda => "NoCuda",
         }
     }
 
@@ -143,6 +146,18 @@ impl IntoPyErr for WaitError {
             Self::Forked => Kind::Forked,
             _ => Kind::Error,
         })
+    }
+}
+
+impl IntoPyErr for RequestError {
+    fn kind(&self) -> Option<Kind> {
+        match self {
+            Self::TooLarge { .. } => None,
+            Self::Busy => Some(Kind::Timeout),
+            Self::ProducerLost => Some(Kind::ProducerLost),
+            Self::Forked => Some(Kind::Forked),
+            _ => Some(Kind::Error),
+        }
     }
 }
 

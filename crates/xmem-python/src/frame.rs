@@ -46,6 +46,8 @@ impl Frame {
             return Err(ON_DEVICE);
         }
         let lease = Arc::new(lease);
+        // So that a channel passes its arrays on where they lie.
+        crate::channel::memory::note(&lease);
         let pieces = layout::pieces(&lease).ok_or(UNMAPPABLE)?;
         match layout::arrays(lease.meta(), &pieces) {
             Some(arrays) => Ok((Self::new(arrays, &lease), Way::InPlace)),

@@ -7,7 +7,9 @@
 mod array;
 mod array_interface;
 mod buffer;
+mod buffer_pool;
 mod caps;
+mod channel;
 mod consumer;
 mod dlpack;
 mod dtype;
@@ -31,6 +33,12 @@ mod _xmem {
 
     #[pymodule_export]
     use crate::array::Plane;
+    #[pymodule_export]
+    use crate::buffer_pool::{BufferGuard, BufferPool};
+    #[pymodule_export]
+    use crate::channel::memory::{Room, address_of, is_shared};
+    #[pymodule_export]
+    use crate::channel::{Block, ChannelEnd, Incoming, RefLease};
     #[pymodule_export]
     use crate::consumer::Consumer;
     #[pymodule_export]

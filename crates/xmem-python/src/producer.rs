@@ -2,14 +2,13 @@
 
 //! The producer of a pool.
 
-use std::sync::Mutex;
-use std::sync::PoisonError;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 use xmem_core::{
-    AcquireError, Backing, Canceller, DType, Delivery, FrameMeta, MAX_DIMS, Sticky, Text,
+    AcquireError, Backing, Canceller, DType, Delivery, FrameMeta, MAX_DIMS, Sticky, Text, WaitError,
 };
 
 use crate::caps;
@@ -28,6 +27,9 @@ pub(crate) struct Producer {
     producer: Mutex<Option<xmem_core::Producer>>,
     pool: String,
     canceller: Canceller,
+    lossless: bool,
+    /// Held from the change of the caps to the frame that they are for.
+    publishing: Arc<Mutex<()>>,
     /// The caps of all frames, if the user has set them.
     caps: Option<String>,
     framerate: caps::Framerate,
@@ -49,6 +51,8 @@ impl Producer {
     }
 
     fn tensor(&self, shape: &[u64], dtype: DType) -> PyResult<Wanted> {
+        // No dimensions would mean that the frame is not described; a scalar is an array of one.
+        let shape = if shape.is_empty() { &[1] } else { shape };
         if shape.len() > MAX_DIMS {
             return Err(PyValueError::new_err(format!(
                 "the shape has {} dimensions, and a frame may have {MAX_DIMS}",
@@ -162,6 +166,8 @@ impl Producer {
             producer: Mutex::new(Some(producer.map_err(IntoPyErr::into_py_err)?)),
             pool,
             canceller: Canceller::new(),
+            lossless,
+            publishing: Arc::default(),
             caps,
             framerate,
         })
@@ -207,21 +213,24 @@ impl Producer {
         // A slot has at least one byte.
         let size = wanted.size.max(1);
         let lease = match producer.acquire_with_room(size, room) {
-            Err(AcquireError::Exhausted { .. }) if timeout.is_some() => {
-                let cancel = &self.canceller;
-                let waited = signals::wait(py, Deadline::after(timeout)?, |slice| match producer
-                    .acquire_wait_with_room(size, room, Some(slice), cancel)
-                {
-                    Err(AcquireError::Timeout) => None,
-                    result => Some(result),
-                })?;
-                waited.unwrap_or(Err(AcquireError::Timeout))
+            Err(AcquireError::Exhausted { .. }) if self.lossless => {
+                let timeout = signals::duration(timeout)?;
+                signals::wait_apart(py, |cancel| {
+                    producer.acquire_wait_with_room(size, room, timeout, cancel)
+                })?
             }
             result => result,
         };
         let lease = lease.map_err(IntoPyErr::into_py_err)?;
         let caps = self.caps.clone().unwrap_or(wanted.caps);
-        WritableFrame::new(producer, WriteSlot::new(lease), wanted.meta, caps)
+        let publishing = self.publishing.clone();
+        WritableFrame::new(
+            producer,
+            publishing,
+            WriteSlot::new(lease),
+            wanted.meta,
+            caps,
+        )
     }
 
     /// The caps of the frames that were published last.
@@ -238,7 +247,6 @@ impl Producer {
 
     #[pyo3(signature = (timeout=None))]
     fn wait_for_consumer(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<()> {
-        use xmem_core::WaitError;
         let producer = self.producer()?;
         let waited = signals::wait(py, Deadline::after(timeout)?, |slice| {
             match producer.wait_for_consumer(Some(slice), &self.canceller) {
@@ -295,6 +303,18 @@ impl Producer {
     fn __repr__(&self) -> String {
         format!("<xmem.Producer of {:?}>", self.pool)
     }
+}
+
+/// Waits until consumers of a lossless pool have room for one more frame.
+pub(crate) fn wait_for_room(py: Python<'_>, producer: &xmem_core::Producer) -> PyResult<()> {
+    let without_waiting = Canceller::new();
+    without_waiting.cancel();
+    match producer.wait_for_room(&without_waiting) {
+        Err(WaitError::Cancelled) => {}
+        result => return result.map_err(IntoPyErr::into_py_err),
+    }
+    signals::wait_apart(py, |cancel| producer.wait_for_room(cancel))?
+        .map_err(IntoPyErr::into_py_err)
 }
 
 /// Makes the sticky state say these caps, if it does not yet.

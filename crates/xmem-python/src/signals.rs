@@ -2,10 +2,12 @@
 
 //! Waiting without the interpreter, so that other threads run and Ctrl-C works.
 
+use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
-use pyo3::exceptions::PyValueError;
+use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
+use xmem_core::Canceller;
 
 /// How long a wait goes on before it is looked whether there was a signal.
 const SLICE: Duration = Duration::from_millis(100);
@@ -21,6 +23,15 @@ impl Deadline {
             // A time too far away to be told is for ever.
             Instant::now().checked_add(time)
         })))
+    }
+
+    /// The same, but no later than so long from now.
+    pub(crate) fn at_most(self, time: Duration) -> Self {
+        let latest = Instant::now().checked_add(time);
+        Self(match (self.0, latest) {
+            (Some(at), Some(latest)) => Some(at.min(latest)),
+            (at, latest) => at.or(latest),
+        })
     }
 
     pub(crate) fn is_over(self) -> bool {
@@ -64,4 +75,36 @@ pub(crate) fn wait<T: Send>(
             return Ok(None);
         }
     }
+}
+
+/// Does what must not be interrupted to look at signals on a thread of its own; a signal calls it off.
+pub(crate) fn wait_apart<T: Send>(
+    py: Python<'_>,
+    work: impl FnOnce(&Canceller) -> T + Send,
+) -> PyResult<T> {
+    let canceller = Canceller::new();
+    std::thread::scope(|scope| {
+        let (sender, receiver) = channel();
+        let worker = &canceller;
+        scope.spawn(move || sender.send(work(worker)));
+        let mut receiver = receiver;
+        loop {
+            let result = py.detach(|| {
+                let result = receiver.recv_timeout(SLICE);
+                (result, receiver)
+            });
+            receiver = result.1;
+            match result.0 {
+                Ok(result) => return Ok(result),
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => {
+                    return Err(PyRuntimeError::new_err("a thread of xmem's panicked"));
+                }
+            }
+            if let Err(error) = py.check_signals() {
+                canceller.cancel();
+                return Err(error);
+            }
+        }
+    })
 }

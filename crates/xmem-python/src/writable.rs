@@ -5,25 +5,26 @@
 
 use std::collections::HashMap;
 use std::ffi::c_int;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::ffi;
 use pyo3::prelude::*;
-use pyo3::types::PyTuple;
+use pyo3::types::{PyDict, PyTuple};
 use xmem_core::{FrameMeta, monotonic_ns};
 
 use crate::array::{Array, Keeper, Plane};
 use crate::layout::{self, Arrays, Piece};
-use crate::producer::set_caps;
+use crate::producer::{set_caps, wait_for_room};
 use crate::slot::WriteSlot;
-use crate::{buffer, dlpack, dtype};
+use crate::{array_interface, buffer, dlpack, dtype};
 
 /// A frame that can be written until it is published.
 #[pyclass(frozen, module = "xmem")]
 #[derive(Debug)]
 pub(crate) struct WritableFrame {
     producer: xmem_core::Producer,
+    publishing: Arc<Mutex<()>>,
     slot: Arc<WriteSlot>,
     arrays: Arrays,
     meta: FrameMeta,
@@ -33,6 +34,7 @@ pub(crate) struct WritableFrame {
 impl WritableFrame {
     pub(crate) fn new(
         producer: xmem_core::Producer,
+        publishing: Arc<Mutex<()>>,
         slot: WriteSlot,
         meta: FrameMeta,
         caps: String,
@@ -49,6 +51,7 @@ impl WritableFrame {
             .ok_or_else(|| PyValueError::new_err("the frame does not fit into its slot"))?;
         Ok(Self {
             producer,
+            publishing,
             slot,
             arrays,
             meta,
@@ -145,7 +148,12 @@ impl WritableFrame {
         for (name, value) in attachments.unwrap_or_default() {
             meta.attachments.set(&name, value);
         }
+        wait_for_room(py, &self.producer)?;
         py.detach(|| {
+            let _publishing = self
+                .publishing
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner);
             set_caps(&self.producer, &self.caps)?;
             self.slot.publish(meta, trust_views)
         })
@@ -186,6 +194,11 @@ impl WritableFrame {
     unsafe fn __releasebuffer__(&self, view: *mut ffi::Py_buffer) {
         // SAFETY: Python passes a view that was filled above, once.
         unsafe { buffer::release(view) }
+    }
+
+    #[getter]
+    fn __array_interface__<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyDict>> {
+        array_interface::of(slf.py(), slf.get().whole()?)
     }
 
     #[pyo3(signature = (*, stream=None, max_version=None, dl_device=None, copy=None))]

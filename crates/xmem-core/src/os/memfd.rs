@@ -34,6 +34,10 @@ pub(crate) fn create(name: &str, len: usize) -> io::Result<OwnedFd> {
 
 /// Reserves memory for the first `len` bytes of a file.
 pub(crate) fn reserve(fd: impl AsFd, len: usize) -> io::Result<()> {
+    if len as u64 > all_memory() {
+        // The kernel would try all the same, and then kill whom it finds.
+        return Err(Errno::NOMEM.into());
+    }
     // In pieces: a signal undoes the piece it interrupts, so that under a profiler's timer a large one would never end.
     for start in (0..len).step_by(RESERVE_PIECE) {
         fault::call(Point::Fallocate)?;
@@ -41,6 +45,13 @@ pub(crate) fn reserve(fd: impl AsFd, len: usize) -> io::Result<()> {
         retry_on_intr(|| fallocate(&fd, FallocateFlags::empty(), start as u64, piece as u64))?;
     }
     Ok(())
+}
+
+/// The machine's memory, in bytes, with what it can swap.
+fn all_memory() -> u64 {
+    let info = rustix::system::sysinfo();
+    let units = info.totalram.saturating_add(info.totalswap);
+    units.saturating_mul(info.mem_unit.into())
 }
 
 /// What the holders of a descriptor may still do to it.

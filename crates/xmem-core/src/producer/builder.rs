@@ -66,6 +66,7 @@ pub(super) struct Settings {
     pub(super) delivery: Delivery,
     pub(super) history: u32,
     pub(super) min_slots: u32,
+    pub(super) mixed_sizes: bool,
     pub(super) max_slots: u32,
     pub(super) max_bytes: u64,
     pub(super) max_consumers: u32,
@@ -98,6 +99,7 @@ impl Default for Settings {
             delivery: Delivery::Live,
             history: 2,
             min_slots: 0,
+            mixed_sizes: false,
             max_slots: 256,
             max_bytes: 0,
             max_consumers: 256,
@@ -144,8 +146,9 @@ impl ProducerBuilder {
         self
     }
 
-    /// Keeps no frames for consumers: only counts and references do.
-    pub(crate) fn without_history(mut self) -> Self {
+    /// Keeps no frames for consumers that come later: a slot is free as soon as nobody needs it. For lossless pools, and
+    /// those that live by counts ([`WriteLease::keep_until`](crate::WriteLease::keep_until)).
+    pub fn without_history(mut self) -> Self {
         self.settings.history = 0;
         self
     }
@@ -153,6 +156,13 @@ impl ProducerBuilder {
     /// Slots of the first region. Default: 0, as many as upstream needs.
     pub fn min_slots(mut self, slots: u32) -> Self {
         self.settings.min_slots = slots;
+        self
+    }
+
+    /// Frames of different sizes take turns, as messages do: slots of one size are kept for a while when others are in use.
+    /// Default: no, as with video: another size means that the old one is over.
+    pub fn mixed_sizes(mut self, mixed: bool) -> Self {
+        self.settings.mixed_sizes = mixed;
         self
     }
 

@@ -10,6 +10,7 @@ use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
 
 use super::builder::Settings;
 use super::commands::{Command, Commands};
@@ -85,6 +86,8 @@ pub(super) struct Pool {
     pub(super) bell: Arc<Bell>,
     pub(super) counters: Counters,
     pub(super) closed: AtomicBool,
+    /// What the slowest consumers had taken, and since when, while somebody waits in vain.
+    pub(super) standstill: Mutex<Option<(u64, Instant)>>,
     state: Mutex<State>,
 }
 
@@ -114,7 +117,7 @@ impl Pool {
         shm_prefix: String,
         sticky: StickyLog,
     ) -> Self {
-        let state = State::new(settings.max_slots, sticky);
+        let state = State::new(&settings, sticky);
         Self {
             name,
             socket_path,
@@ -127,6 +130,7 @@ impl Pool {
             bell: Arc::default(),
             counters: Counters::default(),
             closed: AtomicBool::new(false),
+            standstill: Mutex::default(),
             state: Mutex::new(state),
         }
     }

@@ -196,6 +196,8 @@ pub(super) struct Regions {
     /// What plans that are being carried out will add.
     planned_slots: u32,
     planned_bytes: u64,
+    /// Frames of one size do not replace those of another: both keep coming.
+    mixed_sizes: bool,
 }
 
 /// Which regions are to go.
@@ -234,6 +236,13 @@ fn host_stride_for(room: usize) -> Option<usize> {
 }
 
 impl Regions {
+    pub(super) fn new(mixed_sizes: bool) -> Self {
+        Self {
+            mixed_sizes,
+            ..Self::default()
+        }
+    }
+
     pub(super) fn get(&self, id: u32) -> Option<&Entry> {
         self.entries.get(&id)
     }
@@ -424,8 +433,9 @@ impl Regions {
         self.entries
             .iter()
             .filter(|(_, entry)| {
-                let outdated =
-                    entry.plan.slot_len >= EXACT_FROM && Some(kind(entry)) != newest_kind;
+                let outdated = !self.mixed_sizes
+                    && entry.plan.slot_len >= EXACT_FROM
+                    && Some(kind(entry)) != newest_kind;
                 let age = self.clock - entry.used_at;
                 match when {
                     Cold::ByNow => age >= if outdated { OUTDATED_AFTER } else { COLD_AFTER },

@@ -59,10 +59,10 @@ pub(super) struct State {
 }
 
 impl State {
-    pub(super) fn new(max_slots: u32, sticky: StickyLog) -> Self {
+    pub(super) fn new(settings: &Settings, sticky: StickyLog) -> Self {
         Self {
-            slots: Slots::new(max_slots),
-            regions: Regions::default(),
+            slots: Slots::new(settings.max_slots),
+            regions: Regions::new(settings.mixed_sizes),
             peers: Arc::new([]),
             history: VecDeque::new(),
             sticky,

@@ -3,7 +3,7 @@
 //! The few places where a producer waits. Only lossless delivery and `wait_for_consumer` do.
 
 use std::sync::atomic::{AtomicU64, Ordering, fence};
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use super::pool::Pool;
@@ -70,7 +70,8 @@ impl Pool {
         }
     }
 
-    /// As `wait`, and gives up on the slowest consumers each time that nothing moved for `lossless_timeout`.
+    /// As `wait`, and gives up on the slowest consumers each time that nothing moved for `lossless_timeout`. Who waits in
+    /// short turns, one after the other, waits as one who waits once.
     pub(super) fn wait_lossless<T>(
         &self,
         timeout: Option<Duration>,
@@ -78,20 +79,34 @@ impl Pool {
         mut look: impl FnMut() -> Option<T>,
     ) -> Result<T, WaitError> {
         let patience = self.settings.lossless_timeout;
-        let mut seen = (self.taken(), Instant::now());
         self.wait(timeout, cancel, || {
             let found = look();
-            if let (None, Some(patience)) = (&found, patience) {
-                let taken = self.taken();
-                if taken != seen.0 {
-                    seen = (taken, Instant::now());
-                } else if seen.1.elapsed() >= patience {
-                    self.give_up_on_slowest();
-                    seen.1 = Instant::now();
-                }
+            if let Some(patience) = patience
+                && self.is_still(found.is_some(), patience)
+            {
+                self.give_up_on_slowest();
             }
             found
         })
+    }
+
+    /// Whether nothing moved for this time while somebody waited in vain.
+    fn is_still(&self, found: bool, patience: Duration) -> bool {
+        let taken = (!found).then(|| self.taken());
+        let mut standstill = self
+            .standstill
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        let Some(taken) = taken else {
+            *standstill = None;
+            return false;
+        };
+        let (seen, since) = *standstill.get_or_insert_with(|| (taken, Instant::now()));
+        let is_still = seen == taken && since.elapsed() >= patience;
+        if is_still || seen != taken {
+            *standstill = Some((taken, Instant::now()));
+        }
+        is_still
     }
 
     /// What the slowest consumers took so far; changes when they move.

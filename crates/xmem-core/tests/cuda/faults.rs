@@ -47,7 +47,7 @@ fn producers_that_are_killed_leave_nothing_and_the_next_one_works() {
             told(&mut consumer, "take", "the producer is gone: connect again");
             told(&mut consumer, "result", "0");
             consumer.kill();
-            eventually("its memory is free", || lab.machine.used_memory(0) == 0);
+            eventually("its memory is free", || lab.memory_is_free());
         }
         let mut producer = lab.start(&format!("produce {mode}"));
         assert_eq!(producer.says(), "ready");
@@ -140,7 +140,7 @@ fn producers_that_are_killed_at_their_end_leave_whole_frames() {
         told(&mut consumer, "look", "looks");
         told(&mut consumer, "result", "0");
         consumer.kill();
-        eventually("its memory is free", || lab.machine.used_memory(0) == 0);
+        eventually("its memory is free", || lab.memory_is_free());
     }
     lab.assert_allowed();
 }

@@ -8,7 +8,7 @@ use std::ffi::{CString, c_void};
 
 use cudarc::driver::sys;
 use xmem_core::cuda::{Device, Stream};
-use xmem_cuda_standin::PTX;
+use xmem_cuda_standin::{Machine, PTX, wait_while_held};
 
 /// A device with the test kernels, its primary context current in this thread.
 pub struct Gpu {
@@ -56,6 +56,17 @@ impl Gpu {
     fn launch(&self, name: &str, stream: Stream, arguments: &mut [*mut c_void]) {
         let mut function = std::ptr::null_mut();
         let name = CString::new(name).unwrap();
+        if Machine::is_real() {
+            let stream = stream.as_raw() as sys::CUstream;
+            // SAFETY: a function that needs no argument.
+            unsafe {
+                ok(sys::cuLaunchHostFunc(
+                    stream,
+                    Some(wait_while_held),
+                    std::ptr::null_mut(),
+                ))
+            };
+        }
         // SAFETY: a kernel of this module, with arguments as its text has them.
         unsafe {
             ok(sys::cuModuleGetFunction(

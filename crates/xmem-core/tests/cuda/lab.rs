@@ -69,6 +69,12 @@ impl Lab {
         names.iter().filter_map(|name| calls.get(*name)).sum()
     }
 
+    /// Whether no device memory is in use any more, by whichever process. Of a real device that cannot be told: others may
+    /// use it.
+    pub fn memory_is_free(&self) -> bool {
+        Machine::is_real() || self.machine.used_memory(0) == 0
+    }
+
     /// Ends well: nobody did what no program may do.
     #[track_caller]
     pub fn assert_allowed(&self) {

@@ -40,6 +40,7 @@ fn without_a_driver_all_else_works() {
 #[test]
 fn a_consumer_without_a_driver_holds_frames_and_is_told_why_it_cannot_read_them() {
     let lab = Lab::new();
+    lab.machine.only_here("a machine without a driver");
     let mut producer = lab.start("produce auto");
     assert_eq!(producer.says(), "ready");
     // Not with the machine's variables.

@@ -55,6 +55,7 @@ fn a_consumer_waits_for_the_producers_work() {
 #[test]
 fn a_killed_producers_event_never_completes() {
     let (_folder, machine) = machine();
+    machine.only_here("streams that stand still");
     let (mut producer, mut consumer) = (Remote::new(&machine), Remote::new(&machine));
     let (one, two) = (
         producer.one("event", &[INTERPROCESS]),

@@ -2,11 +2,13 @@
 
 """Frames that other processes share, without a copy."""
 
+from ._consumer import Consumer
 from ._errors import (
     Closed,
     EndOfStream,
     Error,
     Forked,
+    NoCuda,
     NoProducer,
     OverBudget,
     PoolFull,
@@ -17,7 +19,8 @@ from ._errors import (
     ViewsExist,
 )
 from ._xmem import (
-    Consumer,
+    BufferGuard,
+    BufferPool,
     Frame,
     Plane,
     PoolEntry,
@@ -27,14 +30,19 @@ from ._xmem import (
     pools,
     query,
 )
+from .channel import Channel, Ref, RefLost, ref
 
 __all__ = [
+    "BufferGuard",
+    "BufferPool",
+    "Channel",
     "Closed",
     "Consumer",
     "EndOfStream",
     "Error",
     "Forked",
     "Frame",
+    "NoCuda",
     "NoProducer",
     "OverBudget",
     "Plane",
@@ -43,6 +51,8 @@ __all__ = [
     "PoolInUse",
     "Producer",
     "ProducerLost",
+    "Ref",
+    "RefLost",
     "Refused",
     "Timeout",
     "ViewsExist",
@@ -50,4 +60,5 @@ __all__ = [
     "__version__",
     "pools",
     "query",
+    "ref",
 ]

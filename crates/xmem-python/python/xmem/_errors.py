@@ -49,3 +49,7 @@ class ViewsExist(Error, BufferError):
 
 class Forked(Error):
     """The object belongs to the process that made it, and this is a forked child of it."""
+
+
+class NoCuda(Error, RuntimeError):
+    """There is no CUDA in this build, or no driver or device on this machine."""

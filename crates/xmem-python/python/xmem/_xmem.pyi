@@ -1,0 +1,438 @@
+# SPDX-License-Identifier: MPL-2.0
+
+from collections.abc import Mapping, Sequence
+from fractions import Fraction
+from os import PathLike
+from types import TracebackType
+from typing import Any, Literal, Self, TypedDict, final
+
+__version__: str
+
+class _Array:
+    """What frames and planes have in common: they are arrays, for whatever library takes arrays."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Elements per dimension."""
+    @property
+    def strides(self) -> tuple[int, ...]:
+        """Bytes from one element to the next, per dimension."""
+    @property
+    def ndim(self) -> int: ...
+    @property
+    def dtype(self) -> str:
+        """The type of one element, by NumPy's name."""
+    @property
+    def nbytes(self) -> int:
+        """Size of the elements in bytes, without padding."""
+    @property
+    def readonly(self) -> bool: ...
+    def __len__(self) -> int: ...
+    @property
+    def __array_interface__(self) -> dict[str, Any]: ...
+    def __buffer__(self, flags: int, /) -> memoryview: ...
+    def __dlpack__(
+        self,
+        *,
+        stream: Any | None = None,
+        max_version: tuple[int, int] | None = None,
+        dl_device: tuple[int, int] | None = None,
+        copy: bool | None = None,
+    ) -> Any: ...
+    def __dlpack_device__(self) -> tuple[int, int]: ...
+
+@final
+class Plane(_Array):
+    """One plane of a frame."""
+
+    @property
+    def itemsize(self) -> int: ...
+    def copy(self) -> Plane:
+        """A copy in memory of this process's own, without padding, that may be written to."""
+
+@final
+class Frame(_Array):
+    """A frame that can be read. It is held, by this process, as long as it or any array made from it lives.
+
+    Times are in nanoseconds.
+    """
+
+    @property
+    def planes(self) -> tuple[Plane, ...]:
+        """The arrays that the frame consists of; one, unless its format is planar."""
+    @property
+    def format(self) -> str | None:
+        """Video: the format's name, as GStreamer spells it."""
+    @property
+    def width(self) -> int | None: ...
+    @property
+    def height(self) -> int | None: ...
+    @property
+    def pts(self) -> int | None:
+        """Presentation time, as the producer's pipeline had it."""
+    @property
+    def dts(self) -> int | None: ...
+    @property
+    def duration(self) -> int | None: ...
+    @property
+    def timestamp(self) -> int | None:
+        """When the frame is to be presented, on CLOCK_MONOTONIC (time.monotonic_ns())."""
+    @property
+    def published_at(self) -> int:
+        """When it was published, on CLOCK_MONOTONIC."""
+    @property
+    def sequence(self) -> int:
+        """Number of the frame in its pool, from 0."""
+    @property
+    def slot(self) -> int: ...
+    @property
+    def generation(self) -> int: ...
+    @property
+    def flags(self) -> int:
+        """GstBufferFlags."""
+    @property
+    def content_type(self) -> str: ...
+    @property
+    def producer(self) -> str: ...
+    @property
+    def pool(self) -> str: ...
+    @property
+    def caps(self) -> str | None:
+        """The stream's caps, as GStreamer writes them."""
+    @property
+    def attachments(self) -> dict[str, bytes]: ...
+    def copy(self) -> Frame:
+        """A copy in memory of this process's own, without padding, that may be written to."""
+
+@final
+class WritableFrame(_Array):
+    """A frame that can be written until it is published.
+
+    In a `with` block it is given back at the block's end, whether it was published or not.
+    """
+
+    @property
+    def planes(self) -> tuple[Plane, ...]: ...
+    @property
+    def format(self) -> str | None: ...
+    @property
+    def width(self) -> int | None: ...
+    @property
+    def height(self) -> int | None: ...
+    @property
+    def caps(self) -> str: ...
+    def publish(
+        self,
+        *,
+        pts: int | None = None,
+        dts: int | None = None,
+        duration: int | None = None,
+        timestamp: int | None = None,
+        attachments: Mapping[str, bytes] | None = None,
+        trust_views: bool = False,
+    ) -> int:
+        """Makes the frame visible to consumers. Returns its sequence. Times are in nanoseconds.
+
+        timestamp: when the frame is to be presented, on CLOCK_MONOTONIC; now, if it is not said.
+        attachments: need `room` where the frame was acquired.
+        trust_views: publish although arrays that could write to the frame still exist. They must not be written to.
+        """
+    def __enter__(self) -> Self: ...
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
+    ) -> None: ...
+
+class ReceiveStats(TypedDict):
+    """Figures of a consumer, over all producers that it had."""
+
+    received: int
+    missed: int
+    copied: int
+    dropped: int
+    reconnects: int
+    held: int
+    budget: int
+    latency: int
+
+class Consumer:
+    def __new__(
+        cls,
+        pool: str,
+        *,
+        timeout: float | None = None,
+        max_held: int = 8,
+        name: str | None = None,
+        start_from: Literal["next", "newest", "oldest"] = "next",
+        on_eos: Literal["end", "wait"] = "end",
+        on_producer_lost: Literal["wait", "end", "raise"] = "wait",
+        over_budget: Literal["copy", "drop", "raise"] = "copy",
+        busy_poll: float = 0.0,
+    ) -> Self: ...
+    @property
+    def pool(self) -> str: ...
+    @property
+    def caps(self) -> str | None:
+        """The newest caps that are known, also before the first frame."""
+    @property
+    def stats(self) -> ReceiveStats: ...
+    def recv(self, timeout: float | None = None) -> Frame:
+        """The next frame; waits for it, at most for so many seconds."""
+    def try_recv(self) -> Frame | None:
+        """The next frame, if there is one."""
+    def fileno(self) -> int:
+        """A descriptor that is readable when there may be something to receive, for select and the like.
+
+        It stays readable until try_recv found nothing.
+        """
+    def request(self, name: str, data: bytes = b"") -> None:
+        """Asks whoever feeds the pool for something, by name. What it makes of that is its own affair."""
+    def close(self) -> None:
+        """Leaves the pool. Frames that are held stay as they are."""
+    def _set_patience(self, timeout: float | None) -> None: ...
+    def __iter__(self) -> Self: ...
+    def __next__(self) -> Frame: ...
+    def __enter__(self) -> Self: ...
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
+    ) -> None: ...
+
+class Producer:
+    """Publishes frames in a pool.
+
+    pool: name of the pool, or with a slash in it the path of its socket.
+    caps: the caps of all frames, for GStreamer. Else they follow from each frame's format, or shape and dtype.
+    framerate: frames per second, for the caps: 30, (30000, 1001), or 0 if it varies.
+    lossless: wait for slow consumers instead of going on without them.
+    The others are the properties of xmemsink.
+    """
+
+    def __new__(
+        cls,
+        pool: str,
+        *,
+        caps: str | None = None,
+        framerate: int | Fraction | tuple[int, int] | None = None,
+        lossless: bool = False,
+        lossless_timeout: float | None = None,
+        history: int = 2,
+        min_slots: int = 0,
+        max_slots: int = 256,
+        max_bytes: int = 0,
+        max_consumers: int = 256,
+        max_held: int = 8,
+        backing: Literal["memfd", "posix-shm"] = "memfd",
+        socket_mode: int = 0o600,
+        socket_group: str | None = None,
+        allow_uids: Sequence[int] = (),
+    ) -> Self: ...
+    @property
+    def pool(self) -> str: ...
+    @property
+    def caps(self) -> str | None:
+        """The caps of the frames that were published last."""
+    @property
+    def num_consumers(self) -> int: ...
+    @property
+    def stats(self) -> dict[str, Any]: ...
+    def acquire(
+        self,
+        shape: int | Sequence[int] | None = None,
+        dtype: Any = "uint8",
+        *,
+        format: str | None = None,
+        width: int = 0,
+        height: int = 0,
+        room: int = 0,
+        timeout: float | None = None,
+    ) -> WritableFrame:
+        """A frame to be written: of a shape and dtype, or of a video format.
+
+        What is in it is whatever its slot held before. Never waits in a live pool; `timeout` is for lossless ones.
+
+        room: bytes for attachments.
+        """
+    def end_stream(self) -> None:
+        """Says that the stream is over after the last published frame."""
+    def wait_for_consumer(self, timeout: float | None = None) -> None: ...
+    def close(self) -> None:
+        """Closes the pool. Frames that are held stay as they are."""
+    def __enter__(self) -> Self: ...
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
+    ) -> None: ...
+
+@final
+class PoolEntry:
+    """A pool of the runtime directory."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def path(self) -> PathLike[str]: ...
+    @property
+    def live(self) -> bool:
+        """Whether it has a producer now."""
+
+def pools() -> list[PoolEntry]:
+    """The pools of the runtime directory."""
+
+def query(pool: str) -> dict[str, Any]:
+    """The figures of a pool, from its producer. Waits at most a second."""
+
+@final
+class BufferPool:
+    """A pool of buffers with numbers: processes tell each other indices, by whatever way they have.
+
+    Joins the pool of this name, or makes it if there is none.
+
+    peers_may_write: whether processes that did not make the pool may acquire buffers too; its memory is then not sealed
+    against writing. max_buffers: the most buffers there may be. max_held: the most that another process holds at once.
+    """
+
+    def __new__(
+        cls, name: str, *, peers_may_write: bool = False, max_buffers: int = 256, max_held: int = 32
+    ) -> Self: ...
+    @property
+    def name(self) -> str: ...
+    @property
+    def is_owner(self) -> bool:
+        """Whether this process made the pool. The pool ends with it."""
+    def preallocate_cpu(self, size: int, count: int) -> list[int]:
+        """Makes sure that there are `count` buffers of `size` bytes. Returns their indices."""
+    def preallocate_cuda(self, size: int, count: int, device_id: int = 0) -> list[int]: ...
+    def acquire_cpu(self, size: int) -> BufferGuard:
+        """A buffer of `size` bytes, to be written."""
+    def acquire_cuda(self, size: int, device_id: int = 0) -> BufferGuard: ...
+    def get(self, meta_index: int) -> BufferGuard:
+        """A buffer that was published, for reading."""
+    def get_mut(self, meta_index: int) -> BufferGuard:
+        """A buffer that was published, for writing in place. Only if nobody else holds it."""
+    def set_ref_count(self, meta_index: int, count: int) -> None:
+        """Says how many other processes a buffer is for: it is kept until so many took and released it. Default: 1."""
+    def add_ref(self, meta_index: int) -> None:
+        """One more reference of this process to a published buffer, without a guard: until `release`."""
+    def release(self, meta_index: int) -> bool:
+        """Gives back one reference without a guard. Returns whether there was one."""
+    def close(self) -> None: ...
+    def __enter__(self) -> Self: ...
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
+    ) -> None: ...
+
+@final
+class BufferGuard:
+    """A buffer of a pool, for as long as this lives, and the arrays over it (`numpy.asarray(buffer)`, `memoryview`)."""
+
+    @property
+    def meta_index(self) -> int:
+        """The buffer's number in its pool."""
+    @property
+    def size(self) -> int:
+        """Its size in bytes."""
+    @property
+    def readonly(self) -> bool: ...
+    @property
+    def cpu_ptr(self) -> int:
+        """The address of its first byte, for as long as the guard lives."""
+    @property
+    def cpu_ptr_mut(self) -> int: ...
+    @property
+    def cuda_ptr(self) -> int: ...
+    @property
+    def cuda_ptr_mut(self) -> int: ...
+    @property
+    def shape(self) -> list[int] | None: ...
+    @property
+    def dtype(self) -> str: ...
+    @property
+    def content_type(self) -> str: ...
+    @property
+    def producer(self) -> str: ...
+    @property
+    def timestamp(self) -> int | None: ...
+    @property
+    def sequence(self) -> int: ...
+    def set_meta(
+        self,
+        *,
+        shape: Sequence[int] | None = None,
+        dtype: Any | None = None,
+        content_type: str | None = None,
+        producer: str | None = None,
+        timestamp: int | None = None,
+    ) -> None:
+        """Says what the buffer is. A process that did not make the pool can pass on the size only."""
+    def clone_ref(self) -> BufferGuard: ...
+    def copy_to_cpu(self) -> BufferGuard:
+        """A copy of the bytes in another buffer of the pool, in host memory, to be written."""
+    def copy_to_cuda(self, device_id: int = 0) -> BufferGuard: ...
+    def copy_to_device(self, device_id: int) -> BufferGuard: ...
+    def forget(self) -> int:
+        """Publishes a buffer that is being written; keeps one that is being read until the pool's `release`.
+
+        Raises ViewsExist while there are arrays over it.
+        """
+    def release(self) -> None:
+        """Gives the buffer back; if there are arrays over it, with the last of these."""
+    def __len__(self) -> int: ...
+    def __buffer__(self, flags: int, /) -> memoryview: ...
+    def __array__(self, dtype: Any | None = None, copy: bool | None = None) -> Any: ...
+    def __enter__(self) -> Self: ...
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
+    ) -> None: ...
+
+# What xmem.channel stands on.
+
+@final
+class _ChannelEnd:
+    id: int
+    socket: PathLike[str]
+    is_closed: bool
+    @staticmethod
+    def make(name: str, options: dict[str, Any]) -> _ChannelEnd: ...
+    @staticmethod
+    def join(name: str, options: dict[str, Any], time: float | None) -> _ChannelEnd: ...
+    def senders(self) -> list[int]: ...
+    def receivers(self) -> int: ...
+    def wait_for_receiver(self, time: float | None) -> None: ...
+    def room(self, size: int, time: float | None) -> _Room: ...
+    def send(
+        self,
+        pickle: bytes,
+        blocks: list[tuple[int, int, bool, int, Any]],
+        *,
+        gather: Any,
+        refs: Any,
+        to: int | None,
+        timeout: float | None,
+    ) -> tuple[int, int]: ...
+    def receive(self, sender: int | None, time: float | None) -> _Incoming: ...
+    def poll(self, time: float | None) -> bool: ...
+    def drain(self, time: float | None) -> bool: ...
+    def close(self) -> None: ...
+    def stats(self) -> dict[str, Any]: ...
+
+@final
+class _Incoming:
+    sender: int
+    pickle: _Block
+    refs: _RefLease | None
+    def blocks(self) -> list[tuple[_Block, bool, int]]: ...
+    def copied(self) -> _Incoming: ...
+
+@final
+class _RefLease: ...
+
+@final
+class _Block:
+    def unprotected(self) -> _Block: ...
+    def __len__(self) -> int: ...
+    def __buffer__(self, flags: int, /) -> memoryview: ...
+
+@final
+class _Room:
+    def __buffer__(self, flags: int, /) -> memoryview: ...
+
+def _address_of(view: Any) -> int: ...
+def _is_shared(start: int, len: int) -> bool: ...

@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: MPL-2.0
+
+"""Objects between processes, their arrays without a copy.
+
+::
+
+    # One process makes the channel, ...
+    channel = xmem.Channel("jobs")
+    channel.send({"image": array, "boxes": [1, 2, 3]})
+
+    # ... others join it.
+    channel = xmem.Channel.connect("jobs")
+    job = channel.recv()          # job["image"] lies in shared memory, and is read-only
+    channel.send(result)          # to the maker
+
+**Unpickling runs code.** Whoever may send objects to a process may have it run anything. So an end takes messages of
+its own user only, and asks the kernel who that is; ``allow_uids=[...]`` trusts others. Root can join any channel, as
+it can do anything else, but takes no messages of other users either.
+
+How a message travels
+---------------------
+
+A channel is a star. Its maker has a lossless pool of the channel's name; each process that joins has one of its own,
+which the maker joins. What the maker sends goes to all who joined (or to one: ``to=``), what another sends goes to
+the maker. Each sender's messages come in its order, each of them once. Who joins gets what is sent from then on;
+``send`` waits while nobody is there.
+
+Objects are pickled with protocol 5. What is larger than ``inline`` bytes in an array, tensor or buffer is not in the
+pickle: it lies beside it, in the same slot, written there once. The receiver makes its arrays over that slot. They
+are read-only, and hold the whole message: its slot is used again when the last of them is gone, in whatever process,
+also when that was killed. To keep a little of much, copy it (``array.copy()``); ``recv(copy=True)`` has all of the
+message copied, and writable. One slot for all of a message, and not one for each array: a message then takes one
+lease, of which a receiver has a limited number, and is there as a whole or not at all.
+
+What lies in shared memory already is not copied, whichever library made the array or tensor: those of
+``channel.empty()`` and ``channel.room()``, which must not be written any more once they are sent, and those of
+messages and frames that were received. These are passed on where they lie, from 64 KiB on, up to 8 in a message, as
+soon as all receivers reach the pool that they come from (xmem introduces them to it at the first message); until
+then, and where they cannot reach it, they are copied. Receivers hold what is passed on where it lies, so the process
+in between may be killed.
+
+**Back-pressure.** ``send`` waits while the slowest receiver has 8 messages before it that it did not take; up to two
+wait inside of the receiving end. A receiver that holds as many messages as it may (``budget``) gets the next ones as
+private copies, so nobody waits for its arrays, but the copying is counted (``stats()["copied_out"]``). With
+``max_bytes``, receivers that hold that much make ``send`` wait; a message that is larger than ``max_bytes`` is an
+error at once. A receiver that takes nothing at all holds up the others, as in any lossless pool; ``lossless_timeout``
+cuts it off, and ``send(timeout=)`` gives up.
+
+**The end.** ``close()`` waits up to ``linger`` seconds until all was taken. Then receivers are told, after the last
+message (``EndOfStream``). A process that is killed ends likewise; what it had sent before, and what its receivers had
+begun to map, still comes.
+
+References
+----------
+
+``xmem.ref(obj)`` keeps an object in its process and sends a reference. A receiver can hold it, send it on to others,
+or send it back: in its own process it becomes the object again. Each process that has the reference holds the object,
+by a lease of the frame that stands for it; when the last one is gone, or killed, the object is let go of. No timers.
+What cannot be resolved raises ``RefLost`` and says why: the object's process ended, closed the channel, or nobody
+held it any more."""
+
+from ._channel import Channel, Room
+from ._frames import SentFrame
+from ._refs import Ref, RefLost, ref
+
+__all__ = ["Channel", "Ref", "RefLost", "Room", "SentFrame", "ref"]

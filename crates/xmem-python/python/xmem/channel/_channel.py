@@ -1,0 +1,284 @@
+# SPDX-License-Identifier: MPL-2.0
+
+"""``Channel``. How it works is told in the package's documentation."""
+
+from __future__ import annotations
+
+import math
+import os
+import sys
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from os import PathLike
+from typing import Any, Self
+
+from .._errors import Closed, EndOfStream, Error
+from .._xmem import _ChannelEnd
+from . import _pickling
+
+
+def _finish(end, linger):
+    """What becomes of an end that nobody closed."""
+    try:
+        if not end.is_closed:
+            if linger:
+                end.drain(linger)
+            end.close()
+    except (Error, KeyboardInterrupt):
+        end.close()
+
+
+def _extent(shape, dtype):
+    """A shape as a tuple, a type as NumPy's, and the size in bytes."""
+    import numpy
+
+    dtype = numpy.dtype(dtype)
+    if dtype.hasobject:
+        raise ValueError("an array of Python objects does not lie in shared memory: use a type of numbers")
+    shape = (shape,) if isinstance(shape, int) else tuple(shape)
+    return shape, dtype, math.prod(shape, start=dtype.itemsize)
+
+
+class Room:
+    """Room for arrays that are sent together, in one piece of shared memory. Made by ``Channel.room``."""
+
+    # Where arrays begin: each has its own cache lines.
+    _ALIGN = 64
+
+    def __init__(self, memory, size):
+        self._memory = memory
+        self._size = size
+        self._used = 0
+
+    @property
+    def left(self) -> int:
+        """How many bytes one more array may have."""
+        return max(self._size - self._next(), 0)
+
+    def _next(self):
+        return -(-self._used // self._ALIGN) * self._ALIGN
+
+    def empty(self, shape: int | Sequence[int], dtype: Any = "float64") -> Any:
+        """A NumPy array in it."""
+        import numpy
+
+        shape, dtype, size = _extent(shape, dtype)
+        offset = self._next()
+        if size > self.left:
+            raise ValueError(
+                f"an array of {size} bytes does not fit into the {self.left} bytes that are left of {self._size}: "
+                f"ask for more, counting each array in multiples of {self._ALIGN} bytes"
+            )
+        self._used = offset + size
+        return numpy.ndarray(shape, dtype, buffer=self._memory, offset=offset if size else 0)
+
+
+class Channel:
+    """One end of a channel that objects travel through. Making one makes the channel; ``connect`` joins it.
+
+    Unpickling runs code: messages are taken of this user's processes only, and of ``allow_uids``.
+
+    All methods may be called from any thread. After a fork, the child joins by itself.
+
+    name: the channel's name, or the path of its socket. budget: how many messages of one sender are held at once; what
+    comes then is copied. inline: what is smaller, in bytes, travels in the pickle. max_slots, max_bytes: limits of the
+    memory of what this end sends (0: none). max_receivers: how many processes may join. lossless_timeout: after how many
+    seconds a receiver that takes nothing is not waited for any more (None: never). linger: how many seconds `close` waits
+    until all was taken.
+    """
+
+    def __init__(
+        self,
+        name: str | PathLike[str],
+        *,
+        budget: int = 64,
+        inline: int = 4096,
+        max_slots: int = 2048,
+        max_bytes: int = 0,
+        max_receivers: int = 256,
+        lossless_timeout: float | None = None,
+        allow_uids: Sequence[int] = (),
+        linger: float = 10.0,
+    ) -> None:
+        options = dict(
+            budget=budget,
+            max_slots=max_slots,
+            max_bytes=max_bytes,
+            max_receivers=max_receivers,
+            lossless_timeout=lossless_timeout,
+            allow_uids=list(allow_uids),
+        )
+        self._start(_ChannelEnd.make(os.fspath(name), options), options, inline, linger)
+
+    @classmethod
+    def connect(
+        cls,
+        name: str | PathLike[str],
+        *,
+        timeout: float | None = None,
+        budget: int = 64,
+        inline: int = 4096,
+        max_slots: int = 2048,
+        max_bytes: int = 0,
+        lossless_timeout: float | None = None,
+        allow_uids: Sequence[int] = (),
+        linger: float = 10.0,
+    ) -> Self:
+        """Joins a channel; waits for its maker, at most `timeout` seconds (None: for ever)."""
+        options = dict(
+            budget=budget,
+            max_slots=max_slots,
+            max_bytes=max_bytes,
+            # The maker, and whoever holds what it passes on.
+            max_receivers=256,
+            lossless_timeout=lossless_timeout,
+            allow_uids=list(allow_uids),
+        )
+        self = cls.__new__(cls)
+        self._start(_ChannelEnd.join(os.fspath(name), options, timeout), options, inline, linger)
+        return self
+
+    def _start(self, end, options, inline, linger):
+        self._end = end
+        self._options = options
+        self._inline = inline
+        self._linger = linger
+        self._own_reducers = {}
+        self._finalizer = weakref.finalize(self, _finish, end, linger)
+        if "multiprocessing.util" in sys.modules:
+            # Its children end without what runs at exit otherwise.
+            from multiprocessing.util import Finalize
+
+            Finalize(self, _finish, (end, linger), exitpriority=0)
+
+    def send(self, obj: Any, *, to: int | None = None, timeout: float | None = None) -> None:
+        """Sends an object: the maker to all who joined or to one of them (`to`, a sender's number), others to the maker.
+
+        Waits for a receiver if there is none, and while one is 8 messages behind; at most `timeout` seconds.
+        """
+        pickle, out = _pickling.dumps(obj, self._inline, self._own_reducers)
+        from . import _arrays
+
+        _, shared = self._end.send(
+            pickle,
+            out.blocks,
+            gather=_arrays.gather,
+            refs=tuple(out.refs) if out.refs else None,
+            to=to,
+            timeout=timeout,
+        )
+        if shared:
+            for owner in out.owners:
+                if hasattr(owner, "flags"):
+                    _arrays.freeze(owner)
+
+    def recv(self, *, timeout: float | None = None, sender: int | None = None, copy: bool = False) -> Any:
+        """The next object. Waits for it, at most `timeout` seconds.
+
+        Its large arrays lie in shared memory and are read-only; torch does not know that, and a process that writes into
+        such a tensor is ended by the system. With `copy` all of it is private and writable.
+
+        sender: of whom; raises EndOfStream when that one is gone.
+        """
+        return self.recv_from(timeout=timeout, sender=sender, copy=copy)[0]
+
+    def recv_from(
+        self, *, timeout: float | None = None, sender: int | None = None, copy: bool = False
+    ) -> tuple[Any, int]:
+        """The same, and the number of its sender: 0 is the channel's maker."""
+        incoming = self._end.receive(sender, timeout)
+        if copy:
+            incoming = incoming.copied()
+        return _pickling.loads(incoming), incoming.sender
+
+    def poll(self, timeout: float | None = 0.0) -> bool:
+        """Whether `recv` would return at once. Waits for that, at most `timeout` seconds."""
+        return self._end.poll(timeout)
+
+    def __iter__(self) -> Iterator[Any]:
+        """Objects, until no more come."""
+        while True:
+            try:
+                yield self.recv()
+            except (EndOfStream, Closed):
+                return
+
+    def empty(self, shape: int | Sequence[int], dtype: Any = "float64", *, timeout: float | None = None) -> Any:
+        """A NumPy array that will be sent without a copy. Once it was sent it is read-only, and must not be written.
+
+        For torch: ``torch.from_numpy(channel.empty(...))``. Some seven such arrays of a message are not copied, and the
+        others are; for more, make them in one `room`.
+        """
+        shape, dtype, size = _extent(shape, dtype)
+        import numpy
+
+        return numpy.ndarray(shape, dtype, buffer=self._end.room(size, timeout))
+
+    def room(self, size: int, *, timeout: float | None = None) -> Room:
+        """Room of so many bytes for arrays that will be sent without a copy: make them with its `empty`."""
+        return Room(self._end.room(size, timeout), size)
+
+    def register(self, cls: type, reduce: Callable[[Any], str | tuple[Any, ...]]) -> None:
+        """Has objects of exactly this class sent as `reduce(obj)` says, which is what ``__reduce__`` would return."""
+        self._own_reducers[cls] = reduce
+
+    @property
+    def id(self) -> int:
+        """This end's number in the channel; 0 is the maker's."""
+        return self._end.id
+
+    @property
+    def socket(self) -> str:
+        """The path of the channel's socket."""
+        return os.fspath(self._end.socket)
+
+    @property
+    def senders(self) -> list[int]:
+        """The numbers of those whose messages are taken here."""
+        return self._end.senders()
+
+    @property
+    def receivers(self) -> int:
+        """How many processes take what is sent here."""
+        return self._end.receivers()
+
+    def wait_for_receiver(self, timeout: float | None = None) -> None:
+        """Waits until somebody joined."""
+        self._end.wait_for_receiver(timeout)
+
+    def drain(self, timeout: float | None = None) -> bool:
+        """Waits until everybody took what was sent. Returns whether they did."""
+        return self._end.drain(timeout)
+
+    def stats(self) -> dict[str, Any]:
+        """Figures: messages, bytes that were copied and that were not, memory."""
+        return self._end.stats()
+
+    def close(self, *, linger: float | None = None) -> None:
+        """Waits until all was taken, at most `linger` seconds, and ends the channel, or this process's part in it."""
+        self._finalizer.detach()
+        _finish(self._end, self._linger if linger is None else linger)
+
+    @property
+    def closed(self) -> bool:
+        """Whether this end is closed."""
+        return self._end.is_closed
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_exception: object) -> None:
+        self.close()
+
+    def __reduce__(self):
+        """In another process: one more end of the same channel, which joins it."""
+        options = {name: value for name, value in self._options.items() if name != "max_receivers"}
+        return _rejoin, (self.socket, dict(options, inline=self._inline, linger=self._linger))
+
+    def __repr__(self) -> str:
+        state = "closed" if self.closed else "made here" if self.id == 0 else "joined"
+        return f"<xmem.Channel {self.socket!r}, {state}>"
+
+
+def _rejoin(socket, options):
+    return Channel.connect(socket, timeout=60, **options)

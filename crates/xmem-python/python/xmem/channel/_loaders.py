@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: MPL-2.0
+
+"""What messages call to make arrays, tensors, views and references again.
+
+A message names these functions; the unpickler has methods of one :class:`Loader` stand for them, which knows the
+message.
+"""
+
+from . import _refs
+
+
+def _outside(*_args):
+    raise RuntimeError("this pickle is part of a message of an xmem.Channel, and cannot be read without it")
+
+
+def array(*args):
+    _outside(*args)
+
+
+def storage(*args):
+    _outside(*args)
+
+
+def view(*args):
+    _outside(*args)
+
+
+def ref(*args):
+    _outside(*args)
+
+
+class Loader:
+    """Makes the parts of one message."""
+
+    __slots__ = ("blocks", "refs")
+
+    def __init__(self, incoming):
+        self.blocks = incoming.blocks()
+        self.refs = incoming.refs
+
+    def array(self, index, dtype, shape, axes, full, strides):
+        """A NumPy array over a block."""
+        import numpy
+
+        made = numpy.ndarray(shape, dtype, buffer=self.blocks[index][0], strides=strides)
+        if axes is not None:
+            made = made.transpose(axes)
+        if full is not None:
+            made = numpy.broadcast_to(made, full)
+        return made
+
+    def storage(self, index):
+        """A block as a storage, and how much of it was left out."""
+        from . import _tensors
+
+        block, _, shift = self.blocks[index]
+        return _tensors.make_storage(block), shift
+
+    def view(self, index, format, shape):
+        """A block as a memoryview."""
+        made = memoryview(self.blocks[index][0])
+        return made if format == "B" and shape is None else made.cast(format, shape)
+
+    def ref(self, token):
+        """A reference, or the object itself."""
+        return _refs.resolve(token, self.refs)

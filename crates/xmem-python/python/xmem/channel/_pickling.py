@@ -1,0 +1,157 @@
+# SPDX-License-Identifier: MPL-2.0
+
+"""Objects to messages, and back."""
+
+import io
+import pickle
+import sys
+
+from . import _frames, _loaders, _refs
+
+
+class Outgoing:
+    """A message that is being made: what is not in its pickle."""
+
+    __slots__ = ("blocks", "owners", "refs", "storages", "small", "later", "inline")
+
+    def __init__(self, inline):
+        self.inline = inline
+        # (address, size, whether the pickle takes it in its order, bytes left out before it, array to be gathered)
+        self.blocks = []
+        # What the blocks lie in. Kept until the message is sent, so that no address or id is used for something else.
+        self.owners = []
+        self.refs = []
+        # torch's, by their identity.
+        self.storages = {}
+        self.small = {}
+        self.later = {}
+
+    def add(self, address, size, owner, *, gather=None, in_order=False):
+        """A block. Returns its number."""
+        self.blocks.append((address, size, in_order, 0, gather))
+        self.owners.append(owner)
+        return len(self.blocks) - 1
+
+    def add_later(self, owner):
+        """A block whose extent is known at the end."""
+        return self.add(0, 0, owner)
+
+    def take_buffer(self, buffer):
+        """What some object gives to be sent out of band. Whether it is to be in band instead."""
+        raw = buffer.raw()
+        if raw.nbytes < self.inline:
+            return True
+        self.add(_address(raw), raw.nbytes, raw, in_order=True)
+        return False
+
+    def finish(self):
+        for index, storage in self.later.items():
+            address, size, shift = storage.place()
+            self.blocks[index] = (address, size, False, shift, None)
+
+
+def _address(raw):
+    from .._xmem import _address_of
+
+    return _address_of(raw)
+
+
+def _reduce_view(out, view):
+    if not view.contiguous or view.nbytes < out.inline or view.format not in _CASTABLE:
+        # As plain bytes, which are its own.
+        return _make_view, (view.tobytes(), view.format, view.shape)
+    flat = view.cast("B") if view.c_contiguous else None
+    if flat is None:
+        return _make_view, (view.tobytes(), view.format, view.shape)
+    index = out.add(_address(flat), flat.nbytes, view)
+    return _loaders.view, (index, view.format, view.shape)
+
+
+_CASTABLE = set("cbB?hHiIlLqQnNfd")
+
+
+def _make_view(data, format, shape):
+    view = memoryview(data)
+    return view.cast(format, shape) if format in _CASTABLE else view
+
+
+def _reduce_ref(out, ref):
+    # While the message is under way, and a receiver has the reference, this is what keeps the object: here the object
+    # itself, or else the lease that came with the reference.
+    out.refs.append(ref)
+    return _loaders.ref, (ref._token,)
+
+
+_reducers = {memoryview: _reduce_view, _refs.Ref: _reduce_ref, **_frames.reducers}
+_seen = set()
+
+
+def reducers():
+    """How types are sent that are not left to pickle."""
+    for name, module in (("numpy", "_arrays"), ("torch", "_tensors")):
+        if name not in _seen and name in sys.modules:
+            if name == "numpy":
+                from . import _arrays
+
+                _reducers[sys.modules[name].ndarray] = _arrays.reduce_array
+            else:
+                from . import _tensors
+
+                _reducers.update(_tensors.reducers())
+            _seen.add(name)
+    return _reducers
+
+
+class Pickler(pickle.Pickler):
+    """Pickles one object, and puts what is large beside it."""
+
+    def __init__(self, file, out, own_reducers):
+        super().__init__(file, protocol=5, buffer_callback=out.take_buffer)
+        self.out = out
+        self.reducers = reducers()
+        self.own_reducers = own_reducers
+
+    def reducer_override(self, obj):
+        kind = type(obj)
+        if self.own_reducers:
+            reduce = self.own_reducers.get(kind)
+            if reduce is not None:
+                return reduce(obj)
+        reduce = self.reducers.get(kind)
+        return NotImplemented if reduce is None else reduce(self.out, obj)
+
+
+def dumps(obj, inline, own_reducers):
+    """The pickle of an object, and what is beside it."""
+    out = Outgoing(inline)
+    file = io.BytesIO()
+    try:
+        Pickler(file, out, own_reducers).dump(obj)
+    except (pickle.PicklingError, TypeError, AttributeError) as error:
+        error.add_note("what cannot be pickled can stay in its process: send xmem.ref(obj), or register its type")
+        raise
+    out.finish()
+    return file.getvalue(), out
+
+
+class Unpickler(pickle.Unpickler):
+    """Makes the object of one message."""
+
+    def __init__(self, incoming):
+        self.loader = loader = _loaders.Loader(incoming)
+        in_order = (memoryview(block) for block, is_in_order, _ in loader.blocks if is_in_order)
+        super().__init__(io.BytesIO(incoming.pickle), buffers=in_order)
+
+    def find_class(self, module, name):
+        if module == _loaders.__name__:
+            return getattr(self.loader, name)
+        return super().find_class(module, name)
+
+
+def loads(incoming):
+    """The object of a message."""
+    try:
+        return Unpickler(incoming).load()
+    except Exception as error:
+        error.add_note("a message of an xmem.Channel could not be unpickled, and is gone; the next one may be received")
+        raise

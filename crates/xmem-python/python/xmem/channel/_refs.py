@@ -1,0 +1,168 @@
+# SPDX-License-Identifier: MPL-2.0
+
+"""Objects that stay in their process."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import weakref
+from typing import Any
+
+from .._errors import Error
+
+
+class RefLost(Error, ReferenceError):
+    """A reference does not lead to its object any more, or not here."""
+
+
+class _Target:
+    """An object that references lead to. Whoever has a reference, or holds one for others, has this."""
+
+    __slots__ = ("obj", "number", "__weakref__")
+
+    def __init__(self, obj, number):
+        self.obj = obj
+        self.number = number
+
+
+def _start_time(pid):
+    """When a process began, in the kernel's ticks: tells it from a later one of that number. None: there is none."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as stat:
+            return int(stat.read().rpartition(b")")[2].split()[19])
+    except (OSError, IndexError, ValueError):
+        return None
+
+
+class _Home:
+    """What this process keeps for others."""
+
+    def __init__(self):
+        self.key = os.urandom(16)
+        self.pid = os.getpid()
+        self.started = _start_time(self.pid)
+        self.targets = weakref.WeakValueDictionary()
+        # Of the objects that have a target now. Those are kept by it, so no other object has their id.
+        self.by_id = weakref.WeakValueDictionary()
+        # What is kept by others than references, and can be known without being kept.
+        self.objects = weakref.WeakValueDictionary()
+        self.numbers = itertools.count(1)
+
+    def find(self, number):
+        """The object of a number, in a list, if it is still there."""
+        target = self.targets.get(number)
+        if target is not None:
+            return [target.obj]
+        obj = self.objects.get(number)
+        return [] if obj is None else [obj]
+
+
+_home = _Home()
+
+
+def _after_fork():
+    # The child has the objects too, but it is not their process: nobody's references lead here.
+    global _home
+    _home = _Home()
+
+
+os.register_at_fork(after_in_child=_after_fork)
+
+
+class Ref:
+    """A reference to an object of some process. Made by ``xmem.ref``, or received."""
+
+    __slots__ = ("_token", "_target", "_lease", "__weakref__")
+
+    def __init__(self, token, target, lease):
+        self._token = token
+        self._target = target
+        self._lease = lease
+
+    @property
+    def is_here(self) -> bool:
+        """Whether the object is in this process."""
+        return self._token[0] == _home.key
+
+    @property
+    def type_name(self) -> str:
+        """The class of the object."""
+        return self._token[4]
+
+    @property
+    def home_pid(self) -> int:
+        """The object's process, in its own PID namespace."""
+        return self._token[2]
+
+    @property
+    def is_held(self) -> bool:
+        """Whether this reference keeps the object. One that was received while this process had no lease left does not."""
+        return self._target is not None or self._lease is not None
+
+    @property
+    def is_alive(self) -> bool | None:
+        """Whether the object's process still runs. None: it is not to be seen from here."""
+        if self.is_here:
+            return True
+        pid, started = self._token[2], self._token[3]
+        now = _start_time(pid)
+        if now is None and _start_time("self") is None:
+            return None
+        return now == started
+
+    def get(self) -> Any:
+        """The object, in its own process."""
+        if self._target is not None and self.is_here:
+            return self._target.obj
+        raise RefLost(
+            f"{self!r} belongs to process {self.home_pid}, and leads to its object only there: send it back"
+            + ("" if self.is_alive is not False else "; but that process ended")
+        )
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Ref) and self._token[:2] == other._token[:2]
+
+    def __hash__(self) -> int:
+        return hash(self._token[:2])
+
+    def __repr__(self) -> str:
+        where = "here" if self.is_here else f"in process {self.home_pid}"
+        return f"<xmem.Ref to a {self.type_name} {where}>"
+
+    def __reduce__(self):
+        raise TypeError("a reference travels through an xmem.Channel only")
+
+
+def ref(obj: Any) -> Ref:
+    """A reference to an object, which stays in this process for as long as somebody has the reference."""
+    if isinstance(obj, Ref):
+        return obj
+    target = _home.by_id.get(id(obj))
+    if target is None:
+        target = _Target(obj, next(_home.numbers))
+        _home.by_id[id(obj)] = target
+        _home.targets[target.number] = target
+        try:
+            _home.objects[target.number] = obj
+        except TypeError:
+            # A list, a number: only kept by its target.
+            pass
+    kind = type(obj)
+    token = (_home.key, target.number, _home.pid, _home.started, f"{kind.__module__}.{kind.__qualname__}")
+    return Ref(token, target, None)
+
+
+def resolve(token, lease):
+    """A reference that came: its object, if this is its process."""
+    token = tuple(token)
+    if token[0] != _home.key:
+        return Ref(token, None, lease)
+    found = _home.find(token[1])
+    if not found:
+        raise RefLost(
+            f"a reference to a {token[4]} came back, and the object is gone: nobody held a reference any more. One is held "
+            "by whoever has xmem.ref(obj), by a message under way, and by every process that has the reference; one that "
+            "was killed, or that had no lease left (Ref.is_held), does not count"
+        )
+    return found[0]

@@ -1,0 +1,400 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! A buffer in somebody's hands, and the arrays over it.
+#![allow(unsafe_code)] // the buffer protocol
+
+use std::ffi::{c_int, c_void};
+use std::ptr;
+use std::sync::Mutex;
+
+use pyo3::exceptions::PyBufferError;
+use pyo3::ffi;
+use pyo3::prelude::*;
+use pyo3::types::{IntoPyDict, PyMemoryView};
+use xmem_core::{self as core, AccessMode, FrameMeta};
+
+use super::meta::{self, Shaped};
+use super::{cuda, lock};
+use crate::dtype;
+use crate::errors::{IntoPyErr, Kind};
+
+impl IntoPyErr for core::AccessError {
+    fn kind(&self) -> Option<Kind> {
+        Some(Kind::Error)
+    }
+}
+
+#[derive(Debug)]
+struct State {
+    guard: Option<core::BufferGuard>,
+    /// Arrays and memoryviews that are there now.
+    views: usize,
+    /// It was released while there were views: it goes with the last of them.
+    released: bool,
+}
+
+/// A buffer of a pool, for as long as this lives, and the arrays over it.
+#[pyclass(frozen, weakref, module = "xmem")]
+#[derive(Debug)]
+pub(crate) struct BufferGuard {
+    pool: core::BufferPool,
+    state: Mutex<State>,
+}
+
+fn gone() -> PyErr {
+    Kind::Closed.error("the buffer was released, or forgotten: get it again by its index")
+}
+
+impl BufferGuard {
+    pub(super) fn new(pool: core::BufferPool, guard: core::BufferGuard) -> Self {
+        Self {
+            pool,
+            state: Mutex::new(State {
+                guard: Some(guard),
+                views: 0,
+                released: false,
+            }),
+        }
+    }
+
+    fn with<T>(&self, f: impl FnOnce(&mut core::BufferGuard) -> PyResult<T>) -> PyResult<T> {
+        let mut state = lock(&self.state);
+        if state.released {
+            return Err(gone());
+        }
+        f(state.guard.as_mut().ok_or_else(gone)?)
+    }
+
+    fn meta<T>(&self, f: impl FnOnce(&FrameMeta) -> T) -> PyResult<T> {
+        self.with(|guard| Ok(f(guard.meta())))
+    }
+}
+
+#[pymethods]
+impl BufferGuard {
+    /// The buffer's number in its pool.
+    #[getter]
+    fn meta_index(&self) -> PyResult<u32> {
+        self.with(|guard| Ok(guard.meta_index()))
+    }
+
+    /// Its size in bytes.
+    #[getter]
+    fn size(&self) -> PyResult<usize> {
+        self.with(|guard| Ok(guard.as_cpu_slice().map_err(IntoPyErr::into_py_err)?.len()))
+    }
+
+    /// Whether it can only be read.
+    #[getter]
+    fn readonly(&self) -> PyResult<bool> {
+        self.with(|guard| Ok(guard.mode() == AccessMode::ReadOnly))
+    }
+
+    /// The address of its first byte, for as long as the guard lives.
+    #[getter]
+    fn cpu_ptr(&self) -> PyResult<usize> {
+        self.with(|guard| {
+            let bytes = guard.as_cpu_slice().map_err(IntoPyErr::into_py_err)?;
+            Ok(bytes.as_ptr() as usize)
+        })
+    }
+
+    /// The same, to be written: an error for a buffer that was got for reading.
+    #[getter]
+    fn cpu_ptr_mut(&self) -> PyResult<usize> {
+        self.with(|guard| {
+            let bytes = guard.as_cpu_slice_mut().map_err(IntoPyErr::into_py_err)?;
+            Ok(bytes.as_mut_ptr() as usize)
+        })
+    }
+
+    /// The address on its CUDA device.
+    #[getter]
+    fn cuda_ptr(&self) -> PyResult<u64> {
+        self.with(|guard| cuda::ptr(guard))
+    }
+
+    /// The same, to be written.
+    #[getter]
+    fn cuda_ptr_mut(&self) -> PyResult<u64> {
+        self.with(cuda::ptr_mut)
+    }
+
+    /// The shape, if one was set.
+    #[getter]
+    fn shape(&self) -> PyResult<Option<Vec<u64>>> {
+        self.meta(|meta| {
+            let shape = meta.shape.get(..usize::from(meta.ndim))?;
+            (meta.ndim > 0).then(|| shape.to_vec())
+        })
+    }
+
+    /// Type of one element.
+    #[getter]
+    fn dtype(&self) -> PyResult<&'static str> {
+        self.meta(|meta| dtype::name(meta.dtype))
+    }
+
+    /// What the bytes are, such as "image/raw".
+    #[getter]
+    fn content_type(&self) -> PyResult<String> {
+        self.meta(|meta| meta.content_type.as_str().to_owned())
+    }
+
+    /// Who made it.
+    #[getter]
+    fn producer(&self) -> PyResult<String> {
+        self.meta(|meta| meta.producer.as_str().to_owned())
+    }
+
+    /// When it is to be presented, in nanoseconds on CLOCK_MONOTONIC.
+    #[getter]
+    fn timestamp(&self) -> PyResult<Option<i64>> {
+        self.meta(|meta| meta.timestamp)
+    }
+
+    /// Number of the buffer's publication in its pool; 0 before.
+    #[getter]
+    fn sequence(&self) -> PyResult<u64> {
+        self.meta(|meta| meta.sequence)
+    }
+
+    /// Says what the buffer is. What is not given stays as it is. A process that did not make the pool can pass on the size
+    /// only.
+    #[pyo3(signature = (*, shape=None, dtype=None, content_type=None, producer=None, timestamp=None))]
+    fn set_meta(
+        &self,
+        shape: Option<Vec<u64>>,
+        dtype: Option<&Bound<'_, PyAny>>,
+        content_type: Option<&str>,
+        producer: Option<&str>,
+        timestamp: Option<i64>,
+    ) -> PyResult<()> {
+        let dtype = dtype.map(dtype::parse).transpose()?;
+        self.with(|guard| {
+            let mut meta = guard.meta().clone();
+            if let Some(dtype) = dtype {
+                meta.dtype = dtype;
+            }
+            if let Some(shape) = shape {
+                let size = guard.as_cpu_slice().map_err(IntoPyErr::into_py_err)?.len();
+                meta::set_shape(&mut meta, &shape, size)?;
+            }
+            if let Some(text) = content_type {
+                meta.content_type = text.into();
+            }
+            if let Some(text) = producer {
+                meta.producer = text.into();
+            }
+            meta.timestamp = timestamp.or(meta.timestamp);
+            guard.set_meta(meta).map_err(IntoPyErr::into_py_err)
+        })
+    }
+
+    /// One more guard for the same buffer. Only of a buffer that is published.
+    fn clone_ref(&self) -> PyResult<Self> {
+        let guard = self.with(|guard| guard.clone_ref().map_err(IntoPyErr::into_py_err))?;
+        Ok(Self::new(self.pool.clone(), guard))
+    }
+
+    /// A copy of the bytes in another buffer of the pool, on a CUDA device.
+    #[pyo3(signature = (device_id=0))]
+    fn copy_to_cuda(&self, py: Python<'_>, device_id: i32) -> PyResult<Self> {
+        self.with(|guard| cuda::copy_to_device(py, &self.pool, guard, device_id))
+    }
+
+    /// The same; `copy_to_cuda` by the name that it has between devices.
+    fn copy_to_device(&self, py: Python<'_>, device_id: i32) -> PyResult<Self> {
+        self.copy_to_cuda(py, device_id)
+    }
+
+    /// A copy of the bytes in another buffer of the pool, in host memory, to be written.
+    fn copy_to_cpu(&self, py: Python<'_>) -> PyResult<Self> {
+        let size = self.size()?;
+        let pool = self.pool.clone();
+        let mut copy = py
+            .detach(|| pool.acquire_cpu(size))
+            .map_err(IntoPyErr::into_py_err)?;
+        let mut fill = |from: &core::BufferGuard| {
+            let bytes = from.as_cpu_slice()?;
+            copy.as_cpu_slice_mut()?.copy_from_slice(bytes);
+            copy.set_meta(from.meta().clone())
+        };
+        match self.with(|guard| Ok(guard.clone_ref().ok()))? {
+            Some(guard) => py.detach(move || fill(&guard)),
+            // It is being written, so there is only this one. Never without the interpreter: whoever has that could wait
+            // for the lock.
+            None => self.with(|guard| Ok(fill(guard)))?,
+        }
+        .map_err(IntoPyErr::into_py_err)?;
+        Ok(Self::new(pool, copy))
+    }
+
+    /// Lets go of the buffer without ending what it stands for. One that is being written is published, and kept until as
+    /// many readers as `set_ref_count` says took and released it. One that is being read stays held until the pool's
+    /// `release`. Returns its index.
+    fn forget(&self, py: Python<'_>) -> PyResult<u32> {
+        let guard = {
+            let mut state = lock(&self.state);
+            if state.released {
+                return Err(gone());
+            }
+            if state.views > 0 {
+                return Err(Kind::ViewsExist.error(
+                    "arrays over the buffer still exist: delete them (del array) before it is forgotten, since it may be \
+                     used again without them",
+                ));
+            }
+            state.guard.take().ok_or_else(gone)?
+        };
+        // A process that did not make the pool asks its owner.
+        py.detach(|| guard.forget()).map_err(IntoPyErr::into_py_err)
+    }
+
+    /// Gives the buffer back; if there are arrays over it, with the last of these.
+    fn release(&self, py: Python<'_>) {
+        let guard = {
+            let mut state = lock(&self.state);
+            state.released = true;
+            if state.views > 0 {
+                return;
+            }
+            state.guard.take()
+        };
+        py.detach(|| drop(guard));
+    }
+
+    fn __enter__(slf: Bound<'_, Self>) -> Bound<'_, Self> {
+        slf
+    }
+
+    #[pyo3(signature = (*_exception))]
+    fn __exit__(&self, py: Python<'_>, _exception: &Bound<'_, PyAny>) {
+        self.release(py);
+    }
+
+    fn __len__(&self) -> PyResult<usize> {
+        self.size()
+    }
+
+    /// NumPy asks for this when the buffer protocol fails, and would otherwise make an array of one object.
+    #[pyo3(signature = (dtype=None, copy=None))]
+    fn __array__<'py>(
+        slf: &Bound<'py, Self>,
+        dtype: Option<Bound<'py, PyAny>>,
+        copy: Option<bool>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let py = slf.py();
+        let view = PyMemoryView::from(slf.as_any())?;
+        let array = py.import("numpy")?.call_method1("asarray", (view,))?;
+        match dtype {
+            Some(dtype) => {
+                let options = [("copy", copy.unwrap_or(false))].into_py_dict(py)?;
+                array.call_method("astype", (dtype,), Some(&options))
+            }
+            None if copy == Some(true) => array.call_method0("copy"),
+            None => Ok(array),
+        }
+    }
+
+    fn __repr__(&self) -> String {
+        let state = lock(&self.state);
+        match &state.guard {
+            Some(guard) if !state.released => {
+                let mode = match guard.mode() {
+                    AccessMode::ReadOnly => "reading",
+                    AccessMode::ReadWrite => "writing",
+                };
+                format!("<xmem.BufferGuard {}, {mode}>", guard.meta_index())
+            }
+            _ => "<xmem.BufferGuard, released>".into(),
+        }
+    }
+
+    /// # Safety
+    ///
+    /// `view` is Python's, to be filled in.
+    unsafe fn __getbuffer__(
+        slf: Bound<'_, Self>,
+        view: *mut ffi::Py_buffer,
+        flags: c_int,
+    ) -> PyResult<()> {
+        let this = slf.get();
+        let mut state = lock(&this.state);
+        if state.released {
+            return Err(gone());
+        }
+        let guard = state.guard.as_mut().ok_or_else(gone)?;
+        let readonly = guard.mode() == AccessMode::ReadOnly;
+        if readonly && flags & ffi::PyBUF_WRITABLE != 0 {
+            return Err(PyBufferError::new_err(
+                "the buffer was got for reading: use get_mut or acquire_cpu to write",
+            ));
+        }
+        let (address, len) = if readonly {
+            let bytes = guard.as_cpu_slice().map_err(IntoPyErr::into_py_err)?;
+            (bytes.as_ptr().cast_mut(), bytes.len())
+        } else {
+            let bytes = guard.as_cpu_slice_mut().map_err(IntoPyErr::into_py_err)?;
+            (bytes.as_mut_ptr(), bytes.len())
+        };
+        let shaped = Box::new(Shaped::new(guard.meta(), len));
+        let bytes = shaped.item
+            * shaped
+                .shape
+                .iter()
+                .map(|n| n.cast_unsigned())
+                .product::<usize>();
+        let simple = flags & ffi::PyBUF_STRIDES != ffi::PyBUF_STRIDES && flags & ffi::PyBUF_ND == 0;
+        // SAFETY: `view` is valid for writes. The memory is the slot's, which the guard keeps, and the guard stays until
+        // the last view is gone; shape and strides lie in a box that `__releasebuffer__` frees.
+        unsafe {
+            (*view).obj = slf.clone().into_any().into_ptr();
+            (*view).buf = address.cast::<c_void>();
+            (*view).readonly = c_int::from(readonly);
+            (*view).itemsize = shaped.item.cast_signed();
+            (*view).len = bytes.cast_signed();
+            (*view).format = if flags & ffi::PyBUF_FORMAT == ffi::PyBUF_FORMAT {
+                shaped.format.as_ptr().cast_mut()
+            } else {
+                ptr::null_mut()
+            };
+            (*view).ndim = if simple {
+                1
+            } else {
+                shaped.shape.len() as c_int
+            };
+            (*view).shape = if simple {
+                ptr::null_mut()
+            } else {
+                shaped.shape.as_ptr().cast_mut()
+            };
+            (*view).strides = if flags & ffi::PyBUF_STRIDES == ffi::PyBUF_STRIDES {
+                shaped.strides.as_ptr().cast_mut()
+            } else {
+                ptr::null_mut()
+            };
+            (*view).suboffsets = ptr::null_mut();
+            (*view).internal = Box::into_raw(shaped).cast();
+        }
+        state.views += 1;
+        Ok(())
+    }
+
+    /// # Safety
+    ///
+    /// `view` was filled in by `__getbuffer__`.
+    unsafe fn __releasebuffer__(&self, view: *mut ffi::Py_buffer) {
+        // SAFETY: the box that `__getbuffer__` made, once per view.
+        drop(unsafe { Box::from_raw((*view).internal.cast::<Shaped>()) });
+        let mut state = lock(&self.state);
+        state.views -= 1;
+        let guard = if state.released && state.views == 0 {
+            state.guard.take()
+        } else {
+            None
+        };
+        drop(state);
+        drop(guard);
+    }
+}

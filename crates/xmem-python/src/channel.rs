@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! What `xmem.Channel` stands on: messages of one pickle and large blocks, through lossless pools.
+//!
+//! The process that makes a channel has a pool of the channel's name, and every process that joins it has one of its own,
+//! which it tells the first by a request; there is a thread for each pool that messages come from. `xmem/channel` turns
+//! objects into messages, and says more.
+
+mod end;
+mod inbox;
+mod incoming;
+mod inlet;
+pub(crate) mod memory;
+mod message;
+mod names;
+mod outgoing;
+mod per_process;
+mod reaper;
+
+pub(crate) use end::ChannelEnd;
+pub(crate) use incoming::{Block, Incoming, RefLease};
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

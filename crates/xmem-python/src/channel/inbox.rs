@@ -1,0 +1,256 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! The messages that came and were not asked for yet, from all pools that this end of a channel takes messages from.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use xmem_core::Canceller;
+
+use super::incoming::{Message, RefLease};
+use super::lock;
+use super::names::MAKER;
+
+/// How many messages of one sender wait here; what comes then waits at the sender.
+const AHEAD: usize = 2;
+/// The most processes that messages are taken from.
+const MAX_SOURCES: usize = 1024;
+
+/// A message that came.
+#[derive(Debug)]
+pub(super) struct Delivered {
+    pub(super) sender: u64,
+    pub(super) message: Message,
+    pub(super) refs: Option<RefLease>,
+}
+
+#[derive(Debug, Default)]
+struct Source {
+    queued: usize,
+    /// Why no message of it can be taken now.
+    blocked: Option<String>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    queue: VecDeque<Delivered>,
+    sources: BTreeMap<u64, Source>,
+    threads: Vec<JoinHandle<()>>,
+    /// Why the maker's messages ended.
+    ended: Option<String>,
+    closed: bool,
+    refused: u64,
+    why_refused: Option<String>,
+}
+
+/// What looking for a message gave.
+#[derive(Debug)]
+pub(super) enum Taken {
+    Message(Delivered),
+    /// This process holds all that it may.
+    Blocked(String),
+    /// None will come.
+    Over(String),
+    /// This end was closed.
+    Closed,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Inbox {
+    state: Mutex<State>,
+    /// There is a message, or a reason why there is none.
+    came: Condvar,
+    /// There is room for one.
+    went: Condvar,
+    pub(super) canceller: Canceller,
+}
+
+impl Inbox {
+    fn state(&self) -> MutexGuard<'_, State> {
+        lock(&self.state)
+    }
+
+    /// `false`: it is known, or there are too many, or this end is closed.
+    pub(super) fn add(&self, sender: u64) -> bool {
+        let mut state = self.state();
+        if state.closed || state.sources.contains_key(&sender) || state.sources.len() >= MAX_SOURCES
+        {
+            return false;
+        }
+        state.sources.insert(sender, Source::default());
+        true
+    }
+
+    pub(super) fn keep_thread(&self, thread: JoinHandle<()>) {
+        let mut state = self.state();
+        state.threads.retain(|thread| !thread.is_finished());
+        state.threads.push(thread);
+    }
+
+    /// Waits until one more message of this sender may wait here. `false`: this end is closed.
+    pub(super) fn wait_for_room(&self, sender: u64) -> bool {
+        let mut state = self.state();
+        loop {
+            let Some(source) = state.sources.get(&sender) else {
+                return false;
+            };
+            if state.closed || source.queued < AHEAD {
+                return !state.closed;
+            }
+            state = self
+                .went
+                .wait(state)
+                .unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    pub(super) fn deliver(&self, delivered: Delivered) {
+        let mut state = self.state();
+        if state.closed {
+            // Its lease goes without the lock.
+            drop(state);
+            return;
+        }
+        if let Some(source) = state.sources.get_mut(&delivered.sender) {
+            source.queued += 1;
+            source.blocked = None;
+        }
+        state.queue.push_back(delivered);
+        self.came.notify_all();
+    }
+
+    pub(super) fn set_blocked(&self, sender: u64, why: Option<String>) {
+        let mut state = self.state();
+        if let Some(source) = state.sources.get_mut(&sender)
+            && source.blocked != why
+        {
+            source.blocked = why;
+            self.came.notify_all();
+        }
+    }
+
+    /// No more messages come from this sender.
+    pub(super) fn end(&self, sender: u64, why: String) {
+        let mut state = self.state();
+        state.sources.remove(&sender);
+        if sender == MAKER {
+            state.ended = Some(why);
+        }
+        self.came.notify_all();
+    }
+
+    pub(super) fn note_refused(&self, why: String) {
+        let mut state = self.state();
+        state.refused += 1;
+        state.why_refused = Some(why);
+    }
+
+    pub(super) fn refused(&self) -> (u64, Option<String>) {
+        let state = self.state();
+        (state.refused, state.why_refused.clone())
+    }
+
+    /// Why the maker's messages ended, if they did.
+    pub(super) fn ended(&self) -> Option<String> {
+        self.state().ended.clone()
+    }
+
+    pub(super) fn senders(&self) -> Vec<u64> {
+        self.state().sources.keys().copied().collect()
+    }
+
+    pub(super) fn has(&self, sender: u64) -> bool {
+        self.state().sources.contains_key(&sender)
+    }
+
+    pub(super) fn waiting(&self) -> usize {
+        self.state().queue.len()
+    }
+
+    /// The next message, of any sender or of this one. `None`: there is none yet.
+    pub(super) fn take(&self, sender: Option<u64>, time: Duration) -> Option<Taken> {
+        let until = Instant::now() + time;
+        let mut state = self.state();
+        loop {
+            if let Some(taken) = state.look(sender) {
+                self.went.notify_all();
+                return Some(taken);
+            }
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return None;
+            }
+            let waited = self.came.wait_timeout(state, left);
+            state = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+
+    /// Whether `take` would return at once; waits for that.
+    pub(super) fn poll(&self, time: Duration) -> bool {
+        let until = Instant::now() + time;
+        let mut state = self.state();
+        loop {
+            if !state.queue.is_empty() || state.closed || state.ended.is_some() {
+                return true;
+            }
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return false;
+            }
+            let waited = self.came.wait_timeout(state, left);
+            state = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+
+    /// Ends all threads and forgets what came. Waits for the threads.
+    pub(super) fn close(&self) {
+        let mut state = self.state();
+        state.closed = true;
+        let threads = std::mem::take(&mut state.threads);
+        let queue = std::mem::take(&mut state.queue);
+        state.sources.clear();
+        self.came.notify_all();
+        self.went.notify_all();
+        drop(state);
+        self.canceller.cancel();
+        drop(queue);
+        for thread in threads {
+            let _ = thread.join();
+        }
+    }
+}
+
+impl State {
+    fn look(&mut self, sender: Option<u64>) -> Option<Taken> {
+        if self.closed {
+            return Some(Taken::Closed);
+        }
+        let wanted = |delivered: &Delivered| sender.is_none_or(|s| s == delivered.sender);
+        if let Some(at) = self.queue.iter().position(wanted) {
+            let delivered = self.queue.remove(at)?;
+            if let Some(source) = self.sources.get_mut(&delivered.sender) {
+                source.queued -= 1;
+            }
+            return Some(Taken::Message(delivered));
+        }
+        let blocked = self
+            .sources
+            .iter()
+            .filter(|(id, _)| sender.is_none_or(|s| s == **id))
+            .find_map(|(_, source)| source.blocked.clone());
+        if let Some(why) = blocked {
+            return Some(Taken::Blocked(why));
+        }
+        if let Some(why) = &self.ended {
+            return Some(Taken::Over(why.clone()));
+        }
+        match sender {
+            Some(sender) if !self.sources.contains_key(&sender) => Some(Taken::Over(format!(
+                "{sender:#x} is not connected, and left no message"
+            ))),
+            _ => None,
+        }
+    }
+}

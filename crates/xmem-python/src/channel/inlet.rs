@@ -1,0 +1,238 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! The thread that takes the messages of one pool, without the interpreter.
+
+use std::collections::HashMap;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use rustix::process::geteuid;
+use xmem_core::{Consumer, ConsumerBuilder, MAX_REQUEST, ReadLease, ReceiveError};
+
+use super::inbox::{Delivered, Inbox};
+use super::incoming::{Message, RefLease};
+use super::message::{Kind, Label};
+use super::names::{self, MAKER, REFUSED, TAKEN};
+
+/// How long a process that said that it joined may take to answer.
+const MEET_TIME: Duration = Duration::from_secs(5);
+/// How long to wait before looking again whether something was given back.
+const LOOK_AGAIN: Duration = Duration::from_millis(20);
+
+/// How messages are taken.
+#[derive(Debug, Clone)]
+pub(super) struct Terms {
+    /// The most frames of one sender that are held at once.
+    pub(super) budget: u32,
+    /// Whose pickles are taken, besides this user's own.
+    pub(super) allow_uids: Vec<u32>,
+    /// This process in the channel.
+    pub(super) me: u64,
+}
+
+impl Terms {
+    pub(super) fn consumer(&self, pool: &str, inbox: &Inbox) -> ConsumerBuilder {
+        Consumer::builder(pool)
+            .max_held(self.budget)
+            .parts(true)
+            .canceller(&inbox.canceller)
+    }
+
+    /// Whether to unpickle what this pool's producer sends: that runs its code as this user.
+    pub(super) fn check(&self, consumer: &Consumer) -> Result<(), String> {
+        let own = geteuid().as_raw();
+        match consumer.producer_uid() {
+            Some(uid) if uid == own || self.allow_uids.contains(&uid) => Ok(()),
+            Some(uid) => Err(format!(
+                "pool {:?} is of user {uid} and this process runs as user {own}: taking objects from somebody means to \
+                 run their code; if that is what you want, give allow_uids=[{uid}]",
+                consumer.pool()
+            )),
+            None => Err("the system does not say whose the pool is".into()),
+        }
+    }
+}
+
+/// The thread of a process that joined, whose pool is still to be found.
+pub(super) fn meet(inbox: &Arc<Inbox>, terms: Terms, channel: &Path, id: u64) {
+    if !inbox.add(id) {
+        return;
+    }
+    let socket = names::socket_of(channel, id);
+    let thread = std::thread::Builder::new().name("xmem-channel".into());
+    let spawned = thread.spawn({
+        let inbox = inbox.clone();
+        move || {
+            let meet = || {
+                let path = socket.to_str().ok_or("its socket has no name in UTF-8")?;
+                let consumer = terms.consumer(path, &inbox);
+                let consumer = consumer.connect_wait(Some(MEET_TIME));
+                let consumer = consumer.map_err(|error| error.to_string())?;
+                let checked = terms.check(&consumer);
+                let (answer, why) = match &checked {
+                    Ok(()) => (TAKEN, ""),
+                    Err(why) => (REFUSED, why.as_str()),
+                };
+                let why = why.as_bytes();
+                let _ = consumer.request(answer, &why[..why.len().min(MAX_REQUEST)]);
+                checked.map(|()| consumer)
+            };
+            match meet() {
+                Ok(consumer) => {
+                    Inlet::new(consumer, inbox, terms, id).run();
+                    names::clean_up(&socket);
+                }
+                Err(why) => {
+                    inbox.note_refused(why.clone());
+                    inbox.end(id, why);
+                }
+            }
+        }
+    });
+    match spawned {
+        Ok(thread) => inbox.keep_thread(thread),
+        Err(error) => inbox.end(id, error.to_string()),
+    }
+}
+
+/// The thread of the maker's pool, which was joined already.
+pub(super) fn follow(inbox: &Arc<Inbox>, terms: Terms, consumer: Consumer) -> std::io::Result<()> {
+    inbox.add(MAKER);
+    let thread = std::thread::Builder::new().name("xmem-channel".into());
+    let thread = thread.spawn({
+        let inbox = inbox.clone();
+        move || Inlet::new(consumer, inbox, terms, MAKER).run()
+    })?;
+    inbox.keep_thread(thread);
+    Ok(())
+}
+
+struct Inlet {
+    consumer: Consumer,
+    inbox: Arc<Inbox>,
+    terms: Terms,
+    sender: u64,
+    /// What stands for references whose message is still to come. `None`: there was no lease left for them.
+    refs: HashMap<u64, Option<RefLease>>,
+}
+
+impl Inlet {
+    fn new(consumer: Consumer, inbox: Arc<Inbox>, terms: Terms, sender: u64) -> Self {
+        Self {
+            consumer,
+            inbox,
+            terms,
+            sender,
+            refs: HashMap::new(),
+        }
+    }
+
+    fn run(mut self) {
+        let why = loop {
+            if !self.inbox.wait_for_room(self.sender) {
+                break "this end is closed".to_owned();
+            }
+            if let Err(why) = self.take_one() {
+                break why;
+            }
+        };
+        self.inbox.end(self.sender, why);
+    }
+
+    /// `Err`: no more messages come.
+    fn take_one(&mut self) -> Result<(), String> {
+        let me = self.terms.me;
+        let taken = match self.consumer.receive(None) {
+            Ok(lease) => sort(lease, me),
+            // Copied out, so that neither the sender waits for this process nor the other way round.
+            Err(ReceiveError::OverBudget { .. }) => {
+                let copy = |lease: &ReadLease| sort_copied(lease, me);
+                match self.consumer.receive_with(Some(LOOK_AGAIN), copy) {
+                    Ok(taken) => taken,
+                    Err(ReceiveError::Timeout) => return Ok(()),
+                    Err(error) => return self.trouble(&error),
+                }
+            }
+            Err(error) => return self.trouble(&error),
+        };
+        match taken {
+            Sorted::NotOurs => self.inbox.set_blocked(self.sender, None),
+            Sorted::Refs(sequence, lease) => {
+                self.refs.insert(sequence, lease);
+            }
+            Sorted::Void(refs) => {
+                self.refs.remove(&refs);
+            }
+            Sorted::Message(message, refs) => {
+                let refs = refs.and_then(|sequence| self.refs.remove(&sequence).flatten());
+                self.inbox.deliver(Delivered {
+                    sender: self.sender,
+                    message: *message,
+                    refs,
+                });
+            }
+            Sorted::Nonsense(why) => return Err(why),
+        }
+        Ok(())
+    }
+
+    fn trouble(&self, error: &ReceiveError) -> Result<(), String> {
+        match error {
+            // Frames of other processes' pools that are held for messages of this one count there. Whoever waits for a
+            // message is told so; the message is still there.
+            ReceiveError::OverBudget { .. } | ReceiveError::Region(_) => {
+                let why = format!("the next message cannot be taken now: {error}");
+                self.inbox.set_blocked(self.sender, Some(why));
+                std::thread::sleep(LOOK_AGAIN);
+                Ok(())
+            }
+            ReceiveError::Eos => Err("the sender closed the channel".into()),
+            ReceiveError::ProducerLost => Err("the sender is gone".into()),
+            error => Err(error.to_string()),
+        }
+    }
+}
+
+/// What a frame turned out to be.
+enum Sorted {
+    /// It is for somebody else.
+    NotOurs,
+    Refs(u64, Option<RefLease>),
+    Void(u64),
+    Message(Box<Message>, Option<u64>),
+    Nonsense(String),
+}
+
+fn sort_by_label(
+    lease: &ReadLease,
+    me: u64,
+    refs: impl FnOnce() -> Option<RefLease>,
+    message: impl FnOnce() -> Result<Message, String>,
+) -> Sorted {
+    let Some(label) = Label::read(lease.meta()) else {
+        return Sorted::Nonsense("a frame of its pool is no message of a channel".into());
+    };
+    if label.to.is_some_and(|to| to != me) {
+        return Sorted::NotOurs;
+    }
+    match label.kind {
+        Kind::Refs => Sorted::Refs(lease.meta().sequence, refs()),
+        Kind::Void => Sorted::Void(label.refs.unwrap_or_default()),
+        Kind::Message => match message() {
+            Ok(message) => Sorted::Message(Box::new(message), label.refs),
+            Err(why) => Sorted::Nonsense(why),
+        },
+    }
+}
+
+fn sort(lease: ReadLease, me: u64) -> Sorted {
+    let refs = || Some(RefLease(Arc::new(lease.clone())));
+    sort_by_label(&lease, me, refs, || Message::new(lease.clone()))
+}
+
+/// There is no lease left for it: what is to be kept is copied.
+fn sort_copied(lease: &ReadLease, me: u64) -> Sorted {
+    let copy = || Ok(Message::new(lease.clone())?.to_private());
+    sort_by_label(lease, me, || None, copy)
+}

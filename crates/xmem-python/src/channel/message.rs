@@ -1,0 +1,157 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! How a message lies in memory. It comes from a process that may do all that this one may, but nothing here trusts it.
+//!
+//! The first piece begins with a table of the message's blocks; the pickle and the blocks that were copied follow. Blocks
+//! that were not copied lie in other pieces. In this process's own byte order: a message never leaves the host.
+
+use xmem_core::FrameMeta;
+
+/// Where blocks begin, in bytes: a cache line, and what vector instructions like.
+pub(super) const ALIGN: usize = 64;
+/// The most blocks of a message.
+const MAX_BLOCKS: usize = 1 << 20;
+const MAGIC: [u8; 4] = *b"xmCH";
+const VERSION: u8 = 1;
+pub(super) const CONTENT_TYPE: &str = "application/x-xmem-object";
+const HEAD: usize = 16;
+const ROW: usize = 32;
+
+/// What a frame of a channel's pool is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Kind {
+    Message,
+    /// Held by whoever has references of the message that follows.
+    Refs,
+    /// There are references, but no message with them.
+    Void,
+}
+
+/// What the metadata of a frame say.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Label {
+    pub(super) kind: Kind,
+    /// Whom it is for; `None`: for all.
+    pub(super) to: Option<u64>,
+    /// The frame that stands for its references.
+    pub(super) refs: Option<u64>,
+}
+
+impl Label {
+    pub(super) fn write(self, meta: &mut FrameMeta) {
+        meta.content_type = CONTENT_TYPE.into();
+        let to = &mut meta.reserved;
+        to[..4].copy_from_slice(&MAGIC);
+        to[4] = VERSION;
+        to[5] = match self.kind {
+            Kind::Message => 0,
+            Kind::Refs => 1,
+            Kind::Void => 2,
+        };
+        to[6] = u8::from(self.to.is_some());
+        to[7] = u8::from(self.refs.is_some());
+        to[8..16].copy_from_slice(&self.to.unwrap_or(0).to_ne_bytes());
+        to[16..24].copy_from_slice(&self.refs.unwrap_or(0).to_ne_bytes());
+    }
+
+    /// `None`: it is not a channel's.
+    pub(super) fn read(meta: &FrameMeta) -> Option<Self> {
+        let from = &meta.reserved;
+        if from[..4] != MAGIC || from[4] != VERSION || meta.content_type.as_str() != CONTENT_TYPE {
+            return None;
+        }
+        let word = |at: usize| u64::from_ne_bytes(from[at..at + 8].try_into().unwrap_or_default());
+        Some(Self {
+            kind: match from[5] {
+                0 => Kind::Message,
+                1 => Kind::Refs,
+                2 => Kind::Void,
+                _ => return None,
+            },
+            to: (from[6] != 0).then(|| word(8)),
+            refs: (from[7] != 0).then(|| word(16)),
+        })
+    }
+}
+
+/// Where a block lies.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) struct Place {
+    pub(super) piece: u32,
+    /// It is one of those that the pickle takes in their order.
+    pub(super) in_order: bool,
+    /// First byte in its piece.
+    pub(super) offset: usize,
+    /// Size in bytes.
+    pub(super) len: usize,
+    /// How many bytes of what the sender has were left out before it.
+    pub(super) shift: usize,
+}
+
+/// The table of a message.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(super) struct Table {
+    pub(super) blocks: Vec<Place>,
+    pub(super) pickle: Place,
+}
+
+/// Size of the table of so many blocks in bytes; the pickle comes behind it.
+pub(super) fn table_len(blocks: usize) -> usize {
+    HEAD + blocks * ROW
+}
+
+impl Table {
+    pub(super) fn encode(&self) -> Vec<u8> {
+        let mut bytes = Vec::with_capacity(table_len(self.blocks.len()));
+        bytes.extend_from_slice(&(self.blocks.len() as u64).to_ne_bytes());
+        bytes.extend_from_slice(&(self.pickle.len as u64).to_ne_bytes());
+        for place in &self.blocks {
+            bytes.extend_from_slice(&place.piece.to_ne_bytes());
+            bytes.extend_from_slice(&u32::from(place.in_order).to_ne_bytes());
+            for word in [place.offset, place.len, place.shift] {
+                bytes.extend_from_slice(&(word as u64).to_ne_bytes());
+            }
+        }
+        bytes
+    }
+
+    /// The table at the beginning of the first of these pieces, whose sizes are given. `None`: it makes no sense.
+    pub(super) fn decode(bytes: &[u8], pieces: &[usize]) -> Option<Self> {
+        let word = |at: usize| {
+            let word = bytes.get(at..at.checked_add(8)?)?;
+            usize::try_from(u64::from_ne_bytes(word.try_into().ok()?)).ok()
+        };
+        let count = word(0)?;
+        if count > MAX_BLOCKS {
+            return None;
+        }
+        let inside = |place: Place| {
+            let end = place.offset.checked_add(place.len)?;
+            (end <= *pieces.get(place.piece as usize)?).then_some(place)
+        };
+        let pickle = inside(Place {
+            offset: table_len(count),
+            len: word(8)?,
+            ..Place::default()
+        })?;
+        let block = |number: usize| {
+            let at = table_len(number);
+            let both = word(at)? as u64;
+            let (low, high) = (both as u32, (both >> 32) as u32);
+            let (piece, in_order) = if cfg!(target_endian = "little") {
+                (low, high)
+            } else {
+                (high, low)
+            };
+            inside(Place {
+                piece,
+                in_order: in_order != 0,
+                offset: word(at + 8)?,
+                len: word(at + 16)?,
+                shift: word(at + 24)?,
+            })
+        };
+        let blocks = (0..count).map(block).collect::<Option<_>>()?;
+        Some(Self { blocks, pickle })
+    }
+}

@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: MPL-2.0
+
+"""What the tests of channels share: an echoing process, and others that do what they are told."""
+
+import gc
+import hashlib
+import multiprocessing
+import os
+import signal
+import time
+
+import xmem
+
+# Not a limit on speed: after this a test hangs.
+HANG = 30
+
+spawn = multiprocessing.get_context("spawn")
+
+
+def wait_until(is_so, what="it"):
+    end = time.monotonic() + HANG
+    while not is_so():
+        assert time.monotonic() < end, f"never happened: {what}"
+        time.sleep(0.005)
+
+
+class Process:
+    """A function in another process. It is ended with the block, by force if the test failed."""
+
+    def __init__(self, target, *args, context=spawn):
+        self.process = context.Process(target=target, args=args, daemon=True)
+        self.process.start()
+
+    @property
+    def pid(self):
+        return self.process.pid
+
+    def signal(self, number):
+        os.kill(self.pid, number)
+
+    def kill(self):
+        self.signal(signal.SIGKILL)
+        self.process.join(HANG)
+
+    def join(self):
+        self.process.join(HANG)
+        assert self.process.exitcode == 0, f"the child ended with {self.process.exitcode}"
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, kind, *_):
+        if kind is not None and self.process.is_alive():
+            self.kill()
+        self.process.join(HANG)
+        if self.process.is_alive():
+            self.kill()
+            raise AssertionError("the child did not end")
+
+
+def digest(array):
+    return hashlib.blake2b(memoryview(array).cast("B"), digest_size=16).hexdigest()
+
+
+def echo(path, options=None):
+    """Sends back what comes, until the channel is closed."""
+    with xmem.Channel.connect(path, timeout=HANG, **(options or {})) as channel:
+        for obj in channel:
+            channel.send(obj)
+            del obj
+
+
+def describe(path):
+    """Tells what came, in the words of the other process's own objects: by a copy of the pickle kind."""
+    with xmem.Channel.connect(path, timeout=HANG) as channel:
+        for obj in channel:
+            channel.send([(type(one).__name__, digest(one), one.flags.writeable) for one in obj])
+            del obj
+
+
+class Place:
+    """A directory of one test, in which nothing may be left."""
+
+    def __init__(self, tmp_path):
+        self.dir = tmp_path
+
+    def path(self, name="c"):
+        return str(self.dir / f"{name}.sock")
+
+    def assert_clean(self):
+        gc.collect()
+        assert os.listdir(self.dir) == []
+        uid = os.getuid()
+        assert not [name for name in os.listdir("/dev/shm") if name.startswith(f"xmem-{uid}-ch")]

@@ -1,0 +1,132 @@
+# SPDX-License-Identifier: MPL-2.0
+
+"""What other processes do in the tests: children.py ROLE POOL."""
+
+import ctypes
+import signal
+import sys
+import threading
+import time
+
+import numpy as np
+from conftest import HANG, assert_whole, publish
+
+import xmem
+
+# A test that is killed must not leave its children.
+ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+
+
+def say(line: object) -> None:
+    print(line, flush=True)
+
+
+def hear() -> str:
+    return sys.stdin.readline().strip()
+
+
+def hold(pool: str) -> None:
+    """Holds three views of frames, in three ways, until it is told to check them."""
+    consumer = xmem.Consumer(pool, timeout=HANG, max_held=4)
+    say("joined")
+    frames = [consumer.recv(HANG) for _ in range(3)]
+    seeds = [frame.pts for frame in frames]
+    views = [np.asarray(frames[0])[10:20, ::2], memoryview(frames[1]), frames[2].planes[0]]
+    del frames
+    say(consumer.stats["held"])
+    hear()
+    from conftest import content
+
+    assert np.array_equal(views[0], content(seeds[0])[10:20, ::2])
+    assert_whole(views[1], seeds[1])
+    assert_whole(views[2], seeds[2])
+    say("whole")
+    hear()
+
+
+def hold_at_exit(pool: str) -> None:
+    """Ends while global names, a cycle and a thread hold frames."""
+    global kept
+    consumer = xmem.Consumer(pool, timeout=HANG)
+    say("joined")
+    frames = [consumer.recv(HANG) for _ in range(3)]
+    cycle = {"view": np.asarray(frames[1])}
+    cycle["self"] = cycle
+    kept = [consumer, np.asarray(frames[0]), cycle]
+    view = memoryview(frames[2])
+    del frames
+    threading.Thread(target=lambda: (view[0, 0, 0], time.sleep(HANG)), daemon=True).start()
+    say("held")
+    hear()
+
+
+def wait_for_signal(pool: str) -> None:
+    """Waits for a frame that never comes, until Ctrl-C."""
+    consumer = xmem.Consumer(pool, timeout=HANG)
+    say("joined")
+    try:
+        consumer.recv()
+    except KeyboardInterrupt:
+        say("interrupted")
+
+
+def wait_for_producer(pool: str) -> None:
+    say("waiting")
+    try:
+        xmem.Consumer(pool)
+    except KeyboardInterrupt:
+        say("interrupted")
+
+
+def wait_for_room(pool: str) -> None:
+    """Publishes in a lossless pool until its consumer is too far behind, until Ctrl-C."""
+    producer = xmem.Producer(pool, lossless=True)
+    say("made")
+    producer.wait_for_consumer(HANG)
+    try:
+        for seed in range(1000):
+            publish(producer, seed)
+            say(seed)
+    except KeyboardInterrupt:
+        say("interrupted")
+
+
+def produce(pool: str) -> None:
+    """Publishes frames as fast as it can until it is told to stop; then the stream ends."""
+    with xmem.Producer(pool, max_slots=24) as producer:
+        say("made")
+        stop = threading.Event()
+        threading.Thread(target=lambda: (hear(), stop.set()), daemon=True).start()
+        seed = 0
+        while not stop.is_set():
+            publish(producer, seed)
+            seed += 1
+        producer.end_stream()
+        say(seed)
+        hear()
+
+
+def produce_one(pool: str) -> None:
+    """Publishes one frame and stays."""
+    producer = xmem.Producer(pool)
+    say("made")
+    producer.wait_for_consumer(HANG)
+    publish(producer, 7)
+    say("published")
+    hear()
+    producer.close()
+
+
+def read(pool: str) -> None:
+    """Checks each frame until the stream ends."""
+    consumer = xmem.Consumer(pool, timeout=HANG, max_held=2, on_producer_lost="raise")
+    say("joined")
+    count = 0
+    for frame in consumer:
+        assert_whole(frame, frame.pts)
+        count += 1
+    say(count)
+
+
+if __name__ == "__main__":
+    globals()[sys.argv[1]](sys.argv[2])

@@ -1,0 +1,115 @@
+# SPDX-License-Identifier: MPL-2.0
+
+"""What the tests share: a pool of one's own, frames whose content can be told, and processes."""
+
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import xmem
+
+# Not a limit on speed: after this a test hangs.
+HANG = 60.0
+
+
+@pytest.fixture
+def directory() -> Iterator[Path]:
+    """A directory that is empty again when the test is over."""
+    # Not pytest's own, whose names are too long for a socket.
+    with tempfile.TemporaryDirectory(prefix="xm") as name:
+        path = Path(name)
+        yield path
+        eventually(lambda: not list(path.glob("*.sock")), f"a pool is left in {path}")
+
+
+@pytest.fixture
+def pool(directory: Path) -> str:
+    return str(directory / "p.sock")
+
+
+def eventually(is_so: Callable[[], bool], what: str) -> None:
+    end = time.monotonic() + HANG
+    while not is_so():
+        assert time.monotonic() < end, what
+        time.sleep(0.001)
+
+
+def content(seed: int, shape: tuple[int, ...] = (60, 80, 3)) -> np.ndarray:
+    """The content that belongs to a seed. Hardly a byte is that of another seed's."""
+    count = int(np.prod(shape))
+    lanes = (np.arange(count, dtype=np.uint64) + np.uint64(seed + 1)) * np.uint64(0x9E3779B97F4A7C15)
+    return (lanes >> np.uint64(56)).astype(np.uint8).reshape(shape)
+
+
+def publish(producer: xmem.Producer, seed: int, shape: tuple[int, ...] = (60, 80, 3)) -> int:
+    """Publishes the content of a seed; the frame carries the seed as its PTS."""
+    with producer.acquire(shape, np.uint8) as frame:
+        np.asarray(frame)[...] = content(seed, shape)
+        return frame.publish(pts=seed)
+
+
+def assert_whole(array: object, seed: int) -> None:
+    array = np.asarray(array)
+    assert np.array_equal(array, content(seed, array.shape)), f"frame {seed} is torn"
+
+
+class Child:
+    """A role of `children.py`, in a process of its own."""
+
+    def __init__(self, role: str, pool: str) -> None:
+        script = Path(__file__).with_name("children.py")
+        self.process = subprocess.Popen(
+            [sys.executable, script, role, pool],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    def hear(self) -> str:
+        """Its next line."""
+        line = self.process.stdout.readline()
+        assert line, f"the child ended with {self.process.wait()}"
+        return line.strip()
+
+    def tell(self, line: str = "go") -> None:
+        self.process.stdin.write(line + "\n")
+        self.process.stdin.flush()
+
+    def wait(self) -> int:
+        return self.process.wait(HANG)
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait(HANG)
+
+
+@pytest.fixture
+def child() -> Iterator[Callable[[str, str], Child]]:
+    children: list[Child] = []
+
+    def start(role: str, pool: str) -> Child:
+        children.append(Child(role, pool))
+        return children[-1]
+
+    yield start
+    for it in children:
+        if it.process.poll() is None:
+            it.process.kill()
+        it.process.wait()
+        it.process.stdin.close()
+        it.process.stdout.close()
+
+
+def not_run(test: str, reason: str) -> None:
+    """Ends a test that this machine has not what it takes for, and has `cargo xtask test` list it."""
+    if file := os.environ.get("XMEM_NOT_RUN"):
+        with open(file, "a") as lines:
+            lines.write(f"{test}: {reason}\n")
+    pytest.skip(reason)

@@ -1,0 +1,155 @@
+# SPDX-License-Identifier: MPL-2.0
+
+"""Consumers in an event loop."""
+
+import asyncio
+import os
+import select
+import threading
+import time
+
+import pytest
+from conftest import HANG, assert_whole, publish
+
+import xmem
+
+
+def test_async_for(pool):
+    async def main():
+        with xmem.Producer(pool, lossless=True) as producer:
+            consumer = await xmem.Consumer.connect(pool, timeout=HANG)
+            thread = threading.Thread(target=feed, args=(producer,))
+            thread.start()
+            seeds = []
+            async with consumer:
+                async for frame in consumer:
+                    assert_whole(frame, frame.pts)
+                    seeds.append(frame.pts)
+            thread.join()
+            assert seeds == list(range(200))
+
+    def feed(producer):
+        for seed in range(200):
+            if seed % 50 == 0:
+                # So that the loop sleeps now and then.
+                time.sleep(0.02)
+            publish(producer, seed)
+        producer.end_stream()
+
+    asyncio.run(main())
+
+
+def test_other_tasks_go_on_and_waits_can_be_called_off(pool):
+    async def main():
+        with xmem.Producer(pool) as producer, xmem.Consumer(pool) as consumer:
+            ticks = 0
+
+            async def tick():
+                nonlocal ticks
+                while True:
+                    ticks += 1
+                    await asyncio.sleep(0)
+
+            ticking = asyncio.create_task(tick())
+            with pytest.raises(xmem.Timeout, match=r"no frame came in 0\.05 s"):
+                await consumer.arecv(0.05)
+            assert ticks > 10
+            waiting = asyncio.create_task(consumer.arecv())
+            await asyncio.sleep(0.01)
+            waiting.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await waiting
+            both = [asyncio.create_task(consumer.arecv(HANG)) for _ in range(2)]
+            await asyncio.sleep(0.01)
+            publish(producer, 1)
+            publish(producer, 2)
+            assert sorted(frame.pts for frame in await asyncio.gather(*both)) == [1, 2]
+            ticking.cancel()
+
+    asyncio.run(main())
+
+
+def test_connect_waits_for_a_producer(pool):
+    async def main():
+        with pytest.raises(xmem.NoProducer):
+            await xmem.Consumer.connect(pool, timeout=0.3)
+        waiting = asyncio.create_task(xmem.Consumer.connect(pool))
+        await asyncio.sleep(0.05)
+        with xmem.Producer(pool) as producer:
+            async with await waiting as consumer:
+                publish(producer, 1)
+                assert (await consumer.arecv(HANG)).pts == 1
+
+    asyncio.run(main())
+
+
+def test_over_a_restart_of_the_producer(pool):
+    async def main():
+        producer = xmem.Producer(pool)
+        async with await xmem.Consumer.connect(pool) as consumer:
+            publish(producer, 1)
+            assert (await consumer.arecv(HANG)).pts == 1
+            waiting = asyncio.create_task(consumer.arecv(HANG))
+            await asyncio.sleep(0)
+            producer.close()
+            # Longer than one look for a producer takes.
+            await asyncio.sleep(1.2)
+            assert not waiting.done()
+            with xmem.Producer(pool) as producer:
+                publish(producer, 2)
+                assert (await waiting).pts == 2
+                assert consumer.stats["reconnects"] == 1
+
+    asyncio.run(main())
+
+
+def test_the_descriptor(pool):
+    with xmem.Producer(pool) as producer, xmem.Consumer(pool) as consumer:
+        fd = consumer.fileno()
+        assert consumer.fileno() == fd
+
+        def readable(timeout):
+            return bool(select.select([consumer], [], [], timeout)[0])
+
+        assert consumer.try_recv() is None
+        assert not readable(0)
+        publish(producer, 1)
+        while True:
+            assert readable(HANG)
+            if (frame := consumer.try_recv()) is not None:
+                break
+        assert frame.pts == 1
+        assert consumer.try_recv() is None
+        assert not readable(0)
+        # Waiting in recv works besides.
+        timer = threading.Timer(0.05, publish, (producer, 2))
+        timer.start()
+        assert consumer.recv(HANG).pts == 2
+        timer.join()
+        producer.end_stream()
+        assert readable(HANG)
+    # Who waits for one that is closed finds out.
+    assert bool(select.select([fd], [], [], HANG)[0])
+    del consumer
+    with pytest.raises(OSError):
+        os.fstat(fd)
+
+
+def test_a_waiting_loop_costs_nothing(pool):
+    async def main():
+        with xmem.Producer(pool), xmem.Consumer(pool) as consumer:
+            assert consumer.try_recv() is None
+            turns = 0
+            original = consumer._wake
+
+            def count():
+                nonlocal turns
+                turns += 1
+                original()
+
+            consumer._wake = count
+            with pytest.raises(xmem.Timeout):
+                await consumer.arecv(0.5)
+            assert turns < 5
+
+    asyncio.run(main())

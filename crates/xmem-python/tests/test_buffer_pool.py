@@ -1,0 +1,441 @@
+# SPDX-License-Identifier: MPL-2.0
+
+"""Buffers by number, in one process and in several. The names and examples are those of the technical design."""
+
+import gc
+import multiprocessing
+import os
+import signal
+
+import numpy as np
+import pytest
+
+import xmem
+from xmem import BufferPool
+
+SIZE = 1920 * 1080 * 3
+HANG = 60
+
+# A child imports this module again, so nothing is inherited but what it is given.
+spawn = multiprocessing.get_context("spawn")
+
+
+@pytest.fixture
+def name(tmp_path):
+    yield str(tmp_path / "my_pool.sock")
+    gc.collect()
+    assert os.listdir(tmp_path) == [], "a closed pool leaves nothing"
+
+
+class Child:
+    """A function in another process, with a pipe to it."""
+
+    def __init__(self, target, *args, context=spawn):
+        self.pipe, theirs = context.Pipe()
+        self.process = context.Process(target=target, args=(theirs, *args))
+        self.process.start()
+        theirs.close()
+
+    def hear(self):
+        assert self.pipe.poll(HANG), "the child says nothing"
+        answer = self.pipe.recv()
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    def ask(self, *question):
+        self.pipe.send(question)
+        return self.hear()
+
+    def kill(self):
+        os.kill(self.process.pid, signal.SIGKILL)
+        self.process.join(HANG)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        if self.process.is_alive():
+            try:
+                self.pipe.send(("end",))
+            except OSError:
+                pass
+        self.process.join(HANG)
+        if self.process.is_alive():
+            self.kill()
+            raise AssertionError("the child did not end")
+        self.pipe.close()
+
+
+def peer(pipe, name, *options):
+    """A process that does with a pool what it is told."""
+    pool = BufferPool(name, **dict(options))
+    held = {}
+    pipe.send(pool.is_owner)
+    while True:
+        what, *args = pipe.recv()
+        try:
+            if what == "end":
+                return
+            if what == "get":
+                held[args[0]] = pool.get(args[0])
+                answer = int(np.asarray(held[args[0]]).sum(dtype=np.uint64))
+            elif what == "drop":
+                answer = held.pop(args[0]) and None
+            elif what == "write":
+                with pool.acquire_cpu(args[0]) as buf:
+                    np.asarray(buf)[:] = args[1]
+                    pool.set_ref_count(buf.meta_index, args[2])
+                    answer = buf.forget()
+            elif what == "rewrite":
+                buf = pool.get_mut(args[0])
+                np.asarray(buf)[:] = args[1]
+                answer = buf.forget()
+            elif what == "preallocate":
+                answer = pool.preallocate_cpu(1024, 2)
+        except Exception as error:
+            answer = error
+        pipe.send(answer)
+
+
+def test_example_of_the_design(name):
+    pool = BufferPool(name)
+
+    # Set aside.
+    indices = pool.preallocate_cpu(size=SIZE, count=8)
+    assert len(set(indices)) == 8
+
+    # Producer.
+    buf = pool.acquire_cpu(SIZE)
+    assert buf.meta_index in indices
+    assert buf.cpu_ptr == buf.cpu_ptr_mut != 0
+    np.asarray(buf)[:] = 7
+    pool.set_ref_count(buf.meta_index, 2)
+    meta_index = buf.meta_index
+    assert buf.forget() == meta_index
+
+    # Consumer.
+    buf = pool.get(meta_index)
+    assert np.asarray(buf).sum(dtype=np.uint64) == 7 * SIZE
+    assert len(buf) == buf.size == SIZE
+
+
+def test_example_with_cuda(name):
+    """The same example, line by line, as it is without CUDA: each call says so."""
+    pool = BufferPool(name)
+    cpu_buf = pool.acquire_cpu(1024)
+    calls = [
+        lambda: pool.preallocate_cuda(size=1920 * 1080 * 3, count=8, device_id=0),
+        lambda: pool.acquire_cuda(1920 * 1080 * 3, device_id=0),
+        lambda: cpu_buf.cuda_ptr,
+        lambda: cpu_buf.cuda_ptr_mut,
+        lambda: cpu_buf.copy_to_cuda(device_id=0),
+        lambda: cpu_buf.copy_to_device(1),
+    ]
+    if has_cuda(pool):
+        pytest.skip("there is CUDA here; the GPU suite looks at these")
+    for call in calls:
+        with pytest.raises(xmem.NoCuda, match="CUDA") as raised:
+            call()
+        assert isinstance(raised.value, RuntimeError)
+
+
+def has_cuda(pool):
+    try:
+        pool.preallocate_cuda(size=1024, count=1)
+    except xmem.NoCuda:
+        return False
+    return True
+
+
+def test_other_processes_read_by_index(name):
+    pool = BufferPool(name)
+    assert pool.is_owner
+    with Child(peer, name) as one, Child(peer, name) as two:
+        assert [one.hear(), two.hear()] == [False, False], "they join"
+        buf = pool.acquire_cpu(SIZE)
+        np.asarray(buf)[:] = 3
+        pool.set_ref_count(buf.meta_index, 2)
+        index = buf.forget()
+        assert one.ask("get", index) == 3 * SIZE
+        one.ask("drop", index)
+        # One of two took and released it, so it is still there.
+        assert two.ask("get", index) == 3 * SIZE
+        with pytest.raises(xmem.Error):
+            pool.get_mut(index)
+        two.ask("drop", index)
+        wait_until(lambda: is_empty(pool, index))
+    pool.close()
+
+
+def test_reader_that_dies_counts_as_having_released(name):
+    pool = BufferPool(name)
+    with Child(peer, name) as child:
+        child.hear()
+        index = pool.acquire_cpu(SIZE).forget()
+        child.ask("get", index)
+        child.kill()
+    wait_until(lambda: is_empty(pool, index))
+
+
+def is_empty(pool, index):
+    try:
+        pool.get(index)
+    except xmem.Error:
+        return True
+    return False
+
+
+def wait_until(is_so):
+    import time
+
+    end = time.monotonic() + HANG
+    while not is_so():
+        assert time.monotonic() < end, "never happened"
+        time.sleep(0.005)
+
+
+def test_process_that_does_not_own_the_pool_writes(name):
+    pool = BufferPool(name, peers_may_write=True)
+    with Child(peer, name) as writer, Child(peer, name) as reader:
+        writer.hear(), reader.hear()
+        index = writer.ask("write", 100_000, 5, 2)
+        assert reader.ask("get", index) == 500_000
+        assert np.asarray(pool.get(index)).sum() == 500_000
+        # Somebody holds it.
+        with pytest.raises(xmem.Error):
+            writer.ask("rewrite", index, 6)
+        reader.ask("drop", index)
+        with pytest.raises(xmem.Refused):
+            writer.ask("preallocate")
+    pool.close()
+
+
+def test_pool_of_another_process(name):
+    with Child(peer, name, ("peers_may_write", True)) as owner:
+        assert owner.hear(), "it made the pool"
+        pool = BufferPool(name)
+        assert not pool.is_owner
+        buf = pool.acquire_cpu(5000)
+        np.asarray(buf)[:] = 9
+        pool.set_ref_count(buf.meta_index, 1)
+        index = buf.forget()
+        assert owner.ask("get", index) == 45_000
+        owner.ask("drop", index)
+
+        index = owner.ask("write", 70, 1, 1)
+        buf = pool.get_mut(index)
+        np.asarray(buf)[:35] = 3
+        assert buf.forget() == index
+        assert owner.ask("get", index) == 35 * 3 + 35
+        owner.ask("drop", index)
+        pool.close()
+
+
+def test_writing_into_a_pool_that_does_not_allow_it(name):
+    pool = BufferPool(name)
+    with Child(peer, name) as child:
+        child.hear()
+        with pytest.raises(xmem.Refused):
+            child.ask("write", 100, 1, 1)
+    pool.close()
+
+
+def test_owner_that_dies(name, tmp_path):
+    with Child(peer, name, ("peers_may_write", True)) as owner:
+        owner.hear()
+        pool = BufferPool(name)
+        index = owner.ask("write", 1000, 4, 2)
+        held = np.asarray(pool.get(index))
+        owner.kill()
+        assert held.sum() == 4000, "what is held stays"
+        with pytest.raises(xmem.Error):
+            pool.acquire_cpu(10)
+        pool.close()
+    # The next one makes it again, and cleans up.
+    again = BufferPool(name)
+    assert again.is_owner
+    assert held.sum() == 4000
+    again.close()
+
+
+def test_read_only(name):
+    pool = BufferPool(name)
+    index = pool.acquire_cpu(100).forget()
+    buf = pool.get(index)
+    assert buf.readonly
+    array = np.asarray(buf)
+    assert not array.flags.writeable
+    with pytest.raises(ValueError):
+        array[0] = 1
+    with pytest.raises(xmem.Error, match="get_mut"):
+        buf.cpu_ptr_mut
+    with pytest.raises(xmem.Error):
+        buf.set_meta(shape=[10, 10])
+    assert memoryview(buf).readonly
+
+
+def test_view_outlives_its_guard(name):
+    pool = BufferPool(name)
+    buf = pool.acquire_cpu(SIZE)
+    np.asarray(buf)[:] = 1
+    pool.set_ref_count(buf.meta_index, 1)
+    index = buf.forget()
+    row = np.asarray(pool.get(index)).reshape(1080, 1920, 3)[5]
+    gc.collect()
+    with pytest.raises(xmem.Error):
+        pool.get_mut(index)
+    with pool.get(index) as buf:
+        other = np.asarray(buf)[:10]
+    assert row.sum() == 1920 * 3 and other.sum() == 10
+    with pytest.raises(xmem.Closed):
+        buf.size
+    del row
+    with pytest.raises(xmem.Error):
+        pool.get_mut(index)
+    del other
+    pool.get_mut(index).release()
+
+
+def test_published_only_without_views(name):
+    pool = BufferPool(name)
+    buf = pool.acquire_cpu(100)
+    array = np.asarray(buf)
+    with pytest.raises(xmem.ViewsExist, match="del"):
+        buf.forget()
+    del array
+    index = buf.forget()
+    with pytest.raises(xmem.Closed):
+        buf.forget()
+    with pytest.raises(xmem.Closed):
+        np.asarray(buf)
+    # A reader that forgets keeps it, until the pool's release.
+    reader = pool.get(index)
+    assert reader.forget() == index
+    assert not is_empty(pool, index)
+    with pytest.raises(xmem.Error):
+        pool.get_mut(index)
+    assert pool.release(index)
+    assert not pool.release(index)
+    pool.get_mut(index).release()
+
+
+def test_references_without_guards(name):
+    pool = BufferPool(name)
+    buf = pool.acquire_cpu(10)
+    pool.set_ref_count(buf.meta_index, 2)
+    index = buf.forget()
+    pool.add_ref(index)
+    pool.add_ref(index)
+    with pytest.raises(xmem.Error):
+        pool.get_mut(index)
+    assert pool.release(index) and pool.release(index)
+    pool.get_mut(index).release()
+    with pytest.raises(ValueError):
+        pool.set_ref_count(index, 0)
+    with pytest.raises(xmem.Error):
+        pool.set_ref_count(10_000, 1)
+
+
+def test_clone_ref(name):
+    pool = BufferPool(name)
+    buf = pool.acquire_cpu(10)
+    with pytest.raises(xmem.Error):
+        buf.clone_ref()
+    index = buf.forget()
+    one = pool.get(index)
+    two = one.clone_ref()
+    assert two.meta_index == index and two.cpu_ptr == one.cpu_ptr
+    one.release()
+    with pytest.raises(xmem.Error):
+        pool.get_mut(index)
+    two.release()
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "float32", "float16", "int64", "bool", np.float64, np.dtype("u2")])
+def test_shape_and_type_travel(name, dtype):
+    pool = BufferPool(name)
+    array = (np.arange(2 * 3 * 5).reshape(2, 3, 5) % 2).astype(dtype)
+    buf = pool.acquire_cpu(array.nbytes)
+    buf.set_meta(shape=array.shape, dtype=dtype, content_type="tensor/any", producer="test", timestamp=12)
+    np.asarray(buf)[:] = array
+    index = buf.forget()
+    got = pool.get(index)
+    assert (got.shape, got.dtype) == ([2, 3, 5], array.dtype.name)
+    assert (got.content_type, got.producer, got.timestamp) == ("tensor/any", "test", 12)
+    view = np.asarray(got)
+    assert view.dtype == array.dtype and view.shape == (2, 3, 5)
+    np.testing.assert_array_equal(view, array)
+    assert bytes(memoryview(got).cast("B")) == array.tobytes()
+    copy = got.copy_to_cpu()
+    assert copy.meta_index != index and not copy.readonly
+    np.testing.assert_array_equal(np.asarray(copy), array)
+
+
+def test_shape_that_does_not_fit(name):
+    pool = BufferPool(name)
+    buf = pool.acquire_cpu(100)
+    for shape, dtype in [([101], "uint8"), ([26], "float32"), ([2**62, 8], "uint8"), ([1] * 9, "uint8")]:
+        with pytest.raises(ValueError):
+            buf.set_meta(shape=shape, dtype=dtype)
+    with pytest.raises(ValueError, match="uint8"):
+        buf.set_meta(dtype="complex128")
+    with pytest.raises(ValueError):
+        pool.acquire_cpu(0)
+
+
+def test_limit_of_buffers(name):
+    pool = BufferPool(name, max_buffers=4)
+    held = [pool.acquire_cpu(100) for _ in range(4)]
+    with pytest.raises(xmem.PoolFull):
+        pool.acquire_cpu(100)
+    held.pop().release()
+    pool.acquire_cpu(100).release()
+
+
+def test_closed_pool(name):
+    with BufferPool(name) as pool:
+        array = np.asarray(pool.acquire_cpu(100))
+    array[:] = 3
+    with pytest.raises(xmem.Closed):
+        pool.acquire_cpu(10)
+    assert "closed" in repr(pool)
+
+
+def inherited(pipe, pool, array):
+    """In a forked child: the pool is the parent's."""
+    try:
+        pool.acquire_cpu(10)
+        pipe.send("no error")
+    except xmem.Error as error:
+        pipe.send(type(error).__name__)
+    pipe.send(int(array.sum()))
+
+
+def test_fork(name):
+    pool = BufferPool(name)
+    buf = pool.acquire_cpu(1000)
+    np.asarray(buf)[:] = 2
+    index = buf.forget()
+    array = np.asarray(pool.get(index))
+    with Child(inherited, pool, array, context=multiprocessing.get_context("fork")) as child:
+        assert child.hear() == "Forked"
+        assert child.hear() == 2000
+    assert child.process.exitcode == 0
+    with pytest.raises(xmem.Error):
+        pool.get_mut(index)
+    del array
+    pool.get_mut(index).release()
+
+
+def test_from_blob_as_in_the_design(name):
+    """torch has no from_blob in Python; frombuffer is its equal for host memory."""
+    torch = pytest.importorskip("torch")
+    pool = BufferPool(name)
+    buf = pool.acquire_cpu(1080 * 1920 * 3)
+    tensor = torch.frombuffer(buf, dtype=torch.uint8).reshape(1080, 1920, 3)
+    tensor.fill_(5)
+    assert tensor.data_ptr() == buf.cpu_ptr
+    del tensor
+    index = buf.forget()
+    assert np.asarray(pool.get(index)).sum(dtype=np.uint64) == 5 * 1080 * 1920 * 3

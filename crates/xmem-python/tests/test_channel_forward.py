@@ -1,0 +1,285 @@
+# SPDX-License-Identifier: MPL-2.0
+
+"""What was received is sent on where it lies: over several hops, several times, with the process in between killed."""
+
+import gc
+import os
+import time
+
+import numpy as np
+import pytest
+from channel_support import HANG, Place, Process, digest, echo, spawn, wait_until
+
+import xmem
+
+
+@pytest.fixture
+def place(tmp_path):
+    place = Place(tmp_path)
+    yield place
+    place.assert_clean()
+
+
+def relay(path, onward, tells=True):
+    """Passes on what comes; tells the maker how many bytes of the last message it copied."""
+    with xmem.Channel(onward, linger=1) as out, xmem.Channel.connect(path, timeout=HANG) as channel:
+        out.wait_for_receiver(HANG)
+        for obj in channel:
+            before = out.stats()["copied_bytes"]
+            out.send(obj, timeout=HANG)
+            if tells:
+                channel.send(out.stats()["copied_bytes"] - before)
+            del obj
+
+
+def sink(path, out, hold=False):
+    held = []
+    with xmem.Channel.connect(path, timeout=HANG) as channel:
+        for obj in channel:
+            out.put({name: digest(np.ascontiguousarray(a)) for name, a in obj.items()})
+            if hold:
+                held.append(obj)
+            del obj
+    if hold:
+        # Everything that it holds, after all others are gone.
+        out.put([{name: digest(np.ascontiguousarray(a)) for name, a in obj.items()} for obj in held])
+
+
+def digests(obj):
+    return {name: digest(np.ascontiguousarray(a)) for name, a in obj.items()}
+
+
+def make(seed):
+    rng = np.random.default_rng(seed)
+    image = rng.integers(0, 255, (400, 500, 3), "u1")
+    return {"image": image, "crop": image[50:350, 100:400], "small": rng.random(20), "mask": rng.random((300, 100)).T}
+
+
+def test_two_hops(place):
+    a, b, c = place.path("a"), place.path("b"), place.path("c")
+    out = spawn.Queue()
+    with (
+        Process(sink, c, out),
+        Process(relay, b, c, False),
+        Process(relay, a, b),
+        xmem.Channel(a) as channel,
+    ):
+        copied = []
+        while not copied or copied[-1] > 5_000:
+            assert len(copied) < 1000, "it is passed on where it lies some time"
+            obj = make(len(copied))
+            channel.send(obj, timeout=HANG)
+            assert out.get(timeout=HANG) == digests(obj)
+            copied.append(channel.recv(timeout=HANG))
+        # The first copies before those behind it reach the first pool.
+        passed_on = 0
+        for seed in range(20):
+            obj = make(seed)
+            channel.send(obj, timeout=HANG)
+            assert out.get(timeout=HANG) == digests(obj)
+            passed_on += channel.recv(timeout=HANG) < 5_000
+        assert passed_on >= 15
+
+
+def test_sent_on_twice(place):
+    """The same array to two others, each of which has it as long as it likes."""
+    a, b = place.path("a"), place.path("b")
+    with Process(echo, a), Process(echo, b), xmem.Channel(a) as one, xmem.Channel(b) as two:
+        original = np.random.default_rng(5).integers(0, 255, 300_000, "u1")
+        one.send(original, timeout=HANG)
+        received = one.recv(timeout=HANG)
+
+        def both():
+            results = []
+            for channel in (one, two):
+                before = channel.stats()["shared_bytes"]
+                channel.send([received, received[1000:]], timeout=HANG)
+                back = channel.recv(timeout=HANG)
+                results.append((channel.stats()["shared_bytes"] - before, back))
+                assert (back[0] == original).all() and (back[1] == original[1000:]).all()
+            return all(shared > 500_000 for shared, _ in results)
+
+        wait_until(both)
+        # Now and then somebody joins who does not reach the first pool yet, if only to hold frames: then it is copied.
+        assert sum(both() for _ in range(30)) >= 20
+        # Given up in any order.
+        one.send(received)
+        again = one.recv(timeout=HANG)
+        del received
+        gc.collect()
+        for number in range(20):
+            two.send(np.full(300_000, number, "u1"), timeout=HANG)
+            two.recv(timeout=HANG)
+        assert (again == original).all()
+
+
+def test_the_one_in_between_is_killed(place):
+    a, b = place.path("a"), place.path("b")
+    out = spawn.Queue()
+    with Process(sink, b, out, True) as last, xmem.Channel(a) as channel, Process(relay, a, b) as middle:
+        copied, sent = 10**9, []
+        while copied > 5_000 and len(sent) < 200:
+            obj = {"a": np.random.default_rng(len(sent)).integers(0, 255, 200_000, "u1")}
+            channel.send(obj, timeout=HANG)
+            sent.append(digests(obj))
+            assert out.get(timeout=HANG) == sent[-1]
+            copied = channel.recv(timeout=HANG)
+        assert copied <= 5_000
+        for seed in range(10):
+            obj = {"a": np.random.default_rng(seed + 1000).integers(0, 255, 200_000, "u1")}
+            channel.send(obj, timeout=HANG)
+            sent.append(digests(obj))
+            assert out.get(timeout=HANG) == sent[-1]
+            channel.recv(timeout=HANG)
+        middle.kill()
+        # Slots that the killed process had are used again, those that the last one has are not.
+        with xmem.Channel.connect(a, timeout=HANG) as other:
+            for number in range(40):
+                channel.send({"a": np.full(200_000, number, "u1")}, timeout=HANG)
+                other.recv(timeout=HANG)
+        assert out.get(timeout=HANG) == sent
+        last.join()
+    wait_until(lambda: clean_of_killed(place))
+
+
+def clean_of_killed(place):
+    # The killed maker's own socket is for its next maker to replace.
+    for name in ("b",):
+        if os.path.exists(place.path(name)):
+            xmem.Channel(place.path(name)).close()
+    return os.listdir(place.dir) == []
+
+
+def test_frames_of_a_pool(place):
+    """Arrays of an xmem.Consumer's frames: a detector gets the frame with the boxes, and no copy is made."""
+    with (
+        Process(echo, place.path()),
+        xmem.Channel(place.path()) as channel,
+        xmem.Producer(place.path("cam")) as producer,
+        xmem.Consumer(place.path("cam")) as consumer,
+    ):
+        for number in range(200):
+            with producer.acquire((480, 640, 3), "uint8") as frame:
+                np.asarray(frame)[:] = number
+                frame.publish(pts=number)
+            received = consumer.recv(timeout=HANG)
+            before = channel.stats()["shared_bytes"]
+            channel.send({"frame": np.asarray(received), "boxes": [1, 2]}, timeout=HANG)
+            del received
+            back = channel.recv(timeout=HANG)
+            assert (back["frame"] == number % 256).all()
+            shared = channel.stats()["shared_bytes"] - before
+            if number > 5 and shared:
+                assert shared == 480 * 640 * 3
+                return
+            time.sleep(0.002)
+        raise AssertionError("frames were copied")
+
+
+@pytest.mark.parametrize("format", ["RGB", "NV12"])
+def test_frames_themselves(place, format):
+    """Also with padding at the end of each row: 642 pixels."""
+    with (
+        Process(echo, place.path()),
+        xmem.Channel(place.path()) as channel,
+        xmem.Producer(place.path("cam")) as producer,
+        xmem.Consumer(place.path("cam")) as consumer,
+    ):
+        for number in range(200):
+            with producer.acquire(format=format, width=642, height=480) as frame:
+                for plane in frame.planes:
+                    np.asarray(plane)[:] = number
+                frame.publish(pts=number)
+            received = consumer.recv(timeout=HANG)
+            before = channel.stats()
+            channel.send([received, {"plane": received.planes[0]}], timeout=HANG)
+            wanted = [np.asarray(plane).shape for plane in received.planes]
+            caps = received.caps
+            del received
+            back, again = channel.recv(timeout=HANG)
+            assert (back.format, back.width, back.height, back.pts, back.caps) == (format, 642, 480, number, caps)
+            assert [plane.shape for plane in back.planes] == wanted
+            assert all((plane == number % 256).all() for plane in back.planes)
+            assert (again["plane"] == number % 256).all()
+            if format == "RGB":
+                assert np.asarray(back).shape == (480, 642, 3)
+            else:
+                with pytest.raises(TypeError, match="planes"):
+                    back.array
+            after = channel.stats()
+            if after["shared_bytes"] - before["shared_bytes"] > 480 * 642:
+                assert after["copied_bytes"] - before["copied_bytes"] < 5000
+                return
+            time.sleep(0.002)
+        raise AssertionError("frames were copied")
+
+
+def test_crops_of_what_was_received(place):
+    """A window of an array that lies in shared memory is not copied either."""
+    with Process(echo, place.path()), xmem.Channel(place.path()) as channel:
+        original = np.random.default_rng(5).integers(0, 255, (1000, 1000), "u1")
+        channel.send(original, timeout=HANG)
+        received = channel.recv(timeout=HANG)
+
+        def shared():
+            before = channel.stats()["copied_bytes"]
+            channel.send([received[100:900, 300:700], received[:, 7]], timeout=HANG)
+            window, column = channel.recv(timeout=HANG)
+            assert (window == original[100:900, 300:700]).all() and (column == original[:, 7]).all()
+            return channel.stats()["copied_bytes"] - before < 5000
+
+        wait_until(shared)
+
+
+def test_who_does_not_reach_the_first_pool_gets_copies(place):
+    """Each pair of processes finds out for itself, and nobody misses anything."""
+    with (
+        Process(echo, place.path()),
+        xmem.Channel(place.path()) as channel,
+        # Room for this process, and nobody who holds what it passes on.
+        xmem.Producer(place.path("cam"), max_consumers=1) as producer,
+        xmem.Consumer(place.path("cam")) as consumer,
+    ):
+        for number in range(30):
+            with producer.acquire((480, 640, 3), "uint8") as frame:
+                np.asarray(frame)[:] = number
+                frame.publish()
+            channel.send(np.asarray(consumer.recv(timeout=HANG)), timeout=HANG)
+            assert (channel.recv(timeout=HANG) == number).all()
+        assert channel.stats()["shared_bytes"] == 0
+
+
+def hoarder(path, count, go):
+    with xmem.Channel.connect(path, timeout=HANG, budget=8) as channel:
+        held, blocked = [], 0
+        while len(held) < count:
+            try:
+                held.append(channel.recv(timeout=HANG))
+            except xmem.OverBudget:
+                blocked += 1
+                # What it holds where it lies is copied, as the message says.
+                held = [[array.copy() for array in arrays] for arrays in held]
+        channel.send([(len(held), [[int(a[0]) for a in arrays] for arrays in held]), blocked])
+        go.wait(HANG)
+
+
+def test_receiver_that_holds_all_that_was_sent_on(place):
+    """Leases in the pools that pieces come from are limited too. It is told, and loses nothing."""
+    go = spawn.Event()
+    with (
+        Process(echo, place.path("first")),
+        xmem.Channel(place.path("first")) as first,
+        Process(hoarder, place.path("second"), 40, go),
+        xmem.Channel(place.path("second")) as second,
+    ):
+        for number in range(40):
+            arrays = []
+            for part in range(4):
+                first.send(np.full(100_000, number * 4 + part), timeout=HANG)
+                arrays.append(first.recv(timeout=HANG))
+            second.send(arrays, timeout=HANG)
+            del arrays
+        (count, values), blocked = second.recv(timeout=HANG)
+        assert count == 40 and values == [[number * 4 + part for part in range(4)] for number in range(40)]
+        assert second.stats()["shared_bytes"] > 0 and blocked > 0
+        go.set()

@@ -1,0 +1,306 @@
+# SPDX-License-Identifier: MPL-2.0
+
+"""References: objects that stay in their process, over several hops, through kills, and who keeps them how long."""
+
+import gc
+import pickle
+import weakref
+
+import numpy as np
+import pytest
+from channel_support import HANG, Place, Process, spawn, wait_until
+
+import xmem
+
+
+@pytest.fixture
+def place(tmp_path):
+    place = Place(tmp_path)
+    yield place
+    place.assert_clean()
+
+
+class Stays:
+    """Nothing of it can be pickled."""
+
+    def __init__(self, name):
+        self.name = name
+
+    def __reduce__(self):
+        raise TypeError("it stays")
+
+
+def keeper(path, other=None):
+    """Holds what it gets, until it is told to send it back, drop it, or pass it on to the next one."""
+    with xmem.Channel.connect(path, timeout=HANG) as channel:
+        onward = xmem.Channel(other, linger=1) if other else None
+        held = None
+        for what, obj in channel:
+            if what == "hold":
+                held = obj
+                channel.send(repr(obj))
+            elif what == "back":
+                channel.send(held)
+            elif what == "drop":
+                held = None
+                channel.send("dropped")
+            elif what == "on":
+                onward.send(("hold", held), timeout=HANG)
+                channel.send(onward.recv(timeout=HANG))
+            elif what == "get":
+                try:
+                    held.get()
+                except xmem.RefLost as error:
+                    channel.send((str(error), held.is_here, held.type_name, held.is_held, held.is_alive, held.home_pid))
+            elif what == "pickle":
+                try:
+                    pickle.dumps(held)
+                except TypeError as error:
+                    channel.send(str(error))
+            del obj
+        if onward:
+            onward.close()
+
+
+class Asker:
+    def __init__(self, channel):
+        self.channel = channel
+
+    def __call__(self, what, obj=None):
+        self.channel.send((what, obj), timeout=HANG)
+        return self.channel.recv(timeout=HANG)
+
+
+def is_gone(weak):
+    def look():
+        gc.collect()
+        return weak() is None
+
+    return look
+
+
+def test_comes_back_as_itself(place):
+    import os
+
+    with Process(keeper, place.path()), xmem.Channel(place.path()) as channel:
+        ask = Asker(channel)
+        stays = Stays("one")
+        assert "Stays" in ask("hold", [xmem.ref(stays), {"again": xmem.ref(stays)}])
+        back = ask("back")
+        assert back[0] is stays and back[1]["again"] is stays
+        ask("hold", xmem.ref(stays))
+        text, is_here, name, is_held, is_alive, pid = ask("get")
+        assert "send it back" in text and str(os.getpid()) in text
+        assert (is_here, name, is_held, is_alive, pid) == (False, "test_channel_refs.Stays", True, True, os.getpid())
+        assert "Channel" in ask("pickle")
+
+
+def test_held_by_whoever_has_it(place):
+    with Process(keeper, place.path()), xmem.Channel(place.path()) as channel:
+        ask = Asker(channel)
+        stays = Stays("two")
+        weak = weakref.ref(stays)
+        # A large message goes, and the reference stays.
+        ask("hold", [xmem.ref(stays), np.zeros(1_000_000)][0])
+        del stays
+        for _ in range(20):
+            gc.collect()
+            assert weak() is not None
+            ask("other", None) if False else None
+        assert ask("back") is weak()
+        ask("drop")
+        wait_until(is_gone(weak), "the object goes with its last reference")
+        stays = Stays("three")
+        handle = xmem.ref(stays)
+        weak = weakref.ref(stays)
+        del stays
+        assert handle.get() is weak() and handle.is_here
+        assert handle == xmem.ref(weak()) and hash(handle) == hash(xmem.ref(weak()))
+        assert xmem.ref(handle) is handle
+        del handle
+        assert weak() is None
+
+
+def test_held_until_the_holder_is_killed(place):
+    with xmem.Channel(place.path()) as channel, Process(keeper, place.path()) as child:
+        stays = Stays("four")
+        weak = weakref.ref(stays)
+        Asker(channel)("hold", xmem.ref(stays))
+        del stays
+        gc.collect()
+        assert weak() is not None
+        child.kill()
+        wait_until(is_gone(weak), "a killed process holds nothing")
+
+
+def test_over_several_hops(place):
+    """The second process holds it by way of the first, which only passed it on."""
+    two = place.path("second")
+    with Process(keeper, two), Process(keeper, place.path(), two), xmem.Channel(place.path()) as channel:
+        ask = Asker(channel)
+        stays = Stays("five")
+        weak = weakref.ref(stays)
+        ask("hold", xmem.ref(stays))
+        del stays
+        assert "Stays" in ask("on")
+        ask("drop")
+        # The first one has let go, and the second has it.
+        for _ in range(10):
+            gc.collect()
+            assert weak() is not None
+        channel.close()
+    wait_until(is_gone(weak))
+
+
+def test_closing_the_channel_lets_go(place):
+    with Process(keeper, place.path()):
+        channel = xmem.Channel(place.path())
+        stays = Stays("six")
+        weak = weakref.ref(stays)
+        Asker(channel)("hold", xmem.ref(stays))
+        del stays
+        channel.close()
+        wait_until(is_gone(weak))
+
+
+def test_comes_back_too_late(place):
+    """Its holder had no lease left for it, so nobody kept it."""
+    with Process(keeper, place.path()), xmem.Channel(place.path()) as channel:
+        # By way of another channel of this process, whose end here forgot it.
+        with xmem.Channel(place.path("other")) as first, xmem.Channel.connect(place.path("other"), timeout=HANG) as second:
+            stays = Stays("seven")
+            weak = weakref.ref(stays)
+            first.send(xmem.ref(stays))
+            assert second.recv(timeout=HANG) is stays
+        token = xmem.ref(stays)._token
+        del stays
+        wait_until(is_gone(weak))
+        from xmem.channel import _refs
+
+        with pytest.raises(xmem.RefLost, match="nobody held"):
+            _refs.resolve(token, None)
+        assert isinstance(xmem.RefLost("x"), ReferenceError)
+        Asker(channel)("hold", 1)
+
+
+def many(path, count, go):
+    with xmem.Channel.connect(path, timeout=HANG, budget=4) as channel:
+        held = [channel.recv(timeout=HANG) for _ in range(count)]
+        channel.send([ref.is_held for ref in held])
+        go.wait(HANG)
+        for ref in held:
+            channel.send(ref)
+
+
+def test_more_references_than_leases(place):
+    """Past the budget a reference does not hold its object, and says so; at home it is known by who made it."""
+    go = spawn.Event()
+    with Process(many, place.path(), 20, go), xmem.Channel(place.path()) as channel:
+        objects = [Stays(str(number)) for number in range(20)]
+        for obj in objects:
+            channel.send(xmem.ref(obj), timeout=HANG)
+        held = channel.recv(timeout=HANG)
+        assert 1 <= sum(held) <= 5 and held[0]
+        gone, objects[10] = weakref.ref(objects[10]), None
+        if not held[10]:
+            wait_until(is_gone(gone))
+        go.set()
+        for number, is_held in enumerate(held):
+            if number == 10 and not is_held:
+                with pytest.raises(xmem.RefLost):
+                    channel.recv(timeout=HANG)
+            else:
+                assert channel.recv(timeout=HANG).name == str(number)
+
+
+def one_of_many(path, out):
+    with xmem.Channel.connect(path, timeout=HANG) as channel:
+        out.put("joined")
+        ref = channel.recv(timeout=HANG)
+        out.put(ref.type_name)
+        channel.recv(timeout=HANG)
+        channel.send(ref)
+
+
+def test_several_receivers_hold_it(place):
+    out = spawn.Queue()
+    with xmem.Channel(place.path()) as channel:
+        children = [Process(one_of_many, place.path(), out) for _ in range(3)]
+        assert [out.get(timeout=HANG) for _ in children] == ["joined"] * 3
+        stays = Stays("eight")
+        weak = weakref.ref(stays)
+        channel.send(xmem.ref(stays), timeout=HANG)
+        assert [out.get(timeout=HANG) for _ in children] == ["test_channel_refs.Stays"] * 3
+        del stays
+        children.pop().kill()
+        gc.collect()
+        assert weak() is not None
+        channel.send("send it back", timeout=HANG)
+        for _ in children:
+            assert channel.recv(timeout=HANG) is weak()
+        for child in children:
+            child.join()
+        wait_until(is_gone(weak))
+
+
+def result(path, go):
+    """A worker that sends a reference to its result, and keeps nothing itself."""
+    with xmem.Channel.connect(path, timeout=HANG) as channel:
+        for number in range(10):
+            channel.send(xmem.ref(Stays(f"result {number}")))
+        for ref in channel:
+            channel.send(ref.name)
+            del ref
+        go.set()
+
+
+def test_kept_for_who_has_the_only_reference(place):
+    go = spawn.Event()
+    with Process(result, place.path(), go), xmem.Channel(place.path()) as channel:
+        refs = [channel.recv(timeout=HANG) for _ in range(10)]
+        gc.collect()
+        for number in (3, 0, 9):
+            channel.send(refs[number], timeout=HANG)
+            assert channel.recv(timeout=HANG) == f"result {number}"
+        channel.close()
+        assert go.wait(HANG)
+
+
+def dies(path):
+    with xmem.Channel.connect(path, timeout=HANG) as channel:
+        channel.send(xmem.ref(Stays("nine")))
+        channel.recv(timeout=HANG)
+
+
+def test_its_process_died(place):
+    with xmem.Channel(place.path()) as channel, Process(dies, place.path()) as child:
+        ref = channel.recv(timeout=HANG)
+        assert ref.is_alive
+        child.kill()
+        assert ref.is_alive is False
+        with pytest.raises(xmem.RefLost, match="ended"):
+            ref.get()
+
+
+def forked(path, ref):
+    with xmem.Channel.connect(path, timeout=HANG) as channel:
+        channel.send(ref.is_here)
+        channel.send(ref)
+        mine = xmem.ref(Stays("mine"))
+        channel.send((mine, mine.is_here))
+        channel.recv(timeout=HANG)
+
+
+def test_fork(place):
+    """A forked child is another process: references do not lead into it."""
+    import multiprocessing
+
+    with xmem.Channel(place.path()) as channel:
+        stays = Stays("ten")
+        ref = xmem.ref(stays)
+        with Process(forked, place.path(), ref, context=multiprocessing.get_context("fork")):
+            assert channel.recv(timeout=HANG) is False
+            assert channel.recv(timeout=HANG) is stays
+            mine, was_here = channel.recv(timeout=HANG)
+            assert was_here and not mine.is_here and mine != ref
+            channel.send("end")

@@ -1,0 +1,121 @@
+# SPDX-License-Identifier: MPL-2.0
+
+"""Each error says what to do."""
+
+import os
+
+import numpy as np
+import pytest
+from conftest import HANG, publish
+
+import xmem
+
+
+def test_no_producer_in_time(pool):
+    with pytest.raises(xmem.NoProducer, match=r"no producer of pool .*p\.sock.* in 0\.05 s: start one") as error:
+        xmem.Consumer(pool, timeout=0.05)
+    assert isinstance(error.value, TimeoutError)
+
+
+def test_a_second_producer(pool):
+    with xmem.Producer(pool):
+        with pytest.raises(xmem.PoolInUse, match=f"process {os.getpid()}.*stop that one"):
+            xmem.Producer(pool)
+
+
+def test_names_that_are_none(directory):
+    for pool in ("", "a\nb", f"{directory}/", f"{directory}/{'x' * 200}", f"{directory}/none/p.sock"):
+        with pytest.raises(ValueError, match=r"pool name|socket path|no directory"):
+            xmem.Producer(pool)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({}, "say either which shape"),
+        ({"shape": (1,), "format": "RGB"}, "say either which shape"),
+        ({"format": "RGB"}, "width and height"),
+        ({"format": "H264", "width": 1, "height": 1}, "use one of GRAY8"),
+        ({"format": "RGB", "width": 2**31, "height": 2**31}, "no frame can have"),
+        ({"shape": (2,) * 9}, "9 dimensions"),
+        ({"shape": (2**62, 2**62)}, "no frame can have the shape"),
+        ({"shape": (2**63,)}, "no frame can have the shape"),
+        ({"shape": (1,), "dtype": "text"}, "use one of uint8"),
+    ],
+)
+def test_frames_that_cannot_be(pool, arguments, message):
+    with xmem.Producer(pool) as producer, pytest.raises(ValueError, match=message):
+        producer.acquire(**arguments)
+
+
+def test_more_than_there_is(pool):
+    with xmem.Producer(pool, max_bytes=1 << 20) as producer:
+        with pytest.raises(xmem.PoolFull, match="raise max-bytes"):
+            producer.acquire((2 << 20,))
+    with xmem.Producer(pool) as producer:
+        with pytest.raises(xmem.Error, match="no room for a region"):
+            producer.acquire((1 << 50,))
+        publish(producer, 1)
+
+
+def test_options_that_are_none(pool):
+    with xmem.Producer(pool):
+        for option in ("start_from", "on_eos", "on_producer_lost", "over_budget"):
+            with pytest.raises(ValueError, match=f'{option} is "x": it has to be one of "'):
+                xmem.Consumer(pool, **{option: "x"})
+        with pytest.raises(ValueError, match="no number"):
+            xmem.Consumer(pool, timeout=float("nan"))
+    with pytest.raises(ValueError, match="max-slots is 1"):
+        xmem.Producer(pool, max_slots=1)
+    with pytest.raises(ValueError, match="memfd"):
+        xmem.Producer(pool, backing="x")
+    for framerate in (29.97, -1, (1, 0), "30"):
+        with pytest.raises(ValueError, match=r"30000, 1001"):
+            xmem.Producer(pool, framerate=framerate)
+
+
+def test_closed_ones(pool):
+    with xmem.Producer(pool) as producer:
+        consumer = xmem.Consumer(pool)
+        consumer.close()
+        consumer.close()
+        for use in (consumer.recv, consumer.try_recv, lambda: next(consumer), consumer.fileno):
+            with pytest.raises(xmem.Closed, match="this consumer is closed"):
+                use()
+        producer.close()
+        producer.close()
+        with pytest.raises(xmem.Closed, match="this producer is closed"):
+            producer.end_stream()
+
+
+def test_bfloat16_is_for_those_who_have_it(pool):
+    import torch
+
+    with xmem.Producer(pool) as producer, xmem.Consumer(pool) as consumer:
+        with producer.acquire((3,), "bfloat16") as frame:
+            torch.from_dlpack(frame)[...] = torch.tensor([1, 2, 3])
+            frame.publish()
+        frame = consumer.recv(HANG)
+        assert torch.from_dlpack(frame).tolist() == [1, 2, 3]
+        with pytest.raises(BufferError, match=r"torch\.from_dlpack"):
+            memoryview(frame)
+        with pytest.raises(TypeError, match=r"torch\.from_dlpack"):
+            np.asarray(frame)
+
+
+def test_a_producer_that_is_lost(pool):
+    producer = xmem.Producer(pool)
+    consumers = [xmem.Consumer(pool, on_producer_lost=it, timeout=0.2) for it in ("raise", "end", "wait")]
+    producer.close()
+    with pytest.raises(xmem.ProducerLost, match="the producer is gone"):
+        consumers[0].recv(HANG)
+    assert list(consumers[1]) == []
+    with pytest.raises(xmem.NoProducer):
+        consumers[2].recv(HANG)
+
+
+def test_permissions(pool):
+    with xmem.Producer(pool, socket_mode=0o600, allow_uids=[os.getuid()]):
+        xmem.Consumer(pool).close()
+    with pytest.raises(ValueError, match="posix-shm serves one user only"):
+        xmem.Producer(pool, backing="posix-shm", socket_mode=0o666)

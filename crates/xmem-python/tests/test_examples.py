@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: MPL-2.0
+
+"""The examples do what they say."""
+
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+from conftest import HANG
+from test_gstreamer import gst_launch  # noqa: F401  # a fixture
+
+import xmem
+
+EXAMPLES = Path(__file__).parents[3] / "examples" / "python"
+
+
+def run(name, *arguments):
+    ended = subprocess.run(
+        [sys.executable, EXAMPLES / name, *map(str, arguments)],
+        timeout=HANG,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ended.returncode == 0, ended.stderr
+    return ended.stdout
+
+
+@pytest.fixture
+def source(pool, gst_launch):  # noqa: F811
+    """A pipeline that publishes a live picture of some format."""
+    started = []
+
+    def start(format, pattern):
+        started.append(
+            gst_launch(
+                f"videotestsrc is-live=true pattern={pattern} ! video/x-raw,format={format},width=640,height=480,"
+                f"framerate=30/1 ! xmemsink pool={pool}"
+            )
+        )
+
+    yield start
+    for process in started:
+        process.send_signal(signal.SIGINT)
+        process.wait(HANG)
+
+
+@pytest.mark.parametrize("format", ["NV12", "NV21", "I420", "YV12", "RGB", "BGR", "BGRx", "YUY2", "UYVY", "GRAY8"])
+def test_preview(pool, directory, source, format):
+    source(format, "blue" if format != "GRAY8" else "white")
+    picture = directory / "now.png"
+    assert f"{format} 640x480" in run("preview.py", pool, picture)
+    image = cv2.imread(str(picture))
+    assert image.shape == (480, 640, 3)
+    # Below the text it is of one colour: blue, as far as the format can say that.
+    colour = image[100:].reshape(-1, 3)
+    wanted = (235, 235, 235) if format == "GRAY8" else (255, 0, 0)
+    assert np.abs(colour.astype(int) - wanted).max() <= 4
+    # And the text is there, white on black.
+    assert 0 < np.count_nonzero(image[:48].min(axis=2) > 200) < np.count_nonzero(image[:48].max(axis=2) < 50)
+    picture.unlink()
+
+
+def test_detect(pool, source):
+    source("RGB", "ball")
+    lines = run("detect.py", pool, "--frames", 5).splitlines()
+    assert len(lines) == 6
+    for line in lines[:5]:
+        x0, y0, x1, y1 = map(int, re.search(r"the best at (\d+),(\d+) to (\d+),(\d+)", line).groups())
+        assert (x1 - x0, y1 - y0) == (32, 32)
+        assert 0 <= x0 < 640 and 0 <= y0 < 480
+    assert lines[5].endswith("0 copied")
+
+
+def test_edges(pool, directory, source):
+    source("RGB", "smpte")
+    target = f"{directory}/edges.sock"
+    example = subprocess.Popen([sys.executable, EXAMPLES / "edges.py", pool, target])
+    try:
+        with xmem.Consumer(target, timeout=HANG) as consumer:
+            frame = consumer.recv(HANG)
+            edges = np.array(frame)
+            assert (frame.format, edges.shape) == ("GRAY8", (480, 640))
+            # Of seven bars, two times two that are neighbours have the same mean of red, green and blue.
+            row = edges[100, 5:-5] > 60
+            assert np.count_nonzero(np.diff(row.astype(int)) == 1) == 4
+            assert edges[100, 20:60].max() < 10
+    finally:
+        example.send_signal(signal.SIGINT)
+        example.wait(HANG)

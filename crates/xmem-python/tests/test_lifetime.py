@@ -1,0 +1,254 @@
+# SPDX-License-Identifier: MPL-2.0
+
+"""Who may go first: views, frames, consumers, producers, interpreters, processes."""
+
+import multiprocessing
+import os
+import signal
+import threading
+import time
+
+import numpy as np
+import pytest
+from conftest import HANG, assert_whole, content, eventually, publish
+
+import xmem
+
+
+def held(producer):
+    return [consumer["held"] for consumer in producer.stats["consumers"]]
+
+
+def churn(producer, frames=200):
+    """Uses up all that is free many times over."""
+    for seed in range(1000, 1000 + frames):
+        publish(producer, seed)
+
+
+def test_views_are_not_overwritten_in_another_process(pool, child):
+    with xmem.Producer(pool, max_slots=20) as producer:
+        reader = child("hold", pool)
+        reader.hear()
+        producer.wait_for_consumer(HANG)
+        seed = 0
+        while held(producer) != [3]:
+            publish(producer, seed)
+            seed += 1
+        assert reader.hear() == "3"
+        churn(producer)
+        reader.tell()
+        assert reader.hear() == "whole"
+        # And they outlive the producer.
+        producer.close()
+        reader.tell()
+        assert reader.wait() == 0
+
+
+def test_a_process_that_is_killed_holds_nothing(pool, child):
+    with xmem.Producer(pool, max_slots=20) as producer:
+        reader = child("hold", pool)
+        reader.hear()
+        producer.wait_for_consumer(HANG)
+        while held(producer) != [3]:
+            publish(producer, 0)
+        reader.kill()
+        eventually(lambda: producer.stats["consumers"] == [], "it is still there")
+        # The history is all that is held.
+        churn(producer)
+        assert producer.stats["slots"] <= 8
+
+
+def test_an_interpreter_that_exits_holds_nothing(pool, child):
+    with xmem.Producer(pool) as producer:
+        reader = child("hold_at_exit", pool)
+        reader.hear()
+        producer.wait_for_consumer(HANG)
+        while held(producer) != [3]:
+            publish(producer, 0)
+        assert reader.hear() == "held"
+        reader.tell()
+        assert reader.wait() == 0
+        eventually(lambda: producer.stats["consumers"] == [], "it is still there")
+
+
+def test_a_frame_outlives_a_producer_that_is_killed(pool, child):
+    writer = child("produce_one", pool)
+    writer.hear()
+    with xmem.Consumer(pool, timeout=HANG, on_producer_lost="raise") as consumer:
+        view = np.asarray(consumer.recv(HANG))
+        writer.kill()
+        with pytest.raises(xmem.ProducerLost):
+            consumer.recv(HANG)
+    # The consumer is closed, too.
+    assert_whole(view, 7)
+    os.unlink(pool)
+
+
+def test_a_consumer_rides_over_a_restart(pool, child):
+    with xmem.Producer(pool) as producer:
+        consumer = xmem.Consumer(pool)
+        publish(producer, 1)
+        kept = consumer.recv(HANG)
+    writer = child("produce_one", pool)
+    writer.hear()
+    assert consumer.recv(HANG).pts == 7
+    assert consumer.stats["reconnects"] == 1
+    assert consumer.stats["received"] == 2
+    assert_whole(kept, 1)
+    writer.tell()
+    assert writer.wait() == 0
+
+
+def test_no_view_ever_sees_another_frame(pool, child):
+    """Under load: a producer that overtakes its consumers all the time, and views that are looked at late."""
+    writer = child("produce", pool)
+    writer.hear()
+    readers = [child("read", pool) for _ in range(2)]
+    assert [reader.hear() for reader in readers] == ["joined"] * 2
+    with xmem.Consumer(pool, timeout=HANG) as consumer:
+        views = []
+        for number in range(500):
+            frame = consumer.recv(HANG)
+            views.append((frame.pts, np.asarray(frame) if number % 2 else memoryview(frame)))
+            del frame
+            if len(views) == 6:
+                for seed, view in views:
+                    assert_whole(view, seed)
+                del view
+                views.clear()
+        assert consumer.stats["missed"] > 0
+        assert consumer.stats["copied"] == 0
+    writer.tell()
+    writer.hear()
+    for reader in readers:
+        assert int(reader.hear()) > 0
+        assert reader.wait() == 0
+    writer.tell()
+    assert writer.wait() == 0
+
+
+@pytest.mark.parametrize("role", ["wait_for_signal", "wait_for_producer", "wait_for_room"])
+def test_ctrl_c_ends_every_wait(pool, child, role):
+    others = []
+    if role == "wait_for_signal":
+        others.append(xmem.Producer(pool))
+    waiting = child(role, pool)
+    waiting.hear()
+    if role == "wait_for_room":
+        others.append(xmem.Consumer(pool, timeout=HANG))
+        while waiting.process.poll() is None and not others[0].stats["missed"] and backlog(pool) < 8:
+            waiting.hear()
+    time.sleep(0.1)
+    waiting.process.send_signal(signal.SIGINT)
+    lines = iter(waiting.hear, "interrupted")
+    for _ in lines:
+        pass
+    assert waiting.wait() == 0
+    for other in others:
+        other.close()
+
+
+def backlog(pool):
+    stats = xmem.query(pool)
+    return stats["published"] - sum(consumer["received"] for consumer in stats["consumers"])
+
+
+def test_other_threads_run_while_one_waits(pool):
+    with xmem.Producer(pool), xmem.Consumer(pool) as consumer:
+        thread = threading.Thread(target=lambda: pytest.raises(xmem.Closed, consumer.recv))
+        thread.start()
+        for _ in range(100):
+            time.sleep(0.0005)
+        assert thread.is_alive()
+        assert consumer.stats["received"] == 0
+        consumer.close()
+        thread.join(HANG)
+        assert not thread.is_alive()
+
+
+def test_threads_share_a_consumer(pool):
+    with xmem.Producer(pool, lossless=True) as producer, xmem.Consumer(pool) as consumer:
+        seeds = []
+
+        def take():
+            for frame in consumer:
+                assert_whole(frame, frame.pts)
+                seeds.append(frame.pts)
+
+        threads = [threading.Thread(target=take) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for seed in range(300):
+            publish(producer, seed)
+        producer.end_stream()
+        for thread in threads:
+            thread.join(HANG)
+        assert sorted(seeds) == list(range(300))
+
+
+def use_inherited(consumer, frame, view, producer, results):
+    errors = []
+    for use in (
+        consumer.recv,
+        consumer.try_recv,
+        lambda: producer.acquire((1,)),
+    ):
+        try:
+            use()
+        except xmem.Forked as error:
+            errors.append(str(error))
+    # It can be read as long as the parent holds it.
+    results.put((errors, bool(np.array_equal(view, content(1))), frame.pts))
+    consumer.close()
+    producer.close()
+
+
+def test_fork(pool):
+    """What a forked child inherits does nothing there, and harms nobody."""
+    context = multiprocessing.get_context("fork")
+    with xmem.Producer(pool) as producer, xmem.Consumer(pool) as consumer:
+        publish(producer, 1)
+        frame = consumer.recv(HANG)
+        view = np.asarray(frame)
+        results = context.SimpleQueue()
+        process = context.Process(target=use_inherited, args=(consumer, frame, view, producer, results))
+        process.start()
+        errors, same, pts = results.get()
+        process.join(HANG)
+        assert process.exitcode == 0
+        assert len(errors) == 3 and all("make a new one after fork" in error for error in errors)
+        assert same and pts == 1
+        # The child's end ended nothing here.
+        assert consumer.stats["held"] == 1
+        churn(producer)
+        assert_whole(view, 1)
+        publish(producer, 2)
+        seeds = iter(lambda: consumer.recv(HANG).pts, 2)
+        assert all(seed >= 1000 for seed in seeds)
+
+
+def take_one(pool, queue):
+    with xmem.Consumer(pool, timeout=HANG) as consumer:
+        queue.put("joined")
+        frame = consumer.recv(HANG)
+        queue.put((frame.pts, bool(np.array_equal(frame, content(frame.pts)))))
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+def test_children_of_multiprocessing_join_by_themselves(pool, method):
+    context = multiprocessing.get_context(method)
+    with xmem.Producer(pool) as producer:
+        # The parent uses a consumer of its own first.
+        with xmem.Consumer(pool) as consumer:
+            publish(producer, 0)
+            consumer.recv(HANG)
+        queue = context.SimpleQueue()
+        processes = [context.Process(target=take_one, args=(pool, queue)) for _ in range(2)]
+        for process in processes:
+            process.start()
+        assert [queue.get() for _ in processes] == ["joined"] * 2
+        publish(producer, 5)
+        assert [queue.get() for _ in processes] == [(5, True)] * 2
+        for process in processes:
+            process.join(HANG)
+            assert process.exitcode == 0

@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: MPL-2.0
+
+"""The wheel needs nothing but Python; the stubs say what there is."""
+
+import ast
+import os
+import subprocess
+import sys
+import venv
+from pathlib import Path
+
+import pytest
+from conftest import HANG, not_run
+
+import xmem
+from xmem import _xmem
+
+ALONE = """
+import sys, xmem
+producer = xmem.Producer(sys.argv[1])
+consumer = xmem.Consumer(sys.argv[1])
+with producer.acquire((2, 3)) as frame:
+    with memoryview(frame) as view:
+        view[1, 2] = 7
+    frame.publish()
+frame = consumer.recv(10)
+assert memoryview(frame).tolist()[1][2] == 7, memoryview(frame).tolist()
+assert "numpy" not in sys.modules
+print(xmem.__version__)
+"""
+
+
+def test_in_an_environment_with_nothing_else(directory, pool):
+    if (wheels := os.environ.get("XMEM_WHEELS")) is None:
+        not_run("test_wheel", "XMEM_WHEELS is not set: run `cargo xtask python`")
+    (wheel,) = Path(wheels).glob("*.whl")
+    place = directory / "venv"
+    venv.create(place, with_pip=False)
+    pip = [sys.executable, "-m", "pip", "--python", place / "bin" / "python", "install", "--quiet", "--no-index", wheel]
+    subprocess.run(pip, check=True, timeout=HANG)
+    alone = subprocess.run(
+        [place / "bin" / "python", "-c", ALONE, pool], check=True, timeout=HANG, capture_output=True, text=True
+    )
+    assert alone.stdout.strip() == xmem.__version__
+
+
+def test_stubs_have_what_the_module_has():
+    stub = Path(_xmem.__file__).with_name("_xmem.pyi")
+    tree = ast.parse(stub.read_text())
+    classes = {node.name: node for node in tree.body if isinstance(node, ast.ClassDef)}
+    functions = {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
+
+    def names(node):
+        own = {it.name for it in node.body if isinstance(it, ast.FunctionDef)}
+        own |= {it.target.id for it in node.body if isinstance(it, ast.AnnAssign)}
+        for base in node.bases:
+            if isinstance(base, ast.Name) and base.id in classes:
+                own |= names(classes[base.id])
+        return own
+
+    there = {name for name in dir(_xmem) if not name.startswith("__")}
+    assert there == {name for name in classes if hasattr(_xmem, name)} | functions
+    for name in there & classes.keys():
+        real = {it for it in vars(getattr(_xmem, name)) if it not in object.__dict__ or it == "__new__"}
+        real -= {"__doc__", "__module__"}
+        # Slots of C that have no name of their own in 3.11.
+        said = names(classes[name]) - {"__buffer__"}
+        assert real == said, name
+
+
+@pytest.mark.parametrize("name", xmem.__all__)
+def test_everything_public_is_there(name):
+    assert hasattr(xmem, name)
+
+
+def test_the_package_is_typed():
+    assert Path(xmem.__file__).with_name("py.typed").exists()

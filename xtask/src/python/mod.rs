@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! The Python module: an environment for it, its wheel, its tests and its comparison with others.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::step::{self, Step};
+use crate::{Result, cargo, packages, root, target_dir};
+
+const REQUIREMENTS: &str = "crates/xmem-python/tests/requirements.txt";
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// Compare the module with other ways to hand frames to another process, instead of testing it
+    #[arg(long)]
+    bench: bool,
+    /// For pytest, or for the comparison
+    #[arg(last = true)]
+    args: Vec<String>,
+}
+
+/// `cargo xtask python`: only what concerns the module.
+pub(crate) fn run(args: &Args) -> Result {
+    packages::ensure()?;
+    let mut steps = Vec::from(build(if args.bench { "release" } else { "dev" }));
+    if args.bench {
+        steps.push(Step {
+            name: "comparison",
+            command: python(&["crates/xmem-python/bench/transports.py"]),
+            advice: "the traceback says what went wrong",
+        });
+    } else {
+        steps.push(Step {
+            name: "plugin",
+            command: {
+                let mut command = cargo();
+                command.args(["build", "--workspace", "--locked"]);
+                command
+            },
+            advice: "the compiler's message says what is wrong",
+        });
+        steps.push(pytest(&crate::test::not_run_file()?));
+    }
+    if let Some(last) = steps.last_mut() {
+        last.command.args(&args.args);
+    }
+    step::run_all(steps)
+}
+
+/// What `cargo xtask test` does for the module. The plugin is built by then.
+pub(crate) fn steps(not_run: &Path) -> Vec<Step> {
+    let mut steps = Vec::from(build("dev"));
+    steps.push(pytest(not_run));
+    steps
+}
+
+fn dir() -> PathBuf {
+    target_dir().join("python")
+}
+
+fn venv() -> PathBuf {
+    dir().join("venv")
+}
+
+fn script(name: &str) -> Command {
+    let mut command = Command::new("sh");
+    command.current_dir(root());
+    command.arg(root().join("xtask/src/python").join(name));
+    command.arg(venv());
+    command
+}
+
+fn python(args: &[&str]) -> Command {
+    let mut command = Command::new(venv().join("bin/python"));
+    command.current_dir(root()).args(args);
+    command
+}
+
+fn build(profile: &str) -> [Step; 2] {
+    let mut environment = script("environment.sh");
+    environment.arg(root().join(REQUIREMENTS));
+    let mut module = script("module.sh");
+    module.arg(dir()).arg(profile);
+    [
+        Step {
+            name: "Python environment",
+            command: environment,
+            advice: "pip says what is missing; Python 3.11 or newer with venv and pip is needed, and 5 GB of room",
+        },
+        Step {
+            name: "Python module",
+            command: module,
+            advice: "the compiler's message says what is wrong",
+        },
+    ]
+}
+
+fn pytest(not_run: &Path) -> Step {
+    let mut command = python(&["-m", "pytest", "-q", "crates/xmem-python/tests"]);
+    command
+        .env("XMEM_PLUGIN_DIR", target_dir().join("debug"))
+        .env("XMEM_WHEELS", dir().join("wheels"));
+    Step {
+        name: "Python tests",
+        command: crate::test::strict(command, not_run),
+        advice: "run the one that failed alone with `cargo xtask python -- -k NAME`",
+    }
+}
