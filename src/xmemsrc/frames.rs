@@ -29,6 +29,7 @@ impl XmemSrc {
     ) -> Result<Option<gst::Buffer>, Stop> {
         match consumer.receive(None) {
             Ok(lease) if lease.meta().event => self.pass(started, &lease).map(|()| None),
+            Ok(lease) if lease.is_on_device() => Err(self.lies_on_device()),
             Ok(lease) => {
                 self.follow(started, &lease)?;
                 if !self.is_decodable(started, lease.meta()) {
@@ -59,6 +60,9 @@ impl XmemSrc {
         if lease.meta().event {
             return self.pass(started, lease).map(|()| None);
         }
+        if lease.is_on_device() {
+            return Err(self.lies_on_device());
+        }
         if started.settings.over_budget == XmemSrcOverBudget::Drop {
             return Ok(Some(Received::Dropped));
         }
@@ -69,6 +73,18 @@ impl XmemSrc {
         let times = self.stamp(started, lease.meta());
         self.convert(times, |converter| converter.copied(lease))
             .map(Some)
+    }
+
+    fn lies_on_device(&self) -> Stop {
+        gst::element_imp_error!(
+            self,
+            gst::StreamError::Format,
+            [
+                "The pool's frames lie on a CUDA device, and xmemsrc hands on frames in host memory only: take them with \
+                 the CUDA API of xmem, or have the producer download them"
+            ]
+        );
+        Stop::Flow(gst::FlowError::NotNegotiated)
     }
 
     fn failed(&self, error: ReceiveError) -> Stop {

@@ -497,9 +497,13 @@ pub enum WriteAccessError {
         /// The buffer.
         index: u32,
     },
+    /// The buffer was to lie on a CUDA device, or lies there.
+    #[cfg(feature = "cuda")]
+    #[error(transparent)]
+    Cuda(#[from] crate::cuda::CudaError),
     /// Only the process that made the pool can do this.
     #[error(
-        "only the process that made the pool can preallocate: it did not, since the pool was there already"
+        "only the process that made the pool can preallocate, or make buffers on devices: this one did not make it, since it was there already"
     )]
     NotOwner,
     /// The owner did not answer, or what it granted makes no sense.
@@ -535,6 +539,9 @@ pub enum AccessError {
     /// It was got for reading.
     #[error("the buffer was got for reading: use get_mut or acquire_cpu to write")]
     ReadOnly,
+    /// It lies on a device.
+    #[error("the buffer lies on a CUDA device: use as_cuda_ptr, or copy_to_cpu")]
+    OnDevice,
     /// It is being written, so there can be no second reference to it.
     #[error("the buffer is being written: publish it (forget) before it is shared")]
     Writing,

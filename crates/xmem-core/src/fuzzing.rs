@@ -12,6 +12,7 @@ use crate::os::memfd::{self, Seal};
 use crate::parts;
 use crate::protocol::ring::PAYLOAD_WORDS;
 use crate::protocol::slot::SlotWord;
+use crate::region::device_header::DeviceHeader;
 use crate::stats::PoolStats;
 use crate::sync::Ordering;
 use crate::wire::{ToConsumer, ToProducer};
@@ -37,9 +38,21 @@ pub fn messages(data: &[u8]) {
 
 /// An entry of the ring.
 pub fn entry(data: &[u8]) {
+    device_header(data);
     let words: EntryWords = words::<PAYLOAD_WORDS>(data);
     if let Ok(entry) = Entry::decode(&words) {
         assert_eq!(Entry::decode(&entry.encode()).ok(), Some(entry));
+    }
+}
+
+/// The header of a region whose frames lie on a device.
+pub fn device_header(data: &[u8]) {
+    let _ = DeviceHeader::len_of(data);
+    if let Ok(header) = DeviceHeader::decode(data, 1 << 20) {
+        for at in (0..1 << 20).step_by(4096) {
+            let slot = header.slot_at(at, header.host_stride as usize);
+            assert!(slot.is_none_or(|slot| slot < header.slots));
+        }
     }
 }
 

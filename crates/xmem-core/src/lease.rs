@@ -267,6 +267,15 @@ impl ReadLease {
         self.hold.device_len().is_some() || self.parts().iter().any(Part::is_on_device)
     }
 
+    /// Has devices reach the frame in host memory by themselves, if they can.
+    #[cfg(feature = "cuda")]
+    pub(crate) fn pin(&self, device: &crate::cuda::Device) {
+        match &self.hold {
+            Hold::Own(hold) => hold.pin(device),
+            Hold::Consumer(held) => held.view().0.pin(device),
+        }
+    }
+
     /// Hands the lease over to a device. Gives it back if there are other handles.
     #[cfg(feature = "cuda")]
     pub(crate) fn hand_over(self) -> Result<crate::consumer::held::Handed, Self> {

@@ -42,6 +42,9 @@ pub(crate) enum Way {
 impl Frame {
     /// Around a frame where it lies. It is copied if it lies in pieces, and one of its planes does not lie in one of them.
     pub(crate) fn in_place(lease: ReadLease) -> Result<(Self, Way), &'static str> {
+        if lease.is_on_device() {
+            return Err(ON_DEVICE);
+        }
         let lease = Arc::new(lease);
         // So that a channel passes its arrays on where they lie.
         crate::channel::memory::note(&lease);
@@ -54,6 +57,9 @@ impl Frame {
 
     /// Around a copy.
     pub(crate) fn copied(lease: &ReadLease) -> Result<(Self, Way), &'static str> {
+        if lease.is_on_device() {
+            return Err(ON_DEVICE);
+        }
         let piece = layout::private(layout::copy_payload(lease).ok_or(UNMAPPABLE)?);
         let arrays = layout::arrays(lease.meta(), &[piece])
             .ok_or("the frame's description makes no sense")?;
@@ -86,6 +92,7 @@ impl Frame {
 }
 
 const UNMAPPABLE: &str = "the frame lies in memory that cannot be mapped";
+const ON_DEVICE: &str = "the frame lies on a CUDA device, and here frames are read in host memory";
 
 #[pymethods]
 impl Frame {

@@ -64,6 +64,8 @@ pub(crate) fn pool_stats<'py>(py: Python<'py>, stats: &PoolStats) -> PyResult<Bo
     dict.set_item("max_slots", stats.max_slots)?;
     dict.set_item("regions", stats.regions)?;
     dict.set_item("bytes", stats.bytes)?;
+    dict.set_item("devices", &stats.devices)?;
+    dict.set_item("device_bytes", stats.device_bytes)?;
     dict.set_item("eos", stats.eos)?;
     dict.set_item("cut_off", stats.cut_off)?;
     dict.set_item("timed_out", stats.timed_out)?;
@@ -91,6 +93,7 @@ fn consumer_stats<'py>(py: Python<'py>, stats: &ConsumerStats) -> PyResult<Bound
     dict.set_item("copied", stats.copied)?;
     dict.set_item("oldest_held_age", stats.oldest_held_age_ns)?;
     dict.set_item("latency", stats.latency_ns)?;
+    dict.set_item("device", &stats.device)?;
     dict.set_item("leaving", stats.leaving)?;
     Ok(dict)
 }

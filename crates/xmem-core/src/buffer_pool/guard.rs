@@ -58,11 +58,11 @@ pub(super) enum Storage {
 
 /// A buffer of a [`BufferPool`](crate::BufferPool), for as long as this lives.
 pub struct BufferGuard {
-    pool: Arc<Inner>,
-    storage: Storage,
+    pub(super) pool: Arc<Inner>,
+    pub(super) storage: Storage,
     /// Bytes that were asked for, or published.
-    size: usize,
-    meta: FrameMeta,
+    pub(super) size: usize,
+    pub(super) meta: FrameMeta,
 }
 
 impl fmt::Debug for BufferGuard {
@@ -90,7 +90,11 @@ impl BufferGuard {
     pub(super) fn reading(pool: Arc<Inner>, lease: ReadLease) -> Self {
         Self {
             pool,
-            size: lease.len(),
+            size: if lease.is_on_device() {
+                lease.meta().size as usize
+            } else {
+                lease.len()
+            },
             meta: lease.meta().clone(),
             storage: Storage::Reading(lease),
         }
@@ -137,12 +141,24 @@ impl BufferGuard {
         Ok(())
     }
 
+    /// Whether it lies on a CUDA device.
+    pub fn is_on_device(&self) -> bool {
+        match &self.storage {
+            Storage::Own(lease) => lease.is_on_device(),
+            Storage::Reading(lease) => lease.is_on_device(),
+            Storage::Granted { .. } | Storage::Gone => false,
+        }
+    }
+
     /// The bytes.
     ///
     /// # Errors
     ///
-    /// None for host memory.
+    /// [`AccessError::OnDevice`] if it does not lie in host memory.
     pub fn as_cpu_slice(&self) -> Result<&[u8], AccessError> {
+        if self.is_on_device() {
+            return Err(AccessError::OnDevice);
+        }
         Ok(match &self.storage {
             Storage::Own(lease) => lease.as_slice().get(..self.size).unwrap_or_default(),
             Storage::Granted {
@@ -166,8 +182,12 @@ impl BufferGuard {
     ///
     /// # Errors
     ///
-    /// [`AccessError::ReadOnly`] if the buffer was got for reading.
+    /// [`AccessError::ReadOnly`] if the buffer was got for reading, [`AccessError::OnDevice`] if it does not lie in host
+    /// memory.
     pub fn as_cpu_slice_mut(&mut self) -> Result<&mut [u8], AccessError> {
+        if self.is_on_device() {
+            return Err(AccessError::OnDevice);
+        }
         match &mut self.storage {
             Storage::Own(lease) => Ok(lease
                 .as_mut_slice()
@@ -222,7 +242,7 @@ impl BufferGuard {
         Ok(index)
     }
 
-    fn take_count(&self, index: u32) -> u32 {
+    pub(super) fn take_count(&self, index: u32) -> u32 {
         lock(&self.pool.counts).remove(&index).unwrap_or(1)
     }
 

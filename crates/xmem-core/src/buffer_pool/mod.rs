@@ -6,6 +6,8 @@
 //! many readers it is for, passes its index on, and forgets it; each reader gets it by its index. A reader that dies
 //! with a buffer in its hands counts as having released it.
 
+#[cfg(feature = "cuda")]
+mod cuda;
 mod guard;
 
 use std::collections::HashMap;
@@ -248,7 +250,8 @@ impl BufferPool {
                 let size = self.inner.size_of(meta_index);
                 let lease = producer.acquire_index(meta_index);
                 let lease = lease.ok_or(WriteAccessError::InUse { index: meta_index })?;
-                let size = size.unwrap_or(lease.len()).min(lease.len());
+                let len = lease.payload_len();
+                let size = size.unwrap_or(len).min(len);
                 (Storage::Own(lease), size)
             }
             Role::Peer(consumer) => {

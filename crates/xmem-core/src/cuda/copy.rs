@@ -3,9 +3,127 @@
 //! Copies between host and device, and host memory that devices reach by themselves.
 #![allow(unsafe_code)] // calls of the driver
 
+use std::sync::{Arc, Mutex, PoisonError};
+
+use super::counts::{COUNTERS, count};
 use super::device::Device;
 use super::error::CudaError;
-use super::result;
+use super::frame::CudaFrame;
+use super::{reaper, result};
+use crate::os::mapping::Mapping;
+
+/// cuda.h: for all contexts; and that devices only read it.
+const PORTABLE: u32 = 1;
+const READ_ONLY: u32 = 8;
+
+/// Whether host memory was registered with CUDA. Then devices copy from and to it by themselves, and the driver needs no
+/// staging copy.
+#[derive(Debug, Default)]
+pub(crate) struct Pinned(Mutex<Option<Registered>>);
+
+#[derive(Debug)]
+struct Registered {
+    /// `None`: it cannot be.
+    mapping: Option<Arc<Mapping>>,
+    device: Device,
+}
+
+impl Pinned {
+    /// Registers the memory, once. Where that does not work, copies take the driver's way.
+    pub(crate) fn pin(&self, mapping: &Arc<Mapping>, read_only: bool, device: &Device) {
+        let mut pinned = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if pinned.is_some() {
+            return;
+        }
+        let flags = PORTABLE | if read_only { READ_ONLY } else { 0 };
+        let len = mapping.len().next_multiple_of(rustix::param::page_size());
+        // SAFETY: whole pages of a mapping that is kept until they are unregistered.
+        let register = || unsafe { result::host_register(mapping.ptr().cast(), len, flags) };
+        let can = !read_only || device.registers_read_only();
+        let registered = can && device.with(register).is_ok();
+        *pinned = Some(Registered {
+            mapping: registered.then(|| mapping.clone()),
+            device: device.clone(),
+        });
+    }
+}
+
+impl Drop for Registered {
+    fn drop(&mut self) {
+        let Some(mapping) = self.mapping.take() else {
+            return;
+        };
+        let device = self.device.clone();
+        reaper::later(move || {
+            // SAFETY: registered by `pin`; it is unmapped after this.
+            let _ = device.with(|| unsafe { result::host_unregister(mapping.ptr().cast()) });
+        });
+    }
+}
+
+/// Copies host memory to a device, and waits for that.
+pub(crate) fn upload(device: &Device, to: u64, from: &[u8]) -> Result<(), CudaError> {
+    count(&COUNTERS.copies);
+    count(&COUNTERS.host_syncs);
+    to_device_now(device, to, from)
+}
+
+/// What is copied from a device: a frame, or memory that this process has written and is done with.
+pub(crate) enum Source<'a> {
+    Frame(&'a CudaFrame),
+    Memory(&'a Device, u64),
+}
+
+impl Source<'_> {
+    pub(crate) fn device(&self) -> &Device {
+        match self {
+            Self::Frame(frame) => frame.device(),
+            Self::Memory(device, _) => device,
+        }
+    }
+
+    /// First byte; has the device's own stream wait until it is written.
+    fn wait(&self) -> Result<u64, CudaError> {
+        match self {
+            Self::Frame(frame) => frame
+                .wait_on(frame.device().own_stream()?)
+                .map(|()| frame.ptr()),
+            Self::Memory(_, ptr) => Ok(*ptr),
+        }
+    }
+}
+
+/// Copies from a device to host memory, and waits for that.
+pub(crate) fn download(from: &Source<'_>, to: &mut [u8]) -> Result<(), CudaError> {
+    count(&COUNTERS.copies);
+    count(&COUNTERS.host_syncs);
+    to_host_now(from.device(), to, from.wait()?)
+}
+
+/// Copies from device to device, and waits for that.
+pub(crate) fn between(from: &Source<'_>, to: (&Device, u64), len: usize) -> Result<(), CudaError> {
+    count(&COUNTERS.copies);
+    count(&COUNTERS.host_syncs);
+    let ptr = from.wait()?;
+    let (device, (to_device, to)) = (from.device(), to);
+    let stream = device.own_stream()?.raw();
+    let copied = device.with(|| {
+        let (from_context, to_context) = (device.context(), to_device.context());
+        // SAFETY: the caller has both; contexts are kept for as long as the process runs.
+        unsafe { result::copy_peer_async(to, to_context, ptr, from_context, len, stream) }?;
+        // SAFETY: a stream of this process.
+        unsafe { result::stream_synchronize(stream) }
+    });
+    match copied {
+        // Memory that is mapped for one device only need not be within the other's reach: then by way of the host.
+        Err(CudaError::Driver { .. }) if device != to_device => {
+            let mut bytes = vec![0; len];
+            to_host_now(device, &mut bytes, ptr)?;
+            to_device_now(to_device, to, &bytes)
+        }
+        copied => copied,
+    }
+}
 
 /// Copies to a device, and waits until the bytes are there.
 pub(super) fn to_device_now(device: &Device, to: u64, from: &[u8]) -> Result<(), CudaError> {

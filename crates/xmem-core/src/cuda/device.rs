@@ -23,6 +23,8 @@ const VMM_SUPPORTED: c_int = 102;
 /// cuda.h: such memory can be exported as a descriptor.
 const POSIX_FD_SUPPORTED: c_int = 103;
 
+/// cuda.h: host memory can be registered for reading only.
+const READ_ONLY_REGISTER_SUPPORTED: c_int = 113;
 /// cuda.h: a stream that does not wait for the default one.
 const NON_BLOCKING: u32 = 1;
 
@@ -37,6 +39,7 @@ struct Inner {
     uuid: Uuid,
     name: String,
     vmm: bool,
+    read_only_register: bool,
     /// A stream of our own, which waits for no other: the default stream would wait for the program's kernels.
     stream: OnceLock<u64>,
     /// A kernel failed: nothing works here any more.
@@ -148,6 +151,7 @@ impl Device {
             uuid,
             name: String::from_utf8_lossy(name).into_owned(),
             vmm: attribute(device, VMM_SUPPORTED) && attribute(device, POSIX_FD_SUPPORTED),
+            read_only_register: attribute(device, READ_ONLY_REGISTER_SUPPORTED),
             stream: OnceLock::new(),
             broken: AtomicBool::new(false),
             process: ProcessId::current(),
@@ -184,6 +188,14 @@ impl Device {
     /// Its name.
     pub fn name(&self) -> &str {
         &self.0.name
+    }
+
+    pub(super) fn registers_read_only(&self) -> bool {
+        self.0.read_only_register
+    }
+
+    pub(super) fn context(&self) -> CUcontext {
+        self.0.context
     }
 
     pub(super) fn has_vmm(&self) -> bool {

@@ -77,6 +77,12 @@ pub enum CudaError {
     /// The frame or slot lies on a device.
     #[error("this frame lies on a device: use cuda()")]
     OnDevice,
+    /// It was got for reading.
+    #[error("the buffer was got for reading: use get_mut or acquire_cuda to write")]
+    ReadOnly,
+    /// It is being written.
+    #[error("the buffer is being written: publish it (forget) before it is read")]
+    Writing,
     /// It lies on another device than is asked for.
     #[error("this memory lies on device {actual}, and device {asked} was asked for")]
     OtherDevice {

@@ -304,6 +304,20 @@ impl CudaFrame {
         Ok(())
     }
 
+    /// Waits until the producer's work on the frame has ended. The CPU waits; [`wait_on`](Self::wait_on) does without.
+    ///
+    /// # Errors
+    ///
+    /// As [`wait_on`](Self::wait_on).
+    pub fn synchronize(&self) -> Result<(), CudaError> {
+        if self.waits.iter().all(Wait::is_ready) {
+            return Ok(());
+        }
+        let stream = self.device.own_stream()?;
+        self.wait_on(stream)?;
+        stream.synchronize(&self.device)
+    }
+
     /// Lets go of the frame when the stream gets there: behind all that was put on it so far. If there are other handles to
     /// the lease, it ends with the last of them.
     ///

@@ -56,6 +56,7 @@ pub use hand_over::HandedOver;
 pub use slot::CudaSlot;
 pub use stream::Stream;
 
+pub(crate) use copy::{Pinned, Source, between, download, upload};
 pub(crate) use hand_over::DevicePage;
 pub(crate) use import::Imports;
 pub(crate) use twin::{Twin, TwinPlan};

@@ -75,9 +75,11 @@ pub(super) fn every(pause: Duration, job: impl FnMut() -> bool + Send + 'static)
 /// Waits until what was to be done before is done, but not for ever: the driver may wait for a kernel.
 pub(super) fn flush(timeout: Duration) {
     let (done, is_done) = channel();
-    later(move || {
+    // Three rounds: what is done may leave something to be done, such as the regions of a pool their memory.
+    let say_so = move || {
         let _ = done.send(());
-    });
+    };
+    later(move || later(move || later(say_so)));
     let _ = is_done.recv_timeout(timeout);
 }
 

@@ -101,6 +101,9 @@ calls! {
         "copy to a device";
     copy_to_host_async = "cuMemcpyDtoHAsync_v2"(to: *mut c_void, from: CUdeviceptr, len: usize, stream: CUstream)
         "copy from a device";
+    copy_peer_async = "cuMemcpyPeerAsync"(
+        to: CUdeviceptr, to_context: CUcontext, from: CUdeviceptr, from_context: CUcontext, len: usize, stream: CUstream
+    ) "copy between devices";
     vmm_granularity = "cuMemGetAllocationGranularity"(
         granularity: *mut usize, prop: *const CUmemAllocationProp, option: CUmemAllocationGranularity_flags
     ) "ask how device memory is divided";

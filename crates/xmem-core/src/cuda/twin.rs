@@ -5,6 +5,7 @@
 use std::collections::HashMap;
 use std::os::fd::BorrowedFd;
 use std::sync::{Arc, LazyLock, Mutex, PoisonError, Weak};
+use std::time::Duration;
 
 use super::Mode;
 use super::device::Device;
@@ -16,6 +17,9 @@ use super::{copy, reaper};
 use crate::fault::{self, Point};
 use crate::random;
 use crate::region::device_header::{Canary, DeviceHeader, IpcHandle, TwinKind, header_len};
+
+/// How often is looked whether a device is done with memory that is to be freed.
+const LOOK: Duration = Duration::from_millis(1);
 
 /// How a region on a device is divided.
 #[derive(Debug, Clone)]
@@ -285,5 +289,21 @@ impl Drop for Inner {
         OWN.lock()
             .unwrap_or_else(PoisonError::into_inner)
             .remove(&self.nonce);
+        let (memory, events) = (self.memory.take(), std::mem::take(&mut self.events));
+        // A device that is late may still write frames that nobody waited for. Unmapping waits for that "for most use cases",
+        // and the thread that does it has others to serve.
+        let is_done = |event: &Event| event.has_happened() != Ok(false);
+        reaper::later(move || {
+            if events.iter().flatten().all(is_done) {
+                return drop((memory, events));
+            }
+            let mut rest = Some((memory, events));
+            reaper::every(LOOK, move || {
+                let done = rest
+                    .as_ref()
+                    .is_some_and(|(_, events)| events.iter().flatten().all(is_done));
+                done.then(|| rest.take()).is_some()
+            });
+        });
     }
 }

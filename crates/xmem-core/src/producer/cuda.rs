@@ -279,6 +279,11 @@ impl WriteLease {
         })
     }
 
+    /// Has devices reach the slot in host memory by themselves, if they can.
+    pub(crate) fn pin(&self, device: &Device) {
+        self.claimed().region.pin(device);
+    }
+
     /// Whether the device is done with the slot; if not, its event says when.
     pub(super) fn set_ready(&self, ready: bool) {
         let Claimed { place, region, .. } = self.claimed();
@@ -321,6 +326,11 @@ impl OwnHold {
         let (device, twin) = (self.place.device?, &self.region().cuda()?.twin);
         let ptr = twin.ptr()? + u64::from(device.index) * device.len as u64;
         Some((ptr, twin.device().clone()))
+    }
+
+    /// Has devices reach the slot in host memory by themselves, if they can.
+    pub(crate) fn pin(&self, device: &Device) {
+        self.region().pin(device);
     }
 
     pub(crate) fn slot_head(&self) -> Option<SlotHead<'_>> {

@@ -64,7 +64,7 @@ impl WriteLease {
 
     /// The slot's size in bytes, at least what was asked for; 0 if it lies on a device.
     pub fn len(&self) -> usize {
-        if self.claimed.place.device.is_some() {
+        if self.is_on_device() {
             0
         } else {
             self.claimed.place.len
@@ -87,6 +87,16 @@ impl WriteLease {
     pub fn as_mut_slice(&mut self) -> &mut [u8] {
         // SAFETY: as in `as_slice`.
         unsafe { std::slice::from_raw_parts_mut(self.as_ptr(), self.len()) }
+    }
+
+    /// Whether the slot lies on a CUDA device.
+    pub fn is_on_device(&self) -> bool {
+        self.claimed.place.device.is_some()
+    }
+
+    /// Bytes that a payload may have, wherever the slot lies.
+    pub(crate) fn payload_len(&self) -> usize {
+        self.claimed.place.payload_len()
     }
 
     /// The slot's number.

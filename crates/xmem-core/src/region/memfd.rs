@@ -3,6 +3,7 @@
 //! Sealed memfd regions: the default.
 
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
 
 use super::system;
 use crate::error::RegionError;
@@ -13,7 +14,10 @@ use crate::os::memfd::{self, Seal};
 pub(crate) struct Owned {
     pub(super) fd: OwnedFd,
     /// The only writable view: after the seal there can be no second one.
-    pub(super) mapping: Mapping,
+    pub(super) mapping: Arc<Mapping>,
+    /// Whether devices reach it by themselves.
+    #[cfg(feature = "cuda")]
+    pub(super) pinned: crate::cuda::Pinned,
 }
 
 impl Owned {
@@ -27,7 +31,12 @@ impl Owned {
             Seal::SizeAndFutureWrites
         };
         memfd::seal(&fd, seal).map_err(system("seal a region"))?;
-        Ok(Self { fd, mapping })
+        Ok(Self {
+            fd,
+            mapping: Arc::new(mapping),
+            #[cfg(feature = "cuda")]
+            pinned: crate::cuda::Pinned::default(),
+        })
     }
 }
 

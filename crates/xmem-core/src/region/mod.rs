@@ -161,6 +161,14 @@ impl Region {
         }
     }
 
+    /// Has devices reach it by themselves, if they can.
+    #[cfg(feature = "cuda")]
+    pub(crate) fn pin(&self, device: &crate::cuda::Device) {
+        if let Self::Memfd(region) = self {
+            region.pinned.pin(&region.mapping, false, device);
+        }
+    }
+
     #[cfg(feature = "cuda")]
     pub(crate) fn cuda(&self) -> Option<&cuda::Owned> {
         match self {
@@ -184,6 +192,9 @@ impl Region {
 #[derive(Debug)]
 pub(crate) struct RegionView {
     memory: Memory,
+    /// Whether devices reach it by themselves.
+    #[cfg(feature = "cuda")]
+    pinned: crate::cuda::Pinned,
     derived: Mutex<Vec<(u64, Derived)>>,
 }
 
@@ -192,7 +203,7 @@ type Derived = Arc<dyn Any + Send + Sync>;
 
 #[derive(Debug)]
 enum Memory {
-    Memfd(Mapping, OwnedFd),
+    Memfd(Arc<Mapping>, OwnedFd),
     PosixShm(Mapping),
     Heap(Arc<heap::Memory>),
     /// No slots lie in it, only pieces of frames.
@@ -208,7 +219,7 @@ impl RegionView {
         writable: bool,
     ) -> Result<Self, RegionError> {
         let memory = match ticket {
-            Ticket::Memfd(fd) => Memory::Memfd(memfd::view(&fd, len, writable)?, fd),
+            Ticket::Memfd(fd) => Memory::Memfd(Arc::new(memfd::view(&fd, len, writable)?), fd),
             // Only memfd regions are made for consumers to write.
             Ticket::PosixShm(_) | Ticket::Heap(_) if writable => {
                 return Err(RegionError::Untrusted(
@@ -222,6 +233,8 @@ impl RegionView {
         };
         Ok(Self {
             memory,
+            #[cfg(feature = "cuda")]
+            pinned: crate::cuda::Pinned::default(),
             derived: Mutex::default(),
         })
     }
@@ -229,7 +242,8 @@ impl RegionView {
     /// The first byte; null for imported memory, which is mapped by who reads it.
     pub(crate) fn ptr(&self) -> *mut u8 {
         match &self.memory {
-            Memory::Memfd(mapping, _) | Memory::PosixShm(mapping) => mapping.ptr(),
+            Memory::Memfd(mapping, _) => mapping.ptr(),
+            Memory::PosixShm(mapping) => mapping.ptr(),
             Memory::Heap(memory) => memory.ptr(),
             Memory::Imported(_) => std::ptr::null_mut(),
             Memory::Cuda(view) => view.mapping().ptr(),
@@ -238,10 +252,20 @@ impl RegionView {
 
     pub(crate) fn len(&self) -> usize {
         match &self.memory {
-            Memory::Memfd(mapping, _) | Memory::PosixShm(mapping) => mapping.len(),
+            Memory::Memfd(mapping, _) => mapping.len(),
+            Memory::PosixShm(mapping) => mapping.len(),
             Memory::Heap(memory) => memory.len(),
             Memory::Imported(memory) => memory.len(),
             Memory::Cuda(view) => view.mapping().len(),
+        }
+    }
+
+    /// Has devices reach it by themselves, if they can.
+    #[cfg(feature = "cuda")]
+    pub(crate) fn pin(&self, device: &crate::cuda::Device) {
+        if let Memory::Memfd(mapping, _) = &self.memory {
+            // What was mapped for writing can be read just as well.
+            self.pinned.pin(mapping, true, device);
         }
     }
 

@@ -6,6 +6,7 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod buffers;
 mod deaths;
 #[cfg(feature = "fault-points")]
 mod faults;

@@ -609,3 +609,79 @@ fn a_ring_full_of_claimed_slots_holds_no_receive_up() {
         );
     });
 }
+
+/// The header of a region of one slot whose frames lie elsewhere, with words changed.
+fn device_region(changes: &[(usize, u64)]) -> OwnedFd {
+    let mut words = vec![0u64; 1024];
+    words[0] = u64::from_le_bytes(*b"xmemdev\0");
+    words[1] = 1 | 3 << 32; // format, kind
+    words[8] = 1; // slots
+    words[10] = 4096; // from one slot to the next
+    words[11] = 4096; // the first slot
+    for (at, word) in changes {
+        words[*at] = *word;
+    }
+    let fd = raw::memory(8192, false);
+    let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+    rustix::io::pwrite(&fd, &bytes, 0).unwrap();
+    raw::seal(&fd, raw::SIZE | SealFlags::FUTURE_WRITE);
+    fd
+}
+
+#[test]
+fn headers_of_device_memory_that_make_no_sense_are_refused() {
+    let region = raw::region(1, 8192, 4, "");
+    let received = with_region(&region, &[device_region(&[]).as_fd()]);
+    // This one is taken; what makes no sense is the frame, which has no bytes there.
+    let outside = |error: &ReceiveError| matches!(error, ReceiveError::Corrupt(what) if what.contains("outside"));
+    assert!(
+        received.len() == 5 && received.iter().all(outside),
+        "{received:?}"
+    );
+
+    let null: OwnedFd = std::fs::File::open("/dev/null").unwrap().into();
+    let plain = raw::frozen(8192);
+    let unsealed = raw::memory(8192, true);
+    let vmm = device_region(&[(1, 1 | 1 << 32), (6, 1 << 21), (9, 4096), (12, 4096)]);
+    let mut cases: Vec<(String, Vec<OwnedFd>)> = vec![
+        ("nothing".into(), vec![]),
+        ("no header".into(), vec![plain]),
+        ("can be punched".into(), vec![unsealed]),
+        ("no memory".into(), vec![null.try_clone().unwrap()]),
+        ("memory that did not come".into(), vec![vmm]),
+        (
+            "memory that it does not have".into(),
+            vec![device_region(&[]), null],
+        ),
+    ];
+    let wrong = [
+        (0, 1),                // magic
+        (1, 2 | 3 << 32),      // format
+        (1, 1 | 9 << 32),      // kind
+        (1, 1 | 4 << 32),      // slots in upstream's memory
+        (6, 1 << 21),          // memory of no kind
+        (8, 2),                // more slots than there is room for
+        (8, u64::MAX),         // far more
+        (8, 1 << 32 | 1),      // a number that is cut
+        (10, 8),               // too little room
+        (10, u64::MAX),        // far too much
+        (10, 4097),            // odd
+        (11, 64),              // slots in the header
+        (11, 8192),            // slots beyond the end
+        (11, u64::MAX - 4095), // far beyond
+    ];
+    for (at, word) in wrong {
+        cases.push((
+            format!("word {at} is {word:#x}"),
+            vec![device_region(&[(at, word)])],
+        ));
+    }
+    for (what, fds) in &cases {
+        let fds: Vec<BorrowedFd<'_>> = fds.iter().map(AsFd::as_fd).collect();
+        let errors = with_region(&region, &fds);
+        assert!(
+            errors.len() == 5 && errors.iter().all(|e| matches!(e, ReceiveError::Timeout)),
+            "{what}: {errors:?}"
+        );
+    }
+}

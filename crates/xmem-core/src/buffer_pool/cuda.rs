@@ -1,0 +1,226 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! Buffers on CUDA devices, and copies between them and host memory.
+
+use super::guard::Storage;
+use super::{BufferGuard, BufferPool, Role};
+use crate::cuda::{self, CudaError, CudaFrame, Device, Source, Stream};
+use crate::error::WriteAccessError;
+use crate::meta::FrameMeta;
+
+fn device(device_id: i32) -> Result<Device, CudaError> {
+    match u32::try_from(device_id) {
+        Ok(ordinal) => Device::new(ordinal),
+        Err(_) => Err(CudaError::NoDevice {
+            ordinal: u32::MAX,
+            count: 0,
+        }),
+    }
+}
+
+impl BufferPool {
+    /// Makes sure that there are `count` buffers of `size` bytes on a device. Returns their indices.
+    ///
+    /// # Errors
+    ///
+    /// [`WriteAccessError::NotOwner`] in a process that did not make the pool, [`WriteAccessError::Cuda`] with what is wrong
+    /// with the device, and others as [`WriteAccessError`] says.
+    pub fn preallocate_cuda(
+        &self,
+        size: usize,
+        count: usize,
+        device_id: i32,
+    ) -> Result<Vec<u32>, WriteAccessError> {
+        let Role::Owner(producer) = &self.inner.role else {
+            return Err(WriteAccessError::NotOwner);
+        };
+        let device = device(device_id)?;
+        let leases = (0..count)
+            .map(|_| producer.acquire_cuda(size, &device))
+            .collect::<Result<Vec<_>, _>>()?;
+        Ok(leases.iter().map(|lease| lease.slot()).collect())
+    }
+
+    /// A buffer of at least `size` bytes on a device, to be written.
+    ///
+    /// When it is [forgotten](BufferGuard::forget) or dropped, the device must be done with it;
+    /// [`forget_on`](BufferGuard::forget_on) is for when it is not yet.
+    ///
+    /// # Errors
+    ///
+    /// As [`preallocate_cuda`](Self::preallocate_cuda).
+    pub fn acquire_cuda(
+        &self,
+        size: usize,
+        device_id: i32,
+    ) -> Result<BufferGuard, WriteAccessError> {
+        let Role::Owner(producer) = &self.inner.role else {
+            return Err(WriteAccessError::NotOwner);
+        };
+        let lease = producer.acquire_cuda(size, &device(device_id)?)?;
+        Ok(BufferGuard::writing(
+            self.inner.clone(),
+            Storage::Own(lease),
+            size,
+        ))
+    }
+}
+
+impl BufferGuard {
+    /// First byte of the buffer on its device. For a buffer that is read, waits until it is written; [`cuda`](Self::cuda)
+    /// does without.
+    ///
+    /// # Errors
+    ///
+    /// [`CudaError::NotOnDevice`] if it lies in host memory, and others as [`CudaError`] says.
+    pub fn as_cuda_ptr(&self) -> Result<u64, CudaError> {
+        match &self.storage {
+            Storage::Own(lease) => Ok(lease.cuda().ok_or(CudaError::NotOnDevice)?.ptr()),
+            Storage::Reading(lease) => {
+                let frame = lease.cuda()?;
+                frame.synchronize()?;
+                Ok(frame.ptr())
+            }
+            Storage::Granted { .. } => Err(CudaError::NotOnDevice),
+            Storage::Gone => Err(CudaError::Gone),
+        }
+    }
+
+    /// The same, to be written.
+    ///
+    /// # Errors
+    ///
+    /// As [`as_cuda_ptr`](Self::as_cuda_ptr), and [`CudaError::ReadOnly`] if the buffer was got for reading.
+    pub fn as_cuda_ptr_mut(&mut self) -> Result<u64, CudaError> {
+        match &self.storage {
+            Storage::Reading(lease) if lease.is_on_device() => Err(CudaError::ReadOnly),
+            _ => self.as_cuda_ptr(),
+        }
+    }
+
+    /// A buffer that is read, for streams to wait for and to let go of.
+    ///
+    /// # Errors
+    ///
+    /// As [`as_cuda_ptr`](Self::as_cuda_ptr), and [`CudaError::Writing`] if it is being written.
+    pub fn cuda(&self) -> Result<CudaFrame, CudaError> {
+        match &self.storage {
+            Storage::Reading(lease) => lease.cuda(),
+            Storage::Own(lease) if lease.is_on_device() => Err(CudaError::Writing),
+            Storage::Own(_) | Storage::Granted { .. } => Err(CudaError::NotOnDevice),
+            Storage::Gone => Err(CudaError::Gone),
+        }
+    }
+
+    /// As [`forget`](Self::forget), for a buffer that a device is still to write: readers wait until this stream has got
+    /// where it is now.
+    ///
+    /// # Errors
+    ///
+    /// As [`forget`](Self::forget); [`WriteAccessError::Cuda`] if it does not lie on a device.
+    pub fn forget_on(mut self, stream: Stream) -> Result<u32, WriteAccessError> {
+        if !matches!(&self.storage, Storage::Own(lease) if lease.is_on_device()) {
+            return Err(CudaError::NotOnDevice.into());
+        }
+        let index = self.meta_index();
+        let count = self.take_count(index);
+        if let Storage::Own(mut lease) = std::mem::replace(&mut self.storage, Storage::Gone) {
+            lease.keep_until(count);
+            let published = lease.publish_on(stream, self.meta.clone());
+            published.map_err(|failure| WriteAccessError::Denied {
+                reason: failure.to_string(),
+            })?;
+        }
+        Ok(index)
+    }
+
+    /// What is copied from, if it lies on a device.
+    fn source<T>(
+        &self,
+        copy: impl FnOnce(Source<'_>) -> Result<T, CudaError>,
+    ) -> Result<T, CudaError> {
+        match &self.storage {
+            Storage::Own(lease) => {
+                let slot = lease.cuda().ok_or(CudaError::NotOnDevice)?;
+                copy(Source::Memory(slot.device(), slot.ptr()))
+            }
+            Storage::Reading(lease) => copy(Source::Frame(&lease.cuda()?)),
+            Storage::Granted { .. } => Err(CudaError::NotOnDevice),
+            Storage::Gone => Err(CudaError::Gone),
+        }
+    }
+
+    fn pool(&self) -> BufferPool {
+        BufferPool {
+            inner: self.pool.clone(),
+        }
+    }
+
+    /// A copy of the buffer is a buffer of its own, with what is known of it.
+    fn finish(&self, mut copy: BufferGuard) -> BufferGuard {
+        copy.meta = FrameMeta {
+            offset: 0,
+            size: self.size as u64,
+            ..self.meta.clone()
+        };
+        copy
+    }
+
+    /// Copies a buffer in host memory into a new one on a device. The host memory is registered with CUDA first, so that the
+    /// device reads it where it lies. Waits for the copy.
+    ///
+    /// # Errors
+    ///
+    /// As [`BufferPool::acquire_cuda`]; [`CudaError::OnDevice`] if it lies on a device.
+    pub fn copy_to_cuda(&self, device_id: i32) -> Result<Self, WriteAccessError> {
+        if self.is_on_device() {
+            return Err(CudaError::OnDevice.into());
+        }
+        let mut copy = self.pool().acquire_cuda(self.size, device_id)?;
+        let device = device(device_id)?;
+        match &self.storage {
+            Storage::Own(lease) => lease.pin(&device),
+            Storage::Granted { view, .. } => view.pin(&device),
+            Storage::Reading(lease) => lease.pin(&device),
+            Storage::Gone => {}
+        }
+        let bytes = self.as_cpu_slice().map_err(|_| CudaError::OnDevice)?;
+        cuda::upload(&device, copy.as_cuda_ptr_mut()?, bytes)?;
+        Ok(self.finish(copy))
+    }
+
+    /// Copies a buffer on a device into a new one in host memory. Waits for the copy.
+    ///
+    /// # Errors
+    ///
+    /// As [`BufferPool::acquire_cpu`], and [`WriteAccessError::Cuda`].
+    pub fn copy_to_cpu(&self) -> Result<Self, WriteAccessError> {
+        if !self.is_on_device() {
+            return Err(CudaError::NotOnDevice.into());
+        }
+        let mut copy = self.pool().acquire_cpu(self.size)?;
+        self.source(|source| {
+            if let Storage::Own(lease) = &copy.storage {
+                lease.pin(source.device());
+            }
+            let to = copy.as_cpu_slice_mut().map_err(|_| CudaError::OnDevice)?;
+            cuda::download(&source, to)
+        })?;
+        Ok(self.finish(copy))
+    }
+
+    /// Copies a buffer on a device into a new one on that or another device. Waits for the copy.
+    ///
+    /// # Errors
+    ///
+    /// As [`BufferPool::acquire_cuda`]; [`CudaError::NotOnDevice`] if it lies in host memory.
+    pub fn copy_to_device(&self, device_id: i32) -> Result<Self, WriteAccessError> {
+        if !self.is_on_device() {
+            return Err(CudaError::NotOnDevice.into());
+        }
+        let mut copy = self.pool().acquire_cuda(self.size, device_id)?;
+        let (to_device, to) = (device(device_id)?, copy.as_cuda_ptr_mut()?);
+        self.source(|source| cuda::between(&source, (&to_device, to), self.size))?;
+        Ok(self.finish(copy))
+    }
+}

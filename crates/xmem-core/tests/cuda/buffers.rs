@@ -1,0 +1,25 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! Buffers by number on devices.
+
+use crate::lab::{Lab, told};
+
+#[test]
+fn buffers_go_from_host_to_device_to_device_and_back() {
+    for quirk in ["", "no-host-register", "no-read-only-register", "peers"] {
+        let lab = Lab::new().with("QUIRKS", quirk);
+        let mut owner = lab.start("own-buffers");
+        let index = owner.says();
+        let mut readers = [lab.start("read-buffers"), lab.start("read-buffers")];
+        for reader in &mut readers {
+            assert_eq!(reader.says(), "ready");
+            told(reader, &index, "0");
+        }
+        if quirk.is_empty() {
+            // Four copies, from and to buffers in two regions.
+            assert_eq!(lab.calls(&owner, &["cuMemHostRegister_v2"]), 2);
+        }
+        told(&mut owner, "end", "ends");
+        lab.assert_allowed();
+    }
+}
