@@ -288,6 +288,51 @@ fn wrong_announce_without_a_full_fence() {
     });
 }
 
+/// A consumer that leaves it to a device to end its lease on a frame, and may take the same frame again: `again` does so.
+fn a_device_ends_a_lease(again: fn(&Slot, &AtomicU32)) {
+    check(Some(3), move || {
+        let slot = Arc::new(Slot::published());
+        let lease = Arc::new(AtomicU32::new(0));
+        let consumer = thread::spawn({
+            let (slot, lease) = (slot.clone(), lease.clone());
+            move || {
+                if lease::hold(&slot.word, &lease, 1) != Hold::Held {
+                    return;
+                }
+                let device = thread::spawn({
+                    let (slot, lease) = (slot.clone(), lease.clone());
+                    move || {
+                        assert_eq!(slot.read(), 1);
+                        // A plain store: it does not look whose lease it ends.
+                        lease.store(0, Ordering::Release);
+                    }
+                });
+                again(&slot, &lease);
+                device.join().unwrap();
+            }
+        });
+        slot.produce(|generation| holds(&lease, generation));
+        consumer.join().unwrap();
+    });
+}
+
+#[test]
+fn a_device_ends_a_lease_and_the_slot_is_held_again_when_that_is_seen() {
+    a_device_ends_a_lease(|slot, lease| {
+        if lease.load(Ordering::Acquire) == 0 {
+            slot.consume(lease, 1);
+        }
+    });
+}
+
+#[test]
+#[should_panic]
+fn wrong_a_slot_is_held_again_before_a_device_has_ended_its_lease() {
+    a_device_ends_a_lease(|slot, lease| {
+        slot.consume(lease, 1);
+    });
+}
+
 /// A consumer dies while it holds a frame, or tries to. When it is dead its page is dropped, and the slot is free.
 #[test]
 fn a_dead_consumers_slot_is_reclaimed() {

@@ -9,6 +9,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -112,4 +113,13 @@ def not_run(test: str, reason: str) -> None:
     if file := os.environ.get("XMEM_NOT_RUN"):
         with open(file, "a") as lines:
             lines.write(f"{test}: {reason}\n")
-    pytest.skip(reason)
+    pytest.skip(reason, allow_module_level=True)
+
+
+def torch_or_not(test: str) -> Any:
+    """PyTorch; the end of the test where it is not installed, which takes gigabytes."""
+    try:
+        import torch
+    except ImportError:
+        not_run(test, "no PyTorch")
+    return torch

@@ -9,6 +9,7 @@ import signal
 
 import numpy as np
 import pytest
+from conftest import torch_or_not
 
 import xmem
 from xmem import BufferPool
@@ -430,7 +431,7 @@ def test_fork(name):
 
 def test_from_blob_as_in_the_design(name):
     """torch has no from_blob in Python; frombuffer is its equal for host memory."""
-    torch = pytest.importorskip("torch")
+    torch = torch_or_not("test_buffer_pool")
     pool = BufferPool(name)
     buf = pool.acquire_cpu(1080 * 1920 * 3)
     tensor = torch.frombuffer(buf, dtype=torch.uint8).reshape(1080, 1920, 3)

@@ -10,10 +10,11 @@ import warnings
 import numpy as np
 import pytest
 from channel_support import HANG, Place, Process, wait_until
+from conftest import torch_or_not
 
 import xmem
 
-torch = pytest.importorskip("torch")
+torch = torch_or_not(__name__)
 
 
 def torch_echo(path):

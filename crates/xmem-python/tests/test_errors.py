@@ -6,7 +6,7 @@ import os
 
 import numpy as np
 import pytest
-from conftest import HANG, publish
+from conftest import HANG, publish, torch_or_not
 
 import xmem
 
@@ -89,7 +89,7 @@ def test_closed_ones(pool):
 
 
 def test_bfloat16_is_for_those_who_have_it(pool):
-    import torch
+    torch = torch_or_not("test_errors")
 
     with xmem.Producer(pool) as producer, xmem.Consumer(pool) as consumer:
         with producer.acquire((3,), "bfloat16") as frame:

@@ -11,7 +11,7 @@ from pathlib import Path
 import cv2
 import numpy as np
 import pytest
-from conftest import HANG
+from conftest import HANG, torch_or_not
 from test_gstreamer import gst_launch  # noqa: F401  # a fixture
 
 import xmem
@@ -78,6 +78,7 @@ def test_detect(pool, source):
 
 
 def test_edges(pool, directory, source):
+    torch_or_not("test_edges")
     source("RGB", "smpte")
     target = f"{directory}/edges.sock"
     example = subprocess.Popen([sys.executable, EXAMPLES / "edges.py", pool, target])

@@ -8,7 +8,7 @@ import threading
 
 import numpy as np
 import pytest
-from conftest import HANG, assert_whole, content, publish
+from conftest import HANG, assert_whole, content, publish, torch_or_not
 
 import xmem
 
@@ -69,7 +69,7 @@ def test_shapes(producer, consumer, shape):
 
 
 def test_ways_to_say_a_type(producer):
-    import torch
+    torch = torch_or_not("test_frames")
 
     for dtype in ("float32", np.float32, np.dtype("float32"), torch.float32):
         assert producer.acquire((2,), dtype).dtype == "float32"

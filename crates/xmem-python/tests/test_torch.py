@@ -8,11 +8,13 @@ import sys
 import threading
 
 import pytest
-import torch
-from conftest import HANG, assert_whole, content, publish
+from conftest import HANG, assert_whole, content, publish, torch_or_not
 
 import xmem
-import xmem.torch
+
+torch = torch_or_not(__name__)
+
+import xmem.torch  # noqa: E402  (needs PyTorch itself)
 
 
 def test_tensors_share_the_frame_s_memory(pool):

@@ -1,14 +1,29 @@
 #!/bin/sh
 # SPDX-License-Identifier: MPL-2.0
-# environment.sh VENV REQUIREMENTS: makes a Python environment with just these packages, unless it is there already.
+# environment.sh VENV REQUIREMENTS TORCH: makes a Python environment with just these packages, unless it is there already.
+# The second list is left out where there is no room for it; the tests say which of them do not run then.
 set -eu
 venv=$1
 requirements=$2
-if cmp -s "$requirements" "$venv/requirements.txt"; then
+torch=$3
+# In GB: what is kept, and what pip unpacks on the way.
+room_for_torch=12
+mkdir -p "$(dirname "$venv")"
+cat "$requirements" "$torch" > "$venv.wanted"
+if cmp -s "$venv.wanted" "$venv/requirements.txt"; then
     exit 0
 fi
 rm -rf "$venv"
 python3 -m venv "$venv"
-"$venv/bin/pip" install --quiet --disable-pip-version-check --no-deps --no-compile --requirement "$requirements"
-# Last, so that an installation that was interrupted is not taken for a whole one.
-cp "$requirements" "$venv/requirements.txt"
+install() {
+    "$venv/bin/pip" install --quiet --disable-pip-version-check --no-cache-dir --no-deps --no-compile --requirement "$1"
+}
+install "$requirements"
+room=$(df --output=avail --block-size=1G "$venv" | tail -n 1 | tr -d ' ')
+if [ "$room" -ge "$room_for_torch" ]; then
+    install "$torch"
+    # Last, so that an installation that was interrupted is not taken for a whole one.
+    mv "$venv.wanted" "$venv/requirements.txt"
+else
+    echo "PyTorch is left out: it takes $room_for_torch GB to install, and $room are free"
+fi

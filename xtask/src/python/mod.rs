@@ -8,7 +8,11 @@ use std::process::Command;
 use crate::step::{self, Step};
 use crate::{Result, cargo, packages, root, target_dir};
 
-const REQUIREMENTS: &str = "crates/xmem-python/tests/requirements.txt";
+/// What the environment has, and what it has if there is room.
+const REQUIREMENTS: [&str; 2] = [
+    "crates/xmem-python/tests/requirements.txt",
+    "crates/xmem-python/tests/requirements-torch.txt",
+];
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
@@ -79,14 +83,14 @@ fn python(args: &[&str]) -> Command {
 
 fn build(profile: &str) -> [Step; 2] {
     let mut environment = script("environment.sh");
-    environment.arg(root().join(REQUIREMENTS));
+    environment.args(REQUIREMENTS.map(|file| root().join(file)));
     let mut module = script("module.sh");
     module.arg(dir()).arg(profile);
     [
         Step {
             name: "Python environment",
             command: environment,
-            advice: "pip says what is missing; Python 3.11 or newer with venv and pip is needed, and 5 GB of room",
+            advice: "pip says what is missing; Python 3.11 or newer with venv and pip is needed",
         },
         Step {
             name: "Python module",
