@@ -3,6 +3,7 @@
 """What the tests share: a pool of one's own, frames whose content can be told, and processes."""
 
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -18,6 +19,9 @@ import xmem
 
 # Not a limit on speed: after this a test hangs.
 HANG = 60.0
+
+# Whoever starts the tests in the background may have Ctrl-C ignored, and programs inherit that.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture
