@@ -181,8 +181,9 @@ fn words_are_written_when_the_stream_gets_there() {
     let (_folder, machine) = machine();
     let mut remote = Remote::new(&machine);
     let (host, there) = gate(&mut remote);
-    // Now, since loading a kernel may wait for streams.
+    // Now, since loading a kernel may wait for streams; and to its end, since it may run late.
     remote.done("end_lease_kernel", &[there + 8, 0]);
+    remote.done("synchronize", &[]);
     remote.done("wait_value", &[there, 1, 0]);
     remote.done("write_value", &[there + 4, 7, 0]);
     remote.done("end_lease_kernel", &[there + 8, 0]);
