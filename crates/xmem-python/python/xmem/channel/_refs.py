@@ -162,7 +162,7 @@ def resolve(token, lease):
     if not found:
         raise RefLost(
             f"a reference to a {token[4]} came back, and the object is gone: nobody held a reference any more. One is held "
-            "by whoever has xmem.ref(obj), by a message under way, and by every process that has the reference; one that "
-            "was killed, or that had no lease left (Ref.is_held), does not count"
+            "by whoever has xmem.ref(obj), by a message under way, and by every process that has the reference; a process "
+            "that has ended, with its messages, or that had no lease left (Ref.is_held), does not count"
         )
     return found[0]
