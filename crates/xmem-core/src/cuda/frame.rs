@@ -436,9 +436,9 @@ impl Wait {
                 held,
             } => {
                 let header = view.cuda().ok_or(CudaError::NotOnDevice)?.header();
-                let waited = import.wait(header, *slot, stream, held.producer_is_gone());
-                // It may have been done just before its producer ended.
-                if matches!(waited, Err(CudaError::ExporterGone)) && self.is_ready() {
+                let waited = import.wait(header, *slot, stream, || held.producer_is_gone());
+                // A producer that ends well says that it is done, and then its events are gone.
+                if waited.is_err() && self.is_ready() {
                     Ok(())
                 } else {
                     waited

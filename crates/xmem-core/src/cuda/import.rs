@@ -276,24 +276,24 @@ impl Import {
         Ok(Some(event))
     }
 
-    /// Has a stream wait for what the producer has a device do in a slot. `is_lost`: the producer is gone.
+    /// Has a stream wait for what the producer has a device do in a slot. `is_lost`: whether the producer is gone.
     pub(super) fn wait(
         &self,
         header: &DeviceHeader,
         slot: u32,
         stream: Stream,
-        is_lost: bool,
+        is_lost: impl Fn() -> bool,
     ) -> Result<(), CudaError> {
         if let Memory::Same(twin) = &self.memory {
             return twin.wait(slot, stream);
         }
         let event = match self.event(header, slot) {
             // What a process that is gone recorded cannot be opened any more.
-            Err(CudaError::Driver { .. }) if is_lost => return Err(CudaError::ExporterGone),
+            Err(CudaError::Driver { .. }) if is_lost() => return Err(CudaError::ExporterGone),
             event => event?,
         };
         let Some(event) = event else { return Ok(()) };
-        if is_lost {
+        if is_lost() {
             // A stream that waited for what never comes would stand still for ever.
             return match event.has_happened() {
                 Ok(true) => Ok(()),

@@ -501,6 +501,30 @@ fn consume(pool: &str, ordinal: u32) {
                 Ok(()) => say("looks"),
                 Err(error) => say(error),
             },
+            // Waits for the oldest that it keeps, in a thread that says how that went.
+            ["sync"] => {
+                let frame = reader.frames.pop_front().unwrap();
+                say("syncs");
+                std::thread::spawn(move || {
+                    say(frame
+                        .synchronize()
+                        .map_or_else(|error| error.to_string(), |()| "synced".into()));
+                });
+            }
+            // Takes a frame of another pool, which is imported for that.
+            ["other", pool] => {
+                let mut other = Consumer::builder(pool)
+                    .start_from(StartFrom::Oldest)
+                    .connect()
+                    .unwrap();
+                let frame = other.receive(Some(HANG)).unwrap().into_cuda().unwrap();
+                frame.synchronize().unwrap();
+                let number = frame.lease().meta().pts.unwrap();
+                assert_eq!(reader.gpu.read(frame.ptr(), SIZE), vec![byte(number); SIZE]);
+                say(format_args!("took other {number}"));
+            }
+            // Whether there is nothing to wait for.
+            ["ready"] => say(reader.frames.front().unwrap().is_ready()),
             ["drop"] => {
                 reader.frames.pop_front();
                 say("dropped");
