@@ -7,8 +7,10 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::Mode;
+use super::counts::{COUNTERS, count};
 use super::device::Device;
 use super::error::CudaError;
+use super::event::until_done;
 use super::hand_over::{self, HandedOver};
 use super::import::Import;
 use super::release;
@@ -308,14 +310,20 @@ impl CudaFrame {
     ///
     /// # Errors
     ///
-    /// As [`wait_on`](Self::wait_on).
+    /// As [`wait_on`](Self::wait_on), also if the producer goes while this waits.
     pub fn synchronize(&self) -> Result<(), CudaError> {
         if self.waits.iter().all(Wait::is_ready) {
             return Ok(());
         }
-        let stream = self.device.own_stream()?;
-        self.wait_on(stream)?;
-        stream.synchronize(&self.device)
+        count(&COUNTERS.host_syncs);
+        self.until_done()
+    }
+
+    /// As [`synchronize`](Self::synchronize), for who counts that as part of something else.
+    pub(super) fn until_done(&self) -> Result<(), CudaError> {
+        self.waits
+            .iter()
+            .try_for_each(|wait| until_done(|| wait.is_done()))
     }
 
     /// Lets go of the frame when the stream gets there: behind all that was put on it so far. If there are other handles to
@@ -445,6 +453,30 @@ impl Wait {
                 }
             }
             Self::Own(hold) => hold.wait_on(stream),
+        }
+    }
+
+    fn is_done(&self) -> Result<bool, CudaError> {
+        if self.is_ready() {
+            return Ok(true);
+        }
+        match self {
+            Self::Slot {
+                import,
+                view,
+                slot,
+                held,
+            } => {
+                held.check_process()?;
+                let header = view.cuda().ok_or(CudaError::NotOnDevice)?.header();
+                let done = import.is_done(header, *slot, || held.producer_is_gone());
+                if done.is_err() && self.is_ready() {
+                    Ok(true)
+                } else {
+                    done
+                }
+            }
+            Self::Own(hold) => hold.is_done(),
         }
     }
 }

@@ -337,6 +337,14 @@ impl OwnHold {
         self.region().cuda()?.slot_head(self.place.device?.index)
     }
 
+    /// Whether what was published here has been done.
+    pub(crate) fn is_done(&self) -> Result<bool, CudaError> {
+        let (Some(device), Some(cuda)) = (self.place.device, self.region().cuda()) else {
+            return Err(CudaError::NotOnDevice);
+        };
+        cuda.twin.is_done(device.index)
+    }
+
     /// Has a stream wait for what was published here.
     pub(crate) fn wait_on(&self, stream: Stream) -> Result<(), CudaError> {
         let (Some(device), Some(cuda)) = (self.place.device, self.region().cuda()) else {

@@ -127,6 +127,33 @@ fn who_was_passed_a_frame_sees_that_a_killed_producer_did_not_finish() {
 }
 
 #[test]
+fn who_waits_for_a_hung_producer_stops_nobody_else_and_hears_of_its_end() {
+    let lab = Lab::new();
+    let second = format!("{}-2", lab.pool());
+    let mut producer = lab.start("produce vmm");
+    assert_eq!(producer.says(), "ready");
+    let mut other = lab.start_at("produce vmm", &second);
+    assert_eq!(other.says(), "ready");
+    told(&mut other, "publish", "published 0");
+    let mut consumer = lab.start("consume");
+    assert_eq!(consumer.says(), "ready");
+    told(&mut producer, "publish", "published 0");
+    told(&mut consumer, "take", "took 0");
+    told(&mut consumer, "result", "0");
+    let _late = lab.machine.hold(Some(producer.pid()));
+    told(&mut producer, "publish", "published 1");
+    told(&mut consumer, "hold", "holds 1 Some(Vmm)");
+    let waits = ["cuEventQuery", "cuStreamWaitEvent"];
+    let before = lab.calls(&consumer, &waits);
+    told(&mut consumer, "sync", "syncs");
+    eventually("it waits", || lab.calls(&consumer, &waits) > before);
+    told(&mut consumer, &format!("other {second}"), "took other 0");
+    producer.kill();
+    assert_eq!(consumer.says(), GONE);
+    lab.assert_allowed();
+}
+
+#[test]
 fn leases_of_a_killed_consumer_come_back() {
     for how in ["hold", "take", "write", "hand-over"] {
         let lab = Lab::new();
