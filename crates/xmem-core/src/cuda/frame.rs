@@ -297,7 +297,8 @@ impl CudaFrame {
     ///
     /// # Errors
     ///
-    /// [`CudaError::ExporterGone`] if the producer is gone and that will not be known: the frame is not to be used then.
+    /// [`CudaError::ExporterGone`] if the producer is gone and that will not be known, [`CudaError::Unfinished`] if its
+    /// context is in error: the frame is not to be used then.
     pub fn wait_on(&self, stream: Stream) -> Result<(), CudaError> {
         self.waits
             .iter()
@@ -413,12 +414,26 @@ impl CudaFrame {
 
 impl Wait {
     fn is_ready(&self) -> bool {
+        self.word() == super::READY
+    }
+
+    /// What the producer says of the device's work.
+    fn word(&self) -> u32 {
         let head = match self {
             Self::Slot { view, slot, .. } => view.cuda().and_then(|cuda| cuda.slot_head(*slot)),
             Self::Own(hold) => hold.slot_head(),
         };
         // Pairs with the release store by which the producer says so when it closes.
-        head.is_some_and(|head| head.ready.load(Ordering::Acquire) != 0)
+        head.map_or(super::PENDING, |head| head.ready.load(Ordering::Acquire))
+    }
+
+    /// [`is_ready`](Self::is_ready), or an error if it never will be.
+    fn check(&self) -> Result<bool, CudaError> {
+        match self.word() {
+            super::READY => Ok(true),
+            super::FAILED => Err(CudaError::Unfinished),
+            _ => Ok(false),
+        }
     }
 
     fn prepare(&self) {
@@ -433,7 +448,7 @@ impl Wait {
     }
 
     fn wait_on(&self, stream: Stream) -> Result<(), CudaError> {
-        if self.is_ready() {
+        if self.check()? {
             return Ok(());
         }
         match self {
@@ -457,7 +472,7 @@ impl Wait {
     }
 
     fn is_done(&self) -> Result<bool, CudaError> {
-        if self.is_ready() {
+        if self.check()? {
             return Ok(true);
         }
         match self {

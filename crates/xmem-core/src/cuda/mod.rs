@@ -61,6 +61,13 @@ pub(crate) use hand_over::DevicePage;
 pub(crate) use import::Imports;
 pub(crate) use twin::{Twin, TwinPlan};
 
+/// What a slot's `ready` word says: the event says when the device's work on the frame has ended.
+pub(crate) const PENDING: u32 = 0;
+/// It has ended.
+pub(crate) const READY: u32 = 1;
+/// It never will: the producer's context is in error.
+pub(crate) const FAILED: u32 = 2;
+
 /// Has something looked at until it is so.
 pub(crate) fn until(is_so: impl FnMut() -> bool + Send + 'static) {
     reaper::every(std::time::Duration::from_millis(1), is_so);

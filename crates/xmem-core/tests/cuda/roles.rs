@@ -214,6 +214,16 @@ fn produce(pool: &str, words: Vec<&str>) {
                 });
                 say(done.map_or_else(|error| error, |_| "published".into()));
             }
+            // Without a stream.
+            ["publish", "done"] => {
+                let slot = open().acquire_cuda(SIZE, &gpu.device).unwrap();
+                let meta = FrameMeta {
+                    pts: Some(5000),
+                    ..FrameMeta::new(SIZE)
+                };
+                let published = slot.publish(meta);
+                say(published.map_or_else(|error| error.to_string(), |_| "published".into()));
+            }
             ["publish", "host"] => {
                 let mut slot = open().acquire(1000).unwrap();
                 slot.as_mut_slice().fill(7);
