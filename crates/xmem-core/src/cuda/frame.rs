@@ -77,9 +77,22 @@ pub struct FrameFailure {
     pub error: CudaError,
 }
 
-impl From<FrameFailure> for CudaError {
-    fn from(failure: FrameFailure) -> Self {
-        failure.error
+// No conversion to `CudaError`: the `?` of a caller would drop the frame, and end the lease while the device reads it.
+impl FrameFailure {
+    /// Lets go of the frame all the same, when the stream is done; the CPU waits for that. Returns why it came to this. A
+    /// stream that cannot be waited for, in a context that works, may read on: then the frame is kept for as long as the
+    /// process runs.
+    pub fn release_after(self, stream: Stream) -> CudaError {
+        let Self { frame, error } = self;
+        match stream.synchronize(frame.device()) {
+            // In a context that is in error nothing reads any more.
+            Ok(()) | Err(CudaError::ContextInError { .. }) => drop(frame),
+            Err(error) => {
+                log::error!("a frame stays held, since its stream cannot be waited for: {error}");
+                std::mem::forget(frame);
+            }
+        }
+        error
     }
 }
 
@@ -332,7 +345,8 @@ impl CudaFrame {
     ///
     /// # Errors
     ///
-    /// If the driver refuses; the frame is given back, since the device may still read it.
+    /// If the driver refuses; the frame is given back, since the device may still read it:
+    /// [`release_after`](FrameFailure::release_after) is for that.
     pub fn release_on(self, stream: Stream) -> Result<(), FrameFailure> {
         let Self {
             lease,

@@ -27,7 +27,7 @@
 //! let frame = consumer.receive(None)?.into_cuda()?;
 //! frame.wait_on(stream)?;
 //! look_at(frame.ptr(), stream);
-//! frame.release_on(stream)?;
+//! frame.release_on(stream).map_err(|failure| failure.release_after(stream))?;
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 

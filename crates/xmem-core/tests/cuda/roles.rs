@@ -552,7 +552,7 @@ fn consume(pool: &str, ordinal: u32) {
                     reader.look(&frame)?;
                     frame
                         .release_by_write_on(reader.stream)
-                        .map_err(|failure| failure.to_string())
+                        .map_err(|failure| failure.release_after(reader.stream).to_string())
                 });
                 say(taken.map_or_else(|error| error, |()| "written".into()));
             }
@@ -607,7 +607,9 @@ fn consume(pool: &str, ordinal: u32) {
                 say(&refused);
                 reader.look(&refused.frame).unwrap();
                 drop(other);
-                refused.frame.release_on(reader.stream).unwrap();
+                assert_eq!(refused.release_after(reader.stream), CudaError::Shared);
+                // What was put on the stream has ended before the lease did.
+                assert!(reader.gpu.is_done(reader.stream));
             }
             ["held"] => say(consumer.as_ref().unwrap().held()),
             ["fork"] => {
