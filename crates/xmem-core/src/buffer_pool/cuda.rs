@@ -142,7 +142,7 @@ impl BufferGuard {
         match &self.storage {
             Storage::Own(lease) => {
                 let slot = lease.cuda().ok_or(CudaError::NotOnDevice)?;
-                copy(Source::Memory(slot.device(), slot.ptr()))
+                copy(Source::Slot(slot))
             }
             Storage::Reading(lease) => copy(Source::Frame(&lease.cuda()?)),
             Storage::Granted { .. } => Err(CudaError::NotOnDevice),

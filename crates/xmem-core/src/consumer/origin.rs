@@ -41,7 +41,7 @@ impl Known {
     }
 
     fn is_lost(&self) -> bool {
-        matches!(&self.progress, Progress::Joined(session) if session.is_lost())
+        matches!(&self.progress, Progress::Joined(session) if session.is_lost() || session.is_disconnected())
     }
 }
 

@@ -14,6 +14,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+#[cfg(feature = "cuda")]
+use rustix::event::Timespec;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
@@ -188,6 +190,8 @@ pub(crate) struct Session {
     /// Rings when something came over the socket.
     pub(super) bell: Bell,
     lost: AtomicBool,
+    /// The producer's process. A second notice of death: its end of the socket may live on in a forked child.
+    producer: Option<OwnedFd>,
     /// Up to which version regions were let go of.
     swept: AtomicU32,
     /// Held by whoever lets go of regions.
@@ -224,7 +228,12 @@ impl Session {
         page: LeasePage,
         terms: Terms,
     ) -> io::Result<(Arc<Self>, JoinHandle<()>)> {
+        let producer = cred::peer(&socket)
+            .ok()
+            .and_then(|peer| Pid::from_raw(peer.pid as i32))
+            .and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
         let session = Arc::new(Self {
+            producer,
             swept: AtomicU32::new(control.regions_version()),
             sweeping: Mutex::default(),
             #[cfg(feature = "cuda")]
@@ -295,9 +304,25 @@ impl Session {
     }
 
     /// Whether the connection is over, because the producer is gone or has ended it.
+    ///
+    /// Looks for itself: nobody listens any more when the consumer has left, and its frames may still be held.
     #[cfg(feature = "cuda")]
     pub(super) fn is_disconnected(&self) -> bool {
-        self.lost.load(Ordering::Acquire)
+        if self.lost.load(Ordering::Acquire) {
+            return true;
+        }
+        if !self.process.is_current() {
+            // A forked child has others' descriptors there.
+            return false;
+        }
+        // That the socket was hung up is told without being asked for; what may be read there is not looked at.
+        let mut fds = vec![PollFd::new(&self.link.socket, PollFlags::empty())];
+        fds.extend(
+            self.producer
+                .iter()
+                .map(|fd| PollFd::new(fd, PollFlags::IN)),
+        );
+        poll(&mut fds, Some(&Timespec::default())).is_ok_and(|ready| ready > 0)
     }
 
     #[cfg(feature = "cuda")]
@@ -382,17 +407,16 @@ impl Session {
 
     /// The control thread: reads what the producer sends until it is gone, or until the consumer leaves.
     fn listen(self: &Arc<Self>) {
-        // A second notice of death: the producer's end of the socket may live on in a forked child.
-        let producer = cred::peer(&self.link.socket)
-            .ok()
-            .and_then(|peer| Pid::from_raw(peer.pid as i32))
-            .and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
         loop {
             let mut fds = vec![
                 PollFd::new(&self.stop, PollFlags::IN),
                 PollFd::new(&self.link.socket, PollFlags::IN),
             ];
-            fds.extend(producer.as_ref().map(|fd| PollFd::new(fd, PollFlags::IN)));
+            fds.extend(
+                self.producer
+                    .iter()
+                    .map(|fd| PollFd::new(fd, PollFlags::IN)),
+            );
             if let Err(error) = poll(&mut fds, None)
                 && error != rustix::io::Errno::INTR
             {

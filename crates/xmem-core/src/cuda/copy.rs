@@ -8,7 +8,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use super::counts::{COUNTERS, count};
 use super::device::Device;
 use super::error::CudaError;
+use super::event::until_done;
 use super::frame::CudaFrame;
+use super::slot::CudaSlot;
 use super::{reaper, result};
 use crate::os::mapping::Mapping;
 
@@ -68,27 +70,26 @@ pub(crate) fn upload(device: &Device, to: u64, from: &[u8]) -> Result<(), CudaEr
     to_device_now(device, to, from)
 }
 
-/// What is copied from a device: a frame, or memory that this process has written and is done with.
+/// What is copied from a device: a frame, or a slot that this process writes. What was published in a slot before may not
+/// be done.
 pub(crate) enum Source<'a> {
     Frame(&'a CudaFrame),
-    Memory(&'a Device, u64),
+    Slot(CudaSlot<'a>),
 }
 
 impl Source<'_> {
     pub(crate) fn device(&self) -> &Device {
         match self {
             Self::Frame(frame) => frame.device(),
-            Self::Memory(device, _) => device,
+            Self::Slot(slot) => slot.device(),
         }
     }
 
-    /// First byte; has the device's own stream wait until it is written.
+    /// First byte, when it is written.
     fn wait(&self) -> Result<u64, CudaError> {
         match self {
-            Self::Frame(frame) => frame
-                .wait_on(frame.device().own_stream()?)
-                .map(|()| frame.ptr()),
-            Self::Memory(_, ptr) => Ok(*ptr),
+            Self::Frame(frame) => frame.until_done().map(|()| frame.ptr()),
+            Self::Slot(slot) => until_done(|| slot.twin.is_done(slot.slot)).map(|()| slot.ptr()),
         }
     }
 }

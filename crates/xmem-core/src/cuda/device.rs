@@ -202,7 +202,7 @@ impl Device {
         self.0.vmm
     }
 
-    /// A stream for copies that somebody waits for.
+    /// A stream for copies that somebody waits for. Nothing is put there that waits for another process.
     pub(super) fn own_stream(&self) -> Result<Stream, CudaError> {
         let stream = match self.0.stream.get() {
             Some(stream) => *stream,

@@ -59,6 +59,11 @@ pub enum CudaError {
     /// The process that made the frame is gone, and its work on the frame is not known to have ended.
     #[error("the frame's producer is gone and may not have finished it: drop the frame")]
     ExporterGone,
+    /// The context of the process that made the frame is in error, so its work on the frame never ends.
+    #[error(
+        "a kernel of the frame's producer failed, so it could not finish the frame: drop the frame"
+    )]
+    Unfinished,
     /// The frame's memory cannot be used in this process.
     #[error("the frame's device memory cannot be used here: {why}")]
     NotImportable {

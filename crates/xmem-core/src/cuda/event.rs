@@ -3,6 +3,8 @@
 //! Interprocess events, one per slot: the producer records it behind its work, consumers' streams wait for it.
 #![allow(unsafe_code)] // calls of the driver
 
+use std::time::Duration;
+
 use cudarc::driver::sys::{CUevent, CUipcEventHandle};
 
 use super::device::Device;
@@ -93,6 +95,23 @@ impl Event {
             Err(error) => Err(error),
         }
     }
+}
+
+/// How long it is slept at first, and at most, before it is looked again.
+const FIRST_LOOK: Duration = Duration::from_micros(20);
+const LOOK: Duration = Duration::from_millis(1);
+
+/// Waits on the CPU until something is done. Not on a stream: one that waits for another process stands still when that
+/// one is killed, and with it all that is put there after.
+pub(super) fn until_done(
+    mut is_done: impl FnMut() -> Result<bool, CudaError>,
+) -> Result<(), CudaError> {
+    let mut pause = FIRST_LOOK;
+    while !is_done()? {
+        std::thread::sleep(pause);
+        pause = (pause * 5 / 4).min(LOOK);
+    }
+    Ok(())
 }
 
 impl Drop for Event {

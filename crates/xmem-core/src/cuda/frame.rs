@@ -7,8 +7,10 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::Mode;
+use super::counts::{COUNTERS, count};
 use super::device::Device;
 use super::error::CudaError;
+use super::event::until_done;
 use super::hand_over::{self, HandedOver};
 use super::import::Import;
 use super::release;
@@ -75,9 +77,22 @@ pub struct FrameFailure {
     pub error: CudaError,
 }
 
-impl From<FrameFailure> for CudaError {
-    fn from(failure: FrameFailure) -> Self {
-        failure.error
+// No conversion to `CudaError`: the `?` of a caller would drop the frame, and end the lease while the device reads it.
+impl FrameFailure {
+    /// Lets go of the frame all the same, when the stream is done; the CPU waits for that. Returns why it came to this. A
+    /// stream that cannot be waited for, in a context that works, may read on: then the frame is kept for as long as the
+    /// process runs.
+    pub fn release_after(self, stream: Stream) -> CudaError {
+        let Self { frame, error } = self;
+        match stream.synchronize(frame.device()) {
+            // In a context that is in error nothing reads any more.
+            Ok(()) | Err(CudaError::ContextInError { .. }) => drop(frame),
+            Err(error) => {
+                log::error!("a frame stays held, since its stream cannot be waited for: {error}");
+                std::mem::forget(frame);
+            }
+        }
+        error
     }
 }
 
@@ -295,7 +310,8 @@ impl CudaFrame {
     ///
     /// # Errors
     ///
-    /// [`CudaError::ExporterGone`] if the producer is gone and that will not be known: the frame is not to be used then.
+    /// [`CudaError::ExporterGone`] if the producer is gone and that will not be known, [`CudaError::Unfinished`] if its
+    /// context is in error: the frame is not to be used then.
     pub fn wait_on(&self, stream: Stream) -> Result<(), CudaError> {
         self.waits
             .iter()
@@ -308,14 +324,20 @@ impl CudaFrame {
     ///
     /// # Errors
     ///
-    /// As [`wait_on`](Self::wait_on).
+    /// As [`wait_on`](Self::wait_on), also if the producer goes while this waits.
     pub fn synchronize(&self) -> Result<(), CudaError> {
         if self.waits.iter().all(Wait::is_ready) {
             return Ok(());
         }
-        let stream = self.device.own_stream()?;
-        self.wait_on(stream)?;
-        stream.synchronize(&self.device)
+        count(&COUNTERS.host_syncs);
+        self.until_done()
+    }
+
+    /// As [`synchronize`](Self::synchronize), for who counts that as part of something else.
+    pub(super) fn until_done(&self) -> Result<(), CudaError> {
+        self.waits
+            .iter()
+            .try_for_each(|wait| until_done(|| wait.is_done()))
     }
 
     /// Lets go of the frame when the stream gets there: behind all that was put on it so far. If there are other handles to
@@ -323,7 +345,8 @@ impl CudaFrame {
     ///
     /// # Errors
     ///
-    /// If the driver refuses; the frame is given back, since the device may still read it.
+    /// If the driver refuses; the frame is given back, since the device may still read it:
+    /// [`release_after`](FrameFailure::release_after) is for that.
     pub fn release_on(self, stream: Stream) -> Result<(), FrameFailure> {
         let Self {
             lease,
@@ -405,12 +428,26 @@ impl CudaFrame {
 
 impl Wait {
     fn is_ready(&self) -> bool {
+        self.word() == super::READY
+    }
+
+    /// What the producer says of the device's work.
+    fn word(&self) -> u32 {
         let head = match self {
             Self::Slot { view, slot, .. } => view.cuda().and_then(|cuda| cuda.slot_head(*slot)),
             Self::Own(hold) => hold.slot_head(),
         };
         // Pairs with the release store by which the producer says so when it closes.
-        head.is_some_and(|head| head.ready.load(Ordering::Acquire) != 0)
+        head.map_or(super::PENDING, |head| head.ready.load(Ordering::Acquire))
+    }
+
+    /// [`is_ready`](Self::is_ready), or an error if it never will be.
+    fn check(&self) -> Result<bool, CudaError> {
+        match self.word() {
+            super::READY => Ok(true),
+            super::FAILED => Err(CudaError::Unfinished),
+            _ => Ok(false),
+        }
     }
 
     fn prepare(&self) {
@@ -425,7 +462,7 @@ impl Wait {
     }
 
     fn wait_on(&self, stream: Stream) -> Result<(), CudaError> {
-        if self.is_ready() {
+        if self.check()? {
             return Ok(());
         }
         match self {
@@ -436,15 +473,39 @@ impl Wait {
                 held,
             } => {
                 let header = view.cuda().ok_or(CudaError::NotOnDevice)?.header();
-                let waited = import.wait(header, *slot, stream, held.producer_is_gone());
-                // It may have been done just before its producer ended.
-                if matches!(waited, Err(CudaError::ExporterGone)) && self.is_ready() {
+                let waited = import.wait(header, *slot, stream, || held.producer_is_gone());
+                // A producer that ends well says that it is done, and then its events are gone.
+                if waited.is_err() && self.is_ready() {
                     Ok(())
                 } else {
                     waited
                 }
             }
             Self::Own(hold) => hold.wait_on(stream),
+        }
+    }
+
+    fn is_done(&self) -> Result<bool, CudaError> {
+        if self.check()? {
+            return Ok(true);
+        }
+        match self {
+            Self::Slot {
+                import,
+                view,
+                slot,
+                held,
+            } => {
+                held.check_process()?;
+                let header = view.cuda().ok_or(CudaError::NotOnDevice)?.header();
+                let done = import.is_done(header, *slot, || held.producer_is_gone());
+                if done.is_err() && self.is_ready() {
+                    Ok(true)
+                } else {
+                    done
+                }
+            }
+            Self::Own(hold) => hold.is_done(),
         }
     }
 }

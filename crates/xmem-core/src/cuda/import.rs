@@ -276,31 +276,49 @@ impl Import {
         Ok(Some(event))
     }
 
-    /// Has a stream wait for what the producer has a device do in a slot. `is_lost`: the producer is gone.
+    /// Has a stream wait for what the producer has a device do in a slot. `is_lost`: whether the producer is gone.
     pub(super) fn wait(
         &self,
         header: &DeviceHeader,
         slot: u32,
         stream: Stream,
-        is_lost: bool,
+        is_lost: impl Fn() -> bool,
     ) -> Result<(), CudaError> {
         if let Memory::Same(twin) = &self.memory {
             return twin.wait(slot, stream);
         }
         let event = match self.event(header, slot) {
             // What a process that is gone recorded cannot be opened any more.
-            Err(CudaError::Driver { .. }) if is_lost => return Err(CudaError::ExporterGone),
+            Err(CudaError::Driver { .. }) if is_lost() => return Err(CudaError::ExporterGone),
             event => event?,
         };
         let Some(event) = event else { return Ok(()) };
-        if is_lost {
+        if is_lost() {
             // A stream that waited for what never comes would stand still for ever.
-            return match event.has_happened() {
-                Ok(true) => Ok(()),
-                Ok(false) | Err(CudaError::Driver { .. }) => Err(CudaError::ExporterGone),
-                Err(error) => Err(error),
-            };
+            return self.is_done(header, slot, || true).map(drop);
         }
         event.wait_on(stream)
+    }
+
+    /// Whether what the producer has a device do in a slot has happened. `is_lost`: as for [`wait`](Self::wait).
+    pub(super) fn is_done(
+        &self,
+        header: &DeviceHeader,
+        slot: u32,
+        is_lost: impl Fn() -> bool,
+    ) -> Result<bool, CudaError> {
+        if let Memory::Same(twin) = &self.memory {
+            return twin.is_done(slot);
+        }
+        // Before the look: what it did not do until then it does not do any more.
+        let lost = is_lost();
+        let look = || match self.event(header, slot)? {
+            Some(event) => event.has_happened(),
+            None => Ok(true),
+        };
+        match look() {
+            Ok(false) | Err(CudaError::Driver { .. }) if lost => Err(CudaError::ExporterGone),
+            done => done,
+        }
     }
 }

@@ -27,7 +27,7 @@
 //! let frame = consumer.receive(None)?.into_cuda()?;
 //! frame.wait_on(stream)?;
 //! look_at(frame.ptr(), stream);
-//! frame.release_on(stream)?;
+//! frame.release_on(stream).map_err(|failure| failure.release_after(stream))?;
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
@@ -60,6 +60,13 @@ pub(crate) use copy::{Pinned, Source, between, download, upload};
 pub(crate) use hand_over::DevicePage;
 pub(crate) use import::Imports;
 pub(crate) use twin::{Twin, TwinPlan};
+
+/// What a slot's `ready` word says: the event says when the device's work on the frame has ended.
+pub(crate) const PENDING: u32 = 0;
+/// It has ended.
+pub(crate) const READY: u32 = 1;
+/// It never will: the producer's context is in error.
+pub(crate) const FAILED: u32 = 2;
 
 /// Has something looked at until it is so.
 pub(crate) fn until(is_so: impl FnMut() -> bool + Send + 'static) {

@@ -9,6 +9,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
+use super::result;
 use crate::os::fork::ProcessId;
 
 /// What is looked at again and again gets looked at less often with time, but not less than this.
@@ -83,7 +84,17 @@ pub(super) fn flush(timeout: Duration) {
     let _ = is_done.recv_timeout(timeout);
 }
 
+/// cuda.h: what other threads capture is not disturbed by this thread, nor this thread by them.
+const RELAXED: u32 = 2;
+
 fn run(inbox: &Receiver<Job>) {
+    let mut mode = RELAXED;
+    // SAFETY: a place for the mode there was. Otherwise what is freed here would fail while the program captures a graph, and
+    // spoil that graph.
+    #[allow(unsafe_code)]
+    if let Err(error) = unsafe { result::capture_mode(&raw mut mode) } {
+        log::debug!("what lies on CUDA devices is not freed while streams are captured: {error}");
+    }
     let mut waiting: Vec<Again> = Vec::new();
     loop {
         let job = match waiting.iter().map(|again| again.due).min() {

@@ -68,6 +68,7 @@ calls! {
     device_attribute = "cuDeviceGetAttribute"(value: *mut c_int, attribute: c_int, device: CUdevice)
         "ask what a device can do";
     primary_retain = "cuDevicePrimaryCtxRetain"(context: *mut CUcontext, device: CUdevice) "use a device's primary context";
+    capture_mode = "cuThreadExchangeStreamCaptureMode"(mode: *mut c_uint) "let a thread work while streams are captured";
     context_push = "cuCtxPushCurrent_v2"(context: CUcontext) "make a context current";
     context_pop = "cuCtxPopCurrent_v2"(context: *mut CUcontext) "put a context back";
     mem_alloc = "cuMemAlloc_v2"(ptr: *mut CUdeviceptr, len: usize) "allocate device memory";

@@ -292,7 +292,13 @@ impl Drop for Inner {
         let (memory, events) = (self.memory.take(), std::mem::take(&mut self.events));
         // A device that is late may still write frames that nobody waited for. Unmapping waits for that "for most use cases",
         // and the thread that does it has others to serve.
-        let is_done = |event: &Event| event.has_happened() != Ok(false);
+        // Where nothing runs any more, it does not. Other errors say nothing of it.
+        let is_done = |event: &Event| {
+            matches!(
+                event.has_happened(),
+                Ok(true) | Err(CudaError::ContextInError { .. })
+            )
+        };
         reaper::later(move || {
             if events.iter().flatten().all(is_done) {
                 return drop((memory, events));

@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use super::Producer;
 use super::import::ImportedMemory;
@@ -14,7 +14,8 @@ use super::regions::{Plan, Taken};
 use super::slots::Want;
 use super::state::Effects;
 use super::write_lease::{OwnHold, PublishFailure, WriteLease};
-use crate::cuda::{CudaError, CudaSlot, Device, Stream, Twin, TwinPlan};
+use crate::cancel::Deadline;
+use crate::cuda::{CudaError, CudaSlot, Device, FAILED, PENDING, READY, Stream, Twin, TwinPlan};
 use crate::error::{AcquireError, ImportError, PublishError};
 use crate::fault::{self, Point};
 use crate::lease::ReadLease;
@@ -118,7 +119,11 @@ impl Pool {
             device: Some(ordinal),
         };
         let make = |plan: Plan| self.make_cuda_region(plan, device);
-        match self.acquire_in(want, &make) {
+        let acquired = self.acquire_in(want, &make);
+        if let Err(AcquireError::Cuda(error)) = &acquired {
+            self.heed(error);
+        }
+        match acquired {
             Err(AcquireError::Cuda(CudaError::OutOfMemory { .. })) => {
                 // Regions that are only kept in case they are needed go first.
                 self.collect();
@@ -143,37 +148,67 @@ impl Pool {
 
     /// Waits until devices are done with what was published, and marks it so: consumers cannot ask this process any more.
     pub(super) fn settle_devices(&self) {
-        let regions: Vec<Arc<Region>> = {
-            let state = self.lock();
-            state
-                .regions
-                .own()
-                .filter(|region| region.cuda().is_some())
-                .cloned()
-                .collect()
-        };
-        let until = Instant::now() + self.settings.release_timeout;
+        let regions = self.cuda_regions();
+        let until = Deadline::after(Some(self.settings.release_timeout));
+        let mut late = false;
         for region in regions.iter().filter_map(|region| region.cuda()) {
             for slot in 0..region.header().slots {
-                while region.twin.is_done(slot).is_ok_and(|done| !done) {
-                    if Instant::now() >= until {
-                        log::warn!(
-                            "pool {:?}: a device is still writing frames that were published, after release-timeout: \
-                             consumers are told that they are not whole",
-                            self.name
-                        );
-                        return;
+                let done = loop {
+                    let done = region.twin.is_done(slot);
+                    if done != Ok(false) || until.is_over() {
+                        break done;
                     }
                     std::thread::sleep(LOOK_AGAIN);
-                }
-                if let (Ok(true), Some(head)) = (region.twin.is_done(slot), region.slot_head(slot))
-                {
-                    head.ready.store(1, Ordering::Release);
+                };
+                // What is late is left: consumers look at its event.
+                late |= done == Ok(false);
+                if let (true, Some(head)) = (done != Ok(false), region.slot_head(slot)) {
+                    settle(&head, done.is_ok());
                 }
             }
         }
+        if late {
+            log::warn!(
+                "pool {:?}: a device is still writing frames that were published, after release-timeout: \
+                 consumers are told that they are not whole",
+                self.name
+            );
+        }
         fault::point(Point::DeviceSettled);
     }
+
+    /// Tells consumers that no work on this device ends any more, if that is what was wrong.
+    fn heed(&self, error: &CudaError) {
+        if !matches!(error, CudaError::ContextInError { .. }) {
+            return;
+        }
+        for region in self.cuda_regions() {
+            let Some(cuda) = region.cuda() else { continue };
+            for slot in 0..cuda.header().slots {
+                if let (Err(CudaError::ContextInError { .. }), Some(head)) =
+                    (cuda.twin.is_done(slot), cuda.slot_head(slot))
+                {
+                    settle(&head, false);
+                }
+            }
+        }
+    }
+
+    fn cuda_regions(&self) -> Vec<Arc<Region>> {
+        let state = self.lock();
+        let own = state.regions.own();
+        own.filter(|region| region.cuda().is_some())
+            .cloned()
+            .collect()
+    }
+}
+
+/// Says how a device's work on a frame ended whose event was to say so.
+fn settle(head: &SlotHead<'_>, well: bool) {
+    let now = if well { READY } else { FAILED };
+    let _ = head
+        .ready
+        .compare_exchange(PENDING, now, Ordering::Release, Ordering::Relaxed);
 }
 
 /// What keeps a pool from ending whose device memory ends with this process.
@@ -188,12 +223,12 @@ impl Pool {
     /// Waits until no consumer uses device memory that ends with this process, but no longer than `release-timeout`; says
     /// who does after that. Only where consumers can be answered meanwhile.
     pub(super) fn wait_for_devices(&self) {
-        let until = Instant::now() + self.settings.release_timeout;
+        let until = Deadline::after(Some(self.settings.release_timeout));
         loop {
             let out = self.what_is_out();
             match out {
                 Out::Nothing => return,
-                Out::Consumers(names) if Instant::now() >= until => {
+                Out::Consumers(names) if until.is_over() => {
                     log::warn!(
                         "pool {:?} ends, and after release-timeout ({:?}) its device memory is still used by {}: frames that \
                          these hold may change now",
@@ -285,14 +320,29 @@ impl WriteLease {
     }
 
     /// Whether the device is done with the slot; if not, its event says when.
-    pub(super) fn set_ready(&self, ready: bool) {
+    fn set_ready(&self, ready: bool) {
         let Claimed { place, region, .. } = self.claimed();
         if let (Some(device), Some(cuda)) = (place.device, region.cuda())
             && let Some(head) = cuda.slot_head(device.index)
         {
             // Visible with the slot word, which is stored after this.
-            head.ready.store(ready.into(), Ordering::Relaxed);
+            let ready = if ready { READY } else { PENDING };
+            head.ready.store(ready, Ordering::Relaxed);
         }
+    }
+
+    /// Says that the device is done with the slot; or, if it is still at what was published there before, that it is not.
+    pub(super) fn look_if_ready(&self) -> Result<(), PublishError> {
+        if let Some(slot) = self.cuda() {
+            match slot.twin.is_done(slot.slot) {
+                Ok(done) => self.set_ready(done),
+                Err(error) => {
+                    self.pool().heed(&error);
+                    return Err(PublishError::Cuda(Box::new(error)));
+                }
+            }
+        }
+        Ok(())
     }
 
     /// Makes the frame visible to consumers now, although a device is still to write it: consumers' streams wait until this
@@ -312,10 +362,13 @@ impl WriteLease {
                 self.set_ready(!was_recorded);
                 self.publish_as_is(meta)
             }
-            Err(error) => Err(PublishFailure {
-                lease: self,
-                error: PublishError::Cuda(Box::new(error)),
-            }),
+            Err(error) => {
+                self.pool().heed(&error);
+                Err(PublishFailure {
+                    lease: self,
+                    error: PublishError::Cuda(Box::new(error)),
+                })
+            }
         }
     }
 }
@@ -335,6 +388,14 @@ impl OwnHold {
 
     pub(crate) fn slot_head(&self) -> Option<SlotHead<'_>> {
         self.region().cuda()?.slot_head(self.place.device?.index)
+    }
+
+    /// Whether what was published here has been done.
+    pub(crate) fn is_done(&self) -> Result<bool, CudaError> {
+        let (Some(device), Some(cuda)) = (self.place.device, self.region().cuda()) else {
+            return Err(CudaError::NotOnDevice);
+        };
+        cuda.twin.is_done(device.index)
     }
 
     /// Has a stream wait for what was published here.

@@ -149,7 +149,8 @@ impl WriteLease {
     }
 
     /// Makes the frame visible to consumers. From here on nobody may write it. What a device was to do to it has been done:
-    /// if it has not, `publish_on` is for that.
+    /// if it has not, `publish_on` is for that. If a device is still at what was published in the slot before, consumers wait
+    /// for it.
     ///
     /// The lease that is returned is the producer's own reference: as long as it lives, the slot is not reused.
     ///
@@ -158,7 +159,9 @@ impl WriteLease {
     /// [`PublishFailure`] says why, and gives the lease back.
     pub fn publish(self, meta: FrameMeta) -> Result<ReadLease, PublishFailure> {
         #[cfg(feature = "cuda")]
-        self.set_ready(true);
+        if let Err(error) = self.look_if_ready() {
+            return Err(PublishFailure { lease: self, error });
+        }
         self.publish_as_is(meta)
     }
 

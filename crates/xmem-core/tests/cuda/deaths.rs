@@ -58,6 +58,101 @@ fn a_frame_that_a_killed_producer_did_not_finish_is_refused_and_nothing_hangs() 
     told(&mut consumer, "drop", "dropped");
 }
 
+const GONE: &str = "the frame's producer is gone and may not have finished it: drop the frame";
+
+#[test]
+fn who_has_left_sees_that_a_killed_producer_did_not_finish() {
+    let lab = Lab::new();
+    let mut producer = lab.start("produce vmm");
+    assert_eq!(producer.says(), "ready");
+    let mut consumer = lab.start("consume");
+    assert_eq!(consumer.says(), "ready");
+    told(&mut producer, "publish", "published 0");
+    told(&mut consumer, "take", "took 0");
+    told(&mut consumer, "result", "0");
+    let _late = lab.machine.hold(Some(producer.pid()));
+    told(&mut producer, "publish", "published 1");
+    told(&mut consumer, "hold", "holds 1 Some(Vmm)");
+    told(&mut consumer, "leave", "left");
+    producer.kill();
+    told(&mut consumer, "look", GONE);
+    told(&mut consumer, "drop", "dropped");
+    lab.assert_allowed();
+}
+
+#[test]
+fn frames_that_were_left_are_waited_for_while_their_producer_lives() {
+    let lab = Lab::new();
+    let mut producer = lab.start("produce vmm");
+    assert_eq!(producer.says(), "ready");
+    let mut consumer = lab.start("consume");
+    assert_eq!(consumer.says(), "ready");
+    told(&mut producer, "publish", "published 0");
+    told(&mut consumer, "take", "took 0");
+    told(&mut consumer, "result", "0");
+    let late = lab.machine.hold(Some(producer.pid()));
+    told(&mut producer, "publish", "published 1");
+    told(&mut consumer, "hold", "holds 1 Some(Vmm)");
+    told(&mut consumer, "leave", "left");
+    // It has heard of that.
+    told(&mut producer, "publish", "published 2");
+    told(&mut consumer, "look", "looks");
+    drop(late);
+    told(&mut consumer, "result", "0");
+    lab.assert_allowed();
+}
+
+#[test]
+fn who_was_passed_a_frame_sees_that_a_killed_producer_did_not_finish() {
+    let lab = Lab::new();
+    let second = format!("{}-2", lab.pool());
+    let mut producer = lab.start("produce vmm");
+    assert_eq!(producer.says(), "ready");
+    let mut relay = lab.start(&format!("relay {second}"));
+    assert_eq!(relay.says(), "ready");
+    let mut consumer = lab.start_at("consume", &second);
+    assert_eq!(consumer.says(), "ready");
+    told(&mut producer, "publish", "published 0");
+    told(&mut relay, "pass", "passed");
+    told(&mut consumer, "take", "took 0");
+    told(&mut consumer, "result", "0");
+    let _late = lab.machine.hold(Some(producer.pid()));
+    told(&mut producer, "publish", "published 1");
+    told(&mut relay, "pass", "passed");
+    told(&mut consumer, "hold", "holds 1 Some(Vmm)");
+    producer.kill();
+    told(&mut consumer, "look", GONE);
+    told(&mut consumer, "drop", "dropped");
+    lab.assert_allowed();
+}
+
+#[test]
+fn who_waits_for_a_hung_producer_stops_nobody_else_and_hears_of_its_end() {
+    let lab = Lab::new();
+    let second = format!("{}-2", lab.pool());
+    let mut producer = lab.start("produce vmm");
+    assert_eq!(producer.says(), "ready");
+    let mut other = lab.start_at("produce vmm", &second);
+    assert_eq!(other.says(), "ready");
+    told(&mut other, "publish", "published 0");
+    let mut consumer = lab.start("consume");
+    assert_eq!(consumer.says(), "ready");
+    told(&mut producer, "publish", "published 0");
+    told(&mut consumer, "take", "took 0");
+    told(&mut consumer, "result", "0");
+    let _late = lab.machine.hold(Some(producer.pid()));
+    told(&mut producer, "publish", "published 1");
+    told(&mut consumer, "hold", "holds 1 Some(Vmm)");
+    let waits = ["cuEventQuery", "cuStreamWaitEvent"];
+    let before = lab.calls(&consumer, &waits);
+    told(&mut consumer, "sync", "syncs");
+    eventually("it waits", || lab.calls(&consumer, &waits) > before);
+    told(&mut consumer, &format!("other {second}"), "took other 0");
+    producer.kill();
+    assert_eq!(consumer.says(), GONE);
+    lab.assert_allowed();
+}
+
 #[test]
 fn leases_of_a_killed_consumer_come_back() {
     for how in ["hold", "take", "write", "hand-over"] {

@@ -46,6 +46,32 @@ fn consumers_wait_for_what_the_producer_still_writes(mode: &str) {
 }
 
 #[test]
+fn a_slot_that_a_device_still_writes_is_not_ready() {
+    let lab = Lab::new();
+    let mut producer = lab.start("produce vmm 8");
+    assert_eq!(producer.says(), "ready");
+    told(&mut producer, "publish 20", "published");
+    told(&mut producer, "finish", "finished");
+    let late = lab.machine.hold(Some(producer.pid()));
+    // Nobody takes these, so their slots are used again.
+    told(&mut producer, "publish 20", "published");
+    told(&mut producer, "publish done", "published");
+    let mut consumer = lab.start("consume");
+    assert_eq!(consumer.says(), "ready");
+    told(&mut consumer, "hold", "holds 5000 Some(Vmm)");
+    told(&mut consumer, "ready", "false");
+    drop(late);
+    told(&mut consumer, "sync", "syncs");
+    assert_eq!(consumer.says(), "synced");
+    // Behind that there is nothing to wait for.
+    told(&mut producer, "finish", "finished");
+    told(&mut producer, "publish done", "published");
+    told(&mut consumer, "hold", "holds 5000 Some(Vmm)");
+    told(&mut consumer, "ready", "true");
+    lab.assert_allowed();
+}
+
+#[test]
 fn consumers_wait_for_what_the_producer_still_writes_by_descriptor() {
     consumers_wait_for_what_the_producer_still_writes("vmm");
 }

@@ -247,10 +247,22 @@ fn a_producer_whose_context_is_in_error_says_so_and_ends() {
     told(&mut producer, "publish", "published 0");
     told(&mut consumer, "take", "took 0");
     told(&mut consumer, "result", "0");
+    let late = lab.machine.hold(Some(producer.pid()));
     told(&mut producer, "trap", "trapped");
+    told(&mut producer, "publish", "published 1");
+    told(&mut consumer, "hold", "holds 1 Some(Vmm)");
+    drop(late);
     eventually("it says so", || {
         ask(&mut producer, "publish plain").contains("is in error")
     });
+    // What it was at is never done.
+    told(
+        &mut consumer,
+        "look",
+        "a kernel of the frame's producer failed, so it could not finish the frame: drop the frame",
+    );
+    told(&mut consumer, "sync", "syncs");
+    assert!(consumer.says().contains("could not finish"));
     // Its host memory is as good as ever.
     told(&mut producer, "publish host", "published");
     told(&mut producer, "close", "closed");

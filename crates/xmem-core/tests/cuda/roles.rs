@@ -214,6 +214,16 @@ fn produce(pool: &str, words: Vec<&str>) {
                 });
                 say(done.map_or_else(|error| error, |_| "published".into()));
             }
+            // Without a stream.
+            ["publish", "done"] => {
+                let slot = open().acquire_cuda(SIZE, &gpu.device).unwrap();
+                let meta = FrameMeta {
+                    pts: Some(5000),
+                    ..FrameMeta::new(SIZE)
+                };
+                let published = slot.publish(meta);
+                say(published.map_or_else(|error| error.to_string(), |_| "published".into()));
+            }
             ["publish", "host"] => {
                 let mut slot = open().acquire(1000).unwrap();
                 slot.as_mut_slice().fill(7);
@@ -501,6 +511,30 @@ fn consume(pool: &str, ordinal: u32) {
                 Ok(()) => say("looks"),
                 Err(error) => say(error),
             },
+            // Waits for the oldest that it keeps, in a thread that says how that went.
+            ["sync"] => {
+                let frame = reader.frames.pop_front().unwrap();
+                say("syncs");
+                std::thread::spawn(move || {
+                    say(frame
+                        .synchronize()
+                        .map_or_else(|error| error.to_string(), |()| "synced".into()));
+                });
+            }
+            // Takes a frame of another pool, which is imported for that.
+            ["other", pool] => {
+                let mut other = Consumer::builder(pool)
+                    .start_from(StartFrom::Oldest)
+                    .connect()
+                    .unwrap();
+                let frame = other.receive(Some(HANG)).unwrap().into_cuda().unwrap();
+                frame.synchronize().unwrap();
+                let number = frame.lease().meta().pts.unwrap();
+                assert_eq!(reader.gpu.read(frame.ptr(), SIZE), vec![byte(number); SIZE]);
+                say(format_args!("took other {number}"));
+            }
+            // Whether there is nothing to wait for.
+            ["ready"] => say(reader.frames.front().unwrap().is_ready()),
             ["drop"] => {
                 reader.frames.pop_front();
                 say("dropped");
@@ -518,7 +552,7 @@ fn consume(pool: &str, ordinal: u32) {
                     reader.look(&frame)?;
                     frame
                         .release_by_write_on(reader.stream)
-                        .map_err(|failure| failure.to_string())
+                        .map_err(|failure| failure.release_after(reader.stream).to_string())
                 });
                 say(taken.map_or_else(|error| error, |()| "written".into()));
             }
@@ -573,7 +607,9 @@ fn consume(pool: &str, ordinal: u32) {
                 say(&refused);
                 reader.look(&refused.frame).unwrap();
                 drop(other);
-                refused.frame.release_on(reader.stream).unwrap();
+                assert_eq!(refused.release_after(reader.stream), CudaError::Shared);
+                // What was put on the stream has ended before the lease did.
+                assert!(reader.gpu.is_done(reader.stream));
             }
             ["held"] => say(consumer.as_ref().unwrap().held()),
             ["fork"] => {
