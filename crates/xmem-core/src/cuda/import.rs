@@ -149,8 +149,7 @@ impl Import {
         link: Arc<Link>,
     ) -> Result<Self, CudaError> {
         let device = Device::by_uuid(header.uuid)?;
-        let memory = match Twin::of_this_process(header.nonce) {
-            // It has this number only if it is that region; what the header says else is not needed.
+        let memory = match Twin::of_this_process(header)? {
             Some(twin) => Memory::Same(twin),
             None => Self::import(&device, header, fd, link)?,
         };

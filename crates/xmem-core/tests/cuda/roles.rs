@@ -61,6 +61,7 @@ pub fn play() {
         "without-driver" => without_driver(&pool),
         "only-hold" => only_hold(&pool),
         "relay" => relay(&pool, words.next().unwrap()),
+        "lied-to" => crate::lies::lied_to(&pool, words.next().unwrap(), words.next().unwrap()),
         other => panic!("no role {other:?}"),
     }
 }
