@@ -17,7 +17,6 @@ use crate::support::raw::{self, Fake, Memory, Raw};
 const KIND_AND_FORMAT: usize = 1;
 const NONCE: usize = 4;
 const DEVICE_LEN: usize = 6;
-const DEVICE_OFFSET: usize = 7;
 const SLOTS: usize = 8;
 const DEVICE_STRIDE: usize = 9;
 const HOST_STRIDE: usize = 10;
@@ -36,7 +35,6 @@ fn lies(name: &str) -> Vec<(usize, u64)> {
             (CANARY_AT, 1 << 39),
         ],
         "longer" => vec![(DEVICE_LEN, 1 << 40)],
-        "offset" => vec![(DEVICE_OFFSET, 1 << 30)],
         "foreign" => vec![
             kind(4),
             (NONCE, 99),
@@ -150,6 +148,22 @@ fn the_header_of_memory_of_this_process_is_taken_only_as_it_is() {
     let said = heard("own", "other-stride");
     assert!(
         said.contains("memory of this process, and is not"),
+        "{said}"
+    );
+}
+
+#[test]
+fn memory_of_others_has_no_more_bytes_than_its_driver_knows_of() {
+    assert!(heard("other", "none").starts_with("lies at"));
+    let said = heard("other", "longer");
+    assert!(said.contains("it is smaller than that"), "{said}");
+}
+
+#[test]
+fn no_slot_lies_in_a_region_without_slots() {
+    let said = heard("other", "foreign");
+    assert!(
+        said.contains("a slot lies in somebody else's memory"),
         "{said}"
     );
 }
