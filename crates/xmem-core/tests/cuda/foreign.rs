@@ -53,6 +53,21 @@ fn what_has_no_handle_is_refused() {
     told(&mut producer, "publish", "published 0");
 }
 
+#[test]
+fn a_slot_on_a_device_is_a_piece_of_a_frame() {
+    for mode in ["vmm", "legacy"] {
+        let lab = Lab::new();
+        let mut producer = lab.start(&format!("produce {mode}"));
+        assert_eq!(producer.says(), "ready");
+        let mut consumer = lab.start("consume");
+        assert_eq!(consumer.says(), "ready");
+        told(&mut producer, "publish piece", "published");
+        told(&mut consumer, "take", "took 7");
+        told(&mut consumer, "result", "0");
+        lab.assert_allowed();
+    }
+}
+
 fn passed_on(mode: &str, publish: &str) {
     let lab = Lab::new();
     let second = format!("{}-2", lab.pool());

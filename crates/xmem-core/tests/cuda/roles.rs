@@ -215,6 +215,29 @@ fn produce(pool: &str, words: Vec<&str>) {
                 });
                 say(done.map_or_else(|error| error, |_| "published".into()));
             }
+            // In a slot that is not the frame's own, and not the first of its region.
+            ["publish", "piece"] => {
+                let first = open().acquire_cuda(SIZE, &gpu.device).unwrap();
+                let piece = open().acquire_cuda(SIZE, &gpu.device).unwrap();
+                for (slot, byte) in [(&first, 255), (&piece, byte(7))] {
+                    gpu.fill(stream, slot.cuda().unwrap().ptr(), SIZE, byte);
+                }
+                gpu.finish(stream);
+                let piece = piece.into_piece();
+                let mut parts = Parts::new();
+                parts.add_slot(&piece, 0, SIZE as u64, 0);
+                let mut slot = open()
+                    .acquire_cuda_event(parts.room(), &gpu.device)
+                    .unwrap();
+                slot.set_parts(parts);
+                slot.set_release_hook(move || drop(piece));
+                let meta = FrameMeta {
+                    pts: Some(7),
+                    ..FrameMeta::new(SIZE)
+                };
+                slot.publish_on(stream, meta).unwrap();
+                say("published");
+            }
             ["publish", "host"] => {
                 let mut slot = open().acquire(1000).unwrap();
                 slot.as_mut_slice().fill(7);
