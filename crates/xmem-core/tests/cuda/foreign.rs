@@ -68,7 +68,42 @@ fn a_slot_on_a_device_is_a_piece_of_a_frame() {
     }
 }
 
-fn passed_on(mode: &str, publish: &str) {
+#[test]
+fn frames_are_passed_on_by_their_descriptor() {
+    let lab = Lab::new();
+    let second = format!("{}-2", lab.pool());
+    let mut producer = lab.start("produce vmm");
+    assert_eq!(producer.says(), "ready");
+    let mut relay = lab.start(&format!("relay {second}"));
+    assert_eq!(relay.says(), "ready");
+    let mut consumer = lab.start_at("consume", &second);
+    assert_eq!(consumer.says(), "ready");
+    let late = lab.machine.hold(Some(relay.pid()));
+    for _ in 0..3 {
+        assert!(ask(&mut producer, "publish").starts_with("published"));
+        told(&mut relay, "pass", "passed");
+        assert!(ask(&mut consumer, "take").starts_with("took"));
+        told(&mut consumer, "result", "0");
+    }
+    assert_eq!(
+        lab.calls(&relay, &["cuMemcpyDtoDAsync_v2", "cuMemcpyDtoHAsync_v2"]),
+        0
+    );
+    drop(late);
+    // The frame is the first pool's, and safe when who passed it on is killed.
+    assert!(ask(&mut producer, "publish").starts_with("published"));
+    told(&mut relay, "pass", "passed");
+    assert!(ask(&mut consumer, "hold").starts_with("holds"));
+    relay.kill();
+    told(&mut producer, "publish 100", "published");
+    told(&mut producer, "finish", "finished");
+    told(&mut consumer, "look", "looks");
+    told(&mut consumer, "result", "0");
+    lab.assert_allowed();
+}
+
+/// The first owner frees its memory while a consumer of the second pool has the frame, and whatever it opened for it.
+fn copied(mode: &str, publish: &str) {
     let lab = Lab::new();
     let second = format!("{}-2", lab.pool());
     let mut producer = lab.start(&format!("produce {mode}"));
@@ -80,45 +115,36 @@ fn passed_on(mode: &str, publish: &str) {
     assert_eq!(relay.says(), "ready");
     let mut consumer = lab.start_at("consume", &second);
     assert_eq!(consumer.says(), "ready");
-    let late = lab.machine.hold(Some(relay.pid()));
-    for _ in 0..3 {
-        assert!(ask(&mut producer, publish).starts_with("published"));
-        told(&mut relay, "pass", "passed");
-        assert!(ask(&mut consumer, "take").starts_with("took"));
-        told(&mut consumer, "result", "0");
-    }
-    assert_eq!(
-        lab.calls(&relay, &["cuMemcpyDtoDAsync_v2", "cuMemcpyDtoHAsync_v2"]),
-        0
-    );
-    drop(late);
-    // The frame is the first pool's, and safe when who passed it on is killed.
     assert!(ask(&mut producer, publish).starts_with("published"));
-    told(&mut relay, "pass", "passed");
+    told(&mut relay, "pass", "copied");
     assert!(ask(&mut consumer, "hold").starts_with("holds"));
-    relay.kill();
-    if publish == "publish" {
-        told(&mut producer, "publish 100", "published");
+    if publish == "publish borrowed" {
+        told(&mut producer, "let-go", "let go");
+        told(&mut producer, "publish 3", "published");
+        relay.kill();
+        eventually("it is released", || {
+            ask(&mut producer, "released") == "true"
+        });
+    } else {
+        relay.kill();
+        told(&mut producer, "close", "closed");
+        eventually("it is freed", || {
+            lab.calls(&producer, &["cuMemFree_v2"]) > 0
+        });
     }
-    told(&mut producer, "finish", "finished");
     told(&mut consumer, "look", "looks");
     told(&mut consumer, "result", "0");
     lab.assert_allowed();
 }
 
 #[test]
-fn frames_are_passed_on_by_their_descriptor() {
-    passed_on("vmm", "publish");
+fn frames_in_memory_that_ends_with_its_producer_are_copied() {
+    copied("legacy", "publish");
 }
 
 #[test]
-fn frames_are_passed_on_by_their_original_handle() {
-    passed_on("legacy", "publish");
-}
-
-#[test]
-fn frames_in_memory_of_others_are_passed_on() {
-    passed_on("auto", "publish borrowed");
+fn frames_in_memory_of_others_are_copied() {
+    copied("auto", "publish borrowed");
 }
 
 #[test]

@@ -391,9 +391,12 @@ fn only_hold(pool: &str) {
     hear();
 }
 
-/// Passes frames on from one pool to another.
+/// Passes frames on from one pool to another, and copies what cannot be.
 fn relay(pool: &str, to: &str) {
-    let producer = Producer::builder(to).build().unwrap();
+    let producer = Producer::builder(to)
+        .release_timeout(Duration::from_millis(500))
+        .build()
+        .unwrap();
     let mut consumer = Consumer::builder(pool)
         .start_from(StartFrom::Oldest)
         .connect()
@@ -409,13 +412,32 @@ fn relay(pool: &str, to: &str) {
                 Err(ForwardError::NotReached) if start.elapsed() < HANG => {
                     std::thread::sleep(Duration::from_millis(1))
                 }
-                parts => break parts.unwrap(),
+                parts => break parts,
             }
         };
-        let mut slot = producer.acquire_with_room(1, parts.room()).unwrap();
-        slot.set_parts(parts);
-        slot.publish(frame.meta().clone()).unwrap();
-        say("passed");
+        match parts {
+            Ok(parts) => {
+                let mut slot = producer.acquire_with_room(1, parts.room()).unwrap();
+                slot.set_parts(parts);
+                slot.publish(frame.meta().clone()).unwrap();
+                say("passed");
+            }
+            Err(ForwardError::EndsWithProducer) => {
+                let gpu = Gpu::new(0);
+                let stream = gpu.stream();
+                let meta = frame.meta().clone();
+                let frame = frame.into_cuda().unwrap();
+                let slot = producer.acquire_cuda(SIZE, &gpu.device).unwrap();
+                frame.wait_on(stream).unwrap();
+                gpu.copy(stream, slot.cuda().unwrap().ptr(), frame.ptr(), SIZE);
+                slot.publish_on(stream, meta).unwrap();
+                frame.release_on(stream).unwrap();
+                // It may be killed from here on.
+                gpu.finish(stream);
+                say("copied");
+            }
+            Err(error) => panic!("{error}"),
+        }
     }
 }
 
