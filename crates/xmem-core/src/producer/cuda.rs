@@ -209,6 +209,11 @@ impl Pool {
         }
     }
 
+    /// Where consumers cannot be waited for, what they may have open is left alone.
+    pub(super) fn leak_devices(&self) {
+        self.lock().regions.leak_lasting();
+    }
+
     fn what_is_out(&self) -> Out {
         let mut effects = Effects::default();
         let mut state = self.lock();

@@ -121,6 +121,8 @@ impl Owner {
             drop(thread);
             if is_elsewhere {
                 self.pool.wait_for_devices();
+            } else {
+                self.pool.leak_devices();
             }
         }
         self.pool.commands.send(Command::Stop);

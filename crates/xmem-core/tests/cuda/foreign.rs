@@ -216,3 +216,55 @@ fn a_producer_of_legacy_memory_does_not_wait_for_ever_and_says_who_uses_it() {
     told(&mut consumer, "result", "0");
     lab.assert_allowed();
 }
+
+#[test]
+fn legacy_memory_that_is_open_but_not_held_is_not_freed() {
+    let lab = Lab::new();
+    let mut producer = lab.start("produce legacy");
+    assert_eq!(producer.says(), "ready");
+    let mut consumer = lab.start("consume");
+    assert_eq!(consumer.says(), "ready");
+    // The producer has a lease itself, so that the region cannot go.
+    told(&mut producer, "keep", "kept");
+    told(&mut consumer, "take", "took 0");
+    told(&mut consumer, "result", "0");
+    eventually("it holds nothing", || {
+        ask(&mut producer, "consumers") == "0 legacy"
+    });
+    consumer.stop();
+    producer.tell("close");
+    let said = producer.says();
+    assert!(
+        said.contains(&format!("process {}", consumer.pid())),
+        "{said}"
+    );
+    assert_eq!(producer.says(), "closed");
+    told(&mut producer, "forget", "forgot");
+    assert_eq!(lab.calls(&producer, &["cuMemFree_v2"]), 0);
+    consumer.go_on();
+}
+
+#[test]
+fn upstream_hears_of_its_memory_when_the_pool_is_gone() {
+    let lab = Lab::new();
+    let mut producer = lab.start("produce auto");
+    assert_eq!(producer.says(), "ready");
+    let mut consumer = lab.start("consume");
+    assert_eq!(consumer.says(), "ready");
+    told(&mut producer, "borrow", "borrowed");
+    told(&mut producer, "publish borrowed", "published");
+    told(&mut consumer, "take", "took 1000");
+    told(&mut consumer, "result", "0");
+    eventually("it holds nothing", || {
+        ask(&mut producer, "consumers") == "0 legacy"
+    });
+    consumer.stop();
+    told(&mut producer, "let-go", "let go");
+    told(&mut producer, "publish", "published 1");
+    assert_eq!(ask(&mut producer, "released"), "false");
+    producer.tell("close");
+    assert!(producer.says().contains("release-timeout"));
+    assert_eq!(producer.says(), "closed");
+    consumer.kill();
+    told(&mut producer, "released", "true");
+}
