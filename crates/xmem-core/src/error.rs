@@ -304,6 +304,12 @@ pub enum ForwardError {
     /// Its memory has no descriptor that could be passed on.
     #[error("the frame lies in memory that has no descriptor (backing posix-shm)")]
     NoDescriptor,
+    /// Its device memory has only a legacy handle. Who made it frees it when nobody of its own pool uses it any more, and
+    /// it would not know of ours.
+    #[error(
+        "the frame lies in device memory that ends with its producer (cuda-mode legacy, or memory of others)"
+    )]
+    EndsWithProducer,
     /// A consumer cannot hold frames in the pool that this one comes from, or has not said yet that it can.
     #[error("not every consumer reaches the pool that the frame comes from")]
     NotReached,

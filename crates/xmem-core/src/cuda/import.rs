@@ -125,6 +125,15 @@ fn check_canary(device: &Device, at: u64, expected: &Canary) -> Result<(), CudaE
     }
 }
 
+/// The canary shows that it is the memory; that there is as much of it as the header says, the driver knows.
+fn check_size(memory: &ForeignMemory, offset: u64, len: u64) -> Result<(), CudaError> {
+    if memory.has(offset, len)? {
+        Ok(())
+    } else {
+        Err(CudaError::Corrupt("it is smaller than that"))
+    }
+}
+
 fn refused(how: &'static str) -> impl FnOnce(CudaError) -> CudaError {
     move |error| match error {
         CudaError::Driver { name, .. } => CudaError::NotImportable {
@@ -149,8 +158,7 @@ impl Import {
         link: Arc<Link>,
     ) -> Result<Self, CudaError> {
         let device = Device::by_uuid(header.uuid)?;
-        let memory = match Twin::of_this_process(header.nonce) {
-            // It has this number only if it is that region; what the header says else is not needed.
+        let memory = match Twin::of_this_process(header)? {
             Some(twin) => Memory::Same(twin),
             None => Self::import(&device, header, fd, link)?,
         };
@@ -189,12 +197,14 @@ impl Import {
                 if header.kind == TwinKind::Foreign {
                     // Nothing may be written into memory of others, so the canary is in another allocation of that process.
                     let canary = open(&header.canary_handle)?;
+                    check_size(&canary, header.canary_at, size_of::<Canary>() as u64)?;
                     check_canary(device, canary.ptr() + header.canary_at, &header.canary)?;
                 }
                 (open(&header.handle)?, Mode::Legacy)
             }
         };
         fault::point(Point::TwinImported);
+        check_size(&memory, header.device_offset, header.device_len)?;
         let ptr = memory.ptr() + header.device_offset;
         if header.kind != TwinKind::Foreign {
             check_canary(device, ptr + header.canary_at, &header.canary)?;

@@ -364,6 +364,22 @@ impl ForeignMemory {
             Self::Legacy(open) => open.ptr,
         }
     }
+
+    /// Whether it has these bytes. Whoever sent a handle may say what it likes of the size.
+    pub(super) fn has(&self, offset: u64, len: u64) -> Result<bool, CudaError> {
+        let (start, end) = match self {
+            Self::Vmm(mapping) => (mapping.0.ptr, mapping.0.ptr + mapping.0.len as u64),
+            Self::Legacy(open) => open.device.with(|| {
+                let (mut base, mut size) = (0, 0);
+                // SAFETY: places for the results; the address is of memory that is open.
+                unsafe { result::address_range(&raw mut base, &raw mut size, open.ptr) }?;
+                Ok((base, base + size as u64))
+            })?,
+        };
+        let from = self.ptr().checked_add(offset);
+        let to = from.and_then(|from| from.checked_add(len));
+        Ok(from.is_some_and(|from| from >= start) && to.is_some_and(|to| to <= end))
+    }
 }
 
 /// A handle that is open. There is one for each handle in a process: opening it twice is an error with some drivers, and

@@ -42,7 +42,8 @@ pub(super) struct Inner {
     memory: Option<OwnMemory>,
     /// `None`: the driver has no events for other processes, so they are told when the work is done.
     events: Vec<Option<Event>>,
-    nonce: [u8; 16],
+    /// What was said of it.
+    header: DeviceHeader,
 }
 
 /// What this process shares, by the number in its header: a process cannot import its own memory.
@@ -135,7 +136,7 @@ impl Twin {
             device: device.clone(),
             memory,
             events,
-            nonce: header.nonce,
+            header: header.clone(),
         });
         let mut own = OWN.lock().unwrap_or_else(PoisonError::into_inner);
         own.insert(header.nonce, Arc::downgrade(&inner));
@@ -172,7 +173,7 @@ impl Twin {
             device: device.clone(),
             memory: Some(OwnMemory::Borrowed { ptr, len }),
             events: Vec::new(),
-            nonce: header.nonce,
+            header: header.clone(),
         });
         let mut own = OWN.lock().unwrap_or_else(PoisonError::into_inner);
         own.insert(header.nonce, Arc::downgrade(&inner));
@@ -180,10 +181,18 @@ impl Twin {
         Ok((Self(inner), header))
     }
 
-    /// The twin of this process that has this number.
-    pub(super) fn of_this_process(nonce: [u8; 16]) -> Option<Self> {
+    /// The twin of this process that a header stands for.
+    pub(super) fn of_this_process(header: &DeviceHeader) -> Result<Option<Self>, CudaError> {
         let own = OWN.lock().unwrap_or_else(PoisonError::into_inner);
-        own.get(&nonce).and_then(Weak::upgrade).map(Self)
+        let inner = own.get(&header.nonce).and_then(Weak::upgrade);
+        drop(own);
+        match inner {
+            // Whoever was sent the number can send it back, with other sizes.
+            Some(inner) if inner.header != *header => Err(CudaError::Corrupt(
+                "it says that it is memory of this process, and is not",
+            )),
+            inner => Ok(inner.map(Self)),
+        }
     }
 
     pub(crate) fn device(&self) -> &Device {
@@ -288,7 +297,7 @@ impl Drop for Inner {
     fn drop(&mut self) {
         OWN.lock()
             .unwrap_or_else(PoisonError::into_inner)
-            .remove(&self.nonce);
+            .remove(&self.header.nonce);
         let (memory, events) = (self.memory.take(), std::mem::take(&mut self.events));
         // A device that is late may still write frames that nobody waited for. Unmapping waits for that "for most use cases",
         // and the thread that does it has others to serve.

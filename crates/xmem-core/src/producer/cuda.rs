@@ -244,6 +244,11 @@ impl Pool {
         }
     }
 
+    /// Where consumers cannot be waited for, what they may have open is left alone.
+    pub(super) fn leak_devices(&self) {
+        self.lock().regions.leak_lasting();
+    }
+
     fn what_is_out(&self) -> Out {
         let mut effects = Effects::default();
         let mut state = self.lock();
@@ -320,7 +325,7 @@ impl WriteLease {
     }
 
     /// Whether the device is done with the slot; if not, its event says when.
-    fn set_ready(&self, ready: bool) {
+    pub(super) fn set_ready(&self, ready: bool) {
         let Claimed { place, region, .. } = self.claimed();
         if let (Some(device), Some(cuda)) = (place.device, region.cuda())
             && let Some(head) = cuda.slot_head(device.index)

@@ -25,6 +25,8 @@ use crate::lease::{Piece, ReadLease};
 use crate::parts::Origin;
 #[cfg(feature = "cuda")]
 use crate::region::cuda::Fds;
+#[cfg(feature = "cuda")]
+use crate::region::device_header::TwinKind;
 
 /// The most pools of origin that consumers are told of.
 const MAX_ORIGINS: usize = 8;
@@ -133,6 +135,9 @@ impl Pool {
         }
         #[cfg(feature = "cuda")]
         if let Some(cuda) = piece.view.cuda() {
+            if matches!(cuda.header().kind, TwinKind::Legacy | TwinKind::Foreign) {
+                return Err(ForwardError::EndsWithProducer);
+            }
             let fds = Fds::of(cuda).map_err(ForwardError::Descriptor)?;
             let memory = Taken::OnDevice(Arc::new(fds));
             let len = usize::try_from(piece.view.payload_len()).unwrap_or(usize::MAX);

@@ -197,7 +197,7 @@ impl Parts {
         let place = lease.claimed().place;
         self.places.push(PartPlace {
             region: place.region,
-            offset: (place.offset as u64).saturating_add(offset),
+            offset: place.payload_at().saturating_add(offset),
             size,
             tag,
             origin: None,

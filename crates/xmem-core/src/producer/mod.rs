@@ -121,6 +121,8 @@ impl Owner {
             drop(thread);
             if is_elsewhere {
                 self.pool.wait_for_devices();
+            } else {
+                self.pool.leak_devices();
             }
         }
         self.pool.commands.send(Command::Stop);
@@ -253,8 +255,9 @@ impl Producer {
     ///
     /// # Errors
     ///
-    /// [`ForwardError::NotReached`] if a consumer cannot join that pool too, or, in a lossless pool, has not done so yet, and
-    /// others as [`ForwardError`] says. Copy the frame then.
+    /// [`ForwardError::NotReached`] if a consumer cannot join that pool too, or, in a lossless pool, has not done so yet;
+    /// [`ForwardError::EndsWithProducer`] for device memory that is shared by legacy handle; and others as
+    /// [`ForwardError`] says. Copy the frame then.
     pub fn forward(&self, frame: &ReadLease) -> Result<Parts, ForwardError> {
         self.inner().forward(frame, |_| true)
     }

@@ -68,6 +68,8 @@ impl Drop for Pool {
                     run_hook(hook);
                 }
             }
+            // Upstream was promised to have its memory back now at the latest.
+            state.regions.take_borrowed().into_iter().for_each(run_hook);
         }
     }
 }

@@ -514,14 +514,20 @@ impl Regions {
         gone.filter_map(released).collect()
     }
 
-    /// Retired device memory that somebody still has open: who.
+    /// Retired device memory that somebody still has open, and such as cannot be retired yet: who.
     #[cfg(feature = "cuda")]
     pub(super) fn lasting(&self) -> impl Iterator<Item = &[u64]> {
-        let lasting = self
+        let retired = self
             .retired
             .iter()
-            .filter(|retired| retired.lasting.is_some());
-        lasting.map(|retired| &*retired.sent_to)
+            .filter(|retired| retired.lasting.is_some())
+            .map(|retired| &*retired.sent_to);
+        let entries = self
+            .entries
+            .values()
+            .filter(|entry| entry.region.ends_with_producer())
+            .map(|entry| &*entry.sent_to);
+        retired.chain(entries)
     }
 
     /// The regions that are here and end with this process, and upstream's device memory.
@@ -544,15 +550,26 @@ impl Regions {
         for entry in self
             .entries
             .values()
-            .filter(|entry| entry.region.ends_with_producer())
+            .filter(|entry| entry.region.ends_with_producer() && !entry.sent_to.is_empty())
         {
             std::mem::forget(entry.region.clone());
         }
         for retired in &mut self.retired {
-            if let Some(Lasting::Own(region)) = retired.lasting.take() {
-                std::mem::forget(region);
-            }
+            let own = |lasting: &mut Lasting| matches!(lasting, Lasting::Own(_));
+            std::mem::forget(retired.lasting.take_if(own));
         }
+    }
+
+    /// What is to run for memory of upstream that was let go of here, when the pool is gone.
+    pub(super) fn take_borrowed(&mut self) -> Vec<Released> {
+        let borrowed = |retired: &mut Retired| match retired.lasting.take()? {
+            Lasting::Borrowed(released) => Some(released),
+            Lasting::Own(region) => {
+                drop(region);
+                None
+            }
+        };
+        self.retired.iter_mut().filter_map(borrowed).collect()
     }
 
     /// The consumers that may still have a retired region mapped.

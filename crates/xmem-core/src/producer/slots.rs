@@ -35,6 +35,15 @@ impl Place {
     pub(super) fn payload_len(self) -> usize {
         self.device.map_or(self.len, |device| device.len)
     }
+
+    /// Its first byte in its region, where payloads lie; the number of the slot, where there are only events.
+    pub(super) fn payload_at(self) -> u64 {
+        match self.device {
+            None => self.offset as u64,
+            Some(device) if device.events_only => device.index.into(),
+            Some(device) => u64::from(device.index) * device.len as u64,
+        }
+    }
 }
 
 /// What a slot is wanted for.

@@ -128,8 +128,10 @@ impl WriteLease {
         self.wishes().parts = Some(parts);
     }
 
-    /// The slot is to be a piece of frames. Nobody writes it any more.
+    /// The slot is to be a piece of frames. Nobody writes it any more; a device that was to write it has done so.
     pub fn into_piece(mut self) -> PieceLease {
+        #[cfg(feature = "cuda")]
+        self.set_ready(true);
         // From here on the other one gives it back.
         self.published = true;
         let claimed = Claimed {

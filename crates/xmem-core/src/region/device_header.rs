@@ -209,6 +209,9 @@ impl DeviceHeader {
         }
         let canary_end = self.canary_at + size_of::<Canary>() as u64;
         let has_slots = match self.kind {
+            _ if self.device_offset != 0 && self.kind != TwinKind::Foreign => {
+                return Err("its device memory does not begin where it should");
+            }
             TwinKind::Vmm | TwinKind::Legacy => {
                 if self.canary_at < slots * self.device_stride
                     || canary_end > self.device_len
@@ -245,6 +248,10 @@ impl DeviceHeader {
     /// The number of the slot of this region that has these bytes of the host half.
     pub(crate) fn slot_at(&self, offset: usize, len: usize) -> Option<u32> {
         let offset = (offset as u64).checked_sub(self.slots_at)?;
+        // Where there are no slots their size is not checked, and may be 0.
+        if self.slots == 0 {
+            return None;
+        }
         if len as u64 != self.host_stride || !offset.is_multiple_of(self.host_stride) {
             return None;
         }
@@ -318,6 +325,12 @@ mod tests {
         );
         assert_eq!(sample().slot_at(sample().slots_at as usize + 8, 256), None);
         assert_eq!(sample().slot_at(0, 256), None);
+        let empty = DeviceHeader {
+            slots: 0,
+            host_stride: 0,
+            ..sample()
+        };
+        assert_eq!(empty.slot_at(sample().slots_at as usize, 0), None);
         assert_eq!(
             format!("{}", Uuid([0xab; 16])),
             "GPU-abababab-abab-abab-abab-abababababab"
@@ -326,7 +339,8 @@ mod tests {
 
     #[test]
     fn nonsense_is_refused() {
-        let wrong: [fn(&mut DeviceHeader); 10] = [
+        let wrong: [fn(&mut DeviceHeader); 11] = [
+            |h| h.device_offset = 1,
             |h| h.slots = 4,
             |h| h.device_len = 3 * 4096 + 31,
             |h| h.device_len = u64::MAX,

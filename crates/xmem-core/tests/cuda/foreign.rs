@@ -53,7 +53,57 @@ fn what_has_no_handle_is_refused() {
     told(&mut producer, "publish", "published 0");
 }
 
-fn passed_on(mode: &str, publish: &str) {
+#[test]
+fn a_slot_on_a_device_is_a_piece_of_a_frame() {
+    for mode in ["vmm", "legacy"] {
+        let lab = Lab::new();
+        let mut producer = lab.start(&format!("produce {mode}"));
+        assert_eq!(producer.says(), "ready");
+        let mut consumer = lab.start("consume");
+        assert_eq!(consumer.says(), "ready");
+        told(&mut producer, "publish piece", "published");
+        told(&mut consumer, "take", "took 7");
+        told(&mut consumer, "result", "0");
+        lab.assert_allowed();
+    }
+}
+
+#[test]
+fn frames_are_passed_on_by_their_descriptor() {
+    let lab = Lab::new();
+    let second = format!("{}-2", lab.pool());
+    let mut producer = lab.start("produce vmm");
+    assert_eq!(producer.says(), "ready");
+    let mut relay = lab.start(&format!("relay {second}"));
+    assert_eq!(relay.says(), "ready");
+    let mut consumer = lab.start_at("consume", &second);
+    assert_eq!(consumer.says(), "ready");
+    let late = lab.machine.hold(Some(relay.pid()));
+    for _ in 0..3 {
+        assert!(ask(&mut producer, "publish").starts_with("published"));
+        told(&mut relay, "pass", "passed");
+        assert!(ask(&mut consumer, "take").starts_with("took"));
+        told(&mut consumer, "result", "0");
+    }
+    assert_eq!(
+        lab.calls(&relay, &["cuMemcpyDtoDAsync_v2", "cuMemcpyDtoHAsync_v2"]),
+        0
+    );
+    drop(late);
+    // The frame is the first pool's, and safe when who passed it on is killed.
+    assert!(ask(&mut producer, "publish").starts_with("published"));
+    told(&mut relay, "pass", "passed");
+    assert!(ask(&mut consumer, "hold").starts_with("holds"));
+    relay.kill();
+    told(&mut producer, "publish 100", "published");
+    told(&mut producer, "finish", "finished");
+    told(&mut consumer, "look", "looks");
+    told(&mut consumer, "result", "0");
+    lab.assert_allowed();
+}
+
+/// The first owner frees its memory while a consumer of the second pool has the frame, and whatever it opened for it.
+fn copied(mode: &str, publish: &str) {
     let lab = Lab::new();
     let second = format!("{}-2", lab.pool());
     let mut producer = lab.start(&format!("produce {mode}"));
@@ -65,45 +115,36 @@ fn passed_on(mode: &str, publish: &str) {
     assert_eq!(relay.says(), "ready");
     let mut consumer = lab.start_at("consume", &second);
     assert_eq!(consumer.says(), "ready");
-    let late = lab.machine.hold(Some(relay.pid()));
-    for _ in 0..3 {
-        assert!(ask(&mut producer, publish).starts_with("published"));
-        told(&mut relay, "pass", "passed");
-        assert!(ask(&mut consumer, "take").starts_with("took"));
-        told(&mut consumer, "result", "0");
-    }
-    assert_eq!(
-        lab.calls(&relay, &["cuMemcpyDtoDAsync_v2", "cuMemcpyDtoHAsync_v2"]),
-        0
-    );
-    drop(late);
-    // The frame is the first pool's, and safe when who passed it on is killed.
     assert!(ask(&mut producer, publish).starts_with("published"));
-    told(&mut relay, "pass", "passed");
+    told(&mut relay, "pass", "copied");
     assert!(ask(&mut consumer, "hold").starts_with("holds"));
-    relay.kill();
-    if publish == "publish" {
-        told(&mut producer, "publish 100", "published");
+    if publish == "publish borrowed" {
+        told(&mut producer, "let-go", "let go");
+        told(&mut producer, "publish 3", "published");
+        relay.kill();
+        eventually("it is released", || {
+            ask(&mut producer, "released") == "true"
+        });
+    } else {
+        relay.kill();
+        told(&mut producer, "close", "closed");
+        eventually("it is freed", || {
+            lab.calls(&producer, &["cuMemFree_v2"]) > 0
+        });
     }
-    told(&mut producer, "finish", "finished");
     told(&mut consumer, "look", "looks");
     told(&mut consumer, "result", "0");
     lab.assert_allowed();
 }
 
 #[test]
-fn frames_are_passed_on_by_their_descriptor() {
-    passed_on("vmm", "publish");
+fn frames_in_memory_that_ends_with_its_producer_are_copied() {
+    copied("legacy", "publish");
 }
 
 #[test]
-fn frames_are_passed_on_by_their_original_handle() {
-    passed_on("legacy", "publish");
-}
-
-#[test]
-fn frames_in_memory_of_others_are_passed_on() {
-    passed_on("auto", "publish borrowed");
+fn frames_in_memory_of_others_are_copied() {
+    copied("auto", "publish borrowed");
 }
 
 #[test]
@@ -174,4 +215,56 @@ fn a_producer_of_legacy_memory_does_not_wait_for_ever_and_says_who_uses_it() {
     told(&mut consumer, "look", "looks");
     told(&mut consumer, "result", "0");
     lab.assert_allowed();
+}
+
+#[test]
+fn legacy_memory_that_is_open_but_not_held_is_not_freed() {
+    let lab = Lab::new();
+    let mut producer = lab.start("produce legacy");
+    assert_eq!(producer.says(), "ready");
+    let mut consumer = lab.start("consume");
+    assert_eq!(consumer.says(), "ready");
+    // The producer has a lease itself, so that the region cannot go.
+    told(&mut producer, "keep", "kept");
+    told(&mut consumer, "take", "took 0");
+    told(&mut consumer, "result", "0");
+    eventually("it holds nothing", || {
+        ask(&mut producer, "consumers") == "0 legacy"
+    });
+    consumer.stop();
+    producer.tell("close");
+    let said = producer.says();
+    assert!(
+        said.contains(&format!("process {}", consumer.pid())),
+        "{said}"
+    );
+    assert_eq!(producer.says(), "closed");
+    told(&mut producer, "forget", "forgot");
+    assert_eq!(lab.calls(&producer, &["cuMemFree_v2"]), 0);
+    consumer.go_on();
+}
+
+#[test]
+fn upstream_hears_of_its_memory_when_the_pool_is_gone() {
+    let lab = Lab::new();
+    let mut producer = lab.start("produce auto");
+    assert_eq!(producer.says(), "ready");
+    let mut consumer = lab.start("consume");
+    assert_eq!(consumer.says(), "ready");
+    told(&mut producer, "borrow", "borrowed");
+    told(&mut producer, "publish borrowed", "published");
+    told(&mut consumer, "take", "took 1000");
+    told(&mut consumer, "result", "0");
+    eventually("it holds nothing", || {
+        ask(&mut producer, "consumers") == "0 legacy"
+    });
+    consumer.stop();
+    told(&mut producer, "let-go", "let go");
+    told(&mut producer, "publish", "published 1");
+    assert_eq!(ask(&mut producer, "released"), "false");
+    producer.tell("close");
+    assert!(producer.says().contains("release-timeout"));
+    assert_eq!(producer.says(), "closed");
+    consumer.kill();
+    told(&mut producer, "released", "true");
 }

@@ -148,6 +148,13 @@ impl Gpu {
         bytes
     }
 
+    /// Copies on the device.
+    pub fn copy(&self, stream: Stream, to: u64, from: u64, len: usize) {
+        let stream = stream.as_raw() as sys::CUstream;
+        // SAFETY: memory of that size at both addresses.
+        unsafe { ok(sys::cuMemcpyDtoDAsync_v2(to, from, len, stream)) };
+    }
+
     /// Waits until the stream is done.
     pub fn finish(&self, stream: Stream) {
         // SAFETY: a stream of this process.

@@ -14,6 +14,7 @@ mod foreign;
 mod gpu;
 mod hand_over;
 mod lab;
+mod lies;
 mod refusals;
 mod roles;
 mod words;

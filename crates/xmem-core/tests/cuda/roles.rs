@@ -61,6 +61,7 @@ pub fn play() {
         "without-driver" => without_driver(&pool),
         "only-hold" => only_hold(&pool),
         "relay" => relay(&pool, words.next().unwrap()),
+        "lied-to" => crate::lies::lied_to(&pool, words.next().unwrap(), words.next().unwrap()),
         other => panic!("no role {other:?}"),
     }
 }
@@ -224,6 +225,29 @@ fn produce(pool: &str, words: Vec<&str>) {
                 let published = slot.publish(meta);
                 say(published.map_or_else(|error| error.to_string(), |_| "published".into()));
             }
+            // In a slot that is not the frame's own, and not the first of its region.
+            ["publish", "piece"] => {
+                let first = open().acquire_cuda(SIZE, &gpu.device).unwrap();
+                let piece = open().acquire_cuda(SIZE, &gpu.device).unwrap();
+                for (slot, byte) in [(&first, 255), (&piece, byte(7))] {
+                    gpu.fill(stream, slot.cuda().unwrap().ptr(), SIZE, byte);
+                }
+                gpu.finish(stream);
+                let piece = piece.into_piece();
+                let mut parts = Parts::new();
+                parts.add_slot(&piece, 0, SIZE as u64, 0);
+                let mut slot = open()
+                    .acquire_cuda_event(parts.room(), &gpu.device)
+                    .unwrap();
+                slot.set_parts(parts);
+                slot.set_release_hook(move || drop(piece));
+                let meta = FrameMeta {
+                    pts: Some(7),
+                    ..FrameMeta::new(SIZE)
+                };
+                slot.publish_on(stream, meta).unwrap();
+                say("published");
+            }
             ["publish", "host"] => {
                 let mut slot = open().acquire(1000).unwrap();
                 slot.as_mut_slice().fill(7);
@@ -377,9 +401,12 @@ fn only_hold(pool: &str) {
     hear();
 }
 
-/// Passes frames on from one pool to another.
+/// Passes frames on from one pool to another, and copies what cannot be.
 fn relay(pool: &str, to: &str) {
-    let producer = Producer::builder(to).build().unwrap();
+    let producer = Producer::builder(to)
+        .release_timeout(Duration::from_millis(500))
+        .build()
+        .unwrap();
     let mut consumer = Consumer::builder(pool)
         .start_from(StartFrom::Oldest)
         .connect()
@@ -395,13 +422,32 @@ fn relay(pool: &str, to: &str) {
                 Err(ForwardError::NotReached) if start.elapsed() < HANG => {
                     std::thread::sleep(Duration::from_millis(1))
                 }
-                parts => break parts.unwrap(),
+                parts => break parts,
             }
         };
-        let mut slot = producer.acquire_with_room(1, parts.room()).unwrap();
-        slot.set_parts(parts);
-        slot.publish(frame.meta().clone()).unwrap();
-        say("passed");
+        match parts {
+            Ok(parts) => {
+                let mut slot = producer.acquire_with_room(1, parts.room()).unwrap();
+                slot.set_parts(parts);
+                slot.publish(frame.meta().clone()).unwrap();
+                say("passed");
+            }
+            Err(ForwardError::EndsWithProducer) => {
+                let gpu = Gpu::new(0);
+                let stream = gpu.stream();
+                let meta = frame.meta().clone();
+                let frame = frame.into_cuda().unwrap();
+                let slot = producer.acquire_cuda(SIZE, &gpu.device).unwrap();
+                frame.wait_on(stream).unwrap();
+                gpu.copy(stream, slot.cuda().unwrap().ptr(), frame.ptr(), SIZE);
+                slot.publish_on(stream, meta).unwrap();
+                frame.release_on(stream).unwrap();
+                // It may be killed from here on.
+                gpu.finish(stream);
+                say("copied");
+            }
+            Err(error) => panic!("{error}"),
+        }
     }
 }
 

@@ -1,0 +1,169 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! Producers that send another one's device header, with other numbers in it.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::Ordering;
+
+use xmem_core::cuda::{Device, Mode};
+use xmem_core::{Consumer, FrameMeta, Producer, StartFrom};
+
+use crate::lab::Lab;
+use crate::support::HANG;
+use crate::support::child::say;
+use crate::support::raw::{self, Fake, Memory, Raw};
+
+/// Words of a device header.
+const KIND_AND_FORMAT: usize = 1;
+const NONCE: usize = 4;
+const DEVICE_LEN: usize = 6;
+const SLOTS: usize = 8;
+const DEVICE_STRIDE: usize = 9;
+const HOST_STRIDE: usize = 10;
+const SLOTS_AT: usize = 11;
+const CANARY_AT: usize = 12;
+
+/// What is changed, in words of the header.
+fn lies(name: &str) -> Vec<(usize, u64)> {
+    let kind = |kind: u64| (KIND_AND_FORMAT, 1 | kind << 32);
+    match name {
+        "none" => vec![],
+        // Far behind what the process has there.
+        "other-stride" => vec![
+            (DEVICE_LEN, 1 << 40),
+            (DEVICE_STRIDE, 1 << 29),
+            (CANARY_AT, 1 << 39),
+        ],
+        "longer" => vec![(DEVICE_LEN, 1 << 40)],
+        "foreign" => vec![
+            kind(4),
+            (NONCE, 99),
+            (SLOTS, 0),
+            (DEVICE_STRIDE, 0),
+            (HOST_STRIDE, 0),
+        ],
+        other => panic!("no lie {other:?}"),
+    }
+}
+
+/// A consumer of a producer that lies. `whose`: the header is that of a pool of this process, or of another one.
+pub fn lied_to(pool: &str, whose: &str, name: &str) {
+    let own = (whose == "own").then(|| {
+        let producer = Producer::builder(pool)
+            .cuda_mode(Mode::Legacy)
+            .build()
+            .unwrap();
+        let device = Device::new(0).unwrap();
+        let slot = producer.acquire_cuda(4096, &device).unwrap();
+        drop(slot.publish(FrameMeta::new(4096)).unwrap());
+        producer
+    });
+    // The region, as every consumer is sent it.
+    let (honest, _joined) = Raw::join(pool, 1);
+    honest.send(&raw::get_region(1), &[]).unwrap();
+    let (message, fds) = honest.recv_kind(3);
+    drop(honest);
+    let header = Memory::map(&fds[0], false);
+    let len = header.words().len() * 8;
+    let words: Vec<u64> = header
+        .words()
+        .iter()
+        .map(|word| word.load(Ordering::Relaxed))
+        .collect();
+    let host = raw::memory(len as u64, true);
+    let memory = Memory::map(&host, true);
+    for (at, word) in words.iter().enumerate() {
+        memory.set(at, *word);
+    }
+    for (at, word) in lies(name) {
+        memory.set(at, word);
+    }
+    raw::seal(&host, rustix::fs::SealFlags::FUTURE_WRITE);
+    let lie = |at: usize| memory.words()[at].load(Ordering::Relaxed);
+    let (control_fd, control) = raw::control(None);
+    let slot_at = lie(SLOTS_AT) + lie(HOST_STRIDE) * u64::from(lie(SLOTS) > 1);
+    raw::publish_entry(
+        &control,
+        0,
+        &[
+            (2, slot_at),
+            (3, lie(HOST_STRIDE)),
+            (12, lie(DEVICE_STRIDE).min(4096)),
+        ],
+    );
+    let page = raw::memory(1 << 16, true);
+    let at = format!("{pool}-lies");
+    let fake = Fake::at(&at);
+    let mut sent: Vec<OwnedFd> = fds;
+    sent[0] = host;
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let raw = fake.answer(&raw::welcome(raw::VERSION), &[&control_fd, &page]);
+            while let Some((question, _)) = raw.recv() {
+                let fds: Vec<_> = sent.iter().map(AsFd::as_fd).collect();
+                let _ = match question[0] {
+                    3 => raw.send(&message, &fds),
+                    4 => raw.send(&raw::sticky(1), &[raw::memory(8, true).as_fd()]),
+                    _ => continue,
+                };
+            }
+        });
+        let mut consumer = Consumer::builder(&at)
+            .start_from(StartFrom::Oldest)
+            .connect()
+            .unwrap();
+        let said = match consumer.receive(Some(HANG)) {
+            Err(error) => error.to_string(),
+            Ok(frame) => match frame.into_cuda() {
+                Ok(frame) => format!("lies at {}", frame.ptr()),
+                Err(error) => error.to_string(),
+            },
+        };
+        drop(consumer);
+        say(said);
+    });
+    drop(own);
+}
+
+#[track_caller]
+fn heard(whose: &str, name: &str) -> String {
+    let lab = Lab::new();
+    let mut producer = (whose == "other").then(|| {
+        let mut producer = lab.start("produce legacy");
+        assert_eq!(producer.says(), "ready");
+        crate::lab::told(&mut producer, "publish", "published 0");
+        producer
+    });
+    let mut consumer = lab.start(&format!("lied-to {whose} {name}"));
+    let said = consumer.says();
+    assert!(consumer.ends(), "without a panic");
+    drop(producer.take());
+    lab.assert_allowed();
+    said
+}
+
+#[test]
+fn the_header_of_memory_of_this_process_is_taken_only_as_it_is() {
+    assert!(heard("own", "none").starts_with("lies at"));
+    let said = heard("own", "other-stride");
+    assert!(
+        said.contains("memory of this process, and is not"),
+        "{said}"
+    );
+}
+
+#[test]
+fn memory_of_others_has_no_more_bytes_than_its_driver_knows_of() {
+    assert!(heard("other", "none").starts_with("lies at"));
+    let said = heard("other", "longer");
+    assert!(said.contains("it is smaller than that"), "{said}");
+}
+
+#[test]
+fn no_slot_lies_in_a_region_without_slots() {
+    let said = heard("other", "foreign");
+    assert!(
+        said.contains("a slot lies in somebody else's memory"),
+        "{said}"
+    );
+}
