@@ -68,7 +68,7 @@ impl Gpu {
     pub fn other_context(&self) -> Stream {
         let mut context = std::ptr::null_mut();
         // SAFETY: places for the results; what was current before is current again.
-        let stream = unsafe {
+        unsafe {
             ok(sys::cuCtxCreate_v2(
                 &raw mut context,
                 0,
@@ -82,8 +82,7 @@ impl Gpu {
             ));
             ok(sys::cuCtxPopCurrent_v2(&raw mut context));
             stream
-        };
-        stream
+        }
     }
 
     fn launch(&self, name: &str, stream: Stream, arguments: &mut [*mut c_void]) {
