@@ -14,9 +14,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-#[cfg(feature = "cuda")]
-use rustix::event::Timespec;
-use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 use super::held::HeldTable;
@@ -306,7 +304,6 @@ impl Session {
     /// Whether the connection is over, because the producer is gone or has ended it.
     ///
     /// Looks for itself: nobody listens any more when the consumer has left, and its frames may still be held.
-    #[cfg(feature = "cuda")]
     pub(super) fn is_disconnected(&self) -> bool {
         if self.lost.load(Ordering::Acquire) {
             return true;

@@ -227,22 +227,55 @@ impl Device {
             return Err(CudaError::Forked);
         }
         // SAFETY: the context is retained for as long as the process runs.
-        let result = unsafe { result::context_push(self.0.context) }.and_then(|()| {
+        let pushed = unsafe { result::context_push(self.0.context) };
+        let mut failed = matches!(&pushed, Err(CudaError::ContextInError { .. }));
+        let result = pushed.and_then(|()| {
             let result = call();
+            // It may be of a stream of another context.
+            let is_ours = matches!(&result, Err(CudaError::ContextInError { .. }))
+                && self.is_current_in_error();
             let mut before = std::ptr::null_mut();
             // SAFETY: a place for the context that was pushed.
             let popped = unsafe { result::context_pop(&raw mut before) };
+            failed |= is_ours;
             result.and_then(|result| popped.map(|()| result))
         });
-        if let Err(CudaError::ContextInError { .. }) = &result
-            && !self.0.broken.swap(true, Ordering::Relaxed)
-        {
-            log::error!(
-                "CUDA device {}: a kernel of this process failed, its context cannot be used any more",
-                self.ordinal()
-            );
+        if failed {
+            if !self.0.broken.swap(true, Ordering::Relaxed) {
+                log::error!(
+                    "CUDA device {}: a kernel of this process failed, its context cannot be used any more",
+                    self.ordinal()
+                );
+            }
+            // Each time: leases may have been listed since.
             super::release::context_failed(self);
         }
         result
+    }
+
+    /// Whether nothing works in the context that is current.
+    fn is_current_in_error(&self) -> bool {
+        let mut probe = std::ptr::null_mut();
+        // SAFETY: a place for the event.
+        match unsafe { result::event_create(&raw mut probe, 0) } {
+            Ok(()) => {
+                // SAFETY: made just now.
+                let _ = unsafe { result::event_destroy(probe) };
+                false
+            }
+            Err(error) => matches!(error, CudaError::ContextInError { .. }),
+        }
+    }
+
+    /// What tells the context of a stream from others.
+    pub(super) fn context_of(&self, stream: Stream) -> usize {
+        let mut context = std::ptr::null_mut();
+        // SAFETY: the stream is alive (`Stream::from_raw`), and there is a place for the result.
+        let found = self.with(|| unsafe { result::stream_context(stream.raw(), &raw mut context) });
+        // Where the driver does not say, it is taken for ours, as almost all are.
+        match found {
+            Ok(()) if !context.is_null() => context.addr(),
+            _ => self.0.context.addr(),
+        }
     }
 }

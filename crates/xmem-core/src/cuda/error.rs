@@ -128,17 +128,17 @@ pub enum CudaError {
 
 // Of the driver, by number: a driver may be newer than any list, so these are no enum.
 pub(super) const OUT_OF_MEMORY: u32 = 2;
-pub(super) const DEINITIALIZED: u32 = 4;
 pub(super) const ALREADY_MAPPED: u32 = 208;
 pub(super) const NOT_READY: u32 = 600;
 pub(super) const HOST_MEMORY_ALREADY_REGISTERED: u32 = 712;
 
 /// Whether nothing runs in a context any more after this.
 pub(super) fn is_fatal(code: u32) -> bool {
-    // Uncorrectable ECC errors, contexts that are gone, and what failed kernels leave.
+    // Uncorrectable ECC errors, errors that were contained, NVLink, and what failed kernels leave. Not that the driver is being
+    // unloaded (4): its devices may still run.
     matches!(
         code,
-        DEINITIALIZED | 214 | 220 | 700 | 702 | 709 | 710 | 714..=719 | 721
+        214 | 220 | 226 | 700 | 702 | 709 | 710 | 714..=719 | 721
     )
 }
 

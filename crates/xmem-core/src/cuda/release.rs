@@ -29,6 +29,8 @@ const SUSPICIOUS: Duration = Duration::from_secs(1);
 struct Pending {
     what: What,
     device: Device,
+    /// Of the stream that it waits for ([`Device::context_of`]).
+    context: usize,
 }
 
 enum What {
@@ -45,11 +47,12 @@ fn pending() -> MutexGuard<'static, HashMap<u64, Pending>> {
     PENDING.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn list(what: What, device: &Device) -> u64 {
+fn list(what: What, device: &Device, context: usize) -> u64 {
     let number = NEXT.fetch_add(1, Ordering::Relaxed);
     let entry = Pending {
         what,
         device: device.clone(),
+        context,
     };
     pending().insert(number, entry);
     number
@@ -89,7 +92,7 @@ pub(super) fn by_host_function(
     device: &Device,
     stream: Stream,
 ) -> Result<(), (ReadLease, CudaError)> {
-    let number = list(What::Lease(lease), device);
+    let number = list(What::Lease(lease), device, device.context_of(stream));
     match launch(number, device, stream) {
         Ok(()) => {
             watch();
@@ -108,9 +111,17 @@ pub(super) fn by_host_function(
 
 /// Keeps what a lease needs that a device is going to end.
 pub(super) fn list_handed(handed: hand_over::Lease, device: &Device) -> u64 {
-    let number = list(What::Handed(handed), device);
+    let number = list(What::Handed(handed), device, device.context().addr());
     watch();
     number
+}
+
+/// A lease that was handed over ends on this stream.
+pub(super) fn handed_to(number: u64, device: &Device, stream: Stream) {
+    let context = device.context_of(stream);
+    if let Some(entry) = pending().get_mut(&number) {
+        entry.context = context;
+    }
 }
 
 /// Whether a device has ended a lease that was handed over. Then its producer is told, if it wants to be.
@@ -149,12 +160,15 @@ pub(super) fn handed_by_host_function(number: u64, device: &Device, stream: Stre
     }
 }
 
-/// Nothing runs in this context any more, so nobody reads what is leased for it.
+/// Nothing runs in a device's primary context any more, so nobody reads what is leased for its streams. Those of other
+/// contexts may well run.
 pub(super) fn context_failed(device: &Device) {
     let ended: Vec<Pending> = {
         let mut pending = pending();
         pending
-            .extract_if(|_, entry| entry.device == *device)
+            .extract_if(|_, entry| {
+                entry.device == *device && entry.context == device.context().addr()
+            })
             .map(|(_, entry)| entry)
             .collect()
     };

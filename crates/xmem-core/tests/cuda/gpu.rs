@@ -5,6 +5,8 @@
 #![allow(dead_code)] // as the other helpers of tests
 
 use std::ffi::{CString, c_void};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use cudarc::driver::sys;
 use xmem_core::cuda::{Device, Stream};
@@ -23,6 +25,15 @@ pub fn ok(result: sys::CUresult) {
 
 macro_rules! arguments {
     ($($value:expr),*) => { &mut [$(std::ptr::from_mut(&mut $value).cast::<c_void>()),*] };
+}
+
+/// What streams of other contexts wait for.
+pub static GO_ON: AtomicBool = AtomicBool::new(false);
+
+unsafe extern "C" fn wait_to_go_on(_nothing: *mut c_void) {
+    while !GO_ON.load(Ordering::Acquire) {
+        std::thread::sleep(Duration::from_millis(1));
+    }
 }
 
 impl Gpu {
@@ -50,6 +61,27 @@ impl Gpu {
         unsafe {
             ok(sys::cuStreamCreate(&raw mut stream, flags));
             Stream::from_raw(stream as u64)
+        }
+    }
+
+    /// A stream of a context of its own, which stands still until [`GO_ON`].
+    pub fn other_context(&self) -> Stream {
+        let mut context = std::ptr::null_mut();
+        // SAFETY: places for the results; what was current before is current again.
+        unsafe {
+            ok(sys::cuCtxCreate_v2(
+                &raw mut context,
+                0,
+                self.device.ordinal().cast_signed(),
+            ));
+            let stream = self.stream();
+            ok(sys::cuLaunchHostFunc(
+                stream.as_raw() as sys::CUstream,
+                Some(wait_to_go_on),
+                std::ptr::null_mut(),
+            ));
+            ok(sys::cuCtxPopCurrent_v2(&raw mut context));
+            stream
         }
     }
 

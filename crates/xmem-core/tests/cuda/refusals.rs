@@ -241,6 +241,28 @@ fn a_context_in_error_gives_its_leases_back() {
 }
 
 #[test]
+fn a_context_in_error_ends_no_lease_of_another_context() {
+    let lab = Lab::new();
+    let (mut producer, mut consumer) = pair(&lab, "produce auto", "consume");
+    told(&mut producer, "publish", "published 0");
+    told(&mut consumer, "elsewhere", "elsewhere");
+    told(&mut consumer, "trap", "trapped");
+    told(&mut producer, "publish", "published 1");
+    told(&mut consumer, "hold", "holds 1 Some(Vmm)");
+    eventually("its context is in error", || {
+        let said = ask(&mut consumer, "look");
+        said.contains("is in error")
+    });
+    told(&mut consumer, "drop", "dropped");
+    assert!(ask(&mut producer, "consumers").starts_with('1'));
+    told(&mut consumer, "go-on", "goes on");
+    eventually("it ends with its own stream", || {
+        ask(&mut producer, "consumers").starts_with('0')
+    });
+    lab.assert_allowed();
+}
+
+#[test]
 fn a_producer_whose_context_is_in_error_says_so_and_ends() {
     let lab = Lab::new();
     let (mut producer, mut consumer) = pair(&lab, "produce auto", "consume");

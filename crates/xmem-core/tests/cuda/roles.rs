@@ -645,6 +645,17 @@ fn consume(pool: &str, ordinal: u32) {
                 reader.gpu.trap(reader.stream);
                 say("trapped");
             }
+            // Takes a frame that a stream of another context, which stands still, is to let go of.
+            ["elsewhere"] => {
+                let other = reader.gpu.other_context();
+                let frame = receive(&mut consumer).unwrap();
+                frame.release_on(other).unwrap();
+                say("elsewhere");
+            }
+            ["go-on"] => {
+                crate::gpu::GO_ON.store(true, Ordering::Release);
+                say("goes on");
+            }
             // A lease of the same frame, besides.
             ["share"] => {
                 let frame = receive(&mut consumer).unwrap();
