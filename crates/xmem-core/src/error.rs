@@ -302,7 +302,9 @@ pub enum ForwardError {
     #[error("only frames that were received from another pool can be forwarded")]
     NotReceived,
     /// Its memory has no descriptor that could be passed on.
-    #[error("the frame lies in memory that has no descriptor (backing posix-shm)")]
+    #[error(
+        "the frame lies in memory that has no descriptor (backing posix-shm, or a device in a build without CUDA)"
+    )]
     NoDescriptor,
     /// Its device memory has only a legacy handle. Who made it frees it when nobody of its own pool uses it any more, and
     /// it would not know of ours.

@@ -145,6 +145,11 @@ impl Pool {
             piece.view.derive(pool_id, memory.clone());
             return Ok(memory);
         }
+        // Without the feature, who passed on a region's host half alone would pass on no frame.
+        #[cfg(not(feature = "cuda"))]
+        if piece.view.cuda().is_some() {
+            return Err(ForwardError::NoDescriptor);
+        }
         let fd = piece.view.fd().ok_or(ForwardError::NoDescriptor)?;
         let fd = fd.try_clone_to_owned().map_err(ForwardError::Descriptor)?;
         let memory = self.import(fd)?;

@@ -21,7 +21,8 @@ use crate::os::memfd::{self as fd, Seal};
 #[cfg(feature = "cuda")]
 #[derive(Debug)]
 pub(crate) struct SlotHead<'a> {
-    /// The device's work on the frame has ended. 0: the slot's event says when.
+    /// 0: the slot's event says when the device's work on the frame has ended; 1: it has; 2: it never will, the frame is
+    /// not whole.
     pub(crate) ready: &'a AtomicU32,
 }
 
