@@ -4,16 +4,14 @@
 
 use xmem_cuda_standin::Machine;
 
-use crate::lab::{Lab, ask, says_at_last, told};
+use crate::lab::{Lab, ask, first_round, says_at_last, told};
 use crate::support::eventually;
 
 #[test]
 fn frames_of_a_killed_producer_stay_readable() {
     let lab = Lab::new();
-    let mut producer = lab.start("produce vmm");
-    assert_eq!(producer.says(), "ready");
-    let mut consumer = lab.start("consume");
-    assert_eq!(consumer.says(), "ready");
+    let mut producer = lab.ready("produce vmm");
+    let mut consumer = lab.ready("consume");
     told(&mut producer, "publish", "published 0");
     told(&mut consumer, "hold", "holds 0 Some(Vmm)");
     told(&mut producer, "publish", "published 1");
@@ -36,13 +34,9 @@ fn frames_of_a_killed_producer_stay_readable() {
 #[test]
 fn a_frame_that_a_killed_producer_did_not_finish_is_refused_and_nothing_hangs() {
     let lab = Lab::new();
-    let mut producer = lab.start("produce vmm");
-    assert_eq!(producer.says(), "ready");
-    let mut consumer = lab.start("consume");
-    assert_eq!(consumer.says(), "ready");
-    told(&mut producer, "publish", "published 0");
-    told(&mut consumer, "take", "took 0");
-    told(&mut consumer, "result", "0");
+    let mut producer = lab.ready("produce vmm");
+    let mut consumer = lab.ready("consume");
+    first_round(&mut producer, &mut consumer);
     let _late = lab.machine.hold(Some(producer.pid()));
     told(&mut producer, "publish", "published 1");
     told(&mut consumer, "hold", "holds 1 Some(Vmm)");
@@ -63,13 +57,9 @@ const GONE: &str = "the frame's producer is gone and may not have finished it: d
 #[test]
 fn who_has_left_sees_that_a_killed_producer_did_not_finish() {
     let lab = Lab::new();
-    let mut producer = lab.start("produce vmm");
-    assert_eq!(producer.says(), "ready");
-    let mut consumer = lab.start("consume");
-    assert_eq!(consumer.says(), "ready");
-    told(&mut producer, "publish", "published 0");
-    told(&mut consumer, "take", "took 0");
-    told(&mut consumer, "result", "0");
+    let mut producer = lab.ready("produce vmm");
+    let mut consumer = lab.ready("consume");
+    first_round(&mut producer, &mut consumer);
     let _late = lab.machine.hold(Some(producer.pid()));
     told(&mut producer, "publish", "published 1");
     told(&mut consumer, "hold", "holds 1 Some(Vmm)");
@@ -83,13 +73,9 @@ fn who_has_left_sees_that_a_killed_producer_did_not_finish() {
 #[test]
 fn frames_that_were_left_are_waited_for_while_their_producer_lives() {
     let lab = Lab::new();
-    let mut producer = lab.start("produce vmm");
-    assert_eq!(producer.says(), "ready");
-    let mut consumer = lab.start("consume");
-    assert_eq!(consumer.says(), "ready");
-    told(&mut producer, "publish", "published 0");
-    told(&mut consumer, "take", "took 0");
-    told(&mut consumer, "result", "0");
+    let mut producer = lab.ready("produce vmm");
+    let mut consumer = lab.ready("consume");
+    first_round(&mut producer, &mut consumer);
     let late = lab.machine.hold(Some(producer.pid()));
     told(&mut producer, "publish", "published 1");
     told(&mut consumer, "hold", "holds 1 Some(Vmm)");
@@ -106,12 +92,9 @@ fn frames_that_were_left_are_waited_for_while_their_producer_lives() {
 fn who_was_passed_a_frame_sees_that_a_killed_producer_did_not_finish() {
     let lab = Lab::new();
     let second = format!("{}-2", lab.pool());
-    let mut producer = lab.start("produce vmm");
-    assert_eq!(producer.says(), "ready");
-    let mut relay = lab.start(&format!("relay {second}"));
-    assert_eq!(relay.says(), "ready");
-    let mut consumer = lab.start_at("consume", &second);
-    assert_eq!(consumer.says(), "ready");
+    let mut producer = lab.ready("produce vmm");
+    let mut relay = lab.ready(&format!("relay {second}"));
+    let mut consumer = lab.ready_at("consume", &second);
     told(&mut producer, "publish", "published 0");
     told(&mut relay, "pass", "passed");
     told(&mut consumer, "take", "took 0");
@@ -130,16 +113,11 @@ fn who_was_passed_a_frame_sees_that_a_killed_producer_did_not_finish() {
 fn who_waits_for_a_hung_producer_stops_nobody_else_and_hears_of_its_end() {
     let lab = Lab::new();
     let second = format!("{}-2", lab.pool());
-    let mut producer = lab.start("produce vmm");
-    assert_eq!(producer.says(), "ready");
-    let mut other = lab.start_at("produce vmm", &second);
-    assert_eq!(other.says(), "ready");
+    let mut producer = lab.ready("produce vmm");
+    let mut other = lab.ready_at("produce vmm", &second);
     told(&mut other, "publish", "published 0");
-    let mut consumer = lab.start("consume");
-    assert_eq!(consumer.says(), "ready");
-    told(&mut producer, "publish", "published 0");
-    told(&mut consumer, "take", "took 0");
-    told(&mut consumer, "result", "0");
+    let mut consumer = lab.ready("consume");
+    first_round(&mut producer, &mut consumer);
     let _late = lab.machine.hold(Some(producer.pid()));
     told(&mut producer, "publish", "published 1");
     told(&mut consumer, "hold", "holds 1 Some(Vmm)");
@@ -157,13 +135,9 @@ fn who_waits_for_a_hung_producer_stops_nobody_else_and_hears_of_its_end() {
 fn leases_of_a_killed_consumer_come_back() {
     for how in ["hold", "take", "write", "hand-over"] {
         let lab = Lab::new();
-        let mut producer = lab.start("produce auto");
-        assert_eq!(producer.says(), "ready");
-        let mut consumer = lab.start("consume");
-        assert_eq!(consumer.says(), "ready");
-        told(&mut producer, "publish", "published 0");
-        told(&mut consumer, "take", "took 0");
-        told(&mut consumer, "result", "0");
+        let mut producer = lab.ready("produce auto");
+        let mut consumer = lab.ready("consume");
+        first_round(&mut producer, &mut consumer);
         let late = lab.machine.hold(Some(consumer.pid()));
         told(&mut producer, "publish", "published 1");
         assert!(!ask(&mut consumer, how).contains("cannot"), "{how}");
@@ -182,10 +156,8 @@ fn leases_of_a_killed_consumer_come_back() {
 #[test]
 fn a_producer_that_ends_well_leaves_frames_that_need_no_event() {
     let lab = Lab::new();
-    let mut producer = lab.start("produce vmm");
-    assert_eq!(producer.says(), "ready");
-    let mut consumer = lab.start("consume");
-    assert_eq!(consumer.says(), "ready");
+    let mut producer = lab.ready("produce vmm");
+    let mut consumer = lab.ready("consume");
     told(&mut producer, "publish", "published 0");
     told(&mut consumer, "hold", "holds 0 Some(Vmm)");
     // The device is late, and closing waits for it.
@@ -199,8 +171,7 @@ fn a_producer_that_ends_well_leaves_frames_that_need_no_event() {
 #[test]
 fn a_pool_whose_device_hangs_ends_all_the_same() {
     let lab = Lab::new();
-    let mut producer = lab.start("produce vmm");
-    assert_eq!(producer.says(), "ready");
+    let mut producer = lab.ready("produce vmm");
     told(&mut producer, "publish", "published 0");
     told(&mut producer, "finish", "finished");
     let late = lab.machine.hold(Some(producer.pid()));
@@ -218,10 +189,8 @@ fn a_pool_whose_device_hangs_ends_all_the_same() {
 #[test]
 fn a_forked_child_is_refused() {
     let lab = Lab::new();
-    let mut producer = lab.start("produce auto");
-    assert_eq!(producer.says(), "ready");
-    let mut consumer = lab.start("consume");
-    assert_eq!(consumer.says(), "ready");
+    let mut producer = lab.ready("produce auto");
+    let mut consumer = lab.ready("consume");
     told(&mut producer, "publish", "published 0");
     told(&mut consumer, "fork", "0");
     told(&mut consumer, "result", "0");

@@ -25,13 +25,11 @@ fn producers_that_are_killed_leave_nothing_and_the_next_one_works() {
     for mode in ["vmm", "legacy"] {
         let lab = Lab::new();
         for (point, arrival) in OF_PRODUCERS {
-            let mut victim = lab.start(&format!(
+            let mut victim = lab.ready(&format!(
                 "dying-at {} {arrival} produce {mode}",
                 number(point)
             ));
-            assert_eq!(victim.says(), "ready");
-            let mut consumer = lab.start("consume");
-            assert_eq!(consumer.says(), "ready");
+            let mut consumer = lab.ready("consume");
             for sequence in 0..arrival - 1 {
                 told(&mut victim, "publish", &format!("published {sequence}"));
                 told(&mut consumer, "take", &format!("took {sequence}"));
@@ -49,11 +47,9 @@ fn producers_that_are_killed_leave_nothing_and_the_next_one_works() {
             consumer.kill();
             eventually("its memory is free", || lab.memory_is_free());
         }
-        let mut producer = lab.start(&format!("produce {mode}"));
-        assert_eq!(producer.says(), "ready");
+        let mut producer = lab.ready(&format!("produce {mode}"));
         told(&mut producer, "publish", "published 0");
-        let mut consumer = lab.start("consume");
-        assert_eq!(consumer.says(), "ready");
+        let mut consumer = lab.ready("consume");
         told(&mut consumer, "take", "took 0");
         told(&mut consumer, "result", "0");
         lab.assert_allowed();
@@ -81,16 +77,13 @@ const OF_CONSUMERS: [(Point, u32, &str); 13] = [
 fn consumers_that_are_killed_give_everything_back() {
     for mode in ["vmm", "legacy"] {
         let lab = Lab::new();
-        let mut producer = lab.start(&format!("produce {mode} 24"));
-        assert_eq!(producer.says(), "ready");
-        let mut bystander = lab.start("consume");
-        assert_eq!(bystander.says(), "ready");
+        let mut producer = lab.ready(&format!("produce {mode} 24"));
+        let mut bystander = lab.ready("consume");
         let mut next = 0;
         for (point, arrival, action) in OF_CONSUMERS {
             told(&mut producer, "publish", &format!("published {next}"));
             told(&mut bystander, "take", &format!("took {next}"));
-            let mut victim = lab.start(&format!("dying-at {} {arrival} consume", number(point)));
-            assert_eq!(victim.says(), "ready");
+            let mut victim = lab.ready(&format!("dying-at {} {arrival} consume", number(point)));
             if action == "leave" {
                 assert!(ask(&mut victim, "take").starts_with("took"));
                 told(&mut victim, "result", "0");
@@ -124,10 +117,8 @@ fn consumers_that_are_killed_give_everything_back() {
 fn producers_that_are_killed_at_their_end_leave_whole_frames() {
     let lab = Lab::new();
     for point in [Point::ClosedMarked, Point::DeviceSettled, Point::TwinClosed] {
-        let mut victim = lab.start(&format!("dying-at {} 1 produce vmm", number(point)));
-        assert_eq!(victim.says(), "ready");
-        let mut consumer = lab.start("consume");
-        assert_eq!(consumer.says(), "ready");
+        let mut victim = lab.ready(&format!("dying-at {} 1 produce vmm", number(point)));
+        let mut consumer = lab.ready("consume");
         told(&mut victim, "publish", "published 0");
         told(&mut consumer, "hold", "holds 0 Some(Vmm)");
         told(&mut victim, "finish", "finished");

@@ -3,16 +3,14 @@
 //! Device memory that is not the pool's: upstream's own, by legacy handle, and that of another pool, passed on. And memory
 //! that ends with its producer, which waits for who uses it.
 
-use crate::lab::{Lab, ask, told};
+use crate::lab::{Lab, ask, first_round, told};
 use crate::support::eventually;
 
 #[test]
 fn memory_of_others_is_opened_once_and_released_when_nobody_has_it_open() {
     let lab = Lab::new();
-    let mut producer = lab.start("produce auto");
-    assert_eq!(producer.says(), "ready");
-    let mut consumer = lab.start("consume");
-    assert_eq!(consumer.says(), "ready");
+    let mut producer = lab.ready("produce auto");
+    let mut consumer = lab.ready("consume");
     told(&mut producer, "borrow", "borrowed");
     for number in 1000..1020 {
         told(&mut producer, "publish borrowed", "published");
@@ -46,8 +44,7 @@ fn memory_of_others_is_opened_once_and_released_when_nobody_has_it_open() {
 #[test]
 fn what_has_no_handle_is_refused() {
     let lab = Lab::new().with("QUIRKS", "no-legacy-ipc");
-    let mut producer = lab.start("produce auto");
-    assert_eq!(producer.says(), "ready");
+    let mut producer = lab.ready("produce auto");
     let answer = ask(&mut producer, "borrow");
     assert!(answer.contains("cannot"), "{answer}");
     told(&mut producer, "publish", "published 0");
@@ -57,10 +54,8 @@ fn what_has_no_handle_is_refused() {
 fn a_slot_on_a_device_is_a_piece_of_a_frame() {
     for mode in ["vmm", "legacy"] {
         let lab = Lab::new();
-        let mut producer = lab.start(&format!("produce {mode}"));
-        assert_eq!(producer.says(), "ready");
-        let mut consumer = lab.start("consume");
-        assert_eq!(consumer.says(), "ready");
+        let mut producer = lab.ready(&format!("produce {mode}"));
+        let mut consumer = lab.ready("consume");
         told(&mut producer, "publish piece", "published");
         told(&mut consumer, "take", "took 7");
         told(&mut consumer, "result", "0");
@@ -72,12 +67,9 @@ fn a_slot_on_a_device_is_a_piece_of_a_frame() {
 fn frames_are_passed_on_by_their_descriptor() {
     let lab = Lab::new();
     let second = format!("{}-2", lab.pool());
-    let mut producer = lab.start("produce vmm");
-    assert_eq!(producer.says(), "ready");
-    let mut relay = lab.start(&format!("relay {second}"));
-    assert_eq!(relay.says(), "ready");
-    let mut consumer = lab.start_at("consume", &second);
-    assert_eq!(consumer.says(), "ready");
+    let mut producer = lab.ready("produce vmm");
+    let mut relay = lab.ready(&format!("relay {second}"));
+    let mut consumer = lab.ready_at("consume", &second);
     let late = lab.machine.hold(Some(relay.pid()));
     for _ in 0..3 {
         assert!(ask(&mut producer, "publish").starts_with("published"));
@@ -106,15 +98,12 @@ fn frames_are_passed_on_by_their_descriptor() {
 fn copied(mode: &str, publish: &str) {
     let lab = Lab::new();
     let second = format!("{}-2", lab.pool());
-    let mut producer = lab.start(&format!("produce {mode}"));
-    assert_eq!(producer.says(), "ready");
+    let mut producer = lab.ready(&format!("produce {mode}"));
     if publish == "publish borrowed" {
         told(&mut producer, "borrow", "borrowed");
     }
-    let mut relay = lab.start(&format!("relay {second}"));
-    assert_eq!(relay.says(), "ready");
-    let mut consumer = lab.start_at("consume", &second);
-    assert_eq!(consumer.says(), "ready");
+    let mut relay = lab.ready(&format!("relay {second}"));
+    let mut consumer = lab.ready_at("consume", &second);
     assert!(ask(&mut producer, publish).starts_with("published"));
     told(&mut relay, "pass", "copied");
     assert!(ask(&mut consumer, "hold").starts_with("holds"));
@@ -150,13 +139,9 @@ fn frames_in_memory_of_others_are_copied() {
 #[test]
 fn a_producer_of_legacy_memory_waits_at_its_end_for_who_uses_it() {
     let lab = Lab::new();
-    let mut producer = lab.start("produce legacy");
-    assert_eq!(producer.says(), "ready");
-    let mut consumer = lab.start("consume");
-    assert_eq!(consumer.says(), "ready");
-    told(&mut producer, "publish", "published 0");
-    told(&mut consumer, "take", "took 0");
-    told(&mut consumer, "result", "0");
+    let mut producer = lab.ready("produce legacy");
+    let mut consumer = lab.ready("consume");
+    first_round(&mut producer, &mut consumer);
     told(&mut producer, "close", "closed");
     // It was opened, and is closed before it was freed.
     eventually("it is freed", || {
@@ -170,13 +155,9 @@ fn a_producer_of_legacy_memory_waits_at_its_end_for_who_uses_it() {
 #[test]
 fn legacy_memory_that_a_stopped_consumer_has_open_is_not_freed() {
     let lab = Lab::new();
-    let mut producer = lab.start("produce legacy");
-    assert_eq!(producer.says(), "ready");
-    let mut consumer = lab.start("consume");
-    assert_eq!(consumer.says(), "ready");
-    told(&mut producer, "publish", "published 0");
-    told(&mut consumer, "take", "took 0");
-    told(&mut consumer, "result", "0");
+    let mut producer = lab.ready("produce legacy");
+    let mut consumer = lab.ready("consume");
+    first_round(&mut producer, &mut consumer);
     eventually("it holds nothing", || {
         ask(&mut producer, "consumers") == "0 legacy"
     });
@@ -195,10 +176,8 @@ fn legacy_memory_that_a_stopped_consumer_has_open_is_not_freed() {
 #[test]
 fn a_producer_of_legacy_memory_does_not_wait_for_ever_and_says_who_uses_it() {
     let lab = Lab::new();
-    let mut producer = lab.start("produce legacy");
-    assert_eq!(producer.says(), "ready");
-    let mut consumer = lab.start("consume");
-    assert_eq!(consumer.says(), "ready");
+    let mut producer = lab.ready("produce legacy");
+    let mut consumer = lab.ready("consume");
     told(&mut producer, "publish", "published 0");
     told(&mut consumer, "hold", "holds 0 Some(Legacy)");
     consumer.stop();
@@ -220,10 +199,8 @@ fn a_producer_of_legacy_memory_does_not_wait_for_ever_and_says_who_uses_it() {
 #[test]
 fn legacy_memory_that_is_open_but_not_held_is_not_freed() {
     let lab = Lab::new();
-    let mut producer = lab.start("produce legacy");
-    assert_eq!(producer.says(), "ready");
-    let mut consumer = lab.start("consume");
-    assert_eq!(consumer.says(), "ready");
+    let mut producer = lab.ready("produce legacy");
+    let mut consumer = lab.ready("consume");
     // The producer has a lease itself, so that the region cannot go.
     told(&mut producer, "keep", "kept");
     told(&mut consumer, "take", "took 0");
@@ -247,10 +224,8 @@ fn legacy_memory_that_is_open_but_not_held_is_not_freed() {
 #[test]
 fn upstream_hears_of_its_memory_when_the_pool_is_gone() {
     let lab = Lab::new();
-    let mut producer = lab.start("produce auto");
-    assert_eq!(producer.says(), "ready");
-    let mut consumer = lab.start("consume");
-    assert_eq!(consumer.says(), "ready");
+    let mut producer = lab.ready("produce auto");
+    let mut consumer = lab.ready("consume");
     told(&mut producer, "borrow", "borrowed");
     told(&mut producer, "publish borrowed", "published");
     told(&mut consumer, "take", "took 1000");

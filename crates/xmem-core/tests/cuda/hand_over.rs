@@ -2,7 +2,7 @@
 
 //! Frames go from one process to another while devices are late.
 
-use crate::lab::{Lab, ask, says_at_last, told};
+use crate::lab::{Lab, ask, first_round, says_at_last, told};
 use crate::support::eventually;
 
 /// Functions by which memory of others is come by.
@@ -27,14 +27,10 @@ const WAITS_AND_COPIES: [&str; 9] = [
 
 fn consumers_wait_for_what_the_producer_still_writes(mode: &str) {
     let lab = Lab::new();
-    let mut producer = lab.start(&format!("produce {mode}"));
-    assert_eq!(producer.says(), "ready");
-    let mut consumer = lab.start("consume");
-    assert_eq!(consumer.says(), "ready");
+    let mut producer = lab.ready(&format!("produce {mode}"));
+    let mut consumer = lab.ready("consume");
 
-    told(&mut producer, "publish", "published 0");
-    told(&mut consumer, "take", "took 0");
-    told(&mut consumer, "result", "0");
+    first_round(&mut producer, &mut consumer);
     let late = lab.machine.hold(Some(producer.pid()));
     told(&mut producer, "publish", "published 1");
     // The frame is there, the bytes are not; and nobody waits but the stream.
@@ -48,16 +44,14 @@ fn consumers_wait_for_what_the_producer_still_writes(mode: &str) {
 #[test]
 fn a_slot_that_a_device_still_writes_is_not_ready() {
     let lab = Lab::new();
-    let mut producer = lab.start("produce vmm 8");
-    assert_eq!(producer.says(), "ready");
+    let mut producer = lab.ready("produce vmm 8");
     told(&mut producer, "publish 20", "published");
     told(&mut producer, "finish", "finished");
     let late = lab.machine.hold(Some(producer.pid()));
     // Nobody takes these, so their slots are used again.
     told(&mut producer, "publish 20", "published");
     told(&mut producer, "publish done", "published");
-    let mut consumer = lab.start("consume");
-    assert_eq!(consumer.says(), "ready");
+    let mut consumer = lab.ready("consume");
     told(&mut consumer, "hold", "holds 5000 Some(Vmm)");
     told(&mut consumer, "ready", "false");
     drop(late);
@@ -84,13 +78,9 @@ fn consumers_wait_for_what_the_producer_still_writes_by_legacy_handle() {
 #[test]
 fn no_slot_is_written_while_a_kernel_reads_it() {
     let lab = Lab::new();
-    let mut producer = lab.start("produce auto 16");
-    assert_eq!(producer.says(), "ready");
-    let mut consumer = lab.start("consume");
-    assert_eq!(consumer.says(), "ready");
-    told(&mut producer, "publish", "published 0");
-    told(&mut consumer, "take", "took 0");
-    told(&mut consumer, "result", "0");
+    let mut producer = lab.ready("produce auto 16");
+    let mut consumer = lab.ready("consume");
+    first_round(&mut producer, &mut consumer);
 
     let late = lab.machine.hold(Some(consumer.pid()));
     told(&mut producer, "publish", "published 1");
@@ -110,10 +100,8 @@ fn no_slot_is_written_while_a_kernel_reads_it() {
 #[test]
 fn nothing_is_copied_imported_or_waited_for_after_the_first_round() {
     let lab = Lab::new();
-    let mut producer = lab.start("produce auto 16");
-    assert_eq!(producer.says(), "ready");
-    let mut consumer = lab.start("consume");
-    assert_eq!(consumer.says(), "ready");
+    let mut producer = lab.ready("produce auto 16");
+    let mut consumer = lab.ready("consume");
     // Until all slots that there will be were used.
     for _ in 0..40 {
         producer.tell("publish");
@@ -147,8 +135,7 @@ fn nothing_is_copied_imported_or_waited_for_after_the_first_round() {
 #[test]
 fn eight_consumers_need_no_more_device_memory_than_one() {
     let lab = Lab::new();
-    let mut producer = lab.start("produce auto 128");
-    assert_eq!(producer.says(), "ready");
+    let mut producer = lab.ready("produce auto 128");
     let mut consumers: Vec<_> = (0..8).map(|_| lab.start("consume")).collect();
     let own: Vec<String> = consumers
         .iter_mut()
@@ -171,8 +158,7 @@ fn eight_consumers_need_no_more_device_memory_than_one() {
 fn streams_of_frames_stay_whole() {
     for mode in ["vmm", "legacy"] {
         let lab = Lab::new();
-        let mut producer = lab.start(&format!("produce {mode} 24"));
-        assert_eq!(producer.says(), "ready");
+        let mut producer = lab.ready(&format!("produce {mode} 24"));
         let mut consumers: Vec<_> = (0..2).map(|_| lab.start("consume")).collect();
         for consumer in &mut consumers {
             assert_eq!(consumer.says(), "ready");

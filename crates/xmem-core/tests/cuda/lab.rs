@@ -55,12 +55,28 @@ impl Lab {
         Child::from(command, role, pool)
     }
 
+    /// The same, when it says that it is ready.
+    #[track_caller]
+    pub fn ready(&self, role: &str) -> Child {
+        self.ready_at(role, &self.pool())
+    }
+
+    #[track_caller]
+    pub fn ready_at(&self, role: &str, pool: &str) -> Child {
+        let mut child = self.start_at(role, pool);
+        assert_eq!(child.says(), "ready");
+        child
+    }
+
     /// The same with a variable of the environment.
-    pub fn start_with(&self, role: &str, name: &str, value: &str) -> Child {
+    #[track_caller]
+    pub fn ready_with(&self, role: &str, name: &str, value: &str) -> Child {
         let mut command = Command::new(std::env::current_exe().unwrap());
         self.machine.prepare(&mut command);
         command.env(name, value);
-        Child::from(command, role, &self.pool())
+        let mut child = Child::from(command, role, &self.pool());
+        assert_eq!(child.says(), "ready");
+        child
     }
 
     /// How often a process called these functions of the driver, taken together.
@@ -87,6 +103,14 @@ impl Lab {
 pub fn told(child: &mut Child, line: &str, answer: &str) {
     child.tell(line);
     assert_eq!(child.says(), answer, "to {line:?}");
+}
+
+/// The first frame, after which all is imported.
+#[track_caller]
+pub fn first_round(producer: &mut Child, consumer: &mut Child) {
+    told(producer, "publish", "published 0");
+    told(consumer, "take", "took 0");
+    told(consumer, "result", "0");
 }
 
 /// Tells a child something, and returns its answer.

@@ -129,8 +129,7 @@ pub fn lied_to(pool: &str, whose: &str, name: &str) {
 fn heard(whose: &str, name: &str) -> String {
     let lab = Lab::new();
     let mut producer = (whose == "other").then(|| {
-        let mut producer = lab.start("produce legacy");
-        assert_eq!(producer.says(), "ready");
+        let mut producer = lab.ready("produce legacy");
         crate::lab::told(&mut producer, "publish", "published 0");
         producer
     });

@@ -2,15 +2,13 @@
 
 //! Drivers, devices and processes with which it cannot work: what is said then, and that all else goes on.
 
-use crate::lab::{Lab, ask, says_at_last, told};
+use crate::lab::{Lab, ask, first_round, says_at_last, told};
 use crate::support::child::Child;
 use crate::support::{Place, eventually};
 
 fn pair(lab: &Lab, producer: &str, consumer: &str) -> (Child, Child) {
-    let mut producer = lab.start(producer);
-    assert_eq!(producer.says(), "ready");
-    let mut consumer = lab.start(consumer);
-    assert_eq!(consumer.says(), "ready");
+    let producer = lab.ready(producer);
+    let consumer = lab.ready(consumer);
     (producer, consumer)
 }
 
@@ -41,8 +39,7 @@ fn without_a_driver_all_else_works() {
 fn a_consumer_without_a_driver_holds_frames_and_is_told_why_it_cannot_read_them() {
     let lab = Lab::new();
     lab.machine.only_here("a machine without a driver");
-    let mut producer = lab.start("produce auto");
-    assert_eq!(producer.says(), "ready");
+    let mut producer = lab.ready("produce auto");
     // Not with the machine's variables.
     let mut consumer = Child::start("only-hold", &lab.pool());
     assert_eq!(consumer.says(), "ready");
@@ -101,9 +98,7 @@ fn a_driver_without_a_function_says_which_and_gives_the_frame_back() {
     let lab = Lab::new().without_symbols(&["cuEventCreate"]);
     let (mut producer, mut consumer) = pair(&lab, "produce auto", "consume");
     // Without events frames are published when they are done.
-    told(&mut producer, "publish", "published 0");
-    told(&mut consumer, "take", "took 0");
-    told(&mut consumer, "result", "0");
+    first_round(&mut producer, &mut consumer);
 }
 
 #[test]
@@ -121,14 +116,11 @@ fn without_interprocess_events_frames_are_published_when_they_are_done() {
 #[test]
 fn devices_are_told_by_their_uuid() {
     let lab = Lab::new();
-    let mut producer = lab.start("produce auto");
-    assert_eq!(producer.says(), "ready");
+    let mut producer = lab.ready("produce auto");
     // The same device has another number there.
-    let mut other = lab.start_with("consume 1", "CUDA_VISIBLE_DEVICES", "1,0");
-    assert_eq!(other.says(), "ready");
+    let mut other = lab.ready_with("consume 1", "CUDA_VISIBLE_DEVICES", "1,0");
     // That device is not there.
-    let mut blind = lab.start_with("only-hold", "CUDA_VISIBLE_DEVICES", "1");
-    assert_eq!(blind.says(), "ready");
+    let mut blind = lab.ready_with("only-hold", "CUDA_VISIBLE_DEVICES", "1");
     told(&mut producer, "publish", "published 0");
     told(&mut other, "take", "took 0");
     told(&mut other, "result", "0");
@@ -149,11 +141,9 @@ fn devices_are_told_by_their_uuid() {
 fn handles_that_do_not_cross_are_told_from_those_that_do() {
     for (mode, quirk) in [("legacy", "no-legacy-ipc"), ("vmm", "no-vmm")] {
         let lab = Lab::new();
-        let mut producer = lab.start(&format!("produce {mode}"));
-        assert_eq!(producer.says(), "ready");
+        let mut producer = lab.ready(&format!("produce {mode}"));
         // As with processes in different PID namespaces: the one can export, the other cannot open.
-        let mut consumer = lab.start_with("consume", "XMEM_STANDIN_QUIRKS", quirk);
-        assert_eq!(consumer.says(), "ready");
+        let mut consumer = lab.ready_with("consume", "XMEM_STANDIN_QUIRKS", quirk);
         told(&mut producer, "publish", "published 0");
         let said = ask(&mut consumer, "take");
         assert!(
@@ -173,9 +163,7 @@ fn handles_that_do_not_cross_are_told_from_those_that_do() {
 fn drivers_that_cannot_protect_frames_from_consumers_share_them_all_the_same() {
     let lab = Lab::new().with("QUIRKS", "no-vmm-read-only");
     let (mut producer, mut consumer) = pair(&lab, "produce vmm", "consume");
-    told(&mut producer, "publish", "published 0");
-    told(&mut consumer, "take", "took 0");
-    told(&mut consumer, "result", "0");
+    first_round(&mut producer, &mut consumer);
     lab.assert_allowed();
 }
 
@@ -211,9 +199,7 @@ fn host_frames_go_on_from_newest(producer: &mut Child, consumer: &mut Child) {
 fn a_context_in_error_gives_its_leases_back() {
     let lab = Lab::new();
     let (mut producer, mut consumer) = pair(&lab, "produce auto", "consume");
-    told(&mut producer, "publish", "published 0");
-    told(&mut consumer, "take", "took 0");
-    told(&mut consumer, "result", "0");
+    first_round(&mut producer, &mut consumer);
     let late = lab.machine.hold(Some(consumer.pid()));
     told(&mut consumer, "trap", "trapped");
     told(&mut producer, "publish", "published 1");
@@ -266,9 +252,7 @@ fn a_context_in_error_ends_no_lease_of_another_context() {
 fn a_producer_whose_context_is_in_error_says_so_and_ends() {
     let lab = Lab::new();
     let (mut producer, mut consumer) = pair(&lab, "produce auto", "consume");
-    told(&mut producer, "publish", "published 0");
-    told(&mut consumer, "take", "took 0");
-    told(&mut consumer, "result", "0");
+    first_round(&mut producer, &mut consumer);
     let late = lab.machine.hold(Some(producer.pid()));
     told(&mut producer, "trap", "trapped");
     told(&mut producer, "publish", "published 1");

@@ -2,20 +2,16 @@
 
 //! Leases that a device ends, by storing 0 to a word.
 
-use crate::lab::{Lab, ask, told};
+use crate::lab::{Lab, ask, first_round, told};
 use crate::support::eventually;
 
 #[test]
 fn a_stream_and_a_kernel_end_leases_in_order() {
     for how in ["write", "hand-over"] {
         let lab = Lab::new();
-        let mut producer = lab.start("produce auto 16");
-        assert_eq!(producer.says(), "ready");
-        let mut consumer = lab.start("consume");
-        assert_eq!(consumer.says(), "ready");
-        told(&mut producer, "publish", "published 0");
-        told(&mut consumer, "take", "took 0");
-        told(&mut consumer, "result", "0");
+        let mut producer = lab.ready("produce auto 16");
+        let mut consumer = lab.ready("consume");
+        first_round(&mut producer, &mut consumer);
         let late = lab.machine.hold(Some(consumer.pid()));
         let answer = if how == "write" {
             "written"
@@ -49,13 +45,9 @@ fn a_stream_and_a_kernel_end_leases_in_order() {
 #[test]
 fn a_frame_that_is_published_again_is_not_handed_out_while_a_device_ends_its_lease() {
     let lab = Lab::new();
-    let mut producer = lab.start("produce auto 16");
-    assert_eq!(producer.says(), "ready");
-    let mut consumer = lab.start("consume");
-    assert_eq!(consumer.says(), "ready");
-    told(&mut producer, "publish", "published 0");
-    told(&mut consumer, "take", "took 0");
-    told(&mut consumer, "result", "0");
+    let mut producer = lab.ready("produce auto 16");
+    let mut consumer = lab.ready("consume");
+    first_round(&mut producer, &mut consumer);
     let late = lab.machine.hold(Some(consumer.pid()));
     told(&mut producer, "keep", "kept");
     told(&mut consumer, "hand-over", "handed over");
@@ -72,10 +64,8 @@ fn a_frame_that_is_published_again_is_not_handed_out_while_a_device_ends_its_lea
 #[test]
 fn only_the_last_handle_is_handed_over() {
     let lab = Lab::new();
-    let mut producer = lab.start("produce auto");
-    assert_eq!(producer.says(), "ready");
-    let mut consumer = lab.start("consume");
-    assert_eq!(consumer.says(), "ready");
+    let mut producer = lab.ready("produce auto");
+    let mut consumer = lab.ready("consume");
     told(&mut producer, "publish", "published 0");
     let said = ask(&mut consumer, "share");
     assert!(said.contains("has other handles"), "{said}");
@@ -85,10 +75,8 @@ fn only_the_last_handle_is_handed_over() {
 #[test]
 fn streams_that_cannot_write_and_memory_that_cannot_be_registered() {
     let lab = Lab::new().with("QUIRKS", "no-stream-mem-ops");
-    let mut producer = lab.start("produce auto");
-    assert_eq!(producer.says(), "ready");
-    let mut consumer = lab.start("consume");
-    assert_eq!(consumer.says(), "ready");
+    let mut producer = lab.ready("produce auto");
+    let mut consumer = lab.ready("consume");
     told(&mut producer, "publish", "published 0");
     told(&mut consumer, "write", "written");
     told(&mut consumer, "result", "0");
@@ -98,10 +86,8 @@ fn streams_that_cannot_write_and_memory_that_cannot_be_registered() {
     assert_eq!(lab.calls(&consumer, &["cuLaunchHostFunc"]), 1, "instead");
 
     let lab = Lab::new().with("QUIRKS", "no-host-register");
-    let mut producer = lab.start("produce auto");
-    assert_eq!(producer.says(), "ready");
-    let mut consumer = lab.start("consume");
-    assert_eq!(consumer.says(), "ready");
+    let mut producer = lab.ready("produce auto");
+    let mut consumer = lab.ready("consume");
     told(&mut producer, "publish", "published 0");
     let said = ask(&mut consumer, "write");
     assert!(
