@@ -3,62 +3,31 @@
 //! Copies between host and device, and host memory that devices reach by themselves.
 #![allow(unsafe_code)] // calls of the driver
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, OnceLock};
 
 use super::counts::{COUNTERS, count};
 use super::device::Device;
 use super::error::CudaError;
 use super::event::until_done;
 use super::frame::CudaFrame;
+use super::host::{READ_ONLY, Registered};
+use super::result;
 use super::slot::CudaSlot;
-use super::{reaper, result};
 use crate::os::mapping::Mapping;
-
-/// cuda.h: for all contexts; and that devices only read it.
-const PORTABLE: u32 = 1;
-const READ_ONLY: u32 = 8;
 
 /// Whether host memory was registered with CUDA. Then devices copy from and to it by themselves, and the driver needs no
 /// staging copy.
 #[derive(Debug, Default)]
-pub(crate) struct Pinned(Mutex<Option<Registered>>);
-
-#[derive(Debug)]
-struct Registered {
-    /// `None`: it cannot be.
-    mapping: Option<Arc<Mapping>>,
-    device: Device,
-}
+pub(crate) struct Pinned(OnceLock<Option<Registered<Mapping>>>);
 
 impl Pinned {
     /// Registers the memory, once. Where that does not work, copies take the driver's way.
     pub(crate) fn pin(&self, mapping: &Arc<Mapping>, read_only: bool, device: &Device) {
-        let mut pinned = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if pinned.is_some() {
-            return;
-        }
-        let flags = PORTABLE | if read_only { READ_ONLY } else { 0 };
-        let len = mapping.len().next_multiple_of(rustix::param::page_size());
-        // SAFETY: whole pages of a mapping that is kept until they are unregistered.
-        let register = || unsafe { result::host_register(mapping.ptr().cast(), len, flags) };
-        let can = !read_only || device.registers_read_only();
-        let registered = can && device.with(register).is_ok();
-        *pinned = Some(Registered {
-            mapping: registered.then(|| mapping.clone()),
-            device: device.clone(),
-        });
-    }
-}
-
-impl Drop for Registered {
-    fn drop(&mut self) {
-        let Some(mapping) = self.mapping.take() else {
-            return;
-        };
-        let device = self.device.clone();
-        reaper::later(move || {
-            // SAFETY: registered by `pin`; it is unmapped after this.
-            let _ = device.with(|| unsafe { result::host_unregister(mapping.ptr().cast()) });
+        self.0.get_or_init(|| {
+            let can = !read_only || device.registers_read_only();
+            let flags = if read_only { READ_ONLY } else { 0 };
+            can.then(|| Registered::new(mapping, flags, device).ok())
+                .flatten()
         });
     }
 }

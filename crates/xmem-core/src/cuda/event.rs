@@ -10,7 +10,7 @@ use cudarc::driver::sys::{CUevent, CUipcEventHandle};
 use super::device::Device;
 use super::error::{CudaError, NOT_READY};
 use super::stream::Stream;
-use super::{reaper, result};
+use super::{LOOK, reaper, result};
 use crate::region::device_header::IpcHandle;
 
 /// cuda.h: without times, for other processes too.
@@ -97,9 +97,8 @@ impl Event {
     }
 }
 
-/// How long it is slept at first, and at most, before it is looked again.
+/// How long it is slept at first before it is looked again; later up to `LOOK`.
 const FIRST_LOOK: Duration = Duration::from_micros(20);
-const LOOK: Duration = Duration::from_millis(1);
 
 /// Waits on the CPU until something is done. Not on a stream: one that waits for another process stands still when that
 /// one is killed, and with it all that is put there after.

@@ -348,23 +348,8 @@ impl CudaFrame {
     /// If the driver refuses; the frame is given back, since the device may still read it:
     /// [`release_after`](FrameFailure::release_after) is for that.
     pub fn release_on(self, stream: Stream) -> Result<(), FrameFailure> {
-        let Self {
-            lease,
-            device,
-            mode,
-            is_same_process,
-            pieces,
-            waits,
-        } = self;
-        release::by_host_function(lease, &device, stream).map_err(|(lease, error)| FrameFailure {
-            frame: Box::new(Self {
-                lease,
-                device: device.clone(),
-                mode,
-                is_same_process,
-                pieces,
-                waits,
-            }),
+        release::by_host_function(&self.lease, &self.device, stream).map_err(|error| FrameFailure {
+            frame: Box::new(self),
             error,
         })
     }
@@ -399,7 +384,6 @@ impl CudaFrame {
             waits,
         } = self;
         // The waits hold the lease too; they are not needed for what comes.
-        let waits: Vec<Wait> = waits;
         drop(waits);
         hand_over::hand_over(lease, &device).map_err(|(lease, error)| {
             let again = Self {

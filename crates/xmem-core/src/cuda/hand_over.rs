@@ -9,42 +9,26 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::time::Duration;
 
 use super::device::Device;
 use super::error::{CudaError, HOST_MEMORY_ALREADY_REGISTERED};
+use super::host::{DEVICEMAP, Registered};
 use super::release;
+use super::result;
 use super::stream::Stream;
-use super::{reaper, result};
 use crate::consumer::held::Handed;
 use crate::fault::{self, Point};
 use crate::layout::LeasePage;
 use crate::lease::{Hold, ReadLease};
 
-/// cuda.h: for all contexts, with an address on the device.
-const PORTABLE: u32 = 1;
-const DEVICEMAP: u32 = 2;
-
-/// How often is looked whether a device has ended a lease; it tells nobody.
-const LOOK: Duration = Duration::from_millis(1);
-
 /// A lease page that devices can write.
 #[derive(Debug)]
-pub(crate) struct DevicePage {
-    page: Arc<LeasePage>,
-    device: Device,
-}
+pub(crate) struct DevicePage(Registered<LeasePage>);
 
 impl DevicePage {
     pub(crate) fn register(page: &Arc<LeasePage>, device: &Device) -> Result<Self, CudaError> {
-        let (ptr, len) = page.memory();
-        // SAFETY: whole pages of a mapping that is kept until they are unregistered.
-        let register = || unsafe { result::host_register(ptr.cast(), len, PORTABLE | DEVICEMAP) };
-        match device.with(register) {
-            Ok(()) => Ok(Self {
-                page: page.clone(),
-                device: device.clone(),
-            }),
+        match Registered::new(page, DEVICEMAP, device) {
+            Ok(registered) => Ok(Self(registered)),
             Err(CudaError::Driver { code, .. }) if code != HOST_MEMORY_ALREADY_REGISTERED => {
                 Err(CudaError::Unsupported {
                     what: "write host memory that is registered",
@@ -56,28 +40,14 @@ impl DevicePage {
 
     /// The address of a slot's lease word on a device.
     fn word(&self, slot: u32, device: &Device) -> Result<u64, CudaError> {
-        let (start, _) = self.page.memory();
-        let word = self
-            .page
-            .leases()
-            .get(slot as usize)
-            .ok_or(CudaError::Gone)?;
+        let page = self.0.memory();
+        let (start, _) = page.memory();
+        let word = page.leases().get(slot as usize).ok_or(CudaError::Gone)?;
         let offset = std::ptr::from_ref(word).addr() - start.addr();
         let mut address = 0;
         // SAFETY: a place for the address, and memory that is registered.
         device.with(|| unsafe { result::host_pointer(&raw mut address, start.cast(), 0) })?;
         Ok(address + offset as u64)
-    }
-}
-
-impl Drop for DevicePage {
-    fn drop(&mut self) {
-        let (page, device) = (self.page.clone(), self.device.clone());
-        reaper::later(move || {
-            let (ptr, _) = page.memory();
-            // SAFETY: registered by `register`; it is unmapped after this.
-            let _ = device.with(|| unsafe { result::host_unregister(ptr.cast()) });
-        });
     }
 }
 
@@ -145,7 +115,7 @@ pub(super) fn hand_over(
     fault::point(Point::HandedOver);
     let number = release::list_handed(handed, device);
     // Nobody tells when the word is 0: what that frees is looked for.
-    reaper::every(LOOK, move || release::look_at_handed(number));
+    super::until(move || release::look_at_handed(number));
     Ok(HandedOver { word, number })
 }
 

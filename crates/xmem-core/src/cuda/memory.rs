@@ -73,7 +73,7 @@ impl Drop for Handle {
 
 /// Addresses, with memory mapped there.
 #[derive(Debug)]
-struct VmmMapping {
+pub(super) struct VmmMapping {
     ptr: u64,
     len: usize,
     device: Device,
@@ -137,7 +137,7 @@ impl Drop for VmmMapping {
 #[derive(Debug)]
 pub(super) enum OwnMemory {
     /// It lives as long as anybody has it mapped, or has the descriptor.
-    Vmm { fd: OwnedFd, mapping: OwnVmm },
+    Vmm { fd: OwnedFd, mapping: VmmMapping },
     /// It is somebody else's in this process.
     Borrowed { ptr: u64, len: usize },
     /// It lives until this process frees it.
@@ -146,10 +146,6 @@ pub(super) enum OwnMemory {
         handle: IpcHandle,
     },
 }
-
-/// A mapping of memory of this process.
-#[derive(Debug)]
-pub(super) struct OwnVmm(VmmMapping);
 
 #[derive(Debug)]
 pub(super) struct LegacyAllocation {
@@ -203,10 +199,7 @@ impl OwnMemory {
             let _ = rustix::io::fcntl_setfd(&fd, rustix::io::FdFlags::CLOEXEC);
             let access = CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
             let mapping = VmmMapping::new(&handle, len, device, access)?;
-            Ok(Self::Vmm {
-                fd,
-                mapping: OwnVmm(mapping),
-            })
+            Ok(Self::Vmm { fd, mapping })
         })
     }
 
@@ -232,7 +225,7 @@ impl OwnMemory {
 
     pub(super) fn ptr(&self) -> u64 {
         match self {
-            Self::Vmm { mapping, .. } => mapping.0.ptr,
+            Self::Vmm { mapping, .. } => mapping.ptr,
             Self::Legacy { memory, .. } => memory.ptr,
             Self::Borrowed { ptr, .. } => *ptr,
         }
@@ -240,7 +233,7 @@ impl OwnMemory {
 
     pub(super) fn len(&self) -> usize {
         match self {
-            Self::Vmm { mapping, .. } => mapping.0.len,
+            Self::Vmm { mapping, .. } => mapping.len,
             Self::Legacy { memory, .. } => memory.len,
             Self::Borrowed { len, .. } => *len,
         }
@@ -312,13 +305,9 @@ pub(super) fn legacy_handle(ptr: u64) -> Result<IpcHandle, CudaError> {
 /// Memory of another process.
 #[derive(Debug)]
 pub(super) enum ForeignMemory {
-    Vmm(ForeignVmm),
+    Vmm(VmmMapping),
     Legacy(Arc<LegacyOpen>),
 }
-
-/// A mapping of memory of another process.
-#[derive(Debug)]
-pub(super) struct ForeignVmm(VmmMapping);
 
 impl ForeignMemory {
     /// Maps what a descriptor stands for. It must have this length, or the driver refuses.
@@ -349,7 +338,7 @@ impl ForeignMemory {
                     error => Err(error),
                 },
             )?;
-            Ok(Self::Vmm(ForeignVmm(mapping)))
+            Ok(Self::Vmm(mapping))
         })
     }
 
@@ -360,7 +349,7 @@ impl ForeignMemory {
 
     pub(super) fn ptr(&self) -> u64 {
         match self {
-            Self::Vmm(mapping) => mapping.0.ptr,
+            Self::Vmm(mapping) => mapping.ptr,
             Self::Legacy(open) => open.ptr,
         }
     }
@@ -368,7 +357,7 @@ impl ForeignMemory {
     /// Whether it has these bytes. Whoever sent a handle may say what it likes of the size.
     pub(super) fn has(&self, offset: u64, len: u64) -> Result<bool, CudaError> {
         let (start, end) = match self {
-            Self::Vmm(mapping) => (mapping.0.ptr, mapping.0.ptr + mapping.0.len as u64),
+            Self::Vmm(mapping) => (mapping.ptr, mapping.ptr + mapping.len as u64),
             Self::Legacy(open) => open.device.with(|| {
                 let (mut base, mut size) = (0, 0);
                 // SAFETY: places for the results; the address is of memory that is open.

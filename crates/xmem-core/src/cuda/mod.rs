@@ -39,6 +39,7 @@ mod error;
 mod event;
 mod frame;
 mod hand_over;
+mod host;
 mod import;
 mod memory;
 mod reaper;
@@ -47,6 +48,8 @@ mod result;
 mod slot;
 mod stream;
 mod twin;
+
+use std::time::Duration;
 
 pub use counts::{Counts, counts};
 pub use device::{Device, Uuid, devices, is_available};
@@ -68,9 +71,12 @@ pub(crate) const READY: u32 = 1;
 /// It never will: the producer's context is in error.
 pub(crate) const FAILED: u32 = 2;
 
+/// How often is looked whether a device is done with something: it tells nobody.
+pub(crate) const LOOK: Duration = Duration::from_millis(1);
+
 /// Has something looked at until it is so.
 pub(crate) fn until(is_so: impl FnMut() -> bool + Send + 'static) {
-    reaper::every(std::time::Duration::from_millis(1), is_so);
+    reaper::every(LOOK, is_so);
 }
 
 /// How the memory of a pool's CUDA slots is shared.

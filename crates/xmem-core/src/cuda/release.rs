@@ -86,25 +86,26 @@ fn launch(number: u64, device: &Device, stream: Stream) -> Result<(), CudaError>
     launched
 }
 
-/// Ends a lease when the stream gets there. On failure it is given back.
+/// Ends a lease when the stream gets there and the caller's own handle is gone. On failure only that handle is left.
 pub(super) fn by_host_function(
-    lease: ReadLease,
+    lease: &ReadLease,
     device: &Device,
     stream: Stream,
-) -> Result<(), (ReadLease, CudaError)> {
-    let number = list(What::Lease(lease), device, device.context_of(stream));
+) -> Result<(), CudaError> {
+    let number = list(
+        What::Lease(lease.clone()),
+        device,
+        device.context_of(stream),
+    );
     match launch(number, device, stream) {
         Ok(()) => {
             watch();
             Ok(())
         }
         Err(error) => match pending().remove(&number) {
-            Some(Pending {
-                what: What::Lease(lease),
-                ..
-            }) => Err((lease, error)),
+            Some(_) => Err(error),
             // It was ended with its context.
-            _ => Ok(()),
+            None => Ok(()),
         },
     }
 }

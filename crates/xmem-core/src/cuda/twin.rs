@@ -5,7 +5,6 @@
 use std::collections::HashMap;
 use std::os::fd::BorrowedFd;
 use std::sync::{Arc, LazyLock, Mutex, PoisonError, Weak};
-use std::time::Duration;
 
 use super::Mode;
 use super::device::Device;
@@ -17,9 +16,6 @@ use super::{copy, reaper};
 use crate::fault::{self, Point};
 use crate::random;
 use crate::region::device_header::{Canary, DeviceHeader, IpcHandle, TwinKind, header_len};
-
-/// How often is looked whether a device is done with memory that is to be freed.
-const LOOK: Duration = Duration::from_millis(1);
 
 /// How a region on a device is divided.
 #[derive(Debug, Clone)]
@@ -313,7 +309,7 @@ impl Drop for Inner {
                 return drop((memory, events));
             }
             let mut rest = Some((memory, events));
-            reaper::every(LOOK, move || {
+            super::until(move || {
                 let done = rest
                     .as_ref()
                     .is_some_and(|(_, events)| events.iter().flatten().all(is_done));

@@ -4,7 +4,6 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
 
 use super::Producer;
 use super::import::ImportedMemory;
@@ -15,7 +14,9 @@ use super::slots::Want;
 use super::state::Effects;
 use super::write_lease::{OwnHold, PublishFailure, WriteLease};
 use crate::cancel::Deadline;
-use crate::cuda::{CudaError, CudaSlot, Device, FAILED, PENDING, READY, Stream, Twin, TwinPlan};
+use crate::cuda::{
+    CudaError, CudaSlot, Device, FAILED, LOOK, PENDING, READY, Stream, Twin, TwinPlan,
+};
 use crate::error::{AcquireError, ImportError, PublishError};
 use crate::fault::{self, Point};
 use crate::lease::ReadLease;
@@ -24,9 +25,6 @@ use crate::protocol::slot::SlotWord;
 use crate::region::Region;
 use crate::region::cuda::{Owned, SlotHead};
 use crate::region::device_header::header_len;
-
-/// How often is looked whether a device is done, when a pool ends.
-const LOOK_AGAIN: Duration = Duration::from_millis(1);
 
 impl Producer {
     /// A slot on a device, for a frame of `size` bytes. Never waits for a consumer.
@@ -158,7 +156,7 @@ impl Pool {
                     if done != Ok(false) || until.is_over() {
                         break done;
                     }
-                    std::thread::sleep(LOOK_AGAIN);
+                    std::thread::sleep(LOOK);
                 };
                 // What is late is left: consumers look at its event.
                 late |= done == Ok(false);
@@ -239,7 +237,7 @@ impl Pool {
                     self.lock().regions.leak_lasting();
                     return;
                 }
-                Out::Consumers(_) => std::thread::sleep(LOOK_AGAIN),
+                Out::Consumers(_) => std::thread::sleep(LOOK),
             }
         }
     }

@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! Host memory that devices reach by themselves.
+#![allow(unsafe_code)] // calls of the driver
+
+use std::sync::Arc;
+
+use super::device::Device;
+use super::error::CudaError;
+use super::{reaper, result};
+use crate::layout::LeasePage;
+use crate::os::mapping::Mapping;
+
+/// cuda.h: for all contexts.
+const PORTABLE: u32 = 1;
+/// cuda.h: with an address on the device.
+pub(super) const DEVICEMAP: u32 = 2;
+/// cuda.h: devices only read it.
+pub(super) const READ_ONLY: u32 = 8;
+
+/// Memory of whole pages, which is mapped for as long as this lives.
+pub(super) trait Pages: Send + Sync + 'static {
+    /// First byte, and size in bytes.
+    fn pages(&self) -> (*mut u8, usize);
+}
+
+impl Pages for Mapping {
+    fn pages(&self) -> (*mut u8, usize) {
+        let page = rustix::param::page_size();
+        (self.ptr(), self.len().next_multiple_of(page))
+    }
+}
+
+impl Pages for LeasePage {
+    fn pages(&self) -> (*mut u8, usize) {
+        self.memory()
+    }
+}
+
+/// Memory that is registered with the driver until this goes.
+#[derive(Debug)]
+pub(super) struct Registered<M: Pages> {
+    memory: Arc<M>,
+    device: Device,
+}
+
+impl<M: Pages> Registered<M> {
+    pub(super) fn new(memory: &Arc<M>, flags: u32, device: &Device) -> Result<Self, CudaError> {
+        let (ptr, len) = memory.pages();
+        // SAFETY: whole pages of a mapping that is kept until they are unregistered.
+        device.with(|| unsafe { result::host_register(ptr.cast(), len, PORTABLE | flags) })?;
+        Ok(Self {
+            memory: memory.clone(),
+            device: device.clone(),
+        })
+    }
+
+    pub(super) fn memory(&self) -> &M {
+        &self.memory
+    }
+}
+
+impl<M: Pages> Drop for Registered<M> {
+    fn drop(&mut self) {
+        let (memory, device) = (self.memory.clone(), self.device.clone());
+        reaper::later(move || {
+            let (ptr, _) = memory.pages();
+            // SAFETY: registered by `new`; it is unmapped after this.
+            let _ = device.with(|| unsafe { result::host_unregister(ptr.cast()) });
+        });
+    }
+}
