@@ -176,6 +176,11 @@ impl Array {
         self.dtype.size().cast_signed()
     }
 
+    /// Elements of the first dimension, as Python's `len` has it.
+    pub(crate) fn len(&self) -> usize {
+        self.shape.first().map_or(0, |size| size.cast_unsigned())
+    }
+
     /// Size of the elements in bytes, without what lies between them.
     pub(crate) fn nbytes(&self) -> isize {
         self.shape.iter().product::<isize>() * self.itemsize()
@@ -301,7 +306,7 @@ impl Plane {
     }
 
     fn __len__(&self) -> usize {
-        self.0.shape.first().map_or(0, |size| size.cast_unsigned())
+        self.0.len()
     }
 
     fn __repr__(&self) -> String {

@@ -6,7 +6,6 @@
 use std::ffi::c_int;
 use std::sync::Arc;
 
-use pyo3::exceptions::PyTypeError;
 use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyTuple};
@@ -80,14 +79,7 @@ impl Frame {
 
     /// The frame as one array.
     fn whole(&self) -> PyResult<&Array> {
-        self.arrays.whole.as_ref().ok_or_else(|| {
-            let format = self.about.meta.video.map(|video| video.format);
-            PyTypeError::new_err(format!(
-                "a frame of format {} is not one array but {}: use frame.planes",
-                format.unwrap_or_default().as_str(),
-                self.arrays.planes.len(),
-            ))
-        })
+        self.arrays.whole(&self.about.meta)
     }
 }
 
@@ -118,7 +110,7 @@ impl Frame {
 
     #[getter]
     fn nbytes(&self) -> isize {
-        self.arrays.planes.iter().map(Array::nbytes).sum()
+        self.arrays.nbytes()
     }
 
     #[getter]
@@ -239,23 +231,15 @@ impl Frame {
     }
 
     fn __len__(&self) -> PyResult<usize> {
-        let whole = self.whole()?;
-        Ok(whole.shape.first().map_or(0, |size| size.cast_unsigned()))
+        self.whole().map(Array::len)
     }
 
     fn __repr__(&self) -> String {
-        let what = match self.format() {
-            Some(format) => format!(
-                "{format} {}x{}",
-                self.width().unwrap_or_default(),
-                self.height().unwrap_or_default()
-            ),
-            None => format!("{:?} {}", self.arrays.planes[0].shape, self.dtype()),
-        };
         format!(
-            "<xmem.Frame {} of {:?}: {what}>",
+            "<xmem.Frame {} of {:?}: {}>",
             self.sequence(),
-            self.about.pool
+            self.about.pool,
+            self.arrays.describe(&self.about.meta)
         )
     }
 

@@ -5,10 +5,12 @@
 
 use std::sync::Arc;
 
+use pyo3::exceptions::PyTypeError;
+use pyo3::prelude::*;
 use xmem_core::{DType, FrameMeta, MAX_DIMS, ReadLease, VideoLayout};
 
 use crate::array::{Array, Keeper, PrivateBytes};
-use crate::format;
+use crate::{dtype, format};
 
 /// A frame's arrays.
 #[derive(Debug)]
@@ -17,6 +19,37 @@ pub(crate) struct Arrays {
     pub(crate) whole: Option<Array>,
     /// At least one.
     pub(crate) planes: Vec<Array>,
+}
+
+impl Arrays {
+    /// The frame with this metadata as one array.
+    pub(crate) fn whole(&self, meta: &FrameMeta) -> PyResult<&Array> {
+        self.whole.as_ref().ok_or_else(|| {
+            let format = meta.video.map(|video| video.format);
+            PyTypeError::new_err(format!(
+                "a frame of format {} is not one array but {}: use frame.planes",
+                format.unwrap_or_default().as_str(),
+                self.planes.len(),
+            ))
+        })
+    }
+
+    /// What it is, in a few words.
+    pub(crate) fn describe(&self, meta: &FrameMeta) -> String {
+        match meta.video {
+            Some(video) => format!("{} {}x{}", video.format.as_str(), video.width, video.height),
+            None => format!(
+                "{:?} {}",
+                self.planes[0].shape,
+                dtype::name(self.planes[0].dtype)
+            ),
+        }
+    }
+
+    /// Bytes of all elements.
+    pub(crate) fn nbytes(&self) -> isize {
+        self.planes.iter().map(Array::nbytes).sum()
+    }
 }
 
 /// Memory that a part of a payload lies in.

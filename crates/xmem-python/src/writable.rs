@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use std::ffi::c_int;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use pyo3::exceptions::{PyTypeError, PyValueError};
+use pyo3::exceptions::PyValueError;
 use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
@@ -60,13 +60,7 @@ impl WritableFrame {
     }
 
     fn whole(&self) -> PyResult<&Array> {
-        self.arrays.whole.as_ref().ok_or_else(|| {
-            PyTypeError::new_err(format!(
-                "a frame of format {} is not one array but {}: use frame.planes",
-                self.format().unwrap_or_default(),
-                self.arrays.planes.len(),
-            ))
-        })
+        self.arrays.whole(&self.meta)
     }
 }
 
@@ -94,7 +88,7 @@ impl WritableFrame {
 
     #[getter]
     fn nbytes(&self) -> isize {
-        self.arrays.planes.iter().map(Array::nbytes).sum()
+        self.arrays.nbytes()
     }
 
     #[getter]
@@ -169,15 +163,11 @@ impl WritableFrame {
     }
 
     fn __len__(&self) -> PyResult<usize> {
-        let whole = self.whole()?;
-        Ok(whole.shape.first().map_or(0, |size| size.cast_unsigned()))
+        self.whole().map(Array::len)
     }
 
     fn __repr__(&self) -> String {
-        let what = match self.meta.video {
-            Some(video) => format!("{} {}x{}", video.format.as_str(), video.width, video.height),
-            None => format!("{:?} {}", self.arrays.planes[0].shape, self.dtype()),
-        };
+        let what = self.arrays.describe(&self.meta);
         format!("<xmem.WritableFrame of {:?}: {what}>", self.producer.pool())
     }
 
