@@ -86,6 +86,7 @@ fn consumer_stats<'py>(py: Python<'py>, stats: &ConsumerStats) -> PyResult<Bound
     dict.set_item("pid", stats.pid)?;
     dict.set_item("uid", stats.uid)?;
     dict.set_item("name", &stats.name)?;
+    dict.set_item("via", &stats.via)?;
     dict.set_item("budget", stats.budget)?;
     dict.set_item("held", stats.held)?;
     dict.set_item("received", stats.received)?;

@@ -7,7 +7,8 @@ use std::fmt;
 use std::sync::Arc;
 
 use super::{Inner, lock};
-use crate::consumer::session::{Grant, Session};
+use crate::consumer::inbox::Grant;
+use crate::consumer::session::Session;
 use crate::error::{AccessError, ReceiveError, WriteAccessError};
 use crate::lease::ReadLease;
 use crate::meta::FrameMeta;
@@ -35,7 +36,7 @@ pub(super) struct Written {
 impl Drop for Written {
     fn drop(&mut self) {
         if !self.said {
-            let _ = self.session.say_written(&self.grant.written(0, None));
+            let _ = self.session.send(&self.grant.written(0, None));
         }
     }
 }

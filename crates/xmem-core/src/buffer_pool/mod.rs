@@ -19,7 +19,8 @@ use guard::{Storage, Written};
 
 use crate::cancel::{Canceller, Deadline};
 use crate::consumer::Consumer;
-use crate::consumer::session::{ANSWER_TIME, Grant};
+use crate::consumer::inbox::Grant;
+use crate::consumer::questions::ANSWER_TIME;
 use crate::entry::Entry;
 use crate::error::{
     ConnectError, CreateError, GetError, OpenError, ReceiveError, RefCountError, WriteAccessError,

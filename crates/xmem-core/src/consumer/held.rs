@@ -9,9 +9,10 @@ use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
+use super::questions::ANSWER_TIME;
 #[cfg(feature = "cuda")]
 use super::session::Link;
-use super::session::{ANSWER_TIME, Session};
+use super::session::Session;
 use crate::cancel::{Canceller, Deadline};
 use crate::error::ReceiveError;
 use crate::fault::{self, Point};

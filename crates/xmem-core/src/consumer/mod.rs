@@ -4,8 +4,10 @@
 
 mod connect;
 pub(crate) mod held;
+pub(crate) mod inbox;
 mod notify;
 mod origin;
+pub(crate) mod questions;
 mod receive;
 pub(crate) mod session;
 

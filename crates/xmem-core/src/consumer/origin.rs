@@ -175,7 +175,7 @@ impl Session {
     }
 
     fn say_reaches(&self, pool_id: u64, yes: bool) {
-        let _ = self.say(&ToProducer::Reaches { pool_id, yes });
+        let _ = self.send(&ToProducer::Reaches { pool_id, yes });
     }
 
     /// A lease on a frame where it lies, in the pool that it came from. Waits until that pool is joined.

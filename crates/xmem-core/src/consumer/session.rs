@@ -4,7 +4,7 @@
 //!
 //! It belongs to the frames as much as to the consumer: it lives until the last of them is gone.
 
-use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
+use std::collections::HashSet;
 use std::fmt;
 use std::io;
 use std::os::fd::OwnedFd;
@@ -12,15 +12,15 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU32};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
 
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 use super::held::HeldTable;
+use super::inbox::{Answer, Grant, Inbox, MAX_REGIONS, Version};
 use super::origin::Origins;
-use crate::cancel::{Bell, Canceller, Deadline, Wake};
-use crate::error::{ReceiveError, RegionError, RequestError};
+use crate::cancel::{Bell, Wake};
+use crate::error::{RegionError, RequestError};
 use crate::fault::{self, Point};
 use crate::layout::{CURSOR_LEFT, Control, LeasePage, REGIONS_LET_GO};
 use crate::meta::Text;
@@ -34,118 +34,8 @@ use crate::stats::ReceiveStats;
 use crate::sync::Ordering;
 use crate::wire::{MAX_MESSAGE, MAX_QUEUED, MAX_REQUEST, RegionKind, ToConsumer, ToProducer};
 
-/// How long the owner of a pool may take to answer where the caller has set no time.
-pub(crate) const ANSWER_TIME: Duration = Duration::from_secs(10);
-/// How often a question is asked again that the producer's full queue may have swallowed.
-pub(super) const ASK_AGAIN: Duration = Duration::from_millis(500);
-/// Versions of the sticky state that are kept, besides those that frames have, and their encoded bytes: as many as a
-/// producer keeps.
-const MAX_STICKIES: usize = 64;
-const MAX_STICKY_BYTES: usize = 4 * MAX_NAMED_SIZE;
-/// Regions that are mapped, at the most. A process may have 65,530 mappings, and not all of them are ours.
-const MAX_REGIONS: usize = 8192;
-/// Questions for regions that an answer is taken to.
-const MAX_ASKED: usize = 64;
 /// Messages that are read before the thread looks whether it is to end.
 const MESSAGES_PER_TURN: usize = 64;
-
-/// The right to write a slot, as the producer granted it.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Grant {
-    pub(crate) slot: u32,
-    pub(crate) generation: u32,
-    pub(crate) region: u32,
-    pub(crate) offset: u64,
-    pub(crate) len: u64,
-}
-
-impl Grant {
-    /// The message that the slot is written: publish it for so many readers and with so many bytes, or take it back.
-    pub(crate) fn written(&self, request: u32, publish: Option<(u32, u64)>) -> ToProducer {
-        let (keep, size) = publish.unwrap_or_default();
-        ToProducer::Written {
-            request,
-            slot: self.slot,
-            generation: self.generation,
-            publish: publish.is_some(),
-            keep,
-            size,
-        }
-    }
-}
-
-#[derive(Debug)]
-enum Answer {
-    Ready(Arc<RegionView>),
-    /// There is no such region, or none that can be trusted.
-    Gone,
-    /// The system refuses to map it now.
-    Refused(RegionError),
-}
-
-impl Answer {
-    /// Is set when the device memory of the region is closed, if its producer has to wait for that.
-    #[cfg(feature = "cuda")]
-    fn closing(&self) -> Option<Arc<AtomicBool>> {
-        match self {
-            Self::Ready(view) => view.cuda()?.imports.closing(),
-            _ => None,
-        }
-    }
-}
-
-/// A version of the sticky state, and how long it is in bytes. `None`: it is gone, or makes no sense.
-#[derive(Debug)]
-struct Version(Option<Arc<Sticky>>, usize);
-
-/// What came over the socket. Nothing in it grows with what a producer sends.
-#[derive(Debug, Default)]
-pub(super) struct Inbox {
-    regions: HashMap<u32, Answer>,
-    /// Regions that were asked for, and no answer came yet. The oldest questions are forgotten.
-    asked: VecDeque<u32>,
-    stickies: BTreeMap<u64, Version>,
-    last_request: u32,
-    /// Questions that somebody waits for the answer of, and the answer.
-    requests: HashMap<u32, Option<Result<Grant, String>>>,
-    /// It has its place in the stream.
-    arrived: bool,
-}
-
-impl Inbox {
-    fn ask_for(&mut self, region: u32) {
-        if !self.asked.contains(&region) {
-            self.asked.push_front(region);
-            self.asked.truncate(MAX_ASKED);
-        }
-    }
-
-    /// Whether this is the answer to a question for a region.
-    fn is_asked(&self, region: u32) -> bool {
-        self.asked.contains(&region)
-    }
-
-    fn answer(&mut self, region: u32, answer: Answer) {
-        self.asked.retain(|asked| *asked != region);
-        if self.regions.len() < MAX_REGIONS {
-            self.regions.insert(region, answer);
-        }
-    }
-
-    fn keep_sticky(&mut self, number: u64, version: Version) {
-        self.stickies.insert(number, version);
-        while self.stickies.len() > MAX_STICKIES || self.sticky_bytes() > MAX_STICKY_BYTES {
-            // The oldest is what comes next, and the newest is what `sticky` tells. One from between is asked for
-            // again when its frame comes.
-            let spare = self.stickies.keys().nth_back(1).copied();
-            self.stickies.remove(&spare.unwrap_or(number));
-        }
-    }
-
-    fn sticky_bytes(&self) -> usize {
-        self.stickies.values().map(|version| version.1).sum()
-    }
-}
 
 /// The socket of a connection. The producer takes its end for the end of all that the consumer has.
 #[derive(Debug)]
@@ -187,7 +77,7 @@ pub(crate) struct Session {
     inbox: Mutex<Inbox>,
     /// Rings when something came over the socket.
     pub(super) bell: Bell,
-    lost: AtomicBool,
+    pub(super) lost: AtomicBool,
     /// The producer's process. A second notice of death: its end of the socket may live on in a forked child.
     producer: Option<OwnedFd>,
     /// Up to which version regions were let go of.
@@ -353,7 +243,7 @@ impl Session {
         Ok(page)
     }
 
-    fn inbox(&self) -> MutexGuard<'_, Inbox> {
+    pub(super) fn inbox(&self) -> MutexGuard<'_, Inbox> {
         self.inbox.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -368,7 +258,7 @@ impl Session {
         let _ = self.send(&ToProducer::Bell);
     }
 
-    fn send(&self, message: &ToProducer) -> io::Result<()> {
+    pub(crate) fn send(&self, message: &ToProducer) -> io::Result<()> {
         if !self.process.is_current() {
             // Inherited through fork: the connection is the parent's.
             return Err(io::ErrorKind::NotConnected.into());
@@ -613,187 +503,6 @@ impl Session {
             }
         }
         RegionView::open(ticket, len, self.peers_may_write)
-    }
-
-    /// Asks the producer, and waits for what comes.
-    pub(super) fn ask<T>(
-        &self,
-        question: &ToProducer,
-        repeat: bool,
-        deadline: Deadline,
-        cancel: &Canceller,
-        mut answer: impl FnMut(&mut Inbox) -> Option<T>,
-    ) -> Result<T, ReceiveError> {
-        if !self.process.is_current() {
-            return Err(ReceiveError::Forked);
-        }
-        let mut asked: Option<Instant> = None;
-        loop {
-            let rings = self.bell.rings();
-            if let Some(found) = answer(&mut self.inbox()) {
-                return Ok(found);
-            }
-            if self.lost.load(Ordering::Acquire) {
-                // What came before the end is in the inbox, and was looked at just now or is not coming.
-                return answer(&mut self.inbox()).ok_or(ReceiveError::ProducerLost);
-            }
-            if cancel.is_cancelled() {
-                return Err(ReceiveError::Cancelled);
-            }
-            // Also woken by answers to others.
-            if asked.is_none_or(|at| repeat && at.elapsed() >= ASK_AGAIN)
-                && self.send(question).is_ok()
-            {
-                asked = Some(Instant::now());
-            }
-            // After the question: who never waits gets an answer when it comes again.
-            if deadline.is_over() {
-                return Err(ReceiveError::Timeout);
-            }
-            self.bell.wait(rings, deadline.left_up_to(ASK_AGAIN));
-        }
-    }
-
-    /// The region of this id, mapped. Asked for when it is met for the first time.
-    pub(crate) fn region(
-        &self,
-        id: u32,
-        deadline: Deadline,
-        cancel: &Canceller,
-    ) -> Result<Option<Arc<RegionView>>, ReceiveError> {
-        let look = |inbox: &mut Inbox| {
-            if let Answer::Ready(view) = inbox.regions.get(&id)? {
-                return Some(Ok(Some(view.clone())));
-            }
-            // It is asked for again when it is needed again.
-            match inbox.regions.remove(&id)? {
-                Answer::Refused(error) => Some(Err(ReceiveError::Region(error))),
-                Answer::Gone | Answer::Ready(_) => Some(Ok(None)),
-            }
-        };
-        if let Some(found) = look(&mut self.inbox()) {
-            return found;
-        }
-        let question = ToProducer::GetRegion { id };
-        self.ask(&question, true, deadline, cancel, |inbox| {
-            let found = look(inbox);
-            if found.is_none() {
-                inbox.ask_for(id);
-            }
-            found
-        })?
-    }
-
-    /// This version of the sticky state. Asked for only if it was not sent already.
-    pub(super) fn sticky(
-        &self,
-        version: u64,
-        deadline: Deadline,
-        cancel: &Canceller,
-    ) -> Result<Option<Arc<Sticky>>, ReceiveError> {
-        let look = |inbox: &mut Inbox| {
-            let found = inbox.stickies.get(&version)?.0.clone();
-            // Frames come in order, so no other comes that needs an older one.
-            while inbox.stickies.first_key_value()?.0 < &version {
-                inbox.stickies.pop_first();
-            }
-            Some(found)
-        };
-        if let Some(found) = look(&mut self.inbox()) {
-            return Ok(found);
-        }
-        self.ask(
-            &ToProducer::GetSticky { version },
-            true,
-            deadline,
-            cancel,
-            look,
-        )
-    }
-
-    /// The newest sticky state that came.
-    pub(super) fn newest_sticky(&self) -> Option<Arc<Sticky>> {
-        let inbox = self.inbox();
-        inbox.stickies.values().rev().find_map(|it| it.0.clone())
-    }
-
-    pub(super) fn wait_sticky(&self, timeout: Duration, cancel: &Canceller) -> Option<Arc<Sticky>> {
-        let deadline = Deadline::after(Some(timeout));
-        loop {
-            let rings = self.bell.rings();
-            let newest = self.newest_sticky();
-            if newest.is_some()
-                || deadline.is_over()
-                || cancel.is_cancelled()
-                || self.lost.load(Ordering::Acquire)
-            {
-                // What came before the end is in the inbox.
-                return newest.or_else(|| self.newest_sticky());
-            }
-            self.bell.wait(rings, deadline.left_up_to(ASK_AGAIN));
-        }
-    }
-
-    /// Asks for the right to write, or says that it is done. `question` gets the number that the answer will have. `Err`
-    /// inside: the producer says no, in words.
-    pub(crate) fn ask_to_write(
-        &self,
-        question: impl FnOnce(u32) -> ToProducer,
-        cancel: &Canceller,
-    ) -> Result<Result<Grant, String>, ReceiveError> {
-        let request = {
-            let mut inbox = self.inbox();
-            inbox.last_request = inbox.last_request.wrapping_add(1);
-            let request = inbox.last_request;
-            inbox.requests.insert(request, None);
-            request
-        };
-        let deadline = Deadline::after(Some(ANSWER_TIME));
-        // Not asked again: each question that arrives is answered with a slot.
-        let answer = self.ask(&question(request), false, deadline, cancel, |inbox| {
-            inbox.requests.get_mut(&request)?.take()
-        });
-        // An answer that comes after this is to nobody's question, and given back.
-        self.inbox().requests.remove(&request);
-        fault::point(Point::GrantReceived);
-        answer
-    }
-
-    /// An answer to `ask_to_write`.
-    fn answered(&self, request: u32, answer: Result<Grant, String>) {
-        let mut inbox = self.inbox();
-        if let Some(waiting) = inbox.requests.get_mut(&request) {
-            *waiting = Some(answer);
-            return;
-        }
-        drop(inbox);
-        if let Ok(grant) = answer {
-            let _ = self.say_written(&grant.written(0, None));
-        }
-    }
-
-    pub(crate) fn say_written(&self, message: &ToProducer) -> io::Result<()> {
-        self.send(message)
-    }
-
-    pub(super) fn say(&self, message: &ToProducer) -> io::Result<()> {
-        self.send(message)
-    }
-
-    /// Waits until the producer has given this consumer its place in the stream.
-    pub(super) fn wait_for_place(&self, deadline: Deadline, cancel: &Canceller) -> bool {
-        loop {
-            let rings = self.bell.rings();
-            if self.inbox().arrived {
-                return true;
-            }
-            if deadline.is_over() || cancel.is_cancelled() || self.lost.load(Ordering::Acquire) {
-                return self.inbox().arrived;
-            }
-            // In short turns, so that a wait that is called off ends.
-            self.bell
-                .wait(rings, deadline.left_up_to(Duration::from_millis(50)));
-        }
     }
 
     /// Lets go of the regions that the producer does not use any more. Called where no answer is waited for.
