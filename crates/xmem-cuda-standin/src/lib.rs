@@ -35,6 +35,7 @@ mod space;
 mod stream;
 mod trace;
 mod unsupported;
+mod video;
 mod vmm;
 mod work;
 
