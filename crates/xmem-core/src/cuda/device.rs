@@ -194,6 +194,12 @@ impl Device {
         self.0.read_only_register
     }
 
+    /// The handle (`CUcontext`) of the device's primary context, in which all of xmem's work happens. It is retained for as
+    /// long as the process runs.
+    pub fn primary_context(&self) -> u64 {
+        self.0.context.addr() as u64
+    }
+
     pub(super) fn context(&self) -> CUcontext {
         self.0.context
     }

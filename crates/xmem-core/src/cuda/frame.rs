@@ -27,6 +27,8 @@ use crate::region::device_header::TwinKind;
 struct Piece {
     ptr: u64,
     len: usize,
+    /// What names the memory that it is in.
+    memory: u128,
 }
 
 /// What says when a producer's work on the frame has ended.
@@ -141,7 +143,7 @@ impl CudaFrame {
         let hold = lease.hold().clone();
         let mut frame = match hold {
             Hold::Own(hold) => {
-                let (ptr, device) = hold.device_memory().ok_or(CudaError::NotOnDevice)?;
+                let (ptr, device, memory) = hold.device_memory().ok_or(CudaError::NotOnDevice)?;
                 Self {
                     device,
                     mode: None,
@@ -149,6 +151,7 @@ impl CudaFrame {
                     pieces: vec![Piece {
                         ptr: ptr + offset,
                         len,
+                        memory,
                     }],
                     waits: vec![Wait::Own(hold)],
                     lease,
@@ -170,6 +173,7 @@ impl CudaFrame {
                     pieces: vec![Piece {
                         ptr: start + offset,
                         len,
+                        memory: header.number(),
                     }],
                     waits: vec![Wait::Slot {
                         import,
@@ -226,6 +230,7 @@ impl CudaFrame {
                 pieces.push(Piece {
                     ptr: ptr + part.offset() as u64,
                     len: part.len(),
+                    memory: header.number(),
                 });
                 if memory
                     .as_ref()
@@ -279,6 +284,12 @@ impl CudaFrame {
     /// Where the payload lies, piece by piece: first byte on the device, and size in bytes.
     pub fn pieces(&self) -> impl ExactSizeIterator<Item = (u64, usize)> {
         self.pieces.iter().map(|piece| (piece.ptr, piece.len))
+    }
+
+    /// Names the memory that the payload is in, at random; its first piece's, if it lies in several. What an address means
+    /// changes when memory is freed, and then this does.
+    pub fn memory_number(&self) -> u128 {
+        self.pieces.first().map_or(0, |piece| piece.memory)
     }
 
     /// The device.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! The end of a lease in the order of a stream.
+//! The end of a lease in the order of a stream, and of what else waits for one.
 //!
 //! By default a host function ends it. It runs on a thread of the driver and may not call the driver, so it only gives up
 //! the lease; what goes with that is freed by the reaper's thread. Leases that wait for their host function are listed: in
@@ -25,7 +25,7 @@ use crate::lease::ReadLease;
 /// How long a release may take before is looked whether its context still works.
 const SUSPICIOUS: Duration = Duration::from_secs(1);
 
-/// A lease that ends when a device says so.
+/// Something that ends when a device says so.
 struct Pending {
     what: What,
     device: Device,
@@ -37,6 +37,8 @@ enum What {
     Lease(ReadLease),
     /// The device ends it itself.
     Handed(hand_over::Lease),
+    /// Not a lease, but what waits for a device all the same.
+    Job(Box<dyn FnOnce() + Send>),
 }
 
 static PENDING: LazyLock<Mutex<HashMap<u64, Pending>>> = LazyLock::new(Mutex::default);
@@ -65,6 +67,10 @@ fn end(pending: Pending) {
         What::Lease(lease) if lease.is_local() => reaper::later(move || drop(lease)),
         What::Lease(lease) => drop(lease),
         What::Handed(handed) => handed.end(),
+        What::Job(job) => {
+            reaper::later(job);
+            return;
+        }
     }
     fault::point(Point::ReleaseRan);
 }
@@ -107,6 +113,26 @@ pub(super) fn by_host_function(
             // It was ended with its context.
             None => Ok(()),
         },
+    }
+}
+
+/// Has something done when the stream gets there.
+pub(super) fn when_done(job: Box<dyn FnOnce() + Send>, device: &Device, stream: Stream) {
+    let number = list(What::Job(job), device, device.context_of(stream));
+    let Err(error) = launch(number, device, stream) else {
+        return watch();
+    };
+    let Some(refused) = pending().remove(&number) else {
+        // It was done with its context.
+        return;
+    };
+    match stream.synchronize(device) {
+        // In a context that is in error nothing runs any more.
+        Ok(()) | Err(CudaError::ContextInError { .. }) => end(refused),
+        Err(_) => {
+            log::error!("something is not done, since its stream cannot be waited for: {error}");
+            std::mem::forget(refused);
+        }
     }
 }
 

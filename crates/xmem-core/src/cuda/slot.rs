@@ -32,6 +32,12 @@ impl CudaSlot<'_> {
         self.len == 0
     }
 
+    /// Names the memory that the slot is a part of, at random: what an address means changes when memory is freed, and then
+    /// this does.
+    pub fn memory_number(&self) -> u128 {
+        self.twin.number()
+    }
+
     /// The device.
     pub fn device(&self) -> &Device {
         self.twin.device()

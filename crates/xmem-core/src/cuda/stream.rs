@@ -7,7 +7,7 @@ use cudarc::driver::sys::CUstream;
 use super::counts::{COUNTERS, count};
 use super::device::Device;
 use super::error::CudaError;
-use super::result;
+use super::{release, result};
 
 /// A CUDA stream, by its handle (`CUstream`, `cudaStream_t`, `torch.cuda.Stream.cuda_stream`, `cupy.cuda.Stream.ptr`). It
 /// is of the device's primary context, or of another one on the same device.
@@ -34,6 +34,13 @@ impl Stream {
     /// Its handle.
     pub fn as_raw(self) -> u64 {
         self.0
+    }
+
+    /// Has something done when all is done that was put on this stream so far: on a thread of the library, which may call
+    /// the driver. No CPU waits for that, unless the driver refuses to tell; then this call does. In a context that fails
+    /// it is done when that is noticed.
+    pub fn when_done(self, device: &Device, job: impl FnOnce() + Send + 'static) {
+        release::when_done(Box::new(job), device, self);
     }
 
     /// Waits until all is done that was put on it.

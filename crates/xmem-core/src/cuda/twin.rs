@@ -141,6 +141,11 @@ impl Twin {
         Ok((Self(inner), header))
     }
 
+    /// The number that names it ([`DeviceHeader::nonce`]).
+    pub(crate) fn number(&self) -> u128 {
+        self.0.header.number()
+    }
+
     /// Memory that somebody else allocated in this process, and the header that describes it.
     pub(crate) fn borrow(
         device: &Device,

@@ -377,11 +377,11 @@ impl WriteLease {
 }
 
 impl OwnHold {
-    /// First byte of the slot on its device, and the device.
-    pub(crate) fn device_memory(&self) -> Option<(u64, Device)> {
+    /// First byte of the slot on its device, the device, and the number of the memory.
+    pub(crate) fn device_memory(&self) -> Option<(u64, Device, u128)> {
         let (device, twin) = (self.place.device?, &self.region().cuda()?.twin);
         let ptr = twin.ptr()? + u64::from(device.index) * device.len as u64;
-        Some((ptr, twin.device().clone()))
+        Some((ptr, twin.device().clone(), twin.number()))
     }
 
     /// Has devices reach the slot in host memory by themselves, if they can.
