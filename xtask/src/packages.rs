@@ -3,9 +3,10 @@
 //! The system packages that the commands need: found out, and installed where apt-get is.
 
 use std::fmt;
+use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
-use crate::Result;
+use crate::{Result, target_dir};
 
 /// Something that has to be on this machine.
 #[derive(Debug, Clone, Copy)]
@@ -129,7 +130,38 @@ pub(crate) fn ensure() -> Result {
 /// The same, with what the tests need.
 pub(crate) fn ensure_for_test() -> Result {
     ensure()?;
-    ensure_all(TEST_NEEDS)
+    ensure_all(TEST_NEEDS)?;
+    fetch_cuda_headers()
+}
+
+/// The headers of libgstcuda, which only a test reads. Their package wants all of OpenCV's, so it is not installed.
+const CUDA_HEADERS: &str = "libgstreamer-plugins-bad1.0-dev";
+
+/// Where they are, if they were fetched.
+pub(crate) fn cuda_headers() -> Option<PathBuf> {
+    let dir = target_dir().join("gst-cuda-headers/usr/include/gstreamer-1.0");
+    dir.is_dir().then_some(dir)
+}
+
+/// Unpacks them, half a megabyte. The test that needs them says if this was not possible.
+fn fetch_cuda_headers() -> Result {
+    let installed = Need::Library("gstreamer-cuda-1.0", "1.22").is_met();
+    if installed || cuda_headers().is_some() || !Need::Program("dpkg-deb").is_met() {
+        return Ok(());
+    }
+    let dir = target_dir().join("gst-cuda-headers");
+    std::fs::create_dir_all(&dir)?;
+    let script =
+        format!("apt-get download {CUDA_HEADERS} && dpkg-deb --extract {CUDA_HEADERS}_*.deb .");
+    println!("$ {script}");
+    let fetched = Command::new("sh")
+        .args(["-c", &script])
+        .current_dir(dir)
+        .status();
+    if !fetched.is_ok_and(|status| status.success()) {
+        println!("{CUDA_HEADERS} could not be had: what it is for is not tested");
+    }
+    Ok(())
 }
 
 /// The same, with what the benchmark needs.

@@ -223,6 +223,9 @@ pub(crate) fn strict(mut command: Command, not_run: &Path) -> Command {
         .env("XMEM_NOT_RUN", not_run)
         .env("G_DEBUG", "fatal_warnings")
         .env("RUST_BACKTRACE", "1");
+    if let Some(headers) = packages::cuda_headers() {
+        command.env("XMEM_GST_CUDA_HEADERS", headers);
+    }
     command
 }
 
