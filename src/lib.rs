@@ -39,7 +39,9 @@ pub use bufferpool::XmemBufferPool;
 pub use deviceprovider::{XmemDevice, XmemDeviceProvider};
 pub use frame_info::FrameInfo;
 pub use memory::{XmemMemory, XmemMemoryRef};
-pub use xmemsink::{XmemSink, XmemSinkBacking, XmemSinkCopy, XmemSinkDelivery, XmemSinkPace};
+pub use xmemsink::{
+    XmemSink, XmemSinkBacking, XmemSinkCopy, XmemSinkCudaIpcMode, XmemSinkDelivery, XmemSinkPace,
+};
 pub use xmemsrc::{
     XmemSrc, XmemSrcOnEos, XmemSrcOnProducerLost, XmemSrcOverBudget, XmemSrcStartFrom,
     XmemSrcTimestampMode,

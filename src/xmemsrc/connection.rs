@@ -71,7 +71,7 @@ impl XmemSrc {
 
     /// Leaves a producer. Its figures stay.
     pub(super) fn part(&self, consumer: Consumer) {
-        lock(&self.figures).add(&consumer.stats());
+        lock(&self.figures).add(&consumer.stats(), consumer.device());
         *lock(&self.connection) = None;
         drop(consumer);
     }

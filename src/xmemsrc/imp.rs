@@ -151,14 +151,15 @@ impl ObjectImpl for XmemSrc {
         match pspec.name() {
             PROP_STATS => {
                 let connection = lock(&self.connection).clone();
-                let current = connection
-                    .and_then(|connection| connection.stats())
-                    .unwrap_or_default();
+                let device = connection.as_ref().and_then(ConsumerHandle::device);
+                let current = connection.and_then(|connection| connection.stats());
+                let current = current.unwrap_or_default();
                 let figures = lock(&self.figures).clone();
                 // Every frame that is out holds the tally, and so does the element.
                 let held = Arc::strong_count(&self.tally).saturating_sub(1) as u64;
-                stats::of_source(&figures, &current, held, self.tally.copies(), &self.losses)
-                    .to_value()
+                let copies = self.tally.copies();
+                let device = device.as_deref();
+                stats::of_source(&figures, &current, device, held, copies, &self.losses).to_value()
             }
             _ => lock(&self.settings).get(pspec),
         }

@@ -24,6 +24,8 @@ const PROP_START_FROM: &str = "start-from";
 const PROP_TIMESTAMP_MODE: &str = "timestamp-mode";
 const PROP_BUSY_POLL: &str = "busy-poll";
 const PROP_CLIENT_NAME: &str = "client-name";
+const PROP_DOWNLOAD: &str = "download";
+const PROP_CUDA_DEVICE_ID: &str = "cuda-device-id";
 
 #[derive(Debug, Clone)]
 pub(super) struct Settings {
@@ -40,6 +42,9 @@ pub(super) struct Settings {
     pub(super) busy_poll: u64,
     /// `None`: made from the program's and the element's name.
     pub(super) client_name: Option<String>,
+    pub(super) download: bool,
+    /// -1: any.
+    pub(super) cuda_device_id: i32,
 }
 
 impl Default for Settings {
@@ -57,6 +62,8 @@ impl Default for Settings {
             processing_deadline: gst::ClockTime::from_mseconds(20),
             busy_poll: 0,
             client_name: None,
+            download: false,
+            cuda_device_id: -1,
         }
     }
 }
@@ -84,6 +91,8 @@ impl Settings {
             }
             PROP_BUSY_POLL => self.busy_poll = get(value),
             PROP_CLIENT_NAME => self.client_name = get(value),
+            PROP_DOWNLOAD => self.download = get(value),
+            PROP_CUDA_DEVICE_ID => self.cuda_device_id = get(value),
             _ => unimplemented!(),
         }
     }
@@ -102,6 +111,8 @@ impl Settings {
             PROP_PROCESSING_DEADLINE => self.processing_deadline.nseconds().to_value(),
             PROP_BUSY_POLL => self.busy_poll.to_value(),
             PROP_CLIENT_NAME => self.client_name.to_value(),
+            PROP_DOWNLOAD => self.download.to_value(),
+            PROP_CUDA_DEVICE_ID => self.cuda_device_id.to_value(),
             _ => unimplemented!(),
         }
     }
@@ -260,6 +271,35 @@ pub(super) fn properties() -> Vec<glib::ParamSpec> {
             .mutable_ready()
             .build(),
         /**
+         * GstXmemSrc:download:
+         *
+         * Frames that lie on a CUDA device come in host memory, one copy each, for elements that read nothing else. Without
+         * it, such frames are an error where downstream takes no `memory:CUDAMemory`.
+         *
+         * Without effect on frames in host memory, and where the plugin was built without CUDA.
+         */
+        glib::ParamSpecBoolean::builder(PROP_DOWNLOAD)
+            .nick("Download")
+            .blurb("Whether frames on CUDA devices are copied into host memory (without effect in builds without CUDA)")
+            .default_value(default.download)
+            .mutable_ready()
+            .build(),
+        /**
+         * GstXmemSrc:cuda-device-id:
+         *
+         * The CUDA device that frames are taken on. -1 is the one that they lie on; another one is an error, since frames
+         * do not travel between devices.
+         *
+         * Without effect on frames in host memory, and where the plugin was built without CUDA.
+         */
+        glib::ParamSpecInt::builder(PROP_CUDA_DEVICE_ID)
+            .nick("CUDA Device")
+            .blurb("Number of the CUDA device of the frames (-1 = theirs; without effect in builds without CUDA)")
+            .minimum(-1)
+            .default_value(default.cuda_device_id)
+            .mutable_ready()
+            .build(),
+        /**
          * GstXmemSrc:stats:
          *
          * `application/x-xmemsrc-stats` with these fields, over all producers since the start; after a stop they say
@@ -276,6 +316,8 @@ pub(super) fn properties() -> Vec<glib::ParamSpec> {
          * * `held` (guint64), `budget` (guint): frames that are out now, and how many slots may be held at once.
          * * `reconnects` (guint64): how often another producer took the place of a lost one.
          * * `latency` (guint64): nanoseconds from publishing to receiving, smoothed.
+         * * `device` (string): how the memory of frames on CUDA devices came here from the current producer, `vmm`,
+         *   `legacy`, `same process`, or `none: ` and why; empty as long as there were none.
          */
         glib::ParamSpecBoxed::builder::<gst::Structure>(PROP_STATS)
             .nick("Statistics")

@@ -67,9 +67,11 @@ fn a_driver_that_cannot_share_by_descriptor_shares_by_handle() {
     ] {
         let (mut producer, mut consumer) = pair(&lab, "produce auto", "consume");
         told(&mut producer, "publish", "published 0");
+        told(&mut consumer, "device", "");
         told(&mut consumer, "hold", "holds 0 Some(Legacy)");
         told(&mut consumer, "look", "looks");
         told(&mut consumer, "result", "0");
+        told(&mut consumer, "device", "legacy");
         says_at_last(&mut producer, "consumers", "1 legacy");
         lab.assert_allowed();
     }
@@ -150,11 +152,9 @@ fn handles_that_do_not_cross_are_told_from_those_that_do() {
             said.contains("the frame's device memory cannot be used here"),
             "{said}"
         );
-        says_at_last(
-            &mut producer,
-            "consumers",
-            "none: the frame's device memory cannot be used here",
-        );
+        let why = "none: the frame's device memory cannot be used here";
+        says_at_last(&mut producer, "consumers", why);
+        says_at_last(&mut consumer, "device", why);
         host_frames_go_on(&mut producer, &mut consumer);
     }
 }

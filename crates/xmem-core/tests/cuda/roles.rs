@@ -686,6 +686,7 @@ fn consume(pool: &str, ordinal: u32) {
                 reader.look(&frame).unwrap();
                 frame.release_on(reader.stream).unwrap();
             }
+            ["device"] => say(consumer.as_ref().unwrap().device()),
             ["leave"] => {
                 consumer = None;
                 say("left");
