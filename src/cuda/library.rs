@@ -96,8 +96,10 @@ impl Library {
 
     fn load() -> Result<Self, String> {
         // First, since the library complains on its own of a driver that is not there.
-        if let Err(error) = xmem_core::cuda::devices() {
-            return Err(error.to_string());
+        match xmem_core::cuda::device_count() {
+            Ok(0) => return Err("there is a driver, and no device".to_owned()),
+            Ok(_) => {}
+            Err(error) => return Err(error.to_string()),
         }
         // SAFETY: GStreamer's own library, which does nothing when it is loaded.
         let library =

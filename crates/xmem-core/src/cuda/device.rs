@@ -72,7 +72,12 @@ impl Eq for Device {}
 /// The devices that were asked for. Never given back: so its context is retained once in a process.
 static DEVICES: Mutex<Vec<Device>> = Mutex::new(Vec::new());
 
-fn count() -> Result<u32, CudaError> {
+/// How many devices this process sees. Takes the context of none.
+///
+/// # Errors
+///
+/// See [`CudaError`].
+pub fn device_count() -> Result<u32, CudaError> {
     let mut count = 0;
     // SAFETY: a place for the result.
     unsafe { result::device_count(&raw mut count) }?;
@@ -80,7 +85,7 @@ fn count() -> Result<u32, CudaError> {
 }
 
 fn raw(ordinal: u32) -> Result<c_int, CudaError> {
-    let count = count()?;
+    let count = device_count()?;
     let asked = c_int::try_from(ordinal).ok().filter(|_| ordinal < count);
     let asked = asked.ok_or(CudaError::NoDevice { ordinal, count })?;
     let mut device = 0;
@@ -111,7 +116,7 @@ fn attribute(device: c_int, attribute: c_int) -> bool {
 
 /// Whether there is a driver and a device.
 pub fn is_available() -> bool {
-    count().is_ok_and(|count| count > 0)
+    device_count().is_ok_and(|count| count > 0)
 }
 
 /// The devices that this process sees. Takes their primary contexts.
@@ -120,7 +125,7 @@ pub fn is_available() -> bool {
 ///
 /// See [`CudaError`].
 pub fn devices() -> Result<Vec<Device>, CudaError> {
-    (0..count()?).map(Device::new).collect()
+    (0..device_count()?).map(Device::new).collect()
 }
 
 impl Device {
@@ -167,7 +172,7 @@ impl Device {
     /// [`CudaError::WrongDevice`] if this process does not see it, and others as [`CudaError`] says.
     pub fn by_uuid(uuid: Uuid) -> Result<Self, CudaError> {
         // Other devices are not touched: a context takes memory.
-        for ordinal in 0..count()? {
+        for ordinal in 0..device_count()? {
             if uuid_of(raw(ordinal)?)? == uuid {
                 return Self::new(ordinal);
             }

@@ -53,7 +53,7 @@ mod twin;
 use std::time::Duration;
 
 pub use counts::{Counts, counts};
-pub use device::{Device, Uuid, devices, is_available};
+pub use device::{Device, Uuid, device_count, devices, is_available};
 pub use error::CudaError;
 pub use frame::{CudaFrame, FrameFailure};
 pub use hand_over::HandedOver;
