@@ -4,7 +4,7 @@
 //!
 //! There are no bindings for that library, and the build asks for neither it nor its headers: it is loaded at run time.
 //! The structures are those of `gst/cuda/gstcudamemory.h`, `gstcudabufferpool.h` and `gstcudacontext.h`, the same in
-//! 1.22 to 1.28; `tests/cuda_layouts.rs` compares them with what the C compiler says, where the headers are installed.
+//! 1.22 to 1.28; `tests/layouts.rs` compares them with what the C compiler says, where the headers are installed.
 
 use std::ffi::{c_int, c_void};
 
