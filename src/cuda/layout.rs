@@ -65,6 +65,47 @@ impl Layout {
         &self.0
     }
 
+    /// What the library has to believe of wrapped memory to copy all of it between device and CPU. It copies rows of the
+    /// first component's length at the first plane's pitch: of NV12 with an odd width, the last byte of each row of chroma
+    /// would not come along. The memory's own info is [`Layout::info`] all the same.
+    pub(super) fn to_wrap(&self) -> Result<gst_video::VideoInfo, glib::BoolError> {
+        let info = &self.0;
+        let components = 0..u8::try_from(info.n_components()).unwrap_or(u8::MAX);
+        let widest = components
+            .map(|component| {
+                let pixel = usize::try_from(info.comp_pstride(component)).unwrap_or(0);
+                info.comp_width(component) as usize * pixel
+            })
+            .max();
+        let pitch = usize::try_from(info.stride()[0]).unwrap_or(0);
+        let pixel = usize::try_from(info.comp_pstride(0)).unwrap_or(0).max(1);
+        let is_even = info
+            .stride()
+            .iter()
+            .all(|stride| *stride == info.stride()[0])
+            && pitch > 0
+            && info.size().is_multiple_of(pitch);
+        let width = widest.map_or(0, |widest| widest.div_ceil(pixel));
+        if is_even && width * pixel <= pitch {
+            let width = u32::try_from(width).map_err(|_| glib::bool_error!("Frames too large"))?;
+            return gst_video::VideoInfo::builder(info.format(), width, info.height())
+                .offset(info.offset())
+                .stride(info.stride())
+                .size(info.size())
+                .build();
+        }
+        // Somebody else's layout: one row.
+        let size = info.size();
+        let (width, stride) = (u32::try_from(size), i32::try_from(size));
+        let (Ok(width), Ok(stride)) = (width, stride) else {
+            return Err(glib::bool_error!("Frames too large"));
+        };
+        gst_video::VideoInfo::builder(gst_video::VideoFormat::Gray8, width, 1)
+            .stride(&[stride])
+            .size(size)
+            .build()
+    }
+
     /// Says on a buffer where the planes are.
     pub(crate) fn describe(&self, buffer: &mut gst::BufferRef) -> Result<(), glib::BoolError> {
         gst_video::VideoMeta::add_full(
@@ -140,6 +181,50 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn wrapped_memory_is_copied_as_a_whole() {
+        gst::init().unwrap();
+        for format in [Nv12, I420, P01010le, Y444, Bgra, Rgb, Gray8, Yuy2] {
+            for (width, height) in [(1, 1), (320, 240), (321, 241), (853, 481), (511, 3)] {
+                let default = gst_video::VideoInfo::builder(format, width, height)
+                    .build()
+                    .unwrap();
+                for info in [layout(format, width, height), default] {
+                    let wrapped = Layout::of(info.clone()).to_wrap().unwrap();
+                    // As gst_cuda_allocator_alloc_wrapped reckons.
+                    let pitch = wrapped.stride()[0] as usize;
+                    let row = wrapped.comp_width(0) as usize * wrapped.comp_pstride(0) as usize;
+                    let rows = wrapped.size() / pitch;
+                    let is_copied = |byte: usize| byte / pitch < rows && byte % pitch < row;
+                    assert!(row <= pitch && rows * pitch <= info.size());
+                    for plane in 0..info.n_planes() as usize {
+                        let component = component_of(&info, plane);
+                        let bytes =
+                            info.comp_width(component) * info.comp_pstride(component) as u32;
+                        for y in [0, info.comp_height(component) - 1] {
+                            let start =
+                                info.offset()[plane] + y as usize * info.stride()[plane] as usize;
+                            let ends = [start, start + bytes as usize - 1];
+                            assert!(
+                                ends.into_iter().all(is_copied),
+                                "{format:?} {width}x{height} plane {plane} row {y}: {wrapped:?}"
+                            );
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    fn component_of(info: &gst_video::VideoInfo, plane: usize) -> u8 {
+        let planes = info.format_info().plane();
+        // Of those in one plane the one with the longest rows.
+        let own =
+            (0..info.n_components() as u8).filter(|at| planes[*at as usize] as usize == plane);
+        own.max_by_key(|at| info.comp_width(*at) * info.comp_pstride(*at) as u32)
+            .unwrap()
     }
 
     fn format_rows(info: &gst_video::VideoInfo, plane: usize) -> usize {

@@ -225,6 +225,7 @@ impl Home {
     /// A new memory for a place, in which nothing is leased yet.
     fn wrap(self: &Arc<Self>, place: Place) -> Option<gst::Memory> {
         let library = Library::get()?;
+        let info = self.layout.to_wrap().ok()?;
         let slot = Box::new(Slot {
             lease: Mutex::new(Lease::Gone),
             home: Arc::downgrade(self),
@@ -240,7 +241,7 @@ impl Home {
                 ptr::null_mut(),
                 self.context.as_ptr(),
                 self.raw_stream(),
-                self.layout.info().to_glib_none().0,
+                info.to_glib_none().0,
                 place.1,
                 slot.cast(),
                 Some(free),
@@ -250,6 +251,7 @@ impl Home {
                 drop(Box::from_raw(slot));
                 return None;
             }
+            (*memory.cast::<GstCudaMemory>()).info = *self.layout.info().to_glib_none().0;
             (*memory).mini_object.dispose = Some(dispose);
             Some(from_glib_full(memory))
         }
