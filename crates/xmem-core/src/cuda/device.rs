@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use cudarc::driver::sys::{CUcontext, CUstream, CUuuid};
 
 use super::driver::Driver;
-use super::error::{CudaError, INVALID_CONTEXT};
+use super::error::{CAPTURE_IMPLICIT, CudaError, INVALID_CONTEXT};
 use super::result;
 use super::stream::Stream;
 use crate::os::fork::ProcessId;
@@ -25,6 +25,8 @@ const POSIX_FD_SUPPORTED: c_int = 103;
 
 /// cuda.h: host memory can be registered for reading only.
 const READ_ONLY_REGISTER_SUPPORTED: c_int = 113;
+/// cuda.h: a thread that captures of the program do not forbid anything, nor it disturbs them.
+const RELAXED: u32 = 2;
 /// cuda.h: a stream that does not wait for the default one.
 const NON_BLOCKING: u32 = 1;
 
@@ -268,12 +270,17 @@ impl Device {
         result
     }
 
-    /// The same with the context of a stream, which may be one that the program made on the device.
+    /// The same with the context of a stream, which may be one that the program made on the device; for what is put on the
+    /// stream.
     pub(super) fn with_context_of<T>(
         &self,
         stream: Stream,
         call: impl FnOnce() -> Result<T, CudaError>,
     ) -> Result<T, CudaError> {
+        let call = || {
+            check_not_captured(stream)?;
+            call()
+        };
         let context = self.context_of(stream);
         if context == self.0.context.addr() {
             return self.with(call);
@@ -349,6 +356,22 @@ fn within<T>(
     context: CUcontext,
     call: impl FnOnce() -> Result<T, CudaError>,
 ) -> (Result<T, CudaError>, bool) {
+    // Otherwise what is called here would fail while the program captures a stream into a graph, and spoil that.
+    let mut mode = RELAXED;
+    // SAFETY: a place for the mode that there was.
+    let exchanged = unsafe { result::capture_mode(&raw mut mode) };
+    let called = in_context(context, call);
+    if exchanged.is_ok() {
+        // SAFETY: as above.
+        let _ = unsafe { result::capture_mode(&raw mut mode) };
+    }
+    called
+}
+
+fn in_context<T>(
+    context: CUcontext,
+    call: impl FnOnce() -> Result<T, CudaError>,
+) -> (Result<T, CudaError>, bool) {
     // SAFETY: the driver checks whether there is such a context.
     if let Err(error) = unsafe { result::context_push(context) } {
         let failed = matches!(error, CudaError::ContextInError { .. });
@@ -360,6 +383,18 @@ fn within<T>(
     // SAFETY: a place for the context that was pushed.
     let popped = unsafe { result::context_pop(&raw mut before) };
     (result.and_then(|result| popped.map(|()| result)), failed)
+}
+
+/// What is put on a stream that is captured does not happen until the graph runs, and then each time that it does.
+fn check_not_captured(stream: Stream) -> Result<(), CudaError> {
+    let mut status = 0;
+    // SAFETY: the stream is alive (`Stream::from_raw`), and there is a place for the result.
+    match unsafe { result::is_capturing(stream.raw(), &raw mut status) } {
+        Ok(()) if status != 0 => Err(CudaError::Captured),
+        Err(error) if error.is(CAPTURE_IMPLICIT) => Err(CudaError::Captured),
+        // What else is wrong with the stream shows when it is used.
+        _ => Ok(()),
+    }
 }
 
 /// Whether nothing works in the context that is current.

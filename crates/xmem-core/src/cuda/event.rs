@@ -72,8 +72,8 @@ impl Event {
             return self.record_elsewhere(stream);
         }
         // SAFETY: the event is alive, and so is the stream (`Stream::from_raw`).
-        self.device
-            .with(|| unsafe { result::event_record(self.raw.0, stream.raw()) })
+        let record = || unsafe { result::event_record(self.raw.0, stream.raw()) };
+        self.device.with_context_of(stream, record)
     }
 
     /// The same on a stream of another context, where only events of that context can be recorded: a stream of ours waits

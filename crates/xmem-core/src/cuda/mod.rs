@@ -76,9 +76,9 @@ pub(crate) const FAILED: u32 = 2;
 /// How often is looked whether a device is done with something: it tells nobody.
 pub(crate) const LOOK: Duration = Duration::from_millis(1);
 
-/// Has something looked at until it is so.
+/// Has something looked at until it is so, without calls of the driver.
 pub(crate) fn until(is_so: impl FnMut() -> bool + Send + 'static) {
-    reaper::every(LOOK, is_so);
+    reaper::LEASES.every(LOOK, is_so);
 }
 
 /// How the memory of a pool's CUDA slots is shared.

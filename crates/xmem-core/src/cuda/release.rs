@@ -63,7 +63,7 @@ fn list(what: What, device: &Device, context: usize) -> u64 {
 fn end(pending: Pending) {
     match pending.what {
         // Hooks run with the producer's own lease, and those are others' code.
-        What::Lease(lease) if lease.is_local() => reaper::later(move || drop(lease)),
+        What::Lease(lease) if lease.is_local() => reaper::LEASES.later(move || drop(lease)),
         What::Lease(lease) => drop(lease),
         What::Handed(handed) => handed.end(),
         What::Job(job) => {
@@ -213,7 +213,7 @@ fn watch() {
     if WATCHED.swap(true, Ordering::AcqRel) {
         return;
     }
-    reaper::every(SUSPICIOUS, || {
+    reaper::DRIVER.every(SUSPICIOUS, || {
         let mut contexts: Vec<(Device, usize)> = Vec::new();
         {
             let pending = pending();

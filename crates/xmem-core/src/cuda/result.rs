@@ -92,6 +92,7 @@ calls! {
     stream_synchronize = "cuStreamSynchronize"(stream: CUstream) "wait for a stream";
     stream_create = "cuStreamCreate"(stream: *mut CUstream, flags: c_uint) "make a stream";
     stream_context = "cuStreamGetCtx"(stream: CUstream, context: *mut CUcontext) "find a stream's context";
+    is_capturing = "cuStreamIsCapturing"(stream: CUstream, status: *mut c_uint) "ask whether a stream is captured";
     launch_host = "cuLaunchHostFunc"(stream: CUstream, function: HostFn, data: *mut c_void)
         "put a host function on a stream";
     write_value = "cuStreamWriteValue32_v2"(stream: CUstream, to: CUdeviceptr, value: u32, flags: c_uint)

@@ -6,12 +6,12 @@ use std::collections::HashMap;
 use std::os::fd::BorrowedFd;
 use std::sync::{Arc, LazyLock, Mutex, PoisonError, Weak};
 
-use super::Mode;
 use super::device::Device;
 use super::error::CudaError;
 use super::event::Event;
 use super::memory::{self, Borrowed, FREEING_TIME, OwnMemory};
 use super::stream::Stream;
+use super::{LOOK, Mode};
 use super::{copy, reaper};
 use crate::fault::{self, Point};
 use crate::random;
@@ -314,7 +314,7 @@ impl Drop for Inner {
                 return drop((memory, events));
             }
             let mut rest = Some((memory, events));
-            super::until(move || {
+            reaper::DRIVER.every(LOOK, move || {
                 let done = rest
                     .as_ref()
                     .is_some_and(|(_, events)| events.iter().flatten().all(is_done));

@@ -153,6 +153,7 @@ fn produce(pool: &str, words: Vec<&str>) {
     let mut producer = Some(producer);
     let mut kept = VecDeque::new();
     let released = Arc::new(AtomicBool::new(false));
+    let mut captured = stream;
     let (mut borrowed, mut freed, mut next_borrowed) = (None, None, 1000);
     say("ready");
     loop {
@@ -275,6 +276,13 @@ fn produce(pool: &str, words: Vec<&str>) {
                 crate::gpu::GO_ON.store(true, Ordering::Release);
                 say("goes on");
             }
+            // Captures a stream into a graph: the one that frames are published on, or another one.
+            ["capture", which] => {
+                captured = if which == "own" { stream } else { gpu.stream() };
+                gpu.capture(captured);
+                say("captures");
+            }
+            ["end-capture"] => say(gpu.end_capture(captured)),
             ["counts"] => say(format_args!("{:?}", xmem_core::cuda::counts())),
             // Copied from memory of this program that a device is still writing.
             ["publish", "copied", how] => {
@@ -576,6 +584,7 @@ fn consume(pool: &str, words: Vec<&str>) {
         .connect()
         .unwrap();
     let mut consumer = Some(consumer);
+    let mut captured = stream;
     say("ready");
     let receive = |consumer: &mut Option<Consumer>| -> Result<CudaFrame, String> {
         let lease = loop {
@@ -690,6 +699,27 @@ fn consume(pool: &str, words: Vec<&str>) {
             }
             // Whether there is nothing to wait for.
             ["ready"] => say(reader.frames.front().unwrap().is_ready()),
+            // Lets go of the oldest that it keeps, in the order of the stream.
+            ["let-go"] => {
+                let frame = reader.frames.pop_front().unwrap();
+                match frame.release_on(reader.stream) {
+                    Ok(()) => say("let go"),
+                    Err(failure) => {
+                        say(&failure);
+                        reader.frames.push_front(*failure.frame);
+                    }
+                }
+            }
+            ["capture", which] => {
+                captured = if which == "own" {
+                    stream
+                } else {
+                    reader.gpu.stream()
+                };
+                reader.gpu.capture(captured);
+                say("captures");
+            }
+            ["end-capture"] => say(reader.gpu.end_capture(captured)),
             ["drop"] => {
                 reader.frames.pop_front();
                 say("dropped");
@@ -764,6 +794,11 @@ fn consume(pool: &str, words: Vec<&str>) {
             ["go-on"] => {
                 crate::gpu::GO_ON.store(true, Ordering::Release);
                 say("goes on");
+            }
+            // Work that stands still until then, for which freeing device memory waits.
+            ["late"] => {
+                reader.gpu.late_stream();
+                say("late");
             }
             // A lease of the same frame, besides.
             ["share"] => {
