@@ -264,7 +264,7 @@ impl Consumer {
 
     #[getter]
     fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-        let figures = lock(&self.figures);
+        let figures = lock(&self.figures).clone();
         let now = figures.now.as_ref().and_then(ConsumerHandle::stats);
         let now = now.unwrap_or_default();
         let dict = PyDict::new(py);

@@ -40,7 +40,7 @@ pub(super) enum OverBudget {
 }
 
 /// Figures over all connections.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Clone)]
 pub(super) struct Figures {
     /// Of connections that are over.
     pub(super) before: ReceiveStats,
