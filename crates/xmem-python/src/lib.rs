@@ -7,6 +7,7 @@
 mod about;
 mod array;
 mod array_interface;
+mod bell;
 mod buffer;
 mod buffer_pool;
 mod caps;
@@ -19,6 +20,7 @@ mod event;
 mod format;
 mod frame;
 mod layout;
+mod lock;
 mod pools;
 mod producer;
 mod seat;

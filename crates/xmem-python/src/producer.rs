@@ -2,7 +2,7 @@
 
 //! The producer of a pool.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -14,6 +14,7 @@ use xmem_core::{
 
 use crate::caps;
 use crate::errors::{IntoPyErr, Kind};
+use crate::lock::lock;
 use crate::pools::pool_stats;
 use crate::signals::{self, Deadline};
 use crate::slot::WriteSlot;
@@ -45,8 +46,7 @@ struct Wanted {
 
 impl Producer {
     fn producer(&self) -> PyResult<xmem_core::Producer> {
-        let producer = self.producer.lock().unwrap_or_else(PoisonError::into_inner);
-        producer
+        lock(&self.producer)
             .clone()
             .ok_or_else(|| Kind::Closed.error("this producer is closed"))
     }
@@ -305,11 +305,7 @@ impl Producer {
     /// Closes the pool. Frames that are held stay as they are.
     fn close(&self, py: Python<'_>) {
         self.canceller.cancel();
-        let producer = self
-            .producer
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .take();
+        let producer = lock(&self.producer).take();
         py.detach(|| {
             if let Some(producer) = producer {
                 producer.close();

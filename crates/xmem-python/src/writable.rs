@@ -5,7 +5,7 @@
 
 use std::collections::HashMap;
 use std::ffi::c_int;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use pyo3::exceptions::PyValueError;
 use pyo3::ffi;
@@ -15,6 +15,7 @@ use xmem_core::{FrameMeta, monotonic_ns};
 
 use crate::array::{Array, Keeper, Plane};
 use crate::layout::{self, Arrays, Piece};
+use crate::lock::lock;
 use crate::producer::{set_caps, wait_for_room};
 use crate::slot::WriteSlot;
 use crate::{array_interface, buffer, dlpack, dtype};
@@ -144,10 +145,7 @@ impl WritableFrame {
         }
         wait_for_room(py, &self.producer)?;
         py.detach(|| {
-            let _publishing = self
-                .publishing
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner);
+            let _publishing = lock(&self.publishing);
             set_caps(&self.producer, &self.caps)?;
             self.slot.publish(meta, trust_views)
         })

@@ -12,13 +12,14 @@ from typing import Any, Self
 
 from . import _xmem
 from ._errors import EndOfStream, NoProducer, Timeout
+from ._waiting import Waiting
 from ._xmem import Frame
 
 # How long a thread waits for a producer before it looks whether anybody still wants one.
 _LOOK_AGAIN = 0.2
 
 
-class Consumer(_xmem.Consumer):
+class Consumer(Waiting, _xmem.Consumer):
     """Takes the frames of a pool.
 
     >>> for frame in xmem.Consumer("cam0"):  # doctest: +SKIP
@@ -42,7 +43,7 @@ class Consumer(_xmem.Consumer):
         if name is None:
             name = os.path.basename(sys.argv[0]) if sys.argv and sys.argv[0] else "python"
         self = super().__new__(cls, pool, name=name, **options)
-        self._waiting: set[asyncio.Future[None]] = set()
+        self._start_waiting()
         return self
 
     @classmethod
@@ -76,27 +77,6 @@ class Consumer(_xmem.Consumer):
             if isinstance(error, Timeout):
                 raise
             raise Timeout(f"no frame came in {timeout} s") from None
-
-    async def _readable(self) -> None:
-        """Waits until there may be something to receive."""
-        loop = asyncio.get_running_loop()
-        fd = self.fileno()
-        if not self._waiting:
-            # An event loop takes one callback for a descriptor, and several tasks may wait.
-            loop.add_reader(fd, self._wake)
-        future = loop.create_future()
-        self._waiting.add(future)
-        try:
-            await future
-        finally:
-            self._waiting.discard(future)
-            if not self._waiting:
-                loop.remove_reader(fd)
-
-    def _wake(self) -> None:
-        for future in self._waiting:
-            if not future.done():
-                future.set_result(None)
 
     def __aiter__(self) -> Self:
         return self
