@@ -15,7 +15,7 @@ use super::event::until_done;
 use super::hand_over::{self, HandedOver};
 use super::import::Import;
 use super::release;
-use super::rows::Rows;
+use super::rows::{Rows, To};
 use super::stream::Stream;
 use crate::consumer::held::Held;
 use crate::fault::{self, Point};
@@ -381,15 +381,24 @@ impl CudaFrame {
     ///
     /// [`CudaError::OutOfBounds`], and others as [`synchronize`](Self::synchronize).
     pub fn download_rows(&self, rows: &[Rows], to: &mut [u8]) -> Result<(), CudaError> {
-        let mut found = Vec::with_capacity(rows.len());
-        for rows in rows {
-            rows.check_to(to.len())?;
-            found.push((self.start_of(rows)?, rows));
-        }
+        let found = self.find(rows, to.len())?;
         count(&COUNTERS.copies);
         count(&COUNTERS.host_syncs);
         self.until_done()?;
-        copy::rows_to_host_now(&self.device, to, &found)
+        copy::rows_now(&self.device, To::Host(to.as_mut_ptr()), &found)
+    }
+
+    /// Rows to be copied into so many bytes, each with the address from which its first byte is counted.
+    pub(super) fn find<'a>(
+        &self,
+        rows: &'a [Rows],
+        to: usize,
+    ) -> Result<Vec<(u64, &'a Rows)>, CudaError> {
+        let find = |rows: &'a Rows| {
+            rows.check_to(to)?;
+            Ok((self.start_of(rows)?, rows))
+        };
+        rows.iter().map(find).collect()
     }
 
     /// Where the rows' first byte would be if the piece that they lie in began with the payload.
