@@ -16,6 +16,9 @@
  */
 mod allocator;
 mod bufferpool;
+mod caps;
+#[cfg(feature = "cuda")]
+mod cuda;
 mod deviceprovider;
 mod event;
 mod frame;

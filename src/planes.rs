@@ -4,11 +4,15 @@
 
 use xmem_core::{MAX_PLANES, Text, VideoLayout};
 
-/// The layout of a buffer's planes: what its GstVideoMeta says, else the default one of its caps.
+/// The layout of a buffer's planes: what its GstVideoMeta says, else its memory, else the default one of its caps.
 pub(crate) fn of_buffer(
     buffer: &gst::BufferRef,
     info: &gst_video::VideoInfo,
 ) -> Option<VideoLayout> {
+    #[cfg(feature = "cuda")]
+    let of_memory = of_device_memory(buffer);
+    #[cfg(feature = "cuda")]
+    let info = of_memory.as_ref().unwrap_or(info);
     let (mut layout, offsets, strides);
     let meta = buffer.meta::<gst_video::VideoMeta>();
     match &meta {
@@ -32,6 +36,13 @@ pub(crate) fn of_buffer(
         *to = *from;
     }
     Some(layout)
+}
+
+/// Memory on a device knows its planes by itself.
+#[cfg(feature = "cuda")]
+fn of_device_memory(buffer: &gst::BufferRef) -> Option<gst_video::VideoInfo> {
+    let memory = (buffer.n_memory() == 1).then(|| buffer.peek_memory(0))?;
+    crate::cuda::CudaMemory::of(memory).map(crate::cuda::CudaMemory::info)
 }
 
 fn empty(format: gst_video::VideoFormat, width: u32, height: u32, n_planes: u32) -> VideoLayout {
@@ -130,6 +141,20 @@ impl Planes {
     /// Whether an element that knows nothing but the caps would find the planes where they are.
     pub(crate) fn is_default(&self) -> bool {
         self.is_default
+    }
+
+    /// The layout as GStreamer has it, of a frame of `size` bytes.
+    #[cfg(feature = "cuda")]
+    pub(crate) fn to_info(
+        &self,
+        info: &gst_video::VideoInfo,
+        size: usize,
+    ) -> Result<gst_video::VideoInfo, gst::glib::BoolError> {
+        gst_video::VideoInfo::builder_from_info(info)
+            .offset(&self.offsets)
+            .stride(&self.strides)
+            .size(size)
+            .build()
     }
 
     /// Says on the buffer where its planes are.

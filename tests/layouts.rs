@@ -96,11 +96,7 @@ fn claims() -> String {
     ] {
         claims.claim(name, value as usize);
     }
-    claims.text(
-        "GST_CUDA_MEMORY_TYPE_NAME",
-        ffi::MEMORY_TYPE.to_str().unwrap(),
-    );
-    claims.text("GST_CAPS_FEATURE_MEMORY_CUDA_MEMORY", ffi::CAPS_FEATURE);
+    claims.text("GST_CAPS_FEATURE_MEMORY_CUDA_MEMORY", "memory:CUDAMemory");
     claims.text("GST_CUDA_CONTEXT_TYPE", ffi::CONTEXT_TYPE);
     // What came with 1.24.
     let mut newer = Claims::default();
@@ -108,14 +104,10 @@ fn claims() -> String {
         "GST_CUDA_MEMORY_TRANSFER_NEED_SYNC",
         ffi::GST_CUDA_MEMORY_TRANSFER_NEED_SYNC as usize,
     );
-    for (name, value) in [
-        ("UNKNOWN", ffi::GST_CUDA_MEMORY_ALLOC_UNKNOWN),
-        ("MALLOC", ffi::GST_CUDA_MEMORY_ALLOC_MALLOC),
-        ("MMAP", ffi::GST_CUDA_MEMORY_ALLOC_MMAP),
-    ] {
-        let value = usize::try_from(value).unwrap();
-        newer.claim(&format!("GST_CUDA_MEMORY_ALLOC_{name}"), value);
-    }
+    newer.claim(
+        "GST_CUDA_MEMORY_ALLOC_MALLOC",
+        usize::try_from(ffi::GST_CUDA_MEMORY_ALLOC_MALLOC).unwrap(),
+    );
     newer.sizes::<ffi::GstCudaMemoryAllocMethod>("GstCudaMemoryAllocMethod");
     format!("{}#ifdef XMEM_1_24\n{}#endif\n", claims.0, newer.0)
 }

@@ -6,7 +6,7 @@
 //! The structures are those of `gst/cuda/gstcudamemory.h`, `gstcudabufferpool.h` and `gstcudacontext.h`, the same in
 //! 1.22 to 1.28; `tests/layouts.rs` compares them with what the C compiler says, where the headers are installed.
 
-use std::ffi::{CStr, c_int, c_void};
+use std::ffi::{c_int, c_void};
 
 /// `CUdeviceptr`: an address on a device.
 pub(crate) type CuDevicePtr = u64;
@@ -35,7 +35,7 @@ pub(crate) struct GstCudaAllocator {
     _opaque: [u8; 0],
 }
 
-/// Memory of the type [`MEMORY_TYPE`].
+/// What [`gst_is_cuda_memory`](super::library::Library) says yes to.
 #[repr(C)]
 pub(crate) struct GstCudaMemory {
     pub(crate) mem: gst::ffi::GstMemory,
@@ -61,11 +61,8 @@ pub(crate) struct GstCudaBufferPoolClass {
 
 /// `GstCudaMemoryAllocMethod`, since 1.24. Wrapped memory says that it is of cuMemAlloc.
 pub(crate) type GstCudaMemoryAllocMethod = c_int;
-pub(crate) const GST_CUDA_MEMORY_ALLOC_UNKNOWN: GstCudaMemoryAllocMethod = 0;
 /// cuMemAlloc or cuMemAllocPitch.
 pub(crate) const GST_CUDA_MEMORY_ALLOC_MALLOC: GstCudaMemoryAllocMethod = 1;
-/// cuMemCreate and cuMemMap.
-pub(crate) const GST_CUDA_MEMORY_ALLOC_MMAP: GstCudaMemoryAllocMethod = 2;
 
 /// `GST_PADDING` of gstconfig.h.
 const GST_PADDING: usize = 4;
@@ -83,9 +80,5 @@ pub(crate) const GST_CUDA_MEMORY_TRANSFER_NEED_UPLOAD: gst::ffi::GstMemoryFlags 
 pub(crate) const GST_CUDA_MEMORY_TRANSFER_NEED_SYNC: gst::ffi::GstMemoryFlags =
     gst::ffi::GST_MEMORY_FLAG_LAST << 2;
 
-/// `GST_CUDA_MEMORY_TYPE_NAME`
-pub(crate) const MEMORY_TYPE: &CStr = c"gst.cuda.memory";
-/// `GST_CAPS_FEATURE_MEMORY_CUDA_MEMORY`
-pub(crate) const CAPS_FEATURE: &str = "memory:CUDAMemory";
 /// `GST_CUDA_CONTEXT_TYPE`: of the GstContext, and in it the field that has the GstCudaContext.
 pub(crate) const CONTEXT_TYPE: &str = "gst.cuda.context";

@@ -56,8 +56,11 @@ use super::{
     times::Times,
     waiting::{Interrupts, Reason},
 };
+#[cfg(feature = "cuda")]
+use crate::cuda;
 use crate::{
     allocator::{SlotSource, XmemAllocator},
+    caps,
     frame::Format,
     meta::{self, Losses},
     stats,
@@ -320,6 +323,11 @@ impl BaseSinkImpl for XmemSink {
         Ok(())
     }
 
+    fn caps(&self, filter: Option<&gst::Caps>) -> Option<gst::Caps> {
+        // Whoever asks without a filter is told that anything goes; what cannot be is refused when it is tried.
+        self.parent_caps(filter).map(caps::possible)
+    }
+
     fn propose_allocation(
         &self,
         query: &mut gst::query::Allocation,
@@ -327,7 +335,7 @@ impl BaseSinkImpl for XmemSink {
         let started = self
             .started()
             .ok_or_else(|| gst::loggable_error!(CAT, "Not started"))?;
-        self.offer.answer(&started, query)
+        self.offer.answer(self.obj().upcast_ref(), &started, query)
     }
 
     fn event(&self, event: gst::Event) -> bool {
@@ -368,11 +376,21 @@ impl BaseSinkImpl for XmemSink {
     }
 
     fn query(&self, query: &mut gst::QueryRef) -> bool {
-        if let gst::QueryViewMut::Context(query) = query.view_mut()
-            && let Some(context) = self.obj().context(query.context_type())
-        {
-            query.set_context(&context);
-            return true;
+        match query.view_mut() {
+            gst::QueryViewMut::Context(query) => {
+                if let Some(context) = self.context(query.context_type()) {
+                    query.set_context(&context);
+                    return true;
+                }
+            }
+            gst::QueryViewMut::AcceptCaps(query) => {
+                let wanted = query.caps_owned();
+                if caps::possible(wanted.clone()) != wanted {
+                    query.set_result(false);
+                    return true;
+                }
+            }
+            _ => {}
         }
         BaseSinkImplExt::parent_query(self, query)
     }
@@ -394,6 +412,19 @@ impl BaseSinkImpl for XmemSink {
 }
 
 impl XmemSink {
+    /// What a neighbour may use that asks for a context of this kind.
+    fn context(&self, kind: &str) -> Option<gst::Context> {
+        if let Some(context) = self.obj().context(kind) {
+            return Some(context);
+        }
+        #[cfg(feature = "cuda")]
+        if kind == cuda::CONTEXT_TYPE {
+            let ordinal = lock(&self.settings).cuda_device();
+            return cuda::to_share(self.obj().upcast_ref(), ordinal);
+        }
+        None
+    }
+
     pub(super) fn started(&self) -> Option<Arc<Started>> {
         lock(&self.started).clone()
     }
@@ -620,6 +651,12 @@ impl XmemSink {
                     ]
                 );
             }
+            #[cfg(feature = "cuda")]
+            Failure::Device(error) => gst::element_imp_error!(
+                self,
+                gst::ResourceError::Failed,
+                ["A frame on a CUDA device cannot be shared: {error}"]
+            ),
             Failure::Unreadable => {
                 gst::element_imp_error!(
                     self,

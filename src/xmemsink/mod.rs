@@ -4,8 +4,11 @@
 
 mod base;
 mod clients;
+#[cfg(feature = "cuda")]
+mod device;
 mod events;
 mod imp;
+mod imports;
 mod messages;
 mod pieces;
 mod proposal;

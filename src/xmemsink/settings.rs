@@ -89,6 +89,12 @@ impl Default for Settings {
 }
 
 impl Settings {
+    /// The device that was asked for.
+    #[cfg(feature = "cuda")]
+    pub(super) fn cuda_device(&self) -> Option<u32> {
+        u32::try_from(self.cuda_device_id).ok()
+    }
+
     /// Takes over a property.
     pub(super) fn set(&mut self, pspec: &glib::ParamSpec, value: &glib::Value) {
         fn get<'a, T: glib::value::FromValue<'a>>(value: &'a glib::Value) -> T {

@@ -47,6 +47,10 @@ impl XmemSrc {
                 started.sticky_version = None;
                 started.next_sequence = None;
                 started.stamper.forget_producer();
+                #[cfg(feature = "cuda")]
+                {
+                    started.on_device = None;
+                }
                 Ok(consumer)
             }
             Err(Unconnected::Cancelled) => Err(gst::FlowError::Flushing),

@@ -4,6 +4,8 @@
 
 mod connection;
 mod delivery;
+#[cfg(feature = "cuda")]
+mod device;
 mod events;
 mod follow;
 mod frames;

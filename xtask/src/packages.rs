@@ -101,6 +101,11 @@ const NEEDS: &[(&str, &[Need])] = &[
 const TEST_NEEDS: &[(&str, &[Need])] = &[
     ("ffmpeg", &[Need::Program("ffmpeg")]),
     ("python3-opencv", &[Need::PythonModule("cv2")]),
+    ("python3-gi", &[Need::PythonModule("gi")]),
+    (
+        "gir1.2-gst-plugins-base-1.0",
+        &[Need::PythonModule("gi.repository.GstAllocators")],
+    ),
 ];
 
 /// What only the benchmark needs on top.

@@ -11,11 +11,12 @@ use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use xmem_core::{
-    Canceller, ConnectError, ConsumerBuilder, ConsumerHandle, ReceiveError, ReceiveStats,
-    RequestError, StartFrom,
+    Canceller, ConnectError, ConsumerBuilder, ConsumerHandle, ReadLease, ReceiveError,
+    ReceiveStats, RequestError, StartFrom,
 };
 
 use crate::errors::{IntoPyErr, Kind};
+use crate::event::Event;
 use crate::frame::{Frame, Way};
 use crate::seat::{NotHad, Seat};
 use crate::signals::{self, Deadline};
@@ -90,9 +91,23 @@ struct Inner {
     looking: Option<Found>,
 }
 
+/// What a stream consists of.
+#[derive(Debug, IntoPyObject)]
+enum Item {
+    Frame(Frame),
+    Event(Event),
+}
+
+/// What was taken from the pool.
+enum Took {
+    Frame(Result<(Frame, Way), String>),
+    /// `None`: nothing that anybody has to know of.
+    Event(Option<Event>),
+}
+
 /// What became of a wait for a frame.
 enum Step {
-    Frame(Frame),
+    Item(Item),
     Nothing,
     Failed(Failure),
 }
@@ -103,7 +118,7 @@ enum Failure {
     Connect(ConnectError),
     /// The stream is over, or counts as over.
     End,
-    Nonsense(&'static str),
+    Nonsense(String),
 }
 
 impl Failure {
@@ -221,43 +236,53 @@ impl Inner {
         let Some(consumer) = &mut self.connected else {
             return self.connect(timeout);
         };
-        let made = match consumer.receive(Some(timeout)) {
-            Ok(lease) => Frame::in_place(lease),
-            Err(ReceiveError::Timeout) => return Step::Nothing,
+        let frame = |lease: ReadLease| {
+            if lease.meta().event {
+                Took::Event(Event::of(&lease))
+            } else {
+                Took::Frame(Frame::in_place(lease))
+            }
+        };
+        let received = match consumer.receive(Some(timeout)).map(frame) {
             Err(ReceiveError::OverBudget { .. }) if self.over_budget != OverBudget::Raise => {
                 let drop = self.over_budget == OverBudget::Drop;
-                let copy = |lease: &_| (!drop).then(|| Frame::copied(lease));
+                let copy = |lease: &ReadLease| {
+                    if lease.meta().event {
+                        return Some(Took::Event(Event::of(lease)));
+                    }
+                    (!drop).then(|| Took::Frame(Frame::copied(lease)))
+                };
                 match consumer.receive_with(Some(timeout), copy) {
-                    Ok(Some(made)) => made,
+                    Ok(Some(took)) => Ok(took),
                     Ok(None) => {
                         lock(&self.figures).dropped += 1;
                         return Step::Nothing;
                     }
-                    Err(ReceiveError::Timeout) => return Step::Nothing,
-                    Err(error) => return Step::Failed(Failure::Receive(error)),
+                    Err(error) => Err(error),
                 }
             }
+            received => received,
+        };
+        match received {
+            Ok(Took::Frame(Ok((frame, way)))) => {
+                if way == Way::Copied {
+                    consumer.note_copied();
+                    lock(&self.figures).copied += 1;
+                }
+                Step::Item(Item::Frame(frame))
+            }
+            Ok(Took::Frame(Err(reason))) => Step::Failed(Failure::Nonsense(reason)),
+            Ok(Took::Event(Some(event))) => Step::Item(Item::Event(event)),
+            Ok(Took::Event(None)) | Err(ReceiveError::Timeout) => Step::Nothing,
             Err(ReceiveError::Eos) => {
                 if self.on_eos == OnEos::Wait {
                     consumer.pass_eos();
                     return Step::Nothing;
                 }
-                return Step::Failed(Failure::End);
+                Step::Failed(Failure::End)
             }
-            Err(error @ (ReceiveError::ProducerLost | ReceiveError::TimedOut)) => {
-                return self.lost(error);
-            }
-            Err(error) => return Step::Failed(Failure::Receive(error)),
-        };
-        match made {
-            Ok((frame, way)) => {
-                if way == Way::Copied {
-                    consumer.note_copied();
-                    lock(&self.figures).copied += 1;
-                }
-                Step::Frame(frame)
-            }
-            Err(reason) => Step::Failed(Failure::Nonsense(reason)),
+            Err(error @ (ReceiveError::ProducerLost | ReceiveError::TimedOut)) => self.lost(error),
+            Err(error) => Step::Failed(Failure::Receive(error)),
         }
     }
 
@@ -332,10 +357,10 @@ impl Consumer {
     }
 
     /// `None`: nothing came in time.
-    fn next(&self, py: Python<'_>, deadline: Deadline) -> PyResult<Result<Option<Frame>, Failure>> {
+    fn next(&self, py: Python<'_>, deadline: Deadline) -> PyResult<Result<Option<Item>, Failure>> {
         let step = signals::wait(py, deadline, |slice| match self.seat.take(slice) {
             Ok(mut inner) => match inner.step(slice) {
-                Step::Frame(frame) => Some(Ok(Ok(frame))),
+                Step::Item(item) => Some(Ok(Ok(item))),
                 Step::Nothing => None,
                 Step::Failed(failure) => Some(Ok(Err(failure))),
             },
@@ -361,7 +386,7 @@ fn not_had(error: NotHad) -> PyErr {
 impl Consumer {
     #[new]
     #[pyo3(signature = (pool, *, timeout=None, max_held=8, name=None, start_from="next", on_eos="end",
-        on_producer_lost="wait", over_budget="copy", busy_poll=0.0))]
+        on_producer_lost="wait", over_budget="copy", busy_poll=0.0, events=false))]
     #[allow(clippy::too_many_arguments)] // keywords
     fn new(
         py: Python<'_>,
@@ -374,6 +399,7 @@ impl Consumer {
         on_producer_lost: &str,
         over_budget: &str,
         busy_poll: f64,
+        events: bool,
     ) -> PyResult<Self> {
         let start_from = choose(
             "start_from",
@@ -389,6 +415,7 @@ impl Consumer {
             .max_held(max_held)
             .start_from(start_from)
             .parts(true)
+            .events(events)
             .busy_poll(signals::duration(Some(busy_poll))?.unwrap_or_default())
             .canceller(&canceller);
         if let Some(name) = name {
@@ -451,10 +478,10 @@ impl Consumer {
     }
 
     #[pyo3(signature = (timeout=None))]
-    fn recv(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Frame> {
+    fn recv(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Item> {
         let next = self.next(py, Deadline::after(timeout)?)?;
         match next.map_err(Failure::into_py_err)? {
-            Some(frame) => Ok(frame),
+            Some(item) => Ok(item),
             None => Err(Kind::Timeout.error(format!(
                 "no frame came in {} s: the producer of pool {:?} publishes none, or is gone",
                 timeout.unwrap_or_default(),
@@ -464,7 +491,7 @@ impl Consumer {
     }
 
     /// A frame if there is one.
-    fn try_recv(&self, py: Python<'_>) -> PyResult<Option<Frame>> {
+    fn try_recv(&self, py: Python<'_>) -> PyResult<Option<Item>> {
         self.next(py, Deadline::after(Some(0.0))?)?
             .map_err(Failure::into_py_err)
     }
@@ -521,10 +548,10 @@ impl Consumer {
         slf
     }
 
-    fn __next__(&self, py: Python<'_>) -> PyResult<Frame> {
+    fn __next__(&self, py: Python<'_>) -> PyResult<Item> {
         loop {
             match self.next(py, Deadline::after(None)?)? {
-                Ok(Some(frame)) => return Ok(frame),
+                Ok(Some(item)) => return Ok(item),
                 Ok(None) => {}
                 Err(Failure::End) => return Err(PyStopIteration::new_err(())),
                 Err(failure) => return Err(failure.into_py_err()),

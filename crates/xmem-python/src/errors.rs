@@ -6,8 +6,8 @@ use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyType;
 use xmem_core::{
-    AcquireError, ConnectError, CreateError, PublishError, ReceiveError, RegionError, RequestError,
-    WaitError,
+    AcquireError, ConnectError, CreateError, EventError, PublishError, ReceiveError, RegionError,
+    RequestError, WaitError,
 };
 
 /// One of the classes in `_errors.py`.
@@ -135,6 +135,16 @@ impl IntoPyErr for PublishError {
             Self::Forked => Kind::Forked,
             _ => Kind::Error,
         })
+    }
+}
+
+impl IntoPyErr for EventError {
+    fn kind(&self) -> Option<Kind> {
+        match self {
+            Self::Acquire(error) => error.kind(),
+            Self::Publish(error) => error.kind(),
+            _ => Some(Kind::Error),
+        }
     }
 }
 

@@ -8,9 +8,10 @@ use std::sync::Arc;
 
 use pyo3::ffi;
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyDict, PyTuple};
-use xmem_core::{FrameMeta, ReadLease, Sticky};
+use pyo3::types::{PyDict, PyTuple};
+use xmem_core::ReadLease;
 
+use crate::about::About;
 use crate::array::{Array, Plane};
 use crate::layout::{self, Arrays};
 use crate::{array_interface, buffer, dlpack, dtype};
@@ -23,14 +24,6 @@ pub(crate) struct Frame {
     about: Arc<About>,
 }
 
-/// What is known of a frame besides its bytes.
-#[derive(Debug)]
-struct About {
-    meta: FrameMeta,
-    sticky: Arc<Sticky>,
-    pool: String,
-}
-
 /// What became of a frame's bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Way {
@@ -39,41 +32,37 @@ pub(crate) enum Way {
 }
 
 impl Frame {
-    /// Around a frame where it lies. It is copied if it lies in pieces, and one of its planes does not lie in one of them.
-    pub(crate) fn in_place(lease: ReadLease) -> Result<(Self, Way), &'static str> {
+    /// Around a frame where it lies. It is copied if one of its planes lies in several pieces.
+    pub(crate) fn in_place(lease: ReadLease) -> Result<(Self, Way), String> {
         if lease.is_on_device() {
-            return Err(ON_DEVICE);
+            return Err(ON_DEVICE.into());
         }
         let lease = Arc::new(lease);
         // So that a channel passes its arrays on where they lie.
         crate::channel::memory::note(&lease);
         let pieces = layout::pieces(&lease).ok_or(UNMAPPABLE)?;
-        match layout::arrays(lease.meta(), &pieces) {
+        match layout::arrays(lease.meta(), is_field(&lease), &pieces) {
             Some(arrays) => Ok((Self::new(arrays, &lease), Way::InPlace)),
+            // Over several pieces, or not where its type has to be.
             None => Self::copied(&lease),
         }
     }
 
     /// Around a copy.
-    pub(crate) fn copied(lease: &ReadLease) -> Result<(Self, Way), &'static str> {
+    pub(crate) fn copied(lease: &ReadLease) -> Result<(Self, Way), String> {
         if lease.is_on_device() {
-            return Err(ON_DEVICE);
+            return Err(ON_DEVICE.into());
         }
         let piece = layout::private(layout::copy_payload(lease).ok_or(UNMAPPABLE)?);
-        let arrays = layout::arrays(lease.meta(), &[piece])
-            .ok_or("the frame's description makes no sense")?;
+        let arrays = layout::arrays(lease.meta(), is_field(lease), &[piece])
+            .ok_or_else(|| layout::nonsense(lease.meta()))?;
         Ok((Self::new(arrays, lease), Way::Copied))
     }
 
     fn new(arrays: Arrays, lease: &ReadLease) -> Self {
-        let about = About {
-            meta: lease.meta().clone(),
-            sticky: lease.sticky().clone(),
-            pool: lease.pool().to_owned(),
-        };
         Self {
             arrays,
-            about: Arc::new(about),
+            about: About::of(lease),
         }
     }
 
@@ -81,6 +70,12 @@ impl Frame {
     fn whole(&self) -> PyResult<&Array> {
         self.arrays.whole(&self.about.meta)
     }
+}
+
+/// Whether the stream's frames are fields, which have half of the rows that they say.
+fn is_field(lease: &ReadLease) -> bool {
+    let caps = lease.sticky().text("caps").unwrap_or_default();
+    caps.contains("interlace-mode=(string)alternate") || caps.contains("interlace-mode=alternate")
 }
 
 const UNMAPPABLE: &str = "the frame lies in memory that cannot be mapped";
@@ -204,16 +199,12 @@ impl Frame {
 
     #[getter]
     fn caps(&self) -> Option<&str> {
-        self.about.sticky.text("caps")
+        self.about.caps()
     }
 
     #[getter]
     fn attachments<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-        let dict = PyDict::new(py);
-        for (name, value) in self.about.meta.attachments.iter() {
-            dict.set_item(name, PyBytes::new(py, value))?;
-        }
-        Ok(dict)
+        self.about.attachments(py)
     }
 
     fn copy(&self, py: Python<'_>) -> PyResult<Self> {

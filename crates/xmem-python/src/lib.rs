@@ -4,6 +4,7 @@
 //!
 //! `python/xmem` is what users import; it adds to the classes here what is easier said in Python, such as asyncio.
 
+mod about;
 mod array;
 mod array_interface;
 mod buffer;
@@ -14,9 +15,9 @@ mod consumer;
 mod dlpack;
 mod dtype;
 mod errors;
+mod event;
 mod format;
 mod frame;
-
 mod layout;
 mod pools;
 mod producer;
@@ -41,6 +42,8 @@ mod _xmem {
     use crate::channel::{Block, ChannelEnd, Incoming, RefLease};
     #[pymodule_export]
     use crate::consumer::Consumer;
+    #[pymodule_export]
+    use crate::event::Event;
     #[pymodule_export]
     use crate::frame::Frame;
     #[pymodule_export]

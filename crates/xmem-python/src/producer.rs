@@ -8,7 +8,8 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 use xmem_core::{
-    AcquireError, Backing, Canceller, DType, Delivery, FrameMeta, MAX_DIMS, Sticky, Text, WaitError,
+    AcquireError, Backing, Canceller, DType, Delivery, EventError, FrameMeta, MAX_DIMS, Sticky,
+    Text, WaitError,
 };
 
 use crate::caps;
@@ -17,7 +18,7 @@ use crate::pools::pool_stats;
 use crate::signals::{self, Deadline};
 use crate::slot::WriteSlot;
 use crate::writable::WritableFrame;
-use crate::{dtype, format};
+use crate::{dtype, event, format};
 
 /// Publishes frames in a pool.
 #[pyclass(frozen, subclass, module = "xmem")]
@@ -237,6 +238,31 @@ impl Producer {
     #[getter]
     fn caps(&self) -> PyResult<Option<String>> {
         Ok(self.producer()?.sticky().text("caps").map(str::to_owned))
+    }
+
+    /// Publishes an event between two frames. Returns its sequence.
+    #[pyo3(signature = (name, data=Vec::new(), *, fields="", pts=None, duration=None, timestamp=None))]
+    #[allow(clippy::too_many_arguments)] // keywords
+    fn publish_event(
+        &self,
+        py: Python<'_>,
+        name: &str,
+        data: Vec<u8>,
+        fields: &str,
+        pts: Option<u64>,
+        duration: Option<u64>,
+        timestamp: Option<i64>,
+    ) -> PyResult<u64> {
+        let producer = self.producer()?;
+        let meta = event::describe(name, data, fields, pts, duration, timestamp)?;
+        wait_for_room(py, &producer)?;
+        let published = match py.detach(|| producer.publish_event(meta.clone())) {
+            Err(EventError::Acquire(AcquireError::Exhausted { .. })) if self.lossless => {
+                signals::wait_apart(py, |cancel| producer.publish_event_wait(meta, None, cancel))?
+            }
+            published => published,
+        };
+        published.map_err(IntoPyErr::into_py_err)
     }
 
     /// Says that the stream is over.

@@ -47,7 +47,7 @@ impl WritableFrame {
             start: 0,
             bytes: (ptr, size),
         };
-        let arrays = layout::arrays(&meta, &[piece])
+        let arrays = layout::arrays(&meta, false, &[piece])
             .ok_or_else(|| PyValueError::new_err("the frame does not fit into its slot"))?;
         Ok(Self {
             producer,

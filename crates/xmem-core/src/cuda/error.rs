@@ -96,6 +96,9 @@ pub enum CudaError {
         /// Where it should.
         asked: u32,
     },
+    /// What is to be copied lies outside the frame or the slot.
+    #[error("what is to be copied lies outside the frame, the slot or the memory that was given")]
+    OutOfBounds,
     /// There are other handles to the lease.
     #[error("this lease has other handles: only the last one can be handed over to the device")]
     Shared,
@@ -128,6 +131,7 @@ pub enum CudaError {
 
 // Of the driver, by number: a driver may be newer than any list, so these are no enum.
 pub(super) const OUT_OF_MEMORY: u32 = 2;
+pub(super) const INVALID_CONTEXT: u32 = 201;
 pub(super) const ALREADY_MAPPED: u32 = 208;
 pub(super) const NOT_READY: u32 = 600;
 pub(super) const HOST_MEMORY_ALREADY_REGISTERED: u32 = 712;

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::Mode;
+use super::copy;
 use super::counts::{COUNTERS, count};
 use super::device::Device;
 use super::error::CudaError;
@@ -14,6 +15,7 @@ use super::event::until_done;
 use super::hand_over::{self, HandedOver};
 use super::import::Import;
 use super::release;
+use super::rows::Rows;
 use super::stream::Stream;
 use crate::consumer::held::Held;
 use crate::fault::{self, Point};
@@ -349,6 +351,59 @@ impl CudaFrame {
         self.waits
             .iter()
             .try_for_each(|wait| until_done(|| wait.is_done()))
+    }
+
+    /// Copies the payload to host memory, from its beginning, as much as there is room for. Waits until the producer's work on
+    /// the frame has ended, and for the copy: the CPU waits.
+    ///
+    /// # Errors
+    ///
+    /// [`CudaError::OutOfBounds`] if the payload has fewer bytes, and others as [`synchronize`](Self::synchronize).
+    pub fn download(&self, to: &mut [u8]) -> Result<(), CudaError> {
+        let mut rows = Vec::with_capacity(self.pieces.len());
+        let mut start = 0;
+        for piece in &self.pieces {
+            let len = piece.len.min(to.len() - start);
+            rows.push(Rows::plain(start, start, len));
+            start += len;
+        }
+        if start < to.len() {
+            return Err(CudaError::OutOfBounds);
+        }
+        self.download_rows(&rows, to)
+    }
+
+    /// The same with rows of bytes: those of each plane, for example. Where they are copied from is counted from the beginning
+    /// of the payload, through its pieces, if it lies in several; rows that are copied at once lie in one of them. It counts
+    /// as one copy ([`counts`](super::counts())).
+    ///
+    /// # Errors
+    ///
+    /// [`CudaError::OutOfBounds`], and others as [`synchronize`](Self::synchronize).
+    pub fn download_rows(&self, rows: &[Rows], to: &mut [u8]) -> Result<(), CudaError> {
+        let mut found = Vec::with_capacity(rows.len());
+        for rows in rows {
+            rows.check_to(to.len())?;
+            found.push((self.start_of(rows)?, rows));
+        }
+        count(&COUNTERS.copies);
+        count(&COUNTERS.host_syncs);
+        self.until_done()?;
+        copy::rows_to_host_now(&self.device, to, &found)
+    }
+
+    /// Where the rows' first byte would be if the piece that they lie in began with the payload.
+    fn start_of(&self, rows: &Rows) -> Result<u64, CudaError> {
+        let end = rows.read_end()?;
+        let mut before = 0;
+        for piece in &self.pieces {
+            let after = before + piece.len;
+            if rows.from >= before && end <= after {
+                return Ok(piece.ptr.wrapping_sub(before as u64));
+            }
+            before = after;
+        }
+        Err(CudaError::OutOfBounds)
     }
 
     /// Lets go of the frame when the stream gets there: behind all that was put on it so far. If there are other handles to

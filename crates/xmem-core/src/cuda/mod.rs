@@ -45,6 +45,7 @@ mod memory;
 mod reaper;
 mod release;
 mod result;
+mod rows;
 mod slot;
 mod stream;
 mod twin;
@@ -52,10 +53,11 @@ mod twin;
 use std::time::Duration;
 
 pub use counts::{Counts, counts};
-pub use device::{Device, Uuid, devices, is_available};
+pub use device::{Device, Uuid, device_count, devices, is_available};
 pub use error::CudaError;
 pub use frame::{CudaFrame, FrameFailure};
 pub use hand_over::HandedOver;
+pub use rows::Rows;
 pub use slot::CudaSlot;
 pub use stream::Stream;
 

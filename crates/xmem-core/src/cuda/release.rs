@@ -15,7 +15,6 @@ use std::time::Duration;
 
 use super::device::Device;
 use super::error::CudaError;
-use super::event::Event;
 use super::hand_over;
 use super::stream::Stream;
 use super::{reaper, result};
@@ -87,7 +86,8 @@ unsafe extern "C" fn ended(data: *mut c_void) {
 fn launch(number: u64, device: &Device, stream: Stream) -> Result<(), CudaError> {
     let data = number as usize as *mut c_void;
     // SAFETY: the stream is alive (`Stream::from_raw`); the function takes any number.
-    let launched = device.with(|| unsafe { result::launch_host(stream.raw(), Some(ended), data) });
+    let launch = || unsafe { result::launch_host(stream.raw(), Some(ended), data) };
+    let launched = device.with_context_of(stream, launch);
     fault::point(Point::ReleaseEnqueued);
     launched
 }
@@ -187,21 +187,18 @@ pub(super) fn handed_by_host_function(number: u64, device: &Device, stream: Stre
     }
 }
 
-/// Nothing runs in a device's primary context any more, so nobody reads what is leased for its streams. Those of other
-/// contexts may well run.
-pub(super) fn context_failed(device: &Device) {
+/// Nothing runs in a context any more, so nobody reads what is leased for its streams. Those of other contexts may well run.
+pub(super) fn context_failed(device: &Device, context: usize) {
     let ended: Vec<Pending> = {
         let mut pending = pending();
         pending
-            .extract_if(|_, entry| {
-                entry.device == *device && entry.context == device.context().addr()
-            })
+            .extract_if(|_, entry| entry.device == *device && entry.context == context)
             .map(|(_, entry)| entry)
             .collect()
     };
     if !ended.is_empty() {
         log::warn!(
-            "CUDA device {}: {} leases end with its context",
+            "CUDA device {}: {} leases end with their context",
             device.ordinal(),
             ended.len()
         );
@@ -216,30 +213,25 @@ fn watch() {
     if WATCHED.swap(true, Ordering::AcqRel) {
         return;
     }
-    let mut probes: HashMap<u32, Event> = HashMap::new();
-    reaper::every(SUSPICIOUS, move || {
-        let mut devices: Vec<Device> = Vec::new();
+    reaper::every(SUSPICIOUS, || {
+        let mut contexts: Vec<(Device, usize)> = Vec::new();
         {
             let pending = pending();
             for entry in pending.values() {
-                if !devices.contains(&entry.device) {
-                    devices.push(entry.device.clone());
+                let context = (entry.device.clone(), entry.context);
+                if !contexts.contains(&context) {
+                    contexts.push(context);
                 }
             }
-            if devices.is_empty() {
+            if contexts.is_empty() {
                 // While it is locked: whoever lists one after this sees that nobody watches.
                 WATCHED.store(false, Ordering::Release);
                 return true;
             }
         }
-        for device in devices {
-            let probe = probes
-                .remove(&device.ordinal())
-                .map_or_else(|| Event::private(&device), Ok);
-            if let Ok(probe) = probe {
-                // Nothing is recorded in it, so this fails only if everything does.
-                let _ = probe.has_happened();
-                probes.insert(device.ordinal(), probe);
+        for (device, context) in contexts {
+            if !device.may_end(context) {
+                context_failed(&device, context);
             }
         }
         false

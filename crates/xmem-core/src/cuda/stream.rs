@@ -10,7 +10,8 @@ use super::error::CudaError;
 use super::{release, result};
 
 /// A CUDA stream, by its handle (`CUstream`, `cudaStream_t`, `torch.cuda.Stream.cuda_stream`, `cupy.cuda.Stream.ptr`). It
-/// is of the device's primary context, or of another one on the same device.
+/// is of the device's primary context, or of another one on the same device. Default streams (0, 1 and 2) are the primary
+/// context's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Stream(u64);
 
@@ -48,7 +49,12 @@ impl Stream {
     pub(super) fn synchronize(self, device: &Device) -> Result<(), CudaError> {
         count(&COUNTERS.host_syncs);
         // SAFETY: the stream is alive (`from_raw`).
-        device.with(|| unsafe { result::stream_synchronize(self.raw()) })
+        device.with_context_of(self, || unsafe { result::stream_synchronize(self.raw()) })
+    }
+
+    /// Whether the handle stands for a stream of whatever context is current.
+    pub(super) fn is_default(self) -> bool {
+        self.0 <= Self::PER_THREAD.0
     }
 
     pub(super) fn raw(self) -> CUstream {

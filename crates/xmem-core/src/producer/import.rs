@@ -47,6 +47,11 @@ impl ImportedMemory {
         self.0.len
     }
 
+    /// Whether the pool is still there that it was imported into.
+    pub fn is_used(&self) -> bool {
+        self.0.pool.strong_count() > 0
+    }
+
     pub(super) fn is_of(&self, pool: &Arc<Pool>) -> bool {
         self.0.pool.as_ptr() == Arc::as_ptr(pool)
     }

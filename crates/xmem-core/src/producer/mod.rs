@@ -204,7 +204,21 @@ impl Producer {
         timeout: Option<Duration>,
         cancel: &Canceller,
     ) -> Result<WriteLease, AcquireError> {
-        let look = || match self.acquire_with_room(size, room) {
+        self.acquire_wait_by(timeout, cancel, || self.acquire_with_room(size, room))
+    }
+
+    /// The same for whichever call gets a slot, as one on a device.
+    ///
+    /// # Errors
+    ///
+    /// As [`acquire_wait`](Self::acquire_wait), and the call's own.
+    pub fn acquire_wait_by(
+        &self,
+        timeout: Option<Duration>,
+        cancel: &Canceller,
+        acquire: impl Fn() -> Result<WriteLease, AcquireError>,
+    ) -> Result<WriteLease, AcquireError> {
+        let look = || match acquire() {
             Err(AcquireError::Exhausted { .. }) => None,
             result => Some(result),
         };

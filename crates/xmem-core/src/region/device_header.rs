@@ -246,6 +246,7 @@ impl DeviceHeader {
     }
 
     /// The number that names the memory.
+    #[cfg(feature = "cuda")]
     pub(crate) fn number(&self) -> u128 {
         u128::from_ne_bytes(self.nonce)
     }

@@ -7,6 +7,7 @@
 mod support;
 
 mod buffers;
+mod contexts;
 mod deaths;
 #[cfg(feature = "fault-points")]
 mod faults;

@@ -35,6 +35,7 @@ class Consumer(_xmem.Consumer):
     on_producer_lost: when the producer is gone, "wait" for the next one, "end" the iteration, or "raise" ProducerLost.
     over_budget: when max_held frames are held, "copy" the next one into memory of its own, "drop" it, or "raise" OverBudget.
     busy_poll: seconds to spin for the next frame before sleeping. Takes a core, saves the time of waking up.
+    events: take what happened between frames too: each is an xmem.Event in its place among the frames.
     """
 
     def __new__(cls, pool: str, *, name: str | None = None, **options: Any) -> Self:
@@ -64,7 +65,7 @@ class Consumer(_xmem.Consumer):
         # As xmemsrc asks: with all headers, and at no certain time.
         self.request("force-key-unit", bytes([1]) + bytes(8))
 
-    async def arecv(self, timeout: float | None = None) -> Frame:
+    async def arecv(self, timeout: float | None = None) -> Frame | Any:
         """The next frame; waits for it in the event loop. Raises what recv raises."""
         try:
             async with asyncio.timeout(timeout):
@@ -100,7 +101,7 @@ class Consumer(_xmem.Consumer):
     def __aiter__(self) -> Self:
         return self
 
-    async def __anext__(self) -> Frame:
+    async def __anext__(self) -> Frame | Any:
         try:
             return await self.arecv()
         except EndOfStream:
