@@ -58,11 +58,11 @@ pub(crate) fn cuda(not_run: &Path) -> Result<Option<Step>> {
 
 /// The root directory of a Debian that is kept for the next time.
 #[derive(Debug)]
-struct Debian(PathBuf);
+pub(crate) struct Debian(PathBuf);
 
 impl Debian {
     /// Makes it if it is not there, and installs what is missing in it.
-    fn ensure(tests: Tests) -> Result<Self> {
+    pub(crate) fn ensure(tests: Tests) -> Result<Self> {
         if std::fs::metadata("/proc/self")?.uid() != 0 {
             return Err("only root can make and enter another Debian".into());
         }
@@ -105,6 +105,11 @@ impl Debian {
         tests.missing(|| self.inside("rw", &[]))
     }
 
+    /// Where a file of its own is, as this machine sees it.
+    pub(crate) fn path(&self, file: &Path) -> PathBuf {
+        self.0.join(file.strip_prefix("/").unwrap_or(file))
+    }
+
     /// What stands before a program to run it there: it is also what cargo runs test programs with.
     fn enter(&self, mode: &str, with: &[&Path]) -> Vec<String> {
         let script = root().join("xtask/src/compat/enter.sh");
@@ -116,7 +121,12 @@ impl Debian {
     }
 
     fn inside(&self, mode: &str, program: &[&str]) -> Command {
-        let words = self.enter(mode, &[]);
+        self.inside_with(mode, &[], program)
+    }
+
+    /// With these folders of this machine.
+    pub(crate) fn inside_with(&self, mode: &str, dirs: &[&Path], program: &[&str]) -> Command {
+        let words = self.enter(mode, dirs);
         let mut command = Command::new(&words[0]);
         command.args(&words[1..]).args(program);
         command
