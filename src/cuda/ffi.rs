@@ -23,10 +23,13 @@ pub(crate) struct GstCudaContext {
     _opaque: [u8; 0],
 }
 
-/// A mini object since 1.24, for pointers only.
+/// A mini object, since 1.24.
 #[repr(C)]
 pub(crate) struct GstCudaStream {
-    _opaque: [u8; 0],
+    parent: gst::ffi::GstMiniObject,
+    /// What it is a stream of.
+    pub(crate) context: *mut GstCudaContext,
+    priv_: *mut c_void,
 }
 
 /// A GstObject, for pointers only.

@@ -3,7 +3,7 @@
 //! The functions of libgstcuda-1.0 and what has to be there for them to work.
 #![allow(unsafe_code)] // a library that is loaded
 
-use std::ffi::{c_int, c_uint};
+use std::ffi::c_uint;
 use std::mem::{MaybeUninit, size_of};
 use std::sync::LazyLock;
 
@@ -62,7 +62,6 @@ functions! {{
     cuda_context_get_type: fn() -> GType;
     cuda_context_new_wrapped: fn(CuContext, CuDevice) -> *mut GstCudaContext;
     cuda_context_get_handle: fn(*mut GstCudaContext) -> gpointer;
-    cuda_context_get_texture_alignment: fn(*mut GstCudaContext) -> c_int;
     context_new_cuda_context: fn(*mut GstCudaContext) -> *mut gst::ffi::GstContext;
     is_cuda_memory: fn(*mut gst::ffi::GstMemory) -> gboolean;
     cuda_allocator_alloc: fn(*mut GstCudaAllocator, *mut GstCudaContext, *mut GstCudaStream, *const gst_video::ffi::GstVideoInfo) -> *mut gst::ffi::GstMemory;
