@@ -287,7 +287,7 @@ impl Pool {
         let mut effects = Effects::default();
         let mut state = self.lock();
         let (own, borrowed) = state.regions.ending_with_producer();
-        if own.is_empty() && borrowed == 0 && state.regions.lasting().next().is_none() {
+        if own.is_empty() && borrowed.is_empty() && state.regions.lasting().next().is_none() {
             return Out::Nothing;
         }
         let head = self.control.head();
@@ -298,6 +298,12 @@ impl Pool {
             for id in own {
                 state.retire_region(&self.control, id, lossless, &mut effects);
             }
+            for id in borrowed {
+                // Small: upstream's memory is no mapping of this pool.
+                drop(state.regions.retire_borrowed(id));
+                effects.retired.push(id);
+            }
+            state.show_regions(&self.control);
         }
         state.forget_retired(&mut effects);
         let open: Vec<u64> = state.regions.lasting().flatten().copied().collect();
