@@ -319,7 +319,9 @@ impl Pool {
                     .control
                     .slot(*slot)
                     .map_or(0, |word| word.load(Ordering::Relaxed));
-                peer.holds(*slot, SlotWord(word).generation())
+                let generation = SlotWord(word).generation();
+                // A slot that was never used looks like a lease that is none.
+                generation != 0 && peer.holds(*slot, generation)
             };
             is_behind(peer) || open.contains(&peer.id) || on_device.iter().any(holds)
         };
