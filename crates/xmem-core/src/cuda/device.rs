@@ -218,6 +218,7 @@ impl Device {
     /// A stream that has nothing to do, for this library's own work. What is put on it may wait for other streams of this
     /// process, also for such as never end: then it is not used again.
     pub(super) fn spare_stream(&self) -> Result<Spare, CudaError> {
+        self.check_process()?;
         let spare = || self.0.spare.lock().unwrap_or_else(PoisonError::into_inner);
         let kept = std::mem::take(&mut *spare());
         let mut found = None;
@@ -254,14 +255,25 @@ impl Device {
         self.with(|| unsafe { result::context_synchronize() })
     }
 
+    pub(super) fn check_process(&self) -> Result<(), CudaError> {
+        if self.is_of_this_process() {
+            Ok(())
+        } else {
+            Err(CudaError::Forked)
+        }
+    }
+
+    /// Whether this is not a forked child, where nothing of a device works.
+    pub(super) fn is_of_this_process(&self) -> bool {
+        self.0.process.is_current()
+    }
+
     /// Calls the driver with the primary context current, and puts back what was current before.
     pub(super) fn with<T>(
         &self,
         call: impl FnOnce() -> Result<T, CudaError>,
     ) -> Result<T, CudaError> {
-        if !self.0.process.is_current() {
-            return Err(CudaError::Forked);
-        }
+        self.check_process()?;
         let (result, failed) = within(self.0.context, call);
         if failed {
             if !self.0.broken.swap(true, Ordering::Relaxed) {
@@ -288,7 +300,7 @@ impl Device {
             call()
         };
         let context = self.context_of(stream);
-        if context == self.0.context.addr() {
+        if self.is_primary(context) {
             return self.with(call);
         }
         let (result, failed) = within(context as CUcontext, call);
@@ -301,7 +313,7 @@ impl Device {
     /// Whether work in a context may still end. A context of the program that is gone ended with its work.
     pub(super) fn may_end(&self, context: usize) -> bool {
         let look = || Ok(is_current_in_error());
-        let in_error = if context == self.0.context.addr() {
+        let in_error = if self.is_primary(context) {
             self.with(look)
         } else {
             within(context as CUcontext, look).0
@@ -313,9 +325,9 @@ impl Device {
         }
     }
 
-    /// Whether a stream is of the primary context.
-    pub(super) fn is_primary(&self, stream: Stream) -> bool {
-        self.context_of(stream) == self.0.context.addr()
+    /// Whether this tells the primary context from others ([`context_of`](Self::context_of)).
+    pub(super) fn is_primary(&self, context: usize) -> bool {
+        context == self.0.context.addr()
     }
 
     /// What tells the context of a stream from others.

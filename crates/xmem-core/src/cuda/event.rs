@@ -66,14 +66,16 @@ impl Event {
         })
     }
 
-    /// Says "when the stream got here".
-    pub(super) fn record(&self, stream: Stream) -> Result<(), CudaError> {
-        if !self.device.is_primary(stream) {
-            return self.record_elsewhere(stream);
+    /// Says "when the stream got here". Returns what tells the stream's context from others.
+    pub(super) fn record(&self, stream: Stream) -> Result<usize, CudaError> {
+        let context = self.device.context_of(stream);
+        if !self.device.is_primary(context) {
+            return self.record_elsewhere(stream).map(|()| context);
         }
         // SAFETY: the event is alive, and so is the stream (`Stream::from_raw`).
         let record = || unsafe { result::event_record(self.raw.0, stream.raw()) };
-        self.device.with_context_of(stream, record)
+        self.device.with_context_of(stream, record)?;
+        Ok(context)
     }
 
     /// The same on a stream of another context, where only events of that context can be recorded: a stream of ours waits

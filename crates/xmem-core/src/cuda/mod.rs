@@ -67,6 +67,7 @@ pub use stream::Stream;
 pub(crate) use copy::{Pinned, Source, between, download, upload};
 pub(crate) use hand_over::DevicePage;
 pub(crate) use import::Imports;
+pub(crate) use release::is_host_function;
 pub(crate) use twin::{Twin, TwinPlan};
 
 /// What a slot's `ready` word says: the event says when the device's work on the frame has ended.
@@ -78,6 +79,19 @@ pub(crate) const FAILED: u32 = 2;
 
 /// How often is looked whether a device is done with something: it tells nobody.
 pub(crate) const LOOK: Duration = Duration::from_millis(1);
+
+/// How long something may take before it is looked whether its context still works.
+pub(crate) const SUSPICIOUS: Duration = Duration::from_secs(1);
+
+/// Has something done soon, not here: where the program's code may run for long.
+pub(crate) fn elsewhere(job: impl FnOnce() + Send + 'static) {
+    reaper::LEASES.later(job);
+}
+
+/// Has a device looked at now and then, until there is nothing to be looked at.
+pub(crate) fn watch(is_over: impl FnMut() -> bool + Send + 'static) {
+    reaper::DRIVER.every(SUSPICIOUS, is_over);
+}
 
 /// Has something looked at until it is so, without calls of the driver.
 pub(crate) fn until(is_so: impl FnMut() -> bool + Send + 'static) {

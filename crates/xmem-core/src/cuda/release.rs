@@ -7,22 +7,20 @@
 //! a context that is in error no host function runs any more, and then they end because nothing else does.
 #![allow(unsafe_code)] // calls of the driver, and a function that it calls
 
+use std::cell::Cell;
 use std::collections::HashMap;
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::sync::{LazyLock, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use super::device::Device;
 use super::error::CudaError;
 use super::hand_over;
 use super::stream::Stream;
-use super::{reaper, result};
+use super::{SUSPICIOUS, reaper, result};
 use crate::fault::{self, Point};
 use crate::lease::ReadLease;
-
-/// How long a release may take before is looked whether its context still works.
-const SUSPICIOUS: Duration = Duration::from_secs(1);
+use crate::os::fork::ProcessId;
 
 /// Something that ends when a device says so.
 struct Pending {
@@ -48,7 +46,11 @@ fn pending() -> MutexGuard<'static, HashMap<u64, Pending>> {
     PENDING.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// The process that the list is of.
+static MADE_IN: OnceLock<ProcessId> = OnceLock::new();
+
 fn list(what: What, device: &Device, context: usize) -> u64 {
+    MADE_IN.get_or_init(ProcessId::current);
     let number = NEXT.fetch_add(1, Ordering::Relaxed);
     let entry = Pending {
         what,
@@ -74,12 +76,27 @@ fn end(pending: Pending) {
     fault::point(Point::ReleaseRan);
 }
 
+thread_local! {
+    static IN_HOST_FUNCTION: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Whether this thread is the driver's, where nobody may call the driver.
+pub(crate) fn is_host_function() -> bool {
+    IN_HOST_FUNCTION.get()
+}
+
+fn as_host_function(call: impl FnOnce()) {
+    IN_HOST_FUNCTION.set(true);
+    // A panic must not go through the driver.
+    let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(call));
+    IN_HOST_FUNCTION.set(false);
+}
+
 unsafe extern "C" fn ended(data: *mut c_void) {
     let number = data as usize as u64;
     let found = pending().remove(&number);
     if let Some(found) = found {
-        // A panic must not go through the driver.
-        let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| end(found)));
+        as_host_function(|| end(found));
     }
 }
 
@@ -98,6 +115,8 @@ pub(super) fn by_host_function(
     device: &Device,
     stream: Stream,
 ) -> Result<(), CudaError> {
+    // In a forked child the list may be locked by a thread that is not there.
+    device.check_process()?;
     let number = list(
         What::Lease(lease.clone()),
         device,
@@ -171,6 +190,10 @@ pub(super) fn look_at_handed(number: u64) -> bool {
 
 /// Ends a lease that was handed over, from here.
 pub(super) fn end_handed(number: u64) {
+    if !MADE_IN.get().is_some_and(|process| process.is_current()) {
+        // Inherited through fork: the lease is the parent's.
+        return;
+    }
     let found = pending().remove(&number);
     if let Some(found) = found {
         end(found);
@@ -236,4 +259,52 @@ fn watch() {
         }
         false
     });
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::{Sender, channel};
+
+    use super::as_host_function;
+    use crate::region::{Backing, Region, RegionSettings, RegionView, Ticket};
+
+    /// Says on which thread it is dropped.
+    #[derive(Clone)]
+    struct Tells(Sender<Option<String>>);
+
+    impl Drop for Tells {
+        fn drop(&mut self) {
+            let _ = self
+                .0
+                .send(std::thread::current().name().map(str::to_owned));
+        }
+    }
+
+    #[test]
+    fn what_was_made_of_a_region_goes_on_no_thread_of_the_driver() {
+        let settings = RegionSettings {
+            backing: Backing::Heap,
+            shm_prefix: "",
+            peers_may_write: false,
+        };
+        let region = Region::create(4096, settings).unwrap();
+        let view = || {
+            let Ticket::Heap(id) = region.ticket() else {
+                panic!("no other kind was asked for");
+            };
+            RegionView::open(Ticket::Heap(id), 4096, false).unwrap()
+        };
+        let (say, hear) = channel();
+        let used = view();
+        used.derive(1, Tells(say.clone()));
+        as_host_function(|| drop(used));
+        assert_eq!(hear.recv().unwrap().as_deref(), Some("xmem-cuda-ends"));
+        let used = view();
+        used.derive(1, Tells(say));
+        drop(used);
+        assert_eq!(
+            hear.recv().unwrap().as_deref(),
+            std::thread::current().name()
+        );
+    }
 }
