@@ -223,6 +223,14 @@ def wrong(consumer, producer):
     return count
 
 
+def say_wrong(what, pairs, more=""):
+    """Says how many frames of each consumer are wrong, beside what its producer had."""
+    counts = [(wrong(consumer, producer), len(consumer)) for consumer, producer in pairs]
+    say("elements", f"{what}: frames that are wrong", ", ".join(f"{bad} of {all}" for bad, all in counts) + more)
+    if any(bad for bad, _ in counts):
+        raise Failed("frames that are wrong, see above")
+
+
 def pictures(width=640, height=480, form="NV12", rate=30):
     return f"video/x-raw,format={form},width={width},height={height},framerate={rate}/1"
 
@@ -265,9 +273,9 @@ class Elements:
             for consumer in consumers:
                 consumer.stop()
             producer.stop()
-            say("elements", f"{mode}: frames of two consumers whose checksums are not videotestsrc's", ", ".join(f"{wrong(consumer.sums, producer.sums)} of {len(consumer.sums)}" for consumer in consumers))
-            say("elements", f"{mode}: how they came by the memory", ", ".join(modes))
-            say("elements", f"{mode}: published, of these in a slot of their own, copied, dropped", ", ".join(str(stats[name]) for name in ("published", "zero-copy", "copied", "dropped")))
+            say("elements", f"{mode}: how two consumers came by the memory", ", ".join(modes))
+            say("elements", f"{mode}: published, of these not copied, copied, dropped", ", ".join(str(stats[name]) for name in ("published", "zero-copy", "copied", "dropped")))
+            say_wrong(f"{mode}: two consumers", [(consumer.sums, producer.sums) for consumer in consumers])
 
     def killed_consumer(self, mode):
         with Sides(self.runtime) as sides:
@@ -282,7 +290,8 @@ class Elements:
             stats = producer.order("stats share", "stats")["stats"]
             other.stop()
             took = producer.stop()
-            say("elements", f"{mode}: after SIGKILL of a consumer, frames of the other one that are wrong", f"{wrong(other.sums, producer.sums)} of {len(other.sums)}; {len(stats['clients'])} client left; the stop took {took:.2f} s")
+            more = f"; {len(stats['clients'])} client left; the producer's stop took {took:.2f} s"
+            say_wrong(f"{mode}: a consumer beside one that got SIGKILL", [(other.sums, producer.sums)], more)
 
     def killed_producer(self, mode):
         with Sides(self.runtime) as sides:
@@ -293,14 +302,13 @@ class Elements:
             first.end()
             consumer.message("GstXmemProducerLost")
             first.threads[0].join(HANG)
-            # What it was killed in may have no checksum yet; the consumer cannot have more than that.
             before = len(consumer.sums)
             second = self.producer(sides, pool, mode)
             consumer.frames(50)
             consumer.stop()
             second.stop()
-            sums = first.sums + second.sums
-            say("elements", f"{mode}: over SIGKILL of the producer and a new one, frames that are wrong", f"{wrong(consumer.sums, sums)} of {len(consumer.sums)}, {len(consumer.sums) - before} of them after it")
+            more = f"; {len(consumer.sums) - before} of them of the new one"
+            say_wrong(f"{mode}: over SIGKILL of the producer, to the next one", [(consumer.sums, first.sums + second.sums)], more)
 
     def changes(self, mode):
         sizes = [(640, 480), (320, 240), (1280, 720), (640, 480)]
@@ -320,7 +328,8 @@ class Elements:
             consumer.stop()
             producer.stop()
             seen = [size for at, size in enumerate(consumer.sizes) if at == 0 or consumer.sizes[at - 1] != size]
-            say("elements", f"{mode}: over three changes of the caps, frames that are wrong", f"{wrong(consumer.sums, producer.sums)} of {len(consumer.sums)}; sizes: {', '.join(f'{width}x{height}' for width, height in seen)}")
+            more = f"; sizes: {', '.join(f'{width}x{height}' for width, height in seen)}"
+            say_wrong(f"{mode}: over three changes of the caps", [(consumer.sums, producer.sums)], more)
 
     def stuck_consumer(self, mode):
         """A consumer that is stopped by SIGSTOP while it holds frames, and the stop of its producer."""
@@ -378,7 +387,7 @@ class Elements:
             other.stop()
             producer.stop()
             by = "PyTorch" if torch is not None else "cuMemcpyDtoH, as PyTorch sees no device"
-            say("elements", f"{mode}: frames that a Python program beside xmemsrc read wrong", f"{wrong(sums, producer.sums)} of {count}, by {by}")
+            say_wrong(f"{mode}: a Python program beside xmemsrc, by {by}", [(sums, producer.sums)])
 
 
 class Driver:
@@ -410,9 +419,8 @@ def transports(folder):
         name = f"cudaipcsink, {mode}" + (f", io-mode={io}" if mode == "legacy" else "")
         cuda.append((name, f"cudaipcsink name=share address={{}} ipc-mode={mode} sync=false", f"cudaipcsrc name=take address={{}} io-mode={io}"))
     rows = [(name, sink, "share.sink", source, "take.src") for name, sink, source in cuda]
-    host = (("unixfdsink", "unixfdsink socket-path={} sync=false", "unixfdsrc socket-path={}"), ("xmemsink in host memory", "xmemsink pool={}", "xmemsrc pool={}"))
-    for name, sink, source in host:
-        rows.append((f"cudadownload, {name}, cudaupload", f"cudadownload name=share ! video/x-raw ! {sink}", "share.sink", f"{source} ! cudaupload name=take ! {CUDA}", "take.src"))
+    down, up = "cudadownload name=share ! video/x-raw", f"cudaupload name=take ! {CUDA}"
+    rows.append(("cudadownload, unixfdsink, cudaupload", f"{down} ! unixfdsink socket-path={{}} sync=false", "share.sink", f"unixfdsrc socket-path={{}} ! {up}", "take.src"))
     return [(name, sink.format(f"{folder}/t{at}"), out, source.format(f"{folder}/t{at}"), into) for at, (name, sink, out, source, into) in enumerate(rows)]
 
 
@@ -466,7 +474,7 @@ def compare(runtime, counting, folder, frames, rate):
     same = counting is runtime
     alone = measure(runtime, None, frames, rate, same)
     counted_alone = alone if same else measure(counting, None, rate * 2, rate, True)
-    say("transports", "the pipeline alone, into fakesink", {"CPU of the producer, µs per frame": f"{alone['cpu'][0]:.0f}"})
+    say("transports", "the pipeline alone, into fakesink", {"hand-over, µs, median": "", "99 %": "", "CPU of the producer, µs per frame": f"{alone['cpu'][0]:.0f}"})
     for row in transports(folder):
         name, *ends = row
         try:
@@ -480,7 +488,7 @@ def compare(runtime, counting, folder, frames, rate):
             "hand-over, µs, median": f"{times[len(times) // 2]:.0f}" if times else "no frames",
             "99 %": f"{times[(len(times) - 1) * 99 // 100]:.0f}" if times else "",
             "CPU of the producer, µs per frame": f"{figures['cpu'][0]:.0f}",
-            "above the pipeline alone": f"{figures['cpu'][0] - alone['cpu'][0]:.0f}",
+            "of this, above the pipeline alone": f"{figures['cpu'][0] - alone['cpu'][0]:.0f}",
             "CPU of the consumer": f"{figures['cpu'][1]:.0f}",
             "cuMemcpy per frame by the producer, above the pipeline alone": f"{counted['copies'][0] - counted_alone['copies'][0]:.1f}",
             "by the consumer": f"{counted['copies'][1]:.1f}",
