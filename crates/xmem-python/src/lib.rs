@@ -30,7 +30,8 @@ mod writable;
 
 use pyo3::prelude::*;
 
-#[pymodule]
+// Whatever threads share is atomic or has a lock of its own, none of which is held while Python's code runs.
+#[pymodule(gil_used = false)]
 mod _xmem {
     use pyo3::prelude::*;
 

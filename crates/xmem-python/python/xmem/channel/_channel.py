@@ -8,6 +8,7 @@ import asyncio
 import math
 import os
 import sys
+import threading
 import time
 import weakref
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
@@ -69,6 +70,7 @@ class Room:
         self._memory = memory
         self._size = size
         self._used = 0
+        self._lock = threading.Lock()
 
     @property
     def left(self) -> int:
@@ -91,13 +93,14 @@ class Room:
         import numpy
 
         shape, dtype, size = _extent(shape, dtype)
-        offset = self._next()
-        if size > self.left:
-            raise ValueError(
-                f"an array of {size} bytes does not fit into the {self.left} bytes that are left of {self._size}: "
-                f"ask for more, counting each array in multiples of {self._ALIGN} bytes"
-            )
-        self._used = offset + size
+        with self._lock:
+            offset = self._next()
+            if size > self.left:
+                raise ValueError(
+                    f"an array of {size} bytes does not fit into the {self.left} bytes that are left of {self._size}: "
+                    f"ask for more, counting each array in multiples of {self._ALIGN} bytes"
+                )
+            self._used = offset + size
         return numpy.ndarray(shape, dtype, buffer=self._memory, offset=offset if size else 0)
 
 
