@@ -47,6 +47,7 @@ impl Drop for Keep {
         let (link, closed) = (self.link.clone(), self.closed.clone());
         // Behind what closes the memory.
         reaper::later(move || {
+            count(&COUNTERS.closed);
             closed.store(true, Ordering::Release);
             drop(link);
         });

@@ -79,10 +79,23 @@ impl Lab {
         child
     }
 
-    /// How often a process called these functions of the driver, taken together.
-    pub fn calls(&self, child: &Child, names: &[&str]) -> u64 {
+    /// How often a process called these functions of the driver, taken together. A real driver does not say.
+    pub fn calls(&self, child: &Child, names: &[&str]) -> Option<u64> {
+        if Machine::is_real() {
+            return None;
+        }
         let calls = self.machine.calls(child.pid());
-        names.iter().filter_map(|name| calls.get(*name)).sum()
+        Some(names.iter().filter_map(|name| calls.get(*name)).sum())
+    }
+
+    /// That a process called these functions so often, where the driver says it.
+    #[track_caller]
+    pub fn assert_calls(&self, child: &Child, names: &[&str], expected: u64) {
+        let calls = self.calls(child, names);
+        assert!(
+            calls.is_none_or(|calls| calls == expected),
+            "{names:?}: {calls:?}"
+        );
     }
 
     /// Whether no device memory is in use any more, by whichever process. Of a real device that cannot be told: others may
@@ -118,6 +131,15 @@ pub fn first_round(producer: &mut Child, consumer: &mut Child) {
 pub fn ask(child: &mut Child, line: &str) -> String {
     child.tell(line);
     child.says()
+}
+
+/// What a process counts itself (`xmem_core::cuda::counts`), by name.
+#[track_caller]
+pub fn count(child: &mut Child, name: &str) -> u64 {
+    let said = ask(child, "counts");
+    let (_, from) = said.split_once(&format!("{name}: ")).expect(&said);
+    let digits = from.split(|c: char| !c.is_ascii_digit()).next();
+    digits.unwrap_or_default().parse().expect(&said)
 }
 
 /// Waits until a child's answer has this in it: what others told it may be on its way.
