@@ -60,6 +60,8 @@ pub(crate) struct Session {
     /// The same, as devices can write it.
     #[cfg(feature = "cuda")]
     device_page: Mutex<Option<Arc<crate::cuda::DevicePage>>>,
+    #[cfg(feature = "cuda")]
+    asked_for_marks: AtomicBool,
     pub(super) held: HeldTable,
     pub(super) process: ProcessId,
     pub(super) budget: u32,
@@ -130,6 +132,8 @@ impl Session {
             page: Arc::new(page),
             #[cfg(feature = "cuda")]
             device_page: Mutex::default(),
+            #[cfg(feature = "cuda")]
+            asked_for_marks: AtomicBool::new(false),
             held: HeldTable::default(),
             process: ProcessId::current(),
             budget: terms.budget,
@@ -224,6 +228,16 @@ impl Session {
         // It is for its figures only.
         let _ = self.send(&ToProducer::Device { works, how });
         fault::point(Point::DeviceSaid);
+    }
+
+    /// Has the producer mark frames when devices are done with them. Asked for once, and again if that could not be sent.
+    #[cfg(feature = "cuda")]
+    pub(super) fn ask_for_marks(&self) {
+        if !self.asked_for_marks.swap(true, Ordering::Relaxed)
+            && self.send(&ToProducer::MarkReady).is_err()
+        {
+            self.asked_for_marks.store(false, Ordering::Relaxed);
+        }
     }
 
     #[cfg(feature = "cuda")]

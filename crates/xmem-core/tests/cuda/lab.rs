@@ -68,6 +68,25 @@ impl Lab {
         child
     }
 
+    /// The same in a PID namespace of its own. `None`: there is none to be had, which is said. Its number is another one there.
+    #[track_caller]
+    pub fn in_pid_namespace(&self, role: &str) -> Option<Child> {
+        let mut command = Command::new("unshare");
+        command.args(["--pid", "--fork", "--kill-child", "--mount-proc"]);
+        let works = Command::new("unshare")
+            .args(["--pid", "--fork", "--mount-proc", "true"])
+            .output();
+        if !works.is_ok_and(|output| output.status.success()) {
+            crate::support::users::not_run("there is no PID namespace to be had");
+            return None;
+        }
+        command.arg(std::env::current_exe().unwrap());
+        self.machine.prepare(&mut command);
+        let mut child = Child::from(command, role, &self.pool());
+        assert_eq!(child.says(), "ready");
+        Some(child)
+    }
+
     /// The same with a variable of the environment.
     #[track_caller]
     pub fn ready_with(&self, role: &str, name: &str, value: &str) -> Child {
