@@ -143,6 +143,11 @@ impl CudaFrame {
         let hold = lease.hold().clone();
         let mut frame = match hold {
             Hold::Own(hold) => {
+                if hold.in_pieces() {
+                    return Err(CudaError::NotImportable {
+                        why: "it lies in pieces, which the producer's own lease does not know: use those".into(),
+                    });
+                }
                 let (ptr, device) = hold.device_memory().ok_or(CudaError::NotOnDevice)?;
                 Self {
                     device,

@@ -60,6 +60,15 @@ fn memory_that_upstream_still_has_at_the_end_is_closed_by_consumers_before() {
 }
 
 #[test]
+fn a_producers_own_lease_does_not_take_its_slot_for_the_pieces() {
+    let lab = Lab::new();
+    let mut producer = lab.ready("produce auto");
+    told(&mut producer, "borrow", "borrowed");
+    let said = ask(&mut producer, "own-pieces");
+    assert!(said.contains("lies in pieces"), "{said}");
+}
+
+#[test]
 fn what_has_no_handle_is_refused() {
     let lab = Lab::new().with("QUIRKS", "no-legacy-ipc");
     let mut producer = lab.ready("produce auto");

@@ -144,6 +144,19 @@ fn nothing_is_copied_imported_or_waited_for_after_the_first_round() {
 }
 
 #[test]
+fn what_is_attached_to_a_frame_that_is_published_again_has_the_room_that_was_asked_for() {
+    let lab = Lab::new();
+    let mut producer = lab.ready("produce auto");
+    let mut consumer = lab.ready("consume");
+    told(&mut producer, "publish twice", "published");
+    told(&mut consumer, "hold", "holds 0 Some(Vmm)");
+    told(&mut consumer, "note", "Some(100)");
+    told(&mut consumer, "look", "looks");
+    told(&mut consumer, "result", "0");
+    lab.assert_allowed();
+}
+
+#[test]
 fn eight_consumers_need_no_more_device_memory_than_one() {
     let lab = Lab::new();
     let mut producer = lab.ready("produce auto 128");
