@@ -745,6 +745,12 @@ fn consume(pool: &str, words: Vec<&str>) {
                     }
                 }
             }
+            // The same, whatever the stream says.
+            ["let-go", "after"] => {
+                let frame = reader.frames.pop_front().unwrap();
+                let failure = frame.release_on(reader.stream).unwrap_err();
+                say(failure.release_after(reader.stream));
+            }
             ["capture", which] => {
                 captured = if which == "own" {
                     stream
