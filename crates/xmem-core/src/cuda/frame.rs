@@ -451,6 +451,11 @@ impl CudaFrame {
     /// given back.
     pub fn release_by_write_on(self, stream: Stream) -> Result<(), FrameFailure> {
         let device = self.device.clone();
+        // Before it is handed over: from there on it cannot be given back.
+        if let Err(error) = device.with_context_of(stream, |_| Ok(())) {
+            let frame = Box::new(self);
+            return Err(FrameFailure { frame, error });
+        }
         hand_over::by_write(self.hand_over()?, &device, stream);
         Ok(())
     }

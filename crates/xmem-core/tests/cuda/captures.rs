@@ -52,6 +52,7 @@ fn nothing_of_a_frame_goes_into_a_graph() {
     told(&mut consumer, "look", "looks");
     told(&mut consumer, "capture own", "captures");
     told(&mut consumer, "let-go", REFUSED);
+    told(&mut consumer, "let-go write", REFUSED);
     told(&mut producer, "publish", "published 2");
     told(&mut consumer, "take", REFUSED);
     told(&mut producer, "publish", "published 3");
