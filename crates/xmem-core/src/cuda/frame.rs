@@ -6,7 +6,6 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use super::Mode;
 use super::copy;
 use super::counts::{COUNTERS, count};
 use super::device::Device;
@@ -14,9 +13,11 @@ use super::error::CudaError;
 use super::event::until_done;
 use super::hand_over::{self, HandedOver};
 use super::import::{Import, Says};
+use super::reaper;
 use super::release;
 use super::rows::{Rows, To};
 use super::stream::Stream;
+use super::{LOOK, Mode};
 use crate::consumer::held::Held;
 use crate::fault::{self, Point};
 use crate::lease::{Hold, ReadLease};
@@ -83,14 +84,19 @@ pub struct FrameFailure {
 
 // No conversion to `CudaError`: the `?` of a caller would drop the frame, and end the lease while the device reads it.
 impl FrameFailure {
-    /// Lets go of the frame all the same, when the stream is done; the CPU waits for that. Returns why it came to this. A
-    /// stream that cannot be waited for, in a context that works, may read on: then the frame is kept for as long as the
-    /// process runs.
+    /// Lets go of the frame all the same, when the stream is done; the CPU waits for that. Returns why it came to this. On a
+    /// stream that is being captured, a thread's default one excepted, the frame is let go of after the capture, until when the
+    /// stream has to live. A stream that cannot be waited for otherwise, in a context that works, may read on: then the frame is
+    /// kept for as long as the process runs.
     pub fn release_after(self, stream: Stream) -> CudaError {
         let Self { frame, error } = self;
         match stream.synchronize(frame.device()) {
             // In a context that is in error nothing reads any more.
             Ok(()) | Err(CudaError::ContextInError { .. }) => drop(frame),
+            // Of a thread's default stream only that thread can speak.
+            Err(CudaError::Captured) if stream != Stream::PER_THREAD => {
+                release_after_capture(frame, stream);
+            }
             Err(error) => {
                 log::error!("a frame stays held, since its stream cannot be waited for: {error}");
                 std::mem::forget(frame);
@@ -98,6 +104,27 @@ impl FrameFailure {
         }
         error
     }
+}
+
+/// Lets go of a frame when its stream is not being captured any more.
+fn release_after_capture(frame: Box<CudaFrame>, stream: Stream) {
+    let mut frame = Some(frame);
+    reaper::DRIVER.every(LOOK, move || {
+        let Some(waits) = frame.take() else {
+            return true;
+        };
+        match waits.release_on(stream) {
+            Ok(()) => true,
+            Err(failure) if failure.error == CudaError::Captured => {
+                frame = Some(failure.frame);
+                false
+            }
+            Err(failure) => {
+                failure.release_after(stream);
+                true
+            }
+        }
+    });
 }
 
 impl ReadLease {
@@ -444,6 +471,11 @@ impl CudaFrame {
     /// given back.
     pub fn release_by_write_on(self, stream: Stream) -> Result<(), FrameFailure> {
         let device = self.device.clone();
+        // Before it is handed over: from there on it cannot be given back.
+        if let Err(error) = device.with_context_of(stream, |_| Ok(())) {
+            let frame = Box::new(self);
+            return Err(FrameFailure { frame, error });
+        }
         hand_over::by_write(self.hand_over()?, &device, stream);
         Ok(())
     }

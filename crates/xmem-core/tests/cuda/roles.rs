@@ -735,15 +735,26 @@ fn consume(pool: &str, words: Vec<&str>) {
             // Whether there is nothing to wait for.
             ["ready"] => say(reader.frames.front().unwrap().is_ready()),
             // Lets go of the oldest that it keeps, in the order of the stream.
-            ["let-go"] => {
+            ["let-go"] | ["let-go", "write"] => {
                 let frame = reader.frames.pop_front().unwrap();
-                match frame.release_on(reader.stream) {
+                let let_go = if line.ends_with("write") {
+                    frame.release_by_write_on(reader.stream)
+                } else {
+                    frame.release_on(reader.stream)
+                };
+                match let_go {
                     Ok(()) => say("let go"),
                     Err(failure) => {
                         say(&failure);
                         reader.frames.push_front(*failure.frame);
                     }
                 }
+            }
+            // The same, whatever the stream says.
+            ["let-go", "after"] => {
+                let frame = reader.frames.pop_front().unwrap();
+                let failure = frame.release_on(reader.stream).unwrap_err();
+                say(failure.release_after(reader.stream));
             }
             ["capture", which] => {
                 captured = if which == "own" {
