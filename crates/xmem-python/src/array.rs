@@ -3,6 +3,7 @@
 //! An array over the bytes of a frame, and what keeps them there.
 #![allow(unsafe_code)] // addresses in shared memory
 
+use std::alloc::{Layout, alloc, dealloc};
 use std::ffi::c_int;
 use std::sync::Arc;
 
@@ -27,7 +28,10 @@ pub(crate) enum Keeper {
 
 /// Memory that only this process has.
 #[derive(Debug)]
-pub(crate) struct PrivateBytes(*mut [u8]);
+pub(crate) struct PrivateBytes {
+    ptr: *mut u8,
+    layout: Layout,
+}
 
 // SAFETY: plain memory of its own; what is written there is the affair of whoever has the views, as in NumPy.
 unsafe impl Send for PrivateBytes {}
@@ -36,18 +40,37 @@ unsafe impl Sync for PrivateBytes {}
 
 impl PrivateBytes {
     pub(crate) fn new(bytes: Vec<u8>) -> Self {
-        Self(Box::into_raw(bytes.into_boxed_slice()))
+        let layout = Layout::for_value(&*bytes);
+        Self {
+            ptr: Box::into_raw(bytes.into_boxed_slice()).cast(),
+            layout,
+        }
+    }
+
+    /// A copy that begins at a multiple of a power of two. `None`: there is no room for it.
+    pub(crate) fn aligned(bytes: &[u8], align: usize) -> Option<Self> {
+        let layout = Layout::from_size_align(bytes.len().max(1), align).ok()?;
+        // SAFETY: the layout has at least one byte.
+        let ptr = unsafe { alloc(layout) };
+        if ptr.is_null() {
+            return None;
+        }
+        // SAFETY: as many bytes are there, and they are new.
+        unsafe { ptr.copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
+        Some(Self { ptr, layout })
     }
 
     pub(crate) fn ptr(&self) -> *const u8 {
-        self.0.cast::<u8>().cast_const()
+        self.ptr.cast_const()
     }
 }
 
 impl Drop for PrivateBytes {
     fn drop(&mut self) {
-        // SAFETY: made from a box by `new`, and dropped once.
-        drop(unsafe { Box::from_raw(self.0) });
+        if self.layout.size() > 0 {
+            // SAFETY: made with this layout, by `aligned` or as the box in `new`, and dropped once.
+            unsafe { dealloc(self.ptr, self.layout) };
+        }
     }
 }
 
@@ -188,6 +211,27 @@ impl Array {
         self.shape.iter().product::<isize>() * self.itemsize()
     }
 
+    /// From its lowest byte on how many bytes the elements take, with what lies between them.
+    pub(crate) fn span(&self) -> (*const u8, usize) {
+        let (mut below, mut len) = (0, self.itemsize());
+        for (size, stride) in self.shape.iter().zip(&self.strides) {
+            let way = stride * (size - 1).max(0);
+            below += way.min(0);
+            len += way.abs();
+        }
+        if self.nbytes() == 0 {
+            return (self.ptr, 0);
+        }
+        (self.ptr.wrapping_offset(below), len.cast_unsigned())
+    }
+
+    /// The bytes of that span.
+    pub(crate) fn bytes(&self) -> &[u8] {
+        let (start, len) = self.span();
+        // SAFETY: `new` checked that the elements lie inside their memory, which `keeper` keeps.
+        unsafe { std::slice::from_raw_parts(start, len) }
+    }
+
     fn is_contiguous_in(&self, dims: impl Iterator<Item = usize>) -> bool {
         let mut expected = self.itemsize();
         for dim in dims {
@@ -263,6 +307,10 @@ pub(crate) struct Plane(Array);
 impl Plane {
     pub(crate) fn new(array: Array) -> Self {
         Self(array)
+    }
+
+    pub(crate) fn array(&self) -> &Array {
+        &self.0
     }
 }
 

@@ -7,6 +7,7 @@
 //! objects into messages, and says more.
 
 mod end;
+pub(crate) mod frames;
 mod inbox;
 mod incoming;
 mod inlet;

@@ -68,6 +68,19 @@ impl Frame {
         }
     }
 
+    /// Of arrays that lie wherever they do.
+    pub(crate) fn assembled(arrays: Arrays, about: Arc<About>) -> Self {
+        Self { arrays, about }
+    }
+
+    pub(crate) fn arrays(&self) -> &Arrays {
+        &self.arrays
+    }
+
+    pub(crate) fn about(&self) -> &About {
+        &self.about
+    }
+
     /// The frame as one array.
     fn whole(&self) -> PyResult<&Array> {
         self.arrays.whole(&self.about.meta)
