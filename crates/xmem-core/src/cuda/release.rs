@@ -135,7 +135,11 @@ pub(super) fn by_host_function(
 
 /// Has something done when the stream gets there.
 pub(super) fn when_done(job: Box<dyn FnOnce() + Send>, device: &Device, stream: Stream) {
-    let number = list(What::Job(job), device, device.context_of(stream));
+    if device.check_process().is_err() {
+        // A forked child, in which nothing of this works: it is the parent's.
+        return std::mem::forget(job);
+    }
+    let number = list(What::Job(job), device);
     let Err(error) = launch(number, device, stream) else {
         return watch();
     };
