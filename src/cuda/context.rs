@@ -13,6 +13,7 @@ use gst::{glib, glib::translate::*, prelude::*};
 use xmem_core::cuda::Device;
 
 use super::ffi::{CONTEXT_TYPE, CuContext, CuDevice, GstCudaContext};
+use super::layout::USUAL_ALIGNMENT;
 use super::library::{CAT, Library};
 
 glib::wrapper! {
@@ -103,15 +104,13 @@ impl CudaContext {
 
     /// What rows and planes of textures are aligned to, in bytes.
     pub(super) fn texture_alignment(&self) -> usize {
-        /// That of all devices so far.
-        const USUAL: usize = 512;
         // SAFETY: a live context.
         let alignment = Library::get()
             .map(|library| unsafe { (library.cuda_context_get_texture_alignment)(self.as_ptr()) });
         alignment
             .and_then(|alignment| usize::try_from(alignment).ok())
             .filter(|alignment| alignment.is_power_of_two())
-            .unwrap_or(USUAL)
+            .unwrap_or(USUAL_ALIGNMENT)
     }
 }
 

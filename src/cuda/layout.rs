@@ -6,6 +6,9 @@ use gst::glib;
 
 use super::context::CudaContext;
 
+/// What rows and planes of textures are aligned to on all devices so far, in bytes.
+pub(super) const USUAL_ALIGNMENT: usize = 512;
+
 /// The layout that GStreamer's CUDA elements expect: all planes have the same pitch, one behind the other, and rows and
 /// planes begin where textures can.
 #[derive(Debug, Clone)]
@@ -79,14 +82,15 @@ impl Layout {
             .max();
         let pitch = usize::try_from(info.stride()[0]).unwrap_or(0);
         let pixel = usize::try_from(info.comp_pstride(0)).unwrap_or(0).max(1);
-        let is_even = info
+        let width = widest.map_or(0, |widest| widest.div_ceil(pixel));
+        // The pitch that the library gives its own memory, and copies, whatever they are copies of.
+        let is_usual = info
             .stride()
             .iter()
             .all(|stride| *stride == info.stride()[0])
-            && pitch > 0
+            && pitch == (width * pixel).max(1).next_multiple_of(USUAL_ALIGNMENT)
             && info.size().is_multiple_of(pitch);
-        let width = widest.map_or(0, |widest| widest.div_ceil(pixel));
-        if is_even && width * pixel <= pitch {
+        if is_usual {
             let width = u32::try_from(width).map_err(|_| glib::bool_error!("Frames too large"))?;
             return gst_video::VideoInfo::builder(info.format(), width, info.height())
                 .offset(info.offset())

@@ -108,7 +108,11 @@ impl Started {
                 "it is of a context other than the device's primary one",
             ));
         };
-        let imported = match self.import_device(buffer.peek_memory(0), memory, &device) {
+        // For each frame: what a CPU wrote is put on the stream.
+        let Some(ptr) = memory.device_ptr() else {
+            return Ok(Err("it cannot be mapped"));
+        };
+        let imported = match self.import_device(buffer.peek_memory(0), ptr, &device) {
             Ok(imported) => imported,
             Err(why) => return Ok(Err(why)),
         };
@@ -140,7 +144,7 @@ impl Started {
     fn import_device(
         &self,
         memory: &gst::MemoryRef,
-        on_device: CudaMemory<'_>,
+        ptr: u64,
         device: &Device,
     ) -> Result<ImportedMemory, &'static str> {
         if let Some(known) = imports::known(memory, &self.producer) {
@@ -149,7 +153,6 @@ impl Started {
         if let Some(Refused(why)) = tied(memory) {
             return Err(why);
         }
-        let ptr = on_device.device_ptr().ok_or("it cannot be mapped")?;
         // It is not freed before every process has closed it: its end is put off until then.
         let (deferred, released) = Deferred::new();
         match self

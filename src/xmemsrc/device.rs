@@ -24,7 +24,7 @@ use crate::planes::Planes;
 pub(super) struct OnDevice {
     home: Arc<Home>,
     /// What the home was made for.
-    meta: xmem_core::VideoLayout,
+    meta: Option<xmem_core::VideoLayout>,
     size: usize,
     format: Arc<Format>,
 }
@@ -137,16 +137,21 @@ impl XmemSrc {
         meta: &FrameMeta,
         format: Arc<Format>,
     ) -> Result<OnDevice, Wrong> {
-        let (Some(info), Some(layout)) = (&format.video, &meta.video) else {
+        let Some(info) = &format.video else {
             return Err(Wrong::Missing(
                 "it is no raw video, and GStreamer knows nothing else on CUDA devices; download=true takes any frame".into(),
             ));
         };
         let nonsense = |reason: &str| Nonsense(reason.to_owned());
-        let planes = Planes::check(layout, frame.len(), info).map_err(nonsense)?;
-        let info = planes
-            .to_info(info, frame.len())
-            .map_err(|error| Nonsense(error.to_string()))?;
+        let info = match &meta.video {
+            Some(layout) => Planes::check(layout, frame.len(), info)
+                .map_err(nonsense)?
+                .to_info(info, frame.len())
+                .map_err(|error| Nonsense(error.to_string()))?,
+            // As in host memory, it is that of the caps then.
+            None if frame.len() >= info.size() => info.clone(),
+            None => return Err(nonsense("it is smaller than its caps say").into()),
+        };
         let context = match before {
             Some(before) if before.home.device() == frame.device() => {
                 Some(before.home.context().clone())
@@ -167,7 +172,7 @@ impl XmemSrc {
         gst::debug!(CAT, imp = self, "Frames on a device: {home:?}");
         Ok(OnDevice {
             home,
-            meta: *layout,
+            meta: meta.video,
             size: frame.len(),
             format,
         })
@@ -176,7 +181,7 @@ impl XmemSrc {
 
 impl OnDevice {
     fn is_for(&self, meta: &FrameMeta, size: usize, format: &Arc<Format>) -> bool {
-        meta.video == Some(self.meta) && size == self.size && Arc::ptr_eq(format, &self.format)
+        meta.video == self.meta && size == self.size && Arc::ptr_eq(format, &self.format)
     }
 }
 
