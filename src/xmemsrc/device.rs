@@ -115,12 +115,15 @@ impl XmemSrc {
         }
         check_device(&started.settings, &frame)?;
         let format = lock(&self.stream).format.clone();
-        let (Some(info), Some(layout)) = (&format.video, &lease.meta().video) else {
+        let Some(info) = &format.video else {
             return Err(missing(
                 "it is no raw video, and GStreamer knows nothing else on CUDA devices; download=true takes any frame",
             ));
         };
-        let planes = Planes::check(layout, frame.len(), info);
+        // Without a layout it is that of the caps, as in host memory.
+        let layout = lease.meta().video;
+        let layout = layout.unwrap_or_else(|| planes::of_info(info));
+        let planes = Planes::check(&layout, frame.len(), info);
         let planes = planes.map_err(|reason| Nonsense(reason.to_owned()))?;
         let home = self.home(started, frame.device(), &format, info)?;
         let as_it_is = home

@@ -179,7 +179,10 @@ impl XmemSrc {
     fn is_refused(&self, caps: &gst::Caps) -> bool {
         let peer = self.obj().src_pad().peer();
         peer.is_some_and(|peer| {
-            !peer.query_accept_caps(caps) && !peer.pad_flags().contains(gst::PadFlags::FLUSHING)
+            let takes = peer.query_accept_caps(caps)
+                // Converters accept any memory and look only later whether they can do anything with it.
+                && !(caps::is_cuda(caps) && peer.query_caps(Some(caps)).is_empty());
+            !takes && !peer.pad_flags().contains(gst::PadFlags::FLUSHING)
         })
     }
 

@@ -1,38 +1,20 @@
 // SPDX-License-Identifier: MPL-2.0
 
 //! What the processes of these tests do: each has a pipeline, and does what it is told, line by line.
-#![allow(unsafe_code)] // memory is mapped for the device, which the bindings do not know
 
 use std::collections::{HashMap, HashSet};
-use std::mem::MaybeUninit;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use gst::prelude::*;
 use gst_app::{AppSink, AppSrc};
-use gst_video::VideoInfo;
+use gst_video::{VideoInfo, VideoMeta};
+use xmem_core::cuda::Device;
+use xmem_core::{FrameMeta, Producer, Sticky, Text, VideoLayout};
 
 use crate::child::{hear, role, say};
-use crate::pictures::{difference, painted};
-use crate::support::{Pipeline, SOON, init};
-
-/// `GST_MAP_CUDA`.
-const GST_MAP_CUDA: u32 = gst::ffi::GST_MAP_FLAG_LAST << 1;
-
-/// The address on the device that a memory has.
-pub fn device_address(memory: &gst::MemoryRef) -> Option<u64> {
-    let memory = memory.as_ptr().cast_mut();
-    // SAFETY: a live memory, unmapped as it was mapped.
-    unsafe {
-        let mut map = MaybeUninit::zeroed();
-        let flags = gst::ffi::GST_MAP_READ | GST_MAP_CUDA;
-        if gst::ffi::gst_memory_map(memory, map.as_mut_ptr(), flags) == 0 {
-            return None;
-        }
-        let mut map = map.assume_init();
-        gst::ffi::gst_memory_unmap(memory, &raw mut map);
-        Some(map.data.addr() as u64)
-    }
-}
+use crate::gstcuda::{LateCopy, device_address, is_writable, pool_with_stream, upload};
+use crate::pictures::{difference, paint_like, painted};
+use crate::support::{Pipeline, SOON, init, offered_pool};
 
 /// What came by at a pad.
 #[derive(Debug, Default)]
@@ -45,12 +27,20 @@ struct Seen {
     address: Option<u64>,
 }
 
+/// Offsets and strides of planes, and caps.
+type Layout = (Vec<usize>, Vec<i32>, gst::Caps);
+
 #[derive(Default)]
 struct Actor {
     pipeline: Option<Pipeline>,
     /// Another one in the same process.
     second: Option<Pipeline>,
     samples: HashMap<u8, gst::Sample>,
+    late: HashMap<u8, (LateCopy, Layout)>,
+    /// Buffers for a source, and one that is painted and not yet pushed.
+    pool: Option<gst::BufferPool>,
+    painted: Option<gst::Buffer>,
+    producer: Option<Producer>,
     seen: HashMap<String, Arc<Mutex<Seen>>>,
 }
 
@@ -140,6 +130,51 @@ impl Actor {
                 Ok("ok".into())
             }
             ("push", [number]) => self.push(number.parse().map_err(|_| "no number")?),
+            // A pool of GstCudaMemory that works on a stream: GStreamer's own, or the one that the sink offers.
+            ("pool", [kind]) => self.make_pool(kind),
+            ("paint", [number]) => self.paint(number.parse().map_err(|_| "no number")?),
+            ("push-painted", []) => {
+                let buffer = self.painted.take().ok_or("nothing is painted")?;
+                ok(self.app_src()?.push_buffer(buffer))
+            }
+            ("copy-late", [number]) => {
+                let sample = self.sample(number)?.clone();
+                let number = number.parse().unwrap();
+                self.samples.remove(&number);
+                let copy = LateCopy::begin(sample.buffer().unwrap().peek_memory(0));
+                // Where its planes are, without its memory.
+                let meta = sample.buffer().unwrap().meta::<VideoMeta>();
+                let meta = meta.ok_or("no GstVideoMeta")?;
+                let layout = (
+                    meta.offset().to_vec(),
+                    meta.stride().to_vec(),
+                    sample.caps_owned().unwrap(),
+                );
+                self.late.insert(number, (copy, layout));
+                Ok("ok".into())
+            }
+            ("check-late", [number]) => {
+                let number = number.parse().map_err(|_| "no number")?;
+                let (copy, (offsets, strides, caps)) =
+                    self.late.remove(&number).ok_or("no late copy")?;
+                let info = VideoInfo::from_caps(&caps).map_err(|error| error.to_string())?;
+                let mut buffer = gst::Buffer::from_slice(copy.end());
+                let flags = gst_video::VideoFrameFlags::empty();
+                let (format, width, height) = (info.format(), info.width(), info.height());
+                let buffer_ref = buffer.make_mut();
+                VideoMeta::add_full(buffer_ref, flags, format, width, height, &offsets, &strides)
+                    .map_err(|error| error.to_string())?;
+                let sample = gst::Sample::builder().caps(&caps).buffer(&buffer).build();
+                Ok(difference(&sample, number).unwrap_or_else(|| "same".into()))
+            }
+            // The memory itself can be mapped for writing.
+            ("is-writable", [number]) => {
+                let buffer = self.sample(number)?.buffer().unwrap();
+                Ok(is_writable(buffer.peek_memory(0)).to_string())
+            }
+            // What a filter does that works in place.
+            ("overwrite", [number, with]) => self.overwrite(number, with),
+            ("produce", _) => self.produce(&words),
             ("finish", []) => {
                 ok(self.app_src()?.end_of_stream())?;
                 self.until(gst::MessageType::Eos)
@@ -154,6 +189,15 @@ impl Actor {
                 self.samples.remove(&number.parse().unwrap());
                 Ok("ok".into())
             }
+            // What a sink has seen last.
+            ("last-sample", [element, number]) => {
+                let sample = self
+                    .element(element)?
+                    .property::<gst::Sample>("last-sample");
+                self.samples
+                    .insert(number.parse().map_err(|_| "no number")?, sample);
+                Ok("ok".into())
+            }
             ("caps-of", [number]) => Ok(self.sample(number)?.caps().unwrap().to_string()),
             ("address", [number]) => {
                 let buffer = self.sample(number)?.buffer().unwrap();
@@ -161,6 +205,10 @@ impl Actor {
                 Ok(address.ok_or("it cannot be mapped")?.to_string())
             }
             ("layout", [number]) => self.layout(number),
+            ("stat", [element, "num-clients"]) => {
+                let number = self.element(element)?.property::<u32>("num-clients");
+                Ok(number.to_string())
+            }
             ("stat", [element, field]) => {
                 let stats = self.element(element)?.property::<gst::Structure>("stats");
                 let value = stats.value(*field).map_err(|error| error.to_string())?;
@@ -203,6 +251,84 @@ impl Actor {
         ok(app.push_buffer(painted(&info, number)))
     }
 
+    fn make_pool(&mut self, kind: &str) -> Result<String, String> {
+        let sink = self.element("sink")?;
+        let caps = self.app_src()?.caps().ok_or("no caps")?;
+        let offered = (kind == "offered").then(|| offered_pool(&sink, &caps));
+        let context = context_of(&sink).ok_or("no context")?;
+        let pool = pool_with_stream(offered, context, &caps, kind == "ordered")?;
+        self.pool = Some(pool);
+        Ok("ok".into())
+    }
+
+    fn paint(&mut self, number: u8) -> Result<String, String> {
+        let pool = self.pool.as_ref().ok_or("no pool")?;
+        let caps = self.app_src()?.caps().ok_or("no caps")?;
+        let mut buffer = pool
+            .acquire_buffer(None)
+            .map_err(|error| error.to_string())?;
+        paint_like(&mut buffer, &caps, number)?;
+        self.painted = Some(buffer);
+        Ok("ok".into())
+    }
+
+    fn overwrite(&self, number: &str, with: &str) -> Result<String, String> {
+        let sample = self.sample(number)?;
+        let with = with.parse().map_err(|_| "no number")?;
+        let caps = sample.caps_owned().unwrap();
+        let mut buffer = sample.buffer_owned().unwrap();
+        paint_like(&mut buffer, &caps, with)?;
+        let written = gst::Sample::builder().buffer(&buffer).caps(&caps).build();
+        Ok(difference(&written, with).unwrap_or_else(|| "same".into()))
+    }
+
+    /// A program that has a pool without GStreamer.
+    fn produce(&mut self, words: &[&str]) -> Result<String, String> {
+        let caps = |text: &str| text.parse::<gst::Caps>().map_err(|error| error.to_string());
+        match *words {
+            ["end"] => {
+                self.producer = None;
+                Ok("ok".into())
+            }
+            ["pool", name, text] => {
+                let producer = Producer::builder(name).history(8).build();
+                let producer = producer.map_err(|error| error.to_string())?;
+                let mut sticky = Sticky::new();
+                sticky.set("caps", caps(text)?.to_string());
+                producer
+                    .set_sticky(&sticky)
+                    .map_err(|error| error.to_string())?;
+                self.producer = Some(producer);
+                Ok("ok".into())
+            }
+            // `layout`: whether it says where the planes are.
+            [place, layout, number, text] => {
+                let producer = self.producer.as_ref().ok_or("no producer")?;
+                let caps = caps(text)?;
+                let info = VideoInfo::from_caps(&caps).map_err(|error| error.to_string())?;
+                let number: u8 = number.parse().map_err(|_| "no number")?;
+                let frame = painted(&info, number);
+                let bytes = frame.map_readable().unwrap();
+                let mut meta = FrameMeta::new(bytes.len());
+                meta.pts = Some(u64::from(number) * 40_000_000);
+                if layout == "layout" {
+                    meta.video = Some(video_layout(&info));
+                }
+                let mut slot = match place {
+                    "device" => producer.acquire_cuda(bytes.len(), &Device::new(0).unwrap()),
+                    _ => producer.acquire(bytes.len()),
+                }
+                .map_err(|error| error.to_string())?;
+                match slot.cuda() {
+                    Some(on_device) => upload(on_device.ptr(), &bytes),
+                    None => slot.as_mut_slice()[..bytes.len()].copy_from_slice(&bytes),
+                }
+                ok(slot.publish(meta).map_err(|failure| failure.error))
+            }
+            _ => Err("not known".into()),
+        }
+    }
+
     fn take(&mut self, number: u8) -> Result<String, String> {
         let app: AppSink = self.element("app")?.downcast().unwrap();
         match app.try_pull_sample(SOON) {
@@ -224,9 +350,7 @@ impl Actor {
     /// Where the planes of a frame are, by its GstVideoMeta.
     fn layout(&self, number: &str) -> Result<String, String> {
         let buffer = self.sample(number)?.buffer().unwrap();
-        let meta = buffer
-            .meta::<gst_video::VideoMeta>()
-            .ok_or("no GstVideoMeta")?;
+        let meta = buffer.meta::<VideoMeta>().ok_or("no GstVideoMeta")?;
         Ok(format!(
             "{:?} {:?} {}",
             meta.offset(),
@@ -291,6 +415,21 @@ impl Actor {
         });
         Ok("ok".into())
     }
+}
+
+fn video_layout(info: &VideoInfo) -> VideoLayout {
+    let mut layout = VideoLayout {
+        format: Text::new(info.format().to_str()),
+        width: info.width(),
+        height: info.height(),
+        n_planes: info.n_planes(),
+        ..VideoLayout::default()
+    };
+    for plane in 0..info.n_planes() as usize {
+        layout.offsets[plane] = info.offset()[plane] as u64;
+        layout.strides[plane] = info.stride()[plane];
+    }
+    layout
 }
 
 fn prepare(description: &str) -> Result<Pipeline, String> {

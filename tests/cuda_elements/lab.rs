@@ -23,6 +23,16 @@ const PLUGINS: [&str; 8] = [
     "autoconvert",
 ];
 
+/// What copies from one place on a device to another.
+pub const COPIES: [&str; 6] = [
+    "cuMemcpyDtoDAsync_v2",
+    "cuMemcpyDtoD_v2",
+    "cuMemcpyPeerAsync",
+    "cuMemcpyPeer",
+    "cuMemcpyAsync",
+    "cuMemcpy",
+];
+
 pub struct Lab {
     pools: Pools,
     pub machine: Machine,

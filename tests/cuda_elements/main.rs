@@ -14,9 +14,15 @@ mod support;
 
 mod actor;
 mod bit_exact;
+mod contexts;
 mod foreign;
+mod gstcuda;
 mod lab;
+mod late;
+mod lifetime;
+mod negotiation;
 mod pictures;
+mod read_only;
 mod zero_copy;
 
 /// Plays a part. Does nothing when the tests are run.

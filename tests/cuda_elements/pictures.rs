@@ -2,7 +2,7 @@
 
 //! Frames that can be told from each other in every byte.
 
-use gst_video::{VideoFormat, VideoInfo};
+use gst_video::{VideoFormat, VideoFrameRef, VideoInfo};
 
 use crate::support::{paint, pixels};
 
@@ -14,6 +14,19 @@ pub fn painted(info: &VideoInfo, number: u8) -> gst::Buffer {
         .make_mut()
         .set_pts(gst::ClockTime::from_mseconds(u64::from(number) * 40));
     buffer
+}
+
+/// Paints a buffer, wherever its planes are.
+pub fn paint_like(buffer: &mut gst::Buffer, caps: &gst::Caps, number: u8) -> Result<(), String> {
+    let info = VideoInfo::from_caps(caps).map_err(|error| error.to_string())?;
+    let from = painted(&info, number);
+    let from =
+        VideoFrameRef::from_buffer_ref_readable(&from, &info).map_err(|error| error.to_string())?;
+    let buffer = buffer.make_mut();
+    let mut to = VideoFrameRef::from_buffer_ref_writable(buffer, &info)
+        .map_err(|error| error.to_string())?;
+    from.copy(&mut to)
+        .map_err(|_| "cannot be copied".to_owned())
 }
 
 /// How a frame's pixels differ from those of the frame with this number; `None`: in nothing.

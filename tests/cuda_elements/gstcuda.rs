@@ -1,0 +1,207 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! What of libgstcuda and of the driver itself the processes of these tests use: elements that work on streams of their own
+//! need what no stand-in has (kernels that are compiled at run time, decoders).
+#![allow(unsafe_code)] // libraries that are loaded
+
+use std::ffi::{c_int, c_void};
+use std::mem::MaybeUninit;
+use std::sync::LazyLock;
+
+use gst::glib::translate::*;
+use gst::prelude::*;
+use libloading::{Library, Symbol};
+
+/// `GST_MAP_CUDA`.
+const GST_MAP_CUDA: u32 = gst::ffi::GST_MAP_FLAG_LAST << 1;
+
+static GSTCUDA: LazyLock<Library> = LazyLock::new(|| open("libgstcuda-1.0.so.0"));
+static CUDA: LazyLock<Library> = LazyLock::new(|| open("libcuda.so.1"));
+
+fn open(name: &str) -> Library {
+    // SAFETY: libraries that do nothing when they are loaded.
+    unsafe { Library::new(name) }.unwrap_or_else(|error| panic!("{name}: {error}"))
+}
+
+/// # Safety
+///
+/// The function has this type.
+unsafe fn function<T>(library: &'static Library, name: &str) -> Symbol<'static, T> {
+    // SAFETY: by the caller.
+    unsafe { library.get(name) }.unwrap_or_else(|error| panic!("{name}: {error}"))
+}
+
+/// The address on the device that a memory has.
+pub fn device_address(memory: &gst::MemoryRef) -> Option<u64> {
+    let memory = memory.as_ptr().cast_mut();
+    // SAFETY: a live memory, unmapped as it was mapped.
+    unsafe {
+        let mut map = MaybeUninit::zeroed();
+        let flags = gst::ffi::GST_MAP_READ | GST_MAP_CUDA;
+        if gst::ffi::gst_memory_map(memory, map.as_mut_ptr(), flags) == 0 {
+            return None;
+        }
+        let mut map = map.assume_init();
+        gst::ffi::gst_memory_unmap(memory, &raw mut map);
+        Some(map.data.addr() as u64)
+    }
+}
+
+/// Whether a memory can be mapped for writing, by a CPU or for a device.
+pub fn is_writable(memory: &gst::MemoryRef) -> bool {
+    let memory = memory.as_ptr().cast_mut();
+    [0, GST_MAP_CUDA].into_iter().any(|more| {
+        // SAFETY: a live memory, unmapped as it was mapped.
+        unsafe {
+            let mut map = MaybeUninit::zeroed();
+            let flags = gst::ffi::GST_MAP_WRITE | more;
+            let is_mapped = gst::ffi::gst_memory_map(memory, map.as_mut_ptr(), flags) != 0;
+            if is_mapped {
+                gst::ffi::gst_memory_unmap(memory, map.as_mut_ptr());
+            }
+            is_mapped
+        }
+    })
+}
+
+/// Has a pool's memory work on a stream of its own, stream-ordered if that is wanted, and starts it.
+/// `pool`: `None` = GStreamer's.
+pub fn pool_with_stream(
+    pool: Option<gst::BufferPool>,
+    context: usize,
+    caps: &gst::Caps,
+    is_ordered: bool,
+) -> Result<gst::BufferPool, String> {
+    let context = std::ptr::without_provenance_mut::<c_void>(context);
+    // SAFETY: the types are those of the headers; the context is a live GstCudaContext, which an element has.
+    unsafe {
+        let pool = pool.unwrap_or_else(|| {
+            let new: Symbol<'_, unsafe extern "C" fn(*mut c_void) -> *mut gst::ffi::GstBufferPool> =
+                function(&GSTCUDA, "gst_cuda_buffer_pool_new");
+            from_glib_full(new(context))
+        });
+        let new: Symbol<'_, unsafe extern "C" fn(*mut c_void) -> *mut gst::ffi::GstMiniObject> =
+            function(&GSTCUDA, "gst_cuda_stream_new");
+        let stream = new(context);
+        assert!(!stream.is_null(), "no stream");
+        let mut config = pool.config();
+        let size = gst_video::VideoInfo::from_caps(caps)
+            .map_err(|error| error.to_string())?
+            .size();
+        config.set_params(Some(caps), u32::try_from(size).unwrap(), 0, 0);
+        config.add_option(gst_video::BUFFER_POOL_OPTION_VIDEO_META);
+        let set: Symbol<
+            '_,
+            unsafe extern "C" fn(*mut gst::ffi::GstStructure, *mut gst::ffi::GstMiniObject),
+        > = function(&GSTCUDA, "gst_buffer_pool_config_set_cuda_stream");
+        set(config.as_mut_ptr(), stream);
+        gst::ffi::gst_mini_object_unref(stream);
+        if is_ordered {
+            let set: Symbol<'_, unsafe extern "C" fn(*mut gst::ffi::GstStructure, c_int)> =
+                function(
+                    &GSTCUDA,
+                    "gst_buffer_pool_config_set_cuda_stream_ordered_alloc",
+                );
+            set(config.as_mut_ptr(), 1);
+        }
+        pool.set_config(config).map_err(|error| error.to_string())?;
+        pool.set_active(true).map_err(|error| error.to_string())?;
+        Ok(pool)
+    }
+}
+
+/// The stream that a GstCudaMemory is written and read on.
+fn stream_of(memory: &gst::MemoryRef) -> *mut c_void {
+    // SAFETY: the types are those of the headers, and a live GstCudaMemory; null is a stream too.
+    unsafe {
+        let get: Symbol<'_, unsafe extern "C" fn(*mut gst::ffi::GstMemory) -> *mut c_void> =
+            function(&GSTCUDA, "gst_cuda_memory_get_stream");
+        let handle: Symbol<'_, unsafe extern "C" fn(*mut c_void) -> *mut c_void> =
+            function(&GSTCUDA, "gst_cuda_stream_get_handle");
+        handle(get(memory.as_ptr().cast_mut()))
+    }
+}
+
+/// Calls the driver in a device's primary context.
+fn in_primary<T>(call: impl FnOnce() -> T) -> T {
+    let device = xmem_core::cuda::Device::new(0).unwrap();
+    // SAFETY: the driver's functions, and a context that is kept for as long as the process runs.
+    unsafe {
+        let push: Symbol<'_, unsafe extern "C" fn(u64) -> c_int> =
+            function(&CUDA, "cuCtxPushCurrent_v2");
+        let pop: Symbol<'_, unsafe extern "C" fn(*mut u64) -> c_int> =
+            function(&CUDA, "cuCtxPopCurrent_v2");
+        assert_eq!(push(device.primary_context()), 0);
+        let result = call();
+        assert_eq!(pop(&mut 0), 0);
+        result
+    }
+}
+
+/// Writes bytes to device memory, at once.
+pub fn upload(to: u64, bytes: &[u8]) {
+    in_primary(|| {
+        // SAFETY: the driver's function; who calls has memory of that size at the address.
+        let result = unsafe {
+            let copy: Symbol<'_, unsafe extern "C" fn(u64, *const u8, usize) -> c_int> =
+                function(&CUDA, "cuMemcpyHtoD_v2");
+            copy(to, bytes.as_ptr(), bytes.len())
+        };
+        assert_eq!(result, 0);
+        // The bytes are read when it returns, but need not have arrived.
+        synchronize();
+    });
+}
+
+/// Waits for all work in the current context.
+fn synchronize() {
+    // SAFETY: the driver's function.
+    let result = unsafe {
+        let wait: Symbol<'_, unsafe extern "C" fn() -> c_int> = function(&CUDA, "cuCtxSynchronize");
+        wait()
+    };
+    assert_eq!(result, 0);
+}
+
+/// A copy of a memory that its stream makes some time.
+pub struct LateCopy {
+    address: u64,
+    size: usize,
+}
+
+impl LateCopy {
+    pub fn begin(memory: &gst::MemoryRef) -> Self {
+        let (from, stream, size) = (device_address(memory), stream_of(memory), memory.size());
+        let mut address = 0;
+        in_primary(|| {
+            // SAFETY: the driver's functions, memory that is mapped, and new memory of the same size.
+            unsafe {
+                let alloc: Symbol<'_, unsafe extern "C" fn(*mut u64, usize) -> c_int> =
+                    function(&CUDA, "cuMemAlloc_v2");
+                assert_eq!(alloc(&mut address, size), 0);
+                let copy: Symbol<'_, unsafe extern "C" fn(u64, u64, usize, *mut c_void) -> c_int> =
+                    function(&CUDA, "cuMemcpyDtoDAsync_v2");
+                assert_eq!(copy(address, from.unwrap(), size, stream), 0);
+            }
+        });
+        Self { address, size }
+    }
+
+    /// Waits for the device, and has the bytes.
+    pub fn end(self) -> Vec<u8> {
+        let mut bytes = vec![0; self.size];
+        in_primary(|| {
+            synchronize();
+            // SAFETY: the driver's functions, and memory that this owns.
+            unsafe {
+                let copy: Symbol<'_, unsafe extern "C" fn(*mut u8, u64, usize) -> c_int> =
+                    function(&CUDA, "cuMemcpyDtoH_v2");
+                assert_eq!(copy(bytes.as_mut_ptr(), self.address, self.size), 0);
+                let free: Symbol<'_, unsafe extern "C" fn(u64) -> c_int> =
+                    function(&CUDA, "cuMemFree_v2");
+                assert_eq!(free(self.address), 0);
+            }
+        });
+        bytes
+    }
+}

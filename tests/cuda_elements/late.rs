@@ -1,0 +1,189 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! Devices that are late: nobody waits who need not, and what has to wait does.
+
+use gst_video::VideoFormat::Nv12;
+
+use crate::lab::{Actor, COPIES, Lab, consumer};
+use crate::pictures::caps;
+use crate::support::{LOSSLESS, until};
+
+/// A source of CUDA memory that works on a stream: GStreamer's own (`stream`), or what the sink offers.
+fn on_a_stream(lab: &Lab, kind: &str, sink: &str) -> Actor {
+    let mut producer = lab.actor();
+    start_on_a_stream(&mut producer, kind, sink);
+    producer
+}
+
+pub fn start_on_a_stream(producer: &mut Actor, kind: &str, sink: &str) {
+    let caps = caps(Nv12, 320, 240).replace("video/x-raw", "video/x-raw(memory:CUDAMemory)");
+    producer.told(
+        &format!(
+            "launch appsrc name=in format=time caps=\"{caps}\" ! xmemsink name=sink pool=POOL sync=false {sink}"
+        ),
+        "ok",
+    );
+    producer.told(&format!("pool {kind}"), "ok");
+}
+
+/// A frame is handed on while the device has not written it, and everybody who reads it waits for that.
+fn handed_on_before_it_is_written(kind: &str) {
+    let Some(lab) = Lab::new() else { return };
+    let mut producer = on_a_stream(&lab, kind, &format!("{LOSSLESS} copy=forbid"));
+    let mut consumers = [
+        lab.consumer("", ""),
+        lab.consumer("", "cudadownload ! video/x-raw !"),
+        lab.consumer("download=true", ""),
+    ];
+    // Memory is made known before anything is held up.
+    for number in 0..8 {
+        producer.told(&format!("paint {number}"), "ok");
+        producer.told("push-painted", "ok");
+        for consumer in &mut consumers {
+            consumer.takes(number);
+            consumer.drops(number);
+        }
+    }
+    let mut pass = |producer: &mut Actor, number: u8| {
+        producer.told(&format!("paint {number}"), "ok");
+        let held = lab.machine.hold(Some(producer.pid()));
+        producer.told("push-painted", "ok");
+        producer.until_stat("sink", "published", u64::from(number) + 1);
+        // No CPU waits for the frame as such.
+        consumers[0].told(&format!("take {number}"), "ok");
+        let waits = ["cuStreamSynchronize"];
+        let before = lab.calls(&consumers[0], &waits);
+        consumers[0].0.tell(&format!("check {number}"));
+        consumers[1].0.tell(&format!("take {number}"));
+        consumers[2].0.tell(&format!("take {number}"));
+        until("the first one reads", || {
+            lab.calls(&consumers[0], &waits) > before
+        });
+        // Who does not wait has read it before another process is there.
+        drop(lab.actor());
+        drop(held);
+        assert_eq!(consumers[0].0.says(), "same");
+        for consumer in &mut consumers[1..] {
+            assert_eq!(consumer.0.says(), "ok");
+            consumer.has(number);
+        }
+        for consumer in &mut consumers {
+            consumer.drops(number);
+        }
+    };
+    for number in 8..20 {
+        pass(&mut producer, number);
+    }
+    assert_eq!(producer.stat("sink", "copied"), 0);
+    lab.assert_allowed();
+}
+
+#[test]
+fn frames_in_slots_are_handed_on_before_they_are_written() {
+    handed_on_before_it_is_written("offered");
+}
+
+#[test]
+fn frames_in_upstreams_memory_are_handed_on_before_they_are_written() {
+    handed_on_before_it_is_written("stream");
+}
+
+/// A lease ends in the order of the consumer's stream: no slot is written while a kernel is still to read it.
+fn not_written_before_it_is_read(kind: &str, sink: &str) {
+    let Some(lab) = Lab::new() else { return };
+    let mut producer = on_a_stream(&lab, kind, &format!("{sink} max-slots=16 copy=forbid"));
+    let mut consumer = lab.consumer("max-held=4", "").connected();
+    let push = |producer: &mut Actor, number: u8| {
+        producer.told(&format!("paint {number}"), "ok");
+        producer.told("push-painted", "ok");
+        producer.until_stat("sink", "published", u64::from(number) + 1);
+    };
+    push(&mut producer, 0);
+    consumer.told("take 0", "ok");
+    push(&mut producer, 1);
+    // An appsink refers to its last frame.
+    consumer.told("take 1", "ok");
+    let held = lab.machine.hold(Some(consumer.pid()));
+    consumer.told("copy-late 0", "ok");
+    for number in 2..80 {
+        push(&mut producer, number);
+    }
+    drop(held);
+    consumer.told("check-late 0", "same");
+    consumer.has(1);
+    lab.assert_allowed();
+}
+
+#[test]
+fn a_slot_is_not_written_before_it_is_read() {
+    not_written_before_it_is_read("offered", "");
+}
+
+#[test]
+fn a_slot_by_handle_is_not_written_before_it_is_read() {
+    not_written_before_it_is_read("offered", "cuda-ipc-mode=legacy");
+}
+
+#[test]
+fn upstreams_memory_is_not_written_before_it_is_read() {
+    not_written_before_it_is_read("stream", "");
+}
+
+/// The process in the middle copies, since memory that ends with its process is not passed on. Its stream is late.
+#[test]
+fn a_copy_is_made_before_its_source_is_written_again() {
+    let Some(lab) = Lab::new() else { return };
+    let other = lab.file("q.sock").display().to_string();
+    let mut producer = on_a_stream(&lab, "offered", "cuda-ipc-mode=legacy max-slots=16");
+    let mut middle = lab.launch(&format!(
+        "xmemsrc name=src pool=POOL max-held=4 ! xmemsink name=sink pool={other} sync=false"
+    ));
+    let mut last = lab.launch(&consumer("start-from=oldest", "").replace("POOL", &other));
+    until("connected", || middle.stat("src", "budget") > 0);
+    let mut push = |number: u8| {
+        producer.told(&format!("paint {number}"), "ok");
+        producer.told("push-painted", "ok");
+        producer.until_stat("sink", "published", u64::from(number) + 1);
+    };
+    for number in 0..8 {
+        push(number);
+        last.takes(number);
+        last.drops(number);
+    }
+    let held = lab.machine.hold(Some(middle.pid()));
+    push(8);
+    middle.until_stat("sink", "published", 9);
+    last.told("take 8", "ok");
+    (9..80).for_each(push);
+    drop(held);
+    last.has(8);
+    assert_eq!(middle.stat("sink", "zero-copy"), 0);
+    lab.assert_allowed();
+}
+
+#[test]
+fn stream_ordered_memory_is_copied_once() {
+    let Some(lab) = Lab::new() else { return };
+    let mut producer = on_a_stream(&lab, "ordered", LOSSLESS);
+    let mut consumer = lab.consumer("", "");
+    for number in 0..50 {
+        producer.told(&format!("paint {number}"), "ok");
+        producer.told("push-painted", "ok");
+        consumer.takes(number);
+        consumer.drops(number);
+    }
+    assert!(lab.calls(&producer, &["cuMemAllocAsync", "cuMemAllocFromPoolAsync"]) > 0);
+    assert_eq!(producer.stat("sink", "copied"), 50);
+    assert_eq!(producer.stat("sink", "zero-copy"), 0);
+    assert_eq!(lab.calls(&producer, &COPIES), 50);
+    drop(producer);
+    let mut refusing = on_a_stream(&lab, "ordered", "copy=forbid");
+    refusing.told("paint 1", "ok");
+    refusing.told("push-painted", "ok");
+    let error = refusing.ask("error");
+    assert!(
+        error.contains("copy=forbid") && error.contains("stream-ordered"),
+        "{error}"
+    );
+    lab.assert_allowed();
+}

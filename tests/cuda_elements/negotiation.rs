@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! Who can take frames on a device, and what those are told who cannot.
+
+use gst_video::VideoFormat::{I420, Nv12, Rgba};
+
+use crate::lab::{Lab, consumer};
+use crate::pictures::caps;
+
+#[test]
+fn downstream_without_devices_is_an_error_that_says_what_helps() {
+    let Some(lab) = Lab::new() else { return };
+    let mut producer = lab.producer(&caps(Nv12, 320, 240), "");
+    producer.push(1);
+    producer.until_stat("sink", "published", 1);
+    for behind in [
+        "video/x-raw ! fakesink",
+        "videoscale ! video/x-raw,width=64 ! fakesink",
+        // It passes on what it does not know, if nothing is to be converted.
+        "videoconvert ! video/x-raw ! fakesink",
+        "queue ! videoconvert ! video/x-raw,format=RGBA ! fakesink",
+    ] {
+        let mut consumer = lab.launch(&format!("xmemsrc pool=POOL start-from=oldest ! {behind}"));
+        let error = consumer.ask("error");
+        for part in ["CUDA device", "cudadownload", "download=true"] {
+            assert!(error.contains(part), "no {part:?} in {error}");
+        }
+    }
+    let mut consumer = lab.launch(&format!(
+        "{}",
+        consumer(
+            "start-from=oldest download=true",
+            "videoconvert ! video/x-raw,format=NV12 !"
+        )
+    ));
+    consumer.takes(1);
+    assert_eq!(consumer.stat("src", "copied"), 1);
+    let caps = consumer.ask("caps-of 1");
+    assert!(!caps.contains("memory:"), "{caps}");
+    lab.assert_allowed();
+}
+
+#[test]
+fn frames_of_other_programs_get_the_feature() {
+    let Some(lab) = Lab::new() else { return };
+    let mut program = lab.actor();
+    let mut number = 0;
+    for (format, width, height) in [(Nv12, 320, 240), (I420, 321, 241), (Rgba, 33, 17)] {
+        let caps = caps(format, width, height);
+        program.told(&format!("produce pool POOL {caps}"), "ok");
+        // The third one has room for two frames only: the others are copied.
+        let mut consumers = [
+            lab.consumer("start-from=oldest", ""),
+            lab.consumer("start-from=oldest", "cudadownload ! video/x-raw !"),
+            lab.consumer("start-from=oldest max-held=2", ""),
+            lab.consumer("start-from=oldest download=true", ""),
+        ];
+        for layout in ["layout", "none"] {
+            for _ in 0..4 {
+                number += 1;
+                program.told(&format!("produce device {layout} {number} {caps}"), "ok");
+                for (which, consumer) in consumers.iter_mut().enumerate() {
+                    consumer.told(&format!("take {number}"), "ok");
+                    let is = consumer.ask(&format!("check {number}"));
+                    assert_eq!(is, "same", "consumer {which}, {layout}, {caps}");
+                }
+            }
+        }
+        let given = consumers[0].ask(&format!("caps-of {number}"));
+        assert!(given.contains("memory:CUDAMemory"), "{given}");
+        assert!(consumers[2].stat("src", "copied") > 0);
+        program.told("produce end", "ok");
+    }
+    lab.assert_allowed();
+}
+
+#[test]
+fn frames_alternate_between_host_and_device() {
+    let Some(lab) = Lab::new() else { return };
+    let mut program = lab.actor();
+    let caps = caps(Nv12, 320, 240);
+    program.told(&format!("produce pool POOL {caps}"), "ok");
+    let mut consumers = [
+        lab.consumer("start-from=oldest", ""),
+        lab.consumer("start-from=oldest download=true", ""),
+    ];
+    for number in 0..24 {
+        let place = if number % 4 < 2 { "host" } else { "device" };
+        program.told(&format!("produce {place} layout {number} {caps}"), "ok");
+        for consumer in &mut consumers {
+            consumer.takes(number);
+        }
+        let given = consumers[0].ask(&format!("caps-of {number}"));
+        assert_eq!(
+            given.contains("memory:CUDAMemory"),
+            place == "device",
+            "{given}"
+        );
+        let given = consumers[1].ask(&format!("caps-of {number}"));
+        assert!(!given.contains("memory:"), "{given}");
+        for consumer in &mut consumers {
+            consumer.drops(number);
+        }
+    }
+    lab.assert_allowed();
+}
+
+#[test]
+fn caps_with_the_feature_travel_with_what_else_they_say() {
+    let Some(lab) = Lab::new() else { return };
+    let more =
+        "pixel-aspect-ratio=4/3,interlace-mode=progressive,colorimetry=bt709,chroma-site=mpeg2";
+    let mut producer = lab.producer(
+        &format!("{},{more}", caps(Nv12, 320, 240)),
+        "wait-for-connection=true",
+    );
+    let mut consumer = lab.consumer("", "").connected();
+    producer.push(1);
+    consumer.takes(1);
+    let given = consumer.ask("caps-of 1");
+    for part in ["memory:CUDAMemory", "4/3", "bt709", "mpeg2", "25/1"] {
+        assert!(given.contains(part), "no {part:?} in {given}");
+    }
+    // Rows and planes begin where textures can.
+    assert_eq!(consumer.ask("layout 1"), "[0, 122880] [512, 512] 184320");
+    lab.assert_allowed();
+}

@@ -1,0 +1,131 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! What is published is not written any more, by nobody.
+
+use gst_video::VideoFormat::Nv12;
+
+use crate::lab::{Actor, Lab};
+use crate::pictures::caps;
+use crate::support::LOSSLESS;
+
+/// A filter that works in place gets a copy of its own.
+fn is_not_overwritten(actor: &mut Actor, number: u8) {
+    actor.told(&format!("overwrite {number} {}", number + 100), "same");
+    actor.has(number);
+}
+
+#[test]
+fn a_received_frame_is_not_overwritten() {
+    let Some(lab) = Lab::new() else { return };
+    for sink in ["", "cuda-ipc-mode=legacy"] {
+        let mut producer = lab.producer(&caps(Nv12, 321, 241), &format!("{LOSSLESS} {sink}"));
+        let mut consumers = [lab.consumer("", ""), lab.consumer("", "")];
+        for number in 0..10 {
+            producer.push(number);
+            for consumer in &mut consumers {
+                consumer.takes(number);
+            }
+            consumers[0].told(&format!("is-writable {number}"), "false");
+            is_not_overwritten(&mut consumers[0], number);
+            consumers[1].has(number);
+            for consumer in &mut consumers {
+                consumer.drops(number);
+            }
+        }
+    }
+    lab.assert_allowed();
+}
+
+#[test]
+fn a_published_frame_is_not_overwritten_in_its_own_pipeline() {
+    let Some(lab) = Lab::new() else { return };
+    for kind in ["slots", "own"] {
+        let drop_pool = if kind == "own" {
+            "identity drop-allocation=true !"
+        } else {
+            ""
+        };
+        // The sink comes first; what comes to the appsink is published.
+        let mut producer = lab.launch(&format!(
+            "appsrc name=in format=time caps=\"{}\" ! cudaupload ! video/x-raw(memory:CUDAMemory) ! {drop_pool} \
+             tee name=t allow-not-linked=true t.src_0 ! xmemsink name=sink pool=POOL sync=false {LOSSLESS} \
+             t.src_1 ! appsink name=app sync=false async=false enable-last-sample=false",
+            caps(Nv12, 320, 240)
+        ));
+        let mut consumer = lab.launch(
+            "xmemsrc name=src pool=POOL ! appsink name=app sync=false max-buffers=1 enable-last-sample=false",
+        );
+        for number in 0..10 {
+            producer.push(number);
+            consumer.takes(number);
+            producer.takes(number);
+            if producer.stat("sink", "copied") == 0 {
+                is_not_overwritten(&mut producer, number);
+            }
+            consumer.has(number);
+            consumer.drops(number);
+            producer.drops(number);
+        }
+        assert_eq!(producer.stat("sink", "copied"), 0, "{kind}");
+        consumer.told("stop", "ok");
+    }
+    lab.assert_allowed();
+}
+
+#[test]
+fn a_slot_is_read_only_once_it_is_published() {
+    let Some(lab) = Lab::new() else { return };
+    let mut producer = lab.producer(
+        &caps(Nv12, 320, 240),
+        "wait-for-connection=true enable-last-sample=true",
+    );
+    let mut consumer = lab.consumer("", "").connected();
+    for number in 0..40 {
+        producer.push(number);
+        consumer.takes(number);
+        producer.told(&format!("last-sample sink {number}"), "ok");
+        producer.told(&format!("is-writable {number}"), "false");
+        is_not_overwritten(&mut producer, number);
+        consumer.has(number);
+        consumer.drops(number);
+        producer.drops(number);
+    }
+    assert_eq!(producer.stat("sink", "copied"), 0);
+    lab.assert_allowed();
+}
+
+#[test]
+fn a_frame_that_is_repeated_is_published_again_where_it_lies() {
+    let Some(lab) = Lab::new() else { return };
+    for drop_pool in ["", "identity drop-allocation=true !"] {
+        let mut producer = lab.launch(&format!(
+            "appsrc name=in format=time caps=\"{}\" ! cudaupload ! video/x-raw(memory:CUDAMemory) ! {drop_pool} videorate \
+             ! video/x-raw(memory:CUDAMemory),framerate=100/1 ! xmemsink name=sink pool=POOL sync=false {LOSSLESS} copy=forbid",
+            caps(Nv12, 320, 240)
+        ));
+        let mut consumer = lab.consumer("", "");
+        for number in 0..8 {
+            producer.push(number);
+        }
+        producer.0.tell("finish");
+        // Each but the last one four times.
+        for number in 0..28 {
+            consumer.told(&format!("take {number}"), "ok");
+            consumer.told(&format!("check {number} {}", number / 4), "same");
+            consumer.drops(number);
+        }
+        loop {
+            match &*consumer.ask("take 28") {
+                "ok" => consumer.told("check 28 7", "same"),
+                end => break assert_eq!(end, "eos"),
+            }
+        }
+        assert_eq!(producer.0.says(), "ok");
+        assert_eq!(producer.stat("sink", "copied"), 0);
+        assert_eq!(
+            producer.stat("sink", "zero-copy"),
+            producer.stat("sink", "published")
+        );
+    }
+    lab.assert_allowed();
+}
