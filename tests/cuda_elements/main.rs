@@ -14,6 +14,7 @@ mod support;
 
 mod actor;
 mod bit_exact;
+mod figures;
 mod lab;
 mod pictures;
 
