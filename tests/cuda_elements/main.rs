@@ -15,8 +15,10 @@ mod support;
 mod actor;
 mod bit_exact;
 mod figures;
+mod foreign;
 mod lab;
 mod pictures;
+mod zero_copy;
 
 /// Plays a part. Does nothing when the tests are run.
 #[test]

@@ -255,7 +255,7 @@ impl Array {
     }
 }
 
-/// One plane of a frame: an array, for whatever library takes arrays.
+/// One plane of a frame.
 #[pyclass(frozen, module = "xmem")]
 #[derive(Debug)]
 pub(crate) struct Plane(Array);
@@ -268,41 +268,49 @@ impl Plane {
 
 #[pymethods]
 impl Plane {
+    /// Elements per dimension.
     #[getter]
     fn shape<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
         PyTuple::new(py, &self.0.shape)
     }
 
+    /// Bytes from one element to the next, per dimension.
     #[getter]
     fn strides<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
         PyTuple::new(py, &self.0.strides)
     }
 
+    /// How many dimensions there are.
     #[getter]
     fn ndim(&self) -> usize {
         self.0.shape.len()
     }
 
+    /// The type of one element, by NumPy's name.
     #[getter]
     fn dtype(&self) -> &'static str {
         dtype::name(self.0.dtype)
     }
 
+    /// Bytes of one element.
     #[getter]
     fn itemsize(&self) -> isize {
         self.0.itemsize()
     }
 
+    /// Size of the elements in bytes, without padding.
     #[getter]
     fn nbytes(&self) -> isize {
         self.0.nbytes()
     }
 
+    /// Whether it can only be read.
     #[getter]
     fn readonly(&self) -> bool {
         !self.0.keeper.is_writable()
     }
 
+    /// A copy in memory of this process's own, without padding, that may be written to.
     fn copy(&self, py: Python<'_>) -> PyResult<Self> {
         Ok(Self(py.detach(|| self.0.to_private())?))
     }

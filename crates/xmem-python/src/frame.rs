@@ -16,7 +16,9 @@ use crate::array::{Array, Plane};
 use crate::layout::{self, Arrays};
 use crate::{array_interface, buffer, dlpack, dtype};
 
-/// A frame that can be read, and what is known of it.
+/// A frame that can be read. It is held, by this process, as long as it or any array made from it lives.
+///
+/// Times are in nanoseconds.
 #[pyclass(frozen, module = "xmem")]
 #[derive(Debug)]
 pub(crate) struct Frame {
@@ -83,41 +85,49 @@ const ON_DEVICE: &str = "the frame lies on a CUDA device, and here frames are re
 
 #[pymethods]
 impl Frame {
+    /// Elements per dimension.
     #[getter]
     fn shape<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
         PyTuple::new(py, &self.whole()?.shape)
     }
 
+    /// Bytes from one element to the next, per dimension.
     #[getter]
     fn strides<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
         PyTuple::new(py, &self.whole()?.strides)
     }
 
+    /// How many dimensions there are.
     #[getter]
     fn ndim(&self) -> PyResult<usize> {
         Ok(self.whole()?.shape.len())
     }
 
+    /// The type of one element, by NumPy's name.
     #[getter]
     fn dtype(&self) -> &'static str {
         dtype::name(self.arrays.planes[0].dtype)
     }
 
+    /// Size of the elements in bytes, without padding.
     #[getter]
     fn nbytes(&self) -> isize {
         self.arrays.nbytes()
     }
 
+    /// Whether it can only be read.
     #[getter]
     fn readonly(&self) -> bool {
         !self.arrays.planes[0].keeper.is_writable()
     }
 
+    /// The arrays that the frame consists of; one, unless its format is planar.
     #[getter]
     fn planes<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
         PyTuple::new(py, self.arrays.planes.iter().cloned().map(Plane::new))
     }
 
+    /// Video: the format's name, as GStreamer spells it.
     #[getter]
     fn format(&self) -> Option<&str> {
         self.about
@@ -127,86 +137,103 @@ impl Frame {
             .map(|video| video.format.as_str())
     }
 
+    /// Video: width in pixels.
     #[getter]
     fn width(&self) -> Option<u32> {
         self.about.meta.video.map(|video| video.width)
     }
 
+    /// Video: height in pixels.
     #[getter]
     fn height(&self) -> Option<u32> {
         self.about.meta.video.map(|video| video.height)
     }
 
+    /// Presentation time, as the producer's pipeline had it.
     #[getter]
     fn pts(&self) -> Option<u64> {
         self.about.meta.pts
     }
 
+    /// Decoding time, as the producer's pipeline had it.
     #[getter]
     fn dts(&self) -> Option<u64> {
         self.about.meta.dts
     }
 
+    /// How long the frame lasts.
     #[getter]
     fn duration(&self) -> Option<u64> {
         self.about.meta.duration
     }
 
+    /// When the frame is to be presented, on CLOCK_MONOTONIC (time.monotonic_ns()).
     #[getter]
     fn timestamp(&self) -> Option<i64> {
         self.about.meta.timestamp
     }
 
+    /// When it was published, on CLOCK_MONOTONIC.
     #[getter]
     fn published_at(&self) -> u64 {
         self.about.meta.published_at
     }
 
+    /// Number of the frame in its pool, from 0.
     #[getter]
     fn sequence(&self) -> u64 {
         self.about.meta.sequence
     }
 
+    /// The slot of its pool that it lies in.
     #[getter]
     fn slot(&self) -> u32 {
         self.about.meta.slot
     }
 
+    /// How often that slot was used; never 0.
     #[getter]
     fn generation(&self) -> u32 {
         self.about.meta.generation
     }
 
+    /// GstBufferFlags.
     #[getter]
     fn flags(&self) -> u32 {
         self.about.meta.flags
     }
 
+    /// What the bytes are, such as "image/raw".
     #[getter]
     fn content_type(&self) -> &str {
         self.about.meta.content_type.as_str()
     }
 
+    /// The program that published it.
     #[getter]
     fn producer(&self) -> &str {
         self.about.meta.producer.as_str()
     }
 
+    /// The pool that it came from.
     #[getter]
     fn pool(&self) -> &str {
         &self.about.pool
     }
 
+    /// The stream's caps, as GStreamer writes them.
     #[getter]
     fn caps(&self) -> Option<&str> {
         self.about.caps()
     }
 
+    /// What else is known of it, by name.
     #[getter]
     fn attachments<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         self.about.attachments(py)
     }
 
+    /// A copy in memory of this process's own, without padding, that may be written to.
     fn copy(&self, py: Python<'_>) -> PyResult<Self> {
         let arrays = py.detach(|| {
             let planes: PyResult<Vec<Array>> =

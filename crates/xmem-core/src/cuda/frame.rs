@@ -13,7 +13,7 @@ use super::device::Device;
 use super::error::CudaError;
 use super::event::until_done;
 use super::hand_over::{self, HandedOver};
-use super::import::Import;
+use super::import::{Import, Says};
 use super::release;
 use super::rows::{Rows, To};
 use super::stream::Stream;
@@ -145,6 +145,11 @@ impl CudaFrame {
         let hold = lease.hold().clone();
         let mut frame = match hold {
             Hold::Own(hold) => {
+                if hold.in_pieces() {
+                    return Err(CudaError::NotImportable {
+                        why: "it lies in pieces, which the producer's own lease does not know: use those".into(),
+                    });
+                }
                 let (ptr, device, memory) = hold.device_memory().ok_or(CudaError::NotOnDevice)?;
                 Self {
                     device,
@@ -319,7 +324,8 @@ impl CudaFrame {
         &self.lease
     }
 
-    /// Has a stream wait until the producer's work on the frame has ended. No CPU waits.
+    /// Has a stream wait until the producer's work on the frame has ended. No CPU waits, unless the producer's events cannot be
+    /// opened here, as in another PID namespace: then the CPU does, and that is counted.
     ///
     /// # Errors
     ///
@@ -511,12 +517,18 @@ impl Wait {
 
     fn prepare(&self) {
         if let Self::Slot {
-            import, view, slot, ..
+            import,
+            view,
+            slot,
+            held,
         } = self
             && let Some(cuda) = view.cuda()
         {
             // Whether that works shows when a stream is to wait.
-            let _ = import.event(cuda.header(), *slot);
+            let says = import.says(cuda.header(), *slot, || held.producer_is_gone());
+            if let Ok(Says::Mark) = says {
+                held.ask_for_marks();
+            }
         }
     }
 
@@ -532,12 +544,16 @@ impl Wait {
                 held,
             } => {
                 let header = view.cuda().ok_or(CudaError::NotOnDevice)?.header();
-                let waited = import.wait(header, *slot, stream, || held.producer_is_gone());
-                // A producer that ends well says that it is done, and then its events are gone.
-                if waited.is_err() && self.is_ready() {
-                    Ok(())
-                } else {
-                    waited
+                match import.wait(header, *slot, stream, || held.producer_is_gone()) {
+                    Ok(true) => Ok(()),
+                    // Streams cannot wait for a word.
+                    Ok(false) => {
+                        count(&COUNTERS.host_syncs);
+                        until_done(|| self.is_done())
+                    }
+                    // A producer that ends well says that it is done, and then its events are gone.
+                    Err(_) if self.is_ready() => Ok(()),
+                    Err(error) => Err(error),
                 }
             }
             Self::Own(hold) => hold.wait_on(stream),

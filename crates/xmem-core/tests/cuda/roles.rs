@@ -337,6 +337,35 @@ fn produce(pool: &str, words: Vec<&str>) {
                 slot.publish_on(stream, meta).unwrap();
                 say("published");
             }
+            // Published again with something attached, which is not behind the payload.
+            ["publish", "twice"] => {
+                let slot = open()
+                    .acquire_cuda_with_room(SIZE, 1000, &gpu.device)
+                    .unwrap();
+                gpu.fill(stream, slot.cuda().unwrap().ptr(), SIZE, byte(0));
+                let mut meta = FrameMeta {
+                    pts: Some(0),
+                    ..FrameMeta::new(SIZE)
+                };
+                let lease = slot.publish_on(stream, meta.clone()).unwrap();
+                meta.attachments.set("note", vec![7; 100]);
+                let again = open().republish(&lease, meta);
+                say(again.map_or_else(|error| error.to_string(), |_| "published".into()));
+            }
+            // The producer's own lease of a frame that lies in pieces, in a slot that has bytes too.
+            ["own-pieces"] => {
+                let (_, _, memory) = borrowed.as_ref().unwrap();
+                let mut parts = Parts::new();
+                parts.add_imported(memory, 0, SIZE as u64, 0);
+                let mut slot = open()
+                    .acquire_cuda_with_room(1, parts.room(), &gpu.device)
+                    .unwrap();
+                assert!(slot.cuda().unwrap().len() < SIZE);
+                slot.set_parts(parts);
+                let lease = slot.publish_on(stream, FrameMeta::new(SIZE)).unwrap();
+                let frame = lease.cuda();
+                say(frame.map_or_else(|error| error.to_string(), |frame| frame.len().to_string()));
+            }
             ["publish", "host"] => {
                 let mut slot = open().acquire(1000).unwrap();
                 slot.as_mut_slice().fill(7);
@@ -674,6 +703,12 @@ fn consume(pool: &str, words: Vec<&str>) {
                     _ => frame.download(&mut bytes).map(|()| bytes == all),
                 };
                 say(done.map_or_else(|error| error.to_string(), |same| same.to_string()));
+            }
+            // What is attached to the oldest that it keeps.
+            ["note"] => {
+                let meta = reader.frames.front().unwrap().lease().meta().clone();
+                let note = meta.attachments.get("note").map(<[u8]>::len);
+                say(format_args!("{note:?}"));
             }
             // Waits for the oldest that it keeps, in a thread that says how that went.
             ["sync"] => {
