@@ -299,7 +299,8 @@ unsafe extern "C" fn dispose(object: *mut GstMiniObject) -> gboolean {
         }
         Lease::Writable(lease) => stream.when_done(device, move || drop(lease)),
         Lease::Published(lease) => stream.when_done(device, move || drop(lease)),
-        Lease::Gone => {}
+        // It has waited at home, and is not wanted there any more.
+        Lease::Gone => return GTRUE,
     }
     let Some(home) = slot.home.upgrade() else {
         return GTRUE;
