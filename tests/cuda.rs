@@ -1,13 +1,21 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Frames on CUDA devices, on the stand-in driver of `xmem-cuda-standin`: there is no GPU in these tests.
+//! Frames on CUDA devices where GStreamer cannot have them as CUDA memory: without a driver, or with a libgstcuda that is too
+//! old. The devices are those of the stand-in driver of `xmem-cuda-standin`: there is no GPU in these tests.
 #![cfg(feature = "cuda")]
+#![allow(unreachable_pub)] // a program of its own
 
+#[path = "../crates/xmem-core/tests/support/child.rs"]
+#[allow(dead_code, unsafe_code)]
+mod child;
+#[path = "cuda_elements/gstcuda.rs"]
+#[allow(dead_code)]
+mod gstcuda;
 mod support;
 
-use std::io::{BufRead, BufReader};
-use std::process::{Command, Stdio};
+use std::process::Command;
 
+use child::{Child, hear, role, say};
 use gst::prelude::*;
 use support::*;
 use xmem_core::cuda::Device;
@@ -15,51 +23,174 @@ use xmem_core::{FrameMeta, Producer, Sticky};
 use xmem_cuda_standin::Machine;
 
 const SIZE: usize = 64 * 64;
+const CAPS: &str =
+    "video/x-raw, format=(string)GRAY8, width=(int)64, height=(int)64, framerate=(fraction)30/1";
+const ON_DEVICE: &str =
+    "video/x-raw(memory:CUDAMemory), format=(string)GRAY8, width=(int)64, height=(int)64";
 
-/// Publishes frames on a device. Does nothing when the tests are run.
+/// The bytes of a frame.
+fn picture(number: u8) -> Vec<u8> {
+    (0..SIZE).map(|at| (at % 251) as u8 ^ number).collect()
+}
+
+/// Plays a part. Does nothing when the tests are run.
 #[test]
 fn child() {
-    let Ok(pool) = std::env::var("XMEM_TEST_POOL") else {
-        return;
-    };
-    let producer = Producer::builder(&pool).history(4).build().unwrap();
+    let Some((role, pool)) = role() else { return };
+    match &*role {
+        "producer" => produce(&pool),
+        "receiver" => receive(&pool),
+        other => panic!("no role {other:?}"),
+    }
+}
+
+/// Publishes a frame on a device for each line.
+fn produce(pool: &str) {
+    let producer = Producer::builder(pool).history(4).build().unwrap();
     let mut sticky = Sticky::new();
-    sticky.set("caps", "video/x-raw, format=(string)GRAY8, width=(int)64, height=(int)64, framerate=(fraction)30/1");
+    sticky.set("caps", CAPS);
     producer.set_sticky(&sticky).unwrap();
     let device = Device::new(0).unwrap();
-    let slot = producer.acquire_cuda(SIZE, &device).unwrap();
-    let _published = slot.publish(FrameMeta::new(SIZE)).unwrap();
-    println!("\n@published");
-    let _ = std::io::stdin().lines().next();
+    for number in 0.. {
+        let slot = producer.acquire_cuda(SIZE, &device).unwrap();
+        gstcuda::upload(slot.cuda().unwrap().ptr(), &picture(number));
+        slot.publish(FrameMeta::new(SIZE)).unwrap();
+        say("published");
+        hear();
+    }
+}
+
+/// Runs `xmemsrc` with the properties that it is told, and says what comes of it.
+fn receive(pool: &str) {
+    let pools = Pools::new();
+    say("ready");
+    loop {
+        let properties = hear();
+        let description = format!(
+            "xmemsrc name=src pool={pool} start-from=oldest num-buffers=1 {properties} ! appsink name=app sync=false"
+        );
+        let pipeline = pools.launch(&description);
+        let app: gst_app::AppSink = pipeline.by_name("app").downcast().unwrap();
+        pipeline.play();
+        match app.try_pull_sample(SOON) {
+            Some(sample) => {
+                let is_whole = bytes(sample.buffer().unwrap()) == picture(0);
+                let copied = pipeline.stat("src", "copied");
+                say(format_args!(
+                    "{is_whole} {copied} {}",
+                    sample.caps().unwrap()
+                ));
+            }
+            None => say(pipeline.wait_error().1.replace('\n', " ")),
+        }
+    }
+}
+
+fn on(machine: &Machine, role: &str, pools: &Pools, variables: &[(&str, &str)]) -> Child {
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    machine.prepare(&mut command);
+    command.envs(variables.iter().copied());
+    Child::from(command, role, &pools.pool("p"))
+}
+
+/// What an error says that is one of missing libraries.
+fn says_what_is_missing(text: &str) -> bool {
+    let parts = [
+        "CUDA device",
+        "driver",
+        "libgstcuda",
+        "1.24",
+        "download=true",
+        "xmemcuda:4",
+    ];
+    parts.into_iter().all(|part| text.contains(part))
 }
 
 #[test]
+<<<<<<< HEAD
 fn xmemsrc_says_what_it_lacks_for_frames_on_a_device() {
+=======
+fn without_a_driver_xmemsrc_says_what_is_missing() {
+>>>>>>> d2x
     let pools = Pools::new();
     let machine = Machine::new(pools.file("machine"));
-    let mut command = Command::new(std::env::current_exe().unwrap());
-    machine.prepare(&mut command);
-    let mut producer = command
-        .args(["--exact", "child", "--nocapture"])
-        .env("XMEM_TEST_POOL", pools.pool("p"))
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .spawn()
-        .unwrap();
-    let mut said = BufReader::new(producer.stdout.take().unwrap()).lines();
-    assert!(
-        said.by_ref()
-            .map_while(Result::ok)
-            .any(|line| line == "@published")
-    );
+    let mut producer = on(&machine, "producer", &pools, &[]);
+    assert_eq!(producer.says(), "published");
+    // There is no driver in this process.
     let pipeline = pools.launch("xmemsrc pool=POOL start-from=oldest ! fakesink");
     let _ = pipeline.0.set_state(gst::State::Playing);
     let (error, text) = pipeline.wait_error();
     assert!(error.matches(gst::CoreError::Negotiation), "{text}");
+<<<<<<< HEAD
     assert!(
         text.contains("CUDA device") && text.contains("takes a driver, libgstcuda"),
         "{text}"
     );
     drop(producer.stdin.take());
     assert!(producer.wait().unwrap().success());
+=======
+    assert!(says_what_is_missing(&text), "{text}");
+    // Nor can they be downloaded.
+    let pipeline = pools.launch("xmemsrc pool=POOL start-from=oldest download=true ! fakesink");
+    let _ = pipeline.0.set_state(gst::State::Playing);
+    let (_, text) = pipeline.wait_error();
+    assert!(text.contains("CUDA"), "{text}");
+}
+
+#[test]
+fn with_an_old_libgstcuda_frames_can_be_downloaded() {
+    let pools = Pools::new();
+    let machine = Machine::new(pools.file("machine"));
+    let mut producer = on(&machine, "producer", &pools, &[]);
+    assert_eq!(producer.says(), "published");
+    let log = pools.file("log");
+    let debug = [
+        ("GST_DEBUG", "xmemcuda:4"),
+        ("GST_DEBUG_FILE", log.to_str().unwrap()),
+        ("GST_DEBUG_NO_COLOR", "1"),
+    ];
+    let mut receiver = on(&machine, "receiver", &pools, &debug);
+    assert_eq!(receiver.says(), "ready");
+    receiver.tell("download=true");
+    assert_eq!(receiver.says(), format!("true 1 {CAPS}"));
+    receiver.tell("");
+    let said = receiver.says();
+    if said.contains("memory:CUDAMemory") {
+        assert!(said.starts_with("true 0 "), "{said}");
+        return not_run("GStreamer's own CUDA library is new enough here");
+    }
+    assert!(says_what_is_missing(&said), "{said}");
+    let log = std::fs::read_to_string(log).unwrap();
+    let line = log.lines().find(|line| line.contains("memory:CUDAMemory"));
+    let line = line.unwrap_or_else(|| panic!("nothing in {log}"));
+    assert!(line.contains("libgstcuda"), "{line}");
+}
+
+#[test]
+fn without_a_driver_cuda_memory_is_not_offered() {
+    let pools = Pools::new();
+    let pipeline = pools.launch("identity ! xmemsink name=sink pool=POOL");
+    let sink = pipeline.sink();
+    let pad = sink.static_pad("sink").unwrap();
+    let on_device: gst::Caps = ON_DEVICE.parse().unwrap();
+    assert!(!pad.query_accept_caps(&on_device));
+    assert!(pad.query_caps(Some(&on_device)).is_empty());
+    let mut both: gst::Caps = ON_DEVICE.parse().unwrap();
+    both.make_mut().append(CAPS.parse::<gst::Caps>().unwrap());
+    assert_eq!(
+        pad.query_caps(Some(&both)),
+        CAPS.parse::<gst::Caps>().unwrap()
+    );
+    // Nor has anybody a context to share.
+    let mut query = gst::query::Context::new("gst.cuda.context");
+    assert!(!pad.query(&mut query));
+    // All other memory is welcome.
+    for caps in [
+        CAPS,
+        "video/x-raw(memory:DMABuf), format=(string)DMA_DRM",
+        "audio/x-raw",
+    ] {
+        assert!(pad.query_accept_caps(&caps.parse().unwrap()), "{caps}");
+    }
+>>>>>>> d2x
 }
