@@ -107,11 +107,7 @@ fn says_what_is_missing(text: &str) -> bool {
 }
 
 #[test]
-<<<<<<< HEAD
-fn xmemsrc_says_what_it_lacks_for_frames_on_a_device() {
-=======
 fn without_a_driver_xmemsrc_says_what_is_missing() {
->>>>>>> d2x
     let pools = Pools::new();
     let machine = Machine::new(pools.file("machine"));
     let mut producer = on(&machine, "producer", &pools, &[]);
@@ -121,14 +117,6 @@ fn without_a_driver_xmemsrc_says_what_is_missing() {
     let _ = pipeline.0.set_state(gst::State::Playing);
     let (error, text) = pipeline.wait_error();
     assert!(error.matches(gst::CoreError::Negotiation), "{text}");
-<<<<<<< HEAD
-    assert!(
-        text.contains("CUDA device") && text.contains("takes a driver, libgstcuda"),
-        "{text}"
-    );
-    drop(producer.stdin.take());
-    assert!(producer.wait().unwrap().success());
-=======
     assert!(says_what_is_missing(&text), "{text}");
     // Nor can they be downloaded.
     let pipeline = pools.launch("xmemsrc pool=POOL start-from=oldest download=true ! fakesink");
@@ -192,5 +180,4 @@ fn without_a_driver_cuda_memory_is_not_offered() {
     ] {
         assert!(pad.query_accept_caps(&caps.parse().unwrap()), "{caps}");
     }
->>>>>>> d2x
 }

@@ -237,6 +237,12 @@ fn events_come_between_frames_for_those_that_want_them() {
         Err(ReceiveError::Timeout)
     ));
     assert_eq!(plain.stats().missed, 0, "an event is no frame");
+    let stats = producer.stats();
+    assert_eq!(
+        (stats.published, stats.zero_copy),
+        (2, 2),
+        "nor is it counted as one"
+    );
 }
 
 #[test]

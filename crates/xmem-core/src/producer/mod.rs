@@ -54,15 +54,21 @@ use pool::Pool;
 /// A slot has at least one byte, also for an event.
 const EVENT_SIZE: usize = 1;
 
-fn publish_event(lease: WriteLease, meta: FrameMeta) -> Result<u64, EventError> {
+fn publish_event(pool: &Pool, lease: WriteLease, meta: FrameMeta) -> Result<u64, EventError> {
     let meta = FrameMeta {
         event: true,
         offset: 0,
         size: 0,
         ..meta
     };
-    let published = lease.publish(meta).map_err(PublishError::from)?;
-    Ok(published.meta().sequence)
+    pool.counters.events.fetch_add(1, Ordering::Relaxed);
+    match lease.publish(meta) {
+        Ok(published) => Ok(published.meta().sequence),
+        Err(failure) => {
+            pool.counters.events.fetch_sub(1, Ordering::Relaxed);
+            Err(PublishError::from(failure).into())
+        }
+    }
 }
 
 /// The producer of a pool. Clones are handles to the same one; the last to go closes the pool.
@@ -314,7 +320,7 @@ impl Producer {
     /// [`EventError::Acquire`] when there is no slot for it, and others as [`EventError`] says.
     pub fn publish_event(&self, meta: FrameMeta) -> Result<u64, EventError> {
         let lease = self.acquire_with_room(EVENT_SIZE, meta.attachments.encoded_len())?;
-        publish_event(lease, meta)
+        publish_event(self.inner(), lease, meta)
     }
 
     /// The same, but waits for a slot if all are in use. For lossless pools.
@@ -330,7 +336,7 @@ impl Producer {
     ) -> Result<u64, EventError> {
         let room = meta.attachments.encoded_len();
         let lease = self.acquire_wait_with_room(EVENT_SIZE, room, timeout, cancel)?;
-        publish_event(lease, meta)
+        publish_event(self.inner(), lease, meta)
     }
 
     /// The right to write this very slot, with the frame that is in it, if nobody holds it.

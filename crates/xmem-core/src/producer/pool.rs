@@ -52,6 +52,8 @@ fn run_hook(hook: Hook) {
 
 #[derive(Debug, Default)]
 pub(super) struct Counters {
+    /// Entries that are no frames; counted before they are published.
+    pub(super) events: AtomicU64,
     pub(super) copied: AtomicU64,
     pub(super) dropped: AtomicU64,
     pub(super) cut_off: AtomicU64,

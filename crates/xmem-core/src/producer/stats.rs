@@ -44,7 +44,10 @@ impl Pool {
     pub(super) fn stats(&self) -> PoolStats {
         let state = self.lock();
         let now = monotonic_ns();
-        let published = self.control.head();
+        // In this order, so that nothing is taken for a frame, or for one that was not copied, that is not.
+        let entries = self.control.head();
+        let events = self.counters.events.load(Ordering::Relaxed);
+        let published = entries.saturating_sub(events);
         let copied = self.counters.copied.load(Ordering::Relaxed);
         let sticky = state.sticky.current();
         PoolStats {
