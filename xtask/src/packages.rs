@@ -100,6 +100,10 @@ const NEEDS: &[(&str, &[Need])] = &[
 const TEST_NEEDS: &[(&str, &[Need])] = &[
     ("ffmpeg", &[Need::Program("ffmpeg")]),
     ("python3-opencv", &[Need::PythonModule("cv2")]),
+];
+
+/// What only the Python module's tests need on top: pipelines that gst-launch-1.0 cannot make.
+const PYTHON_NEEDS: &[(&str, &[Need])] = &[
     ("python3-gi", &[Need::PythonModule("gi")]),
     (
         "gir1.2-gst-plugins-base-1.0",
@@ -133,8 +137,14 @@ pub(crate) fn ensure() -> Result {
 
 /// The same, with what the tests need.
 pub(crate) fn ensure_for_test() -> Result {
-    ensure()?;
+    ensure_for_python()?;
     ensure_all(TEST_NEEDS)
+}
+
+/// The same, with what the Python module's tests need.
+pub(crate) fn ensure_for_python() -> Result {
+    ensure()?;
+    ensure_all(PYTHON_NEEDS)
 }
 
 /// The same, with what the benchmark needs.
