@@ -101,6 +101,10 @@ const NEEDS: &[(&str, &[Need])] = &[
 const TEST_NEEDS: &[(&str, &[Need])] = &[
     ("ffmpeg", &[Need::Program("ffmpeg")]),
     ("python3-opencv", &[Need::PythonModule("cv2")]),
+];
+
+/// What only the Python module's tests need on top: pipelines that gst-launch-1.0 cannot make.
+const PYTHON_NEEDS: &[(&str, &[Need])] = &[
     ("python3-gi", &[Need::PythonModule("gi")]),
     (
         "gir1.2-gst-plugins-base-1.0",
@@ -134,7 +138,7 @@ pub(crate) fn ensure() -> Result {
 
 /// The same, with what the tests need.
 pub(crate) fn ensure_for_test() -> Result {
-    ensure()?;
+    ensure_for_python()?;
     ensure_all(TEST_NEEDS)?;
     fetch_cuda_headers()
 }
@@ -167,6 +171,12 @@ fn fetch_cuda_headers() -> Result {
         println!("{CUDA_HEADERS} could not be had: what it is for is not tested");
     }
     Ok(())
+}
+
+/// The same, with what the Python module's tests need.
+pub(crate) fn ensure_for_python() -> Result {
+    ensure()?;
+    ensure_all(PYTHON_NEEDS)
 }
 
 /// The same, with what the benchmark needs.

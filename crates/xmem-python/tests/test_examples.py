@@ -31,7 +31,7 @@ def run(name, *arguments):
 
 
 @pytest.fixture
-def source(pool, gst_launch):  # noqa: F811
+def source(pool, gst_launch):
     """A pipeline that publishes a live picture of some format."""
     started = []
 

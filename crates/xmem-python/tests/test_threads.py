@@ -8,8 +8,7 @@ import sysconfig
 import threading
 
 import numpy as np
-import pytest
-from conftest import HANG, assert_whole, content, publish
+from conftest import HANG, assert_whole, content, not_run, publish
 
 import xmem
 
@@ -37,8 +36,9 @@ def all_at_once(work, count=THREADS):
         raise errors[0]
 
 
-@pytest.mark.skipif(not sysconfig.get_config_var("Py_GIL_DISABLED"), reason="this Python always has its lock")
 def test_the_module_needs_no_lock_of_the_interpreter():
+    if not sysconfig.get_config_var("Py_GIL_DISABLED"):
+        not_run("test_threads", "this Python is not free-threaded")
     program = "import sys, xmem; sys.exit(sys._is_gil_enabled())"
     subprocess.run([sys.executable, "-W", "error", "-c", program], check=True, timeout=HANG)
 

@@ -114,3 +114,8 @@ def test_transforms_and_the_end_of_the_stream(pool):
         )
         means = list(frames)
         assert means == [torch.from_numpy(content(seed)).float().mean() for seed in range(3)]
+
+
+def test_a_data_set_has_no_events(pool):
+    with pytest.raises(ValueError, match="consists of frames"):
+        xmem.torch.FrameDataset(pool, events=True)

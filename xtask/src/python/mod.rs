@@ -53,7 +53,7 @@ pub(crate) struct Args {
 
 /// `cargo xtask python`: only what concerns the module.
 pub(crate) fn run(args: &Args) -> Result {
-    packages::ensure()?;
+    packages::ensure_for_python()?;
     let mut steps = Vec::from(build(if args.bench.is_some() {
         "release"
     } else {

@@ -80,14 +80,6 @@ class Room:
     def _next(self):
         return -(-self._used // self._ALIGN) * self._ALIGN
 
-    async def __aiter__(self) -> AsyncIterator[Any]:
-        """The same in an event loop."""
-        while True:
-            try:
-                yield await self.arecv()
-            except (EndOfStream, Closed):
-                return
-
     def empty(self, shape: int | Sequence[int], dtype: Any = "float64") -> Any:
         """A NumPy array in it."""
         import numpy

@@ -4,6 +4,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from . import _loaders
 from .._xmem import Frame, Plane, _bytes_of, _is_shared, _known_of, _place_of
 
@@ -28,4 +30,4 @@ def reduce_plane(out, plane):
     return _loaders.plane, (_part(out, plane),)
 
 
-reducers = {Frame: reduce_frame, Plane: reduce_plane}
+reducers: dict[type, Any] = {Frame: reduce_frame, Plane: reduce_plane}

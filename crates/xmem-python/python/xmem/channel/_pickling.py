@@ -5,6 +5,8 @@
 import io
 import pickle
 import sys
+from collections.abc import Callable
+from typing import Any
 
 from . import _frames, _loaders, _refs
 
@@ -82,8 +84,8 @@ def _reduce_ref(out, ref):
     return _loaders.ref, (ref._token,)
 
 
-_reducers = {memoryview: _reduce_view, _refs.Ref: _reduce_ref, **_frames.reducers}
-_seen = set()
+_reducers: dict[type, Callable[..., Any]] = {memoryview: _reduce_view, _refs.Ref: _reduce_ref, **_frames.reducers}
+_seen: set[str] = set()
 
 
 def reducers():
