@@ -266,7 +266,8 @@ fn watch() {
 mod tests {
     use std::sync::mpsc::{Sender, channel};
 
-    use super::as_host_function;
+    use super::{MADE_IN, as_host_function, end_handed, pending};
+    use crate::os::fork::ProcessId;
     use crate::region::{Backing, Region, RegionSettings, RegionView, Ticket};
 
     /// Says on which thread it is dropped.
@@ -307,5 +308,34 @@ mod tests {
             hear.recv().unwrap().as_deref(),
             std::thread::current().name()
         );
+    }
+
+    #[test]
+    fn a_forked_child_waits_for_no_lock_that_another_thread_had() {
+        MADE_IN.get_or_init(ProcessId::current);
+        let (locked, is_locked) = channel();
+        let (forked, has_forked) = channel::<()>();
+        let thread = std::thread::spawn(move || {
+            let _pending = pending();
+            locked.send(()).unwrap();
+            let _ = has_forked.recv();
+        });
+        is_locked.recv().unwrap();
+        // SAFETY: the child does nothing but what is looked at here, and ends; the alarm ends it if that hangs.
+        let pid = unsafe {
+            let pid = libc::fork();
+            if pid == 0 {
+                libc::alarm(5);
+                end_handed(1);
+                libc::_exit(0);
+            }
+            pid
+        };
+        let mut status = -1;
+        // SAFETY: a child of this process, and a place for its status.
+        assert_eq!(unsafe { libc::waitpid(pid, &raw mut status, 0) }, pid);
+        forked.send(()).unwrap();
+        thread.join().unwrap();
+        assert_eq!(status, 0, "it hung");
     }
 }
