@@ -280,8 +280,8 @@ pub(super) struct Borrowed {
 const MEMORY_TYPE: u32 = 2;
 const DEVICE_ORDINAL: u32 = 9;
 const IS_LEGACY_CAPABLE: u32 = 10;
-/// What the first one is then.
-const OF_DEVICE: u64 = 2;
+/// What the first one is for registered host memory.
+const OF_HOST: u64 = 1;
 
 fn attribute(ptr: u64, attribute: u32) -> Result<u64, CudaError> {
     let mut value = 0u64;
@@ -299,7 +299,7 @@ pub(super) fn check_device(device: &Device, ptr: u64) -> Result<(), CudaError> {
         CudaError::Driver { .. } => none(),
         error => error,
     };
-    if attribute(ptr, MEMORY_TYPE).map_err(of_driver)? != OF_DEVICE {
+    if attribute(ptr, MEMORY_TYPE).map_err(of_driver)? == OF_HOST {
         return Err(none());
     }
     let actual = attribute(ptr, DEVICE_ORDINAL).map_err(of_driver)?;

@@ -114,8 +114,10 @@ fn what_cannot_be_copied_is_refused_before_the_device_sees_it() {
     let outside =
         "what is to be copied lies outside the frame, the slot or the memory that was given";
     told(&mut producer, "publish copied too-much", outside);
-    let said = ask(&mut producer, "publish copied host");
-    assert!(said.contains("it is no device memory"), "{said}");
+    for how in ["host", "pinned"] {
+        let said = ask(&mut producer, &format!("publish copied {how}"));
+        assert!(said.contains("it is no device memory"), "{said}");
+    }
     for how in ["too-much", "rows-too-far"] {
         told(&mut producer, "publish copied all", "published");
         told(&mut consumer, &format!("download {how}"), outside);

@@ -193,6 +193,14 @@ impl Gpu {
         ptr
     }
 
+    /// Page-locked host memory. Never freed.
+    pub fn allocate_host(&self, len: usize) -> u64 {
+        let mut ptr = std::ptr::null_mut();
+        // SAFETY: a place for the result.
+        unsafe { ok(sys::cuMemAllocHost_v2(&raw mut ptr, len)) };
+        ptr as u64
+    }
+
     pub fn free(&self, ptr: u64) {
         // SAFETY: memory of `allocate`.
         unsafe { ok(sys::cuMemFree_v2(ptr)) };

@@ -294,6 +294,7 @@ fn produce(pool: &str, words: Vec<&str>) {
                 let copied = match how {
                     "rows" => on_device.copy_rows_from(stream, from, &ROWS),
                     "host" => on_device.copy_from(stream, pattern(SIZE).as_ptr() as u64, SIZE),
+                    "pinned" => on_device.copy_from(stream, gpu.allocate_host(SIZE), SIZE),
                     "too-much" => on_device.copy_from(stream, from, on_device.len() + 1),
                     _ => on_device.copy_from(stream, from, SIZE),
                 };
