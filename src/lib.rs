@@ -23,6 +23,8 @@ mod deviceprovider;
 mod event;
 mod frame;
 mod frame_info;
+#[cfg(feature = "cuda")]
+mod later;
 mod memory;
 mod meta;
 mod planes;
@@ -46,8 +48,8 @@ pub use xmemsink::{
     XmemSink, XmemSinkBacking, XmemSinkCopy, XmemSinkCudaIpcMode, XmemSinkDelivery, XmemSinkPace,
 };
 pub use xmemsrc::{
-    XmemSrc, XmemSrcOnEos, XmemSrcOnProducerLost, XmemSrcOverBudget, XmemSrcStartFrom,
-    XmemSrcTimestampMode,
+    XmemSrc, XmemSrcCudaWait, XmemSrcOnEos, XmemSrcOnProducerLost, XmemSrcOverBudget,
+    XmemSrcStartFrom, XmemSrcTimestampMode,
 };
 
 use gst::glib;

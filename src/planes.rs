@@ -38,6 +38,19 @@ pub(crate) fn of_buffer(
     Some(layout)
 }
 
+/// The layout of frames that lie as GStreamer says. Formats have no more planes than there is room for.
+#[cfg(feature = "cuda")]
+pub(crate) fn of_info(info: &gst_video::VideoInfo) -> VideoLayout {
+    let mut layout = empty(info.format(), info.width(), info.height(), info.n_planes());
+    for (to, from) in layout.offsets.iter_mut().zip(info.offset()) {
+        *to = *from as u64;
+    }
+    for (to, from) in layout.strides.iter_mut().zip(info.stride()) {
+        *to = *from;
+    }
+    layout
+}
+
 /// Memory on a device knows its planes by itself.
 #[cfg(feature = "cuda")]
 fn of_device_memory(buffer: &gst::BufferRef) -> Option<gst_video::VideoInfo> {
@@ -143,18 +156,16 @@ impl Planes {
         self.is_default
     }
 
-    /// The layout as GStreamer has it, of a frame of `size` bytes.
+    /// First byte of each plane.
     #[cfg(feature = "cuda")]
-    pub(crate) fn to_info(
-        &self,
-        info: &gst_video::VideoInfo,
-        size: usize,
-    ) -> Result<gst_video::VideoInfo, gst::glib::BoolError> {
-        gst_video::VideoInfo::builder_from_info(info)
-            .offset(&self.offsets)
-            .stride(&self.strides)
-            .size(size)
-            .build()
+    pub(crate) fn offsets(&self) -> &[usize] {
+        &self.offsets
+    }
+
+    /// How far apart each plane's rows are.
+    #[cfg(feature = "cuda")]
+    pub(crate) fn strides(&self) -> &[i32] {
+        &self.strides
     }
 
     /// Says on the buffer where its planes are.

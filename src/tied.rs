@@ -63,6 +63,27 @@ fn exchange<T: Tie>(memory: &gst::MemoryRef, value: Option<T>) -> Option<T> {
     old
 }
 
+/// Changes what is tied to a memory itself, from nothing if there is none. While this runs nobody else reads or changes what
+/// is tied to any memory, so what `change` takes out is for the caller to drop.
+pub(crate) fn update<T: Tie + Default, R>(
+    memory: &gst::MemoryRef,
+    change: impl FnOnce(&mut T) -> R,
+) -> R {
+    let object = memory.as_ptr().cast_mut().cast();
+    let quark = quark::<T>().into_glib();
+    let _locked = lock();
+    // SAFETY: a live memory. The value is of this type (its name is), it was made by Box, and nobody else has it while this
+    // is locked.
+    unsafe {
+        let mut value = gst::ffi::gst_mini_object_get_qdata(object, quark).cast::<T>();
+        if value.is_null() {
+            value = Box::into_raw(Box::<T>::default());
+            gst::ffi::gst_mini_object_set_qdata(object, quark, value.cast(), Some(free::<T>));
+        }
+        change(&mut *value)
+    }
+}
+
 /// What is tied to a memory, or to the one that it is a part of.
 pub(crate) fn tied<T: Tie>(memory: &gst::MemoryRef) -> Option<T> {
     let own = {

@@ -13,7 +13,6 @@ use gst::{glib, glib::translate::*, prelude::*};
 use xmem_core::cuda::Device;
 
 use super::ffi::{CONTEXT_TYPE, CuContext, CuDevice, GstCudaContext};
-use super::layout::USUAL_ALIGNMENT;
 use super::library::{CAT, Library};
 
 glib::wrapper! {
@@ -101,31 +100,13 @@ impl CudaContext {
             }
         }
     }
-
-    /// What rows and planes of textures are aligned to, in bytes.
-    pub(super) fn texture_alignment(&self) -> usize {
-        // SAFETY: a live context.
-        let alignment = Library::get()
-            .map(|library| unsafe { (library.cuda_context_get_texture_alignment)(self.as_ptr()) });
-        alignment
-            .and_then(|alignment| usize::try_from(alignment).ok())
-            .filter(|alignment| alignment.is_power_of_two())
-            .unwrap_or(USUAL_ALIGNMENT)
-    }
 }
 
 /// The context that an element works in: of the device, or of whichever its pipeline uses, or of the first one. The element
 /// holds no lock.
 pub(crate) fn shared(element: &gst::Element, ordinal: Option<u32>) -> Option<CudaContext> {
     Library::get()?;
-    let found = asked_for(element).filter(|found| {
-        let device = found.device();
-        ordinal.is_none_or(|ordinal| {
-            device
-                .as_ref()
-                .is_some_and(|device| device.ordinal() == ordinal)
-        })
-    });
+    let found = found(element, ordinal);
     if let Some(context) = &found
         && context
             .device()
@@ -133,8 +114,7 @@ pub(crate) fn shared(element: &gst::Element, ordinal: Option<u32>) -> Option<Cud
     {
         return found;
     }
-    let of_another = found.and_then(|context| context.device());
-    let device = match of_another {
+    let device = match found.and_then(|context| context.device()) {
         // The device that the pipeline uses, although in a context of its own.
         Some(device) => device,
         None => Device::new(ordinal.unwrap_or(0))
@@ -151,6 +131,28 @@ pub(crate) fn shared(element: &gst::Element, ordinal: Option<u32>) -> Option<Cud
         let _ = element.post_message(message);
     }
     Some(context)
+}
+
+/// The same, but `None` if the pipeline works in a context other than a primary one.
+pub(crate) fn shared_by_all(element: &gst::Element, ordinal: Option<u32>) -> Option<CudaContext> {
+    Library::get()?;
+    let is_primary = |found: CudaContext| found.device().is_some_and(|device| found.is_of(&device));
+    if !found(element, ordinal).is_none_or(is_primary) {
+        return None;
+    }
+    shared(element, ordinal)
+}
+
+/// What there is of the device, if one is asked for.
+fn found(element: &gst::Element, ordinal: Option<u32>) -> Option<CudaContext> {
+    asked_for(element).filter(|found| {
+        let device = found.device();
+        ordinal.is_none_or(|ordinal| {
+            device
+                .as_ref()
+                .is_some_and(|device| device.ordinal() == ordinal)
+        })
+    })
 }
 
 /// What a neighbour gets that asks the element for a context. Nobody else is asked: whoever asks does so.

@@ -14,7 +14,8 @@ use gst::ffi::{GstMemory, GstMiniObject};
 use gst::glib::ffi::{GFALSE, GTRUE, gboolean};
 use gst::glib::{self, translate::*};
 
-use crate::tied::{Tie, tie, tied};
+use crate::later::drop_later;
+use crate::tied::{Tie, tied, update};
 
 /// Whether memory may be freed.
 #[derive(Debug, Clone)]
@@ -39,7 +40,8 @@ impl Deferred {
                 state.released = true;
                 state.ended.take()
             };
-            drop(ended);
+            // Freeing it may wait for its device.
+            drop_later(ended);
         };
         (deferred, release)
     }
@@ -52,11 +54,11 @@ impl Deferred {
 type Dispose = unsafe extern "C" fn(*mut GstMiniObject) -> gboolean;
 
 /// What is tied to such a memory.
-#[derive(Debug, Clone)]
+#[derive(Debug, Default, Clone)]
 struct Held {
     deferred: Vec<Deferred>,
     /// Tells those who have it open.
-    at_end: fn(&gst::MemoryRef),
+    at_end: Option<fn(&gst::MemoryRef)>,
     /// What its own allocator does at its end.
     before: Option<Dispose>,
 }
@@ -70,22 +72,24 @@ impl Deferred {
     pub(crate) fn apply_to(self, memory: &gst::MemoryRef, at_end: fn(&gst::MemoryRef)) {
         let raw = memory.as_ptr().cast_mut();
         let own = dispose as Dispose;
-        let mut held = tied::<Held>(memory).unwrap_or(Held {
-            deferred: Vec::new(),
-            at_end,
-            before: None,
-        });
-        held.deferred.retain(|other| !other.lock().released);
-        held.deferred.push(self);
-        // SAFETY: a live memory. The function is exchanged by streaming threads that have the memory, never at its end.
-        unsafe {
-            let current = (*raw).mini_object.dispose;
-            if !current.is_some_and(|current| ptr::fn_addr_eq(current, own)) {
-                held.before = current;
+        let past: Vec<_> = update(memory, |held: &mut Held| {
+            let past = held
+                .deferred
+                .extract_if(.., |other| other.lock().released)
+                .collect();
+            held.deferred.push(self);
+            held.at_end = Some(at_end);
+            // SAFETY: a live memory. Streaming threads that have the memory exchange the function, one at a time.
+            unsafe {
+                let current = (*raw).mini_object.dispose;
+                if !current.is_some_and(|current| ptr::fn_addr_eq(current, own)) {
+                    held.before = current;
+                    (*raw).mini_object.dispose = Some(own);
+                }
             }
-            tie(memory, held);
-            (*raw).mini_object.dispose = Some(own);
-        }
+            past
+        });
+        drop(past);
     }
 }
 
@@ -98,7 +102,9 @@ unsafe extern "C" fn dispose(object: *mut GstMiniObject) -> gboolean {
         return GTRUE;
     };
     // With no lock held: it may be released at once.
-    (held.at_end)(memory_ref);
+    if let Some(at_end) = held.at_end {
+        at_end(memory_ref);
+    }
     for deferred in &held.deferred {
         let mut state = deferred.lock();
         if !state.released {

@@ -4,7 +4,7 @@
 //!
 //! There are no bindings for that library, and the build asks for neither it nor its headers: it is loaded at run time.
 //! The structures are those of `gst/cuda/gstcudamemory.h`, `gstcudabufferpool.h` and `gstcudacontext.h`, the same in
-//! 1.22 to 1.28; `tests/cuda_layouts.rs` compares them with what the C compiler says, where the headers are installed.
+//! 1.22 to 1.28; `tests/layouts.rs` compares them with what the C compiler says, where the headers are installed.
 
 use std::ffi::{c_int, c_void};
 
@@ -23,10 +23,13 @@ pub(crate) struct GstCudaContext {
     _opaque: [u8; 0],
 }
 
-/// A mini object since 1.24, for pointers only.
+/// A mini object, since 1.24.
 #[repr(C)]
 pub(crate) struct GstCudaStream {
-    _opaque: [u8; 0],
+    parent: gst::ffi::GstMiniObject,
+    /// What it is a stream of.
+    pub(crate) context: *mut GstCudaContext,
+    priv_: *mut c_void,
 }
 
 /// A GstObject, for pointers only.

@@ -1,66 +1,46 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Where the planes of a frame lie in a slot on a device.
+//! Where the planes of a frame lie on a device.
 
 use gst::glib;
 
 use super::context::CudaContext;
+use super::memory::{self, CudaMemory};
 
-/// What rows and planes of textures are aligned to on all devices so far, in bytes.
-pub(super) const USUAL_ALIGNMENT: usize = 512;
-
-/// The layout that GStreamer's CUDA elements expect: all planes have the same pitch, one behind the other, and rows and
-/// planes begin where textures can.
+/// The layout that libgstcuda gives memory of its own: all planes have the same pitch, and textures can be made of them.
+/// Elements read planes by what a memory says of itself, and GStreamer copies memory on the assumption that it could have
+/// made it, so no other layout is handed on as GstCudaMemory.
 #[derive(Debug, Clone)]
 pub(crate) struct Layout(gst_video::VideoInfo);
 
 impl Layout {
-    /// For frames of these caps.
+    /// For frames of these caps. An error: the library does not know their format, or there is no memory.
     pub(crate) fn new(
         info: &gst_video::VideoInfo,
         context: &CudaContext,
     ) -> Result<Self, glib::BoolError> {
-        Self::aligned(info, context.texture_alignment())
+        // What it does depends on the format, on the device, and on its version.
+        let sample = memory::allocate(context, None, info);
+        let sample = sample
+            .ok_or_else(|| glib::bool_error!("libgstcuda has no memory for {}", info.name()))?;
+        let found = CudaMemory::of(&sample).map(CudaMemory::info);
+        let found =
+            found.ok_or_else(|| glib::bool_error!("libgstcuda has made memory of another kind"))?;
+        Self::complete(found)
     }
 
-    fn aligned(info: &gst_video::VideoInfo, alignment: usize) -> Result<Self, glib::BoolError> {
-        let too_large = || glib::bool_error!("Frames too large");
-        let widest = info
-            .stride()
-            .iter()
-            .map(|stride| stride.unsigned_abs() as usize)
+    /// With room for all rows. Of NV21 with an odd height, the library forgets half of one.
+    fn complete(info: gst_video::VideoInfo) -> Result<Self, glib::BoolError> {
+        let end = planes(&info)
+            .map(|plane| plane.offset + plane.pitch * plane.height)
             .max();
-        let pitch = widest
-            .and_then(|widest| widest.max(1).checked_next_multiple_of(alignment))
-            .ok_or_else(too_large)?;
-        let stride = i32::try_from(pitch).map_err(|_| too_large())?;
-        let mut offsets = Vec::new();
-        let mut size = 0_usize;
-        for (plane, own) in info.stride().iter().enumerate() {
-            offsets.push(size);
-            // Rows of the default layout: up to the next plane, or to the end.
-            let start = info.offset()[plane];
-            let end = info.offset().get(plane + 1).copied().unwrap_or(info.size());
-            let rows = end
-                .saturating_sub(start)
-                .div_ceil(own.unsigned_abs().max(1) as usize);
-            size = rows
-                .checked_mul(pitch)
-                .and_then(|bytes| size.checked_add(bytes))
-                .ok_or_else(too_large)?;
-        }
-        let strides = vec![stride; offsets.len()];
-        gst_video::VideoInfo::builder_from_info(info)
-            .offset(&offsets)
-            .stride(&strides)
+        let size = info.size().max(end.unwrap_or(0));
+        gst_video::VideoInfo::builder_from_info(&info)
+            .offset(info.offset())
+            .stride(info.stride())
             .size(size)
             .build()
             .map(Self)
-    }
-
-    /// One that is there already.
-    pub(crate) fn of(info: gst_video::VideoInfo) -> Self {
-        Self(info)
     }
 
     /// Its planes and its size.
@@ -68,61 +48,82 @@ impl Layout {
         &self.0
     }
 
-    /// What the library has to believe of wrapped memory to copy all of it between device and CPU. It copies rows of the
-    /// first component's length at the first plane's pitch: of NV12 with an odd width, the last byte of each row of chroma
-    /// would not come along. The memory's own info is [`Layout::info`] all the same.
-    pub(super) fn to_wrap(&self) -> Result<gst_video::VideoInfo, glib::BoolError> {
-        let info = &self.0;
-        let components = 0..u8::try_from(info.n_components()).unwrap_or(u8::MAX);
-        let widest = components
-            .map(|component| {
-                let pixel = usize::try_from(info.comp_pstride(component)).unwrap_or(0);
-                info.comp_width(component) as usize * pixel
-            })
-            .max();
-        let pitch = usize::try_from(info.stride()[0]).unwrap_or(0);
-        let pixel = usize::try_from(info.comp_pstride(0)).unwrap_or(0).max(1);
-        let width = widest.map_or(0, |widest| widest.div_ceil(pixel));
-        // The pitch that the library gives its own memory, and copies, whatever they are copies of.
-        let is_usual = info
-            .stride()
-            .iter()
-            .all(|stride| *stride == info.stride()[0])
-            && pitch == (width * pixel).max(1).next_multiple_of(USUAL_ALIGNMENT)
-            && info.size().is_multiple_of(pitch);
-        if is_usual {
-            let width = u32::try_from(width).map_err(|_| glib::bool_error!("Frames too large"))?;
-            return gst_video::VideoInfo::builder(info.format(), width, info.height())
-                .offset(info.offset())
-                .stride(info.stride())
-                .size(info.size())
-                .build();
-        }
-        // Somebody else's layout: one row.
-        let size = info.size();
-        let (width, stride) = (u32::try_from(size), i32::try_from(size));
-        let (Ok(width), Ok(stride)) = (width, stride) else {
-            return Err(glib::bool_error!("Frames too large"));
-        };
-        gst_video::VideoInfo::builder(gst_video::VideoFormat::Gray8, width, 1)
-            .stride(&[stride])
-            .size(size)
-            .build()
+    /// Whether a frame of `size` bytes whose planes lie there has it.
+    pub(crate) fn is_of(&self, offsets: &[usize], strides: &[i32], size: usize) -> bool {
+        offsets == self.0.offset() && strides == self.0.stride() && size >= self.0.size()
     }
 
-    /// Says on a buffer where the planes are.
-    pub(crate) fn describe(&self, buffer: &mut gst::BufferRef) -> Result<(), glib::BoolError> {
-        gst_video::VideoMeta::add_full(
-            buffer,
-            gst_video::VideoFrameFlags::empty(),
-            self.0.format(),
-            self.0.width(),
-            self.0.height(),
-            self.0.offset(),
-            self.0.stride(),
-        )
-        .map(drop)
+    /// Its planes, in the order of the format.
+    pub(crate) fn planes(&self) -> impl Iterator<Item = Plane> + '_ {
+        planes(&self.0)
     }
+
+    /// What the library has to believe of wrapped memory to copy all of it between device and CPU. It copies rows of the
+    /// first component's length: of NV12 with an odd width, the last byte of each row of chroma would not come along. The
+    /// memory's own info is [`Layout::info`] all the same.
+    pub(super) fn to_wrap(&self) -> Result<gst_video::VideoInfo, glib::BoolError> {
+        let info = &self.0;
+        let widest = planes(info).map(|plane| plane.width).max().unwrap_or(0);
+        let pixel = usize::try_from(info.comp_pstride(0)).unwrap_or(0).max(1);
+        let width = u32::try_from(widest.div_ceil(pixel))
+            .map_err(|_| glib::bool_error!("Frames too large"))?;
+        gst_video::VideoInfo::builder(info.format(), width, info.height())
+            .offset(info.offset())
+            .stride(info.stride())
+            .size(info.size())
+            .build()
+    }
+}
+
+/// Says on a buffer where its planes are.
+pub(super) fn describe(
+    info: &gst_video::VideoInfo,
+    buffer: &mut gst::BufferRef,
+) -> Result<(), glib::BoolError> {
+    gst_video::VideoMeta::add_full(
+        buffer,
+        gst_video::VideoFrameFlags::empty(),
+        info.format(),
+        info.width(),
+        info.height(),
+        info.offset(),
+        info.stride(),
+    )
+    .map(drop)
+}
+
+/// Rows of bytes.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Plane {
+    pub(crate) offset: usize,
+    pub(crate) pitch: usize,
+    /// Bytes of a row that belong to the picture.
+    pub(crate) width: usize,
+    pub(crate) height: usize,
+}
+
+fn planes(info: &gst_video::VideoInfo) -> impl Iterator<Item = Plane> + '_ {
+    let of = |number: usize| {
+        let components = 0..u8::try_from(info.n_components()).unwrap_or(0);
+        let format = info.format_info();
+        let own = components
+            .filter(|component| format.plane()[usize::from(*component)] as usize == number);
+        let sizes = own.map(|component| {
+            let pixel = usize::try_from(info.comp_pstride(component)).unwrap_or(0);
+            let width = info.comp_width(component) as usize * pixel;
+            (width, info.comp_height(component) as usize)
+        });
+        let (width, height) = sizes.fold((0, 0), |(w, h), (width, height)| {
+            (w.max(width), h.max(height))
+        });
+        Plane {
+            offset: info.offset()[number],
+            pitch: usize::try_from(info.stride()[number]).unwrap_or(0),
+            width,
+            height,
+        }
+    };
+    (0..info.n_planes() as usize).map(of)
 }
 
 #[cfg(test)]
@@ -131,113 +132,67 @@ mod tests {
 
     use super::*;
 
-    fn layout(format: VideoFormat, width: u32, height: u32) -> gst_video::VideoInfo {
+    /// As the library lays frames out; `size` is of the device's making.
+    fn layout(format: VideoFormat, width: u32, height: u32) -> Layout {
         gst::init().unwrap();
         let info = gst_video::VideoInfo::builder(format, width, height)
             .build()
             .unwrap();
-        Layout::aligned(&info, 512).unwrap().0
-    }
-
-    #[test]
-    fn planes_have_one_pitch_and_follow_each_other() {
-        let nv12 = layout(Nv12, 322, 242);
-        assert_eq!(nv12.stride(), [512, 512]);
-        assert_eq!(nv12.offset(), [0, 512 * 242]);
-        assert_eq!(nv12.size(), 512 * (242 + 121));
-        let i420 = layout(I420, 1920, 1080);
-        assert_eq!(i420.stride(), [2048; 3]);
-        assert_eq!(i420.offset(), [0, 2048 * 1080, 2048 * (1080 + 540)]);
-        assert_eq!(i420.size(), 2048 * (1080 + 540 + 540));
-        let rgba = layout(Rgba, 853, 480);
-        assert_eq!(
-            (rgba.stride(), rgba.size()),
-            ([3584].as_slice(), 3584 * 480)
-        );
-    }
-
-    #[test]
-    fn odd_sizes_keep_every_row() {
-        for format in [Nv12, I420, P01010le, Y444, Bgra, Gray8] {
-            for (width, height) in [(1, 1), (853, 481), (511, 3), (513, 3)] {
-                gst::init().unwrap();
-                let default = gst_video::VideoInfo::builder(format, width, height)
-                    .build()
-                    .unwrap();
-                let ours = layout(format, width, height);
-                assert_eq!(
-                    (ours.width(), ours.height(), ours.format()),
-                    (width, height, format)
-                );
-                for plane in 0..ours.n_planes() as usize {
-                    assert!(
-                        ours.stride()[plane] >= default.stride()[plane],
-                        "{format:?} {width}x{height}"
-                    );
-                    assert!(ours.offset()[plane].is_multiple_of(512));
-                    let room = ours.offset().get(plane + 1).copied().unwrap_or(ours.size())
-                        - ours.offset()[plane];
-                    let rows = format_rows(&default, plane);
-                    assert!(
-                        room >= rows * ours.stride()[plane] as usize,
-                        "{format:?} {width}x{height} plane {plane}"
-                    );
-                }
-            }
+        let widest = planes(&info).map(|plane| plane.width).max().unwrap();
+        let pitch = widest.next_multiple_of(512);
+        let mut offsets = Vec::new();
+        let mut rows = 0;
+        for plane in planes(&info) {
+            offsets.push(rows * pitch);
+            rows += plane.height;
         }
+        let strides = vec![i32::try_from(pitch).unwrap(); offsets.len()];
+        let found = gst_video::VideoInfo::builder_from_info(&info)
+            .offset(&offsets)
+            .stride(&strides)
+            .size(pitch)
+            .build();
+        Layout::complete(found.unwrap()).unwrap()
+    }
+
+    #[test]
+    fn there_is_room_for_all_rows() {
+        let nv21 = layout(Nv21, 321, 481);
+        assert_eq!(nv21.info().size(), 512 * (481 + 241));
+        let i420 = layout(I420, 1920, 1080);
+        assert_eq!(i420.info().size(), 2048 * (1080 + 540 + 540));
+        assert!(i420.is_of(&[0, 2048 * 1080, 2048 * 1620], &[2048; 3], 2048 * 2160));
+        assert!(!i420.is_of(&[0, 2048 * 1080, 2048 * 1620], &[2048; 3], 2048 * 2160 - 1));
+        assert!(!i420.is_of(&[0, 2048 * 1080, 2048 * 1621], &[2048; 3], 2048 * 2161));
+        assert!(!i420.is_of(
+            &[0, 2048 * 1080, 2048 * 1620],
+            &[2048, 0, 2048],
+            2048 * 2160
+        ));
     }
 
     #[test]
     fn wrapped_memory_is_copied_as_a_whole() {
-        gst::init().unwrap();
-        for format in [Nv12, I420, P01010le, Y444, Bgra, Rgb, Gray8, Yuy2] {
+        for format in [Nv12, I420, P01010le, Y444, Bgra, Rgb, Yuy2] {
             for (width, height) in [(1, 1), (320, 240), (321, 241), (853, 481), (511, 3)] {
-                let default = gst_video::VideoInfo::builder(format, width, height)
-                    .build()
-                    .unwrap();
-                for info in [layout(format, width, height), default] {
-                    let wrapped = Layout::of(info.clone()).to_wrap().unwrap();
-                    // As gst_cuda_allocator_alloc_wrapped reckons.
-                    let pitch = wrapped.stride()[0] as usize;
-                    let row = wrapped.comp_width(0) as usize * wrapped.comp_pstride(0) as usize;
-                    let rows = wrapped.size() / pitch;
-                    let is_copied = |byte: usize| byte / pitch < rows && byte % pitch < row;
-                    assert!(row <= pitch && rows * pitch <= info.size());
-                    for plane in 0..info.n_planes() as usize {
-                        let component = component_of(&info, plane);
-                        let bytes =
-                            info.comp_width(component) * info.comp_pstride(component) as u32;
-                        for y in [0, info.comp_height(component) - 1] {
-                            let start =
-                                info.offset()[plane] + y as usize * info.stride()[plane] as usize;
-                            let ends = [start, start + bytes as usize - 1];
-                            assert!(
-                                ends.into_iter().all(is_copied),
-                                "{format:?} {width}x{height} plane {plane} row {y}: {wrapped:?}"
-                            );
-                        }
-                    }
+                let layout = layout(format, width, height);
+                let wrapped = layout.to_wrap().unwrap();
+                // As gst_cuda_allocator_alloc_wrapped reckons.
+                let pitch = wrapped.stride()[0] as usize;
+                let row = wrapped.comp_width(0) as usize * wrapped.comp_pstride(0) as usize;
+                let rows = wrapped.size() / pitch;
+                assert!(row <= pitch, "{format:?} {width}x{height}: {wrapped:?}");
+                for plane in layout.planes() {
+                    assert!(
+                        plane.width <= row,
+                        "{format:?} {width}x{height}: {wrapped:?}"
+                    );
+                    assert!(
+                        plane.offset / pitch + plane.height <= rows,
+                        "{format:?} {width}x{height}: {wrapped:?}"
+                    );
                 }
             }
         }
-    }
-
-    fn component_of(info: &gst_video::VideoInfo, plane: usize) -> u8 {
-        let planes = info.format_info().plane();
-        // Of those in one plane the one with the longest rows.
-        let own =
-            (0..info.n_components() as u8).filter(|at| planes[*at as usize] as usize == plane);
-        own.max_by_key(|at| info.comp_width(*at) * info.comp_pstride(*at) as u32)
-            .unwrap()
-    }
-
-    fn format_rows(info: &gst_video::VideoInfo, plane: usize) -> usize {
-        let component = info
-            .format_info()
-            .plane()
-            .iter()
-            .position(|at| *at as usize == plane)
-            .unwrap();
-        info.comp_height(u8::try_from(component).unwrap()) as usize
     }
 }

@@ -3,7 +3,7 @@
 //! The functions of libgstcuda-1.0 and what has to be there for them to work.
 #![allow(unsafe_code)] // a library that is loaded
 
-use std::ffi::{c_int, c_uint};
+use std::ffi::c_uint;
 use std::mem::{MaybeUninit, size_of};
 use std::sync::LazyLock;
 
@@ -62,7 +62,6 @@ functions! {{
     cuda_context_get_type: fn() -> GType;
     cuda_context_new_wrapped: fn(CuContext, CuDevice) -> *mut GstCudaContext;
     cuda_context_get_handle: fn(*mut GstCudaContext) -> gpointer;
-    cuda_context_get_texture_alignment: fn(*mut GstCudaContext) -> c_int;
     context_new_cuda_context: fn(*mut GstCudaContext) -> *mut gst::ffi::GstContext;
     is_cuda_memory: fn(*mut gst::ffi::GstMemory) -> gboolean;
     cuda_allocator_alloc: fn(*mut GstCudaAllocator, *mut GstCudaContext, *mut GstCudaStream, *const gst_video::ffi::GstVideoInfo) -> *mut gst::ffi::GstMemory;
@@ -96,8 +95,10 @@ impl Library {
 
     fn load() -> Result<Self, String> {
         // First, since the library complains on its own of a driver that is not there.
-        if let Err(error) = xmem_core::cuda::devices() {
-            return Err(error.to_string());
+        match xmem_core::cuda::device_count() {
+            Ok(0) => return Err("there is a driver, and no device".to_owned()),
+            Ok(_) => {}
+            Err(error) => return Err(error.to_string()),
         }
         // SAFETY: GStreamer's own library, which does nothing when it is loaded.
         let library =

@@ -4,18 +4,33 @@
 #![allow(unsafe_code)] // a C structure, and a library that is loaded
 
 use std::mem::MaybeUninit;
+use std::ptr;
 
 use gst::glib::translate::*;
+use gst::prelude::*;
 use xmem_core::cuda;
 
 use super::context::CudaContext;
 use super::ffi::{GST_CUDA_MEMORY_ALLOC_MALLOC, GST_MAP_CUDA, GstCudaMemory};
 use super::library::Library;
+use super::stream::Stream;
 
-/// A copy in private memory on the same device, finished when this returns. `None`: there is no room.
-pub(crate) fn copy(memory: &gst::MemoryRef) -> Option<gst::Memory> {
-    // SAFETY: a live memory; it returns a new one or null, which the bindings do not look for.
-    unsafe { from_glib_full(gst::ffi::gst_memory_copy(memory.as_ptr().cast_mut(), 0, -1)) }
+/// Private memory of the library's own. `None`: there is no room, or it does not know the format.
+pub(crate) fn allocate(
+    context: &CudaContext,
+    stream: Option<&Stream>,
+    info: &gst_video::VideoInfo,
+) -> Option<gst::Memory> {
+    let library = Library::get()?;
+    // SAFETY: live objects; null is the library's own allocator, and the default stream. It returns a new memory or null.
+    unsafe {
+        from_glib_full((library.cuda_allocator_alloc)(
+            ptr::null_mut(),
+            context.as_ptr(),
+            stream.map_or(ptr::null_mut(), Stream::as_ptr),
+            info.to_glib_none().0,
+        ))
+    }
 }
 
 /// A GstCudaMemory.
@@ -50,12 +65,14 @@ impl<'a> CudaMemory<'a> {
         unsafe { from_glib_none((*self.as_ptr()).context) }
     }
 
-    /// The stream on which it is written and read. The default stream of its context, if none was chosen.
-    pub(crate) fn stream(self) -> cuda::Stream {
-        // SAFETY: a live memory, which holds a reference on its stream; null is one too.
+    /// The stream on which it is written and read. `None`: whoever used it has waited for that.
+    pub(crate) fn stream(self) -> Option<cuda::Stream> {
+        // SAFETY: a live memory, which holds a reference on its stream.
         unsafe {
             let stream = (self.library.cuda_memory_get_stream)(self.as_ptr());
-            cuda::Stream::from_raw((self.library.cuda_stream_get_handle)(stream).addr() as u64)
+            let handle =
+                (!stream.is_null()).then(|| (self.library.cuda_stream_get_handle)(stream))?;
+            Some(cuda::Stream::from_raw(handle.addr() as u64))
         }
     }
 

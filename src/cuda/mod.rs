@@ -12,14 +12,16 @@ mod layout;
 mod library;
 mod memory;
 mod pool;
+mod stream;
 mod wrapped;
 
-pub(crate) use context::{shared, to_share};
+pub(crate) use context::{CudaContext, shared, shared_by_all, to_share};
 pub(crate) use deferred::Deferred;
 pub(crate) use layout::Layout;
-pub(crate) use memory::{CudaMemory, copy};
+pub(crate) use memory::CudaMemory;
 pub(crate) use pool::XmemCudaBufferPool;
-pub(crate) use wrapped::{Home, SlotMemory, Stream};
+pub(crate) use stream::Stream;
+pub(crate) use wrapped::{Home, SlotMemory};
 
 /// The GstContext that has a GstCudaContext.
 pub(crate) const CONTEXT_TYPE: &str = ffi::CONTEXT_TYPE;

@@ -16,61 +16,20 @@ use gst::ffi::{GstMemory, GstMiniObject};
 use gst::glib::ffi::{GFALSE, GTRUE, gboolean, gpointer};
 use gst::glib::translate::*;
 use gst::prelude::*;
-use xmem_core::cuda::{self, CudaFrame, Device};
+use xmem_core::cuda::{CudaFrame, Device, PrivateMemory};
 use xmem_core::{FrameMeta, Producer, PublishError, ReadLease, WriteLease};
 
 use super::context::CudaContext;
 use super::ffi::{
     GST_CUDA_MEMORY_TRANSFER_NEED_DOWNLOAD, GST_CUDA_MEMORY_TRANSFER_NEED_SYNC,
-    GST_CUDA_MEMORY_TRANSFER_NEED_UPLOAD, GstCudaMemory, GstCudaStream,
+    GST_CUDA_MEMORY_TRANSFER_NEED_UPLOAD, GstCudaMemory,
 };
 use super::layout::Layout;
 use super::library::{CAT, Library};
-use super::memory::CudaMemory;
+use super::memory;
+use super::stream::Stream;
+use crate::later::drop_later;
 use crate::memory::{Tally, freeze, thaw};
-
-/// A GstCudaStream.
-#[derive(Debug)]
-pub(crate) struct Stream(ptr::NonNull<GstCudaStream>);
-
-// SAFETY: a mini object, whose reference count is atomic, around a stream, which may be used from any thread.
-unsafe impl Send for Stream {}
-// SAFETY: as above.
-unsafe impl Sync for Stream {}
-
-impl Stream {
-    /// A stream of its own in a context.
-    pub(crate) fn new(context: &CudaContext) -> Option<Self> {
-        let library = Library::get()?;
-        // SAFETY: a live context.
-        let stream = unsafe { (library.cuda_stream_new)(context.as_ptr()) };
-        ptr::NonNull::new(stream).map(Self)
-    }
-
-    /// The one that whoever uses a pool wants its memory to have.
-    pub(crate) fn of_config(config: &gst::BufferPoolConfigRef) -> Option<Self> {
-        let library = Library::get()?;
-        // SAFETY: a live structure, which is only read. It returns a reference of its own.
-        let stream =
-            unsafe { (library.buffer_pool_config_get_cuda_stream)(config.as_ptr().cast_mut()) };
-        ptr::NonNull::new(stream).map(Self)
-    }
-
-    /// The stream itself.
-    pub(crate) fn handle(&self) -> cuda::Stream {
-        // SAFETY: a live stream, which nobody destroys while there are references.
-        Library::get().map_or(cuda::Stream::LEGACY_DEFAULT, |library| unsafe {
-            cuda::Stream::from_raw((library.cuda_stream_get_handle)(self.0.as_ptr()).addr() as u64)
-        })
-    }
-}
-
-impl Drop for Stream {
-    fn drop(&mut self) {
-        // SAFETY: the reference that this is.
-        unsafe { gst::ffi::gst_mini_object_unref(self.0.as_ptr().cast()) };
-    }
-}
 
 /// How far a slot is.
 #[derive(Debug)]
@@ -93,7 +52,7 @@ struct Slot {
     home: Weak<Home>,
     place: Place,
     device: Device,
-    stream: cuda::Stream,
+    stream: Arc<Stream>,
 }
 
 impl Slot {
@@ -107,7 +66,7 @@ impl Slot {
 pub(crate) struct Home {
     context: CudaContext,
     device: Device,
-    stream: Option<Stream>,
+    stream: Arc<Stream>,
     layout: Layout,
     idle: Mutex<Idle>,
 }
@@ -123,11 +82,11 @@ struct Idle {
 const KEPT_FOR: u64 = 1000;
 
 impl Home {
-    /// Without a stream, memory is on the default stream of the context.
+    /// The stream is of the context, and the context of the device.
     pub(crate) fn new(
         context: CudaContext,
         device: Device,
-        stream: Option<Stream>,
+        stream: Arc<Stream>,
         layout: Layout,
     ) -> Arc<Self> {
         Arc::new(Self {
@@ -155,10 +114,8 @@ impl Home {
     }
 
     /// The stream on which its memories are written and read.
-    pub(crate) fn stream(&self) -> cuda::Stream {
-        self.stream
-            .as_ref()
-            .map_or(cuda::Stream::LEGACY_DEFAULT, Stream::handle)
+    pub(crate) fn stream(&self) -> &Arc<Stream> {
+        &self.stream
     }
 
     /// A slot to write, which has room for the layout. `None`: it has not, or the library refuses.
@@ -168,6 +125,10 @@ impl Home {
         if slot.len() < self.layout.info().size() {
             return None;
         }
+        // Somebody may have written the slot on another stream.
+        slot.wait_on(self.stream.handle())
+            .inspect_err(|error| gst::warning!(CAT, "Cannot wait for a slot: {error}"))
+            .ok()?;
         self.memory(place, Lease::Writable(lease), 0)
     }
 
@@ -183,24 +144,19 @@ impl Home {
         self.memory(place, Lease::Received(frame, tally.clone()), flags)
     }
 
-    /// Private memory, for when no slot is free.
+    /// Private memory, for when no slot is free. Its layout is its own.
     pub(crate) fn private(&self) -> Option<gst::Memory> {
-        let library = Library::get()?;
-        // SAFETY: live objects; null is the library's own allocator. It returns a new memory or null.
-        unsafe {
-            from_glib_full::<_, Option<gst::Memory>>((library.cuda_allocator_alloc)(
-                ptr::null_mut(),
-                self.context.as_ptr(),
-                self.raw_stream(),
-                self.layout.info().to_glib_none().0,
-            ))
-        }
+        memory::allocate(&self.context, Some(&self.stream), self.layout.info())
     }
 
-    fn raw_stream(&self) -> *mut GstCudaStream {
-        self.stream
-            .as_ref()
-            .map_or(ptr::null_mut(), |stream| stream.0.as_ptr())
+    /// Private memory of ours, which has the layout.
+    pub(crate) fn wrap_private(&self, private: PrivateMemory) -> Option<gst::Memory> {
+        if private.len() < self.layout.info().size() {
+            return None;
+        }
+        let ptr = private.ptr();
+        // SAFETY: the memory lives as long as what is wrapped around it, and is freed as what it is.
+        unsafe { self.wrap(ptr, Box::new(private)) }
     }
 
     fn idle(&self) -> MutexGuard<'_, Idle> {
@@ -208,7 +164,7 @@ impl Home {
     }
 
     fn memory(self: &Arc<Self>, place: Place, lease: Lease, flags: u32) -> Option<gst::Memory> {
-        let memory = self.take(place).or_else(|| self.wrap(place))?;
+        let memory = self.take(place).or_else(|| self.of_slot(place))?;
         *SlotMemory::of(&memory)?.0.lease() = lease;
         let raw = memory.as_ptr().cast_mut();
         // SAFETY: nobody else has the memory yet.
@@ -223,95 +179,135 @@ impl Home {
     }
 
     /// A new memory for a place, in which nothing is leased yet.
-    fn wrap(self: &Arc<Self>, place: Place) -> Option<gst::Memory> {
-        let library = Library::get()?;
-        let info = self.layout.to_wrap().ok()?;
+    fn of_slot(self: &Arc<Self>, place: Place) -> Option<gst::Memory> {
         let slot = Box::new(Slot {
             lease: Mutex::new(Lease::Gone),
             home: Arc::downgrade(self),
             place,
             device: self.device.clone(),
-            stream: self.stream(),
+            stream: self.stream.clone(),
         });
-        let slot = Box::into_raw(slot);
-        // SAFETY: live objects, and an address on the device that the lease keeps valid while anybody uses the memory. The
-        // slot is freed by `free`, with the memory; here, if there is none.
+        // SAFETY: the lease keeps the address valid while anybody uses the memory. Nobody has it yet.
+        unsafe {
+            let memory = self.wrap(place.1, slot)?;
+            (*memory.as_ptr().cast_mut()).mini_object.dispose = Some(dispose);
+            Some(memory)
+        }
+    }
+
+    /// A memory around device memory, with user data that is dropped with it.
+    ///
+    /// # Safety
+    ///
+    /// As long as anybody uses the memory, there is room for the layout at this address.
+    unsafe fn wrap<T: Send + 'static>(&self, ptr: u64, user_data: Box<T>) -> Option<gst::Memory> {
+        let library = Library::get()?;
+        let info = self.layout.to_wrap().ok()?;
+        let user_data = Box::into_raw(user_data);
+        // SAFETY: live objects; by the caller. The user data is dropped by `free`, with the memory; here, if there is none.
         unsafe {
             let memory = (library.cuda_allocator_alloc_wrapped)(
                 ptr::null_mut(),
                 self.context.as_ptr(),
-                self.raw_stream(),
+                self.stream.as_ptr(),
                 info.to_glib_none().0,
-                place.1,
-                slot.cast(),
-                Some(free),
+                ptr,
+                user_data.cast(),
+                Some(free::<T>),
             );
             if memory.is_null() {
                 gst::warning!(CAT, "Cannot wrap device memory of {:?}", self.layout);
-                drop(Box::from_raw(slot));
+                drop(Box::from_raw(user_data));
                 return None;
             }
             (*memory.cast::<GstCudaMemory>()).info = *self.layout.info().to_glib_none().0;
-            (*memory).mini_object.dispose = Some(dispose);
             Some(from_glib_full(memory))
         }
     }
 
-    /// Keeps a memory whose last reference this is.
-    fn keep(&self, place: Place, memory: gst::Memory) {
-        // What goes is dropped when the lock is not held: memories are freed with the context pushed.
-        let (replaced, old) = {
+    /// Keeps a memory that nobody has any more. `Err`: there is one for its place already.
+    fn keep(&self, place: Place, memory: gst::Memory) -> Result<(), gst::Memory> {
+        let old: Vec<_> = {
             let mut idle = self.idle();
+            if idle.memories.contains_key(&place) {
+                return Err(memory);
+            }
             let taken = idle.taken;
-            let old: Vec<_> = idle
-                .memories
-                .extract_if(|_, (at, _)| taken.saturating_sub(*at) > KEPT_FOR)
-                .collect();
-            (idle.memories.insert(place, (taken, memory)), old)
+            let is_old = |at: &u64| taken.saturating_sub(*at) > KEPT_FOR;
+            let old = idle.memories.extract_if(|_, (at, _)| is_old(at));
+            let old = old.map(|(_, (_, memory))| memory).collect();
+            idle.memories.insert(place, (taken, memory));
+            old
         };
-        drop((replaced, old));
+        old.into_iter()
+            .for_each(|memory| end(memory, &self.device, &self.stream));
+        Ok(())
     }
 }
 
-/// `GDestroyNotify` of a wrapped memory.
-unsafe extern "C" fn free(slot: gpointer) {
-    // SAFETY: made by Box in `Home::wrap`; the library calls this once.
-    drop(unsafe { Box::from_raw(slot.cast::<Slot>()) });
+impl Drop for Home {
+    fn drop(&mut self) {
+        let idle = mem::take(self.idle.get_mut().unwrap_or_else(PoisonError::into_inner));
+        for (_, (_, memory)) in idle.memories {
+            end(memory, &self.device, &self.stream);
+        }
+    }
 }
 
-/// `GstMiniObject.dispose` of a wrapped memory: its last reference is gone.
+/// Frees a memory that nobody has any more. What was put on the stream may still use its textures, and freeing it waits for the
+/// stream, which may stand still if a producer was killed.
+fn end(memory: gst::Memory, device: &Device, stream: &Stream) {
+    // SAFETY: this is its only reference. It does not go home again.
+    unsafe { (*memory.as_ptr().cast_mut()).mini_object.dispose = None };
+    stream
+        .handle()
+        .when_done(device, move || drop_later(memory));
+}
+
+/// `GDestroyNotify` of a wrapped memory.
+unsafe extern "C" fn free<T>(user_data: gpointer) {
+    // SAFETY: made by Box in `Home::wrap`, of this type; the library calls this once.
+    drop(unsafe { Box::from_raw(user_data.cast::<T>()) });
+}
+
+/// `GstMiniObject.dispose` of a slot's memory: its last reference is gone, and is taken up again here.
 unsafe extern "C" fn dispose(object: *mut GstMiniObject) -> gboolean {
-    let memory: *mut GstMemory = object.cast();
+    let raw: *mut GstMemory = object.cast();
     // SAFETY: GStreamer calls this for the memory that has it, once for each time that nobody has it any more.
-    let Some(slot) = (unsafe { slot_of(memory) }) else {
+    let Some(slot) = (unsafe { slot_of(raw) }) else {
         return GTRUE;
     };
     let lease = mem::replace(&mut *slot.lease(), Lease::Gone);
-    let (device, stream) = (&slot.device, slot.stream);
-    // What was put on the stream may still use the slot.
+    let (home, place) = (slot.home.upgrade(), slot.place);
+    let (device, stream) = (slot.device.clone(), slot.stream.clone());
+    // SAFETY: nobody has the memory; it becomes as it was when it was made.
+    let memory: gst::Memory = unsafe {
+        thaw(raw);
+        (*raw).mini_object.flags &= !(GST_CUDA_MEMORY_TRANSFER_NEED_DOWNLOAD
+            | GST_CUDA_MEMORY_TRANSFER_NEED_UPLOAD
+            | GST_CUDA_MEMORY_TRANSFER_NEED_SYNC);
+        ((*raw).offset, (*raw).size) = (0, (*raw).maxsize);
+        from_glib_none(raw)
+    };
+    let kept = match home {
+        Some(home) => home.keep(place, memory),
+        None => Err(memory),
+    };
+    if let Err(memory) = kept {
+        end(memory, &device, &stream);
+    }
+    // Last, since whoever gets the slot then looks for its memory. What was put on the stream may still use the slot.
     match lease {
         Lease::Received(frame, tally) => {
-            if let Err(failure) = frame.release_on(stream) {
-                let error = failure.release_after(stream);
+            if let Err(failure) = frame.release_on(stream.handle()) {
+                let error = failure.release_after(stream.handle());
                 gst::warning!(CAT, "A CPU waited for a frame to be read: {error}");
             }
             drop(tally);
         }
-        Lease::Writable(lease) => stream.when_done(device, move || drop(lease)),
-        Lease::Published(lease) => stream.when_done(device, move || drop(lease)),
-        // It has waited at home, and is not wanted there any more.
-        Lease::Gone => return GTRUE,
-    }
-    let Some(home) = slot.home.upgrade() else {
-        return GTRUE;
-    };
-    // SAFETY: nobody has the memory; it becomes as it was when it was made, and the reference goes home.
-    unsafe {
-        thaw(memory);
-        (*memory).mini_object.flags &= !(GST_CUDA_MEMORY_TRANSFER_NEED_DOWNLOAD
-            | GST_CUDA_MEMORY_TRANSFER_NEED_UPLOAD
-            | GST_CUDA_MEMORY_TRANSFER_NEED_SYNC);
-        home.keep(slot.place, from_glib_none(memory));
+        Lease::Writable(lease) => stream.handle().when_done(&device, move || drop(lease)),
+        Lease::Published(lease) => stream.handle().when_done(&device, move || drop(lease)),
+        Lease::Gone => {}
     }
     GFALSE
 }
@@ -370,15 +366,13 @@ impl<'a> SlotMemory<'a> {
         }
     }
 
-    /// Publishes the slot, a second time with other metadata if it was published before. The memory is read-only from here on.
+    /// Publishes the slot as far as its stream has got, a second time with other metadata if it was published before. The
+    /// memory is read-only from here on.
     pub(crate) fn publish(
         self,
         producer: &Producer,
         mut meta: FrameMeta,
     ) -> Result<u64, PublishError> {
-        // Before the lock: what a CPU wrote is put on the stream.
-        let memory = CudaMemory::of(self.1).filter(|memory| memory.device_ptr().is_some());
-        let stream = memory.map_or(self.0.stream, CudaMemory::stream);
         meta.offset = 0;
         meta.size = self.1.size() as u64;
         let mut lease = self.0.lease();
@@ -392,7 +386,7 @@ impl<'a> SlotMemory<'a> {
         let Lease::Writable(write) = mem::replace(&mut *lease, Lease::Gone) else {
             return Err(PublishError::OtherPool);
         };
-        match write.publish_on(stream, meta) {
+        match write.publish_on(self.0.stream.handle(), meta) {
             Ok(frame) => {
                 let sequence = frame.meta().sequence;
                 *lease = Lease::Published(frame);

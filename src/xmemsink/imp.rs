@@ -44,6 +44,8 @@ use gst::{glib, prelude::*, subclass::prelude::*};
 use gst_base::{prelude::*, subclass::prelude::*};
 use xmem_core::{Canceller, CreateError, FrameMeta, PoolStats, Producer, Sticky, Text, WaitError};
 
+#[cfg(feature = "cuda")]
+use super::device;
 use super::{
     XmemSinkDelivery,
     base::{self, Data},
@@ -90,6 +92,8 @@ pub(super) struct Started {
     pub(super) settings: Settings,
     /// What frames name as their producer.
     pub(super) program: Text<32>,
+    #[cfg(feature = "cuda")]
+    pub(super) copier: Mutex<Option<device::Copier>>,
 }
 
 impl Started {
@@ -101,7 +105,7 @@ impl Started {
 /// What the sink knows of its stream.
 #[derive(Debug, Default)]
 pub(super) struct Stream {
-    format: Format,
+    format: Arc<Format>,
     sticky: Sticky,
     /// The pool does not have `sticky` yet.
     sticky_is_new: bool,
@@ -280,6 +284,8 @@ impl BaseSinkImpl for XmemSink {
             allocator,
             settings,
             program: Text::new(glib::program_name().as_deref().unwrap_or(&name)),
+            #[cfg(feature = "cuda")]
+            copier: Mutex::default(),
         }));
         Ok(())
     }
@@ -316,7 +322,7 @@ impl BaseSinkImpl for XmemSink {
 
     fn set_caps(&self, caps: &gst::Caps) -> Result<(), gst::LoggableError> {
         gst::debug!(CAT, imp = self, "Caps are {caps}");
-        let format = Format::from_caps(&sticky::shareable(caps.clone()));
+        let format = Arc::new(Format::from_caps(&sticky::shareable(caps.clone())));
         let mut stream = lock(&self.stream);
         stream.format = format;
         stream.said_copied = false;
@@ -325,7 +331,8 @@ impl BaseSinkImpl for XmemSink {
 
     fn caps(&self, filter: Option<&gst::Caps>) -> Option<gst::Caps> {
         // Whoever asks without a filter is told that anything goes; what cannot be is refused when it is tried.
-        self.parent_caps(filter).map(caps::possible)
+        let caps = self.parent_caps(filter).or_else(|| filter.cloned());
+        caps.map(caps::possible)
     }
 
     fn propose_allocation(
@@ -585,8 +592,8 @@ impl XmemSink {
         buffer: &gst::Buffer,
         meta: &FrameMeta,
     ) -> Result<gst::FlowSuccess, gst::FlowError> {
-        let is_dmabuf = lock(&self.stream).format.is_dmabuf;
-        let attempt = |cancel: &Canceller| started.publish(buffer, meta, is_dmabuf, cancel);
+        let format = lock(&self.stream).format.clone();
+        let attempt = |cancel: &Canceller| started.publish(buffer, meta, &format, cancel);
         let result = if started.is_lossless() {
             let was_called_off = |failure: &Failure| matches!(failure, Failure::Cancelled);
             self.interrupts

@@ -7,7 +7,7 @@ use xmem_core::{ImportedMemory, Producer};
 
 #[cfg(feature = "cuda")]
 use crate::tied::untie;
-use crate::tied::{Tie, tie, tied};
+use crate::tied::{Tie, tied, update};
 
 /// For each sink that the memory comes by, behind a tee; and for earlier runs of one, as long as their pools are there.
 #[derive(Debug, Default, Clone)]
@@ -27,10 +27,12 @@ pub(super) fn known(memory: &gst::MemoryRef, producer: &Producer) -> Option<Impo
 
 /// Remembers it, for as long as the memory lives.
 pub(super) fn remember(memory: &gst::MemoryRef, import: ImportedMemory) {
-    let Imports(mut imports) = tied(memory).unwrap_or_default();
-    imports.retain(ImportedMemory::is_used);
-    imports.push(import);
-    tie(memory, Imports(imports));
+    let past: Vec<_> = update(memory, |Imports(imports)| {
+        let past = imports.extract_if(.., |import| !import.is_used()).collect();
+        imports.push(import);
+        past
+    });
+    drop(past);
 }
 
 /// Has consumers let go of a memory that comes to its end.

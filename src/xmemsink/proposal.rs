@@ -34,7 +34,7 @@ impl Offer {
             query.add_allocation_meta::<gst_video::VideoMeta>(None);
             #[cfg(feature = "cuda")]
             if need_pool {
-                device::offer(sink, started, &caps, query)?;
+                device::offer(sink, started, &caps, query);
             }
             return Ok(());
         }

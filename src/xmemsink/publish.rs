@@ -7,6 +7,7 @@ use xmem_core::cuda::CudaError;
 use xmem_core::{AcquireError, Canceller, FrameMeta, PublishError, WriteLease};
 
 use super::{XmemSinkCopy, imp::Started};
+use crate::frame::{Format, Memory};
 use crate::memory::{XmemMemory, XmemMemoryRef};
 
 /// What became of a buffer.
@@ -64,18 +65,18 @@ impl From<PublishError> for Failure {
 }
 
 impl Started {
-    /// Publishes a buffer that `meta` describes. `is_dmabuf`: its caps say so, and a copy would not be one.
+    /// Publishes a buffer that `meta` describes.
     pub(super) fn publish(
         &self,
         buffer: &gst::Buffer,
         meta: &FrameMeta,
-        is_dmabuf: bool,
+        format: &Format,
         cancel: &Canceller,
     ) -> Result<Outcome, Failure> {
         let room = meta.attachments.encoded_len();
         self.slots.expect_metas(room);
         #[cfg(feature = "cuda")]
-        if let Some(outcome) = self.publish_device(buffer, meta, cancel)? {
+        if let Some(outcome) = self.publish_device(buffer, meta, format, cancel)? {
             return Ok(outcome);
         }
         let mut cause = Cause::Foreign;
@@ -94,7 +95,7 @@ impl Started {
         if self.settings.copy == XmemSinkCopy::Forbid {
             return Err(Failure::CopyForbidden(self.why_copied(buffer, cause)));
         }
-        if is_dmabuf {
+        if format.memory == Memory::Dmabuf {
             return Err(Failure::NotShareable);
         }
         // A slot has at least one byte, also for a frame that has none.

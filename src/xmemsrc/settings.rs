@@ -8,7 +8,8 @@ use gst::{glib, prelude::*};
 use xmem_core::{Consumer, ConsumerBuilder, StartFrom};
 
 use super::{
-    XmemSrcOnEos, XmemSrcOnProducerLost, XmemSrcOverBudget, XmemSrcStartFrom, XmemSrcTimestampMode,
+    XmemSrcCudaWait, XmemSrcOnEos, XmemSrcOnProducerLost, XmemSrcOverBudget, XmemSrcStartFrom,
+    XmemSrcTimestampMode,
 };
 
 pub(super) const PROP_STATS: &str = "stats";
@@ -25,6 +26,7 @@ const PROP_TIMESTAMP_MODE: &str = "timestamp-mode";
 const PROP_BUSY_POLL: &str = "busy-poll";
 const PROP_CLIENT_NAME: &str = "client-name";
 const PROP_DOWNLOAD: &str = "download";
+const PROP_CUDA_WAIT: &str = "cuda-wait";
 const PROP_CUDA_DEVICE_ID: &str = "cuda-device-id";
 
 #[derive(Debug, Clone)]
@@ -43,6 +45,7 @@ pub(super) struct Settings {
     /// `None`: made from the program's and the element's name.
     pub(super) client_name: Option<String>,
     pub(super) download: bool,
+    pub(super) cuda_wait: XmemSrcCudaWait,
     /// -1: any.
     pub(super) cuda_device_id: i32,
 }
@@ -63,6 +66,7 @@ impl Default for Settings {
             busy_poll: 0,
             client_name: None,
             download: false,
+            cuda_wait: XmemSrcCudaWait::default(),
             cuda_device_id: -1,
         }
     }
@@ -98,6 +102,7 @@ impl Settings {
             PROP_BUSY_POLL => self.busy_poll = get(value),
             PROP_CLIENT_NAME => self.client_name = get(value),
             PROP_DOWNLOAD => self.download = get(value),
+            PROP_CUDA_WAIT => self.cuda_wait = get(value),
             PROP_CUDA_DEVICE_ID => self.cuda_device_id = get(value),
             _ => unimplemented!(),
         }
@@ -118,6 +123,7 @@ impl Settings {
             PROP_BUSY_POLL => self.busy_poll.to_value(),
             PROP_CLIENT_NAME => self.client_name.to_value(),
             PROP_DOWNLOAD => self.download.to_value(),
+            PROP_CUDA_WAIT => self.cuda_wait.to_value(),
             PROP_CUDA_DEVICE_ID => self.cuda_device_id.to_value(),
             _ => unimplemented!(),
         }
@@ -288,6 +294,21 @@ pub(super) fn properties() -> Vec<glib::ParamSpec> {
             .nick("Download")
             .blurb("Whether frames on CUDA devices are copied into host memory (without effect in builds without CUDA)")
             .default_value(default.download)
+            .mutable_ready()
+            .build(),
+        /**
+         * GstXmemSrc:cuda-wait:
+         *
+         * Who waits until the producer's work on a frame has ended: the `device`, in the stream of the frame's memory, or the
+         * `cpu`, before the frame is handed on. A stream that waits for a producer which is killed just then stands still for
+         * ever, and with it what waits for the stream; the CPU notices, and drops the frame.
+         *
+         * Without effect on frames in host memory, on frames that are downloaded, which the CPU waits for, and where the plugin
+         * was built without CUDA.
+         */
+        glib::ParamSpecEnum::builder_with_default(PROP_CUDA_WAIT, default.cuda_wait)
+            .nick("CUDA Wait")
+            .blurb("Who waits for the producer's work on a frame on a CUDA device (without effect in builds without CUDA)")
             .mutable_ready()
             .build(),
         /**

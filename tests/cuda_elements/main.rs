@@ -2,7 +2,7 @@
 
 //! GstCudaMemory in xmemsink and xmemsrc, with GStreamer's own CUDA elements, between real processes. All of it runs on the
 //! stand-in driver of `xmem-cuda-standin`: there is no GPU in these tests. Where GStreamer is older than 1.24 they say that
-//! they did not run; `cargo xtask test --compat` has a newer one.
+//! they did not run; `cargo xtask test` runs them again with a newer one, where it can.
 #![cfg(feature = "cuda")]
 #![allow(unreachable_pub)] // a program of its own
 
@@ -15,6 +15,7 @@ mod support;
 mod actor;
 mod bit_exact;
 mod contexts;
+mod figures;
 mod foreign;
 mod gstcuda;
 mod lab;

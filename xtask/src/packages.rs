@@ -101,6 +101,11 @@ const NEEDS: &[(&str, &[Need])] = &[
 const TEST_NEEDS: &[(&str, &[Need])] = &[
     ("ffmpeg", &[Need::Program("ffmpeg")]),
     ("python3-opencv", &[Need::PythonModule("cv2")]),
+    ("python3-gi", &[Need::PythonModule("gi")]),
+    (
+        "gir1.2-gst-plugins-base-1.0",
+        &[Need::PythonModule("gi.repository.GstAllocators")],
+    ),
 ];
 
 /// What only the benchmark needs on top.
@@ -182,21 +187,50 @@ pub(crate) fn ensure_for_package() -> Result {
     ensure_all(PACKAGE_NEEDS)
 }
 
-/// The packages that what is built here needs where it only runs, which is a Debian too.
-pub(crate) fn to_run() -> Vec<&'static str> {
-    let runs = |needs: &[Need]| needs.iter().any(Need::is_at_run_time);
-    let all = NEEDS.iter().chain(TEST_NEEDS);
-    let needed = all.filter(|(_, needs)| runs(needs));
-    needed.map(|(package, _)| *package).collect()
+/// Which of the tests another Debian is to run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Tests {
+    All,
+    /// Those of frames on CUDA devices, which need few of the packages.
+    Cuda,
 }
 
-/// What of them is missing where `inside` runs programs.
-pub(crate) fn missing_to_run(inside: impl Fn() -> Command) -> Vec<String> {
-    let all = NEEDS.iter().chain(TEST_NEEDS);
-    let needs = all.flat_map(|(_, needs)| *needs);
-    let mut needs: Vec<&Need> = needs.filter(|need| need.is_at_run_time()).collect();
-    needs.retain(|need| !need.is_met_inside(inside()));
-    needs.into_iter().map(ToString::to_string).collect()
+/// The packages with what those of CUDA need.
+const CUDA_PACKAGES: &[&str] = &[
+    "util-linux",
+    "gstreamer1.0-tools",
+    "gstreamer1.0-plugins-base",
+    "gstreamer1.0-plugins-bad",
+];
+
+impl Tests {
+    fn needs(self) -> impl Iterator<Item = (&'static str, Vec<&'static Need>)> {
+        let all = NEEDS.iter().chain(TEST_NEEDS);
+        let wanted =
+            all.filter(move |(package, _)| self == Self::All || CUDA_PACKAGES.contains(package));
+        let at_run_time =
+            |needs: &'static [Need]| needs.iter().filter(|need| need.is_at_run_time());
+        let needs =
+            wanted.map(move |(package, needs)| (*package, at_run_time(needs).collect::<Vec<_>>()));
+        needs.filter(|(_, needs)| !needs.is_empty())
+    }
+
+    /// The packages that what is built here needs where it only runs, which is a Debian too.
+    pub(crate) fn packages(self) -> Vec<&'static str> {
+        self.needs().map(|(package, _)| package).collect()
+    }
+
+    /// What of them is missing where `inside` runs programs.
+    pub(crate) fn missing(self, inside: impl Fn() -> Command) -> Vec<String> {
+        let needs = self.needs().flat_map(|(_, needs)| needs);
+        let missing = needs.filter(|need| !need.is_met_inside(inside()));
+        missing.map(ToString::to_string).collect()
+    }
+}
+
+/// Whether this machine's GStreamer is at least that new.
+pub(crate) fn has_gstreamer(version: &'static str) -> bool {
+    Need::Library("gstreamer-1.0", version).is_met()
 }
 
 /// Valgrind alone.

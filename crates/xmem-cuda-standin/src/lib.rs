@@ -19,6 +19,7 @@
 
 #[macro_use]
 mod entry;
+mod capture;
 mod context;
 mod copy;
 mod device;

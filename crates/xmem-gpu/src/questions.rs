@@ -15,6 +15,7 @@ use crate::say;
 
 const INTERPROCESS: u64 = 6;
 const NON_BLOCKING: u64 = 1;
+const NO_TIMES: u64 = 2;
 const READ_ONLY: u64 = 8;
 const MIB: u64 = 1 << 20;
 
@@ -134,7 +135,10 @@ pub fn answer(letter: char) {
         'b' => by_descriptor(),
         'c' => host_memory(),
         'd' => releases_and_events(),
-        'e' => one_process(),
+        'e' => {
+            one_process();
+            two_contexts();
+        }
         'f' => namespaces(),
         _ => say("questions", "no such question", letter),
     }
@@ -501,6 +505,61 @@ fn one_process() {
         "e",
         "and once more in the primary one",
         words(&importer.call("open", &handle).map(|_| "opened")),
+    );
+}
+
+/// What streams of the primary context have of another context's events and memory, also when that one fails.
+fn two_contexts() {
+    let mut own = remote();
+    let primary = own.one("current", &[]);
+    let (ours, event) = (
+        own.one("stream", &[NON_BLOCKING]),
+        own.one("event", &[NO_TIMES]),
+    );
+    let here = own.one("alloc", &[2 * MIB]);
+    let Ok(other) = own.call("new_context", &[0]) else {
+        return say("e", "two contexts", "not run: there is no second one");
+    };
+    let (theirs, there) = (
+        own.one("stream", &[NON_BLOCKING]),
+        own.one("alloc", &[2 * MIB]),
+    );
+    let (plain, last) = (own.one("event", &[NO_TIMES]), own.one("event", &[NO_TIMES]));
+    own.done("set", &[there, 7, 2 * MIB, theirs]);
+    own.done("record", &[plain, theirs]);
+    own.done("use_context", &[primary]);
+    say(
+        "e",
+        "record an event on a stream of another context",
+        words(&own.call("record", &[event, theirs])),
+    );
+    let waited = own
+        .call("wait_event", &[plain, ours])
+        .and_then(|_| own.call("copy", &[here, there, 2 * MIB, ours]))
+        .and_then(|_| own.call("sync", &[ours]))
+        .and_then(|_| own.call("uniform", &[here, 2 * MIB]));
+    say(
+        "e",
+        "wait for an event of another context, and copy from its memory (7, 2097152)",
+        words(&waited),
+    );
+    own.done("use_context", &other);
+    let failed = own
+        .call("trap_kernel", &[theirs])
+        .and_then(|_| own.call("record", &[last, theirs]));
+    own.done("use_context", &[primary]);
+    let waits = failed.and_then(|_| own.call("wait_event", &[last, ours]));
+    std::thread::sleep(std::time::Duration::from_secs(1));
+    let seen = waits.and_then(|_| own.call("query", &[ours]));
+    say(
+        "e",
+        "a stream 1 s after it waited for a context whose kernel failed",
+        words(&seen),
+    );
+    say(
+        "e",
+        "the primary context then",
+        words(&own.call("alloc", &[4096])),
     );
 }
 

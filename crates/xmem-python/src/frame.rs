@@ -8,27 +8,22 @@ use std::sync::Arc;
 
 use pyo3::ffi;
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyDict, PyTuple};
-use xmem_core::{FrameMeta, ReadLease, Sticky};
+use pyo3::types::{PyDict, PyTuple};
+use xmem_core::ReadLease;
 
+use crate::about::About;
 use crate::array::{Array, Plane};
 use crate::layout::{self, Arrays};
 use crate::{array_interface, buffer, dlpack, dtype};
 
-/// A frame that can be read, and what is known of it.
+/// A frame that can be read. It is held, by this process, as long as it or any array made from it lives.
+///
+/// Times are in nanoseconds.
 #[pyclass(frozen, module = "xmem")]
 #[derive(Debug)]
 pub(crate) struct Frame {
     arrays: Arrays,
     about: Arc<About>,
-}
-
-/// What is known of a frame besides its bytes.
-#[derive(Debug)]
-struct About {
-    meta: FrameMeta,
-    sticky: Arc<Sticky>,
-    pool: String,
 }
 
 /// What became of a frame's bytes.
@@ -39,42 +34,51 @@ pub(crate) enum Way {
 }
 
 impl Frame {
-    /// Around a frame where it lies. It is copied if it lies in pieces, and one of its planes does not lie in one of them.
-    pub(crate) fn in_place(lease: ReadLease) -> Result<(Self, Way), &'static str> {
+    /// Around a frame where it lies. It is copied if one of its planes lies in several pieces.
+    pub(crate) fn in_place(lease: ReadLease) -> Result<(Self, Way), String> {
         if lease.is_on_device() {
-            return Err(ON_DEVICE);
+            return Err(ON_DEVICE.into());
         }
         let lease = Arc::new(lease);
         // So that a channel passes its arrays on where they lie.
         crate::channel::memory::note(&lease);
         let pieces = layout::pieces(&lease).ok_or(UNMAPPABLE)?;
-        match layout::arrays(lease.meta(), &pieces) {
+        match layout::arrays(lease.meta(), is_field(&lease), &pieces) {
             Some(arrays) => Ok((Self::new(arrays, &lease), Way::InPlace)),
+            // Over several pieces, or not where its type has to be.
             None => Self::copied(&lease),
         }
     }
 
     /// Around a copy.
-    pub(crate) fn copied(lease: &ReadLease) -> Result<(Self, Way), &'static str> {
+    pub(crate) fn copied(lease: &ReadLease) -> Result<(Self, Way), String> {
         if lease.is_on_device() {
-            return Err(ON_DEVICE);
+            return Err(ON_DEVICE.into());
         }
         let piece = layout::private(layout::copy_payload(lease).ok_or(UNMAPPABLE)?);
-        let arrays = layout::arrays(lease.meta(), &[piece])
-            .ok_or("the frame's description makes no sense")?;
+        let arrays = layout::arrays(lease.meta(), is_field(lease), &[piece])
+            .ok_or_else(|| layout::nonsense(lease.meta()))?;
         Ok((Self::new(arrays, lease), Way::Copied))
     }
 
     fn new(arrays: Arrays, lease: &ReadLease) -> Self {
-        let about = About {
-            meta: lease.meta().clone(),
-            sticky: lease.sticky().clone(),
-            pool: lease.pool().to_owned(),
-        };
         Self {
             arrays,
-            about: Arc::new(about),
+            about: About::of(lease),
         }
+    }
+
+    /// Of arrays that lie wherever they do.
+    pub(crate) fn assembled(arrays: Arrays, about: Arc<About>) -> Self {
+        Self { arrays, about }
+    }
+
+    pub(crate) fn arrays(&self) -> &Arrays {
+        &self.arrays
+    }
+
+    pub(crate) fn about(&self) -> &About {
+        &self.about
     }
 
     /// The frame as one array.
@@ -83,46 +87,60 @@ impl Frame {
     }
 }
 
+/// Whether the stream's frames are fields, which have half of the rows that they say.
+fn is_field(lease: &ReadLease) -> bool {
+    let caps = lease.sticky().text("caps").unwrap_or_default();
+    caps.contains("interlace-mode=(string)alternate") || caps.contains("interlace-mode=alternate")
+}
+
 const UNMAPPABLE: &str = "the frame lies in memory that cannot be mapped";
 const ON_DEVICE: &str = "the frame lies on a CUDA device, and here frames are read in host memory";
 
 #[pymethods]
 impl Frame {
+    /// Elements per dimension.
     #[getter]
     fn shape<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
         PyTuple::new(py, &self.whole()?.shape)
     }
 
+    /// Bytes from one element to the next, per dimension.
     #[getter]
     fn strides<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
         PyTuple::new(py, &self.whole()?.strides)
     }
 
+    /// How many dimensions there are.
     #[getter]
     fn ndim(&self) -> PyResult<usize> {
         Ok(self.whole()?.shape.len())
     }
 
+    /// The type of one element, by NumPy's name.
     #[getter]
     fn dtype(&self) -> &'static str {
         dtype::name(self.arrays.planes[0].dtype)
     }
 
+    /// Size of the elements in bytes, without padding.
     #[getter]
     fn nbytes(&self) -> isize {
         self.arrays.nbytes()
     }
 
+    /// Whether it can only be read.
     #[getter]
     fn readonly(&self) -> bool {
         !self.arrays.planes[0].keeper.is_writable()
     }
 
+    /// The arrays that the frame consists of; one, unless its format is planar.
     #[getter]
     fn planes<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
         PyTuple::new(py, self.arrays.planes.iter().cloned().map(Plane::new))
     }
 
+    /// Video: the format's name, as GStreamer spells it.
     #[getter]
     fn format(&self) -> Option<&str> {
         self.about
@@ -132,90 +150,103 @@ impl Frame {
             .map(|video| video.format.as_str())
     }
 
+    /// Video: width in pixels.
     #[getter]
     fn width(&self) -> Option<u32> {
         self.about.meta.video.map(|video| video.width)
     }
 
+    /// Video: height in pixels.
     #[getter]
     fn height(&self) -> Option<u32> {
         self.about.meta.video.map(|video| video.height)
     }
 
+    /// Presentation time, as the producer's pipeline had it.
     #[getter]
     fn pts(&self) -> Option<u64> {
         self.about.meta.pts
     }
 
+    /// Decoding time, as the producer's pipeline had it.
     #[getter]
     fn dts(&self) -> Option<u64> {
         self.about.meta.dts
     }
 
+    /// How long the frame lasts.
     #[getter]
     fn duration(&self) -> Option<u64> {
         self.about.meta.duration
     }
 
+    /// When the frame is to be presented, on CLOCK_MONOTONIC (time.monotonic_ns()).
     #[getter]
     fn timestamp(&self) -> Option<i64> {
         self.about.meta.timestamp
     }
 
+    /// When it was published, on CLOCK_MONOTONIC.
     #[getter]
     fn published_at(&self) -> u64 {
         self.about.meta.published_at
     }
 
+    /// Number of the frame in its pool, from 0.
     #[getter]
     fn sequence(&self) -> u64 {
         self.about.meta.sequence
     }
 
+    /// The slot of its pool that it lies in.
     #[getter]
     fn slot(&self) -> u32 {
         self.about.meta.slot
     }
 
+    /// How often that slot was used; never 0.
     #[getter]
     fn generation(&self) -> u32 {
         self.about.meta.generation
     }
 
+    /// GstBufferFlags.
     #[getter]
     fn flags(&self) -> u32 {
         self.about.meta.flags
     }
 
+    /// What the bytes are, such as "image/raw".
     #[getter]
     fn content_type(&self) -> &str {
         self.about.meta.content_type.as_str()
     }
 
+    /// The program that published it.
     #[getter]
     fn producer(&self) -> &str {
         self.about.meta.producer.as_str()
     }
 
+    /// The pool that it came from.
     #[getter]
     fn pool(&self) -> &str {
         &self.about.pool
     }
 
+    /// The stream's caps, as GStreamer writes them.
     #[getter]
     fn caps(&self) -> Option<&str> {
-        self.about.sticky.text("caps")
+        self.about.caps()
     }
 
+    /// What else is known of it, by name.
     #[getter]
     fn attachments<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-        let dict = PyDict::new(py);
-        for (name, value) in self.about.meta.attachments.iter() {
-            dict.set_item(name, PyBytes::new(py, value))?;
-        }
-        Ok(dict)
+        self.about.attachments(py)
     }
 
+    /// A copy in memory of this process's own, without padding, that may be written to.
     fn copy(&self, py: Python<'_>) -> PyResult<Self> {
         let arrays = py.detach(|| {
             let planes: PyResult<Vec<Array>> =

@@ -22,6 +22,13 @@ pub(crate) struct Arrays {
 }
 
 impl Arrays {
+    fn one(array: Array) -> Self {
+        Self {
+            planes: vec![array.clone()],
+            whole: Some(array),
+        }
+    }
+
     /// The frame with this metadata as one array.
     pub(crate) fn whole(&self, meta: &FrameMeta) -> PyResult<&Array> {
         self.whole.as_ref().ok_or_else(|| {
@@ -108,38 +115,66 @@ pub(crate) fn private(bytes: Vec<u8>) -> Piece {
     }
 }
 
-/// The arrays of a frame. `None`: one of them does not lie in one piece.
-pub(crate) fn arrays(meta: &FrameMeta, pieces: &[Piece]) -> Option<Arrays> {
-    if let Some(whole) = described(meta, pieces) {
-        return Some(Arrays {
-            planes: vec![whole.clone()],
-            whole: Some(whole),
-        });
+/// The arrays of a frame. `is_field`: it has every other row of a picture only. `None`: one of them does not lie in one
+/// piece, or nowhere in the frame.
+pub(crate) fn arrays(meta: &FrameMeta, is_field: bool, pieces: &[Piece]) -> Option<Arrays> {
+    // The height is that of the whole picture.
+    let rows = |height: u64| {
+        if is_field { height.div_ceil(2) } else { height }
+    };
+    if meta.ndim > 0 {
+        return described(meta, rows, pieces).map(Arrays::one);
     }
     if let Some(video) = &meta.video
         && let Some(format) = format::find(video.format.as_str())
-        && let Some(planes) = planes(format, video, pieces)
     {
+        let height = u32::try_from(rows(video.height.into())).ok()?;
+        let planes = planes(format, video, height, pieces)?;
         let whole = format.is_packed().then(|| planes[0].clone());
         return Some(Arrays { whole, planes });
     }
-    let bytes = match pieces {
-        [piece] => at(piece, 0, &[piece.bytes.1.cast_signed()], &[1], DType::U8)?,
-        _ => return None,
+    let [piece] = pieces else { return None };
+    at(piece, 0, &[piece.bytes.1.cast_signed()], &[1], DType::U8).map(Arrays::one)
+}
+
+/// What a frame says of itself, for whoever is to learn that it cannot be.
+pub(crate) fn nonsense(meta: &FrameMeta) -> String {
+    let what = match &meta.video {
+        Some(video) if meta.ndim == 0 => format!(
+            "{} of {}x{} pixels in {} plane(s) at {:?} with strides {:?}",
+            video.format.as_str(),
+            video.width,
+            video.height,
+            video.n_planes,
+            video.offsets,
+            video.strides,
+        ),
+        _ => {
+            let ndim = usize::from(meta.ndim).min(MAX_DIMS);
+            format!(
+                "an array of {} of shape {:?} and strides {:?}",
+                dtype::name(meta.dtype),
+                &meta.shape[..ndim],
+                &meta.strides[..ndim]
+            )
+        }
     };
-    Some(Arrays {
-        planes: vec![bytes.clone()],
-        whole: Some(bytes),
-    })
+    format!(
+        "frame {} says that it is {what}, which its {} bytes cannot be: its producer ({:?}) describes it wrongly",
+        meta.sequence,
+        meta.size,
+        meta.producer.as_str()
+    )
 }
 
 /// The array that the metadata describe: a tensor, the pixels of packed video, the samples of audio.
-fn described(meta: &FrameMeta, pieces: &[Piece]) -> Option<Array> {
+fn described(meta: &FrameMeta, rows: impl Fn(u64) -> u64, pieces: &[Piece]) -> Option<Array> {
     let ndim = usize::from(meta.ndim).min(MAX_DIMS);
-    if ndim == 0 {
-        return None;
+    let mut shape = meta.shape;
+    if meta.video.is_some() {
+        shape[0] = rows(shape[0]);
     }
-    let shape = meta.shape[..ndim].iter().map(|size| isize::try_from(*size));
+    let shape = shape[..ndim].iter().map(|size| isize::try_from(*size));
     let shape = shape.collect::<Result<Vec<_>, _>>().ok()?;
     let strides: Vec<isize> = meta.strides[..ndim].iter().map(|it| *it as isize).collect();
     let start = meta
@@ -150,8 +185,13 @@ fn described(meta: &FrameMeta, pieces: &[Piece]) -> Option<Array> {
     find(pieces, start, &shape, &strides, meta.dtype)
 }
 
-fn planes(format: &format::Format, video: &VideoLayout, pieces: &[Piece]) -> Option<Vec<Array>> {
-    let sizes = format.planes(video.width, video.height);
+fn planes(
+    format: &format::Format,
+    video: &VideoLayout,
+    height: u32,
+    pieces: &[Piece],
+) -> Option<Vec<Array>> {
+    let sizes = format.planes(video.width, height);
     if sizes.len() != video.n_planes as usize {
         return None;
     }

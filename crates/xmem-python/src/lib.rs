@@ -4,8 +4,10 @@
 //!
 //! `python/xmem` is what users import; it adds to the classes here what is easier said in Python, such as asyncio.
 
+mod about;
 mod array;
 mod array_interface;
+mod bell;
 mod buffer;
 mod buffer_pool;
 mod caps;
@@ -14,10 +16,11 @@ mod consumer;
 mod dlpack;
 mod dtype;
 mod errors;
+mod event;
 mod format;
 mod frame;
-
 mod layout;
+mod lock;
 mod pools;
 mod producer;
 mod seat;
@@ -27,7 +30,8 @@ mod writable;
 
 use pyo3::prelude::*;
 
-#[pymodule]
+// Whatever threads share is atomic or has a lock of its own, none of which is held while Python's code runs.
+#[pymodule(gil_used = false)]
 mod _xmem {
     use pyo3::prelude::*;
 
@@ -36,11 +40,15 @@ mod _xmem {
     #[pymodule_export]
     use crate::buffer_pool::{BufferGuard, BufferPool};
     #[pymodule_export]
+    use crate::channel::frames::{bytes_of, frame_of, known_of, place_of, plane_of};
+    #[pymodule_export]
     use crate::channel::memory::{Room, address_of, is_shared};
     #[pymodule_export]
     use crate::channel::{Block, ChannelEnd, Incoming, RefLease};
     #[pymodule_export]
     use crate::consumer::Consumer;
+    #[pymodule_export]
+    use crate::event::Event;
     #[pymodule_export]
     use crate::frame::Frame;
     #[pymodule_export]

@@ -2,24 +2,32 @@
 
 //! The producer of a pool.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 use xmem_core::{
-    AcquireError, Backing, Canceller, DType, Delivery, FrameMeta, MAX_DIMS, Sticky, Text, WaitError,
+    AcquireError, Backing, Canceller, DType, Delivery, EventError, FrameMeta, MAX_DIMS, Sticky,
+    Text, WaitError,
 };
 
 use crate::caps;
 use crate::errors::{IntoPyErr, Kind};
+use crate::lock::lock;
 use crate::pools::pool_stats;
 use crate::signals::{self, Deadline};
 use crate::slot::WriteSlot;
 use crate::writable::WritableFrame;
-use crate::{dtype, format};
+use crate::{dtype, event, format};
 
 /// Publishes frames in a pool.
+///
+/// pool: name of the pool, or with a slash in it the path of its socket.
+/// caps: the caps of all frames, for GStreamer. Else they follow from each frame's format, or shape and dtype.
+/// framerate: frames per second, for the caps: 30, (30000, 1001), or 0 if it varies.
+/// lossless: wait for slow consumers instead of going on without them.
+/// The others are the properties of xmemsink.
 #[pyclass(frozen, subclass, module = "xmem")]
 #[derive(Debug)]
 pub(crate) struct Producer {
@@ -44,8 +52,7 @@ struct Wanted {
 
 impl Producer {
     fn producer(&self) -> PyResult<xmem_core::Producer> {
-        let producer = self.producer.lock().unwrap_or_else(PoisonError::into_inner);
-        producer
+        lock(&self.producer)
             .clone()
             .ok_or_else(|| Kind::Closed.error("this producer is closed"))
     }
@@ -173,12 +180,17 @@ impl Producer {
         })
     }
 
+    /// The pool, as it was named.
     #[getter]
     fn pool(&self) -> &str {
         &self.pool
     }
 
-    /// A frame to be written.
+    /// A frame to be written: of a shape and dtype, or of a video format.
+    ///
+    /// What is in it is whatever its slot held before. Never waits in a live pool; `timeout` is for lossless ones.
+    ///
+    /// room: bytes for attachments.
     #[pyo3(signature = (shape=None, dtype=None, *, format=None, width=0, height=0, room=0, timeout=None))]
     #[allow(clippy::too_many_arguments)] // keywords
     fn acquire(
@@ -239,12 +251,45 @@ impl Producer {
         Ok(self.producer()?.sticky().text("caps").map(str::to_owned))
     }
 
-    /// Says that the stream is over.
+    /// Says that something happened between two frames, to consumers that ask for events. Returns its sequence.
+    ///
+    /// Pipelines get it as a custom downstream event of this name, "gap" as a gap.
+    ///
+    /// name: letters, digits and /-_.:+.
+    /// data: for programs; pipelines do not see it.
+    /// fields: for both, as GStreamer writes them, such as "score=(double)0.9, label=(string)cat".
+    /// pts: when it is; a gap needs it. timestamp: the same on CLOCK_MONOTONIC; now, if it is not said.
+    #[pyo3(signature = (name, data=Vec::new(), *, fields="", pts=None, duration=None, timestamp=None))]
+    #[allow(clippy::too_many_arguments)] // keywords
+    fn publish_event(
+        &self,
+        py: Python<'_>,
+        name: &str,
+        data: Vec<u8>,
+        fields: &str,
+        pts: Option<u64>,
+        duration: Option<u64>,
+        timestamp: Option<i64>,
+    ) -> PyResult<u64> {
+        let producer = self.producer()?;
+        let meta = event::describe(name, data, fields, pts, duration, timestamp)?;
+        wait_for_room(py, &producer)?;
+        let published = match py.detach(|| producer.publish_event(meta.clone())) {
+            Err(EventError::Acquire(AcquireError::Exhausted { .. })) if self.lossless => {
+                signals::wait_apart(py, |cancel| producer.publish_event_wait(meta, None, cancel))?
+            }
+            published => published,
+        };
+        published.map_err(IntoPyErr::into_py_err)
+    }
+
+    /// Says that the stream is over after the last published frame.
     fn end_stream(&self) -> PyResult<()> {
         self.producer()?.set_eos(true);
         Ok(())
     }
 
+    /// Waits until there is a consumer, at most for so many seconds.
     #[pyo3(signature = (timeout=None))]
     fn wait_for_consumer(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<()> {
         let producer = self.producer()?;
@@ -264,11 +309,13 @@ impl Producer {
         }
     }
 
+    /// How many consumers there are now.
     #[getter]
     fn num_consumers(&self) -> PyResult<usize> {
         Ok(self.producer()?.num_consumers())
     }
 
+    /// The pool's figures, as `query` gives them.
     #[getter]
     fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let producer = self.producer()?;
@@ -279,11 +326,7 @@ impl Producer {
     /// Closes the pool. Frames that are held stay as they are.
     fn close(&self, py: Python<'_>) {
         self.canceller.cancel();
-        let producer = self
-            .producer
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .take();
+        let producer = lock(&self.producer).take();
         py.detach(|| {
             if let Some(producer) = producer {
                 producer.close();

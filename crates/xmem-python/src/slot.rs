@@ -3,12 +3,13 @@
 //! A slot from when it is acquired until nobody here looks at it any more.
 
 use std::fmt;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 
 use pyo3::prelude::*;
 use xmem_core::{FrameMeta, ReadLease, WriteLease};
 
 use crate::errors::{IntoPyErr, Kind};
+use crate::lock::lock;
 
 enum Lease {
     Writing(WriteLease),
@@ -60,7 +61,7 @@ impl WriteSlot {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.state)
     }
 
     pub(crate) fn bytes(&self) -> (*const u8, usize) {

@@ -5,7 +5,7 @@
 
 use std::collections::HashMap;
 use std::ffi::c_int;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use pyo3::exceptions::PyValueError;
 use pyo3::ffi;
@@ -15,11 +15,14 @@ use xmem_core::{FrameMeta, monotonic_ns};
 
 use crate::array::{Array, Keeper, Plane};
 use crate::layout::{self, Arrays, Piece};
+use crate::lock::lock;
 use crate::producer::{set_caps, wait_for_room};
 use crate::slot::WriteSlot;
 use crate::{array_interface, buffer, dlpack, dtype};
 
 /// A frame that can be written until it is published.
+///
+/// In a `with` block it is given back at the block's end, whether it was published or not.
 #[pyclass(frozen, module = "xmem")]
 #[derive(Debug)]
 pub(crate) struct WritableFrame {
@@ -47,7 +50,7 @@ impl WritableFrame {
             start: 0,
             bytes: (ptr, size),
         };
-        let arrays = layout::arrays(&meta, &[piece])
+        let arrays = layout::arrays(&meta, false, &[piece])
             .ok_or_else(|| PyValueError::new_err("the frame does not fit into its slot"))?;
         Ok(Self {
             producer,
@@ -66,62 +69,77 @@ impl WritableFrame {
 
 #[pymethods]
 impl WritableFrame {
+    /// Elements per dimension.
     #[getter]
     fn shape<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
         PyTuple::new(py, &self.whole()?.shape)
     }
 
+    /// Bytes from one element to the next, per dimension.
     #[getter]
     fn strides<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
         PyTuple::new(py, &self.whole()?.strides)
     }
 
+    /// How many dimensions there are.
     #[getter]
     fn ndim(&self) -> PyResult<usize> {
         Ok(self.whole()?.shape.len())
     }
 
+    /// The type of one element, by NumPy's name.
     #[getter]
     fn dtype(&self) -> &'static str {
         dtype::name(self.arrays.planes[0].dtype)
     }
 
+    /// Size of the elements in bytes, without padding.
     #[getter]
     fn nbytes(&self) -> isize {
         self.arrays.nbytes()
     }
 
+    /// Whether it can only be read.
     #[getter]
     fn readonly(&self) -> bool {
         !self.slot.is_writing()
     }
 
+    /// The arrays that the frame consists of; one, unless its format is planar.
     #[getter]
     fn planes<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
         PyTuple::new(py, self.arrays.planes.iter().cloned().map(Plane::new))
     }
 
+    /// Video: the format's name, as GStreamer spells it.
     #[getter]
     fn format(&self) -> Option<&str> {
         self.meta.video.as_ref().map(|video| video.format.as_str())
     }
 
+    /// Video: width in pixels.
     #[getter]
     fn width(&self) -> Option<u32> {
         self.meta.video.map(|video| video.width)
     }
 
+    /// Video: height in pixels.
     #[getter]
     fn height(&self) -> Option<u32> {
         self.meta.video.map(|video| video.height)
     }
 
+    /// The caps that it will be published with.
     #[getter]
     fn caps(&self) -> &str {
         &self.caps
     }
 
-    /// Makes the frame visible to consumers. Returns its sequence.
+    /// Makes the frame visible to consumers. Returns its sequence. Times are in nanoseconds.
+    ///
+    /// timestamp: when the frame is to be presented, on CLOCK_MONOTONIC; now, if it is not said.
+    /// attachments: need `room` where the frame was acquired.
+    /// trust_views: publish although arrays that could write to the frame still exist. They must not be written to.
     #[pyo3(signature = (*, pts=None, dts=None, duration=None, timestamp=None, attachments=None, trust_views=false))]
     #[allow(clippy::too_many_arguments)] // keywords
     fn publish(
@@ -144,10 +162,7 @@ impl WritableFrame {
         }
         wait_for_room(py, &self.producer)?;
         py.detach(|| {
-            let _publishing = self
-                .publishing
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner);
+            let _publishing = lock(&self.publishing);
             set_caps(&self.producer, &self.caps)?;
             self.slot.publish(meta, trust_views)
         })

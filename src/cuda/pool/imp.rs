@@ -11,9 +11,11 @@ use xmem_core::cuda::Device;
 
 use crate::allocator::SlotSource;
 use crate::cuda::context::CudaContext;
-use crate::cuda::layout::Layout;
+use crate::cuda::layout::{Layout, describe};
 use crate::cuda::library::CAT;
-use crate::cuda::wrapped::{Home, Stream};
+use crate::cuda::memory::CudaMemory;
+use crate::cuda::stream::Stream;
+use crate::cuda::wrapped::Home;
 
 /// What it was made for.
 #[derive(Debug)]
@@ -101,10 +103,8 @@ impl BufferPoolImpl for XmemCudaBufferPool {
             gst::error!(CAT, imp = self, "Used without a configuration");
             return Err(gst::FlowError::NotNegotiated);
         };
-        let layout = home.layout();
-        let slot = backing
-            .slots
-            .acquire_cuda(layout.info().size(), &backing.device);
+        let size = home.layout().info().size();
+        let slot = backing.slots.acquire_cuda(size, &backing.device);
         let memory = slot
             .and_then(|slot| home.writable(slot))
             .or_else(|| home.private())
@@ -112,10 +112,12 @@ impl BufferPoolImpl for XmemCudaBufferPool {
                 gst::error!(CAT, imp = self, "No memory on the device");
                 gst::FlowError::Error
             })?;
+        let info = CudaMemory::of(&memory).map(CudaMemory::info);
         let mut buffer = gst::Buffer::new();
         let buffer_ref = buffer.make_mut();
         buffer_ref.append_memory(memory);
-        if let Err(error) = layout.describe(buffer_ref) {
+        let described = info.map_or(Ok(()), |info| describe(&info, buffer_ref));
+        if let Err(error) = described {
             gst::error!(CAT, imp = self, "Cannot describe the planes: {error}");
             return Err(gst::FlowError::Error);
         }
@@ -158,8 +160,13 @@ impl XmemCudaBufferPool {
         let layout = Layout::new(&info, context).ok()?;
         let size = u32::try_from(layout.info().size()).ok()?;
         config.set_params(Some(&caps), size, min, max);
-        let stream = Stream::of_config(config);
-        let home = Home::new(context.clone(), device.clone(), stream, layout);
+        // Not the default stream, which waits for all others, also for one that stands still.
+        let stream = Stream::of_config(config).or_else(|| Stream::new(context))?;
+        if !stream.is_of(context) {
+            gst::debug!(CAT, imp = self, "Upstream works in another context");
+            return None;
+        }
+        let home = Home::new(context.clone(), device.clone(), Arc::new(stream), layout);
         Some(Configured { home, min })
     }
 }

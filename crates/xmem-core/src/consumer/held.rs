@@ -117,6 +117,11 @@ impl Held {
         self.session.say_device(works, how);
     }
 
+    /// Has the producer mark frames when devices are done with them, since its events cannot be opened here.
+    pub(crate) fn ask_for_marks(&self) {
+        self.session.ask_for_marks();
+    }
+
     /// The lease page, as devices can write it.
     pub(crate) fn device_page(
         &self,
@@ -134,6 +139,8 @@ impl Held {
             drop(table);
             return Err(held);
         }
+        // Pairs with the release in `Arc`'s drop: the reads through other handles are over before the device may end the lease.
+        fence(Ordering::Acquire);
         let slot = held.place.slot;
         table.leases.remove(&slot);
         let is_over = Arc::<AtomicBool>::default();

@@ -122,17 +122,13 @@ pub(super) fn to_host_now(device: &Device, to: &mut [u8], from: u64) -> Result<(
     })
 }
 
-/// The same with rows of bytes, each with the address from which its first byte is counted.
-pub(super) fn rows_to_host_now(
-    device: &Device,
-    to: &mut [u8],
-    rows: &[(u64, &Rows)],
-) -> Result<(), CudaError> {
+/// Copies rows of bytes, each with the address from which its first byte is counted, and waits for that. The caller has looked
+/// whether they lie in both.
+pub(super) fn rows_now(device: &Device, start: To, rows: &[(u64, &Rows)]) -> Result<(), CudaError> {
     let spare = device.spare_stream()?;
-    let start = To::Host(to.as_mut_ptr());
     device.with(|| {
         let copied = rows.iter().try_for_each(|(from, rows)| {
-            // SAFETY: the caller has looked whether the rows lie in both; the bytes are ours until this returns.
+            // SAFETY: the caller has both, in whole, until this returns.
             unsafe { rows::enqueue(spare.stream(), start, *from, rows) }
         });
         // Also after an error: what was put there before still writes.

@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use cudarc::driver::sys::{CUcontext, CUstream, CUuuid};
 
 use super::driver::Driver;
-use super::error::{CudaError, INVALID_CONTEXT};
+use super::error::{CAPTURE_IMPLICIT, CudaError, INVALID_CONTEXT};
 use super::result;
 use super::stream::Stream;
 use crate::os::fork::ProcessId;
@@ -25,6 +25,8 @@ const POSIX_FD_SUPPORTED: c_int = 103;
 
 /// cuda.h: host memory can be registered for reading only.
 const READ_ONLY_REGISTER_SUPPORTED: c_int = 113;
+/// cuda.h: a thread that captures of the program do not forbid anything, nor it disturbs them.
+const RELAXED: u32 = 2;
 /// cuda.h: a stream that does not wait for the default one.
 const NON_BLOCKING: u32 = 1;
 
@@ -72,7 +74,12 @@ impl Eq for Device {}
 /// The devices that were asked for. Never given back: so its context is retained once in a process.
 static DEVICES: Mutex<Vec<Device>> = Mutex::new(Vec::new());
 
-fn count() -> Result<u32, CudaError> {
+/// How many devices this process sees. Takes the context of none.
+///
+/// # Errors
+///
+/// See [`CudaError`].
+pub fn device_count() -> Result<u32, CudaError> {
     let mut count = 0;
     // SAFETY: a place for the result.
     unsafe { result::device_count(&raw mut count) }?;
@@ -80,7 +87,7 @@ fn count() -> Result<u32, CudaError> {
 }
 
 fn raw(ordinal: u32) -> Result<c_int, CudaError> {
-    let count = count()?;
+    let count = device_count()?;
     let asked = c_int::try_from(ordinal).ok().filter(|_| ordinal < count);
     let asked = asked.ok_or(CudaError::NoDevice { ordinal, count })?;
     let mut device = 0;
@@ -111,7 +118,7 @@ fn attribute(device: c_int, attribute: c_int) -> bool {
 
 /// Whether there is a driver and a device.
 pub fn is_available() -> bool {
-    count().is_ok_and(|count| count > 0)
+    device_count().is_ok_and(|count| count > 0)
 }
 
 /// The devices that this process sees. Takes their primary contexts.
@@ -120,7 +127,7 @@ pub fn is_available() -> bool {
 ///
 /// See [`CudaError`].
 pub fn devices() -> Result<Vec<Device>, CudaError> {
-    (0..count()?).map(Device::new).collect()
+    (0..device_count()?).map(Device::new).collect()
 }
 
 impl Device {
@@ -167,7 +174,7 @@ impl Device {
     /// [`CudaError::WrongDevice`] if this process does not see it, and others as [`CudaError`] says.
     pub fn by_uuid(uuid: Uuid) -> Result<Self, CudaError> {
         // Other devices are not touched: a context takes memory.
-        for ordinal in 0..count()? {
+        for ordinal in 0..device_count()? {
             if uuid_of(raw(ordinal)?)? == uuid {
                 return Self::new(ordinal);
             }
@@ -211,6 +218,7 @@ impl Device {
     /// A stream that has nothing to do, for this library's own work. What is put on it may wait for other streams of this
     /// process, also for such as never end: then it is not used again.
     pub(super) fn spare_stream(&self) -> Result<Spare, CudaError> {
+        self.check_process()?;
         let spare = || self.0.spare.lock().unwrap_or_else(PoisonError::into_inner);
         let kept = std::mem::take(&mut *spare());
         let mut found = None;
@@ -241,14 +249,31 @@ impl Device {
         })
     }
 
+    /// Waits until all is done that this process had given to the device so far. The CPU waits.
+    pub(super) fn synchronize(&self) -> Result<(), CudaError> {
+        // SAFETY: a call without arguments.
+        self.with(|| unsafe { result::context_synchronize() })
+    }
+
+    pub(super) fn check_process(&self) -> Result<(), CudaError> {
+        if self.is_of_this_process() {
+            Ok(())
+        } else {
+            Err(CudaError::Forked)
+        }
+    }
+
+    /// Whether this is not a forked child, where nothing of a device works.
+    pub(super) fn is_of_this_process(&self) -> bool {
+        self.0.process.is_current()
+    }
+
     /// Calls the driver with the primary context current, and puts back what was current before.
     pub(super) fn with<T>(
         &self,
         call: impl FnOnce() -> Result<T, CudaError>,
     ) -> Result<T, CudaError> {
-        if !self.0.process.is_current() {
-            return Err(CudaError::Forked);
-        }
+        self.check_process()?;
         let (result, failed) = within(self.0.context, call);
         if failed {
             if !self.0.broken.swap(true, Ordering::Relaxed) {
@@ -263,27 +288,34 @@ impl Device {
         result
     }
 
-    /// The same with the context of a stream, which may be one that the program made on the device.
+    /// The same with the context of a stream, which may be one that the program made on the device; for what is put on the
+    /// stream. The call is told what tells that context from others.
     pub(super) fn with_context_of<T>(
         &self,
         stream: Stream,
-        call: impl FnOnce() -> Result<T, CudaError>,
+        call: impl FnOnce(usize) -> Result<T, CudaError>,
     ) -> Result<T, CudaError> {
-        let context = self.context_of(stream);
-        if context == self.0.context.addr() {
-            return self.with(call);
-        }
-        let (result, failed) = within(context as CUcontext, call);
-        if failed {
-            super::release::context_failed(self, context);
-        }
-        result
+        self.with(|| {
+            let context = self.context_of(stream);
+            let call = || {
+                check_not_captured(stream)?;
+                call(context)
+            };
+            if self.is_primary(context) {
+                return call();
+            }
+            let (result, failed) = in_context(context as CUcontext, call);
+            if failed {
+                super::release::context_failed(self, context);
+            }
+            result
+        })
     }
 
     /// Whether work in a context may still end. A context of the program that is gone ended with its work.
     pub(super) fn may_end(&self, context: usize) -> bool {
         let look = || Ok(is_current_in_error());
-        let in_error = if context == self.0.context.addr() {
+        let in_error = if self.is_primary(context) {
             self.with(look)
         } else {
             within(context as CUcontext, look).0
@@ -295,20 +327,20 @@ impl Device {
         }
     }
 
-    /// Whether a stream is of the primary context.
-    pub(super) fn is_primary(&self, stream: Stream) -> bool {
-        self.context_of(stream) == self.0.context.addr()
+    /// Whether this tells the primary context from others ([`with_context_of`](Self::with_context_of)).
+    pub(super) fn is_primary(&self, context: usize) -> bool {
+        context == self.0.context.addr()
     }
 
-    /// What tells the context of a stream from others.
-    pub(super) fn context_of(&self, stream: Stream) -> usize {
+    /// What tells the context of a stream from others. The primary one is current.
+    fn context_of(&self, stream: Stream) -> usize {
         let own = self.0.context.addr();
         if stream.is_default() {
             return own;
         }
         let mut context = std::ptr::null_mut();
         // SAFETY: the stream is alive (`Stream::from_raw`), and there is a place for the result.
-        let found = self.with(|| unsafe { result::stream_context(stream.raw(), &raw mut context) });
+        let found = unsafe { result::stream_context(stream.raw(), &raw mut context) };
         // Where the driver does not say, it is taken for ours, as almost all are.
         match found {
             Ok(()) if !context.is_null() => context.addr(),
@@ -344,6 +376,22 @@ fn within<T>(
     context: CUcontext,
     call: impl FnOnce() -> Result<T, CudaError>,
 ) -> (Result<T, CudaError>, bool) {
+    // Otherwise what is called here would fail while the program captures a stream into a graph, and spoil that.
+    let mut mode = RELAXED;
+    // SAFETY: a place for the mode that there was.
+    let exchanged = unsafe { result::capture_mode(&raw mut mode) };
+    let called = in_context(context, call);
+    if exchanged.is_ok() {
+        // SAFETY: as above.
+        let _ = unsafe { result::capture_mode(&raw mut mode) };
+    }
+    called
+}
+
+fn in_context<T>(
+    context: CUcontext,
+    call: impl FnOnce() -> Result<T, CudaError>,
+) -> (Result<T, CudaError>, bool) {
     // SAFETY: the driver checks whether there is such a context.
     if let Err(error) = unsafe { result::context_push(context) } {
         let failed = matches!(error, CudaError::ContextInError { .. });
@@ -355,6 +403,18 @@ fn within<T>(
     // SAFETY: a place for the context that was pushed.
     let popped = unsafe { result::context_pop(&raw mut before) };
     (result.and_then(|result| popped.map(|()| result)), failed)
+}
+
+/// What is put on a stream that is captured does not happen until the graph runs, and then each time that it does.
+fn check_not_captured(stream: Stream) -> Result<(), CudaError> {
+    let mut status = 0;
+    // SAFETY: the stream is alive (`Stream::from_raw`), and there is a place for the result.
+    match unsafe { result::is_capturing(stream.raw(), &raw mut status) } {
+        Ok(()) if status != 0 => Err(CudaError::Captured),
+        Err(error) if error.is(CAPTURE_IMPLICIT) => Err(CudaError::Captured),
+        // What else is wrong with the stream shows when it is used.
+        _ => Ok(()),
+    }
 }
 
 /// Whether nothing works in the context that is current.

@@ -7,28 +7,26 @@
 //! a context that is in error no host function runs any more, and then they end because nothing else does.
 #![allow(unsafe_code)] // calls of the driver, and a function that it calls
 
+use std::cell::Cell;
 use std::collections::HashMap;
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::sync::{LazyLock, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use super::device::Device;
 use super::error::CudaError;
 use super::hand_over;
 use super::stream::Stream;
-use super::{reaper, result};
+use super::{SUSPICIOUS, reaper, result};
 use crate::fault::{self, Point};
 use crate::lease::ReadLease;
-
-/// How long a release may take before is looked whether its context still works.
-const SUSPICIOUS: Duration = Duration::from_secs(1);
+use crate::os::fork::ProcessId;
 
 /// Something that ends when a device says so.
 struct Pending {
     what: What,
     device: Device,
-    /// Of the stream that it waits for ([`Device::context_of`]).
+    /// Of the stream that it waits for ([`Device::with_context_of`]).
     context: usize,
 }
 
@@ -48,12 +46,16 @@ fn pending() -> MutexGuard<'static, HashMap<u64, Pending>> {
     PENDING.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn list(what: What, device: &Device, context: usize) -> u64 {
+/// The process that the list is of.
+static MADE_IN: OnceLock<ProcessId> = OnceLock::new();
+
+fn list(what: What, device: &Device) -> u64 {
+    MADE_IN.get_or_init(ProcessId::current);
     let number = NEXT.fetch_add(1, Ordering::Relaxed);
     let entry = Pending {
         what,
         device: device.clone(),
-        context,
+        context: device.context().addr(),
     };
     pending().insert(number, entry);
     number
@@ -63,7 +65,7 @@ fn list(what: What, device: &Device, context: usize) -> u64 {
 fn end(pending: Pending) {
     match pending.what {
         // Hooks run with the producer's own lease, and those are others' code.
-        What::Lease(lease) if lease.is_local() => reaper::later(move || drop(lease)),
+        What::Lease(lease) if lease.is_local() => reaper::LEASES.later(move || drop(lease)),
         What::Lease(lease) => drop(lease),
         What::Handed(handed) => handed.end(),
         What::Job(job) => {
@@ -74,20 +76,37 @@ fn end(pending: Pending) {
     fault::point(Point::ReleaseRan);
 }
 
+thread_local! {
+    static IN_HOST_FUNCTION: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Whether this thread is the driver's, where nobody may call the driver.
+pub(crate) fn is_host_function() -> bool {
+    IN_HOST_FUNCTION.get()
+}
+
+fn as_host_function(call: impl FnOnce()) {
+    IN_HOST_FUNCTION.set(true);
+    // A panic must not go through the driver.
+    let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(call));
+    IN_HOST_FUNCTION.set(false);
+}
+
 unsafe extern "C" fn ended(data: *mut c_void) {
     let number = data as usize as u64;
     let found = pending().remove(&number);
     if let Some(found) = found {
-        // A panic must not go through the driver.
-        let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| end(found)));
+        as_host_function(|| end(found));
     }
 }
 
 fn launch(number: u64, device: &Device, stream: Stream) -> Result<(), CudaError> {
     let data = number as usize as *mut c_void;
-    // SAFETY: the stream is alive (`Stream::from_raw`); the function takes any number.
-    let launch = || unsafe { result::launch_host(stream.raw(), Some(ended), data) };
-    let launched = device.with_context_of(stream, launch);
+    let launched = device.with_context_of(stream, |context| {
+        waits_in(number, context);
+        // SAFETY: the stream is alive (`Stream::from_raw`); the function takes any number.
+        unsafe { result::launch_host(stream.raw(), Some(ended), data) }
+    });
     fault::point(Point::ReleaseEnqueued);
     launched
 }
@@ -98,11 +117,9 @@ pub(super) fn by_host_function(
     device: &Device,
     stream: Stream,
 ) -> Result<(), CudaError> {
-    let number = list(
-        What::Lease(lease.clone()),
-        device,
-        device.context_of(stream),
-    );
+    // In a forked child the list may be locked by a thread that is not there.
+    device.check_process()?;
+    let number = list(What::Lease(lease.clone()), device);
     match launch(number, device, stream) {
         Ok(()) => {
             watch();
@@ -118,7 +135,11 @@ pub(super) fn by_host_function(
 
 /// Has something done when the stream gets there.
 pub(super) fn when_done(job: Box<dyn FnOnce() + Send>, device: &Device, stream: Stream) {
-    let number = list(What::Job(job), device, device.context_of(stream));
+    if device.check_process().is_err() {
+        // A forked child, in which nothing of this works: it is the parent's.
+        return std::mem::forget(job);
+    }
+    let number = list(What::Job(job), device);
     let Err(error) = launch(number, device, stream) else {
         return watch();
     };
@@ -138,14 +159,13 @@ pub(super) fn when_done(job: Box<dyn FnOnce() + Send>, device: &Device, stream: 
 
 /// Keeps what a lease needs that a device is going to end.
 pub(super) fn list_handed(handed: hand_over::Lease, device: &Device) -> u64 {
-    let number = list(What::Handed(handed), device, device.context().addr());
+    let number = list(What::Handed(handed), device);
     watch();
     number
 }
 
-/// A lease that was handed over ends on this stream.
-pub(super) fn handed_to(number: u64, device: &Device, stream: Stream) {
-    let context = device.context_of(stream);
+/// A lease ends on a stream of this context.
+pub(super) fn waits_in(number: u64, context: usize) {
     if let Some(entry) = pending().get_mut(&number) {
         entry.context = context;
     }
@@ -171,6 +191,10 @@ pub(super) fn look_at_handed(number: u64) -> bool {
 
 /// Ends a lease that was handed over, from here.
 pub(super) fn end_handed(number: u64) {
+    if !MADE_IN.get().is_some_and(|process| process.is_current()) {
+        // Inherited through fork: the lease is the parent's.
+        return;
+    }
     let found = pending().remove(&number);
     if let Some(found) = found {
         end(found);
@@ -213,7 +237,7 @@ fn watch() {
     if WATCHED.swap(true, Ordering::AcqRel) {
         return;
     }
-    reaper::every(SUSPICIOUS, || {
+    reaper::DRIVER.every(SUSPICIOUS, || {
         let mut contexts: Vec<(Device, usize)> = Vec::new();
         {
             let pending = pending();
@@ -236,4 +260,52 @@ fn watch() {
         }
         false
     });
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::{Sender, channel};
+
+    use super::as_host_function;
+    use crate::region::{Backing, Region, RegionSettings, RegionView, Ticket};
+
+    /// Says on which thread it is dropped.
+    #[derive(Clone)]
+    struct Tells(Sender<Option<String>>);
+
+    impl Drop for Tells {
+        fn drop(&mut self) {
+            let _ = self
+                .0
+                .send(std::thread::current().name().map(str::to_owned));
+        }
+    }
+
+    #[test]
+    fn what_was_made_of_a_region_goes_on_no_thread_of_the_driver() {
+        let settings = RegionSettings {
+            backing: Backing::Heap,
+            shm_prefix: "",
+            peers_may_write: false,
+        };
+        let region = Region::create(4096, settings).unwrap();
+        let view = || {
+            let Ticket::Heap(id) = region.ticket() else {
+                panic!("no other kind was asked for");
+            };
+            RegionView::open(Ticket::Heap(id), 4096, false).unwrap()
+        };
+        let (say, hear) = channel();
+        let used = view();
+        used.derive(1, Tells(say.clone()));
+        as_host_function(|| drop(used));
+        assert_eq!(hear.recv().unwrap().as_deref(), Some("xmem-cuda-ends"));
+        let used = view();
+        used.derive(1, Tells(say));
+        drop(used);
+        assert_eq!(
+            hear.recv().unwrap().as_deref(),
+            std::thread::current().name()
+        );
+    }
 }

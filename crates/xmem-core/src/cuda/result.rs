@@ -71,6 +71,7 @@ calls! {
     capture_mode = "cuThreadExchangeStreamCaptureMode"(mode: *mut c_uint) "let a thread work while streams are captured";
     context_push = "cuCtxPushCurrent_v2"(context: CUcontext) "make a context current";
     context_pop = "cuCtxPopCurrent_v2"(context: *mut CUcontext) "put a context back";
+    context_synchronize = "cuCtxSynchronize"() "wait for all work on a device";
     mem_alloc = "cuMemAlloc_v2"(ptr: *mut CUdeviceptr, len: usize) "allocate device memory";
     mem_free = "cuMemFree_v2"(ptr: CUdeviceptr) "free device memory";
     address_range = "cuMemGetAddressRange_v2"(base: *mut CUdeviceptr, len: *mut usize, ptr: CUdeviceptr)
@@ -92,6 +93,7 @@ calls! {
     stream_synchronize = "cuStreamSynchronize"(stream: CUstream) "wait for a stream";
     stream_create = "cuStreamCreate"(stream: *mut CUstream, flags: c_uint) "make a stream";
     stream_context = "cuStreamGetCtx"(stream: CUstream, context: *mut CUcontext) "find a stream's context";
+    is_capturing = "cuStreamIsCapturing"(stream: CUstream, status: *mut c_uint) "ask whether a stream is captured";
     launch_host = "cuLaunchHostFunc"(stream: CUstream, function: HostFn, data: *mut c_void)
         "put a host function on a stream";
     write_value = "cuStreamWriteValue32_v2"(stream: CUstream, to: CUdeviceptr, value: u32, flags: c_uint)

@@ -7,6 +7,7 @@
 use super::counts::{COUNTERS, count};
 use super::device::Device;
 use super::error::CudaError;
+use super::event::until_done;
 use super::memory::check_device;
 use super::rows::{self, Rows, To};
 use super::stream::Stream;
@@ -48,6 +49,14 @@ impl CudaSlot<'_> {
         self.twin.device()
     }
 
+    /// What this process published in the slot, to be waited for without the lease.
+    pub fn work(&self) -> SlotWork {
+        SlotWork {
+            twin: self.twin.clone(),
+            slot: self.slot,
+        }
+    }
+
     /// Has a stream wait for what this process published in the slot before. Needed only if frames are written on several
     /// streams; consumers are done with the slot already.
     ///
@@ -87,7 +96,7 @@ impl CudaSlot<'_> {
             let end = rows.read_end()? as u64;
             from.checked_add(end).ok_or(CudaError::OutOfBounds)?;
         }
-        self.device().with_context_of(stream, || {
+        self.device().with_context_of(stream, |_| {
             check_device(self.device(), from)?;
             count(&COUNTERS.copies);
             rows.iter().try_for_each(|rows| {
@@ -96,5 +105,41 @@ impl CudaSlot<'_> {
                 unsafe { rows::enqueue(stream, To::Device(self.ptr), from, rows) }
             })
         })
+    }
+}
+
+/// What a device had to do in a slot when it was published last. It does not hold the slot.
+#[derive(Debug, Clone)]
+pub struct SlotWork {
+    twin: Twin,
+    slot: u32,
+}
+
+impl SlotWork {
+    /// The device.
+    pub fn device(&self) -> &Device {
+        self.twin.device()
+    }
+
+    /// Has a stream wait for it.
+    ///
+    /// # Errors
+    ///
+    /// See [`CudaError`].
+    pub fn wait_on(&self, stream: Stream) -> Result<(), CudaError> {
+        self.twin.wait(self.slot, stream)
+    }
+
+    /// Waits for it. The CPU waits; [`wait_on`](Self::wait_on) does without.
+    ///
+    /// # Errors
+    ///
+    /// See [`CudaError`].
+    pub fn synchronize(&self) -> Result<(), CudaError> {
+        if self.twin.is_done(self.slot)? {
+            return Ok(());
+        }
+        count(&COUNTERS.host_syncs);
+        until_done(|| self.twin.is_done(self.slot))
     }
 }

@@ -44,12 +44,16 @@ impl Stream {
         release::when_done(Box::new(job), device, self);
     }
 
-    /// Waits until all is done that was put on it.
+    /// Waits until all is done that was put on it. The CPU waits.
+    ///
+    /// # Errors
+    ///
+    /// See [`CudaError`].
     #[allow(unsafe_code)] // a call of the driver
-    pub(super) fn synchronize(self, device: &Device) -> Result<(), CudaError> {
+    pub fn synchronize(self, device: &Device) -> Result<(), CudaError> {
         count(&COUNTERS.host_syncs);
         // SAFETY: the stream is alive (`from_raw`).
-        device.with_context_of(self, || unsafe { result::stream_synchronize(self.raw()) })
+        device.with_context_of(self, |_| unsafe { result::stream_synchronize(self.raw()) })
     }
 
     /// Whether the handle stands for a stream of whatever context is current.

@@ -3,7 +3,8 @@
 //! Slots on CUDA devices: getting one, and publishing what a device is still to write.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use super::Producer;
 use super::import::ImportedMemory;
@@ -13,9 +14,9 @@ use super::regions::{Plan, Taken};
 use super::slots::Want;
 use super::state::Effects;
 use super::write_lease::{OwnHold, PublishFailure, WriteLease};
-use crate::cancel::Deadline;
+use crate::cancel::{Canceller, Deadline};
 use crate::cuda::{
-    CudaError, CudaSlot, Device, FAILED, LOOK, PENDING, READY, Stream, Twin, TwinPlan,
+    CudaError, CudaSlot, Device, FAILED, LOOK, PENDING, READY, SUSPICIOUS, Stream, Twin, TwinPlan,
 };
 use crate::error::{AcquireError, ImportError, PublishError};
 use crate::fault::{self, Point};
@@ -52,6 +53,25 @@ impl Producer {
         }
         let claimed = self.inner().acquire_cuda(size, room, device)?;
         Ok(WriteLease::new(self.inner().clone(), claimed))
+    }
+
+    /// The same; waits for a slot if all are in use. For lossless pools.
+    ///
+    /// # Errors
+    ///
+    /// As [`acquire_cuda`](Self::acquire_cuda), but [`AcquireError::Timeout`] or [`AcquireError::Cancelled`] instead of
+    /// `Exhausted`.
+    pub fn acquire_cuda_wait_with_room(
+        &self,
+        size: usize,
+        room: usize,
+        device: &Device,
+        timeout: Option<Duration>,
+        cancel: &Canceller,
+    ) -> Result<WriteLease, AcquireError> {
+        self.acquire_wait_by(timeout, cancel, || {
+            self.acquire_cuda_with_room(size, room, device)
+        })
     }
 }
 
@@ -175,21 +195,98 @@ impl Pool {
         fault::point(Point::DeviceSettled);
     }
 
-    /// Tells consumers that no work on this device ends any more, if that is what was wrong.
+    /// Tells consumers what never ends any more, if a context is in error.
     fn heed(&self, error: &CudaError) {
-        if !matches!(error, CudaError::ContextInError { .. }) {
-            return;
+        if matches!(error, CudaError::ContextInError { .. }) {
+            self.settle_ended(false);
         }
+    }
+
+    /// Tells consumers which frames will never be done, and which are if they cannot ask the events. Whether some may still be,
+    /// and are not.
+    fn settle_ended(&self, done_too: bool) -> bool {
+        let mut waits = false;
         for region in self.cuda_regions() {
             let Some(cuda) = region.cuda() else { continue };
             for slot in 0..cuda.header().slots {
-                if let (Err(CudaError::ContextInError { .. }), Some(head)) =
-                    (cuda.twin.is_done(slot), cuda.slot_head(slot))
-                {
-                    settle(&head, false);
+                let Some(head) = cuda.slot_head(slot) else {
+                    continue;
+                };
+                let _settling = cuda.twin.settling();
+                if head.ready.load(Ordering::Relaxed) != PENDING {
+                    continue;
+                }
+                match cuda.twin.is_done(slot) {
+                    Ok(true) if done_too => settle(&head, true),
+                    Ok(done) => waits |= !done,
+                    Err(CudaError::ContextInError { .. } | CudaError::Unfinished) => {
+                        settle(&head, false);
+                    }
+                    Err(_) => {}
                 }
             }
         }
+        waits
+    }
+
+    /// Has it looked now and then whether devices may still finish what was published: nobody may call anything that would show
+    /// it, and consumers wait for it.
+    fn watch_devices(self: &Arc<Self>) {
+        self.look_again(
+            SUSPICIOUS,
+            |pool| &pool.watches_devices,
+            |pool| pool.settle_ended(false),
+        );
+        if self.marks_devices[0].load(Ordering::Acquire) {
+            self.mark_devices_now();
+        }
+    }
+
+    /// A consumer that cannot open events has come: it waits for marks.
+    pub(super) fn mark_devices(self: &Arc<Self>) {
+        self.marks_devices[0].store(true, Ordering::Release);
+        self.mark_devices_now();
+    }
+
+    fn mark_devices_now(self: &Arc<Self>) {
+        let look = |pool: &Self| {
+            // Before the look: who comes after it says so again.
+            pool.marks_devices[0].store(false, Ordering::Release);
+            let peers = pool.lock().peers.clone();
+            if !peers
+                .iter()
+                .any(|peer| peer.wants_marks.load(Ordering::Acquire))
+            {
+                return false;
+            }
+            pool.marks_devices[0].store(true, Ordering::Release);
+            pool.settle_ended(true)
+        };
+        self.look_again(LOOK, |pool| &pool.marks_devices[1], look);
+    }
+
+    /// Looks again and again, for as long as that is wanted. There is one who does, which the flag says.
+    fn look_again(
+        self: &Arc<Self>,
+        pause: Duration,
+        flag: fn(&Self) -> &AtomicBool,
+        look: fn(&Self) -> bool,
+    ) {
+        if flag(self).swap(true, Ordering::AcqRel) {
+            return;
+        }
+        let pool = Arc::downgrade(self);
+        crate::cuda::watch(pause, move || {
+            let Some(pool) = pool.upgrade() else {
+                return true;
+            };
+            // Before the look: who publishes after it begins anew.
+            flag(&pool).store(false, Ordering::Release);
+            let goes_on = look(&pool) && !flag(&pool).swap(true, Ordering::AcqRel);
+            // Perhaps it was the last to have it, and hooks run with it.
+            crate::cuda::elsewhere(move || drop(pool));
+            !goes_on
+        });
     }
 
     fn cuda_regions(&self) -> Vec<Arc<Region>> {
@@ -251,7 +348,7 @@ impl Pool {
         let mut effects = Effects::default();
         let mut state = self.lock();
         let (own, borrowed) = state.regions.ending_with_producer();
-        if own.is_empty() && borrowed == 0 && state.regions.lasting().next().is_none() {
+        if own.is_empty() && borrowed.is_empty() && state.regions.lasting().next().is_none() {
             return Out::Nothing;
         }
         let head = self.control.head();
@@ -262,6 +359,12 @@ impl Pool {
             for id in own {
                 state.retire_region(&self.control, id, lossless, &mut effects);
             }
+            for id in borrowed {
+                // Small: upstream's memory is no mapping of this pool.
+                drop(state.regions.retire_borrowed(id));
+                effects.retired.push(id);
+            }
+            state.show_regions(&self.control);
         }
         state.forget_retired(&mut effects);
         let open: Vec<u64> = state.regions.lasting().flatten().copied().collect();
@@ -277,7 +380,9 @@ impl Pool {
                     .control
                     .slot(*slot)
                     .map_or(0, |word| word.load(Ordering::Relaxed));
-                peer.holds(*slot, SlotWord(word).generation())
+                let generation = SlotWord(word).generation();
+                // A slot that was never used looks like a lease that is none.
+                generation != 0 && peer.holds(*slot, generation)
             };
             is_behind(peer) || open.contains(&peer.id) || on_device.iter().any(holds)
         };
@@ -339,6 +444,8 @@ impl WriteLease {
         if let Some(slot) = self.cuda() {
             match slot.twin.is_done(slot.slot) {
                 Ok(done) => self.set_ready(done),
+                // Nobody is at it any more.
+                Err(CudaError::Unfinished) => self.set_ready(true),
                 Err(error) => {
                     self.pool().heed(&error);
                     return Err(PublishError::Cuda(Box::new(error)));
@@ -357,12 +464,18 @@ impl WriteLease {
     pub fn publish_on(self, stream: Stream, meta: FrameMeta) -> Result<ReadLease, PublishFailure> {
         let recorded = match self.cuda() {
             None => Err(CudaError::NotOnDevice),
-            Some(slot) => slot.twin.record(slot.slot, stream),
+            Some(slot) => {
+                let _settling = slot.twin.settling();
+                let recorded = slot.twin.record(slot.slot, stream);
+                recorded.inspect(|was_recorded| self.set_ready(!was_recorded))
+            }
         };
         match recorded {
             Ok(was_recorded) => {
                 fault::point(Point::EventRecorded);
-                self.set_ready(!was_recorded);
+                if was_recorded {
+                    self.pool().watch_devices();
+                }
                 self.publish_as_is(meta)
             }
             Err(error) => {

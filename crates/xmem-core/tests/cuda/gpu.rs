@@ -233,6 +233,31 @@ impl Gpu {
         unsafe { ok(sys::cuMemcpyDtoDAsync_v2(to, from, len, stream)) };
     }
 
+    /// Captures what is put on a stream from now on, and forbids others what may be unsafe meanwhile.
+    pub fn capture(&self, stream: Stream) {
+        let mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_GLOBAL;
+        // SAFETY: a stream of this process.
+        unsafe {
+            ok(sys::cuStreamBeginCapture_v2(
+                stream.as_raw() as sys::CUstream,
+                mode,
+            ))
+        };
+    }
+
+    /// Whether a capture ended well.
+    pub fn end_capture(&self, stream: Stream) -> bool {
+        let mut graph = std::ptr::null_mut();
+        // SAFETY: a place for the graph.
+        let ended =
+            unsafe { sys::cuStreamEndCapture(stream.as_raw() as sys::CUstream, &raw mut graph) };
+        if ended == sys::CUresult::CUDA_SUCCESS {
+            // SAFETY: made just now.
+            unsafe { ok(sys::cuGraphDestroy(graph)) };
+        }
+        ended == sys::CUresult::CUDA_SUCCESS
+    }
+
     /// Waits until the stream is done.
     pub fn finish(&self, stream: Stream) {
         // SAFETY: a stream of this process.

@@ -7,6 +7,7 @@
 mod support;
 
 mod buffers;
+mod captures;
 mod contexts;
 mod deaths;
 #[cfg(feature = "fault-points")]
@@ -16,6 +17,7 @@ mod gpu;
 mod hand_over;
 mod lab;
 mod lies;
+mod namespaces;
 mod refusals;
 mod roles;
 mod words;

@@ -249,6 +249,26 @@ fn a_context_in_error_ends_no_lease_of_another_context() {
 }
 
 #[test]
+fn a_producer_whose_context_fails_and_that_calls_nothing_more_is_noticed() {
+    for place in ["", "elsewhere"] {
+        let lab = Lab::new();
+        let (mut producer, mut consumer) =
+            pair(&lab, &format!("produce auto 16 {place}"), "consume");
+        first_round(&mut producer, &mut consumer);
+        let late = lab.machine.hold(Some(producer.pid()));
+        told(&mut producer, "trap", "trapped");
+        told(&mut producer, "publish", "published 1");
+        told(&mut consumer, "hold", "holds 1 Some(Vmm)");
+        told(&mut consumer, "sync", "syncs");
+        drop(late);
+        assert!(consumer.says().contains("could not finish"));
+        told(&mut producer, "close", "closed");
+        assert!(producer.end());
+        lab.assert_allowed();
+    }
+}
+
+#[test]
 fn a_producer_whose_context_is_in_error_says_so_and_ends() {
     let lab = Lab::new();
     let (mut producer, mut consumer) = pair(&lab, "produce auto", "consume");

@@ -21,6 +21,7 @@ from ._errors import (
 from ._xmem import (
     BufferGuard,
     BufferPool,
+    Event,
     Frame,
     Plane,
     PoolEntry,
@@ -40,6 +41,7 @@ __all__ = [
     "Consumer",
     "EndOfStream",
     "Error",
+    "Event",
     "Forked",
     "Frame",
     "NoCuda",

@@ -53,3 +53,9 @@ class Forked(Error):
 
 class NoCuda(Error, RuntimeError):
     """There is no CUDA in this build, or no driver or device on this machine."""
+
+
+# Tracebacks name them as users do.
+for _name, _class in list(globals().items()):
+    if isinstance(_class, type):
+        _class.__module__ = "xmem"

@@ -18,7 +18,8 @@ class _Array:
     def strides(self) -> tuple[int, ...]:
         """Bytes from one element to the next, per dimension."""
     @property
-    def ndim(self) -> int: ...
+    def ndim(self) -> int:
+        """How many dimensions there are."""
     @property
     def dtype(self) -> str:
         """The type of one element, by NumPy's name."""
@@ -26,7 +27,8 @@ class _Array:
     def nbytes(self) -> int:
         """Size of the elements in bytes, without padding."""
     @property
-    def readonly(self) -> bool: ...
+    def readonly(self) -> bool:
+        """Whether it can only be read."""
     def __len__(self) -> int: ...
     @property
     def __array_interface__(self) -> dict[str, Any]: ...
@@ -46,7 +48,8 @@ class Plane(_Array):
     """One plane of a frame."""
 
     @property
-    def itemsize(self) -> int: ...
+    def itemsize(self) -> int:
+        """Bytes of one element."""
     def copy(self) -> Plane:
         """A copy in memory of this process's own, without padding, that may be written to."""
 
@@ -64,16 +67,20 @@ class Frame(_Array):
     def format(self) -> str | None:
         """Video: the format's name, as GStreamer spells it."""
     @property
-    def width(self) -> int | None: ...
+    def width(self) -> int | None:
+        """Video: width in pixels."""
     @property
-    def height(self) -> int | None: ...
+    def height(self) -> int | None:
+        """Video: height in pixels."""
     @property
     def pts(self) -> int | None:
         """Presentation time, as the producer's pipeline had it."""
     @property
-    def dts(self) -> int | None: ...
+    def dts(self) -> int | None:
+        """Decoding time, as the producer's pipeline had it."""
     @property
-    def duration(self) -> int | None: ...
+    def duration(self) -> int | None:
+        """How long the frame lasts."""
     @property
     def timestamp(self) -> int | None:
         """When the frame is to be presented, on CLOCK_MONOTONIC (time.monotonic_ns())."""
@@ -84,25 +91,78 @@ class Frame(_Array):
     def sequence(self) -> int:
         """Number of the frame in its pool, from 0."""
     @property
-    def slot(self) -> int: ...
+    def slot(self) -> int:
+        """The slot of its pool that it lies in."""
     @property
-    def generation(self) -> int: ...
+    def generation(self) -> int:
+        """How often that slot was used; never 0."""
     @property
     def flags(self) -> int:
         """GstBufferFlags."""
     @property
-    def content_type(self) -> str: ...
+    def content_type(self) -> str:
+        """What the bytes are, such as "image/raw"."""
     @property
-    def producer(self) -> str: ...
+    def producer(self) -> str:
+        """The program that published it."""
     @property
-    def pool(self) -> str: ...
+    def pool(self) -> str:
+        """The pool that it came from."""
     @property
     def caps(self) -> str | None:
         """The stream's caps, as GStreamer writes them."""
     @property
-    def attachments(self) -> dict[str, bytes]: ...
+    def attachments(self) -> dict[str, bytes]:
+        """What else is known of it, by name."""
     def copy(self) -> Frame:
         """A copy in memory of this process's own, without padding, that may be written to."""
+
+@final
+class Event:
+    """Something that happened between two frames: a custom event of a GStreamer pipeline, a gap, or what a program says.
+
+    Times are in nanoseconds. It holds nothing.
+    """
+
+    @property
+    def name(self) -> str:
+        """What it is: "gap", or the name of a custom event's structure."""
+    @property
+    def kind(self) -> str:
+        """The kind of GStreamer's event, such as "custom-downstream" or "gap"; what another program calls it."""
+    @property
+    def structure(self) -> str | None:
+        """Of a custom event: its structure with all fields, as GStreamer writes it."""
+    @property
+    def data(self) -> bytes:
+        """Bytes that a program sent along."""
+    @property
+    def attachments(self) -> dict[str, bytes]:
+        """All that there is of it, as it travels."""
+    @property
+    def pts(self) -> int | None:
+        """When it is, as the producer's pipeline had it."""
+    @property
+    def duration(self) -> int | None:
+        """How long a gap is."""
+    @property
+    def timestamp(self) -> int | None:
+        """When it is, on CLOCK_MONOTONIC (time.monotonic_ns())."""
+    @property
+    def published_at(self) -> int:
+        """When it was published, on CLOCK_MONOTONIC."""
+    @property
+    def sequence(self) -> int:
+        """Its number in the pool, where frames and events are counted together."""
+    @property
+    def producer(self) -> str:
+        """The program that published it."""
+    @property
+    def pool(self) -> str:
+        """The pool that it came from."""
+    @property
+    def caps(self) -> str | None:
+        """The stream's caps, as GStreamer writes them."""
 
 @final
 class WritableFrame(_Array):
@@ -112,15 +172,20 @@ class WritableFrame(_Array):
     """
 
     @property
-    def planes(self) -> tuple[Plane, ...]: ...
+    def planes(self) -> tuple[Plane, ...]:
+        """The arrays that the frame consists of; one, unless its format is planar."""
     @property
-    def format(self) -> str | None: ...
+    def format(self) -> str | None:
+        """Video: the format's name, as GStreamer spells it."""
     @property
-    def width(self) -> int | None: ...
+    def width(self) -> int | None:
+        """Video: width in pixels."""
     @property
-    def height(self) -> int | None: ...
+    def height(self) -> int | None:
+        """Video: height in pixels."""
     @property
-    def caps(self) -> str: ...
+    def caps(self) -> str:
+        """The caps that it will be published with."""
     def publish(
         self,
         *,
@@ -167,17 +232,21 @@ class Consumer:
         on_producer_lost: Literal["wait", "end", "raise"] = "wait",
         over_budget: Literal["copy", "drop", "raise"] = "copy",
         busy_poll: float = 0.0,
+        events: bool = False,
     ) -> Self: ...
     @property
-    def pool(self) -> str: ...
+    def pool(self) -> str:
+        """The pool, as it was named."""
     @property
     def caps(self) -> str | None:
         """The newest caps that are known, also before the first frame."""
     @property
-    def stats(self) -> ReceiveStats: ...
-    def recv(self, timeout: float | None = None) -> Frame:
+    def stats(self) -> ReceiveStats:
+        """Figures, over all producers that this consumer had."""
+    # With events=True these give an Event now and then. Any, so that who has not asked for events need not ask each frame.
+    def recv(self, timeout: float | None = None) -> Frame | Any:
         """The next frame; waits for it, at most for so many seconds."""
-    def try_recv(self) -> Frame | None:
+    def try_recv(self) -> Frame | Any | None:
         """The next frame, if there is one."""
     def fileno(self) -> int:
         """A descriptor that is readable when there may be something to receive, for select and the like.
@@ -190,7 +259,7 @@ class Consumer:
         """Leaves the pool. Frames that are held stay as they are."""
     def _set_patience(self, timeout: float | None) -> None: ...
     def __iter__(self) -> Self: ...
-    def __next__(self) -> Frame: ...
+    def __next__(self) -> Frame | Any: ...
     def __enter__(self) -> Self: ...
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
@@ -226,14 +295,17 @@ class Producer:
         allow_uids: Sequence[int] = (),
     ) -> Self: ...
     @property
-    def pool(self) -> str: ...
+    def pool(self) -> str:
+        """The pool, as it was named."""
     @property
     def caps(self) -> str | None:
         """The caps of the frames that were published last."""
     @property
-    def num_consumers(self) -> int: ...
+    def num_consumers(self) -> int:
+        """How many consumers there are now."""
     @property
-    def stats(self) -> dict[str, Any]: ...
+    def stats(self) -> dict[str, Any]:
+        """The pool's figures, as `query` gives them."""
     def acquire(
         self,
         shape: int | Sequence[int] | None = None,
@@ -251,9 +323,29 @@ class Producer:
 
         room: bytes for attachments.
         """
+    def publish_event(
+        self,
+        name: str,
+        data: bytes = b"",
+        *,
+        fields: str = "",
+        pts: int | None = None,
+        duration: int | None = None,
+        timestamp: int | None = None,
+    ) -> int:
+        """Says that something happened between two frames, to consumers that ask for events. Returns its sequence.
+
+        Pipelines get it as a custom downstream event of this name, "gap" as a gap.
+
+        name: letters, digits and /-_.:+.
+        data: for programs; pipelines do not see it.
+        fields: for both, as GStreamer writes them, such as "score=(double)0.9, label=(string)cat".
+        pts: when it is; a gap needs it. timestamp: the same on CLOCK_MONOTONIC; now, if it is not said.
+        """
     def end_stream(self) -> None:
         """Says that the stream is over after the last published frame."""
-    def wait_for_consumer(self, timeout: float | None = None) -> None: ...
+    def wait_for_consumer(self, timeout: float | None = None) -> None:
+        """Waits until there is a consumer, at most for so many seconds."""
     def close(self) -> None:
         """Closes the pool. Frames that are held stay as they are."""
     def __enter__(self) -> Self: ...
@@ -392,7 +484,7 @@ class _ChannelEnd:
     @staticmethod
     def make(name: str, options: dict[str, Any]) -> _ChannelEnd: ...
     @staticmethod
-    def join(name: str, options: dict[str, Any], time: float | None) -> _ChannelEnd: ...
+    def join(name: str, options: dict[str, Any], look: float | None, time: float | None) -> _ChannelEnd: ...
     def senders(self) -> list[int]: ...
     def receivers(self) -> int: ...
     def wait_for_receiver(self, time: float | None) -> None: ...
@@ -408,7 +500,8 @@ class _ChannelEnd:
         timeout: float | None,
     ) -> tuple[int, int]: ...
     def receive(self, sender: int | None, time: float | None) -> _Incoming: ...
-    def poll(self, time: float | None) -> bool: ...
+    def poll(self, sender: int | None, time: float | None) -> bool: ...
+    def fileno(self) -> int: ...
     def drain(self, time: float | None) -> bool: ...
     def close(self) -> None: ...
     def stats(self) -> dict[str, Any]: ...
@@ -436,3 +529,11 @@ class _Room:
 
 def _address_of(view: Any) -> int: ...
 def _is_shared(start: int, len: int) -> bool: ...
+
+_Part = tuple[_Block | bytes, int, tuple[int, ...], tuple[int, ...], str]
+
+def _place_of(plane: Plane) -> tuple[int, int, int, tuple[int, ...], tuple[int, ...], str] | None: ...
+def _bytes_of(plane: Plane) -> bytes: ...
+def _known_of(frame: Frame) -> dict[str, Any]: ...
+def _plane_of(part: _Part) -> Plane: ...
+def _frame_of(parts: list[_Part], known: dict[str, Any]) -> Frame: ...

@@ -7,6 +7,7 @@ message.
 """
 
 from . import _refs
+from .._xmem import _frame_of, _plane_of
 
 
 def _outside(*_args):
@@ -22,6 +23,14 @@ def storage(*args):
 
 
 def view(*args):
+    _outside(*args)
+
+
+def frame(*args):
+    _outside(*args)
+
+
+def plane(*args):
     _outside(*args)
 
 
@@ -60,6 +69,18 @@ class Loader:
         """A block as a memoryview."""
         made = memoryview(self.blocks[index][0])
         return made if format == "B" and shape is None else made.cast(format, shape)
+
+    def _part(self, part):
+        bytes_or_block, *rest = part
+        return (self.blocks[bytes_or_block][0] if isinstance(bytes_or_block, int) else bytes_or_block, *rest)
+
+    def frame(self, parts, known):
+        """A frame of a pool."""
+        return _frame_of([self._part(part) for part in parts], known)
+
+    def plane(self, part):
+        """One plane of a frame."""
+        return _plane_of(self._part(part))
 
     def ref(self, token):
         """A reference, or the object itself."""

@@ -109,6 +109,9 @@ fn claims() -> String {
         usize::try_from(ffi::GST_CUDA_MEMORY_ALLOC_MALLOC).unwrap(),
     );
     newer.sizes::<ffi::GstCudaMemoryAllocMethod>("GstCudaMemoryAllocMethod");
+    newer.sizes::<ffi::GstCudaStream>("GstCudaStream");
+    let context = std::mem::offset_of!(ffi::GstCudaStream, context);
+    newer.claim("offsetof(GstCudaStream, context)", context);
     format!("{}#ifdef XMEM_1_24\n{}#endif\n", claims.0, newer.0)
 }
 

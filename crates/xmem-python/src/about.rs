@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! What is known of a frame or an event besides its bytes.
+
+use std::sync::Arc;
+
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyDict};
+use xmem_core::{FrameMeta, ReadLease, Sticky};
+
+/// Where the sticky state has the stream's caps.
+const CAPS: &str = "caps";
+
+#[derive(Debug)]
+pub(crate) struct About {
+    pub(crate) meta: FrameMeta,
+    sticky: Arc<Sticky>,
+    pub(crate) pool: String,
+}
+
+impl About {
+    pub(crate) fn of(lease: &ReadLease) -> Arc<Self> {
+        Arc::new(Self {
+            meta: lease.meta().clone(),
+            sticky: lease.sticky().clone(),
+            pool: lease.pool().to_owned(),
+        })
+    }
+
+    /// Of a frame that came another way than by a lease of its own.
+    pub(crate) fn new(meta: FrameMeta, caps: Option<String>, pool: String) -> Arc<Self> {
+        let mut sticky = Sticky::new();
+        if let Some(caps) = caps {
+            sticky.set(CAPS, caps);
+        }
+        Arc::new(Self {
+            meta,
+            sticky: Arc::new(sticky),
+            pool,
+        })
+    }
+
+    pub(crate) fn caps(&self) -> Option<&str> {
+        self.sticky.text(CAPS)
+    }
+
+    pub(crate) fn attachments<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let dict = PyDict::new(py);
+        for (name, value) in self.meta.attachments.iter() {
+            dict.set_item(name, PyBytes::new(py, value))?;
+        }
+        Ok(dict)
+    }
+}

@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! What the statistics say of devices.
+
+use gst_video::VideoFormat::Nv12;
+
+use crate::lab::Lab;
+use crate::pictures::caps;
+use crate::support::LOSSLESS;
+
+/// How the memory came to a consumer, as both sides tell it, after one frame.
+fn modes(lab: &Lab, mode: &str) -> (String, String) {
+    let mut producer = lab.producer(
+        &caps(Nv12, 320, 240),
+        &format!("{LOSSLESS} cuda-ipc-mode={mode}"),
+    );
+    let mut consumer = lab.consumer("", "");
+    assert_eq!(consumer.ask("stat src device"), "");
+    producer.push(1);
+    consumer.takes(1);
+    assert!(producer.stat("sink", "device-bytes") > 0);
+    let of_consumer = consumer.ask("stat src device");
+    // A structure in a structure is escaped.
+    let of_client = producer.ask("stats sink").replace('\\', "");
+    assert!(
+        of_client.contains(&format!("device=(string){of_consumer};")),
+        "{of_consumer}: {of_client}"
+    );
+    let devices = of_client.split("devices=").nth(1).unwrap();
+    let devices = devices.split('>').next().unwrap().to_owned();
+    lab.assert_allowed();
+    // What there was stays to be read.
+    consumer.told("stop", "ok");
+    assert_eq!(consumer.ask("stat src device"), of_consumer);
+    (of_consumer, devices)
+}
+
+#[test]
+fn both_sides_tell_how_the_memory_came_to_a_consumer() {
+    for (mode, quirks, expected) in [
+        ("auto", "", "vmm"),
+        ("vmm", "", "vmm"),
+        ("legacy", "", "legacy"),
+        ("auto", "no-vmm", "legacy"),
+    ] {
+        let Some(mut lab) = Lab::new() else { return };
+        if !quirks.is_empty() {
+            lab = lab.with("QUIRKS", quirks);
+        }
+        let (of_consumer, devices) = modes(&lab, mode);
+        assert_eq!(of_consumer, expected, "{mode} {quirks}");
+        assert!(devices.contains(&format!("({expected})")), "{devices}");
+    }
+}
