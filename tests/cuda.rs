@@ -22,11 +22,11 @@ use xmem_core::cuda::Device;
 use xmem_core::{FrameMeta, Producer, Sticky};
 use xmem_cuda_standin::Machine;
 
-const SIZE: usize = 64 * 64;
+const SIZE: usize = 64 * 64 * 3 / 2;
 const CAPS: &str =
-    "video/x-raw, format=(string)GRAY8, width=(int)64, height=(int)64, framerate=(fraction)30/1";
+    "video/x-raw, format=(string)NV12, width=(int)64, height=(int)64, framerate=(fraction)30/1";
 const ON_DEVICE: &str =
-    "video/x-raw(memory:CUDAMemory), format=(string)GRAY8, width=(int)64, height=(int)64";
+    "video/x-raw(memory:CUDAMemory), format=(string)NV12, width=(int)64, height=(int)64";
 
 /// The bytes of a frame.
 fn picture(number: u8) -> Vec<u8> {
@@ -107,7 +107,7 @@ fn says_what_is_missing(text: &str) -> bool {
 }
 
 #[test]
-fn without_a_driver_xmemsrc_says_what_is_missing() {
+fn xmemsrc_says_what_it_lacks_for_frames_on_a_device() {
     let pools = Pools::new();
     let machine = Machine::new(pools.file("machine"));
     let mut producer = on(&machine, "producer", &pools, &[]);
@@ -144,7 +144,6 @@ fn with_an_old_libgstcuda_frames_can_be_downloaded() {
     receiver.tell("");
     let said = receiver.says();
     if said.contains("memory:CUDAMemory") {
-        assert!(said.starts_with("true 0 "), "{said}");
         return not_run("GStreamer's own CUDA library is new enough here");
     }
     assert!(says_what_is_missing(&said), "{said}");

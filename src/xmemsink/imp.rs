@@ -331,7 +331,8 @@ impl BaseSinkImpl for XmemSink {
 
     fn caps(&self, filter: Option<&gst::Caps>) -> Option<gst::Caps> {
         // Whoever asks without a filter is told that anything goes; what cannot be is refused when it is tried.
-        self.parent_caps(filter).map(caps::possible)
+        let caps = self.parent_caps(filter).or_else(|| filter.cloned());
+        caps.map(caps::possible)
     }
 
     fn propose_allocation(

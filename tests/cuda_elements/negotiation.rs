@@ -26,12 +26,9 @@ fn downstream_without_devices_is_an_error_that_says_what_helps() {
             assert!(error.contains(part), "no {part:?} in {error}");
         }
     }
-    let mut consumer = lab.launch(&format!(
-        "{}",
-        consumer(
-            "start-from=oldest download=true",
-            "videoconvert ! video/x-raw,format=NV12 !"
-        )
+    let mut consumer = lab.launch(&consumer(
+        "start-from=oldest download=true",
+        "videoconvert ! video/x-raw,format=NV12 !",
     ));
     consumer.takes(1);
     assert_eq!(consumer.stat("src", "copied"), 1);
