@@ -6,7 +6,7 @@
 use std::mem::MaybeUninit;
 use std::ptr;
 
-use gst::glib::translate::*;
+use gst::glib::{self, translate::*};
 use gst::prelude::*;
 use xmem_core::cuda;
 
@@ -14,6 +14,7 @@ use super::context::CudaContext;
 use super::ffi::{GST_CUDA_MEMORY_ALLOC_MALLOC, GST_MAP_CUDA, GstCudaMemory};
 use super::library::Library;
 use super::stream::Stream;
+use crate::tied::{Tie, tied};
 
 /// Private memory of the library's own. `None`: there is no room, or it does not know the format.
 pub(crate) fn allocate(
@@ -31,6 +32,14 @@ pub(crate) fn allocate(
             info.to_glib_none().0,
         ))
     }
+}
+
+/// A memory that was allocated for one frame.
+#[derive(Debug, Clone)]
+pub(super) struct OneFrame;
+
+impl Tie for OneFrame {
+    const NAME: &'static glib::GStr = glib::gstr!("xmem-one-frame");
 }
 
 /// A GstCudaMemory.
@@ -107,6 +116,8 @@ impl<'a> CudaMemory<'a> {
             Some("it is a decoder's surface")
         } else if says(self.library.cuda_memory_is_stream_ordered) {
             Some("it is of a stream-ordered pool")
+        } else if tied::<OneFrame>(self.memory).is_some() {
+            Some("it is a copy that was made for this frame")
         } else if method != GST_CUDA_MEMORY_ALLOC_MALLOC {
             Some("it was not allocated by cuMemAlloc")
         } else {

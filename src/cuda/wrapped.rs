@@ -26,10 +26,11 @@ use super::ffi::{
 };
 use super::layout::Layout;
 use super::library::{CAT, Library};
-use super::memory;
+use super::memory::{self, OneFrame};
 use super::stream::Stream;
 use crate::later::drop_later;
 use crate::memory::{Tally, freeze, thaw};
+use crate::tied::tie;
 
 /// How far a slot is.
 #[derive(Debug)]
@@ -156,7 +157,10 @@ impl Home {
         }
         let ptr = private.ptr();
         // SAFETY: the memory lives as long as what is wrapped around it, and is freed as what it is.
-        unsafe { self.wrap(ptr, Box::new(private)) }
+        let memory = unsafe { self.wrap(ptr, Box::new(private)) }?;
+        // To open it in other processes would take longer than a copy.
+        tie(&memory, OneFrame);
+        Some(memory)
     }
 
     fn idle(&self) -> MutexGuard<'_, Idle> {
