@@ -218,6 +218,12 @@ impl Device {
         Ok(unsafe { Stream::from_raw(stream) })
     }
 
+    /// Waits until all is done that this process had given to the device so far. The CPU waits.
+    pub(super) fn synchronize(&self) -> Result<(), CudaError> {
+        // SAFETY: a call without arguments.
+        self.with(|| unsafe { result::context_synchronize() })
+    }
+
     /// Calls the driver with the primary context current, and puts back what was current before.
     pub(super) fn with<T>(
         &self,

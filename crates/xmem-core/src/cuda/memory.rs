@@ -154,11 +154,32 @@ pub(super) struct LegacyAllocation {
     device: Device,
 }
 
+impl LegacyAllocation {
+    pub(super) fn new(device: &Device, len: usize) -> Result<Self, CudaError> {
+        let mut ptr = 0;
+        // SAFETY: a place for the address.
+        device.with(|| unsafe { result::mem_alloc(&raw mut ptr, len) }.map_err(with_size(len)))?;
+        Ok(Self {
+            ptr,
+            len,
+            device: device.clone(),
+        })
+    }
+
+    pub(super) fn ptr(&self) -> u64 {
+        self.ptr
+    }
+
+    pub(super) fn device(&self) -> &Device {
+        &self.device
+    }
+}
+
 impl Drop for LegacyAllocation {
     fn drop(&mut self) {
         let (ptr, device) = (self.ptr, self.device.clone());
         reaper::later(move || {
-            // SAFETY: allocated by `legacy`, and nobody uses it any more.
+            // SAFETY: allocated by `new`, and nobody uses it any more.
             let _ = device.with(|| unsafe { result::mem_free(ptr) });
             fault::point(Point::TwinClosed);
         });
@@ -205,21 +226,12 @@ impl OwnMemory {
 
     /// At least `len` bytes that have a handle.
     pub(super) fn legacy(device: &Device, len: usize) -> Result<Self, CudaError> {
-        device.with(|| {
-            let len = len.checked_next_multiple_of(LEGACY_GRAIN);
-            let len = len.ok_or(CudaError::OutOfMemory { size: usize::MAX })?;
-            let mut ptr = 0;
-            // SAFETY: a place for the address.
-            unsafe { result::mem_alloc(&raw mut ptr, len) }.map_err(with_size(len))?;
-            let memory = LegacyAllocation {
-                ptr,
-                len,
-                device: device.clone(),
-            };
-            Ok(Self::Legacy {
-                handle: legacy_handle(ptr)?,
-                memory,
-            })
+        let len = len.checked_next_multiple_of(LEGACY_GRAIN);
+        let len = len.ok_or(CudaError::OutOfMemory { size: usize::MAX })?;
+        let memory = LegacyAllocation::new(device, len)?;
+        Ok(Self::Legacy {
+            handle: device.with(|| legacy_handle(memory.ptr))?,
+            memory,
         })
     }
 

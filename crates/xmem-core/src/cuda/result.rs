@@ -71,6 +71,7 @@ calls! {
     capture_mode = "cuThreadExchangeStreamCaptureMode"(mode: *mut c_uint) "let a thread work while streams are captured";
     context_push = "cuCtxPushCurrent_v2"(context: CUcontext) "make a context current";
     context_pop = "cuCtxPopCurrent_v2"(context: *mut CUcontext) "put a context back";
+    context_synchronize = "cuCtxSynchronize"() "wait for all work on a device";
     mem_alloc = "cuMemAlloc_v2"(ptr: *mut CUdeviceptr, len: usize) "allocate device memory";
     mem_free = "cuMemFree_v2"(ptr: CUdeviceptr) "free device memory";
     address_range = "cuMemGetAddressRange_v2"(base: *mut CUdeviceptr, len: *mut usize, ptr: CUdeviceptr)

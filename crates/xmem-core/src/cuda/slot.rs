@@ -2,8 +2,10 @@
 
 //! A slot on a device, in the hands of who writes it.
 
+use super::counts::{COUNTERS, count};
 use super::device::Device;
 use super::error::CudaError;
+use super::event::until_done;
 use super::stream::Stream;
 use super::twin::Twin;
 
@@ -37,6 +39,14 @@ impl CudaSlot<'_> {
         self.twin.device()
     }
 
+    /// What this process published in the slot, to be waited for without the lease.
+    pub fn work(&self) -> SlotWork {
+        SlotWork {
+            twin: self.twin.clone(),
+            slot: self.slot,
+        }
+    }
+
     /// Has a stream wait for what this process published in the slot before. Needed only if frames are written on several
     /// streams; consumers are done with the slot already.
     ///
@@ -45,5 +55,41 @@ impl CudaSlot<'_> {
     /// See [`CudaError`].
     pub fn wait_on(&self, stream: Stream) -> Result<(), CudaError> {
         self.twin.wait(self.slot, stream)
+    }
+}
+
+/// What a device had to do in a slot when it was published last. It does not hold the slot.
+#[derive(Debug, Clone)]
+pub struct SlotWork {
+    twin: Twin,
+    slot: u32,
+}
+
+impl SlotWork {
+    /// The device.
+    pub fn device(&self) -> &Device {
+        self.twin.device()
+    }
+
+    /// Has a stream wait for it.
+    ///
+    /// # Errors
+    ///
+    /// See [`CudaError`].
+    pub fn wait_on(&self, stream: Stream) -> Result<(), CudaError> {
+        self.twin.wait(self.slot, stream)
+    }
+
+    /// Waits for it. The CPU waits; [`wait_on`](Self::wait_on) does without.
+    ///
+    /// # Errors
+    ///
+    /// See [`CudaError`].
+    pub fn synchronize(&self) -> Result<(), CudaError> {
+        if self.twin.is_done(self.slot)? {
+            return Ok(());
+        }
+        count(&COUNTERS.host_syncs);
+        until_done(|| self.twin.is_done(self.slot))
     }
 }

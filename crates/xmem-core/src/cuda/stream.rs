@@ -36,9 +36,13 @@ impl Stream {
         self.0
     }
 
-    /// Waits until all is done that was put on it.
+    /// Waits until all is done that was put on it. The CPU waits.
+    ///
+    /// # Errors
+    ///
+    /// See [`CudaError`].
     #[allow(unsafe_code)] // a call of the driver
-    pub(super) fn synchronize(self, device: &Device) -> Result<(), CudaError> {
+    pub fn synchronize(self, device: &Device) -> Result<(), CudaError> {
         count(&COUNTERS.host_syncs);
         // SAFETY: the stream is alive (`from_raw`).
         device.with(|| unsafe { result::stream_synchronize(self.raw()) })

@@ -4,6 +4,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use super::Producer;
 use super::import::ImportedMemory;
@@ -13,7 +14,7 @@ use super::regions::{Plan, Taken};
 use super::slots::Want;
 use super::state::Effects;
 use super::write_lease::{OwnHold, PublishFailure, WriteLease};
-use crate::cancel::Deadline;
+use crate::cancel::{Canceller, Deadline};
 use crate::cuda::{
     CudaError, CudaSlot, Device, FAILED, LOOK, PENDING, READY, Stream, Twin, TwinPlan,
 };
@@ -52,6 +53,25 @@ impl Producer {
         }
         let claimed = self.inner().acquire_cuda(size, room, device)?;
         Ok(WriteLease::new(self.inner().clone(), claimed))
+    }
+
+    /// The same; waits for a slot if all are in use. For lossless pools.
+    ///
+    /// # Errors
+    ///
+    /// As [`acquire_cuda`](Self::acquire_cuda), but [`AcquireError::Timeout`] or [`AcquireError::Cancelled`] instead of
+    /// `Exhausted`.
+    pub fn acquire_cuda_wait_with_room(
+        &self,
+        size: usize,
+        room: usize,
+        device: &Device,
+        timeout: Option<Duration>,
+        cancel: &Canceller,
+    ) -> Result<WriteLease, AcquireError> {
+        self.wait_for_slot(timeout, cancel, || {
+            self.acquire_cuda_with_room(size, room, device)
+        })
     }
 }
 

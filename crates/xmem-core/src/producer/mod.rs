@@ -204,7 +204,16 @@ impl Producer {
         timeout: Option<Duration>,
         cancel: &Canceller,
     ) -> Result<WriteLease, AcquireError> {
-        let look = || match self.acquire_with_room(size, room) {
+        self.wait_for_slot(timeout, cancel, || self.acquire_with_room(size, room))
+    }
+
+    fn wait_for_slot(
+        &self,
+        timeout: Option<Duration>,
+        cancel: &Canceller,
+        acquire: impl Fn() -> Result<WriteLease, AcquireError>,
+    ) -> Result<WriteLease, AcquireError> {
+        let look = || match acquire() {
             Err(AcquireError::Exhausted { .. }) => None,
             result => Some(result),
         };

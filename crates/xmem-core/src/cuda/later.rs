@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! The end of frames and slots whose last handle may go on any thread, also on one that may not call the driver: arrays of
+//! other libraries, which are dropped wherever those like. A thread of our own calls it then.
+
+use std::mem::ManuallyDrop;
+
+use super::device::Device;
+use super::error::CudaError;
+use super::frame::CudaFrame;
+use super::stream::Stream;
+use super::{reaper, release};
+use crate::producer::WriteLease;
+
+/// A per-thread stream is another one on another thread. The default stream waits for those of all threads.
+fn of_any_thread(mut streams: Vec<Stream>) -> Vec<Stream> {
+    for stream in &mut streams {
+        if *stream == Stream::PER_THREAD {
+            *stream = Stream::LEGACY_DEFAULT;
+        }
+    }
+    streams
+}
+
+impl CudaFrame {
+    /// Lets go of the frame when all of these streams get there; without any, at once. On any thread, also in a host function:
+    /// a thread of this crate calls the driver, soon. So the streams have to be there a little longer than the frame. In
+    /// place of a [per-thread stream](Stream::PER_THREAD), whose thread is not known then, the default stream stands, which
+    /// waits for it.
+    pub fn release_later(self, streams: Vec<Stream>) {
+        if streams.is_empty() {
+            return;
+        }
+        let streams = of_any_thread(streams);
+        reaper::later(move || {
+            for stream in streams {
+                if let Err(error) = release::by_host_function(self.lease(), self.device(), stream) {
+                    let device = self.device().clone();
+                    return after_everything(self, &device, &error);
+                }
+            }
+        });
+    }
+}
+
+impl WriteLease {
+    /// Gives the slot back unpublished, although these streams may still write it: who gets it next sees that
+    /// ([`CudaSlot::wait_on`](super::CudaSlot::wait_on)). On any thread, as [`CudaFrame::release_later`].
+    pub fn give_back_later(self, streams: Vec<Stream>) {
+        let Some(device) = self.cuda().map(|slot| slot.device().clone()) else {
+            return;
+        };
+        let streams = of_any_thread(streams);
+        reaper::later(move || {
+            let (Some(slot), Some((last, others))) = (self.cuda(), streams.split_last()) else {
+                return;
+            };
+            // An event stands for one stream.
+            let recorded = if others.is_empty() {
+                slot.twin.record(slot.slot, *last).map(drop)
+            } else {
+                Err(CudaError::Unsupported {
+                    what: "wait for several streams at once",
+                })
+            };
+            if let Err(error) = recorded {
+                after_everything(self, &device, &error);
+            }
+        });
+    }
+}
+
+/// Drops what holds a slot when all is done that this process had given to the device: one of the streams cannot be asked,
+/// perhaps since it was destroyed.
+fn after_everything<T: Send + 'static>(held: T, device: &Device, why: &CudaError) {
+    log::debug!("a slot is let go of when its device is done with everything, since {why}");
+    // Without a thread it stays held.
+    let (held, device) = (ManuallyDrop::new(held), device.clone());
+    let wait = move || match device.synchronize() {
+        // In a context that is in error nothing runs any more.
+        Ok(()) | Err(CudaError::ContextInError { .. }) => drop(ManuallyDrop::into_inner(held)),
+        Err(error) => {
+            log::error!("a slot stays held, since its device cannot be waited for: {error}")
+        }
+    };
+    // It may take as long as it likes, and the reaper has others to serve.
+    let thread = std::thread::Builder::new().name("xmem-cuda-wait".into());
+    if let Err(error) = thread.spawn(wait) {
+        log::error!("a slot stays held, since nobody can wait for its device: {error}");
+    }
+}
