@@ -10,13 +10,14 @@ use pyo3::exceptions::{PyOSError, PyStopIteration, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use xmem_core::cuda::CudaError;
 use xmem_core::{
     Canceller, ConnectError, ConsumerBuilder, ConsumerHandle, ReceiveError, ReceiveStats,
     RequestError, StartFrom,
 };
 
 use crate::errors::{IntoPyErr, Kind};
-use crate::frame::{Frame, Way};
+use crate::frame::{Frame, Unusable, Way};
 use crate::seat::{NotHad, Seat};
 use crate::signals::{self, Deadline};
 
@@ -103,7 +104,7 @@ enum Failure {
     Connect(ConnectError),
     /// The stream is over, or counts as over.
     End,
-    Nonsense(&'static str),
+    Unusable(Unusable),
 }
 
 impl Failure {
@@ -112,7 +113,9 @@ impl Failure {
             Self::Receive(error) => error.into_py_err(),
             Self::Connect(error) => error.into_py_err(),
             Self::End => ReceiveError::Eos.into_py_err(),
-            Self::Nonsense(reason) => Kind::Error.error(reason),
+            Self::Unusable(Unusable::Nonsense(reason)) => Kind::Error.error(reason),
+            Self::Unusable(Unusable::Cuda(error)) => error.into_py_err(),
+            Self::Unusable(Unusable::Unfinished) => CudaError::Unfinished.into_py_err(),
         }
     }
 }
@@ -257,7 +260,11 @@ impl Inner {
                 }
                 Step::Frame(frame)
             }
-            Err(reason) => Step::Failed(Failure::Nonsense(reason)),
+            Err(Unusable::Unfinished) => {
+                lock(&self.figures).dropped += 1;
+                Step::Nothing
+            }
+            Err(reason) => Step::Failed(Failure::Unusable(reason)),
         }
     }
 

@@ -5,6 +5,7 @@
 use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyType;
+use xmem_core::cuda::CudaError;
 use xmem_core::{
     AcquireError, ConnectError, CreateError, PublishError, ReceiveError, RegionError, RequestError,
     WaitError,
@@ -25,6 +26,7 @@ pub(crate) enum Kind {
     PoolInUse,
     ViewsExist,
     Forked,
+    Cuda,
     NoCuda,
 }
 
@@ -43,6 +45,7 @@ impl Kind {
             Self::PoolInUse => "PoolInUse",
             Self::ViewsExist => "ViewsExist",
             Self::Forked => "Forked",
+            Self::Cuda => "CudaError",
             Self::NoCuda => "NoCuda",
         }
     }
@@ -123,14 +126,28 @@ impl IntoPyErr for AcquireError {
             Self::Timeout => Some(Kind::Timeout),
             Self::Cancelled | Self::Closed => Some(Kind::Closed),
             Self::Forked => Some(Kind::Forked),
+            Self::Cuda(error) => error.kind(),
             _ => Some(Kind::Error),
         }
+    }
+}
+
+impl IntoPyErr for CudaError {
+    fn kind(&self) -> Option<Kind> {
+        Some(match self {
+            Self::NoDriver { .. } | Self::DriverTooOld { .. } | Self::NoDevice { .. } => {
+                Kind::NoCuda
+            }
+            Self::Forked => Kind::Forked,
+            _ => Kind::Cuda,
+        })
     }
 }
 
 impl IntoPyErr for PublishError {
     fn kind(&self) -> Option<Kind> {
         Some(match self {
+            Self::Cuda(error) => return error.kind(),
             Self::Closed => Kind::Closed,
             Self::Forked => Kind::Forked,
             _ => Kind::Error,

@@ -5,15 +5,18 @@
 
 use std::ffi::c_int;
 use std::sync::Arc;
+use std::time::Duration;
 
 use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyTuple};
+use xmem_core::cuda::CudaError;
 use xmem_core::{FrameMeta, ReadLease, Sticky};
 
-use crate::array::{Array, Plane};
+use crate::array::{Array, Keeper, Plane};
+use crate::device::{DeviceFrame, stream_of};
 use crate::layout::{self, Arrays};
-use crate::{array_interface, buffer, dlpack, dtype};
+use crate::{array_interface, buffer, cuda_interface, device, dlpack, dtype};
 
 /// A frame that can be read, and what is known of it.
 #[pyclass(frozen, module = "xmem")]
@@ -40,9 +43,12 @@ pub(crate) enum Way {
 
 impl Frame {
     /// Around a frame where it lies. It is copied if it lies in pieces, and one of its planes does not lie in one of them.
-    pub(crate) fn in_place(lease: ReadLease) -> Result<(Self, Way), &'static str> {
+    pub(crate) fn in_place(lease: ReadLease) -> Result<(Self, Way), Unusable> {
         if lease.is_on_device() {
-            return Err(ON_DEVICE);
+            let frame = DeviceFrame::new(lease.clone())?;
+            let pieces = layout::device_pieces(&frame);
+            let arrays = layout::arrays(lease.meta(), &pieces).ok_or(NONSENSE)?;
+            return Ok((Self::new(arrays, &lease), Way::InPlace));
         }
         let lease = Arc::new(lease);
         // So that a channel passes its arrays on where they lie.
@@ -54,14 +60,16 @@ impl Frame {
         }
     }
 
-    /// Around a copy.
-    pub(crate) fn copied(lease: &ReadLease) -> Result<(Self, Way), &'static str> {
-        if lease.is_on_device() {
-            return Err(ON_DEVICE);
-        }
-        let piece = layout::private(layout::copy_payload(lease).ok_or(UNMAPPABLE)?);
-        let arrays = layout::arrays(lease.meta(), &[piece])
-            .ok_or("the frame's description makes no sense")?;
+    /// Around a copy, which lies where the frame does.
+    pub(crate) fn copied(lease: &ReadLease) -> Result<(Self, Way), Unusable> {
+        let pieces = if lease.is_on_device() {
+            layout::copy_on_device(lease, PATIENCE)?.ok_or(Unusable::Unfinished)?
+        } else {
+            vec![layout::private(
+                layout::copy_payload(lease).ok_or(UNMAPPABLE)?,
+            )]
+        };
+        let arrays = layout::arrays(lease.meta(), &pieces).ok_or(NONSENSE)?;
         Ok((Self::new(arrays, lease), Way::Copied))
     }
 
@@ -77,14 +85,61 @@ impl Frame {
         }
     }
 
+    /// What is shared by all views, if it lies on a device.
+    fn on_device(&self) -> Option<&Arc<DeviceFrame>> {
+        match &self.arrays.planes[0].keeper {
+            Keeper::Device(frame) => Some(frame),
+            _ => None,
+        }
+    }
+
+    /// The same frame with something done to each of its arrays.
+    fn with_each(
+        &self,
+        py: Python<'_>,
+        make: impl Fn(&Array) -> PyResult<Array> + Send + Sync,
+    ) -> PyResult<Self> {
+        self.synchronize(py)?;
+        let arrays = py.detach(|| {
+            let planes: PyResult<Vec<Array>> = self.arrays.planes.iter().map(make).collect();
+            let planes = planes?;
+            let whole = self.arrays.whole.is_some().then(|| planes[0].clone());
+            PyResult::Ok(Arrays { whole, planes })
+        })?;
+        Ok(Self {
+            arrays,
+            about: self.about.clone(),
+        })
+    }
+
     /// The frame as one array.
     fn whole(&self) -> PyResult<&Array> {
         self.arrays.whole(&self.about.meta)
     }
 }
 
-const UNMAPPABLE: &str = "the frame lies in memory that cannot be mapped";
-const ON_DEVICE: &str = "the frame lies on a CUDA device, and here frames are read in host memory";
+/// Why a frame cannot be used that was received.
+#[derive(Debug)]
+pub(crate) enum Unusable {
+    /// What its producer says of it makes no sense.
+    Nonsense(&'static str),
+    /// It lies on a device that cannot be reached.
+    Cuda(CudaError),
+    /// It would have been copied, but a device takes too long to write it.
+    Unfinished,
+}
+
+/// How long a frame is waited for that is copied, and so holds its slot beyond what its consumer may hold.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+const UNMAPPABLE: Unusable = Unusable::Nonsense("the frame lies in memory that cannot be mapped");
+const NONSENSE: Unusable = Unusable::Nonsense("the frame's description makes no sense");
+
+impl From<CudaError> for Unusable {
+    fn from(error: CudaError) -> Self {
+        Self::Cuda(error)
+    }
+}
 
 #[pymethods]
 impl Frame {
@@ -216,18 +271,29 @@ impl Frame {
         Ok(dict)
     }
 
+    #[getter]
+    fn device(&self) -> String {
+        device::name(self.arrays.planes[0].device())
+    }
+
     fn copy(&self, py: Python<'_>) -> PyResult<Self> {
-        let arrays = py.detach(|| {
-            let planes: PyResult<Vec<Array>> =
-                self.arrays.planes.iter().map(Array::to_private).collect();
-            let planes = planes?;
-            let whole = self.arrays.whole.is_some().then(|| planes[0].clone());
-            PyResult::Ok(Arrays { whole, planes })
-        })?;
-        Ok(Self {
-            arrays,
-            about: self.about.clone(),
-        })
+        self.with_each(py, Array::to_private)
+    }
+
+    fn cpu(&self, py: Python<'_>) -> PyResult<Self> {
+        self.with_each(py, Array::to_host)
+    }
+
+    fn synchronize(&self, py: Python<'_>) -> PyResult<()> {
+        self.arrays.planes[0].wait(py)
+    }
+
+    fn record_stream(&self, stream: &Bound<'_, PyAny>) -> PyResult<()> {
+        let stream = stream_of(stream)?;
+        if let Some(frame) = self.on_device() {
+            frame.keep_for(stream);
+        }
+        Ok(())
     }
 
     fn __len__(&self) -> PyResult<usize> {
@@ -263,6 +329,11 @@ impl Frame {
         array_interface::of(slf.py(), slf.get().whole()?)
     }
 
+    #[getter]
+    fn __cuda_array_interface__<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyDict>> {
+        cuda_interface::of(slf.py(), slf.get().whole()?)
+    }
+
     #[pyo3(signature = (*, stream=None, max_version=None, dl_device=None, copy=None))]
     fn __dlpack__(
         &self,
@@ -273,7 +344,7 @@ impl Frame {
         copy: Option<bool>,
     ) -> PyResult<Py<PyAny>> {
         let request = dlpack::Request {
-            has_stream: stream.is_some(),
+            stream,
             max_version,
             dl_device,
             copy,

@@ -4,16 +4,19 @@
 //! (`Array::new` refuses what does not lie in the frame's memory).
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
+use xmem_core::cuda::CudaError;
 use xmem_core::{DType, FrameMeta, MAX_DIMS, ReadLease, VideoLayout};
 
 use crate::array::{Array, Keeper, PrivateBytes};
+use crate::device::DeviceFrame;
 use crate::{dtype, format};
 
 /// A frame's arrays.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct Arrays {
     /// The whole frame, if it is one array.
     pub(crate) whole: Option<Array>,
@@ -83,6 +86,52 @@ pub(crate) fn pieces(lease: &Arc<ReadLease>) -> Option<Vec<Piece>> {
         Some(piece)
     });
     parts.collect()
+}
+
+/// The memory of a received frame on a device.
+pub(crate) fn device_pieces(frame: &Arc<DeviceFrame>) -> Vec<Piece> {
+    let keeper = Keeper::Device(frame.clone());
+    one_after_the_other(
+        frame
+            .pieces()
+            .into_iter()
+            .map(|piece| (keeper.clone(), piece)),
+    )
+}
+
+/// A copy of a received frame on its device, piece by piece. `None`: it was not written in time.
+pub(crate) fn copy_on_device(
+    lease: &ReadLease,
+    time: Duration,
+) -> Result<Option<Vec<Piece>>, CudaError> {
+    let frame = lease.cuda()?;
+    if !frame.synchronize_for(time)? {
+        return Ok(None);
+    }
+    let copies = frame
+        .pieces()
+        .map(|(ptr, len)| {
+            let copy = frame.copy(ptr, len)?;
+            let place = (copy.ptr(), len);
+            Ok((Keeper::PrivateDevice(Arc::new(copy)), place))
+        })
+        .collect::<Result<Vec<_>, CudaError>>()?;
+    Ok(Some(one_after_the_other(copies.into_iter())))
+}
+
+fn one_after_the_other(pieces: impl Iterator<Item = (Keeper, (u64, usize))>) -> Vec<Piece> {
+    let mut start = 0;
+    pieces
+        .map(|(keeper, (ptr, len))| {
+            let piece = Piece {
+                keeper,
+                start,
+                bytes: (std::ptr::without_provenance(ptr as usize), len),
+            };
+            start += len;
+            piece
+        })
+        .collect()
 }
 
 /// A copy of the payload. `None`: a piece cannot be mapped.

@@ -11,12 +11,13 @@ mod buffer_pool;
 mod caps;
 mod channel;
 mod consumer;
+mod cuda_interface;
+mod device;
 mod dlpack;
 mod dtype;
 mod errors;
 mod format;
 mod frame;
-
 mod layout;
 mod pools;
 mod producer;

@@ -17,7 +17,7 @@ use crate::array::{Array, Keeper, Plane};
 use crate::layout::{self, Arrays, Piece};
 use crate::producer::{set_caps, wait_for_room};
 use crate::slot::WriteSlot;
-use crate::{array_interface, buffer, dlpack, dtype};
+use crate::{array_interface, buffer, cuda_interface, device, dlpack, dtype};
 
 /// A frame that can be written until it is published.
 #[pyclass(frozen, module = "xmem")]
@@ -117,12 +117,18 @@ impl WritableFrame {
     }
 
     #[getter]
+    fn device(&self) -> String {
+        device::name(self.slot.device())
+    }
+
+    #[getter]
     fn caps(&self) -> &str {
         &self.caps
     }
 
     /// Makes the frame visible to consumers. Returns its sequence.
-    #[pyo3(signature = (*, pts=None, dts=None, duration=None, timestamp=None, attachments=None, trust_views=false))]
+    #[pyo3(signature = (*, pts=None, dts=None, duration=None, timestamp=None, attachments=None, trust_views=false,
+        stream=None))]
     #[allow(clippy::too_many_arguments)] // keywords
     fn publish(
         &self,
@@ -133,7 +139,9 @@ impl WritableFrame {
         timestamp: Option<i64>,
         attachments: Option<HashMap<String, Vec<u8>>>,
         trust_views: bool,
+        stream: Option<Bound<'_, PyAny>>,
     ) -> PyResult<u64> {
+        let stream = stream.as_ref().map(device::stream_of).transpose()?;
         let mut meta = self.meta.clone();
         meta.pts = pts;
         meta.dts = dts;
@@ -149,7 +157,7 @@ impl WritableFrame {
                 .lock()
                 .unwrap_or_else(PoisonError::into_inner);
             set_caps(&self.producer, &self.caps)?;
-            self.slot.publish(meta, trust_views)
+            self.slot.publish(meta, trust_views, stream)
         })
     }
 
@@ -191,6 +199,11 @@ impl WritableFrame {
         array_interface::of(slf.py(), slf.get().whole()?)
     }
 
+    #[getter]
+    fn __cuda_array_interface__<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyDict>> {
+        cuda_interface::of(slf.py(), slf.get().whole()?)
+    }
+
     #[pyo3(signature = (*, stream=None, max_version=None, dl_device=None, copy=None))]
     fn __dlpack__(
         &self,
@@ -201,7 +214,7 @@ impl WritableFrame {
         copy: Option<bool>,
     ) -> PyResult<Py<PyAny>> {
         let request = dlpack::Request {
-            has_stream: stream.is_some(),
+            stream,
             max_version,
             dl_device,
             copy,

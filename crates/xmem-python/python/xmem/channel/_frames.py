@@ -53,6 +53,11 @@ _KNOWN = [field.name for field in dataclasses.fields(SentFrame)][1:]
 def _array(plane):
     import numpy
 
+    if plane.device != "cpu":
+        raise TypeError(
+            f"this frame lies on {plane.device}, and a channel sends what lies in host memory: send frame.cpu(), or have "
+            "the other process receive the frame itself"
+        )
     try:
         return numpy.asarray(memoryview(plane))
     except (BufferError, ValueError) as error:
