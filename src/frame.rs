@@ -6,6 +6,7 @@
 use gst_video::prelude::*;
 use xmem_core::{DType, FrameMeta, Text};
 
+use crate::caps::CUDA_MEMORY;
 use crate::planes;
 
 /// GST_BUFFER_OFFSET_NONE.
@@ -23,8 +24,19 @@ pub(crate) struct Format {
     pub(crate) audio_info: Option<gst_audio::AudioInfo>,
     /// For interleaved samples.
     audio: Option<(DType, u64)>,
-    /// The caps say that the memory is a DMA buffer, so no copy of it will do.
-    pub(crate) is_dmabuf: bool,
+    pub(crate) memory: Memory,
+}
+
+/// What the caps say of the memory.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Memory {
+    /// Nothing that matters.
+    #[default]
+    Any,
+    /// It is a DMA buffer, so no copy of it will do.
+    Dmabuf,
+    /// It is on a CUDA device.
+    Cuda,
 }
 
 impl Format {
@@ -32,27 +44,44 @@ impl Format {
         let Some(structure) = caps.structure(0) else {
             return Self::default();
         };
-        let is_dmabuf = caps
-            .features(0)
-            .is_some_and(|features| features.contains(gst_allocators::CAPS_FEATURE_MEMORY_DMABUF));
+        let says = |feature| {
+            caps.features(0)
+                .is_some_and(|features| features.contains(feature))
+        };
+        let memory = if says(gst_allocators::CAPS_FEATURE_MEMORY_DMABUF.as_str()) {
+            Memory::Dmabuf
+        } else if says(CUDA_MEMORY) {
+            Memory::Cuda
+        } else {
+            Memory::Any
+        };
         match structure.name().as_str() {
             "video/x-raw" => Self {
                 content_type: Text::new("image/raw"),
                 video: gst_video::VideoInfo::from_caps(caps).ok(),
-                is_dmabuf,
+                memory,
                 ..Self::default()
             },
             "audio/x-raw" => Self {
                 content_type: Text::new("audio/raw"),
                 audio_info: gst_audio::AudioInfo::from_caps(caps).ok(),
                 audio: interleaved(structure),
-                is_dmabuf,
+                memory,
                 ..Self::default()
             },
             name => Self {
                 content_type: Text::new(name),
                 ..Self::default()
             },
+        }
+    }
+
+    /// Puts the layout of a copy on what is known of a frame.
+    #[cfg(feature = "cuda")]
+    pub(crate) fn lay_out(&self, meta: &mut FrameMeta, layout: &gst_video::VideoInfo) {
+        meta.video = Some(planes::of_info(layout)).filter(|_| meta.video.is_some());
+        if let Some(info) = &self.video {
+            describe_pixels(meta, info);
         }
     }
 

@@ -2,7 +2,11 @@
 
 //! Which frame a memory is, for programs that have the plugin linked in.
 
+use xmem_core::ReadLease;
+
 use crate::XmemMemory;
+#[cfg(feature = "cuda")]
+use crate::cuda::SlotMemory;
 use crate::memory::XmemMemoryRef;
 
 /// Which frame of which pool a GstMemory is.
@@ -54,9 +58,23 @@ pub struct FrameInfo {
 impl FrameInfo {
     /// `None` if the memory is not a slot, such as a copy of a frame, or a slot that is not published yet.
     pub fn of(memory: &gst::MemoryRef) -> Option<Self> {
+        #[cfg(feature = "cuda")]
+        if let Some(slot) = SlotMemory::of(memory) {
+            return slot.frame().as_ref().map(Self::of_lease);
+        }
         memory
             .downcast_memory_ref::<XmemMemory>()
             .and_then(XmemMemoryRef::frame_info)
+    }
+
+    pub(crate) fn of_lease(lease: &ReadLease) -> Self {
+        let meta = lease.meta();
+        Self {
+            pool: lease.pool().to_owned(),
+            slot: meta.slot,
+            generation: meta.generation,
+            sequence: meta.sequence,
+        }
     }
 
     /// The same for a buffer's first memory that is a frame.

@@ -16,10 +16,15 @@
  */
 mod allocator;
 mod bufferpool;
+mod caps;
+#[cfg(feature = "cuda")]
+mod cuda;
 mod deviceprovider;
 mod event;
 mod frame;
 mod frame_info;
+#[cfg(feature = "cuda")]
+mod later;
 mod memory;
 mod meta;
 mod planes;
@@ -39,10 +44,12 @@ pub use bufferpool::XmemBufferPool;
 pub use deviceprovider::{XmemDevice, XmemDeviceProvider};
 pub use frame_info::FrameInfo;
 pub use memory::{XmemMemory, XmemMemoryRef};
-pub use xmemsink::{XmemSink, XmemSinkBacking, XmemSinkCopy, XmemSinkDelivery, XmemSinkPace};
+pub use xmemsink::{
+    XmemSink, XmemSinkBacking, XmemSinkCopy, XmemSinkCudaIpcMode, XmemSinkDelivery, XmemSinkPace,
+};
 pub use xmemsrc::{
-    XmemSrc, XmemSrcOnEos, XmemSrcOnProducerLost, XmemSrcOverBudget, XmemSrcStartFrom,
-    XmemSrcTimestampMode,
+    XmemSrc, XmemSrcCudaWait, XmemSrcOnEos, XmemSrcOnProducerLost, XmemSrcOverBudget,
+    XmemSrcStartFrom, XmemSrcTimestampMode,
 };
 
 use gst::glib;

@@ -162,12 +162,7 @@ impl XmemMemoryRef {
     /// All of these at once. `None` before it is published.
     pub(crate) fn frame_info(&self) -> Option<FrameInfo> {
         match &*self.shared().lease() {
-            Lease::Published(lease) => Some(FrameInfo {
-                pool: lease.pool().to_owned(),
-                slot: lease.meta().slot,
-                generation: lease.meta().generation,
-                sequence: lease.meta().sequence,
-            }),
+            Lease::Published(lease) => Some(FrameInfo::of_lease(lease)),
             Lease::Writable(_) | Lease::Piece(_) | Lease::Gone => None,
         }
     }
@@ -282,7 +277,7 @@ impl XmemMemoryRef {
 /// # Safety
 ///
 /// `mem` is a live GstMemory.
-unsafe fn freeze(mem: *mut gst::ffi::GstMemory) {
+pub(crate) unsafe fn freeze(mem: *mut gst::ffi::GstMemory) {
     // SAFETY: both are words inside the live memory. GStreamer changes the lock state atomically, and nobody
     // changes the flags of a memory that is in use.
     unsafe {
@@ -294,6 +289,23 @@ unsafe fn freeze(mem: *mut gst::ffi::GstMemory) {
         // take the memory back for its next frame. It fails while libav has the memory mapped, and then the
         // refusal in mem_map is what protects the slot.
         gst::ffi::gst_mini_object_lock(mem.cast(), gst::ffi::GST_LOCK_FLAG_EXCLUSIVE);
+    }
+}
+
+/// Gives write access back that [`freeze`] or the memory's own read-only flag took.
+///
+/// # Safety
+///
+/// `mem` is a GstMemory that nobody refers to.
+#[cfg(feature = "cuda")]
+pub(crate) unsafe fn thaw(mem: *mut gst::ffi::GstMemory) {
+    // SAFETY: by the caller; nobody else looks at these words.
+    unsafe {
+        let object = &mut (*mem).mini_object;
+        object.flags &=
+            !(gst::ffi::GST_MINI_OBJECT_FLAG_LOCK_READONLY | gst::ffi::GST_MEMORY_FLAG_READONLY);
+        // What nobody has, nobody has locked: all that is left is the lock of `freeze`.
+        object.lockstate = 0;
     }
 }
 

@@ -4,11 +4,15 @@
 
 use xmem_core::{MAX_PLANES, Text, VideoLayout};
 
-/// The layout of a buffer's planes: what its GstVideoMeta says, else the default one of its caps.
+/// The layout of a buffer's planes: what its GstVideoMeta says, else its memory, else the default one of its caps.
 pub(crate) fn of_buffer(
     buffer: &gst::BufferRef,
     info: &gst_video::VideoInfo,
 ) -> Option<VideoLayout> {
+    #[cfg(feature = "cuda")]
+    let of_memory = of_device_memory(buffer);
+    #[cfg(feature = "cuda")]
+    let info = of_memory.as_ref().unwrap_or(info);
     let (mut layout, offsets, strides);
     let meta = buffer.meta::<gst_video::VideoMeta>();
     match &meta {
@@ -32,6 +36,26 @@ pub(crate) fn of_buffer(
         *to = *from;
     }
     Some(layout)
+}
+
+/// The layout of frames that lie as GStreamer says. Formats have no more planes than there is room for.
+#[cfg(feature = "cuda")]
+pub(crate) fn of_info(info: &gst_video::VideoInfo) -> VideoLayout {
+    let mut layout = empty(info.format(), info.width(), info.height(), info.n_planes());
+    for (to, from) in layout.offsets.iter_mut().zip(info.offset()) {
+        *to = *from as u64;
+    }
+    for (to, from) in layout.strides.iter_mut().zip(info.stride()) {
+        *to = *from;
+    }
+    layout
+}
+
+/// Memory on a device knows its planes by itself.
+#[cfg(feature = "cuda")]
+fn of_device_memory(buffer: &gst::BufferRef) -> Option<gst_video::VideoInfo> {
+    let memory = (buffer.n_memory() == 1).then(|| buffer.peek_memory(0))?;
+    crate::cuda::CudaMemory::of(memory).map(crate::cuda::CudaMemory::info)
 }
 
 fn empty(format: gst_video::VideoFormat, width: u32, height: u32, n_planes: u32) -> VideoLayout {
@@ -130,6 +154,18 @@ impl Planes {
     /// Whether an element that knows nothing but the caps would find the planes where they are.
     pub(crate) fn is_default(&self) -> bool {
         self.is_default
+    }
+
+    /// First byte of each plane.
+    #[cfg(feature = "cuda")]
+    pub(crate) fn offsets(&self) -> &[usize] {
+        &self.offsets
+    }
+
+    /// How far apart each plane's rows are.
+    #[cfg(feature = "cuda")]
+    pub(crate) fn strides(&self) -> &[i32] {
+        &self.strides
     }
 
     /// Says on the buffer where its planes are.

@@ -7,6 +7,8 @@ use std::sync::Arc;
 use gst::glib;
 use xmem_core::ReadLease;
 
+#[cfg(feature = "cuda")]
+use crate::cuda::SlotMemory;
 use crate::{
     memory::{Tally, XmemMemory},
     tied::{Tie, tied},
@@ -32,6 +34,12 @@ impl Tie for Kept {
 
 /// The received frame that a buffer is the whole of, in the order in which it came.
 pub(crate) fn received_frame(buffer: &gst::BufferRef) -> Option<ReadLease> {
+    #[cfg(feature = "cuda")]
+    if buffer.n_memory() == 1
+        && let Some(slot) = SlotMemory::of(buffer.peek_memory(0))
+    {
+        return slot.received();
+    }
     let mut whole: Option<ReadLease> = None;
     for (n, memory) in buffer.iter_memories().enumerate() {
         let (frame, index) = match memory.downcast_memory_ref::<XmemMemory>() {

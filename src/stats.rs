@@ -32,6 +32,8 @@ pub(crate) fn of_sink(
         .field("max-slots", stats.max_slots)
         .field("regions", stats.regions)
         .field("bytes", stats.bytes)
+        .field("devices", gst::Array::new(&stats.devices))
+        .field("device-bytes", stats.device_bytes)
         .field("cut-off", stats.cut_off)
         .field("timed-out", stats.timed_out)
         .field("clients", gst::Array::from_values(clients))
@@ -53,6 +55,7 @@ pub(crate) fn of_client(client: &ConsumerStats) -> gst::Structure {
         .field("copied", client.copied)
         .field("oldest-held-age", client.oldest_held_age_ns)
         .field("latency", client.latency_ns)
+        .field("device", &client.device)
         .build()
 }
 
@@ -75,21 +78,25 @@ pub(crate) struct SourceFigures {
     missed_before: u64,
     /// What the last producer granted.
     last_budget: u32,
+    /// How its device memory came here.
+    last_device: String,
 }
 
 impl SourceFigures {
     /// Adds what was received from a producer that is left now.
-    pub(crate) fn add(&mut self, past: &ReceiveStats) {
+    pub(crate) fn add(&mut self, past: &ReceiveStats, device: String) {
         self.received_before += past.received;
         self.missed_before += past.missed;
         self.last_budget = past.budget;
+        self.last_device = device;
     }
 }
 
-/// `application/x-xmemsrc-stats`.
+/// `application/x-xmemsrc-stats`. `current` and `device` are of the connection that there is, if there is one.
 pub(crate) fn of_source(
     figures: &SourceFigures,
     current: &ReceiveStats,
+    device: Option<&str>,
     held: u64,
     memory_copies: u64,
     losses: &Losses,
@@ -112,5 +119,6 @@ pub(crate) fn of_source(
         .field("budget", budget)
         .field("reconnects", figures.reconnects)
         .field("latency", current.latency_ns)
+        .field("device", device.unwrap_or(&figures.last_device))
         .build()
 }

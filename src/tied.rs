@@ -6,6 +6,8 @@
 #![allow(unsafe_code)]
 
 use std::any::Any;
+use std::ptr;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use gst::glib::{self, translate::IntoGlib};
 
@@ -13,6 +15,12 @@ use gst::glib::{self, translate::IntoGlib};
 pub(crate) trait Tie: Any + Clone + Send + Sync {
     /// Names the kind, in the whole process.
     const NAME: &'static glib::GStr;
+}
+
+/// Behind a tee, several elements know one memory: none may take away what another is reading.
+fn lock() -> MutexGuard<'static, ()> {
+    static LOCK: Mutex<()> = Mutex::new(());
+    LOCK.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn quark<T: Tie>() -> glib::Quark {
@@ -26,28 +34,68 @@ unsafe extern "C" fn free<T: Tie>(value: glib::ffi::gpointer) {
 
 /// Ties something to a memory, in place of what was tied to it.
 pub(crate) fn tie<T: Tie>(memory: &gst::MemoryRef, value: T) {
-    let value = Box::into_raw(Box::new(value));
-    // SAFETY: a live memory; GStreamer guards the list with a lock of its own, and frees the value with the memory.
+    exchange(memory, Some(value));
+}
+
+/// Takes away what was tied to a memory itself.
+#[cfg(feature = "cuda")]
+pub(crate) fn untie<T: Tie>(memory: &gst::MemoryRef) -> Option<T> {
+    exchange(memory, None)
+}
+
+/// Returns what was there, so that it ends when nothing is locked.
+fn exchange<T: Tie>(memory: &gst::MemoryRef, value: Option<T>) -> Option<T> {
+    let object = memory.as_ptr().cast_mut().cast();
+    let quark = quark::<T>().into_glib();
+    let _locked = lock();
+    // SAFETY: a live memory. The value is of this type (its name is), and was made by Box; whoever steals it frees it.
+    let old = unsafe {
+        let old = gst::ffi::gst_mini_object_steal_qdata(object, quark).cast::<T>();
+        (!old.is_null()).then(|| *Box::from_raw(old))
+    };
+    let value = value.map_or(ptr::null_mut(), |value| Box::into_raw(Box::new(value)));
+    if !value.is_null() {
+        // SAFETY: a live memory; GStreamer frees the value with it.
+        unsafe {
+            gst::ffi::gst_mini_object_set_qdata(object, quark, value.cast(), Some(free::<T>))
+        };
+    }
+    old
+}
+
+/// Changes what is tied to a memory itself, from nothing if there is none. While this runs nobody else reads or changes what
+/// is tied to any memory, so what `change` takes out is for the caller to drop.
+pub(crate) fn update<T: Tie + Default, R>(
+    memory: &gst::MemoryRef,
+    change: impl FnOnce(&mut T) -> R,
+) -> R {
+    let object = memory.as_ptr().cast_mut().cast();
+    let quark = quark::<T>().into_glib();
+    let _locked = lock();
+    // SAFETY: a live memory. The value is of this type (its name is), it was made by Box, and nobody else has it while this
+    // is locked.
     unsafe {
-        gst::ffi::gst_mini_object_set_qdata(
-            memory.as_ptr().cast_mut().cast(),
-            quark::<T>().into_glib(),
-            value.cast(),
-            Some(free::<T>),
-        );
+        let mut value = gst::ffi::gst_mini_object_get_qdata(object, quark).cast::<T>();
+        if value.is_null() {
+            value = Box::into_raw(Box::<T>::default());
+            gst::ffi::gst_mini_object_set_qdata(object, quark, value.cast(), Some(free::<T>));
+        }
+        change(&mut *value)
     }
 }
 
 /// What is tied to a memory, or to the one that it is a part of.
 pub(crate) fn tied<T: Tie>(memory: &gst::MemoryRef) -> Option<T> {
-    // SAFETY: live memories. The value is of this type (its name is), and it is there as long as the memory is, unless
-    // `tie` replaces it meanwhile: that is done by the one streaming thread that also reads it.
-    let own = unsafe {
-        let value = gst::ffi::gst_mini_object_get_qdata(
-            memory.as_ptr().cast_mut().cast(),
-            quark::<T>().into_glib(),
-        );
-        value.cast::<T>().as_ref().cloned()
+    let own = {
+        let _locked = lock();
+        // SAFETY: a live memory. The value is of this type (its name is), and it is there as long as this is locked.
+        unsafe {
+            let value = gst::ffi::gst_mini_object_get_qdata(
+                memory.as_ptr().cast_mut().cast(),
+                quark::<T>().into_glib(),
+            );
+            value.cast::<T>().as_ref().cloned()
+        }
     };
     own.or_else(|| tied(memory.parent()?))
 }

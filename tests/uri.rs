@@ -38,20 +38,24 @@ fn both_elements_take_them() {
 
 #[test]
 fn properties_come_along() {
-    let uri = "xmem://cam0?max-held=3&on-producer-lost=eos&client-name=a%20b";
+    let uri = "xmem://cam0?max-held=3&on-producer-lost=eos&client-name=a%20b&download=true";
     let src = handler(gst::URIType::Src, uri).unwrap();
     assert_eq!(src.property::<String>("pool"), "cam0");
     assert_eq!(src.property::<u32>("max-held"), 3);
     assert_eq!(src.property::<String>("client-name"), "a b");
+    assert!(src.property::<bool>("download"));
     let lost = src.property::<gstxmem::XmemSrcOnProducerLost>("on-producer-lost");
     assert_eq!(lost, gstxmem::XmemSrcOnProducerLost::Eos);
 
     let sink = handler(
         gst::URIType::Sink,
-        "xmem://cam0?delivery=lossless&wait-for-connection=true",
+        "xmem://cam0?delivery=lossless&wait-for-connection=true&cuda-ipc-mode=legacy&cuda-device-id=1",
     )
     .unwrap();
     assert!(sink.property::<bool>("wait-for-connection"));
+    let mode = sink.property::<gstxmem::XmemSinkCudaIpcMode>("cuda-ipc-mode");
+    assert_eq!(mode, gstxmem::XmemSinkCudaIpcMode::Legacy);
+    assert_eq!(sink.property::<i32>("cuda-device-id"), 1);
 }
 
 #[test]

@@ -7,6 +7,8 @@ use std::sync::{
     atomic::{AtomicU64, AtomicUsize, Ordering},
 };
 
+#[cfg(feature = "cuda")]
+use xmem_core::cuda::Device;
 use xmem_core::{AcquireError, Producer, WriteLease};
 
 use crate::memory::Tally;
@@ -61,9 +63,27 @@ impl SlotSource {
 
     /// A slot, at once or not at all.
     pub(crate) fn acquire(&self, size: usize) -> Option<WriteLease> {
+        self.acquire_by(size, |producer, room| {
+            producer.acquire_with_room(size, room)
+        })
+    }
+
+    /// A slot on a device, at once or not at all.
+    #[cfg(feature = "cuda")]
+    pub(crate) fn acquire_cuda(&self, size: usize, device: &Device) -> Option<WriteLease> {
+        self.acquire_by(size, |producer, room| {
+            producer.acquire_cuda_with_room(size, room, device)
+        })
+    }
+
+    fn acquire_by(
+        &self,
+        size: usize,
+        acquire: impl FnOnce(&Producer, usize) -> Result<WriteLease, AcquireError>,
+    ) -> Option<WriteLease> {
         // Not under the lock: making a region takes time.
         let producer = lock(&self.producer).clone()?;
-        match producer.acquire_with_room(size, self.room.load(Ordering::Relaxed)) {
+        match acquire(&producer, self.room.load(Ordering::Relaxed)) {
             Ok(lease) => Some(lease),
             Err(error) => {
                 if !matches!(error, AcquireError::Closed) {

@@ -44,6 +44,8 @@ use gst::{glib, prelude::*, subclass::prelude::*};
 use gst_base::{prelude::*, subclass::prelude::*};
 use xmem_core::{Canceller, CreateError, FrameMeta, PoolStats, Producer, Sticky, Text, WaitError};
 
+#[cfg(feature = "cuda")]
+use super::device;
 use super::{
     XmemSinkDelivery,
     base::{self, Data},
@@ -56,8 +58,11 @@ use super::{
     times::Times,
     waiting::{Interrupts, Reason},
 };
+#[cfg(feature = "cuda")]
+use crate::cuda;
 use crate::{
     allocator::{SlotSource, XmemAllocator},
+    caps,
     frame::Format,
     meta::{self, Losses},
     stats,
@@ -87,6 +92,8 @@ pub(super) struct Started {
     pub(super) settings: Settings,
     /// What frames name as their producer.
     pub(super) program: Text<32>,
+    #[cfg(feature = "cuda")]
+    pub(super) copier: Mutex<Option<device::Copier>>,
 }
 
 impl Started {
@@ -98,7 +105,7 @@ impl Started {
 /// What the sink knows of its stream.
 #[derive(Debug, Default)]
 pub(super) struct Stream {
-    format: Format,
+    format: Arc<Format>,
     sticky: Sticky,
     /// The pool does not have `sticky` yet.
     sticky_is_new: bool,
@@ -277,6 +284,8 @@ impl BaseSinkImpl for XmemSink {
             allocator,
             settings,
             program: Text::new(glib::program_name().as_deref().unwrap_or(&name)),
+            #[cfg(feature = "cuda")]
+            copier: Mutex::default(),
         }));
         Ok(())
     }
@@ -313,11 +322,16 @@ impl BaseSinkImpl for XmemSink {
 
     fn set_caps(&self, caps: &gst::Caps) -> Result<(), gst::LoggableError> {
         gst::debug!(CAT, imp = self, "Caps are {caps}");
-        let format = Format::from_caps(&sticky::shareable(caps.clone()));
+        let format = Arc::new(Format::from_caps(&sticky::shareable(caps.clone())));
         let mut stream = lock(&self.stream);
         stream.format = format;
         stream.said_copied = false;
         Ok(())
+    }
+
+    fn caps(&self, filter: Option<&gst::Caps>) -> Option<gst::Caps> {
+        // Whoever asks without a filter is told that anything goes; what cannot be is refused when it is tried.
+        self.parent_caps(filter).map(caps::possible)
     }
 
     fn propose_allocation(
@@ -327,7 +341,7 @@ impl BaseSinkImpl for XmemSink {
         let started = self
             .started()
             .ok_or_else(|| gst::loggable_error!(CAT, "Not started"))?;
-        self.offer.answer(&started, query)
+        self.offer.answer(self.obj().upcast_ref(), &started, query)
     }
 
     fn event(&self, event: gst::Event) -> bool {
@@ -368,11 +382,21 @@ impl BaseSinkImpl for XmemSink {
     }
 
     fn query(&self, query: &mut gst::QueryRef) -> bool {
-        if let gst::QueryViewMut::Context(query) = query.view_mut()
-            && let Some(context) = self.obj().context(query.context_type())
-        {
-            query.set_context(&context);
-            return true;
+        match query.view_mut() {
+            gst::QueryViewMut::Context(query) => {
+                if let Some(context) = self.context(query.context_type()) {
+                    query.set_context(&context);
+                    return true;
+                }
+            }
+            gst::QueryViewMut::AcceptCaps(query) => {
+                let wanted = query.caps_owned();
+                if caps::possible(wanted.clone()) != wanted {
+                    query.set_result(false);
+                    return true;
+                }
+            }
+            _ => {}
         }
         BaseSinkImplExt::parent_query(self, query)
     }
@@ -394,6 +418,19 @@ impl BaseSinkImpl for XmemSink {
 }
 
 impl XmemSink {
+    /// What a neighbour may use that asks for a context of this kind.
+    fn context(&self, kind: &str) -> Option<gst::Context> {
+        if let Some(context) = self.obj().context(kind) {
+            return Some(context);
+        }
+        #[cfg(feature = "cuda")]
+        if kind == cuda::CONTEXT_TYPE {
+            let ordinal = lock(&self.settings).cuda_device();
+            return cuda::to_share(self.obj().upcast_ref(), ordinal);
+        }
+        None
+    }
+
     pub(super) fn started(&self) -> Option<Arc<Started>> {
         lock(&self.started).clone()
     }
@@ -554,8 +591,8 @@ impl XmemSink {
         buffer: &gst::Buffer,
         meta: &FrameMeta,
     ) -> Result<gst::FlowSuccess, gst::FlowError> {
-        let is_dmabuf = lock(&self.stream).format.is_dmabuf;
-        let attempt = |cancel: &Canceller| started.publish(buffer, meta, is_dmabuf, cancel);
+        let format = lock(&self.stream).format.clone();
+        let attempt = |cancel: &Canceller| started.publish(buffer, meta, &format, cancel);
         let result = if started.is_lossless() {
             let was_called_off = |failure: &Failure| matches!(failure, Failure::Cancelled);
             self.interrupts
@@ -620,6 +657,12 @@ impl XmemSink {
                     ]
                 );
             }
+            #[cfg(feature = "cuda")]
+            Failure::Device(error) => gst::element_imp_error!(
+                self,
+                gst::ResourceError::Failed,
+                ["A frame on a CUDA device cannot be shared: {error}"]
+            ),
             Failure::Unreadable => {
                 gst::element_imp_error!(
                     self,

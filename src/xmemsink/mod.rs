@@ -4,8 +4,11 @@
 
 mod base;
 mod clients;
+#[cfg(feature = "cuda")]
+mod device;
 mod events;
 mod imp;
+mod imports;
 mod messages;
 mod pieces;
 mod proposal;
@@ -99,10 +102,37 @@ pub enum XmemSinkPace {
     Never,
 }
 
+/// How slots on CUDA devices are shared.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, glib::Enum)]
+#[repr(u32)]
+#[enum_type(name = "GstXmemSinkCudaIpcMode")]
+pub enum XmemSinkCudaIpcMode {
+    /// By descriptor if the device can, else by handle.
+    #[default]
+    #[enum_value(
+        name = "Auto: by descriptor if the device can, else by legacy handle",
+        nick = "auto"
+    )]
+    Auto,
+    /// By descriptor.
+    #[enum_value(
+        name = "VMM: by descriptor, memory that lives for as long as anybody uses it",
+        nick = "vmm"
+    )]
+    Vmm,
+    /// By legacy handle.
+    #[enum_value(
+        name = "Legacy: by handle, memory that ends with this process",
+        nick = "legacy"
+    )]
+    Legacy,
+}
+
 pub(crate) fn register(plugin: &gst::Plugin) -> Result<(), glib::BoolError> {
     for enumeration in [
         XmemSinkDelivery::static_type(),
         XmemSinkCopy::static_type(),
+        XmemSinkCudaIpcMode::static_type(),
         XmemSinkBacking::static_type(),
         XmemSinkPace::static_type(),
     ] {

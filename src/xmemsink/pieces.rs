@@ -5,24 +5,19 @@
 
 use std::os::fd::BorrowedFd;
 
-use gst::glib;
 use xmem_core::{
     Canceller, ForwardError, FrameMeta, ImportedMemory, MAX_PARTS, Parts, PublishError,
 };
 
 use super::{
     imp::{CAT, Started},
+    imports,
     publish::{Failure, Outcome},
 };
 use crate::{
     memory::XmemMemory,
     received::{TAG_DMABUF, TAG_HOST, received_frame},
-    tied::{Tie, tie, tied},
 };
-
-impl Tie for ImportedMemory {
-    const NAME: &'static glib::GStr = glib::gstr!("xmem-imported");
-}
 
 impl Started {
     /// Publishes a buffer whose memory can be shared as it is. `None`: it cannot.
@@ -100,9 +95,7 @@ impl Started {
     /// Memory with a descriptor, as the pool knows it: its consumers are sent the descriptor once, for as long as upstream
     /// uses the memory again and again.
     fn import(&self, memory: &gst::MemoryRef) -> Option<ImportedMemory> {
-        if let Some(known) = tied::<ImportedMemory>(memory)
-            && self.producer.owns_import(&known)
-        {
+        if let Some(known) = imports::known(memory, &self.producer) {
             return Some(known);
         }
         let fd = memory
@@ -113,7 +106,7 @@ impl Started {
             .map(|fd| self.producer.import(fd))?;
         match imported {
             Ok(imported) => {
-                tie(memory.parent().unwrap_or(memory), imported.clone());
+                imports::remember(memory.parent().unwrap_or(memory), imported.clone());
                 Some(imported)
             }
             Err(reason) => {

@@ -6,8 +6,10 @@ use std::sync::Mutex;
 
 use gst::{glib::prelude::*, prelude::*};
 
+#[cfg(feature = "cuda")]
+use super::device;
 use super::imp::{CAT, Started, lock};
-use crate::bufferpool::XmemBufferPool;
+use crate::{bufferpool::XmemBufferPool, caps};
 
 /// The last pool that was offered. Decoders ask again and again, some for nearly every frame, and mostly throw the
 /// answer away.
@@ -17,15 +19,25 @@ pub(super) struct Offer {
 }
 
 impl Offer {
-    /// Answers an ALLOCATION query. No slot is taken and no memory made.
+    /// Answers an ALLOCATION query that the sink got. No slot is taken and no memory made.
+    #[cfg_attr(not(feature = "cuda"), allow(unused_variables))]
     pub(super) fn answer(
         &self,
+        sink: &gst::Element,
         started: &Started,
         query: &mut gst::query::Allocation,
     ) -> Result<(), gst::LoggableError> {
         let (Some(caps), need_pool) = query.get_owned() else {
             return Err(gst::loggable_error!(CAT, "No caps in the ALLOCATION query"));
         };
+        if caps::is_cuda(&caps) {
+            query.add_allocation_meta::<gst_video::VideoMeta>(None);
+            #[cfg(feature = "cuda")]
+            if need_pool {
+                device::offer(sink, started, &caps, query);
+            }
+            return Ok(());
+        }
         let raw_video = caps
             .structure(0)
             .is_some_and(|structure| structure.has_name("video/x-raw"));

@@ -2,9 +2,12 @@
 
 //! A buffer into a slot: where it lies if upstream wrote it into one of ours, with one copy if not.
 
+#[cfg(feature = "cuda")]
+use xmem_core::cuda::CudaError;
 use xmem_core::{AcquireError, Canceller, FrameMeta, PublishError, WriteLease};
 
 use super::{XmemSinkCopy, imp::Started};
+use crate::frame::{Format, Memory};
 use crate::memory::{XmemMemory, XmemMemoryRef};
 
 /// What became of a buffer.
@@ -25,6 +28,9 @@ pub(super) enum Cause {
     Foreign,
     /// Its metas do not fit behind it: how many bytes they have, and how many fit.
     Metas { needed: usize, room: usize },
+    /// It lies on a device, where others cannot reach it, and why not.
+    #[cfg(feature = "cuda")]
+    Unreachable(&'static str),
 }
 
 /// Why a buffer could not be published.
@@ -42,6 +48,9 @@ pub(super) enum Failure {
     NoSlot(AcquireError),
     /// Its bytes cannot be read.
     Unreadable,
+    /// The device does not do what it should.
+    #[cfg(feature = "cuda")]
+    Device(CudaError),
     /// The pool refused it.
     Publish(PublishError),
 }
@@ -56,16 +65,20 @@ impl From<PublishError> for Failure {
 }
 
 impl Started {
-    /// Publishes a buffer that `meta` describes. `is_dmabuf`: its caps say so, and a copy would not be one.
+    /// Publishes a buffer that `meta` describes.
     pub(super) fn publish(
         &self,
         buffer: &gst::Buffer,
         meta: &FrameMeta,
-        is_dmabuf: bool,
+        format: &Format,
         cancel: &Canceller,
     ) -> Result<Outcome, Failure> {
         let room = meta.attachments.encoded_len();
         self.slots.expect_metas(room);
+        #[cfg(feature = "cuda")]
+        if let Some(outcome) = self.publish_device(buffer, meta, format, cancel)? {
+            return Ok(outcome);
+        }
         let mut cause = Cause::Foreign;
         if let Some(memory) = self.own_memory(buffer) {
             match memory.publish(&self.producer, meta.clone()) {
@@ -82,7 +95,7 @@ impl Started {
         if self.settings.copy == XmemSinkCopy::Forbid {
             return Err(Failure::CopyForbidden(self.why_copied(buffer, cause)));
         }
-        if is_dmabuf {
+        if format.memory == Memory::Dmabuf {
             return Err(Failure::NotShareable);
         }
         // A slot has at least one byte, also for a frame that has none.
@@ -119,11 +132,19 @@ impl Started {
         room: usize,
         cancel: &Canceller,
     ) -> Result<Option<WriteLease>, Failure> {
+        self.slot_by(cancel, || self.producer.acquire_with_room(size, room))
+    }
+
+    /// A slot as the mode of delivery has it: at once or not at all, or waited for.
+    pub(super) fn slot_by(
+        &self,
+        cancel: &Canceller,
+        acquire: impl Fn() -> Result<WriteLease, AcquireError>,
+    ) -> Result<Option<WriteLease>, Failure> {
         let lease = if self.is_lossless() {
-            self.producer
-                .acquire_wait_with_room(size, room, None, cancel)
+            self.producer.acquire_wait_by(None, cancel, acquire)
         } else {
-            self.producer.acquire_with_room(size, room)
+            acquire()
         };
         match lease {
             Ok(lease) => Ok(Some(lease)),
@@ -142,6 +163,10 @@ impl Started {
                 "its metas have {needed} bytes, and its slot has room for {room} behind it; set meta-room to {} or more",
                 needed.checked_next_power_of_two().unwrap_or(needed)
             ),
+            #[cfg(feature = "cuda")]
+            Cause::Unreachable(why) => {
+                format!("the buffer lies on a CUDA device in memory that cannot be shared: {why}")
+            }
         }
     }
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 use gst::{glib, prelude::*};
 use xmem_core::{Backing, Delivery, MAX_NAMED_SIZE, Producer, ProducerBuilder};
 
-use super::{XmemSinkBacking, XmemSinkCopy, XmemSinkDelivery, XmemSinkPace};
+use super::{XmemSinkBacking, XmemSinkCopy, XmemSinkCudaIpcMode, XmemSinkDelivery, XmemSinkPace};
 
 pub(super) const PROP_POOL: &str = "pool";
 pub(super) const PROP_STATS: &str = "stats";
@@ -28,6 +28,9 @@ const PROP_SOCKET_MODE: &str = "socket-mode";
 const PROP_SOCKET_GROUP: &str = "socket-group";
 const PROP_ALLOW_UIDS: &str = "allow-uids";
 const PROP_PACE: &str = "pace";
+const PROP_CUDA_IPC_MODE: &str = "cuda-ipc-mode";
+const PROP_CUDA_DEVICE_ID: &str = "cuda-device-id";
+const PROP_RELEASE_TIMEOUT: &str = "release-timeout";
 
 #[derive(Debug, Clone)]
 pub(super) struct Settings {
@@ -51,6 +54,10 @@ pub(super) struct Settings {
     /// As it was set, too.
     pub(super) allow_uids: String,
     pub(super) pace: XmemSinkPace,
+    pub(super) cuda_ipc_mode: XmemSinkCudaIpcMode,
+    /// -1: any.
+    pub(super) cuda_device_id: i32,
+    pub(super) release_timeout: u64,
 }
 
 impl Default for Settings {
@@ -74,11 +81,20 @@ impl Default for Settings {
             socket_group: String::new(),
             allow_uids: String::new(),
             pace: XmemSinkPace::default(),
+            cuda_ipc_mode: XmemSinkCudaIpcMode::default(),
+            cuda_device_id: -1,
+            release_timeout: 5_000_000_000,
         }
     }
 }
 
 impl Settings {
+    /// The device that was asked for.
+    #[cfg(feature = "cuda")]
+    pub(super) fn cuda_device(&self) -> Option<u32> {
+        u32::try_from(self.cuda_device_id).ok()
+    }
+
     /// Takes over a property.
     pub(super) fn set(&mut self, pspec: &glib::ParamSpec, value: &glib::Value) {
         fn get<'a, T: glib::value::FromValue<'a>>(value: &'a glib::Value) -> T {
@@ -111,6 +127,9 @@ impl Settings {
                 self.allow_uids = get::<Option<String>>(value).unwrap_or_default();
             }
             PROP_PACE => self.pace = get(value),
+            PROP_CUDA_IPC_MODE => self.cuda_ipc_mode = get(value),
+            PROP_CUDA_DEVICE_ID => self.cuda_device_id = get(value),
+            PROP_RELEASE_TIMEOUT => self.release_timeout = get(value),
             _ => unimplemented!(),
         }
     }
@@ -134,6 +153,9 @@ impl Settings {
             PROP_SOCKET_GROUP => self.socket_group.to_value(),
             PROP_ALLOW_UIDS => self.allow_uids.to_value(),
             PROP_PACE => self.pace.to_value(),
+            PROP_CUDA_IPC_MODE => self.cuda_ipc_mode.to_value(),
+            PROP_CUDA_DEVICE_ID => self.cuda_device_id.to_value(),
+            PROP_RELEASE_TIMEOUT => self.release_timeout.to_value(),
             _ => unimplemented!(),
         }
     }
@@ -154,7 +176,8 @@ impl Settings {
             )
         })?;
         let group = (!self.socket_group.is_empty()).then(|| self.socket_group.clone());
-        Ok(Producer::builder(&self.pool)
+        Ok(self
+            .for_devices(Producer::builder(&self.pool))
             .delivery(match self.delivery {
                 XmemSinkDelivery::Live => Delivery::Live,
                 XmemSinkDelivery::Lossless => Delivery::Lossless,
@@ -175,6 +198,23 @@ impl Settings {
             .socket_mode(mode)
             .socket_group(group)
             .allow_uids(uids))
+    }
+
+    #[cfg(feature = "cuda")]
+    fn for_devices(&self, builder: ProducerBuilder) -> ProducerBuilder {
+        use xmem_core::cuda::Mode;
+        builder
+            .cuda_mode(match self.cuda_ipc_mode {
+                XmemSinkCudaIpcMode::Auto => Mode::Auto,
+                XmemSinkCudaIpcMode::Vmm => Mode::Vmm,
+                XmemSinkCudaIpcMode::Legacy => Mode::Legacy,
+            })
+            .release_timeout(Duration::from_nanos(self.release_timeout))
+    }
+
+    #[cfg(not(feature = "cuda"))]
+    fn for_devices(&self, builder: ProducerBuilder) -> ProducerBuilder {
+        builder
     }
 }
 
@@ -375,6 +415,53 @@ pub(super) fn properties() -> Vec<glib::ParamSpec> {
             .mutable_ready()
             .build(),
         /**
+         * GstXmemSink:cuda-ipc-mode:
+         *
+         * How consumers get at slots on CUDA devices. `vmm` is by descriptor: such memory lives for as long as anybody uses
+         * it, also when this process was killed. `legacy` is by handle: it ends with this process, so a stop waits for
+         * consumers; see #GstXmemSink:release-timeout. `auto` is `vmm` where the device can, else `legacy`.
+         *
+         * Without effect on frames in host memory, and where the plugin was built without CUDA.
+         */
+        glib::ParamSpecEnum::builder_with_default(PROP_CUDA_IPC_MODE, default.cuda_ipc_mode)
+            .nick("CUDA IPC Mode")
+            .blurb("How slots on CUDA devices are shared (without effect on host memory, and in builds without CUDA)")
+            .mutable_ready()
+            .build(),
+        /**
+         * GstXmemSink:cuda-device-id:
+         *
+         * The CUDA device that slots lie on which upstream is offered. -1 is the device that upstream or the application
+         * uses already, or the first one.
+         *
+         * Without effect on frames in host memory, and where the plugin was built without CUDA.
+         */
+        glib::ParamSpecInt::builder(PROP_CUDA_DEVICE_ID)
+            .nick("CUDA Device")
+            .blurb("Number of the CUDA device for slots (-1 = that of the frames; without effect in builds without CUDA)")
+            .minimum(-1)
+            .default_value(default.cuda_device_id)
+            .mutable_ready()
+            .build(),
+        /**
+         * GstXmemSink:release-timeout:
+         *
+         * How long a stop waits for CUDA devices to end their work on frames that are out, and for consumers to give back
+         * frames in memory that ends with this process (#GstXmemSink:cuda-ipc-mode `legacy`). Memory that is in use after
+         * that is kept for as long as this process runs. Pools without frames on devices do not wait.
+         *
+         * Without effect where the plugin was built without CUDA.
+         */
+        glib::ParamSpecUInt64::builder(PROP_RELEASE_TIMEOUT)
+            .nick("Release Timeout")
+            .blurb(
+                "Time in nanoseconds that a stop waits at most for frames on CUDA devices (without effect in builds \
+                 without CUDA)",
+            )
+            .default_value(default.release_timeout)
+            .mutable_ready()
+            .build(),
+        /**
          * GstXmemSink:num-clients:
          *
          * How many consumers are connected. Notified when one comes or goes.
@@ -401,10 +488,13 @@ pub(super) fn properties() -> Vec<glib::ParamSpec> {
          *   not, since they mean something in this process only or found no slot; a warning names each kind of these
          *   once.
          * * `slots`, `slots-held`, `max-slots`, `regions` (guint), `bytes` (guint64): the pool's memory.
+         * * `devices` (GstValueArray of strings), `device-bytes` (guint64): the CUDA devices that slots lie on, and how their
+         *   memory is shared, such as `0 NVIDIA H200 (vmm)`; of the bytes, those on devices.
          * * `cut-off`, `timed-out` (guint64): consumers that were disconnected, for nonsense or for holding all up.
          * * `clients` (GstValueArray of `application/x-xmem-client`): `id` (guint64), `pid`, `uid` (guint), `name`
-         *   (string), `budget`, `held` (guint), `received`, `missed`, `copied`, `oldest-held-age`, `latency`
-         *   (guint64, times in nanoseconds).
+         *   (string), `via` (string), `budget`, `held` (guint), `received`, `missed`, `copied`, `oldest-held-age`,
+         *   `latency` (guint64, times in nanoseconds), `device` (string): how it came by the memory of frames on CUDA
+         *   devices, `vmm`, `legacy`, `same process`, or `none: ` and why; empty as long as it has not used any.
          */
         glib::ParamSpecBoxed::builder::<gst::Structure>(PROP_STATS)
             .nick("Statistics")

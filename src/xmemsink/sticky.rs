@@ -5,7 +5,7 @@
 use gst::{glib, prelude::*};
 use xmem_core::Sticky;
 
-use crate::{event::text as whole, text};
+use crate::{caps::CUDA_MEMORY, event::text as whole, text};
 
 pub(crate) const CAPS: &str = "caps";
 pub(crate) const SEGMENT: &str = "segment";
@@ -147,5 +147,7 @@ pub(super) fn shareable(mut caps: gst::Caps) -> gst::Caps {
 }
 
 fn is_memory(name: &glib::GStr) -> bool {
-    name.starts_with("memory:") && *name != *gst_allocators::CAPS_FEATURE_MEMORY_DMABUF
+    name.starts_with("memory:")
+        && *name != *gst_allocators::CAPS_FEATURE_MEMORY_DMABUF
+        && name.as_str() != CUDA_MEMORY
 }

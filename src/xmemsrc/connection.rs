@@ -47,6 +47,10 @@ impl XmemSrc {
                 started.sticky_version = None;
                 started.next_sequence = None;
                 started.stamper.forget_producer();
+                #[cfg(feature = "cuda")]
+                {
+                    started.on_device = None;
+                }
                 Ok(consumer)
             }
             Err(Unconnected::Cancelled) => Err(gst::FlowError::Flushing),
@@ -71,7 +75,7 @@ impl XmemSrc {
 
     /// Leaves a producer. Its figures stay.
     pub(super) fn part(&self, consumer: Consumer) {
-        lock(&self.figures).add(&consumer.stats());
+        lock(&self.figures).add(&consumer.stats(), consumer.device());
         *lock(&self.connection) = None;
         drop(consumer);
     }

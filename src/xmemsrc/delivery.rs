@@ -23,6 +23,9 @@ pub(super) enum Way {
     OverBudget,
     /// They were copied, because downstream knows only the default layout.
     Layout,
+    /// They were copied from a device, as was asked for.
+    #[cfg(feature = "cuda")]
+    Downloaded,
 }
 
 /// What a frame's description cannot be trusted with.
@@ -33,8 +36,8 @@ pub(super) struct Nonsense(pub(super) String);
 #[derive(Debug)]
 pub(super) struct Converter<'a> {
     pub(super) format: &'a Format,
-    /// Downstream can read a GstVideoMeta.
-    pub(super) video_meta: bool,
+    /// Downstream finds the planes wherever they are: it can read a GstVideoMeta, or the memory itself, on a device.
+    pub(super) any_layout: bool,
     pub(super) times: Times,
     /// Metas that make no sense here.
     pub(super) losses: &'a Losses,
@@ -60,6 +63,17 @@ impl Converter<'_> {
         let bytes = pieces?.concat();
         let memory = gst::Memory::from_slice(bytes);
         self.finish(vec![memory], lease.meta(), Way::OverBudget)
+    }
+
+    /// A buffer around the memory that a frame has come to.
+    #[cfg(feature = "cuda")]
+    pub(super) fn around(
+        &self,
+        memory: gst::Memory,
+        meta: &FrameMeta,
+        way: Way,
+    ) -> Result<(gst::Buffer, Way), Nonsense> {
+        self.finish(vec![memory], meta, way)
     }
 
     fn finish(
@@ -92,7 +106,7 @@ impl Converter<'_> {
         };
         meta::onto_buffer(&meta.attachments, buffer_ref, self.format, self.losses);
         let info = match planes {
-            Some((planes, info)) if !self.video_meta && !planes.is_default() => info,
+            Some((planes, info)) if !self.any_layout && !planes.is_default() => info,
             _ => return Ok((buffer, way)),
         };
         let copy =

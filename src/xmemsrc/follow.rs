@@ -13,7 +13,7 @@ use super::{
     imp::{CAT, Started, Stop, XmemSrc, lock},
     times::Course,
 };
-use crate::{frame::Format, timeline::Timeline, xmemsink::sticky};
+use crate::{caps, frame::Format, timeline::Timeline, xmemsink::sticky};
 
 impl XmemSrc {
     /// Brings the stream to where an entry belongs.
@@ -24,8 +24,11 @@ impl XmemSrc {
             started.gate.close();
         }
         started.next_sequence = meta.sequence.checked_add(1);
-        if started.sticky_version != Some(meta.sticky_version) {
-            self.renew(started.settings.timestamp_mode, lease.sticky())?;
+        // An event says nothing of where frames are.
+        let on_device = (!meta.event).then(|| lease.is_on_device() && !started.settings.download);
+        let moved = on_device.is_some() && lock(&self.stream).on_device != on_device;
+        if moved || started.sticky_version != Some(meta.sticky_version) {
+            self.renew(started.settings.timestamp_mode, lease.sticky(), on_device)?;
             started.sticky_version = Some(meta.sticky_version);
         }
         Ok(())
@@ -61,9 +64,19 @@ impl XmemSrc {
         }
     }
 
-    /// Sends downstream what is new in the sticky state.
-    pub(super) fn renew(&self, mode: XmemSrcTimestampMode, new: &Sticky) -> Result<(), Stop> {
-        let mut old = std::mem::replace(&mut lock(&self.stream).sticky, new.clone());
+    /// Sends downstream what is new in the sticky state. `on_device`: where frames are now handed on; `None`: no frame says so.
+    pub(super) fn renew(
+        &self,
+        mode: XmemSrcTimestampMode,
+        new: &Sticky,
+        on_device: Option<bool>,
+    ) -> Result<(), Stop> {
+        let (mut old, before) = {
+            let mut stream = lock(&self.stream);
+            let before = stream.on_device;
+            stream.on_device = on_device.or(before);
+            (std::mem::replace(&mut stream.sticky, new.clone()), before)
+        };
         let begins = self.announce(new);
         if begins {
             // All that was said belongs to the stream before.
@@ -72,7 +85,8 @@ impl XmemSrc {
         self.follow_course(mode, new, &old);
         let pad = self.obj().src_pad().clone();
         let caps = new.text(sticky::CAPS);
-        if caps.is_some() && old.text(sticky::CAPS) != caps {
+        let moved = on_device.is_some() && before != on_device;
+        if caps.is_some() && (moved || old.text(sticky::CAPS) != caps) {
             let parsed = caps.and_then(sticky::parse_caps);
             let Some(parsed) = parsed else {
                 gst::element_imp_error!(
@@ -82,20 +96,12 @@ impl XmemSrc {
                 );
                 return Err(Stop::Flow(gst::FlowError::Error));
             };
+            let parsed = match on_device.or(before) {
+                Some(on_device) => caps::on_device(parsed, on_device),
+                None => parsed,
+            };
             gst::info!(CAT, imp = self, "Caps are {parsed}");
-            if self.is_refused(&parsed) {
-                let pool = lock(&self.settings).pool.clone();
-                gst::element_imp_error!(
-                    self,
-                    gst::CoreError::Negotiation,
-                    ("Downstream does not take what is in pool {pool:?}"),
-                    [
-                        "The producer's caps are {parsed}; put a converter that takes them behind xmemsrc, or have the \
-                         producer make others"
-                    ]
-                );
-                return Err(Stop::Flow(gst::FlowError::NotNegotiated));
-            }
+            self.check_caps(&parsed)?;
             if pad.current_caps().as_ref() == Some(&parsed) {
                 // A new stream with the same caps; GstBaseSrc says them once only.
                 pad.push_event(gst::event::Caps::new(&parsed));
@@ -125,6 +131,47 @@ impl XmemSrc {
         }
         self.push_sticky(new, &old);
         Ok(())
+    }
+
+    /// Says why the stream cannot go on with these caps, if it cannot.
+    fn check_caps(&self, caps: &gst::Caps) -> Result<(), Stop> {
+        let pool = lock(&self.settings).pool.clone();
+        let is_cuda = caps::is_cuda(caps);
+        if is_cuda && !caps::has_cuda() {
+            gst::element_imp_error!(
+                self,
+                gst::CoreError::Negotiation,
+                ("The frames of pool {pool:?} lie on a CUDA device"),
+                [
+                    "Handing them on where they lie takes a driver, libgstcuda of GStreamer 1.24 or later, and a plugin built \
+                     with CUDA; GST_DEBUG=xmemcuda:4 says what is missing. With a driver, download=true gives them in host \
+                     memory"
+                ]
+            );
+        } else if !self.is_refused(caps) {
+            return Ok(());
+        } else if is_cuda {
+            gst::element_imp_error!(
+                self,
+                gst::CoreError::Negotiation,
+                ("Downstream does not take what is in pool {pool:?}: frames on a CUDA device"),
+                [
+                    "The caps are {caps}; put cudaconvert, cudadownload or another element that takes them behind xmemsrc, or \
+                     set download=true for frames in host memory"
+                ]
+            );
+        } else {
+            gst::element_imp_error!(
+                self,
+                gst::CoreError::Negotiation,
+                ("Downstream does not take what is in pool {pool:?}"),
+                [
+                    "The producer's caps are {caps}; put a converter that takes them behind xmemsrc, or have the \
+                     producer make others"
+                ]
+            );
+        }
+        Err(Stop::Flow(gst::FlowError::NotNegotiated))
     }
 
     /// Whether downstream would refuse these caps. Sending them does not tell: that they were refused comes back only

@@ -15,7 +15,7 @@ use super::{
 };
 
 /// What becomes of a received frame.
-enum Received {
+pub(super) enum Received {
     Buffer(gst::Buffer, Way),
     Dropped,
 }
@@ -29,11 +29,15 @@ impl XmemSrc {
     ) -> Result<Option<gst::Buffer>, Stop> {
         match consumer.receive(None) {
             Ok(lease) if lease.meta().event => self.pass(started, &lease).map(|()| None),
-            Ok(lease) if lease.is_on_device() => Err(self.lies_on_device()),
             Ok(lease) => {
                 self.follow(started, &lease)?;
                 if !self.is_decodable(started, lease.meta()) {
                     return Ok(None);
+                }
+                if lease.is_on_device() {
+                    let received = self.receive_device(started, &lease, false)?;
+                    drop(lease);
+                    return Ok(self.deliver(started, consumer, received));
                 }
                 let times = self.stamp(started, lease.meta());
                 let received =
@@ -60,9 +64,6 @@ impl XmemSrc {
         if lease.meta().event {
             return self.pass(started, lease).map(|()| None);
         }
-        if lease.is_on_device() {
-            return Err(self.lies_on_device());
-        }
         if started.settings.over_budget == XmemSrcOverBudget::Drop {
             return Ok(Some(Received::Dropped));
         }
@@ -70,21 +71,29 @@ impl XmemSrc {
         if !self.is_decodable(started, lease.meta()) {
             return Ok(None);
         }
+        if lease.is_on_device() {
+            return self.receive_device(started, lease, true).map(Some);
+        }
         let times = self.stamp(started, lease.meta());
         self.convert(times, |converter| converter.copied(lease))
             .map(Some)
     }
 
-    fn lies_on_device(&self) -> Stop {
+    #[cfg(not(feature = "cuda"))]
+    fn receive_device(
+        &self,
+        _started: &mut Started,
+        _lease: &ReadLease,
+        _over_budget: bool,
+    ) -> Result<Received, Stop> {
         gst::element_imp_error!(
             self,
             gst::StreamError::Format,
             [
-                "The pool's frames lie on a CUDA device, and xmemsrc hands on frames in host memory only: take them with \
-                 the CUDA API of xmem, or have the producer download them"
+                "The pool's frames lie on a CUDA device, and this plugin was built without CUDA: have the producer download them"
             ]
         );
-        Stop::Flow(gst::FlowError::NotNegotiated)
+        Err(Stop::Flow(gst::FlowError::NotNegotiated))
     }
 
     fn failed(&self, error: ReceiveError) -> Stop {
@@ -108,18 +117,21 @@ impl XmemSrc {
         }
     }
 
-    fn convert(
+    pub(super) fn convert(
         &self,
         times: Times,
         convert: impl FnOnce(&Converter<'_>) -> Result<(gst::Buffer, Way), Nonsense>,
     ) -> Result<Received, Stop> {
-        let (format, video_meta) = {
+        let (format, any_layout) = {
             let stream = lock(&self.stream);
-            (stream.format.clone(), stream.video_meta)
+            (
+                stream.format.clone(),
+                stream.video_meta || stream.on_device == Some(true),
+            )
         };
         let converter = Converter {
             format: &format,
-            video_meta,
+            any_layout,
             times,
             losses: &self.losses,
         };
@@ -168,6 +180,8 @@ impl XmemSrc {
             if !std::mem::replace(&mut started.said_copied, true) {
                 let reason = match way {
                     Way::OverBudget => "downstream holds as many as max-held allows",
+                    #[cfg(feature = "cuda")]
+                    Way::Downloaded => "they lie on a CUDA device, and download is set",
                     _ => "downstream cannot read their layout, since it does not know GstVideoMeta",
                 };
                 gst::warning!(

@@ -42,6 +42,8 @@ use gst::{glib, prelude::*, subclass::prelude::*};
 use gst_base::{prelude::*, subclass::base_src::CreateSuccess, subclass::prelude::*};
 use xmem_core::{Canceller, Consumer, ConsumerBuilder, ConsumerHandle, Sticky};
 
+#[cfg(feature = "cuda")]
+use super::device::OnDevice;
 use super::{
     XmemSrcOnEos,
     events::{self, Sent},
@@ -51,7 +53,10 @@ use super::{
     settings::{self, PROP_POOL, PROP_PROCESSING_DEADLINE, PROP_STATS, Settings},
     times::{Course, Stamper},
 };
+#[cfg(feature = "cuda")]
+use crate::cuda;
 use crate::{
+    caps,
     event::key_frame::KeyFrame,
     frame::Format,
     memory::Tally,
@@ -95,6 +100,8 @@ pub(super) struct Started {
     pub(super) gate: Gate,
     pub(super) stamper: Stamper,
     pub(super) said_copied: bool,
+    #[cfg(feature = "cuda")]
+    pub(super) on_device: Option<OnDevice>,
 }
 
 /// What the sticky state of the producer comes to.
@@ -102,6 +109,8 @@ pub(super) struct Started {
 pub(super) struct Stream {
     pub(super) sticky: Sticky,
     pub(super) caps: Option<gst::Caps>,
+    /// Whether frames are handed on in the memory of a device. `None`: not known yet.
+    pub(super) on_device: Option<bool>,
     pub(super) format: Arc<Format>,
     pub(super) course: Course,
     /// Downstream can read a GstVideoMeta.
@@ -151,14 +160,15 @@ impl ObjectImpl for XmemSrc {
         match pspec.name() {
             PROP_STATS => {
                 let connection = lock(&self.connection).clone();
-                let current = connection
-                    .and_then(|connection| connection.stats())
-                    .unwrap_or_default();
+                let device = connection.as_ref().and_then(ConsumerHandle::device);
+                let current = connection.and_then(|connection| connection.stats());
+                let current = current.unwrap_or_default();
                 let figures = lock(&self.figures).clone();
                 // Every frame that is out holds the tally, and so does the element.
                 let held = Arc::strong_count(&self.tally).saturating_sub(1) as u64;
-                stats::of_source(&figures, &current, held, self.tally.copies(), &self.losses)
-                    .to_value()
+                let copies = self.tally.copies();
+                let device = device.as_deref();
+                stats::of_source(&figures, &current, device, held, copies, &self.losses).to_value()
             }
             _ => lock(&self.settings).get(pspec),
         }
@@ -253,6 +263,8 @@ impl BaseSrcImpl for XmemSrc {
             discont: false,
             gate: Gate::default(),
             said_copied: false,
+            #[cfg(feature = "cuda")]
+            on_device: None,
         });
         Ok(())
     }
@@ -315,7 +327,13 @@ impl BaseSrcImpl for XmemSrc {
     fn caps(&self, filter: Option<&gst::Caps>) -> Option<gst::Caps> {
         let caps = lock(&self.stream).caps.clone().or_else(|| {
             let connection = lock(&self.connection).clone()?;
-            sticky::parse_caps(connection.sticky()?.text(sticky::CAPS)?)
+            let caps = sticky::parse_caps(connection.sticky()?.text(sticky::CAPS)?)?;
+            let download = lock(&self.settings).download;
+            Some(if download {
+                caps::on_device(caps, false)
+            } else {
+                caps
+            })
         });
         let Some(caps) = caps else {
             return self.parent_caps(filter);
@@ -361,7 +379,7 @@ impl BaseSrcImpl for XmemSrc {
                 true
             }
             gst::QueryViewMut::Context(query) => {
-                let Some(context) = self.obj().context(query.context_type()) else {
+                let Some(context) = self.context(query.context_type()) else {
                     return false;
                 };
                 query.set_context(&context);
@@ -390,6 +408,18 @@ impl PushSrcImpl for XmemSrc {
 }
 
 impl XmemSrc {
+    /// What a neighbour may use that asks for a context of this kind.
+    fn context(&self, kind: &str) -> Option<gst::Context> {
+        let own = self.obj().context(kind);
+        #[cfg(feature = "cuda")]
+        let own = own.or_else(|| {
+            let ordinal = lock(&self.settings).cuda_device();
+            (kind == cuda::CONTEXT_TYPE)
+                .then(|| cuda::to_share(self.obj().upcast_ref(), ordinal))?
+        });
+        own
+    }
+
     fn next_buffer(&self, started: &mut Started) -> Result<gst::Buffer, gst::FlowError> {
         loop {
             let mut consumer = match started.consumer.take() {
@@ -423,7 +453,7 @@ impl XmemSrc {
                     let sticky = consumer.wait_sticky(STATE_TIME);
                     started.consumer = Some(consumer);
                     let mode = started.settings.timestamp_mode;
-                    let renewed = sticky.map(|sticky| self.renew(mode, &sticky));
+                    let renewed = sticky.map(|sticky| self.renew(mode, &sticky, None));
                     if let Some(Err(Stop::Flow(flow))) = renewed {
                         return Err(flow);
                     }

@@ -4,6 +4,8 @@
 
 mod connection;
 mod delivery;
+#[cfg(feature = "cuda")]
+mod device;
 mod events;
 mod follow;
 mod frames;
@@ -71,6 +73,20 @@ pub enum XmemSrcOverBudget {
     /// It is dropped.
     #[enum_value(name = "Drop: the frame", nick = "drop")]
     Drop,
+}
+
+/// Who waits until the producer's work on a frame on a CUDA device has ended.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, glib::Enum)]
+#[repr(u32)]
+#[enum_type(name = "GstXmemSrcCudaWait")]
+pub enum XmemSrcCudaWait {
+    /// The device.
+    #[default]
+    #[enum_value(name = "Device: the stream of the frame's memory", nick = "device")]
+    Device,
+    /// The CPU.
+    #[enum_value(name = "CPU: this element, before it hands the frame on", nick = "cpu")]
+    Cpu,
 }
 
 /// The first frame a new consumer gets.

@@ -8,7 +8,8 @@ use gst::{glib, prelude::*};
 use xmem_core::{Consumer, ConsumerBuilder, StartFrom};
 
 use super::{
-    XmemSrcOnEos, XmemSrcOnProducerLost, XmemSrcOverBudget, XmemSrcStartFrom, XmemSrcTimestampMode,
+    XmemSrcCudaWait, XmemSrcOnEos, XmemSrcOnProducerLost, XmemSrcOverBudget, XmemSrcStartFrom,
+    XmemSrcTimestampMode,
 };
 
 pub(super) const PROP_STATS: &str = "stats";
@@ -24,6 +25,9 @@ const PROP_START_FROM: &str = "start-from";
 const PROP_TIMESTAMP_MODE: &str = "timestamp-mode";
 const PROP_BUSY_POLL: &str = "busy-poll";
 const PROP_CLIENT_NAME: &str = "client-name";
+const PROP_DOWNLOAD: &str = "download";
+const PROP_CUDA_WAIT: &str = "cuda-wait";
+const PROP_CUDA_DEVICE_ID: &str = "cuda-device-id";
 
 #[derive(Debug, Clone)]
 pub(super) struct Settings {
@@ -40,6 +44,10 @@ pub(super) struct Settings {
     pub(super) busy_poll: u64,
     /// `None`: made from the program's and the element's name.
     pub(super) client_name: Option<String>,
+    pub(super) download: bool,
+    pub(super) cuda_wait: XmemSrcCudaWait,
+    /// -1: any.
+    pub(super) cuda_device_id: i32,
 }
 
 impl Default for Settings {
@@ -57,11 +65,20 @@ impl Default for Settings {
             processing_deadline: gst::ClockTime::from_mseconds(20),
             busy_poll: 0,
             client_name: None,
+            download: false,
+            cuda_wait: XmemSrcCudaWait::default(),
+            cuda_device_id: -1,
         }
     }
 }
 
 impl Settings {
+    /// The device that was asked for.
+    #[cfg(feature = "cuda")]
+    pub(super) fn cuda_device(&self) -> Option<u32> {
+        u32::try_from(self.cuda_device_id).ok()
+    }
+
     /// Takes over a property.
     pub(super) fn set(&mut self, pspec: &glib::ParamSpec, value: &glib::Value) {
         fn get<'a, T: glib::value::FromValue<'a>>(value: &'a glib::Value) -> T {
@@ -84,6 +101,9 @@ impl Settings {
             }
             PROP_BUSY_POLL => self.busy_poll = get(value),
             PROP_CLIENT_NAME => self.client_name = get(value),
+            PROP_DOWNLOAD => self.download = get(value),
+            PROP_CUDA_WAIT => self.cuda_wait = get(value),
+            PROP_CUDA_DEVICE_ID => self.cuda_device_id = get(value),
             _ => unimplemented!(),
         }
     }
@@ -102,6 +122,9 @@ impl Settings {
             PROP_PROCESSING_DEADLINE => self.processing_deadline.nseconds().to_value(),
             PROP_BUSY_POLL => self.busy_poll.to_value(),
             PROP_CLIENT_NAME => self.client_name.to_value(),
+            PROP_DOWNLOAD => self.download.to_value(),
+            PROP_CUDA_WAIT => self.cuda_wait.to_value(),
+            PROP_CUDA_DEVICE_ID => self.cuda_device_id.to_value(),
             _ => unimplemented!(),
         }
     }
@@ -260,6 +283,50 @@ pub(super) fn properties() -> Vec<glib::ParamSpec> {
             .mutable_ready()
             .build(),
         /**
+         * GstXmemSrc:download:
+         *
+         * Frames that lie on a CUDA device come in host memory, one copy each, for elements that read nothing else. Without
+         * it, such frames are an error where downstream takes no `memory:CUDAMemory`.
+         *
+         * Without effect on frames in host memory, and where the plugin was built without CUDA.
+         */
+        glib::ParamSpecBoolean::builder(PROP_DOWNLOAD)
+            .nick("Download")
+            .blurb("Whether frames on CUDA devices are copied into host memory (without effect in builds without CUDA)")
+            .default_value(default.download)
+            .mutable_ready()
+            .build(),
+        /**
+         * GstXmemSrc:cuda-wait:
+         *
+         * Who waits until the producer's work on a frame has ended: the `device`, in the stream of the frame's memory, or the
+         * `cpu`, before the frame is handed on. A stream that waits for a producer which is killed just then stands still for
+         * ever, and with it what waits for the stream; the CPU notices, and drops the frame.
+         *
+         * Without effect on frames in host memory, on frames that are downloaded, which the CPU waits for, and where the plugin
+         * was built without CUDA.
+         */
+        glib::ParamSpecEnum::builder_with_default(PROP_CUDA_WAIT, default.cuda_wait)
+            .nick("CUDA Wait")
+            .blurb("Who waits for the producer's work on a frame on a CUDA device (without effect in builds without CUDA)")
+            .mutable_ready()
+            .build(),
+        /**
+         * GstXmemSrc:cuda-device-id:
+         *
+         * The CUDA device that frames are taken on. -1 is the one that they lie on; another one is an error, since frames
+         * do not travel between devices.
+         *
+         * Without effect on frames in host memory, and where the plugin was built without CUDA.
+         */
+        glib::ParamSpecInt::builder(PROP_CUDA_DEVICE_ID)
+            .nick("CUDA Device")
+            .blurb("Number of the CUDA device of the frames (-1 = theirs; without effect in builds without CUDA)")
+            .minimum(-1)
+            .default_value(default.cuda_device_id)
+            .mutable_ready()
+            .build(),
+        /**
          * GstXmemSrc:stats:
          *
          * `application/x-xmemsrc-stats` with these fields, over all producers since the start; after a stop they say
@@ -276,6 +343,8 @@ pub(super) fn properties() -> Vec<glib::ParamSpec> {
          * * `held` (guint64), `budget` (guint): frames that are out now, and how many slots may be held at once.
          * * `reconnects` (guint64): how often another producer took the place of a lost one.
          * * `latency` (guint64): nanoseconds from publishing to receiving, smoothed.
+         * * `device` (string): how the memory of frames on CUDA devices came here from the current producer, `vmm`,
+         *   `legacy`, `same process`, or `none: ` and why; empty as long as there were none.
          */
         glib::ParamSpecBoxed::builder::<gst::Structure>(PROP_STATS)
             .nick("Statistics")

@@ -43,12 +43,22 @@ pub fn init() {
     });
 }
 
-/// Says that a test, or a part of it, did not run, loudly. `cargo xtask test` says it again at its end.
+/// Says that a test, or a part of it, did not run, loudly. `cargo xtask test` says it again at its end, if it does not run
+/// the test program once more.
 pub fn not_run(why: &str) {
     let thread = thread::current();
     let line = format!("{}: {why}", thread.name().unwrap_or("a test"));
     eprintln!("NOT RUN: {line}");
-    if let Some(file) = std::env::var_os("XMEM_NOT_RUN") {
+    let runs_again = std::env::var("XMEM_RUN_AGAIN").is_ok_and(|again| {
+        let program = std::env::current_exe().unwrap();
+        program
+            .file_name()
+            .unwrap()
+            .to_str()
+            .unwrap()
+            .starts_with(&again)
+    });
+    if let Some(file) = std::env::var_os("XMEM_NOT_RUN").filter(|_| !runs_again) {
         use std::io::Write;
         let file = std::fs::OpenOptions::new().append(true).open(file);
         // One write, since tests run in parallel.

@@ -3,9 +3,10 @@
 //! The system packages that the commands need: found out, and installed where apt-get is.
 
 use std::fmt;
+use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
-use crate::Result;
+use crate::{Result, target_dir};
 
 /// Something that has to be on this machine.
 #[derive(Debug, Clone, Copy)]
@@ -100,6 +101,11 @@ const NEEDS: &[(&str, &[Need])] = &[
 const TEST_NEEDS: &[(&str, &[Need])] = &[
     ("ffmpeg", &[Need::Program("ffmpeg")]),
     ("python3-opencv", &[Need::PythonModule("cv2")]),
+    ("python3-gi", &[Need::PythonModule("gi")]),
+    (
+        "gir1.2-gst-plugins-base-1.0",
+        &[Need::PythonModule("gi.repository.GstAllocators")],
+    ),
 ];
 
 /// What only the benchmark needs on top.
@@ -129,7 +135,38 @@ pub(crate) fn ensure() -> Result {
 /// The same, with what the tests need.
 pub(crate) fn ensure_for_test() -> Result {
     ensure()?;
-    ensure_all(TEST_NEEDS)
+    ensure_all(TEST_NEEDS)?;
+    fetch_cuda_headers()
+}
+
+/// The headers of libgstcuda, which only a test reads. Their package wants all of OpenCV's, so it is not installed.
+const CUDA_HEADERS: &str = "libgstreamer-plugins-bad1.0-dev";
+
+/// Where they are, if they were fetched.
+pub(crate) fn cuda_headers() -> Option<PathBuf> {
+    let dir = target_dir().join("gst-cuda-headers/usr/include/gstreamer-1.0");
+    dir.is_dir().then_some(dir)
+}
+
+/// Unpacks them, half a megabyte. The test that needs them says if this was not possible.
+fn fetch_cuda_headers() -> Result {
+    let installed = Need::Library("gstreamer-cuda-1.0", "1.22").is_met();
+    if installed || cuda_headers().is_some() || !Need::Program("dpkg-deb").is_met() {
+        return Ok(());
+    }
+    let dir = target_dir().join("gst-cuda-headers");
+    std::fs::create_dir_all(&dir)?;
+    let script =
+        format!("apt-get download {CUDA_HEADERS} && dpkg-deb --extract {CUDA_HEADERS}_*.deb .");
+    println!("$ {script}");
+    let fetched = Command::new("sh")
+        .args(["-c", &script])
+        .current_dir(dir)
+        .status();
+    if !fetched.is_ok_and(|status| status.success()) {
+        println!("{CUDA_HEADERS} could not be had: what it is for is not tested");
+    }
+    Ok(())
 }
 
 /// The same, with what the benchmark needs.
@@ -150,21 +187,50 @@ pub(crate) fn ensure_for_package() -> Result {
     ensure_all(PACKAGE_NEEDS)
 }
 
-/// The packages that what is built here needs where it only runs, which is a Debian too.
-pub(crate) fn to_run() -> Vec<&'static str> {
-    let runs = |needs: &[Need]| needs.iter().any(Need::is_at_run_time);
-    let all = NEEDS.iter().chain(TEST_NEEDS);
-    let needed = all.filter(|(_, needs)| runs(needs));
-    needed.map(|(package, _)| *package).collect()
+/// Which of the tests another Debian is to run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Tests {
+    All,
+    /// Those of frames on CUDA devices, which need few of the packages.
+    Cuda,
 }
 
-/// What of them is missing where `inside` runs programs.
-pub(crate) fn missing_to_run(inside: impl Fn() -> Command) -> Vec<String> {
-    let all = NEEDS.iter().chain(TEST_NEEDS);
-    let needs = all.flat_map(|(_, needs)| *needs);
-    let mut needs: Vec<&Need> = needs.filter(|need| need.is_at_run_time()).collect();
-    needs.retain(|need| !need.is_met_inside(inside()));
-    needs.into_iter().map(ToString::to_string).collect()
+/// The packages with what those of CUDA need.
+const CUDA_PACKAGES: &[&str] = &[
+    "util-linux",
+    "gstreamer1.0-tools",
+    "gstreamer1.0-plugins-base",
+    "gstreamer1.0-plugins-bad",
+];
+
+impl Tests {
+    fn needs(self) -> impl Iterator<Item = (&'static str, Vec<&'static Need>)> {
+        let all = NEEDS.iter().chain(TEST_NEEDS);
+        let wanted =
+            all.filter(move |(package, _)| self == Self::All || CUDA_PACKAGES.contains(package));
+        let at_run_time =
+            |needs: &'static [Need]| needs.iter().filter(|need| need.is_at_run_time());
+        let needs =
+            wanted.map(move |(package, needs)| (*package, at_run_time(needs).collect::<Vec<_>>()));
+        needs.filter(|(_, needs)| !needs.is_empty())
+    }
+
+    /// The packages that what is built here needs where it only runs, which is a Debian too.
+    pub(crate) fn packages(self) -> Vec<&'static str> {
+        self.needs().map(|(package, _)| package).collect()
+    }
+
+    /// What of them is missing where `inside` runs programs.
+    pub(crate) fn missing(self, inside: impl Fn() -> Command) -> Vec<String> {
+        let needs = self.needs().flat_map(|(_, needs)| needs);
+        let missing = needs.filter(|need| !need.is_met_inside(inside()));
+        missing.map(ToString::to_string).collect()
+    }
+}
+
+/// Whether this machine's GStreamer is at least that new.
+pub(crate) fn has_gstreamer(version: &'static str) -> bool {
+    Need::Library("gstreamer-1.0", version).is_met()
 }
 
 /// Valgrind alone.

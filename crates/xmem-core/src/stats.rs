@@ -100,3 +100,12 @@ pub struct ReceiveStats {
     /// Nanoseconds from publish to receive, smoothed over the last frames.
     pub latency_ns: u64,
 }
+
+/// [`ConsumerStats::device`], once it is known.
+pub(crate) fn device_words(works: bool, how: &str) -> String {
+    if works {
+        how.to_owned()
+    } else {
+        format!("none: {how}")
+    }
+}

@@ -67,7 +67,7 @@ fn add(contexts: &mut Contexts, handle: u64, device: u32, flags: c_uint) {
         handle,
         device,
         flags,
-        work: Work::new(),
+        work: Work::new(handle),
     };
     contexts.existing.insert(handle, Arc::new(context));
 }

@@ -297,6 +297,25 @@ fn fill<const N: usize>(stream: CUstream, address: u64, value: [u8; N], count: u
     Ok(())
 }
 
+/// Queue the same for each of several rows, which lie `pitch` bytes apart.
+fn fill_rows<const N: usize>(
+    stream: CUstream,
+    address: u64,
+    pitch: usize,
+    value: [u8; N],
+    width: usize,
+    rows: usize,
+) -> Outcome {
+    for row in 0..rows {
+        let start = pitch
+            .checked_mul(row)
+            .and_then(|offset| address.checked_add(offset as u64))
+            .ok_or(CUresult::CUDA_ERROR_INVALID_VALUE)?;
+        fill(stream, start, value, width)?;
+    }
+    Ok(())
+}
+
 /// How a peer copy names contexts: both have to exist.
 fn peers(to: CUcontext, from: CUcontext) -> Outcome {
     context::find(to as u64)?;
@@ -379,5 +398,35 @@ api! {
 
     fn cuMemsetD32Async(dstDevice: CUdeviceptr, ui: c_uint, N: usize, hStream: CUstream) {
         fill(hStream, dstDevice, ui.to_ne_bytes(), N)
+    }
+
+    fn cuMemsetD2D8_v2(dstDevice: CUdeviceptr, dstPitch: usize, uc: c_uchar, Width: usize, Height: usize) {
+        fill_rows(DEFAULT, dstDevice, dstPitch, [uc], Width, Height)
+    }
+
+    fn cuMemsetD2D8Async(
+        dstDevice: CUdeviceptr, dstPitch: usize, uc: c_uchar, Width: usize, Height: usize, hStream: CUstream,
+    ) {
+        fill_rows(hStream, dstDevice, dstPitch, [uc], Width, Height)
+    }
+
+    fn cuMemsetD2D16_v2(dstDevice: CUdeviceptr, dstPitch: usize, us: c_ushort, Width: usize, Height: usize) {
+        fill_rows(DEFAULT, dstDevice, dstPitch, us.to_ne_bytes(), Width, Height)
+    }
+
+    fn cuMemsetD2D16Async(
+        dstDevice: CUdeviceptr, dstPitch: usize, us: c_ushort, Width: usize, Height: usize, hStream: CUstream,
+    ) {
+        fill_rows(hStream, dstDevice, dstPitch, us.to_ne_bytes(), Width, Height)
+    }
+
+    fn cuMemsetD2D32_v2(dstDevice: CUdeviceptr, dstPitch: usize, ui: c_uint, Width: usize, Height: usize) {
+        fill_rows(DEFAULT, dstDevice, dstPitch, ui.to_ne_bytes(), Width, Height)
+    }
+
+    fn cuMemsetD2D32Async(
+        dstDevice: CUdeviceptr, dstPitch: usize, ui: c_uint, Width: usize, Height: usize, hStream: CUstream,
+    ) {
+        fill_rows(hStream, dstDevice, dstPitch, ui.to_ne_bytes(), Width, Height)
     }
 }

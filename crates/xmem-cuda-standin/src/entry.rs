@@ -54,6 +54,9 @@ pub(crate) fn call(count: &'static trace::Count, body: impl FnOnce() -> Outcome)
     {
         return CUresult::CUDA_ERROR_NOT_INITIALIZED;
     }
+    if let Err(error) = crate::capture::check(name) {
+        return error;
+    }
     match body() {
         Ok(()) => CUresult::CUDA_SUCCESS,
         Err(error) => error,

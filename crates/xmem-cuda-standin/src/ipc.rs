@@ -156,6 +156,15 @@ fn close(address: u64) -> Outcome {
     })
 }
 
+pub(crate) fn open_memory(to: *mut CUdeviceptr, handle: &CUipcMemHandle, flags: c_uint) -> Outcome {
+    settings().unless("no-legacy-ipc")?;
+    let context = context::current()?;
+    if flags != LAZY_PEER_ACCESS {
+        return Err(CUresult::CUDA_ERROR_INVALID_VALUE);
+    }
+    put(to, open(Token::decode(handle.reserved, MEMORY)?, &context)?)
+}
+
 api! {
     fn cuIpcGetMemHandle(pHandle: *mut CUipcMemHandle, dptr: CUdeviceptr) {
         settings().unless("no-legacy-ipc")?;
@@ -171,12 +180,7 @@ api! {
     }
 
     fn cuIpcOpenMemHandle_v2(pdptr: *mut CUdeviceptr, handle: CUipcMemHandle, Flags: c_uint) {
-        settings().unless("no-legacy-ipc")?;
-        let context = context::current()?;
-        if Flags != LAZY_PEER_ACCESS {
-            return Err(CUresult::CUDA_ERROR_INVALID_VALUE);
-        }
-        put(pdptr, open(Token::decode(handle.reserved, MEMORY)?, &context)?)
+        open_memory(pdptr, &handle, Flags)
     }
 
     fn cuIpcCloseMemHandle(dptr: CUdeviceptr) {

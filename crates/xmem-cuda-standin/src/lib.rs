@@ -19,6 +19,7 @@
 
 #[macro_use]
 mod entry;
+mod capture;
 mod context;
 mod copy;
 mod device;
@@ -35,6 +36,7 @@ mod space;
 mod stream;
 mod trace;
 mod unsupported;
+mod video;
 mod vmm;
 mod work;
 

@@ -58,7 +58,8 @@ impl Machine {
                 std::fs::set_permissions(folder, Permissions::from_mode(0o777))?;
             }
             symlink(&library, lib.join("libcuda.so.1"))?;
-            symlink("libcuda.so.1", lib.join("libcuda.so"))
+            symlink("libcuda.so.1", lib.join("libcuda.so"))?;
+            symlink("libcuda.so.1", lib.join("libnvcuvid.so.1"))
         };
         make().unwrap_or_else(|error| {
             panic!(

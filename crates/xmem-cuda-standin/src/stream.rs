@@ -12,6 +12,7 @@ use cudarc::driver::sys::{
     CUcontext, CUdeviceptr, CUhostFn, CUresult, CUstream, CUstreamWaitValue_flags_enum, cuuint32_t,
 };
 
+use crate::capture;
 use crate::context::{self, Context};
 use crate::entry::{Outcome, in_host_function, put};
 use crate::settings::settings;
@@ -85,6 +86,11 @@ pub(crate) fn find(stream: CUstream) -> Outcome<(Arc<Context>, u64)> {
     }
 }
 
+/// Whether a stream is ordered with the legacy default one.
+pub(crate) fn is_blocking(id: u64) -> bool {
+    with(|streams| streams.get(&id).is_some_and(|stream| stream.flags & 1 == 0))
+}
+
 /// End a stream: what is queued still happens.
 pub(crate) fn destroy(stream: CUstream) -> Outcome {
     let id = stream as u64;
@@ -156,11 +162,13 @@ api! {
 
     fn cuStreamQuery(hStream: CUstream) {
         let (context, id) = find(hStream)?;
+        capture::conflicts(context.handle, id)?;
         if context.work.is_idle(id)? { Ok(()) } else { Err(CUresult::CUDA_ERROR_NOT_READY) }
     }
 
     fn cuStreamSynchronize(hStream: CUstream) {
         let (context, id) = find(hStream)?;
+        capture::conflicts(context.handle, id)?;
         context.work.wait_for_stream(id)
     }
 

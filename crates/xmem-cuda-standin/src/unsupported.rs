@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: MPL-2.0
 
 //! What GStreamer's CUDA library demands of a driver before it uses it at all: without these its elements would not load.
-//! Nothing here works, except the older name of cuStreamDestroy.
+//! Nothing here works, except the older names of cuStreamDestroy and cuIpcOpenMemHandle.
 
 use std::ffi::{c_int, c_uint};
 
 use cudarc::driver::sys::{
     CUDA_RESOURCE_DESC, CUDA_RESOURCE_VIEW_DESC, CUDA_TEXTURE_DESC, CUarray, CUdevice, CUdeviceptr,
-    CUgraphicsResource, CUresult, CUstream, CUtexObject,
+    CUgraphicsResource, CUipcMemHandle, CUlimit, CUresult, CUstream, CUtexObject,
 };
 
 const NO: crate::entry::Outcome = Err(CUresult::CUDA_ERROR_NOT_SUPPORTED);
@@ -35,6 +35,10 @@ api! {
     ) { NO }
 
     fn cuTexObjectDestroy(_object: CUtexObject) { NO }
+
+    fn cuCtxGetLimit(_value: *mut usize, _limit: CUlimit) { NO }
+
+    fn cuCtxSetLimit(_limit: CUlimit, _value: usize) { NO }
 }
 
 /// Functions that cudarc's bindings do not have, so that the compiler cannot compare them.
@@ -54,6 +58,10 @@ unchecked! {
         crate::stream::destroy(stream)
     }
 
+    fn cuIpcOpenMemHandle(pointer: *mut CUdeviceptr, handle: CUipcMemHandle, flags: c_uint) {
+        crate::ipc::open_memory(pointer, &handle, flags)
+    }
+
     fn cuGraphicsGLRegisterImage(_resource: *mut CUgraphicsResource, _image: c_uint, _target: c_uint, _flags: c_uint) {
         NO
     }
@@ -61,5 +69,4 @@ unchecked! {
     fn cuGraphicsGLRegisterBuffer(_resource: *mut CUgraphicsResource, _buffer: c_uint, _flags: c_uint) { NO }
 
     fn cuGLGetDevices_v2(_found: *mut c_uint, _devices: *mut CUdevice, _room: c_uint, _list: c_int) { NO }
-
 }

@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use cudarc::driver::sys::CUresult;
 
+use crate::capture;
 use crate::entry::Outcome;
 use crate::settings::{self, settings};
 use crate::trace;
@@ -45,6 +46,8 @@ struct Stream {
 
 /// The streams of a context.
 pub(crate) struct Work {
+    /// Of the context.
+    handle: u64,
     streams: Mutex<BTreeMap<u64, Stream>>,
     changed: Condvar,
     /// From the first error on nothing runs any more.
@@ -62,12 +65,13 @@ impl std::fmt::Debug for Work {
 }
 
 impl Work {
-    pub(crate) fn new() -> Arc<Self> {
+    pub(crate) fn new(handle: u64) -> Arc<Self> {
         let legacy = Stream {
             blocking: true,
             ..Stream::default()
         };
         Arc::new(Self {
+            handle,
             streams: Mutex::new(BTreeMap::from([(LEGACY, legacy)])),
             changed: Condvar::new(),
             failed: AtomicBool::new(false),
@@ -130,6 +134,13 @@ impl Work {
         self.check()?;
         if self.ending.load(Ordering::Acquire) {
             return Err(CUresult::CUDA_ERROR_CONTEXT_IS_DESTROYED);
+        }
+        if capture::takes(self.handle, id)? {
+            // Done, as far as anybody can wait for it.
+            return Ok(Ticket {
+                stream: id,
+                number: 0,
+            });
         }
         let mut streams = self.lock();
         let blocking = streams

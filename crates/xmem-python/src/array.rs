@@ -138,7 +138,8 @@ unsafe impl Send for Array {}
 unsafe impl Sync for Array {}
 
 impl Array {
-    /// An array whose first element is `offset` bytes into `bytes`. `None`: it does not lie inside.
+    /// An array whose first element is `offset` bytes into `bytes`. `None`: it does not lie inside, or its elements overlap,
+    /// so that a copy could need more memory than there is.
     pub(crate) fn new(
         keeper: Keeper,
         (bytes, len): (*const u8, usize),
@@ -155,9 +156,11 @@ impl Array {
         let len_ = isize::try_from(len).ok()?;
         // The lowest and the highest byte that an element may have.
         let (mut low, mut high) = (offset_, offset_.checked_add(itemsize)?);
-        let mut count = 1isize;
+        let mut nbytes = itemsize;
+        let is_empty = shape.contains(&0);
         for (size, stride) in shape.iter().zip(strides) {
-            count = count.checked_mul(*size)?;
+            // Also what is empty has to have a size that can be told.
+            nbytes = nbytes.checked_mul((*size).max(1))?;
             let way = stride.checked_mul((*size - 1).max(0))?;
             if way < 0 {
                 low = low.checked_add(way)?;
@@ -169,14 +172,13 @@ impl Array {
                 return None;
             }
         }
-        if count > 0 && (low < 0 || high > len_) {
+        if !is_empty && (low < 0 || high > len_ || nbytes > len_) {
             return None;
         }
         let ptr = bytes.wrapping_add(offset.min(len));
-        if count > 0 && ptr.addr() % dtype.size() != 0 {
+        if !is_empty && ptr.addr() % dtype.size() != 0 {
             return None;
         }
-        count.checked_mul(itemsize)?;
         Some(Self {
             keeper,
             ptr,

@@ -6,17 +6,14 @@ mod cuda;
 mod guard;
 mod meta;
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::Mutex;
 
 use pyo3::prelude::*;
 use xmem_core as core;
 
 use crate::errors::{IntoPyErr, Kind};
+use crate::lock::lock;
 pub(crate) use guard::BufferGuard;
-
-pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
 
 impl IntoPyErr for core::OpenError {
     fn kind(&self) -> Option<Kind> {

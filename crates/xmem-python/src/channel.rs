@@ -13,15 +13,11 @@ mod inlet;
 pub(crate) mod memory;
 mod message;
 mod names;
+mod open;
 mod outgoing;
 mod per_process;
 mod reaper;
+mod send;
 
 pub(crate) use end::ChannelEnd;
 pub(crate) use incoming::{Block, Incoming, RefLease};
-
-use std::sync::{Mutex, MutexGuard, PoisonError};
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}

@@ -1,48 +1,25 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! The consumer of a pool, over all producers that the pool has one after another.
+//! The consumer of a pool, as Python has it.
 
-use std::os::fd::{AsRawFd, OwnedFd, RawFd};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
-use std::time::{Duration, Instant};
+mod inner;
 
-use pyo3::exceptions::{PyOSError, PyStopIteration, PyValueError};
+use std::os::fd::RawFd;
+use std::sync::{Arc, Mutex, OnceLock};
+
+use pyo3::exceptions::{PyStopIteration, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
-use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
-use xmem_core::cuda::CudaError;
 use xmem_core::{
-    Canceller, ConnectError, ConsumerBuilder, ConsumerHandle, ReceiveError, ReceiveStats,
-    RequestError, StartFrom,
+    Canceller, ConsumerBuilder, ConsumerHandle, ReceiveError, RequestError, StartFrom,
 };
 
+use self::inner::{Failure, Figures, Inner, Item, OnEos, OnLost, OverBudget, Step};
+use crate::bell::Bell;
 use crate::errors::{IntoPyErr, Kind};
-use crate::frame::{Frame, Unusable, Way};
+use crate::lock::lock;
 use crate::seat::{NotHad, Seat};
 use crate::signals::{self, Deadline};
-
-/// What to do at the end of a stream.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum OnEos {
-    End,
-    Wait,
-}
-
-/// What to do when the producer is gone.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum OnLost {
-    Wait,
-    End,
-    Raise,
-}
-
-/// What to do with a frame when as many are held as may be.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum OverBudget {
-    Copy,
-    Drop,
-    Raise,
-}
 
 fn choose<T: Copy>(what: &str, value: &str, choices: &[(&str, T)]) -> PyResult<T> {
     if let Some((_, choice)) = choices.iter().find(|(name, _)| *name == value) {
@@ -58,258 +35,6 @@ fn choose<T: Copy>(what: &str, value: &str, choices: &[(&str, T)]) -> PyResult<T
     )))
 }
 
-/// Figures over all connections.
-#[derive(Debug, Default)]
-struct Figures {
-    /// Of connections that are over.
-    before: ReceiveStats,
-    now: Option<ConsumerHandle>,
-    copied: u64,
-    dropped: u64,
-    reconnects: u64,
-}
-
-/// What looks for a producer puts here what it found.
-type Found = Arc<Mutex<Option<Result<xmem_core::Consumer, ConnectError>>>>;
-
-#[derive(Debug)]
-struct Inner {
-    builder: ConsumerBuilder,
-    /// `None`: there is no producer now.
-    connected: Option<xmem_core::Consumer>,
-    /// When the producer was lost.
-    lost_at: Option<Instant>,
-    /// How long to wait for a producer.
-    patience: Option<Duration>,
-    on_eos: OnEos,
-    on_lost: OnLost,
-    over_budget: OverBudget,
-    figures: Arc<Mutex<Figures>>,
-    /// Readable when there may be something to receive. `None`: nobody asked for it.
-    eventfd: Option<Arc<OwnedFd>>,
-    /// A thread looks for a producer, for who waits for the eventfd.
-    looking: Option<Found>,
-}
-
-/// What became of a wait for a frame.
-enum Step {
-    Frame(Frame),
-    Nothing,
-    Failed(Failure),
-}
-
-#[derive(Debug)]
-enum Failure {
-    Receive(ReceiveError),
-    Connect(ConnectError),
-    /// The stream is over, or counts as over.
-    End,
-    Unusable(Unusable),
-}
-
-impl Failure {
-    fn into_py_err(self) -> PyErr {
-        match self {
-            Self::Receive(error) => error.into_py_err(),
-            Self::Connect(error) => error.into_py_err(),
-            Self::End => ReceiveError::Eos.into_py_err(),
-            Self::Unusable(Unusable::Nonsense(reason)) => Kind::Error.error(reason),
-            Self::Unusable(Unusable::Cuda(error)) => error.into_py_err(),
-            Self::Unusable(Unusable::Unfinished) => CudaError::Unfinished.into_py_err(),
-        }
-    }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-impl Inner {
-    fn figures(&self) -> MutexGuard<'_, Figures> {
-        lock(&self.figures)
-    }
-
-    fn connect(&mut self, timeout: Duration) -> Step {
-        let result = match self.eventfd.clone() {
-            None => self.builder.connect_wait(Some(timeout)),
-            Some(eventfd) => match self.look_for_producer(&eventfd, timeout) {
-                Some(result) => result,
-                None => return Step::Nothing,
-            },
-        };
-        match result {
-            Ok(consumer) => self.connected(consumer),
-            Err(error @ (ConnectError::NotFound { .. } | ConnectError::NoAnswer { .. })) => {
-                let waited = self.lost_at.map_or(Duration::ZERO, |at| at.elapsed());
-                if self.lost_at.is_some() && self.patience.is_some_and(|most| waited >= most) {
-                    return Step::Failed(Failure::Connect(error));
-                }
-                if let Some(eventfd) = &self.eventfd {
-                    // So that whoever waits for it comes back, and another thread looks.
-                    ring(eventfd);
-                }
-                Step::Nothing
-            }
-            Err(error) => Step::Failed(Failure::Connect(error)),
-        }
-    }
-
-    /// What the thread found that looks for a producer; who waits for the eventfd cannot do so himself. `None`: nothing yet.
-    fn look_for_producer(
-        &mut self,
-        eventfd: &Arc<OwnedFd>,
-        timeout: Duration,
-    ) -> Option<Result<xmem_core::Consumer, ConnectError>> {
-        // Before the look: what is found after it makes it readable again.
-        drain(eventfd);
-        if let Some(found) = &self.looking {
-            let result = lock(found).take();
-            if result.is_none() {
-                // Who waits here instead has to come back to look at signals anyway.
-                let mut fds = [PollFd::new(&**eventfd, PollFlags::IN)];
-                let timeout: Option<Timespec> = timeout.try_into().ok();
-                let _ = poll(&mut fds, timeout.as_ref());
-                return None;
-            }
-            self.looking = None;
-            return result;
-        }
-        let found = Found::default();
-        let thread = std::thread::Builder::new().name("xmem-look".into());
-        let spawned = thread.spawn({
-            let (builder, eventfd, found) = (self.builder.clone(), eventfd.clone(), found.clone());
-            move || {
-                // Not for ever, so that it is noticed when nobody looks any more.
-                let result = builder.connect_wait(Some(PATIENCE_OF_THREAD));
-                *lock(&found) = Some(result);
-                ring(&eventfd);
-            }
-        });
-        match spawned {
-            Ok(_) => {
-                self.looking = Some(found);
-                None
-            }
-            Err(error) => Some(Err(no_thread(error))),
-        }
-    }
-
-    fn connected(&mut self, mut consumer: xmem_core::Consumer) -> Step {
-        if let Some(eventfd) = &self.eventfd
-            && let Err(error) = consumer.notify(eventfd.clone())
-        {
-            return Step::Failed(Failure::Connect(no_thread(error)));
-        }
-        let reconnected = self.lost_at.take().is_some();
-        let mut figures = self.figures();
-        figures.reconnects += u64::from(reconnected);
-        figures.now = Some(consumer.handle());
-        drop(figures);
-        self.connected = Some(consumer);
-        Step::Nothing
-    }
-
-    /// From here on the eventfd says when there may be something to receive.
-    fn notify(&mut self, eventfd: Arc<OwnedFd>) -> std::io::Result<()> {
-        if let Some(consumer) = &mut self.connected {
-            consumer.notify(eventfd.clone())?;
-        }
-        // Who waits for it looks once, and waits then for what that found missing.
-        ring(&eventfd);
-        self.eventfd = Some(eventfd);
-        Ok(())
-    }
-
-    fn step(&mut self, timeout: Duration) -> Step {
-        let Some(consumer) = &mut self.connected else {
-            return self.connect(timeout);
-        };
-        let made = match consumer.receive(Some(timeout)) {
-            Ok(lease) => Frame::in_place(lease),
-            Err(ReceiveError::Timeout) => return Step::Nothing,
-            Err(ReceiveError::OverBudget { .. }) if self.over_budget != OverBudget::Raise => {
-                let drop = self.over_budget == OverBudget::Drop;
-                let copy = |lease: &_| (!drop).then(|| Frame::copied(lease));
-                match consumer.receive_with(Some(timeout), copy) {
-                    Ok(Some(made)) => made,
-                    Ok(None) => {
-                        lock(&self.figures).dropped += 1;
-                        return Step::Nothing;
-                    }
-                    Err(ReceiveError::Timeout) => return Step::Nothing,
-                    Err(error) => return Step::Failed(Failure::Receive(error)),
-                }
-            }
-            Err(ReceiveError::Eos) => {
-                if self.on_eos == OnEos::Wait {
-                    consumer.pass_eos();
-                    return Step::Nothing;
-                }
-                return Step::Failed(Failure::End);
-            }
-            Err(error @ (ReceiveError::ProducerLost | ReceiveError::TimedOut)) => {
-                return self.lost(error);
-            }
-            Err(error) => return Step::Failed(Failure::Receive(error)),
-        };
-        match made {
-            Ok((frame, way)) => {
-                if way == Way::Copied {
-                    consumer.note_copied();
-                    lock(&self.figures).copied += 1;
-                }
-                Step::Frame(frame)
-            }
-            Err(Unusable::Unfinished) => {
-                lock(&self.figures).dropped += 1;
-                Step::Nothing
-            }
-            Err(reason) => Step::Failed(Failure::Unusable(reason)),
-        }
-    }
-
-    fn lost(&mut self, error: ReceiveError) -> Step {
-        match self.on_lost {
-            OnLost::Raise => return Step::Failed(Failure::Receive(error)),
-            OnLost::End => return Step::Failed(Failure::End),
-            OnLost::Wait => {}
-        }
-        if let Some(consumer) = self.connected.take() {
-            let stats = consumer.stats();
-            let mut figures = self.figures();
-            figures.before.received += stats.received;
-            figures.before.missed += stats.missed;
-            figures.now = None;
-        }
-        if let Some(eventfd) = &self.eventfd {
-            ring(eventfd);
-        }
-        self.lost_at = Some(Instant::now());
-        // What the next producer has published already is news.
-        self.builder = self.builder.clone().start_from(StartFrom::Oldest);
-        Step::Nothing
-    }
-}
-
-/// How long a thread looks for a producer.
-const PATIENCE_OF_THREAD: Duration = Duration::from_secs(1);
-
-fn no_thread(error: std::io::Error) -> ConnectError {
-    ConnectError::System {
-        what: "start a thread",
-        error,
-    }
-}
-
-fn ring(eventfd: &OwnedFd) {
-    // The only way to fail is a counter that is full, and then it is readable anyway.
-    let _ = rustix::io::write(eventfd, &1u64.to_ne_bytes());
-}
-
-fn drain(eventfd: &OwnedFd) {
-    let _ = rustix::io::read(eventfd, &mut [0; 8]);
-}
-
 /// Takes the frames of a pool.
 #[pyclass(frozen, subclass, module = "xmem")]
 #[derive(Debug)]
@@ -318,7 +43,7 @@ pub(crate) struct Consumer {
     pool: String,
     canceller: Canceller,
     figures: Arc<Mutex<Figures>>,
-    eventfd: OnceLock<Arc<OwnedFd>>,
+    bell: OnceLock<Bell>,
 }
 
 impl Consumer {
@@ -339,10 +64,10 @@ impl Consumer {
     }
 
     /// `None`: nothing came in time.
-    fn next(&self, py: Python<'_>, deadline: Deadline) -> PyResult<Result<Option<Frame>, Failure>> {
+    fn next(&self, py: Python<'_>, deadline: Deadline) -> PyResult<Result<Option<Item>, Failure>> {
         let step = signals::wait(py, deadline, |slice| match self.seat.take(slice) {
             Ok(mut inner) => match inner.step(slice) {
-                Step::Frame(frame) => Some(Ok(Ok(frame))),
+                Step::Item(item) => Some(Ok(Ok(item))),
                 Step::Nothing => None,
                 Step::Failed(failure) => Some(Ok(Err(failure))),
             },
@@ -368,7 +93,7 @@ fn not_had(error: NotHad) -> PyErr {
 impl Consumer {
     #[new]
     #[pyo3(signature = (pool, *, timeout=None, max_held=8, name=None, start_from="next", on_eos="end",
-        on_producer_lost="wait", over_budget="copy", busy_poll=0.0))]
+        on_producer_lost="wait", over_budget="copy", busy_poll=0.0, events=false))]
     #[allow(clippy::too_many_arguments)] // keywords
     fn new(
         py: Python<'_>,
@@ -381,6 +106,7 @@ impl Consumer {
         on_producer_lost: &str,
         over_budget: &str,
         busy_poll: f64,
+        events: bool,
     ) -> PyResult<Self> {
         let start_from = choose(
             "start_from",
@@ -396,6 +122,7 @@ impl Consumer {
             .max_held(max_held)
             .start_from(start_from)
             .parts(true)
+            .events(events)
             .busy_poll(signals::duration(Some(busy_poll))?.unwrap_or_default())
             .canceller(&canceller);
         if let Some(name) = name {
@@ -430,7 +157,7 @@ impl Consumer {
                 ],
             )?,
             figures: Arc::default(),
-            eventfd: None,
+            bell: None,
             looking: None,
         };
         let figures = inner.figures.clone();
@@ -445,7 +172,7 @@ impl Consumer {
                 pool,
                 canceller,
                 figures,
-                eventfd: OnceLock::new(),
+                bell: OnceLock::new(),
             }),
             Some(Err(failure)) => Err(failure.into_py_err()),
             None => Err(no_producer(&inner.builder, &pool, timeout)),
@@ -458,10 +185,10 @@ impl Consumer {
     }
 
     #[pyo3(signature = (timeout=None))]
-    fn recv(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Frame> {
+    fn recv(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Item> {
         let next = self.next(py, Deadline::after(timeout)?)?;
         match next.map_err(Failure::into_py_err)? {
-            Some(frame) => Ok(frame),
+            Some(item) => Ok(item),
             None => Err(Kind::Timeout.error(format!(
                 "no frame came in {} s: the producer of pool {:?} publishes none, or is gone",
                 timeout.unwrap_or_default(),
@@ -471,32 +198,28 @@ impl Consumer {
     }
 
     /// A frame if there is one.
-    fn try_recv(&self, py: Python<'_>) -> PyResult<Option<Frame>> {
+    fn try_recv(&self, py: Python<'_>) -> PyResult<Option<Item>> {
         self.next(py, Deadline::after(Some(0.0))?)?
             .map_err(Failure::into_py_err)
     }
 
     /// A descriptor that is readable when there may be something to receive.
     fn fileno(&self, py: Python<'_>) -> PyResult<RawFd> {
-        if let Some(eventfd) = self.eventfd.get()
+        if let Some(bell) = self.bell.get()
             && !self.canceller.is_cancelled()
         {
-            return Ok(eventfd.as_raw_fd());
+            return Ok(bell.as_raw_fd());
         }
-        let failed = |error: std::io::Error| {
-            PyOSError::new_err(format!("cannot make a descriptor to wait for: {error}"))
-        };
-        let eventfd = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
-        let eventfd = Arc::new(eventfd.map_err(|error| failed(error.into()))?);
+        let bell = Bell::new().map_err(|error| Bell::failed(&error))?;
         let made = self.with_inner(py, |inner| {
             // Another thread may have been faster.
-            let first = self.eventfd.get_or_init(|| eventfd.clone());
-            if Arc::ptr_eq(first, &eventfd) {
-                inner.notify(eventfd.clone())?;
+            let first = self.bell.get_or_init(|| bell.clone());
+            if first.is(&bell) {
+                inner.notify(bell.clone())?;
             }
             Ok(first.as_raw_fd())
         })?;
-        made.map_err(failed)
+        made.map_err(|error| Bell::failed(&error))
     }
 
     /// The newest caps that are known, also before the first frame.
@@ -528,10 +251,10 @@ impl Consumer {
         slf
     }
 
-    fn __next__(&self, py: Python<'_>) -> PyResult<Frame> {
+    fn __next__(&self, py: Python<'_>) -> PyResult<Item> {
         loop {
             match self.next(py, Deadline::after(None)?)? {
-                Ok(Some(frame)) => return Ok(frame),
+                Ok(Some(item)) => return Ok(item),
                 Ok(None) => {}
                 Err(Failure::End) => return Err(PyStopIteration::new_err(())),
                 Err(failure) => return Err(failure.into_py_err()),
@@ -541,7 +264,7 @@ impl Consumer {
 
     #[getter]
     fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-        let figures = lock(&self.figures);
+        let figures = lock(&self.figures).clone();
         let now = figures.now.as_ref().and_then(ConsumerHandle::stats);
         let now = now.unwrap_or_default();
         let dict = PyDict::new(py);

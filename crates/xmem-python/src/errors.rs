@@ -2,16 +2,33 @@
 
 //! The core's errors as Python's exceptions. `xmem/_errors.py` has their classes.
 
-use pyo3::exceptions::{PyRuntimeError, PyValueError};
+use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
-use pyo3::types::PyType;
 use xmem_core::cuda::CudaError;
 use xmem_core::{
-    AcquireError, ConnectError, CreateError, PublishError, ReceiveError, RegionError, RequestError,
-    WaitError,
+    AcquireError, ConnectError, CreateError, EventError, PublishError, ReceiveError, RegionError,
+    RequestError, WaitError,
 };
 
-/// One of the classes in `_errors.py`.
+/// The classes in `_errors.py`.
+mod classes {
+    pyo3::import_exception!(xmem._errors, Error);
+    pyo3::import_exception!(xmem._errors, Timeout);
+    pyo3::import_exception!(xmem._errors, NoProducer);
+    pyo3::import_exception!(xmem._errors, Refused);
+    pyo3::import_exception!(xmem._errors, Closed);
+    pyo3::import_exception!(xmem._errors, EndOfStream);
+    pyo3::import_exception!(xmem._errors, ProducerLost);
+    pyo3::import_exception!(xmem._errors, OverBudget);
+    pyo3::import_exception!(xmem._errors, PoolFull);
+    pyo3::import_exception!(xmem._errors, PoolInUse);
+    pyo3::import_exception!(xmem._errors, ViewsExist);
+    pyo3::import_exception!(xmem._errors, Forked);
+    pyo3::import_exception!(xmem._errors, CudaError);
+    pyo3::import_exception!(xmem._errors, NoCuda);
+}
+
+/// One of them.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Kind {
     Error,
@@ -31,38 +48,26 @@ pub(crate) enum Kind {
 }
 
 impl Kind {
-    fn name(self) -> &'static str {
-        match self {
-            Self::Error => "Error",
-            Self::Timeout => "Timeout",
-            Self::NoProducer => "NoProducer",
-            Self::Refused => "Refused",
-            Self::Closed => "Closed",
-            Self::EndOfStream => "EndOfStream",
-            Self::ProducerLost => "ProducerLost",
-            Self::OverBudget => "OverBudget",
-            Self::PoolFull => "PoolFull",
-            Self::PoolInUse => "PoolInUse",
-            Self::ViewsExist => "ViewsExist",
-            Self::Forked => "Forked",
-            Self::Cuda => "CudaError",
-            Self::NoCuda => "NoCuda",
-        }
-    }
-
-    /// The exception, with this message.
+    /// The exception, with this message. It is made when it is raised, so this may be called without the interpreter, and
+    /// with locks held.
     pub(crate) fn error(self, message: impl Into<String>) -> PyErr {
         let message = message.into();
-        Python::attach(|py| {
-            let class = py
-                .import("xmem._errors")
-                .and_then(|module| module.getattr(self.name()))
-                .and_then(|class| Ok(class.cast_into::<PyType>()?));
-            match class {
-                Ok(class) => PyErr::from_type(class, message),
-                Err(_) => PyRuntimeError::new_err(message),
-            }
-        })
+        match self {
+            Self::Error => classes::Error::new_err(message),
+            Self::Timeout => classes::Timeout::new_err(message),
+            Self::NoProducer => classes::NoProducer::new_err(message),
+            Self::Refused => classes::Refused::new_err(message),
+            Self::Closed => classes::Closed::new_err(message),
+            Self::EndOfStream => classes::EndOfStream::new_err(message),
+            Self::ProducerLost => classes::ProducerLost::new_err(message),
+            Self::OverBudget => classes::OverBudget::new_err(message),
+            Self::PoolFull => classes::PoolFull::new_err(message),
+            Self::PoolInUse => classes::PoolInUse::new_err(message),
+            Self::ViewsExist => classes::ViewsExist::new_err(message),
+            Self::Forked => classes::Forked::new_err(message),
+            Self::Cuda => classes::CudaError::new_err(message),
+            Self::NoCuda => classes::NoCuda::new_err(message),
+        }
     }
 }
 
@@ -152,6 +157,16 @@ impl IntoPyErr for PublishError {
             Self::Forked => Kind::Forked,
             _ => Kind::Error,
         })
+    }
+}
+
+impl IntoPyErr for EventError {
+    fn kind(&self) -> Option<Kind> {
+        match self {
+            Self::Acquire(error) => error.kind(),
+            Self::Publish(error) => error.kind(),
+            _ => Some(Kind::Error),
+        }
     }
 }
 

@@ -3,16 +3,18 @@
 //! A frame that was received.
 #![allow(unsafe_code)] // the buffer protocol
 
+use std::borrow::Cow;
 use std::ffi::c_int;
 use std::sync::Arc;
 use std::time::Duration;
 
 use pyo3::ffi;
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyDict, PyTuple};
+use pyo3::types::{PyDict, PyTuple};
+use xmem_core::ReadLease;
 use xmem_core::cuda::CudaError;
-use xmem_core::{FrameMeta, ReadLease, Sticky};
 
+use crate::about::About;
 use crate::array::{Array, Keeper, Plane};
 use crate::device::{DeviceFrame, stream_of};
 use crate::layout::{self, Arrays};
@@ -26,14 +28,6 @@ pub(crate) struct Frame {
     about: Arc<About>,
 }
 
-/// What is known of a frame besides its bytes.
-#[derive(Debug)]
-struct About {
-    meta: FrameMeta,
-    sticky: Arc<Sticky>,
-    pool: String,
-}
-
 /// What became of a frame's bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Way {
@@ -42,46 +36,43 @@ pub(crate) enum Way {
 }
 
 impl Frame {
-    /// Around a frame where it lies. It is copied if it lies in pieces, and one of its planes does not lie in one of them.
+    /// Around a frame where it lies. It is copied if one of its planes lies in several pieces.
     pub(crate) fn in_place(lease: ReadLease) -> Result<(Self, Way), Unusable> {
         if lease.is_on_device() {
             let frame = DeviceFrame::new(lease.clone())?;
             let pieces = layout::device_pieces(&frame);
-            let arrays = layout::arrays(lease.meta(), &pieces).ok_or(NONSENSE)?;
-            return Ok((Self::new(arrays, &lease), Way::InPlace));
+            return match layout::arrays(lease.meta(), is_field(&lease), &pieces) {
+                Some(arrays) => Ok((Self::new(arrays, &lease), Way::InPlace)),
+                None => Self::copied(&lease),
+            };
         }
         let lease = Arc::new(lease);
         // So that a channel passes its arrays on where they lie.
         crate::channel::memory::note(&lease);
         let pieces = layout::pieces(&lease).ok_or(UNMAPPABLE)?;
-        match layout::arrays(lease.meta(), &pieces) {
+        match layout::arrays(lease.meta(), is_field(&lease), &pieces) {
             Some(arrays) => Ok((Self::new(arrays, &lease), Way::InPlace)),
+            // Over several pieces, or not where its type has to be.
             None => Self::copied(&lease),
         }
     }
 
     /// Around a copy, which lies where the frame does.
     pub(crate) fn copied(lease: &ReadLease) -> Result<(Self, Way), Unusable> {
-        let pieces = if lease.is_on_device() {
+        let piece = if lease.is_on_device() {
             layout::copy_on_device(lease, PATIENCE)?.ok_or(Unusable::Unfinished)?
         } else {
-            vec![layout::private(
-                layout::copy_payload(lease).ok_or(UNMAPPABLE)?,
-            )]
+            layout::private(layout::copy_payload(lease).ok_or(UNMAPPABLE)?)
         };
-        let arrays = layout::arrays(lease.meta(), &pieces).ok_or(NONSENSE)?;
+        let arrays = layout::arrays(lease.meta(), is_field(lease), &[piece])
+            .ok_or_else(|| Unusable::Nonsense(layout::nonsense(lease.meta()).into()))?;
         Ok((Self::new(arrays, lease), Way::Copied))
     }
 
     fn new(arrays: Arrays, lease: &ReadLease) -> Self {
-        let about = About {
-            meta: lease.meta().clone(),
-            sticky: lease.sticky().clone(),
-            pool: lease.pool().to_owned(),
-        };
         Self {
             arrays,
-            about: Arc::new(about),
+            about: About::of(lease),
         }
     }
 
@@ -118,28 +109,35 @@ impl Frame {
     }
 }
 
+/// Whether the stream's frames are fields, which have half of the rows that they say.
+fn is_field(lease: &ReadLease) -> bool {
+    let caps = lease.sticky().text("caps").unwrap_or_default();
+    caps.contains("interlace-mode=(string)alternate") || caps.contains("interlace-mode=alternate")
+}
+
 /// Why a frame cannot be used that was received.
 #[derive(Debug)]
 pub(crate) enum Unusable {
-    /// What its producer says of it makes no sense.
-    Nonsense(&'static str),
+    /// It cannot be what its producer says.
+    Nonsense(Cow<'static, str>),
     /// It lies on a device that cannot be reached.
     Cuda(CudaError),
     /// It would have been copied, but a device takes too long to write it.
     Unfinished,
 }
 
-/// How long a frame is waited for that is copied, and so holds its slot beyond what its consumer may hold.
-const PATIENCE: Duration = Duration::from_secs(1);
-
-const UNMAPPABLE: Unusable = Unusable::Nonsense("the frame lies in memory that cannot be mapped");
-const NONSENSE: Unusable = Unusable::Nonsense("the frame's description makes no sense");
-
 impl From<CudaError> for Unusable {
     fn from(error: CudaError) -> Self {
         Self::Cuda(error)
     }
 }
+
+/// How long a frame is waited for that is copied, and so holds its slot beyond what its consumer may hold.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+const UNMAPPABLE: Unusable = Unusable::Nonsense(Cow::Borrowed(
+    "the frame lies in memory that cannot be mapped",
+));
 
 #[pymethods]
 impl Frame {
@@ -259,16 +257,12 @@ impl Frame {
 
     #[getter]
     fn caps(&self) -> Option<&str> {
-        self.about.sticky.text("caps")
+        self.about.caps()
     }
 
     #[getter]
     fn attachments<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-        let dict = PyDict::new(py);
-        for (name, value) in self.about.meta.attachments.iter() {
-            dict.set_item(name, PyBytes::new(py, value))?;
-        }
-        Ok(dict)
+        self.about.attachments(py)
     }
 
     #[getter]

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
-use xmem_core::cuda::CudaError;
+use xmem_core::cuda::{CudaError, PrivateMemory, Rows};
 use xmem_core::{DType, FrameMeta, MAX_DIMS, ReadLease, VideoLayout};
 
 use crate::array::{Array, Keeper, PrivateBytes};
@@ -25,6 +25,13 @@ pub(crate) struct Arrays {
 }
 
 impl Arrays {
+    fn one(array: Array) -> Self {
+        Self {
+            planes: vec![array.clone()],
+            whole: Some(array),
+        }
+    }
+
     /// The frame with this metadata as one array.
     pub(crate) fn whole(&self, meta: &FrameMeta) -> PyResult<&Array> {
         self.whole.as_ref().ok_or_else(|| {
@@ -90,48 +97,44 @@ pub(crate) fn pieces(lease: &Arc<ReadLease>) -> Option<Vec<Piece>> {
 
 /// The memory of a received frame on a device.
 pub(crate) fn device_pieces(frame: &Arc<DeviceFrame>) -> Vec<Piece> {
-    let keeper = Keeper::Device(frame.clone());
-    one_after_the_other(
-        frame
-            .pieces()
-            .into_iter()
-            .map(|piece| (keeper.clone(), piece)),
-    )
+    let mut start = 0;
+    let piece = |(ptr, len): (u64, usize)| {
+        let piece = Piece {
+            keeper: Keeper::Device(frame.clone()),
+            start,
+            bytes: (std::ptr::without_provenance(ptr as usize), len),
+        };
+        start += len;
+        piece
+    };
+    frame.pieces().into_iter().map(piece).collect()
 }
 
-/// A copy of a received frame on its device, piece by piece. `None`: it was not written in time.
+/// A copy of a received frame on its device, in one piece. `None`: it was not written in time.
 pub(crate) fn copy_on_device(
     lease: &ReadLease,
     time: Duration,
-) -> Result<Option<Vec<Piece>>, CudaError> {
+) -> Result<Option<Piece>, CudaError> {
     let frame = lease.cuda()?;
     if !frame.synchronize_for(time)? {
         return Ok(None);
     }
-    let copies = frame
+    let mut len = 0;
+    let rows: Vec<Rows> = frame
         .pieces()
-        .map(|(ptr, len)| {
-            let copy = frame.copy(ptr, len)?;
-            let place = (copy.ptr(), len);
-            Ok((Keeper::PrivateDevice(Arc::new(copy)), place))
+        .map(|(_, size)| {
+            let rows = Rows::plain(len, len, size);
+            len += size;
+            rows
         })
-        .collect::<Result<Vec<_>, CudaError>>()?;
-    Ok(Some(one_after_the_other(copies.into_iter())))
-}
-
-fn one_after_the_other(pieces: impl Iterator<Item = (Keeper, (u64, usize))>) -> Vec<Piece> {
-    let mut start = 0;
-    pieces
-        .map(|(keeper, (ptr, len))| {
-            let piece = Piece {
-                keeper,
-                start,
-                bytes: (std::ptr::without_provenance(ptr as usize), len),
-            };
-            start += len;
-            piece
-        })
-        .collect()
+        .collect();
+    let copy = PrivateMemory::new(frame.device(), len)?;
+    frame.copy_rows_to(&copy, &rows)?;
+    Ok(Some(Piece {
+        start: 0,
+        bytes: (std::ptr::without_provenance(copy.ptr() as usize), len),
+        keeper: Keeper::PrivateDevice(Arc::new(copy)),
+    }))
 }
 
 /// A copy of the payload. `None`: a piece cannot be mapped.
@@ -157,38 +160,66 @@ pub(crate) fn private(bytes: Vec<u8>) -> Piece {
     }
 }
 
-/// The arrays of a frame. `None`: one of them does not lie in one piece.
-pub(crate) fn arrays(meta: &FrameMeta, pieces: &[Piece]) -> Option<Arrays> {
-    if let Some(whole) = described(meta, pieces) {
-        return Some(Arrays {
-            planes: vec![whole.clone()],
-            whole: Some(whole),
-        });
+/// The arrays of a frame. `is_field`: it has every other row of a picture only. `None`: one of them does not lie in one
+/// piece, or nowhere in the frame.
+pub(crate) fn arrays(meta: &FrameMeta, is_field: bool, pieces: &[Piece]) -> Option<Arrays> {
+    // The height is that of the whole picture.
+    let rows = |height: u64| {
+        if is_field { height.div_ceil(2) } else { height }
+    };
+    if meta.ndim > 0 {
+        return described(meta, rows, pieces).map(Arrays::one);
     }
     if let Some(video) = &meta.video
         && let Some(format) = format::find(video.format.as_str())
-        && let Some(planes) = planes(format, video, pieces)
     {
+        let height = u32::try_from(rows(video.height.into())).ok()?;
+        let planes = planes(format, video, height, pieces)?;
         let whole = format.is_packed().then(|| planes[0].clone());
         return Some(Arrays { whole, planes });
     }
-    let bytes = match pieces {
-        [piece] => at(piece, 0, &[piece.bytes.1.cast_signed()], &[1], DType::U8)?,
-        _ => return None,
+    let [piece] = pieces else { return None };
+    at(piece, 0, &[piece.bytes.1.cast_signed()], &[1], DType::U8).map(Arrays::one)
+}
+
+/// What a frame says of itself, for whoever is to learn that it cannot be.
+pub(crate) fn nonsense(meta: &FrameMeta) -> String {
+    let what = match &meta.video {
+        Some(video) if meta.ndim == 0 => format!(
+            "{} of {}x{} pixels in {} plane(s) at {:?} with strides {:?}",
+            video.format.as_str(),
+            video.width,
+            video.height,
+            video.n_planes,
+            video.offsets,
+            video.strides,
+        ),
+        _ => {
+            let ndim = usize::from(meta.ndim).min(MAX_DIMS);
+            format!(
+                "an array of {} of shape {:?} and strides {:?}",
+                dtype::name(meta.dtype),
+                &meta.shape[..ndim],
+                &meta.strides[..ndim]
+            )
+        }
     };
-    Some(Arrays {
-        planes: vec![bytes.clone()],
-        whole: Some(bytes),
-    })
+    format!(
+        "frame {} says that it is {what}, which its {} bytes cannot be: its producer ({:?}) describes it wrongly",
+        meta.sequence,
+        meta.size,
+        meta.producer.as_str()
+    )
 }
 
 /// The array that the metadata describe: a tensor, the pixels of packed video, the samples of audio.
-fn described(meta: &FrameMeta, pieces: &[Piece]) -> Option<Array> {
+fn described(meta: &FrameMeta, rows: impl Fn(u64) -> u64, pieces: &[Piece]) -> Option<Array> {
     let ndim = usize::from(meta.ndim).min(MAX_DIMS);
-    if ndim == 0 {
-        return None;
+    let mut shape = meta.shape;
+    if meta.video.is_some() {
+        shape[0] = rows(shape[0]);
     }
-    let shape = meta.shape[..ndim].iter().map(|size| isize::try_from(*size));
+    let shape = shape[..ndim].iter().map(|size| isize::try_from(*size));
     let shape = shape.collect::<Result<Vec<_>, _>>().ok()?;
     let strides: Vec<isize> = meta.strides[..ndim].iter().map(|it| *it as isize).collect();
     let start = meta
@@ -199,8 +230,13 @@ fn described(meta: &FrameMeta, pieces: &[Piece]) -> Option<Array> {
     find(pieces, start, &shape, &strides, meta.dtype)
 }
 
-fn planes(format: &format::Format, video: &VideoLayout, pieces: &[Piece]) -> Option<Vec<Array>> {
-    let sizes = format.planes(video.width, video.height);
+fn planes(
+    format: &format::Format,
+    video: &VideoLayout,
+    height: u32,
+    pieces: &[Piece],
+) -> Option<Vec<Array>> {
+    let sizes = format.planes(video.width, height);
     if sizes.len() != video.n_planes as usize {
         return None;
     }

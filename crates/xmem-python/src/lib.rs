@@ -4,8 +4,10 @@
 //!
 //! `python/xmem` is what users import; it adds to the classes here what is easier said in Python, such as asyncio.
 
+mod about;
 mod array;
 mod array_interface;
+mod bell;
 mod buffer;
 mod buffer_pool;
 mod caps;
@@ -16,9 +18,11 @@ mod device;
 mod dlpack;
 mod dtype;
 mod errors;
+mod event;
 mod format;
 mod frame;
 mod layout;
+mod lock;
 mod pools;
 mod producer;
 mod seat;
@@ -28,7 +32,8 @@ mod writable;
 
 use pyo3::prelude::*;
 
-#[pymodule]
+// Whatever threads share is atomic or has a lock of its own, none of which is held while Python's code runs.
+#[pymodule(gil_used = false)]
 mod _xmem {
     use pyo3::prelude::*;
 
@@ -42,6 +47,8 @@ mod _xmem {
     use crate::channel::{Block, ChannelEnd, Incoming, RefLease};
     #[pymodule_export]
     use crate::consumer::Consumer;
+    #[pymodule_export]
+    use crate::event::Event;
     #[pymodule_export]
     use crate::frame::Frame;
     #[pymodule_export]

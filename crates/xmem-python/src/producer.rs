@@ -2,23 +2,25 @@
 
 //! The producer of a pool.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 use xmem_core::cuda::Device;
 use xmem_core::{
-    AcquireError, Backing, Canceller, DType, Delivery, FrameMeta, MAX_DIMS, Sticky, Text, WaitError,
+    AcquireError, Backing, Canceller, DType, Delivery, EventError, FrameMeta, MAX_DIMS, Sticky,
+    Text, WaitError,
 };
 
 use crate::caps;
 use crate::errors::{IntoPyErr, Kind};
+use crate::lock::lock;
 use crate::pools::pool_stats;
 use crate::signals::{self, Deadline};
 use crate::slot::WriteSlot;
 use crate::writable::WritableFrame;
-use crate::{device, dtype, format};
+use crate::{device, dtype, event, format};
 
 /// Publishes frames in a pool.
 #[pyclass(frozen, subclass, module = "xmem")]
@@ -45,8 +47,7 @@ struct Wanted {
 
 impl Producer {
     fn producer(&self) -> PyResult<xmem_core::Producer> {
-        let producer = self.producer.lock().unwrap_or_else(PoisonError::into_inner);
-        producer
+        lock(&self.producer)
             .clone()
             .ok_or_else(|| Kind::Closed.error("this producer is closed"))
     }
@@ -257,6 +258,31 @@ impl Producer {
         Ok(self.producer()?.sticky().text("caps").map(str::to_owned))
     }
 
+    /// Publishes an event between two frames. Returns its sequence.
+    #[pyo3(signature = (name, data=Vec::new(), *, fields="", pts=None, duration=None, timestamp=None))]
+    #[allow(clippy::too_many_arguments)] // keywords
+    fn publish_event(
+        &self,
+        py: Python<'_>,
+        name: &str,
+        data: Vec<u8>,
+        fields: &str,
+        pts: Option<u64>,
+        duration: Option<u64>,
+        timestamp: Option<i64>,
+    ) -> PyResult<u64> {
+        let producer = self.producer()?;
+        let meta = event::describe(name, data, fields, pts, duration, timestamp)?;
+        wait_for_room(py, &producer)?;
+        let published = match py.detach(|| producer.publish_event(meta.clone())) {
+            Err(EventError::Acquire(AcquireError::Exhausted { .. })) if self.lossless => {
+                signals::wait_apart(py, |cancel| producer.publish_event_wait(meta, None, cancel))?
+            }
+            published => published,
+        };
+        published.map_err(IntoPyErr::into_py_err)
+    }
+
     /// Says that the stream is over.
     fn end_stream(&self) -> PyResult<()> {
         self.producer()?.set_eos(true);
@@ -297,11 +323,7 @@ impl Producer {
     /// Closes the pool. Frames that are held stay as they are.
     fn close(&self, py: Python<'_>) {
         self.canceller.cancel();
-        let producer = self
-            .producer
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .take();
+        let producer = lock(&self.producer).take();
         py.detach(|| {
             if let Some(producer) = producer {
                 producer.close();

@@ -6,6 +6,8 @@ use std::ops::{Deref, DerefMut};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use crate::lock::lock;
+
 #[derive(Debug)]
 enum Place<T> {
     Free(T),
@@ -48,7 +50,7 @@ impl<T> Seat<T> {
     }
 
     fn place(&self) -> MutexGuard<'_, Place<T>> {
-        self.place.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.place)
     }
 
     pub(crate) fn take(&self, timeout: Duration) -> Result<Taken<'_, T>, NotHad> {

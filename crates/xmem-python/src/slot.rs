@@ -12,6 +12,7 @@ use xmem_core::{FrameMeta, PublishError, PublishFailure, ReadLease, WriteLease};
 
 use crate::device::{Streams, Use};
 use crate::errors::{IntoPyErr, Kind};
+use crate::lock::lock;
 
 enum Lease {
     Writing(WriteLease),
@@ -117,7 +118,7 @@ impl WriteSlot {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.state)
     }
 
     pub(crate) fn bytes(&self) -> (*const u8, usize) {

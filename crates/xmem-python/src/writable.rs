@@ -5,7 +5,7 @@
 
 use std::collections::HashMap;
 use std::ffi::c_int;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use pyo3::exceptions::PyValueError;
 use pyo3::ffi;
@@ -15,6 +15,7 @@ use xmem_core::{FrameMeta, monotonic_ns};
 
 use crate::array::{Array, Keeper, Plane};
 use crate::layout::{self, Arrays, Piece};
+use crate::lock::lock;
 use crate::producer::{set_caps, wait_for_room};
 use crate::slot::WriteSlot;
 use crate::{array_interface, buffer, cuda_interface, device, dlpack, dtype};
@@ -47,7 +48,7 @@ impl WritableFrame {
             start: 0,
             bytes: (ptr, size),
         };
-        let arrays = layout::arrays(&meta, &[piece])
+        let arrays = layout::arrays(&meta, false, &[piece])
             .ok_or_else(|| PyValueError::new_err("the frame does not fit into its slot"))?;
         Ok(Self {
             producer,
@@ -152,10 +153,7 @@ impl WritableFrame {
         }
         wait_for_room(py, &self.producer)?;
         py.detach(|| {
-            let _publishing = self
-                .publishing
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner);
+            let _publishing = lock(&self.publishing);
             set_caps(&self.producer, &self.caps)?;
             self.slot.publish(meta, trust_views, stream)
         })

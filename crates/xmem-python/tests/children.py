@@ -3,6 +3,7 @@
 """What other processes do in the tests: children.py ROLE POOL."""
 
 import ctypes
+import json
 import signal
 import sys
 import threading
@@ -126,6 +127,64 @@ def read(pool: str) -> None:
         assert_whole(frame, frame.pts)
         count += 1
     say(count)
+
+
+def lie(pool: str) -> None:
+    """Publishes frames, each with other words in its entry than the core wrote there.
+
+    A line of its input is the arguments of `acquire`, and those words by their number in the entry.
+    """
+    producer = xmem.Producer(pool)
+    memory = control_memory()
+    say("made")
+    while line := hear():
+        arguments, lies = json.loads(line)
+        with producer.acquire(**arguments) as frame:
+            frame.publish(pts=(mark := 1 << 62 | time.monotonic_ns()))
+        # In the ring, and in the record of its slot.
+        entries = np.flatnonzero(memory == mark) - PTS
+        for word, value in lies.items():
+            memory[entries + int(word)] = value
+        say(len(entries))
+
+
+# Where an entry has its PTS: behind five words of where the slot is, as the core's `Entry::encode` has it.
+PTS = 5 + 42
+
+
+def control_memory() -> np.ndarray:
+    """The words of the control memory of this process's one pool, to be written."""
+    with open("/proc/self/maps") as maps:
+        (span,) = [line.split()[0] for line in maps if "memfd:xmem-control" in line]
+    start, end = (int(it, 16) for it in span.split("-"))
+    return np.ctypeslib.as_array((ctypes.c_uint64 * ((end - start) // 8)).from_address(start))
+
+
+def look(pool: str) -> None:
+    """Takes the newest frame, each time by a consumer of its own, and reads all that there is of it.
+
+    A line of its input is for how many seconds to wait for it.
+    """
+    say("ready")
+    while line := hear():
+        try:
+            with xmem.Consumer(pool, start_from="newest") as consumer:
+                say(json.dumps(["frame", read_all(consumer.recv(float(line)))]))
+        except xmem.Error as error:
+            say(json.dumps([type(error).__name__, str(error)]))
+
+
+def read_all(frame: xmem.Frame) -> int:
+    """Reads a frame by each way that there is. Returns how many bytes it has."""
+    for name in dir(frame):
+        if name not in ("shape", "strides", "ndim", "__array_interface__"):
+            getattr(frame, name)
+    repr(frame), frame.copy()
+    for plane in frame.planes:
+        assert plane.copy().nbytes == plane.nbytes
+        if plane.dtype != "bfloat16":
+            assert np.asarray(plane).tobytes() == memoryview(plane).tobytes() == np.from_dlpack(plane).tobytes()
+    return frame.nbytes
 
 
 if __name__ == "__main__":

@@ -2,7 +2,9 @@
 
 """What the tests share: a pool of one's own, frames whose content can be told, and processes."""
 
+import contextlib
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -94,22 +96,23 @@ class Child:
         self.process.kill()
         self.process.wait(HANG)
 
+    def __enter__(self) -> "Child":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait()
+        # What it did not read any more is of no interest.
+        with contextlib.suppress(BrokenPipeError):
+            self.process.stdin.close()
+        self.process.stdout.close()
+
 
 @pytest.fixture
 def child() -> Iterator[Callable[[str, str], Child]]:
-    children: list[Child] = []
-
-    def start(role: str, pool: str) -> Child:
-        children.append(Child(role, pool))
-        return children[-1]
-
-    yield start
-    for it in children:
-        if it.process.poll() is None:
-            it.process.kill()
-        it.process.wait()
-        it.process.stdin.close()
-        it.process.stdout.close()
+    with contextlib.ExitStack() as children:
+        yield lambda role, pool: children.enter_context(Child(role, pool))
 
 
 def not_run(test: str, reason: str) -> None:
@@ -127,3 +130,52 @@ def torch_or_not(test: str) -> Any:
     except ImportError:
         not_run(test, "no PyTorch")
     return torch
+
+
+@pytest.fixture(scope="session")
+def gst_environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """What a program needs to find the plugin that was built here."""
+    plugins = os.environ.get("XMEM_PLUGIN_DIR", str(Path(__file__).parents[3] / "target" / "debug"))
+    if not Path(plugins, "libgstxmem.so").exists() or shutil.which("gst-launch-1.0") is None:
+        not_run("tests with GStreamer", "there is no plugin or no gst-launch-1.0: run `cargo xtask python`")
+    return os.environ | {
+        "GST_PLUGIN_PATH": plugins,
+        "GST_REGISTRY": str(tmp_path_factory.mktemp("gst") / "registry.bin"),
+    }
+
+
+Start = Callable[..., subprocess.Popen[str]]
+
+
+@pytest.fixture
+def start_gst(gst_environment: dict[str, str]) -> Iterator[Start]:
+    with contextlib.ExitStack() as started:
+
+        def start(*command: str, **options: Any) -> subprocess.Popen[str]:
+            process = subprocess.Popen(command, env=gst_environment, text=True, **options)
+            started.callback(process.wait)
+            # Nothing, if it has ended.
+            started.callback(process.kill)
+            return process
+
+        yield start
+
+
+@pytest.fixture
+def gst_launch(start_gst: Start) -> Start:
+    """Starts gst-launch-1.0."""
+    return lambda pipeline, **options: start_gst("gst-launch-1.0", "-q", *pipeline.split(), **options)
+
+
+# The one that has GStreamer's bindings; PyPI's would have to be built.
+SYSTEM_PYTHON = "/usr/bin/python3"
+
+
+@pytest.fixture
+def gst_producer(start_gst: Start) -> Start:
+    """Starts a role of `gst_producer.py`."""
+    bindings = "import gi.repository.GstApp, gi.repository.GstAllocators, gi.repository.GstVideo"
+    if subprocess.run([SYSTEM_PYTHON, "-W", "ignore", "-c", bindings], capture_output=True).returncode != 0:
+        not_run("tests with GStreamer's bindings", f"{SYSTEM_PYTHON} cannot `{bindings}`")
+    script = str(Path(__file__).with_name("gst_producer.py"))
+    return lambda role, pool: start_gst(SYSTEM_PYTHON, script, role, pool)

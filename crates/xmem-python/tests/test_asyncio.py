@@ -142,10 +142,10 @@ def test_a_waiting_loop_costs_nothing(pool):
             turns = 0
             original = consumer._wake
 
-            def count():
+            def count(waiting):
                 nonlocal turns
                 turns += 1
-                original()
+                original(waiting)
 
             consumer._wake = count
             with pytest.raises(xmem.Timeout):

@@ -24,31 +24,6 @@ FORMATS = [
 ]  # fmt: skip
 
 
-@pytest.fixture(scope="session")
-def gst_launch(tmp_path_factory):
-    """Starts gst-launch-1.0 with the plugin that was built here."""
-    plugins = os.environ.get("XMEM_PLUGIN_DIR", str(Path(__file__).parents[3] / "target" / "debug"))
-    if not Path(plugins, "libgstxmem.so").exists() or shutil.which("gst-launch-1.0") is None:
-        not_run("test_gstreamer", "there is no plugin or no gst-launch-1.0: run `cargo xtask python`")
-    environment = os.environ | {
-        "GST_PLUGIN_PATH": plugins,
-        "GST_REGISTRY": str(tmp_path_factory.mktemp("gst") / "registry.bin"),
-    }
-    started = []
-
-    def start(pipeline, **options):
-        started.append(
-            subprocess.Popen(["gst-launch-1.0", "-q", *pipeline.split()], env=environment, text=True, **options)
-        )
-        return started[-1]
-
-    yield start
-    for process in started:
-        if process.poll() is None:
-            process.kill()
-        process.wait()
-
-
 def test_layouts_are_gstreamer_s(directory, gst_launch):
     """A frame of each format, of an odd size, as GStreamer lays it out, is what Python takes it for; and the other way."""
     width, height = 35, 21
@@ -216,5 +191,8 @@ def test_frames_that_are_forwarded(pool, directory, gst_launch):
                 time.sleep(0.002)
             assert consumer.stats["received"] > 0
             assert consumer.stats["copied"] == 0
+            # Who holds frames here that another pool passed on to it.
+            via = {it["pid"]: it["via"] for it in producer.stats["consumers"]}
+            assert via == {forward.pid: "", os.getpid(): f"{directory}/q.sock"}
         forward.send_signal(signal.SIGINT)
         forward.wait(HANG)

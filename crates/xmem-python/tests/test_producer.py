@@ -169,3 +169,28 @@ def test_threads_with_frames_of_their_own_caps(pool):
             assert f"width=(int){frame.width}," in frame.caps
         for thread in threads:
             thread.join()
+
+
+def test_views_come_and_go_while_others_try_to_publish(pool):
+    """What goes wrong is said without the lock that views need."""
+    with xmem.Producer(pool) as producer, producer.acquire((1000,)) as frame:
+        kept = memoryview(frame)
+        stop = threading.Event()
+        refused = 0
+
+        def publish_in_vain():
+            nonlocal refused
+            while not stop.is_set():
+                with pytest.raises(xmem.ViewsExist):
+                    frame.publish()
+                refused += 1
+
+        threads = [threading.Thread(target=publish_in_vain) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        while refused < 2000:
+            memoryview(frame).release()
+        stop.set()
+        for thread in threads:
+            thread.join()
+        del kept

@@ -1,25 +1,26 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! `cargo xtask test --compat`: what was built with this machine's GStreamer, run with that of Debian 13.
+//! What was built with this machine's GStreamer, run with that of Debian 13: all of the plugin's tests with
+//! `cargo xtask test --compat`, those of CUDA with `cargo xtask test` too.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Instant;
 
+use crate::packages::{self, Tests};
 use crate::step::{self, Step};
-use crate::{Result, cargo, packages, root, target_dir, test};
+use crate::{Result, cargo, root, target_dir, test};
 
 const SUITE: &str = "trixie";
 const MIRROR: &str = "http://deb.debian.org/debian";
 
+/// What loads CUDA memory into GStreamer came with it.
+const WITH_CUDA: &str = "1.24";
+
 pub(crate) fn run() -> Result {
     let start = Instant::now();
-    if std::fs::metadata("/proc/self")?.uid() != 0 {
-        return Err("only root can make and enter another Debian: run this command as root".into());
-    }
-    packages::ensure_for_compat()?;
-    let debian = Debian::ensure()?;
+    let debian = Debian::ensure(Tests::All)?;
     let here = gstreamer(Command::new("gst-launch-1.0"))?;
     let there = gstreamer(debian.inside("ro", &["gst-launch-1.0"]))?;
     if here == there {
@@ -35,7 +36,7 @@ pub(crate) fn run() -> Result {
     let not_run = test::not_run_file()?;
     step::run_all(vec![
         test::build(),
-        debian.tests(&not_run)?,
+        debian.tests(Tests::All, &not_run)?,
         both_at_once(&debian, &not_run),
     ])?;
     test::say_not_run(&std::fs::read_to_string(&not_run)?);
@@ -46,13 +47,26 @@ pub(crate) fn run() -> Result {
     Ok(())
 }
 
+/// The tests of CUDA in the elements, where this machine's GStreamer is too old for them. `Err`: why not.
+pub(crate) fn cuda(not_run: &Path) -> Result<Option<Step>> {
+    if packages::has_gstreamer(WITH_CUDA) {
+        return Ok(None);
+    }
+    let debian = Debian::ensure(Tests::Cuda)?;
+    debian.tests(Tests::Cuda, not_run).map(Some)
+}
+
 /// The root directory of a Debian that is kept for the next time.
 #[derive(Debug)]
-struct Debian(PathBuf);
+pub(crate) struct Debian(PathBuf);
 
 impl Debian {
     /// Makes it if it is not there, and installs what is missing in it.
-    fn ensure() -> Result<Self> {
+    pub(crate) fn ensure(tests: Tests) -> Result<Self> {
+        if std::fs::metadata("/proc/self")?.uid() != 0 {
+            return Err("only root can make and enter another Debian".into());
+        }
+        packages::ensure_for_compat()?;
         let cache = target_dir().join("compat");
         let debian = Self(cache.join(SUITE));
         if !debian.0.exists() {
@@ -71,13 +85,13 @@ impl Debian {
             make(debootstrap)?;
             std::fs::rename(&new, &debian.0)?;
         }
-        if !debian.missing().is_empty() {
+        if !debian.missing(tests).is_empty() {
             let apt_get = ["env", "DEBIAN_FRONTEND=noninteractive", "apt-get"];
             make(debian.inside("rw", &[&apt_get[..], &["update"]].concat()))?;
             let install = ["install", "--yes", "--no-install-recommends"];
-            let words = [&apt_get[..], &install, &packages::to_run()].concat();
+            let words = [&apt_get[..], &install, &tests.packages()].concat();
             make(debian.inside("rw", &words))?;
-            let missing = debian.missing();
+            let missing = debian.missing(tests);
             if !missing.is_empty() {
                 let missing = missing.join(", ");
                 return Err(format!("still missing there: {missing}").into());
@@ -87,8 +101,13 @@ impl Debian {
     }
 
     /// Looks into a Debian that can be written to, so that GStreamer keeps there what it finds out about its plugins.
-    fn missing(&self) -> Vec<String> {
-        packages::missing_to_run(|| self.inside("rw", &[]))
+    fn missing(&self, tests: Tests) -> Vec<String> {
+        tests.missing(|| self.inside("rw", &[]))
+    }
+
+    /// Where a file of its own is, as this machine sees it.
+    pub(crate) fn path(&self, file: &Path) -> PathBuf {
+        self.0.join(file.strip_prefix("/").unwrap_or(file))
     }
 
     /// What stands before a program to run it there: it is also what cargo runs test programs with.
@@ -102,32 +121,42 @@ impl Debian {
     }
 
     fn inside(&self, mode: &str, program: &[&str]) -> Command {
-        let words = self.enter(mode, &[]);
+        self.inside_with(mode, &[], program)
+    }
+
+    /// With these folders of this machine.
+    pub(crate) fn inside_with(&self, mode: &str, dirs: &[&Path], program: &[&str]) -> Command {
+        let words = self.enter(mode, dirs);
         let mut command = Command::new(&words[0]);
         command.args(&words[1..]).args(program);
         command
     }
 
-    /// The tests of the plugin, each with a /tmp and /dev/shm of its own.
-    fn tests(&self, not_run: &Path) -> Result<Step> {
+    /// Tests of the plugin, each with a /tmp and /dev/shm of its own.
+    fn tests(&self, which: Tests, not_run: &Path) -> Result<Step> {
         // Test programs know their places by the paths that they were built with.
         let runner = serde_json::to_string(&self.enter("ro", &[&root(), &target_dir()]))?;
         let runner = format!("target.'cfg(unix)'.runner={runner}");
         let mut command = cargo();
         if test::has_nextest() {
             command.args(["nextest", "run", "--workspace", "--locked"]);
-            command.args(["--filterset", "package(gst-plugin-xmem)"]);
+            command.arg("--filterset").arg(match which {
+                Tests::All => "package(gst-plugin-xmem)",
+                Tests::Cuda => "package(gst-plugin-xmem) & binary(/^cuda/)",
+            });
         } else {
-            command.args([
-                "test",
-                "--package",
-                "gst-plugin-xmem",
-                "--tests",
-                "--locked",
-            ]);
+            command.args(["test", "--locked"]);
+            command.args(match which {
+                Tests::All => ["--package", "gst-plugin-xmem", "--tests"],
+                // The core's as well: fewer packages would be built anew, with fewer features.
+                Tests::Cuda => ["--workspace", "--test", "cuda*"],
+            });
         }
         Ok(Step {
-            name: "tests with the newer GStreamer",
+            name: match which {
+                Tests::All => "tests with the newer GStreamer",
+                Tests::Cuda => "CUDA in the elements, with a newer GStreamer",
+            },
             command: test::strict(command_with(command, &["--config", &runner]), not_run),
             advice: "what passes with the older one and fails here depends on GStreamer's version",
         })

@@ -16,7 +16,7 @@ fi
 rm -rf "$venv"
 python3 -m venv "$venv"
 install() {
-    "$venv/bin/pip" install --quiet --disable-pip-version-check --no-cache-dir --no-deps --no-compile --requirement "$1"
+    "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --no-cache-dir --no-deps --no-compile --requirement "$1"
 }
 install "$requirements"
 room=$(df --output=avail --block-size=1G "$venv" | tail -n 1 | tr -d ' ')

@@ -9,4 +9,4 @@ rm -rf "$target/wheels"
 # A target directory of its own, so that no library of Python's lies where GStreamer looks for plugins.
 CARGO_TARGET_DIR=$target "$venv/bin/maturin" build --quiet --locked --profile "$profile" \
     --manifest-path crates/xmem-python/Cargo.toml --interpreter "$venv/bin/python" --out "$target/wheels"
-"$venv/bin/pip" install --quiet --disable-pip-version-check --no-index --no-deps --force-reinstall "$target"/wheels/*.whl
+"$venv/bin/python" -m pip install --quiet --disable-pip-version-check --no-index --no-deps --force-reinstall "$target"/wheels/*.whl

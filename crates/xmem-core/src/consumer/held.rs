@@ -134,6 +134,8 @@ impl Held {
             drop(table);
             return Err(held);
         }
+        // Pairs with the release in `Arc`'s drop: the reads through other handles are over before the device may end the lease.
+        fence(Ordering::Acquire);
         let slot = held.place.slot;
         table.leases.remove(&slot);
         let is_over = Arc::<AtomicBool>::default();

@@ -173,6 +173,13 @@ impl Consumer {
         self.session.stats()
     }
 
+    /// How this process came by the device memory of frames, in the words of [`ConsumerStats::device`].
+    ///
+    /// [`ConsumerStats::device`]: crate::ConsumerStats::device
+    pub fn device(&self) -> String {
+        self.session.device()
+    }
+
     /// A handle for other threads, while the consumer waits in its own.
     pub fn handle(&self) -> ConsumerHandle {
         ConsumerHandle(Arc::downgrade(&self.session))
@@ -223,6 +230,11 @@ impl ConsumerHandle {
     /// Figures; `None` when the consumer and all its frames are gone.
     pub fn stats(&self) -> Option<ReceiveStats> {
         self.0.upgrade().map(|session| session.stats())
+    }
+
+    /// As [`Consumer::device`]; `None` when the consumer and all its frames are gone.
+    pub fn device(&self) -> Option<String> {
+        self.0.upgrade().map(|session| session.device())
     }
 }
 

@@ -31,6 +31,8 @@ use crate::os::socket;
 use crate::region::{RegionView, Ticket};
 use crate::sealed;
 use crate::stats::ReceiveStats;
+#[cfg(feature = "cuda")]
+use crate::stats::device_words;
 use crate::sync::Ordering;
 use crate::wire::{MAX_MESSAGE, MAX_QUEUED, MAX_REQUEST, RegionKind, ToConsumer, ToProducer};
 
@@ -60,6 +62,8 @@ pub(crate) struct Session {
     /// The same, as devices can write it.
     #[cfg(feature = "cuda")]
     device_page: Mutex<Option<Arc<crate::cuda::DevicePage>>>,
+    /// How this process came by device memory, as the producer was told.
+    device: Mutex<String>,
     pub(super) held: HeldTable,
     pub(super) process: ProcessId,
     pub(super) budget: u32,
@@ -130,6 +134,7 @@ impl Session {
             page: Arc::new(page),
             #[cfg(feature = "cuda")]
             device_page: Mutex::default(),
+            device: Mutex::default(),
             held: HeldTable::default(),
             process: ProcessId::current(),
             budget: terms.budget,
@@ -220,6 +225,7 @@ impl Session {
     /// Tells the producer how this process came by device memory.
     #[cfg(feature = "cuda")]
     pub(super) fn say_device(&self, works: bool, how: &str) {
+        *self.device.lock().unwrap_or_else(PoisonError::into_inner) = device_words(works, how);
         let how = Text::new(how);
         // It is for its figures only.
         let _ = self.send(&ToProducer::Device { works, how });
@@ -241,6 +247,11 @@ impl Session {
         let page = Arc::new(crate::cuda::DevicePage::register(&self.page, device)?);
         *registered = Some(page.clone());
         Ok(page)
+    }
+
+    pub(super) fn device(&self) -> String {
+        let device = self.device.lock();
+        device.unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     pub(super) fn inbox(&self) -> MutexGuard<'_, Inbox> {

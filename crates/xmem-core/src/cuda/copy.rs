@@ -12,6 +12,7 @@ use super::event::until_done;
 use super::frame::CudaFrame;
 use super::host::{READ_ONLY, Registered};
 use super::result;
+use super::rows::{self, Rows, To};
 use super::slot::CudaSlot;
 use crate::os::mapping::Mapping;
 
@@ -76,7 +77,8 @@ pub(crate) fn between(from: &Source<'_>, to: (&Device, u64), len: usize) -> Resu
     count(&COUNTERS.host_syncs);
     let ptr = from.wait()?;
     let (device, (to_device, to)) = (from.device(), to);
-    let stream = device.own_stream()?.raw();
+    let spare = device.spare_stream()?;
+    let stream = spare.stream().raw();
     let copied = device.with(|| {
         let (from_context, to_context) = (device.context(), to_device.context());
         // SAFETY: the caller has both; contexts are kept for as long as the process runs.
@@ -98,7 +100,8 @@ pub(crate) fn between(from: &Source<'_>, to: (&Device, u64), len: usize) -> Resu
 /// Copies to a device, and waits until the bytes are there.
 pub(super) fn to_device_now(device: &Device, to: u64, from: &[u8]) -> Result<(), CudaError> {
     // Not `cuMemcpyHtoD`: that returns when the bytes are read, and before the device has them.
-    let stream = device.own_stream()?.raw();
+    let spare = device.spare_stream()?;
+    let stream = spare.stream().raw();
     device.with(|| {
         // SAFETY: the caller has the memory; the bytes are ours until this returns.
         unsafe { result::copy_to_device_async(to, from.as_ptr().cast(), from.len(), stream) }?;
@@ -109,11 +112,28 @@ pub(super) fn to_device_now(device: &Device, to: u64, from: &[u8]) -> Result<(),
 
 /// Copies from a device, and waits for that.
 pub(super) fn to_host_now(device: &Device, to: &mut [u8], from: u64) -> Result<(), CudaError> {
-    let stream = device.own_stream()?.raw();
+    let spare = device.spare_stream()?;
+    let stream = spare.stream().raw();
     device.with(|| {
         // SAFETY: the caller has the memory; the bytes are ours until this returns.
         unsafe { result::copy_to_host_async(to.as_mut_ptr().cast(), from, to.len(), stream) }?;
         // SAFETY: a stream of this process.
         unsafe { result::stream_synchronize(stream) }
+    })
+}
+
+/// Copies rows of bytes, each with the address from which its first byte is counted, and waits for that. The caller has looked
+/// whether they lie in both.
+pub(super) fn rows_now(device: &Device, start: To, rows: &[(u64, &Rows)]) -> Result<(), CudaError> {
+    let spare = device.spare_stream()?;
+    device.with(|| {
+        let copied = rows.iter().try_for_each(|(from, rows)| {
+            // SAFETY: the caller has both, in whole, until this returns.
+            unsafe { rows::enqueue(spare.stream(), start, *from, rows) }
+        });
+        // Also after an error: what was put there before still writes.
+        // SAFETY: a stream of this process.
+        let done = unsafe { result::stream_synchronize(spare.stream().raw()) };
+        copied.and(done)
     })
 }

@@ -6,12 +6,12 @@
 use std::ffi::{c_char, c_int};
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
-use cudarc::driver::sys::{CUcontext, CUuuid};
+use cudarc::driver::sys::{CUcontext, CUstream, CUuuid};
 
 use super::driver::Driver;
-use super::error::CudaError;
+use super::error::{CAPTURE_IMPLICIT, CudaError, INVALID_CONTEXT};
 use super::result;
 use super::stream::Stream;
 use crate::os::fork::ProcessId;
@@ -25,6 +25,8 @@ const POSIX_FD_SUPPORTED: c_int = 103;
 
 /// cuda.h: host memory can be registered for reading only.
 const READ_ONLY_REGISTER_SUPPORTED: c_int = 113;
+/// cuda.h: a thread that captures of the program do not forbid anything, nor it disturbs them.
+const RELAXED: u32 = 2;
 /// cuda.h: a stream that does not wait for the default one.
 const NON_BLOCKING: u32 = 1;
 
@@ -40,8 +42,8 @@ struct Inner {
     name: String,
     vmm: bool,
     read_only_register: bool,
-    /// A stream of our own, which waits for no other: the default stream would wait for the program's kernels.
-    stream: OnceLock<u64>,
+    /// Streams of our own that are not in use: the default stream would wait for the program's kernels.
+    spare: Mutex<Vec<u64>>,
     /// A kernel failed: nothing works here any more.
     broken: AtomicBool,
     process: ProcessId,
@@ -72,7 +74,12 @@ impl Eq for Device {}
 /// The devices that were asked for. Never given back: so its context is retained once in a process.
 static DEVICES: Mutex<Vec<Device>> = Mutex::new(Vec::new());
 
-fn count() -> Result<u32, CudaError> {
+/// How many devices this process sees. Takes the context of none.
+///
+/// # Errors
+///
+/// See [`CudaError`].
+pub fn device_count() -> Result<u32, CudaError> {
     let mut count = 0;
     // SAFETY: a place for the result.
     unsafe { result::device_count(&raw mut count) }?;
@@ -80,7 +87,7 @@ fn count() -> Result<u32, CudaError> {
 }
 
 fn raw(ordinal: u32) -> Result<c_int, CudaError> {
-    let count = count()?;
+    let count = device_count()?;
     let asked = c_int::try_from(ordinal).ok().filter(|_| ordinal < count);
     let asked = asked.ok_or(CudaError::NoDevice { ordinal, count })?;
     let mut device = 0;
@@ -111,7 +118,7 @@ fn attribute(device: c_int, attribute: c_int) -> bool {
 
 /// Whether there is a driver and a device.
 pub fn is_available() -> bool {
-    count().is_ok_and(|count| count > 0)
+    device_count().is_ok_and(|count| count > 0)
 }
 
 /// The devices that this process sees. Takes their primary contexts.
@@ -120,7 +127,7 @@ pub fn is_available() -> bool {
 ///
 /// See [`CudaError`].
 pub fn devices() -> Result<Vec<Device>, CudaError> {
-    (0..count()?).map(Device::new).collect()
+    (0..device_count()?).map(Device::new).collect()
 }
 
 impl Device {
@@ -152,7 +159,7 @@ impl Device {
             name: String::from_utf8_lossy(name).into_owned(),
             vmm: attribute(device, VMM_SUPPORTED) && attribute(device, POSIX_FD_SUPPORTED),
             read_only_register: attribute(device, READ_ONLY_REGISTER_SUPPORTED),
-            stream: OnceLock::new(),
+            spare: Mutex::default(),
             broken: AtomicBool::new(false),
             process: ProcessId::current(),
         }));
@@ -167,7 +174,7 @@ impl Device {
     /// [`CudaError::WrongDevice`] if this process does not see it, and others as [`CudaError`] says.
     pub fn by_uuid(uuid: Uuid) -> Result<Self, CudaError> {
         // Other devices are not touched: a context takes memory.
-        for ordinal in 0..count()? {
+        for ordinal in 0..device_count()? {
             if uuid_of(raw(ordinal)?)? == uuid {
                 return Self::new(ordinal);
             }
@@ -194,6 +201,12 @@ impl Device {
         self.0.read_only_register
     }
 
+    /// The handle (`CUcontext`) of the device's primary context, in which all of xmem's work happens. It is retained for as
+    /// long as the process runs.
+    pub fn primary_context(&self) -> u64 {
+        self.0.context.addr() as u64
+    }
+
     pub(super) fn context(&self) -> CUcontext {
         self.0.context
     }
@@ -202,20 +215,38 @@ impl Device {
         self.0.vmm
     }
 
-    /// A stream for copies that somebody waits for. Nothing is put there that waits for another process.
-    pub(super) fn own_stream(&self) -> Result<Stream, CudaError> {
-        let stream = match self.0.stream.get() {
-            Some(stream) => *stream,
+    /// A stream that has nothing to do, for this library's own work. What is put on it may wait for other streams of this
+    /// process, also for such as never end: then it is not used again.
+    pub(super) fn spare_stream(&self) -> Result<Spare, CudaError> {
+        self.check_process()?;
+        let spare = || self.0.spare.lock().unwrap_or_else(PoisonError::into_inner);
+        let kept = std::mem::take(&mut *spare());
+        let mut found = None;
+        let mut rest = Vec::new();
+        for stream in kept {
+            let is_idle = || {
+                // SAFETY: made below, and never destroyed.
+                unsafe { result::stream_query(stream as CUstream) }
+            };
+            match found {
+                None if self.with(is_idle).is_ok() => found = Some(stream),
+                _ => rest.push(stream),
+            }
+        }
+        spare().append(&mut rest);
+        let stream = match found {
+            Some(stream) => stream,
             None => {
                 let mut stream = std::ptr::null_mut();
                 // SAFETY: a place for the stream, which is never destroyed.
                 self.with(|| unsafe { result::stream_create(&raw mut stream, NON_BLOCKING) })?;
-                // Two threads may make one each; the other is used by nobody.
-                *self.0.stream.get_or_init(|| stream as u64)
+                stream as u64
             }
         };
-        // SAFETY: made above.
-        Ok(unsafe { Stream::from_raw(stream) })
+        Ok(Spare {
+            stream,
+            device: self.clone(),
+        })
     }
 
     /// Waits until all is done that this process had given to the device so far. The CPU waits.
@@ -224,28 +255,26 @@ impl Device {
         self.with(|| unsafe { result::context_synchronize() })
     }
 
+    pub(super) fn check_process(&self) -> Result<(), CudaError> {
+        if self.is_of_this_process() {
+            Ok(())
+        } else {
+            Err(CudaError::Forked)
+        }
+    }
+
+    /// Whether this is not a forked child, where nothing of a device works.
+    pub(super) fn is_of_this_process(&self) -> bool {
+        self.0.process.is_current()
+    }
+
     /// Calls the driver with the primary context current, and puts back what was current before.
     pub(super) fn with<T>(
         &self,
         call: impl FnOnce() -> Result<T, CudaError>,
     ) -> Result<T, CudaError> {
-        if !self.0.process.is_current() {
-            return Err(CudaError::Forked);
-        }
-        // SAFETY: the context is retained for as long as the process runs.
-        let pushed = unsafe { result::context_push(self.0.context) };
-        let mut failed = matches!(&pushed, Err(CudaError::ContextInError { .. }));
-        let result = pushed.and_then(|()| {
-            let result = call();
-            // It may be of a stream of another context.
-            let is_ours = matches!(&result, Err(CudaError::ContextInError { .. }))
-                && self.is_current_in_error();
-            let mut before = std::ptr::null_mut();
-            // SAFETY: a place for the context that was pushed.
-            let popped = unsafe { result::context_pop(&raw mut before) };
-            failed |= is_ours;
-            result.and_then(|result| popped.map(|()| result))
-        });
+        self.check_process()?;
+        let (result, failed) = within(self.0.context, call);
         if failed {
             if !self.0.broken.swap(true, Ordering::Relaxed) {
                 log::error!(
@@ -254,34 +283,148 @@ impl Device {
                 );
             }
             // Each time: leases may have been listed since.
-            super::release::context_failed(self);
+            super::release::context_failed(self, self.0.context.addr());
         }
         result
     }
 
-    /// Whether nothing works in the context that is current.
-    fn is_current_in_error(&self) -> bool {
-        let mut probe = std::ptr::null_mut();
-        // SAFETY: a place for the event.
-        match unsafe { result::event_create(&raw mut probe, 0) } {
-            Ok(()) => {
-                // SAFETY: made just now.
-                let _ = unsafe { result::event_destroy(probe) };
-                false
-            }
-            Err(error) => matches!(error, CudaError::ContextInError { .. }),
+    /// The same with the context of a stream, which may be one that the program made on the device; for what is put on the
+    /// stream.
+    pub(super) fn with_context_of<T>(
+        &self,
+        stream: Stream,
+        call: impl FnOnce() -> Result<T, CudaError>,
+    ) -> Result<T, CudaError> {
+        let call = || {
+            check_not_captured(stream)?;
+            call()
+        };
+        let context = self.context_of(stream);
+        if self.is_primary(context) {
+            return self.with(call);
         }
+        let (result, failed) = within(context as CUcontext, call);
+        if failed {
+            super::release::context_failed(self, context);
+        }
+        result
+    }
+
+    /// Whether work in a context may still end. A context of the program that is gone ended with its work.
+    pub(super) fn may_end(&self, context: usize) -> bool {
+        let look = || Ok(is_current_in_error());
+        let in_error = if self.is_primary(context) {
+            self.with(look)
+        } else {
+            within(context as CUcontext, look).0
+        };
+        match in_error {
+            Ok(in_error) => !in_error,
+            Err(CudaError::ContextInError { .. }) => false,
+            Err(error) => !error.is(INVALID_CONTEXT),
+        }
+    }
+
+    /// Whether this tells the primary context from others ([`context_of`](Self::context_of)).
+    pub(super) fn is_primary(&self, context: usize) -> bool {
+        context == self.0.context.addr()
     }
 
     /// What tells the context of a stream from others.
     pub(super) fn context_of(&self, stream: Stream) -> usize {
+        let own = self.0.context.addr();
+        if stream.is_default() {
+            return own;
+        }
         let mut context = std::ptr::null_mut();
         // SAFETY: the stream is alive (`Stream::from_raw`), and there is a place for the result.
         let found = self.with(|| unsafe { result::stream_context(stream.raw(), &raw mut context) });
         // Where the driver does not say, it is taken for ours, as almost all are.
         match found {
             Ok(()) if !context.is_null() => context.addr(),
-            _ => self.0.context.addr(),
+            _ => own,
         }
+    }
+}
+
+/// A stream that nobody else uses meanwhile.
+pub(super) struct Spare {
+    stream: u64,
+    device: Device,
+}
+
+impl Spare {
+    pub(super) fn stream(&self) -> Stream {
+        // SAFETY: streams of this kind are never destroyed.
+        unsafe { Stream::from_raw(self.stream) }
+    }
+}
+
+impl Drop for Spare {
+    fn drop(&mut self) {
+        let mut spare = self.device.0.spare.lock();
+        let spare = spare.as_mut().unwrap_or_else(|error| error.get_mut());
+        spare.push(self.stream);
+    }
+}
+
+/// Calls the driver with a context current, and puts back what was current before. Whether nothing works in that context any
+/// more, besides: the call may have been about another one.
+fn within<T>(
+    context: CUcontext,
+    call: impl FnOnce() -> Result<T, CudaError>,
+) -> (Result<T, CudaError>, bool) {
+    // Otherwise what is called here would fail while the program captures a stream into a graph, and spoil that.
+    let mut mode = RELAXED;
+    // SAFETY: a place for the mode that there was.
+    let exchanged = unsafe { result::capture_mode(&raw mut mode) };
+    let called = in_context(context, call);
+    if exchanged.is_ok() {
+        // SAFETY: as above.
+        let _ = unsafe { result::capture_mode(&raw mut mode) };
+    }
+    called
+}
+
+fn in_context<T>(
+    context: CUcontext,
+    call: impl FnOnce() -> Result<T, CudaError>,
+) -> (Result<T, CudaError>, bool) {
+    // SAFETY: the driver checks whether there is such a context.
+    if let Err(error) = unsafe { result::context_push(context) } {
+        let failed = matches!(error, CudaError::ContextInError { .. });
+        return (Err(error), failed);
+    }
+    let result = call();
+    let failed = matches!(&result, Err(CudaError::ContextInError { .. })) && is_current_in_error();
+    let mut before = std::ptr::null_mut();
+    // SAFETY: a place for the context that was pushed.
+    let popped = unsafe { result::context_pop(&raw mut before) };
+    (result.and_then(|result| popped.map(|()| result)), failed)
+}
+
+/// What is put on a stream that is captured does not happen until the graph runs, and then each time that it does.
+fn check_not_captured(stream: Stream) -> Result<(), CudaError> {
+    let mut status = 0;
+    // SAFETY: the stream is alive (`Stream::from_raw`), and there is a place for the result.
+    match unsafe { result::is_capturing(stream.raw(), &raw mut status) } {
+        Ok(()) if status != 0 => Err(CudaError::Captured),
+        Err(error) if error.is(CAPTURE_IMPLICIT) => Err(CudaError::Captured),
+        // What else is wrong with the stream shows when it is used.
+        _ => Ok(()),
+    }
+}
+
+/// Whether nothing works in the context that is current.
+fn is_current_in_error() -> bool {
+    let mut probe = std::ptr::null_mut();
+    // SAFETY: a place for the event.
+    match unsafe { result::event_create(&raw mut probe, 0) } {
+        Ok(()) => {
+            // SAFETY: made just now.
+            let _ = unsafe { result::event_destroy(probe) };
+            false
+        }
+        Err(error) => matches!(error, CudaError::ContextInError { .. }),
     }
 }

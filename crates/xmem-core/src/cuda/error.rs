@@ -96,6 +96,14 @@ pub enum CudaError {
         /// Where it should.
         asked: u32,
     },
+    /// What is to be copied lies outside the frame or the slot.
+    #[error("what is to be copied lies outside the frame, the slot or the memory that was given")]
+    OutOfBounds,
+    /// The stream is being captured: what is put on it would happen when the graph runs, and not at all or again and again.
+    #[error(
+        "this stream is being captured into a graph: publish frames, wait for them, copy and let go of them outside of the capture"
+    )]
+    Captured,
     /// There are other handles to the lease.
     #[error("this lease has other handles: only the last one can be handed over to the device")]
     Shared,
@@ -128,7 +136,9 @@ pub enum CudaError {
 
 // Of the driver, by number: a driver may be newer than any list, so these are no enum.
 pub(super) const OUT_OF_MEMORY: u32 = 2;
+pub(super) const INVALID_CONTEXT: u32 = 201;
 pub(super) const ALREADY_MAPPED: u32 = 208;
+pub(super) const CAPTURE_IMPLICIT: u32 = 906;
 pub(super) const NOT_READY: u32 = 600;
 pub(super) const HOST_MEMORY_ALREADY_REGISTERED: u32 = 712;
 

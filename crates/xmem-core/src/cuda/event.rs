@@ -43,11 +43,6 @@ impl Event {
         Ok((event, handle.reserved.map(|byte| byte.cast_unsigned())))
     }
 
-    /// Makes an event for this process.
-    pub(super) fn private(device: &Device) -> Result<Self, CudaError> {
-        Self::create(device, DISABLE_TIMING)
-    }
-
     fn create(device: &Device, flags: u32) -> Result<Self, CudaError> {
         let mut raw = std::ptr::null_mut();
         // SAFETY: a place for the event.
@@ -72,18 +67,51 @@ impl Event {
         })
     }
 
-    /// Says "when the stream got here".
-    pub(super) fn record(&self, stream: Stream) -> Result<(), CudaError> {
+    /// Says "when the stream got here". Returns what tells the stream's context from others.
+    pub(super) fn record(&self, stream: Stream) -> Result<usize, CudaError> {
+        let context = self.device.context_of(stream);
+        if !self.device.is_primary(context) {
+            return self.record_elsewhere(stream).map(|()| context);
+        }
         // SAFETY: the event is alive, and so is the stream (`Stream::from_raw`).
-        self.device
-            .with(|| unsafe { result::event_record(self.raw.0, stream.raw()) })
+        let record = || unsafe { result::event_record(self.raw.0, stream.raw()) };
+        self.device.with_context_of(stream, record)?;
+        Ok(context)
+    }
+
+    /// The same on a stream of another context, where only events of that context can be recorded: a stream of ours waits
+    /// for such a one.
+    fn record_elsewhere(&self, stream: Stream) -> Result<(), CudaError> {
+        let ours = self.device.spare_stream()?;
+        let mut there = std::ptr::null_mut();
+        let recorded = self.device.with_context_of(stream, || {
+            // SAFETY: a place for the event.
+            unsafe { result::event_create(&raw mut there, DISABLE_TIMING) }?;
+            // SAFETY: the event is of this context, as the stream is, which is alive (`Stream::from_raw`).
+            unsafe { result::event_record(there, stream.raw()) }
+        });
+        let recorded = recorded.and_then(|()| {
+            self.device.with(|| {
+                // SAFETY: both are alive; streams may wait for events of other contexts.
+                unsafe { result::stream_wait(ours.stream().raw(), there, 0) }?;
+                // SAFETY: both are alive, and of the primary context.
+                unsafe { result::event_record(self.raw.0, ours.stream().raw()) }
+            })
+        });
+        if !there.is_null() {
+            // SAFETY: made above; who waits for it keeps what that needs.
+            let destroy = || unsafe { result::event_destroy(there) };
+            let _ = self.device.with_context_of(stream, destroy);
+        }
+        recorded
     }
 
     /// Has a stream wait for what was recorded last.
     pub(super) fn wait_on(&self, stream: Stream) -> Result<(), CudaError> {
         // SAFETY: the event is alive, and so is the stream (`Stream::from_raw`); there are no flags.
-        self.device
-            .with(|| unsafe { result::stream_wait(stream.raw(), self.raw.0, 0) })
+        self.device.with_context_of(stream, || unsafe {
+            result::stream_wait(stream.raw(), self.raw.0, 0)
+        })
     }
 
     /// Whether what was recorded last has happened.

@@ -8,6 +8,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use super::Mode;
+use super::copy;
 use super::counts::{COUNTERS, count};
 use super::device::Device;
 use super::error::CudaError;
@@ -15,6 +16,7 @@ use super::event::{done_by, until_done};
 use super::hand_over::{self, HandedOver};
 use super::import::Import;
 use super::release;
+use super::rows::{Rows, To};
 use super::stream::Stream;
 use crate::cancel::Deadline;
 use crate::consumer::held::Held;
@@ -29,6 +31,8 @@ use crate::region::device_header::TwinKind;
 struct Piece {
     ptr: u64,
     len: usize,
+    /// What names the memory that it is in.
+    memory: u128,
 }
 
 /// What says when a producer's work on the frame has ended.
@@ -143,7 +147,7 @@ impl CudaFrame {
         let hold = lease.hold().clone();
         let mut frame = match hold {
             Hold::Own(hold) => {
-                let (ptr, device) = hold.device_memory().ok_or(CudaError::NotOnDevice)?;
+                let (ptr, device, memory) = hold.device_memory().ok_or(CudaError::NotOnDevice)?;
                 Self {
                     device,
                     mode: None,
@@ -151,6 +155,7 @@ impl CudaFrame {
                     pieces: vec![Piece {
                         ptr: ptr + offset,
                         len,
+                        memory,
                     }],
                     waits: vec![Wait::Own(hold)],
                     lease,
@@ -172,6 +177,7 @@ impl CudaFrame {
                     pieces: vec![Piece {
                         ptr: start + offset,
                         len,
+                        memory: header.number(),
                     }],
                     waits: vec![Wait::Slot {
                         import,
@@ -228,6 +234,7 @@ impl CudaFrame {
                 pieces.push(Piece {
                     ptr: ptr + part.offset() as u64,
                     len: part.len(),
+                    memory: header.number(),
                 });
                 if memory
                     .as_ref()
@@ -281,6 +288,12 @@ impl CudaFrame {
     /// Where the payload lies, piece by piece: first byte on the device, and size in bytes.
     pub fn pieces(&self) -> impl ExactSizeIterator<Item = (u64, usize)> {
         self.pieces.iter().map(|piece| (piece.ptr, piece.len))
+    }
+
+    /// Names the memory that the payload is in, at random; its first piece's, if it lies in several. What an address means
+    /// changes when memory is freed, and then this does.
+    pub fn memory_number(&self) -> u128 {
+        self.pieces.first().map_or(0, |piece| piece.memory)
     }
 
     /// The device.
@@ -359,6 +372,68 @@ impl CudaFrame {
         self.waits
             .iter()
             .try_for_each(|wait| until_done(|| wait.is_done()))
+    }
+
+    /// Copies the payload to host memory, from its beginning, as much as there is room for. Waits until the producer's work on
+    /// the frame has ended, and for the copy: the CPU waits.
+    ///
+    /// # Errors
+    ///
+    /// [`CudaError::OutOfBounds`] if the payload has fewer bytes, and others as [`synchronize`](Self::synchronize).
+    pub fn download(&self, to: &mut [u8]) -> Result<(), CudaError> {
+        let mut rows = Vec::with_capacity(self.pieces.len());
+        let mut start = 0;
+        for piece in &self.pieces {
+            let len = piece.len.min(to.len() - start);
+            rows.push(Rows::plain(start, start, len));
+            start += len;
+        }
+        if start < to.len() {
+            return Err(CudaError::OutOfBounds);
+        }
+        self.download_rows(&rows, to)
+    }
+
+    /// The same with rows of bytes: those of each plane, for example. Where they are copied from is counted from the beginning
+    /// of the payload, through its pieces, if it lies in several; rows that are copied at once lie in one of them. It counts
+    /// as one copy ([`counts`](super::counts())).
+    ///
+    /// # Errors
+    ///
+    /// [`CudaError::OutOfBounds`], and others as [`synchronize`](Self::synchronize).
+    pub fn download_rows(&self, rows: &[Rows], to: &mut [u8]) -> Result<(), CudaError> {
+        let found = self.find(rows, to.len())?;
+        count(&COUNTERS.copies);
+        count(&COUNTERS.host_syncs);
+        self.until_done()?;
+        copy::rows_now(&self.device, To::Host(to.as_mut_ptr()), &found)
+    }
+
+    /// Rows to be copied into so many bytes, each with the address from which its first byte is counted.
+    pub(super) fn find<'a>(
+        &self,
+        rows: &'a [Rows],
+        to: usize,
+    ) -> Result<Vec<(u64, &'a Rows)>, CudaError> {
+        let find = |rows: &'a Rows| {
+            rows.check_to(to)?;
+            Ok((self.start_of(rows)?, rows))
+        };
+        rows.iter().map(find).collect()
+    }
+
+    /// Where the rows' first byte would be if the piece that they lie in began with the payload.
+    fn start_of(&self, rows: &Rows) -> Result<u64, CudaError> {
+        let end = rows.read_end()?;
+        let mut before = 0;
+        for piece in &self.pieces {
+            let after = before + piece.len;
+            if rows.from >= before && end <= after {
+                return Ok(piece.ptr.wrapping_sub(before as u64));
+            }
+            before = after;
+        }
+        Err(CudaError::OutOfBounds)
     }
 
     /// Lets go of the frame when the stream gets there: behind all that was put on it so far. If there are other handles to

@@ -266,29 +266,46 @@ pub(super) struct Borrowed {
     pub(super) offset: u64,
 }
 
-/// cuda.h: the number of the device that memory lies on, and whether it has a legacy handle.
+/// cuda.h: whether memory is the host's or a device's, the number of its device, and whether it has a legacy handle.
+const MEMORY_TYPE: u32 = 2;
 const DEVICE_ORDINAL: u32 = 9;
 const IS_LEGACY_CAPABLE: u32 = 10;
+/// What the first one is then.
+const OF_DEVICE: u64 = 2;
+
+fn attribute(ptr: u64, attribute: u32) -> Result<u64, CudaError> {
+    let mut value = 0u64;
+    // SAFETY: a place that is large enough for any of the above; the driver checks the address.
+    unsafe { result::pointer_attribute((&raw mut value).cast(), attribute, ptr) }?;
+    Ok(value & 0xffff_ffff)
+}
+
+/// Whether memory lies on a device. A context of it is current.
+pub(super) fn check_device(device: &Device, ptr: u64) -> Result<(), CudaError> {
+    let none = || CudaError::NotImportable {
+        why: "it is no device memory".into(),
+    };
+    let of_driver = |error| match error {
+        CudaError::Driver { .. } => none(),
+        error => error,
+    };
+    if attribute(ptr, MEMORY_TYPE).map_err(of_driver)? != OF_DEVICE {
+        return Err(none());
+    }
+    let actual = attribute(ptr, DEVICE_ORDINAL).map_err(of_driver)?;
+    if actual != u64::from(device.ordinal()) {
+        let (actual, asked) = (actual as u32, device.ordinal());
+        return Err(CudaError::OtherDevice { actual, asked });
+    }
+    Ok(())
+}
 
 /// Finds the handle of memory that somebody else allocated in this process.
 pub(super) fn borrow(device: &Device, ptr: u64, len: usize) -> Result<Borrowed, CudaError> {
-    let attribute = |attribute: u32| {
-        let mut value = 0u64;
-        // SAFETY: a place that is large enough for either attribute; the driver checks the address.
-        unsafe { result::pointer_attribute((&raw mut value).cast(), attribute, ptr) }?;
-        Ok::<u64, CudaError>(value & 0xffff_ffff)
-    };
     device.with(|| {
-        let actual = attribute(DEVICE_ORDINAL).map_err(|error| match error {
-            CudaError::Driver { .. } => CudaError::NotImportable { why: "it is no device memory".into() },
-            error => error,
-        })?;
-        if actual != u64::from(device.ordinal()) {
-            let (actual, asked) = (actual as u32, device.ordinal());
-            return Err(CudaError::OtherDevice { actual, asked });
-        }
+        check_device(device, ptr)?;
         // Drivers that do not know the attribute say so when the handle is asked for.
-        if attribute(IS_LEGACY_CAPABLE).is_ok_and(|capable| capable & 0xff == 0) {
+        if attribute(ptr, IS_LEGACY_CAPABLE).is_ok_and(|capable| capable & 0xff == 0) {
             return Err(CudaError::NotImportable {
                 why: "memory of pools, of virtual memory management and managed memory have no legacy handle: copy the frame \
                       into a slot"

@@ -47,6 +47,7 @@ mod private;
 mod reaper;
 mod release;
 mod result;
+mod rows;
 mod slot;
 mod stream;
 mod twin;
@@ -54,17 +55,19 @@ mod twin;
 use std::time::Duration;
 
 pub use counts::{Counts, counts};
-pub use device::{Device, Uuid, devices, is_available};
+pub use device::{Device, Uuid, device_count, devices, is_available};
 pub use error::CudaError;
 pub use frame::{CudaFrame, FrameFailure};
 pub use hand_over::HandedOver;
 pub use private::PrivateMemory;
+pub use rows::Rows;
 pub use slot::{CudaSlot, SlotWork};
 pub use stream::Stream;
 
 pub(crate) use copy::{Pinned, Source, between, download, upload};
 pub(crate) use hand_over::DevicePage;
 pub(crate) use import::Imports;
+pub(crate) use release::is_host_function;
 pub(crate) use twin::{Twin, TwinPlan};
 
 /// What a slot's `ready` word says: the event says when the device's work on the frame has ended.
@@ -77,9 +80,22 @@ pub(crate) const FAILED: u32 = 2;
 /// How often is looked whether a device is done with something: it tells nobody.
 pub(crate) const LOOK: Duration = Duration::from_millis(1);
 
-/// Has something looked at until it is so.
+/// How long something may take before it is looked whether its context still works.
+pub(crate) const SUSPICIOUS: Duration = Duration::from_secs(1);
+
+/// Has something done soon, not here: where the program's code may run for long.
+pub(crate) fn elsewhere(job: impl FnOnce() + Send + 'static) {
+    reaper::LEASES.later(job);
+}
+
+/// Has a device looked at now and then, until there is nothing to be looked at.
+pub(crate) fn watch(is_over: impl FnMut() -> bool + Send + 'static) {
+    reaper::DRIVER.every(SUSPICIOUS, is_over);
+}
+
+/// Has something looked at until it is so, without calls of the driver.
 pub(crate) fn until(is_so: impl FnMut() -> bool + Send + 'static) {
-    reaper::every(LOOK, is_so);
+    reaper::LEASES.every(LOOK, is_so);
 }
 
 /// How the memory of a pool's CUDA slots is shared.

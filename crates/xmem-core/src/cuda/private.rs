@@ -3,13 +3,14 @@
 //! Copies of frames in memory of this process's own, which is not shared.
 #![allow(unsafe_code)] // calls of the driver
 
-use super::copy::to_host_now;
+use super::copy::{rows_now, to_host_now};
 use super::counts::{COUNTERS, count};
 use super::device::Device;
 use super::error::CudaError;
 use super::frame::CudaFrame;
 use super::memory::LegacyAllocation;
 use super::result;
+use super::rows::{Rows, To};
 
 /// Device memory that no other process sees. It is freed by a thread that waits for the device, from whatever thread it is
 /// dropped.
@@ -20,7 +21,12 @@ pub struct PrivateMemory {
 }
 
 impl PrivateMemory {
-    fn new(device: &Device, len: usize) -> Result<Self, CudaError> {
+    /// Memory for so many bytes, which are not set.
+    ///
+    /// # Errors
+    ///
+    /// [`CudaError::OutOfMemory`], and others as [`CudaError`] says.
+    pub fn new(device: &Device, len: usize) -> Result<Self, CudaError> {
         // The driver has no allocations without bytes.
         let memory = LegacyAllocation::new(device, len.max(1))?;
         Ok(Self { memory, len })
@@ -86,7 +92,8 @@ fn copied(device: &Device, from: u64, len: usize) -> Result<PrivateMemory, CudaE
     count(&COUNTERS.host_syncs);
     let memory = PrivateMemory::new(device, len)?;
     if len > 0 {
-        let (stream, context) = (device.own_stream()?.raw(), device.context());
+        let (spare, context) = (device.spare_stream()?, device.context());
+        let stream = spare.stream().raw();
         device.with(|| {
             // SAFETY: both are memory of that length, which the caller and this function have.
             unsafe { result::copy_peer_async(memory.ptr(), context, from, context, len, stream) }?;
@@ -122,6 +129,26 @@ impl CudaFrame {
         self.check(ptr, len)?;
         self.until_done()?;
         copied(self.device(), ptr, len)
+    }
+
+    /// Copies rows of bytes to private memory on the frame's device, those of each plane for example. Where they are copied from
+    /// is counted as for [`download_rows`](Self::download_rows). Waits as [`copy`](Self::copy), and counts as one copy.
+    ///
+    /// # Errors
+    ///
+    /// [`CudaError::OutOfBounds`], [`CudaError::OtherDevice`], and others as [`synchronize`](Self::synchronize).
+    pub fn copy_rows_to(&self, to: &PrivateMemory, rows: &[Rows]) -> Result<(), CudaError> {
+        if to.device() != self.device() {
+            return Err(CudaError::OtherDevice {
+                actual: to.device().ordinal(),
+                asked: self.device().ordinal(),
+            });
+        }
+        let found = self.find(rows, to.len())?;
+        count(&COUNTERS.copies);
+        count(&COUNTERS.host_syncs);
+        self.until_done()?;
+        rows_now(self.device(), To::Device(to.ptr()), &found)
     }
 
     /// Copies bytes of the frame, from the address `ptr` on, to host memory. Waits as [`copy`](Self::copy).

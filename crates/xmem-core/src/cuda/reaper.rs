@@ -1,15 +1,16 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! A thread that does what other threads may not: call the driver to free something.
+//! Two threads that do what other threads may not.
 //!
 //! Leases end on any thread, also on the driver's own, in host functions, where a call of the driver is forbidden. So
-//! nothing that is dropped calls the driver; it leaves that to this thread.
+//! nothing that is dropped calls the driver; it leaves that to one of these threads. The other one ends leases where that runs
+//! code of the program, or takes looking again and again: the driver may be slow, and no lease waits for that.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
-use super::result;
 use crate::os::fork::ProcessId;
 
 /// What is looked at again and again gets looked at less often with time, but not less than this.
@@ -27,74 +28,94 @@ struct Again {
     due: Instant,
 }
 
-struct Reaper {
+struct Running {
     jobs: Mutex<Sender<Job>>,
     process: ProcessId,
 }
 
-static REAPER: OnceLock<Option<Reaper>> = OnceLock::new();
+/// One of the threads, which begins when it is needed.
+pub(super) struct Reaper {
+    name: &'static str,
+    running: OnceLock<Option<Running>>,
+}
 
-fn send(job: Job) {
-    let reaper = REAPER.get_or_init(|| {
-        let (jobs, inbox) = channel();
-        let thread = std::thread::Builder::new().name("xmem-cuda".into());
-        match thread.spawn(move || run(&inbox)) {
-            Ok(_) => Some(Reaper {
-                jobs: Mutex::new(jobs),
-                process: ProcessId::current(),
-            }),
-            Err(error) => {
-                log::error!("what lies on CUDA devices is not freed any more: {error}");
-                None
+/// Calls the driver.
+pub(super) static DRIVER: Reaper = Reaper::new("xmem-cuda");
+/// Ends leases, and does not call the driver.
+pub(super) static LEASES: Reaper = Reaper::new("xmem-cuda-ends");
+
+impl Reaper {
+    const fn new(name: &'static str) -> Self {
+        Self {
+            name,
+            running: OnceLock::new(),
+        }
+    }
+
+    fn send(&self, job: Job) {
+        let running = self.running.get_or_init(|| {
+            let (jobs, inbox) = channel();
+            let thread = std::thread::Builder::new().name(self.name.into());
+            match thread.spawn(move || run(&inbox)) {
+                Ok(_) => Some(Running {
+                    jobs: Mutex::new(jobs),
+                    process: ProcessId::current(),
+                }),
+                Err(error) => {
+                    log::error!("what lies on CUDA devices is not freed any more: {error}");
+                    None
+                }
             }
+        });
+        match running {
+            Some(running) if running.process.is_current() => {
+                let jobs = running.jobs.lock().unwrap_or_else(PoisonError::into_inner);
+                let _ = jobs.send(job);
+            }
+            // In a forked child the thread is not there, nor is the driver. The memory is the parent's.
+            _ => std::mem::forget(job),
         }
-    });
-    match reaper {
-        Some(reaper) if reaper.process.is_current() => {
-            let jobs = reaper.jobs.lock().unwrap_or_else(PoisonError::into_inner);
-            let _ = jobs.send(job);
-        }
-        // In a forked child the thread is not there, nor is the driver. The memory is the parent's.
-        _ => std::mem::forget(job),
+    }
+
+    /// Has something done soon.
+    pub(super) fn later(&self, job: impl FnOnce() + Send + 'static) {
+        self.send(Job::Once(Box::new(job)));
+    }
+
+    /// Has something done again and again, until it says that it is done: soon every `pause`, later less often.
+    pub(super) fn every(&self, pause: Duration, job: impl FnMut() -> bool + Send + 'static) {
+        self.send(Job::Again(Again {
+            job: Box::new(job),
+            pause,
+            due: Instant::now() + pause,
+        }));
     }
 }
 
-/// Has something done soon.
+/// Has the driver called soon.
 pub(super) fn later(job: impl FnOnce() + Send + 'static) {
-    send(Job::Once(Box::new(job)));
-}
-
-/// Has something done again and again, until it says that it is done: soon every `pause`, later less often.
-pub(super) fn every(pause: Duration, job: impl FnMut() -> bool + Send + 'static) {
-    send(Job::Again(Again {
-        job: Box::new(job),
-        pause,
-        due: Instant::now() + pause,
-    }));
+    DRIVER.later(job);
 }
 
 /// Waits until what was to be done before is done, but not for ever: the driver may wait for a kernel.
 pub(super) fn flush(timeout: Duration) {
     let (done, is_done) = channel();
-    // Three rounds: what is done may leave something to be done, such as the regions of a pool their memory.
+    // In turns: what is done may leave something to be done, such as a lease its pool, and that the memory of its regions.
     let say_so = move || {
         let _ = done.send(());
     };
-    later(move || later(move || later(say_so)));
+    LEASES.later(move || {
+        DRIVER.later(move || LEASES.later(move || DRIVER.later(move || DRIVER.later(say_so))));
+    });
     let _ = is_done.recv_timeout(timeout);
 }
 
-/// cuda.h: what other threads capture is not disturbed by this thread, nor this thread by them.
-const RELAXED: u32 = 2;
+/// What is done is partly the program's code, and a panic of it must not end all that is done here. The message was printed.
+fn guarded<T>(job: impl FnOnce() -> T) -> Option<T> {
+    catch_unwind(AssertUnwindSafe(job)).ok()
+}
 
 fn run(inbox: &Receiver<Job>) {
-    let mut mode = RELAXED;
-    // SAFETY: a place for the mode there was. Otherwise what is freed here would fail while the program captures a graph, and
-    // spoil that graph.
-    #[allow(unsafe_code)]
-    if let Err(error) = unsafe { result::capture_mode(&raw mut mode) } {
-        log::debug!("what lies on CUDA devices is not freed while streams are captured: {error}");
-    }
     let mut waiting: Vec<Again> = Vec::new();
     loop {
         let job = match waiting.iter().map(|again| again.due).min() {
@@ -102,7 +123,9 @@ fn run(inbox: &Receiver<Job>) {
             Some(due) => inbox.recv_timeout(due.saturating_duration_since(Instant::now())),
         };
         match job {
-            Ok(Job::Once(job)) => job(),
+            Ok(Job::Once(job)) => {
+                guarded(job);
+            }
             Ok(Job::Again(again)) => waiting.push(again),
             Err(RecvTimeoutError::Timeout) => {}
             Err(RecvTimeoutError::Disconnected) => return,
@@ -114,7 +137,32 @@ fn run(inbox: &Receiver<Job>) {
             }
             again.pause = (again.pause * 5 / 4).min(SELDOM.max(again.pause));
             again.due = now + again.pause;
-            !(again.job)()
+            // After a panic it is not done again.
+            guarded(|| (again.job)()) == Some(false)
         });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::channel;
+    use std::time::Duration;
+
+    use super::Reaper;
+
+    static TESTED: Reaper = Reaper::new("xmem-test");
+
+    #[test]
+    fn a_panic_ends_one_job_and_no_other() {
+        let (say, hear) = channel();
+        TESTED.later(|| panic!("on purpose"));
+        TESTED.every(Duration::ZERO, || panic!("on purpose, too"));
+        let mut left = 3;
+        TESTED.every(Duration::from_millis(1), move || {
+            left -= 1;
+            let _ = say.send(left);
+            left == 0
+        });
+        assert_eq!(hear.iter().collect::<Vec<_>>(), [2, 1, 0]);
     }
 }

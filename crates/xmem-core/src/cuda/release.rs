@@ -1,31 +1,28 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! The end of a lease in the order of a stream.
+//! The end of a lease in the order of a stream, and of what else waits for one.
 //!
 //! By default a host function ends it. It runs on a thread of the driver and may not call the driver, so it only gives up
 //! the lease; what goes with that is freed by the reaper's thread. Leases that wait for their host function are listed: in
 //! a context that is in error no host function runs any more, and then they end because nothing else does.
 #![allow(unsafe_code)] // calls of the driver, and a function that it calls
 
+use std::cell::Cell;
 use std::collections::HashMap;
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::sync::{LazyLock, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use super::device::Device;
 use super::error::CudaError;
-use super::event::Event;
 use super::hand_over;
 use super::stream::Stream;
-use super::{reaper, result};
+use super::{SUSPICIOUS, reaper, result};
 use crate::fault::{self, Point};
 use crate::lease::ReadLease;
+use crate::os::fork::ProcessId;
 
-/// How long a release may take before is looked whether its context still works.
-const SUSPICIOUS: Duration = Duration::from_secs(1);
-
-/// A lease that ends when a device says so.
+/// Something that ends when a device says so.
 struct Pending {
     what: What,
     device: Device,
@@ -37,6 +34,8 @@ enum What {
     Lease(ReadLease),
     /// The device ends it itself.
     Handed(hand_over::Lease),
+    /// Not a lease, but what waits for a device all the same.
+    Job(Box<dyn FnOnce() + Send>),
 }
 
 static PENDING: LazyLock<Mutex<HashMap<u64, Pending>>> = LazyLock::new(Mutex::default);
@@ -47,7 +46,11 @@ fn pending() -> MutexGuard<'static, HashMap<u64, Pending>> {
     PENDING.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// The process that the list is of.
+static MADE_IN: OnceLock<ProcessId> = OnceLock::new();
+
 fn list(what: What, device: &Device, context: usize) -> u64 {
+    MADE_IN.get_or_init(ProcessId::current);
     let number = NEXT.fetch_add(1, Ordering::Relaxed);
     let entry = Pending {
         what,
@@ -62,26 +65,46 @@ fn list(what: What, device: &Device, context: usize) -> u64 {
 fn end(pending: Pending) {
     match pending.what {
         // Hooks run with the producer's own lease, and those are others' code.
-        What::Lease(lease) if lease.is_local() => reaper::later(move || drop(lease)),
+        What::Lease(lease) if lease.is_local() => reaper::LEASES.later(move || drop(lease)),
         What::Lease(lease) => drop(lease),
         What::Handed(handed) => handed.end(),
+        What::Job(job) => {
+            reaper::later(job);
+            return;
+        }
     }
     fault::point(Point::ReleaseRan);
+}
+
+thread_local! {
+    static IN_HOST_FUNCTION: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Whether this thread is the driver's, where nobody may call the driver.
+pub(crate) fn is_host_function() -> bool {
+    IN_HOST_FUNCTION.get()
+}
+
+fn as_host_function(call: impl FnOnce()) {
+    IN_HOST_FUNCTION.set(true);
+    // A panic must not go through the driver.
+    let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(call));
+    IN_HOST_FUNCTION.set(false);
 }
 
 unsafe extern "C" fn ended(data: *mut c_void) {
     let number = data as usize as u64;
     let found = pending().remove(&number);
     if let Some(found) = found {
-        // A panic must not go through the driver.
-        let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| end(found)));
+        as_host_function(|| end(found));
     }
 }
 
 fn launch(number: u64, device: &Device, stream: Stream) -> Result<(), CudaError> {
     let data = number as usize as *mut c_void;
     // SAFETY: the stream is alive (`Stream::from_raw`); the function takes any number.
-    let launched = device.with(|| unsafe { result::launch_host(stream.raw(), Some(ended), data) });
+    let launch = || unsafe { result::launch_host(stream.raw(), Some(ended), data) };
+    let launched = device.with_context_of(stream, launch);
     fault::point(Point::ReleaseEnqueued);
     launched
 }
@@ -92,6 +115,8 @@ pub(super) fn by_host_function(
     device: &Device,
     stream: Stream,
 ) -> Result<(), CudaError> {
+    // In a forked child the list may be locked by a thread that is not there.
+    device.check_process()?;
     let number = list(
         What::Lease(lease.clone()),
         device,
@@ -107,6 +132,26 @@ pub(super) fn by_host_function(
             // It was ended with its context.
             None => Ok(()),
         },
+    }
+}
+
+/// Has something done when the stream gets there.
+pub(super) fn when_done(job: Box<dyn FnOnce() + Send>, device: &Device, stream: Stream) {
+    let number = list(What::Job(job), device, device.context_of(stream));
+    let Err(error) = launch(number, device, stream) else {
+        return watch();
+    };
+    let Some(refused) = pending().remove(&number) else {
+        // It was done with its context.
+        return;
+    };
+    match stream.synchronize(device) {
+        // In a context that is in error nothing runs any more.
+        Ok(()) | Err(CudaError::ContextInError { .. }) => end(refused),
+        Err(_) => {
+            log::error!("something is not done, since its stream cannot be waited for: {error}");
+            std::mem::forget(refused);
+        }
     }
 }
 
@@ -145,6 +190,10 @@ pub(super) fn look_at_handed(number: u64) -> bool {
 
 /// Ends a lease that was handed over, from here.
 pub(super) fn end_handed(number: u64) {
+    if !MADE_IN.get().is_some_and(|process| process.is_current()) {
+        // Inherited through fork: the lease is the parent's.
+        return;
+    }
     let found = pending().remove(&number);
     if let Some(found) = found {
         end(found);
@@ -161,21 +210,18 @@ pub(super) fn handed_by_host_function(number: u64, device: &Device, stream: Stre
     }
 }
 
-/// Nothing runs in a device's primary context any more, so nobody reads what is leased for its streams. Those of other
-/// contexts may well run.
-pub(super) fn context_failed(device: &Device) {
+/// Nothing runs in a context any more, so nobody reads what is leased for its streams. Those of other contexts may well run.
+pub(super) fn context_failed(device: &Device, context: usize) {
     let ended: Vec<Pending> = {
         let mut pending = pending();
         pending
-            .extract_if(|_, entry| {
-                entry.device == *device && entry.context == device.context().addr()
-            })
+            .extract_if(|_, entry| entry.device == *device && entry.context == context)
             .map(|(_, entry)| entry)
             .collect()
     };
     if !ended.is_empty() {
         log::warn!(
-            "CUDA device {}: {} leases end with its context",
+            "CUDA device {}: {} leases end with their context",
             device.ordinal(),
             ended.len()
         );
@@ -190,32 +236,75 @@ fn watch() {
     if WATCHED.swap(true, Ordering::AcqRel) {
         return;
     }
-    let mut probes: HashMap<u32, Event> = HashMap::new();
-    reaper::every(SUSPICIOUS, move || {
-        let mut devices: Vec<Device> = Vec::new();
+    reaper::DRIVER.every(SUSPICIOUS, || {
+        let mut contexts: Vec<(Device, usize)> = Vec::new();
         {
             let pending = pending();
             for entry in pending.values() {
-                if !devices.contains(&entry.device) {
-                    devices.push(entry.device.clone());
+                let context = (entry.device.clone(), entry.context);
+                if !contexts.contains(&context) {
+                    contexts.push(context);
                 }
             }
-            if devices.is_empty() {
+            if contexts.is_empty() {
                 // While it is locked: whoever lists one after this sees that nobody watches.
                 WATCHED.store(false, Ordering::Release);
                 return true;
             }
         }
-        for device in devices {
-            let probe = probes
-                .remove(&device.ordinal())
-                .map_or_else(|| Event::private(&device), Ok);
-            if let Ok(probe) = probe {
-                // Nothing is recorded in it, so this fails only if everything does.
-                let _ = probe.has_happened();
-                probes.insert(device.ordinal(), probe);
+        for (device, context) in contexts {
+            if !device.may_end(context) {
+                context_failed(&device, context);
             }
         }
         false
     });
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::{Sender, channel};
+
+    use super::as_host_function;
+    use crate::region::{Backing, Region, RegionSettings, RegionView, Ticket};
+
+    /// Says on which thread it is dropped.
+    #[derive(Clone)]
+    struct Tells(Sender<Option<String>>);
+
+    impl Drop for Tells {
+        fn drop(&mut self) {
+            let _ = self
+                .0
+                .send(std::thread::current().name().map(str::to_owned));
+        }
+    }
+
+    #[test]
+    fn what_was_made_of_a_region_goes_on_no_thread_of_the_driver() {
+        let settings = RegionSettings {
+            backing: Backing::Heap,
+            shm_prefix: "",
+            peers_may_write: false,
+        };
+        let region = Region::create(4096, settings).unwrap();
+        let view = || {
+            let Ticket::Heap(id) = region.ticket() else {
+                panic!("no other kind was asked for");
+            };
+            RegionView::open(Ticket::Heap(id), 4096, false).unwrap()
+        };
+        let (say, hear) = channel();
+        let used = view();
+        used.derive(1, Tells(say.clone()));
+        as_host_function(|| drop(used));
+        assert_eq!(hear.recv().unwrap().as_deref(), Some("xmem-cuda-ends"));
+        let used = view();
+        used.derive(1, Tells(say));
+        drop(used);
+        assert_eq!(
+            hear.recv().unwrap().as_deref(),
+            std::thread::current().name()
+        );
+    }
 }

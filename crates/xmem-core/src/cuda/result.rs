@@ -6,9 +6,9 @@
 use std::ffi::{c_char, c_int, c_uint, c_void};
 
 use cudarc::driver::sys::{
-    CUcontext, CUdevice, CUdeviceptr, CUevent, CUipcEventHandle, CUipcMemHandle, CUmemAccessDesc,
-    CUmemAllocationGranularity_flags, CUmemAllocationHandleType, CUmemAllocationProp,
-    CUmemGenericAllocationHandle, CUstream, CUuuid,
+    CUDA_MEMCPY2D, CUcontext, CUdevice, CUdeviceptr, CUevent, CUipcEventHandle, CUipcMemHandle,
+    CUmemAccessDesc, CUmemAllocationGranularity_flags, CUmemAllocationHandleType,
+    CUmemAllocationProp, CUmemGenericAllocationHandle, CUstream, CUuuid,
 };
 
 use libloading::Library;
@@ -89,9 +89,11 @@ calls! {
     event_query = "cuEventQuery"(event: CUevent) "look at an event";
     event_destroy = "cuEventDestroy_v2"(event: CUevent) "destroy an event";
     stream_wait = "cuStreamWaitEvent"(stream: CUstream, event: CUevent, flags: c_uint) "have a stream wait";
+    stream_query = "cuStreamQuery"(stream: CUstream) "look at a stream";
     stream_synchronize = "cuStreamSynchronize"(stream: CUstream) "wait for a stream";
     stream_create = "cuStreamCreate"(stream: *mut CUstream, flags: c_uint) "make a stream";
     stream_context = "cuStreamGetCtx"(stream: CUstream, context: *mut CUcontext) "find a stream's context";
+    is_capturing = "cuStreamIsCapturing"(stream: CUstream, status: *mut c_uint) "ask whether a stream is captured";
     launch_host = "cuLaunchHostFunc"(stream: CUstream, function: HostFn, data: *mut c_void)
         "put a host function on a stream";
     write_value = "cuStreamWriteValue32_v2"(stream: CUstream, to: CUdeviceptr, value: u32, flags: c_uint)
@@ -107,6 +109,8 @@ calls! {
     copy_peer_async = "cuMemcpyPeerAsync"(
         to: CUdeviceptr, to_context: CUcontext, from: CUdeviceptr, from_context: CUcontext, len: usize, stream: CUstream
     ) "copy between devices";
+    copy_async = "cuMemcpyAsync"(to: CUdeviceptr, from: CUdeviceptr, len: usize, stream: CUstream) "copy";
+    copy_rows_async = "cuMemcpy2DAsync_v2"(copy: *const CUDA_MEMCPY2D, stream: CUstream) "copy rows";
     vmm_granularity = "cuMemGetAllocationGranularity"(
         granularity: *mut usize, prop: *const CUmemAllocationProp, option: CUmemAllocationGranularity_flags
     ) "ask how device memory is divided";

@@ -2,10 +2,14 @@
 
 //! A slot on a device, in the hands of who writes it.
 
+#![allow(unsafe_code)] // calls of the driver
+
 use super::counts::{COUNTERS, count};
 use super::device::Device;
 use super::error::CudaError;
 use super::event::until_done;
+use super::memory::check_device;
+use super::rows::{self, Rows, To};
 use super::stream::Stream;
 use super::twin::Twin;
 
@@ -34,6 +38,12 @@ impl CudaSlot<'_> {
         self.len == 0
     }
 
+    /// Names the memory that the slot is a part of, at random: what an address means changes when memory is freed, and then
+    /// this does.
+    pub fn memory_number(&self) -> u128 {
+        self.twin.number()
+    }
+
     /// The device.
     pub fn device(&self) -> &Device {
         self.twin.device()
@@ -55,6 +65,46 @@ impl CudaSlot<'_> {
     /// See [`CudaError`].
     pub fn wait_on(&self, stream: Stream) -> Result<(), CudaError> {
         self.twin.wait(self.slot, stream)
+    }
+
+    /// Has a stream copy bytes from device memory of this process into the beginning of the slot: behind all that was put on
+    /// the stream so far, and no CPU waits. The memory is on the same device, of whatever context, and stays as it is until
+    /// the stream has got there. [`publish_on`](crate::WriteLease::publish_on) the same stream comes after it.
+    ///
+    /// # Errors
+    ///
+    /// [`CudaError::OutOfBounds`], [`CudaError::NotImportable`] if it is no device memory, [`CudaError::OtherDevice`], and
+    /// others as [`CudaError`] says. How many bytes there are where it is copied from, only the driver knows.
+    pub fn copy_from(&self, stream: Stream, from: u64, len: usize) -> Result<(), CudaError> {
+        self.copy_rows_from(stream, from, &[Rows::plain(0, 0, len)])
+    }
+
+    /// The same with rows of bytes: those of each plane of a frame, for example. It counts as one copy
+    /// ([`counts`](super::counts())).
+    ///
+    /// # Errors
+    ///
+    /// As [`copy_from`](Self::copy_from). Some of the rows may have been copied then.
+    pub fn copy_rows_from(
+        &self,
+        stream: Stream,
+        from: u64,
+        rows: &[Rows],
+    ) -> Result<(), CudaError> {
+        for rows in rows {
+            rows.check_to(self.len)?;
+            let end = rows.read_end()? as u64;
+            from.checked_add(end).ok_or(CudaError::OutOfBounds)?;
+        }
+        self.device().with_context_of(stream, || {
+            check_device(self.device(), from)?;
+            count(&COUNTERS.copies);
+            rows.iter().try_for_each(|rows| {
+                // SAFETY: the slot is claimed for as long as the caller writes it. What is read is device memory, which the
+                // driver checks; the stream is alive (`Stream::from_raw`).
+                unsafe { rows::enqueue(stream, To::Device(self.ptr), from, rows) }
+            })
+        })
     }
 }
 

@@ -7,10 +7,11 @@ use cudarc::driver::sys::CUstream;
 use super::counts::{COUNTERS, count};
 use super::device::Device;
 use super::error::CudaError;
-use super::result;
+use super::{release, result};
 
 /// A CUDA stream, by its handle (`CUstream`, `cudaStream_t`, `torch.cuda.Stream.cuda_stream`, `cupy.cuda.Stream.ptr`). It
-/// is of the device's primary context, or of another one on the same device.
+/// is of the device's primary context, or of another one on the same device. Default streams (0, 1 and 2) are the primary
+/// context's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Stream(u64);
 
@@ -36,6 +37,13 @@ impl Stream {
         self.0
     }
 
+    /// Has something done when all is done that was put on this stream so far: on a thread of the library, which may call
+    /// the driver. No CPU waits for that, unless the driver refuses to tell; then this call does. In a context that fails
+    /// it is done when that is noticed.
+    pub fn when_done(self, device: &Device, job: impl FnOnce() + Send + 'static) {
+        release::when_done(Box::new(job), device, self);
+    }
+
     /// Waits until all is done that was put on it. The CPU waits.
     ///
     /// # Errors
@@ -45,7 +53,12 @@ impl Stream {
     pub fn synchronize(self, device: &Device) -> Result<(), CudaError> {
         count(&COUNTERS.host_syncs);
         // SAFETY: the stream is alive (`from_raw`).
-        device.with(|| unsafe { result::stream_synchronize(self.raw()) })
+        device.with_context_of(self, || unsafe { result::stream_synchronize(self.raw()) })
+    }
+
+    /// Whether the handle stands for a stream of whatever context is current.
+    pub(super) fn is_default(self) -> bool {
+        self.0 <= Self::PER_THREAD.0
     }
 
     pub(super) fn raw(self) -> CUstream {

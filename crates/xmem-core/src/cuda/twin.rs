@@ -4,14 +4,15 @@
 
 use std::collections::HashMap;
 use std::os::fd::BorrowedFd;
-use std::sync::{Arc, LazyLock, Mutex, PoisonError, Weak};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError, Weak};
 
-use super::Mode;
 use super::device::Device;
 use super::error::CudaError;
 use super::event::Event;
 use super::memory::{self, Borrowed, FREEING_TIME, OwnMemory};
 use super::stream::Stream;
+use super::{LOOK, Mode};
 use super::{copy, reaper};
 use crate::fault::{self, Point};
 use crate::random;
@@ -38,12 +39,20 @@ pub(super) struct Inner {
     memory: Option<OwnMemory>,
     /// `None`: the driver has no events for other processes, so they are told when the work is done.
     events: Vec<Option<Event>>,
+    /// The context of the stream that the slot was written on last.
+    writers: Vec<AtomicUsize>,
+    /// Locked while a slot is published, and while somebody looks whether one never will be done.
+    settling: Mutex<()>,
     /// What was said of it.
     header: DeviceHeader,
 }
 
 /// What this process shares, by the number in its header: a process cannot import its own memory.
 static OWN: LazyLock<Mutex<HashMap<[u8; 16], Weak<Inner>>>> = LazyLock::new(Mutex::default);
+
+fn own() -> MutexGuard<'static, HashMap<[u8; 16], Weak<Inner>>> {
+    OWN.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 fn random_bytes<const N: usize>() -> [u8; N] {
     let mut bytes = [0; N];
@@ -128,17 +137,33 @@ impl Twin {
             canary_handle: [0; 64],
             events: handles,
         };
+        let twin = Self::listed(device, memory, events, &header);
+        fault::point(Point::EventsMade);
+        Ok((twin, header))
+    }
+
+    /// A twin that this process finds among its own by the number in its header.
+    fn listed(
+        device: &Device,
+        memory: Option<OwnMemory>,
+        events: Vec<Option<Event>>,
+        header: &DeviceHeader,
+    ) -> Self {
         let inner = Arc::new(Inner {
             device: device.clone(),
             memory,
+            writers: events.iter().map(|_| AtomicUsize::new(0)).collect(),
             events,
+            settling: Mutex::default(),
             header: header.clone(),
         });
-        let mut own = OWN.lock().unwrap_or_else(PoisonError::into_inner);
-        own.insert(header.nonce, Arc::downgrade(&inner));
-        drop(own);
-        fault::point(Point::EventsMade);
-        Ok((Self(inner), header))
+        own().insert(header.nonce, Arc::downgrade(&inner));
+        Self(inner)
+    }
+
+    /// The number that names it ([`DeviceHeader::nonce`]).
+    pub(crate) fn number(&self) -> u128 {
+        self.0.header.number()
     }
 
     /// Memory that somebody else allocated in this process, and the header that describes it.
@@ -165,23 +190,13 @@ impl Twin {
             canary_handle: shared.handle,
             events: Vec::new(),
         };
-        let inner = Arc::new(Inner {
-            device: device.clone(),
-            memory: Some(OwnMemory::Borrowed { ptr, len }),
-            events: Vec::new(),
-            header: header.clone(),
-        });
-        let mut own = OWN.lock().unwrap_or_else(PoisonError::into_inner);
-        own.insert(header.nonce, Arc::downgrade(&inner));
-        drop(own);
-        Ok((Self(inner), header))
+        let memory = Some(OwnMemory::Borrowed { ptr, len });
+        Ok((Self::listed(device, memory, Vec::new(), &header), header))
     }
 
     /// The twin of this process that a header stands for.
     pub(super) fn of_this_process(header: &DeviceHeader) -> Result<Option<Self>, CudaError> {
-        let own = OWN.lock().unwrap_or_else(PoisonError::into_inner);
-        let inner = own.get(&header.nonce).and_then(Weak::upgrade);
-        drop(own);
+        let inner = own().get(&header.nonce).and_then(Weak::upgrade);
         match inner {
             // Whoever was sent the number can send it back, with other sizes.
             Some(inner) if inner.header != *header => Err(CudaError::Corrupt(
@@ -230,7 +245,13 @@ impl Twin {
     /// Records the event of a slot. `false`: there is none, so the stream was waited for.
     pub(crate) fn record(&self, slot: u32, stream: Stream) -> Result<bool, CudaError> {
         match self.event(slot) {
-            Some(event) => event.record(stream).map(|()| true),
+            Some(event) => {
+                let context = event.record(stream)?;
+                if let Some(writer) = self.0.writers.get(slot as usize) {
+                    writer.store(context, Ordering::Relaxed);
+                }
+                Ok(true)
+            }
             None => stream.synchronize(&self.0.device).map(|()| false),
         }
     }
@@ -241,9 +262,22 @@ impl Twin {
             .map_or(Ok(()), |event| event.wait_on(stream))
     }
 
-    /// Whether what was recorded for a slot has happened.
+    /// Whether what was recorded for a slot has happened. [`CudaError::Unfinished`]: it never will, as it was put on a stream
+    /// of another context, and that is over.
     pub(crate) fn is_done(&self, slot: u32) -> Result<bool, CudaError> {
-        self.event(slot).map_or(Ok(true), Event::has_happened)
+        let done = self.event(slot).map_or(Ok(true), Event::has_happened)?;
+        if !done && !self.0.may_end(slot as usize) {
+            return Err(CudaError::Unfinished);
+        }
+        Ok(done)
+    }
+
+    /// Keeps slots from being published while it is looked whether they never will be done.
+    pub(crate) fn settling(&self) -> MutexGuard<'_, ()> {
+        self.0
+            .settling
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(super) fn is_vmm(&self) -> bool {
@@ -289,11 +323,22 @@ fn shared_canary(device: &Device) -> Result<Arc<SharedCanary>, CudaError> {
     Ok(shared)
 }
 
+impl Inner {
+    /// Whether the work on a slot that is not done may still be. The primary context's work says so itself.
+    fn may_end(&self, slot: usize) -> bool {
+        let writer = self.writers.get(slot);
+        let context = writer.map_or(0, |writer| writer.load(Ordering::Relaxed));
+        context == 0 || self.device.is_primary(context) || self.device.may_end(context)
+    }
+}
+
 impl Drop for Inner {
     fn drop(&mut self) {
-        OWN.lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .remove(&self.header.nonce);
+        // In a forked child the list may be locked by a thread that is not there.
+        if !self.device.is_of_this_process() {
+            return;
+        }
+        own().remove(&self.header.nonce);
         let (memory, events) = (self.memory.take(), std::mem::take(&mut self.events));
         // A device that is late may still write frames that nobody waited for. Unmapping waits for that "for most use cases",
         // and the thread that does it has others to serve.
@@ -309,7 +354,7 @@ impl Drop for Inner {
                 return drop((memory, events));
             }
             let mut rest = Some((memory, events));
-            super::until(move || {
+            reaper::DRIVER.every(LOOK, move || {
                 let done = rest
                     .as_ref()
                     .is_some_and(|(_, events)| events.iter().flatten().all(is_done));

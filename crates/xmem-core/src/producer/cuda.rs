@@ -69,7 +69,7 @@ impl Producer {
         timeout: Option<Duration>,
         cancel: &Canceller,
     ) -> Result<WriteLease, AcquireError> {
-        self.wait_for_slot(timeout, cancel, || {
+        self.acquire_wait_by(timeout, cancel, || {
             self.acquire_cuda_with_room(size, room, device)
         })
     }
@@ -195,21 +195,57 @@ impl Pool {
         fault::point(Point::DeviceSettled);
     }
 
-    /// Tells consumers that no work on this device ends any more, if that is what was wrong.
+    /// Tells consumers what never ends any more, if a context is in error.
     fn heed(&self, error: &CudaError) {
-        if !matches!(error, CudaError::ContextInError { .. }) {
-            return;
+        if matches!(error, CudaError::ContextInError { .. }) {
+            self.settle_failed();
         }
+    }
+
+    /// Tells consumers which frames will never be done. Whether some may still be, and are not.
+    fn settle_failed(&self) -> bool {
+        let mut waits = false;
         for region in self.cuda_regions() {
             let Some(cuda) = region.cuda() else { continue };
             for slot in 0..cuda.header().slots {
-                if let (Err(CudaError::ContextInError { .. }), Some(head)) =
-                    (cuda.twin.is_done(slot), cuda.slot_head(slot))
-                {
-                    settle(&head, false);
+                let Some(head) = cuda.slot_head(slot) else {
+                    continue;
+                };
+                let _settling = cuda.twin.settling();
+                if head.ready.load(Ordering::Relaxed) != PENDING {
+                    continue;
+                }
+                match cuda.twin.is_done(slot) {
+                    Ok(done) => waits |= !done,
+                    Err(CudaError::ContextInError { .. } | CudaError::Unfinished) => {
+                        settle(&head, false);
+                    }
+                    Err(_) => {}
                 }
             }
         }
+        waits
+    }
+
+    /// Has it looked now and then whether devices may still finish what was published: nobody may call anything that would show
+    /// it, and consumers wait for it.
+    fn watch_devices(self: &Arc<Self>) {
+        if self.watches_devices.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        let pool = Arc::downgrade(self);
+        crate::cuda::watch(move || {
+            let Some(pool) = pool.upgrade() else {
+                return true;
+            };
+            // Before the look: who publishes after it begins to watch anew.
+            pool.watches_devices.store(false, Ordering::Release);
+            let goes_on =
+                pool.settle_failed() && !pool.watches_devices.swap(true, Ordering::AcqRel);
+            // Perhaps it was the last to have it, and hooks run with it.
+            crate::cuda::elsewhere(move || drop(pool));
+            !goes_on
+        });
     }
 
     fn cuda_regions(&self) -> Vec<Arc<Region>> {
@@ -271,7 +307,7 @@ impl Pool {
         let mut effects = Effects::default();
         let mut state = self.lock();
         let (own, borrowed) = state.regions.ending_with_producer();
-        if own.is_empty() && borrowed == 0 && state.regions.lasting().next().is_none() {
+        if own.is_empty() && borrowed.is_empty() && state.regions.lasting().next().is_none() {
             return Out::Nothing;
         }
         let head = self.control.head();
@@ -282,6 +318,12 @@ impl Pool {
             for id in own {
                 state.retire_region(&self.control, id, lossless, &mut effects);
             }
+            for id in borrowed {
+                // Small: upstream's memory is no mapping of this pool.
+                drop(state.regions.retire_borrowed(id));
+                effects.retired.push(id);
+            }
+            state.show_regions(&self.control);
         }
         state.forget_retired(&mut effects);
         let open: Vec<u64> = state.regions.lasting().flatten().copied().collect();
@@ -297,7 +339,9 @@ impl Pool {
                     .control
                     .slot(*slot)
                     .map_or(0, |word| word.load(Ordering::Relaxed));
-                peer.holds(*slot, SlotWord(word).generation())
+                let generation = SlotWord(word).generation();
+                // A slot that was never used looks like a lease that is none.
+                generation != 0 && peer.holds(*slot, generation)
             };
             is_behind(peer) || open.contains(&peer.id) || on_device.iter().any(holds)
         };
@@ -359,6 +403,8 @@ impl WriteLease {
         if let Some(slot) = self.cuda() {
             match slot.twin.is_done(slot.slot) {
                 Ok(done) => self.set_ready(done),
+                // Nobody is at it any more.
+                Err(CudaError::Unfinished) => self.set_ready(true),
                 Err(error) => {
                     self.pool().heed(&error);
                     return Err(PublishError::Cuda(Box::new(error)));
@@ -377,12 +423,18 @@ impl WriteLease {
     pub fn publish_on(self, stream: Stream, meta: FrameMeta) -> Result<ReadLease, PublishFailure> {
         let recorded = match self.cuda() {
             None => Err(CudaError::NotOnDevice),
-            Some(slot) => slot.twin.record(slot.slot, stream),
+            Some(slot) => {
+                let _settling = slot.twin.settling();
+                let recorded = slot.twin.record(slot.slot, stream);
+                recorded.inspect(|was_recorded| self.set_ready(!was_recorded))
+            }
         };
         match recorded {
             Ok(was_recorded) => {
                 fault::point(Point::EventRecorded);
-                self.set_ready(!was_recorded);
+                if was_recorded {
+                    self.pool().watch_devices();
+                }
                 self.publish_as_is(meta)
             }
             Err(error) => {
@@ -397,11 +449,11 @@ impl WriteLease {
 }
 
 impl OwnHold {
-    /// First byte of the slot on its device, and the device.
-    pub(crate) fn device_memory(&self) -> Option<(u64, Device)> {
+    /// First byte of the slot on its device, the device, and the number of the memory.
+    pub(crate) fn device_memory(&self) -> Option<(u64, Device, u128)> {
         let (device, twin) = (self.place.device?, &self.region().cuda()?.twin);
         let ptr = twin.ptr()? + u64::from(device.index) * device.len as u64;
-        Some((ptr, twin.device().clone()))
+        Some((ptr, twin.device().clone(), twin.number()))
     }
 
     /// Has devices reach the slot in host memory by themselves, if they can.

@@ -47,6 +47,11 @@ impl ImportedMemory {
         self.0.len
     }
 
+    /// Whether the pool is still there that it was imported into.
+    pub fn is_used(&self) -> bool {
+        self.0.pool.strong_count() > 0
+    }
+
     pub(super) fn is_of(&self, pool: &Arc<Pool>) -> bool {
         self.0.pool.as_ptr() == Arc::as_ptr(pool)
     }
@@ -122,12 +127,15 @@ impl Pool {
     fn forget_import(&self, id: u32, released: Option<Released>) {
         let mut effects = Effects::default();
         let mut state = self.lock();
-        let memory = state.regions.forget_import(id, released);
+        let (memory, released) = state.regions.forget_import(id, released);
         state.show_regions(&self.control);
         state.forget_retired(&mut effects);
         drop(state);
         // Unmapped without the lock.
         drop(memory);
+        if let Some(released) = released {
+            released();
+        }
         fault::point(Point::ImportForgotten);
         self.run(effects, None);
         self.commands.send(Command::RegionGone(id));

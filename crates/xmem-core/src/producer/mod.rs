@@ -204,10 +204,15 @@ impl Producer {
         timeout: Option<Duration>,
         cancel: &Canceller,
     ) -> Result<WriteLease, AcquireError> {
-        self.wait_for_slot(timeout, cancel, || self.acquire_with_room(size, room))
+        self.acquire_wait_by(timeout, cancel, || self.acquire_with_room(size, room))
     }
 
-    fn wait_for_slot(
+    /// The same for whichever call gets a slot, as one on a device.
+    ///
+    /// # Errors
+    ///
+    /// As [`acquire_wait`](Self::acquire_wait), and the call's own.
+    pub fn acquire_wait_by(
         &self,
         timeout: Option<Duration>,
         cancel: &Canceller,

@@ -10,7 +10,7 @@ use crate::consumer::StartFrom;
 use crate::layout::{CURSOR_LEFT, Control, LeasePage};
 use crate::os::cred;
 use crate::protocol::slot::{SlotState, SlotWord};
-use crate::stats::ConsumerStats;
+use crate::stats::{ConsumerStats, device_words};
 
 /// Pools of origin that are remembered of a consumer.
 const MAX_REACHED: usize = 16;
@@ -133,12 +133,7 @@ impl Peer {
 
     /// It says how it came by device memory, or why it did not.
     pub(super) fn say_device(&self, works: bool, how: &str) {
-        let said = if works {
-            how.to_owned()
-        } else {
-            format!("none: {how}")
-        };
-        *self.device.lock().unwrap_or_else(PoisonError::into_inner) = said;
+        *self.device.lock().unwrap_or_else(PoisonError::into_inner) = device_words(works, how);
     }
 
     /// The slots that are reserved for it: its budget, and one for a frame that is being copied out past the budget.

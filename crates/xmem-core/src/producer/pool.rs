@@ -88,6 +88,9 @@ pub(super) struct Pool {
     pub(super) bell: Arc<Bell>,
     pub(super) counters: Counters,
     pub(super) closed: AtomicBool,
+    /// Whether somebody looks if devices may still finish what was published.
+    #[cfg(feature = "cuda")]
+    pub(super) watches_devices: AtomicBool,
     /// What the slowest consumers had taken, and since when, while somebody waits in vain.
     pub(super) standstill: Mutex<Option<(u64, Instant)>>,
     state: Mutex<State>,
@@ -132,6 +135,8 @@ impl Pool {
             bell: Arc::default(),
             counters: Counters::default(),
             closed: AtomicBool::new(false),
+            #[cfg(feature = "cuda")]
+            watches_devices: AtomicBool::new(false),
             standstill: Mutex::default(),
             state: Mutex::new(state),
         }

@@ -55,6 +55,9 @@ enum Lasting {
     Own(#[allow(dead_code)] Arc<Region>), // held until it is dropped
     /// Upstream's.
     Borrowed(Released),
+    /// Upstream's, which has not let go of it, while the pool ends.
+    #[cfg(feature = "cuda")]
+    Kept,
 }
 
 impl std::fmt::Debug for Lasting {
@@ -62,6 +65,8 @@ impl std::fmt::Debug for Lasting {
         f.write_str(match self {
             Self::Own(_) => "Own",
             Self::Borrowed(_) => "Borrowed",
+            #[cfg(feature = "cuda")]
+            Self::Kept => "Kept",
         })
     }
 }
@@ -404,8 +409,29 @@ impl Regions {
         Some(id)
     }
 
-    /// Lets go of what was imported. `released` runs when nobody has it open any more.
-    pub(super) fn forget_import(&mut self, id: u32, released: Option<Released>) -> Option<Taken> {
+    /// Lets go of what was imported. `released` runs when nobody has it open any more; it is returned if that is so already.
+    pub(super) fn forget_import(
+        &mut self,
+        id: u32,
+        released: Option<Released>,
+    ) -> (Option<Taken>, Option<Released>) {
+        let lasting = released.map(Lasting::Borrowed);
+        if self.foreign.contains_key(&id) {
+            return (self.retire_foreign(id, lasting), None);
+        }
+        match self.retired.iter_mut().find(|retired| retired.id == id) {
+            Some(retired) => {
+                retired.lasting = lasting;
+                (None, None)
+            }
+            None => match lasting {
+                Some(Lasting::Borrowed(released)) => (None, Some(released)),
+                _ => (None, None),
+            },
+        }
+    }
+
+    fn retire_foreign(&mut self, id: u32, lasting: Option<Lasting>) -> Option<Taken> {
         let foreign = self.foreign.remove(&id)?;
         self.version = self.version.wrapping_add(1);
         self.retired.push(Retired {
@@ -415,9 +441,15 @@ impl Regions {
             version: self.version,
             since: Instant::now(),
             sent_to: foreign.sent_to,
-            lasting: released.map(Lasting::Borrowed),
+            lasting,
         });
         Some(foreign.memory)
+    }
+
+    /// The pool ends: consumers are to let go of upstream's device memory, whether upstream has or not.
+    #[cfg(feature = "cuda")]
+    pub(super) fn retire_borrowed(&mut self, id: u32) -> Option<Taken> {
+        self.retire_foreign(id, Some(Lasting::Kept))
     }
 
     /// The regions that could go: all their slots idle on our side, and not used for a while.
@@ -510,6 +542,8 @@ impl Regions {
                 None
             }
             Lasting::Borrowed(released) => Some(released),
+            #[cfg(feature = "cuda")]
+            Lasting::Kept => None,
         };
         gone.filter_map(released).collect()
     }
@@ -532,16 +566,20 @@ impl Regions {
 
     /// The regions that are here and end with this process, and upstream's device memory.
     #[cfg(feature = "cuda")]
-    pub(super) fn ending_with_producer(&self) -> (Vec<u32>, usize) {
+    pub(super) fn ending_with_producer(&self) -> (Vec<u32>, Vec<u32>) {
         let own = self
             .entries
             .iter()
             .filter(|(_, entry)| entry.region.ends_with_producer());
         let borrowed = self
             .foreign
-            .values()
-            .filter(|foreign| matches!(foreign.memory, Taken::Borrowed(_)));
-        (own.map(|(id, _)| *id).collect(), borrowed.count())
+            .iter()
+            .filter(|(_, foreign)| matches!(foreign.memory, Taken::Borrowed(_)));
+        let ids = |ids: &mut dyn Iterator<Item = &u32>| ids.copied().collect();
+        (
+            ids(&mut own.map(|(id, _)| id)),
+            ids(&mut borrowed.map(|(id, _)| id)),
+        )
     }
 
     /// The pool ends, and others have these open still: they are kept until the process ends.
@@ -568,6 +606,8 @@ impl Regions {
                 drop(region);
                 None
             }
+            #[cfg(feature = "cuda")]
+            Lasting::Kept => None,
         };
         self.retired.iter_mut().filter_map(borrowed).collect()
     }

@@ -51,15 +51,12 @@ pub fn release(slot: &AtomicU64, lease: &AtomicU32) -> bool {
     // Release: all reads of the frame are done before the writer can see the word cleared.
     lease.store(0, Ordering::Release);
     fault::point(Point::ReleaseCleared);
-    // Pairs with the fence in `ask_to_ring`: either we see its flag, or it sees our lease gone.
-    fence(Ordering::SeqCst);
-    SlotWord(slot.load(Ordering::Relaxed)).rings()
+    rings(slot)
 }
 
 /// Whether the producer asked to be told of the end of a lease that was ended before.
-#[cfg_attr(not(feature = "cuda"), allow(dead_code))] // devices end leases so
 pub fn rings(slot: &AtomicU64) -> bool {
-    // Pairs with the fence in `ask_to_ring`, as in `release`.
+    // Pairs with the fence in `ask_to_ring`: either we see its flag, or it sees our lease gone.
     fence(Ordering::SeqCst);
     SlotWord(slot.load(Ordering::Relaxed)).rings()
 }

@@ -245,6 +245,12 @@ impl DeviceHeader {
         Ok(())
     }
 
+    /// The number that names the memory.
+    #[cfg(feature = "cuda")]
+    pub(crate) fn number(&self) -> u128 {
+        u128::from_ne_bytes(self.nonce)
+    }
+
     /// The number of the slot of this region that has these bytes of the host half.
     pub(crate) fn slot_at(&self, offset: usize, len: usize) -> Option<u32> {
         let offset = (offset as u64).checked_sub(self.slots_at)?;

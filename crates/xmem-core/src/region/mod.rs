@@ -318,6 +318,21 @@ impl RegionView {
     }
 }
 
+#[cfg(feature = "cuda")]
+impl Drop for RegionView {
+    fn drop(&mut self) {
+        let derived = self
+            .derived
+            .get_mut()
+            .unwrap_or_else(PoisonError::into_inner);
+        if !derived.is_empty() && crate::cuda::is_host_function() {
+            // Hooks of frames run with it, and those are others' code, which may call the driver.
+            let derived = std::mem::take(derived);
+            crate::cuda::elsewhere(move || drop(derived));
+        }
+    }
+}
+
 fn system(what: &'static str) -> impl FnOnce(io::Error) -> RegionError {
     move |error| RegionError::System { what, error }
 }

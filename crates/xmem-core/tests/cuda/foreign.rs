@@ -42,6 +42,27 @@ fn memory_of_others_is_opened_once_and_released_when_nobody_has_it_open() {
 }
 
 #[test]
+fn memory_that_upstream_still_has_at_the_end_is_closed_by_consumers_before() {
+    let lab = Lab::new();
+    let mut producer = lab.ready("produce auto");
+    let mut consumer = lab.ready("consume");
+    told(&mut producer, "borrow", "borrowed");
+    told(&mut producer, "publish borrowed", "published");
+    told(&mut consumer, "take", "took 1000");
+    told(&mut consumer, "result", "0");
+    assert_eq!(
+        lab.calls(&consumer, &["cuIpcCloseMemHandle"]),
+        1,
+        "the canary's"
+    );
+    told(&mut producer, "close", "closed");
+    assert_eq!(lab.calls(&consumer, &["cuIpcCloseMemHandle"]), 2);
+    told(&mut producer, "let-go", "let go");
+    told(&mut producer, "released", "true");
+    lab.assert_allowed();
+}
+
+#[test]
 fn what_has_no_handle_is_refused() {
     let lab = Lab::new().with("QUIRKS", "no-legacy-ipc");
     let mut producer = lab.ready("produce auto");

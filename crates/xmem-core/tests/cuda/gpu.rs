@@ -36,18 +36,45 @@ unsafe extern "C" fn wait_to_go_on(_nothing: *mut c_void) {
     }
 }
 
+/// A context that the program made, besides the device's primary one.
+pub fn new_context(ordinal: u32) -> sys::CUcontext {
+    let mut context = std::ptr::null_mut();
+    // SAFETY: a place for the result; what was current before is current again.
+    unsafe {
+        ok(sys::cuCtxCreate_v2(
+            &raw mut context,
+            0,
+            ordinal.cast_signed(),
+        ));
+        ok(sys::cuCtxPopCurrent_v2(&raw mut context));
+    }
+    context
+}
+
 impl Gpu {
     pub fn new(ordinal: u32) -> Self {
         let device = Device::new(ordinal).unwrap();
         let mut context = std::ptr::null_mut();
-        let mut module = std::ptr::null_mut();
-        let ptx = CString::new(PTX).unwrap();
-        // SAFETY: places for the results, and a program that ends in 0.
+        // SAFETY: a place for the result.
         unsafe {
             ok(sys::cuDevicePrimaryCtxRetain(
                 &raw mut context,
                 ordinal.cast_signed(),
-            ));
+            ))
+        };
+        Self::of(device, context)
+    }
+
+    /// A context of the program's own, current in this thread.
+    pub fn elsewhere(ordinal: u32) -> Self {
+        Self::of(Device::new(ordinal).unwrap(), new_context(ordinal))
+    }
+
+    fn of(device: Device, context: sys::CUcontext) -> Self {
+        let mut module = std::ptr::null_mut();
+        let ptx = CString::new(PTX).unwrap();
+        // SAFETY: a place for the result, and a program that ends in 0.
+        unsafe {
             ok(sys::cuCtxSetCurrent(context));
             ok(sys::cuModuleLoadData(&raw mut module, ptx.as_ptr().cast()));
         }
@@ -64,22 +91,27 @@ impl Gpu {
         }
     }
 
-    /// A stream of a context of its own, which stands still until [`GO_ON`].
-    pub fn other_context(&self) -> Stream {
-        let mut context = std::ptr::null_mut();
-        // SAFETY: places for the results; what was current before is current again.
+    /// A stream that stands still until [`GO_ON`].
+    pub fn late_stream(&self) -> Stream {
+        let stream = self.stream();
+        // SAFETY: a stream of this process, and a function that needs no argument.
         unsafe {
-            ok(sys::cuCtxCreate_v2(
-                &raw mut context,
-                0,
-                self.device.ordinal().cast_signed(),
-            ));
-            let stream = self.stream();
             ok(sys::cuLaunchHostFunc(
                 stream.as_raw() as sys::CUstream,
                 Some(wait_to_go_on),
                 std::ptr::null_mut(),
-            ));
+            ))
+        };
+        stream
+    }
+
+    /// A stream of a context of its own, which stands still until [`GO_ON`].
+    pub fn other_context(&self) -> Stream {
+        let mut context = new_context(self.device.ordinal());
+        // SAFETY: a context that is there; what was current before is current again.
+        unsafe {
+            ok(sys::cuCtxPushCurrent_v2(context));
+            let stream = self.late_stream();
             ok(sys::cuCtxPopCurrent_v2(&raw mut context));
             stream
         }
@@ -180,11 +212,50 @@ impl Gpu {
         bytes
     }
 
+    /// Copies from host memory.
+    pub fn write(&self, stream: Stream, to: u64, bytes: &[u8]) {
+        let stream = stream.as_raw() as sys::CUstream;
+        // SAFETY: memory of that size; ordinary host memory is read before this returns.
+        unsafe {
+            ok(sys::cuMemcpyHtoDAsync_v2(
+                to,
+                bytes.as_ptr().cast(),
+                bytes.len(),
+                stream,
+            ))
+        };
+    }
+
     /// Copies on the device.
     pub fn copy(&self, stream: Stream, to: u64, from: u64, len: usize) {
         let stream = stream.as_raw() as sys::CUstream;
         // SAFETY: memory of that size at both addresses.
         unsafe { ok(sys::cuMemcpyDtoDAsync_v2(to, from, len, stream)) };
+    }
+
+    /// Captures what is put on a stream from now on, and forbids others what may be unsafe meanwhile.
+    pub fn capture(&self, stream: Stream) {
+        let mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_GLOBAL;
+        // SAFETY: a stream of this process.
+        unsafe {
+            ok(sys::cuStreamBeginCapture_v2(
+                stream.as_raw() as sys::CUstream,
+                mode,
+            ))
+        };
+    }
+
+    /// Whether a capture ended well.
+    pub fn end_capture(&self, stream: Stream) -> bool {
+        let mut graph = std::ptr::null_mut();
+        // SAFETY: a place for the graph.
+        let ended =
+            unsafe { sys::cuStreamEndCapture(stream.as_raw() as sys::CUstream, &raw mut graph) };
+        if ended == sys::CUresult::CUDA_SUCCESS {
+            // SAFETY: made just now.
+            unsafe { ok(sys::cuGraphDestroy(graph)) };
+        }
+        ended == sys::CUresult::CUDA_SUCCESS
     }
 
     /// Waits until the stream is done.

@@ -7,6 +7,8 @@
 mod support;
 
 mod buffers;
+mod captures;
+mod contexts;
 mod deaths;
 #[cfg(feature = "fault-points")]
 mod faults;

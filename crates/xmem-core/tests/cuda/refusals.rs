@@ -67,9 +67,11 @@ fn a_driver_that_cannot_share_by_descriptor_shares_by_handle() {
     ] {
         let (mut producer, mut consumer) = pair(&lab, "produce auto", "consume");
         told(&mut producer, "publish", "published 0");
+        told(&mut consumer, "device", "");
         told(&mut consumer, "hold", "holds 0 Some(Legacy)");
         told(&mut consumer, "look", "looks");
         told(&mut consumer, "result", "0");
+        told(&mut consumer, "device", "legacy");
         says_at_last(&mut producer, "consumers", "1 legacy");
         lab.assert_allowed();
     }
@@ -150,11 +152,9 @@ fn handles_that_do_not_cross_are_told_from_those_that_do() {
             said.contains("the frame's device memory cannot be used here"),
             "{said}"
         );
-        says_at_last(
-            &mut producer,
-            "consumers",
-            "none: the frame's device memory cannot be used here",
-        );
+        let why = "none: the frame's device memory cannot be used here";
+        says_at_last(&mut producer, "consumers", why);
+        says_at_last(&mut consumer, "device", why);
         host_frames_go_on(&mut producer, &mut consumer);
     }
 }
@@ -246,6 +246,26 @@ fn a_context_in_error_ends_no_lease_of_another_context() {
         ask(&mut producer, "consumers").starts_with('0')
     });
     lab.assert_allowed();
+}
+
+#[test]
+fn a_producer_whose_context_fails_and_that_calls_nothing_more_is_noticed() {
+    for place in ["", "elsewhere"] {
+        let lab = Lab::new();
+        let (mut producer, mut consumer) =
+            pair(&lab, &format!("produce auto 16 {place}"), "consume");
+        first_round(&mut producer, &mut consumer);
+        let late = lab.machine.hold(Some(producer.pid()));
+        told(&mut producer, "trap", "trapped");
+        told(&mut producer, "publish", "published 1");
+        told(&mut consumer, "hold", "holds 1 Some(Vmm)");
+        told(&mut consumer, "sync", "syncs");
+        drop(late);
+        assert!(consumer.says().contains("could not finish"));
+        told(&mut producer, "close", "closed");
+        assert!(producer.end());
+        lab.assert_allowed();
+    }
 }
 
 #[test]

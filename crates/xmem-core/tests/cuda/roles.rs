@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use xmem_core::cuda::{CudaError, CudaFrame, Device, Mode, Stream};
+use xmem_core::cuda::{CudaError, CudaFrame, Device, Mode, Rows, Stream};
 use xmem_core::{
     AccessError, BufferPool, Consumer, ForwardError, FrameMeta, Parts, Producer, ReadLease,
     ReceiveError, StartFrom, WriteAccessError,
@@ -55,7 +55,7 @@ pub fn play() {
     }
     match words.next().unwrap() {
         "produce" => produce(&pool, words.collect()),
-        "consume" => consume(&pool, words.next().map_or(0, |word| word.parse().unwrap())),
+        "consume" => consume(&pool, words.collect()),
         "own-buffers" => own_buffers(&pool),
         "read-buffers" => read_buffers(&pool),
         "without-driver" => without_driver(&pool),
@@ -79,9 +79,53 @@ fn mode(word: &str) -> Mode {
     }
 }
 
-/// Makes a pool. `words`: mode, most slots.
+/// The device, in its primary context, or with the word `elsewhere` in one that the program made.
+fn gpu(ordinal: u32, words: &[&str]) -> Gpu {
+    if words.contains(&"elsewhere") {
+        Gpu::elsewhere(ordinal)
+    } else {
+        Gpu::new(ordinal)
+    }
+}
+
+/// Rows as the padding of a source and of a slot may have them: three planes, the last one without gaps.
+pub const ROWS: [Rows; 3] = [
+    Rows {
+        from: 64,
+        from_pitch: 1024,
+        to: 0,
+        to_pitch: 768,
+        width: 700,
+        height: 90,
+    },
+    Rows {
+        from: 100_000,
+        from_pitch: 512,
+        to: 70_000,
+        to_pitch: 600,
+        width: 511,
+        height: 45,
+    },
+    Rows::plain(150_000, 100_000, 3001),
+];
+
+/// Memory to which such rows were copied.
+pub fn with_rows(mut to: Vec<u8>, from: &[u8]) -> Vec<u8> {
+    for rows in ROWS {
+        for row in 0..rows.height {
+            let (at, of) = (
+                rows.to + row * rows.to_pitch,
+                rows.from + row * rows.from_pitch,
+            );
+            to[at..at + rows.width].copy_from_slice(&from[of..of + rows.width]);
+        }
+    }
+    to
+}
+
+/// Makes a pool. `words`: mode, most slots, and `elsewhere`.
 fn produce(pool: &str, words: Vec<&str>) {
-    let gpu = Gpu::new(0);
+    let gpu = gpu(0, &words);
     let stream = gpu.stream();
     let producer = Producer::builder(pool)
         .cuda_mode(mode(words.first().copied().unwrap_or("auto")))
@@ -109,6 +153,7 @@ fn produce(pool: &str, words: Vec<&str>) {
     let mut producer = Some(producer);
     let mut kept = VecDeque::new();
     let released = Arc::new(AtomicBool::new(false));
+    let mut captured = stream;
     let (mut borrowed, mut freed, mut next_borrowed) = (None, None, 1000);
     say("ready");
     loop {
@@ -214,6 +259,50 @@ fn produce(pool: &str, words: Vec<&str>) {
                         .map_err(|error| error.to_string())
                 });
                 say(done.map_or_else(|error| error, |_| "published".into()));
+            }
+            // On a stream that stands still until it is told to go on.
+            ["publish", "late"] => {
+                let stream = gpu.late_stream();
+                let slot = open().acquire_cuda(SIZE, &gpu.device).unwrap();
+                gpu.fill(stream, slot.cuda().unwrap().ptr(), SIZE, byte(6000));
+                let meta = FrameMeta {
+                    pts: Some(6000),
+                    ..FrameMeta::new(SIZE)
+                };
+                let published = slot.publish_on(stream, meta);
+                say(published.map_or_else(|error| error.to_string(), |_| "published".into()));
+            }
+            ["go-on"] => {
+                crate::gpu::GO_ON.store(true, Ordering::Release);
+                say("goes on");
+            }
+            // Captures a stream into a graph: the one that frames are published on, or another one.
+            ["capture", which] => {
+                captured = if which == "own" { stream } else { gpu.stream() };
+                gpu.capture(captured);
+                say("captures");
+            }
+            ["end-capture"] => say(gpu.end_capture(captured)),
+            ["counts"] => say(format_args!("{:?}", xmem_core::cuda::counts())),
+            // Copied from memory of this program that a device is still writing.
+            ["publish", "copied", how] => {
+                let from = gpu.allocate(SIZE);
+                let slot = open().acquire_cuda(SIZE, &gpu.device).unwrap();
+                let on_device = slot.cuda().unwrap();
+                gpu.fill(stream, on_device.ptr(), SIZE, 0);
+                gpu.write(stream, from, &pattern(SIZE));
+                let copied = match how {
+                    "rows" => on_device.copy_rows_from(stream, from, &ROWS),
+                    "host" => on_device.copy_from(stream, pattern(SIZE).as_ptr() as u64, SIZE),
+                    "too-much" => on_device.copy_from(stream, from, on_device.len() + 1),
+                    _ => on_device.copy_from(stream, from, SIZE),
+                };
+                if let Err(error) = copied {
+                    say(error);
+                    continue;
+                }
+                let published = slot.publish_on(stream, FrameMeta::new(SIZE));
+                say(published.map_or_else(|error| error.to_string(), |_| "published".into()));
             }
             // Without a stream.
             ["publish", "done"] => {
@@ -477,8 +566,10 @@ impl Reader {
     }
 }
 
-fn consume(pool: &str, ordinal: u32) {
-    let gpu = Gpu::new(ordinal);
+/// Takes frames. `words`: the device's number, and `elsewhere`.
+fn consume(pool: &str, words: Vec<&str>) {
+    let ordinal = words.iter().find_map(|word| word.parse().ok());
+    let gpu = gpu(ordinal.unwrap_or(0), &words);
     let stream = gpu.stream();
     let wrong = gpu.word();
     let mut reader = Reader {
@@ -493,6 +584,7 @@ fn consume(pool: &str, ordinal: u32) {
         .connect()
         .unwrap();
     let mut consumer = Some(consumer);
+    let mut captured = stream;
     say("ready");
     let receive = |consumer: &mut Option<Consumer>| -> Result<CudaFrame, String> {
         let lease = loop {
@@ -557,6 +649,32 @@ fn consume(pool: &str, ordinal: u32) {
                 Ok(()) => say("looks"),
                 Err(error) => say(error),
             },
+            // Takes a frame with what `publish copied` copied, to host memory.
+            ["download", how] => {
+                let frame = receive(&mut consumer).unwrap();
+                let (mut bytes, all) = (vec![0; SIZE], pattern(SIZE));
+                let done = match how {
+                    "rows" => {
+                        // What is in the slot are rows already, so they are copied once more.
+                        let done = frame.download_rows(&ROWS, &mut bytes);
+                        let copied = with_rows(vec![0; SIZE], &all);
+                        done.map(|()| bytes == with_rows(vec![0; SIZE], &copied))
+                    }
+                    "some" => frame
+                        .download(&mut bytes[..1000])
+                        .map(|()| bytes[..1000] == all[..1000]),
+                    "too-much" => frame.download(&mut vec![0; SIZE + 1]).map(|()| false),
+                    "rows-too-far" => {
+                        let rows = Rows {
+                            from: SIZE - 10,
+                            ..Rows::plain(0, 0, 11)
+                        };
+                        frame.download_rows(&[rows], &mut bytes).map(|()| false)
+                    }
+                    _ => frame.download(&mut bytes).map(|()| bytes == all),
+                };
+                say(done.map_or_else(|error| error.to_string(), |same| same.to_string()));
+            }
             // Waits for the oldest that it keeps, in a thread that says how that went.
             ["sync"] => {
                 let frame = reader.frames.pop_front().unwrap();
@@ -581,6 +699,27 @@ fn consume(pool: &str, ordinal: u32) {
             }
             // Whether there is nothing to wait for.
             ["ready"] => say(reader.frames.front().unwrap().is_ready()),
+            // Lets go of the oldest that it keeps, in the order of the stream.
+            ["let-go"] => {
+                let frame = reader.frames.pop_front().unwrap();
+                match frame.release_on(reader.stream) {
+                    Ok(()) => say("let go"),
+                    Err(failure) => {
+                        say(&failure);
+                        reader.frames.push_front(*failure.frame);
+                    }
+                }
+            }
+            ["capture", which] => {
+                captured = if which == "own" {
+                    stream
+                } else {
+                    reader.gpu.stream()
+                };
+                reader.gpu.capture(captured);
+                say("captures");
+            }
+            ["end-capture"] => say(reader.gpu.end_capture(captured)),
             ["drop"] => {
                 reader.frames.pop_front();
                 say("dropped");
@@ -656,6 +795,11 @@ fn consume(pool: &str, ordinal: u32) {
                 crate::gpu::GO_ON.store(true, Ordering::Release);
                 say("goes on");
             }
+            // Work that stands still until then, for which freeing device memory waits.
+            ["late"] => {
+                reader.gpu.late_stream();
+                say("late");
+            }
             // A lease of the same frame, besides.
             ["share"] => {
                 let frame = receive(&mut consumer).unwrap();
@@ -686,6 +830,7 @@ fn consume(pool: &str, ordinal: u32) {
                 reader.look(&frame).unwrap();
                 frame.release_on(reader.stream).unwrap();
             }
+            ["device"] => say(consumer.as_ref().unwrap().device()),
             ["leave"] => {
                 consumer = None;
                 say("left");

@@ -62,6 +62,29 @@ fn a_frame_that_is_published_again_is_not_handed_out_while_a_device_ends_its_lea
 }
 
 #[test]
+fn leases_that_a_device_ends_do_not_wait_for_a_driver_that_is_slow() {
+    let lab = Lab::new();
+    let second = format!("{}-2", lab.pool());
+    let mut producer = lab.ready("produce vmm");
+    let mut other = lab.ready_at("produce vmm", &second);
+    let mut consumer = lab.ready("consume");
+    first_round(&mut producer, &mut consumer);
+    told(&mut other, "publish", "published 0");
+    told(&mut consumer, "late", "late");
+    let before = lab.calls(&consumer, &["cuMemUnmap"]);
+    told(&mut consumer, &format!("other {second}"), "took other 0");
+    eventually("it is being unmapped", || {
+        lab.calls(&consumer, &["cuMemUnmap"]) > before
+    });
+    told(&mut producer, "publish", "published 1");
+    told(&mut consumer, "hand-over", "handed over");
+    eventually("its lease is over", || ask(&mut consumer, "held") == "0");
+    told(&mut consumer, "go-on", "goes on");
+    told(&mut consumer, "result", "0");
+    lab.assert_allowed();
+}
+
+#[test]
 fn only_the_last_handle_is_handed_over() {
     let lab = Lab::new();
     let mut producer = lab.ready("produce auto");

@@ -342,6 +342,33 @@ pub(super) fn call(name: &str, a: &[u64]) -> Answer {
             "destroy_stream" => ok(cuStreamDestroy_v2(a[0] as CUstream)),
             "query" => ok(cuStreamQuery(a[0] as CUstream)),
             "sync" => ok(cuStreamSynchronize(a[0] as CUstream)),
+            "begin_capture" => {
+                let mode = match a[1] {
+                    0 => CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_GLOBAL,
+                    1 => CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL,
+                    _ => CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED,
+                };
+                ok(cuStreamBeginCapture_v2(a[0] as CUstream, mode))
+            }
+            "end_capture" => {
+                let mut graph = null_mut();
+                ok(cuStreamEndCapture(a[0] as CUstream, &mut graph))?;
+                ok(cuGraphDestroy(graph))
+            }
+            "capturing" => {
+                let mut status = CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE;
+                let result = cuStreamIsCapturing(a[0] as CUstream, &mut status);
+                with(result, &[status as u64])
+            }
+            "capture_mode" => {
+                let mut mode = match a[0] {
+                    0 => CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_GLOBAL,
+                    1 => CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL,
+                    _ => CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED,
+                };
+                let result = cuThreadExchangeStreamCaptureMode(&mut mode);
+                with(result, &[mode as u64])
+            }
             "host_function" => ok(cuLaunchHostFunc(a[0] as CUstream, Some(count), null_mut())),
             "bad_host_function" => ok(cuLaunchHostFunc(
                 a[0] as CUstream,

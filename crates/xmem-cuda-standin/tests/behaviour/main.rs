@@ -3,6 +3,7 @@
 //! What the stand-in does, seen by programs that load it as they would load a driver. Each test scripts one or more
 //! processes ([`remote`]), which are real ones and can be killed.
 
+mod capture;
 mod context;
 mod device;
 mod event;

@@ -22,6 +22,7 @@ from ._errors import (
 from ._xmem import (
     BufferGuard,
     BufferPool,
+    Event,
     Frame,
     Plane,
     PoolEntry,
@@ -42,6 +43,7 @@ __all__ = [
     "CudaError",
     "EndOfStream",
     "Error",
+    "Event",
     "Forked",
     "Frame",
     "NoCuda",

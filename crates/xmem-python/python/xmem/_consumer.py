@@ -12,13 +12,14 @@ from typing import Any, Self
 
 from . import _xmem
 from ._errors import EndOfStream, NoProducer, Timeout
+from ._waiting import Waiting
 from ._xmem import Frame
 
 # How long a thread waits for a producer before it looks whether anybody still wants one.
 _LOOK_AGAIN = 0.2
 
 
-class Consumer(_xmem.Consumer):
+class Consumer(Waiting, _xmem.Consumer):
     """Takes the frames of a pool.
 
     >>> for frame in xmem.Consumer("cam0"):  # doctest: +SKIP
@@ -35,13 +36,14 @@ class Consumer(_xmem.Consumer):
     on_producer_lost: when the producer is gone, "wait" for the next one, "end" the iteration, or "raise" ProducerLost.
     over_budget: when max_held frames are held, "copy" the next one into memory of its own, "drop" it, or "raise" OverBudget.
     busy_poll: seconds to spin for the next frame before sleeping. Takes a core, saves the time of waking up.
+    events: take what happened between frames too: each is an xmem.Event in its place among the frames.
     """
 
     def __new__(cls, pool: str, *, name: str | None = None, **options: Any) -> Self:
         if name is None:
             name = os.path.basename(sys.argv[0]) if sys.argv and sys.argv[0] else "python"
         self = super().__new__(cls, pool, name=name, **options)
-        self._waiting: set[asyncio.Future[None]] = set()
+        self._start_waiting()
         return self
 
     @classmethod
@@ -64,7 +66,7 @@ class Consumer(_xmem.Consumer):
         # As xmemsrc asks: with all headers, and at no certain time.
         self.request("force-key-unit", bytes([1]) + bytes(8))
 
-    async def arecv(self, timeout: float | None = None) -> Frame:
+    async def arecv(self, timeout: float | None = None) -> Frame | Any:
         """The next frame; waits for it in the event loop. Raises what recv raises."""
         try:
             async with asyncio.timeout(timeout):
@@ -76,31 +78,10 @@ class Consumer(_xmem.Consumer):
                 raise
             raise Timeout(f"no frame came in {timeout} s") from None
 
-    async def _readable(self) -> None:
-        """Waits until there may be something to receive."""
-        loop = asyncio.get_running_loop()
-        fd = self.fileno()
-        if not self._waiting:
-            # An event loop takes one callback for a descriptor, and several tasks may wait.
-            loop.add_reader(fd, self._wake)
-        future = loop.create_future()
-        self._waiting.add(future)
-        try:
-            await future
-        finally:
-            self._waiting.discard(future)
-            if not self._waiting:
-                loop.remove_reader(fd)
-
-    def _wake(self) -> None:
-        for future in self._waiting:
-            if not future.done():
-                future.set_result(None)
-
     def __aiter__(self) -> Self:
         return self
 
-    async def __anext__(self) -> Frame:
+    async def __anext__(self) -> Frame | Any:
         try:
             return await self.arecv()
         except EndOfStream:

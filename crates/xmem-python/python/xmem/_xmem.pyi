@@ -122,6 +122,49 @@ class Frame(_Array):
         last array is gone. Arrays say so by themselves for the stream that they are made on, by DLPack."""
 
 @final
+class Event:
+    """Something that happened between two frames: a custom event of a GStreamer pipeline, a gap, or what a program says.
+
+    Times are in nanoseconds. It holds nothing.
+    """
+
+    @property
+    def name(self) -> str:
+        """What it is: "gap", or the name of a custom event's structure."""
+    @property
+    def kind(self) -> str:
+        """The kind of GStreamer's event, such as "custom-downstream" or "gap"; what another program calls it."""
+    @property
+    def structure(self) -> str | None:
+        """Of a custom event: its structure with all fields, as GStreamer writes it."""
+    @property
+    def data(self) -> bytes:
+        """Bytes that a program sent along."""
+    @property
+    def attachments(self) -> dict[str, bytes]:
+        """All that there is of it, as it travels."""
+    @property
+    def pts(self) -> int | None:
+        """When it is, as the producer's pipeline had it."""
+    @property
+    def duration(self) -> int | None:
+        """How long a gap is."""
+    @property
+    def timestamp(self) -> int | None:
+        """When it is, on CLOCK_MONOTONIC (time.monotonic_ns())."""
+    @property
+    def published_at(self) -> int: ...
+    @property
+    def sequence(self) -> int:
+        """Its number in the pool, where frames and events are counted together."""
+    @property
+    def producer(self) -> str: ...
+    @property
+    def pool(self) -> str: ...
+    @property
+    def caps(self) -> str | None: ...
+
+@final
 class WritableFrame(_Array):
     """A frame that can be written until it is published.
 
@@ -186,6 +229,7 @@ class Consumer:
         on_producer_lost: Literal["wait", "end", "raise"] = "wait",
         over_budget: Literal["copy", "drop", "raise"] = "copy",
         busy_poll: float = 0.0,
+        events: bool = False,
     ) -> Self: ...
     @property
     def pool(self) -> str: ...
@@ -194,9 +238,10 @@ class Consumer:
         """The newest caps that are known, also before the first frame."""
     @property
     def stats(self) -> ReceiveStats: ...
-    def recv(self, timeout: float | None = None) -> Frame:
+    # With events=True these give an Event now and then. Any, so that who has not asked for events need not ask each frame.
+    def recv(self, timeout: float | None = None) -> Frame | Any:
         """The next frame; waits for it, at most for so many seconds."""
-    def try_recv(self) -> Frame | None:
+    def try_recv(self) -> Frame | Any | None:
         """The next frame, if there is one."""
     def fileno(self) -> int:
         """A descriptor that is readable when there may be something to receive, for select and the like.
@@ -209,7 +254,7 @@ class Consumer:
         """Leaves the pool. Frames that are held stay as they are."""
     def _set_patience(self, timeout: float | None) -> None: ...
     def __iter__(self) -> Self: ...
-    def __next__(self) -> Frame: ...
+    def __next__(self) -> Frame | Any: ...
     def __enter__(self) -> Self: ...
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
@@ -271,6 +316,25 @@ class Producer:
 
         room: bytes for attachments.
         device: "cuda:0" and so on, for a frame on a CUDA device; else it lies in host memory.
+        """
+    def publish_event(
+        self,
+        name: str,
+        data: bytes = b"",
+        *,
+        fields: str = "",
+        pts: int | None = None,
+        duration: int | None = None,
+        timestamp: int | None = None,
+    ) -> int:
+        """Says that something happened between two frames, to consumers that ask for events. Returns its sequence.
+
+        Pipelines get it as a custom downstream event of this name, "gap" as a gap.
+
+        name: letters, digits and /-_.:+.
+        data: for programs; pipelines do not see it.
+        fields: for both, as GStreamer writes them, such as "score=(double)0.9, label=(string)cat".
+        pts: when it is; a gap needs it. timestamp: the same on CLOCK_MONOTONIC; now, if it is not said.
         """
     def end_stream(self) -> None:
         """Says that the stream is over after the last published frame."""
@@ -423,7 +487,7 @@ class _ChannelEnd:
     @staticmethod
     def make(name: str, options: dict[str, Any]) -> _ChannelEnd: ...
     @staticmethod
-    def join(name: str, options: dict[str, Any], time: float | None) -> _ChannelEnd: ...
+    def join(name: str, options: dict[str, Any], look: float | None, time: float | None) -> _ChannelEnd: ...
     def senders(self) -> list[int]: ...
     def receivers(self) -> int: ...
     def wait_for_receiver(self, time: float | None) -> None: ...
@@ -439,7 +503,8 @@ class _ChannelEnd:
         timeout: float | None,
     ) -> tuple[int, int]: ...
     def receive(self, sender: int | None, time: float | None) -> _Incoming: ...
-    def poll(self, time: float | None) -> bool: ...
+    def poll(self, sender: int | None, time: float | None) -> bool: ...
+    def fileno(self) -> int: ...
     def drain(self, time: float | None) -> bool: ...
     def close(self) -> None: ...
     def stats(self) -> dict[str, Any]: ...

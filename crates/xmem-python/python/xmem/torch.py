@@ -41,6 +41,8 @@ class FrameDataset(torch.utils.data.IterableDataset):
         **options: Any,
     ) -> None:
         super().__init__()
+        if options.get("events"):
+            raise ValueError("a data set consists of frames: take events with an xmem.Consumer of your own")
         self.pool = pool
         self.transform = transform if transform is not None else _to_tensor
         self.limit = limit

@@ -1,43 +1,27 @@
 // SPDX-License-Identifier: MPL-2.0
 
 //! One end of a channel.
-#![allow(unsafe_code)] // copies into a slot
 
+use std::os::fd::RawFd;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, PoisonError, Weak};
-use std::time::Duration;
+use std::sync::{Arc, Mutex};
 
-use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
-use xmem_core::{
-    AcquireError, ConnectError, ConsumerEvent, Delivery, FrameMeta, Parts, Producer,
-    ProducerBuilder, PublishError, RequestError, Sticky, WaitError, WriteLease,
-};
+use xmem_core::{AcquireError, Producer, WaitError, WriteLease};
 
 use super::inbox::{Inbox, Taken};
 use super::incoming::Incoming;
-use super::inlet::{self, Terms};
-use super::lock;
 use super::memory::{self, OwnSlot, Room};
-use super::message::{Kind, Label};
-use super::names::{self, HELLO, MAKER, REFUSED, TAKEN};
-use super::outgoing::{Item, Plan};
-use super::reaper::Kept;
-use crate::errors::{IntoPyErr, Kind as ErrorKind};
+use super::names::MAKER;
+use super::open::{self, Options};
+use super::outgoing::Item;
+use super::send::{self, Message};
+use crate::bell::Bell;
+use crate::errors::{IntoPyErr, Kind};
+use crate::lock::lock;
 use crate::signals::{Deadline, wait};
-
-/// What the sticky state of a channel's pool has, so that nobody takes another pool for one.
-const MARK: &str = "xmem:channel";
-const MARK_VERSION: &str = "1";
-/// How long the maker's pool may take to say that it is a channel's.
-const MARK_TIME: Duration = Duration::from_secs(2);
-/// How long the maker may take to answer.
-const ANSWER_TIME: Duration = Duration::from_secs(10);
-const LOOK_AGAIN: Duration = Duration::from_millis(5);
-/// Bytes that a frame without a payload has.
-const EMPTY: usize = 1;
 
 #[derive(Debug, Default)]
 struct Counters {
@@ -61,7 +45,7 @@ pub(crate) struct ChannelEnd {
     /// The socket of the channel.
     socket: PathBuf,
     producer: Mutex<Option<Producer>>,
-    inbox: Arc<Inbox>,
+    pub(super) inbox: Arc<Inbox>,
     counters: Counters,
 }
 
@@ -69,78 +53,12 @@ pub(crate) struct ChannelEnd {
 #[derive(Debug, FromPyObject)]
 struct Sent(usize, usize, bool, usize, Option<Py<PyAny>>);
 
-/// What the maker says to a process that joins.
-#[derive(Debug, Default)]
-struct Answer {
-    said: Mutex<Option<Result<(), String>>>,
-    came: Condvar,
-}
-
-impl Answer {
-    fn hear(&self, event: ConsumerEvent) {
-        let ConsumerEvent::Request { name, data, .. } = event else {
-            return;
-        };
-        let answer = match name.as_str() {
-            TAKEN => Ok(()),
-            REFUSED => Err(String::from_utf8_lossy(&data).into_owned()),
-            _ => return,
-        };
-        lock(&self.said).get_or_insert(answer);
-        self.came.notify_all();
-    }
-
-    fn wait(&self, time: Duration) -> Option<Result<(), String>> {
-        let said = lock(&self.said);
-        let waited = self
-            .came
-            .wait_timeout_while(said, time, |said| said.is_none());
-        waited.unwrap_or_else(PoisonError::into_inner).0.clone()
-    }
-}
-
-/// How a channel's pools are made.
-#[derive(Debug, Clone, FromPyObject)]
-#[pyo3(from_item_all)]
-struct Options {
-    budget: u32,
-    max_slots: u32,
-    max_bytes: u64,
-    max_receivers: u32,
-    lossless_timeout: Option<f64>,
-    allow_uids: Vec<u32>,
-}
-
-impl Options {
-    fn builder(&self, pool: &str) -> PyResult<ProducerBuilder> {
-        let patience = crate::signals::duration(self.lossless_timeout)?;
-        Ok(Producer::builder(pool)
-            .delivery(Delivery::Lossless)
-            .without_history()
-            .mixed_sizes(true)
-            .max_slots(self.max_slots)
-            .max_bytes(self.max_bytes)
-            .max_held(self.budget)
-            .max_consumers(self.max_receivers)
-            .lossless_timeout(patience)
-            .allow_uids(self.allow_uids.clone()))
-    }
-
-    fn terms(&self, me: u64) -> Terms {
-        Terms {
-            budget: self.budget,
-            allow_uids: self.allow_uids.clone(),
-            me,
-        }
-    }
-}
-
-fn timeout(what: &str) -> PyErr {
-    ErrorKind::Timeout.error(what)
+pub(super) fn timeout(what: &str) -> PyErr {
+    Kind::Timeout.error(what)
 }
 
 fn over(why: &str) -> PyErr {
-    ErrorKind::EndOfStream.error(format!("no more messages come: {why}"))
+    Kind::EndOfStream.error(format!("no more messages come: {why}"))
 }
 
 #[pymethods]
@@ -148,122 +66,19 @@ impl ChannelEnd {
     /// Makes a channel.
     #[staticmethod]
     fn make(py: Python<'_>, name: &str, options: Options) -> PyResult<Self> {
-        let inbox = Arc::new(Inbox::default());
-        let socket = xmem_core::socket_path(name)
-            .map_err(|error| PyValueError::new_err(error.to_string()))?;
-        let joined = {
-            let (inbox, terms, socket) =
-                (Arc::downgrade(&inbox), options.terms(MAKER), socket.clone());
-            move |event: ConsumerEvent| hear(&inbox, &terms, &socket, event)
-        };
-        let builder = options.builder(name)?.on_consumer(joined);
-        let producer = py.detach(|| {
-            let producer = builder.build()?;
-            names::clean_up_all(&socket);
-            Ok(producer)
-        });
-        let producer = producer.map_err(|error: xmem_core::CreateError| error.into_py_err())?;
-        let mut mark = Sticky::new();
-        mark.set(MARK, MARK_VERSION);
-        producer.set_sticky(&mark).map_err(IntoPyErr::into_py_err)?;
-        Ok(Self::new(MAKER, socket, producer, inbox))
+        open::make(py, name, &options)
     }
 
-    /// Joins a channel; waits for its maker.
+    /// Joins a channel. Waits for its maker, in all at most `time` seconds, and `look` for there being one.
     #[staticmethod]
-    fn join(py: Python<'_>, name: &str, options: Options, time: Option<f64>) -> PyResult<Self> {
-        let deadline = Deadline::after(time)?;
-        let inbox = Arc::new(Inbox::default());
-        let id = names::new_id();
-        let terms = options.terms(id);
-        let builder = terms.consumer(name, &inbox);
-        let mut last = None;
-        let joined = wait(py, deadline, |slice| {
-            match builder.connect_wait(Some(slice)) {
-                Err(error @ (ConnectError::NotFound { .. } | ConnectError::NoAnswer { .. })) => {
-                    last = Some(error);
-                    None
-                }
-                result => Some(result),
-            }
-        })?;
-        let consumer = match (joined, last) {
-            (Some(joined), _) => joined.map_err(IntoPyErr::into_py_err)?,
-            (None, Some(error)) => return Err(error.into_py_err()),
-            (None, None) => return Err(timeout("nobody made the channel in time")),
-        };
-        terms
-            .check(&consumer)
-            .map_err(|why| ErrorKind::Refused.error(why))?;
-        // It is marked right after it is made, and newer states are sent to everybody.
-        let marked = wait(py, deadline.at_most(MARK_TIME), |_| {
-            let state = consumer.wait_sticky(LOOK_AGAIN);
-            let marked = state.is_some_and(|state| state.text(MARK) == Some(MARK_VERSION));
-            if !marked {
-                std::thread::sleep(LOOK_AGAIN);
-            }
-            marked.then_some(())
-        })?;
-        if marked.is_none() {
-            return Err(PyValueError::new_err(format!(
-                "pool {name:?} is not a channel, or one of another version of xmem: join it with xmem.Consumer"
-            )));
-        }
-        let socket = builder
-            .socket_path()
-            .map_err(|error| PyValueError::new_err(error.to_string()))?;
-        let own = names::socket_of(&socket, id);
-        let own = own
-            .to_str()
-            .ok_or_else(|| PyValueError::new_err("the channel's socket has no name in UTF-8"))?;
-        let answer = Arc::new(Answer::default());
-        let builder = options.builder(own)?.on_consumer({
-            let answer = answer.clone();
-            move |event| answer.hear(event)
-        });
-        let producer = py
-            .detach(|| builder.build())
-            .map_err(IntoPyErr::into_py_err)?;
-        let end = Self::new(id, socket, producer.clone(), inbox);
-        let handle = consumer.handle();
-        let said = wait(py, deadline, |slice| {
-            match handle.request(HELLO, &id.to_le_bytes()) {
-                Err(RequestError::Busy) => {
-                    std::thread::sleep(slice.min(LOOK_AGAIN));
-                    None
-                }
-                result => Some(result),
-            }
-        })?;
-        match said {
-            Some(Ok(())) => {}
-            Some(Err(error)) => return Err(ErrorKind::ProducerLost.error(error.to_string())),
-            None => {
-                return Err(timeout(
-                    "the channel's maker reads no requests: it may be stopped",
-                ));
-            }
-        }
-        // It answers from a thread of its own, which needs no interpreter.
-        let met = wait(py, deadline.at_most(ANSWER_TIME), |slice| {
-            answer.wait(slice)
-        })?;
-        match met {
-            Some(Ok(())) => {}
-            Some(Err(why)) => {
-                return Err(ErrorKind::Refused.error(format!(
-                    "the channel's maker does not take messages of this process: {why}"
-                )));
-            }
-            None => {
-                return Err(ErrorKind::Refused.error(
-                    "the channel's maker does not take messages of this process: it may not open its pool, since it runs \
-                     as a user that allow_uids does not name, or it is stopped",
-                ));
-            }
-        }
-        inlet::follow(&end.inbox, terms, consumer)?;
-        Ok(end)
+    fn join(
+        py: Python<'_>,
+        name: &str,
+        options: Options,
+        look: Option<f64>,
+        time: Option<f64>,
+    ) -> PyResult<Self> {
+        open::join(py, name, &options, look, time)
     }
 
     /// This end's number. 0 is the maker's.
@@ -333,34 +148,14 @@ impl ChannelEnd {
             .collect();
         self.wait_for_somebody(py, &producer, to, deadline)?;
         self.wait_for_room(py, &producer, deadline)?;
-        let refs = match refs {
-            Some(refs) => {
-                let mut lease = self.acquire(py, &producer, (EMPTY, 0), deadline)?;
-                let kept = Kept::new(refs);
-                lease.set_release_hook(move || drop(kept));
-                Some(lease)
-            }
-            None => None,
-        };
-        let mut outgoing = Outgoing {
-            end: self,
-            producer: &producer,
-            items: &items,
+        let message = Message {
             pickle,
-            to,
+            items: &items,
+            gather,
             refs,
-            refs_at: None,
+            to,
         };
-        let result = match outgoing.send(py, gather, true, deadline) {
-            Err(Failure::NotReached) => outgoing.send(py, gather, false, deadline),
-            result => result,
-        };
-        let (copied, shared) = result.map_err(|failure| match failure {
-            Failure::NotReached => {
-                ErrorKind::Error.error("a message that is copied reaches everybody")
-            }
-            Failure::Python(error) => error,
-        })?;
+        let (copied, shared) = send::send(py, self, &producer, message, deadline)?;
         count(&self.counters.sent, 1);
         count(&self.counters.copied_bytes, copied);
         count(&self.counters.shared_bytes, shared);
@@ -389,7 +184,7 @@ impl ChannelEnd {
                 count(&self.counters.copied_out, incoming.is_copied().into());
                 Ok(incoming)
             }
-            Some(Taken::Blocked(why)) => Err(ErrorKind::OverBudget.error(format!(
+            Some(Taken::Blocked(why)) => Err(Kind::OverBudget.error(format!(
                 "{why}; let go of arrays that were received (del), or copy them; the message is not lost"
             ))),
             Some(Taken::Over(why)) => Err(over(&why)),
@@ -398,13 +193,20 @@ impl ChannelEnd {
         }
     }
 
-    /// Whether there is a message, or none will come; waits for that.
-    fn poll(&self, py: Python<'_>, time: Option<f64>) -> PyResult<bool> {
+    /// Whether `receive` would return at once; waits for that.
+    fn poll(&self, py: Python<'_>, sender: Option<u64>, time: Option<f64>) -> PyResult<bool> {
         self.producer()?;
         let found = wait(py, Deadline::after(time)?, |slice| {
-            self.inbox.poll(slice).then_some(())
+            self.inbox.poll(sender, slice).then_some(())
         })?;
         Ok(found.is_some())
+    }
+
+    /// A descriptor that is readable while `receive` would return at once.
+    fn fileno(&self) -> PyResult<RawFd> {
+        self.producer()?;
+        let bell = self.inbox.bell().map_err(|error| Bell::failed(&error))?;
+        Ok(bell.as_raw_fd())
     }
 
     /// Waits until everybody took what was sent. `False`: the time was over.
@@ -460,21 +262,11 @@ impl ChannelEnd {
 }
 
 fn closed() -> PyErr {
-    ErrorKind::Closed.error("this end of the channel is closed")
-}
-
-/// Somebody joined the channel, or says something. On the pool's own thread, and what comes here is not to be trusted.
-fn hear(inbox: &Weak<Inbox>, terms: &Terms, socket: &std::path::Path, event: ConsumerEvent) {
-    if let ConsumerEvent::Request { name, data, .. } = event
-        && name == HELLO
-        && let (Some(inbox), Some(id)) = (inbox.upgrade(), names::parse_id(&data))
-    {
-        inlet::meet(&inbox, terms.clone(), socket, id);
-    }
+    Kind::Closed.error("this end of the channel is closed")
 }
 
 impl ChannelEnd {
-    fn new(id: u64, socket: PathBuf, producer: Producer, inbox: Arc<Inbox>) -> Self {
+    pub(super) fn new(id: u64, socket: PathBuf, producer: Producer, inbox: Arc<Inbox>) -> Self {
         Self {
             pid: std::process::id(),
             id,
@@ -488,7 +280,7 @@ impl ChannelEnd {
     fn producer(&self) -> PyResult<Producer> {
         // Before any lock: in a forked child one may be taken for ever.
         if self.pid != std::process::id() {
-            return Err(ErrorKind::Forked.error(
+            return Err(Kind::Forked.error(
                 "this channel belongs to the process that made it: join it (Channel.connect) after fork",
             ));
         }
@@ -536,7 +328,7 @@ impl ChannelEnd {
         match met {
             Some(Ok(result)) => result.map_err(IntoPyErr::into_py_err),
             Some(Err(why)) => {
-                Err(ErrorKind::ProducerLost.error(format!("nobody takes the message: {why}")))
+                Err(Kind::ProducerLost.error(format!("nobody takes the message: {why}")))
             }
             None => Err(timeout(
                 "nobody joined the channel in time, so nobody would take the message",
@@ -565,7 +357,7 @@ impl ChannelEnd {
     }
 
     /// A slot of so many bytes with so much room behind.
-    fn acquire(
+    pub(super) fn acquire(
         &self,
         py: Python<'_>,
         producer: &Producer,
@@ -595,158 +387,6 @@ impl Drop for ChannelEnd {
             if producer.is_some() {
                 self.shut(producer);
             }
-        }
-    }
-}
-
-/// Why a message was not sent.
-enum Failure {
-    /// Somebody joined who does not reach the pool that a piece comes from.
-    NotReached,
-    Python(PyErr),
-}
-
-impl From<PyErr> for Failure {
-    fn from(error: PyErr) -> Self {
-        Self::Python(error)
-    }
-}
-
-impl From<PublishError> for Failure {
-    fn from(error: PublishError) -> Self {
-        match error {
-            PublishError::NotReached => Self::NotReached,
-            error => Self::Python(error.into_py_err()),
-        }
-    }
-}
-
-/// A message that is being sent.
-struct Outgoing<'a> {
-    end: &'a ChannelEnd,
-    producer: &'a Producer,
-    items: &'a [Item],
-    pickle: &'a [u8],
-    to: Option<u64>,
-    /// What stands for the message's references.
-    refs: Option<WriteLease>,
-    /// Where that was published.
-    refs_at: Option<u64>,
-}
-
-impl Outgoing<'_> {
-    fn label(&self, kind: Kind) -> Label {
-        Label {
-            kind,
-            to: self.to,
-            refs: self.refs_at,
-        }
-    }
-
-    fn meta(&self, kind: Kind, size: usize) -> FrameMeta {
-        let mut meta = FrameMeta::new(size);
-        self.label(kind).write(&mut meta);
-        meta
-    }
-
-    fn send(
-        &mut self,
-        py: Python<'_>,
-        gather: &Bound<'_, PyAny>,
-        forward: bool,
-        deadline: Deadline,
-    ) -> Result<(usize, usize), Failure> {
-        let (producer, items, pickle) = (self.producer, self.items, self.pickle);
-        let plan = Plan::new(producer, items, pickle.len(), forward);
-        let lease = self
-            .end
-            .acquire(py, producer, (plan.slot_len(), 0), deadline)?;
-        let body = Arc::new(OwnSlot::new(lease, plan.len));
-        py.detach(|| {
-            // SAFETY: the slot has so many bytes, which nobody else knows of yet; the caller keeps what the items lie in.
-            unsafe { plan.copy(pickle, body.start() as *mut u8) };
-        });
-        if !plan.gathers.is_empty() {
-            let room = Bound::new(py, Room::new(body.clone()))?;
-            for (number, copy) in &plan.gathers {
-                let source = items[*number].gather.as_ref().map(|array| array.bind(py));
-                gather.call1((&room, copy.offset, copy.len, source))?;
-            }
-        }
-        let copied = plan.len - pickle.len();
-        let shared = plan.shared;
-        let pieces = plan.slots.len() + plan.forwarded.len();
-        let body = if pieces == 0 {
-            match Arc::try_unwrap(body) {
-                Ok(body) => match body.into_lease() {
-                    Ok(lease) => {
-                        let meta = |this: &Self| this.meta(Kind::Message, plan.len);
-                        self.publish(py, lease, meta)?;
-                        return Ok((copied, shared));
-                    }
-                    Err(body) => Arc::new(body),
-                },
-                // Somebody kept what only the gathering should have seen.
-                Err(body) => body,
-            }
-        } else {
-            body
-        };
-        let Plan {
-            slots, forwarded, ..
-        } = plan;
-        let mut parts = Parts::new();
-        for slot in std::iter::once(&body).chain(&slots) {
-            slot.add_to(&mut parts);
-        }
-        parts.append(forwarded);
-        let room = parts.room();
-        let mut lease = self.end.acquire(py, producer, (EMPTY, room), deadline)?;
-        lease.set_parts(parts);
-        for slot in &slots {
-            slot.mark_sent();
-        }
-        body.mark_sent();
-        lease.set_release_hook(move || drop((body, slots)));
-        self.publish(py, lease, |this| this.meta(Kind::Message, EMPTY))?;
-        Ok((copied, shared))
-    }
-
-    /// The references first, so that whoever takes the message has them.
-    fn publish(
-        &mut self,
-        py: Python<'_>,
-        lease: WriteLease,
-        meta: impl FnOnce(&Self) -> FrameMeta,
-    ) -> Result<(), Failure> {
-        if let Some(refs) = self.refs.take() {
-            let meta = self.meta(Kind::Refs, EMPTY);
-            let published = py
-                .detach(|| refs.publish(meta))
-                .map_err(PublishError::from)?;
-            self.refs_at = Some(published.meta().sequence);
-        }
-        let meta = meta(self);
-        let published =
-            py.detach(move || lease.publish(meta).map(drop).map_err(PublishError::from));
-        match published {
-            Ok(()) => {
-                self.refs_at = None;
-                Ok(())
-            }
-            Err(error) => Err(error.into()),
-        }
-    }
-}
-
-impl Drop for Outgoing<'_> {
-    fn drop(&mut self) {
-        // The references were published, and their message was not: receivers must not wait for it.
-        if self.refs_at.is_some()
-            && let Ok(lease) = self.producer.acquire(EMPTY)
-        {
-            let meta = self.meta(Kind::Void, EMPTY);
-            let _ = lease.publish(meta);
         }
     }
 }

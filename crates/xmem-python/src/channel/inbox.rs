@@ -3,6 +3,7 @@
 //! The messages that came and were not asked for yet, from all pools that this end of a channel takes messages from.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::io;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -10,8 +11,9 @@ use std::time::{Duration, Instant};
 use xmem_core::Canceller;
 
 use super::incoming::{Message, RefLease};
-use super::lock;
 use super::names::MAKER;
+use crate::bell::Bell;
+use crate::lock::lock;
 
 /// How many messages of one sender wait here; what comes then waits at the sender.
 const AHEAD: usize = 2;
@@ -43,6 +45,8 @@ struct State {
     closed: bool,
     refused: u64,
     why_refused: Option<String>,
+    /// Rung while `take` would return at once. `None`: nobody asked for it.
+    bell: Option<Bell>,
 }
 
 /// What looking for a message gave.
@@ -83,6 +87,24 @@ impl Inbox {
         true
     }
 
+    /// Something came, or a reason why nothing does.
+    fn tell(&self, state: &State) {
+        self.came.notify_all();
+        state.ring();
+    }
+
+    /// A descriptor that is readable while `take` would return at once.
+    pub(super) fn bell(&self) -> io::Result<Bell> {
+        let mut state = self.state();
+        if let Some(bell) = &state.bell {
+            return Ok(bell.clone());
+        }
+        let bell = Bell::new()?;
+        state.bell = Some(bell.clone());
+        state.ring();
+        Ok(bell)
+    }
+
     pub(super) fn keep_thread(&self, thread: JoinHandle<()>) {
         let mut state = self.state();
         state.threads.retain(|thread| !thread.is_finished());
@@ -118,7 +140,7 @@ impl Inbox {
             source.blocked = None;
         }
         state.queue.push_back(delivered);
-        self.came.notify_all();
+        self.tell(&state);
     }
 
     pub(super) fn set_blocked(&self, sender: u64, why: Option<String>) {
@@ -127,7 +149,7 @@ impl Inbox {
             && source.blocked != why
         {
             source.blocked = why;
-            self.came.notify_all();
+            self.tell(&state);
         }
     }
 
@@ -138,7 +160,7 @@ impl Inbox {
         if sender == MAKER {
             state.ended = Some(why);
         }
-        self.came.notify_all();
+        self.tell(&state);
     }
 
     pub(super) fn note_refused(&self, why: String) {
@@ -174,9 +196,11 @@ impl Inbox {
         let until = Instant::now() + time;
         let mut state = self.state();
         loop {
-            if let Some(taken) = state.look(sender) {
+            let taken = state.look(sender);
+            state.ring();
+            if taken.is_some() {
                 self.went.notify_all();
-                return Some(taken);
+                return taken;
             }
             let left = until.saturating_duration_since(Instant::now());
             if left.is_zero() {
@@ -188,11 +212,11 @@ impl Inbox {
     }
 
     /// Whether `take` would return at once; waits for that.
-    pub(super) fn poll(&self, time: Duration) -> bool {
+    pub(super) fn poll(&self, sender: Option<u64>, time: Duration) -> bool {
         let until = Instant::now() + time;
         let mut state = self.state();
         loop {
-            if !state.queue.is_empty() || state.closed || state.ended.is_some() {
+            if state.has_any(sender) {
                 return true;
             }
             let left = until.saturating_duration_since(Instant::now());
@@ -211,7 +235,7 @@ impl Inbox {
         let threads = std::mem::take(&mut state.threads);
         let queue = std::mem::take(&mut state.queue);
         state.sources.clear();
-        self.came.notify_all();
+        self.tell(&state);
         self.went.notify_all();
         drop(state);
         self.canceller.cancel();
@@ -223,6 +247,33 @@ impl Inbox {
 }
 
 impl State {
+    /// Has the bell say whether there is anything.
+    fn ring(&self) {
+        match &self.bell {
+            Some(bell) if self.has_any(None) => bell.ring(),
+            Some(bell) => bell.silence(),
+            None => {}
+        }
+    }
+
+    /// Whether `look` would find something.
+    fn has_any(&self, sender: Option<u64>) -> bool {
+        let is_wanted = |id: u64| sender.is_none_or(|sender| sender == id);
+        self.closed
+            || self.ended.is_some()
+            || self.queue.iter().any(|it| is_wanted(it.sender))
+            || self.blocked(sender).is_some()
+            || sender.is_some_and(|sender| !self.sources.contains_key(&sender))
+    }
+
+    /// Why no message can be taken now of those that are wanted.
+    fn blocked(&self, sender: Option<u64>) -> Option<&String> {
+        self.sources
+            .iter()
+            .filter(|(id, _)| sender.is_none_or(|sender| sender == **id))
+            .find_map(|(_, source)| source.blocked.as_ref())
+    }
+
     fn look(&mut self, sender: Option<u64>) -> Option<Taken> {
         if self.closed {
             return Some(Taken::Closed);
@@ -235,13 +286,8 @@ impl State {
             }
             return Some(Taken::Message(delivered));
         }
-        let blocked = self
-            .sources
-            .iter()
-            .filter(|(id, _)| sender.is_none_or(|s| s == **id))
-            .find_map(|(_, source)| source.blocked.clone());
-        if let Some(why) = blocked {
-            return Some(Taken::Blocked(why));
+        if let Some(why) = self.blocked(sender) {
+            return Some(Taken::Blocked(why.clone()));
         }
         if let Some(why) = &self.ended {
             return Some(Taken::Over(why.clone()));

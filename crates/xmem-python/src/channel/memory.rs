@@ -15,8 +15,8 @@ use pyo3::ffi;
 use pyo3::prelude::*;
 use xmem_core::{Parts, PieceLease, Producer, ReadLease, WriteLease};
 
-use super::lock;
 use super::per_process::PerProcess;
+use crate::lock::lock;
 
 /// A slot that stays claimed as long as somebody here, or a message under way, refers to it.
 pub(super) struct OwnSlot {

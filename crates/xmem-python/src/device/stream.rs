@@ -3,11 +3,13 @@
 //! Streams, as Python's libraries have them.
 #![allow(unsafe_code)] // handles that callers promise to be streams
 
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use xmem_core::cuda::Stream;
+
+use crate::lock::lock;
 
 /// What whoever gets an array on a device does with it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -74,23 +76,17 @@ pub(crate) struct Streams(Mutex<Vec<Stream>>);
 
 impl Streams {
     pub(crate) fn add(&self, stream: Stream) {
-        let mut streams = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut streams = lock(&self.0);
         if !streams.contains(&stream) {
             streams.push(stream);
         }
     }
 
     pub(crate) fn forget(&self) {
-        self.0
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clear();
+        lock(&self.0).clear();
     }
 
     pub(crate) fn all(&self) -> Vec<Stream> {
-        self.0
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clone()
+        lock(&self.0).clone()
     }
 }

@@ -50,6 +50,9 @@ cuts it off, and ``send(timeout=)`` gives up.
 message (``EndOfStream``). A process that is killed ends likewise; what it had sent before, and what its receivers had
 begun to map, still comes.
 
+**Event loops.** ``async for``, ``arecv``, ``asend``, ``aconnect`` and ``aclose`` are the same without blocking the loop;
+``fileno()`` is for other loops. A message is not lost when ``arecv`` is called off.
+
 References
 ----------
 

@@ -4,17 +4,38 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 import os
 import sys
+import threading
+import time
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from os import PathLike
 from typing import Any, Self
 
-from .._errors import Closed, EndOfStream, Error
+from .._errors import Closed, EndOfStream, Error, NoProducer, Timeout
+from .._waiting import Waiting
 from .._xmem import _ChannelEnd
 from . import _pickling
+
+
+# How long a thread waits for an event loop before it looks whether anybody still wants that.
+_LOOK_AGAIN = 0.2
+
+
+def _left(deadline):
+    """How long to wait now, of what is left until then."""
+    return _LOOK_AGAIN if deadline is None else max(0.0, min(_LOOK_AGAIN, deadline - time.monotonic()))
+
+
+def _deadline(timeout):
+    return None if timeout is None else time.monotonic() + timeout
+
+
+def _is_over(deadline):
+    return deadline is not None and time.monotonic() >= deadline
 
 
 def _finish(end, linger):
@@ -49,6 +70,7 @@ class Room:
         self._memory = memory
         self._size = size
         self._used = 0
+        self._lock = threading.Lock()
 
     @property
     def left(self) -> int:
@@ -58,27 +80,37 @@ class Room:
     def _next(self):
         return -(-self._used // self._ALIGN) * self._ALIGN
 
+    async def __aiter__(self) -> AsyncIterator[Any]:
+        """The same in an event loop."""
+        while True:
+            try:
+                yield await self.arecv()
+            except (EndOfStream, Closed):
+                return
+
     def empty(self, shape: int | Sequence[int], dtype: Any = "float64") -> Any:
         """A NumPy array in it."""
         import numpy
 
         shape, dtype, size = _extent(shape, dtype)
-        offset = self._next()
-        if size > self.left:
-            raise ValueError(
-                f"an array of {size} bytes does not fit into the {self.left} bytes that are left of {self._size}: "
-                f"ask for more, counting each array in multiples of {self._ALIGN} bytes"
-            )
-        self._used = offset + size
+        with self._lock:
+            offset = self._next()
+            if size > self.left:
+                raise ValueError(
+                    f"an array of {size} bytes does not fit into the {self.left} bytes that are left of {self._size}: "
+                    f"ask for more, counting each array in multiples of {self._ALIGN} bytes"
+                )
+            self._used = offset + size
         return numpy.ndarray(shape, dtype, buffer=self._memory, offset=offset if size else 0)
 
 
-class Channel:
+class Channel(Waiting):
     """One end of a channel that objects travel through. Making one makes the channel; ``connect`` joins it.
 
     Unpickling runs code: messages are taken of this user's processes only, and of ``allow_uids``.
 
-    All methods may be called from any thread. After a fork, the child joins by itself.
+    All methods may be called from any thread. After a fork, the child joins by itself. In an event loop: `async for`, and
+    the methods whose names begin with an a.
 
     name: the channel's name, or the path of its socket. budget: how many messages of one sender are held at once; what
     comes then is copied. inline: what is smaller, in bytes, travels in the pickle. max_slots, max_bytes: limits of the
@@ -123,6 +155,7 @@ class Channel:
         lossless_timeout: float | None = None,
         allow_uids: Sequence[int] = (),
         linger: float = 10.0,
+        _look: float | None = None,
     ) -> Self:
         """Joins a channel; waits for its maker, at most `timeout` seconds (None: for ever)."""
         options = dict(
@@ -135,10 +168,24 @@ class Channel:
             allow_uids=list(allow_uids),
         )
         self = cls.__new__(cls)
-        self._start(_ChannelEnd.join(os.fspath(name), options, timeout), options, inline, linger)
+        end = _ChannelEnd.join(os.fspath(name), options, _look, timeout)
+        self._start(end, options, inline, linger)
         return self
 
+    @classmethod
+    async def aconnect(cls, name: str | PathLike[str], *, timeout: float | None = None, **options: Any) -> Self:
+        """`connect` in an event loop."""
+        deadline = _deadline(timeout)
+        while True:
+            left = None if deadline is None else max(0.0, deadline - time.monotonic())
+            try:
+                return await asyncio.to_thread(cls.connect, name, timeout=left, _look=_LOOK_AGAIN, **options)
+            except NoProducer:
+                if _is_over(deadline):
+                    raise
+
     def _start(self, end, options, inline, linger):
+        self._start_waiting()
         self._end = end
         self._options = options
         self._inline = inline
@@ -156,9 +203,12 @@ class Channel:
 
         Waits for a receiver if there is none, and while one is 8 messages behind; at most `timeout` seconds.
         """
-        pickle, out = _pickling.dumps(obj, self._inline, self._own_reducers)
+        self._send(_pickling.dumps(obj, self._inline, self._own_reducers), to, timeout)
+
+    def _send(self, message, to, timeout):
         from . import _arrays
 
+        pickle, out = message
         _, shared = self._end.send(
             pickle,
             out.blocks,
@@ -171,6 +221,17 @@ class Channel:
             for owner in out.owners:
                 if hasattr(owner, "flags"):
                     _arrays.freeze(owner)
+
+    async def asend(self, obj: Any, *, to: int | None = None, timeout: float | None = None) -> None:
+        """`send` in an event loop. The object must not change before it returns; called off, it may be sent or not."""
+        message = _pickling.dumps(obj, self._inline, self._own_reducers)
+        deadline = _deadline(timeout)
+        while True:
+            try:
+                return await asyncio.to_thread(self._send, message, to, _left(deadline))
+            except Timeout:
+                if _is_over(deadline):
+                    raise
 
     def recv(self, *, timeout: float | None = None, sender: int | None = None, copy: bool = False) -> Any:
         """The next object. Waits for it, at most `timeout` seconds.
@@ -186,20 +247,62 @@ class Channel:
         self, *, timeout: float | None = None, sender: int | None = None, copy: bool = False
     ) -> tuple[Any, int]:
         """The same, and the number of its sender: 0 is the channel's maker."""
-        incoming = self._end.receive(sender, timeout)
+        return self._loads(self._end.receive(sender, timeout), copy)
+
+    def _loads(self, incoming, copy):
         if copy:
             incoming = incoming.copied()
         return _pickling.loads(incoming), incoming.sender
 
-    def poll(self, timeout: float | None = 0.0) -> bool:
-        """Whether `recv` would return at once. Waits for that, at most `timeout` seconds."""
-        return self._end.poll(timeout)
+    async def arecv(self, *, timeout: float | None = None, sender: int | None = None, copy: bool = False) -> Any:
+        """`recv` in an event loop."""
+        return (await self.arecv_from(timeout=timeout, sender=sender, copy=copy))[0]
+
+    async def arecv_from(
+        self, *, timeout: float | None = None, sender: int | None = None, copy: bool = False
+    ) -> tuple[Any, int]:
+        """`recv_from` in an event loop. No message is lost when it is called off."""
+        deadline = _deadline(timeout)
+        while True:
+            try:
+                incoming = self._end.receive(sender, 0.0)
+            except Timeout:
+                if _is_over(deadline):
+                    raise
+            else:
+                return self._loads(incoming, copy)
+            if sender is not None:
+                # The descriptor tells of everybody's messages.
+                await asyncio.to_thread(self._end.poll, sender, _left(deadline))
+                continue
+            try:
+                async with asyncio.timeout(None if deadline is None else deadline - time.monotonic()):
+                    await self._readable()
+            except TimeoutError:
+                # Looks once more, and says so.
+                pass
+
+    def poll(self, timeout: float | None = 0.0, *, sender: int | None = None) -> bool:
+        """Whether `recv` would return at once, or raise. Waits for that, at most `timeout` seconds."""
+        return self._end.poll(sender, timeout)
+
+    def fileno(self) -> int:
+        """A descriptor that is readable while `recv` would return at once, for select and the like."""
+        return self._end.fileno()
 
     def __iter__(self) -> Iterator[Any]:
         """Objects, until no more come."""
         while True:
             try:
                 yield self.recv()
+            except (EndOfStream, Closed):
+                return
+
+    async def __aiter__(self) -> AsyncIterator[Any]:
+        """The same in an event loop."""
+        while True:
+            try:
+                yield await self.arecv()
             except (EndOfStream, Closed):
                 return
 
@@ -259,6 +362,10 @@ class Channel:
         self._finalizer.detach()
         _finish(self._end, self._linger if linger is None else linger)
 
+    async def aclose(self, *, linger: float | None = None) -> None:
+        """`close` in an event loop."""
+        await asyncio.to_thread(self.close, linger=linger)
+
     @property
     def closed(self) -> bool:
         """Whether this end is closed."""
@@ -269,6 +376,12 @@ class Channel:
 
     def __exit__(self, *_exception: object) -> None:
         self.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_exception: object) -> None:
+        await self.aclose()
 
     def __reduce__(self):
         """In another process: one more end of the same channel, which joins it."""

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import threading
 import weakref
 from typing import Any
 
@@ -48,6 +49,23 @@ class _Home:
         # What is kept by others than references, and can be known without being kept.
         self.objects = weakref.WeakValueDictionary()
         self.numbers = itertools.count(1)
+        # Something that goes while it is held may want a reference to something else.
+        self.lock = threading.RLock()
+
+    def find_or_make(self, obj):
+        """The one target of an object."""
+        with self.lock:
+            target = self.by_id.get(id(obj))
+            if target is None:
+                target = _Target(obj, next(self.numbers))
+                self.by_id[id(obj)] = target
+                self.targets[target.number] = target
+                try:
+                    self.objects[target.number] = obj
+                except TypeError:
+                    # A list, a number: only kept by its target.
+                    pass
+            return target
 
     def find(self, number):
         """The object of a number, in a list, if it is still there."""
@@ -138,16 +156,7 @@ def ref(obj: Any) -> Ref:
     """A reference to an object, which stays in this process for as long as somebody has the reference."""
     if isinstance(obj, Ref):
         return obj
-    target = _home.by_id.get(id(obj))
-    if target is None:
-        target = _Target(obj, next(_home.numbers))
-        _home.by_id[id(obj)] = target
-        _home.targets[target.number] = target
-        try:
-            _home.objects[target.number] = obj
-        except TypeError:
-            # A list, a number: only kept by its target.
-            pass
+    target = _home.find_or_make(obj)
     kind = type(obj)
     token = (_home.key, target.number, _home.pid, _home.started, f"{kind.__module__}.{kind.__qualname__}")
     return Ref(token, target, None)

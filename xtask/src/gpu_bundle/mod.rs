@@ -2,9 +2,13 @@
 
 //! `cargo xtask gpu-bundle`: pack what `gpu/run` runs on a machine with a GPU, which has neither Rust nor a network.
 
+mod gstreamer;
+
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+use crate::compat::Debian;
+use crate::packages::Tests;
 use crate::{Result, cargo, root, target_dir};
 
 /// More does not travel.
@@ -18,7 +22,13 @@ const TESTS: [(&str, &str, &str); 4] = [
     ("xmem-cuda-standin", "behaviour", ""),
 ];
 
-const SCRIPTS: [&str; 4] = ["run", "record.py", "torch_reads.py", "torch_queue.py"];
+const SCRIPTS: [&str; 5] = [
+    "run",
+    "record.py",
+    "elements.py",
+    "torch_reads.py",
+    "torch_queue.py",
+];
 
 pub(crate) fn run() -> Result {
     let bundle = target_dir().join("gpu-bundle");
@@ -54,15 +64,27 @@ pub(crate) fn run() -> Result {
         "xmem-gpu",
         "--package",
         "xmem-cuda-standin",
+        "--package",
+        "xmem-gpu-gst",
+        "--package",
+        "gst-plugin-xmem",
     ])?;
+    let find = |name: &str| {
+        let own = |path: &&PathBuf| path.file_name().is_some_and(|own| own == name);
+        let file = built.iter().find(own);
+        file.ok_or_else(|| format!("cargo built no {name}"))
+    };
     for name in ["xmem-gpu", "libxmem_gpu.so", "libxmem_cuda_standin.so"] {
-        let file = built
-            .iter()
-            .find(|path| path.file_name().is_some_and(|own| own == name));
-        std::fs::copy(
-            file.ok_or_else(|| format!("cargo built no {name}"))?,
-            bundle.join("bin").join(name),
-        )?;
+        std::fs::copy(find(name)?, bundle.join("bin").join(name))?;
+    }
+    match Debian::ensure(Tests::Cuda) {
+        Ok(debian) => gstreamer::pack(
+            &debian,
+            &bundle.join("gst"),
+            find("libgstxmem.so")?,
+            find("xmem-gpu-gst")?,
+        )?,
+        Err(why) => println!("GStreamer is left out, so its elements will not be tried: {why}"),
     }
     for script in SCRIPTS {
         std::fs::copy(root().join("gpu").join(script), bundle.join(script))?;

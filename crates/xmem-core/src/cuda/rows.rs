@@ -1,0 +1,198 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! Copies of rows of bytes, such as those of a plane whose rows are further apart at one end than at the other.
+#![allow(unsafe_code)] // calls of the driver
+
+use cudarc::driver::sys::{CUDA_MEMCPY2D, CUmemorytype};
+
+use super::error::CudaError;
+use super::result;
+use super::stream::Stream;
+
+/// Rows of bytes to be copied. All numbers are in bytes but `height`.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Rows {
+    /// First byte where they are copied from, counted from the beginning of that memory.
+    pub from: usize,
+    /// How far apart rows begin there.
+    pub from_pitch: usize,
+    /// First byte where they are copied to.
+    pub to: usize,
+    /// How far apart rows begin there.
+    pub to_pitch: usize,
+    /// How much of each row is copied.
+    pub width: usize,
+    /// How many rows there are.
+    pub height: usize,
+}
+
+impl Rows {
+    /// Bytes without gaps.
+    pub const fn plain(from: usize, to: usize, len: usize) -> Self {
+        Self {
+            from,
+            from_pitch: len,
+            to,
+            to_pitch: len,
+            width: len,
+            height: 1,
+        }
+    }
+
+    fn is_empty(&self) -> bool {
+        self.width == 0 || self.height == 0
+    }
+
+    /// One past the last byte of rows that begin there. `None`: rows overlap, or there are no such numbers.
+    fn end(&self, start: usize, pitch: usize) -> Option<usize> {
+        if self.is_empty() {
+            return Some(start);
+        }
+        if self.height > 1 && pitch < self.width {
+            return None;
+        }
+        let last = (self.height - 1).checked_mul(pitch)?;
+        start.checked_add(last)?.checked_add(self.width)
+    }
+
+    /// One past the last byte that is read.
+    pub(super) fn read_end(&self) -> Result<usize, CudaError> {
+        self.end(self.from, self.from_pitch)
+            .ok_or(CudaError::OutOfBounds)
+    }
+
+    /// That all of them lie in so many bytes where they are copied to.
+    pub(super) fn check_to(&self, len: usize) -> Result<(), CudaError> {
+        let end = self.end(self.to, self.to_pitch);
+        end.filter(|end| *end <= len)
+            .map(drop)
+            .ok_or(CudaError::OutOfBounds)
+    }
+}
+
+/// Where rows are copied to.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum To {
+    Device(u64),
+    Host(*mut u8),
+}
+
+/// Puts a copy from device memory on a stream whose context is current. Between device memory the driver finds out from the
+/// addresses what lies where, also memory of other contexts (CUDA's unified addressing).
+///
+/// # Safety
+///
+/// Both ends have that many bytes until the stream has copied them, and the stream is alive.
+pub(super) unsafe fn enqueue(
+    stream: Stream,
+    to: To,
+    from: u64,
+    rows: &Rows,
+) -> Result<(), CudaError> {
+    if rows.is_empty() {
+        return Ok(());
+    }
+    let (from, stream) = (from.wrapping_add(rows.from as u64), stream.raw());
+    let to = match to {
+        To::Device(to) => To::Device(to + rows.to as u64),
+        To::Host(to) => To::Host(to.wrapping_add(rows.to)),
+    };
+    if rows.height == 1 {
+        return match to {
+            // SAFETY: the caller's promise.
+            To::Device(to) => unsafe { result::copy_async(to, from, rows.width, stream) },
+            // SAFETY: as above.
+            To::Host(to) => unsafe {
+                result::copy_to_host_async(to.cast(), from, rows.width, stream)
+            },
+        };
+    }
+    let (kind, host, device) = match to {
+        To::Device(to) => (
+            CUmemorytype::CU_MEMORYTYPE_UNIFIED,
+            std::ptr::null_mut(),
+            to,
+        ),
+        To::Host(to) => (CUmemorytype::CU_MEMORYTYPE_HOST, to.cast(), 0),
+    };
+    let copy = CUDA_MEMCPY2D {
+        srcXInBytes: 0,
+        srcY: 0,
+        srcMemoryType: CUmemorytype::CU_MEMORYTYPE_UNIFIED,
+        srcHost: std::ptr::null(),
+        srcDevice: from,
+        srcArray: std::ptr::null_mut(),
+        srcPitch: rows.from_pitch,
+        dstXInBytes: 0,
+        dstY: 0,
+        dstMemoryType: kind,
+        dstHost: host,
+        dstDevice: device,
+        dstArray: std::ptr::null_mut(),
+        dstPitch: rows.to_pitch,
+        WidthInBytes: rows.width,
+        Height: rows.height,
+    };
+    // SAFETY: the caller's promise; the description is read before this returns.
+    unsafe { result::copy_rows_async(&raw const copy, stream) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Rows;
+
+    #[test]
+    fn rows_that_do_not_fit_are_refused() {
+        let rows = Rows {
+            to: 10,
+            to_pitch: 100,
+            from_pitch: 80,
+            width: 80,
+            height: 3,
+            ..Rows::default()
+        };
+        assert_eq!(rows.read_end(), Ok(240));
+        assert!(rows.check_to(290).is_ok() && rows.check_to(289).is_err());
+        for wrong in [
+            Rows {
+                to_pitch: 79,
+                ..rows
+            },
+            Rows {
+                to_pitch: usize::MAX,
+                ..rows
+            },
+            Rows {
+                to: usize::MAX,
+                ..rows
+            },
+            Rows {
+                height: usize::MAX,
+                ..rows
+            },
+        ] {
+            assert!(wrong.check_to(usize::MAX).is_err(), "{wrong:?}");
+        }
+        // Of one row the distance says nothing, and of none nothing does.
+        assert!(
+            Rows {
+                to_pitch: 0,
+                height: 1,
+                ..rows
+            }
+            .check_to(90)
+            .is_ok()
+        );
+        assert!(
+            Rows {
+                to_pitch: 0,
+                height: 0,
+                ..rows
+            }
+            .check_to(10)
+            .is_ok()
+        );
+        assert!(Rows::plain(5, 6, 7).check_to(13).is_ok());
+        assert_eq!(Rows::plain(5, 6, 7).read_end(), Ok(12));
+    }
+}

@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! Streams and memory of contexts that the program made, as GStreamer does, besides the device's primary one.
+
+use crate::lab::{Lab, ask, first_round, told};
+use crate::support::eventually;
+
+#[test]
+fn frames_that_are_written_in_another_context_are_waited_for() {
+    for (producing, consuming) in [
+        ("produce vmm 16 elsewhere", "consume"),
+        ("produce legacy 16 elsewhere", "consume elsewhere"),
+        ("produce vmm 16", "consume elsewhere"),
+    ] {
+        let lab = Lab::new();
+        let mut producer = lab.ready(producing);
+        let mut consumer = lab.ready(consuming);
+        first_round(&mut producer, &mut consumer);
+        let before = ask(&mut producer, "counts");
+        let late = lab.machine.hold(Some(producer.pid()));
+        told(&mut producer, "publish", "published 1");
+        told(&mut consumer, "take", "took 1");
+        told(&mut consumer, "done", "false");
+        drop(late);
+        told(&mut consumer, "result", "0");
+        for number in 2..40 {
+            told(&mut producer, "publish", &format!("published {number}"));
+            told(&mut consumer, "take", &format!("took {number}"));
+        }
+        told(&mut consumer, "result", "0");
+        // No CPU waited, and nothing was copied.
+        told(&mut producer, "counts", &before);
+        lab.assert_allowed();
+    }
+}
+
+#[test]
+fn a_stream_of_another_context_that_stands_still_holds_up_no_other() {
+    let lab = Lab::new();
+    let mut producer = lab.ready("produce vmm 16 elsewhere");
+    let mut consumer = lab.ready("consume");
+    first_round(&mut producer, &mut consumer);
+    told(&mut producer, "publish late", "published");
+    told(&mut consumer, "hold", "holds 6000 Some(Vmm)");
+    for number in 2..10 {
+        told(&mut producer, "publish", &format!("published {number}"));
+        told(&mut consumer, "take", &format!("took {}", number - 1));
+    }
+    told(&mut consumer, "result", "0");
+    told(&mut producer, "go-on", "goes on");
+    told(&mut consumer, "look", "looks");
+    told(&mut consumer, "result", "0");
+    lab.assert_allowed();
+}
+
+#[test]
+fn leases_that_wait_in_a_context_that_fails_come_back() {
+    let lab = Lab::new();
+    let mut producer = lab.ready("produce vmm 16");
+    let mut consumer = lab.ready("consume elsewhere");
+    first_round(&mut producer, &mut consumer);
+    let late = lab.machine.hold(Some(consumer.pid()));
+    told(&mut consumer, "trap", "trapped");
+    told(&mut producer, "publish", "published 1");
+    told(&mut consumer, "take", "took 1");
+    assert!(ask(&mut producer, "consumers").starts_with('1'));
+    drop(late);
+    // It calls nothing more.
+    eventually("its lease comes back", || {
+        ask(&mut producer, "consumers").starts_with('0')
+    });
+    // What is read in the primary context goes on.
+    told(&mut producer, "publish copied all", "published");
+    told(&mut consumer, "download all", "true");
+    lab.assert_allowed();
+}
+
+#[test]
+fn what_lies_in_device_memory_of_the_program_is_copied_in_the_order_of_the_stream() {
+    for (producing, consuming) in [
+        ("produce vmm 16", "consume"),
+        ("produce vmm 16 elsewhere", "consume elsewhere"),
+        ("produce legacy 16 elsewhere", "consume"),
+    ] {
+        let lab = Lab::new();
+        let mut producer = lab.ready(producing);
+        let mut consumer = lab.ready(consuming);
+        first_round(&mut producer, &mut consumer);
+        let before = ask(&mut producer, "counts");
+        for how in ["all", "rows"] {
+            let late = lab.machine.hold(Some(producer.pid()));
+            told(&mut producer, &format!("publish copied {how}"), "published");
+            drop(late);
+            told(&mut consumer, &format!("download {how}"), "true");
+        }
+        assert_eq!(
+            ask(&mut producer, "counts"),
+            before.replace("copies: 0", "copies: 2"),
+            "no CPU waited"
+        );
+        told(&mut producer, "publish copied all", "published");
+        told(&mut consumer, "download some", "true");
+        let counts = ask(&mut consumer, "counts");
+        assert!(counts.contains("host_syncs: 3, copies: 3"), "{counts}");
+        lab.assert_allowed();
+    }
+}
+
+#[test]
+fn what_cannot_be_copied_is_refused_before_the_device_sees_it() {
+    let lab = Lab::new();
+    let mut producer = lab.ready("produce vmm 16");
+    let mut consumer = lab.ready("consume");
+    let outside =
+        "what is to be copied lies outside the frame, the slot or the memory that was given";
+    told(&mut producer, "publish copied too-much", outside);
+    let said = ask(&mut producer, "publish copied host");
+    assert!(said.contains("it is no device memory"), "{said}");
+    for how in ["too-much", "rows-too-far"] {
+        told(&mut producer, "publish copied all", "published");
+        told(&mut consumer, &format!("download {how}"), outside);
+    }
+    told(&mut producer, "publish copied all", "published");
+    told(&mut consumer, "download all", "true");
+    lab.assert_allowed();
+}

@@ -1,0 +1,154 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! Plays a pipeline, and says what happens in it: a JSON object a line on standard output, each with an `event`. `gpu/elements.py`
+//! starts one for each side.
+//!
+//! Orders come on standard input, one a line:
+//!
+//! * `measure`: begin to take times and to count CPU time; answered with `measuring`
+//! * `figures`: what there was since then; answered with `figures`
+//! * `stats ELEMENT`: its property `stats`; answered with `stats`
+//! * `set ELEMENT PROPERTY VALUE`: answered with `set`
+//! * `stop`: end, and say how long that took; answered with `stopped`
+
+mod json;
+mod taps;
+
+use std::io::BufRead;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Instant;
+
+use clap::Parser;
+use gst::prelude::*;
+use rustix::time::{ClockId, clock_gettime};
+use serde_json::json;
+
+use self::taps::Times;
+
+type Error = Box<dyn std::error::Error + Send + Sync>;
+
+#[derive(Debug, Parser)]
+#[command(about)]
+struct Cli {
+    /// As gst-launch-1.0 takes it
+    description: String,
+    /// Take the time of each frame at this pad: ELEMENT.PAD
+    #[arg(long)]
+    times: Option<String>,
+    /// Print a checksum of each frame at this pad, where frames are in host memory
+    #[arg(long)]
+    checksums: Option<String>,
+}
+
+fn main() -> ExitCode {
+    match run(&Cli::parse()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            say(&json!({"event": "error", "text": error.to_string()}));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn say(line: &serde_json::Value) {
+    println!("{line}");
+}
+
+fn run(cli: &Cli) -> Result<(), Error> {
+    gst::init()?;
+    let pipeline = gst::parse::launch(&cli.description)?;
+    let pipeline = pipeline.downcast::<gst::Pipeline>();
+    let pipeline = pipeline.map_err(|_| "one element alone is no pipeline")?;
+    // Some sinks add it to the frames' times, by which frames are known on the other side.
+    pipeline.set_latency(gst::ClockTime::ZERO);
+    let times = Arc::new(Times::default());
+    if let Some(place) = &cli.times {
+        taps::take_times(&pad(&pipeline, place)?, times.clone());
+    }
+    if let Some(place) = &cli.checksums {
+        taps::print_checksums(&pad(&pipeline, place)?);
+    }
+    watch(&pipeline)?;
+    pipeline.set_state(gst::State::Playing)?;
+    let mut cpu = 0;
+    for line in std::io::stdin().lock().lines() {
+        let line = line?;
+        let mut words = line.splitn(4, ' ');
+        let mut word = || words.next().unwrap_or_default();
+        match word() {
+            "measure" => {
+                times.clear();
+                cpu = now(ClockId::ProcessCPUTime);
+                say(&json!({"event": "measuring"}));
+            }
+            "figures" => {
+                let cpu = now(ClockId::ProcessCPUTime) - cpu;
+                say(&json!({"event": "figures", "cpu_ns": cpu, "times": times.take()}));
+            }
+            "stats" => {
+                let stats = element(&pipeline, word())?.property::<gst::Structure>("stats");
+                say(&json!({"event": "stats", "stats": json::of_structure(&stats)}));
+            }
+            "set" => {
+                element(&pipeline, word())?.set_property_from_str(word(), word());
+                say(&json!({"event": "set"}));
+            }
+            "stop" => {
+                let start = Instant::now();
+                pipeline.set_state(gst::State::Null)?;
+                say(&json!({"event": "stopped", "ns": start.elapsed().as_nanos() as u64}));
+                return Ok(());
+            }
+            other => return Err(format!("unknown order {other:?}").into()),
+        }
+    }
+    pipeline.set_state(gst::State::Null)?;
+    Ok(())
+}
+
+/// Says what is on the bus, from whatever thread puts it there.
+fn watch(pipeline: &gst::Pipeline) -> Result<(), Error> {
+    let bus = pipeline.bus().ok_or("a pipeline without a bus")?;
+    bus.set_sync_handler(|_, message| {
+        match message.view() {
+            gst::MessageView::Eos(_) => say(&json!({"event": "eos"})),
+            gst::MessageView::Error(error) => {
+                let text = format!("{} ({:?})", error.error(), error.debug());
+                say(&json!({"event": "error", "text": text}));
+            }
+            gst::MessageView::Warning(warning) => {
+                let text = format!("{} ({:?})", warning.error(), warning.debug());
+                say(&json!({"event": "warning", "text": text}));
+            }
+            gst::MessageView::Element(element) => {
+                let name = element
+                    .structure()
+                    .map(|structure| structure.name().as_str());
+                say(&json!({"event": "message", "name": name}));
+            }
+            _ => {}
+        }
+        gst::BusSyncReply::Drop
+    });
+    Ok(())
+}
+
+fn element(pipeline: &gst::Pipeline, name: &str) -> Result<gst::Element, Error> {
+    let element = pipeline.by_name(name);
+    element.ok_or_else(|| format!("no element {name:?} in the pipeline").into())
+}
+
+fn pad(pipeline: &gst::Pipeline, place: &str) -> Result<gst::Pad, Error> {
+    let (name, pad) = place
+        .split_once('.')
+        .ok_or("a pad is written ELEMENT.PAD")?;
+    let found = element(pipeline, name)?.static_pad(pad);
+    found.ok_or_else(|| format!("no pad {place}").into())
+}
+
+/// A clock in nanoseconds.
+fn now(clock: ClockId) -> u64 {
+    let time = clock_gettime(clock);
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+}

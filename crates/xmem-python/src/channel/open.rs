@@ -1,0 +1,232 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! How a channel is made and joined.
+
+use std::path::Path;
+use std::sync::{Arc, Condvar, Mutex, PoisonError, Weak};
+use std::time::Duration;
+
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+use xmem_core::{
+    ConnectError, ConsumerEvent, Delivery, Producer, ProducerBuilder, RequestError, Sticky,
+};
+
+use super::end::{ChannelEnd, timeout};
+use super::inbox::Inbox;
+use super::inlet::{self, Terms};
+use super::names::{self, HELLO, MAKER, REFUSED, TAKEN};
+use crate::errors::{IntoPyErr, Kind};
+use crate::lock::lock;
+use crate::signals::{self, Deadline, wait};
+
+/// What the sticky state of a channel's pool has, so that nobody takes another pool for one.
+const MARK: &str = "xmem:channel";
+const MARK_VERSION: &str = "1";
+/// How long the maker's pool may take to say that it is a channel's.
+const MARK_TIME: Duration = Duration::from_secs(2);
+/// How long the maker may take to answer.
+const ANSWER_TIME: Duration = Duration::from_secs(10);
+const LOOK_AGAIN: Duration = Duration::from_millis(5);
+
+/// What the maker says to a process that joins.
+#[derive(Debug, Default)]
+struct Answer {
+    said: Mutex<Option<Result<(), String>>>,
+    came: Condvar,
+}
+
+impl Answer {
+    fn hear(&self, event: ConsumerEvent) {
+        let ConsumerEvent::Request { name, data, .. } = event else {
+            return;
+        };
+        let answer = match name.as_str() {
+            TAKEN => Ok(()),
+            REFUSED => Err(String::from_utf8_lossy(&data).into_owned()),
+            _ => return,
+        };
+        lock(&self.said).get_or_insert(answer);
+        self.came.notify_all();
+    }
+
+    fn wait(&self, time: Duration) -> Option<Result<(), String>> {
+        let said = lock(&self.said);
+        let waited = self
+            .came
+            .wait_timeout_while(said, time, |said| said.is_none());
+        waited.unwrap_or_else(PoisonError::into_inner).0.clone()
+    }
+}
+
+/// How a channel's pools are made.
+#[derive(Debug, Clone, FromPyObject)]
+#[pyo3(from_item_all)]
+pub(super) struct Options {
+    budget: u32,
+    max_slots: u32,
+    max_bytes: u64,
+    max_receivers: u32,
+    lossless_timeout: Option<f64>,
+    allow_uids: Vec<u32>,
+}
+
+impl Options {
+    fn builder(&self, pool: &str) -> PyResult<ProducerBuilder> {
+        let patience = signals::duration(self.lossless_timeout)?;
+        Ok(Producer::builder(pool)
+            .delivery(Delivery::Lossless)
+            .without_history()
+            .mixed_sizes(true)
+            .max_slots(self.max_slots)
+            .max_bytes(self.max_bytes)
+            .max_held(self.budget)
+            .max_consumers(self.max_receivers)
+            .lossless_timeout(patience)
+            .allow_uids(self.allow_uids.clone()))
+    }
+
+    fn terms(&self, me: u64) -> Terms {
+        Terms {
+            budget: self.budget,
+            allow_uids: self.allow_uids.clone(),
+            me,
+        }
+    }
+}
+
+/// Makes a channel.
+pub(super) fn make(py: Python<'_>, name: &str, options: &Options) -> PyResult<ChannelEnd> {
+    let inbox = Arc::new(Inbox::default());
+    let socket =
+        xmem_core::socket_path(name).map_err(|error| PyValueError::new_err(error.to_string()))?;
+    let joined = {
+        let (inbox, terms, socket) = (Arc::downgrade(&inbox), options.terms(MAKER), socket.clone());
+        move |event: ConsumerEvent| hear(&inbox, &terms, &socket, event)
+    };
+    let builder = options.builder(name)?.on_consumer(joined);
+    let producer = py.detach(|| {
+        let producer = builder.build()?;
+        names::clean_up_all(&socket);
+        Ok(producer)
+    });
+    let producer = producer.map_err(|error: xmem_core::CreateError| error.into_py_err())?;
+    let mut mark = Sticky::new();
+    mark.set(MARK, MARK_VERSION);
+    producer.set_sticky(&mark).map_err(IntoPyErr::into_py_err)?;
+    Ok(ChannelEnd::new(MAKER, socket, producer, inbox))
+}
+
+/// Joins a channel; waits for its maker.
+pub(super) fn join(
+    py: Python<'_>,
+    name: &str,
+    options: &Options,
+    look: Option<f64>,
+    time: Option<f64>,
+) -> PyResult<ChannelEnd> {
+    let deadline = Deadline::after(time)?;
+    let look = match signals::duration(look)? {
+        Some(look) => deadline.at_most(look),
+        None => deadline,
+    };
+    let inbox = Arc::new(Inbox::default());
+    let id = names::new_id();
+    let terms = options.terms(id);
+    let builder = terms.consumer(name, &inbox);
+    let mut last = None;
+    let joined = wait(py, look, |slice| match builder.connect_wait(Some(slice)) {
+        Err(error @ (ConnectError::NotFound { .. } | ConnectError::NoAnswer { .. })) => {
+            last = Some(error);
+            None
+        }
+        result => Some(result),
+    })?;
+    let consumer = match (joined, last) {
+        (Some(joined), _) => joined.map_err(IntoPyErr::into_py_err)?,
+        (None, Some(error)) => return Err(error.into_py_err()),
+        (None, None) => return Err(timeout("nobody made the channel in time")),
+    };
+    terms
+        .check(&consumer)
+        .map_err(|why| Kind::Refused.error(why))?;
+    // It is marked right after it is made, and newer states are sent to everybody.
+    let marked = wait(py, deadline.at_most(MARK_TIME), |_| {
+        let state = consumer.wait_sticky(LOOK_AGAIN);
+        let marked = state.is_some_and(|state| state.text(MARK) == Some(MARK_VERSION));
+        if !marked {
+            std::thread::sleep(LOOK_AGAIN);
+        }
+        marked.then_some(())
+    })?;
+    if marked.is_none() {
+        return Err(PyValueError::new_err(format!(
+            "pool {name:?} is not a channel, or one of another version of xmem: join it with xmem.Consumer"
+        )));
+    }
+    let socket = builder
+        .socket_path()
+        .map_err(|error| PyValueError::new_err(error.to_string()))?;
+    let own = names::socket_of(&socket, id);
+    let own = own
+        .to_str()
+        .ok_or_else(|| PyValueError::new_err("the channel's socket has no name in UTF-8"))?;
+    let answer = Arc::new(Answer::default());
+    let builder = options.builder(own)?.on_consumer({
+        let answer = answer.clone();
+        move |event| answer.hear(event)
+    });
+    let producer = py
+        .detach(|| builder.build())
+        .map_err(IntoPyErr::into_py_err)?;
+    let end = ChannelEnd::new(id, socket, producer.clone(), inbox);
+    let handle = consumer.handle();
+    let said = wait(py, deadline, |slice| {
+        match handle.request(HELLO, &id.to_le_bytes()) {
+            Err(RequestError::Busy) => {
+                std::thread::sleep(slice.min(LOOK_AGAIN));
+                None
+            }
+            result => Some(result),
+        }
+    })?;
+    match said {
+        Some(Ok(())) => {}
+        Some(Err(error)) => return Err(Kind::ProducerLost.error(error.to_string())),
+        None => {
+            return Err(timeout(
+                "the channel's maker reads no requests: it may be stopped",
+            ));
+        }
+    }
+    // It answers from a thread of its own, which needs no interpreter.
+    let met = wait(py, deadline.at_most(ANSWER_TIME), |slice| {
+        answer.wait(slice)
+    })?;
+    match met {
+        Some(Ok(())) => {}
+        Some(Err(why)) => {
+            return Err(Kind::Refused.error(format!(
+                "the channel's maker does not take messages of this process: {why}"
+            )));
+        }
+        None => {
+            return Err(Kind::Refused.error(
+                    "the channel's maker does not take messages of this process: it may not open its pool, since it runs \
+                     as a user that allow_uids does not name, or it is stopped",
+                ));
+        }
+    }
+    inlet::follow(&end.inbox, terms, consumer)?;
+    Ok(end)
+}
+
+/// Somebody joined the channel, or says something. On the pool's own thread, and what comes here is not to be trusted.
+fn hear(inbox: &Weak<Inbox>, terms: &Terms, socket: &Path, event: ConsumerEvent) {
+    if let ConsumerEvent::Request { name, data, .. } = event
+        && name == HELLO
+        && let (Some(inbox), Some(id)) = (inbox.upgrade(), names::parse_id(&data))
+    {
+        inlet::meet(&inbox, terms.clone(), socket, id);
+    }
+}

@@ -1,0 +1,227 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! One message on its way into the pool.
+#![allow(unsafe_code)] // copies into a slot
+
+use std::sync::Arc;
+
+use pyo3::prelude::*;
+use xmem_core::{FrameMeta, Parts, Producer, PublishError, WriteLease};
+
+use super::end::ChannelEnd;
+use super::memory::{OwnSlot, Room};
+use super::message::{Kind, Label};
+use super::outgoing::{Item, Plan};
+use super::reaper::Kept;
+use crate::errors::{IntoPyErr, Kind as ErrorKind};
+use crate::signals::Deadline;
+
+/// Bytes that a frame without a payload has.
+const EMPTY: usize = 1;
+
+/// Why a message was not sent.
+enum Failure {
+    /// Somebody joined who does not reach the pool that a piece comes from.
+    NotReached,
+    Python(PyErr),
+}
+
+impl From<PyErr> for Failure {
+    fn from(error: PyErr) -> Self {
+        Self::Python(error)
+    }
+}
+
+impl From<PublishError> for Failure {
+    fn from(error: PublishError) -> Self {
+        match error {
+            PublishError::NotReached => Self::NotReached,
+            error => Self::Python(error.into_py_err()),
+        }
+    }
+}
+
+/// What is to be sent.
+pub(super) struct Message<'a> {
+    pub(super) pickle: &'a [u8],
+    pub(super) items: &'a [Item],
+    /// Copies an array with gaps.
+    pub(super) gather: &'a Bound<'a, PyAny>,
+    /// Kept until no receiver has a reference of the message any more.
+    pub(super) refs: Option<Py<PyAny>>,
+    /// `None`: to everybody.
+    pub(super) to: Option<u64>,
+}
+
+/// Sends a message. Returns how many bytes were copied, and how many not.
+pub(super) fn send(
+    py: Python<'_>,
+    end: &ChannelEnd,
+    producer: &Producer,
+    message: Message<'_>,
+    deadline: Deadline,
+) -> PyResult<(usize, usize)> {
+    let Message {
+        pickle,
+        items,
+        gather,
+        refs,
+        to,
+    } = message;
+    let refs = match refs {
+        Some(refs) => {
+            let mut lease = end.acquire(py, producer, (EMPTY, 0), deadline)?;
+            let kept = Kept::new(refs);
+            lease.set_release_hook(move || drop(kept));
+            Some(lease)
+        }
+        None => None,
+    };
+    let mut outgoing = Outgoing {
+        end,
+        producer,
+        items,
+        pickle,
+        to,
+        refs,
+        refs_at: None,
+    };
+    let result = match outgoing.send(py, gather, true, deadline) {
+        Err(Failure::NotReached) => outgoing.send(py, gather, false, deadline),
+        result => result,
+    };
+    result.map_err(|failure| match failure {
+        Failure::NotReached => ErrorKind::Error.error("a message that is copied reaches everybody"),
+        Failure::Python(error) => error,
+    })
+}
+
+/// A message that is being sent.
+struct Outgoing<'a> {
+    end: &'a ChannelEnd,
+    producer: &'a Producer,
+    items: &'a [Item],
+    pickle: &'a [u8],
+    to: Option<u64>,
+    /// What stands for the message's references.
+    refs: Option<WriteLease>,
+    /// Where that was published.
+    refs_at: Option<u64>,
+}
+
+impl Outgoing<'_> {
+    fn label(&self, kind: Kind) -> Label {
+        Label {
+            kind,
+            to: self.to,
+            refs: self.refs_at,
+        }
+    }
+
+    fn meta(&self, kind: Kind, size: usize) -> FrameMeta {
+        let mut meta = FrameMeta::new(size);
+        self.label(kind).write(&mut meta);
+        meta
+    }
+
+    fn send(
+        &mut self,
+        py: Python<'_>,
+        gather: &Bound<'_, PyAny>,
+        forward: bool,
+        deadline: Deadline,
+    ) -> Result<(usize, usize), Failure> {
+        let (producer, items, pickle) = (self.producer, self.items, self.pickle);
+        let plan = Plan::new(producer, items, pickle.len(), forward);
+        let lease = self
+            .end
+            .acquire(py, producer, (plan.slot_len(), 0), deadline)?;
+        let body = Arc::new(OwnSlot::new(lease, plan.len));
+        py.detach(|| {
+            // SAFETY: the slot has so many bytes, which nobody else knows of yet; the caller keeps what the items lie in.
+            unsafe { plan.copy(pickle, body.start() as *mut u8) };
+        });
+        if !plan.gathers.is_empty() {
+            let room = Bound::new(py, Room::new(body.clone()))?;
+            for (number, copy) in &plan.gathers {
+                let source = items[*number].gather.as_ref().map(|array| array.bind(py));
+                gather.call1((&room, copy.offset, copy.len, source))?;
+            }
+        }
+        let copied = plan.len - pickle.len();
+        let shared = plan.shared;
+        let pieces = plan.slots.len() + plan.forwarded.len();
+        let body = if pieces == 0 {
+            match Arc::try_unwrap(body) {
+                Ok(body) => match body.into_lease() {
+                    Ok(lease) => {
+                        let meta = |this: &Self| this.meta(Kind::Message, plan.len);
+                        self.publish(py, lease, meta)?;
+                        return Ok((copied, shared));
+                    }
+                    Err(body) => Arc::new(body),
+                },
+                // Somebody kept what only the gathering should have seen.
+                Err(body) => body,
+            }
+        } else {
+            body
+        };
+        let Plan {
+            slots, forwarded, ..
+        } = plan;
+        let mut parts = Parts::new();
+        for slot in std::iter::once(&body).chain(&slots) {
+            slot.add_to(&mut parts);
+        }
+        parts.append(forwarded);
+        let room = parts.room();
+        let mut lease = self.end.acquire(py, producer, (EMPTY, room), deadline)?;
+        lease.set_parts(parts);
+        for slot in &slots {
+            slot.mark_sent();
+        }
+        body.mark_sent();
+        lease.set_release_hook(move || drop((body, slots)));
+        self.publish(py, lease, |this| this.meta(Kind::Message, EMPTY))?;
+        Ok((copied, shared))
+    }
+
+    /// The references first, so that whoever takes the message has them.
+    fn publish(
+        &mut self,
+        py: Python<'_>,
+        lease: WriteLease,
+        meta: impl FnOnce(&Self) -> FrameMeta,
+    ) -> Result<(), Failure> {
+        if let Some(refs) = self.refs.take() {
+            let meta = self.meta(Kind::Refs, EMPTY);
+            let published = py
+                .detach(|| refs.publish(meta))
+                .map_err(PublishError::from)?;
+            self.refs_at = Some(published.meta().sequence);
+        }
+        let meta = meta(self);
+        let published =
+            py.detach(move || lease.publish(meta).map(drop).map_err(PublishError::from));
+        match published {
+            Ok(()) => {
+                self.refs_at = None;
+                Ok(())
+            }
+            Err(error) => Err(error.into()),
+        }
+    }
+}
+
+impl Drop for Outgoing<'_> {
+    fn drop(&mut self) {
+        // The references were published, and their message was not: receivers must not wait for it.
+        if self.refs_at.is_some()
+            && let Ok(lease) = self.producer.acquire(EMPTY)
+        {
+            let meta = self.meta(Kind::Void, EMPTY);
+            let _ = lease.publish(meta);
+        }
+    }
+}

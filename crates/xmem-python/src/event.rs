@@ -1,0 +1,161 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! What happened between two frames.
+
+use std::sync::Arc;
+
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyDict};
+use xmem_core::{Attachments, FrameMeta, ReadLease, monotonic_ns};
+
+use crate::about::About;
+
+// How xmemsink and xmemsrc attach events (their `event/downstream.rs`), so that pipelines and programs have the same.
+const KIND: &str = "event";
+const STRUCTURE: &str = "structure";
+const GAP: &str = "gap";
+const CUSTOM: &str = "custom-downstream";
+/// Bytes for programs; pipelines have no use for them.
+const DATA: &str = "data";
+
+/// An event of a stream.
+#[pyclass(frozen, module = "xmem")]
+#[derive(Debug)]
+pub(crate) struct Event(Arc<About>);
+
+impl Event {
+    /// `None`: it only says that the stream's state changed, which whatever comes next has.
+    pub(crate) fn of(lease: &ReadLease) -> Option<Self> {
+        (!lease.meta().attachments.is_empty()).then(|| Self(About::of(lease)))
+    }
+
+    fn text(&self, name: &str) -> Option<&str> {
+        self.0.meta.attachments.text(name)
+    }
+}
+
+/// An event to be published.
+pub(crate) fn describe(
+    name: &str,
+    data: Vec<u8>,
+    fields: &str,
+    pts: Option<u64>,
+    duration: Option<u64>,
+    timestamp: Option<i64>,
+) -> PyResult<FrameMeta> {
+    let mut attachments = Attachments::new();
+    if name == GAP {
+        if pts.is_none() {
+            return Err(PyValueError::new_err(
+                "a gap needs pts: the time that no frame comes for",
+            ));
+        }
+        attachments.set(KIND, GAP);
+    } else {
+        if !is_name(name) {
+            return Err(PyValueError::new_err(format!(
+                "{name:?} is no name of an event: use a letter, then letters, digits and any of /-_.:+"
+            )));
+        }
+        let separator = if fields.is_empty() { "" } else { ", " };
+        attachments.set(KIND, CUSTOM);
+        attachments.set(STRUCTURE, format!("{name}{separator}{fields};"));
+    }
+    if !data.is_empty() {
+        attachments.set(DATA, data);
+    }
+    Ok(FrameMeta {
+        pts,
+        duration,
+        timestamp: Some(timestamp.unwrap_or_else(|| monotonic_ns().cast_signed())),
+        attachments,
+        ..FrameMeta::default()
+    })
+}
+
+/// Whether GStreamer takes it as the name of a structure.
+fn is_name(name: &str) -> bool {
+    name.starts_with(|first: char| first.is_ascii_alphabetic())
+        && name
+            .chars()
+            .all(|it| it.is_ascii_alphanumeric() || "/-_.:+".contains(it))
+}
+
+#[pymethods]
+impl Event {
+    #[getter]
+    fn kind(&self) -> &str {
+        self.text(KIND).unwrap_or_default()
+    }
+
+    #[getter]
+    fn name(&self) -> &str {
+        let structure = self.text(STRUCTURE).unwrap_or_default();
+        let name = structure.split([',', ';']).next().unwrap_or_default();
+        match name.trim() {
+            "" => self.kind(),
+            name => name,
+        }
+    }
+
+    #[getter]
+    fn structure(&self) -> Option<&str> {
+        self.text(STRUCTURE)
+    }
+
+    #[getter]
+    fn data<'py>(&self, py: Python<'py>) -> Bound<'py, PyBytes> {
+        PyBytes::new(py, self.0.meta.attachments.get(DATA).unwrap_or_default())
+    }
+
+    #[getter]
+    fn attachments<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        self.0.attachments(py)
+    }
+
+    #[getter]
+    fn pts(&self) -> Option<u64> {
+        self.0.meta.pts
+    }
+
+    #[getter]
+    fn duration(&self) -> Option<u64> {
+        self.0.meta.duration
+    }
+
+    #[getter]
+    fn timestamp(&self) -> Option<i64> {
+        self.0.meta.timestamp
+    }
+
+    #[getter]
+    fn published_at(&self) -> u64 {
+        self.0.meta.published_at
+    }
+
+    #[getter]
+    fn sequence(&self) -> u64 {
+        self.0.meta.sequence
+    }
+
+    #[getter]
+    fn producer(&self) -> &str {
+        self.0.meta.producer.as_str()
+    }
+
+    #[getter]
+    fn pool(&self) -> &str {
+        &self.0.pool
+    }
+
+    #[getter]
+    fn caps(&self) -> Option<&str> {
+        self.0.caps()
+    }
+
+    fn __repr__(&self) -> String {
+        let (name, pool) = (self.name(), &self.0.pool);
+        format!("<xmem.Event {name:?} of {pool:?}, {}>", self.sequence())
+    }
+}

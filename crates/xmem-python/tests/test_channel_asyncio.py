@@ -1,0 +1,256 @@
+# SPDX-License-Identifier: MPL-2.0
+
+"""Channels in event loops."""
+
+import asyncio
+import os
+import select
+import threading
+
+import numpy as np
+import pytest
+from channel_support import HANG, Place, Process, echo, wait_until
+
+import xmem
+
+
+@pytest.fixture
+def place(tmp_path):
+    place = Place(tmp_path)
+    yield place
+    place.assert_clean()
+
+
+@pytest.fixture
+def pair(place):
+    """Both ends in this process."""
+    with xmem.Channel(place.path(), linger=HANG) as here:
+        with xmem.Channel.connect(place.path(), timeout=HANG) as there:
+            here.wait_for_receiver(HANG)
+            yield here, there
+
+
+def readable(channel, timeout=0):
+    return bool(select.select([channel], [], [], timeout)[0])
+
+
+def test_a_trip(place):
+    async def main():
+        async with xmem.Channel(place.path()) as channel:
+            with Process(echo, place.path()) as child:
+                sent = [{"number": number, "array": np.full(10_000, number)} for number in range(100)]
+
+                async def send():
+                    for obj in sent:
+                        await channel.asend(obj, timeout=HANG)
+
+                sending = asyncio.create_task(send())
+                number = 0
+                async for obj in channel:
+                    assert obj["number"] == number
+                    assert (obj["array"] == number).all()
+                    assert not obj["array"].flags.writeable
+                    number += 1
+                    if number == len(sent):
+                        break
+                del obj
+                await sending
+                await channel.aclose()
+                child.join()
+
+    asyncio.run(main())
+
+
+def test_the_loop_goes_on(pair):
+    async def main():
+        here, there = pair
+        ticks = 0
+
+        async def tick():
+            nonlocal ticks
+            while True:
+                ticks += 1
+                await asyncio.sleep(0)
+
+        ticking = asyncio.create_task(tick())
+        for wait in (there.arecv(timeout=0.05), there.arecv(timeout=0.05, sender=0)):
+            before = ticks
+            with pytest.raises(xmem.Timeout, match="no message came in time"):
+                await wait
+            assert ticks > before + 10
+        # Nobody takes: this waits, and goes on as soon as somebody does.
+        for number in range(20):
+            sending = asyncio.create_task(here.asend(number))
+            if not (await asyncio.wait([sending], timeout=0.5))[0]:
+                break
+        before = ticks
+        with pytest.raises(xmem.Timeout):
+            await here.asend("never", timeout=0.3)
+        assert ticks > before + 10
+        assert [await there.arecv(timeout=HANG) for _ in range(number + 1)] == list(range(number + 1))
+        await sending
+        assert not there.poll()
+        ticking.cancel()
+
+    asyncio.run(main())
+
+
+def test_a_wait_that_is_called_off_takes_nothing(pair):
+    async def main():
+        here, there = pair
+        for sender in (None, 0):
+            waiting = asyncio.create_task(there.arecv(sender=sender))
+            await asyncio.sleep(0.01)
+            waiting.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await waiting
+        both = [asyncio.create_task(there.arecv(timeout=HANG)) for _ in range(2)]
+        await asyncio.sleep(0)
+        await here.asend(1)
+        await here.asend(2)
+        assert sorted(await asyncio.gather(*both)) == [1, 2]
+
+    asyncio.run(main())
+
+
+def test_messages_of_one_sender(place):
+    async def main():
+        async with xmem.Channel(place.path()) as channel:
+            senders = [await xmem.Channel.aconnect(place.path(), timeout=HANG) for _ in range(2)]
+            wait_until(lambda: len(channel.senders) == 2)
+            await senders[0].asend("first")
+            waiting = asyncio.create_task(channel.arecv(sender=senders[1].id, timeout=HANG))
+            await asyncio.sleep(0.05)
+            assert not waiting.done()
+            assert channel.poll() and channel.poll(sender=senders[0].id) and not channel.poll(sender=senders[1].id)
+            await senders[1].asend("second")
+            assert await waiting == "second"
+            assert await channel.arecv_from(timeout=HANG) == ("first", senders[0].id)
+            for sender in senders:
+                await sender.aclose()
+            with pytest.raises(xmem.EndOfStream):
+                await channel.arecv(sender=senders[0].id, timeout=HANG)
+
+    asyncio.run(main())
+
+
+def test_joining_waits_for_the_maker(place):
+    async def main():
+        with pytest.raises(xmem.NoProducer):
+            await xmem.Channel.aconnect(place.path(), timeout=0.3)
+        joining = asyncio.create_task(xmem.Channel.aconnect(place.path()))
+        await asyncio.sleep(0.3)
+        with xmem.Channel(place.path()) as channel:
+            async with await joining as joined:
+                await joined.asend("here")
+                assert await channel.arecv(timeout=HANG) == "here"
+
+    asyncio.run(main())
+
+
+def test_the_end(place):
+    async def main():
+        channel = xmem.Channel(place.path())
+        joined = await xmem.Channel.aconnect(place.path(), timeout=HANG)
+        taking = asyncio.create_task(collect(joined))
+        await channel.asend(1)
+        await channel.aclose()
+        assert await asyncio.wait_for(taking, HANG) == [1]
+        with pytest.raises(xmem.EndOfStream):
+            await joined.arecv()
+        # Who waits when this end is closed finds out.
+        other = xmem.Channel(place.path("other"))
+        waiting = asyncio.create_task(other.arecv())
+        await asyncio.sleep(0)
+        other.close()
+        with pytest.raises(xmem.Closed):
+            await asyncio.wait_for(waiting, HANG)
+        joined.close()
+
+    async def collect(channel):
+        return [obj async for obj in channel]
+
+    asyncio.run(main())
+
+
+def test_two_loops_wait_for_one_channel(pair):
+    here, there = pair
+    got = []
+
+    def take():
+        got.append(asyncio.run(there.arecv(timeout=HANG)))
+
+    threads = [threading.Thread(target=take) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    here.send(1)
+    here.send(2)
+    for thread in threads:
+        thread.join()
+    assert sorted(got) == [1, 2]
+
+
+def test_the_descriptor(pair):
+    here, there = pair
+    fd = there.fileno()
+    assert there.fileno() == fd
+    assert not readable(there)
+    here.send(1)
+    here.send(2)
+    assert readable(there, HANG)
+    assert there.recv(timeout=HANG) == 1
+    wait_until(lambda: there.poll())
+    assert readable(there)
+    assert there.recv(timeout=HANG) == 2
+    # Not after the last message.
+    assert not readable(there)
+    # One that is made late knows what is there.
+    here.send(3)
+    assert readable(there, HANG)
+    there.send(4)
+    wait_until(lambda: here.poll())
+    assert readable(here)
+    here.close(linger=0)
+    assert there.recv() == 3
+    assert readable(there, HANG)
+    with pytest.raises(xmem.EndOfStream):
+        there.recv()
+    assert readable(there)
+    there.close()
+    with pytest.raises(xmem.Closed):
+        there.fileno()
+
+
+def test_a_waiting_loop_costs_nothing(pair):
+    async def main():
+        there = pair[1]
+        turns = 0
+        original = there._wake
+
+        def count(waiting):
+            nonlocal turns
+            turns += 1
+            original(waiting)
+
+        there._wake = count
+        with pytest.raises(xmem.Timeout):
+            await there.arecv(timeout=0.5)
+        assert turns < 5
+
+    asyncio.run(main())
+
+
+def test_a_blocked_receiver_is_told(place):
+    """As many frames of others are held as may be: that is an error at once, not silence."""
+    with xmem.Channel(place.path()) as here, xmem.Channel.connect(place.path(), timeout=HANG, budget=1) as there:
+        here.wait_for_receiver(HANG)
+        here.send(np.zeros(100_000))
+        kept = there.recv(timeout=HANG)
+        here.send(np.ones(100_000))
+        # Past its budget it is copied.
+        assert readable(there, HANG)
+        copy = there.recv(timeout=HANG)
+        assert there.stats()["copied_out"] == 1
+        assert (copy == 1).all() and (kept == 0).all()
+    del kept, copy
+    assert os.listdir(place.dir) == []

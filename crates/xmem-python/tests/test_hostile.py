@@ -1,0 +1,133 @@
+# SPDX-License-Identifier: MPL-2.0
+
+"""A producer that describes its frames wrongly is told of by an exception, and nobody reads outside of a frame."""
+
+import json
+import random
+import re
+import tempfile
+
+import pytest
+from conftest import HANG, Child
+
+TENSOR = {"shape": [4, 6], "dtype": "float32"}
+RGB = {"format": "RGB", "width": 16, "height": 8}
+NV12 = {"format": "NV12", "width": 16, "height": 8}
+
+# Words of an entry, as the core's `Entry::encode` and `FrameMeta::encode` have them.
+REGION, SLOT_AT, SLOT_LEN, ATTACHED_AT, ATTACHED_LEN = range(5)
+SEQUENCE, PAYLOAD_AT, PAYLOAD_LEN, TYPE, SHAPE, STRIDES, PLANES, FORMAT, PIXELS, OFFSETS, PITCHES = (
+    5 + it for it in (1, 5, 6, 7, 8, 16, 47, 48, 50, 51, 55)
+)  # fmt: skip
+MOST = 2**64 - 1
+SIGN = 2**63
+
+
+def kind(dtype, ndim, storage=0):
+    return storage | dtype << 16 | ndim << 24
+
+
+F32, BF16, F64 = 10, 9, 11
+
+
+@pytest.fixture(scope="module")
+def told():
+    """What a consumer says of a frame whose entry has other words."""
+    with tempfile.TemporaryDirectory(prefix="xm") as directory:
+        pool = f"{directory}/p.sock"
+        with Child("lie", pool) as liar, Child("look", pool) as looker:
+            assert liar.hear() == "made"
+            assert looker.hear() == "ready"
+
+            def told(arguments, lies, patience=HANG):
+                liar.tell(json.dumps([arguments, lies]))
+                assert liar.hear() == "2"
+                looker.tell(str(patience))
+                return json.loads(looker.hear())
+
+            yield told
+            liar.kill()
+
+
+@pytest.mark.parametrize("arguments", [TENSOR, RGB, NV12])
+def test_the_truth(told, arguments):
+    what, size = told(arguments, {})
+    assert what == "frame"
+    assert size == {"shape": 96, "RGB": 16 * 8 * 3, "NV12": 16 * 12}[arguments.get("format", "shape")]
+
+
+CASES = {
+    "more rows than there are": (TENSOR, {SHAPE: 5}, "float32 of shape .5, 6. .*96 bytes cannot be"),
+    "more columns": (TENSOR, {SHAPE + 1: 7}, "cannot be"),
+    "one row too far": (TENSOR, {STRIDES: 28}, "cannot be"),
+    "before the payload": (TENSOR, {STRIDES: MOST - 23}, "cannot be"),
+    "the largest size": (TENSOR, {SHAPE: MOST}, "cannot be"),
+    "sizes that overflow": (TENSOR, {SHAPE: 1 << 62, SHAPE + 1: 1 << 62}, "cannot be"),
+    "sizes that overflow, times nothing": (
+        TENSOR,
+        {TYPE: kind(F32, 3), SHAPE: 0, SHAPE + 1: 1 << 62, SHAPE + 2: 1 << 62},
+        "cannot be",
+    ),
+    "strides that overflow": (TENSOR, {STRIDES: SIGN - 1}, "cannot be"),
+    "the lowest stride": (TENSOR, {STRIDES: SIGN}, "cannot be"),
+    "a stride that is no whole element": (TENSOR, {STRIDES + 1: 3}, "cannot be"),
+    # Within the memory, but a copy of it would be a terabyte.
+    "one element, over and over": (TENSOR, {SHAPE: 1 << 38, STRIDES: 0}, "cannot be"),
+    "a larger type": (TENSOR, {TYPE: kind(F64, 2)}, "float64 of shape .* cannot be"),
+    "a type that there is not": (TENSOR, {TYPE: kind(200, 2)}, "unknown element type"),
+    "more dimensions than there may be": (TENSOR, {TYPE: kind(F32, 9)}, "too many dimensions"),
+    "dimensions that were not said": (TENSOR, {TYPE: kind(F32, 8)}, None),
+    "storage that there is not": (TENSOR, {TYPE: kind(F32, 2, storage=7)}, "unknown kind of storage"),
+    "memory of a device": (TENSOR, {TYPE: kind(F32, 2, storage=1)}, None),
+    "a payload that ends outside": (TENSOR, {PAYLOAD_LEN: 1 << 40}, "a payload lies outside its slot"),
+    "a payload that begins outside": (TENSOR, {PAYLOAD_AT: MOST - 8}, "a payload lies outside its slot"),
+    "a payload of nothing": (TENSOR, {PAYLOAD_LEN: 0}, "0 bytes cannot be"),
+    "a slot that lies outside": (TENSOR, {SLOT_AT: 1 << 40}, "a slot lies outside its region"),
+    "a slot that ends outside": (TENSOR, {SLOT_LEN: MOST}, "a slot lies outside its region"),
+    "attachments outside": (TENSOR, {ATTACHED_AT: 1 << 40, ATTACHED_LEN: 8}, "attachments lie outside"),
+    "attachments that are none": (TENSOR, {ATTACHED_AT: 0, ATTACHED_LEN: 7}, "attachments that make no sense"),
+    "another sequence": (TENSOR, {SEQUENCE: 77}, "an entry is not where it should be"),
+    "a picture that is too high": (RGB, {PIXELS: 16 | 9 << 32}, "RGB of 16x9 .*384 bytes cannot be"),
+    "a picture that is too wide": (RGB, {PIXELS: 17 | 8 << 32}, "RGB of 17x8 .* cannot be"),
+    "the largest picture": (RGB, {PIXELS: MOST}, "cannot be"),
+    "the largest picture, in no room": (RGB, {PIXELS: MOST, PITCHES: 0}, "cannot be"),
+    "the first plane outside": (NV12, {OFFSETS: 1 << 40}, "cannot be"),
+    "the second plane outside": (NV12, {OFFSETS + 1: 16 * 8 + 1}, "NV12 of 16x8 .* cannot be"),
+    "a plane at the end of all memory": (NV12, {OFFSETS + 1: MOST}, "cannot be"),
+    "rows before the payload": (NV12, {PITCHES: (2**32 - 16) | 16 << 32}, "cannot be"),
+    "rows that are too long": (NV12, {PITCHES: 16 | (2**31 - 1) << 32}, "cannot be"),
+    "fewer planes": (NV12, {PLANES: 1 << 32}, "in 1 plane.* cannot be"),
+    "more planes": (NV12, {PLANES: 3 << 32}, "in 3 plane.* cannot be"),
+    "more planes than there may be": (NV12, {PLANES: 5 << 32}, "too many planes"),
+    "another format": (RGB, {FORMAT: int.from_bytes(b"RGBA\0\0\0\0", "little")}, "RGBA of 16x8 .* cannot be"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_lies(told, case):
+    arguments, lies, message = CASES[case]
+    what, said = told(arguments, lies)
+    if message is None:
+        assert what in ("frame", "Error")
+    else:
+        assert what == "Error"
+        assert re.search(message, said), said
+    # The next frame is taken as ever.
+    assert told(TENSOR, {}) == ["frame", 96]
+
+
+def test_lies_at_random(told):
+    """Whatever an entry says, a consumer lives."""
+    chance = random.Random(5)
+    edges = [0, 1, 2, 7, 2**31 - 1, 2**31, 2**32 - 1, 2**32, 2**62, SIGN - 1, SIGN, MOST]
+    seen = set()
+    for _ in range(2000):
+        lies = {}
+        for _ in range(chance.randrange(1, 4)):
+            word = chance.randrange(62)
+            value = chance.choice([*edges, chance.randrange(300), chance.getrandbits(64), chance.getrandbits(16)])
+            lies[word] = value
+        # A frame whose slot says something else is none.
+        what, _ = told(chance.choice([TENSOR, RGB, NV12]), lies, 0.005)
+        seen.add(what)
+    assert {"frame", "Error"} <= seen

@@ -1,0 +1,570 @@
+# SPDX-License-Identifier: MPL-2.0
+"""GStreamer's elements on CUDA devices: xmemsink and xmemsrc, beside cudaipcsink/cudaipcsrc and unixfdsink/unixfdsrc.
+
+elements.py FOLDER FRAMES: prints lines for the record. FOLDER is the bundle, with a GStreamer of its own in gst.
+
+Each side of a transport is a process that plays a pipeline (xmem-gpu-gst). What a consumer got is right if its checksum is one
+of those that the producer's videotestsrc had, and they come in the same order.
+"""
+
+import argparse
+import bisect
+import collections
+import ctypes
+import hashlib
+import json
+import os
+import pathlib
+import queue
+import shutil
+import signal
+import struct
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+
+CUDA = "video/x-raw(memory:CUDAMemory)"
+# Longer than anything takes that goes on.
+HANG = 30
+
+
+def say(part, what, result):
+    print(json.dumps({"part": part, "what": what, "result": result}), flush=True)
+
+
+class Failed(Exception):
+    pass
+
+
+def copies(environment, process):
+    """How many copies on and off the device a process has asked the stand-in for so far."""
+    table = pathlib.Path(environment["XMEM_STANDIN_DIR"]) / "trace" / str(process)
+    if not table.exists():
+        return 0
+    rows = struct.iter_unpack("<56sQ", table.read_bytes())
+    return sum(calls for name, calls in rows if name.startswith(b"cuMemcpy"))
+
+
+class Runtime:
+    """The GStreamer of the bundle. It has its own loader, as its C library is another one than this machine's."""
+
+    def __init__(self, programs, folder, environment):
+        self.gst = programs / "gst"
+        libraries = [str(self.gst / "lib")]
+        if environment.get("LD_LIBRARY_PATH"):
+            libraries.append(environment["LD_LIBRARY_PATH"])
+        if compiler := kernel_compiler(folder):
+            libraries.append(str(compiler))
+        self.loader = [str(self.gst / "lib" / "ld-linux-x86-64.so.2"), "--library-path", ":".join(libraries)]
+        self.environment = dict(
+            environment,
+            GST_PLUGIN_SYSTEM_PATH_1_0=str(self.gst / "plugins"),
+            GST_REGISTRY=str(pathlib.Path(folder) / "registry.bin"),
+            # The scanner would be a program of its own, for the other loader.
+            GST_REGISTRY_FORK="no",
+            XMEM_RUNTIME_DIR=str(folder),
+        )
+
+    def command(self, program, *arguments):
+        return [*self.loader, str(self.gst / "bin" / program), *arguments]
+
+    def has(self, element):
+        command = self.command("gst-inspect-1.0", "--exists", element)
+        return subprocess.run(command, env=self.environment, timeout=HANG, capture_output=True).returncode == 0
+
+
+def stand_in(programs, folder):
+    """The environment of programs on the stand-in driver, which counts what they ask for."""
+    machine = pathlib.Path(folder) / "machine"
+    (machine / "lib").mkdir(parents=True)
+    for name in ("libcuda.so.1", "libnvcuvid.so.1"):
+        shutil.copy(programs / "bin" / "libxmem_cuda_standin.so", machine / "lib" / name)
+    names = {"LD_LIBRARY_PATH": machine / "lib", "XMEM_STANDIN_DIR": machine, "XMEM_STANDIN_MEMORY": 4 << 30}
+    return dict(os.environ, **{name: str(value) for name, value in names.items()})
+
+
+def kernel_compiler(folder):
+    """A folder with libnvrtc.so, with which cudaconvert compiles its kernels: that of PyTorch, if there is none in the system."""
+    for path in map(pathlib.Path, sys.path):
+        for library in sorted(path.glob("nvidia/**/lib/libnvrtc.so.*[0-9]")) if path.is_dir() else []:
+            place = pathlib.Path(folder) / "nvrtc"
+            if not place.exists():
+                place.mkdir()
+                for file in library.parent.glob("libnvrtc*"):
+                    (place / file.name).symlink_to(file)
+                (place / "libnvrtc.so").symlink_to(library)
+            return place
+    return None
+
+
+class Side:
+    """A process that plays a pipeline."""
+
+    def __init__(self, runtime, pipeline, times=None, checksums=None):
+        arguments = [pipeline]
+        if times:
+            arguments += ["--times", times]
+        if checksums:
+            arguments += ["--checksums", checksums]
+        self.pipeline = pipeline
+        self.sums = []
+        self.sizes = []
+        self.said = []
+        self.events = queue.Queue()
+        self.process = subprocess.Popen(
+            runtime.command("xmem-gpu-gst", *arguments),
+            env=runtime.environment,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            errors="replace",
+        )
+        self.errors = collections.deque(maxlen=5)
+        self.threads = [threading.Thread(target=job, daemon=True) for job in (self.hear, self.hear_errors)]
+        for thread in self.threads:
+            thread.start()
+
+    def hear(self):
+        for line in self.process.stdout:
+            event = json.loads(line)
+            if event["event"] == "frame":
+                self.sums.append(event["sum"])
+                self.sizes.append((event["width"], event["height"]))
+                continue
+            if event["event"] in ("message", "warning", "error", "eos"):
+                self.said.append(event.get("name") or event.get("text") or event["event"])
+            self.events.put(event)
+        self.events.put({"event": "end"})
+
+    def hear_errors(self):
+        for line in self.process.stderr:
+            self.errors.append(line.strip())
+
+    def wait(self, wanted, seconds=HANG):
+        """The next event of that kind; others before it are let go of, but for an error."""
+        end = time.monotonic() + seconds
+        while True:
+            try:
+                event = self.events.get(timeout=max(0, end - time.monotonic()))
+            except queue.Empty:
+                raise Failed(f"no {wanted!r} within {seconds} s from: {self.pipeline}; said: {self.said[-3:]}") from None
+            if event["event"] == wanted:
+                return event
+            if event["event"] in ("error", "end"):
+                raise Failed(f"{event.get('text', 'ended')} {' / '.join(self.errors)}: {self.pipeline}")
+
+    def order(self, order, reply, seconds=HANG):
+        try:
+            self.process.stdin.write(order + "\n")
+            self.process.stdin.flush()
+        except BrokenPipeError:
+            raise Failed(f"ended before {order!r}: {' / '.join(self.errors)}: {self.pipeline}") from None
+        return self.wait(reply, seconds)
+
+    def frames(self, count, seconds=HANG):
+        """Waits for so many more frames, of which checksums are taken."""
+        wanted, end = len(self.sums) + count, time.monotonic() + seconds
+        while len(self.sums) < wanted:
+            if time.monotonic() > end or self.process.poll() is not None:
+                raise Failed(f"{len(self.sums) - wanted + count} of {count} frames in {seconds} s; said: {self.said[-3:]} {' / '.join(self.errors)}: {self.pipeline}")
+            time.sleep(0.01)
+
+    def message(self, name, seconds=HANG):
+        end = time.monotonic() + seconds
+        while name not in self.said:
+            if time.monotonic() > end:
+                raise Failed(f"no {name} within {seconds} s, only {self.said}")
+            time.sleep(0.01)
+
+    def stop(self, seconds=HANG):
+        """Stops it, and says how many seconds that took it."""
+        took = self.order("stop", "stopped", seconds)["ns"] / 1e9
+        self.process.wait(seconds)
+        for thread in self.threads:
+            thread.join(seconds)
+        return took
+
+    def end(self, how=signal.SIGKILL):
+        if self.process.poll() is None:
+            self.process.send_signal(how)
+            self.process.wait()
+
+
+class Sides:
+    """Ends what was begun."""
+
+    def __init__(self, runtime):
+        self.runtime = runtime
+        self.sides = []
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        for side in self.sides:
+            side.end()
+
+    def begin(self, *arguments, **named):
+        self.sides.append(Side(self.runtime, *arguments, **named))
+        return self.sides[-1]
+
+
+def wrong(consumer, producer):
+    """How many frames of a consumer are none of the producer's, or come again or too late."""
+    count, following = 0, 0
+    for checksum in consumer:
+        try:
+            following = producer.index(checksum, following) + 1
+        except ValueError:
+            count += 1
+    return count
+
+
+def say_wrong(what, pairs, more=""):
+    """Says how many frames of each consumer are wrong, beside what its producer had."""
+    counts = [(wrong(consumer, producer), len(consumer)) for consumer, producer in pairs]
+    say("elements", f"{what}: frames that are wrong", ", ".join(f"{bad} of {all}" for bad, all in counts) + more)
+    if any(bad for bad, _ in counts):
+        raise Failed("frames that are wrong, see above")
+
+
+def pictures(width=640, height=480, form="NV12", rate=30):
+    return f"video/x-raw,format={form},width={width},height={height},framerate={rate}/1"
+
+
+class Elements:
+    """What xmemsink and xmemsrc do."""
+
+    def __init__(self, runtime, folder, host_memory):
+        self.runtime = runtime
+        self.folder = folder
+        self.number = 0
+        self.up = "" if host_memory else f"! cudaupload ! {CUDA}"
+        convert = "! cudaconvert" if runtime.has("cudaconvert") else ""
+        self.down = "! identity name=down" if host_memory else f"{convert} ! cudadownload name=down ! video/x-raw"
+
+    def pool(self):
+        self.number += 1
+        return f"{self.folder}/pool{self.number}"
+
+    def producer(self, sides, pool, mode, caps=None, more=""):
+        """A live stream of noise: no two pictures are alike, and half of one with half of the next is like neither."""
+        return sides.begin(
+            f"videotestsrc name=source is-live=true pattern=snow ! capsfilter name=caps caps={caps or pictures()} {self.up} "
+            f"! xmemsink name=share pool={pool} cuda-ipc-mode={mode} {more}",
+            checksums="caps.src",
+        )
+
+    def consumer(self, sides, pool, more=""):
+        return sides.begin(f"xmemsrc name=take pool={pool} {more} {self.down} ! fakesink sync=false", checksums="down.src")
+
+    def two_consumers(self, mode):
+        with Sides(self.runtime) as sides:
+            pool = self.pool()
+            producer = self.producer(sides, pool, mode)
+            consumers = [self.consumer(sides, pool) for _ in range(2)]
+            for consumer in consumers:
+                consumer.frames(100)
+            stats = producer.order("stats share", "stats")["stats"]
+            modes = [client["device"] for client in stats["clients"]]
+            for consumer in consumers:
+                consumer.stop()
+            producer.stop()
+            say("elements", f"{mode}: how two consumers came by the memory", ", ".join(modes))
+            say("elements", f"{mode}: published, of these not copied, copied, dropped", ", ".join(str(stats[name]) for name in ("published", "zero-copy", "copied", "dropped")))
+            say_wrong(f"{mode}: two consumers", [(consumer.sums, producer.sums) for consumer in consumers])
+
+    def killed_consumer(self, mode):
+        with Sides(self.runtime) as sides:
+            pool = self.pool()
+            producer = self.producer(sides, pool, mode)
+            victim, other = self.consumer(sides, pool), self.consumer(sides, pool)
+            victim.frames(20)
+            other.frames(20)
+            victim.end()
+            producer.message("GstXmemClientDropped")
+            other.frames(50)
+            stats = producer.order("stats share", "stats")["stats"]
+            other.stop()
+            took = producer.stop()
+            more = f"; {len(stats['clients'])} client left; the producer's stop took {took:.2f} s"
+            say_wrong(f"{mode}: a consumer beside one that got SIGKILL", [(other.sums, producer.sums)], more)
+
+    def killed_producer(self, mode):
+        with Sides(self.runtime) as sides:
+            pool = self.pool()
+            first = self.producer(sides, pool, mode)
+            consumer = self.consumer(sides, pool)
+            consumer.frames(20)
+            first.end()
+            consumer.message("GstXmemProducerLost")
+            first.threads[0].join(HANG)
+            before = len(consumer.sums)
+            second = self.producer(sides, pool, mode)
+            consumer.frames(50)
+            consumer.stop()
+            second.stop()
+            more = f"; {len(consumer.sums) - before} of them of the new one"
+            say_wrong(f"{mode}: over SIGKILL of the producer, to the next one", [(consumer.sums, first.sums + second.sums)], more)
+
+    def changes(self, mode):
+        sizes = [(640, 480), (320, 240), (1280, 720), (640, 480)]
+        with Sides(self.runtime) as sides:
+            pool = self.pool()
+            producer = self.producer(sides, pool, mode)
+            consumer = self.consumer(sides, pool)
+            consumer.frames(10)
+            for size in sizes[1:]:
+                producer.order(f"set caps caps {pictures(*size)}", "set")
+                end = time.monotonic() + HANG
+                while consumer.sizes[-1] != size:
+                    if time.monotonic() > end:
+                        raise Failed(f"no frame of {size}, but {consumer.sizes[-1]}")
+                    time.sleep(0.01)
+                consumer.frames(10)
+            consumer.stop()
+            producer.stop()
+            seen = [size for at, size in enumerate(consumer.sizes) if at == 0 or consumer.sizes[at - 1] != size]
+            more = f"; sizes: {', '.join(f'{width}x{height}' for width, height in seen)}"
+            say_wrong(f"{mode}: over three changes of the caps", [(consumer.sums, producer.sums)], more)
+
+    def stuck_consumer(self, mode):
+        """A consumer that is stopped by SIGSTOP while it holds frames, and the stop of its producer."""
+        with Sides(self.runtime) as sides:
+            pool = self.pool()
+            producer = self.producer(sides, pool, mode, more="release-timeout=1000000000")
+            consumer = self.consumer(sides, pool)
+            consumer.frames(20)
+            consumer.process.send_signal(signal.SIGSTOP)
+            try:
+                took = f"{producer.stop():.2f} s"
+            finally:
+                consumer.process.send_signal(signal.SIGCONT)
+            say("elements", f"{mode}: stop of a producer whose consumer is stuck, release-timeout of 1 s", took)
+
+    def python(self, mode):
+        """A program of Python reads the same frames, with PyTorch if that sees the device."""
+        from torch_reads import Frame, Library
+
+        torch = None
+        try:
+            import torch
+
+            torch = torch if torch.cuda.is_available() else None
+        except ImportError:
+            pass
+        count = 50
+        with Sides(self.runtime) as sides:
+            pool = self.pool()
+            # Rows without padding.
+            producer = self.producer(sides, pool, mode, caps=pictures(form="RGBA"))
+            other = self.consumer(sides, pool)
+            other.frames(1)
+            library = Library(pathlib.Path(self.runtime.gst.parent) / "bin")
+            consumer = library.c.xmem_gpu_connect(pool.encode())
+            if not consumer:
+                raise Failed("cannot connect; the reason is above")
+            sums, stream = [], 0
+            driver = Driver() if torch is None else None
+            if torch is not None:
+                stream = torch.cuda.Stream().cuda_stream
+            for _ in range(count):
+                frame, address, size, _ = library.take(consumer, stream)
+                if torch is not None:
+                    with torch.cuda.stream(torch.cuda.ExternalStream(stream)):
+                        tensor = torch.as_tensor(Frame(address, size, False), device="cuda")
+                        assert tensor.data_ptr() == address, "PyTorch copied it"
+                        pixels = tensor[: 640 * 480 * 4].cpu().numpy().tobytes()
+                        del tensor
+                else:
+                    pixels = driver.read(address, 640 * 480 * 4)
+                sums.append(hashlib.sha1(pixels).hexdigest())
+                if not library.c.xmem_gpu_release(frame, stream):
+                    raise Failed("cannot let go of a frame; the reason is above")
+            other.stop()
+            producer.stop()
+            by = "PyTorch" if torch is not None else "cuMemcpyDtoH, as PyTorch sees no device"
+            say_wrong(f"{mode}: a Python program beside xmemsrc, by {by}", [(sums, producer.sums)])
+
+
+class Driver:
+    """Reads device memory where there is no PyTorch."""
+
+    def __init__(self):
+        self.cuda = ctypes.CDLL("libcuda.so.1")
+        context = ctypes.c_void_p()
+        self.check(self.cuda.cuInit(0))
+        self.check(self.cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0))
+        self.check(self.cuda.cuCtxSetCurrent(context))
+
+    def check(self, result):
+        if result != 0:
+            raise Failed(f"the driver says {result}")
+
+    def read(self, address, size):
+        self.check(self.cuda.cuStreamSynchronize(None))
+        place = ctypes.create_string_buffer(size)
+        self.check(self.cuda.cuMemcpyDtoH_v2(place, ctypes.c_uint64(address), ctypes.c_size_t(size)))
+        return place.raw
+
+
+def transports(folder):
+    """Name, the producer's end behind cudaupload, its pad, the consumer's end, its pad."""
+    cuda = [("xmemsink, vmm", "xmemsink name=share pool={} cuda-ipc-mode=vmm", "xmemsrc name=take pool={}")]
+    cuda += [("xmemsink, legacy", "xmemsink name=share pool={} cuda-ipc-mode=legacy", "xmemsrc name=take pool={}")]
+    for mode, io in (("legacy", "copy"), ("legacy", "import"), ("mmap", "copy")):
+        name = f"cudaipcsink, {mode}" + (f", io-mode={io}" if mode == "legacy" else "")
+        cuda.append((name, f"cudaipcsink name=share address={{}} ipc-mode={mode} sync=false", f"cudaipcsrc name=take address={{}} io-mode={io}"))
+    rows = [(name, sink, "share.sink", source, "take.src") for name, sink, source in cuda]
+    down, up = "cudadownload name=share ! video/x-raw", f"cudaupload name=take ! {CUDA}"
+    rows.append(("cudadownload, unixfdsink, cudaupload", f"{down} ! unixfdsink socket-path={{}} sync=false", "share.sink", f"unixfdsrc socket-path={{}} ! {up}", "take.src"))
+    return [(name, sink.format(f"{folder}/t{at}"), out, source.format(f"{folder}/t{at}"), into) for at, (name, sink, out, source, into) in enumerate(rows)]
+
+
+def make(rate):
+    caps = pictures(3840, 2160, rate=rate)
+    return f"videotestsrc is-live=true pattern=black ! {caps} ! cudaupload ! {CUDA}"
+
+
+def measure(runtime, ends, frames, rate, counts):
+    """Figures of one transport. Without ends: of the producer's pipeline alone. `counts`: copies, which only a stand-in can."""
+    sink, out, source, into = ends or (None, None, None, None)
+    with Sides(runtime) as sides:
+        producer = sides.begin(f"{make(rate)} ! {sink or 'fakesink name=share sync=false'}", times=out or "share.sink")
+        producer.wait("first")
+        both = [producer]
+        if source:
+            consumer = sides.begin(f"{source} ! fakesink sync=false", times=into)
+            consumer.wait("first")
+            both.append(consumer)
+        time.sleep(1)
+        for side in both:
+            side.order("measure", "measuring")
+        count = lambda: [copies(runtime.environment, side.process.pid) for side in both] if counts else [0, 0]
+        before = count()
+        time.sleep(frames / rate)
+        after = count()
+        results = [side.order("figures", "figures") for side in reversed(both)][::-1]
+        for side in reversed(both):
+            side.end()
+    passed = [max(1, len(result["times"])) for result in results]
+    figures = {
+        "cpu": [result["cpu_ns"] / many / 1e3 for result, many in zip(results, passed)],
+        "copies": [(end - begin) / many for begin, end, many in zip(before, after, passed)],
+        "frames": passed,
+    }
+    if source:
+        # Known by when they are due; what passed before or after is on one side only.
+        left = sorted((due, at) for due, at in results[0]["times"] if due)
+        dues = [due for due, _ in left]
+        latencies = []
+        for due, at in results[1]["times"]:
+            place = bisect.bisect_left(dues, due - 500_000_000 // rate)
+            if due and place < len(left) and abs(left[place][0] - due) < 500_000_000 // rate:
+                latencies.append((at - left[place][1]) / 1e3)
+        figures["latencies"] = sorted(latencies)
+    return figures
+
+
+def compare(runtime, counting, folder, frames, rate):
+    """All transports, one after another. Copies are counted on the stand-in, since a driver does not count."""
+    same = counting is runtime
+    alone = measure(runtime, None, frames, rate, same)
+    counted_alone = alone if same else measure(counting, None, rate * 2, rate, True)
+    say("transports", "the pipeline alone, into fakesink", {"hand-over, µs, median": "", "99 %": "", "CPU of the producer, µs per frame": f"{alone['cpu'][0]:.0f}"})
+    for row in transports(folder):
+        name, *ends = row
+        try:
+            figures = measure(runtime, ends, frames, rate, same)
+            counted = figures if same else measure(counting, ends, rate * 2, rate, True)
+        except Failed as failure:
+            say("transports", name, {"failed": str(failure)})
+            continue
+        times = figures["latencies"]
+        result = {
+            "hand-over, µs, median": f"{times[len(times) // 2]:.0f}" if times else "no frames",
+            "99 %": f"{times[(len(times) - 1) * 99 // 100]:.0f}" if times else "",
+            "CPU of the producer, µs per frame": f"{figures['cpu'][0]:.0f}",
+            "of this, above the pipeline alone": f"{figures['cpu'][0] - alone['cpu'][0]:.0f}",
+            "CPU of the consumer": f"{figures['cpu'][1]:.0f}",
+            "cuMemcpy per frame by the producer, above the pipeline alone": f"{counted['copies'][0] - counted_alone['copies'][0]:.1f}",
+            "by the consumer": f"{counted['copies'][1]:.1f}",
+            "frames": str(figures["frames"][1]),
+        }
+        say("transports", name, result)
+
+
+def stuck(runtime, folder):
+    """The stop of cudaipcsink with a client that is stuck, to compare."""
+    for mode in ("legacy", "mmap"):
+        with Sides(runtime) as sides:
+            address = f"{folder}/stuck-{mode}"
+            producer = sides.begin(f"{make(30)} ! cudaipcsink name=share address={address} ipc-mode={mode} sync=false")
+            # It says nothing of its server; who comes too early is refused.
+            time.sleep(1)
+            consumer = sides.begin(f"cudaipcsrc name=take address={address} io-mode=import ! fakesink sync=false", times="take.src")
+            consumer.wait("first")
+            consumer.process.send_signal(signal.SIGSTOP)
+            try:
+                took = f"{producer.stop(15):.2f} s"
+            except Failed:
+                took = "it did not end within 15 s"
+            finally:
+                consumer.process.send_signal(signal.SIGCONT)
+            say("elements", f"cudaipcsink, {mode}: stop of a producer whose consumer is stuck", took)
+
+
+def main():
+    arguments = argparse.ArgumentParser(description=__doc__)
+    arguments.add_argument("programs", type=pathlib.Path)
+    arguments.add_argument("frames", type=int)
+    arguments.add_argument("--only", help="parts, with commas in between: behaviour, python, stuck, transports")
+    arguments.add_argument("--host-memory", action="store_true", help="try the script itself, without devices")
+    arguments = arguments.parse_args()
+    programs = arguments.programs.resolve()
+    if not (programs / "gst").is_dir():
+        return say("elements", "GStreamer's elements", "not run: the bundle has no GStreamer; `cargo xtask gpu-bundle` as root packs it")
+    parts = (arguments.only or "behaviour,python,stuck,transports").split(",")
+    failures = 0
+    with tempfile.TemporaryDirectory() as folder:
+        runtime = counting = Runtime(programs, folder, os.environ)
+        if "XMEM_STANDIN_DIR" not in os.environ:
+            place = pathlib.Path(folder) / "counted"
+            counting = Runtime(programs, place, stand_in(programs, place))
+        version = subprocess.run(runtime.command("gst-launch-1.0", "--version"), env=runtime.environment, capture_output=True, text=True, timeout=HANG)
+        say("elements", "version", next((line for line in version.stdout.splitlines() if line.startswith("GStreamer")), version.stderr))
+        for element in ("xmemsink", "xmemsrc", "cudaupload", "cudadownload", "cudaconvert", "cudaipcsink", "cudaipcsrc", "unixfdsink"):
+            if not runtime.has(element):
+                say("elements", f"the element {element}", "is not there with this driver")
+        elements = Elements(runtime, folder, arguments.host_memory)
+        tried = []
+        for mode in ("vmm", "legacy"):
+            if "behaviour" in parts:
+                tried += [(what, mode) for what in (elements.two_consumers, elements.killed_consumer, elements.killed_producer, elements.changes, elements.stuck_consumer)]
+            if "python" in parts:
+                tried.append((elements.python, mode))
+        for what, mode in tried:
+            try:
+                what(mode)
+            except Failed as failure:
+                say("elements", f"{mode}: {what.__name__.replace('_', ' ')}", f"FAILED: {failure}")
+                failures += 1
+        if "stuck" in parts:
+            try:
+                stuck(runtime, folder)
+            except Failed as failure:
+                say("elements", "cudaipcsink with a consumer that is stuck", f"failed: {failure}")
+        if "transports" in parts:
+            try:
+                compare(runtime, counting, folder, min(arguments.frames, 200), 30)
+            except Failed as failure:
+                say("transports", "the pipeline alone", {"failed": str(failure)})
+                failures += 1
+    sys.exit(1 if failures else 0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,186 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! GstCudaContext, shared among the elements of a pipeline.
+//!
+//! xmem works in each device's primary context. Elements take CUDA memory from each other without a detour only if they have
+//! the same GstCudaContext, so there is one for each device here, around the primary context, and every element that asks
+//! gets it. One that somebody else made around the same context is used in its place.
+#![allow(unsafe_code)] // a library that is loaded
+
+use std::sync::{Mutex, PoisonError};
+
+use gst::{glib, glib::translate::*, prelude::*};
+use xmem_core::cuda::Device;
+
+use super::ffi::{CONTEXT_TYPE, CuContext, CuDevice, GstCudaContext};
+use super::library::{CAT, Library};
+
+glib::wrapper! {
+    /// A GstCudaContext.
+    pub(crate) struct CudaContext(Object<GstCudaContext>) @extends gst::Object;
+
+    match fn {
+        // Nothing of this type exists without the library.
+        type_ => || Library::get().map_or(glib::gobject_ffi::G_TYPE_INVALID, |library| (library.cuda_context_get_type)()),
+    }
+}
+
+// SAFETY: a GstObject, around a CUcontext, both of which may be used from any thread.
+unsafe impl Send for CudaContext {}
+// SAFETY: as above.
+unsafe impl Sync for CudaContext {}
+
+impl CudaContext {
+    /// The one around a device's primary context.
+    pub(crate) fn of_device(device: &Device) -> Option<Self> {
+        static MADE: Mutex<Vec<CudaContext>> = Mutex::new(Vec::new());
+        let library = Library::get()?;
+        let mut made = MADE.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(context) = made.iter().find(|context| context.is_of(device)) {
+            return Some(context.clone());
+        }
+        let handle = device.primary_context() as usize as CuContext;
+        // A device's CUdevice is its ordinal.
+        let number = CuDevice::try_from(device.ordinal()).ok()?;
+        // SAFETY: the context is retained for as long as the process runs. Null is looked for.
+        let context: Self = unsafe {
+            let context = (library.cuda_context_new_wrapped)(handle, number);
+            if context.is_null() {
+                gst::warning!(
+                    CAT,
+                    "Cannot make a GstCudaContext of device {}",
+                    device.ordinal()
+                );
+                return None;
+            }
+            from_glib_full(context)
+        };
+        context.set_object_flags(gst::ObjectFlags::MAY_BE_LEAKED);
+        made.push(context.clone());
+        Some(context)
+    }
+
+    /// What a GstContext has.
+    fn of_context(context: &gst::Context) -> Option<Self> {
+        Library::get()?;
+        if context.context_type() != CONTEXT_TYPE {
+            return None;
+        }
+        context.structure().get::<Self>(CONTEXT_TYPE).ok()
+    }
+
+    /// The same as a GstContext.
+    pub(crate) fn to_context(&self) -> Option<gst::Context> {
+        let library = Library::get()?;
+        // SAFETY: it returns a new context for a live object.
+        Some(unsafe { from_glib_full((library.context_new_cuda_context)(self.as_ptr())) })
+    }
+
+    /// Its CUcontext.
+    pub(crate) fn handle(&self) -> u64 {
+        // SAFETY: a live context.
+        let handle = Library::get()
+            .map(|library| unsafe { (library.cuda_context_get_handle)(self.as_ptr()) });
+        handle.map_or(0, |handle| handle.addr() as u64)
+    }
+
+    /// Whether it is around the primary context of a device.
+    pub(crate) fn is_of(&self, device: &Device) -> bool {
+        self.handle() == device.primary_context()
+    }
+
+    /// The device.
+    pub(crate) fn device(&self) -> Option<Device> {
+        let ordinal = self.property::<u32>("cuda-device-id");
+        match Device::new(ordinal) {
+            Ok(device) => Some(device),
+            Err(error) => {
+                gst::warning!(CAT, obj = self, "Device {ordinal}: {error}");
+                None
+            }
+        }
+    }
+}
+
+/// The context that an element works in: of the device, or of whichever its pipeline uses, or of the first one. The element
+/// holds no lock.
+pub(crate) fn shared(element: &gst::Element, ordinal: Option<u32>) -> Option<CudaContext> {
+    Library::get()?;
+    let found = found(element, ordinal);
+    if let Some(context) = &found
+        && context
+            .device()
+            .is_some_and(|device| context.is_of(&device))
+    {
+        return found;
+    }
+    let device = match found.and_then(|context| context.device()) {
+        // The device that the pipeline uses, although in a context of its own.
+        Some(device) => device,
+        None => Device::new(ordinal.unwrap_or(0))
+            .inspect_err(|error| gst::warning!(CAT, obj = element, "{error}"))
+            .ok()?,
+    };
+    let context = CudaContext::of_device(&device)?;
+    if element.context(CONTEXT_TYPE).is_none() {
+        let context = context.to_context()?;
+        element.set_context(&context);
+        let message = gst::message::HaveContext::builder(context)
+            .src(element)
+            .build();
+        let _ = element.post_message(message);
+    }
+    Some(context)
+}
+
+/// The same, but `None` if the pipeline works in a context other than a primary one.
+pub(crate) fn shared_by_all(element: &gst::Element, ordinal: Option<u32>) -> Option<CudaContext> {
+    Library::get()?;
+    let is_primary = |found: CudaContext| found.device().is_some_and(|device| found.is_of(&device));
+    if !found(element, ordinal).is_none_or(is_primary) {
+        return None;
+    }
+    shared(element, ordinal)
+}
+
+/// What there is of the device, if one is asked for.
+fn found(element: &gst::Element, ordinal: Option<u32>) -> Option<CudaContext> {
+    asked_for(element).filter(|found| {
+        let device = found.device();
+        ordinal.is_none_or(|ordinal| {
+            device
+                .as_ref()
+                .is_some_and(|device| device.ordinal() == ordinal)
+        })
+    })
+}
+
+/// What a neighbour gets that asks the element for a context. Nobody else is asked: whoever asks does so.
+pub(crate) fn to_share(element: &gst::Element, ordinal: Option<u32>) -> Option<gst::Context> {
+    Library::get()?;
+    let device = Device::new(ordinal.unwrap_or(0))
+        .inspect_err(|error| gst::warning!(CAT, obj = element, "{error}"))
+        .ok()?;
+    CudaContext::of_device(&device)?.to_context()
+}
+
+/// What the element was given, its neighbours have, or the application has.
+fn asked_for(element: &gst::Element) -> Option<CudaContext> {
+    let given = |element: &gst::Element| CudaContext::of_context(&element.context(CONTEXT_TYPE)?);
+    given(element)
+        .or_else(|| {
+            element.pads().into_iter().find_map(|pad| {
+                let mut query = gst::query::Context::new(CONTEXT_TYPE);
+                let answered = pad.peer_query(&mut query);
+                CudaContext::of_context(&query.context_owned().filter(|_| answered)?)
+            })
+        })
+        .or_else(|| {
+            // Whoever has one sets it before this returns.
+            let message = gst::message::NeedContext::builder(CONTEXT_TYPE)
+                .src(element)
+                .build();
+            let _ = element.post_message(message);
+            given(element)
+        })
+}

@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! The types of libgstcuda-1.0 that are read or extended here.
+//!
+//! There are no bindings for that library, and the build asks for neither it nor its headers: it is loaded at run time.
+//! The structures are those of `gst/cuda/gstcudamemory.h`, `gstcudabufferpool.h` and `gstcudacontext.h`, the same in
+//! 1.22 to 1.28; `tests/layouts.rs` compares them with what the C compiler says, where the headers are installed.
+
+use std::ffi::{c_int, c_void};
+
+/// `CUdeviceptr`: an address on a device.
+pub(crate) type CuDevicePtr = u64;
+/// `CUdevice`: a device by its number, as the driver counts.
+pub(crate) type CuDevice = c_int;
+/// `CUcontext`, never looked into.
+pub(crate) type CuContext = *mut c_void;
+/// `CUstream`, never looked into; null is the default stream.
+pub(crate) type CuStream = *mut c_void;
+
+/// A GstObject, for pointers only.
+#[repr(C)]
+pub(crate) struct GstCudaContext {
+    _opaque: [u8; 0],
+}
+
+/// A mini object, since 1.24.
+#[repr(C)]
+pub(crate) struct GstCudaStream {
+    parent: gst::ffi::GstMiniObject,
+    /// What it is a stream of.
+    pub(crate) context: *mut GstCudaContext,
+    priv_: *mut c_void,
+}
+
+/// A GstObject, for pointers only.
+#[repr(C)]
+pub(crate) struct GstCudaAllocator {
+    _opaque: [u8; 0],
+}
+
+/// What [`gst_is_cuda_memory`](super::library::Library) says yes to.
+#[repr(C)]
+pub(crate) struct GstCudaMemory {
+    pub(crate) mem: gst::ffi::GstMemory,
+    pub(crate) context: *mut GstCudaContext,
+    /// With the planes' places and strides in this memory, which need not be those of the caps.
+    pub(crate) info: gst_video::ffi::GstVideoInfo,
+    priv_: *mut c_void,
+    _gst_reserved: [*mut c_void; GST_PADDING],
+}
+
+#[repr(C)]
+pub(crate) struct GstCudaBufferPool {
+    pub(crate) parent: gst::ffi::GstBufferPool,
+    /// Elements ask a pool that is offered to them for this, to see whether it is of their context.
+    pub(crate) context: *mut GstCudaContext,
+    priv_: *mut c_void,
+}
+
+#[repr(C)]
+pub(crate) struct GstCudaBufferPoolClass {
+    pub(crate) parent_class: gst::ffi::GstBufferPoolClass,
+}
+
+/// `GstCudaMemoryAllocMethod`, since 1.24. Wrapped memory says that it is of cuMemAlloc.
+pub(crate) type GstCudaMemoryAllocMethod = c_int;
+/// cuMemAlloc or cuMemAllocPitch.
+pub(crate) const GST_CUDA_MEMORY_ALLOC_MALLOC: GstCudaMemoryAllocMethod = 1;
+
+/// `GST_PADDING` of gstconfig.h.
+const GST_PADDING: usize = 4;
+
+/// `GST_MAP_CUDA`: map the device memory itself; the address is then one on the device.
+pub(crate) const GST_MAP_CUDA: gst::ffi::GstMapFlags = gst::ffi::GST_MAP_FLAG_LAST << 1;
+
+/// The copy in host memory is older than the device memory.
+pub(crate) const GST_CUDA_MEMORY_TRANSFER_NEED_DOWNLOAD: gst::ffi::GstMemoryFlags =
+    gst::ffi::GST_MEMORY_FLAG_LAST;
+/// The device memory is older than the copy in host memory.
+pub(crate) const GST_CUDA_MEMORY_TRANSFER_NEED_UPLOAD: gst::ffi::GstMemoryFlags =
+    gst::ffi::GST_MEMORY_FLAG_LAST << 1;
+/// The work on the memory's stream must have ended before a CPU or another stream reads it; since 1.24.
+pub(crate) const GST_CUDA_MEMORY_TRANSFER_NEED_SYNC: gst::ffi::GstMemoryFlags =
+    gst::ffi::GST_MEMORY_FLAG_LAST << 2;
+
+/// `GST_CUDA_CONTEXT_TYPE`: of the GstContext, and in it the field that has the GstCudaContext.
+pub(crate) const CONTEXT_TYPE: &str = "gst.cuda.context";

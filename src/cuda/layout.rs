@@ -1,0 +1,198 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! Where the planes of a frame lie on a device.
+
+use gst::glib;
+
+use super::context::CudaContext;
+use super::memory::{self, CudaMemory};
+
+/// The layout that libgstcuda gives memory of its own: all planes have the same pitch, and textures can be made of them.
+/// Elements read planes by what a memory says of itself, and GStreamer copies memory on the assumption that it could have
+/// made it, so no other layout is handed on as GstCudaMemory.
+#[derive(Debug, Clone)]
+pub(crate) struct Layout(gst_video::VideoInfo);
+
+impl Layout {
+    /// For frames of these caps. An error: the library does not know their format, or there is no memory.
+    pub(crate) fn new(
+        info: &gst_video::VideoInfo,
+        context: &CudaContext,
+    ) -> Result<Self, glib::BoolError> {
+        // What it does depends on the format, on the device, and on its version.
+        let sample = memory::allocate(context, None, info);
+        let sample = sample
+            .ok_or_else(|| glib::bool_error!("libgstcuda has no memory for {}", info.name()))?;
+        let found = CudaMemory::of(&sample).map(CudaMemory::info);
+        let found =
+            found.ok_or_else(|| glib::bool_error!("libgstcuda has made memory of another kind"))?;
+        Self::complete(found)
+    }
+
+    /// With room for all rows. Of NV21 with an odd height, the library forgets half of one.
+    fn complete(info: gst_video::VideoInfo) -> Result<Self, glib::BoolError> {
+        let end = planes(&info)
+            .map(|plane| plane.offset + plane.pitch * plane.height)
+            .max();
+        let size = info.size().max(end.unwrap_or(0));
+        gst_video::VideoInfo::builder_from_info(&info)
+            .offset(info.offset())
+            .stride(info.stride())
+            .size(size)
+            .build()
+            .map(Self)
+    }
+
+    /// Its planes and its size.
+    pub(crate) fn info(&self) -> &gst_video::VideoInfo {
+        &self.0
+    }
+
+    /// Whether a frame of `size` bytes whose planes lie there has it.
+    pub(crate) fn is_of(&self, offsets: &[usize], strides: &[i32], size: usize) -> bool {
+        offsets == self.0.offset() && strides == self.0.stride() && size >= self.0.size()
+    }
+
+    /// Its planes, in the order of the format.
+    pub(crate) fn planes(&self) -> impl Iterator<Item = Plane> + '_ {
+        planes(&self.0)
+    }
+
+    /// What the library has to believe of wrapped memory to copy all of it between device and CPU. It copies rows of the
+    /// first component's length: of NV12 with an odd width, the last byte of each row of chroma would not come along. The
+    /// memory's own info is [`Layout::info`] all the same.
+    pub(super) fn to_wrap(&self) -> Result<gst_video::VideoInfo, glib::BoolError> {
+        let info = &self.0;
+        let widest = planes(info).map(|plane| plane.width).max().unwrap_or(0);
+        let pixel = usize::try_from(info.comp_pstride(0)).unwrap_or(0).max(1);
+        let width = u32::try_from(widest.div_ceil(pixel))
+            .map_err(|_| glib::bool_error!("Frames too large"))?;
+        gst_video::VideoInfo::builder(info.format(), width, info.height())
+            .offset(info.offset())
+            .stride(info.stride())
+            .size(info.size())
+            .build()
+    }
+}
+
+/// Says on a buffer where its planes are.
+pub(super) fn describe(
+    info: &gst_video::VideoInfo,
+    buffer: &mut gst::BufferRef,
+) -> Result<(), glib::BoolError> {
+    gst_video::VideoMeta::add_full(
+        buffer,
+        gst_video::VideoFrameFlags::empty(),
+        info.format(),
+        info.width(),
+        info.height(),
+        info.offset(),
+        info.stride(),
+    )
+    .map(drop)
+}
+
+/// Rows of bytes.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Plane {
+    pub(crate) offset: usize,
+    pub(crate) pitch: usize,
+    /// Bytes of a row that belong to the picture.
+    pub(crate) width: usize,
+    pub(crate) height: usize,
+}
+
+fn planes(info: &gst_video::VideoInfo) -> impl Iterator<Item = Plane> + '_ {
+    let of = |number: usize| {
+        let components = 0..u8::try_from(info.n_components()).unwrap_or(0);
+        let format = info.format_info();
+        let own = components
+            .filter(|component| format.plane()[usize::from(*component)] as usize == number);
+        let sizes = own.map(|component| {
+            let pixel = usize::try_from(info.comp_pstride(component)).unwrap_or(0);
+            let width = info.comp_width(component) as usize * pixel;
+            (width, info.comp_height(component) as usize)
+        });
+        let (width, height) = sizes.fold((0, 0), |(w, h), (width, height)| {
+            (w.max(width), h.max(height))
+        });
+        Plane {
+            offset: info.offset()[number],
+            pitch: usize::try_from(info.stride()[number]).unwrap_or(0),
+            width,
+            height,
+        }
+    };
+    (0..info.n_planes() as usize).map(of)
+}
+
+#[cfg(test)]
+mod tests {
+    use gst_video::VideoFormat::{self, *};
+
+    use super::*;
+
+    /// As the library lays frames out; `size` is of the device's making.
+    fn layout(format: VideoFormat, width: u32, height: u32) -> Layout {
+        gst::init().unwrap();
+        let info = gst_video::VideoInfo::builder(format, width, height)
+            .build()
+            .unwrap();
+        let widest = planes(&info).map(|plane| plane.width).max().unwrap();
+        let pitch = widest.next_multiple_of(512);
+        let mut offsets = Vec::new();
+        let mut rows = 0;
+        for plane in planes(&info) {
+            offsets.push(rows * pitch);
+            rows += plane.height;
+        }
+        let strides = vec![i32::try_from(pitch).unwrap(); offsets.len()];
+        let found = gst_video::VideoInfo::builder_from_info(&info)
+            .offset(&offsets)
+            .stride(&strides)
+            .size(pitch)
+            .build();
+        Layout::complete(found.unwrap()).unwrap()
+    }
+
+    #[test]
+    fn there_is_room_for_all_rows() {
+        let nv21 = layout(Nv21, 321, 481);
+        assert_eq!(nv21.info().size(), 512 * (481 + 241));
+        let i420 = layout(I420, 1920, 1080);
+        assert_eq!(i420.info().size(), 2048 * (1080 + 540 + 540));
+        assert!(i420.is_of(&[0, 2048 * 1080, 2048 * 1620], &[2048; 3], 2048 * 2160));
+        assert!(!i420.is_of(&[0, 2048 * 1080, 2048 * 1620], &[2048; 3], 2048 * 2160 - 1));
+        assert!(!i420.is_of(&[0, 2048 * 1080, 2048 * 1621], &[2048; 3], 2048 * 2161));
+        assert!(!i420.is_of(
+            &[0, 2048 * 1080, 2048 * 1620],
+            &[2048, 0, 2048],
+            2048 * 2160
+        ));
+    }
+
+    #[test]
+    fn wrapped_memory_is_copied_as_a_whole() {
+        for format in [Nv12, I420, P01010le, Y444, Bgra, Rgb, Yuy2] {
+            for (width, height) in [(1, 1), (320, 240), (321, 241), (853, 481), (511, 3)] {
+                let layout = layout(format, width, height);
+                let wrapped = layout.to_wrap().unwrap();
+                // As gst_cuda_allocator_alloc_wrapped reckons.
+                let pitch = wrapped.stride()[0] as usize;
+                let row = wrapped.comp_width(0) as usize * wrapped.comp_pstride(0) as usize;
+                let rows = wrapped.size() / pitch;
+                assert!(row <= pitch, "{format:?} {width}x{height}: {wrapped:?}");
+                for plane in layout.planes() {
+                    assert!(
+                        plane.width <= row,
+                        "{format:?} {width}x{height}: {wrapped:?}"
+                    );
+                    assert!(
+                        plane.offset / pitch + plane.height <= rows,
+                        "{format:?} {width}x{height}: {wrapped:?}"
+                    );
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,185 @@
+// SPDX-License-Identifier: MPL-2.0
+
+// Everything here is called from C without a guard: a panic would abort the process.
+#![allow(unsafe_code)] // a virtual function of a class further up
+
+use std::sync::{Arc, LazyLock, Mutex, OnceLock, PoisonError};
+
+use gst::glib::translate::*;
+use gst::{glib, prelude::*, subclass::prelude::*};
+use xmem_core::cuda::Device;
+
+use crate::allocator::SlotSource;
+use crate::cuda::context::CudaContext;
+use crate::cuda::layout::{Layout, describe};
+use crate::cuda::library::CAT;
+use crate::cuda::memory::CudaMemory;
+use crate::cuda::stream::Stream;
+use crate::cuda::wrapped::Home;
+
+/// What it was made for.
+#[derive(Debug)]
+struct Backing {
+    context: CudaContext,
+    device: Device,
+    slots: Arc<SlotSource>,
+}
+
+/// What it was configured for.
+#[derive(Debug, Clone)]
+struct Configured {
+    home: Arc<Home>,
+    /// How many buffers upstream keeps at once.
+    min: u32,
+}
+
+#[derive(Default, Debug)]
+pub(crate) struct XmemCudaBufferPool {
+    backing: OnceLock<Backing>,
+    configured: Mutex<Option<Configured>>,
+}
+
+#[glib::object_subclass]
+impl ObjectSubclass for XmemCudaBufferPool {
+    const NAME: &'static str = "GstXmemCudaBufferPool";
+    type Type = super::XmemCudaBufferPool;
+    type ParentType = super::CudaBufferPool;
+}
+
+impl ObjectImpl for XmemCudaBufferPool {}
+impl GstObjectImpl for XmemCudaBufferPool {}
+
+impl BufferPoolImpl for XmemCudaBufferPool {
+    fn options() -> &'static [&'static str] {
+        static OPTIONS: LazyLock<[&str; 1]> =
+            LazyLock::new(|| [gst_video::BUFFER_POOL_OPTION_VIDEO_META.as_str()]);
+        &*OPTIONS
+    }
+
+    fn set_config(&self, config: &mut gst::BufferPoolConfigRef) -> bool {
+        let Some(configured) = self.configure(config) else {
+            gst::warning!(
+                CAT,
+                imp = self,
+                "The configuration makes no sense: {config:?}"
+            );
+            return false;
+        };
+        gst::debug!(CAT, imp = self, "Configured: {configured:?}");
+        *self
+            .configured
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner) = Some(configured);
+        // The class in between would allocate memory of its own.
+        base_set_config(self.obj().upcast_ref(), config)
+    }
+
+    /// The parent would fill itself with buffers here. A slot is taken when a frame needs one, not before; but now it
+    /// is certain that upstream uses this pool.
+    fn start(&self) -> bool {
+        if let (Some(configured), Some(backing)) = (self.configured(), self.backing.get()) {
+            backing.slots.set_upstream_need(configured.min);
+        }
+        true
+    }
+
+    /// The parent would look for an allocator that it does not have.
+    fn stop(&self) -> bool {
+        true
+    }
+
+    /// A buffer of its own for every frame, in a slot of its own. It never waits and it never fails for want of a
+    /// slot.
+    fn acquire_buffer(
+        &self,
+        _params: Option<&gst::BufferPoolAcquireParams>,
+    ) -> Result<gst::Buffer, gst::FlowError> {
+        if self.obj().is_flushing() {
+            return Err(gst::FlowError::Flushing);
+        }
+        let (Some(Configured { home, .. }), Some(backing)) =
+            (self.configured(), self.backing.get())
+        else {
+            gst::error!(CAT, imp = self, "Used without a configuration");
+            return Err(gst::FlowError::NotNegotiated);
+        };
+        let size = home.layout().info().size();
+        let slot = backing.slots.acquire_cuda(size, &backing.device);
+        let memory = slot
+            .and_then(|slot| home.writable(slot))
+            .or_else(|| home.private())
+            .ok_or_else(|| {
+                gst::error!(CAT, imp = self, "No memory on the device");
+                gst::FlowError::Error
+            })?;
+        let info = CudaMemory::of(&memory).map(CudaMemory::info);
+        let mut buffer = gst::Buffer::new();
+        let buffer_ref = buffer.make_mut();
+        buffer_ref.append_memory(memory);
+        let described = info.map_or(Ok(()), |info| describe(&info, buffer_ref));
+        if let Err(error) = described {
+            gst::error!(CAT, imp = self, "Cannot describe the planes: {error}");
+            return Err(gst::FlowError::Error);
+        }
+        // A buffer whose memories are exchanged carries this flag, and a new one is born with it.
+        buffer_ref.unset_flags(gst::BufferFlags::TAG_MEMORY);
+        Ok(buffer)
+    }
+
+    /// Buffers are not kept: their slots are the pool's, and it alone knows when one is free.
+    fn release_buffer(&self, buffer: gst::Buffer) {
+        drop(buffer);
+    }
+}
+
+impl XmemCudaBufferPool {
+    pub(super) fn set_backing(&self, context: CudaContext, device: Device, slots: Arc<SlotSource>) {
+        // Called once, right after construction.
+        let _ = self.backing.set(Backing {
+            context,
+            device,
+            slots,
+        });
+    }
+
+    fn configured(&self) -> Option<Configured> {
+        self.configured
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
+    }
+
+    /// Reads the configuration, and writes back how large a buffer is.
+    fn configure(&self, config: &mut gst::BufferPoolConfigRef) -> Option<Configured> {
+        let Backing {
+            context, device, ..
+        } = self.backing.get()?;
+        let (caps, _, min, max) = config.params()?;
+        let caps = caps?;
+        let info = gst_video::VideoInfo::from_caps(&caps).ok()?;
+        let layout = Layout::new(&info, context).ok()?;
+        let size = u32::try_from(layout.info().size()).ok()?;
+        config.set_params(Some(&caps), size, min, max);
+        // Not the default stream, which waits for all others, also for one that stands still.
+        let stream = Stream::of_config(config).or_else(|| Stream::new(context))?;
+        if !stream.is_of(context) {
+            gst::debug!(CAT, imp = self, "Upstream works in another context");
+            return None;
+        }
+        let home = Home::new(context.clone(), device.clone(), Arc::new(stream), layout);
+        Some(Configured { home, min })
+    }
+}
+
+/// GstBufferPool's own `set_config`.
+fn base_set_config(pool: &gst::BufferPool, config: &mut gst::BufferPoolConfigRef) -> bool {
+    // SAFETY: the class of every pool, which is never unloaded, and a live pool and structure.
+    unsafe {
+        let class =
+            glib::gobject_ffi::g_type_class_peek(gst::BufferPool::static_type().into_glib());
+        let class = class.cast::<gst::ffi::GstBufferPoolClass>().as_ref();
+        class
+            .and_then(|class| class.set_config)
+            .is_some_and(|set_config| set_config(pool.to_glib_none().0, config.as_mut_ptr()) != 0)
+    }
+}

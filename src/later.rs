@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! A thread on which is dropped what others made.
+//!
+//! The end of a buffer may wait for a device, and what runs on a thread that others depend on must not.
+
+use std::sync::LazyLock;
+use std::sync::mpsc::{Sender, channel};
+use std::thread;
+
+type Job = Box<dyn Send>;
+
+/// Drops something soon, elsewhere. In a forked child, where there is no such thread, it stays.
+pub(crate) fn drop_later(value: impl Send + 'static) {
+    static JOBS: LazyLock<Option<Sender<Job>>> = LazyLock::new(|| {
+        let (sender, jobs) = channel::<Job>();
+        let run = move || jobs.into_iter().for_each(drop);
+        let thread = thread::Builder::new().name("xmem-later".into());
+        thread.spawn(run).ok().map(|_| sender)
+    });
+    let unsent = match &*JOBS {
+        Some(jobs) => jobs.send(Box::new(value)).map_err(|error| error.0),
+        None => Err(Box::new(value) as Job),
+    };
+    // Without a thread it has to be here.
+    drop(unsent);
+}

@@ -1,0 +1,330 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! Buffers in the memory of CUDA devices: in a slot, in memory of upstream's that can be shared, or with one copy on the
+//! device.
+
+use std::sync::Arc;
+
+use gst::{glib, prelude::*};
+use xmem_core::cuda::{CudaError, CudaSlot, Device, Rows};
+use xmem_core::{Canceller, FrameMeta, ImportError, ImportedMemory, Parts, PublishError};
+
+use super::{
+    XmemSinkCopy,
+    imp::{CAT, Started, lock},
+    imports,
+    publish::{Cause, Failure, Outcome},
+};
+use crate::{
+    cuda::{
+        self, CudaContext, CudaMemory, Deferred, Layout, SlotMemory, Stream, XmemCudaBufferPool,
+    },
+    frame::{Format, Memory},
+    later::drop_later,
+    tied::{Tie, tie, tied},
+};
+
+/// What copies are made with.
+#[derive(Debug, Clone)]
+pub(super) struct Copier {
+    device: Device,
+    /// For memory that has no stream.
+    stream: Arc<Stream>,
+    /// What the layout was made for.
+    info: gst_video::VideoInfo,
+    layout: Layout,
+}
+
+/// Why a memory is not shared: that is not tried anew for each frame.
+#[derive(Debug, Clone)]
+struct Refused(&'static str);
+
+impl Tie for Refused {
+    const NAME: &'static glib::GStr = glib::gstr!("xmem-refused");
+}
+
+/// How many buffers upstream is to keep. Decoders give out as many surfaces and a few more, and go on decoding meanwhile.
+const UPSTREAM_KEEPS: u32 = 4;
+
+/// Offers upstream a pool of slots on a device, if it works in the same context.
+pub(super) fn offer(
+    sink: &gst::Element,
+    started: &Started,
+    caps: &gst::Caps,
+    query: &mut gst::query::Allocation,
+) {
+    let ordinal = started.settings.cuda_device();
+    let Some(context) = cuda::shared_by_all(sink, ordinal) else {
+        gst::debug!(
+            CAT,
+            obj = sink,
+            "No pool on a CUDA device: upstream works in a context of its own"
+        );
+        return;
+    };
+    let pool = context
+        .device()
+        .and_then(|device| XmemCudaBufferPool::new(&context, &device, &started.slots));
+    let Some(pool) = pool else { return };
+    let mut config = pool.config();
+    config.set_params(Some(caps), 0, UPSTREAM_KEEPS, 0);
+    config.add_option(gst_video::BUFFER_POOL_OPTION_VIDEO_META);
+    if let Err(error) = pool.set_config(config) {
+        gst::debug!(CAT, obj = sink, "No pool on a CUDA device: {error}");
+        return;
+    }
+    let size = pool.config().params().map_or(0, |(_, size, ..)| size);
+    // No maximum: some decoders throw away a pool that has one.
+    query.add_allocation_pool(Some(&pool), size, UPSTREAM_KEEPS, 0);
+}
+
+impl Started {
+    /// Publishes a buffer that lies on a device. `None`: it does not.
+    pub(super) fn publish_device(
+        &self,
+        buffer: &gst::Buffer,
+        meta: &FrameMeta,
+        format: &Format,
+        cancel: &Canceller,
+    ) -> Result<Option<Outcome>, Failure> {
+        if format.memory != Memory::Cuda || buffer.n_memory() != 1 {
+            return Ok(None);
+        }
+        let memory = buffer.peek_memory(0);
+        let Some(on_device) = CudaMemory::of(memory) else {
+            return Ok(None);
+        };
+        // Each time: what a CPU wrote is put on the device by it.
+        let ptr = on_device.device_ptr().ok_or(Failure::Unreadable)?;
+        let cause = match SlotMemory::of(memory) {
+            Some(slot) if slot.belongs_to(&self.producer) => {
+                match slot.publish(&self.producer, meta.clone()) {
+                    Ok(_) => return Ok(Some(Outcome::InPlace)),
+                    Err(PublishError::NoRoomForAttachments { needed, room }) => {
+                        Cause::Metas { needed, room }
+                    }
+                    Err(error) => return Err(error.into()),
+                }
+            }
+            Some(slot) if slot.received().is_some() => {
+                if let Some(outcome) = self.publish_pieces(buffer, meta, cancel)? {
+                    return Ok(Some(outcome));
+                }
+                Cause::Unreachable(
+                    "it is of a pool whose memory ends with its producer, or which a consumer cannot reach",
+                )
+            }
+            Some(_) => Cause::Unreachable("it is of another pool"),
+            None => match self.share(buffer, on_device, ptr, meta, cancel)? {
+                Ok(outcome) => return Ok(Some(outcome)),
+                Err(why) => Cause::Unreachable(why),
+            },
+        };
+        if self.settings.copy == XmemSinkCopy::Forbid {
+            return Err(Failure::CopyForbidden(self.why_copied(buffer, cause)));
+        }
+        self.publish_copy(buffer, on_device, ptr, meta, format, cancel)
+            .map(|is_out| {
+                Some(if is_out {
+                    Outcome::Copied(cause)
+                } else {
+                    Outcome::Dropped
+                })
+            })
+    }
+
+    /// Publishes a frame in memory of upstream's, which consumers open once. `Err`: why that cannot be.
+    fn share(
+        &self,
+        buffer: &gst::Buffer,
+        memory: CudaMemory<'_>,
+        ptr: u64,
+        meta: &FrameMeta,
+        cancel: &Canceller,
+    ) -> Result<Result<Outcome, &'static str>, Failure> {
+        if let Some(why) = memory.why_not_exportable() {
+            return Ok(Err(why));
+        }
+        let context = memory.context();
+        let Some(device) = context.device().filter(|device| context.is_of(device)) else {
+            return Ok(Err(
+                "it is of a context other than the device's primary one",
+            ));
+        };
+        let imported = match self.import_device(buffer.peek_memory(0), ptr, &device) {
+            Ok(imported) => imported,
+            Err(why) => return Ok(Err(why)),
+        };
+        let mut parts = Parts::new();
+        parts.add_imported(&imported, 0, buffer.size() as u64, 0);
+        let room = parts.room() + meta.attachments.encoded_len();
+        let acquire = || self.producer.acquire_cuda_event(room, &device);
+        let Some(mut lease) = self.slot_by(cancel, acquire)? else {
+            self.producer.note_dropped();
+            return Ok(Ok(Outcome::Dropped));
+        };
+        lease.set_parts(parts);
+        // Upstream has its memory back when the last consumer is done with it. The buffer itself, not a copy: its pool would
+        // not use the memory again.
+        let kept = buffer.clone();
+        lease.set_release_hook(move || drop_later(kept));
+        let published = match memory.stream() {
+            Some(stream) => lease.publish_on(stream, meta.clone()),
+            None => lease.publish(meta.clone()),
+        };
+        match published {
+            Ok(_) => Ok(Ok(Outcome::InPlace)),
+            Err(failure) => Err(failure.error.into()),
+        }
+    }
+
+    /// Memory of upstream's, as the pool knows it: its consumers open it once, for as long as upstream uses it again and
+    /// again.
+    fn import_device(
+        &self,
+        memory: &gst::MemoryRef,
+        ptr: u64,
+        device: &Device,
+    ) -> Result<ImportedMemory, &'static str> {
+        if let Some(known) = imports::known(memory, &self.producer) {
+            return Ok(known);
+        }
+        if let Some(Refused(why)) = tied(memory) {
+            return Err(why);
+        }
+        // It is not freed before every process has closed it: its end is put off until then.
+        let (deferred, released) = Deferred::new();
+        match self
+            .producer
+            .import_cuda(ptr, memory.size(), device, released)
+        {
+            Ok(imported) => {
+                imports::remember(memory, imported.clone());
+                deferred.apply_to(memory, give_up);
+                Ok(imported)
+            }
+            Err(reason) => {
+                gst::debug!(CAT, "Copying {memory:?}: {reason}");
+                let ImportError::Cuda(_) = reason else {
+                    return Err("the pool cannot take it in now");
+                };
+                let why = "the driver gives no handle for it";
+                tie(memory, Refused(why));
+                Err(why)
+            }
+        }
+    }
+
+    /// Publishes a frame with one copy, on its device. `false`: there was no slot for it.
+    fn publish_copy(
+        &self,
+        buffer: &gst::Buffer,
+        memory: CudaMemory<'_>,
+        ptr: u64,
+        meta: &FrameMeta,
+        format: &Format,
+        cancel: &Canceller,
+    ) -> Result<bool, Failure> {
+        let device = memory.context().device().ok_or(Failure::Unreadable)?;
+        let copier = self.copier(&device, &memory.info())?;
+        let stream = memory.stream().unwrap_or(copier.stream.handle());
+        let (size, room) = (copier.layout.info().size(), meta.attachments.encoded_len());
+        let acquire = || self.producer.acquire_cuda_with_room(size, room, &device);
+        let Some(lease) = self.slot_by(cancel, acquire)? else {
+            self.producer.note_dropped();
+            return Ok(false);
+        };
+        let mut meta = meta.clone();
+        meta.size = size as u64;
+        format.lay_out(&mut meta, copier.layout.info());
+        let slot = lease
+            .cuda()
+            .ok_or(Failure::Device(CudaError::NotOnDevice))?;
+        let published = match copy(slot, stream, ptr, &memory.info(), &copier.layout) {
+            Ok(()) => {
+                self.producer.note_copied();
+                lease
+                    .publish_on(stream, meta)
+                    .map_err(|failure| (failure.lease, failure.error.into()))
+            }
+            Err(error) => Err((lease, Failure::Device(error))),
+        };
+        // A decoder's surface is written again by a part of the device that knows no streams, and a slot perhaps on another
+        // stream: both wait for this copy.
+        let kept = buffer.clone();
+        match published {
+            Ok(frame) => {
+                stream.when_done(&device, move || drop_later((kept, frame)));
+                Ok(true)
+            }
+            Err((lease, failure)) => {
+                stream.when_done(&device, move || drop_later((kept, lease)));
+                Err(failure)
+            }
+        }
+    }
+
+    /// What a frame is copied with that lies as `info` says.
+    fn copier(&self, device: &Device, info: &gst_video::VideoInfo) -> Result<Copier, Failure> {
+        let known = lock(&self.copier).clone();
+        if let Some(known) = &known
+            && known.device == *device
+            && known.info == *info
+        {
+            return Ok(known.clone());
+        }
+        let no = |why: &str| {
+            Failure::Device(CudaError::NotImportable {
+                why: why.to_owned(),
+            })
+        };
+        let context = CudaContext::of_device(device).ok_or_else(|| no("there is no context"))?;
+        let stream = match known.filter(|known| known.device == *device) {
+            Some(known) => known.stream,
+            None => Arc::new(Stream::new(&context).ok_or_else(|| no("no stream can be made"))?),
+        };
+        let layout = Layout::new(info, &context).map_err(|error| no(&error.to_string()))?;
+        let copier = Copier {
+            device: device.clone(),
+            stream,
+            info: info.clone(),
+            layout,
+        };
+        *lock(&self.copier) = Some(copier.clone());
+        Ok(copier)
+    }
+}
+
+/// Puts the copy of a frame on a stream.
+fn copy(
+    slot: CudaSlot<'_>,
+    stream: xmem_core::cuda::Stream,
+    from: u64,
+    info: &gst_video::VideoInfo,
+    to: &Layout,
+) -> Result<(), CudaError> {
+    let places = info.offset().iter().zip(info.stride());
+    let rows = to
+        .planes()
+        .zip(places)
+        .map(|(plane, (offset, stride))| Rows {
+            from: *offset,
+            from_pitch: usize::try_from(*stride).unwrap_or(0),
+            to: plane.offset,
+            to_pitch: plane.pitch,
+            width: plane.width,
+            height: plane.height,
+        });
+    slot.wait_on(stream)?;
+    slot.copy_rows_from(stream, from, &rows.collect::<Vec<_>>())
+}
+
+/// A memory comes to its end: consumers let go of it.
+fn give_up(memory: &gst::MemoryRef) {
+    // Its allocator may use it again for another frame, and then this would come for each.
+    tie(
+        memory,
+        Refused("upstream gives each frame memory of its own"),
+    );
+    imports::forget(memory);
+}

@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! Memory that upstream allocated, as the pools know it that have taken it in.
+
+use gst::glib;
+use xmem_core::{ImportedMemory, Producer};
+
+#[cfg(feature = "cuda")]
+use crate::tied::untie;
+use crate::tied::{Tie, tied, update};
+
+/// For each sink that the memory comes by, behind a tee; and for earlier runs of one, as long as their pools are there.
+#[derive(Debug, Default, Clone)]
+pub(super) struct Imports(Vec<ImportedMemory>);
+
+impl Tie for Imports {
+    const NAME: &'static glib::GStr = glib::gstr!("xmem-imports");
+}
+
+/// What a producer knows the memory as.
+pub(super) fn known(memory: &gst::MemoryRef, producer: &Producer) -> Option<ImportedMemory> {
+    let Imports(imports) = tied(memory)?;
+    imports
+        .into_iter()
+        .find(|import| producer.owns_import(import))
+}
+
+/// Remembers it, for as long as the memory lives.
+pub(super) fn remember(memory: &gst::MemoryRef, import: ImportedMemory) {
+    let past: Vec<_> = update(memory, |Imports(imports)| {
+        let past = imports.extract_if(.., |import| !import.is_used()).collect();
+        imports.push(import);
+        past
+    });
+    drop(past);
+}
+
+/// Has consumers let go of a memory that comes to its end.
+#[cfg(feature = "cuda")]
+pub(super) fn forget(memory: &gst::MemoryRef) {
+    drop(untie::<Imports>(memory));
+}

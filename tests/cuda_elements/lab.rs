@@ -1,0 +1,211 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! A machine with stand-in devices, a pool, and processes with pipelines that see both.
+
+use std::os::unix::fs::symlink;
+use std::path::PathBuf;
+use std::process::Command;
+
+use xmem_cuda_standin::Machine;
+
+use crate::child::Child;
+use crate::support::{Pools, not_run, until};
+
+/// The plugins that the processes have: GStreamer would look through hundreds in each test.
+const PLUGINS: [&str; 8] = [
+    "coreelements",
+    "app",
+    "videotestsrc",
+    "videoconvertscale",
+    "videorate",
+    "nvcodec",
+    "debugutilsbad",
+    "autoconvert",
+];
+
+pub struct Lab {
+    pools: Pools,
+    pub machine: Machine,
+}
+
+impl Lab {
+    /// `None`: the elements are not here, which is said.
+    pub fn new() -> Option<Self> {
+        let pools = Pools::new();
+        if gst::version() < (1, 24, 0, 0) {
+            not_run("GStreamer is older than 1.24, and has no CUDA memory that can be shared");
+            return None;
+        }
+        let Some(from) = plugin_dir().filter(|dir| dir.join("libgstnvcodec.so").exists()) else {
+            not_run("GStreamer's CUDA elements are not installed");
+            return None;
+        };
+        let to = pools.file("plugins");
+        std::fs::create_dir(&to).unwrap();
+        for plugin in PLUGINS {
+            let name = format!("libgst{plugin}.so");
+            symlink(from.join(&name), to.join(name)).unwrap();
+        }
+        let machine = Machine::new(pools.file("machine"));
+        Some(Self { pools, machine })
+    }
+
+    /// The same, with a setting of the stand-in.
+    pub fn with(mut self, name: &str, value: impl ToString) -> Self {
+        self.machine = self.machine.with(name, value);
+        self
+    }
+
+    pub fn pool(&self) -> String {
+        self.pools.pool("p")
+    }
+
+    pub fn file(&self, name: &str) -> PathBuf {
+        self.pools.file(name)
+    }
+
+    /// A process that sees the devices and has no pipeline yet.
+    pub fn actor(&self) -> Actor {
+        self.actor_with(&[])
+    }
+
+    /// The same with variables in its environment.
+    pub fn actor_with(&self, variables: &[(&str, &str)]) -> Actor {
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        self.machine.prepare(&mut command);
+        command
+            .env("GST_PLUGIN_SYSTEM_PATH_1_0", self.pools.file("plugins"))
+            .env_remove("GST_PLUGIN_PATH")
+            .env_remove("GST_PLUGIN_PATH_1_0")
+            .env("GST_REGISTRY", self.pools.file("registry.bin"))
+            .envs(variables.iter().copied());
+        let mut child = Child::from(command, "actor", &self.pool());
+        assert_eq!(child.says(), "ready");
+        Actor(child)
+    }
+
+    /// A process in which this pipeline is started. `POOL` stands for the pool.
+    #[track_caller]
+    pub fn launch(&self, pipeline: &str) -> Actor {
+        let mut actor = self.actor();
+        actor.told(&format!("launch {pipeline}"), "ok");
+        actor
+    }
+
+    /// A source of frames that are painted here, in front of a sink. `caps` have no memory in them.
+    #[track_caller]
+    pub fn producer(&self, caps: &str, sink: &str) -> Actor {
+        self.launch(&producer(caps, sink))
+    }
+
+    /// xmemsrc, and a sink in which the test takes frames one by one.
+    #[track_caller]
+    pub fn consumer(&self, properties: &str, behind: &str) -> Actor {
+        self.launch(&consumer(properties, behind))
+    }
+
+    /// How often a process called these functions of the driver, taken together.
+    pub fn calls(&self, actor: &Actor, names: &[&str]) -> u64 {
+        let calls = self.machine.calls(actor.0.pid());
+        names.iter().filter_map(|name| calls.get(*name)).sum()
+    }
+
+    /// Ends well: nobody did what no program may do, and nothing failed on a device.
+    #[track_caller]
+    pub fn assert_allowed(&self) {
+        assert_eq!(self.machine.violations(), Vec::<String>::new());
+        assert_eq!(self.machine.errors(), Vec::<String>::new());
+    }
+}
+
+/// The pipeline of [`Lab::producer`].
+pub fn producer(caps: &str, sink: &str) -> String {
+    format!(
+        "appsrc name=in format=time caps=\"{caps}\" ! cudaupload name=up \
+         ! video/x-raw(memory:CUDAMemory) ! xmemsink name=sink pool=POOL sync=false {sink}"
+    )
+}
+
+/// The pipeline of [`Lab::consumer`]. `behind`: elements in between, each with a `!` behind it.
+pub fn consumer(properties: &str, behind: &str) -> String {
+    format!(
+        "xmemsrc name=src pool=POOL {properties} ! {behind} appsink name=app sync=false max-buffers=1"
+    )
+}
+
+/// Where GStreamer's own plugins are.
+fn plugin_dir() -> Option<PathBuf> {
+    let plugin = gst::Registry::get().find_plugin("coreelements")?;
+    Some(plugin.filename()?.parent()?.to_owned())
+}
+
+/// A process with a pipeline. It is killed when this is dropped.
+pub struct Actor(pub Child);
+
+impl Actor {
+    pub fn pid(&self) -> u32 {
+        self.0.pid()
+    }
+
+    /// Tells it something and returns its answer.
+    #[track_caller]
+    pub fn ask(&mut self, line: &str) -> String {
+        self.0.tell(line);
+        self.0.says()
+    }
+
+    /// Tells it something and expects this answer.
+    #[track_caller]
+    pub fn told(&mut self, line: &str, answer: &str) {
+        assert_eq!(self.ask(line), answer, "to {line:?}");
+    }
+
+    #[track_caller]
+    pub fn number(&mut self, line: &str) -> u64 {
+        let answer = self.ask(line);
+        answer
+            .parse()
+            .unwrap_or_else(|_| panic!("{answer:?} to {line:?}"))
+    }
+
+    /// A figure of an element's statistics.
+    #[track_caller]
+    pub fn stat(&mut self, element: &str, field: &str) -> u64 {
+        self.number(&format!("stat {element} {field}"))
+    }
+
+    /// Waits until a figure is this.
+    #[track_caller]
+    pub fn until_stat(&mut self, element: &str, field: &str, value: u64) {
+        let mut last = 0;
+        until(&format!("{field} of {element} is {value}"), || {
+            last = self.stat(element, field);
+            last == value
+        });
+    }
+
+    /// Pushes the frame with this number.
+    #[track_caller]
+    pub fn push(&mut self, number: u8) {
+        self.told(&format!("push {number}"), "ok");
+    }
+
+    /// Takes a frame, which has to be whole and the one with this number, and keeps it under the number.
+    #[track_caller]
+    pub fn takes(&mut self, number: u8) {
+        self.told(&format!("take {number}"), "ok");
+        self.has(number);
+    }
+
+    /// A frame that is kept is still whole.
+    #[track_caller]
+    pub fn has(&mut self, number: u8) {
+        self.told(&format!("check {number}"), "same");
+    }
+
+    /// Gives a frame back.
+    #[track_caller]
+    pub fn drops(&mut self, number: u8) {
+        self.told(&format!("drop {number}"), "ok");
+    }
+}

@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! A GStreamer that brings all that it needs, its loader too: where there is a GPU there need be none, or an older one.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+use crate::Result;
+use crate::compat::Debian;
+
+const FILES: &str = "/usr/lib/x86_64-linux-gnu";
+const LOADER: &str = "/lib64/ld-linux-x86-64.so.2";
+const PROGRAMS: [&str; 2] = ["gst-launch-1.0", "gst-inspect-1.0"];
+const PLUGINS: [&str; 5] = [
+    "coreelements",
+    "nvcodec",
+    "unixfd",
+    "videoconvertscale",
+    "videotestsrc",
+];
+/// What drivers were linked with: those of the machine itself belong to another C library.
+const FOR_DRIVERS: [&str; 3] = ["libdl.so.2", "libpthread.so.0", "librt.so.1"];
+
+/// Packs it into a folder, with the plugin and a program that were built here. Each is in `bin`, `plugins` or `lib`.
+pub(super) fn pack(debian: &Debian, folder: &Path, plugin: &Path, program: &Path) -> Result {
+    for part in ["bin", "plugins", "lib"] {
+        std::fs::create_dir_all(folder.join(part))?;
+    }
+    let programs = PROGRAMS.map(|name| PathBuf::from("/usr/bin").join(name));
+    let plugins = PLUGINS.map(|name| {
+        let name = format!("libgst{name}.so");
+        Path::new(FILES).join("gstreamer-1.0").join(name)
+    });
+    for (files, part) in [(&programs[..], "bin"), (&plugins[..], "plugins")] {
+        for file in files {
+            copy(&debian.path(file), &folder.join(part))?;
+        }
+    }
+    copy(program, &folder.join("bin"))?;
+    copy(plugin, &folder.join("plugins"))?;
+    let ours = [plugin.to_owned(), program.to_owned()];
+    let mut libraries: BTreeSet<PathBuf> =
+        FOR_DRIVERS.map(|name| Path::new(FILES).join(name)).into();
+    libraries.insert(LOADER.into());
+    for file in programs.iter().chain(&plugins).chain(&ours) {
+        libraries.extend(needed(debian, file)?);
+    }
+    for library in libraries {
+        copy(&debian.path(&library), &folder.join("lib"))?;
+    }
+    Ok(())
+}
+
+/// The libraries of a program or plugin, as that Debian's loader finds them.
+fn needed(debian: &Debian, file: &Path) -> Result<Vec<PathBuf>> {
+    let dir = file.parent().ok_or("a file in no folder")?;
+    // What was built here is there too.
+    let with = if dir.starts_with("/usr") {
+        vec![]
+    } else {
+        vec![dir]
+    };
+    let list = [LOADER, "--list", &file.display().to_string()];
+    let output = debian.inside_with("ro", &with, &list).output()?;
+    let text = String::from_utf8_lossy(&output.stdout);
+    if !output.status.success() || text.contains("not found") {
+        let error = String::from_utf8_lossy(&output.stderr);
+        return Err(format!("{} lacks a library there: {text}{error}", file.display()).into());
+    }
+    let paths = text
+        .lines()
+        .filter_map(|line| line.split_once(" => ")?.1.split_whitespace().next());
+    Ok(paths.map(PathBuf::from).collect())
+}
+
+fn copy(file: &Path, to: &Path) -> Result {
+    let name = file.file_name().ok_or("a file without a name")?;
+    std::fs::copy(file, to.join(name)).map_err(|error| format!("{}: {error}", file.display()))?;
+    Ok(())
+}
