@@ -6,6 +6,7 @@
 //! which it tells the first by a request; there is a thread for each pool that messages come from. `xmem/channel` turns
 //! objects into messages, and says more.
 
+mod device;
 mod end;
 mod inbox;
 mod incoming;

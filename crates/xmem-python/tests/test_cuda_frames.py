@@ -383,19 +383,3 @@ def test_past_the_budget_a_frame_that_is_not_finished_is_dropped(machine):
         """)
     made.do("publish(4)")
     assert taken.ask("consumer.recv(HANG).pts") == 4
-
-
-def test_a_frame_on_a_device_is_not_sent_by_channel(machine):
-    made, taken = pair(machine)
-    made.do("publish(1)")
-    taken.do("frame = recv(); channel = xmem.Channel(pool + '.channel.sock')")
-    taken.fails("channel.send(frame)", "TypeError", r"send frame\.cpu\(\)")
-    taken.fails("channel.send(frame.planes[0])", "TypeError", r"send frame\.cpu\(\)")
-    taken.do("""
-        other = xmem.Channel.connect(pool + '.channel.sock', timeout=HANG)
-        other.send(frame.cpu())
-        sent = channel.recv(timeout=HANG)
-        other.close()
-        channel.close()
-    """)
-    assert taken.ask("bool((sent.array == 1).all())")

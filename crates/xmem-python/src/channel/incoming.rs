@@ -6,12 +6,15 @@
 use std::ffi::c_int;
 use std::sync::Arc;
 
+use pyo3::exceptions::PyValueError;
 use pyo3::ffi;
 use pyo3::prelude::*;
 use xmem_core::ReadLease;
 
+use super::device::Arrays;
 use super::memory::{self, fill_bytes};
 use super::message::{ALIGN, Place, Table};
+use crate::array::Plane;
 
 #[repr(align(64))]
 #[derive(Debug, Clone, Copy)]
@@ -127,6 +130,7 @@ pub(crate) struct Incoming {
     pub(super) message: Message,
     pub(super) sender: u64,
     pub(super) refs: Option<RefLease>,
+    pub(super) device: Option<Arrays>,
 }
 
 impl Incoming {
@@ -171,12 +175,28 @@ impl Incoming {
     }
 
     /// The same message in memory of this process, which may be written.
-    fn copied(&self, py: Python<'_>) -> Self {
-        Self {
+    fn copied(&self, py: Python<'_>) -> PyResult<Self> {
+        let device = self.device.as_ref().map(|arrays| arrays.to_private(py));
+        Ok(Self {
             message: py.detach(|| self.message.to_private()),
             sender: self.sender,
             refs: self.refs.clone(),
-        }
+            device: device.transpose()?,
+        })
+    }
+
+    /// One of its arrays on a device.
+    fn device_array(
+        &self,
+        offset: usize,
+        shape: Vec<isize>,
+        strides: Vec<isize>,
+        dtype: &Bound<'_, PyAny>,
+    ) -> PyResult<Plane> {
+        let arrays = self.device.as_ref().ok_or_else(|| {
+            PyValueError::new_err("the message has no arrays on a device, and its pickle says so")
+        })?;
+        arrays.plane(offset, &shape, &strides, dtype)
     }
 }
 

@@ -15,7 +15,7 @@ class SentFrame:
     """A frame of a pool that came through a channel: its arrays, where they lie, and what was known of it there."""
 
     planes: tuple[Any, ...]
-    """NumPy arrays; one, unless the frame's format is planar."""
+    """NumPy arrays, or xmem.Planes on a device; one, unless the frame's format is planar."""
     format: str | None
     width: int | None
     height: int | None
@@ -53,11 +53,6 @@ _KNOWN = [field.name for field in dataclasses.fields(SentFrame)][1:]
 def _array(plane):
     import numpy
 
-    if plane.device != "cpu":
-        raise TypeError(
-            f"this frame lies on {plane.device}, and a channel sends what lies in host memory: send frame.cpu(), or have "
-            "the other process receive the frame itself"
-        )
     try:
         return numpy.asarray(memoryview(plane))
     except (BufferError, ValueError) as error:
@@ -66,11 +61,16 @@ def _array(plane):
 
 
 def reduce_frame(out, frame):
-    planes = tuple(_array(plane) for plane in frame.planes)
+    # On a device they are sent as they are.
+    planes = tuple(plane if plane.device != "cpu" else _array(plane) for plane in frame.planes)
     return SentFrame, (planes, *(getattr(frame, name) for name in _KNOWN))
 
 
 def reduce_plane(out, plane):
+    if plane.device != "cpu":
+        from . import _cuda
+
+        return _cuda.reduce_interface(out, plane)
     return _the_same, (_array(plane),)
 
 

@@ -21,6 +21,14 @@ def storage(*args):
     _outside(*args)
 
 
+def cuda_array(*args):
+    _outside(*args)
+
+
+def cuda_tensor(*args):
+    _outside(*args)
+
+
 def view(*args):
     _outside(*args)
 
@@ -32,10 +40,11 @@ def ref(*args):
 class Loader:
     """Makes the parts of one message."""
 
-    __slots__ = ("blocks", "refs")
+    __slots__ = ("blocks", "incoming", "refs")
 
     def __init__(self, incoming):
         self.blocks = incoming.blocks()
+        self.incoming = incoming
         self.refs = incoming.refs
 
     def array(self, index, dtype, shape, axes, full, strides):
@@ -55,6 +64,19 @@ class Loader:
 
         block, _, shift = self.blocks[index]
         return _tensors.make_storage(block), shift
+
+    def cuda_array(self, offset, shape, strides, dtype, library):
+        """An array on a device."""
+        from . import _cuda
+
+        return _cuda.finish(self.incoming.device_array(offset, shape, strides, dtype), library)
+
+    def cuda_tensor(self, offset, shape, strides, dtype, requires_grad, parameter):
+        """The same for PyTorch."""
+        from . import _tensors
+
+        plane = self.incoming.device_array(offset, shape, strides, dtype)
+        return _tensors.of_plane(plane, requires_grad, parameter)
 
     def view(self, index, format, shape):
         """A block as a memoryview."""
