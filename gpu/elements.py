@@ -475,8 +475,8 @@ def compare(runtime, counting, folder, frames, rate):
     alone = measure(runtime, None, frames, rate, same)
     counted_alone = alone if same else measure(counting, None, rate * 2, rate, True)
     say("transports", "the pipeline alone, into fakesink", {"hand-over, µs, median": "", "99 %": "", "CPU of the producer, µs per frame": f"{alone['cpu'][0]:.0f}"})
-    for row in transports(folder):
-        name, *ends = row
+    ours = None
+    for name, *ends in transports(folder):
         try:
             figures = measure(runtime, ends, frames, rate, same)
             counted = figures if same else measure(counting, ends, rate * 2, rate, True)
@@ -484,6 +484,13 @@ def compare(runtime, counting, folder, frames, rate):
             say("transports", name, {"failed": str(failure)})
             continue
         times = figures["latencies"]
+        cpu = figures["cpu"][0] - alone["cpu"][0] + figures["cpu"][1]
+        if name == "xmemsink, vmm" and times:
+            ours = (times, cpu)
+        if name.startswith("cudaipcsink") and times and ours and cpu > 0:
+            median = lambda times: times[len(times) // 2]
+            figure = f"hand-over {median(ours[0]) / median(times):.2f}, CPU of both sides above the pipeline alone {ours[1] / cpu:.2f}"
+            say("elements", f"xmemsink, vmm / {name}", figure)
         result = {
             "hand-over, µs, median": f"{times[len(times) // 2]:.0f}" if times else "no frames",
             "99 %": f"{times[(len(times) - 1) * 99 // 100]:.0f}" if times else "",

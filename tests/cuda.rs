@@ -34,7 +34,7 @@ fn child() {
 }
 
 #[test]
-fn xmemsrc_says_that_it_hands_on_host_memory_only() {
+fn xmemsrc_says_what_it_lacks_for_frames_on_a_device() {
     let pools = Pools::new();
     let machine = Machine::new(pools.file("machine"));
     let mut command = Command::new(std::env::current_exe().unwrap());
@@ -55,9 +55,9 @@ fn xmemsrc_says_that_it_hands_on_host_memory_only() {
     let pipeline = pools.launch("xmemsrc pool=POOL start-from=oldest ! fakesink");
     let _ = pipeline.0.set_state(gst::State::Playing);
     let (error, text) = pipeline.wait_error();
-    assert!(error.matches(gst::StreamError::Format), "{text}");
+    assert!(error.matches(gst::CoreError::Negotiation), "{text}");
     assert!(
-        text.contains("CUDA device") && text.contains("host memory only"),
+        text.contains("CUDA device") && text.contains("takes a driver, libgstcuda"),
         "{text}"
     );
     drop(producer.stdin.take());

@@ -303,6 +303,10 @@ fn copy(
     info: &gst_video::VideoInfo,
     to: &Layout,
 ) -> Result<(), CudaError> {
+    slot.wait_on(stream)?;
+    if to.is_of(info.offset(), info.stride(), info.size()) {
+        return slot.copy_from(stream, from, to.info().size());
+    }
     let places = info.offset().iter().zip(info.stride());
     let rows = to
         .planes()
@@ -315,7 +319,6 @@ fn copy(
             width: plane.width,
             height: plane.height,
         });
-    slot.wait_on(stream)?;
     slot.copy_rows_from(stream, from, &rows.collect::<Vec<_>>())
 }
 

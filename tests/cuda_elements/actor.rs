@@ -41,11 +41,15 @@ struct Seen {
     /// GstMemory objects, as addresses.
     memories: HashSet<usize>,
     addresses: HashSet<u64>,
+    /// The last one's.
+    address: Option<u64>,
 }
 
 #[derive(Default)]
 struct Actor {
     pipeline: Option<Pipeline>,
+    /// Another one in the same process.
+    second: Option<Pipeline>,
     samples: HashMap<u8, gst::Sample>,
     seen: HashMap<String, Arc<Mutex<Seen>>>,
 }
@@ -78,11 +82,11 @@ impl Actor {
     }
 
     fn element(&self, name: &str) -> Result<gst::Element, String> {
-        let pipeline = self.pipeline()?;
-        pipeline
-            .0
-            .by_name(name)
-            .ok_or_else(|| format!("no element {name}"))
+        let pipelines = self.pipeline.iter().chain(&self.second);
+        let found = pipelines
+            .filter_map(|pipeline| pipeline.0.by_name(name))
+            .next();
+        found.ok_or_else(|| format!("no element {name}"))
     }
 
     fn app_src(&self) -> Result<AppSrc, String> {
@@ -107,6 +111,10 @@ impl Actor {
             ("launch", _) => {
                 self.pipeline = None;
                 let pipeline = self.pipeline.insert(prepare(rest)?);
+                ok(pipeline.0.set_state(gst::State::Playing))
+            }
+            ("second", _) => {
+                let pipeline = self.second.insert(prepare(rest)?);
                 ok(pipeline.0.set_state(gst::State::Playing))
             }
             ("play", []) => ok(self
@@ -169,10 +177,20 @@ impl Actor {
                 Ok(match *what {
                     "buffers" => seen.buffers,
                     "memories" => seen.memories.len() as u64,
-                    _ => seen.addresses.len() as u64,
+                    "addresses" => seen.addresses.len() as u64,
+                    _ => seen.address.unwrap_or(0),
                 }
                 .to_string())
             }
+            ("state", [element, state]) => {
+                let state = match *state {
+                    "null" => gst::State::Null,
+                    "paused" => gst::State::Paused,
+                    _ => gst::State::Playing,
+                };
+                ok(self.element(element)?.set_state(state))
+            }
+            ("own-context", []) => self.own_context(),
             ("context", [element]) => Ok(format!("{:?}", context_of(&self.element(element)?))),
             _ => Err(format!("not known: {word} {rest}")),
         }
@@ -237,6 +255,22 @@ impl Actor {
         }
     }
 
+    /// Gives the pipeline a GstCudaContext that GStreamer made for itself, in a context of its own.
+    fn own_context(&self) -> Result<String, String> {
+        let kind = "gst.cuda.context";
+        let other = prepare("cudaupload name=up ! fakesink")?;
+        other
+            .0
+            .set_state(gst::State::Paused)
+            .map_err(|error| error.to_string())?;
+        let mut query = gst::query::Context::new(kind);
+        let pad = other.by_name("up").static_pad("sink").unwrap();
+        let context = pad.query(&mut query).then(|| query.context_owned());
+        let context = context.flatten().ok_or("cudaupload has no context")?;
+        self.pipeline()?.0.set_context(&context);
+        Ok("ok".into())
+    }
+
     /// Notes what comes by at a pad.
     fn watch(&mut self, element: &str, pad: &str) -> Result<String, String> {
         let seen = Arc::<Mutex<Seen>>::default();
@@ -252,6 +286,7 @@ impl Actor {
             seen.buffers += 1;
             seen.memories.insert(memory.as_ptr().addr());
             seen.addresses.extend(address);
+            seen.address = address;
             gst::PadProbeReturn::Ok
         });
         Ok("ok".into())

@@ -129,7 +129,7 @@ pub fn producer(caps: &str, sink: &str) -> String {
 /// The pipeline of [`Lab::consumer`]. `behind`: elements in between, each with a `!` behind it.
 pub fn consumer(properties: &str, behind: &str) -> String {
     format!(
-        "xmemsrc name=src pool=POOL {properties} ! {behind} appsink name=app sync=false max-buffers=1"
+        "xmemsrc name=src pool=POOL {properties} ! {behind} appsink name=app sync=false max-buffers=1 enable-last-sample=false"
     )
 }
 
@@ -182,6 +182,13 @@ impl Actor {
             last = self.stat(element, field);
             last == value
         });
+    }
+
+    /// Waits until its source has found the producer.
+    #[track_caller]
+    pub fn connected(mut self) -> Self {
+        until("connected", || self.stat("src", "budget") > 0);
+        self
     }
 
     /// Pushes the frame with this number.

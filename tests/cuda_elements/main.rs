@@ -14,8 +14,10 @@ mod support;
 
 mod actor;
 mod bit_exact;
+mod foreign;
 mod lab;
 mod pictures;
+mod zero_copy;
 
 /// Plays a part. Does nothing when the tests are run.
 #[test]

@@ -58,6 +58,8 @@ pub(crate) enum ToProducer {
     GetOrigin { pool_id: u64 },
     /// "I can use the device memory of your frames in this way", or "I cannot, and why".
     Device { works: bool, how: Text<256> },
+    /// "Your events cannot be opened here: mark frames when devices are done with them."
+    MarkReady,
 }
 
 /// From a producer to a consumer.
@@ -228,6 +230,7 @@ impl ToProducer {
             Self::Reaches { pool_id, yes } => Out::new(11).u64(*pool_id).u8((*yes).into()),
             Self::GetOrigin { pool_id } => Out::new(12).u64(*pool_id),
             Self::Device { works, how } => Out::new(13).u8((*works).into()).bytes(how.as_bytes()),
+            Self::MarkReady => Out::new(14),
         }
         .0
     }
@@ -286,6 +289,7 @@ impl ToProducer {
                 works: m.bool()?,
                 how: m.text()?,
             },
+            14 => Self::MarkReady,
             _ => return None,
         };
         m.end(message)
@@ -452,6 +456,7 @@ mod tests {
             }),
             Just(ToProducer::Bell),
             Just(ToProducer::Leave),
+            Just(ToProducer::MarkReady),
             any::<(u32, u64)>()
                 .prop_map(|(request, size)| ToProducer::AcquireSlot { request, size }),
             any::<(u32, u32)>()

@@ -31,6 +31,7 @@ mod ipc;
 mod kernel;
 mod machine;
 mod memory;
+mod pools;
 mod settings;
 mod space;
 mod stream;

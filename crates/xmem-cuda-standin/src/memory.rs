@@ -73,7 +73,7 @@ pub(crate) fn place(context: &Context, kind: Kind, file: Arc<MemoryFile>) -> Out
     Ok(address)
 }
 
-fn allocate(context: &Context, kind: Kind, size: usize) -> Outcome<u64> {
+pub(crate) fn allocate(context: &Context, kind: Kind, size: usize) -> Outcome<u64> {
     // cuMemAlloc gives addresses that are multiples of 256 at least; pages are more than that.
     let size = size.checked_next_multiple_of(4096).filter(|size| *size > 0);
     let size = size.ok_or(CUresult::CUDA_ERROR_INVALID_VALUE)?;

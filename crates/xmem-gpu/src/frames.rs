@@ -81,6 +81,6 @@ pub unsafe extern "C" fn xmem_gpu_release(frame: *mut CudaFrame, stream: u64) ->
     let (frame, stream) = unsafe { (Box::from_raw(frame), Stream::from_raw(stream)) };
     frame
         .release_on(stream)
-        .inspect_err(|failure| eprintln!("{failure}"))
+        .map_err(|failure| eprintln!("{}", failure.release_after(stream)))
         .is_ok()
 }

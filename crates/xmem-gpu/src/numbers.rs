@@ -391,7 +391,7 @@ fn consume_frames(pool: &str, method: &str, frames: u64) -> Result {
                 times.push(now() - begun);
                 frame
                     .release_on(*stream)
-                    .map_err(|failure| failure.to_string())?;
+                    .map_err(|failure| failure.release_after(*stream))?;
             }
         }
         if first.is_none() && last + 1 >= WARM_UP {

@@ -7,7 +7,7 @@ Side by side: each way has its turn in every round, in an order that changes. Ra
 machine.
 The receiver sums up one element of each page of each array, so that what is mapped and not copied is paid for too.
 
-    python bench/channel.py [--rounds 15] [--megabytes 100] [--json]
+    cargo xtask python --bench objects [-- [--rounds 15] [--megabytes 100] [--json]]
 """
 
 import argparse

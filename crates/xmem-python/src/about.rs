@@ -8,6 +8,9 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict};
 use xmem_core::{FrameMeta, ReadLease, Sticky};
 
+/// Where the sticky state has the stream's caps.
+const CAPS: &str = "caps";
+
 #[derive(Debug)]
 pub(crate) struct About {
     pub(crate) meta: FrameMeta,
@@ -24,8 +27,21 @@ impl About {
         })
     }
 
+    /// Of a frame that came another way than by a lease of its own.
+    pub(crate) fn new(meta: FrameMeta, caps: Option<String>, pool: String) -> Arc<Self> {
+        let mut sticky = Sticky::new();
+        if let Some(caps) = caps {
+            sticky.set(CAPS, caps);
+        }
+        Arc::new(Self {
+            meta,
+            sticky: Arc::new(sticky),
+            pool,
+        })
+    }
+
     pub(crate) fn caps(&self) -> Option<&str> {
-        self.sticky.text("caps")
+        self.sticky.text(CAPS)
     }
 
     pub(crate) fn attachments<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {

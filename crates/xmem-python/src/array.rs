@@ -3,6 +3,7 @@
 //! An array over the bytes of a frame, and what keeps them there.
 #![allow(unsafe_code)] // addresses in shared memory
 
+use std::alloc::{Layout, alloc, dealloc};
 use std::ffi::c_int;
 use std::sync::Arc;
 
@@ -34,7 +35,10 @@ pub(crate) enum Keeper {
 
 /// Memory that only this process has.
 #[derive(Debug)]
-pub(crate) struct PrivateBytes(*mut [u8]);
+pub(crate) struct PrivateBytes {
+    ptr: *mut u8,
+    layout: Layout,
+}
 
 // SAFETY: plain memory of its own; what is written there is the affair of whoever has the views, as in NumPy.
 unsafe impl Send for PrivateBytes {}
@@ -43,18 +47,37 @@ unsafe impl Sync for PrivateBytes {}
 
 impl PrivateBytes {
     pub(crate) fn new(bytes: Vec<u8>) -> Self {
-        Self(Box::into_raw(bytes.into_boxed_slice()))
+        let layout = Layout::for_value(&*bytes);
+        Self {
+            ptr: Box::into_raw(bytes.into_boxed_slice()).cast(),
+            layout,
+        }
+    }
+
+    /// A copy that begins at a multiple of a power of two. `None`: there is no room for it.
+    pub(crate) fn aligned(bytes: &[u8], align: usize) -> Option<Self> {
+        let layout = Layout::from_size_align(bytes.len().max(1), align).ok()?;
+        // SAFETY: the layout has at least one byte.
+        let ptr = unsafe { alloc(layout) };
+        if ptr.is_null() {
+            return None;
+        }
+        // SAFETY: as many bytes are there, and they are new.
+        unsafe { ptr.copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
+        Some(Self { ptr, layout })
     }
 
     pub(crate) fn ptr(&self) -> *const u8 {
-        self.0.cast::<u8>().cast_const()
+        self.ptr.cast_const()
     }
 }
 
 impl Drop for PrivateBytes {
     fn drop(&mut self) {
-        // SAFETY: made from a box by `new`, and dropped once.
-        drop(unsafe { Box::from_raw(self.0) });
+        if self.layout.size() > 0 {
+            // SAFETY: made with this layout, by `aligned` or as the box in `new`, and dropped once.
+            unsafe { dealloc(self.ptr, self.layout) };
+        }
     }
 }
 
@@ -221,6 +244,27 @@ impl Array {
         self.shape.iter().product::<isize>() * self.itemsize()
     }
 
+    /// From its lowest byte on how many bytes the elements take, with what lies between them.
+    pub(crate) fn span(&self) -> (*const u8, usize) {
+        let (mut below, mut len) = (0, self.itemsize());
+        for (size, stride) in self.shape.iter().zip(&self.strides) {
+            let way = stride * (size - 1).max(0);
+            below += way.min(0);
+            len += way.abs();
+        }
+        if self.nbytes() == 0 {
+            return (self.ptr, 0);
+        }
+        (self.ptr.wrapping_offset(below), len.cast_unsigned())
+    }
+
+    /// The bytes of that span, in host memory.
+    pub(crate) fn bytes(&self) -> &[u8] {
+        let (start, len) = self.span();
+        // SAFETY: `new` checked that the elements lie inside their memory, which `keeper` keeps.
+        unsafe { std::slice::from_raw_parts(start, len) }
+    }
+
     fn is_contiguous_in(&self, dims: impl Iterator<Item = usize>) -> bool {
         let mut expected = self.itemsize();
         for dim in dims {
@@ -247,20 +291,6 @@ impl Array {
             Keeper::Device(frame) => frame.wait(py),
             _ => Ok(()),
         }
-    }
-
-    /// From its lowest byte on how many bytes the elements take, with what lies between them.
-    fn span(&self) -> (*const u8, usize) {
-        let (mut below, mut len) = (0, self.itemsize());
-        for (size, stride) in self.shape.iter().zip(&self.strides) {
-            let way = stride * (size - 1).max(0);
-            below += way.min(0);
-            len += way.abs();
-        }
-        if self.nbytes() == 0 {
-            return (self.ptr, 0);
-        }
-        (self.ptr.wrapping_offset(below), len.cast_unsigned())
     }
 
     /// The same elements in a copy of the span.
@@ -366,7 +396,7 @@ fn not_copied() -> PyErr {
     Kind::Cuda.error("a frame on a device is not copied where it is written: receive it, or copy the array that writes it")
 }
 
-/// One plane of a frame: an array, for whatever library takes arrays.
+/// One plane of a frame.
 #[pyclass(frozen, module = "xmem")]
 #[derive(Debug)]
 pub(crate) struct Plane(Array);
@@ -375,55 +405,69 @@ impl Plane {
     pub(crate) fn new(array: Array) -> Self {
         Self(array)
     }
+
+    pub(crate) fn array(&self) -> &Array {
+        &self.0
+    }
 }
 
 #[pymethods]
 impl Plane {
+    /// Elements per dimension.
     #[getter]
     fn shape<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
         PyTuple::new(py, &self.0.shape)
     }
 
+    /// Bytes from one element to the next, per dimension.
     #[getter]
     fn strides<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
         PyTuple::new(py, &self.0.strides)
     }
 
+    /// How many dimensions there are.
     #[getter]
     fn ndim(&self) -> usize {
         self.0.shape.len()
     }
 
+    /// The type of one element, by NumPy's name.
     #[getter]
     fn dtype(&self) -> &'static str {
         dtype::name(self.0.dtype)
     }
 
+    /// Bytes of one element.
     #[getter]
     fn itemsize(&self) -> isize {
         self.0.itemsize()
     }
 
+    /// Size of the elements in bytes, without padding.
     #[getter]
     fn nbytes(&self) -> isize {
         self.0.nbytes()
     }
 
+    /// Whether it can only be read.
     #[getter]
     fn readonly(&self) -> bool {
         !self.0.keeper.is_writable()
     }
 
+    /// Where the elements lie: "cpu", or "cuda:0" and so on.
     #[getter]
     fn device(&self) -> String {
         device::name(self.0.device())
     }
 
+    /// A copy in memory of this process's own that may be written to; see Frame.copy.
     fn copy(&self, py: Python<'_>) -> PyResult<Self> {
         self.0.wait(py)?;
         Ok(Self(py.detach(|| self.0.to_private())?))
     }
 
+    /// The plane in host memory; see Frame.cpu.
     fn cpu(&self, py: Python<'_>) -> PyResult<Self> {
         self.0.wait(py)?;
         Ok(Self(py.detach(|| self.0.to_host())?))

@@ -8,6 +8,7 @@
 
 mod device;
 mod end;
+pub(crate) mod frames;
 mod inbox;
 mod incoming;
 mod inlet;
@@ -20,5 +21,6 @@ mod per_process;
 mod reaper;
 mod send;
 
+pub(crate) use device::DeviceBlock;
 pub(crate) use end::ChannelEnd;
 pub(crate) use incoming::{Block, Incoming, RefLease};

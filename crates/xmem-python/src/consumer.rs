@@ -179,11 +179,13 @@ impl Consumer {
         }
     }
 
+    /// The pool, as it was named.
     #[getter]
     fn pool(&self) -> &str {
         &self.pool
     }
 
+    /// The next frame; waits for it, at most for so many seconds.
     #[pyo3(signature = (timeout=None))]
     fn recv(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Item> {
         let next = self.next(py, Deadline::after(timeout)?)?;
@@ -197,13 +199,15 @@ impl Consumer {
         }
     }
 
-    /// A frame if there is one.
+    /// The next frame, if there is one.
     fn try_recv(&self, py: Python<'_>) -> PyResult<Option<Item>> {
         self.next(py, Deadline::after(Some(0.0))?)?
             .map_err(Failure::into_py_err)
     }
 
-    /// A descriptor that is readable when there may be something to receive.
+    /// A descriptor that is readable when there may be something to receive, for select and the like.
+    ///
+    /// It stays readable until try_recv found nothing.
     fn fileno(&self, py: Python<'_>) -> PyResult<RawFd> {
         if let Some(bell) = self.bell.get()
             && !self.canceller.is_cancelled()
@@ -230,7 +234,7 @@ impl Consumer {
         sticky.text("caps").map(str::to_owned)
     }
 
-    /// Asks whoever feeds the pool for something.
+    /// Asks whoever feeds the pool for something, by name. What it makes of that is its own affair.
     #[pyo3(signature = (name, data=Vec::new()))]
     fn request(&self, name: &str, data: Vec<u8>) -> PyResult<()> {
         let handle = lock(&self.figures).now.clone();
@@ -262,6 +266,7 @@ impl Consumer {
         }
     }
 
+    /// Figures, over all producers that this consumer had.
     #[getter]
     fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let figures = lock(&self.figures).clone();

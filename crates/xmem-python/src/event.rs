@@ -19,7 +19,9 @@ const CUSTOM: &str = "custom-downstream";
 /// Bytes for programs; pipelines have no use for them.
 const DATA: &str = "data";
 
-/// An event of a stream.
+/// Something that happened between two frames: a custom event of a GStreamer pipeline, a gap, or what a program says.
+///
+/// Times are in nanoseconds. It holds nothing.
 #[pyclass(frozen, module = "xmem")]
 #[derive(Debug)]
 pub(crate) struct Event(Arc<About>);
@@ -84,11 +86,13 @@ fn is_name(name: &str) -> bool {
 
 #[pymethods]
 impl Event {
+    /// The kind of GStreamer's event, such as "custom-downstream" or "gap"; what another program calls it.
     #[getter]
     fn kind(&self) -> &str {
         self.text(KIND).unwrap_or_default()
     }
 
+    /// What it is: "gap", or the name of a custom event's structure.
     #[getter]
     fn name(&self) -> &str {
         let structure = self.text(STRUCTURE).unwrap_or_default();
@@ -99,56 +103,67 @@ impl Event {
         }
     }
 
+    /// Of a custom event: its structure with all fields, as GStreamer writes it.
     #[getter]
     fn structure(&self) -> Option<&str> {
         self.text(STRUCTURE)
     }
 
+    /// Bytes that a program sent along.
     #[getter]
     fn data<'py>(&self, py: Python<'py>) -> Bound<'py, PyBytes> {
         PyBytes::new(py, self.0.meta.attachments.get(DATA).unwrap_or_default())
     }
 
+    /// All that there is of it, as it travels.
     #[getter]
     fn attachments<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         self.0.attachments(py)
     }
 
+    /// When it is, as the producer's pipeline had it.
     #[getter]
     fn pts(&self) -> Option<u64> {
         self.0.meta.pts
     }
 
+    /// How long a gap is.
     #[getter]
     fn duration(&self) -> Option<u64> {
         self.0.meta.duration
     }
 
+    /// When it is, on CLOCK_MONOTONIC (time.monotonic_ns()).
     #[getter]
     fn timestamp(&self) -> Option<i64> {
         self.0.meta.timestamp
     }
 
+    /// When it was published, on CLOCK_MONOTONIC.
     #[getter]
     fn published_at(&self) -> u64 {
         self.0.meta.published_at
     }
 
+    /// Its number in the pool, where frames and events are counted together.
     #[getter]
     fn sequence(&self) -> u64 {
         self.0.meta.sequence
     }
 
+    /// The program that published it.
     #[getter]
     fn producer(&self) -> &str {
         self.0.meta.producer.as_str()
     }
 
+    /// The pool that it came from.
     #[getter]
     fn pool(&self) -> &str {
         &self.0.pool
     }
 
+    /// The stream's caps, as GStreamer writes them.
     #[getter]
     fn caps(&self) -> Option<&str> {
         self.0.caps()

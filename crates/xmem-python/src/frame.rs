@@ -20,7 +20,9 @@ use crate::device::{DeviceFrame, stream_of};
 use crate::layout::{self, Arrays};
 use crate::{array_interface, buffer, cuda_interface, device, dlpack, dtype};
 
-/// A frame that can be read, and what is known of it.
+/// A frame that can be read. It is held, by this process, as long as it or any array made from it lives.
+///
+/// Times are in nanoseconds.
 #[pyclass(frozen, module = "xmem")]
 #[derive(Debug)]
 pub(crate) struct Frame {
@@ -103,6 +105,19 @@ impl Frame {
         })
     }
 
+    /// Of arrays that lie wherever they do.
+    pub(crate) fn assembled(arrays: Arrays, about: Arc<About>) -> Self {
+        Self { arrays, about }
+    }
+
+    pub(crate) fn arrays(&self) -> &Arrays {
+        &self.arrays
+    }
+
+    pub(crate) fn about(&self) -> &About {
+        &self.about
+    }
+
     /// The frame as one array.
     fn whole(&self) -> PyResult<&Array> {
         self.arrays.whole(&self.about.meta)
@@ -141,41 +156,49 @@ const UNMAPPABLE: Unusable = Unusable::Nonsense(Cow::Borrowed(
 
 #[pymethods]
 impl Frame {
+    /// Elements per dimension.
     #[getter]
     fn shape<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
         PyTuple::new(py, &self.whole()?.shape)
     }
 
+    /// Bytes from one element to the next, per dimension.
     #[getter]
     fn strides<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
         PyTuple::new(py, &self.whole()?.strides)
     }
 
+    /// How many dimensions there are.
     #[getter]
     fn ndim(&self) -> PyResult<usize> {
         Ok(self.whole()?.shape.len())
     }
 
+    /// The type of one element, by NumPy's name.
     #[getter]
     fn dtype(&self) -> &'static str {
         dtype::name(self.arrays.planes[0].dtype)
     }
 
+    /// Size of the elements in bytes, without padding.
     #[getter]
     fn nbytes(&self) -> isize {
         self.arrays.nbytes()
     }
 
+    /// Whether it can only be read.
     #[getter]
     fn readonly(&self) -> bool {
         !self.arrays.planes[0].keeper.is_writable()
     }
 
+    /// The arrays that the frame consists of; one, unless its format is planar.
     #[getter]
     fn planes<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
         PyTuple::new(py, self.arrays.planes.iter().cloned().map(Plane::new))
     }
 
+    /// Video: the format's name, as GStreamer spells it.
     #[getter]
     fn format(&self) -> Option<&str> {
         self.about
@@ -185,103 +208,126 @@ impl Frame {
             .map(|video| video.format.as_str())
     }
 
+    /// Video: width in pixels.
     #[getter]
     fn width(&self) -> Option<u32> {
         self.about.meta.video.map(|video| video.width)
     }
 
+    /// Video: height in pixels.
     #[getter]
     fn height(&self) -> Option<u32> {
         self.about.meta.video.map(|video| video.height)
     }
 
+    /// Presentation time, as the producer's pipeline had it.
     #[getter]
     fn pts(&self) -> Option<u64> {
         self.about.meta.pts
     }
 
+    /// Decoding time, as the producer's pipeline had it.
     #[getter]
     fn dts(&self) -> Option<u64> {
         self.about.meta.dts
     }
 
+    /// How long the frame lasts.
     #[getter]
     fn duration(&self) -> Option<u64> {
         self.about.meta.duration
     }
 
+    /// When the frame is to be presented, on CLOCK_MONOTONIC (time.monotonic_ns()).
     #[getter]
     fn timestamp(&self) -> Option<i64> {
         self.about.meta.timestamp
     }
 
+    /// When it was published, on CLOCK_MONOTONIC.
     #[getter]
     fn published_at(&self) -> u64 {
         self.about.meta.published_at
     }
 
+    /// Number of the frame in its pool, from 0.
     #[getter]
     fn sequence(&self) -> u64 {
         self.about.meta.sequence
     }
 
+    /// The slot of its pool that it lies in.
     #[getter]
     fn slot(&self) -> u32 {
         self.about.meta.slot
     }
 
+    /// How often that slot was used; never 0.
     #[getter]
     fn generation(&self) -> u32 {
         self.about.meta.generation
     }
 
+    /// GstBufferFlags.
     #[getter]
     fn flags(&self) -> u32 {
         self.about.meta.flags
     }
 
+    /// What the bytes are, such as "image/raw".
     #[getter]
     fn content_type(&self) -> &str {
         self.about.meta.content_type.as_str()
     }
 
+    /// The program that published it.
     #[getter]
     fn producer(&self) -> &str {
         self.about.meta.producer.as_str()
     }
 
+    /// The pool that it came from.
     #[getter]
     fn pool(&self) -> &str {
         &self.about.pool
     }
 
+    /// The stream's caps, as GStreamer writes them.
     #[getter]
     fn caps(&self) -> Option<&str> {
         self.about.caps()
     }
 
+    /// What else is known of it, by name.
     #[getter]
     fn attachments<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         self.about.attachments(py)
     }
 
+    /// Where the elements lie: "cpu", or "cuda:0" and so on.
     #[getter]
     fn device(&self) -> String {
         device::name(self.arrays.planes[0].device())
     }
 
+    /// A copy in memory of this process's own that may be written to. It lies where the frame does: in host memory without
+    /// padding, on a device with what padding there is. Waits until it is made.
     fn copy(&self, py: Python<'_>) -> PyResult<Self> {
         self.with_each(py, Array::to_private)
     }
 
+    /// The frame in host memory: a copy without padding, if it lies on a device, and else the frame itself.
     fn cpu(&self, py: Python<'_>) -> PyResult<Self> {
         self.with_each(py, Array::to_host)
     }
 
+    /// Waits until a frame on a device is written. Needed only by who reads it without telling on which stream.
     fn synchronize(&self, py: Python<'_>) -> PyResult<()> {
         self.arrays.planes[0].wait(py)
     }
 
+    /// Says that a frame on a device is read on this stream, too: it is held until the stream has got where it is when the
+    /// last array is gone. Arrays say so by themselves for the stream that they are made on, by DLPack.
     fn record_stream(&self, stream: &Bound<'_, PyAny>) -> PyResult<()> {
         let stream = stream_of(stream)?;
         if let Some(frame) = self.on_device() {

@@ -42,9 +42,11 @@ mod _xmem {
     #[pymodule_export]
     use crate::buffer_pool::{BufferGuard, BufferPool};
     #[pymodule_export]
+    use crate::channel::frames::{bytes_of, frame_of, known_of, place_of, plane_of};
+    #[pymodule_export]
     use crate::channel::memory::{Room, address_of, is_shared};
     #[pymodule_export]
-    use crate::channel::{Block, ChannelEnd, Incoming, RefLease};
+    use crate::channel::{Block, ChannelEnd, DeviceBlock, Incoming, RefLease};
     #[pymodule_export]
     use crate::consumer::Consumer;
     #[pymodule_export]

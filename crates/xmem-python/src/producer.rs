@@ -23,6 +23,12 @@ use crate::writable::WritableFrame;
 use crate::{device, dtype, event, format};
 
 /// Publishes frames in a pool.
+///
+/// pool: name of the pool, or with a slash in it the path of its socket.
+/// caps: the caps of all frames, for GStreamer. Else they follow from each frame's format, or shape and dtype.
+/// framerate: frames per second, for the caps: 30, (30000, 1001), or 0 if it varies.
+/// lossless: wait for slow consumers instead of going on without them.
+/// The others are the properties of xmemsink.
 #[pyclass(frozen, subclass, module = "xmem")]
 #[derive(Debug)]
 pub(crate) struct Producer {
@@ -175,12 +181,18 @@ impl Producer {
         })
     }
 
+    /// The pool, as it was named.
     #[getter]
     fn pool(&self) -> &str {
         &self.pool
     }
 
-    /// A frame to be written.
+    /// A frame to be written: of a shape and dtype, or of a video format.
+    ///
+    /// What is in it is whatever its slot held before. Never waits in a live pool; `timeout` is for lossless ones.
+    ///
+    /// room: bytes for attachments.
+    /// device: "cuda:0" and so on, for a frame on a CUDA device; else it lies in host memory.
     #[pyo3(signature = (shape=None, dtype=None, *, format=None, width=0, height=0, room=0, timeout=None,
         device=None))]
     #[allow(clippy::too_many_arguments)] // keywords
@@ -258,7 +270,14 @@ impl Producer {
         Ok(self.producer()?.sticky().text("caps").map(str::to_owned))
     }
 
-    /// Publishes an event between two frames. Returns its sequence.
+    /// Says that something happened between two frames, to consumers that ask for events. Returns its sequence.
+    ///
+    /// Pipelines get it as a custom downstream event of this name, "gap" as a gap.
+    ///
+    /// name: letters, digits and /-_.:+.
+    /// data: for programs; pipelines do not see it.
+    /// fields: for both, as GStreamer writes them, such as "score=(double)0.9, label=(string)cat".
+    /// pts: when it is; a gap needs it. timestamp: the same on CLOCK_MONOTONIC; now, if it is not said.
     #[pyo3(signature = (name, data=Vec::new(), *, fields="", pts=None, duration=None, timestamp=None))]
     #[allow(clippy::too_many_arguments)] // keywords
     fn publish_event(
@@ -283,12 +302,13 @@ impl Producer {
         published.map_err(IntoPyErr::into_py_err)
     }
 
-    /// Says that the stream is over.
+    /// Says that the stream is over after the last published frame.
     fn end_stream(&self) -> PyResult<()> {
         self.producer()?.set_eos(true);
         Ok(())
     }
 
+    /// Waits until there is a consumer, at most for so many seconds.
     #[pyo3(signature = (timeout=None))]
     fn wait_for_consumer(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<()> {
         let producer = self.producer()?;
@@ -308,11 +328,13 @@ impl Producer {
         }
     }
 
+    /// How many consumers there are now.
     #[getter]
     fn num_consumers(&self) -> PyResult<usize> {
         Ok(self.producer()?.num_consumers())
     }
 
+    /// The pool's figures, as `query` gives them.
     #[getter]
     fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let producer = self.producer()?;

@@ -21,6 +21,8 @@ use crate::slot::WriteSlot;
 use crate::{array_interface, buffer, cuda_interface, device, dlpack, dtype};
 
 /// A frame that can be written until it is published.
+///
+/// In a `with` block it is given back at the block's end, whether it was published or not.
 #[pyclass(frozen, module = "xmem")]
 #[derive(Debug)]
 pub(crate) struct WritableFrame {
@@ -67,67 +69,84 @@ impl WritableFrame {
 
 #[pymethods]
 impl WritableFrame {
+    /// Elements per dimension.
     #[getter]
     fn shape<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
         PyTuple::new(py, &self.whole()?.shape)
     }
 
+    /// Bytes from one element to the next, per dimension.
     #[getter]
     fn strides<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
         PyTuple::new(py, &self.whole()?.strides)
     }
 
+    /// How many dimensions there are.
     #[getter]
     fn ndim(&self) -> PyResult<usize> {
         Ok(self.whole()?.shape.len())
     }
 
+    /// The type of one element, by NumPy's name.
     #[getter]
     fn dtype(&self) -> &'static str {
         dtype::name(self.arrays.planes[0].dtype)
     }
 
+    /// Size of the elements in bytes, without padding.
     #[getter]
     fn nbytes(&self) -> isize {
         self.arrays.nbytes()
     }
 
+    /// Whether it can only be read.
     #[getter]
     fn readonly(&self) -> bool {
         !self.slot.is_writing()
     }
 
+    /// The arrays that the frame consists of; one, unless its format is planar.
     #[getter]
     fn planes<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
         PyTuple::new(py, self.arrays.planes.iter().cloned().map(Plane::new))
     }
 
+    /// Video: the format's name, as GStreamer spells it.
     #[getter]
     fn format(&self) -> Option<&str> {
         self.meta.video.as_ref().map(|video| video.format.as_str())
     }
 
+    /// Video: width in pixels.
     #[getter]
     fn width(&self) -> Option<u32> {
         self.meta.video.map(|video| video.width)
     }
 
+    /// Video: height in pixels.
     #[getter]
     fn height(&self) -> Option<u32> {
         self.meta.video.map(|video| video.height)
     }
 
+    /// Where the elements lie: "cpu", or "cuda:0" and so on.
     #[getter]
     fn device(&self) -> String {
         device::name(self.slot.device())
     }
 
+    /// The caps that it will be published with.
     #[getter]
     fn caps(&self) -> &str {
         &self.caps
     }
 
-    /// Makes the frame visible to consumers. Returns its sequence.
+    /// Makes the frame visible to consumers. Returns its sequence. Times are in nanoseconds.
+    ///
+    /// timestamp: when the frame is to be presented, on CLOCK_MONOTONIC; now, if it is not said.
+    /// attachments: need `room` where the frame was acquired.
+    /// trust_views: publish although arrays that could write to the frame still exist. They must not be written to.
+    /// stream: the one that writes a frame on a device; it need not be done. Otherwise those that arrays were made on.
     #[pyo3(signature = (*, pts=None, dts=None, duration=None, timestamp=None, attachments=None, trust_views=false,
         stream=None))]
     #[allow(clippy::too_many_arguments)] // keywords

@@ -199,19 +199,95 @@ def test_frames_themselves(place, format):
             back, again = channel.recv(timeout=HANG)
             assert (back.format, back.width, back.height, back.pts, back.caps) == (format, 642, 480, number, caps)
             assert [plane.shape for plane in back.planes] == wanted
-            assert all((plane == number % 256).all() for plane in back.planes)
-            assert (again["plane"] == number % 256).all()
+            assert all((np.asarray(plane) == number % 256).all() for plane in back.planes)
+            assert isinstance(again["plane"], xmem.Plane)
+            assert (np.asarray(again["plane"]) == number % 256).all()
             if format == "RGB":
                 assert np.asarray(back).shape == (480, 642, 3)
             else:
                 with pytest.raises(TypeError, match="planes"):
-                    back.array
+                    np.asarray(back)
             after = channel.stats()
             if after["shared_bytes"] - before["shared_bytes"] > 480 * 642:
                 assert after["copied_bytes"] - before["copied_bytes"] < 5000
                 return
             time.sleep(0.002)
         raise AssertionError("frames were copied")
+
+
+def about(frame):
+    names = (it for it in dir(frame) if not it.startswith("_"))
+    known = {it: getattr(frame, it) for it in names if it not in ("planes", "copy", "readonly", "strides")}
+    return known | {"planes": [(plane.shape, plane.dtype) for plane in frame.planes]}
+
+
+@pytest.mark.parametrize("shape", [(480, 641), (3, 4), (0, 4)])
+@pytest.mark.parametrize("dtype", ["uint16", "bfloat16"])
+def test_frames_are_what_they_were(place, shape, dtype):
+    """A frame that came through a channel is one like any other: all that is known of it, and every way to read it."""
+    with (
+        Process(echo, place.path()),
+        xmem.Channel(place.path()) as channel,
+        xmem.Producer(place.path("cam"), caps="other/tensors, a=1") as producer,
+        xmem.Consumer(place.path("cam")) as consumer,
+    ):
+        with producer.acquire(shape, dtype, room=100) as frame:
+            frame.publish(pts=1, dts=2, duration=3, timestamp=-4, attachments={"boxes": b"\x00\x01"})
+        received = consumer.recv(timeout=HANG)
+        channel.send([received, received.copy()], timeout=HANG)
+        back, copy = channel.recv(timeout=HANG)
+        assert type(back) is type(copy) is xmem.Frame
+        assert about(back) == about(copy) == about(received)
+        assert repr(back) == repr(received)
+        for it in (back, copy):
+            if dtype == "uint16":
+                assert np.array_equal(np.asarray(it), np.asarray(received))
+                assert np.array_equal(np.from_dlpack(it), np.asarray(received))
+        # Large ones lie in shared memory, and so in the message that they came in.
+        assert back.readonly == (received.nbytes >= 4096)
+        private = back.copy()
+        assert not private.readonly
+        # And on.
+        channel.send(back, timeout=HANG)
+        assert about(channel.recv(timeout=HANG, copy=True)) == about(received)
+
+
+def test_a_frame_holds_its_message(place):
+    with xmem.Channel(place.path()) as here, xmem.Channel.connect(place.path(), timeout=HANG) as there:
+        here.wait_for_receiver(HANG)
+        with xmem.Producer(place.path("cam")) as producer, xmem.Consumer(place.path("cam")) as consumer:
+            for number in range(2):
+                with producer.acquire(format="NV12", width=642, height=480) as frame:
+                    for plane in frame.planes:
+                        np.asarray(plane)[...] = number + 1
+                    frame.publish()
+            frames = [consumer.recv(timeout=HANG) for _ in range(2)]
+            for frame in frames:
+                here.send(frame, timeout=HANG)
+            del frame, frames
+            first, second = there.recv(timeout=HANG), there.recv(timeout=HANG)
+        chroma = np.asarray(first.planes[1])[5:, ::3]
+        del first
+        for number in range(20):
+            here.send(np.full(500_000, number, "u1"), timeout=HANG)
+            assert (there.recv(timeout=HANG) == number).all()
+        assert (chroma == 1).all()
+        assert (np.asarray(second.planes[0]) == 2).all()
+
+
+def test_planes_that_are_being_written(place):
+    with xmem.Channel(place.path()) as here, xmem.Channel.connect(place.path(), timeout=HANG) as there:
+        here.wait_for_receiver(HANG)
+        with xmem.Producer(place.path("cam")) as producer:
+            with producer.acquire((100, 100)) as frame:
+                np.asarray(frame)[...] = 5
+                (plane,) = frame.planes
+                here.send(plane, timeout=HANG)
+                # Nothing keeps it from being published.
+                frame.publish()
+            assert (np.asarray(there.recv(timeout=HANG)) == 5).all()
+            with pytest.raises(xmem.Closed, match="`with` block"):
+                here.send(plane, timeout=HANG)
 
 
 def test_crops_of_what_was_received(place):

@@ -3,6 +3,7 @@
 """Each error says what to do."""
 
 import os
+import pickle
 
 import numpy as np
 import pytest
@@ -119,3 +120,12 @@ def test_permissions(pool):
         xmem.Consumer(pool).close()
     with pytest.raises(ValueError, match="posix-shm serves one user only"):
         xmem.Producer(pool, backing="posix-shm", socket_mode=0o666)
+
+
+def test_errors_have_the_names_that_users_know():
+    errors = [it for it in vars(xmem).values() if isinstance(it, type) and issubclass(it, xmem.Error)]
+    assert len(errors) > 10
+    for error in errors:
+        assert f"{error.__module__}.{error.__qualname__}" == f"xmem.{error.__name__}"
+        again = pickle.loads(pickle.dumps(error("why")))
+        assert type(again) is error and str(again) == "why"

@@ -12,7 +12,6 @@ import cv2
 import numpy as np
 import pytest
 from conftest import HANG, torch_or_not
-from test_gstreamer import gst_launch  # noqa: F401  # a fixture
 
 import xmem
 

@@ -1,8 +1,12 @@
 # SPDX-License-Identifier: MPL-2.0
 
-"""What the module's page shows runs."""
+"""What the pages show runs."""
 
+import ast
+import asyncio
+import contextlib
 import re
+import selectors
 import threading
 from pathlib import Path
 
@@ -12,8 +16,8 @@ from conftest import HANG, torch_or_not
 
 import xmem
 
-TEXT = Path(__file__).parents[1].joinpath("README.md").read_text()
-BLOCKS = re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL)
+PAGES = [Path(__file__).parents[1] / "README.md", Path(__file__).parents[3] / "README.md"]
+BLOCKS = [block for page in PAGES for block in re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL)]
 
 
 @pytest.fixture(autouse=True)
@@ -28,27 +32,114 @@ def block(what):
     return found
 
 
-@pytest.mark.parametrize(("format", "names"), [("NV12", ["luma", "chroma"]), ("RGB", ["image"])])
-def test_receive(format, names):
+@contextlib.contextmanager
+def camera(format):
+    """Publishes a frame of sevens for each consumer that comes, until the block ends; then the stream is over."""
+    stop = threading.Event()
+
     def feed():
         with xmem.Producer("cam0", lossless=True) as producer:
-            producer.wait_for_consumer(HANG)
-            with producer.acquire(format=format, width=64, height=48) as frame:
-                for plane in frame.planes:
-                    np.asarray(plane)[...] = 7
-                frame.publish()
+            while not stop.is_set():
+                with contextlib.suppress(xmem.Timeout):
+                    producer.wait_for_consumer(0.01)
+                    with producer.acquire(format=format, width=64, height=48) as frame:
+                        for plane in frame.planes:
+                            np.asarray(plane)[...] = 7
+                        frame.publish()
+                    producer.publish_event("scene-change", b"now")
+                    stop.wait(0.01)
             producer.end_stream()
             while producer.num_consumers:
                 threading.Event().wait(0.001)
 
     thread = threading.Thread(target=feed)
     thread.start()
-    names_there = {}
-    exec(block("waits for a producer"), names_there)
-    for name in names:
-        assert (names_there[name] == 7).all()
-        assert names_there[name].shape[0] in (48, 24)
+    yield stop
+    stop.set()
     thread.join()
+
+
+def soon(stop):
+    """Ends the stream when its consumer has had time to take some of it."""
+    timer = threading.Timer(0.3, stop.set)
+    timer.start()
+
+
+@pytest.mark.parametrize(("format", "names"), [("NV12", ["luma", "chroma"]), ("RGB", ["image"])])
+def test_receive(format, names):
+    there = {}
+    with camera(format) as stop:
+        soon(stop)
+        exec(block("waits for a producer"), there)
+    for name in names:
+        assert (there[name] == 7).all()
+        assert there[name].shape[0] in (48, 24)
+
+
+@pytest.mark.parametrize(("format", "count"), [("NV12", 2), ("RGB", 1)])
+def test_the_first_page(format, count):
+    there = {}
+    with camera(format) as stop:
+        soon(stop)
+        exec(block("NV12 has two"), there)
+    assert len(there["planes"]) == count
+    assert all((plane == 7).all() for plane in there["planes"])
+
+
+def test_what_else_a_consumer_can():
+    there = {"xmem": xmem, "selectors": selectors}
+    with camera("RGB"):
+        exec(block("NoProducer if there is none"), there)
+        assert there["frame"] is None or there["frame"].shape == (48, 64, 3)
+        there["consumer"].close()
+
+
+def test_a_consumer_in_a_loop():
+    there = {"xmem": xmem}
+    with camera("RGB") as stop:
+        soon(stop)
+        code = compile(block("Consumer.connect"), "README.md", "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+        asyncio.run(eval(code, there))
+    assert there["frame"].shape == (48, 64, 3)
+
+
+def test_events(capsys):
+    with camera("RGB") as stop:
+        soon(stop)
+        exec(block("events=True"), {"xmem": xmem})
+    assert "scene-change scene-change; b'now' None\n" in capsys.readouterr().out
+
+
+def test_channel():
+    maker, joiner = block('"boxes": [1, 2, 3]').split("# ... others join it.\n")
+    array = np.arange(10_000)
+    thread = threading.Thread(target=exec, args=(joiner, {"xmem": xmem, "work": lambda job: job["image"].sum()}))
+    thread.start()
+    there = {"xmem": xmem, "array": array}
+    exec(maker, there)
+    assert there["result"] == array.sum()
+    there["channel"].close()
+    thread.join()
+
+
+def test_channel_in_a_loop():
+    with xmem.Channel("jobs") as channel:
+        code = compile(block("aconnect"), "README.md", "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+        there = {"xmem": xmem, "work": sum}
+        thread = threading.Thread(target=lambda: asyncio.run(eval(code, there)))
+        thread.start()
+        channel.send([1, 2, 3], timeout=HANG)
+        assert channel.recv(timeout=HANG) == 6
+        channel.close()
+        thread.join()
+
+
+def test_buffers_by_number():
+    seen = []
+    there = {"numpy": np, "process": lambda array: seen.append(int(array[-1]))}
+    exec(block("preallocate_cpu"), there)
+    assert seen == [7]
+    there.clear()
 
 
 def test_publish():

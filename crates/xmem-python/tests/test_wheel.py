@@ -3,6 +3,7 @@
 """The wheel needs nothing but Python; the stubs say what there is."""
 
 import ast
+import inspect
 import os
 import subprocess
 import sys
@@ -75,3 +76,23 @@ def test_everything_public_is_there(name):
 
 def test_the_package_is_typed():
     assert Path(xmem.__file__).with_name("py.typed").exists()
+
+
+DOCUMENTED = ["Consumer", "Event", "Frame", "Plane", "Producer", "WritableFrame"]
+
+
+@pytest.mark.parametrize("name", DOCUMENTED)
+def test_help_says_what_the_stubs_say(name):
+    tree = ast.parse(Path(_xmem.__file__).with_name("_xmem.pyi").read_text())
+    classes = {node.name: node for node in tree.body if isinstance(node, ast.ClassDef)}
+
+    def members(node):
+        for base in node.bases:
+            yield from members(classes[base.id]) if getattr(base, "id", None) in classes else ()
+        yield from (it for it in node.body if isinstance(it, ast.FunctionDef) and not it.name.startswith("_"))
+
+    real = getattr(_xmem, name)
+    for member in members(classes[name]):
+        said = ast.get_docstring(member)
+        assert said, member.name
+        assert inspect.getdoc(getattr(real, member.name)) == said, member.name

@@ -14,12 +14,39 @@ const REQUIREMENTS: [&str; 2] = [
     "crates/xmem-python/tests/requirements-torch.txt",
 ];
 
+/// What is handed to another process in a comparison.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum Comparison {
+    Frames,
+    Objects,
+}
+
+impl Comparison {
+    fn step(self) -> Step {
+        let (name, script) = match self {
+            Self::Frames => ("comparison, frames", "transports.py"),
+            Self::Objects => ("comparison, objects", "channel.py"),
+        };
+        Step {
+            name,
+            command: python(&[&format!("crates/xmem-python/bench/{script}")]),
+            advice: "the traceback says what went wrong",
+        }
+    }
+}
+
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Compare the module with other ways to hand frames to another process, instead of testing it
-    #[arg(long)]
-    bench: bool,
-    /// For pytest, or for the comparison
+    /// Compare the module with other ways to hand frames, or objects, to another process, instead of testing it
+    #[arg(
+        long,
+        value_enum,
+        value_delimiter = ',',
+        num_args = 0..=1,
+        default_missing_value = "frames,objects"
+    )]
+    bench: Option<Vec<Comparison>>,
+    /// For pytest, or for a comparison if it is a certain one
     #[arg(last = true)]
     args: Vec<String>,
 }
@@ -27,13 +54,19 @@ pub(crate) struct Args {
 /// `cargo xtask python`: only what concerns the module.
 pub(crate) fn run(args: &Args) -> Result {
     packages::ensure()?;
-    let mut steps = Vec::from(build(if args.bench { "release" } else { "dev" }));
-    if args.bench {
-        steps.push(Step {
-            name: "comparison",
-            command: python(&["crates/xmem-python/bench/transports.py"]),
-            advice: "the traceback says what went wrong",
-        });
+    let mut steps = Vec::from(build(if args.bench.is_some() {
+        "release"
+    } else {
+        "dev"
+    }));
+    if let Some(comparisons) = &args.bench {
+        if comparisons.len() > 1 && !args.args.is_empty() {
+            return Err(
+                "say which comparison the arguments are for: --bench frames, or --bench objects"
+                    .into(),
+            );
+        }
+        steps.extend(comparisons.iter().map(|it| it.step()));
     } else {
         steps.push(Step {
             name: "plugin",

@@ -21,6 +21,10 @@ fn device(device_id: i32) -> Result<Device, CudaError> {
 impl BufferPool {
     /// Makes sure that there are `count` buffers of `size` bytes on a device. Returns their indices.
     ///
+    /// Buffers on devices are made by the process that made the pool, and written by it alone: other processes have its device
+    /// memory for reading only. Of a process that is killed while a kernel of it writes a buffer, nobody could say when that
+    /// has ended, so when the buffer may be used again. A process that joined copies to a pool of its own.
+    ///
     /// # Errors
     ///
     /// [`WriteAccessError::NotOwner`] in a process that did not make the pool, [`WriteAccessError::Cuda`] with what is wrong

@@ -117,6 +117,11 @@ impl Held {
         self.session.say_device(works, how);
     }
 
+    /// Has the producer mark frames when devices are done with them, since its events cannot be opened here.
+    pub(crate) fn ask_for_marks(&self) {
+        self.session.ask_for_marks();
+    }
+
     /// The lease page, as devices can write it.
     pub(crate) fn device_page(
         &self,

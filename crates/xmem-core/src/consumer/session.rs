@@ -64,6 +64,8 @@ pub(crate) struct Session {
     device_page: Mutex<Option<Arc<crate::cuda::DevicePage>>>,
     /// How this process came by device memory, as the producer was told.
     device: Mutex<String>,
+    #[cfg(feature = "cuda")]
+    asked_for_marks: AtomicBool,
     pub(super) held: HeldTable,
     pub(super) process: ProcessId,
     pub(super) budget: u32,
@@ -135,6 +137,8 @@ impl Session {
             #[cfg(feature = "cuda")]
             device_page: Mutex::default(),
             device: Mutex::default(),
+            #[cfg(feature = "cuda")]
+            asked_for_marks: AtomicBool::new(false),
             held: HeldTable::default(),
             process: ProcessId::current(),
             budget: terms.budget,
@@ -230,6 +234,16 @@ impl Session {
         // It is for its figures only.
         let _ = self.send(&ToProducer::Device { works, how });
         fault::point(Point::DeviceSaid);
+    }
+
+    /// Has the producer mark frames when devices are done with them. Asked for once, and again if that could not be sent.
+    #[cfg(feature = "cuda")]
+    pub(super) fn ask_for_marks(&self) {
+        if !self.asked_for_marks.swap(true, Ordering::Relaxed)
+            && self.send(&ToProducer::MarkReady).is_err()
+        {
+            self.asked_for_marks.store(false, Ordering::Relaxed);
+        }
     }
 
     #[cfg(feature = "cuda")]

@@ -16,6 +16,10 @@ pub struct Counts {
     pub copies: u64,
     /// Events of other processes that were opened.
     pub events_opened: u64,
+    /// Device memory of other processes that was imported and is closed again.
+    pub closed: u64,
+    /// Device memory that this process made to share it, and that it has freed.
+    pub freed: u64,
 }
 
 #[derive(Debug)]
@@ -24,6 +28,8 @@ pub(super) struct Counters {
     pub(super) host_syncs: AtomicU64,
     pub(super) copies: AtomicU64,
     pub(super) events_opened: AtomicU64,
+    pub(super) closed: AtomicU64,
+    pub(super) freed: AtomicU64,
 }
 
 pub(super) static COUNTERS: Counters = Counters {
@@ -31,6 +37,8 @@ pub(super) static COUNTERS: Counters = Counters {
     host_syncs: AtomicU64::new(0),
     copies: AtomicU64::new(0),
     events_opened: AtomicU64::new(0),
+    closed: AtomicU64::new(0),
+    freed: AtomicU64::new(0),
 };
 
 pub(super) fn count(counter: &AtomicU64) {
@@ -45,5 +53,7 @@ pub fn counts() -> Counts {
         host_syncs: read(&COUNTERS.host_syncs),
         copies: read(&COUNTERS.copies),
         events_opened: read(&COUNTERS.events_opened),
+        closed: read(&COUNTERS.closed),
+        freed: read(&COUNTERS.freed),
     }
 }

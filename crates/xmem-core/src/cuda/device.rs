@@ -289,25 +289,27 @@ impl Device {
     }
 
     /// The same with the context of a stream, which may be one that the program made on the device; for what is put on the
-    /// stream.
+    /// stream. The call is told what tells that context from others.
     pub(super) fn with_context_of<T>(
         &self,
         stream: Stream,
-        call: impl FnOnce() -> Result<T, CudaError>,
+        call: impl FnOnce(usize) -> Result<T, CudaError>,
     ) -> Result<T, CudaError> {
-        let call = || {
-            check_not_captured(stream)?;
-            call()
-        };
-        let context = self.context_of(stream);
-        if self.is_primary(context) {
-            return self.with(call);
-        }
-        let (result, failed) = within(context as CUcontext, call);
-        if failed {
-            super::release::context_failed(self, context);
-        }
-        result
+        self.with(|| {
+            let context = self.context_of(stream);
+            let call = || {
+                check_not_captured(stream)?;
+                call(context)
+            };
+            if self.is_primary(context) {
+                return call();
+            }
+            let (result, failed) = in_context(context as CUcontext, call);
+            if failed {
+                super::release::context_failed(self, context);
+            }
+            result
+        })
     }
 
     /// Whether work in a context may still end. A context of the program that is gone ended with its work.
@@ -325,20 +327,20 @@ impl Device {
         }
     }
 
-    /// Whether this tells the primary context from others ([`context_of`](Self::context_of)).
+    /// Whether this tells the primary context from others ([`with_context_of`](Self::with_context_of)).
     pub(super) fn is_primary(&self, context: usize) -> bool {
         context == self.0.context.addr()
     }
 
-    /// What tells the context of a stream from others.
-    pub(super) fn context_of(&self, stream: Stream) -> usize {
+    /// What tells the context of a stream from others. The primary one is current.
+    fn context_of(&self, stream: Stream) -> usize {
         let own = self.0.context.addr();
         if stream.is_default() {
             return own;
         }
         let mut context = std::ptr::null_mut();
         // SAFETY: the stream is alive (`Stream::from_raw`), and there is a place for the result.
-        let found = self.with(|| unsafe { result::stream_context(stream.raw(), &raw mut context) });
+        let found = unsafe { result::stream_context(stream.raw(), &raw mut context) };
         // Where the driver does not say, it is taken for ours, as almost all are.
         match found {
             Ok(()) if !context.is_null() => context.addr(),

@@ -69,47 +69,46 @@ impl Event {
 
     /// Says "when the stream got here". Returns what tells the stream's context from others.
     pub(super) fn record(&self, stream: Stream) -> Result<usize, CudaError> {
-        let context = self.device.context_of(stream);
-        if !self.device.is_primary(context) {
-            return self.record_elsewhere(stream).map(|()| context);
-        }
-        // SAFETY: the event is alive, and so is the stream (`Stream::from_raw`).
-        let record = || unsafe { result::event_record(self.raw.0, stream.raw()) };
-        self.device.with_context_of(stream, record)?;
-        Ok(context)
+        let mut there = None;
+        let recorded = self.device.with_context_of(stream, |context| {
+            if self.device.is_primary(context) {
+                // SAFETY: the event is alive, and so is the stream (`Stream::from_raw`).
+                unsafe { result::event_record(self.raw.0, stream.raw()) }?;
+                return Ok(context);
+            }
+            // On a stream of another context only events of that can be recorded.
+            let mut event = std::ptr::null_mut();
+            // SAFETY: a place for the event.
+            unsafe { result::event_create(&raw mut event, DISABLE_TIMING) }?;
+            there = Some(event);
+            // SAFETY: the event is of this context, as the stream is, which is alive.
+            unsafe { result::event_record(event, stream.raw()) }?;
+            Ok(context)
+        });
+        let Some(there) = there else { return recorded };
+        let recorded = recorded.and_then(|context| self.record_behind(there).map(|()| context));
+        // SAFETY: made above; who waits for it keeps what that needs.
+        let destroy = |_| unsafe { result::event_destroy(there) };
+        let _ = self.device.with_context_of(stream, destroy);
+        recorded
     }
 
-    /// The same on a stream of another context, where only events of that context can be recorded: a stream of ours waits
-    /// for such a one.
-    fn record_elsewhere(&self, stream: Stream) -> Result<(), CudaError> {
-        let ours = self.device.spare_stream()?;
-        let mut there = std::ptr::null_mut();
-        let recorded = self.device.with_context_of(stream, || {
-            // SAFETY: a place for the event.
-            unsafe { result::event_create(&raw mut there, DISABLE_TIMING) }?;
-            // SAFETY: the event is of this context, as the stream is, which is alive (`Stream::from_raw`).
-            unsafe { result::event_record(there, stream.raw()) }
-        });
-        let recorded = recorded.and_then(|()| {
-            self.device.with(|| {
-                // SAFETY: both are alive; streams may wait for events of other contexts.
-                unsafe { result::stream_wait(ours.stream().raw(), there, 0) }?;
-                // SAFETY: both are alive, and of the primary context.
-                unsafe { result::event_record(self.raw.0, ours.stream().raw()) }
-            })
-        });
-        if !there.is_null() {
-            // SAFETY: made above; who waits for it keeps what that needs.
-            let destroy = || unsafe { result::event_destroy(there) };
-            let _ = self.device.with_context_of(stream, destroy);
-        }
-        recorded
+    /// Says "when that event of another context has happened": a stream of ours waits for it.
+    fn record_behind(&self, other: CUevent) -> Result<(), CudaError> {
+        let spare = self.device.spare_stream()?;
+        let ours = spare.stream().raw();
+        self.device.with(|| {
+            // SAFETY: both are alive; streams may wait for events of other contexts.
+            unsafe { result::stream_wait(ours, other, 0) }?;
+            // SAFETY: both are alive, and of the primary context.
+            unsafe { result::event_record(self.raw.0, ours) }
+        })
     }
 
     /// Has a stream wait for what was recorded last.
     pub(super) fn wait_on(&self, stream: Stream) -> Result<(), CudaError> {
         // SAFETY: the event is alive, and so is the stream (`Stream::from_raw`); there are no flags.
-        self.device.with_context_of(stream, || unsafe {
+        self.device.with_context_of(stream, |_| unsafe {
             result::stream_wait(stream.raw(), self.raw.0, 0)
         })
     }

@@ -7,17 +7,18 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use super::Mode;
 use super::copy;
 use super::counts::{COUNTERS, count};
 use super::device::Device;
 use super::error::CudaError;
 use super::event::{done_by, until_done};
 use super::hand_over::{self, HandedOver};
-use super::import::Import;
+use super::import::{Import, Says};
+use super::reaper;
 use super::release;
 use super::rows::{Rows, To};
 use super::stream::Stream;
+use super::{LOOK, Mode};
 use crate::cancel::Deadline;
 use crate::consumer::held::Held;
 use crate::fault::{self, Point};
@@ -85,14 +86,19 @@ pub struct FrameFailure {
 
 // No conversion to `CudaError`: the `?` of a caller would drop the frame, and end the lease while the device reads it.
 impl FrameFailure {
-    /// Lets go of the frame all the same, when the stream is done; the CPU waits for that. Returns why it came to this. A
-    /// stream that cannot be waited for, in a context that works, may read on: then the frame is kept for as long as the
-    /// process runs.
+    /// Lets go of the frame all the same, when the stream is done; the CPU waits for that. Returns why it came to this. On a
+    /// stream that is being captured, a thread's default one excepted, the frame is let go of after the capture, until when the
+    /// stream has to live. A stream that cannot be waited for otherwise, in a context that works, may read on: then the frame is
+    /// kept for as long as the process runs.
     pub fn release_after(self, stream: Stream) -> CudaError {
         let Self { frame, error } = self;
         match stream.synchronize(frame.device()) {
             // In a context that is in error nothing reads any more.
             Ok(()) | Err(CudaError::ContextInError { .. }) => drop(frame),
+            // Of a thread's default stream only that thread can speak.
+            Err(CudaError::Captured) if stream != Stream::PER_THREAD => {
+                release_after_capture(frame, stream);
+            }
             Err(error) => {
                 log::error!("a frame stays held, since its stream cannot be waited for: {error}");
                 std::mem::forget(frame);
@@ -100,6 +106,27 @@ impl FrameFailure {
         }
         error
     }
+}
+
+/// Lets go of a frame when its stream is not being captured any more.
+fn release_after_capture(frame: Box<CudaFrame>, stream: Stream) {
+    let mut frame = Some(frame);
+    reaper::DRIVER.every(LOOK, move || {
+        let Some(waits) = frame.take() else {
+            return true;
+        };
+        match waits.release_on(stream) {
+            Ok(()) => true,
+            Err(failure) if failure.error == CudaError::Captured => {
+                frame = Some(failure.frame);
+                false
+            }
+            Err(failure) => {
+                failure.release_after(stream);
+                true
+            }
+        }
+    });
 }
 
 impl ReadLease {
@@ -147,6 +174,11 @@ impl CudaFrame {
         let hold = lease.hold().clone();
         let mut frame = match hold {
             Hold::Own(hold) => {
+                if hold.in_pieces() {
+                    return Err(CudaError::NotImportable {
+                        why: "it lies in pieces, which the producer's own lease does not know: use those".into(),
+                    });
+                }
                 let (ptr, device, memory) = hold.device_memory().ok_or(CudaError::NotOnDevice)?;
                 Self {
                     device,
@@ -321,7 +353,8 @@ impl CudaFrame {
         &self.lease
     }
 
-    /// Has a stream wait until the producer's work on the frame has ended. No CPU waits.
+    /// Has a stream wait until the producer's work on the frame has ended. No CPU waits, unless the producer's events cannot be
+    /// opened here, as in another PID namespace: then the CPU does, and that is counted.
     ///
     /// # Errors
     ///
@@ -459,6 +492,11 @@ impl CudaFrame {
     /// given back.
     pub fn release_by_write_on(self, stream: Stream) -> Result<(), FrameFailure> {
         let device = self.device.clone();
+        // Before it is handed over: from there on it cannot be given back.
+        if let Err(error) = device.with_context_of(stream, |_| Ok(())) {
+            let frame = Box::new(self);
+            return Err(FrameFailure { frame, error });
+        }
         hand_over::by_write(self.hand_over()?, &device, stream);
         Ok(())
     }
@@ -532,12 +570,18 @@ impl Wait {
 
     fn prepare(&self) {
         if let Self::Slot {
-            import, view, slot, ..
+            import,
+            view,
+            slot,
+            held,
         } = self
             && let Some(cuda) = view.cuda()
         {
             // Whether that works shows when a stream is to wait.
-            let _ = import.event(cuda.header(), *slot);
+            let says = import.says(cuda.header(), *slot, || held.producer_is_gone());
+            if let Ok(Says::Mark) = says {
+                held.ask_for_marks();
+            }
         }
     }
 
@@ -553,12 +597,16 @@ impl Wait {
                 held,
             } => {
                 let header = view.cuda().ok_or(CudaError::NotOnDevice)?.header();
-                let waited = import.wait(header, *slot, stream, || held.producer_is_gone());
-                // A producer that ends well says that it is done, and then its events are gone.
-                if waited.is_err() && self.is_ready() {
-                    Ok(())
-                } else {
-                    waited
+                match import.wait(header, *slot, stream, || held.producer_is_gone()) {
+                    Ok(true) => Ok(()),
+                    // Streams cannot wait for a word.
+                    Ok(false) => {
+                        count(&COUNTERS.host_syncs);
+                        until_done(|| self.is_done())
+                    }
+                    // A producer that ends well says that it is done, and then its events are gone.
+                    Err(_) if self.is_ready() => Ok(()),
+                    Err(error) => Err(error),
                 }
             }
             Self::Own(hold) => hold.wait_on(stream),

@@ -122,10 +122,11 @@ pub(super) fn hand_over(
 /// Has a stream end a lease that was handed over.
 pub(super) fn by_write(handed: HandedOver, device: &Device, stream: Stream) {
     let HandedOver { word, number } = handed;
-    release::handed_to(number, device, stream);
-    // SAFETY: the stream is alive (`Stream::from_raw`), and the word is registered until it was seen to be 0.
-    let write = || unsafe { result::write_value(stream.raw(), word, 0, 0) };
-    let written = device.with_context_of(stream, write);
+    let written = device.with_context_of(stream, |context| {
+        release::waits_in(number, context);
+        // SAFETY: the stream is alive (`Stream::from_raw`), and the word is registered until it was seen to be 0.
+        unsafe { result::write_value(stream.raw(), word, 0, 0) }
+    });
     fault::point(Point::ReleaseEnqueued);
     if let Err(error) = written {
         log::debug!("a lease is ended by a host function, since {error}");

@@ -47,6 +47,7 @@ impl Drop for Keep {
         let (link, closed) = (self.link.clone(), self.closed.clone());
         // Behind what closes the memory.
         reaper::later(move || {
+            count(&COUNTERS.closed);
             closed.store(true, Ordering::Release);
             drop(link);
         });
@@ -59,6 +60,17 @@ pub(crate) struct Import {
     device: Device,
     memory: Memory,
     events: Mutex<Vec<Option<Arc<Event>>>>,
+    /// They could not be opened here while their process lived.
+    refuses_events: AtomicBool,
+}
+
+/// What says when the producer's work in a slot has ended.
+pub(super) enum Says {
+    Event(Arc<Event>),
+    /// It had when the frame was published.
+    Published,
+    /// The word of the slot, in the end: events of that process cannot be opened here.
+    Mark,
 }
 
 /// The import of a region, once it was made.
@@ -166,6 +178,7 @@ impl Import {
             device,
             memory,
             events: Mutex::new((0..header.slots).map(|_| None).collect()),
+            refuses_events: AtomicBool::new(false),
         })
     }
 
@@ -261,56 +274,66 @@ impl Import {
         }
     }
 
-    /// The event of a slot; `None`: it has none, so its frames are published when they are done.
-    pub(super) fn event(
+    /// What says when the producer's work in a slot has ended. `is_lost`: whether the producer is gone.
+    pub(super) fn says(
         &self,
         header: &DeviceHeader,
         slot: u32,
-    ) -> Result<Option<Arc<Event>>, CudaError> {
+        is_lost: impl Fn() -> bool,
+    ) -> Result<Says, CudaError> {
         let handle = header
             .events
             .get(slot as usize)
             .ok_or(CudaError::Corrupt("a slot lies outside its region"))?;
         if *handle == [0; 64] || self.is_same_process() {
-            return Ok(None);
+            return Ok(Says::Published);
         }
         let mut events = self.events.lock().unwrap_or_else(PoisonError::into_inner);
         let place = events.get_mut(slot as usize).ok_or(CudaError::Gone)?;
         if let Some(event) = place {
-            return Ok(Some(event.clone()));
+            return Ok(Says::Event(event.clone()));
         }
-        let event = Arc::new(Event::open(&self.device, handle)?);
+        if self.refuses_events.load(Ordering::Relaxed) {
+            return Ok(Says::Mark);
+        }
+        let event = match Event::open(&self.device, handle) {
+            // What a process that is gone recorded cannot be opened any more.
+            Err(CudaError::Driver { .. }) if is_lost() => return Err(CudaError::ExporterGone),
+            Err(CudaError::Driver { .. } | CudaError::DriverTooOld { .. }) => {
+                self.refuses_events.store(true, Ordering::Relaxed);
+                return Ok(Says::Mark);
+            }
+            event => Arc::new(event?),
+        };
         count(&COUNTERS.events_opened);
         fault::point(Point::EventOpened);
         *place = Some(event.clone());
-        Ok(Some(event))
+        Ok(Says::Event(event))
     }
 
-    /// Has a stream wait for what the producer has a device do in a slot. `is_lost`: whether the producer is gone.
+    /// Has a stream wait for what the producer has a device do in a slot. `is_lost`: whether the producer is gone. `false`:
+    /// only the slot's word says when that has ended, so the stream does not wait.
     pub(super) fn wait(
         &self,
         header: &DeviceHeader,
         slot: u32,
         stream: Stream,
         is_lost: impl Fn() -> bool,
-    ) -> Result<(), CudaError> {
+    ) -> Result<bool, CudaError> {
         if let Memory::Same(twin) = &self.memory {
-            return twin.wait(slot, stream);
+            return twin.wait(slot, stream).map(|()| true);
         }
-        let event = match self.event(header, slot) {
-            // What a process that is gone recorded cannot be opened any more.
-            Err(CudaError::Driver { .. }) if is_lost() => return Err(CudaError::ExporterGone),
-            event => event?,
-        };
-        let Some(event) = event else { return Ok(()) };
-        if is_lost() {
+        match self.says(header, slot, &is_lost)? {
+            Says::Published => Ok(true),
+            Says::Mark => Ok(false),
             // A stream that waited for what never comes would stand still for ever.
-            return self.is_done(header, slot, || true).map(drop);
+            Says::Event(_) if is_lost() => self.is_done(header, slot, || true).map(|_| true),
+            Says::Event(event) => event.wait_on(stream).map(|()| true),
         }
-        event.wait_on(stream)
     }
 
-    /// Whether what the producer has a device do in a slot has happened. `is_lost`: as for [`wait`](Self::wait).
+    /// Whether what the producer has a device do in a slot has happened, as far as its event says that. `is_lost`: as for
+    /// [`wait`](Self::wait).
     pub(super) fn is_done(
         &self,
         header: &DeviceHeader,
@@ -322,9 +345,10 @@ impl Import {
         }
         // Before the look: what it did not do until then it does not do any more.
         let lost = is_lost();
-        let look = || match self.event(header, slot)? {
-            Some(event) => event.has_happened(),
-            None => Ok(true),
+        let look = || match self.says(header, slot, || lost)? {
+            Says::Event(event) => event.has_happened(),
+            Says::Published => Ok(true),
+            Says::Mark => Ok(false),
         };
         match look() {
             Ok(false) | Err(CudaError::Driver { .. }) if lost => Err(CudaError::ExporterGone),

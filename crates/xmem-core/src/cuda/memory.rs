@@ -15,6 +15,7 @@ use cudarc::driver::sys::{
     CUmemAllocationType, CUmemLocation, CUmemLocationType,
 };
 
+use super::counts::{COUNTERS, count};
 use super::device::Device;
 use super::error::{ALREADY_MAPPED, CudaError};
 use super::{reaper, result};
@@ -78,6 +79,8 @@ pub(super) struct VmmMapping {
     len: usize,
     device: Device,
     is_mapped: bool,
+    /// It is this process's own, not another's.
+    is_own: bool,
 }
 
 impl VmmMapping {
@@ -96,6 +99,7 @@ impl VmmMapping {
             len,
             device: device.clone(),
             is_mapped: false,
+            is_own: false,
         };
         // SAFETY: addresses that were just reserved, and memory of that length.
         unsafe { result::vmm_map(ptr, len, 0, handle.0, 0) }?;
@@ -116,6 +120,7 @@ impl Drop for VmmMapping {
             ptr,
             len,
             is_mapped,
+            is_own,
             ..
         } = *self;
         let device = self.device.clone();
@@ -128,6 +133,9 @@ impl Drop for VmmMapping {
                 // SAFETY: reserved by `new` with this length.
                 unsafe { result::vmm_free(ptr, len) }
             });
+            if is_own {
+                count(&COUNTERS.freed);
+            }
             fault::point(Point::TwinClosed);
         });
     }
@@ -181,6 +189,7 @@ impl Drop for LegacyAllocation {
         reaper::later(move || {
             // SAFETY: allocated by `new`, and nobody uses it any more.
             let _ = device.with(|| unsafe { result::mem_free(ptr) });
+            count(&COUNTERS.freed);
             fault::point(Point::TwinClosed);
         });
     }
@@ -219,7 +228,8 @@ impl OwnMemory {
             // The driver does not say that a program that is started does not get it.
             let _ = rustix::io::fcntl_setfd(&fd, rustix::io::FdFlags::CLOEXEC);
             let access = CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
-            let mapping = VmmMapping::new(&handle, len, device, access)?;
+            let mut mapping = VmmMapping::new(&handle, len, device, access)?;
+            mapping.is_own = true;
             Ok(Self::Vmm { fd, mapping })
         })
     }

@@ -89,8 +89,8 @@ pub(crate) fn elsewhere(job: impl FnOnce() + Send + 'static) {
 }
 
 /// Has a device looked at now and then, until there is nothing to be looked at.
-pub(crate) fn watch(is_over: impl FnMut() -> bool + Send + 'static) {
-    reaper::DRIVER.every(SUSPICIOUS, is_over);
+pub(crate) fn watch(pause: Duration, is_over: impl FnMut() -> bool + Send + 'static) {
+    reaper::DRIVER.every(pause, is_over);
 }
 
 /// Has something looked at until it is so, without calls of the driver.

@@ -26,7 +26,7 @@ use crate::os::fork::ProcessId;
 struct Pending {
     what: What,
     device: Device,
-    /// Of the stream that it waits for ([`Device::context_of`]).
+    /// Of the stream that it waits for ([`Device::with_context_of`]).
     context: usize,
 }
 
@@ -49,13 +49,13 @@ fn pending() -> MutexGuard<'static, HashMap<u64, Pending>> {
 /// The process that the list is of.
 static MADE_IN: OnceLock<ProcessId> = OnceLock::new();
 
-fn list(what: What, device: &Device, context: usize) -> u64 {
+fn list(what: What, device: &Device) -> u64 {
     MADE_IN.get_or_init(ProcessId::current);
     let number = NEXT.fetch_add(1, Ordering::Relaxed);
     let entry = Pending {
         what,
         device: device.clone(),
-        context,
+        context: device.context().addr(),
     };
     pending().insert(number, entry);
     number
@@ -102,9 +102,11 @@ unsafe extern "C" fn ended(data: *mut c_void) {
 
 fn launch(number: u64, device: &Device, stream: Stream) -> Result<(), CudaError> {
     let data = number as usize as *mut c_void;
-    // SAFETY: the stream is alive (`Stream::from_raw`); the function takes any number.
-    let launch = || unsafe { result::launch_host(stream.raw(), Some(ended), data) };
-    let launched = device.with_context_of(stream, launch);
+    let launched = device.with_context_of(stream, |context| {
+        waits_in(number, context);
+        // SAFETY: the stream is alive (`Stream::from_raw`); the function takes any number.
+        unsafe { result::launch_host(stream.raw(), Some(ended), data) }
+    });
     fault::point(Point::ReleaseEnqueued);
     launched
 }
@@ -117,11 +119,7 @@ pub(super) fn by_host_function(
 ) -> Result<(), CudaError> {
     // In a forked child the list may be locked by a thread that is not there.
     device.check_process()?;
-    let number = list(
-        What::Lease(lease.clone()),
-        device,
-        device.context_of(stream),
-    );
+    let number = list(What::Lease(lease.clone()), device);
     match launch(number, device, stream) {
         Ok(()) => {
             watch();
@@ -137,7 +135,11 @@ pub(super) fn by_host_function(
 
 /// Has something done when the stream gets there.
 pub(super) fn when_done(job: Box<dyn FnOnce() + Send>, device: &Device, stream: Stream) {
-    let number = list(What::Job(job), device, device.context_of(stream));
+    if device.check_process().is_err() {
+        // A forked child, in which nothing of this works: it is the parent's.
+        return std::mem::forget(job);
+    }
+    let number = list(What::Job(job), device);
     let Err(error) = launch(number, device, stream) else {
         return watch();
     };
@@ -157,14 +159,13 @@ pub(super) fn when_done(job: Box<dyn FnOnce() + Send>, device: &Device, stream: 
 
 /// Keeps what a lease needs that a device is going to end.
 pub(super) fn list_handed(handed: hand_over::Lease, device: &Device) -> u64 {
-    let number = list(What::Handed(handed), device, device.context().addr());
+    let number = list(What::Handed(handed), device);
     watch();
     number
 }
 
-/// A lease that was handed over ends on this stream.
-pub(super) fn handed_to(number: u64, device: &Device, stream: Stream) {
-    let context = device.context_of(stream);
+/// A lease ends on a stream of this context.
+pub(super) fn waits_in(number: u64, context: usize) {
     if let Some(entry) = pending().get_mut(&number) {
         entry.context = context;
     }

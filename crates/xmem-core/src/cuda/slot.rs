@@ -96,7 +96,7 @@ impl CudaSlot<'_> {
             let end = rows.read_end()? as u64;
             from.checked_add(end).ok_or(CudaError::OutOfBounds)?;
         }
-        self.device().with_context_of(stream, || {
+        self.device().with_context_of(stream, |_| {
             check_device(self.device(), from)?;
             count(&COUNTERS.copies);
             rows.iter().try_for_each(|rows| {

@@ -53,7 +53,7 @@ impl Stream {
     pub fn synchronize(self, device: &Device) -> Result<(), CudaError> {
         count(&COUNTERS.host_syncs);
         // SAFETY: the stream is alive (`from_raw`).
-        device.with_context_of(self, || unsafe { result::stream_synchronize(self.raw()) })
+        device.with_context_of(self, |_| unsafe { result::stream_synchronize(self.raw()) })
     }
 
     /// Whether the handle stands for a stream of whatever context is current.

@@ -133,6 +133,12 @@ impl ControlThread {
                 peer.say_device(works, how.as_str());
                 Ok(())
             }
+            (Stage::Joined(peer) | Stage::Leaving(peer), Some(ToProducer::MarkReady)) => {
+                peer.wants_marks.store(true, Ordering::Release);
+                #[cfg(feature = "cuda")]
+                self.pool.mark_devices();
+                Ok(())
+            }
             (Stage::Leaving(_), Some(ToProducer::Request { .. })) => Ok(()),
             (Stage::Joined(_), Some(ToProducer::AcquireSlot { request, size }))
                 if self.pool.settings.peers_may_write =>

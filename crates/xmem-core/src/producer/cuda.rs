@@ -3,7 +3,7 @@
 //! Slots on CUDA devices: getting one, and publishing what a device is still to write.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use super::Producer;
@@ -16,7 +16,7 @@ use super::state::Effects;
 use super::write_lease::{OwnHold, PublishFailure, WriteLease};
 use crate::cancel::{Canceller, Deadline};
 use crate::cuda::{
-    CudaError, CudaSlot, Device, FAILED, LOOK, PENDING, READY, Stream, Twin, TwinPlan,
+    CudaError, CudaSlot, Device, FAILED, LOOK, PENDING, READY, SUSPICIOUS, Stream, Twin, TwinPlan,
 };
 use crate::error::{AcquireError, ImportError, PublishError};
 use crate::fault::{self, Point};
@@ -198,12 +198,13 @@ impl Pool {
     /// Tells consumers what never ends any more, if a context is in error.
     fn heed(&self, error: &CudaError) {
         if matches!(error, CudaError::ContextInError { .. }) {
-            self.settle_failed();
+            self.settle_ended(false);
         }
     }
 
-    /// Tells consumers which frames will never be done. Whether some may still be, and are not.
-    fn settle_failed(&self) -> bool {
+    /// Tells consumers which frames will never be done, and which are if they cannot ask the events. Whether some may still be,
+    /// and are not.
+    fn settle_ended(&self, done_too: bool) -> bool {
         let mut waits = false;
         for region in self.cuda_regions() {
             let Some(cuda) = region.cuda() else { continue };
@@ -216,6 +217,7 @@ impl Pool {
                     continue;
                 }
                 match cuda.twin.is_done(slot) {
+                    Ok(true) if done_too => settle(&head, true),
                     Ok(done) => waits |= !done,
                     Err(CudaError::ContextInError { .. } | CudaError::Unfinished) => {
                         settle(&head, false);
@@ -230,18 +232,57 @@ impl Pool {
     /// Has it looked now and then whether devices may still finish what was published: nobody may call anything that would show
     /// it, and consumers wait for it.
     fn watch_devices(self: &Arc<Self>) {
-        if self.watches_devices.swap(true, Ordering::AcqRel) {
+        self.look_again(
+            SUSPICIOUS,
+            |pool| &pool.watches_devices,
+            |pool| pool.settle_ended(false),
+        );
+        if self.marks_devices[0].load(Ordering::Acquire) {
+            self.mark_devices_now();
+        }
+    }
+
+    /// A consumer that cannot open events has come: it waits for marks.
+    pub(super) fn mark_devices(self: &Arc<Self>) {
+        self.marks_devices[0].store(true, Ordering::Release);
+        self.mark_devices_now();
+    }
+
+    fn mark_devices_now(self: &Arc<Self>) {
+        let look = |pool: &Self| {
+            // Before the look: who comes after it says so again.
+            pool.marks_devices[0].store(false, Ordering::Release);
+            let peers = pool.lock().peers.clone();
+            if !peers
+                .iter()
+                .any(|peer| peer.wants_marks.load(Ordering::Acquire))
+            {
+                return false;
+            }
+            pool.marks_devices[0].store(true, Ordering::Release);
+            pool.settle_ended(true)
+        };
+        self.look_again(LOOK, |pool| &pool.marks_devices[1], look);
+    }
+
+    /// Looks again and again, for as long as that is wanted. There is one who does, which the flag says.
+    fn look_again(
+        self: &Arc<Self>,
+        pause: Duration,
+        flag: fn(&Self) -> &AtomicBool,
+        look: fn(&Self) -> bool,
+    ) {
+        if flag(self).swap(true, Ordering::AcqRel) {
             return;
         }
         let pool = Arc::downgrade(self);
-        crate::cuda::watch(move || {
+        crate::cuda::watch(pause, move || {
             let Some(pool) = pool.upgrade() else {
                 return true;
             };
-            // Before the look: who publishes after it begins to watch anew.
-            pool.watches_devices.store(false, Ordering::Release);
-            let goes_on =
-                pool.settle_failed() && !pool.watches_devices.swap(true, Ordering::AcqRel);
+            // Before the look: who publishes after it begins anew.
+            flag(&pool).store(false, Ordering::Release);
+            let goes_on = look(&pool) && !flag(&pool).swap(true, Ordering::AcqRel);
             // Perhaps it was the last to have it, and hooks run with it.
             crate::cuda::elsewhere(move || drop(pool));
             !goes_on

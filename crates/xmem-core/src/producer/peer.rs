@@ -51,6 +51,8 @@ pub(super) struct Peer {
     origins: Mutex<Origins>,
     /// How it came by device memory.
     device: Mutex<String>,
+    /// It cannot open events, and looks at what frames are marked with.
+    pub(super) wants_marks: AtomicBool,
     /// The largest cursor that was seen. One that goes back would hold a lossless pool up for ever.
     furthest: AtomicU64,
 }
@@ -90,6 +92,7 @@ impl Peer {
             arriving: AtomicBool::new(false),
             origins: Mutex::default(),
             device: Mutex::default(),
+            wants_marks: AtomicBool::new(false),
             furthest: AtomicU64::new(0),
         }
     }

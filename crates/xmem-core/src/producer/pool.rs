@@ -91,6 +91,9 @@ pub(super) struct Pool {
     /// Whether somebody looks if devices may still finish what was published.
     #[cfg(feature = "cuda")]
     pub(super) watches_devices: AtomicBool,
+    /// Whether consumers want frames marked when devices are done with them, and whether somebody is at it.
+    #[cfg(feature = "cuda")]
+    pub(super) marks_devices: [AtomicBool; 2],
     /// What the slowest consumers had taken, and since when, while somebody waits in vain.
     pub(super) standstill: Mutex<Option<(u64, Instant)>>,
     state: Mutex<State>,
@@ -137,6 +140,8 @@ impl Pool {
             closed: AtomicBool::new(false),
             #[cfg(feature = "cuda")]
             watches_devices: AtomicBool::new(false),
+            #[cfg(feature = "cuda")]
+            marks_devices: [AtomicBool::new(false), AtomicBool::new(false)],
             standstill: Mutex::default(),
             state: Mutex::new(state),
         }

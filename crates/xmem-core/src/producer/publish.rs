@@ -71,7 +71,7 @@ impl Pool {
         } else {
             (0, 0)
         };
-        let payload_end = payload_end(&meta, parts);
+        let payload_end = payload_end(&meta, parts, claimed.place);
         let mut state = self.lock();
         self.check_room(&state)?;
         let may = |parts: &Parts| state.may_forward(parts.origins(), self.lossless());
@@ -134,12 +134,7 @@ impl Pool {
             attachments.set(parts::NAME, parts.encode());
             attachments
         });
-        // On a device it is not behind that.
-        let payload_end = if place.device.is_some() {
-            0
-        } else {
-            payload_end(meta, parts)
-        };
+        let payload_end = payload_end(meta, parts, place);
         let attachments = with_parts.as_ref().unwrap_or(&meta.attachments);
         let bytes = attachments.encode();
         let attached = {
@@ -297,10 +292,13 @@ impl Pool {
     }
 }
 
-/// Up to where a frame has bytes in its slot.
-fn payload_end(meta: &FrameMeta, parts: Option<&Parts>) -> usize {
+/// Up to where a frame has bytes in its slot, in host memory.
+fn payload_end(meta: &FrameMeta, parts: Option<&Parts>, place: Place) -> usize {
+    if parts.is_some() || place.device.is_some() {
+        return 0;
+    }
     // It lies inside the slot (`check_payload`).
-    parts.map_or((meta.offset + meta.size) as usize, |_| 0)
+    (meta.offset + meta.size) as usize
 }
 
 /// Where attachments of so many bytes go in a slot that is filled so far.

@@ -173,6 +173,7 @@ impl WriteLease {
     ) -> Result<ReadLease, PublishFailure> {
         let failure = |lease, error| PublishFailure { lease, error };
         let parts = self.wishes.as_ref().and_then(|w| w.parts.as_ref());
+        let in_pieces = parts.is_some();
         let checked = match parts {
             Some(parts) => self.pool.check_parts(&mut meta, parts),
             None => self.pool.check_payload(&meta, self.claimed.place),
@@ -189,7 +190,8 @@ impl WriteLease {
                 Err(error) => return Err(failure(self, error)),
             };
         self.published = true;
-        let hold = OwnHold::new(self.pool.clone(), &self.claimed);
+        let mut hold = OwnHold::new(self.pool.clone(), &self.claimed);
+        hold.in_pieces = in_pieces;
         Ok(ReadLease::of_own(Arc::new(hold), meta, sticky))
     }
 }
@@ -252,6 +254,8 @@ pub(crate) struct OwnHold {
     pub(super) generation: u32,
     pub(super) place: Place,
     region: Arc<Region>,
+    /// The frame lies elsewhere, in pieces that this does not know.
+    in_pieces: bool,
 }
 
 impl fmt::Debug for OwnHold {
@@ -272,7 +276,14 @@ impl OwnHold {
             generation: claimed.word.generation(),
             place: claimed.place,
             region: claimed.region.clone(),
+            in_pieces: false,
         }
+    }
+
+    /// Whether the frame lies elsewhere.
+    #[cfg(feature = "cuda")]
+    pub(crate) fn in_pieces(&self) -> bool {
+        self.in_pieces
     }
 
     pub(crate) fn ptr(&self) -> *const u8 {

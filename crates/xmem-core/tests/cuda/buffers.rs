@@ -17,7 +17,7 @@ fn buffers_go_from_host_to_device_to_device_and_back() {
         }
         if quirk.is_empty() {
             // Four copies, from and to buffers in two regions.
-            assert_eq!(lab.calls(&owner, &["cuMemHostRegister_v2"]), 2);
+            lab.assert_calls(&owner, &["cuMemHostRegister_v2"], 2);
         }
         told(&mut owner, "end", "ends");
         lab.assert_allowed();

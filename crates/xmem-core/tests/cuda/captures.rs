@@ -52,9 +52,18 @@ fn nothing_of_a_frame_goes_into_a_graph() {
     told(&mut consumer, "look", "looks");
     told(&mut consumer, "capture own", "captures");
     told(&mut consumer, "let-go", REFUSED);
+    told(&mut consumer, "let-go write", REFUSED);
     told(&mut producer, "publish", "published 2");
     told(&mut consumer, "take", REFUSED);
+    told(&mut producer, "publish", "published 3");
+    told(&mut consumer, "hold", "holds 4 Some(Vmm)");
+    // The oldest of both.
+    told(&mut consumer, "let-go after", REFUSED);
+    told(&mut consumer, "held", "2");
     told(&mut consumer, "end-capture", "true");
+    eventually("it is let go of when the capture is over", || {
+        ask(&mut consumer, "held") == "1"
+    });
     told(&mut consumer, "let-go", "let go");
     told(&mut consumer, "result", "0");
     eventually("its leases are over", || {

@@ -68,6 +68,25 @@ impl Lab {
         child
     }
 
+    /// The same in a PID namespace of its own. `None`: there is none to be had, which is said. Its number is another one there.
+    #[track_caller]
+    pub fn in_pid_namespace(&self, role: &str) -> Option<Child> {
+        let mut command = Command::new("unshare");
+        command.args(["--pid", "--fork", "--kill-child", "--mount-proc"]);
+        let works = Command::new("unshare")
+            .args(["--pid", "--fork", "--mount-proc", "true"])
+            .output();
+        if !works.is_ok_and(|output| output.status.success()) {
+            crate::support::users::not_run("there is no PID namespace to be had");
+            return None;
+        }
+        command.arg(std::env::current_exe().unwrap());
+        self.machine.prepare(&mut command);
+        let mut child = Child::from(command, role, &self.pool());
+        assert_eq!(child.says(), "ready");
+        Some(child)
+    }
+
     /// The same with a variable of the environment.
     #[track_caller]
     pub fn ready_with(&self, role: &str, name: &str, value: &str) -> Child {
@@ -79,10 +98,23 @@ impl Lab {
         child
     }
 
-    /// How often a process called these functions of the driver, taken together.
-    pub fn calls(&self, child: &Child, names: &[&str]) -> u64 {
+    /// How often a process called these functions of the driver, taken together. A real driver does not say.
+    pub fn calls(&self, child: &Child, names: &[&str]) -> Option<u64> {
+        if Machine::is_real() {
+            return None;
+        }
         let calls = self.machine.calls(child.pid());
-        names.iter().filter_map(|name| calls.get(*name)).sum()
+        Some(names.iter().filter_map(|name| calls.get(*name)).sum())
+    }
+
+    /// That a process called these functions so often, where the driver says it.
+    #[track_caller]
+    pub fn assert_calls(&self, child: &Child, names: &[&str], expected: u64) {
+        let calls = self.calls(child, names);
+        assert!(
+            calls.is_none_or(|calls| calls == expected),
+            "{names:?}: {calls:?}"
+        );
     }
 
     /// Whether no device memory is in use any more, by whichever process. Of a real device that cannot be told: others may
@@ -118,6 +150,15 @@ pub fn first_round(producer: &mut Child, consumer: &mut Child) {
 pub fn ask(child: &mut Child, line: &str) -> String {
     child.tell(line);
     child.says()
+}
+
+/// What a process counts itself (`xmem_core::cuda::counts`), by name.
+#[track_caller]
+pub fn count(child: &mut Child, name: &str) -> u64 {
+    let said = ask(child, "counts");
+    let (_, from) = said.split_once(&format!("{name}: ")).expect(&said);
+    let digits = from.split(|c: char| !c.is_ascii_digit()).next();
+    digits.unwrap_or_default().parse().expect(&said)
 }
 
 /// Waits until a child's answer has this in it: what others told it may be on its way.

@@ -17,6 +17,7 @@ mod gpu;
 mod hand_over;
 mod lab;
 mod lies;
+mod namespaces;
 mod refusals;
 mod roles;
 mod words;

@@ -337,6 +337,35 @@ fn produce(pool: &str, words: Vec<&str>) {
                 slot.publish_on(stream, meta).unwrap();
                 say("published");
             }
+            // Published again with something attached, which is not behind the payload.
+            ["publish", "twice"] => {
+                let slot = open()
+                    .acquire_cuda_with_room(SIZE, 1000, &gpu.device)
+                    .unwrap();
+                gpu.fill(stream, slot.cuda().unwrap().ptr(), SIZE, byte(0));
+                let mut meta = FrameMeta {
+                    pts: Some(0),
+                    ..FrameMeta::new(SIZE)
+                };
+                let lease = slot.publish_on(stream, meta.clone()).unwrap();
+                meta.attachments.set("note", vec![7; 100]);
+                let again = open().republish(&lease, meta);
+                say(again.map_or_else(|error| error.to_string(), |_| "published".into()));
+            }
+            // The producer's own lease of a frame that lies in pieces, in a slot that has bytes too.
+            ["own-pieces"] => {
+                let (_, _, memory) = borrowed.as_ref().unwrap();
+                let mut parts = Parts::new();
+                parts.add_imported(memory, 0, SIZE as u64, 0);
+                let mut slot = open()
+                    .acquire_cuda_with_room(1, parts.room(), &gpu.device)
+                    .unwrap();
+                assert!(slot.cuda().unwrap().len() < SIZE);
+                slot.set_parts(parts);
+                let lease = slot.publish_on(stream, FrameMeta::new(SIZE)).unwrap();
+                let frame = lease.cuda();
+                say(frame.map_or_else(|error| error.to_string(), |frame| frame.len().to_string()));
+            }
             ["publish", "host"] => {
                 let mut slot = open().acquire(1000).unwrap();
                 slot.as_mut_slice().fill(7);
@@ -675,6 +704,12 @@ fn consume(pool: &str, words: Vec<&str>) {
                 };
                 say(done.map_or_else(|error| error.to_string(), |same| same.to_string()));
             }
+            // What is attached to the oldest that it keeps.
+            ["note"] => {
+                let meta = reader.frames.front().unwrap().lease().meta().clone();
+                let note = meta.attachments.get("note").map(<[u8]>::len);
+                say(format_args!("{note:?}"));
+            }
             // Waits for the oldest that it keeps, in a thread that says how that went.
             ["sync"] => {
                 let frame = reader.frames.pop_front().unwrap();
@@ -700,15 +735,26 @@ fn consume(pool: &str, words: Vec<&str>) {
             // Whether there is nothing to wait for.
             ["ready"] => say(reader.frames.front().unwrap().is_ready()),
             // Lets go of the oldest that it keeps, in the order of the stream.
-            ["let-go"] => {
+            ["let-go"] | ["let-go", "write"] => {
                 let frame = reader.frames.pop_front().unwrap();
-                match frame.release_on(reader.stream) {
+                let let_go = if line.ends_with("write") {
+                    frame.release_by_write_on(reader.stream)
+                } else {
+                    frame.release_on(reader.stream)
+                };
+                match let_go {
                     Ok(()) => say("let go"),
                     Err(failure) => {
                         say(&failure);
                         reader.frames.push_front(*failure.frame);
                     }
                 }
+            }
+            // The same, whatever the stream says.
+            ["let-go", "after"] => {
+                let frame = reader.frames.pop_front().unwrap();
+                let failure = frame.release_on(reader.stream).unwrap_err();
+                say(failure.release_after(reader.stream));
             }
             ["capture", which] => {
                 captured = if which == "own" {

@@ -57,3 +57,9 @@ class CudaError(Error, RuntimeError):
 
 class NoCuda(CudaError):
     """There is no CUDA driver or no such device that this process could use, or the driver is too old."""
+
+
+# Tracebacks name them as users do.
+for _name, _class in list(globals().items()):
+    if isinstance(_class, type):
+        _class.__module__ = "xmem"

@@ -18,7 +18,8 @@ class _Array:
     def strides(self) -> tuple[int, ...]:
         """Bytes from one element to the next, per dimension."""
     @property
-    def ndim(self) -> int: ...
+    def ndim(self) -> int:
+        """How many dimensions there are."""
     @property
     def dtype(self) -> str:
         """The type of one element, by NumPy's name."""
@@ -26,7 +27,8 @@ class _Array:
     def nbytes(self) -> int:
         """Size of the elements in bytes, without padding."""
     @property
-    def readonly(self) -> bool: ...
+    def readonly(self) -> bool:
+        """Whether it can only be read."""
     @property
     def device(self) -> str:
         """Where the elements lie: "cpu", or "cuda:0" and so on."""
@@ -53,7 +55,8 @@ class Plane(_Array):
     """One plane of a frame."""
 
     @property
-    def itemsize(self) -> int: ...
+    def itemsize(self) -> int:
+        """Bytes of one element."""
     def copy(self) -> Plane:
         """A copy in memory of this process's own that may be written to; see Frame.copy."""
     def cpu(self) -> Plane:
@@ -73,16 +76,20 @@ class Frame(_Array):
     def format(self) -> str | None:
         """Video: the format's name, as GStreamer spells it."""
     @property
-    def width(self) -> int | None: ...
+    def width(self) -> int | None:
+        """Video: width in pixels."""
     @property
-    def height(self) -> int | None: ...
+    def height(self) -> int | None:
+        """Video: height in pixels."""
     @property
     def pts(self) -> int | None:
         """Presentation time, as the producer's pipeline had it."""
     @property
-    def dts(self) -> int | None: ...
+    def dts(self) -> int | None:
+        """Decoding time, as the producer's pipeline had it."""
     @property
-    def duration(self) -> int | None: ...
+    def duration(self) -> int | None:
+        """How long the frame lasts."""
     @property
     def timestamp(self) -> int | None:
         """When the frame is to be presented, on CLOCK_MONOTONIC (time.monotonic_ns())."""
@@ -93,23 +100,29 @@ class Frame(_Array):
     def sequence(self) -> int:
         """Number of the frame in its pool, from 0."""
     @property
-    def slot(self) -> int: ...
+    def slot(self) -> int:
+        """The slot of its pool that it lies in."""
     @property
-    def generation(self) -> int: ...
+    def generation(self) -> int:
+        """How often that slot was used; never 0."""
     @property
     def flags(self) -> int:
         """GstBufferFlags."""
     @property
-    def content_type(self) -> str: ...
+    def content_type(self) -> str:
+        """What the bytes are, such as "image/raw"."""
     @property
-    def producer(self) -> str: ...
+    def producer(self) -> str:
+        """The program that published it."""
     @property
-    def pool(self) -> str: ...
+    def pool(self) -> str:
+        """The pool that it came from."""
     @property
     def caps(self) -> str | None:
         """The stream's caps, as GStreamer writes them."""
     @property
-    def attachments(self) -> dict[str, bytes]: ...
+    def attachments(self) -> dict[str, bytes]:
+        """What else is known of it, by name."""
     def copy(self) -> Frame:
         """A copy in memory of this process's own that may be written to. It lies where the frame does: in host memory without
         padding, on a device with what padding there is. Waits until it is made."""
@@ -153,16 +166,20 @@ class Event:
     def timestamp(self) -> int | None:
         """When it is, on CLOCK_MONOTONIC (time.monotonic_ns())."""
     @property
-    def published_at(self) -> int: ...
+    def published_at(self) -> int:
+        """When it was published, on CLOCK_MONOTONIC."""
     @property
     def sequence(self) -> int:
         """Its number in the pool, where frames and events are counted together."""
     @property
-    def producer(self) -> str: ...
+    def producer(self) -> str:
+        """The program that published it."""
     @property
-    def pool(self) -> str: ...
+    def pool(self) -> str:
+        """The pool that it came from."""
     @property
-    def caps(self) -> str | None: ...
+    def caps(self) -> str | None:
+        """The stream's caps, as GStreamer writes them."""
 
 @final
 class WritableFrame(_Array):
@@ -172,15 +189,20 @@ class WritableFrame(_Array):
     """
 
     @property
-    def planes(self) -> tuple[Plane, ...]: ...
+    def planes(self) -> tuple[Plane, ...]:
+        """The arrays that the frame consists of; one, unless its format is planar."""
     @property
-    def format(self) -> str | None: ...
+    def format(self) -> str | None:
+        """Video: the format's name, as GStreamer spells it."""
     @property
-    def width(self) -> int | None: ...
+    def width(self) -> int | None:
+        """Video: width in pixels."""
     @property
-    def height(self) -> int | None: ...
+    def height(self) -> int | None:
+        """Video: height in pixels."""
     @property
-    def caps(self) -> str: ...
+    def caps(self) -> str:
+        """The caps that it will be published with."""
     def publish(
         self,
         *,
@@ -232,12 +254,14 @@ class Consumer:
         events: bool = False,
     ) -> Self: ...
     @property
-    def pool(self) -> str: ...
+    def pool(self) -> str:
+        """The pool, as it was named."""
     @property
     def caps(self) -> str | None:
         """The newest caps that are known, also before the first frame."""
     @property
-    def stats(self) -> ReceiveStats: ...
+    def stats(self) -> ReceiveStats:
+        """Figures, over all producers that this consumer had."""
     # With events=True these give an Event now and then. Any, so that who has not asked for events need not ask each frame.
     def recv(self, timeout: float | None = None) -> Frame | Any:
         """The next frame; waits for it, at most for so many seconds."""
@@ -290,14 +314,17 @@ class Producer:
         allow_uids: Sequence[int] = (),
     ) -> Self: ...
     @property
-    def pool(self) -> str: ...
+    def pool(self) -> str:
+        """The pool, as it was named."""
     @property
     def caps(self) -> str | None:
         """The caps of the frames that were published last."""
     @property
-    def num_consumers(self) -> int: ...
+    def num_consumers(self) -> int:
+        """How many consumers there are now."""
     @property
-    def stats(self) -> dict[str, Any]: ...
+    def stats(self) -> dict[str, Any]:
+        """The pool's figures, as `query` gives them."""
     def acquire(
         self,
         shape: int | Sequence[int] | None = None,
@@ -338,7 +365,8 @@ class Producer:
         """
     def end_stream(self) -> None:
         """Says that the stream is over after the last published frame."""
-    def wait_for_consumer(self, timeout: float | None = None) -> None: ...
+    def wait_for_consumer(self, timeout: float | None = None) -> None:
+        """Waits until there is a consumer, at most for so many seconds."""
     def close(self) -> None:
         """Closes the pool. Frames that are held stay as they are."""
     def __enter__(self) -> Self: ...
@@ -517,7 +545,10 @@ class _Incoming:
     refs: _RefLease | None
     def blocks(self) -> list[tuple[_Block, bool, int]]: ...
     def copied(self) -> _Incoming: ...
-    def device_array(self, offset: int, shape: Sequence[int], strides: Sequence[int], dtype: Any) -> Plane: ...
+    device: _DeviceBlock | None
+
+@final
+class _DeviceBlock: ...
 
 @final
 class _RefLease: ...
@@ -534,3 +565,11 @@ class _Room:
 
 def _address_of(view: Any) -> int: ...
 def _is_shared(start: int, len: int) -> bool: ...
+
+_Part = tuple[_Block | bytes, int, tuple[int, ...], tuple[int, ...], str]
+
+def _place_of(plane: Plane) -> tuple[int, int, int, tuple[int, ...], tuple[int, ...], str] | None: ...
+def _bytes_of(plane: Plane) -> bytes: ...
+def _known_of(frame: Frame) -> dict[str, Any]: ...
+def _plane_of(part: _Part) -> Plane: ...
+def _frame_of(parts: list[_Part], known: dict[str, Any]) -> Frame: ...

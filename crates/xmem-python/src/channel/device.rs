@@ -6,15 +6,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use xmem_core::cuda::{CudaError, Device, PrivateMemory, Rows, Stream};
-use xmem_core::{Producer, ReadLease, WriteLease};
+use xmem_core::{DType, Producer, ReadLease, WriteLease};
 
 use super::end::ChannelEnd;
-use crate::array::{Array, Keeper, Plane};
+use crate::array::{Array, Keeper};
 use crate::device::{DeviceFrame, stream_of};
-use crate::dtype;
 use crate::errors::{IntoPyErr, Kind};
 use crate::layout;
 use crate::signals::Deadline;
@@ -167,22 +165,24 @@ impl Arrays {
         Ok(copy.map_or_else(Self::Failed, |copy| Self::Private(Arc::new(copy))))
     }
 
-    /// One of them.
-    pub(super) fn plane(
+    /// One of them. `None`: it does not lie there.
+    pub(super) fn array(
         &self,
         offset: usize,
         shape: &[isize],
         strides: &[isize],
-        dtype: &Bound<'_, PyAny>,
-    ) -> PyResult<Plane> {
-        let dtype = dtype::parse(dtype)?;
+        dtype: DType,
+    ) -> PyResult<Option<Array>> {
         let (keeper, (ptr, len)) = self.memory().map_err(|error| {
             let kind = error.kind().unwrap_or(Kind::Cuda);
-            kind.error(format!("the message's arrays on a device: {error}"))
+            kind.error(format!("the message has arrays on a device: {error}"))
         })?;
         let bytes = (std::ptr::without_provenance(ptr as usize), len);
-        Array::new(keeper, bytes, offset, shape, strides, dtype)
-            .map(Plane::new)
-            .ok_or_else(|| PyValueError::new_err("an array of a message does not lie in it"))
+        Ok(Array::new(keeper, bytes, offset, shape, strides, dtype))
     }
 }
+
+/// What a message's arrays on a device lie in.
+#[pyclass(frozen, module = "xmem._xmem", name = "_DeviceBlock")]
+#[derive(Debug)]
+pub(crate) struct DeviceBlock(pub(super) Arrays);

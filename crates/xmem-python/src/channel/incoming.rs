@@ -6,32 +6,20 @@
 use std::ffi::c_int;
 use std::sync::Arc;
 
-use pyo3::exceptions::PyValueError;
+use pyo3::exceptions::PyMemoryError;
 use pyo3::ffi;
 use pyo3::prelude::*;
-use xmem_core::ReadLease;
+use xmem_core::{DType, ReadLease};
 
-use super::device::Arrays;
+use super::device::{Arrays, DeviceBlock};
 use super::memory::{self, fill_bytes};
 use super::message::{ALIGN, Place, Table};
-use crate::array::Plane;
-
-#[repr(align(64))]
-#[derive(Debug, Clone, Copy)]
-struct Line(#[expect(dead_code, reason = "only its address counts")] [u8; ALIGN]);
-
-/// What keeps a block's bytes.
-#[derive(Debug)]
-enum Keeper {
-    Lease(#[expect(dead_code, reason = "held")] Arc<ReadLease>),
-    Private(#[expect(dead_code, reason = "held")] Box<[Line]>),
-}
+use crate::array::{Array, Keeper, PrivateBytes};
 
 /// Bytes of a message.
 #[derive(Debug, Clone)]
 pub(super) struct Bytes {
-    #[expect(dead_code, reason = "held")]
-    keeper: Arc<Keeper>,
+    keeper: Keeper,
     start: usize,
     len: usize,
 }
@@ -43,17 +31,15 @@ impl Bytes {
         unsafe { std::slice::from_raw_parts(self.start as *const u8, self.len) }
     }
 
-    /// The same bytes in memory of their own.
-    fn to_private(&self) -> Self {
-        let mut lines = vec![Line([0; ALIGN]); self.len.div_ceil(ALIGN).max(1)].into_boxed_slice();
-        let start = lines.as_mut_ptr().cast::<u8>();
-        // SAFETY: as many bytes are there, rounded up, and they are new.
-        unsafe { std::ptr::copy_nonoverlapping(self.as_slice().as_ptr(), start, self.len) };
-        Self {
-            start: start as usize,
+    /// The same bytes in memory of their own. `Err`: there is none.
+    fn to_private(&self) -> Result<Self, String> {
+        let bytes = PrivateBytes::aligned(self.as_slice(), ALIGN)
+            .ok_or_else(|| format!("no memory for a copy of {} bytes", self.len))?;
+        Ok(Self {
+            start: bytes.ptr() as usize,
             len: self.len,
-            keeper: Arc::new(Keeper::Private(lines)),
-        }
+            keeper: Keeper::Private(Arc::new(bytes)),
+        })
     }
 }
 
@@ -87,7 +73,7 @@ impl Message {
             .and_then(|first| Table::decode(first, &sizes))
             .ok_or("a message makes no sense")?;
         memory::note(&lease);
-        let keeper = Arc::new(Keeper::Lease(lease.clone()));
+        let keeper = Keeper::Lease(lease.clone());
         let bytes = |place: &Place| Bytes {
             keeper: keeper.clone(),
             start: pieces[place.piece as usize].as_ptr() as usize + place.offset,
@@ -105,16 +91,14 @@ impl Message {
     }
 
     /// The same in memory of this process, which may be written.
-    pub(super) fn to_private(&self) -> Self {
-        Self {
-            pickle: self.pickle.to_private(),
-            blocks: self
-                .blocks
-                .iter()
-                .map(|(bytes, place)| (bytes.to_private(), *place))
-                .collect(),
+    pub(super) fn to_private(&self) -> Result<Self, String> {
+        let blocks = self.blocks.iter();
+        let blocks = blocks.map(|(bytes, place)| Ok((bytes.to_private()?, *place)));
+        Ok(Self {
+            pickle: self.pickle.to_private()?,
+            blocks: blocks.collect::<Result<_, String>>()?,
             is_private: true,
-        }
+        })
     }
 }
 
@@ -176,27 +160,20 @@ impl Incoming {
 
     /// The same message in memory of this process, which may be written.
     fn copied(&self, py: Python<'_>) -> PyResult<Self> {
+        let message = py.detach(|| self.message.to_private());
         let device = self.device.as_ref().map(|arrays| arrays.to_private(py));
         Ok(Self {
-            message: py.detach(|| self.message.to_private()),
+            message: message.map_err(PyMemoryError::new_err)?,
             sender: self.sender,
             refs: self.refs.clone(),
             device: device.transpose()?,
         })
     }
 
-    /// One of its arrays on a device.
-    fn device_array(
-        &self,
-        offset: usize,
-        shape: Vec<isize>,
-        strides: Vec<isize>,
-        dtype: &Bound<'_, PyAny>,
-    ) -> PyResult<Plane> {
-        let arrays = self.device.as_ref().ok_or_else(|| {
-            PyValueError::new_err("the message has no arrays on a device, and its pickle says so")
-        })?;
-        arrays.plane(offset, &shape, &strides, dtype)
+    /// What its arrays on a device lie in.
+    #[getter]
+    fn device(&self) -> Option<DeviceBlock> {
+        self.device.clone().map(DeviceBlock)
     }
 }
 
@@ -206,6 +183,21 @@ impl Incoming {
 pub(crate) struct Block {
     bytes: Bytes,
     readonly: bool,
+}
+
+impl Block {
+    /// An array whose first element is `offset` bytes into it. `None`: it does not lie inside.
+    pub(super) fn array(
+        &self,
+        offset: usize,
+        shape: &[isize],
+        strides: &[isize],
+        dtype: DType,
+    ) -> Option<Array> {
+        let Bytes { keeper, start, len } = &self.bytes;
+        let place = (*start as *const u8, *len);
+        Array::new(keeper.clone(), place, offset, shape, strides, dtype)
+    }
 }
 
 #[pymethods]

@@ -247,6 +247,6 @@ fn sort(lease: ReadLease, me: u64) -> Sorted {
 
 /// There is no lease left for it: what is to be kept is copied.
 fn sort_copied(lease: &ReadLease, me: u64) -> Sorted {
-    let copy = || Ok(Message::new(lease.clone())?.to_private());
+    let copy = || Message::new(lease.clone())?.to_private();
     sort_by_label(lease, me, || None, || Arrays::copied(lease), copy)
 }

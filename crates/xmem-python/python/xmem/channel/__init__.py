@@ -69,7 +69,6 @@ What cannot be resolved raises ``RefLost`` and says why: the object's process en
 held it any more."""
 
 from ._channel import Channel, Room
-from ._frames import SentFrame
 from ._refs import Ref, RefLost, ref
 
-__all__ = ["Channel", "Ref", "RefLost", "Room", "SentFrame", "ref"]
+__all__ = ["Channel", "Ref", "RefLost", "Room", "ref"]

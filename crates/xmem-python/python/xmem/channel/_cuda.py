@@ -69,7 +69,8 @@ def reduce_tensor(out, t, requires_grad, parameter):
         t.record_stream(stream)
         offset = arrays.add(t.data_ptr(), t.numel() * t.element_size(), stream.cuda_stream, True)
     out.owners.append(t)
-    return _loaders.cuda_tensor, (offset, tuple(t.shape), _dense(t.shape, t.element_size()), name, requires_grad, parameter)
+    part = None, offset, tuple(t.shape), _dense(t.shape, t.element_size()), name
+    return _loaders.cuda_tensor, (part, requires_grad, parameter)
 
 
 def _dense(shape, itemsize):
@@ -83,6 +84,12 @@ def _dense(shape, itemsize):
 def reduce_interface(out, a):
     """Whatever has the CUDA array interface, and says by DLPack on which device it is. It arrives as an xmem.Plane, or as
     CuPy's own."""
+    place = part(out, a)
+    return place if place is NotImplemented else (_loaders.cuda_array, (place, type(a).__module__.partition(".")[0]))
+
+
+def part(out, a):
+    """An array as it travels: none of the message's blocks, where in its memory on a device it begins, shape, strides, type."""
     interface = a.__cuda_array_interface__
     name = _TYPES.get(interface["typestr"])
     if name is None or interface.get("mask") is not None or not hasattr(a, "__dlpack_device__"):
@@ -102,7 +109,7 @@ def reduce_interface(out, a):
         raise TypeError("the arrays of a message on CUDA devices have to lie on the same one: send several messages")
     offset = arrays.add(interface["data"][0], extent, interface.get("stream"), False) if count else 0
     out.owners.append(a)
-    return _loaders.cuda_array, (offset, shape, strides, name, type(a).__module__.partition(".")[0])
+    return None, offset, shape, strides, name
 
 
 def finish(plane, library):

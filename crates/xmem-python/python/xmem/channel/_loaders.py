@@ -7,6 +7,7 @@ message.
 """
 
 from . import _refs
+from .._xmem import _frame_of, _plane_of
 
 
 def _outside(*_args):
@@ -33,6 +34,14 @@ def view(*args):
     _outside(*args)
 
 
+def frame(*args):
+    _outside(*args)
+
+
+def plane(*args):
+    _outside(*args)
+
+
 def ref(*args):
     _outside(*args)
 
@@ -40,11 +49,11 @@ def ref(*args):
 class Loader:
     """Makes the parts of one message."""
 
-    __slots__ = ("blocks", "incoming", "refs")
+    __slots__ = ("blocks", "device", "refs")
 
     def __init__(self, incoming):
         self.blocks = incoming.blocks()
-        self.incoming = incoming
+        self.device = incoming.device
         self.refs = incoming.refs
 
     def array(self, index, dtype, shape, axes, full, strides):
@@ -65,23 +74,36 @@ class Loader:
         block, _, shift = self.blocks[index]
         return _tensors.make_storage(block), shift
 
-    def cuda_array(self, offset, shape, strides, dtype, library):
+    def cuda_array(self, part, library):
         """An array on a device."""
         from . import _cuda
 
-        return _cuda.finish(self.incoming.device_array(offset, shape, strides, dtype), library)
+        return _cuda.finish(self.plane(part), library)
 
-    def cuda_tensor(self, offset, shape, strides, dtype, requires_grad, parameter):
+    def cuda_tensor(self, part, requires_grad, parameter):
         """The same for PyTorch."""
         from . import _tensors
 
-        plane = self.incoming.device_array(offset, shape, strides, dtype)
-        return _tensors.of_plane(plane, requires_grad, parameter)
+        return _tensors.of_plane(self.plane(part), requires_grad, parameter)
 
     def view(self, index, format, shape):
         """A block as a memoryview."""
         made = memoryview(self.blocks[index][0])
         return made if format == "B" and shape is None else made.cast(format, shape)
+
+    def _part(self, part):
+        bytes_or_block, *rest = part
+        if bytes_or_block is None:
+            return self.device, *rest
+        return (self.blocks[bytes_or_block][0] if isinstance(bytes_or_block, int) else bytes_or_block, *rest)
+
+    def frame(self, parts, known):
+        """A frame of a pool."""
+        return _frame_of([self._part(part) for part in parts], known)
+
+    def plane(self, part):
+        """One plane of a frame."""
+        return _plane_of(self._part(part))
 
     def ref(self, token):
         """A reference, or the object itself."""

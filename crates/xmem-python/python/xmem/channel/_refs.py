@@ -16,6 +16,8 @@ from .._errors import Error
 class RefLost(Error, ReferenceError):
     """A reference does not lead to its object any more, or not here."""
 
+    __module__ = "xmem"
+
 
 class _Target:
     """An object that references lead to. Whoever has a reference, or holds one for others, has this."""

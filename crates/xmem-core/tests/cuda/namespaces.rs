@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! Processes in different PID namespaces, as in containers: handles do not cross there, descriptors do.
+
+use crate::lab::{Lab, ask, count, first_round, says_at_last, told};
+use crate::support::eventually;
+
+#[test]
+fn legacy_handles_do_not_cross_pid_namespaces_and_both_sides_say_so() {
+    let lab = Lab::new();
+    let mut producer = lab.ready("produce legacy");
+    let Some(mut consumer) = lab.in_pid_namespace("consume") else {
+        return;
+    };
+    told(&mut producer, "publish", "published 0");
+    let said = ask(&mut consumer, "take");
+    assert!(
+        said.contains("for legacy handles share a PID namespace"),
+        "{said}"
+    );
+    says_at_last(
+        &mut producer,
+        "consumers",
+        "none: the frame's device memory cannot be used here",
+    );
+    told(&mut producer, "publish host", "published");
+    assert!(ask(&mut consumer, "take host").contains("this frame lies in host memory"));
+}
+
+#[test]
+fn frames_by_descriptor_cross_pid_namespaces_also_where_events_do_not() {
+    for inside in ["producer", "consumer"] {
+        let lab = Lab::new();
+        let (producer, consumer) = if inside == "producer" {
+            let producer = lab.in_pid_namespace("produce vmm 16");
+            (producer, Some(lab.ready("consume")))
+        } else {
+            let producer = lab.ready("produce vmm 16");
+            (Some(producer), lab.in_pid_namespace("consume"))
+        };
+        let (Some(mut producer), Some(mut consumer)) = (producer, consumer) else {
+            return;
+        };
+        first_round(&mut producer, &mut consumer);
+        for number in 1..20 {
+            told(&mut producer, "publish", &format!("published {number}"));
+            told(&mut consumer, "take", &format!("took {number}"));
+        }
+        told(&mut consumer, "result", "0");
+        assert_eq!(count(&mut consumer, "imports"), 1);
+        // What is not done is waited for.
+        told(&mut producer, "publish late", "published");
+        told(&mut consumer, "hold", "holds 6000 Some(Vmm)");
+        told(&mut consumer, "ready", "false");
+        told(&mut consumer, "sync", "syncs");
+        told(&mut producer, "go-on", "goes on");
+        assert_eq!(consumer.says(), "synced");
+        told(&mut producer, "publish", "published 21");
+        told(&mut consumer, "take", "took 20");
+        told(&mut consumer, "result", "0");
+        eventually("its leases are over", || {
+            ask(&mut producer, "consumers").starts_with('0')
+        });
+        lab.assert_allowed();
+    }
+}
+
+#[test]
+fn a_frame_that_a_killed_producer_in_another_namespace_did_not_finish_is_refused() {
+    let lab = Lab::new();
+    let Some(mut producer) = lab.in_pid_namespace("produce vmm 16") else {
+        return;
+    };
+    let mut consumer = lab.ready("consume");
+    first_round(&mut producer, &mut consumer);
+    told(&mut producer, "publish late", "published");
+    told(&mut consumer, "hold", "holds 6000 Some(Vmm)");
+    told(&mut consumer, "sync", "syncs");
+    producer.kill();
+    assert!(consumer.says().contains("the frame's producer is gone"));
+    lab.assert_allowed();
+}

@@ -1,0 +1,183 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! Frames of pools in messages: taken apart, and put together again.
+
+use std::collections::BTreeMap;
+
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyTuple};
+use xmem_core::{FrameMeta, VideoLayout};
+
+use super::device::DeviceBlock;
+use super::incoming::Block;
+use crate::about::About;
+use crate::array::{Array, Export, Keeper, Plane};
+use crate::dtype;
+use crate::frame::Frame;
+use crate::layout::{self, Arrays};
+
+/// What is known of a frame besides its arrays.
+#[derive(Debug, IntoPyObject, FromPyObject)]
+#[pyo3(from_item_all)]
+pub(crate) struct Known {
+    /// Whether it is one array.
+    is_whole: bool,
+    format: Option<String>,
+    width: Option<u32>,
+    height: Option<u32>,
+    pts: Option<u64>,
+    dts: Option<u64>,
+    duration: Option<u64>,
+    timestamp: Option<i64>,
+    published_at: u64,
+    sequence: u64,
+    slot: u32,
+    generation: u32,
+    flags: u32,
+    content_type: String,
+    producer: String,
+    pool: String,
+    caps: Option<String>,
+    attachments: BTreeMap<String, Vec<u8>>,
+}
+
+/// Where an array lies: from its lowest byte, how many bytes, the first element in them, shape, strides and type.
+type Place<'py> = (
+    usize,
+    usize,
+    usize,
+    Bound<'py, PyTuple>,
+    Bound<'py, PyTuple>,
+    &'static str,
+);
+
+/// What a plane is to who sends it. `None`: it lies in a slot that this process writes, which only views keep.
+#[pyfunction(name = "_place_of")]
+pub(crate) fn place_of<'py>(plane: &Bound<'py, Plane>) -> PyResult<Option<Place<'py>>> {
+    let array = plane.get().array();
+    if matches!(array.keeper, Keeper::Slot(_)) {
+        return Ok(None);
+    }
+    let (start, len) = array.span();
+    Ok(Some((
+        start.addr(),
+        len,
+        array.ptr().addr() - start.addr(),
+        PyTuple::new(plane.py(), &array.shape)?,
+        PyTuple::new(plane.py(), &array.strides)?,
+        dtype::name(array.dtype),
+    )))
+}
+
+/// All bytes of a plane, with what lies between its elements.
+#[pyfunction(name = "_bytes_of")]
+pub(crate) fn bytes_of<'py>(plane: &Bound<'py, Plane>) -> PyResult<Bound<'py, PyBytes>> {
+    let array = plane.get().array();
+    if let Some(reason) = array.on_device() {
+        return Err(PyValueError::new_err(reason));
+    }
+    let _keeps_the_slot = Export::new(&array.keeper)?;
+    Ok(PyBytes::new(plane.py(), array.bytes()))
+}
+
+/// What is known of a frame, to who sends it.
+#[pyfunction(name = "_known_of")]
+pub(crate) fn known_of<'py>(frame: &Bound<'py, Frame>) -> PyResult<Bound<'py, PyAny>> {
+    let (about, arrays) = (frame.get().about(), frame.get().arrays());
+    let meta = &about.meta;
+    let attachments = meta.attachments.iter();
+    let known = Known {
+        is_whole: arrays.whole.is_some(),
+        format: meta.video.map(|it| it.format.as_str().to_owned()),
+        width: meta.video.map(|it| it.width),
+        height: meta.video.map(|it| it.height),
+        pts: meta.pts,
+        dts: meta.dts,
+        duration: meta.duration,
+        timestamp: meta.timestamp,
+        published_at: meta.published_at,
+        sequence: meta.sequence,
+        slot: meta.slot,
+        generation: meta.generation,
+        flags: meta.flags,
+        content_type: meta.content_type.as_str().to_owned(),
+        producer: meta.producer.as_str().to_owned(),
+        pool: about.pool.clone(),
+        caps: about.caps().map(str::to_owned),
+        attachments: attachments
+            .map(|(name, value)| (name.to_owned(), value.to_vec()))
+            .collect(),
+    };
+    Ok(known.into_pyobject(frame.py())?.into_any())
+}
+
+/// A plane as it travels: the block that it lies in, or its bytes, and where.
+#[derive(Debug, FromPyObject)]
+pub(crate) struct Part<'py>(
+    Bound<'py, PyAny>,
+    usize,
+    Vec<isize>,
+    Vec<isize>,
+    Bound<'py, PyAny>,
+);
+
+impl Part<'_> {
+    fn array(&self) -> PyResult<Array> {
+        let Self(bytes, offset, shape, strides, dtype) = self;
+        let dtype = dtype::parse(dtype)?;
+        let array = if let Ok(block) = bytes.cast::<Block>() {
+            block.get().array(*offset, shape, strides, dtype)
+        } else if let Ok(block) = bytes.cast::<DeviceBlock>() {
+            block.get().0.array(*offset, shape, strides, dtype)?
+        } else {
+            let piece = layout::private(bytes.cast::<PyBytes>()?.as_bytes().to_vec());
+            Array::new(piece.keeper, piece.bytes, *offset, shape, strides, dtype)
+        };
+        array.ok_or_else(|| PyValueError::new_err("a plane does not lie in its block"))
+    }
+}
+
+/// A plane that came.
+#[pyfunction(name = "_plane_of")]
+pub(crate) fn plane_of(part: Part<'_>) -> PyResult<Plane> {
+    part.array().map(Plane::new)
+}
+
+/// A frame that came.
+#[pyfunction(name = "_frame_of")]
+pub(crate) fn frame_of(parts: Vec<Part<'_>>, known: Known) -> PyResult<Frame> {
+    let planes = parts.iter().map(Part::array);
+    let planes = planes.collect::<PyResult<Vec<_>>>()?;
+    let whole = planes.first().filter(|_| known.is_whole).cloned();
+    if planes.is_empty() {
+        return Err(PyValueError::new_err("a frame has at least one plane"));
+    }
+    let video = known.format.map(|format| VideoLayout {
+        format: format.as_str().into(),
+        width: known.width.unwrap_or_default(),
+        height: known.height.unwrap_or_default(),
+        n_planes: planes.len() as u32,
+        ..VideoLayout::default()
+    });
+    let mut meta = FrameMeta {
+        video,
+        pts: known.pts,
+        dts: known.dts,
+        duration: known.duration,
+        timestamp: known.timestamp,
+        published_at: known.published_at,
+        sequence: known.sequence,
+        slot: known.slot,
+        generation: known.generation,
+        flags: known.flags,
+        content_type: known.content_type.as_str().into(),
+        producer: known.producer.as_str().into(),
+        ..FrameMeta::default()
+    };
+    for (name, value) in known.attachments {
+        meta.attachments.set(&name, value);
+    }
+    let about = About::new(meta, known.caps, known.pool);
+    Ok(Frame::assembled(Arrays { whole, planes }, about))
+}

@@ -1,0 +1,279 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! Memory that upstream allocates: shared where it lies if it can be, copied once if not, and never freed under anybody.
+
+use gst_video::VideoFormat::{I420, Nv12};
+
+use crate::lab::{Actor, Lab, consumer};
+use crate::pictures::caps;
+use crate::support::{LOSSLESS, until};
+
+/// Has cudaupload use a pool of its own.
+fn own_memory(sink: &str) -> String {
+    format!(
+        "appsrc name=in format=time caps=\"{}\" ! cudaupload name=up ! video/x-raw(memory:CUDAMemory) \
+         ! identity drop-allocation=true ! xmemsink name=sink pool=POOL sync=false {sink}",
+        caps(Nv12, 320, 240)
+    )
+}
+
+/// The memory with the canaries of a process's foreign memory stays for as long as the process runs.
+const CANARIES: u64 = 2 << 20;
+
+fn only_canaries_are_left(lab: &Lab) {
+    until("all memory of frames is freed", || {
+        lab.machine.used_memory(0) <= CANARIES
+    });
+}
+
+/// So many frames through, each given back at once.
+fn pass(producer: &mut Actor, consumers: &mut [Actor], numbers: std::ops::Range<u8>) {
+    for number in numbers {
+        producer.push(number);
+        for consumer in &mut *consumers {
+            consumer.takes(number);
+            consumer.drops(number);
+        }
+    }
+}
+
+#[test]
+fn it_is_opened_once_and_not_copied() {
+    let Some(lab) = Lab::new() else { return };
+    let mut producer = lab.actor();
+    let pipeline = own_memory(&format!("{LOSSLESS} copy=forbid"));
+    producer.told(&format!("prepare {pipeline}"), "ok");
+    producer.told("watch sink sink", "ok");
+    producer.told("play", "ok");
+    let mut consumers = [lab.consumer("", ""), lab.consumer("", "")];
+    pass(&mut producer, &mut consumers, 0..40);
+    let opened = |lab: &Lab, consumer: &Actor| lab.calls(consumer, &["cuIpcOpenMemHandle_v2"]);
+    let before = consumers.each_ref().map(|consumer| opened(&lab, consumer));
+    pass(&mut producer, &mut consumers, 40..160);
+    let after = consumers.each_ref().map(|consumer| opened(&lab, consumer));
+    assert_eq!(before, after);
+    // Each of upstream's memories, and each one's canary.
+    let memories = producer.number("seen sink addresses");
+    assert_eq!(after, [2 * memories; 2]);
+    assert_eq!(producer.stat("sink", "copied"), 0);
+    assert_eq!(producer.stat("sink", "zero-copy"), 160);
+    assert_eq!(
+        lab.calls(&producer, &["cuMemcpyDtoDAsync_v2", "cuMemcpyDtoD_v2"]),
+        0
+    );
+    lab.assert_allowed();
+}
+
+#[test]
+fn it_is_not_freed_while_a_frame_is_held() {
+    let Some(lab) = Lab::new() else { return };
+    let mut producer = lab.launch(&own_memory(LOSSLESS));
+    let mut consumer = lab.consumer("", "");
+    for number in 0..3 {
+        producer.push(number);
+        consumer.takes(number);
+    }
+    // cudaupload's pool goes with its caps.
+    producer.told(&format!("caps {}", caps(I420, 64, 64)), "ok");
+    for number in 3..40 {
+        producer.push(number);
+        consumer.takes(number);
+        if number > 5 {
+            consumer.drops(number);
+        }
+    }
+    for number in 0..6 {
+        consumer.has(number);
+    }
+    assert_eq!(producer.stat("sink", "copied"), 0);
+    // When the last one is given back, the memory goes too.
+    let before = lab.machine.used_memory(0);
+    for number in 0..6 {
+        consumer.drops(number);
+    }
+    producer.push(40);
+    consumer.takes(40);
+    until("the memory of the first caps is freed", || {
+        lab.machine.used_memory(0) <= before - 3 * 320 * 240
+    });
+    consumer.has(40);
+    lab.assert_allowed();
+}
+
+#[test]
+fn it_is_not_freed_under_a_stopped_process() {
+    let Some(lab) = Lab::new() else { return };
+    let mut producer = lab.launch(&own_memory("release-timeout=300000000"));
+    let mut stopped = lab.consumer("start-from=oldest", "");
+    producer.push(1);
+    stopped.takes(1);
+    stopped.0.stop();
+    producer.told(&format!("caps {}", caps(I420, 64, 64)), "ok");
+    let mut other = lab.consumer("", "").connected();
+    for number in 2..60 {
+        producer.push(number);
+    }
+    producer.until_stat("sink", "published", 59);
+    other.told("take 59", "ok");
+    // The sink and all of upstream's pools end.
+    producer.told("stop", "ok");
+    producer.told("forget", "ok");
+    stopped.0.go_on();
+    stopped.has(1);
+    stopped.drops(1);
+    lab.assert_allowed();
+}
+
+#[test]
+fn frames_stay_whole_when_upstream_stops() {
+    let Some(lab) = Lab::new() else { return };
+    let mut producer = lab.launch(&own_memory("release-timeout=200000000"));
+    let mut consumer = lab.consumer("start-from=oldest", "");
+    for number in 0..4 {
+        producer.push(number);
+        consumer.takes(number);
+    }
+    producer.told("stop", "ok");
+    producer.told("forget", "ok");
+    for number in 0..4 {
+        consumer.has(number);
+        consumer.drops(number);
+    }
+    lab.assert_allowed();
+}
+
+#[test]
+fn all_memory_is_freed_when_consumers_let_go_in_time() {
+    let Some(lab) = Lab::new() else { return };
+    let mut producer = lab.launch(&own_memory("release-timeout=60000000000"));
+    let mut consumer = lab.consumer("start-from=oldest", "");
+    for number in 0..4 {
+        producer.push(number);
+        consumer.takes(number);
+    }
+    // The stop waits for them.
+    producer.0.tell("stop");
+    for number in 0..4 {
+        consumer.has(number);
+        consumer.drops(number);
+    }
+    // An appsink refers to its last frame until it is stopped.
+    consumer.told("stop", "ok");
+    assert_eq!(producer.0.says(), "ok");
+    producer.told("forget", "ok");
+    only_canaries_are_left(&lab);
+    lab.assert_allowed();
+}
+
+#[test]
+fn a_sink_that_is_restarted_shares_the_same_memory_again() {
+    let Some(lab) = Lab::new() else { return };
+    let mut producer = lab.launch(&own_memory("copy=forbid release-timeout=50000000"));
+    let mut consumer = lab.consumer("start-from=oldest", "");
+    for number in 0..20 {
+        if number > 0 {
+            // Only the sink: upstream keeps its pool and its memories.
+            producer.told("state sink null", "ok");
+            producer.told("state sink playing", "ok");
+        }
+        producer.push(number);
+        consumer.takes(number);
+        if number % 3 > 0 {
+            consumer.drops(number);
+        }
+    }
+    for number in (0..20).filter(|number| number % 3 == 0) {
+        consumer.has(number);
+    }
+    assert_eq!(consumer.stat("src", "copied"), 0);
+    lab.assert_allowed();
+}
+
+#[test]
+fn two_sinks_behind_a_tee_share_one_memory() {
+    let Some(lab) = Lab::new() else { return };
+    let other = lab.file("q.sock").display().to_string();
+    let mut producer = lab.launch(&format!(
+        "appsrc name=in format=time caps=\"{}\" ! cudaupload ! video/x-raw(memory:CUDAMemory) ! tee name=t \
+         t. ! queue ! xmemsink name=sink pool=POOL sync=false {LOSSLESS} copy=forbid \
+         t. ! queue ! xmemsink name=other pool={other} sync=false {LOSSLESS} copy=forbid",
+        caps(Nv12, 320, 240)
+    ));
+    let mut consumers = [
+        lab.consumer("", ""),
+        lab.launch(&consumer("", "").replace("POOL", &other)),
+        // Both in one process.
+        lab.launch(&format!(
+            "xmemsrc pool=POOL ! appsink name=app sync=false max-buffers=1 enable-last-sample=false xmemsrc pool={other} ! fakesink sync=false"
+        )),
+    ];
+    pass(&mut producer, &mut consumers, 0..60);
+    for sink in ["sink", "other"] {
+        assert_eq!(producer.stat(sink, "copied"), 0);
+        assert_eq!(producer.stat(sink, "zero-copy"), 60);
+    }
+    // Caps change, and the memory goes once both have let go.
+    producer.told(&format!("caps {}", caps(I420, 64, 64)), "ok");
+    pass(&mut producer, &mut consumers, 60..120);
+    let left = 3 * 512 * 128;
+    until("the first memory is freed", || {
+        lab.machine.used_memory(0) <= CANARIES + left
+    });
+    lab.assert_allowed();
+}
+
+/// Exactly one copy on the device for each frame, and with copy=forbid an error that says why.
+fn copied_once(
+    pipeline: impl Fn(&str) -> String,
+    own_context: bool,
+    variables: &[(&str, &str)],
+    why: &str,
+) {
+    let Some(lab) = Lab::new() else { return };
+    let start = |pipeline: &str| {
+        let mut producer = lab.actor_with(variables);
+        producer.told(&format!("prepare {pipeline}"), "ok");
+        if own_context {
+            producer.told("own-context", "ok");
+        }
+        producer.told("play", "ok");
+        producer
+    };
+    let mut producer = start(&pipeline(LOSSLESS));
+    let mut consumers = [lab.consumer("", ""), lab.consumer("", "")];
+    let copies = |lab: &Lab, producer: &Actor| {
+        let names = [
+            "cuMemcpyDtoDAsync_v2",
+            "cuMemcpyDtoD_v2",
+            "cuMemcpyPeerAsync",
+            "cuMemcpyPeer",
+            "cuMemcpyAsync",
+            "cuMemcpy",
+        ];
+        lab.calls(producer, &names)
+    };
+    pass(&mut producer, &mut consumers, 0..50);
+    assert_eq!(producer.stat("sink", "copied"), 50);
+    assert_eq!(copies(&lab, &producer), 50);
+    assert_eq!(producer.stat("sink", "zero-copy"), 0);
+    drop(producer);
+    let mut refusing = start(&pipeline("copy=forbid"));
+    refusing.push(1);
+    let error = refusing.ask("error");
+    assert!(
+        error.contains("copy=forbid") && error.contains(why),
+        "{error}"
+    );
+    lab.assert_allowed();
+}
+
+#[test]
+fn memory_of_another_context_is_copied_once() {
+    copied_once(
+        |sink| crate::lab::producer(&caps(Nv12, 320, 240), sink),
+        true,
+        &[],
+        "context",
+    );
+    copied_once(own_memory, true, &[], "context");
+}

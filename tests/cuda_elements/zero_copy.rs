@@ -1,0 +1,170 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! What a frame costs: no copy, no memory, nothing imported, and no CPU that waits for a device.
+
+use gst_video::VideoFormat::Nv12;
+
+use crate::lab::{Actor, Lab, consumer, producer};
+use crate::pictures::caps;
+use crate::support::LOSSLESS;
+
+/// Everything that takes memory, opens it, copies it, or lets a CPU wait.
+const COSTLY: [&str; 34] = [
+    "cuMemAlloc_v2",
+    "cuMemAllocPitch_v2",
+    "cuMemAllocAsync",
+    "cuMemAllocHost_v2",
+    "cuMemFree_v2",
+    "cuMemFreeAsync",
+    "cuMemFreeHost",
+    "cuMemCreate",
+    "cuMemMap",
+    "cuMemUnmap",
+    "cuMemHostRegister_v2",
+    "cuMemImportFromShareableHandle",
+    "cuMemExportToShareableHandle",
+    "cuIpcGetMemHandle",
+    "cuIpcOpenMemHandle_v2",
+    "cuIpcCloseMemHandle",
+    "cuIpcOpenEventHandle",
+    "cuIpcGetEventHandle",
+    "cuEventCreate",
+    "cuEventDestroy_v2",
+    "cuStreamCreate",
+    "cuStreamDestroy_v2",
+    "cuCtxSynchronize",
+    "cuStreamSynchronize",
+    "cuEventSynchronize",
+    "cuMemcpyDtoD_v2",
+    "cuMemcpyDtoDAsync_v2",
+    "cuMemcpyDtoH_v2",
+    "cuMemcpyDtoHAsync_v2",
+    "cuMemcpyHtoD_v2",
+    "cuMemcpyHtoDAsync_v2",
+    "cuMemcpy2D_v2",
+    "cuMemcpy2DAsync_v2",
+    "cuMemcpyPeerAsync",
+];
+
+/// How often each of these was called so far.
+fn costs(lab: &Lab, actor: &Actor) -> Vec<(&'static str, u64)> {
+    let calls = lab.machine.calls(actor.pid());
+    let of = |name| (name, calls.get(name).copied().unwrap_or(0));
+    COSTLY.map(of).to_vec()
+}
+
+/// What came on top since then.
+fn since(before: &[(&'static str, u64)], now: &[(&'static str, u64)]) -> Vec<(&'static str, u64)> {
+    before
+        .iter()
+        .zip(now)
+        .map(|((name, before), (_, now))| (*name, now - before))
+        .filter(|(_, count)| *count > 0)
+        .collect()
+}
+
+const WARM: u8 = 40;
+const FRAMES: u8 = 200;
+
+/// What the frames after the first ones cost a pipeline that ends in something else than xmemsink.
+fn costs_without_us(lab: &Lab) -> Vec<(&'static str, u64)> {
+    let mut other = lab.launch(&format!(
+        "appsrc name=in format=time caps=\"{}\" ! cudaupload ! video/x-raw(memory:CUDAMemory) \
+         ! appsink name=app sync=false max-buffers=1 enable-last-sample=false",
+        caps(Nv12, 320, 240)
+    ));
+    let mut pass = |numbers: std::ops::Range<u8>| {
+        for number in numbers {
+            other.push(number);
+            other.told(&format!("take {number}"), "ok");
+            other.drops(number);
+        }
+        costs(lab, &other)
+    };
+    let before = pass(0..WARM);
+    since(&before, &pass(WARM..FRAMES))
+}
+
+fn costs_nothing(sink: &str, way: &str) {
+    let Some(lab) = Lab::new() else { return };
+    let without = costs_without_us(&lab);
+    let mut sender = lab.actor();
+    let pipeline = producer(
+        &caps(Nv12, 320, 240),
+        &format!("{LOSSLESS} copy=forbid {sink}"),
+    );
+    sender.told(&format!("prepare {pipeline}"), "ok");
+    sender.told("watch sink sink", "ok");
+    sender.told("play", "ok");
+    let mut receivers = [lab.consumer("", ""), lab.consumer("", "")];
+    for receiver in &mut receivers {
+        receiver.told("watch app sink", "ok");
+    }
+    let mut pass = |numbers: std::ops::Range<u8>| {
+        for number in numbers {
+            sender.push(number);
+            for receiver in &mut receivers {
+                receiver.told(&format!("take {number}"), "ok");
+                receiver.drops(number);
+            }
+        }
+        let receivers = receivers.each_ref().map(|receiver| costs(&lab, receiver));
+        (costs(&lab, &sender), receivers)
+    };
+    let (sent, received) = pass(0..WARM);
+    let (sent_then, received_then) = pass(WARM..FRAMES);
+    // What cudaupload does anyway.
+    assert_eq!(since(&sent, &sent_then), without);
+    for (before, then) in received.iter().zip(&received_then) {
+        assert_eq!(since(before, then), []);
+    }
+
+    let frames = u64::from(FRAMES);
+    sender.until_stat("sink", "published", frames);
+    assert_eq!(sender.stat("sink", "zero-copy"), frames);
+    assert_eq!(sender.stat("sink", "copied"), 0);
+    // Each slot has one memory, however many frames there were.
+    assert_eq!(sender.number("seen sink buffers"), frames);
+    let slots = sender.number("seen sink addresses");
+    assert!(
+        (1..=sender.stat("sink", "slots")).contains(&slots),
+        "{slots}"
+    );
+    assert_eq!(sender.number("seen sink memories"), slots);
+    for receiver in &mut receivers {
+        assert_eq!(receiver.stat("src", "zero-copy"), frames);
+        assert_eq!(receiver.stat("src", "copied"), 0);
+        assert_eq!(receiver.ask("stat src device"), way);
+        let seen = receiver.number("seen app addresses");
+        assert!((1..=slots).contains(&seen), "{seen} of {slots}");
+        assert_eq!(receiver.number("seen app memories"), seen);
+    }
+    lab.assert_allowed();
+}
+
+#[test]
+fn frames_in_slots_by_descriptor_cost_nothing() {
+    costs_nothing("", "vmm");
+}
+
+#[test]
+fn frames_in_slots_by_handle_cost_nothing() {
+    costs_nothing("cuda-ipc-mode=legacy", "legacy");
+}
+
+#[test]
+fn the_own_process_has_the_slot_itself() {
+    let Some(lab) = Lab::new() else { return };
+    let mut actor = lab.actor();
+    let sink = producer(&caps(Nv12, 320, 240), &format!("{LOSSLESS} copy=forbid"));
+    actor.told(&format!("prepare {sink}"), "ok");
+    actor.told("watch sink sink", "ok");
+    actor.told("play", "ok");
+    actor.told(&format!("second {}", consumer("", "")), "ok");
+    actor.push(1);
+    actor.takes(1);
+    let address = actor.ask("address 1");
+    assert_eq!(actor.ask("seen sink address"), address);
+    assert_eq!(actor.ask("stat src device"), "same process");
+    lab.assert_allowed();
+}
