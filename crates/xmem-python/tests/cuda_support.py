@@ -76,7 +76,7 @@ class Process:
 
     def fails(self, code: str, kind: str, match: str = "") -> None:
         """What it is told raises this."""
-        with pytest.raises(Failed, match=match) as raised:
+        with pytest.raises(Failed, match=match or None) as raised:
             self.do(code)
         assert raised.value.kind == kind, raised.value
 
