@@ -10,10 +10,13 @@ use std::sync::Arc;
 use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
+use xmem_core::cuda::PrivateMemory;
 use xmem_core::{DType, ReadLease};
 
+use crate::device::DeviceFrame;
+use crate::errors::{IntoPyErr, Kind};
 use crate::slot::WriteSlot;
-use crate::{array_interface, buffer, dlpack, dtype};
+use crate::{array_interface, buffer, cuda_interface, device, dlpack, dtype};
 
 /// What keeps bytes where they are, until the last view of them is gone. Dropping it needs no interpreter.
 #[derive(Debug, Clone)]
@@ -24,6 +27,10 @@ pub(crate) enum Keeper {
     Slot(Arc<WriteSlot>),
     /// A copy.
     Private(#[expect(dead_code, reason = "kept, not read")] Arc<PrivateBytes>),
+    /// A frame that was received, and lies on a device.
+    Device(Arc<DeviceFrame>),
+    /// A copy on a device.
+    PrivateDevice(Arc<PrivateMemory>),
 }
 
 /// Memory that only this process has.
@@ -78,9 +85,19 @@ impl Keeper {
     /// Whether views that are made now may write.
     pub(crate) fn is_writable(&self) -> bool {
         match self {
-            Self::Lease(_) => false,
+            Self::Lease(_) | Self::Device(_) => false,
             Self::Slot(slot) => slot.is_writing(),
-            Self::Private(_) => true,
+            Self::Private(_) | Self::PrivateDevice(_) => true,
+        }
+    }
+
+    /// The number of the device that the bytes lie on. `None`: in host memory.
+    pub(crate) fn device(&self) -> Option<u32> {
+        match self {
+            Self::Lease(_) | Self::Private(_) => None,
+            Self::Slot(slot) => slot.device(),
+            Self::Device(frame) => Some(frame.ordinal()),
+            Self::PrivateDevice(memory) => Some(memory.device().ordinal()),
         }
     }
 }
@@ -113,7 +130,8 @@ impl Export {
     pub(crate) fn is_mapped_writable(&self) -> bool {
         match &self.keeper {
             Keeper::Lease(lease) => lease.is_local(),
-            Keeper::Slot(_) | Keeper::Private(_) => true,
+            Keeper::Device(frame) => frame.is_local(),
+            Keeper::Slot(_) | Keeper::Private(_) | Keeper::PrivateDevice(_) => true,
         }
     }
 }
@@ -197,6 +215,21 @@ impl Array {
         self.ptr
     }
 
+    /// The number of the device that it lies on. `None`: in host memory.
+    pub(crate) fn device(&self) -> Option<u32> {
+        self.keeper.device()
+    }
+
+    /// What to say to who wants to read bytes on a device with the CPU.
+    pub(crate) fn on_device(&self) -> Option<String> {
+        self.device().map(|ordinal| {
+            format!(
+                "this frame lies on the CUDA device {ordinal}, where the CPU cannot read it: use it there \
+                 (torch.from_dlpack(frame), cupy.from_dlpack(frame)), or frame.cpu(), a copy in host memory"
+            )
+        })
+    }
+
     pub(crate) fn itemsize(&self) -> isize {
         self.dtype.size().cast_signed()
     }
@@ -225,7 +258,7 @@ impl Array {
         (self.ptr.wrapping_offset(below), len.cast_unsigned())
     }
 
-    /// The bytes of that span.
+    /// The bytes of that span, in host memory.
     pub(crate) fn bytes(&self) -> &[u8] {
         let (start, len) = self.span();
         // SAFETY: `new` checked that the elements lie inside their memory, which `keeper` keeps.
@@ -252,8 +285,68 @@ impl Array {
         self.is_contiguous_in(0..self.shape.len())
     }
 
-    /// A copy in memory of this process's own, without gaps.
+    /// Waits until it is written, for who reads it otherwise than in the order of a stream.
+    pub(crate) fn wait(&self, py: Python<'_>) -> PyResult<()> {
+        match &self.keeper {
+            Keeper::Device(frame) => frame.wait(py),
+            _ => Ok(()),
+        }
+    }
+
+    /// The same elements in a copy of the span.
+    fn over(&self, keeper: Keeper, span: *const u8) -> Self {
+        let below = self.ptr.addr() - self.span().0.addr();
+        Self {
+            keeper,
+            ptr: span.wrapping_add(below),
+            ..self.clone()
+        }
+    }
+
+    /// A copy in memory of this process's own: in host memory without gaps, on a device with them.
     pub(crate) fn to_private(&self) -> PyResult<Self> {
+        let (start, len) = (self.span().0.addr() as u64, self.span().1);
+        let copy = match &self.keeper {
+            Keeper::Device(frame) => frame.copy(start, len),
+            Keeper::PrivateDevice(memory) => memory.copy(start, len),
+            Keeper::Slot(slot) if slot.device().is_some() => return Err(not_copied()),
+            Keeper::Lease(_) | Keeper::Slot(_) | Keeper::Private(_) => {
+                return self.to_private_host();
+            }
+        };
+        let copy = Arc::new(copy.map_err(IntoPyErr::into_py_err)?);
+        let span = std::ptr::without_provenance(copy.ptr() as usize);
+        Ok(self.over(Keeper::PrivateDevice(copy), span))
+    }
+
+    /// In host memory: itself, or a copy without gaps.
+    pub(crate) fn to_host(&self) -> PyResult<Self> {
+        let (start, len) = (self.span().0.addr() as u64, self.span().1);
+        let mut bytes = Vec::new();
+        match &self.keeper {
+            Keeper::Device(frame) => {
+                bytes.resize(len, 0);
+                frame.copy_to_host(start, &mut bytes)
+            }
+            Keeper::PrivateDevice(memory) => {
+                bytes.resize(len, 0);
+                memory.copy_to_host(start, &mut bytes)
+            }
+            Keeper::Slot(slot) if slot.device().is_some() => return Err(not_copied()),
+            Keeper::Lease(_) | Keeper::Slot(_) | Keeper::Private(_) => return Ok(self.clone()),
+        }
+        .map_err(IntoPyErr::into_py_err)?;
+        let bytes = Arc::new(PrivateBytes::new(bytes));
+        let span = bytes.ptr();
+        let copy = self.over(Keeper::Private(bytes), span);
+        if copy.is_c_contiguous() {
+            Ok(copy)
+        } else {
+            copy.to_private_host()
+        }
+    }
+
+    fn to_private_host(&self) -> PyResult<Self> {
         let _keeps_the_slot = Export::new(&self.keeper)?;
         let mut bytes = Vec::with_capacity(self.nbytes().cast_unsigned());
         self.append_to(0, self.ptr, &mut bytes);
@@ -297,6 +390,10 @@ impl Array {
     fn is_contiguous_from(&self, dim: usize) -> bool {
         self.is_contiguous_in((dim..self.shape.len()).rev())
     }
+}
+
+fn not_copied() -> PyErr {
+    Kind::Cuda.error("a frame on a device is not copied where it is written: receive it, or copy the array that writes it")
 }
 
 /// One plane of a frame.
@@ -358,9 +455,22 @@ impl Plane {
         !self.0.keeper.is_writable()
     }
 
-    /// A copy in memory of this process's own, without padding, that may be written to.
+    /// Where the elements lie: "cpu", or "cuda:0" and so on.
+    #[getter]
+    fn device(&self) -> String {
+        device::name(self.0.device())
+    }
+
+    /// A copy in memory of this process's own that may be written to; see Frame.copy.
     fn copy(&self, py: Python<'_>) -> PyResult<Self> {
+        self.0.wait(py)?;
         Ok(Self(py.detach(|| self.0.to_private())?))
+    }
+
+    /// The plane in host memory; see Frame.cpu.
+    fn cpu(&self, py: Python<'_>) -> PyResult<Self> {
+        self.0.wait(py)?;
+        Ok(Self(py.detach(|| self.0.to_host())?))
     }
 
     fn __len__(&self) -> usize {
@@ -394,6 +504,11 @@ impl Plane {
         array_interface::of(slf.py(), &slf.get().0)
     }
 
+    #[getter]
+    fn __cuda_array_interface__<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyDict>> {
+        cuda_interface::of(slf.py(), &slf.get().0)
+    }
+
     #[pyo3(signature = (*, stream=None, max_version=None, dl_device=None, copy=None))]
     fn __dlpack__(
         &self,
@@ -404,7 +519,7 @@ impl Plane {
         copy: Option<bool>,
     ) -> PyResult<Py<PyAny>> {
         let request = dlpack::Request {
-            has_stream: stream.is_some(),
+            stream,
             max_version,
             dl_device,
             copy,

@@ -13,6 +13,9 @@ use crate::dtype;
 pub(crate) fn of<'py>(py: Python<'py>, array: &Array) -> PyResult<Bound<'py, PyDict>> {
     // NumPy asks for this when a buffer was refused, and takes the reason only from here.
     let _may_be_read = Export::new(&array.keeper)?;
+    if let Some(reason) = array.on_device() {
+        return Err(PyTypeError::new_err(reason));
+    }
     let typestr = dtype::typestr(array.dtype).ok_or_else(|| {
         PyTypeError::new_err("NumPy has no bfloat16: use torch.from_dlpack instead")
     })?;

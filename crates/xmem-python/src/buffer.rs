@@ -30,6 +30,9 @@ pub(crate) unsafe fn fill(
 ) -> PyResult<()> {
     // SAFETY: the caller's promise. Python wants it empty when the call fails.
     unsafe { (*view).obj = ptr::null_mut() };
+    if let Some(reason) = array.on_device() {
+        return Err(PyBufferError::new_err(reason));
+    }
     let format = dtype::format(array.dtype).ok_or_else(|| {
         PyBufferError::new_err("the buffer protocol has no bfloat16: use torch.from_dlpack instead")
     })?;

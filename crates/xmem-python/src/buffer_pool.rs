@@ -31,6 +31,7 @@ impl IntoPyErr for core::WriteAccessError {
             Self::Acquire(error) => error.kind(),
             Self::Denied { .. } | Self::NotOwner => Some(Kind::Refused),
             Self::Owner(error) => error.kind(),
+            Self::Cuda(error) => error.kind(),
             _ => Some(Kind::Error),
         }
     }

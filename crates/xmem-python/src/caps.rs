@@ -45,6 +45,12 @@ impl std::fmt::Display for Framerate {
     }
 }
 
+/// The same, of frames that lie on a CUDA device: so they say which memory they are in.
+pub(crate) fn on_device(caps: &str) -> String {
+    let (media_type, rest) = caps.split_once(',').unwrap_or((caps, ""));
+    format!("{media_type}(memory:CUDAMemory),{rest}")
+}
+
 /// Of raw video.
 pub(crate) fn of_video(format: &str, width: u32, height: u32, framerate: Framerate) -> String {
     format!(

@@ -6,6 +6,7 @@
 //! which it tells the first by a request; there is a thread for each pool that messages come from. `xmem/channel` turns
 //! objects into messages, and says more.
 
+mod device;
 mod end;
 pub(crate) mod frames;
 mod inbox;
@@ -20,5 +21,6 @@ mod per_process;
 mod reaper;
 mod send;
 
+pub(crate) use device::DeviceBlock;
 pub(crate) use end::ChannelEnd;
 pub(crate) use incoming::{Block, Incoming, RefLease};

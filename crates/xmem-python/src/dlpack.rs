@@ -9,12 +9,15 @@ use pyo3::exceptions::PyBufferError;
 use pyo3::ffi;
 use pyo3::prelude::*;
 
-use crate::array::{Array, Export};
-use crate::dtype;
+use crate::array::{Array, Export, Keeper};
+use crate::device::Use;
+use crate::errors::IntoPyErr;
+use crate::{device as devices, dtype};
 
 /// The newest version that is spoken here.
 const VERSION: DLPackVersion = DLPackVersion { major: 1, minor: 1 };
 const CPU: i32 = 1;
+const CUDA: i32 = 2;
 const FLAG_READ_ONLY: u64 = 1 << 0;
 const FLAG_IS_COPIED: u64 = 1 << 1;
 
@@ -171,39 +174,70 @@ fn capsule<T: Managed>(
 
 /// What whoever imports asks for.
 #[derive(Debug)]
-pub(crate) struct Request {
-    pub(crate) has_stream: bool,
+pub(crate) struct Request<'py> {
+    pub(crate) stream: Option<Bound<'py, PyAny>>,
     pub(crate) max_version: Option<(u32, u32)>,
     pub(crate) dl_device: Option<(i32, i32)>,
     pub(crate) copy: Option<bool>,
 }
 
 /// Type and number of the device.
-pub(crate) fn device(_array: &Array) -> (i32, i32) {
-    (CPU, 0)
+pub(crate) fn device(array: &Array) -> (i32, i32) {
+    match array.device() {
+        Some(ordinal) => (CUDA, ordinal.cast_signed()),
+        None => (CPU, 0),
+    }
+}
+
+/// Has the stream of whoever imports wait until the bytes are there, and their lease wait for that stream.
+fn give(py: Python<'_>, array: &Array, stream: Option<&Bound<'_, PyAny>>) -> PyResult<()> {
+    if array.device().is_none() {
+        return if stream.is_none() {
+            Ok(())
+        } else {
+            Err(PyBufferError::new_err(
+                "this frame lies in host memory, where there are no streams: stream has to be None",
+            ))
+        };
+    }
+    let to = Use::of_dlpack(stream)?;
+    let keeper = &array.keeper;
+    // A driver that waits for something of Python's must not wait for this thread.
+    let given = py.detach(|| match keeper {
+        Keeper::Device(frame) => frame.give_to(to),
+        Keeper::Slot(slot) => slot.give_to(to),
+        // The copy was waited for.
+        Keeper::PrivateDevice(_) | Keeper::Lease(_) | Keeper::Private(_) => Ok(()),
+    });
+    given.map_err(IntoPyErr::into_py_err)
 }
 
 /// A capsule for `from_dlpack`.
-pub(crate) fn export(py: Python<'_>, array: &Array, request: Request) -> PyResult<Py<PyAny>> {
-    let device = device(array);
-    if request.dl_device.is_some_and(|wanted| wanted != device) {
-        return Err(PyBufferError::new_err(
-            "this frame lies in host memory, and another device was asked for: move it there afterwards, \
-             as in torch.from_dlpack(frame).to(device)",
-        ));
-    }
-    if request.has_stream {
-        return Err(PyBufferError::new_err(
-            "this frame lies in host memory, where there are no streams: stream has to be None",
-        ));
-    }
-    let is_versioned = request.max_version.is_some_and(|(major, _)| major >= 1);
-    let copied = if request.copy == Some(true) {
-        Some(py.detach(|| array.to_private())?)
-    } else {
+pub(crate) fn export(py: Python<'_>, array: &Array, request: Request<'_>) -> PyResult<Py<PyAny>> {
+    let here = device(array);
+    let wanted = request.dl_device.unwrap_or(here);
+    let copied = if wanted == here && request.copy != Some(true) {
         None
+    } else if wanted == here {
+        array.wait(py)?;
+        Some(py.detach(|| array.to_private()))
+    } else if wanted == (CPU, 0) && request.copy != Some(false) {
+        array.wait(py)?;
+        Some(py.detach(|| array.to_host()))
+    } else {
+        return Err(PyBufferError::new_err(format!(
+            "this frame lies on {}, and another device was asked for: move it there afterwards, \
+             as in torch.from_dlpack(frame).to(device)",
+            devices::name(array.device())
+        )));
     };
+    let copied = copied.transpose()?;
+    let is_versioned = request.max_version.is_some_and(|(major, _)| major >= 1);
     let array = copied.as_ref().unwrap_or(array);
+    let device = device(array);
+    if wanted == here {
+        give(py, array, request.stream.as_ref())?;
+    }
     let itemsize = array.itemsize();
     let context = Box::new(Context {
         shape: array.shape.iter().map(|size| *size as i64).collect(),
@@ -246,7 +280,7 @@ pub(crate) fn export(py: Python<'_>, array: &Array, request: Request) -> PyResul
         ))
     } else {
         // It cannot say that a frame is read-only. Refusing would shut out many libraries; the frame is safe all the same,
-        // since it is mapped read-only.
+        // since it is mapped read-only: on a device if its driver can do that, and else whoever writes there harms others.
         capsule::<Legacy>(py, tensor, context, flags)
     }
 }

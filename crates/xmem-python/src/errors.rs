@@ -4,6 +4,7 @@
 
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
+use xmem_core::cuda::CudaError;
 use xmem_core::{
     AcquireError, ConnectError, CreateError, EventError, PublishError, ReceiveError, RegionError,
     RequestError, WaitError,
@@ -23,6 +24,7 @@ mod classes {
     pyo3::import_exception!(xmem._errors, PoolInUse);
     pyo3::import_exception!(xmem._errors, ViewsExist);
     pyo3::import_exception!(xmem._errors, Forked);
+    pyo3::import_exception!(xmem._errors, CudaError);
     pyo3::import_exception!(xmem._errors, NoCuda);
 }
 
@@ -41,6 +43,7 @@ pub(crate) enum Kind {
     PoolInUse,
     ViewsExist,
     Forked,
+    Cuda,
     NoCuda,
 }
 
@@ -62,6 +65,7 @@ impl Kind {
             Self::PoolInUse => classes::PoolInUse::new_err(message),
             Self::ViewsExist => classes::ViewsExist::new_err(message),
             Self::Forked => classes::Forked::new_err(message),
+            Self::Cuda => classes::CudaError::new_err(message),
             Self::NoCuda => classes::NoCuda::new_err(message),
         }
     }
@@ -127,14 +131,28 @@ impl IntoPyErr for AcquireError {
             Self::Timeout => Some(Kind::Timeout),
             Self::Cancelled | Self::Closed => Some(Kind::Closed),
             Self::Forked => Some(Kind::Forked),
+            Self::Cuda(error) => error.kind(),
             _ => Some(Kind::Error),
         }
+    }
+}
+
+impl IntoPyErr for CudaError {
+    fn kind(&self) -> Option<Kind> {
+        Some(match self {
+            Self::NoDriver { .. } | Self::DriverTooOld { .. } | Self::NoDevice { .. } => {
+                Kind::NoCuda
+            }
+            Self::Forked => Kind::Forked,
+            _ => Kind::Cuda,
+        })
     }
 }
 
 impl IntoPyErr for PublishError {
     fn kind(&self) -> Option<Kind> {
         Some(match self {
+            Self::Cuda(error) => return error.kind(),
             Self::Closed => Kind::Closed,
             Self::Forked => Kind::Forked,
             _ => Kind::Error,

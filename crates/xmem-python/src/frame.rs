@@ -3,18 +3,22 @@
 //! A frame that was received.
 #![allow(unsafe_code)] // the buffer protocol
 
+use std::borrow::Cow;
 use std::ffi::c_int;
 use std::sync::Arc;
+use std::time::Duration;
 
 use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 use xmem_core::ReadLease;
+use xmem_core::cuda::CudaError;
 
 use crate::about::About;
-use crate::array::{Array, Plane};
+use crate::array::{Array, Keeper, Plane};
+use crate::device::{DeviceFrame, stream_of};
 use crate::layout::{self, Arrays};
-use crate::{array_interface, buffer, dlpack, dtype};
+use crate::{array_interface, buffer, cuda_interface, device, dlpack, dtype};
 
 /// A frame that can be read. It is held, by this process, as long as it or any array made from it lives.
 ///
@@ -35,9 +39,14 @@ pub(crate) enum Way {
 
 impl Frame {
     /// Around a frame where it lies. It is copied if one of its planes lies in several pieces.
-    pub(crate) fn in_place(lease: ReadLease) -> Result<(Self, Way), String> {
+    pub(crate) fn in_place(lease: ReadLease) -> Result<(Self, Way), Unusable> {
         if lease.is_on_device() {
-            return Err(ON_DEVICE.into());
+            let frame = DeviceFrame::new(lease.clone())?;
+            let pieces = layout::device_pieces(&frame);
+            return match layout::arrays(lease.meta(), is_field(&lease), &pieces) {
+                Some(arrays) => Ok((Self::new(arrays, &lease), Way::InPlace)),
+                None => Self::copied(&lease),
+            };
         }
         let lease = Arc::new(lease);
         // So that a channel passes its arrays on where they lie.
@@ -50,14 +59,15 @@ impl Frame {
         }
     }
 
-    /// Around a copy.
-    pub(crate) fn copied(lease: &ReadLease) -> Result<(Self, Way), String> {
-        if lease.is_on_device() {
-            return Err(ON_DEVICE.into());
-        }
-        let piece = layout::private(layout::copy_payload(lease).ok_or(UNMAPPABLE)?);
+    /// Around a copy, which lies where the frame does.
+    pub(crate) fn copied(lease: &ReadLease) -> Result<(Self, Way), Unusable> {
+        let piece = if lease.is_on_device() {
+            layout::copy_on_device(lease, PATIENCE)?.ok_or(Unusable::Unfinished)?
+        } else {
+            layout::private(layout::copy_payload(lease).ok_or(UNMAPPABLE)?)
+        };
         let arrays = layout::arrays(lease.meta(), is_field(lease), &[piece])
-            .ok_or_else(|| layout::nonsense(lease.meta()))?;
+            .ok_or_else(|| Unusable::Nonsense(layout::nonsense(lease.meta()).into()))?;
         Ok((Self::new(arrays, lease), Way::Copied))
     }
 
@@ -66,6 +76,33 @@ impl Frame {
             arrays,
             about: About::of(lease),
         }
+    }
+
+    /// What is shared by all views, if it lies on a device.
+    fn on_device(&self) -> Option<&Arc<DeviceFrame>> {
+        match &self.arrays.planes[0].keeper {
+            Keeper::Device(frame) => Some(frame),
+            _ => None,
+        }
+    }
+
+    /// The same frame with something done to each of its arrays.
+    fn with_each(
+        &self,
+        py: Python<'_>,
+        make: impl Fn(&Array) -> PyResult<Array> + Send + Sync,
+    ) -> PyResult<Self> {
+        self.synchronize(py)?;
+        let arrays = py.detach(|| {
+            let planes: PyResult<Vec<Array>> = self.arrays.planes.iter().map(make).collect();
+            let planes = planes?;
+            let whole = self.arrays.whole.is_some().then(|| planes[0].clone());
+            PyResult::Ok(Arrays { whole, planes })
+        })?;
+        Ok(Self {
+            arrays,
+            about: self.about.clone(),
+        })
     }
 
     /// Of arrays that lie wherever they do.
@@ -93,8 +130,29 @@ fn is_field(lease: &ReadLease) -> bool {
     caps.contains("interlace-mode=(string)alternate") || caps.contains("interlace-mode=alternate")
 }
 
-const UNMAPPABLE: &str = "the frame lies in memory that cannot be mapped";
-const ON_DEVICE: &str = "the frame lies on a CUDA device, and here frames are read in host memory";
+/// Why a frame cannot be used that was received.
+#[derive(Debug)]
+pub(crate) enum Unusable {
+    /// It cannot be what its producer says.
+    Nonsense(Cow<'static, str>),
+    /// It lies on a device that cannot be reached.
+    Cuda(CudaError),
+    /// It would have been copied, but a device takes too long to write it.
+    Unfinished,
+}
+
+impl From<CudaError> for Unusable {
+    fn from(error: CudaError) -> Self {
+        Self::Cuda(error)
+    }
+}
+
+/// How long a frame is waited for that is copied, and so holds its slot beyond what its consumer may hold.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+const UNMAPPABLE: Unusable = Unusable::Nonsense(Cow::Borrowed(
+    "the frame lies in memory that cannot be mapped",
+));
 
 #[pymethods]
 impl Frame {
@@ -246,19 +304,36 @@ impl Frame {
         self.about.attachments(py)
     }
 
-    /// A copy in memory of this process's own, without padding, that may be written to.
+    /// Where the elements lie: "cpu", or "cuda:0" and so on.
+    #[getter]
+    fn device(&self) -> String {
+        device::name(self.arrays.planes[0].device())
+    }
+
+    /// A copy in memory of this process's own that may be written to. It lies where the frame does: in host memory without
+    /// padding, on a device with what padding there is. Waits until it is made.
     fn copy(&self, py: Python<'_>) -> PyResult<Self> {
-        let arrays = py.detach(|| {
-            let planes: PyResult<Vec<Array>> =
-                self.arrays.planes.iter().map(Array::to_private).collect();
-            let planes = planes?;
-            let whole = self.arrays.whole.is_some().then(|| planes[0].clone());
-            PyResult::Ok(Arrays { whole, planes })
-        })?;
-        Ok(Self {
-            arrays,
-            about: self.about.clone(),
-        })
+        self.with_each(py, Array::to_private)
+    }
+
+    /// The frame in host memory: a copy without padding, if it lies on a device, and else the frame itself.
+    fn cpu(&self, py: Python<'_>) -> PyResult<Self> {
+        self.with_each(py, Array::to_host)
+    }
+
+    /// Waits until a frame on a device is written. Needed only by who reads it without telling on which stream.
+    fn synchronize(&self, py: Python<'_>) -> PyResult<()> {
+        self.arrays.planes[0].wait(py)
+    }
+
+    /// Says that a frame on a device is read on this stream, too: it is held until the stream has got where it is when the
+    /// last array is gone. Arrays say so by themselves for the stream that they are made on, by DLPack.
+    fn record_stream(&self, stream: &Bound<'_, PyAny>) -> PyResult<()> {
+        let stream = stream_of(stream)?;
+        if let Some(frame) = self.on_device() {
+            frame.keep_for(stream);
+        }
+        Ok(())
     }
 
     fn __len__(&self) -> PyResult<usize> {
@@ -294,6 +369,11 @@ impl Frame {
         array_interface::of(slf.py(), slf.get().whole()?)
     }
 
+    #[getter]
+    fn __cuda_array_interface__<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyDict>> {
+        cuda_interface::of(slf.py(), slf.get().whole()?)
+    }
+
     #[pyo3(signature = (*, stream=None, max_version=None, dl_device=None, copy=None))]
     fn __dlpack__(
         &self,
@@ -304,7 +384,7 @@ impl Frame {
         copy: Option<bool>,
     ) -> PyResult<Py<PyAny>> {
         let request = dlpack::Request {
-            has_stream: stream.is_some(),
+            stream,
             max_version,
             dl_device,
             copy,

@@ -4,16 +4,19 @@
 //! (`Array::new` refuses what does not lie in the frame's memory).
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
+use xmem_core::cuda::{CudaError, PrivateMemory, Rows};
 use xmem_core::{DType, FrameMeta, MAX_DIMS, ReadLease, VideoLayout};
 
 use crate::array::{Array, Keeper, PrivateBytes};
+use crate::device::DeviceFrame;
 use crate::{dtype, format};
 
 /// A frame's arrays.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct Arrays {
     /// The whole frame, if it is one array.
     pub(crate) whole: Option<Array>,
@@ -90,6 +93,48 @@ pub(crate) fn pieces(lease: &Arc<ReadLease>) -> Option<Vec<Piece>> {
         Some(piece)
     });
     parts.collect()
+}
+
+/// The memory of a received frame on a device.
+pub(crate) fn device_pieces(frame: &Arc<DeviceFrame>) -> Vec<Piece> {
+    let mut start = 0;
+    let piece = |(ptr, len): (u64, usize)| {
+        let piece = Piece {
+            keeper: Keeper::Device(frame.clone()),
+            start,
+            bytes: (std::ptr::without_provenance(ptr as usize), len),
+        };
+        start += len;
+        piece
+    };
+    frame.pieces().into_iter().map(piece).collect()
+}
+
+/// A copy of a received frame on its device, in one piece. `None`: it was not written in time.
+pub(crate) fn copy_on_device(
+    lease: &ReadLease,
+    time: Duration,
+) -> Result<Option<Piece>, CudaError> {
+    let frame = lease.cuda()?;
+    if !frame.synchronize_for(time)? {
+        return Ok(None);
+    }
+    let mut len = 0;
+    let rows: Vec<Rows> = frame
+        .pieces()
+        .map(|(_, size)| {
+            let rows = Rows::plain(len, len, size);
+            len += size;
+            rows
+        })
+        .collect();
+    let copy = PrivateMemory::new(frame.device(), len)?;
+    frame.copy_rows_to(&copy, &rows)?;
+    Ok(Some(Piece {
+        start: 0,
+        bytes: (std::ptr::without_provenance(copy.ptr() as usize), len),
+        keeper: Keeper::PrivateDevice(Arc::new(copy)),
+    }))
 }
 
 /// A copy of the payload. `None`: a piece cannot be mapped.

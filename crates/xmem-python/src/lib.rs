@@ -13,6 +13,8 @@ mod buffer_pool;
 mod caps;
 mod channel;
 mod consumer;
+mod cuda_interface;
+mod device;
 mod dlpack;
 mod dtype;
 mod errors;
@@ -44,7 +46,7 @@ mod _xmem {
     #[pymodule_export]
     use crate::channel::memory::{Room, address_of, is_shared};
     #[pymodule_export]
-    use crate::channel::{Block, ChannelEnd, Incoming, RefLease};
+    use crate::channel::{Block, ChannelEnd, DeviceBlock, Incoming, RefLease};
     #[pymodule_export]
     use crate::consumer::Consumer;
     #[pymodule_export]

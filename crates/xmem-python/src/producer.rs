@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
+use xmem_core::cuda::Device;
 use xmem_core::{
     AcquireError, Backing, Canceller, DType, Delivery, EventError, FrameMeta, MAX_DIMS, Sticky,
     Text, WaitError,
@@ -19,7 +20,7 @@ use crate::pools::pool_stats;
 use crate::signals::{self, Deadline};
 use crate::slot::WriteSlot;
 use crate::writable::WritableFrame;
-use crate::{dtype, event, format};
+use crate::{device, dtype, event, format};
 
 /// Publishes frames in a pool.
 ///
@@ -191,7 +192,9 @@ impl Producer {
     /// What is in it is whatever its slot held before. Never waits in a live pool; `timeout` is for lossless ones.
     ///
     /// room: bytes for attachments.
-    #[pyo3(signature = (shape=None, dtype=None, *, format=None, width=0, height=0, room=0, timeout=None))]
+    /// device: "cuda:0" and so on, for a frame on a CUDA device; else it lies in host memory.
+    #[pyo3(signature = (shape=None, dtype=None, *, format=None, width=0, height=0, room=0, timeout=None,
+        device=None))]
     #[allow(clippy::too_many_arguments)] // keywords
     fn acquire(
         &self,
@@ -203,6 +206,7 @@ impl Producer {
         height: u32,
         room: usize,
         timeout: Option<f64>,
+        device: Option<&str>,
     ) -> PyResult<WritableFrame> {
         let wanted = match (shape, format) {
             (Some(shape), None) => {
@@ -224,17 +228,32 @@ impl Producer {
         let producer = self.producer()?;
         // A slot has at least one byte.
         let size = wanted.size.max(1);
-        let lease = match producer.acquire_with_room(size, room) {
+        let device = device::parse(device)?;
+        let device = py
+            .detach(|| device.map(Device::new).transpose())
+            .map_err(IntoPyErr::into_py_err)?;
+        // Memory is made, perhaps by a driver, which may wait for what needs the interpreter.
+        let acquired = py.detach(|| match &device {
+            None => producer.acquire_with_room(size, room),
+            Some(device) => producer.acquire_cuda_with_room(size, room, device),
+        });
+        let lease = match acquired {
             Err(AcquireError::Exhausted { .. }) if self.lossless => {
                 let timeout = signals::duration(timeout)?;
-                signals::wait_apart(py, |cancel| {
-                    producer.acquire_wait_with_room(size, room, timeout, cancel)
+                signals::wait_apart(py, |cancel| match &device {
+                    None => producer.acquire_wait_with_room(size, room, timeout, cancel),
+                    Some(device) => {
+                        producer.acquire_cuda_wait_with_room(size, room, device, timeout, cancel)
+                    }
                 })?
             }
             result => result,
         };
         let lease = lease.map_err(IntoPyErr::into_py_err)?;
-        let caps = self.caps.clone().unwrap_or(wanted.caps);
+        let caps = self.caps.clone().unwrap_or(match &device {
+            None => wanted.caps,
+            Some(_) => caps::on_device(&wanted.caps),
+        });
         let publishing = self.publishing.clone();
         WritableFrame::new(
             producer,

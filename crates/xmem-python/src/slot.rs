@@ -3,18 +3,23 @@
 //! A slot from when it is acquired until nobody here looks at it any more.
 
 use std::fmt;
-use std::sync::{Mutex, MutexGuard};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
-use xmem_core::{FrameMeta, ReadLease, WriteLease};
+use xmem_core::cuda::{CudaError, SlotWork, Stream};
+use xmem_core::{FrameMeta, PublishError, PublishFailure, ReadLease, WriteLease};
 
+use crate::device::{Streams, Use};
 use crate::errors::{IntoPyErr, Kind};
 use crate::lock::lock;
 
 enum Lease {
     Writing(WriteLease),
+    /// On the way from one to the other.
+    Publishing,
     /// The producer's own reference.
-    Published(#[expect(dead_code, reason = "kept, not read")] ReadLease),
+    Published(ReadLease),
     Gone,
 }
 
@@ -22,6 +27,8 @@ struct State {
     lease: Lease,
     /// Views that other libraries have.
     exports: usize,
+    /// There may be views that are not counted, but keep this.
+    uncounted: bool,
     /// Whoever acquired it is done with it; it goes with the last view.
     closed: bool,
 }
@@ -30,6 +37,10 @@ struct State {
 pub(crate) struct WriteSlot {
     ptr: *mut u8,
     len: usize,
+    /// If it lies on a device: what was done there before, by this process.
+    device: Option<SlotWork>,
+    /// Those that views were given to.
+    streams: Streams,
     state: Mutex<State>,
 }
 
@@ -47,17 +58,63 @@ mod threads {
     unsafe impl Sync for super::WriteSlot {}
 }
 
+/// Lets a slot go. What lies on a device goes behind the work of the streams that views were given to.
+fn end(lease: Lease, streams: &Streams) {
+    match lease {
+        Lease::Writing(lease) if lease.is_on_device() => lease.give_back_later(streams.all()),
+        Lease::Published(lease) if lease.is_on_device() => {
+            if let Ok(frame) = lease.into_cuda() {
+                frame.release_later(streams.all());
+            }
+        }
+        lease => drop(lease),
+    }
+}
+
 impl WriteSlot {
     pub(crate) fn new(lease: WriteLease) -> Self {
+        let (ptr, len, device) = match lease.cuda() {
+            Some(slot) => {
+                let ptr = std::ptr::without_provenance_mut(slot.ptr() as usize);
+                (ptr, slot.len(), Some(slot.work()))
+            }
+            None => (lease.as_ptr(), lease.len(), None),
+        };
         Self {
-            ptr: lease.as_ptr(),
-            len: lease.len(),
+            ptr,
+            len,
+            device,
+            streams: Streams::default(),
             state: Mutex::new(State {
                 lease: Lease::Writing(lease),
                 exports: 0,
+                uncounted: false,
                 closed: false,
             }),
         }
+    }
+
+    /// The number of the device that it lies on. `None`: in host memory.
+    pub(crate) fn device(&self) -> Option<u32> {
+        self.device.as_ref().map(|work| work.device().ordinal())
+    }
+
+    /// Has whoever gets a view wait for what was done in the slot before.
+    pub(crate) fn give_to(&self, to: Use) -> Result<(), CudaError> {
+        if let (Some(work), Use::On(stream)) = (&self.device, to) {
+            work.wait_on(stream)?;
+        }
+        self.streams.add(to.ends_on());
+        Ok(())
+    }
+
+    /// For a view of which nothing is known but that it keeps this: not the stream, nor when it goes.
+    pub(crate) fn give_uncounted(&self) -> Result<(), CudaError> {
+        if let Some(work) = &self.device {
+            work.synchronize()?;
+        }
+        self.state().uncounted = true;
+        self.give_to(Use::Anywhere)
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -89,56 +146,120 @@ impl WriteSlot {
     pub(crate) fn end_export(&self) {
         let mut state = self.state();
         state.exports = state.exports.saturating_sub(1);
-        Self::let_go(state);
+        self.let_go(state);
     }
 
     /// Lets the slot go when the last view of it is gone.
     pub(crate) fn close(&self) {
         let mut state = self.state();
         state.closed = true;
-        Self::let_go(state);
+        self.let_go(state);
     }
 
-    fn let_go(mut state: MutexGuard<'_, State>) {
-        if state.closed && state.exports == 0 {
+    fn let_go(&self, mut state: MutexGuard<'_, State>) {
+        let is_publishing = matches!(state.lease, Lease::Publishing);
+        if state.closed && state.exports == 0 && !state.uncounted && !is_publishing {
             let lease = std::mem::replace(&mut state.lease, Lease::Gone);
             // Its hooks and wake-ups run without the lock.
             drop(state);
-            drop(lease);
+            end(lease, &self.streams);
         }
     }
 
     /// Publishes the frame and returns its sequence. `trust_views`: the caller says that nobody writes through views
-    /// that exist.
-    pub(crate) fn publish(&self, meta: FrameMeta, trust_views: bool) -> PyResult<u64> {
-        let mut state = self.state();
-        match &state.lease {
-            Lease::Writing(_) if !state.closed => {}
-            Lease::Published(_) => {
-                return Err(Kind::Error.error("this frame was published already"));
+    /// that exist. `stream`: the one that writes it; otherwise all that views were given to.
+    pub(crate) fn publish(
+        &self,
+        meta: FrameMeta,
+        trust_views: bool,
+        stream: Option<Stream>,
+    ) -> PyResult<u64> {
+        if stream.is_some() && self.device.is_none() {
+            return Err(PyValueError::new_err(
+                "this frame lies in host memory, where there are no streams: publish() without one",
+            ));
+        }
+        let lease = {
+            let mut state = self.state();
+            match &state.lease {
+                Lease::Writing(_) if !state.closed => {}
+                Lease::Published(_) | Lease::Publishing => {
+                    return Err(Kind::Error.error("this frame was published already"));
+                }
+                _ => {
+                    return Err(
+                        Kind::Closed.error("this frame was given back without publishing it")
+                    );
+                }
             }
-            _ => return Err(Kind::Closed.error("this frame was given back without publishing it")),
-        }
-        if state.exports > 0 && !trust_views {
-            return Err(Kind::ViewsExist.error(format!(
-                "{} array(s) that can write to this frame still exist, and a published frame must not change: \
-                 delete them first (`del array`), or pass trust_views=True and do not write to them again",
-                state.exports
-            )));
-        }
-        let Lease::Writing(lease) = std::mem::replace(&mut state.lease, Lease::Gone) else {
-            return Err(Kind::Closed.error("this frame was given back without publishing it"));
+            if state.exports > 0 && !trust_views {
+                return Err(Kind::ViewsExist.error(format!(
+                    "{} array(s) that can write to this frame still exist, and a published frame must not change: \
+                     delete them first (`del array`), or pass trust_views=True and do not write to them again",
+                    state.exports
+                )));
+            }
+            match std::mem::replace(&mut state.lease, Lease::Publishing) {
+                Lease::Writing(lease) => lease,
+                other => {
+                    state.lease = other;
+                    return Err(Kind::Error.error("this frame was published already"));
+                }
+            }
         };
-        match lease.publish(meta) {
+        // Without the lock: others wait for that with the interpreter, and a driver may wait for them.
+        let (lease, result) = match self.publish_lease(lease, meta, stream) {
             Ok(published) => {
                 let sequence = published.meta().sequence;
-                state.lease = Lease::Published(published);
-                Ok(sequence)
+                (Lease::Published(published), Ok(sequence))
             }
-            Err(failure) => {
-                state.lease = Lease::Writing(failure.lease);
-                Err(failure.error.into_py_err())
+            Err(PublishFailure { lease, error }) => {
+                (Lease::Writing(lease), Err(error.into_py_err()))
+            }
+        };
+        let mut state = self.state();
+        state.lease = lease;
+        if result.is_ok() && state.exports == 0 && !state.uncounted {
+            // Nobody reads it there, and that it is written is said by its event: it may go before the streams get there.
+            self.streams.forget();
+        }
+        // It may have been closed meanwhile.
+        self.let_go(state);
+        result
+    }
+
+    fn publish_lease(
+        &self,
+        lease: WriteLease,
+        meta: FrameMeta,
+        stream: Option<Stream>,
+    ) -> Result<ReadLease, PublishFailure> {
+        let Some(work) = &self.device else {
+            return lease.publish(meta);
+        };
+        if let Some(stream) = stream {
+            return lease.publish_on(stream, meta);
+        }
+        let mut streams = self.streams.all();
+        let Some(last) = streams.pop() else {
+            // Nobody can have written.
+            return lease.publish(meta);
+        };
+        // An event stands for one stream, so the others are waited for here.
+        for stream in streams {
+            if let Err(error) = stream.synchronize(work.device()) {
+                let error = PublishError::Cuda(Box::new(error));
+                return Err(PublishFailure { lease, error });
             }
         }
+        lease.publish_on(last, meta)
+    }
+}
+
+impl Drop for WriteSlot {
+    fn drop(&mut self) {
+        let state = self.state.get_mut().unwrap_or_else(PoisonError::into_inner);
+        let lease = std::mem::replace(&mut state.lease, Lease::Gone);
+        end(lease, &self.streams);
     }
 }

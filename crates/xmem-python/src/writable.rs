@@ -18,7 +18,7 @@ use crate::layout::{self, Arrays, Piece};
 use crate::lock::lock;
 use crate::producer::{set_caps, wait_for_room};
 use crate::slot::WriteSlot;
-use crate::{array_interface, buffer, dlpack, dtype};
+use crate::{array_interface, buffer, cuda_interface, device, dlpack, dtype};
 
 /// A frame that can be written until it is published.
 ///
@@ -129,6 +129,12 @@ impl WritableFrame {
         self.meta.video.map(|video| video.height)
     }
 
+    /// Where the elements lie: "cpu", or "cuda:0" and so on.
+    #[getter]
+    fn device(&self) -> String {
+        device::name(self.slot.device())
+    }
+
     /// The caps that it will be published with.
     #[getter]
     fn caps(&self) -> &str {
@@ -140,7 +146,9 @@ impl WritableFrame {
     /// timestamp: when the frame is to be presented, on CLOCK_MONOTONIC; now, if it is not said.
     /// attachments: need `room` where the frame was acquired.
     /// trust_views: publish although arrays that could write to the frame still exist. They must not be written to.
-    #[pyo3(signature = (*, pts=None, dts=None, duration=None, timestamp=None, attachments=None, trust_views=false))]
+    /// stream: the one that writes a frame on a device; it need not be done. Otherwise those that arrays were made on.
+    #[pyo3(signature = (*, pts=None, dts=None, duration=None, timestamp=None, attachments=None, trust_views=false,
+        stream=None))]
     #[allow(clippy::too_many_arguments)] // keywords
     fn publish(
         &self,
@@ -151,7 +159,9 @@ impl WritableFrame {
         timestamp: Option<i64>,
         attachments: Option<HashMap<String, Vec<u8>>>,
         trust_views: bool,
+        stream: Option<Bound<'_, PyAny>>,
     ) -> PyResult<u64> {
+        let stream = stream.as_ref().map(device::stream_of).transpose()?;
         let mut meta = self.meta.clone();
         meta.pts = pts;
         meta.dts = dts;
@@ -164,7 +174,7 @@ impl WritableFrame {
         py.detach(|| {
             let _publishing = lock(&self.publishing);
             set_caps(&self.producer, &self.caps)?;
-            self.slot.publish(meta, trust_views)
+            self.slot.publish(meta, trust_views, stream)
         })
     }
 
@@ -206,6 +216,11 @@ impl WritableFrame {
         array_interface::of(slf.py(), slf.get().whole()?)
     }
 
+    #[getter]
+    fn __cuda_array_interface__<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyDict>> {
+        cuda_interface::of(slf.py(), slf.get().whole()?)
+    }
+
     #[pyo3(signature = (*, stream=None, max_version=None, dl_device=None, copy=None))]
     fn __dlpack__(
         &self,
@@ -216,7 +231,7 @@ impl WritableFrame {
         copy: Option<bool>,
     ) -> PyResult<Py<PyAny>> {
         let request = dlpack::Request {
-            has_stream: stream.is_some(),
+            stream,
             max_version,
             dl_device,
             copy,

@@ -122,23 +122,24 @@ def test_example_of_the_design(name):
 
 
 def test_example_with_cuda(name):
-    """The same example, line by line, as it is without CUDA: each call says so."""
+    """The same example, line by line, as it is without a driver: each call says so."""
     pool = BufferPool(name)
     cpu_buf = pool.acquire_cpu(1024)
     calls = [
         lambda: pool.preallocate_cuda(size=1920 * 1080 * 3, count=8, device_id=0),
         lambda: pool.acquire_cuda(1920 * 1080 * 3, device_id=0),
-        lambda: cpu_buf.cuda_ptr,
-        lambda: cpu_buf.cuda_ptr_mut,
         lambda: cpu_buf.copy_to_cuda(device_id=0),
         lambda: cpu_buf.copy_to_device(1),
     ]
     if has_cuda(pool):
-        pytest.skip("there is CUDA here; the GPU suite looks at these")
+        pytest.skip("there is CUDA here; test_cuda_buffers.py looks at these")
     for call in calls:
         with pytest.raises(xmem.NoCuda, match="CUDA") as raised:
             call()
         assert isinstance(raised.value, RuntimeError)
+    for ptr in ("cuda_ptr", "cuda_ptr_mut"):
+        with pytest.raises(xmem.CudaError, match="host memory"):
+            getattr(cpu_buf, ptr)
 
 
 def has_cuda(pool):

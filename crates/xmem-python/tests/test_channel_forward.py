@@ -217,7 +217,8 @@ def test_frames_themselves(place, format):
 
 def about(frame):
     names = (it for it in dir(frame) if not it.startswith("_"))
-    known = {it: getattr(frame, it) for it in names if it not in ("planes", "copy", "readonly", "strides")}
+    known = {it: getattr(frame, it) for it in names if it not in ("planes", "readonly", "strides")}
+    known = {name: value for name, value in known.items() if not callable(value)}
     return known | {"planes": [(plane.shape, plane.dtype) for plane in frame.planes]}
 
 

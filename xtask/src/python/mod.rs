@@ -137,6 +137,10 @@ fn pytest(not_run: &Path) -> Step {
     let mut command = python(&["-m", "pytest", "-q", "crates/xmem-python/tests"]);
     command
         .env("XMEM_PLUGIN_DIR", target_dir().join("debug"))
+        .env(
+            "XMEM_STANDIN_LIBRARY",
+            target_dir().join("debug/libxmem_cuda_standin.so"),
+        )
         .env("XMEM_WHEELS", dir().join("wheels"));
     Step {
         name: "Python tests",

@@ -11,6 +11,7 @@ use super::device::Device;
 use super::error::{CudaError, NOT_READY};
 use super::stream::Stream;
 use super::{LOOK, reaper, result};
+use crate::cancel::Deadline;
 use crate::region::device_header::IpcHandle;
 
 /// cuda.h: without times, for other processes too.
@@ -130,14 +131,25 @@ const FIRST_LOOK: Duration = Duration::from_micros(20);
 /// Waits on the CPU until something is done. Not on a stream: one that waits for another process stands still when that
 /// one is killed, and with it all that is put there after.
 pub(super) fn until_done(
-    mut is_done: impl FnMut() -> Result<bool, CudaError>,
+    is_done: impl FnMut() -> Result<bool, CudaError>,
 ) -> Result<(), CudaError> {
+    done_by(Deadline::after(None), is_done).map(drop)
+}
+
+/// The same, but not for longer than that. Returns whether it is done.
+pub(super) fn done_by(
+    deadline: Deadline,
+    mut is_done: impl FnMut() -> Result<bool, CudaError>,
+) -> Result<bool, CudaError> {
     let mut pause = FIRST_LOOK;
     while !is_done()? {
+        if deadline.is_over() {
+            return Ok(false);
+        }
         std::thread::sleep(pause);
         pause = (pause * 5 / 4).min(LOOK);
     }
-    Ok(())
+    Ok(true)
 }
 
 impl Drop for Event {

@@ -5,12 +5,13 @@
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use super::copy;
 use super::counts::{COUNTERS, count};
 use super::device::Device;
 use super::error::CudaError;
-use super::event::until_done;
+use super::event::{done_by, until_done};
 use super::hand_over::{self, HandedOver};
 use super::import::{Import, Says};
 use super::reaper;
@@ -18,6 +19,7 @@ use super::release;
 use super::rows::{Rows, To};
 use super::stream::Stream;
 use super::{LOOK, Mode};
+use crate::cancel::Deadline;
 use crate::consumer::held::Held;
 use crate::fault::{self, Point};
 use crate::lease::{Hold, ReadLease};
@@ -377,6 +379,25 @@ impl CudaFrame {
         }
         count(&COUNTERS.host_syncs);
         self.until_done()
+    }
+
+    /// As [`synchronize`](Self::synchronize), but not for longer than `time`. Returns whether the work has ended.
+    ///
+    /// # Errors
+    ///
+    /// As [`synchronize`](Self::synchronize).
+    pub fn synchronize_for(&self, time: Duration) -> Result<bool, CudaError> {
+        if self.waits.iter().all(Wait::is_ready) {
+            return Ok(true);
+        }
+        count(&COUNTERS.host_syncs);
+        let deadline = Deadline::after(Some(time));
+        for wait in &self.waits {
+            if !done_by(deadline, || wait.is_done())? {
+                return Ok(false);
+            }
+        }
+        Ok(true)
     }
 
     /// As [`synchronize`](Self::synchronize), for who counts that as part of something else.

@@ -5,6 +5,7 @@
 from ._consumer import Consumer
 from ._errors import (
     Closed,
+    CudaError,
     EndOfStream,
     Error,
     Forked,
@@ -39,6 +40,7 @@ __all__ = [
     "Channel",
     "Closed",
     "Consumer",
+    "CudaError",
     "EndOfStream",
     "Error",
     "Event",

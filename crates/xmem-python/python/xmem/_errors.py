@@ -51,8 +51,12 @@ class Forked(Error):
     """The object belongs to the process that made it, and this is a forked child of it."""
 
 
-class NoCuda(Error, RuntimeError):
-    """There is no CUDA in this build, or no driver or device on this machine."""
+class CudaError(Error, RuntimeError):
+    """Something cannot be done with a CUDA device. Frames in host memory are not affected."""
+
+
+class NoCuda(CudaError):
+    """There is no CUDA driver or no such device that this process could use, or the driver is too old."""
 
 
 # Tracebacks name them as users do.

@@ -29,9 +29,16 @@ class _Array:
     @property
     def readonly(self) -> bool:
         """Whether it can only be read."""
+    @property
+    def device(self) -> str:
+        """Where the elements lie: "cpu", or "cuda:0" and so on."""
     def __len__(self) -> int: ...
     @property
-    def __array_interface__(self) -> dict[str, Any]: ...
+    def __array_interface__(self) -> dict[str, Any]:
+        """Only in host memory."""
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]:
+        """Only on a device. Waits until the elements are there."""
     def __buffer__(self, flags: int, /) -> memoryview: ...
     def __dlpack__(
         self,
@@ -51,7 +58,9 @@ class Plane(_Array):
     def itemsize(self) -> int:
         """Bytes of one element."""
     def copy(self) -> Plane:
-        """A copy in memory of this process's own, without padding, that may be written to."""
+        """A copy in memory of this process's own that may be written to; see Frame.copy."""
+    def cpu(self) -> Plane:
+        """The plane in host memory; see Frame.cpu."""
 
 @final
 class Frame(_Array):
@@ -115,7 +124,15 @@ class Frame(_Array):
     def attachments(self) -> dict[str, bytes]:
         """What else is known of it, by name."""
     def copy(self) -> Frame:
-        """A copy in memory of this process's own, without padding, that may be written to."""
+        """A copy in memory of this process's own that may be written to. It lies where the frame does: in host memory without
+        padding, on a device with what padding there is. Waits until it is made."""
+    def cpu(self) -> Frame:
+        """The frame in host memory: a copy without padding, if it lies on a device, and else the frame itself."""
+    def synchronize(self) -> None:
+        """Waits until a frame on a device is written. Needed only by who reads it without telling on which stream."""
+    def record_stream(self, stream: Any) -> None:
+        """Says that a frame on a device is read on this stream, too: it is held until the stream has got where it is when the
+        last array is gone. Arrays say so by themselves for the stream that they are made on, by DLPack."""
 
 @final
 class Event:
@@ -195,12 +212,14 @@ class WritableFrame(_Array):
         timestamp: int | None = None,
         attachments: Mapping[str, bytes] | None = None,
         trust_views: bool = False,
+        stream: Any | None = None,
     ) -> int:
         """Makes the frame visible to consumers. Returns its sequence. Times are in nanoseconds.
 
         timestamp: when the frame is to be presented, on CLOCK_MONOTONIC; now, if it is not said.
         attachments: need `room` where the frame was acquired.
         trust_views: publish although arrays that could write to the frame still exist. They must not be written to.
+        stream: the one that writes a frame on a device; it need not be done. Otherwise those that arrays were made on.
         """
     def __enter__(self) -> Self: ...
     def __exit__(
@@ -316,12 +335,14 @@ class Producer:
         height: int = 0,
         room: int = 0,
         timeout: float | None = None,
+        device: str | None = None,
     ) -> WritableFrame:
         """A frame to be written: of a shape and dtype, or of a video format.
 
         What is in it is whatever its slot held before. Never waits in a live pool; `timeout` is for lossless ones.
 
         room: bytes for attachments.
+        device: "cuda:0" and so on, for a frame on a CUDA device; else it lies in host memory.
         """
     def publish_event(
         self,
@@ -391,10 +412,13 @@ class BufferPool:
         """Whether this process made the pool. The pool ends with it."""
     def preallocate_cpu(self, size: int, count: int) -> list[int]:
         """Makes sure that there are `count` buffers of `size` bytes. Returns their indices."""
-    def preallocate_cuda(self, size: int, count: int, device_id: int = 0) -> list[int]: ...
+    def preallocate_cuda(self, size: int, count: int, device_id: int = 0) -> list[int]:
+        """The same on a CUDA device."""
     def acquire_cpu(self, size: int) -> BufferGuard:
         """A buffer of `size` bytes, to be written."""
-    def acquire_cuda(self, size: int, device_id: int = 0) -> BufferGuard: ...
+    def acquire_cuda(self, size: int, device_id: int = 0) -> BufferGuard:
+        """A buffer of `size` bytes on a CUDA device, to be written. The device has to be done with it when it is published
+        or released; `forget(stream=...)` is for when it is not yet."""
     def get(self, meta_index: int) -> BufferGuard:
         """A buffer that was published, for reading."""
     def get_mut(self, meta_index: int) -> BufferGuard:
@@ -429,7 +453,8 @@ class BufferGuard:
     @property
     def cpu_ptr_mut(self) -> int: ...
     @property
-    def cuda_ptr(self) -> int: ...
+    def cuda_ptr(self) -> int:
+        """The address on its device. Who reads waits until the buffer is written."""
     @property
     def cuda_ptr_mut(self) -> int: ...
     @property
@@ -457,15 +482,21 @@ class BufferGuard:
     def clone_ref(self) -> BufferGuard: ...
     def copy_to_cpu(self) -> BufferGuard:
         """A copy of the bytes in another buffer of the pool, in host memory, to be written."""
-    def copy_to_cuda(self, device_id: int = 0) -> BufferGuard: ...
-    def copy_to_device(self, device_id: int) -> BufferGuard: ...
-    def forget(self) -> int:
+    def copy_to_cuda(self, device_id: int = 0) -> BufferGuard:
+        """A copy of the bytes in another buffer of the pool, on a CUDA device, to be written. Only where the pool was made."""
+    def copy_to_device(self, device_id: int) -> BufferGuard:
+        """The same."""
+    def forget(self, *, stream: Any | None = None) -> int:
         """Publishes a buffer that is being written; keeps one that is being read until the pool's `release`.
 
+        stream: on a device, readers wait until it has got where it is now.
         Raises ViewsExist while there are arrays over it.
         """
-    def release(self) -> None:
-        """Gives the buffer back; if there are arrays over it, with the last of these."""
+    def release(self, *, stream: Any | None = None) -> None:
+        """Gives the buffer back; if there are arrays over it, with the last of these.
+
+        stream: one on a device that is read is given back when this has got where it is now.
+        """
     def __len__(self) -> int: ...
     def __buffer__(self, flags: int, /) -> memoryview: ...
     def __array__(self, dtype: Any | None = None, copy: bool | None = None) -> Any: ...
@@ -498,6 +529,7 @@ class _ChannelEnd:
         refs: Any,
         to: int | None,
         timeout: float | None,
+        device: tuple[int, int, bool, list[tuple[int, int, int, Any]]] | None = None,
     ) -> tuple[int, int]: ...
     def receive(self, sender: int | None, time: float | None) -> _Incoming: ...
     def poll(self, sender: int | None, time: float | None) -> bool: ...
@@ -513,6 +545,10 @@ class _Incoming:
     refs: _RefLease | None
     def blocks(self) -> list[tuple[_Block, bool, int]]: ...
     def copied(self) -> _Incoming: ...
+    device: _DeviceBlock | None
+
+@final
+class _DeviceBlock: ...
 
 @final
 class _RefLease: ...

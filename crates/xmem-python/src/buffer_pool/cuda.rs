@@ -1,53 +1,99 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! What of `BufferPool` and `BufferGuard` needs a CUDA device. All of it is here, whether or not there is one: without, each
-//! says so.
+//! What of `BufferPool` and `BufferGuard` needs a CUDA device. Drivers may wait for what needs the interpreter, so each call
+//! is made without it.
 
+use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
-use xmem_core as core;
+use xmem_core::cuda::{CudaError, Stream};
+use xmem_core::{self as core, AccessMode};
 
 use super::guard::BufferGuard;
-use crate::errors::Kind;
+use crate::device;
+use crate::errors::IntoPyErr;
 
-/// Why nothing here works.
-fn no_cuda(what: &str) -> PyErr {
-    Kind::NoCuda.error(format!(
-        "{what} needs CUDA, and this build of xmem has none: use the *_cpu calls"
-    ))
+fn check(device_id: i32) -> PyResult<()> {
+    if device_id < 0 {
+        return Err(PyValueError::new_err(format!(
+            "device_id is {device_id}: devices are counted from 0"
+        )));
+    }
+    Ok(())
 }
 
 pub(super) fn preallocate(
-    _py: Python<'_>,
-    _pool: &core::BufferPool,
-    _size: usize,
-    _count: usize,
-    _device_id: i32,
+    py: Python<'_>,
+    pool: &core::BufferPool,
+    size: usize,
+    count: usize,
+    device_id: i32,
 ) -> PyResult<Vec<u32>> {
-    Err(no_cuda("preallocate_cuda"))
+    check(device_id)?;
+    py.detach(|| pool.preallocate_cuda(size, count, device_id))
+        .map_err(IntoPyErr::into_py_err)
 }
 
 pub(super) fn acquire(
-    _py: Python<'_>,
-    _pool: core::BufferPool,
-    _size: usize,
-    _device_id: i32,
+    py: Python<'_>,
+    pool: core::BufferPool,
+    size: usize,
+    device_id: i32,
 ) -> PyResult<BufferGuard> {
-    Err(no_cuda("acquire_cuda"))
+    check(device_id)?;
+    let guard = py
+        .detach(|| pool.acquire_cuda(size, device_id))
+        .map_err(IntoPyErr::into_py_err)?;
+    Ok(BufferGuard::new(pool, guard))
 }
 
-pub(super) fn ptr(_guard: &core::BufferGuard) -> PyResult<u64> {
-    Err(no_cuda("cuda_ptr"))
-}
-
-pub(super) fn ptr_mut(_guard: &mut core::BufferGuard) -> PyResult<u64> {
-    Err(no_cuda("cuda_ptr_mut"))
-}
-
+/// A copy on a device, wherever the buffer lies.
 pub(super) fn copy_to_device(
-    _py: Python<'_>,
-    _pool: &core::BufferPool,
-    _guard: &core::BufferGuard,
-    _device_id: i32,
-) -> PyResult<BufferGuard> {
-    Err(no_cuda("copy_to_cuda"))
+    guard: &core::BufferGuard,
+    device_id: i32,
+) -> PyResult<core::BufferGuard> {
+    check(device_id)?;
+    if guard.is_on_device() {
+        guard.copy_to_device(device_id)
+    } else {
+        guard.copy_to_cuda(device_id)
+    }
+    .map_err(IntoPyErr::into_py_err)
+}
+
+/// Waits until a buffer that is read is written.
+pub(super) fn wait(py: Python<'_>, reading: core::BufferGuard) -> PyResult<core::BufferGuard> {
+    if !reading.is_on_device() {
+        return Ok(reading);
+    }
+    let (reading, frame) = py.detach(move || {
+        let frame = reading.cuda();
+        (reading, frame)
+    });
+    device::wait(py, &frame.map_err(IntoPyErr::into_py_err)?)?;
+    Ok(reading)
+}
+
+fn only_on_device() -> PyErr {
+    PyValueError::new_err("this buffer lies in host memory, where there are no streams: say none")
+}
+
+/// Publishes a buffer that a stream is still to write.
+pub(super) fn forget_on(guard: core::BufferGuard, stream: Stream) -> PyResult<u32> {
+    guard.forget_on(stream).map_err(IntoPyErr::into_py_err)
+}
+
+/// Whether a stream has anything to do with a buffer.
+pub(super) fn check_stream(guard: &core::BufferGuard, stream: Option<Stream>) -> PyResult<()> {
+    if stream.is_some() && !guard.is_on_device() {
+        return Err(only_on_device());
+    }
+    Ok(())
+}
+
+/// Lets go of a buffer that is read, behind what a stream has to do.
+pub(super) fn release_on(guard: &core::BufferGuard, stream: Stream) -> Result<(), CudaError> {
+    if guard.mode() == AccessMode::ReadOnly {
+        guard.cuda()?.release_later(vec![stream]);
+    }
+    Ok(())
 }

@@ -11,10 +11,12 @@ use pyo3::exceptions::PyBufferError;
 use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::{IntoPyDict, PyMemoryView};
+use xmem_core::cuda::CudaError;
 use xmem_core::{self as core, AccessMode, FrameMeta};
 
 use super::meta::{self, Shaped};
 use super::{cuda, lock};
+use crate::device::stream_of;
 use crate::dtype;
 use crate::errors::{IntoPyErr, Kind};
 
@@ -27,6 +29,8 @@ impl IntoPyErr for core::AccessError {
 #[derive(Debug)]
 struct State {
     guard: Option<core::BufferGuard>,
+    /// It is not there, since a thread does something with it for a while.
+    busy: bool,
     /// Arrays and memoryviews that are there now.
     views: usize,
     /// It was released while there were views: it goes with the last of them.
@@ -41,8 +45,41 @@ pub(crate) struct BufferGuard {
     state: Mutex<State>,
 }
 
+const ON_DEVICE: &str = "this buffer lies on a CUDA device, where the CPU cannot read it: use its cuda_ptr there, or copy_to_cpu()";
+
+/// Bytes that were asked for, or published.
+fn size(guard: &core::BufferGuard) -> usize {
+    usize::try_from(guard.meta().size).unwrap_or(usize::MAX)
+}
+
 fn gone() -> PyErr {
     Kind::Closed.error("the buffer was released, or forgotten: get it again by its index")
+}
+
+impl State {
+    fn guard(&mut self) -> PyResult<&mut core::BufferGuard> {
+        if self.released {
+            return Err(gone());
+        }
+        let busy = self.busy;
+        self.guard.as_mut().ok_or_else(|| missing(busy))
+    }
+
+    fn take(&mut self) -> PyResult<core::BufferGuard> {
+        if self.released {
+            return Err(gone());
+        }
+        let busy = self.busy;
+        self.guard.take().ok_or_else(|| missing(busy))
+    }
+}
+
+fn missing(busy: bool) -> PyErr {
+    if busy {
+        Kind::Error.error("another thread is copying this buffer: wait for it")
+    } else {
+        gone()
+    }
 }
 
 impl BufferGuard {
@@ -51,6 +88,7 @@ impl BufferGuard {
             pool,
             state: Mutex::new(State {
                 guard: Some(guard),
+                busy: false,
                 views: 0,
                 released: false,
             }),
@@ -58,11 +96,38 @@ impl BufferGuard {
     }
 
     fn with<T>(&self, f: impl FnOnce(&mut core::BufferGuard) -> PyResult<T>) -> PyResult<T> {
-        let mut state = lock(&self.state);
-        if state.released {
-            return Err(gone());
+        f(lock(&self.state).guard()?)
+    }
+
+    /// Does something that takes its time: without the interpreter, and so without the lock, since whoever has the
+    /// interpreter could wait for that. A buffer that is being written is not there for others meanwhile.
+    fn aside<T: Send>(
+        &self,
+        py: Python<'_>,
+        f: impl FnOnce(&core::BufferGuard) -> PyResult<T> + Send,
+    ) -> PyResult<T> {
+        if let Some(another) = self.with(|guard| Ok(guard.clone_ref().ok()))? {
+            let another = cuda::wait(py, another)?;
+            return py.detach(move || f(&another));
         }
-        f(state.guard.as_mut().ok_or_else(gone)?)
+        let guard = {
+            let mut state = lock(&self.state);
+            let guard = state.take()?;
+            state.busy = true;
+            guard
+        };
+        py.detach(move || {
+            let done = f(&guard);
+            let mut state = lock(&self.state);
+            state.busy = false;
+            if state.released && state.views == 0 {
+                drop(state);
+                drop(guard);
+            } else {
+                state.guard = Some(guard);
+            }
+            done
+        })
     }
 
     fn meta<T>(&self, f: impl FnOnce(&FrameMeta) -> T) -> PyResult<T> {
@@ -81,7 +146,7 @@ impl BufferGuard {
     /// Its size in bytes.
     #[getter]
     fn size(&self) -> PyResult<usize> {
-        self.with(|guard| Ok(guard.as_cpu_slice().map_err(IntoPyErr::into_py_err)?.len()))
+        self.with(|guard| Ok(size(guard)))
     }
 
     /// Whether it can only be read.
@@ -110,14 +175,30 @@ impl BufferGuard {
 
     /// The address on its CUDA device.
     #[getter]
-    fn cuda_ptr(&self) -> PyResult<u64> {
-        self.with(|guard| cuda::ptr(guard))
+    fn cuda_ptr(&self, py: Python<'_>) -> PyResult<u64> {
+        // Who reads waits until it is written.
+        match self.with(|guard| Ok(guard.clone_ref().ok()))? {
+            Some(reading) => {
+                let reading = cuda::wait(py, reading)?;
+                py.detach(move || reading.as_cuda_ptr())
+            }
+            None => self.with(|guard| Ok(guard.as_cuda_ptr()))?,
+        }
+        .map_err(IntoPyErr::into_py_err)
     }
 
     /// The same, to be written.
     #[getter]
     fn cuda_ptr_mut(&self) -> PyResult<u64> {
-        self.with(cuda::ptr_mut)
+        self.with(|guard| {
+            let is_read = guard.mode() == AccessMode::ReadOnly && guard.is_on_device();
+            let ptr = if is_read {
+                Err(CudaError::ReadOnly)
+            } else {
+                guard.as_cuda_ptr_mut()
+            };
+            ptr.map_err(IntoPyErr::into_py_err)
+        })
     }
 
     /// The shape, if one was set.
@@ -177,7 +258,7 @@ impl BufferGuard {
                 meta.dtype = dtype;
             }
             if let Some(shape) = shape {
-                let size = guard.as_cpu_slice().map_err(IntoPyErr::into_py_err)?.len();
+                let size = size(guard);
                 meta::set_shape(&mut meta, &shape, size)?;
             }
             if let Some(text) = content_type {
@@ -200,68 +281,79 @@ impl BufferGuard {
     /// A copy of the bytes in another buffer of the pool, on a CUDA device.
     #[pyo3(signature = (device_id=0))]
     fn copy_to_cuda(&self, py: Python<'_>, device_id: i32) -> PyResult<Self> {
-        self.with(|guard| cuda::copy_to_device(py, &self.pool, guard, device_id))
+        let copy = self.aside(py, |guard| cuda::copy_to_device(guard, device_id))?;
+        Ok(Self::new(self.pool.clone(), copy))
     }
 
-    /// The same; `copy_to_cuda` by the name that it has between devices.
+    /// The same, by the name that it has between devices.
     fn copy_to_device(&self, py: Python<'_>, device_id: i32) -> PyResult<Self> {
         self.copy_to_cuda(py, device_id)
     }
 
     /// A copy of the bytes in another buffer of the pool, in host memory, to be written.
     fn copy_to_cpu(&self, py: Python<'_>) -> PyResult<Self> {
-        let size = self.size()?;
-        let pool = self.pool.clone();
-        let mut copy = py
-            .detach(|| pool.acquire_cpu(size))
-            .map_err(IntoPyErr::into_py_err)?;
-        let mut fill = |from: &core::BufferGuard| {
-            let bytes = from.as_cpu_slice()?;
-            copy.as_cpu_slice_mut()?.copy_from_slice(bytes);
-            copy.set_meta(from.meta().clone())
-        };
-        match self.with(|guard| Ok(guard.clone_ref().ok()))? {
-            Some(guard) => py.detach(move || fill(&guard)),
-            // It is being written, so there is only this one. Never without the interpreter: whoever has that could wait
-            // for the lock.
-            None => self.with(|guard| Ok(fill(guard)))?,
-        }
-        .map_err(IntoPyErr::into_py_err)?;
-        Ok(Self::new(pool, copy))
+        let copy = self.aside(py, |guard| {
+            if guard.is_on_device() {
+                return guard.copy_to_cpu().map_err(IntoPyErr::into_py_err);
+            }
+            let copy = self.pool.acquire_cpu(size(guard));
+            let mut copy = copy.map_err(IntoPyErr::into_py_err)?;
+            let mut fill = || {
+                copy.as_cpu_slice_mut()?
+                    .copy_from_slice(guard.as_cpu_slice()?);
+                copy.set_meta(guard.meta().clone())
+            };
+            fill().map_err(IntoPyErr::into_py_err)?;
+            Ok(copy)
+        })?;
+        Ok(Self::new(self.pool.clone(), copy))
     }
 
     /// Lets go of the buffer without ending what it stands for. One that is being written is published, and kept until as
     /// many readers as `set_ref_count` says took and released it. One that is being read stays held until the pool's
     /// `release`. Returns its index.
-    fn forget(&self, py: Python<'_>) -> PyResult<u32> {
+    #[pyo3(signature = (*, stream=None))]
+    fn forget(&self, py: Python<'_>, stream: Option<Bound<'_, PyAny>>) -> PyResult<u32> {
+        let stream = stream.as_ref().map(stream_of).transpose()?;
         let guard = {
             let mut state = lock(&self.state);
-            if state.released {
-                return Err(gone());
-            }
+            cuda::check_stream(state.guard()?, stream)?;
             if state.views > 0 {
                 return Err(Kind::ViewsExist.error(
                     "arrays over the buffer still exist: delete them (del array) before it is forgotten, since it may be \
                      used again without them",
                 ));
             }
-            state.guard.take().ok_or_else(gone)?
+            state.take()?
         };
         // A process that did not make the pool asks its owner.
-        py.detach(|| guard.forget()).map_err(IntoPyErr::into_py_err)
+        py.detach(|| match stream {
+            Some(stream) if guard.mode() == AccessMode::ReadWrite => cuda::forget_on(guard, stream),
+            _ => guard.forget().map_err(IntoPyErr::into_py_err),
+        })
     }
 
-    /// Gives the buffer back; if there are arrays over it, with the last of these.
-    fn release(&self, py: Python<'_>) {
+    /// Gives the buffer back; if there are arrays over it, with the last of these. One on a device that is read: when the
+    /// stream is done with it.
+    #[pyo3(signature = (*, stream=None))]
+    fn release(&self, py: Python<'_>, stream: Option<Bound<'_, PyAny>>) -> PyResult<()> {
+        let stream = stream.as_ref().map(stream_of).transpose()?;
         let guard = {
             let mut state = lock(&self.state);
+            if stream.is_some() {
+                cuda::check_stream(state.guard()?, stream)?;
+            }
             state.released = true;
             if state.views > 0 {
-                return;
+                return Ok(());
             }
             state.guard.take()
         };
-        py.detach(|| drop(guard));
+        py.detach(move || match (&guard, stream) {
+            (Some(guard), Some(stream)) => cuda::release_on(guard, stream),
+            _ => Ok(()),
+        })
+        .map_err(IntoPyErr::into_py_err)
     }
 
     fn __enter__(slf: Bound<'_, Self>) -> Bound<'_, Self> {
@@ -269,8 +361,8 @@ impl BufferGuard {
     }
 
     #[pyo3(signature = (*_exception))]
-    fn __exit__(&self, py: Python<'_>, _exception: &Bound<'_, PyAny>) {
-        self.release(py);
+    fn __exit__(&self, py: Python<'_>, _exception: &Bound<'_, PyAny>) -> PyResult<()> {
+        self.release(py, None)
     }
 
     fn __len__(&self) -> PyResult<usize> {
@@ -321,10 +413,10 @@ impl BufferGuard {
     ) -> PyResult<()> {
         let this = slf.get();
         let mut state = lock(&this.state);
-        if state.released {
-            return Err(gone());
+        let guard = state.guard()?;
+        if guard.is_on_device() {
+            return Err(PyBufferError::new_err(ON_DEVICE));
         }
-        let guard = state.guard.as_mut().ok_or_else(gone)?;
         let readonly = guard.mode() == AccessMode::ReadOnly;
         if readonly && flags & ffi::PyBUF_WRITABLE != 0 {
             return Err(PyBufferError::new_err(

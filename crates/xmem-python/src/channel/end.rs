@@ -9,8 +9,10 @@ use std::sync::{Arc, Mutex};
 
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
+use xmem_core::cuda::Device;
 use xmem_core::{AcquireError, Producer, WaitError, WriteLease};
 
+use super::device;
 use super::inbox::{Inbox, Taken};
 use super::incoming::Incoming;
 use super::memory::{self, OwnSlot, Room};
@@ -123,7 +125,7 @@ impl ChannelEnd {
     /// left out before it, an array to be gathered), which the caller keeps until this returns. `refs` is kept until no
     /// receiver has a reference of the message any more. Returns how many bytes were copied, and how many not.
     #[expect(clippy::too_many_arguments, reason = "one caller, by name")]
-    #[pyo3(signature = (pickle, blocks, *, gather, refs, to, timeout))]
+    #[pyo3(signature = (pickle, blocks, *, gather, refs, to, timeout, device=None))]
     fn send(
         &self,
         py: Python<'_>,
@@ -133,6 +135,7 @@ impl ChannelEnd {
         refs: Option<Py<PyAny>>,
         to: Option<u64>,
         timeout: Option<f64>,
+        device: Option<device::ToSend<'_>>,
     ) -> PyResult<(usize, usize)> {
         let producer = self.producer()?;
         let deadline = Deadline::after(timeout)?;
@@ -153,6 +156,7 @@ impl ChannelEnd {
             items: &items,
             gather,
             refs,
+            device,
             to,
         };
         let (copied, shared) = send::send(py, self, &producer, message, deadline)?;
@@ -180,6 +184,7 @@ impl ChannelEnd {
                     message: delivered.message,
                     sender: delivered.sender,
                     refs: delivered.refs,
+                    device: delivered.device,
                 };
                 count(&self.counters.copied_out, incoming.is_copied().into());
                 Ok(incoming)
@@ -356,6 +361,34 @@ impl ChannelEnd {
         }
     }
 
+    /// A slot of so many bytes on a device.
+    pub(super) fn acquire_on_device(
+        &self,
+        py: Python<'_>,
+        producer: &Producer,
+        size: usize,
+        device: &Device,
+        deadline: Deadline,
+    ) -> PyResult<WriteLease> {
+        let cancel = &self.inbox.canceller;
+        let lease = wait(py, deadline, |slice| {
+            match producer.acquire_cuda_wait_with_room(size, 0, device, Some(slice), cancel) {
+                Err(AcquireError::Timeout) => None,
+                result => Some(result),
+            }
+        })?;
+        Self::acquired(lease)
+    }
+
+    fn acquired(lease: Option<Result<WriteLease, AcquireError>>) -> PyResult<WriteLease> {
+        match lease {
+            Some(result) => result.map_err(IntoPyErr::into_py_err),
+            None => Err(timeout(
+                "no slot came free in time: receivers hold what was sent before, and max_slots or max_bytes allow no more",
+            )),
+        }
+    }
+
     /// A slot of so many bytes with so much room behind.
     pub(super) fn acquire(
         &self,
@@ -370,12 +403,7 @@ impl ChannelEnd {
                 result => Some(result),
             }
         })?;
-        match lease {
-            Some(result) => result.map_err(IntoPyErr::into_py_err),
-            None => Err(timeout(
-                "no slot came free in time: receivers hold what was sent before, and max_slots or max_bytes allow no more",
-            )),
-        }
+        Self::acquired(lease)
     }
 }
 

@@ -9,6 +9,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyTuple};
 use xmem_core::{FrameMeta, VideoLayout};
 
+use super::device::DeviceBlock;
 use super::incoming::Block;
 use crate::about::About;
 use crate::array::{Array, Export, Keeper, Plane};
@@ -73,6 +74,9 @@ pub(crate) fn place_of<'py>(plane: &Bound<'py, Plane>) -> PyResult<Option<Place<
 #[pyfunction(name = "_bytes_of")]
 pub(crate) fn bytes_of<'py>(plane: &Bound<'py, Plane>) -> PyResult<Bound<'py, PyBytes>> {
     let array = plane.get().array();
+    if let Some(reason) = array.on_device() {
+        return Err(PyValueError::new_err(reason));
+    }
     let _keeps_the_slot = Export::new(&array.keeper)?;
     Ok(PyBytes::new(plane.py(), array.bytes()))
 }
@@ -122,12 +126,13 @@ impl Part<'_> {
     fn array(&self) -> PyResult<Array> {
         let Self(bytes, offset, shape, strides, dtype) = self;
         let dtype = dtype::parse(dtype)?;
-        let array = match bytes.cast::<Block>() {
-            Ok(block) => block.get().array(*offset, shape, strides, dtype),
-            Err(_) => {
-                let piece = layout::private(bytes.cast::<PyBytes>()?.as_bytes().to_vec());
-                Array::new(piece.keeper, piece.bytes, *offset, shape, strides, dtype)
-            }
+        let array = if let Ok(block) = bytes.cast::<Block>() {
+            block.get().array(*offset, shape, strides, dtype)
+        } else if let Ok(block) = bytes.cast::<DeviceBlock>() {
+            block.get().0.array(*offset, shape, strides, dtype)?
+        } else {
+            let piece = layout::private(bytes.cast::<PyBytes>()?.as_bytes().to_vec());
+            Array::new(piece.keeper, piece.bytes, *offset, shape, strides, dtype)
         };
         array.ok_or_else(|| PyValueError::new_err("a plane does not lie in its block"))
     }

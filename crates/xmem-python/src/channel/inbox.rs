@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use xmem_core::Canceller;
 
+use super::device::Arrays;
 use super::incoming::{Message, RefLease};
 use super::names::MAKER;
 use crate::bell::Bell;
@@ -26,6 +27,7 @@ pub(super) struct Delivered {
     pub(super) sender: u64,
     pub(super) message: Message,
     pub(super) refs: Option<RefLease>,
+    pub(super) device: Option<Arrays>,
 }
 
 #[derive(Debug, Default)]

@@ -11,6 +11,7 @@ use pyo3::ffi;
 use pyo3::prelude::*;
 use xmem_core::{DType, ReadLease};
 
+use super::device::{Arrays, DeviceBlock};
 use super::memory::{self, fill_bytes};
 use super::message::{ALIGN, Place, Table};
 use crate::array::{Array, Keeper, PrivateBytes};
@@ -113,6 +114,7 @@ pub(crate) struct Incoming {
     pub(super) message: Message,
     pub(super) sender: u64,
     pub(super) refs: Option<RefLease>,
+    pub(super) device: Option<Arrays>,
 }
 
 impl Incoming {
@@ -159,11 +161,19 @@ impl Incoming {
     /// The same message in memory of this process, which may be written.
     fn copied(&self, py: Python<'_>) -> PyResult<Self> {
         let message = py.detach(|| self.message.to_private());
+        let device = self.device.as_ref().map(|arrays| arrays.to_private(py));
         Ok(Self {
             message: message.map_err(PyMemoryError::new_err)?,
             sender: self.sender,
             refs: self.refs.clone(),
+            device: device.transpose()?,
         })
+    }
+
+    /// What its arrays on a device lie in.
+    #[getter]
+    fn device(&self) -> Option<DeviceBlock> {
+        self.device.clone().map(DeviceBlock)
     }
 }
 

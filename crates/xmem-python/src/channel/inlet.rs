@@ -10,6 +10,7 @@ use std::time::Duration;
 use rustix::process::geteuid;
 use xmem_core::{Consumer, ConsumerBuilder, MAX_REQUEST, ReadLease, ReceiveError};
 
+use super::device::Arrays;
 use super::inbox::{Delivered, Inbox};
 use super::incoming::{Message, RefLease};
 use super::message::{Kind, Label};
@@ -115,6 +116,8 @@ struct Inlet {
     sender: u64,
     /// What stands for references whose message is still to come. `None`: there was no lease left for them.
     refs: HashMap<u64, Option<RefLease>>,
+    /// Arrays on devices whose message is still to come.
+    devices: HashMap<u64, Arrays>,
 }
 
 impl Inlet {
@@ -125,6 +128,7 @@ impl Inlet {
             terms,
             sender,
             refs: HashMap::new(),
+            devices: HashMap::new(),
         }
     }
 
@@ -161,15 +165,21 @@ impl Inlet {
             Sorted::Refs(sequence, lease) => {
                 self.refs.insert(sequence, lease);
             }
-            Sorted::Void(refs) => {
-                self.refs.remove(&refs);
+            Sorted::Device(sequence, arrays) => {
+                self.devices.insert(sequence, arrays);
             }
-            Sorted::Message(message, refs) => {
+            Sorted::Void(refs, device) => {
+                refs.and_then(|sequence| self.refs.remove(&sequence));
+                device.and_then(|sequence| self.devices.remove(&sequence));
+            }
+            Sorted::Message(message, refs, device) => {
+                let device = device.and_then(|sequence| self.devices.remove(&sequence));
                 let refs = refs.and_then(|sequence| self.refs.remove(&sequence).flatten());
                 self.inbox.deliver(Delivered {
                     sender: self.sender,
                     message: *message,
                     refs,
+                    device,
                 });
             }
             Sorted::Nonsense(why) => return Err(why),
@@ -199,8 +209,9 @@ enum Sorted {
     /// It is for somebody else.
     NotOurs,
     Refs(u64, Option<RefLease>),
-    Void(u64),
-    Message(Box<Message>, Option<u64>),
+    Device(u64, Arrays),
+    Void(Option<u64>, Option<u64>),
+    Message(Box<Message>, Option<u64>, Option<u64>),
     Nonsense(String),
 }
 
@@ -208,6 +219,7 @@ fn sort_by_label(
     lease: &ReadLease,
     me: u64,
     refs: impl FnOnce() -> Option<RefLease>,
+    device: impl FnOnce() -> Arrays,
     message: impl FnOnce() -> Result<Message, String>,
 ) -> Sorted {
     let Some(label) = Label::read(lease.meta()) else {
@@ -218,9 +230,10 @@ fn sort_by_label(
     }
     match label.kind {
         Kind::Refs => Sorted::Refs(lease.meta().sequence, refs()),
-        Kind::Void => Sorted::Void(label.refs.unwrap_or_default()),
+        Kind::Device => Sorted::Device(lease.meta().sequence, device()),
+        Kind::Void => Sorted::Void(label.refs, label.device),
         Kind::Message => match message() {
-            Ok(message) => Sorted::Message(Box::new(message), label.refs),
+            Ok(message) => Sorted::Message(Box::new(message), label.refs, label.device),
             Err(why) => Sorted::Nonsense(why),
         },
     }
@@ -228,11 +241,12 @@ fn sort_by_label(
 
 fn sort(lease: ReadLease, me: u64) -> Sorted {
     let refs = || Some(RefLease(Arc::new(lease.clone())));
-    sort_by_label(&lease, me, refs, || Message::new(lease.clone()))
+    let device = || Arrays::of(lease.clone());
+    sort_by_label(&lease, me, refs, device, || Message::new(lease.clone()))
 }
 
 /// There is no lease left for it: what is to be kept is copied.
 fn sort_copied(lease: &ReadLease, me: u64) -> Sorted {
     let copy = || Message::new(lease.clone())?.to_private();
-    sort_by_label(lease, me, || None, copy)
+    sort_by_label(lease, me, || None, || Arrays::copied(lease), copy)
 }

@@ -23,8 +23,10 @@ pub(super) enum Kind {
     Message,
     /// Held by whoever has references of the message that follows.
     Refs,
-    /// There are references, but no message with them.
+    /// There are references or arrays on a device, but no message with them.
     Void,
+    /// Arrays on a device, of the message that follows.
+    Device,
 }
 
 /// What the metadata of a frame say.
@@ -35,6 +37,8 @@ pub(super) struct Label {
     pub(super) to: Option<u64>,
     /// The frame that stands for its references.
     pub(super) refs: Option<u64>,
+    /// The frame with its arrays on a device.
+    pub(super) device: Option<u64>,
 }
 
 impl Label {
@@ -47,11 +51,14 @@ impl Label {
             Kind::Message => 0,
             Kind::Refs => 1,
             Kind::Void => 2,
+            Kind::Device => 3,
         };
         to[6] = u8::from(self.to.is_some());
         to[7] = u8::from(self.refs.is_some());
         to[8..16].copy_from_slice(&self.to.unwrap_or(0).to_ne_bytes());
         to[16..24].copy_from_slice(&self.refs.unwrap_or(0).to_ne_bytes());
+        to[24..32].copy_from_slice(&self.device.unwrap_or(0).to_ne_bytes());
+        to[32] = u8::from(self.device.is_some());
     }
 
     /// `None`: it is not a channel's.
@@ -66,10 +73,12 @@ impl Label {
                 0 => Kind::Message,
                 1 => Kind::Refs,
                 2 => Kind::Void,
+                3 => Kind::Device,
                 _ => return None,
             },
             to: (from[6] != 0).then(|| word(8)),
             refs: (from[7] != 0).then(|| word(16)),
+            device: (from[32] != 0).then(|| word(24)),
         })
     }
 }

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use pyo3::prelude::*;
 use xmem_core::{FrameMeta, Parts, Producer, PublishError, WriteLease};
 
+use super::device;
 use super::end::ChannelEnd;
 use super::memory::{OwnSlot, Room};
 use super::message::{Kind, Label};
@@ -49,6 +50,8 @@ pub(super) struct Message<'a> {
     pub(super) gather: &'a Bound<'a, PyAny>,
     /// Kept until no receiver has a reference of the message any more.
     pub(super) refs: Option<Py<PyAny>>,
+    /// Its arrays on a device.
+    pub(super) device: Option<device::ToSend<'a>>,
     /// `None`: to everybody.
     pub(super) to: Option<u64>,
 }
@@ -66,6 +69,7 @@ pub(super) fn send(
         items,
         gather,
         refs,
+        device,
         to,
     } = message;
     let refs = match refs {
@@ -77,6 +81,7 @@ pub(super) fn send(
         }
         None => None,
     };
+    let device = device.map(|it| device::Outgoing::new(py, end, producer, &it, deadline));
     let mut outgoing = Outgoing {
         end,
         producer,
@@ -85,6 +90,8 @@ pub(super) fn send(
         to,
         refs,
         refs_at: None,
+        device: device.transpose()?,
+        device_at: None,
     };
     let result = match outgoing.send(py, gather, true, deadline) {
         Err(Failure::NotReached) => outgoing.send(py, gather, false, deadline),
@@ -107,6 +114,10 @@ struct Outgoing<'a> {
     refs: Option<WriteLease>,
     /// Where that was published.
     refs_at: Option<u64>,
+    /// Its arrays on a device.
+    device: Option<device::Outgoing>,
+    /// Where these were published.
+    device_at: Option<u64>,
 }
 
 impl Outgoing<'_> {
@@ -115,6 +126,7 @@ impl Outgoing<'_> {
             kind,
             to: self.to,
             refs: self.refs_at,
+            device: self.device_at,
         }
     }
 
@@ -187,7 +199,7 @@ impl Outgoing<'_> {
         Ok((copied, shared))
     }
 
-    /// The references first, so that whoever takes the message has them.
+    /// What belongs to it first, so that whoever takes the message has that.
     fn publish(
         &mut self,
         py: Python<'_>,
@@ -201,12 +213,19 @@ impl Outgoing<'_> {
                 .map_err(PublishError::from)?;
             self.refs_at = Some(published.meta().sequence);
         }
+        if let Some(device) = self.device.take() {
+            let meta = self.meta(Kind::Device, device.size);
+            let published = py
+                .detach(|| device.lease.publish_on(device.stream, meta))
+                .map_err(PublishError::from)?;
+            self.device_at = Some(published.meta().sequence);
+        }
         let meta = meta(self);
         let published =
             py.detach(move || lease.publish(meta).map(drop).map_err(PublishError::from));
         match published {
             Ok(()) => {
-                self.refs_at = None;
+                (self.refs_at, self.device_at) = (None, None);
                 Ok(())
             }
             Err(error) => Err(error.into()),
@@ -216,8 +235,11 @@ impl Outgoing<'_> {
 
 impl Drop for Outgoing<'_> {
     fn drop(&mut self) {
-        // The references were published, and their message was not: receivers must not wait for it.
-        if self.refs_at.is_some()
+        if let Some(device) = self.device.take() {
+            device.give_back();
+        }
+        // What belongs to it was published, and the message was not: receivers must not wait for it.
+        if (self.refs_at.is_some() || self.device_at.is_some())
             && let Ok(lease) = self.producer.acquire(EMPTY)
         {
             let meta = self.meta(Kind::Void, EMPTY);

@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use pyo3::prelude::*;
+use xmem_core::cuda::CudaError;
 use xmem_core::{
     ConnectError, ConsumerBuilder, ConsumerHandle, ReadLease, ReceiveError, ReceiveStats, StartFrom,
 };
@@ -13,7 +14,7 @@ use xmem_core::{
 use crate::bell::Bell;
 use crate::errors::{IntoPyErr, Kind};
 use crate::event::Event;
-use crate::frame::{Frame, Way};
+use crate::frame::{Frame, Unusable, Way};
 use crate::lock::lock;
 
 /// What to do at the end of a stream.
@@ -81,7 +82,7 @@ pub(super) enum Item {
 
 /// What was taken from the pool.
 pub(super) enum Took {
-    Frame(Result<(Frame, Way), String>),
+    Frame(Result<(Frame, Way), Unusable>),
     /// `None`: nothing that anybody has to know of.
     Event(Option<Event>),
 }
@@ -99,7 +100,7 @@ pub(super) enum Failure {
     Connect(ConnectError),
     /// The stream is over, or counts as over.
     End,
-    Nonsense(String),
+    Unusable(Unusable),
 }
 
 impl Failure {
@@ -108,7 +109,9 @@ impl Failure {
             Self::Receive(error) => error.into_py_err(),
             Self::Connect(error) => error.into_py_err(),
             Self::End => ReceiveError::Eos.into_py_err(),
-            Self::Nonsense(reason) => Kind::Error.error(reason),
+            Self::Unusable(Unusable::Nonsense(reason)) => Kind::Error.error(reason),
+            Self::Unusable(Unusable::Cuda(error)) => error.into_py_err(),
+            Self::Unusable(Unusable::Unfinished) => CudaError::Unfinished.into_py_err(),
         }
     }
 }
@@ -246,7 +249,11 @@ impl Inner {
                 }
                 Step::Item(Item::Frame(frame))
             }
-            Ok(Took::Frame(Err(reason))) => Step::Failed(Failure::Nonsense(reason)),
+            Ok(Took::Frame(Err(Unusable::Unfinished))) => {
+                lock(&self.figures).dropped += 1;
+                Step::Nothing
+            }
+            Ok(Took::Frame(Err(reason))) => Step::Failed(Failure::Unusable(reason)),
             Ok(Took::Event(Some(event))) => Step::Item(Item::Event(event)),
             Ok(Took::Event(None)) | Err(ReceiveError::Timeout) => Step::Nothing,
             Err(ReceiveError::Eos) => {

@@ -208,6 +208,7 @@ class Channel(Waiting):
             refs=tuple(out.refs) if out.refs else None,
             to=to,
             timeout=timeout,
+            device=out.device.to_send() if out.device else None,
         )
         if shared:
             for owner in out.owners:

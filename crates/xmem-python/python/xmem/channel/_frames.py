@@ -12,6 +12,10 @@ from .._xmem import Frame, Plane, _bytes_of, _is_shared, _known_of, _place_of
 
 def _part(out, plane):
     """A plane as it travels: its bytes or the number of a block, where in them it begins, shape, strides and type."""
+    if plane.device != "cpu":
+        from . import _cuda
+
+        return _cuda.part(out, plane)
     place = _place_of(plane)
     # What lies between its elements is of no use to anybody.
     if place is None or (place[1] != plane.nbytes and not _is_shared(*place[:2])):

@@ -22,6 +22,14 @@ def storage(*args):
     _outside(*args)
 
 
+def cuda_array(*args):
+    _outside(*args)
+
+
+def cuda_tensor(*args):
+    _outside(*args)
+
+
 def view(*args):
     _outside(*args)
 
@@ -41,10 +49,11 @@ def ref(*args):
 class Loader:
     """Makes the parts of one message."""
 
-    __slots__ = ("blocks", "refs")
+    __slots__ = ("blocks", "device", "refs")
 
     def __init__(self, incoming):
         self.blocks = incoming.blocks()
+        self.device = incoming.device
         self.refs = incoming.refs
 
     def array(self, index, dtype, shape, axes, full, strides):
@@ -65,6 +74,18 @@ class Loader:
         block, _, shift = self.blocks[index]
         return _tensors.make_storage(block), shift
 
+    def cuda_array(self, part, library):
+        """An array on a device."""
+        from . import _cuda
+
+        return _cuda.finish(self.plane(part), library)
+
+    def cuda_tensor(self, part, requires_grad, parameter):
+        """The same for PyTorch."""
+        from . import _tensors
+
+        return _tensors.of_plane(self.plane(part), requires_grad, parameter)
+
     def view(self, index, format, shape):
         """A block as a memoryview."""
         made = memoryview(self.blocks[index][0])
@@ -72,6 +93,8 @@ class Loader:
 
     def _part(self, part):
         bytes_or_block, *rest = part
+        if bytes_or_block is None:
+            return self.device, *rest
         return (self.blocks[bytes_or_block][0] if isinstance(bytes_or_block, int) else bytes_or_block, *rest)
 
     def frame(self, parts, known):

@@ -14,10 +14,12 @@ from . import _frames, _loaders, _refs
 class Outgoing:
     """A message that is being made: what is not in its pickle."""
 
-    __slots__ = ("blocks", "owners", "refs", "storages", "small", "later", "inline")
+    __slots__ = ("blocks", "owners", "refs", "storages", "small", "later", "inline", "device")
 
     def __init__(self, inline):
         self.inline = inline
+        # What lies on a CUDA device.
+        self.device = None
         # (address, size, whether the pickle takes it in its order, bytes left out before it, array to be gathered)
         self.blocks = []
         # What the blocks lie in. Kept until the message is sent, so that no address or id is used for something else.
@@ -120,7 +122,16 @@ class Pickler(pickle.Pickler):
             if reduce is not None:
                 return reduce(obj)
         reduce = self.reducers.get(kind)
-        return NotImplemented if reduce is None else reduce(self.out, obj)
+        if reduce is None:
+            return self.reduce_unknown(kind, obj)
+        return reduce(self.out, obj)
+
+    def reduce_unknown(self, kind, obj):
+        if not isinstance(obj, type) and hasattr(kind, "__cuda_array_interface__"):
+            from . import _cuda
+
+            return _cuda.reduce_interface(self.out, obj)
+        return NotImplemented
 
 
 def dumps(obj, inline, own_reducers):

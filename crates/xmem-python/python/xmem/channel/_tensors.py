@@ -75,7 +75,12 @@ def _extent(t):
 
 
 def reduce_tensor(out, t):
-    """A tensor on the CPU: its storage out of band, shared with the message's other tensors; strides and offset kept."""
+    """A tensor on the CPU: its storage out of band, shared with the message's other tensors; strides and offset kept. One on a
+    CUDA device is copied there, and arrives without gaps."""
+    if t.device.type == "cuda" and t.layout is torch.strided and not (t.is_quantized or t.is_nested or t.__dict__):
+        from . import _cuda
+
+        return _cuda.reduce_tensor(out, t, t.requires_grad, type(t) is torch.nn.Parameter)
     if t.device.type != "cpu" or t.is_quantized or t.is_nested:
         # As torch does it, which copies.
         return NotImplemented
@@ -151,6 +156,10 @@ def make_tensor(storage, dtype, offset, size, stride, requires_grad, parameter):
     t = torch.empty(0, dtype=dtype)
     t.set_(storage, offset - shift // dtype.itemsize, size, stride)
     return _finish(t, requires_grad, parameter)
+
+
+def of_plane(plane, requires_grad, parameter):
+    return _finish(torch.from_dlpack(plane), requires_grad, parameter)
 
 
 def make_small_tensor(data, dtype, offset, size, stride, requires_grad, parameter):

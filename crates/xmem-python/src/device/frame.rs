@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! A received frame on a device, for as long as anybody has a view of it.
+
+use std::sync::Arc;
+
+use pyo3::prelude::*;
+use xmem_core::ReadLease;
+use xmem_core::cuda::{CudaError, CudaFrame, PrivateMemory, Stream};
+
+use super::{Streams, Use};
+use crate::errors::IntoPyErr;
+
+/// The frame's lease ends with this, behind all that the streams have to do that its views were given to. It is dropped on
+/// any thread, with or without the interpreter, and does not call the driver there.
+#[derive(Debug)]
+pub(crate) struct DeviceFrame {
+    /// `None` only while it is dropped.
+    frame: Option<CudaFrame>,
+    streams: Streams,
+}
+
+impl DeviceFrame {
+    /// Imports the frame's memory, if it is the first of it.
+    pub(crate) fn new(lease: ReadLease) -> Result<Arc<Self>, CudaError> {
+        Ok(Arc::new(Self {
+            frame: Some(lease.into_cuda()?),
+            streams: Streams::default(),
+        }))
+    }
+
+    fn frame(&self) -> Result<&CudaFrame, CudaError> {
+        self.frame.as_ref().ok_or(CudaError::Gone)
+    }
+
+    /// Where the payload lies, piece by piece.
+    pub(crate) fn pieces(&self) -> Vec<(u64, usize)> {
+        self.frame
+            .as_ref()
+            .map(|frame| frame.pieces().collect())
+            .unwrap_or_default()
+    }
+
+    pub(crate) fn ordinal(&self) -> u32 {
+        self.frame
+            .as_ref()
+            .map_or(0, |frame| frame.device().ordinal())
+    }
+
+    /// Whether this process published it, and so can write it.
+    pub(crate) fn is_local(&self) -> bool {
+        self.frame
+            .as_ref()
+            .is_some_and(|frame| frame.is_same_process())
+    }
+
+    /// Has whoever gets a view wait for the producer's work, and this frame's end wait for them.
+    pub(crate) fn give_to(&self, to: Use) -> Result<(), CudaError> {
+        if let Use::On(stream) = to {
+            self.frame()?.wait_on(stream)?;
+        }
+        self.streams.add(to.ends_on());
+        Ok(())
+    }
+
+    /// This frame's end waits for what the stream has to do then.
+    pub(crate) fn keep_for(&self, stream: Stream) {
+        self.streams.add(Use::On(stream).ends_on());
+    }
+
+    /// Waits until the producer's work has ended.
+    pub(crate) fn wait(&self, py: Python<'_>) -> PyResult<()> {
+        let frame = self.frame().map_err(IntoPyErr::into_py_err)?;
+        super::wait(py, frame)
+    }
+
+    /// A copy of some bytes on the device.
+    pub(crate) fn copy(&self, ptr: u64, len: usize) -> Result<PrivateMemory, CudaError> {
+        self.frame()?.copy(ptr, len)
+    }
+
+    /// A copy of some bytes in host memory.
+    pub(crate) fn copy_to_host(&self, ptr: u64, to: &mut [u8]) -> Result<(), CudaError> {
+        self.frame()?.copy_to_host(ptr, to)
+    }
+}
+
+impl Drop for DeviceFrame {
+    fn drop(&mut self) {
+        if let Some(frame) = self.frame.take() {
+            frame.release_later(self.streams.all());
+        }
+    }
+}

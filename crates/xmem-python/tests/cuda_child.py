@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: MPL-2.0
+
+"""A process that does with a device what its test tells it: a line of JSON with Python in it, and one with what came of it.
+
+Driver and devices are of the process, and the tests' own must not have any: it would have them for all tests.
+"""
+
+import ctypes
+import json
+import os
+import signal
+import sys
+
+import gpu
+import numpy as np
+from conftest import HANG, content, eventually
+
+import xmem
+
+# A test that is killed must not leave its children.
+ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+
+names = {
+    "np": np,
+    "os": os,
+    "xmem": xmem,
+    "gpu": gpu,
+    "Gpu": gpu.Gpu,
+    "Array": gpu.Array,
+    "InterfaceArray": gpu.InterfaceArray,
+    "HANG": HANG,
+    "content": content,
+    "eventually": eventually,
+    "pool": sys.argv[1],
+}
+
+
+def do(order):
+    if "value" in order:
+        return eval(order["value"], names)
+    exec(order["code"], names)
+    return None
+
+
+busy = False
+
+
+def interrupt(*_):
+    # Between two orders it would end the process.
+    if busy:
+        raise KeyboardInterrupt
+
+
+signal.signal(signal.SIGINT, interrupt)
+
+for line in sys.stdin:
+    answer = {}
+    try:
+        busy = True
+        answer["result"] = do(json.loads(line))
+        busy = False
+    except BaseException as error:
+        busy = False
+        answer["error"] = [type(error).__name__, str(error)]
+        if not isinstance(error, xmem.Error | ValueError | TypeError | BufferError | AttributeError | KeyboardInterrupt):
+            import traceback
+
+            traceback.print_exc()
+        del error
+    print(json.dumps(answer), flush=True)

@@ -1,0 +1,147 @@
+# SPDX-License-Identifier: MPL-2.0
+
+"""Buffers by number on CUDA devices, in real processes, on a stand-in driver without a GPU. The names and examples are those
+of the technical design."""
+
+from cuda_support import machine  # noqa: F401
+
+SIZE = 1920 * 1080 * 3
+
+
+def test_examples_of_the_design(machine):
+    owner, reader = machine.start(), machine.start()
+    owner.do(f"""
+        from xmem import BufferPool
+        pool = BufferPool(pool)
+
+        # Set aside.
+        indices = pool.preallocate_cuda(size={SIZE}, count=8, device_id=0)
+        assert len(set(indices)) == 8
+
+        # Producer.
+        buf = pool.acquire_cuda({SIZE}, device_id=0)
+        assert buf.meta_index in indices
+        g.fill(s, buf.cuda_ptr_mut, {SIZE}, 7)
+        pool.set_ref_count(buf.meta_index, 2)
+        meta_index = buf.meta_index
+    """)
+    # Opened now, since what is imported waits on the CPU.
+    reader.do("from xmem import BufferPool; pool = BufferPool(pool); wrong = g.word()")
+    with machine.held(owner):
+        owner.do("buf.forget(stream=s)")
+        # Consumer.
+        index = owner.ask("meta_index")
+        reader.do(f"buf = pool.get({index})")
+        reader.begin("ptr = buf.cuda_ptr")
+    reader.end()
+    reader.do(f"g.check(s, ptr, {SIZE}, 7, wrong); g.finish(s)")
+    assert reader.ask("g.read_word(wrong), buf.readonly, buf.size, len(buf)") == [0, True, SIZE, SIZE]
+    reader.fails("buf.cuda_ptr_mut", "CudaError", "got for reading")
+    reader.do("buf.release(stream=s)")
+
+    # Between host and device.
+    owner.do(f"""
+        cpu_buf = pool.acquire_cpu(1000)
+        np.asarray(cpu_buf)[:] = np.arange(1000) % 256
+        cpu_buf.set_meta(shape=[10, 100], content_type="test")
+        cuda_buf = cpu_buf.copy_to_cuda(device_id=0)
+        gpu1_buf = cuda_buf.copy_to_device(1)
+        back = gpu1_buf.copy_to_cpu()
+    """)
+    assert owner.ask("np.asarray(back).ravel().tolist()") == [n % 256 for n in range(1000)]
+    assert owner.ask("back.shape, back.content_type, cuda_buf.shape") == [[10, 100], "test", [10, 100]]
+    for copy in ("cuda_buf", "gpu1_buf", "back"):
+        index = owner.ask(f"{copy}.forget()")
+        reader.do(f"buf = pool.get({index})")
+        if copy != "back":
+            # A process that did not make the pool makes no buffers on devices, nor copies there.
+            reader.fails("buf.copy_to_cuda()", "Refused", "only the process that made the pool")
+        reader.do("buf.release()")
+
+
+def test_the_cpu_is_told_what_to_do(machine):
+    owner = machine.start()
+    owner.do("""
+        pool = xmem.BufferPool(pool)
+        cpu, cuda = pool.acquire_cpu(10), pool.acquire_cuda(10)
+    """)
+    owner.fails("memoryview(cuda)", "BufferError", r"copy_to_cpu\(\)")
+    owner.fails("np.asarray(cuda)", "BufferError", r"copy_to_cpu\(\)")
+    owner.fails("cuda.cpu_ptr", "Error", "copy_to_cpu")
+    owner.fails("cpu.cuda_ptr", "CudaError", "host memory")
+    owner.fails("cpu.forget(stream=1)", "ValueError", "no streams")
+    owner.fails("cpu.release(stream=1)", "ValueError", "no streams")
+    owner.fails("pool.acquire_cuda(10, device_id=-1)", "ValueError", "counted from 0")
+    owner.fails("pool.acquire_cuda(10, device_id=5)", "NoCuda", "this process sees 2")
+    # They are all still there.
+    assert owner.ask("cpu.forget() != cuda.forget()")
+
+
+def test_a_buffer_that_a_stream_reads_is_let_go_of_behind_that(machine):
+    owner, reader = machine.start(), machine.start()
+    owner.do("""
+        pool = xmem.BufferPool(pool, max_buffers=16)
+        def publish(byte, count=1):
+            buf = pool.acquire_cuda(100000)
+            g.fill(s, buf.cuda_ptr_mut, 100000, byte)
+            pool.set_ref_count(buf.meta_index, count)
+            return buf.forget(stream=s)
+    """)
+    reader.do("pool = xmem.BufferPool(pool); wrong = g.word()")
+    index = owner.ask("publish(1)")
+    reader.do(f"""
+        buf = pool.get({index})
+        ptr = buf.cuda_ptr
+        word = g.word()
+        g.wait_for_word(s, word)
+        g.check(s, ptr, 100000, 1, wrong)
+        buf.release(stream=s)
+        other = g.stream()
+    """)
+    # All others are used again and again, and this one is not.
+    for byte in range(2, 42):
+        index = owner.ask(f"publish({byte})")
+        reader.do(f"buf = pool.get({index}); buf.cuda_ptr; buf.release()")
+    reader.do("g.set_word(other, word); g.finish(s)")
+    assert reader.ask("g.read_word(wrong)") == 0
+
+
+def test_other_threads_run_while_a_device_is_waited_for(machine):
+    owner = machine.start()
+    owner.do("""
+        pool = xmem.BufferPool(pool)
+        pool.preallocate_cpu(1000, 2)
+        pool.preallocate_cuda(1000, 2)
+        buf = pool.acquire_cuda(1000)
+        g.fill(s, buf.cuda_ptr_mut, 1000, 5)
+        import threading
+        copies = []
+        def copy():
+            copies.append(buf.copy_to_cpu())
+    """)
+    with machine.held(owner):
+        owner.do("thread = threading.Thread(target=copy); thread.start()")
+        # It is not there for others meanwhile, and nobody waits for it with the interpreter.
+        owner.do("""
+            def said():
+                try:
+                    return str(buf.size)
+                except xmem.Error as error:
+                    return str(error)
+        """)
+        owner.eventually("'another thread is copying' in said()")
+    owner.do("thread.join(HANG)")
+    assert owner.ask("buf.size, len(copies)") == [1000, 1]
+
+
+def test_without_a_driver(machine):
+    owner = machine.start_without()
+    owner.do("pool = xmem.BufferPool(pool); cpu_buf = pool.acquire_cpu(1024)")
+    for call in (
+        "pool.preallocate_cuda(size=1920 * 1080 * 3, count=8, device_id=0)",
+        "pool.acquire_cuda(1920 * 1080 * 3, device_id=0)",
+        "cpu_buf.copy_to_cuda(device_id=0)",
+        "cpu_buf.copy_to_device(1)",
+    ):
+        owner.fails(call, "NoCuda", "install NVIDIA's driver")
+    owner.do("np.asarray(cpu_buf)[:] = 1; cpu_buf.forget()")

@@ -1,0 +1,259 @@
+# SPDX-License-Identifier: MPL-2.0
+
+"""How long frames on CUDA devices are held, in real processes, on a stand-in driver without a GPU."""
+
+import pytest
+from cuda_support import machine  # noqa: F401
+from test_cuda_frames import consumer, pair
+
+
+def test_a_view_outlives_everything_but_its_process(machine):
+    made, taken = pair(machine)
+    made.do("publish(7)")
+    taken.do("""
+        frame = recv()
+        views = [Array(frame, s), InterfaceArray(frame), Array(frame.planes[0], s)]
+        del frame
+        consumer.close()
+    """)
+    made.do("producer.end_stream(); producer.close()")
+    made.close()
+    for at in range(3):
+        taken.do(f"g.check(s, views[{at}].ptr, 300000, 7, wrong)")
+    taken.do("g.finish(s)")
+    assert taken.ask("g.read_word(wrong)") == 0
+
+
+def test_a_frame_is_held_until_the_last_view_is_gone(machine):
+    made, taken = pair(machine)
+    made.do("publish(7)")
+    taken.do("frame = recv(); views = [Array(frame, s), Array(frame, 1), InterfaceArray(frame)]")
+    for name in ("frame", "views[0]", "views[1]"):
+        taken.do(f"del {name}" if name == "frame" else f"{name} = None")
+        taken.do("g.finish(s); g.finish(1)")
+        assert taken.ask("consumer.stats['held']") == 1
+    taken.do("views[2] = None")
+    taken.eventually("consumer.stats['held'] == 0")
+
+
+def test_the_lease_ends_behind_all_streams_that_views_were_given_to(machine):
+    made, taken = pair(machine)
+    made.do("publish(7)")
+    taken.do("""
+        streams = [g.stream() for _ in range(3)]
+        words = [g.word() for _ in streams]
+        for stream, word in zip(streams, words):
+            g.wait_for_word(stream, word)
+        frame = recv()
+        # One by DLPack, one by a plane, and one that a library used without saying so.
+        views = [Array(frame, streams[0]), Array(frame.planes[0], streams[1])]
+        frame.record_stream(streams[2])
+        for stream in streams:
+            g.check(stream, views[0].ptr, 300000, 7, wrong)
+        del frame, views
+    """)
+    for at in (1, 0, 2):
+        # Nothing else happens on a device that stands still, so this is no matter of time.
+        assert taken.ask("consumer.stats['held']") == 1, f"stream {at} still reads"
+        made.do("publish(1); publish(2); publish(3)")
+        taken.do(f"g.set_word(s, words[{at}]); g.finish(s); g.finish(streams[{at}])")
+    taken.eventually("consumer.stats['held'] == 0")
+    assert taken.ask("g.read_word(wrong)") == 0
+
+
+def test_views_that_are_dropped_while_streams_read_are_not_overwritten(machine):
+    made, taken = pair(machine)
+    with machine.held(taken):
+        for byte in (1, 2, 3):
+            made.do(f"publish({byte})")
+            taken.do(f"array = Array(recv(), s); check(array, {byte}, s); del array")
+        # More than there are slots.
+        made.do("""
+            for byte in range(40):
+                publish(100 + byte)
+            g.finish(s)
+        """)
+    taken.do("g.finish(s)")
+    assert taken.ask("g.read_word(wrong)") == 0
+    taken.eventually("consumer.stats['held'] == 0")
+
+
+def test_the_stream_of_a_thread_that_is_gone(machine):
+    """2 is another stream in each thread."""
+    made, taken = pair(machine)
+    made.do("publish(7)")
+    taken.do("""
+        import threading
+        frame = recv()
+        views = []
+        word = g.word()
+        def use():
+            g.here()
+            g.wait_for_word(gpu.PER_THREAD, word)
+            views.append(Array(frame, gpu.PER_THREAD))
+            check(views[0], 7, gpu.PER_THREAD)
+        thread = threading.Thread(target=use)
+        thread.start()
+        thread.join(HANG)
+        del frame
+        views.clear()
+    """)
+    made.do("""
+        for byte in range(40):
+            publish(100 + byte)
+        g.finish(s)
+    """)
+    assert taken.ask("consumer.stats['held']") == 1
+    taken.do("g.set_word(s, word)")
+    taken.eventually("consumer.stats['held'] == 0")
+    assert taken.ask("g.read_word(wrong)") == 0
+
+
+def test_the_last_view_goes_in_a_host_function(machine):
+    """Where no program may call the driver; the machine's fixture looks whether anybody did."""
+    made, taken = pair(machine)
+    made.do("publish(7)")
+    taken.do("""
+        views = [Array(recv(), s)]
+        callback = g.then(s, views.clear)
+        g.finish(s)
+    """)
+    assert taken.ask("views") == []
+    taken.eventually("consumer.stats['held'] == 0")
+    # The same for a slot that is written.
+    made.do("""
+        frame = producer.acquire((1000,), device="cuda:0")
+        views = [Array(frame, s)]
+        g.fill(s, views[0].ptr, 1000, 1)
+        del frame
+        callback = g.then(s, views.clear)
+        g.finish(s)
+    """)
+    assert made.ask("views") == []
+
+
+def test_a_stream_that_was_destroyed(machine):
+    """No program may use one, so it should be there for as long as the arrays are; if it is not, nothing is lost."""
+    made, taken = pair(machine)
+    made.do("publish(7)")
+    taken.do("stream = g.stream(); array = Array(recv(), stream); check(array, 7, stream); g.destroy(stream); del array")
+    taken.eventually("consumer.stats['held'] == 0")
+    assert taken.ask("g.read_word(wrong)") == 0
+
+
+def test_views_outlive_a_producer_that_is_killed(machine):
+    made, taken = pair(machine)
+    made.do("publish(7); g.finish(s)")
+    taken.do("frame = recv(); view = Array(frame, s)")
+    machine.kill_producer(made)
+    taken.do("check(view, 7, s); check(Array(frame, s), 7, s); g.finish(s)")
+    assert taken.ask("g.read_word(wrong), bool((np.asarray(frame.cpu()) == 7).all())") == [0, True]
+
+
+def test_a_frame_that_a_killed_producer_did_not_finish(machine):
+    made, taken = pair(machine)
+    with machine.held(made):
+        made.do("publish(7)")
+        taken.do("frame = recv()")
+        machine.kill_producer(made)
+    for code in ("Array(frame, s)", "InterfaceArray(frame)", "frame.synchronize()", "frame.cpu()", "frame.copy()"):
+        taken.fails(code, "CudaError", "producer is gone")
+
+
+def test_frames_of_a_killed_consumer_come_back(machine):
+    made, taken = pair(machine)
+    made.do("publish(7)")
+    taken.do("frame = recv(); view = Array(frame, s)")
+    assert made.ask("producer.stats['consumers'][0]['held']") == 1
+    with machine.held(taken):
+        taken.do("check(view, 7, s); del view, frame")
+        taken.kill()
+    made.eventually("producer.num_consumers == 0")
+    # More than there are slots: none is held.
+    made.do("""
+        for byte in range(40):
+            publish(byte)
+    """)
+    again = consumer(machine)
+    made.do("publish(9)")
+    again.do("check(Array(recv(), s), 9, s); g.finish(s)")
+    assert again.ask("g.read_word(wrong)") == 0
+
+
+@pytest.mark.parametrize("how", ["trap", "views"])
+def test_a_context_in_error_gives_its_leases_back(machine, how):
+    made, taken = pair(machine)
+    made.do("publish(7)")
+    taken.do("frame = recv(); array = Array(frame, s)")
+    if how == "views":
+        # They wait for a stream when it fails.
+        with machine.held(taken):
+            taken.do("g.trap(s); check(array, 7, s); del array, frame")
+    else:
+        taken.do("g.trap(s); g.call('cuStreamSynchronize', gpu.c_void_p(s), may=(700,))")
+        taken.fails("Array(frame, s)", "CudaError", "start the process anew")
+        taken.do("del array, frame")
+    taken.eventually("consumer.stats['held'] == 0")
+    made.do("publish(8)")
+    made.do("""
+        with producer.acquire((10,)) as frame:
+            np.asarray(frame)[...] = 3
+            frame.publish()
+    """)
+
+
+def test_a_producer_whose_kernel_failed(machine):
+    made, taken = pair(machine)
+    made.do("frame = producer.acquire((1000,), device='cuda:0'); array = Array(frame, s); g.trap(s)")
+    made.do("g.call('cuStreamSynchronize', gpu.c_void_p(s), may=(700,)); del array")
+    made.fails("frame.publish()", "CudaError", "start the process anew")
+    made.do("frame.__exit__(None, None, None)")
+
+
+def test_a_forked_child_is_refused_and_takes_nothing(machine):
+    made, taken = pair(machine)
+    made.do("publish(7)")
+    taken.do("""
+        frame = recv()
+        view = Array(frame, s)
+        import json
+        read, write = os.pipe()
+        child = os.fork()
+        if child == 0:
+            told = []
+            for call in (lambda: Array(frame, s), lambda: frame.cpu(), lambda: frame.__cuda_array_interface__):
+                try:
+                    call()
+                except Exception as error:
+                    told.append(type(error).__name__)
+            view.delete()
+            del frame
+            os.write(write, json.dumps(told).encode())
+            os._exit(0)
+        os.close(write)
+        told = json.loads(os.read(read, 1000))
+        os.waitpid(child, 0)
+    """)
+    assert taken.ask("told") == ["Forked"] * 3
+    assert taken.ask("consumer.stats['held']") == 1
+    for byte in range(40):
+        made.do(f"publish({100 + byte})")
+    taken.do("check(view, 7, s); g.finish(s)")
+    assert taken.ask("g.read_word(wrong)") == 0
+
+
+def test_interpreters_end_while_frames_are_held(machine):
+    made, taken = pair(machine)
+    made.do("publish(7)")
+    taken.do("""
+        frame = recv()
+        cycle = {"view": Array(frame, s)}
+        cycle["self"] = cycle
+        kept = InterfaceArray(frame)
+    """)
+    taken.close()
+    assert taken.process.returncode == 0
+    made.eventually("producer.num_consumers == 0")
+    made.do("frame = producer.acquire((1000,), device='cuda:0'); view = Array(frame, s)")
+    made.close()
+    assert made.process.returncode == 0
