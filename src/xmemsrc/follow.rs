@@ -26,7 +26,7 @@ impl XmemSrc {
         started.next_sequence = meta.sequence.checked_add(1);
         // An event says nothing of where frames are.
         let on_device = (!meta.event).then(|| lease.is_on_device() && !started.settings.download);
-        let moved = on_device.is_some() && lock(&self.stream).on_device != on_device;
+        let moved = lock(&self.stream).is_elsewhere(on_device);
         if moved || started.sticky_version != Some(meta.sticky_version) {
             self.renew(started.settings.timestamp_mode, lease.sticky(), on_device)?;
             started.sticky_version = Some(meta.sticky_version);
@@ -71,12 +71,15 @@ impl XmemSrc {
         new: &Sticky,
         on_device: Option<bool>,
     ) -> Result<(), Stop> {
-        let (mut old, before) = {
+        let download = lock(&self.settings).download;
+        let (mut old, moved) = {
             let mut stream = lock(&self.stream);
-            let before = stream.on_device;
-            stream.on_device = on_device.or(before);
-            (std::mem::replace(&mut stream.sticky, new.clone()), before)
+            let moved = stream.is_elsewhere(on_device);
+            stream.on_device = on_device.or(stream.on_device);
+            (std::mem::replace(&mut stream.sticky, new.clone()), moved)
         };
+        // As long as no frame says so, the caps do.
+        let on_device = lock(&self.stream).on_device.or(download.then_some(false));
         let begins = self.announce(new);
         if begins {
             // All that was said belongs to the stream before.
@@ -85,7 +88,6 @@ impl XmemSrc {
         self.follow_course(mode, new, &old);
         let pad = self.obj().src_pad().clone();
         let caps = new.text(sticky::CAPS);
-        let moved = on_device.is_some() && before != on_device;
         if caps.is_some() && (moved || old.text(sticky::CAPS) != caps) {
             let parsed = caps.and_then(sticky::parse_caps);
             let Some(parsed) = parsed else {
@@ -96,7 +98,7 @@ impl XmemSrc {
                 );
                 return Err(Stop::Flow(gst::FlowError::Error));
             };
-            let parsed = match on_device.or(before) {
+            let parsed = match on_device {
                 Some(on_device) => caps::on_device(parsed, on_device),
                 None => parsed,
             };

@@ -13,6 +13,7 @@ use super::{
     messages::Loss,
     times::Times,
 };
+use crate::caps;
 
 /// What becomes of a received frame.
 pub(super) enum Received {
@@ -126,7 +127,7 @@ impl XmemSrc {
             let stream = lock(&self.stream);
             (
                 stream.format.clone(),
-                stream.video_meta || stream.on_device == Some(true),
+                stream.video_meta || stream.caps.as_deref().is_some_and(caps::is_cuda),
             )
         };
         let converter = Converter {

@@ -117,6 +117,14 @@ pub(super) struct Stream {
     pub(super) video_meta: bool,
 }
 
+impl Stream {
+    /// Whether frames lie elsewhere than the caps say that are out.
+    pub(super) fn is_elsewhere(&self, on_device: Option<bool>) -> bool {
+        let said = self.caps.as_deref().map(caps::is_cuda);
+        said.is_some() && on_device.is_some() && said != on_device
+    }
+}
+
 /// No two of the locks are ever held at once, and none across a call that waits or that leads out of the element.
 #[derive(Debug, Default)]
 pub struct XmemSrc {

@@ -98,6 +98,38 @@ fn it_is_not_freed_while_a_frame_is_held() {
     lab.assert_allowed();
 }
 
+/// A process that holds no frame has the memory open all the same, until it has heard that it may close it.
+#[test]
+fn it_is_not_freed_while_anybody_has_it_open() {
+    let Some(lab) = Lab::new() else { return };
+    let mut producer = lab.actor();
+    let pipeline = own_memory("wait-for-connection=true");
+    producer.told(&format!("prepare {pipeline}"), "ok");
+    producer.told("watch sink sink", "ok");
+    producer.told("play", "ok");
+    let mut stopped =
+        lab.launch("xmemsrc name=src pool=POOL ! fakesink sync=false enable-last-sample=false");
+    for number in 0..20 {
+        producer.push(number);
+        stopped.until_stat("src", "received", u64::from(number) + 1);
+    }
+    let memories = producer.number("seen sink addresses");
+    until("it holds nothing", || stopped.stat("src", "held") == 0);
+    stopped.0.stop();
+    producer.told(&format!("caps {}", caps(I420, 64, 64)), "ok");
+    for number in 20..80 {
+        producer.push(number);
+        producer.until_stat("sink", "published", u64::from(number) + 1);
+    }
+    // All frames of the first caps are gone, and cudaupload's pool with them; but not what is open elsewhere.
+    let freed = lab.calls(&producer, &["cuMemFree_v2"]);
+    stopped.0.go_on();
+    until("the first memories are freed", || {
+        lab.calls(&producer, &["cuMemFree_v2"]) >= freed + memories
+    });
+    lab.assert_allowed();
+}
+
 #[test]
 fn it_is_not_freed_under_a_stopped_process() {
     let Some(lab) = Lab::new() else { return };

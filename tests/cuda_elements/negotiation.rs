@@ -4,7 +4,7 @@
 
 use gst_video::VideoFormat::{I420, Nv12, Rgba};
 
-use crate::lab::{Lab, consumer};
+use crate::lab::Lab;
 use crate::pictures::caps;
 
 #[test]
