@@ -115,7 +115,8 @@ fn of_the_source() {
     let defaults = [
         ("busy-poll", "0"),
         ("connection-timeout", "0"),
-        ("cuda-device-id", "cuda-wait", "-1"),
+        ("cuda-device-id", "-1"),
+        ("cuda-wait", "device"),
         ("download", "false"),
         ("max-held", "8"),
         ("on-eos", "end"),

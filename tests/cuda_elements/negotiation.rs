@@ -26,10 +26,10 @@ fn downstream_without_devices_is_an_error_that_says_what_helps() {
             assert!(error.contains(part), "no {part:?} in {error}");
         }
     }
-    let mut consumer = lab.launch(&consumer(
+    let mut consumer = lab.consumer(
         "start-from=oldest download=true",
         "videoconvert ! video/x-raw,format=NV12 !",
-    ));
+    );
     consumer.takes(1);
     assert_eq!(consumer.stat("src", "copied"), 1);
     let caps = consumer.ask("caps-of 1");
