@@ -5,6 +5,7 @@
 use gst_video::VideoFormat::{I420, Nv12};
 
 use crate::lab::{Actor, Lab, consumer, producer};
+use crate::late::start_on_a_stream;
 use crate::pictures::caps;
 use crate::support::{LOSSLESS, until};
 
@@ -74,6 +75,40 @@ fn a_killed_producer_of_memory_by_handle_has_a_successor() {
         for number in first..first + 3 {
             consumer.drops(number);
         }
+    }
+    lab.assert_allowed();
+}
+
+/// A stream that waited for it would stand still.
+#[test]
+fn a_frame_that_its_killed_producer_did_not_finish_is_left_out() {
+    let Some(lab) = Lab::new() else { return };
+    let mut consumers = [lab.consumer("", ""), lab.consumer("download=true", "")];
+    let mut producer = lab.actor();
+    start_on_a_stream(&mut producer, "offered", "");
+    producer.until_stat("sink", "num-clients", 2);
+    producer.told("paint 1", "ok");
+    producer.told("push-painted", "ok");
+    for consumer in &mut consumers {
+        consumer.takes(1);
+        consumer.0.stop();
+    }
+    producer.told("paint 2", "ok");
+    let held = lab.machine.hold(Some(producer.pid()));
+    producer.told("push-painted", "ok");
+    producer.until_stat("sink", "published", 2);
+    producer.0.kill();
+    drop(held);
+    for consumer in &mut consumers {
+        consumer.0.go_on();
+    }
+    let mut next = sender(&lab, "");
+    next.until_stat("sink", "num-clients", 2);
+    publish(&mut next, 3..4);
+    for consumer in &mut consumers {
+        consumer.takes(3);
+        consumer.has(1);
+        assert_eq!(consumer.stat("src", "dropped"), 1);
     }
     lab.assert_allowed();
 }
