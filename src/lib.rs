@@ -23,7 +23,6 @@ mod deviceprovider;
 mod event;
 mod frame;
 mod frame_info;
-#[cfg(feature = "cuda")]
 mod later;
 mod memory;
 mod meta;

@@ -2,10 +2,13 @@
 
 //! Where the planes of a frame lie on a device.
 
+use std::sync::{Mutex, PoisonError};
+
 use gst::glib;
 
 use super::context::CudaContext;
 use super::memory::{self, CudaMemory};
+use crate::later::drop_later;
 
 /// The layout that libgstcuda gives memory of its own: all planes have the same pitch, and textures can be made of them.
 /// Elements read planes by what a memory says of itself, and GStreamer copies memory on the assumption that it could have
@@ -19,11 +22,36 @@ impl Layout {
         info: &gst_video::VideoInfo,
         context: &CudaContext,
     ) -> Result<Self, glib::BoolError> {
-        // What it does depends on the format, on the device, and on its version.
-        let sample = memory::allocate(context, None, info);
-        let sample = sample
+        /// The last ones. Upstream asks again and again for the same.
+        static KNOWN: Mutex<Vec<(CudaContext, gst_video::VideoInfo, Layout)>> =
+            Mutex::new(Vec::new());
+        const KEPT: usize = 16;
+        let known = || KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_it = |(of, from, _): &&(CudaContext, gst_video::VideoInfo, Self)| {
+            of == context && from == info
+        };
+        if let Some((.., layout)) = known().iter().find(is_it) {
+            return Ok(layout.clone());
+        }
+        let layout = Self::of_sample(info, context)?;
+        let mut known = known();
+        if known.len() >= KEPT {
+            known.remove(0);
+        }
+        known.push((context.clone(), info.clone(), layout.clone()));
+        Ok(layout)
+    }
+
+    /// What the library does depends on the format, on the device, and on its version.
+    fn of_sample(
+        info: &gst_video::VideoInfo,
+        context: &CudaContext,
+    ) -> Result<Self, glib::BoolError> {
+        let sample = memory::allocate(context, None, info)
             .ok_or_else(|| glib::bool_error!("libgstcuda has no memory for {}", info.name()))?;
         let found = CudaMemory::of(&sample).map(CudaMemory::info);
+        // Freeing it waits for the device, where a stream may stand still.
+        drop_later(sample);
         let found =
             found.ok_or_else(|| glib::bool_error!("libgstcuda has made memory of another kind"))?;
         Self::complete(found)
@@ -31,10 +59,8 @@ impl Layout {
 
     /// With room for all rows. Of NV21 with an odd height, the library forgets half of one.
     fn complete(info: gst_video::VideoInfo) -> Result<Self, glib::BoolError> {
-        let end = planes(&info)
-            .map(|plane| plane.offset + plane.pitch * plane.height)
-            .max();
-        let size = info.size().max(end.unwrap_or(0));
+        let end = planes(&info).map(|plane| plane.offset + plane.pitch * plane.height);
+        let size = info.size().max(end.max().unwrap_or(0));
         gst_video::VideoInfo::builder_from_info(&info)
             .offset(info.offset())
             .stride(info.stride())
@@ -102,7 +128,16 @@ pub(crate) struct Plane {
     pub(crate) height: usize,
 }
 
-fn planes(info: &gst_video::VideoInfo) -> impl Iterator<Item = Plane> + '_ {
+impl Plane {
+    /// How many of its rows lie in memory of so many bytes.
+    pub(crate) fn rows_in(&self, size: usize) -> usize {
+        let last = size.checked_sub(self.offset + self.width);
+        last.map_or(0, |last| (last / self.pitch.max(1) + 1).min(self.height))
+    }
+}
+
+/// Its planes, in the order of the format.
+pub(crate) fn planes(info: &gst_video::VideoInfo) -> impl Iterator<Item = Plane> + '_ {
     let of = |number: usize| {
         let components = 0..u8::try_from(info.n_components()).unwrap_or(0);
         let format = info.format_info();

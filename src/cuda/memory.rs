@@ -117,7 +117,7 @@ impl<'a> CudaMemory<'a> {
         } else if says(self.library.cuda_memory_is_stream_ordered) {
             Some("it is of a stream-ordered pool")
         } else if tied::<OneFrame>(self.memory).is_some() {
-            Some("it is a copy that was made for this frame")
+            Some("it was allocated for this frame, since no slot was free or as a copy")
         } else if method != GST_CUDA_MEMORY_ALLOC_MALLOC {
             Some("it was not allocated by cuMemAlloc")
         } else {

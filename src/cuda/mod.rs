@@ -17,7 +17,7 @@ mod wrapped;
 
 pub(crate) use context::{CudaContext, shared, shared_by_all, to_share};
 pub(crate) use deferred::Deferred;
-pub(crate) use layout::Layout;
+pub(crate) use layout::{Layout, planes};
 pub(crate) use memory::CudaMemory;
 pub(crate) use pool::XmemCudaBufferPool;
 pub(crate) use stream::Stream;

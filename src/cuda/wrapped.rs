@@ -16,7 +16,7 @@ use gst::ffi::{GstMemory, GstMiniObject};
 use gst::glib::ffi::{GFALSE, GTRUE, gboolean, gpointer};
 use gst::glib::translate::*;
 use gst::prelude::*;
-use xmem_core::cuda::{CudaFrame, Device, PrivateMemory};
+use xmem_core::cuda::{self, CudaFrame, Device, PrivateMemory};
 use xmem_core::{FrameMeta, Producer, PublishError, ReadLease, WriteLease};
 
 use super::context::CudaContext;
@@ -38,9 +38,36 @@ enum Lease {
     Writable(WriteLease),
     /// Of this process's own pool.
     Published(ReadLease),
-    Received(CudaFrame, Arc<Tally>),
+    Received(Reading),
     /// Nobody has the memory.
     Gone,
+}
+
+/// A received frame, and who reads it.
+#[derive(Debug)]
+struct Reading {
+    frame: CudaFrame,
+    /// The stream on which downstream works, which need not be the memory's. `None`: not known.
+    stream: Option<Arc<Stream>>,
+    _tally: Arc<Tally>,
+}
+
+impl Reading {
+    /// Lets go of the frame when the streams are done with it that may read it.
+    fn end(self, own: &Stream) {
+        let device = self.frame.device().clone();
+        let other = match &self.stream {
+            Some(stream) => stream.handle(),
+            // It waits for all of the context that do not ask to be left out; GStreamer's never do.
+            None => cuda::Stream::LEGACY_DEFAULT,
+        };
+        let streams = [own.handle(), other];
+        if let Err(failure) = self.frame.release_on_all(&streams) {
+            gst::warning!(CAT, "A CPU waits for a frame to be read: {}", failure.error);
+            let _ = streams[1].synchronize(&device);
+            failure.release_after(streams[0]);
+        }
+    }
 }
 
 /// Where memory lies: the number of what it is a part of, and its address.
@@ -133,21 +160,29 @@ impl Home {
         self.memory(place, Lease::Writable(lease), 0)
     }
 
-    /// A received frame, for reading. What is put on the stream from here on waits for its producer's work; that was seen to
+    /// A received frame, for reading; `reader` is the stream on which downstream works, if that is known. What is put on the stream from here on waits for its producer's work; that was seen to
     /// before.
     pub(crate) fn readable(
         self: &Arc<Self>,
         frame: CudaFrame,
+        reader: Option<&Arc<Stream>>,
         tally: &Arc<Tally>,
     ) -> Option<gst::Memory> {
         let place = (frame.memory_number(), frame.ptr());
         let flags = gst::ffi::GST_MEMORY_FLAG_READONLY | GST_CUDA_MEMORY_TRANSFER_NEED_SYNC;
-        self.memory(place, Lease::Received(frame, tally.clone()), flags)
+        let reading = Reading {
+            frame,
+            stream: reader.cloned(),
+            _tally: tally.clone(),
+        };
+        self.memory(place, Lease::Received(reading), flags)
     }
 
     /// Private memory, for when no slot is free. Its layout is its own.
     pub(crate) fn private(&self) -> Option<gst::Memory> {
-        memory::allocate(&self.context, Some(&self.stream), self.layout.info())
+        let memory = memory::allocate(&self.context, Some(&self.stream), self.layout.info())?;
+        tie(&memory, OneFrame);
+        Some(memory)
     }
 
     /// Private memory of ours, which has the layout.
@@ -302,13 +337,7 @@ unsafe extern "C" fn dispose(object: *mut GstMiniObject) -> gboolean {
     }
     // Last, since whoever gets the slot then looks for its memory. What was put on the stream may still use the slot.
     match lease {
-        Lease::Received(frame, tally) => {
-            if let Err(failure) = frame.release_on(stream.handle()) {
-                let error = failure.release_after(stream.handle());
-                gst::warning!(CAT, "A CPU waited for a frame to be read: {error}");
-            }
-            drop(tally);
-        }
+        Lease::Received(reading) => reading.end(&stream),
         Lease::Writable(lease) => stream.handle().when_done(&device, move || drop(lease)),
         Lease::Published(lease) => stream.handle().when_done(&device, move || drop(lease)),
         Lease::Gone => {}
@@ -357,7 +386,7 @@ impl<'a> SlotMemory<'a> {
     pub(crate) fn frame(self) -> Option<ReadLease> {
         match &*self.0.lease() {
             Lease::Published(lease) => Some(lease.clone()),
-            Lease::Received(frame, _) => Some(frame.lease().clone()),
+            Lease::Received(reading) => Some(reading.frame.lease().clone()),
             Lease::Writable(_) | Lease::Gone => None,
         }
     }
@@ -365,7 +394,7 @@ impl<'a> SlotMemory<'a> {
     /// The received frame that it is the whole of.
     pub(crate) fn received(self) -> Option<ReadLease> {
         match &*self.0.lease() {
-            Lease::Received(frame, _) => Some(frame.lease().clone()),
+            Lease::Received(reading) => Some(reading.frame.lease().clone()),
             _ => None,
         }
     }

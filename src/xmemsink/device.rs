@@ -145,6 +145,10 @@ impl Started {
         if let Some(why) = memory.why_not_exportable() {
             return Ok(Err(why));
         }
+        let info = memory.info();
+        if cuda::planes(&info).any(|plane| plane.rows_in(info.size()) < plane.height) {
+            return Ok(Err("its planes are larger than it is"));
+        }
         let context = memory.context();
         let Some(device) = context.device().filter(|device| context.is_of(device)) else {
             return Ok(Err(
@@ -254,11 +258,17 @@ impl Started {
         let kept = buffer.clone();
         match published {
             Ok(frame) => {
-                stream.when_done(&device, move || drop_later((kept, frame)));
+                stream.when_done(&device, move || {
+                    drop(frame);
+                    drop_later(kept);
+                });
                 Ok(true)
             }
             Err((lease, failure)) => {
-                stream.when_done(&device, move || drop_later((kept, lease)));
+                stream.when_done(&device, move || {
+                    drop(lease);
+                    drop_later(kept);
+                });
                 Err(failure)
             }
         }
@@ -283,7 +293,11 @@ impl Started {
             Some(known) => known.stream,
             None => Arc::new(Stream::new(&context).ok_or_else(|| no("no stream can be made"))?),
         };
-        let layout = Layout::new(info, &context).map_err(|error| no(&error.to_string()))?;
+        // Not that of the memory: consumers have it as their own CUDA elements want it.
+        let layout = gst_video::VideoInfo::builder(info.format(), info.width(), info.height())
+            .build()
+            .and_then(|info| Layout::new(&info, &context))
+            .map_err(|error| no(&error.to_string()))?;
         let copier = Copier {
             device: device.clone(),
             stream,
@@ -307,18 +321,15 @@ fn copy(
     if to.is_of(info.offset(), info.stride(), info.size()) {
         return slot.copy_from(stream, from, to.info().size());
     }
-    let places = info.offset().iter().zip(info.stride());
-    let rows = to
-        .planes()
-        .zip(places)
-        .map(|(plane, (offset, stride))| Rows {
-            from: *offset,
-            from_pitch: usize::try_from(*stride).unwrap_or(0),
-            to: plane.offset,
-            to_pitch: plane.pitch,
-            width: plane.width,
-            height: plane.height,
-        });
+    // Of NV21 with an odd height, libgstcuda's own memory lacks a row.
+    let rows = to.planes().zip(cuda::planes(info)).map(|(to, own)| Rows {
+        from: own.offset,
+        from_pitch: own.pitch,
+        to: to.offset,
+        to_pitch: to.pitch,
+        width: to.width,
+        height: own.rows_in(info.size()),
+    });
     slot.copy_rows_from(stream, from, &rows.collect::<Vec<_>>())
 }
 

@@ -15,6 +15,7 @@ use super::{
     publish::{Failure, Outcome},
 };
 use crate::{
+    later::drop_later,
     memory::XmemMemory,
     received::{TAG_DMABUF, TAG_HOST, received_frame},
 };
@@ -39,7 +40,7 @@ impl Started {
         // Upstream has its memory back when the last consumer is done with it. The buffer itself, not a copy: its pool would
         // not use the memory again.
         let kept = buffer.clone();
-        lease.set_release_hook(move || drop(kept));
+        lease.set_release_hook(move || drop_later(kept));
         match lease.publish(meta.clone()).map_err(|failure| failure.error) {
             Ok(_) => Ok(Some(Outcome::InPlace)),
             Err(PublishError::NotReached) => Ok(None),

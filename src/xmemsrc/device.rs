@@ -3,6 +3,7 @@
 //! Frames in the memory of CUDA devices: as GstCudaMemory where they lie, or in host memory with one copy.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use gst::prelude::*;
 use gst::subclass::prelude::*;
@@ -36,6 +37,8 @@ enum Wrong {
     Nonsense(Nonsense),
     /// What has to be there for it is not.
     Missing(String),
+    /// The element is to stop.
+    Cancelled,
 }
 
 impl From<Nonsense> for Wrong {
@@ -67,7 +70,8 @@ impl XmemSrc {
     ) -> Result<Received, Stop> {
         let times = self.stamp(started, lease.meta());
         let made = if started.settings.download {
-            download(lease).map(|memory| (memory, lease.meta().clone(), Way::Downloaded))
+            self.download(lease)
+                .map(|memory| (memory, lease.meta().clone(), Way::Downloaded))
         } else {
             self.on_device(started, lease, over_budget)
         };
@@ -90,6 +94,7 @@ impl XmemSrc {
                 format!("the producer describes a frame that cannot be: {reason}")
             }
             Wrong::Missing(what) => what,
+            Wrong::Cancelled => return Err(Stop::Flow(gst::FlowError::Flushing)),
         };
         gst::element_imp_error!(
             self,
@@ -126,21 +131,23 @@ impl XmemSrc {
         let planes = Planes::check(&layout, frame.len(), info);
         let planes = planes.map_err(|reason| Nonsense(reason.to_owned()))?;
         let home = self.home(started, frame.device(), &format, info)?;
+        let mut meta = lease.meta().clone();
+        meta.video = Some(planes::of_info(home.layout().info()));
         let as_it_is = home
             .layout()
             .is_of(planes.offsets(), planes.strides(), frame.len());
         if as_it_is && !over_budget {
             match started.settings.cuda_wait {
                 XmemSrcCudaWait::Device => frame.wait_on(home.stream().handle())?,
-                XmemSrcCudaWait::Cpu => frame.synchronize()?,
+                XmemSrcCudaWait::Cpu => self.wait_for(&frame)?,
             }
-            let memory = home.readable(frame, &self.tally);
+            let reader = lock(&self.stream).reader.clone();
+            let memory = home.readable(frame, reader.as_ref(), &self.tally);
             let memory = memory.ok_or_else(|| missing("libgstcuda does not take its layout"))?;
-            return Ok((memory, lease.meta().clone(), Way::InPlace));
+            return Ok((memory, meta, Way::InPlace));
         }
+        self.wait_for(&frame)?;
         let memory = copy(&frame, &planes, &home)?;
-        let mut meta = lease.meta().clone();
-        meta.video = Some(planes::of_info(home.layout().info()));
         Ok((
             memory,
             meta,
@@ -150,6 +157,32 @@ impl XmemSrc {
                 Way::Layout
             },
         ))
+    }
+
+    /// Waits until the producer's work on a frame has ended, unless the element is told to stop.
+    fn wait_for(&self, frame: &CudaFrame) -> Result<(), Wrong> {
+        /// How long a stop may have to wait.
+        const SLICE: Duration = Duration::from_millis(100);
+        while !frame.synchronize_for(SLICE)? {
+            if self.canceller.is_cancelled() {
+                return Err(Wrong::Cancelled);
+            }
+        }
+        Ok(())
+    }
+
+    /// The frame in host memory. The CPU waits for the device.
+    fn download(&self, lease: &ReadLease) -> Result<gst::Memory, Wrong> {
+        let frame = lease.cuda()?;
+        self.wait_for(&frame)?;
+        let size = frame.pieces().map(|(_, len)| len).sum();
+        let mut bytes = Vec::new();
+        bytes
+            .try_reserve_exact(size)
+            .map_err(|_| Wrong::Missing(format!("there is no host memory for {size} bytes")))?;
+        bytes.resize(size, 0);
+        frame.download(&mut bytes)?;
+        Ok(gst::Memory::from_mut_slice(bytes))
     }
 
     /// Where frames of this format on this device become GstCudaMemory.
@@ -229,17 +262,4 @@ fn copy(frame: &CudaFrame, planes: &Planes, home: &Arc<Home>) -> Result<gst::Mem
     frame.copy_rows_to(&private, &rows)?;
     home.wrap_private(private)
         .ok_or_else(|| missing("libgstcuda does not take its layout"))
-}
-
-/// The frame in host memory. The CPU waits for the device.
-fn download(lease: &ReadLease) -> Result<gst::Memory, Wrong> {
-    let frame = lease.cuda()?;
-    let size = frame.pieces().map(|(_, len)| len).sum();
-    let mut bytes = Vec::new();
-    bytes
-        .try_reserve_exact(size)
-        .map_err(|_| Wrong::Missing(format!("there is no host memory for {size} bytes")))?;
-    bytes.resize(size, 0);
-    frame.download(&mut bytes)?;
-    Ok(gst::Memory::from_mut_slice(bytes))
 }

@@ -115,6 +115,9 @@ pub(super) struct Stream {
     pub(super) course: Course,
     /// Downstream can read a GstVideoMeta.
     pub(super) video_meta: bool,
+    /// The stream on which downstream works, as far as it says.
+    #[cfg(feature = "cuda")]
+    pub(super) reader: Option<Arc<cuda::Stream>>,
 }
 
 impl Stream {
@@ -139,7 +142,7 @@ pub struct XmemSrc {
     pub(super) outgoing: Arc<Outgoing>,
     /// Metas that make no sense here.
     pub(super) losses: Losses,
-    canceller: Canceller,
+    pub(super) canceller: Canceller,
 }
 
 #[glib::object_subclass]
@@ -324,6 +327,15 @@ impl BaseSrcImpl for XmemSrc {
             imp = self,
             "Downstream reads GstVideoMeta: {video_meta}"
         );
+        #[cfg(feature = "cuda")]
+        {
+            let pools = query.allocation_pools();
+            let configs = pools.filter_map(|(pool, ..)| Some(pool?.config()));
+            let reader = configs
+                .into_iter()
+                .find_map(|config| cuda::Stream::of_config(&config));
+            lock(&self.stream).reader = reader.map(Arc::new);
+        }
         lock(&self.stream).video_meta = video_meta;
         while query.allocation_pools().next().is_some() {
             query.remove_nth_allocation_pool(0);

@@ -235,6 +235,8 @@ pub(crate) fn export(py: Python<'_>, array: &Array, request: Request<'_>) -> PyR
     let is_versioned = request.max_version.is_some_and(|(major, _)| major >= 1);
     let array = copied.as_ref().unwrap_or(array);
     let device = device(array);
+    // Before the stream is told: from there on the slot is not given back under the view.
+    let export = Export::new(&array.keeper)?;
     if wanted == here {
         give(py, array, request.stream.as_ref())?;
     }
@@ -246,7 +248,7 @@ pub(crate) fn export(py: Python<'_>, array: &Array, request: Request<'_>) -> PyR
             .iter()
             .map(|stride| (stride / itemsize) as i64)
             .collect(),
-        export: Export::new(&array.keeper)?,
+        export,
     });
     let tensor = DLTensor {
         data: array.ptr().cast_mut().cast(),

@@ -220,8 +220,9 @@ impl WriteSlot {
         let mut state = self.state();
         state.lease = lease;
         if result.is_ok() && state.exports == 0 && !state.uncounted {
-            // Nobody reads it there, and that it is written is said by its event: it may go before the streams get there.
-            self.streams.forget();
+            // Nobody reads it there, and that it is written is said by its event: it may go before the streams get there. One
+            // that was named stands for no other.
+            self.streams.forget(stream);
         }
         // It may have been closed meanwhile.
         self.let_go(state);

@@ -102,6 +102,15 @@ impl BufferGuard {
         }
     }
 
+    /// The device that it lies on, if it does.
+    pub fn device(&self) -> Option<Device> {
+        match &self.storage {
+            Storage::Own(lease) => Some(lease.cuda()?.device().clone()),
+            Storage::Reading(lease) => Some(lease.cuda().ok()?.device().clone()),
+            Storage::Granted { .. } | Storage::Gone => None,
+        }
+    }
+
     /// A buffer that is read, for streams to wait for and to let go of.
     ///
     /// # Errors

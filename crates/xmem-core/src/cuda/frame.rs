@@ -483,6 +483,21 @@ impl CudaFrame {
         })
     }
 
+    /// The same for work on several streams: the lease ends when the last of them has got there.
+    ///
+    /// # Errors
+    ///
+    /// As [`release_on`](Self::release_on).
+    pub fn release_on_all(self, streams: &[Stream]) -> Result<(), FrameFailure> {
+        for stream in streams {
+            if let Err(error) = release::by_host_function(&self.lease, &self.device, *stream) {
+                let frame = Box::new(self);
+                return Err(FrameFailure { frame, error });
+            }
+        }
+        Ok(())
+    }
+
     /// As [`release_on`](Self::release_on), but the device itself clears the lease's word, without a thread of the driver.
     /// Only with the last handle to the lease.
     ///

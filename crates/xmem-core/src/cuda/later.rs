@@ -31,14 +31,14 @@ impl CudaFrame {
         if streams.is_empty() {
             return;
         }
-        let streams = of_any_thread(streams);
-        reaper::later(move || {
-            for stream in streams {
-                if let Err(error) = release::by_host_function(self.lease(), self.device(), stream) {
-                    let device = self.device().clone();
-                    return after_everything(self, &device, &error);
-                }
+        let device = self.device().clone();
+        let mut left = of_any_thread(streams);
+        when_it_can_be(self, device, move |frame| {
+            while let Some(stream) = left.last() {
+                release::by_host_function(frame.lease(), frame.device(), *stream)?;
+                left.pop();
             }
+            Ok(())
         });
     }
 }
@@ -51,23 +51,49 @@ impl WriteLease {
             return;
         };
         let streams = of_any_thread(streams);
-        reaper::later(move || {
-            let (Some(slot), Some((last, others))) = (self.cuda(), streams.split_last()) else {
-                return;
+        when_it_can_be(self, device, move |lease| {
+            let (Some(slot), Some((last, others))) = (lease.cuda(), streams.split_last()) else {
+                return Ok(());
             };
             // An event stands for one stream.
-            let recorded = if others.is_empty() {
-                slot.twin.record(slot.slot, *last).map(drop)
-            } else {
-                Err(CudaError::Unsupported {
+            if !others.is_empty() {
+                return Err(CudaError::Unsupported {
                     what: "wait for several streams at once",
-                })
-            };
-            if let Err(error) = recorded {
-                after_everything(self, &device, &error);
+                });
             }
+            slot.twin.record(slot.slot, *last).map(drop)
         });
     }
+}
+
+/// Puts on streams what says when a slot may go, on the reaper's thread, and drops what holds it. Nothing can be put on a stream
+/// that is being captured into a graph, and waiting for the device would spoil the capture, so that is tried again until the
+/// capture is over.
+fn when_it_can_be<T: Send + 'static>(
+    held: T,
+    device: Device,
+    mut attempt: impl FnMut(&T) -> Result<(), CudaError> + Send + 'static,
+) {
+    let mut held = Some(held);
+    let mut attempt = move || {
+        let Some(own) = held.take() else { return true };
+        match attempt(&own) {
+            Ok(()) => true,
+            Err(CudaError::Captured) => {
+                held = Some(own);
+                false
+            }
+            Err(error) => {
+                after_everything(own, &device, &error);
+                true
+            }
+        }
+    };
+    reaper::later(move || {
+        if !attempt() {
+            super::until(attempt);
+        }
+    });
 }
 
 /// Drops what holds a slot when all is done that this process had given to the device: one of the streams cannot be asked,

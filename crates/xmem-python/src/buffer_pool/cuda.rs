@@ -94,6 +94,8 @@ pub(super) fn check_stream(guard: &core::BufferGuard, stream: Option<Stream>) ->
 pub(super) fn release_on(guard: &core::BufferGuard, stream: Stream) -> Result<(), CudaError> {
     if guard.mode() == AccessMode::ReadOnly {
         guard.cuda()?.release_later(vec![stream]);
+        return Ok(());
     }
-    Ok(())
+    // Whoever gets the buffer next may write it at once.
+    stream.synchronize(&guard.device().ok_or(CudaError::NotOnDevice)?)
 }

@@ -82,8 +82,9 @@ impl Streams {
         }
     }
 
-    pub(crate) fn forget(&self) {
-        lock(&self.0).clear();
+    /// Those that are done, or that an event stands for: `None` is all.
+    pub(crate) fn forget(&self, done: Option<Stream>) {
+        lock(&self.0).retain(|stream| done.is_some_and(|done| *stream != done));
     }
 
     pub(crate) fn all(&self) -> Vec<Stream> {

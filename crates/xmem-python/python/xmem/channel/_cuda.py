@@ -67,7 +67,9 @@ def reduce_tensor(out, t, requires_grad, parameter):
     offset = 0
     if t.numel():
         t.record_stream(stream)
-        offset = arrays.add(t.data_ptr(), t.numel() * t.element_size(), stream.cuda_stream, True)
+        # Memory that another library allocated, such as a received frame's, is not PyTorch's to keep.
+        keeps = arrays.stream == stream.cuda_stream and t.untyped_storage().resizable()
+        offset = arrays.add(t.data_ptr(), t.numel() * t.element_size(), stream.cuda_stream, keeps)
     out.owners.append(t)
     part = None, offset, tuple(t.shape), _dense(t.shape, t.element_size()), name
     return _loaders.cuda_tensor, (part, requires_grad, parameter)
@@ -104,6 +106,8 @@ def part(out, a):
     extent = sum((n - 1) * stride for n, stride in zip(shape, strides)) + itemsize if count else 0
     if min(strides, default=0) < 0 or extent > count * itemsize * _MOST_GAPS:
         raise TypeError("this array on a CUDA device has too many gaps to be sent: send a copy without")
+    if extent < count * itemsize or any(stride % itemsize for stride in strides):
+        raise TypeError("the elements of this array on a CUDA device overlap, or lie askew: send a copy of it")
     arrays = _arrays(out, a.__dlpack_device__()[1], 1)
     if arrays is None:
         raise TypeError("the arrays of a message on CUDA devices have to lie on the same one: send several messages")

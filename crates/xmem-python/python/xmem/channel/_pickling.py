@@ -128,6 +128,10 @@ class Pickler(pickle.Pickler):
 
     def reduce_unknown(self, kind, obj):
         if not isinstance(obj, type) and hasattr(kind, "__cuda_array_interface__"):
+            torch = sys.modules.get("torch")
+            if torch is not None and isinstance(obj, torch.Tensor):
+                # Of a class of its own, which PyTorch pickles. It has the interface on a CPU too.
+                return NotImplemented
             from . import _cuda
 
             return _cuda.reduce_interface(self.out, obj)
