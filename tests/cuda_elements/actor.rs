@@ -137,11 +137,16 @@ impl Actor {
                 let buffer = self.painted.take().ok_or("nothing is painted")?;
                 ok(self.app_src()?.push_buffer(buffer))
             }
-            ("copy-late", [number]) => {
+            ("copy-late" | "copy-late-elsewhere", [number]) => {
                 let sample = self.sample(number)?.clone();
                 let number = number.parse().unwrap();
                 self.samples.remove(&number);
-                let copy = LateCopy::begin(sample.buffer().unwrap().peek_memory(0));
+                let memory = sample.buffer().unwrap().peek_memory(0);
+                let copy = if word == "copy-late" {
+                    LateCopy::begin(memory)
+                } else {
+                    LateCopy::begin_elsewhere(memory)
+                };
                 // Where its planes are, without its memory.
                 let meta = sample.buffer().unwrap().meta::<VideoMeta>();
                 let meta = meta.ok_or("no GstVideoMeta")?;

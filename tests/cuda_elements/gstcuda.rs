@@ -170,8 +170,31 @@ pub struct LateCopy {
 }
 
 impl LateCopy {
+    /// On the memory's stream.
     pub fn begin(memory: &gst::MemoryRef) -> Self {
-        let (from, stream, size) = (device_address(memory), stream_of(memory), memory.size());
+        Self::begin_on(memory, stream_of(memory), 0)
+    }
+
+    /// On a stream of its own, behind a lot of other work, as GStreamer's converters do: they wait for the memory's stream,
+    /// and read on that of their output.
+    pub fn begin_elsewhere(memory: &gst::MemoryRef) -> Self {
+        let mut stream = std::ptr::null_mut();
+        in_primary(|| {
+            // SAFETY: the driver's functions, with a place for the stream.
+            unsafe {
+                let wait: Symbol<'_, unsafe extern "C" fn(*mut c_void) -> c_int> =
+                    function(&CUDA, "cuStreamSynchronize");
+                assert_eq!(wait(stream_of(memory)), 0);
+                let create: Symbol<'_, unsafe extern "C" fn(*mut *mut c_void, u32) -> c_int> =
+                    function(&CUDA, "cuStreamCreate");
+                assert_eq!(create(&mut stream, 0), 0);
+            }
+        });
+        Self::begin_on(memory, stream, 400)
+    }
+
+    fn begin_on(memory: &gst::MemoryRef, stream: *mut c_void, before: usize) -> Self {
+        let (from, size) = (device_address(memory), memory.size());
         let mut address = 0;
         in_primary(|| {
             // SAFETY: the driver's functions, memory that is mapped, and new memory of the same size.
@@ -181,6 +204,9 @@ impl LateCopy {
                 assert_eq!(alloc(&mut address, size), 0);
                 let copy: Symbol<'_, unsafe extern "C" fn(u64, u64, usize, *mut c_void) -> c_int> =
                     function(&CUDA, "cuMemcpyDtoDAsync_v2");
+                for _ in 0..before {
+                    assert_eq!(copy(address, address + 1, 1, stream), 0);
+                }
                 assert_eq!(copy(address, from.unwrap(), size, stream), 0);
             }
         });

@@ -114,6 +114,31 @@ fn not_written_before_it_is_read(kind: &str, sink: &str) {
     lab.assert_allowed();
 }
 
+/// GStreamer's converters read on a stream of their own. No stream is stopped here: the one that reads is far behind.
+#[test]
+fn a_slot_is_not_written_before_another_stream_has_read_it() {
+    let Some(lab) = Lab::new() else { return };
+    let mut producer = on_a_stream(&lab, "offered", "max-slots=16 copy=forbid");
+    let mut consumer = lab.consumer("max-held=4", "").connected();
+    let push = |producer: &mut Actor, number: u8| {
+        producer.told(&format!("paint {number}"), "ok");
+        producer.told("push-painted", "ok");
+        producer.until_stat("sink", "published", u64::from(number) + 1);
+    };
+    push(&mut producer, 0);
+    consumer.told("take 0", "ok");
+    push(&mut producer, 1);
+    // An appsink refers to its last frame.
+    consumer.told("take 1", "ok");
+    consumer.told("copy-late-elsewhere 0", "ok");
+    for number in 2..80 {
+        push(&mut producer, number);
+    }
+    consumer.told("check-late 0", "same");
+    consumer.has(1);
+    lab.assert_allowed();
+}
+
 #[test]
 fn a_slot_is_not_written_before_it_is_read() {
     not_written_before_it_is_read("offered", "");
