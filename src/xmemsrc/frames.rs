@@ -183,6 +183,13 @@ impl XmemSrc {
                     Way::OverBudget => "downstream holds as many as max-held allows",
                     #[cfg(feature = "cuda")]
                     Way::Downloaded => "they lie on a CUDA device, and download is set",
+                    _ if lock(&self.stream)
+                        .caps
+                        .as_deref()
+                        .is_some_and(caps::is_cuda) =>
+                    {
+                        "their planes do not lie as GStreamer's CUDA elements expect"
+                    }
                     _ => "downstream cannot read their layout, since it does not know GstVideoMeta",
                 };
                 gst::warning!(

@@ -10,10 +10,9 @@ use std::sync::Arc;
 use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
-use xmem_core::cuda::PrivateMemory;
 use xmem_core::{DType, ReadLease};
 
-use crate::device::DeviceFrame;
+use crate::device::{DeviceCopy, DeviceFrame};
 use crate::errors::{IntoPyErr, Kind};
 use crate::slot::WriteSlot;
 use crate::{array_interface, buffer, cuda_interface, device, dlpack, dtype};
@@ -30,7 +29,7 @@ pub(crate) enum Keeper {
     /// A frame that was received, and lies on a device.
     Device(Arc<DeviceFrame>),
     /// A copy on a device.
-    PrivateDevice(Arc<PrivateMemory>),
+    PrivateDevice(Arc<DeviceCopy>),
 }
 
 /// Memory that only this process has.
@@ -314,7 +313,7 @@ impl Array {
                 return self.to_private_host();
             }
         };
-        let copy = Arc::new(copy.map_err(IntoPyErr::into_py_err)?);
+        let copy = Arc::new(DeviceCopy::new(copy.map_err(IntoPyErr::into_py_err)?));
         let span = std::ptr::without_provenance(copy.ptr() as usize);
         Ok(self.over(Keeper::PrivateDevice(copy), span))
     }

@@ -31,7 +31,11 @@ pub(crate) fn of<'py>(py: Python<'py>, array: &Array) -> PyResult<Bound<'py, PyD
     let given = py.detach(|| match keeper {
         Keeper::Device(frame) => frame.give_to(Use::Anywhere),
         Keeper::Slot(slot) => slot.give_uncounted(),
-        Keeper::PrivateDevice(_) | Keeper::Lease(_) | Keeper::Private(_) => Ok(()),
+        Keeper::PrivateDevice(copy) => {
+            copy.give_to(Use::Anywhere);
+            Ok(())
+        }
+        Keeper::Lease(_) | Keeper::Private(_) => Ok(()),
     });
     given.map_err(IntoPyErr::into_py_err)?;
     let interface = PyDict::new(py);

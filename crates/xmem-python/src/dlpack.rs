@@ -206,8 +206,11 @@ fn give(py: Python<'_>, array: &Array, stream: Option<&Bound<'_, PyAny>>) -> PyR
     let given = py.detach(|| match keeper {
         Keeper::Device(frame) => frame.give_to(to),
         Keeper::Slot(slot) => slot.give_to(to),
-        // The copy was waited for.
-        Keeper::PrivateDevice(_) | Keeper::Lease(_) | Keeper::Private(_) => Ok(()),
+        Keeper::PrivateDevice(copy) => {
+            copy.give_to(to);
+            Ok(())
+        }
+        Keeper::Lease(_) | Keeper::Private(_) => Ok(()),
     });
     given.map_err(IntoPyErr::into_py_err)
 }

@@ -12,7 +12,7 @@ use xmem_core::cuda::{CudaError, PrivateMemory, Rows};
 use xmem_core::{DType, FrameMeta, MAX_DIMS, ReadLease, VideoLayout};
 
 use crate::array::{Array, Keeper, PrivateBytes};
-use crate::device::DeviceFrame;
+use crate::device::{DeviceCopy, DeviceFrame};
 use crate::{dtype, format};
 
 /// A frame's arrays.
@@ -133,7 +133,7 @@ pub(crate) fn copy_on_device(
     Ok(Some(Piece {
         start: 0,
         bytes: (std::ptr::without_provenance(copy.ptr() as usize), len),
-        keeper: Keeper::PrivateDevice(Arc::new(copy)),
+        keeper: Keeper::PrivateDevice(Arc::new(DeviceCopy::new(copy))),
     }))
 }
 

@@ -221,6 +221,16 @@ def test_a_copy_lies_on_the_device_and_may_be_written(machine):
     assert taken.ask("bool((np.asarray(copy.cpu()) == 8).all())")
 
 
+def test_what_is_written_into_a_copy_is_waited_for(machine):
+    made, taken = pair(machine)
+    made.do("publish(6)")
+    taken.do("copy = recv().copy()")
+    # Their streams are late.
+    for byte, view in ((8, "copy.cpu()"), (9, "copy.copy().cpu()"), (10, "np.from_dlpack(copy, device='cpu')")):
+        taken.do(f"mine = Array(copy, s); [g.fill(s, mine.ptr, mine.nbytes, {byte}) for _ in range(20)]; seen = {view}")
+        assert taken.ask(f"bool((np.asarray(seen) == {byte}).all())"), view
+
+
 def test_planes_and_rows_with_padding(machine):
     made, taken = pair(machine)
     # GStreamer's rows are multiples of four bytes.

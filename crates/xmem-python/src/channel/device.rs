@@ -7,12 +7,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use pyo3::prelude::*;
-use xmem_core::cuda::{CudaError, Device, PrivateMemory, Rows, Stream};
+use xmem_core::cuda::{CudaError, Device, Rows, Stream};
 use xmem_core::{DType, Producer, ReadLease, WriteLease};
 
 use super::end::ChannelEnd;
 use crate::array::{Array, Keeper};
-use crate::device::{DeviceFrame, stream_of};
+use crate::device::{DeviceCopy, DeviceFrame, stream_of};
 use crate::errors::{IntoPyErr, Kind};
 use crate::layout;
 use crate::signals::Deadline;
@@ -115,7 +115,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 #[derive(Debug, Clone)]
 pub(super) enum Arrays {
     Frame(Arc<DeviceFrame>),
-    Private(Arc<PrivateMemory>),
+    Private(Arc<DeviceCopy>),
     /// Whoever asks for one is told why not.
     Failed(CudaError),
 }
@@ -162,7 +162,9 @@ impl Arrays {
         frame.wait(py)?;
         let (ptr, len) = self.memory().map_err(IntoPyErr::into_py_err)?.1;
         let copy = py.detach(|| frame.copy(ptr, len));
-        Ok(copy.map_or_else(Self::Failed, |copy| Self::Private(Arc::new(copy))))
+        Ok(copy.map_or_else(Self::Failed, |copy| {
+            Self::Private(Arc::new(DeviceCopy::new(copy)))
+        }))
     }
 
     /// One of them. `None`: it does not lie there.

@@ -2,6 +2,7 @@
 
 //! Frames on CUDA devices, and the streams that their views were given to.
 
+mod copy;
 mod frame;
 mod stream;
 
@@ -12,6 +13,7 @@ use xmem_core::cuda::{CudaError, CudaFrame};
 use crate::errors::IntoPyErr;
 use crate::signals::{self, Deadline};
 
+pub(crate) use copy::DeviceCopy;
 pub(crate) use frame::DeviceFrame;
 pub(crate) use stream::{Streams, Use, stream_of};
 

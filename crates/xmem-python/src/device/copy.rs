@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! A copy of a frame in device memory that only this process has, and that views may write.
+
+use xmem_core::cuda::{CudaError, Device, PrivateMemory, Stream};
+
+use super::{Streams, Use};
+
+/// The memory, and the streams that its views were given to.
+#[derive(Debug)]
+pub(crate) struct DeviceCopy {
+    memory: PrivateMemory,
+    streams: Streams,
+}
+
+impl DeviceCopy {
+    pub(crate) fn new(memory: PrivateMemory) -> Self {
+        Self {
+            memory,
+            streams: Streams::default(),
+        }
+    }
+
+    pub(crate) fn ptr(&self) -> u64 {
+        self.memory.ptr()
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.memory.len()
+    }
+
+    pub(crate) fn device(&self) -> &Device {
+        self.memory.device()
+    }
+
+    /// A view is used there. It was written before it was made, so there is nothing to wait for.
+    pub(crate) fn give_to(&self, to: Use) {
+        self.streams.add(to.ends_on());
+    }
+
+    /// Waits for what the views' streams have to do, since that may write.
+    fn settle(&self) -> Result<(), CudaError> {
+        for stream in self.streams.all() {
+            // One that is gone cannot be asked; the default stream waits for what it had to do.
+            let device = self.device();
+            stream
+                .synchronize(device)
+                .or_else(|_| Stream::LEGACY_DEFAULT.synchronize(device))?;
+        }
+        Ok(())
+    }
+
+    /// A copy of some bytes on the device.
+    pub(crate) fn copy(&self, ptr: u64, len: usize) -> Result<PrivateMemory, CudaError> {
+        self.settle()?;
+        self.memory.copy(ptr, len)
+    }
+
+    /// A copy of some bytes in host memory.
+    pub(crate) fn copy_to_host(&self, ptr: u64, to: &mut [u8]) -> Result<(), CudaError> {
+        self.settle()?;
+        self.memory.copy_to_host(ptr, to)
+    }
+}
