@@ -44,6 +44,19 @@ pub(crate) struct Producer {
     framerate: caps::Framerate,
 }
 
+impl Drop for Producer {
+    /// It waits for devices, and for consumers of memory that ends with it; what they wait for may need the interpreter, with
+    /// which Python calls this.
+    fn drop(&mut self) {
+        let Some(producer) = lock(&self.producer).take() else {
+            return;
+        };
+        let mut producer = Some(producer);
+        // At the interpreter's end it is not to be had any more.
+        Python::try_attach(|py| py.detach(|| drop(producer.take())));
+    }
+}
+
 /// What is to be acquired.
 struct Wanted {
     meta: FrameMeta,

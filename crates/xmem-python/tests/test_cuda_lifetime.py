@@ -24,6 +24,24 @@ def test_a_view_outlives_everything_but_its_process(machine):
     assert taken.ask("g.read_word(wrong)") == 0
 
 
+def test_a_producer_that_is_forgotten_waits_without_the_interpreter(machine):
+    made, taken = pair(machine)
+    made.do("""
+        import threading
+        word, stream = g.word(), g.stream()
+        g.wait_for_word(stream, word)
+        publish(7, stream)
+        ends = threading.Event()
+        # What the device waits for comes from another thread.
+        helps = threading.Thread(target=lambda: (ends.wait(), g.here(), g.set_word(s, word)))
+        helps.start()
+    """)
+    taken.do("frame = recv()")
+    made.do("ends.set(); del producer; helps.join()")
+    taken.do("frame.synchronize(); check(Array(frame, s), 7, s); g.finish(s)")
+    assert taken.ask("g.read_word(wrong)") == 0
+
+
 def test_a_frame_is_held_until_the_last_view_is_gone(machine):
     made, taken = pair(machine)
     made.do("publish(7)")
