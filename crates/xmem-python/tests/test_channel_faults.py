@@ -175,7 +175,9 @@ def test_maker_that_is_killed(place):
 def killed_with_its_maker(path):
     channel = xmem.Channel.connect(path, timeout=HANG)
     channel.send("joined")
-    channel.recv(timeout=HANG)
+    # It is there until it is killed.
+    while True:
+        channel.recv(timeout=HANG)
 
 
 def test_all_that_are_killed_leave_nothing_for_long(place):
