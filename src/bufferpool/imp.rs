@@ -6,6 +6,7 @@ use std::sync::{Arc, LazyLock, Mutex, OnceLock, PoisonError};
 
 use gst::{glib, prelude::*, subclass::prelude::*};
 
+use super::buffer_of;
 use super::layout::Layout;
 use crate::allocator::{SlotSource, XmemAllocator, system_memory};
 
@@ -85,15 +86,11 @@ impl BufferPoolImpl for XmemBufferPool {
             .alloc_slot(layout.size, &layout.params)
             .or_else(|| system_memory(layout.size, &layout.params))
             .ok_or(gst::FlowError::Error)?;
-        let mut buffer = gst::Buffer::new();
-        let buffer_ref = buffer.make_mut();
-        buffer_ref.append_memory(memory);
-        if let Err(error) = layout.describe(buffer_ref) {
+        let mut buffer = buffer_of([memory]);
+        if let Err(error) = layout.describe(buffer.make_mut()) {
             gst::error!(CAT, imp = self, "Cannot describe the planes: {error}");
             return Err(gst::FlowError::Error);
         }
-        // A buffer whose memories are exchanged carries this flag, and a new one is born with it.
-        buffer_ref.unset_flags(gst::BufferFlags::TAG_MEMORY);
         Ok(buffer)
     }
 

@@ -23,3 +23,15 @@ impl XmemBufferPool {
         pool
     }
 }
+
+/// A buffer that consists of these memories.
+pub(crate) fn buffer_of(memories: impl IntoIterator<Item = gst::Memory>) -> gst::Buffer {
+    let mut buffer = gst::Buffer::new();
+    let buffer_ref = buffer.make_mut();
+    for memory in memories {
+        buffer_ref.append_memory(memory);
+    }
+    // A buffer whose memories are exchanged carries this flag, and a new one is born with it.
+    buffer_ref.unset_flags(gst::BufferFlags::TAG_MEMORY);
+    buffer
+}

@@ -8,6 +8,7 @@ use xmem_core::{FrameMeta, ReadLease};
 
 use super::{pieces, times::Times};
 use crate::{
+    bufferpool::buffer_of,
     frame::{self, Format},
     memory::Tally,
     meta::{self, Losses},
@@ -83,12 +84,8 @@ impl Converter<'_> {
         way: Way,
     ) -> Result<(gst::Buffer, Way), Nonsense> {
         let size = memories.iter().map(|memory| memory.size()).sum();
-        let mut buffer = gst::Buffer::new();
+        let mut buffer = buffer_of(memories);
         let buffer_ref = buffer.make_mut();
-        for memory in memories {
-            buffer_ref.append_memory(memory);
-        }
-        buffer_ref.unset_flags(gst::BufferFlags::TAG_MEMORY);
         frame::decorate(buffer_ref, meta);
         buffer_ref.set_pts(self.times.pts);
         buffer_ref.set_dts(self.times.dts);

@@ -10,6 +10,7 @@ use gst::{glib, prelude::*, subclass::prelude::*};
 use xmem_core::cuda::Device;
 
 use crate::allocator::SlotSource;
+use crate::bufferpool::buffer_of;
 use crate::cuda::context::CudaContext;
 use crate::cuda::layout::{Layout, describe};
 use crate::cuda::library::CAT;
@@ -113,16 +114,12 @@ impl BufferPoolImpl for XmemCudaBufferPool {
                 gst::FlowError::Error
             })?;
         let info = CudaMemory::of(&memory).map(CudaMemory::info);
-        let mut buffer = gst::Buffer::new();
-        let buffer_ref = buffer.make_mut();
-        buffer_ref.append_memory(memory);
-        let described = info.map_or(Ok(()), |info| describe(&info, buffer_ref));
+        let mut buffer = buffer_of([memory]);
+        let described = info.map_or(Ok(()), |info| describe(&info, buffer.make_mut()));
         if let Err(error) = described {
             gst::error!(CAT, imp = self, "Cannot describe the planes: {error}");
             return Err(gst::FlowError::Error);
         }
-        // A buffer whose memories are exchanged carries this flag, and a new one is born with it.
-        buffer_ref.unset_flags(gst::BufferFlags::TAG_MEMORY);
         Ok(buffer)
     }
 
