@@ -89,6 +89,11 @@ impl CudaContext {
         self.handle() == device.primary_context()
     }
 
+    /// Whether it is around that of its own device.
+    fn is_primary(&self) -> bool {
+        self.device().is_some_and(|device| self.is_of(&device))
+    }
+
     /// The device.
     pub(crate) fn device(&self) -> Option<Device> {
         let ordinal = self.property::<u32>("cuda-device-id");
@@ -106,12 +111,26 @@ impl CudaContext {
 /// holds no lock.
 pub(crate) fn shared(element: &gst::Element, ordinal: Option<u32>) -> Option<CudaContext> {
     Library::get()?;
+    in_place_of(found(element, ordinal), element, ordinal)
+}
+
+/// The same, but `None` if the pipeline works in a context other than a primary one.
+pub(crate) fn shared_by_all(element: &gst::Element, ordinal: Option<u32>) -> Option<CudaContext> {
+    Library::get()?;
     let found = found(element, ordinal);
-    if let Some(context) = &found
-        && context
-            .device()
-            .is_some_and(|device| context.is_of(&device))
-    {
+    if found.as_ref().is_some_and(|found| !found.is_primary()) {
+        return None;
+    }
+    in_place_of(found, element, ordinal)
+}
+
+/// What was found, if it is around a primary context; else one that is.
+fn in_place_of(
+    found: Option<CudaContext>,
+    element: &gst::Element,
+    ordinal: Option<u32>,
+) -> Option<CudaContext> {
+    if found.as_ref().is_some_and(CudaContext::is_primary) {
         return found;
     }
     let device = match found.and_then(|context| context.device()) {
@@ -131,16 +150,6 @@ pub(crate) fn shared(element: &gst::Element, ordinal: Option<u32>) -> Option<Cud
         let _ = element.post_message(message);
     }
     Some(context)
-}
-
-/// The same, but `None` if the pipeline works in a context other than a primary one.
-pub(crate) fn shared_by_all(element: &gst::Element, ordinal: Option<u32>) -> Option<CudaContext> {
-    Library::get()?;
-    let is_primary = |found: CudaContext| found.device().is_some_and(|device| found.is_of(&device));
-    if !found(element, ordinal).is_none_or(is_primary) {
-        return None;
-    }
-    shared(element, ordinal)
 }
 
 /// What there is of the device, if one is asked for.

@@ -160,8 +160,8 @@ impl Home {
         self.memory(place, Lease::Writable(lease), 0)
     }
 
-    /// A received frame, for reading; `reader` is the stream on which downstream works, if that is known. What is put on the stream from here on waits for its producer's work; that was seen to
-    /// before.
+    /// A received frame, for reading; `reader` is the stream on which downstream works, if that is known. What is put on the
+    /// memory's stream from here on waits for its producer's work; that was seen to before.
     pub(crate) fn readable(
         self: &Arc<Self>,
         frame: CudaFrame,
