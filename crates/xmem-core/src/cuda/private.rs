@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
 //! Copies of frames in memory of this process's own, which is not shared.
-#![allow(unsafe_code)] // calls of the driver
 
 use super::copy::{rows_now, to_host_now};
 use super::counts::{COUNTERS, count};
@@ -9,7 +8,6 @@ use super::device::Device;
 use super::error::CudaError;
 use super::frame::CudaFrame;
 use super::memory::LegacyAllocation;
-use super::result;
 use super::rows::{Rows, To};
 
 /// Device memory that no other process sees. It is freed by a thread that waits for the device, from whatever thread it is
@@ -91,16 +89,8 @@ fn copied(device: &Device, from: u64, len: usize) -> Result<PrivateMemory, CudaE
     count(&COUNTERS.copies);
     count(&COUNTERS.host_syncs);
     let memory = PrivateMemory::new(device, len)?;
-    if len > 0 {
-        let (spare, context) = (device.spare_stream()?, device.context());
-        let stream = spare.stream().raw();
-        device.with(|| {
-            // SAFETY: both are memory of that length, which the caller and this function have.
-            unsafe { result::copy_peer_async(memory.ptr(), context, from, context, len, stream) }?;
-            // SAFETY: a stream of this process.
-            unsafe { result::stream_synchronize(stream) }
-        })?;
-    }
+    let whole = Rows::plain(0, 0, len);
+    rows_now(device, To::Device(memory.ptr()), &[(from, &whole)])?;
     Ok(memory)
 }
 
