@@ -102,12 +102,12 @@ def kernel_compiler(folder):
 class Side:
     """A process that plays a pipeline."""
 
-    def __init__(self, runtime, pipeline, times=None, checksums=None):
+    def __init__(self, runtime, pipeline, **pads):
+        """`pads`: what is done at which pad, by the names of the program's options."""
         arguments = [pipeline]
-        if times:
-            arguments += ["--times", times]
-        if checksums:
-            arguments += ["--checksums", checksums]
+        for what, pad in pads.items():
+            if pad:
+                arguments += [f"--{what.replace('_', '-')}", pad]
         self.pipeline = pipeline
         self.sums = []
         self.sizes = []
@@ -345,6 +345,32 @@ class Elements:
                 consumer.process.send_signal(signal.SIGCONT)
             say("elements", f"{mode}: stop of a producer whose consumer is stuck, release-timeout of 1 s", took)
 
+    def slow_kernels(self, mode):
+        """Every frame is written by a slow kernel and read by others, as fast as the devices can: no slot is written under them."""
+        wanted = 100_000 if "XMEM_STANDIN_DIR" not in os.environ else 1000
+        with Sides(self.runtime) as sides:
+            pool = self.pool()
+            # The number of a frame is its time in milliseconds.
+            caps = pictures(128, 2, "RGBA", 1000)
+            producer = sides.begin(
+                f"videotestsrc pattern=black ! {caps} ! cudaupload ! {CUDA} ! xmemsink name=share pool={pool} cuda-ipc-mode={mode} pace=never",
+                write="share.sink",
+            )
+            take = f"xmemsrc name=take pool={pool} timestamp-mode=passthrough over-budget=drop ! fakesink sync=false"
+            consumers = [sides.begin(take, **{how: "take.src"}) for how in ("read", "read_elsewhere")]
+            figures, end = [], time.monotonic() + 60
+            while not figures or (min(one["frames"] for one in figures) < wanted and time.monotonic() < end):
+                time.sleep(0.5)
+                figures = [consumer.order("kernels", "kernels") for consumer in consumers]
+            stats = producer.order("stats share", "stats")["stats"]
+            for side in (*consumers, producer):
+                side.stop()
+        counts = ", ".join(f"{one['wrong']} in {one['frames']}" for one in figures)
+        more = f"; of {stats['published']} published, {stats['copied']} copied"
+        say("elements", f"{mode}: bytes that slow kernels read wrong, on the memory's stream and on another", counts + more)
+        if any(one["wrong"] for one in figures):
+            raise Failed("frames were torn, see above")
+
     def python(self, mode):
         """A program of Python reads the same frames, with PyTorch if that sees the device."""
         from torch_reads import Frame, Library
@@ -528,13 +554,13 @@ def main():
     arguments = argparse.ArgumentParser(description=__doc__)
     arguments.add_argument("programs", type=pathlib.Path)
     arguments.add_argument("frames", type=int)
-    arguments.add_argument("--only", help="parts, with commas in between: behaviour, python, stuck, transports")
+    arguments.add_argument("--only", help="parts, with commas in between: behaviour, kernels, python, stuck, transports")
     arguments.add_argument("--host-memory", action="store_true", help="try the script itself, without devices")
     arguments = arguments.parse_args()
     programs = arguments.programs.resolve()
     if not (programs / "gst").is_dir():
         return say("elements", "GStreamer's elements", "not run: the bundle has no GStreamer; `cargo xtask gpu-bundle` as root packs it")
-    parts = (arguments.only or "behaviour,python,stuck,transports").split(",")
+    parts = (arguments.only or "behaviour,kernels,python,stuck,transports").split(",")
     failures = 0
     with tempfile.TemporaryDirectory() as folder:
         runtime = counting = Runtime(programs, folder, os.environ)
@@ -551,6 +577,8 @@ def main():
         for mode in ("vmm", "legacy"):
             if "behaviour" in parts:
                 tried += [(what, mode) for what in (elements.two_consumers, elements.killed_consumer, elements.killed_producer, elements.changes, elements.stuck_consumer)]
+            if "kernels" in parts and not arguments.host_memory:
+                tried.append((elements.slow_kernels, mode))
             if "python" in parts:
                 tried.append((elements.python, mode))
         for what, mode in tried:

@@ -111,7 +111,7 @@ pub fn pool_with_stream(
 }
 
 /// The stream that a GstCudaMemory is written and read on.
-fn stream_of(memory: &gst::MemoryRef) -> *mut c_void {
+pub fn stream_of(memory: &gst::MemoryRef) -> *mut c_void {
     // SAFETY: the types are those of the headers, and a live GstCudaMemory; null is a stream too.
     unsafe {
         let get: Symbol<'_, unsafe extern "C" fn(*mut gst::ffi::GstMemory) -> *mut c_void> =
@@ -123,7 +123,7 @@ fn stream_of(memory: &gst::MemoryRef) -> *mut c_void {
 }
 
 /// Calls the driver in a device's primary context.
-fn in_primary<T>(call: impl FnOnce() -> T) -> T {
+pub fn in_primary<T>(call: impl FnOnce() -> T) -> T {
     let device = xmem_core::cuda::Device::new(0).unwrap();
     // SAFETY: the driver's functions, and a context that is kept for as long as the process runs.
     unsafe {
@@ -136,6 +136,21 @@ fn in_primary<T>(call: impl FnOnce() -> T) -> T {
         assert_eq!(pop(&mut 0), 0);
         result
     }
+}
+
+/// A new stream as GStreamer's are: it waits for the default stream, and that for it. Never destroyed.
+pub fn blocking_stream() -> u64 {
+    let mut stream = std::ptr::null_mut::<c_void>();
+    in_primary(|| {
+        // SAFETY: the driver's function, with a place for the stream.
+        let result = unsafe {
+            let create: Symbol<'_, unsafe extern "C" fn(*mut *mut c_void, u32) -> c_int> =
+                function(&CUDA, "cuStreamCreate");
+            create(&mut stream, 0)
+        };
+        assert_eq!(result, 0);
+    });
+    stream.expose_provenance() as u64
 }
 
 /// Writes bytes to device memory, at once.
@@ -154,7 +169,7 @@ pub fn upload(to: u64, bytes: &[u8]) {
 }
 
 /// Waits for all work in the current context.
-fn synchronize() {
+pub fn synchronize() {
     // SAFETY: the driver's function.
     let result = unsafe {
         let wait: Symbol<'_, unsafe extern "C" fn() -> c_int> = function(&CUDA, "cuCtxSynchronize");
@@ -178,18 +193,16 @@ impl LateCopy {
     /// On a stream of its own, behind a lot of other work, as GStreamer's converters do: they wait for the memory's stream,
     /// and read on that of their output.
     pub fn begin_elsewhere(memory: &gst::MemoryRef) -> Self {
-        let mut stream = std::ptr::null_mut();
         in_primary(|| {
-            // SAFETY: the driver's functions, with a place for the stream.
-            unsafe {
+            // SAFETY: the driver's function, and a stream that the memory has.
+            let result = unsafe {
                 let wait: Symbol<'_, unsafe extern "C" fn(*mut c_void) -> c_int> =
                     function(&CUDA, "cuStreamSynchronize");
-                assert_eq!(wait(stream_of(memory)), 0);
-                let create: Symbol<'_, unsafe extern "C" fn(*mut *mut c_void, u32) -> c_int> =
-                    function(&CUDA, "cuStreamCreate");
-                assert_eq!(create(&mut stream, 0), 0);
-            }
+                wait(stream_of(memory))
+            };
+            assert_eq!(result, 0);
         });
+        let stream = std::ptr::with_exposed_provenance_mut(blocking_stream() as usize);
         Self::begin_on(memory, stream, 400)
     }
 

@@ -7,11 +7,20 @@
 //!
 //! * `measure`: begin to take times and to count CPU time; answered with `measuring`
 //! * `figures`: what there was since then; answered with `figures`
+//! * `kernels`: how many frames were read on the device, and how many bytes of them were wrong; answered with `kernels`
 //! * `stats ELEMENT`: its property `stats`; answered with `stats`
 //! * `set ELEMENT PROPERTY VALUE`: answered with `set`
 //! * `stop`: end, and say how long that took; answered with `stopped`
 
+#[path = "../../xmem-core/tests/cuda/gpu.rs"]
+#[allow(unsafe_code, unreachable_pub)] // of a test program
+mod gpu;
+#[path = "../../../tests/cuda_elements/gstcuda.rs"]
+#[allow(dead_code, unreachable_pub)]
+mod gstcuda;
 mod json;
+#[allow(unsafe_code)] // streams that other libraries made
+mod kernels;
 mod taps;
 
 use std::io::BufRead;
@@ -24,6 +33,7 @@ use gst::prelude::*;
 use rustix::time::{ClockId, clock_gettime};
 use serde_json::json;
 
+use self::kernels::{Kernels, On};
 use self::taps::Times;
 
 type Error = Box<dyn std::error::Error + Send + Sync>;
@@ -39,6 +49,15 @@ struct Cli {
     /// Print a checksum of each frame at this pad, where frames are in host memory
     #[arg(long)]
     checksums: Option<String>,
+    /// Write each frame at this pad by a kernel
+    #[arg(long)]
+    write: Option<String>,
+    /// Read each frame at this pad by a kernel, on the stream of its memory
+    #[arg(long)]
+    read: Option<String>,
+    /// The same on a stream of the program's own
+    #[arg(long)]
+    read_elsewhere: Option<String>,
 }
 
 fn main() -> ExitCode {
@@ -69,6 +88,19 @@ fn run(cli: &Cli) -> Result<(), Error> {
     if let Some(place) = &cli.checksums {
         taps::print_checksums(&pad(&pipeline, place)?);
     }
+    let mut kernels = None;
+    if cli.write.is_some() || cli.read.is_some() || cli.read_elsewhere.is_some() {
+        let made = kernels.insert(Kernels::new());
+        if let Some(place) = &cli.write {
+            made.clone().write(&pad(&pipeline, place)?);
+        }
+        if let Some(place) = &cli.read {
+            made.clone().read(&pad(&pipeline, place)?, On::Its);
+        }
+        if let Some(place) = &cli.read_elsewhere {
+            made.clone().read(&pad(&pipeline, place)?, On::Another);
+        }
+    }
     watch(&pipeline)?;
     pipeline.set_state(gst::State::Playing)?;
     let mut cpu = 0;
@@ -85,6 +117,11 @@ fn run(cli: &Cli) -> Result<(), Error> {
             "figures" => {
                 let cpu = now(ClockId::ProcessCPUTime) - cpu;
                 say(&json!({"event": "figures", "cpu_ns": cpu, "times": times.take()}));
+            }
+            "kernels" => {
+                let kernels = kernels.as_ref().ok_or("no kernels were asked for")?;
+                let (frames, wrong) = kernels.figures();
+                say(&json!({"event": "kernels", "frames": frames, "wrong": wrong}));
             }
             "stats" => {
                 let stats = element(&pipeline, word())?.property::<gst::Structure>("stats");
