@@ -25,6 +25,7 @@ TITLES = {
     "tests": "Tests",
     "numbers": "Numbers",
     "torch": "PyTorch and CuPy",
+    "module": "The Python module",
     "elements": "GStreamer's elements",
     "transports": "GStreamer's elements side by side",
     "a": "Legacy handles when the exporter is killed, and what opening costs",
@@ -232,6 +233,7 @@ def main():
             command = [sys.executable, HERE / script, programs / "bin", str(arguments.frames)]
             record.program("torch", command, environment, 120)
         record.ratios()
+        record.program("module", [sys.executable, HERE / "module.py", programs / "bin", str(arguments.frames)], environment, 120)
         command = [sys.executable, HERE / "elements.py", programs, str(arguments.frames)]
         record.program("elements", command, environment, 300)
         # What may leave processes that hang comes last.

@@ -22,10 +22,11 @@ const TESTS: [(&str, &str, &str); 4] = [
     ("xmem-cuda-standin", "behaviour", ""),
 ];
 
-const SCRIPTS: [&str; 5] = [
+const SCRIPTS: [&str; 6] = [
     "run",
     "record.py",
     "elements.py",
+    "module.py",
     "torch_reads.py",
     "torch_queue.py",
 ];
@@ -76,6 +77,10 @@ pub(crate) fn run() -> Result {
     };
     for name in ["xmem-gpu", "libxmem_gpu.so", "libxmem_cuda_standin.so"] {
         std::fs::copy(find(name)?, bundle.join("bin").join(name))?;
+    }
+    for wheel in crate::python::wheels()? {
+        let name = wheel.file_name().ok_or("a wheel without a name")?;
+        std::fs::copy(&wheel, bundle.join("bin").join(name))?;
     }
     match Debian::ensure(Tests::Cuda) {
         Ok(debian) => gstreamer::pack(

@@ -85,6 +85,15 @@ pub(crate) fn run(args: &Args) -> Result {
     step::run_all(steps)
 }
 
+/// The module as it is shipped: a wheel.
+pub(crate) fn wheels() -> Result<Vec<PathBuf>> {
+    packages::ensure_for_python()?;
+    step::run_all(build("release").into())?;
+    let entries = std::fs::read_dir(dir().join("wheels"))?;
+    let wheels = entries.map(|entry| Ok(entry?.path()));
+    wheels.collect()
+}
+
 /// What `cargo xtask test` does for the module. The plugin is built by then.
 pub(crate) fn steps(not_run: &Path) -> Vec<Step> {
     let mut steps = Vec::from(build("dev"));
