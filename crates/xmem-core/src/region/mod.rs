@@ -16,6 +16,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::error::RegionError;
 use crate::os::mapping::Mapping;
+use device_header::TwinKind;
 
 pub(crate) use imported::Imported;
 pub(crate) use posix_shm::{prefix as shm_prefix, sweep as sweep_shm};
@@ -258,6 +259,20 @@ impl RegionView {
             Memory::Imported(memory) => memory.len(),
             Memory::Cuda(view) => view.mapping().len(),
         }
+    }
+
+    /// Whether slots may lie in it: not in memory that somebody else made, which is for pieces of frames only.
+    pub(crate) fn has_slots(&self) -> bool {
+        match &self.memory {
+            Memory::Memfd(..) | Memory::PosixShm(_) | Memory::Heap(_) => true,
+            Memory::Imported(_) => false,
+            Memory::Cuda(view) => view.header().kind != TwinKind::Foreign,
+        }
+    }
+
+    /// Whether this process may write it, where slots are granted.
+    pub(crate) fn is_writable(&self) -> bool {
+        matches!(&self.memory, Memory::Memfd(mapping, _) if mapping.is_writable())
     }
 
     /// Has devices reach it by themselves, if they can.
