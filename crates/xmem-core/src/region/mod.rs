@@ -348,6 +348,17 @@ impl Drop for RegionView {
     }
 }
 
+/// Memory that another process made is as large as its producer says, or larger. Returns how large.
+fn check_len(actual: Result<usize, &'static str>, len: usize) -> Result<usize, RegionError> {
+    actual
+        .and_then(|actual| {
+            (actual >= len)
+                .then_some(actual)
+                .ok_or("it is smaller than its producer says")
+        })
+        .map_err(RegionError::Untrusted)
+}
+
 fn system(what: &'static str) -> impl FnOnce(io::Error) -> RegionError {
     move |error| RegionError::System { what, error }
 }
