@@ -16,15 +16,17 @@ use crate::os::socket::{self, MAX_PATH_LEN};
 const SOCKET_SUFFIX: &str = ".sock";
 const LOCK_SUFFIX: &str = ".lock";
 
+/// A directory that the environment names; an empty name is none.
+fn dir_in(variable: &str) -> Option<PathBuf> {
+    env::var_os(variable)
+        .filter(|dir| !dir.is_empty())
+        .map(PathBuf::from)
+}
+
 /// The runtime directory: `$XMEM_RUNTIME_DIR`, else `$XDG_RUNTIME_DIR/xmem`, else `/tmp/xmem-<uid>`.
 pub fn runtime_dir() -> PathBuf {
-    let var = |name| {
-        env::var_os(name)
-            .filter(|v| !v.is_empty())
-            .map(PathBuf::from)
-    };
-    var("XMEM_RUNTIME_DIR")
-        .or_else(|| var("XDG_RUNTIME_DIR").map(|dir| dir.join("xmem")))
+    dir_in("XMEM_RUNTIME_DIR")
+        .or_else(|| dir_in("XDG_RUNTIME_DIR").map(|dir| dir.join("xmem")))
         .unwrap_or_else(|| PathBuf::from(format!("/tmp/xmem-{}", own_uid())))
 }
 
@@ -137,7 +139,7 @@ pub(crate) fn prepare_dir(pool: &str, socket: &Path) -> Result<(), NameError> {
 
 /// Whether the user said which runtime directory it is.
 fn is_dir_given() -> bool {
-    env::var_os("XMEM_RUNTIME_DIR").is_some_and(|v| !v.is_empty())
+    dir_in("XMEM_RUNTIME_DIR").is_some()
 }
 
 /// Makes sure that a consumer does not fall for a directory under /tmp that somebody else made in its user's name.
@@ -210,7 +212,7 @@ pub fn other_runtime_dirs_with(pool: &str) -> Vec<PathBuf> {
     let in_run = children("/run/user")
         .into_iter()
         .map(|dir| dir.join("xmem"));
-    let xdg = env::var_os("XDG_RUNTIME_DIR").map(|dir| PathBuf::from(dir).join("xmem"));
+    let xdg = dir_in("XDG_RUNTIME_DIR").map(|dir| dir.join("xmem"));
     let mut dirs: Vec<PathBuf> = in_tmp
         .chain(in_run)
         .chain(xdg)

@@ -7,13 +7,14 @@ mod support;
 use std::fs;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt, chown, symlink};
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use rustix::fs::{CWD, FileType, FlockOperation, Mode, flock, mknodat};
 use support::child::{self, Child, say};
 use support::raw::Fake;
 use support::users::{User, can_be_others, program_for_all, with_own_tmp};
 use support::*;
-use xmem_core::{Consumer, Producer, pools, query, runtime_dir};
+use xmem_core::{Consumer, Producer, other_runtime_dirs_with, pools, query, runtime_dir};
 
 const OWNER: u32 = 42_101;
 const STRANGER: u32 = 42_102;
@@ -34,6 +35,10 @@ fn child() {
         "produce" => produce(&pool),
         "look" => look(&pool),
         "in-own-tmp" => runtime_dirs(),
+        "elsewhere" => {
+            let elsewhere = other_runtime_dirs_with("p");
+            say(elsewhere.iter().any(|dir| dir.is_relative()));
+        }
         other => panic!("no role {other}"),
     }
 }
@@ -372,4 +377,16 @@ fn a_runtime_dir_that_somebody_else_made_is_refused() {
     let mut child = Child::from(command, "in-own-tmp", "p");
     assert_eq!(child.says(), "done");
     assert!(child.end());
+}
+
+/// A socket that lies where the process was started is not in a runtime directory.
+#[test]
+fn a_runtime_directory_without_a_name_is_none() {
+    let place = Place::new();
+    fs::create_dir(place.path().join("xmem")).unwrap();
+    fs::write(place.path().join("xmem/p.sock"), "").unwrap();
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.current_dir(place.path()).env("XDG_RUNTIME_DIR", "");
+    let mut child = Child::from(command, "elsewhere", &place.pool());
+    assert_eq!(child.says(), "false");
 }

@@ -165,8 +165,9 @@ impl BufferGuard {
             Storage::Granted {
                 view, offset, len, ..
             } => {
-                // SAFETY: the slot lies inside the region (checked when it was granted), which the guard keeps; it is
-                // this process's alone to write until the guard is gone, and that takes `&mut self`.
+                // SAFETY: the slot lies inside the region, which the guard keeps and which has memory of its own that is mapped
+                // for writing (both checked by `ask_to_write`). An owner that follows the protocol lets nobody else write it
+                // until the guard is gone, and here that takes `&mut self`; bytes have no invalid values.
                 unsafe {
                     std::slice::from_raw_parts(
                         view.ptr().wrapping_add(*offset),
@@ -197,7 +198,7 @@ impl BufferGuard {
             Storage::Granted {
                 view, offset, len, ..
             } => {
-                // SAFETY: as in `as_cpu_slice`; the mapping is writable, since a slot was granted.
+                // SAFETY: as in `as_cpu_slice`.
                 Ok(unsafe {
                     std::slice::from_raw_parts_mut(
                         view.ptr().wrapping_add(*offset),

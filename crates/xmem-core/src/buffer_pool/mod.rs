@@ -287,15 +287,18 @@ impl BufferPool {
             grant,
             said: false,
         };
-        let corrupt =
-            || WriteAccessError::Owner(ReceiveError::Corrupt("a slot lies outside its region"));
-        let view = view.ok_or_else(corrupt)?;
+        let corrupt = |what| WriteAccessError::Owner(ReceiveError::Corrupt(what));
+        let outside = || corrupt("a slot lies outside its region");
+        let view = view.ok_or_else(outside)?;
+        if !view.is_writable() {
+            return Err(corrupt("a slot was granted where nobody else may write"));
+        }
         let Grant { offset, len, .. } = grant;
         let inside = offset
             .checked_add(len)
             .is_some_and(|end| end <= view.len() as u64);
         if !inside || len < size as u64 {
-            return Err(corrupt());
+            return Err(outside());
         }
         Ok(Storage::Granted {
             written,

@@ -20,8 +20,6 @@ use crate::layout::{FLAG_CUT_OFF, FLAG_TIMED_OUT};
 use crate::lease::{Hold, ReadLease};
 use crate::os::clock::monotonic_ns;
 use crate::parts::{Part, PartPlace};
-use crate::region::cuda::View as CudaView;
-use crate::region::device_header::TwinKind;
 use crate::sync::Ordering;
 
 /// Frames that are looked for before looking at the time.
@@ -397,8 +395,7 @@ impl Session {
         }) else {
             return Err(ReceiveError::Corrupt("a slot lies outside its region"));
         };
-        let is_foreign = |cuda: &CudaView| cuda.header().kind == TwinKind::Foreign;
-        if view.imported().is_some() || view.cuda().is_some_and(is_foreign) {
+        if !view.has_slots() {
             return Err(ReceiveError::Corrupt(
                 "a slot lies in somebody else's memory",
             ));

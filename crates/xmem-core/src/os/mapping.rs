@@ -26,6 +26,7 @@ pub(crate) enum Access {
 pub(crate) struct Mapping {
     ptr: NonNull<u8>,
     len: usize,
+    access: Access,
     /// The process that has the mapping, if its children do not.
     only_in: Option<ProcessId>,
 }
@@ -59,6 +60,7 @@ impl Mapping {
         Ok(Self {
             ptr,
             len,
+            access,
             only_in: None,
         })
     }
@@ -83,6 +85,10 @@ impl Mapping {
 
     pub(crate) fn len(&self) -> usize {
         self.len
+    }
+
+    pub(crate) fn is_writable(&self) -> bool {
+        self.access == Access::ReadWrite
     }
 
     /// `count` words from byte `offset` on; empty if they do not lie inside the mapping.

@@ -6,8 +6,8 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 
 use rustix::fs::{
-    FallocateFlags, MemfdFlags, SealFlags, fallocate, fcntl_add_seals, fcntl_get_seals, fstat,
-    memfd_create,
+    FallocateFlags, MemfdFlags, SealFlags, Stat, fallocate, fcntl_add_seals, fcntl_get_seals,
+    fstat, memfd_create,
 };
 use rustix::io::{Errno, retry_on_intr};
 
@@ -91,12 +91,15 @@ pub(crate) fn sealed_len(fd: impl AsFd, seal: Seal) -> Result<usize, &'static st
         return Err("it is not sealed against writing");
     }
     let stat = fstat(&fd).map_err(|_| "it has no size")?;
+    reserved_len(&stat)
+}
+
+/// The size of a file of which all is there.
+pub(crate) fn reserved_len(stat: &Stat) -> Result<usize, &'static str> {
     let len = usize::try_from(stat.st_size).map_err(|_| "it has no size")?;
-    if u64::try_from(stat.st_blocks)
-        .unwrap_or(0)
-        .saturating_mul(512)
-        < len as u64
-    {
+    // Blocks are of 512 bytes, whatever the file system's are.
+    let reserved = u64::try_from(stat.st_blocks).unwrap_or(0);
+    if reserved.saturating_mul(512) < len as u64 {
         return Err("its memory is not reserved");
     }
     Ok(len)

@@ -500,8 +500,10 @@ impl Regions {
 
     /// A consumer is gone, and what it had mapped with it.
     pub(super) fn forget_consumer(&mut self, consumer: u64) {
-        for entry in self.entries.values_mut() {
-            entry.sent_to.retain(|id| *id != consumer);
+        let own = self.entries.values_mut().map(|entry| &mut entry.sent_to);
+        let foreign = self.foreign.values_mut();
+        for sent_to in own.chain(foreign.map(|foreign| &mut foreign.sent_to)) {
+            sent_to.retain(|id| *id != consumer);
         }
     }
 
@@ -623,7 +625,8 @@ impl Regions {
 mod tests {
     use std::time::Duration;
 
-    use crate::{Consumer, FrameMeta, Producer, StartFrom};
+    use crate::os::memfd::{self, Seal};
+    use crate::{Consumer, FrameMeta, Parts, Producer, StartFrom};
 
     #[test]
     fn nothing_is_kept_of_consumers_that_are_gone() {
@@ -631,22 +634,37 @@ mod tests {
         let pool = dir.path().join("p.sock");
         let pool = pool.to_str().unwrap();
         let producer = Producer::builder(pool).build().unwrap();
+        // A frame that lies in its slot, and one that lies in memory of others.
         let slot = producer.acquire(100_000).unwrap();
         drop(slot.publish(FrameMeta::new(100_000)).unwrap());
+        let fd = memfd::create("t", 4096).unwrap();
+        memfd::seal(&fd, Seal::Size).unwrap();
+        let mut parts = Parts::new();
+        parts.add_imported(&producer.import(fd).unwrap(), 0, 4096, 0);
+        let mut slot = producer.acquire_with_room(1, parts.room()).unwrap();
+        slot.set_parts(parts);
+        drop(slot.publish(FrameMeta::new(0)).unwrap());
         let sent_to = || {
             let state = producer.inner().lock();
-            let entries = state.regions.entries.values();
-            entries.map(|entry| entry.sent_to.len()).sum::<usize>()
+            let own = state.regions.entries.values().map(|entry| &entry.sent_to);
+            let foreign = state.regions.foreign.values();
+            let foreign = foreign.map(|foreign| &foreign.sent_to);
+            [
+                own.map(Vec::len).sum(),
+                foreign.map(Vec::len).sum::<usize>(),
+            ]
         };
         for _ in 0..20 {
             let builder = Consumer::builder(pool).start_from(StartFrom::Oldest);
             let mut consumer = builder.connect().unwrap();
-            drop(consumer.receive(Some(Duration::from_secs(60))).unwrap());
-            assert!(sent_to() > 0);
+            for _ in 0..2 {
+                drop(consumer.receive(Some(Duration::from_secs(60))).unwrap());
+            }
+            assert!(sent_to().iter().all(|sent| *sent > 0));
         }
         while !producer.stats().consumers.is_empty() {
             std::thread::sleep(Duration::from_millis(1));
         }
-        assert_eq!(sent_to(), 0);
+        assert_eq!(sent_to(), [0, 0]);
     }
 }

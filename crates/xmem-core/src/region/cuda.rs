@@ -12,10 +12,10 @@ use std::sync::atomic::Ordering;
 #[cfg(feature = "cuda")]
 use super::device_header::SLOT_HEAD;
 use super::device_header::{DeviceHeader, TwinKind};
-use super::system;
+use super::{check_len, system};
 use crate::error::RegionError;
 use crate::os::mapping::{Access, Mapping};
-use crate::os::memfd::{self as fd, Seal};
+use crate::os::memfd::{self, Seal};
 
 /// The words that a slot's host room begins with.
 #[cfg(feature = "cuda")]
@@ -103,13 +103,7 @@ impl View {
         len: usize,
     ) -> Result<Self, RegionError> {
         // The producer may let nobody write there, whatever the pool is.
-        let size =
-            fd::sealed_len(&fd, Seal::SizeAndFutureWrites).map_err(RegionError::Untrusted)?;
-        if size < len {
-            return Err(RegionError::Untrusted(
-                "it is smaller than its producer says",
-            ));
-        }
+        check_len(memfd::sealed_len(&fd, Seal::SizeAndFutureWrites), len)?;
         let mapping = Mapping::new(&fd, len, Access::Read).map_err(system("map a region"))?;
         let header = read_header(&mapping).map_err(RegionError::Untrusted)?;
         if (header.kind == TwinKind::Vmm) != twin_fd.is_some() {

@@ -39,7 +39,7 @@ impl Memory {
 impl Drop for Memory {
     fn drop(&mut self) {
         registry().remove(&self.id);
-        // SAFETY: allocated in `create` with this layout.
+        // SAFETY: allocated in `create` with this layout; whoever refers to it keeps an `Arc` of it.
         unsafe { dealloc(self.ptr.as_ptr(), self.layout) };
     }
 }
@@ -76,9 +76,9 @@ impl Owned {
 }
 
 pub(super) fn view(id: u64, len: usize) -> Result<Arc<Memory>, RegionError> {
-    registry()
-        .get(&id)
-        .and_then(Weak::upgrade)
+    // Found before it is looked at: what is dropped here may be the last, and takes the lock.
+    let memory = registry().get(&id).and_then(Weak::upgrade);
+    memory
         .filter(|memory| memory.len() >= len)
         .ok_or(RegionError::Untrusted("no such memory in this process"))
 }

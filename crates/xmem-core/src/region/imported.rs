@@ -6,6 +6,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::OnceLock;
 
+use super::check_len;
 use crate::error::RegionError;
 use crate::fault::{self, Point};
 use crate::os::dmabuf;
@@ -27,15 +28,11 @@ impl Imported {
     pub(crate) fn new(fd: OwnedFd, len: usize) -> Result<Self, RegionError> {
         let dmabuf_len = dmabuf::len(&fd).unwrap_or(None);
         let actual = match dmabuf_len {
-            Some(len) => len,
+            Some(len) => Ok(len),
             // Its maker may write on, so the seal against that is not asked for.
-            None => memfd::sealed_len(&fd, Seal::Size).map_err(RegionError::Untrusted)?,
+            None => memfd::sealed_len(&fd, Seal::Size),
         };
-        if actual < len {
-            return Err(RegionError::Untrusted(
-                "it is smaller than its producer says",
-            ));
-        }
+        let actual = check_len(actual, len)?;
         Ok(Self {
             fd,
             len: actual,

@@ -5,7 +5,7 @@
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use super::system;
+use super::{check_len, system};
 use crate::error::RegionError;
 use crate::os::mapping::{Access, Mapping};
 use crate::os::memfd::{self, Seal};
@@ -46,12 +46,7 @@ pub(super) fn view(fd: &OwnedFd, len: usize, writable: bool) -> Result<Mapping, 
     } else {
         Seal::SizeAndFutureWrites
     };
-    let size = memfd::sealed_len(fd, seal).map_err(RegionError::Untrusted)?;
-    if size < len {
-        return Err(RegionError::Untrusted(
-            "it is smaller than its producer says",
-        ));
-    }
+    check_len(memfd::sealed_len(fd, seal), len)?;
     let access = if writable {
         Access::ReadWrite
     } else {

@@ -16,6 +16,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::error::RegionError;
 use crate::os::mapping::Mapping;
+use device_header::TwinKind;
 
 pub(crate) use imported::Imported;
 pub(crate) use posix_shm::{prefix as shm_prefix, sweep as sweep_shm};
@@ -260,6 +261,20 @@ impl RegionView {
         }
     }
 
+    /// Whether slots may lie in it: not in memory that somebody else made, which is for pieces of frames only.
+    pub(crate) fn has_slots(&self) -> bool {
+        match &self.memory {
+            Memory::Memfd(..) | Memory::PosixShm(_) | Memory::Heap(_) => true,
+            Memory::Imported(_) => false,
+            Memory::Cuda(view) => view.header().kind != TwinKind::Foreign,
+        }
+    }
+
+    /// Whether this process may write it, where slots are granted.
+    pub(crate) fn is_writable(&self) -> bool {
+        matches!(&self.memory, Memory::Memfd(mapping, _) if mapping.is_writable())
+    }
+
     /// Has devices reach it by themselves, if they can.
     #[cfg(feature = "cuda")]
     pub(crate) fn pin(&self, device: &crate::cuda::Device) {
@@ -331,6 +346,17 @@ impl Drop for RegionView {
             crate::cuda::elsewhere(move || drop(derived));
         }
     }
+}
+
+/// Memory that another process made is as large as its producer says, or larger. Returns how large.
+fn check_len(actual: Result<usize, &'static str>, len: usize) -> Result<usize, RegionError> {
+    actual
+        .and_then(|actual| {
+            (actual >= len)
+                .then_some(actual)
+                .ok_or("it is smaller than its producer says")
+        })
+        .map_err(RegionError::Untrusted)
 }
 
 fn system(what: &'static str) -> impl FnOnce(io::Error) -> RegionError {

@@ -12,7 +12,7 @@ use rustix::fs::{Mode, fstat};
 use rustix::shm;
 use shared_memory::{Shmem, ShmemConf, ShmemError};
 
-use super::system;
+use super::{check_len, system};
 use crate::error::RegionError;
 use crate::fault::{self, Point};
 use crate::os::cred::own_uid;
@@ -141,17 +141,6 @@ pub(super) fn view(name: &str, len: usize) -> Result<Mapping, RegionError> {
             "it belongs to another user, who could truncate it",
         ));
     }
-    if usize::try_from(stat.st_size).unwrap_or(0) < len {
-        return Err(RegionError::Untrusted(
-            "it is smaller than its producer says",
-        ));
-    }
-    if u64::try_from(stat.st_blocks)
-        .unwrap_or(0)
-        .saturating_mul(512)
-        < len as u64
-    {
-        return Err(RegionError::Untrusted("its memory is not reserved"));
-    }
+    check_len(memfd::reserved_len(&stat), len)?;
     Mapping::new(&fd, len, Access::Read).map_err(system("map a segment"))
 }

@@ -2,7 +2,7 @@
 
 //! Programs that capture streams into graphs.
 
-use crate::lab::{Lab, ask, first_round, told};
+use crate::lab::{Lab, ask, told};
 use crate::support::eventually;
 
 const REFUSED: &str = "this stream is being captured into a graph: publish frames, wait for them, copy and let go of them \
@@ -40,9 +40,7 @@ fn a_capture_is_not_disturbed_by_frames_on_other_streams() {
 #[test]
 fn nothing_of_a_frame_goes_into_a_graph() {
     let lab = Lab::new();
-    let mut producer = lab.ready("produce vmm 16");
-    let mut consumer = lab.ready("consume");
-    first_round(&mut producer, &mut consumer);
+    let (mut producer, mut consumer) = lab.begun("vmm 16");
     // A stream that is captured would record no event, end no lease, or end it again each time that the graph runs.
     told(&mut producer, "capture own", "captures");
     told(&mut producer, "publish", REFUSED);

@@ -37,9 +37,7 @@ fn frames_that_are_written_in_another_context_are_waited_for() {
 #[test]
 fn a_stream_of_another_context_that_stands_still_holds_up_no_other() {
     let lab = Lab::new();
-    let mut producer = lab.ready("produce vmm 16 elsewhere");
-    let mut consumer = lab.ready("consume");
-    first_round(&mut producer, &mut consumer);
+    let (mut producer, mut consumer) = lab.begun("vmm 16 elsewhere");
     told(&mut producer, "publish late", "published");
     told(&mut consumer, "hold", "holds 6000 Some(Vmm)");
     for number in 2..10 {
@@ -109,8 +107,7 @@ fn what_lies_in_device_memory_of_the_program_is_copied_in_the_order_of_the_strea
 #[test]
 fn what_cannot_be_copied_is_refused_before_the_device_sees_it() {
     let lab = Lab::new();
-    let mut producer = lab.ready("produce vmm 16");
-    let mut consumer = lab.ready("consume");
+    let (mut producer, mut consumer) = lab.pair("vmm 16");
     let outside =
         "what is to be copied lies outside the frame, the slot or the memory that was given";
     told(&mut producer, "publish copied too-much", outside);

@@ -2,16 +2,16 @@
 
 //! Processes that are killed, and what is left of their frames.
 
-use xmem_cuda_standin::Machine;
+use xmem_cuda_standin::{Hold, Machine};
 
 use crate::lab::{Lab, ask, first_round, says_at_last, told};
+use crate::support::child::Child;
 use crate::support::eventually;
 
 #[test]
 fn frames_of_a_killed_producer_stay_readable() {
     let lab = Lab::new();
-    let mut producer = lab.ready("produce vmm");
-    let mut consumer = lab.ready("consume");
+    let (mut producer, mut consumer) = lab.pair("vmm");
     told(&mut producer, "publish", "published 0");
     told(&mut consumer, "hold", "holds 0 Some(Vmm)");
     told(&mut producer, "publish", "published 1");
@@ -34,12 +34,8 @@ fn frames_of_a_killed_producer_stay_readable() {
 #[test]
 fn a_frame_that_a_killed_producer_did_not_finish_is_refused_and_nothing_hangs() {
     let lab = Lab::new();
-    let mut producer = lab.ready("produce vmm");
-    let mut consumer = lab.ready("consume");
-    first_round(&mut producer, &mut consumer);
-    let _late = lab.machine.hold(Some(producer.pid()));
-    told(&mut producer, "publish", "published 1");
-    told(&mut consumer, "hold", "holds 1 Some(Vmm)");
+    let (mut producer, mut consumer) = lab.begun("vmm");
+    let _late = unfinished(&lab, &mut producer, &mut consumer);
     producer.kill();
     eventually("the consumer sees that its producer is gone", || {
         let answer = ask(&mut consumer, "look");
@@ -52,17 +48,22 @@ fn a_frame_that_a_killed_producer_did_not_finish_is_refused_and_nothing_hangs() 
     told(&mut consumer, "drop", "dropped");
 }
 
+/// The consumer holds frame 1, which the producer's device does not finish as long as the returned value lives.
+#[track_caller]
+fn unfinished(lab: &Lab, producer: &mut Child, consumer: &mut Child) -> Hold {
+    let late = lab.machine.hold(Some(producer.pid()));
+    told(producer, "publish", "published 1");
+    told(consumer, "hold", "holds 1 Some(Vmm)");
+    late
+}
+
 const GONE: &str = "the frame's producer is gone and may not have finished it: drop the frame";
 
 #[test]
 fn who_has_left_sees_that_a_killed_producer_did_not_finish() {
     let lab = Lab::new();
-    let mut producer = lab.ready("produce vmm");
-    let mut consumer = lab.ready("consume");
-    first_round(&mut producer, &mut consumer);
-    let _late = lab.machine.hold(Some(producer.pid()));
-    told(&mut producer, "publish", "published 1");
-    told(&mut consumer, "hold", "holds 1 Some(Vmm)");
+    let (mut producer, mut consumer) = lab.begun("vmm");
+    let _late = unfinished(&lab, &mut producer, &mut consumer);
     told(&mut consumer, "leave", "left");
     producer.kill();
     told(&mut consumer, "look", GONE);
@@ -73,12 +74,8 @@ fn who_has_left_sees_that_a_killed_producer_did_not_finish() {
 #[test]
 fn frames_that_were_left_are_waited_for_while_their_producer_lives() {
     let lab = Lab::new();
-    let mut producer = lab.ready("produce vmm");
-    let mut consumer = lab.ready("consume");
-    first_round(&mut producer, &mut consumer);
-    let late = lab.machine.hold(Some(producer.pid()));
-    told(&mut producer, "publish", "published 1");
-    told(&mut consumer, "hold", "holds 1 Some(Vmm)");
+    let (mut producer, mut consumer) = lab.begun("vmm");
+    let late = unfinished(&lab, &mut producer, &mut consumer);
     told(&mut consumer, "leave", "left");
     // It has heard of that.
     told(&mut producer, "publish", "published 2");
@@ -118,9 +115,7 @@ fn who_waits_for_a_hung_producer_stops_nobody_else_and_hears_of_its_end() {
     told(&mut other, "publish", "published 0");
     let mut consumer = lab.ready("consume");
     first_round(&mut producer, &mut consumer);
-    let _late = lab.machine.hold(Some(producer.pid()));
-    told(&mut producer, "publish", "published 1");
-    told(&mut consumer, "hold", "holds 1 Some(Vmm)");
+    let _late = unfinished(&lab, &mut producer, &mut consumer);
     let waits = ["cuEventQuery", "cuStreamWaitEvent"];
     let before = lab.calls(&consumer, &waits);
     told(&mut consumer, "sync", "syncs");
@@ -137,9 +132,7 @@ fn who_waits_for_a_hung_producer_stops_nobody_else_and_hears_of_its_end() {
 fn leases_of_a_killed_consumer_come_back() {
     for how in ["hold", "take", "write", "hand-over"] {
         let lab = Lab::new();
-        let mut producer = lab.ready("produce auto");
-        let mut consumer = lab.ready("consume");
-        first_round(&mut producer, &mut consumer);
+        let (mut producer, mut consumer) = lab.begun("auto");
         let late = lab.machine.hold(Some(consumer.pid()));
         told(&mut producer, "publish", "published 1");
         assert!(!ask(&mut consumer, how).contains("cannot"), "{how}");
@@ -158,8 +151,7 @@ fn leases_of_a_killed_consumer_come_back() {
 #[test]
 fn a_producer_that_ends_well_leaves_frames_that_need_no_event() {
     let lab = Lab::new();
-    let mut producer = lab.ready("produce vmm");
-    let mut consumer = lab.ready("consume");
+    let (mut producer, mut consumer) = lab.pair("vmm");
     told(&mut producer, "publish", "published 0");
     told(&mut consumer, "hold", "holds 0 Some(Vmm)");
     // The device is late, and closing waits for it.
@@ -191,8 +183,7 @@ fn a_pool_whose_device_hangs_ends_all_the_same() {
 #[test]
 fn a_forked_child_is_refused() {
     let lab = Lab::new();
-    let mut producer = lab.ready("produce auto");
-    let mut consumer = lab.ready("consume");
+    let (mut producer, mut consumer) = lab.pair("auto");
     told(&mut producer, "publish", "published 0");
     told(&mut consumer, "fork", "0");
     told(&mut consumer, "result", "0");

@@ -3,14 +3,14 @@
 //! Device memory that is not the pool's: upstream's own, by legacy handle, and that of another pool, passed on. And memory
 //! that ends with its producer, which waits for who uses it.
 
-use crate::lab::{Lab, ask, count, first_round, told};
+use crate::lab::{Lab, ask, count, told};
+use crate::support::child::Child;
 use crate::support::eventually;
 
 #[test]
 fn memory_of_others_is_opened_once_and_released_when_nobody_has_it_open() {
     let lab = Lab::new();
-    let mut producer = lab.ready("produce auto");
-    let mut consumer = lab.ready("consume");
+    let (mut producer, mut consumer) = lab.pair("auto");
     told(&mut producer, "borrow", "borrowed");
     for number in 1000..1020 {
         told(&mut producer, "publish borrowed", "published");
@@ -45,8 +45,7 @@ fn memory_of_others_is_opened_once_and_released_when_nobody_has_it_open() {
 #[test]
 fn memory_that_upstream_still_has_at_the_end_is_closed_by_consumers_before() {
     let lab = Lab::new();
-    let mut producer = lab.ready("produce auto");
-    let mut consumer = lab.ready("consume");
+    let (mut producer, mut consumer) = lab.pair("auto");
     told(&mut producer, "borrow", "borrowed");
     told(&mut producer, "publish borrowed", "published");
     told(&mut consumer, "take", "took 1000");
@@ -81,8 +80,7 @@ fn what_has_no_handle_is_refused() {
 fn a_slot_on_a_device_is_a_piece_of_a_frame() {
     for mode in ["vmm", "legacy"] {
         let lab = Lab::new();
-        let mut producer = lab.ready(&format!("produce {mode}"));
-        let mut consumer = lab.ready("consume");
+        let (mut producer, mut consumer) = lab.pair(mode);
         told(&mut producer, "publish piece", "published");
         told(&mut consumer, "take", "took 7");
         told(&mut consumer, "result", "0");
@@ -161,9 +159,7 @@ fn frames_in_memory_of_others_are_copied() {
 #[test]
 fn a_producer_of_legacy_memory_waits_at_its_end_for_who_uses_it() {
     let lab = Lab::new();
-    let mut producer = lab.ready("produce legacy");
-    let mut consumer = lab.ready("consume");
-    first_round(&mut producer, &mut consumer);
+    let (mut producer, mut consumer) = lab.begun("legacy");
     told(&mut producer, "close", "closed");
     // It was opened, and is closed before it was freed.
     eventually("it is freed", || count(&mut producer, "freed") > 0);
@@ -172,23 +168,33 @@ fn a_producer_of_legacy_memory_waits_at_its_end_for_who_uses_it() {
     lab.assert_allowed();
 }
 
-#[test]
-fn legacy_memory_that_a_stopped_consumer_has_open_is_not_freed() {
-    let lab = Lab::new();
-    let mut producer = lab.ready("produce legacy");
-    let mut consumer = lab.ready("consume");
-    first_round(&mut producer, &mut consumer);
+#[track_caller]
+fn stopped_with_nothing_held(producer: &mut Child, consumer: &mut Child) {
     eventually("it holds nothing", || {
-        ask(&mut producer, "consumers") == "0 legacy"
+        ask(producer, "consumers") == "0 legacy"
     });
     consumer.stop();
+}
+
+/// The producer's pool is closed, and the producer says that this consumer still uses its memory.
+#[track_caller]
+fn closes_in_vain(producer: &mut Child, consumer: &Child) {
     producer.tell("close");
     let said = producer.says();
+    let who = format!("process {}", consumer.pid());
     assert!(
-        said.contains(&format!("process {}", consumer.pid())),
+        said.contains("release-timeout") && said.contains(&who),
         "{said}"
     );
     assert_eq!(producer.says(), "closed");
+}
+
+#[test]
+fn legacy_memory_that_a_stopped_consumer_has_open_is_not_freed() {
+    let lab = Lab::new();
+    let (mut producer, mut consumer) = lab.begun("legacy");
+    stopped_with_nothing_held(&mut producer, &mut consumer);
+    closes_in_vain(&mut producer, &consumer);
     assert_eq!(count(&mut producer, "freed"), 0);
     consumer.go_on();
 }
@@ -196,18 +202,11 @@ fn legacy_memory_that_a_stopped_consumer_has_open_is_not_freed() {
 #[test]
 fn a_producer_of_legacy_memory_does_not_wait_for_ever_and_says_who_uses_it() {
     let lab = Lab::new();
-    let mut producer = lab.ready("produce legacy");
-    let mut consumer = lab.ready("consume");
+    let (mut producer, mut consumer) = lab.pair("legacy");
     told(&mut producer, "publish", "published 0");
     told(&mut consumer, "hold", "holds 0 Some(Legacy)");
     consumer.stop();
-    producer.tell("close");
-    let said = producer.says();
-    assert!(
-        said.contains("release-timeout") && said.contains(&format!("process {}", consumer.pid())),
-        "{said}"
-    );
-    assert_eq!(producer.says(), "closed");
+    closes_in_vain(&mut producer, &consumer);
     // What it holds is not taken away while the process lives.
     assert_eq!(count(&mut producer, "freed"), 0);
     consumer.go_on();
@@ -219,23 +218,13 @@ fn a_producer_of_legacy_memory_does_not_wait_for_ever_and_says_who_uses_it() {
 #[test]
 fn legacy_memory_that_is_open_but_not_held_is_not_freed() {
     let lab = Lab::new();
-    let mut producer = lab.ready("produce legacy");
-    let mut consumer = lab.ready("consume");
+    let (mut producer, mut consumer) = lab.pair("legacy");
     // The producer has a lease itself, so that the region cannot go.
     told(&mut producer, "keep", "kept");
     told(&mut consumer, "take", "took 0");
     told(&mut consumer, "result", "0");
-    eventually("it holds nothing", || {
-        ask(&mut producer, "consumers") == "0 legacy"
-    });
-    consumer.stop();
-    producer.tell("close");
-    let said = producer.says();
-    assert!(
-        said.contains(&format!("process {}", consumer.pid())),
-        "{said}"
-    );
-    assert_eq!(producer.says(), "closed");
+    stopped_with_nothing_held(&mut producer, &mut consumer);
+    closes_in_vain(&mut producer, &consumer);
     told(&mut producer, "forget", "forgot");
     assert_eq!(count(&mut producer, "freed"), 0);
     consumer.go_on();
@@ -244,16 +233,12 @@ fn legacy_memory_that_is_open_but_not_held_is_not_freed() {
 #[test]
 fn upstream_hears_of_its_memory_when_the_pool_is_gone() {
     let lab = Lab::new();
-    let mut producer = lab.ready("produce auto");
-    let mut consumer = lab.ready("consume");
+    let (mut producer, mut consumer) = lab.pair("auto");
     told(&mut producer, "borrow", "borrowed");
     told(&mut producer, "publish borrowed", "published");
     told(&mut consumer, "take", "took 1000");
     told(&mut consumer, "result", "0");
-    eventually("it holds nothing", || {
-        ask(&mut producer, "consumers") == "0 legacy"
-    });
-    consumer.stop();
+    stopped_with_nothing_held(&mut producer, &mut consumer);
     told(&mut producer, "let-go", "let go");
     told(&mut producer, "publish", "published 1");
     assert_eq!(ask(&mut producer, "released"), "false");

@@ -29,8 +29,7 @@ const WAITS_AND_COPIES: [&str; 9] = [
 
 fn consumers_wait_for_what_the_producer_still_writes(mode: &str) {
     let lab = Lab::new();
-    let mut producer = lab.ready(&format!("produce {mode}"));
-    let mut consumer = lab.ready("consume");
+    let (mut producer, mut consumer) = lab.pair(mode);
 
     first_round(&mut producer, &mut consumer);
     let late = lab.machine.hold(Some(producer.pid()));
@@ -80,9 +79,7 @@ fn consumers_wait_for_what_the_producer_still_writes_by_legacy_handle() {
 #[test]
 fn no_slot_is_written_while_a_kernel_reads_it() {
     let lab = Lab::new();
-    let mut producer = lab.ready("produce auto 16");
-    let mut consumer = lab.ready("consume");
-    first_round(&mut producer, &mut consumer);
+    let (mut producer, mut consumer) = lab.begun("auto 16");
 
     let late = lab.machine.hold(Some(consumer.pid()));
     told(&mut producer, "publish", "published 1");
@@ -102,8 +99,7 @@ fn no_slot_is_written_while_a_kernel_reads_it() {
 #[test]
 fn nothing_is_copied_imported_or_waited_for_after_the_first_round() {
     let lab = Lab::new();
-    let mut producer = lab.ready("produce auto 16");
-    let mut consumer = lab.ready("consume");
+    let (mut producer, mut consumer) = lab.pair("auto 16");
     // Until all slots that there will be were used.
     for _ in 0..40 {
         producer.tell("publish");
@@ -146,8 +142,7 @@ fn nothing_is_copied_imported_or_waited_for_after_the_first_round() {
 #[test]
 fn what_is_attached_to_a_frame_that_is_published_again_has_the_room_that_was_asked_for() {
     let lab = Lab::new();
-    let mut producer = lab.ready("produce auto");
-    let mut consumer = lab.ready("consume");
+    let (mut producer, mut consumer) = lab.pair("auto");
     told(&mut producer, "publish twice", "published");
     told(&mut consumer, "hold", "holds 0 Some(Vmm)");
     told(&mut consumer, "note", "Some(100)");

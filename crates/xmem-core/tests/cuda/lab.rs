@@ -68,7 +68,22 @@ impl Lab {
         child
     }
 
-    /// The same in a PID namespace of its own. `None`: there is none to be had, which is said. Its number is another one there.
+    /// A producer that is told this, and a consumer of its pool.
+    #[track_caller]
+    pub fn pair(&self, producing: &str) -> (Child, Child) {
+        let producer = self.ready(&format!("produce {producing}"));
+        (producer, self.ready("consume"))
+    }
+
+    /// The same after the first frame.
+    #[track_caller]
+    pub fn begun(&self, producing: &str) -> (Child, Child) {
+        let (mut producer, mut consumer) = self.pair(producing);
+        first_round(&mut producer, &mut consumer);
+        (producer, consumer)
+    }
+
+    /// A process in a PID namespace of its own. `None`: there is none to be had, which is said. Its number is another one there.
     #[track_caller]
     pub fn in_pid_namespace(&self, role: &str) -> Option<Child> {
         let mut command = Command::new("unshare");

@@ -175,7 +175,7 @@ fn out_of_device_memory_is_an_error_and_the_pool_goes_on() {
     told(&mut producer, "publish", "published 0");
     let mut last = String::new();
     for _ in 0..64 {
-        last = ask(&mut producer, "keep-or-say");
+        last = ask(&mut producer, "keep");
         if last != "kept" {
             break;
         }

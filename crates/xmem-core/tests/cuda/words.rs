@@ -9,9 +9,7 @@ use crate::support::eventually;
 fn a_stream_and_a_kernel_end_leases_in_order() {
     for how in ["write", "hand-over"] {
         let lab = Lab::new();
-        let mut producer = lab.ready("produce auto 16");
-        let mut consumer = lab.ready("consume");
-        first_round(&mut producer, &mut consumer);
+        let (mut producer, mut consumer) = lab.begun("auto 16");
         let late = lab.machine.hold(Some(consumer.pid()));
         let answer = if how == "write" {
             "written"
@@ -42,9 +40,7 @@ fn a_stream_and_a_kernel_end_leases_in_order() {
 #[test]
 fn a_frame_that_is_published_again_is_not_handed_out_while_a_device_ends_its_lease() {
     let lab = Lab::new();
-    let mut producer = lab.ready("produce auto 16");
-    let mut consumer = lab.ready("consume");
-    first_round(&mut producer, &mut consumer);
+    let (mut producer, mut consumer) = lab.begun("auto 16");
     let late = lab.machine.hold(Some(consumer.pid()));
     told(&mut producer, "keep", "kept");
     told(&mut consumer, "hand-over", "handed over");
@@ -84,8 +80,7 @@ fn leases_that_a_device_ends_do_not_wait_for_a_driver_that_is_slow() {
 #[test]
 fn only_the_last_handle_is_handed_over() {
     let lab = Lab::new();
-    let mut producer = lab.ready("produce auto");
-    let mut consumer = lab.ready("consume");
+    let (mut producer, mut consumer) = lab.pair("auto");
     told(&mut producer, "publish", "published 0");
     let said = ask(&mut consumer, "share");
     assert!(said.contains("has other handles"), "{said}");
@@ -95,8 +90,7 @@ fn only_the_last_handle_is_handed_over() {
 #[test]
 fn streams_that_cannot_write_and_memory_that_cannot_be_registered() {
     let lab = Lab::new().with("QUIRKS", "no-stream-mem-ops");
-    let mut producer = lab.ready("produce auto");
-    let mut consumer = lab.ready("consume");
+    let (mut producer, mut consumer) = lab.pair("auto");
     told(&mut producer, "publish", "published 0");
     told(&mut consumer, "write", "written");
     told(&mut consumer, "result", "0");
@@ -107,8 +101,7 @@ fn streams_that_cannot_write_and_memory_that_cannot_be_registered() {
     lab.assert_calls(&consumer, &["cuLaunchHostFunc"], 1);
 
     let lab = Lab::new().with("QUIRKS", "no-host-register");
-    let mut producer = lab.ready("produce auto");
-    let mut consumer = lab.ready("consume");
+    let (mut producer, mut consumer) = lab.pair("auto");
     told(&mut producer, "publish", "published 0");
     let said = ask(&mut consumer, "write");
     assert!(

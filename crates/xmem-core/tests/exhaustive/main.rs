@@ -9,7 +9,7 @@
 //! whose steps do not come. What has to hold in every state is in `properties`.
 //!
 //! Steps happen one after another here, and all see the newest values. That is what the fences are for; that they are
-//! where they have to be is what `tests/loom.rs` shows, with the code that ships. The copying of an entry (a sequence
+//! where they have to be is what `tests/loom` shows, with the code that ships. The copying of an entry (a sequence
 //! lock), of the list of regions, and sleeping are one step or none here, and have loom models too.
 //!
 //! Not in here: consumers that break the rules (`tests/hostile.rs`), hooks and counts of readers, `republish`, a clean

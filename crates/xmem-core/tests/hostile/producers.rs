@@ -510,7 +510,7 @@ fn who_may_not_write_takes_no_grant() {
     let writable = raw::memory(8192, true);
     let path = format!("/proc/self/fd/{}", writable.as_raw_fd());
     let read_only: OwnedFd = std::fs::File::open(path).unwrap().into();
-    let cases: [Case; 5] = [
+    let cases: [Case; 7] = [
         ("not asked for", false, memfd(), Some(raw::frozen(8192))),
         (
             "not asked for, writable",
@@ -526,6 +526,18 @@ fn who_may_not_write_takes_no_grant() {
             Some(raw::frozen(8192)),
         ),
         ("read-only", true, memfd(), Some(read_only)),
+        (
+            "somebody else's memory",
+            true,
+            raw::region(1, 8192, 3, ""),
+            Some(raw::memory(8192, true)),
+        ),
+        (
+            "on a device",
+            true,
+            raw::region(1, 8192, 4, ""),
+            Some(device_region(&[])),
+        ),
     ];
     let ask = |may: bool, message: &[u8], fd: Option<&OwnedFd>| {
         let place = Place::new();

@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
-use xmem_core::{Consumer, FrameMeta, Producer, ReadLease};
+use xmem_core::{Canceller, Consumer, FrameMeta, Producer, ReadLease, WriteLease};
 
 /// Not a limit on speed: after this a test hangs.
 pub const HANG: Duration = Duration::from_secs(60);
@@ -110,9 +110,27 @@ pub fn difference(seed: u64, bytes: &[u8]) -> Option<usize> {
 /// Publishes the content of a seed; the frame carries the seed as its PTS.
 #[track_caller]
 pub fn publish(producer: &Producer, seed: u64, size: usize) -> ReadLease {
-    let mut slot = producer.acquire(size).unwrap();
+    filled(producer, seed, size)
+        .publish(seeded(seed, size))
+        .unwrap()
+}
+
+/// The same where the producer waits for its consumers.
+#[track_caller]
+pub fn publish_wait(producer: &Producer, seed: u64, size: usize) -> ReadLease {
+    let cancel = Canceller::new();
+    producer.wait_for_room(&cancel).unwrap();
+    let mut slot = producer.acquire_wait(size, Some(HANG), &cancel).unwrap();
     fill(seed, &mut slot.as_mut_slice()[..size]);
     slot.publish(seeded(seed, size)).unwrap()
+}
+
+/// A slot with the content of a seed, which is not published yet.
+#[track_caller]
+pub fn filled(producer: &Producer, seed: u64, size: usize) -> WriteLease {
+    let mut slot = producer.acquire(size).unwrap();
+    fill(seed, &mut slot.as_mut_slice()[..size]);
+    slot
 }
 
 pub fn seeded(seed: u64, size: usize) -> FrameMeta {

@@ -1,0 +1,182 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! What consumers hold: as much as their budget, for as long as they like, and not longer.
+
+use xmem_core::{Backing, ConnectError, Consumer, ReceiveError};
+
+use super::*;
+
+crate::conformance! {
+    a_consumer_holds_its_budget_and_no_more
+    clones_of_a_frame_are_one_lease
+    budgets_are_reserved
+    frames_outlive_consumer_and_producer
+    a_consumer_that_left_gives_back_when_its_frames_go
+}
+
+fn a_consumer_holds_its_budget_and_no_more(backing: Backing) {
+    let place = Place::new();
+    let producer = pool(&place, backing)
+        .history(8)
+        .max_held(3)
+        .build()
+        .unwrap();
+    let mut consumer = connect_with(&place, 100);
+    assert_eq!(consumer.budget(), 3);
+    for seed in 0..6 {
+        publish(&producer, seed, 700);
+    }
+    let mut held: Vec<_> = (0..3).map(|_| receive(&mut consumer)).collect();
+    for _ in 0..3 {
+        let error = consumer.receive(Some(HANG)).unwrap_err();
+        assert!(
+            matches!(error, ReceiveError::OverBudget { budget: 3 }),
+            "{error}"
+        );
+    }
+    assert_eq!(
+        (consumer.held(), producer.stats().consumers[0].held),
+        (3, 3)
+    );
+    // Past the budget a frame can be looked at, to copy it.
+    let copy = consumer
+        .receive_with(Some(HANG), |frame| {
+            assert_frame(frame, 3, 700);
+            frame.to_vec()
+        })
+        .unwrap();
+    assert_eq!(difference(3, &copy), None);
+    consumer.note_copied();
+    assert_eq!(producer.stats().consumers[0].copied, 1);
+    // One given back, one more taken.
+    held.remove(1);
+    held.push(receive(&mut consumer));
+    for (frame, seed) in held.iter().zip([0, 2, 4]) {
+        assert_frame(frame, seed, 700);
+    }
+    // Nor does a clone that is kept beyond the function lead further than one past the budget.
+    let kept = consumer
+        .receive_with(Some(HANG), |frame| frame.clone())
+        .unwrap();
+    assert_frame(&kept, 5, 700);
+    publish(&producer, 6, 700);
+    assert!(matches!(
+        consumer.receive_with(Some(HANG), |_| ()),
+        Err(ReceiveError::OverBudget { .. })
+    ));
+    assert_eq!(producer.stats().cut_off, 0);
+    drop((held, kept));
+    assert_frame(&receive(&mut consumer), 6, 700);
+    assert_eq!(producer.stats().consumers[0].held, 0);
+}
+
+fn clones_of_a_frame_are_one_lease(backing: Backing) {
+    let place = Place::new();
+    let producer = pool(&place, backing).history(1).build().unwrap();
+    let mut consumer = connect(&place);
+    publish(&producer, 0, 900);
+    let frame = receive(&mut consumer);
+    let clones: Vec<_> = (0..100).map(|_| frame.clone()).collect();
+    assert_eq!(consumer.held(), 1);
+    publish(&producer, 1, 900);
+    drop(frame);
+    // The last one goes on another thread.
+    let last = std::thread::spawn(move || {
+        let mut clones = clones;
+        let last = clones.pop().unwrap();
+        drop(clones);
+        last
+    })
+    .join()
+    .unwrap();
+    assert_eq!(producer.stats().slots_held, 2);
+    assert_frame(&last, 0, 900);
+    std::thread::spawn(move || drop(last)).join().unwrap();
+    assert_eq!((consumer.held(), producer.stats().slots_held), (0, 1));
+}
+
+fn budgets_are_reserved(backing: Backing) {
+    let place = Place::new();
+    let producer = pool(&place, backing)
+        .history(2)
+        .max_slots(12)
+        .max_held(8)
+        .build()
+        .unwrap();
+    producer.set_upstream_need(1).unwrap();
+    let ask = |held| Consumer::builder(&place.pool()).max_held(held).connect();
+    // 12 slots: 1 for upstream, 2 of history, 2 in somebody's hands; 7 are left, one of them to copy from.
+    let first = ask(4).unwrap();
+    assert_eq!(first.budget(), 4);
+    let second = ask(8).unwrap();
+    assert_eq!(
+        second.budget(),
+        1,
+        "it gets less than it asked for, but something"
+    );
+    let error = ask(1).unwrap_err();
+    assert!(
+        matches!(&error, ConnectError::Refused { reason, .. } if reason.contains("max-slots")),
+        "{error}"
+    );
+    drop(first);
+    eventually("the first one's budget is free again", || ask(4).is_ok());
+    assert!(producer.set_upstream_need(9).is_err());
+    // Nobody can be starved: with both budgets used up there is still room for every frame.
+    let mut second = second;
+    publish(&producer, 0, 100);
+    let held = receive(&mut second);
+    for seed in 1..100 {
+        publish(&producer, seed, 100);
+    }
+    assert_frame(&held, 0, 100);
+}
+
+fn frames_outlive_consumer_and_producer(backing: Backing) {
+    let place = Place::new();
+    let producer = pool(&place, backing).build().unwrap();
+    let mut consumer = connect(&place);
+    let own = publish(&producer, 0, 100_000);
+    let frame = receive(&mut consumer);
+    let handle = consumer.handle();
+    drop(consumer);
+    for seed in 1..50 {
+        publish(&producer, seed, 100_000);
+    }
+    assert_frame(&frame, 0, 100_000);
+    assert_eq!(handle.stats().unwrap().held, 1);
+    drop(producer);
+    assert_frame(&frame, 0, 100_000);
+    assert_frame(&own, 0, 100_000);
+    assert_eq!(frame.pool(), place.pool());
+    // A new producer of the same name has its own memory.
+    let producer = pool(&place, backing).build().unwrap();
+    for seed in 50..100 {
+        publish(&producer, seed, 100_000);
+    }
+    assert_frame(&frame, 0, 100_000);
+    assert_frame(&own, 0, 100_000);
+    drop((own, frame));
+    assert_eq!(handle.stats(), None);
+}
+
+fn a_consumer_that_left_gives_back_when_its_frames_go(backing: Backing) {
+    let place = Place::new();
+    let producer = pool(&place, backing).history(1).build().unwrap();
+    let mut consumer = connect(&place);
+    publish(&producer, 0, 100);
+    publish(&producer, 1, 100);
+    let frame = receive(&mut consumer);
+    assert_frame(&frame, 1, 100);
+    drop(consumer);
+    eventually("it left", || producer.num_consumers() == 0);
+    publish(&producer, 2, 100);
+    let stats = producer.stats();
+    assert_eq!(stats.slots_held, 2);
+    assert!(stats.consumers[0].leaving && stats.consumers[0].held == 1);
+    drop(frame);
+    eventually("its connection closes with its last frame", || {
+        producer.stats().consumers.is_empty()
+    });
+    assert_eq!(producer.stats().slots_held, 1);
+}

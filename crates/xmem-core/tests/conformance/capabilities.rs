@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! What a kind of region promises.
+#![allow(unsafe_code)] // one mprotect, to see it refused
+
+use xmem_core::Backing;
+
+use super::*;
+
+crate::conformance! {
+    capabilities_hold
+}
+
+fn capabilities_hold(backing: Backing) {
+    let promises = backing.capabilities();
+    let place = Place::new();
+    let producer = pool(&place, backing).build().unwrap();
+    let mut consumer = connect(&place);
+    publish(&producer, 0, 4096);
+    let frame = receive(&mut consumer);
+    let map = map_of(frame.as_ptr()).unwrap();
+    if backing != Backing::Heap {
+        assert_eq!(map.perms, "r--s", "a consumer's own mistakes hit nobody");
+    }
+    // As root, the descriptor that was mapped can be had again. `hostile` has it from the socket.
+    let path = format!("/proc/self/map_files/{:x}-{:x}", map.start, map.end);
+    let file = std::fs::OpenOptions::new()
+        .read(true)
+        .write(true)
+        .open(path)
+        .ok();
+    if promises.consumers_cannot_write {
+        // SAFETY: the range is the mapping, and the call is refused.
+        let refused = unsafe {
+            rustix::mm::mprotect(
+                map.start as *mut _,
+                map.end - map.start,
+                rustix::mm::MprotectFlags::READ | rustix::mm::MprotectFlags::WRITE,
+            )
+        };
+        assert!(refused.is_err(), "a mapping can be made writable");
+        if let Some(file) = &file {
+            use std::os::unix::fs::FileExt;
+            assert!(file.write_at(b"x", 0).is_err(), "its memory can be written");
+        }
+    }
+    if promises.size_is_sealed
+        && let Some(file) = &file
+    {
+        assert!(file.set_len(0).is_err(), "its memory can be truncated");
+        assert!(file.set_len(1 << 30).is_err(), "its memory can be extended");
+    }
+    assert_frame(&frame, 0, 4096);
+    // What crosses processes is tried with processes, in `processes`.
+    assert_eq!(promises.crosses_processes, backing != Backing::Heap);
+}

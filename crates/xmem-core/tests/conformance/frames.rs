@@ -1,0 +1,291 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! Frames come through whole, and in their order.
+
+use std::time::Duration;
+
+use xmem_core::{
+    AcquireError, Backing, Consumer, DType, FrameMeta, PublishError, ReceiveError, StartFrom,
+    VideoLayout,
+};
+
+use super::*;
+
+crate::conformance! {
+    content_is_bit_exact_for_every_size
+    metadata_comes_through_whole
+    a_payload_may_lie_anywhere_in_its_slot
+    every_consumer_sees_every_frame_in_the_same_slot
+    start_from_says_which_frame_comes_first
+    a_slow_live_consumer_gets_the_newest
+    the_same_slot_can_be_published_again
+    what_cannot_be_published_comes_back
+}
+
+fn content_is_bit_exact_for_every_size(backing: Backing) {
+    let place = Place::new();
+    let producer = pool(&place, backing).build().unwrap();
+    let mut consumer = connect(&place);
+    let sizes = [
+        1, 2, 3, 7, 8, 9, 4095, 4096, 4097, 65_535, 65_537, 262_143, 262_144, 262_145, 1_000_003,
+        3_110_400, 5_242_881, 4096, 1,
+    ];
+    for (seed, size) in (0..).zip(sizes) {
+        let own = publish(&producer, seed, size);
+        let frame = receive(&mut consumer);
+        assert_eq!(frame.meta().sequence, seed);
+        assert_frame(&frame, seed, size);
+        assert_frame(&own, seed, size);
+        assert!(own.is_local() && !frame.is_local());
+        assert!(frame.slot_len() >= size);
+    }
+    assert_eq!(consumer.stats().missed, 0);
+    assert_eq!(consumer.stats().received, sizes.len() as u64);
+}
+
+fn metadata_comes_through_whole(backing: Backing) {
+    let place = Place::new();
+    let producer = pool(&place, backing).build().unwrap();
+    let mut consumer = connect(&place);
+    let meta = FrameMeta {
+        size: 853 * 480 * 3 / 2,
+        device_id: 3,
+        dtype: DType::F16,
+        ndim: 3,
+        shape: [2, 480, 853, 0, 0, 0, 0, 9],
+        strides: [-7, 1706, 2, 0, 0, 0, 0, i64::MIN],
+        content_type: "video/x-raw".into(),
+        producer: "a test".into(),
+        reserved: std::array::from_fn(|i| i as u8),
+        timestamp: Some(i64::MIN),
+        decode_timestamp: Some(i64::MAX),
+        pts: Some(1),
+        dts: None,
+        duration: Some(33_366_666),
+        buffer_offset: Some(4),
+        buffer_offset_end: Some(5),
+        flags: u32::MAX,
+        video: Some(VideoLayout {
+            format: "NV12".into(),
+            width: 853,
+            height: 480,
+            n_planes: 2,
+            offsets: [0, 856 * 480, 0, 0],
+            strides: [856, -856, 0, 0],
+        }),
+        ..FrameMeta::default()
+    };
+    let slot = producer.acquire(853 * 480 * 2).unwrap();
+    let (number, generation) = (slot.slot(), slot.generation());
+    let before = xmem_core::monotonic_ns();
+    let own = slot.publish(meta.clone()).unwrap();
+    let frame = receive(&mut consumer);
+    assert!((before..=xmem_core::monotonic_ns()).contains(&frame.meta().published_at));
+    let expected = FrameMeta {
+        sequence: 0,
+        slot: number,
+        generation,
+        published_at: frame.meta().published_at,
+        sticky_version: frame.meta().sticky_version,
+        ..meta
+    };
+    assert_eq!(*frame.meta(), expected);
+    assert_eq!(*own.meta(), expected);
+}
+
+fn a_payload_may_lie_anywhere_in_its_slot(backing: Backing) {
+    let place = Place::new();
+    let producer = pool(&place, backing).build().unwrap();
+    let mut consumer = connect(&place);
+    for (seed, offset, size) in [(0, 1, 4095), (1, 4096, 0), (2, 0, 0), (3, 17, 100)] {
+        let mut slot = producer.acquire(4096).unwrap();
+        fill(seed, &mut slot.as_mut_slice()[offset..offset + size]);
+        let meta = FrameMeta {
+            offset: offset as u64,
+            ..seeded(seed, size)
+        };
+        slot.publish(meta).unwrap();
+        let frame = receive(&mut consumer);
+        assert_frame(&frame, seed, size);
+        assert_eq!(frame.as_ptr() as usize - frame.slot_ptr() as usize, offset);
+        assert_eq!(frame.is_empty(), size == 0);
+    }
+}
+
+fn every_consumer_sees_every_frame_in_the_same_slot(backing: Backing) {
+    let place = Place::new();
+    let producer = pool(&place, backing).build().unwrap();
+    let mut consumers: Vec<Consumer> = (0..3).map(|_| connect(&place)).collect();
+    for seed in 0..50 {
+        let own = publish(&producer, seed, 5000);
+        for consumer in &mut consumers {
+            let frame = receive(consumer);
+            assert_frame(&frame, seed, 5000);
+            assert_eq!(frame.meta(), own.meta());
+        }
+    }
+    let stats = producer.stats();
+    assert_eq!(stats.consumers.len(), 3);
+    assert!(
+        stats
+            .consumers
+            .iter()
+            .all(|consumer| consumer.received == 50 && consumer.missed == 0 && consumer.held == 0)
+    );
+}
+
+fn start_from_says_which_frame_comes_first(backing: Backing) {
+    let place = Place::new();
+    let producer = pool(&place, backing).history(4).build().unwrap();
+    let join = |start| {
+        Consumer::builder(&place.pool())
+            .start_from(start)
+            .connect()
+            .unwrap()
+    };
+    // Nothing there yet: all three wait for the first frame.
+    for start in [StartFrom::Next, StartFrom::Newest, StartFrom::Oldest] {
+        assert!(matches!(
+            join(start).receive(Some(Duration::ZERO)),
+            Err(ReceiveError::Timeout)
+        ));
+    }
+    for seed in 0..10 {
+        publish(&producer, seed, 3000);
+    }
+    let mut next = join(StartFrom::Next);
+    let mut newest = join(StartFrom::Newest);
+    let mut oldest = join(StartFrom::Oldest);
+    assert!(matches!(
+        next.receive(Some(Duration::ZERO)),
+        Err(ReceiveError::Timeout)
+    ));
+    assert_frame(&receive(&mut newest), 9, 3000);
+    for seed in 6..10 {
+        assert_frame(&receive(&mut oldest), seed, 3000);
+    }
+    publish(&producer, 10, 3000);
+    for consumer in [&mut next, &mut newest, &mut oldest] {
+        assert_frame(&receive(consumer), 10, 3000);
+        assert_eq!(
+            consumer.stats().missed,
+            0,
+            "what was before it joined is not missed"
+        );
+    }
+}
+
+fn a_slow_live_consumer_gets_the_newest(backing: Backing) {
+    let place = Place::new();
+    let producer = pool(&place, backing).history(3).build().unwrap();
+    let mut consumer = connect(&place);
+    for seed in 0..1000 {
+        publish(&producer, seed, 2000);
+    }
+    for seed in 997..1000 {
+        assert_frame(&receive(&mut consumer), seed, 2000);
+    }
+    assert_eq!(consumer.stats().missed, 997);
+    assert!(matches!(
+        consumer.receive(Some(Duration::ZERO)),
+        Err(ReceiveError::Timeout)
+    ));
+    let stats = producer.stats();
+    assert_eq!((stats.published, stats.dropped), (1000, 0));
+    assert_eq!(
+        (stats.consumers[0].missed, stats.consumers[0].received),
+        (997, 3)
+    );
+    assert_eq!(stats.slots_held, 3);
+}
+
+fn the_same_slot_can_be_published_again(backing: Backing) {
+    let place = Place::new();
+    let producer = pool(&place, backing).history(3).build().unwrap();
+    let other = Place::new();
+    let stranger = pool(&other, backing).build().unwrap();
+    let mut consumer = connect_with(&place, 1);
+    let own = publish(&producer, 7, 1234);
+    for n in 1..=2 {
+        let meta = FrameMeta {
+            duration: Some(n),
+            ..seeded(7, 1234)
+        };
+        assert_eq!(producer.republish(&own, meta).unwrap(), n);
+    }
+    assert!(matches!(
+        stranger.republish(&own, seeded(7, 1)),
+        Err(PublishError::OtherPool)
+    ));
+    let frames: Vec<_> = (0..3).map(|_| receive(&mut consumer)).collect();
+    assert!(matches!(
+        producer.republish(&frames[0], seeded(7, 1)),
+        Err(PublishError::OtherPool)
+    ));
+    for (n, frame) in (0..).zip(&frames) {
+        assert_frame(frame, 7, 1234);
+        assert_eq!(frame.meta().sequence, n);
+        assert_eq!(frame.meta().duration, (n > 0).then_some(n));
+        assert_eq!(frame.as_ptr(), frames[0].as_ptr());
+    }
+    assert_eq!(consumer.held(), 1, "one slot, so one lease");
+    drop(own);
+    // Out of the history, it lives on by the consumer's lease alone, until the last handle to it goes.
+    for seed in 10..20 {
+        publish(&producer, seed, 1234);
+    }
+    let mut frames = frames;
+    while let Some(frame) = frames.pop() {
+        assert_frame(&frame, 7, 1234);
+        publish(&producer, 30, 1234);
+    }
+    assert_eq!(producer.stats().slots_held, 3);
+    // Again, but bound to no slot any more: out of the slot is refused.
+    let own = publish(&producer, 8, 1234);
+    let outside = FrameMeta::new(own.slot_len() + 1);
+    assert!(matches!(
+        producer.republish(&own, outside),
+        Err(PublishError::OutOfSlot { .. })
+    ));
+}
+
+fn what_cannot_be_published_comes_back(backing: Backing) {
+    let place = Place::new();
+    let producer = pool(&place, backing).build().unwrap();
+    let mut consumer = connect(&place);
+    let mut slot = producer.acquire(100).unwrap();
+    let len = slot.len();
+    fill(3, &mut slot.as_mut_slice()[..100]);
+    for (offset, size) in [
+        (0, len as u64 + 1),
+        (1, len as u64),
+        (u64::MAX, 1),
+        (u64::MAX, u64::MAX),
+    ] {
+        let meta = FrameMeta {
+            offset,
+            size,
+            ..FrameMeta::default()
+        };
+        let failure = slot.publish(meta).unwrap_err();
+        assert!(matches!(failure.error, PublishError::OutOfSlot { .. }));
+        slot = failure.lease;
+    }
+    assert!(matches!(
+        consumer.receive(Some(Duration::ZERO)),
+        Err(ReceiveError::Timeout)
+    ));
+    slot.publish(seeded(3, 100)).unwrap();
+    assert_frame(&receive(&mut consumer), 3, 100);
+    // A closed pool takes nothing more, and what was begun is given up without harm.
+    let slot = producer.acquire(100).unwrap();
+    producer.close();
+    let failure = slot.publish(seeded(4, 100)).unwrap_err();
+    assert!(matches!(failure.error, PublishError::Closed));
+    drop(failure);
+    assert!(matches!(producer.acquire(1), Err(AcquireError::Closed)));
+    assert!(matches!(
+        consumer.receive(None),
+        Err(ReceiveError::ProducerLost)
+    ));
+}

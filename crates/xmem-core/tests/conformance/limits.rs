@@ -1,0 +1,189 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! Pools grow up to their limits, and not further.
+
+use std::collections::HashSet;
+use std::time::Duration;
+
+use xmem_core::{AcquireError, Backing, Consumer, ReceiveError};
+
+use super::*;
+
+crate::conformance! {
+    pools_grow_and_frames_stay_where_they_are
+    a_dropped_write_lease_gives_its_slot_back
+    slots_run_out_at_max_slots
+    slots_run_out_at_max_bytes
+    a_full_pool_can_change_the_size_of_its_frames
+    a_held_frame_does_not_stop_a_change_of_size
+}
+
+fn pools_grow_and_frames_stay_where_they_are(backing: Backing) {
+    let place = Place::new();
+    let producer = pool(&place, backing).history(1).build().unwrap();
+    let mut consumer = connect_with(&place, 8);
+    let mut own = Vec::new();
+    let mut theirs = Vec::new();
+    for seed in 0..40 {
+        own.push(publish(&producer, seed, 10_000));
+        if theirs.len() < 8 {
+            theirs.push(receive(&mut consumer));
+        }
+    }
+    let stats = producer.stats();
+    assert_eq!(stats.slots_held, 40);
+    assert!(stats.slots >= 40 && stats.regions > 1, "{stats:?}");
+    let slots: HashSet<u32> = own.iter().map(|frame| frame.meta().slot).collect();
+    assert_eq!(slots.len(), 40, "every frame has a slot of its own");
+    for (seed, frame) in (0..).zip(&own) {
+        assert_frame(frame, seed, 10_000);
+    }
+    for (seed, frame) in (0..).zip(&theirs) {
+        assert_frame(frame, seed, 10_000);
+    }
+    drop(own);
+    drop(theirs);
+    assert_eq!(producer.stats().slots_held, 1);
+}
+
+fn a_dropped_write_lease_gives_its_slot_back(backing: Backing) {
+    let place = Place::new();
+    let producer = pool(&place, backing)
+        .history(1)
+        .max_slots(3)
+        .build()
+        .unwrap();
+    // A pool as small as this one may have no budget for anybody.
+    let mut consumer = Consumer::builder(&place.pool()).max_held(1).connect().ok();
+    for round in 0..20 {
+        let leases: Vec<_> = std::iter::from_fn(|| producer.acquire(100).ok()).collect();
+        assert_eq!(leases.len(), 3, "round {round}");
+        assert_eq!(producer.stats().slots_held, 3);
+    }
+    assert_eq!(producer.stats().slots_held, 0);
+    assert_eq!(producer.stats().published, 0);
+    if let Some(consumer) = &mut consumer {
+        assert!(matches!(
+            consumer.receive(Some(Duration::ZERO)),
+            Err(ReceiveError::Timeout)
+        ));
+    }
+    // What was in an abandoned slot is not a frame any more.
+    publish(&producer, 0, 100);
+    publish(&producer, 1, 100);
+    assert_eq!(producer.stats().slots_held, 1);
+}
+
+fn slots_run_out_at_max_slots(backing: Backing) {
+    let place = Place::new();
+    let producer = pool(&place, backing)
+        .history(1)
+        .max_slots(5)
+        .build()
+        .unwrap();
+    assert!(matches!(producer.acquire(0), Err(AcquireError::ZeroSize)));
+    let mut held: Vec<_> = (0..5).map(|seed| publish(&producer, seed, 4000)).collect();
+    let error = producer.acquire(4000).unwrap_err();
+    assert!(
+        matches!(
+            error,
+            AcquireError::Exhausted {
+                slots: 5,
+                max_slots: 5,
+                ..
+            }
+        ),
+        "{error}"
+    );
+    // Another size is no way around it.
+    assert!(matches!(
+        producer.acquire(1 << 20),
+        Err(AcquireError::Exhausted { .. })
+    ));
+    for (seed, frame) in (0..).zip(&held) {
+        assert_frame(frame, seed, 4000);
+    }
+    // What goes makes room, also for a frame that is larger.
+    held.remove(2);
+    let large = publish(&producer, 9, 1 << 20);
+    assert_frame(&large, 9, 1 << 20);
+    assert!(producer.acquire(10).is_err());
+    for (seed, frame) in [0, 1, 3, 4].into_iter().zip(&held) {
+        assert_frame(frame, seed, 4000);
+    }
+    drop((held, large));
+    publish(&producer, 10, 4000);
+}
+
+fn slots_run_out_at_max_bytes(backing: Backing) {
+    let place = Place::new();
+    let producer = pool(&place, backing)
+        .history(1)
+        .max_bytes(4 << 20)
+        .build()
+        .unwrap();
+    let error = producer.acquire((4 << 20) + 1).unwrap_err();
+    assert!(matches!(error, AcquireError::TooLarge { .. }), "{error}");
+    let held: Vec<_> = (0..4)
+        .map(|seed| publish(&producer, seed, 1 << 20))
+        .collect();
+    assert!(matches!(
+        producer.acquire(1 << 20),
+        Err(AcquireError::Exhausted { .. })
+    ));
+    assert_eq!(producer.stats().bytes, 4 << 20);
+    drop(held);
+    // Small frames would waste such slots, so the room is made anew.
+    for seed in 10..20 {
+        publish(&producer, seed, 1000);
+        publish(&producer, seed, 2 << 20);
+        assert!(producer.stats().bytes <= 4 << 20);
+    }
+    // All of it in one frame: as soon as the history lets go.
+    drop(producer);
+    let producer = pool(&place, backing).max_bytes(4 << 20).build().unwrap();
+    assert_frame(&publish(&producer, 1, 4 << 20), 1, 4 << 20);
+}
+
+/// The frames of the history must not keep the ones of the new size out.
+fn a_full_pool_can_change_the_size_of_its_frames(backing: Backing) {
+    for (max_slots, max_bytes) in [(4, 0), (256, 6 << 20)] {
+        let place = Place::new();
+        let producer = pool(&place, backing)
+            .history(2)
+            .max_slots(max_slots)
+            .max_bytes(max_bytes)
+            .build()
+            .unwrap();
+        for (seed, size) in [(0, 1 << 20), (10, 1_400_000), (20, 300), (30, 1_300_000)] {
+            for seed in seed..seed + 5 {
+                assert_frame(&publish(&producer, seed, size), seed, size);
+            }
+        }
+    }
+}
+
+/// Nor must one who stopped and holds a frame of the old size.
+fn a_held_frame_does_not_stop_a_change_of_size(backing: Backing) {
+    let place = Place::new();
+    let producer = pool(&place, backing)
+        .history(2)
+        .min_slots(7)
+        .max_slots(7)
+        .build()
+        .unwrap();
+    let mut consumer = connect_with(&place, 2);
+    let hold = |consumer: &mut Consumer, seed, size| {
+        publish(&producer, seed, size);
+        let frame = receive(consumer);
+        assert_frame(&frame, seed, size);
+        frame
+    };
+    let held = hold(&mut consumer, 0, 300_000);
+    for (seed, size) in [(1, 2 << 20), (2, 1 << 10), (3, 3 << 20), (4, 4 << 10)] {
+        for _ in 0..20 {
+            drop(hold(&mut consumer, seed, size));
+        }
+    }
+    assert_frame(&held, 0, 300_000);
+}

@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! What every kind of region has to do, as far as its capabilities promise.
+
+mod budgets;
+mod capabilities;
+mod ends;
+mod frames;
+mod hooks;
+mod limits;
+mod lossless;
+mod regions;
+mod sticky;
+#[path = "../support/mod.rs"]
+mod support;
+
+use support::*;
+use xmem_core::{Backing, Consumer, Producer, ProducerBuilder};
+
+/// Tests of a module, with each kind of region.
+macro_rules! conformance {
+    ($($name:ident)*) => {
+        mod memfd { $(#[test] fn $name() { super::$name(xmem_core::Backing::Memfd) })* }
+        mod posix_shm { $(#[test] fn $name() { super::$name(xmem_core::Backing::PosixShm) })* }
+        mod heap { $(#[test] fn $name() { super::$name(xmem_core::Backing::Heap) })* }
+    };
+}
+use conformance;
+
+fn pool(place: &Place, backing: Backing) -> ProducerBuilder {
+    Producer::builder(&place.pool()).backing(backing)
+}
+
+fn connect(place: &Place) -> Consumer {
+    Consumer::builder(&place.pool()).connect().unwrap()
+}
+
+/// A consumer with a budget of its own.
+fn connect_with(place: &Place, max_held: u32) -> Consumer {
+    Consumer::builder(&place.pool())
+        .max_held(max_held)
+        .connect()
+        .unwrap()
+}

@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! Regions go when they are not needed any more.
+
+use xmem_core::Backing;
+
+use super::*;
+
+crate::conformance! {
+    regions_go_when_the_frames_change_their_size
+    regions_go_when_a_peak_is_over
+    retired_regions_do_not_use_up_max_bytes
+}
+
+fn regions_go_when_the_frames_change_their_size(backing: Backing) {
+    let place = Place::new();
+    let producer = pool(&place, backing).build().unwrap();
+    let mut consumer = connect(&place);
+    publish(&producer, 0, 2 << 20);
+    let old = receive(&mut consumer);
+    let file = map_of(old.as_ptr()).unwrap().file;
+    let shared = backing != Backing::Heap;
+    if shared {
+        assert_eq!(mapped(&file), 2, "the producer's view and the consumer's");
+    }
+    for seed in 1..100 {
+        publish(&producer, seed, 300_000);
+        assert_frame(&receive(&mut consumer), seed, 300_000);
+    }
+    assert_eq!(producer.collect(), 0, "a frame is held in the old one");
+    let with_both = producer.stats().bytes;
+    assert_frame(&old, 0, 2 << 20);
+    let address = old.as_ptr();
+    drop(old);
+    assert_eq!(producer.collect(), 1);
+    // The consumer lets go when it looks for the next frame, and says so.
+    publish(&producer, 100, 300_000);
+    assert_frame(&receive(&mut consumer), 100, 300_000);
+    producer.collect();
+    let stats = producer.stats();
+    assert!(stats.bytes < with_both, "{} < {with_both}", stats.bytes);
+    assert_eq!(stats.regions, 1, "{stats:?}");
+    if shared {
+        assert_eq!(mapped(&file), 0, "at {address:?}");
+    }
+    // And without being asked, when the size changes for good.
+    for seed in 0..200 {
+        publish(&producer, seed, 3 << 20);
+        assert_frame(&receive(&mut consumer), seed, 3 << 20);
+    }
+    assert_eq!(producer.stats().regions, 1, "{:?}", producer.stats());
+}
+
+fn regions_go_when_a_peak_is_over(backing: Backing) {
+    const SIZE: usize = 300_000;
+    let place = Place::new();
+    let producer = pool(&place, backing).build().unwrap();
+    let mut consumer = connect(&place);
+    let before = producer
+        .acquire(SIZE)
+        .map(|_| producer.stats().bytes)
+        .unwrap();
+    let mut peak: Vec<_> = (0..13).map(|_| producer.acquire(SIZE).unwrap()).collect();
+    assert!(producer.stats().regions > 3, "{:?}", producer.stats());
+    // Used last are slots of several regions.
+    let last: Vec<_> = [12, 8, 4].map(|at| peak.remove(at)).into();
+    drop(peak);
+    drop(last);
+    for seed in 0..1500 {
+        publish(&producer, seed, SIZE);
+        assert_frame(&receive(&mut consumer), seed, SIZE);
+    }
+    let stats = producer.stats();
+    assert_eq!((stats.regions, stats.bytes), (1, before), "{stats:?}");
+}
+
+/// What a consumer never asked for, it does not keep; what it asked for goes also while it sleeps.
+fn retired_regions_do_not_use_up_max_bytes(backing: Backing) {
+    let place = Place::new();
+    let producer = pool(&place, backing)
+        .history(1)
+        .max_bytes(2_200_000)
+        .build()
+        .unwrap();
+    let mut idle = connect(&place);
+    let mut active = connect(&place);
+    std::thread::scope(|scope| {
+        let sleeper = scope.spawn(move || {
+            for seed in 0..40 {
+                assert_frame(&receive(&mut active), seed, size_of(seed));
+            }
+            // Its figures are looked at once more.
+            active
+        });
+        for seed in 0..40 {
+            eventually("there is room", || {
+                let Ok(mut slot) = producer.acquire(size_of(seed)) else {
+                    return false;
+                };
+                fill(seed, &mut slot.as_mut_slice()[..size_of(seed)]);
+                slot.publish(seeded(seed, size_of(seed))).is_ok()
+            });
+            eventually("it is taken", || {
+                producer.stats().consumers[1].received == seed + 1
+            });
+            assert!(producer.stats().bytes <= 2_200_000);
+        }
+        drop(sleeper.join().unwrap());
+    });
+    assert_frame(&receive(&mut idle), 39, size_of(39));
+
+    fn size_of(seed: u64) -> usize {
+        if seed.is_multiple_of(2) {
+            300_000
+        } else {
+            2_000_000
+        }
+    }
+}

@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! Buffers by number on devices: who has the pool, and who reads them.
+
+use xmem_core::cuda::CudaError;
+use xmem_core::{AccessError, BufferPool, FrameMeta, WriteAccessError};
+
+use super::{SIZE, pattern};
+use crate::gpu::Gpu;
+use crate::support::child::{hear, say};
+
+/// Buffers by number, copied from host to device, from there to another, and back.
+pub fn own_buffers(name: &str) {
+    let gpu = Gpu::new(0);
+    let pool = BufferPool::new(name).unwrap();
+    assert_eq!(pool.preallocate_cuda(SIZE, 3, 0).unwrap().len(), 3);
+    assert!(matches!(
+        pool.acquire_cuda(SIZE, 9),
+        Err(WriteAccessError::Cuda(CudaError::NoDevice {
+            ordinal: 9,
+            count: 2
+        }))
+    ));
+    assert!(matches!(
+        pool.acquire_cuda(SIZE, -1),
+        Err(WriteAccessError::Cuda(CudaError::NoDevice { .. }))
+    ));
+    let bytes = pattern(SIZE);
+    let mut host = pool.acquire_cpu(SIZE).unwrap();
+    host.as_cpu_slice_mut().unwrap().copy_from_slice(&bytes);
+    assert_eq!(host.as_cuda_ptr().unwrap_err(), CudaError::NotOnDevice);
+    host.set_meta(FrameMeta {
+        content_type: "image/raw".into(),
+        ..FrameMeta::default()
+    })
+    .unwrap();
+    let before = xmem_core::cuda::counts();
+    let mut on_device = host.copy_to_cuda(0).unwrap();
+    assert_eq!(on_device.meta().content_type.as_str(), "image/raw");
+    assert_eq!(on_device.as_cpu_slice().unwrap_err(), AccessError::OnDevice);
+    assert_eq!(
+        on_device.as_cpu_slice_mut().unwrap_err(),
+        AccessError::OnDevice
+    );
+    assert_eq!(gpu.read(on_device.as_cuda_ptr_mut().unwrap(), SIZE), bytes);
+    let on_other = on_device.copy_to_device(1).unwrap();
+    let back = on_other.copy_to_cpu().unwrap();
+    assert_eq!(back.as_cpu_slice().unwrap(), bytes);
+    assert_eq!(xmem_core::cuda::counts().copies - before.copies, 3);
+    // A second upload from the same region: it is registered once.
+    drop(host.copy_to_cuda(0).unwrap());
+    let index = on_device.forget().unwrap();
+    let mut readable = pool.get(index).unwrap();
+    assert_eq!(gpu.read(readable.as_cuda_ptr().unwrap(), SIZE), bytes);
+    assert_eq!(readable.as_cuda_ptr_mut().unwrap_err(), CudaError::ReadOnly);
+    assert_eq!(
+        readable.copy_to_cpu().unwrap().as_cpu_slice().unwrap(),
+        bytes
+    );
+    drop((readable, on_other, back, host));
+    // Written in place, by who finds nobody else there.
+    let mut again = pool.get_mut(index).unwrap();
+    assert_eq!(gpu.read(again.as_cuda_ptr_mut().unwrap(), SIZE), bytes);
+    let stream = gpu.stream();
+    gpu.fill(stream, again.as_cuda_ptr_mut().unwrap(), SIZE, 9);
+    pool.set_ref_count(index, 2).unwrap();
+    say(again.forget_on(stream).unwrap());
+    hear();
+    say("ends");
+}
+
+pub fn read_buffers(name: &str) {
+    let gpu = Gpu::new(0);
+    let pool = BufferPool::new(name).unwrap();
+    assert!(matches!(
+        pool.acquire_cuda(SIZE, 0),
+        Err(WriteAccessError::NotOwner)
+    ));
+    say("ready");
+    let index = hear().parse().unwrap();
+    let buffer = pool.get(index).unwrap();
+    // Waits for the device that writes it.
+    assert_eq!(gpu.read(buffer.as_cuda_ptr().unwrap(), SIZE), vec![9; SIZE]);
+    let stream = gpu.stream();
+    let frame = buffer.cuda().unwrap();
+    frame.wait_on(stream).unwrap();
+    let wrong = gpu.word();
+    gpu.check(stream, frame.ptr(), frame.len(), 9, wrong);
+    drop(buffer);
+    frame.release_on(stream).unwrap();
+    gpu.finish(stream);
+    say(gpu.read_word(wrong));
+    hear();
+}

@@ -1,0 +1,337 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! A consumer that does what it is told, line by line.
+
+use std::collections::VecDeque;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use xmem_core::cuda::{CudaError, CudaFrame, Device, FrameFailure, Rows, Stream};
+use xmem_core::{Consumer, ReadLease, ReceiveError, StartFrom};
+
+use super::{ROWS, SIZE, byte, gpu, outcome, pattern, with_rows};
+use crate::gpu::Gpu;
+use crate::support::HANG;
+use crate::support::child::{self, hear, say};
+
+/// Takes frames. `words`: the device's number, and `elsewhere`.
+pub fn consume(pool: &str, words: Vec<&str>) {
+    let ordinal = words.iter().find_map(|word| word.parse().ok());
+    let gpu = gpu(ordinal.unwrap_or(0), &words);
+    let stream = gpu.stream();
+    let consumer = Consumer::builder(pool)
+        .max_held(4)
+        .start_from(StartFrom::Oldest)
+        .connect()
+        .unwrap();
+    let mut reader = Reader {
+        wrong: gpu.word(),
+        gpu,
+        stream,
+        captured: stream,
+        consumer: Some(consumer),
+        frames: VecDeque::new(),
+    };
+    say("ready");
+    loop {
+        let line = hear();
+        reader.is_told(&line.split_whitespace().collect::<Vec<_>>());
+    }
+}
+
+struct Reader {
+    gpu: Gpu,
+    stream: Stream,
+    captured: Stream,
+    /// How many bytes were wrong in all that was looked at; on the device.
+    wrong: u64,
+    consumer: Option<Consumer>,
+    /// What it keeps.
+    frames: VecDeque<CudaFrame>,
+}
+
+fn number(frame: &CudaFrame) -> u64 {
+    frame.lease().meta().pts.unwrap()
+}
+
+impl Reader {
+    fn is_told(&mut self, words: &[&str]) {
+        match *words {
+            ["take"] => match self.take() {
+                Ok(number) => say(format_args!("took {number}")),
+                Err(error) => say(error),
+            },
+            // All that come, until this one.
+            ["take", "to", last] => {
+                let last = last.parse().unwrap();
+                while self.take().unwrap() < last {}
+                say("took");
+            }
+            // Only if it is there now.
+            ["take", "now"] => {
+                let lease = self.consumer().receive(Some(Duration::from_millis(50)));
+                say(outcome(lease, "took"));
+            }
+            ["take", "host"] => say(self.take_in_host_memory()),
+            ["skip", "to", "host"] => {
+                while self.lease().is_on_device() {}
+                say("skipped");
+            }
+            ["hold"] => match self.receive() {
+                Ok(frame) => {
+                    say(format_args!("holds {} {:?}", number(&frame), frame.mode()));
+                    self.frames.push_back(frame);
+                }
+                Err(error) => say(error),
+            },
+            // Looks at the oldest frame that it keeps.
+            ["look"] => say(outcome(self.look(self.oldest()), "looks")),
+            // What is attached to it.
+            ["note"] => {
+                let attachments = &self.oldest().lease().meta().attachments;
+                say(format_args!(
+                    "{:?}",
+                    attachments.get("note").map(<[u8]>::len)
+                ));
+            }
+            // Whether there is nothing to wait for.
+            ["ready"] => say(self.oldest().is_ready()),
+            ["sync"] => self.synchronize(),
+            ["let-go"] => self.let_go(CudaFrame::release_on),
+            ["let-go", "write"] => self.let_go(CudaFrame::release_by_write_on),
+            // Whatever the stream says.
+            ["let-go", "after"] => {
+                let frame = self.frames.pop_front().unwrap();
+                let failure = frame.release_on(self.stream).unwrap_err();
+                say(failure.release_after(self.stream));
+            }
+            ["drop"] => {
+                self.frames.pop_front();
+                say("dropped");
+            }
+            ["download", how] => say(self.download(how)),
+            ["other", pool] => self.take_of_another_pool(pool),
+            // The device ends the lease: by a write of the stream, or by a kernel.
+            ["write"] => say(outcome(self.write(), "written")),
+            ["hand-over"] => say(outcome(self.hand_over(), "handed over")),
+            ["share"] => self.share(),
+            // Takes a frame that a stream of another context, which stands still, is to let go of.
+            ["elsewhere"] => {
+                let other = self.gpu.other_context();
+                self.receive().unwrap().release_on(other).unwrap();
+                say("elsewhere");
+            }
+            ["fork"] => self.fork(),
+            ["capture", which] => {
+                self.captured = if which == "own" {
+                    self.stream
+                } else {
+                    self.gpu.stream()
+                };
+                self.gpu.capture(self.captured);
+                say("captures");
+            }
+            ["end-capture"] => say(self.gpu.end_capture(self.captured)),
+            ["trap"] => {
+                self.gpu.trap(self.stream);
+                say("trapped");
+            }
+            ["go-on"] => {
+                crate::gpu::GO_ON.store(true, Ordering::Release);
+                say("goes on");
+            }
+            // Work that stands still until then, for which freeing device memory waits.
+            ["late"] => {
+                self.gpu.late_stream();
+                say("late");
+            }
+            ["done"] => say(self.gpu.is_done(self.stream)),
+            ["result"] => {
+                self.gpu.finish(self.stream);
+                say(self.gpu.read_word(self.wrong));
+            }
+            ["counts"] => say(format_args!("{:?}", xmem_core::cuda::counts())),
+            ["held"] => say(self.consumer().held()),
+            ["device"] => say(self.consumer().device()),
+            ["leave"] => {
+                self.consumer = None;
+                say("left");
+            }
+            _ => panic!("told {words:?}"),
+        }
+    }
+
+    /// As long as it has not left.
+    fn consumer(&mut self) -> &mut Consumer {
+        self.consumer.as_mut().unwrap()
+    }
+
+    fn oldest(&self) -> &CudaFrame {
+        self.frames.front().unwrap()
+    }
+
+    fn lease(&mut self) -> ReadLease {
+        self.consumer().receive(Some(HANG)).unwrap()
+    }
+
+    fn receive(&mut self) -> Result<CudaFrame, String> {
+        let lease = loop {
+            match self.consumer().receive(Some(HANG)) {
+                // The device is late with what it has already.
+                Err(ReceiveError::OverBudget { .. }) => {
+                    std::thread::sleep(Duration::from_millis(1))
+                }
+                lease => break lease.map_err(|error| error.to_string())?,
+            }
+        };
+        assert!(lease.is_on_device() && lease.data().is_empty());
+        lease.into_cuda().map_err(|error| error.to_string())
+    }
+
+    /// Puts the look at a frame on the stream.
+    fn look(&self, frame: &CudaFrame) -> Result<(), String> {
+        frame
+            .wait_on(self.stream)
+            .map_err(|error| error.to_string())?;
+        assert_eq!(frame.len(), SIZE);
+        self.gpu.check(
+            self.stream,
+            frame.ptr(),
+            frame.len(),
+            byte(number(frame)),
+            self.wrong,
+        );
+        Ok(())
+    }
+
+    /// A frame that is being looked at.
+    fn received_and_looked_at(&mut self) -> Result<CudaFrame, String> {
+        let frame = self.receive()?;
+        self.look(&frame)?;
+        Ok(frame)
+    }
+
+    /// Takes a frame, has it looked at, and lets go of it in the order of the stream. Returns its number.
+    fn take(&mut self) -> Result<u64, String> {
+        let frame = self.received_and_looked_at()?;
+        let number = number(&frame);
+        frame
+            .release_on(self.stream)
+            .map_err(|failure| failure.to_string())?;
+        Ok(number)
+    }
+
+    /// What is in host memory does not care.
+    fn take_in_host_memory(&mut self) -> String {
+        let frame = self.lease();
+        assert!(!frame.is_on_device() && frame.len() == 1000);
+        assert!(frame.iter().all(|byte| *byte == 7));
+        outcome(frame.cuda(), "on a device")
+    }
+
+    /// Waits for the oldest that it keeps, in a thread that says how that went.
+    fn synchronize(&mut self) {
+        let frame = self.frames.pop_front().unwrap();
+        say("syncs");
+        std::thread::spawn(move || say(outcome(frame.synchronize(), "synced")));
+    }
+
+    /// Lets go of the oldest that it keeps, in the order of the stream; keeps it if that does not go.
+    fn let_go(&mut self, release: fn(CudaFrame, Stream) -> Result<(), FrameFailure>) {
+        let frame = self.frames.pop_front().unwrap();
+        match release(frame, self.stream) {
+            Ok(()) => say("let go"),
+            Err(failure) => {
+                say(&failure);
+                self.frames.push_front(*failure.frame);
+            }
+        }
+    }
+
+    /// Takes a frame with what `publish copied` copied, to host memory. Says whether it is that.
+    fn download(&mut self, how: &str) -> String {
+        let frame = self.receive().unwrap();
+        let (mut bytes, all) = (vec![0; SIZE], pattern(SIZE));
+        let done = match how {
+            "rows" => {
+                // What is in the slot are rows already, so they are copied once more.
+                let done = frame.download_rows(&ROWS, &mut bytes);
+                let copied = with_rows(vec![0; SIZE], &all);
+                done.map(|()| bytes == with_rows(vec![0; SIZE], &copied))
+            }
+            "some" => frame
+                .download(&mut bytes[..1000])
+                .map(|()| bytes[..1000] == all[..1000]),
+            "too-much" => frame.download(&mut vec![0; SIZE + 1]).map(|()| false),
+            "rows-too-far" => {
+                let rows = Rows {
+                    from: SIZE - 10,
+                    ..Rows::plain(0, 0, 11)
+                };
+                frame.download_rows(&[rows], &mut bytes).map(|()| false)
+            }
+            _ => frame.download(&mut bytes).map(|()| bytes == all),
+        };
+        done.map_or_else(|error| error.to_string(), |same| same.to_string())
+    }
+
+    /// Takes a frame of another pool, which is imported for that.
+    fn take_of_another_pool(&self, pool: &str) {
+        let mut other = Consumer::builder(pool)
+            .start_from(StartFrom::Oldest)
+            .connect()
+            .unwrap();
+        let frame = other.receive(Some(HANG)).unwrap().into_cuda().unwrap();
+        frame.synchronize().unwrap();
+        let number = number(&frame);
+        assert_eq!(self.gpu.read(frame.ptr(), SIZE), vec![byte(number); SIZE]);
+        say(format_args!("took other {number}"));
+    }
+
+    fn write(&mut self) -> Result<(), String> {
+        self.received_and_looked_at()?
+            .release_by_write_on(self.stream)
+            .map_err(|failure| failure.release_after(self.stream).to_string())
+    }
+
+    fn hand_over(&mut self) -> Result<(), String> {
+        let handed = self
+            .received_and_looked_at()?
+            .hand_over()
+            .map_err(|failure| failure.to_string())?;
+        self.gpu.end_lease(self.stream, handed.word());
+        Ok(())
+    }
+
+    /// Tries to hand a frame over that there is another lease of.
+    fn share(&mut self) {
+        let frame = self.receive().unwrap();
+        let other = frame.lease().clone();
+        let refused = frame.hand_over().unwrap_err();
+        say(&refused);
+        self.look(&refused.frame).unwrap();
+        drop(other);
+        assert_eq!(refused.release_after(self.stream), CudaError::Shared);
+        // What was put on the stream has ended before the lease did.
+        assert!(self.gpu.is_done(self.stream));
+    }
+
+    /// A forked child has handles that refuse.
+    fn fork(&mut self) {
+        let frame = self.receive().unwrap();
+        let lease = frame.lease().clone();
+        // SAFETY: the child only calls what refuses, and ends.
+        let pid = unsafe { libc::fork() };
+        if pid == 0 {
+            let refused = frame.wait_on(self.stream) == Err(CudaError::Forked)
+                && lease.cuda().is_err_and(|error| error == CudaError::Forked)
+                && Device::new(0) == Err(CudaError::Forked);
+            drop((frame, lease));
+            // SAFETY: ends the process, without what the parent registered to run at its end.
+            unsafe { libc::_exit(i32::from(!refused)) };
+        }
+        say(child::exit_of(pid));
+        self.look(&frame).unwrap();
+        frame.release_on(self.stream).unwrap();
+    }
+}

@@ -1,0 +1,191 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! A producer that does what it is told, line by line.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use xmem_core::cuda::Stream;
+use xmem_core::{ImportError, ImportedMemory, Producer, ReadLease};
+
+use super::{SIZE, gpu, mode, outcome, publish};
+use crate::gpu::Gpu;
+use crate::support::child::{hear, say};
+
+/// Makes a pool. `words`: mode, most slots, and `elsewhere`.
+pub fn produce(pool: &str, words: Vec<&str>) {
+    let gpu = gpu(0, &words);
+    let stream = gpu.stream();
+    let producer = Producer::builder(pool)
+        .cuda_mode(mode(words.first().copied().unwrap_or("auto")))
+        .max_slots(words.get(1).map_or(64, |word| word.parse().unwrap()))
+        .history(1)
+        .release_timeout(Duration::from_millis(500))
+        .build()
+        .unwrap();
+    let mut maker = Maker {
+        gpu,
+        stream,
+        captured: stream,
+        producer: Some(producer),
+        next: 0,
+        kept: VecDeque::new(),
+        borrowed: None,
+        next_borrowed: 1000,
+        released: Arc::new(AtomicBool::new(false)),
+        freed: None,
+    };
+    say("ready");
+    loop {
+        let line = hear();
+        maker.is_told(&line.split_whitespace().collect::<Vec<_>>());
+    }
+}
+
+pub struct Maker {
+    pub gpu: Gpu,
+    pub stream: Stream,
+    captured: Stream,
+    producer: Option<Producer>,
+    /// The number of the next frame.
+    pub next: u64,
+    kept: VecDeque<ReadLease>,
+    pub borrowed: Option<Borrowed>,
+    pub next_borrowed: u64,
+    released: Arc<AtomicBool>,
+    /// An allocation that nothing refers to any more, if it was let go of.
+    freed: Option<u64>,
+}
+
+/// Memory of our own that is larger than the frame, as of some library.
+pub struct Borrowed {
+    allocation: u64,
+    pub ptr: u64,
+    pub memory: ImportedMemory,
+}
+
+impl Maker {
+    /// As long as the pool is open.
+    pub fn producer(&self) -> &Producer {
+        self.producer.as_ref().unwrap()
+    }
+
+    fn is_told(&mut self, words: &[&str]) {
+        match *words {
+            ["publish"] => match publish::next(self) {
+                Ok(lease) => say(format_args!("published {}", lease.meta().sequence)),
+                Err(error) => say(error),
+            },
+            ["publish", count] if count.parse::<u64>().is_ok() => {
+                publish::many(self, count.parse().unwrap());
+                say("published");
+            }
+            ["publish", "copied", how] => say(publish::copied(self, how)),
+            ["publish", how] => say(match how {
+                "borrowed" => publish::borrowed(self),
+                "plain" => publish::plain(self),
+                "late" => publish::late(self),
+                "done" => publish::done(self),
+                "piece" => publish::piece(self),
+                "twice" => publish::twice(self),
+                "host" => publish::host(self),
+                other => panic!("told to publish {other:?}"),
+            }),
+            ["own-pieces"] => say(publish::own_pieces(self)),
+            ["keep"] => say(outcome(self.keep(), "kept")),
+            ["forget"] => {
+                self.kept.clear();
+                say("forgot");
+            }
+            // The frame that was kept last, once more.
+            ["again"] => {
+                let lease = self.kept.back().unwrap();
+                let meta = lease.meta().clone();
+                self.producer().republish(lease, meta).unwrap();
+                say("again");
+            }
+            ["trap"] => {
+                self.gpu.trap(self.stream);
+                say("trapped");
+            }
+            ["finish"] => {
+                self.gpu.finish(self.stream);
+                say("finished");
+            }
+            ["go-on"] => {
+                crate::gpu::GO_ON.store(true, Ordering::Release);
+                say("goes on");
+            }
+            // Captures a stream into a graph: the one that frames are published on, or another one.
+            ["capture", which] => {
+                self.captured = if which == "own" {
+                    self.stream
+                } else {
+                    self.gpu.stream()
+                };
+                self.gpu.capture(self.captured);
+                say("captures");
+            }
+            ["end-capture"] => say(self.gpu.end_capture(self.captured)),
+            ["held"] => say(self.producer().stats().slots_held),
+            ["consumers"] => {
+                let stats = self.producer().stats();
+                let lines: Vec<String> = stats
+                    .consumers
+                    .iter()
+                    .map(|c| format!("{} {}", c.held, c.device))
+                    .collect();
+                say(lines.join(", "));
+            }
+            ["devices"] => say(self.producer().stats().devices.join(", ")),
+            ["counts"] => say(format_args!("{:?}", xmem_core::cuda::counts())),
+            ["collect"] => say(self.producer().collect()),
+            ["borrow"] => say(outcome(self.borrow(), "borrowed")),
+            ["let-go"] => {
+                let borrowed = self.borrowed.take().unwrap();
+                self.freed = Some(borrowed.allocation);
+                drop(borrowed);
+                say("let go");
+            }
+            ["released"] => say(self.is_released()),
+            ["close"] => {
+                self.producer = None;
+                say("closed");
+            }
+            _ => panic!("told {words:?}"),
+        }
+    }
+
+    fn keep(&mut self) -> Result<(), String> {
+        let lease = publish::next(self)?;
+        self.kept.push_back(lease);
+        Ok(())
+    }
+
+    fn borrow(&mut self) -> Result<(), ImportError> {
+        let allocation = self.gpu.allocate(3 * SIZE);
+        let (ptr, flag) = (allocation + SIZE as u64, self.released.clone());
+        let memory = self
+            .producer()
+            .import_cuda(ptr, SIZE, &self.gpu.device, move || {
+                flag.store(true, Ordering::Release)
+            })?;
+        self.borrowed = Some(Borrowed {
+            allocation,
+            ptr,
+            memory,
+        });
+        Ok(())
+    }
+
+    /// Whether what was borrowed is let go of. It is freed then, and not before.
+    fn is_released(&mut self) -> bool {
+        let is_released = self.released.load(Ordering::Acquire);
+        if is_released && let Some(allocation) = self.freed.take() {
+            self.gpu.free(allocation);
+        }
+        is_released
+    }
+}

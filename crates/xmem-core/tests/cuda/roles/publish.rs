@@ -1,0 +1,171 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! The ways in which a producer publishes what lies on a device. Each returns what it says of it.
+
+use std::time::Duration;
+
+use xmem_core::{FrameMeta, Parts, ReadLease};
+
+use super::producer::Maker;
+use super::{ROWS, SIZE, byte, outcome, pattern};
+
+fn numbered(number: u64) -> FrameMeta {
+    FrameMeta {
+        pts: Some(number),
+        ..FrameMeta::new(SIZE)
+    }
+}
+
+/// The next frame, which the device writes.
+pub fn next(maker: &mut Maker) -> Result<ReadLease, String> {
+    let slot = maker
+        .producer()
+        .acquire_cuda(SIZE, &maker.gpu.device)
+        .map_err(|error| error.to_string())?;
+    let on_device = slot.cuda().unwrap();
+    assert!(on_device.len() >= SIZE && slot.as_slice().is_empty());
+    let number = maker.next;
+    maker.next += 1;
+    maker
+        .gpu
+        .fill(maker.stream, on_device.ptr(), SIZE, byte(number));
+    slot.publish_on(maker.stream, numbered(number))
+        .map_err(|failure| failure.to_string())
+}
+
+/// Many, as fast as it goes; where there is no slot it waits for one.
+pub fn many(maker: &mut Maker, count: u64) {
+    for _ in 0..count {
+        while next(maker).is_err() {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+}
+
+/// A frame in memory of this program's own.
+pub fn borrowed(maker: &mut Maker) -> String {
+    let borrowed = maker.borrowed.as_ref().unwrap();
+    let mut parts = Parts::new();
+    parts.add_imported(&borrowed.memory, 0, SIZE as u64, 0);
+    let mut slot = maker
+        .producer()
+        .acquire_cuda_event(parts.room(), &maker.gpu.device)
+        .unwrap();
+    let number = maker.next_borrowed;
+    maker
+        .gpu
+        .fill(maker.stream, borrowed.ptr, SIZE, byte(number));
+    slot.set_parts(parts);
+    let published = slot.publish_on(maker.stream, numbered(number));
+    maker.next_borrowed += 1;
+    outcome(published, "published")
+}
+
+/// Without anything for the device to do.
+pub fn plain(maker: &Maker) -> String {
+    match maker.producer().acquire_cuda(SIZE, &maker.gpu.device) {
+        Ok(slot) => outcome(
+            slot.publish_on(maker.stream, FrameMeta::new(SIZE)),
+            "published",
+        ),
+        Err(error) => error.to_string(),
+    }
+}
+
+/// On a stream that stands still until it is told to go on.
+pub fn late(maker: &Maker) -> String {
+    let gpu = &maker.gpu;
+    let stream = gpu.late_stream();
+    let slot = maker.producer().acquire_cuda(SIZE, &gpu.device).unwrap();
+    gpu.fill(stream, slot.cuda().unwrap().ptr(), SIZE, byte(6000));
+    outcome(slot.publish_on(stream, numbered(6000)), "published")
+}
+
+/// Without a stream.
+pub fn done(maker: &Maker) -> String {
+    let slot = maker
+        .producer()
+        .acquire_cuda(SIZE, &maker.gpu.device)
+        .unwrap();
+    outcome(slot.publish(numbered(5000)), "published")
+}
+
+/// Copied from memory of this program that a device is still writing.
+pub fn copied(maker: &Maker, how: &str) -> String {
+    let (gpu, stream) = (&maker.gpu, maker.stream);
+    let from = gpu.allocate(SIZE);
+    let slot = maker.producer().acquire_cuda(SIZE, &gpu.device).unwrap();
+    let on_device = slot.cuda().unwrap();
+    gpu.fill(stream, on_device.ptr(), SIZE, 0);
+    gpu.write(stream, from, &pattern(SIZE));
+    let copied = match how {
+        "rows" => on_device.copy_rows_from(stream, from, &ROWS),
+        "host" => on_device.copy_from(stream, pattern(SIZE).as_ptr() as u64, SIZE),
+        "pinned" => on_device.copy_from(stream, gpu.allocate_host(SIZE), SIZE),
+        "too-much" => on_device.copy_from(stream, from, on_device.len() + 1),
+        _ => on_device.copy_from(stream, from, SIZE),
+    };
+    match copied {
+        Ok(()) => outcome(slot.publish_on(stream, FrameMeta::new(SIZE)), "published"),
+        Err(error) => error.to_string(),
+    }
+}
+
+/// In a slot that is not the frame's own, and not the first of its region.
+pub fn piece(maker: &Maker) -> String {
+    let (gpu, stream) = (&maker.gpu, maker.stream);
+    let acquire = || maker.producer().acquire_cuda(SIZE, &gpu.device).unwrap();
+    let (first, piece) = (acquire(), acquire());
+    for (slot, byte) in [(&first, 255), (&piece, byte(7))] {
+        gpu.fill(stream, slot.cuda().unwrap().ptr(), SIZE, byte);
+    }
+    gpu.finish(stream);
+    let piece = piece.into_piece();
+    let mut parts = Parts::new();
+    parts.add_slot(&piece, 0, SIZE as u64, 0);
+    let mut slot = maker
+        .producer()
+        .acquire_cuda_event(parts.room(), &gpu.device)
+        .unwrap();
+    slot.set_parts(parts);
+    slot.set_release_hook(move || drop(piece));
+    outcome(slot.publish_on(stream, numbered(7)), "published")
+}
+
+/// Published again with something attached, which is not behind the payload.
+pub fn twice(maker: &Maker) -> String {
+    let slot = maker
+        .producer()
+        .acquire_cuda_with_room(SIZE, 1000, &maker.gpu.device)
+        .unwrap();
+    let ptr = slot.cuda().unwrap().ptr();
+    maker.gpu.fill(maker.stream, ptr, SIZE, byte(0));
+    let mut meta = numbered(0);
+    let lease = slot.publish_on(maker.stream, meta.clone()).unwrap();
+    meta.attachments.set("note", vec![7; 100]);
+    outcome(maker.producer().republish(&lease, meta), "published")
+}
+
+/// In host memory.
+pub fn host(maker: &Maker) -> String {
+    let mut slot = maker.producer().acquire(1000).unwrap();
+    slot.as_mut_slice().fill(7);
+    outcome(slot.publish(FrameMeta::new(1000)), "published")
+}
+
+/// The producer's own lease of a frame that lies in pieces, in a slot that has bytes too.
+pub fn own_pieces(maker: &Maker) -> String {
+    let borrowed = maker.borrowed.as_ref().unwrap();
+    let mut parts = Parts::new();
+    parts.add_imported(&borrowed.memory, 0, SIZE as u64, 0);
+    let mut slot = maker
+        .producer()
+        .acquire_cuda_with_room(1, parts.room(), &maker.gpu.device)
+        .unwrap();
+    assert!(slot.cuda().unwrap().len() < SIZE);
+    slot.set_parts(parts);
+    let lease = slot.publish_on(maker.stream, FrameMeta::new(SIZE)).unwrap();
+    lease
+        .cuda()
+        .map_or_else(|error| error.to_string(), |frame| frame.len().to_string())
+}

@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! The process in the middle of a chain.
+
+use std::time::{Duration, Instant};
+
+use xmem_core::{Consumer, ForwardError, Producer, StartFrom};
+
+use super::SIZE;
+use crate::gpu::Gpu;
+use crate::support::HANG;
+use crate::support::child::{hear, say};
+
+/// Passes frames on from one pool to another, and copies what cannot be.
+pub fn relay(pool: &str, to: &str) {
+    let producer = Producer::builder(to)
+        .release_timeout(Duration::from_millis(500))
+        .build()
+        .unwrap();
+    let mut consumer = Consumer::builder(pool)
+        .start_from(StartFrom::Oldest)
+        .connect()
+        .unwrap();
+    say("ready");
+    loop {
+        assert_eq!(hear(), "pass");
+        let frame = consumer.receive(Some(HANG)).unwrap();
+        let start = Instant::now();
+        let parts = loop {
+            match producer.forward(&frame) {
+                // Its consumers have not joined the first pool yet.
+                Err(ForwardError::NotReached) if start.elapsed() < HANG => {
+                    std::thread::sleep(Duration::from_millis(1))
+                }
+                parts => break parts,
+            }
+        };
+        match parts {
+            Ok(parts) => {
+                let mut slot = producer.acquire_with_room(1, parts.room()).unwrap();
+                slot.set_parts(parts);
+                slot.publish(frame.meta().clone()).unwrap();
+                say("passed");
+            }
+            Err(ForwardError::EndsWithProducer) => {
+                let gpu = Gpu::new(0);
+                let stream = gpu.stream();
+                let meta = frame.meta().clone();
+                let frame = frame.into_cuda().unwrap();
+                let slot = producer.acquire_cuda(SIZE, &gpu.device).unwrap();
+                frame.wait_on(stream).unwrap();
+                gpu.copy(stream, slot.cuda().unwrap().ptr(), frame.ptr(), SIZE);
+                slot.publish_on(stream, meta).unwrap();
+                frame.release_on(stream).unwrap();
+                // It may be killed from here on.
+                gpu.finish(stream);
+                say("copied");
+            }
+            Err(error) => panic!("{error}"),
+        }
+    }
+}

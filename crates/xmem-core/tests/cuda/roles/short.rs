@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! Processes that cannot do much with a frame on a device.
+
+use xmem_core::cuda::{CudaError, Device};
+use xmem_core::{Consumer, Producer, StartFrom};
+
+use super::SIZE;
+use crate::support::HANG;
+use crate::support::child::{hear, say};
+
+/// What a process does that has no driver.
+pub fn without_driver(pool: &str) {
+    assert!(!xmem_core::cuda::is_available());
+    let error = Device::new(0).unwrap_err();
+    assert!(matches!(&error, CudaError::NoDriver { .. }), "{error}");
+    assert!(xmem_core::cuda::devices().is_err());
+    // Pools in host memory work as ever.
+    let producer = Producer::builder(pool).build().unwrap();
+    let mut consumer = Consumer::builder(pool).connect().unwrap();
+    crate::support::publish(&producer, 1, 5000);
+    let frame = crate::support::receive(&mut consumer);
+    crate::support::assert_frame(&frame, 1, 5000);
+    assert_eq!(frame.cuda().unwrap_err(), CudaError::NotOnDevice);
+    say(error);
+}
+
+/// Takes a frame that lies on a device, and cannot use more of it than what is known of it.
+pub fn only_hold(pool: &str) {
+    let mut consumer = Consumer::builder(pool)
+        .start_from(StartFrom::Oldest)
+        .connect()
+        .unwrap();
+    say("ready");
+    let frame = consumer.receive(Some(HANG)).unwrap();
+    assert!(frame.is_on_device() && frame.data().is_empty());
+    assert_eq!(frame.meta().size, SIZE as u64);
+    say(frame.cuda().unwrap_err());
+    hear();
+    drop(frame);
+    say("dropped");
+    hear();
+}

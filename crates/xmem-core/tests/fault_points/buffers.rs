@@ -1,0 +1,138 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! Pools whose buffers consumers write too: who writes them dies, and who owns them.
+
+use std::sync::mpsc::Receiver;
+use std::time::Duration;
+
+use xmem_core::fault::Point;
+use xmem_core::{BufferPool, Producer, WriteAccessError, query};
+
+use crate::start;
+use crate::support::child::{Child, say};
+use crate::support::victim::*;
+use crate::support::*;
+use crate::table::Kind;
+
+/// A pool whose buffers others write too.
+pub(crate) fn own_buffers(pool: &str, commands: &Receiver<String>) {
+    let buffers = BufferPool::options(pool)
+        .peers_may_write(true)
+        .open()
+        .unwrap();
+    assert!(buffers.is_owner());
+    say("ready");
+    loop {
+        match told(commands).as_deref() {
+            Some("end") => break,
+            Some(_) => {
+                let mut buffer = buffers.acquire_cpu(5000).unwrap();
+                buffer.as_cpu_slice_mut().unwrap().fill(7);
+                let index = buffer.forget().unwrap();
+                buffers.set_ref_count(index, 2).unwrap();
+                // Taken back, so that nothing is left.
+                drop(buffers.get_mut(index).unwrap());
+                say("written");
+            }
+            None => std::thread::sleep(Duration::from_millis(1)),
+        }
+    }
+}
+
+/// Writes and reads buffers of somebody else's pool.
+pub(crate) fn write_buffers(pool: &str, commands: &Receiver<String>) {
+    let buffers = BufferPool::new(pool).unwrap();
+    assert!(!buffers.is_owner());
+    say("joined");
+    commands.recv().unwrap();
+    for number in (0..=u8::MAX).cycle() {
+        if told(commands).is_some() {
+            break;
+        }
+        let mut buffer = match buffers.acquire_cpu(5000) {
+            Ok(buffer) => buffer,
+            Err(WriteAccessError::Owner(_)) => break,
+            Err(error) => panic!("{error}"),
+        };
+        let bytes = buffer.as_cpu_slice_mut().unwrap();
+        bytes.fill(number);
+        let index = match buffer.forget() {
+            Ok(index) => index,
+            Err(_) => break,
+        };
+        let Ok(buffer) = buffers.get(index) else {
+            break;
+        };
+        assert!(
+            buffer
+                .as_cpu_slice()
+                .unwrap()
+                .iter()
+                .all(|byte| *byte == number)
+        );
+        if number % 16 == 15 {
+            say("wrote");
+        }
+    }
+    say("over");
+}
+
+/// An owner of buffers and somebody who writes some of them.
+fn buffers(place: &Place) -> (Child, Child) {
+    let mut owner = start("own-buffers", Kind::Live, place);
+    hears(&mut owner, "ready");
+    let mut writer = start("write-buffers", Kind::Live, place);
+    hears(&mut writer, "joined");
+    (owner, writer)
+}
+
+#[test]
+fn a_writer_of_buffers_dies_with_what_it_was_granted() {
+    let place = Place::new();
+    let (mut owner, mut living) = buffers(&place);
+    living.tell("go");
+    for point in [Point::GrantReceived, Point::Send, Point::Sent] {
+        for arrival in 1..=4 {
+            let mut writer = start("write-buffers", Kind::Live, &place);
+            hears(&mut writer, "joined");
+            arm_child(&mut writer, point, arrival..arrival + 1, "kill");
+            writer.tell("go");
+            assert_eq!(writer.dies_of(), SIGKILL, "{point:?} {arrival}");
+            for _ in 0..2 {
+                hears(&mut living, "wrote");
+            }
+        }
+    }
+    living.tell("end");
+    eventually("every buffer is back", || {
+        let stats = query(&place.pool()).unwrap();
+        stats.consumers.is_empty() && stats.slots_held == 0 && stats.cut_off == 0
+    });
+    ask(&mut owner, "write", "written");
+    owner.tell("end");
+    assert!(owner.ends());
+    place.assert_clean();
+}
+
+#[test]
+fn an_owner_of_buffers_dies_at_each_of_its_points() {
+    let place = Place::new();
+    for point in [Point::SlotGranted, Point::RingAsked] {
+        for arrival in [1, 4] {
+            let (mut owner, mut writer) = buffers(&place);
+            arm_child(&mut owner, point, arrival..arrival + 1, "kill");
+            writer.tell("go");
+            for _ in 0..4 {
+                // To ask for a count is the owner's own.
+                if point == Point::RingAsked {
+                    owner.tell("write");
+                }
+            }
+            assert_eq!(owner.dies_of(), SIGKILL, "{point:?} {arrival}");
+            while writer.next_line().is_some_and(|said| said != "over") {}
+            assert!(writer.ends());
+        }
+    }
+    drop(Producer::builder(&place.pool()).build().unwrap());
+    place.assert_clean();
+}

@@ -1,0 +1,167 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! Producers are killed, stopped and refused what they ask for, one after the other, before an audience that stays.
+
+use std::sync::mpsc::{TryRecvError, channel};
+
+use xmem_core::CreateError;
+use xmem_core::fault::{Point, Side};
+
+use crate::stream::Stream;
+use crate::support::child::Child;
+use crate::support::victim::*;
+use crate::support::*;
+use crate::table::{Kind, REFUSALS, arrivals, is_passed, points};
+use crate::{for_each_kind, start, victim, watchers, went_on};
+
+for_each_kind! {
+    producers_die: live_producers_die lossless_producers_die posix_shm_producers_die,
+    producers_stop: live_producers_stop lossless_producers_stop posix_shm_producers_stop,
+    producers_are_refused: live_producers_are_refused lossless_producers_are_refused
+        posix_shm_producers_are_refused,
+}
+
+/// Two consumers that nothing is done to, one that comes and goes, and producers one after the other.
+struct Audience {
+    kind: Kind,
+    watchers: [Child; 2],
+    churn: Child,
+}
+
+impl Audience {
+    fn start(kind: Kind, place: &Place) -> Self {
+        let mut churn = start("churn", kind, place);
+        churn.tell("go");
+        let mut audience = Self {
+            kind,
+            watchers: watchers(kind, place),
+            churn,
+        };
+        audience.take_over(place);
+        audience
+    }
+
+    /// A new producer takes the pool over, everybody comes to it, and it leaves nothing behind.
+    #[track_caller]
+    fn take_over(&mut self, place: &Place) {
+        let mut stream = Stream::start(&place.pool(), self.kind, HANG).unwrap();
+        let first = stream.seed + 1;
+        std::thread::scope(|scope| {
+            let (done, over) = channel::<()>();
+            scope.spawn(move || {
+                while over.try_recv() == Err(TryRecvError::Empty) {
+                    stream.step();
+                }
+            });
+            for watcher in &mut self.watchers {
+                ask(watcher, &first.to_string(), "seen");
+            }
+            drop(done);
+        });
+        place.assert_clean();
+    }
+
+    fn end(mut self) {
+        for watcher in &mut self.watchers {
+            ask(watcher, "end", "left");
+        }
+        ask(&mut self.churn, "end", "ended");
+        assert!(self.churn.ends());
+    }
+}
+
+/// Leaves what a killed producer leaves: a socket, a lock, segments.
+fn leave_a_mess(kind: Kind, place: &Place) {
+    let mut victim = victim("reproduce", kind, place, Point::HeadMoved, 40..41, "kill");
+    assert_eq!(victim.dies_of(), SIGKILL);
+}
+
+fn producers_die(kind: Kind) {
+    let place = Place::new();
+    let mut audience = Audience::start(kind, &place);
+    for point in points(Side::Producer, kind) {
+        for &arrival in arrivals(point) {
+            if matches!(point, Point::SegmentSwept | Point::StaleSocketRemoved) {
+                if arrival > 1 {
+                    continue;
+                }
+                leave_a_mess(kind, &place);
+            }
+            let mut victim = victim(
+                "reproduce",
+                kind,
+                &place,
+                point,
+                arrival..arrival + 1,
+                "kill",
+            );
+            assert_eq!(
+                victim.dies_of(),
+                SIGKILL,
+                "no producer came to {point:?} {arrival}"
+            );
+            println!("a producer died at {point:?} {arrival}");
+            audience.take_over(&place);
+        }
+    }
+    audience.end();
+}
+
+fn producers_stop(kind: Kind) {
+    let place = Place::new();
+    let mut audience = Audience::start(kind, &place);
+    for point in points(Side::Producer, kind) {
+        let rare = matches!(point, Point::SegmentSwept | Point::StaleSocketRemoved);
+        let at = if rare { 1 } else { 2 };
+        if rare {
+            leave_a_mess(kind, &place);
+        }
+        let victim = victim("reproduce", kind, &place, point, at..at + 1, "stop");
+        assert!(victim.stops(), "no producer came to {point:?}");
+        println!("a producer stopped at {point:?}");
+        // Another one gets the pool or is told that it is taken, and does not wait.
+        match Stream::start(&place.pool(), kind, HANG) {
+            Ok(mut stream) => stream.step(),
+            Err(CreateError::InUse { .. }) => {}
+            Err(error) => panic!("{error}"),
+        }
+        victim.go_on();
+        went_on(victim);
+        place.assert_clean();
+    }
+    audience.take_over(&place);
+    audience.end();
+}
+
+fn producers_are_refused(kind: Kind) {
+    use rustix::io::Errno;
+    let place = Place::new();
+    let mut audience = Audience::start(kind, &place);
+    for (point, errno) in [
+        (Point::MemfdCreate, Errno::MFILE),
+        (Point::Fallocate, Errno::NOSPC),
+        (Point::ShmCreate, Errno::NOSPC),
+        (Point::Mmap, Errno::NOMEM),
+        (Point::Send, Errno::TOOMANYREFS),
+    ] {
+        if !is_passed(point, kind) {
+            continue;
+        }
+        for arrival in 1..=REFUSALS {
+            let errno = errno.raw_os_error().to_string();
+            let victim = victim(
+                "reproduce",
+                kind,
+                &place,
+                point,
+                arrival..arrival + 2,
+                &errno,
+            );
+            println!("a producer is refused {point:?} {arrival}");
+            went_on(victim);
+            place.assert_clean();
+        }
+    }
+    audience.take_over(&place);
+    audience.end();
+}

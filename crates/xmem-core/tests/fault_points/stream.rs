@@ -1,0 +1,224 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! What producers do that are killed, and those that are not.
+
+use std::sync::mpsc::Receiver;
+use std::time::Duration;
+
+use xmem_core::fault::is_armed;
+use xmem_core::{
+    AcquireError, Backing, Canceller, CreateError, Delivery, Producer, Sticky, WaitError,
+};
+
+use crate::support::child::say;
+use crate::support::victim::*;
+use crate::support::*;
+use crate::table::{HISTORY, Kind, LIFE, SIZES};
+
+/// A producer that does all that producers do.
+pub(crate) struct Stream {
+    pub(crate) producer: Producer,
+    kind: Kind,
+    pub(crate) seed: u64,
+    number: u64,
+    cancel: Canceller,
+}
+
+impl Stream {
+    pub(crate) fn start(pool: &str, kind: Kind, patience: Duration) -> Result<Self, CreateError> {
+        let (backing, delivery) = match kind {
+            Kind::Live => (Backing::Memfd, Delivery::Live),
+            Kind::Lossless => (Backing::Memfd, Delivery::Lossless),
+            Kind::PosixShm => (Backing::PosixShm, Delivery::Live),
+        };
+        let producer = Producer::builder(pool)
+            .backing(backing)
+            .delivery(delivery)
+            .history(HISTORY)
+            .min_slots(6)
+            .max_slots(64)
+            .lossless_timeout(Some(patience))
+            .build()?;
+        // Seeds of a later producer are larger: CLOCK_MONOTONIC says which is later.
+        Ok(Self {
+            producer,
+            kind,
+            seed: xmem_core::monotonic_ns(),
+            number: 0,
+            cancel: Canceller::new(),
+        })
+    }
+
+    /// One frame, and what else a producer does. Whatever the system refuses is left out.
+    pub(crate) fn step(&mut self) {
+        let number = self.number;
+        self.number += 1;
+        let size = SIZES[(number / 18 % 3) as usize];
+        if number % 24 == 1 {
+            let mut sticky = Sticky::new();
+            sticky.set("caps", format!("a/b, number={number}"));
+            let _ = self.producer.set_sticky(&sticky);
+        }
+        if number % 20 == 5 {
+            // Not published after all.
+            drop(self.producer.acquire(size));
+        }
+        let lease = if self.kind == Kind::Lossless {
+            match self.producer.wait_for_room(&self.cancel) {
+                Ok(()) => {}
+                Err(WaitError::Closed) => return,
+                Err(error) => panic!("{error}"),
+            }
+            self.producer.acquire_wait(size, Some(HANG), &self.cancel)
+        } else {
+            self.producer.acquire(size)
+        };
+        let mut lease = match lease {
+            Ok(lease) => lease,
+            Err(AcquireError::Region(_) | AcquireError::Exhausted { .. }) => return,
+            Err(error) => panic!("{error}"),
+        };
+        self.seed += 1;
+        fill(self.seed, &mut lease.as_mut_slice()[..size]);
+        if number % 10 == 3 {
+            lease.set_release_hook(|| {});
+        }
+        lease.publish(seeded(self.seed, size)).unwrap();
+        match number % 40 {
+            22 => drop(self.producer.collect()),
+            33 => self.producer.set_eos(true),
+            _ => {}
+        }
+        // So that consumers sleep.
+        std::thread::sleep(Duration::from_micros(300));
+    }
+}
+
+/// A producer that lives, and says what became of who does not.
+pub(crate) fn produce(pool: &str, kind: Kind, commands: &Receiver<String>) {
+    let patience: u64 = std::env::var("PATIENCE_MS").map_or(HANG.as_millis() as u64, |ms| {
+        ms.parse().expect("milliseconds")
+    });
+    let mut stream = Stream::start(pool, kind, Duration::from_millis(patience)).unwrap();
+    say("ready");
+    let mut before = None;
+    loop {
+        match told(commands).as_deref() {
+            Some("end") => break,
+            Some("more") => {
+                // So much is published whoever stands still.
+                for _ in 0..20 {
+                    stream.step();
+                }
+                say("more");
+            }
+            Some("settle") => {
+                // Only the two that watch are left, and they hold nothing.
+                let producer = &stream.producer;
+                if kind == Kind::Lossless {
+                    producer.drain(Some(HANG), &stream.cancel).unwrap();
+                }
+                eventually("all comes back", || {
+                    let stats = producer.stats();
+                    stats.consumers.len() == 2
+                        && stats.consumers.iter().all(|consumer| consumer.held == 0)
+                        && stats.slots_held <= HISTORY
+                });
+                eventually("retired regions are let go of", || {
+                    producer.collect();
+                    let stats = producer.stats();
+                    let used = stats.regions as usize;
+                    let now = resources();
+                    let fds = 1;
+                    let now = Resources {
+                        descriptors: now.descriptors - fds * used,
+                        mappings: now.mappings - used,
+                    };
+                    now == *before.get_or_insert(now)
+                });
+                let stats = producer.stats();
+                assert_eq!(stats.cut_off, 0, "{stats:?}");
+                say("settled");
+            }
+            _ => stream.step(),
+        }
+    }
+    drop(stream);
+    say("ended");
+}
+
+/// A producer that makes its pool over and over.
+pub(crate) fn reproduce(pool: &str, kind: Kind, commands: &Receiver<String>) {
+    commands.recv().unwrap();
+    let before = resources();
+    loop {
+        match Stream::start(pool, kind, HANG) {
+            Ok(mut stream) => {
+                // Without anybody to take them there would be no wake-ups, and no hand-over.
+                let _ = stream
+                    .producer
+                    .wait_for_consumer(Some(Duration::from_secs(5)), &stream.cancel);
+                for _ in 0..LIFE {
+                    match told(commands).as_deref() {
+                        Some("end") => {
+                            drop(stream);
+                            say("ended");
+                            return;
+                        }
+                        Some("went on?") if is_armed() => {
+                            stream.step();
+                            say("not yet");
+                        }
+                        Some("went on?") => {
+                            for _ in 0..10 {
+                                stream.step();
+                            }
+                            say("went on");
+                        }
+                        _ => stream.step(),
+                    }
+                }
+            }
+            Err(CreateError::InUse { holder, .. }) => panic!("{holder} has the pool"),
+            // What was refused passes.
+            Err(_) => match told(commands).as_deref() {
+                Some("end") => {
+                    say("ended");
+                    return;
+                }
+                Some(_) => say("not yet"),
+                None => {}
+            },
+        }
+        assert_eq!(resources(), before, "something leaked");
+    }
+}
+
+/// A producer that publishes when it is told to.
+pub(crate) fn step_by_step(pool: &str, kind: Kind, commands: &Receiver<String>) {
+    let patience = Duration::from_millis(100);
+    let stream = Stream::start(pool, kind, patience).unwrap();
+    say("ready");
+    let mut seed = stream.seed;
+    while let Ok(command) = commands.recv() {
+        if command == "end" {
+            break;
+        }
+        // Each with a state of its own, or all with the same.
+        let (count, states) = match command.strip_prefix("sticky ") {
+            Some(count) => (count, true),
+            None => (command.as_str(), false),
+        };
+        for _ in 0..count.parse::<u32>().unwrap() {
+            stream.producer.wait_for_room(&stream.cancel).unwrap();
+            if states {
+                let mut sticky = Sticky::new();
+                sticky.set("seed", seed.to_string());
+                stream.producer.set_sticky(&sticky).unwrap();
+            }
+            seed += 1;
+            publish(&stream.producer, seed, SIZES[0]);
+        }
+        say("published");
+    }
+}

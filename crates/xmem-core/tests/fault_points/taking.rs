@@ -1,0 +1,223 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! What consumers do that are killed, and those that are not.
+
+use std::collections::VecDeque;
+use std::sync::mpsc::Receiver;
+use std::time::Duration;
+
+use xmem_core::fault::is_armed;
+use xmem_core::{ConnectError, Consumer, Delivery, ReadLease, ReceiveError, StartFrom, query};
+
+use crate::support::child::say;
+use crate::support::victim::*;
+use crate::support::*;
+
+/// Looks at every frame, in every connection; nothing may be left of one when it is over.
+struct Watch {
+    consumer: Option<Consumer>,
+    held: VecDeque<ReadLease>,
+    last: Option<u64>,
+    before: Resources,
+}
+
+enum Seen {
+    Frame(Option<u64>),
+    Nothing,
+    Left,
+}
+
+impl Watch {
+    fn new() -> Self {
+        Self {
+            consumer: None,
+            held: VecDeque::new(),
+            last: None,
+            before: resources(),
+        }
+    }
+
+    fn look(&mut self, pool: &str) -> Seen {
+        let Some(consumer) = &mut self.consumer else {
+            match Consumer::builder(pool)
+                .max_held(3)
+                .start_from(StartFrom::Oldest)
+                .connect_wait(Some(Duration::from_millis(20)))
+            {
+                Ok(consumer) => self.consumer = Some(consumer),
+                Err(ConnectError::NotFound { .. } | ConnectError::NoAnswer { .. }) => {}
+                Err(error) => panic!("{error}"),
+            }
+            return Seen::Nothing;
+        };
+        match consumer.receive(Some(Duration::from_millis(20))) {
+            Ok(frame) => {
+                let sequence = frame.meta().sequence;
+                if consumer.delivery() == Delivery::Lossless
+                    && let Some(last) = self.last
+                {
+                    assert_eq!(sequence, last + 1, "a frame was lost");
+                }
+                self.last = Some(sequence);
+                let seed = frame.meta().pts;
+                assert_whole(&frame);
+                self.held.push_back(frame);
+                if self.held.len() > 2 {
+                    self.let_go_of_one();
+                }
+                Seen::Frame(seed)
+            }
+            Err(ReceiveError::OverBudget { .. }) => {
+                self.let_go_of_one();
+                Seen::Nothing
+            }
+            Err(ReceiveError::Timeout) => {
+                self.let_go_of_one();
+                Seen::Nothing
+            }
+            Err(ReceiveError::Eos) => {
+                self.let_go_of_one();
+                std::thread::sleep(Duration::from_millis(1));
+                Seen::Nothing
+            }
+            // Stopped for longer than the producer waits, or a slow machine.
+            Err(ReceiveError::ProducerLost | ReceiveError::TimedOut) => {
+                self.leave();
+                Seen::Left
+            }
+            Err(error) => panic!("{error}"),
+        }
+    }
+
+    /// A frame stays whole, whatever happened to its producer.
+    fn let_go_of_one(&mut self) {
+        self.held.pop_front().iter().for_each(assert_whole);
+    }
+
+    fn leave(&mut self) {
+        while !self.held.is_empty() {
+            self.let_go_of_one();
+        }
+        if self.consumer.take().is_none() {
+            return;
+        }
+        self.last = None;
+        assert_eq!(resources(), self.before, "something leaked");
+    }
+}
+
+/// A consumer that nothing is done to.
+pub(crate) fn watch(pool: &str, commands: &Receiver<String>) {
+    let mut watch = Watch::new();
+    let mut wanted: Option<u64> = None;
+    let mut seen = 0;
+    loop {
+        match told(commands).as_deref() {
+            Some("end") => break,
+            Some(other) => wanted = Some(other.parse().unwrap()),
+            None => {}
+        }
+        let had = watch.consumer.is_some();
+        if let Seen::Frame(Some(seed)) = watch.look(pool) {
+            seen = seen.max(seed);
+        }
+        if !had && watch.consumer.is_some() {
+            say("joined");
+        }
+        if wanted.is_some_and(|wanted| seen >= wanted) {
+            wanted = None;
+            say("seen");
+        }
+    }
+    watch.leave();
+    say("left");
+}
+
+/// A consumer that does all that consumers do, over and over.
+pub(crate) fn churn(pool: &str, commands: &Receiver<String>) {
+    commands.recv().unwrap();
+    let before = resources();
+    for round in 0u64.. {
+        // What is refused shows as all kinds of errors; all of them pass.
+        let consumer = Consumer::builder(pool)
+            .max_held(3)
+            .start_from(StartFrom::Oldest)
+            .connect_wait(Some(Duration::from_millis(50)))
+            .ok();
+        if round % 3 == 2 {
+            let _ = query(pool);
+            let _ = xmem_core::pools();
+        }
+        let went_on = consumer.is_some_and(|mut consumer| {
+            let lossless = consumer.delivery() == Delivery::Lossless;
+            let mut last = None;
+            let mut held = VecDeque::new();
+            let mut number = 0;
+            while number < 40 {
+                if number % 16 == 15 {
+                    // Too slow for a live pool.
+                    std::thread::sleep(Duration::from_millis(8));
+                }
+                match consumer.receive(Some(Duration::from_millis(20))) {
+                    Ok(frame) => {
+                        let sequence = frame.meta().sequence;
+                        if let (true, Some(last)) = (lossless, last) {
+                            assert_eq!(sequence, last + 1, "a frame was lost");
+                        }
+                        last = Some(sequence);
+                        assert_whole(&frame);
+                        held.push_back(frame);
+                    }
+                    Err(ReceiveError::OverBudget { .. }) => {
+                        held.pop_front().iter().for_each(assert_whole);
+                        continue;
+                    }
+                    Err(ReceiveError::Timeout | ReceiveError::Eos) => {
+                        held.clear();
+                        std::thread::sleep(Duration::from_millis(1));
+                    }
+                    Err(ReceiveError::ProducerLost | ReceiveError::TimedOut) => return false,
+                    // The memory that was refused; the frame comes when it is there.
+                    Err(ReceiveError::Region(_)) if lossless => {}
+                    Err(error) => panic!("{error}"),
+                }
+                number += 1;
+            }
+            // What is held is let go of after the consumer.
+            drop(consumer);
+            held.iter().for_each(assert_whole);
+            true
+        });
+        assert_eq!(resources(), before, "something leaked");
+        match told(commands).as_deref() {
+            Some("end") => break,
+            Some("went on?") if went_on && !is_armed() => say("went on"),
+            Some("went on?") => say("not yet"),
+            _ => {}
+        }
+    }
+    say("ended");
+}
+
+/// A consumer that takes a frame when it is told to.
+pub(crate) fn take(pool: &str, commands: &Receiver<String>) {
+    let mut consumer = Consumer::builder(pool)
+        .start_from(StartFrom::Oldest)
+        .connect_wait(Some(HANG))
+        .unwrap();
+    say("joined");
+    let mut held = Vec::new();
+    while let Ok(command) = commands.recv() {
+        match command.as_str() {
+            "take" => {
+                held.push(receive(&mut consumer));
+                say(held[held.len() - 1].meta().sequence);
+            }
+            "check" => {
+                held.iter().for_each(assert_whole);
+                say("whole");
+            }
+            _ => break,
+        }
+    }
+}

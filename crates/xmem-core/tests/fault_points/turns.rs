@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! Points that are only passed where two processes take turns in a certain order.
+
+use xmem_core::fault::Point;
+use xmem_core::query;
+
+use crate::start;
+use crate::support::child::Child;
+use crate::support::victim::*;
+use crate::support::*;
+use crate::table::{HISTORY, Kind};
+
+/// A producer and a consumer that take turns.
+fn two(kind: Kind, place: &Place) -> (Child, Child) {
+    let mut producer = start("step", kind, place);
+    hears(&mut producer, "ready");
+    let mut consumer = start("take", kind, place);
+    hears(&mut consumer, "joined");
+    (producer, consumer)
+}
+
+#[test]
+fn a_consumer_dies_where_it_finds_its_frame_gone() {
+    let place = Place::new();
+    let (mut producer, mut consumer) = two(Kind::Live, &place);
+    arm_child(&mut consumer, Point::EntryRead, 1..2, "stop");
+    arm_child(&mut consumer, Point::HoldWithdrawn, 1..2, "kill");
+    ask(&mut producer, "1", "published");
+    consumer.tell("take");
+    assert!(consumer.stops());
+    // All slots are written anew.
+    ask(&mut producer, "50", "published");
+    consumer.go_on();
+    assert_eq!(consumer.dies_of(), SIGKILL);
+    eventually("nothing is left of it", || {
+        let stats = query(&place.pool()).unwrap();
+        stats.consumers.is_empty() && stats.slots_held == HISTORY
+    });
+}
+
+#[test]
+fn a_producer_dies_where_it_finds_a_slot_held() {
+    let place = Place::new();
+    let (mut producer, mut consumer) = two(Kind::Live, &place);
+    // With the region at hand it needs nothing of the producer.
+    ask(&mut producer, "1", "published");
+    ask(&mut consumer, "take", "0");
+    arm_child(&mut consumer, Point::EntryRead, 1..2, "stop");
+    ask(&mut producer, "1", "published");
+    consumer.tell("take");
+    assert!(consumer.stops());
+    // That frame is the last that left the history, so its slot is the next to be claimed.
+    ask(&mut producer, &HISTORY.to_string(), "published");
+    arm_child(&mut producer, Point::ClaimLooked, 1..2, "stop");
+    arm_child(&mut producer, Point::ClaimPutBack, 1..2, "kill");
+    producer.tell("1");
+    assert!(producer.stops());
+    // It looked free, and now it is held.
+    consumer.go_on();
+    hears(&mut consumer, "1");
+    producer.go_on();
+    assert_eq!(producer.dies_of(), SIGKILL);
+    ask(&mut consumer, "check", "whole");
+    // What was published before can be taken.
+    ask(&mut consumer, "take", "2");
+    let mut next = start("step", Kind::Live, &place);
+    hears(&mut next, "ready");
+    ask(&mut consumer, "check", "whole");
+}
+
+#[test]
+fn a_producer_dies_where_it_gives_up_on_a_consumer() {
+    let place = Place::new();
+    let (mut producer, mut consumer) = two(Kind::Lossless, &place);
+    arm_child(&mut producer, Point::TimedOutMarked, 1..2, "kill");
+    // The consumer takes nothing.
+    producer.tell("50");
+    assert_eq!(producer.dies_of(), SIGKILL);
+    let mut next = start("step", Kind::Lossless, &place);
+    hears(&mut next, "ready");
+    consumer.tell("end");
+    assert!(consumer.ends());
+}
+
+#[test]
+fn a_sticky_state_that_cannot_be_sent_now_costs_no_frame() {
+    let place = Place::new();
+    let mut producer = start("step", Kind::Lossless, &place);
+    hears(&mut producer, "ready");
+    ask(&mut producer, "sticky 4", "published");
+    // After the lease page: the states of the first frames, which have no descriptors any more.
+    let errno = rustix::io::Errno::MFILE.raw_os_error().to_string();
+    arm_child(&mut producer, Point::MemfdCreate, 2..4, &errno);
+    let mut consumer = start("take", Kind::Lossless, &place);
+    hears(&mut consumer, "joined");
+    for sequence in 0..4 {
+        ask(&mut consumer, "take", &sequence.to_string());
+    }
+    ask(&mut consumer, "check", "whole");
+}

@@ -1,0 +1,137 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! Hold and claim.
+
+use std::sync::Arc;
+
+use loom::sync::atomic::{AtomicU32, Ordering, fence};
+use loom::thread;
+use xmem_core::protocol::lease::{self, Hold};
+use xmem_core::protocol::slot::{SlotState, SlotWord};
+
+use crate::check;
+use crate::slot::{Slot, holds, one_turn_each};
+
+#[test]
+fn hold_and_claim_keep_out_of_each_others_way() {
+    check(None, || {
+        let slot = Arc::new(Slot::published());
+        let lease = Arc::new(AtomicU32::new(0));
+        let consumer = thread::spawn({
+            let (slot, lease) = (slot.clone(), lease.clone());
+            move || {
+                slot.consume(&lease, 1);
+                // The frame after it, if it is there by now.
+                slot.consume(&lease, 2);
+            }
+        });
+        for _ in 0..2 {
+            slot.produce(|generation| holds(&lease, generation));
+        }
+        consumer.join().unwrap();
+        assert!(
+            slot.produce(|generation| holds(&lease, generation)),
+            "free again at the end"
+        );
+    });
+}
+
+#[test]
+fn two_consumers_and_a_producer() {
+    check(Some(3), || {
+        let slot = Arc::new(Slot::published());
+        let leases = Arc::new([AtomicU32::new(0), AtomicU32::new(0)]);
+        let consumers = [0, 1].map(|n| {
+            let (slot, leases) = (slot.clone(), leases.clone());
+            thread::spawn(move || {
+                slot.consume(&leases[n], 1);
+            })
+        });
+        slot.produce(|generation| leases.iter().any(|lease| holds(lease, generation)));
+        for consumer in consumers {
+            consumer.join().unwrap();
+        }
+        assert!(slot.produce(|generation| leases.iter().any(|lease| holds(lease, generation))));
+    });
+}
+
+/// A claim that finds a lease puts the slot back, frame and all, also for a consumer that comes just then.
+#[test]
+fn a_refused_claim_changes_nothing() {
+    check(Some(3), || {
+        let slot = Arc::new(Slot::published());
+        // One consumer holds it all the time.
+        let first = Arc::new(AtomicU32::new(1));
+        let second = Arc::new(AtomicU32::new(0));
+        let joining = thread::spawn({
+            let (slot, second) = (slot.clone(), second.clone());
+            move || match lease::hold(&slot.word, &second, 1) {
+                Hold::Held => {
+                    assert_eq!(slot.read(), 1);
+                    lease::release(&slot.word, &second);
+                }
+                Hold::Claimed => {}
+                Hold::Gone => panic!("it was there all the time"),
+            }
+        });
+        let held = |generation| holds(&first, generation) || holds(&second, generation);
+        assert!(!slot.produce(held));
+        assert!(!slot.produce(held));
+        assert_eq!(slot.read(), 1);
+        joining.join().unwrap();
+        assert_eq!(
+            slot.word.load(Ordering::Relaxed),
+            SlotWord::new(1, SlotState::Published).0
+        );
+    });
+}
+
+#[test]
+#[should_panic]
+fn wrong_validate_then_announce() {
+    check(None, || {
+        one_turn_each(|slot, lease| {
+            let word = SlotWord(slot.word.load(Ordering::Acquire));
+            fence(Ordering::SeqCst);
+            if word.generation() == 1 && word.state() == Some(SlotState::Published) {
+                lease.store(1, Ordering::Relaxed);
+                fence(Ordering::SeqCst);
+                assert_eq!(slot.read(), 1);
+                lease::release(&slot.word, lease);
+            }
+        });
+    });
+}
+
+#[test]
+#[should_panic]
+fn wrong_scan_then_claim() {
+    check(None, || {
+        let slot = Arc::new(Slot::published());
+        let lease = Arc::new(AtomicU32::new(0));
+        let consumer = thread::spawn({
+            let (slot, lease) = (slot.clone(), lease.clone());
+            move || slot.consume(&lease, 1)
+        });
+        let held = holds(&lease, 1);
+        fence(Ordering::SeqCst);
+        slot.produce(|_| held);
+        consumer.join().unwrap();
+    });
+}
+
+/// Release and acquire are not enough: the store may still be on its way when the load is done.
+#[test]
+#[should_panic]
+fn wrong_announce_without_a_full_fence() {
+    check(None, || {
+        one_turn_each(|slot, lease| {
+            lease.store(1, Ordering::Release);
+            let word = SlotWord(slot.word.load(Ordering::Acquire));
+            if word == SlotWord::new(1, SlotState::Published) {
+                assert_eq!(slot.read(), 1);
+            }
+            lease::release(&slot.word, lease);
+        });
+    });
+}

@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! Who has a pool, and what is left of it.
+
+use std::time::Duration;
+
+use xmem_core::{Consumer, CreateError, Producer};
+
+use crate::start;
+use crate::support::*;
+
+#[test]
+fn a_second_producer_is_told_who_has_the_pool() {
+    let place = Place::new();
+    let mut first = start("produce", "ready", &place);
+    for _ in 0..3 {
+        let error = Producer::builder(&place.pool()).build().unwrap_err();
+        let CreateError::InUse { pool, holder } = &error else {
+            panic!("{error}");
+        };
+        assert_eq!(*pool, place.pool());
+        assert!(holder.contains(&first.pid().to_string()), "{holder}");
+        assert!(error.to_string().contains(holder));
+    }
+    // The first one did not notice.
+    let mut consumer = Consumer::builder(&place.pool()).connect().unwrap();
+    assert_whole(&receive(&mut consumer));
+    // Also when it is stopped, it has the pool.
+    first.stop();
+    assert!(matches!(
+        Producer::builder(&place.pool()).build(),
+        Err(CreateError::InUse { .. })
+    ));
+    first.kill();
+    Producer::builder(&place.pool()).build().unwrap();
+}
+
+#[test]
+fn a_closing_producer_wakes_sleepers_in_other_processes() {
+    let place = Place::new();
+    let producer = Producer::builder(&place.pool()).build().unwrap();
+    let mut sleepers = [(); 3].map(|()| start("sleep", "joined", &place));
+    std::thread::sleep(Duration::from_millis(30));
+    drop(producer);
+    for sleeper in &mut sleepers {
+        assert_eq!(sleeper.says(), "ProducerLost");
+    }
+}
+
+/// The memory of one large frame among many small ones is made once, or each time, as the pool is told.
+#[test]
+fn frames_of_mixed_sizes_keep_their_regions() {
+    for (mixed, regions) in [(true, 2), (false, 1)] {
+        let place = Place::new();
+        let producer = Producer::builder(&place.pool())
+            .without_history()
+            .mixed_sizes(mixed)
+            .build()
+            .unwrap();
+        for seed in 0..380 {
+            let size = if seed % 100 == 0 { 2_000_000 } else { 300_000 };
+            publish(&producer, seed, size);
+        }
+        // Regions are looked at every 64 frames; the last large one was 300.
+        assert_eq!(producer.stats().regions, regions, "mixed sizes: {mixed}");
+    }
+}

@@ -1,0 +1,215 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! Processes that fork: what the forked child has, and what it must not touch.
+#![allow(unsafe_code)] // fork
+
+use std::time::Duration;
+
+use xmem_core::{
+    AcquireError, Canceller, Consumer, Producer, PublishError, ReceiveError, StartFrom, WaitError,
+};
+
+use crate::support::child::{Child, exit_of, hear, say};
+use crate::support::*;
+use crate::{SIZE, start};
+
+/// Runs a function in a forked child of this process. Returns its exit status.
+fn in_fork(f: impl FnOnce()) -> i32 {
+    // SAFETY: the child runs `f` and ends; glibc makes malloc usable in it, and no lock that it takes is contended.
+    match unsafe { libc::fork() } {
+        0 => {
+            let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(f));
+            // SAFETY: ends the process, without what the parent registered to run at its end.
+            unsafe { libc::_exit(result.is_err().into()) }
+        }
+        pid => {
+            assert!(pid > 0);
+            exit_of(pid)
+        }
+    }
+}
+
+pub(crate) fn fork_consumer(pool: &str) {
+    let mut consumer = Consumer::builder(pool)
+        .start_from(StartFrom::Oldest)
+        .connect()
+        .unwrap();
+    let frames = [receive(&mut consumer), receive(&mut consumer)];
+    let handle = consumer.handle();
+    let code = in_fork({
+        let frames = frames.clone();
+        let consumer = &mut consumer;
+        move || {
+            assert!(matches!(consumer.receive(None), Err(ReceiveError::Forked)));
+            assert!(matches!(
+                consumer.receive_with(None, |_| ()),
+                Err(ReceiveError::Forked)
+            ));
+            // What was inherited can be read.
+            frames.iter().for_each(assert_whole);
+            // Figures are the parent's business; asking does no harm.
+            let _ = (consumer.stats(), consumer.held(), consumer.budget());
+            let _ = (handle.stats(), consumer.sticky(), consumer.delivery());
+            consumer.note_copied();
+            drop(frames);
+            // A handle of its own works.
+            let other = Consumer::builder(consumer.pool())
+                .start_from(StartFrom::Oldest)
+                .connect();
+            assert_whole(&receive(&mut other.unwrap()));
+        }
+    });
+    say(code);
+    // The same with the handles themselves, dropped in the child as they are.
+    let mut handles = Some((consumer, frames));
+    let code = in_fork(|| drop(handles.take()));
+    say(code);
+    let (mut consumer, frames) = handles.unwrap();
+    hear();
+    frames.iter().for_each(assert_whole);
+    assert_eq!(consumer.held(), 2);
+    assert_whole(&receive(&mut consumer));
+    say("whole");
+    hear();
+}
+
+pub(crate) fn fork_producer(pool: &str) {
+    let producer = Producer::builder(pool).history(2).build().unwrap();
+    let own = publish(&producer, 0, SIZE);
+    let mut unfinished = Some(producer.acquire(SIZE).unwrap());
+    say("ready");
+    hear();
+    let mut handles = Some((producer.clone(), own.clone()));
+    let code = in_fork(|| {
+        let (producer, own) = handles.take().unwrap();
+        assert!(matches!(producer.acquire(SIZE), Err(AcquireError::Forked)));
+        let cancel = Canceller::new();
+        assert!(matches!(
+            producer.acquire_wait(SIZE, None, &cancel),
+            Err(AcquireError::Forked)
+        ));
+        assert!(matches!(
+            producer.republish(&own, seeded(9, SIZE)),
+            Err(PublishError::Forked)
+        ));
+        let failure = unfinished
+            .take()
+            .unwrap()
+            .publish(seeded(9, SIZE))
+            .unwrap_err();
+        assert!(matches!(failure.error, PublishError::Forked));
+        assert!(matches!(
+            producer.wait_for_consumer(None, &cancel),
+            Err(WaitError::Forked)
+        ));
+        // None of these may reach the parent's pool.
+        producer.set_eos(true);
+        producer.collect();
+        let _ = producer.stats();
+        producer.close();
+        assert_whole(&own);
+        drop((failure, own, producer));
+    });
+    say(code);
+    hear();
+    let unfinished = unfinished.unwrap();
+    let mut slot = unfinished;
+    fill(1, &mut slot.as_mut_slice()[..SIZE]);
+    slot.publish(seeded(1, SIZE)).unwrap();
+    for seed in 2..10 {
+        publish(&producer, seed, SIZE);
+    }
+    assert_frame(&own, 0, SIZE);
+    say(producer.stats().slots_held);
+    hear();
+}
+
+/// Holds frames, and leaves a forked child that keeps all its descriptors.
+pub(crate) fn fork_and_hold(pool: &str) {
+    let mut consumer = Consumer::builder(pool)
+        .start_from(StartFrom::Oldest)
+        .connect()
+        .unwrap();
+    let frame = receive(&mut consumer);
+    // SAFETY: the child only waits for the end of standard input.
+    let pid = unsafe { libc::fork() };
+    if pid == 0 {
+        let _ = std::io::stdin().read_line(&mut String::new());
+        // SAFETY: ends the process at once.
+        unsafe { libc::_exit(0) };
+    }
+    say(pid);
+    std::thread::sleep(HANG * 10);
+    drop(frame);
+}
+
+#[test]
+fn a_fork_of_a_consumer_releases_nothing() {
+    let place = Place::new();
+    let producer = Producer::builder(&place.pool()).history(2).build().unwrap();
+    for seed in 0..2 {
+        publish(&producer, seed, SIZE);
+    }
+    let mut consumer = Child::start("fork-consumer", &place.pool());
+    assert_eq!(consumer.says(), "0", "exit of the first forked child");
+    assert_eq!(consumer.says(), "0", "exit of the second forked child");
+    eventually("only the parent is connected", || {
+        producer.stats().consumers.len() == 1
+    });
+    for seed in 2..50 {
+        publish(&producer, seed, SIZE);
+    }
+    let stats = producer.stats();
+    assert_eq!((stats.consumers[0].held, stats.slots_held), (2, 4));
+    consumer.tell("check");
+    assert_eq!(consumer.says(), "whole");
+    consumer.tell("bye");
+    assert!(consumer.end());
+}
+
+#[test]
+fn a_fork_of_a_producer_touches_nothing() {
+    let place = Place::new();
+    let mut producer = start("fork-producer", "ready", &place);
+    let mut consumer = Consumer::builder(&place.pool())
+        .start_from(StartFrom::Oldest)
+        .connect()
+        .unwrap();
+    let first = receive(&mut consumer);
+    assert_frame(&first, 0, SIZE);
+    producer.tell("fork");
+    assert_eq!(producer.says(), "0", "exit of the forked child");
+    let error = consumer
+        .receive(Some(Duration::from_millis(20)))
+        .unwrap_err();
+    assert!(matches!(error, ReceiveError::Timeout), "{error}");
+    producer.tell("go on");
+    // The slots of the history, of `own` and of nobody else.
+    assert_eq!(producer.says(), "3");
+    let frame = receive(&mut consumer);
+    assert_whole(&frame);
+    assert_frame(&first, 0, SIZE);
+    // The socket is still there.
+    Consumer::builder(&place.pool()).connect().unwrap();
+    producer.tell("bye");
+    assert!(producer.end());
+    place.assert_clean();
+}
+
+#[test]
+fn a_killed_consumer_is_noticed_though_its_fork_lives() {
+    let place = Place::new();
+    let producer = Producer::builder(&place.pool()).history(1).build().unwrap();
+    publish(&producer, 0, SIZE);
+    let mut consumer = Child::start("fork-and-hold", &place.pool());
+    let fork: i32 = consumer.says().parse().unwrap();
+    publish(&producer, 1, SIZE);
+    assert_eq!(producer.stats().slots_held, 2);
+    consumer.kill();
+    eventually("its slot is back", || {
+        let stats = producer.stats();
+        stats.consumers.is_empty() && stats.slots_held == 1
+    });
+    // The fork lived all the time; it ends with its standard input.
+    assert!(std::path::Path::new(&format!("/proc/{fork}")).exists());
+}

@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! Producers and consumers in processes of their own, killed, stopped, restarted and forked.
+
+mod ends;
+mod forks;
+mod kills;
+mod lossless;
+mod roles;
+mod stops;
+#[path = "../support/mod.rs"]
+mod support;
+
+use support::child::Child;
+use support::*;
+use xmem_core::Producer;
+
+const SIZE: usize = 200_000;
+
+/// What the children do.
+#[test]
+fn child() {
+    roles::play();
+}
+
+/// Starts a child in this role, which says this when it has begun.
+#[track_caller]
+fn start(role: &str, answer: &str, place: &Place) -> Child {
+    let mut child = Child::start(role, &place.pool());
+    assert_eq!(child.says(), answer);
+    child
+}
+
+/// A consumer that holds its whole budget of four frames, and waits until it is told to check them.
+#[track_caller]
+fn holding(producer: &Producer, place: &Place) -> Child {
+    let mut consumer = start("hold", "joined", place);
+    let mut seed = 0;
+    eventually("it holds its budget", || {
+        publish(producer, seed, SIZE);
+        seed += 1;
+        producer.stats().consumers[0].held == 4
+    });
+    publish(producer, seed, SIZE);
+    assert_eq!(consumer.says(), "4");
+    consumer
+}

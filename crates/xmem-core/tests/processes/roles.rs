@@ -1,0 +1,184 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! What the children do.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use xmem_core::{AcquireError, Backing, Canceller, Consumer, Producer, ReceiveError};
+
+use crate::support::child::{self, end_with_parent, hear, say};
+use crate::support::*;
+use crate::{SIZE, forks};
+
+pub(crate) fn play() {
+    let Some((role, pool)) = child::role() else {
+        return;
+    };
+    match role.as_str() {
+        "hold" => hold(&pool),
+        "read" => read(&pool),
+        "churn" => churn(&pool),
+        "sleep" => sleep(&pool),
+        "produce" => produce(&pool, Backing::Memfd),
+        "produce-posix-shm" => produce(&pool, Backing::PosixShm),
+        "count-resources" => count_resources(&pool),
+        "slow-lossless" => slow_lossless(&pool),
+        "fork-consumer" => forks::fork_consumer(&pool),
+        "fork-producer" => forks::fork_producer(&pool),
+        "fork-and-hold" => forks::fork_and_hold(&pool),
+        other => panic!("no role {other}"),
+    }
+}
+
+/// Holds four frames until it is told to check them.
+fn hold(pool: &str) {
+    let mut consumer = Consumer::builder(pool).max_held(4).connect().unwrap();
+    say("joined");
+    let mut frames = Vec::new();
+    loop {
+        match consumer.receive(Some(HANG)) {
+            Ok(frame) => frames.push(frame),
+            Err(ReceiveError::OverBudget { .. }) => break,
+            Err(error) => panic!("{error}"),
+        }
+    }
+    say(frames.len());
+    hear();
+    frames.iter().for_each(assert_whole);
+    say("whole");
+    drop(frames);
+    say(
+        match consumer.receive_with(Some(HANG), |frame| assert_whole(frame)) {
+            Ok(()) => "received".to_owned(),
+            Err(error) => format!("{error:?}"),
+        },
+    );
+    hear();
+}
+
+/// Checks every frame until the stream ends; says how many there were and how many it missed.
+fn read(pool: &str) {
+    let mut consumer = Consumer::builder(pool).connect().unwrap();
+    say("joined");
+    let mut last = None;
+    loop {
+        match consumer.receive(None) {
+            Ok(frame) => {
+                assert_whole(&frame);
+                assert!(last < Some(frame.meta().sequence), "frames go backwards");
+                last = Some(frame.meta().sequence);
+            }
+            Err(ReceiveError::Eos) => break,
+            Err(error) => panic!("{error}"),
+        }
+    }
+    say(consumer.stats().received);
+    say(consumer.stats().missed);
+}
+
+/// Takes and drops frames as fast as it can, holding some of them, until it is killed.
+fn churn(pool: &str) {
+    let mut consumer = Consumer::builder(pool).max_held(3).connect().unwrap();
+    say("joined");
+    end_with_parent();
+    let mut held = VecDeque::new();
+    loop {
+        match consumer.receive(Some(HANG)) {
+            Ok(frame) => held.push_back(frame),
+            Err(ReceiveError::OverBudget { .. }) => drop(held.pop_front()),
+            Err(ReceiveError::Eos) => break,
+            Err(error) => panic!("{error}"),
+        }
+    }
+    say(consumer.stats().received);
+}
+
+/// Sleeps for a frame; says what came.
+fn sleep(pool: &str) {
+    let mut consumer = Consumer::builder(pool).connect().unwrap();
+    say("joined");
+    let result = consumer.receive(None);
+    say(match result {
+        Ok(_) => "a frame".to_owned(),
+        Err(error) => format!("{error:?}"),
+    });
+}
+
+/// Publishes checked frames until it is killed.
+fn produce(pool: &str, backing: Backing) {
+    let producer = Producer::builder(pool)
+        .backing(backing)
+        .history(4)
+        .build()
+        .unwrap();
+    say("ready");
+    end_with_parent();
+    // One that never gets done.
+    let _unfinished = producer.acquire(SIZE).unwrap();
+    for seed in u64::from(std::process::id()) << 32.. {
+        publish(&producer, seed, SIZE);
+        std::thread::sleep(Duration::from_micros(200));
+    }
+}
+
+/// A producer that says what it uses, before and after many frames of changing sizes.
+fn count_resources(pool: &str) {
+    let producer = Producer::builder(pool).max_bytes(64 << 20).build().unwrap();
+    say("ready");
+    hear();
+    let descriptors = || std::fs::read_dir("/proc/self/fd").unwrap().count();
+    let cancel = Canceller::new();
+    let mut before = None;
+    for seed in 0..6000u64 {
+        // Other sizes now and then, so that regions come and go.
+        let size = [SIZE, 700_000, 2_500_000][(seed / 500 % 3) as usize];
+        let mut slot = match producer.acquire(size) {
+            Ok(slot) => slot,
+            // At the limit for the moment that the reading consumer needs to let go of an old region.
+            Err(AcquireError::Exhausted { .. }) => {
+                producer.acquire_wait(size, Some(HANG), &cancel).unwrap()
+            }
+            Err(error) => panic!("{error}"),
+        };
+        fill(seed, &mut slot.as_mut_slice()[..1000]);
+        slot.publish(seeded(seed, 1000)).unwrap();
+        let stats = producer.stats();
+        assert!(stats.bytes <= 64 << 20, "{stats:?}");
+        let now = descriptors();
+        if seed == 500 {
+            before = Some(now);
+        }
+        // A region and the state's versions more or less.
+        assert!(now <= before.unwrap_or(now) + 8, "descriptors pile up");
+    }
+    say("done");
+    hear();
+    producer.set_eos(true);
+    say(producer.stats().published);
+    hear();
+}
+
+/// Takes every frame, slower than they come.
+fn slow_lossless(pool: &str) {
+    let mut consumer = Consumer::builder(pool).max_held(2).connect().unwrap();
+    say("joined");
+    let mut next = 0;
+    loop {
+        match consumer.receive(Some(HANG)) {
+            Ok(frame) => {
+                assert_eq!(
+                    (frame.meta().sequence, frame.meta().pts),
+                    (next, Some(next))
+                );
+                assert_whole(&frame);
+                next += 1;
+                std::thread::sleep(Duration::from_micros(100));
+            }
+            Err(ReceiveError::Eos) => break,
+            Err(error) => panic!("{error}"),
+        }
+    }
+    assert_eq!(consumer.stats().missed, 0);
+    say(next);
+}

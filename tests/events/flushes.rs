@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! Flushes, on either side.
+
+use super::*;
+
+/// Nobody who plays the stream loses what is in its queues because the producer seeks.
+#[test]
+fn a_flush_stays_in_its_pipeline() {
+    let pools = Pools::new();
+    let (receiver, log) = noted(&pools, "");
+    let feed = Feed::new(&pools, LOSSLESS);
+    feed.start("stream");
+    feed.frame(1);
+    assert!(receiver.next().is_some());
+    feed.event(gst::event::FlushStart::new());
+    feed.event(gst::event::FlushStop::new(true));
+    feed.segment_from(gst::ClockTime::from_seconds(100));
+    feed.frame_at(2, gst::ClockTime::from_seconds(100));
+    let sample = receiver.next().unwrap();
+    assert_eq!(number(&sample), 2);
+    // 100 s into the file is the beginning again.
+    assert!(sample.buffer().unwrap().pts().unwrap() < gst::ClockTime::from_seconds(60));
+    assert_eq!(
+        log.names(),
+        ["stream-start", "caps", "segment", "buffer", "buffer"]
+    );
+    // The pool knows the segment that this frame belongs to.
+    let stats = xmem_core::query(&pools.pool("p")).unwrap();
+    let text = format!("{:?}", stats.sticky);
+    assert!(text.contains("start=(guint64)100000000000"), "{text}");
+}
+
+#[test]
+fn a_flushed_source_begins_anew_after_the_end() {
+    let pools = Pools::new();
+    let (receiver, log) = noted(&pools, "start-from=newest");
+    let feed = Feed::new(&pools, LOSSLESS);
+    feed.start("stream");
+    feed.frame(1);
+    feed.event(gst::event::Eos::new());
+    assert!(receiver.next().is_some() && receiver.next().is_none());
+    feed.event(gst::event::FlushStart::new());
+    feed.event(gst::event::FlushStop::new(true));
+    feed.segment();
+    let src = receiver.src();
+    assert!(src.send_event(gst::event::FlushStart::new()));
+    assert!(src.send_event(gst::event::FlushStop::new(false)));
+    feed.frame(2);
+    // It may have come early enough to see the frame before as the newest one.
+    while number(&receiver.next().unwrap()) != 2 {}
+    let names = log.names();
+    let flush = names.iter().position(|name| name == "flush-stop").unwrap();
+    let segment = names[flush..].iter().position(|name| name == "segment");
+    let buffer = names[flush..].iter().position(|name| name == "buffer");
+    assert!(segment.is_some() && segment < buffer, "{names:?}");
+}
