@@ -27,7 +27,7 @@ const PYTHON: &str = "/usr/bin/python3";
 
 /// What Debian 12/13 and Ubuntu 24.04 call the package that brings it. Programs come first, since finding out
 /// about the others takes them.
-const NEEDS: &[(&str, &[Need])] = &[
+const NEEDS: Needs = &[
     ("pkg-config", &[Need::Program("pkg-config")]),
     // Tests start processes of other users, and containers.
     (
@@ -98,13 +98,13 @@ const NEEDS: &[(&str, &[Need])] = &[
 ];
 
 /// Programs that only the tests need on top: they were not written for this, and read frames all the same.
-const TEST_NEEDS: &[(&str, &[Need])] = &[
+const TEST_NEEDS: Needs = &[
     ("ffmpeg", &[Need::Program("ffmpeg")]),
     ("python3-opencv", &[Need::PythonModule("cv2")]),
 ];
 
 /// What only the Python module's tests need on top: pipelines that gst-launch-1.0 cannot make.
-const PYTHON_NEEDS: &[(&str, &[Need])] = &[
+const PYTHON_NEEDS: Needs = &[
     ("python3-gi", &[Need::PythonModule("gi")]),
     (
         "gir1.2-gst-plugins-base-1.0",
@@ -113,33 +113,32 @@ const PYTHON_NEEDS: &[(&str, &[Need])] = &[
 ];
 
 /// What only the benchmark needs on top.
-const BENCH_NEEDS: &[(&str, &[Need])] = &[("strace", &[Need::Program("strace")])];
+const BENCH_NEEDS: Needs = &[("strace", &[Need::Program("strace")])];
 
 /// What only `cargo xtask test --compat` needs on top.
-const COMPAT_NEEDS: &[(&str, &[Need])] = &[
+const COMPAT_NEEDS: Needs = &[
     ("debootstrap", &[Need::Program("debootstrap")]),
     ("util-linux", &[Need::Program("pivot_root")]),
 ];
 
 /// What only `cargo xtask package` needs on top.
-const PACKAGE_NEEDS: &[(&str, &[Need])] = &[
+const PACKAGE_NEEDS: Needs = &[
     ("meson", &[Need::Program("meson")]),
     ("ninja-build", &[Need::Program("ninja")]),
     ("gcc", &[Need::Program("cc")]),
 ];
 
 /// What only `cargo xtask sanitize` needs on top.
-const VALGRIND_NEEDS: &[(&str, &[Need])] = &[("valgrind", &[Need::Program("valgrind")])];
+const VALGRIND_NEEDS: Needs = &[("valgrind", &[Need::Program("valgrind")])];
 
 /// Makes sure that what building, testing and showing needs is here.
 pub(crate) fn ensure() -> Result {
-    ensure_all(NEEDS)
+    ensure_all(&[NEEDS])
 }
 
 /// The same, with what the tests need.
 pub(crate) fn ensure_for_test() -> Result {
-    ensure_for_python()?;
-    ensure_all(TEST_NEEDS)?;
+    ensure_all(&[NEEDS, PYTHON_NEEDS, TEST_NEEDS])?;
     fetch_cuda_headers()
 }
 
@@ -160,8 +159,9 @@ fn fetch_cuda_headers() -> Result {
     }
     let dir = target_dir().join("gst-cuda-headers");
     std::fs::create_dir_all(&dir)?;
-    let script =
-        format!("apt-get download {CUDA_HEADERS} && dpkg-deb --extract {CUDA_HEADERS}_*.deb .");
+    let script = format!(
+        "apt-get -o APT::Sandbox::User=root download {CUDA_HEADERS} && dpkg-deb --extract {CUDA_HEADERS}_*.deb ."
+    );
     println!("$ {script}");
     let fetched = Command::new("sh")
         .args(["-c", &script])
@@ -175,26 +175,22 @@ fn fetch_cuda_headers() -> Result {
 
 /// The same, with what the Python module's tests need.
 pub(crate) fn ensure_for_python() -> Result {
-    ensure()?;
-    ensure_all(PYTHON_NEEDS)
+    ensure_all(&[NEEDS, PYTHON_NEEDS])
 }
 
 /// The same, with what the benchmark needs.
 pub(crate) fn ensure_for_bench() -> Result {
-    ensure_all(NEEDS)?;
-    ensure_all(BENCH_NEEDS)
+    ensure_all(&[NEEDS, BENCH_NEEDS])
 }
 
 /// The same, with what makes and enters another Debian.
 pub(crate) fn ensure_for_compat() -> Result {
-    ensure_all(NEEDS)?;
-    ensure_all(COMPAT_NEEDS)
+    ensure_all(&[NEEDS, COMPAT_NEEDS])
 }
 
 /// The same, with what installs the plugin.
 pub(crate) fn ensure_for_package() -> Result {
-    ensure_all(NEEDS)?;
-    ensure_all(PACKAGE_NEEDS)
+    ensure_all(&[NEEDS, PACKAGE_NEEDS])
 }
 
 /// Which of the tests another Debian is to run.
@@ -245,10 +241,14 @@ pub(crate) fn has_gstreamer(version: &'static str) -> bool {
 
 /// Valgrind alone.
 pub(crate) fn ensure_for_valgrind() -> Result {
-    ensure_all(VALGRIND_NEEDS)
+    ensure_all(&[VALGRIND_NEEDS])
 }
 
-fn ensure_all(needs: &[(&'static str, &[Need])]) -> Result {
+/// What packages bring, and their names.
+type Needs = &'static [(&'static str, &'static [Need])];
+
+/// All of them at once: whoever cannot install them has to ask only once.
+fn ensure_all(needs: &[Needs]) -> Result {
     let missing = missing(needs);
     if missing.is_empty() {
         return Ok(());
@@ -259,27 +259,30 @@ fn ensure_all(needs: &[(&'static str, &[Need])]) -> Result {
         .map(|(package, needs)| format!("  {} (in Debian's {package})", needs.join(", ")))
         .collect();
     println!("Missing on this machine:\n{}", what.join("\n"));
-    let by_hand = || {
-        format!(
-            "install what is missing, then try again; on Debian or Ubuntu: apt-get install {}",
-            packages.join(" ")
-        )
-    };
+    if !is_there("apt-get") {
+        return Err(
+            "install what is missing, then try again: there is no apt-get to do it with".into(),
+        );
+    }
+    let mut install = vec!["install", "--yes", "--no-install-recommends"];
+    install.extend(&packages);
+    let by_hand = format!(
+        "have root install them, then try again:\n\n  apt-get update\n  apt-get {}",
+        install.join(" ")
+    );
     let Some(apt_get) = AptGet::find() else {
-        return Err(by_hand().into());
+        return Err(format!("you are not root, and there is no sudo; {by_hand}").into());
     };
     // A fresh machine may have no package lists, or old ones. One source that fails need not matter.
     apt_get.run(&["update"])?;
-    let mut install = vec!["install", "--yes", "--no-install-recommends"];
-    install.extend(&packages);
     if !apt_get.run(&install)? {
-        return Err(by_hand().into());
+        return Err(format!("the packages could not be installed; {by_hand}").into());
     }
     let left = self::missing(needs);
     if !left.is_empty() {
         let left: Vec<String> = left.into_iter().flat_map(|(_, needs)| needs).collect();
         return Err(format!(
-            "still missing after the installation: {} (GStreamer 1.22 or newer is needed)",
+            "still missing after the installation: {} (Debian 12 and Ubuntu 24.04 are the oldest that have all)",
             left.join(", ")
         )
         .into());
@@ -295,16 +298,10 @@ struct AptGet {
 }
 
 impl AptGet {
-    /// `None` when there is none, or no way to become root.
+    /// `None` when there is no way to become root.
     fn find() -> Option<Self> {
-        let is_there = |program| succeeds(Command::new(program).arg("--version"));
-        let is_root = || {
-            let id = Command::new("id").arg("-u").output();
-            id.is_ok_and(|id| id.stdout.trim_ascii() == b"0")
-        };
-        if !is_there("apt-get") {
-            None
-        } else if is_root() {
+        let id = Command::new("id").arg("-u").output();
+        if id.is_ok_and(|id| id.stdout.trim_ascii() == b"0") {
             let before = &["env", "DEBIAN_FRONTEND=noninteractive"];
             Some(Self { before })
         } else if is_there("sudo") {
@@ -324,9 +321,15 @@ impl AptGet {
     }
 }
 
-fn missing(needs: &[(&'static str, &[Need])]) -> Vec<(&'static str, Vec<String>)> {
+fn is_there(program: &str) -> bool {
+    succeeds(Command::new(program).arg("--version"))
+}
+
+fn missing(needs: &[Needs]) -> Vec<(&'static str, Vec<String>)> {
     needs
         .iter()
+        .copied()
+        .flatten()
         .map(|(package, needs)| {
             let missing = needs.iter().filter(|need| !need.is_met());
             (

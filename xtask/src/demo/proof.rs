@@ -32,10 +32,16 @@ impl Proof {
 
 impl fmt::Display for Proof {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut write = |title: &str, claims: &[String]| {
+            let lines = claims.iter().map(|claim| format!("\n  - {claim}"));
+            write!(f, "{title}:{}", lines.collect::<String>())
+        };
+        write("Proved", &self.proved)?;
+        // Last, where one looks first.
         if !self.not_proved.is_empty() {
-            write!(f, "NOT proved: {}. ", self.not_proved.join("; "))?;
+            write("\nNOT proved", &self.not_proved)?;
         }
-        write!(f, "Proved: {}.", self.proved.join("; "))
+        Ok(())
     }
 }
 
@@ -48,9 +54,12 @@ mod tests {
         let mut proof = Proof::default();
         proof.claim(true, "a", "1 ms");
         assert!(proof.holds());
-        assert_eq!(proof.to_string(), "Proved: a (1 ms).");
+        assert_eq!(proof.to_string(), "Proved:\n  - a (1 ms)");
         proof.claim(false, "b", "");
         assert!(!proof.holds());
-        assert_eq!(proof.to_string(), "NOT proved: b. Proved: a (1 ms).");
+        assert_eq!(
+            proof.to_string(),
+            "Proved:\n  - a (1 ms)\nNOT proved:\n  - b"
+        );
     }
 }
