@@ -42,6 +42,8 @@ impl Frame {
     pub(crate) fn in_place(lease: ReadLease) -> Result<(Self, Way), Unusable> {
         if lease.is_on_device() {
             let frame = DeviceFrame::new(lease.clone())?;
+            // So that a channel passes its arrays on where they lie.
+            crate::channel::memory::note_on_device(&frame);
             let pieces = layout::device_pieces(&frame);
             return match layout::arrays(lease.meta(), is_field(&lease), &pieces) {
                 Some(arrays) => Ok((Self::new(arrays, &lease), Way::InPlace)),
@@ -49,7 +51,6 @@ impl Frame {
             };
         }
         let lease = Arc::new(lease);
-        // So that a channel passes its arrays on where they lie.
         crate::channel::memory::note(&lease);
         let pieces = layout::pieces(&lease).ok_or(UNMAPPABLE)?;
         match layout::arrays(lease.meta(), is_field(&lease), &pieces) {
@@ -62,7 +63,7 @@ impl Frame {
     /// Around a copy, which lies where the frame does.
     pub(crate) fn copied(lease: &ReadLease) -> Result<(Self, Way), Unusable> {
         let piece = if lease.is_on_device() {
-            layout::copy_on_device(lease, PATIENCE)?.ok_or(Unusable::Unfinished)?
+            layout::copy_on_device(lease, PATIENCE, None)?.ok_or(Unusable::Unfinished)?
         } else {
             layout::private(layout::copy_payload(lease).ok_or(UNMAPPABLE)?)
         };

@@ -4,15 +4,16 @@
 //! (`Array::new` refuses what does not lie in the frame's memory).
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
-use xmem_core::cuda::{CudaError, PrivateMemory, Rows};
-use xmem_core::{DType, FrameMeta, MAX_DIMS, ReadLease, VideoLayout};
+use xmem_core::cuda::CudaError;
+use xmem_core::{Canceller, DType, FrameMeta, MAX_DIMS, ReadLease, VideoLayout};
 
 use crate::array::{Array, Keeper, PrivateBytes};
-use crate::device::{DeviceCopy, DeviceFrame};
+use crate::device::{self, DeviceCopy, DeviceFrame};
+use crate::signals::SLICE;
 use crate::{dtype, format};
 
 /// A frame's arrays.
@@ -110,29 +111,26 @@ pub(crate) fn device_pieces(frame: &Arc<DeviceFrame>) -> Vec<Piece> {
     frame.pieces().into_iter().map(piece).collect()
 }
 
-/// A copy of a received frame on its device, in one piece. `None`: it was not written in time.
+/// A copy of a received frame on its device, in one piece. `None`: it was not written in time, or nobody waits any more.
 pub(crate) fn copy_on_device(
     lease: &ReadLease,
     time: Duration,
+    canceller: Option<&Canceller>,
 ) -> Result<Option<Piece>, CudaError> {
     let frame = lease.cuda()?;
-    if !frame.synchronize_for(time)? {
-        return Ok(None);
+    let until = Instant::now() + time;
+    while !frame.synchronize_for(SLICE.min(time))? {
+        if Instant::now() >= until || canceller.is_some_and(Canceller::is_cancelled) {
+            return Ok(None);
+        }
     }
-    let mut len = 0;
-    let rows: Vec<Rows> = frame
-        .pieces()
-        .map(|(_, size)| {
-            let rows = Rows::plain(len, len, size);
-            len += size;
-            rows
-        })
-        .collect();
-    let copy = PrivateMemory::new(frame.device(), len)?;
-    frame.copy_rows_to(&copy, &rows)?;
+    let copy = device::copy_all(&frame)?;
     Ok(Some(Piece {
         start: 0,
-        bytes: (std::ptr::without_provenance(copy.ptr() as usize), len),
+        bytes: (
+            std::ptr::without_provenance(copy.ptr() as usize),
+            copy.len(),
+        ),
         keeper: Keeper::PrivateDevice(Arc::new(DeviceCopy::new(copy))),
     }))
 }

@@ -53,7 +53,29 @@ pub(crate) struct ChannelEnd {
 
 /// A block as Python has it.
 #[derive(Debug, FromPyObject)]
-struct Sent(usize, usize, bool, usize, Option<Py<PyAny>>);
+struct Sent<'py>(
+    usize,
+    usize,
+    bool,
+    usize,
+    Option<Py<PyAny>>,
+    Option<device::SentOnDevice<'py>>,
+);
+
+impl Sent<'_> {
+    fn into_item(self) -> PyResult<Item> {
+        let Self(start, len, in_order, shift, gather, device) = self;
+        let device = device.map(|it| it.parse()).transpose()?;
+        Ok(Item {
+            start,
+            len,
+            in_order,
+            shift,
+            gather,
+            device,
+        })
+    }
+}
 
 pub(super) fn timeout(what: &str) -> PyErr {
     Kind::Timeout.error(what)
@@ -122,33 +144,25 @@ impl ChannelEnd {
     }
 
     /// Sends a message: a pickle, and blocks as (address, size, whether the pickle takes it in its order, bytes that were
-    /// left out before it, an array to be gathered), which the caller keeps until this returns. `refs` is kept until no
-    /// receiver has a reference of the message any more. Returns how many bytes were copied, and how many not.
+    /// left out before it, an array to be gathered, what is known of it on a device), which lie in `owners`. `refs` is kept
+    /// until no receiver has a reference of the message any more. Returns how many bytes were copied, and how many not.
     #[expect(clippy::too_many_arguments, reason = "one caller, by name")]
-    #[pyo3(signature = (pickle, blocks, *, gather, refs, to, timeout, device=None))]
+    #[pyo3(signature = (pickle, blocks, *, owners, gather, refs, to, timeout))]
     fn send(
         &self,
         py: Python<'_>,
         pickle: &[u8],
-        blocks: Vec<Sent>,
+        blocks: Vec<Sent<'_>>,
+        owners: Py<PyAny>,
         gather: &Bound<'_, PyAny>,
         refs: Option<Py<PyAny>>,
         to: Option<u64>,
         timeout: Option<f64>,
-        device: Option<device::ToSend<'_>>,
     ) -> PyResult<(usize, usize)> {
         let producer = self.producer()?;
         let deadline = Deadline::after(timeout)?;
-        let items: Vec<Item> = blocks
-            .into_iter()
-            .map(|Sent(start, len, in_order, shift, gather)| Item {
-                start,
-                len,
-                in_order,
-                shift,
-                gather,
-            })
-            .collect();
+        let items = blocks.into_iter().map(Sent::into_item);
+        let items: Vec<Item> = items.collect::<PyResult<_>>()?;
         self.wait_for_somebody(py, &producer, to, deadline)?;
         self.wait_for_room(py, &producer, deadline)?;
         let message = Message {
@@ -156,7 +170,7 @@ impl ChannelEnd {
             items: &items,
             gather,
             refs,
-            device,
+            owners,
             to,
         };
         let (copied, shared) = send::send(py, self, &producer, message, deadline)?;
@@ -184,7 +198,7 @@ impl ChannelEnd {
                     message: delivered.message,
                     sender: delivered.sender,
                     refs: delivered.refs,
-                    device: delivered.device,
+                    devices: delivered.devices,
                 };
                 count(&self.counters.copied_out, incoming.is_copied().into());
                 Ok(incoming)
@@ -266,7 +280,7 @@ impl ChannelEnd {
     }
 }
 
-fn closed() -> PyErr {
+pub(super) fn closed() -> PyErr {
     Kind::Closed.error("this end of the channel is closed")
 }
 

@@ -129,7 +129,7 @@ impl Part<'_> {
         let array = if let Ok(block) = bytes.cast::<Block>() {
             block.get().array(*offset, shape, strides, dtype)
         } else if let Ok(block) = bytes.cast::<DeviceBlock>() {
-            block.get().0.array(*offset, shape, strides, dtype)?
+            block.get().array(*offset, shape, strides, dtype)?
         } else {
             let piece = layout::private(bytes.cast::<PyBytes>()?.as_bytes().to_vec());
             Array::new(piece.keeper, piece.bytes, *offset, shape, strides, dtype)
