@@ -156,8 +156,6 @@ impl SlotWork {
             return Ok(true);
         }
         count(&COUNTERS.host_syncs);
-        done_by(Deadline::after(Some(time)), || {
-            self.twin.is_done(self.slot)
-        })
+        done_by(Deadline::after(Some(time)), || self.twin.is_done(self.slot))
     }
 }

@@ -121,9 +121,9 @@ impl Copies {
 
     /// Whether all of them stay as they are until the stream has copied them.
     fn keeps(&self, stream: Stream) -> bool {
-        self.arrays.iter().all(|array| {
-            array.frame.is_some() || (array.keeps && array.ready_on == Some(stream))
-        })
+        self.arrays
+            .iter()
+            .all(|array| array.frame.is_some() || (array.keeps && array.ready_on == Some(stream)))
     }
 
     /// Has a stream copy them into a slot, behind what the other streams have to do. No CPU waits.
@@ -395,28 +395,16 @@ impl Arrays {
         }
     }
 
-    /// The memory of some bytes of the payload, and where they begin in it. `None`: they lie nowhere in it.
-    fn memory(
-        &self,
-        offset: usize,
-        len: usize,
-    ) -> Result<Option<(Keeper, (u64, usize))>, CudaError> {
-        let (keeper, pieces) = match self {
-            Self::Frame(frame) => (Keeper::Device(frame.clone()), frame.pieces()),
-            Self::Private(memory) => (
+    /// The memory of the payload, piece by piece.
+    fn memory(&self) -> Result<(Keeper, Vec<(u64, usize)>), CudaError> {
+        match self {
+            Self::Frame(frame) => Ok((Keeper::Device(frame.clone()), frame.pieces())),
+            Self::Private(memory) => Ok((
                 Keeper::PrivateDevice(memory.clone()),
                 vec![(memory.ptr(), memory.len())],
-            ),
-            Self::Failed(error) => return Err(error.clone()),
-        };
-        let mut before = 0;
-        let found = pieces.into_iter().find_map(|(ptr, size)| {
-            let at = offset.checked_sub(before);
-            before += size;
-            let at = at?;
-            (at.checked_add(len)? <= size).then_some((ptr + at as u64, len))
-        });
-        Ok(found.map(|bytes| (keeper, bytes)))
+            )),
+            Self::Failed(error) => Err(error.clone()),
+        }
     }
 
     /// The same in memory of this process.
@@ -449,13 +437,19 @@ impl DeviceBlock {
         strides: &[isize],
         dtype: DType,
     ) -> PyResult<Option<Array>> {
-        let memory = self.arrays.memory(self.place.offset, self.place.len);
-        let memory = memory.map_err(|error| {
+        let (keeper, pieces) = self.arrays.memory().map_err(|error| {
             let kind = error.kind().unwrap_or(Kind::Cuda);
             kind.error(format!("the message has arrays on a device: {error}"))
         })?;
-        Ok(memory.and_then(|(keeper, (ptr, len))| {
-            let bytes = (std::ptr::without_provenance(ptr as usize), len);
+        let mut before = 0;
+        let block = pieces.into_iter().find_map(|(ptr, size)| {
+            let at = self.place.offset.checked_sub(before);
+            before += size;
+            let at = at?;
+            (at.checked_add(self.place.len)? <= size).then_some(ptr as usize + at)
+        });
+        Ok(block.and_then(|start| {
+            let bytes = (std::ptr::without_provenance(start), self.place.len);
             Array::new(keeper, bytes, offset, shape, strides, dtype)
         }))
     }

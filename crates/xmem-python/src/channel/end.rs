@@ -21,6 +21,7 @@ use super::open::{self, Options};
 use super::outgoing::Item;
 use super::send::{self, Message};
 use crate::bell::Bell;
+use crate::detached::Detached;
 use crate::errors::{IntoPyErr, Kind};
 use crate::lock::lock;
 use crate::signals::{Deadline, wait};
@@ -42,13 +43,46 @@ fn count(counter: &AtomicU64, by: usize) {
 #[pyclass(frozen, module = "xmem._xmem", name = "_ChannelEnd")]
 #[derive(Debug)]
 pub(crate) struct ChannelEnd {
-    pid: u32,
     id: u64,
     /// The socket of the channel.
     socket: PathBuf,
-    producer: Mutex<Option<Producer>>,
+    open: Detached<Open>,
     pub(super) inbox: Arc<Inbox>,
     counters: Counters,
+}
+
+/// What has to end.
+#[derive(Debug)]
+struct Open {
+    pid: u32,
+    producer: Mutex<Option<Producer>>,
+    inbox: Arc<Inbox>,
+}
+
+impl Open {
+    /// Whether it is inherited through fork. Then there is nothing to end, and a lock may be taken for ever.
+    fn is_inherited(&self) -> bool {
+        self.pid != std::process::id()
+    }
+
+    /// Without the interpreter.
+    fn shut(&self) {
+        if self.is_inherited() {
+            return;
+        }
+        let producer = lock(&self.producer).take();
+        if let Some(producer) = &producer {
+            producer.set_eos(true);
+            producer.close();
+        }
+        self.inbox.close();
+    }
+}
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        self.shut();
+    }
 }
 
 /// A block as Python has it.
@@ -245,16 +279,12 @@ impl ChannelEnd {
 
     /// Ends it: nothing is sent or received any more.
     fn close(&self, py: Python<'_>) {
-        if self.pid != std::process::id() {
-            return;
-        }
-        let producer = lock(&self.producer).take();
-        py.detach(|| self.shut(producer));
+        py.detach(|| self.open.shut());
     }
 
     #[getter]
     fn is_closed(&self) -> bool {
-        self.pid != std::process::id() || lock(&self.producer).is_none()
+        self.open.is_inherited() || lock(&self.open.producer).is_none()
     }
 
     /// Figures.
@@ -287,10 +317,13 @@ pub(super) fn closed() -> PyErr {
 impl ChannelEnd {
     pub(super) fn new(id: u64, socket: PathBuf, producer: Producer, inbox: Arc<Inbox>) -> Self {
         Self {
-            pid: std::process::id(),
             id,
             socket,
-            producer: Mutex::new(Some(producer)),
+            open: Detached::new(Open {
+                pid: std::process::id(),
+                producer: Mutex::new(Some(producer)),
+                inbox: inbox.clone(),
+            }),
             inbox,
             counters: Counters::default(),
         }
@@ -298,22 +331,12 @@ impl ChannelEnd {
 
     fn producer(&self) -> PyResult<Producer> {
         // Before any lock: in a forked child one may be taken for ever.
-        if self.pid != std::process::id() {
+        if self.open.is_inherited() {
             return Err(Kind::Forked.error(
                 "this channel belongs to the process that made it: join it (Channel.connect) after fork",
             ));
         }
-        lock(&self.producer).clone().ok_or_else(closed)
-    }
-
-    /// Without the interpreter.
-    fn shut(&self, producer: Option<Producer>) {
-        if let Some(producer) = &producer {
-            producer.set_eos(true);
-            producer.close();
-        }
-        self.inbox.close();
-        drop(producer);
+        lock(&self.open.producer).clone().ok_or_else(closed)
     }
 
     fn wait_for_somebody(
@@ -418,17 +441,5 @@ impl ChannelEnd {
             }
         })?;
         Self::acquired(lease)
-    }
-}
-
-impl Drop for ChannelEnd {
-    fn drop(&mut self) {
-        // In a forked child there is nothing to end, and a lock may be taken for ever.
-        if self.pid == std::process::id() {
-            let producer = lock(&self.producer).take();
-            if producer.is_some() {
-                self.shut(producer);
-            }
-        }
     }
 }
