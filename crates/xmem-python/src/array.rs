@@ -4,18 +4,17 @@
 #![allow(unsafe_code)] // addresses in shared memory
 
 use std::alloc::{Layout, alloc, dealloc};
-use std::ffi::c_int;
 use std::sync::Arc;
 
-use pyo3::ffi;
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PyTuple};
 use xmem_core::{DType, ReadLease};
 
+use crate::base::{self, Base};
 use crate::device::{DeviceCopy, DeviceFrame};
+use crate::dtype;
 use crate::errors::{IntoPyErr, Kind};
+use crate::layout::Arrays;
 use crate::slot::WriteSlot;
-use crate::{array_interface, buffer, cuda_interface, device, dlpack, dtype};
 
 /// What keeps bytes where they are, until the last view of them is gone. Dropping it needs no interpreter.
 #[derive(Debug, Clone)]
@@ -288,7 +287,16 @@ impl Array {
     pub(crate) fn wait(&self, py: Python<'_>) -> PyResult<()> {
         match &self.keeper {
             Keeper::Device(frame) => frame.wait(py),
-            _ => Ok(()),
+            Keeper::Slot(slot) => slot.wait(py),
+            Keeper::Lease(_) | Keeper::Private(_) | Keeper::PrivateDevice(_) => Ok(()),
+        }
+    }
+
+    /// The same, and until those views are done that write it, for who copies it.
+    pub(crate) fn settle(&self, py: Python<'_>) -> PyResult<()> {
+        match &self.keeper {
+            Keeper::PrivateDevice(copy) => copy.wait(py),
+            _ => self.wait(py),
         }
     }
 
@@ -302,7 +310,7 @@ impl Array {
         }
     }
 
-    /// A copy in memory of this process's own: in host memory without gaps, on a device with them.
+    /// A copy in memory of this process's own, of what is [settled](Self::settle): in host memory without gaps, on a device with them.
     pub(crate) fn to_private(&self) -> PyResult<Self> {
         let (start, len) = (self.span().0.addr() as u64, self.span().1);
         let copy = match &self.keeper {
@@ -318,7 +326,7 @@ impl Array {
         Ok(self.over(Keeper::PrivateDevice(copy), span))
     }
 
-    /// In host memory: itself, or a copy without gaps.
+    /// In host memory: itself, or a copy without gaps of what is [settled](Self::settle).
     pub(crate) fn to_host(&self) -> PyResult<Self> {
         let (start, len) = (self.span().0.addr() as u64, self.span().1);
         let mut bytes = Vec::new();
@@ -396,137 +404,56 @@ fn not_copied() -> PyErr {
 }
 
 /// One plane of a frame.
-#[pyclass(frozen, module = "xmem")]
+#[pyclass(frozen, extends = Base, module = "xmem")]
 #[derive(Debug)]
-pub(crate) struct Plane(Array);
+pub(crate) struct Plane(Arc<Arrays>);
 
 impl Plane {
     pub(crate) fn new(array: Array) -> Self {
-        Self(array)
+        Self(Arc::new(Arrays::one(array)))
     }
 
     pub(crate) fn array(&self) -> &Array {
-        &self.0
+        &self.0.planes[0]
+    }
+}
+
+impl<'py> IntoPyObject<'py> for Plane {
+    type Target = Self;
+    type Output = Bound<'py, Self>;
+    type Error = PyErr;
+
+    fn into_pyobject(self, py: Python<'py>) -> PyResult<Bound<'py, Self>> {
+        base::object(py, self.0.clone(), self)
     }
 }
 
 #[pymethods]
 impl Plane {
-    /// Elements per dimension.
-    #[getter]
-    fn shape<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
-        PyTuple::new(py, &self.0.shape)
-    }
-
-    /// Bytes from one element to the next, per dimension.
-    #[getter]
-    fn strides<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
-        PyTuple::new(py, &self.0.strides)
-    }
-
-    /// How many dimensions there are.
-    #[getter]
-    fn ndim(&self) -> usize {
-        self.0.shape.len()
-    }
-
-    /// The type of one element, by NumPy's name.
-    #[getter]
-    fn dtype(&self) -> &'static str {
-        dtype::name(self.0.dtype)
-    }
-
     /// Bytes of one element.
     #[getter]
     fn itemsize(&self) -> isize {
-        self.0.itemsize()
-    }
-
-    /// Size of the elements in bytes, without padding.
-    #[getter]
-    fn nbytes(&self) -> isize {
-        self.0.nbytes()
-    }
-
-    /// Whether it can only be read.
-    #[getter]
-    fn readonly(&self) -> bool {
-        !self.0.keeper.is_writable()
-    }
-
-    /// Where the elements lie: "cpu", or "cuda:0" and so on.
-    #[getter]
-    fn device(&self) -> String {
-        device::name(self.0.device())
+        self.array().itemsize()
     }
 
     /// A copy in memory of this process's own that may be written to; see Frame.copy.
     fn copy(&self, py: Python<'_>) -> PyResult<Self> {
-        self.0.wait(py)?;
-        Ok(Self(py.detach(|| self.0.to_private())?))
+        self.array().settle(py)?;
+        Ok(Self::new(py.detach(|| self.array().to_private())?))
     }
 
     /// The plane in host memory; see Frame.cpu.
     fn cpu(&self, py: Python<'_>) -> PyResult<Self> {
-        self.0.wait(py)?;
-        Ok(Self(py.detach(|| self.0.to_host())?))
-    }
-
-    fn __len__(&self) -> usize {
-        self.0.len()
+        self.array().settle(py)?;
+        Ok(Self::new(py.detach(|| self.array().to_host())?))
     }
 
     fn __repr__(&self) -> String {
+        let array = self.array();
         format!(
             "<xmem.Plane {:?} {}>",
-            self.0.shape,
-            dtype::name(self.0.dtype)
+            array.shape,
+            dtype::name(array.dtype)
         )
-    }
-
-    unsafe fn __getbuffer__(
-        slf: Bound<'_, Self>,
-        view: *mut ffi::Py_buffer,
-        flags: c_int,
-    ) -> PyResult<()> {
-        // SAFETY: Python passes a view to be filled; the array lives as long as the object, which the view keeps.
-        unsafe { buffer::fill(view, flags, &slf.get().0, slf.as_any()) }
-    }
-
-    unsafe fn __releasebuffer__(&self, view: *mut ffi::Py_buffer) {
-        // SAFETY: Python passes a view that was filled above, once.
-        unsafe { buffer::release(view) }
-    }
-
-    #[getter]
-    fn __array_interface__<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyDict>> {
-        array_interface::of(slf.py(), &slf.get().0)
-    }
-
-    #[getter]
-    fn __cuda_array_interface__<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyDict>> {
-        cuda_interface::of(slf.py(), &slf.get().0)
-    }
-
-    #[pyo3(signature = (*, stream=None, max_version=None, dl_device=None, copy=None))]
-    fn __dlpack__(
-        &self,
-        py: Python<'_>,
-        stream: Option<Bound<'_, PyAny>>,
-        max_version: Option<(u32, u32)>,
-        dl_device: Option<(i32, i32)>,
-        copy: Option<bool>,
-    ) -> PyResult<Py<PyAny>> {
-        let request = dlpack::Request {
-            stream,
-            max_version,
-            dl_device,
-            copy,
-        };
-        dlpack::export(py, &self.0, request)
-    }
-
-    fn __dlpack_device__(&self) -> (i32, i32) {
-        dlpack::device(&self.0)
     }
 }

@@ -6,11 +6,12 @@ mod cuda;
 mod guard;
 mod meta;
 
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 
 use pyo3::prelude::*;
 use xmem_core as core;
 
+use crate::detached::Detached;
 use crate::errors::{IntoPyErr, Kind};
 use crate::lock::lock;
 pub(crate) use guard::BufferGuard;
@@ -56,6 +57,9 @@ impl IntoPyErr for core::RefCountError {
     }
 }
 
+/// A pool, which ends with the last that has it.
+type Pool = Arc<Detached<core::BufferPool>>;
+
 /// A pool of buffers with numbers: processes tell each other indices, by whatever way they have.
 ///
 /// Joins the pool of this name, or makes it if there is none.
@@ -63,11 +67,11 @@ impl IntoPyErr for core::RefCountError {
 #[derive(Debug)]
 pub(crate) struct BufferPool {
     name: String,
-    pool: Mutex<Option<core::BufferPool>>,
+    pool: Mutex<Option<Pool>>,
 }
 
 impl BufferPool {
-    fn core(&self) -> PyResult<core::BufferPool> {
+    fn core(&self) -> PyResult<Pool> {
         lock(&self.pool)
             .clone()
             .ok_or_else(|| Kind::Closed.error("the buffer pool is closed"))
@@ -94,7 +98,7 @@ impl BufferPool {
             .map_err(IntoPyErr::into_py_err)?;
         Ok(Self {
             name,
-            pool: Mutex::new(Some(pool)),
+            pool: Mutex::new(Some(Arc::new(Detached::new(pool)))),
         })
     }
 
@@ -183,9 +187,10 @@ impl BufferPool {
     }
 
     /// Lets go of the pool; if this process made it, it ends when the last of its buffers here is gone.
-    fn close(&self, py: Python<'_>) {
+    fn close(&self) {
         let pool = lock(&self.pool).take();
-        py.detach(|| drop(pool));
+        // Not with the lock.
+        drop(pool);
     }
 
     fn __enter__(slf: Bound<'_, Self>) -> Bound<'_, Self> {
@@ -193,8 +198,8 @@ impl BufferPool {
     }
 
     #[pyo3(signature = (*_exception))]
-    fn __exit__(&self, py: Python<'_>, _exception: &Bound<'_, PyAny>) {
-        self.close(py);
+    fn __exit__(&self, _exception: &Bound<'_, PyAny>) {
+        self.close();
     }
 
     fn __repr__(&self) -> String {

@@ -30,7 +30,10 @@ pub(crate) fn of<'py>(py: Python<'py>, array: &Array) -> PyResult<Bound<'py, PyD
     let keeper = &array.keeper;
     let given = py.detach(|| match keeper {
         Keeper::Device(frame) => frame.give_to(Use::Anywhere),
-        Keeper::Slot(slot) => slot.give_uncounted(),
+        Keeper::Slot(slot) => {
+            slot.give_uncounted();
+            Ok(())
+        }
         Keeper::PrivateDevice(copy) => {
             copy.give_to(Use::Anywhere);
             Ok(())

@@ -222,10 +222,10 @@ pub(crate) fn export(py: Python<'_>, array: &Array, request: Request<'_>) -> PyR
     let copied = if wanted == here && request.copy != Some(true) {
         None
     } else if wanted == here {
-        array.wait(py)?;
+        array.settle(py)?;
         Some(py.detach(|| array.to_private()))
     } else if wanted == (CPU, 0) && request.copy != Some(false) {
-        array.wait(py)?;
+        array.settle(py)?;
         Some(py.detach(|| array.to_host()))
     } else {
         return Err(PyBufferError::new_err(format!(

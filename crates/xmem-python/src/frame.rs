@@ -1,14 +1,11 @@
 // SPDX-License-Identifier: MPL-2.0
 
 //! A frame that was received.
-#![allow(unsafe_code)] // the buffer protocol
 
 use std::borrow::Cow;
-use std::ffi::c_int;
 use std::sync::Arc;
 use std::time::Duration;
 
-use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 use xmem_core::ReadLease;
@@ -16,17 +13,17 @@ use xmem_core::cuda::CudaError;
 
 use crate::about::About;
 use crate::array::{Array, Keeper, Plane};
+use crate::base::{self, Base};
 use crate::device::{DeviceFrame, stream_of};
 use crate::layout::{self, Arrays};
-use crate::{array_interface, buffer, cuda_interface, device, dlpack, dtype};
 
 /// A frame that can be read. It is held, by this process, as long as it or any array made from it lives.
 ///
 /// Times are in nanoseconds.
-#[pyclass(frozen, module = "xmem")]
+#[pyclass(frozen, extends = Base, module = "xmem")]
 #[derive(Debug)]
 pub(crate) struct Frame {
-    arrays: Arrays,
+    arrays: Arc<Arrays>,
     about: Arc<About>,
 }
 
@@ -42,6 +39,8 @@ impl Frame {
     pub(crate) fn in_place(lease: ReadLease) -> Result<(Self, Way), Unusable> {
         if lease.is_on_device() {
             let frame = DeviceFrame::new(lease.clone())?;
+            // So that a channel passes its arrays on where they lie.
+            crate::channel::memory::note_on_device(&frame);
             let pieces = layout::device_pieces(&frame);
             return match layout::arrays(lease.meta(), is_field(&lease), &pieces) {
                 Some(arrays) => Ok((Self::new(arrays, &lease), Way::InPlace)),
@@ -49,7 +48,6 @@ impl Frame {
             };
         }
         let lease = Arc::new(lease);
-        // So that a channel passes its arrays on where they lie.
         crate::channel::memory::note(&lease);
         let pieces = layout::pieces(&lease).ok_or(UNMAPPABLE)?;
         match layout::arrays(lease.meta(), is_field(&lease), &pieces) {
@@ -62,7 +60,7 @@ impl Frame {
     /// Around a copy, which lies where the frame does.
     pub(crate) fn copied(lease: &ReadLease) -> Result<(Self, Way), Unusable> {
         let piece = if lease.is_on_device() {
-            layout::copy_on_device(lease, PATIENCE)?.ok_or(Unusable::Unfinished)?
+            layout::copy_on_device(lease, PATIENCE, None)?.ok_or(Unusable::Unfinished)?
         } else {
             layout::private(layout::copy_payload(lease).ok_or(UNMAPPABLE)?)
         };
@@ -72,42 +70,27 @@ impl Frame {
     }
 
     fn new(arrays: Arrays, lease: &ReadLease) -> Self {
-        Self {
-            arrays,
-            about: About::of(lease),
-        }
-    }
-
-    /// What is shared by all views, if it lies on a device.
-    fn on_device(&self) -> Option<&Arc<DeviceFrame>> {
-        match &self.arrays.planes[0].keeper {
-            Keeper::Device(frame) => Some(frame),
-            _ => None,
-        }
+        Self::assembled(arrays, About::of(lease))
     }
 
     /// The same frame with something done to each of its arrays.
     fn with_each(
         &self,
         py: Python<'_>,
-        make: impl Fn(&Array) -> PyResult<Array> + Send + Sync,
+        make: impl Fn(&Array) -> PyResult<Array> + Send,
     ) -> PyResult<Self> {
-        self.synchronize(py)?;
-        let arrays = py.detach(|| {
-            let planes: PyResult<Vec<Array>> = self.arrays.planes.iter().map(make).collect();
-            let planes = planes?;
-            let whole = self.arrays.whole.is_some().then(|| planes[0].clone());
-            PyResult::Ok(Arrays { whole, planes })
-        })?;
-        Ok(Self {
-            arrays,
-            about: self.about.clone(),
-        })
+        let mut planes = self.arrays.planes.iter();
+        planes.try_for_each(|plane| plane.settle(py))?;
+        let arrays = py.detach(|| self.arrays.map(make))?;
+        Ok(Self::assembled(arrays, self.about.clone()))
     }
 
     /// Of arrays that lie wherever they do.
     pub(crate) fn assembled(arrays: Arrays, about: Arc<About>) -> Self {
-        Self { arrays, about }
+        Self {
+            arrays: Arc::new(arrays),
+            about,
+        }
     }
 
     pub(crate) fn arrays(&self) -> &Arrays {
@@ -117,10 +100,15 @@ impl Frame {
     pub(crate) fn about(&self) -> &About {
         &self.about
     }
+}
 
-    /// The frame as one array.
-    fn whole(&self) -> PyResult<&Array> {
-        self.arrays.whole(&self.about.meta)
+impl<'py> IntoPyObject<'py> for Frame {
+    type Target = Self;
+    type Output = Bound<'py, Self>;
+    type Error = PyErr;
+
+    fn into_pyobject(self, py: Python<'py>) -> PyResult<Bound<'py, Self>> {
+        base::object(py, self.arrays.clone(), self)
     }
 }
 
@@ -156,42 +144,6 @@ const UNMAPPABLE: Unusable = Unusable::Nonsense(Cow::Borrowed(
 
 #[pymethods]
 impl Frame {
-    /// Elements per dimension.
-    #[getter]
-    fn shape<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
-        PyTuple::new(py, &self.whole()?.shape)
-    }
-
-    /// Bytes from one element to the next, per dimension.
-    #[getter]
-    fn strides<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
-        PyTuple::new(py, &self.whole()?.strides)
-    }
-
-    /// How many dimensions there are.
-    #[getter]
-    fn ndim(&self) -> PyResult<usize> {
-        Ok(self.whole()?.shape.len())
-    }
-
-    /// The type of one element, by NumPy's name.
-    #[getter]
-    fn dtype(&self) -> &'static str {
-        dtype::name(self.arrays.planes[0].dtype)
-    }
-
-    /// Size of the elements in bytes, without padding.
-    #[getter]
-    fn nbytes(&self) -> isize {
-        self.arrays.nbytes()
-    }
-
-    /// Whether it can only be read.
-    #[getter]
-    fn readonly(&self) -> bool {
-        !self.arrays.planes[0].keeper.is_writable()
-    }
-
     /// The arrays that the frame consists of; one, unless its format is planar.
     #[getter]
     fn planes<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
@@ -304,12 +256,6 @@ impl Frame {
         self.about.attachments(py)
     }
 
-    /// Where the elements lie: "cpu", or "cuda:0" and so on.
-    #[getter]
-    fn device(&self) -> String {
-        device::name(self.arrays.planes[0].device())
-    }
-
     /// A copy in memory of this process's own that may be written to. It lies where the frame does: in host memory without
     /// padding, on a device with what padding there is. Waits until it is made.
     fn copy(&self, py: Python<'_>) -> PyResult<Self> {
@@ -323,21 +269,21 @@ impl Frame {
 
     /// Waits until a frame on a device is written. Needed only by who reads it without telling on which stream.
     fn synchronize(&self, py: Python<'_>) -> PyResult<()> {
-        self.arrays.planes[0].wait(py)
+        // What came through a channel may lie in several frames.
+        let mut planes = self.arrays.planes.iter();
+        planes.try_for_each(|plane| plane.wait(py))
     }
 
     /// Says that a frame on a device is read on this stream, too: it is held until the stream has got where it is when the
     /// last array is gone. Arrays say so by themselves for the stream that they are made on, by DLPack.
     fn record_stream(&self, stream: &Bound<'_, PyAny>) -> PyResult<()> {
         let stream = stream_of(stream)?;
-        if let Some(frame) = self.on_device() {
-            frame.keep_for(stream);
+        for plane in &self.arrays.planes {
+            if let Keeper::Device(frame) = &plane.keeper {
+                frame.keep_for(stream);
+            }
         }
         Ok(())
-    }
-
-    fn __len__(&self) -> PyResult<usize> {
-        self.whole().map(Array::len)
     }
 
     fn __repr__(&self) -> String {
@@ -347,52 +293,5 @@ impl Frame {
             self.about.pool,
             self.arrays.describe(&self.about.meta)
         )
-    }
-
-    unsafe fn __getbuffer__(
-        slf: Bound<'_, Self>,
-        view: *mut ffi::Py_buffer,
-        flags: c_int,
-    ) -> PyResult<()> {
-        let whole = slf.get().whole();
-        // SAFETY: Python passes a view to be filled; the array lives as long as the object, which the view keeps.
-        unsafe { buffer::fill_with(view, flags, whole, slf.as_any()) }
-    }
-
-    unsafe fn __releasebuffer__(&self, view: *mut ffi::Py_buffer) {
-        // SAFETY: Python passes a view that was filled above, once.
-        unsafe { buffer::release(view) }
-    }
-
-    #[getter]
-    fn __array_interface__<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyDict>> {
-        array_interface::of(slf.py(), slf.get().whole()?)
-    }
-
-    #[getter]
-    fn __cuda_array_interface__<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyDict>> {
-        cuda_interface::of(slf.py(), slf.get().whole()?)
-    }
-
-    #[pyo3(signature = (*, stream=None, max_version=None, dl_device=None, copy=None))]
-    fn __dlpack__(
-        &self,
-        py: Python<'_>,
-        stream: Option<Bound<'_, PyAny>>,
-        max_version: Option<(u32, u32)>,
-        dl_device: Option<(i32, i32)>,
-        copy: Option<bool>,
-    ) -> PyResult<Py<PyAny>> {
-        let request = dlpack::Request {
-            stream,
-            max_version,
-            dl_device,
-            copy,
-        };
-        dlpack::export(py, self.whole()?, request)
-    }
-
-    fn __dlpack_device__(&self) -> (i32, i32) {
-        dlpack::device(&self.arrays.planes[0])
     }
 }

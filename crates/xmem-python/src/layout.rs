@@ -4,15 +4,16 @@
 //! (`Array::new` refuses what does not lie in the frame's memory).
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
-use xmem_core::cuda::{CudaError, PrivateMemory, Rows};
-use xmem_core::{DType, FrameMeta, MAX_DIMS, ReadLease, VideoLayout};
+use xmem_core::cuda::CudaError;
+use xmem_core::{Canceller, DType, FrameMeta, MAX_DIMS, ReadLease, Text, VideoLayout};
 
 use crate::array::{Array, Keeper, PrivateBytes};
-use crate::device::{DeviceCopy, DeviceFrame};
+use crate::device::{self, DeviceCopy, DeviceFrame};
+use crate::signals::SLICE;
 use crate::{dtype, format};
 
 /// A frame's arrays.
@@ -22,23 +23,36 @@ pub(crate) struct Arrays {
     pub(crate) whole: Option<Array>,
     /// At least one.
     pub(crate) planes: Vec<Array>,
+    /// The format's name, for who asks for one array where there are several.
+    format: Text<16>,
 }
 
 impl Arrays {
-    fn one(array: Array) -> Self {
+    /// `is_whole`: whether it is one array.
+    pub(crate) fn new(planes: Vec<Array>, is_whole: bool, format: Text<16>) -> Self {
         Self {
-            planes: vec![array.clone()],
-            whole: Some(array),
+            whole: is_whole.then(|| planes[0].clone()),
+            planes,
+            format,
         }
     }
 
-    /// The frame with this metadata as one array.
-    pub(crate) fn whole(&self, meta: &FrameMeta) -> PyResult<&Array> {
+    pub(crate) fn one(array: Array) -> Self {
+        Self::new(vec![array], true, Text::default())
+    }
+
+    /// The same with something done to each of them.
+    pub(crate) fn map(&self, make: impl Fn(&Array) -> PyResult<Array>) -> PyResult<Self> {
+        let planes = self.planes.iter().map(make).collect::<PyResult<_>>()?;
+        Ok(Self::new(planes, self.whole.is_some(), self.format))
+    }
+
+    /// The frame as one array.
+    pub(crate) fn whole(&self) -> PyResult<&Array> {
         self.whole.as_ref().ok_or_else(|| {
-            let format = meta.video.map(|video| video.format);
             PyTypeError::new_err(format!(
                 "a frame of format {} is not one array but {}: use frame.planes",
-                format.unwrap_or_default().as_str(),
+                self.format.as_str(),
                 self.planes.len(),
             ))
         })
@@ -110,29 +124,26 @@ pub(crate) fn device_pieces(frame: &Arc<DeviceFrame>) -> Vec<Piece> {
     frame.pieces().into_iter().map(piece).collect()
 }
 
-/// A copy of a received frame on its device, in one piece. `None`: it was not written in time.
+/// A copy of a received frame on its device, in one piece. `None`: it was not written in time, or nobody waits any more.
 pub(crate) fn copy_on_device(
     lease: &ReadLease,
     time: Duration,
+    canceller: Option<&Canceller>,
 ) -> Result<Option<Piece>, CudaError> {
     let frame = lease.cuda()?;
-    if !frame.synchronize_for(time)? {
-        return Ok(None);
+    let until = Instant::now() + time;
+    while !frame.synchronize_for(SLICE.min(time))? {
+        if Instant::now() >= until || canceller.is_some_and(Canceller::is_cancelled) {
+            return Ok(None);
+        }
     }
-    let mut len = 0;
-    let rows: Vec<Rows> = frame
-        .pieces()
-        .map(|(_, size)| {
-            let rows = Rows::plain(len, len, size);
-            len += size;
-            rows
-        })
-        .collect();
-    let copy = PrivateMemory::new(frame.device(), len)?;
-    frame.copy_rows_to(&copy, &rows)?;
+    let copy = device::copy_all(&frame)?;
     Ok(Some(Piece {
         start: 0,
-        bytes: (std::ptr::without_provenance(copy.ptr() as usize), len),
+        bytes: (
+            std::ptr::without_provenance(copy.ptr() as usize),
+            copy.len(),
+        ),
         keeper: Keeper::PrivateDevice(Arc::new(DeviceCopy::new(copy))),
     }))
 }
@@ -175,8 +186,7 @@ pub(crate) fn arrays(meta: &FrameMeta, is_field: bool, pieces: &[Piece]) -> Opti
     {
         let height = u32::try_from(rows(video.height.into())).ok()?;
         let planes = planes(format, video, height, pieces)?;
-        let whole = format.is_packed().then(|| planes[0].clone());
-        return Some(Arrays { whole, planes });
+        return Some(Arrays::new(planes, format.is_packed(), video.format));
     }
     let [piece] = pieces else { return None };
     at(piece, 0, &[piece.bytes.1.cast_signed()], &[1], DType::U8).map(Arrays::one)

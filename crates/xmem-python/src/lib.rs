@@ -7,6 +7,7 @@
 mod about;
 mod array;
 mod array_interface;
+mod base;
 mod bell;
 mod buffer;
 mod buffer_pool;
@@ -14,6 +15,7 @@ mod caps;
 mod channel;
 mod consumer;
 mod cuda_interface;
+mod detached;
 mod device;
 mod dlpack;
 mod dtype;
@@ -39,6 +41,8 @@ mod _xmem {
 
     #[pymodule_export]
     use crate::array::Plane;
+    #[pymodule_export]
+    use crate::base::Base;
     #[pymodule_export]
     use crate::buffer_pool::{BufferGuard, BufferPool};
     #[pymodule_export]

@@ -14,6 +14,7 @@ use xmem_core::{
 };
 
 use crate::caps;
+use crate::detached::Detached;
 use crate::errors::{IntoPyErr, Kind};
 use crate::lock::lock;
 use crate::pools::pool_stats;
@@ -33,7 +34,7 @@ use crate::{device, dtype, event, format};
 #[derive(Debug)]
 pub(crate) struct Producer {
     /// `None`: closed.
-    producer: Mutex<Option<xmem_core::Producer>>,
+    producer: Mutex<Option<Arc<Detached<xmem_core::Producer>>>>,
     pool: String,
     canceller: Canceller,
     lossless: bool,
@@ -44,19 +45,6 @@ pub(crate) struct Producer {
     framerate: caps::Framerate,
 }
 
-impl Drop for Producer {
-    /// It waits for devices, and for consumers of memory that ends with it; what they wait for may need the interpreter, with
-    /// which Python calls this.
-    fn drop(&mut self) {
-        let Some(producer) = lock(&self.producer).take() else {
-            return;
-        };
-        let mut producer = Some(producer);
-        // At the interpreter's end it is not to be had any more.
-        Python::try_attach(|py| py.detach(|| drop(producer.take())));
-    }
-}
-
 /// What is to be acquired.
 struct Wanted {
     meta: FrameMeta,
@@ -65,7 +53,7 @@ struct Wanted {
 }
 
 impl Producer {
-    fn producer(&self) -> PyResult<xmem_core::Producer> {
+    fn producer(&self) -> PyResult<Arc<Detached<xmem_core::Producer>>> {
         lock(&self.producer)
             .clone()
             .ok_or_else(|| Kind::Closed.error("this producer is closed"))
@@ -183,8 +171,9 @@ impl Producer {
             .socket_group(socket_group)
             .allow_uids(allow_uids);
         let producer = py.detach(|| builder.build());
+        let producer = Detached::new(producer.map_err(IntoPyErr::into_py_err)?);
         Ok(Self {
-            producer: Mutex::new(Some(producer.map_err(IntoPyErr::into_py_err)?)),
+            producer: Mutex::new(Some(Arc::new(producer))),
             pool,
             canceller: Canceller::new(),
             lossless,
@@ -359,11 +348,9 @@ impl Producer {
     fn close(&self, py: Python<'_>) {
         self.canceller.cancel();
         let producer = lock(&self.producer).take();
-        py.detach(|| {
-            if let Some(producer) = producer {
-                producer.close();
-            }
-        });
+        if let Some(producer) = producer {
+            py.detach(|| producer.close());
+        }
     }
 
     fn __enter__(slf: Bound<'_, Self>) -> Bound<'_, Self> {

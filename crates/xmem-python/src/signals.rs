@@ -10,7 +10,7 @@ use pyo3::prelude::*;
 use xmem_core::Canceller;
 
 /// How long a wait goes on before it is looked whether there was a signal.
-const SLICE: Duration = Duration::from_millis(100);
+pub(crate) const SLICE: Duration = Duration::from_millis(100);
 
 /// When a wait ends.
 #[derive(Debug, Clone, Copy)]

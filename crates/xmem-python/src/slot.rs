@@ -10,7 +10,7 @@ use pyo3::prelude::*;
 use xmem_core::cuda::{CudaError, SlotWork, Stream};
 use xmem_core::{FrameMeta, PublishError, PublishFailure, ReadLease, WriteLease};
 
-use crate::device::{Streams, Use};
+use crate::device::{self, Streams, Use};
 use crate::errors::{IntoPyErr, Kind};
 use crate::lock::lock;
 
@@ -109,12 +109,18 @@ impl WriteSlot {
     }
 
     /// For a view of which nothing is known but that it keeps this: not the stream, nor when it goes.
-    pub(crate) fn give_uncounted(&self) -> Result<(), CudaError> {
-        if let Some(work) = &self.device {
-            work.synchronize()?;
-        }
+    /// Who gets it has [waited](Self::wait).
+    pub(crate) fn give_uncounted(&self) {
         self.state().uncounted = true;
-        self.give_to(Use::Anywhere)
+        self.streams.add(Use::Anywhere.ends_on());
+    }
+
+    /// Waits for what was done in the slot before.
+    pub(crate) fn wait(&self, py: Python<'_>) -> PyResult<()> {
+        match &self.device {
+            Some(work) => device::wait_until(py, |slice| work.synchronize_for(slice)),
+            None => Ok(()),
+        }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -246,9 +252,9 @@ impl WriteSlot {
             // Nobody can have written.
             return lease.publish(meta);
         };
-        // An event stands for one stream, so the others are waited for here.
+        // An event stands for one stream, so that one waits for the others.
         for stream in streams {
-            if let Err(error) = stream.synchronize(work.device()) {
+            if let Err(error) = last.wait_for(work.device(), stream) {
                 let error = PublishError::Cuda(Box::new(error));
                 return Err(PublishFailure { lease, error });
             }

@@ -1,42 +1,41 @@
 // SPDX-License-Identifier: MPL-2.0
 
 //! A frame that is written here, and then published.
-#![allow(unsafe_code)] // the buffer protocol
 
 use std::collections::HashMap;
-use std::ffi::c_int;
 use std::sync::{Arc, Mutex};
 
 use pyo3::exceptions::PyValueError;
-use pyo3::ffi;
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PyTuple};
+use pyo3::types::PyTuple;
 use xmem_core::{FrameMeta, monotonic_ns};
 
-use crate::array::{Array, Keeper, Plane};
+use crate::array::{Keeper, Plane};
+use crate::base::{self, Base};
+use crate::detached::Detached;
+use crate::device;
 use crate::layout::{self, Arrays, Piece};
 use crate::lock::lock;
 use crate::producer::{set_caps, wait_for_room};
 use crate::slot::WriteSlot;
-use crate::{array_interface, buffer, cuda_interface, device, dlpack, dtype};
 
 /// A frame that can be written until it is published.
 ///
 /// In a `with` block it is given back at the block's end, whether it was published or not.
-#[pyclass(frozen, module = "xmem")]
+#[pyclass(frozen, extends = Base, module = "xmem")]
 #[derive(Debug)]
 pub(crate) struct WritableFrame {
-    producer: xmem_core::Producer,
+    producer: Arc<Detached<xmem_core::Producer>>,
     publishing: Arc<Mutex<()>>,
     slot: Arc<WriteSlot>,
-    arrays: Arrays,
+    arrays: Arc<Arrays>,
     meta: FrameMeta,
     caps: String,
 }
 
 impl WritableFrame {
     pub(crate) fn new(
-        producer: xmem_core::Producer,
+        producer: Arc<Detached<xmem_core::Producer>>,
         publishing: Arc<Mutex<()>>,
         slot: WriteSlot,
         meta: FrameMeta,
@@ -56,55 +55,25 @@ impl WritableFrame {
             producer,
             publishing,
             slot,
-            arrays,
+            arrays: Arc::new(arrays),
             meta,
             caps,
         })
     }
+}
 
-    fn whole(&self) -> PyResult<&Array> {
-        self.arrays.whole(&self.meta)
+impl<'py> IntoPyObject<'py> for WritableFrame {
+    type Target = Self;
+    type Output = Bound<'py, Self>;
+    type Error = PyErr;
+
+    fn into_pyobject(self, py: Python<'py>) -> PyResult<Bound<'py, Self>> {
+        base::object(py, self.arrays.clone(), self)
     }
 }
 
 #[pymethods]
 impl WritableFrame {
-    /// Elements per dimension.
-    #[getter]
-    fn shape<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
-        PyTuple::new(py, &self.whole()?.shape)
-    }
-
-    /// Bytes from one element to the next, per dimension.
-    #[getter]
-    fn strides<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
-        PyTuple::new(py, &self.whole()?.strides)
-    }
-
-    /// How many dimensions there are.
-    #[getter]
-    fn ndim(&self) -> PyResult<usize> {
-        Ok(self.whole()?.shape.len())
-    }
-
-    /// The type of one element, by NumPy's name.
-    #[getter]
-    fn dtype(&self) -> &'static str {
-        dtype::name(self.arrays.planes[0].dtype)
-    }
-
-    /// Size of the elements in bytes, without padding.
-    #[getter]
-    fn nbytes(&self) -> isize {
-        self.arrays.nbytes()
-    }
-
-    /// Whether it can only be read.
-    #[getter]
-    fn readonly(&self) -> bool {
-        !self.slot.is_writing()
-    }
-
     /// The arrays that the frame consists of; one, unless its format is planar.
     #[getter]
     fn planes<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
@@ -127,12 +96,6 @@ impl WritableFrame {
     #[getter]
     fn height(&self) -> Option<u32> {
         self.meta.video.map(|video| video.height)
-    }
-
-    /// Where the elements lie: "cpu", or "cuda:0" and so on.
-    #[getter]
-    fn device(&self) -> String {
-        device::name(self.slot.device())
     }
 
     /// The caps that it will be published with.
@@ -187,59 +150,8 @@ impl WritableFrame {
         py.detach(|| self.slot.close());
     }
 
-    fn __len__(&self) -> PyResult<usize> {
-        self.whole().map(Array::len)
-    }
-
     fn __repr__(&self) -> String {
         let what = self.arrays.describe(&self.meta);
         format!("<xmem.WritableFrame of {:?}: {what}>", self.producer.pool())
-    }
-
-    unsafe fn __getbuffer__(
-        slf: Bound<'_, Self>,
-        view: *mut ffi::Py_buffer,
-        flags: c_int,
-    ) -> PyResult<()> {
-        let whole = slf.get().whole();
-        // SAFETY: Python passes a view to be filled; the array lives as long as the object, which the view keeps.
-        unsafe { buffer::fill_with(view, flags, whole, slf.as_any()) }
-    }
-
-    unsafe fn __releasebuffer__(&self, view: *mut ffi::Py_buffer) {
-        // SAFETY: Python passes a view that was filled above, once.
-        unsafe { buffer::release(view) }
-    }
-
-    #[getter]
-    fn __array_interface__<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyDict>> {
-        array_interface::of(slf.py(), slf.get().whole()?)
-    }
-
-    #[getter]
-    fn __cuda_array_interface__<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyDict>> {
-        cuda_interface::of(slf.py(), slf.get().whole()?)
-    }
-
-    #[pyo3(signature = (*, stream=None, max_version=None, dl_device=None, copy=None))]
-    fn __dlpack__(
-        &self,
-        py: Python<'_>,
-        stream: Option<Bound<'_, PyAny>>,
-        max_version: Option<(u32, u32)>,
-        dl_device: Option<(i32, i32)>,
-        copy: Option<bool>,
-    ) -> PyResult<Py<PyAny>> {
-        let request = dlpack::Request {
-            stream,
-            max_version,
-            dl_device,
-            copy,
-        };
-        dlpack::export(py, self.whole()?, request)
-    }
-
-    fn __dlpack_device__(&self) -> (i32, i32) {
-        dlpack::device(&self.arrays.planes[0])
     }
 }

@@ -24,22 +24,71 @@ def test_a_view_outlives_everything_but_its_process(machine):
     assert taken.ask("g.read_word(wrong)") == 0
 
 
-def test_a_producer_that_is_forgotten_waits_without_the_interpreter(machine):
+# What the device waits for comes from another thread, which needs the interpreter.
+HELPED = """
+    import threading
+    word, stream = g.word(), g.stream()
+    g.wait_for_word(stream, word)
+    ends = threading.Event()
+    helps = threading.Thread(target=lambda: (ends.wait(), g.here(), g.set_word(s, word)))
+    helps.start()
+"""
+
+
+@pytest.mark.parametrize("last", ["producer", "writable"])
+def test_a_producer_that_is_forgotten_waits_without_the_interpreter(machine, last):
     made, taken = pair(machine)
-    made.do("""
-        import threading
-        word, stream = g.word(), g.stream()
-        g.wait_for_word(stream, word)
-        publish(7, stream)
-        ends = threading.Event()
-        # What the device waits for comes from another thread.
-        helps = threading.Thread(target=lambda: (ends.wait(), g.here(), g.set_word(s, word)))
-        helps.start()
-    """)
+    made.do(HELPED)
+    made.do("publish(7, stream); writable = producer.acquire((100,))")
+    made.do("del writable" if last == "producer" else "del producer")
     taken.do("frame = recv()")
-    made.do("ends.set(); del producer; helps.join()")
+    made.do(f"ends.set(); del {last}; helps.join()")
     taken.do("frame.synchronize(); check(Array(frame, s), 7, s); g.finish(s)")
     assert taken.ask("g.read_word(wrong)") == 0
+
+
+@pytest.mark.parametrize("last", ["buffers", "guard"])
+def test_a_buffer_pool_that_is_forgotten_waits_without_the_interpreter(machine, last):
+    made, taken = machine.start(), machine.start()
+    made.do("""
+        buffers = xmem.BufferPool(pool)
+        def publish(byte, stream):
+            guard = buffers.acquire_cuda(1000)
+            g.fill(stream, guard.cuda_ptr_mut, 1000, byte)
+            buffers.set_ref_count(guard.meta_index, 2)
+            return guard.forget(stream=stream)
+    """)
+    taken.do("wrong = g.word(); buffers = xmem.BufferPool(pool)")
+    taken.do(f"guard = buffers.get({made.ask('publish(1, s)')}); guard.cuda_ptr; del guard")
+    made.do(HELPED)
+    made.do("guard = buffers.acquire_cpu(10)")
+    taken.do(f"guard = buffers.get({made.ask('publish(7, stream)')})")
+    made.do("del guard" if last == "buffers" else "del buffers")
+    made.do(f"ends.set(); del {last}; helps.join()")
+    taken.do("g.check(s, guard.cuda_ptr, 1000, 7, wrong); g.finish(s)")
+    assert taken.ask("g.read_word(wrong)") == 0
+    taken.do("del guard, buffers")
+
+
+def test_the_end_of_a_channel_that_is_forgotten_waits_without_the_interpreter(machine):
+    made, taken = pair(machine)
+    for process in (made, taken):
+        process.do("path = pool + '.channel.sock'")
+    made.do("channel = xmem.Channel(path)")
+    taken.do("channel = xmem.Channel.connect(path, timeout=HANG)")
+    # Passed on or copied, nobody waits for what a stream is still to write.
+    made.do("channel.wait_for_receiver(HANG); consumer = xmem.Consumer(pool)")
+    made.do("publish(1); channel.send(consumer.recv(HANG))")
+    taken.do("frame = channel.recv(timeout=HANG); del frame")
+    made.do(HELPED)
+    made.do("publish(7, stream); channel.send(consumer.recv(HANG))")
+    taken.do("frame = channel.recv(timeout=HANG)")
+    # Not by its finalizer, which says that it waits.
+    made.do("end = channel._end; channel._finalizer.detach(); del channel; ends.set(); del end; helps.join()")
+    taken.do("frame.synchronize(); check(Array(frame, s), 7, s); g.finish(s)")
+    assert taken.ask("g.read_word(wrong)") == 0
+    taken.do("del frame; channel.close(linger=0)")
+    made.do("consumer.close()")
 
 
 def test_a_frame_is_held_until_the_last_view_is_gone(machine):

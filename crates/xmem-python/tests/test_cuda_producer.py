@@ -4,7 +4,7 @@
 
 import pytest
 from cuda_support import machine  # noqa: F401
-from test_cuda_frames import SIZE, pair
+from test_cuda_frames import SIZE, interrupt, pair
 
 
 @pytest.mark.parametrize(
@@ -184,3 +184,52 @@ def test_a_device_that_is_full(machine):
     made.do("producer = xmem.Producer(pool)")
     made.fails("producer.acquire((1 << 30,), device='cuda:0')", "CudaError", "no room")
     made.do("producer.acquire((1 << 20,), device='cuda:0').publish()")
+
+
+def test_a_frame_that_several_streams_write_is_published_without_waiting_for_them(machine):
+    made, taken = pair(machine)
+    made.do("streams = [g.stream() for _ in range(3)]")
+    with machine.held(made):
+        made.do("""
+            with producer.acquire((300000,), device="cuda:0") as frame:
+                for at, stream in enumerate(streams):
+                    array = Array(frame, stream)
+                    g.fill(stream, array.ptr + at * 100000, 100000, 3)
+                    array.delete()
+                frame.publish(pts=5)
+        """)
+        taken.do("frame = recv(); check(Array(frame, s), 3, s)")
+        assert not taken.ask("g.is_done(s)")
+    taken.do("g.finish(s)")
+    assert taken.ask("g.read_word(wrong), frame.pts") == [0, 5]
+
+
+def test_waiting_for_what_was_done_in_a_slot_before_can_be_interrupted(machine):
+    made, taken = pair(machine)
+    made.do("""
+        word = g.word()
+        g.wait_for_word(s, word)
+        with producer.acquire((300000,), device="cuda:0") as frame:
+            array = Array(frame, s)
+            ptr = array.ptr
+            del array
+        del frame
+        # Until it is that slot, which the stream has not left.
+        kept = []
+        while True:
+            frame = producer.acquire((300000,), device="cuda:0")
+            if Array(frame, -1).ptr == ptr:
+                break
+            kept = [*kept[-8:], frame]
+    """)
+    made.begin("""
+        try:
+            InterfaceArray(frame)
+        except KeyboardInterrupt:
+            interrupted = True
+    """)
+    interrupt(made)
+    assert made.ask("interrupted")
+    made.do("g.set_word(g.stream(), word); array = InterfaceArray(frame); g.fill(1, array.ptr, 300000, 4); frame.publish(pts=6)")
+    taken.do("frame = recv(); check(Array(frame, s), 4, s); g.finish(s)")
+    assert taken.ask("g.read_word(wrong), frame.pts") == [0, 6]

@@ -43,6 +43,15 @@ impl Event {
         Ok((event, handle.reserved.map(|byte| byte.cast_unsigned())))
     }
 
+    /// Makes an event for this process.
+    pub(super) fn plain(device: &Device) -> Result<Self, CudaError> {
+        Self::create(device, DISABLE_TIMING)
+    }
+
+    pub(super) fn device(&self) -> &Device {
+        &self.device
+    }
+
     fn create(device: &Device, flags: u32) -> Result<Self, CudaError> {
         let mut raw = std::ptr::null_mut();
         // SAFETY: a place for the event.

@@ -4,14 +4,17 @@
 
 #![allow(unsafe_code)] // calls of the driver
 
+use std::time::Duration;
+
 use super::counts::{COUNTERS, count};
 use super::device::Device;
 use super::error::CudaError;
-use super::event::until_done;
+use super::event::{done_by, until_done};
 use super::memory::check_device;
 use super::rows::{self, Rows, To};
 use super::stream::Stream;
 use super::twin::Twin;
+use crate::cancel::Deadline;
 
 /// Where a slot lies on its device. Valid while its [`WriteLease`](crate::WriteLease) lives.
 #[derive(Debug, Clone, Copy)]
@@ -141,5 +144,18 @@ impl SlotWork {
         }
         count(&COUNTERS.host_syncs);
         until_done(|| self.twin.is_done(self.slot))
+    }
+
+    /// As [`synchronize`](Self::synchronize), but not for longer than `time`. Returns whether it is done.
+    ///
+    /// # Errors
+    ///
+    /// See [`CudaError`].
+    pub fn synchronize_for(&self, time: Duration) -> Result<bool, CudaError> {
+        if self.twin.is_done(self.slot)? {
+            return Ok(true);
+        }
+        count(&COUNTERS.host_syncs);
+        done_by(Deadline::after(Some(time)), || self.twin.is_done(self.slot))
     }
 }

@@ -8,7 +8,9 @@ use pyo3::prelude::*;
 use xmem_core::cuda::{CudaError, Stream};
 use xmem_core::{self as core, AccessMode};
 
+use super::Pool;
 use super::guard::BufferGuard;
+use crate::detached::Detached;
 use crate::device;
 use crate::errors::IntoPyErr;
 
@@ -23,7 +25,7 @@ fn check(device_id: i32) -> PyResult<()> {
 
 pub(super) fn preallocate(
     py: Python<'_>,
-    pool: &core::BufferPool,
+    pool: &Pool,
     size: usize,
     count: usize,
     device_id: i32,
@@ -35,7 +37,7 @@ pub(super) fn preallocate(
 
 pub(super) fn acquire(
     py: Python<'_>,
-    pool: core::BufferPool,
+    pool: Pool,
     size: usize,
     device_id: i32,
 ) -> PyResult<BufferGuard> {
@@ -90,12 +92,30 @@ pub(super) fn check_stream(guard: &core::BufferGuard, stream: Option<Stream>) ->
     Ok(())
 }
 
-/// Lets go of a buffer that is read, behind what a stream has to do.
-pub(super) fn release_on(guard: &core::BufferGuard, stream: Stream) -> Result<(), CudaError> {
+/// Lets go of a buffer behind what a stream has to do. One that was to be written is waited for: whoever gets it next may write
+/// it at once.
+pub(super) fn release_on(
+    py: Python<'_>,
+    guard: Detached<core::BufferGuard>,
+    stream: Stream,
+) -> PyResult<()> {
     if guard.mode() == AccessMode::ReadOnly {
-        guard.cuda()?.release_later(vec![stream]);
-        return Ok(());
+        let released = py.detach(move || {
+            guard.cuda()?.release_later(vec![stream]);
+            Ok(())
+        });
+        return released.map_err(|error: CudaError| error.into_py_err());
     }
-    // Whoever gets the buffer next may write it at once.
-    stream.synchronize(&guard.device().ok_or(CudaError::NotOnDevice)?)
+    let device = guard
+        .device()
+        .ok_or_else(|| CudaError::NotOnDevice.into_py_err())?;
+    let mark = py.detach(|| stream.mark(&device));
+    let mark = mark.map_err(IntoPyErr::into_py_err)?;
+    let waited = device::wait_until(py, |slice| mark.synchronize_for(slice));
+    if waited.is_err() {
+        // Nobody waits any more; the buffer does.
+        let guard = guard.into_inner();
+        py.detach(|| stream.when_done(&device, move || drop(guard)));
+    }
+    waited
 }

@@ -15,7 +15,8 @@ use xmem_core::cuda::CudaError;
 use xmem_core::{self as core, AccessMode, FrameMeta};
 
 use super::meta::{self, Shaped};
-use super::{cuda, lock};
+use super::{Pool, cuda, lock};
+use crate::detached::Detached;
 use crate::device::stream_of;
 use crate::dtype;
 use crate::errors::{IntoPyErr, Kind};
@@ -28,7 +29,7 @@ impl IntoPyErr for core::AccessError {
 
 #[derive(Debug)]
 struct State {
-    guard: Option<core::BufferGuard>,
+    guard: Option<Detached<core::BufferGuard>>,
     /// It is not there, since a thread does something with it for a while.
     busy: bool,
     /// Arrays and memoryviews that are there now.
@@ -41,7 +42,7 @@ struct State {
 #[pyclass(frozen, weakref, module = "xmem")]
 #[derive(Debug)]
 pub(crate) struct BufferGuard {
-    pool: core::BufferPool,
+    pool: Pool,
     state: Mutex<State>,
 }
 
@@ -62,10 +63,10 @@ impl State {
             return Err(gone());
         }
         let busy = self.busy;
-        self.guard.as_mut().ok_or_else(|| missing(busy))
+        self.guard.as_deref_mut().ok_or_else(|| missing(busy))
     }
 
-    fn take(&mut self) -> PyResult<core::BufferGuard> {
+    fn take(&mut self) -> PyResult<Detached<core::BufferGuard>> {
         if self.released {
             return Err(gone());
         }
@@ -83,11 +84,11 @@ fn missing(busy: bool) -> PyErr {
 }
 
 impl BufferGuard {
-    pub(super) fn new(pool: core::BufferPool, guard: core::BufferGuard) -> Self {
+    pub(super) fn new(pool: Pool, guard: core::BufferGuard) -> Self {
         Self {
             pool,
             state: Mutex::new(State {
-                guard: Some(guard),
+                guard: Some(Detached::new(guard)),
                 busy: false,
                 views: 0,
                 released: false,
@@ -327,6 +328,7 @@ impl BufferGuard {
             state.take()?
         };
         // A process that did not make the pool asks its owner.
+        let guard = guard.into_inner().ok_or_else(gone)?;
         py.detach(|| match stream {
             Some(stream) if guard.mode() == AccessMode::ReadWrite => cuda::forget_on(guard, stream),
             _ => guard.forget().map_err(IntoPyErr::into_py_err),
@@ -349,11 +351,10 @@ impl BufferGuard {
             }
             state.guard.take()
         };
-        py.detach(move || match (&guard, stream) {
-            (Some(guard), Some(stream)) => cuda::release_on(guard, stream),
+        match (guard, stream) {
+            (Some(guard), Some(stream)) => cuda::release_on(py, guard, stream),
             _ => Ok(()),
-        })
-        .map_err(IntoPyErr::into_py_err)
+        }
     }
 
     fn __enter__(slf: Bound<'_, Self>) -> Bound<'_, Self> {

@@ -21,6 +21,7 @@ use super::open::{self, Options};
 use super::outgoing::Item;
 use super::send::{self, Message};
 use crate::bell::Bell;
+use crate::detached::Detached;
 use crate::errors::{IntoPyErr, Kind};
 use crate::lock::lock;
 use crate::signals::{Deadline, wait};
@@ -42,18 +43,73 @@ fn count(counter: &AtomicU64, by: usize) {
 #[pyclass(frozen, module = "xmem._xmem", name = "_ChannelEnd")]
 #[derive(Debug)]
 pub(crate) struct ChannelEnd {
-    pid: u32,
     id: u64,
     /// The socket of the channel.
     socket: PathBuf,
-    producer: Mutex<Option<Producer>>,
+    open: Detached<Open>,
     pub(super) inbox: Arc<Inbox>,
     counters: Counters,
 }
 
+/// What has to end.
+#[derive(Debug)]
+struct Open {
+    pid: u32,
+    producer: Mutex<Option<Producer>>,
+    inbox: Arc<Inbox>,
+}
+
+impl Open {
+    /// Whether it is inherited through fork. Then there is nothing to end, and a lock may be taken for ever.
+    fn is_inherited(&self) -> bool {
+        self.pid != std::process::id()
+    }
+
+    /// Without the interpreter.
+    fn shut(&self) {
+        if self.is_inherited() {
+            return;
+        }
+        let producer = lock(&self.producer).take();
+        if let Some(producer) = &producer {
+            producer.set_eos(true);
+            producer.close();
+        }
+        self.inbox.close();
+    }
+}
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        self.shut();
+    }
+}
+
 /// A block as Python has it.
 #[derive(Debug, FromPyObject)]
-struct Sent(usize, usize, bool, usize, Option<Py<PyAny>>);
+struct Sent<'py>(
+    usize,
+    usize,
+    bool,
+    usize,
+    Option<Py<PyAny>>,
+    Option<device::SentOnDevice<'py>>,
+);
+
+impl Sent<'_> {
+    fn into_item(self) -> PyResult<Item> {
+        let Self(start, len, in_order, shift, gather, device) = self;
+        let device = device.map(|it| it.parse()).transpose()?;
+        Ok(Item {
+            start,
+            len,
+            in_order,
+            shift,
+            gather,
+            device,
+        })
+    }
+}
 
 pub(super) fn timeout(what: &str) -> PyErr {
     Kind::Timeout.error(what)
@@ -122,33 +178,25 @@ impl ChannelEnd {
     }
 
     /// Sends a message: a pickle, and blocks as (address, size, whether the pickle takes it in its order, bytes that were
-    /// left out before it, an array to be gathered), which the caller keeps until this returns. `refs` is kept until no
-    /// receiver has a reference of the message any more. Returns how many bytes were copied, and how many not.
+    /// left out before it, an array to be gathered, what is known of it on a device), which lie in `owners`. `refs` is kept
+    /// until no receiver has a reference of the message any more. Returns how many bytes were copied, and how many not.
     #[expect(clippy::too_many_arguments, reason = "one caller, by name")]
-    #[pyo3(signature = (pickle, blocks, *, gather, refs, to, timeout, device=None))]
+    #[pyo3(signature = (pickle, blocks, *, owners, gather, refs, to, timeout))]
     fn send(
         &self,
         py: Python<'_>,
         pickle: &[u8],
-        blocks: Vec<Sent>,
+        blocks: Vec<Sent<'_>>,
+        owners: Py<PyAny>,
         gather: &Bound<'_, PyAny>,
         refs: Option<Py<PyAny>>,
         to: Option<u64>,
         timeout: Option<f64>,
-        device: Option<device::ToSend<'_>>,
     ) -> PyResult<(usize, usize)> {
         let producer = self.producer()?;
         let deadline = Deadline::after(timeout)?;
-        let items: Vec<Item> = blocks
-            .into_iter()
-            .map(|Sent(start, len, in_order, shift, gather)| Item {
-                start,
-                len,
-                in_order,
-                shift,
-                gather,
-            })
-            .collect();
+        let items = blocks.into_iter().map(Sent::into_item);
+        let items: Vec<Item> = items.collect::<PyResult<_>>()?;
         self.wait_for_somebody(py, &producer, to, deadline)?;
         self.wait_for_room(py, &producer, deadline)?;
         let message = Message {
@@ -156,7 +204,7 @@ impl ChannelEnd {
             items: &items,
             gather,
             refs,
-            device,
+            owners,
             to,
         };
         let (copied, shared) = send::send(py, self, &producer, message, deadline)?;
@@ -184,7 +232,7 @@ impl ChannelEnd {
                     message: delivered.message,
                     sender: delivered.sender,
                     refs: delivered.refs,
-                    device: delivered.device,
+                    devices: delivered.devices,
                 };
                 count(&self.counters.copied_out, incoming.is_copied().into());
                 Ok(incoming)
@@ -231,16 +279,12 @@ impl ChannelEnd {
 
     /// Ends it: nothing is sent or received any more.
     fn close(&self, py: Python<'_>) {
-        if self.pid != std::process::id() {
-            return;
-        }
-        let producer = lock(&self.producer).take();
-        py.detach(|| self.shut(producer));
+        py.detach(|| self.open.shut());
     }
 
     #[getter]
     fn is_closed(&self) -> bool {
-        self.pid != std::process::id() || lock(&self.producer).is_none()
+        self.open.is_inherited() || lock(&self.open.producer).is_none()
     }
 
     /// Figures.
@@ -266,17 +310,20 @@ impl ChannelEnd {
     }
 }
 
-fn closed() -> PyErr {
+pub(super) fn closed() -> PyErr {
     Kind::Closed.error("this end of the channel is closed")
 }
 
 impl ChannelEnd {
     pub(super) fn new(id: u64, socket: PathBuf, producer: Producer, inbox: Arc<Inbox>) -> Self {
         Self {
-            pid: std::process::id(),
             id,
             socket,
-            producer: Mutex::new(Some(producer)),
+            open: Detached::new(Open {
+                pid: std::process::id(),
+                producer: Mutex::new(Some(producer)),
+                inbox: inbox.clone(),
+            }),
             inbox,
             counters: Counters::default(),
         }
@@ -284,22 +331,12 @@ impl ChannelEnd {
 
     fn producer(&self) -> PyResult<Producer> {
         // Before any lock: in a forked child one may be taken for ever.
-        if self.pid != std::process::id() {
+        if self.open.is_inherited() {
             return Err(Kind::Forked.error(
                 "this channel belongs to the process that made it: join it (Channel.connect) after fork",
             ));
         }
-        lock(&self.producer).clone().ok_or_else(closed)
-    }
-
-    /// Without the interpreter.
-    fn shut(&self, producer: Option<Producer>) {
-        if let Some(producer) = &producer {
-            producer.set_eos(true);
-            producer.close();
-        }
-        self.inbox.close();
-        drop(producer);
+        lock(&self.open.producer).clone().ok_or_else(closed)
     }
 
     fn wait_for_somebody(
@@ -404,17 +441,5 @@ impl ChannelEnd {
             }
         })?;
         Self::acquired(lease)
-    }
-}
-
-impl Drop for ChannelEnd {
-    fn drop(&mut self) {
-        // In a forked child there is nothing to end, and a lock may be taken for ever.
-        if self.pid == std::process::id() {
-            let producer = lock(&self.producer).take();
-            if producer.is_some() {
-                self.shut(producer);
-            }
-        }
     }
 }

@@ -129,7 +129,7 @@ impl Part<'_> {
         let array = if let Ok(block) = bytes.cast::<Block>() {
             block.get().array(*offset, shape, strides, dtype)
         } else if let Ok(block) = bytes.cast::<DeviceBlock>() {
-            block.get().0.array(*offset, shape, strides, dtype)?
+            block.get().array(*offset, shape, strides, dtype)?
         } else {
             let piece = layout::private(bytes.cast::<PyBytes>()?.as_bytes().to_vec());
             Array::new(piece.keeper, piece.bytes, *offset, shape, strides, dtype)
@@ -149,7 +149,6 @@ pub(crate) fn plane_of(part: Part<'_>) -> PyResult<Plane> {
 pub(crate) fn frame_of(parts: Vec<Part<'_>>, known: Known) -> PyResult<Frame> {
     let planes = parts.iter().map(Part::array);
     let planes = planes.collect::<PyResult<Vec<_>>>()?;
-    let whole = planes.first().filter(|_| known.is_whole).cloned();
     if planes.is_empty() {
         return Err(PyValueError::new_err("a frame has at least one plane"));
     }
@@ -179,5 +178,7 @@ pub(crate) fn frame_of(parts: Vec<Part<'_>>, known: Known) -> PyResult<Frame> {
         meta.attachments.set(&name, value);
     }
     let about = About::new(meta, known.caps, known.pool);
-    Ok(Frame::assembled(Arrays { whole, planes }, about))
+    let format = about.meta.video.unwrap_or_default().format;
+    let arrays = Arrays::new(planes, known.is_whole, format);
+    Ok(Frame::assembled(arrays, about))
 }

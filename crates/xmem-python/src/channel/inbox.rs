@@ -27,7 +27,7 @@ pub(super) struct Delivered {
     pub(super) sender: u64,
     pub(super) message: Message,
     pub(super) refs: Option<RefLease>,
-    pub(super) device: Option<Arrays>,
+    pub(super) devices: Vec<Arrays>,
 }
 
 #[derive(Debug, Default)]

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use pyo3::exceptions::PyMemoryError;
 use pyo3::ffi;
 use pyo3::prelude::*;
+use xmem_core::cuda::CudaError;
 use xmem_core::{DType, ReadLease};
 
 use super::device::{Arrays, DeviceBlock};
@@ -47,7 +48,8 @@ impl Bytes {
 #[derive(Debug)]
 pub(super) struct Message {
     pickle: Bytes,
-    blocks: Vec<(Bytes, Place)>,
+    /// `None`: it lies on a device.
+    blocks: Vec<(Option<Bytes>, Place)>,
     is_private: bool,
 }
 
@@ -84,7 +86,7 @@ impl Message {
             blocks: table
                 .blocks
                 .iter()
-                .map(|place| (bytes(place), *place))
+                .map(|place| ((!place.on_device).then(|| bytes(place)), *place))
                 .collect(),
             is_private: false,
         })
@@ -93,7 +95,10 @@ impl Message {
     /// The same in memory of this process, which may be written.
     pub(super) fn to_private(&self) -> Result<Self, String> {
         let blocks = self.blocks.iter();
-        let blocks = blocks.map(|(bytes, place)| Ok((bytes.to_private()?, *place)));
+        let blocks = blocks.map(|(bytes, place)| {
+            let bytes = bytes.as_ref().map(Bytes::to_private);
+            Ok((bytes.transpose()?, *place))
+        });
         Ok(Self {
             pickle: self.pickle.to_private()?,
             blocks: blocks.collect::<Result<_, String>>()?,
@@ -114,7 +119,8 @@ pub(crate) struct Incoming {
     pub(super) message: Message,
     pub(super) sender: u64,
     pub(super) refs: Option<RefLease>,
-    pub(super) device: Option<Arrays>,
+    /// The frames with its arrays on devices.
+    pub(super) devices: Vec<Arrays>,
 }
 
 impl Incoming {
@@ -147,11 +153,21 @@ impl Incoming {
     }
 
     /// Each block, whether the pickle takes it in its order, and how many bytes before it were left out.
-    fn blocks(&self) -> Vec<(Block, bool, usize)> {
-        let block = |(bytes, place): &(Bytes, Place)| {
-            let block = Block {
-                bytes: bytes.clone(),
-                readonly: !self.message.is_private,
+    fn blocks(&self) -> Vec<(AnyBlock, bool, usize)> {
+        let block = |(bytes, place): &(Option<Bytes>, Place)| {
+            let block = match bytes {
+                Some(bytes) => AnyBlock::Host(Block {
+                    bytes: bytes.clone(),
+                    readonly: !self.message.is_private,
+                }),
+                None => AnyBlock::Device(DeviceBlock {
+                    // Who makes a message may lie.
+                    arrays: self
+                        .devices
+                        .get(place.piece as usize)
+                        .map_or(Arrays::Failed(CudaError::NotOnDevice), Arrays::clone),
+                    place: *place,
+                }),
             };
             (block, place.in_order, place.shift)
         };
@@ -161,20 +177,21 @@ impl Incoming {
     /// The same message in memory of this process, which may be written.
     fn copied(&self, py: Python<'_>) -> PyResult<Self> {
         let message = py.detach(|| self.message.to_private());
-        let device = self.device.as_ref().map(|arrays| arrays.to_private(py));
+        let devices = self.devices.iter().map(|arrays| arrays.to_private(py));
         Ok(Self {
             message: message.map_err(PyMemoryError::new_err)?,
             sender: self.sender,
             refs: self.refs.clone(),
-            device: device.transpose()?,
+            devices: devices.collect::<PyResult<_>>()?,
         })
     }
+}
 
-    /// What its arrays on a device lie in.
-    #[getter]
-    fn device(&self) -> Option<DeviceBlock> {
-        self.device.clone().map(DeviceBlock)
-    }
+/// A block, wherever it lies.
+#[derive(Debug, IntoPyObject)]
+enum AnyBlock {
+    Host(Block),
+    Device(DeviceBlock),
 }
 
 /// Bytes of a message. It lives as long as the last array over it.

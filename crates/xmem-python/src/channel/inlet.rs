@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rustix::process::geteuid;
-use xmem_core::{Consumer, ConsumerBuilder, MAX_REQUEST, ReadLease, ReceiveError};
+use xmem_core::{Canceller, Consumer, ConsumerBuilder, MAX_REQUEST, ReadLease, ReceiveError};
 
 use super::device::Arrays;
 use super::inbox::{Delivered, Inbox};
@@ -116,8 +116,8 @@ struct Inlet {
     sender: u64,
     /// What stands for references whose message is still to come. `None`: there was no lease left for them.
     refs: HashMap<u64, Option<RefLease>>,
-    /// Arrays on devices whose message is still to come.
-    devices: HashMap<u64, Arrays>,
+    /// Arrays on devices whose message is still to come, by the first of their frames.
+    devices: HashMap<u64, Vec<Arrays>>,
 }
 
 impl Inlet {
@@ -151,7 +151,8 @@ impl Inlet {
             Ok(lease) => sort(lease, me),
             // Copied out, so that neither the sender waits for this process nor the other way round.
             Err(ReceiveError::OverBudget { .. }) => {
-                let copy = |lease: &ReadLease| sort_copied(lease, me);
+                let canceller = self.inbox.canceller.clone();
+                let copy = |lease: &ReadLease| sort_copied(lease, me, &canceller);
                 match self.consumer.receive_with(Some(LOOK_AGAIN), copy) {
                     Ok(taken) => taken,
                     Err(ReceiveError::Timeout) => return Ok(()),
@@ -165,21 +166,19 @@ impl Inlet {
             Sorted::Refs(sequence, lease) => {
                 self.refs.insert(sequence, lease);
             }
-            Sorted::Device(sequence, arrays) => {
-                self.devices.insert(sequence, arrays);
-            }
+            Sorted::Device(first, arrays) => self.devices.entry(first).or_default().push(arrays),
             Sorted::Void(refs, device) => {
                 refs.and_then(|sequence| self.refs.remove(&sequence));
-                device.and_then(|sequence| self.devices.remove(&sequence));
+                device.and_then(|first| self.devices.remove(&first));
             }
             Sorted::Message(message, refs, device) => {
-                let device = device.and_then(|sequence| self.devices.remove(&sequence));
+                let devices = device.and_then(|first| self.devices.remove(&first));
                 let refs = refs.and_then(|sequence| self.refs.remove(&sequence).flatten());
                 self.inbox.deliver(Delivered {
                     sender: self.sender,
                     message: *message,
                     refs,
-                    device,
+                    devices: devices.unwrap_or_default(),
                 });
             }
             Sorted::Nonsense(why) => return Err(why),
@@ -230,7 +229,10 @@ fn sort_by_label(
     }
     match label.kind {
         Kind::Refs => Sorted::Refs(lease.meta().sequence, refs()),
-        Kind::Device => Sorted::Device(lease.meta().sequence, device()),
+        Kind::Device => {
+            let first = label.device.unwrap_or(lease.meta().sequence);
+            Sorted::Device(first, device())
+        }
         Kind::Void => Sorted::Void(label.refs, label.device),
         Kind::Message => match message() {
             Ok(message) => Sorted::Message(Box::new(message), label.refs, label.device),
@@ -246,7 +248,8 @@ fn sort(lease: ReadLease, me: u64) -> Sorted {
 }
 
 /// There is no lease left for it: what is to be kept is copied.
-fn sort_copied(lease: &ReadLease, me: u64) -> Sorted {
+fn sort_copied(lease: &ReadLease, me: u64, canceller: &Canceller) -> Sorted {
     let copy = || Message::new(lease.clone())?.to_private();
-    sort_by_label(lease, me, || None, || Arrays::copied(lease), copy)
+    let device = || Arrays::copied(lease, canceller);
+    sort_by_label(lease, me, || None, device, copy)
 }

@@ -16,6 +16,7 @@ use pyo3::prelude::*;
 use xmem_core::{Parts, PieceLease, Producer, ReadLease, WriteLease};
 
 use super::per_process::PerProcess;
+use crate::device::DeviceFrame;
 use crate::lock::lock;
 
 /// A slot that stays claimed as long as somebody here, or a message under way, refers to it.
@@ -113,12 +114,15 @@ pub(super) enum Source {
     Own(Arc<OwnSlot>),
     /// A piece of a frame that was received, by its number.
     Received(Arc<ReadLease>, usize),
+    /// A frame that was received, and lies on a device.
+    Device(Arc<DeviceFrame>),
 }
 
 #[derive(Debug)]
 enum WeakSource {
     Own(Weak<OwnSlot>),
     Received(Weak<ReadLease>, usize),
+    Device(Weak<DeviceFrame>),
 }
 
 impl WeakSource {
@@ -126,6 +130,7 @@ impl WeakSource {
         Some(match self {
             Self::Own(slot) => Source::Own(slot.upgrade()?),
             Self::Received(lease, piece) => Source::Received(lease.upgrade()?, *piece),
+            Self::Device(frame) => Source::Device(frame.upgrade()?),
         })
     }
 
@@ -133,6 +138,7 @@ impl WeakSource {
         match self {
             Self::Own(slot) => slot.strong_count() == 0,
             Self::Received(lease, _) => lease.strong_count() == 0,
+            Self::Device(frame) => frame.strong_count() == 0,
         }
     }
 }
@@ -157,6 +163,8 @@ impl Default for Ranges {
 }
 
 static RANGES: PerProcess<Mutex<Ranges>> = PerProcess::new();
+/// The same on devices, whose addresses mean something else.
+static DEVICE_RANGES: PerProcess<Mutex<Ranges>> = PerProcess::new();
 
 /// At how many entries those that are gone are looked for at first.
 const PRUNE_AT: usize = 64;
@@ -164,8 +172,8 @@ const PRUNE_AT: usize = 64;
 /// How many ranges that begin before an address are looked at.
 const LOOKS: usize = 64;
 
-fn insert(start: usize, len: usize, source: WeakSource) {
-    let mut ranges = lock(RANGES.get());
+fn insert(ranges: &Mutex<Ranges>, start: usize, len: usize, source: WeakSource) {
+    let mut ranges = lock(ranges);
     if ranges.entries.len() >= ranges.prune_at {
         ranges.entries.retain(|_, (_, source)| !source.is_gone());
         ranges.prune_at = (ranges.entries.len() * 2).max(PRUNE_AT);
@@ -194,21 +202,44 @@ pub(crate) fn note(lease: &Arc<ReadLease>) {
     for (number, (start, len)) in pieces.into_iter().enumerate() {
         if len > 0 {
             let source = WeakSource::Received(Arc::downgrade(lease), number);
-            insert(start, len, source);
+            insert(RANGES.get(), start, len, source);
         }
     }
 }
 
 pub(super) fn note_own(slot: &Arc<OwnSlot>) {
-    insert(slot.start, slot.len, WeakSource::Own(Arc::downgrade(slot)));
+    let source = WeakSource::Own(Arc::downgrade(slot));
+    insert(RANGES.get(), slot.start, slot.len, source);
+}
+
+/// Remembers where a frame that was received lies on a device.
+pub(crate) fn note_on_device(frame: &Arc<DeviceFrame>) {
+    for (ptr, len) in frame.pieces() {
+        if len > 0 {
+            let source = WeakSource::Device(Arc::downgrade(frame));
+            insert(DEVICE_RANGES.get(), ptr as usize, len, source);
+        }
+    }
+}
+
+/// The frame that bytes on a device lie in, if this process holds it.
+pub(super) fn find_on_device(ordinal: u32, start: usize, len: usize) -> Option<Arc<DeviceFrame>> {
+    match find_in(DEVICE_RANGES.get(), start, len)? {
+        (Source::Device(frame), _) => (frame.ordinal() == ordinal).then_some(frame),
+        _ => None,
+    }
 }
 
 /// Where bytes lie that some object here keeps, and how far from its first byte.
 pub(super) fn find(start: usize, len: usize) -> Option<(Source, usize)> {
+    find_in(RANGES.get(), start, len)
+}
+
+fn find_in(ranges: &Mutex<Ranges>, start: usize, len: usize) -> Option<(Source, usize)> {
     let end = start.checked_add(len)?;
     // What is looked at in vain may be the last reference, which must not go while the list is locked.
     let mut spare = Vec::new();
-    let ranges = lock(RANGES.get());
+    let ranges = lock(ranges);
     let before = ranges.entries.range(..=(start, u64::MAX)).rev().take(LOOKS);
     let mut found = None;
     for ((first, _), (last, source)) in before {
@@ -217,7 +248,7 @@ pub(super) fn find(start: usize, len: usize) -> Option<(Source, usize)> {
         {
             let better = match &source {
                 Source::Own(slot) => start + len <= slot.start + slot.len,
-                Source::Received(..) => true,
+                Source::Received(..) | Source::Device(_) => true,
             };
             if better && found.is_none() {
                 found = Some((source, start - first));
@@ -301,10 +332,13 @@ pub(super) unsafe fn fill_bytes(
 
 const ALIGNED_NOTHING: usize = super::message::ALIGN;
 
-/// Whether bytes lie in a frame that is held, or in a slot that a channel gave.
-#[pyfunction(name = "_is_shared")]
-pub(crate) fn is_shared(start: usize, len: usize) -> bool {
-    find(start, len).is_some()
+/// Whether bytes lie in a frame that is held, or in a slot that a channel gave. `device`: the number of the one they are on.
+#[pyfunction(name = "_is_shared", signature = (start, len, device=None))]
+pub(crate) fn is_shared(start: usize, len: usize, device: Option<u32>) -> bool {
+    match device {
+        None => find(start, len).is_some(),
+        Some(ordinal) => find_on_device(ordinal, start, len).is_some(),
+    }
 }
 
 /// The address of a buffer's first byte.

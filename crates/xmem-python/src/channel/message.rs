@@ -12,10 +12,13 @@ pub(super) const ALIGN: usize = 64;
 /// The most blocks of a message.
 const MAX_BLOCKS: usize = 1 << 20;
 const MAGIC: [u8; 4] = *b"xmCH";
-const VERSION: u8 = 1;
+const VERSION: u8 = 2;
 pub(super) const CONTENT_TYPE: &str = "application/x-xmem-object";
 const HEAD: usize = 16;
 const ROW: usize = 32;
+/// What is said of a block besides its place.
+const IN_ORDER: u32 = 1;
+const ON_DEVICE: u32 = 2;
 
 /// What a frame of a channel's pool is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -25,7 +28,7 @@ pub(super) enum Kind {
     Refs,
     /// There are references or arrays on a device, but no message with them.
     Void,
-    /// Arrays on a device, of the message that follows.
+    /// Arrays on a device, of the message that follows; there may be several such frames.
     Device,
 }
 
@@ -37,7 +40,7 @@ pub(super) struct Label {
     pub(super) to: Option<u64>,
     /// The frame that stands for its references.
     pub(super) refs: Option<u64>,
-    /// The frame with its arrays on a device.
+    /// The first frame with its arrays on devices, also of the others of these; `None`: it is the first, or there are none.
     pub(super) device: Option<u64>,
 }
 
@@ -86,10 +89,13 @@ impl Label {
 /// Where a block lies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct Place {
+    /// The piece of the message, or the number of the frame if it lies on a device.
     pub(super) piece: u32,
+    /// It lies in one of the frames beside the message.
+    pub(super) on_device: bool,
     /// It is one of those that the pickle takes in their order.
     pub(super) in_order: bool,
-    /// First byte in its piece.
+    /// First byte in its piece, or in the payload of its frame.
     pub(super) offset: usize,
     /// Size in bytes.
     pub(super) len: usize,
@@ -116,7 +122,9 @@ impl Table {
         bytes.extend_from_slice(&(self.pickle.len as u64).to_ne_bytes());
         for place in &self.blocks {
             bytes.extend_from_slice(&place.piece.to_ne_bytes());
-            bytes.extend_from_slice(&u32::from(place.in_order).to_ne_bytes());
+            let in_order = if place.in_order { IN_ORDER } else { 0 };
+            let on_device = if place.on_device { ON_DEVICE } else { 0 };
+            bytes.extend_from_slice(&(in_order | on_device).to_ne_bytes());
             for word in [place.offset, place.len, place.shift] {
                 bytes.extend_from_slice(&(word as u64).to_ne_bytes());
             }
@@ -124,7 +132,8 @@ impl Table {
         bytes
     }
 
-    /// The table at the beginning of the first of these pieces, whose sizes are given. `None`: it makes no sense.
+    /// The table at the beginning of the first of these pieces, whose sizes are given. `None`: it makes no sense. Whether what
+    /// lies on a device is there, is looked at when somebody asks for it.
     pub(super) fn decode(bytes: &[u8], pieces: &[usize]) -> Option<Self> {
         let word = |at: usize| {
             let word = bytes.get(at..at.checked_add(8)?)?;
@@ -136,7 +145,8 @@ impl Table {
         }
         let inside = |place: Place| {
             let end = place.offset.checked_add(place.len)?;
-            (end <= *pieces.get(place.piece as usize)?).then_some(place)
+            let is_there = place.on_device || end <= *pieces.get(place.piece as usize)?;
+            is_there.then_some(place)
         };
         let pickle = inside(Place {
             offset: table_len(count),
@@ -147,14 +157,15 @@ impl Table {
             let at = table_len(number);
             let both = word(at)? as u64;
             let (low, high) = (both as u32, (both >> 32) as u32);
-            let (piece, in_order) = if cfg!(target_endian = "little") {
+            let (piece, flags) = if cfg!(target_endian = "little") {
                 (low, high)
             } else {
                 (high, low)
             };
             inside(Place {
                 piece,
-                in_order: in_order != 0,
+                on_device: flags & ON_DEVICE != 0,
+                in_order: flags & IN_ORDER != 0,
                 offset: word(at + 8)?,
                 len: word(at + 16)?,
                 shift: word(at + 24)?,

@@ -3,18 +3,20 @@
 //! Where the blocks of a message go: which are copied into its slot, which lie in shared memory already.
 #![allow(unsafe_code)] // copies from arrays of the caller
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use pyo3::prelude::*;
 use xmem_core::{MAX_PARTS, Parts, Producer, ReadLease};
 
+use super::device::OnDevice;
 use super::memory::{self, OwnSlot, Source};
 use super::message::{ALIGN, Place, Table, table_len};
 
 /// Smaller ones of a frame that was received are copied: it takes a lease to pass one on, and keeps the whole frame.
-const FORWARD_FROM: usize = 64 << 10;
-/// The most pieces of other frames in a message: each is a lease of each receiver.
-const MAX_FORWARDED: usize = 8;
+pub(super) const FORWARD_FROM: usize = 64 << 10;
+/// The most pieces of other frames in a message, and the most frames on devices beside it: each is a lease of each receiver.
+pub(super) const MAX_FORWARDED: usize = 8;
 
 /// A block of a message, where the sender has it.
 #[derive(Debug)]
@@ -25,6 +27,8 @@ pub(super) struct Item {
     pub(super) shift: usize,
     /// It has to be gathered from an array with gaps.
     pub(super) gather: Option<Py<PyAny>>,
+    /// It lies on a device.
+    pub(super) device: Option<OnDevice>,
 }
 
 /// Some bytes that are copied into the message's slot.
@@ -62,8 +66,15 @@ struct Passed {
 }
 
 impl Plan {
-    /// `forward`: whether frames that were received are passed on where they lie.
-    pub(super) fn new(producer: &Producer, items: &[Item], pickle: usize, forward: bool) -> Self {
+    /// `forward`: whether frames that were received are passed on where they lie. `on_device`: the places of the items that lie
+    /// on devices, by their numbers.
+    pub(super) fn new(
+        producer: &Producer,
+        items: &[Item],
+        on_device: &BTreeMap<usize, Place>,
+        pickle: usize,
+        forward: bool,
+    ) -> Self {
         let mut plan = Self::default();
         plan.table.blocks = vec![Place::default(); items.len()];
         let sources = plan.find(producer, items, forward);
@@ -77,6 +88,10 @@ impl Plan {
         let mut copied = Vec::new();
         for (number, (item, source)) in items.iter().zip(sources).enumerate() {
             let place = &mut plan.table.blocks[number];
+            if let Some(there) = on_device.get(&number) {
+                *place = *there;
+                continue;
+            }
             (place.in_order, place.shift, place.len) = (item.in_order, item.shift, item.len);
             match source {
                 Some((piece, offset)) => {
@@ -115,8 +130,8 @@ impl Plan {
     ) -> Vec<Option<(usize, usize)>> {
         let mut found: Vec<_> = items
             .iter()
-            .map(|item| match item.gather {
-                None if item.len > 0 => memory::find(item.start, item.len),
+            .map(|item| match (&item.gather, &item.device) {
+                (None, None) if item.len > 0 => memory::find(item.start, item.len),
                 _ => None,
             })
             .collect();
@@ -155,6 +170,7 @@ impl Plan {
                 let at = frame.pieces.iter().position(|p| *p == piece)?;
                 Some((frame.first? + at, offset))
             }
+            Source::Device(_) => None,
         };
         found
             .into_iter()

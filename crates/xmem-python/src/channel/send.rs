@@ -18,7 +18,7 @@ use crate::errors::{IntoPyErr, Kind as ErrorKind};
 use crate::signals::Deadline;
 
 /// Bytes that a frame without a payload has.
-const EMPTY: usize = 1;
+pub(super) const EMPTY: usize = 1;
 
 /// Why a message was not sent.
 enum Failure {
@@ -50,8 +50,8 @@ pub(super) struct Message<'a> {
     pub(super) gather: &'a Bound<'a, PyAny>,
     /// Kept until no receiver has a reference of the message any more.
     pub(super) refs: Option<Py<PyAny>>,
-    /// Its arrays on a device.
-    pub(super) device: Option<device::ToSend<'a>>,
+    /// What the items lie in.
+    pub(super) owners: Py<PyAny>,
     /// `None`: to everybody.
     pub(super) to: Option<u64>,
 }
@@ -69,7 +69,7 @@ pub(super) fn send(
         items,
         gather,
         refs,
-        device,
+        owners,
         to,
     } = message;
     let refs = match refs {
@@ -81,7 +81,6 @@ pub(super) fn send(
         }
         None => None,
     };
-    let device = device.map(|it| device::Outgoing::new(py, end, producer, &it, deadline));
     let mut outgoing = Outgoing {
         end,
         producer,
@@ -90,8 +89,10 @@ pub(super) fn send(
         to,
         refs,
         refs_at: None,
-        device: device.transpose()?,
-        device_at: None,
+        owners,
+        devices: Vec::new(),
+        devices_at: None,
+        devices_sent: 0,
     };
     let result = match outgoing.send(py, gather, true, deadline) {
         Err(Failure::NotReached) => outgoing.send(py, gather, false, deadline),
@@ -114,10 +115,14 @@ struct Outgoing<'a> {
     refs: Option<WriteLease>,
     /// Where that was published.
     refs_at: Option<u64>,
-    /// Its arrays on a device.
-    device: Option<device::Outgoing>,
-    /// Where these were published.
-    device_at: Option<u64>,
+    /// What the items lie in.
+    owners: Py<PyAny>,
+    /// Frames for its arrays on devices.
+    devices: Vec<device::Slot>,
+    /// Where the first of them was published.
+    devices_at: Option<u64>,
+    /// How many of them were.
+    devices_sent: usize,
 }
 
 impl Outgoing<'_> {
@@ -126,7 +131,7 @@ impl Outgoing<'_> {
             kind,
             to: self.to,
             refs: self.refs_at,
-            device: self.device_at,
+            device: self.devices_at,
         }
     }
 
@@ -144,7 +149,11 @@ impl Outgoing<'_> {
         deadline: Deadline,
     ) -> Result<(usize, usize), Failure> {
         let (producer, items, pickle) = (self.producer, self.items, self.pickle);
-        let plan = Plan::new(producer, items, pickle.len(), forward);
+        let devices = device::Plan::new(producer, items, forward, self.devices_sent);
+        let plan = Plan::new(producer, items, &devices.places, pickle.len(), forward);
+        let copied = plan.len - pickle.len() + devices.copied;
+        let shared = plan.shared + devices.shared;
+        self.devices = devices.fill(py, self.end, producer, &self.owners, deadline)?;
         let lease = self
             .end
             .acquire(py, producer, (plan.slot_len(), 0), deadline)?;
@@ -160,8 +169,6 @@ impl Outgoing<'_> {
                 gather.call1((&room, copy.offset, copy.len, source))?;
             }
         }
-        let copied = plan.len - pickle.len();
-        let shared = plan.shared;
         let pieces = plan.slots.len() + plan.forwarded.len();
         let body = if pieces == 0 {
             match Arc::try_unwrap(body) {
@@ -213,19 +220,17 @@ impl Outgoing<'_> {
                 .map_err(PublishError::from)?;
             self.refs_at = Some(published.meta().sequence);
         }
-        if let Some(device) = self.device.take() {
-            let meta = self.meta(Kind::Device, device.size);
-            let published = py
-                .detach(|| device.lease.publish_on(device.stream, meta))
-                .map_err(PublishError::from)?;
-            self.device_at = Some(published.meta().sequence);
+        for slot in std::mem::take(&mut self.devices) {
+            let sequence = slot.publish(py, |size| self.meta(Kind::Device, size))?;
+            self.devices_at.get_or_insert(sequence);
+            self.devices_sent += 1;
         }
         let meta = meta(self);
         let published =
             py.detach(move || lease.publish(meta).map(drop).map_err(PublishError::from));
         match published {
             Ok(()) => {
-                (self.refs_at, self.device_at) = (None, None);
+                (self.refs_at, self.devices_at) = (None, None);
                 Ok(())
             }
             Err(error) => Err(error.into()),
@@ -235,11 +240,8 @@ impl Outgoing<'_> {
 
 impl Drop for Outgoing<'_> {
     fn drop(&mut self) {
-        if let Some(device) = self.device.take() {
-            device.give_back();
-        }
         // What belongs to it was published, and the message was not: receivers must not wait for it.
-        if (self.refs_at.is_some() || self.device_at.is_some())
+        if (self.refs_at.is_some() || self.devices_at.is_some())
             && let Ok(lease) = self.producer.acquire(EMPTY)
         {
             let meta = self.meta(Kind::Void, EMPTY);

@@ -2,9 +2,11 @@
 
 //! A copy of a frame in device memory that only this process has, and that views may write.
 
+use pyo3::prelude::*;
 use xmem_core::cuda::{CudaError, Device, PrivateMemory, Stream};
 
 use super::{Streams, Use};
+use crate::errors::IntoPyErr;
 
 /// The memory, and the streams that its views were given to.
 #[derive(Debug)]
@@ -39,26 +41,27 @@ impl DeviceCopy {
     }
 
     /// Waits for what the views' streams have to do, since that may write.
-    fn settle(&self) -> Result<(), CudaError> {
+    pub(crate) fn wait(&self, py: Python<'_>) -> PyResult<()> {
+        let device = self.device();
         for stream in self.streams.all() {
             // One that is gone cannot be asked; the default stream waits for what it had to do.
-            let device = self.device();
-            stream
-                .synchronize(device)
-                .or_else(|_| Stream::LEGACY_DEFAULT.synchronize(device))?;
+            let mark = || {
+                let mark = stream.mark(device);
+                mark.or_else(|_| Stream::LEGACY_DEFAULT.mark(device))
+            };
+            let mark = py.detach(mark).map_err(IntoPyErr::into_py_err)?;
+            super::wait_until(py, |slice| mark.synchronize_for(slice))?;
         }
         Ok(())
     }
 
     /// A copy of some bytes on the device.
     pub(crate) fn copy(&self, ptr: u64, len: usize) -> Result<PrivateMemory, CudaError> {
-        self.settle()?;
         self.memory.copy(ptr, len)
     }
 
     /// A copy of some bytes in host memory.
     pub(crate) fn copy_to_host(&self, ptr: u64, to: &mut [u8]) -> Result<(), CudaError> {
-        self.settle()?;
         self.memory.copy_to_host(ptr, to)
     }
 }

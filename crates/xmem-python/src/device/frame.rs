@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use pyo3::prelude::*;
 use xmem_core::ReadLease;
-use xmem_core::cuda::{CudaError, CudaFrame, PrivateMemory, Stream};
+use xmem_core::cuda::{CudaError, CudaFrame, PrivateMemory, Rows, Stream};
 
 use super::{Streams, Use};
 use crate::errors::IntoPyErr;
@@ -31,6 +31,23 @@ impl DeviceFrame {
 
     fn frame(&self) -> Result<&CudaFrame, CudaError> {
         self.frame.as_ref().ok_or(CudaError::Gone)
+    }
+
+    /// The lease, if the frame came from another process or by a consumer: what this process's producer has is not passed on.
+    pub(crate) fn received(&self) -> Option<&ReadLease> {
+        let lease = self.frame.as_ref()?.lease();
+        (!lease.is_local()).then_some(lease)
+    }
+
+    /// Where bytes on the device begin in the payload, whose pieces follow each other. `None`: they lie in none of them.
+    pub(crate) fn offset_of(&self, ptr: u64, len: usize) -> Option<usize> {
+        let mut before = 0;
+        self.pieces().into_iter().find_map(|(start, size)| {
+            let begin = before;
+            before += size;
+            let at = usize::try_from(ptr.checked_sub(start)?).ok()?;
+            (at.checked_add(len)? <= size).then_some(begin + at)
+        })
     }
 
     /// Where the payload lies, piece by piece.
@@ -74,6 +91,11 @@ impl DeviceFrame {
         super::wait(py, frame)
     }
 
+    /// A copy of the payload on the device, in one piece.
+    pub(crate) fn copy_all(&self) -> Result<PrivateMemory, CudaError> {
+        copy_all(self.frame()?)
+    }
+
     /// A copy of some bytes on the device.
     pub(crate) fn copy(&self, ptr: u64, len: usize) -> Result<PrivateMemory, CudaError> {
         self.frame()?.copy(ptr, len)
@@ -83,6 +105,22 @@ impl DeviceFrame {
     pub(crate) fn copy_to_host(&self, ptr: u64, to: &mut [u8]) -> Result<(), CudaError> {
         self.frame()?.copy_to_host(ptr, to)
     }
+}
+
+/// A copy of a frame's payload on its device, in one piece.
+pub(crate) fn copy_all(frame: &CudaFrame) -> Result<PrivateMemory, CudaError> {
+    let mut len = 0;
+    let rows: Vec<Rows> = frame
+        .pieces()
+        .map(|(_, size)| {
+            let rows = Rows::plain(len, len, size);
+            len += size;
+            rows
+        })
+        .collect();
+    let copy = PrivateMemory::new(frame.device(), len)?;
+    frame.copy_rows_to(&copy, &rows)?;
+    Ok(copy)
 }
 
 impl Drop for DeviceFrame {

@@ -6,6 +6,8 @@ mod copy;
 mod frame;
 mod stream;
 
+use std::time::Duration;
+
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use xmem_core::cuda::{CudaError, CudaFrame};
@@ -14,17 +16,23 @@ use crate::errors::IntoPyErr;
 use crate::signals::{self, Deadline};
 
 pub(crate) use copy::DeviceCopy;
-pub(crate) use frame::DeviceFrame;
+pub(crate) use frame::{DeviceFrame, copy_all};
 pub(crate) use stream::{Streams, Use, stream_of};
 
 /// Waits until a frame is written, for who reads it otherwise than in the order of a stream. Ctrl-C ends that.
 pub(crate) fn wait(py: Python<'_>, frame: &CudaFrame) -> PyResult<()> {
-    let waited = signals::wait(py, Deadline::after(None)?, |slice| {
-        match frame.synchronize_for(slice) {
-            Ok(true) => Some(Ok(())),
-            Ok(false) => None,
-            Err(error) => Some(Err(error)),
-        }
+    wait_until(py, |slice| frame.synchronize_for(slice))
+}
+
+/// Waits until a device is done with something. Ctrl-C ends that. `is_done` may take so long.
+pub(crate) fn wait_until(
+    py: Python<'_>,
+    mut is_done: impl FnMut(Duration) -> Result<bool, CudaError> + Send,
+) -> PyResult<()> {
+    let waited = signals::wait(py, Deadline::after(None)?, |slice| match is_done(slice) {
+        Ok(true) => Some(Ok(())),
+        Ok(false) => None,
+        Err(error) => Some(Err(error)),
     })?;
     waited
         .unwrap_or(Err(CudaError::Unfinished))

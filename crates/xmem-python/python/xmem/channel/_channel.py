@@ -204,11 +204,11 @@ class Channel(Waiting):
         _, shared = self._end.send(
             pickle,
             out.blocks,
+            owners=out.owners,
             gather=_arrays.gather,
             refs=tuple(out.refs) if out.refs else None,
             to=to,
             timeout=timeout,
-            device=out.device.to_send() if out.device else None,
         )
         if shared:
             for owner in out.owners:

@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: MPL-2.0
 
-"""Arrays on CUDA devices in messages: copied on the device, into a frame beside the message."""
+"""Arrays on CUDA devices in messages: passed on where they lie, or copied there into a frame beside the message."""
 
+from .._xmem import _is_shared, _place_of
 from . import _loaders
 
-# As libraries like their arrays.
-_ALIGN = 256
 # With gaps, an array is sent with them up to this many times its size.
 _MOST_GAPS = 4
 
@@ -19,39 +18,6 @@ _TYPES = {
 }  # fmt: skip
 
 
-class Arrays:
-    """The arrays of a message on one device."""
-
-    __slots__ = ("ordinal", "stream", "keeps", "blocks", "size")
-
-    def __init__(self, ordinal, stream):
-        self.ordinal = ordinal
-        # The one that the copies are put on.
-        self.stream = stream
-        # Whether what is copied stays as it is until the stream gets there, although its array is gone.
-        self.keeps = True
-        # (offset, address, size, stream that is still to write it)
-        self.blocks = []
-        self.size = 0
-
-    def add(self, ptr, size, ready_on, keeps):
-        offset = -(-self.size // _ALIGN) * _ALIGN
-        self.blocks.append((offset, ptr, size, ready_on))
-        self.size = offset + size
-        self.keeps &= keeps
-        return offset
-
-    def to_send(self):
-        return self.ordinal, self.stream, self.keeps, self.blocks
-
-
-def _arrays(out, ordinal, stream):
-    """Those of the message; None: it has some on another device already."""
-    if out.device is None:
-        out.device = Arrays(ordinal, stream)
-    return out.device if out.device.ordinal == ordinal else None
-
-
 def reduce_tensor(out, t, requires_grad, parameter):
     """A dense CUDA tensor of PyTorch's. Its memory stays on its stream, whoever lets go of it."""
     import torch
@@ -59,20 +25,27 @@ def reduce_tensor(out, t, requires_grad, parameter):
     name = str(t.dtype).removeprefix("torch.")
     if name not in {*_TYPES.values(), "bfloat16"}:
         return NotImplemented
-    t = t.detach().resolve_conj().resolve_neg().contiguous()
+    t = t.detach().resolve_conj().resolve_neg()
+    device, itemsize = t.device.index, t.element_size()
+    extent = _extent(t.shape, [n * itemsize for n in t.stride()], itemsize)
+    if not t.is_contiguous() and not (
+        t.numel() * itemsize <= extent <= t.numel() * itemsize * _MOST_GAPS and _is_shared(t.data_ptr(), extent, device)
+    ):
+        t = t.contiguous()
+        extent = t.numel() * itemsize
     stream = torch.cuda.current_stream(t.device)
-    arrays = _arrays(out, t.device.index, stream.cuda_stream)
-    if arrays is None:
-        return NotImplemented
-    offset = 0
-    if t.numel():
+    if extent:
         t.record_stream(stream)
-        # Memory that another library allocated, such as a received frame's, is not PyTorch's to keep.
-        keeps = arrays.stream == stream.cuda_stream and t.untyped_storage().resizable()
-        offset = arrays.add(t.data_ptr(), t.numel() * t.element_size(), stream.cuda_stream, keeps)
-    out.owners.append(t)
-    part = None, offset, tuple(t.shape), _dense(t.shape, t.element_size()), name
-    return _loaders.cuda_tensor, (part, requires_grad, parameter)
+    # Memory that another library allocated is not PyTorch's to keep.
+    keeps = t.untyped_storage().resizable()
+    index = out.add(t.data_ptr(), extent, t, device=(device, stream.cuda_stream, keeps, None))
+    strides = tuple(n * itemsize for n in t.stride())
+    return _loaders.cuda_tensor, ((index, 0, tuple(t.shape), strides, name), requires_grad, parameter)
+
+
+def _extent(shape, strides, itemsize):
+    """From an array's first byte to its last."""
+    return 0 if 0 in shape else sum((n - 1) * stride for n, stride in zip(shape, strides)) + itemsize
 
 
 def _dense(shape, itemsize):
@@ -91,7 +64,7 @@ def reduce_interface(out, a):
 
 
 def part(out, a):
-    """An array as it travels: none of the message's blocks, where in its memory on a device it begins, shape, strides, type."""
+    """An array as it travels: the number of its block, where in that it begins, shape, strides, type."""
     interface = a.__cuda_array_interface__
     name = _TYPES.get(interface["typestr"])
     if name is None or interface.get("mask") is not None or not hasattr(a, "__dlpack_device__"):
@@ -103,17 +76,24 @@ def part(out, a):
     count = 1
     for n in shape:
         count *= n
-    extent = sum((n - 1) * stride for n, stride in zip(shape, strides)) + itemsize if count else 0
+    extent = _extent(shape, strides, itemsize)
     if min(strides, default=0) < 0 or extent > count * itemsize * _MOST_GAPS:
         raise TypeError("this array on a CUDA device has too many gaps to be sent: send a copy without")
     if extent < count * itemsize or any(stride % itemsize for stride in strides):
         raise TypeError("the elements of this array on a CUDA device overlap, or lie askew: send a copy of it")
-    arrays = _arrays(out, a.__dlpack_device__()[1], 1)
-    if arrays is None:
-        raise TypeError("the arrays of a message on CUDA devices have to lie on the same one: send several messages")
-    offset = arrays.add(interface["data"][0], extent, interface.get("stream"), False) if count else 0
-    out.owners.append(a)
-    return None, offset, shape, strides, name
+    device = a.__dlpack_device__()[1], interface.get("stream"), False, None
+    return out.add(interface["data"][0], extent, a, device=device), 0, shape, strides, name
+
+
+def plane_part(out, plane):
+    """The same for an array of a frame. Where it was received, nobody waits until it is written."""
+    device, place = plane.__dlpack_device__()[1], _place_of(plane)
+    if place is None or not _is_shared(*place[:2], device):
+        return part(out, plane)
+    address, size, *rest = place
+    if size > plane.nbytes * _MOST_GAPS:
+        raise TypeError("this array on a CUDA device has too many gaps to be sent: send a copy without")
+    return out.add(address, size, plane, device=(device, None, True, plane)), *rest
 
 
 def finish(plane, library):

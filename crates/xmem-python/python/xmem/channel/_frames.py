@@ -15,7 +15,7 @@ def _part(out, plane):
     if plane.device != "cpu":
         from . import _cuda
 
-        return _cuda.part(out, plane)
+        return _cuda.plane_part(out, plane)
     place = _place_of(plane)
     # What lies between its elements is of no use to anybody.
     if place is None or (place[1] != plane.nbytes and not _is_shared(*place[:2])):

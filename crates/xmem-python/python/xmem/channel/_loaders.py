@@ -49,11 +49,10 @@ def ref(*args):
 class Loader:
     """Makes the parts of one message."""
 
-    __slots__ = ("blocks", "device", "refs")
+    __slots__ = ("blocks", "refs")
 
     def __init__(self, incoming):
         self.blocks = incoming.blocks()
-        self.device = incoming.device
         self.refs = incoming.refs
 
     def array(self, index, dtype, shape, axes, full, strides):
@@ -93,8 +92,6 @@ class Loader:
 
     def _part(self, part):
         bytes_or_block, *rest = part
-        if bytes_or_block is None:
-            return self.device, *rest
         return (self.blocks[bytes_or_block][0] if isinstance(bytes_or_block, int) else bytes_or_block, *rest)
 
     def frame(self, parts, known):

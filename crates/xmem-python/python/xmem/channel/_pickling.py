@@ -14,13 +14,12 @@ from . import _frames, _loaders, _refs
 class Outgoing:
     """A message that is being made: what is not in its pickle."""
 
-    __slots__ = ("blocks", "owners", "refs", "storages", "small", "later", "inline", "device")
+    __slots__ = ("blocks", "owners", "refs", "storages", "small", "later", "inline")
 
     def __init__(self, inline):
         self.inline = inline
-        # What lies on a CUDA device.
-        self.device = None
-        # (address, size, whether the pickle takes it in its order, bytes left out before it, array to be gathered)
+        # (address, size, whether the pickle takes it in its order, bytes left out before it, array to be gathered, where on a
+        # CUDA device it lies)
         self.blocks = []
         # What the blocks lie in. Kept until the message is sent, so that no address or id is used for something else.
         self.owners = []
@@ -30,9 +29,13 @@ class Outgoing:
         self.small = {}
         self.later = {}
 
-    def add(self, address, size, owner, *, gather=None, in_order=False):
-        """A block. Returns its number."""
-        self.blocks.append((address, size, in_order, 0, gather))
+    def add(self, address, size, owner, *, gather=None, in_order=False, device=None):
+        """A block. Returns its number.
+
+        device: the number of the CUDA device that it lies on, the stream that is still to write it, whether its memory stays
+        until that stream is done with it, and the Plane that it is, if it is one.
+        """
+        self.blocks.append((address, size, in_order, 0, gather, device))
         self.owners.append(owner)
         return len(self.blocks) - 1
 
@@ -51,7 +54,7 @@ class Outgoing:
     def finish(self):
         for index, storage in self.later.items():
             address, size, shift = storage.place()
-            self.blocks[index] = (address, size, False, shift, None)
+            self.blocks[index] = (address, size, False, shift, None, None)
 
 
 def _address(raw):

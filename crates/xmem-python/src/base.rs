@@ -1,0 +1,142 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! What frames and planes have in common: they are arrays, for whatever library takes arrays.
+#![allow(unsafe_code)] // the buffer protocol
+
+use std::ffi::c_int;
+use std::sync::Arc;
+
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyTuple};
+use pyo3::{PyClass, ffi};
+
+use crate::array::Array;
+use crate::layout::Arrays;
+use crate::{array_interface, buffer, cuda_interface, device, dlpack, dtype};
+
+/// What frames and planes have in common: they are arrays, for whatever library takes arrays.
+#[pyclass(frozen, subclass, module = "xmem._xmem", name = "_Array")]
+#[derive(Debug)]
+pub(crate) struct Base(Arc<Arrays>);
+
+impl Base {
+    fn whole(&self) -> PyResult<&Array> {
+        self.0.whole()
+    }
+
+    /// All planes are of one type, and lie at one place.
+    fn first(&self) -> &Array {
+        &self.0.planes[0]
+    }
+}
+
+/// A new object of a class that has this one as its base.
+pub(crate) fn object<'py, T>(
+    py: Python<'py>,
+    arrays: Arc<Arrays>,
+    rest: T,
+) -> PyResult<Bound<'py, T>>
+where
+    T: PyClass<BaseType = Base>,
+{
+    Bound::new(
+        py,
+        PyClassInitializer::from(Base(arrays)).add_subclass(rest),
+    )
+}
+
+#[pymethods]
+impl Base {
+    /// Elements per dimension.
+    #[getter]
+    fn shape<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
+        PyTuple::new(py, &self.whole()?.shape)
+    }
+
+    /// Bytes from one element to the next, per dimension.
+    #[getter]
+    fn strides<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
+        PyTuple::new(py, &self.whole()?.strides)
+    }
+
+    /// How many dimensions there are.
+    #[getter]
+    fn ndim(&self) -> PyResult<usize> {
+        Ok(self.whole()?.shape.len())
+    }
+
+    /// The type of one element, by NumPy's name.
+    #[getter]
+    fn dtype(&self) -> &'static str {
+        dtype::name(self.first().dtype)
+    }
+
+    /// Size of the elements in bytes, without padding.
+    #[getter]
+    fn nbytes(&self) -> isize {
+        self.0.nbytes()
+    }
+
+    /// Whether it can only be read.
+    #[getter]
+    fn readonly(&self) -> bool {
+        !self.first().keeper.is_writable()
+    }
+
+    /// Where the elements lie: "cpu", or "cuda:0" and so on.
+    #[getter]
+    fn device(&self) -> String {
+        device::name(self.first().device())
+    }
+
+    fn __len__(&self) -> PyResult<usize> {
+        self.whole().map(Array::len)
+    }
+
+    unsafe fn __getbuffer__(
+        slf: Bound<'_, Self>,
+        view: *mut ffi::Py_buffer,
+        flags: c_int,
+    ) -> PyResult<()> {
+        let whole = slf.get().whole();
+        // SAFETY: Python passes a view to be filled; the array lives as long as the object, which the view keeps.
+        unsafe { buffer::fill_with(view, flags, whole, slf.as_any()) }
+    }
+
+    unsafe fn __releasebuffer__(&self, view: *mut ffi::Py_buffer) {
+        // SAFETY: Python passes a view that was filled above, once.
+        unsafe { buffer::release(view) }
+    }
+
+    #[getter]
+    fn __array_interface__<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyDict>> {
+        array_interface::of(slf.py(), slf.get().whole()?)
+    }
+
+    #[getter]
+    fn __cuda_array_interface__<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyDict>> {
+        cuda_interface::of(slf.py(), slf.get().whole()?)
+    }
+
+    #[pyo3(signature = (*, stream=None, max_version=None, dl_device=None, copy=None))]
+    fn __dlpack__(
+        &self,
+        py: Python<'_>,
+        stream: Option<Bound<'_, PyAny>>,
+        max_version: Option<(u32, u32)>,
+        dl_device: Option<(i32, i32)>,
+        copy: Option<bool>,
+    ) -> PyResult<Py<PyAny>> {
+        let request = dlpack::Request {
+            stream,
+            max_version,
+            dl_device,
+            copy,
+        };
+        dlpack::export(py, self.whole()?, request)
+    }
+
+    fn __dlpack_device__(&self) -> (i32, i32) {
+        dlpack::device(self.first())
+    }
+}

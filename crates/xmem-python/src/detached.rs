@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! What takes its time to end.
+
+use std::ops::{Deref, DerefMut};
+
+use pyo3::prelude::*;
+
+/// A value that is dropped without the interpreter, although Python drops objects with it. The end of a pool waits for devices,
+/// for threads and for consumers, and what these wait for may need the interpreter.
+#[derive(Debug)]
+pub(crate) struct Detached<T: Send>(
+    /// `None` only while it is dropped.
+    Option<T>,
+);
+
+impl<T: Send> Detached<T> {
+    pub(crate) fn new(value: T) -> Self {
+        Self(Some(value))
+    }
+
+    /// For who is without the interpreter already, or ends it otherwise.
+    pub(crate) fn into_inner(mut self) -> Option<T> {
+        self.0.take()
+    }
+}
+
+impl<T: Send> Deref for Detached<T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        match &self.0 {
+            Some(value) => value,
+            None => unreachable!("it is dropped"),
+        }
+    }
+}
+
+impl<T: Send> DerefMut for Detached<T> {
+    fn deref_mut(&mut self) -> &mut T {
+        match &mut self.0 {
+            Some(value) => value,
+            None => unreachable!("it is dropped"),
+        }
+    }
+}
+
+impl<T: Send> Drop for Detached<T> {
+    fn drop(&mut self) {
+        if self.0.is_none() {
+            return;
+        }
+        let mut value = self.0.take();
+        // At the interpreter's end it is not to be had any more.
+        Python::try_attach(|py| py.detach(|| drop(value.take())));
+    }
+}

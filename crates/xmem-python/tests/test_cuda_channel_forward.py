@@ -1,0 +1,312 @@
+# SPDX-License-Identifier: MPL-2.0
+
+"""What was received on a CUDA device is sent on where it lies, and messages have arrays on several devices: in real processes,
+on a stand-in driver without a GPU."""
+
+from pathlib import Path
+
+import pytest
+from conftest import eventually
+from cuda_support import Machine, Process, machine  # noqa: F401
+from test_cuda_channel import LIBRARY, close, ends
+from test_cuda_frames import interrupt
+
+# Of `Device`, in bytes.
+SIZE = 200_000
+
+
+def chain(machine: Machine, **settings: object) -> tuple[Process, Process, Process, str]:
+    """The first makes a channel; the one in the middle joins it, and makes one that the last joins."""
+    first, middle, last = (machine.start(**settings) for _ in range(3))
+    onward = machine.pool.replace("p.sock", "onward.sock")
+    for process in (first, middle, last):
+        process.do("wrong = g.word()")
+        process.do(LIBRARY)
+    first.do("channel = xmem.Channel(pool)")
+    middle.do(f"channel = xmem.Channel.connect(pool, timeout=HANG); out = xmem.Channel({onward!r})")
+    last.do(f"channel = xmem.Channel.connect({onward!r}, timeout=HANG)")
+    middle.do("out.wait_for_receiver(HANG)")
+    first.do("channel.wait_for_receiver(HANG)")
+    return first, middle, last, onward
+
+
+# Passes on what comes. Returns the bytes that it copied, and that it did not.
+PASS_ON = """
+    def pass_on(change=lambda obj: obj):
+        before = out.stats()
+        out.send(change(channel.recv(timeout=HANG)))
+        now = out.stats()
+        # The message's table counts as copied, and is smaller than any array here.
+        return [(now[name] - before[name]) // 10000 * 10000 for name in ("copied_bytes", "shared_bytes")]
+"""
+
+
+def warm_up(first: Process, middle: Process, last: Process) -> None:
+    """Until the last one reaches the first's pool, what is passed on is copied."""
+    middle.do(PASS_ON)
+
+    def is_passed_on() -> bool:
+        first.do("channel.send(Device(1))")
+        copied, shared = middle.ask("pass_on()")
+        assert copied + shared == SIZE
+        last.do("check(channel.recv(timeout=HANG), 1); g.finish(s)")
+        return copied == 0
+
+    eventually(is_passed_on, "what was received is never passed on where it lies")
+
+
+def finish(first: Process, middle: Process, last: Process) -> None:
+    last.do("channel.close(linger=0)")
+    middle.do("out.close(linger=0); channel.close(linger=0)")
+    first.do("channel.close(linger=0)")
+
+
+def test_what_was_received_is_passed_on_where_it_lies(machine):
+    first, middle, last, _ = chain(machine)
+    warm_up(first, middle, last)
+    copies = machine.calls(middle, "cuMemcpyDtoDAsync_v2")
+    for byte in range(20):
+        first.do(f"channel.send({{'a': Device({byte}), 'b': Device({byte + 100}), 'host': np.arange(40000)}})")
+        # Two arrays of one frame, and those of host memory.
+        assert middle.ask("pass_on(lambda obj: [obj['b'], obj['host'], obj['a'], obj['a']])") == [0, 2 * SIZE + 320_000]
+        last.do(f"""
+            b, host, a, again = channel.recv(timeout=HANG)
+            check(b, {byte + 100}); check(a, {byte}); check(again, {byte}); g.finish(s)
+            assert (host == np.arange(40000)).all()
+        """)
+    assert machine.calls(middle, "cuMemcpyDtoDAsync_v2") == copies
+    assert last.ask("g.read_word(wrong), a.device, a.shape, a.readonly") == [0, "cuda:0", [2000, 100], True]
+    last.do("del a, b, again, host")
+    finish(first, middle, last)
+
+
+def test_the_last_one_holds_it_when_the_middle_is_killed(machine):
+    first, middle, last, onward = chain(machine)
+    warm_up(first, middle, last)
+    first.do("channel.send(Device(77))")
+    assert middle.ask("pass_on()") == [0, SIZE]
+    last.do("got = channel.recv(timeout=HANG); check(got, 77); g.finish(s)")
+    middle.kill()
+    Path(onward).unlink()
+    # A new one takes what comes; the first's slots are used again and again.
+    again = machine.start()
+    again.do("wrong = g.word()")
+    again.do(LIBRARY)
+    again.do("channel = xmem.Channel.connect(pool, timeout=HANG)")
+    first.do("channel.wait_for_receiver(HANG)")
+    for byte in range(40):
+        first.do(f"channel.send(Device({byte}))")
+        again.do(f"check(channel.recv(timeout=HANG), {byte}); g.finish(s)")
+    last.do("check(got, 77); g.finish(s)")
+    assert last.ask("g.read_word(wrong)") == 0
+    # Also when nobody is left but the one that has it.
+    again.do("channel.close(linger=0)")
+    machine.kill_producer(first)
+    last.do("check(got, 77); g.finish(s); del got; channel.close(linger=0)")
+    assert last.ask("g.read_word(wrong)") == 0
+    assert again.ask("g.read_word(wrong)") == 0
+
+
+def test_the_slot_is_used_again_when_the_last_one_lets_go(machine):
+    first, middle, last, _ = chain(machine)
+    warm_up(first, middle, last)
+    last.do("kept = []")
+    for byte in range(12):
+        first.do(f"channel.send(Device({byte}))")
+        assert middle.ask("pass_on()") == [0, SIZE]
+        last.do("kept.append(channel.recv(timeout=HANG))")
+    last.do("""
+        for byte, plane in enumerate(kept):
+            check(plane, byte)
+        g.finish(s)
+        del kept, plane
+    """)
+    slots = first.ask("channel.stats()['slots']")
+    for byte in range(40):
+        first.do(f"channel.send(Device({byte}))")
+        assert middle.ask("pass_on()") == [0, SIZE]
+        last.do(f"check(channel.recv(timeout=HANG), {byte}); g.finish(s)")
+    assert first.ask("channel.stats()['slots']") == slots
+    assert last.ask("g.read_word(wrong)") == 0
+    finish(first, middle, last)
+
+
+def test_memory_that_ends_with_its_producer_is_copied_and_counted(machine):
+    first, middle, last, _ = chain(machine, QUIRKS="no-vmm")
+    middle.do(PASS_ON)
+    for byte in range(10):
+        first.do(f"channel.send(Device({byte}))")
+        assert middle.ask("pass_on()") == [SIZE, 0]
+        last.do(f"check(channel.recv(timeout=HANG), {byte}); g.finish(s)")
+    assert last.ask("g.read_word(wrong)") == 0
+    finish(first, middle, last)
+
+
+def test_what_is_small_or_new_is_copied_beside_what_is_passed_on(machine):
+    first, middle, last, _ = chain(machine)
+    warm_up(first, middle, last)
+    middle.do("def more(obj): return [*obj, Device(5, stream=s)]")
+    for byte in range(10):
+        first.do(f"channel.send([Device({byte}), Device({byte + 100}, size=30000)])")
+        assert middle.ask("pass_on(more)") == [SIZE + 30_000, SIZE]
+        last.do(f"""
+            big, small, new = channel.recv(timeout=HANG)
+            check(big, {byte}); check(small, {byte + 100}); check(new, 5); g.finish(s)
+        """)
+    assert last.ask("g.read_word(wrong), small.shape, big.shape") == [0, [300, 100], [2000, 100]]
+    last.do("del big, small, new")
+    finish(first, middle, last)
+
+
+FRAMES = """
+    producer = xmem.Producer(pool + ".frames.sock")
+
+    def publish(byte, **what):
+        with producer.acquire(device="cuda:0", **what) as frame:
+            for plane in frame.planes:
+                array = Array(plane, s)
+                g.fill(s, array.ptr, array.nbytes, byte)
+                del array, plane
+            frame.publish(pts=byte)
+"""
+
+
+@pytest.mark.parametrize("what", [{"shape": (100, 300, 4)}, {"format": "NV12", "width": 640, "height": 320}])
+def test_frames_are_passed_on_while_they_are_still_written(machine, what):
+    made, joined = ends(machine)
+    source = machine.start()
+    source.do(FRAMES)
+    made.do("consumer = xmem.Consumer(pool + '.frames.sock')")
+
+    def is_passed_on() -> bool:
+        source.do(f"publish(3, **{what!r})")
+        before = made.ask("channel.stats()['copied_bytes']")
+        made.do("channel.send(consumer.recv(HANG))")
+        joined.do("frame = channel.recv(timeout=HANG); [check(plane, 3) for plane in frame.planes]; g.finish(s); del frame")
+        return made.ask("channel.stats()['copied_bytes']") < before + 10_000
+
+    eventually(is_passed_on, "frames are never passed on where they lie")
+    # Held: neither who passes them on nor who takes them waits for the device.
+    with machine.held(source):
+        source.do(f"publish(9, **{what!r})")
+        made.do("frame = consumer.recv(HANG); channel.send(frame); channel.send(list(frame.planes)); del frame")
+        joined.do("""
+            frame, planes = channel.recv(timeout=HANG), channel.recv(timeout=HANG)
+            for plane in (*frame.planes, *planes):
+                check(plane, 9)
+        """)
+        assert not joined.ask("g.is_done(s)")
+    joined.do("g.finish(s)")
+    assert joined.ask("g.read_word(wrong), frame.pts, frame.device, len(frame.planes) == len(planes)") == [0, 9, "cuda:0", True]
+    joined.do("del frame, planes, plane")
+    made.do("consumer.close()")
+    source.do("producer.close()")
+    close(made, joined)
+
+
+def test_a_copy_of_what_is_still_written_comes_after_that(machine):
+    made, joined = ends(machine)
+    source = machine.start()
+    source.do(FRAMES)
+    made.do("consumer = xmem.Consumer(pool + '.frames.sock')")
+    source.do("publish(1, shape=(20000,))")
+    made.do("channel.send(consumer.recv(HANG))")
+    joined.do("frame = channel.recv(timeout=HANG); check(frame, 1); g.finish(s); del frame")
+    with machine.held(source):
+        source.do("publish(9, shape=(20000,))")
+        before = made.ask("channel.stats()['copied_bytes']")
+        made.do("channel.send(consumer.recv(HANG))")
+        assert made.ask("channel.stats()['copied_bytes']") >= before + 20_000
+        joined.do("frame = channel.recv(timeout=HANG); check(frame, 9)")
+        assert not joined.ask("g.is_done(s)")
+    joined.do("g.finish(s)")
+    assert joined.ask("g.read_word(wrong)") == 0
+    joined.do("del frame")
+    made.do("consumer.close()")
+    source.do("producer.close()")
+    close(made, joined)
+
+
+BOTH = """
+    g1 = Gpu(1)
+    s1 = g1.stream()
+    word1 = g1.word()
+    g.here()
+
+    class OnSecond(Device):
+        def __init__(self, byte, **what):
+            g1.here()
+            super().__init__(byte, device=1, **what)
+            g.here()
+
+    def check_both(first, second, byte):
+        check(first, byte)
+        array = Array(second, s1)
+        assert array.device == (2, 1), array.device
+        g1.here()
+        g1.check(s1, array.ptr, array.nbytes, byte + 1, word1)
+        g1.finish(s1)
+        g.here()
+        g.finish(s)
+
+    def wrong_of_both():
+        g1.here()
+        there = g1.read_word(word1)
+        g.here()
+        return g.read_word(wrong) + there
+"""
+
+
+def test_a_message_has_arrays_on_several_devices(machine):
+    first, middle, last, _ = chain(machine)
+    for process in (first, middle, last):
+        process.do(BOTH)
+    middle.do(PASS_ON)
+
+    def is_passed_on(byte: int = 1) -> bool:
+        first.do(f"channel.send({{'first': Device({byte}), 'second': OnSecond({byte + 1}), 'host': [{byte}]}})")
+        copied, shared = middle.ask("pass_on()")
+        assert copied + shared == 2 * SIZE
+        last.do(f"got = channel.recv(timeout=HANG); check_both(got['first'], got['second'], {byte})")
+        assert last.ask("got['second'].device, got['host']") == ["cuda:1", [byte]]
+        return copied == 0
+
+    eventually(is_passed_on, "what was received is never passed on where it lies")
+    for byte in range(10):
+        assert is_passed_on(byte)
+    assert last.ask("wrong_of_both()") == 0
+    last.do("del got")
+    finish(first, middle, last)
+
+
+def test_copies_are_on_the_devices_of_their_arrays(machine):
+    made, joined = ends(machine)
+    for process in (made, joined):
+        process.do(BOTH)
+    made.do("channel.send([Device(4), OnSecond(5), Device(0)])")
+    joined.do("got = channel.recv(timeout=HANG, copy=True); check_both(got[0], got[1], 4)")
+    assert joined.ask("wrong_of_both(), [plane.readonly for plane in got]") == [0, [False] * 3]
+    joined.do("del got")
+    close(made, joined)
+
+
+def test_sending_can_be_interrupted_while_a_device_is_busy(machine):
+    made, joined = ends(machine)
+    made.do("arrays = [Device(7), Device(8, stream=s)]")
+    # Memory is made when the first message needs it.
+    made.do("channel.send(arrays)")
+    joined.do("channel.recv(timeout=HANG)")
+    with machine.held(made):
+        made.begin("""
+            try:
+                channel.send(arrays)
+            except KeyboardInterrupt:
+                interrupted = True
+        """)
+        interrupt(made)
+    assert made.ask("interrupted")
+    made.do("channel.send(Device(9))")
+    joined.do("got = channel.recv(timeout=HANG); check(got, 9); g.finish(s)")
+    assert joined.ask("g.read_word(wrong)") == 0
+    joined.do("del got")
+    close(made, joined)
