@@ -154,6 +154,7 @@ fn produce(pool: &str, words: Vec<&str>) {
     let mut kept = VecDeque::new();
     let released = Arc::new(AtomicBool::new(false));
     let mut captured = stream;
+    let mut marked = None;
     let (mut borrowed, mut freed, mut next_borrowed) = (None, None, 1000);
     say("ready");
     loop {
@@ -271,6 +272,26 @@ fn produce(pool: &str, words: Vec<&str>) {
                 };
                 let published = slot.publish_on(stream, meta);
                 say(published.map_or_else(|error| error.to_string(), |_| "published".into()));
+            }
+            // Written on such a stream, and published on one that waits for it. Says whether it got there.
+            ["publish", "behind"] => {
+                let late = gpu.late_stream();
+                let slot = open().acquire_cuda(SIZE, &gpu.device).unwrap();
+                gpu.fill(late, slot.cuda().unwrap().ptr(), SIZE, byte(6000));
+                stream.wait_for(&gpu.device, late).unwrap();
+                let mark = stream.mark(&gpu.device).unwrap();
+                let meta = FrameMeta {
+                    pts: Some(6000),
+                    ..FrameMeta::new(SIZE)
+                };
+                slot.publish_on(stream, meta).unwrap();
+                say(mark.synchronize_for(Duration::ZERO).unwrap());
+                marked = Some(mark);
+            }
+            ["wait-for-mark"] => {
+                let mark = marked.take().unwrap();
+                while !mark.synchronize_for(Duration::from_millis(10)).unwrap() {}
+                say("is there");
             }
             ["go-on"] => {
                 crate::gpu::GO_ON.store(true, Ordering::Release);
