@@ -19,6 +19,7 @@ mod open;
 mod outgoing;
 mod per_process;
 mod reaper;
+mod refs;
 mod send;
 
 pub(crate) use device::DeviceBlock;

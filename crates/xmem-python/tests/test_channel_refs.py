@@ -3,7 +3,9 @@
 """References: objects that stay in their process, over several hops, through kills, and who keeps them how long."""
 
 import gc
+import os
 import pickle
+import time
 import weakref
 
 import numpy as np
@@ -181,6 +183,67 @@ def test_comes_back_too_late(place):
             _refs.resolve(token, None)
         assert isinstance(xmem.RefLost("x"), ReferenceError)
         Asker(channel)("hold", 1)
+
+
+def gives_back(path, sent):
+    with xmem.Channel.connect(path, timeout=HANG) as channel:
+        channel.send(channel.recv(timeout=HANG), timeout=HANG)
+        assert channel.drain(HANG)
+        sent.set()
+        time.sleep(HANG)
+
+
+def test_sent_back_by_a_process_that_ends_before_it_is_received(place):
+    sent = spawn.Event()
+    with xmem.Channel(place.path()) as channel, Process(gives_back, place.path(), sent) as child:
+        stays = Stays("back")
+        weak = weakref.ref(stays)
+        channel.send(xmem.ref(stays), timeout=HANG)
+        del stays
+        assert sent.wait(HANG)
+        child.kill()
+        wait_until(lambda: not channel.senders and channel.receivers == 0, "its end is seen")
+        gc.collect()
+        assert weak() is not None
+        assert channel.recv(timeout=HANG) is weak()
+        wait_until(is_gone(weak), "nobody has it any more")
+
+
+def has(path, told, go):
+    with xmem.Channel.connect(path, timeout=HANG) as channel:
+        ref = channel.recv(timeout=HANG)
+        told.put(ref.is_held)
+        go.wait(HANG)
+
+
+def passes_on(path, onward):
+    with xmem.Channel(onward) as out, xmem.Channel.connect(path, timeout=HANG) as channel:
+        out.send(channel.recv(timeout=HANG), timeout=HANG)
+        time.sleep(HANG)
+
+
+def test_held_by_the_last_one_when_the_one_between_is_killed(place):
+    told, go = spawn.Queue(), spawn.Event()
+    onward = place.path("second")
+    with (
+        xmem.Channel(place.path()) as channel,
+        Process(has, onward, told, go) as last,
+        Process(passes_on, place.path(), onward) as between,
+    ):
+        stays = Stays("between")
+        weak = weakref.ref(stays)
+        channel.send(xmem.ref(stays), timeout=HANG)
+        del stays
+        assert told.get(timeout=HANG)
+        between.kill()
+        os.unlink(onward)
+        os.unlink(onward.replace(".sock", ".lock"))
+        wait_until(lambda: not channel.senders and channel.receivers == 0, "its end is seen")
+        gc.collect()
+        assert weak() is not None
+        go.set()
+        last.join()
+        wait_until(is_gone(weak), "nobody has it any more")
 
 
 def many(path, count, go):

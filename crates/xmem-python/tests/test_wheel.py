@@ -62,7 +62,8 @@ def test_stubs_have_what_the_module_has():
     there = {name for name in dir(_xmem) if not name.startswith("__")}
     assert there == {name for name in classes if hasattr(_xmem, name)} | functions
     for name in there & classes.keys():
-        real = {it for it in vars(getattr(_xmem, name)) if it not in object.__dict__ or it == "__new__"}
+        bases = getattr(_xmem, name).__mro__[:-1]
+        real = {it for base in bases for it in vars(base) if it not in object.__dict__ or it == "__new__"}
         # The buffer protocol's have names of their own from 3.12 on.
         real -= {"__doc__", "__module__", "__buffer__", "__release_buffer__"}
         said = names(classes[name]) - {"__buffer__"}

@@ -35,6 +35,23 @@ fn frames_that_are_written_in_another_context_are_waited_for() {
 }
 
 #[test]
+fn a_stream_waits_for_another_one_and_no_cpu_does() {
+    for producing in ["produce vmm 16", "produce vmm 16 elsewhere"] {
+        let lab = Lab::new();
+        let mut producer = lab.ready(producing);
+        let mut consumer = lab.ready("consume");
+        first_round(&mut producer, &mut consumer);
+        told(&mut producer, "publish behind", "false");
+        told(&mut consumer, "hold", "holds 6000 Some(Vmm)");
+        told(&mut producer, "go-on", "goes on");
+        told(&mut producer, "wait-for-mark", "is there");
+        told(&mut consumer, "look", "looks");
+        told(&mut consumer, "result", "0");
+        lab.assert_allowed();
+    }
+}
+
+#[test]
 fn a_stream_of_another_context_that_stands_still_holds_up_no_other() {
     let lab = Lab::new();
     let (mut producer, mut consumer) = lab.begun("vmm 16 elsewhere");

@@ -528,6 +528,7 @@ class _ChannelEnd:
         owners: Any,
         gather: Any,
         refs: Any,
+        leases: list[_RefLease],
         to: int | None,
         timeout: float | None,
     ) -> tuple[int, int]: ...

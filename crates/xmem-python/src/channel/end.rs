@@ -14,11 +14,12 @@ use xmem_core::{AcquireError, Producer, WaitError, WriteLease};
 
 use super::device;
 use super::inbox::{Inbox, Taken};
-use super::incoming::Incoming;
+use super::incoming::{Incoming, RefLease};
 use super::memory::{self, OwnSlot, Room};
 use super::names::MAKER;
 use super::open::{self, Options};
 use super::outgoing::Item;
+use super::refs::Refs;
 use super::send::{self, Message};
 use crate::bell::Bell;
 use crate::detached::Detached;
@@ -179,9 +180,10 @@ impl ChannelEnd {
 
     /// Sends a message: a pickle, and blocks as (address, size, whether the pickle takes it in its order, bytes that were
     /// left out before it, an array to be gathered, what is known of it on a device), which lie in `owners`. `refs` is kept
-    /// until no receiver has a reference of the message any more. Returns how many bytes were copied, and how many not.
+    /// until no receiver has a reference of the message any more; `leases` are held by receivers too, where they can. Returns how
+    /// many bytes were copied, and how many not.
     #[expect(clippy::too_many_arguments, reason = "one caller, by name")]
-    #[pyo3(signature = (pickle, blocks, *, owners, gather, refs, to, timeout))]
+    #[pyo3(signature = (pickle, blocks, *, owners, gather, refs, leases, to, timeout))]
     fn send(
         &self,
         py: Python<'_>,
@@ -190,6 +192,7 @@ impl ChannelEnd {
         owners: Py<PyAny>,
         gather: &Bound<'_, PyAny>,
         refs: Option<Py<PyAny>>,
+        leases: Vec<Bound<'_, RefLease>>,
         to: Option<u64>,
         timeout: Option<f64>,
     ) -> PyResult<(usize, usize)> {
@@ -199,6 +202,7 @@ impl ChannelEnd {
         let items: Vec<Item> = items.collect::<PyResult<_>>()?;
         self.wait_for_somebody(py, &producer, to, deadline)?;
         self.wait_for_room(py, &producer, deadline)?;
+        let refs = refs.map(|objects| Refs::new(objects, &leases));
         let message = Message {
             pickle,
             items: &items,

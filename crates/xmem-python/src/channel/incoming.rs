@@ -110,7 +110,7 @@ impl Message {
 /// Held by references, so that what they refer to stays.
 #[pyclass(frozen, module = "xmem._xmem", name = "_RefLease")]
 #[derive(Debug, Clone)]
-pub(crate) struct RefLease(#[expect(dead_code, reason = "held")] pub(super) Arc<ReadLease>);
+pub(crate) struct RefLease(pub(super) Arc<ReadLease>);
 
 /// A message that came.
 #[pyclass(frozen, module = "xmem._xmem", name = "_Incoming")]

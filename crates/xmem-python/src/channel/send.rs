@@ -13,7 +13,7 @@ use super::end::ChannelEnd;
 use super::memory::{OwnSlot, Room};
 use super::message::{Kind, Label};
 use super::outgoing::{Item, Plan};
-use super::reaper::Kept;
+use super::refs::Refs;
 use crate::errors::{IntoPyErr, Kind as ErrorKind};
 use crate::signals::Deadline;
 
@@ -48,8 +48,7 @@ pub(super) struct Message<'a> {
     pub(super) items: &'a [Item],
     /// Copies an array with gaps.
     pub(super) gather: &'a Bound<'a, PyAny>,
-    /// Kept until no receiver has a reference of the message any more.
-    pub(super) refs: Option<Py<PyAny>>,
+    pub(super) refs: Option<Refs>,
     /// What the items lie in.
     pub(super) owners: Py<PyAny>,
     /// `None`: to everybody.
@@ -72,15 +71,6 @@ pub(super) fn send(
         owners,
         to,
     } = message;
-    let refs = match refs {
-        Some(refs) => {
-            let mut lease = end.acquire(py, producer, (EMPTY, 0), deadline)?;
-            let kept = Kept::new(refs);
-            lease.set_release_hook(move || drop(kept));
-            Some(lease)
-        }
-        None => None,
-    };
     let mut outgoing = Outgoing {
         end,
         producer,
@@ -88,6 +78,7 @@ pub(super) fn send(
         pickle,
         to,
         refs,
+        refs_slot: None,
         refs_at: None,
         owners,
         devices: Vec::new(),
@@ -111,8 +102,10 @@ struct Outgoing<'a> {
     items: &'a [Item],
     pickle: &'a [u8],
     to: Option<u64>,
-    /// What stands for the message's references.
-    refs: Option<WriteLease>,
+    /// Its references, until these are published.
+    refs: Option<Refs>,
+    /// What stands for them.
+    refs_slot: Option<WriteLease>,
     /// Where that was published.
     refs_at: Option<u64>,
     /// What the items lie in.
@@ -149,6 +142,9 @@ impl Outgoing<'_> {
         deadline: Deadline,
     ) -> Result<(usize, usize), Failure> {
         let (producer, items, pickle) = (self.producer, self.items, self.pickle);
+        if let Some(refs) = &self.refs {
+            self.refs_slot = Some(refs.slot(py, self.end, producer, forward, deadline)?);
+        }
         let devices = device::Plan::new(producer, items, forward, self.devices_sent);
         let plan = Plan::new(producer, items, &devices.places, pickle.len(), forward);
         let copied = plan.len - pickle.len() + devices.copied;
@@ -213,12 +209,13 @@ impl Outgoing<'_> {
         lease: WriteLease,
         meta: impl FnOnce(&Self) -> FrameMeta,
     ) -> Result<(), Failure> {
-        if let Some(refs) = self.refs.take() {
+        if let Some(slot) = self.refs_slot.take() {
             let meta = self.meta(Kind::Refs, EMPTY);
             let published = py
-                .detach(|| refs.publish(meta))
+                .detach(|| slot.publish(meta))
                 .map_err(PublishError::from)?;
             self.refs_at = Some(published.meta().sequence);
+            self.refs = None;
         }
         for slot in std::mem::take(&mut self.devices) {
             let sequence = slot.publish(py, |size| self.meta(Kind::Device, size))?;

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use xmem_core::cuda::Stream;
+use xmem_core::cuda::{Stream, StreamMark};
 use xmem_core::{ImportError, ImportedMemory, Producer, ReadLease};
 
 use super::{SIZE, gpu, mode, outcome, publish};
@@ -36,6 +36,7 @@ pub fn produce(pool: &str, words: Vec<&str>) {
         next_borrowed: 1000,
         released: Arc::new(AtomicBool::new(false)),
         freed: None,
+        mark: None,
     };
     say("ready");
     loop {
@@ -57,6 +58,8 @@ pub struct Maker {
     released: Arc<AtomicBool>,
     /// An allocation that nothing refers to any more, if it was let go of.
     freed: Option<u64>,
+    /// A place in the order of a stream.
+    pub mark: Option<StreamMark>,
 }
 
 /// Memory of our own that is larger than the frame, as of some library.
@@ -87,6 +90,7 @@ impl Maker {
                 "borrowed" => publish::borrowed(self),
                 "plain" => publish::plain(self),
                 "late" => publish::late(self),
+                "behind" => publish::behind(self),
                 "done" => publish::done(self),
                 "piece" => publish::piece(self),
                 "twice" => publish::twice(self),
@@ -113,6 +117,11 @@ impl Maker {
             ["finish"] => {
                 self.gpu.finish(self.stream);
                 say("finished");
+            }
+            ["wait-for-mark"] => {
+                let mark = self.mark.take().unwrap();
+                while !mark.synchronize_for(Duration::from_millis(10)).unwrap() {}
+                say("is there");
             }
             ["go-on"] => {
                 crate::gpu::GO_ON.store(true, Ordering::Release);

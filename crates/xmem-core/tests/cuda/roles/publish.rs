@@ -81,6 +81,20 @@ pub fn late(maker: &Maker) -> String {
     outcome(slot.publish_on(stream, numbered(6000)), "published")
 }
 
+/// Written on such a stream, and published on one that waits for it. Whether it got there.
+pub fn behind(maker: &mut Maker) -> String {
+    let (gpu, stream) = (&maker.gpu, maker.stream);
+    let late = gpu.late_stream();
+    let slot = maker.producer().acquire_cuda(SIZE, &gpu.device).unwrap();
+    gpu.fill(late, slot.cuda().unwrap().ptr(), SIZE, byte(6000));
+    stream.wait_for(&gpu.device, late).unwrap();
+    let mark = stream.mark(&gpu.device).unwrap();
+    slot.publish_on(stream, numbered(6000)).unwrap();
+    let is_there = mark.synchronize_for(Duration::ZERO).unwrap();
+    maker.mark = Some(mark);
+    is_there.to_string()
+}
+
 /// Without a stream.
 pub fn done(maker: &Maker) -> String {
     let slot = maker

@@ -39,11 +39,12 @@ soon as all receivers reach the pool that they come from (xmem introduces them t
 then, and where they cannot reach it, they are copied. Receivers hold what is passed on where it lies, so the process
 in between may be killed.
 
-Arrays on a CUDA device (torch's tensors, and what has the CUDA array interface and ``__dlpack_device__``) are copied there
-into a frame of their own, which is published before the message and held by whoever has one of them. ``send`` does not
-wait for the copies of torch's tensors, whose memory stays on its stream, and waits for others. A receiver without that
-device gets an error (``CudaError``, ``NoCuda``) in place of the message, and the next one after it. All of this ran on a
-stand-in driver so far, without a GPU.
+Arrays on CUDA devices (torch's tensors, and what has the CUDA array interface and ``__dlpack_device__``) are copied there,
+for each device into a frame of its own, which is published before the message and held by whoever has one of them.
+``send`` does not wait for the copies of torch's tensors, whose memory stays on its stream, nor for those of frames, and
+waits for others. Frames that were received there are passed on as above, each as a frame of its own, up to 8 in a message;
+memory that is shared by legacy handle is copied. A receiver without that device gets an error (``CudaError``, ``NoCuda``)
+in place of the message, and the next one after it. All of this ran on a stand-in driver so far, without a GPU.
 
 **Back-pressure.** ``send`` waits while the slowest receiver has 8 messages before it that it did not take; up to two
 wait inside of the receiving end. A receiver that holds as many messages as it may (``budget``) gets the next ones as

@@ -174,6 +174,6 @@ def resolve(token, lease):
         raise RefLost(
             f"a reference to a {token[4]} came back, and the object is gone: nobody held a reference any more. One is held "
             "by whoever has xmem.ref(obj), by a message under way, and by every process that has the reference; a process "
-            "that has ended, with its messages, or that had no lease left (Ref.is_held), does not count"
+            "that was killed, with what nobody had taken of its messages, or that had no lease left (Ref.is_held), does not count"
         )
     return found[0]
