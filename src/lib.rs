@@ -24,6 +24,7 @@ mod event;
 mod frame;
 mod frame_info;
 mod later;
+mod lock;
 mod memory;
 mod meta;
 mod planes;

@@ -8,7 +8,7 @@
 use std::{
     fmt, mem, ptr,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc, Mutex, MutexGuard,
         atomic::{AtomicU32, AtomicU64, Ordering},
     },
 };
@@ -16,6 +16,7 @@ use std::{
 use gst::{glib, glib::translate::*, prelude::*};
 use xmem_core::{FrameMeta, Parts, PieceLease, Producer, PublishError, ReadLease, WriteLease};
 
+use crate::lock::lock;
 use crate::{FrameInfo, allocator::XmemAllocator};
 
 /// What `gst_memory_is_type` knows the memory as.
@@ -69,7 +70,7 @@ unsafe impl Sync for Slot {}
 
 impl Slot {
     fn lease(&self) -> MutexGuard<'_, Lease> {
-        self.lease.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.lease)
     }
 }
 

@@ -4,10 +4,11 @@
 
 use std::{
     collections::VecDeque,
-    sync::{LazyLock, Mutex, PoisonError},
+    sync::{LazyLock, Mutex},
 };
 
 use crate::event::text;
+use crate::lock::lock;
 
 const NAME: &str = "stream";
 const FLAGS: &str = "flags";
@@ -98,7 +99,7 @@ impl Description {
         let Some(group) = &self.group else {
             return gst::GroupId::next();
         };
-        let mut groups = GROUPS.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut groups = lock(&GROUPS);
         if let Some((_, number)) = groups.iter().find(|(other, _)| other == group) {
             return *number;
         }

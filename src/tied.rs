@@ -7,9 +7,11 @@
 
 use std::any::Any;
 use std::ptr;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 
 use gst::glib::{self, translate::IntoGlib};
+
+use crate::lock::lock;
 
 /// Something that can be tied to memories, at most one of its kind to each.
 pub(crate) trait Tie: Any + Clone + Send + Sync {
@@ -17,10 +19,11 @@ pub(crate) trait Tie: Any + Clone + Send + Sync {
     const NAME: &'static glib::GStr;
 }
 
-/// Behind a tee, several elements know one memory: none may take away what another is reading.
-fn lock() -> MutexGuard<'static, ()> {
+/// Until what is returned is dropped, nobody else reads or changes what is tied to any memory. Behind a tee, several elements
+/// know one memory: none may take away what another is reading.
+fn alone() -> MutexGuard<'static, ()> {
     static LOCK: Mutex<()> = Mutex::new(());
-    LOCK.lock().unwrap_or_else(PoisonError::into_inner)
+    lock(&LOCK)
 }
 
 fn quark<T: Tie>() -> glib::Quark {
@@ -47,8 +50,9 @@ pub(crate) fn untie<T: Tie>(memory: &gst::MemoryRef) -> Option<T> {
 fn exchange<T: Tie>(memory: &gst::MemoryRef, value: Option<T>) -> Option<T> {
     let object = memory.as_ptr().cast_mut().cast();
     let quark = quark::<T>().into_glib();
-    let _locked = lock();
-    // SAFETY: a live memory. The value is of this type (its name is), and was made by Box; whoever steals it frees it.
+    let _alone = alone();
+    // SAFETY: a live memory. The value is of this type, as no other kind has its name, and was made by Box; whoever steals it
+    // frees it.
     let old = unsafe {
         let old = gst::ffi::gst_mini_object_steal_qdata(object, quark).cast::<T>();
         (!old.is_null()).then(|| *Box::from_raw(old))
@@ -71,9 +75,9 @@ pub(crate) fn update<T: Tie + Default, R>(
 ) -> R {
     let object = memory.as_ptr().cast_mut().cast();
     let quark = quark::<T>().into_glib();
-    let _locked = lock();
-    // SAFETY: a live memory. The value is of this type (its name is), it was made by Box, and nobody else has it while this
-    // is locked.
+    let _alone = alone();
+    // SAFETY: a live memory. The value is of this type, as no other kind has its name; it was made by Box, and nobody else
+    // has it meanwhile.
     unsafe {
         let mut value = gst::ffi::gst_mini_object_get_qdata(object, quark).cast::<T>();
         if value.is_null() {
@@ -87,8 +91,8 @@ pub(crate) fn update<T: Tie + Default, R>(
 /// What is tied to a memory, or to the one that it is a part of.
 pub(crate) fn tied<T: Tie>(memory: &gst::MemoryRef) -> Option<T> {
     let own = {
-        let _locked = lock();
-        // SAFETY: a live memory. The value is of this type (its name is), and it is there as long as this is locked.
+        let _alone = alone();
+        // SAFETY: a live memory. The value is of this type, as no other kind has its name, and nobody takes it away meanwhile.
         unsafe {
             let value = gst::ffi::gst_mini_object_get_qdata(
                 memory.as_ptr().cast_mut().cast(),

@@ -3,7 +3,7 @@
 //! Where an allocator and its pools get their slots, for as long as the sink runs.
 
 use std::sync::{
-    Arc, Mutex, MutexGuard, PoisonError,
+    Arc, Mutex,
     atomic::{AtomicU64, AtomicUsize, Ordering},
 };
 
@@ -11,6 +11,7 @@ use std::sync::{
 use xmem_core::cuda::Device;
 use xmem_core::{AcquireError, Producer, WriteLease};
 
+use crate::lock::lock;
 use crate::memory::Tally;
 
 static CAT: std::sync::LazyLock<gst::DebugCategory> = std::sync::LazyLock::new(|| {
@@ -125,8 +126,4 @@ impl SlotSource {
     pub(crate) fn refusal(&self) -> Option<String> {
         lock(&self.refusal).clone()
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

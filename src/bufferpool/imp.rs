@@ -2,13 +2,14 @@
 
 // Everything here is called from C without a guard: a panic would abort the process.
 
-use std::sync::{Arc, LazyLock, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, LazyLock, Mutex, OnceLock};
 
 use gst::{glib, prelude::*, subclass::prelude::*};
 
 use super::buffer_of;
 use super::layout::Layout;
 use crate::allocator::{SlotSource, XmemAllocator, system_memory};
+use crate::lock::lock;
 
 static CAT: LazyLock<gst::DebugCategory> = LazyLock::new(|| {
     gst::DebugCategory::new(
@@ -56,7 +57,7 @@ impl BufferPoolImpl for XmemBufferPool {
             return false;
         };
         gst::debug!(CAT, imp = self, "Configured: {layout:?}");
-        *self.layout.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(layout));
+        *lock(&self.layout) = Some(Arc::new(layout));
         self.parent_set_config(config)
     }
 
@@ -102,10 +103,7 @@ impl BufferPoolImpl for XmemBufferPool {
 
 impl XmemBufferPool {
     fn layout(&self) -> Option<Arc<Layout>> {
-        self.layout
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clone()
+        lock(&self.layout).clone()
     }
 
     pub(super) fn set_backing(&self, allocator: XmemAllocator, slots: Arc<SlotSource>) {

@@ -7,13 +7,14 @@
 //! gets it. One that somebody else made around the same context is used in its place.
 #![allow(unsafe_code)] // a library that is loaded
 
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 
 use gst::{glib, glib::translate::*, prelude::*};
 use xmem_core::cuda::Device;
 
 use super::ffi::{CONTEXT_TYPE, CuContext, CuDevice, GstCudaContext};
 use super::library::{CAT, Library};
+use crate::lock::lock;
 
 glib::wrapper! {
     /// A GstCudaContext.
@@ -35,7 +36,7 @@ impl CudaContext {
     pub(crate) fn of_device(device: &Device) -> Option<Self> {
         static MADE: Mutex<Vec<CudaContext>> = Mutex::new(Vec::new());
         let library = Library::get()?;
-        let mut made = MADE.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut made = lock(&MADE);
         if let Some(context) = made.iter().find(|context| context.is_of(device)) {
             return Some(context.clone());
         }

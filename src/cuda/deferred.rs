@@ -8,13 +8,14 @@
 #![allow(unsafe_code)] // the end of a GstMemory is a C function
 
 use std::ptr;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use gst::ffi::{GstMemory, GstMiniObject};
 use gst::glib::ffi::{GFALSE, GTRUE, gboolean};
 use gst::glib::{self, translate::*};
 
 use crate::later::drop_later;
+use crate::lock::lock;
 use crate::tied::{Tie, tied, update};
 
 /// Whether memory may be freed.
@@ -47,7 +48,7 @@ impl Deferred {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.0)
     }
 }
 

@@ -2,13 +2,14 @@
 
 //! Where the planes of a frame lie on a device.
 
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 
 use gst::glib;
 
 use super::context::CudaContext;
 use super::memory::{self, CudaMemory};
 use crate::later::drop_later;
+use crate::lock::lock;
 
 /// The layout that libgstcuda gives memory of its own: all planes have the same pitch, and textures can be made of them.
 /// Elements read planes by what a memory says of itself, and GStreamer copies memory on the assumption that it could have
@@ -26,7 +27,7 @@ impl Layout {
         static KNOWN: Mutex<Vec<(CudaContext, gst_video::VideoInfo, Layout)>> =
             Mutex::new(Vec::new());
         const KEPT: usize = 16;
-        let known = || KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = || lock(&KNOWN);
         let is_it = |(of, from, _): &&(CudaContext, gst_video::VideoInfo, Self)| {
             of == context && from == info
         };

@@ -51,7 +51,8 @@ impl Stream {
 
     /// The stream itself.
     pub(crate) fn handle(&self) -> cuda::Stream {
-        // SAFETY: a live stream, which nobody destroys while there are references.
+        // SAFETY: a live stream. Who puts something on it keeps a reference until that is done, or gives up the last one behind
+        // it: what is on a stream that is destroyed still runs to its end.
         Library::get().map_or(cuda::Stream::LEGACY_DEFAULT, |library| unsafe {
             cuda::Stream::from_raw((library.cuda_stream_get_handle)(self.0.as_ptr()).addr() as u64)
         })

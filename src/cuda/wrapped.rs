@@ -29,6 +29,7 @@ use super::library::{CAT, Library};
 use super::memory::{self, OneFrame};
 use super::stream::Stream;
 use crate::later::drop_later;
+use crate::lock::lock;
 use crate::memory::{Tally, freeze, thaw};
 use crate::tied::tie;
 
@@ -85,7 +86,7 @@ struct Slot {
 
 impl Slot {
     fn lease(&self) -> MutexGuard<'_, Lease> {
-        self.lease.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.lease)
     }
 }
 
@@ -199,7 +200,7 @@ impl Home {
     }
 
     fn idle(&self) -> MutexGuard<'_, Idle> {
-        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.idle)
     }
 
     fn memory(self: &Arc<Self>, place: Place, lease: Lease, flags: u32) -> Option<gst::Memory> {

@@ -20,7 +20,7 @@
  */
 use std::{
     collections::BTreeMap,
-    sync::{LazyLock, Mutex, PoisonError},
+    sync::{LazyLock, Mutex},
     thread::{self, JoinHandle},
     time::Duration,
 };
@@ -32,6 +32,7 @@ use super::{
     XmemDevice,
     pools::{self, Pool},
 };
+use crate::lock::lock;
 
 pub(super) static CAT: LazyLock<gst::DebugCategory> = LazyLock::new(|| {
     gst::DebugCategory::new(
@@ -119,7 +120,7 @@ impl DeviceProviderImpl for XmemDeviceProvider {
 
 impl XmemDeviceProvider {
     fn thread(&self) -> std::sync::MutexGuard<'_, Option<JoinHandle<()>>> {
-        self.thread.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.thread)
     }
 }
 

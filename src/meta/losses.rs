@@ -4,8 +4,10 @@
 
 use std::{
     collections::BTreeMap,
-    sync::{Mutex, MutexGuard, PoisonError},
+    sync::{Mutex, MutexGuard},
 };
+
+use crate::lock::lock;
 
 /// Another process may make up names.
 const MOST_NAMES: usize = 64;
@@ -25,7 +27,7 @@ struct Inner {
 
 impl Losses {
     fn inner(&self) -> MutexGuard<'_, Inner> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.0)
     }
 
     /// Counts from 0 again.

@@ -2,12 +2,13 @@
 
 //! Metas that are a GstStructure: those that applications make up, and what decrypts a frame.
 
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 
 use gst::{MetaRef, glib, meta::CustomMeta};
 use minicbor::{Decode, Decoder, Encode};
 
 use super::kind::{Encoded, Kind, Why, append, read};
+use crate::lock::lock;
 use crate::{frame::Format, text};
 
 /// Key of the custom metas. They say their names themselves.
@@ -68,7 +69,7 @@ fn make_known(name: &str, tags: &[&str]) -> Result<(), &'static str> {
     if !is_type_name(name) || tags.len() > MOST_TAGS {
         return Err("its name or its tags cannot be");
     }
-    let mut registered = REGISTERED.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut registered = lock(&REGISTERED);
     if CustomMeta::is_registered(name) {
         return Ok(());
     }

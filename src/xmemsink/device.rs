@@ -11,7 +11,7 @@ use xmem_core::{Canceller, FrameMeta, ImportError, ImportedMemory, Parts, Publis
 
 use super::{
     XmemSinkCopy,
-    imp::{CAT, Started, lock},
+    imp::{CAT, Started},
     imports,
     publish::{Cause, Failure, Outcome},
 };
@@ -21,6 +21,7 @@ use crate::{
     },
     frame::{Format, Memory},
     later::drop_later,
+    lock::lock,
     tied::{Tie, tie, tied},
 };
 

@@ -9,9 +9,10 @@ use xmem_core::{AcquireError, Canceller, EventError, FrameMeta, PublishError};
 
 use super::{
     base::{self, Data},
-    imp::{CAT, Started, XmemSink, lock},
+    imp::{CAT, Started, XmemSink},
 };
 use crate::event::downstream::{self, Packed};
+use crate::lock::lock;
 
 /// Kinds of events that are remembered to have been reported.
 const MOST_SAID: usize = 64;

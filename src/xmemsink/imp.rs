@@ -38,7 +38,7 @@
  *
  * Since: plugin-xmem-0.1
  */
-use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, LazyLock, Mutex};
 
 use gst::{glib, prelude::*, subclass::prelude::*};
 use gst_base::{prelude::*, subclass::prelude::*};
@@ -64,6 +64,7 @@ use crate::{
     allocator::{SlotSource, XmemAllocator},
     caps,
     frame::Format,
+    lock::lock,
     meta::{self, Losses},
     stats,
     timeline::Timeline,
@@ -77,10 +78,6 @@ pub(super) static CAT: LazyLock<gst::DebugCategory> = LazyLock::new(|| {
         Some("Puts buffers into a shared pool"),
     )
 });
-
-pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
 
 /// What a started sink has.
 #[derive(Debug)]

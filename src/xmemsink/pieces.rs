@@ -3,7 +3,7 @@
 //! Buffers that do not lie in one slot of ours and travel as they are all the same: memory with a descriptor of its own,
 //! several slots, frames of another pool.
 
-use std::os::fd::BorrowedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
 
 use xmem_core::{
     Canceller, ForwardError, FrameMeta, ImportedMemory, MAX_PARTS, Parts, PublishError,
@@ -99,13 +99,8 @@ impl Started {
         if let Some(known) = imports::known(memory, &self.producer) {
             return Some(known);
         }
-        let fd = memory
-            .downcast_memory_ref::<gst_allocators::FdMemory>()?
-            .fd();
-        let imported = borrowed(fd)
-            .and_then(|fd| fd.try_clone_to_owned().ok())
-            .map(|fd| self.producer.import(fd))?;
-        match imported {
+        let fd = duplicate(memory.downcast_memory_ref::<gst_allocators::FdMemory>()?)?;
+        match self.producer.import(fd) {
             Ok(imported) => {
                 imports::remember(memory.parent().unwrap_or(memory), imported.clone());
                 Some(imported)
@@ -118,9 +113,11 @@ impl Started {
     }
 }
 
-/// A descriptor that a live memory has.
+/// A descriptor of our own for a memory's.
 #[allow(unsafe_code)]
-fn borrowed<'a>(fd: i32) -> Option<BorrowedFd<'a>> {
-    // SAFETY: the memory that it was read from lives as long as the borrow is used, to be duplicated at once.
-    (fd >= 0).then(|| unsafe { BorrowedFd::borrow_raw(fd) })
+fn duplicate(memory: &gst_allocators::FdMemoryRef) -> Option<OwnedFd> {
+    let number = memory.fd();
+    // SAFETY: the memory's descriptor, which is open for as long as the memory is borrowed. -1 is none.
+    let fd = (number >= 0).then(|| unsafe { BorrowedFd::borrow_raw(number) })?;
+    fd.try_clone_to_owned().ok()
 }

@@ -8,7 +8,8 @@ use gst::{glib::prelude::*, prelude::*};
 
 #[cfg(feature = "cuda")]
 use super::device;
-use super::imp::{CAT, Started, lock};
+use super::imp::{CAT, Started};
+use crate::lock::lock;
 use crate::{bufferpool::XmemBufferPool, caps};
 
 /// The last pool that was offered. Decoders ask again and again, some for nearly every frame, and mostly throw the

@@ -13,11 +13,9 @@ use std::{
 use gst::{prelude::*, subclass::prelude::*};
 use gst_base::prelude::*;
 
-use super::{
-    XmemSink,
-    imp::{CAT, lock},
-};
+use super::{XmemSink, imp::CAT};
 use crate::event::key_frame::KeyFrame;
+use crate::lock::lock;
 
 /// How long a key frame that was asked for lasts for all others that want one.
 const INTERVAL: Duration = Duration::from_millis(200);

@@ -7,9 +7,10 @@ use gst_base::prelude::*;
 
 use super::{
     XmemSinkPace,
-    imp::{CAT, XmemSink, lock},
+    imp::{CAT, XmemSink},
 };
 use crate::{
+    lock::lock,
     timeline::Timeline,
     timing::{ClockOffset, Origin},
 };

@@ -13,8 +13,8 @@ use xmem_core::Canceller;
 use super::{
     XmemSink,
     base::{self, Data},
-    imp::lock,
 };
+use crate::lock::lock;
 
 /// Why nobody may wait now.
 #[derive(Debug, Clone, Copy)]

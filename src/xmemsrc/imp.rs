@@ -34,7 +34,7 @@
  * Since: plugin-xmem-0.1
  */
 use std::{
-    sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, LazyLock, Mutex},
     time::Duration,
 };
 
@@ -55,6 +55,7 @@ use super::{
 };
 #[cfg(feature = "cuda")]
 use crate::cuda;
+pub(super) use crate::lock::lock;
 use crate::{
     caps,
     event::key_frame::KeyFrame,
@@ -76,10 +77,6 @@ pub(super) static CAT: LazyLock<gst::DebugCategory> = LazyLock::new(|| {
 
 /// How long the producer may take to tell what a stream is that is over already.
 const STATE_TIME: Duration = Duration::from_secs(2);
-
-pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
 
 /// What the streaming thread works with. It takes it out of its lock while it waits.
 #[derive(Debug)]

@@ -4,9 +4,11 @@
 //! own, has the first frame begin at 0 if it has no time, and takes a decoding time for the presentation time where that
 //! is missing.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use gst::prelude::*;
+
+use crate::lock::lock;
 
 #[derive(Debug, Default)]
 pub(super) struct Outgoing(Mutex<State>);
@@ -53,7 +55,7 @@ impl Outgoing {
     }
 
     fn state<T>(&self, work: impl FnOnce(&mut State) -> T) -> T {
-        work(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+        work(&mut lock(&self.0))
     }
 
     fn mend_buffer(&self, buffer: &mut gst::Buffer) {

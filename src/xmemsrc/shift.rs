@@ -4,9 +4,11 @@
 //! belong together, but come from two pools, are shifted by the same.
 
 use std::sync::{
-    Arc, Mutex, PoisonError, Weak,
+    Arc, Mutex, Weak,
     atomic::{AtomicU64, Ordering},
 };
+
+use crate::lock::lock;
 
 /// What is shifted together: the base times of the producer's and of the consumer's pipeline.
 type Key = (gst::ClockTime, gst::ClockTime);
@@ -23,7 +25,7 @@ impl Shift {
         let Some(key) = key else {
             return Arc::default();
         };
-        let mut shifts = SHIFTS.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut shifts = lock(&SHIFTS);
         shifts.retain(|(_, shift)| shift.strong_count() > 0);
         let there = shifts.iter().find(|(other, _)| *other == key);
         if let Some(shift) = there.and_then(|(_, shift)| shift.upgrade()) {

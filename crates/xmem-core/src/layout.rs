@@ -26,14 +26,13 @@ use crate::os::memfd::{self, Seal};
 use crate::protocol::regions;
 use crate::protocol::ring::{self, ENTRY_WORDS, PAYLOAD_WORDS};
 use crate::protocol::wake;
+use crate::region::MAX_SLOTS;
 use crate::sync::{AtomicU32, AtomicU64, Ordering, fence};
 
 const MAGIC: u64 = u64::from_le_bytes(*b"xmemctl\0");
 /// Raised with every change to what is shared: memory, messages, or the meaning of either.
 pub(crate) const VERSION: u32 = 3;
 
-/// The most slots a pool may have. Bounds what a consumer maps for a producer it does not trust.
-pub(crate) const MAX_SLOTS: u32 = 1 << 16;
 const MAX_RING_LEN: u32 = 1 << 18;
 
 // Constants, in words.

@@ -334,9 +334,9 @@ impl ReadLease {
             // Its own pieces, which it does not know.
             return &[];
         }
-        // SAFETY: the payload lies inside the slot (checked by `new`), the slot inside a mapping that the hold keeps, and while
-        // the hold lives no producer that follows the protocol writes there. One that does not can tear its own
-        // frames; bytes have no invalid values.
+        // SAFETY: the payload lies inside the slot (checked by `new`, or above), the slot inside a mapping that the hold keeps
+        // (by `Session::take`, or as the producer planned it). While the hold lives no producer that follows the protocol
+        // writes there. One that does not can tear its own frames; bytes have no invalid values.
         unsafe { std::slice::from_raw_parts(self.slot_ptr().wrapping_add(offset), size) }
     }
 

@@ -53,7 +53,8 @@ mod protocol;
 mod api {
     pub use crate::buffer_pool::{AccessMode, BufferGuard, BufferPool, BufferPoolOptions};
     pub use crate::cancel::Canceller;
-    pub use crate::consumer::{Consumer, ConsumerBuilder, ConsumerHandle, StartFrom, query};
+    pub use crate::consumer::{Consumer, ConsumerBuilder, ConsumerHandle, query};
+    pub use crate::delivery::{Delivery, StartFrom};
     pub use crate::error::*;
     pub use crate::lease::ReadLease;
     pub use crate::meta::{DType, FrameMeta, MAX_DIMS, MAX_PLANES, Storage, Text, VideoLayout};
@@ -61,8 +62,8 @@ mod api {
     pub use crate::os::clock::monotonic_ns;
     pub use crate::parts::{MAX_PARTS, Part};
     pub use crate::producer::{
-        ConsumerEvent, Delivery, Departure, ImportedMemory, Parts, PieceLease, Producer,
-        ProducerBuilder, PublishFailure, WriteLease,
+        ConsumerEvent, Departure, ImportedMemory, Parts, PieceLease, Producer, ProducerBuilder,
+        PublishFailure, WriteLease,
     };
     pub use crate::region::{Backing, Capabilities};
     pub use crate::rendezvous::{
@@ -83,6 +84,8 @@ mod cancel;
 mod consumer;
 #[cfg(all(feature = "cuda", not(xmem_loom)))]
 pub mod cuda;
+#[cfg(not(xmem_loom))]
+mod delivery;
 #[cfg(not(xmem_loom))]
 mod entry;
 #[cfg(not(xmem_loom))]

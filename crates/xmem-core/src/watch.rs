@@ -10,11 +10,12 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
+use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::inotify::{CreateFlags, Reader, WatchFlags, add_watch, init};
 use rustix::io::Errno;
 
 use crate::cancel::{Canceller, Deadline, Registration, Wake};
+use crate::os::eventfd;
 use crate::rendezvous::runtime_dir;
 
 /// How often to look whether the directory is another one now: made only later, or removed and made again.
@@ -74,10 +75,7 @@ impl PoolWatch {
     }
 
     fn of(dir: PathBuf, canceller: &Canceller) -> io::Result<Self> {
-        let bell = Arc::new(EventBell(eventfd(
-            0,
-            EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK,
-        )?));
+        let bell = Arc::new(EventBell(eventfd::new()?));
         let sleeper: Arc<dyn Wake> = bell.clone();
         let mut watch = Self {
             dir,
@@ -114,7 +112,7 @@ impl PoolWatch {
                 return Watched::Cancelled;
             }
             // So that it does not ring again after the canceller was reset.
-            let _ = rustix::io::read(&self.bell.0, &mut [0; 8]);
+            eventfd::silence(&self.bell.0);
         }
     }
 
@@ -143,8 +141,7 @@ struct EventBell(OwnedFd);
 
 impl Wake for EventBell {
     fn wake(&self) {
-        // The only way to fail is a counter that is full, and then the thread is awake anyway.
-        let _ = rustix::io::write(&self.0, &1u64.to_ne_bytes());
+        eventfd::ring(&self.0);
     }
 }
 

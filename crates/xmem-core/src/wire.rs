@@ -2,7 +2,7 @@
 
 //! The messages of the control socket. One packet each, small, and never trusted.
 
-use crate::consumer::StartFrom;
+use crate::delivery::StartFrom;
 use crate::meta::Text;
 
 /// What a hello begins with.

@@ -3,7 +3,7 @@
 // Everything here is called from C without a guard: a panic would abort the process.
 #![allow(unsafe_code)] // a virtual function of a class further up
 
-use std::sync::{Arc, LazyLock, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, LazyLock, Mutex, OnceLock};
 
 use gst::glib::translate::*;
 use gst::{glib, prelude::*, subclass::prelude::*};
@@ -17,6 +17,7 @@ use crate::cuda::library::CAT;
 use crate::cuda::memory::CudaMemory;
 use crate::cuda::stream::Stream;
 use crate::cuda::wrapped::Home;
+use crate::lock::lock;
 
 /// What it was made for.
 #[derive(Debug)]
@@ -67,10 +68,7 @@ impl BufferPoolImpl for XmemCudaBufferPool {
             return false;
         };
         gst::debug!(CAT, imp = self, "Configured: {configured:?}");
-        *self
-            .configured
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner) = Some(configured);
+        *lock(&self.configured) = Some(configured);
         // The class in between would allocate memory of its own.
         base_set_config(self.obj().upcast_ref(), config)
     }
@@ -140,10 +138,7 @@ impl XmemCudaBufferPool {
     }
 
     fn configured(&self) -> Option<Configured> {
-        self.configured
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clone()
+        lock(&self.configured).clone()
     }
 
     /// Reads the configuration, and writes back how large a buffer is.

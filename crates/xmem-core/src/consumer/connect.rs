@@ -10,9 +10,10 @@ use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
+use super::Consumer;
 use super::session::{Session, Terms};
-use super::{Consumer, StartFrom};
 use crate::cancel::{Bell, Canceller, Deadline, Wake};
+use crate::delivery::StartFrom;
 use crate::error::{ConnectError, NameError, QueryError};
 use crate::fault::{self, Point};
 use crate::layout::{Control, LeasePage, OpenError, VERSION};

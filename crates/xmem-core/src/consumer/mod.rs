@@ -9,7 +9,10 @@ mod notify;
 mod origin;
 pub(crate) mod questions;
 mod receive;
+mod regions;
 pub(crate) mod session;
+mod take;
+mod waiting;
 
 use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
@@ -18,34 +21,13 @@ use std::time::Duration;
 pub use connect::{ConsumerBuilder, query};
 
 use crate::cancel::{Canceller, Registration, Wake};
+use crate::delivery::Delivery;
 use crate::error::RequestError;
 use crate::named::Sticky;
-use crate::producer::Delivery;
 use crate::stats::ReceiveStats;
 use crate::sync::Ordering;
 use notify::Notifier;
 use session::Session;
-
-/// Which frame a consumer gets first.
-#[derive(Debug, Default, Clone, Copy, PartialEq, Eq, Hash)]
-#[repr(u8)]
-pub enum StartFrom {
-    /// The first that is published after it joined.
-    #[default]
-    Next = 0,
-    /// The newest that there is.
-    Newest = 1,
-    /// The oldest that the producer keeps (its `history`).
-    Oldest = 2,
-}
-
-impl StartFrom {
-    pub(crate) fn from_code(code: u8) -> Option<Self> {
-        [Self::Next, Self::Newest, Self::Oldest]
-            .into_iter()
-            .find(|start| *start as u8 == code)
-    }
-}
 
 /// A consumer of a pool: takes frames out, where they lie.
 ///

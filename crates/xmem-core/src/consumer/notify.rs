@@ -10,9 +10,11 @@ use std::thread::JoinHandle;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use super::receive::Waiting;
+use super::Consumer;
 use super::session::Session;
+use super::waiting::Waiting;
 use crate::cancel::{Canceller, Deadline, Wake};
+use crate::os::eventfd;
 
 #[derive(Debug, Default)]
 struct State {
@@ -69,7 +71,7 @@ impl Notifier {
     pub(super) fn ask(&self, waiting: Waiting) {
         let mut state = self.shared.state();
         // Under the lock, so that no answer to this question is taken away.
-        let _ = rustix::io::read(&*self.eventfd, &mut [0; 8]);
+        eventfd::silence(&*self.eventfd);
         let before = state.waiting.replace(waiting);
         drop(state);
         match before {
@@ -94,7 +96,7 @@ impl Notifier {
     }
 }
 
-fn run(shared: &Shared, session: &Session, eventfd: &impl AsFd, canceller: &Canceller) {
+fn run(shared: &Shared, session: &Session, readable: &impl AsFd, canceller: &Canceller) {
     loop {
         let mut state = shared.state();
         let waiting = loop {
@@ -121,9 +123,56 @@ fn run(shared: &Shared, session: &Session, eventfd: &impl AsFd, canceller: &Canc
         let is_over = |waiting: Waiting| waiting.is_over(session, canceller);
         if deadline.is_over() || state.waiting.is_some_and(is_over) {
             state.waiting = None;
-            // The only way to fail is a counter that is full, and then it is readable anyway.
-            let _ = rustix::io::write(eventfd, &1u64.to_ne_bytes());
+            eventfd::ring(readable);
         }
+    }
+}
+
+impl Consumer {
+    /// Has an eventfd become readable when there is something to receive, or a reason why there will be nothing: for
+    /// programs whose loop waits for descriptors. It must be non-blocking, and may outlive the consumer; others may make
+    /// it readable too.
+    ///
+    /// It stays readable until a [`receive`](Self::receive) found nothing; receive with a timeout of zero until
+    /// [`ReceiveError::Timeout`] before waiting for it. That also comes when a frame's memory is new here and the producer
+    /// was just asked for it.
+    ///
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// # let pool = dir.path().join("p.sock");
+    /// # let pool = pool.to_str().unwrap();
+    /// # use std::{sync::Arc, time::Duration};
+    /// # use xmem_core::{Consumer, FrameMeta, Producer, ReceiveError};
+    /// use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
+    ///
+    /// let producer = Producer::builder(pool).build()?;
+    /// let mut consumer = Consumer::builder(pool).connect()?;
+    /// let fd = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
+    /// consumer.notify(fd.clone())?;
+    ///
+    /// assert!(matches!(consumer.receive(Some(Duration::ZERO)), Err(ReceiveError::Timeout)));
+    /// producer.acquire(3)?.publish(FrameMeta::new(3))?;
+    /// let frame = loop {
+    ///     poll(&mut [PollFd::new(&fd, PollFlags::IN)], None)?;
+    ///     match consumer.receive(Some(Duration::ZERO)) {
+    ///         Err(ReceiveError::Timeout) => {}
+    ///         result => break result?,
+    ///     }
+    /// };
+    /// assert_eq!(frame.len(), 3);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// If no thread can be started.
+    pub fn notify(&mut self, eventfd: Arc<OwnedFd>) -> io::Result<()> {
+        // Two of them would take wake-ups from each other.
+        self.notifier = None;
+        let notifier = Notifier::start(&self.session, eventfd, &self.canceller)?;
+        notifier.ask(self.waiting());
+        self.notifier = Some(notifier);
+        Ok(())
     }
 }
 
@@ -140,6 +189,6 @@ impl Drop for Notifier {
             let _ = thread.join();
         }
         // Whoever polls is to find out that nothing will come.
-        let _ = rustix::io::write(&*self.eventfd, &1u64.to_ne_bytes());
+        eventfd::ring(&*self.eventfd);
     }
 }

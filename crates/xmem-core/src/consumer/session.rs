@@ -4,7 +4,6 @@
 //!
 //! It belongs to the frames as much as to the consumer: it lives until the last of them is gone.
 
-use std::collections::HashSet;
 use std::fmt;
 use std::io;
 use std::os::fd::OwnedFd;
@@ -13,22 +12,25 @@ use std::sync::atomic::{AtomicBool, AtomicU32};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
-use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 use super::held::HeldTable;
-use super::inbox::{Answer, Grant, Inbox, MAX_REGIONS, Version};
+use super::inbox::{Answer, Grant, Inbox, Version};
 use super::origin::Origins;
+#[cfg(feature = "cuda")]
+use super::regions::Closing;
 use crate::cancel::{Bell, Wake};
-use crate::error::{RegionError, RequestError};
+use crate::error::RequestError;
 use crate::fault::{self, Point};
 use crate::layout::{CURSOR_LEFT, Control, LeasePage, REGIONS_LET_GO};
 use crate::meta::Text;
 use crate::named::{MAX_NAMED_SIZE, Sticky};
 use crate::os::cred;
+use crate::os::eventfd;
 use crate::os::fork::{KeptFromChildren, ProcessId};
 use crate::os::socket;
-use crate::region::{RegionView, Ticket};
+use crate::region::Ticket;
 use crate::sealed;
 use crate::stats::ReceiveStats;
 #[cfg(feature = "cuda")]
@@ -44,16 +46,6 @@ const MESSAGES_PER_TURN: usize = 64;
 pub(crate) struct Link {
     _kept: KeptFromChildren,
     socket: OwnedFd,
-}
-
-/// What the producer is to be told of retired regions, when their device memory is closed.
-#[cfg(feature = "cuda")]
-#[derive(Debug, Default)]
-struct Closing {
-    /// Up to which version they are let go of then.
-    version: u64,
-    /// One of each region. Set when it is closed.
-    closed: Vec<Arc<AtomicBool>>,
 }
 
 pub(crate) struct Session {
@@ -87,11 +79,11 @@ pub(crate) struct Session {
     /// The producer's process. A second notice of death: its end of the socket may live on in a forked child.
     producer: Option<OwnedFd>,
     /// Up to which version regions were let go of.
-    swept: AtomicU32,
+    pub(super) swept: AtomicU32,
     /// Held by whoever lets go of regions.
-    sweeping: Mutex<()>,
+    pub(super) sweeping: Mutex<()>,
     #[cfg(feature = "cuda")]
-    closing: Mutex<Closing>,
+    pub(super) closing: Mutex<Closing>,
     stop: OwnedFd,
 }
 
@@ -156,7 +148,7 @@ impl Session {
             inbox: Mutex::default(),
             bell: Bell::default(),
             lost: AtomicBool::new(false),
-            stop: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
+            stop: eventfd::new()?,
         });
         let thread = std::thread::Builder::new()
             .name("xmem-consumer".into())
@@ -314,7 +306,7 @@ impl Session {
         self.page.cursor().store(CURSOR_LEFT, Ordering::Release);
         fault::point(Point::LeaveMarked);
         let _ = self.send(&ToProducer::Leave);
-        let _ = rustix::io::write(&self.stop, &1u64.to_ne_bytes());
+        eventfd::ring(&self.stop);
     }
 
     /// The control thread: reads what the producer sends until it is gone, or until the consumer leaves.
@@ -416,9 +408,6 @@ impl Session {
                 name,
                 number,
             } => {
-                if !self.inbox().is_asked(id) {
-                    return;
-                }
                 let ticket = match kind {
                     RegionKind::Memfd => fd.map(Ticket::Memfd),
                     RegionKind::PosixShm => Some(Ticket::PosixShm(name.as_str().to_owned())),
@@ -426,32 +415,7 @@ impl Session {
                     RegionKind::Imported => fd.map(Ticket::Imported),
                     RegionKind::Cuda => fd.map(|fd| Ticket::Cuda(fd, fds.next())),
                 };
-                let view = match (ticket, usize::try_from(len)) {
-                    (Some(ticket), Ok(len)) if len > 0 => self.open_region(ticket, len),
-                    _ => Err(RegionError::Untrusted(
-                        "the producer's answer makes no sense",
-                    )),
-                };
-                fault::point(Point::RegionMapped);
-                if let Err(error) = &view {
-                    log::warn!("pool {:?}: region {id} cannot be used: {error}", self.pool);
-                }
-                let answer = match view {
-                    Ok(view) => Answer::Ready(Arc::new(view)),
-                    // A segment's name is gone as soon as the producer retires it.
-                    Err(RegionError::System { error, .. })
-                        if error.kind() == io::ErrorKind::NotFound =>
-                    {
-                        Answer::Gone
-                    }
-                    Err(error @ RegionError::System { .. }) => Answer::Refused(error),
-                    Err(_) => Answer::Gone,
-                };
-                let mut inbox = self.inbox();
-                // It may have gone while the answer was on its way, and we may have said already that we let go of it.
-                let in_use = self.control.region_ids().any(|other| other == id);
-                let answer = if in_use { answer } else { Answer::Gone };
-                inbox.answer(id, answer);
+                self.take_region(id, ticket, len);
             }
             ToConsumer::NoRegion { id } => {
                 // An answer, or the news that a region was retired.
@@ -511,111 +475,6 @@ impl Session {
         self.bell.ring();
         // A consumer that polls sleeps there until an answer comes.
         self.page.wake();
-    }
-
-    /// Maps a region. A pool has not more of them than slots.
-    fn open_region(
-        self: &Arc<Self>,
-        ticket: Ticket<OwnedFd>,
-        len: usize,
-    ) -> Result<RegionView, RegionError> {
-        let slots = self.control.constants().shape.max_slots as usize;
-        let most = slots.min(MAX_REGIONS);
-        if self.inbox().regions.len() >= most {
-            self.let_go_of_retired();
-            if self.inbox().regions.len() >= most {
-                return Err(RegionError::Untrusted("the pool has too many regions"));
-            }
-        }
-        RegionView::open(ticket, len, self.peers_may_write)
-    }
-
-    /// Lets go of the regions that the producer does not use any more. Called where no answer is waited for.
-    pub(super) fn sweep_regions(self: &Arc<Self>) {
-        let version = self.control.regions_version();
-        if version != self.swept.load(Ordering::Relaxed) {
-            let version = self.let_go_of_retired();
-            self.inbox()
-                .regions
-                .retain(|_, answer| matches!(answer, Answer::Ready(_)));
-            self.swept.store(version, Ordering::Relaxed);
-        }
-    }
-
-    /// Unmaps retired regions and says so. Returns up to which version.
-    fn let_go_of_retired(self: &Arc<Self>) -> u32 {
-        // One thread after another: what is said last has to be the newest.
-        let _sweeping = self.sweeping.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut inbox = self.inbox();
-        let version = self.control.regions_version();
-        let ids: HashSet<u32> = self.control.region_ids().collect();
-        let gone: Vec<Answer> = inbox
-            .regions
-            .extract_if(|id, answer| matches!(answer, Answer::Ready(_)) && !ids.contains(id))
-            .map(|(_, answer)| answer)
-            .collect();
-        drop(inbox);
-        #[cfg(feature = "cuda")]
-        let closing = gone.iter().filter_map(Answer::closing).collect();
-        // Unmapped without the lock, and before the producer hears of it.
-        drop(gone);
-        fault::point(Point::RegionsLetGo);
-        self.say_let_go(
-            version.into(),
-            #[cfg(feature = "cuda")]
-            closing,
-        );
-        if self.producer_waits() {
-            self.ring();
-        }
-        version
-    }
-
-    /// Says up to which version regions are let go of; of those whose device memory must be closed first, when that is.
-    fn say_let_go(
-        self: &Arc<Self>,
-        version: u64,
-        #[cfg(feature = "cuda")] closed: Vec<Arc<AtomicBool>>,
-    ) {
-        #[cfg(feature = "cuda")]
-        {
-            let mut closing = self.closing.lock().unwrap_or_else(PoisonError::into_inner);
-            let is_waited_for = !closing.closed.is_empty();
-            closing.closed.extend(closed);
-            closing.version = version;
-            if is_waited_for {
-                return;
-            }
-            if !closing.closed.is_empty() {
-                drop(closing);
-                let session = self.clone();
-                return crate::cuda::until(move || session.is_closed());
-            }
-        }
-        self.page.regions_seen().store(version, Ordering::Release);
-        fault::point(Point::RegionsSeenStored);
-    }
-
-    /// Whether all device memory is closed that was to be. Then the producer is told.
-    #[cfg(feature = "cuda")]
-    fn is_closed(&self) -> bool {
-        let mut closing = self.closing.lock().unwrap_or_else(PoisonError::into_inner);
-        closing
-            .closed
-            .retain(|closed| !closed.load(Ordering::Acquire));
-        if !closing.closed.is_empty() {
-            return false;
-        }
-        if self.process.is_current() {
-            self.page
-                .regions_seen()
-                .store(closing.version, Ordering::Release);
-            fault::point(Point::RegionsSeenStored);
-            drop(closing);
-            // Its owner may wait for this to free it.
-            self.ring();
-        }
-        true
     }
 }
 

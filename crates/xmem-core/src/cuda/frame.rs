@@ -4,7 +4,6 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use super::copy;
@@ -13,17 +12,17 @@ use super::device::Device;
 use super::error::CudaError;
 use super::event::{done_by, until_done};
 use super::hand_over::{self, HandedOver};
-use super::import::{Import, Says};
+use super::import::Import;
 use super::reaper;
 use super::release;
 use super::rows::{Rows, To};
 use super::stream::Stream;
+use super::wait::Wait;
 use super::{LOOK, Mode};
 use crate::cancel::Deadline;
 use crate::consumer::held::Held;
 use crate::fault::{self, Point};
 use crate::lease::{Hold, ReadLease};
-use crate::producer::OwnHold;
 use crate::region::RegionView;
 use crate::region::device_header::TwinKind;
 
@@ -34,19 +33,6 @@ struct Piece {
     len: usize,
     /// What names the memory that it is in.
     memory: u128,
-}
-
-/// What says when a producer's work on the frame has ended.
-enum Wait {
-    /// A slot of a region that was imported.
-    Slot {
-        import: Arc<Import>,
-        view: Arc<RegionView>,
-        slot: u32,
-        held: Arc<Held>,
-    },
-    /// A slot of this process's own pool.
-    Own(Arc<OwnHold>),
 }
 
 /// A frame on a device, as one process may read it. It holds the frame like the [`ReadLease`] that it was made of.
@@ -555,100 +541,6 @@ impl CudaFrame {
         match Self::new(self.lease.clone()) {
             Ok(again) => again,
             Err(_) => self,
-        }
-    }
-}
-
-impl Wait {
-    fn is_ready(&self) -> bool {
-        self.word() == super::READY
-    }
-
-    /// What the producer says of the device's work.
-    fn word(&self) -> u32 {
-        let head = match self {
-            Self::Slot { view, slot, .. } => view.cuda().and_then(|cuda| cuda.slot_head(*slot)),
-            Self::Own(hold) => hold.slot_head(),
-        };
-        // Pairs with the release store by which the producer says so when it closes.
-        head.map_or(super::PENDING, |head| head.ready.load(Ordering::Acquire))
-    }
-
-    /// [`is_ready`](Self::is_ready), or an error if it never will be.
-    fn check(&self) -> Result<bool, CudaError> {
-        match self.word() {
-            super::READY => Ok(true),
-            super::FAILED => Err(CudaError::Unfinished),
-            _ => Ok(false),
-        }
-    }
-
-    fn prepare(&self) {
-        if let Self::Slot {
-            import,
-            view,
-            slot,
-            held,
-        } = self
-            && let Some(cuda) = view.cuda()
-        {
-            // Whether that works shows when a stream is to wait.
-            let says = import.says(cuda.header(), *slot, || held.producer_is_gone());
-            if let Ok(Says::Mark) = says {
-                held.ask_for_marks();
-            }
-        }
-    }
-
-    fn wait_on(&self, stream: Stream) -> Result<(), CudaError> {
-        if self.check()? {
-            return Ok(());
-        }
-        match self {
-            Self::Slot {
-                import,
-                view,
-                slot,
-                held,
-            } => {
-                let header = view.cuda().ok_or(CudaError::NotOnDevice)?.header();
-                match import.wait(header, *slot, stream, || held.producer_is_gone()) {
-                    Ok(true) => Ok(()),
-                    // Streams cannot wait for a word.
-                    Ok(false) => {
-                        count(&COUNTERS.host_syncs);
-                        until_done(|| self.is_done())
-                    }
-                    // A producer that ends well says that it is done, and then its events are gone.
-                    Err(_) if self.is_ready() => Ok(()),
-                    Err(error) => Err(error),
-                }
-            }
-            Self::Own(hold) => hold.wait_on(stream),
-        }
-    }
-
-    fn is_done(&self) -> Result<bool, CudaError> {
-        if self.check()? {
-            return Ok(true);
-        }
-        match self {
-            Self::Slot {
-                import,
-                view,
-                slot,
-                held,
-            } => {
-                held.check_process()?;
-                let header = view.cuda().ok_or(CudaError::NotOnDevice)?.header();
-                let done = import.is_done(header, *slot, || held.producer_is_gone());
-                if done.is_err() && self.is_ready() {
-                    Ok(true)
-                } else {
-                    done
-                }
-            }
-            Self::Own(hold) => hold.is_done(),
         }
     }
 }

@@ -52,6 +52,7 @@ mod rows;
 mod slot;
 mod stream;
 mod twin;
+mod wait;
 
 use std::time::Duration;
 
@@ -71,13 +72,6 @@ pub(crate) use hand_over::DevicePage;
 pub(crate) use import::Imports;
 pub(crate) use release::is_host_function;
 pub(crate) use twin::{Twin, TwinPlan};
-
-/// What a slot's `ready` word says: the event says when the device's work on the frame has ended.
-pub(crate) const PENDING: u32 = 0;
-/// It has ended.
-pub(crate) const READY: u32 = 1;
-/// It never will: the producer's context is in error.
-pub(crate) const FAILED: u32 = 2;
 
 /// How often is looked whether a device is done with something: it tells nobody.
 pub(crate) const LOOK: Duration = Duration::from_millis(1);

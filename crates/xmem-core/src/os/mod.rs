@@ -5,6 +5,7 @@
 pub(crate) mod clock;
 pub(crate) mod cred;
 pub(crate) mod dmabuf;
+pub(crate) mod eventfd;
 pub(crate) mod fork;
 pub(crate) mod futex;
 pub(crate) mod lock;

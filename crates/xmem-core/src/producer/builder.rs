@@ -16,23 +16,14 @@ use super::peer::Departure;
 use super::pool::Pool;
 use super::sticky_log::StickyLog;
 use super::{Owner, Producer};
+use crate::delivery::Delivery;
 use crate::error::{CreateError, RegionError};
 use crate::fault::{self, Point};
-use crate::layout::{Constants, Control, MAX_SLOTS, Shape};
+use crate::layout::{Constants, Control, Shape};
 use crate::os::lock::{LockError, LockFile};
-use crate::region::{self, Backing};
+use crate::region::{self, Backing, MAX_SLOTS};
 use crate::rendezvous::{lock_path, prepare_dir, socket_path};
 use crate::stats::ConsumerStats;
-
-/// What happens when a consumer is slower than the producer.
-#[derive(Debug, Default, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Delivery {
-    /// The producer goes on; the newest frames are kept, and a slow consumer misses the others.
-    #[default]
-    Live,
-    /// The producer waits until every connected consumer took each frame, or is gone.
-    Lossless,
-}
 
 /// A consumer came, went, or asks for something.
 #[derive(Debug, Clone)]

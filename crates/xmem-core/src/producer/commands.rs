@@ -6,10 +6,9 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::{Mutex, PoisonError};
 
-use rustix::event::{EventfdFlags, eventfd};
-
 use super::peer::Departure;
 use crate::fault::{self, Point};
+use crate::os::eventfd;
 
 /// What other threads ask of the control thread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -37,7 +36,7 @@ impl Commands {
     pub(super) fn new() -> io::Result<Self> {
         Ok(Self {
             queue: Mutex::default(),
-            event: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
+            event: eventfd::new()?,
         })
     }
 
@@ -46,14 +45,12 @@ impl Commands {
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .push(command);
-        // The only way to fail is a counter that is full, and then the thread is awake anyway.
-        let _ = rustix::io::write(&self.event, &1u64.to_ne_bytes());
+        eventfd::ring(&self.event);
         fault::point(Point::CommandSent);
     }
 
     pub(super) fn take(&self) -> Vec<Command> {
-        let mut count = [0; 8];
-        let _ = rustix::io::read(&self.event, &mut count);
+        eventfd::silence(&self.event);
         std::mem::take(&mut *self.queue.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }

@@ -15,16 +15,14 @@ use super::slots::Want;
 use super::state::Effects;
 use super::write_lease::{OwnHold, PublishFailure, WriteLease};
 use crate::cancel::{Canceller, Deadline};
-use crate::cuda::{
-    CudaError, CudaSlot, Device, FAILED, LOOK, PENDING, READY, SUSPICIOUS, Stream, Twin, TwinPlan,
-};
+use crate::cuda::{CudaError, CudaSlot, Device, LOOK, SUSPICIOUS, Stream, Twin, TwinPlan};
 use crate::error::{AcquireError, ImportError, PublishError};
 use crate::fault::{self, Point};
 use crate::lease::ReadLease;
 use crate::meta::FrameMeta;
 use crate::protocol::slot::SlotWord;
 use crate::region::Region;
-use crate::region::cuda::{Owned, SlotHead};
+use crate::region::cuda::{FAILED, Owned, PENDING, READY, SlotHead};
 use crate::region::device_header::header_len;
 
 impl Producer {

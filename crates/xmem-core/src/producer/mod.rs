@@ -32,7 +32,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-pub use builder::{ConsumerEvent, Delivery, ProducerBuilder};
+pub use builder::{ConsumerEvent, ProducerBuilder};
 pub use import::{ImportedMemory, Parts};
 pub use peer::Departure;
 pub use piece_lease::PieceLease;

@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use crate::consumer::StartFrom;
+use crate::delivery::StartFrom;
 use crate::layout::{CURSOR_LEFT, Control, LeasePage};
 use crate::os::cred;
 use crate::protocol::slot::{SlotState, SlotWord};

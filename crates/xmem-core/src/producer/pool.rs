@@ -21,7 +21,7 @@ use super::state::{Effects, State};
 use super::sticky_log::StickyLog;
 use super::write_lease::OwnHold;
 use crate::cancel::Bell;
-use crate::consumer::StartFrom;
+use crate::delivery::StartFrom;
 use crate::error::RegionError;
 use crate::fault::{self, Point};
 use crate::layout::{Control, FLAG_TIMED_OUT, Shape};

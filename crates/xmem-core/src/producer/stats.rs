@@ -4,11 +4,11 @@
 
 use std::sync::atomic::Ordering;
 
-use super::builder::Delivery;
 use super::peer::Peer;
 use super::pool::Pool;
 use super::slots::Use;
 use super::state::State;
+use crate::delivery::Delivery;
 use crate::os::clock::monotonic_ns;
 use crate::protocol::slot::{SlotState, SlotWord};
 use crate::stats::{ConsumerStats, PoolStats};

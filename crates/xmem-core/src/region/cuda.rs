@@ -17,12 +17,21 @@ use crate::error::RegionError;
 use crate::os::mapping::{Access, Mapping};
 use crate::os::memfd::{self, Seal};
 
+/// What a slot's `ready` word says: the slot's event says when the device's work on the frame has ended.
+#[cfg(feature = "cuda")]
+pub(crate) const PENDING: u32 = 0;
+/// It has ended.
+#[cfg(feature = "cuda")]
+pub(crate) const READY: u32 = 1;
+/// It never will, since the producer's context is in error: the frame is not whole.
+#[cfg(feature = "cuda")]
+pub(crate) const FAILED: u32 = 2;
+
 /// The words that a slot's host room begins with.
 #[cfg(feature = "cuda")]
 #[derive(Debug)]
 pub(crate) struct SlotHead<'a> {
-    /// 0: the slot's event says when the device's work on the frame has ended; 1: it has; 2: it never will, the frame is
-    /// not whole.
+    /// [`PENDING`], [`READY`] or [`FAILED`].
     pub(crate) ready: &'a AtomicU32,
 }
 

@@ -5,7 +5,7 @@
 
 use std::fmt;
 
-use crate::layout::MAX_SLOTS;
+use super::MAX_SLOTS;
 
 /// What a device is known by in all processes.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]

@@ -21,6 +21,9 @@ use device_header::TwinKind;
 pub(crate) use imported::Imported;
 pub(crate) use posix_shm::{prefix as shm_prefix, sweep as sweep_shm};
 
+/// The most slots a pool may have. Bounds what a consumer maps for a producer it does not trust.
+pub(crate) const MAX_SLOTS: u32 = 1 << 16;
+
 /// Where the slots of a pool lie.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]

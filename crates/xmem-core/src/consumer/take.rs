@@ -1,0 +1,155 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! Taking the frame that an entry describes: its sticky state, its region, its lease, its pieces.
+
+use std::sync::Arc;
+
+use super::held::{NotTaken, SlotPlace};
+use super::session::Session;
+use crate::cancel::{Canceller, Deadline};
+use crate::entry::Entry;
+use crate::error::ReceiveError;
+use crate::fault::{self, Point};
+use crate::layout::{FLAG_CUT_OFF, FLAG_TIMED_OUT};
+use crate::lease::{Hold, ReadLease};
+use crate::os::clock::monotonic_ns;
+use crate::parts::{Part, PartPlace};
+use crate::sync::Ordering;
+
+impl Session {
+    /// What the producer has said about this consumer.
+    pub(super) fn check_flags(&self) -> Result<(), ReceiveError> {
+        let flags = self.page.flags().load(Ordering::Relaxed);
+        if flags & FLAG_CUT_OFF != 0 {
+            Err(ReceiveError::CutOff)
+        } else if flags & FLAG_TIMED_OUT != 0 {
+            Err(ReceiveError::TimedOut)
+        } else {
+            Ok(())
+        }
+    }
+
+    /// Takes the frame that an entry describes. `None`: the frame is gone.
+    pub(super) fn take(
+        self: &Arc<Self>,
+        entry: Entry,
+        limit: u32,
+        wants_parts: bool,
+        deadline: Deadline,
+        cancel: &Canceller,
+    ) -> Result<Option<ReadLease>, ReceiveError> {
+        let meta = &entry.meta;
+        if meta.generation == 0 {
+            return Err(ReceiveError::Corrupt("an entry without a generation"));
+        }
+        let Some(sticky) = self.sticky(meta.sticky_version, deadline, cancel)? else {
+            return Ok(None);
+        };
+        let Some(view) = self.region(entry.region, deadline, cancel)? else {
+            return Ok(None);
+        };
+        let place = usize::try_from(entry.offset)
+            .ok()
+            .zip(usize::try_from(entry.len).ok());
+        let Some((offset, len)) = place.filter(|(offset, len)| {
+            offset
+                .checked_add(*len)
+                .is_some_and(|end| end <= view.len())
+        }) else {
+            return Err(ReceiveError::Corrupt("a slot lies outside its region"));
+        };
+        if !view.has_slots() {
+            return Err(ReceiveError::Corrupt(
+                "a slot lies in somebody else's memory",
+            ));
+        }
+        self.held
+            .wait_for_device(self, meta.slot, deadline, cancel)?;
+        let place = SlotPlace {
+            slot: meta.slot,
+            generation: meta.generation,
+            view,
+            offset,
+            len,
+        };
+        match self.held.take(self, place, limit) {
+            Ok(held) => ReadLease::new(Hold::Consumer(held), entry, sticky, &|places| {
+                self.find_parts(places, wants_parts, deadline, cancel)
+            }),
+            Err(NotTaken::Gone) => Ok(None),
+            Err(NotTaken::OverBudget) => Err(ReceiveError::OverBudget {
+                budget: self.budget,
+            }),
+        }
+    }
+
+    /// Finds the pieces of a frame that is held. `None`: one is gone, or whoever asks cannot take it as it is.
+    fn find_parts(
+        &self,
+        places: Vec<PartPlace>,
+        wants_parts: bool,
+        deadline: Deadline,
+        cancel: &Canceller,
+    ) -> Result<Option<Vec<Part>>, ReceiveError> {
+        let mut parts = Vec::with_capacity(places.len());
+        for place in places {
+            let Some(view) = self.region(place.region, deadline, cancel)? else {
+                return Ok(None);
+            };
+            let held_there = match place.origin {
+                Some(origin) => match self.hold_at_origin(origin, &view, deadline, cancel)? {
+                    Ok(held) => Some(held),
+                    Err(NotTaken::Gone) => return Ok(None),
+                    Err(NotTaken::OverBudget) => {
+                        return Err(ReceiveError::OverBudget {
+                            budget: self.budget,
+                        });
+                    }
+                },
+                None => None,
+            };
+            let part = Part::new(view, place, held_there)
+                .ok_or(ReceiveError::Corrupt("a piece lies outside its region"))?;
+            parts.push(part);
+        }
+        if wants_parts {
+            return Ok(Some(parts));
+        }
+        if parts.iter().all(Part::is_on_device) {
+            // It is for the device to read.
+            return Ok(Some(parts));
+        }
+        let readable = match parts.as_slice() {
+            [part] => part.map().map(drop).map_err(|error| error.to_string()),
+            parts => Err(format!("it lies in {} pieces", parts.len())),
+        };
+        match readable {
+            Ok(()) => Ok(Some(parts)),
+            Err(reason) => {
+                log::warn!(
+                    "pool {:?}: missing a frame, since {reason}: ask for `parts` to take such frames",
+                    self.pool_name()
+                );
+                Ok(None)
+            }
+        }
+    }
+
+    /// Only this side writes the words.
+    pub(super) fn count(&self, published_at: u64) {
+        let page = &self.page;
+        page.received().store(
+            page.received().load(Ordering::Relaxed).wrapping_add(1),
+            Ordering::Relaxed,
+        );
+        fault::point(Point::ReceivedCounted);
+        let latency = monotonic_ns().saturating_sub(published_at);
+        let before = page.latency().load(Ordering::Relaxed);
+        let smoothed = if before == 0 {
+            latency
+        } else {
+            before - before / 8 + latency / 8
+        };
+        page.latency().store(smoothed, Ordering::Relaxed);
+    }
+}
