@@ -250,10 +250,10 @@ impl Producer {
             return Err(PublishError::OtherPool);
         }
         let pool = self.inner();
-        let (meta, _) = pool.republish(hold, meta)?;
+        let sequence = pool.republish(hold, meta)?;
         // The reference that publishing adds for its caller.
         pool.dereference(hold.slot);
-        Ok(meta.sequence)
+        Ok(sequence)
     }
 
     /// Takes in memory that somebody else made, so that frames may lie in it ([`Parts`]): a DMA buffer, or a memfd that is
