@@ -96,8 +96,10 @@ impl Frame {
         let arrays = py.detach(|| {
             let planes: PyResult<Vec<Array>> = self.arrays.planes.iter().map(make).collect();
             let planes = planes?;
-            let whole = self.arrays.whole.is_some().then(|| planes[0].clone());
-            PyResult::Ok(Arrays { whole, planes })
+            PyResult::Ok(Arrays {
+                planes,
+                ..self.arrays
+            })
         })?;
         Ok(Self {
             arrays,
@@ -126,6 +128,9 @@ impl Frame {
 
 /// Whether the stream's frames are fields, which have half of the rows that they say.
 fn is_field(lease: &ReadLease) -> bool {
+    if lease.meta().video.is_none() {
+        return false;
+    }
     let caps = lease.sticky().text("caps").unwrap_or_default();
     caps.contains("interlace-mode=(string)alternate") || caps.contains("interlace-mode=alternate")
 }

@@ -18,8 +18,8 @@ use crate::{dtype, format};
 /// A frame's arrays.
 #[derive(Debug, Clone)]
 pub(crate) struct Arrays {
-    /// The whole frame, if it is one array.
-    pub(crate) whole: Option<Array>,
+    /// Whether the frame is one array: its only plane.
+    pub(crate) is_whole: bool,
     /// At least one.
     pub(crate) planes: Vec<Array>,
 }
@@ -27,21 +27,24 @@ pub(crate) struct Arrays {
 impl Arrays {
     fn one(array: Array) -> Self {
         Self {
-            planes: vec![array.clone()],
-            whole: Some(array),
+            is_whole: true,
+            planes: vec![array],
         }
     }
 
     /// The frame with this metadata as one array.
     pub(crate) fn whole(&self, meta: &FrameMeta) -> PyResult<&Array> {
-        self.whole.as_ref().ok_or_else(|| {
-            let format = meta.video.map(|video| video.format);
-            PyTypeError::new_err(format!(
-                "a frame of format {} is not one array but {}: use frame.planes",
-                format.unwrap_or_default().as_str(),
-                self.planes.len(),
-            ))
-        })
+        self.planes
+            .first()
+            .filter(|_| self.is_whole)
+            .ok_or_else(|| {
+                let format = meta.video.map(|video| video.format);
+                PyTypeError::new_err(format!(
+                    "a frame of format {} is not one array but {}: use frame.planes",
+                    format.unwrap_or_default().as_str(),
+                    self.planes.len(),
+                ))
+            })
     }
 
     /// What it is, in a few words.
@@ -175,8 +178,10 @@ pub(crate) fn arrays(meta: &FrameMeta, is_field: bool, pieces: &[Piece]) -> Opti
     {
         let height = u32::try_from(rows(video.height.into())).ok()?;
         let planes = planes(format, video, height, pieces)?;
-        let whole = format.is_packed().then(|| planes[0].clone());
-        return Some(Arrays { whole, planes });
+        return Some(Arrays {
+            is_whole: format.is_packed(),
+            planes,
+        });
     }
     let [piece] = pieces else { return None };
     at(piece, 0, &[piece.bytes.1.cast_signed()], &[1], DType::U8).map(Arrays::one)

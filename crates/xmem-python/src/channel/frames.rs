@@ -88,7 +88,7 @@ pub(crate) fn known_of<'py>(frame: &Bound<'py, Frame>) -> PyResult<Bound<'py, Py
     let meta = &about.meta;
     let attachments = meta.attachments.iter();
     let known = Known {
-        is_whole: arrays.whole.is_some(),
+        is_whole: arrays.is_whole,
         format: meta.video.map(|it| it.format.as_str().to_owned()),
         width: meta.video.map(|it| it.width),
         height: meta.video.map(|it| it.height),
@@ -149,7 +149,6 @@ pub(crate) fn plane_of(part: Part<'_>) -> PyResult<Plane> {
 pub(crate) fn frame_of(parts: Vec<Part<'_>>, known: Known) -> PyResult<Frame> {
     let planes = parts.iter().map(Part::array);
     let planes = planes.collect::<PyResult<Vec<_>>>()?;
-    let whole = planes.first().filter(|_| known.is_whole).cloned();
     if planes.is_empty() {
         return Err(PyValueError::new_err("a frame has at least one plane"));
     }
@@ -179,5 +178,9 @@ pub(crate) fn frame_of(parts: Vec<Part<'_>>, known: Known) -> PyResult<Frame> {
         meta.attachments.set(&name, value);
     }
     let about = About::new(meta, known.caps, known.pool);
-    Ok(Frame::assembled(Arrays { whole, planes }, about))
+    let arrays = Arrays {
+        is_whole: known.is_whole,
+        planes,
+    };
+    Ok(Frame::assembled(arrays, about))
 }
