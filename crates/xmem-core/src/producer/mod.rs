@@ -381,6 +381,15 @@ impl Producer {
         matches!(lease.hold(), Hold::Own(hold) if Arc::ptr_eq(&hold.pool, self.inner()))
     }
 
+    /// What it does when a consumer is slow.
+    pub fn delivery(&self) -> Delivery {
+        if self.inner().lossless() {
+            Delivery::Lossless
+        } else {
+            Delivery::Live
+        }
+    }
+
     /// Lossless: waits until the slowest consumer is at most a few frames behind. Live: returns at once.
     ///
     /// # Errors
