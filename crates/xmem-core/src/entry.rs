@@ -2,6 +2,9 @@
 
 //! An entry of the ring: a frame's metadata, and where its slot lies.
 
+use std::borrow::Borrow;
+use std::sync::Arc;
+
 use crate::meta::{FrameMeta, META_WORDS, MetaError};
 use crate::protocol::ring::PAYLOAD_WORDS;
 
@@ -11,8 +14,9 @@ const _: () = assert!(PLACE_WORDS + META_WORDS == PAYLOAD_WORDS);
 /// The words of an entry.
 pub(crate) type EntryWords = [u64; PAYLOAD_WORDS];
 
+/// An entry, with the metadata in whatever way: they are large, and not moved about more often than need be.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) struct Entry {
+pub(crate) struct Entry<M = Arc<FrameMeta>> {
     /// The region that the slot lies in.
     pub(crate) region: u32,
     /// First byte of the slot in its region.
@@ -21,10 +25,10 @@ pub(crate) struct Entry {
     pub(crate) len: u64,
     /// Where the attachments lie, counted from the slot's first byte, and their size in bytes: 0, there are none.
     pub(crate) attached: (u64, u64),
-    pub(crate) meta: FrameMeta,
+    pub(crate) meta: M,
 }
 
-impl Entry {
+impl<M: Borrow<FrameMeta>> Entry<M> {
     pub(crate) fn encode(&self) -> EntryWords {
         let mut words = [0; PAYLOAD_WORDS];
         let (attached_at, attached_len) = self.attached;
@@ -35,10 +39,12 @@ impl Entry {
             attached_at,
             attached_len,
         ]);
-        words[PLACE_WORDS..].copy_from_slice(&self.meta.encode());
+        words[PLACE_WORDS..].copy_from_slice(&self.meta.borrow().encode());
         words
     }
+}
 
+impl Entry {
     /// Decodes words that another process wrote. Only the form is checked here.
     pub(crate) fn decode(words: &EntryWords) -> Result<Self, MetaError> {
         let (place, meta) = words.split_at(PLACE_WORDS);
@@ -48,7 +54,7 @@ impl Entry {
             offset: place[1],
             len: place[2],
             attached: (place[3], place[4]),
-            meta: FrameMeta::decode(meta)?,
+            meta: Arc::new(FrameMeta::decode(meta)?),
         })
     }
 }

@@ -21,6 +21,7 @@ use std::os::fd::{AsFd, OwnedFd};
 
 use crate::entry::{Entry, EntryWords};
 use crate::fault::{self, Point};
+use crate::meta::FrameMeta;
 use crate::os::mapping::{Access, Mapping};
 use crate::os::memfd::{self, Seal};
 use crate::protocol::regions;
@@ -292,7 +293,7 @@ impl Control {
     }
 
     /// Writes the entry of a frame: into the ring, and as the newest one of its slot.
-    pub(crate) fn write_entry(&self, entry: &Entry) {
+    pub(crate) fn write_entry(&self, entry: &Entry<&FrameMeta>) {
         let (sequence, words) = (entry.meta.sequence, entry.encode());
         ring::write(self.slot_record(entry.meta.slot), sequence, &words);
         ring::write(self.ring_entry(sequence), sequence, &words);
@@ -447,7 +448,6 @@ impl LeasePage {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::meta::FrameMeta;
 
     fn constants(max_slots: u32) -> Constants {
         Constants {
@@ -472,7 +472,7 @@ mod tests {
             offset: 4096,
             len: 8192,
             attached: (4, 8),
-            meta: FrameMeta {
+            meta: &FrameMeta {
                 sequence: 2,
                 slot: 4,
                 ..FrameMeta::default()

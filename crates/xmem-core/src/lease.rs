@@ -205,10 +205,14 @@ impl ReadLease {
         find_parts: FindParts<'_>,
     ) -> Result<Option<Self>, ReceiveError> {
         let mut meta = entry.meta;
+        let mut places = None;
         if entry.attached.1 > 0 {
-            meta.attachments = attachments(&hold, entry.attached)?;
+            let mut attachments = attachments(&hold, entry.attached)?;
+            places = attachments.take(parts::NAME);
+            // Nobody else has them yet, so nothing is copied.
+            Arc::make_mut(&mut meta).attachments = attachments;
         }
-        let parts = match meta.attachments.take(parts::NAME) {
+        let parts = match places {
             None if payload_fits(&meta, hold.device_len().unwrap_or(hold.slot_len())) => None,
             None => return Err(ReceiveError::Corrupt("a payload lies outside its slot")),
             Some(places) => {
@@ -223,7 +227,7 @@ impl ReadLease {
         };
         Ok(Some(Self {
             hold,
-            meta: Arc::new(meta),
+            meta,
             sticky,
             parts,
         }))
@@ -342,6 +346,11 @@ impl ReadLease {
 
     /// What is known of the frame besides its bytes.
     pub fn meta(&self) -> &FrameMeta {
+        &self.meta
+    }
+
+    /// The same, to be kept when the lease is gone.
+    pub fn shared_meta(&self) -> &Arc<FrameMeta> {
         &self.meta
     }
 

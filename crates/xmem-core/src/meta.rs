@@ -23,8 +23,7 @@ pub struct Text<const N: usize>([u8; N]);
 impl<const N: usize> Text<N> {
     /// Text from a string; what is longer than `N` bytes, or comes after a NUL, is cut off.
     pub fn new(text: &str) -> Self {
-        let text = text.split('\0').next().unwrap_or_default();
-        let mut end = text.len().min(N);
+        let mut end = text.bytes().take(N).take_while(|b| *b != 0).count();
         while !text.is_char_boundary(end) {
             end -= 1;
         }
@@ -34,13 +33,14 @@ impl<const N: usize> Text<N> {
     }
 
     /// Text from bytes that another process wrote: cut at the first NUL and at the first byte that is not UTF-8.
-    pub fn from_bytes(bytes: [u8; N]) -> Self {
+    pub fn from_bytes(mut bytes: [u8; N]) -> Self {
         let len = bytes.iter().position(|b| *b == 0).unwrap_or(N);
         let valid = match std::str::from_utf8(&bytes[..len]) {
-            Ok(text) => text,
-            Err(error) => std::str::from_utf8(&bytes[..error.valid_up_to()]).unwrap_or_default(),
+            Ok(_) => len,
+            Err(error) => error.valid_up_to(),
         };
-        Self::new(valid)
+        bytes[valid..].fill(0);
+        Self(bytes)
     }
 
     /// The bytes, padded with zeros.
@@ -219,8 +219,35 @@ pub struct FrameMeta {
 
 impl Default for FrameMeta {
     fn default() -> Self {
-        // Words of zeros say that nothing is known.
-        Self::decode(&[0; META_WORDS]).unwrap_or_else(|_| unreachable!("zeros are valid"))
+        Self {
+            sequence: 0,
+            slot: 0,
+            generation: 0,
+            published_at: 0,
+            sticky_version: 0,
+            offset: 0,
+            size: 0,
+            storage: Storage::default(),
+            device_id: 0,
+            dtype: DType::default(),
+            ndim: 0,
+            shape: [0; MAX_DIMS],
+            strides: [0; MAX_DIMS],
+            content_type: Text::default(),
+            producer: Text::default(),
+            reserved: [0; 64],
+            timestamp: None,
+            decode_timestamp: None,
+            pts: None,
+            dts: None,
+            duration: None,
+            buffer_offset: None,
+            buffer_offset_end: None,
+            flags: 0,
+            video: None,
+            event: false,
+            attachments: Attachments::new(),
+        }
     }
 }
 

@@ -13,7 +13,7 @@ const CAPS: &str = "caps";
 
 #[derive(Debug)]
 pub(crate) struct About {
-    pub(crate) meta: FrameMeta,
+    pub(crate) meta: Arc<FrameMeta>,
     sticky: Arc<Sticky>,
     pub(crate) pool: String,
 }
@@ -21,7 +21,7 @@ pub(crate) struct About {
 impl About {
     pub(crate) fn of(lease: &ReadLease) -> Arc<Self> {
         Arc::new(Self {
-            meta: lease.meta().clone(),
+            meta: lease.shared_meta().clone(),
             sticky: lease.sticky().clone(),
             pool: lease.pool().to_owned(),
         })
@@ -34,7 +34,7 @@ impl About {
             sticky.set(CAPS, caps);
         }
         Arc::new(Self {
-            meta,
+            meta: Arc::new(meta),
             sticky: Arc::new(sticky),
             pool,
         })

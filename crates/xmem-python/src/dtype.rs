@@ -6,6 +6,7 @@ use std::ffi::CStr;
 
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
+use pyo3::types::PyString;
 use xmem_core::DType;
 
 struct Names {
@@ -90,17 +91,18 @@ pub(crate) fn dlpack_code(dtype: DType) -> u8 {
 
 /// A type as Python has it: a name, a NumPy dtype or scalar type, a torch dtype, or `int`, `float`, `bool`.
 pub(crate) fn parse(dtype: &Bound<'_, PyAny>) -> PyResult<DType> {
-    let text = if let Ok(text) = dtype.extract::<String>() {
-        text
+    let text = if let Ok(text) = dtype.cast::<PyString>() {
+        text.clone()
     } else if let Ok(name) = dtype.getattr("__name__") {
-        name.extract::<String>()?
+        name.cast_into()?
     } else if let Ok(name) = dtype.getattr("name") {
-        name.extract::<String>()?
+        name.cast_into()?
     } else {
         // torch.float32 is an object without a name.
-        dtype.str()?.to_string()
+        dtype.str()?
     };
-    let name = match text.trim_start_matches("torch.") {
+    let text = text.to_string_lossy();
+    let name = match text.strip_prefix("torch.").unwrap_or(&text) {
         "int" => "int64",
         "float" => "float64",
         "bool_" => "bool",

@@ -114,6 +114,9 @@ impl<'py> IntoPyObject<'py> for Frame {
 
 /// Whether the stream's frames are fields, which have half of the rows that they say.
 fn is_field(lease: &ReadLease) -> bool {
+    if lease.meta().video.is_none() {
+        return false;
+    }
     let caps = lease.sticky().text("caps").unwrap_or_default();
     caps.contains("interlace-mode=(string)alternate") || caps.contains("interlace-mode=alternate")
 }

@@ -19,8 +19,8 @@ use crate::{dtype, format};
 /// A frame's arrays.
 #[derive(Debug, Clone)]
 pub(crate) struct Arrays {
-    /// The whole frame, if it is one array.
-    pub(crate) whole: Option<Array>,
+    /// Whether the frame is one array: its only plane.
+    pub(crate) is_whole: bool,
     /// At least one.
     pub(crate) planes: Vec<Array>,
     /// The format's name, for who asks for one array where there are several.
@@ -31,7 +31,7 @@ impl Arrays {
     /// `is_whole`: whether it is one array.
     pub(crate) fn new(planes: Vec<Array>, is_whole: bool, format: Text<16>) -> Self {
         Self {
-            whole: is_whole.then(|| planes[0].clone()),
+            is_whole,
             planes,
             format,
         }
@@ -44,12 +44,13 @@ impl Arrays {
     /// The same with something done to each of them.
     pub(crate) fn map(&self, make: impl Fn(&Array) -> PyResult<Array>) -> PyResult<Self> {
         let planes = self.planes.iter().map(make).collect::<PyResult<_>>()?;
-        Ok(Self::new(planes, self.whole.is_some(), self.format))
+        Ok(Self::new(planes, self.is_whole, self.format))
     }
 
     /// The frame as one array.
     pub(crate) fn whole(&self) -> PyResult<&Array> {
-        self.whole.as_ref().ok_or_else(|| {
+        let first = self.planes.first().filter(|_| self.is_whole);
+        first.ok_or_else(|| {
             PyTypeError::new_err(format!(
                 "a frame of format {} is not one array but {}: use frame.planes",
                 self.format.as_str(),

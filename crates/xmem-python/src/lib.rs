@@ -30,6 +30,7 @@ mod producer;
 mod seat;
 mod signals;
 mod slot;
+mod wanted;
 mod writable;
 
 use pyo3::prelude::*;

@@ -8,10 +8,7 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 use xmem_core::cuda::Device;
-use xmem_core::{
-    AcquireError, Backing, Canceller, DType, Delivery, EventError, FrameMeta, MAX_DIMS, Sticky,
-    Text, WaitError,
-};
+use xmem_core::{AcquireError, Backing, Canceller, DType, Delivery, EventError, Sticky, WaitError};
 
 use crate::caps;
 use crate::detached::Detached;
@@ -20,8 +17,9 @@ use crate::lock::lock;
 use crate::pools::pool_stats;
 use crate::signals::{self, Deadline};
 use crate::slot::WriteSlot;
+use crate::wanted::{self, Describer, What};
 use crate::writable::WritableFrame;
-use crate::{device, dtype, event, format};
+use crate::{device, dtype, event};
 
 /// Publishes frames in a pool.
 ///
@@ -40,16 +38,7 @@ pub(crate) struct Producer {
     lossless: bool,
     /// Held from the change of the caps to the frame that they are for.
     publishing: Arc<Mutex<()>>,
-    /// The caps of all frames, if the user has set them.
-    caps: Option<String>,
-    framerate: caps::Framerate,
-}
-
-/// What is to be acquired.
-struct Wanted {
-    meta: FrameMeta,
-    size: usize,
-    caps: String,
+    describer: Describer,
 }
 
 impl Producer {
@@ -57,64 +46,6 @@ impl Producer {
         lock(&self.producer)
             .clone()
             .ok_or_else(|| Kind::Closed.error("this producer is closed"))
-    }
-
-    fn tensor(&self, shape: &[u64], dtype: DType) -> PyResult<Wanted> {
-        // No dimensions would mean that the frame is not described; a scalar is an array of one.
-        let shape = if shape.is_empty() { &[1] } else { shape };
-        if shape.len() > MAX_DIMS {
-            return Err(PyValueError::new_err(format!(
-                "the shape has {} dimensions, and a frame may have {MAX_DIMS}",
-                shape.len()
-            )));
-        }
-        let mut meta = FrameMeta::new(0);
-        meta.dtype = dtype;
-        meta.ndim = shape.len() as u8;
-        let mut stride = dtype.size() as u64;
-        let too_large = || PyValueError::new_err(format!("no frame can have the shape {shape:?}"));
-        for (dim, size) in shape.iter().enumerate().rev() {
-            meta.shape[dim] = *size;
-            meta.strides[dim] = i64::try_from(stride).map_err(|_| too_large())?;
-            stride = stride.checked_mul(*size).ok_or_else(too_large)?;
-        }
-        meta.size = stride;
-        meta.content_type = Text::new(&format!("tensor/{}", dtype::name(dtype)));
-        let size = usize::try_from(stride).map_err(|_| too_large())?;
-        if isize::try_from(size).is_err() {
-            return Err(too_large());
-        }
-        Ok(Wanted {
-            meta,
-            size,
-            caps: caps::of_tensor(shape, dtype, self.framerate),
-        })
-    }
-
-    fn video(&self, name: &str, width: u32, height: u32) -> PyResult<Wanted> {
-        let format = format::find(name).ok_or_else(|| {
-            PyValueError::new_err(format!(
-                "no such format: {name:?}; use one of {}",
-                format::names().join(", ")
-            ))
-        })?;
-        if width == 0 || height == 0 {
-            return Err(PyValueError::new_err(
-                "a frame with a format needs width and height, in pixels",
-            ));
-        }
-        let (layout, size) = format.default_layout(width, height).ok_or_else(|| {
-            PyValueError::new_err(format!("no frame can have {width}x{height} pixels"))
-        })?;
-        let mut meta = FrameMeta::new(size);
-        meta.content_type = Text::new("image/raw");
-        meta.dtype = format.dtype;
-        meta.video = Some(layout);
-        Ok(Wanted {
-            meta,
-            size,
-            caps: caps::of_video(format.name, width, height, self.framerate),
-        })
     }
 }
 
@@ -178,8 +109,7 @@ impl Producer {
             canceller: Canceller::new(),
             lossless,
             publishing: Arc::default(),
-            caps,
-            framerate,
+            describer: Describer::new(caps, framerate),
         })
     }
 
@@ -210,16 +140,12 @@ impl Producer {
         timeout: Option<f64>,
         device: Option<&str>,
     ) -> PyResult<WritableFrame> {
-        let wanted = match (shape, format) {
+        let what = match (shape, format) {
             (Some(shape), None) => {
-                let shape = match shape.extract::<u64>() {
-                    Ok(size) => vec![size],
-                    Err(_) => shape.extract::<Vec<u64>>()?,
-                };
                 let dtype = dtype.map_or(Ok(DType::U8), |dtype| dtype::parse(&dtype))?;
-                self.tensor(&shape, dtype)?
+                What::Tensor(wanted::shape(&shape)?, dtype)
             }
-            (None, Some(format)) => self.video(format, width, height)?,
+            (None, Some(format)) => What::Video(format.to_owned(), width, height),
             _ => {
                 return Err(PyValueError::new_err(
                     "say either which shape and dtype the frame has, as in acquire((480, 640, 3), \"uint8\"), or which \
@@ -227,12 +153,14 @@ impl Producer {
                 ));
             }
         };
+        let device = device::parse(device)?;
+        let wanted = self.describer.describe(what, device.is_some())?;
         let producer = self.producer()?;
         // A slot has at least one byte.
         let size = wanted.size.max(1);
-        let device = device::parse(device)?;
-        let device = py
-            .detach(|| device.map(Device::new).transpose())
+        let device = device
+            .map(|ordinal| py.detach(|| Device::new(ordinal)))
+            .transpose()
             .map_err(IntoPyErr::into_py_err)?;
         // Memory is made, perhaps by a driver, which may wait for what needs the interpreter.
         let acquired = py.detach(|| match &device {
@@ -252,18 +180,8 @@ impl Producer {
             result => result,
         };
         let lease = lease.map_err(IntoPyErr::into_py_err)?;
-        let caps = self.caps.clone().unwrap_or(match &device {
-            None => wanted.caps,
-            Some(_) => caps::on_device(&wanted.caps),
-        });
         let publishing = self.publishing.clone();
-        WritableFrame::new(
-            producer,
-            publishing,
-            WriteSlot::new(lease),
-            wanted.meta,
-            caps,
-        )
+        WritableFrame::new(producer, publishing, WriteSlot::new(lease), wanted)
     }
 
     /// The caps of the frames that were published last.
@@ -369,6 +287,9 @@ impl Producer {
 
 /// Waits until consumers of a lossless pool have room for one more frame.
 pub(crate) fn wait_for_room(py: Python<'_>, producer: &xmem_core::Producer) -> PyResult<()> {
+    if producer.delivery() == Delivery::Live {
+        return Ok(());
+    }
     let without_waiting = Canceller::new();
     without_waiting.cancel();
     match producer.wait_for_room(&without_waiting) {

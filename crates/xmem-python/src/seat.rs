@@ -6,11 +6,13 @@ use std::ops::{Deref, DerefMut};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use xmem_core::ProcessId;
+
 use crate::lock::lock;
 
 #[derive(Debug)]
 enum Place<T> {
-    Free(T),
+    Free(Box<T>),
     Taken,
     /// Closed for good.
     Empty,
@@ -18,9 +20,16 @@ enum Place<T> {
 
 #[derive(Debug)]
 pub(crate) struct Seat<T> {
-    place: Mutex<Place<T>>,
+    queue: Mutex<Queue<T>>,
     changed: Condvar,
-    pid: u32,
+    process: ProcessId,
+}
+
+#[derive(Debug)]
+struct Queue<T> {
+    place: Place<T>,
+    /// Threads that wait for it. To wake nobody is a system call all the same.
+    waiting: usize,
 }
 
 /// Why it was not had.
@@ -37,39 +46,47 @@ pub(crate) enum NotHad {
 pub(crate) struct Taken<'a, T> {
     seat: &'a Seat<T>,
     /// `None` only while it is dropped.
-    it: Option<T>,
+    it: Option<Box<T>>,
 }
 
 impl<T> Seat<T> {
     pub(crate) fn new(it: T) -> Self {
         Self {
-            place: Mutex::new(Place::Free(it)),
+            queue: Mutex::new(Queue {
+                place: Place::Free(Box::new(it)),
+                waiting: 0,
+            }),
             changed: Condvar::new(),
-            pid: std::process::id(),
+            process: ProcessId::current(),
         }
     }
 
-    fn place(&self) -> MutexGuard<'_, Place<T>> {
-        lock(&self.place)
+    fn queue(&self) -> MutexGuard<'_, Queue<T>> {
+        lock(&self.queue)
     }
 
     pub(crate) fn take(&self, timeout: Duration) -> Result<Taken<'_, T>, NotHad> {
-        if self.pid != std::process::id() {
+        if !self.process.is_current() {
             return Err(NotHad::Forked);
         }
-        let is_taken = |place: &mut Place<T>| matches!(place, Place::Taken);
-        let (mut place, _) = self
-            .changed
-            .wait_timeout_while(self.place(), timeout, is_taken)
-            .unwrap_or_else(PoisonError::into_inner);
-        match std::mem::replace(&mut *place, Place::Taken) {
+        let mut queue = self.queue();
+        if matches!(queue.place, Place::Taken) {
+            queue.waiting += 1;
+            let is_taken = |queue: &mut Queue<T>| matches!(queue.place, Place::Taken);
+            (queue, _) = self
+                .changed
+                .wait_timeout_while(queue, timeout, is_taken)
+                .unwrap_or_else(PoisonError::into_inner);
+            queue.waiting -= 1;
+        }
+        match std::mem::replace(&mut queue.place, Place::Taken) {
             Place::Free(it) => Ok(Taken {
                 seat: self,
                 it: Some(it),
             }),
             Place::Taken => Err(NotHad::Timeout),
             Place::Empty => {
-                *place = Place::Empty;
+                queue.place = Place::Empty;
                 Err(NotHad::Closed)
             }
         }
@@ -79,7 +96,7 @@ impl<T> Seat<T> {
 impl<T> Taken<'_, T> {
     /// Takes it away for good.
     pub(crate) fn close(mut self) -> Option<T> {
-        self.it.take()
+        self.it.take().map(|it| *it)
     }
 }
 
@@ -88,7 +105,7 @@ impl<T> Deref for Taken<'_, T> {
 
     fn deref(&self) -> &T {
         self.it
-            .as_ref()
+            .as_deref()
             .unwrap_or_else(|| unreachable!("not dropped yet"))
     }
 }
@@ -96,14 +113,19 @@ impl<T> Deref for Taken<'_, T> {
 impl<T> DerefMut for Taken<'_, T> {
     fn deref_mut(&mut self) -> &mut T {
         self.it
-            .as_mut()
+            .as_deref_mut()
             .unwrap_or_else(|| unreachable!("not dropped yet"))
     }
 }
 
 impl<T> Drop for Taken<'_, T> {
     fn drop(&mut self) {
-        *self.seat.place() = self.it.take().map_or(Place::Empty, Place::Free);
-        self.seat.changed.notify_all();
+        let mut queue = self.seat.queue();
+        queue.place = self.it.take().map_or(Place::Empty, Place::Free);
+        let is_awaited = queue.waiting > 0;
+        drop(queue);
+        if is_awaited {
+            self.seat.changed.notify_all();
+        }
     }
 }

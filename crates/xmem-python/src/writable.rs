@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
-use xmem_core::{FrameMeta, monotonic_ns};
+use xmem_core::monotonic_ns;
 
 use crate::array::{Keeper, Plane};
 use crate::base::{self, Base};
@@ -18,6 +18,7 @@ use crate::layout::{self, Arrays, Piece};
 use crate::lock::lock;
 use crate::producer::{set_caps, wait_for_room};
 use crate::slot::WriteSlot;
+use crate::wanted::Wanted;
 
 /// A frame that can be written until it is published.
 ///
@@ -29,8 +30,7 @@ pub(crate) struct WritableFrame {
     publishing: Arc<Mutex<()>>,
     slot: Arc<WriteSlot>,
     arrays: Arc<Arrays>,
-    meta: FrameMeta,
-    caps: String,
+    wanted: Arc<Wanted>,
 }
 
 impl WritableFrame {
@@ -38,26 +38,23 @@ impl WritableFrame {
         producer: Arc<Detached<xmem_core::Producer>>,
         publishing: Arc<Mutex<()>>,
         slot: WriteSlot,
-        meta: FrameMeta,
-        caps: String,
+        wanted: Arc<Wanted>,
     ) -> PyResult<Self> {
         let slot = Arc::new(slot);
         let (ptr, len) = slot.bytes();
-        let size = usize::try_from(meta.size).unwrap_or(len).min(len);
         let piece = Piece {
             keeper: Keeper::Slot(slot.clone()),
             start: 0,
-            bytes: (ptr, size),
+            bytes: (ptr, wanted.size.min(len)),
         };
-        let arrays = layout::arrays(&meta, false, &[piece])
+        let arrays = layout::arrays(&wanted.meta, false, &[piece])
             .ok_or_else(|| PyValueError::new_err("the frame does not fit into its slot"))?;
         Ok(Self {
             producer,
             publishing,
             slot,
             arrays: Arc::new(arrays),
-            meta,
-            caps,
+            wanted,
         })
     }
 }
@@ -83,25 +80,29 @@ impl WritableFrame {
     /// Video: the format's name, as GStreamer spells it.
     #[getter]
     fn format(&self) -> Option<&str> {
-        self.meta.video.as_ref().map(|video| video.format.as_str())
+        self.wanted
+            .meta
+            .video
+            .as_ref()
+            .map(|video| video.format.as_str())
     }
 
     /// Video: width in pixels.
     #[getter]
     fn width(&self) -> Option<u32> {
-        self.meta.video.map(|video| video.width)
+        self.wanted.meta.video.map(|video| video.width)
     }
 
     /// Video: height in pixels.
     #[getter]
     fn height(&self) -> Option<u32> {
-        self.meta.video.map(|video| video.height)
+        self.wanted.meta.video.map(|video| video.height)
     }
 
     /// The caps that it will be published with.
     #[getter]
     fn caps(&self) -> &str {
-        &self.caps
+        &self.wanted.caps
     }
 
     /// Makes the frame visible to consumers. Returns its sequence. Times are in nanoseconds.
@@ -125,18 +126,18 @@ impl WritableFrame {
         stream: Option<Bound<'_, PyAny>>,
     ) -> PyResult<u64> {
         let stream = stream.as_ref().map(device::stream_of).transpose()?;
-        let mut meta = self.meta.clone();
+        let mut meta = self.wanted.meta.clone();
         meta.pts = pts;
         meta.dts = dts;
         meta.duration = duration;
         meta.timestamp = Some(timestamp.unwrap_or_else(|| monotonic_ns().cast_signed()));
-        for (name, value) in attachments.unwrap_or_default() {
+        for (name, value) in attachments.into_iter().flatten() {
             meta.attachments.set(&name, value);
         }
         wait_for_room(py, &self.producer)?;
         py.detach(|| {
             let _publishing = lock(&self.publishing);
-            set_caps(&self.producer, &self.caps)?;
+            set_caps(&self.producer, &self.wanted.caps)?;
             self.slot.publish(meta, trust_views, stream)
         })
     }
@@ -151,7 +152,7 @@ impl WritableFrame {
     }
 
     fn __repr__(&self) -> String {
-        let what = self.arrays.describe(&self.meta);
+        let what = self.arrays.describe(&self.wanted.meta);
         format!("<xmem.WritableFrame of {:?}: {what}>", self.producer.pool())
     }
 }

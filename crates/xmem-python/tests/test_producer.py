@@ -114,6 +114,31 @@ def test_caps(pool):
             assert consumer.caps == "my/format, a=1"
 
 
+def test_frames_of_several_kinds_in_turn(pool):
+    """What the last frame was does not show in the next one."""
+    kinds = [
+        ({"shape": (2, 3), "dtype": "uint8"}, (2, 3), "uint8", "dimensions=(string)3:2, types=(string)uint8"),
+        ({"shape": (2, 3), "dtype": "int8"}, (2, 3), "int8", "types=(string)int8"),
+        ({"shape": [3, 2], "dtype": np.int8}, (3, 2), "int8", "dimensions=(string)2:3"),
+        ({"shape": (3, 2, 1), "dtype": "int8"}, (3, 2, 1), "int8", "dimensions=(string)1:2:3"),
+        ({"shape": 6}, (6,), "uint8", "dimensions=(string)6"),
+        ({"shape": np.int64(6)}, (6,), "uint8", "dimensions=(string)6"),
+        ({"shape": ()}, (1,), "uint8", "dimensions=(string)1"),
+        ({"format": "RGB", "width": 4, "height": 2}, (2, 4, 3), "uint8", "format=(string)RGB, width=(int)4, height=(int)2"),
+        ({"format": "RGB", "width": 2, "height": 4}, (4, 2, 3), "uint8", "width=(int)2, height=(int)4"),
+        ({"format": "BGR", "width": 2, "height": 4}, (4, 2, 3), "uint8", "format=(string)BGR"),
+    ]
+    with xmem.Producer(pool, history=1) as producer, xmem.Consumer(pool) as consumer:
+        for wanted, shape, dtype, caps in kinds * 2:
+            for _ in range(2):
+                with producer.acquire(**wanted) as writable:
+                    assert (writable.shape, writable.dtype) == (shape, dtype)
+                    writable.publish()
+                frame = consumer.recv(HANG)
+                assert (frame.shape, frame.dtype) == (shape, dtype)
+                assert caps in frame.caps
+
+
 @pytest.mark.parametrize(
     ("framerate", "text"), [(None, "0/1"), (25, "25/1"), ((30000, 1001), "30000/1001"), (fractions.Fraction(15, 2), "15/2")]
 )

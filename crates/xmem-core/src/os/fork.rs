@@ -14,7 +14,7 @@ use super::mapping::Private;
 /// One page that the kernel wipes in a forked child holds the number. A handle keeps the number it was made under; in a
 /// child the page reads 0, so the handle knows that it was inherited.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct ProcessId(u64);
+pub struct ProcessId(u64);
 
 static PAGE: OnceLock<Option<Private>> = OnceLock::new();
 static NEXT: AtomicU64 = AtomicU64::new(1);
@@ -27,7 +27,7 @@ fn word() -> Option<&'static AtomicU64> {
 
 impl ProcessId {
     /// This process.
-    pub(crate) fn current() -> Self {
+    pub fn current() -> Self {
         let Some(word) = word() else {
             // Without the page (kernels before 4.14) forks go unnoticed.
             return Self(0);
@@ -46,7 +46,7 @@ impl ProcessId {
     }
 
     /// Whether this is still the process.
-    pub(crate) fn is_current(self) -> bool {
+    pub fn is_current(self) -> bool {
         self == Self::current()
     }
 }

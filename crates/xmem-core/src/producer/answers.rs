@@ -451,7 +451,7 @@ impl ControlThread {
         };
         let claimed = connection.writing.swap_remove(at);
         let published = publish.is_some_and(|(keep, size)| {
-            let meta = FrameMeta {
+            let mut meta = FrameMeta {
                 size,
                 ..FrameMeta::default()
             };
@@ -461,7 +461,10 @@ impl ControlThread {
                 parts: None,
             };
             self.pool.check_payload(&meta, claimed.place).is_ok()
-                && self.pool.publish(&claimed, meta, Some(&mut wishes)).is_ok()
+                && self
+                    .pool
+                    .publish(&claimed, &mut meta, Some(&mut wishes))
+                    .is_ok()
         });
         let connection = self.connections.get(&id);
         if published {

@@ -40,6 +40,7 @@ pub(crate) use write_lease::OwnHold;
 pub use write_lease::{PublishFailure, WriteLease};
 
 use crate::cancel::Canceller;
+use crate::delivery::Delivery;
 use crate::entry::{Entry, EntryWords};
 use crate::error::{
     AcquireError, EventError, ForwardError, ImportError, PublishError, RegionError, WaitError,
@@ -250,10 +251,10 @@ impl Producer {
             return Err(PublishError::OtherPool);
         }
         let pool = self.inner();
-        let (meta, _) = pool.republish(hold, meta)?;
+        let sequence = pool.republish(hold, meta)?;
         // The reference that publishing adds for its caller.
         pool.dereference(hold.slot);
-        Ok(meta.sequence)
+        Ok(sequence)
     }
 
     /// Takes in memory that somebody else made, so that frames may lie in it ([`Parts`]): a DMA buffer, or a memfd that is
@@ -379,6 +380,15 @@ impl Producer {
     /// Whether a frame was published by this producer, and this is its own reference.
     pub fn owns_frame(&self, lease: &ReadLease) -> bool {
         matches!(lease.hold(), Hold::Own(hold) if Arc::ptr_eq(&hold.pool, self.inner()))
+    }
+
+    /// What it does when a consumer is slow.
+    pub fn delivery(&self) -> Delivery {
+        if self.inner().lossless() {
+            Delivery::Lossless
+        } else {
+            Delivery::Live
+        }
     }
 
     /// Lossless: waits until the slowest consumer is at most a few frames behind. Live: returns at once.

@@ -56,22 +56,22 @@ impl Wishes {
 }
 
 impl Pool {
-    /// Publishes a claimed slot, whose payload was checked. The caller gets a reference.
+    /// Publishes a claimed slot, whose payload was checked, and completes its metadata. The caller gets a reference.
     pub(super) fn publish(
         &self,
         claimed: &Claimed,
-        meta: FrameMeta,
+        meta: &mut FrameMeta,
         wishes: Option<&mut Wishes>,
-    ) -> Result<(FrameMeta, Arc<Sticky>), PublishError> {
+    ) -> Result<Arc<Sticky>, PublishError> {
         let rings = wishes.as_ref().is_some_and(|wishes| wishes.any());
         let parts = wishes.as_ref().and_then(|wishes| wishes.parts.as_ref());
         // Most frames have none, and need no room.
         let attached = if parts.is_some() || !meta.attachments.is_empty() {
-            self.attach(claimed.slot, claimed.place, &claimed.region, &meta, parts)?
+            self.attach(claimed.slot, claimed.place, &claimed.region, meta, parts)?
         } else {
             (0, 0)
         };
-        let payload_end = payload_end(&meta, parts, claimed.place);
+        let payload_end = payload_end(meta, parts, claimed.place);
         let mut state = self.lock();
         self.check_room(&state)?;
         let may = |parts: &Parts| state.may_forward(parts.origins(), self.lossless());
@@ -100,12 +100,12 @@ impl Pool {
     }
 
     /// Publishes a frame that is published already once more, with other metadata. The caller has a reference, and
-    /// gets another one.
+    /// gets another one. Returns the sequence.
     pub(super) fn republish(
         &self,
         hold: &OwnHold,
-        meta: FrameMeta,
-    ) -> Result<(FrameMeta, Arc<Sticky>), PublishError> {
+        mut meta: FrameMeta,
+    ) -> Result<u64, PublishError> {
         self.check_payload(&meta, hold.place)?;
         let attached = self.attach(hold.slot, hold.place, hold.region(), &meta, None)?;
         let state = self.lock();
@@ -116,7 +116,8 @@ impl Pool {
             place,
             ..
         } = *hold;
-        Ok(self.announce(state, slot, generation, place, attached, meta))
+        self.announce(state, slot, generation, place, attached, &mut meta);
+        Ok(meta.sequence)
     }
 
     /// Puts what is attached to a frame behind all that frames of its slot have there. A frame that is repeated with the
@@ -211,8 +212,8 @@ impl Pool {
         generation: u32,
         place: Place,
         attached: Attached,
-        mut meta: FrameMeta,
-    ) -> (FrameMeta, Arc<Sticky>) {
+        meta: &mut FrameMeta,
+    ) -> Arc<Sticky> {
         let sequence = self.control.head();
         meta.sequence = sequence;
         meta.slot = slot;
@@ -223,15 +224,13 @@ impl Pool {
         meta.generation = generation;
         meta.published_at = monotonic_ns();
         meta.sticky_version = state.sticky.version();
-        let entry = Entry {
+        self.control.write_entry(&Entry {
             region: place.region,
             offset: place.offset as u64,
             len: place.len as u64,
             attached: (attached.0 as u64, attached.1 as u64),
-            meta,
-        };
-        self.control.write_entry(&entry);
-        let meta = entry.meta;
+            meta: &*meta,
+        });
         // One reference for the caller, one for the history.
         state.slots.reference(slot);
         state.slots.reference(slot);
@@ -276,7 +275,7 @@ impl Pool {
         let peers = state.peers.clone();
         drop(state);
         self.run(effects, Some(peers));
-        (meta, sticky)
+        sticky
     }
 
     pub(super) fn trim_history(&self, state: &mut State, keep: usize, effects: &mut Effects) {

@@ -181,14 +181,11 @@ impl WriteLease {
         if let Err(error) = checked {
             return Err(failure(self, error));
         }
-        let (meta, sticky) =
-            match self
-                .pool
-                .publish(&self.claimed, meta, self.wishes.as_deref_mut())
-            {
-                Ok(published) => published,
-                Err(error) => return Err(failure(self, error)),
-            };
+        let wishes = self.wishes.as_deref_mut();
+        let sticky = match self.pool.publish(&self.claimed, &mut meta, wishes) {
+            Ok(sticky) => sticky,
+            Err(error) => return Err(failure(self, error)),
+        };
         self.published = true;
         let mut hold = OwnHold::new(self.pool.clone(), &self.claimed);
         hold.in_pieces = in_pieces;

@@ -88,7 +88,7 @@ pub(crate) fn known_of<'py>(frame: &Bound<'py, Frame>) -> PyResult<Bound<'py, Py
     let meta = &about.meta;
     let attachments = meta.attachments.iter();
     let known = Known {
-        is_whole: arrays.whole.is_some(),
+        is_whole: arrays.is_whole,
         format: meta.video.map(|it| it.format.as_str().to_owned()),
         width: meta.video.map(|it| it.width),
         height: meta.video.map(|it| it.height),

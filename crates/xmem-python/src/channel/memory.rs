@@ -174,13 +174,20 @@ const LOOKS: usize = 64;
 
 fn insert(ranges: &Mutex<Ranges>, start: usize, len: usize, source: WeakSource) {
     let mut ranges = lock(ranges);
+    let end = start + len;
+    // Slots are used again and again, and what lay there before is mostly gone.
+    let mut here = ranges.entries.range_mut((start, 0)..=(start, u64::MAX));
+    if let Some((_, before)) = here.find(|(_, (_, source))| source.is_gone()) {
+        *before = (end, source);
+        return;
+    }
     if ranges.entries.len() >= ranges.prune_at {
         ranges.entries.retain(|_, (_, source)| !source.is_gone());
         ranges.prune_at = (ranges.entries.len() * 2).max(PRUNE_AT);
     }
     let key = (start, ranges.next);
     ranges.next += 1;
-    ranges.entries.insert(key, (start + len, source));
+    ranges.entries.insert(key, (end, source));
 }
 
 /// Remembers where a frame that was received lies.
@@ -188,22 +195,18 @@ pub(crate) fn note(lease: &Arc<ReadLease>) {
     if lease.is_local() {
         return;
     }
-    let pieces = match lease.parts() {
-        [] => vec![(lease.as_ptr() as usize, lease.len())],
-        parts => parts
-            .iter()
-            // What cannot be mapped has no address.
-            .map(|part| {
-                part.map()
-                    .map_or((0, 0), |b| (b.as_ptr() as usize, b.len()))
-            })
-            .collect(),
-    };
-    for (number, (start, len)) in pieces.into_iter().enumerate() {
-        if len > 0 {
+    let note = |number: usize, bytes: &[u8]| {
+        if !bytes.is_empty() {
             let source = WeakSource::Received(Arc::downgrade(lease), number);
-            insert(RANGES.get(), start, len, source);
+            insert(RANGES.get(), bytes.as_ptr() as usize, bytes.len(), source);
         }
+    };
+    if lease.parts().is_empty() {
+        note(0, lease.data());
+    }
+    for (number, part) in lease.parts().iter().enumerate() {
+        // What cannot be mapped has no address.
+        note(number, part.map().unwrap_or_default());
     }
 }
 

@@ -6,13 +6,15 @@
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
+use xmem_core::ProcessId;
+
 /// One value for each process.
 #[derive(Debug)]
 pub(super) struct PerProcess<T>(AtomicPtr<Of<T>>);
 
 #[derive(Debug)]
 struct Of<T> {
-    pid: u32,
+    process: ProcessId,
     value: T,
 }
 
@@ -22,17 +24,17 @@ impl<T: Default + Sync + 'static> PerProcess<T> {
     }
 
     pub(super) fn get(&self) -> &'static T {
-        let pid = std::process::id();
+        let process = ProcessId::current();
         // Acquire: pairs with the exchange below, so that what it points to is there.
         let known = self.0.load(Ordering::Acquire);
         // SAFETY: null, or leaked by this function, so it is there for ever; nobody has it mutably.
         if let Some(known) = unsafe { known.as_ref() }
-            && known.pid == pid
+            && known.process == process
         {
             return &known.value;
         }
         let value = T::default();
-        let new = Box::into_raw(Box::new(Of { pid, value }));
+        let new = Box::into_raw(Box::new(Of { process, value }));
         let made = self
             .0
             .compare_exchange(known, new, Ordering::AcqRel, Ordering::Acquire);

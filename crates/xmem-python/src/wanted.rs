@@ -1,0 +1,144 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! What a frame is to be that somebody acquires.
+
+use std::sync::{Arc, Mutex};
+
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+use pyo3::types::PyTuple;
+use xmem_core::{DType, FrameMeta, MAX_DIMS, Text};
+
+use crate::caps::{self, Framerate};
+use crate::lock::lock;
+use crate::{dtype, format};
+
+/// What is asked for.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum What {
+    /// An array of this shape.
+    Tensor(Vec<u64>, DType),
+    /// A picture in this format, with its width and height in pixels.
+    Video(String, u32, u32),
+}
+
+/// What becomes of it.
+#[derive(Debug)]
+pub(crate) struct Wanted {
+    what: What,
+    on_device: bool,
+    pub(crate) meta: FrameMeta,
+    /// Size in bytes.
+    pub(crate) size: usize,
+    /// The caps that it is published with.
+    pub(crate) caps: String,
+}
+
+/// Describes frames. Most streams have one kind of them, so the last description is kept.
+#[derive(Debug)]
+pub(crate) struct Describer {
+    /// The caps of all frames, if the user has set them.
+    caps: Option<String>,
+    framerate: Framerate,
+    last: Mutex<Option<Arc<Wanted>>>,
+}
+
+impl Describer {
+    pub(crate) fn new(caps: Option<String>, framerate: Framerate) -> Self {
+        Self {
+            caps,
+            framerate,
+            last: Mutex::default(),
+        }
+    }
+
+    pub(crate) fn describe(&self, what: What, on_device: bool) -> PyResult<Arc<Wanted>> {
+        if let Some(last) = &*lock(&self.last)
+            && last.what == what
+            && last.on_device == on_device
+        {
+            return Ok(last.clone());
+        }
+        let (meta, size, caps) = match &what {
+            What::Tensor(shape, dtype) => self.tensor(shape, *dtype)?,
+            What::Video(format, width, height) => self.video(format, *width, *height)?,
+        };
+        let caps = self.caps.clone().unwrap_or(if on_device {
+            caps::on_device(&caps)
+        } else {
+            caps
+        });
+        let wanted = Arc::new(Wanted {
+            what,
+            on_device,
+            meta,
+            size,
+            caps,
+        });
+        *lock(&self.last) = Some(wanted.clone());
+        Ok(wanted)
+    }
+
+    fn tensor(&self, shape: &[u64], dtype: DType) -> PyResult<(FrameMeta, usize, String)> {
+        // No dimensions would mean that the frame is not described; a scalar is an array of one.
+        let shape = if shape.is_empty() { &[1] } else { shape };
+        if shape.len() > MAX_DIMS {
+            return Err(PyValueError::new_err(format!(
+                "the shape has {} dimensions, and a frame may have {MAX_DIMS}",
+                shape.len()
+            )));
+        }
+        let mut meta = FrameMeta::new(0);
+        meta.dtype = dtype;
+        meta.ndim = shape.len() as u8;
+        let mut stride = dtype.size() as u64;
+        let too_large = || PyValueError::new_err(format!("no frame can have the shape {shape:?}"));
+        for (dim, size) in shape.iter().enumerate().rev() {
+            meta.shape[dim] = *size;
+            meta.strides[dim] = i64::try_from(stride).map_err(|_| too_large())?;
+            stride = stride.checked_mul(*size).ok_or_else(too_large)?;
+        }
+        meta.size = stride;
+        meta.content_type = Text::new(&format!("tensor/{}", dtype::name(dtype)));
+        let size = usize::try_from(stride).map_err(|_| too_large())?;
+        if isize::try_from(size).is_err() {
+            return Err(too_large());
+        }
+        Ok((meta, size, caps::of_tensor(shape, dtype, self.framerate)))
+    }
+
+    fn video(&self, name: &str, width: u32, height: u32) -> PyResult<(FrameMeta, usize, String)> {
+        let format = format::find(name).ok_or_else(|| {
+            PyValueError::new_err(format!(
+                "no such format: {name:?}; use one of {}",
+                format::names().join(", ")
+            ))
+        })?;
+        if width == 0 || height == 0 {
+            return Err(PyValueError::new_err(
+                "a frame with a format needs width and height, in pixels",
+            ));
+        }
+        let (layout, size) = format.default_layout(width, height).ok_or_else(|| {
+            PyValueError::new_err(format!("no frame can have {width}x{height} pixels"))
+        })?;
+        let mut meta = FrameMeta::new(size);
+        meta.content_type = Text::new("image/raw");
+        meta.dtype = format.dtype;
+        meta.video = Some(layout);
+        let caps = caps::of_video(format.name, width, height, self.framerate);
+        Ok((meta, size, caps))
+    }
+}
+
+/// A shape, as Python has it: a number, or several.
+pub(crate) fn shape(shape: &Bound<'_, PyAny>) -> PyResult<Vec<u64>> {
+    // Looked at first, since most are tuples, and that a tuple is no number would be said by an exception.
+    if let Ok(shape) = shape.cast::<PyTuple>() {
+        return shape.iter().map(|size| size.extract()).collect();
+    }
+    match shape.extract::<u64>() {
+        Ok(size) => Ok(vec![size]),
+        Err(_) => shape.extract::<Vec<u64>>(),
+    }
+}
