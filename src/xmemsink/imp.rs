@@ -487,6 +487,7 @@ impl XmemSink {
         meta: &FrameMeta,
     ) -> Result<gst::FlowSuccess, gst::FlowError> {
         let format = lock(&self.stream).format.clone();
+        let asked = self.requests.asked();
         let attempt = |cancel: &Canceller| started.publish(buffer, meta, &format, cancel);
         let result = if started.is_lossless() {
             let was_called_off = |failure: &Failure| matches!(failure, Failure::Cancelled);
@@ -500,7 +501,7 @@ impl XmemSink {
         gst::trace!(CAT, imp = self, "{outcome:?} {meta:?}");
         lock(&self.stream).sticky_is_untold = false;
         if !buffer.flags().contains(gst::BufferFlags::DELTA_UNIT) {
-            self.requests.note_key_frame();
+            self.requests.note_key_frame(asked);
         }
         if let Outcome::Copied(cause) = outcome
             && !std::mem::replace(&mut lock(&self.stream).said_copied, true)
