@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 
 use xmem_core::{Canceller, ConnectError, PoolStats};
 
-use crate::xmemsink::sticky;
+use crate::{text, xmemsink::sticky};
 
 /// A pool that this process can join.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -32,7 +32,7 @@ impl Pool {
                 .sticky
                 .iter()
                 .find(|(key, _)| key == sticky::CAPS)
-                .and_then(|(_, caps)| caps.parse().ok()),
+                .and_then(|(_, caps)| text::to_caps(caps)),
         }
     }
 
@@ -71,4 +71,27 @@ pub(super) fn scan(
         found.extend(pool.map(|pool| (entry.name, pool)));
     }
     found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn caps_of(text: &str) -> Option<gst::Caps> {
+        let mut stats = PoolStats::default();
+        stats
+            .sticky
+            .push((sticky::CAPS.to_owned(), text.to_owned()));
+        Pool::new("p".to_owned(), "/p.sock".to_owned(), stats).caps
+    }
+
+    /// Whatever a producer says must not end this test program.
+    #[test]
+    fn caps_of_another_process_are_not_parsed_without_bound() {
+        gst::init().unwrap();
+        assert!(caps_of("video/x-raw, format=NV12").is_some());
+        assert_eq!(caps_of("no caps, at all=("), None);
+        let deep = "{".repeat(500_000);
+        assert_eq!(caps_of(&format!("video/x-raw, format={deep}")), None);
+    }
 }

@@ -7,7 +7,7 @@ use std::sync::LazyLock;
 use gst::{glib, prelude::*, subclass::prelude::*};
 use xmem_core::{ConsumerEvent, Departure};
 
-use super::{XmemSink, messages, settings::PROP_NUM_CLIENTS};
+use super::{XmemSink, imp::CAT, messages, settings::PROP_NUM_CLIENTS};
 use crate::{
     event::key_frame::{self, KeyFrame},
     stats,
@@ -50,19 +50,11 @@ pub(super) fn handler(sink: &XmemSink) -> impl Fn(ConsumerEvent) + Send + Sync +
         let Some(sink) = sink.upgrade() else { return };
         match event {
             ConsumerEvent::Connected(client) => {
-                gst::info!(
-                    super::imp::CAT,
-                    obj = sink,
-                    "Consumer connected: {client:?}"
-                );
+                gst::info!(CAT, obj = sink, "Consumer connected: {client:?}");
                 sink.emit_by_name::<()>(SIGNAL_CONNECTED, &[&stats::of_client(&client)]);
             }
             ConsumerEvent::Disconnected { consumer, reason } => {
-                gst::info!(
-                    super::imp::CAT,
-                    obj = sink,
-                    "Consumer gone ({reason:?}): {consumer:?}"
-                );
+                gst::info!(CAT, obj = sink, "Consumer gone ({reason:?}): {consumer:?}");
                 let mut client = stats::of_client(&consumer);
                 client.set("reason", word(reason));
                 sink.emit_by_name::<()>(SIGNAL_DISCONNECTED, &[&client]);
@@ -73,11 +65,7 @@ pub(super) fn handler(sink: &XmemSink) -> impl Fn(ConsumerEvent) + Send + Sync +
                     Some(request) if name == key_frame::NAME => {
                         sink.imp().requests.ask(&sink, request);
                     }
-                    _ => gst::debug!(
-                        super::imp::CAT,
-                        obj = sink,
-                        "Nobody here knows the request {name:?}"
-                    ),
+                    _ => gst::debug!(CAT, obj = sink, "Nobody here knows the request {name:?}"),
                 }
                 return;
             }

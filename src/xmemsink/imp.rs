@@ -42,7 +42,7 @@ use std::sync::{Arc, LazyLock, Mutex};
 
 use gst::{glib, prelude::*, subclass::prelude::*};
 use gst_base::{prelude::*, subclass::prelude::*};
-use xmem_core::{Canceller, CreateError, FrameMeta, PoolStats, Producer, Sticky, Text, WaitError};
+use xmem_core::{Canceller, CreateError, FrameMeta, PoolStats, Producer, Text, WaitError};
 
 #[cfg(feature = "cuda")]
 use super::device;
@@ -55,6 +55,7 @@ use super::{
     requests::Requests,
     settings::{self, PROP_NUM_CLIENTS, PROP_POOL, PROP_STATS, Settings},
     sticky,
+    stream::Stream,
     times::Times,
     waiting::{Interrupts, Reason},
 };
@@ -97,22 +98,6 @@ impl Started {
     pub(super) fn is_lossless(&self) -> bool {
         self.settings.delivery == XmemSinkDelivery::Lossless
     }
-}
-
-/// What the sink knows of its stream.
-#[derive(Debug, Default)]
-pub(super) struct Stream {
-    format: Arc<Format>,
-    sticky: Sticky,
-    /// The pool does not have `sticky` yet.
-    sticky_is_new: bool,
-    /// No frame or event has brought `sticky` to running consumers yet.
-    pub(super) sticky_is_untold: bool,
-    /// The pool was told that the stream is over.
-    eos: bool,
-    /// What `sticky` says of the frames' times. `None`: nothing.
-    timeline: Option<Timeline>,
-    said_copied: bool,
 }
 
 /// No two of the locks are ever held at once, and none across a call that waits or that leads out of the element.
@@ -459,19 +444,6 @@ impl XmemSink {
             .map_err(|_| gst::FlowError::Flushing)
     }
 
-    fn note_sticky(&self, event: &gst::EventRef) -> Result<(), &'static str> {
-        let mut stream = lock(&self.stream);
-        if event.type_() == gst::EventType::StreamStart {
-            stream.timeline = None;
-        }
-        let before = stream.sticky.clone();
-        let result = sticky::update(&mut stream.sticky, event);
-        if stream.sticky != before {
-            stream.sticky_is_new = true;
-        }
-        result
-    }
-
     /// Waits until something may be put into the pool, after the sticky state that it belongs to.
     pub(super) fn make_way(
         &self,
@@ -491,81 +463,6 @@ impl XmemSink {
         self.note_timeline(timeline);
         self.share_sticky()?;
         Ok(timeline)
-    }
-
-    /// The stream goes on, or a new one begins.
-    fn begin(&self) {
-        let was_over = std::mem::take(&mut lock(&self.stream).eos);
-        if was_over && let Some(started) = self.started() {
-            started.producer.set_eos(false);
-        }
-    }
-
-    /// The stream is over. Lossless consumers get what is left first. `false`: stopped before that.
-    fn end(&self, event: &gst::EventRef) -> bool {
-        let Some(started) = self.started() else {
-            return false;
-        };
-        if !self.share_rest(&started, event) {
-            return false;
-        }
-        lock(&self.stream).eos = true;
-        started.producer.set_eos(true);
-        if !started.is_lossless() {
-            return true;
-        }
-        gst::debug!(
-            CAT,
-            imp = self,
-            "Waiting until consumers have got all frames"
-        );
-        self.wait(Data::Event(event), |cancel| {
-            started.producer.drain(None, cancel)
-        })
-        .is_ok()
-    }
-
-    /// Takes what the frames' times stand for over into the sticky state.
-    fn note_timeline(&self, timeline: Timeline) {
-        let mut stream = lock(&self.stream);
-        if stream.timeline.replace(timeline) != Some(timeline) {
-            stream.sticky.set(sticky::TIMELINE, timeline.to_text());
-            stream.sticky_is_new = true;
-        }
-    }
-
-    /// Gives the pool the sticky state if it has changed.
-    fn share_sticky(&self) -> Result<(), gst::FlowError> {
-        let sticky = {
-            let mut stream = lock(&self.stream);
-            if !std::mem::take(&mut stream.sticky_is_new) {
-                return Ok(());
-            }
-            stream.sticky.clone()
-        };
-        let Some(started) = self.started() else {
-            return Err(gst::FlowError::Flushing);
-        };
-        match started.producer.set_sticky(&sticky) {
-            Ok(version) => {
-                lock(&self.stream).sticky_is_untold = true;
-                gst::debug!(
-                    CAT,
-                    imp = self,
-                    "Sticky state {version}: {:?}",
-                    sticky.text(sticky::CAPS)
-                );
-                Ok(())
-            }
-            Err(error) => {
-                gst::element_imp_error!(
-                    self,
-                    gst::ResourceError::NoSpaceLeft,
-                    ["Cannot share the caps: {error}"]
-                );
-                Err(gst::FlowError::Error)
-            }
-        }
     }
 
     pub(super) fn describe(
@@ -590,6 +487,7 @@ impl XmemSink {
         meta: &FrameMeta,
     ) -> Result<gst::FlowSuccess, gst::FlowError> {
         let format = lock(&self.stream).format.clone();
+        let asked = self.requests.asked();
         let attempt = |cancel: &Canceller| started.publish(buffer, meta, &format, cancel);
         let result = if started.is_lossless() {
             let was_called_off = |failure: &Failure| matches!(failure, Failure::Cancelled);
@@ -603,7 +501,7 @@ impl XmemSink {
         gst::trace!(CAT, imp = self, "{outcome:?} {meta:?}");
         lock(&self.stream).sticky_is_untold = false;
         if !buffer.flags().contains(gst::BufferFlags::DELTA_UNIT) {
-            self.requests.note_key_frame();
+            self.requests.note_key_frame(asked);
         }
         if let Outcome::Copied(cause) = outcome
             && !std::mem::replace(&mut lock(&self.stream).said_copied, true)

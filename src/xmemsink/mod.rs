@@ -16,6 +16,7 @@ mod publish;
 mod requests;
 mod settings;
 pub(crate) mod sticky;
+mod stream;
 mod times;
 mod waiting;
 

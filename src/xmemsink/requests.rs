@@ -35,6 +35,8 @@ struct State {
     /// A key frame as soon as possible, and whether with all headers.
     now: Option<bool>,
     later: Vec<KeyFrame>,
+    /// How often one as soon as possible was asked for.
+    asked: u32,
     /// Somebody hands them on.
     served: bool,
     running: bool,
@@ -45,6 +47,7 @@ struct State {
 impl State {
     fn add(&mut self, request: KeyFrame) {
         let Some(at) = request.at else {
+            self.asked = self.asked.wrapping_add(1);
             self.now = Some(request.all_headers || self.now.unwrap_or_default());
             return;
         };
@@ -62,6 +65,13 @@ impl State {
             });
         }
         (!self.later.is_empty()).then(|| self.later.remove(0))
+    }
+
+    /// There is a key frame for those who had asked by then. Who asks later may do so because of it.
+    fn note_key_frame(&mut self, asked: u32) {
+        if self.asked == asked {
+            self.now = None;
+        }
     }
 
     fn is_empty(&self) -> bool {
@@ -101,9 +111,14 @@ impl Requests {
         sink.call_async(|sink| sink.imp().requests.serve(sink));
     }
 
-    /// There is one: who asked before gets it.
-    pub(super) fn note_key_frame(&self) {
-        lock(&self.state).now = None;
+    /// How often a key frame as soon as possible was asked for, to be told before one is published.
+    pub(super) fn asked(&self) -> u32 {
+        lock(&self.state).asked
+    }
+
+    /// One is published: who had asked before gets it.
+    pub(super) fn note_key_frame(&self, asked: u32) {
+        lock(&self.state).note_key_frame(asked);
     }
 
     /// Hands on what there is, until there is nothing.
@@ -137,5 +152,26 @@ impl Requests {
             gst::debug!(CAT, obj = sink, "{request:?} upstream, answer {answered}");
             state = lock(&self.state);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_frame_is_for_those_who_asked_before_it() {
+        let mut state = State::default();
+        state.add(KeyFrame::NOW);
+        let asked = state.asked;
+        state.note_key_frame(asked);
+        assert!(state.is_empty());
+
+        state.add(KeyFrame::NOW);
+        let asked = state.asked;
+        // A consumer has the key frame already, and asks for the next before the sink has noted it.
+        state.add(KeyFrame::NOW);
+        state.note_key_frame(asked);
+        assert_eq!(state.take(), Some(KeyFrame::NOW));
     }
 }

@@ -106,8 +106,7 @@ pub(crate) fn parse_tags(key: &str, text: &str) -> Option<gst::TagList> {
 
 /// Caps as they come back from the state.
 pub(crate) fn parse_caps(text: &str) -> Option<gst::Caps> {
-    let caps = text::is_parseable(text).then(|| text.parse::<gst::Caps>())?;
-    caps.ok().filter(|caps| caps.is_fixed())
+    text::to_caps(text).filter(|caps| caps.is_fixed())
 }
 
 /// A segment as it comes back from the state.

@@ -36,10 +36,7 @@ impl Interrupts {
     /// Waits end while there is any reason.
     pub(super) fn set(&self, reason: Reason, is_so: bool) {
         let mut reasons = lock(&self.reasons);
-        match reason {
-            Reason::Unlocked => reasons[0] = is_so,
-            Reason::Resuming => reasons[1] = is_so,
-        }
+        reasons[reason as usize] = is_so;
         // Under the lock, so that the last word is the right one.
         if reasons.contains(&true) {
             self.canceller.cancel();

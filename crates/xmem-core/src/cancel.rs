@@ -6,6 +6,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
+use crate::lock::lock;
+
 /// Something that a thread sleeps on.
 pub(crate) trait Wake: Send + Sync {
     fn wake(&self);
@@ -67,10 +69,7 @@ impl Canceller {
     }
 
     fn sleepers(&self) -> std::sync::MutexGuard<'_, Vec<Weak<dyn Wake>>> {
-        self.0
-            .sleepers
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
+        lock(&self.0.sleepers)
     }
 
     /// Has this sleeper woken by [`cancel`](Self::cancel), until the registration is dropped.
@@ -115,17 +114,17 @@ pub(crate) struct Bell {
 impl Bell {
     /// How often it rang. Look for what is waited for after this, and pass it to `wait`.
     pub(crate) fn rings(&self) -> u64 {
-        *self.rings.lock().unwrap_or_else(PoisonError::into_inner)
+        *lock(&self.rings)
     }
 
     pub(crate) fn ring(&self) {
-        *self.rings.lock().unwrap_or_else(PoisonError::into_inner) += 1;
+        *lock(&self.rings) += 1;
         self.rung.notify_all();
     }
 
     /// Waits until it rang more often than `rings`, at most for `timeout`.
     pub(crate) fn wait(&self, rings: u64, timeout: Duration) {
-        let now = self.rings.lock().unwrap_or_else(PoisonError::into_inner);
+        let now = lock(&self.rings);
         let _ = self
             .rung
             .wait_timeout_while(now, timeout, |now| *now == rings)

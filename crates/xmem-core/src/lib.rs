@@ -99,6 +99,8 @@ mod layout;
 #[cfg(not(xmem_loom))]
 mod lease;
 #[cfg(not(xmem_loom))]
+mod lock;
+#[cfg(not(xmem_loom))]
 mod meta;
 #[cfg(not(xmem_loom))]
 mod named;

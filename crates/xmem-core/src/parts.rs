@@ -6,9 +6,10 @@
 
 use std::io;
 use std::os::fd::BorrowedFd;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use crate::consumer::held::Held;
+use crate::lock::{inside, lock};
 use crate::region::RegionView;
 
 /// The name under which they are attached.
@@ -210,16 +211,13 @@ impl Part {
     }
 
     fn is_read(&self) -> MutexGuard<'_, bool> {
-        self.is_read.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.is_read)
     }
 }
 
 impl Drop for Part {
     fn drop(&mut self) {
-        let is_read = self
-            .is_read
-            .get_mut()
-            .unwrap_or_else(PoisonError::into_inner);
+        let is_read = inside(&mut self.is_read);
         if *is_read && let Some(imported) = self.view.imported() {
             imported.end_read();
         }

@@ -6,11 +6,12 @@
 use std::fmt;
 use std::sync::Arc;
 
-use super::{Inner, lock};
+use super::Inner;
 use crate::consumer::inbox::Grant;
 use crate::consumer::session::Session;
 use crate::error::{AccessError, ReceiveError, WriteAccessError};
 use crate::lease::ReadLease;
+use crate::lock::lock;
 use crate::meta::FrameMeta;
 use crate::producer::WriteLease;
 use crate::region::RegionView;

@@ -11,7 +11,7 @@ mod cuda;
 mod guard;
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 pub use guard::{AccessMode, BufferGuard};
@@ -26,6 +26,7 @@ use crate::error::{
     ConnectError, CreateError, GetError, OpenError, ReceiveError, RefCountError, WriteAccessError,
 };
 use crate::lease::ReadLease;
+use crate::lock::lock;
 use crate::producer::Producer;
 use crate::wire::ToProducer;
 
@@ -73,10 +74,6 @@ struct Inner {
     counts: Mutex<HashMap<u32, u32>>,
     /// References without a guard (`forget` of a reader, `add_ref`), by index.
     loose: Mutex<HashMap<u32, Vec<ReadLease>>>,
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// How a [`BufferPool`] is opened.

@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::Duration;
 
 use super::questions::ANSWER_TIME;
@@ -16,6 +16,7 @@ use super::session::Session;
 use crate::cancel::{Canceller, Deadline};
 use crate::error::ReceiveError;
 use crate::fault::{self, Point};
+use crate::lock::lock;
 use crate::parts::Origin;
 use crate::protocol::lease::{self, Hold};
 use crate::region::RegionView;
@@ -254,7 +255,7 @@ const DEVICE_PAUSE: Duration = Duration::from_micros(100);
 
 impl HeldTable {
     fn lock(&self) -> MutexGuard<'_, Table> {
-        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.table)
     }
 
     /// Waits until no device is going to end a lease of this slot: its store would end the next one.

@@ -14,6 +14,7 @@ use super::Consumer;
 use super::session::Session;
 use super::waiting::Waiting;
 use crate::cancel::{Canceller, Deadline, Wake};
+use crate::lock::lock;
 use crate::os::eventfd;
 
 #[derive(Debug, Default)]
@@ -31,7 +32,7 @@ struct Shared {
 
 impl Shared {
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.state)
     }
 }
 

@@ -4,7 +4,7 @@
 //! it needs a lease there: the one that the forwarding process has ends with that process.
 
 use std::path::Path;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use super::Consumer;
 use super::held::{Held, NotTaken, SlotPlace};
@@ -12,6 +12,7 @@ use super::session::Session;
 use crate::cancel::{Canceller, Deadline};
 use crate::error::{ConnectError, ReceiveError};
 use crate::fault::{self, Point};
+use crate::lock::lock;
 use crate::parts::Origin;
 use crate::region::RegionView;
 use crate::wire::ToProducer;
@@ -51,7 +52,7 @@ pub(super) struct Origins(Mutex<Vec<Known>>);
 
 impl Origins {
     fn lock(&self) -> MutexGuard<'_, Vec<Known>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.0)
     }
 
     /// The socket of a pool of origin.

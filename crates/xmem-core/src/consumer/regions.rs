@@ -5,14 +5,15 @@
 use std::collections::HashSet;
 use std::io;
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
 #[cfg(feature = "cuda")]
 use std::sync::atomic::AtomicBool;
-use std::sync::{Arc, PoisonError};
 
 use super::inbox::{Answer, MAX_REGIONS};
 use super::session::Session;
 use crate::error::RegionError;
 use crate::fault::{self, Point};
+use crate::lock::lock;
 use crate::region::{RegionView, Ticket};
 use crate::sync::Ordering;
 
@@ -98,7 +99,7 @@ impl Session {
     /// Unmaps retired regions and says so. Returns up to which version.
     pub(super) fn let_go_of_retired(self: &Arc<Self>) -> u32 {
         // One thread after another: what is said last has to be the newest.
-        let _sweeping = self.sweeping.lock().unwrap_or_else(PoisonError::into_inner);
+        let _sweeping = lock(&self.sweeping);
         let mut inbox = self.inbox();
         let version = self.control.regions_version();
         let ids: HashSet<u32> = self.control.region_ids().collect();
@@ -132,7 +133,7 @@ impl Session {
     ) {
         #[cfg(feature = "cuda")]
         {
-            let mut closing = self.closing.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut closing = lock(&self.closing);
             let is_waited_for = !closing.closed.is_empty();
             closing.closed.extend(closed);
             closing.version = version;
@@ -152,7 +153,7 @@ impl Session {
     /// Whether all device memory is closed that was to be. Then the producer is told.
     #[cfg(feature = "cuda")]
     fn is_closed(&self) -> bool {
-        let mut closing = self.closing.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut closing = lock(&self.closing);
         closing
             .closed
             .retain(|closed| !closed.load(Ordering::Acquire));

@@ -9,7 +9,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU32};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread::JoinHandle;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -24,6 +24,7 @@ use crate::cancel::{Bell, Wake};
 use crate::error::RequestError;
 use crate::fault::{self, Point};
 use crate::layout::{CURSOR_LEFT, Control, LeasePage, REGIONS_LET_GO};
+use crate::lock::lock;
 use crate::meta::Text;
 use crate::named::{MAX_NAMED_SIZE, Sticky};
 use crate::os::cred;
@@ -221,7 +222,7 @@ impl Session {
     /// Tells the producer how this process came by device memory.
     #[cfg(feature = "cuda")]
     pub(super) fn say_device(&self, works: bool, how: &str) {
-        *self.device.lock().unwrap_or_else(PoisonError::into_inner) = device_words(works, how);
+        *lock(&self.device) = device_words(works, how);
         let how = Text::new(how);
         // It is for its figures only.
         let _ = self.send(&ToProducer::Device { works, how });
@@ -243,10 +244,7 @@ impl Session {
         &self,
         device: &crate::cuda::Device,
     ) -> Result<Arc<crate::cuda::DevicePage>, crate::cuda::CudaError> {
-        let mut registered = self
-            .device_page
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
+        let mut registered = lock(&self.device_page);
         if let Some(page) = &*registered {
             return Ok(page.clone());
         }
@@ -256,12 +254,11 @@ impl Session {
     }
 
     pub(super) fn device(&self) -> String {
-        let device = self.device.lock();
-        device.unwrap_or_else(PoisonError::into_inner).clone()
+        lock(&self.device).clone()
     }
 
     pub(super) fn inbox(&self) -> MutexGuard<'_, Inbox> {
-        self.inbox.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.inbox)
     }
 
     /// Whether the producer waits for something to be given back. Look after a full fence.

@@ -6,7 +6,7 @@
 use std::ffi::{c_char, c_int};
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use cudarc::driver::sys::{CUcontext, CUstream, CUuuid};
 
@@ -14,6 +14,7 @@ use super::driver::Driver;
 use super::error::{CAPTURE_IMPLICIT, CudaError, INVALID_CONTEXT};
 use super::result;
 use super::stream::Stream;
+use crate::lock::lock;
 use crate::os::fork::ProcessId;
 
 pub use crate::region::device_header::Uuid;
@@ -138,7 +139,7 @@ impl Device {
     /// [`CudaError::NoDriver`], [`CudaError::NoDevice`], and others as [`CudaError`] says.
     pub fn new(ordinal: u32) -> Result<Self, CudaError> {
         Driver::get()?;
-        let mut devices = DEVICES.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut devices = lock(&DEVICES);
         if let Some(device) = devices.iter().find(|device| device.ordinal() == ordinal) {
             return Ok(device.clone());
         }
@@ -219,7 +220,7 @@ impl Device {
     /// process, also for such as never end: then it is not used again.
     pub(super) fn spare_stream(&self) -> Result<Spare, CudaError> {
         self.check_process()?;
-        let spare = || self.0.spare.lock().unwrap_or_else(PoisonError::into_inner);
+        let spare = || lock(&self.0.spare);
         let kept = std::mem::take(&mut *spare());
         let mut found = None;
         let mut rest = Vec::new();

@@ -4,7 +4,7 @@
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use super::Mode;
 use super::counts::{COUNTERS, count};
@@ -17,6 +17,7 @@ use super::twin::Twin;
 use super::{copy, reaper};
 use crate::consumer::session::Link;
 use crate::fault::{self, Point};
+use crate::lock::lock;
 use crate::region::device_header::{Canary, DeviceHeader, IpcHandle, TwinKind};
 
 /// How the memory was come by.
@@ -86,7 +87,7 @@ struct State {
 
 impl Imports {
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.0)
     }
 
     /// Is set when the memory is closed, if that must not be freed before.
@@ -288,7 +289,7 @@ impl Import {
         if *handle == [0; 64] || self.is_same_process() {
             return Ok(Says::Published);
         }
-        let mut events = self.events.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut events = lock(&self.events);
         let place = events.get_mut(slot as usize).ok_or(CudaError::Gone)?;
         if let Some(event) = place {
             return Ok(Says::Event(event.clone()));

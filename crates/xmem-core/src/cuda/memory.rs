@@ -6,7 +6,7 @@
 use std::collections::HashMap;
 use std::ffi::c_void;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
-use std::sync::{Arc, LazyLock, Mutex, PoisonError, Weak};
+use std::sync::{Arc, LazyLock, Mutex, Weak};
 use std::time::Duration;
 
 use cudarc::driver::sys::{
@@ -20,6 +20,7 @@ use super::device::Device;
 use super::error::{ALREADY_MAPPED, CudaError};
 use super::{reaper, result};
 use crate::fault::{self, Point};
+use crate::lock::lock;
 use crate::region::device_header::IpcHandle;
 
 /// What legacy allocations are rounded up to, so that the driver does not put anything else into what is shared.
@@ -425,7 +426,7 @@ static LEGACY: LazyLock<Mutex<LegacyCache>> = LazyLock::new(Mutex::default);
 impl LegacyOpen {
     fn get(device: &Device, handle: &IpcHandle) -> Result<Arc<Self>, CudaError> {
         // Nothing that host functions do takes this lock.
-        let mut cache = LEGACY.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut cache = lock(&LEGACY);
         let key = (device.ordinal(), *handle);
         if let Some(open) = cache.get(&key).and_then(Weak::upgrade) {
             return Ok(open);

@@ -8,9 +8,10 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::sync::{Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
+use crate::lock::lock;
 use crate::os::fork::ProcessId;
 
 /// What is looked at again and again gets looked at less often with time, but not less than this.
@@ -69,7 +70,7 @@ impl Reaper {
         });
         match running {
             Some(running) if running.process.is_current() => {
-                let jobs = running.jobs.lock().unwrap_or_else(PoisonError::into_inner);
+                let jobs = lock(&running.jobs);
                 let _ = jobs.send(job);
             }
             // In a forked child the thread is not there, nor is the driver. The memory is the parent's.

@@ -11,7 +11,7 @@ use std::cell::Cell;
 use std::collections::HashMap;
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{LazyLock, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{LazyLock, Mutex, MutexGuard, OnceLock};
 
 use super::device::Device;
 use super::error::CudaError;
@@ -20,6 +20,7 @@ use super::stream::Stream;
 use super::{SUSPICIOUS, reaper, result};
 use crate::fault::{self, Point};
 use crate::lease::ReadLease;
+use crate::lock::lock;
 use crate::os::fork::ProcessId;
 
 /// Something that ends when a device says so.
@@ -43,7 +44,7 @@ static NEXT: AtomicU64 = AtomicU64::new(1);
 
 fn pending() -> MutexGuard<'static, HashMap<u64, Pending>> {
     // Nobody calls the driver while this is locked: host functions take it.
-    PENDING.lock().unwrap_or_else(PoisonError::into_inner)
+    lock(&PENDING)
 }
 
 /// The process that the list is of.

@@ -5,7 +5,7 @@
 use std::collections::HashMap;
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard, Weak};
 
 use super::device::Device;
 use super::error::CudaError;
@@ -15,6 +15,7 @@ use super::stream::Stream;
 use super::{LOOK, Mode};
 use super::{copy, reaper};
 use crate::fault::{self, Point};
+use crate::lock::lock;
 use crate::random;
 use crate::region::device_header::{Canary, DeviceHeader, IpcHandle, TwinKind, header_len};
 
@@ -51,7 +52,7 @@ pub(super) struct Inner {
 static OWN: LazyLock<Mutex<HashMap<[u8; 16], Weak<Inner>>>> = LazyLock::new(Mutex::default);
 
 fn own() -> MutexGuard<'static, HashMap<[u8; 16], Weak<Inner>>> {
-    OWN.lock().unwrap_or_else(PoisonError::into_inner)
+    lock(&OWN)
 }
 
 fn random_bytes<const N: usize>() -> [u8; N] {
@@ -274,10 +275,7 @@ impl Twin {
 
     /// Keeps slots from being published while it is looked whether they never will be done.
     pub(crate) fn settling(&self) -> MutexGuard<'_, ()> {
-        self.0
-            .settling
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
+        lock(&self.0.settling)
     }
 
     pub(super) fn is_vmm(&self) -> bool {
@@ -300,7 +298,7 @@ struct SharedCanary {
 static CANARIES: Mutex<Vec<(u32, Arc<SharedCanary>)>> = Mutex::new(Vec::new());
 
 fn shared_canary(device: &Device) -> Result<Arc<SharedCanary>, CudaError> {
-    let mut canaries = CANARIES.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut canaries = lock(&CANARIES);
     if let Some((_, shared)) = canaries
         .iter()
         .find(|(ordinal, _)| *ordinal == device.ordinal())

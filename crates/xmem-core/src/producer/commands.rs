@@ -4,10 +4,11 @@
 
 use std::io;
 use std::os::fd::OwnedFd;
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 
 use super::peer::Departure;
 use crate::fault::{self, Point};
+use crate::lock::lock;
 use crate::os::eventfd;
 
 /// What other threads ask of the control thread.
@@ -41,16 +42,13 @@ impl Commands {
     }
 
     pub(super) fn send(&self, command: Command) {
-        self.queue
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .push(command);
+        lock(&self.queue).push(command);
         eventfd::ring(&self.event);
         fault::point(Point::CommandSent);
     }
 
     pub(super) fn take(&self) -> Vec<Command> {
         eventfd::silence(&self.event);
-        std::mem::take(&mut *self.queue.lock().unwrap_or_else(PoisonError::into_inner))
+        std::mem::take(&mut *lock(&self.queue))
     }
 }

@@ -4,7 +4,7 @@
 
 use std::fmt;
 use std::os::fd::OwnedFd;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, Weak};
 
 use super::commands::Command;
 use super::piece_lease::PieceLease;
@@ -14,6 +14,7 @@ use super::state::Effects;
 use crate::error::ImportError;
 use crate::fault::{self, Point};
 use crate::lease::{Piece, ReadLease};
+use crate::lock::inside;
 use crate::parts::{self, MAX_PARTS, Origin, PartPlace};
 use crate::region::Imported;
 
@@ -64,11 +65,7 @@ impl ImportedMemory {
 
 impl Drop for Handle {
     fn drop(&mut self) {
-        let released = self
-            .released
-            .get_mut()
-            .unwrap_or_else(PoisonError::into_inner)
-            .take();
+        let released = inside(&mut self.released).take();
         match self.pool.upgrade() {
             Some(pool) if pool.process.is_current() => pool.forget_import(self.id, released),
             // Inherited through fork: it is the parent's.

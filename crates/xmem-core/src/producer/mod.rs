@@ -28,7 +28,7 @@ mod write_lease;
 use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -46,6 +46,7 @@ use crate::error::{
     AcquireError, EventError, ForwardError, ImportError, PublishError, RegionError, WaitError,
 };
 use crate::lease::{Hold, ReadLease};
+use crate::lock::lock;
 use crate::meta::FrameMeta;
 use crate::named::Sticky;
 use crate::stats::PoolStats;
@@ -120,7 +121,7 @@ impl Owner {
         #[cfg(feature = "cuda")]
         {
             self.pool.settle_devices();
-            let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner);
+            let thread = lock(&self.thread);
             // On the control thread itself consumers could not be answered.
             let is_elsewhere = thread
                 .as_ref()
@@ -133,11 +134,7 @@ impl Owner {
             }
         }
         self.pool.commands.send(Command::Stop);
-        let thread = self
-            .thread
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .take();
+        let thread = lock(&self.thread).take();
         // Called on the control thread itself, by `on_consumer`, there is nothing to wait for: it ends by itself.
         if let Some(thread) = thread
             && thread.thread().id() != std::thread::current().id()

@@ -4,10 +4,11 @@
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 
 use crate::delivery::StartFrom;
 use crate::layout::{CURSOR_LEFT, Control, LeasePage};
+use crate::lock::lock;
 use crate::os::cred;
 use crate::protocol::slot::{SlotState, SlotWord};
 use crate::stats::{ConsumerStats, device_words};
@@ -98,7 +99,7 @@ impl Peer {
     }
 
     fn origins(&self) -> MutexGuard<'_, Origins> {
-        self.origins.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.origins)
     }
 
     /// It gets its place in the stream when it has answered for these pools.
@@ -136,7 +137,7 @@ impl Peer {
 
     /// It says how it came by device memory, or why it did not.
     pub(super) fn say_device(&self, works: bool, how: &str) {
-        *self.device.lock().unwrap_or_else(PoisonError::into_inner) = device_words(works, how);
+        *lock(&self.device) = device_words(works, how);
     }
 
     /// The slots that are reserved for it: its budget, and one for a frame that is being copied out past the budget.
@@ -265,11 +266,7 @@ impl Peer {
             latency_ns: page.latency().load(Ordering::Relaxed),
             leaving: self.has_left() && self.via.is_empty(),
             via: self.via.clone(),
-            device: self
-                .device
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner)
-                .clone(),
+            device: lock(&self.device).clone(),
         }
     }
 }

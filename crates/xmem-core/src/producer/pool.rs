@@ -9,7 +9,7 @@ use std::fmt;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Instant;
 
 use super::builder::Settings;
@@ -25,6 +25,7 @@ use crate::delivery::StartFrom;
 use crate::error::RegionError;
 use crate::fault::{self, Point};
 use crate::layout::{Control, FLAG_TIMED_OUT, Shape};
+use crate::lock::{inside, lock};
 use crate::named::Sticky;
 use crate::os::fork::ProcessId;
 use crate::protocol::lease;
@@ -64,7 +65,7 @@ impl Drop for Pool {
     fn drop(&mut self) {
         // Frames that consumers held when the pool was closed: the owner gives them up now.
         if self.process.is_current() {
-            let state = self.state.get_mut().unwrap_or_else(PoisonError::into_inner);
+            let state = inside(&mut self.state);
             for slot in 0..self.settings.max_slots {
                 if let Some(hook) = state.slots.get_mut(slot).and_then(|info| info.hook.take()) {
                     run_hook(hook);
@@ -150,7 +151,7 @@ impl Pool {
     }
 
     pub(super) fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.state)
     }
 
     pub(super) fn shape(&self) -> Shape {

@@ -3,13 +3,14 @@
 //! The few places where a producer waits. Only lossless delivery and `wait_for_consumer` do.
 
 use std::sync::atomic::{AtomicU64, Ordering, fence};
-use std::sync::{Arc, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use super::pool::Pool;
 use crate::cancel::{Bell, Canceller, Deadline, Wake};
 use crate::error::WaitError;
 use crate::fault::{self, Point};
+use crate::lock::lock;
 
 /// How often to look again without having been told to: for leases that a GPU ends, or a consumer that does not ring.
 const LOOK_AGAIN: Duration = Duration::from_millis(100);
@@ -93,10 +94,7 @@ impl Pool {
     /// Whether nothing moved for this time while somebody waited in vain.
     fn is_still(&self, found: bool, patience: Duration) -> bool {
         let taken = (!found).then(|| self.taken());
-        let mut standstill = self
-            .standstill
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
+        let mut standstill = lock(&self.standstill);
         let Some(taken) = taken else {
             *standstill = None;
             return false;

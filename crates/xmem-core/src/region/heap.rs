@@ -6,9 +6,10 @@
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::collections::HashMap;
 use std::ptr::NonNull;
-use std::sync::{Arc, LazyLock, Mutex, PoisonError, Weak};
+use std::sync::{Arc, LazyLock, Mutex, Weak};
 
 use crate::error::RegionError;
+use crate::lock::lock;
 
 #[derive(Debug)]
 pub(crate) struct Memory {
@@ -51,7 +52,7 @@ pub(crate) struct Owned {
 
 fn registry() -> std::sync::MutexGuard<'static, HashMap<u64, Weak<Memory>>> {
     static REGISTRY: LazyLock<Mutex<HashMap<u64, Weak<Memory>>>> = LazyLock::new(Mutex::default);
-    REGISTRY.lock().unwrap_or_else(PoisonError::into_inner)
+    lock(&REGISTRY)
 }
 
 impl Owned {

@@ -12,9 +12,12 @@ mod posix_shm;
 use std::any::Any;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use crate::error::RegionError;
+#[cfg(feature = "cuda")]
+use crate::lock::inside;
+use crate::lock::lock;
 use crate::os::mapping::Mapping;
 use device_header::TwinKind;
 
@@ -320,7 +323,7 @@ impl RegionView {
     }
 
     fn lock_derived(&self) -> MutexGuard<'_, Vec<(u64, Derived)>> {
-        self.derived.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.derived)
     }
 
     /// What was made of the region by whom this number stands for.
@@ -339,10 +342,7 @@ impl RegionView {
 #[cfg(feature = "cuda")]
 impl Drop for RegionView {
     fn drop(&mut self) {
-        let derived = self
-            .derived
-            .get_mut()
-            .unwrap_or_else(PoisonError::into_inner);
+        let derived = inside(&mut self.derived);
         if !derived.is_empty() && crate::cuda::is_host_function() {
             // Hooks of frames run with it, and those are others' code, which may call the driver.
             let derived = std::mem::take(derived);
