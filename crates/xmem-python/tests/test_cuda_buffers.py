@@ -4,6 +4,7 @@
 of the technical design."""
 
 from cuda_support import machine  # noqa: F401
+from test_cuda_frames import interrupt
 
 SIZE = 1920 * 1080 * 3
 
@@ -145,3 +146,28 @@ def test_without_a_driver(machine):
     ):
         owner.fails(call, "NoCuda", "install NVIDIA's driver")
     owner.do("np.asarray(cpu_buf)[:] = 1; cpu_buf.forget()")
+
+
+def test_letting_go_of_a_buffer_can_be_interrupted(machine):
+    owner = machine.start()
+    owner.do("""
+        pool = xmem.BufferPool(pool)
+        word, late = g.word(), g.stream()
+        guard = pool.acquire_cuda(1000)
+        g.wait_for_word(late, word)
+        g.fill(late, guard.cuda_ptr_mut, 1000, 1)
+        index = guard.meta_index
+    """)
+    owner.begin("""
+        try:
+            guard.release(stream=late)
+        except KeyboardInterrupt:
+            interrupted = True
+    """)
+    interrupt(owner)
+    assert owner.ask("interrupted")
+    # Nobody gets it before the stream is done.
+    owner.do("guards = [pool.acquire_cuda(1000) for _ in range(20)]")
+    assert owner.ask("index not in [guard.meta_index for guard in guards]")
+    owner.do("guards = None; g.set_word(s, word); g.finish(late)")
+    owner.eventually("index in [guard.meta_index for guard in [pool.acquire_cuda(1000) for _ in range(20)]]")

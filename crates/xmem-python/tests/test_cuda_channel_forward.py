@@ -290,6 +290,38 @@ def test_copies_are_on_the_devices_of_their_arrays(machine):
     close(made, joined)
 
 
+def test_a_threads_own_stream_is_waited_for_by_the_thread_that_sends(machine):
+    """`asend` sends on another thread, where that stream's handle is another stream."""
+    made, joined = ends(machine)
+    made.do("""
+        import asyncio, threading
+
+        channel.send(Device(1))
+        word, other = g.word(), g.stream()
+        g.wait_for_word(gpu.PER_THREAD, word)
+        # Nothing of this waits for that stream.
+        late = Device(7, stream=gpu.PER_THREAD)
+
+        async def send():
+            task = asyncio.create_task(channel.asend(late))
+            # Time enough for who does not wait.
+            for _ in range(20):
+                g.fill(other, word, 0, 0)
+                await asyncio.to_thread(lambda: (g.here(), g.finish(other)))
+            too_early = task.done()
+            g.set_word(other, word)
+            await task
+            return too_early
+
+        too_early = asyncio.run(send())
+    """)
+    joined.do("channel.recv(timeout=HANG); got = channel.recv(timeout=HANG); check(got, 7); g.finish(s)")
+    assert not made.ask("too_early")
+    assert joined.ask("g.read_word(wrong)") == 0
+    joined.do("del got")
+    close(made, joined)
+
+
 def test_sending_can_be_interrupted_while_a_device_is_busy(machine):
     made, joined = ends(machine)
     made.do("arrays = [Device(7), Device(8, stream=s)]")

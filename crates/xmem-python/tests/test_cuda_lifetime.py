@@ -76,12 +76,12 @@ def test_the_end_of_a_channel_that_is_forgotten_waits_without_the_interpreter(ma
         process.do("path = pool + '.channel.sock'")
     made.do("channel = xmem.Channel(path)")
     taken.do("channel = xmem.Channel.connect(path, timeout=HANG)")
-    # Passed on or copied, nobody waits for what a stream is still to write.
+    # What is small is copied, into the channel's pool, and nobody waits for that.
     made.do("channel.wait_for_receiver(HANG); consumer = xmem.Consumer(pool)")
-    made.do("publish(1); channel.send(consumer.recv(HANG))")
+    made.do("publish(1, size=20000); channel.send(consumer.recv(HANG))")
     taken.do("frame = channel.recv(timeout=HANG); del frame")
     made.do(HELPED)
-    made.do("publish(7, stream); channel.send(consumer.recv(HANG))")
+    made.do("publish(7, stream, 20000); channel.send(consumer.recv(HANG))")
     taken.do("frame = channel.recv(timeout=HANG)")
     # Not by its finalizer, which says that it waits.
     made.do("end = channel._end; channel._finalizer.detach(); del channel; ends.set(); del end; helps.join()")

@@ -188,18 +188,24 @@ def test_a_device_that_is_full(machine):
 
 def test_a_frame_that_several_streams_write_is_published_without_waiting_for_them(machine):
     made, taken = pair(machine)
-    made.do("streams = [g.stream() for _ in range(3)]")
-    with machine.held(made):
-        made.do("""
-            with producer.acquire((300000,), device="cuda:0") as frame:
-                for at, stream in enumerate(streams):
-                    array = Array(frame, stream)
-                    g.fill(stream, array.ptr + at * 100000, 100000, 3)
-                    array.delete()
-                frame.publish(pts=5)
-        """)
-        taken.do("frame = recv(); check(Array(frame, s), 3, s)")
-        assert not taken.ask("g.is_done(s)")
+    made.do("""
+        streams, word = [g.stream() for _ in range(3)], g.word()
+        # Not the one that it is published on, which is the last.
+        g.wait_for_word(streams[1], word)
+        with producer.acquire((300000,), device="cuda:0") as frame:
+            for at, stream in enumerate(streams):
+                array = Array(frame, stream)
+                g.fill(stream, array.ptr + at * 100000, 100000, 3)
+                array.delete()
+            frame.publish(pts=5)
+    """)
+    taken.do("frame = recv(); check(Array(frame, s), 3, s); other = g.stream()")
+    # Time enough for who does not wait for that stream.
+    for _ in range(5):
+        made.do("publish(1)")
+        taken.do("next = recv(); check(Array(next, other), 1, other); g.finish(other); del next")
+    assert not taken.ask("g.is_done(s)")
+    made.do("g.set_word(s, word)")
     taken.do("g.finish(s)")
     assert taken.ask("g.read_word(wrong), frame.pts") == [0, 5]
 

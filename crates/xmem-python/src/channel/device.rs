@@ -128,13 +128,28 @@ impl Copies {
 
     /// Has a stream copy them into a slot, behind what the other streams have to do. No CPU waits.
     fn fill(&self, lease: &WriteLease, device: &Device, stream: Stream) -> Result<(), CudaError> {
+        let frames = self.arrays.iter().filter_map(|array| array.frame.clone());
+        let frames: Vec<Arc<DeviceFrame>> = frames.collect();
+        let enqueued = self.enqueue(lease, device, stream);
+        if !frames.is_empty() {
+            // The stream need not live as long as they do.
+            stream.when_done(device, move || drop(frames));
+        }
+        enqueued
+    }
+
+    fn enqueue(
+        &self,
+        lease: &WriteLease,
+        device: &Device,
+        stream: Stream,
+    ) -> Result<(), CudaError> {
         let slot = lease.cuda().ok_or(CudaError::NotOnDevice)?;
         slot.wait_on(stream)?;
         let mut behind = vec![stream];
         for array in &self.arrays {
             if let Some(frame) = &array.frame {
-                // It is held until the stream has copied it.
-                frame.give_to(Use::On(stream))?;
+                frame.wait_on(stream)?;
             }
             if let Some(other) = array.ready_on
                 && !behind.contains(&other)

@@ -22,7 +22,7 @@ use crate::signals::{self, Deadline, wait};
 
 /// What the sticky state of a channel's pool has, so that nobody takes another pool for one.
 const MARK: &str = "xmem:channel";
-const MARK_VERSION: &str = "1";
+const MARK_VERSION: &str = "2";
 /// How long the maker's pool may take to say that it is a channel's.
 const MARK_TIME: Duration = Duration::from_secs(2);
 /// How long the maker may take to answer.

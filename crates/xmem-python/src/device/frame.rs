@@ -80,6 +80,11 @@ impl DeviceFrame {
         Ok(())
     }
 
+    /// Has a stream wait for the producer's work. Who reads there keeps this until that is done.
+    pub(crate) fn wait_on(&self, stream: Stream) -> Result<(), CudaError> {
+        self.frame()?.wait_on(stream)
+    }
+
     /// This frame's end waits for what the stream has to do then.
     pub(crate) fn keep_for(&self, stream: Stream) {
         self.streams.add(Use::On(stream).ends_on());
