@@ -20,7 +20,7 @@ pub(crate) fn run() -> Result {
     {
         return Err(
             "cargo-c is not installed: run `cargo install cargo-c --locked` (with the version that \
-             cargo names if this Rust is too old for the newest)"
+             cargo names if this Rust is too old for the newest; on Debian it needs libssl-dev)"
                 .into(),
         );
     }
