@@ -159,8 +159,9 @@ fn fetch_cuda_headers() -> Result {
     }
     let dir = target_dir().join("gst-cuda-headers");
     std::fs::create_dir_all(&dir)?;
-    let script =
-        format!("apt-get download {CUDA_HEADERS} && dpkg-deb --extract {CUDA_HEADERS}_*.deb .");
+    let script = format!(
+        "apt-get -o APT::Sandbox::User=root download {CUDA_HEADERS} && dpkg-deb --extract {CUDA_HEADERS}_*.deb ."
+    );
     println!("$ {script}");
     let fetched = Command::new("sh")
         .args(["-c", &script])
