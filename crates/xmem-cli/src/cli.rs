@@ -4,8 +4,12 @@
 
 use clap::{Parser, Subcommand, ValueEnum};
 
+/// Who sees no pools may be looking in another place than the producer.
+const WHERE: &str =
+    "The runtime directory is $XMEM_RUNTIME_DIR, else $XDG_RUNTIME_DIR/xmem, else /tmp/xmem-<uid>.";
+
 #[derive(Debug, Parser)]
-#[command(name = "xmem", version, about, disable_help_subcommand = true)]
+#[command(name = "xmem", version, about, after_help = WHERE, disable_help_subcommand = true)]
 pub(crate) struct Cli {
     /// How to print
     #[arg(long, short, global = true, value_enum, default_value_t)]
