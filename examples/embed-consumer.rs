@@ -17,6 +17,7 @@ use gst_video::prelude::*;
 fn main() -> Result<(), Box<dyn Error>> {
     let pool = std::env::args()
         .nth(1)
+        .filter(|arg| !arg.starts_with('-'))
         .ok_or("usage: embed-consumer POOL")?;
     gst::init()?;
     gstxmem::plugin_register_static()?;

@@ -18,12 +18,14 @@ use xmem_core::{Consumer, ReadLease, ReceiveError};
 fn main() -> Result<(), Box<dyn Error>> {
     let mut args = std::env::args().skip(1);
     let usage = "usage: xmem-consumer POOL [HOW MANY FRAMES TO KEEP]";
-    let pool = args.next().ok_or(usage)?;
+    let pool = args.next().filter(|arg| !arg.starts_with('-'));
+    let pool = pool.ok_or(usage)?;
     let keep: u32 = args
         .next()
         .map_or(Ok(1), |n| n.parse())
         .map_err(|_| usage)?;
 
+    println!("waiting for a producer of {pool}");
     loop {
         // The producer need not be there yet. One more than we keep: the frame that is being received.
         let consumer = Consumer::builder(&pool)

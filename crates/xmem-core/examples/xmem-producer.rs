@@ -17,7 +17,8 @@ const HEIGHT: usize = 480;
 const FRAME_TIME: Duration = Duration::from_nanos(1_000_000_000 / 30);
 
 fn main() -> Result<(), Box<dyn Error>> {
-    let pool = std::env::args().nth(1).ok_or("usage: xmem-producer POOL")?;
+    let pool = std::env::args().nth(1).filter(|arg| !arg.starts_with('-'));
+    let pool = pool.ok_or("usage: xmem-producer POOL")?;
     let producer = Producer::builder(&pool).build()?;
 
     // What consumers have to know before they can read the first frame.
