@@ -256,12 +256,19 @@ fn a_chain_passes_slots_on() {
     ));
     let app: gst_app::AppSink = end.by_name("app").downcast().unwrap();
     end.play();
-    for src in [one.by_name("src"), two.by_name("src"), end.by_name("src")] {
-        until("connected", || stat(&src, "budget") > 0);
+    let sources = [&one, &two, &end].map(|pipeline| pipeline.by_name("src"));
+    for src in &sources {
+        until("connected", || stat(src, "budget") > 0);
     }
     pool.set_active(true).unwrap();
     // Sends a frame, and tells whether it arrives where it was written.
     let frame = |fill: u8| {
+        // Slots come back along the chain in their own time; past its budget a source copies.
+        for src in &sources {
+            until("room in the budget", || {
+                stat(src, "held") < stat(src, "budget")
+            });
+        }
         let mut buffer = pool.acquire_buffer(None).unwrap();
         buffer.make_mut().map_writable().unwrap().fill(fill);
         let there = place(&buffer);

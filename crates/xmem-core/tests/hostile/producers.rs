@@ -375,6 +375,21 @@ fn mapped_bytes() -> usize {
 
 /// A fake producer with one good entry, that answers the question for its region with this.
 fn with_region(message: &[u8], fds: &[BorrowedFd<'_>]) -> Vec<ReceiveError> {
+    with_region_waiting(message, fds, [Duration::from_millis(5); 5])
+}
+
+/// The same, for a region that is taken: on a busy machine its first frame takes its time.
+fn with_good_region(message: &[u8], fds: &[BorrowedFd<'_>]) -> Vec<ReceiveError> {
+    let mut times = [Duration::from_millis(5); 5];
+    times[0] = HANG;
+    with_region_waiting(message, fds, times)
+}
+
+fn with_region_waiting(
+    message: &[u8],
+    fds: &[BorrowedFd<'_>],
+    times: [Duration; 5],
+) -> Vec<ReceiveError> {
     let place = Place::new();
     let fake = Fake::at(place.pool());
     let (control_fd, control) = raw::control(None);
@@ -391,14 +406,14 @@ fn with_region(message: &[u8], fds: &[BorrowedFd<'_>]) -> Vec<ReceiveError> {
                 }
             }
         });
-        consume(&place).unwrap()
+        consume_waiting(&place, times).unwrap()
     })
 }
 
 #[test]
 fn regions_that_could_go_away_are_not_mapped() {
     let region = |len| raw::region(1, len, 0, "");
-    let frame = with_region(&region(8192), &[raw::frozen(8192).as_fd()]);
+    let frame = with_good_region(&region(8192), &[raw::frozen(8192).as_fd()]);
     assert_eq!(frame.len(), 4, "this one is as it should be: {frame:?}");
 
     let dir = tempfile::tempdir().unwrap();
@@ -631,7 +646,7 @@ fn device_region(changes: &[(usize, u64)]) -> OwnedFd {
 #[test]
 fn headers_of_device_memory_that_make_no_sense_are_refused() {
     let region = raw::region(1, 8192, 4, "");
-    let received = with_region(&region, &[device_region(&[]).as_fd()]);
+    let received = with_good_region(&region, &[device_region(&[]).as_fd()]);
     // This one is taken; what makes no sense is the frame, which has no bytes there.
     let outside = |error: &ReceiveError| matches!(error, ReceiveError::Corrupt(what) if what.contains("outside"));
     assert!(
