@@ -46,7 +46,7 @@ impl XmemSrc {
                 }
                 started.sticky_version = None;
                 started.next_sequence = None;
-                started.stamper.forget_producer();
+                started.stamper.begin_producer(consumer.delivery());
                 #[cfg(feature = "cuda")]
                 {
                     started.on_device = None;

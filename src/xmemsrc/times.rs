@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use gst::prelude::*;
-use xmem_core::FrameMeta;
+use xmem_core::{Delivery, FrameMeta};
 
 use super::{XmemSrc, XmemSrcStartFrom, XmemSrcTimestampMode, settings::Settings, shift::Shift};
 use crate::{
@@ -63,8 +63,18 @@ pub(super) struct Stamper {
     clock: ClockOffset,
     /// CLOCK_MONOTONIC when the first frame was asked for; for pipelines without a clock.
     began: Option<u64>,
+    /// Of the current producer.
+    delivery: Delivery,
     /// `None`: no frame of this producer yet that has a time.
     shift: Option<Arc<Shift>>,
+    /// Of the frames so far, on a pipeline that has a clock.
+    base_time: Option<gst::ClockTime>,
+    /// The running time at which the pipeline began, or went on after a pause. No frame is given an earlier one.
+    went_on_at: gst::ClockTime,
+    /// The latest time at which a frame ended so far.
+    latest: gst::ClockTime,
+    /// The pipeline was paused after the last frame.
+    was_paused: bool,
 }
 
 impl Stamper {
@@ -74,7 +84,12 @@ impl Stamper {
             from_oldest: settings.start_from == XmemSrcStartFrom::Oldest,
             clock: ClockOffset::default(),
             began: None,
+            delivery: Delivery::default(),
             shift: None,
+            base_time: None,
+            went_on_at: gst::ClockTime::ZERO,
+            latest: gst::ClockTime::ZERO,
+            was_paused: false,
         }
     }
 
@@ -83,9 +98,11 @@ impl Stamper {
         self.began.get_or_insert_with(xmem_core::monotonic_ns);
     }
 
-    /// What follows is of another producer.
-    pub(super) fn forget_producer(&mut self) {
+    /// What follows is of another producer, in whose pool frames are delivered like this.
+    pub(super) fn begin_producer(&mut self, delivery: Delivery) {
+        self.delivery = delivery;
         self.shift = None;
+        self.was_paused = false;
     }
 
     pub(super) fn stamp(&mut self, src: &XmemSrc, meta: &FrameMeta, course: &Course) -> Times {
@@ -105,6 +122,7 @@ impl Stamper {
                 ..Times::default()
             };
         };
+        self.follow_base_time(src, base_time);
         let (pts, dts) = if self.mode == XmemSrcTimestampMode::Arrival {
             let now = xmem_core::monotonic_ns().cast_signed();
             let now = origin.to_running_time(now);
@@ -117,9 +135,11 @@ impl Stamper {
             (Some(pts), raw.dts.map(|_| now))
         } else {
             let origin = self.shifted(src, origin, base_time, meta, &course.timeline);
-            let time = |time: Option<i64>| time.map(|time| origin.to_running_time(time));
-            (time(meta.timestamp), time(meta.decode_timestamp))
+            let time = |time: i64| origin.to_running_time(time).max(self.went_on_at);
+            (meta.timestamp.map(time), meta.decode_timestamp.map(time))
         };
+        let end = pts.map(|pts| pts.saturating_add(duration.unwrap_or_default()));
+        self.latest = self.latest.max(end.max(dts).unwrap_or_default());
         Times { pts, dts, duration }
     }
 
@@ -134,9 +154,26 @@ impl Stamper {
         }
     }
 
+    /// A pause makes the base time later, so that what lies in the pool from before its end has a time now that has
+    /// passed already. A flush that sets the running time back to 0 begins anew.
+    fn follow_base_time(&mut self, src: &XmemSrc, base_time: Option<gst::ClockTime>) {
+        let before = std::mem::replace(&mut self.base_time, base_time);
+        if before.is_none() || before == base_time {
+            return;
+        }
+        self.was_paused = self.shift.is_some();
+        // Unknown to us if the application sets base times itself.
+        let went_on = src.start_time().unwrap_or_default();
+        if went_on.is_zero() {
+            self.latest = gst::ClockTime::ZERO;
+        }
+        self.went_on_at = went_on.max(self.latest);
+    }
+
     /// Frames from before the pipeline's start would all come at time 0, and lose their spacing. For those of a stream
     /// that was held up, as a file is whose producer waited for us, and for those that were asked for, everything comes
-    /// later instead. Live streams go on at their own time.
+    /// later instead. Live streams go on at their own time. After a pause it is the same with the time at which the
+    /// pipeline went on; a lossless stream was held up by that very pause.
     fn shifted(
         &mut self,
         src: &XmemSrc,
@@ -150,17 +187,27 @@ impl Stamper {
             .into_iter()
             .chain(meta.decode_timestamp)
             .min();
-        if self.shift.is_none()
+        if (self.shift.is_none() || self.was_paused)
             && let Some(earliest) = earliest
         {
+            let by = self.shift.as_ref().map_or(0, |shift| shift.get());
+            let was_paused = std::mem::take(&mut self.was_paused);
             let shift = Shift::of(timeline.base_time.zip(base_time));
-            let before = origin.before_start(earliest);
+            shift.at_least(
+                gst::ClockTime::from_nseconds(by.unsigned_abs()),
+                gst::ClockTime::ZERO,
+            );
+            let before = origin
+                .later(self.went_on_at.nseconds().cast_signed())
+                .before_start(earliest);
             let held_up = gst::ClockTime::from_nseconds(
                 meta.published_at
                     .saturating_sub_signed(earliest)
                     .min(gst::ClockTime::MAX.nseconds()),
             );
-            if self.from_oldest {
+            let waited = was_paused && self.delivery == Delivery::Lossless && !timeline.live;
+            if self.from_oldest || waited {
+                // Streams that paused together need about the same.
                 shift.at_least(before, gst::ClockTime::ZERO);
             } else if !timeline.live {
                 shift.at_least(before.min(held_up), room(src));
