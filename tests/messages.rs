@@ -140,3 +140,37 @@ fn a_consumer_that_was_killed_and_one_that_left() {
     producer.stop();
     assert!(said.try_recv().is_err());
 }
+
+/// Frames that are missed look like a lower rate, for which there can be many reasons.
+#[test]
+fn a_source_that_misses_frames_says_why_once() {
+    let pools = Pools::new();
+    let (send, said) = mpsc::channel();
+    let log = gst::log::add_log_function(move |category, level, _, _, _, _, message| {
+        let message = message.get().map(|text| text.to_string());
+        if category.name() == "GST_PERFORMANCE" && level == gst::DebugLevel::Warning {
+            let _ = send.send(message.unwrap_or_default());
+        }
+    });
+    gst::log::set_threshold_for_name("GST_PERFORMANCE", gst::DebugLevel::Warning);
+    let sender = pools.sender(&VIDEO.parse().unwrap(), "history=1");
+    let receiver = pools.receiver("").connected();
+    let sink = sender.sink();
+    for round in 1..4 {
+        // The appsink takes one, the source waits with another.
+        for _ in 0..20 {
+            sender.push(frame());
+        }
+        until("they are out", || stat(&sink, "published") == round * 20);
+        while receiver.stat("received") + receiver.stat("missed") < round * 20 {
+            receiver.next().unwrap();
+        }
+    }
+    gst::log::remove_log_function(log);
+    assert!(receiver.stat("missed") > 0);
+    let said: Vec<_> = said
+        .try_iter()
+        .filter(|text| text.contains("missed"))
+        .collect();
+    assert_eq!(said.len(), 1, "{said:?}");
+}

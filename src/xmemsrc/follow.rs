@@ -9,7 +9,7 @@ use gst_base::prelude::*;
 use xmem_core::{ReadLease, Sticky};
 
 use super::{
-    XmemSrcTimestampMode,
+    XmemSrcOverBudget, XmemSrcTimestampMode,
     imp::{CAT, Started, Stop, XmemSrc, lock},
     times::Course,
 };
@@ -20,6 +20,7 @@ impl XmemSrc {
     pub(super) fn follow(&self, started: &mut Started, lease: &ReadLease) -> Result<(), Stop> {
         let meta = lease.meta();
         if started.next_sequence != Some(meta.sequence) {
+            self.say_missed(started);
             started.discont = true;
             started.gate.close();
         }
@@ -32,6 +33,20 @@ impl XmemSrc {
             started.sticky_version = Some(meta.sticky_version);
         }
         Ok(())
+    }
+
+    /// Says why frames are missed, once: nothing in the pipeline looks wrong then but its rate.
+    fn say_missed(&self, started: &mut Started) {
+        let is_miss = started.next_sequence.is_some()
+            && started.settings.over_budget == XmemSrcOverBudget::Copy;
+        if is_miss && !std::mem::replace(&mut started.said_missed, true) {
+            gst::warning!(
+                gst::CAT_PERFORMANCE,
+                imp = self,
+                "Frames are missed: downstream took longer over one than the producer keeps the next ones. A sink that waits \
+                 for a frame's time does so too: put a queue behind this element, or have the producer raise history"
+            );
+        }
     }
 
     /// Takes over what the sticky state says of the frames' times.

@@ -100,6 +100,7 @@ pub(super) struct Started {
     pub(super) gate: Gate,
     pub(super) stamper: Stamper,
     pub(super) said_copied: bool,
+    pub(super) said_missed: bool,
     #[cfg(feature = "cuda")]
     pub(super) on_device: Option<OnDevice>,
 }
@@ -274,6 +275,7 @@ impl BaseSrcImpl for XmemSrc {
             discont: false,
             gate: Gate::default(),
             said_copied: false,
+            said_missed: false,
             #[cfg(feature = "cuda")]
             on_device: None,
         });
