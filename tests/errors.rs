@@ -171,7 +171,7 @@ fn a_forbidden_copy_names_its_cause() {
 fn a_forbidden_copy_for_want_of_slots_says_so() {
     let pools = Pools::new();
     let caps = VIDEO.parse().unwrap();
-    let sender = pools.sender(&caps, "copy=forbid max-slots=4");
+    let sender = pools.sender(&caps, "copy=forbid max-slots=4 history=2");
     let pool = offered_pool(&sender.sink(), &caps);
     pool.set_active(true).unwrap();
     let mut buffers: Vec<_> = (0..5).map(|_| pool.acquire_buffer(None).unwrap()).collect();
@@ -184,7 +184,7 @@ fn a_forbidden_copy_for_want_of_slots_says_so() {
 fn without_a_free_slot_live_frames_are_dropped_and_counted() {
     let pools = Pools::new();
     let caps = VIDEO.parse().unwrap();
-    let sender = pools.sender(&caps, "max-slots=4");
+    let sender = pools.sender(&caps, "max-slots=4 history=2");
     let pool = offered_pool(&sender.sink(), &caps);
     pool.set_active(true).unwrap();
     let buffers: Vec<_> = (0..4).map(|_| pool.acquire_buffer(None).unwrap()).collect();

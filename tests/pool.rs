@@ -153,7 +153,7 @@ fn an_inactive_pool_gives_nothing() {
 
 #[test]
 fn without_a_free_slot_upstream_gets_private_memory() {
-    let sink = Sink::new(&[("max-slots", "4")]);
+    let sink = Sink::new(&[("max-slots", "4"), ("history", "2")]);
     let pool = sink.pool();
     let buffers: Vec<_> = (0..8).map(|_| pool.acquire_buffer(None).unwrap()).collect();
     let private: Vec<_> = buffers

@@ -52,7 +52,7 @@ fn of_the_sink() {
         ("cuda-device-id", "-1"),
         ("cuda-ipc-mode", "auto"),
         ("delivery", "live"),
-        ("history", "2"),
+        ("history", "4"),
         ("lossless-timeout", "0"),
         ("max-bytes", "0"),
         ("max-consumers", "256"),

@@ -71,7 +71,8 @@ impl Default for Settings {
             min_slots: 0,
             max_slots: 256,
             max_bytes: 0,
-            history: 2,
+            // As many as go by at 60 frames a second while a sink waits for the time of one.
+            history: 4,
             copy: XmemSinkCopy::default(),
             wait_for_connection: false,
             backing: XmemSinkBacking::default(),

@@ -70,7 +70,7 @@ pub(super) struct Stamper {
     /// Of the frames so far, on a pipeline that has a clock.
     base_time: Option<gst::ClockTime>,
     /// The running time at which the pipeline began, or went on after a pause. No frame is given an earlier one.
-    earliest: gst::ClockTime,
+    went_on_at: gst::ClockTime,
     /// The latest time at which a frame ended so far.
     latest: gst::ClockTime,
     /// The pipeline was paused after the last frame.
@@ -87,7 +87,7 @@ impl Stamper {
             delivery: Delivery::default(),
             shift: None,
             base_time: None,
-            earliest: gst::ClockTime::ZERO,
+            went_on_at: gst::ClockTime::ZERO,
             latest: gst::ClockTime::ZERO,
             was_paused: false,
         }
@@ -135,7 +135,7 @@ impl Stamper {
             (Some(pts), raw.dts.map(|_| now))
         } else {
             let origin = self.shifted(src, origin, base_time, meta, &course.timeline);
-            let time = |time: i64| origin.to_running_time(time).max(self.earliest);
+            let time = |time: i64| origin.to_running_time(time).max(self.went_on_at);
             (meta.timestamp.map(time), meta.decode_timestamp.map(time))
         };
         let end = pts.map(|pts| pts.saturating_add(duration.unwrap_or_default()));
@@ -167,7 +167,7 @@ impl Stamper {
         if went_on.is_zero() {
             self.latest = gst::ClockTime::ZERO;
         }
-        self.earliest = went_on.max(self.latest);
+        self.went_on_at = went_on.max(self.latest);
     }
 
     /// Frames from before the pipeline's start would all come at time 0, and lose their spacing. For those of a stream
@@ -198,17 +198,17 @@ impl Stamper {
                 gst::ClockTime::ZERO,
             );
             let before = origin
-                .later(self.earliest.nseconds().cast_signed())
+                .later(self.went_on_at.nseconds().cast_signed())
                 .before_start(earliest);
             let held_up = gst::ClockTime::from_nseconds(
                 meta.published_at
                     .saturating_sub_signed(earliest)
                     .min(gst::ClockTime::MAX.nseconds()),
             );
-            if self.from_oldest {
+            let waited = was_paused && self.delivery == Delivery::Lossless && !timeline.live;
+            if self.from_oldest || waited {
+                // Streams that paused together need about the same.
                 shift.at_least(before, gst::ClockTime::ZERO);
-            } else if was_paused && self.delivery == Delivery::Lossless && !timeline.live {
-                shift.at_least(before, room(src));
             } else if !timeline.live {
                 shift.at_least(before.min(held_up), room(src));
             }
