@@ -327,7 +327,7 @@ impl ControlThread {
     }
 
     pub(super) fn say_gone(&self, id: u32) {
-        let consumers = self.pool.lock().regions.mapped_by(id);
+        let consumers = self.pool.lock().regions.retired.mapped_by(id);
         for consumer in consumers {
             if let Some(connection) = self.connections.get(&consumer) {
                 // Who does not read now notices when it looks for the next frame.
