@@ -135,8 +135,8 @@ impl Consumer {
     /// it readable too.
     ///
     /// It stays readable until a [`receive`](Self::receive) found nothing; receive with a timeout of zero until
-    /// [`ReceiveError::Timeout`] before waiting for it. That also comes when a frame's memory is new here and the producer
-    /// was just asked for it.
+    /// [`ReceiveError::Timeout`](crate::ReceiveError::Timeout) before waiting for it. That also comes when a frame's memory
+    /// is new here and the producer was just asked for it.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;

@@ -4,8 +4,9 @@
 
 use std::sync::atomic::Ordering;
 
+use super::plan::Plan;
 use super::pool::{Claimed, Pool};
-use super::regions::{Cold, Full, Plan, Regions};
+use super::regions::{Cold, Full};
 use super::slots::{Use, Want};
 use super::state::{Effects, State};
 use crate::error::AcquireError;
@@ -150,7 +151,7 @@ impl Pool {
             .idle()
             .filter(|slot| {
                 state.slots.get(*slot).is_some_and(|info| {
-                    info.hook.is_none() && info.place.is_some_and(|p| Regions::fits(p, want))
+                    info.hook.is_none() && info.place.is_some_and(|p| want.fits(p))
                 })
             })
             .find_map(|slot| Some((slot, state.claim(&self.control, slot, lossless)?)))?;

@@ -28,22 +28,32 @@ const MAX_WRITING: usize = 8;
 const MAX_PEER_SIZE: u64 = 1 << 30;
 
 impl ControlThread {
+    /// Answers one message of a connection.
     pub(super) fn answer(&mut self, id: u64, bytes: &[u8]) -> Next {
         let Some(connection) = self.connections.get(&id) else {
             return Next::Stay;
         };
-        let message = ToProducer::decode(bytes);
-        let result = match (&connection.stage, message) {
-            (
-                Stage::Pending(_),
-                Some(ToProducer::Join {
-                    version,
-                    max_held,
-                    start_from,
-                    name,
-                    via,
-                }),
-            ) if version == VERSION => {
+        let (peer, leaves) = match &connection.stage {
+            Stage::Pending(_) => return self.answer_first(id, bytes),
+            Stage::Joined(peer) => (peer.clone(), false),
+            Stage::Leaving(peer) => (peer.clone(), true),
+        };
+        self.answer_consumer(id, &peer, leaves, bytes)
+    }
+
+    /// Answers who has not said yet what it wants.
+    fn answer_first(&mut self, id: u64, bytes: &[u8]) -> Next {
+        let Some(connection) = self.connections.get(&id) else {
+            return Next::Stay;
+        };
+        match ToProducer::decode(bytes) {
+            Some(ToProducer::Join {
+                version,
+                max_held,
+                start_from,
+                name,
+                via,
+            }) if version == VERSION => {
                 return self.join(Joining {
                     id,
                     process: connection.peer,
@@ -53,155 +63,117 @@ impl ControlThread {
                     via: via.as_str(),
                 });
             }
-            (Stage::Pending(_), Some(ToProducer::Query { version })) if version == VERSION => {
+            Some(ToProducer::Query { version }) if version == VERSION => {
                 let stats = serde_json::to_vec(&self.pool.stats()).unwrap_or_default();
                 if let Ok(fd) = sealed::write("xmem-stats", &stats) {
                     let _ = connection.send(&ToConsumer::Stats, &[fd.as_fd()]);
                 }
                 return Next::Close(Departure::Left);
             }
-            (Stage::Pending(_), _) => {
-                let reason = match ToProducer::version_of(bytes) {
-                    Some(version) => format!(
-                        "it speaks protocol version {VERSION} and this consumer version {version}: update the older one"
-                    ),
-                    None => "that was not an xmem consumer's first message".into(),
-                };
-                log::warn!(
-                    "pool {:?}: refusing process {}: {reason}",
-                    self.pool.name,
-                    connection.peer.pid
-                );
-                refuse(&connection.socket, &reason);
-                return Next::Close(Departure::CutOff);
-            }
-            (Stage::Joined(_) | Stage::Leaving(_), Some(ToProducer::Bell)) => {
+            _ => {}
+        }
+        let reason = match ToProducer::version_of(bytes) {
+            Some(version) => format!(
+                "it speaks protocol version {VERSION} and this consumer version {version}: update the older one"
+            ),
+            None => "that was not an xmem consumer's first message".into(),
+        };
+        log::warn!(
+            "pool {:?}: refusing process {}: {reason}",
+            self.pool.name,
+            connection.peer.pid
+        );
+        refuse(&connection.socket, &reason);
+        Next::Close(Departure::CutOff)
+    }
+
+    /// Answers a consumer, which `leaves` if it said so, or was told to.
+    fn answer_consumer(&mut self, id: u64, peer: &Arc<Peer>, leaves: bool, bytes: &[u8]) -> Next {
+        let Some(connection) = self.connections.get(&id) else {
+            return Next::Stay;
+        };
+        let result = match ToProducer::decode(bytes) {
+            Some(ToProducer::Bell) => {
                 self.rung = true;
                 Ok(())
             }
-            (Stage::Joined(_) | Stage::Leaving(_), Some(ToProducer::GetRegion { id: region })) => {
-                self.send_region(id, connection, region)
-            }
-            (Stage::Joined(_) | Stage::Leaving(_), Some(ToProducer::GetSticky { version })) => {
+            Some(ToProducer::GetRegion { id: region }) => self.send_region(id, connection, region),
+            Some(ToProducer::GetSticky { version }) => {
                 let _ = self.send_sticky(connection, version);
                 // One that is not the newest is copied.
                 return Next::Yield;
             }
-            (Stage::Joined(peer), Some(ToProducer::Leave)) => {
-                let peer = peer.clone();
-                peer.leave();
-                if let Some(connection) = self.connections.get_mut(&id) {
-                    connection.stage = Stage::Leaving(peer);
+            Some(ToProducer::Leave) => {
+                if !leaves {
+                    peer.leave();
+                    if let Some(connection) = self.connections.get_mut(&id) {
+                        connection.stage = Stage::Leaving(peer.clone());
+                    }
+                    self.rung = true;
                 }
-                self.rung = true;
                 Ok(())
             }
-            (Stage::Leaving(_), Some(ToProducer::Leave)) => Ok(()),
-            (Stage::Joined(peer), Some(ToProducer::Request { name, data })) => {
+            Some(ToProducer::Request { name, data }) => {
                 let request = |consumer| ConsumerEvent::Request {
                     consumer,
                     name: name.as_str().to_owned(),
                     data,
                 };
-                self.tell(request, peer);
+                if !leaves {
+                    self.tell(request, peer);
+                }
                 Ok(())
             }
-            (
-                Stage::Joined(peer) | Stage::Leaving(peer),
-                Some(ToProducer::Reaches { pool_id, yes }),
-            ) => {
-                let peer = peer.clone();
+            Some(ToProducer::Reaches { pool_id, yes }) => {
                 let arrives = peer.answer(pool_id, yes) && peer.is_arriving();
                 // Who waits for answers looks again.
                 self.pool.bell.ring();
                 if !arrives {
                     return Next::Stay;
                 }
-                return self.arrive(id, &peer);
+                return self.arrive(id, peer);
             }
-            (Stage::Joined(_) | Stage::Leaving(_), Some(ToProducer::GetOrigin { pool_id })) => {
+            Some(ToProducer::GetOrigin { pool_id }) => {
                 let known = self.pool.lock().origins.clone();
                 match known.iter().find(|(known, _)| *known == pool_id) {
                     Some((_, path)) => connection.send(&origin(pool_id, path), &[]),
                     None => connection.send(&ToConsumer::NoOrigin { pool_id }, &[]),
                 }
             }
-            (
-                Stage::Joined(peer) | Stage::Leaving(peer),
-                Some(ToProducer::Device { works, how }),
-            ) => {
+            Some(ToProducer::Device { works, how }) => {
                 peer.say_device(works, how.as_str());
                 Ok(())
             }
-            (Stage::Joined(peer) | Stage::Leaving(peer), Some(ToProducer::MarkReady)) => {
+            Some(ToProducer::MarkReady) => {
                 peer.wants_marks.store(true, Ordering::Release);
                 #[cfg(feature = "cuda")]
                 self.pool.mark_devices();
                 Ok(())
             }
-            (Stage::Leaving(_), Some(ToProducer::Request { .. })) => Ok(()),
-            (Stage::Joined(_), Some(ToProducer::AcquireSlot { request, size }))
-                if self.pool.settings.peers_may_write =>
-            {
-                return self.grant(id, request, |pool| {
-                    if size > MAX_PEER_SIZE {
-                        return Err(format!(
-                            "a buffer for others may have {MAX_PEER_SIZE} bytes at most"
-                        ));
-                    }
-                    pool.acquire(size as usize, 0)
-                        .map_err(|error| error.to_string())
-                });
+            Some(ToProducer::AcquireSlot { request, size }) if !leaves => {
+                return self.grant(id, request, |pool| claim_new(pool, size));
             }
-            (Stage::Joined(_), Some(ToProducer::AcquireIndex { request, slot }))
-                if self.pool.settings.peers_may_write =>
-            {
-                return self.grant(id, request, |pool| {
-                    let claimed = pool.acquire_index(slot).ok_or_else(|| {
-                        format!("slot {slot} is in use, or there is none of that number")
-                    })?;
-                    if claimed.place.device.is_some() {
-                        pool.abandon(claimed.slot, claimed.word);
-                        return Err(format!(
-                            "slot {slot} lies on a device, where only its owner writes"
-                        ));
-                    }
-                    Ok(claimed)
-                });
+            Some(ToProducer::AcquireIndex { request, slot }) if !leaves => {
+                return self.grant(id, request, |pool| claim_index(pool, slot));
             }
-            (
-                Stage::Joined(_),
-                Some(
-                    ToProducer::AcquireSlot { request, .. }
-                    | ToProducer::AcquireIndex { request, .. },
-                ),
-            ) => connection.send(
-                &ToConsumer::Denied {
-                    request,
-                    reason: "this pool's producer lets nobody else write (peers_may_write)".into(),
-                },
-                &[],
-            ),
-            (
-                Stage::Joined(_) | Stage::Leaving(_),
-                Some(ToProducer::Written {
-                    request,
-                    slot,
-                    generation,
-                    publish,
-                    keep,
-                    size,
-                }),
+            Some(ToProducer::Written {
+                request,
+                slot,
+                generation,
+                publish,
+                keep,
+                size,
+            }) => {
+                let publish = publish.then_some((keep, size));
+                return self.written(id, request, slot, generation, publish);
+            }
+            None
+            | Some(
+                ToProducer::Join { .. }
+                | ToProducer::Query { .. }
+                | ToProducer::AcquireSlot { .. }
+                | ToProducer::AcquireIndex { .. },
             ) => {
-                return self.written(
-                    id,
-                    request,
-                    slot,
-                    generation,
-                    publish.then_some((keep, size)),
-                );
-            }
-            (Stage::Joined(peer) | Stage::Leaving(peer), _) => {
                 log::warn!(
                     "pool {:?}: consumer {} sent a message that makes no sense",
                     self.pool.name,
@@ -231,7 +203,7 @@ impl ControlThread {
         Next::Stay
     }
 
-    pub(super) fn join(&mut self, joining: Joining<'_>) -> Next {
+    fn join(&mut self, joining: Joining<'_>) -> Next {
         let id = joining.id;
         let pool = self.pool.clone();
         if pool.closed.load(Ordering::Acquire) {
@@ -327,7 +299,7 @@ impl ControlThread {
     }
 
     pub(super) fn say_gone(&self, id: u32) {
-        let consumers = self.pool.lock().regions.mapped_by(id);
+        let consumers = self.pool.lock().regions.retired.mapped_by(id);
         for consumer in consumers {
             if let Some(connection) = self.connections.get(&consumer) {
                 // Who does not read now notices when it looks for the next frame.
@@ -336,12 +308,7 @@ impl ControlThread {
         }
     }
 
-    pub(super) fn send_region(
-        &self,
-        consumer: u64,
-        connection: &Connection,
-        id: u32,
-    ) -> io::Result<()> {
+    fn send_region(&self, consumer: u64, connection: &Connection, id: u32) -> io::Result<()> {
         let region = self.pool.lock().regions.send(id, consumer);
         let Some(region) = region else {
             return connection.send(&ToConsumer::NoRegion { id }, &[]);
@@ -367,7 +334,7 @@ impl ControlThread {
         }
     }
 
-    pub(super) fn send_sticky(&self, connection: &Connection, version: u64) -> io::Result<()> {
+    fn send_sticky(&self, connection: &Connection, version: u64) -> io::Result<()> {
         let found = self.pool.lock().sticky.get(version);
         match found {
             // Without the lock: it is a copy, unless it is the newest.
@@ -394,7 +361,7 @@ impl ControlThread {
         }
     }
 
-    pub(super) fn grant(
+    fn grant(
         &mut self,
         id: u64,
         request: u32,
@@ -403,7 +370,9 @@ impl ControlThread {
         let Some(connection) = self.connections.get_mut(&id) else {
             return Next::Stay;
         };
-        let claimed = if connection.writing.len() >= MAX_WRITING {
+        let claimed = if !self.pool.settings.peers_may_write {
+            Err("this pool's producer lets nobody else write (peers_may_write)".into())
+        } else if connection.writing.len() >= MAX_WRITING {
             Err(format!(
                 "this process writes {MAX_WRITING} slots already: publish or drop one first"
             ))
@@ -431,7 +400,7 @@ impl ControlThread {
         Next::Yield
     }
 
-    pub(super) fn written(
+    fn written(
         &mut self,
         id: u64,
         request: u32,
@@ -494,6 +463,31 @@ fn origin(pool_id: u64, path: &str) -> ToConsumer {
         pool_id,
         path: Text::new(path),
     }
+}
+
+/// Claims a slot for a frame of a peer.
+fn claim_new(pool: &Pool, size: u64) -> Result<Claimed, String> {
+    if size > MAX_PEER_SIZE {
+        return Err(format!(
+            "a buffer for others may have {MAX_PEER_SIZE} bytes at most"
+        ));
+    }
+    pool.acquire(size as usize, 0)
+        .map_err(|error| error.to_string())
+}
+
+/// Claims the slot of that number for a peer.
+fn claim_index(pool: &Pool, slot: u32) -> Result<Claimed, String> {
+    let claimed = pool
+        .acquire_index(slot)
+        .ok_or_else(|| format!("slot {slot} is in use, or there is none of that number"))?;
+    if claimed.place.device.is_some() {
+        pool.abandon(claimed.slot, claimed.word);
+        return Err(format!(
+            "slot {slot} lies on a device, where only its owner writes"
+        ));
+    }
+    Ok(claimed)
 }
 
 fn granted(request: u32, claimed: &Claimed) -> ToConsumer {

@@ -8,8 +8,9 @@ use std::sync::{Arc, Mutex, Weak};
 
 use super::commands::Command;
 use super::piece_lease::PieceLease;
-use super::pool::Pool;
-use super::regions::{Released, Taken};
+use super::pool::{Pool, run_hook};
+use super::regions::Taken;
+use super::retired::Released;
 use super::state::Effects;
 use crate::error::ImportError;
 use crate::fault::{self, Point};
@@ -73,7 +74,7 @@ impl Drop for Handle {
             // The pool waited for it before it ended.
             None => {
                 if let Some(released) = released {
-                    released();
+                    run_hook(released);
                 }
             }
         }
@@ -130,9 +131,7 @@ impl Pool {
         drop(state);
         // Unmapped without the lock.
         drop(memory);
-        if let Some(released) = released {
-            released();
-        }
+        effects.hooks.extend(released);
         fault::point(Point::ImportForgotten);
         self.run(effects, None);
         self.commands.send(Command::RegionGone(id));
@@ -238,5 +237,26 @@ impl Parts {
     pub(super) fn are_of(&self, pool: &Arc<Pool>) -> bool {
         let of_pool = |other: &Weak<Pool>| other.as_ptr() == Arc::as_ptr(pool);
         (1..=MAX_PARTS).contains(&self.places.len()) && self.pools.iter().all(of_pool)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_hook_that_panics_harms_nobody_who_lets_go() {
+        let (tell, told) = std::sync::mpsc::channel();
+        let released = move || {
+            tell.send(()).unwrap();
+            panic!("on purpose");
+        };
+        drop(Handle {
+            pool: Weak::new(),
+            id: 1,
+            len: 1,
+            released: Mutex::new(Some(Box::new(released))),
+        });
+        assert_eq!(told.recv(), Ok(()));
     }
 }

@@ -45,7 +45,7 @@ pub(super) struct Claimed {
 }
 
 /// Runs on whatever thread notices that a frame is not referenced any more, so a panic must not go further.
-fn run_hook(hook: Hook) {
+pub(super) fn run_hook(hook: Hook) {
     if std::panic::catch_unwind(std::panic::AssertUnwindSafe(hook)).is_err() {
         log::error!("a release hook panicked");
     }
@@ -72,7 +72,12 @@ impl Drop for Pool {
                 }
             }
             // Upstream was promised to have its memory back now at the latest.
-            state.regions.take_borrowed().into_iter().for_each(run_hook);
+            state
+                .regions
+                .retired
+                .take_borrowed()
+                .into_iter()
+                .for_each(run_hook);
         }
     }
 }
@@ -281,7 +286,7 @@ impl Pool {
         }
         peer.page
             .regions_seen()
-            .store(state.regions.version.into(), Ordering::Relaxed);
+            .store(state.regions.retired.version().into(), Ordering::Relaxed);
         state.peers = state.peers.iter().cloned().chain([peer]).collect();
         fault::point(Point::PeerListed);
         drop(state);

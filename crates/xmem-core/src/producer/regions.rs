@@ -5,26 +5,18 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
-use super::slots::{DevicePlace, Place, Slots, Use, Want};
+use super::plan::{EXACT_FROM, Plan};
+use super::retired::{Lasting, Released, Retired};
+use super::slots::{Slots, Use, Want};
 #[cfg(feature = "cuda")]
 use crate::region::cuda::Fds as CudaFds;
-use crate::region::device_header::{SLOT_HEAD, header_len};
 use crate::region::{Imported, Region, Ticket};
 
-/// Above this a slot is exactly as large as its frames (raw video has one size); below, sizes vary (encoded data),
-/// and slots are rounded up to powers of two so that they can be used again.
-const EXACT_FROM: usize = 256 << 10;
-/// A region is not made larger than this for the sake of more slots.
-const REGION_LEN: usize = 64 << 20;
 /// How many slots are acquired before a region that was not used meanwhile goes.
 const COLD_AFTER: u64 = 600;
 /// The same for one whose frames have a size that is not in use any more.
 const OUTDATED_AFTER: u64 = 16;
-
-/// How long a retired region counts for a consumer that does not say that it let go: one that is stopped, or lies.
-const LET_GO_TIME: Duration = Duration::from_secs(2);
 
 #[derive(Debug)]
 pub(super) struct Entry {
@@ -34,98 +26,6 @@ pub(super) struct Entry {
     used_at: u64,
     /// The consumers that asked for it, so that may have it mapped.
     sent_to: Vec<u64>,
-}
-
-/// A region that is gone here, but that consumers may still have mapped.
-#[derive(Debug)]
-struct Retired {
-    id: u32,
-    /// Bytes.
-    len: u64,
-    /// `Regions::version` since it is gone.
-    version: u32,
-    since: Instant,
-    sent_to: Vec<u64>,
-    /// Memory that must be there for as long as anybody has it open, however long that is.
-    lasting: Option<Lasting>,
-}
-
-/// Device memory that goes with its allocation, not with its last user (legacy handles).
-enum Lasting {
-    Own(#[allow(dead_code)] Arc<Region>), // held until it is dropped
-    /// Upstream's.
-    Borrowed(Released),
-    /// Upstream's, which has not let go of it, while the pool ends.
-    #[cfg(feature = "cuda")]
-    Kept,
-}
-
-impl std::fmt::Debug for Lasting {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(match self {
-            Self::Own(_) => "Own",
-            Self::Borrowed(_) => "Borrowed",
-            #[cfg(feature = "cuda")]
-            Self::Kept => "Kept",
-        })
-    }
-}
-
-/// A region that is to be made.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Plan {
-    pub(super) slots: u32,
-    /// Bytes of a slot where the payload lies.
-    pub(super) slot_len: usize,
-    /// If that is on a device: its number, and bytes of a slot in the host half.
-    pub(super) device: Option<(u16, usize)>,
-}
-
-impl Plan {
-    /// Bytes of host memory.
-    pub(super) fn len(self) -> usize {
-        match self.device {
-            None => self.slots as usize * self.slot_len,
-            Some((_, host_stride)) => header_len(self.slots) + self.slots as usize * host_stride,
-        }
-    }
-
-    /// Bytes of all memory, about.
-    fn bytes(self) -> u64 {
-        let on_device = self
-            .device
-            .map_or(0, |_| self.slots as usize * self.slot_len);
-        self.len() as u64 + on_device as u64
-    }
-
-    /// Where its slots lie.
-    fn places(self, region: u32) -> impl Iterator<Item = Place> {
-        (0..self.slots).map(move |index| match self.device {
-            None => Place {
-                region,
-                offset: index as usize * self.slot_len,
-                len: self.slot_len,
-                device: None,
-            },
-            Some((ordinal, host_stride)) => Place {
-                region,
-                offset: header_len(self.slots) + index as usize * host_stride,
-                len: host_stride,
-                device: Some(DevicePlace {
-                    len: self.slot_len,
-                    index,
-                    ordinal,
-                    events_only: self.slot_len == 0,
-                }),
-            },
-        })
-    }
-
-    fn fits(self, want: Want) -> bool {
-        self.places(0)
-            .next()
-            .is_some_and(|place| Regions::fits(place, want))
-    }
 }
 
 /// Why there can be no further region.
@@ -154,9 +54,6 @@ pub(super) enum Taken {
     #[cfg(feature = "cuda")]
     Borrowed(Arc<Region>),
 }
-
-/// What is to run when nobody can have a region mapped any more.
-pub(super) type Released = Box<dyn FnOnce() + Send>;
 
 /// A region, to be sent to a consumer.
 #[derive(Debug)]
@@ -196,8 +93,7 @@ pub(super) struct Regions {
     last_id: u32,
     /// Counts acquired slots.
     clock: u64,
-    retired: Vec<Retired>,
-    pub(super) version: u32,
+    pub(super) retired: Retired,
     /// What plans that are being carried out will add.
     planned_slots: u32,
     planned_bytes: u64,
@@ -216,28 +112,6 @@ pub(super) enum Cold {
     UnfitFor(Want),
     /// The same, also if some of their slots are in use: those that are not go to where they are needed.
     PartlyUnfitFor(Want),
-}
-
-/// Whether a frame of `size` bytes goes into a slot without wasting it.
-fn fits(slot_len: usize, size: usize) -> bool {
-    size <= slot_len && slot_len <= size.saturating_mul(4).max(64 << 10)
-}
-
-/// `None`: there is not that much memory.
-fn slot_len_for(size: usize) -> Option<usize> {
-    let page = rustix::param::page_size();
-    let len = if size >= EXACT_FROM {
-        size.checked_next_multiple_of(page)?
-    } else {
-        size.next_power_of_two().max(page)
-    };
-    // What the kernel takes as a file's size.
-    i64::try_from(len).ok().map(|_| len)
-}
-
-/// Bytes of a slot in the host half of a CUDA region: what is known of the frame, and room for what is attached to it.
-fn host_stride_for(room: usize) -> Option<usize> {
-    SLOT_HEAD.checked_add(room)?.checked_next_multiple_of(4096)
 }
 
 impl Regions {
@@ -276,10 +150,7 @@ impl Regions {
     /// Bytes of the regions in use, and of retired ones that consumers may still have mapped.
     pub(super) fn bytes(&self) -> u64 {
         let used: u64 = self.entries.values().map(|e| e.region.footprint()).sum();
-        // What a consumer that is stopped keeps from being freed must not starve the pool.
-        let late = |retired: &&Retired| retired.since.elapsed() < LET_GO_TIME;
-        let retired: u64 = self.retired.iter().filter(late).map(|r| r.len).sum();
-        used + retired
+        used + self.retired.bytes()
     }
 
     /// Of these, bytes on devices that are in use.
@@ -300,20 +171,6 @@ impl Regions {
         names.into_iter().collect()
     }
 
-    /// Whether a place can take such a frame.
-    pub(super) fn fits(place: Place, want: Want) -> bool {
-        match (place.device, want.device) {
-            (None, None) => fits(place.len, want.slot_size()),
-            (Some(on), Some(device)) => {
-                on.ordinal == device
-                    && on.events_only == (want.size == 0)
-                    && fits(on.len, want.size)
-                    && place.len - SLOT_HEAD >= want.room
-            }
-            _ => false,
-        }
-    }
-
     /// A slot of this region was acquired.
     pub(super) fn touch(&mut self, id: u32) {
         self.clock += 1;
@@ -332,41 +189,32 @@ impl Regions {
         max_slots: u32,
         max_bytes: u64,
     ) -> Result<Plan, Full> {
-        let slot_len = match want.slot_size() {
-            0 => 0,
-            size => slot_len_for(size).ok_or(Full::TooLarge)?,
-        };
-        let device = match want.device {
-            None => None,
-            Some(device) => Some((device, host_stride_for(want.room).ok_or(Full::TooLarge)?)),
-        };
-        let fitting: u32 = slots
+        let one = Plan::of_one_slot(want).ok_or(Full::TooLarge)?;
+        let fitting = slots
             .iter()
-            .filter(|(_, info)| info.place.is_some_and(|place| Self::fits(place, want)))
+            .filter(|(_, info)| info.place.is_some_and(|place| want.fits(place)))
             .count() as u32;
         let wanted = if fitting == 0 {
             first
         } else {
             (fitting / 2).min(8)
         };
-        let by_len = u32::try_from(REGION_LEN / slot_len.max(1)).unwrap_or(u32::MAX);
         let free_slots = max_slots.saturating_sub(slots.assigned() + self.planned_slots);
-        let mut count = wanted.min(by_len).max(1).min(free_slots);
+        let mut count = wanted.clamp(1, one.most_slots()).min(free_slots);
         if max_bytes > 0 {
-            let slot_len = slot_len + device.map_or(0, |(_, host_stride)| host_stride);
-            if slot_len as u64 > max_bytes {
+            let slot_bytes = one.slot_bytes();
+            if slot_bytes > max_bytes {
                 return Err(Full::TooLarge);
             }
             let left = max_bytes.saturating_sub(self.bytes() + self.planned_bytes);
-            count = count.min(u32::try_from(left / slot_len as u64).unwrap_or(u32::MAX));
+            count = count.min(u32::try_from(left / slot_bytes).unwrap_or(u32::MAX));
         }
         if count == 0 {
             return Err(Full::Limit);
         }
         let plan = Plan {
             slots: count,
-            slot_len,
-            device,
+            ..one
         };
         self.planned_slots += plan.slots;
         self.planned_bytes += plan.bytes();
@@ -415,34 +263,17 @@ impl Regions {
         id: u32,
         released: Option<Released>,
     ) -> (Option<Taken>, Option<Released>) {
-        let lasting = released.map(Lasting::Borrowed);
         if self.foreign.contains_key(&id) {
+            let lasting = released.map(Lasting::Borrowed);
             return (self.retire_foreign(id, lasting), None);
         }
-        match self.retired.iter_mut().find(|retired| retired.id == id) {
-            Some(retired) => {
-                retired.lasting = lasting;
-                (None, None)
-            }
-            None => match lasting {
-                Some(Lasting::Borrowed(released)) => (None, Some(released)),
-                _ => (None, None),
-            },
-        }
+        (None, self.retired.let_go(id, released))
     }
 
     fn retire_foreign(&mut self, id: u32, lasting: Option<Lasting>) -> Option<Taken> {
         let foreign = self.foreign.remove(&id)?;
-        self.version = self.version.wrapping_add(1);
-        self.retired.push(Retired {
-            id,
-            // It is not the pool's memory, so it does not count.
-            len: 0,
-            version: self.version,
-            since: Instant::now(),
-            sent_to: foreign.sent_to,
-            lasting,
-        });
+        // It is not the pool's memory, so its bytes do not count.
+        self.retired.add(id, 0, foreign.sent_to, lasting);
         Some(foreign.memory)
     }
 
@@ -472,7 +303,7 @@ impl Regions {
                 match when {
                     Cold::ByNow => age >= if outdated { OUTDATED_AFTER } else { COLD_AFTER },
                     Cold::NotInUse => age > 0 || entry.used_at == 0,
-                    Cold::UnfitFor(want) | Cold::PartlyUnfitFor(want) => !entry.plan.fits(want),
+                    Cold::UnfitFor(want) | Cold::PartlyUnfitFor(want) => !entry.plan.takes(want),
                 }
             })
             .map(|(id, _)| *id)
@@ -512,58 +343,21 @@ impl Regions {
     pub(super) fn retire(&mut self, id: u32) -> Option<Arc<Region>> {
         let entry = self.entries.remove(&id)?;
         let lasts = entry.region.ends_with_producer();
-        self.version = self.version.wrapping_add(1);
-        self.retired.push(Retired {
-            id,
-            len: entry.region.footprint(),
-            version: self.version,
-            since: Instant::now(),
-            sent_to: entry.sent_to,
-            lasting: lasts.then(|| Lasting::Own(entry.region.clone())),
-        });
+        let lasting = lasts.then(|| Lasting::Own(entry.region.clone()));
+        let len = entry.region.footprint();
+        self.retired.add(id, len, entry.sent_to, lasting);
         (!lasts).then_some(entry.region)
-    }
-
-    /// Forgets retired regions that every consumer has let go of, or had the time to. `seen`: up to which version a consumer has let go;
-    /// `None` when it is gone.
-    pub(super) fn forget_retired(&mut self, seen: impl Fn(u64) -> Option<u32>) -> Vec<Released> {
-        for retired in &mut self.retired {
-            retired.sent_to.retain(|consumer| {
-                // Versions wrap.
-                seen(*consumer).is_some_and(|seen| (seen.wrapping_sub(retired.version) as i32) < 0)
-            });
-        }
-        let gone = self.retired.extract_if(.., |retired| {
-            let late = retired.lasting.is_none() && retired.since.elapsed() >= LET_GO_TIME;
-            retired.sent_to.is_empty() || late
-        });
-        let released = |retired: Retired| match retired.lasting? {
-            Lasting::Own(region) => {
-                // Device memory is freed by another thread; the host half is small.
-                drop(region);
-                None
-            }
-            Lasting::Borrowed(released) => Some(released),
-            #[cfg(feature = "cuda")]
-            Lasting::Kept => None,
-        };
-        gone.filter_map(released).collect()
     }
 
     /// Retired device memory that somebody still has open, and such as cannot be retired yet: who.
     #[cfg(feature = "cuda")]
     pub(super) fn lasting(&self) -> impl Iterator<Item = &[u64]> {
-        let retired = self
-            .retired
-            .iter()
-            .filter(|retired| retired.lasting.is_some())
-            .map(|retired| &*retired.sent_to);
         let entries = self
             .entries
             .values()
             .filter(|entry| entry.region.ends_with_producer())
             .map(|entry| &*entry.sent_to);
-        retired.chain(entries)
+        self.retired.lasting().chain(entries)
     }
 
     /// The regions that are here and end with this process, and upstream's device memory.
@@ -594,30 +388,7 @@ impl Regions {
         {
             std::mem::forget(entry.region.clone());
         }
-        for retired in &mut self.retired {
-            let own = |lasting: &mut Lasting| matches!(lasting, Lasting::Own(_));
-            std::mem::forget(retired.lasting.take_if(own));
-        }
-    }
-
-    /// What is to run for memory of upstream that was let go of here, when the pool is gone.
-    pub(super) fn take_borrowed(&mut self) -> Vec<Released> {
-        let borrowed = |retired: &mut Retired| match retired.lasting.take()? {
-            Lasting::Borrowed(released) => Some(released),
-            Lasting::Own(region) => {
-                drop(region);
-                None
-            }
-            #[cfg(feature = "cuda")]
-            Lasting::Kept => None,
-        };
-        self.retired.iter_mut().filter_map(borrowed).collect()
-    }
-
-    /// The consumers that may still have a retired region mapped.
-    pub(super) fn mapped_by(&self, id: u32) -> Vec<u64> {
-        let retired = self.retired.iter().find(|retired| retired.id == id);
-        retired.map_or(Vec::new(), |retired| retired.sent_to.clone())
+        self.retired.leak();
     }
 }
 

@@ -269,13 +269,13 @@ impl State {
 
     /// Tells consumers which regions there are.
     pub(super) fn show_regions(&self, control: &Control) {
-        control.show_regions(self.regions.ids(), self.regions.version);
+        control.show_regions(self.regions.ids(), self.regions.retired.version());
         fault::point(Point::RegionsShown);
     }
 
     pub(super) fn forget_retired(&mut self, effects: &mut Effects) {
         let Self { regions, peers, .. } = self;
-        let released = regions.forget_retired(|id| {
+        let released = regions.retired.forget(|id| {
             let peer = peers.iter().find(|peer| peer.id == id)?;
             Some(peer.page.regions_seen().load(Ordering::Relaxed) as u32)
         });
@@ -319,7 +319,7 @@ impl State {
     ) {
         let unfit = |kept: &Kept| {
             let place = self.slots.get(kept.slot).and_then(|info| info.place);
-            place.is_some_and(|place| !Regions::fits(place, want))
+            place.is_some_and(|place| !want.fits(place))
         };
         let (unfit, fit): (Vec<_>, Vec<_>) = self.history.iter().copied().partition(unfit);
         self.history = fit.into();
