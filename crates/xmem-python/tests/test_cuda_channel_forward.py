@@ -142,6 +142,38 @@ def test_memory_that_ends_with_its_producer_is_copied_and_counted(machine):
     finish(first, middle, last)
 
 
+def test_it_is_copied_as_long_as_a_receiver_does_not_reach_the_first(machine):
+    first, middle, last, onward = chain(machine)
+    warm_up(first, middle, last)
+    # Whoever comes now cannot join the first's pool.
+    hidden = Path(machine.pool + ".hidden")
+    Path(machine.pool).rename(hidden)
+    another = machine.start()
+    another.do("wrong = g.word()")
+    another.do(LIBRARY)
+    another.do(f"channel = xmem.Channel.connect({onward!r}, timeout=HANG)")
+    middle.eventually("out.receivers == 2")
+    for byte in range(10):
+        first.do(f"channel.send([Device({byte}), Device({byte + 100})])")
+        assert middle.ask("pass_on()") == [2 * SIZE, 0]
+        for process in (last, another):
+            process.do(f"""
+                one, two = channel.recv(timeout=HANG)
+                check(one, {byte}); check(two, {byte + 100}); g.finish(s)
+                del one, two
+            """)
+            assert process.ask("g.read_word(wrong)") == 0
+    # Without it, nothing is copied again.
+    another.do("channel.close(linger=0)")
+    middle.eventually("out.receivers == 1")
+    first.do("channel.send(Device(1))")
+    assert middle.ask("pass_on()") == [0, SIZE]
+    last.do("check(channel.recv(timeout=HANG), 1); g.finish(s)")
+    assert last.ask("g.read_word(wrong)") == 0
+    hidden.rename(machine.pool)
+    finish(first, middle, last)
+
+
 def test_what_is_small_or_new_is_copied_beside_what_is_passed_on(machine):
     first, middle, last, _ = chain(machine)
     warm_up(first, middle, last)
