@@ -16,6 +16,9 @@ use super::{
 /// After this long the user should hear of it.
 const SAY_AFTER: Duration = Duration::from_secs(2);
 
+/// Between two attempts that fail at once.
+const PAUSE: Duration = Duration::from_millis(10);
+
 /// Why there is no producer.
 enum Unconnected {
     /// Waiting was called off.
@@ -31,7 +34,7 @@ impl XmemSrc {
         let settings = &started.settings;
         let timeout = (settings.connection_timeout > 0)
             .then(|| Duration::from_nanos(settings.connection_timeout));
-        match self.connect(&started.builder, &settings.pool, timeout) {
+        match self.connect(started, timeout) {
             Ok(consumer) => {
                 gst::info!(
                     CAT,
@@ -123,10 +126,15 @@ impl XmemSrc {
     /// Waits until there is a producer. `timeout`: `None` = for ever.
     fn connect(
         &self,
-        builder: &ConsumerBuilder,
-        pool: &str,
+        started: &Started,
         timeout: Option<Duration>,
     ) -> Result<Consumer, Unconnected> {
+        let (builder, pool) = (&started.builder, &started.settings.pool);
+        let may_come = |error: &ConnectError| match error {
+            ConnectError::NotFound { .. } | ConnectError::NoAnswer { .. } => true,
+            // What goes on is not ended by what passes; at the start that is better said at once.
+            error => started.was_connected && error.is_shortage(),
+        };
         let begin = Instant::now();
         let left = || timeout.map(|timeout| timeout.saturating_sub(begin.elapsed()));
         let mut said = false;
@@ -139,17 +147,16 @@ impl XmemSrc {
             match builder.connect_wait(wait) {
                 Ok(consumer) => return Ok(consumer),
                 Err(ConnectError::Cancelled) => return Err(Unconnected::Cancelled),
-                Err(error @ (ConnectError::NotFound { .. } | ConnectError::NoAnswer { .. })) => {
+                Err(error) if may_come(&error) => {
                     if left().is_some_and(|left| left.is_zero()) {
                         return Err(Unconnected::TimedOut(error));
                     }
-                    if begin.elapsed() < SAY_AFTER {
-                        // It gave up before its time; it must not make this a busy loop.
-                        std::thread::sleep(Duration::from_millis(10));
-                    } else if !said {
+                    if begin.elapsed() >= SAY_AFTER && !said {
                         said = true;
                         self.say_waiting(builder, pool, &error);
                     }
+                    // It may have given up before its time, and must not make this a busy loop.
+                    std::thread::sleep(PAUSE);
                 }
                 Err(error) => return Err(Unconnected::Failed(error)),
             }

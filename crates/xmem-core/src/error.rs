@@ -5,6 +5,7 @@
 use std::io;
 use std::path::PathBuf;
 
+use rustix::io::Errno;
 use thiserror::Error;
 
 use crate::parts::MAX_PARTS;
@@ -422,6 +423,19 @@ pub enum ConnectError {
         #[source]
         error: std::io::Error,
     },
+}
+
+impl ConnectError {
+    /// Whether the system has no descriptors or no memory left, which may pass.
+    pub fn is_shortage(&self) -> bool {
+        let Self::System { error, .. } = self else {
+            return false;
+        };
+        matches!(
+            Errno::from_io_error(error),
+            Some(Errno::MFILE | Errno::NFILE | Errno::NOMEM | Errno::NOBUFS | Errno::AGAIN)
+        )
+    }
 }
 
 /// No frame was received.
