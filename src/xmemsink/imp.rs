@@ -563,7 +563,8 @@ impl XmemSink {
                 gst::element_imp_error!(
                     self,
                     gst::ResourceError::Read,
-                    ["A frame's memory cannot be mapped"]
+                    ["A frame's memory cannot be mapped for reading: \
+                         put an element before xmemsink that gives system memory"]
                 );
             }
             Failure::Publish(error) => {
