@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 
 use xmem_core::{Canceller, ConnectError, PoolStats};
 
-use crate::{text, xmemsink::sticky};
+use crate::{event::sticky, text};
 
 /// A pool that this process can join.
 #[derive(Debug, Clone, PartialEq, Eq)]

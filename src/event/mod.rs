@@ -4,4 +4,5 @@
 
 pub(crate) mod downstream;
 pub(crate) mod key_frame;
+pub(crate) mod sticky;
 pub(crate) mod text;

@@ -54,7 +54,6 @@ use super::{
     publish::{Failure, Outcome},
     requests::Requests,
     settings::{self, PROP_NUM_CLIENTS, PROP_POOL, PROP_STATS, Settings},
-    sticky,
     stream::Stream,
     times::Times,
     waiting::{Interrupts, Reason},
@@ -64,6 +63,7 @@ use crate::cuda;
 use crate::{
     allocator::{SlotSource, XmemAllocator},
     caps,
+    event::sticky,
     frame::Format,
     lock::lock,
     meta::{self, Losses},
@@ -563,7 +563,8 @@ impl XmemSink {
                 gst::element_imp_error!(
                     self,
                     gst::ResourceError::Read,
-                    ["A frame's memory cannot be mapped"]
+                    ["A frame's memory cannot be mapped for reading: \
+                         put an element before xmemsink that gives system memory"]
                 );
             }
             Failure::Publish(error) => {

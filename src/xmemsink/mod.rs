@@ -15,7 +15,6 @@ mod proposal;
 mod publish;
 mod requests;
 mod settings;
-pub(crate) mod sticky;
 mod stream;
 mod times;
 mod waiting;

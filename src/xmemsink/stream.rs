@@ -10,9 +10,8 @@ use xmem_core::Sticky;
 use super::{
     base::Data,
     imp::{CAT, XmemSink},
-    sticky,
 };
-use crate::{frame::Format, lock::lock, timeline::Timeline};
+use crate::{event::sticky, frame::Format, lock::lock, timeline::Timeline};
 
 /// What the sink knows of its stream.
 #[derive(Debug, Default)]

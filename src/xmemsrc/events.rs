@@ -14,10 +14,9 @@ use crate::{
     event::{
         downstream,
         key_frame::{self, KeyFrame},
-        text,
+        sticky, text,
     },
     stream::Description,
-    xmemsink::sticky,
 };
 
 /// What has left the element.

@@ -13,7 +13,7 @@ use super::{
     imp::{CAT, Started, Stop, XmemSrc, lock},
     times::Course,
 };
-use crate::{caps, frame::Format, timeline::Timeline, xmemsink::sticky};
+use crate::{caps, event::sticky, frame::Format, timeline::Timeline};
 
 impl XmemSrc {
     /// Brings the stream to where an entry belongs.

@@ -58,13 +58,12 @@ use crate::cuda;
 pub(super) use crate::lock::lock;
 use crate::{
     caps,
-    event::key_frame::KeyFrame,
+    event::{key_frame::KeyFrame, sticky},
     frame::Format,
     memory::Tally,
     meta::Losses,
     stats::{self, SourceFigures},
     uri,
-    xmemsink::sticky,
 };
 
 pub(super) static CAT: LazyLock<gst::DebugCategory> = LazyLock::new(|| {

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! What a late joiner has to know: the stream's sticky events as named text. xmemsrc reads it.
+//! What a late joiner has to know: the stream's sticky events as named text.
 
 use gst::{glib, prelude::*};
 use xmem_core::Sticky;
 
-use crate::{caps::CUDA_MEMORY, event::text as whole, text};
+use super::text as whole;
+use crate::{caps::CUDA_MEMORY, text};
 
 pub(crate) const CAPS: &str = "caps";
 pub(crate) const SEGMENT: &str = "segment";
@@ -25,7 +26,7 @@ const LONGEST_TAGS: usize = 1 << 20;
 const MOST_CUSTOM: usize = 64;
 
 /// Takes an event over into the state. `Err`: why that cannot be.
-pub(super) fn update(sticky: &mut Sticky, event: &gst::EventRef) -> Result<(), &'static str> {
+pub(crate) fn update(sticky: &mut Sticky, event: &gst::EventRef) -> Result<(), &'static str> {
     match event.view() {
         gst::EventView::StreamStart(event) => {
             // A new stream has nothing of the old one, but custom events, as on a pad.
@@ -129,7 +130,7 @@ pub(crate) fn parse_segment(text: &str) -> Option<gst::Segment> {
 
 /// The caps as a consumer sees them: what lies in a slot is host memory, wherever upstream had it. DMA buffers travel as
 /// they are.
-pub(super) fn shareable(mut caps: gst::Caps) -> gst::Caps {
+pub(crate) fn shareable(mut caps: gst::Caps) -> gst::Caps {
     let Some(features) = caps.features(0) else {
         return caps;
     };
