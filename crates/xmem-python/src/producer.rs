@@ -52,7 +52,7 @@ impl Producer {
 #[pymethods]
 impl Producer {
     #[new]
-    #[pyo3(signature = (pool, *, caps=None, framerate=None, lossless=false, lossless_timeout=None, history=2,
+    #[pyo3(signature = (pool, *, caps=None, framerate=None, lossless=false, lossless_timeout=None, history=4,
         min_slots=0, max_slots=256, max_bytes=0, max_consumers=256, max_held=8, backing="memfd", socket_mode=0o600,
         socket_group=None, allow_uids=Vec::new()))]
     #[allow(clippy::too_many_arguments)] // keywords

@@ -88,7 +88,7 @@ impl Default for Settings {
     fn default() -> Self {
         Self {
             delivery: Delivery::Live,
-            history: 2,
+            history: 4,
             min_slots: 0,
             mixed_sizes: false,
             max_slots: 256,
@@ -130,7 +130,7 @@ impl ProducerBuilder {
         self
     }
 
-    /// How many of the newest frames are kept for consumers, at least 1. Default: 2. A live consumer that is further
+    /// How many of the newest frames are kept for consumers, at least 1. Default: 4. A live consumer that is further
     /// behind skips what is older.
     pub fn history(mut self, frames: u32) -> Self {
         self.settings.history = frames.max(1);

@@ -54,7 +54,7 @@ fn regions_go_when_the_frames_change_their_size(backing: Backing) {
 fn regions_go_when_a_peak_is_over(backing: Backing) {
     const SIZE: usize = 300_000;
     let place = Place::new();
-    let producer = pool(&place, backing).build().unwrap();
+    let producer = pool(&place, backing).history(2).build().unwrap();
     let mut consumer = connect(&place);
     let before = producer
         .acquire(SIZE)

@@ -181,6 +181,7 @@ fn random_sessions_disturb_nobody() {
         let place = Place::new();
         let producer = Producer::builder(&place.pool())
             .delivery(delivery)
+            .history(2)
             .max_slots(24)
             .lossless_timeout(Some(std::time::Duration::from_millis(10)))
             .build()

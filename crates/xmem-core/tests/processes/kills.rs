@@ -100,7 +100,7 @@ fn frames_outlive_a_killed_producer_and_a_new_one_goes_on() {
 #[test]
 fn consumers_killed_at_any_moment_tear_nothing() {
     let place = Place::new();
-    let producer = Producer::builder(&place.pool()).build().unwrap();
+    let producer = Producer::builder(&place.pool()).history(2).build().unwrap();
     let mut checker = Consumer::builder(&place.pool()).connect().unwrap();
     let done = AtomicBool::new(false);
     std::thread::scope(|scope| {

@@ -302,7 +302,7 @@ class Producer:
         framerate: int | Fraction | tuple[int, int] | None = None,
         lossless: bool = False,
         lossless_timeout: float | None = None,
-        history: int = 2,
+        history: int = 4,
         min_slots: int = 0,
         max_slots: int = 256,
         max_bytes: int = 0,
