@@ -21,8 +21,10 @@ fn set_descriptors(launch: &Launch, most: Option<u64>) {
     prlimit(pid, Resource::Nofile, limit).unwrap();
 }
 
+/// Whether a consumer has taken a frame.
 fn has_consumer(pools: &Pools) -> bool {
-    pool_stats(pools, "p").is_some_and(|stats| !stats.consumers.is_empty())
+    pool_stats(pools, "p")
+        .is_some_and(|stats| stats.consumers.iter().any(|consumer| consumer.received > 0))
 }
 
 /// What passes ends no stream that goes on.

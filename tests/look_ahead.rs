@@ -16,7 +16,7 @@ fn every_frame_is_encoded() -> Option<()> {
     let producer = pools.launch(&format!(
         "videotestsrc is-live=true num-buffers={FRAMES} \
          ! video/x-raw,format=I420,width=160,height=120,framerate=60/1 \
-         ! xmemsink name=sink pool=POOL max-slots={SLOTS} wait-for-connection=true"
+         ! xmemsink name=sink pool=POOL max-slots={SLOTS} history=2 wait-for-connection=true"
     ));
     let consumer = pools
         .launch("xmemsrc name=src pool=POOL ! x264enc name=encoder ! fakesink name=end sync=false");
