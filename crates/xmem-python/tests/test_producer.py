@@ -170,7 +170,7 @@ def test_a_lossless_pool_waits_only_for_so_long(pool):
 
 
 def test_release_of_slots_at_the_limit(pool):
-    with xmem.Producer(pool, max_slots=4) as producer:
+    with xmem.Producer(pool, history=1, max_slots=4) as producer:
         kept = [producer.acquire((10,)) for _ in range(4)]
         with pytest.raises(xmem.PoolFull, match="all 4 slots"):
             producer.acquire((10,))
