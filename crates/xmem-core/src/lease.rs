@@ -139,7 +139,7 @@ pub(crate) struct Piece {
 
 impl ReadLease {
     /// The pieces of a frame that was received, also if it lies in its slot. `None`: it was not received, or it is not known
-    /// any more where a piece came from.
+    /// any more where a piece came from, or one is not held there.
     pub(crate) fn pieces(&self) -> Option<Vec<Piece>> {
         let Hold::Consumer(held) = &self.hold else {
             return None;
@@ -163,6 +163,9 @@ impl ReadLease {
         }
         let piece = |part: &Part| {
             // Where it was first: everybody on the way may be killed.
+            if part.held_at_origin().is_some_and(|held| !held.is_lease()) {
+                return None;
+            }
             let (origin, path) = match part.origin() {
                 Some(origin) => (origin, held.path_of(origin.pool_id)?),
                 None => (origin, path.to_owned()),
@@ -241,6 +244,13 @@ impl ReadLease {
             sticky,
             parts: None,
         }
+    }
+
+    /// Whether all that was read so far was of this frame. With all its leases it is; see
+    /// [`receive_with`](crate::Consumer::receive_with).
+    pub(crate) fn is_intact(&self) -> bool {
+        let mut at_origin = self.parts().iter().filter_map(Part::held_at_origin);
+        at_origin.all(|held| held.is_intact())
     }
 
     pub(crate) fn hold(&self) -> &Hold {

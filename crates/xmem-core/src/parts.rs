@@ -144,8 +144,7 @@ impl Part {
         self.view.cuda().is_some()
     }
 
-    /// The lease in the pool that it was forwarded from.
-    #[cfg(feature = "cuda")]
+    /// What this process has of it in the pool that it was forwarded from: a lease, or a look at it.
     pub(crate) fn held_at_origin(&self) -> Option<&Arc<Held>> {
         self.origin.as_ref().map(|(_, held)| held)
     }

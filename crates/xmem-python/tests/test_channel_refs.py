@@ -276,6 +276,46 @@ def test_more_references_than_leases(place):
                 assert channel.recv(timeout=HANG).name == str(number)
 
 
+def makes(path, count):
+    """References to objects of its own, and back what comes."""
+    with xmem.Channel.connect(path, timeout=HANG) as channel:
+        for number in range(count):
+            channel.send(xmem.ref(Stays(str(number))), timeout=HANG)
+        for obj in channel:
+            del obj
+
+
+def collects(path, count, go):
+    with xmem.Channel.connect(path, timeout=HANG, budget=4) as channel:
+        held = [channel.recv(timeout=HANG) for _ in range(count)]
+        channel.send([[ref.is_held for ref in refs] for refs in held], timeout=HANG)
+        go.wait(HANG)
+
+
+@pytest.mark.parametrize("per_message", [2, 8])
+def test_more_references_are_sent_on_than_their_receiver_may_hold(place, per_message):
+    """Not one of them blocks what comes behind it."""
+    count, go = 6, spawn.Event()
+    onward = place.path("onward")
+    with (
+        Process(makes, place.path(), count * per_message),
+        Process(collects, onward, count, go),
+        xmem.Channel(place.path()) as channel,
+        xmem.Channel(onward) as out,
+    ):
+        out.wait_for_receiver(HANG)
+        refs = [channel.recv(timeout=HANG) for _ in range(count * per_message)]
+        for number in range(count):
+            out.send(refs[number * per_message :][:per_message], timeout=HANG)
+        held = out.recv(timeout=HANG)
+        assert [len(one) for one in held] == [per_message] * count
+        # The last of them does not say that it is held.
+        assert not any(held[-1])
+        if per_message <= 4:
+            assert all(held[0])
+        go.set()
+
+
 def one_of_many(path, out):
     with xmem.Channel.connect(path, timeout=HANG) as channel:
         out.put("joined")

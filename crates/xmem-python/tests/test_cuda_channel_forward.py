@@ -374,3 +374,33 @@ def test_sending_can_be_interrupted_while_a_device_is_busy(machine):
     assert joined.ask("g.read_word(wrong)") == 0
     joined.do("del got")
     close(made, joined)
+
+
+def test_frames_past_the_budget_where_they_lie_are_copied(machine):
+    """Of a message that is passed on with more frames than its receiver may hold: it is blocked by none of them."""
+    first, middle, last, onward = chain(machine)
+    last.do(f"channel.close(linger=0); channel = xmem.Channel.connect({onward!r}, timeout=HANG, budget=2)")
+    middle.eventually("out.receivers == 1")
+    warm_up(first, middle, last)
+    last.do("kept = []")
+    for message in range(3):
+        for byte in range(5):
+            first.do(f"channel.send(Device({10 * message + byte}))")
+        middle.do("got = [channel.recv(timeout=HANG) for _ in range(5)]; before = out.stats(); out.send(got); del got")
+        assert middle.ask("out.stats()['shared_bytes'] - before['shared_bytes']") == 5 * SIZE
+        last.do(f"""
+            got = channel.recv(timeout=HANG)
+            for byte, plane in enumerate(got):
+                check(plane, {10 * message} + byte)
+            g.finish(s)
+            kept.append(got)
+        """)
+    last.do("""
+        for message, got in enumerate(kept):
+            for byte, plane in enumerate(got):
+                check(plane, 10 * message + byte)
+        g.finish(s)
+    """)
+    assert last.ask("g.read_word(wrong), all(plane.readonly for got in kept for plane in got)") == [0, False]
+    last.do("del kept, got")
+    finish(first, middle, last)

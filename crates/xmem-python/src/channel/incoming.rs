@@ -13,7 +13,7 @@ use xmem_core::cuda::CudaError;
 use xmem_core::{DType, ReadLease};
 
 use super::device::{Arrays, DeviceBlock};
-use super::memory::{self, fill_bytes};
+use super::memory::fill_bytes;
 use super::message::{ALIGN, Place, Table};
 use crate::array::{Array, Keeper, PrivateBytes};
 
@@ -55,8 +55,7 @@ pub(super) struct Message {
 
 impl Message {
     /// A message that is held. `Err` says what is wrong with it.
-    pub(super) fn new(lease: ReadLease) -> Result<Self, String> {
-        let lease = Arc::new(lease);
+    pub(super) fn new(lease: Arc<ReadLease>) -> Result<Self, String> {
         let pieces = match lease.parts() {
             [] => vec![lease.data()],
             parts => {
@@ -74,7 +73,6 @@ impl Message {
             .first()
             .and_then(|first| Table::decode(first, &sizes))
             .ok_or("a message makes no sense")?;
-        memory::note(&lease);
         let keeper = Keeper::Lease(lease.clone());
         let bytes = |place: &Place| Bytes {
             keeper: keeper.clone(),

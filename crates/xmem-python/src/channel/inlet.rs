@@ -13,6 +13,7 @@ use xmem_core::{Canceller, Consumer, ConsumerBuilder, MAX_REQUEST, ReadLease, Re
 use super::device::Arrays;
 use super::inbox::{Delivered, Inbox};
 use super::incoming::{Message, RefLease};
+use super::memory;
 use super::message::{Kind, Label};
 use super::names::{self, MAKER, REFUSED, TAKEN};
 
@@ -188,8 +189,7 @@ impl Inlet {
 
     fn trouble(&self, error: &ReceiveError) -> Result<(), String> {
         match error {
-            // Frames of other processes' pools that are held for messages of this one count there. Whoever waits for a
-            // message is told so; the message is still there.
+            // Whoever waits for a message is told so; the message is still there.
             ReceiveError::OverBudget { .. } | ReceiveError::Region(_) => {
                 let why = format!("the next message cannot be taken now: {error}");
                 self.inbox.set_blocked(self.sender, Some(why));
@@ -244,12 +244,18 @@ fn sort_by_label(
 fn sort(lease: ReadLease, me: u64) -> Sorted {
     let refs = || Some(RefLease(Arc::new(lease.clone())));
     let device = || Arrays::of(lease.clone());
-    sort_by_label(&lease, me, refs, device, || Message::new(lease.clone()))
+    let message = || {
+        let lease = Arc::new(lease.clone());
+        memory::note(&lease);
+        Message::new(lease)
+    };
+    sort_by_label(&lease, me, refs, device, message)
 }
 
 /// There is no lease left for it: what is to be kept is copied.
 fn sort_copied(lease: &ReadLease, me: u64, canceller: &Canceller) -> Sorted {
-    let copy = || Message::new(lease.clone())?.to_private();
+    // Nobody else is to find it by its addresses: it is not held any longer than this runs.
+    let copy = || Message::new(Arc::new(lease.clone()))?.to_private();
     let device = || Arrays::copied(lease, canceller);
     sort_by_label(lease, me, || None, device, copy)
 }
