@@ -149,6 +149,12 @@ impl Part {
         self.origin.as_ref().map(|(_, held)| held)
     }
 
+    /// Whether the producer that it was forwarded from has ended, as [`ReadLease::producer_is_gone`](crate::ReadLease::producer_is_gone)
+    /// says. `None`: it was not forwarded.
+    pub fn origin_is_gone(&self) -> Option<bool> {
+        self.held_at_origin().map(|held| held.producer_is_gone())
+    }
+
     /// The slot of another pool that it was forwarded from.
     pub(crate) fn origin(&self) -> Option<Origin> {
         self.origin.as_ref().map(|(origin, _)| *origin)

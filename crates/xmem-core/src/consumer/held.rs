@@ -86,6 +86,11 @@ impl Held {
                 .is_some_and(|word| lease::is_there(word, self.place.generation))
     }
 
+    /// Whether the frame's producer is gone, however that came.
+    pub(crate) fn producer_is_gone(&self) -> bool {
+        self.session.is_disconnected()
+    }
+
     /// Its slot, and the socket of its pool.
     pub(crate) fn origin(&self) -> (Origin, &Path) {
         let origin = Origin {
@@ -120,11 +125,6 @@ impl Held {
         } else {
             Err(crate::cuda::CudaError::Forked)
         }
-    }
-
-    /// Whether the frame's producer is gone, however that came.
-    pub(crate) fn producer_is_gone(&self) -> bool {
-        self.session.is_disconnected()
     }
 
     /// The connection, which the producer takes the end of for the end of all that this process has of it.

@@ -543,7 +543,7 @@ class _ChannelEnd:
 class _Incoming:
     sender: int
     pickle: _Block
-    refs: _RefLease | None
+    def refs(self, tag: int) -> _RefLease | None: ...
     def blocks(self) -> list[tuple[_Block | _DeviceBlock, bool, int]]: ...
     def copied(self) -> _Incoming: ...
 
@@ -551,7 +551,9 @@ class _Incoming:
 class _DeviceBlock: ...
 
 @final
-class _RefLease: ...
+class _RefLease:
+    key: tuple[int, int]
+    is_held: bool
 
 @final
 class _Block:

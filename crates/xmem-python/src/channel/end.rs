@@ -14,12 +14,12 @@ use xmem_core::{AcquireError, Producer, WaitError, WriteLease};
 
 use super::device;
 use super::inbox::{Inbox, Taken};
-use super::incoming::{Incoming, RefLease};
+use super::incoming::Incoming;
 use super::memory::{self, OwnSlot, Room};
 use super::names::MAKER;
 use super::open::{self, Options};
 use super::outgoing::Item;
-use super::refs::Refs;
+use super::refs::{RefLease, Refs};
 use super::send::{self, Message};
 use crate::bell::Bell;
 use crate::detached::Detached;
@@ -180,7 +180,8 @@ impl ChannelEnd {
 
     /// Sends a message: a pickle, and blocks as (address, size, whether the pickle takes it in its order, bytes that were
     /// left out before it, an array to be gathered, what is known of it on a device), which lie in `owners`. `refs` is kept
-    /// until no receiver has a reference of the message any more; `leases` are held by receivers too, where they can. Returns how
+    /// until no receiver has a reference of the message any more; `leases`, in the order of their tags, are held by receivers too,
+    /// where they can. Returns how
     /// many bytes were copied, and how many not.
     #[expect(clippy::too_many_arguments, reason = "one caller, by name")]
     #[pyo3(signature = (pickle, blocks, *, owners, gather, refs, leases, to, timeout))]

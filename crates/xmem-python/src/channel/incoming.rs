@@ -15,6 +15,7 @@ use xmem_core::{DType, ReadLease};
 use super::device::{Arrays, DeviceBlock};
 use super::memory::fill_bytes;
 use super::message::{ALIGN, Place, Table};
+use super::refs::RefLease;
 use crate::array::{Array, Keeper, PrivateBytes};
 
 /// Bytes of a message.
@@ -105,18 +106,13 @@ impl Message {
     }
 }
 
-/// Held by references, so that what they refer to stays.
-#[pyclass(frozen, module = "xmem._xmem", name = "_RefLease")]
-#[derive(Debug, Clone)]
-pub(crate) struct RefLease(pub(super) Arc<ReadLease>);
-
 /// A message that came.
 #[pyclass(frozen, module = "xmem._xmem", name = "_Incoming")]
 #[derive(Debug)]
 pub(crate) struct Incoming {
     pub(super) message: Message,
     pub(super) sender: u64,
-    pub(super) refs: Option<RefLease>,
+    pub(super) refs: Option<Arc<ReadLease>>,
     /// The frames with its arrays on devices.
     pub(super) devices: Vec<Arrays>,
 }
@@ -144,10 +140,10 @@ impl Incoming {
         }
     }
 
-    /// What its references hold.
-    #[getter]
-    fn refs(&self) -> Option<RefLease> {
-        self.refs.clone()
+    /// What a reference of it holds, by the tag that its sender gave that one.
+    fn refs(&self, tag: u32) -> Option<RefLease> {
+        let lease = self.refs.clone();
+        lease.map(|lease| RefLease::new(lease, tag))
     }
 
     /// Each block, whether the pickle takes it in its order, and how many bytes before it were left out.

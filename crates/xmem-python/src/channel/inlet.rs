@@ -12,7 +12,7 @@ use xmem_core::{Canceller, Consumer, ConsumerBuilder, MAX_REQUEST, ReadLease, Re
 
 use super::device::Arrays;
 use super::inbox::{Delivered, Inbox};
-use super::incoming::{Message, RefLease};
+use super::incoming::Message;
 use super::memory;
 use super::message::{Kind, Label};
 use super::names::{self, MAKER, REFUSED, TAKEN};
@@ -116,7 +116,7 @@ struct Inlet {
     terms: Terms,
     sender: u64,
     /// What stands for references whose message is still to come. `None`: there was no lease left for them.
-    refs: HashMap<u64, Option<RefLease>>,
+    refs: HashMap<u64, Option<Arc<ReadLease>>>,
     /// Arrays on devices whose message is still to come, by the first of their frames.
     devices: HashMap<u64, Vec<Arrays>>,
 }
@@ -207,7 +207,7 @@ impl Inlet {
 enum Sorted {
     /// It is for somebody else.
     NotOurs,
-    Refs(u64, Option<RefLease>),
+    Refs(u64, Option<Arc<ReadLease>>),
     Device(u64, Arrays),
     Void(Option<u64>, Option<u64>),
     Message(Box<Message>, Option<u64>, Option<u64>),
@@ -217,7 +217,7 @@ enum Sorted {
 fn sort_by_label(
     lease: &ReadLease,
     me: u64,
-    refs: impl FnOnce() -> Option<RefLease>,
+    refs: impl FnOnce() -> Option<Arc<ReadLease>>,
     device: impl FnOnce() -> Arrays,
     message: impl FnOnce() -> Result<Message, String>,
 ) -> Sorted {
@@ -242,7 +242,7 @@ fn sort_by_label(
 }
 
 fn sort(lease: ReadLease, me: u64) -> Sorted {
-    let refs = || Some(RefLease(Arc::new(lease.clone())));
+    let refs = || Some(Arc::new(lease.clone()));
     let device = || Arrays::of(lease.clone());
     let message = || {
         let lease = Arc::new(lease.clone());

@@ -12,7 +12,7 @@ pub(super) const ALIGN: usize = 64;
 /// The most blocks of a message.
 const MAX_BLOCKS: usize = 1 << 20;
 const MAGIC: [u8; 4] = *b"xmCH";
-const VERSION: u8 = 2;
+const VERSION: u8 = 3;
 pub(super) const CONTENT_TYPE: &str = "application/x-xmem-object";
 const HEAD: usize = 16;
 const ROW: usize = 32;

@@ -207,7 +207,7 @@ class Channel(Waiting):
             owners=out.owners,
             gather=_arrays.gather,
             refs=tuple(out.refs) if out.refs else None,
-            leases=[ref._lease for ref in out.refs if ref._lease is not None],
+            leases=list(out.leases.values()),
             to=to,
             timeout=timeout,
         )
