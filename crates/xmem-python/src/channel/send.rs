@@ -142,6 +142,8 @@ impl Outgoing<'_> {
         deadline: Deadline,
     ) -> Result<(usize, usize), Failure> {
         let (producer, items, pickle) = (self.producer, self.items, self.pickle);
+        // Those of a try before this one, before there are as many again.
+        self.devices.clear();
         if let Some(refs) = &self.refs {
             self.refs_slot = Some(refs.slot(py, self.end, producer, forward, deadline)?);
         }
