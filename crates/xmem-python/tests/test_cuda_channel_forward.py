@@ -396,3 +396,26 @@ def test_frames_past_the_budget_where_they_lie_are_copied(machine):
     assert last.ask("[int(array.max()) for array in kept]") == [0, 1, 2]
     last.do("del kept, got")
     finish(first, middle, last)
+
+
+def test_what_is_not_sent_is_not_copied_on_any_device(machine):
+    """There is no slot on the second device: no stream is left that still reads what lies on the first."""
+    made, joined = ends(machine)
+    made.do(BOTH)
+    made.do("channel.close(); channel = xmem.Channel(pool + '.small.sock', max_bytes=4_000_000)")
+    joined.do("channel.close(); channel = xmem.Channel.connect(pool + '.small.sock', timeout=HANG)")
+    joined.do(BOTH)
+    made.do("channel.wait_for_receiver(HANG); arrays = [Device(1), OnSecond(2, size=8_000_000)]; g.finish(1)")
+    # Memory is made when the first message needs it.
+    made.do("channel.send(Device(3))")
+    joined.do("channel.recv(timeout=HANG)")
+    copies = machine.calls(made, "cuMemcpyAsync")
+    with machine.held(made):
+        made.fails("channel.send(arrays)", "PoolFull", "larger than the pool")
+    assert machine.calls(made, "cuMemcpyAsync") == copies
+    # Nothing of it comes.
+    made.do("channel.send([Device(4), OnSecond(5)])")
+    joined.do("got = channel.recv(timeout=HANG); check_both(*got, 4)")
+    assert joined.ask("wrong_of_both()") == 0
+    joined.do("del got")
+    close(made, joined)
