@@ -27,7 +27,8 @@ pub(super) struct Delivered {
     pub(super) sender: u64,
     pub(super) message: Message,
     pub(super) refs: Option<Arc<ReadLease>>,
-    pub(super) devices: Vec<Arrays>,
+    /// With their numbers.
+    pub(super) devices: Vec<(u32, Arrays)>,
 }
 
 #[derive(Debug, Default)]

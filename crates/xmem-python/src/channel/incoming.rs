@@ -113,8 +113,8 @@ pub(crate) struct Incoming {
     pub(super) message: Message,
     pub(super) sender: u64,
     pub(super) refs: Option<Arc<ReadLease>>,
-    /// The frames with its arrays on devices.
-    pub(super) devices: Vec<Arrays>,
+    /// The frames with its arrays on devices, and their numbers.
+    pub(super) devices: Vec<(u32, Arrays)>,
 }
 
 impl Incoming {
@@ -158,8 +158,11 @@ impl Incoming {
                     // Who makes a message may lie.
                     arrays: self
                         .devices
-                        .get(place.piece as usize)
-                        .map_or(Arrays::Failed(CudaError::NotOnDevice), Arrays::clone),
+                        .iter()
+                        .find(|(number, _)| *number == place.piece)
+                        .map_or(Arrays::Failed(CudaError::NotOnDevice), |(_, arrays)| {
+                            arrays.clone()
+                        }),
                     place: *place,
                 }),
             };
@@ -171,7 +174,8 @@ impl Incoming {
     /// The same message in memory of this process, which may be written.
     fn copied(&self, py: Python<'_>) -> PyResult<Self> {
         let message = py.detach(|| self.message.to_private());
-        let devices = self.devices.iter().map(|arrays| arrays.to_private(py));
+        let devices = self.devices.iter();
+        let devices = devices.map(|(number, arrays)| Ok((*number, arrays.to_private(py)?)));
         Ok(Self {
             message: message.map_err(PyMemoryError::new_err)?,
             sender: self.sender,

@@ -118,7 +118,9 @@ struct Inlet {
     /// What stands for references whose message is still to come. `None`: there was no lease left for them.
     refs: HashMap<u64, Option<Arc<ReadLease>>>,
     /// Arrays on devices whose message is still to come, by the first of their frames.
-    devices: HashMap<u64, Vec<Arrays>>,
+    devices: HashMap<u64, Vec<(u32, Arrays)>>,
+    /// The first frame that came, for whomever. What began before it is not for this process.
+    began: Option<u64>,
 }
 
 impl Inlet {
@@ -130,6 +132,7 @@ impl Inlet {
             sender,
             refs: HashMap::new(),
             devices: HashMap::new(),
+            began: None,
         }
     }
 
@@ -148,12 +151,13 @@ impl Inlet {
     /// `Err`: no more messages come.
     fn take_one(&mut self) -> Result<(), String> {
         let me = self.terms.me;
-        let taken = match self.consumer.receive(None) {
-            Ok(lease) => sort(lease, me),
+        let (sequence, taken) = match self.consumer.receive(None) {
+            Ok(lease) => (lease.meta().sequence, sort(lease, me)),
             // Copied out, so that neither the sender waits for this process nor the other way round.
             Err(ReceiveError::OverBudget { .. }) => {
                 let canceller = self.inbox.canceller.clone();
-                let copy = |lease: &ReadLease| sort_copied(lease, me, &canceller);
+                let copy =
+                    |lease: &ReadLease| (lease.meta().sequence, sort_copied(lease, me, &canceller));
                 match self.consumer.receive_with(Some(LOOK_AGAIN), copy) {
                     Ok(taken) => taken,
                     Err(ReceiveError::Timeout) => return Ok(()),
@@ -162,15 +166,26 @@ impl Inlet {
             }
             Err(error) => return self.trouble(&error),
         };
+        let began = *self.began.get_or_insert(sequence);
         match taken {
             Sorted::NotOurs => self.inbox.set_blocked(self.sender, None),
             Sorted::Refs(sequence, lease) => {
                 self.refs.insert(sequence, lease);
             }
-            Sorted::Device(first, arrays) => self.devices.entry(first).or_default().push(arrays),
+            // Their message has others that did not come.
+            Sorted::Device(first, ..) if first < began => {}
+            Sorted::Device(first, number, arrays) => {
+                let of_message = self.devices.entry(first).or_default();
+                of_message.push((number, arrays));
+            }
             Sorted::Void(refs, device) => {
                 refs.and_then(|sequence| self.refs.remove(&sequence));
                 device.and_then(|first| self.devices.remove(&first));
+            }
+            // Who joins gets what is sent from then on.
+            Sorted::Message(_, refs, Some(first)) if first < began => {
+                refs.and_then(|sequence| self.refs.remove(&sequence));
+                self.inbox.set_blocked(self.sender, None);
             }
             Sorted::Message(message, refs, device) => {
                 let devices = device.and_then(|first| self.devices.remove(&first));
@@ -208,7 +223,7 @@ enum Sorted {
     /// It is for somebody else.
     NotOurs,
     Refs(u64, Option<Arc<ReadLease>>),
-    Device(u64, Arrays),
+    Device(u64, u32, Arrays),
     Void(Option<u64>, Option<u64>),
     Message(Box<Message>, Option<u64>, Option<u64>),
     Nonsense(String),
@@ -231,7 +246,7 @@ fn sort_by_label(
         Kind::Refs => Sorted::Refs(lease.meta().sequence, refs()),
         Kind::Device => {
             let first = label.device.unwrap_or(lease.meta().sequence);
-            Sorted::Device(first, device())
+            Sorted::Device(first, label.number, device())
         }
         Kind::Void => Sorted::Void(label.refs, label.device),
         Kind::Message => match message() {

@@ -125,6 +125,7 @@ impl Outgoing<'_> {
             to: self.to,
             refs: self.refs_at,
             device: self.devices_at,
+            number: self.devices_sent as u32,
         }
     }
 
