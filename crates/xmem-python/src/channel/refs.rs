@@ -60,7 +60,7 @@ impl RefLease {
         &self,
         py: Python<'_>,
         producer: &Producer,
-        deadline: Deadline,
+        answer_by: Deadline,
     ) -> PyResult<Result<Parts, ForwardError>> {
         let lease = &*self.lease;
         let mut pieces: Vec<usize> = self.pieces().map(|(number, _)| number).collect();
@@ -70,7 +70,7 @@ impl RefLease {
         }
         match producer.forward_pieces(lease, &pieces) {
             Err(ForwardError::NotReached) => wait_apart(py, |cancel| {
-                producer.forward_pieces_wait(lease, &pieces, deadline.left(), cancel)
+                producer.forward_pieces_wait(lease, &pieces, answer_by.left(), cancel)
             }),
             forwarded => Ok(forwarded),
         }
@@ -83,13 +83,20 @@ pub(super) struct Refs {
     objects: Py<PyAny>,
     /// Those that came from other processes. The tag of the first is 1.
     leases: Vec<RefLease>,
+    /// How long receivers are waited for that have not said what they reach.
+    answer_by: Deadline,
 }
 
 impl Refs {
-    pub(super) fn new(objects: Py<PyAny>, leases: &[Bound<'_, RefLease>]) -> Self {
+    pub(super) fn new(
+        objects: Py<PyAny>,
+        leases: &[Bound<'_, RefLease>],
+        answer_by: Deadline,
+    ) -> Self {
         Self {
             objects,
             leases: leases.iter().map(|lease| lease.get().clone()).collect(),
+            answer_by,
         }
     }
 
@@ -106,7 +113,7 @@ impl Refs {
         let mut parts = Parts::new();
         let passed_on = self.leases.iter().take(MAX_FORWARDED).zip(1..);
         for (lease, tag) in passed_on.filter(|_| forward) {
-            if let Ok(mut more) = lease.pass_on(py, producer, deadline)?
+            if let Ok(mut more) = lease.pass_on(py, producer, self.answer_by)?
                 && parts.len() + more.len() <= MAX_PARTS
             {
                 more.set_tag(tag);
