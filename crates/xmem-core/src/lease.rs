@@ -126,8 +126,14 @@ impl fmt::Debug for ReadLease {
     }
 }
 
+/// In place of a piece's number: the slot itself, of which no bytes are passed on
+/// ([`Producer::forward_pieces`](crate::Producer::forward_pieces)).
+pub const SLOT: usize = usize::MAX;
+
 /// A piece of a frame that was received, and the slot that it lies in.
 pub(crate) struct Piece {
+    /// Its number in the frame, or [`SLOT`].
+    pub(crate) number: usize,
     pub(crate) view: Arc<RegionView>,
     pub(crate) offset: usize,
     pub(crate) size: usize,
@@ -138,8 +144,8 @@ pub(crate) struct Piece {
 }
 
 impl ReadLease {
-    /// The pieces of a frame that was received, also if it lies in its slot. `None`: it was not received, or it is not known
-    /// any more where a piece came from.
+    /// The pieces of a frame that was received, also if it lies in its slot, and that slot if it lies elsewhere. `None`: it was not received, or it is not known
+    /// any more where a piece came from, or one is not held there.
     pub(crate) fn pieces(&self) -> Option<Vec<Piece>> {
         let Hold::Consumer(held) = &self.hold else {
             return None;
@@ -153,6 +159,7 @@ impl ReadLease {
                 Some(cuda) => cuda.device_offset(slot_at, held.len())?,
             };
             return Some(vec![Piece {
+                number: 0,
                 view: view.clone(),
                 offset: slot_at + self.meta.offset as usize,
                 size: self.meta.size as usize,
@@ -161,13 +168,17 @@ impl ReadLease {
                 path: path.to_owned(),
             }]);
         }
-        let piece = |part: &Part| {
+        let piece = |(number, part): (usize, &Part)| {
             // Where it was first: everybody on the way may be killed.
+            if part.held_at_origin().is_some_and(|held| !held.is_lease()) {
+                return None;
+            }
             let (origin, path) = match part.origin() {
                 Some(origin) => (origin, held.path_of(origin.pool_id)?),
                 None => (origin, path.to_owned()),
             };
             Some(Piece {
+                number,
                 view: part.view().clone(),
                 offset: part.offset(),
                 size: part.len(),
@@ -179,20 +190,25 @@ impl ReadLease {
         let mut pieces = self
             .parts()
             .iter()
+            .enumerate()
             .map(piece)
             .collect::<Option<Vec<Piece>>>()?;
         let (view, slot_at) = held.view();
-        if let Some(cuda) = view.cuda() {
+        let (number, offset) = match view.cuda() {
             // The frame lies in memory of others; that its device is done is said by the event of this slot.
-            pieces.push(Piece {
-                view: view.clone(),
-                offset: cuda.device_offset(slot_at, held.len())?,
-                size: 0,
-                tag: 0,
-                origin,
-                path: path.to_owned(),
-            });
-        }
+            Some(cuda) => (pieces.len(), cuda.device_offset(slot_at, held.len())?),
+            // For who wants to hold what its publisher keeps with the frame.
+            None => (SLOT, slot_at),
+        };
+        pieces.push(Piece {
+            number,
+            view: view.clone(),
+            offset,
+            size: 0,
+            tag: 0,
+            origin,
+            path: path.to_owned(),
+        });
         Some(pieces)
     }
 
@@ -241,6 +257,13 @@ impl ReadLease {
             sticky,
             parts: None,
         }
+    }
+
+    /// Whether all that was read so far was of this frame. With all its leases it is; see
+    /// [`receive_with`](crate::Consumer::receive_with).
+    pub(crate) fn is_intact(&self) -> bool {
+        let mut at_origin = self.parts().iter().filter_map(Part::held_at_origin);
+        at_origin.all(|held| held.is_intact())
     }
 
     pub(crate) fn hold(&self) -> &Hold {
@@ -364,6 +387,15 @@ impl ReadLease {
         match &self.hold {
             Hold::Own(hold) => hold.pool_name(),
             Hold::Consumer(held) => held.pool_name(),
+        }
+    }
+
+    /// Whether the producer that published it, or its process, has ended. What it kept with the frame is gone then, although the
+    /// frame itself stays. Never, of a producer of this process.
+    pub fn producer_is_gone(&self) -> bool {
+        match &self.hold {
+            Hold::Own(_) => false,
+            Hold::Consumer(held) => held.producer_is_gone(),
         }
     }
 

@@ -56,7 +56,7 @@ mod api {
     pub use crate::consumer::{Consumer, ConsumerBuilder, ConsumerHandle, query};
     pub use crate::delivery::{Delivery, StartFrom};
     pub use crate::error::*;
-    pub use crate::lease::ReadLease;
+    pub use crate::lease::{ReadLease, SLOT};
     pub use crate::meta::{DType, FrameMeta, MAX_DIMS, MAX_PLANES, Storage, Text, VideoLayout};
     pub use crate::named::{Attachments, MAX_NAMED_SIZE, Named, Sticky};
     pub use crate::os::clock::monotonic_ns;

@@ -144,10 +144,15 @@ impl Part {
         self.view.cuda().is_some()
     }
 
-    /// The lease in the pool that it was forwarded from.
-    #[cfg(feature = "cuda")]
+    /// What this process has of it in the pool that it was forwarded from: a lease, or a look at it.
     pub(crate) fn held_at_origin(&self) -> Option<&Arc<Held>> {
         self.origin.as_ref().map(|(_, held)| held)
+    }
+
+    /// Whether the producer that it was forwarded from has ended, as [`ReadLease::producer_is_gone`](crate::ReadLease::producer_is_gone)
+    /// says. `None`: it was not forwarded.
+    pub fn origin_is_gone(&self) -> Option<bool> {
+        self.held_at_origin().map(|held| held.producer_is_gone())
     }
 
     /// The slot of another pool that it was forwarded from.

@@ -22,6 +22,9 @@ fn child() {
     if role == "end" {
         return end(to);
     }
+    if role == "several" {
+        return several(from, to);
+    }
     assert_eq!(role, "middle");
     let mut middle = Middle::new(from, to);
     say("ready");
@@ -29,6 +32,100 @@ fn child() {
         hear();
         say(middle.pass_on());
     }
+}
+
+/// More than whoever gets them may hold.
+const SEVERAL: usize = 5;
+
+/// Passes on several frames as the pieces of one, whenever it is told to.
+fn several(from: &str, to: &str) {
+    let mut consumer = joining(from).max_held(32).connect().unwrap();
+    let producer = Producer::builder(to).delivery(Delivery::Lossless);
+    let producer = producer.build().unwrap();
+    say("ready");
+    loop {
+        hear();
+        let frames = [(); SEVERAL].map(|()| consumer.receive(Some(HANG)).unwrap());
+        let mut parts = Parts::new();
+        for frame in &frames {
+            parts.append(producer.forward_wait(frame, &Canceller::new()).unwrap());
+        }
+        let mut lease = producer.acquire_with_room(1, parts.room()).unwrap();
+        lease.set_parts(parts);
+        lease.publish(FrameMeta::default()).unwrap();
+        say("sent");
+    }
+}
+
+/// The two processes before it, and one that may hold fewer frames than it gets pieces at once.
+fn over_budget() -> (Place, Place, Producer, Child, Consumer) {
+    let (a, b) = (Place::new(), Place::new());
+    let first = Producer::builder(&a.pool()).history(SEVERAL as u32);
+    let first = first.max_held(32).build().unwrap();
+    let mut middle = Child::start("several", &format!("{},{}", a.pool(), b.pool()));
+    assert_eq!(middle.says(), "ready");
+    let last = joining(&b.pool()).max_held(2).parts(true);
+    let last = last.connect().unwrap();
+    (a, b, first, middle, last)
+}
+
+fn send_several(first: &Producer, middle: &mut Child) {
+    for seed in 0..SEVERAL {
+        publish(first, seed as u64, SIZE);
+    }
+    middle.tell("pass");
+    assert_eq!(middle.says(), "sent");
+}
+
+/// Which of the pieces are not what they were.
+fn torn(frame: &ReadLease) -> Vec<usize> {
+    let parts = frame.parts().iter().enumerate();
+    parts
+        .filter(|(seed, part)| difference(*seed as u64, part.map().unwrap()).is_some())
+        .map(|(seed, _)| seed)
+        .collect()
+}
+
+#[test]
+fn pieces_past_the_budget_can_be_copied() {
+    let (_a, _b, first, mut middle, mut last) = over_budget();
+    for _ in 0..2 {
+        send_several(&first, &mut middle);
+        let error = last.receive(Some(HANG)).unwrap_err();
+        assert!(
+            matches!(error, ReceiveError::OverBudget { budget: 2 }),
+            "{error}"
+        );
+        let copied = last.receive_with(Some(HANG), |frame| (frame.parts().len(), torn(frame)));
+        assert_eq!(copied.unwrap(), (SEVERAL, vec![]));
+    }
+    drop(last);
+    eventually("nothing is held for it", || {
+        first.stats().consumers.len() == 1
+    });
+}
+
+#[test]
+fn what_is_copied_while_the_middle_is_killed_is_whole_or_missed() {
+    let (_a, _b, first, mut middle, mut last) = over_budget();
+    send_several(&first, &mut middle);
+    let mut runs = 0;
+    let copied = last.receive_with(Some(HANG), |frame| {
+        runs += 1;
+        assert_eq!(torn(frame), [0; 0]);
+        middle.kill();
+        let mut seed = 1000;
+        eventually("slots that nobody holds any more are used again", || {
+            publish(&first, seed, SIZE);
+            seed += 1;
+            !torn(frame).is_empty()
+        });
+    });
+    assert!(
+        matches!(copied, Err(ReceiveError::ProducerLost)),
+        "{copied:?}"
+    );
+    assert_eq!((runs, last.stats().missed), (1, 1));
 }
 
 /// Takes the newest frame when it is told to, and says which one that is.

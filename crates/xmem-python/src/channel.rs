@@ -24,4 +24,5 @@ mod send;
 
 pub(crate) use device::DeviceBlock;
 pub(crate) use end::ChannelEnd;
-pub(crate) use incoming::{Block, Incoming, RefLease};
+pub(crate) use incoming::{Block, Incoming};
+pub(crate) use refs::RefLease;

@@ -38,6 +38,13 @@ impl Deadline {
         self.0.is_some_and(|at| at <= Instant::now())
     }
 
+    /// How long it is until then. For ever is the longest time that there is.
+    pub(crate) fn left(self) -> Duration {
+        self.0.map_or(Duration::MAX, |at| {
+            at.saturating_duration_since(Instant::now())
+        })
+    }
+
     fn slice(self) -> Duration {
         self.0.map_or(SLICE, |at| {
             at.saturating_duration_since(Instant::now()).min(SLICE)

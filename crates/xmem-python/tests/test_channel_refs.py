@@ -246,6 +246,94 @@ def test_held_by_the_last_one_when_the_one_between_is_killed(place):
         wait_until(is_gone(weak), "nobody has it any more")
 
 
+def relays(path, onward, own, count, told):
+    """Passes on what it gets, with a reference of its own if it is told to. Its own objects go with it."""
+    with xmem.Channel(onward) as out, xmem.Channel.connect(path, timeout=HANG) as channel:
+        refs = [channel.recv(timeout=HANG) for _ in range(count)]
+        refs = [ref for one in refs for ref in (one if isinstance(one, list) else [one])]
+        mine = [Stays("mine")] if own else []
+        refs += [xmem.ref(one) for one in mine]
+        weak = [weakref.ref(one) for one in mine]
+        out.send(refs, timeout=HANG)
+        del refs, mine
+        for _ in channel:
+            gc.collect()
+            told.put([one() is not None for one in weak])
+
+
+def has_several(path, told, asked):
+    with xmem.Channel.connect(path, timeout=HANG) as channel:
+        refs = channel.recv(timeout=HANG)
+        told.put([ref.is_held for ref in refs])
+        while asked.get(timeout=HANG):
+            told.put([ref.is_held for ref in refs])
+
+
+def is_gone_from(channel, *names):
+    wait_until(lambda: not channel.senders, "its end is seen")
+    for name in names:
+        os.unlink(name)
+        os.unlink(name.replace(".sock", ".lock"))
+
+
+def test_own_references_and_others_in_one_message(place):
+    """Over two processes, the second of which is killed: what is referred to stays in the two before."""
+    told, asked, in_middle, unused = spawn.Queue(), spawn.Queue(), spawn.Queue(), spawn.Queue()
+    one, two = place.path("one"), place.path("two")
+    with (
+        Process(has_several, two, told, asked),
+        Process(relays, one, two, False, 1, unused) as second,
+        xmem.Channel(place.path()) as channel,
+    ):
+        with Process(relays, place.path(), one, True, 1, in_middle) as middle:
+            stays = Stays("first")
+            weak = weakref.ref(stays)
+            channel.send(xmem.ref(stays), timeout=HANG)
+            del stays
+            assert told.get(timeout=HANG) == [True, True]
+            second.kill()
+            os.unlink(two)
+            os.unlink(two.replace(".sock", ".lock"))
+            for _ in range(5):
+                asked.put(True)
+                assert told.get(timeout=HANG) == [True, True]
+                channel.send("look", timeout=HANG)
+                assert in_middle.get(timeout=HANG) == [True]
+                gc.collect()
+                assert weak() is not None
+            # It keeps what it has no longer than it lives.
+            middle.kill()
+            is_gone_from(channel, one)
+            asked.put(True)
+            assert told.get(timeout=HANG) == [True, False]
+            assert weak() is not None
+        asked.put(False)
+        wait_until(is_gone(weak), "nobody has it any more")
+
+
+def test_what_is_held_only_by_who_passed_it_on(place):
+    """Of ten references eight are held where their objects are, and the others end with who passed them on."""
+    told, asked, unused = spawn.Queue(), spawn.Queue(), spawn.Queue()
+    onward = place.path("onward")
+    with Process(has_several, onward, told, asked), xmem.Channel(place.path()) as channel:
+        with Process(relays, place.path(), onward, False, 10, unused) as between:
+            objects = [Stays(str(number)) for number in range(10)]
+            weak = [weakref.ref(one) for one in objects]
+            for one in objects:
+                channel.send(xmem.ref(one), timeout=HANG)
+            del objects, one
+            assert told.get(timeout=HANG) == [True] * 10
+            gc.collect()
+            assert all(one() is not None for one in weak)
+            between.kill()
+            is_gone_from(channel, onward)
+        asked.put(True)
+        assert told.get(timeout=HANG) == [True] * 8 + [False] * 2
+        wait_until(lambda: [one() is not None for one in weak] == [True] * 8 + [False] * 2, "two of them go")
+        asked.put(False)
+    wait_until(lambda: gc.collect() is not None and not any(one() for one in weak))
+
+
 def many(path, count, go):
     with xmem.Channel.connect(path, timeout=HANG, budget=4) as channel:
         held = [channel.recv(timeout=HANG) for _ in range(count)]
@@ -274,6 +362,46 @@ def test_more_references_than_leases(place):
                     channel.recv(timeout=HANG)
             else:
                 assert channel.recv(timeout=HANG).name == str(number)
+
+
+def makes(path, count):
+    """References to objects of its own, and back what comes."""
+    with xmem.Channel.connect(path, timeout=HANG) as channel:
+        for number in range(count):
+            channel.send(xmem.ref(Stays(str(number))), timeout=HANG)
+        for obj in channel:
+            del obj
+
+
+def collects(path, count, go):
+    with xmem.Channel.connect(path, timeout=HANG, budget=4) as channel:
+        held = [channel.recv(timeout=HANG) for _ in range(count)]
+        channel.send([[ref.is_held for ref in refs] for refs in held], timeout=HANG)
+        go.wait(HANG)
+
+
+@pytest.mark.parametrize("per_message", [2, 8])
+def test_more_references_are_sent_on_than_their_receiver_may_hold(place, per_message):
+    """Not one of them blocks what comes behind it."""
+    count, go = 6, spawn.Event()
+    onward = place.path("onward")
+    with (
+        Process(makes, place.path(), count * per_message),
+        Process(collects, onward, count, go),
+        xmem.Channel(place.path()) as channel,
+        xmem.Channel(onward) as out,
+    ):
+        out.wait_for_receiver(HANG)
+        refs = [channel.recv(timeout=HANG) for _ in range(count * per_message)]
+        for number in range(count):
+            out.send(refs[number * per_message :][:per_message], timeout=HANG)
+        held = out.recv(timeout=HANG)
+        assert [len(one) for one in held] == [per_message] * count
+        # The last of them does not say that it is held.
+        assert not any(held[-1])
+        if per_message <= 4:
+            assert all(held[0])
+        go.set()
 
 
 def one_of_many(path, out):

@@ -374,3 +374,48 @@ def test_sending_can_be_interrupted_while_a_device_is_busy(machine):
     assert joined.ask("g.read_word(wrong)") == 0
     joined.do("del got")
     close(made, joined)
+
+
+def test_frames_past_the_budget_where_they_lie_are_copied(machine):
+    """Also if it is not the budget of the pool that they came by. None of them blocks their receiver."""
+    first, middle, last, onward = chain(machine)
+    last.do(f"channel.close(linger=0); channel = xmem.Channel.connect({onward!r}, timeout=HANG, budget=3)")
+    middle.eventually("out.receivers == 1")
+    warm_up(first, middle, last)
+    # One lease there, and three where they lie.
+    middle.do("def get(count): return [channel.recv(timeout=HANG) for _ in range(count)]")
+    first.do("for byte in range(3): channel.send(np.full(100_000, byte, 'u1'))")
+    middle.do("before = out.stats()['shared_bytes']; out.send(get(3))")
+    assert middle.ask("out.stats()['shared_bytes'] - before") == 300_000
+    last.do("kept = channel.recv(timeout=HANG)")
+    first.do("for byte in (7, 8): channel.send(Device(byte))")
+    middle.do("before = out.stats()['shared_bytes']; out.send(get(2))")
+    assert middle.ask("out.stats()['shared_bytes'] - before") == 2 * SIZE
+    last.do("got = channel.recv(timeout=HANG); check(got[0], 7); check(got[1], 8); g.finish(s)")
+    assert last.ask("g.read_word(wrong), [plane.readonly for plane in got]") == [0, [True, False]]
+    assert last.ask("[int(array.max()) for array in kept]") == [0, 1, 2]
+    last.do("del kept, got")
+    finish(first, middle, last)
+
+
+def test_what_is_not_sent_is_not_copied_on_any_device(machine):
+    """There is no slot on the second device: no stream is left that still reads what lies on the first."""
+    made, joined = ends(machine)
+    made.do(BOTH)
+    made.do("channel.close(); channel = xmem.Channel(pool + '.small.sock', max_bytes=4_000_000)")
+    joined.do("channel.close(); channel = xmem.Channel.connect(pool + '.small.sock', timeout=HANG)")
+    joined.do(BOTH)
+    made.do("channel.wait_for_receiver(HANG); arrays = [Device(1), OnSecond(2, size=8_000_000)]; g.finish(1)")
+    # Memory is made when the first message needs it.
+    made.do("channel.send(Device(3))")
+    joined.do("channel.recv(timeout=HANG)")
+    copies = machine.calls(made, "cuMemcpyAsync")
+    with machine.held(made):
+        made.fails("channel.send(arrays)", "PoolFull", "larger than the pool")
+    assert machine.calls(made, "cuMemcpyAsync") == copies
+    # Nothing of it comes.
+    made.do("channel.send([Device(4), OnSecond(5)])")
+    joined.do("got = channel.recv(timeout=HANG); check_both(*got, 4)")
+    assert joined.ask("wrong_of_both()") == 0
+    joined.do("del got")
+    close(made, joined)

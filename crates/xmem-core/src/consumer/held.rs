@@ -25,10 +25,13 @@ use crate::sync::{AtomicU32, Ordering, fence};
 /// A frame that is held. The last handle to it ends the lease.
 pub(crate) struct Held {
     session: Arc<Session>,
-    /// Tells this lease from a later one of the same slot.
+    /// Tells this lease from a later one of the same slot. [`GLIMPSE`]: there is no lease.
     token: u64,
     place: SlotPlace,
 }
+
+/// The token of a frame that is looked at without a lease, as long as another process has one.
+const GLIMPSE: u64 = 0;
 
 /// A frame's slot, and where that lies here.
 #[derive(Debug)]
@@ -67,6 +70,27 @@ impl Held {
         (&self.place.view, self.place.offset)
     }
 
+    /// Whether this is a lease, and not a look at a frame that another process holds.
+    pub(crate) fn is_lease(&self) -> bool {
+        self.token != GLIMPSE
+    }
+
+    /// Whether the frame is still there. With a lease it is. Otherwise all that was read before this was of the frame, if it
+    /// is there now: generations do not come again.
+    pub(crate) fn is_intact(&self) -> bool {
+        self.is_lease()
+            || self
+                .session
+                .control
+                .slot(self.place.slot)
+                .is_some_and(|word| lease::is_there(word, self.place.generation))
+    }
+
+    /// Whether the frame's producer is gone, however that came.
+    pub(crate) fn producer_is_gone(&self) -> bool {
+        self.session.is_disconnected()
+    }
+
     /// Its slot, and the socket of its pool.
     pub(crate) fn origin(&self) -> (Origin, &Path) {
         let origin = Origin {
@@ -101,11 +125,6 @@ impl Held {
         } else {
             Err(crate::cuda::CudaError::Forked)
         }
-    }
-
-    /// Whether the frame's producer is gone, however that came.
-    pub(crate) fn producer_is_gone(&self) -> bool {
-        self.session.is_disconnected()
     }
 
     /// The connection, which the producer takes the end of for the end of all that this process has of it.
@@ -373,6 +392,34 @@ impl HeldTable {
             .leases
             .insert(slot, (held.token, Arc::downgrade(&held)));
         Ok(held)
+    }
+
+    /// The same, but past the limit a look at the frame without a lease. It has to be asked afterwards whether the frame
+    /// [was still there](Held::is_intact).
+    pub(super) fn take_or_glimpse(
+        &self,
+        session: &Arc<Session>,
+        place: SlotPlace,
+        limit: u32,
+    ) -> Result<Arc<Held>, NotTaken> {
+        let glimpse = SlotPlace {
+            view: place.view.clone(),
+            ..place
+        };
+        match self.take(session, place, limit) {
+            Err(NotTaken::OverBudget) => {}
+            taken => return taken,
+        }
+        let glimpse = Held {
+            session: session.clone(),
+            token: GLIMPSE,
+            place: glimpse,
+        };
+        if glimpse.is_intact() {
+            Ok(Arc::new(glimpse))
+        } else {
+            Err(NotTaken::Gone)
+        }
     }
 
     fn release(&self, session: &Session, held: &Held) {

@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use super::Consumer;
 use super::held::{Held, NotTaken, SlotPlace};
 use super::session::Session;
+use super::take::Purpose;
 use crate::cancel::{Canceller, Deadline};
 use crate::error::{ConnectError, ReceiveError};
 use crate::fault::{self, Point};
@@ -179,11 +180,14 @@ impl Session {
         let _ = self.send(&ToProducer::Reaches { pool_id, yes });
     }
 
-    /// A lease on a frame where it lies, in the pool that it came from. Waits until that pool is joined.
+    /// A lease on a frame where it lies, in the pool that it came from. Waits until that pool is joined. Past the budget
+    /// there, what is to be copied out is left to the lease of whoever forwarded it, which our own lease there makes last as
+    /// long as that process.
     pub(super) fn hold_at_origin(
         &self,
         origin: Origin,
         view: &Arc<RegionView>,
+        purpose: Purpose,
         deadline: Deadline,
         cancel: &Canceller,
     ) -> Result<Result<Arc<Held>, NotTaken>, ReceiveError> {
@@ -208,7 +212,10 @@ impl Session {
         };
         // One more than the budget, as for frames that are copied out.
         let limit = session.budget.saturating_add(1);
-        let held = session.held.take(&session, place, limit);
+        let held = match purpose {
+            Purpose::Keep => session.held.take(&session, place, limit),
+            Purpose::CopyOut => session.held.take_or_glimpse(&session, place, limit),
+        };
         fault::point(Point::OriginHeld);
         Ok(held)
     }

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use super::Consumer;
 use super::questions::ANSWER_TIME;
+use super::take::Purpose;
 use crate::cancel::Deadline;
 use crate::entry::{Entry, EntryWords};
 use crate::error::ReceiveError;
@@ -25,11 +26,14 @@ impl Consumer {
     /// not lost by that. Others as
     /// [`ReceiveError`] says.
     pub fn receive(&mut self, timeout: Option<Duration>) -> Result<ReadLease, ReceiveError> {
-        self.receive_up_to(timeout, self.session.budget)
+        self.receive_for(Purpose::Keep, Deadline::after(timeout))
     }
 
     /// Takes the next frame for as long as the function runs, also when the budget is used up: for who copies the frame
     /// out.
+    ///
+    /// Of a forwarded frame, whoever forwarded it holds for us what we have no lease left for where it lies. If that process
+    /// is killed while the function runs, the frame counts as missed, and the function runs again with the next one.
     ///
     /// # Errors
     ///
@@ -37,25 +41,30 @@ impl Consumer {
     pub fn receive_with<T>(
         &mut self,
         timeout: Option<Duration>,
-        f: impl FnOnce(&ReadLease) -> T,
+        mut f: impl FnMut(&ReadLease) -> T,
     ) -> Result<T, ReceiveError> {
-        let limit = self.session.budget.saturating_add(1);
-        let lease = self.receive_up_to(timeout, limit)?;
-        Ok(f(&lease))
+        let deadline = Deadline::after(timeout);
+        loop {
+            let lease = self.receive_for(Purpose::CopyOut, deadline)?;
+            let copied = f(&lease);
+            if lease.is_intact() {
+                return Ok(copied);
+            }
+            self.count_missed(1);
+        }
     }
 
-    fn receive_up_to(
+    fn receive_for(
         &mut self,
-        timeout: Option<Duration>,
-        limit: u32,
+        purpose: Purpose,
+        deadline: Deadline,
     ) -> Result<ReadLease, ReceiveError> {
         if !self.session.process.is_current() {
             return Err(ReceiveError::Forked);
         }
-        let deadline = Deadline::after(timeout);
         loop {
             let asked_at = self.notifier.as_ref().map(|_| self.session.bell.rings());
-            match self.take_next(limit, deadline) {
+            match self.take_next(purpose, deadline) {
                 Ok(Some(lease)) => return Ok(lease),
                 Ok(None) => {}
                 Err(error) => {
@@ -84,7 +93,7 @@ impl Consumer {
     /// The next frame that is still there. `None`: there is none yet.
     fn take_next(
         &mut self,
-        limit: u32,
+        purpose: Purpose,
         deadline: Deadline,
     ) -> Result<Option<ReadLease>, ReceiveError> {
         self.session.sweep_regions();
@@ -123,7 +132,7 @@ impl Consumer {
                 continue;
             }
             fault::point(Point::EntryRead);
-            match self.take_entry(sequence, entry, limit, deadline) {
+            match self.take_entry(sequence, entry, purpose, deadline) {
                 Ok(Some(lease)) => return Ok(Some(lease)),
                 Ok(None) => {}
                 // The frame is missed, as one that comes too late; the next one may find room.
@@ -150,14 +159,18 @@ impl Consumer {
 
     fn miss(&mut self, frames: u64) {
         if frames > 0 {
-            let missed = self.session.page.missed();
-            missed.store(
-                missed.load(Ordering::Relaxed).saturating_add(frames),
-                Ordering::Relaxed,
-            );
-            fault::point(Point::MissedCounted);
+            self.count_missed(frames);
             self.move_to(self.cursor.saturating_add(frames));
         }
+    }
+
+    fn count_missed(&self, frames: u64) {
+        let missed = self.session.page.missed();
+        missed.store(
+            missed.load(Ordering::Relaxed).saturating_add(frames),
+            Ordering::Relaxed,
+        );
+        fault::point(Point::MissedCounted);
     }
 
     fn move_to(&mut self, cursor: u64) {
@@ -179,7 +192,7 @@ impl Consumer {
         &mut self,
         sequence: u64,
         entry: Entry,
-        limit: u32,
+        purpose: Purpose,
         deadline: Deadline,
     ) -> Result<Option<ReadLease>, ReceiveError> {
         if entry.meta.sequence != sequence {
@@ -188,7 +201,7 @@ impl Consumer {
         let published_at = entry.meta.published_at;
         let lease = self
             .session
-            .take(entry, limit, self.parts, deadline, &self.canceller)?;
+            .take(entry, purpose, self.parts, deadline, &self.canceller)?;
         if lease.is_some() {
             self.move_to(sequence + 1);
             self.session.count(published_at);
@@ -205,7 +218,7 @@ impl Consumer {
         self.session.sweep_regions();
         self.session.take(
             entry,
-            self.session.budget,
+            Purpose::Keep,
             self.parts,
             Deadline::after(Some(ANSWER_TIME)),
             &self.canceller,

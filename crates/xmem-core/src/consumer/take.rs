@@ -16,6 +16,15 @@ use crate::os::clock::monotonic_ns;
 use crate::parts::{Part, PartPlace};
 use crate::sync::Ordering;
 
+/// What a frame is taken for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Purpose {
+    /// To be held, within the budget.
+    Keep,
+    /// To be copied out at once, also past the budget.
+    CopyOut,
+}
+
 impl Session {
     /// What the producer has said about this consumer.
     pub(super) fn check_flags(&self) -> Result<(), ReceiveError> {
@@ -33,7 +42,7 @@ impl Session {
     pub(super) fn take(
         self: &Arc<Self>,
         entry: Entry,
-        limit: u32,
+        purpose: Purpose,
         wants_parts: bool,
         deadline: Deadline,
         cancel: &Canceller,
@@ -72,9 +81,13 @@ impl Session {
             offset,
             len,
         };
+        let limit = match purpose {
+            Purpose::Keep => self.budget,
+            Purpose::CopyOut => self.budget.saturating_add(1),
+        };
         match self.held.take(self, place, limit) {
             Ok(held) => ReadLease::new(Hold::Consumer(held), entry, sticky, &|places| {
-                self.find_parts(places, wants_parts, deadline, cancel)
+                self.find_parts(places, purpose, wants_parts, deadline, cancel)
             }),
             Err(NotTaken::Gone) => Ok(None),
             Err(NotTaken::OverBudget) => Err(ReceiveError::OverBudget {
@@ -87,6 +100,7 @@ impl Session {
     fn find_parts(
         &self,
         places: Vec<PartPlace>,
+        purpose: Purpose,
         wants_parts: bool,
         deadline: Deadline,
         cancel: &Canceller,
@@ -97,15 +111,17 @@ impl Session {
                 return Ok(None);
             };
             let held_there = match place.origin {
-                Some(origin) => match self.hold_at_origin(origin, &view, deadline, cancel)? {
-                    Ok(held) => Some(held),
-                    Err(NotTaken::Gone) => return Ok(None),
-                    Err(NotTaken::OverBudget) => {
-                        return Err(ReceiveError::OverBudget {
-                            budget: self.budget,
-                        });
+                Some(origin) => {
+                    match self.hold_at_origin(origin, &view, purpose, deadline, cancel)? {
+                        Ok(held) => Some(held),
+                        Err(NotTaken::Gone) => return Ok(None),
+                        Err(NotTaken::OverBudget) => {
+                            return Err(ReceiveError::OverBudget {
+                                budget: self.budget,
+                            });
+                        }
                     }
-                },
+                }
                 None => None,
             };
             let part = Part::new(view, place, held_there)

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 
 use super::mapping::Private;
 
-/// A process, as a number that a forked child does not share. Compared without a system call.
+/// A process, as a number that a forked child does not share. Compared without a system call where the kernel has the means.
 ///
 /// One page that the kernel wipes in a forked child holds the number. A handle keeps the number it was made under; in a
 /// child the page reads 0, so the handle knows that it was inherited.
@@ -29,8 +29,8 @@ impl ProcessId {
     /// This process.
     pub fn current() -> Self {
         let Some(word) = word() else {
-            // Without the page (kernels before 4.14) forks go unnoticed.
-            return Self(0);
+            // Without the page (kernels before 4.14) it costs a system call, and numbers come again some day.
+            return Self(std::process::id().into());
         };
         match word.load(Ordering::Relaxed) {
             0 => {
@@ -102,5 +102,29 @@ extern "C" fn replace_in_child() {
             // takes it out of the list first. The handles that own the number close /dev/null instead.
             unsafe { libc::dup3(null, number, libc::O_CLOEXEC) };
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_fork_is_noticed_without_the_page_too() {
+        // Of a process of its own, unless another test was first: with the page it has to be noticed as well.
+        let _ = PAGE.set(None);
+        let here = ProcessId::current();
+        assert!(here.is_current());
+        // SAFETY: the child only looks at its number, and ends without what runs at exit.
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            // SAFETY: as above.
+            unsafe { libc::_exit(here.is_current().into()) };
+        }
+        let mut status = -1;
+        // SAFETY: the child is ours, and the status a local variable.
+        let waited = unsafe { libc::waitpid(child, &raw mut status, 0) };
+        assert_eq!((waited, status), (child, 0));
+        assert!(here.is_current());
     }
 }

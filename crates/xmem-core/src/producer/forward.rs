@@ -77,14 +77,17 @@ impl Pool {
         }
     }
 
+    /// Waits no longer than `timeout`, nor than there is time to answer.
     pub(super) fn forward_wait(
         self: &Arc<Self>,
         frame: &ReadLease,
+        wanted: impl Fn(usize) -> bool,
+        timeout: Duration,
         cancel: &Canceller,
     ) -> Result<Parts, ForwardError> {
-        let parts = self.import_pieces(frame, |_| true)?;
+        let parts = self.import_pieces(frame, wanted)?;
         let lossless = self.lossless();
-        let answer = self.wait(Some(ANSWER_TIME), cancel, || {
+        let answer = self.wait(Some(ANSWER_TIME.min(timeout)), cancel, || {
             let reached = self.lock().reached(parts.origins());
             reached.or((!lossless).then_some(true))
         });
@@ -92,7 +95,9 @@ impl Pool {
             Ok(true) => Ok(parts),
             Err(WaitError::Cancelled) => Err(ForwardError::Cancelled),
             Err(WaitError::Timeout) => {
-                self.stop_awaiting(&parts);
+                if timeout >= ANSWER_TIME {
+                    self.stop_awaiting(&parts);
+                }
                 Err(ForwardError::NotReached)
             }
             Ok(false) | Err(_) => Err(ForwardError::NotReached),
@@ -117,7 +122,7 @@ impl Pool {
     ) -> Result<Parts, ForwardError> {
         let mut parts = Parts::new();
         let pieces = frame.pieces().ok_or(ForwardError::NotReceived)?;
-        for (_, piece) in pieces.into_iter().enumerate().filter(|(n, _)| wanted(*n)) {
+        for piece in pieces.into_iter().filter(|piece| wanted(piece.number)) {
             self.introduce(piece.origin.pool_id, &piece.path);
             let memory = self.import_region(&piece)?;
             parts.add_forwarded(&memory, &piece);

@@ -186,6 +186,13 @@ impl Parts {
         self.frames.append(&mut other.frames);
     }
 
+    /// Gives all pieces that are there this tag.
+    pub fn set_tag(&mut self, tag: u32) {
+        for place in &mut self.places {
+            place.tag = tag;
+        }
+    }
+
     /// Keeps a frame for as long as the new one is in use.
     pub(super) fn keep(&mut self, frame: ReadLease) {
         self.frames.push(frame);

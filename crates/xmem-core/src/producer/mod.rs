@@ -47,7 +47,7 @@ use crate::entry::{Entry, EntryWords};
 use crate::error::{
     AcquireError, EventError, ForwardError, ImportError, PublishError, RegionError, WaitError,
 };
-use crate::lease::{Hold, ReadLease};
+use crate::lease::{Hold, ReadLease, SLOT};
 use crate::lock::lock;
 use crate::meta::FrameMeta;
 use crate::named::Sticky;
@@ -279,11 +279,12 @@ impl Producer {
     /// [`ForwardError::EndsWithProducer`] for device memory that is shared by legacy handle; and others as
     /// [`ForwardError`] says. Copy the frame then.
     pub fn forward(&self, frame: &ReadLease) -> Result<Parts, ForwardError> {
-        self.inner().forward(frame, |_| true)
+        self.inner().forward(frame, |number| number != SLOT)
     }
 
     /// The same for some of a frame's [pieces](ReadLease::parts), by their numbers, in their order. A frame that lies in its
-    /// slot is one piece, number 0.
+    /// slot is one piece, number 0. Of one that lies elsewhere, [`SLOT`] is the slot that it was published with: nothing of it is
+    /// passed on, but consumers hold it too, and with it what its publisher keeps as long.
     ///
     /// # Errors
     ///
@@ -308,7 +309,25 @@ impl Producer {
         frame: &ReadLease,
         cancel: &Canceller,
     ) -> Result<Parts, ForwardError> {
-        self.inner().forward_wait(frame, cancel)
+        let wanted = |number| number != SLOT;
+        self.inner()
+            .forward_wait(frame, wanted, Duration::MAX, cancel)
+    }
+
+    /// The same for some of a frame's pieces, and no longer than `timeout`.
+    ///
+    /// # Errors
+    ///
+    /// As [`forward_wait`](Self::forward_wait).
+    pub fn forward_pieces_wait(
+        &self,
+        frame: &ReadLease,
+        pieces: &[usize],
+        timeout: Duration,
+        cancel: &Canceller,
+    ) -> Result<Parts, ForwardError> {
+        let wanted = |number| pieces.contains(&number);
+        self.inner().forward_wait(frame, wanted, timeout, cancel)
     }
 
     /// Publishes an event between two frames, for consumers that ask for

@@ -46,6 +46,33 @@ pub fn hold(slot: &AtomicU64, lease: &AtomicU32, generation: u32) -> Hold {
     }
 }
 
+/// How often to look again at a slot that the writer looks at.
+const LOOKS: u32 = 1000;
+
+/// Whether the frame of `generation` is still in a slot, for who has no lease of it. If it is, then all that was read of the
+/// slot before was that frame.
+pub fn is_there(slot: &AtomicU64, generation: u32) -> bool {
+    // Pairs with the fence in `claim`: whoever read what was written after that finds the slot claimed, or used again.
+    fence(Ordering::Acquire);
+    for _ in 0..LOOKS {
+        let word = SlotWord(slot.load(Ordering::Relaxed));
+        if word.generation() != generation {
+            return false;
+        }
+        match word.state() {
+            Some(SlotState::Published) => {
+                // As in `hold`.
+                fence(Ordering::Acquire);
+                return true;
+            }
+            // The writer looks at it, and puts it back if somebody holds it. It does not look for long.
+            Some(SlotState::Claimed) => std::hint::spin_loop(),
+            _ => return false,
+        }
+    }
+    false
+}
+
 /// Ends a lease. Returns whether the producer asked to be told (for this frame).
 pub fn release(slot: &AtomicU64, lease: &AtomicU32) -> bool {
     // Release: all reads of the frame are done before the writer can see the word cleared.

@@ -531,6 +531,7 @@ class _ChannelEnd:
         leases: list[_RefLease],
         to: int | None,
         timeout: float | None,
+        answer_time: float | None,
     ) -> tuple[int, int]: ...
     def receive(self, sender: int | None, time: float | None) -> _Incoming: ...
     def poll(self, sender: int | None, time: float | None) -> bool: ...
@@ -543,7 +544,7 @@ class _ChannelEnd:
 class _Incoming:
     sender: int
     pickle: _Block
-    refs: _RefLease | None
+    def refs(self, tag: int) -> _RefLease | None: ...
     def blocks(self) -> list[tuple[_Block | _DeviceBlock, bool, int]]: ...
     def copied(self) -> _Incoming: ...
 
@@ -551,7 +552,9 @@ class _Incoming:
 class _DeviceBlock: ...
 
 @final
-class _RefLease: ...
+class _RefLease:
+    key: tuple[int, int]
+    is_held: bool
 
 @final
 class _Block:

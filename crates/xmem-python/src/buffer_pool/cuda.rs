@@ -110,8 +110,9 @@ pub(super) fn release_on(
         .device()
         .ok_or_else(|| CudaError::NotOnDevice.into_py_err())?;
     let mark = py.detach(|| stream.mark(&device));
-    let mark = mark.map_err(IntoPyErr::into_py_err)?;
-    let waited = device::wait_until(py, |slice| mark.synchronize_for(slice));
+    let waited = mark
+        .map_err(IntoPyErr::into_py_err)
+        .and_then(|mark| device::wait_until(py, |slice| mark.synchronize_for(slice)));
     if waited.is_err() {
         // Nobody waits any more; the buffer does.
         let guard = guard.into_inner();

@@ -268,13 +268,18 @@ impl Plan {
                 size: EMPTY,
             });
         }
-        let mut unsettled = Vec::new();
+        // All of them before the first copy, which is not waited for if there is no other slot.
+        let mut free = Vec::new();
         for (ordinal, copies) in self.copies {
             // Memory has at least one byte.
             let size = copies.size.max(1);
             let device = py.detach(|| Device::new(ordinal));
             let device = device.map_err(IntoPyErr::into_py_err)?;
             let lease = end.acquire_on_device(py, producer, size, &device, deadline)?;
+            free.push((copies, size, device, lease));
+        }
+        let mut unsettled = Vec::new();
+        for (copies, size, device, lease) in free {
             let stream = copies.stream();
             let slot = Slot {
                 lease: Some(lease),

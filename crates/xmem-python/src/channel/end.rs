@@ -14,12 +14,12 @@ use xmem_core::{AcquireError, Producer, WaitError, WriteLease};
 
 use super::device;
 use super::inbox::{Inbox, Taken};
-use super::incoming::{Incoming, RefLease};
+use super::incoming::Incoming;
 use super::memory::{self, OwnSlot, Room};
 use super::names::MAKER;
 use super::open::{self, Options};
 use super::outgoing::Item;
-use super::refs::Refs;
+use super::refs::{RefLease, Refs};
 use super::send::{self, Message};
 use crate::bell::Bell;
 use crate::detached::Detached;
@@ -180,10 +180,11 @@ impl ChannelEnd {
 
     /// Sends a message: a pickle, and blocks as (address, size, whether the pickle takes it in its order, bytes that were
     /// left out before it, an array to be gathered, what is known of it on a device), which lie in `owners`. `refs` is kept
-    /// until no receiver has a reference of the message any more; `leases` are held by receivers too, where they can. Returns how
+    /// until no receiver has a reference of the message any more; `leases`, in the order of their tags, are held by receivers too,
+    /// where they can, for which receivers are waited for at most `answer_time` seconds. Returns how
     /// many bytes were copied, and how many not.
     #[expect(clippy::too_many_arguments, reason = "one caller, by name")]
-    #[pyo3(signature = (pickle, blocks, *, owners, gather, refs, leases, to, timeout))]
+    #[pyo3(signature = (pickle, blocks, *, owners, gather, refs, leases, to, timeout, answer_time))]
     fn send(
         &self,
         py: Python<'_>,
@@ -195,14 +196,16 @@ impl ChannelEnd {
         leases: Vec<Bound<'_, RefLease>>,
         to: Option<u64>,
         timeout: Option<f64>,
+        answer_time: Option<f64>,
     ) -> PyResult<(usize, usize)> {
         let producer = self.producer()?;
         let deadline = Deadline::after(timeout)?;
+        let answer_by = Deadline::after(answer_time)?;
         let items = blocks.into_iter().map(Sent::into_item);
         let items: Vec<Item> = items.collect::<PyResult<_>>()?;
         self.wait_for_somebody(py, &producer, to, deadline)?;
         self.wait_for_room(py, &producer, deadline)?;
-        let refs = refs.map(|objects| Refs::new(objects, &leases));
+        let refs = refs.map(|objects| Refs::new(objects, &leases, answer_by));
         let message = Message {
             pickle,
             items: &items,

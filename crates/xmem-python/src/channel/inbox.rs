@@ -4,14 +4,14 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use xmem_core::Canceller;
+use xmem_core::{Canceller, ReadLease};
 
 use super::device::Arrays;
-use super::incoming::{Message, RefLease};
+use super::incoming::Message;
 use super::names::MAKER;
 use crate::bell::Bell;
 use crate::lock::lock;
@@ -26,8 +26,9 @@ const MAX_SOURCES: usize = 1024;
 pub(super) struct Delivered {
     pub(super) sender: u64,
     pub(super) message: Message,
-    pub(super) refs: Option<RefLease>,
-    pub(super) devices: Vec<Arrays>,
+    pub(super) refs: Option<Arc<ReadLease>>,
+    /// With their numbers.
+    pub(super) devices: Vec<(u32, Arrays)>,
 }
 
 #[derive(Debug, Default)]

@@ -13,8 +13,9 @@ use xmem_core::cuda::CudaError;
 use xmem_core::{DType, ReadLease};
 
 use super::device::{Arrays, DeviceBlock};
-use super::memory::{self, fill_bytes};
+use super::memory::fill_bytes;
 use super::message::{ALIGN, Place, Table};
+use super::refs::RefLease;
 use crate::array::{Array, Keeper, PrivateBytes};
 
 /// Bytes of a message.
@@ -55,8 +56,7 @@ pub(super) struct Message {
 
 impl Message {
     /// A message that is held. `Err` says what is wrong with it.
-    pub(super) fn new(lease: ReadLease) -> Result<Self, String> {
-        let lease = Arc::new(lease);
+    pub(super) fn new(lease: Arc<ReadLease>) -> Result<Self, String> {
         let pieces = match lease.parts() {
             [] => vec![lease.data()],
             parts => {
@@ -74,7 +74,6 @@ impl Message {
             .first()
             .and_then(|first| Table::decode(first, &sizes))
             .ok_or("a message makes no sense")?;
-        memory::note(&lease);
         let keeper = Keeper::Lease(lease.clone());
         let bytes = |place: &Place| Bytes {
             keeper: keeper.clone(),
@@ -107,20 +106,15 @@ impl Message {
     }
 }
 
-/// Held by references, so that what they refer to stays.
-#[pyclass(frozen, module = "xmem._xmem", name = "_RefLease")]
-#[derive(Debug, Clone)]
-pub(crate) struct RefLease(pub(super) Arc<ReadLease>);
-
 /// A message that came.
 #[pyclass(frozen, module = "xmem._xmem", name = "_Incoming")]
 #[derive(Debug)]
 pub(crate) struct Incoming {
     pub(super) message: Message,
     pub(super) sender: u64,
-    pub(super) refs: Option<RefLease>,
-    /// The frames with its arrays on devices.
-    pub(super) devices: Vec<Arrays>,
+    pub(super) refs: Option<Arc<ReadLease>>,
+    /// The frames with its arrays on devices, and their numbers.
+    pub(super) devices: Vec<(u32, Arrays)>,
 }
 
 impl Incoming {
@@ -146,10 +140,10 @@ impl Incoming {
         }
     }
 
-    /// What its references hold.
-    #[getter]
-    fn refs(&self) -> Option<RefLease> {
-        self.refs.clone()
+    /// What a reference of it holds, by the tag that its sender gave that one.
+    fn refs(&self, tag: u32) -> Option<RefLease> {
+        let lease = self.refs.clone();
+        lease.map(|lease| RefLease::new(lease, tag))
     }
 
     /// Each block, whether the pickle takes it in its order, and how many bytes before it were left out.
@@ -164,8 +158,11 @@ impl Incoming {
                     // Who makes a message may lie.
                     arrays: self
                         .devices
-                        .get(place.piece as usize)
-                        .map_or(Arrays::Failed(CudaError::NotOnDevice), Arrays::clone),
+                        .iter()
+                        .find(|(number, _)| *number == place.piece)
+                        .map_or(Arrays::Failed(CudaError::NotOnDevice), |(_, arrays)| {
+                            arrays.clone()
+                        }),
                     place: *place,
                 }),
             };
@@ -177,7 +174,8 @@ impl Incoming {
     /// The same message in memory of this process, which may be written.
     fn copied(&self, py: Python<'_>) -> PyResult<Self> {
         let message = py.detach(|| self.message.to_private());
-        let devices = self.devices.iter().map(|arrays| arrays.to_private(py));
+        let devices = self.devices.iter();
+        let devices = devices.map(|(number, arrays)| Ok((*number, arrays.to_private(py)?)));
         Ok(Self {
             message: message.map_err(PyMemoryError::new_err)?,
             sender: self.sender,

@@ -12,7 +12,8 @@ use xmem_core::{Canceller, Consumer, ConsumerBuilder, MAX_REQUEST, ReadLease, Re
 
 use super::device::Arrays;
 use super::inbox::{Delivered, Inbox};
-use super::incoming::{Message, RefLease};
+use super::incoming::Message;
+use super::memory;
 use super::message::{Kind, Label};
 use super::names::{self, MAKER, REFUSED, TAKEN};
 
@@ -115,9 +116,11 @@ struct Inlet {
     terms: Terms,
     sender: u64,
     /// What stands for references whose message is still to come. `None`: there was no lease left for them.
-    refs: HashMap<u64, Option<RefLease>>,
+    refs: HashMap<u64, Option<Arc<ReadLease>>>,
     /// Arrays on devices whose message is still to come, by the first of their frames.
-    devices: HashMap<u64, Vec<Arrays>>,
+    devices: HashMap<u64, Vec<(u32, Arrays)>>,
+    /// The first frame that came, for whomever. What began before it is not for this process.
+    began: Option<u64>,
 }
 
 impl Inlet {
@@ -129,6 +132,7 @@ impl Inlet {
             sender,
             refs: HashMap::new(),
             devices: HashMap::new(),
+            began: None,
         }
     }
 
@@ -147,12 +151,13 @@ impl Inlet {
     /// `Err`: no more messages come.
     fn take_one(&mut self) -> Result<(), String> {
         let me = self.terms.me;
-        let taken = match self.consumer.receive(None) {
-            Ok(lease) => sort(lease, me),
+        let (sequence, taken) = match self.consumer.receive(None) {
+            Ok(lease) => (lease.meta().sequence, sort(lease, me)),
             // Copied out, so that neither the sender waits for this process nor the other way round.
             Err(ReceiveError::OverBudget { .. }) => {
                 let canceller = self.inbox.canceller.clone();
-                let copy = |lease: &ReadLease| sort_copied(lease, me, &canceller);
+                let copy =
+                    |lease: &ReadLease| (lease.meta().sequence, sort_copied(lease, me, &canceller));
                 match self.consumer.receive_with(Some(LOOK_AGAIN), copy) {
                     Ok(taken) => taken,
                     Err(ReceiveError::Timeout) => return Ok(()),
@@ -161,15 +166,26 @@ impl Inlet {
             }
             Err(error) => return self.trouble(&error),
         };
+        let began = *self.began.get_or_insert(sequence);
         match taken {
             Sorted::NotOurs => self.inbox.set_blocked(self.sender, None),
             Sorted::Refs(sequence, lease) => {
                 self.refs.insert(sequence, lease);
             }
-            Sorted::Device(first, arrays) => self.devices.entry(first).or_default().push(arrays),
+            // Their message has others that did not come.
+            Sorted::Device(first, ..) if first < began => {}
+            Sorted::Device(first, number, arrays) => {
+                let of_message = self.devices.entry(first).or_default();
+                of_message.push((number, arrays));
+            }
             Sorted::Void(refs, device) => {
                 refs.and_then(|sequence| self.refs.remove(&sequence));
                 device.and_then(|first| self.devices.remove(&first));
+            }
+            // Who joins gets what is sent from then on.
+            Sorted::Message(_, refs, Some(first)) if first < began => {
+                refs.and_then(|sequence| self.refs.remove(&sequence));
+                self.inbox.set_blocked(self.sender, None);
             }
             Sorted::Message(message, refs, device) => {
                 let devices = device.and_then(|first| self.devices.remove(&first));
@@ -188,8 +204,7 @@ impl Inlet {
 
     fn trouble(&self, error: &ReceiveError) -> Result<(), String> {
         match error {
-            // Frames of other processes' pools that are held for messages of this one count there. Whoever waits for a
-            // message is told so; the message is still there.
+            // Whoever waits for a message is told so; the message is still there.
             ReceiveError::OverBudget { .. } | ReceiveError::Region(_) => {
                 let why = format!("the next message cannot be taken now: {error}");
                 self.inbox.set_blocked(self.sender, Some(why));
@@ -207,8 +222,8 @@ impl Inlet {
 enum Sorted {
     /// It is for somebody else.
     NotOurs,
-    Refs(u64, Option<RefLease>),
-    Device(u64, Arrays),
+    Refs(u64, Option<Arc<ReadLease>>),
+    Device(u64, u32, Arrays),
     Void(Option<u64>, Option<u64>),
     Message(Box<Message>, Option<u64>, Option<u64>),
     Nonsense(String),
@@ -217,7 +232,7 @@ enum Sorted {
 fn sort_by_label(
     lease: &ReadLease,
     me: u64,
-    refs: impl FnOnce() -> Option<RefLease>,
+    refs: impl FnOnce() -> Option<Arc<ReadLease>>,
     device: impl FnOnce() -> Arrays,
     message: impl FnOnce() -> Result<Message, String>,
 ) -> Sorted {
@@ -231,7 +246,7 @@ fn sort_by_label(
         Kind::Refs => Sorted::Refs(lease.meta().sequence, refs()),
         Kind::Device => {
             let first = label.device.unwrap_or(lease.meta().sequence);
-            Sorted::Device(first, device())
+            Sorted::Device(first, label.number, device())
         }
         Kind::Void => Sorted::Void(label.refs, label.device),
         Kind::Message => match message() {
@@ -242,14 +257,20 @@ fn sort_by_label(
 }
 
 fn sort(lease: ReadLease, me: u64) -> Sorted {
-    let refs = || Some(RefLease(Arc::new(lease.clone())));
+    let refs = || Some(Arc::new(lease.clone()));
     let device = || Arrays::of(lease.clone());
-    sort_by_label(&lease, me, refs, device, || Message::new(lease.clone()))
+    let message = || {
+        let lease = Arc::new(lease.clone());
+        memory::note(&lease);
+        Message::new(lease)
+    };
+    sort_by_label(&lease, me, refs, device, message)
 }
 
 /// There is no lease left for it: what is to be kept is copied.
 fn sort_copied(lease: &ReadLease, me: u64, canceller: &Canceller) -> Sorted {
-    let copy = || Message::new(lease.clone())?.to_private();
+    // Nobody else is to find it by its addresses: it is not held any longer than this runs.
+    let copy = || Message::new(Arc::new(lease.clone()))?.to_private();
     let device = || Arrays::copied(lease, canceller);
     sort_by_label(lease, me, || None, device, copy)
 }

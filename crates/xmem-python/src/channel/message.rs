@@ -12,7 +12,7 @@ pub(super) const ALIGN: usize = 64;
 /// The most blocks of a message.
 const MAX_BLOCKS: usize = 1 << 20;
 const MAGIC: [u8; 4] = *b"xmCH";
-const VERSION: u8 = 2;
+const VERSION: u8 = 3;
 pub(super) const CONTENT_TYPE: &str = "application/x-xmem-object";
 const HEAD: usize = 16;
 const ROW: usize = 32;
@@ -42,6 +42,8 @@ pub(super) struct Label {
     pub(super) refs: Option<u64>,
     /// The first frame with its arrays on devices, also of the others of these; `None`: it is the first, or there are none.
     pub(super) device: Option<u64>,
+    /// Which of these frames it is, if it is one.
+    pub(super) number: u32,
 }
 
 impl Label {
@@ -62,6 +64,7 @@ impl Label {
         to[16..24].copy_from_slice(&self.refs.unwrap_or(0).to_ne_bytes());
         to[24..32].copy_from_slice(&self.device.unwrap_or(0).to_ne_bytes());
         to[32] = u8::from(self.device.is_some());
+        to[36..40].copy_from_slice(&self.number.to_ne_bytes());
     }
 
     /// `None`: it is not a channel's.
@@ -82,6 +85,7 @@ impl Label {
             to: (from[6] != 0).then(|| word(8)),
             refs: (from[7] != 0).then(|| word(16)),
             device: (from[32] != 0).then(|| word(24)),
+            number: u32::from_ne_bytes(from[36..40].try_into().unwrap_or_default()),
         })
     }
 }

@@ -6,35 +6,97 @@
 use std::sync::Arc;
 
 use pyo3::prelude::*;
-use xmem_core::{ForwardError, MAX_PARTS, Parts, Producer, ReadLease, WriteLease};
+use xmem_core::{ForwardError, MAX_PARTS, Part, Parts, Producer, ReadLease, SLOT, WriteLease};
 
 use super::end::ChannelEnd;
-use super::incoming::RefLease;
 use super::outgoing::MAX_FORWARDED;
 use super::reaper::Kept;
 use super::send::EMPTY;
 use crate::signals::{Deadline, wait_apart};
 
+/// Held by a reference that came, so that what it refers to stays.
+#[pyclass(frozen, module = "xmem._xmem", name = "_RefLease")]
+#[derive(Debug, Clone)]
+pub(crate) struct RefLease {
+    /// Of the frame that stands for the references of its message.
+    lease: Arc<ReadLease>,
+    /// Tells the pieces of that frame that are for this reference. 0: there are none.
+    tag: u32,
+}
+
+#[pymethods]
+impl RefLease {
+    /// The same for references that are held by the same.
+    #[getter]
+    fn key(&self) -> (usize, u32) {
+        (Arc::as_ptr(&self.lease) as usize, self.tag)
+    }
+
+    /// Whether whoever keeps the object for this process is still there.
+    #[getter]
+    fn is_held(&self) -> bool {
+        let mut origins = self.pieces().filter_map(|(_, part)| part.origin_is_gone());
+        match origins.next() {
+            Some(is_gone) => !is_gone && !origins.any(|is_gone| is_gone),
+            None => !self.lease.producer_is_gone(),
+        }
+    }
+}
+
+impl RefLease {
+    pub(super) fn new(lease: Arc<ReadLease>, tag: u32) -> Self {
+        Self { lease, tag }
+    }
+
+    /// Where it is held, besides by who sent it, and the number of that piece.
+    fn pieces(&self) -> impl Iterator<Item = (usize, &Part)> {
+        let parts = self.lease.parts().iter().enumerate();
+        parts.filter(|(_, part)| self.tag != 0 && part.tag() == self.tag)
+    }
+
+    /// Waits for receivers that have not said yet whether they reach the pool that it comes from: nobody else holds what is
+    /// lost, and it cannot be copied.
+    fn pass_on(
+        &self,
+        py: Python<'_>,
+        producer: &Producer,
+        answer_by: Deadline,
+    ) -> PyResult<Result<Parts, ForwardError>> {
+        let lease = &*self.lease;
+        let mut pieces: Vec<usize> = self.pieces().map(|(number, _)| number).collect();
+        if pieces.is_empty() {
+            // Who sent it keeps the object with the frame.
+            pieces.push(if lease.parts().is_empty() { 0 } else { SLOT });
+        }
+        match producer.forward_pieces(lease, &pieces) {
+            Err(ForwardError::NotReached) => wait_apart(py, |cancel| {
+                producer.forward_pieces_wait(lease, &pieces, answer_by.left(), cancel)
+            }),
+            forwarded => Ok(forwarded),
+        }
+    }
+}
+
 /// The references of a message.
 #[derive(Debug)]
 pub(super) struct Refs {
     objects: Py<PyAny>,
-    /// Those that came from other processes.
-    leases: Vec<Arc<ReadLease>>,
+    /// Those that came from other processes. The tag of the first is 1.
+    leases: Vec<RefLease>,
+    /// How long receivers are waited for that have not said what they reach.
+    answer_by: Deadline,
 }
 
 impl Refs {
-    pub(super) fn new(objects: Py<PyAny>, leases: &[Bound<'_, RefLease>]) -> Self {
-        let mut known: Vec<Arc<ReadLease>> = Vec::new();
-        for lease in leases {
-            let lease = &lease.get().0;
-            if !known.iter().any(|other| Arc::ptr_eq(other, lease)) {
-                known.push(lease.clone());
-            }
-        }
+    pub(super) fn new(
+        objects: Py<PyAny>,
+        leases: &[Bound<'_, RefLease>],
+        answer_by: Deadline,
+    ) -> Self {
         Self {
             objects,
-            leases: known,
+            leases: leases.iter().map(|lease| lease.get().clone()).collect(),
+            answer_by,
         }
     }
 
@@ -49,10 +111,12 @@ impl Refs {
         deadline: Deadline,
     ) -> PyResult<WriteLease> {
         let mut parts = Parts::new();
-        for lease in self.leases.iter().take(MAX_FORWARDED).filter(|_| forward) {
-            if let Ok(more) = pass_on(py, producer, lease)?
+        let passed_on = self.leases.iter().take(MAX_FORWARDED).zip(1..);
+        for (lease, tag) in passed_on.filter(|_| forward) {
+            if let Ok(mut more) = lease.pass_on(py, producer, self.answer_by)?
                 && parts.len() + more.len() <= MAX_PARTS
             {
+                more.set_tag(tag);
                 parts.append(more);
             }
         }
@@ -66,20 +130,5 @@ impl Refs {
         let kept = Kept::new(self.objects.clone_ref(py));
         lease.set_release_hook(move || drop(kept));
         Ok(lease)
-    }
-}
-
-/// Waits for receivers that have not said yet whether they reach the pool that it comes from: nobody else holds what is lost,
-/// and it cannot be copied.
-fn pass_on(
-    py: Python<'_>,
-    producer: &Producer,
-    lease: &ReadLease,
-) -> PyResult<Result<Parts, ForwardError>> {
-    match producer.forward(lease) {
-        Err(ForwardError::NotReached) => {
-            wait_apart(py, |cancel| producer.forward_wait(lease, cancel))
-        }
-        forwarded => Ok(forwarded),
     }
 }

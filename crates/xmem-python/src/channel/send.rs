@@ -125,6 +125,7 @@ impl Outgoing<'_> {
             to: self.to,
             refs: self.refs_at,
             device: self.devices_at,
+            number: self.devices_sent as u32,
         }
     }
 
@@ -142,6 +143,8 @@ impl Outgoing<'_> {
         deadline: Deadline,
     ) -> Result<(usize, usize), Failure> {
         let (producer, items, pickle) = (self.producer, self.items, self.pickle);
+        // Those of a try before this one, before there are as many again.
+        self.devices.clear();
         if let Some(refs) = &self.refs {
             self.refs_slot = Some(refs.slot(py, self.end, producer, forward, deadline)?);
         }

@@ -46,9 +46,12 @@ waits for others. Frames that were received there are passed on as above, each a
 memory that is shared by legacy handle is copied. A receiver without that device gets an error (``CudaError``, ``NoCuda``)
 in place of the message, and the next one after it. All of this ran on a stand-in driver so far, without a GPU.
 
-**Back-pressure.** ``send`` waits while the slowest receiver has 8 messages before it that it did not take; up to two
-wait inside of the receiving end. A receiver that holds as many messages as it may (``budget``) gets the next ones as
-private copies, so nobody waits for its arrays, but the copying is counted (``stats()["copied_out"]``). With
+**Back-pressure.** ``send`` waits while the slowest receiver has 8 frames before it that it did not take; up to two
+messages wait inside of the receiving end. A message is one frame, one more if it has references, and one for each of
+those that it has on devices. A receiver that holds as many messages as it may (``budget``) gets the next ones as
+private copies, so nobody waits for its arrays, but the copying is counted (``stats()["copied_out"]``). The same holds
+for what was passed on, which counts where it lies, with the budget that the pool there has left. Copies of arrays on
+devices wait until these are written, up to 10 seconds for each frame. With
 ``max_bytes``, receivers that hold that much make ``send`` wait; a message that is larger than ``max_bytes`` is an
 error at once. A receiver that takes nothing at all holds up the others, as in any lossless pool; ``lossless_timeout``
 cuts it off, and ``send(timeout=)`` gives up.
@@ -66,6 +69,12 @@ References
 ``xmem.ref(obj)`` keeps an object in its process and sends a reference. A receiver can hold it, send it on to others,
 or send it back: in its own process it becomes the object again. Each process that has the reference holds the object,
 by a lease of the frame that stands for it; when the last one is gone, or killed, the object is let go of. No timers.
+``Ref.is_held`` says whether this one still does.
+
+To hold what others passed on, a receiver joins the pool of each process whose references or large arrays it gets, up to
+8 that are there, and takes one of the places there (``max_receivers``) and slots for its budget. What comes from more
+processes than that is copied, and references to their objects end with the process that passed them on.
+
 What cannot be resolved raises ``RefLost`` and says why: the object's process ended, closed the channel, or nobody
 held it any more."""
 

@@ -193,11 +193,11 @@ class Channel(Waiting):
     def send(self, obj: Any, *, to: int | None = None, timeout: float | None = None) -> None:
         """Sends an object: the maker to all who joined or to one of them (`to`, a sender's number), others to the maker.
 
-        Waits for a receiver if there is none, and while one is 8 messages behind; at most `timeout` seconds.
+        Waits for a receiver if there is none, and while one is 8 frames behind; at most `timeout` seconds.
         """
-        self._send(_pickling.dumps(obj, self._inline, self._own_reducers), to, timeout)
+        self._send(_pickling.dumps(obj, self._inline, self._own_reducers), to, timeout, timeout)
 
-    def _send(self, message, to, timeout):
+    def _send(self, message, to, timeout, answer_time):
         from . import _arrays
 
         pickle, out = message
@@ -207,9 +207,10 @@ class Channel(Waiting):
             owners=out.owners,
             gather=_arrays.gather,
             refs=tuple(out.refs) if out.refs else None,
-            leases=[ref._lease for ref in out.refs if ref._lease is not None],
+            leases=list(out.leases.values()),
             to=to,
             timeout=timeout,
+            answer_time=answer_time,
         )
         if shared:
             for owner in out.owners:
@@ -222,7 +223,8 @@ class Channel(Waiting):
         deadline = _deadline(timeout)
         while True:
             try:
-                return await asyncio.to_thread(self._send, message, to, _left(deadline))
+                answer_time = None if deadline is None else max(0.0, deadline - time.monotonic())
+                return await asyncio.to_thread(self._send, message, to, _left(deadline), answer_time)
             except Timeout:
                 if _is_over(deadline):
                     raise

@@ -102,6 +102,6 @@ class Loader:
         """One plane of a frame."""
         return _plane_of(self._part(part))
 
-    def ref(self, token):
+    def ref(self, token, tag):
         """A reference, or the object itself."""
-        return _refs.resolve(token, self.refs)
+        return _refs.resolve(token, None if tag is None else self.refs(tag))

@@ -14,7 +14,7 @@ from . import _frames, _loaders, _refs
 class Outgoing:
     """A message that is being made: what is not in its pickle."""
 
-    __slots__ = ("blocks", "owners", "refs", "storages", "small", "later", "inline")
+    __slots__ = ("blocks", "owners", "refs", "leases", "storages", "small", "later", "inline")
 
     def __init__(self, inline):
         self.inline = inline
@@ -24,6 +24,8 @@ class Outgoing:
         # What the blocks lie in. Kept until the message is sent, so that no address or id is used for something else.
         self.owners = []
         self.refs = []
+        # What those hold that came from other processes, each once, by what it is.
+        self.leases = {}
         # torch's, by their identity.
         self.storages = {}
         self.small = {}
@@ -86,7 +88,15 @@ def _reduce_ref(out, ref):
     # While the message is under way, and a receiver has the reference, this is what keeps the object: here the object
     # itself, or else the lease that came with the reference.
     out.refs.append(ref)
-    return _loaders.ref, (ref._token,)
+    if ref._target is not None:
+        tag = 0
+    elif ref.is_held:
+        out.leases.setdefault(ref._lease.key, ref._lease)
+        tag = 1 + list(out.leases).index(ref._lease.key)
+    else:
+        # Nor is it held by who gets it.
+        tag = None
+    return _loaders.ref, (ref._token, tag)
 
 
 _reducers: dict[type, Callable[..., Any]] = {memoryview: _reduce_view, _refs.Ref: _reduce_ref, **_frames.reducers}

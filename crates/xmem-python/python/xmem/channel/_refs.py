@@ -117,8 +117,14 @@ class Ref:
 
     @property
     def is_held(self) -> bool:
-        """Whether this reference keeps the object. One that was received while this process had no lease left does not."""
-        return self._target is not None or self._lease is not None
+        """Whether this reference keeps the object, as far as this process knows.
+
+        One that was received while this process had no lease left does not. It also ends with the process that it came
+        from, if receivers could not hold the object at its own process as well.
+        """
+        if self._target is not None:
+            return True
+        return self._lease is not None and self._lease.is_held and self.is_alive is not False
 
     @property
     def is_alive(self) -> bool | None:
