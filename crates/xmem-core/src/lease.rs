@@ -144,8 +144,8 @@ pub(crate) struct Piece {
 }
 
 impl ReadLease {
-    /// The pieces of a frame that was received, also if it lies in its slot, and that slot if it lies elsewhere. `None`: it was not received, or it is not known
-    /// any more where a piece came from, or one is not held there.
+    /// The pieces of a frame that was received, also if it lies in its slot, and that slot if it lies elsewhere. `None`: it was
+    /// not received, or it is not known any more where a piece came from, or one is not held there.
     pub(crate) fn pieces(&self) -> Option<Vec<Piece>> {
         let Hold::Consumer(held) = &self.hold else {
             return None;
