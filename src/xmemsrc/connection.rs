@@ -9,9 +9,10 @@ use xmem_core::{ConnectError, Consumer, ConsumerBuilder};
 
 use super::{
     XmemSrcOnProducerLost,
-    imp::{CAT, Started, XmemSrc, lock},
+    imp::{CAT, Started, XmemSrc},
     messages,
 };
+use crate::lock::lock;
 
 /// After this long the user should hear of it.
 const SAY_AFTER: Duration = Duration::from_secs(2);

@@ -14,11 +14,12 @@ use super::{
     XmemSrcCudaWait,
     delivery::{Nonsense, Way},
     frames::Received,
-    imp::{CAT, Started, Stop, XmemSrc, lock},
+    imp::{CAT, Started, Stop, XmemSrc},
     settings::Settings,
 };
 use crate::cuda::{self, CudaContext, Home, Layout, Stream};
 use crate::frame::Format;
+use crate::lock::lock;
 use crate::planes::{self, Planes};
 
 /// Where frames of one connection become GstCudaMemory.

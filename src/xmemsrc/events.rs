@@ -8,8 +8,9 @@ use xmem_core::{FrameMeta, ReadLease, Sticky};
 
 use super::{
     XmemSrc,
-    imp::{self, CAT, Started, Stop, lock},
+    imp::{self, CAT, Started, Stop},
 };
+use crate::lock::lock;
 use crate::{
     event::{
         downstream,

@@ -10,9 +10,10 @@ use xmem_core::{ReadLease, Sticky};
 
 use super::{
     XmemSrcOverBudget, XmemSrcTimestampMode,
-    imp::{CAT, Started, Stop, XmemSrc, lock},
+    imp::{CAT, Started, Stop, XmemSrc},
     times::Course,
 };
+use crate::lock::lock;
 use crate::{caps, event::sticky, frame::Format, timeline::Timeline};
 
 impl XmemSrc {

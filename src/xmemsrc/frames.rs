@@ -9,11 +9,12 @@ use xmem_core::{Consumer, FrameMeta, ReadLease, ReceiveError};
 use super::{
     XmemSrcOverBudget,
     delivery::{Converter, Nonsense, Way},
-    imp::{CAT, Started, Stop, XmemSrc, lock},
+    imp::{CAT, Started, Stop, XmemSrc},
     messages::Loss,
     times::Times,
 };
 use crate::caps;
+use crate::lock::lock;
 
 /// What becomes of a received frame.
 pub(super) enum Received {

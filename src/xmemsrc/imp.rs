@@ -55,7 +55,7 @@ use super::{
 };
 #[cfg(feature = "cuda")]
 use crate::cuda;
-pub(super) use crate::lock::lock;
+use crate::lock::lock;
 use crate::{
     caps,
     event::{key_frame::KeyFrame, sticky},
