@@ -12,6 +12,13 @@ pub enum Delivery {
     Lossless,
 }
 
+impl Delivery {
+    /// As the control memory has it.
+    pub(crate) fn of(lossless: bool) -> Self {
+        if lossless { Self::Lossless } else { Self::Live }
+    }
+}
+
 /// Which frame a consumer gets first.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(u8)]

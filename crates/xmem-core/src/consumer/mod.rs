@@ -127,11 +127,7 @@ impl Consumer {
 
     /// What the pool does when a consumer is slow.
     pub fn delivery(&self) -> Delivery {
-        if self.session.control.constants().lossless {
-            Delivery::Lossless
-        } else {
-            Delivery::Live
-        }
+        Delivery::of(self.session.control.constants().lossless)
     }
 
     /// The pool's name, as its producer has it.

@@ -402,11 +402,7 @@ impl Producer {
 
     /// What it does when a consumer is slow.
     pub fn delivery(&self) -> Delivery {
-        if self.inner().lossless() {
-            Delivery::Lossless
-        } else {
-            Delivery::Live
-        }
+        Delivery::of(self.inner().lossless())
     }
 
     /// Lossless: waits until the slowest consumer is at most a few frames behind. Live: returns at once.
