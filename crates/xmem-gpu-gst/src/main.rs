@@ -88,17 +88,19 @@ fn run(cli: &Cli) -> Result<(), Error> {
     if let Some(place) = &cli.checksums {
         taps::print_checksums(&pad(&pipeline, place)?);
     }
-    let mut kernels = None;
-    if cli.write.is_some() || cli.read.is_some() || cli.read_elsewhere.is_some() {
-        let made = kernels.insert(Kernels::new());
+    let places = [&cli.write, &cli.read, &cli.read_elsewhere];
+    let kernels = places
+        .iter()
+        .any(|place| place.is_some())
+        .then(Kernels::new);
+    if let Some(kernels) = &kernels {
         if let Some(place) = &cli.write {
-            made.clone().write(&pad(&pipeline, place)?);
+            kernels.clone().write(&pad(&pipeline, place)?);
         }
-        if let Some(place) = &cli.read {
-            made.clone().read(&pad(&pipeline, place)?, On::Its);
-        }
-        if let Some(place) = &cli.read_elsewhere {
-            made.clone().read(&pad(&pipeline, place)?, On::Another);
+        for (place, on) in [(&cli.read, On::Its), (&cli.read_elsewhere, On::Another)] {
+            if let Some(place) = place {
+                kernels.clone().read(&pad(&pipeline, place)?, on);
+            }
         }
     }
     watch(&pipeline)?;
