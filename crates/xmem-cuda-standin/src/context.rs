@@ -80,12 +80,17 @@ pub(crate) fn find(handle: u64) -> Outcome<Arc<Context>> {
 
 /// The thread's current context. An error that it is in ends every call that comes here.
 pub(crate) fn current() -> Outcome<Arc<Context>> {
+    let context = current_as_it_is()?;
+    context.work.check()?;
+    Ok(context)
+}
+
+/// The same, whatever error it is in.
+pub(crate) fn current_as_it_is() -> Outcome<Arc<Context>> {
     let handle = CURRENT
         .with_borrow(|stack| stack.last().copied())
         .ok_or(CUresult::CUDA_ERROR_INVALID_CONTEXT)?;
-    let context = find(handle).map_err(|_| CUresult::CUDA_ERROR_CONTEXT_IS_DESTROYED)?;
-    context.work.check()?;
-    Ok(context)
+    find(handle).map_err(|_| CUresult::CUDA_ERROR_CONTEXT_IS_DESTROYED)
 }
 
 /// Contexts on one device, to wait for their work.

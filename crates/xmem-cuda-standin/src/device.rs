@@ -46,7 +46,7 @@ fn uuid(machine: u32) -> CUuuid {
         part.copy_from_slice(&hasher.finish().to_le_bytes());
     }
     CUuuid {
-        bytes: bytes.map(|byte| byte as c_char),
+        bytes: bytes.map(|byte| c_char::from_ne_bytes([byte])),
     }
 }
 

@@ -148,6 +148,9 @@ fn create(context: &Context, flags: c_uint) -> Outcome<u64> {
             return Err(CUresult::CUDA_ERROR_INVALID_VALUE);
         }
         settings().unless("no-ipc-events")?;
+        if settings().has("out-of-ipc-events") {
+            return Err(CUresult::CUDA_ERROR_OUT_OF_MEMORY);
+        }
         let file = File::options()
             .read(true)
             .write(true)
@@ -170,6 +173,9 @@ fn create(context: &Context, flags: c_uint) -> Outcome<u64> {
 fn open(token: Token, context: &Context) -> Outcome<u64> {
     let gone = |_| CUresult::CUDA_ERROR_INVALID_HANDLE;
     token.check_exporter()?;
+    if settings().has("out-of-ipc-events") {
+        return Err(CUresult::CUDA_ERROR_OUT_OF_MEMORY);
+    }
     let file = File::options()
         .read(true)
         .write(true)
@@ -204,8 +210,9 @@ fn record(event: CUevent, stream: CUstream) -> Outcome {
 }
 
 api! {
+    // Says nothing of errors that the context is in: it "may", and puts no work on the device.
     fn cuEventCreate(phEvent: *mut CUevent, Flags: c_uint) {
-        put(phEvent, create(&*context::current()?, Flags)? as CUevent)
+        put(phEvent, create(&*context::current_as_it_is()?, Flags)? as CUevent)
     }
 
     fn cuEventDestroy_v2(hEvent: CUevent) {

@@ -45,11 +45,12 @@ impl Token {
         bytes[8..24].copy_from_slice(&self.exporter.to_bytes());
         bytes[24..32].copy_from_slice(&self.id.to_le_bytes());
         bytes[32..36].copy_from_slice(&self.device.to_le_bytes());
-        bytes.map(|byte| byte as c_char)
+        bytes.map(|byte| c_char::from_ne_bytes([byte]))
     }
 
     pub(crate) fn decode(handle: [c_char; 64], kind: [u8; 8]) -> Outcome<Self> {
-        let bytes = handle.map(|byte| byte as u8);
+        // Signed or not, as the architecture has it.
+        let bytes = handle.map(|byte| byte.to_ne_bytes()[0]);
         if bytes[..8] != kind || bytes[36..].iter().any(|byte| *byte != 0) {
             return Err(CUresult::CUDA_ERROR_INVALID_HANDLE);
         }

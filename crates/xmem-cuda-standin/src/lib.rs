@@ -41,7 +41,7 @@ mod video;
 mod vmm;
 mod work;
 
-pub use machine::{Hold, Machine, wait_while_held};
+pub use machine::{Hold, Machine, is_held};
 
 /// What every device is called.
 pub const DEVICE_NAME: &str = "xmem stand-in (no GPU)";

@@ -3,13 +3,12 @@
 //! For tests: a machine with stand-in devices, and commands that see them.
 
 use std::collections::BTreeMap;
-use std::ffi::{OsString, c_void};
+use std::ffi::OsString;
 use std::fs::Permissions;
 use std::io;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::Duration;
 
 use crate::trace;
 
@@ -185,8 +184,8 @@ impl Machine {
     }
 
     /// Stop all streams of all processes, or of one, before their next operation, until the guard is dropped. What was not
-    /// waited for is then late for certain, without any clock. Streams of real devices stop where they call
-    /// [`wait_while_held`].
+    /// waited for is then late for certain, without any clock. Streams of real devices stop where
+    /// the program looks at [`is_held`].
     ///
     /// # Panics
     ///
@@ -206,15 +205,13 @@ impl Machine {
 }
 
 /// Whether streams of this process stand still.
-pub(crate) fn is_held(dir: &Path) -> bool {
+pub(crate) fn is_held_in(dir: &Path) -> bool {
     dir.join("hold").exists() || dir.join(format!("hold-{}", std::process::id())).exists()
 }
 
-/// A host function for streams of real devices, in front of what a test may stop by [`Machine::hold`].
-pub extern "C" fn wait_while_held(_nothing: *mut c_void) {
-    while crate::settings::dir().is_some_and(|dir| is_held(&dir)) {
-        std::thread::sleep(Duration::from_millis(1));
-    }
+/// Whether a test holds the streams of this process ([`Machine::hold`]); for those of real devices, which the caller has wait.
+pub fn is_held() -> bool {
+    crate::settings::dir().is_some_and(|dir| is_held_in(&dir))
 }
 
 /// Streams stand still while it lives.

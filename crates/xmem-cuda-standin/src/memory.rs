@@ -213,7 +213,11 @@ api! {
 
     fn cuMemGetAddressRange_v2(pbase: *mut CUdeviceptr, psize: *mut usize, dptr: CUdeviceptr) {
         context::current()?;
-        let found = space::with(|space| space::find(space, dptr).map(|(start, block)| (start, block.length)));
+        let opened_too = !settings().has("no-imported-range");
+        let found = space::with(|space| {
+            let (start, block) = space::find(space, dptr)?;
+            (opened_too || block.kind != Kind::Imported).then_some((start, block.length))
+        });
         let (start, length) = found.ok_or(CUresult::CUDA_ERROR_NOT_FOUND)?;
         put_if_wanted(pbase, start);
         put_if_wanted(psize, length);

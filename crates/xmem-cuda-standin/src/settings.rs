@@ -16,6 +16,7 @@
 //! Quirks: `peers` (devices reach each other's memory), `already-mapped` (opening a handle again in the same context is
 //! an error, as with older drivers), `no-legacy-ipc`, `no-ipc-events`, `no-vmm`, `no-posix-fd`, `no-vmm-read-only`
 //! (cuMemSetAccess refuses PROT_READ), `no-stream-mem-ops`, `no-host-register`, `no-read-only-register`,
+//! `out-of-ipc-events` (there are none left), `no-imported-range` (cuMemGetAddressRange does not know what was opened),
 //! `no-pools` (no stream-ordered allocation), `same-host-pointer` (registered memory has the same address on the device).
 
 use std::collections::HashSet;

@@ -340,7 +340,7 @@ fn is_done(streams: &BTreeMap<u64, Stream>, id: u64, number: u64) -> bool {
 
 /// Whether a test stops all streams, or those of this process, for now.
 fn is_held() -> bool {
-    !settings::ended() && crate::machine::is_held(&settings().dir)
+    !settings::ended() && crate::machine::is_held_in(&settings().dir)
 }
 
 /// Delays within the bounds of the settings (xorshift; from a seed, so that a run can be repeated).

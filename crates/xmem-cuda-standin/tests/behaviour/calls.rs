@@ -8,7 +8,7 @@
 #![allow(clippy::undocumented_unsafe_blocks)]
 
 use std::collections::BTreeMap;
-use std::ffi::{CStr, CString, c_void};
+use std::ffi::{CStr, CString, c_char, c_void};
 use std::ptr::null_mut;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -45,6 +45,15 @@ unsafe extern "C" fn call_the_driver(_: *mut c_void) {
     RAN.fetch_add(1, Ordering::SeqCst);
 }
 
+/// Says in a word that it runs, and waits until it is told there to end.
+unsafe extern "C" fn wait(word: *mut c_void) {
+    let word = unsafe { &*word.cast::<AtomicU32>() };
+    word.store(1, Ordering::Release);
+    while word.load(Ordering::Acquire) != 2 {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
 fn location(device: u64) -> CUmemLocation {
     CUmemLocation {
         type_: CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE,
@@ -64,8 +73,8 @@ fn properties(device: u64, shareable: u64) -> CUmemAllocationProp {
     properties
 }
 
-fn words(bytes: [i8; 64]) -> Vec<u64> {
-    let bytes = bytes.map(|byte| byte as u8);
+fn words(bytes: [c_char; 64]) -> Vec<u64> {
+    let bytes = bytes.map(|byte| byte.to_ne_bytes()[0]);
     bytes
         .as_chunks::<8>()
         .0
@@ -74,11 +83,11 @@ fn words(bytes: [i8; 64]) -> Vec<u64> {
         .collect()
 }
 
-fn bytes(words: &[u64]) -> [i8; 64] {
+fn bytes(words: &[u64]) -> [c_char; 64] {
     let bytes: Vec<_> = words
         .iter()
         .flat_map(|word| word.to_le_bytes())
-        .map(|byte| byte as i8)
+        .map(|byte| c_char::from_ne_bytes([byte]))
         .collect();
     bytes.try_into().expect("64 bytes")
 }
@@ -213,7 +222,7 @@ pub(super) fn call(name: &str, a: &[u64]) -> Answer {
             "uuid" => {
                 let mut uuid = CUuuid { bytes: [0; 16] };
                 ok(cuDeviceGetUuid_v2(&mut uuid, a[0] as i32))?;
-                let bytes = uuid.bytes.map(|byte| byte as u8);
+                let bytes = uuid.bytes.map(|byte| byte.to_ne_bytes()[0]);
                 Ok(bytes
                     .as_chunks::<8>()
                     .0
@@ -259,6 +268,22 @@ pub(super) fn call(name: &str, a: &[u64]) -> Answer {
             "range" => {
                 let result = cuMemGetAddressRange_v2(&mut n, &mut size, a[0]);
                 with(result, &[n, size as u64])
+            }
+            "range_by_attributes" => {
+                let start = CUpointer_attribute::CU_POINTER_ATTRIBUTE_RANGE_START_ADDR;
+                ok(cuPointerGetAttribute((&raw mut n).cast(), start, a[0]))?;
+                let length = CUpointer_attribute::CU_POINTER_ATTRIBUTE_RANGE_SIZE;
+                let result = cuPointerGetAttribute((&raw mut size).cast(), length, a[0]);
+                with(result, &[n, size as u64])
+            }
+            "memory_type" => {
+                let attribute = CUpointer_attribute::CU_POINTER_ATTRIBUTE_MEMORY_TYPE;
+                let result = cuPointerGetAttribute((&raw mut small).cast(), attribute, a[0]);
+                with(result, &[small as u64])
+            }
+            "stream_context" => {
+                let result = cuStreamGetCtx(a[0] as CUstream, &mut context);
+                with(result, &[context as u64])
             }
             "ipc_capable" => {
                 let attribute =
@@ -370,6 +395,11 @@ pub(super) fn call(name: &str, a: &[u64]) -> Answer {
                 with(result, &[mode as u64])
             }
             "host_function" => ok(cuLaunchHostFunc(a[0] as CUstream, Some(count), null_mut())),
+            "waiting_host_function" => ok(cuLaunchHostFunc(
+                a[0] as CUstream,
+                Some(wait),
+                pointer(a[1]),
+            )),
             "bad_host_function" => ok(cuLaunchHostFunc(
                 a[0] as CUstream,
                 Some(call_the_driver),
@@ -409,6 +439,23 @@ pub(super) fn call(name: &str, a: &[u64]) -> Answer {
                 let result =
                     cuIpcOpenEventHandle(&mut event, CUipcEventHandle { reserved: bytes(a) });
                 with(result, &[event as u64])
+            }
+            "new_events" => {
+                // How many interprocess events there can be, and the name of what then happens.
+                let mut count = 0;
+                while count < a[0] {
+                    let made = cuEventCreate(&mut event, 6);
+                    let mut handle = CUipcEventHandle { reserved: [0; 64] };
+                    if made != CUresult::CUDA_SUCCESS {
+                        return Ok(vec![count, made as u64, 0]);
+                    }
+                    let exported = cuIpcGetEventHandle(&mut handle, event);
+                    if exported != CUresult::CUDA_SUCCESS {
+                        return Ok(vec![count, 0, exported as u64]);
+                    }
+                    count += 1;
+                }
+                Ok(vec![count, 0, 0])
             }
             // Memory of the process, on a page of its own.
             "host" => {

@@ -2,7 +2,7 @@
 
 //! Contexts, and what an error in one does.
 
-use crate::{Remote, fails, machine};
+use crate::{Remote, fails, is, machine};
 use xmem_cuda_standin::Machine;
 
 #[test]
@@ -70,6 +70,8 @@ fn an_error_stays_in_its_context() {
     ] {
         fails(remote.call(name, arguments), "CUDA_ERROR_ILLEGAL_ADDRESS");
     }
+    // What puts no work on the device does not say it.
+    is(remote.call("event", &[2]).is_ok(), true);
     // Another context, even on the same device, is well.
     remote.one("new_context", &[0]);
     let memory = remote.one("alloc", &[4096]);

@@ -51,22 +51,27 @@ fn registered_memory_has_another_address_there() {
 fn read_only_pages_need_the_flag() {
     let (_folder, machine) = machine();
     let mut remote = Remote::new(&machine);
-    let host = remote.one("host", &[8192]);
-    remote.done("host_fill", &[host, 3, 8192]);
-    remote.done("protect", &[host + 4096, 4096]);
+    let page = rustix::param::page_size() as u64;
+    let size = 2 * page;
+    let host = remote.one("host", &[size]);
+    remote.done("host_fill", &[host, 3, size]);
+    remote.done("protect", &[host + page, page]);
     fails(
-        remote.call("register", &[host, 8192, 0]),
+        remote.call("register", &[host, size, 0]),
         "CUDA_ERROR_INVALID_VALUE",
     );
-    remote.done("register", &[host, 8192, READ_ONLY]);
+    remote.done("register", &[host, size, READ_ONLY]);
     let there = remote.one("device_pointer", &[host]);
-    let memory = remote.one("alloc", &[8192]);
-    remote.done("copy", &[memory, there, 8192, 0]);
-    assert_eq!(remote.call("uniform", &[memory, 8192]), Ok(vec![3, 8192]));
-    fails(
-        remote.call("set_now", &[there, 1, 1]),
-        "CUDA_ERROR_INVALID_VALUE",
-    );
+    let memory = remote.one("alloc", &[size]);
+    remote.done("copy", &[memory, there, size, 0]);
+    assert_eq!(remote.call("uniform", &[memory, size]), Ok(vec![3, size]));
+    // A real driver may leave it to the device to find that out, and the context is in error then.
+    if !Machine::is_real() {
+        fails(
+            remote.call("set_now", &[there, 1, 1]),
+            "CUDA_ERROR_INVALID_VALUE",
+        );
+    }
     remote.done("fill_kernel", &[there, 1, 1, 0, 0]);
     fails(
         remote.call("synchronize", &[]),

@@ -2,7 +2,7 @@
 
 //! Legacy handles.
 
-use crate::{Remote, fails, machine, uses};
+use crate::{Remote, fails, is, machine, uses};
 use xmem_cuda_standin::Machine;
 
 #[test]
@@ -14,15 +14,18 @@ fn a_handle_is_for_the_whole_allocation() {
     exporter.done("set_now", &[memory + 4096, 2, 4096]);
     exporter.done("synchronize", &[]);
     let handle = exporter.handle(memory + 4096);
-    assert_eq!(handle, exporter.handle(memory));
+    is(exporter.handle(memory), handle.clone());
     let seen = importer.one("open", &handle);
     assert_eq!(importer.call("uniform", &[seen, 4096]), Ok(vec![1, 4096]));
-    assert_eq!(importer.call("range", &[seen + 5000]), Ok(vec![seen, 8192]));
+    is(importer.call("range", &[seen + 5000]), Ok(vec![seen, 8192]));
     // What was received cannot be sent on.
     fails(
         importer.call("ipc_handle", &[seen]),
         "CUDA_ERROR_INVALID_VALUE",
     );
+    if Machine::is_real() {
+        return;
+    }
     fails(importer.call("free", &[seen]), "CUDA_ERROR_INVALID_VALUE");
 }
 
@@ -33,18 +36,18 @@ fn opened_twice_is_counted() {
     let memory = exporter.one("alloc", &[4096]);
     let handle = exporter.handle(memory);
     let seen = importer.one("open", &handle);
-    assert_eq!(importer.one("open", &handle), seen);
+    is(importer.one("open", &handle), seen);
     importer.done("close", &[seen]);
     importer.call("uniform", &[seen, 4096]).expect("still open");
     importer.done("close", &[seen]);
+    if Machine::is_real() {
+        return;
+    }
     fails(
         importer.call("uniform", &[seen, 4096]),
         "CUDA_ERROR_INVALID_VALUE",
     );
     fails(importer.call("close", &[seen]), "CUDA_ERROR_INVALID_VALUE");
-    if Machine::is_real() {
-        return;
-    }
     let mut older = Remote::new(&machine.with("QUIRKS", "already-mapped"));
     older.one("open", &handle);
     fails(older.call("open", &handle), "CUDA_ERROR_ALREADY_MAPPED");
@@ -62,6 +65,10 @@ fn one_context_for_all_handles_of_an_exporters_device() {
     let primary = importer.one("current", &[]);
     let seen = importer.one("open", &one);
     importer.one("new_context", &[0]);
+    if Machine::is_real() {
+        // `xmem-gpu question e` tells what then is.
+        return;
+    }
     fails(importer.call("open", &one), "CUDA_ERROR_ALREADY_MAPPED");
     fails(importer.call("open", &two), "CUDA_ERROR_ALREADY_MAPPED");
     importer.done("close", &[seen]);

@@ -32,7 +32,18 @@ fn fails<T: std::fmt::Debug>(answer: Result<T, Failed>, error: &str) {
     match answer {
         Err(Failed(name)) if name == error => {}
         Err(Failed(name)) if Machine::is_real() => eprintln!("DIFFERS: {name} instead of {error}"),
+        Ok(answer) if Machine::is_real() => eprintln!("DIFFERS: {answer:?} instead of {error}"),
         other => panic!("{other:?} instead of {error}"),
+    }
+}
+
+/// An answer that a real driver may give otherwise; then that is printed, for the record.
+#[track_caller]
+fn is<T: std::fmt::Debug + PartialEq>(answer: T, expected: T) {
+    if Machine::is_real() && answer != expected {
+        eprintln!("DIFFERS: {answer:?} instead of {expected:?}");
+    } else {
+        assert_eq!(answer, expected);
     }
 }
 

@@ -23,7 +23,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 const SOCKET: &str = "XMEM_STANDIN_TEST_SOCKET";
 
 /// The name of a CUresult.
-#[derive(Debug, PartialEq)]
+#[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Failed(pub(crate) String);
 
 /// One process.

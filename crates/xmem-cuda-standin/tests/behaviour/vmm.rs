@@ -5,7 +5,7 @@
 use std::fs::File;
 use std::os::fd::OwnedFd;
 
-use crate::{Remote, fails, machine, shareable, uses};
+use crate::{Failed, Remote, fails, is, machine, shareable, uses};
 use xmem_cuda_standin::Machine;
 
 const SIZE: u64 = 2 << 20;
@@ -82,12 +82,20 @@ fn access_has_to_be_given() {
         importer.call("uniform", &[seen, SIZE]),
         "CUDA_ERROR_INVALID_VALUE",
     );
-    importer.done("vmm_access", &[seen, SIZE, 0, 1]);
+    match importer.call("vmm_access", &[seen, SIZE, 0, 1]) {
+        Err(Failed(error)) if Machine::is_real() => {
+            return eprintln!("DIFFERS: {error} where access for reading only is asked for");
+        }
+        access => assert_eq!(access, Ok(Vec::new())),
+    }
     assert_eq!(importer.call("uniform", &[seen, SIZE]), Ok(vec![6, SIZE]));
-    fails(
-        importer.call("set_now", &[seen, 1, 1]),
-        "CUDA_ERROR_INVALID_VALUE",
-    );
+    // A real driver may leave it to the device to find that out, and the context is in error then.
+    if !Machine::is_real() {
+        fails(
+            importer.call("set_now", &[seen, 1, 1]),
+            "CUDA_ERROR_INVALID_VALUE",
+        );
+    }
     importer.done("fill_kernel", &[seen, 1, 1, 0, 0]);
     fails(
         importer.call("synchronize", &[]),
@@ -113,7 +121,7 @@ fn access_has_to_be_given() {
 fn sizes_are_granular() {
     let (_folder, machine) = machine();
     let mut remote = Remote::new(&machine);
-    assert_eq!(remote.one("vmm_granularity", &[]), SIZE);
+    is(remote.one("vmm_granularity", &[]), SIZE);
     fails(
         remote.call("vmm_create", &[0, SIZE - 1, 1]),
         "CUDA_ERROR_INVALID_VALUE",
