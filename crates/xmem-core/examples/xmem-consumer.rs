@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Takes frames out of a pool and keeps the newest few, until the stream ends. Rides over the producer's
-//! restarts.
+//! Takes frames out of a pool and keeps the newest few, until the stream ends or Ctrl-C. Rides over the
+//! producer's restarts.
 //!
 //! ```text
 //! cargo run --example xmem-consumer -- cam0 6
@@ -13,7 +13,9 @@ use std::error::Error;
 use std::hash::Hasher;
 use std::time::{Duration, Instant};
 
-use xmem_core::{Consumer, ReadLease, ReceiveError};
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+use xmem_core::{Canceller, ConnectError, Consumer, ReadLease, ReceiveError};
 
 fn main() -> Result<(), Box<dyn Error>> {
     let mut args = std::env::args().skip(1);
@@ -25,17 +27,36 @@ fn main() -> Result<(), Box<dyn Error>> {
         .map_or(Ok(1), |n| n.parse())
         .map_err(|_| usage)?;
 
+    // A signal handler may not call this itself.
+    let canceller = Canceller::new();
+    let on_signal = canceller.clone();
+    let mut signals = Signals::new([SIGINT, SIGTERM])?;
+    std::thread::spawn(move || {
+        if signals.forever().next().is_some() {
+            on_signal.cancel();
+        }
+    });
+
     println!("waiting for a producer of {pool}");
     loop {
         // The producer need not be there yet. One more than we keep: the frame that is being received.
         let consumer = Consumer::builder(&pool)
             .name("xmem-consumer")
             .max_held(keep + 1)
-            .connect_wait(None)?;
+            .canceller(&canceller)
+            .connect_wait(None);
+        let consumer = match consumer {
+            Err(ConnectError::Cancelled) => return Ok(()),
+            consumer => consumer?,
+        };
         println!("connected to process {}", consumer.producer_pid());
         match read(consumer, keep as usize) {
             Ok(()) => {}
             Err(ReceiveError::Eos) => return Ok(()),
+            Err(ReceiveError::Cancelled) => {
+                println!("ended");
+                return Ok(());
+            }
             Err(error) => return Err(error.into()),
         }
     }

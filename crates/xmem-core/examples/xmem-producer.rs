@@ -10,8 +10,9 @@ use std::error::Error;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use xmem_core::{AcquireError, FrameMeta, Producer, Sticky, VideoLayout};
+use xmem_core::{AcquireError, FrameMeta, Producer, Sticky, VideoLayout, monotonic_ns};
 
+const FORMAT: &str = "GRAY8";
 const WIDTH: usize = 640;
 const HEIGHT: usize = 480;
 const FRAME_TIME: Duration = Duration::from_nanos(1_000_000_000 / 30);
@@ -25,19 +26,25 @@ fn main() -> Result<(), Box<dyn Error>> {
     let mut sticky = Sticky::new();
     sticky.set(
         "caps",
-        format!("video/x-raw,format=GRAY8,width={WIDTH},height={HEIGHT},framerate=30/1"),
+        format!("video/x-raw,format={FORMAT},width={WIDTH},height={HEIGHT},framerate=30/1"),
     );
+    // Frames come when they do, as a camera's.
+    sticky.set("timeline", "timeline, live=(boolean)true;");
     producer.set_sticky(&sticky)?;
     println!("publishing at {}", producer.socket_path().display());
 
+    let layout = VideoLayout::new(FORMAT, WIDTH as u32, HEIGHT as u32)?;
+    let size = layout.size()?;
     let start = Instant::now();
     for number in 0.. {
         let due = FRAME_TIME * number;
         thread::sleep(due.saturating_sub(start.elapsed()));
-        match producer.acquire(WIDTH * HEIGHT) {
+        // When the picture was taken. A slot may be larger than what was asked for.
+        let taken = monotonic_ns();
+        match producer.acquire(size) {
             Ok(mut lease) => {
-                draw(&mut lease.as_mut_slice()[..WIDTH * HEIGHT], number as usize);
-                lease.publish(describe(due))?;
+                draw(&mut lease.as_mut_slice()[..size], number as usize);
+                lease.publish(describe(layout, size, due, taken))?;
             }
             // Consumers hold all there is. A live producer goes on with its next frame.
             Err(AcquireError::Exhausted { .. }) => producer.note_dropped(),
@@ -56,20 +63,15 @@ fn draw(pixels: &mut [u8], number: usize) {
     }
 }
 
-fn describe(pts: Duration) -> FrameMeta {
+fn describe(layout: VideoLayout, size: usize, pts: Duration, taken: u64) -> FrameMeta {
     FrameMeta {
         content_type: "image/raw".into(),
         producer: "xmem-producer".into(),
+        // The time that all processes share; xmemsrc makes the buffer's own of it.
+        timestamp: Some(taken as i64),
         pts: Some(pts.as_nanos() as u64),
         duration: Some(FRAME_TIME.as_nanos() as u64),
-        video: Some(VideoLayout {
-            format: "GRAY8".into(),
-            width: WIDTH as u32,
-            height: HEIGHT as u32,
-            n_planes: 1,
-            offsets: [0; 4],
-            strides: [WIDTH as i32, 0, 0, 0],
-        }),
-        ..FrameMeta::new(WIDTH * HEIGHT)
+        video: Some(layout),
+        ..FrameMeta::new(size)
     }
 }

@@ -49,6 +49,9 @@ impl Canceller {
     }
 
     /// Calls off the waits that go on now, and those that come, at once.
+    ///
+    /// Not for a signal handler: it takes a lock, which the thread that the signal interrupts may have. Let a thread wait for the
+    /// signal and call this, as the example `xmem-consumer` does.
     pub fn cancel(&self) {
         // SeqCst: a sleeper that looked at this before we looked at whether it sleeps has to be woken.
         self.0.cancelled.store(true, Ordering::SeqCst);

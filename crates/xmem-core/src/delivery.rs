@@ -9,6 +9,43 @@ pub enum Delivery {
     #[default]
     Live,
     /// The producer waits until every connected consumer took each frame, or is gone.
+    ///
+    /// Publishing itself never waits. Before each frame call [`wait_for_room`], which does so while a consumer is some frames
+    /// behind, then [`acquire_wait`], which does so while no slot is free (with [`acquire`] that is an error), then publish. At the
+    /// end call [`set_eos`], then [`drain`], which waits until all is taken; a producer that is dropped before takes what is left
+    /// with it. Who is to miss nothing has to be connected before the first frame: [`wait_for_consumer`].
+    ///
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// # let pool = dir.path().join("p.sock");
+    /// # let pool = pool.to_str().unwrap().to_owned();
+    /// use xmem_core::{Canceller, Consumer, Delivery, FrameMeta, Producer};
+    ///
+    /// let producer = Producer::builder(&pool).delivery(Delivery::Lossless).build()?;
+    /// let reader = std::thread::spawn(move || {
+    ///     let mut consumer = Consumer::builder(&pool).connect().unwrap();
+    ///     std::iter::from_fn(|| consumer.receive(None).ok()).count() // until ReceiveError::Eos
+    /// });
+    /// let cancel = Canceller::new(); // to call off any of the waits
+    /// producer.wait_for_consumer(None, &cancel)?;
+    /// for number in 0..100u8 {
+    ///     producer.wait_for_room(&cancel)?;
+    ///     let mut slot = producer.acquire_wait(1, None, &cancel)?;
+    ///     slot.as_mut_slice()[0] = number;
+    ///     slot.publish(FrameMeta::new(1))?;
+    /// }
+    /// producer.set_eos(true);
+    /// producer.drain(None, &cancel)?;
+    /// assert_eq!(reader.join().unwrap(), 100);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// [`wait_for_room`]: crate::Producer::wait_for_room
+    /// [`acquire`]: crate::Producer::acquire
+    /// [`acquire_wait`]: crate::Producer::acquire_wait
+    /// [`set_eos`]: crate::Producer::set_eos
+    /// [`drain`]: crate::Producer::drain
+    /// [`wait_for_consumer`]: crate::Producer::wait_for_consumer
     Lossless,
 }
 

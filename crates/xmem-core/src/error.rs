@@ -11,6 +11,9 @@ use thiserror::Error;
 use crate::parts::MAX_PARTS;
 use crate::wire::MAX_REQUEST;
 
+/// What every operation says of a handle that was inherited through fork.
+const FORKED: &str = "this handle belongs to the process that made it: make a new one after fork";
+
 /// A pool name or its runtime directory cannot be used.
 #[derive(Debug, Error)]
 #[non_exhaustive]
@@ -122,6 +125,91 @@ pub enum CreateError {
     },
 }
 
+/// There is no layout of that format and size.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum LayoutError {
+    /// The format's planes are not known.
+    #[error(
+        "the planes of video format {0:?} are not known: spell it as GStreamer does, such as \"NV12\", or fill in the layout \
+         yourself"
+    )]
+    UnknownFormat(String),
+    /// No frame has that size.
+    #[error("no frame has {width}x{height} pixels: neither 0, nor more than fits into memory")]
+    Size {
+        /// Width in pixels.
+        width: u32,
+        /// Height in pixels.
+        height: u32,
+    },
+    /// The planes cannot lie where the layout says.
+    #[error("the layout's planes cannot lie where it says")]
+    Impossible,
+}
+
+/// What a killed producer left was not removed.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum RemoveError {
+    /// The pool's name or its directory is at fault.
+    #[error(transparent)]
+    Name(#[from] NameError),
+    /// The pool has a producer.
+    #[error("pool {pool:?} has a producer, {holder}: what it has is left alone")]
+    Live {
+        /// The pool.
+        pool: String,
+        /// Who has it, in words (process name and id where they are known).
+        holder: String,
+    },
+    /// It belongs to another user.
+    #[error("{path:?} belongs to user {uid} and is left alone: that user can remove it")]
+    Foreign {
+        /// The path.
+        path: PathBuf,
+        /// Whose it is.
+        uid: u32,
+    },
+    /// No producer made what is there.
+    #[error("{path:?} was not made by a producer of frames and is left alone")]
+    NotAPools {
+        /// The path.
+        path: PathBuf,
+    },
+    /// A system call failed.
+    #[error("cannot {what}: {error}")]
+    System {
+        /// What was tried.
+        what: &'static str,
+        /// Why it failed.
+        #[source]
+        error: std::io::Error,
+    },
+}
+
+impl From<CreateError> for RemoveError {
+    fn from(error: CreateError) -> Self {
+        match error {
+            CreateError::Name(error) => Self::Name(error),
+            CreateError::InUse { pool, holder } => Self::Live { pool, holder },
+            CreateError::NotASocket { path } | CreateError::NotALock { path } => {
+                Self::NotAPools { path }
+            }
+            CreateError::Foreign { path, uid } => Self::Foreign { path, uid },
+            CreateError::Lock { error, .. } => Self::System {
+                what: "lock the pool",
+                error,
+            },
+            CreateError::System { what, error } => Self::System { what, error },
+            CreateError::Settings(text) => Self::System {
+                what: "remove it",
+                error: std::io::Error::other(text),
+            },
+        }
+    }
+}
+
 /// A region of shared memory could not be made or opened.
 #[derive(Debug, Error)]
 #[non_exhaustive]
@@ -138,7 +226,7 @@ pub enum RegionError {
         error: std::io::Error,
     },
     /// The handle was inherited through fork.
-    #[error("this handle belongs to the process that made it: make a new one after fork")]
+    #[error("{}", FORKED)]
     Forked,
     /// What the peer sent is not a region that can be trusted.
     #[error("the region cannot be trusted: {0}")]
@@ -202,7 +290,7 @@ pub enum AcquireError {
     #[error("the pool is closed")]
     Closed,
     /// The handle was inherited through fork.
-    #[error("this handle belongs to the process that made it: make a new one after fork")]
+    #[error("{}", FORKED)]
     Forked,
 }
 
@@ -254,7 +342,7 @@ pub enum PublishError {
     #[error("the pool is closed")]
     Closed,
     /// The handle was inherited through fork.
-    #[error("this handle belongs to the process that made it: make a new one after fork")]
+    #[error("{}", FORKED)]
     Forked,
 }
 
@@ -291,7 +379,7 @@ pub enum ImportError {
     #[error("the pool is closed")]
     Closed,
     /// The handle was inherited through fork.
-    #[error("this handle belongs to the process that made it: make a new one after fork")]
+    #[error("{}", FORKED)]
     Forked,
 }
 
@@ -344,7 +432,7 @@ pub enum RequestError {
     #[error("the connection is over")]
     ProducerLost,
     /// The handle was inherited through fork.
-    #[error("this handle belongs to the process that made it: make a new one after fork")]
+    #[error("{}", FORKED)]
     Forked,
 }
 
@@ -362,7 +450,7 @@ pub enum WaitError {
     #[error("the pool is closed")]
     Closed,
     /// The handle was inherited through fork.
-    #[error("this handle belongs to the process that made it: make a new one after fork")]
+    #[error("{}", FORKED)]
     Forked,
 }
 
@@ -481,7 +569,7 @@ pub enum ReceiveError {
     #[error("the producer's control memory makes no sense: {0}")]
     Corrupt(&'static str),
     /// The handle was inherited through fork.
-    #[error("this handle belongs to the process that made it: make a new one after fork")]
+    #[error("{}", FORKED)]
     Forked,
 }
 

@@ -32,7 +32,7 @@ use crate::sync::{AtomicU32, AtomicU64, Ordering, fence};
 
 const MAGIC: u64 = u64::from_le_bytes(*b"xmemctl\0");
 /// Raised with every change to what is shared: memory, messages, or the meaning of either.
-pub(crate) const VERSION: u32 = 3;
+pub(crate) const VERSION: u32 = 4;
 
 const MAX_RING_LEN: u32 = 1 << 18;
 
@@ -134,6 +134,7 @@ impl Control {
         let fd = memfd::create("xmem-control", len)?;
         let mapping = Mapping::new(&fd, len, Access::ReadWrite)?;
         memfd::seal(&fd, Seal::SizeAndFutureWrites)?;
+        let fd = memfd::for_reading(fd)?;
         let control = Self { mapping, constants };
         for (word, value) in [
             (W_VERSION, u64::from(VERSION)),
@@ -321,6 +322,7 @@ const P_RECEIVED: usize = 3;
 const P_MISSED: usize = 4;
 const P_COPIED: usize = 5;
 const P_LATENCY: usize = 6;
+const P_DROPPED: usize = 7;
 const P_WAKE: usize = 8; // in its own cache line, as a 32-bit word
 
 /// A cursor that says: no frame is taken any more.
@@ -393,6 +395,10 @@ impl LeasePage {
 
     pub(crate) fn copied(&self) -> &AtomicU64 {
         self.header(P_COPIED)
+    }
+
+    pub(crate) fn dropped(&self) -> &AtomicU64 {
+        self.header(P_DROPPED)
     }
 
     pub(crate) fn latency(&self) -> &AtomicU64 {

@@ -34,6 +34,11 @@
 
 #![warn(missing_docs)]
 
+#[cfg(not(target_pointer_width = "64"))]
+compile_error!(
+    "xmem is for 64-bit machines only: others read 64-bit words from memory that they may not write in ways that Rust does not define"
+);
+
 #[cfg(feature = "fault-points")]
 #[doc(hidden)]
 #[allow(missing_docs)] // for tests only
@@ -64,13 +69,15 @@ mod api {
     pub use crate::parts::{MAX_PARTS, Part};
     pub use crate::producer::{
         ConsumerEvent, Departure, ImportedMemory, Parts, PieceLease, Producer, ProducerBuilder,
-        PublishFailure, WriteLease,
+        PublishFailure, WriteLease, remove_stale,
     };
     pub use crate::region::{Backing, Capabilities};
     pub use crate::rendezvous::{
-        PoolEntry, other_runtime_dirs_with, pools, runtime_dir, socket_path,
+        PoolEntry, other_runtime_dirs_with, pools, pools_in_words, read_pools, runtime_dir,
+        socket_path,
     };
     pub use crate::stats::{ConsumerStats, PoolStats, ReceiveStats};
+    pub use crate::video::{PlaneSize, VideoFormat};
     pub use crate::watch::{PoolWatch, Watched};
     pub use crate::wire::MAX_REQUEST;
 }
@@ -120,6 +127,8 @@ mod rendezvous;
 mod sealed;
 #[cfg(not(xmem_loom))]
 mod stats;
+#[cfg(not(xmem_loom))]
+mod video;
 #[cfg(not(xmem_loom))]
 mod watch;
 #[cfg(not(xmem_loom))]

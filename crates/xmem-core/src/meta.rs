@@ -54,6 +54,12 @@ impl<const N: usize> Text<N> {
         std::str::from_utf8(&self.0[..len]).unwrap_or_default()
     }
 
+    /// The text of another process, without what could play tricks on a terminal.
+    pub(crate) fn printable(&self) -> String {
+        let mark = |c: char| if c.is_control() { '\u{fffd}' } else { c };
+        self.as_str().chars().map(mark).collect()
+    }
+
     /// Whether there is none.
     pub fn is_empty(&self) -> bool {
         self.as_str().is_empty()
@@ -134,7 +140,7 @@ dtypes! {
     Bool = 12, 1;
 }
 
-/// Where the planes of a video frame lie.
+/// Where the planes of a video frame lie. [`VideoLayout::new`] makes the usual one of a format.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub struct VideoLayout {
     /// The format's name as GStreamer spells it, such as `NV12` or `P010_10LE`.
@@ -191,11 +197,15 @@ pub struct FrameMeta {
     /// For the user's own use.
     pub reserved: [u8; 64],
 
-    /// When the frame is to be presented, on CLOCK_MONOTONIC. Negative: before the host was started.
+    /// When the frame is to be presented, on CLOCK_MONOTONIC ([`monotonic_ns`](crate::monotonic_ns) is now). Negative: before
+    /// the host was started.
+    ///
+    /// This is the time that means the same in every process, so set it: xmemsrc makes each buffer's PTS of it (with its
+    /// default `timestamp-mode=clock`), and without it buffers have none. For live frames it is when they were taken.
     pub timestamp: Option<i64>,
     /// The same for its decoding time.
     pub decode_timestamp: Option<i64>,
-    /// Presentation time as the producer's pipeline had it.
+    /// Presentation time as the producer's pipeline had it. xmemsrc uses it with `timestamp-mode=passthrough` only.
     pub pts: Option<u64>,
     /// Decoding time as the producer's pipeline had it.
     pub dts: Option<u64>,

@@ -4,7 +4,34 @@
 
 /// What a late joiner needs before its first frame: caps, segment, tags and the like.
 ///
-/// The core does not read it. Every frame says which version of the state it belongs to.
+/// The core does not read it. Every frame says which version of the state it belongs to. xmemsink and xmemsrc know these
+/// keys; a program that is no pipeline should set `caps`, and may set `tags`:
+///
+/// | key | what it says | how |
+/// |---|---|---|
+/// | `caps` | what the frames are; xmemsrc needs it | fixed caps as text, such as `video/x-raw,format=GRAY8,width=64,height=48,framerate=30/1` |
+/// | `tags`, `tags-global` | what is known of the stream, and of all that it belongs to | a GstTagList as text, such as `taglist, title=(string)Door;` |
+/// | `segment` | which of the producer's times are played, for `timestamp-mode=passthrough` and speeds other than 1 | a GstSegment as text |
+/// | `stream-start`, `stream` | the stream's id, and its flags, group and type; without them xmemsrc makes an id of the pool's name | the id; a GstStructure as text |
+/// | `timeline` | what the frames' [timestamps](crate::FrameMeta::timestamp) stand for: whether they are live, latency, base time. Without it they are taken for those of a file: see below | a GstStructure as text: `timeline, live=(boolean)true;` |
+/// | `custom/NAME` | a sticky custom event of that name | a GstStructure as text |
+///
+/// Text is as `gst_caps_to_string` and the serialization of GStreamer's values have it. Other keys are for the programs' own use.
+/// A live source without a pipeline sets `timeline` as above, so that xmemsrc keeps its frames at their time.
+///
+/// ```
+/// # let dir = tempfile::tempdir()?;
+/// # let pool = dir.path().join("p.sock");
+/// # let pool = pool.to_str().unwrap();
+/// use xmem_core::{Producer, Sticky};
+///
+/// let producer = Producer::builder(pool).build()?;
+/// let mut sticky = Sticky::new();
+/// sticky.set("caps", "video/x-raw,format=GRAY8,width=64,height=48,framerate=30/1");
+/// sticky.set("timeline", "timeline, live=(boolean)true;");
+/// producer.set_sticky(&sticky)?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub type Sticky = Named;
 
 /// What is attached to one frame besides its fixed metadata, such as regions of interest. The core does not read it.

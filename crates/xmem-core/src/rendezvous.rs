@@ -137,6 +137,17 @@ pub(crate) fn prepare_dir(pool: &str, socket: &Path) -> Result<(), NameError> {
     Ok(())
 }
 
+/// Whether the directory of a pool's socket is there, and nobody else can replace files in it, as far as it was not named with
+/// the pool.
+pub(crate) fn has_safe_dir(pool: &str, socket: &Path) -> Result<bool, NameError> {
+    let dir = socket.parent().unwrap_or(Path::new("/"));
+    if pool.contains('/') {
+        Ok(dir.as_os_str().is_empty() || dir.is_dir())
+    } else {
+        check_dir(dir)
+    }
+}
+
 /// Whether the user said which runtime directory it is.
 fn is_dir_given() -> bool {
     dir_in("XMEM_RUNTIME_DIR").is_some()
@@ -162,15 +173,35 @@ pub struct PoolEntry {
     pub live: bool,
 }
 
-/// The pools of the runtime directory, by name. None, if it is one that somebody else made in this user's name.
+/// The pools of the runtime directory, by name. None, if it cannot be read, or is one that somebody else made in this user's
+/// name; [`read_pools`] says so.
 pub fn pools() -> Vec<PoolEntry> {
+    read_pools().unwrap_or_default()
+}
+
+/// The pools of the runtime directory, by name. A directory that is not there has none.
+///
+/// ```
+/// for pool in xmem_core::read_pools()? {
+///     println!("{} {}", pool.name, if pool.live { "live" } else { "stale" });
+/// }
+/// # Ok::<(), xmem_core::NameError>(())
+/// ```
+///
+/// # Errors
+///
+/// [`NameError::RuntimeDir`] when it cannot be read, is no directory, or is one that somebody else made in this user's name.
+pub fn read_pools() -> Result<Vec<PoolEntry>, NameError> {
     let dir = runtime_dir();
-    if !is_dir_given() && check_dir(&dir).is_err() {
-        return Vec::new();
+    if !is_dir_given() {
+        check_dir(&dir)?;
     }
-    let mut pools: Vec<PoolEntry> = fs::read_dir(dir)
-        .into_iter()
-        .flatten()
+    let entries = match fs::read_dir(&dir) {
+        Ok(entries) => entries,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(error) => return Err(refused(&dir, error.to_string())),
+    };
+    let mut pools: Vec<PoolEntry> = entries
         .flatten()
         .filter_map(|entry| {
             let path = entry.path();
@@ -188,7 +219,7 @@ pub fn pools() -> Vec<PoolEntry> {
         })
         .collect();
     pools.sort_by(|a, b| a.name.cmp(&b.name));
-    pools
+    Ok(pools)
 }
 
 /// Other runtime directories of this host that have a socket of that name.
@@ -221,6 +252,26 @@ pub fn other_runtime_dirs_with(pool: &str) -> Vec<PathBuf> {
     dirs.sort();
     dirs.dedup();
     dirs
+}
+
+/// Which pools there are, in words, for who waits for a pool that has no producer.
+pub fn pools_in_words(pool: &str) -> String {
+    let live = pools().into_iter().filter(|pool| pool.live);
+    let live: Vec<_> = live.map(|pool| pool.name).collect();
+    let live = match live.as_slice() {
+        [] => "none".to_owned(),
+        names => names.join(", "),
+    };
+    let words = format!("pools in {}: {live}", runtime_dir().display());
+    let elsewhere = other_runtime_dirs_with(pool).into_iter();
+    let elsewhere: Vec<_> = elsewhere.map(|dir| dir.display().to_string()).collect();
+    if elsewhere.is_empty() {
+        return words;
+    }
+    format!(
+        "{words}. A pool of that name is in {}: set XMEM_RUNTIME_DIR to the same directory on both sides",
+        elsewhere.join(", ")
+    )
 }
 
 #[cfg(test)]

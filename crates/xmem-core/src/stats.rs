@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 pub struct PoolStats {
     /// The pool's name.
     pub pool: String,
-    /// The producer's process.
+    /// The producer's process, 0 when it is in a PID namespace that cannot be seen.
     pub pid: u32,
     /// `live` or `lossless`.
     pub delivery: String,
@@ -49,16 +49,17 @@ pub struct PoolStats {
     pub timed_out: u64,
 }
 
-/// One consumer as the producer sees it. The consumer itself reports `received`, `missed`, `copied` and `latency_ns`.
+/// One consumer as the producer sees it. The consumer itself reports `received`, `missed`, `copied`, `dropped` and
+/// `latency_ns`.
 #[derive(Debug, Default, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 #[non_exhaustive]
 pub struct ConsumerStats {
     /// Number of the connection in its pool.
     pub id: u64,
-    /// Its process, 0 when it is in a PID namespace that cannot be seen.
+    /// Its process, as it is numbered where the producer is; 0 when it is in a PID namespace that cannot be seen from there.
     pub pid: u32,
-    /// Its user.
+    /// Its user; `u32::MAX` where the system does not tell (gVisor before November 2025).
     pub uid: u32,
     /// The name it gave itself.
     pub name: String,
@@ -74,6 +75,8 @@ pub struct ConsumerStats {
     pub missed: u64,
     /// Frames that it copied because its budget was used up or its downstream needed another layout.
     pub copied: u64,
+    /// Frames that it took and gave up, because its budget was used up or they were of no use to it.
+    pub dropped: u64,
     /// Nanoseconds since the oldest frame it holds was published, 0 when it holds none.
     pub oldest_held_age_ns: u64,
     /// Nanoseconds from publish to receive, smoothed over the last frames.

@@ -6,7 +6,11 @@
 //! defines relaxed loads only, and loom understands `fence(SeqCst)` but not `SeqCst` accesses.
 
 #[cfg(not(xmem_loom))]
+pub(crate) use std::hint::spin_loop;
+#[cfg(not(xmem_loom))]
 pub(crate) use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
+#[cfg(xmem_loom)]
+pub(crate) use loom::hint::spin_loop;
 #[cfg(xmem_loom)]
 pub(crate) use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};

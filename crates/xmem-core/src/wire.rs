@@ -70,7 +70,6 @@ pub(crate) enum ToConsumer {
         version: u32,
         id: u64,
         budget: u32,
-        pid: u32,
         peers_may_write: bool,
         pool: Text<128>,
         /// How many pools of origin will be named. If there are any, `Arrived` comes when the consumer has said of each
@@ -311,7 +310,6 @@ impl ToConsumer {
                 version,
                 id,
                 budget,
-                pid,
                 peers_may_write,
                 pool,
                 origins,
@@ -319,7 +317,6 @@ impl ToConsumer {
                 .u32(*version)
                 .u64(*id)
                 .u32(*budget)
-                .u32(*pid)
                 .u8((*peers_may_write).into())
                 .bytes(pool.as_bytes())
                 .u32(*origins),
@@ -375,7 +372,6 @@ impl ToConsumer {
                 version: m.u32()?,
                 id: m.u64()?,
                 budget: m.u32()?,
-                pid: m.u32()?,
                 peers_may_write: m.bool()?,
                 pool: m.text()?,
                 origins: m.u32()?,
@@ -505,7 +501,6 @@ mod tests {
                 version: 1,
                 id: 2,
                 budget: 3,
-                pid: 4,
                 peers_may_write: true,
                 pool: "p".into(),
                 origins: 2,

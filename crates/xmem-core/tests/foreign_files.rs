@@ -390,3 +390,22 @@ fn a_runtime_directory_without_a_name_is_none() {
     let mut child = Child::from(command, "elsewhere", &place.pool());
     assert_eq!(child.says(), "false");
 }
+
+#[test]
+fn what_another_users_producer_left_is_not_removed() {
+    if !can_be_others() {
+        return;
+    }
+    let place = Place::new();
+    let pool = place.pool();
+    drop(std::os::unix::net::UnixListener::bind(&pool).unwrap());
+    std::os::unix::fs::chown(&pool, Some(4242), None).unwrap();
+    let error = xmem_core::remove_stale(&pool).unwrap_err();
+    assert!(
+        matches!(error, xmem_core::RemoveError::Foreign { uid: 4242, .. }),
+        "{error}"
+    );
+    assert!(std::path::Path::new(&pool).exists());
+    std::os::unix::fs::chown(&pool, Some(0), None).unwrap();
+    assert_eq!(xmem_core::remove_stale(&pool).unwrap().len(), 1);
+}

@@ -14,8 +14,8 @@ use std::time::Duration;
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
 use support::{HANG, Place, eventually};
 use xmem_core::{
-    Attachments, Consumer, FrameMeta, ImportError, ImportedMemory, Parts, Producer, PublishError,
-    ReceiveError, WriteLease,
+    AcquireError, Attachments, Consumer, FrameMeta, ImportError, ImportedMemory, Parts, Producer,
+    PublishError, ReceiveError, WriteLease,
 };
 
 /// Memory as another library would make it.
@@ -271,4 +271,47 @@ fn pieces_of_another_pool_are_refused() {
         consumer.receive(Some(HANG)),
         Err(ReceiveError::Corrupt(_))
     ));
+}
+
+/// There are as many words for regions as slots. What has none would be found by nobody.
+#[test]
+fn there_are_no_more_regions_than_consumers_can_find() {
+    const LARGE: usize = 1 << 20;
+    let place = Place::new();
+    let builder = Producer::builder(&place.pool()).history(1).max_slots(8);
+    let producer = builder.build().unwrap();
+    let mut consumer = Consumer::builder(&place.pool())
+        .max_held(2)
+        .connect()
+        .unwrap();
+    let publish = |size| {
+        producer
+            .acquire(size)
+            .map(|slot| drop(slot.publish(FrameMeta::new(size)).unwrap()))
+    };
+    publish(1000).unwrap();
+    let held = consumer.receive(Some(HANG)).unwrap();
+    let mut imports = Vec::new();
+    let error = loop {
+        match producer.import(foreign(b"bytes", SealFlags::SHRINK)) {
+            Ok(memory) => imports.push(memory),
+            Err(error) => break error,
+        }
+    };
+    assert!(matches!(error, ImportError::TooMany { max: 8 }), "{error}");
+    // A region of another size is one too many as long as the first one is in use.
+    let error = publish(LARGE).unwrap_err();
+    assert!(matches!(error, AcquireError::Exhausted { .. }), "{error}");
+    publish(1000).unwrap();
+    assert_eq!(consumer.receive(Some(HANG)).unwrap().len(), 1000);
+    drop(held);
+    publish(LARGE).unwrap();
+    let held = consumer.receive(Some(HANG)).unwrap();
+    assert_eq!(held.len(), LARGE);
+    // Or as soon as less is imported.
+    publish(1000).unwrap_err();
+    imports.pop();
+    publish(1000).unwrap();
+    assert_eq!(consumer.receive(Some(HANG)).unwrap().len(), 1000);
+    assert_eq!(consumer.stats().missed, 0);
 }

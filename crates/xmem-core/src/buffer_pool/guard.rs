@@ -4,6 +4,7 @@
 #![allow(unsafe_code)] // a slice over a slot that the owner granted
 
 use std::fmt;
+use std::ops::Range;
 use std::sync::Arc;
 
 use super::Inner;
@@ -28,14 +29,51 @@ pub enum AccessMode {
 /// A slot that the pool's owner granted to this process for writing. Given back when dropped.
 #[derive(Debug)]
 pub(super) struct Written {
-    pub(super) session: Arc<Session>,
+    pool: Arc<Inner>,
+    session: Arc<Session>,
     pub(super) grant: Grant,
+    /// Where it is written, once that is known.
+    bytes: Option<Range<usize>>,
     /// The owner has been told that it is written.
-    pub(super) said: bool,
+    said: bool,
+}
+
+impl Written {
+    pub(super) fn new(pool: &Arc<Inner>, session: &Arc<Session>, grant: Grant) -> Self {
+        Self {
+            pool: pool.clone(),
+            session: session.clone(),
+            grant,
+            bytes: None,
+            said: false,
+        }
+    }
+
+    /// It is written there. `false`: so is another slot, which only an owner that lies has granted.
+    pub(super) fn begin(&mut self, bytes: Range<usize>) -> bool {
+        let mut writing = lock(&self.pool.writing);
+        let overlaps = |other: &Range<usize>| other.start < bytes.end && bytes.start < other.end;
+        if writing.iter().any(overlaps) {
+            return false;
+        }
+        writing.push(bytes.clone());
+        self.bytes = Some(bytes);
+        true
+    }
+
+    /// Nobody writes it here any more. Before its owner hears of that, who may grant it anew.
+    fn end(&mut self) {
+        if let Some(bytes) = self.bytes.take()
+            && self.pool.is_of_this_process()
+        {
+            lock(&self.pool.writing).retain(|other| *other != bytes);
+        }
+    }
 }
 
 impl Drop for Written {
     fn drop(&mut self) {
+        self.end();
         if !self.said {
             let _ = self.session.send(&self.grant.written(0, None));
         }
@@ -167,8 +205,8 @@ impl BufferGuard {
                 view, offset, len, ..
             } => {
                 // SAFETY: the slot lies inside the region, which the guard keeps and which has memory of its own that is mapped
-                // for writing (both checked by `ask_to_write`). An owner that follows the protocol lets nobody else write it
-                // until the guard is gone, and here that takes `&mut self`; bytes have no invalid values.
+                // for writing, and no other guard has it (checked by `ask_to_write`). An owner that follows the protocol lets
+                // nobody else write it until the guard is gone, and here that takes `&mut self`; bytes have no invalid values.
                 unsafe {
                     std::slice::from_raw_parts(
                         view.ptr().wrapping_add(*offset),
@@ -232,6 +270,9 @@ impl BufferGuard {
     ///
     /// If it could not be published; it is given back then.
     pub fn forget(mut self) -> Result<u32, WriteAccessError> {
+        if !self.pool.is_of_this_process() {
+            return Err(ReceiveError::Forked.into());
+        }
         let index = self.meta_index();
         match std::mem::replace(&mut self.storage, Storage::Gone) {
             Storage::Reading(lease) => {
@@ -259,6 +300,7 @@ impl BufferGuard {
                     .map_err(|failure| denied(failure.to_string()))?;
             }
             Storage::Granted { mut written, .. } => {
+                written.end();
                 // Answered, so that a reader who is told the index finds the buffer.
                 let size = self.size as u64;
                 let answer = written.session.ask_to_write(
@@ -281,6 +323,10 @@ impl BufferGuard {
 
 impl Drop for BufferGuard {
     fn drop(&mut self) {
+        if !self.pool.is_of_this_process() {
+            // A forked child inherits the guard, not what it stands for.
+            return;
+        }
         let index = self.meta_index();
         let storage = std::mem::replace(&mut self.storage, Storage::Gone);
         if matches!(storage, Storage::Own(_) | Storage::Granted { .. }) {

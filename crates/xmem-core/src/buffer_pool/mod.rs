@@ -11,6 +11,7 @@ mod cuda;
 mod guard;
 
 use std::collections::HashMap;
+use std::ops::Range;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -74,6 +75,8 @@ struct Inner {
     counts: Mutex<HashMap<u32, u32>>,
     /// References without a guard (`forget` of a reader, `add_ref`), by index.
     loose: Mutex<HashMap<u32, Vec<ReadLease>>>,
+    /// Where the slots lie that another process granted to this one.
+    writing: Mutex<Vec<Range<usize>>>,
 }
 
 /// How a [`BufferPool`] is opened.
@@ -139,6 +142,7 @@ impl BufferPoolOptions {
                 canceller: Canceller::new(),
                 counts: Mutex::default(),
                 loose: Mutex::default(),
+                writing: Mutex::default(),
             }),
         })
     }
@@ -274,16 +278,13 @@ impl BufferPool {
         let grant = session
             .ask_to_write(question, &self.inner.canceller)?
             .map_err(|reason| WriteAccessError::Denied { reason })?;
+        // From here on it is given back, whatever goes wrong.
+        let mut written = Written::new(&self.inner, session, grant);
         let view = session.region(
             grant.region,
             Deadline::after(Some(ANSWER_TIME)),
             &self.inner.canceller,
         )?;
-        let written = Written {
-            session: session.clone(),
-            grant,
-            said: false,
-        };
         let corrupt = |what| WriteAccessError::Owner(ReceiveError::Corrupt(what));
         let outside = || corrupt("a slot lies outside its region");
         let view = view.ok_or_else(outside)?;
@@ -297,11 +298,16 @@ impl BufferPool {
         if !inside || len < size as u64 {
             return Err(outside());
         }
+        let (offset, len) = (offset as usize, len as usize);
+        let start = view.ptr().addr() + offset;
+        if !written.begin(start..start + len) {
+            return Err(corrupt("a slot was granted that is written here already"));
+        }
         Ok(Storage::Granted {
             written,
             view,
-            offset: offset as usize,
-            len: len as usize,
+            offset,
+            len,
         })
     }
 
@@ -316,6 +322,9 @@ impl BufferPool {
             .ok()
             .filter(|count| *count > 0)
             .ok_or(RefCountError::BadCount(count))?;
+        if !self.inner.is_of_this_process() {
+            return Err(RefCountError::NotYours(meta_index));
+        }
         if let Some(count) = lock(&self.inner.counts).get_mut(&meta_index) {
             *count = wanted;
             return Ok(());
@@ -342,6 +351,9 @@ impl BufferPool {
 
     /// Gives back one reference without a guard. Returns whether there was one.
     pub fn release(&self, meta_index: u32) -> bool {
+        if !self.inner.is_of_this_process() {
+            return false;
+        }
         let mut loose = lock(&self.inner.loose);
         let lease = loose.get_mut(&meta_index).and_then(Vec::pop);
         if loose.get(&meta_index).is_some_and(Vec::is_empty) {
@@ -353,6 +365,14 @@ impl BufferPool {
 }
 
 impl Inner {
+    /// Whether this was not inherited through fork: what is locked here may be so for ever in a child.
+    fn is_of_this_process(&self) -> bool {
+        match &self.role {
+            Role::Owner(producer) => producer.is_of_this_process(),
+            Role::Peer(consumer) => consumer.session().is_of_this_process(),
+        }
+    }
+
     fn entry(&self, index: u32) -> Option<Entry> {
         let words = match &self.role {
             Role::Owner(producer) => producer.slot_record(index),
@@ -383,6 +403,48 @@ impl Inner {
                 Err(ReceiveError::OverBudget { budget }) => Err(GetError::OverBudget { budget }),
                 Err(error) => Err(error.into()),
             },
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::os::fork::is_so_in_a_child_without;
+
+    #[test]
+    fn a_forked_child_waits_for_no_lock_that_another_thread_had() {
+        let dir = tempfile::tempdir().unwrap();
+        let name = dir.path().join("p.sock");
+        let options = || BufferPool::options(name.to_str().unwrap()).peers_may_write(true);
+        let owner = options().open().unwrap();
+        let peer = options().open().unwrap();
+        for pool in [&owner, &peer] {
+            let [mut first, mut second] =
+                [10, 20].map(|size| Some(pool.acquire_cpu(size).unwrap()));
+            let index = second.as_ref().unwrap().meta_index();
+            pool.set_ref_count(index, 2).unwrap();
+            let does_nothing = || {
+                // Of a count of two, one is for others.
+                drop(second.take());
+                first.take().unwrap().forget().is_err()
+                    && pool.acquire_cpu(10).is_err()
+                    && pool.get(index).is_err()
+                    && pool.get_mut(index).is_err()
+                    && pool.add_ref(index).is_err()
+                    && pool.set_ref_count(index, 3).is_err()
+                    && !pool.release(index)
+            };
+            let Inner {
+                counts,
+                loose,
+                writing,
+                ..
+            } = &*pool.inner;
+            let lock = || (lock(counts), lock(loose), lock(writing));
+            assert!(is_so_in_a_child_without(lock, does_nothing), "it hung");
+            // In this process all is as it was.
+            first.unwrap().forget().unwrap();
         }
     }
 }

@@ -3,7 +3,7 @@
 //! Joining a pool, and asking a producer about itself.
 
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -18,7 +18,7 @@ use crate::error::{ConnectError, NameError, QueryError};
 use crate::fault::{self, Point};
 use crate::layout::{Control, LeasePage, OpenError, VERSION};
 use crate::meta::Text;
-use crate::os::socket;
+use crate::os::{cred, socket};
 use crate::rendezvous::{check_default_dir, socket_path};
 use crate::sealed;
 use crate::stats::PoolStats;
@@ -31,6 +31,8 @@ const HANDSHAKE_TIME: Duration = Duration::from_secs(2);
 const PLACE_TIME: Duration = Duration::from_secs(5);
 /// How long `query` waits for its answer.
 const QUERY_TIME: Duration = Duration::from_secs(1);
+/// The budget to ask for where nobody says which.
+const DEFAULT_MAX_HELD: u32 = 8;
 const MAX_STATS_SIZE: usize = 8 << 20;
 /// How often to look for a producer that is not there yet: first, and at the most.
 const LOOK_AGAIN: (Duration, Duration) = (Duration::from_millis(5), Duration::from_millis(100));
@@ -40,7 +42,8 @@ const LOOK_AGAIN: (Duration, Duration) = (Duration::from_millis(5), Duration::fr
 #[must_use]
 pub struct ConsumerBuilder {
     pool: String,
-    max_held: u32,
+    /// `None`: as many as usual.
+    max_held: Option<u32>,
     name: String,
     start_from: StartFrom,
     pub(super) events: bool,
@@ -57,7 +60,7 @@ impl ConsumerBuilder {
         let name = Path::new(&program).file_name().unwrap_or_default();
         Self {
             pool: pool.to_owned(),
-            max_held: 8,
+            max_held: None,
             name: name.to_string_lossy().into_owned(),
             start_from: StartFrom::Next,
             events: false,
@@ -68,9 +71,11 @@ impl ConsumerBuilder {
         }
     }
 
-    /// How many slots it wants to hold at once, its budget. Default: 8. The producer may grant fewer.
+    /// How many slots it wants to hold at once, its budget. Default: 8. The producer may grant fewer: not more than
+    /// [`ProducerBuilder::max_held`](crate::ProducerBuilder::max_held), and not more than it has room for.
+    /// [`Consumer::budget`] is what it granted; less than was asked for here is said in a warning of the crate `log`.
     pub fn max_held(mut self, slots: u32) -> Self {
-        self.max_held = slots.max(1);
+        self.max_held = Some(slots.max(1));
         self
     }
 
@@ -136,7 +141,7 @@ impl ConsumerBuilder {
         check_default_dir(&self.pool, &path)?;
         let hello = ToProducer::Join {
             version: VERSION,
-            max_held: self.max_held,
+            max_held: self.max_held.unwrap_or(DEFAULT_MAX_HELD),
             start_from: self.start_from,
             name: Text::new(&self.name),
             via: Text::new(self.holds_only_for.as_deref().unwrap_or_default()),
@@ -149,7 +154,6 @@ impl ConsumerBuilder {
         let ToConsumer::Welcome {
             version,
             budget,
-            pid,
             peers_may_write,
             pool,
             origins,
@@ -174,9 +178,18 @@ impl ConsumerBuilder {
         fault::point(Point::ControlMapped);
         let page = LeasePage::open(&page, control.constants().shape).map_err(refused)?;
         fault::point(Point::PageMapped);
+        let budget = budget.max(1);
+        match self.max_held {
+            Some(asked) if asked > budget && self.holds_only_for.is_none() => log::warn!(
+                "pool {:?}: asked to hold {asked} slots at once, granted {budget}: raise max-held, or max-slots if that is too \
+                 few for all consumers, on xmemsink or where the pool is made",
+                pool.as_str()
+            ),
+            _ => {}
+        }
         let terms = Terms {
-            budget: budget.max(1),
-            producer_pid: pid,
+            budget,
+            producer_pid: producer_pid(&socket),
             peers_may_write,
             pool: pool.as_str().to_owned(),
             path,
@@ -240,6 +253,8 @@ impl ConsumerBuilder {
 
 /// The figures of a pool, from its producer. Waits at most a second, also for a producer that is stopped.
 ///
+/// Its process ([`PoolStats::pid`]) is numbered as it is here, those of its consumers as they are where the producer is.
+///
 /// ```
 /// # let dir = tempfile::tempdir()?;
 /// # let pool = dir.path().join("p.sock");
@@ -258,17 +273,29 @@ pub fn query(pool: &str) -> Result<PoolStats, QueryError> {
     let path = socket_path(pool)?;
     check_default_dir(pool, &path)?;
     let question = ToProducer::Query { version: VERSION };
-    let (_socket, answer, mut fds) = ask_first(&path, &question, QUERY_TIME, &Canceller::new())?;
+    let (socket, answer, mut fds) = ask_first(&path, &question, QUERY_TIME, &Canceller::new())?;
     let stats = match (answer, fds.pop()) {
         (ToConsumer::Stats, Some(fd)) => sealed::read(fd, MAX_STATS_SIZE)
             .ok()
-            .and_then(|bytes| serde_json::from_slice(&bytes).ok()),
+            .and_then(|bytes| serde_json::from_slice::<PoolStats>(&bytes).ok()),
         _ => None,
     };
-    stats.ok_or(ConnectError::Protocol {
-        path,
-        reason: "its answer makes no sense".into(),
-    })
+    match stats {
+        Some(stats) => Ok(PoolStats {
+            pid: producer_pid(&socket),
+            ..stats
+        }),
+        None => Err(ConnectError::Protocol {
+            path,
+            reason: "its answer makes no sense".into(),
+        }),
+    }
+}
+
+/// The producer's process, as it is numbered here: in another PID namespace it calls itself something else. 0: it has no
+/// number here.
+fn producer_pid(socket: impl AsFd) -> u32 {
+    cred::peer(socket).map_or(0, |peer| peer.pid)
 }
 
 /// Connects, says the first message, and takes the first answer.
@@ -306,7 +333,7 @@ fn ask_first(
                 if let ToConsumer::Refused { reason, .. } = answer {
                     return Err(ConnectError::Refused {
                         path: path.to_owned(),
-                        reason: reason.as_str().to_owned(),
+                        reason: reason.printable(),
                     });
                 }
                 let fds = received.fds;

@@ -2,7 +2,7 @@
 
 //! Leases that this process has. A slot is leased once per connection, however many handles there are to it.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
@@ -237,7 +237,8 @@ pub(super) enum NotTaken {
 
 #[derive(Debug, Default)]
 struct Table {
-    leases: HashMap<u32, (u64, Weak<Held>)>,
+    /// Few; to hash their keys would take longer than to go through them.
+    leases: BTreeMap<u32, (u64, Weak<Held>)>,
     /// Slots whose leases a device ends, by a store that nobody knows the time of. No lease of such a slot is handed out.
     handed: Vec<(u32, Arc<AtomicBool>)>,
     last_token: u64,

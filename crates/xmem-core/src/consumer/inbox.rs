@@ -2,7 +2,7 @@
 
 //! What came over the socket, for whoever asked for it.
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 #[cfg(feature = "cuda")]
 use std::sync::atomic::AtomicBool;
@@ -73,13 +73,13 @@ pub(super) struct Version(pub(super) Option<Arc<Sticky>>, pub(super) usize);
 /// What came over the socket. Nothing in it grows with what a producer sends.
 #[derive(Debug, Default)]
 pub(super) struct Inbox {
-    pub(super) regions: HashMap<u32, Answer>,
+    pub(super) regions: BTreeMap<u32, Answer>,
     /// Regions that were asked for, and no answer came yet. The oldest questions are forgotten.
     asked: VecDeque<u32>,
     pub(super) stickies: BTreeMap<u64, Version>,
     pub(super) last_request: u32,
     /// Questions that somebody waits for the answer of, and the answer.
-    pub(super) requests: HashMap<u32, Option<Result<Grant, String>>>,
+    pub(super) requests: BTreeMap<u32, Option<Result<Grant, String>>>,
     /// It has its place in the stream.
     pub(super) arrived: bool,
 }

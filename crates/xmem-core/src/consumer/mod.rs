@@ -23,9 +23,10 @@ pub use connect::{ConsumerBuilder, query};
 use crate::cancel::{Canceller, Registration, Wake};
 use crate::delivery::Delivery;
 use crate::error::RequestError;
+use crate::layout::LeasePage;
 use crate::named::Sticky;
 use crate::stats::ReceiveStats;
-use crate::sync::Ordering;
+use crate::sync::{AtomicU64, Ordering};
 use notify::Notifier;
 use session::Session;
 
@@ -99,7 +100,7 @@ impl Consumer {
         &self.session
     }
 
-    /// The newest sticky state (caps and so on) that is known, also before the first frame.
+    /// The newest sticky state (caps and so on) that is known, also before the first frame. None in a forked child.
     pub fn sticky(&self) -> Option<Arc<Sticky>> {
         self.session.newest_sticky()
     }
@@ -115,9 +116,9 @@ impl Consumer {
         self.passed_eos = Some(self.cursor);
     }
 
-    /// How many slots it holds.
+    /// How many slots it holds. A forked child holds none.
     pub fn held(&self) -> u32 {
-        self.session.held.count()
+        self.session.stats().held
     }
 
     /// How many slots it may hold, as the producer granted.
@@ -135,7 +136,7 @@ impl Consumer {
         self.session.pool_name()
     }
 
-    /// The producer's process, in its own PID namespace.
+    /// The producer's process, 0 when it is in a PID namespace that cannot be seen.
     pub fn producer_pid(&self) -> u32 {
         self.session.producer_pid
     }
@@ -174,11 +175,39 @@ impl Consumer {
 
     /// Counts a frame that had to be copied out of its slot, for the producer's figures.
     pub fn note_copied(&self) {
+        self.count(LeasePage::copied);
+    }
+
+    /// Counts a frame that was taken and given up, such as one past the budget, for the producer's figures.
+    ///
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// # let pool = dir.path().join("p.sock");
+    /// # let pool = pool.to_str().unwrap();
+    /// use xmem_core::{Consumer, FrameMeta, Producer, ReceiveError};
+    ///
+    /// let producer = Producer::builder(pool).build()?;
+    /// let mut consumer = Consumer::builder(pool).max_held(1).connect()?;
+    /// for _ in 0..2 {
+    ///     producer.acquire(3)?.publish(FrameMeta::new(3))?;
+    /// }
+    /// let first = consumer.receive(None)?;
+    /// assert!(matches!(consumer.receive(None), Err(ReceiveError::OverBudget { .. })));
+    /// consumer.receive_with(None, |_| ())?; // the second is of no use without a lease
+    /// consumer.note_dropped();
+    /// assert_eq!(producer.stats().consumers[0].dropped, 1);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn note_dropped(&self) {
+        self.count(LeasePage::dropped);
+    }
+
+    fn count(&self, figure: fn(&LeasePage) -> &AtomicU64) {
         if self.session.process.is_current() {
             // Only this side writes the word.
-            let copied = self.session.page.copied();
-            copied.store(
-                copied.load(Ordering::Relaxed).wrapping_add(1),
+            let figure = figure(&self.session.page);
+            figure.store(
+                figure.load(Ordering::Relaxed).wrapping_add(1),
                 Ordering::Relaxed,
             );
         }
@@ -227,5 +256,31 @@ impl Drop for Consumer {
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Producer;
+    use crate::os::fork::is_so_in_a_child_without;
+
+    #[test]
+    fn a_forked_child_waits_for_no_lock_that_another_thread_had() {
+        let dir = tempfile::tempdir().unwrap();
+        let pool = dir.path().join("p.sock");
+        let producer = Producer::builder(pool.to_str().unwrap()).build().unwrap();
+        let consumer = Consumer::builder(producer.pool()).connect().unwrap();
+        let handle = consumer.handle();
+        let knows_nothing = || {
+            consumer.sticky().is_none()
+                && consumer.wait_sticky(Duration::from_secs(60)).is_none()
+                && consumer.held() == 0
+                && consumer.device().is_empty()
+                && handle.stats().is_some()
+        };
+        let session = consumer.session();
+        let lock = || session.inbox();
+        assert!(is_so_in_a_child_without(lock, knows_nothing), "it hung");
     }
 }

@@ -119,11 +119,17 @@ impl Session {
 
     /// The newest sticky state that came.
     pub(super) fn newest_sticky(&self) -> Option<Arc<Sticky>> {
+        if !self.process.is_current() {
+            return None;
+        }
         let inbox = self.inbox();
         inbox.stickies.values().rev().find_map(|it| it.0.clone())
     }
 
     pub(super) fn wait_sticky(&self, timeout: Duration, cancel: &Canceller) -> Option<Arc<Sticky>> {
+        if !self.process.is_current() {
+            return None;
+        }
         let deadline = Deadline::after(Some(timeout));
         loop {
             let rings = self.bell.rings();
@@ -147,6 +153,9 @@ impl Session {
         question: impl FnOnce(u32) -> ToProducer,
         cancel: &Canceller,
     ) -> Result<Result<Grant, String>, ReceiveError> {
+        if !self.process.is_current() {
+            return Err(ReceiveError::Forked);
+        }
         let request = {
             let mut inbox = self.inbox();
             inbox.last_request = inbox.last_request.wrapping_add(1);

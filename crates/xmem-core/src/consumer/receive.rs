@@ -22,8 +22,9 @@ impl Consumer {
     ///
     /// # Errors
     ///
-    /// [`ReceiveError::OverBudget`] when there is a frame and it holds as many slots as it may; the frame is
-    /// not lost by that. Others as
+    /// [`ReceiveError::OverBudget`] when there is a frame and it holds as many slots as it may. That is said at once, whatever the
+    /// timeout: only the caller can end it, by dropping a lease, or by taking the frame with
+    /// [`receive_with`](Self::receive_with). The frame is not lost by that, as long as the producer keeps it. Others as
     /// [`ReceiveError`] says.
     pub fn receive(&mut self, timeout: Option<Duration>) -> Result<ReadLease, ReceiveError> {
         self.receive_for(Purpose::Keep, Deadline::after(timeout))

@@ -15,7 +15,7 @@ use crate::error::RegionError;
 use crate::fault::{self, Point};
 use crate::lock::lock;
 use crate::region::{RegionView, Ticket};
-use crate::sync::Ordering;
+use crate::sync::{Ordering, fence};
 
 /// What the producer is to be told of retired regions, when their device memory is closed.
 #[cfg(feature = "cuda")]
@@ -105,7 +105,9 @@ impl Session {
         let ids: HashSet<u32> = self.control.region_ids().collect();
         let gone: Vec<Answer> = inbox
             .regions
-            .extract_if(|id, answer| matches!(answer, Answer::Ready(_)) && !ids.contains(id))
+            .extract_if(.., |id, answer| {
+                matches!(answer, Answer::Ready(_)) && !ids.contains(id)
+            })
             .map(|(_, answer)| answer)
             .collect();
         drop(inbox);
@@ -119,6 +121,8 @@ impl Session {
             #[cfg(feature = "cuda")]
             closing,
         );
+        // Pairs with the fence of a producer that begins to wait: either we see that it waits, or it sees what we said.
+        fence(Ordering::SeqCst);
         if self.producer_waits() {
             self.ring();
         }

@@ -160,6 +160,11 @@ impl Session {
         Ok((session, thread))
     }
 
+    /// Whether this was not inherited through fork.
+    pub(crate) fn is_of_this_process(&self) -> bool {
+        self.process.is_current()
+    }
+
     pub(super) fn pool_name(&self) -> &str {
         &self.pool
     }
@@ -168,7 +173,8 @@ impl Session {
         if !self.process.is_current() {
             return None;
         }
-        cred::peer(&self.link.socket).ok().map(|peer| peer.uid)
+        let peer = cred::peer(&self.link.socket).ok()?;
+        (peer.uid != cred::NOBODY).then_some(peer.uid)
     }
 
     pub(super) fn stats(&self) -> ReceiveStats {
@@ -254,6 +260,9 @@ impl Session {
     }
 
     pub(super) fn device(&self) -> String {
+        if !self.process.is_current() {
+            return String::new();
+        }
         lock(&self.device).clone()
     }
 
@@ -464,7 +473,7 @@ impl Session {
                 self.inbox().arrived = true;
             }
             ToConsumer::Denied { request, reason } => {
-                self.answered(request, Err(reason.as_str().to_owned()));
+                self.answered(request, Err(reason.printable()));
             }
             // Those belong to the handshake.
             ToConsumer::Welcome { .. } | ToConsumer::Refused { .. } | ToConsumer::Stats => {}

@@ -12,8 +12,9 @@ use cudarc::driver::sys::{CUcontext, CUstream, CUuuid};
 
 use super::driver::Driver;
 use super::error::{CAPTURE_IMPLICIT, CudaError, INVALID_CONTEXT};
-use super::result;
+use super::event::DISABLE_TIMING;
 use super::stream::Stream;
+use super::{chars, result};
 use crate::lock::lock;
 use crate::os::fork::ProcessId;
 
@@ -108,7 +109,7 @@ fn uuid_of(device: c_int) -> Result<Uuid, CudaError> {
         asked => asked,
     };
     asked?;
-    Ok(Uuid(uuid.bytes.map(|byte| byte.cast_unsigned())))
+    Ok(Uuid(chars::bytes(uuid.bytes)))
 }
 
 fn attribute(device: c_int, attribute: c_int) -> bool {
@@ -147,7 +148,7 @@ impl Device {
         let mut name = [0 as c_char; 100];
         // SAFETY: a place for the result, with its length.
         unsafe { result::device_name(name.as_mut_ptr(), name.len() as c_int - 1, device) }?;
-        let name = name.map(c_char::cast_unsigned);
+        let name = chars::bytes(name);
         let name = name.split(|byte| *byte == 0).next().unwrap_or_default();
         let uuid = uuid_of(device)?;
         let mut context = std::ptr::null_mut();
@@ -278,10 +279,13 @@ impl Device {
         let (result, failed) = within(self.0.context, call);
         if failed {
             if !self.0.broken.swap(true, Ordering::Relaxed) {
-                log::error!(
-                    "CUDA device {}: a kernel of this process failed, its context cannot be used any more",
-                    self.ordinal()
-                );
+                let ordinal = self.ordinal();
+                // Callers may have something locked, and the program's logger may call back.
+                super::elsewhere(move || {
+                    log::error!(
+                        "CUDA device {ordinal}: a kernel of this process failed, its context cannot be used any more"
+                    );
+                });
             }
             // Each time: leases may have been listed since.
             super::release::context_failed(self, self.0.context.addr());
@@ -422,12 +426,15 @@ fn check_not_captured(stream: Stream) -> Result<(), CudaError> {
 fn is_current_in_error() -> bool {
     let mut probe = std::ptr::null_mut();
     // SAFETY: a place for the event.
-    match unsafe { result::event_create(&raw mut probe, 0) } {
-        Ok(()) => {
-            // SAFETY: made just now.
-            let _ = unsafe { result::event_destroy(probe) };
-            false
-        }
-        Err(error) => matches!(error, CudaError::ContextInError { .. }),
+    let made = unsafe { result::event_create(&raw mut probe, DISABLE_TIMING) };
+    // Calls that put no work on the device "may also return error codes from previous, asynchronous launches", or not.
+    let looked = made.clone().and_then(|()| {
+        // SAFETY: made just now.
+        unsafe { result::event_query(probe) }
+    });
+    if made.is_ok() {
+        // SAFETY: made just now.
+        let _ = unsafe { result::event_destroy(probe) };
     }
+    matches!(looked, Err(CudaError::ContextInError { .. }))
 }

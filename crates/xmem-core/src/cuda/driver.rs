@@ -2,18 +2,23 @@
 
 //! The driver, if there is one: loaded once, each function looked for by name.
 //!
-//! cudarc finds the library and has the types. Its own calls are not used: they panic on a driver that lacks a function, and
-//! return an enum, which a driver that is newer than the list of its values makes undefined.
+//! cudarc has the types. Its own calls are not used: they panic on a driver that lacks a function, and return an enum, which a
+//! driver that is newer than the list of its values makes undefined. Nor is the library that it finds: it begins with
+//! `libcuda.so`, which may be the toolkit's, to link with, in which nothing works.
 #![allow(unsafe_code)] // a library that is loaded at run time
 
+use std::error::Error;
 use std::ffi::{CStr, c_char};
 use std::sync::OnceLock;
 
-use cudarc::driver::sys;
+use libloading::Library;
 
 use super::error::{CudaError, OUT_OF_MEMORY, is_fatal};
 use super::result::Table;
 use crate::os::fork::ProcessId;
+
+/// By which the CUDA runtime, PyTorch and GStreamer know it, too.
+const LIBRARY: &str = "libcuda.so.1";
 
 /// A driver that was initialized.
 pub(super) struct Driver {
@@ -40,15 +45,15 @@ impl Driver {
     fn load() -> Result<Self, CudaError> {
         let process = ProcessId::current();
         // SAFETY: loading the driver runs its initializers, which is what whoever installed it wants.
-        if !unsafe { sys::is_culib_present() } {
-            return Err(CudaError::NoDriver {
-                reason: "libcuda.so.1 is not found".into(),
-            });
-        }
-        // SAFETY: as above; it is there, so this does not panic.
-        let library = unsafe { sys::culib() };
+        let library = unsafe { Library::new(LIBRARY) }.map_err(|error| CudaError::NoDriver {
+            // What the loader says is its source: "libcuda.so.1: cannot open shared object file: ...".
+            reason: error
+                .source()
+                .map_or_else(|| error.to_string(), ToString::to_string),
+        })?;
+        // Never unloaded: its threads may be at work.
         let driver = Self {
-            table: Table::load(library),
+            table: Table::load(Box::leak(Box::new(library))),
             process,
         };
         let init = driver

@@ -10,12 +10,12 @@ use cudarc::driver::sys::{CUevent, CUipcEventHandle};
 use super::device::Device;
 use super::error::{CudaError, NOT_READY};
 use super::stream::Stream;
-use super::{LOOK, reaper, result};
+use super::{LOOK, chars, reaper, result};
 use crate::cancel::Deadline;
 use crate::region::device_header::IpcHandle;
 
 /// cuda.h: without times, for other processes too.
-const DISABLE_TIMING: u32 = 2;
+pub(super) const DISABLE_TIMING: u32 = 2;
 const INTERPROCESS: u32 = 4;
 
 /// An event of this process, or of another one.
@@ -40,7 +40,7 @@ impl Event {
         let mut handle = CUipcEventHandle { reserved: [0; 64] };
         // SAFETY: an event that was made for this, and a place for the handle.
         device.with(|| unsafe { result::ipc_get_event(&raw mut handle, event.raw.0) })?;
-        Ok((event, handle.reserved.map(|byte| byte.cast_unsigned())))
+        Ok((event, chars::bytes(handle.reserved)))
     }
 
     /// Makes an event for this process.
@@ -65,7 +65,7 @@ impl Event {
     /// Opens an event of another process.
     pub(super) fn open(device: &Device, handle: &IpcHandle) -> Result<Self, CudaError> {
         let handle = CUipcEventHandle {
-            reserved: handle.map(|byte| byte.cast_signed()),
+            reserved: chars::chars(*handle),
         };
         let mut raw = std::ptr::null_mut();
         // SAFETY: a place for the event; the driver checks the handle.

@@ -300,7 +300,12 @@ impl Import {
         let event = match Event::open(&self.device, handle) {
             // What a process that is gone recorded cannot be opened any more.
             Err(CudaError::Driver { .. }) if is_lost() => return Err(CudaError::ExporterGone),
-            Err(CudaError::Driver { .. } | CudaError::DriverTooOld { .. }) => {
+            // Also where they run out, which is reported as a lack of memory.
+            Err(
+                CudaError::Driver { .. }
+                | CudaError::DriverTooOld { .. }
+                | CudaError::OutOfMemory { .. },
+            ) => {
                 self.refuses_events.store(true, Ordering::Relaxed);
                 return Ok(Says::Mark);
             }

@@ -18,7 +18,7 @@ use cudarc::driver::sys::{
 use super::counts::{COUNTERS, count};
 use super::device::Device;
 use super::error::{ALREADY_MAPPED, CudaError};
-use super::{reaper, result};
+use super::{chars, reaper, result};
 use crate::fault::{self, Point};
 use crate::lock::lock;
 use crate::region::device_header::IpcHandle;
@@ -281,15 +281,21 @@ pub(super) struct Borrowed {
 const MEMORY_TYPE: u32 = 2;
 const DEVICE_ORDINAL: u32 = 9;
 const IS_LEGACY_CAPABLE: u32 = 10;
+/// cuda.h: the range of addresses that an address is of.
+const RANGE_START: u32 = 11;
+const RANGE_SIZE: u32 = 12;
 /// What the first one is for registered host memory.
 const OF_HOST: u64 = 1;
 
-fn attribute(ptr: u64, attribute: u32) -> Result<u64, CudaError> {
+/// `bits`: which of them the driver writes.
+fn attribute(ptr: u64, attribute: u32, bits: u64) -> Result<u64, CudaError> {
     let mut value = 0u64;
     // SAFETY: a place that is large enough for any of the above; the driver checks the address.
     unsafe { result::pointer_attribute((&raw mut value).cast(), attribute, ptr) }?;
-    Ok(value & 0xffff_ffff)
+    Ok(value & bits)
 }
+
+const INT: u64 = 0xffff_ffff;
 
 /// Whether memory lies on a device. A context of it is current.
 pub(super) fn check_device(device: &Device, ptr: u64) -> Result<(), CudaError> {
@@ -300,10 +306,10 @@ pub(super) fn check_device(device: &Device, ptr: u64) -> Result<(), CudaError> {
         CudaError::Driver { .. } => none(),
         error => error,
     };
-    if attribute(ptr, MEMORY_TYPE).map_err(of_driver)? == OF_HOST {
+    if attribute(ptr, MEMORY_TYPE, INT).map_err(of_driver)? == OF_HOST {
         return Err(none());
     }
-    let actual = attribute(ptr, DEVICE_ORDINAL).map_err(of_driver)?;
+    let actual = attribute(ptr, DEVICE_ORDINAL, INT).map_err(of_driver)?;
     if actual != u64::from(device.ordinal()) {
         let (actual, asked) = (actual as u32, device.ordinal());
         return Err(CudaError::OtherDevice { actual, asked });
@@ -316,7 +322,7 @@ pub(super) fn borrow(device: &Device, ptr: u64, len: usize) -> Result<Borrowed, 
     device.with(|| {
         check_device(device, ptr)?;
         // Drivers that do not know the attribute say so when the handle is asked for.
-        if attribute(ptr, IS_LEGACY_CAPABLE).is_ok_and(|capable| capable & 0xff == 0) {
+        if attribute(ptr, IS_LEGACY_CAPABLE, 0xff).is_ok_and(|capable| capable == 0) {
             return Err(CudaError::NotImportable {
                 why: "memory of pools, of virtual memory management and managed memory have no legacy handle: copy the frame \
                       into a slot"
@@ -339,7 +345,7 @@ pub(super) fn legacy_handle(ptr: u64) -> Result<IpcHandle, CudaError> {
     let mut handle = CUipcMemHandle { reserved: [0; 64] };
     // SAFETY: a place for the handle; the driver checks the address.
     unsafe { result::ipc_get_mem(&raw mut handle, ptr) }?;
-    Ok(handle.reserved.map(|byte| byte.cast_unsigned()))
+    Ok(chars::bytes(handle.reserved))
 }
 
 /// Memory of another process.
@@ -401,8 +407,17 @@ impl ForeignMemory {
             Self::Legacy(open) => open.device.with(|| {
                 let (mut base, mut size) = (0, 0);
                 // SAFETY: places for the results; the address is of memory that is open.
-                unsafe { result::address_range(&raw mut base, &raw mut size, open.ptr) }?;
-                Ok((base, base + size as u64))
+                let found =
+                    unsafe { result::address_range(&raw mut base, &raw mut size, open.ptr) };
+                match found {
+                    Ok(()) => Ok((base, base + size as u64)),
+                    // It is documented for cuMemAlloc's memory, and says nothing of what was opened.
+                    Err(CudaError::Driver { .. }) => {
+                        let start = attribute(open.ptr, RANGE_START, u64::MAX)?;
+                        Ok((start, start + attribute(open.ptr, RANGE_SIZE, u64::MAX)?))
+                    }
+                    Err(error) => Err(error),
+                }
             })?,
         };
         let from = self.ptr().checked_add(offset);
@@ -434,7 +449,7 @@ impl LegacyOpen {
         let open = || {
             let mut ptr = 0;
             let handle = CUipcMemHandle {
-                reserved: handle.map(|byte| byte.cast_signed()),
+                reserved: chars::chars(*handle),
             };
             // SAFETY: a place for the address; the driver checks the handle.
             device

@@ -54,6 +54,7 @@ impl Reaper {
     }
 
     fn send(&self, job: Job) {
+        let mut failed = None;
         let running = self.running.get_or_init(|| {
             let (jobs, inbox) = channel();
             let thread = std::thread::Builder::new().name(self.name.into());
@@ -63,11 +64,14 @@ impl Reaper {
                     process: ProcessId::current(),
                 }),
                 Err(error) => {
-                    log::error!("what lies on CUDA devices is not freed any more: {error}");
+                    failed = Some(error);
                     None
                 }
             }
         });
+        if let Some(error) = failed {
+            log::error!("what lies on CUDA devices is not freed any more: {error}");
+        }
         match running {
             Some(running) if running.process.is_current() => {
                 let jobs = lock(&running.jobs);

@@ -222,11 +222,11 @@ pub(super) fn context_failed(device: &Device, context: usize) {
             .collect()
     };
     if !ended.is_empty() {
-        log::warn!(
-            "CUDA device {}: {} leases end with their context",
-            device.ordinal(),
-            ended.len()
-        );
+        let (ordinal, count) = (device.ordinal(), ended.len());
+        // Callers may have something locked, and the program's logger may call back.
+        super::elsewhere(move || {
+            log::warn!("CUDA device {ordinal}: {count} leases end with their context");
+        });
     }
     ended.into_iter().for_each(end);
 }
@@ -268,7 +268,7 @@ mod tests {
     use std::sync::mpsc::{Sender, channel};
 
     use super::{MADE_IN, as_host_function, end_handed, pending};
-    use crate::os::fork::ProcessId;
+    use crate::os::fork::{ProcessId, is_so_in_a_child_without};
     use crate::region::{Backing, Region, RegionSettings, RegionView, Ticket};
 
     /// Says on which thread it is dropped.
@@ -314,29 +314,10 @@ mod tests {
     #[test]
     fn a_forked_child_waits_for_no_lock_that_another_thread_had() {
         MADE_IN.get_or_init(ProcessId::current);
-        let (locked, is_locked) = channel();
-        let (forked, has_forked) = channel::<()>();
-        let thread = std::thread::spawn(move || {
-            let _pending = pending();
-            locked.send(()).unwrap();
-            let _ = has_forked.recv();
-        });
-        is_locked.recv().unwrap();
-        // SAFETY: the child does nothing but what is looked at here, and ends; the alarm ends it if that hangs.
-        let pid = unsafe {
-            let pid = libc::fork();
-            if pid == 0 {
-                libc::alarm(5);
-                end_handed(1);
-                libc::_exit(0);
-            }
-            pid
+        let ends = || {
+            end_handed(1);
+            true
         };
-        let mut status = -1;
-        // SAFETY: a child of this process, and a place for its status.
-        assert_eq!(unsafe { libc::waitpid(pid, &raw mut status, 0) }, pid);
-        forked.send(()).unwrap();
-        thread.join().unwrap();
-        assert_eq!(status, 0, "it hung");
+        assert!(is_so_in_a_child_without(pending, ends), "it hung");
     }
 }

@@ -71,15 +71,21 @@ impl CudaSlot<'_> {
     }
 
     /// Has a stream copy bytes from device memory of this process into the beginning of the slot: behind all that was put on
-    /// the stream so far, and no CPU waits. The memory is on the same device, of whatever context, and stays as it is until
-    /// the stream has got there. [`publish_on`](crate::WriteLease::publish_on) the same stream comes after it.
+    /// the stream so far, and no CPU waits. The memory is on the same device, of whatever context.
+    /// [`publish_on`](crate::WriteLease::publish_on) the same stream comes after it.
     ///
     /// # Errors
     ///
     /// [`CudaError::OutOfBounds`], [`CudaError::NotImportable`] if it is no device memory, [`CudaError::OtherDevice`], and
-    /// others as [`CudaError`] says. How many bytes there are where it is copied from, only the driver knows.
-    pub fn copy_from(&self, stream: Stream, from: u64, len: usize) -> Result<(), CudaError> {
-        self.copy_rows_from(stream, from, &[Rows::plain(0, 0, len)])
+    /// others as [`CudaError`] says.
+    ///
+    /// # Safety
+    ///
+    /// All that is to be copied lies in memory that this process has there, and that neither goes away nor is written until the
+    /// stream has copied it. The slot's lease is kept as long, or published on the stream.
+    pub unsafe fn copy_from(&self, stream: Stream, from: u64, len: usize) -> Result<(), CudaError> {
+        // SAFETY: the caller's promise.
+        unsafe { self.copy_rows_from(stream, from, &[Rows::plain(0, 0, len)]) }
     }
 
     /// The same with rows of bytes: those of each plane of a frame, for example. It counts as one copy
@@ -88,7 +94,11 @@ impl CudaSlot<'_> {
     /// # Errors
     ///
     /// As [`copy_from`](Self::copy_from). Some of the rows may have been copied then.
-    pub fn copy_rows_from(
+    ///
+    /// # Safety
+    ///
+    /// As [`copy_from`](Self::copy_from).
+    pub unsafe fn copy_rows_from(
         &self,
         stream: Stream,
         from: u64,
@@ -103,8 +113,7 @@ impl CudaSlot<'_> {
             check_device(self.device(), from)?;
             count(&COUNTERS.copies);
             rows.iter().try_for_each(|rows| {
-                // SAFETY: the slot is claimed for as long as the caller writes it. What is read is device memory, which the
-                // driver checks; the stream is alive (`Stream::from_raw`).
+                // SAFETY: the rows fit into the slot, and the caller promises all else; the stream is alive (`Stream::from_raw`).
                 unsafe { rows::enqueue(stream, To::Device(self.ptr), from, rows) }
             })
         })

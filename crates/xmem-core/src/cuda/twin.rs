@@ -109,7 +109,15 @@ impl Twin {
         for _ in 0..plan.slots {
             let (event, handle) = match Event::interprocess(device) {
                 Ok((event, handle)) => (Some(event), handle),
-                Err(CudaError::Driver { .. } | CudaError::DriverTooOld { .. }) => (None, [0; 64]),
+                // Also where they run out, which is reported as a lack of memory: they take none of the device's.
+                Err(
+                    error @ (CudaError::Driver { .. }
+                    | CudaError::DriverTooOld { .. }
+                    | CudaError::OutOfMemory { .. }),
+                ) => {
+                    log::info!("frames of a slot are published when they are done, since {error}");
+                    (None, [0; 64])
+                }
                 Err(error) => return Err(error),
             };
             events.push(event);

@@ -3,7 +3,7 @@
 //! Waiting for a producer's work on a frame.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{Ordering, fence};
 
 use super::counts::{COUNTERS, count};
 use super::error::CudaError;
@@ -39,8 +39,10 @@ impl Wait {
             Self::Slot { view, slot, .. } => view.cuda().and_then(|cuda| cuda.slot_head(*slot)),
             Self::Own(hold) => hold.slot_head(),
         };
-        // Pairs with the release store by which the producer says so when it closes.
-        head.map_or(PENDING, |head| head.ready.load(Ordering::Acquire))
+        let word = head.map_or(PENDING, |head| head.ready.load(Ordering::Relaxed));
+        // Pairs with the release store by which the producer says so. A fence, since consumers may only read there.
+        fence(Ordering::Acquire);
+        word
     }
 
     /// [`is_ready`](Self::is_ready), or an error if it never will be.

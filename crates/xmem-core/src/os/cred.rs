@@ -6,18 +6,58 @@
 use std::io;
 use std::mem::{self, MaybeUninit};
 use std::os::fd::{AsFd, AsRawFd};
+use std::sync::OnceLock;
+
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
+
+use super::probe;
+
+/// Stands for "leave it as it is" where the number of a user or group is asked for, so nobody has it.
+pub(crate) const NOBODY: u32 = u32::MAX;
 
 /// The peer of a socket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Peer {
     /// 0 when the process is in a PID namespace that cannot be seen from here.
     pub(crate) pid: u32,
+    /// `NOBODY` when the kernel does not tell.
     pub(crate) uid: u32,
     pub(crate) gid: u32,
 }
 
+impl Peer {
+    const UNKNOWN: Self = Self {
+        pid: 0,
+        uid: NOBODY,
+        gid: NOBODY,
+    };
+}
+
 /// Who connected (SO_PEERCRED), as of then.
 pub(crate) fn peer(socket: impl AsFd) -> io::Result<Peer> {
+    if peers_are_told()? {
+        said_of(socket)
+    } else {
+        Ok(Peer::UNKNOWN)
+    }
+}
+
+/// Whether the kernel says who connected. gVisor did not before November 2025: it named whoever asked, also for a socket
+/// that nobody has connected to.
+pub(crate) fn peers_are_told() -> io::Result<bool> {
+    static TOLD: OnceLock<bool> = OnceLock::new();
+    probe::once(&TOLD, || {
+        let alone = socket_with(
+            AddressFamily::UNIX,
+            SocketType::SEQPACKET,
+            SocketFlags::CLOEXEC,
+            None,
+        )?;
+        Ok(!matches!(said_of(&alone), Ok(peer) if peer.pid == std::process::id()))
+    })
+}
+
+fn said_of(socket: impl AsFd) -> io::Result<Peer> {
     let mut cred = MaybeUninit::<libc::ucred>::zeroed();
     let mut len = mem::size_of::<libc::ucred>() as libc::socklen_t;
     // SAFETY: `cred` is valid for writes of `len` bytes, and the descriptor is open while borrowed.

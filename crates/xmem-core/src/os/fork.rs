@@ -105,6 +105,47 @@ extern "C" fn replace_in_child() {
     }
 }
 
+/// Whether this is so in a forked child, which does nothing but look, and is ended when that hangs.
+#[cfg(test)]
+pub(crate) fn is_so_in_a_child(look: impl FnOnce() -> bool) -> bool {
+    // SAFETY: the child only looks, and ends without what runs at exit; the alarm ends it if that hangs.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        // SAFETY: as above.
+        unsafe { libc::alarm(5) };
+        let is_so = look();
+        // SAFETY: as above.
+        unsafe { libc::_exit((!is_so).into()) };
+    }
+    let mut status = -1;
+    // SAFETY: the child is ours, and the status a local variable.
+    let waited = unsafe { libc::waitpid(child, &raw mut status, 0) };
+    assert_eq!(waited, child);
+    status == 0
+}
+
+/// The same while another thread has these locks, which is not there in the child.
+#[cfg(test)]
+pub(crate) fn is_so_in_a_child_without<Locks>(
+    lock: impl FnOnce() -> Locks + Send,
+    look: impl FnOnce() -> bool,
+) -> bool {
+    use std::sync::mpsc::channel;
+    let (locked, is_locked) = channel();
+    let (forked, has_forked) = channel::<()>();
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            let _locks = lock();
+            locked.send(()).unwrap();
+            let _ = has_forked.recv();
+        });
+        is_locked.recv().unwrap();
+        let is_so = is_so_in_a_child(look);
+        drop(forked);
+        is_so
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -115,16 +156,7 @@ mod tests {
         let _ = PAGE.set(None);
         let here = ProcessId::current();
         assert!(here.is_current());
-        // SAFETY: the child only looks at its number, and ends without what runs at exit.
-        let child = unsafe { libc::fork() };
-        if child == 0 {
-            // SAFETY: as above.
-            unsafe { libc::_exit(here.is_current().into()) };
-        }
-        let mut status = -1;
-        // SAFETY: the child is ours, and the status a local variable.
-        let waited = unsafe { libc::waitpid(child, &raw mut status, 0) };
-        assert_eq!((waited, status), (child, 0));
+        assert!(is_so_in_a_child(|| !here.is_current()));
         assert!(here.is_current());
     }
 }

@@ -14,6 +14,7 @@ use rustix::io::{Errno, retry_on_intr};
 
 use super::cred::own_uid;
 use super::fork::KeptFromChildren;
+use super::memfd::check_file_size;
 use crate::fault::{self, Point};
 
 /// What is written into a lock file is no longer than this, and ends so.
@@ -48,6 +49,7 @@ pub(crate) enum LockError {
 impl LockFile {
     /// Takes the lock, and writes into the file who has it.
     pub(crate) fn acquire(path: &Path, holder: &str) -> Result<Self, LockError> {
+        check_file_size(holder.len()).map_err(LockError::Io)?;
         let mut tries = 0;
         loop {
             let Some((mut file, is_new)) = open_or_make(path)? else {

@@ -3,14 +3,18 @@
 //! Anonymous memory in a descriptor: reserved, so that no touch ends in SIGBUS, and sealed against resizing.
 
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::sync::OnceLock;
 
 use rustix::fs::{
-    FallocateFlags, MemfdFlags, SealFlags, Stat, fallocate, fcntl_add_seals, fcntl_get_seals,
-    fstat, memfd_create,
+    FallocateFlags, MemfdFlags, Mode, OFlags, SealFlags, Stat, fallocate, fchmod, fcntl_add_seals,
+    fcntl_get_seals, fstat, ftruncate, memfd_create, open,
 };
 use rustix::io::{Errno, retry_on_intr};
+use rustix::process::{Resource, getrlimit};
 
+use super::mapping::{Access, Mapping};
+use super::probe;
 use crate::fault::{self, Point};
 
 const RESERVE_PIECE: usize = 8 << 20;
@@ -32,8 +36,23 @@ pub(crate) fn create(name: &str, len: usize) -> io::Result<OwnedFd> {
     Ok(fd)
 }
 
+/// Whether this process may make a file of so many bytes. It has to be asked for before: past the limit (RLIMIT_FSIZE, which
+/// counts for files in memory too) the kernel sends a signal that ends the process, SIGXFSZ.
+pub(crate) fn check_file_size(len: usize) -> io::Result<()> {
+    match getrlimit(Resource::Fsize).current {
+        Some(limit) if len as u64 > limit => Err(io::Error::new(
+            io::ErrorKind::FileTooLarge,
+            format!(
+                "this process may make no files larger than {limit} bytes: raise RLIMIT_FSIZE (ulimit -f)"
+            ),
+        )),
+        _ => Ok(()),
+    }
+}
+
 /// Reserves memory for the first `len` bytes of a file.
 pub(crate) fn reserve(fd: impl AsFd, len: usize) -> io::Result<()> {
+    check_file_size(len)?;
     if len as u64 > all_memory() {
         // The kernel would try all the same, and then kill whom it finds.
         return Err(Errno::NOMEM.into());
@@ -78,6 +97,44 @@ pub(crate) fn seal(fd: impl AsFd, seal: Seal) -> io::Result<()> {
     Ok(())
 }
 
+/// The descriptor to give to those who may only read what was sealed against future writes: the same, if that holds.
+///
+/// gVisor takes the seal and does nothing about it (as of 2026). There the descriptor is one that cannot write. A process of
+/// the same user, or root, can open it anew and write all the same.
+pub(crate) fn for_reading(fd: OwnedFd) -> io::Result<OwnedFd> {
+    if future_writes_are_refused()? {
+        Ok(fd)
+    } else {
+        without_writing(&fd)
+    }
+}
+
+/// A descriptor of the same memory that cannot write, and that other users cannot open anew for it.
+fn without_writing(fd: &OwnedFd) -> io::Result<OwnedFd> {
+    fchmod(fd, Mode::RUSR)?;
+    let path = format!("/proc/self/fd/{}", fd.as_raw_fd());
+    Ok(open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?)
+}
+
+fn future_writes_are_refused() -> io::Result<bool> {
+    const LEN: usize = 4096;
+    static REFUSED: OnceLock<bool> = OnceLock::new();
+    probe::once(&REFUSED, || {
+        let fd = memfd_create(
+            "xmem-probe",
+            MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING,
+        )?;
+        ftruncate(&fd, LEN as u64)?;
+        fcntl_add_seals(&fd, SealFlags::FUTURE_WRITE)?;
+        match Mapping::new(&fd, LEN, Access::ReadWrite) {
+            Ok(_) => Ok(false),
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Ok(true),
+            // That says nothing of the seal.
+            Err(error) => Err(error),
+        }
+    })
+}
+
 /// The size of memory that a peer made, if touching it can do no harm: none of it can be taken away as far as the
 /// seals that are asked for go, and all of it is there. What is not there would be taken from who touches it.
 pub(crate) fn sealed_len(fd: impl AsFd, seal: Seal) -> Result<usize, &'static str> {
@@ -103,4 +160,26 @@ pub(crate) fn reserved_len(stat: &Stat) -> Result<usize, &'static str> {
         return Err("its memory is not reserved");
     }
     Ok(len)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_descriptor_without_writing_only_reads() {
+        const LEN: usize = 8192;
+        let fd = create("xmem-test", LEN).unwrap();
+        seal(&fd, Seal::Size).unwrap();
+        rustix::io::pwrite(&fd, b"frame", 0).unwrap();
+        let reader = without_writing(&fd).unwrap();
+        assert_eq!(sealed_len(&reader, Seal::Size), Ok(LEN));
+        let mut read = [0; 5];
+        rustix::io::pread(&reader, &mut read, 0).unwrap();
+        assert_eq!(&read, b"frame");
+        assert!(Mapping::new(&reader, LEN, Access::Read).is_ok());
+        assert!(Mapping::new(&reader, LEN, Access::ReadWrite).is_err());
+        assert!(rustix::io::pwrite(&reader, b"x", 0).is_err());
+        assert_eq!(fstat(&reader).unwrap().st_mode & 0o777, 0o400);
+    }
 }

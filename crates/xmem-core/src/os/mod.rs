@@ -11,4 +11,5 @@ pub(crate) mod futex;
 pub(crate) mod lock;
 pub(crate) mod mapping;
 pub(crate) mod memfd;
+mod probe;
 pub(crate) mod socket;

@@ -6,10 +6,7 @@ use std::fs;
 use std::os::fd::AsFd;
 
 use crate::error::CreateError;
-use crate::os::cred::{self, Peer, own_uid};
-
-/// Stands for "leave it as it is" where a number of a user or group is asked for.
-const NOBODY: u32 = u32::MAX;
+use crate::os::cred::{self, NOBODY, Peer, own_uid};
 
 #[derive(Debug, Clone)]
 pub(super) struct Access {
@@ -52,6 +49,13 @@ impl Access {
                 self.mode
             )));
         }
+        if !self.allow_uids.is_empty() && !cred::peers_are_told().unwrap_or(true) {
+            return Err(CreateError::Settings(
+                "allow-uids: this system does not tell who connects (old versions of gVisor do not), so everybody \
+                 would be let in: use socket-mode and socket-group"
+                    .into(),
+            ));
+        }
         let Some(group) = &self.group else {
             return Ok(());
         };
@@ -88,6 +92,10 @@ impl Access {
     /// Whether this peer of a socket may join. `group`: whose the socket's file is. `Err`: why not.
     pub(super) fn check(&self, socket: impl AsFd, peer: Peer, group: u32) -> Result<(), String> {
         let uid = peer.uid;
+        if uid == NOBODY {
+            // The kernel does not tell. But it has let the peer reach the socket, by its file's mode.
+            return Ok(());
+        }
         if uid == own_uid() || uid == 0 || self.allow_uids.contains(&uid) || self.mode & 0o002 != 0
         {
             return Ok(());

@@ -6,6 +6,7 @@ use std::sync::atomic::Ordering;
 
 use super::plan::Plan;
 use super::pool::{Claimed, Pool};
+use super::publish::Span;
 use super::regions::{Cold, Full};
 use super::slots::{Use, Want};
 use super::state::{Effects, State};
@@ -80,15 +81,28 @@ impl Pool {
                 regions.plan(slots, want, first, settings.max_slots, settings.max_bytes)
             };
             let mut result = plan(&mut state);
+            while matches!(result, Err(Full::Limit))
+                && self.forget_spare(&mut state, Span::Promised, effects)
+            {
+                if let Some(claimed) = self.claim_idle(&mut state, want) {
+                    return Ok(claimed);
+                }
+            }
             // What frames of other sizes leave unused goes first; then the history, which is for late joiners, and
             // single slots, so that one frame that is held does not keep its whole region.
             for when in [Cold::UnfitFor(want), Cold::PartlyUnfitFor(want)] {
-                if !matches!(result, Err(Full::Limit)) {
-                    break;
-                }
+                let full = match result {
+                    Err(full @ (Full::Limit | Full::List)) => full,
+                    _ => break,
+                };
                 if matches!(when, Cold::PartlyUnfitFor(_)) {
                     state.forget_history_unfit_for(&self.control, want, lossless, effects);
                 }
+                // Only a region that goes as a whole leaves a place in the list.
+                let when = match full {
+                    Full::List => Cold::UnusedAndUnfitFor(want),
+                    _ => when,
+                };
                 state.retire(&self.control, when, 0, lossless, effects);
                 result = plan(&mut state);
             }
@@ -97,12 +111,7 @@ impl Pool {
                     size: want.slot_size(),
                     max_bytes: settings.max_bytes,
                 },
-                Full::Limit => AcquireError::Exhausted {
-                    pool: self.name.clone(),
-                    slots: state.slots.assigned(),
-                    max_slots: settings.max_slots,
-                    max_bytes: settings.max_bytes,
-                },
+                Full::Limit | Full::List => self.exhausted(&state),
             })?
         };
         // Reserving memory takes milliseconds, so nobody has to wait for it.
@@ -113,26 +122,34 @@ impl Pool {
             Ok(region) => region,
             Err(error) => {
                 state.regions.abandon(plan);
-                return Err(error);
+                state.is_short = true;
+                self.trim_history(&mut state, Span::Promised, effects);
+                return self.claim_idle(&mut state, want).ok_or(error);
             }
         };
         let State { regions, slots, .. } = &mut *state;
         regions.install(plan, region, slots);
         state.show_regions(&self.control);
+        // Another thread may have been faster, but then it used up what it planned itself.
+        let claimed = self.claim_idle(&mut state, want);
+        let claimed = claimed.ok_or_else(|| self.exhausted(&state));
+        drop(state);
         log::debug!(
             "pool {:?} has a new region of {} slots of {} bytes",
             self.name,
             plan.slots,
             plan.slot_len
         );
-        // Another thread may have been faster, but then it used up what it planned itself.
-        self.claim_idle(&mut state, want)
-            .ok_or_else(|| AcquireError::Exhausted {
-                pool: self.name.clone(),
-                slots: state.slots.assigned(),
-                max_slots: settings.max_slots,
-                max_bytes: settings.max_bytes,
-            })
+        claimed
+    }
+
+    fn exhausted(&self, state: &State) -> AcquireError {
+        AcquireError::Exhausted {
+            pool: self.name.clone(),
+            slots: state.slots.assigned(),
+            max_slots: self.settings.max_slots,
+            max_bytes: self.settings.max_bytes,
+        }
     }
 
     fn region_settings(&self) -> RegionSettings<'_> {

@@ -238,7 +238,6 @@ impl ControlThread {
             version: VERSION,
             id,
             budget: welcome.peer.budget,
-            pid: std::process::id(),
             peers_may_write: pool.settings.peers_may_write,
             pool: Text::new(&pool.name),
             origins: welcome.origins.len() as u32,

@@ -21,6 +21,7 @@ use crate::error::{CreateError, RegionError};
 use crate::fault::{self, Point};
 use crate::layout::{Constants, Control, Shape};
 use crate::os::lock::{LockError, LockFile};
+use crate::os::{cred, socket};
 use crate::region::{self, Backing, MAX_SLOTS};
 use crate::rendezvous::{lock_path, prepare_dir, socket_path};
 use crate::stats::ConsumerStats;
@@ -56,6 +57,7 @@ pub(super) type OnConsumer = Arc<dyn Fn(ConsumerEvent) + Send + Sync>;
 pub(super) struct Settings {
     pub(super) delivery: Delivery,
     pub(super) history: u32,
+    pub(super) history_time: Duration,
     pub(super) min_slots: u32,
     pub(super) mixed_sizes: bool,
     pub(super) max_slots: u32,
@@ -89,6 +91,7 @@ impl Default for Settings {
         Self {
             delivery: Delivery::Live,
             history: 4,
+            history_time: Duration::ZERO,
             min_slots: 0,
             mixed_sizes: false,
             max_slots: 256,
@@ -134,6 +137,17 @@ impl ProducerBuilder {
     /// behind skips what is older.
     pub fn history(mut self, frames: u32) -> Self {
         self.settings.history = frames.max(1);
+        self
+    }
+
+    /// Keeps more frames than the newest `history` in a live pool: those whose time is not further than this from the time of
+    /// the newest one, 64 entries at most. Default: zero.
+    ///
+    /// So a consumer may lag behind by a time, however many frames that are. These further frames are kept as long as nothing
+    /// else needs their slots, so nobody is promised less for them. Frames without a time are not kept for longer,
+    /// nor are those with a release hook or with pieces, since somebody waits for what they lie in.
+    pub fn history_time(mut self, time: Duration) -> Self {
+        self.settings.history_time = time;
         self
     }
 
@@ -317,14 +331,23 @@ impl ProducerBuilder {
     }
 }
 
-fn take_lock(pool: &str, socket: &Path) -> Result<LockFile, CreateError> {
+/// Whether this process listens there. The kernel says so: numbers in a file may be of another PID namespace.
+fn is_own(path: &Path) -> bool {
+    let listener = socket::connect_to(path).and_then(cred::peer);
+    listener.is_ok_and(|peer| peer.pid == std::process::id())
+}
+
+/// Makes this process the pool's producer.
+pub(super) fn take_lock(pool: &str, socket: &Path) -> Result<LockFile, CreateError> {
     let pid = std::process::id();
     let program = std::fs::read_to_string("/proc/self/comm").unwrap_or_default();
-    let holder = format!("{} (process {pid})", program.trim());
-    LockFile::acquire(&lock_path(socket), &holder).map_err(|error| match error {
+    let own = format!("{} (process {pid})", program.trim());
+    LockFile::acquire(&lock_path(socket), &own).map_err(|error| match error {
         LockError::Held(holder) => CreateError::InUse {
             pool: pool.to_owned(),
-            holder: if holder.is_empty() {
+            holder: if is_own(socket) {
+                format!("{own}, which is this very process")
+            } else if holder.is_empty() {
                 "another process".into()
             } else {
                 holder

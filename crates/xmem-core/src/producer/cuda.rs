@@ -76,14 +76,19 @@ impl Producer {
 
 impl Producer {
     /// Takes in device memory that somebody else allocated in this process, so that frames may lie in it
-    /// ([`Parts::add_imported`](super::Parts::add_imported)): consumers open its legacy handle once. It must not be freed
-    /// before `released` runs: when nobody has it open any more after the last handle to it is gone, at the latest when
-    /// the pool is gone. Frames in it are published in slots of [`acquire_cuda_event`](Self::acquire_cuda_event).
+    /// ([`Parts::add_imported`](super::Parts::add_imported)): consumers open its legacy handle once. `released` runs when
+    /// nobody has it open any more after the last handle to it is gone, at the latest when the pool is gone. Frames in it are
+    /// published in slots of [`acquire_cuda_event`](Self::acquire_cuda_event).
     ///
     /// # Errors
     ///
     /// [`ImportError::Cuda`] if it has no legacy handle or lies elsewhere, and others as [`ImportError`] says.
-    pub fn import_cuda(
+    ///
+    /// # Safety
+    ///
+    /// The memory is not freed before `released` runs.
+    #[allow(unsafe_code)] // a promise
+    pub unsafe fn import_cuda(
         &self,
         ptr: u64,
         size: usize,
@@ -279,8 +284,9 @@ impl Pool {
             let Some(pool) = pool.upgrade() else {
                 return true;
             };
-            // Before the look: who publishes after it begins anew.
-            flag(&pool).store(false, Ordering::Release);
+            // Before the look: who publishes after it begins anew. An exchange: who found the flag set before it has its say
+            // seen by the look.
+            flag(&pool).swap(false, Ordering::AcqRel);
             let goes_on = look(&pool) && !flag(&pool).swap(true, Ordering::AcqRel);
             // Perhaps it was the last to have it, and hooks run with it.
             crate::cuda::elsewhere(move || drop(pool));

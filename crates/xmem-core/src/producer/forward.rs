@@ -19,7 +19,7 @@ use super::pool::Pool;
 use super::regions::Taken;
 use super::state::State;
 use crate::cancel::Canceller;
-use crate::error::{ForwardError, WaitError};
+use crate::error::{ForwardError, ImportError, WaitError};
 use crate::fault::{self, Point};
 use crate::lease::{Piece, ReadLease};
 use crate::parts::Origin;
@@ -120,6 +120,9 @@ impl Pool {
         frame: &ReadLease,
         wanted: impl Fn(usize) -> bool,
     ) -> Result<Parts, ForwardError> {
+        if !self.process.is_current() {
+            return Err(ImportError::Forked.into());
+        }
         let mut parts = Parts::new();
         let pieces = frame.pieces().ok_or(ForwardError::NotReceived)?;
         for piece in pieces.into_iter().filter(|piece| wanted(piece.number)) {

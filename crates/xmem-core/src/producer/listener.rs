@@ -2,18 +2,17 @@
 
 //! The pool's socket: made in place of a stale one, never of a live one, and removed at the end.
 
-use std::io;
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{AtFlags, Gid, chownat, fstat};
 use rustix::io::Errno;
 
 use super::access::Access;
+use super::stale;
 use crate::error::CreateError;
 use crate::fault::{self, Point};
-use crate::os::cred::own_uid;
 use crate::os::fork::KeptFromChildren;
 use crate::os::lock::LockFile;
 use crate::os::socket::{self, Listening};
@@ -35,37 +34,7 @@ impl Listener {
     /// Listens at the path, in place of a socket that a killed producer left.
     pub(super) fn bind(path: &Path, lock: LockFile, access: &Access) -> Result<Self, CreateError> {
         let system = |what| move |error| CreateError::System { what, error };
-        match std::fs::symlink_metadata(path) {
-            Ok(meta) if meta.file_type().is_socket() => {
-                // We hold the lock, so no xmem producer listens there. But another program might; only a refused
-                // connection says that nobody does.
-                let refused = socket::connect_to(path)
-                    .is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused);
-                if !refused {
-                    return Err(CreateError::InUse {
-                        pool: path.to_string_lossy().into_owned(),
-                        holder: "a program that is no xmem producer, or cannot see the lock file"
-                            .into(),
-                    });
-                }
-                if meta.uid() != own_uid() {
-                    return Err(CreateError::Foreign {
-                        path: path.to_owned(),
-                        uid: meta.uid(),
-                    });
-                }
-                std::fs::remove_file(path)
-                    .map_err(system("remove the socket that a killed producer left"))?;
-                fault::point(Point::StaleSocketRemoved);
-            }
-            Ok(_) => {
-                return Err(CreateError::NotASocket {
-                    path: path.to_owned(),
-                });
-            }
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-            Err(error) => return Err(system("look for the pool's socket")(error)),
-        }
+        stale::remove_socket(path)?;
         let Listening { socket, file } = socket::listen_at(path, access.file_mode())
             .map_err(system("listen on the pool's socket"))?;
         let look =

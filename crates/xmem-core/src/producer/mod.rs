@@ -21,6 +21,7 @@ mod publish;
 mod regions;
 mod retired;
 mod slots;
+mod stale;
 mod state;
 mod stats;
 mod sticky_log;
@@ -38,6 +39,7 @@ pub use builder::{ConsumerEvent, ProducerBuilder};
 pub use import::{ImportedMemory, Parts};
 pub use peer::Departure;
 pub use piece_lease::PieceLease;
+pub use stale::remove_stale;
 pub(crate) use write_lease::OwnHold;
 pub use write_lease::{PublishFailure, WriteLease};
 
@@ -153,6 +155,11 @@ impl Drop for Owner {
 }
 
 impl Producer {
+    /// Whether this was not inherited through fork.
+    pub(crate) fn is_of_this_process(&self) -> bool {
+        self.inner().process.is_current()
+    }
+
     /// How to make the pool of this name, or with its socket at this path.
     pub fn builder(pool: &str) -> ProducerBuilder {
         ProducerBuilder::new(pool)
@@ -434,6 +441,20 @@ impl Producer {
         })
     }
 
+    /// Lossless: who has so much left to take that the next frame waits for it, in words.
+    pub fn held_up_by(&self) -> Vec<String> {
+        let pool = self.inner();
+        if !pool.lossless() {
+            return Vec::new();
+        }
+        let max = pool.max_backlog();
+        let (behind, slowest) = pool.slowest(&pool.lock());
+        let slowest = slowest.iter().filter(|_| behind >= max);
+        slowest
+            .map(|peer| format!("{} (process {})", peer.name, peer.pid))
+            .collect()
+    }
+
     /// Lossless: waits until every connected consumer took everything. Live: returns at once.
     ///
     /// # Errors
@@ -459,8 +480,23 @@ impl Producer {
         timeout: Option<Duration>,
         cancel: &Canceller,
     ) -> Result<(), WaitError> {
-        self.inner()
-            .wait(timeout, cancel, || (self.num_consumers() > 0).then_some(()))
+        self.wait_for_consumers(1, timeout, cancel)
+    }
+
+    /// Waits until so many consumers are connected.
+    ///
+    /// # Errors
+    ///
+    /// See [`WaitError`].
+    pub fn wait_for_consumers(
+        &self,
+        count: usize,
+        timeout: Option<Duration>,
+        cancel: &Canceller,
+    ) -> Result<(), WaitError> {
+        self.inner().wait(timeout, cancel, || {
+            (self.num_consumers() >= count).then_some(())
+        })
     }
 
     /// The sticky state (caps and so on) of the frames that are published from here on. Returns its version.
@@ -472,9 +508,12 @@ impl Producer {
         self.inner().set_sticky(sticky)
     }
 
-    /// The sticky state now.
+    /// The sticky state now. Nothing is known of it in a forked child.
     pub fn sticky(&self) -> Arc<Sticky> {
-        self.inner().lock().sticky.current()
+        match self.inner().lock_here() {
+            Some(state) => state.sticky.current(),
+            None => Arc::default(),
+        }
     }
 
     /// Says that the stream is over after the last published frame, or that it is not.
@@ -486,10 +525,10 @@ impl Producer {
     ///
     /// # Errors
     ///
-    /// [`AcquireError::Exhausted`] if there may not be as many.
+    /// [`AcquireError::Exhausted`] if there may not be as many, and [`AcquireError::Forked`].
     pub fn set_upstream_need(&self, slots: u32) -> Result<(), AcquireError> {
         let settings = &self.inner().settings;
-        let mut state = self.inner().lock();
+        let mut state = self.inner().lock_here().ok_or(AcquireError::Forked)?;
         if slots.saturating_add(settings.history.saturating_add(2)) > settings.max_slots {
             return Err(AcquireError::Exhausted {
                 pool: self.pool().to_owned(),
@@ -500,6 +539,7 @@ impl Producer {
         }
         state.upstream_need = Some(slots);
         let reserved = state.reserved(settings);
+        drop(state);
         if reserved > settings.max_slots {
             // Consumers that came before keep what they were promised.
             log::warn!(
@@ -525,9 +565,11 @@ impl Producer {
             .fetch_add(1, Ordering::Relaxed);
     }
 
-    /// How many consumers are connected and take frames.
+    /// How many consumers are connected and take frames. In a forked child there are none.
     pub fn num_consumers(&self) -> usize {
-        let state = self.inner().lock();
+        let Some(state) = self.inner().lock_here() else {
+            return 0;
+        };
         state
             .peers
             .iter()
@@ -535,7 +577,7 @@ impl Producer {
             .count()
     }
 
-    /// Figures.
+    /// Figures. In a forked child, the name only.
     pub fn stats(&self) -> PoolStats {
         self.inner().stats()
     }
@@ -561,5 +603,33 @@ impl Producer {
     /// a count are given up: their hooks run, whether or not somebody holds them.
     pub fn close(&self) {
         self.owner.close();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::os::fork::is_so_in_a_child_without;
+    use crate::{Consumer, StartFrom};
+
+    #[test]
+    fn a_forked_child_waits_for_no_lock_that_another_thread_had() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
+        let first = Producer::builder(&path("a.sock")).build().unwrap();
+        drop(first.acquire(10).unwrap().publish(FrameMeta::new(10)));
+        let consumer = Consumer::builder(first.pool()).start_from(StartFrom::Oldest);
+        let mut consumer = consumer.connect().unwrap();
+        let frame = consumer.receive(Some(Duration::from_secs(60))).unwrap();
+        let producer = Producer::builder(&path("b.sock")).build().unwrap();
+        let does_nothing = || {
+            producer.stats().slots == 0
+                && producer.num_consumers() == 0
+                && producer.sticky().is_empty()
+                && producer.set_upstream_need(2).is_err()
+                && producer.forward(&frame).is_err()
+        };
+        let lock = || producer.inner().lock();
+        assert!(is_so_in_a_child_without(lock, does_nothing), "it hung");
     }
 }

@@ -3,13 +3,14 @@
 //! A consumer as its producer sees it: its lease page, and what may be believed of it.
 
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 use std::sync::{Mutex, MutexGuard};
 
 use crate::delivery::StartFrom;
 use crate::layout::{CURSOR_LEFT, Control, LeasePage};
 use crate::lock::lock;
 use crate::os::cred;
+use crate::protocol::lease;
 use crate::protocol::slot::{SlotState, SlotWord};
 use crate::stats::{ConsumerStats, device_words};
 
@@ -173,16 +174,16 @@ impl Peer {
             return None;
         }
         // Pairs with the release store of the cursor: a lease it took before is visible to loads after this.
-        std::sync::atomic::fence(Ordering::Acquire);
+        fence(Ordering::Acquire);
         Some(cursor)
     }
 
-    /// Whether it holds this generation of a slot.
+    /// Whether it holds this generation of a slot. If it does not any more, its reads are over.
     pub(super) fn holds(&self, slot: u32, generation: u32) -> bool {
-        self.page
-            .leases()
-            .get(slot as usize)
-            .is_some_and(|lease| lease.load(Ordering::Relaxed) == generation)
+        self.page.leases().get(slot as usize).is_some_and(|lease| {
+            // Pairs with the release store in `release`, also where no claim follows: in a pool that is closed.
+            lease.load(Ordering::Acquire) == generation
+        })
     }
 
     /// Whether it took this generation of a slot at some time.
@@ -193,7 +194,7 @@ impl Peer {
             .get(slot as usize)
             .is_some_and(|taken| taken.load(Ordering::Relaxed) == generation);
         // A consumer stores `taken` while it holds the lease: whoever sees the first sees the second.
-        std::sync::atomic::fence(Ordering::Acquire);
+        fence(Ordering::Acquire);
         took
     }
 
@@ -203,28 +204,23 @@ impl Peer {
             return Some("its cursor is ahead of the stream");
         }
         let mut held = Vec::new();
-        for (slot, lease) in (0..).zip(self.page.leases()) {
-            let lease = lease.load(Ordering::Relaxed);
+        for (slot, word) in (0..).zip(self.page.leases()) {
+            let lease = word.load(Ordering::Relaxed);
             if lease == 0 {
                 continue;
             }
-            let word = SlotWord(control.slot(slot)?.load(Ordering::Relaxed));
+            let slot_word = SlotWord(control.slot(slot)?.load(Ordering::Relaxed));
             // Older generations are attempts that came too late; the consumer takes them back itself.
-            match lease.wrapping_sub(word.generation()) as i32 {
+            match lease.wrapping_sub(slot_word.generation()) as i32 {
                 1.. => return Some("it leases frames that do not exist yet"),
-                0 => held.push((slot, lease)),
+                0 => held.push((word, lease)),
                 _ => {}
             }
         }
         // The words were not read at one instant, and an honest consumer changes them meanwhile. What is still held in a
         // second look was held all the time in between.
         let limit = Self::reserved(self.budget) as usize;
-        let too_many = held.len() > limit
-            && held
-                .iter()
-                .filter(|(slot, lease)| self.holds(*slot, *lease))
-                .count()
-                > limit;
+        let too_many = held.len() > limit && lease::still_held(&held) > limit;
         too_many.then_some("it holds more frames than its budget")
     }
 
@@ -262,6 +258,7 @@ impl Peer {
             received: page.received().load(Ordering::Relaxed),
             missed: page.missed().load(Ordering::Relaxed),
             copied: page.copied().load(Ordering::Relaxed),
+            dropped: page.dropped().load(Ordering::Relaxed),
             oldest_held_age_ns: now - oldest,
             latency_ns: page.latency().load(Ordering::Relaxed),
             leaving: self.has_left() && self.via.is_empty(),

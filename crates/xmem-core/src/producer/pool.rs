@@ -3,7 +3,8 @@
 //! The producer's side of the slot protocol: acquire, publish, release, reclaim.
 //!
 //! One lock guards what only this process knows. What a change entails outside (waking consumers, running hooks,
-//! unmapping regions) is gathered in [`Effects`] and happens after the lock is released.
+//! unmapping regions, log lines) is gathered in [`Effects`] and happens after the lock is released: the program's hooks and
+//! logger may call back.
 
 use std::fmt;
 use std::os::fd::OwnedFd;
@@ -15,6 +16,7 @@ use std::time::Instant;
 use super::builder::Settings;
 use super::commands::{Command, Commands};
 use super::peer::{Departure, Peer};
+use super::publish::Span;
 use super::regions::Cold;
 use super::slots::{Hook, Keep, Place, Use};
 use super::state::{Effects, State};
@@ -159,6 +161,11 @@ impl Pool {
         lock(&self.state)
     }
 
+    /// `None` in a forked child: it may be locked for ever there, by a thread that the child does not have.
+    pub(super) fn lock_here(&self) -> Option<MutexGuard<'_, State>> {
+        self.process.is_current().then(|| self.lock())
+    }
+
     pub(super) fn shape(&self) -> Shape {
         self.control.constants().shape
     }
@@ -174,11 +181,18 @@ impl Pool {
                 peer.page.wake();
             }
         }
-        for id in effects.cut_off {
+        for (peer, reason) in effects.cut_off {
             self.counters.cut_off.fetch_add(1, Ordering::Relaxed);
             self.commands
-                .send(Command::Disconnect(id, Departure::CutOff));
+                .send(Command::Disconnect(peer.id, Departure::CutOff));
             self.bell.ring();
+            log::warn!(
+                "pool {:?}: cutting off consumer {} ({:?}, process {}): {reason}",
+                self.name,
+                peer.id,
+                peer.name,
+                peer.pid
+            );
         }
         for id in effects.retired {
             self.commands.send(Command::RegionGone(id));
@@ -343,6 +357,21 @@ impl Pool {
             .unwrap_or(0)
     }
 
+    /// The consumers that are furthest behind, and how far that is.
+    pub(super) fn slowest(&self, state: &State) -> (u64, Vec<Arc<Peer>>) {
+        let head = self.control.head();
+        let most = self.backlog(state);
+        let behind = |peer: &Peer| {
+            peer.cursor()
+                .map_or(0, |cursor| head.saturating_sub(cursor))
+        };
+        let is_slowest = |peer: &&Arc<Peer>| most > 0 && behind(peer) >= most;
+        (
+            most,
+            state.peers.iter().filter(is_slowest).cloned().collect(),
+        )
+    }
+
     /// How far consumers of a lossless pool may be behind before the producer waits.
     pub(super) fn max_backlog(&self) -> u64 {
         // Not more than there can be slots for, besides what is promised to others.
@@ -357,28 +386,8 @@ impl Pool {
             return;
         }
         let state = self.lock();
-        let head = self.control.head();
-        let behind = |peer: &Peer| {
-            peer.cursor()
-                .map_or(0, |cursor| head.saturating_sub(cursor))
-        };
-        let most = state
-            .peers
-            .iter()
-            .map(|peer| behind(peer))
-            .max()
-            .unwrap_or(0);
-        for peer in state
-            .peers
-            .iter()
-            .filter(|peer| most > 0 && behind(peer) == most)
-        {
-            log::warn!(
-                "consumer {} ({:?}, pid {}) held the pool up for longer than lossless-timeout",
-                peer.id,
-                peer.name,
-                peer.pid
-            );
+        let (_, slowest) = self.slowest(&state);
+        for peer in &slowest {
             peer.leave();
             peer.page
                 .flags()
@@ -390,6 +399,15 @@ impl Pool {
         }
         drop(state);
         self.bell.ring();
+        for peer in slowest {
+            log::warn!(
+                "pool {:?}: consumer {} ({:?}, process {}) held it up for longer than lossless-timeout",
+                self.name,
+                peer.id,
+                peer.name,
+                peer.pid
+            );
+        }
     }
 
     /// Lets go of every region that is not needed. Returns how many went.
@@ -450,7 +468,7 @@ impl Pool {
         self.control.set_closed();
         fault::point(Point::ClosedMarked);
         effects.wake = true;
-        self.trim_history(&mut state, 0, &mut effects);
+        self.trim_history(&mut state, Span::Nothing, &mut effects);
         let peers = state.peers.clone();
         drop(state);
         self.run(effects, Some(peers));

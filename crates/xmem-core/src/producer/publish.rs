@@ -7,7 +7,7 @@ use std::sync::{Arc, MutexGuard};
 use super::import::Parts;
 use super::pool::{Claimed, Pool};
 use super::regions::Cold;
-use super::slots::{Hook, Keep, Place};
+use super::slots::{Hook, Keep, Place, SlotInfo};
 use super::state::{Effects, Kept, State};
 use super::write_lease::{OwnHold, has_attachments, write_attachments};
 use crate::entry::Entry;
@@ -22,9 +22,21 @@ use crate::region::Region;
 
 /// Events that are kept besides the frames of the history.
 const KEPT_EVENTS: usize = 4;
+/// Entries that are kept for `history_time`, at most. The smallest ring has as many.
+const KEPT_FOR_TIME: usize = 64;
 
 /// Where a frame's attachments lie in its slot: first byte and length.
 type Attached = (usize, usize);
+
+/// What stays of the history.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Span {
+    Nothing,
+    /// As many frames as are promised a slot.
+    Promised,
+    /// Besides, what is kept for `history_time`.
+    Time,
+}
 
 /// What was asked of a frame besides its bytes and metadata.
 #[derive(Default)]
@@ -238,10 +250,16 @@ impl Pool {
             info.last_sequence = sequence;
             info.published_at = meta.published_at;
         }
+        let is_waited_for = |info: &SlotInfo| info.hook.is_some() || info.keep.is_some();
+        let is_waited_for = state.slots.get(slot).is_some_and(is_waited_for);
+        let before = state.history.back().and_then(|kept| kept.time);
+        let time = meta.decode_timestamp.or(meta.timestamp);
         state.history.push_back(Kept {
             slot,
             sequence,
             event: meta.event,
+            is_waited_for,
+            time: time.or(before.filter(|_| meta.event)),
         });
         // A stream with one more frame is not over.
         self.control.set_eos_at(None);
@@ -252,7 +270,7 @@ impl Pool {
             wake: true,
             ..Effects::default()
         };
-        self.trim_history(&mut state, self.settings.history as usize, &mut effects);
+        self.trim_history(&mut state, Span::Time, &mut effects);
         // Events may stand between the frames that are kept.
         let frames_only = (sequence + 1).saturating_sub(self.settings.history.max(1).into());
         let oldest = state.history.front().map_or(sequence, |kept| kept.sequence);
@@ -278,16 +296,60 @@ impl Pool {
         sticky
     }
 
-    pub(super) fn trim_history(&self, state: &mut State, keep: usize, effects: &mut Effects) {
-        let events = if keep == 0 { 0 } else { KEPT_EVENTS };
-        let mut frames = state.history.iter().filter(|kept| !kept.event).count();
-        while frames > keep || state.history.len() > frames + events {
-            let Some(old) = state.history.pop_front() else {
-                return;
-            };
-            frames -= usize::from(!old.event);
-            state.dereference(&self.control, old.slot, self.lossless(), effects);
+    /// Lets go of the entries that are too old.
+    pub(super) fn trim_history(&self, state: &mut State, span: Span, effects: &mut Effects) {
+        while self.forget_spare(state, span, effects) {}
+    }
+
+    /// Lets go of one entry that is beyond what is to stay. `false`: there is none.
+    pub(super) fn forget_spare(
+        &self,
+        state: &mut State,
+        span: Span,
+        effects: &mut Effects,
+    ) -> bool {
+        let spare = self.spare(state, span);
+        let Some(old) = spare.and_then(|at| state.history.remove(at)) else {
+            return false;
+        };
+        state.dereference(&self.control, old.slot, self.lossless(), effects);
+        true
+    }
+
+    /// The place of the first entry to go. An event pushes no frame out.
+    fn spare(&self, state: &State, span: Span) -> Option<usize> {
+        let (most_frames, most_events) = match (span, self.settings.history as usize) {
+            (Span::Nothing, _) | (_, 0) => (0, 0),
+            (_, history) => (history, KEPT_EVENTS),
+        };
+        let history = &state.history;
+        let frames = history.iter().filter(|kept| !kept.event).count();
+        let at = if frames > most_frames {
+            0
+        } else if history.len() > frames + most_events {
+            history.iter().position(|kept| kept.event)?
+        } else {
+            return None;
+        };
+        let stays = span == Span::Time && self.is_kept_for_time(state, at, most_frames);
+        (!stays).then_some(at)
+    }
+
+    /// Whether an entry is kept although there are as many newer ones of its kind as are promised.
+    fn is_kept_for_time(&self, state: &State, at: usize, promised: usize) -> bool {
+        let time = self.settings.history_time.as_nanos();
+        let history = &state.history;
+        if time == 0 || self.lossless() || state.is_short || history.len() > KEPT_FOR_TIME {
+            return false;
         }
+        let oldest = history.get(at).and_then(|kept| kept.time);
+        let newest = history.back().and_then(|kept| kept.time);
+        let is_near = oldest
+            .zip(newest)
+            .is_some_and(|(oldest, newest)| u128::from(newest.abs_diff(oldest)) < time);
+        // What such frames lie in may be all that upstream has.
+        let frames = history.iter().rev().filter(|kept| !kept.event);
+        is_near && !frames.skip(promised).any(|kept| kept.is_waited_for)
     }
 }
 

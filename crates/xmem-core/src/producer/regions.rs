@@ -32,6 +32,8 @@ pub(super) struct Entry {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Full {
     Limit,
+    /// There are slots and bytes left, but no place in the list of regions.
+    List,
     TooLarge,
 }
 
@@ -95,6 +97,7 @@ pub(super) struct Regions {
     clock: u64,
     pub(super) retired: Retired,
     /// What plans that are being carried out will add.
+    planned: u32,
     planned_slots: u32,
     planned_bytes: u64,
     /// Frames of one size do not replace those of another: both keep coming.
@@ -108,6 +111,8 @@ pub(super) enum Cold {
     ByNow,
     /// All but the one that was used last.
     NotInUse,
+    /// Those that are in the way of such frames, if nobody holds anything in them.
+    UnusedAndUnfitFor(Want),
     /// Those that are in the way of such frames.
     UnfitFor(Want),
     /// The same, also if some of their slots are in use: those that are not go to where they are needed.
@@ -212,16 +217,21 @@ impl Regions {
         if count == 0 {
             return Err(Full::Limit);
         }
+        if self.listed() >= max_slots as usize {
+            return Err(Full::List);
+        }
         let plan = Plan {
             slots: count,
             ..one
         };
+        self.planned += 1;
         self.planned_slots += plan.slots;
         self.planned_bytes += plan.bytes();
         Ok(plan)
     }
 
     pub(super) fn abandon(&mut self, plan: Plan) {
+        self.planned -= 1;
         self.planned_slots -= plan.slots;
         self.planned_bytes -= plan.bytes();
     }
@@ -246,9 +256,15 @@ impl Regions {
         self.last_id
     }
 
+    /// How many regions consumers are or will be shown. There is room for as many as there may be slots (`layout`); what is
+    /// not shown nobody takes.
+    fn listed(&self) -> usize {
+        self.entries.len() + self.foreign.len() + self.planned as usize
+    }
+
     /// Takes in memory that somebody else made, unless there are `max` regions already.
     pub(super) fn import(&mut self, memory: Taken, max: u32) -> Option<u32> {
-        if self.entries.len() + self.foreign.len() >= max as usize {
+        if self.listed() >= max as usize {
             return None;
         }
         let id = self.new_id();
@@ -303,7 +319,9 @@ impl Regions {
                 match when {
                     Cold::ByNow => age >= if outdated { OUTDATED_AFTER } else { COLD_AFTER },
                     Cold::NotInUse => age > 0 || entry.used_at == 0,
-                    Cold::UnfitFor(want) | Cold::PartlyUnfitFor(want) => !entry.plan.takes(want),
+                    Cold::UnusedAndUnfitFor(want)
+                    | Cold::UnfitFor(want)
+                    | Cold::PartlyUnfitFor(want) => !entry.plan.takes(want),
                 }
             })
             .map(|(id, _)| *id)

@@ -28,7 +28,8 @@ pub(super) struct Effects {
     pub(super) regions: Vec<Arc<Region>>,
     /// Regions that consumers are to let go of.
     pub(super) retired: Vec<u32>,
-    pub(super) cut_off: Vec<u64>,
+    /// Consumers that are cut off, and why.
+    pub(super) cut_off: Vec<(Arc<Peer>, &'static str)>,
     pub(super) wake: bool,
 }
 
@@ -39,6 +40,11 @@ pub(super) struct Kept {
     pub(super) sequence: u64,
     /// It is no frame.
     pub(super) event: bool,
+    /// Somebody is to be told when it is released.
+    pub(super) is_waited_for: bool,
+    /// When it is decoded, or else presented, in nanoseconds on CLOCK_MONOTONIC. Events without a time have that of the
+    /// entry before them.
+    pub(super) time: Option<i64>,
 }
 
 #[derive(Debug)]
@@ -48,6 +54,8 @@ pub(super) struct State {
     pub(super) peers: Arc<[Arc<Peer>]>,
     /// The newest frames and the events between them, oldest first. Each is a reference to its slot.
     pub(super) history: VecDeque<Kept>,
+    /// There was no memory for one more region, so the history has no more than is promised.
+    pub(super) is_short: bool,
     pub(super) sticky: StickyLog,
     /// The pools that frames were forwarded from, the newest last: number and socket.
     pub(super) origins: VecDeque<(u64, String)>,
@@ -65,6 +73,7 @@ impl State {
             regions: Regions::new(settings.mixed_sizes),
             peers: Arc::new([]),
             history: VecDeque::new(),
+            is_short: false,
             sticky,
             origins: VecDeque::new(),
             upstream_need: None,
@@ -189,24 +198,12 @@ impl State {
     /// Cuts off the consumers whose pages make no sense.
     pub(super) fn audit(&mut self, control: &Control, effects: &mut Effects) {
         let head = control.head();
-        let liars: Vec<u64> = self
-            .peers
-            .iter()
-            .filter_map(|peer| {
-                let reason = peer.nonsense(control, head)?;
-                log::warn!(
-                    "cutting off consumer {} ({:?}, pid {}): {reason}",
-                    peer.id,
-                    peer.name,
-                    peer.pid
-                );
-                peer.page.flags().fetch_or(FLAG_CUT_OFF, Ordering::Release);
-                peer.page.wake();
-                Some(peer.id)
-            })
-            .collect();
-        for id in &liars {
-            self.remove_peer(control, *id);
+        let nonsense = |peer: &Arc<Peer>| Some((peer.clone(), peer.nonsense(control, head)?));
+        let liars: Vec<_> = self.peers.iter().filter_map(nonsense).collect();
+        for (peer, _) in &liars {
+            peer.page.flags().fetch_or(FLAG_CUT_OFF, Ordering::Release);
+            peer.page.wake();
+            self.remove_peer(control, peer.id);
         }
         effects.cut_off.extend(liars);
     }
@@ -277,7 +274,8 @@ impl State {
         let Self { regions, peers, .. } = self;
         let released = regions.retired.forget(|id| {
             let peer = peers.iter().find(|peer| peer.id == id)?;
-            Some(peer.page.regions_seen().load(Ordering::Relaxed) as u32)
+            // Pairs with the release store in `say_let_go`: what is freed then is mapped nowhere any more.
+            Some(peer.page.regions_seen().load(Ordering::Acquire) as u32)
         });
         effects.hooks.extend(released);
     }

@@ -42,7 +42,12 @@ impl Pool {
     }
 
     pub(super) fn stats(&self) -> PoolStats {
-        let state = self.lock();
+        let Some(state) = self.lock_here() else {
+            return PoolStats {
+                pool: self.name.clone(),
+                ..PoolStats::default()
+            };
+        };
         let now = monotonic_ns();
         // In this order, so that nothing is taken for a frame, or for one that was not copied, that is not.
         let entries = self.control.head();

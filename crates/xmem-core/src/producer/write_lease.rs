@@ -4,7 +4,7 @@
 #![allow(unsafe_code)] // slices over a slot that is claimed
 
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use thiserror::Error;
 
@@ -15,6 +15,7 @@ use super::publish::Wishes;
 use super::slots::Place;
 use crate::error::PublishError;
 use crate::lease::ReadLease;
+use crate::lock::inside;
 use crate::meta::FrameMeta;
 use crate::region::Region;
 
@@ -24,8 +25,9 @@ use crate::region::Region;
 pub struct WriteLease {
     pool: Arc<Pool>,
     claimed: Claimed,
-    /// Boxed, since most frames have none.
-    wishes: Option<Box<Wishes>>,
+    /// Boxed, since most frames have none. Never locked: a hook may be of a kind that is not `Sync`, and the lease is to be,
+    /// so that the error that gives it back goes into any other.
+    wishes: Option<Box<Mutex<Wishes>>>,
     published: bool,
 }
 
@@ -147,7 +149,7 @@ impl WriteLease {
     }
 
     fn wishes(&mut self) -> &mut Wishes {
-        self.wishes.get_or_insert_default()
+        inside(self.wishes.get_or_insert_default())
     }
 
     /// Makes the frame visible to consumers. From here on nobody may write it. What a device was to do to it has been done:
@@ -172,7 +174,8 @@ impl WriteLease {
         mut meta: FrameMeta,
     ) -> Result<ReadLease, PublishFailure> {
         let failure = |lease, error| PublishFailure { lease, error };
-        let parts = self.wishes.as_ref().and_then(|w| w.parts.as_ref());
+        let wishes = self.wishes.as_deref_mut().map(inside);
+        let parts = wishes.and_then(|wishes| wishes.parts.as_ref());
         let in_pieces = parts.is_some();
         let checked = match parts {
             Some(parts) => self.pool.check_parts(&mut meta, parts),
@@ -181,7 +184,7 @@ impl WriteLease {
         if let Err(error) = checked {
             return Err(failure(self, error));
         }
-        let wishes = self.wishes.as_deref_mut();
+        let wishes = self.wishes.as_deref_mut().map(inside);
         let sticky = match self.pool.publish(&self.claimed, &mut meta, wishes) {
             Ok(sticky) => sticky,
             Err(error) => return Err(failure(self, error)),
@@ -310,5 +313,16 @@ impl Drop for OwnHold {
         if self.pool.process.is_current() {
             self.pool.dereference(self.slot);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn failures_go_into_any_error() {
+        fn is_any<T: std::error::Error + Send + Sync + 'static>() {}
+        is_any::<PublishFailure>();
     }
 }

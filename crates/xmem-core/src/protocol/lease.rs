@@ -8,7 +8,7 @@
 //! lease and takes another slot. The other order, validate and then announce, tears frames.
 
 use crate::fault::{self, Point};
-use crate::sync::{AtomicU32, AtomicU64, Ordering, fence};
+use crate::sync::{AtomicU32, AtomicU64, Ordering, fence, spin_loop};
 
 use super::slot::{SlotState, SlotWord};
 
@@ -25,7 +25,9 @@ pub enum Hold {
 
 /// Takes a lease on the frame of `generation` in a slot. The lease word must be 0 before; it is 0 after, unless held.
 pub fn hold(slot: &AtomicU64, lease: &AtomicU32, generation: u32) -> Hold {
-    lease.store(generation, Ordering::Relaxed);
+    // Release: it takes the place of the 0 of the lease before, which a device may have stored, so whoever sees this word
+    // instead must see the reads of that lease done too.
+    lease.store(generation, Ordering::Release);
     fault::point(Point::HoldAnnounced);
     // Pairs with the fence in `claim`: announce before validate.
     fence(Ordering::SeqCst);
@@ -66,7 +68,7 @@ pub fn is_there(slot: &AtomicU64, generation: u32) -> bool {
                 return true;
             }
             // The writer looks at it, and puts it back if somebody holds it. It does not look for long.
-            Some(SlotState::Claimed) => std::hint::spin_loop(),
+            Some(SlotState::Claimed) => spin_loop(),
             _ => return false,
         }
     }
@@ -86,6 +88,17 @@ pub fn rings(slot: &AtomicU64) -> bool {
     // Pairs with the fence in `ask_to_ring`: either we see its flag, or it sees our lease gone.
     fence(Ordering::SeqCst);
     SlotWord(slot.load(Ordering::Relaxed)).rings()
+}
+
+/// How many of these leases, each with the generation that was seen in it, are held still. So many were held at one moment,
+/// although the words were not read at one.
+pub fn still_held(seen: &[(&AtomicU32, u32)]) -> usize {
+    // Pairs with the release store in `hold`: who took a lease that was seen had ended those before it. So this look comes
+    // after all of the first.
+    fence(Ordering::Acquire);
+    let is_held =
+        |(lease, generation): &&(&AtomicU32, u32)| lease.load(Ordering::Relaxed) == *generation;
+    seen.iter().filter(is_held).count()
 }
 
 /// Claims a slot for writing, unless `held` finds a lease on the generation that is in it.

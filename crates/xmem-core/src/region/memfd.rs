@@ -25,12 +25,12 @@ impl Owned {
         let fd = memfd::create("xmem-region", len)
             .map_err(|error| RegionError::NoSpace { size: len, error })?;
         let mapping = Mapping::new(&fd, len, Access::ReadWrite).map_err(system("map a region"))?;
-        let seal = if peers_may_write {
-            Seal::Size
+        let sealed = if peers_may_write {
+            memfd::seal(&fd, Seal::Size).map(|()| fd)
         } else {
-            Seal::SizeAndFutureWrites
+            memfd::seal(&fd, Seal::SizeAndFutureWrites).and_then(|()| memfd::for_reading(fd))
         };
-        memfd::seal(&fd, seal).map_err(system("seal a region"))?;
+        let fd = sealed.map_err(system("seal a region"))?;
         Ok(Self {
             fd,
             mapping: Arc::new(mapping),

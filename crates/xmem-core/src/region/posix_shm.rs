@@ -85,6 +85,7 @@ impl std::fmt::Debug for Owned {
 impl Owned {
     pub(super) fn create(len: usize, prefix: &str) -> Result<Self, RegionError> {
         let name = format!("/{prefix}{:016x}", crate::random::u64());
+        memfd::check_file_size(len).map_err(|error| RegionError::NoSpace { size: len, error })?;
         fault::call(Point::ShmCreate).map_err(system("create a segment in /dev/shm"))?;
         let segment = ShmemConf::new()
             .os_id(&name)

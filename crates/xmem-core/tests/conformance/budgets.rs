@@ -48,6 +48,9 @@ fn a_consumer_holds_its_budget_and_no_more(backing: Backing) {
     assert_eq!(difference(3, &copy), None);
     consumer.note_copied();
     assert_eq!(producer.stats().consumers[0].copied, 1);
+    assert_eq!(producer.stats().consumers[0].dropped, 0);
+    consumer.note_dropped();
+    assert_eq!(producer.stats().consumers[0].dropped, 1);
     // One given back, one more taken.
     held.remove(1);
     held.push(receive(&mut consumer));

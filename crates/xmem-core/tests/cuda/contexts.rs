@@ -68,6 +68,15 @@ fn a_stream_of_another_context_that_stands_still_holds_up_no_other() {
     lab.assert_allowed();
 }
 
+/// It is told where no region is locked.
+#[test]
+fn who_is_told_that_a_context_failed_may_use_the_pool() {
+    let lab = Lab::new();
+    let mut producer = lab.ready("produce vmm");
+    let said = ask(&mut producer, "publish from-logger");
+    assert!(said.contains("context"), "{said}");
+}
+
 #[test]
 fn leases_that_wait_in_a_context_that_fails_come_back() {
     let lab = Lab::new();

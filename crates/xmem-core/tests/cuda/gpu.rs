@@ -5,12 +5,13 @@
 #![allow(dead_code)] // as the other helpers of tests
 
 use std::ffi::{CString, c_void};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
+use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use cudarc::driver::sys;
 use xmem_core::cuda::{Device, Stream};
-use xmem_cuda_standin::{Machine, PTX, wait_while_held};
+use xmem_cuda_standin::{Machine, PTX, is_held};
 
 /// A device with the test kernels, its primary context current in this thread.
 pub struct Gpu {
@@ -27,13 +28,53 @@ macro_rules! arguments {
     ($($value:expr),*) => { &mut [$(std::ptr::from_mut(&mut $value).cast::<c_void>()),*] };
 }
 
-/// What streams of other contexts wait for.
-pub static GO_ON: AtomicBool = AtomicBool::new(false);
+/// Words that streams wait for, each once: in page-locked memory, which has one address for the host and all contexts. No
+/// host functions, since these "may be serialized" with those of all other streams (cuLaunchHostFunc).
+fn words() -> &'static [AtomicU32] {
+    static WORDS: OnceLock<&'static [AtomicU32]> = OnceLock::new();
+    WORDS.get_or_init(|| {
+        const COUNT: usize = 1024;
+        const PORTABLE_AND_MAPPED: u32 = 3;
+        let mut place = std::ptr::null_mut();
+        // SAFETY: a place for the result, a context that is current; never freed, and all that use it are atomic.
+        unsafe {
+            ok(sys::cuMemHostAlloc(
+                &raw mut place,
+                COUNT * 4,
+                PORTABLE_AND_MAPPED,
+            ));
+            place.write_bytes(0, COUNT * 4);
+            std::slice::from_raw_parts(place.cast(), COUNT)
+        }
+    })
+}
 
-unsafe extern "C" fn wait_to_go_on(_nothing: *mut c_void) {
-    while !GO_ON.load(Ordering::Acquire) {
-        std::thread::sleep(Duration::from_millis(1));
-    }
+/// Has a stream of the current context wait for a word, which the caller sets.
+fn stand_still(stream: Stream) -> &'static AtomicU32 {
+    static NEXT: AtomicUsize = AtomicUsize::new(0);
+    let word = &words()[NEXT.fetch_add(1, Ordering::Relaxed)];
+    let at_least = sys::CUstreamWaitValue_flags::CU_STREAM_WAIT_VALUE_GEQ as u32;
+    // SAFETY: a stream of this process, and a word that stays.
+    unsafe {
+        ok(sys::cuStreamWaitValue32_v2(
+            stream.as_raw() as sys::CUstream,
+            std::ptr::from_ref(word) as u64,
+            1,
+            at_least,
+        ))
+    };
+    word
+}
+
+static GOES_ON: AtomicBool = AtomicBool::new(false);
+static LATE: Mutex<Vec<&'static AtomicU32>> = Mutex::new(Vec::new());
+
+/// What late streams wait for.
+pub fn go_on() {
+    GOES_ON.store(true, Ordering::Release);
+    let late = std::mem::take(&mut *LATE.lock().unwrap_or_else(PoisonError::into_inner));
+    late.iter()
+        .for_each(|word| word.store(1, Ordering::Release));
 }
 
 /// A context that the program made, besides the device's primary one.
@@ -78,6 +119,8 @@ impl Gpu {
             ok(sys::cuCtxSetCurrent(context));
             ok(sys::cuModuleLoadData(&raw mut module, ptx.as_ptr().cast()));
         }
+        // Now, since later a stream may be captured.
+        words();
         Self { device, module }
     }
 
@@ -91,21 +134,19 @@ impl Gpu {
         }
     }
 
-    /// A stream that stands still until [`GO_ON`].
+    /// A stream that stands still until [`go_on`].
     pub fn late_stream(&self) -> Stream {
         let stream = self.stream();
-        // SAFETY: a stream of this process, and a function that needs no argument.
-        unsafe {
-            ok(sys::cuLaunchHostFunc(
-                stream.as_raw() as sys::CUstream,
-                Some(wait_to_go_on),
-                std::ptr::null_mut(),
-            ))
-        };
+        if !GOES_ON.load(Ordering::Acquire) {
+            let word = stand_still(stream);
+            LATE.lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .push(word);
+        }
         stream
     }
 
-    /// A stream of a context of its own, which stands still until [`GO_ON`].
+    /// A stream of a context of its own, which stands still until [`go_on`].
     pub fn other_context(&self) -> Stream {
         let mut context = new_context(self.device.ordinal());
         // SAFETY: a context that is there; what was current before is current again.
@@ -120,16 +161,15 @@ impl Gpu {
     fn launch(&self, name: &str, stream: Stream, arguments: &mut [*mut c_void]) {
         let mut function = std::ptr::null_mut();
         let name = CString::new(name).unwrap();
-        if Machine::is_real() {
-            let stream = stream.as_raw() as sys::CUstream;
-            // SAFETY: a function that needs no argument.
-            unsafe {
-                ok(sys::cuLaunchHostFunc(
-                    stream,
-                    Some(wait_while_held),
-                    std::ptr::null_mut(),
-                ))
-            };
+        // The stand-in holds its streams itself.
+        if Machine::is_real() && is_held() {
+            let word = stand_still(stream);
+            std::thread::spawn(|| {
+                while is_held() {
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+                word.store(1, Ordering::Release);
+            });
         }
         // SAFETY: a kernel of this module, with arguments as its text has them.
         unsafe {
@@ -181,8 +221,11 @@ impl Gpu {
     /// A word of device memory that is 0. Never freed.
     pub fn word(&self) -> u64 {
         let ptr = self.allocate(4);
-        // SAFETY: memory of that size.
-        unsafe { ok(sys::cuMemsetD8_v2(ptr, 0, 4)) };
+        // SAFETY: memory of that size, and the default stream, for which streams that wait for no other do not wait.
+        unsafe {
+            ok(sys::cuMemsetD8_v2(ptr, 0, 4));
+            ok(sys::cuStreamSynchronize(std::ptr::null_mut()));
+        }
         ptr
     }
 

@@ -100,13 +100,6 @@ fn no_slot_is_written_while_a_kernel_reads_it() {
 fn nothing_is_copied_imported_or_waited_for_after_the_first_round() {
     let lab = Lab::new();
     let (mut producer, mut consumer) = lab.pair("auto 16");
-    // Until all slots that there will be were used.
-    for _ in 0..40 {
-        producer.tell("publish");
-        assert!(producer.says().starts_with("published"));
-        assert!(ask(&mut consumer, "take").starts_with("took"));
-    }
-    told(&mut consumer, "result", "0");
     let pids = [producer.pid(), consumer.pid()];
     let calls = || {
         let pids = pids.iter().filter(|_| !Machine::is_real());
@@ -120,19 +113,24 @@ fn nothing_is_copied_imported_or_waited_for_after_the_first_round() {
         })
         .collect::<Vec<_>>()
     };
-    let before = (
-        calls(),
-        ask(&mut producer, "counts"),
-        ask(&mut consumer, "counts"),
-    );
-    for _ in 0..100 {
-        assert!(ask(&mut producer, "publish").starts_with("published"));
-        assert!(ask(&mut consumer, "take").starts_with("took"));
-    }
-    let counts = (ask(&mut producer, "counts"), ask(&mut consumer, "counts"));
-    assert_eq!((calls(), counts.0, counts.1), before);
+    // How late devices are decides how many slots are used, and each of those is new once.
+    let mut seen = Vec::new();
+    let settled = (0..5).any(|_| {
+        for _ in 0..100 {
+            assert!(ask(&mut producer, "publish").starts_with("published"));
+            assert!(ask(&mut consumer, "take").starts_with("took"));
+        }
+        seen.push((
+            calls(),
+            ask(&mut producer, "counts"),
+            ask(&mut consumer, "counts"),
+        ));
+        matches!(&seen[..], [.., before, after] if before == after)
+    });
+    assert!(settled, "{seen:#?}");
     if !Machine::is_real() {
-        assert!(!before.0[1].is_empty(), "the calls are counted");
+        let (counted, ..) = seen.last().unwrap();
+        assert!(!counted[1].is_empty(), "the calls are counted");
         assert!(lab.calls(&consumer, &["cuStreamWaitEvent"]) >= Some(100));
     }
     told(&mut consumer, "result", "0");

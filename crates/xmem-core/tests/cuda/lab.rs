@@ -105,6 +105,9 @@ impl Lab {
     /// The same with a variable of the environment.
     #[track_caller]
     pub fn ready_with(&self, role: &str, name: &str, value: &str) -> Child {
+        if name.starts_with("XMEM_STANDIN_") {
+            self.machine.only_here("settings of the devices");
+        }
         let mut command = Command::new(std::env::current_exe().unwrap());
         self.machine.prepare(&mut command);
         command.env(name, value);

@@ -127,7 +127,11 @@ pub fn lied_to(pool: &str, whose: &str, name: &str) {
 
 #[track_caller]
 fn heard(whose: &str, name: &str) -> String {
-    let lab = Lab::new();
+    heard_in(&Lab::new(), whose, name)
+}
+
+#[track_caller]
+fn heard_in(lab: &Lab, whose: &str, name: &str) -> String {
     let mut producer = (whose == "other").then(|| {
         let mut producer = lab.ready("produce legacy");
         crate::lab::told(&mut producer, "publish", "published 0");
@@ -155,6 +159,14 @@ fn the_header_of_memory_of_this_process_is_taken_only_as_it_is() {
 fn memory_of_others_has_no_more_bytes_than_its_driver_knows_of() {
     assert!(heard("other", "none").starts_with("lies at"));
     let said = heard("other", "longer");
+    assert!(said.contains("it is smaller than that"), "{said}");
+}
+
+#[test]
+fn also_where_the_driver_knows_only_the_range_of_an_address() {
+    let lab = || Lab::new().with("QUIRKS", "no-imported-range");
+    assert!(heard_in(&lab(), "other", "none").starts_with("lies at"));
+    let said = heard_in(&lab(), "other", "longer");
     assert!(said.contains("it is smaller than that"), "{said}");
 }
 

@@ -46,6 +46,7 @@ fn a_consumer_without_a_driver_holds_frames_and_is_told_why_it_cannot_read_them(
     told(&mut producer, "publish", "published 0");
     let said = consumer.says();
     assert!(said.contains("there is no CUDA driver to use"), "{said}");
+    assert!(said.contains("libcuda.so.1"), "{said}");
     says_at_last(
         &mut producer,
         "consumers",
@@ -105,8 +106,24 @@ fn a_driver_without_a_function_says_which_and_gives_the_frame_back() {
 
 #[test]
 fn without_interprocess_events_frames_are_published_when_they_are_done() {
-    let lab = Lab::new().with("QUIRKS", "no-ipc-events");
-    let (mut producer, mut consumer) = pair(&lab, "produce auto", "consume");
+    for quirk in ["no-ipc-events", "out-of-ipc-events"] {
+        let lab = Lab::new().with("QUIRKS", quirk);
+        frames_go(&lab, pair(&lab, "produce auto", "consume"));
+    }
+}
+
+#[test]
+fn a_consumer_that_cannot_open_events_is_told_when_frames_are_done() {
+    for quirk in ["no-ipc-events", "out-of-ipc-events"] {
+        let lab = Lab::new();
+        let producer = lab.ready("produce vmm 16");
+        let consumer = lab.ready_with("consume", "XMEM_STANDIN_QUIRKS", quirk);
+        frames_go(&lab, (producer, consumer));
+    }
+}
+
+/// Five frames come as they were, and with nothing that is not allowed.
+fn frames_go(lab: &Lab, (mut producer, mut consumer): (Child, Child)) {
     for number in 0..5 {
         told(&mut producer, "publish", &format!("published {number}"));
         told(&mut consumer, "take", &format!("took {number}"));
@@ -118,6 +135,7 @@ fn without_interprocess_events_frames_are_published_when_they_are_done() {
 #[test]
 fn devices_are_told_by_their_uuid() {
     let lab = Lab::new();
+    lab.machine.only_here("two devices");
     let mut producer = lab.ready("produce auto");
     // The same device has another number there.
     let mut other = lab.ready_with("consume 1", "CUDA_VISIBLE_DEVICES", "1,0");
@@ -232,11 +250,13 @@ fn a_context_in_error_ends_no_lease_of_another_context() {
     let (mut producer, mut consumer) = pair(&lab, "produce auto", "consume");
     told(&mut producer, "publish", "published 0");
     told(&mut consumer, "elsewhere", "elsewhere");
+    let late = lab.machine.hold(Some(consumer.pid()));
     told(&mut consumer, "trap", "trapped");
     told(&mut producer, "publish", "published 1");
     told(&mut consumer, "hold", "holds 1 Some(Vmm)");
+    drop(late);
     eventually("its context is in error", || {
-        let said = ask(&mut consumer, "look");
+        let said = ask(&mut consumer, "wait");
         said.contains("is in error")
     });
     told(&mut consumer, "drop", "dropped");

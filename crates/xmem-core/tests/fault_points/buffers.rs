@@ -77,6 +77,18 @@ pub(crate) fn write_buffers(pool: &str, commands: &Receiver<String>) {
     say("over");
 }
 
+/// Asks for a buffer of somebody else's pool, again and again.
+pub(crate) fn try_buffers(pool: &str, commands: &Receiver<String>) {
+    let buffers = BufferPool::new(pool).unwrap();
+    say("joined");
+    while commands.recv().unwrap() != "end" {
+        match buffers.acquire_cpu(5000) {
+            Ok(_) => say("granted"),
+            Err(error) => say(error),
+        }
+    }
+}
+
 /// An owner of buffers and somebody who writes some of them.
 fn buffers(place: &Place) -> (Child, Child) {
     let mut owner = start("own-buffers", Kind::Live, place);
@@ -109,6 +121,31 @@ fn a_writer_of_buffers_dies_with_what_it_was_granted() {
         stats.consumers.is_empty() && stats.slots_held == 0 && stats.cut_off == 0
     });
     ask(&mut owner, "write", "written");
+    owner.tell("end");
+    assert!(owner.ends());
+    place.assert_clean();
+}
+
+#[test]
+fn a_grant_that_cannot_be_mapped_is_given_back() {
+    let place = Place::new();
+    let mut owner = start("own-buffers", Kind::Live, &place);
+    hears(&mut owner, "ready");
+    let mut writer = start("try-buffers", Kind::Live, &place);
+    hears(&mut writer, "joined");
+    // More often than it may write at once.
+    arm_child(&mut writer, Point::Mmap, 1..21, &libc::ENOMEM.to_string());
+    for _ in 0..20 {
+        writer.tell("try");
+        let said = writer.says();
+        assert!(said.contains("cannot map a region"), "{said}");
+    }
+    ask(&mut writer, "try", "granted");
+    eventually("every buffer is back", || {
+        query(&place.pool()).unwrap().slots_held == 0
+    });
+    writer.tell("end");
+    assert!(writer.ends());
     owner.tell("end");
     assert!(owner.ends());
     place.assert_clean();

@@ -46,6 +46,7 @@ fn child() {
         ("take", _) => taking::take(&pool, &commands),
         ("own-buffers", _) => buffers::own_buffers(&pool, &commands),
         ("write-buffers", _) => buffers::write_buffers(&pool, &commands),
+        ("try-buffers", _) => buffers::try_buffers(&pool, &commands),
         other => panic!("no role {other:?}"),
     }
 }

@@ -101,6 +101,21 @@ fn another_version_is_refused_in_words() {
 }
 
 #[test]
+fn what_a_producer_says_plays_no_tricks_on_a_terminal() {
+    let place = Place::new();
+    let fake = Fake::at(place.pool());
+    std::thread::scope(|scope| {
+        scope.spawn(|| fake.answer(&raw::refused(raw::VERSION, "no\x1b[2J\r\nyes"), &[]));
+        let error = Consumer::builder(&place.pool()).connect().unwrap_err();
+        let said = error.to_string();
+        assert!(
+            said.contains("no\u{fffd}[2J\u{fffd}\u{fffd}yes"),
+            "{said:?}"
+        );
+    });
+}
+
+#[test]
 fn nonsense_after_joining_cuts_off_and_says_so() {
     let place = Place::new();
     let producer = Producer::builder(&place.pool()).build().unwrap();

@@ -28,12 +28,17 @@ impl Figures {
         let status = read("status");
         let anonymous = status
             .lines()
-            .find_map(|line| line.strip_prefix("RssAnon:"))
-            .and_then(|rest| rest.trim().strip_suffix(" kB")?.parse().ok());
+            // gVisor does not tell them apart.
+            .filter_map(|line| {
+                line.strip_prefix("RssAnon:")
+                    .or(line.strip_prefix("VmRSS:"))
+            })
+            .filter_map(|rest| rest.trim().strip_suffix(" kB")?.parse().ok())
+            .min();
         let descriptors = std::fs::read_dir(format!("/proc/{process}/fd")).unwrap();
         let maps = read("maps");
         let shared = maps.lines().filter(|line| line.contains("/memfd:"));
-        let anonymous = anonymous.expect("a kernel that tells RssAnon");
+        let anonymous = anonymous.expect("a kernel that tells a process's memory");
         Self {
             descriptors: descriptors.count(),
             mappings: if is_instrumented() {

@@ -87,8 +87,6 @@ fn running_out_of_descriptors_is_an_error_and_passes() {
 }
 
 pub(crate) fn no_file_size(pool: &str) {
-    // The signal that comes with the error would end the process.
-    ignore_sigxfsz();
     let producer = Producer::builder(pool).build().unwrap();
     let mut bystander = Bystander::new(&producer);
     bystander.frames(10);
@@ -96,11 +94,20 @@ pub(crate) fn no_file_size(pool: &str) {
     for size in [2 << 20, 1 << 30] {
         let error = producer.acquire(size).unwrap_err();
         assert!(
-            matches!(error, AcquireError::Region(RegionError::NoSpace { .. })),
+            matches!(error, AcquireError::Region(RegionError::NoSpace { .. }))
+                && error.to_string().contains("RLIMIT_FSIZE"),
             "{error}"
         );
         bystander.frames(50);
     }
+    // A segment in /dev/shm is a file, too.
+    let name = format!("{pool}3");
+    let named = Producer::builder(&name).backing(Backing::PosixShm);
+    let named = named.build().unwrap();
+    let error = named.acquire(2 << 20).unwrap_err();
+    assert!(error.to_string().contains("RLIMIT_FSIZE"), "{error}");
+    publish(&named, 1, SIZE);
+    // None at all: not even what the lock file is to say.
     limit(Resource::Fsize, 1);
     let error = Producer::builder(&format!("{pool}2")).build().unwrap_err();
     assert!(matches!(error, CreateError::System { .. }), "{error}");
@@ -112,12 +119,6 @@ pub(crate) fn no_file_size(pool: &str) {
     producer.acquire(2 << 20).unwrap();
     drop(Consumer::builder(pool).connect().unwrap());
     assert_eq!(producer.stats().dropped, 0);
-}
-
-#[allow(unsafe_code)] // signal
-fn ignore_sigxfsz() {
-    // SAFETY: ignoring a signal installs no handler.
-    unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
 }
 
 #[test]

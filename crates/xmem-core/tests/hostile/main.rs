@@ -3,12 +3,15 @@
 //! Peers that lie, flood, or are something else altogether, and a system that refuses.
 
 mod clients;
+mod entries;
 mod figures;
 mod floods;
+mod grants;
 mod limits;
 mod pages;
 mod places;
 mod producers;
+mod regions;
 mod sessions;
 #[path = "../support/mod.rs"]
 mod support;

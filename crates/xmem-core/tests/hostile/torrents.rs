@@ -84,7 +84,7 @@ pub(crate) fn flooded(pool: &str) {
     let region = raw::frozen(4096);
     flood(pool, 5000, |n| raw::region(n, 4096, 0, ""), Some(&region));
     grown("regions", 10, 4);
-    flood(pool, 20_000, |n| raw::granted(n, 4096), None);
+    flood(pool, 20_000, |n| raw::granted(n, 1, 0, 4096), None);
     grown("grants", 10, 4);
 }
 
@@ -262,7 +262,7 @@ fn answer<'a>(
     let mut message = match (question[0], random.below(8)) {
         (3, 0..=4) => raw::region(request, len, (random.below(5) / 3) as u8, "/xmem-none"),
         (4, 0..=4) => [&[5], &question[1..]].concat(),
-        (7 | 8, 0..=4) => raw::granted(request, len),
+        (7 | 8, 0..=4) => raw::granted(request, 1, 0, len),
         (_, 5) => raw::no_region(number(random) as u32),
         (_, 6) => raw::no_sticky(number(random)),
         _ => raw::welcome(raw::VERSION),

@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use loom::sync::atomic::{AtomicU32, Ordering, fence};
+use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 use loom::thread;
 use xmem_core::protocol::lease::{self, Hold};
 use xmem_core::protocol::slot::{SlotState, SlotWord};
@@ -133,5 +133,42 @@ fn wrong_announce_without_a_full_fence() {
             }
             lease::release(&slot.word, lease);
         });
+    });
+}
+
+/// Somebody reads a frame without a lease, whose holder is killed meanwhile, and asks then whether it is there still. Bytes are
+/// words here, since whoever does that reads while others may write.
+fn a_look_without_a_lease(is_there: fn(&AtomicU64) -> bool) {
+    check(None, move || {
+        let word = Arc::new(AtomicU64::new(SlotWord::new(1, SlotState::Published).0));
+        let bytes = Arc::new([AtomicU32::new(1), AtomicU32::new(1)]);
+        let reader = thread::spawn({
+            let (word, bytes) = (word.clone(), bytes.clone());
+            move || {
+                if lease::is_there(&word, 1) {
+                    let read = [0, 1].map(|at| bytes[at].load(Ordering::Relaxed));
+                    assert!(!is_there(&word) || read == [1, 1], "{read:?}");
+                }
+            }
+        });
+        let next = lease::claim(&word, |_| false).unwrap();
+        for byte in &*bytes {
+            byte.store(next.generation(), Ordering::Relaxed);
+        }
+        lease::publish(&word, next, false);
+        reader.join().unwrap();
+    });
+}
+
+#[test]
+fn a_frame_that_is_there_afterwards_is_what_was_read() {
+    a_look_without_a_lease(|word| lease::is_there(word, 1));
+}
+
+#[test]
+#[should_panic]
+fn wrong_a_look_without_a_fence_behind_the_reads() {
+    a_look_without_a_lease(|word| {
+        SlotWord(word.load(Ordering::Acquire)) == SlotWord::new(1, SlotState::Published)
     });
 }

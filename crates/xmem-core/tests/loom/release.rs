@@ -13,7 +13,7 @@ use crate::slot::{Slot, holds, one_turn_each};
 
 /// A consumer that leaves it to a device to end its lease on a frame, and may take the same frame again: `again` does so.
 fn a_device_ends_a_lease(again: fn(&Slot, &AtomicU32)) {
-    check(Some(3), move || {
+    check(None, move || {
         one_turn_each(move |slot, lease| {
             if lease::hold(&slot.word, lease, 1) != Hold::Held {
                 return;
@@ -46,6 +46,37 @@ fn a_device_ends_a_lease_and_the_slot_is_held_again_when_that_is_seen() {
 fn wrong_a_slot_is_held_again_before_a_device_has_ended_its_lease() {
     a_device_ends_a_lease(|slot, lease| {
         slot.consume(lease, 1);
+    });
+}
+
+/// An attempt on another frame of the slot, which comes too late, takes the place of the 0 that the device stored.
+#[test]
+fn a_device_ends_a_lease_and_another_frame_of_the_slot_is_tried() {
+    a_device_ends_a_lease(|slot, lease| {
+        if lease.load(Ordering::Acquire) == 0 {
+            assert_eq!(lease::hold(&slot.word, lease, 9), Hold::Gone);
+        }
+    });
+}
+
+/// A consumer that holds one frame after the other is not taken for one that holds both.
+#[test]
+fn leases_are_counted_as_of_one_moment() {
+    check(None, || {
+        let slots = Arc::new([Slot::published(), Slot::published()]);
+        let leases = Arc::new([AtomicU32::new(0), AtomicU32::new(0)]);
+        let consumer = thread::spawn({
+            let (slots, leases) = (slots.clone(), leases.clone());
+            move || {
+                for (slot, lease) in slots.iter().zip(&*leases) {
+                    assert!(slot.consume(lease, 1));
+                }
+            }
+        });
+        let seen = leases.iter().filter(|lease| holds(lease, 1));
+        let seen: Vec<_> = seen.map(|lease| (lease, 1)).collect();
+        assert!(lease::still_held(&seen) < 2, "it never held both");
+        consumer.join().unwrap();
     });
 }
 

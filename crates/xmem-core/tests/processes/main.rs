@@ -6,6 +6,7 @@ mod ends;
 mod forks;
 mod kills;
 mod lossless;
+mod namespaces;
 mod roles;
 mod stops;
 #[path = "../support/mod.rs"]

@@ -9,7 +9,7 @@ use xmem_core::{AcquireError, Backing, Canceller, Consumer, Producer, ReceiveErr
 
 use crate::support::child::{self, end_with_parent, hear, say};
 use crate::support::*;
-use crate::{SIZE, forks};
+use crate::{SIZE, forks, namespaces};
 
 pub(crate) fn play() {
     let Some((role, pool)) = child::role() else {
@@ -24,6 +24,8 @@ pub(crate) fn play() {
         "produce-posix-shm" => produce(&pool, Backing::PosixShm),
         "count-resources" => count_resources(&pool),
         "slow-lossless" => slow_lossless(&pool),
+        "own-pid" => namespaces::own_pid(&pool),
+        "ask-pid" => namespaces::ask_pid(&pool),
         "fork-consumer" => forks::fork_consumer(&pool),
         "fork-producer" => forks::fork_producer(&pool),
         "fork-and-hold" => forks::fork_and_hold(&pool),

@@ -27,7 +27,7 @@ use rustix::net::{
 
 use super::HANG;
 
-pub const VERSION: u32 = 3;
+pub const VERSION: u32 = 4;
 /// Descriptors that the kernel takes with one message.
 pub const MAX_RIGHTS: usize = 253;
 
@@ -212,7 +212,6 @@ pub fn welcome_of(version: u32, pool: &str, peers_may_write: bool) -> Vec<u8> {
     bytes.extend(version.to_le_bytes());
     bytes.extend(7u64.to_le_bytes());
     bytes.extend(8u32.to_le_bytes());
-    bytes.extend(1u32.to_le_bytes());
     bytes.push(peers_may_write.into());
     bytes.extend(text(pool, 128));
     bytes.extend(0u32.to_le_bytes());
@@ -227,13 +226,13 @@ pub fn no_sticky(version: u64) -> Vec<u8> {
     [&[6][..], &version.to_le_bytes()].concat()
 }
 
-/// The right to write slot 1 of generation 5, at the start of region 1.
-pub fn granted(request: u32, len: u64) -> Vec<u8> {
+/// The right to write a slot of generation 5, which begins there in region 1.
+pub fn granted(request: u32, slot: u32, offset: u64, len: u64) -> Vec<u8> {
     let mut bytes = vec![8];
-    for number in [request, 1, 5, 1] {
+    for number in [request, slot, 5, 1] {
         bytes.extend(number.to_le_bytes());
     }
-    bytes.extend(0u64.to_le_bytes());
+    bytes.extend(offset.to_le_bytes());
     bytes.extend(len.to_le_bytes());
     bytes
 }

@@ -3,7 +3,6 @@
 //! A consumer that does what it is told, line by line.
 
 use std::collections::VecDeque;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use xmem_core::cuda::{CudaError, CudaFrame, Device, FrameFailure, Rows, Stream};
@@ -86,6 +85,8 @@ impl Reader {
             },
             // Looks at the oldest frame that it keeps.
             ["look"] => say(outcome(self.look(self.oldest()), "looks")),
+            // Only waits for it, so nothing fails in between when the context does.
+            ["wait"] => say(outcome(self.oldest().wait_on(self.stream), "waits")),
             // What is attached to it.
             ["note"] => {
                 let attachments = &self.oldest().lease().meta().attachments;
@@ -137,7 +138,7 @@ impl Reader {
                 say("trapped");
             }
             ["go-on"] => {
-                crate::gpu::GO_ON.store(true, Ordering::Release);
+                crate::gpu::go_on();
                 say("goes on");
             }
             // Work that stands still until then, for which freeing device memory waits.

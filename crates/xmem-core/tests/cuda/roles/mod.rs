@@ -28,8 +28,12 @@ impl log::Log for Aloud {
     }
 
     fn log(&self, record: &log::Record<'_>) {
-        if record.args().to_string().contains("release-timeout") {
-            say(record.args());
+        let said = record.args().to_string();
+        if said.contains("release-timeout") {
+            say(&said);
+        }
+        if said.contains("a kernel of this process failed") {
+            publish::call_back();
         }
     }
 

@@ -89,6 +89,7 @@ impl Maker {
             ["publish", how] => say(match how {
                 "borrowed" => publish::borrowed(self),
                 "plain" => publish::plain(self),
+                "from-logger" => publish::from_logger(self),
                 "late" => publish::late(self),
                 "behind" => publish::behind(self),
                 "done" => publish::done(self),
@@ -124,7 +125,7 @@ impl Maker {
                 say("is there");
             }
             ["go-on"] => {
-                crate::gpu::GO_ON.store(true, Ordering::Release);
+                crate::gpu::go_on();
                 say("goes on");
             }
             // Captures a stream into a graph: the one that frames are published on, or another one.
@@ -176,11 +177,10 @@ impl Maker {
     fn borrow(&mut self) -> Result<(), ImportError> {
         let allocation = self.gpu.allocate(3 * SIZE);
         let (ptr, flag) = (allocation + SIZE as u64, self.released.clone());
-        let memory = self
-            .producer()
-            .import_cuda(ptr, SIZE, &self.gpu.device, move || {
-                flag.store(true, Ordering::Release)
-            })?;
+        let released = move || flag.store(true, Ordering::Release);
+        let producer = self.producer();
+        // SAFETY: it is freed when it is released (`is_released`).
+        let memory = unsafe { producer.import_cuda(ptr, SIZE, &self.gpu.device, released) }?;
         self.borrowed = Some(Borrowed {
             allocation,
             ptr,

@@ -2,9 +2,11 @@
 
 //! The ways in which a producer publishes what lies on a device. Each returns what it says of it.
 
+use std::sync::Mutex;
 use std::time::Duration;
 
-use xmem_core::{FrameMeta, Parts, ReadLease};
+use xmem_core::cuda::Stream;
+use xmem_core::{FrameMeta, Parts, ReadLease, WriteLease};
 
 use super::producer::Maker;
 use super::{ROWS, SIZE, byte, outcome, pattern};
@@ -72,6 +74,34 @@ pub fn plain(maker: &Maker) -> String {
     }
 }
 
+/// What the logger publishes.
+static OF_LOGGER: Mutex<Option<(WriteLease, Stream)>> = Mutex::new(None);
+static CALLED_BACK: Mutex<Option<String>> = Mutex::new(None);
+
+/// On a device that fails meanwhile, until that is noticed; and then once more by who is told of that, in the same region.
+pub fn from_logger(maker: &Maker) -> String {
+    let (gpu, stream) = (&maker.gpu, maker.stream);
+    let slot = maker.producer().acquire_cuda(SIZE, &gpu.device).unwrap();
+    *OF_LOGGER.lock().unwrap() = Some((slot, stream));
+    gpu.trap(stream);
+    while plain(maker) == "published" {}
+    loop {
+        if let Some(outcome) = CALLED_BACK.lock().unwrap().take() {
+            return outcome;
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// The program's logger, when it is told that a device failed.
+pub fn call_back() {
+    let own = OF_LOGGER.lock().unwrap().take();
+    if let Some((slot, stream)) = own {
+        let published = slot.publish_on(stream, FrameMeta::new(SIZE));
+        *CALLED_BACK.lock().unwrap() = Some(outcome(published, "published"));
+    }
+}
+
 /// On a stream that stands still until it is told to go on.
 pub fn late(maker: &Maker) -> String {
     let gpu = &maker.gpu;
@@ -112,12 +142,16 @@ pub fn copied(maker: &Maker, how: &str) -> String {
     let on_device = slot.cuda().unwrap();
     gpu.fill(stream, on_device.ptr(), SIZE, 0);
     gpu.write(stream, from, &pattern(SIZE));
-    let copied = match how {
-        "rows" => on_device.copy_rows_from(stream, from, &ROWS),
-        "host" => on_device.copy_from(stream, pattern(SIZE).as_ptr() as u64, SIZE),
-        "pinned" => on_device.copy_from(stream, gpu.allocate_host(SIZE), SIZE),
-        "too-much" => on_device.copy_from(stream, from, on_device.len() + 1),
-        _ => on_device.copy_from(stream, from, SIZE),
+    let host = pattern(SIZE);
+    // SAFETY: what is not refused is memory that nobody frees.
+    let copied = unsafe {
+        match how {
+            "rows" => on_device.copy_rows_from(stream, from, &ROWS),
+            "host" => on_device.copy_from(stream, host.as_ptr() as u64, SIZE),
+            "pinned" => on_device.copy_from(stream, gpu.allocate_host(SIZE), SIZE),
+            "too-much" => on_device.copy_from(stream, from, on_device.len() + 1),
+            _ => on_device.copy_from(stream, from, SIZE),
+        }
     };
     match copied {
         Ok(()) => outcome(slot.publish_on(stream, FrameMeta::new(SIZE)), "published"),

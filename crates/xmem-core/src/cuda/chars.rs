@@ -1,0 +1,13 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! Bytes that the driver's header calls `char`, which has a sign on x86-64 and none on 64-bit ARM.
+
+use std::ffi::c_char;
+
+pub(super) fn bytes<const N: usize>(chars: [c_char; N]) -> [u8; N] {
+    chars.map(|char| char.to_ne_bytes()[0])
+}
+
+pub(super) fn chars<const N: usize>(bytes: [u8; N]) -> [c_char; N] {
+    bytes.map(|byte| c_char::from_ne_bytes([byte]))
+}

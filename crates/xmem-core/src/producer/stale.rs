@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! What a killed producer left of its pool: replaced by the next producer, or removed without one.
+
+use std::fs;
+use std::io;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::{Path, PathBuf};
+
+use super::builder::take_lock;
+use crate::error::{CreateError, RemoveError};
+use crate::fault::{self, Point};
+use crate::os::cred::own_uid;
+use crate::os::socket;
+use crate::region;
+use crate::rendezvous::{has_safe_dir, lock_path, socket_path};
+
+/// Removes the socket that a killed producer left. `false`: there is none. Only for who holds the pool's lock.
+pub(super) fn remove_socket(path: &Path) -> Result<bool, CreateError> {
+    let system = |what| move |error| CreateError::System { what, error };
+    match fs::symlink_metadata(path) {
+        Ok(meta) if meta.file_type().is_socket() => {
+            // We hold the lock, so no xmem producer listens there. But another program might; only a refused
+            // connection says that nobody does.
+            let refused = socket::connect_to(path)
+                .is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused);
+            if !refused {
+                return Err(CreateError::InUse {
+                    pool: path.to_string_lossy().into_owned(),
+                    holder: "a program that is no xmem producer, or cannot see the lock file"
+                        .into(),
+                });
+            }
+            if meta.uid() != own_uid() {
+                return Err(CreateError::Foreign {
+                    path: path.to_owned(),
+                    uid: meta.uid(),
+                });
+            }
+            fs::remove_file(path)
+                .map_err(system("remove the socket that a killed producer left"))?;
+            fault::point(Point::StaleSocketRemoved);
+            Ok(true)
+        }
+        Ok(_) => Err(CreateError::NotASocket {
+            path: path.to_owned(),
+        }),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+        Err(error) => Err(system("look for the pool's socket")(error)),
+    }
+}
+
+/// Removes what a killed producer left of a pool: its socket and its lock file, which it returns, and its segments in
+/// /dev/shm. Nothing is an answer too.
+///
+/// It does no harm to leave them: the pool's next producer does the same. It is the pool's producer for that moment, so one
+/// that starts just then tries again.
+///
+/// ```
+/// # let dir = tempfile::tempdir()?;
+/// # let pool = dir.path().join("p.sock");
+/// # let pool = pool.to_str().unwrap();
+/// use std::os::unix::net::UnixListener;
+/// use xmem_core::{Producer, RemoveError, remove_stale};
+///
+/// drop(UnixListener::bind(pool)?); // all that is left of a process that listened
+/// assert_eq!(remove_stale(pool)?, [std::path::Path::new(pool)]);
+/// assert!(remove_stale(pool)?.is_empty());
+///
+/// let _producer = Producer::builder(pool).build()?;
+/// assert!(matches!(remove_stale(pool), Err(RemoveError::Live { .. })));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// # Errors
+///
+/// [`RemoveError::Live`] when the pool has a producer, [`RemoveError::Foreign`] when the files are another user's, also for root,
+/// and others as [`RemoveError`] says.
+pub fn remove_stale(pool: &str) -> Result<Vec<PathBuf>, RemoveError> {
+    let socket = socket_path(pool)?;
+    if !has_safe_dir(pool, &socket)? {
+        return Ok(Vec::new());
+    }
+    let lock_file = lock_path(&socket);
+    let is_there = |path: &Path| fs::symlink_metadata(path).is_ok();
+    let had_lock = is_there(&lock_file);
+    if !had_lock && !is_there(&socket) {
+        // A lock would have to be made just to be removed.
+        return Ok(Vec::new());
+    }
+    let lock = take_lock(pool, &socket)?;
+    let had_socket = remove_socket(&socket)?;
+    region::sweep_shm(&region::shm_prefix(&socket));
+    // Its file goes with it.
+    drop(lock);
+    let removed = [(had_socket, socket), (had_lock, lock_file)];
+    Ok(removed
+        .into_iter()
+        .filter_map(|(had, path)| had.then_some(path))
+        .collect())
+}

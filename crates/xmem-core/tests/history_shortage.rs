@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! Frames that are kept for a time, where there is no memory for as many. A program of its own, since the limit is that of a
+//! process.
+
+mod support;
+
+use std::time::Duration;
+
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use support::Place;
+use xmem_core::{FrameMeta, Producer};
+
+#[test]
+fn a_stream_goes_on_without_memory_for_more_of_them() {
+    let place = Place::new();
+    let producer = Producer::builder(&place.pool())
+        .history(4)
+        .history_time(Duration::from_millis(100))
+        .build()
+        .unwrap();
+    let publish = |frame: i64| {
+        let meta = FrameMeta {
+            timestamp: Some(frame),
+            ..FrameMeta::new(1)
+        };
+        producer.acquire(1).unwrap().publish(meta).unwrap();
+    };
+    publish(0);
+    let before = producer.stats().slots;
+    // A region is a descriptor.
+    let own = getrlimit(Resource::Nofile);
+    let none = Rlimit {
+        current: Some(0),
+        ..own
+    };
+    setrlimit(Resource::Nofile, none).unwrap();
+    (1..100).for_each(publish);
+    setrlimit(Resource::Nofile, own).unwrap();
+    let stats = producer.stats();
+    assert_eq!((stats.published, stats.slots), (100, before));
+    assert_eq!(stats.slots_held, 4);
+    drop(producer);
+    place.assert_clean();
+}

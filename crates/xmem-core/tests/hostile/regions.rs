@@ -1,0 +1,287 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! Producers whose memory is not what they say, or could go away.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use rustix::event::epoll::CreateFlags;
+use rustix::fs::{Mode, OFlags, SealFlags};
+use xmem_core::{ConnectError, Consumer, ReceiveError};
+
+use crate::producers::consume_waiting;
+use crate::support::raw::{self, Fake, Memory, Raw};
+use crate::support::*;
+
+/// A consumer maps what the sizes ask for, not what an untrusted producer sends; and only memory that is there, since
+/// touching what is not would take it from the consumer.
+#[test]
+fn oversized_memory_is_not_mapped_whole() {
+    let place = Place::new();
+    let fake = Fake::at(place.pool());
+    let (control, memory) = raw::control(Some(16 << 20));
+    let page = raw::memory(16 << 20, true);
+    let before = mapped_bytes();
+    std::thread::scope(|scope| {
+        let raw = scope.spawn(|| fake.answer(&raw::welcome(raw::VERSION), &[&control, &page]));
+        let consumer = Consumer::builder(&place.pool()).connect().unwrap();
+        // The test's own mapping of the control memory is as large as all of it.
+        assert!(mapped_bytes() < before + (1 << 20));
+        drop((consumer, raw));
+    });
+    drop(memory);
+
+    let sealed = |len: u64| {
+        let fd = raw::sparse(len);
+        let memory = Memory::map(&fd, true);
+        raw::seal(&fd, raw::SIZE | SealFlags::FUTURE_WRITE);
+        (fd, memory)
+    };
+    let good = raw::control(None);
+    let (control, memory) = sealed(raw::control_len(1 << 16, 1 << 18));
+    for (at, word) in good.1.words()[..7].iter().enumerate() {
+        memory.set(at, word.load(Ordering::Relaxed));
+    }
+    memory.set(2, 1 << 16);
+    memory.set(3, 1 << 18);
+    let page = raw::sparse(1 << 20);
+    raw::seal(&page, raw::SIZE);
+    let there = raw::memory(1 << 20, true);
+    for (control, page) in [(&control, &there), (&good.0, &page)] {
+        std::thread::scope(|scope| {
+            scope.spawn(|| fake.answer(&raw::welcome(raw::VERSION), &[control, page]));
+            let error = Consumer::builder(&place.pool()).connect().unwrap_err();
+            assert!(
+                matches!(&error, ConnectError::Protocol { reason, .. } if reason.contains("reserved")),
+                "{error}"
+            );
+        });
+        assert!(raw::touched(control).min(raw::touched(page)) < 1 << 16);
+    }
+}
+
+/// Bytes of descriptors' memory that this process has mapped.
+fn mapped_bytes() -> usize {
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+    maps.lines()
+        .filter(|line| line.contains("/memfd:fake"))
+        .map(|line| {
+            let (from, to) = line.split_once(' ').unwrap().0.split_once('-').unwrap();
+            let number = |text| usize::from_str_radix(text, 16).unwrap();
+            number(to) - number(from)
+        })
+        .sum()
+}
+
+/// A fake producer with one good entry, that answers the question for its region with this.
+fn with_region(message: &[u8], fds: &[BorrowedFd<'_>]) -> Vec<ReceiveError> {
+    with_region_waiting(message, fds, [Duration::from_millis(5); 5])
+}
+
+/// The same, for an answer that shows, by a frame or by the producer's loss: on a busy machine that takes its time.
+fn with_region_that_shows(message: &[u8], fds: &[BorrowedFd<'_>]) -> Vec<ReceiveError> {
+    let mut times = [Duration::from_millis(5); 5];
+    times[0] = HANG;
+    with_region_waiting(message, fds, times)
+}
+
+fn with_region_waiting(
+    message: &[u8],
+    fds: &[BorrowedFd<'_>],
+    times: [Duration; 5],
+) -> Vec<ReceiveError> {
+    let place = Place::new();
+    let fake = Fake::at(place.pool());
+    let (control_fd, control) = raw::control(None);
+    raw::publish_entry(&control, 0, &[]);
+    let page = raw::memory(1 << 16, true);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let raw = fake.answer(&raw::welcome(raw::VERSION), &[&control_fd, &page]);
+            while let Some((question, _)) = raw.recv() {
+                match question[0] {
+                    3 => drop(raw.send(message, fds)),
+                    4 => drop(raw.send(&raw::sticky(1), &[raw::memory(8, true).as_fd()])),
+                    _ => {}
+                }
+            }
+        });
+        consume_waiting(&place, times).unwrap()
+    })
+}
+
+#[test]
+fn regions_that_could_go_away_are_not_mapped() {
+    let region = |len| raw::region(1, len, 0, "");
+    let frame = with_region_that_shows(&region(8192), &[raw::frozen(8192).as_fd()]);
+    assert_eq!(frame.len(), 4, "this one is as it should be: {frame:?}");
+
+    let dir = tempfile::tempdir().unwrap();
+    let on_disk = |name: &str| {
+        let file = std::fs::File::create_new(dir.path().join(name)).unwrap();
+        file.set_len(8192).unwrap();
+        OwnedFd::from(file)
+    };
+    let in_shm = tempfile::Builder::new()
+        .prefix("xmem-test-")
+        .tempfile_in("/dev/shm")
+        .unwrap();
+    in_shm.as_file().set_len(8192).unwrap();
+    let in_shm: OwnedFd = in_shm.into_file().into();
+    let (pipe, _other) = rustix::pipe::pipe().unwrap();
+    let holes = raw::sparse(8192);
+    raw::seal(&holes, raw::SIZE | SealFlags::FUTURE_WRITE);
+    let open = |path| OwnedFd::from(std::fs::File::open(path).unwrap());
+    let only_path = rustix::fs::open("/dev/zero", OFlags::PATH, Mode::empty()).unwrap();
+    let grows = raw::memory(8192, false);
+    raw::seal(&grows, SealFlags::GROW | SealFlags::FUTURE_WRITE);
+    let kinds: [(&str, OwnedFd); 14] = [
+        ("can be truncated", raw::memory(8192, false)),
+        ("can be truncated, if not extended", grows),
+        ("can be punched", raw::memory(8192, true)),
+        ("is not there", holes),
+        ("too small", raw::frozen(4096)),
+        ("empty", raw::memory(0, true)),
+        ("a file", on_disk("f")),
+        ("a file in memory", in_shm),
+        ("a directory", open("/tmp")),
+        ("a device", open("/dev/zero")),
+        ("a pipe", pipe),
+        ("a path", only_path),
+        ("a socket", Raw::unconnected().0),
+        (
+            "an epoll",
+            rustix::event::epoll::create(CreateFlags::CLOEXEC).unwrap(),
+        ),
+    ];
+    let refused = |what: &str, errors: Vec<ReceiveError>| {
+        assert!(
+            errors.len() == 5 && errors.iter().all(|e| matches!(e, ReceiveError::Timeout)),
+            "{what}: {errors:?}"
+        );
+    };
+    for (what, fd) in &kinds {
+        refused(what, with_region(&region(8192), &[fd.as_fd()]));
+    }
+    // None, and more than one.
+    refused("none", with_region(&region(8192), &[]));
+    let good = raw::frozen(8192);
+    let two = with_region(&region(8192), &[kinds[0].1.as_fd(), good.as_fd()]);
+    refused("a bad and a good one", two);
+    for len in [0, 8193, 1 << 40, u64::MAX, i64::MAX as u64] {
+        refused("another size", with_region(&region(len), &[good.as_fd()]));
+    }
+    // More than any message has: whoever sends that is no producer.
+    let errors = with_region_that_shows(&region(8192), &vec![good.as_fd(); 100]);
+    assert!(
+        errors
+            .iter()
+            .all(|e| matches!(e, ReceiveError::ProducerLost)),
+        "{errors:?}"
+    );
+    // By name.
+    for name in [
+        "",
+        "/",
+        "x",
+        "/xmem-none",
+        "/../etc/passwd",
+        "/xmem-/../x",
+        "xmem-a\0b",
+    ] {
+        refused(name, with_region(&raw::region(1, 4096, 1, name), &[]));
+    }
+    let file = tempfile::Builder::new()
+        .prefix("xmem-test-")
+        .tempfile_in("/dev/shm")
+        .unwrap();
+    file.as_file().set_len(4096).unwrap();
+    let name = file
+        .path()
+        .to_str()
+        .unwrap()
+        .strip_prefix("/dev/shm")
+        .unwrap();
+    refused(
+        "a segment with holes",
+        with_region(&raw::region(1, 4096, 1, name), &[]),
+    );
+    refused("a number", with_region(&raw::region(1, 4096, 2, ""), &[]));
+}
+
+/// The header of a region of one slot whose frames lie elsewhere, with words changed.
+pub(crate) fn device_region(changes: &[(usize, u64)]) -> OwnedFd {
+    let mut words = vec![0u64; 1024];
+    words[0] = u64::from_le_bytes(*b"xmemdev\0");
+    words[1] = 1 | 3 << 32; // format, kind
+    words[8] = 1; // slots
+    words[10] = 4096; // from one slot to the next
+    words[11] = 4096; // the first slot
+    for (at, word) in changes {
+        words[*at] = *word;
+    }
+    let fd = raw::memory(8192, false);
+    let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+    rustix::io::pwrite(&fd, &bytes, 0).unwrap();
+    raw::seal(&fd, raw::SIZE | SealFlags::FUTURE_WRITE);
+    fd
+}
+
+#[test]
+fn headers_of_device_memory_that_make_no_sense_are_refused() {
+    let region = raw::region(1, 8192, 4, "");
+    let received = with_region_that_shows(&region, &[device_region(&[]).as_fd()]);
+    // This one is taken; what makes no sense is the frame, which has no bytes there.
+    let outside = |error: &ReceiveError| matches!(error, ReceiveError::Corrupt(what) if what.contains("outside"));
+    assert!(
+        received.len() == 5 && received.iter().all(outside),
+        "{received:?}"
+    );
+
+    let null: OwnedFd = std::fs::File::open("/dev/null").unwrap().into();
+    let plain = raw::frozen(8192);
+    let unsealed = raw::memory(8192, true);
+    let vmm = device_region(&[(1, 1 | 1 << 32), (6, 1 << 21), (9, 4096), (12, 4096)]);
+    let mut cases: Vec<(String, Vec<OwnedFd>)> = vec![
+        ("nothing".into(), vec![]),
+        ("no header".into(), vec![plain]),
+        ("can be punched".into(), vec![unsealed]),
+        ("no memory".into(), vec![null.try_clone().unwrap()]),
+        ("memory that did not come".into(), vec![vmm]),
+        (
+            "memory that it does not have".into(),
+            vec![device_region(&[]), null],
+        ),
+    ];
+    let wrong = [
+        (0, 1),                // magic
+        (1, 2 | 3 << 32),      // format
+        (1, 1 | 9 << 32),      // kind
+        (1, 1 | 4 << 32),      // slots in upstream's memory
+        (6, 1 << 21),          // memory of no kind
+        (8, 2),                // more slots than there is room for
+        (8, u64::MAX),         // far more
+        (8, 1 << 32 | 1),      // a number that is cut
+        (10, 8),               // too little room
+        (10, u64::MAX),        // far too much
+        (10, 4097),            // odd
+        (11, 64),              // slots in the header
+        (11, 8192),            // slots beyond the end
+        (11, u64::MAX - 4095), // far beyond
+    ];
+    for (at, word) in wrong {
+        cases.push((
+            format!("word {at} is {word:#x}"),
+            vec![device_region(&[(at, word)])],
+        ));
+    }
+    for (what, fds) in &cases {
+        let fds: Vec<BorrowedFd<'_>> = fds.iter().map(AsFd::as_fd).collect();
+        let errors = with_region(&region, &fds);
+        assert!(
+            errors.len() == 5 && errors.iter().all(|e| matches!(e, ReceiveError::Timeout)),
+            "{what}: {errors:?}"
+        );
+    }
+}

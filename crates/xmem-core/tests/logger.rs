@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! A program's logger is the program's code: it may call back into the pool, so nothing is said while a lock is held. A
+//! test program of its own, since there is one logger for all of a process.
+
+mod support;
+
+use std::cell::Cell;
+use std::sync::Mutex;
+use std::sync::mpsc::channel;
+use std::time::Duration;
+
+use log::{LevelFilter, Log, Metadata, Record};
+use support::raw::{Memory, Raw};
+use support::*;
+use xmem_core::{Canceller, Delivery, Producer};
+
+const SIZE: usize = 5000;
+
+struct CallsBack;
+
+/// The producers that are called back, and what was said.
+static PRODUCERS: Mutex<Vec<Producer>> = Mutex::new(Vec::new());
+static SAID: Mutex<Vec<String>> = Mutex::new(Vec::new());
+
+thread_local! {
+    static IS_LOGGING: Cell<bool> = const { Cell::new(false) };
+}
+
+impl Log for CallsBack {
+    fn enabled(&self, _: &Metadata<'_>) -> bool {
+        true
+    }
+
+    fn log(&self, record: &Record<'_>) {
+        if IS_LOGGING.replace(true) {
+            return;
+        }
+        let producers = PRODUCERS.lock().unwrap().clone();
+        for producer in producers {
+            // All that takes the lock.
+            drop(producer.acquire(SIZE));
+            producer.stats();
+        }
+        SAID.lock().unwrap().push(record.args().to_string());
+        IS_LOGGING.set(false);
+    }
+
+    fn flush(&self) {}
+}
+
+/// Does something with a producer that the logger calls back. It has to end, and to have said this.
+#[track_caller]
+fn says(producer: Producer, what: &str, act: impl FnOnce(&Producer) + Send + 'static) {
+    // In whichever test is the first.
+    let _ = log::set_logger(&CallsBack);
+    log::set_max_level(LevelFilter::Trace);
+    PRODUCERS.lock().unwrap().push(producer.clone());
+    let name = format!("{:?}", producer.pool());
+    let (done, is_done) = channel();
+    let thread = std::thread::spawn(move || {
+        act(&producer);
+        done.send(()).unwrap();
+    });
+    is_done
+        .recv_timeout(HANG)
+        .expect("the logger hangs, or the thread panicked");
+    thread.join().unwrap();
+    eventually(what, || {
+        let said = SAID.lock().unwrap();
+        said.iter()
+            .any(|line| line.contains(&name) && line.contains(what))
+    });
+    let is_it = |producer: &mut Producer| format!("{:?}", producer.pool()) == name;
+    let mut producers = PRODUCERS.lock().unwrap();
+    let producer: Vec<Producer> = producers.extract_if(.., is_it).collect();
+    drop(producers);
+    // Its end says something, too.
+    drop(producer);
+}
+
+#[test]
+fn a_new_region() {
+    let place = Place::new();
+    let producer = Producer::builder(&place.pool()).build().unwrap();
+    says(producer, "a new region", |producer| {
+        publish(producer, 1, SIZE);
+    });
+}
+
+#[test]
+fn more_promised_than_there_is() {
+    let place = Place::new();
+    let builder = Producer::builder(&place.pool()).history(1).max_slots(8);
+    let producer = builder.build().unwrap();
+    let _consumer = Raw::join(&place.pool(), 3);
+    says(producer, "are promised", |producer| {
+        producer.set_upstream_need(4).unwrap();
+    });
+}
+
+#[test]
+fn a_consumer_that_is_cut_off() {
+    let place = Place::new();
+    let producer = Producer::builder(&place.pool()).build().unwrap();
+    let (_raw, joined) = Raw::join(&place.pool(), 3);
+    // A cursor ahead of the stream.
+    Memory::map(&joined.page, true).set(support::raw::CURSOR, 1 << 40);
+    says(producer, "cutting off", |producer| {
+        publish(producer, 1, SIZE);
+    });
+}
+
+#[test]
+fn a_consumer_that_is_given_up_on() {
+    let place = Place::new();
+    let producer = Producer::builder(&place.pool())
+        .delivery(Delivery::Lossless)
+        .lossless_timeout(Some(Duration::from_millis(1)))
+        .build()
+        .unwrap();
+    let _consumer = Raw::join(&place.pool(), 3);
+    says(producer, "held it up", |producer| {
+        publish(producer, 1, SIZE);
+        producer.drain(None, &Canceller::new()).unwrap();
+    });
+}

@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! Processes that number each other differently, as in containers.
+
+use std::process::Command;
+
+use xmem_core::{Consumer, Producer, query};
+
+use crate::support::child::{Child, hear, say};
+use crate::support::*;
+
+/// Makes a pool, and says what it calls itself.
+pub(crate) fn own_pid(pool: &str) {
+    let _producer = Producer::builder(pool).build().unwrap();
+    say(std::process::id());
+    hear();
+}
+
+/// Says what the producer is called here.
+pub(crate) fn ask_pid(pool: &str) {
+    let consumer = Consumer::builder(pool).connect().unwrap();
+    let pids = (query(pool).unwrap().pid, consumer.producer_pid());
+    say(format!("{pids:?}"));
+    hear();
+}
+
+/// A child in a PID namespace of its own. `None`: there is none to be had, which is said.
+fn in_pid_namespace(role: &str, place: &Place) -> Option<Child> {
+    let unshare = || {
+        let mut command = Command::new("unshare");
+        command.args(["--pid", "--fork", "--kill-child", "--mount-proc"]);
+        command
+    };
+    let works = unshare().arg("true").output();
+    if !works.is_ok_and(|output| output.status.success()) {
+        users::not_run("there is no PID namespace to be had");
+        return None;
+    }
+    let mut command = unshare();
+    command.arg(std::env::current_exe().unwrap());
+    Some(Child::from(command, role, &place.pool()))
+}
+
+#[test]
+fn a_producer_has_the_number_that_it_has_where_it_is_asked_for() {
+    let place = Place::new();
+    let Some(mut producer) = in_pid_namespace("own-pid", &place) else {
+        return;
+    };
+    assert_eq!(producer.says(), "1", "what it calls itself");
+    let unshare = producer.pid();
+    let children = format!("/proc/{unshare}/task/{unshare}/children");
+    let pid: u32 = std::fs::read_to_string(children)
+        .unwrap()
+        .trim()
+        .parse()
+        .unwrap();
+    let consumer = Consumer::builder(&place.pool()).connect().unwrap();
+    assert_eq!(consumer.producer_pid(), pid);
+    assert_eq!(query(&place.pool()).unwrap().pid, pid);
+    // The producer does not see who asks.
+    let consumers = query(&place.pool()).unwrap().consumers;
+    assert_eq!(consumers[0].pid, 0);
+    // In another namespace it has no number.
+    let mut other = in_pid_namespace("ask-pid", &place).unwrap();
+    assert_eq!(other.says(), "(0, 0)");
+    drop(consumer);
+}
