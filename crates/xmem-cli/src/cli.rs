@@ -2,11 +2,16 @@
 
 //! What can be typed.
 
+use std::time::Duration;
+
 use clap::{Parser, Subcommand, ValueEnum};
 
 /// Who sees no pools may be looking in another place than the producer.
 const WHERE: &str =
     "The runtime directory is $XMEM_RUNTIME_DIR, else $XDG_RUNTIME_DIR/xmem, else /tmp/xmem-<uid>.";
+
+/// Shorter ones are a busy loop for both sides.
+const INTERVALS: (Duration, Duration) = (Duration::from_millis(10), Duration::from_secs(86_400));
 
 #[derive(Debug, Parser)]
 #[command(name = "xmem", version, about, after_help = WHERE, disable_help_subcommand = true)]
@@ -36,12 +41,28 @@ pub(crate) enum Command {
         /// The pool's name, or the path of its socket
         pool: String,
     },
-    /// Show a pool again every second; as JSON, one line each time
+    /// Show a pool again and again; waits while it has no producer. As JSON, one line each time
     Watch {
         /// The pool's name, or the path of its socket
         pool: String,
-        /// Stop after this many times
+        /// From one time to the next, such as 0.5
+        #[arg(long, short, value_name = "SECONDS", default_value = "1", value_parser = interval)]
+        interval: Duration,
+        /// Stop when it was shown this many times
         #[arg(long, short = 'n', value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
         count: Option<u64>,
     },
+    /// Remove what killed producers left; nothing of a pool that has a producer, or of another user
+    Clean {
+        /// Names of pools, or paths of their sockets. None: all of the runtime directory
+        pools: Vec<String>,
+    },
+}
+
+fn interval(text: &str) -> Result<Duration, String> {
+    let seconds = text.parse().map_err(|_| "no number".to_owned())?;
+    Duration::try_from_secs_f64(seconds)
+        .ok()
+        .filter(|interval| (INTERVALS.0..=INTERVALS.1).contains(interval))
+        .ok_or_else(|| format!("not from {:?} to {:?}", INTERVALS.0, INTERVALS.1))
 }

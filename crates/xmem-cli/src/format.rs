@@ -9,6 +9,14 @@ use serde::Serialize;
 
 use crate::Error;
 
+/// A process by its number. None has 0: it is in a PID namespace that cannot be seen.
+pub(crate) fn process(pid: u32) -> String {
+    match pid {
+        0 => "-".to_owned(),
+        pid => pid.to_string(),
+    }
+}
+
 /// Columns with a heading and two spaces between them.
 #[derive(Debug)]
 pub(crate) struct Table(comfy_table::Table);
@@ -41,11 +49,26 @@ impl Table {
     }
 
     pub(crate) fn print(&self, out: &mut impl Write) -> Result<(), Error> {
+        self.print_cut(usize::MAX, out)
+    }
+
+    /// With each line cut to so many columns: a line that the terminal wraps is two where one was cleared.
+    pub(crate) fn print_cut(&self, width: usize, out: &mut impl Write) -> Result<(), Error> {
         for line in self.0.lines() {
-            writeln!(out, "{}", line.trim_end())?;
+            let end = line
+                .char_indices()
+                .nth(width)
+                .map_or(line.len(), |(at, _)| at);
+            writeln!(out, "{}", line[..end].trim_end())?;
         }
         Ok(())
     }
+}
+
+/// How many columns the terminal has that this is printed to. `None`: it goes elsewhere, or the terminal does not say.
+pub(crate) fn terminal_width() -> Option<usize> {
+    let size = rustix::termios::tcgetwinsize(std::io::stdout()).ok()?;
+    (size.ws_col > 0).then_some(size.ws_col.into())
 }
 
 /// One line of JSON.

@@ -2,10 +2,17 @@
 
 //! The real binary against a real pool that this process makes.
 
+use std::fs::File;
+use std::io::{BufRead, BufReader};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixListener;
 use std::path::Path;
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketType};
+use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
+use rustix::termios::{Winsize, tcsetwinsize};
 use serde_json::Value;
 use tempfile::TempDir;
 use xmem_core::{Consumer, FrameMeta, Producer, Sticky};
@@ -14,7 +21,7 @@ use xmem_core::{Consumer, FrameMeta, Producer, Sticky};
 struct Pool {
     dir: TempDir,
     producer: Producer,
-    _consumer: Consumer,
+    consumer: Consumer,
     _held: xmem_core::ReadLease,
 }
 
@@ -25,6 +32,8 @@ impl Pool {
         let producer = Producer::builder(&path).max_held(4).build().unwrap();
         let mut sticky = Sticky::new();
         sticky.set("caps", "video/x-raw,format=NV12");
+        // As GStreamer writes a segment.
+        sticky.set("segment", r#""GstSegment, format=\"time\\\";""#);
         producer.set_sticky(&sticky).unwrap();
         let mut consumer = Consumer::builder(&path).name("reader").connect().unwrap();
         let held = {
@@ -35,7 +44,7 @@ impl Pool {
         Self {
             dir,
             producer,
-            _consumer: consumer,
+            consumer,
             _held: held,
         }
     }
@@ -105,10 +114,44 @@ fn show_as_json_is_what_the_producer_says() {
     let json: Value = serde_json::from_str(stdout(&output)).unwrap();
     assert_eq!(json["published"], 2);
     assert_eq!(json["pid"], std::process::id());
+    // The sticky state by its keys, each value quoted by JSON only.
+    assert_eq!(json["sticky"]["caps"], "video/x-raw,format=NV12");
+    assert_eq!(json["sticky"]["segment"], r#"GstSegment, format="time\";"#);
     assert_eq!(json["consumers"][0]["name"], "reader");
     assert_eq!(json["consumers"][0]["held"], 1);
     assert_eq!(json["consumers"][0]["received"], 1);
     assert_eq!(json["published"], pool.producer.stats().published);
+}
+
+/// The value in a column of the row of a consumer, in a table whose other cells have no blanks in them.
+fn cell<'a>(text: &'a str, who: &str, column: &str) -> &'a str {
+    let words = |line: &'a str| {
+        line.split("  ")
+            .map(str::trim)
+            .filter(|word| !word.is_empty())
+    };
+    let heading = text.lines().find(|line| line.contains("MISSED")).unwrap();
+    let column = words(heading).position(|word| word == column).unwrap();
+    // The columns that a pool fills and a consumer does not, or the other way round, are empty.
+    let row = text
+        .lines()
+        .find(|line| line.trim_start().starts_with(who))
+        .unwrap();
+    words(row).nth(column).unwrap()
+}
+
+#[test]
+fn what_a_consumer_dropped_is_seen_where_the_pool_is_looked_at() {
+    let pool = Pool::new();
+    pool.consumer.note_dropped();
+    pool.consumer.note_dropped();
+    let output = xmem(pool.dir.path(), &["show", &pool.path()]);
+    assert_eq!(cell(stdout(&output), "reader", "DROPPED"), "2");
+    let output = xmem(pool.dir.path(), &["watch", "-n1", &pool.path()]);
+    assert_eq!(cell(stdout(&output), "reader", "DROPPED"), "2");
+    let output = xmem(pool.dir.path(), &["show", &pool.path(), "-f", "json"]);
+    let json: Value = serde_json::from_str(stdout(&output)).unwrap();
+    assert_eq!(json["consumers"][0]["dropped"], 2);
 }
 
 #[test]
@@ -175,12 +218,153 @@ fn watch_repeats_and_counts_frames_per_second() {
 #[test]
 fn a_pool_that_does_not_exist_is_a_failure_that_says_where_it_looked() {
     let dir = TempDir::new().unwrap();
-    for command in ["show", "watch"] {
-        let output = xmem(dir.path(), &[command, "nobody"]);
-        let text = stderr(&output);
-        assert!(text.starts_with("xmem: no producer at "), "{text}");
-        assert!(text.contains("nobody.sock"), "{text}");
-        assert_eq!(text.lines().count(), 1, "{text}");
+    let output = xmem(dir.path(), &["show", "nobody"]);
+    let text = stderr(&output);
+    assert!(text.starts_with("xmem: no producer at "), "{text}");
+    assert!(text.contains("nobody.sock"), "{text}");
+    assert_eq!(text.lines().count(), 1, "{text}");
+}
+
+#[test]
+fn list_says_why_a_directory_cannot_be_read_and_that_one_is_not_there() {
+    let dir = TempDir::new().unwrap();
+    let file = dir.path().join("file");
+    std::fs::write(&file, "").unwrap();
+    let missing = dir.path().join("missing");
+    for command in ["list", "clean"] {
+        let text = stderr(&xmem(&file, &[command])).to_owned();
+        for part in ["file", "ot a directory", "set XMEM_RUNTIME_DIR"] {
+            assert!(text.contains(part), "{part:?} is missing in:\n{text}");
+        }
+        // To root everything is readable.
+        if !rustix::process::geteuid().is_root() {
+            let locked = dir.path().join("locked");
+            let _ = std::fs::create_dir(&locked);
+            std::fs::set_permissions(&locked, std::fs::Permissions::from_mode(0o000)).unwrap();
+            let text = stderr(&xmem(&locked, &[command])).to_owned();
+            assert!(text.contains("Permission denied"), "{text}");
+        }
+    }
+    let output = xmem(&missing, &["list"]);
+    let text = stdout(&output);
+    assert!(text.contains("missing, which does not exist yet"), "{text}");
+    assert_eq!(stdout(&xmem(&missing, &["list", "-f", "json"])), "[]\n");
+    assert!(!missing.exists());
+}
+
+#[test]
+fn clean_removes_what_a_killed_producer_left_and_nothing_else() {
+    let pool = Pool::new();
+    let dir = pool.dir.path();
+    let left = |name: &str| {
+        drop(UnixListener::bind(dir.join(format!("{name}.sock"))).unwrap());
+        std::fs::write(dir.join(format!("{name}.lock")), "killed (process 1)").unwrap();
+    };
+    let files = || {
+        let mut names: Vec<_> = std::fs::read_dir(dir)
+            .unwrap()
+            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+            .collect();
+        names.sort();
+        names
+    };
+    let live = ["cam0.lock", "cam0.sock"];
+    for name in ["a", "b", "c"] {
+        left(name);
+    }
+    let output = xmem(dir, &["clean", "b"]);
+    let text = stdout(&output);
+    assert_eq!(text.lines().count(), 2, "{text}");
+    assert!(text.contains("b.sock") && text.contains("b.lock"), "{text}");
+    let output = xmem(dir, &["clean", "-f", "json"]);
+    let json: Value = serde_json::from_str(stdout(&output)).unwrap();
+    assert_eq!(json.as_array().unwrap().len(), 4, "{json}");
+    assert_eq!(files(), live);
+    assert_eq!(stdout(&xmem(dir, &["clean"])), "nothing to remove\n");
+
+    // One that has a producer is told, and the others are done all the same.
+    left("d");
+    let output = xmem(dir, &["clean", "cam0", "d"]);
+    assert!(stdout_of_failure(&output).contains("d.sock"), "{output:?}");
+    let text = str::from_utf8(&output.stderr).unwrap();
+    assert!(text.contains("has a producer"), "{text}");
+    assert_eq!(files(), live);
+    publish(&pool.producer);
+    stdout(&xmem(dir, &["show", "cam0"]));
+}
+
+#[test]
+fn watch_waits_for_a_producer_that_comes_and_for_one_that_comes_back() {
+    let dir = TempDir::new().unwrap();
+    let mut watch = Command::new(env!("CARGO_BIN_EXE_xmem"))
+        .args(["watch", "cam0", "-n", "3", "-i", "0.05", "-f", "json"])
+        .env("XMEM_RUNTIME_DIR", dir.path())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut said = BufReader::new(watch.stderr.take().unwrap()).lines();
+    let mut shown = BufReader::new(watch.stdout.take().unwrap()).lines();
+    let is_waiting = |line: String| {
+        assert!(line.starts_with("xmem: no producer at "), "{line}");
+        assert!(line.contains("waiting"), "{line}");
+    };
+    is_waiting(said.next().unwrap().unwrap());
+    // It has looked for a while when somebody has heard it three times, and gives no answer.
+    let path = socket(&dir);
+    let deaf = rustix::net::socket(AddressFamily::UNIX, SocketType::SEQPACKET, None).unwrap();
+    rustix::net::bind(&deaf, &SocketAddrUnix::new(&path).unwrap()).unwrap();
+    rustix::net::listen(&deaf, 4).unwrap();
+    for _ in 0..3 {
+        drop(rustix::net::accept(&deaf).unwrap());
+    }
+    drop(deaf);
+    let producer = Producer::builder(&socket(&dir)).build().unwrap();
+    let first: Value = serde_json::from_str(&shown.next().unwrap().unwrap()).unwrap();
+    assert_eq!(first["published"], 0);
+    drop(producer);
+    is_waiting(said.next().unwrap().unwrap());
+    let _producer = Producer::builder(&socket(&dir)).build().unwrap();
+    // It has shown one or more of the first, and shows the rest of the three now.
+    assert!((1..=2).contains(&shown.count()));
+    assert!(watch.wait().unwrap().success());
+    assert_eq!(said.count(), 0, "once each time");
+}
+
+#[test]
+fn watch_cuts_its_lines_where_the_terminal_ends() {
+    const COLUMNS: u16 = 40;
+    let pool = Pool::new();
+    let terminal = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
+    grantpt(&terminal).unwrap();
+    unlockpt(&terminal).unwrap();
+    let size = Winsize {
+        ws_row: 24,
+        ws_col: COLUMNS,
+        ws_xpixel: 0,
+        ws_ypixel: 0,
+    };
+    tcsetwinsize(&terminal, size).unwrap();
+    let side = ptsname(&terminal, Vec::new()).unwrap();
+    let side = File::options()
+        .read(true)
+        .write(true)
+        .open(side.to_str().unwrap())
+        .unwrap();
+    let status = Command::new(env!("CARGO_BIN_EXE_xmem"))
+        .args(["watch", &pool.path(), "-n", "1"])
+        .stdout(side.try_clone().unwrap())
+        .status()
+        .unwrap();
+    assert!(status.success());
+    let mut bytes = [0; 4096];
+    let len = rustix::io::read(&terminal, &mut bytes).unwrap();
+    drop(side);
+    let text = str::from_utf8(&bytes[..len]).unwrap();
+    let lines: Vec<_> = text.split("\x1b[J").last().unwrap().lines().collect();
+    assert!(lines.len() >= 3, "{text:?}");
+    for line in lines {
+        assert!(line.chars().count() <= COLUMNS.into(), "{line:?}");
     }
 }
 
@@ -200,6 +384,8 @@ fn wrong_usage_is_exit_code_2() {
         &["frobnicate"][..],
         &["show"],
         &["watch", "a", "--count", "0"],
+        &["watch", "a", "--interval", "0"],
+        &["watch", "a", "--interval", "NaN"],
         &["list", "-f", "xml"],
     ] {
         let output = xmem(dir.path(), args);

@@ -10,7 +10,7 @@ use xmem_core::{ConnectError, PoolEntry, PoolStats};
 
 use crate::Error;
 use crate::cli::Format;
-use crate::format::{Table, json};
+use crate::format::{Table, json, process};
 
 /// A pool in the list. What only its producer knows is absent when there is none, or when it does not answer.
 #[derive(Debug, Serialize)]
@@ -39,17 +39,27 @@ enum State {
     Silent,
     /// This user may not ask.
     NoAccess,
-    /// The producer is gone. Its files do no harm: the pool's next producer replaces them.
+    /// The producer is gone. Its files do no harm: the pool's next producer replaces them, and `xmem clean` removes them.
     Stale,
 }
 
 pub(crate) fn run(format: Format, out: &mut impl Write) -> Result<(), Error> {
-    let rows: Vec<Row> = xmem_core::pools().into_iter().map(Row::from).collect();
+    let rows: Vec<Row> = xmem_core::read_pools()?
+        .into_iter()
+        .map(Row::from)
+        .collect();
     if format == Format::Json {
         return json(out, &rows);
     }
     if rows.is_empty() {
-        writeln!(out, "no pools in {}", xmem_core::runtime_dir().display())?;
+        let dir = xmem_core::runtime_dir();
+        // Its first producer makes it.
+        let none = if dir.exists() {
+            ""
+        } else {
+            ", which does not exist yet"
+        };
+        writeln!(out, "no pools in {}{none}", dir.display())?;
         return Ok(());
     }
     let mut table = Table::new([
@@ -72,7 +82,7 @@ pub(crate) fn run(format: Format, out: &mut impl Write) -> Result<(), Error> {
         };
         let [pid, delivery, published, consumers, devices] = match row.stats {
             Some(s) => [
-                s.pid.to_string(),
+                process(s.pid),
                 s.delivery,
                 s.published.to_string(),
                 s.consumers.to_string(),

@@ -4,18 +4,46 @@
 
 use std::io::Write;
 
+use serde_json::Value;
 use xmem_core::PoolStats;
 
 use crate::Error;
 use crate::cli::Format;
-use crate::format::{Table, json, milliseconds, printable, size};
+use crate::format::{Table, json, milliseconds, printable, process, size};
 
 pub(crate) fn run(pool: &str, format: Format, out: &mut impl Write) -> Result<(), Error> {
     let stats = xmem_core::query(pool)?;
     match format {
-        Format::Json => json(out, &stats),
+        Format::Json => json(out, &as_json(&stats)?),
         Format::Table => print(&stats, out),
     }
+}
+
+/// The figures under the names that they have in the core; the sticky state by its keys.
+pub(super) fn as_json(stats: &PoolStats) -> Result<Value, Error> {
+    let mut json = serde_json::to_value(stats)?;
+    json["sticky"] = stats
+        .sticky
+        .iter()
+        .map(|(key, value)| (key.clone(), Value::from(unquoted(value))))
+        .collect();
+    Ok(json)
+}
+
+/// Text of the sticky state. GStreamer writes some values, such as segments, in quotes.
+fn unquoted(text: &str) -> String {
+    let inner = text
+        .strip_prefix('"')
+        .and_then(|text| text.strip_suffix('"'));
+    let Some(inner) = inner else {
+        return text.to_owned();
+    };
+    let mut chars = inner.chars();
+    std::iter::from_fn(|| match chars.next()? {
+        '\\' => chars.next(),
+        other => Some(other),
+    })
+    .collect()
 }
 
 fn print(stats: &PoolStats, out: &mut impl Write) -> Result<(), Error> {
@@ -24,7 +52,7 @@ fn print(stats: &PoolStats, out: &mut impl Write) -> Result<(), Error> {
         out,
         "pool {}: producer {}, {}{state}",
         printable(&stats.pool),
-        stats.pid,
+        process(stats.pid),
         printable(&stats.delivery)
     )?;
     writeln!(
@@ -59,7 +87,12 @@ fn print(stats: &PoolStats, out: &mut impl Write) -> Result<(), Error> {
         )?;
     }
     for (key, value) in &stats.sticky {
-        writeln!(out, "  {key:<8} {}", printable(value))?;
+        writeln!(
+            out,
+            "  {:<8} {}",
+            printable(key),
+            printable(&unquoted(value))
+        )?;
     }
     writeln!(out)?;
     consumers(stats, out)
@@ -80,11 +113,12 @@ fn consumers(stats: &PoolStats, out: &mut impl Write) -> Result<(), Error> {
         "RECEIVED",
         "MISSED",
         "COPIED",
+        "DROPPED",
         "LATENCY ms",
         "OLDEST HELD ms",
         "DEVICE",
     ]);
-    table.numbers(&[1, 2, 3, 4, 5, 6, 7, 8, 9]);
+    table.numbers(&[1, 2, 3, 4, 5, 6, 7, 8, 9, 10]);
     for consumer in &stats.consumers {
         let name = match (consumer.via.as_str(), consumer.leaving) {
             ("", false) => consumer.name.clone(),
@@ -93,13 +127,14 @@ fn consumers(stats: &PoolStats, out: &mut impl Write) -> Result<(), Error> {
         };
         table.row([
             name,
-            consumer.pid.to_string(),
+            process(consumer.pid),
             consumer.uid.to_string(),
             consumer.held.to_string(),
             consumer.budget.to_string(),
             consumer.received.to_string(),
             consumer.missed.to_string(),
             consumer.copied.to_string(),
+            consumer.dropped.to_string(),
             milliseconds(consumer.latency_ns),
             milliseconds(consumer.oldest_held_age_ns),
             if consumer.device.is_empty() {
@@ -110,4 +145,24 @@ fn consumers(stats: &PoolStats, out: &mut impl Write) -> Result<(), Error> {
         ]);
     }
     table.print(out)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_producer_says_plays_no_tricks_on_a_terminal() {
+        let mut stats = PoolStats::default();
+        stats.pool = "\x1b1".into();
+        stats.delivery = "\x1b2".into();
+        stats.devices = vec!["\x1b3".into()];
+        stats.sticky = vec![("\x1b4".into(), "\x1b5".into())];
+        let mut out = Vec::new();
+        print(&stats, &mut out).unwrap();
+        let said = String::from_utf8(out).unwrap();
+        for n in 1..=5 {
+            assert!(said.contains(&format!("\u{fffd}{n}")), "{said:?}");
+        }
+    }
 }

@@ -9,47 +9,57 @@ use std::time::{Duration, Instant};
 
 use xmem_core::{PoolStats, QueryError};
 
+use super::show::as_json;
 use crate::Error;
 use crate::cli::Format;
-use crate::format::{Table, json, milliseconds};
+use crate::format::{Table, json, milliseconds, process, terminal_width};
 
-const INTERVAL: Duration = Duration::from_secs(1);
+/// How often to look for a producer that is not there, at least.
+const LOOK: Duration = Duration::from_secs(1);
 /// Puts the cursor into the upper left corner and clears what is below.
 const CLEAR: &str = "\x1b[H\x1b[J";
 
 pub(crate) fn run(
     pool: &str,
+    interval: Duration,
     count: Option<u64>,
     format: Format,
     out: &mut impl Write,
 ) -> Result<(), Error> {
     let on_terminal = std::io::stdout().is_terminal();
-    let mut rates = Rates::default();
-    let mut round = 0;
+    let mut rates = Rates::new(interval);
+    let mut shown = 0;
+    let mut is_waiting = false;
     loop {
         let start = Instant::now();
-        match xmem_core::query(pool) {
-            Ok(stats) if format == Format::Json => json(out, &stats)?,
+        let pause = match xmem_core::query(pool) {
             Ok(stats) => {
-                if on_terminal {
-                    write!(out, "{CLEAR}")?;
+                if format == Format::Json {
+                    json(out, &as_json(&stats)?)?;
+                } else {
+                    if on_terminal {
+                        write!(out, "{CLEAR}")?;
+                    }
+                    print(&stats, &mut rates, out)?;
                 }
-                print(&stats, &mut rates, out)?;
+                out.flush()?;
+                is_waiting = false;
+                shown += 1;
+                interval
             }
-            // A pool that was there may come back: a producer restarts.
-            Err(error @ (QueryError::NotFound { .. } | QueryError::NoAnswer { .. }))
-                if round > 0 =>
-            {
-                eprintln!("xmem: {error}");
+            // It may come, and come back: a producer restarts.
+            Err(error @ (QueryError::NotFound { .. } | QueryError::NoAnswer { .. })) => {
+                if !std::mem::replace(&mut is_waiting, true) {
+                    eprintln!("xmem: {error}; waiting for it");
+                }
+                interval.min(LOOK)
             }
             Err(error) => return Err(error.into()),
-        }
-        out.flush()?;
-        round += 1;
-        if count.is_some_and(|count| round >= count) {
+        };
+        if count.is_some_and(|count| shown >= count) {
             return Ok(());
         }
-        thread::sleep(INTERVAL.saturating_sub(start.elapsed()));
+        thread::sleep(pause.saturating_sub(start.elapsed()));
     }
 }
 
@@ -69,7 +79,7 @@ fn print(stats: &PoolStats, rates: &mut Rates, out: &mut impl Write) -> Result<(
     rates.tick();
     table.row([
         stats.pool.clone(),
-        stats.pid.to_string(),
+        process(stats.pid),
         stats.published.to_string(),
         // A restarted producer counts from 0 again, and its consumers are numbered anew.
         rates.per_second((stats.pid, None), stats.published),
@@ -82,32 +92,45 @@ fn print(stats: &PoolStats, rates: &mut Rates, out: &mut impl Write) -> Result<(
     for consumer in &stats.consumers {
         table.row([
             format!("  {}", consumer.name),
-            consumer.pid.to_string(),
+            process(consumer.pid),
             consumer.received.to_string(),
             rates.per_second((stats.pid, Some(consumer.id)), consumer.received),
             consumer.copied.to_string(),
-            String::new(),
+            consumer.dropped.to_string(),
             consumer.missed.to_string(),
             format!("{}/{}", consumer.held, consumer.budget),
             milliseconds(consumer.latency_ns),
         ]);
     }
-    table.print(out)
+    match terminal_width() {
+        Some(width) => table.print_cut(width, out),
+        None => table.print(out),
+    }
 }
 
 /// Turns counters into frames per second: what was counted since the last round.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Rates {
+    interval: Duration,
     last: HashMap<(u32, Option<u64>), (Instant, u64)>,
     now: Option<Instant>,
 }
 
 impl Rates {
+    fn new(interval: Duration) -> Self {
+        Self {
+            interval,
+            last: HashMap::new(),
+            now: None,
+        }
+    }
+
     /// A new round begins.
     fn tick(&mut self) {
         let now = Instant::now();
         // Who did not appear for a while is gone.
-        self.last.retain(|_, (seen, _)| now - *seen < 10 * INTERVAL);
+        let patience = 10 * self.interval.max(LOOK);
+        self.last.retain(|_, (seen, _)| now - *seen < patience);
         self.now = Some(now);
     }
 

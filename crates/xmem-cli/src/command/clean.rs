@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! `xmem clean`
+
+use std::io::Write;
+use std::path::PathBuf;
+
+use xmem_core::RemoveError;
+
+use crate::Error;
+use crate::cli::Format;
+use crate::format::{json, printable};
+
+/// `pools`: by name or path. None: all of the runtime directory whose producer is gone.
+pub(crate) fn run(pools: &[String], format: Format, out: &mut impl Write) -> Result<(), Error> {
+    let mut removed = Vec::new();
+    let mut errors = Vec::new();
+    if pools.is_empty() {
+        for stale in xmem_core::read_pools()?
+            .into_iter()
+            .filter(|pool| !pool.live)
+        {
+            match remove(&stale.path.to_string_lossy(), &mut removed) {
+                // It has a producer again.
+                Err(RemoveError::Live { .. }) => {}
+                // Nobody asked for this one by name.
+                Err(error @ RemoveError::Foreign { .. }) => eprintln!("xmem: {error}"),
+                Err(error) => errors.push(error),
+                Ok(()) => {}
+            }
+        }
+    } else {
+        let results = pools.iter().map(|pool| remove(pool, &mut removed));
+        errors.extend(results.filter_map(Result::err));
+    }
+    match format {
+        Format::Json => json(out, &removed)?,
+        Format::Table if removed.is_empty() && errors.is_empty() => {
+            writeln!(out, "nothing to remove")?;
+        }
+        Format::Table => {
+            for path in &removed {
+                writeln!(out, "removed {}", printable(&path.to_string_lossy()))?;
+            }
+        }
+    }
+    // Each is said; the last one by whoever called this.
+    let last = errors.pop();
+    for error in errors {
+        eprintln!("xmem: {error}");
+    }
+    last.map_or(Ok(()), |error| Err(error.into()))
+}
+
+fn remove(pool: &str, removed: &mut Vec<PathBuf>) -> Result<(), RemoveError> {
+    removed.extend(xmem_core::remove_stale(pool)?);
+    Ok(())
+}
