@@ -6,6 +6,7 @@
 use std::ffi::c_int;
 use std::sync::Arc;
 
+use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 use pyo3::{PyClass, ffi};
@@ -47,22 +48,22 @@ where
 
 #[pymethods]
 impl Base {
-    /// Elements per dimension.
+    /// Elements per dimension. AttributeError if it is not one array, as planar frames.
     #[getter]
     fn shape<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
-        PyTuple::new(py, &self.whole()?.shape)
+        PyTuple::new(py, &self.0.whole_for_attribute()?.shape)
     }
 
-    /// Bytes from one element to the next, per dimension.
+    /// Bytes from one element to the next, per dimension. AttributeError as for shape.
     #[getter]
     fn strides<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
-        PyTuple::new(py, &self.whole()?.strides)
+        PyTuple::new(py, &self.0.whole_for_attribute()?.strides)
     }
 
-    /// How many dimensions there are.
+    /// How many dimensions there are. AttributeError as for shape.
     #[getter]
     fn ndim(&self) -> PyResult<usize> {
-        Ok(self.whole()?.shape.len())
+        Ok(self.0.whole_for_attribute()?.shape.len())
     }
 
     /// The type of one element, by NumPy's name.
@@ -134,6 +135,15 @@ impl Base {
             copy,
         };
         dlpack::export(py, self.whole()?, request)
+    }
+
+    fn __reduce__(slf: &Bound<'_, Self>) -> PyResult<()> {
+        let class = slf.get_type();
+        Err(PyTypeError::new_err(format!(
+            "an xmem.{} does not pickle, as its bytes lie in shared memory: send it through an xmem.Channel, which shares \
+             them, or pickle a copy, such as numpy.array(frame)",
+            class.name()?
+        )))
     }
 
     fn __dlpack_device__(&self) -> (i32, i32) {

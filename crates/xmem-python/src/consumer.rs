@@ -18,6 +18,7 @@ use self::inner::{Failure, Figures, Inner, Item, OnEos, OnLost, OverBudget, Step
 use crate::bell::Bell;
 use crate::errors::{IntoPyErr, Kind};
 use crate::lock::lock;
+use crate::number::count_or_none;
 use crate::seat::{NotHad, Seat};
 use crate::signals::{self, Deadline};
 
@@ -92,14 +93,14 @@ fn not_had(error: NotHad) -> PyErr {
 #[pymethods]
 impl Consumer {
     #[new]
-    #[pyo3(signature = (pool, *, timeout=None, max_held=8, name=None, start_from="next", on_eos="end",
-        on_producer_lost="wait", over_budget="copy", busy_poll=0.0, events=false))]
+    #[pyo3(signature = (pool, *, timeout=None, max_held=None, name=None, start_from="next", on_eos="end",
+        on_producer_lost="wait", over_budget="copy", busy_poll=0.0, events=false, _look=None))]
     #[allow(clippy::too_many_arguments)] // keywords
     fn new(
         py: Python<'_>,
         pool: String,
         timeout: Option<f64>,
-        max_held: u32,
+        #[pyo3(from_py_with = count_or_none)] max_held: Option<u32>,
         name: Option<&str>,
         start_from: &str,
         on_eos: &str,
@@ -107,6 +108,7 @@ impl Consumer {
         over_budget: &str,
         busy_poll: f64,
         events: bool,
+        _look: Option<f64>,
     ) -> PyResult<Self> {
         let start_from = choose(
             "start_from",
@@ -119,12 +121,14 @@ impl Consumer {
         )?;
         let canceller = Canceller::new();
         let mut builder = xmem_core::Consumer::builder(&pool)
-            .max_held(max_held)
             .start_from(start_from)
             .parts(true)
             .events(events)
             .busy_poll(signals::duration(Some(busy_poll))?.unwrap_or_default())
             .canceller(&canceller);
+        if let Some(max_held) = max_held {
+            builder = builder.max_held(max_held);
+        }
         if let Some(name) = name {
             builder = builder.name(name);
         }
@@ -161,7 +165,10 @@ impl Consumer {
             looking: None,
         };
         let figures = inner.figures.clone();
-        let deadline = Deadline::after(timeout)?;
+        let mut deadline = Deadline::after(timeout)?;
+        if let Some(look) = signals::duration(_look)? {
+            deadline = deadline.at_most(look);
+        }
         let connected = signals::wait(py, deadline, |slice| match inner.connect(slice) {
             Step::Failed(failure) => Some(Err(failure)),
             _ => inner.connected.is_some().then_some(Ok(())),
@@ -245,12 +252,6 @@ impl Consumer {
         sent.map_err(IntoPyErr::into_py_err)
     }
 
-    /// How long to wait for the next producer when this one is lost.
-    fn _set_patience(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<()> {
-        let patience = signals::duration(timeout)?;
-        self.with_inner(py, |inner| inner.patience = patience)
-    }
-
     fn __iter__(slf: Bound<'_, Self>) -> Bound<'_, Self> {
         slf
     }
@@ -269,7 +270,9 @@ impl Consumer {
     /// Figures, over all producers that this consumer had.
     #[getter]
     fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-        let figures = lock(&self.figures).clone();
+        let mut figures = lock(&self.figures);
+        let held = figures.held();
+        let figures = figures.clone();
         let now = figures.now.as_ref().and_then(ConsumerHandle::stats);
         let now = now.unwrap_or_default();
         let dict = PyDict::new(py);
@@ -278,9 +281,11 @@ impl Consumer {
         dict.set_item("copied", figures.copied)?;
         dict.set_item("dropped", figures.dropped)?;
         dict.set_item("reconnects", figures.reconnects)?;
-        dict.set_item("held", now.held)?;
-        dict.set_item("budget", now.budget)?;
-        dict.set_item("latency", now.latency_ns)?;
+        dict.set_item("held", held)?;
+        // There is none between two producers: then as the last one had it.
+        let last = figures.now.as_ref().map_or(figures.before, |_| now);
+        dict.set_item("budget", last.budget)?;
+        dict.set_item("latency", last.latency_ns)?;
         Ok(dict)
     }
 
@@ -291,7 +296,8 @@ impl Consumer {
             match self.seat.take(slice) {
                 Err(NotHad::Timeout) => None,
                 Err(_) => Some(()),
-                Ok(inner) => {
+                Ok(mut inner) => {
+                    inner.leave();
                     drop(inner.close());
                     Some(())
                 }
@@ -319,30 +325,10 @@ fn no_producer(builder: &ConsumerBuilder, pool: &str, timeout: Option<f64>) -> P
         Ok(path) => path,
         Err(error) => return PyValueError::new_err(error.to_string()),
     };
-    let seen: Vec<_> = xmem_core::pools()
-        .into_iter()
-        .filter(|pool| pool.live)
-        .map(|pool| pool.name)
-        .collect();
-    let seen = if seen.is_empty() {
-        "none".to_owned()
-    } else {
-        seen.join(", ")
-    };
-    let elsewhere: Vec<_> = xmem_core::other_runtime_dirs_with(pool)
-        .into_iter()
-        .map(|directory| directory.display().to_string())
-        .collect();
-    let elsewhere = if elsewhere.is_empty() {
-        String::new()
-    } else {
-        format!("; a pool of that name is in {}", elsewhere.join(", "))
-    };
+    let time = timeout.map_or_else(String::new, |time| format!(" in {time} s"));
     Kind::NoProducer.error(format!(
-        "no producer of pool {pool:?} at {} in {} s: start one, or check XMEM_RUNTIME_DIR on both sides; pools in {}: \
-         {seen}{elsewhere}",
+        "no producer of pool {pool:?} at {}{time}: start one, or check XMEM_RUNTIME_DIR on both sides; {}",
         path.display(),
-        timeout.unwrap_or_default(),
-        xmem_core::runtime_dir().display(),
+        xmem_core::pools_in_words(pool),
     ))
 }

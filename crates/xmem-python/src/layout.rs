@@ -6,7 +6,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use pyo3::exceptions::PyTypeError;
+use pyo3::exceptions::{PyAttributeError, PyTypeError};
 use pyo3::prelude::*;
 use xmem_core::cuda::CudaError;
 use xmem_core::{Canceller, DType, FrameMeta, MAX_DIMS, ReadLease, Text, VideoLayout};
@@ -49,14 +49,26 @@ impl Arrays {
 
     /// The frame as one array.
     pub(crate) fn whole(&self) -> PyResult<&Array> {
-        let first = self.planes.first().filter(|_| self.is_whole);
-        first.ok_or_else(|| {
-            PyTypeError::new_err(format!(
-                "a frame of format {} is not one array but {}: use frame.planes",
-                self.format.as_str(),
-                self.planes.len(),
-            ))
-        })
+        self.one_array()
+            .ok_or_else(|| PyTypeError::new_err(self.not_one_array()))
+    }
+
+    /// The same for what only one array has: who asks whether there is such an attribute is told that there is none.
+    pub(crate) fn whole_for_attribute(&self) -> PyResult<&Array> {
+        self.one_array()
+            .ok_or_else(|| PyAttributeError::new_err(self.not_one_array()))
+    }
+
+    fn one_array(&self) -> Option<&Array> {
+        self.planes.first().filter(|_| self.is_whole)
+    }
+
+    fn not_one_array(&self) -> String {
+        format!(
+            "a frame of format {} is not one array but {}: use frame.planes",
+            self.format.as_str(),
+            self.planes.len(),
+        )
     }
 
     /// What it is, in a few words.

@@ -25,6 +25,7 @@ mod format;
 mod frame;
 mod layout;
 mod lock;
+mod number;
 mod pools;
 mod producer;
 mod seat;
@@ -59,9 +60,11 @@ mod _xmem {
     #[pymodule_export]
     use crate::frame::Frame;
     #[pymodule_export]
-    use crate::pools::{PoolEntry, pools, query};
+    use crate::pools::{PoolEntry, pools, query, whereabouts};
     #[pymodule_export]
     use crate::producer::Producer;
+    #[pymodule_export]
+    use crate::signals::check_timeout;
     #[pymodule_export]
     use crate::writable::WritableFrame;
 

@@ -4,6 +4,7 @@
 
 use std::path::PathBuf;
 
+use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
 use xmem_core::{ConsumerStats, PoolStats};
@@ -40,6 +41,15 @@ pub(crate) fn pools(py: Python<'_>) -> Vec<PoolEntry> {
             live: entry.live,
         })
         .collect()
+}
+
+/// Where a pool is looked for, and which ones there are.
+#[pyfunction(name = "_whereabouts")]
+pub(crate) fn whereabouts(py: Python<'_>, pool: &str) -> PyResult<String> {
+    let path = xmem_core::socket_path(pool);
+    let path = path.map_err(|error| PyValueError::new_err(error.to_string()))?;
+    let pools = py.detach(|| xmem_core::pools_in_words(pool));
+    Ok(format!("{pool:?} at {}; {pools}", path.display()))
 }
 
 /// The figures of a pool, from its producer.
@@ -92,6 +102,7 @@ fn consumer_stats<'py>(py: Python<'py>, stats: &ConsumerStats) -> PyResult<Bound
     dict.set_item("received", stats.received)?;
     dict.set_item("missed", stats.missed)?;
     dict.set_item("copied", stats.copied)?;
+    dict.set_item("dropped", stats.dropped)?;
     dict.set_item("oldest_held_age", stats.oldest_held_age_ns)?;
     dict.set_item("latency", stats.latency_ns)?;
     dict.set_item("device", &stats.device)?;

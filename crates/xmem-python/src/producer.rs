@@ -14,6 +14,7 @@ use crate::caps;
 use crate::detached::Detached;
 use crate::errors::{IntoPyErr, Kind};
 use crate::lock::lock;
+use crate::number::count;
 use crate::pools::pool_stats;
 use crate::signals::{self, Deadline};
 use crate::slot::WriteSlot;
@@ -63,14 +64,14 @@ impl Producer {
         framerate: Option<Bound<'_, PyAny>>,
         lossless: bool,
         lossless_timeout: Option<f64>,
-        history: u32,
-        min_slots: u32,
-        max_slots: u32,
-        max_bytes: u64,
-        max_consumers: u32,
-        max_held: u32,
+        #[pyo3(from_py_with = count)] history: u32,
+        #[pyo3(from_py_with = count)] min_slots: u32,
+        #[pyo3(from_py_with = count)] max_slots: u32,
+        #[pyo3(from_py_with = count)] max_bytes: u64,
+        #[pyo3(from_py_with = count)] max_consumers: u32,
+        #[pyo3(from_py_with = count)] max_held: u32,
         backing: &str,
-        socket_mode: u32,
+        #[pyo3(from_py_with = count)] socket_mode: u32,
         socket_group: Option<String>,
         allow_uids: Vec<u32>,
     ) -> PyResult<Self> {
@@ -134,9 +135,9 @@ impl Producer {
         shape: Option<Bound<'_, PyAny>>,
         dtype: Option<Bound<'_, PyAny>>,
         format: Option<&str>,
-        width: u32,
-        height: u32,
-        room: usize,
+        #[pyo3(from_py_with = count)] width: u32,
+        #[pyo3(from_py_with = count)] height: u32,
+        #[pyo3(from_py_with = count)] room: usize,
         timeout: Option<f64>,
         device: Option<&str>,
     ) -> PyResult<WritableFrame> {

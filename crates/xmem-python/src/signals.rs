@@ -62,7 +62,19 @@ pub(crate) fn duration(seconds: Option<f64>) -> PyResult<Option<Duration>> {
             "a timeout is in seconds, and this one is no number",
         ));
     }
-    Ok(Duration::try_from_secs_f64(seconds.max(0.0)).ok())
+    if seconds < 0.0 {
+        return Err(PyValueError::new_err(format!(
+            "a timeout is in seconds, and {seconds} is less than none: 0 does not wait, None waits for ever"
+        )));
+    }
+    // -0.0 is none either.
+    Ok(Duration::try_from_secs_f64(seconds.abs()).ok())
+}
+
+/// Raises if these are no seconds that something could wait.
+#[pyfunction(name = "_check_timeout")]
+pub(crate) fn check_timeout(seconds: Option<f64>) -> PyResult<()> {
+    duration(seconds).map(drop)
 }
 
 /// Calls `step` without the interpreter, with the time that it may take, until it returns something. `None`: the time was

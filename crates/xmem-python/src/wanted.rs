@@ -11,6 +11,7 @@ use xmem_core::{DType, FrameMeta, MAX_DIMS, Text};
 
 use crate::caps::{self, Framerate};
 use crate::lock::lock;
+use crate::number::count;
 use crate::{dtype, format};
 
 /// What is asked for.
@@ -135,10 +136,10 @@ impl Describer {
 pub(crate) fn shape(shape: &Bound<'_, PyAny>) -> PyResult<Vec<u64>> {
     // Looked at first, since most are tuples, and that a tuple is no number would be said by an exception.
     if let Ok(shape) = shape.cast::<PyTuple>() {
-        return shape.iter().map(|size| size.extract()).collect();
+        return shape.iter().map(|size| count(&size)).collect();
     }
-    match shape.extract::<u64>() {
-        Ok(size) => Ok(vec![size]),
-        Err(_) => shape.extract::<Vec<u64>>(),
+    if let Ok(sizes) = shape.try_iter() {
+        return sizes.map(|size| count(&size?)).collect();
     }
+    Ok(vec![count(shape)?])
 }

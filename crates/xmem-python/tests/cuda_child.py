@@ -42,13 +42,23 @@ def do(order):
     return None
 
 
-busy = False
+waits = False
+
+
+def waiting():
+    """From here on Ctrl-C is what is waited for. Before, it would come where nobody catches it; and once is enough."""
+    global waits
+    waits = True
 
 
 def interrupt(*_):
-    # Between two orders it would end the process.
-    if busy:
+    global waits
+    if waits:
+        waits = False
         raise KeyboardInterrupt
+
+
+names["waiting"] = waiting
 
 
 signal.signal(signal.SIGINT, interrupt)
@@ -56,11 +66,10 @@ signal.signal(signal.SIGINT, interrupt)
 for line in sys.stdin:
     answer = {}
     try:
-        busy = True
         answer["result"] = do(json.loads(line))
-        busy = False
+        waits = False
     except BaseException as error:
-        busy = False
+        waits = False
         answer["error"] = [type(error).__name__, str(error)]
         if not isinstance(error, xmem.Error | ValueError | TypeError | BufferError | AttributeError | KeyboardInterrupt):
             import traceback

@@ -66,6 +66,8 @@ class Gpu:
         """A word that is 0. Never freed."""
         ptr = self.allocate(4)
         self.call("cuMemsetD8_v2", c_uint64(ptr), c_uint8(0), c_size_t(4))
+        # It happens on the default stream, for which streams that wait for no other do not wait.
+        self.finish(None)
         return ptr
 
     def write(self, ptr, data):

@@ -39,6 +39,30 @@ def test_async_for(pool):
     asyncio.run(main())
 
 
+def test_the_time_that_was_given_is_what_is_said(pool):
+    async def main():
+        with pytest.raises(xmem.NoProducer, match=r"in 0\.25 s: start one"):
+            await xmem.Consumer.connect(pool, timeout=0.25)
+
+    asyncio.run(main())
+
+
+def test_tasks_get_frames_in_the_order_in_which_they_asked(pool):
+    async def main():
+        with xmem.Producer(pool, lossless=True) as producer, xmem.Consumer(pool, max_held=8) as consumer:
+            for first in range(0, 80, 8):
+                waiting = [asyncio.create_task(consumer.arecv(HANG)) for _ in range(8)]
+                # All of them have asked.
+                await asyncio.sleep(0)
+                # One that is called off is left out.
+                waiting.pop(3).cancel()
+                for seed in range(first, first + 7):
+                    publish(producer, seed)
+                assert [frame.pts for frame in await asyncio.gather(*waiting)] == list(range(first, first + 7))
+
+    asyncio.run(main())
+
+
 def test_other_tasks_go_on_and_waits_can_be_called_off(pool):
     async def main():
         with xmem.Producer(pool) as producer, xmem.Consumer(pool) as consumer:

@@ -259,6 +259,28 @@ def test_what_does_not_pickle(pair):
     assert pair([1]) == [1], "nothing is broken by that"
 
 
+def answer(path, number):
+    with xmem.Channel.connect(path, timeout=HANG) as channel:
+        for obj in channel:
+            channel.send((number, obj))
+
+
+def test_waiting_for_several(place):
+    with xmem.Channel(place.path()) as channel:
+        with pytest.raises(xmem.Timeout, match=r"0 of 3 joined"):
+            channel.wait_for_receiver(0.01, count=3)
+        with Process(answer, place.path(), 0), Process(answer, place.path(), 1), Process(answer, place.path(), 2):
+            channel.wait_for_receiver(HANG, count=3)
+            assert (channel.receivers, len(channel.senders)) == (3, 3)
+            # To each of them something else.
+            for to in channel.senders:
+                channel.send(to, to=to, timeout=HANG)
+            answers = [channel.recv_from(timeout=HANG) for _ in range(3)]
+            assert all(obj == sender for (_, obj), sender in answers)
+            assert sorted(number for (number, _), _ in answers) == [0, 1, 2]
+            channel.close()
+
+
 def missing(path):
     with xmem.Channel.connect(path, timeout=HANG) as channel:
         channel.send(1)

@@ -160,6 +160,7 @@ def test_letting_go_of_a_buffer_can_be_interrupted(machine):
     """)
     owner.begin("""
         try:
+            waiting()
             guard.release(stream=late)
         except KeyboardInterrupt:
             interrupted = True

@@ -365,6 +365,7 @@ def test_sending_can_be_interrupted_while_a_device_is_busy(machine):
     with machine.held(made):
         made.begin("""
             try:
+                waiting()
                 channel.send(arrays)
             except KeyboardInterrupt:
                 interrupted = True

@@ -51,12 +51,11 @@ def pair(machine: Machine, **settings: object) -> tuple[Process, Process]:
 
 
 def interrupt(process: Process) -> None:
-    """Ctrl-C, until it answers; a signal that comes before it waits would be lost."""
+    """Ctrl-C, until it answers: at first it may not have called `waiting` yet."""
     with ThreadPoolExecutor() as pool:
         answer = pool.submit(process.end)
-        while not answer.done():
+        while wait([answer], timeout=0.2).not_done:
             process.process.send_signal(signal.SIGINT)
-            wait([answer], timeout=0.2)
     answer.result()
 
 
@@ -370,7 +369,7 @@ def test_a_wait_for_a_device_ends_with_ctrl_c(machine, call):
     with machine.held(made):
         made.do("publish(1)")
         taken.do("frame = recv()")
-        taken.begin(call)
+        taken.begin(f"waiting(); {call}")
         with pytest.raises(Failed, match="KeyboardInterrupt"):
             interrupt(taken)
     # The frame is still there.

@@ -230,6 +230,7 @@ def test_waiting_for_what_was_done_in_a_slot_before_can_be_interrupted(machine):
     """)
     made.begin("""
         try:
+            waiting()
             InterfaceArray(frame)
         except KeyboardInterrupt:
             interrupted = True

@@ -2,12 +2,16 @@
 
 """Each error says what to do."""
 
+import asyncio
+import copy
+import functools
+import inspect
 import os
 import pickle
 
 import numpy as np
 import pytest
-from conftest import HANG, publish, torch_or_not
+from conftest import HANG, assert_whole, publish, torch_or_not
 
 import xmem
 
@@ -20,8 +24,19 @@ def test_no_producer_in_time(pool):
 
 def test_a_second_producer(pool):
     with xmem.Producer(pool):
-        with pytest.raises(xmem.PoolInUse, match=f"process {os.getpid()}.*stop that one"):
+        with pytest.raises(xmem.PoolInUse, match="which is this very process: stop that one"):
             xmem.Producer(pool)
+
+
+def test_a_second_producer_of_another_process(pool, child):
+    other = child("produce", pool)
+    other.hear()
+    with pytest.raises(xmem.PoolInUse, match=f"process {other.process.pid}.*stop that one"):
+        xmem.Producer(pool)
+    other.tell()
+    other.hear()
+    other.tell()
+    assert other.wait() == 0
 
 
 def test_names_that_are_none(directory):
@@ -42,6 +57,11 @@ def test_names_that_are_none(directory):
         ({"shape": (2**62, 2**62)}, "no frame can have the shape"),
         ({"shape": (2**63,)}, "no frame can have the shape"),
         ({"shape": (1,), "dtype": "text"}, "use one of uint8"),
+        ({"format": "RGB", "width": -4, "height": 4}, "-4 is not between 0 and 4294967295"),
+        ({"shape": (-1, 3)}, "-1 is not between 0"),
+        ({"shape": [3, 2**64]}, "18446744073709551616 is not between 0"),
+        ({"shape": -3}, "-3 is not between 0"),
+        ({"shape": (1,), "room": -1}, "-1 is not between 0"),
     ],
 )
 def test_frames_that_cannot_be(pool, arguments, message):
@@ -73,6 +93,17 @@ def test_options_that_are_none(pool):
     for framerate in (29.97, -1, (1, 0), "30"):
         with pytest.raises(ValueError, match=r"30000, 1001"):
             xmem.Producer(pool, framerate=framerate)
+
+
+def test_options_are_in_signatures():
+    for one, other in ((xmem.Consumer, xmem.Consumer.connect), (xmem.Channel.connect, xmem.Channel.aconnect)):
+        parameters = inspect.signature(one).parameters
+        assert list(parameters.values())[1:] == list(inspect.signature(other).parameters.values())[1:]
+        assert not [it for it in parameters.values() if it.kind in (it.VAR_KEYWORD, it.VAR_POSITIONAL) or it.name[0] == "_"]
+    # And they are those of what is beneath, with the same defaults.
+    known = inspect.signature(xmem.Consumer.__mro__[2]).parameters
+    named = inspect.signature(xmem.Consumer).parameters
+    assert {name: it.default for name, it in named.items()} == {n: it.default for n, it in known.items() if n != "_look"}
 
 
 def test_closed_ones(pool):
@@ -113,6 +144,47 @@ def test_a_producer_that_is_lost(pool):
     assert list(consumers[1]) == []
     with pytest.raises(xmem.NoProducer):
         consumers[2].recv(HANG)
+
+
+def test_times_that_are_none(pool):
+    message = "-1 is less than none: 0 does not wait, None waits for ever"
+    with pytest.raises(ValueError, match=message):
+        xmem.Consumer(pool, timeout=-1)
+    with xmem.Producer(pool, lossless=True) as producer, xmem.Consumer(pool) as consumer:
+        for use in (consumer.recv, producer.wait_for_consumer):
+            with pytest.raises(ValueError, match=message):
+                use(timeout=-1)
+        publish(producer, 1)
+        for use in (lambda: consumer.arecv(-1), lambda: xmem.Consumer.connect(pool, timeout=-1)):
+            with pytest.raises(ValueError, match=message):
+                asyncio.run(use())
+        assert consumer.recv(timeout=HANG).pts == 1
+        with pytest.raises(xmem.Timeout):
+            consumer.recv(timeout=-0.0)
+    with pytest.raises(ValueError, match=message):
+        xmem.Channel(pool, linger=-1)
+    with xmem.Channel(pool) as channel:
+        send = functools.partial(channel.send, 1)
+        for use in (channel.recv, channel.poll, channel.drain, channel.wait_for_receiver, send):
+            with pytest.raises(ValueError, match=message):
+                use(timeout=-1)
+        for use in (channel.arecv, functools.partial(channel.asend, 1)):
+            with pytest.raises(ValueError, match=message):
+                asyncio.run(use(timeout=-1))
+        with pytest.raises(ValueError, match=message):
+            channel.close(linger=-1)
+
+
+def test_frames_do_not_pickle(pool):
+    with xmem.Producer(pool) as producer, xmem.Consumer(pool) as consumer:
+        publish(producer, 1)
+        frame = consumer.recv(HANG)
+        for it in (frame, frame.planes[0]):
+            with pytest.raises(TypeError, match=r"xmem\.(Frame|Plane) does not pickle.*xmem\.Channel.*numpy\.array"):
+                pickle.dumps(it)
+            with pytest.raises(TypeError, match="does not pickle"):
+                copy.deepcopy(it)
+        assert_whole(pickle.loads(pickle.dumps(np.array(frame))), 1)
 
 
 def test_permissions(pool):

@@ -76,6 +76,15 @@ def test_detect(pool, source):
     assert lines[5].endswith("0 copied")
 
 
+@pytest.mark.parametrize("start", ["spawn", "fork", "forkserver"])
+def test_worker_pool(directory, start):
+    said = run("worker_pool.py", "--channel", directory / "jobs.sock", "--workers", 3, "--jobs", 20, "--start", start)
+    jobs, total, workers = map(int, re.fullmatch(r"(\d+) jobs, (\d+) in all, by (\d+) workers\n", said).groups())
+    # Each job once, whoever did it.
+    assert (jobs, total) == (20, sum(range(20)))
+    assert 1 <= workers <= 3
+
+
 def test_edges(pool, directory, source):
     torch_or_not("test_edges")
     source("RGB", "smpte")

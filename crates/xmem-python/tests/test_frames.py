@@ -116,9 +116,14 @@ def test_planar_formats_are_planes(producer, consumer):
     assert chroma.shape == (2, 3, 2)
     assert_whole(luma, 1)
     assert_whole(chroma, 2)
-    for use in (lambda: frame.shape, lambda: np.asarray(frame), lambda: np.from_dlpack(frame)):
+    for use in (lambda: len(frame), lambda: np.asarray(frame), lambda: np.from_dlpack(frame)):
         with pytest.raises(TypeError, match=r"NV12 is not one array but 2: use frame\.planes"):
             use()
+    # Who asks whether there is one is told so, and who needs it why there is none.
+    for name in ("shape", "strides", "ndim"):
+        assert getattr(frame, name, None) is None
+        with pytest.raises(AttributeError, match=r"NV12 is not one array but 2: use frame\.planes"):
+            getattr(frame, name)
     with pytest.raises(BufferError, match=r"frame\.planes"):
         memoryview(frame)
     copy = frame.copy()

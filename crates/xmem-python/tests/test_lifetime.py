@@ -44,6 +44,33 @@ def test_views_are_not_overwritten_in_another_process(pool, child):
         assert reader.wait() == 0
 
 
+def test_what_is_held_of_a_producer_that_was_killed(pool, child):
+    first = child("produce", pool)
+    assert first.hear() == "made"
+    with xmem.Consumer(pool, max_held=5, timeout=HANG) as consumer:
+        frames = [consumer.recv(HANG) for _ in range(5)]
+        first.kill()
+        while consumer.try_recv() is not None:
+            pass
+        # Noticed, and still there.
+        eventually(lambda: consumer.try_recv() is None and consumer.stats["held"] == 5, "they are not counted")
+        assert (consumer.stats["held"], consumer.stats["budget"]) == (5, 5)
+        with xmem.Producer(pool) as second:
+            while (frame := consumer.try_recv()) is None:
+                publish(second, 1)
+            assert consumer.stats["reconnects"] == 1
+            frames.append(frame)
+            del frame
+            assert consumer.stats["held"] == 6
+            del frames[0]
+            assert consumer.stats["held"] == 5
+            received = consumer.stats["received"]
+            assert received >= 6
+            consumer.close()
+            frames.clear()
+            assert (consumer.stats["held"], consumer.stats["received"]) == (0, received)
+
+
 def test_a_process_that_is_killed_holds_nothing(pool, child):
     with xmem.Producer(pool, max_slots=20) as producer:
         reader = child("hold", pool)

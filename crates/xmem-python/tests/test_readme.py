@@ -122,6 +122,25 @@ def test_channel():
     thread.join()
 
 
+def test_a_pool_of_workers():
+    workers, maker = block("wait_for_receiver(count=3)").split("channel.wait_for_receiver", 1)
+    jobs = [np.full(2000, number) for number in range(20)]
+    there = {"xmem": xmem, "jobs": jobs, "work": lambda job: int(job[-1])}
+    exec(workers, there)
+    with xmem.Channel("jobs") as channel:
+        there["channel"] = channel
+        threads = [threading.Thread(target=there["worker"]) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        exec("results = []\n" + "channel.wait_for_receiver" + maker + "    results.append(result)", there)
+        # The last ones are still at work.
+        results = there["results"] + [channel.recv(timeout=HANG) for _ in range(3)]
+        channel.close()
+        for thread in threads:
+            thread.join()
+    assert sorted(result for result in results if result is not None) == list(range(20))
+
+
 def test_channel_in_a_loop():
     with xmem.Channel("jobs") as channel:
         code = compile(block("aconnect"), "README.md", "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)

@@ -7,16 +7,13 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
-import time
-from typing import Any, Self
+import warnings
+from typing import Any, Literal, Self
 
 from . import _xmem
-from ._errors import EndOfStream, NoProducer, Timeout
-from ._waiting import Waiting
+from ._errors import EndOfStream, PoolWarning, Timeout
+from ._waiting import Patience, Waiting
 from ._xmem import Frame
-
-# How long a thread waits for a producer before it looks whether anybody still wants one.
-_LOOK_AGAIN = 0.2
 
 
 class Consumer(Waiting, _xmem.Consumer):
@@ -25,11 +22,13 @@ class Consumer(Waiting, _xmem.Consumer):
     >>> for frame in xmem.Consumer("cam0"):  # doctest: +SKIP
     ...     image = numpy.asarray(frame)
 
-    Making one waits for a producer; iterating ends with the producer's stream. The arguments are those of xmemsrc:
+    Making one waits for a producer, and after 2 seconds says so once (PoolWarning); iterating ends with the producer's
+    stream. The arguments are those of xmemsrc:
 
     pool: name of the pool, or with a slash in it the path of its socket.
     timeout: how many seconds to wait for a producer, at the start and when one was lost. None: for ever.
-    max_held: how many frames this consumer may hold at once, its budget. The producer may grant fewer.
+    max_held: how many frames this consumer may hold at once, its budget. None: 8. The producer may grant fewer, which
+        is said once of a number that was asked for (PoolWarning); stats["budget"] is what it granted.
     name: what the producer's figures show. The program's name, if there is none.
     start_from: "next" frame that is published, the "newest", or the "oldest" that is still kept.
     on_eos: when the stream is over, "end" the iteration or "wait" for whatever follows.
@@ -39,27 +38,88 @@ class Consumer(Waiting, _xmem.Consumer):
     events: take what happened between frames too: each is an xmem.Event in its place among the frames.
     """
 
-    def __new__(cls, pool: str, *, name: str | None = None, **options: Any) -> Self:
-        if name is None:
-            name = os.path.basename(sys.argv[0]) if sys.argv and sys.argv[0] else "python"
-        self = super().__new__(cls, pool, name=name, **options)
-        self._start_waiting()
+    def __new__(
+        cls,
+        pool: str,
+        *,
+        timeout: float | None = None,
+        max_held: int | None = None,
+        name: str | None = None,
+        start_from: Literal["next", "newest", "oldest"] = "next",
+        on_eos: Literal["end", "wait"] = "end",
+        on_producer_lost: Literal["wait", "end", "raise"] = "wait",
+        over_budget: Literal["copy", "drop", "raise"] = "copy",
+        busy_poll: float = 0.0,
+        events: bool = False,
+    ) -> Self:
+        options = dict(
+            timeout=timeout,
+            max_held=max_held,
+            name=name,
+            start_from=start_from,
+            on_eos=on_eos,
+            on_producer_lost=on_producer_lost,
+            over_budget=over_budget,
+            busy_poll=busy_poll,
+            events=events,
+        )
+        self = Patience(timeout).find(lambda look: cls._make(pool, options, look), lambda: _waits_for(pool))
+        self._warn_of_budget(max_held)
         return self
 
     @classmethod
-    async def connect(cls, pool: str, *, timeout: float | None = None, **options: Any) -> Self:
+    def _make(cls, pool: str, options: dict[str, Any], look: float | None) -> Self:
+        """One that looks for a producer for so many seconds of its timeout."""
+        if options["name"] is None:
+            program = os.path.basename(sys.argv[0]) if sys.argv and sys.argv[0] else "python"
+            options = dict(options, name=program)
+        self = super().__new__(cls, pool, _look=look, **options)
+        self._start_waiting()
+        return self
+
+    def _warn_of_budget(self, max_held: int | None) -> None:
+        # Of the first producer only; the next one will be the same program.
+        if max_held is None:
+            return
+        budget = self.stats["budget"]
+        if budget < max_held:
+            warnings.warn(
+                f"consumer of pool {self.pool!r}: asked for max_held={max_held}, granted {budget}: raise max_held of the "
+                "Producer, or max-held on xmemsink",
+                PoolWarning,
+                stacklevel=3,
+            )
+
+    @classmethod
+    async def connect(
+        cls,
+        pool: str,
+        *,
+        timeout: float | None = None,
+        max_held: int | None = None,
+        name: str | None = None,
+        start_from: Literal["next", "newest", "oldest"] = "next",
+        on_eos: Literal["end", "wait"] = "end",
+        on_producer_lost: Literal["wait", "end", "raise"] = "wait",
+        over_budget: Literal["copy", "drop", "raise"] = "copy",
+        busy_poll: float = 0.0,
+        events: bool = False,
+    ) -> Self:
         """Makes a consumer without blocking the event loop while there is no producer."""
-        deadline = None if timeout is None else time.monotonic() + timeout
-        while True:
-            left = _LOOK_AGAIN if deadline is None else max(0.0, deadline - time.monotonic())
-            try:
-                made = await asyncio.to_thread(cls, pool, timeout=min(left, _LOOK_AGAIN), **options)
-            except NoProducer:
-                if deadline is not None and time.monotonic() >= deadline:
-                    raise
-            else:
-                made._set_patience(timeout)
-                return made
+        options = dict(
+            timeout=timeout,
+            max_held=max_held,
+            name=name,
+            start_from=start_from,
+            on_eos=on_eos,
+            on_producer_lost=on_producer_lost,
+            over_budget=over_budget,
+            busy_poll=busy_poll,
+            events=events,
+        )
+        self = await Patience(timeout).afind(lambda look: cls._make(pool, options, look), lambda: _waits_for(pool))
+        self._warn_of_budget(max_held)
+        return self
 
     def request_key_frame(self) -> None:
         """Asks an encoder that feeds the pool for a key frame, with its headers, as soon as possible."""
@@ -67,16 +127,22 @@ class Consumer(Waiting, _xmem.Consumer):
         self.request("force-key-unit", bytes([1]) + bytes(8))
 
     async def arecv(self, timeout: float | None = None) -> Frame | Any:
-        """The next frame; waits for it in the event loop. Raises what recv raises."""
+        """The next frame; waits for it in the event loop. Raises what recv raises.
+
+        Several tasks of a loop get frames in the order in which they asked.
+        """
+        _xmem._check_timeout(timeout)
         try:
-            async with asyncio.timeout(timeout):
+            async with asyncio.timeout(timeout), self._turn():
                 while (frame := self.try_recv()) is None:
                     await self._readable()
                 return frame
         except TimeoutError as error:
             if isinstance(error, Timeout):
                 raise
-            raise Timeout(f"no frame came in {timeout} s") from None
+            raise Timeout(
+                f"no frame came in {timeout} s: the producer of pool {self.pool!r} publishes none, or is gone"
+            ) from None
 
     def __aiter__(self) -> Self:
         return self
@@ -92,3 +158,7 @@ class Consumer(Waiting, _xmem.Consumer):
 
     async def __aexit__(self, *_: object) -> None:
         self.close()
+
+
+def _waits_for(pool: str) -> str:
+    return f"waiting for a producer of pool {_xmem._whereabouts(pool)}"

@@ -59,6 +59,10 @@ class NoCuda(CudaError):
     """There is no CUDA driver or no such device that this process could use, or the driver is too old."""
 
 
+class PoolWarning(RuntimeWarning):
+    """Something works, but hardly as it is meant: a pool is not there, a budget was cut, two wait for each other."""
+
+
 # Tracebacks name them as users do.
 for _name, _class in list(globals().items()):
     if isinstance(_class, type):

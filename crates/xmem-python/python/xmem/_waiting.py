@@ -1,11 +1,74 @@
 # SPDX-License-Identifier: MPL-2.0
 
-"""Waiting in event loops."""
+"""Waiting, and waiting in event loops."""
 
 from __future__ import annotations
 
 import asyncio
+import time
+import warnings
 from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+from typing import TypeVar
+from weakref import WeakKeyDictionary, WeakValueDictionary
+
+from ._errors import NoProducer, PoolWarning
+from ._xmem import _check_timeout
+
+# How long a thread waits for an event loop before it looks whether anybody still wants that.
+LOOK_AGAIN = 0.2
+# After how many seconds a wait that may be in vain is told of. As xmemsrc has it.
+_SAY_AFTER = 2.0
+
+T = TypeVar("T")
+
+
+class Patience:
+    """How long somebody waits who waits in several steps. Seconds; None is for ever."""
+
+    def __init__(self, timeout: float | None) -> None:
+        _check_timeout(timeout)
+        self._began = time.monotonic()
+        self._timeout = timeout
+
+    def waited(self) -> float:
+        return time.monotonic() - self._began
+
+    def left(self, most: float | None = None) -> float | None:
+        """How long to wait now, at most so long."""
+        if self._timeout is None:
+            return most
+        left = max(0.0, self._timeout - self.waited())
+        return left if most is None else min(left, most)
+
+    def is_over(self) -> bool:
+        return self._timeout is not None and self.waited() >= self._timeout
+
+    def find(self, look: Callable[[float | None], T], waiting: Callable[[], str]) -> T:
+        """What `look` finds, which looks for so many seconds. After 2 it says once what it waits for.
+
+        The warning names the line that called the method that calls this.
+        """
+        try:
+            return look(self.left(_SAY_AFTER))
+        except NoProducer:
+            if self.is_over():
+                raise
+        warnings.warn(waiting(), PoolWarning, stacklevel=3)
+        return look(self.left())
+
+    async def afind(self, look: Callable[[float | None], T], waiting: Callable[[], str]) -> T:
+        """`find` without blocking the event loop."""
+        said = False
+        while True:
+            try:
+                return await asyncio.to_thread(look, self.left(LOOK_AGAIN))
+            except NoProducer:
+                if self.is_over():
+                    raise
+            if not said and self.waited() >= _SAY_AFTER:
+                said = True
+                warnings.warn(waiting(), PoolWarning, stacklevel=3)
 
 
 class Waiting:
@@ -15,6 +78,17 @@ class Waiting:
 
     def _start_waiting(self) -> None:
         self._waiting: dict[asyncio.AbstractEventLoop, set[asyncio.Future[None]]] = {}
+        self._turns: WeakKeyDictionary[asyncio.AbstractEventLoop, WeakValueDictionary[int | None, asyncio.Lock]]
+        self._turns = WeakKeyDictionary()
+
+    def _turn(self, sender: int | None = None) -> AbstractAsyncContextManager[None]:
+        """Lets tasks of a loop wait one behind the other, so that they get what comes in the order in which they asked."""
+        turns = self._turns.setdefault(asyncio.get_running_loop(), WeakValueDictionary())
+        # Kept by whoever has it or waits for it.
+        lock = turns.get(sender)
+        if lock is None:
+            turns[sender] = lock = asyncio.Lock()
+        return lock
 
     async def _readable(self) -> None:
         """Waits until there may be something to receive."""

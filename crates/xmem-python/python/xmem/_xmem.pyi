@@ -13,13 +13,13 @@ class _Array:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Elements per dimension."""
+        """Elements per dimension. AttributeError if it is not one array, as planar frames."""
     @property
     def strides(self) -> tuple[int, ...]:
-        """Bytes from one element to the next, per dimension."""
+        """Bytes from one element to the next, per dimension. AttributeError as for shape."""
     @property
     def ndim(self) -> int:
-        """How many dimensions there are."""
+        """How many dimensions there are. AttributeError as for shape."""
     @property
     def dtype(self) -> str:
         """The type of one element, by NumPy's name."""
@@ -227,7 +227,11 @@ class WritableFrame(_Array):
     ) -> None: ...
 
 class ReceiveStats(TypedDict):
-    """Figures of a consumer, over all producers that it had."""
+    """Figures of a consumer, over all producers that it had.
+
+    held: how many slots it holds, of a producer that is gone too. budget: how many the last producer granted, of which
+    fewer than max_held is said once (PoolWarning). latency: from publish to receive, smoothed, in nanoseconds.
+    """
 
     received: int
     missed: int
@@ -244,7 +248,7 @@ class Consumer:
         pool: str,
         *,
         timeout: float | None = None,
-        max_held: int = 8,
+        max_held: int | None = None,
         name: str | None = None,
         start_from: Literal["next", "newest", "oldest"] = "next",
         on_eos: Literal["end", "wait"] = "end",
@@ -252,6 +256,7 @@ class Consumer:
         over_budget: Literal["copy", "drop", "raise"] = "copy",
         busy_poll: float = 0.0,
         events: bool = False,
+        _look: float | None = None,
     ) -> Self: ...
     @property
     def pool(self) -> str:
@@ -276,7 +281,6 @@ class Consumer:
         """Asks whoever feeds the pool for something, by name. What it makes of that is its own affair."""
     def close(self) -> None:
         """Leaves the pool. Frames that are held stay as they are."""
-    def _set_patience(self, timeout: float | None) -> None: ...
     def __iter__(self) -> Self: ...
     def __next__(self) -> Frame | Any: ...
     def __enter__(self) -> Self: ...
@@ -518,7 +522,8 @@ class _ChannelEnd:
     def join(name: str, options: dict[str, Any], look: float | None, time: float | None) -> _ChannelEnd: ...
     def senders(self) -> list[int]: ...
     def receivers(self) -> int: ...
-    def wait_for_receiver(self, time: float | None) -> None: ...
+    def wait_for_receivers(self, count: int, time: float | None) -> None: ...
+    def stuck(self) -> str | None: ...
     def room(self, size: int, time: float | None) -> _Room: ...
     def send(
         self,
@@ -566,6 +571,8 @@ class _Block:
 class _Room:
     def __buffer__(self, flags: int, /) -> memoryview: ...
 
+def _check_timeout(seconds: float | None) -> None: ...
+def _whereabouts(pool: str) -> str: ...
 def _address_of(view: Any) -> int: ...
 def _is_shared(start: int, len: int, device: int | None = None) -> bool: ...
 

@@ -2,6 +2,7 @@
 
 //! The arrays that a message has on CUDA devices. They are frames of their own, which are published before the message, and
 //! held by whoever has one of their arrays: for each device one with what was copied, and one for each frame that is passed on.
+#![allow(unsafe_code)] // addresses of device memory
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -159,7 +160,8 @@ impl Copies {
             }
             if array.len > 0 {
                 let rows = Rows::plain(0, array.offset, array.len);
-                slot.copy_rows_from(stream, array.ptr, &[rows])?;
+                // SAFETY: the array's memory, which stays until the stream has copied it, or that is waited for (`keeps`).
+                unsafe { slot.copy_rows_from(stream, array.ptr, &[rows]) }?;
             }
         }
         Ok(())

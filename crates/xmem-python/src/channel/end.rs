@@ -163,10 +163,54 @@ impl ChannelEnd {
         Ok(self.producer()?.num_consumers())
     }
 
-    /// Waits until somebody takes what this end sends.
-    fn wait_for_receiver(&self, py: Python<'_>, time: Option<f64>) -> PyResult<()> {
+    /// Waits until so many processes take what this end sends, and the maker takes what they send.
+    fn wait_for_receivers(&self, py: Python<'_>, count: usize, time: Option<f64>) -> PyResult<()> {
         let producer = self.producer()?;
-        self.wait_for_somebody(py, &producer, None, Deadline::after(time)?)
+        let deadline = Deadline::after(time)?;
+        let too_few = || {
+            timeout(&format!(
+                "{} of {count} joined the channel in time",
+                self.met(&producer)
+            ))
+        };
+        let joined = wait(py, deadline, |slice| {
+            if let Some(why) = self.inbox.ended() {
+                return Some(Err(why));
+            }
+            let canceller = &self.inbox.canceller;
+            match producer.wait_for_consumers(count, Some(slice), canceller) {
+                Ok(()) if self.id != MAKER => Some(Ok(Ok(()))),
+                Ok(()) => self
+                    .inbox
+                    .wait_for_senders(count, slice)
+                    .then_some(Ok(Ok(()))),
+                Err(WaitError::Timeout) => None,
+                Err(error) => Some(Ok(Err(error))),
+            }
+        })?;
+        match joined {
+            Some(Ok(result)) => result.map_err(IntoPyErr::into_py_err),
+            Some(Err(why)) => {
+                Err(Kind::ProducerLost.error(format!("nobody joins any more: {why}")))
+            }
+            None => Err(too_few()),
+        }
+    }
+
+    /// Why a `send` that waits may wait for ever, if it seems to: messages wait here, too, that nobody receives.
+    fn stuck(&self, py: Python<'_>) -> PyResult<Option<String>> {
+        let producer = self.producer()?;
+        let waiting = self.inbox.waiting();
+        let slow = py.detach(|| producer.held_up_by());
+        if waiting == 0 || slow.is_empty() {
+            return Ok(None);
+        }
+        Ok(Some(format!(
+            "send waits: {} does not take the messages before this one, and {waiting} that came here are not taken either. If \
+             that process waits in send, too, they wait for each other: receive between sends, or in another thread. All who \
+             joined get what the maker sends; workers that share the jobs need send(job, to=...)",
+            slow.join(" and ")
+        )))
     }
 
     /// Room for an array that will be sent without a copy.
@@ -333,6 +377,16 @@ impl ChannelEnd {
             }),
             inbox,
             counters: Counters::default(),
+        }
+    }
+
+    /// How many joined.
+    fn met(&self, producer: &Producer) -> usize {
+        let receivers = producer.num_consumers();
+        if self.id == MAKER {
+            receivers.min(self.inbox.senders().len())
+        } else {
+            receivers
         }
     }
 

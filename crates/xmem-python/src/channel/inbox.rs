@@ -87,6 +87,7 @@ impl Inbox {
             return false;
         }
         state.sources.insert(sender, Source::default());
+        self.came.notify_all();
         true
     }
 
@@ -184,6 +185,17 @@ impl Inbox {
 
     pub(super) fn senders(&self) -> Vec<u64> {
         self.state().sources.keys().copied().collect()
+    }
+
+    /// Waits until messages are taken of so many.
+    pub(super) fn wait_for_senders(&self, count: usize, time: Duration) -> bool {
+        let (state, _) = self
+            .came
+            .wait_timeout_while(self.state(), time, |state| {
+                !state.closed && state.sources.len() < count
+            })
+            .unwrap_or_else(PoisonError::into_inner);
+        state.sources.len() >= count
     }
 
     pub(super) fn has(&self, sender: u64) -> bool {

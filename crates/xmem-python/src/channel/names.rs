@@ -2,8 +2,11 @@
 
 //! The pools of a channel: that of its maker has the channel's name, and the others one that ends in their number.
 
+use std::io;
 use std::path::{Path, PathBuf};
 
+use rustix::io::Errno;
+use rustix::rand::{GetRandomFlags, getrandom};
 use xmem_core::Producer;
 
 /// What a process that joined asks for, with its number: that its messages are taken.
@@ -20,10 +23,21 @@ pub(super) const MAKER: u64 = 0;
 const DIGITS: usize = 16;
 
 /// A number that no other process of the channel has. Never 0.
-pub(super) fn new_id() -> u64 {
-    use std::hash::{BuildHasher, Hasher, RandomState};
-    // Seeded by the system for each thread, and counted up.
-    RandomState::new().build_hasher().finish().max(1)
+///
+/// From the kernel and not from anything that is kept here, as forked children inherit that.
+pub(super) fn new_id() -> io::Result<u64> {
+    loop {
+        let mut bytes = [0; size_of::<u64>()];
+        match getrandom(&mut bytes, GetRandomFlags::empty()) {
+            // So few bytes come at once or not at all.
+            Ok(len) if len == bytes.len() => match u64::from_ne_bytes(bytes) {
+                MAKER => {}
+                id => return Ok(id),
+            },
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
 }
 
 /// The socket of the pool of a process that joined the channel with this socket.

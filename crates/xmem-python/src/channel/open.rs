@@ -131,7 +131,7 @@ pub(super) fn join(
         None => deadline,
     };
     let inbox = Arc::new(Inbox::default());
-    let id = names::new_id();
+    let id = names::new_id()?;
     let terms = options.terms(id);
     let builder = terms.consumer(name, &inbox);
     let mut last = None;

@@ -45,10 +45,37 @@ pub(super) enum OverBudget {
 pub(super) struct Figures {
     /// Of connections that are over.
     pub(super) before: ReceiveStats,
+    /// Those that frames may still be held of.
+    past: Vec<ConsumerHandle>,
     pub(super) now: Option<ConsumerHandle>,
     pub(super) copied: u64,
     pub(super) dropped: u64,
     pub(super) reconnects: u64,
+}
+
+impl Figures {
+    /// How many slots are held, of all connections.
+    pub(super) fn held(&mut self) -> u32 {
+        let mut held = 0;
+        let held_of = |handle: &ConsumerHandle| handle.stats().map_or(0, |stats| stats.held);
+        self.past.retain(|handle| {
+            let still = held_of(handle);
+            held += still;
+            still > 0
+        });
+        held + self.now.as_ref().map_or(0, held_of)
+    }
+
+    /// A connection is over, and had these figures.
+    fn add(&mut self, stats: ReceiveStats) {
+        self.before.received += stats.received;
+        self.before.missed += stats.missed;
+        self.before.budget = stats.budget;
+        self.before.latency_ns = stats.latency_ns;
+        // Who loses many producers does not keep a list of all of them.
+        self.held();
+        self.past.extend(self.now.take());
+    }
 }
 
 /// What looks for a producer puts here what it found.
@@ -233,6 +260,7 @@ impl Inner {
                 match consumer.receive_with(Some(timeout), copy) {
                     Ok(Some(took)) => Ok(took),
                     Ok(None) => {
+                        consumer.note_dropped();
                         lock(&self.figures).dropped += 1;
                         return Step::Nothing;
                     }
@@ -250,6 +278,7 @@ impl Inner {
                 Step::Item(Item::Frame(frame))
             }
             Ok(Took::Frame(Err(Unusable::Unfinished))) => {
+                consumer.note_dropped();
                 lock(&self.figures).dropped += 1;
                 Step::Nothing
             }
@@ -268,19 +297,20 @@ impl Inner {
         }
     }
 
+    /// Leaves the pool, if it is in one.
+    pub(super) fn leave(&mut self) {
+        if let Some(consumer) = self.connected.take() {
+            self.figures().add(consumer.stats());
+        }
+    }
+
     fn lost(&mut self, error: ReceiveError) -> Step {
         match self.on_lost {
             OnLost::Raise => return Step::Failed(Failure::Receive(error)),
             OnLost::End => return Step::Failed(Failure::End),
             OnLost::Wait => {}
         }
-        if let Some(consumer) = self.connected.take() {
-            let stats = consumer.stats();
-            let mut figures = self.figures();
-            figures.before.received += stats.received;
-            figures.before.missed += stats.missed;
-            figures.now = None;
-        }
+        self.leave();
         if let Some(bell) = &self.bell {
             bell.ring();
         }

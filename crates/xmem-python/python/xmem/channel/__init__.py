@@ -25,6 +25,10 @@ which the maker joins. What the maker sends goes to all who joined (or to one: `
 the maker. Each sender's messages come in its order, each of them once. Who joins gets what is sent from then on;
 ``send`` waits while nobody is there.
 
+So a channel is no queue of jobs: of three workers, each gets every job. To give each job to one, send it with ``to=`` the
+number of a worker that is done, as ``recv_from`` tells it; ``wait_for_receiver(count=3)`` waits until all are there. The
+example worker_pool.py does that.
+
 Objects are pickled with protocol 5. What is larger than ``inline`` bytes in an array, tensor or buffer is not in the
 pickle: it lies beside it, in the same slot, written there once. The receiver makes its arrays over that slot. They
 are read-only, and hold the whole message: its slot is used again when the last of them is gone, in whatever process,
@@ -55,6 +59,9 @@ devices wait until these are written, up to 10 seconds for each frame. With
 ``max_bytes``, receivers that hold that much make ``send`` wait; a message that is larger than ``max_bytes`` is an
 error at once. A receiver that takes nothing at all holds up the others, as in any lossless pool; ``lossless_timeout``
 cuts it off, and ``send(timeout=)`` gives up.
+
+Two sides that only send wait for each other once neither takes any more: receive between sends, or in another thread. Who
+waits in ``send`` for 5 seconds while messages that came are not received here is warned once (``PoolWarning``).
 
 **The end.** ``close()`` waits up to ``linger`` seconds until all was taken. Then receivers are told, after the last
 message (``EndOfStream``). A process that is killed ends likewise; what it had sent before, and what its receivers had

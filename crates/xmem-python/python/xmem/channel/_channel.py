@@ -9,33 +9,24 @@ import math
 import os
 import sys
 import threading
-import time
+import warnings
 import weakref
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from os import PathLike
 from typing import Any, Self
 
-from .._errors import Closed, EndOfStream, Error, NoProducer, Timeout
-from .._waiting import Waiting
-from .._xmem import _ChannelEnd
+from .._errors import Closed, EndOfStream, Error, PoolWarning, Timeout
+from .._waiting import LOOK_AGAIN, Patience, Waiting
+from .._xmem import _check_timeout, _ChannelEnd, _whereabouts
 from . import _pickling
 
 
-# How long a thread waits for an event loop before it looks whether anybody still wants that.
-_LOOK_AGAIN = 0.2
+# After how many seconds `send` looks whether it waits for a process that may wait for this one.
+_STUCK_AFTER = 5.0
 
 
-def _left(deadline):
-    """How long to wait now, of what is left until then."""
-    return _LOOK_AGAIN if deadline is None else max(0.0, min(_LOOK_AGAIN, deadline - time.monotonic()))
-
-
-def _deadline(timeout):
-    return None if timeout is None else time.monotonic() + timeout
-
-
-def _is_over(deadline):
-    return deadline is not None and time.monotonic() >= deadline
+def _waits_for(name):
+    return f"waiting for the maker of channel {_whereabouts(os.fspath(name))}"
 
 
 def _finish(end, linger):
@@ -47,6 +38,18 @@ def _finish(end, linger):
             end.close()
     except (Error, KeyboardInterrupt):
         end.close()
+
+
+# Receivers of who joined are the maker, and whoever holds what is passed on.
+def _options(budget, max_slots, max_bytes, lossless_timeout, allow_uids, max_receivers=256):
+    return dict(
+        budget=budget,
+        max_slots=max_slots,
+        max_bytes=max_bytes,
+        max_receivers=max_receivers,
+        lossless_timeout=lossless_timeout,
+        allow_uids=list(allow_uids),
+    )
 
 
 def _extent(shape, dtype):
@@ -124,14 +127,8 @@ class Channel(Waiting):
         allow_uids: Sequence[int] = (),
         linger: float = 10.0,
     ) -> None:
-        options = dict(
-            budget=budget,
-            max_slots=max_slots,
-            max_bytes=max_bytes,
-            max_receivers=max_receivers,
-            lossless_timeout=lossless_timeout,
-            allow_uids=list(allow_uids),
-        )
+        _check_timeout(linger)
+        options = _options(budget, max_slots, max_bytes, lossless_timeout, allow_uids, max_receivers)
         self._start(_ChannelEnd.make(os.fspath(name), options), options, inline, linger)
 
     @classmethod
@@ -147,34 +144,46 @@ class Channel(Waiting):
         lossless_timeout: float | None = None,
         allow_uids: Sequence[int] = (),
         linger: float = 10.0,
-        _look: float | None = None,
     ) -> Self:
-        """Joins a channel; waits for its maker, at most `timeout` seconds (None: for ever)."""
-        options = dict(
-            budget=budget,
-            max_slots=max_slots,
-            max_bytes=max_bytes,
-            # The maker, and whoever holds what it passes on.
-            max_receivers=256,
-            lossless_timeout=lossless_timeout,
-            allow_uids=list(allow_uids),
+        """Joins a channel; waits for its maker, at most `timeout` seconds (None: for ever).
+
+        After 2 seconds without one it says once where it waits (PoolWarning).
+        """
+        options = _options(budget, max_slots, max_bytes, lossless_timeout, allow_uids)
+        patience = Patience(timeout)
+        return patience.find(
+            lambda look: cls._join(name, options, look, patience, inline, linger), lambda: _waits_for(name)
         )
+
+    @classmethod
+    def _join(cls, name, options, look, patience, inline, linger):
+        """Looks for the maker for so many seconds of the time that there is."""
+        _check_timeout(linger)
+        end = _ChannelEnd.join(os.fspath(name), options, look, patience.left())
         self = cls.__new__(cls)
-        end = _ChannelEnd.join(os.fspath(name), options, _look, timeout)
         self._start(end, options, inline, linger)
         return self
 
     @classmethod
-    async def aconnect(cls, name: str | PathLike[str], *, timeout: float | None = None, **options: Any) -> Self:
+    async def aconnect(
+        cls,
+        name: str | PathLike[str],
+        *,
+        timeout: float | None = None,
+        budget: int = 64,
+        inline: int = 4096,
+        max_slots: int = 2048,
+        max_bytes: int = 0,
+        lossless_timeout: float | None = None,
+        allow_uids: Sequence[int] = (),
+        linger: float = 10.0,
+    ) -> Self:
         """`connect` in an event loop."""
-        deadline = _deadline(timeout)
-        while True:
-            left = None if deadline is None else max(0.0, deadline - time.monotonic())
-            try:
-                return await asyncio.to_thread(cls.connect, name, timeout=left, _look=_LOOK_AGAIN, **options)
-            except NoProducer:
-                if _is_over(deadline):
-                    raise
+        options = _options(budget, max_slots, max_bytes, lossless_timeout, allow_uids)
+        patience = Patience(timeout)
+        return await patience.afind(
+            lambda look: cls._join(name, options, look, patience, inline, linger), lambda: _waits_for(name)
+        )
 
     def _start(self, end, options, inline, linger):
         self._start_waiting()
@@ -182,6 +191,7 @@ class Channel(Waiting):
         self._options = options
         self._inline = inline
         self._linger = linger
+        self._said_stuck = False
         self._own_reducers = {}
         self._finalizer = weakref.finalize(self, _finish, end, linger)
         if "multiprocessing.util" in sys.modules:
@@ -193,9 +203,26 @@ class Channel(Waiting):
     def send(self, obj: Any, *, to: int | None = None, timeout: float | None = None) -> None:
         """Sends an object: the maker to all who joined or to one of them (`to`, a sender's number), others to the maker.
 
-        Waits for a receiver if there is none, and while one is 8 frames behind; at most `timeout` seconds.
+        Waits for a receiver if there is none, and while one is 8 frames behind; at most `timeout` seconds. If messages
+        wait here meanwhile that nobody receives, it says once who does not take its messages (PoolWarning): two sides
+        that only send wait for each other.
         """
-        self._send(_pickling.dumps(obj, self._inline, self._own_reducers), to, timeout, timeout)
+        message = _pickling.dumps(obj, self._inline, self._own_reducers)
+        patience = Patience(timeout)
+        try:
+            # The time that receivers have to answer is the whole.
+            return self._send(message, to, patience.left(_STUCK_AFTER), patience.left())
+        except Timeout:
+            if patience.is_over():
+                raise
+        self._warn_if_stuck(2)
+        self._send(message, to, patience.left(), patience.left())
+
+    def _warn_if_stuck(self, stacklevel):
+        why = None if self._said_stuck else self._end.stuck()
+        if why is not None:
+            self._said_stuck = True
+            warnings.warn(why, PoolWarning, stacklevel + 1)
 
     def _send(self, message, to, timeout, answer_time):
         from . import _arrays
@@ -220,14 +247,15 @@ class Channel(Waiting):
     async def asend(self, obj: Any, *, to: int | None = None, timeout: float | None = None) -> None:
         """`send` in an event loop. The object must not change before it returns; called off, it may be sent or not."""
         message = _pickling.dumps(obj, self._inline, self._own_reducers)
-        deadline = _deadline(timeout)
+        patience = Patience(timeout)
         while True:
             try:
-                answer_time = None if deadline is None else max(0.0, deadline - time.monotonic())
-                return await asyncio.to_thread(self._send, message, to, _left(deadline), answer_time)
+                return await asyncio.to_thread(self._send, message, to, patience.left(LOOK_AGAIN), patience.left())
             except Timeout:
-                if _is_over(deadline):
+                if patience.is_over():
                     raise
+                if patience.waited() >= _STUCK_AFTER:
+                    self._warn_if_stuck(2)
 
     def recv(self, *, timeout: float | None = None, sender: int | None = None, copy: bool = False) -> Any:
         """The next object. Waits for it, at most `timeout` seconds.
@@ -257,26 +285,29 @@ class Channel(Waiting):
     async def arecv_from(
         self, *, timeout: float | None = None, sender: int | None = None, copy: bool = False
     ) -> tuple[Any, int]:
-        """`recv_from` in an event loop. No message is lost when it is called off."""
-        deadline = _deadline(timeout)
-        while True:
-            try:
-                incoming = self._end.receive(sender, 0.0)
-            except Timeout:
-                if _is_over(deadline):
-                    raise
-            else:
-                return self._loads(incoming, copy)
-            if sender is not None:
-                # The descriptor tells of everybody's messages.
-                await asyncio.to_thread(self._end.poll, sender, _left(deadline))
-                continue
-            try:
-                async with asyncio.timeout(None if deadline is None else deadline - time.monotonic()):
-                    await self._readable()
-            except TimeoutError:
-                # Looks once more, and says so.
-                pass
+        """`recv_from` in an event loop. No message is lost when it is called off.
+
+        Several tasks of a loop that ask for the same get messages in the order in which they asked.
+        """
+        patience = Patience(timeout)
+        try:
+            async with asyncio.timeout(timeout), self._turn(sender):
+                while (incoming := self._received(sender)) is None:
+                    if sender is None:
+                        await self._readable()
+                    else:
+                        # The descriptor tells of everybody's messages.
+                        await asyncio.to_thread(self._end.poll, sender, patience.left(LOOK_AGAIN))
+        except TimeoutError:
+            raise Timeout("no message came in time") from None
+        return self._loads(incoming, copy)
+
+    def _received(self, sender):
+        """What came, if anything did."""
+        try:
+            return self._end.receive(sender, 0.0)
+        except Timeout:
+            return None
 
     def poll(self, timeout: float | None = 0.0, *, sender: int | None = None) -> bool:
         """Whether `recv` would return at once, or raise. Waits for that, at most `timeout` seconds."""
@@ -341,9 +372,9 @@ class Channel(Waiting):
         """How many processes take what is sent here."""
         return self._end.receivers()
 
-    def wait_for_receiver(self, timeout: float | None = None) -> None:
-        """Waits until somebody joined."""
-        self._end.wait_for_receiver(timeout)
+    def wait_for_receiver(self, timeout: float | None = None, *, count: int = 1) -> None:
+        """Waits until so many joined: `receivers` are as many then, and where the channel was made, `senders` are."""
+        self._end.wait_for_receivers(count, timeout)
 
     def drain(self, timeout: float | None = None) -> bool:
         """Waits until everybody took what was sent. Returns whether they did."""
@@ -355,6 +386,7 @@ class Channel(Waiting):
 
     def close(self, *, linger: float | None = None) -> None:
         """Waits until all was taken, at most `linger` seconds, and ends the channel, or this process's part in it."""
+        _check_timeout(linger)
         self._finalizer.detach()
         _finish(self._end, self._linger if linger is None else linger)
 

@@ -1,0 +1,129 @@
+# SPDX-License-Identifier: MPL-2.0
+
+"""What works, but hardly as it is meant, is said once."""
+
+import asyncio
+import threading
+import warnings
+
+import pytest
+from channel_support import HANG, Process, spawn, wait_until
+from conftest import eventually, publish
+
+import xmem
+
+
+@pytest.fixture
+def names(directory, monkeypatch):
+    """A runtime directory of one's own, in which there is a pool."""
+    monkeypatch.setenv("XMEM_RUNTIME_DIR", str(directory))
+    with xmem.Producer("cam0"):
+        yield directory
+
+
+@pytest.mark.parametrize("what", ["Consumer", "Consumer.connect", "Channel.connect", "Channel.aconnect"])
+def test_who_waits_for_what_is_not_there_says_so_once(names, what):
+    wait = {
+        "Consumer": lambda: xmem.Consumer("typo", timeout=HANG),
+        "Consumer.connect": lambda: asyncio.run(xmem.Consumer.connect("typo", timeout=HANG)),
+        "Channel.connect": lambda: xmem.Channel.connect("typo", timeout=HANG),
+        "Channel.aconnect": lambda: asyncio.run(xmem.Channel.aconnect("typo", timeout=HANG)),
+    }[what]
+    made = []
+    # It waits on: what it waits for comes after it has said so.
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        thread = threading.Thread(target=lambda: made.append(wait()))
+        thread.start()
+        eventually(lambda: said, "it says nothing")
+        with xmem.Channel("typo") if "Channel" in what else xmem.Producer("typo"):
+            thread.join(HANG)
+            made.pop().close()
+    (warning,) = said
+    assert warning.category is xmem.PoolWarning
+    text = str(warning.message)
+    assert text.startswith("waiting for the maker of channel" if "Channel" in what else "waiting for a producer of pool")
+    assert f'"typo" at {names}/typo.sock; pools in {names}: cam0' in text
+    if what in ("Consumer", "Channel.connect"):
+        assert warning.filename == __file__
+
+
+@pytest.mark.parametrize("connect", [False, True])
+def test_a_budget_that_is_cut(pool, connect):
+    def make(**options):
+        return asyncio.run(xmem.Consumer.connect(pool, **options)) if connect else xmem.Consumer(pool, **options)
+
+    with xmem.Producer(pool, max_held=8):
+        with pytest.warns(xmem.PoolWarning, match="asked for max_held=11, granted 8: raise max_held of the Prod") as said:
+            with make(max_held=11) as consumer:
+                assert consumer.stats["budget"] == 8
+        assert len(said) == 1
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            make(max_held=8).close()
+    with xmem.Producer(pool, max_held=4), warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with make() as consumer:
+            assert consumer.stats["budget"] == 4
+
+
+def flood(path, ready, count):
+    """Sends all that it has before it receives anything."""
+    with xmem.Channel.connect(path, timeout=HANG) as channel:
+        ready.set()
+        for number in range(count):
+            channel.send(number)
+        assert list(channel) == list(range(count))
+
+
+def test_two_that_only_send(tmp_path):
+    path = str(tmp_path / "c.sock")
+    ready = spawn.Event()
+    with Process(flood, path, ready, 30) as child, xmem.Channel(path) as channel:
+        assert ready.wait(HANG)
+        channel.wait_for_receiver(HANG)
+        came = []
+
+        def take():
+            came.extend(channel.recv(timeout=HANG) for _ in range(30))
+
+        thread = threading.Thread(target=take)
+        with warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always")
+
+            def start_when_said():
+                wait_until(lambda: said, "it says nothing")
+                thread.start()
+
+            helper = threading.Thread(target=start_when_said)
+            helper.start()
+            for number in range(30):
+                channel.send(number, timeout=HANG)
+            helper.join()
+        thread.join()
+        assert came == list(range(30))
+        (warning,) = said
+        assert warning.category is xmem.PoolWarning and warning.filename == __file__
+        assert f"(process {child.pid}) does not take the messages" in str(warning.message)
+        channel.close()
+        child.join()
+
+
+def test_a_receiver_that_is_only_slow(tmp_path):
+    """Nothing is said where nobody has anything to receive."""
+    path = str(tmp_path / "c.sock")
+    with xmem.Channel(path) as channel, xmem.Channel.connect(path, timeout=HANG) as other:
+        channel.wait_for_receiver(HANG)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            with pytest.raises(xmem.Timeout):
+                for number in range(30):
+                    channel.send(number, timeout=0.1)
+            assert channel._end.stuck() is None
+            other.send("here", timeout=HANG)
+            assert channel.poll(HANG)
+            assert "does not take the messages" in channel._end.stuck()
+            for _ in range(number):
+                other.recv(timeout=HANG)
+            assert channel.recv(timeout=HANG) == "here"
+            assert channel._end.stuck() is None
