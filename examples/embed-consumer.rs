@@ -9,7 +9,10 @@
 //!
 //! `embed-producer` makes frames for it.
 
-use std::error::Error;
+use std::{
+    error::Error,
+    io::{self, Write},
+};
 
 use gst::prelude::*;
 use gst_video::prelude::*;
@@ -62,7 +65,8 @@ fn look(sample: &gst::Sample) -> Result<gst::FlowSuccess, gst::FlowError> {
     let number = gstxmem::FrameInfo::of_buffer(buffer).map_or("a copy".to_owned(), |frame| {
         format!("frame {}", frame.sequence)
     });
-    println!(
+    let told = writeln!(
+        io::stdout(),
         "{number} at {}, {}x{} {}: mean {}",
         buffer.pts().display(),
         frame.width(),
@@ -70,7 +74,9 @@ fn look(sample: &gst::Sample) -> Result<gst::FlowSuccess, gst::FlowError> {
         frame.format(),
         sum / plane.len().max(1) as u64
     );
-    Ok(gst::FlowSuccess::Ok)
+    // Nobody reads on, as behind `| head`: the stream is over.
+    told.map(|()| gst::FlowSuccess::Ok)
+        .map_err(|_| gst::FlowError::Eos)
 }
 
 /// Until the producer is gone or something fails.

@@ -71,6 +71,7 @@ impl Format {
             },
             name => Self {
                 content_type: Text::new(name),
+                memory,
                 ..Self::default()
             },
         }

@@ -74,8 +74,9 @@ pub(crate) struct Planes {
     format: gst_video::VideoFormat,
     width: u32,
     height: u32,
-    offsets: Vec<usize>,
-    strides: Vec<i32>,
+    count: usize,
+    offsets: [usize; MAX_PLANES],
+    strides: [i32; MAX_PLANES],
     is_default: bool,
 }
 
@@ -86,38 +87,35 @@ impl Planes {
         size: usize,
         info: &gst_video::VideoInfo,
     ) -> Result<Self, &'static str> {
-        let format = gst_video::VideoFormat::from_string(layout.format.as_str());
-        if format != info.format() || layout.n_planes != info.n_planes() {
+        let format = info.format();
+        if layout.format.as_str() != format.to_str() || layout.n_planes != info.n_planes() {
             return Err("the frame's format is not that of its caps");
         }
         if layout.width < info.width() || layout.height < info.height() {
             return Err("the frame is smaller than its caps say");
         }
         let count = usize::try_from(layout.n_planes).unwrap_or(usize::MAX);
-        let (Some(offsets), Some(strides)) =
-            (layout.offsets.get(..count), layout.strides.get(..count))
-        else {
+        if count > MAX_PLANES {
             return Err("the frame has too many planes");
-        };
-        let Ok(offsets) = offsets
-            .iter()
-            .map(|offset| usize::try_from(*offset))
-            .collect::<Result<Vec<_>, _>>()
-        else {
-            return Err("a plane starts outside the frame");
-        };
-        let planes = Self {
+        }
+        let mut offsets = [0; MAX_PLANES];
+        for (to, from) in offsets.iter_mut().zip(&layout.offsets[..count]) {
+            *to = usize::try_from(*from).map_err(|_| "a plane starts outside the frame")?;
+        }
+        let mut planes = Self {
             format,
             width: layout.width,
             height: layout.height,
-            is_default: layout.width == info.width()
-                && layout.height == info.height()
-                && offsets == info.offset()
-                && strides == info.stride()
-                && size >= info.size(),
+            count,
             offsets,
-            strides: strides.to_vec(),
+            strides: layout.strides,
+            is_default: false,
         };
+        planes.is_default = layout.width == info.width()
+            && layout.height == info.height()
+            && planes.offsets() == info.offset()
+            && planes.strides() == info.stride()
+            && size >= info.size();
         if !planes.is_default && !planes.fit(size, info) {
             return Err("the planes do not fit into the frame");
         }
@@ -135,7 +133,7 @@ impl Planes {
             gst_video::VideoInterlaceMode::Alternate => self.height.div_ceil(2),
             _ => self.height,
         };
-        let planes = self.offsets.iter().zip(&self.strides).zip(info.stride());
+        let planes = self.offsets().iter().zip(self.strides()).zip(info.stride());
         planes
             .enumerate()
             .all(|(plane, ((offset, stride), default_stride))| {
@@ -157,15 +155,13 @@ impl Planes {
     }
 
     /// First byte of each plane.
-    #[cfg(feature = "cuda")]
     pub(crate) fn offsets(&self) -> &[usize] {
-        &self.offsets
+        &self.offsets[..self.count]
     }
 
     /// How far apart each plane's rows are.
-    #[cfg(feature = "cuda")]
     pub(crate) fn strides(&self) -> &[i32] {
-        &self.strides
+        &self.strides[..self.count]
     }
 
     /// Says on the buffer where its planes are.
@@ -176,8 +172,8 @@ impl Planes {
             self.format,
             self.width,
             self.height,
-            &self.offsets,
-            &self.strides,
+            self.offsets(),
+            self.strides(),
         )
         .map(drop)
     }

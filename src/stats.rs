@@ -53,6 +53,7 @@ pub(crate) fn of_client(client: &ConsumerStats) -> gst::Structure {
         .field("received", client.received)
         .field("missed", client.missed)
         .field("copied", client.copied)
+        .field("dropped", client.dropped)
         .field("oldest-held-age", client.oldest_held_age_ns)
         .field("latency", client.latency_ns)
         .field("device", &client.device)

@@ -90,13 +90,15 @@ pub(crate) struct ClockOffset {
     /// CLOCK_MONOTONIC and the clock, the newest last.
     samples: VecDeque<(u64, u64)>,
     line: Option<Line>,
+    /// A system clock, and whether it is set to show CLOCK_MONOTONIC. To ask it takes longer than all else here.
+    system_clock: Option<(gst::Clock, bool)>,
 }
 
 impl ClockOffset {
     /// The offset now. `None`: the pipeline has no clock.
     pub(crate) fn now(&mut self, clock: Option<&gst::Clock>) -> Option<i64> {
         let clock = clock?;
-        if is_monotonic(clock) {
+        if self.is_monotonic(clock) {
             return Some(0);
         }
         let now = xmem_core::monotonic_ns();
@@ -108,6 +110,25 @@ impl ClockOffset {
             self.add(Sample::take(clock));
         }
         self.line.map(|line| line.offset(now))
+    }
+
+    /// Whether a clock shows CLOCK_MONOTONIC itself. Network clocks are subclasses of the system clock, and do not; and one
+    /// that follows another clock is calibrated.
+    fn is_monotonic(&mut self, clock: &gst::Clock) -> bool {
+        if clock.type_() != gst::SystemClock::static_type() {
+            return false;
+        }
+        let set = match &self.system_clock {
+            Some((known, set)) if known == clock => *set,
+            _ => {
+                let kind: gst::ClockType = clock.property("clock-type");
+                let set = kind == gst::ClockType::Monotonic;
+                self.system_clock = Some((clock.clone(), set));
+                set
+            }
+        };
+        let (internal, external, rate, per) = clock.calibration();
+        set && internal == external && rate == per
     }
 
     fn add(&mut self, sample: Sample) {
@@ -124,18 +145,6 @@ impl ClockOffset {
         self.samples.push_back((sample.monotonic, sample.clock));
         self.line = Line::fit(self.samples.make_contiguous()).or(Some(measured));
     }
-}
-
-/// Whether a clock shows CLOCK_MONOTONIC itself. Network clocks are subclasses of the system clock, and are not; and one
-/// that follows another clock is calibrated.
-fn is_monotonic(clock: &gst::Clock) -> bool {
-    if clock.type_() != gst::SystemClock::static_type()
-        || clock.property::<gst::ClockType>("clock-type") != gst::ClockType::Monotonic
-    {
-        return false;
-    }
-    let (internal, external, rate, per) = clock.calibration();
-    internal == external && rate == per
 }
 
 /// Where a pipeline's running time 0 lies on CLOCK_MONOTONIC, and what comes on top.

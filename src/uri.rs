@@ -27,9 +27,16 @@ pub(crate) fn of_pool(pool: &str) -> Option<String> {
 /// Has an element that is not running use what the address says. Nothing is changed if any of it is wrong.
 ///
 /// `pool` is the name of the element's property for it. Other properties can be set if the element itself brings them.
-pub(crate) fn apply(element: &gst::Element, pool: &str, uri: &str) -> Result<(), glib::Error> {
+///
+/// `idle` is the last state in which the element has not taken over its properties yet.
+pub(crate) fn apply(
+    element: &gst::Element,
+    idle: gst::State,
+    pool: &str,
+    uri: &str,
+) -> Result<(), glib::Error> {
     let (_, current, pending) = element.state(gst::ClockTime::ZERO);
-    if current.max(pending) > gst::State::Ready {
+    if current.max(pending) > idle {
         return Err(error(
             gst::URIError::BadState,
             format!(

@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex};
 
 use gst::prelude::*;
 use support::*;
+use xmem_core::Consumer;
 
 const VIDEO: &str = "video/x-raw,format=GRAY8,width=16,height=16,framerate=50/1";
 
@@ -159,4 +160,27 @@ fn no_clock_is_no_obstacle() {
             );
         }
     }
+}
+
+#[test]
+fn without_a_clock_a_pipeline_that_begins_anew_has_times_from_then_on() {
+    let pools = Pools::new();
+    let producer = pools.launch(&format!(
+        "videotestsrc ! {VIDEO} ! xmemsink name=sink pool=POOL"
+    ));
+    producer.0.use_clock(None::<&gst::Clock>);
+    producer.play();
+    until("a frame", || producer.stat("sink", "published") > 0);
+    producer.settle(gst::State::Ready);
+    let began = xmem_core::monotonic_ns().cast_signed();
+    let mut consumer = Consumer::builder(&pools.pool("p")).connect().unwrap();
+    producer.play();
+    let frame = consumer.receive(None).unwrap();
+    let running_time = frame.meta().pts.unwrap().cast_signed();
+    let origin = frame.meta().timestamp.unwrap() - running_time;
+    assert!(
+        origin >= began,
+        "{} ns before it began",
+        began.abs_diff(origin)
+    );
 }

@@ -54,3 +54,21 @@ fn without_an_installed_plugin() {
 fn beside_an_installed_plugin() {
     frames_arrive(true);
 }
+
+#[test]
+fn the_consumer_ends_when_nobody_reads_what_it_says() {
+    let pools = prepared();
+    let mut producer = command(&pools, example("embed-producer"));
+    let _producer = Launch::start(&pools, "producer", producer.arg("p"));
+    let mut shell = command(&pools, "bash");
+    shell.args(["-c", "set -o pipefail; \"$0\" p | head -n 1"]);
+    let mut consumer = Launch::start(
+        &pools,
+        "consumer",
+        shell.arg(example("embed-consumer").as_os_str()),
+    );
+    consumer.succeeds();
+    let log = consumer.log();
+    assert!(log.starts_with("frame "), "{log}");
+    assert_eq!(log.lines().count(), 1, "{log}");
+}

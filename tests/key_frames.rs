@@ -229,6 +229,7 @@ fn requests_reach_the_encoder() {
     until("the request", || fed.requests() == 1);
     // One at a time of the consumer's comes at the same time of the producer's.
     let later = gst::ClockTime::from_seconds(20);
+    let asked = Instant::now();
     let at = receiver.src().current_running_time().unwrap() + later;
     let times = Arc::new(std::sync::Mutex::new(Vec::new()));
     let noted = times.clone();
@@ -244,13 +245,14 @@ fn requests_reach_the_encoder() {
             gst::PadProbeReturn::Ok
         },
     );
-    let asked = Instant::now();
     let request = UpstreamForceKeyUnitEvent::builder()
         .running_time(at)
         .all_headers(true)
         .build();
     assert!(sink_pad.push_event(request));
-    until("the request", || fed.requests() == 2);
+    // The probe that counts comes before this one.
+    until("the request", || !times.lock().unwrap().is_empty());
+    assert_eq!(fed.requests(), 2);
     let [(running_time, now)] = times.lock().unwrap()[..] else {
         panic!("two requests")
     };

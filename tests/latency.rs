@@ -159,6 +159,8 @@ fn a_producer_with_another_latency_is_announced() {
         told();
         let expected = gst::ClockTime::from_mseconds(expected);
         until("the latency of this producer", || {
+            // Where nobody takes frames, the source stands before it looks for the next producer.
+            receiver.app.try_pull_sample(gst::ClockTime::ZERO);
             latency(&receiver.src()) == expected
         });
     }

@@ -8,14 +8,14 @@ use gst::prelude::*;
 use support::*;
 
 const SLOTS: u64 = 8;
-const FRAMES: u64 = 120;
+const FRAMES: u64 = 64;
 
 /// Whether every frame was encoded. `None`: this machine was too busy to take a frame before the pool went on.
 fn every_frame_is_encoded() -> Option<()> {
     let pools = Pools::new();
     let producer = pools.launch(&format!(
         "videotestsrc is-live=true num-buffers={FRAMES} \
-         ! video/x-raw,format=I420,width=160,height=120,framerate=60/1 \
+         ! video/x-raw,format=I420,width=160,height=120,framerate=15/1 \
          ! xmemsink name=sink pool=POOL max-slots={SLOTS} history=2 wait-for-connection=true"
     ));
     let consumer = pools

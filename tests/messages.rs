@@ -141,36 +141,94 @@ fn a_consumer_that_was_killed_and_one_that_left() {
     assert!(said.try_recv().is_err());
 }
 
+/// What is said at the level of warnings in a debug category while something runs.
+fn warnings(category: &'static str, act: impl FnOnce()) -> Vec<String> {
+    let (send, said) = mpsc::channel();
+    let log = gst::log::add_log_function(move |of, level, _, _, _, _, message| {
+        let message = message.get().map(|text| text.to_string());
+        if of.name() == category && level == gst::DebugLevel::Warning {
+            let _ = send.send(message.unwrap_or_default());
+        }
+    });
+    gst::log::set_threshold_for_name(category, gst::DebugLevel::Warning);
+    act();
+    gst::log::remove_log_function(log);
+    said.try_iter().collect()
+}
+
+/// Those with a word in them: tests that run in the same process are heard as well.
+fn with<'a>(said: &'a [String], word: &str) -> Vec<&'a String> {
+    said.iter().filter(|text| text.contains(word)).collect()
+}
+
 /// Frames that are missed look like a lower rate, for which there can be many reasons.
 #[test]
 fn a_source_that_misses_frames_says_why_once() {
     let pools = Pools::new();
-    let (send, said) = mpsc::channel();
-    let log = gst::log::add_log_function(move |category, level, _, _, _, _, message| {
-        let message = message.get().map(|text| text.to_string());
-        if category.name() == "GST_PERFORMANCE" && level == gst::DebugLevel::Warning {
-            let _ = send.send(message.unwrap_or_default());
+    let said = warnings("GST_PERFORMANCE", || {
+        let sender = pools.sender(&VIDEO.parse().unwrap(), "history=1");
+        let receiver = pools.receiver("").connected();
+        let sink = sender.sink();
+        for round in 1..4 {
+            // The appsink takes one, the source waits with another.
+            for _ in 0..20 {
+                sender.push(frame());
+            }
+            until("they are out", || stat(&sink, "published") == round * 20);
+            while receiver.stat("received") + receiver.stat("missed") < round * 20 {
+                receiver.next().unwrap();
+            }
         }
+        assert!(receiver.stat("missed") > 0);
     });
-    gst::log::set_threshold_for_name("GST_PERFORMANCE", gst::DebugLevel::Warning);
-    let sender = pools.sender(&VIDEO.parse().unwrap(), "history=1");
-    let receiver = pools.receiver("").connected();
-    let sink = sender.sink();
-    for round in 1..4 {
-        // The appsink takes one, the source waits with another.
-        for _ in 0..20 {
+    assert_eq!(with(&said, "missed").len(), 1, "{said:?}");
+}
+
+/// Dropping past the budget is what was asked for, but whoever looks at the pool has to see it.
+#[test]
+fn a_source_that_drops_frames_says_why_once_and_its_producer_knows() {
+    let pools = Pools::new();
+    let said = warnings("GST_PERFORMANCE", || {
+        let sender = pools.sender(&VIDEO.parse().unwrap(), LOSSLESS);
+        let receiver = pools.receiver("max-held=2 over-budget=drop").connected();
+        for _ in 0..5 {
             sender.push(frame());
         }
-        until("they are out", || stat(&sink, "published") == round * 20);
-        while receiver.stat("received") + receiver.stat("missed") < round * 20 {
-            receiver.next().unwrap();
-        }
-    }
-    gst::log::remove_log_function(log);
-    assert!(receiver.stat("missed") > 0);
-    let said: Vec<_> = said
-        .try_iter()
-        .filter(|text| text.contains("missed"))
-        .collect();
+        let _held = [(); 2].map(|()| receiver.next().unwrap());
+        until("all are taken", || receiver.stat("received") == 5);
+        until("those past the budget are dropped", || {
+            receiver.stat("dropped") == 3
+        });
+        let stats = xmem_core::query(&pools.pool("p")).unwrap();
+        assert_eq!(
+            (stats.consumers[0].received, stats.consumers[0].dropped),
+            (5, 3)
+        );
+        let clients = sender.sink().property::<gst::Structure>("stats");
+        let clients = clients.get::<gst::Array>("clients").unwrap();
+        let client = clients.as_slice()[0].get::<gst::Structure>().unwrap();
+        assert_eq!(client.get::<u64>("dropped"), Ok(3));
+    });
+    assert_eq!(with(&said, "over-budget=drop").len(), 1, "{said:?}");
+    assert!(with(&said, "missed").is_empty(), "{said:?}");
+}
+
+#[test]
+fn a_source_that_is_granted_less_than_it_asked_for_says_so() {
+    let pools = Pools::new();
+    let _sender = pools.sender(&VIDEO.parse().unwrap(), "max-held=3");
+    let said = warnings("xmemsrc", || {
+        let _asked = pools.receiver("max-held=20").connected();
+    });
+    let said = with(&said, "hold 20 slots");
     assert_eq!(said.len(), 1, "{said:?}");
+    for part in ["granted 3", "raise max-held on xmemsink"] {
+        assert!(said[0].contains(part), "{said:?}");
+    }
+    // Who leaves it at its default has not asked.
+    let said = warnings("xmemsrc", || {
+        let default = pools.receiver("").connected();
+        assert_eq!(default.stat("budget"), 3);
+    });
+    assert!(with(&said, "granted").is_empty(), "{said:?}");
 }

@@ -361,7 +361,9 @@ fn a_repeated_frame_that_gets_more_metas_names_the_room_it_needs() {
     let buffer = frame();
     sender.push(buffer.copy());
     let mut again = buffer.copy();
-    (0..40).for_each(|number| region(again.make_mut(), "face", number));
+    // The frame's slot is a page.
+    let caption = vec![5; rustix::param::page_size()];
+    VideoCaptionMeta::add(again.make_mut(), VideoCaptionType::Cea708Raw, &caption);
     sender.push(again);
     let (error, text) = sender.pipeline.wait_error();
     assert!(error.matches(gst::ResourceError::Settings), "{text}");

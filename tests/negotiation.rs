@@ -42,6 +42,22 @@ fn caps_that_downstream_refuses() {
     assert!(receiver.next().is_none());
 }
 
+/// Some elements take any caps at first, and refuse the frames.
+#[test]
+fn caps_that_somebody_further_down_refuses() {
+    let pools = Pools::new();
+    let producer = pools.sender(&GRAY.parse().unwrap(), "history=4");
+    push(&producer, 1);
+    let refusing = pools.launch(
+        "xmemsrc name=src pool=POOL start-from=newest ! videocrop left=2 ! video/x-raw,format=RGB ! fakesink",
+    );
+    refusing.play();
+    assert_refused(&refusing, "GRAY8");
+    // It is said once, and GstBaseSrc's own words follow.
+    let (error, text) = refusing.wait_error();
+    assert!(error.matches(gst::StreamError::Failed), "{text}");
+}
+
 #[test]
 fn a_change_that_downstream_refuses() {
     let pools = Pools::new();

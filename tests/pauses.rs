@@ -4,6 +4,12 @@
 
 mod support;
 
+use std::{
+    sync::{Mutex, mpsc},
+    thread,
+    time::Duration,
+};
+
 use gst::prelude::*;
 use support::*;
 
@@ -58,5 +64,40 @@ fn a_live_stream_does_not_go_back() {
     for pair in frames.windows(2) {
         assert_eq!(pair[1].0, pair[0].0 + 1, "{frames:?}");
         assert!(pair[1].1 >= pair[0].1, "{frames:?}");
+    }
+}
+
+/// GstBaseSrc of GStreamer 1.26 throws away what a source hands it in a pause.
+#[test]
+fn a_frame_that_was_received_as_the_pause_began_comes_after_it() {
+    let pools = Pools::new();
+    let receiver = pools.receiver("start-from=oldest");
+    let (reached, at_caps) = mpsc::channel();
+    let (go, may_go) = mpsc::channel();
+    let may_go = Mutex::new(may_go);
+    // The source sends caps when it has the frame, and before it hands it over.
+    receiver.app.static_pad("sink").unwrap().add_probe(
+        gst::PadProbeType::EVENT_DOWNSTREAM,
+        move |_, info| {
+            if info.event().unwrap().type_() == gst::EventType::Caps {
+                reached.send(()).unwrap();
+                may_go.lock().unwrap().recv().unwrap();
+            }
+            gst::PadProbeReturn::Ok
+        },
+    );
+    let sender = pools.sender(&"video/x-test".parse().unwrap(), LOSSLESS);
+    for number in 1..=3u8 {
+        sender.push(gst::Buffer::from_slice([number]));
+    }
+    at_caps.recv_timeout(SOON.into()).unwrap();
+    receiver.pipeline.0.set_state(gst::State::Paused).unwrap();
+    go.send(()).unwrap();
+    // Nothing tells that GstBaseSrc has it and waits; where it has not yet, this finds less.
+    thread::sleep(Duration::from_millis(100));
+    receiver.pipeline.play();
+    for number in 1..=3u8 {
+        let sample = receiver.next().unwrap();
+        assert_eq!(bytes(sample.buffer().unwrap()), [number]);
     }
 }

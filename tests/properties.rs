@@ -52,7 +52,7 @@ fn of_the_sink() {
         ("cuda-device-id", "-1"),
         ("cuda-ipc-mode", "auto"),
         ("delivery", "live"),
-        ("history", "4"),
+        ("history", "0"),
         ("lossless-timeout", "0"),
         ("max-bytes", "0"),
         ("max-consumers", "256"),

@@ -6,6 +6,7 @@ mod support;
 
 use gst::prelude::*;
 use support::*;
+use xmem_core::{Canceller, Delivery, FrameMeta, Producer, Sticky};
 
 const CAPS: &str = "application/x-test";
 
@@ -403,4 +404,30 @@ fn a_gap_is_marked() {
     assert!(next(3).1);
     push(4);
     assert!(!next(4).1);
+}
+
+#[test]
+fn passthrough_has_no_segment_of_a_producer_that_is_gone() {
+    let pools = Pools::new();
+    let first = sender(&pools, LOSSLESS);
+    let receiver = pools.receiver("timestamp-mode=passthrough");
+    let late = segment(|segment| segment.set_start(ms(1_000)));
+    push(&first, &buffer(0, Some(ms(1_000)), None), &late);
+    means_the_same(receiver.next().unwrap().segment().unwrap(), &late);
+    first.pipeline.stop();
+    // A program says nothing of segments.
+    let builder = Producer::builder(&pools.pool("p")).delivery(Delivery::Lossless);
+    let second = builder.build().unwrap();
+    let mut sticky = Sticky::new();
+    sticky.set("caps", CAPS);
+    second.set_sticky(&sticky).unwrap();
+    second.wait_for_consumer(None, &Canceller::new()).unwrap();
+    let meta = FrameMeta {
+        pts: Some(0),
+        ..FrameMeta::new(1)
+    };
+    second.acquire(1).unwrap().publish(meta).unwrap();
+    let sample = receiver.next().unwrap();
+    assert_eq!(times(&sample), (Some(ms(0)), None));
+    means_the_same(sample.segment().unwrap(), &segment(|_| {}));
 }

@@ -117,6 +117,24 @@ fn a_running_element_keeps_its_pool() {
     assert_eq!(src.property::<String>("pool"), "other");
 }
 
+/// A sink makes its pool on the way to READY.
+#[test]
+fn a_sink_that_has_its_pool_keeps_it() {
+    let pools = Pools::new();
+    let pipeline = pools.launch("fakesrc ! xmemsink name=sink pool=POOL");
+    let sink = pipeline.sink();
+    let handler = sink.dynamic_cast_ref::<gst::URIHandler>().unwrap();
+    pipeline.settle(gst::State::Ready);
+    assert!(xmem_core::query(&pools.pool("p")).is_ok());
+    let error = handler.set_uri("xmem://other").unwrap_err();
+    assert!(error.matches(gst::URIError::BadState), "{error:?}");
+    let pool = sink.find_property("pool").unwrap();
+    let in_ready = gst::PARAM_FLAG_MUTABLE_READY;
+    assert!(!pool.flags().contains(in_ready));
+    pipeline.stop();
+    handler.set_uri("xmem://other").unwrap();
+}
+
 /// What programs play addresses with, and a pool that is named by its path.
 fn plays(description: &str) {
     let pools = Pools::new();

@@ -7,6 +7,7 @@
 //! gets it. One that somebody else made around the same context is used in its place.
 #![allow(unsafe_code)] // a library that is loaded
 
+use std::collections::VecDeque;
 use std::sync::Mutex;
 
 use gst::{glib, glib::translate::*, prelude::*};
@@ -137,9 +138,7 @@ fn in_place_of(
     let device = match found.and_then(|context| context.device()) {
         // The device that the pipeline uses, although in a context of its own.
         Some(device) => device,
-        None => Device::new(ordinal.unwrap_or(0))
-            .inspect_err(|error| gst::warning!(CAT, obj = element, "{error}"))
-            .ok()?,
+        None => device_for(element, ordinal)?,
     };
     let context = CudaContext::of_device(&device)?;
     if element.context(CONTEXT_TYPE).is_none() {
@@ -168,10 +167,46 @@ fn found(element: &gst::Element, ordinal: Option<u32>) -> Option<CudaContext> {
 /// What a neighbour gets that asks the element for a context. Nobody else is asked: whoever asks does so.
 pub(crate) fn to_share(element: &gst::Element, ordinal: Option<u32>) -> Option<gst::Context> {
     Library::get()?;
-    let device = Device::new(ordinal.unwrap_or(0))
-        .inspect_err(|error| gst::warning!(CAT, obj = element, "{error}"))
-        .ok()?;
+    let device = device_for(element, ordinal)?;
     CudaContext::of_device(&device)?.to_context()
+}
+
+/// The device with this number; without one that of the neighbours, or else the first.
+fn device_for(element: &gst::Element, ordinal: Option<u32>) -> Option<Device> {
+    let ordinal = ordinal.or_else(|| ordinal_of_neighbours(element));
+    Device::new(ordinal.unwrap_or(0))
+        .inspect_err(|error| gst::warning!(CAT, obj = element, "{error}"))
+        .ok()
+}
+
+/// The device that the nearest element is to work on which says so. Whoever asks for a context names no device, takes no
+/// other one than its own, and then makes itself a context that is not the primary one.
+fn ordinal_of_neighbours(element: &gst::Element) -> Option<u32> {
+    /// More than there are between a decoder and a sink.
+    const MOST_LINKS: usize = 64;
+    let mut pads = VecDeque::from(element.pads());
+    for _ in 0..MOST_LINKS {
+        let Some(peer) = pads.pop_front()?.peer() else {
+            continue;
+        };
+        if let Some(ordinal) = peer.parent_element().as_ref().and_then(ordinal_of) {
+            return Some(ordinal);
+        }
+        pads.extend(peer.iterate_internal_links().into_iter().flatten());
+    }
+    None
+}
+
+/// What an element says in the property that all of GStreamer's CUDA elements have.
+fn ordinal_of(element: &gst::Element) -> Option<u32> {
+    const PROPERTY: &str = "cuda-device-id";
+    let property = element.find_property(PROPERTY)?;
+    if !property.flags().contains(glib::ParamFlags::READABLE) {
+        return None;
+    }
+    // A guint in some, a gint with -1 for any device in others.
+    let ordinal = element.property_value(PROPERTY).transform::<i64>().ok()?;
+    u32::try_from(ordinal.get::<i64>().ok()?).ok()
 }
 
 /// What the element was given, its neighbours have, or the application has.

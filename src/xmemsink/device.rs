@@ -2,6 +2,7 @@
 
 //! Buffers in the memory of CUDA devices: in a slot, in memory of upstream's that can be shared, or with one copy on the
 //! device.
+#![allow(unsafe_code)] // addresses of device memory
 
 use std::sync::Arc;
 
@@ -197,12 +198,13 @@ impl Started {
         if let Some(Refused(why)) = tied(memory) {
             return Err(why);
         }
-        // It is not freed before every process has closed it: its end is put off until then.
         let (deferred, released) = Deferred::new();
-        match self
-            .producer
-            .import_cuda(ptr, memory.size(), device, released)
-        {
+        // SAFETY: it is not freed before every process has closed it, since its end is put off until then.
+        let imported = unsafe {
+            let size = memory.size();
+            self.producer.import_cuda(ptr, size, device, released)
+        };
+        match imported {
             Ok(imported) => {
                 imports::remember(memory, imported.clone());
                 deferred.apply_to(memory, give_up);
@@ -245,7 +247,9 @@ impl Started {
         let slot = lease
             .cuda()
             .ok_or(Failure::Device(CudaError::NotOnDevice))?;
-        let published = match copy(slot, stream, ptr, &memory.info(), &copier.layout) {
+        // SAFETY: the buffer is kept until the stream has copied it, whether that is published or not.
+        let copied = unsafe { copy(slot, stream, ptr, &memory.info(), &copier.layout) };
+        let published = match copied {
             Ok(()) => {
                 self.producer.note_copied();
                 lease
@@ -311,7 +315,11 @@ impl Started {
 }
 
 /// Puts the copy of a frame on a stream.
-fn copy(
+///
+/// # Safety
+///
+/// The frame lies there as `info` says, and stays until the stream has copied it.
+unsafe fn copy(
     slot: CudaSlot<'_>,
     stream: xmem_core::cuda::Stream,
     from: u64,
@@ -320,7 +328,8 @@ fn copy(
 ) -> Result<(), CudaError> {
     slot.wait_on(stream)?;
     if to.is_of(info.offset(), info.stride(), info.size()) {
-        return slot.copy_from(stream, from, to.info().size());
+        // SAFETY: the caller's promise.
+        return unsafe { slot.copy_from(stream, from, to.info().size()) };
     }
     // Of NV21 with an odd height, libgstcuda's own memory lacks a row.
     let rows = to.planes().zip(cuda::planes(info)).map(|(to, own)| Rows {
@@ -331,7 +340,8 @@ fn copy(
         width: to.width,
         height: own.rows_in(info.size()),
     });
-    slot.copy_rows_from(stream, from, &rows.collect::<Vec<_>>())
+    // SAFETY: as above.
+    unsafe { slot.copy_rows_from(stream, from, &rows.collect::<Vec<_>>()) }
 }
 
 /// A memory comes to its end: consumers let go of it.

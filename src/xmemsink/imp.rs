@@ -198,6 +198,10 @@ impl ElementImpl for XmemSink {
         &self,
         transition: gst::StateChange,
     ) -> Result<gst::StateChangeSuccess, gst::StateChangeError> {
+        if transition == gst::StateChange::ReadyToPaused {
+            // The pool is there from READY on; running times begin anew.
+            *lock(&self.times) = Times::default();
+        }
         if transition != gst::StateChange::PausedToPlaying {
             return self.parent_change_state(transition);
         }
@@ -231,7 +235,8 @@ impl URIHandlerImpl for XmemSink {
     }
 
     fn set_uri(&self, uri: &str) -> Result<(), glib::Error> {
-        uri::apply(self.obj().upcast_ref(), PROP_POOL, uri)
+        // The pool is made on the way to READY.
+        uri::apply(self.obj().upcast_ref(), gst::State::Null, PROP_POOL, uri)
     }
 }
 
@@ -257,7 +262,6 @@ impl BaseSinkImpl for XmemSink {
         self.interrupts.set(Reason::Unlocked, false);
         self.losses.reset();
         *lock(&self.stream) = Stream::default();
-        *lock(&self.times) = Times::default();
         *lock(&self.events) = events::Figures::default();
         self.requests.start();
         *lock(&self.started) = Some(Arc::new(Started {

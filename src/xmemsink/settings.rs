@@ -32,6 +32,12 @@ const PROP_CUDA_IPC_MODE: &str = "cuda-ipc-mode";
 const PROP_CUDA_DEVICE_ID: &str = "cuda-device-id";
 const PROP_RELEASE_TIMEOUT: &str = "release-timeout";
 
+/// How many frames are kept unless somebody says how many.
+const LEAST_HISTORY: u32 = 4;
+/// How much of the stream is kept then. More than twice as long as a sink waits that has the processing deadline of
+/// GstBaseSink, behind that of xmemsrc; a sink for sound waits longer.
+const HISTORY_TIME: Duration = Duration::from_millis(100);
+
 #[derive(Debug, Clone)]
 pub(super) struct Settings {
     pub(super) pool: String,
@@ -71,8 +77,7 @@ impl Default for Settings {
             min_slots: 0,
             max_slots: 256,
             max_bytes: 0,
-            // As many as go by at 60 frames a second while a sink waits for the time of one.
-            history: 4,
+            history: 0,
             copy: XmemSinkCopy::default(),
             wait_for_connection: false,
             backing: XmemSinkBacking::default(),
@@ -189,7 +194,15 @@ impl Settings {
             .min_slots(self.min_slots)
             .max_slots(self.max_slots)
             .max_bytes(self.max_bytes)
-            .history(self.history)
+            .history(match self.history {
+                0 => LEAST_HISTORY,
+                frames => frames,
+            })
+            .history_time(if self.history == 0 {
+                HISTORY_TIME
+            } else {
+                Duration::ZERO
+            })
             .backing(match self.backing {
                 XmemSinkBacking::Memfd => Backing::Memfd,
                 XmemSinkBacking::PosixShm => Backing::PosixShm,
@@ -253,7 +266,6 @@ pub(super) fn properties() -> Vec<glib::ParamSpec> {
             .nick("Pool")
             .blurb("Name of the pool, or the path of its socket if it has a slash in it")
             .default_value(Some(default.pool.as_str()))
-            .mutable_ready()
             .build(),
         /**
          * GstXmemSink:delivery:
@@ -263,7 +275,6 @@ pub(super) fn properties() -> Vec<glib::ParamSpec> {
         glib::ParamSpecEnum::builder_with_default(PROP_DELIVERY, default.delivery)
             .nick("Delivery")
             .blurb("Whether a slow consumer misses frames or is waited for")
-            .mutable_ready()
             .build(),
         /**
          * GstXmemSink:lossless-timeout:
@@ -277,7 +288,6 @@ pub(super) fn properties() -> Vec<glib::ParamSpec> {
                  (0 = never)",
             )
             .default_value(default.lossless_timeout)
-            .mutable_ready()
             .build(),
         /**
          * GstXmemSink:meta-room:
@@ -291,33 +301,34 @@ pub(super) fn properties() -> Vec<glib::ParamSpec> {
             .blurb("Bytes for metas in each slot, to begin with; it grows with what frames bring")
             .maximum(MAX_NAMED_SIZE as u32)
             .default_value(default.meta_room)
-            .mutable_ready()
             .build(),
         glib::ParamSpecUInt::builder(PROP_MIN_SLOTS)
             .nick("Minimum Slots")
             .blurb("Slots of the first piece of memory that is taken (0 = as many as upstream needs)")
             .default_value(default.min_slots)
-            .mutable_ready()
             .build(),
         glib::ParamSpecUInt::builder(PROP_MAX_SLOTS)
             .nick("Maximum Slots")
             .blurb("The most slots the pool may have; their memory is taken as it is needed")
             .minimum(1)
             .default_value(default.max_slots)
-            .mutable_ready()
             .build(),
         glib::ParamSpecUInt64::builder(PROP_MAX_BYTES)
             .nick("Maximum Bytes")
             .blurb("The most bytes of shared memory the pool may take (0 = no limit)")
             .default_value(default.max_bytes)
-            .mutable_ready()
             .build(),
+        /**
+         * GstXmemSink:history:
+         *
+         * How many of the newest frames are kept for consumers that have not taken them yet, as those whose sink waits for a
+         * frame's time. With 0 those are the four newest, and in live delivery as many more as the last 100 ms of the
+         * stream have, 64 at most: of these only such as lie in the pool's own slots, and as long as nobody needs the slots.
+         */
         glib::ParamSpecUInt::builder(PROP_HISTORY)
             .nick("History")
-            .blurb("Newest frames that are kept for consumers that have not taken them yet")
-            .minimum(1)
+            .blurb("Newest frames that are kept for consumers (0 = four, and those of the last 100 ms)")
             .default_value(default.history)
-            .mutable_ready()
             .build(),
         /**
          * GstXmemSink:copy:
@@ -329,13 +340,11 @@ pub(super) fn properties() -> Vec<glib::ParamSpec> {
         glib::ParamSpecEnum::builder_with_default(PROP_COPY, default.copy)
             .nick("Copy")
             .blurb("Whether frames that do not lie in a slot may be copied into one")
-            .mutable_ready()
             .build(),
         glib::ParamSpecBoolean::builder(PROP_WAIT_FOR_CONNECTION)
             .nick("Wait for Connection")
             .blurb("Hold the stream while no consumer is connected")
             .default_value(default.wait_for_connection)
-            .mutable_ready()
             .build(),
         /**
          * GstXmemSink:backing:
@@ -347,21 +356,18 @@ pub(super) fn properties() -> Vec<glib::ParamSpec> {
         glib::ParamSpecEnum::builder_with_default(PROP_BACKING, default.backing)
             .nick("Backing")
             .blurb("The kind of shared memory that the slots lie in (posix-shm serves this user only)")
-            .mutable_ready()
             .build(),
         glib::ParamSpecUInt::builder(PROP_MAX_CONSUMERS)
             .nick("Maximum Consumers")
             .blurb("The most consumers that may be connected at once")
             .minimum(1)
             .default_value(default.max_consumers)
-            .mutable_ready()
             .build(),
         glib::ParamSpecUInt::builder(PROP_MAX_HELD)
             .nick("Maximum Held")
             .blurb("The largest budget a consumer may ask for: slots that it holds at once")
             .minimum(1)
             .default_value(default.max_held)
-            .mutable_ready()
             .build(),
         /**
          * GstXmemSink:socket-mode:
@@ -374,7 +380,6 @@ pub(super) fn properties() -> Vec<glib::ParamSpec> {
             .nick("Socket Mode")
             .blurb("File mode of the pool's socket in octal: who may connect (\"0600\" = this user and root)")
             .default_value(Some(default.socket_mode.as_str()))
-            .mutable_ready()
             .build(),
         /**
          * GstXmemSink:socket-group:
@@ -386,7 +391,6 @@ pub(super) fn properties() -> Vec<glib::ParamSpec> {
             .nick("Socket Group")
             .blurb("Group whose members may connect, by name or number (with socket-mode=0660)")
             .default_value(Some(default.socket_group.as_str()))
-            .mutable_ready()
             .build(),
         /**
          * GstXmemSink:allow-uids:
@@ -399,7 +403,6 @@ pub(super) fn properties() -> Vec<glib::ParamSpec> {
             .nick("Allowed Users")
             .blurb("Numbers of users that may connect too, with commas in between (\"1000,1001\")")
             .default_value(Some(default.allow_uids.as_str()))
-            .mutable_ready()
             .build(),
         /**
          * GstXmemSink:pace:
@@ -413,7 +416,6 @@ pub(super) fn properties() -> Vec<glib::ParamSpec> {
         glib::ParamSpecEnum::builder_with_default(PROP_PACE, default.pace)
             .nick("Pace")
             .blurb("Whether a frame is handed over at its time or as it comes (sync=false: always as it comes)")
-            .mutable_ready()
             .build(),
         /**
          * GstXmemSink:cuda-ipc-mode:
@@ -427,7 +429,6 @@ pub(super) fn properties() -> Vec<glib::ParamSpec> {
         glib::ParamSpecEnum::builder_with_default(PROP_CUDA_IPC_MODE, default.cuda_ipc_mode)
             .nick("CUDA IPC Mode")
             .blurb("How slots on CUDA devices are shared (without effect on host memory, and in builds without CUDA)")
-            .mutable_ready()
             .build(),
         /**
          * GstXmemSink:cuda-device-id:
@@ -442,7 +443,6 @@ pub(super) fn properties() -> Vec<glib::ParamSpec> {
             .blurb("Number of the CUDA device for slots (-1 = that of the frames; without effect in builds without CUDA)")
             .minimum(-1)
             .default_value(default.cuda_device_id)
-            .mutable_ready()
             .build(),
         /**
          * GstXmemSink:release-timeout:
@@ -460,7 +460,6 @@ pub(super) fn properties() -> Vec<glib::ParamSpec> {
                  without CUDA)",
             )
             .default_value(default.release_timeout)
-            .mutable_ready()
             .build(),
         /**
          * GstXmemSink:num-clients:

@@ -43,6 +43,16 @@ impl XmemSrc {
                     "Connected to process {}",
                     consumer.producer_pid()
                 );
+                match settings.asked_to_hold() {
+                    Some(asked) if asked > consumer.budget() => gst::warning!(
+                        CAT,
+                        imp = self,
+                        "Asked to hold {asked} slots, granted {}: raise max-held on xmemsink, or max-slots if \
+                         that is too few for all consumers",
+                        consumer.budget()
+                    ),
+                    _ => {}
+                }
                 *lock(&self.connection) = Some(consumer.handle());
                 if std::mem::replace(&mut started.was_connected, true) {
                     lock(&self.figures).reconnects += 1;
@@ -172,30 +182,6 @@ impl XmemSrc {
                 return;
             }
         };
-        let seen: Vec<_> = xmem_core::pools()
-            .into_iter()
-            .filter(|pool| pool.live)
-            .map(|pool| pool.name)
-            .collect();
-        let seen = if seen.is_empty() {
-            "none".to_owned()
-        } else {
-            seen.join(", ")
-        };
-        let directory = xmem_core::runtime_dir();
-        let directory = directory.display();
-        let elsewhere: Vec<_> = xmem_core::other_runtime_dirs_with(pool)
-            .into_iter()
-            .map(|directory| directory.display().to_string())
-            .collect();
-        let elsewhere = if elsewhere.is_empty() {
-            String::new()
-        } else {
-            format!(
-                ". A pool of that name is in {}: set XMEM_RUNTIME_DIR to the same directory on both sides",
-                elsewhere.join(", ")
-            )
-        };
         gst::element_imp_warning!(
             self,
             gst::ResourceError::NotFound,
@@ -203,7 +189,7 @@ impl XmemSrc {
                 "Waiting for a producer of pool {pool:?} at {}",
                 path.display()
             ),
-            ["{error}. Pools in {directory}: {seen}{elsewhere}"]
+            ["{error}; {}", xmem_core::pools_in_words(pool)]
         );
     }
 }

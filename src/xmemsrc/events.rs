@@ -40,8 +40,12 @@ pub(super) fn watch(src: &XmemSrc) {
     let weak = src.downgrade();
     let kinds = gst::PadProbeType::EVENT_DOWNSTREAM | gst::PadProbeType::EVENT_FLUSH;
     src.src_pad().add_probe(kinds, move |pad, info| {
-        match (weak.upgrade(), info.event()) {
-            (Some(src), Some(event)) => src.imp().on_leaving(pad, event),
+        match (weak.upgrade(), &mut info.data) {
+            (Some(src), Some(gst::PadProbeData::Event(event))) => {
+                let imp = src.imp();
+                imp.outgoing.mend_event(event);
+                imp.on_leaving(pad, event)
+            }
             _ => gst::PadProbeReturn::Ok,
         }
     });
@@ -196,7 +200,6 @@ impl imp::XmemSrc {
         if started.gate.asks() {
             self.request(KeyFrame::NOW);
         }
-        lock(&self.figures).undecodable += 1;
         false
     }
 

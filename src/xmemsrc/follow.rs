@@ -6,10 +6,10 @@ use std::sync::Arc;
 
 use gst::{prelude::*, subclass::prelude::*};
 use gst_base::prelude::*;
-use xmem_core::{ReadLease, Sticky};
+use xmem_core::{FrameMeta, ReadLease, Sticky};
 
 use super::{
-    XmemSrcOverBudget, XmemSrcTimestampMode,
+    XmemSrcTimestampMode,
     imp::{CAT, Started, Stop, XmemSrc},
     times::Course,
 };
@@ -20,12 +20,7 @@ impl XmemSrc {
     /// Brings the stream to where an entry belongs.
     pub(super) fn follow(&self, started: &mut Started, lease: &ReadLease) -> Result<(), Stop> {
         let meta = lease.meta();
-        if started.next_sequence != Some(meta.sequence) {
-            self.say_missed(started);
-            started.discont = true;
-            started.gate.close();
-        }
-        started.next_sequence = meta.sequence.checked_add(1);
+        self.follow_sequence(started, meta);
         // An event says nothing of where frames are.
         let on_device = (!meta.event).then(|| lease.is_on_device() && !started.settings.download);
         let moved = lock(&self.stream).is_elsewhere(on_device);
@@ -36,11 +31,19 @@ impl XmemSrc {
         Ok(())
     }
 
+    /// Notices that an entry is not the one after the last.
+    pub(super) fn follow_sequence(&self, started: &mut Started, meta: &FrameMeta) {
+        if started.next_sequence != Some(meta.sequence) {
+            self.say_missed(started);
+            started.discont = true;
+            started.gate.close();
+        }
+        started.next_sequence = meta.sequence.checked_add(1);
+    }
+
     /// Says why frames are missed, once: nothing in the pipeline looks wrong then but its rate.
     fn say_missed(&self, started: &mut Started) {
-        let is_miss = started.next_sequence.is_some()
-            && started.settings.over_budget == XmemSrcOverBudget::Copy;
-        if is_miss && !std::mem::replace(&mut started.said_missed, true) {
+        if started.next_sequence.is_some() && !std::mem::replace(&mut started.said_missed, true) {
             gst::warning!(
                 gst::CAT_PERFORMANCE,
                 imp = self,
@@ -51,7 +54,7 @@ impl XmemSrc {
     }
 
     /// Takes over what the sticky state says of the frames' times.
-    fn follow_course(&self, mode: XmemSrcTimestampMode, new: &Sticky, old: &Sticky) {
+    fn follow_course(&self, mode: XmemSrcTimestampMode, new: &Sticky) {
         let segment = new.text(sticky::SEGMENT).and_then(sticky::parse_segment);
         let course = Course {
             timeline: Timeline::parse(new.text(sticky::TIMELINE)),
@@ -63,20 +66,16 @@ impl XmemSrc {
             gst::debug!(CAT, imp = self, "The producer's latency is {latency}");
             self.say_latency_changed();
         }
-        if mode != XmemSrcTimestampMode::Passthrough
-            || old.text(sticky::SEGMENT) == new.text(sticky::SEGMENT)
-        {
+        if mode != XmemSrcTimestampMode::Passthrough || self.outgoing.segment() == segment {
             return;
         }
-        if let Some(segment) = segment {
-            gst::debug!(CAT, imp = self, "Segment is {segment:?}");
-            self.outgoing.set_segment(Some(segment));
-            // GstBaseSrc takes only segments of its own format, and ends the stream where one ends. It sends this one
-            // before the frame, and ours leaves in its place.
-            let any = gst::FormattedSegment::<gst::ClockTime>::new();
-            if let Err(error) = self.obj().new_segment(any.upcast_ref()) {
-                gst::warning!(CAT, imp = self, "{error}");
-            }
+        gst::debug!(CAT, imp = self, "Segment is {segment:?}");
+        self.outgoing.set_segment(segment);
+        // GstBaseSrc takes only segments of its own format, and ends the stream where one ends. It sends this one before the
+        // frame, and ours leaves in its place.
+        let any = gst::FormattedSegment::<gst::ClockTime>::new();
+        if let Err(error) = self.obj().new_segment(any.upcast_ref()) {
+            gst::warning!(CAT, imp = self, "{error}");
         }
     }
 
@@ -101,12 +100,13 @@ impl XmemSrc {
             // All that was said belongs to the stream before.
             old = Sticky::new();
         }
-        self.follow_course(mode, new, &old);
+        self.follow_course(mode, new);
         let pad = self.obj().src_pad().clone();
         let caps = new.text(sticky::CAPS);
-        if caps.is_some() && (moved || old.text(sticky::CAPS) != caps) {
-            let parsed = caps.and_then(sticky::parse_caps);
-            let Some(parsed) = parsed else {
+        if let Some(caps) = caps
+            && (moved || old.text(sticky::CAPS) != Some(caps))
+        {
+            let Some(parsed) = sticky::parse_caps(caps) else {
                 gst::element_imp_error!(
                     self,
                     gst::StreamError::Format,
@@ -167,6 +167,7 @@ impl XmemSrc {
                 ]
             );
         } else if !self.is_refused(caps) {
+            lock(&self.stream).said_refused = false;
             return Ok(());
         } else if is_cuda {
             gst::element_imp_error!(
@@ -189,7 +190,30 @@ impl XmemSrc {
                 ]
             );
         }
+        lock(&self.stream).said_refused = true;
         Err(Stop::Flow(gst::FlowError::NotNegotiated))
+    }
+
+    /// Says what it was that was refused behind an element that took it at first, as long as it is not known to the application.
+    pub(super) fn say_refused_later(&self) {
+        let caps = {
+            let mut stream = lock(&self.stream);
+            if std::mem::replace(&mut stream.said_refused, true) {
+                return;
+            }
+            stream.caps.clone()
+        };
+        let Some(caps) = caps else { return };
+        let pool = lock(&self.settings).pool.clone();
+        gst::element_imp_error!(
+            self,
+            gst::CoreError::Negotiation,
+            ("Something downstream does not take what is in pool {pool:?}"),
+            [
+                "The producer's caps are {caps}; the element behind xmemsrc takes them, and one further on does not take what \
+                 becomes of them. Put a converter before that one, or have the producer make others"
+            ]
+        );
     }
 
     /// Whether downstream would refuse these caps. Sending them does not tell: that they were refused comes back only

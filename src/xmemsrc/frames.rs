@@ -13,13 +13,14 @@ use super::{
     messages::Loss,
     times::Times,
 };
-use crate::caps;
 use crate::lock::lock;
 
 /// What becomes of a received frame.
 pub(super) enum Received {
     Buffer(gst::Buffer, Way),
     Dropped,
+    /// The key frame that it needs is missing.
+    Undecodable,
 }
 
 impl XmemSrc {
@@ -34,7 +35,7 @@ impl XmemSrc {
             Ok(lease) => {
                 self.follow(started, &lease)?;
                 if !self.is_decodable(started, lease.meta()) {
-                    return Ok(None);
+                    return Ok(self.deliver(started, consumer, Received::Undecodable));
                 }
                 if lease.is_on_device() {
                     let received = self.receive_device(started, &lease, false)?;
@@ -57,7 +58,7 @@ impl XmemSrc {
         }
     }
 
-    /// What becomes of an entry that cannot be held. `None`: it was no frame, or one that is of no use.
+    /// What becomes of an entry that cannot be held. `None`: it was no frame.
     fn receive_over_budget(
         &self,
         started: &mut Started,
@@ -67,11 +68,16 @@ impl XmemSrc {
             return self.pass(started, lease).map(|()| None);
         }
         if started.settings.over_budget == XmemSrcOverBudget::Drop {
+            self.follow_sequence(started, lease.meta());
+            // What comes next has it behind itself, as with one that was missed.
+            started.discont = true;
+            started.gate.close();
+            self.say_dropped(started);
             return Ok(Some(Received::Dropped));
         }
         self.follow(started, lease)?;
         if !self.is_decodable(started, lease.meta()) {
-            return Ok(None);
+            return Ok(Some(Received::Undecodable));
         }
         if lease.is_on_device() {
             return self.receive_device(started, lease, true).map(Some);
@@ -126,10 +132,7 @@ impl XmemSrc {
     ) -> Result<Received, Stop> {
         let (format, any_layout) = {
             let stream = lock(&self.stream);
-            (
-                stream.format.clone(),
-                stream.video_meta || stream.caps.as_deref().is_some_and(caps::is_cuda),
-            )
+            (stream.format.clone(), stream.video_meta || stream.is_cuda())
         };
         let converter = Converter {
             format: &format,
@@ -170,9 +173,18 @@ impl XmemSrc {
         consumer: &Consumer,
         received: Received,
     ) -> Option<gst::Buffer> {
-        let Received::Buffer(mut buffer, way) = received else {
-            lock(&self.figures).dropped += 1;
-            return None;
+        let (mut buffer, way) = match received {
+            Received::Buffer(buffer, way) => (buffer, way),
+            Received::Dropped => {
+                lock(&self.figures).dropped += 1;
+                consumer.note_dropped();
+                return None;
+            }
+            Received::Undecodable => {
+                lock(&self.figures).undecodable += 1;
+                consumer.note_dropped();
+                return None;
+            }
         };
         if way == Way::InPlace {
             lock(&self.figures).zero_copy += 1;
@@ -184,11 +196,7 @@ impl XmemSrc {
                     Way::OverBudget => "downstream holds as many as max-held allows",
                     #[cfg(feature = "cuda")]
                     Way::Downloaded => "they lie on a CUDA device, and download is set",
-                    _ if lock(&self.stream)
-                        .caps
-                        .as_deref()
-                        .is_some_and(caps::is_cuda) =>
-                    {
+                    _ if lock(&self.stream).is_cuda() => {
                         "their planes do not lie as GStreamer's CUDA elements expect"
                     }
                     _ => "downstream cannot read their layout, since it does not know GstVideoMeta",
@@ -204,11 +212,22 @@ impl XmemSrc {
             buffer.make_mut().set_flags(gst::BufferFlags::DISCONT);
         }
         // Who sets do-timestamp wants GstBaseSrc to fill in what is missing.
-        let as_they_are = !self.obj().does_timestamp();
-        self.outgoing
-            .set_times(as_they_are.then(|| (buffer.pts(), buffer.dts())));
+        if !self.obj().does_timestamp() {
+            self.outgoing.keep_times(self.obj().src_pad(), &buffer);
+        }
         gst::trace!(CAT, imp = self, "{way:?} {buffer:?}");
         Some(buffer)
+    }
+
+    /// Says why frames are dropped, once: their sequence has gaps then, and nothing else looks wrong.
+    fn say_dropped(&self, started: &mut Started) {
+        if !std::mem::replace(&mut started.said_dropped, true) {
+            gst::warning!(
+                gst::CAT_PERFORMANCE,
+                imp = self,
+                "Frames are dropped: downstream holds as many as max-held allows, and over-budget=drop"
+            );
+        }
     }
 
     pub(super) fn stamp(&self, started: &mut Started, meta: &FrameMeta) -> Times {

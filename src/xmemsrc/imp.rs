@@ -59,7 +59,7 @@ use crate::lock::lock;
 use crate::{
     caps,
     event::{key_frame::KeyFrame, sticky},
-    frame::Format,
+    frame::{Format, Memory},
     memory::Tally,
     meta::Losses,
     stats::{self, SourceFigures},
@@ -95,7 +95,10 @@ pub(super) struct Started {
     pub(super) discont: bool,
     pub(super) gate: Gate,
     pub(super) stamper: Stamper,
+    /// The next buffer, which was there only when a pause had begun.
+    pub(super) kept: Option<gst::Buffer>,
     pub(super) said_copied: bool,
+    pub(super) said_dropped: bool,
     pub(super) said_missed: bool,
     #[cfg(feature = "cuda")]
     pub(super) on_device: Option<OnDevice>,
@@ -106,6 +109,8 @@ pub(super) struct Started {
 pub(super) struct Stream {
     pub(super) sticky: Sticky,
     pub(super) caps: Option<gst::Caps>,
+    /// The application was told that they are refused.
+    pub(super) said_refused: bool,
     /// Whether frames are handed on in the memory of a device. `None`: not known yet.
     pub(super) on_device: Option<bool>,
     pub(super) format: Arc<Format>,
@@ -120,8 +125,12 @@ pub(super) struct Stream {
 impl Stream {
     /// Whether frames lie elsewhere than the caps say that are out.
     pub(super) fn is_elsewhere(&self, on_device: Option<bool>) -> bool {
-        let said = self.caps.as_deref().map(caps::is_cuda);
-        said.is_some() && on_device.is_some() && said != on_device
+        self.caps.is_some() && on_device.is_some_and(|on_device| on_device != self.is_cuda())
+    }
+
+    /// Whether the caps that are out are of memory on CUDA devices.
+    pub(super) fn is_cuda(&self) -> bool {
+        self.format.memory == Memory::Cuda
     }
 }
 
@@ -187,8 +196,6 @@ impl ObjectImpl for XmemSrc {
         let obj = self.obj();
         obj.set_live(true);
         obj.set_format(gst::Format::Time);
-        // In this order: what is mended is what is looked at.
-        self.outgoing.watch(obj.src_pad());
         events::watch(&obj);
     }
 }
@@ -206,6 +213,14 @@ impl ElementImpl for XmemSrc {
             )
         });
         Some(&*METADATA)
+    }
+
+    /// That downstream refuses frames only when they come, GstBaseSrc says, and not what they are.
+    fn post_message(&self, message: gst::Message) -> bool {
+        if messages::is_not_negotiated(&message) {
+            self.say_refused_later();
+        }
+        self.parent_post_message(message)
     }
 
     fn pad_templates() -> &'static [gst::PadTemplate] {
@@ -236,7 +251,7 @@ impl URIHandlerImpl for XmemSrc {
     }
 
     fn set_uri(&self, uri: &str) -> Result<(), glib::Error> {
-        uri::apply(self.obj().upcast_ref(), PROP_POOL, uri)
+        uri::apply(self.obj().upcast_ref(), gst::State::Ready, PROP_POOL, uri)
     }
 }
 
@@ -270,7 +285,9 @@ impl BaseSrcImpl for XmemSrc {
             next_sequence: None,
             discont: false,
             gate: Gate::default(),
+            kept: None,
             said_copied: false,
+            said_dropped: false,
             said_missed: false,
             #[cfg(feature = "cuda")]
             on_device: None,
@@ -419,7 +436,19 @@ impl PushSrcImpl for XmemSrc {
         };
         started.stamper.begin();
         // BaseSrc calls stop() only once this has returned.
-        let result = self.next_buffer(&mut started);
+        let mut result = match started.kept.take() {
+            Some(buffer) => Ok(buffer),
+            None => self.next_buffer(&mut started),
+        };
+        // What it is given in a pause, GstBaseSrc of 1.26 throws away, and asks again when that is over. In a flush it should.
+        let flushing = gst::PadFlags::FLUSHING;
+        if self.canceller.is_cancelled()
+            && !self.obj().src_pad().pad_flags().contains(flushing)
+            && let Ok(buffer) = result
+        {
+            started.kept = Some(buffer);
+            result = Err(gst::FlowError::Flushing);
+        }
         *lock(&self.started) = Some(started);
         result.map(CreateSuccess::NewBuffer)
     }

@@ -54,6 +54,17 @@ pub(super) fn back(src: &XmemSrc, pool: &str, pid: u32) {
     );
 }
 
+/// Whether this is GstBaseSrc's error for frames that were refused.
+pub(super) fn is_not_negotiated(message: &gst::Message) -> bool {
+    let gst::MessageView::Error(error) = message.view() else {
+        return false;
+    };
+    let flow = error
+        .details()
+        .and_then(|details| details.get("flow-return").ok());
+    flow == Some(gst::ffi::GST_FLOW_NOT_NEGOTIATED)
+}
+
 fn post(src: &XmemSrc, structure: gst::Structure) {
     // It fails only without a bus, and then there is nobody to tell.
     let _ = src.post_message(gst::message::Element::builder(structure).src(src).build());

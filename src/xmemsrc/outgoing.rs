@@ -15,34 +15,30 @@ pub(super) struct Outgoing(Mutex<State>);
 
 #[derive(Debug, Default)]
 struct State {
-    /// PTS and DTS of the frame on its way. `None`: whatever GstBaseSrc makes of them.
-    times: Option<(Option<gst::ClockTime>, Option<gst::ClockTime>)>,
+    /// The DTS of the frame on its way, which has no PTS.
+    without_pts: Option<Option<gst::ClockTime>>,
+    /// Buffers are looked at. Most streams have no frame that needs it, and each look costs something.
+    is_watching: bool,
     /// In the place of GstBaseSrc's segment.
     segment: Option<gst::Segment>,
 }
 
 impl Outgoing {
-    /// Looks after what leaves through a pad.
-    pub(super) fn watch(self: &Arc<Self>, pad: &gst::Pad) {
-        let outgoing = self.clone();
-        pad.add_probe(
-            gst::PadProbeType::BUFFER | gst::PadProbeType::EVENT_DOWNSTREAM,
-            move |_, info| {
-                match &mut info.data {
-                    Some(gst::PadProbeData::Buffer(buffer)) => outgoing.mend_buffer(buffer),
-                    Some(gst::PadProbeData::Event(event)) => outgoing.mend_event(event),
-                    _ => {}
+    /// Has a frame leave with the times that it has. GstBaseSrc changes those of frames without a PTS only.
+    pub(super) fn keep_times(self: &Arc<Self>, pad: &gst::Pad, buffer: &gst::BufferRef) {
+        let watch = self.state(|state| {
+            state.without_pts = buffer.pts().is_none().then(|| buffer.dts());
+            state.without_pts.is_some() && !std::mem::replace(&mut state.is_watching, true)
+        });
+        if watch {
+            let outgoing = self.clone();
+            pad.add_probe(gst::PadProbeType::BUFFER, move |_, info| {
+                if let Some(gst::PadProbeData::Buffer(buffer)) = &mut info.data {
+                    outgoing.mend_buffer(buffer);
                 }
                 gst::PadProbeReturn::Ok
-            },
-        );
-    }
-
-    pub(super) fn set_times(
-        &self,
-        times: Option<(Option<gst::ClockTime>, Option<gst::ClockTime>)>,
-    ) {
-        self.state(|state| state.times = times);
+            });
+        }
     }
 
     pub(super) fn set_segment(&self, segment: Option<gst::Segment>) {
@@ -59,17 +55,18 @@ impl Outgoing {
     }
 
     fn mend_buffer(&self, buffer: &mut gst::Buffer) {
-        let Some((pts, dts)) = self.state(|state| state.times.take()) else {
+        let Some(dts) = self.state(|state| state.without_pts.take()) else {
             return;
         };
-        if (buffer.pts(), buffer.dts()) != (pts, dts) {
+        if (buffer.pts(), buffer.dts()) != (None, dts) {
             let buffer = buffer.make_mut();
-            buffer.set_pts(pts);
+            buffer.set_pts(None);
             buffer.set_dts(dts);
         }
     }
 
-    fn mend_event(&self, event: &mut gst::Event) {
+    /// Replaces GstBaseSrc's segment, if it has to be.
+    pub(super) fn mend_event(&self, event: &mut gst::Event) {
         if event.type_() != gst::EventType::Segment {
             return;
         }

@@ -129,6 +129,11 @@ impl Settings {
         }
     }
 
+    /// `max-held`, if it is not the default, which is the core's as well.
+    pub(super) fn asked_to_hold(&self) -> Option<u32> {
+        (self.max_held != Self::default().max_held).then_some(self.max_held)
+    }
+
     /// The consumer that these settings describe, for an element of this name.
     pub(super) fn consumer(&self, name: &str) -> ConsumerBuilder {
         let client_name = self
@@ -138,10 +143,15 @@ impl Settings {
                 Some(program) => format!("{program} {name}"),
                 None => name.to_owned(),
             });
-        Consumer::builder(&self.pool)
+        let builder = Consumer::builder(&self.pool);
+        // Who asked for nothing is not told that the producer granted less.
+        let builder = match self.asked_to_hold() {
+            Some(slots) => builder.max_held(slots),
+            None => builder,
+        };
+        builder
             .events(true)
             .name(&client_name)
-            .max_held(self.max_held)
             .parts(true)
             .busy_poll(Duration::from_nanos(self.busy_poll))
             .start_from(match self.start_from {

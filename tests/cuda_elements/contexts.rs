@@ -65,7 +65,7 @@ fn frames_stay_on_their_device() {
          t. ! queue ! cudaupload cuda-device-id=0 ! video/x-raw(memory:CUDAMemory) \
          ! xmemsink name=sink pool=POOL sync=false {LOSSLESS} \
          t. ! queue ! cudaupload cuda-device-id=1 ! video/x-raw(memory:CUDAMemory) \
-         ! xmemsink name=other pool={other} sync=false cuda-device-id=1 {LOSSLESS}"
+         ! queue ! xmemsink name=other pool={other} sync=false copy=forbid {LOSSLESS}"
     ));
     let mut consumers = [
         lab.consumer("", ""),
@@ -87,7 +87,9 @@ fn frames_stay_on_their_device() {
     }
     assert!(lab.machine.used_memory(1) > 0);
     // Another device than was asked for is an error that says so.
-    let mut wrong = lab.launch(&consumer("cuda-device-id=0", "").replace("POOL", &other));
+    let mut wrong = lab
+        .launch(&consumer("cuda-device-id=0", "").replace("POOL", &other))
+        .connected();
     producer.push(20);
     for consumer in &mut consumers {
         consumer.takes(20);

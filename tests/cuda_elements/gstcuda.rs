@@ -42,8 +42,10 @@ pub fn device_address(memory: &gst::MemoryRef) -> Option<u64> {
             return None;
         }
         let mut map = map.assume_init();
+        // GStreamer 1.28 clears it with the mapping.
+        let address = map.data.addr() as u64;
         gst::ffi::gst_memory_unmap(memory, &raw mut map);
-        Some(map.data.addr() as u64)
+        Some(address)
     }
 }
 

@@ -5,7 +5,10 @@
 
 #![allow(unsafe_code, unreachable_pub, clippy::undocumented_unsafe_blocks)]
 
-use std::{ffi::c_void, ptr};
+use std::{
+    ffi::{c_char, c_void},
+    ptr,
+};
 
 use gst::glib;
 use libloading::{Library, Symbol};
@@ -67,7 +70,7 @@ unsafe extern "C" fn deserialize(
 /// Makes the made-up meta known. `false`: this GStreamer is older than 1.24.
 pub fn register_foreign() -> bool {
     type New =
-        unsafe extern "C" fn(glib::ffi::GType, *const i8, usize) -> *mut gst::ffi::GstMetaInfo;
+        unsafe extern "C" fn(glib::ffi::GType, *const c_char, usize) -> *mut gst::ffi::GstMetaInfo;
     type Register =
         unsafe extern "C" fn(*mut gst::ffi::GstMetaInfo) -> *const gst::ffi::GstMetaInfo;
     unsafe {
@@ -79,7 +82,7 @@ pub fn register_foreign() -> bool {
             return false;
         };
         if gst::ffi::gst_meta_get_info(c"XmemTestForeignMeta".as_ptr()).is_null() {
-            let mut tags: [*const i8; 1] = [ptr::null()];
+            let mut tags: [*const c_char; 1] = [ptr::null()];
             let api = gst::ffi::gst_meta_api_type_register(
                 c"XmemTestForeignMetaAPI".as_ptr(),
                 tags.as_mut_ptr(),

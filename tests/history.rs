@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! What is there for a consumer that lags behind, as one does whose sink waits for a frame's time.
+
+mod support;
+
+use support::*;
+
+const VIDEO: &str = "video/x-raw,format=GRAY8,width=16,height=16,framerate=240/1";
+const SOUND: &str = "audio/x-raw,format=U8,rate=8000,channels=1,layout=interleaved";
+
+/// How many of 21 frames a consumer gets that takes none of those behind the first before all are there.
+fn received(caps: &str, apart: gst::ClockTime, properties: &str) -> usize {
+    let pools = Pools::new();
+    let sender = pools.sender(&caps.parse().unwrap(), properties);
+    let receiver = pools.receiver("").connected();
+    let push = |number: u32| {
+        let mut buffer = gst::Buffer::from_slice([u8::try_from(number).unwrap(); 256]);
+        let times = buffer.make_mut();
+        times.set_pts(apart * u64::from(number));
+        times.set_duration(apart);
+        sender.push(buffer);
+    };
+    push(0);
+    let first = receiver.next().unwrap();
+    // The appsink takes one, the source waits with another.
+    (1..=20).for_each(push);
+    sender.finish();
+    let rest = receiver.rest();
+    assert_eq!(rest.len() as u64 + receiver.stat("missed"), 20);
+    assert_eq!(bytes(rest.last().unwrap().buffer().unwrap())[0], 20);
+    drop(first);
+    1 + rest.len()
+}
+
+#[test]
+fn a_tenth_of_a_second_at_any_rate() {
+    let frame = gst::ClockTime::SECOND / 240;
+    assert_eq!(received(VIDEO, frame, ""), 21);
+    let piece = gst::ClockTime::from_mseconds(5);
+    assert_eq!(received(SOUND, piece, ""), 21);
+}
+
+#[test]
+fn what_was_asked_for_and_no_more() {
+    let frame = gst::ClockTime::SECOND / 240;
+    // What the pool keeps, what the appsink has and what the source waits with.
+    let most = 1 + 4 + 2;
+    assert!(received(VIDEO, frame, "history=4") <= most);
+    // So far apart are only as many in a tenth of a second.
+    assert!(received(VIDEO, gst::ClockTime::from_mseconds(30), "") <= most);
+}
