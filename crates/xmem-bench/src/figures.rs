@@ -10,28 +10,40 @@ use rustix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
 
 use crate::Error;
+use crate::memory::Memory;
 
 /// Between two moments.
-#[derive(Debug, Default, Clone, Copy, Serialize, Deserialize)]
+#[derive(Debug, Default, Clone, Serialize, Deserialize)]
 pub(crate) struct Figures {
     pub(crate) frames: u64,
     pub(crate) cpu_ns: u64,
     pub(crate) page_faults: u64,
-    /// From the stamp to the frame's arrival; 0 on the producer's side.
-    pub(crate) p50_ns: u64,
-    pub(crate) p99_ns: u64,
+    /// From the stamp to the frame's arrival, and how often; none on the producer's side.
+    pub(crate) latencies_ns: Vec<(u64, u64)>,
+    /// The longest time without a frame, on the consumer's side.
+    pub(crate) longest_gap_ns: u64,
+    pub(crate) before: Memory,
+    pub(crate) after: Memory,
 }
 
 /// Counts frames from any thread.
 #[derive(Debug)]
 pub(crate) struct Meter {
     frames: AtomicU64,
-    latencies: Mutex<Histogram<u64>>,
+    arrivals: Mutex<Arrivals>,
+}
+
+#[derive(Debug)]
+struct Arrivals {
+    latencies: Histogram<u64>,
+    last_ns: u64,
+    longest_gap_ns: u64,
 }
 
 /// A moment.
 #[derive(Debug)]
 pub(crate) struct Start {
+    memory: Memory,
     frames: u64,
     cpu_ns: u64,
     page_faults: u64,
@@ -41,8 +53,11 @@ impl Meter {
     pub(crate) fn new() -> Result<Self, Error> {
         Ok(Self {
             frames: AtomicU64::new(0),
-            // Two significant digits of anything up to ten seconds.
-            latencies: Mutex::new(Histogram::new_with_bounds(1, 10_000_000_000, 2)?),
+            arrivals: Mutex::new(Arrivals {
+                latencies: histogram()?,
+                last_ns: now(ClockId::Monotonic),
+                longest_gap_ns: 0,
+            }),
         })
     }
 
@@ -51,35 +66,71 @@ impl Meter {
         self.frames.fetch_add(1, Ordering::Relaxed) == 0
     }
 
-    pub(crate) fn latency(&self, ns: u64) {
-        self.histogram().saturating_record(ns.max(1));
+    /// A frame that arrived now, some time after it was stamped.
+    pub(crate) fn arrived(&self, now_ns: u64, latency_ns: u64) {
+        let mut arrivals = self.arrivals();
+        arrivals.latencies.saturating_record(latency_ns.max(1));
+        let gap = now_ns.saturating_sub(arrivals.last_ns);
+        arrivals.longest_gap_ns = arrivals.longest_gap_ns.max(gap);
+        arrivals.last_ns = now_ns;
     }
 
     pub(crate) fn start(&self) -> Result<Start, Error> {
-        self.histogram().reset();
+        let memory = Memory::of_this_process()?;
+        let mut arrivals = self.arrivals();
+        arrivals.latencies.reset();
+        arrivals.last_ns = now(ClockId::Monotonic);
+        arrivals.longest_gap_ns = 0;
         Ok(Start {
+            memory,
             frames: self.frames.load(Ordering::Relaxed),
-            cpu_ns: now(ClockId::ProcessCPUTime),
             page_faults: page_faults()?,
+            cpu_ns: now(ClockId::ProcessCPUTime),
         })
     }
 
     pub(crate) fn figures_since(&self, start: &Start) -> Result<Figures, Error> {
-        let latencies = self.histogram();
+        let cpu_ns = now(ClockId::ProcessCPUTime) - start.cpu_ns;
+        let page_faults = page_faults()? - start.page_faults;
+        let frames = self.frames.load(Ordering::Relaxed) - start.frames;
+        let arrivals = self.arrivals();
+        let latencies = arrivals.latencies.iter_recorded();
+        let gap = now(ClockId::Monotonic).saturating_sub(arrivals.last_ns);
         Ok(Figures {
-            frames: self.frames.load(Ordering::Relaxed) - start.frames,
-            cpu_ns: now(ClockId::ProcessCPUTime) - start.cpu_ns,
-            page_faults: page_faults()? - start.page_faults,
-            p50_ns: latencies.value_at_quantile(0.5),
-            p99_ns: latencies.value_at_quantile(0.99),
+            frames,
+            cpu_ns,
+            page_faults,
+            latencies_ns: latencies
+                .map(|value| (value.value_iterated_to(), value.count_at_value()))
+                .collect(),
+            longest_gap_ns: arrivals.longest_gap_ns.max(gap),
+            before: start.memory,
+            after: Memory::of_this_process()?,
         })
     }
 
-    fn histogram(&self) -> std::sync::MutexGuard<'_, Histogram<u64>> {
-        self.latencies
+    fn arrivals(&self) -> std::sync::MutexGuard<'_, Arrivals> {
+        self.arrivals
             .lock()
             .unwrap_or_else(|poisoned| poisoned.into_inner())
     }
+}
+
+/// The latency in nanoseconds that this share of all frames did not exceed; `None` without any frame.
+pub(crate) fn latency_ns<'a>(
+    figures: impl IntoIterator<Item = &'a Figures>,
+    share: f64,
+) -> Result<Option<f64>, Error> {
+    let mut all = histogram()?;
+    for (latency, count) in figures.into_iter().flat_map(|one| &one.latencies_ns) {
+        all.saturating_record_n(*latency, *count);
+    }
+    Ok((!all.is_empty()).then(|| all.value_at_quantile(share) as f64))
+}
+
+/// Two significant digits of anything up to ten seconds.
+fn histogram() -> Result<Histogram<u64>, Error> {
+    Ok(Histogram::new_with_bounds(1, 10_000_000_000, 2)?)
 }
 
 /// A clock in nanoseconds.
@@ -101,4 +152,22 @@ fn page_faults() -> Result<u64, Error> {
         .nth(7)
         .ok_or("no minflt in /proc/self/stat")?;
     Ok(field.parse()?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn latencies_of_several_are_put_together() {
+        let of = |latencies_ns: &[(u64, u64)]| Figures {
+            latencies_ns: latencies_ns.to_vec(),
+            ..Figures::default()
+        };
+        let all = [of(&[(10, 98)]), of(&[(50, 1), (100, 1)])];
+        assert_eq!(latency_ns(&all, 0.5).unwrap(), Some(10.0));
+        assert_eq!(latency_ns(&all, 0.99).unwrap(), Some(50.0));
+        assert_eq!(latency_ns(&all, 1.0).unwrap(), Some(100.0));
+        assert_eq!(latency_ns(&[], 0.5).unwrap(), None);
+    }
 }

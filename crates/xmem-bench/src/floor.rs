@@ -32,8 +32,9 @@ pub(crate) fn sleeper(count: u32) -> Result<(), Error> {
     while left > 0 {
         let mut sum = [0; 8];
         io::read(&eventfd, &mut sum)?;
-        let (wakes, latency) = take_apart(u64::from_ne_bytes(sum), now(ClockId::Monotonic));
-        meter.latency(latency);
+        let now = now(ClockId::Monotonic);
+        let (wakes, latency) = take_apart(u64::from_ne_bytes(sum), now);
+        meter.arrived(now, latency);
         meter.count();
         left = left.saturating_sub(wakes);
     }

@@ -1,23 +1,36 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Compares xmemsink/xmemsrc with shmsink/shmsrc. `docs/benchmarks.md` says what is measured and how.
+//! Compares xmem with what else hands frames to other processes. `docs/benchmarks.md` says what is measured and how.
 //!
 //! The program starts itself once for each side of a transport, so that both are processes of their own.
 
+mod bare;
+mod elements;
 mod figures;
 mod floor;
+mod frames;
+mod group;
+mod memory;
+mod orders;
+mod pace;
+mod process;
 mod report;
+mod room;
 mod rounds;
 mod scenario;
-mod side;
 mod source;
+mod stamp;
+mod stopped;
 mod syscalls;
+mod table;
+mod transport;
 
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-use self::scenario::{Scenario, Transport};
+use self::frames::Frames;
+use self::transport::Transport;
 
 type Error = Box<dyn std::error::Error + Send + Sync>;
 
@@ -37,11 +50,11 @@ struct Cli {
 #[derive(Debug, Subcommand)]
 #[command(hide = true)]
 enum Role {
-    /// source ! sink
+    /// Sends frames
     Producer(Place),
-    /// src ! appsink
+    /// Receives them
     Consumer(Place),
-    /// source ! appsink, in one process
+    /// Both in one process, without a transport
     Alone(Place),
     /// Writes the time into the eventfd on its standard input
     Waker { count: u32 },
@@ -52,7 +65,7 @@ enum Role {
 #[derive(Debug, Clone, clap::Args)]
 struct Place {
     transport: Transport,
-    scenario: Scenario,
+    frames: Frames,
     /// The socket where both sides meet
     socket: String,
     /// Write or read a byte of each page
@@ -64,9 +77,11 @@ fn main() -> ExitCode {
     let cli = Cli::parse();
     let result = match cli.role {
         None => rounds::run(&cli.plan, cli.fps),
-        Some(Role::Producer(place)) => side::producer(&place, cli.fps),
-        Some(Role::Consumer(place)) => side::consumer(&place),
-        Some(Role::Alone(place)) => side::alone(&place, cli.fps),
+        Some(Role::Producer(place)) if place.transport.is_bare() => bare::producer(&place, cli.fps),
+        Some(Role::Consumer(place)) if place.transport.is_bare() => bare::consumer(&place),
+        Some(Role::Producer(place)) => elements::producer(&place, cli.fps),
+        Some(Role::Consumer(place)) => elements::consumer(&place),
+        Some(Role::Alone(place)) => elements::alone(&place, cli.fps),
         Some(Role::Waker { count }) => floor::waker(count, cli.fps),
         Some(Role::Sleeper { count }) => floor::sleeper(count),
     };

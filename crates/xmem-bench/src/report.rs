@@ -4,9 +4,28 @@
 
 use std::fmt::Write;
 
-use crate::figures::Figures;
-use crate::rounds::{Counts, Pair, Results};
-use crate::scenario::{Scenario, Transport};
+use crate::Error;
+use crate::figures::{Figures, latency_ns};
+use crate::group::Counts;
+use crate::rounds::{Measured, Results};
+use crate::scenario::Scenario;
+use crate::table::{Column, Table};
+
+/// Of the consumers, unless it says otherwise, what one of them needs or got on average.
+const COLUMNS: &[Column] = &[
+    Column::new("p50 µs", 1),
+    Column::new("p99 µs", 1),
+    Column::new("CPU producer µs", 1),
+    Column::new("CPU consumer µs", 1),
+    Column::new("calls producer", 2),
+    Column::new("calls consumer", 2),
+    Column::new("faults producer", 2),
+    Column::new("faults consumer", 2),
+    Column::new("arrived", 2),
+    Column::new("arrived, worst", 2),
+];
+
+type Cells = Vec<Option<f64>>;
 
 /// Where it was measured.
 pub(crate) fn heading(rounds: u32, seconds: u32, fps: u32) -> String {
@@ -25,129 +44,129 @@ pub(crate) fn heading(rounds: u32, seconds: u32, fps: u32) -> String {
 }
 
 /// The table of one scenario.
-pub(crate) fn section(scenario: Scenario, results: &Results) -> String {
-    let shm = Row::of_pair(&results.shm, &results.shm_counts);
-    let xmem = Row::of_pair(&results.xmem, &results.xmem_counts);
-    let ratio = xmem.divided_by(&shm);
-    let floor = Row {
-        p50: Some(median(&results.floor, |f| f.p50_ns as f64)),
-        p99: Some(median(&results.floor, |f| f.p99_ns as f64)),
-        ..Row::default()
-    };
-    let alone = Row {
-        p50: Some(median(&results.alone, |f| f.p50_ns as f64)),
-        p99: Some(median(&results.alone, |f| f.p99_ns as f64)),
-        cpu: [Some(median(&results.alone, cpu)), None],
-        ..Row::default()
-    };
+pub(crate) fn section(scenario: Scenario, results: &Results) -> Result<String, Error> {
+    let mut table = Table::new(COLUMNS);
+    table.row(
+        "a bare eventfd wake",
+        cells_of_floor(&results.floor, false)?,
+    );
+    if scenario.has_alone() {
+        let alone = cells_of_floor(&results.alone, true)?;
+        table.row("one process, no transport", alone);
+    }
+    for consumers in scenario.consumers() {
+        let name = |name: &str| match (scenario.consumers().len(), consumers) {
+            (1, _) => name.to_owned(),
+            (_, 1) => format!("{name}, 1 consumer"),
+            (_, many) => format!("{name}, {many} consumers"),
+        };
+        let cases = results.cases.iter();
+        let cases = cases.filter(|measured| measured.case.consumers == *consumers);
+        let rows = cases
+            .map(|measured| Ok((measured.case.transport, cells(measured)?)))
+            .collect::<Result<Vec<_>, Error>>()?;
+        for (transport, cells) in &rows {
+            table.row(&name(transport.name()), cells.clone());
+        }
+        let xmem = rows.iter().find(|(transport, _)| transport.is_xmem());
+        let (_, xmem) = xmem.ok_or("xmem was not measured")?;
+        for (other, cells) in rows.iter().filter(|(transport, _)| !transport.is_xmem()) {
+            let ratio = format!("xmem / {}", other.short_name());
+            table.ratio(&name(&ratio), xmem, cells);
+        }
+    }
+    Ok(table.markdown() + "\n" + &calls(results))
+}
 
-    // Writing to a String cannot fail.
-    let mut text = format!("### {}\n\n", scenario.title());
-    text += "| | p50 µs | p99 µs | CPU producer µs | CPU consumer µs | calls producer | calls consumer | faults producer | faults consumer | arrived |\n";
-    text += "|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|\n";
-    let _ = writeln!(text, "| a bare eventfd wake | {} |", floor.cells(1e3));
-    let _ = writeln!(text, "| one process, no transport | {} |", alone.cells(1e3));
-    let _ = writeln!(text, "| {} | {} |", Transport::Shm.name(), shm.cells(1e3));
-    let _ = writeln!(text, "| {} | {} |", Transport::Xmem.name(), xmem.cells(1e3));
-    let _ = writeln!(text, "| **xmem / shm** | {} |", ratio.cells(1.0));
-    text += "\nSystem calls per frame:\n\n";
-    for (transport, counts) in [
-        (Transport::Shm, &results.shm_counts),
-        (Transport::Xmem, &results.xmem_counts),
-    ] {
-        let name = transport.name();
+/// Times in microseconds.
+fn cells(measured: &Measured) -> Result<Cells, Error> {
+    let rounds = &measured.rounds;
+    let latency = |share| {
+        let of_round = |consumers| latency_ns(consumers, share);
+        let all = rounds.iter().map(|round| of_round(&round.consumers));
+        let all = all.collect::<Result<Vec<_>, _>>()?;
+        Ok::<_, Error>(median(all.into_iter().flatten()).map(|ns| ns / 1e3))
+    };
+    let producers = rounds.iter().map(|round| &round.producer);
+    let consumers = rounds
+        .iter()
+        .map(|round| mean(round.consumers.iter().map(cpu_us)));
+    let sum = |calls: &[(String, f64)]| calls.iter().map(|(_, count)| count).sum();
+    let Counts { calls, page_faults } = &measured.counts;
+    // Of each consumer, over all rounds.
+    let sent: u64 = producers.clone().map(|producer| producer.frames).sum();
+    let arrived = (0..measured.case.consumers).map(|consumer| {
+        let arrived = rounds.iter().map(|round| round.consumers[consumer].frames);
+        arrived.sum::<u64>() as f64 / sent.max(1) as f64
+    });
+    Ok(vec![
+        latency(0.5)?,
+        latency(0.99)?,
+        median(producers.map(cpu_us)),
+        median(consumers),
+        Some(sum(&calls[0])),
+        Some(sum(&calls[1])),
+        Some(page_faults[0]),
+        Some(page_faults[1]),
+        Some(mean(arrived.clone())),
+        arrived.min_by(f64::total_cmp),
+    ])
+}
+
+/// What there is without a transport, from one process.
+fn cells_of_floor(rounds: &[Figures], has_cpu: bool) -> Result<Cells, Error> {
+    let latency = |share| {
+        let all = rounds.iter().map(|round| latency_ns([round], share));
+        let all = all.collect::<Result<Vec<_>, _>>()?;
+        Ok::<_, Error>(median(all.into_iter().flatten()).map(|ns| ns / 1e3))
+    };
+    let cpu = has_cpu.then(|| median(rounds.iter().map(cpu_us))).flatten();
+    let mut cells = vec![latency(0.5)?, latency(0.99)?, cpu];
+    cells.resize(COLUMNS.len(), None);
+    Ok(cells)
+}
+
+/// Which system calls they were.
+fn calls(results: &Results) -> String {
+    let mut text = "System calls per frame:\n\n".to_owned();
+    let several = |measured: &&Measured| measured.case.consumers > 1;
+    let has_several = results.cases.iter().any(|measured| several(&measured));
+    for measured in &results.cases {
+        let name = measured.case.transport.name();
+        let consumers = match measured.case.consumers {
+            _ if !has_several => String::new(),
+            1 => ", 1 consumer".to_owned(),
+            many => format!(", {many} consumers"),
+        };
+        let [producer, consumer] = &measured.counts.calls;
+        // Writing to a String cannot fail.
         let _ = writeln!(
             text,
-            "- {name}: producer {}; consumer {}",
-            list(&counts.calls[0]),
-            list(&counts.calls[1])
+            "- {name}{consumers}: producer {}; a consumer {}",
+            list(producer),
+            list(consumer)
         );
     }
     text
 }
 
-/// Per frame; times in nanoseconds, producer before consumer.
-#[derive(Debug, Default, Clone, Copy)]
-struct Row {
-    p50: Option<f64>,
-    p99: Option<f64>,
-    cpu: [Option<f64>; 2],
-    calls: [Option<f64>; 2],
-    faults: [Option<f64>; 2],
-    arrived: Option<f64>,
+/// Processor time for each frame.
+fn cpu_us(figures: &Figures) -> f64 {
+    figures.cpu_ns as f64 / figures.frames.max(1) as f64 / 1e3
 }
 
-impl Row {
-    fn of_pair(pairs: &[Pair], counts: &Counts) -> Self {
-        let producers: Vec<Figures> = pairs.iter().map(|pair| pair.producer).collect();
-        let consumers: Vec<Figures> = pairs.iter().map(|pair| pair.consumer).collect();
-        let sum = |calls: &[(String, f64)]| Some(calls.iter().map(|(_, count)| count).sum());
-        let sent: u64 = producers.iter().map(|f| f.frames).sum();
-        let arrived: u64 = consumers.iter().map(|f| f.frames).sum();
-        Self {
-            p50: Some(median(&consumers, |f| f.p50_ns as f64)),
-            p99: Some(median(&consumers, |f| f.p99_ns as f64)),
-            cpu: [Some(median(&producers, cpu)), Some(median(&consumers, cpu))],
-            calls: [sum(&counts.calls[0]), sum(&counts.calls[1])],
-            faults: counts.page_faults.map(Some),
-            arrived: Some(arrived as f64 / sent.max(1) as f64),
-        }
-    }
-
-    fn divided_by(&self, other: &Self) -> Self {
-        let divide = |a: Option<f64>, b: Option<f64>| match (a, b) {
-            (Some(a), Some(b)) if b > 0.0 => Some(a / b),
-            _ => None,
-        };
-        let both =
-            |a: [Option<f64>; 2], b: [Option<f64>; 2]| [divide(a[0], b[0]), divide(a[1], b[1])];
-        Self {
-            p50: divide(self.p50, other.p50),
-            p99: divide(self.p99, other.p99),
-            cpu: both(self.cpu, other.cpu),
-            calls: both(self.calls, other.calls),
-            faults: both(self.faults, other.faults),
-            arrived: divide(self.arrived, other.arrived),
-        }
-    }
-
-    fn cells(&self, time_unit: f64) -> String {
-        let cell = |value: Option<f64>| {
-            value.map_or_else(|| "–".to_owned(), |value| format!("{value:.2}"))
-        };
-        let time = |value: Option<f64>| {
-            let digits = if time_unit > 1.0 { 1 } else { 2 };
-            value.map_or_else(
-                || "–".to_owned(),
-                |value| format!("{:.digits$}", value / time_unit),
-            )
-        };
-        [
-            time(self.p50),
-            time(self.p99),
-            time(self.cpu[0]),
-            time(self.cpu[1]),
-            cell(self.calls[0]),
-            cell(self.calls[1]),
-            cell(self.faults[0]),
-            cell(self.faults[1]),
-            cell(self.arrived),
-        ]
-        .join(" | ")
-    }
+fn mean(values: impl Iterator<Item = f64>) -> f64 {
+    let values: Vec<f64> = values.collect();
+    values.iter().sum::<f64>() / values.len().max(1) as f64
 }
 
-fn cpu(figures: &Figures) -> f64 {
-    figures.cpu_ns as f64 / figures.frames.max(1) as f64
-}
-
-fn median(figures: &[Figures], value: impl Fn(&Figures) -> f64) -> f64 {
-    let mut values: Vec<f64> = figures.iter().map(value).collect();
+fn median(values: impl Iterator<Item = f64>) -> Option<f64> {
+    let mut values: Vec<f64> = values.collect();
     values.sort_by(f64::total_cmp);
     match values.len() {
-        0 => f64::NAN,
-        n if n % 2 == 1 => values[n / 2],
-        n => f64::midpoint(values[n / 2 - 1], values[n / 2]),
+        0 => None,
+        n if n % 2 == 1 => Some(values[n / 2]),
+        n => Some(f64::midpoint(values[n / 2 - 1], values[n / 2])),
     }
 }
 
@@ -168,19 +187,8 @@ mod tests {
 
     #[test]
     fn the_median_is_the_middle() {
-        let of = |times: &[u64]| {
-            let figures: Vec<Figures> = times
-                .iter()
-                .map(|time| Figures {
-                    frames: 1,
-                    cpu_ns: *time,
-                    ..Figures::default()
-                })
-                .collect();
-            median(&figures, cpu)
-        };
-        assert_eq!(of(&[9, 1, 5]), 5.0);
-        assert_eq!(of(&[4, 1, 9, 2]), 3.0);
-        assert!(of(&[]).is_nan());
+        assert_eq!(median([9.0, 1.0, 5.0].into_iter()), Some(5.0));
+        assert_eq!(median([4.0, 1.0, 9.0, 2.0].into_iter()), Some(3.0));
+        assert_eq!(median(std::iter::empty()), None);
     }
 }

@@ -1,16 +1,13 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! What is sent, and by what.
+//! What is compared with what.
 
 use clap::ValueEnum;
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Transport {
-    Shm,
-    Xmem,
-}
+use crate::frames::Frames;
+use crate::group::Case;
+use crate::transport::Transport;
 
-/// A size of picture, and whose memory the producer writes it into.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Scenario {
     /// 1080p I420, into the memory that the sink offers
@@ -21,45 +18,16 @@ pub(crate) enum Scenario {
     HdForeign,
     /// 4K NV12, into memory of the producer's own
     UhdForeign,
+    /// 1080p I420 for 1, 4 and 16 consumers
+    FanOut,
+    /// Two consumers, of which one is stopped
+    Stopped,
+    /// 1080p I420 for 1 and 4 consumers, without GStreamer
+    Core,
 }
 
-impl Transport {
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Self::Shm => "shmsink/shmsrc",
-            Self::Xmem => "xmemsink/xmemsrc",
-        }
-    }
-
-    pub(crate) fn argument(self) -> &'static str {
-        match self {
-            Self::Shm => "shm",
-            Self::Xmem => "xmem",
-        }
-    }
-
-    /// The producer's element. It hands frames over as they come, as a live pipeline does.
-    pub(crate) fn sink(self, socket: &str) -> String {
-        match self {
-            // Room for a dozen 4K frames; the default would hold five.
-            Self::Shm => format!(
-                "shmsink socket-path={socket} shm-size=201326592 sync=false wait-for-connection=false"
-            ),
-            Self::Xmem => format!("xmemsink pool={socket} pace=never"),
-        }
-    }
-
-    /// The consumer's element. shmsrc does not know the caps.
-    pub(crate) fn source(self, socket: &str, scenario: Scenario) -> String {
-        match self {
-            Self::Shm => format!(
-                "shmsrc socket-path={socket} is-live=true ! capsfilter caps={}",
-                scenario.caps()
-            ),
-            Self::Xmem => format!("xmemsrc pool={socket}"),
-        }
-    }
-}
+const ELEMENTS: &[Transport] = &[Transport::Shm, Transport::Unixfd, Transport::Xmem];
+const BARE: &[Transport] = &[Transport::Ring, Transport::Iceoryx2, Transport::Core];
 
 impl Scenario {
     pub(crate) fn title(self) -> &'static str {
@@ -68,34 +36,62 @@ impl Scenario {
             Self::Uhd => "4K NV12, written into the transport's memory",
             Self::HdForeign => "1080p I420, from memory of the producer's own",
             Self::UhdForeign => "4K NV12, from memory of the producer's own",
+            Self::FanOut => "Many consumers: 1080p I420, written into the transport's memory",
+            Self::Stopped => "A stopped consumer: 1080p I420, written into the transport's memory",
+            Self::Core => "Without GStreamer: 1080p I420, written into the transport's memory",
         }
     }
 
-    pub(crate) fn argument(self) -> &'static str {
+    pub(crate) fn frames(self) -> Frames {
         match self {
-            Self::Hd => "hd",
-            Self::Uhd => "uhd",
-            Self::HdForeign => "hd-foreign",
-            Self::UhdForeign => "uhd-foreign",
+            Self::Hd | Self::FanOut | Self::Stopped | Self::Core => Frames::Hd,
+            Self::Uhd => Frames::Uhd,
+            Self::HdForeign => Frames::HdForeign,
+            Self::UhdForeign => Frames::UhdForeign,
         }
     }
 
-    pub(crate) fn is_foreign(self) -> bool {
-        matches!(self, Self::HdForeign | Self::UhdForeign)
+    pub(crate) fn transports(self) -> &'static [Transport] {
+        if self == Self::Core { BARE } else { ELEMENTS }
     }
 
-    pub(crate) fn frame_size(self) -> usize {
+    /// How many consumers there are at once.
+    pub(crate) fn consumers(self) -> &'static [usize] {
         match self {
-            Self::Hd | Self::HdForeign => 1920 * 1080 * 3 / 2,
-            Self::Uhd | Self::UhdForeign => 3840 * 2160 * 3 / 2,
+            Self::FanOut => &[1, 4, 16],
+            Self::Core => &[1, 4],
+            Self::Stopped => &[2],
+            _ => &[1],
         }
     }
 
-    pub(crate) fn caps(self) -> String {
-        let (format, width, height) = match self {
-            Self::Hd | Self::HdForeign => ("I420", 1920, 1080),
-            Self::Uhd | Self::UhdForeign => ("NV12", 3840, 2160),
-        };
-        format!("video/x-raw,format={format},width={width},height={height},framerate=60/1")
+    /// Whether to measure the source and the receiver without a transport, too.
+    pub(crate) fn has_alone(self) -> bool {
+        !matches!(self, Self::FanOut | Self::Stopped | Self::Core)
+    }
+
+    /// All that can be measured here.
+    pub(crate) fn cases(self) -> Vec<Case> {
+        let frames = self.frames();
+        let cases = self.consumers().iter().flat_map(|consumers| {
+            self.transports().iter().map(|transport| Case {
+                transport: *transport,
+                frames,
+                consumers: *consumers,
+            })
+        });
+        cases
+            .filter(|case| case.transport.hindrance(frames).is_none())
+            .collect()
+    }
+
+    /// What is left out here, and why.
+    pub(crate) fn left_out(self) -> Vec<String> {
+        let transports = self.transports().iter();
+        let left_out = transports.filter_map(|transport| {
+            let why = transport.hindrance(self.frames())?;
+            Some(format!("{} is left out: {why}", transport.name()))
+        });
+        left_out.collect()
     }
 }

@@ -2,29 +2,31 @@
 
 //! A live source that costs nearly nothing: it writes the time into each frame, and a byte into each page if told to.
 
+use std::sync::Mutex;
+
 use gst::glib;
 use gst::subclass::prelude::*;
 use gst_base::prelude::*;
 
-use crate::scenario::Scenario;
-
-/// Size of a page of memory.
-pub(crate) const PAGE: usize = 4096;
+use crate::frames::Frames;
+use crate::pace::Pace;
 
 glib::wrapper! {
     pub struct Source(ObjectSubclass<imp::Source>) @extends gst_base::BaseSrc, gst::Element, gst::Object;
 }
 
 impl Source {
-    pub(crate) fn new(scenario: Scenario, touch: bool, fps: u32) -> Self {
+    pub(crate) fn new(frames: Frames, touch: bool, fps: u32) -> Self {
         let source: Self = glib::Object::builder().property("name", "source").build();
         source.set_live(true);
         source.set_format(gst::Format::Time);
-        source.set_blocksize(scenario.frame_size() as u32);
+        // As a camera's frames, these have times.
+        source.set_do_timestamp(true);
+        source.set_blocksize(frames.size() as u32);
         let settings = imp::Settings {
-            scenario,
+            frames,
             touch,
-            fps,
+            pace: Mutex::new(Pace::new(fps)),
         };
         source.imp().settings.set(settings).expect("a new source");
         source
@@ -33,32 +35,26 @@ impl Source {
 
 mod imp {
     use std::sync::{LazyLock, Mutex, OnceLock};
-    use std::thread;
-    use std::time::{Duration, Instant};
 
     use gst::glib;
     use gst::subclass::prelude::*;
     use gst_base::prelude::*;
     use gst_base::subclass::prelude::*;
-    use rustix::time::ClockId;
 
-    use super::PAGE;
-    use crate::figures::now;
-    use crate::scenario::Scenario;
-    use crate::side::STAMP;
+    use crate::frames::Frames;
+    use crate::pace::Pace;
+    use crate::stamp;
 
     #[derive(Debug)]
     pub(super) struct Settings {
-        pub(super) scenario: Scenario,
+        pub(super) frames: Frames,
         pub(super) touch: bool,
-        pub(super) fps: u32,
+        pub(super) pace: Mutex<Pace>,
     }
 
     #[derive(Debug, Default)]
     pub struct Source {
         pub(super) settings: OnceLock<Settings>,
-        /// When the next frame is due.
-        due: Mutex<Option<Instant>>,
     }
 
     #[glib::object_subclass]
@@ -92,33 +88,45 @@ mod imp {
 
         /// One choice: with any caps at all, BaseSrc would not negotiate, and ask for memory without naming caps.
         fn caps(&self, _filter: Option<&gst::Caps>) -> Option<gst::Caps> {
-            self.settings.get()?.scenario.caps().parse().ok()
+            self.settings.get()?.frames.caps().parse().ok()
         }
 
+        /// Buffers are used again, as those of a camera or a decoder are: those of the sink's pool, or of one over its
+        /// allocator, as GStreamer's own sources and decoders make where the sink has an allocator only.
         fn decide_allocation(
             &self,
             query: &mut gst::query::Allocation,
         ) -> Result<(), gst::LoggableError> {
-            if !self
+            let is_foreign = self
                 .settings
                 .get()
-                .is_some_and(|settings| settings.scenario.is_foreign())
-            {
+                .is_some_and(|settings| settings.frames.is_foreign());
+            let has_pool = matches!(query.allocation_pools().next(), Some((Some(_), ..)));
+            if !is_foreign && has_pool {
                 return self.parent_decide_allocation(query);
             }
-            // Memory of our own, and used again, as a camera or a hardware decoder has it.
-            while query.allocation_pools().len() > 0 {
+            while query.allocation_pools().next().is_some() {
                 query.remove_nth_allocation_pool(0);
             }
+            let allocator = match query.allocation_params().next() {
+                Some((allocator, params)) if !is_foreign => Some((allocator, params)),
+                _ => None,
+            };
             let (caps, _) = query.get_owned();
             let size = self.obj().blocksize();
             let pool = gst::BufferPool::new();
             let mut config = pool.config();
             config.set_params(caps.as_ref(), size, 4, 0);
+            if let Some((allocator, params)) = &allocator {
+                config.set_allocator(allocator.as_ref(), Some(params));
+            }
             pool.set_config(config)
                 .map_err(|error| gst::loggable_error!(gst::CAT_RUST, "{error}"))?;
             query.add_allocation_pool(Some(&pool), size, 4, 0);
-            Ok(())
+            if is_foreign {
+                return Ok(());
+            }
+            self.parent_decide_allocation(query)
         }
 
         fn fill(
@@ -127,33 +135,15 @@ mod imp {
             _length: u32,
             buffer: &mut gst::BufferRef,
         ) -> Result<gst::FlowSuccess, gst::FlowError> {
-            self.wait();
-            let mut map = buffer.map_writable().map_err(|_| gst::FlowError::Error)?;
-            if self.settings.get().is_some_and(|settings| settings.touch) {
-                for page in map.chunks_mut(PAGE) {
-                    page[0] = page[0].wrapping_add(1);
-                }
-            }
-            let stamp = map
-                .first_chunk_mut::<STAMP>()
-                .ok_or(gst::FlowError::Error)?;
-            *stamp = now(ClockId::Monotonic).to_le_bytes();
-            Ok(gst::FlowSuccess::Ok)
-        }
-    }
-
-    impl Source {
-        fn wait(&self) {
-            let mut due = self
-                .due
+            let settings = self.settings.get().ok_or(gst::FlowError::Error)?;
+            let mut pace = settings
+                .pace
                 .lock()
                 .unwrap_or_else(|poisoned| poisoned.into_inner());
-            let now = Instant::now();
-            let this = due.unwrap_or(now);
-            thread::sleep(this.saturating_duration_since(now));
-            // Frames that could not be made in time are left out, as a camera does.
-            let fps = self.settings.get().map_or(60, |settings| settings.fps);
-            *due = Some(this.max(now) + Duration::from_secs(1) / fps);
+            pace.wait();
+            let mut map = buffer.map_writable().map_err(|_| gst::FlowError::Error)?;
+            stamp::write(&mut map, settings.touch).map_err(|_| gst::FlowError::Error)?;
+            Ok(gst::FlowSuccess::Ok)
         }
     }
 }

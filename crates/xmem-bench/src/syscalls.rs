@@ -4,7 +4,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::side::MARK;
+use crate::orders::MARK;
 
 /// The source's own waiting for the next frame; no transport's doing.
 const PACING: &str = "clock_nanosleep";

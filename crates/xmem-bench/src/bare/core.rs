@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! The crate xmem-core, as it comes.
+
+use xmem_core::{AcquireError, Consumer, FrameMeta, Producer, PublishError, ReceiveError};
+
+use super::{LOOK, Publisher, Subscriber};
+use crate::Error;
+
+pub(super) struct Sender {
+    producer: Producer,
+    size: usize,
+}
+
+impl Sender {
+    pub(super) fn new(socket: &str, size: usize) -> Result<Self, Error> {
+        let producer = Producer::builder(socket).build()?;
+        Ok(Self { producer, size })
+    }
+}
+
+impl Publisher for Sender {
+    fn publish(
+        &mut self,
+        write: &mut dyn FnMut(&mut [u8]) -> Result<(), Error>,
+    ) -> Result<(), Error> {
+        match self.producer.acquire(self.size) {
+            Ok(mut slot) => {
+                write(&mut slot.as_mut_slice()[..self.size])?;
+                let published = slot.publish(FrameMeta::new(self.size));
+                published.map_err(PublishError::from)?;
+                Ok(())
+            }
+            // Left out, which shows in what arrives.
+            Err(AcquireError::Exhausted { .. }) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
+}
+
+pub(super) struct Receiver(Consumer);
+
+impl Receiver {
+    pub(super) fn new(socket: &str) -> Result<Self, Error> {
+        Ok(Self(Consumer::builder(socket).connect()?))
+    }
+}
+
+impl Subscriber for Receiver {
+    fn receive(&mut self, read: &mut dyn FnMut(&[u8]) -> Result<(), Error>) -> Result<(), Error> {
+        match self.0.receive(Some(LOOK)) {
+            Ok(frame) => read(frame.data()),
+            Err(ReceiveError::Timeout) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
+}

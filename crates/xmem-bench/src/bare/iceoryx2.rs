@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! The crate iceoryx2: frames by publish-subscribe, as slices loaned in shared memory, and an event that wakes whoever
+//! waits for them, as in its own example of event-based communication.
+
+#![allow(unsafe_code)] // a loaned slice is not initialised
+
+use std::os::unix::ffi::OsStrExt;
+
+use iceoryx2::port::listener::Listener;
+use iceoryx2::port::notifier::Notifier;
+use iceoryx2::port::publisher::Publisher as Port;
+use iceoryx2::port::subscriber::Subscriber as SubscriberPort;
+use iceoryx2::prelude::*;
+use iceoryx2::service::port_factory::{event, publish_subscribe};
+
+use super::{LOOK, Publisher, Subscriber};
+use crate::Error;
+use crate::room::shm_prefix;
+
+type Service = ipc::Service;
+
+/// As many frames as xmem keeps for a consumer that has not taken them yet, and as many subscribers as there are at
+/// most. What is more costs memory, and page faults until all of it was used once.
+const QUEUE: usize = 4;
+const HELD: usize = 2;
+const SUBSCRIBERS: usize = 4;
+
+pub(super) struct Sender {
+    publisher: Port<Service, [u8], ()>,
+    notifier: Notifier<Service>,
+    size: usize,
+}
+
+impl Sender {
+    pub(super) fn new(name: &str, size: usize) -> Result<Self, Error> {
+        let (frames, event) = services(name)?;
+        Ok(Self {
+            publisher: frames
+                .publisher_builder()
+                .initial_max_slice_len(size)
+                .create()?,
+            notifier: event.notifier_builder().create()?,
+            size,
+        })
+    }
+}
+
+impl Publisher for Sender {
+    fn publish(
+        &mut self,
+        write: &mut dyn FnMut(&mut [u8]) -> Result<(), Error>,
+    ) -> Result<(), Error> {
+        let sample = self.publisher.loan_slice_uninit(self.size)?;
+        // SAFETY: its shared memory came from the kernel, which fills it with zeros, and any byte is a u8.
+        let mut sample = unsafe { sample.assume_init() };
+        write(sample.payload_mut())?;
+        sample.send()?;
+        self.notifier.notify()?;
+        Ok(())
+    }
+}
+
+pub(super) struct Receiver {
+    subscriber: SubscriberPort<Service, [u8], ()>,
+    listener: Listener<Service>,
+}
+
+impl Receiver {
+    pub(super) fn new(name: &str) -> Result<Self, Error> {
+        let (frames, event) = services(name)?;
+        let listener = event.listener_builder().create()?;
+        let subscriber = frames.subscriber_builder().create()?;
+        Ok(Self {
+            subscriber,
+            listener,
+        })
+    }
+}
+
+impl Subscriber for Receiver {
+    fn receive(&mut self, read: &mut dyn FnMut(&[u8]) -> Result<(), Error>) -> Result<(), Error> {
+        self.listener.timed_wait(|_| {}, LOOK)?;
+        while let Some(sample) = self.subscriber.receive()? {
+            read(sample.payload())?;
+        }
+        Ok(())
+    }
+}
+
+type Services = (
+    publish_subscribe::PortFactory<Service, [u8], ()>,
+    event::PortFactory<Service>,
+);
+
+/// Both sides say the same, so it does not matter who comes first.
+fn services(socket: &str) -> Result<Services, Error> {
+    let socket = std::path::Path::new(socket);
+    let room = socket.parent().ok_or("a socket without a folder")?;
+    let mut config = Config::default();
+    // What it leaves goes with the room.
+    config
+        .global
+        .set_root_path(&Path::new(room.as_os_str().as_bytes())?);
+    config.global.prefix = FileName::new(shm_prefix(socket)?.as_bytes())?;
+    let node = NodeBuilder::new().config(&config).create::<Service>()?;
+    let name: ServiceName = "frames".try_into()?;
+    let frames = node
+        .service_builder(&name)
+        .publish_subscribe::<[u8]>()
+        .history_size(0)
+        .subscriber_max_buffer_size(QUEUE)
+        .subscriber_max_borrowed_samples(HELD)
+        .max_publishers(1)
+        .max_subscribers(SUBSCRIBERS)
+        .max_nodes(SUBSCRIBERS + 1)
+        .open_or_create()?;
+    let event = node
+        .service_builder(&name)
+        .event()
+        .max_notifiers(1)
+        .max_listeners(SUBSCRIBERS)
+        .max_nodes(SUBSCRIBERS + 1)
+        .open_or_create()?;
+    Ok((frames, event))
+}

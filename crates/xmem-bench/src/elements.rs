@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! One side of a transport that is a pair of GStreamer elements.
+
+use std::sync::Arc;
+
+use gst::prelude::*;
+
+use crate::figures::Meter;
+use crate::orders::{self, RECEIVING, SENDING};
+use crate::source::Source;
+use crate::{Error, Place, stamp};
+
+pub(crate) fn producer(place: &Place, fps: u32) -> Result<(), Error> {
+    init()?;
+    let sink =
+        gst::parse::bin_from_description(&place.transport.sink(&place.socket), true)?.upcast();
+    let meter = Arc::new(Meter::new()?);
+    let (pipeline, pad) = source_pipeline(place, fps, &sink)?;
+    let counter = meter.clone();
+    pad.add_probe(gst::PadProbeType::BUFFER, move |_, _| {
+        if counter.count() {
+            println!("{SENDING}");
+        }
+        gst::PadProbeReturn::Ok
+    });
+    play(&pipeline, &meter)
+}
+
+pub(crate) fn consumer(place: &Place) -> Result<(), Error> {
+    init()?;
+    let description = place.transport.source(&place.socket, place.frames);
+    let source = gst::parse::bin_from_description(&description, true)?;
+    let meter = Arc::new(Meter::new()?);
+    let sink = receiver(&meter, place.touch);
+    let pipeline = gst::Pipeline::default();
+    pipeline.add_many([source.upcast_ref::<gst::Element>(), sink.upcast_ref()])?;
+    source.link(&sink)?;
+    play(&pipeline, &meter)
+}
+
+/// Both without a transport in between.
+pub(crate) fn alone(place: &Place, fps: u32) -> Result<(), Error> {
+    init()?;
+    let meter = Arc::new(Meter::new()?);
+    let sink = receiver(&meter, place.touch).upcast();
+    let (pipeline, _) = source_pipeline(place, fps, &sink)?;
+    play(&pipeline, &meter)
+}
+
+fn init() -> Result<(), Error> {
+    gst::init()?;
+    gstxmem::plugin_register_static()?;
+    Ok(())
+}
+
+fn source_pipeline(
+    place: &Place,
+    fps: u32,
+    sink: &gst::Element,
+) -> Result<(gst::Pipeline, gst::Pad), Error> {
+    let source: gst::Element = Source::new(place.frames, place.touch, fps).upcast();
+    let pad = source.static_pad("src").ok_or("the source has no pad")?;
+    let pipeline = gst::Pipeline::default();
+    pipeline.add_many([&source, sink])?;
+    source.link(sink)?;
+    Ok((pipeline, pad))
+}
+
+fn receiver(meter: &Arc<Meter>, touch: bool) -> gst_app::AppSink {
+    let meter = meter.clone();
+    let receive = move |sink: &gst_app::AppSink| {
+        let sample = sink.pull_sample().map_err(|_| gst::FlowError::Eos)?;
+        let buffer = sample.buffer().ok_or(gst::FlowError::Error)?;
+        let map = buffer.map_readable().map_err(|_| gst::FlowError::Error)?;
+        if stamp::read(&map, touch, &meter).map_err(|_| gst::FlowError::Error)? {
+            println!("{RECEIVING}");
+        }
+        Ok(gst::FlowSuccess::Ok)
+    };
+    gst_app::AppSink::builder()
+        .sync(false)
+        .callbacks(
+            gst_app::AppSinkCallbacks::builder()
+                .new_sample(receive)
+                .build(),
+        )
+        .build()
+}
+
+/// Plays for as long as there are orders.
+fn play(pipeline: &gst::Pipeline, meter: &Meter) -> Result<(), Error> {
+    let bus = pipeline.bus().ok_or("a pipeline without a bus")?;
+    bus.set_sync_handler(|_, message| {
+        if let gst::MessageView::Error(error) = message.view() {
+            // Nothing measured is worth anything now; whoever started us sees the end of our output.
+            eprintln!("xmem-bench: {} {:?}", error.error(), error.debug());
+            std::process::exit(1);
+        }
+        gst::BusSyncReply::Drop
+    });
+    pipeline.set_state(gst::State::Playing)?;
+    orders::serve(meter)?;
+    // shmsink before 1.28 posts an error when it is stopped.
+    bus.unset_sync_handler();
+    pipeline.set_state(gst::State::Null)?;
+    Ok(())
+}

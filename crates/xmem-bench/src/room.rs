@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! A folder for what one run leaves while it runs: sockets, and what strace writes.
+
+use std::path::{Path, PathBuf};
+
+use crate::Error;
+
+#[derive(Debug)]
+pub(crate) struct Room(tempfile::TempDir);
+
+impl Room {
+    pub(crate) fn new() -> Result<Self, Error> {
+        Ok(Self(tempfile::Builder::new().prefix(PREFIX).tempdir()?))
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        self.0.path()
+    }
+
+    pub(crate) fn socket(&self) -> PathBuf {
+        self.path().join("socket")
+    }
+}
+
+const PREFIX: &str = "xmem-bench-";
+
+/// What names of shared memory begin with, if a transport lets us choose: the name of the room that the socket is in.
+pub(crate) fn shm_prefix(socket: &Path) -> Result<&str, Error> {
+    let room = socket.parent().and_then(Path::file_name);
+    let name = room.and_then(|name| name.to_str());
+    name.ok_or_else(|| "a folder with an odd name".into())
+}
+
+impl Drop for Room {
+    /// iceoryx2 leaves a file for the next one who comes.
+    fn drop(&mut self) {
+        let socket = self.socket();
+        let (Ok(prefix), Ok(dir)) = (shm_prefix(&socket), std::fs::read_dir("/dev/shm")) else {
+            return;
+        };
+        for file in dir.flatten() {
+            if file.file_name().to_string_lossy().starts_with(prefix) {
+                // Somebody else may have been quicker.
+                let _ = std::fs::remove_file(file.path());
+            }
+        }
+    }
+}
