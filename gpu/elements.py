@@ -10,6 +10,7 @@ of those that the producer's videotestsrc had, and they come in the same order.
 import argparse
 import bisect
 import collections
+import concurrent.futures
 import ctypes
 import hashlib
 import json
@@ -25,6 +26,8 @@ import tempfile
 import threading
 import time
 
+import driver
+
 CUDA = "video/x-raw(memory:CUDAMemory)"
 # Longer than anything takes that goes on.
 HANG = 30
@@ -36,6 +39,11 @@ def say(part, what, result):
 
 class Failed(Exception):
     pass
+
+
+def words(failure):
+    """What went wrong, whatever it was: the next thing is tried all the same."""
+    return str(failure) if isinstance(failure, Failed) else f"{type(failure).__name__}: {failure}"
 
 
 def copies(environment, process):
@@ -52,12 +60,16 @@ class Runtime:
 
     def __init__(self, programs, folder, environment):
         self.gst = programs / "gst"
-        libraries = [str(self.gst / "lib")]
-        if environment.get("LD_LIBRARY_PATH"):
-            libraries.append(environment["LD_LIBRARY_PATH"])
+        libraries = [str(self.gst / "lib"), *driver.paths(environment)]
+        if "XMEM_STANDIN_DIR" not in environment:
+            # This loader does not look where that of the machine does.
+            libraries += [place for place in (driver.folder()[0],) if place]
+            libraries += [str(place) for place in (decoder(programs, folder, environment),) if place]
         if compiler := kernel_compiler(folder):
             libraries.append(str(compiler))
-        self.loader = [str(self.gst / "lib" / "ld-linux-x86-64.so.2"), "--library-path", ":".join(libraries)]
+        # Each architecture has a name of its own for it.
+        loader = next((self.gst / "lib").glob("ld-linux-*.so.*"))
+        self.loader = [str(loader), "--library-path", ":".join(libraries)]
         self.environment = dict(
             environment,
             GST_PLUGIN_SYSTEM_PATH_1_0=str(self.gst / "plugins"),
@@ -65,6 +77,8 @@ class Runtime:
             # The scanner would be a program of its own, for the other loader.
             GST_REGISTRY_FORK="no",
             XMEM_RUNTIME_DIR=str(folder),
+            # As in record.py: a kernel that is loaded when it is launched may wait for streams.
+            CUDA_MODULE_LOADING="EAGER",
         )
 
     def command(self, program, *arguments):
@@ -83,6 +97,23 @@ def stand_in(programs, folder):
         shutil.copy(programs / "bin" / "libxmem_cuda_standin.so", machine / "lib" / name)
     names = {"LD_LIBRARY_PATH": machine / "lib", "XMEM_STANDIN_DIR": machine, "XMEM_STANDIN_MEMORY": 4 << 30}
     return dict(os.environ, **{name: str(value) for name, value in names.items()})
+
+
+def decoder(programs, folder, environment):
+    """A folder with a libnvcuvid.so.1 that decodes nothing, if there is none here: GStreamer's plugin registers cudaupload only
+    beside a library for decoders or encoders."""
+    libraries = ("libnvcuvid.so.1", "libnvidia-encode.so.1")
+    places = [place for place in (*driver.paths(environment), driver.folder()[0]) if place]
+    if any(os.path.exists(f"{place}/{library}") for place in places for library in libraries):
+        return None
+    if any(driver.loads(library, environment) for library in libraries):
+        return None
+    place = pathlib.Path(folder) / "decoder"
+    if not place.exists():
+        place.mkdir()
+        shutil.copy(programs / "bin" / "libxmem_cuda_standin.so", place / libraries[0])
+        say("elements", libraries[0], "is not here: GStreamer has one of the stand-in, which decodes nothing")
+    return place
 
 
 def kernel_compiler(folder):
@@ -347,7 +378,7 @@ class Elements:
 
     def slow_kernels(self, mode):
         """Every frame is written by a slow kernel and read by others, as fast as the devices can: no slot is written under them."""
-        wanted = 100_000 if "XMEM_STANDIN_DIR" not in os.environ else 1000
+        wanted = 50_000 if "XMEM_STANDIN_DIR" not in os.environ else 1000
         with Sides(self.runtime) as sides:
             pool = self.pool()
             # The number of a frame is its time in milliseconds.
@@ -358,7 +389,7 @@ class Elements:
             )
             take = f"xmemsrc name=take pool={pool} timestamp-mode=passthrough over-budget=drop ! fakesink sync=false"
             consumers = [sides.begin(take, **{how: "take.src"}) for how in ("read", "read_elsewhere")]
-            figures, end = [], time.monotonic() + 60
+            figures, end = [], time.monotonic() + 20
             while not figures or (min(one["frames"] for one in figures) < wanted and time.monotonic() < end):
                 time.sleep(0.5)
                 figures = [consumer.order("kernels", "kernels") for consumer in consumers]
@@ -495,20 +526,40 @@ def measure(runtime, ends, frames, rate, counts):
     return figures
 
 
-def compare(runtime, counting, folder, frames, rate):
-    """All transports, one after another. Copies are counted on the stand-in, since a driver does not count."""
-    same = counting is runtime
+def count_copies(counting, folder, rate):
+    """What the stand-in counts, by transport; None: of the pipeline alone."""
+    found = {}
+    for name, *ends in [(None,), *transports(folder)]:
+        try:
+            found[name] = measure(counting, ends or None, rate * 2, rate, True)["copies"]
+        except Exception as failure:
+            found[name] = failure
+    return found
+
+
+def compare(runtime, counted, folder, frames, rate):
+    """All transports, one after another. `counted`: copies, as a driver does not count them; without, this one does."""
+    same = counted is None
     alone = measure(runtime, None, frames, rate, same)
-    counted_alone = alone if same else measure(counting, None, rate * 2, rate, True)
+    counted = counted.result() if counted else {None: alone["copies"]}
     say("transports", "the pipeline alone, into fakesink", {"hand-over, µs, median": "", "99 %": "", "CPU of the producer, µs per frame": f"{alone['cpu'][0]:.0f}"})
     ours = None
     for name, *ends in transports(folder):
         try:
             figures = measure(runtime, ends, frames, rate, same)
-            counted = figures if same else measure(counting, ends, rate * 2, rate, True)
-        except Failed as failure:
-            say("transports", name, {"failed": str(failure)})
+        except Exception as failure:
+            say("transports", name, {"failed": words(failure)})
             continue
+        if same:
+            counted[name] = figures["copies"]
+
+        def copied(side):
+            """More than by the pipeline alone, which makes some at the producer's."""
+            own, all = counted.get(None), counted.get(name)
+            if isinstance(own, list) and isinstance(all, list):
+                return f"{all[side] - (own[0] if side == 0 else 0):.1f}"
+            return words(all if isinstance(all, Exception) else own)
+
         times = figures["latencies"]
         cpu = figures["cpu"][0] - alone["cpu"][0] + figures["cpu"][1]
         if name == "xmemsink, vmm" and times:
@@ -523,31 +574,30 @@ def compare(runtime, counting, folder, frames, rate):
             "CPU of the producer, µs per frame": f"{figures['cpu'][0]:.0f}",
             "of this, above the pipeline alone": f"{figures['cpu'][0] - alone['cpu'][0]:.0f}",
             "CPU of the consumer": f"{figures['cpu'][1]:.0f}",
-            "cuMemcpy per frame by the producer, above the pipeline alone": f"{counted['copies'][0] - counted_alone['copies'][0]:.1f}",
-            "by the consumer": f"{counted['copies'][1]:.1f}",
+            "cuMemcpy per frame by the producer, above the pipeline alone": copied(0),
+            "by the consumer": copied(1),
             "frames": str(figures["frames"][1]),
         }
         say("transports", name, result)
 
 
-def stuck(runtime, folder):
+def stuck(runtime, folder, mode):
     """The stop of cudaipcsink with a client that is stuck, to compare."""
-    for mode in ("legacy", "mmap"):
-        with Sides(runtime) as sides:
-            address = f"{folder}/stuck-{mode}"
-            producer = sides.begin(f"{make(30)} ! cudaipcsink name=share address={address} ipc-mode={mode} sync=false")
-            # It says nothing of its server; who comes too early is refused.
-            time.sleep(1)
-            consumer = sides.begin(f"cudaipcsrc name=take address={address} io-mode=import ! fakesink sync=false", times="take.src")
-            consumer.wait("first")
-            consumer.process.send_signal(signal.SIGSTOP)
-            try:
-                took = f"{producer.stop(15):.2f} s"
-            except Failed:
-                took = "it did not end within 15 s"
-            finally:
-                consumer.process.send_signal(signal.SIGCONT)
-            say("elements", f"cudaipcsink, {mode}: stop of a producer whose consumer is stuck", took)
+    with Sides(runtime) as sides:
+        address = f"{folder}/stuck-{mode}"
+        producer = sides.begin(f"{make(30)} ! cudaipcsink name=share address={address} ipc-mode={mode} sync=false")
+        # It says nothing of its server; who comes too early is refused.
+        time.sleep(1)
+        consumer = sides.begin(f"cudaipcsrc name=take address={address} io-mode=import ! fakesink sync=false", times="take.src")
+        consumer.wait("first")
+        consumer.process.send_signal(signal.SIGSTOP)
+        try:
+            took = f"{producer.stop(15):.2f} s"
+        except Failed:
+            took = "it did not end within 15 s"
+        finally:
+            consumer.process.send_signal(signal.SIGCONT)
+        say("elements", f"cudaipcsink, {mode}: stop of a producer whose consumer is stuck", took)
 
 
 def main():
@@ -557,6 +607,8 @@ def main():
     arguments.add_argument("--only", help="parts, with commas in between: behaviour, kernels, python, stuck, transports")
     arguments.add_argument("--host-memory", action="store_true", help="try the script itself, without devices")
     arguments = arguments.parse_args()
+    # As in record.py.
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
     programs = arguments.programs.resolve()
     if not (programs / "gst").is_dir():
         return say("elements", "GStreamer's elements", "not run: the bundle has no GStreamer; `cargo xtask gpu-bundle` as root packs it")
@@ -573,31 +625,37 @@ def main():
             if not runtime.has(element):
                 say("elements", f"the element {element}", "is not there with this driver")
         elements = Elements(runtime, folder, arguments.host_memory)
+        counted = None
+        if "transports" in parts and counting is not runtime:
+            # Beside the others: it needs no device, and nothing of it is measured.
+            counted = concurrent.futures.ThreadPoolExecutor(1).submit(count_copies, counting, place, 30)
         tried = []
-        for mode in ("vmm", "legacy"):
-            if "behaviour" in parts:
-                tried += [(what, mode) for what in (elements.two_consumers, elements.killed_consumer, elements.killed_producer, elements.changes, elements.stuck_consumer)]
-            if "kernels" in parts and not arguments.host_memory:
-                tried.append((elements.slow_kernels, mode))
-            if "python" in parts:
-                tried.append((elements.python, mode))
+        modes = ("vmm", "legacy")
+        if "behaviour" in parts:
+            behaviour = (elements.two_consumers, elements.killed_consumer, elements.killed_producer, elements.changes, elements.stuck_consumer)
+            tried += [(what, mode) for mode in modes for what in behaviour]
+        if "python" in parts:
+            tried += [(elements.python, mode) for mode in modes]
+        if "kernels" in parts and not arguments.host_memory:
+            tried += [(elements.slow_kernels, mode) for mode in modes]
         for what, mode in tried:
             try:
                 what(mode)
-            except Failed as failure:
-                say("elements", f"{mode}: {what.__name__.replace('_', ' ')}", f"FAILED: {failure}")
+            except Exception as failure:
+                say("elements", f"{mode}: {what.__name__.replace('_', ' ')}", f"FAILED: {words(failure)}")
                 failures += 1
-        if "stuck" in parts:
-            try:
-                stuck(runtime, folder)
-            except Failed as failure:
-                say("elements", "cudaipcsink with a consumer that is stuck", f"failed: {failure}")
         if "transports" in parts:
             try:
-                compare(runtime, counting, folder, min(arguments.frames, 200), 30)
-            except Failed as failure:
-                say("transports", "the pipeline alone", {"failed": str(failure)})
+                compare(runtime, counted, folder, min(arguments.frames, 150), 30)
+            except Exception as failure:
+                say("transports", "the pipeline alone", {"failed": words(failure)})
                 failures += 1
+        if "stuck" in parts:
+            for mode in ("legacy", "mmap"):
+                try:
+                    stuck(runtime, folder, mode)
+                except Exception as failure:
+                    say("elements", f"cudaipcsink, {mode}, with a consumer that is stuck", f"failed: {words(failure)}")
     sys.exit(1 if failures else 0)
 
 

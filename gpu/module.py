@@ -43,9 +43,26 @@ def same(expected, got, what):
 class Role:
     """A process of this script that plays a part, until its standard input ends."""
 
+    # Begun before they are needed, all at once: importing PyTorch takes many seconds where it was not read before.
+    spare = []
+
+    @classmethod
+    def begin(cls, count, device):
+        command = [sys.executable, __file__, "--role", "--device", device or "cpu", "-", "0"]
+        cls.spare += [subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) for _ in range(count)]
+
+    @classmethod
+    def end_spare(cls):
+        for process in cls.spare:
+            process.kill()
+            process.wait()
+
     def __init__(self, name, pool, device):
-        command = [sys.executable, __file__, "--role", name, "--device", device, pool, "0"]
-        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        if not self.spare:
+            self.begin(1, device)
+        self.process = self.spare.pop(0)
+        self.process.stdin.write(f"{name} {pool}\n")
+        self.process.stdin.flush()
         if self.process.stdout.readline().strip() != "ready":
             raise RuntimeError(f"the {name} has failed; it says why above")
 
@@ -249,7 +266,7 @@ def main():
     arguments.add_argument("programs")
     arguments.add_argument("frames", type=int)
     arguments.add_argument("--device", default="cuda:0", help="cpu: try the script itself, with frames in host memory")
-    arguments.add_argument("--role", choices=["publish", "echo"], help=argparse.SUPPRESS)
+    arguments.add_argument("--role", action="store_true", help=argparse.SUPPRESS)
     arguments = arguments.parse_args()
     device = None if arguments.device == "cpu" else arguments.device
     try:
@@ -261,13 +278,17 @@ def main():
     if arguments.role:
         import xmem
 
-        return globals()[arguments.role](xmem, torch, arguments.programs, device)
+        if not (told := sys.stdin.readline().split()):
+            return
+        name, pool = told
+        return {"publish": publish, "echo": echo}[name](xmem, torch, pool, device)
     with tempfile.TemporaryDirectory() as folder:
         try:
             xmem = module(pathlib.Path(folder) / "wheel", arguments.programs)
         except ImportError as error:
             return say("the Python module", f"not run: {error} (Python {sys.version.split()[0]})")
         reader = Reader(xmem, torch, folder, device, arguments.frames)
+        Role.begin(6, device)
         results = [
             guarded("frames by torch.from_dlpack, of another process", reader.read),
             guarded("a tensor's lifetime", reader.lifetime),
@@ -282,6 +303,7 @@ def main():
             say("CuPy", f"not run: {error}")
         else:
             results.append(guarded("CuPy", lambda: reader.cupy(cupy)))
+        Role.end_spare()
     sys.exit(0 if all(results) else 1)
 
 

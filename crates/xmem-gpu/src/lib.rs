@@ -6,6 +6,7 @@
 pub mod frames;
 pub mod numbers;
 pub mod questions;
+mod system;
 
 /// The processes that the stand-in's tests script, told the same calls.
 #[path = "../../xmem-cuda-standin/tests/behaviour/remote.rs"]

@@ -11,24 +11,24 @@ use std::time::Instant;
 use cudarc::driver::sys;
 
 use crate::remote::{Failed, Remote};
-use crate::say;
+use crate::{say, system};
 
-const INTERPROCESS: u64 = 6;
-const NON_BLOCKING: u64 = 1;
-const NO_TIMES: u64 = 2;
+pub(crate) const INTERPROCESS: u64 = 6;
+pub(crate) const NON_BLOCKING: u64 = 1;
+pub(crate) const NO_TIMES: u64 = 2;
 const READ_ONLY: u64 = 8;
-const MIB: u64 = 1 << 20;
+pub(crate) const MIB: u64 = 1 << 20;
 
-fn remote() -> Remote {
+pub(crate) fn remote() -> Remote {
     start(Command::new(own_path()))
 }
 
-fn own_path() -> std::path::PathBuf {
+pub(crate) fn own_path() -> std::path::PathBuf {
     std::env::current_exe().expect("own path")
 }
 
 /// A process with the primary context of the first device.
-fn start(command: Command) -> Remote {
+pub(crate) fn start(command: Command) -> Remote {
     let mut remote = Remote::start(command);
     remote.done("init", &[]);
     remote.one("primary", &[0]);
@@ -36,7 +36,7 @@ fn start(command: Command) -> Remote {
 }
 
 /// What came of a call, in words.
-fn words<T: Debug>(answer: &Result<T, Failed>) -> String {
+pub(crate) fn words<T: Debug>(answer: &Result<T, Failed>) -> String {
     match answer {
         Ok(value) => format!("works: {value:?}").replace("works: []", "works"),
         Err(Failed(name)) => name.clone(),
@@ -52,6 +52,7 @@ fn timed(remote: &mut Remote, name: &str, arguments: &[u64]) -> (Result<Vec<u64>
 
 /// What the device and the driver are.
 pub fn device() {
+    system::describe();
     // SAFETY: looks for the driver's library, and closes it again.
     if !unsafe { sys::is_culib_present() } {
         return say("device", "driver", "none");
@@ -140,6 +141,7 @@ pub fn answer(letter: char) {
             two_contexts();
         }
         'f' => namespaces(),
+        'g' => system::ask(),
         _ => say("questions", "no such question", letter),
     }
 }
@@ -188,7 +190,7 @@ fn legacy() {
 }
 
 /// Memory of `size` bytes with 6 in it, its pointer and a descriptor of it there.
-fn shareable(exporter: &mut Remote, size: u64) -> Result<[u64; 2], Failed> {
+pub(crate) fn shareable(exporter: &mut Remote, size: u64) -> Result<[u64; 2], Failed> {
     let handle = exporter.call("vmm_create", &[0, size, 1])?[0];
     let pointer = exporter.call("vmm_reserve", &[size])?[0];
     exporter.call("vmm_map", &[pointer, size, handle])?;
@@ -199,7 +201,7 @@ fn shareable(exporter: &mut Remote, size: u64) -> Result<[u64; 2], Failed> {
 }
 
 /// Import and map what a descriptor is for. Each call's time in ms.
-fn import(
+pub(crate) fn import(
     importer: &mut Remote,
     number: u64,
     size: u64,
