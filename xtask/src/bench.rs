@@ -1,12 +1,17 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! `cargo xtask bench`: compare with shmsink/shmsrc.
+//! `cargo xtask bench`: compare with what else hands frames to other processes.
 
+use crate::compat::Debian;
+use crate::packages::{self, Purpose};
 use crate::step::{self, Step};
-use crate::{Result, cargo, packages};
+use crate::{Result, cargo, root, target_dir};
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
+    /// Run what was built here with the newer GStreamer of Debian 13, which has unixfdsink (needs root; takes 1.2 GB)
+    #[arg(long)]
+    compat: bool,
     /// Given on to xmem-bench; `-- --help` tells
     #[arg(last = true)]
     rest: Vec<String>,
@@ -14,16 +19,22 @@ pub(crate) struct Args {
 
 pub(crate) fn run(args: &Args) -> Result {
     packages::ensure_for_bench()?;
-    let step = |name, verb| {
-        let mut command = cargo();
-        command.args([verb, "--release", "--locked", "--package", "xmem-bench"]);
-        Step {
-            name,
-            command,
-            advice: "the message above says why",
-        }
+    let program = target_dir().join("release/xmem-bench");
+    let mut build = cargo();
+    build.args(["build", "--release", "--locked", "--package", "xmem-bench"]);
+    build.args(["--features", "iceoryx2"]);
+    let mut measure = if args.compat {
+        let debian = Debian::ensure(Purpose::Bench)?;
+        let target = target_dir();
+        debian.inside_with("ro", &[&root(), &target], &[&program.to_string_lossy()])
+    } else {
+        std::process::Command::new(program)
     };
-    let mut measure = step("measure", "run");
-    measure.command.arg("--").args(&args.rest);
-    step::run_all(vec![step("build", "build"), measure])
+    measure.args(&args.rest);
+    let step = |name, command| Step {
+        name,
+        command,
+        advice: "the message above says why",
+    };
+    step::run_all(vec![step("build", build), step("measure", measure)])
 }

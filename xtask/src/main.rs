@@ -2,6 +2,7 @@
 
 //! The project's own commands. Each installs the system packages that it needs, where it can.
 
+mod arm;
 mod bench;
 mod compat;
 mod demo;
@@ -15,6 +16,7 @@ mod sanitize;
 mod soak;
 mod step;
 mod test;
+mod toolchain;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -37,7 +39,7 @@ enum Command {
     Test(test::Args),
     /// Show the whole thing at work: decode once, share with three processes, survive kills
     Demo(demo::Args),
-    /// Compare xmem with shmsink/shmsrc, side by side in one run
+    /// Compare xmem with what else hands frames to other processes, side by side in one run
     Bench(bench::Args),
     /// Kill, stop, starve and fork the processes of a pool, and count what that does to the others
     Faults(faults::Args),

@@ -193,7 +193,14 @@ pub(crate) fn ensure_for_package() -> Result {
     ensure_all(&[NEEDS, PACKAGE_NEEDS])
 }
 
-/// Which of the tests another Debian is to run.
+/// What another Debian is to run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Purpose {
+    Tests(Tests),
+    Bench,
+}
+
+/// Which of the tests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Tests {
     All,
@@ -201,19 +208,25 @@ pub(crate) enum Tests {
     Cuda,
 }
 
-/// The packages with what those of CUDA need.
-const CUDA_PACKAGES: &[&str] = &[
+/// The packages with what the tests of CUDA and the benchmark need, which has one of its own on top.
+const FEW_PACKAGES: &[&str] = &[
     "util-linux",
     "gstreamer1.0-tools",
     "gstreamer1.0-plugins-base",
     "gstreamer1.0-plugins-bad",
 ];
 
-impl Tests {
+impl Purpose {
     fn needs(self) -> impl Iterator<Item = (&'static str, Vec<&'static Need>)> {
-        let all = NEEDS.iter().chain(TEST_NEEDS);
-        let wanted =
-            all.filter(move |(package, _)| self == Self::All || CUDA_PACKAGES.contains(package));
+        let (has_all, on_top) = match self {
+            Self::Tests(Tests::All) => (true, TEST_NEEDS),
+            Self::Tests(Tests::Cuda) => (false, &[][..]),
+            Self::Bench => (false, BENCH_NEEDS),
+        };
+        let wanted = NEEDS
+            .iter()
+            .filter(move |(package, _)| has_all || FEW_PACKAGES.contains(package))
+            .chain(on_top);
         let at_run_time =
             |needs: &'static [Need]| needs.iter().filter(|need| need.is_at_run_time());
         let needs =

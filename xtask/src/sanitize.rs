@@ -2,11 +2,10 @@
 
 //! `cargo xtask sanitize`: tests once more, under tools that watch each access to memory.
 
-use std::path::PathBuf;
 use std::process::Command;
 
 use crate::step::{self, Step};
-use crate::{Result, cargo, packages, target_dir};
+use crate::{Result, cargo, packages, target_dir, toolchain};
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
@@ -134,18 +133,5 @@ fn target() -> String {
 
 /// Whether the compiler has the sanitizer's library.
 fn is_available() -> bool {
-    let rustc = std::env::var_os("RUSTC").unwrap_or_else(|| "rustc".into());
-    let output = Command::new(rustc)
-        .args(["--print", "target-libdir", "--target", &target()])
-        .output();
-    let dir = output.ok().and_then(|output| {
-        let dir = String::from_utf8(output.stdout).ok()?;
-        Some(PathBuf::from(dir.trim_end()))
-    });
-    let files = dir.and_then(|dir| std::fs::read_dir(dir).ok());
-    files
-        .into_iter()
-        .flatten()
-        .flatten()
-        .any(|file| file.file_name().to_string_lossy().ends_with("_rt.asan.a"))
+    toolchain::has_library(&target(), |name| name.ends_with("_rt.asan.a"))
 }

@@ -8,18 +8,19 @@ use std::process::{Command, Stdio};
 use std::time::Instant;
 
 use crate::step::{self, Step};
-use crate::{Result, cargo, compat, packages, python, sanitize, target_dir};
+use crate::{Result, arm, cargo, compat, packages, python, sanitize, target_dir};
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Run what was built here with the newer GStreamer of Debian 13 instead (needs root; takes 2 GB)
-    #[arg(long)]
-    compat: bool,
+    /// Run what was built here with the newer GStreamer of Debian 13 instead, or of another release of Debian, by its name
+    /// (needs root; takes 2 GB)
+    #[arg(long, value_name = "RELEASE", num_args = 0..=1, default_missing_value = compat::SUITE)]
+    compat: Option<String>,
 }
 
 pub(crate) fn run(args: &Args) -> Result {
-    if args.compat {
-        return compat::run();
+    if let Some(suite) = &args.compat {
+        return compat::run(suite);
     }
     let start = Instant::now();
     packages::ensure_for_test()?;
@@ -155,6 +156,10 @@ fn steps(not_run: &Path, newer: Option<Step>) -> Vec<Step> {
     match sanitize::core() {
         Some(step) => steps.push(step),
         None => println!("AddressSanitizer is left out: this Rust comes without it"),
+    }
+    match arm::check() {
+        Some(step) => steps.push(step),
+        None => println!("Compiling for 64-bit ARM is left out: this Rust comes without it"),
     }
     steps.push(Step {
         name: "docs",

@@ -1,26 +1,28 @@
 // SPDX-License-Identifier: MPL-2.0
 
 //! What was built with this machine's GStreamer, run with that of Debian 13: all of the plugin's tests with
-//! `cargo xtask test --compat`, those of CUDA with `cargo xtask test` too.
+//! `cargo xtask test --compat`, those of CUDA with `cargo xtask test` too, and the benchmark with
+//! `cargo xtask bench --compat`.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Instant;
 
-use crate::packages::{self, Tests};
+use crate::packages::{self, Purpose, Tests};
 use crate::step::{self, Step};
 use crate::{Result, cargo, root, target_dir, test};
 
-const SUITE: &str = "trixie";
+/// Debian 13, with GStreamer 1.26.
+pub(crate) const SUITE: &str = "trixie";
 const MIRROR: &str = "http://deb.debian.org/debian";
 
 /// What loads CUDA memory into GStreamer came with it.
 const WITH_CUDA: &str = "1.24";
 
-pub(crate) fn run() -> Result {
+pub(crate) fn run(suite: &str) -> Result {
     let start = Instant::now();
-    let debian = Debian::ensure(Tests::All)?;
+    let debian = Debian::of(suite, Purpose::Tests(Tests::All))?;
     let here = gstreamer(Command::new("gst-launch-1.0"))?;
     let there = gstreamer(debian.inside("ro", &["gst-launch-1.0"]))?;
     if here == there {
@@ -52,7 +54,7 @@ pub(crate) fn cuda(not_run: &Path) -> Result<Option<Step>> {
     if packages::has_gstreamer(WITH_CUDA) {
         return Ok(None);
     }
-    let debian = Debian::ensure(Tests::Cuda)?;
+    let debian = Debian::ensure(Purpose::Tests(Tests::Cuda))?;
     debian.tests(Tests::Cuda, not_run).map(Some)
 }
 
@@ -61,37 +63,42 @@ pub(crate) fn cuda(not_run: &Path) -> Result<Option<Step>> {
 pub(crate) struct Debian(PathBuf);
 
 impl Debian {
-    /// Makes it if it is not there, and installs what is missing in it.
-    pub(crate) fn ensure(tests: Tests) -> Result<Self> {
+    /// Makes Debian 13 if it is not there, and installs what is missing in it.
+    pub(crate) fn ensure(purpose: Purpose) -> Result<Self> {
+        Self::of(SUITE, purpose)
+    }
+
+    /// The same with any of Debian's releases, by its name.
+    fn of(suite: &str, purpose: Purpose) -> Result<Self> {
         if std::fs::metadata("/proc/self")?.uid() != 0 {
             return Err("only root can make and enter another Debian".into());
         }
         packages::ensure_for_compat()?;
         let cache = target_dir().join("compat");
-        let debian = Self(cache.join(SUITE));
+        let debian = Self(cache.join(suite));
         if !debian.0.exists() {
             std::fs::create_dir_all(&cache)?;
             // What was begun and not ended.
-            let new = cache.join(format!("{SUITE}.new"));
+            let new = cache.join(format!("{suite}.new"));
             if new.exists() {
                 std::fs::remove_dir_all(&new)?;
             }
             let mut debootstrap = Command::new("unshare");
             debootstrap
                 .args(["--mount", "--propagation", "private", "--", "debootstrap"])
-                .args(["--variant=minbase", SUITE])
+                .args(["--variant=minbase", suite])
                 .arg(&new)
                 .arg(MIRROR);
             make(debootstrap)?;
             std::fs::rename(&new, &debian.0)?;
         }
-        if !debian.missing(tests).is_empty() {
+        if !debian.missing(purpose).is_empty() {
             let apt_get = ["env", "DEBIAN_FRONTEND=noninteractive", "apt-get"];
             make(debian.inside("rw", &[&apt_get[..], &["update"]].concat()))?;
             let install = ["install", "--yes", "--no-install-recommends"];
-            let words = [&apt_get[..], &install, &tests.packages()].concat();
+            let words = [&apt_get[..], &install, &purpose.packages()].concat();
             make(debian.inside("rw", &words))?;
-            let missing = debian.missing(tests);
+            let missing = debian.missing(purpose);
             if !missing.is_empty() {
                 let missing = missing.join(", ");
                 return Err(format!("still missing there: {missing}").into());
@@ -101,8 +108,8 @@ impl Debian {
     }
 
     /// Looks into a Debian that can be written to, so that GStreamer keeps there what it finds out about its plugins.
-    fn missing(&self, tests: Tests) -> Vec<String> {
-        tests.missing(|| self.inside("rw", &[]))
+    fn missing(&self, purpose: Purpose) -> Vec<String> {
+        purpose.missing(|| self.inside("rw", &[]))
     }
 
     /// Where a file of its own is, as this machine sees it.

@@ -8,8 +8,14 @@ use std::path::{Path, PathBuf};
 use crate::Result;
 use crate::compat::Debian;
 
+#[cfg(target_arch = "x86_64")]
 const FILES: &str = "/usr/lib/x86_64-linux-gnu";
+#[cfg(target_arch = "x86_64")]
 const LOADER: &str = "/lib64/ld-linux-x86-64.so.2";
+#[cfg(target_arch = "aarch64")]
+const FILES: &str = "/usr/lib/aarch64-linux-gnu";
+#[cfg(target_arch = "aarch64")]
+const LOADER: &str = "/lib/ld-linux-aarch64.so.1";
 const PROGRAMS: [&str; 2] = ["gst-launch-1.0", "gst-inspect-1.0"];
 const PLUGINS: [&str; 5] = [
     "coreelements",

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use crate::compat::Debian;
-use crate::packages::Tests;
+use crate::packages::{Purpose, Tests};
 use crate::{Result, cargo, root, target_dir};
 
 /// More does not travel.
@@ -22,8 +22,9 @@ const TESTS: [(&str, &str, &str); 4] = [
     ("xmem-cuda-standin", "behaviour", ""),
 ];
 
-const SCRIPTS: [&str; 6] = [
+const SCRIPTS: [&str; 7] = [
     "run",
+    "driver.py",
     "record.py",
     "elements.py",
     "module.py",
@@ -82,7 +83,7 @@ pub(crate) fn run() -> Result {
         let name = wheel.file_name().ok_or("a wheel without a name")?;
         std::fs::copy(&wheel, bundle.join("bin").join(name))?;
     }
-    match Debian::ensure(Tests::Cuda) {
+    match Debian::ensure(Purpose::Tests(Tests::Cuda)) {
         Ok(debian) => gstreamer::pack(
             &debian,
             &bundle.join("gst"),
