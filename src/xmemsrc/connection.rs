@@ -89,8 +89,11 @@ impl XmemSrc {
 
     /// Leaves a producer. Its figures stay.
     pub(super) fn part(&self, consumer: Consumer) {
+        let mut connection = lock(&self.connection);
+        // In one step for who asks for the stats meanwhile.
         lock(&self.figures).add(&consumer.stats(), consumer.device());
-        *lock(&self.connection) = None;
+        *connection = None;
+        drop(connection);
         drop(consumer);
     }
 

@@ -176,13 +176,13 @@ impl XmemSrc {
         let (mut buffer, way) = match received {
             Received::Buffer(buffer, way) => (buffer, way),
             Received::Dropped => {
-                lock(&self.figures).dropped += 1;
                 consumer.note_dropped();
+                lock(&self.figures).dropped += 1;
                 return None;
             }
             Received::Undecodable => {
-                lock(&self.figures).undecodable += 1;
                 consumer.note_dropped();
+                lock(&self.figures).undecodable += 1;
                 return None;
             }
         };

@@ -176,11 +176,13 @@ impl ObjectImpl for XmemSrc {
     fn property(&self, _id: usize, pspec: &glib::ParamSpec) -> glib::Value {
         match pspec.name() {
             PROP_STATS => {
-                let connection = lock(&self.connection).clone();
+                // As long as it is locked, the figures of this connection are not among those of former ones.
+                let connection = lock(&self.connection);
                 let device = connection.as_ref().and_then(ConsumerHandle::device);
-                let current = connection.and_then(|connection| connection.stats());
+                let current = connection.as_ref().and_then(ConsumerHandle::stats);
                 let current = current.unwrap_or_default();
                 let figures = lock(&self.figures).clone();
+                drop(connection);
                 // Every frame that is out holds the tally, and so does the element.
                 let held = Arc::strong_count(&self.tally).saturating_sub(1) as u64;
                 let copies = self.tally.copies();
