@@ -125,7 +125,9 @@ fn pools_come_change_and_go() {
         .map(|device| device.downgrade())
         .into();
     drop((first, changed, audio));
-    assert!(weak[..3].iter().all(|device| device.upgrade().is_none()));
+    until("the devices are gone", || {
+        weak[..3].iter().all(|device| device.upgrade().is_none())
+    });
 
     provider.stop();
     // Started again, it finds what came meanwhile, and stopping ends the thread.

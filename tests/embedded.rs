@@ -4,7 +4,7 @@
 
 mod support;
 
-use support::process::*;
+use support::{process::*, until};
 
 fn example(name: &str) -> std::path::PathBuf {
     let program = target_dir().join("examples").join(name);
@@ -60,6 +60,8 @@ fn the_consumer_ends_when_nobody_reads_what_it_says() {
     let pools = prepared();
     let mut producer = command(&pools, example("embed-producer"));
     let _producer = Launch::start(&pools, "producer", producer.arg("p"));
+    // Else the consumer says that it waits.
+    until("the pool", || pool_stats(&pools, "p").is_some());
     let mut shell = command(&pools, "bash");
     shell.args(["-c", "set -o pipefail; \"$0\" p | head -n 1"]);
     let mut consumer = Launch::start(

@@ -70,19 +70,19 @@ fn the_first_picture_of_a_late_joiner_is_right() {
     let right = &reference(&format!(
         "videotestsrc num-buffers=1 pattern=smpte ! {PICTURE}"
     ))[0];
-    for joiner in 0..3 {
+    let mut late = 0;
+    until("three came amid frames that cannot be decoded", || {
         let receiver = pools.receiver_behind(
             &format!("pool={}", pool_path(&pools, "p")),
             &format!("h264parse ! avdec_h264 ! videoconvert ! {PICTURE} !"),
         );
         let first = receiver.next().unwrap();
         let apart = distance(&pixels(&first), &pixels(right));
-        assert!(apart < 6.0, "joiner {joiner} is {apart} off");
-        assert!(
-            receiver.stat("undecodable") > 0,
-            "it came too early to be late"
-        );
-    }
+        assert!(apart < 6.0, "a joiner is {apart} off");
+        // One may come just when a key frame does, which somebody before it had asked for.
+        late += u32::from(receiver.stat("undecodable") > 0);
+        late == 3
+    });
 }
 
 #[test]
@@ -93,11 +93,10 @@ fn a_consumer_that_misses_frames_goes_on_with_a_key_frame() {
     let kinds = key_frames(&receiver);
     assert!(receiver.next().is_some());
     let missed = receiver.stat("missed");
+    let published = || stats_of(&pool_path(&pools, "p")).published;
+    let before = published();
     // The source waits with one frame, the appsink has another.
-    until("missed frames", || {
-        let all = pool_stats(&pools, "p").unwrap().published;
-        all > 30 && receiver.stat("received") + 20 < all
-    });
+    until("missed frames", || published() > before + 30);
     for _ in 0..10 {
         let sample = receiver.next().unwrap();
         let flags = sample.buffer().unwrap().flags();

@@ -199,7 +199,7 @@ fn a_source_that_drops_frames_says_why_once_and_its_producer_knows() {
         until("those past the budget are dropped", || {
             receiver.stat("dropped") == 3
         });
-        let stats = xmem_core::query(&pools.pool("p")).unwrap();
+        let stats = stats_of(&pools.pool("p"));
         assert_eq!(
             (stats.consumers[0].received, stats.consumers[0].dropped),
             (5, 3)

@@ -190,7 +190,7 @@ fn a_stopped_consumer_stops_nobody_else() {
     for _ in 0..100 {
         assert!(receiver.next().is_some());
     }
-    let stats = pool_stats(&pools, "p").unwrap();
+    let stats = stats_of(&pool);
     assert_eq!(stats.dropped, 0);
     assert!(stats.slots < 40, "{} slots", stats.slots);
     stopped.signal(Signal::CONT);
@@ -205,6 +205,10 @@ fn a_source_that_waits_says_so() {
         &[],
         &format!("{LIVE} ! xmemsink pool=somebody"),
     );
+    // The pools that there are then are said once.
+    until("the other pool", || {
+        pool_stats(&pools, "somebody").is_some()
+    });
     let waiting = Launch::new(&pools, "waiting", &["-m"], "xmemsrc pool=nobody ! fakesink");
     until("a warning", || waiting.log().contains("nobody.sock"));
     until("the pools there are", || waiting.log().contains("somebody"));

@@ -6,7 +6,7 @@ use gst_video::VideoFormat::Nv12;
 
 use crate::lab::Lab;
 use crate::pictures::caps;
-use crate::support::LOSSLESS;
+use crate::support::{LOSSLESS, until};
 
 /// How the memory came to a consumer, as both sides tell it, after one frame.
 fn modes(lab: &Lab, mode: &str) -> (String, String) {
@@ -20,12 +20,13 @@ fn modes(lab: &Lab, mode: &str) -> (String, String) {
     consumer.takes(1);
     assert!(producer.stat("sink", "device-bytes") > 0);
     let of_consumer = consumer.ask("stat src device");
-    // A structure in a structure is escaped.
-    let of_client = producer.ask("stats sink").replace('\\', "");
-    assert!(
-        of_client.contains(&format!("device=(string){of_consumer};")),
-        "{of_consumer}: {of_client}"
-    );
+    let device = format!("device=(string){of_consumer};");
+    let mut of_client = String::new();
+    until("the producer was told", || {
+        // A structure in a structure is escaped.
+        of_client = producer.ask("stats sink").replace('\\', "");
+        of_client.contains(&device)
+    });
     let devices = of_client.split("devices=").nth(1).unwrap();
     let devices = devices.split('>').next().unwrap().to_owned();
     lab.assert_allowed();

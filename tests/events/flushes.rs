@@ -26,7 +26,7 @@ fn a_flush_stays_in_its_pipeline() {
         ["stream-start", "caps", "segment", "buffer", "buffer"]
     );
     // The pool knows the segment that this frame belongs to.
-    let stats = xmem_core::query(&pools.pool("p")).unwrap();
+    let stats = stats_of(&pools.pool("p"));
     let text = format!("{:?}", stats.sticky);
     assert!(text.contains("start=(guint64)100000000000"), "{text}");
 }

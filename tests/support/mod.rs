@@ -84,6 +84,20 @@ pub fn watchdog() -> Watchdog {
     Watchdog { _alive: alive }
 }
 
+/// What the producer of a pool says of itself. On a busy machine it may not answer in time; then it is asked again.
+#[track_caller]
+pub fn stats_of(pool: &str) -> xmem_core::PoolStats {
+    let mut stats = None;
+    until("an answer", || {
+        stats = match xmem_core::query(pool) {
+            Err(xmem_core::ConnectError::NoAnswer { .. }) => None,
+            answer => Some(answer.unwrap()),
+        };
+        stats.is_some()
+    });
+    stats.unwrap()
+}
+
 /// A directory for one test, with the sockets of its pools.
 pub struct Pools {
     dir: tempfile::TempDir,

@@ -297,7 +297,7 @@ fn clean_removes_what_a_killed_producer_left_and_nothing_else() {
 fn watch_waits_for_a_producer_that_comes_and_for_one_that_comes_back() {
     let dir = TempDir::new().unwrap();
     let mut watch = Command::new(env!("CARGO_BIN_EXE_xmem"))
-        .args(["watch", "cam0", "-n", "3", "-i", "0.05", "-f", "json"])
+        .args(["watch", "cam0", "-i", "0.05", "-f", "json"])
         .env("XMEM_RUNTIME_DIR", dir.path())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
@@ -320,15 +320,18 @@ fn watch_waits_for_a_producer_that_comes_and_for_one_that_comes_back() {
     }
     drop(deaf);
     let producer = Producer::builder(&socket(&dir)).build().unwrap();
-    let first: Value = serde_json::from_str(&shown.next().unwrap().unwrap()).unwrap();
-    assert_eq!(first["published"], 0);
+    let published =
+        |line: String| serde_json::from_str::<Value>(&line).unwrap()["published"].clone();
+    assert_eq!(published(shown.next().unwrap().unwrap()), 0);
     drop(producer);
     is_waiting(said.next().unwrap().unwrap());
-    let _producer = Producer::builder(&socket(&dir)).build().unwrap();
-    // It has shown one or more of the first, and shows the rest of the three now.
-    assert!((1..=2).contains(&shown.count()));
-    assert!(watch.wait().unwrap().success());
-    assert_eq!(said.count(), 0, "once each time");
+    let producer = Producer::builder(&socket(&dir)).build().unwrap();
+    publish(&producer);
+    assert!(shown.any(|line| published(line.unwrap()) == 1));
+    watch.kill().unwrap();
+    watch.wait().unwrap();
+    // Once for each time that there is none; on a busy machine the last one may have taken its time to answer.
+    assert!(said.count() <= 1);
 }
 
 #[test]

@@ -6,12 +6,11 @@ mod support;
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::Ordering;
-use std::time::Duration;
 
 use rustix::fs::{fstat, major, minor};
 use support::raw::{self, Fake, Memory, Raw};
 use support::*;
-use xmem_core::{Consumer, ReceiveError};
+use xmem_core::{Canceller, Consumer, ReceiveError};
 
 const GET_REGION: u8 = 3;
 const GET_STICKY: u8 = 4;
@@ -49,16 +48,20 @@ fn a_region_that_comes_after_it_went_is_not_kept() {
     );
     let pool = place.pool();
     std::thread::scope(|scope| {
-        let consumer = scope.spawn(|| Consumer::builder(&pool).connect().unwrap());
+        let cancel = Canceller::new();
+        let builder = Consumer::builder(&pool).canceller(&cancel);
+        let consumer = scope.spawn(move || builder.connect().unwrap());
         let raw = fake.answer(&raw::welcome(raw::VERSION), &[&control_fd, &page_fd]);
         let mut consumer = consumer.join().unwrap();
         let asking = scope.spawn(move || {
-            let result = consumer.receive(Some(Duration::from_millis(200)));
+            let result = consumer.receive(Some(HANG));
             (consumer, result)
         });
         until_the_region_is_asked_for(&raw);
+        cancel.cancel();
         let (mut consumer, result) = asking.join().unwrap();
-        assert!(matches!(result, Err(ReceiveError::Timeout)), "{result:?}");
+        assert!(matches!(result, Err(ReceiveError::Cancelled)), "{result:?}");
+        cancel.reset();
 
         // The frame's slot is claimed, and the region goes.
         control.set(raw::SLOTS + 1, 6 << 32);

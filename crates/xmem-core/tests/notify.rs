@@ -10,6 +10,7 @@ use std::thread;
 use std::time::Duration;
 
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use rustix::io::retry_on_intr;
 use support::{HANG, Place, assert_frame, publish};
 use xmem_core::{Canceller, Consumer, Delivery, Producer, ReadLease, ReceiveError};
 
@@ -23,7 +24,8 @@ fn descriptor() -> Arc<OwnedFd> {
 /// Whether it is readable, or becomes so.
 fn readable(fd: &OwnedFd, timeout: Duration) -> bool {
     let timeout = Timespec::try_from(timeout).unwrap();
-    poll(&mut [PollFd::new(fd, PollFlags::IN)], Some(&timeout)).unwrap() == 1
+    let mut fds = [PollFd::new(fd, PollFlags::IN)];
+    retry_on_intr(|| poll(&mut fds, Some(&timeout))).unwrap() == 1
 }
 
 /// The frame that has made it readable. Its memory may be on its way yet.

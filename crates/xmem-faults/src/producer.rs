@@ -2,7 +2,7 @@
 
 //! The producer: so many frames a second, whatever happens.
 
-use std::sync::mpsc::{RecvTimeoutError, TryRecvError};
+use std::sync::mpsc::TryRecvError;
 use std::time::{Duration, Instant};
 
 use xmem_core::{
@@ -17,6 +17,8 @@ pub(crate) const HISTORY: u32 = 4;
 const REPORT: Duration = Duration::from_millis(100);
 /// A lossless consumer that is stopped is given up on after this.
 const LOSSLESS_TIMEOUT: Duration = Duration::from_millis(300);
+/// What is not back after this is lost. Less than what the rig waits for the end.
+const PATIENCE: Duration = Duration::from_secs(10);
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
@@ -112,9 +114,16 @@ pub(crate) fn run(args: &Args) -> Result<(), Error> {
     refusal.end();
     own::limit_descriptors(None);
     // The consumers are gone by now; what they leave is to come back.
-    let _ = commands.recv_timeout(Duration::from_millis(500)) == Err(RecvTimeoutError::Timeout);
-    producer.collect();
-    let stats = producer.stats();
+    let start = Instant::now();
+    let stats = loop {
+        producer.collect();
+        let stats = producer.stats();
+        let is_back = stats.consumers.is_empty() && stats.slots_held <= HISTORY;
+        if is_back || start.elapsed() >= PATIENCE {
+            break stats;
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    };
     tally.add("cut-off", stats.cut_off);
     tally.add("timed-out", stats.timed_out);
     tally.add("consumers-left", stats.consumers.len() as u64);

@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use xmem_core::{Backing, ReceiveError, query};
+use xmem_core::{Backing, ReceiveError};
 
 use super::*;
 
@@ -72,7 +72,7 @@ fn nothing_is_left_behind(backing: Backing) {
             "segments are where they should be"
         );
         let file = map_of(frame.as_ptr()).unwrap().file;
-        assert_eq!(query(&place.pool()).unwrap().published, 1);
+        assert_eq!(stats_of(&place.pool()).published, 1);
         drop((producer, consumer, frame));
         if backing != Backing::Heap {
             assert_eq!(mapped(&file), 0);

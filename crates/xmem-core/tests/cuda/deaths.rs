@@ -165,7 +165,7 @@ fn a_producer_that_ends_well_leaves_frames_that_need_no_event() {
 #[test]
 fn a_pool_whose_device_hangs_ends_all_the_same() {
     let lab = Lab::new();
-    let mut producer = lab.ready("produce vmm");
+    let mut producer = lab.ready("produce vmm 64 hasty");
     told(&mut producer, "publish", "published 0");
     told(&mut producer, "finish", "finished");
     let late = lab.machine.hold(Some(producer.pid()));

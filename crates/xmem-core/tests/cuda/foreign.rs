@@ -192,7 +192,7 @@ fn closes_in_vain(producer: &mut Child, consumer: &Child) {
 #[test]
 fn legacy_memory_that_a_stopped_consumer_has_open_is_not_freed() {
     let lab = Lab::new();
-    let (mut producer, mut consumer) = lab.begun("legacy");
+    let (mut producer, mut consumer) = lab.begun("legacy 64 hasty");
     stopped_with_nothing_held(&mut producer, &mut consumer);
     closes_in_vain(&mut producer, &consumer);
     assert_eq!(count(&mut producer, "freed"), 0);
@@ -202,7 +202,7 @@ fn legacy_memory_that_a_stopped_consumer_has_open_is_not_freed() {
 #[test]
 fn a_producer_of_legacy_memory_does_not_wait_for_ever_and_says_who_uses_it() {
     let lab = Lab::new();
-    let (mut producer, mut consumer) = lab.pair("legacy");
+    let (mut producer, mut consumer) = lab.pair("legacy 64 hasty");
     told(&mut producer, "publish", "published 0");
     told(&mut consumer, "hold", "holds 0 Some(Legacy)");
     consumer.stop();
@@ -218,7 +218,7 @@ fn a_producer_of_legacy_memory_does_not_wait_for_ever_and_says_who_uses_it() {
 #[test]
 fn legacy_memory_that_is_open_but_not_held_is_not_freed() {
     let lab = Lab::new();
-    let (mut producer, mut consumer) = lab.pair("legacy");
+    let (mut producer, mut consumer) = lab.pair("legacy 64 hasty");
     // The producer has a lease itself, so that the region cannot go.
     told(&mut producer, "keep", "kept");
     told(&mut consumer, "take", "took 0");
@@ -233,7 +233,7 @@ fn legacy_memory_that_is_open_but_not_held_is_not_freed() {
 #[test]
 fn upstream_hears_of_its_memory_when_the_pool_is_gone() {
     let lab = Lab::new();
-    let (mut producer, mut consumer) = lab.pair("auto");
+    let (mut producer, mut consumer) = lab.pair("auto 64 hasty");
     told(&mut producer, "borrow", "borrowed");
     told(&mut producer, "publish borrowed", "published");
     told(&mut consumer, "take", "took 1000");

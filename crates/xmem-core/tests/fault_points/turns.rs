@@ -3,7 +3,6 @@
 //! Points that are only passed where two processes take turns in a certain order.
 
 use xmem_core::fault::Point;
-use xmem_core::query;
 
 use crate::start;
 use crate::support::child::Child;
@@ -34,7 +33,7 @@ fn a_consumer_dies_where_it_finds_its_frame_gone() {
     consumer.go_on();
     assert_eq!(consumer.dies_of(), SIGKILL);
     eventually("nothing is left of it", || {
-        let stats = query(&place.pool()).unwrap();
+        let stats = stats_of(&place.pool());
         stats.consumers.is_empty() && stats.slots_held == HISTORY
     });
 }

@@ -22,7 +22,7 @@ fn who_says_nothing_is_shown_out() {
     let silent: Vec<Raw> = (0..10).map(|_| Raw::connect(&place.pool())).collect();
     let mut bystander = Bystander::new(&producer);
     bystander.frames(50);
-    assert_eq!(query(&place.pool()).unwrap().consumers.len(), 1);
+    assert_eq!(stats_of(&place.pool()).consumers.len(), 1);
     for raw in silent {
         assert!(raw.recv().is_none());
     }
@@ -237,7 +237,11 @@ fn descriptors_that_nobody_wants_are_closed() {
 #[test]
 fn who_does_not_read_leaves_descriptors_for_others() {
     attack("victim-in-flight", |pool| {
-        let silent: Vec<_> = (0..8).map(|_| Raw::join(pool, 1)).collect();
+        let join = || {
+            let (raw, joined) = Raw::join(pool, 1);
+            (raw.patient(), joined)
+        };
+        let silent: Vec<_> = (0..8).map(|_| join()).collect();
         for (raw, _) in &silent {
             for _ in 0..40 {
                 raw.send(&raw::get_region(1), &[]).unwrap();

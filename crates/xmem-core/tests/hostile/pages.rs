@@ -57,7 +57,9 @@ fn with_a_liar(
     only_the_bystander_is_left(&producer);
     assert_eq!(producer.stats().cut_off, 1);
     while raw.recv().is_some() {}
-    assert_eq!(departures.lock().unwrap()[..], [Departure::CutOff]);
+    eventually("it is told", || {
+        departures.lock().unwrap()[..] == [Departure::CutOff]
+    });
 }
 
 #[test]

@@ -98,7 +98,8 @@ pub(crate) fn flooded_alive(pool: &str) {
     let before = Figures::own();
     std::thread::scope(|scope| {
         let flooding = scope.spawn(|| {
-            let raw = fake.answer(&raw::welcome(raw::VERSION), &[&control_fd, &page]);
+            let welcome = raw::welcome(raw::VERSION);
+            let raw = fake.answer(&welcome, &[&control_fd, &page]).patient();
             for n in 0..200_000 {
                 raw.send(&raw::no_region(n), &[]).unwrap();
                 raw.send(&raw::no_sticky(n.into()), &[]).unwrap();

@@ -4,7 +4,7 @@
 
 use std::process::Command;
 
-use xmem_core::{Consumer, Producer, query};
+use xmem_core::{Consumer, Producer};
 
 use crate::support::child::{Child, hear, say};
 use crate::support::*;
@@ -19,7 +19,7 @@ pub(crate) fn own_pid(pool: &str) {
 /// Says what the producer is called here.
 pub(crate) fn ask_pid(pool: &str) {
     let consumer = Consumer::builder(pool).connect().unwrap();
-    let pids = (query(pool).unwrap().pid, consumer.producer_pid());
+    let pids = (stats_of(pool).pid, consumer.producer_pid());
     say(format!("{pids:?}"));
     hear();
 }
@@ -57,9 +57,9 @@ fn a_producer_has_the_number_that_it_has_where_it_is_asked_for() {
         .unwrap();
     let consumer = Consumer::builder(&place.pool()).connect().unwrap();
     assert_eq!(consumer.producer_pid(), pid);
-    assert_eq!(query(&place.pool()).unwrap().pid, pid);
+    assert_eq!(stats_of(&place.pool()).pid, pid);
     // The producer does not see who asks.
-    let consumers = query(&place.pool()).unwrap().consumers;
+    let consumers = stats_of(&place.pool()).consumers;
     assert_eq!(consumers[0].pid, 0);
     // In another namespace it has no number.
     let mut other = in_pid_namespace("ask-pid", &place).unwrap();

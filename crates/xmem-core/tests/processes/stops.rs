@@ -2,7 +2,7 @@
 
 //! Consumers that are stopped: nobody waits for them, and what they hold stays theirs.
 
-use xmem_core::{Producer, query};
+use xmem_core::Producer;
 
 use crate::support::*;
 use crate::{SIZE, holding, start};
@@ -16,7 +16,7 @@ fn a_stopped_consumer_changes_nothing_for_the_others() {
     stopped.stop();
     producer.tell("go");
     assert_eq!(producer.says(), "done");
-    let stats = query(&place.pool()).unwrap();
+    let stats = stats_of(&place.pool());
     assert_eq!(stats.published, 6000);
     assert_eq!(stats.consumers.len(), 2, "who is stopped is not cut off");
     producer.tell("end");

@@ -13,7 +13,9 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
-use xmem_core::{Canceller, Consumer, FrameMeta, Producer, ReadLease, WriteLease};
+use xmem_core::{
+    Canceller, ConnectError, Consumer, FrameMeta, PoolStats, Producer, ReadLease, WriteLease, query,
+};
 
 /// Not a limit on speed: after this a test hangs.
 pub const HANG: Duration = Duration::from_secs(60);
@@ -84,6 +86,20 @@ pub fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
         assert!(start.elapsed() < HANG, "never happened: {what}");
         std::thread::sleep(Duration::from_millis(1));
     }
+}
+
+/// What a producer says of itself. On a busy machine it may not answer in time; then it is asked again.
+#[track_caller]
+pub fn stats_of(pool: &str) -> PoolStats {
+    let mut stats = None;
+    eventually("an answer", || {
+        stats = match query(pool) {
+            Err(ConnectError::NoAnswer { .. }) => None,
+            answer => Some(answer.unwrap()),
+        };
+        stats.is_some()
+    });
+    stats.unwrap()
 }
 
 fn lanes(seed: u64) -> impl Iterator<Item = u64> {

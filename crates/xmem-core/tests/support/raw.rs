@@ -16,7 +16,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{
     FallocateFlags, MemfdFlags, SealFlags, fallocate, fcntl_add_seals, ftruncate, memfd_create,
 };
-use rustix::io::Errno;
+use rustix::io::{Errno, retry_on_intr};
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{
@@ -46,6 +46,12 @@ impl Raw {
         set_socket_timeout(&socket, Timeout::Recv, Some(HANG)).unwrap();
         set_socket_timeout(&socket, Timeout::Send, Some(Duration::from_millis(500))).unwrap();
         Self(socket)
+    }
+
+    /// What it sends is waited for also where the other side reads late.
+    pub fn patient(self) -> Self {
+        set_socket_timeout(&self.0, Timeout::Send, Some(HANG)).unwrap();
+        self
     }
 
     /// Connects to a producer.
@@ -83,13 +89,8 @@ impl Raw {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_RIGHTS))];
         let mut control = SendAncillaryBuffer::new(&mut space);
         assert!(fds.is_empty() || control.push(SendAncillaryMessage::ScmRights(fds)));
-        sendmsg(
-            &self.0,
-            &[IoSlice::new(bytes)],
-            &mut control,
-            SendFlags::NOSIGNAL,
-        )
-        .map(drop)
+        let message = [IoSlice::new(bytes)];
+        retry_on_intr(|| sendmsg(&self.0, &message, &mut control, SendFlags::NOSIGNAL)).map(drop)
     }
 
     /// Bytes of memory that what the other side has not read takes, as the kernel counts.
@@ -112,12 +113,14 @@ impl Raw {
         let mut buffer = [0; 4096];
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(16))];
         let mut control = RecvAncillaryBuffer::new(&mut space);
-        let received = recvmsg(
-            &self.0,
-            &mut [IoSliceMut::new(&mut buffer)],
-            &mut control,
-            RecvFlags::CMSG_CLOEXEC,
-        );
+        let received = retry_on_intr(|| {
+            recvmsg(
+                &self.0,
+                &mut [IoSliceMut::new(&mut buffer)],
+                &mut control,
+                RecvFlags::CMSG_CLOEXEC,
+            )
+        });
         let len = match received {
             Ok(message) => message.bytes,
             Err(Errno::CONNRESET | Errno::PIPE) => 0,

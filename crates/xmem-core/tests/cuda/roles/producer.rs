@@ -12,9 +12,10 @@ use xmem_core::{ImportError, ImportedMemory, Producer, ReadLease};
 
 use super::{SIZE, gpu, mode, outcome, publish};
 use crate::gpu::Gpu;
+use crate::support::HANG;
 use crate::support::child::{hear, say};
 
-/// Makes a pool. `words`: mode, most slots, and `elsewhere`.
+/// Makes a pool. `words`: mode, most slots, and `elsewhere`, or `hasty`: at its end it does not wait for long.
 pub fn produce(pool: &str, words: Vec<&str>) {
     let gpu = gpu(0, &words);
     let stream = gpu.stream();
@@ -22,7 +23,11 @@ pub fn produce(pool: &str, words: Vec<&str>) {
         .cuda_mode(mode(words.first().copied().unwrap_or("auto")))
         .max_slots(words.get(1).map_or(64, |word| word.parse().unwrap()))
         .history(1)
-        .release_timeout(Duration::from_millis(500))
+        .release_timeout(if words.contains(&"hasty") {
+            Duration::from_millis(500)
+        } else {
+            HANG
+        })
         .build()
         .unwrap();
     let mut maker = Maker {

@@ -13,10 +13,7 @@ use crate::support::child::{hear, say};
 
 /// Passes frames on from one pool to another, and copies what cannot be.
 pub fn relay(pool: &str, to: &str) {
-    let producer = Producer::builder(to)
-        .release_timeout(Duration::from_millis(500))
-        .build()
-        .unwrap();
+    let producer = Producer::builder(to).build().unwrap();
     let mut consumer = Consumer::builder(pool)
         .start_from(StartFrom::Oldest)
         .connect()
