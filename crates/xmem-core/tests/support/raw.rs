@@ -300,7 +300,7 @@ impl Fake {
     }
 
     pub fn accept(&self) -> Raw {
-        Raw::new(accept(&self.0).unwrap())
+        Raw::new(retry_on_intr(|| accept(&self.0)).unwrap())
     }
 
     /// Takes a connection and answers its first message.
