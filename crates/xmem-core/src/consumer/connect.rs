@@ -220,6 +220,44 @@ impl ConsumerBuilder {
 
     /// Joins the pool; waits for its producer if there is none yet.
     ///
+    /// It may be called again, for the producer that comes after one that is gone:
+    ///
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// # let pool = dir.path().join("p.sock");
+    /// # let pool = pool.to_str().unwrap();
+    /// # let path = pool.to_owned();
+    /// # let producers = std::thread::spawn(move || {
+    /// #     use xmem_core::{Canceller, Delivery, FrameMeta, Producer};
+    /// #     for is_last in [false, true] {
+    /// #         let producer = Producer::builder(&path).delivery(Delivery::Lossless).build().unwrap();
+    /// #         producer.wait_for_consumer(None, &Canceller::new()).unwrap();
+    /// #         producer.acquire(3).unwrap().publish(FrameMeta::new(3)).unwrap();
+    /// #         producer.set_eos(is_last);
+    /// #         producer.drain(None, &Canceller::new()).unwrap();
+    /// #     }
+    /// # });
+    /// # let mut frames = 0;
+    /// use xmem_core::{Consumer, ReceiveError, StartFrom};
+    ///
+    /// let pool = Consumer::builder(pool).start_from(StartFrom::Oldest);
+    /// let mut consumer = pool.connect_wait(None)?;
+    /// loop {
+    ///     match consumer.receive(None) {
+    ///         Ok(frame) => {
+    ///             println!("{} bytes", frame.data().len());
+    /// #           frames += 1;
+    ///         }
+    ///         Err(ReceiveError::ProducerLost) => consumer = pool.connect_wait(None)?,
+    ///         Err(ReceiveError::Eos) => break,
+    ///         Err(error) => return Err(error.into()),
+    ///     }
+    /// }
+    /// # producers.join().unwrap();
+    /// # assert_eq!(frames, 2);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     ///
     /// [`ConnectError::NotFound`] when the time was over, [`ConnectError::Cancelled`] when the wait was called off, and
