@@ -64,16 +64,17 @@ def hold_at_exit(pool: str) -> None:
 def wait_for_signal(pool: str) -> None:
     """Waits for a frame that never comes, until Ctrl-C."""
     consumer = xmem.Consumer(pool, timeout=HANG)
-    say("joined")
     try:
+        # From here on it may be interrupted.
+        say("joined")
         consumer.recv()
     except KeyboardInterrupt:
         say("interrupted")
 
 
 def wait_for_producer(pool: str) -> None:
-    say("waiting")
     try:
+        say("waiting")
         xmem.Consumer(pool)
     except KeyboardInterrupt:
         say("interrupted")

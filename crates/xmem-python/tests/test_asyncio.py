@@ -66,20 +66,13 @@ def test_tasks_get_frames_in_the_order_in_which_they_asked(pool):
 def test_other_tasks_go_on_and_waits_can_be_called_off(pool):
     async def main():
         with xmem.Producer(pool) as producer, xmem.Consumer(pool) as consumer:
-            ticks = 0
-
-            async def tick():
-                nonlocal ticks
-                while True:
-                    ticks += 1
-                    await asyncio.sleep(0)
-
-            ticking = asyncio.create_task(tick())
             with pytest.raises(xmem.Timeout, match=r"no frame came in 0\.05 s"):
                 await consumer.arecv(0.05)
-            assert ticks > 10
-            waiting = asyncio.create_task(consumer.arecv())
-            await asyncio.sleep(0.01)
+            waiting = asyncio.create_task(consumer.arecv(HANG))
+            # So many turns of the loop that, if it held up each of them, it would have waited in vain by now.
+            for _ in range(1000):
+                await asyncio.sleep(0)
+            assert not waiting.done()
             waiting.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await waiting
@@ -88,7 +81,6 @@ def test_other_tasks_go_on_and_waits_can_be_called_off(pool):
             publish(producer, 1)
             publish(producer, 2)
             assert sorted(frame.pts for frame in await asyncio.gather(*both)) == [1, 2]
-            ticking.cancel()
 
     asyncio.run(main())
 

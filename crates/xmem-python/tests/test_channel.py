@@ -673,8 +673,8 @@ def test_interrupt(place):
     with xmem.Channel(place.path()) as channel:
         for call in (channel.recv, lambda: channel.send(1), lambda: channel.poll(None)):
             timer = threading.Timer(0.2, lambda: signal.raise_signal(signal.SIGINT))
-            timer.start()
             with pytest.raises(KeyboardInterrupt):
+                timer.start()
                 call()
             timer.join()
         with pytest.raises(KeyboardInterrupt):

@@ -88,18 +88,21 @@ def test_receivers_that_are_killed(place, seed):
         victims = [Process(checking, place.path(), 3) for _ in range(2)]
         wait_until(lambda: len(channel.senders) == 3)
         kills = sorted(rng.sample(range(10, 150), 2))
+        timers = []
         number = 0
         while number < 200:
             if kills and number == kills[0]:
                 kills.pop(0)
                 victim = victims.pop()
-                threading.Timer(rng.random() * 0.01, victim.kill).start()
+                timers.append(threading.Timer(rng.random() * 0.01, victim.kill))
+                timers[-1].start()
             channel.send(nested(number), timeout=HANG)
             number += 1
+        # What the victims leave is removed by the channel's maker.
+        for timer in timers:
+            timer.join()
         channel.close()
         steady.join()
-        for victim in victims:
-            victim.join()
 
 
 def endless(path, ready):

@@ -301,6 +301,8 @@ def test_own_references_and_others_in_one_message(place):
                 assert in_middle.get(timeout=HANG) == [True]
                 gc.collect()
                 assert weak() is not None
+            # It removes what the killed one left there.
+            wait_until(lambda: not any(name.startswith("one.sock.") for name in os.listdir(place.dir)))
             # It keeps what it has no longer than it lives.
             middle.kill()
             is_gone_from(channel, one)

@@ -3,6 +3,7 @@
 """Buffers by number on CUDA devices, in real processes, on a stand-in driver without a GPU. The names and examples are those
 of the technical design."""
 
+from conftest import eventually
 from cuda_support import machine  # noqa: F401
 from test_cuda_frames import interrupt
 
@@ -158,15 +159,22 @@ def test_letting_go_of_a_buffer_can_be_interrupted(machine):
         g.fill(late, guard.cuda_ptr_mut, 1000, 1)
         index = guard.meta_index
     """)
-    owner.begin("""
-        try:
-            waiting()
-            guard.release(stream=late)
-        except KeyboardInterrupt:
-            interrupted = True
-    """)
-    interrupt(owner)
-    assert owner.ask("interrupted")
+
+    def interrupted() -> bool:
+        owner.begin("""
+            interrupted = False
+            try:
+                waiting()
+                guard.release(stream=late)
+            except KeyboardInterrupt:
+                interrupted = True
+        """)
+        interrupt(owner)
+        assert owner.ask("interrupted")
+        return owner.ask("'released' in repr(guard)")
+
+    # At first it may not have called `release` yet.
+    eventually(interrupted, "it is never interrupted in `release`")
     # Nobody gets it before the stream is done.
     owner.do("guards = [pool.acquire_cuda(1000) for _ in range(20)]")
     assert owner.ask("index not in [guard.meta_index for guard in guards]")

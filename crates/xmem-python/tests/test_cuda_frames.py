@@ -99,6 +99,7 @@ def test_a_stream_of_frames_stays_whole(machine):
         thread = threading.Thread(target=read)
         thread.start()
     """)
+    taken.eventually("count > 0")
     made.do("""
         for byte in range(1, 256):
             publish(byte)
@@ -278,7 +279,8 @@ def test_past_the_budget_frames_are_copied_on_the_device(machine):
         wrong = g.word()
         consumer = xmem.Consumer(pool, timeout=HANG, max_held=1)
     """)
-    made.do("publish(1); publish(2)")
+    # What is copied is waited for only so long.
+    made.do("publish(1); publish(2); g.finish(s)")
     taken.do("frames = [consumer.recv(HANG) for _ in range(2)]")
     assert taken.ask("[frame.readonly for frame in frames], consumer.stats['copied']") == [[True, False], 1]
     for at in range(2):
@@ -357,7 +359,7 @@ def test_memory_by_handle(machine):
         taken.do("frame = recv(); array = Array(frame, s); check(array, 7, s)")
     taken.do("g.finish(s)")
     assert taken.ask("g.read_word(wrong)") == 0
-    assert made.ask("producer.stats['consumers'][0]['device']") == "legacy"
+    made.eventually("producer.stats['consumers'][0]['device'] == 'legacy'")
     # Such memory ends with its producer, who waits for who has it.
     taken.do("del frame, array; consumer.close()")
     made.do("producer.close()")
@@ -382,7 +384,8 @@ def test_past_the_budget_a_frame_that_is_not_finished_is_dropped(machine):
     taken.do("consumer = xmem.Consumer(pool, timeout=HANG, max_held=1)")
     made.do("publish(1)")
     taken.do("first = consumer.recv(HANG)")
-    made.do("publish(2)")
+    # This one is finished, and copied.
+    made.do("publish(2); g.finish(s)")
     taken.do("second = consumer.recv(HANG)")
     with machine.held(made):
         made.do("publish(3)")
@@ -390,5 +393,5 @@ def test_past_the_budget_a_frame_that_is_not_finished_is_dropped(machine):
             while consumer.stats["dropped"] == 0:
                 consumer.try_recv()
         """)
-    made.do("publish(4)")
+    made.do("publish(4); g.finish(s)")
     assert taken.ask("consumer.recv(HANG).pts") == 4

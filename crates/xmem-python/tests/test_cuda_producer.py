@@ -126,6 +126,10 @@ def test_a_slot_that_is_given_back_while_it_is_written(machine):
             ptr = array.ptr
             del array
         del frame
+    """)
+    # All but the published one are free again, a little later.
+    made.eventually("producer.stats['slots_held'] == 1")
+    made.do("""
         # Until it is that slot.
         kept = []
         while True:
@@ -172,6 +176,8 @@ def test_a_lossless_producer_waits_for_room(machine):
             g.check(s, array.ptr, 1000, frame.pts, wrong)
             seen.append(frame.pts)
             del frame, array
+            # Past the budget it would be copied, and dropped if it is not written soon.
+            eventually(lambda: consumer.stats["held"] < 2, "frames stay held")
         g.finish(s)
     """)
     made.end()
@@ -220,6 +226,10 @@ def test_waiting_for_what_was_done_in_a_slot_before_can_be_interrupted(machine):
             ptr = array.ptr
             del array
         del frame
+    """)
+    # All but the published one are free again, a little later.
+    made.eventually("producer.stats['slots_held'] == 1")
+    made.do("""
         # Until it is that slot, which the stream has not left.
         kept = []
         while True:

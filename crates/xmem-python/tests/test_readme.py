@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import HANG, torch_or_not
+from conftest import HANG, eventually, torch_or_not
 
 import xmem
 
@@ -33,43 +33,41 @@ def block(what):
 
 
 @contextlib.contextmanager
-def camera(format):
-    """Publishes a frame of sevens for each consumer that comes, until the block ends; then the stream is over."""
+def camera(format, frames=None):
+    """Publishes frames of sevens to consumers, until one took so many, or the block ends; then the stream is over."""
     stop = threading.Event()
 
     def feed():
         with xmem.Producer("cam0", lossless=True) as producer:
-            while not stop.is_set():
+
+            def is_over():
+                return stop.is_set() or frames and any(it["received"] >= frames for it in producer.stats["consumers"])
+
+            while not is_over():
                 with contextlib.suppress(xmem.Timeout):
                     producer.wait_for_consumer(0.01)
-                    with producer.acquire(format=format, width=64, height=48) as frame:
+                    with producer.acquire(format=format, width=64, height=48, timeout=0.01) as frame:
                         for plane in frame.planes:
                             np.asarray(plane)[...] = 7
                         frame.publish()
                     producer.publish_event("scene-change", b"now")
                     stop.wait(0.01)
             producer.end_stream()
-            while producer.num_consumers:
-                threading.Event().wait(0.001)
+            eventually(lambda: not producer.num_consumers, "a consumer stays")
 
     thread = threading.Thread(target=feed)
     thread.start()
-    yield stop
-    stop.set()
-    thread.join()
-
-
-def soon(stop):
-    """Ends the stream when its consumer has had time to take some of it."""
-    timer = threading.Timer(0.3, stop.set)
-    timer.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()
 
 
 @pytest.mark.parametrize(("format", "names"), [("NV12", ["luma", "chroma"]), ("RGB", ["image"])])
 def test_receive(format, names):
     there = {}
-    with camera(format) as stop:
-        soon(stop)
+    with camera(format, frames=3):
         exec(block("waits for a producer"), there)
     for name in names:
         assert (there[name] == 7).all()
@@ -79,8 +77,7 @@ def test_receive(format, names):
 @pytest.mark.parametrize(("format", "count"), [("NV12", 2), ("RGB", 1)])
 def test_the_first_page(format, count):
     there = {}
-    with camera(format) as stop:
-        soon(stop)
+    with camera(format, frames=3):
         exec(block("NV12 has two"), there)
     assert len(there["planes"]) == count
     assert all((plane == 7).all() for plane in there["planes"])
@@ -96,16 +93,14 @@ def test_what_else_a_consumer_can():
 
 def test_a_consumer_in_a_loop():
     there = {"xmem": xmem}
-    with camera("RGB") as stop:
-        soon(stop)
+    with camera("RGB", frames=3):
         code = compile(block("Consumer.connect"), "README.md", "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
         asyncio.run(eval(code, there))
     assert there["frame"].shape == (48, 64, 3)
 
 
 def test_events(capsys):
-    with camera("RGB") as stop:
-        soon(stop)
+    with camera("RGB", frames=3):
         exec(block("events=True"), {"xmem": xmem})
     assert "scene-change scene-change; b'now' None\n" in capsys.readouterr().out
 

@@ -116,14 +116,15 @@ def test_a_receiver_that_is_only_slow(tmp_path):
         channel.wait_for_receiver(HANG)
         with warnings.catch_warnings():
             warnings.simplefilter("error")
+            # Two wait inside of the receiver, and 8 before it.
+            for number in range(10):
+                channel.send(number, timeout=HANG)
             with pytest.raises(xmem.Timeout):
-                for number in range(30):
-                    channel.send(number, timeout=0.1)
+                channel.send("one too many", timeout=0.1)
             assert channel._end.stuck() is None
             other.send("here", timeout=HANG)
             assert channel.poll(HANG)
             assert "does not take the messages" in channel._end.stuck()
-            for _ in range(number):
-                other.recv(timeout=HANG)
+            assert [other.recv(timeout=HANG) for _ in range(10)] == list(range(10))
             assert channel.recv(timeout=HANG) == "here"
             assert channel._end.stuck() is None
