@@ -214,6 +214,17 @@ impl Actor {
                 let number = self.element(element)?.property::<u32>("num-clients");
                 Ok(number.to_string())
             }
+            // How many slots all consumers hold together.
+            ("stat", [element, "clients-hold"]) => {
+                let stats = self.element(element)?.property::<gst::Structure>("stats");
+                let clients = stats.get::<gst::Array>("clients");
+                let clients = clients.map_err(|error| error.to_string())?;
+                let held = clients.iter().map(|client| {
+                    let client = client.get::<gst::Structure>().unwrap();
+                    client.get::<u32>("held").unwrap()
+                });
+                Ok(held.sum::<u32>().to_string())
+            }
             ("stat", [element, field]) => {
                 let stats = self.element(element)?.property::<gst::Structure>("stats");
                 let value = stats.value(*field).map_err(|error| error.to_string())?;

@@ -41,6 +41,7 @@ fn frames_of_all_formats_and_sizes_are_the_same_everywhere() {
         lab.consumer("", "cudadownload ! video/x-raw !"),
         lab.consumer("download=true", ""),
     ];
+    producer.until_stat("sink", "num-clients", 3);
     all_arrive(&mut producer, &mut consumers);
     assert_eq!(producer.stat("sink", "copied"), 0);
     assert_eq!(consumers[0].stat("src", "copied"), 0);
@@ -56,6 +57,7 @@ fn memory_that_upstream_allocates_arrives_the_same() {
         caps(Nv12, 320, 240)
     ));
     let mut consumers = [lab.consumer("", ""), lab.consumer("download=true", "")];
+    producer.until_stat("sink", "num-clients", 2);
     all_arrive(&mut producer, &mut consumers);
     assert_eq!(producer.stat("sink", "copied"), 0);
     lab.assert_allowed();
@@ -71,6 +73,7 @@ fn what_a_late_device_writes_is_waited_for() {
         lab.consumer("", "cudadownload ! video/x-raw !"),
         lab.consumer("download=true", ""),
     ];
+    producer.until_stat("sink", "num-clients", 3);
     for number in 0..60 {
         producer.push(number);
         for consumer in &mut consumers {

@@ -72,6 +72,8 @@ fn frames_stay_on_their_device() {
         lab.launch(&consumer("", "cudadownload ! video/x-raw !").replace("POOL", &other)),
         lab.launch(&consumer("cuda-device-id=1", "").replace("POOL", &other)),
     ];
+    producer.until_stat("sink", "num-clients", 1);
+    producer.until_stat("other", "num-clients", 2);
     for number in 0..20 {
         producer.push(number);
         for consumer in &mut consumers {

@@ -46,6 +46,7 @@ fn it_is_opened_once_and_not_copied() {
     producer.told("watch sink sink", "ok");
     producer.told("play", "ok");
     let mut consumers = [lab.consumer("", ""), lab.consumer("", "")];
+    producer.until_stat("sink", "num-clients", 2);
     pass(&mut producer, &mut consumers, 0..160);
     // Each of upstream's memories, and each one's canary.
     let memories = producer.number("seen sink addresses");
@@ -237,6 +238,8 @@ fn two_sinks_behind_a_tee_share_one_memory() {
             "xmemsrc pool=POOL ! appsink name=app sync=false max-buffers=1 enable-last-sample=false xmemsrc pool={other} ! fakesink sync=false"
         )),
     ];
+    producer.until_stat("sink", "num-clients", 2);
+    producer.until_stat("other", "num-clients", 2);
     pass(&mut producer, &mut consumers, 0..60);
     for sink in ["sink", "other"] {
         assert_eq!(producer.stat(sink, "copied"), 0);
@@ -272,6 +275,7 @@ fn copied_once(
     };
     let mut producer = start(&pipeline(LOSSLESS));
     let mut consumers = [lab.consumer("", ""), lab.consumer("", "")];
+    producer.until_stat("sink", "num-clients", 2);
     pass(&mut producer, &mut consumers, 0..50);
     assert_eq!(producer.stat("sink", "copied"), 50);
     assert_eq!(lab.calls(&producer, &COPIES), 50);

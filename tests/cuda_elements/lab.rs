@@ -194,6 +194,14 @@ impl Actor {
         });
     }
 
+    /// Waits until a figure is no more than this. Slots come back a little later than all have let go.
+    #[track_caller]
+    pub fn until_at_most(&mut self, element: &str, field: &str, most: u64) {
+        until(&format!("{field} of {element} is {most} at most"), || {
+            self.stat(element, field) <= most
+        });
+    }
+
     /// Waits until its source has found the producer.
     #[track_caller]
     pub fn connected(mut self) -> Self {

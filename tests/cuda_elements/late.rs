@@ -35,6 +35,7 @@ fn handed_on_before_it_is_written(kind: &str) {
         lab.consumer("", "cudadownload ! video/x-raw !"),
         lab.consumer("download=true", ""),
     ];
+    producer.until_stat("sink", "num-clients", 3);
     // Memory is made known before anything is held up.
     for number in 0..8 {
         producer.told(&format!("paint {number}"), "ok");
@@ -88,11 +89,13 @@ fn frames_in_upstreams_memory_are_handed_on_before_they_are_written() {
     handed_on_before_it_is_written("stream");
 }
 
-/// Pushes the frame with this number, which the device is to write, and waits until it is out.
+/// Pushes the frame with this number, which the device is to write, and waits until it is out and there is room for more.
 fn push(producer: &mut Actor, number: u8) {
     producer.told(&format!("paint {number}"), "ok");
     producer.told("push-painted", "ok");
     producer.until_stat("sink", "published", u64::from(number) + 1);
+    // Of 16.
+    producer.until_at_most("sink", "slots-held", 11);
 }
 
 /// Which stream reads a frame late.
@@ -107,7 +110,7 @@ enum Reader {
 /// A lease ends in the order of the consumer's streams: no slot is written while a kernel is still to read it.
 fn not_written_before_it_is_read(kind: &str, sink: &str, reader: &Reader) {
     let Some(lab) = Lab::new() else { return };
-    let mut producer = on_a_stream(&lab, kind, &format!("{sink} max-slots=16 copy=forbid"));
+    let mut producer = on_a_stream(&lab, kind, &format!("max-slots=16 {sink} copy=forbid"));
     let mut consumer = lab.consumer("max-held=4", "").connected();
     push(&mut producer, 0);
     consumer.told("take 0", "ok");
@@ -146,7 +149,8 @@ fn a_slot_by_handle_is_not_written_before_it_is_read() {
 
 #[test]
 fn upstreams_memory_is_not_written_before_it_is_read() {
-    not_written_before_it_is_read("stream", "", &Reader::Its);
+    // Upstream writes it again, however many it has; each takes a slot.
+    not_written_before_it_is_read("stream", "max-slots=100", &Reader::Its);
 }
 
 /// The process in the middle copies, since memory that ends with its process is not passed on. Its stream is late.
@@ -165,6 +169,8 @@ fn a_copy_is_made_before_its_source_is_written_again() {
         last.takes(number);
         last.drops(number);
     }
+    // Past its budget the one in the middle would wait for its stream.
+    producer.until_stat("sink", "clients-hold", 0);
     assert_eq!(middle.stat("sink", "copied"), 8);
     let held = lab.machine.hold(Some(middle.pid()));
     push(&mut producer, 8);

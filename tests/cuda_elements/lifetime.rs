@@ -238,7 +238,7 @@ fn past_the_budget_frames_are_copied_or_dropped() {
         drops.drops(number);
     }
     // Behind what the device still does with them. An appsink refers to its last frame.
-    drops.until_stat("src", "held", 1);
+    producer.until_stat("sink", "clients-hold", 1);
     publish(&mut producer, 8..9);
     drops.takes(8);
     lab.assert_allowed();
@@ -313,6 +313,8 @@ fn a_frame_is_passed_on_without_a_copy() {
         if number < 36 {
             last.drops(number);
         }
+        // Past its budget the one in the middle would have to copy.
+        first.until_at_most("sink", "clients-hold", 8);
     }
     assert_eq!(middle.stat("sink", "zero-copy"), 40);
     assert_eq!(middle.stat("sink", "copied"), 0);
@@ -341,6 +343,7 @@ fn a_lossless_stream_is_whole_and_ends() {
         "ok",
     );
     let mut consumers = [lab.consumer("", ""), lab.consumer("", "")];
+    first.until_stat("sink", "num-clients", 2);
     for number in 0..100 {
         first.push(number);
     }

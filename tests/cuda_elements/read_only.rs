@@ -20,6 +20,7 @@ fn a_received_frame_is_not_overwritten() {
     for sink in ["", "cuda-ipc-mode=legacy"] {
         let mut producer = lab.producer(&caps(Nv12, 321, 241), &format!("{LOSSLESS} {sink}"));
         let mut consumers = [lab.consumer("", ""), lab.consumer("", "")];
+        producer.until_stat("sink", "num-clients", 2);
         for number in 0..10 {
             producer.push(number);
             for consumer in &mut consumers {

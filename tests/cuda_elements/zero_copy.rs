@@ -108,6 +108,7 @@ fn costs_nothing(sink: &str, way: &str) {
     sender.told("watch sink sink", "ok");
     sender.told("play", "ok");
     let mut receivers = [lab.consumer("", ""), lab.consumer("", "")];
+    sender.until_stat("sink", "num-clients", 2);
     for receiver in &mut receivers {
         receiver.told("watch app sink", "ok");
     }
@@ -118,6 +119,8 @@ fn costs_nothing(sink: &str, way: &str) {
                 receiver.told(&format!("take {number}"), "ok");
                 receiver.drops(number);
             }
+            // Or there would be more of them sometimes.
+            sender.until_at_most("sink", "slots-held", 4);
         }
         let receivers = receivers.each_ref().map(|receiver| costs(&lab, receiver));
         (costs(&lab, &sender), receivers)
