@@ -149,6 +149,7 @@ fn steps(not_run: &Path, newer: Option<Step>) -> Vec<Step> {
             command.env("RUSTFLAGS", "--cfg xmem_loom");
             // Optimising across crates takes longer than the models run.
             command.env("CARGO_PROFILE_RELEASE_LTO", "off");
+            command.env("CARGO_PROFILE_RELEASE_CODEGEN_UNITS", "16");
             command
         },
         advice: "loom printed the interleaving that breaks the slot protocol",
