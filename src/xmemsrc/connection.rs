@@ -53,9 +53,9 @@ impl XmemSrc {
                     ),
                     _ => {}
                 }
-                *lock(&self.connection) = Some(consumer.handle());
+                lock(&self.counted).connection = Some(consumer.handle());
                 if std::mem::replace(&mut started.was_connected, true) {
-                    lock(&self.figures).reconnects += 1;
+                    lock(&self.counted).figures.reconnects += 1;
                     messages::back(&self.obj(), &settings.pool, consumer.producer_pid());
                 }
                 started.sticky_version = None;
@@ -89,11 +89,11 @@ impl XmemSrc {
 
     /// Leaves a producer. Its figures stay.
     pub(super) fn part(&self, consumer: Consumer) {
-        let mut connection = lock(&self.connection);
-        // In one step for who asks for the stats meanwhile.
-        lock(&self.figures).add(&consumer.stats(), consumer.device());
-        *connection = None;
-        drop(connection);
+        let (stats, device) = (consumer.stats(), consumer.device());
+        let mut counted = lock(&self.counted);
+        counted.figures.add(&stats, device);
+        counted.connection = None;
+        drop(counted);
         drop(consumer);
     }
 

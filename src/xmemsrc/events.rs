@@ -212,7 +212,7 @@ impl imp::XmemSrc {
 
     /// Asks the producer for a key frame. `false`: there is none, or it does not listen.
     pub(super) fn request(&self, key_frame: KeyFrame) -> bool {
-        let connection = lock(&self.connection).clone();
+        let connection = lock(&self.counted).connection.clone();
         let Some(connection) = connection else {
             return false;
         };

@@ -173,24 +173,25 @@ impl XmemSrc {
         consumer: &Consumer,
         received: Received,
     ) -> Option<gst::Buffer> {
+        // The producer is told first: who sees a figure here finds it there too.
         let (mut buffer, way) = match received {
             Received::Buffer(buffer, way) => (buffer, way),
             Received::Dropped => {
                 consumer.note_dropped();
-                lock(&self.figures).dropped += 1;
+                lock(&self.counted).figures.dropped += 1;
                 return None;
             }
             Received::Undecodable => {
                 consumer.note_dropped();
-                lock(&self.figures).undecodable += 1;
+                lock(&self.counted).figures.undecodable += 1;
                 return None;
             }
         };
         if way == Way::InPlace {
-            lock(&self.figures).zero_copy += 1;
+            lock(&self.counted).figures.zero_copy += 1;
         } else {
-            lock(&self.figures).copied += 1;
             consumer.note_copied();
+            lock(&self.counted).figures.copied += 1;
             if !std::mem::replace(&mut started.said_copied, true) {
                 let reason = match way {
                     Way::OverBudget => "downstream holds as many as max-held allows",

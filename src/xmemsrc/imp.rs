@@ -134,6 +134,14 @@ impl Stream {
     }
 }
 
+/// What the stats are made of, in one place: as a connection ends, what it counted moves into the figures.
+#[derive(Debug, Default)]
+pub(super) struct Counted {
+    pub(super) figures: SourceFigures,
+    /// The connection to the current producer, for others than the streaming thread.
+    pub(super) connection: Option<ConsumerHandle>,
+}
+
 /// No two of the locks are ever held at once, and none across a call that waits or that leads out of the element.
 #[derive(Debug, Default)]
 pub struct XmemSrc {
@@ -141,9 +149,7 @@ pub struct XmemSrc {
     pub(super) started: Mutex<Option<Started>>,
     pub(super) stream: Mutex<Stream>,
     pub(super) sent: Mutex<Sent>,
-    pub(super) figures: Mutex<SourceFigures>,
-    /// The connection to the current producer, for others than the streaming thread.
-    pub(super) connection: Mutex<Option<ConsumerHandle>>,
+    pub(super) counted: Mutex<Counted>,
     pub(super) tally: Arc<Tally>,
     pub(super) outgoing: Arc<Outgoing>,
     /// Metas that make no sense here.
@@ -177,12 +183,13 @@ impl ObjectImpl for XmemSrc {
         match pspec.name() {
             PROP_STATS => {
                 // As long as it is locked, the figures of this connection are not among those of former ones.
-                let connection = lock(&self.connection);
-                let device = connection.as_ref().and_then(ConsumerHandle::device);
-                let current = connection.as_ref().and_then(ConsumerHandle::stats);
+                let counted = lock(&self.counted);
+                let connection = counted.connection.as_ref();
+                let device = connection.and_then(ConsumerHandle::device);
+                let current = connection.and_then(ConsumerHandle::stats);
                 let current = current.unwrap_or_default();
-                let figures = lock(&self.figures).clone();
-                drop(connection);
+                let figures = counted.figures.clone();
+                drop(counted);
                 // Every frame that is out holds the tally, and so does the element.
                 let held = Arc::strong_count(&self.tally).saturating_sub(1) as u64;
                 let copies = self.tally.copies();
@@ -271,7 +278,7 @@ impl BaseSrcImpl for XmemSrc {
         })?;
         gst::info!(CAT, imp = self, "Pool {:?} at {path:?}", settings.pool);
         self.canceller.reset();
-        *lock(&self.figures) = SourceFigures::default();
+        lock(&self.counted).figures = SourceFigures::default();
         self.tally.reset();
         self.losses.reset();
         *lock(&self.stream) = Stream::default();
@@ -363,7 +370,7 @@ impl BaseSrcImpl for XmemSrc {
     /// What the producer has, once that is known.
     fn caps(&self, filter: Option<&gst::Caps>) -> Option<gst::Caps> {
         let caps = lock(&self.stream).caps.clone().or_else(|| {
-            let connection = lock(&self.connection).clone()?;
+            let connection = lock(&self.counted).connection.clone()?;
             let caps = sticky::parse_caps(connection.sticky()?.text(sticky::CAPS)?)?;
             let download = lock(&self.settings).download;
             Some(if download {
