@@ -16,6 +16,11 @@ const JUMP_NS: u64 = 20_000_000;
 const NEAR_NS: u64 = 5_000;
 const TRIES: u32 = 4;
 
+/// Now, as GStreamer's arithmetic of clocks wants it.
+fn monotonic() -> u64 {
+    xmem_core::monotonic_ns().cast_unsigned()
+}
+
 /// Where a clock was.
 #[derive(Debug, Clone, Copy)]
 struct Sample {
@@ -28,9 +33,9 @@ impl Sample {
     fn take(clock: &gst::Clock) -> Self {
         let mut best: Option<(u64, Self)> = None;
         for _ in 0..TRIES {
-            let before = xmem_core::monotonic_ns();
+            let before = monotonic();
             let time = clock.time().nseconds();
-            let took = xmem_core::monotonic_ns().saturating_sub(before);
+            let took = monotonic().saturating_sub(before);
             if best.is_none_or(|(shortest, _)| took < shortest) {
                 let sample = Self {
                     monotonic: before + took / 2,
@@ -101,7 +106,7 @@ impl ClockOffset {
         if self.is_monotonic(clock) {
             return Some(0);
         }
-        let now = xmem_core::monotonic_ns();
+        let now = monotonic();
         if self
             .samples
             .back()
@@ -162,7 +167,7 @@ impl Origin {
     }
 
     /// Of a pipeline without a clock: its running time is taken to have begun when CLOCK_MONOTONIC showed this.
-    pub(crate) fn without_clock(began: u64) -> Self {
+    pub(crate) fn without_clock(began: i64) -> Self {
         Self {
             ns: i128::from(began),
         }
@@ -194,6 +199,11 @@ impl Origin {
     pub(crate) fn before_start(self, monotonic: i64) -> gst::ClockTime {
         clock_time(self.ns - i128::from(monotonic))
     }
+}
+
+/// From one time on CLOCK_MONOTONIC to a later one.
+pub(crate) fn elapsed(from: i64, to: i64) -> gst::ClockTime {
+    clock_time(i128::from(to) - i128::from(from))
 }
 
 /// Nanoseconds as far as GStreamer can say them.

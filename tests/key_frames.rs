@@ -278,8 +278,7 @@ fn a_flood_of_requests_is_a_few() {
             std::thread::spawn(move || {
                 let mut sent = 0usize;
                 while !stop.load(Ordering::Relaxed) {
-                    let at =
-                        u64::from(sent as u32 % 2) * (xmem_core::monotonic_ns() + 1_000_000_000);
+                    let at = (sent % 2) as i64 * (xmem_core::monotonic_ns() + 1_000_000_000);
                     let mut data = [1; 9];
                     data[1..].copy_from_slice(&at.to_le_bytes());
                     sent += usize::from(consumer.request("force-key-unit", &data).is_ok());

@@ -308,7 +308,7 @@ fn running_times_before_the_start_keep_their_spacing() {
 /// However long ago the host was started: that is where CLOCK_MONOTONIC has its zero.
 #[test]
 fn running_times_before_the_start_of_the_host_keep_their_spacing() {
-    come_from_before_the_start(xmem_core::monotonic_ns().cast_signed() + 3_600_000_000_000);
+    come_from_before_the_start(xmem_core::monotonic_ns() + 3_600_000_000_000);
 }
 
 /// The pad's offset puts them before the producer's start, which is after the consumer's.

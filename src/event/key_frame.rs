@@ -5,6 +5,8 @@
 use gst::prelude::*;
 use gst_video::UpstreamForceKeyUnitEvent;
 
+use crate::timing;
+
 /// The request's name.
 pub(crate) const NAME: &str = "force-key-unit";
 
@@ -14,7 +16,7 @@ pub(crate) struct KeyFrame {
     /// With everything that comes at the start of the stream.
     pub(crate) all_headers: bool,
     /// When it has to be there, on CLOCK_MONOTONIC. `None`: as soon as possible.
-    pub(crate) at: Option<u64>,
+    pub(crate) at: Option<i64>,
 }
 
 impl KeyFrame {
@@ -29,7 +31,9 @@ impl KeyFrame {
         let at = event
             .running_time
             .zip(element.current_running_time())
-            .map(|(time, running)| now.saturating_add(time.saturating_sub(running).nseconds()))
+            .map(|(time, running)| {
+                now.saturating_add_unsigned(time.saturating_sub(running).nseconds())
+            })
             .filter(|at| *at > now);
         Self {
             all_headers: event.all_headers,
@@ -41,8 +45,8 @@ impl KeyFrame {
     pub(crate) fn to_event(self, element: &gst::Element, count: u32) -> gst::Event {
         let now = xmem_core::monotonic_ns();
         let running_time = self.at.and_then(|at| {
-            let until = gst::ClockTime::from_nseconds(at.saturating_sub(now));
-            Some(element.current_running_time()? + until)
+            let running = element.current_running_time()?;
+            Some(running.saturating_add(timing::elapsed(now, at)))
         });
         UpstreamForceKeyUnitEvent::builder()
             .running_time(running_time)
@@ -61,7 +65,7 @@ impl KeyFrame {
     /// `None`: it makes no sense.
     pub(crate) fn decode(bytes: &[u8]) -> Option<Self> {
         let (all_headers, at) = bytes.split_first()?;
-        let at = u64::from_le_bytes(at.try_into().ok()?);
+        let at = i64::from_le_bytes(at.try_into().ok()?);
         Some(Self {
             all_headers: *all_headers != 0,
             at: (at != 0).then_some(at),

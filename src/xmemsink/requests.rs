@@ -15,7 +15,7 @@ use gst_base::prelude::*;
 
 use super::{XmemSink, imp::CAT};
 use crate::event::key_frame::KeyFrame;
-use crate::lock::lock;
+use crate::{lock::lock, timing};
 
 /// How long a key frame that was asked for lasts for all others that want one.
 const INTERVAL: Duration = Duration::from_millis(200);
@@ -51,7 +51,7 @@ impl State {
             self.now = Some(request.all_headers || self.now.unwrap_or_default());
             return;
         };
-        let until = Duration::from_nanos(at.saturating_sub(xmem_core::monotonic_ns()));
+        let until = Duration::from(timing::elapsed(xmem_core::monotonic_ns(), at));
         if until <= HORIZON && self.later.len() < MOST && !self.later.contains(&request) {
             self.later.push(request);
         }

@@ -22,7 +22,7 @@ pub(super) struct Times {
     /// Whether upstream says that it is live, and with what latency. `None`: not asked yet.
     upstream: Option<(bool, gst::ClockTime)>,
     /// CLOCK_MONOTONIC when the pipeline first played; for pipelines without a clock.
-    began: Option<u64>,
+    began: Option<i64>,
 }
 
 impl Times {

@@ -62,7 +62,7 @@ pub(super) struct Stamper {
     from_oldest: bool,
     clock: ClockOffset,
     /// CLOCK_MONOTONIC when the first frame was asked for; for pipelines without a clock.
-    began: Option<u64>,
+    began: Option<i64>,
     /// Of the current producer.
     delivery: Delivery,
     /// `None`: no frame of this producer yet that has a time.
@@ -124,8 +124,7 @@ impl Stamper {
         };
         self.follow_base_time(src, base_time);
         let (pts, dts) = if self.mode == XmemSrcTimestampMode::Arrival {
-            let now = xmem_core::monotonic_ns().cast_signed();
-            let now = origin.to_running_time(now);
+            let now = origin.to_running_time(xmem_core::monotonic_ns());
             // What is decoded in another order than it is shown in stays in that order.
             let ahead = raw
                 .pts
@@ -200,11 +199,7 @@ impl Stamper {
             let before = origin
                 .later(self.went_on_at.nseconds().cast_signed())
                 .before_start(earliest);
-            let held_up = gst::ClockTime::from_nseconds(
-                meta.published_at
-                    .saturating_sub_signed(earliest)
-                    .min(gst::ClockTime::MAX.nseconds()),
-            );
+            let held_up = timing::elapsed(earliest, meta.published_at);
             let waited = was_paused && self.delivery == Delivery::Lossless && !timeline.live;
             if self.from_oldest || waited {
                 // Streams that paused together need about the same.

@@ -63,12 +63,12 @@ fn draw(pixels: &mut [u8], number: usize) {
     }
 }
 
-fn describe(layout: VideoLayout, size: usize, pts: Duration, taken: u64) -> FrameMeta {
+fn describe(layout: VideoLayout, size: usize, pts: Duration, taken: i64) -> FrameMeta {
     FrameMeta {
         content_type: "image/raw".into(),
         producer: "xmem-producer".into(),
         // The time that all processes share; xmemsrc makes the buffer's own of it.
-        timestamp: Some(taken as i64),
+        timestamp: Some(taken),
         pts: Some(pts.as_nanos() as u64),
         duration: Some(FRAME_TIME.as_nanos() as u64),
         video: Some(layout),

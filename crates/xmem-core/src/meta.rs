@@ -169,7 +169,7 @@ pub struct FrameMeta {
     /// How often that slot was reused, never 0. Set by `publish`.
     pub generation: u32,
     /// When it was published, on CLOCK_MONOTONIC. Set by `publish`.
-    pub published_at: u64,
+    pub published_at: i64,
     /// Version of the sticky state (caps and so on) that the frame belongs to. Set by `publish`.
     pub sticky_version: u64,
 
@@ -361,7 +361,7 @@ impl FrameMeta {
         };
         w.word(self.sequence);
         w.pair(self.slot, self.generation);
-        w.word(self.published_at);
+        w.word(self.published_at.cast_unsigned());
         w.word(self.sticky_version);
         w.word(self.offset);
         w.word(self.size);
@@ -423,7 +423,7 @@ impl FrameMeta {
         };
         let sequence = r.word();
         let (slot, generation) = r.pair();
-        let published_at = r.word();
+        let published_at = r.word().cast_signed();
         let sticky_version = r.word();
         let offset = r.word();
         let size = r.word();
@@ -511,7 +511,7 @@ mod tests {
             sequence: 7,
             slot: 3,
             generation: 9,
-            published_at: 11,
+            published_at: -11,
             sticky_version: 2,
             offset: 64,
             size: 1920 * 1080 * 3 / 2,

@@ -8,6 +8,6 @@ pub(crate) fn u64() -> u64 {
     match getrandom(&mut bytes, GetRandomFlags::empty()) {
         Ok(8) => u64::from_ne_bytes(bytes),
         // Only before the kernel has gathered entropy at boot; the clock tells apart what has to be told apart.
-        _ => crate::os::clock::monotonic_ns(),
+        _ => crate::os::clock::monotonic_ns().cast_unsigned(),
     }
 }

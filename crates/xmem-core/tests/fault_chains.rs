@@ -53,7 +53,7 @@ fn first_pool(pool: &str) -> Producer {
 /// A pool that is made anew over and over.
 fn origin(pool: &str, commands: &Receiver<String>) {
     commands.recv().unwrap();
-    let mut seed = xmem_core::monotonic_ns();
+    let mut seed = xmem_core::monotonic_ns().cast_unsigned();
     loop {
         let producer = first_pool(pool);
         for _ in 0..LIFE {

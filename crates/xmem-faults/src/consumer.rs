@@ -102,6 +102,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Error> {
             if args.watcher {
                 // None: the producer's clock is ahead.
                 let age = monotonic_ns().checked_sub(lease.meta().published_at);
+                let age = age.and_then(|age| age.try_into().ok());
                 // A frame that was there before we looked is late by our own checking of the one before.
                 if let Some(age) = age.map(Duration::from_nanos)
                     && last.is_some()

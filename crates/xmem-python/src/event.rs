@@ -70,7 +70,7 @@ pub(crate) fn describe(
     Ok(FrameMeta {
         pts,
         duration,
-        timestamp: Some(timestamp.unwrap_or_else(|| monotonic_ns().cast_signed())),
+        timestamp: Some(timestamp.unwrap_or_else(monotonic_ns)),
         attachments,
         ..FrameMeta::default()
     })
@@ -141,7 +141,7 @@ impl Event {
 
     /// When it was published, on CLOCK_MONOTONIC.
     #[getter]
-    fn published_at(&self) -> u64 {
+    fn published_at(&self) -> i64 {
         self.0.meta.published_at
     }
 

@@ -201,7 +201,7 @@ impl Frame {
 
     /// When it was published, on CLOCK_MONOTONIC.
     #[getter]
-    fn published_at(&self) -> u64 {
+    fn published_at(&self) -> i64 {
         self.about.meta.published_at
     }
 

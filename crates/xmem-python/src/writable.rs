@@ -130,7 +130,7 @@ impl WritableFrame {
         meta.pts = pts;
         meta.dts = dts;
         meta.duration = duration;
-        meta.timestamp = Some(timestamp.unwrap_or_else(|| monotonic_ns().cast_signed()));
+        meta.timestamp = Some(timestamp.unwrap_or_else(monotonic_ns));
         for (name, value) in attachments.into_iter().flatten() {
             meta.attachments.set(&name, value);
         }

@@ -152,14 +152,17 @@ impl Session {
     }
 
     /// Only this side writes the words.
-    pub(super) fn count(&self, published_at: u64) {
+    pub(super) fn count(&self, published_at: i64) {
         let page = &self.page;
         page.received().store(
             page.received().load(Ordering::Relaxed).wrapping_add(1),
             Ordering::Relaxed,
         );
         fault::point(Point::ReceivedCounted);
-        let latency = monotonic_ns().saturating_sub(published_at);
+        let latency = monotonic_ns()
+            .saturating_sub(published_at)
+            .max(0)
+            .cast_unsigned();
         let before = page.latency().load(Ordering::Relaxed);
         let smoothed = if before == 0 {
             latency

@@ -228,8 +228,8 @@ impl Peer {
     pub(super) fn stats(
         &self,
         control: &Control,
-        published_at: impl Fn(u32) -> u64,
-        now: u64,
+        published_at: impl Fn(u32) -> i64,
+        now: i64,
     ) -> ConsumerStats {
         let mut held = 0;
         let mut oldest = now;
@@ -259,7 +259,7 @@ impl Peer {
             missed: page.missed().load(Ordering::Relaxed),
             copied: page.copied().load(Ordering::Relaxed),
             dropped: page.dropped().load(Ordering::Relaxed),
-            oldest_held_age_ns: now - oldest,
+            oldest_held_age_ns: (now - oldest).cast_unsigned(),
             latency_ns: page.latency().load(Ordering::Relaxed),
             leaving: self.has_left() && self.via.is_empty(),
             via: self.via.clone(),

@@ -113,7 +113,7 @@ pub(super) struct SlotInfo {
     pub(super) attached: (usize, usize),
     /// Of the newest entry that names the slot.
     pub(super) last_sequence: u64,
-    pub(super) published_at: u64,
+    pub(super) published_at: i64,
     pub(super) hook: Option<Hook>,
     pub(super) keep: Option<Keep>,
 }

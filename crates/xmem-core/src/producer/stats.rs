@@ -14,11 +14,11 @@ use crate::protocol::slot::{SlotState, SlotWord};
 use crate::stats::{ConsumerStats, PoolStats};
 
 impl Pool {
-    pub(super) fn consumer_stats(&self, peer: &Peer, now: u64) -> ConsumerStats {
+    pub(super) fn consumer_stats(&self, peer: &Peer, now: i64) -> ConsumerStats {
         self.consumer_stats_in(&self.lock(), peer, now)
     }
 
-    fn consumer_stats_in(&self, state: &State, peer: &Peer, now: u64) -> ConsumerStats {
+    fn consumer_stats_in(&self, state: &State, peer: &Peer, now: i64) -> ConsumerStats {
         let published_at = |slot| {
             state
                 .slots

@@ -43,7 +43,7 @@ impl Stream {
         Ok(Self {
             producer,
             kind,
-            seed: xmem_core::monotonic_ns(),
+            seed: xmem_core::monotonic_ns().cast_unsigned(),
             number: 0,
             cancel: Canceller::new(),
         })

@@ -30,7 +30,7 @@ pub(crate) struct Known {
     dts: Option<u64>,
     duration: Option<u64>,
     timestamp: Option<i64>,
-    published_at: u64,
+    published_at: i64,
     sequence: u64,
     slot: u32,
     generation: u32,
