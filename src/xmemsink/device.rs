@@ -99,6 +99,8 @@ impl Started {
         // Each time: what a CPU wrote is put on the device by it.
         let ptr = on_device.device_ptr().ok_or(Failure::Unreadable)?;
         let cause = match SlotMemory::of(memory) {
+            // Consumers get slots and memory from their first byte on.
+            _ if memory.offset() > 0 => Cause::Unreachable("its first bytes were cut off"),
             Some(slot) if slot.belongs_to(&self.producer) => {
                 match slot.publish(&self.producer, meta.clone()) {
                     Ok(_) => return Ok(Some(Outcome::InPlace)),
@@ -148,7 +150,7 @@ impl Started {
             return Ok(Err(why));
         }
         let info = memory.info();
-        if cuda::planes(&info).any(|plane| plane.rows_in(info.size()) < plane.height) {
+        if cuda::planes(&info).any(|plane| plane.rows_in(buffer.size()) < plane.height) {
             return Ok(Err("its planes are larger than it is"));
         }
         let context = memory.context();
@@ -248,7 +250,15 @@ impl Started {
             .cuda()
             .ok_or(Failure::Device(CudaError::NotOnDevice))?;
         // SAFETY: the buffer is kept until the stream has copied it, whether that is published or not.
-        let copied = unsafe { copy(slot, stream, ptr, &memory.info(), &copier.layout) };
+        let copied = unsafe {
+            copy(
+                slot,
+                stream,
+                (ptr, buffer.size()),
+                &memory.info(),
+                &copier.layout,
+            )
+        };
         let published = match copied {
             Ok(()) => {
                 self.producer.note_copied();
@@ -318,27 +328,27 @@ impl Started {
 ///
 /// # Safety
 ///
-/// The frame lies there as `info` says, and stays until the stream has copied it.
+/// There are so many bytes of the frame, which lies there as `info` says, and they stay until the stream has copied them.
 unsafe fn copy(
     slot: CudaSlot<'_>,
     stream: xmem_core::cuda::Stream,
-    from: u64,
+    (from, size): (u64, usize),
     info: &gst_video::VideoInfo,
     to: &Layout,
 ) -> Result<(), CudaError> {
     slot.wait_on(stream)?;
-    if to.is_of(info.offset(), info.stride(), info.size()) {
+    if to.is_of(info.offset(), info.stride(), size) {
         // SAFETY: the caller's promise.
         return unsafe { slot.copy_from(stream, from, to.info().size()) };
     }
-    // Of NV21 with an odd height, libgstcuda's own memory lacks a row.
+    // Something may have cut off rows; of NV21 with an odd height, libgstcuda's own memory lacks one.
     let rows = to.planes().zip(cuda::planes(info)).map(|(to, own)| Rows {
         from: own.offset,
         from_pitch: own.pitch,
         to: to.offset,
         to_pitch: to.pitch,
         width: to.width,
-        height: own.rows_in(info.size()),
+        height: own.rows_in(size),
     });
     // SAFETY: as above.
     unsafe { slot.copy_rows_from(stream, from, &rows.collect::<Vec<_>>()) }

@@ -133,6 +133,11 @@ impl Actor {
             // A pool of GstCudaMemory that works on a stream: GStreamer's own, or the one that the sink offers.
             ("pool", [kind]) => self.make_pool(kind),
             ("paint", [number]) => self.paint(number.parse().map_err(|_| "no number")?),
+            ("cut-painted", []) => {
+                let buffer = self.painted.as_mut().ok_or("nothing is painted")?;
+                begin_in_the_second_row(buffer.make_mut())?;
+                Ok("ok".into())
+            }
             ("push-painted", []) => {
                 let buffer = self.painted.take().ok_or("nothing is painted")?;
                 ok(self.app_src()?.push_buffer(buffer))
@@ -431,6 +436,21 @@ impl Actor {
         });
         Ok("ok".into())
     }
+}
+
+/// Moves the rows of a picture, and has its memory begin with the first of them. The last one gets lost.
+fn begin_in_the_second_row(buffer: &mut gst::BufferRef) -> Result<(), String> {
+    let stride = buffer
+        .meta::<VideoMeta>()
+        .ok_or("no GstVideoMeta")?
+        .stride()[0] as usize;
+    let rest = buffer.size() - stride;
+    let mut map = buffer.map_writable().map_err(|error| error.to_string())?;
+    map.copy_within(..rest, stride);
+    drop(map);
+    buffer
+        .resize(stride..)
+        .map_err(|error| error.to_string())
 }
 
 fn video_layout(info: &VideoInfo) -> VideoLayout {

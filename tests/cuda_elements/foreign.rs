@@ -2,9 +2,10 @@
 
 //! Memory that upstream allocates: shared where it lies if it can be, copied once if not, and never freed under anybody.
 
-use gst_video::VideoFormat::{I420, Nv12};
+use gst_video::VideoFormat::{Bgra, I420, Nv12};
 
 use crate::lab::{Actor, COPIES, Lab, consumer};
+use crate::late::start_on_a_stream;
 use crate::pictures::caps;
 use crate::support::{LOSSLESS, until};
 
@@ -289,6 +290,30 @@ fn copied_once(
         "{error}"
     );
     lab.assert_allowed();
+}
+
+/// Some element has cut off its first row.
+#[test]
+fn memory_that_does_not_begin_with_its_first_byte_is_copied_once() {
+    for kind in ["offered", "stream"] {
+        let Some(lab) = Lab::new() else { return };
+        let mut producer = lab.actor();
+        start_on_a_stream(&mut producer, Bgra, kind, LOSSLESS);
+        let mut consumer = lab.consumer("", "");
+        producer.until_stat("sink", "num-clients", 1);
+        producer.told("paint 1", "ok");
+        producer.told("cut-painted", "ok");
+        producer.told("push-painted", "ok");
+        consumer.told("take 1", "ok");
+        let difference = consumer.ask("check 1");
+        let last_row = 4 * 320 * 239;
+        assert!(
+            difference.contains(&format!("the first is Some({last_row})")),
+            "{kind}: {difference}"
+        );
+        assert_eq!(producer.stat("sink", "copied"), 1, "{kind}");
+        lab.assert_allowed();
+    }
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 //! Devices that are late: nobody waits who need not, and what has to wait does.
 
-use gst_video::VideoFormat::Nv12;
+use gst_video::VideoFormat::{self, Nv12};
 
 use crate::lab::{Actor, COPIES, Lab, consumer};
 use crate::pictures::caps;
@@ -11,12 +11,12 @@ use crate::support::{LOSSLESS, until};
 /// A source of CUDA memory that works on a stream: GStreamer's own (`stream`), or what the sink offers.
 fn on_a_stream(lab: &Lab, kind: &str, sink: &str) -> Actor {
     let mut producer = lab.actor();
-    start_on_a_stream(&mut producer, kind, sink);
+    start_on_a_stream(&mut producer, Nv12, kind, sink);
     producer
 }
 
-pub fn start_on_a_stream(producer: &mut Actor, kind: &str, sink: &str) {
-    let caps = caps(Nv12, 320, 240).replace("video/x-raw", "video/x-raw(memory:CUDAMemory)");
+pub fn start_on_a_stream(producer: &mut Actor, format: VideoFormat, kind: &str, sink: &str) {
+    let caps = caps(format, 320, 240).replace("video/x-raw", "video/x-raw(memory:CUDAMemory)");
     producer.told(
         &format!(
             "launch appsrc name=in format=time caps=\"{caps}\" ! xmemsink name=sink pool=POOL sync=false {sink}"

@@ -85,7 +85,7 @@ fn a_frame_that_its_killed_producer_did_not_finish_is_left_out() {
     let Some(lab) = Lab::new() else { return };
     let mut consumers = [lab.consumer("", ""), lab.consumer("download=true", "")];
     let mut producer = lab.actor();
-    start_on_a_stream(&mut producer, "offered", "");
+    start_on_a_stream(&mut producer, Nv12, "offered", "");
     producer.until_stat("sink", "num-clients", 2);
     producer.told("paint 1", "ok");
     producer.told("push-painted", "ok");
