@@ -45,6 +45,16 @@ fn is_empty(consumer: &mut Consumer) -> bool {
 }
 
 #[test]
+fn a_descriptor_that_blocks_is_refused() {
+    let place = Place::new();
+    let _producer = Producer::builder(&place.pool()).build().unwrap();
+    let mut consumer = Consumer::builder(&place.pool()).connect().unwrap();
+    let blocks = eventfd(0, EventfdFlags::CLOEXEC).unwrap();
+    let error = consumer.notify(Arc::new(blocks)).unwrap_err();
+    assert!(error.to_string().contains("EFD_NONBLOCK"), "{error}");
+}
+
+#[test]
 fn readable_until_nothing_is_left() {
     let place = Place::new();
     let producer = Producer::builder(&place.pool()).history(4).build().unwrap();

@@ -5,7 +5,7 @@
 use super::guard::Storage;
 use super::{BufferGuard, BufferPool, Role};
 use crate::cuda::{self, CudaError, CudaFrame, Device, Source, Stream};
-use crate::error::WriteAccessError;
+use crate::error::{ReceiveError, WriteAccessError};
 use crate::meta::FrameMeta;
 
 fn device(device_id: i32) -> Result<Device, CudaError> {
@@ -132,6 +132,9 @@ impl BufferGuard {
     ///
     /// As [`forget`](Self::forget); [`WriteAccessError::Cuda`] if it does not lie on a device.
     pub fn forget_on(mut self, stream: Stream) -> Result<u32, WriteAccessError> {
+        if !self.pool.is_of_this_process() {
+            return Err(ReceiveError::Forked.into());
+        }
         if !matches!(&self.storage, Storage::Own(lease) if lease.is_on_device()) {
             return Err(CudaError::NotOnDevice.into());
         }

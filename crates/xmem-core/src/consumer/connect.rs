@@ -196,7 +196,7 @@ impl ConsumerBuilder {
             name: self.name.clone(),
             holds_only: self.holds_only_for.is_some(),
         };
-        let (session, thread) =
+        let (session, mut thread) =
             Session::start(socket, control, page, terms).map_err(|error| ConnectError::System {
                 what: "start the control thread",
                 error,
@@ -206,7 +206,7 @@ impl ConsumerBuilder {
             && !session.wait_for_place(Deadline::after(Some(PLACE_TIME)), &self.canceller)
         {
             session.leave();
-            let _ = thread.join();
+            thread.join();
             return Err(if self.canceller.is_cancelled() {
                 ConnectError::Cancelled
             } else {

@@ -15,7 +15,6 @@ mod take;
 mod waiting;
 
 use std::sync::{Arc, Weak};
-use std::thread::JoinHandle;
 use std::time::Duration;
 
 pub use connect::{ConsumerBuilder, query};
@@ -25,6 +24,7 @@ use crate::delivery::Delivery;
 use crate::error::RequestError;
 use crate::layout::LeasePage;
 use crate::named::Sticky;
+use crate::os::thread::Thread;
 use crate::stats::ReceiveStats;
 use crate::sync::{AtomicU64, Ordering};
 use notify::Notifier;
@@ -54,7 +54,7 @@ use session::Session;
 #[derive(Debug)]
 pub struct Consumer {
     session: Arc<Session>,
-    thread: Option<JoinHandle<()>>,
+    thread: Thread,
     /// The sequence of the next frame.
     cursor: u64,
     /// Where the caller was told that the stream is over.
@@ -77,7 +77,7 @@ impl Consumer {
         ConsumerBuilder::new(pool)
     }
 
-    fn new(session: Arc<Session>, thread: JoinHandle<()>, builder: &ConsumerBuilder) -> Self {
+    fn new(session: Arc<Session>, thread: Thread, builder: &ConsumerBuilder) -> Self {
         let canceller = builder.canceller.clone();
         let sleeper: Weak<Session> = Arc::downgrade(&session);
         let sleeper: Weak<dyn Wake> = sleeper;
@@ -85,7 +85,7 @@ impl Consumer {
             cursor: session.page.cursor().load(Ordering::Relaxed),
             told_eos_at: None,
             session,
-            thread: Some(thread),
+            thread,
             events: builder.events,
             passed_eos: None,
             parts: builder.parts,
@@ -248,14 +248,12 @@ impl ConsumerHandle {
 impl Drop for Consumer {
     fn drop(&mut self) {
         if !self.session.process.is_current() {
-            // Inherited through fork: the connection is the parent's, and the thread is not here.
+            // Inherited through fork: the connection is the parent's.
             return;
         }
         self.notifier = None;
         self.session.leave();
-        if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
-        }
+        self.thread.join();
     }
 }
 

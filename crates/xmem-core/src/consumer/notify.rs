@@ -6,16 +6,18 @@
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::thread::JoinHandle;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::{OFlags, fcntl_getfl};
 
 use super::Consumer;
 use super::session::Session;
 use super::waiting::Waiting;
 use crate::cancel::{Canceller, Deadline, Wake};
+use crate::error::ReceiveError;
 use crate::lock::lock;
 use crate::os::eventfd;
+use crate::os::thread::Thread;
 
 #[derive(Debug, Default)]
 struct State {
@@ -42,7 +44,7 @@ pub(super) struct Notifier {
     eventfd: Arc<OwnedFd>,
     shared: Arc<Shared>,
     session: Arc<Session>,
-    thread: Option<JoinHandle<()>>,
+    thread: Thread,
 }
 
 impl Notifier {
@@ -53,18 +55,16 @@ impl Notifier {
         canceller: &Canceller,
     ) -> io::Result<Self> {
         let shared = Arc::new(Shared::default());
-        let thread = std::thread::Builder::new()
-            .name("xmem-notify".into())
-            .spawn({
-                let (shared, session) = (shared.clone(), session.clone());
-                let (eventfd, canceller) = (eventfd.clone(), canceller.clone());
-                move || run(&shared, &session, &eventfd, &canceller)
-            })?;
+        let thread = Thread::spawn("xmem-notify", {
+            let (shared, session) = (shared.clone(), session.clone());
+            let (eventfd, canceller) = (eventfd.clone(), canceller.clone());
+            move || run(&shared, &session, &eventfd, &canceller)
+        })?;
         Ok(Self {
             eventfd,
             shared,
             session: session.clone(),
-            thread: Some(thread),
+            thread,
         })
     }
 
@@ -166,8 +166,15 @@ impl Consumer {
     ///
     /// # Errors
     ///
-    /// If no thread can be started.
+    /// If the descriptor would block, no thread can be started, or this was inherited through fork.
     pub fn notify(&mut self, eventfd: Arc<OwnedFd>) -> io::Result<()> {
+        if !self.session.process.is_current() {
+            return Err(io::Error::other(ReceiveError::Forked));
+        }
+        if !fcntl_getfl(&*eventfd)?.contains(OFlags::NONBLOCK) {
+            let why = "this eventfd is read while it may be empty: make it with EFD_NONBLOCK";
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
+        }
         // Two of them would take wake-ups from each other.
         self.notifier = None;
         let notifier = Notifier::start(&self.session, eventfd, &self.canceller)?;
@@ -186,9 +193,7 @@ impl Drop for Notifier {
         self.shared.state().stop = true;
         self.shared.asked.notify_one();
         self.session.wake();
-        if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
-        }
+        self.thread.join();
         // Whoever polls is to find out that nothing will come.
         eventfd::ring(&*self.eventfd);
     }

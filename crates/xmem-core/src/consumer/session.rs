@@ -10,7 +10,6 @@ use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU32};
 use std::sync::{Arc, Mutex, MutexGuard};
-use std::thread::JoinHandle;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
@@ -31,6 +30,7 @@ use crate::os::cred;
 use crate::os::eventfd;
 use crate::os::fork::{KeptFromChildren, ProcessId};
 use crate::os::socket;
+use crate::os::thread::Thread;
 use crate::region::Ticket;
 use crate::sealed;
 use crate::stats::ReceiveStats;
@@ -114,7 +114,7 @@ impl Session {
         control: Control,
         page: LeasePage,
         terms: Terms,
-    ) -> io::Result<(Arc<Self>, JoinHandle<()>)> {
+    ) -> io::Result<(Arc<Self>, Thread)> {
         let producer = cred::peer(&socket)
             .ok()
             .and_then(|peer| Pid::from_raw(peer.pid as i32))
@@ -151,12 +151,10 @@ impl Session {
             lost: AtomicBool::new(false),
             stop: eventfd::new()?,
         });
-        let thread = std::thread::Builder::new()
-            .name("xmem-consumer".into())
-            .spawn({
-                let session = session.clone();
-                move || session.listen()
-            })?;
+        let thread = Thread::spawn("xmem-consumer", {
+            let session = session.clone();
+            move || session.listen()
+        })?;
         Ok((session, thread))
     }
 

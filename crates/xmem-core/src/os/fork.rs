@@ -60,7 +60,10 @@ static DEV_NULL: AtomicI32 = AtomicI32::new(NONE);
 /// Keeps a descriptor from forked children, while it lives. A lock, a listener or a connection that a child inherits
 /// would outlive the process whose life it stands for.
 #[derive(Debug)]
-pub(crate) struct KeptFromChildren(Option<&'static AtomicI32>);
+pub(crate) struct KeptFromChildren {
+    number: RawFd,
+    place: Option<&'static AtomicI32>,
+}
 
 impl KeptFromChildren {
     /// To be dropped before the descriptor is closed.
@@ -80,14 +83,15 @@ impl KeptFromChildren {
                 .compare_exchange(NONE, number, Ordering::AcqRel, Ordering::Relaxed)
                 .is_ok()
         });
-        Self(place)
+        Self { number, place }
     }
 }
 
 impl Drop for KeptFromChildren {
     fn drop(&mut self) {
-        if let Some(place) = self.0 {
-            place.store(NONE, Ordering::Release);
+        if let Some(place) = self.place {
+            // In a child that inherited this, the place is another's by now, who cannot have this number yet.
+            let _ = place.compare_exchange(self.number, NONE, Ordering::Release, Ordering::Relaxed);
         }
     }
 }

@@ -13,3 +13,4 @@ pub(crate) mod mapping;
 pub(crate) mod memfd;
 mod probe;
 pub(crate) mod socket;
+pub(crate) mod thread;

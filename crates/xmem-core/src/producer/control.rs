@@ -9,7 +9,6 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
@@ -26,6 +25,7 @@ use crate::os::clock::monotonic_ns;
 use crate::os::cred;
 use crate::os::fork::KeptFromChildren;
 use crate::os::socket;
+use crate::os::thread::Thread;
 use crate::stats::ConsumerStats;
 use crate::wire::{MAX_MESSAGE, MAX_QUEUED, ToConsumer};
 
@@ -48,7 +48,7 @@ const FIRST_CONNECTION: u64 = 2;
 pub(super) const PROCESS: u64 = 1 << 63;
 
 /// Starts the control thread.
-pub(super) fn spawn(pool: &Arc<Pool>, listener: Listener) -> io::Result<JoinHandle<()>> {
+pub(super) fn spawn(pool: &Arc<Pool>, listener: Listener) -> io::Result<Thread> {
     let epoll = epoll::create(CreateFlags::CLOEXEC)?;
     epoll::add(
         &epoll,
@@ -71,9 +71,7 @@ pub(super) fn spawn(pool: &Arc<Pool>, listener: Listener) -> io::Result<JoinHand
         rung: false,
         spare: File::open("/dev/null").ok(),
     };
-    std::thread::Builder::new()
-        .name("xmem-producer".into())
-        .spawn(move || thread.run())
+    Thread::spawn("xmem-producer", move || thread.run())
 }
 
 #[derive(Debug)]

@@ -32,7 +32,6 @@ use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
-use std::thread::JoinHandle;
 use std::time::Duration;
 
 pub use builder::{ConsumerEvent, ProducerBuilder};
@@ -53,6 +52,7 @@ use crate::lease::{Hold, ReadLease, SLOT};
 use crate::lock::lock;
 use crate::meta::FrameMeta;
 use crate::named::Sticky;
+use crate::os::thread::Thread;
 use crate::stats::PoolStats;
 use commands::Command;
 use pool::Pool;
@@ -105,11 +105,11 @@ pub struct Producer {
 #[derive(Debug)]
 struct Owner {
     pool: Arc<Pool>,
-    thread: Mutex<Option<JoinHandle<()>>>,
+    thread: Mutex<Option<Thread>>,
 }
 
 impl Owner {
-    fn new(pool: Arc<Pool>, thread: JoinHandle<()>) -> Self {
+    fn new(pool: Arc<Pool>, thread: Thread) -> Self {
         Self {
             pool,
             thread: Mutex::new(Some(thread)),
@@ -118,7 +118,7 @@ impl Owner {
 
     fn close(&self) {
         if !self.pool.process.is_current() {
-            // Inherited through fork: the pool is the parent's, and the thread is not here.
+            // Inherited through fork: the pool is the parent's.
             return;
         }
         self.pool.close();
@@ -127,9 +127,7 @@ impl Owner {
             self.pool.settle_devices();
             let thread = lock(&self.thread);
             // On the control thread itself consumers could not be answered.
-            let is_elsewhere = thread
-                .as_ref()
-                .is_some_and(|thread| thread.thread().id() != std::thread::current().id());
+            let is_elsewhere = thread.as_ref().is_some_and(|thread| !thread.is_current());
             drop(thread);
             if is_elsewhere {
                 self.pool.wait_for_devices();
@@ -140,10 +138,8 @@ impl Owner {
         self.pool.commands.send(Command::Stop);
         let thread = lock(&self.thread).take();
         // Called on the control thread itself, by `on_consumer`, there is nothing to wait for: it ends by itself.
-        if let Some(thread) = thread
-            && thread.thread().id() != std::thread::current().id()
-        {
-            let _ = thread.join();
+        if let Some(mut thread) = thread {
+            thread.join();
         }
     }
 }
@@ -447,8 +443,12 @@ impl Producer {
         if !pool.lossless() {
             return Vec::new();
         }
+        let Some(state) = pool.lock_here() else {
+            return Vec::new();
+        };
         let max = pool.max_backlog();
-        let (behind, slowest) = pool.slowest(&pool.lock());
+        let (behind, slowest) = pool.slowest(&state);
+        drop(state);
         let slowest = slowest.iter().filter(|_| behind >= max);
         slowest
             .map(|peer| format!("{} (process {})", peer.name, peer.pid))
@@ -621,13 +621,15 @@ mod tests {
         let consumer = Consumer::builder(first.pool()).start_from(StartFrom::Oldest);
         let mut consumer = consumer.connect().unwrap();
         let frame = consumer.receive(Some(Duration::from_secs(60))).unwrap();
-        let producer = Producer::builder(&path("b.sock")).build().unwrap();
+        let producer = Producer::builder(&path("b.sock")).delivery(Delivery::Lossless);
+        let producer = producer.build().unwrap();
         let does_nothing = || {
             producer.stats().slots == 0
                 && producer.num_consumers() == 0
                 && producer.sticky().is_empty()
                 && producer.set_upstream_need(2).is_err()
                 && producer.forward(&frame).is_err()
+                && producer.held_up_by().is_empty()
         };
         let lock = || producer.inner().lock();
         assert!(is_so_in_a_child_without(lock, does_nothing), "it hung");

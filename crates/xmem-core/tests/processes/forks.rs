@@ -5,6 +5,7 @@
 
 use std::time::Duration;
 
+use rustix::event::{EventfdFlags, eventfd};
 use xmem_core::{
     AcquireError, Canceller, Consumer, Producer, PublishError, ReceiveError, StartFrom, WaitError,
 };
@@ -70,6 +71,36 @@ pub(crate) fn fork_consumer(pool: &str) {
     assert_eq!(consumer.held(), 2);
     assert_whole(&receive(&mut consumer));
     say("whole");
+    hear();
+}
+
+/// In a child, threads of its own may have got the places that those of its parent had.
+pub(crate) fn fork_and_replace(pool: &str) {
+    let connect = || {
+        Consumer::builder(pool)
+            .start_from(StartFrom::Oldest)
+            .connect()
+            .unwrap()
+    };
+    let bell = || std::sync::Arc::new(eventfd(0, EventfdFlags::NONBLOCK).unwrap());
+    let mut inherited = connect();
+    inherited.notify(bell()).unwrap();
+    let mut handles = Some((
+        inherited,
+        Producer::builder(&format!("{pool}-parent"))
+            .build()
+            .unwrap(),
+    ));
+    say(in_fork(|| {
+        let mut own = connect();
+        own.notify(bell()).unwrap();
+        let producer = Producer::builder(&format!("{pool}-child")).build().unwrap();
+        let (mut inherited, inherited_producer) = handles.take().unwrap();
+        assert!(inherited.notify(bell()).is_err());
+        drop((inherited, inherited_producer));
+        assert_whole(&receive(&mut own));
+        drop((own, producer));
+    }));
     hear();
 }
 
@@ -163,6 +194,17 @@ fn a_fork_of_a_consumer_releases_nothing() {
     assert_eq!((stats.consumers[0].held, stats.slots_held), (2, 4));
     consumer.tell("check");
     assert_eq!(consumer.says(), "whole");
+    consumer.tell("bye");
+    assert!(consumer.end());
+}
+
+#[test]
+fn handles_that_a_fork_replaces_take_no_thread_of_the_new_ones_along() {
+    let place = Place::new();
+    let producer = Producer::builder(&place.pool()).history(2).build().unwrap();
+    publish(&producer, 0, SIZE);
+    let mut consumer = Child::start("fork-and-replace", &place.pool());
+    assert_eq!(consumer.says(), "0", "exit of the forked child");
     consumer.tell("bye");
     assert!(consumer.end());
 }

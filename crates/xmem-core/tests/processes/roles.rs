@@ -28,6 +28,7 @@ pub(crate) fn play() {
         "ask-pid" => namespaces::ask_pid(&pool),
         "fork-consumer" => forks::fork_consumer(&pool),
         "fork-producer" => forks::fork_producer(&pool),
+        "fork-and-replace" => forks::fork_and_replace(&pool),
         "fork-and-hold" => forks::fork_and_hold(&pool),
         other => panic!("no role {other}"),
     }
