@@ -69,7 +69,7 @@ pub(super) struct Retired {
 }
 
 impl Retired {
-    /// What consumers are to have seen (`Page::regions_seen`) that let go of all regions that went until now.
+    /// What consumers are to have seen (`LeasePage::regions_seen`) that let go of all regions that went until now.
     pub(super) fn version(&self) -> u32 {
         self.version
     }
@@ -105,7 +105,7 @@ impl Retired {
     }
 
     /// Forgets regions that every consumer has let go of, or had the time to. `seen`: up to which version a consumer
-    /// has let go; `None` when it is gone.
+    /// has let go; `None`: of all.
     pub(super) fn forget(&mut self, seen: impl Fn(u64) -> Option<u32>) -> Vec<Released> {
         for entry in &mut self.entries {
             entry.sent_to.retain(|consumer| {

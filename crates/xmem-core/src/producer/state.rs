@@ -12,7 +12,7 @@ use super::regions::{Cold, Regions};
 use super::slots::{Hook, Slots, Use, Want};
 use super::sticky_log::StickyLog;
 use crate::fault::{self, Point};
-use crate::layout::{Control, FLAG_CUT_OFF};
+use crate::layout::{Control, FLAG_CUT_OFF, REGIONS_LET_GO};
 use crate::protocol::lease;
 use crate::protocol::slot::{SlotState, SlotWord};
 use crate::region::Region;
@@ -275,7 +275,8 @@ impl State {
         let released = regions.retired.forget(|id| {
             let peer = peers.iter().find(|peer| peer.id == id)?;
             // Pairs with the release store in `say_let_go`: what is freed then is mapped nowhere any more.
-            Some(peer.page.regions_seen().load(Ordering::Acquire) as u32)
+            let seen = peer.page.regions_seen().load(Ordering::Acquire);
+            (seen != REGIONS_LET_GO).then_some(seen as u32)
         });
         effects.hooks.extend(released);
     }

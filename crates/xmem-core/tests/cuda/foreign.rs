@@ -42,6 +42,28 @@ fn memory_of_others_is_opened_once_and_released_when_nobody_has_it_open() {
     lab.assert_allowed();
 }
 
+/// Frames keep what they lie in, and nothing else.
+#[test]
+fn memory_of_others_is_released_though_a_consumer_that_left_holds_another_frame() {
+    let lab = Lab::new();
+    let (mut producer, mut consumer) = lab.pair("auto");
+    told(&mut producer, "borrow", "borrowed");
+    told(&mut producer, "publish borrowed", "published");
+    told(&mut consumer, "take", "took 1000");
+    told(&mut producer, "publish", "published 1");
+    told(&mut consumer, "hold", "holds 0 Some(Vmm)");
+    told(&mut consumer, "leave", "left");
+    told(&mut producer, "let-go", "let go");
+    // Out of the history, too.
+    told(&mut producer, "publish 3", "published");
+    eventually("it is released", || {
+        ask(&mut producer, "released") == "true"
+    });
+    told(&mut consumer, "look", "looks");
+    told(&mut consumer, "result", "0");
+    lab.assert_allowed();
+}
+
 #[test]
 fn memory_that_upstream_still_has_at_the_end_is_closed_by_consumers_before() {
     let lab = Lab::new();
