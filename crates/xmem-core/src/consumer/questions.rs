@@ -169,7 +169,10 @@ impl Session {
             inbox.requests.get_mut(&request)?.take()
         });
         // An answer that comes after this is to nobody's question, and given back.
-        self.inbox().requests.remove(&request);
+        let late = self.inbox().requests.remove(&request);
+        if let Some(Some(Ok(grant))) = late {
+            self.give_back(&grant);
+        }
         fault::point(Point::GrantReceived);
         answer
     }
@@ -183,8 +186,13 @@ impl Session {
         }
         drop(inbox);
         if let Ok(grant) = answer {
-            let _ = self.send(&grant.written(0, None));
+            self.give_back(&grant);
         }
+    }
+
+    /// For what it is the news that the slot is published, there is nothing to give back, which the producer knows.
+    fn give_back(&self, grant: &Grant) {
+        let _ = self.send(&grant.written(0, None));
     }
 
     /// Waits until the producer has given this consumer its place in the stream.

@@ -415,7 +415,11 @@ impl ControlThread {
             .iter()
             .position(|claimed| claimed.slot == slot && claimed.word.generation() == generation)
         else {
-            return Next::Close(Departure::CutOff);
+            // A slot that was published meanwhile is given back by who had stopped waiting for that news.
+            return match publish {
+                None => Next::Stay,
+                Some(_) => Next::Close(Departure::CutOff),
+            };
         };
         let claimed = connection.writing.swap_remove(at);
         let published = publish.is_some_and(|(keep, size)| {

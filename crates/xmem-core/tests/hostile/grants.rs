@@ -8,7 +8,7 @@ use rustix::fs::{FallocateFlags, fallocate};
 use xmem_core::{BufferPool, ReceiveError, WriteAccessError};
 
 use crate::regions::device_region;
-use crate::support::raw::{self, Fake};
+use crate::support::raw::{self, Fake, Raw};
 use crate::support::*;
 
 /// A pool whose owner is made by hand. It sends this as its region, and grants these slots, one after the other: number, and
@@ -113,6 +113,32 @@ fn who_may_not_write_takes_no_grant() {
             "{what}: {error}"
         );
     }
+}
+
+/// A peer that did not wait for the news that its slot is published gives the slot back, which is not its own any more.
+#[test]
+fn a_slot_that_is_given_back_late_is_nobodys_fault() {
+    let place = Place::new();
+    let options = BufferPool::options(&place.pool()).peers_may_write(true);
+    let _owner = options.open().unwrap();
+    let (peer, _joined) = Raw::join(&place.pool(), 2);
+    let number =
+        |message: &[u8], at: usize| u32::from_le_bytes(message[at..at + 4].try_into().unwrap());
+    peer.send(&raw::acquire_slot(1, 100), &[]).unwrap();
+    let (granted, _) = peer.recv_kind(8);
+    let (slot, generation) = (number(&granted, 5), number(&granted, 9));
+    peer.send(&raw::written(2, slot, generation, Some((0, 100))), &[])
+        .unwrap();
+    peer.recv_kind(8);
+    peer.send(&raw::written(0, slot, generation, None), &[])
+        .unwrap();
+    // It is still let in, and answered.
+    peer.send(&raw::acquire_slot(3, 100), &[]).unwrap();
+    peer.recv_kind(8);
+    // Nobody publishes what is not its own.
+    peer.send(&raw::written(4, slot, generation, Some((0, 100))), &[])
+        .unwrap();
+    while peer.recv().is_some() {}
 }
 
 #[test]
