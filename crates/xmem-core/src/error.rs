@@ -8,6 +8,7 @@ use std::path::PathBuf;
 use rustix::io::Errno;
 use thiserror::Error;
 
+use crate::named::MAX_NAMED_ENTRIES;
 use crate::parts::MAX_PARTS;
 use crate::wire::MAX_REQUEST;
 
@@ -319,6 +320,14 @@ pub enum PublishError {
         /// Bytes that there are for them.
         room: usize,
     },
+    /// There are more attachments than a consumer takes.
+    #[error(
+        "the frame has {count} attachments, its pieces among them, and may have {MAX_NAMED_ENTRIES}: put several into one"
+    )]
+    TooManyAttachments {
+        /// How many there are.
+        count: usize,
+    },
     /// The lease belongs to another pool.
     #[error("this frame belongs to another pool")]
     OtherPool,
@@ -330,7 +339,9 @@ pub enum PublishError {
     #[error(transparent)]
     Cuda(Box<crate::cuda::CudaError>),
     /// The frame's pieces cannot be published.
-    #[error("the frame has {count} pieces: they must be of its own pool, and at most {MAX_PARTS}")]
+    #[error(
+        "the frame has {count} pieces: they must be of its own pool, inside their memory, and at most {MAX_PARTS}"
+    )]
     Parts {
         /// How many there are.
         count: usize,

@@ -63,7 +63,7 @@ mod api {
     pub use crate::error::*;
     pub use crate::lease::{ReadLease, SLOT};
     pub use crate::meta::{DType, FrameMeta, MAX_DIMS, MAX_PLANES, Storage, Text, VideoLayout};
-    pub use crate::named::{Attachments, MAX_NAMED_SIZE, Named, Sticky};
+    pub use crate::named::{Attachments, MAX_NAMED_ENTRIES, MAX_NAMED_SIZE, Named, Sticky};
     pub use crate::os::clock::monotonic_ns;
     pub use crate::os::fork::ProcessId;
     pub use crate::parts::{MAX_PARTS, Part};

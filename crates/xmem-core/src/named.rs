@@ -51,7 +51,8 @@ pub struct Named {
 
 /// The longest encoded state, and the most that can be attached to a frame, in bytes.
 pub const MAX_NAMED_SIZE: usize = 16 << 20;
-const MAX_ENTRIES: usize = 1024;
+/// The most entries of a state, and of what is attached to a frame.
+pub const MAX_NAMED_ENTRIES: usize = 1024;
 
 /// How many bytes an entry has, encoded.
 pub(crate) fn entry_len(key: &str, value: &[u8]) -> usize {
@@ -62,6 +63,11 @@ impl Named {
     /// Nothing.
     pub fn new() -> Self {
         Self::default()
+    }
+
+    /// How many entries it has.
+    pub fn len(&self) -> usize {
+        self.entries.len()
     }
 
     /// Whether there is nothing.
@@ -133,7 +139,7 @@ impl Named {
         }
         let mut entries = Vec::new();
         while !bytes.is_empty() {
-            if entries.len() == MAX_ENTRIES {
+            if entries.len() == MAX_NAMED_ENTRIES {
                 return None;
             }
             let key = std::str::from_utf8(part(&mut bytes)?).ok()?.to_owned();

@@ -10,8 +10,9 @@ use std::time::Duration;
 use rustix::param::page_size;
 use support::{HANG, Place, eventually};
 use xmem_core::{
-    Attachments, Backing, Consumer, ConsumerEvent, Delivery, FrameMeta, MAX_NAMED_SIZE,
-    MAX_REQUEST, Producer, PublishError, ReadLease, ReceiveError, RequestError, StartFrom,
+    Attachments, Backing, Consumer, ConsumerEvent, Delivery, FrameMeta, MAX_NAMED_ENTRIES,
+    MAX_NAMED_SIZE, MAX_REQUEST, Producer, PublishError, ReadLease, ReceiveError, RequestError,
+    StartFrom,
 };
 
 fn attachments(text: &str) -> Attachments {
@@ -126,6 +127,42 @@ fn without_room_the_slot_comes_back() {
 }
 
 /// The same slot published again, in parts that lie side by side: nobody's attachments overwrite anything.
+/// So many that consumers would take them for a lie: they are told apart by their number, not their size.
+#[test]
+fn more_attachments_than_a_consumer_takes_are_refused() {
+    let place = Place::new();
+    let producer = Producer::builder(&place.pool()).build().unwrap();
+    let mut consumer = Consumer::builder(&place.pool()).connect().unwrap();
+    let mut most = Attachments::new();
+    for number in 0..MAX_NAMED_ENTRIES {
+        most.set(&number.to_string(), "");
+    }
+    let mut too_many = most.clone();
+    too_many.set("one more", "");
+    let publish = |attachments: &Attachments| {
+        let slot = producer.acquire_with_room(1, 1 << 20).unwrap();
+        slot.publish(FrameMeta {
+            attachments: attachments.clone(),
+            ..FrameMeta::new(1)
+        })
+    };
+    let failure = publish(&too_many).unwrap_err();
+    assert!(
+        matches!(failure.error, PublishError::TooManyAttachments { count } if count == MAX_NAMED_ENTRIES + 1),
+        "{failure}"
+    );
+    drop(failure);
+    publish(&most).unwrap();
+    let frame = consumer.receive(Some(HANG)).unwrap();
+    assert_eq!(frame.meta().attachments, most);
+    let error = producer.set_sticky(&too_many).unwrap_err();
+    assert!(error.to_string().contains("1025 entries"), "{error}");
+    producer.set_sticky(&most).unwrap();
+    eventually("the state has come", || {
+        consumer.sticky().as_deref() == Some(&most)
+    });
+}
+
 #[test]
 fn a_slot_published_again_has_attachments_of_its_own_each_time() {
     let place = Place::new();

@@ -15,7 +15,7 @@ use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
 use support::{HANG, Place, eventually};
 use xmem_core::{
     AcquireError, Attachments, Consumer, FrameMeta, ImportError, ImportedMemory, Parts, Producer,
-    PublishError, ReceiveError, WriteLease,
+    PublishError, WriteLease,
 };
 
 /// Memory as another library would make it.
@@ -245,7 +245,7 @@ fn memory_that_could_be_taken_away_is_refused() {
 }
 
 #[test]
-fn pieces_of_another_pool_are_refused() {
+fn pieces_that_consumers_would_not_find_are_refused() {
     let place = Place::new();
     let producer = Producer::builder(&place.pool()).build().unwrap();
     let other = Place::new();
@@ -253,7 +253,20 @@ fn pieces_of_another_pool_are_refused() {
     let memory = import(&stranger, b"x");
     let mut parts = Parts::new();
     parts.add_imported(&memory, 0, 1, 0);
-    for parts in [parts, Parts::new()] {
+    // Beyond the end of what they lie in.
+    let memory = import(&producer, b"x");
+    let len = memory.len() as u64;
+    let mut beyond = Parts::new();
+    beyond.add_imported(&memory, len - 1, 2, 0);
+    let mut far_beyond = Parts::new();
+    far_beyond.append(beyond.clone());
+    far_beyond.add_imported(&memory, u64::MAX, 2, 0);
+    let slot = producer.acquire(100).unwrap();
+    let len = slot.as_slice().len() as u64;
+    let slot = slot.into_piece();
+    let mut beyond_slot = Parts::new();
+    beyond_slot.add_slot(&slot, 1, len, 0);
+    for parts in [parts, Parts::new(), beyond, far_beyond, beyond_slot] {
         let mut lease = producer.acquire_with_room(1, 1000).unwrap();
         lease.set_parts(parts);
         assert!(matches!(
@@ -261,16 +274,17 @@ fn pieces_of_another_pool_are_refused() {
             PublishError::Parts { .. }
         ));
     }
-    // Outside of its memory: the consumer sees it.
-    let memory = import(&producer, b"x");
-    let mut parts = Parts::new();
-    parts.add_imported(&memory, 4095, 2, 0);
-    let mut consumer = Consumer::builder(&place.pool()).connect().unwrap();
-    publish(&producer, parts, || {});
-    assert!(matches!(
-        consumer.receive(Some(HANG)),
-        Err(ReceiveError::Corrupt(_))
-    ));
+    // All that there is.
+    let mut whole = Parts::new();
+    whole.add_imported(&memory, 0, memory.len() as u64, 0);
+    whole.add_slot(&slot, 0, len, 0);
+    let mut consumer = Consumer::builder(&place.pool())
+        .parts(true)
+        .connect()
+        .unwrap();
+    publish(&producer, whole, || {});
+    let frame = consumer.receive(Some(HANG)).unwrap();
+    assert_eq!(frame.parts()[1].map().unwrap().len() as u64, len);
 }
 
 /// There are as many words for regions as slots. What has none would be found by nobody.

@@ -150,6 +150,8 @@ pub struct Parts {
     pools: Vec<Weak<Pool>>,
     /// Frames that are passed on.
     frames: Vec<ReadLease>,
+    /// Some piece reaches beyond what it lies in.
+    outside: bool,
 }
 
 impl Parts {
@@ -160,6 +162,7 @@ impl Parts {
 
     /// A piece of imported memory. The tag is for whoever takes the frame.
     pub fn add_imported(&mut self, memory: &ImportedMemory, offset: u64, size: u64, tag: u32) {
+        self.outside |= !is_inside(offset, size, memory.len());
         self.places.push(PartPlace {
             region: memory.0.id,
             offset,
@@ -184,6 +187,7 @@ impl Parts {
         self.memory.append(&mut other.memory);
         self.pools.append(&mut other.pools);
         self.frames.append(&mut other.frames);
+        self.outside |= other.outside;
     }
 
     /// Gives all pieces that are there this tag.
@@ -206,6 +210,7 @@ impl Parts {
     /// ([`WriteLease::set_release_hook`](crate::WriteLease::set_release_hook)).
     pub fn add_slot(&mut self, lease: &PieceLease, offset: u64, size: u64, tag: u32) {
         let place = lease.claimed().place;
+        self.outside |= !is_inside(offset, size, place.payload_len());
         self.places.push(PartPlace {
             region: place.region,
             offset: place.payload_at().saturating_add(offset),
@@ -240,16 +245,46 @@ impl Parts {
         parts::encode(&self.places)
     }
 
-    /// Whether a pool may publish them.
+    /// Whether a pool may publish them, and its consumers will find them.
     pub(super) fn are_of(&self, pool: &Arc<Pool>) -> bool {
         let of_pool = |other: &Weak<Pool>| other.as_ptr() == Arc::as_ptr(pool);
-        (1..=MAX_PARTS).contains(&self.places.len()) && self.pools.iter().all(of_pool)
+        (1..=MAX_PARTS).contains(&self.places.len())
+            && self.pools.iter().all(of_pool)
+            && !self.outside
     }
+}
+
+fn is_inside(offset: u64, size: u64, len: usize) -> bool {
+    offset
+        .checked_add(size)
+        .is_some_and(|end| end <= len as u64)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::{Consumer, FrameMeta, Producer, ReceiveError};
+
+    /// What a producer of another make could say.
+    #[test]
+    fn a_consumer_takes_no_piece_that_reaches_beyond_its_memory() {
+        let dir = tempfile::tempdir().unwrap();
+        let pool = dir.path().join("p.sock");
+        let producer = Producer::builder(pool.to_str().unwrap()).build().unwrap();
+        let consumer = Consumer::builder(producer.pool()).parts(true);
+        let mut consumer = consumer.connect().unwrap();
+        let slot = producer.acquire(100).unwrap().into_piece();
+        let mut parts = Parts::new();
+        parts.add_slot(&slot, 1 << 40, 1, 0);
+        parts.outside = false;
+        let mut lease = producer.acquire_with_room(1, parts.room()).unwrap();
+        lease.set_parts(parts);
+        lease.publish(FrameMeta::default()).unwrap();
+        assert!(matches!(
+            consumer.receive(None),
+            Err(ReceiveError::Corrupt(_))
+        ));
+    }
 
     #[test]
     fn a_hook_that_panics_harms_nobody_who_lets_go() {

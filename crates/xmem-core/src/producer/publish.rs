@@ -14,7 +14,7 @@ use crate::entry::Entry;
 use crate::error::PublishError;
 use crate::fault::{self, Point};
 use crate::meta::{FrameMeta, Storage};
-use crate::named::{MAX_NAMED_SIZE, Sticky};
+use crate::named::{MAX_NAMED_ENTRIES, MAX_NAMED_SIZE, Sticky};
 use crate::os::clock::monotonic_ns;
 use crate::parts;
 use crate::protocol::lease;
@@ -149,6 +149,10 @@ impl Pool {
         });
         let payload_end = payload_end(meta, parts, place);
         let attachments = with_parts.as_ref().unwrap_or(&meta.attachments);
+        if attachments.len() > MAX_NAMED_ENTRIES {
+            let count = attachments.len();
+            return Err(PublishError::TooManyAttachments { count });
+        }
         let bytes = attachments.encode();
         let attached = {
             let mut state = self.lock();

@@ -9,7 +9,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use crate::error::RegionError;
-use crate::named::{MAX_NAMED_SIZE, Sticky};
+use crate::named::{MAX_NAMED_ENTRIES, MAX_NAMED_SIZE, Sticky};
 use crate::sealed;
 
 /// Versions are kept as long as a frame may need them, but not with more bytes than this in all.
@@ -77,12 +77,15 @@ impl StickyLog {
     pub(super) fn push(&mut self, sticky: &Sticky, head: u64) -> Result<u64, RegionError> {
         let bytes = sticky.encode();
         let what = "keep the stream's sticky state";
+        let too_much = |is: usize, most: usize, of: &str| {
+            let error = io::Error::other(format!("it has {is} {of} and may have {most}"));
+            Err(RegionError::System { what, error })
+        };
         if bytes.len() > MAX_NAMED_SIZE {
-            let error = io::Error::other(format!(
-                "it has {} bytes and may have {MAX_NAMED_SIZE}",
-                bytes.len()
-            ));
-            return Err(RegionError::System { what, error });
+            return too_much(bytes.len(), MAX_NAMED_SIZE, "bytes");
+        }
+        if sticky.len() > MAX_NAMED_ENTRIES {
+            return too_much(sticky.len(), MAX_NAMED_ENTRIES, "entries");
         }
         let fd = descriptor(&bytes).map_err(|error| RegionError::System { what, error })?;
         self.number += 1;
