@@ -244,14 +244,15 @@ impl Array {
 
     /// From its lowest byte on how many bytes the elements take, with what lies between them.
     pub(crate) fn span(&self) -> (*const u8, usize) {
-        let (mut below, mut len) = (0, self.itemsize());
-        for (size, stride) in self.shape.iter().zip(&self.strides) {
-            let way = stride * (size - 1).max(0);
-            below += way.min(0);
-            len += way.abs();
-        }
+        // Strides of nothing were not looked at.
         if self.nbytes() == 0 {
             return (self.ptr, 0);
+        }
+        let (mut below, mut len) = (0, self.itemsize());
+        for (size, stride) in self.shape.iter().zip(&self.strides) {
+            let way = stride * (size - 1);
+            below += way.min(0);
+            len += way.abs();
         }
         (self.ptr.wrapping_offset(below), len.cast_unsigned())
     }

@@ -31,7 +31,7 @@ impl PoolEntry {
 /// The pools of the runtime directory.
 #[pyfunction]
 pub(crate) fn pools(py: Python<'_>) -> Vec<PoolEntry> {
-    // Looking at files and locks: other threads may run meanwhile.
+    // Looking at files and sockets: other threads may run meanwhile.
     let entries = py.detach(xmem_core::pools);
     entries
         .into_iter()

@@ -105,7 +105,8 @@ pub(crate) fn wait_apart<T: Send>(
     std::thread::scope(|scope| {
         let (sender, receiver) = channel();
         let worker = &canceller;
-        scope.spawn(move || sender.send(work(worker)));
+        let thread = std::thread::Builder::new().name("xmem-wait".into());
+        thread.spawn_scoped(scope, move || sender.send(work(worker)))?;
         let mut receiver = receiver;
         loop {
             let result = py.detach(|| {
@@ -122,6 +123,8 @@ pub(crate) fn wait_apart<T: Send>(
             }
             if let Err(error) = py.check_signals() {
                 canceller.cancel();
+                // What it is in the middle of may end only when somebody else had the interpreter.
+                py.detach(move || drop(receiver.recv()));
                 return Err(error);
             }
         }

@@ -2,6 +2,7 @@
 
 """Buffers by number, in one process and in several. The names and examples are those of the technical design."""
 
+import ctypes
 import gc
 import multiprocessing
 import os
@@ -372,6 +373,26 @@ def test_shape_and_type_travel(name, dtype):
     copy = got.copy_to_cpu()
     assert copy.meta_index != index and not copy.readonly
     np.testing.assert_array_equal(np.asarray(copy), array)
+
+
+def test_order_that_it_does_not_have(name):
+    """Who asks for Fortran order by the buffer protocol is not given C order in its place."""
+    pool = BufferPool(name)
+    fortran = 0x58  # PyBUF_F_CONTIGUOUS
+    get_buffer, release = ctypes.pythonapi.PyObject_GetBuffer, ctypes.pythonapi.PyBuffer_Release
+    get_buffer.argtypes = [ctypes.py_object, ctypes.c_void_p, ctypes.c_int]
+    release.argtypes = [ctypes.c_void_p]
+    view = ctypes.create_string_buffer(256)
+    for shape, is_both in [([2, 3], False), ([6], True), ([1, 6, 1], True)]:
+        buf = pool.acquire_cpu(6)
+        buf.set_meta(shape=shape, dtype="uint8")
+        if is_both:
+            get_buffer(buf, view, fortran)
+            release(view)
+        else:
+            with pytest.raises(BufferError, match="Fortran"):
+                get_buffer(buf, view, fortran)
+        buf.release()
 
 
 def test_shape_that_does_not_fit(name):

@@ -68,6 +68,11 @@ CASES = {
         {TYPE: kind(F32, 3), SHAPE: 0, SHAPE + 1: 1 << 62, SHAPE + 2: 1 << 62},
         "cannot be",
     ),
+    "strides of nothing that overflow": (
+        TENSOR,
+        {TYPE: kind(F32, 3), SHAPE: 0, SHAPE + 1: 2, SHAPE + 2: 2, STRIDES + 1: 1 << 62, STRIDES + 2: MOST - (1 << 62) + 1},
+        None,
+    ),
     "strides that overflow": (TENSOR, {STRIDES: SIGN - 1}, "cannot be"),
     "the lowest stride": (TENSOR, {STRIDES: SIGN}, "cannot be"),
     "a stride that is no whole element": (TENSOR, {STRIDES + 1: 3}, "cannot be"),

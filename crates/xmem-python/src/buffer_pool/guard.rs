@@ -412,6 +412,8 @@ impl BufferGuard {
         view: *mut ffi::Py_buffer,
         flags: c_int,
     ) -> PyResult<()> {
+        // SAFETY: the caller's promise. Python wants it empty when the call fails.
+        unsafe { (*view).obj = ptr::null_mut() };
         let this = slf.get();
         let mut state = lock(&this.state);
         let guard = state.guard()?;
@@ -432,6 +434,11 @@ impl BufferGuard {
             (bytes.as_mut_ptr(), bytes.len())
         };
         let shaped = Box::new(Shaped::new(guard.meta(), len));
+        if flags & ffi::PyBUF_F_CONTIGUOUS == ffi::PyBUF_F_CONTIGUOUS && !shaped.is_f_contiguous() {
+            return Err(PyBufferError::new_err(
+                "buffers are in C order, and Fortran order was asked for: use numpy.asfortranarray(buffer), a copy",
+            ));
+        }
         let bytes = shaped.item
             * shaped
                 .shape

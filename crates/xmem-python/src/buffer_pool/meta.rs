@@ -30,6 +30,11 @@ impl Shaped {
         })
     }
 
+    /// Whether it is that besides being in C order.
+    pub(super) fn is_f_contiguous(&self) -> bool {
+        self.shape.iter().filter(|extent| **extent > 1).count() <= 1
+    }
+
     fn of_meta(meta: &FrameMeta, len: usize) -> Option<Self> {
         let ndim = usize::from(meta.ndim);
         if ndim == 0 || ndim > MAX_DIMS {
