@@ -448,9 +448,7 @@ fn begin_in_the_second_row(buffer: &mut gst::BufferRef) -> Result<(), String> {
     let mut map = buffer.map_writable().map_err(|error| error.to_string())?;
     map.copy_within(..rest, stride);
     drop(map);
-    buffer
-        .resize(stride..)
-        .map_err(|error| error.to_string())
+    buffer.resize(stride..).map_err(|error| error.to_string())
 }
 
 fn video_layout(info: &VideoInfo) -> VideoLayout {

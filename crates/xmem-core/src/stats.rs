@@ -45,7 +45,7 @@ pub struct PoolStats {
     pub consumers: Vec<ConsumerStats>,
     /// How often a consumer was cut off because its lease page made no sense.
     pub cut_off: u64,
-    /// How often a lossless consumer was disconnected because it held all up for too long.
+    /// How often a lossless consumer was not waited for any more because it held all up for too long.
     pub timed_out: u64,
 }
 
