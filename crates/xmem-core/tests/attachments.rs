@@ -314,6 +314,25 @@ fn events_push_no_frame_out_and_are_no_newest_frame() {
 }
 
 #[test]
+fn events_take_no_slot_that_a_frame_needs() {
+    let place = Place::new();
+    let builder = Producer::builder(&place.pool()).history(4).max_slots(8);
+    let producer = builder.build().unwrap();
+    producer.set_upstream_need(0).unwrap();
+    for n in 0..20 {
+        publish(&producer, n, 10, "frame");
+        producer.publish_event(event("after it")).unwrap();
+    }
+    let mut late = Consumer::builder(&place.pool())
+        .start_from(StartFrom::Oldest)
+        .connect()
+        .unwrap();
+    for n in 16..20 {
+        assert_frame(&late.receive(Some(HANG)).unwrap(), n, 10, "frame");
+    }
+}
+
+#[test]
 fn lossless_consumers_get_every_event() {
     let place = Place::new();
     let producer = Producer::builder(&place.pool())

@@ -106,6 +106,15 @@ impl Pool {
                 state.retire(&self.control, when, 0, lossless, effects);
                 result = plan(&mut state);
             }
+            // Rather this frame than those before it: `max_slots` has room for them, `max_bytes` may have none.
+            while matches!(result, Err(Full::Limit))
+                && state.slots.assigned() < settings.max_slots
+                && self.forget_spare(&mut state, Span::Nothing, effects)
+            {
+                if let Some(claimed) = self.claim_idle(&mut state, want) {
+                    return Ok(claimed);
+                }
+            }
             result.map_err(|full| match full {
                 Full::TooLarge => AcquireError::TooLarge {
                     size: want.slot_size(),

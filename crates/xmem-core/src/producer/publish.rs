@@ -34,7 +34,7 @@ pub(super) enum Span {
     Nothing,
     /// As many frames as are promised a slot.
     Promised,
-    /// Besides, what is kept for `history_time`.
+    /// Besides, events, and what is kept for `history_time`.
     Time,
 }
 
@@ -324,7 +324,8 @@ impl Pool {
     fn spare(&self, state: &State, span: Span) -> Option<usize> {
         let (most_frames, most_events) = match (span, self.settings.history as usize) {
             (Span::Nothing, _) | (_, 0) => (0, 0),
-            (_, history) => (history, KEPT_EVENTS),
+            (Span::Promised, history) => (history, 0),
+            (Span::Time, history) => (history, KEPT_EVENTS),
         };
         let history = &state.history;
         let frames = history.iter().filter(|kept| !kept.event).count();

@@ -5,7 +5,7 @@
 use std::collections::HashSet;
 use std::time::Duration;
 
-use xmem_core::{AcquireError, Backing, Consumer, ReceiveError};
+use xmem_core::{AcquireError, Backing, Consumer, Delivery, ReceiveError};
 
 use super::*;
 
@@ -14,6 +14,7 @@ crate::conformance! {
     a_dropped_write_lease_gives_its_slot_back
     slots_run_out_at_max_slots
     slots_run_out_at_max_bytes
+    a_stream_goes_on_with_less_room_than_its_history_needs
     a_full_pool_can_change_the_size_of_its_frames
     a_held_frame_does_not_stop_a_change_of_size
 }
@@ -143,6 +144,47 @@ fn slots_run_out_at_max_bytes(backing: Backing) {
     drop(producer);
     let producer = pool(&place, backing).max_bytes(4 << 20).build().unwrap();
     assert_frame(&publish(&producer, 1, 4 << 20), 1, 4 << 20);
+}
+
+/// What is kept for late joiners must not keep the next frame out.
+fn a_stream_goes_on_with_less_room_than_its_history_needs(backing: Backing) {
+    const FRAMES: u64 = 20;
+    let size = 1 << 20;
+    for (delivery, slots) in [Delivery::Live, Delivery::Lossless]
+        .into_iter()
+        .flat_map(|delivery| (1..6).map(move |slots| (delivery, slots)))
+    {
+        let place = Place::new();
+        let producer = pool(&place, backing)
+            .history(4)
+            .max_bytes(slots * size as u64)
+            .delivery(delivery)
+            .build()
+            .unwrap();
+        let mut consumer = connect_with(&place, 1);
+        for seed in 0..FRAMES {
+            drop(publish(&producer, seed, size));
+            assert_frame(&receive(&mut consumer), seed, size);
+        }
+        // Nobody takes them, which only live delivery may pass over.
+        for seed in 0..FRAMES {
+            match producer.acquire(size) {
+                Ok(mut slot) => {
+                    fill(seed, &mut slot.as_mut_slice()[..size]);
+                    slot.publish(seeded(seed, size)).unwrap();
+                }
+                Err(error) => {
+                    assert!(
+                        delivery == Delivery::Lossless,
+                        "{slots} slots, {seed}: {error}"
+                    );
+                    assert_eq!(seed, slots, "frames that nobody took");
+                    break;
+                }
+            }
+        }
+        assert!(producer.stats().bytes <= slots * size as u64);
+    }
 }
 
 /// The frames of the history must not keep the ones of the new size out.
