@@ -3,60 +3,25 @@
 //! Buffers that travel as they are although they lie in no slot: descriptors of others, several memories, frames that
 //! another process passes on.
 
-// Wrapping a descriptor in a GstMemory is unsafe: it has to be one.
-#![allow(unsafe_code)]
-
+#[path = "support/descriptors.rs"]
+mod descriptors;
 mod support;
 
 use std::{
-    fs::File,
-    os::{
-        fd::{AsRawFd, IntoRawFd, OwnedFd},
-        unix::fs::FileExt,
-    },
+    os::fd::AsRawFd,
     sync::{
         Arc,
         atomic::{AtomicU32, Ordering},
     },
 };
 
+use descriptors::*;
 use gst::prelude::*;
-use gst_allocators::{DmaBufAllocator, FdAllocator, FdMemory, FdMemoryFlags, prelude::*};
-use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fstat, memfd_create};
+use rustix::fs::SealFlags;
 use support::*;
 
 const VIDEO: &str = "video/x-raw,format=GRAY8,width=64,height=64,framerate=30/1";
 const SIZE: usize = 64 * 64;
-
-fn memfd(fill: u8, size: usize, seals: SealFlags) -> OwnedFd {
-    let fd = memfd_create("theirs", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).unwrap();
-    let file = File::from(fd);
-    file.write_all_at(&vec![fill; size], 0).unwrap();
-    let fd = OwnedFd::from(file);
-    fcntl_add_seals(&fd, seals).unwrap();
-    fd
-}
-
-fn inode(fd: i32) -> u64 {
-    // SAFETY: of a memory that the caller has.
-    fstat(unsafe { std::os::fd::BorrowedFd::borrow_raw(fd) })
-        .unwrap()
-        .st_ino
-}
-
-fn fd_memory(fd: OwnedFd, size: usize) -> gst::Memory {
-    // SAFETY: the memory takes over the descriptor, which has that many bytes.
-    unsafe { FdAllocator::new().alloc_fd(fd.into_raw_fd(), size, FdMemoryFlags::empty()) }.unwrap()
-}
-
-fn dmabuf_memory(fd: OwnedFd, size: usize) -> gst::Memory {
-    // SAFETY: as above. GStreamer's allocator takes any descriptor that can be mapped.
-    unsafe { DmaBufAllocator::new().alloc_dmabuf(fd, size) }.unwrap()
-}
-
-fn inode_of(memory: &gst::MemoryRef) -> u64 {
-    inode(memory.downcast_memory_ref::<FdMemory>().unwrap().fd())
-}
 
 /// Counts in when a buffer is gone.
 fn counted(memory: gst::Memory, gone: &Arc<AtomicU32>) -> gst::Buffer {
