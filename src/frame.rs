@@ -4,10 +4,11 @@
 //! the times mean timing.rs's.
 
 use gst_video::prelude::*;
-use xmem_core::{DType, FrameMeta, Text};
+use xmem_core::{DType, FrameMeta, Text, VideoLayout};
 
 use crate::caps::CUDA_MEMORY;
-use crate::planes;
+use crate::drm::Drm;
+use crate::planes::{self, Planes};
 
 /// GST_BUFFER_OFFSET_NONE.
 const OFFSET_NONE: u64 = u64::MAX;
@@ -20,7 +21,10 @@ fn known(offset: u64) -> Option<u64> {
 #[derive(Debug, Default, Clone)]
 pub(crate) struct Format {
     content_type: Text<32>,
+    /// For video whose caps say how its bytes lie.
     pub(crate) video: Option<gst_video::VideoInfo>,
+    /// For video whose caps leave that open.
+    drm: Option<Drm>,
     pub(crate) audio_info: Option<gst_audio::AudioInfo>,
     /// For interleaved samples.
     audio: Option<(DType, u64)>,
@@ -56,12 +60,18 @@ impl Format {
             Memory::Any
         };
         match structure.name().as_str() {
-            "video/x-raw" => Self {
-                content_type: Text::new("image/raw"),
-                video: gst_video::VideoInfo::from_caps(caps).ok(),
-                memory,
-                ..Self::default()
-            },
+            "video/x-raw" => {
+                let drm = Drm::from_caps(structure);
+                // GStreamer 1.24 makes such caps a format without planes, which nobody's frame would agree with.
+                let info = || gst_video::VideoInfo::from_caps(caps).ok();
+                Self {
+                    content_type: Text::new("image/raw"),
+                    video: if drm.is_none() { info() } else { None },
+                    drm,
+                    memory,
+                    ..Self::default()
+                }
+            }
             "audio/x-raw" => Self {
                 content_type: Text::new("audio/raw"),
                 audio_info: gst_audio::AudioInfo::from_caps(caps).ok(),
@@ -74,6 +84,28 @@ impl Format {
                 memory,
                 ..Self::default()
             },
+        }
+    }
+
+    /// The size of video frames.
+    pub(crate) fn video_size(&self) -> Option<(u32, u32)> {
+        let info = self
+            .video
+            .as_ref()
+            .map(|info| (info.width(), info.height()));
+        info.or_else(|| self.drm.map(|drm| (drm.width, drm.height)))
+    }
+
+    /// Checks a layout that another process wrote, for a payload of `size` bytes. `None`: nobody here can use it.
+    pub(crate) fn check(
+        &self,
+        layout: &VideoLayout,
+        size: usize,
+    ) -> Result<Option<Planes>, &'static str> {
+        match (&self.video, self.drm) {
+            (Some(info), _) => Planes::check(layout, size, info).map(Some),
+            (None, Some(drm)) => drm.check(layout, size),
+            (None, None) => Ok(None),
         }
     }
 
@@ -98,8 +130,10 @@ impl Format {
         // The upper bits mean something else for each kind of stream; video's are the widest set of them.
         meta.flags =
             (buffer.flags() - gst::BufferFlags::TAG_MEMORY).bits() | buffer.video_flags().bits();
+        if self.video.is_some() || self.drm.is_some() {
+            meta.video = planes::of_buffer(buffer, self.video.as_ref());
+        }
         if let Some(info) = &self.video {
-            meta.video = planes::of_buffer(buffer, info);
             describe_pixels(&mut meta, info);
         }
         if let Some((dtype, channels)) = self.audio {

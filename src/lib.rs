@@ -20,6 +20,7 @@ mod caps;
 #[cfg(feature = "cuda")]
 mod cuda;
 mod deviceprovider;
+mod drm;
 mod event;
 mod frame;
 mod frame_info;

@@ -4,27 +4,28 @@
 
 use xmem_core::{MAX_PLANES, Text, VideoLayout};
 
-/// The layout of a buffer's planes: what its GstVideoMeta says, else its memory, else the default one of its caps.
+/// The layout of a buffer's planes: what its GstVideoMeta says, else its memory, else the default one of its caps, if these
+/// have one.
 pub(crate) fn of_buffer(
     buffer: &gst::BufferRef,
-    info: &gst_video::VideoInfo,
+    info: Option<&gst_video::VideoInfo>,
 ) -> Option<VideoLayout> {
     #[cfg(feature = "cuda")]
     let of_memory = of_device_memory(buffer);
     #[cfg(feature = "cuda")]
-    let info = of_memory.as_ref().unwrap_or(info);
+    let info = of_memory.as_ref().or(info);
     let (mut layout, offsets, strides);
     let meta = buffer.meta::<gst_video::VideoMeta>();
-    match &meta {
-        Some(meta) => {
+    match (&meta, info) {
+        (Some(meta), _) => {
             layout = empty(meta.format(), meta.width(), meta.height(), meta.n_planes());
             (offsets, strides) = (meta.offset(), meta.stride());
         }
-        None if buffer.size() >= info.size() => {
+        (None, Some(info)) if buffer.size() >= info.size() => {
             layout = empty(info.format(), info.width(), info.height(), info.n_planes());
             (offsets, strides) = (info.offset(), info.stride());
         }
-        None => return None,
+        _ => return None,
     }
     let planes = usize::try_from(layout.n_planes)
         .ok()
@@ -91,7 +92,41 @@ impl Planes {
         if layout.format.as_str() != format.to_str() || layout.n_planes != info.n_planes() {
             return Err("the frame's format is not that of its caps");
         }
-        if layout.width < info.width() || layout.height < info.height() {
+        let mut planes = Self::read(layout, format, info.width(), info.height())?;
+        planes.is_default = layout.width == info.width()
+            && layout.height == info.height()
+            && planes.offsets() == info.offset()
+            && planes.strides() == info.stride()
+            && size >= info.size();
+        if !planes.is_default && !planes.fit(size, info) {
+            return Err("the planes do not fit into the frame");
+        }
+        Ok(planes)
+    }
+
+    /// Checks a layout of planes that only devices can read, whatever they do with the strides.
+    pub(crate) fn check_opaque(
+        layout: &VideoLayout,
+        size: usize,
+        format: gst_video::VideoFormat,
+        width: u32,
+        height: u32,
+    ) -> Result<Self, &'static str> {
+        let planes = Self::read(layout, format, width, height)?;
+        if planes.offsets().iter().any(|offset| *offset >= size) {
+            return Err("a plane starts outside the frame");
+        }
+        Ok(planes)
+    }
+
+    /// What the layout says, of frames of at least this size.
+    fn read(
+        layout: &VideoLayout,
+        format: gst_video::VideoFormat,
+        width: u32,
+        height: u32,
+    ) -> Result<Self, &'static str> {
+        if layout.width < width || layout.height < height {
             return Err("the frame is smaller than its caps say");
         }
         let count = usize::try_from(layout.n_planes).unwrap_or(usize::MAX);
@@ -102,7 +137,7 @@ impl Planes {
         for (to, from) in offsets.iter_mut().zip(&layout.offsets[..count]) {
             *to = usize::try_from(*from).map_err(|_| "a plane starts outside the frame")?;
         }
-        let mut planes = Self {
+        Ok(Self {
             format,
             width: layout.width,
             height: layout.height,
@@ -110,16 +145,7 @@ impl Planes {
             offsets,
             strides: layout.strides,
             is_default: false,
-        };
-        planes.is_default = layout.width == info.width()
-            && layout.height == info.height()
-            && planes.offsets() == info.offset()
-            && planes.strides() == info.stride()
-            && size >= info.size();
-        if !planes.is_default && !planes.fit(size, info) {
-            return Err("the planes do not fit into the frame");
-        }
-        Ok(planes)
+        })
     }
 
     fn fit(&self, size: usize, info: &gst_video::VideoInfo) -> bool {
@@ -259,7 +285,7 @@ mod tests {
 
     fn layout(info: &gst_video::VideoInfo) -> VideoLayout {
         let buffer = gst::Buffer::with_size(info.size()).unwrap();
-        of_buffer(&buffer, info).unwrap()
+        of_buffer(&buffer, Some(info)).unwrap()
     }
 
     #[test]

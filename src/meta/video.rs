@@ -118,10 +118,7 @@ impl Kind for Crop {
         let frame = buffer
             .meta::<gst_video::VideoMeta>()
             .map(|meta| (meta.width(), meta.height()))
-            .or_else(|| {
-                let info = format.video.as_ref()?;
-                Some((info.width(), info.height()))
-            });
+            .or_else(|| format.video_size());
         let inside = |start: u32, len: u32, all: u32| {
             len > 0 && start.checked_add(len).is_some_and(|end| end <= all)
         };

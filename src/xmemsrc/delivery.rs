@@ -12,7 +12,7 @@ use crate::{
     frame::{self, Format},
     memory::Tally,
     meta::{self, Losses},
-    planes::{self, Planes},
+    planes,
 };
 
 /// How a frame's bytes got into its buffer.
@@ -90,20 +90,20 @@ impl Converter<'_> {
         buffer_ref.set_pts(self.times.pts);
         buffer_ref.set_dts(self.times.dts);
         buffer_ref.set_duration(self.times.duration);
-        let planes = match (&self.format.video, &meta.video) {
-            (Some(info), Some(layout)) => {
-                let planes = Planes::check(layout, size, info)
-                    .map_err(|reason| Nonsense(reason.to_owned()))?;
-                planes
-                    .describe(buffer_ref)
-                    .map_err(|error| Nonsense(error.to_string()))?;
-                Some((planes, info))
-            }
-            _ => None,
-        };
+        let layout = meta.video.as_ref();
+        let planes = layout.map(|layout| self.format.check(layout, size));
+        let planes = planes
+            .transpose()
+            .map_err(|reason| Nonsense(reason.to_owned()))?
+            .flatten();
+        if let Some(planes) = &planes {
+            planes
+                .describe(buffer_ref)
+                .map_err(|error| Nonsense(error.to_string()))?;
+        }
         meta::onto_buffer(&meta.attachments, buffer_ref, self.format, self.losses);
-        let info = match planes {
-            Some((planes, info)) if !self.any_layout && !planes.is_default() => info,
+        let info = match (planes, &self.format.video) {
+            (Some(planes), Some(info)) if !self.any_layout && !planes.is_default() => info,
             _ => return Ok((buffer, way)),
         };
         let copy =

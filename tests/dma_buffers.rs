@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! Under caps that say `memory:DMABuf` frames are DMA buffers, on both sides: no copy of one is one. A sealed memfd in a
+//! GstDmaBufMemory stands for those of devices.
+
+#[path = "support/descriptors.rs"]
+mod descriptors;
+mod support;
+
+use descriptors::*;
+use gst_video::{VideoFormat, VideoFrameFlags, VideoMeta};
+use rustix::fs::SealFlags;
+use support::*;
+
+/// GStreamer knows such caps since 1.24. An application may use them with older ones too.
+const OPEN: &str =
+    "video/x-raw(memory:DMABuf),format=DMA_DRM,drm-format=NV12,width=64,height=64,framerate=30/1";
+const SIZE: usize = 64 * 96;
+
+fn dma_buffer(fill: u8, size: usize) -> gst::Buffer {
+    let mut buffer = gst::Buffer::new();
+    let memory = dmabuf_memory(memfd(fill, size, SealFlags::SHRINK), size);
+    buffer.get_mut().unwrap().append_memory(memory);
+    buffer
+}
+
+/// A buffer whose GstVideoMeta says where its planes are.
+fn laid_out(
+    size: usize,
+    flags: VideoFrameFlags,
+    format: VideoFormat,
+    offsets: &[usize],
+    strides: &[i32],
+) -> gst::Buffer {
+    let mut buffer = dma_buffer(1, size);
+    let buffer_ref = buffer.get_mut().unwrap();
+    VideoMeta::add_full(buffer_ref, flags, format, 64, 64, offsets, strides).unwrap();
+    buffer
+}
+
+#[track_caller]
+fn assert_dma_buffer(sample: &gst::Sample) {
+    let memory = sample.buffer().unwrap().peek_memory(0);
+    assert!(
+        memory.is_memory_type::<gst_allocators::DmaBufMemory>(),
+        "{memory:?}"
+    );
+}
+
+/// Caps with `format=DMA_DRM` leave the format to the frames.
+#[test]
+fn planes_travel_where_only_the_frame_knows_them() {
+    let pools = Pools::new();
+    let sender = pools.sender(&OPEN.parse().unwrap(), "copy=forbid");
+    let receiver = pools.receiver("").connected();
+    let rows = 64 * 64;
+    for (offsets, strides) in [
+        ([0, rows], [64, 64]),
+        ([4096, 4096 + 2 * rows], [128, 128]),
+        ([0, rows], [64, 64]),
+    ] {
+        let size = offsets[1] + 32 * strides[1] as usize;
+        sender.push(laid_out(
+            size,
+            VideoFrameFlags::empty(),
+            VideoFormat::Nv12,
+            &offsets,
+            &strides,
+        ));
+        let sample = receiver.next().unwrap();
+        assert_dma_buffer(&sample);
+        let meta = sample.buffer().unwrap().meta::<VideoMeta>().unwrap();
+        assert_eq!(meta.format(), VideoFormat::Nv12);
+        assert_eq!((meta.width(), meta.height()), (64, 64));
+        assert_eq!(meta.offset(), offsets);
+        assert_eq!(meta.stride(), strides);
+    }
+    assert_eq!(receiver.stat("zero-copy"), 3);
+}
+
+/// What devices alone can read has offsets and strides too.
+#[test]
+fn planes_of_an_open_format_travel() {
+    let pools = Pools::new();
+    let format = VideoFormat::from_string("DMA_DRM");
+    if format == VideoFormat::Unknown {
+        return not_run("this GStreamer has no format DMA_DRM: it is older than 1.24");
+    }
+    let sender = pools.sender(&OPEN.parse().unwrap(), "copy=forbid");
+    let receiver = pools.receiver("").connected();
+    // With the flag, more is said of the planes than where they are.
+    for flags in [VideoFrameFlags::empty(), VideoFrameFlags::INTERLACED] {
+        sender.push(laid_out(SIZE, flags, format, &[0, 64 * 64], &[256, 256]));
+        let sample = receiver.next().unwrap();
+        assert_dma_buffer(&sample);
+        let meta = sample.buffer().unwrap().meta::<VideoMeta>().unwrap();
+        assert_eq!(meta.format(), format);
+        assert_eq!(meta.video_frame_flags(), flags);
+        assert_eq!(meta.offset(), [0, 64 * 64]);
+        assert_eq!(meta.stride(), [256, 256]);
+    }
+    assert_eq!(receiver.stat("metas-dropped"), 0);
+}
+
+#[test]
+fn planes_that_nobody_knows_are_not_made_up() {
+    let pools = Pools::new();
+    let sender = pools.sender(&OPEN.parse().unwrap(), "copy=forbid");
+    let receiver = pools.receiver("").connected();
+    sender.push(dma_buffer(1, SIZE));
+    let sample = receiver.next().unwrap();
+    assert_dma_buffer(&sample);
+    assert!(sample.buffer().unwrap().meta::<VideoMeta>().is_none());
+}
