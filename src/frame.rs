@@ -87,6 +87,14 @@ impl Format {
         }
     }
 
+    /// Whether the buffer is what the caps promise. Only DMA buffers are looked for: nothing else passes for one.
+    pub(crate) fn keeps_its_word(&self, buffer: &gst::BufferRef) -> bool {
+        self.memory != Memory::Dmabuf
+            || buffer
+                .iter_memories()
+                .all(|memory| memory.is_memory_type::<gst_allocators::DmaBufMemory>())
+    }
+
     /// The size of video frames.
     pub(crate) fn video_size(&self) -> Option<(u32, u32)> {
         let info = self

@@ -11,7 +11,9 @@ use descriptors::*;
 use gst_video::{VideoFormat, VideoFrameFlags, VideoMeta};
 use rustix::fs::SealFlags;
 use support::*;
+use xmem_core::{FrameMeta, Producer, Sticky};
 
+const GRAY: &str = "video/x-raw(memory:DMABuf),format=GRAY8,width=64,height=64,framerate=30/1";
 /// GStreamer knows such caps since 1.24. An application may use them with older ones too.
 const OPEN: &str =
     "video/x-raw(memory:DMABuf),format=DMA_DRM,drm-format=NV12,width=64,height=64,framerate=30/1";
@@ -111,4 +113,64 @@ fn planes_that_nobody_knows_are_not_made_up() {
     let sample = receiver.next().unwrap();
     assert_dma_buffer(&sample);
     assert!(sample.buffer().unwrap().meta::<VideoMeta>().is_none());
+}
+
+/// Past the budget other frames are copied.
+#[test]
+fn what_cannot_be_held_is_dropped() {
+    let pools = Pools::new();
+    let sender = pools.sender(&GRAY.parse().unwrap(), "");
+    let receiver = pools.receiver("max-held=2").connected();
+    let next = |fill| {
+        sender.push(dma_buffer(fill, SIZE));
+        let sample = receiver.next().unwrap();
+        assert_dma_buffer(&sample);
+        sample
+    };
+    let held = [next(1), next(2)];
+    sender.push(dma_buffer(3, SIZE));
+    until("a frame is dropped", || receiver.stat("dropped") == 1);
+    drop(held);
+    until("room in the budget", || receiver.stat("held") < 2);
+    let sample = next(4);
+    let buffer = sample.buffer().unwrap();
+    assert_eq!(bytes(buffer), vec![4; SIZE]);
+    assert!(buffer.flags().contains(gst::BufferFlags::DISCONT));
+    assert_eq!(receiver.stat("copied"), 0);
+}
+
+/// Other frames are copied into the layout that downstream knows.
+#[test]
+fn padded_rows_stay_where_they_are() {
+    let pools = Pools::new();
+    let sender = pools.sender(&GRAY.parse().unwrap(), "");
+    let receiver = pools.simple_receiver("").connected();
+    sender.push(laid_out(
+        128 * 64,
+        VideoFrameFlags::empty(),
+        VideoFormat::Gray8,
+        &[0],
+        &[128],
+    ));
+    let sample = receiver.next().unwrap();
+    assert_dma_buffer(&sample);
+    let meta = sample.buffer().unwrap().meta::<VideoMeta>().unwrap();
+    assert_eq!(meta.stride(), [128]);
+    assert_eq!(receiver.stat("zero-copy"), 1);
+}
+
+/// Any program may be the producer, and put any frames into its pool.
+#[test]
+fn host_memory_does_not_go_out_as_a_dma_buffer() {
+    let pools = Pools::new();
+    let producer = Producer::builder(&pools.pool("p")).build().unwrap();
+    let mut sticky = Sticky::new();
+    sticky.set("caps", GRAY);
+    producer.set_sticky(&sticky).unwrap();
+    let slot = producer.acquire(SIZE).unwrap();
+    slot.publish(FrameMeta::new(SIZE)).unwrap();
+    let receiver = pools.receiver("start-from=newest");
+    let (error, text) = receiver.pipeline.wait_error();
+    assert!(error.matches(gst::StreamError::Format), "{text}");
+    assert!(text.contains("in no DMA buffer"), "{text}");
 }

@@ -85,6 +85,10 @@ impl Converter<'_> {
     ) -> Result<(gst::Buffer, Way), Nonsense> {
         let size = memories.iter().map(|memory| memory.size()).sum();
         let mut buffer = buffer_of(memories);
+        if !self.format.keeps_its_word(&buffer) {
+            let reason = "its caps say memory:DMABuf, and it is in no DMA buffer";
+            return Err(Nonsense(reason.to_owned()));
+        }
         let buffer_ref = buffer.make_mut();
         frame::decorate(buffer_ref, meta);
         buffer_ref.set_pts(self.times.pts);

@@ -13,7 +13,7 @@ use super::{
     messages::Loss,
     times::Times,
 };
-use crate::lock::lock;
+use crate::{frame::Memory, lock::lock};
 
 /// What becomes of a received frame.
 pub(super) enum Received {
@@ -69,15 +69,16 @@ impl XmemSrc {
         }
         if started.settings.over_budget == XmemSrcOverBudget::Drop {
             self.follow_sequence(started, lease.meta());
-            // What comes next has it behind itself, as with one that was missed.
-            started.discont = true;
-            started.gate.close();
-            self.say_dropped(started);
-            return Ok(Some(Received::Dropped));
+            return Ok(Some(self.give_up(started, "over-budget=drop")));
         }
         self.follow(started, lease)?;
         if !self.is_decodable(started, lease.meta()) {
             return Ok(Some(Received::Undecodable));
+        }
+        if lock(&self.stream).format.memory == Memory::Dmabuf {
+            return Ok(Some(
+                self.give_up(started, "no copy of a DMA buffer is one"),
+            ));
         }
         if lease.is_on_device() {
             return self.receive_device(started, lease, true).map(Some);
@@ -132,7 +133,9 @@ impl XmemSrc {
     ) -> Result<Received, Stop> {
         let (format, any_layout) = {
             let stream = lock(&self.stream);
-            (stream.format.clone(), stream.video_meta || stream.is_cuda())
+            // What lies in other memory than the host's stays there, whatever downstream says.
+            let any_layout = stream.video_meta || stream.format.memory != Memory::Any;
+            (stream.format.clone(), any_layout)
         };
         let converter = Converter {
             format: &format,
@@ -220,15 +223,19 @@ impl XmemSrc {
         Some(buffer)
     }
 
-    /// Says why frames are dropped, once: their sequence has gaps then, and nothing else looks wrong.
-    fn say_dropped(&self, started: &mut Started) {
+    /// Drops a frame that cannot be held, and says why once: the frames' sequence has gaps then, and nothing else looks wrong.
+    fn give_up(&self, started: &mut Started, why: &str) -> Received {
+        // What comes next has it behind itself, as with one that was missed.
+        started.discont = true;
+        started.gate.close();
         if !std::mem::replace(&mut started.said_dropped, true) {
             gst::warning!(
                 gst::CAT_PERFORMANCE,
                 imp = self,
-                "Frames are dropped: downstream holds as many as max-held allows, and over-budget=drop"
+                "Frames are dropped: downstream holds as many as max-held allows, and {why}"
             );
         }
+        Received::Dropped
     }
 
     pub(super) fn stamp(&self, started: &mut Started, meta: &FrameMeta) -> Times {
