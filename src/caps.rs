@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! The caps feature of memory on CUDA devices: where it is offered, and how it is put on caps and taken off.
+//! What caps say of memory. Where that on CUDA devices is offered, and how its feature is put on caps and taken off.
 
 /// GstCudaMemory.
 pub(crate) const CUDA_MEMORY: &str = "memory:CUDAMemory";
@@ -11,7 +11,16 @@ pub(crate) fn is_cuda(caps: &gst::CapsRef) -> bool {
         .is_some_and(|features| features.contains(CUDA_MEMORY))
 }
 
-/// Whether such memory can be taken and given here.
+/// Whether caps are of other memory than the host's.
+pub(crate) fn is_elsewhere(caps: &gst::CapsRef) -> bool {
+    let host = gst::CAPS_FEATURE_MEMORY_SYSTEM_MEMORY;
+    caps.features(0).is_some_and(|features| {
+        let mut names = features.iter();
+        names.any(|name| name.starts_with("memory:") && *name != *host)
+    })
+}
+
+/// Whether CUDA memory can be taken and given here.
 pub(crate) fn has_cuda() -> bool {
     #[cfg(feature = "cuda")]
     return crate::cuda::is_offered();

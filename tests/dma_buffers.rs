@@ -8,6 +8,7 @@ mod descriptors;
 mod support;
 
 use descriptors::*;
+use gst::prelude::*;
 use gst_video::{VideoFormat, VideoFrameFlags, VideoMeta};
 use rustix::fs::SealFlags;
 use support::*;
@@ -173,4 +174,47 @@ fn host_memory_does_not_go_out_as_a_dma_buffer() {
     let (error, text) = receiver.pipeline.wait_error();
     assert!(error.matches(gst::StreamError::Format), "{text}");
     assert!(text.contains("in no DMA buffer"), "{text}");
+}
+
+#[test]
+fn host_memory_is_not_published_as_a_dma_buffer() {
+    for in_a_slot in [true, false] {
+        let pools = Pools::new();
+        let sender = pools.sender(&GRAY.parse().unwrap(), "");
+        let memory = if in_a_slot {
+            let host: gst::Caps = "audio/x-raw".parse().unwrap();
+            let query = ask(&sender.sink(), &host, false);
+            let (allocator, params) = query.allocation_params().next().unwrap();
+            allocator.unwrap().alloc(SIZE, Some(&params)).unwrap()
+        } else {
+            fd_memory(memfd(1, SIZE, SealFlags::SHRINK), SIZE)
+        };
+        let mut buffer = gst::Buffer::new();
+        buffer.get_mut().unwrap().append_memory(memory);
+        sender.push(buffer);
+        let (error, text) = sender.pipeline.wait_error();
+        assert!(error.matches(gst::StreamError::Format), "{text}");
+        assert!(text.contains("without that feature"), "{text}");
+        assert_eq!(stat(&sender.sink(), "published"), 0);
+    }
+}
+
+/// Nor is it offered to who is to make something else.
+#[test]
+fn no_slots_are_offered_for_other_memory() {
+    let pools = Pools::new();
+    let sender = pools.sender(&GRAY.parse().unwrap(), "");
+    let sink = sender.sink();
+    let gl = "video/x-raw(memory:GLMemory),format=RGBA,width=64,height=64,framerate=30/1";
+    for caps in [GRAY, OPEN, gl] {
+        let query = ask(&sink, &caps.parse().unwrap(), true);
+        assert_eq!(query.allocation_pools().count(), 0, "{caps}");
+        assert_eq!(query.allocation_params().count(), 0, "{caps}");
+        let meta = query.find_allocation_meta::<VideoMeta>();
+        assert!(meta.is_some(), "{caps}");
+    }
+    let host = "video/x-raw(memory:SystemMemory),format=GRAY8,width=64,height=64,framerate=30/1";
+    for host in [host.to_owned(), host.replace("(memory:SystemMemory)", "")] {
+        offered_pool(&sink, &host.parse().unwrap());
+    }
 }

@@ -31,10 +31,11 @@ impl Offer {
         let (Some(caps), need_pool) = query.get_owned() else {
             return Err(gst::loggable_error!(CAT, "No caps in the ALLOCATION query"));
         };
-        if caps::is_cuda(&caps) {
+        if caps::is_elsewhere(&caps) {
+            // A slot in host memory is not what such caps promise.
             query.add_allocation_meta::<gst_video::VideoMeta>(None);
             #[cfg(feature = "cuda")]
-            if need_pool {
+            if need_pool && caps::is_cuda(&caps) {
                 device::offer(sink, started, &caps, query);
             }
             return Ok(());

@@ -73,6 +73,9 @@ impl Started {
         format: &Format,
         cancel: &Canceller,
     ) -> Result<Outcome, Failure> {
+        if !format.keeps_its_word(buffer) {
+            return Err(Failure::NotShareable);
+        }
         let room = meta.attachments.encoded_len();
         self.slots.expect_metas(room);
         #[cfg(feature = "cuda")]
