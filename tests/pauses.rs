@@ -67,37 +67,113 @@ fn a_live_stream_does_not_go_back() {
     }
 }
 
+/// A source that has the frame 1 in hand: it sends that one's caps before it hands it over, and does not get further than
+/// that yet. 2 and 3 come next.
+struct InHand {
+    receiver: Receiver,
+    sender: Sender,
+    go: mpsc::Sender<()>,
+}
+
+impl InHand {
+    fn new(pools: &Pools) -> Self {
+        let sender = pools.sender(&"video/x-first".parse().unwrap(), LOSSLESS);
+        let receiver = pools.receiver("");
+        // For flushes from outside; see `flush` in states.rs.
+        receiver.app.set_property("async", false);
+        receiver.app.set_property("enable-last-sample", false);
+        sender.push(gst::Buffer::from_slice([0u8]));
+        assert!(receiver.next().is_some());
+        let (reached, at_caps) = mpsc::channel();
+        let (go, may_go) = mpsc::channel();
+        let may_go = Mutex::new(may_go);
+        receiver.app.static_pad("sink").unwrap().add_probe(
+            gst::PadProbeType::EVENT_DOWNSTREAM,
+            move |_, info| {
+                if info.event().unwrap().type_() == gst::EventType::Caps {
+                    reached.send(()).unwrap();
+                    may_go.lock().unwrap().recv().unwrap();
+                }
+                gst::PadProbeReturn::Ok
+            },
+        );
+        sender
+            .app
+            .set_caps(Some(&"video/x-second".parse().unwrap()));
+        for number in 1..=3u8 {
+            sender.push(gst::Buffer::from_slice([number]));
+        }
+        at_caps.recv_timeout(SOON.into()).unwrap();
+        Self {
+            receiver,
+            sender,
+            go,
+        }
+    }
+
+    /// Has it find that it was paused meanwhile.
+    fn pause(&self) {
+        let pipeline = &self.receiver.pipeline.0;
+        pipeline.set_state(gst::State::Paused).unwrap();
+        self.go.send(()).unwrap();
+        settle();
+    }
+
+    /// Nothing is held but the frame before, which an appsink refers to.
+    #[track_caller]
+    fn holds_no_more(&self) {
+        assert_eq!(self.receiver.stat("held"), 1);
+    }
+}
+
+/// Nothing tells how far GstBaseSrc is; where it has not come to its wait yet, these tests find less.
+fn settle() {
+    thread::sleep(Duration::from_millis(100));
+}
+
 /// GstBaseSrc of GStreamer 1.26 throws away what a source hands it in a pause.
 #[test]
 fn a_frame_that_was_received_as_the_pause_began_comes_after_it() {
     let pools = Pools::new();
-    let receiver = pools.receiver("start-from=oldest");
-    let (reached, at_caps) = mpsc::channel();
-    let (go, may_go) = mpsc::channel();
-    let may_go = Mutex::new(may_go);
-    // The source sends caps when it has the frame, and before it hands it over.
-    receiver.app.static_pad("sink").unwrap().add_probe(
-        gst::PadProbeType::EVENT_DOWNSTREAM,
-        move |_, info| {
-            if info.event().unwrap().type_() == gst::EventType::Caps {
-                reached.send(()).unwrap();
-                may_go.lock().unwrap().recv().unwrap();
-            }
-            gst::PadProbeReturn::Ok
-        },
-    );
-    let sender = pools.sender(&"video/x-test".parse().unwrap(), LOSSLESS);
+    let held = InHand::new(&pools);
+    held.pause();
+    held.receiver.pipeline.play();
     for number in 1..=3u8 {
-        sender.push(gst::Buffer::from_slice([number]));
-    }
-    at_caps.recv_timeout(SOON.into()).unwrap();
-    receiver.pipeline.0.set_state(gst::State::Paused).unwrap();
-    go.send(()).unwrap();
-    // Nothing tells that GstBaseSrc has it and waits; where it has not yet, this finds less.
-    thread::sleep(Duration::from_millis(100));
-    receiver.pipeline.play();
-    for number in 1..=3u8 {
-        let sample = receiver.next().unwrap();
+        let sample = held.receiver.next().unwrap();
         assert_eq!(bytes(sample.buffer().unwrap()), [number]);
     }
+}
+
+#[test]
+fn a_frame_from_before_a_flush_in_a_pause_does_not_come_after_it() {
+    let pools = Pools::new();
+    let held = InHand::new(&pools);
+    held.pause();
+    let src = held.receiver.src();
+    assert!(src.send_event(gst::event::FlushStart::new()));
+    assert!(src.send_event(gst::event::FlushStop::new(false)));
+    held.holds_no_more();
+    held.receiver.pipeline.play();
+    for number in 2..=3u8 {
+        let sample = held.receiver.next().unwrap();
+        let buffer = sample.buffer().unwrap();
+        assert_eq!(bytes(buffer), [number]);
+        let discont = buffer.flags().contains(gst::BufferFlags::DISCONT);
+        assert_eq!(discont, number == 2, "{buffer:?}");
+    }
+}
+
+#[test]
+fn a_source_that_an_application_ends_keeps_no_frame() {
+    let pools = Pools::new();
+    let held = InHand::new(&pools);
+    let src = held.receiver.src();
+    let end = thread::spawn(move || src.send_event(gst::event::Eos::new()));
+    settle();
+    held.go.send(()).unwrap();
+    assert!(end.join().unwrap());
+    assert!(held.receiver.next().is_none());
+    held.holds_no_more();
+    let sink = held.sender.sink();
+    until("it has left", || sink.property::<u32>("num-clients") == 0);
 }

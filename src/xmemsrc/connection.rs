@@ -99,10 +99,13 @@ impl XmemSrc {
 
     /// This source has ended. It begins anew if it is made to go on.
     pub(super) fn leave(&self) {
-        let consumer = lock(&self.started).as_mut().and_then(|started| {
+        let left = lock(&self.started).as_mut().map(|started| {
             started.was_connected = false;
-            started.consumer.take()
+            (started.kept.take(), started.consumer.take())
         });
+        let (kept, consumer) = left.unwrap_or_default();
+        // It holds a slot.
+        drop(kept);
         if let Some(consumer) = consumer {
             self.part(consumer);
         }

@@ -77,7 +77,10 @@ impl imp::XmemSrc {
                 }
                 sent.segment = Some((seqnum, event.segment().clone()));
             }
-            gst::EventView::FlushStop(_) => lock(&self.sent).segment = None,
+            gst::EventView::FlushStop(_) => {
+                lock(&self.sent).segment = None;
+                self.flushed();
+            }
             gst::EventView::Eos(_) => {
                 // Nobody takes frames any more, and a lossless producer must not wait for us.
                 self.leave();

@@ -449,10 +449,9 @@ impl PushSrcImpl for XmemSrc {
             Some(buffer) => Ok(buffer),
             None => self.next_buffer(&mut started),
         };
-        // What it is given in a pause, GstBaseSrc of 1.26 throws away, and asks again when that is over. In a flush it should.
-        let flushing = gst::PadFlags::FLUSHING;
+        // What it is given in a pause, GstBaseSrc of 1.26 throws away, and asks again when that is over. After a flush or the
+        // end, which look the same here, nobody wants it: `flushed` and `leave` take it out.
         if self.canceller.is_cancelled()
-            && !self.obj().src_pad().pad_flags().contains(flushing)
             && let Ok(buffer) = result
         {
             started.kept = Some(buffer);
@@ -474,6 +473,16 @@ impl XmemSrc {
                 .then(|| cuda::to_share(self.obj().upcast_ref(), ordinal))?
         });
         own
+    }
+
+    /// All that was on its way was thrown away. What comes next may refer to it.
+    pub(super) fn flushed(&self) {
+        let kept = lock(&self.started).as_mut().and_then(|started| {
+            started.discont = true;
+            started.gate.close();
+            started.kept.take()
+        });
+        drop(kept);
     }
 
     fn next_buffer(&self, started: &mut Started) -> Result<gst::Buffer, gst::FlowError> {
