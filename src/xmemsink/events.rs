@@ -53,19 +53,25 @@ impl XmemSink {
             ..FrameMeta::default()
         };
         // Other events come from any thread, and have no time.
-        if event.is_serialized() {
+        let waits = event.is_serialized();
+        if waits {
             if !self.wait_until_due(event) {
                 return Some(false);
             }
-            let Ok(timeline) = self.make_way(&started, Data::Event(event)) else {
-                return Some(false);
-            };
-            let times = self.describe(&started, &timeline, &when);
-            meta.timestamp = times.timestamp;
-            meta.pts = times.pts;
-            meta.duration = times.duration;
+            meta.pts = when.pts().map(gst::ClockTime::nseconds);
+            meta.duration = when.duration().map(gst::ClockTime::nseconds);
         }
-        Some(self.publish_event(&started, event, meta))
+        loop {
+            if waits {
+                let Ok(timeline) = self.make_way(&started, Data::Event(event)) else {
+                    return Some(false);
+                };
+                meta.timestamp = self.stamps(&timeline, &when).presentation;
+            }
+            if let Some(goes_on) = self.publish_event(&started, event, &meta) {
+                return Some(goes_on);
+            }
+        }
     }
 
     /// Gives the pool what is new in the sticky state although no frame comes, before the end of the stream.
@@ -79,7 +85,11 @@ impl XmemSink {
                 return false;
             }
         }
-        self.publish_event(started, event, FrameMeta::default())
+        loop {
+            if let Some(goes_on) = self.publish_event(started, event, &FrameMeta::default()) {
+                return goes_on;
+            }
+        }
     }
 
     /// A gap is handed over when it is due, as the frame that it stands for would be.
@@ -93,7 +103,13 @@ impl XmemSink {
         gst_base::subclass::prelude::BaseSinkImplExt::parent_event(self, event.clone())
     }
 
-    fn publish_event(&self, started: &Started, event: &gst::EventRef, meta: FrameMeta) -> bool {
+    /// `Some(false)`: the stream is being stopped. `None`: a wait was called off. After a pause the event has another time.
+    fn publish_event(
+        &self,
+        started: &Started,
+        event: &gst::EventRef,
+        meta: &FrameMeta,
+    ) -> Option<bool> {
         // Other events come from any thread, and none of those may wait.
         let waits = started.is_lossless() && event.is_serialized();
         let attempt = |cancel: &Canceller| {
@@ -108,17 +124,17 @@ impl XmemSink {
         let was_called_off =
             |error: &EventError| matches!(error, EventError::Acquire(AcquireError::Cancelled));
         let result = if waits {
-            match self
-                .interrupts
-                .wait(&self.obj(), Data::Event(event), attempt, was_called_off)
-            {
-                Ok(result) => result,
-                Err(_) => return false,
+            let tried =
+                self.interrupts
+                    .try_once(&self.obj(), Data::Event(event), attempt, was_called_off);
+            match tried {
+                Ok(tried) => tried?,
+                Err(_) => return Some(false),
             }
         } else {
             attempt(self.interrupts.canceller())
         };
-        match result {
+        Some(match result {
             Ok(_) => {
                 gst::debug!(CAT, imp = self, "Shared {event:?}");
                 lock(&self.stream).sticky_is_untold = false;
@@ -135,7 +151,7 @@ impl XmemSink {
                 self.give_up(event, &error.to_string());
                 true
             }
-        }
+        })
     }
 
     /// Counts an event that consumers do not get, and names it the first time.

@@ -397,10 +397,17 @@ impl BaseSinkImpl for XmemSink {
             return Err(gst::FlowError::Error);
         }
         self.begin();
-        let timeline = self.make_way(&started, Data::Buffer(buffer))?;
-        let meta = self.describe(&started, &timeline, buffer);
+        let mut meta = self.describe(&started, buffer);
         self.name_losses();
-        self.publish(&started, buffer, &meta)
+        loop {
+            let timeline = self.make_way(&started, Data::Buffer(buffer))?;
+            let stamps = self.stamps(&timeline, buffer);
+            meta.timestamp = stamps.presentation;
+            meta.decode_timestamp = stamps.decoding;
+            if self.publish(&started, buffer, &meta)? {
+                return Ok(gst::FlowSuccess::Ok);
+            }
+        }
     }
 }
 
@@ -469,34 +476,34 @@ impl XmemSink {
         Ok(timeline)
     }
 
-    pub(super) fn describe(
-        &self,
-        started: &Started,
-        timeline: &Timeline,
-        buffer: &gst::BufferRef,
-    ) -> FrameMeta {
+    /// What is known of a buffer, but for its times on CLOCK_MONOTONIC.
+    fn describe(&self, started: &Started, buffer: &gst::BufferRef) -> FrameMeta {
         let mut meta = lock(&self.stream).format.describe(buffer);
-        let stamps = self.stamps(timeline, buffer);
         meta.producer = started.program;
-        meta.timestamp = stamps.presentation;
-        meta.decode_timestamp = stamps.decoding;
         meta.attachments = meta::of_buffer(buffer, &self.losses);
         meta
     }
 
+    /// `false`: a wait was called off. After a pause the frame has other times.
     fn publish(
         &self,
         started: &Started,
         buffer: &gst::Buffer,
         meta: &FrameMeta,
-    ) -> Result<gst::FlowSuccess, gst::FlowError> {
+    ) -> Result<bool, gst::FlowError> {
         let format = lock(&self.stream).format.clone();
         let asked = self.requests.asked();
         let attempt = |cancel: &Canceller| started.publish(buffer, meta, &format, cancel);
         let result = if started.is_lossless() {
             let was_called_off = |failure: &Failure| matches!(failure, Failure::Cancelled);
-            self.interrupts
-                .wait(&self.obj(), Data::Buffer(buffer), attempt, was_called_off)?
+            let data = Data::Buffer(buffer);
+            let tried = self
+                .interrupts
+                .try_once(&self.obj(), data, attempt, was_called_off)?;
+            let Some(result) = tried else {
+                return Ok(false);
+            };
+            result
         } else {
             // It does not wait.
             attempt(self.interrupts.canceller())
@@ -518,7 +525,7 @@ impl XmemSink {
                 "Frames are copied into their slots: {cause}"
             );
         }
-        Ok(gst::FlowSuccess::Ok)
+        Ok(true)
     }
 
     /// Says which metas do not travel, once for each name.

@@ -59,15 +59,31 @@ impl Interrupts {
         was_called_off: impl Fn(&E) -> bool,
     ) -> Result<Result<T, E>, gst::FlowError> {
         loop {
-            base::preroll(sink, data)?;
-            match attempt(&self.canceller) {
-                Err(error) if was_called_off(&error) => {
-                    while self.canceller.is_cancelled() {
-                        base::let_go(sink);
-                    }
-                }
-                result => return Ok(result),
+            let tried = self.try_once(sink, data, &attempt, &was_called_off)?;
+            if let Some(result) = tried {
+                return Ok(result);
             }
+        }
+    }
+
+    /// The same for what has to be prepared anew when the pipeline was paused meanwhile. `None`: it was called off, and may
+    /// be tried again.
+    pub(super) fn try_once<T, E>(
+        &self,
+        sink: &XmemSink,
+        data: Data<'_>,
+        attempt: impl Fn(&Canceller) -> Result<T, E>,
+        was_called_off: impl Fn(&E) -> bool,
+    ) -> Result<Option<Result<T, E>>, gst::FlowError> {
+        base::preroll(sink, data)?;
+        match attempt(&self.canceller) {
+            Err(error) if was_called_off(&error) => {
+                while self.canceller.is_cancelled() {
+                    base::let_go(sink);
+                }
+                Ok(None)
+            }
+            result => Ok(Some(result)),
         }
     }
 }

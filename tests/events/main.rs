@@ -7,6 +7,7 @@ mod ends;
 mod flushes;
 mod gaps;
 mod log;
+mod pauses;
 mod queries;
 mod stream;
 #[path = "../support/mod.rs"]
