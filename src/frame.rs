@@ -13,6 +13,10 @@ use crate::planes::{self, Planes};
 /// GST_BUFFER_OFFSET_NONE.
 const OFFSET_NONE: u64 = u64::MAX;
 
+/// In the flags of a frame: some that came before it are missing, of which no number tells. GStreamer's flags end below this,
+/// those of video at 1 << 28.
+pub(crate) const AFTER_GAP: u32 = 1 << 31;
+
 fn known(offset: u64) -> Option<u64> {
     (offset != OFFSET_NONE).then_some(offset)
 }

@@ -35,8 +35,12 @@ unsafe extern "C" fn get_times(
     unsafe {
         let instance = &*sink.cast::<<imp::XmemSink as ObjectSubclass>::Instance>();
         let imp = instance.imp();
+        let look = || {
+            imp.gaps.comes(gst::BufferRef::from_ptr(buffer));
+            imp.hands_over_at_once()
+        };
         // No panic may reach C; a frame that is paced by mistake is the smaller harm.
-        if catch_unwind(AssertUnwindSafe(|| imp.hands_over_at_once())).unwrap_or(false) {
+        if catch_unwind(AssertUnwindSafe(look)).unwrap_or(false) {
             *start = gst::ffi::GST_CLOCK_TIME_NONE;
             *end = gst::ffi::GST_CLOCK_TIME_NONE;
             return;

@@ -50,6 +50,7 @@ use super::{
     XmemSinkDelivery,
     base::{self, Data},
     clients, events,
+    gaps::Gaps,
     proposal::Offer,
     publish::{Failure, Outcome},
     requests::Requests,
@@ -64,7 +65,7 @@ use crate::{
     allocator::{SlotSource, XmemAllocator},
     caps,
     event::sticky,
-    frame::Format,
+    frame::{AFTER_GAP, Format},
     lock::lock,
     meta::{self, Losses},
     stats,
@@ -114,6 +115,7 @@ pub struct XmemSink {
     /// Metas that could not travel.
     losses: Losses,
     offer: Offer,
+    pub(super) gaps: Gaps,
     pub(super) interrupts: Interrupts,
 }
 
@@ -261,6 +263,7 @@ impl BaseSinkImpl for XmemSink {
         let allocator = XmemAllocator::new(slots.clone());
         self.interrupts.set(Reason::Unlocked, false);
         self.losses.reset();
+        self.gaps.reset();
         *lock(&self.stream) = Stream::default();
         *lock(&self.events) = events::Figures::default();
         self.requests.start();
@@ -311,7 +314,7 @@ impl BaseSinkImpl for XmemSink {
         let format = Arc::new(Format::from_caps(&sticky::shareable(caps.clone())));
         let mut stream = lock(&self.stream);
         stream.format = format;
-        stream.said_copied = false;
+        (stream.said_copied, stream.said_dropped) = (false, false);
         Ok(())
     }
 
@@ -399,15 +402,16 @@ impl BaseSinkImpl for XmemSink {
         self.begin();
         let mut meta = self.describe(&started, buffer);
         self.name_losses();
-        loop {
-            let timeline = self.make_way(&started, Data::Buffer(buffer))?;
-            let stamps = self.stamps(&timeline, buffer);
-            meta.timestamp = stamps.presentation;
-            meta.decode_timestamp = stamps.decoding;
-            if self.publish(&started, buffer, &meta)? {
-                return Ok(gst::FlowSuccess::Ok);
-            }
+        if self.gaps.close() {
+            meta.flags |= AFTER_GAP;
         }
+        let outcome = self.hand_over(&started, buffer, meta);
+        match &outcome {
+            Ok(Outcome::InPlace | Outcome::Copied(_)) => {}
+            Ok(Outcome::Dropped) | Err(_) => self.gaps.open(),
+        }
+        self.say(&started, buffer, outcome?);
+        Ok(gst::FlowSuccess::Ok)
     }
 }
 
@@ -484,13 +488,31 @@ impl XmemSink {
         meta
     }
 
-    /// `false`: a wait was called off. After a pause the frame has other times.
+    /// Publishes a buffer that `meta` describes but for its times.
+    fn hand_over(
+        &self,
+        started: &Started,
+        buffer: &gst::Buffer,
+        mut meta: FrameMeta,
+    ) -> Result<Outcome, gst::FlowError> {
+        loop {
+            let timeline = self.make_way(started, Data::Buffer(buffer))?;
+            let stamps = self.stamps(&timeline, buffer);
+            meta.timestamp = stamps.presentation;
+            meta.decode_timestamp = stamps.decoding;
+            if let Some(outcome) = self.publish(started, buffer, &meta)? {
+                return Ok(outcome);
+            }
+        }
+    }
+
+    /// `None`: a wait was called off. After a pause the frame has other times.
     fn publish(
         &self,
         started: &Started,
         buffer: &gst::Buffer,
         meta: &FrameMeta,
-    ) -> Result<bool, gst::FlowError> {
+    ) -> Result<Option<Outcome>, gst::FlowError> {
         let format = lock(&self.stream).format.clone();
         let asked = self.requests.asked();
         let attempt = |cancel: &Canceller| started.publish(buffer, meta, &format, cancel);
@@ -501,7 +523,7 @@ impl XmemSink {
                 .interrupts
                 .try_once(&self.obj(), data, attempt, was_called_off)?;
             let Some(result) = tried else {
-                return Ok(false);
+                return Ok(None);
             };
             result
         } else {
@@ -510,22 +532,36 @@ impl XmemSink {
         };
         let outcome = result.map_err(|failure| self.fail(failure))?;
         gst::trace!(CAT, imp = self, "{outcome:?} {meta:?}");
-        lock(&self.stream).sticky_is_untold = false;
-        if !buffer.flags().contains(gst::BufferFlags::DELTA_UNIT) {
-            self.requests.note_key_frame(asked);
+        if !matches!(outcome, Outcome::Dropped) {
+            lock(&self.stream).sticky_is_untold = false;
+            if !buffer.flags().contains(gst::BufferFlags::DELTA_UNIT) {
+                self.requests.note_key_frame(asked);
+            }
         }
-        if let Outcome::Copied(cause) = outcome
-            && !std::mem::replace(&mut lock(&self.stream).said_copied, true)
-        {
-            // Where users look who wonder why a path is not zero-copy.
-            let cause = started.why_copied(buffer, cause);
-            gst::warning!(
+        Ok(Some(outcome))
+    }
+
+    /// Says once, where users look who wonder about it, why frames are copied or dropped.
+    fn say(&self, started: &Started, buffer: &gst::Buffer, outcome: Outcome) {
+        let is_new = |said: fn(&mut Stream) -> &mut bool| {
+            !std::mem::replace(said(&mut lock(&self.stream)), true)
+        };
+        match outcome {
+            Outcome::Copied(cause) if is_new(|stream| &mut stream.said_copied) => {
+                let cause = started.why_copied(buffer, cause);
+                gst::warning!(
+                    gst::CAT_PERFORMANCE,
+                    imp = self,
+                    "Frames are copied into their slots: {cause}"
+                );
+            }
+            Outcome::Dropped if is_new(|stream| &mut stream.said_dropped) => gst::warning!(
                 gst::CAT_PERFORMANCE,
                 imp = self,
-                "Frames are copied into their slots: {cause}"
-            );
+                "Frames are dropped: consumers and upstream hold all slots that there may be. Raise max-slots or max-bytes"
+            ),
+            _ => {}
         }
-        Ok(true)
     }
 
     /// Says which metas do not travel, once for each name.

@@ -7,6 +7,7 @@ mod clients;
 #[cfg(feature = "cuda")]
 mod device;
 mod events;
+mod gaps;
 mod imp;
 mod imports;
 mod messages;

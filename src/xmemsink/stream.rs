@@ -27,6 +27,7 @@ pub(super) struct Stream {
     /// What `sticky` says of the frames' times. `None`: nothing.
     timeline: Option<Timeline>,
     pub(super) said_copied: bool,
+    pub(super) said_dropped: bool,
 }
 
 impl XmemSink {

@@ -14,7 +14,12 @@ use super::{
     times::Course,
 };
 use crate::lock::lock;
-use crate::{caps, event::sticky, frame::Format, timeline::Timeline};
+use crate::{
+    caps,
+    event::sticky,
+    frame::{AFTER_GAP, Format},
+    timeline::Timeline,
+};
 
 impl XmemSrc {
     /// Brings the stream to where an entry belongs.
@@ -33,8 +38,12 @@ impl XmemSrc {
 
     /// Notices that an entry is not the one after the last.
     pub(super) fn follow_sequence(&self, started: &mut Started, meta: &FrameMeta) {
-        if started.next_sequence != Some(meta.sequence) {
+        let missed = started.next_sequence != Some(meta.sequence);
+        if missed {
             self.say_missed(started);
+        }
+        // Or the producer had to leave some out.
+        if missed || meta.flags & AFTER_GAP != 0 {
             started.discont = true;
             started.gate.close();
         }

@@ -215,7 +215,8 @@ pub struct FrameMeta {
     pub buffer_offset: Option<u64>,
     /// The producer's own count at the frame's end (GstBuffer's `offset-end`).
     pub buffer_offset_end: Option<u64>,
-    /// Flags of the frame (GstBufferFlags, those that mean something outside the process).
+    /// Flags of the frame (GstBufferFlags, those that mean something outside the process). xmemsink sets `1 << 31` on a frame
+    /// before which it lost some.
     pub flags: u32,
     /// Where the planes lie, for video.
     pub video: Option<VideoLayout>,

@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! Encoded frames that the sink loses: consumers decode nothing that refers to them.
+
+mod support;
+
+use std::time::Duration;
+
+use gst::prelude::*;
+use support::*;
+use xmem_core::Consumer;
+
+/// Large enough for a slot of exactly that size.
+const SIZE: usize = 300_000;
+const KEY: bool = true;
+const DELTA: bool = false;
+
+fn caps() -> gst::Caps {
+    "video/x-test".parse().unwrap()
+}
+
+fn frame(number: u8, is_key: bool) -> gst::Buffer {
+    let mut buffer = gst::Buffer::from_slice(vec![number; SIZE]);
+    let buffer_mut = buffer.get_mut().unwrap();
+    buffer_mut.set_pts(gst::ClockTime::from_seconds(number.into()));
+    buffer_mut.set_duration(gst::ClockTime::SECOND);
+    if !is_key {
+        buffer_mut.set_flags(gst::BufferFlags::DELTA_UNIT);
+    }
+    buffer
+}
+
+/// The number of the next frame, and whether it says that some before it are missing.
+fn next(receiver: &Receiver) -> (u8, bool) {
+    let sample = receiver.next().unwrap();
+    let buffer = sample.buffer().unwrap();
+    let is_discont = buffer.flags().contains(gst::BufferFlags::DISCONT);
+    (bytes(buffer)[0], is_discont)
+}
+
+/// Nobody missed anything in the pool: what is missing never got there.
+fn was_left_out(receiver: &Receiver, undecodable: u64) {
+    assert_eq!(receiver.stat("missed"), 0);
+    assert_eq!(receiver.stat("undecodable"), undecodable);
+}
+
+#[test]
+fn no_slot_is_free() {
+    let pools = Pools::new();
+    let sender = pools.sender(&caps(), "wait-for-connection=true max-bytes=950000");
+    let receiver = pools.receiver("").connected();
+    let other = Consumer::builder(&pools.pool("p")).max_held(3);
+    let mut other = other.connect().unwrap();
+    let mut held = Vec::new();
+    for number in 0..3 {
+        sender.push(frame(number, number == 0));
+        assert_eq!(next(&receiver), (number, number == 0));
+        held.push(other.receive(Some(Duration::from_secs(60))).unwrap());
+    }
+    let dropped = || sender.pipeline.stat("sink", "dropped");
+    sender.push(frame(3, DELTA));
+    until("a frame without a slot", || dropped() == 1);
+    sender.push(frame(4, KEY));
+    until("another one", || dropped() == 2);
+    held.clear();
+    // It refers to one that is missing.
+    sender.push(frame(5, DELTA));
+    until("it is published", || {
+        sender.pipeline.stat("sink", "published") == 4
+    });
+    until("it is passed over", || receiver.stat("undecodable") == 1);
+    sender.push(frame(6, KEY));
+    assert_eq!(next(&receiver), (6, true));
+    sender.push(frame(7, DELTA));
+    assert_eq!(next(&receiver), (7, false));
+    was_left_out(&receiver, 1);
+}
+
+/// As after a seek to a time between two key frames: who decodes in the same pipeline gets them all.
+#[test]
+fn frames_lie_before_their_segment() {
+    for flags in ["", LOSSLESS] {
+        let pools = Pools::new();
+        let sender = pools.sender(&caps(), &format!("{flags} history=16"));
+        sender.app.set_property("handle-segment-change", true);
+        let receiver = pools.receiver("start-from=oldest").connected();
+        let push = |start: u64, number, is_key| {
+            let mut segment = gst::FormattedSegment::<gst::ClockTime>::new();
+            segment.set_start(gst::ClockTime::from_seconds(start));
+            let sample = gst::Sample::builder()
+                .caps(&caps())
+                .segment(&segment)
+                .buffer(&frame(number, is_key))
+                .build();
+            sender.app.push_sample(&sample).unwrap();
+        };
+        push(0, 0, KEY);
+        push(0, 1, DELTA);
+        assert_eq!(next(&receiver), (0, true));
+        assert_eq!(next(&receiver), (1, false));
+        push(12, 10, KEY);
+        push(12, 11, DELTA);
+        push(12, 12, DELTA);
+        push(12, 13, DELTA);
+        push(12, 14, KEY);
+        push(12, 15, DELTA);
+        assert_eq!(next(&receiver), (14, true));
+        assert_eq!(next(&receiver), (15, false));
+        was_left_out(&receiver, 2);
+        // What begins with a key frame has no gap.
+        push(20, 20, KEY);
+        push(20, 21, DELTA);
+        assert_eq!(next(&receiver).0, 20);
+        assert_eq!(next(&receiver), (21, false));
+        was_left_out(&receiver, 2);
+    }
+}
