@@ -23,10 +23,15 @@ fn dir_in(variable: &str) -> Option<PathBuf> {
         .map(PathBuf::from)
 }
 
+/// The user's directory of the XDG base directory specification, for which a relative path does not count.
+fn xdg_dir() -> Option<PathBuf> {
+    dir_in("XDG_RUNTIME_DIR").filter(|dir| dir.is_absolute())
+}
+
 /// The runtime directory: `$XMEM_RUNTIME_DIR`, else `$XDG_RUNTIME_DIR/xmem`, else `/tmp/xmem-<uid>`.
 pub fn runtime_dir() -> PathBuf {
     dir_in("XMEM_RUNTIME_DIR")
-        .or_else(|| dir_in("XDG_RUNTIME_DIR").map(|dir| dir.join("xmem")))
+        .or_else(|| xdg_dir().map(|dir| dir.join("xmem")))
         .unwrap_or_else(|| PathBuf::from(format!("/tmp/xmem-{}", own_uid())))
 }
 
@@ -243,7 +248,7 @@ pub fn other_runtime_dirs_with(pool: &str) -> Vec<PathBuf> {
     let in_run = children("/run/user")
         .into_iter()
         .map(|dir| dir.join("xmem"));
-    let xdg = dir_in("XDG_RUNTIME_DIR").map(|dir| dir.join("xmem"));
+    let xdg = xdg_dir().map(|dir| dir.join("xmem"));
     let mut dirs: Vec<PathBuf> = in_tmp
         .chain(in_run)
         .chain(xdg)

@@ -381,14 +381,18 @@ fn a_runtime_dir_that_somebody_else_made_is_refused() {
 
 /// A socket that lies where the process was started is not in a runtime directory.
 #[test]
-fn a_runtime_directory_without_a_name_is_none() {
+fn a_runtime_directory_that_is_not_one_from_everywhere_is_none() {
     let place = Place::new();
-    fs::create_dir(place.path().join("xmem")).unwrap();
-    fs::write(place.path().join("xmem/p.sock"), "").unwrap();
-    let mut command = Command::new(std::env::current_exe().unwrap());
-    command.current_dir(place.path()).env("XDG_RUNTIME_DIR", "");
-    let mut child = Child::from(command, "elsewhere", &place.pool());
-    assert_eq!(child.says(), "false");
+    for (variable, there) in [("", "xmem"), ("relative", "relative/xmem")] {
+        fs::create_dir_all(place.path().join(there)).unwrap();
+        fs::write(place.path().join(there).join("p.sock"), "").unwrap();
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command
+            .current_dir(place.path())
+            .env("XDG_RUNTIME_DIR", variable);
+        let mut child = Child::from(command, "elsewhere", &place.pool());
+        assert_eq!(child.says(), "false", "{variable:?}");
+    }
 }
 
 #[test]
