@@ -29,6 +29,7 @@ mod lock;
 mod memory;
 mod meta;
 mod planes;
+mod program;
 mod received;
 mod stats;
 mod stream;

@@ -76,7 +76,7 @@ pub(crate) fn to_quark(text: &str) -> Option<glib::Quark> {
 pub(crate) fn of_structure(structure: &gst::StructureRef) -> (String, Vec<String>) {
     let lost: Vec<_> = structure
         .iter()
-        .filter(|(_, value)| !has_text(value))
+        .filter(|(_, value)| !is_plain(value))
         .map(|(name, _)| name.to_string())
         .collect();
     if lost.is_empty() {
@@ -87,10 +87,12 @@ pub(crate) fn of_structure(structure: &gst::StructureRef) -> (String, Vec<String
     (kept.to_string(), lost)
 }
 
-fn has_text(value: &glib::SendValue) -> bool {
+/// Whether a value has a text, and that says in another process what it says here, also of what is inside it.
+pub(crate) fn is_plain(value: &glib::Value) -> bool {
     use glib::Type;
+    let kind = value.type_();
     // Most are of these, and need no trial.
-    let plain = [
+    let simple = [
         Type::STRING,
         Type::BOOL,
         Type::I32,
@@ -100,11 +102,27 @@ fn has_text(value: &glib::SendValue) -> bool {
         Type::F32,
         Type::F64,
     ];
-    if plain.contains(&value.type_()) {
+    if simple.contains(&kind) {
         return true;
     }
+    if let Ok(list) = value.get::<gst::List>() {
+        return list.iter().all(|value| is_plain(value));
+    }
+    if let Ok(array) = value.get::<gst::Array>() {
+        return array.iter().all(|value| is_plain(value));
+    }
+    if let Ok(Some(structure)) = value.get::<Option<gst::Structure>>() {
+        return structure.iter().all(|(_, value)| is_plain(value));
+    }
+    let of_this_process = [
+        Type::POINTER,
+        Type::OBJECT,
+        Type::PARAM_SPEC,
+        Type::INTERFACE,
+    ];
     // An object's text is its name, and an empty buffer's is nothing; neither can be read again.
-    !value.type_().is_a(Type::OBJECT) && value.serialize().is_ok_and(|text| !text.is_empty())
+    !of_this_process.iter().any(|no| kind.is_a(*no))
+        && value.serialize().is_ok_and(|text| !text.is_empty())
 }
 
 /// A structure from another process's text. `None`: it makes no sense.
@@ -203,9 +221,14 @@ mod tests {
     fn fields_without_text_are_left_out() {
         gst::init().unwrap();
         let mut structure = gst::Structure::builder("s").field("good", 1).build();
-        structure.set("pad", gst::Pad::new(gst::PadDirection::Src));
+        let pad = gst::Pad::new(gst::PadDirection::Src);
+        structure.set(
+            "inside",
+            gst::List::new([gst::Structure::builder("t").field("pad", &pad).build()]),
+        );
+        structure.set("pad", pad);
         let (text, lost) = of_structure(&structure);
-        assert_eq!(lost, ["pad"]);
+        assert_eq!(lost, ["inside", "pad"]);
         assert_eq!(
             to_structure(&text).unwrap(),
             gst::Structure::builder("s").field("good", 1).build()

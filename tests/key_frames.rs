@@ -341,6 +341,15 @@ fn the_news_of_a_forced_key_frame_has_the_consumers_times() {
     assert_eq!(news.timestamp, Some(right));
     assert_eq!(news.running_time, Some(right));
     assert_eq!((news.all_headers, news.count), (true, 7));
+    // It is for the next one that can be.
+    let soon = DownstreamForceKeyUnitEvent::builder().count(8).build();
+    assert!(fed.sender.app.static_pad("src").unwrap().push_event(soon));
+    until("news without a time", || seen.lock().unwrap().is_some());
+    let soon = seen.lock().unwrap().take().unwrap();
+    assert_eq!(
+        (soon.timestamp, soon.running_time, soon.count),
+        (None, None, 8)
+    );
 }
 
 #[test]

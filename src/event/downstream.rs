@@ -92,11 +92,11 @@ pub(crate) fn unpack(
     let Ok(key_frame) = DownstreamForceKeyUnitEvent::parse(&event) else {
         return Some(event);
     };
-    let timestamp = pts?;
+    // Without a time it is for the next frame that can be one.
     let key_frame = DownstreamForceKeyUnitEvent::builder()
-        .timestamp(timestamp)
-        .running_time(segment?.to_running_time(timestamp))
-        .stream_time(segment?.to_stream_time(timestamp))
+        .timestamp(pts)
+        .running_time(segment.and_then(|segment| segment.to_running_time(pts)))
+        .stream_time(segment.and_then(|segment| segment.to_stream_time(pts)))
         .all_headers(key_frame.all_headers)
         .count(key_frame.count);
     Some(key_frame.build())

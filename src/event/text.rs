@@ -2,8 +2,6 @@
 
 //! Structures of events as text: whole or not at all, and not without bound.
 
-use gst::{glib, prelude::*};
-
 use crate::text;
 
 /// The longest structure of an event, in bytes.
@@ -11,7 +9,7 @@ const LONGEST: usize = 64 << 10;
 
 /// A structure as text. `Err`: why another process cannot have it.
 pub(crate) fn of_structure(structure: &gst::StructureRef) -> Result<String, &'static str> {
-    if !structure.iter().all(|(_, value)| is_plain(value)) {
+    if !structure.iter().all(|(_, value)| text::is_plain(value)) {
         return Err("it has content that means something in its own process only");
     }
     let text = structure.to_string();
@@ -31,27 +29,6 @@ pub(crate) fn to_structure(text: &str) -> Option<gst::Structure> {
         return None;
     }
     text::to_structure(text)
-}
-
-/// Whether a value is the same in another process.
-fn is_plain(value: &glib::Value) -> bool {
-    let kind = value.type_();
-    if let Ok(list) = value.get::<gst::List>() {
-        return list.iter().all(|value| is_plain(value));
-    }
-    if let Ok(array) = value.get::<gst::Array>() {
-        return array.iter().all(|value| is_plain(value));
-    }
-    if let Ok(Some(structure)) = value.get::<Option<gst::Structure>>() {
-        return structure.iter().all(|(_, value)| is_plain(value));
-    }
-    let of_this_process = [
-        glib::Type::POINTER,
-        glib::Type::OBJECT,
-        glib::Type::PARAM_SPEC,
-        glib::Type::INTERFACE,
-    ];
-    !of_this_process.iter().any(|no| kind.is_a(*no)) && value.serialize().is_ok()
 }
 
 #[cfg(test)]

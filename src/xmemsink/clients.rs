@@ -2,7 +2,7 @@
 
 //! Consumers that come and go, as signals and messages.
 
-use std::sync::LazyLock;
+use std::sync::{Arc, LazyLock, OnceLock};
 
 use gst::{glib, prelude::*, subclass::prelude::*};
 use xmem_core::{ConsumerEvent, Departure};
@@ -43,10 +43,14 @@ pub(super) fn signals() -> &'static [glib::subclass::Signal] {
     SIGNALS.as_ref()
 }
 
-/// What the pool calls when a consumer comes, goes or asks for something.
-pub(super) fn handler(sink: &XmemSink) -> impl Fn(ConsumerEvent) + Send + Sync + 'static {
+/// What the pool calls when a consumer comes, goes or asks for something. That is held back until the sink knows its pool.
+pub(super) fn handler(
+    sink: &XmemSink,
+    is_started: Arc<OnceLock<()>>,
+) -> impl Fn(ConsumerEvent) + Send + Sync + 'static {
     let sink = sink.downgrade();
     move |event| {
+        is_started.wait();
         let Some(sink) = sink.upgrade() else { return };
         match event {
             ConsumerEvent::Connected(client) => {

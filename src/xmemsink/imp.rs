@@ -38,7 +38,7 @@
  *
  * Since: plugin-xmem-0.1
  */
-use std::sync::{Arc, LazyLock, Mutex};
+use std::sync::{Arc, LazyLock, Mutex, OnceLock};
 
 use gst::{glib, prelude::*, subclass::prelude::*};
 use gst_base::{prelude::*, subclass::prelude::*};
@@ -68,7 +68,7 @@ use crate::{
     frame::{AFTER_GAP, Format},
     lock::lock,
     meta::{self, Losses},
-    stats,
+    program, stats,
     timeline::Timeline,
     uri,
 };
@@ -246,10 +246,16 @@ impl BaseSinkImpl for XmemSink {
     fn start(&self) -> Result<(), gst::ErrorMessage> {
         let settings = lock(&self.settings).clone();
         let name = self.obj().name();
+        self.interrupts.set(Reason::Unlocked, false);
+        self.losses.reset();
+        self.gaps.reset();
+        *lock(&self.stream) = Stream::default();
+        *lock(&self.events) = events::Figures::default();
+        let is_started = Arc::new(OnceLock::new());
         let producer = settings
             .producer()
             .map_err(|reason| gst::error_msg!(gst::ResourceError::Settings, ["{reason}"]))?
-            .on_consumer(clients::handler(&self.obj()))
+            .on_consumer(clients::handler(&self.obj(), is_started.clone()))
             .build()
             .map_err(|error| create_error(&settings.pool, &error))?;
         gst::info!(
@@ -261,27 +267,23 @@ impl BaseSinkImpl for XmemSink {
         );
         let slots = SlotSource::new(producer.clone(), settings.meta_room as usize);
         let allocator = XmemAllocator::new(slots.clone());
-        self.interrupts.set(Reason::Unlocked, false);
-        self.losses.reset();
-        self.gaps.reset();
-        *lock(&self.stream) = Stream::default();
-        *lock(&self.events) = events::Figures::default();
         self.requests.start();
         *lock(&self.started) = Some(Arc::new(Started {
             producer,
             slots,
             allocator,
             settings,
-            program: Text::new(glib::program_name().as_deref().unwrap_or(&name)),
+            program: Text::new(program::name().as_deref().unwrap_or(&name)),
             #[cfg(feature = "cuda")]
             copier: Mutex::default(),
         }));
+        // The pool has been there for a moment, and consumers may have come.
+        let _ = is_started.set(());
         Ok(())
     }
 
     fn stop(&self) -> Result<(), gst::ErrorMessage> {
-        let started = lock(&self.started).take();
-        let Some(started) = started else {
+        let Some(started) = self.started() else {
             return Ok(());
         };
         self.requests.stop();
@@ -289,7 +291,9 @@ impl BaseSinkImpl for XmemSink {
         let mut stats = started.producer.stats();
         stats.slots_held = 0;
         stats.consumers.clear();
+        // First, so that the figures never fall back for who asks meanwhile.
         *lock(&self.last_stats) = (stats, started.slots.tally().copies());
+        *lock(&self.started) = None;
         // Upstream may keep buffers, pools and the allocator: they go on with private memory.
         started.slots.close();
         started.producer.close();

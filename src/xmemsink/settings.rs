@@ -492,7 +492,7 @@ pub(super) fn properties() -> Vec<glib::ParamSpec> {
          *   memory is shared, such as `0 NVIDIA H200 (vmm)`; of the bytes, those on devices.
          * * `cut-off`, `timed-out` (guint64): consumers that were disconnected, for nonsense or for holding all up.
          * * `clients` (GstValueArray of `application/x-xmem-client`): `id` (guint64), `pid`, `uid` (guint), `name`
-         *   (string), `via` (string), `budget`, `held` (guint), `received`, `missed`, `copied`, `oldest-held-age`,
+         *   (string), `via` (string), `budget`, `held` (guint), `received`, `missed`, `copied`, `dropped`, `oldest-held-age`,
          *   `latency` (guint64, times in nanoseconds), `device` (string): how it came by the memory of frames on CUDA
          *   devices, `vmm`, `legacy`, `same process`, or `none: ` and why; empty as long as it has not used any.
          */

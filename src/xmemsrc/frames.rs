@@ -102,7 +102,7 @@ impl XmemSrc {
                 "The pool's frames lie on a CUDA device, and this plugin was built without CUDA: have the producer download them"
             ]
         );
-        Err(Stop::Flow(gst::FlowError::NotNegotiated))
+        Err(Stop::Flow(gst::FlowError::Error))
     }
 
     fn failed(&self, error: ReceiveError) -> Stop {

@@ -131,6 +131,8 @@ pub enum XmemSrcTimestampMode {
 
 pub(crate) fn register(plugin: &gst::Plugin) -> Result<(), glib::BoolError> {
     for enumeration in [
+        #[cfg(feature = "cuda")]
+        XmemSrcCudaWait::static_type(),
         XmemSrcOnEos::static_type(),
         XmemSrcOnProducerLost::static_type(),
         XmemSrcOverBudget::static_type(),

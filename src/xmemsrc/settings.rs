@@ -11,6 +11,7 @@ use super::{
     XmemSrcCudaWait, XmemSrcOnEos, XmemSrcOnProducerLost, XmemSrcOverBudget, XmemSrcStartFrom,
     XmemSrcTimestampMode,
 };
+use crate::program;
 
 pub(super) const PROP_STATS: &str = "stats";
 pub(super) const PROP_PROCESSING_DEADLINE: &str = "processing-deadline";
@@ -139,7 +140,7 @@ impl Settings {
         let client_name = self
             .client_name
             .clone()
-            .unwrap_or_else(|| match glib::program_name() {
+            .unwrap_or_else(|| match program::name() {
                 Some(program) => format!("{program} {name}"),
                 None => name.to_owned(),
             });

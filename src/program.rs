@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! What this program is called.
+#![allow(unsafe_code)] // the bindings take any name for UTF-8
+
+use std::ffi::CStr;
+
+use gst::glib;
+
+/// The program's name, as GLib has it: that of a script, where there is one. What is no UTF-8 of it is replaced.
+pub(crate) fn name() -> Option<String> {
+    // SAFETY: null, or a string that GLib keeps for as long as nobody gives the program another name.
+    unsafe {
+        let name = glib::ffi::g_get_prgname();
+        (!name.is_null()).then(|| CStr::from_ptr(name).to_string_lossy().into_owned())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_that_is_no_utf_8_is_still_a_name() {
+        // SAFETY: a string with an end. No other test of this process asks for the name.
+        unsafe { glib::ffi::g_set_prgname(c"b\xe4r".as_ptr()) };
+        assert_eq!(name().as_deref(), Some("b\u{fffd}r"));
+    }
+}
