@@ -120,6 +120,15 @@ fn encoded_video_is_copied_once() {
 }
 
 #[test]
+fn pictures_all_arrive() {
+    arrives(
+        "videotestsrc num-buffers=10 ! video/x-raw,width=320,height=240 ! pngenc",
+        10,
+        10,
+    );
+}
+
+#[test]
 fn frames_behind_a_tee_are_copied_once() {
     arrives(
         "videotestsrc num-buffers=10 ! video/x-raw,format=NV12,width=853,height=480 ! tee ! queue",

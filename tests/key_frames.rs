@@ -201,15 +201,65 @@ fn delta_frames_wait_for_a_key_frame() {
 }
 
 #[test]
-fn raw_frames_do_not_wait_whatever_their_flags_say() {
+fn frames_that_stand_for_themselves_do_not_wait_whatever_their_flags_say() {
+    for caps in [
+        "video/x-raw,format=GRAY8,width=8,height=8,framerate=30/1",
+        "image/png,width=8,height=8,framerate=30/1",
+        "application/x-yuv4mpeg,y4mversion=2,width=8,height=8,framerate=30/1",
+    ] {
+        let pools = Pools::new();
+        let receiver = pools.receiver("");
+        let sender = pools.sender(&caps.parse().unwrap(), LOSSLESS);
+        let mut buffer = gst::Buffer::from_slice([1; 64]);
+        buffer.get_mut().unwrap().set_flags(DELTA);
+        sender.push(buffer);
+        assert_eq!(number(receiver.next()), 1, "{caps}");
+    }
+}
+
+/// The warnings on the bus so far that say how not to wait for a key frame.
+fn warnings(receiver: &Receiver) -> usize {
+    let bus = receiver.pipeline.0.bus().unwrap();
+    std::iter::from_fn(|| bus.pop_filtered(&[gst::MessageType::Warning]))
+        .filter(|message| format!("{message:?}").contains("wait-for-keyframe=false"))
+        .count()
+}
+
+#[test]
+fn a_stream_without_key_frames_says_so_at_its_end() {
     let pools = Pools::new();
-    let receiver = pools.receiver("");
-    let caps = "video/x-raw,format=GRAY8,width=8,height=8,framerate=30/1";
-    let sender = pools.sender(&caps.parse().unwrap(), LOSSLESS);
-    let mut buffer = gst::Buffer::from_slice([1; 64]);
-    buffer.get_mut().unwrap().set_flags(DELTA);
-    sender.push(buffer);
-    assert_eq!(number(receiver.next()), 1);
+    let fed = Fed::new(&pools, LOSSLESS);
+    let receivers = [
+        pools.receiver("").connected(),
+        pools.receiver("on-eos=wait").connected(),
+        pools.receiver("wait-for-keyframe=false").connected(),
+    ];
+    for number in 1..=3 {
+        fed.push(number, DELTA);
+    }
+    fed.sender.app.end_of_stream().unwrap();
+    assert_eq!(receivers[2].rest().len(), 3);
+    for receiver in &receivers[..2] {
+        until("a warning", || warnings(receiver) == 1);
+        assert_eq!(receiver.stat("undecodable"), 3);
+    }
+    assert!(receivers[0].next().is_none());
+}
+
+#[test]
+fn a_stream_without_key_frames_says_so_after_a_while() {
+    let pools = Pools::new();
+    let fed = Fed::new(&pools, LOSSLESS);
+    let receiver = pools.receiver("").connected();
+    until("a warning", || {
+        fed.push(1, DELTA);
+        warnings(&receiver) == 1
+    });
+    // Once is enough.
+    fed.push(2, DELTA);
+    fed.push(3, KEY);
+    assert_eq!(number(receiver.next()), 3);
+    assert_eq!(warnings(&receiver), 0);
 }
 
 #[test]

@@ -9,6 +9,7 @@ use xmem_core::{ConnectError, Consumer, ConsumerBuilder};
 
 use super::{
     XmemSrcOnProducerLost,
+    gate::Gate,
     imp::{CAT, Started, XmemSrc},
     messages,
 };
@@ -60,6 +61,7 @@ impl XmemSrc {
                 }
                 started.sticky_version = None;
                 started.next_sequence = None;
+                started.gate = Gate::default();
                 started.stamper.begin_producer(consumer.delivery());
                 #[cfg(feature = "cuda")]
                 {

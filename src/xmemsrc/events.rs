@@ -196,21 +196,47 @@ impl imp::XmemSrc {
     /// Whether a frame can be decoded, as far as its flags say. Asks for a key frame if not.
     pub(super) fn is_decodable(&self, started: &mut Started, meta: &FrameMeta) -> bool {
         let flags = gst::BufferFlags::from_bits_truncate(meta.flags);
-        if !started.settings.wait_for_keyframe || started.gate.lets_pass(flags) || self.is_raw() {
+        if !started.settings.wait_for_keyframe
+            || started.gate.lets_pass(flags)
+            || self.is_each_for_itself()
+        {
             return true;
         }
         gst::log!(CAT, imp = self, "Waiting for a key frame");
         if started.gate.asks() {
             self.request(KeyFrame::NOW);
         }
+        started.gate.keep_back();
+        self.say_keyless(started, false);
         false
     }
 
-    /// Whether the frames need no decoding, whatever their flags say.
-    fn is_raw(&self) -> bool {
+    /// Says that there is no key frame: nothing comes then, and nothing else says why.
+    pub(super) fn say_keyless(&self, started: &mut Started, is_over: bool) {
+        if started.gate.says(is_over) {
+            gst::element_imp_warning!(
+                self,
+                gst::StreamError::Decode,
+                ("No key frame comes from pool {:?}", started.settings.pool),
+                [
+                    "Frames are given up as long as there is none: set wait-for-keyframe=false if each stands for itself, or \
+                     have the encoder make key frames more often"
+                ]
+            );
+        }
+    }
+
+    /// Whether the frames need no others to be decoded, whatever their flags say. GstVideoEncoder marks as DELTA_UNIT what
+    /// the encoder does not call a sync point, and encoders of pictures, such as pngenc, call none so.
+    fn is_each_for_itself(&self) -> bool {
         let caps = lock(&self.stream).caps.clone();
         let structure = caps.as_ref().and_then(|caps| caps.structure(0));
-        structure.is_some_and(|structure| structure.name().ends_with("/x-raw"))
+        structure.is_some_and(|structure| {
+            let name = structure.name().as_str();
+            name.ends_with("/x-raw")
+                || name.starts_with("image/")
+                || name == "application/x-yuv4mpeg"
+        })
     }
 
     /// Asks the producer for a key frame. `false`: there is none, or it does not listen.

@@ -7,10 +7,16 @@ use std::time::{Duration, Instant};
 /// How long to wait for a key frame that was asked for.
 const ASK_AGAIN: Duration = Duration::from_secs(1);
 
+/// After this long the user should hear of it.
+const SAY_AFTER: Duration = Duration::from_secs(2);
+
 #[derive(Debug, Default)]
 pub(super) struct Gate {
     closed: bool,
     asked: Option<Instant>,
+    /// When it first kept a frame back since it closed.
+    waiting_since: Option<Instant>,
+    said: bool,
 }
 
 impl Gate {
@@ -22,7 +28,9 @@ impl Gate {
 
     /// Whether a frame may pass. A header may, but nothing is decodable by that.
     pub(super) fn lets_pass(&mut self, flags: gst::BufferFlags) -> bool {
-        self.closed &= flags.contains(gst::BufferFlags::DELTA_UNIT);
+        if !flags.contains(gst::BufferFlags::DELTA_UNIT) {
+            *self = Self::default();
+        }
         !self.closed || flags.contains(gst::BufferFlags::HEADER)
     }
 
@@ -33,6 +41,17 @@ impl Gate {
             self.asked = Some(Instant::now());
         }
         asks
+    }
+
+    /// Keeps a frame back.
+    pub(super) fn keep_back(&mut self) {
+        self.waiting_since.get_or_insert_with(Instant::now);
+    }
+
+    /// Whether it is time to say that frames are kept back, which is once: after a while, or when no more come.
+    pub(super) fn says(&mut self, is_over: bool) -> bool {
+        let waits_long = |since: Instant| is_over || since.elapsed() >= SAY_AFTER;
+        self.waiting_since.is_some_and(waits_long) && !std::mem::replace(&mut self.said, true)
     }
 }
 
@@ -59,5 +78,22 @@ mod tests {
         assert!(gate.lets_pass(delta));
         gate.close();
         assert!(gate.asks(), "it is another key frame that is needed now");
+    }
+
+    #[test]
+    fn it_says_once_that_it_waits() {
+        let mut gate = Gate::default();
+        for _ in 0..2 {
+            gate.close();
+            assert!(!gate.says(true), "it kept nothing back");
+            gate.keep_back();
+            assert!(!gate.says(false), "it has only begun");
+            assert!(gate.says(true));
+            // More frames are missed.
+            gate.close();
+            gate.keep_back();
+            assert!(!gate.says(true), "that was said");
+            assert!(gate.lets_pass(gst::BufferFlags::empty()));
+        }
     }
 }

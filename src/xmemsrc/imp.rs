@@ -491,7 +491,11 @@ impl XmemSrc {
                 Some(consumer) => consumer,
                 None => self.find_producer(started)?,
             };
-            match self.receive(started, &mut consumer) {
+            let received = self.receive(started, &mut consumer);
+            if matches!(received, Err(Stop::Over)) {
+                self.say_keyless(started, true);
+            }
+            match received {
                 Ok(Some(buffer)) => {
                     started.consumer = Some(consumer);
                     return Ok(buffer);

@@ -219,7 +219,7 @@ pub(super) fn properties() -> Vec<glib::ParamSpec> {
          *
          * Frames of an encoded stream that refer to others (`GST_BUFFER_FLAG_DELTA_UNIT`) are no use without those. At
          * the start, and again after missed frames, they are given up until the next key frame, which the producer is
-         * asked for. Raw frames are never given up.
+         * asked for. Raw frames and pictures are never given up.
          */
         glib::ParamSpecBoolean::builder(PROP_WAIT_FOR_KEYFRAME)
             .nick("Wait for Key Frame")
