@@ -62,6 +62,7 @@ impl XmemSrc {
                 started.sticky_version = None;
                 started.next_sequence = None;
                 started.gate = Gate::default();
+                started.header_is_due = true;
                 started.stamper.begin_producer(consumer.delivery());
                 #[cfg(feature = "cuda")]
                 {

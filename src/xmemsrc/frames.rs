@@ -3,7 +3,6 @@
 //! From an entry of the pool to a buffer that leaves the element.
 
 use gst::subclass::prelude::*;
-use gst_base::prelude::*;
 use xmem_core::{Consumer, FrameMeta, ReadLease, ReceiveError};
 
 use super::{
@@ -214,10 +213,6 @@ impl XmemSrc {
         }
         if std::mem::take(&mut started.discont) {
             buffer.make_mut().set_flags(gst::BufferFlags::DISCONT);
-        }
-        // Who sets do-timestamp wants GstBaseSrc to fill in what is missing.
-        if !self.obj().does_timestamp() {
-            self.outgoing.keep_times(self.obj().src_pad(), &buffer);
         }
         gst::trace!(CAT, imp = self, "{way:?} {buffer:?}");
         Some(buffer)

@@ -94,6 +94,8 @@ pub(super) struct Started {
     /// The next buffer does not follow the last one.
     pub(super) discont: bool,
     pub(super) gate: Gate,
+    /// Nothing of this producer's went out yet.
+    pub(super) header_is_due: bool,
     pub(super) stamper: Stamper,
     /// The next buffer, which was there only when a pause had begun.
     pub(super) kept: Option<gst::Buffer>,
@@ -294,6 +296,7 @@ impl BaseSrcImpl for XmemSrc {
             next_sequence: None,
             discont: false,
             gate: Gate::default(),
+            header_is_due: true,
             kept: None,
             said_copied: false,
             said_dropped: false,
@@ -498,6 +501,11 @@ impl XmemSrc {
             match received {
                 Ok(Some(buffer)) => {
                     started.consumer = Some(consumer);
+                    self.push_header(started, &buffer)?;
+                    // Who sets do-timestamp wants GstBaseSrc to fill in what is missing.
+                    if !self.obj().does_timestamp() {
+                        self.outgoing.keep_times(self.obj().src_pad(), &buffer);
+                    }
                     return Ok(buffer);
                 }
                 Ok(None) => started.consumer = Some(consumer),

@@ -10,6 +10,7 @@ mod events;
 mod follow;
 mod frames;
 mod gate;
+mod header;
 mod imp;
 mod messages;
 mod outgoing;

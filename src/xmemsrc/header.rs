@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! The header of a container: who joins late missed it, and no demuxer takes it from the caps, where muxers put it for
+//! that (`streamheader`). It is sent first then, as multifdsink and tcpserversink do.
+
+use gst::{prelude::*, subclass::prelude::*};
+use gst_base::prelude::*;
+
+use super::imp::{CAT, Started, XmemSrc};
+use crate::lock::lock;
+
+/// Those that have their header in the caps and nowhere but at the beginning. Decoders take theirs from the caps, and some
+/// of their streams have none in them (Opus).
+const CONTAINERS: [&str; 11] = [
+    "application/ogg",
+    "audio/ogg",
+    "video/ogg",
+    "audio/webm",
+    "video/webm",
+    "audio/x-matroska",
+    "video/x-matroska",
+    "video/x-matroska-3d",
+    "video/x-flv",
+    "video/x-ms-asf",
+    "application/x-gdp",
+];
+
+/// No header has this many parts.
+const MOST: usize = 64;
+
+/// What comes before all other bytes of a container, as its caps say. They are another process's.
+fn of_caps(caps: &gst::CapsRef) -> Vec<gst::Buffer> {
+    let Some(structure) = caps.structure(0) else {
+        return Vec::new();
+    };
+    if !CONTAINERS.contains(&structure.name().as_str()) {
+        return Vec::new();
+    }
+    let header = structure.get::<gst::Array>("streamheader");
+    header.map_or_else(
+        |_| Vec::new(),
+        |parts| {
+            let parts = parts.iter().take(MOST);
+            parts.filter_map(|part| part.get().ok()).collect()
+        },
+    )
+}
+
+fn is_same(one: &gst::BufferRef, other: &gst::BufferRef) -> bool {
+    one.size() == other.size()
+        && one.map_readable().is_ok_and(|one| {
+            other
+                .map_readable()
+                .is_ok_and(|other| one.as_slice() == other.as_slice())
+        })
+}
+
+impl XmemSrc {
+    /// Sends the stream's header before its first frame, unless it begins with that frame. It counts as no frame.
+    pub(super) fn push_header(
+        &self,
+        started: &mut Started,
+        first: &gst::BufferRef,
+    ) -> Result<(), gst::FlowError> {
+        if !started.header_is_due {
+            return Ok(());
+        }
+        let caps = lock(&self.stream).caps.clone();
+        let header = caps.map(|caps| of_caps(&caps)).unwrap_or_default();
+        if header.first().is_some_and(|begin| !is_same(begin, first)) {
+            gst::debug!(CAT, imp = self, "Sending the header that is in the caps");
+            self.push_segment();
+            for mut part in header {
+                part.make_mut().set_flags(gst::BufferFlags::HEADER);
+                self.obj().src_pad().push(part)?;
+            }
+        }
+        started.header_is_due = false;
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parts(caps: &str) -> usize {
+        gst::init().unwrap();
+        let caps: gst::Caps = caps.parse().unwrap();
+        of_caps(&caps).len()
+    }
+
+    #[test]
+    fn only_containers_have_one() {
+        let header = "streamheader=(buffer)<0102,03>";
+        assert_eq!(parts(&format!("video/webm, {header}")), 2);
+        assert_eq!(parts("video/webm"), 0);
+        assert_eq!(parts(&format!("audio/x-opus, {header}")), 0);
+        assert_eq!(parts("ANY"), 0);
+        assert_eq!(parts("EMPTY"), 0);
+    }
+
+    #[test]
+    fn nonsense_is_none() {
+        for value in [
+            "(int)1",
+            "(string)x",
+            "(buffer)01",
+            "(int)<1,2>",
+            "(buffer){01}",
+            "<>",
+        ] {
+            let caps = format!("video/webm, streamheader={value}");
+            assert_eq!(parts(&caps), 0, "{caps}");
+        }
+        let many = vec!["00"; 1000].join(",");
+        let caps = format!("video/webm, streamheader=(buffer)<{many}>");
+        assert_eq!(parts(&caps), MOST);
+    }
+}

@@ -1,0 +1,206 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! Headers that are in the caps: who joins late gets those of containers as demuxers need them.
+
+mod support;
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicUsize, Ordering},
+};
+
+use gst::prelude::*;
+use support::*;
+
+const HEADER: gst::BufferFlags = gst::BufferFlags::HEADER;
+const KEY: gst::BufferFlags = gst::BufferFlags::empty();
+const CONTAINER: &str = "video/webm, streamheader=(buffer)<0102, 03>";
+
+fn push(sender: &Sender, bytes: &[u8], flags: gst::BufferFlags) {
+    let mut buffer = gst::Buffer::from_slice(bytes.to_vec());
+    buffer.get_mut().unwrap().set_flags(flags);
+    sender.push(buffer);
+}
+
+/// A producer that has sent its header and a frame.
+fn running(pools: &Pools, caps: &str, properties: &str) -> Sender {
+    let sender = pools.sender(&caps.parse().unwrap(), properties);
+    push(&sender, &[1, 2], HEADER);
+    push(&sender, &[3], HEADER);
+    push(&sender, &[10], KEY);
+    let sink = sender.sink();
+    until("three frames", || stat(&sink, "published") == 3);
+    sender
+}
+
+#[track_caller]
+fn expect(receiver: &Receiver, bytes_and_flags: &[(&[u8], gst::BufferFlags)]) {
+    for (right, flags) in bytes_and_flags {
+        let sample = receiver.next().unwrap();
+        let buffer = sample.buffer().unwrap();
+        assert_eq!(bytes(buffer), *right);
+        assert_eq!(buffer.flags() & HEADER, *flags, "{right:?}");
+        assert_eq!((buffer.pts(), buffer.dts()), (None, None), "{right:?}");
+    }
+}
+
+#[test]
+fn a_late_joiner_gets_the_header_first() {
+    for mode in ["clock", "arrival", "passthrough"] {
+        let pools = Pools::new();
+        let sender = running(&pools, CONTAINER, "");
+        let properties = format!("timestamp-mode={mode} num-buffers=2");
+        let receiver = pools.receiver(&properties).connected();
+        for number in 11..=13 {
+            push(&sender, &[number], KEY);
+        }
+        let header: [(&[u8], _); 2] = [(&[1, 2], HEADER), (&[3], HEADER)];
+        expect(&receiver, &header);
+        let mut frames = 0;
+        while let Some(sample) = receiver.next() {
+            frames += 1;
+            assert_eq!(bytes(sample.buffer().unwrap()), [10 + frames]);
+        }
+        assert_eq!(frames, 2, "the header is no frame");
+        assert_eq!(receiver.stat("zero-copy") + receiver.stat("copied"), 2);
+    }
+}
+
+#[test]
+fn who_takes_what_is_kept_gets_it_too() {
+    let pools = Pools::new();
+    let sender = running(&pools, CONTAINER, "delivery=lossless history=1");
+    let receiver = pools.receiver("start-from=oldest");
+    expect(
+        &receiver,
+        &[(&[1, 2], HEADER), (&[3], HEADER), (&[10], KEY)],
+    );
+    sender.app.end_of_stream().unwrap();
+    assert!(receiver.next().is_none());
+    assert_eq!(receiver.stat("received"), 1);
+}
+
+#[test]
+fn who_is_there_from_the_beginning_gets_it_once() {
+    let pools = Pools::new();
+    let receiver = pools.receiver("");
+    let sender = running(&pools, CONTAINER, LOSSLESS);
+    sender.app.end_of_stream().unwrap();
+    expect(
+        &receiver,
+        &[(&[1, 2], HEADER), (&[3], HEADER), (&[10], KEY)],
+    );
+    assert!(receiver.next().is_none());
+}
+
+/// It is sent from where frames are made.
+#[test]
+fn a_header_that_nobody_takes_holds_up_no_pause_and_no_stop() {
+    for goes_on in [true, false] {
+        let pools = Pools::new();
+        let sender = running(&pools, CONTAINER, "");
+        let receiver = pools.receiver("").connected();
+        let came = Arc::new(AtomicUsize::new(0));
+        let counted = came.clone();
+        let pad = receiver.app.static_pad("sink").unwrap();
+        pad.add_probe(gst::PadProbeType::BUFFER, move |_, _| {
+            counted.fetch_add(1, Ordering::SeqCst);
+            gst::PadProbeReturn::Ok
+        });
+        push(&sender, &[11], KEY);
+        // The appsink has room for the first part.
+        until("the second part", || came.load(Ordering::SeqCst) == 2);
+        receiver.pipeline.settle(gst::State::Paused);
+        if goes_on {
+            receiver.pipeline.settle(gst::State::Playing);
+            expect(
+                &receiver,
+                &[(&[1, 2], HEADER), (&[3], HEADER), (&[11], KEY)],
+            );
+        }
+        receiver.pipeline.stop();
+    }
+}
+
+#[test]
+fn the_next_producer_has_its_own() {
+    let pools = Pools::new();
+    let first = running(&pools, CONTAINER, "");
+    let receiver = pools.receiver("").connected();
+    push(&first, &[11], KEY);
+    let header: [(&[u8], _); 2] = [(&[1, 2], HEADER), (&[3], HEADER)];
+    expect(&receiver, &header);
+    expect(&receiver, &[(&[11], KEY)]);
+    drop(first);
+    let caps = "video/webm, streamheader=(buffer)<0405>";
+    let second = pools.sender(&caps.parse().unwrap(), "");
+    until("the next producer", || receiver.stat("reconnects") == 1);
+    push(&second, &[12], KEY);
+    expect(&receiver, &[(&[4, 5], HEADER), (&[12], KEY)]);
+}
+
+#[test]
+fn what_decoders_take_from_the_caps_and_nonsense_is_not_sent() {
+    for caps in [
+        "audio/x-opus, streamheader=(buffer)<0102, 03>",
+        "video/webm, streamheader=(int)<1, 2>",
+        "video/webm, streamheader=(string)x",
+        "video/webm",
+    ] {
+        let pools = Pools::new();
+        let sender = running(&pools, caps, "");
+        let receiver = pools.receiver("").connected();
+        push(&sender, &[11], KEY);
+        expect(&receiver, &[(&[11], KEY)]);
+    }
+}
+
+/// A live stream, and what a late joiner makes of it.
+fn is_decodable_late(encoder: &str, decoder: &str) {
+    let pools = Pools::new();
+    let producer = pools.launch(&format!("{encoder} ! xmemsink name=sink pool=POOL"));
+    producer.play();
+    let sink = producer.sink();
+    until("a stream", || stat(&sink, "published") > 10);
+    let receiver = pools.receiver_behind("", &format!("{decoder} !"));
+    assert!(receiver.next().is_some(), "{encoder}");
+}
+
+const VIDEO: &str = "videotestsrc is-live=true ! video/x-raw,width=64,height=48,framerate=50/1";
+const AUDIO: &str = "audiotestsrc is-live=true samplesperbuffer=480 ! audio/x-raw,rate=48000";
+
+/// Ogg is too, but GStreamer 1.22's oggdemux complains of every segment in time, and that ends a test.
+#[test]
+fn containers_are_demultiplexed_late() {
+    for (muxer, demuxer) in [
+        (
+            "vp8enc deadline=1 keyframe-max-dist=5 ! webmmux streamable=true",
+            "matroskademux ! vp8dec",
+        ),
+        (
+            "x264enc key-int-max=5 tune=zerolatency ! h264parse ! flvmux streamable=true",
+            "flvdemux ! h264parse ! avdec_h264",
+        ),
+    ] {
+        is_decodable_late(&format!("{VIDEO} ! {muxer}"), demuxer);
+    }
+}
+
+#[test]
+fn elementary_streams_are_decoded_late() {
+    is_decodable_late(
+        &format!("{VIDEO} ! theoraenc keyframe-force=4"),
+        "theoradec",
+    );
+    for (encoder, decoder) in [
+        ("vorbisenc", "vorbisdec"),
+        ("opusenc", "opusdec"),
+        ("flacenc blocksize=480", "flacparse ! flacdec"),
+        (
+            "audioresample ! audio/x-raw,rate=32000 ! speexenc",
+            "speexdec",
+        ),
+    ] {
+        is_decodable_late(&format!("{AUDIO} ! audioconvert ! {encoder}"), decoder);
+    }
+}
