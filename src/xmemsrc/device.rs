@@ -95,7 +95,7 @@ impl XmemSrc {
                 format!("the producer describes a frame that cannot be: {reason}")
             }
             Wrong::Missing(what) => what,
-            Wrong::Cancelled => return Err(Stop::Flow(gst::FlowError::Flushing)),
+            Wrong::Cancelled => return Ok(Received::CalledOff),
         };
         gst::element_imp_error!(
             self,

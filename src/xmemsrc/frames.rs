@@ -18,6 +18,8 @@ use crate::{frame::Memory, lock::lock};
 pub(super) enum Received {
     Buffer(gst::Buffer, Way),
     Dropped,
+    /// It was waited for when the element had to stop.
+    CalledOff,
     /// The key frame that it needs is missing.
     Undecodable,
 }
@@ -34,24 +36,26 @@ impl XmemSrc {
             Ok(lease) => {
                 self.follow(started, &lease)?;
                 if !self.is_decodable(started, lease.meta()) {
-                    return Ok(self.deliver(started, consumer, Received::Undecodable));
+                    return self.deliver(started, consumer, Received::Undecodable);
                 }
                 if lease.is_on_device() {
                     let received = self.receive_device(started, &lease, false)?;
                     drop(lease);
-                    return Ok(self.deliver(started, consumer, received));
+                    return self.deliver(started, consumer, received);
                 }
                 let times = self.stamp(started, lease.meta());
                 let received =
                     self.convert(times, |converter| converter.in_place(lease, &self.tally))?;
-                Ok(self.deliver(started, consumer, received))
+                self.deliver(started, consumer, received)
             }
             Err(ReceiveError::OverBudget { budget }) => {
                 gst::log!(CAT, imp = self, "All {budget} slots of the budget are held");
                 let received = consumer
                     .receive_with(None, |lease| self.receive_over_budget(started, lease))
                     .map_err(|error| self.failed(error))??;
-                Ok(received.and_then(|received| self.deliver(started, consumer, received)))
+                received.map_or(Ok(None), |received| {
+                    self.deliver(started, consumer, received)
+                })
             }
             Err(error) => Err(self.failed(error)),
         }
@@ -174,19 +178,25 @@ impl XmemSrc {
         started: &mut Started,
         consumer: &Consumer,
         received: Received,
-    ) -> Option<gst::Buffer> {
+    ) -> Result<Option<gst::Buffer>, Stop> {
         // The producer is told first: who sees a figure here finds it there too.
         let (mut buffer, way) = match received {
             Received::Buffer(buffer, way) => (buffer, way),
-            Received::Dropped => {
+            Received::Dropped | Received::CalledOff => {
+                // What comes next has it behind itself, as with one that was missed.
+                started.discont = true;
+                started.gate.close();
                 consumer.note_dropped();
                 lock(&self.counted).figures.dropped += 1;
-                return None;
+                return match received {
+                    Received::CalledOff => Err(Stop::Flow(gst::FlowError::Flushing)),
+                    _ => Ok(None),
+                };
             }
             Received::Undecodable => {
                 consumer.note_dropped();
                 lock(&self.counted).figures.undecodable += 1;
-                return None;
+                return Ok(None);
             }
         };
         if way == Way::InPlace {
@@ -215,14 +225,11 @@ impl XmemSrc {
             buffer.make_mut().set_flags(gst::BufferFlags::DISCONT);
         }
         gst::trace!(CAT, imp = self, "{way:?} {buffer:?}");
-        Some(buffer)
+        Ok(Some(buffer))
     }
 
     /// Drops a frame that cannot be held, and says why once: the frames' sequence has gaps then, and nothing else looks wrong.
     fn give_up(&self, started: &mut Started, why: &str) -> Received {
-        // What comes next has it behind itself, as with one that was missed.
-        started.discont = true;
-        started.gate.close();
         if !std::mem::replace(&mut started.said_dropped, true) {
             gst::warning!(
                 gst::CAT_PERFORMANCE,

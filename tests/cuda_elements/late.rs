@@ -98,6 +98,34 @@ fn push(producer: &mut Actor, number: u8) {
     producer.until_at_most("sink", "slots-held", 11);
 }
 
+/// The CPU waits for the device, and the pipeline is paused meanwhile.
+#[test]
+fn a_frame_that_is_waited_for_in_a_pause_is_counted() {
+    // An appsink refers to its last frame, which is a copy or in its slot.
+    for (waits, kept) in [("download=true", 0), ("cuda-wait=cpu", 1)] {
+        let Some(lab) = Lab::new() else { return };
+        let mut producer = on_a_stream(&lab, "stream", LOSSLESS);
+        let mut consumer = lab.consumer(waits, "");
+        producer.until_stat("sink", "num-clients", 1);
+        push(&mut producer, 0);
+        consumer.takes(0);
+        consumer.drops(0);
+        producer.until_stat("sink", "clients-hold", kept);
+        producer.told("paint 1", "ok");
+        let held = lab.machine.hold(Some(producer.pid()));
+        producer.told("push-painted", "ok");
+        producer.until_stat("sink", "clients-hold", kept + 1);
+        consumer.told("state src paused", "ok");
+        consumer.until_stat("src", "dropped", 1);
+        drop(held);
+        consumer.told("state src playing", "ok");
+        push(&mut producer, 2);
+        consumer.takes(2);
+        assert_eq!(consumer.stat("src", "dropped"), 1, "{waits}");
+        lab.assert_allowed();
+    }
+}
+
 /// Which stream reads a frame late.
 #[derive(PartialEq)]
 enum Reader {
