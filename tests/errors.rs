@@ -137,6 +137,37 @@ fn a_frame_larger_than_the_pool_is_an_error() {
     assert!(text.contains("max-bytes"), "{text}");
 }
 
+/// The fault is upstream's, so it is no consumer that ends.
+#[test]
+fn planes_that_cannot_be_are_an_error_of_the_producer() {
+    let pools = Pools::new();
+    let caps = "video/x-raw,format=RGB,width=100,height=100,framerate=30/1";
+    for (format, width, stride) in [
+        (gst_video::VideoFormat::Rgb, 50, 300),
+        (gst_video::VideoFormat::Bgr, 100, 300),
+        (gst_video::VideoFormat::Rgb, 100, 301),
+    ] {
+        let sender = pools.sender(&caps.parse().unwrap(), "");
+        let receiver = pools.receiver("on-producer-lost=eos").connected();
+        let frame = |format, width, stride| {
+            let mut buffer = gst::Buffer::with_size(30_000).unwrap();
+            let flags = gst_video::VideoFrameFlags::empty();
+            let meta = buffer.make_mut();
+            gst_video::VideoMeta::add_full(meta, flags, format, width, 100, &[0], &[stride])
+                .unwrap();
+            buffer
+        };
+        sender.push(frame(gst_video::VideoFormat::Rgb, 100, 300));
+        assert!(receiver.next().is_some());
+        sender.push(frame(format, width, stride));
+        let (error, text) = sender.pipeline.wait_error();
+        assert!(error.matches(gst::StreamError::Format), "{text}");
+        assert!(text.contains("GstVideoMeta"), "{text}");
+        drop(sender);
+        receiver.pipeline.wait_eos();
+    }
+}
+
 #[test]
 fn a_forbidden_copy_names_its_cause() {
     let pools = Pools::new();

@@ -318,6 +318,7 @@ impl BaseSinkImpl for XmemSink {
         let format = Arc::new(Format::from_caps(&sticky::shareable(caps.clone())));
         let mut stream = lock(&self.stream);
         stream.format = format;
+        stream.checked = None;
         (stream.said_copied, stream.said_dropped) = (false, false);
         Ok(())
     }
@@ -404,7 +405,7 @@ impl BaseSinkImpl for XmemSink {
             return Err(gst::FlowError::Error);
         }
         self.begin();
-        let mut meta = self.describe(&started, buffer);
+        let mut meta = self.describe(&started, buffer)?;
         self.name_losses();
         if self.gaps.close() {
             meta.flags |= AFTER_GAP;
@@ -485,11 +486,30 @@ impl XmemSink {
     }
 
     /// What is known of a buffer, but for its times on CLOCK_MONOTONIC.
-    fn describe(&self, started: &Started, buffer: &gst::BufferRef) -> FrameMeta {
-        let mut meta = lock(&self.stream).format.describe(buffer);
+    fn describe(
+        &self,
+        started: &Started,
+        buffer: &gst::BufferRef,
+    ) -> Result<FrameMeta, gst::FlowError> {
+        let (mut meta, checked) = {
+            let mut stream = lock(&self.stream);
+            let meta = stream.format.describe(buffer);
+            let checked = stream.check(&meta);
+            (meta, checked)
+        };
+        if let Err(reason) = checked {
+            gst::element_imp_error!(
+                self,
+                gst::StreamError::Format,
+                [
+                    "Upstream describes a frame that cannot be, by its GstVideoMeta and its caps: {reason}"
+                ]
+            );
+            return Err(gst::FlowError::Error);
+        }
         meta.producer = started.program;
         meta.attachments = meta::of_buffer(buffer, &self.losses);
-        meta
+        Ok(meta)
     }
 
     /// Publishes a buffer that `meta` describes but for its times.

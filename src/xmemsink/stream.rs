@@ -5,18 +5,25 @@
 use std::sync::Arc;
 
 use gst::subclass::prelude::*;
-use xmem_core::Sticky;
+use xmem_core::{FrameMeta, Sticky, VideoLayout};
 
 use super::{
     base::Data,
     imp::{CAT, XmemSink},
 };
-use crate::{event::sticky, frame::Format, lock::lock, timeline::Timeline};
+use crate::{
+    event::sticky,
+    frame::{Format, Memory},
+    lock::lock,
+    timeline::Timeline,
+};
 
 /// What the sink knows of its stream.
 #[derive(Debug, Default)]
 pub(super) struct Stream {
     pub(super) format: Arc<Format>,
+    /// The last layout of planes that is right, and the size of its frame in bytes.
+    pub(super) checked: Option<(VideoLayout, u64)>,
     sticky: Sticky,
     /// The pool does not have `sticky` yet.
     sticky_is_new: bool,
@@ -28,6 +35,22 @@ pub(super) struct Stream {
     timeline: Option<Timeline>,
     pub(super) said_copied: bool,
     pub(super) said_dropped: bool,
+}
+
+impl Stream {
+    /// Checks where the planes are said to be, when that changes. Every consumer would end over it.
+    pub(super) fn check(&mut self, meta: &FrameMeta) -> Result<(), &'static str> {
+        // What is copied on a device may lack rows.
+        let Some(layout) = meta.video.filter(|_| self.format.memory != Memory::Cuda) else {
+            return Ok(());
+        };
+        if self.checked != Some((layout, meta.size)) {
+            let size = usize::try_from(meta.size).unwrap_or(usize::MAX);
+            self.format.check(&layout, size)?;
+            self.checked = Some((layout, meta.size));
+        }
+        Ok(())
+    }
 }
 
 impl XmemSink {
