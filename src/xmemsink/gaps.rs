@@ -20,6 +20,8 @@ struct State {
     in_hand: Option<Seen>,
     /// Frames are missing before the next one.
     is_open: bool,
+    /// How many were never rendered.
+    skipped: u64,
 }
 
 #[derive(Debug, Default)]
@@ -36,7 +38,15 @@ impl Gaps {
         };
         let mut state = lock(&self.0);
         let before = state.in_hand.replace(it);
-        state.is_open |= before.is_some_and(|before| before != it);
+        if before.is_some_and(|before| before != it) {
+            state.is_open = true;
+            state.skipped += 1;
+        }
+    }
+
+    /// How many buffers were never rendered.
+    pub(super) fn skipped(&self) -> u64 {
+        lock(&self.0).skipped
     }
 
     /// A buffer is rendered. Returns whether frames before it are missing.
@@ -87,6 +97,7 @@ mod tests {
         gaps.open();
         comes(7);
         assert!(gaps.close());
+        assert_eq!(gaps.skipped(), 1);
         comes(8);
         gaps.reset();
         comes(9);

@@ -446,6 +446,7 @@ impl XmemSink {
         // Frames past max-lateness do not come as far as this element.
         let late = BaseSinkExt::stats(&*self.obj()).get("dropped");
         let mut stats = stats::of_sink(&stats, copies, late.unwrap_or_default(), &self.losses);
+        stats.set("skipped", self.gaps.skipped());
         let events = lock(&self.events);
         stats.set("events", events.shared);
         stats.set("events-dropped", events.dropped);
