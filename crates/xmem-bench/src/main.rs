@@ -20,6 +20,7 @@ mod rounds;
 mod scenario;
 mod source;
 mod stamp;
+mod statistics;
 mod stopped;
 mod syscalls;
 mod table;

@@ -9,7 +9,8 @@ use crate::figures::{Figures, latency_ns};
 use crate::group::Counts;
 use crate::rounds::{Measured, Results};
 use crate::scenario::Scenario;
-use crate::table::{Column, Table};
+use crate::statistics::mean;
+use crate::table::{Cell, Column, Table};
 
 /// Of the consumers, unless it says otherwise, what one of them needs or got on average.
 const COLUMNS: &[Column] = &[
@@ -24,8 +25,6 @@ const COLUMNS: &[Column] = &[
     Column::new("arrived", 2),
     Column::new("arrived, worst", 2),
 ];
-
-type Cells = Vec<Option<f64>>;
 
 /// Where it was measured.
 pub(crate) fn heading(rounds: u32, seconds: u32, fps: u32) -> String {
@@ -46,13 +45,11 @@ pub(crate) fn heading(rounds: u32, seconds: u32, fps: u32) -> String {
 /// The table of one scenario.
 pub(crate) fn section(scenario: Scenario, results: &Results) -> Result<String, Error> {
     let mut table = Table::new(COLUMNS);
-    table.row(
-        "a bare eventfd wake",
-        cells_of_floor(&results.floor, false)?,
-    );
+    let floor = cells_of_floor(&results.floor, false)?;
+    table.row("a bare eventfd wake", &floor);
     if scenario.has_alone() {
         let alone = cells_of_floor(&results.alone, true)?;
-        table.row("one process, no transport", alone);
+        table.row("one process, no transport", &alone);
     }
     for consumers in scenario.consumers() {
         let name = |name: &str| match (scenario.consumers().len(), consumers) {
@@ -66,7 +63,7 @@ pub(crate) fn section(scenario: Scenario, results: &Results) -> Result<String, E
             .map(|measured| Ok((measured.case.transport, cells(measured)?)))
             .collect::<Result<Vec<_>, Error>>()?;
         for (transport, cells) in &rows {
-            table.row(&name(transport.name()), cells.clone());
+            table.row(&name(transport.name()), cells);
         }
         let xmem = rows.iter().find(|(transport, _)| transport.is_xmem());
         let (_, xmem) = xmem.ok_or("xmem was not measured")?;
@@ -79,18 +76,16 @@ pub(crate) fn section(scenario: Scenario, results: &Results) -> Result<String, E
 }
 
 /// Times in microseconds.
-fn cells(measured: &Measured) -> Result<Cells, Error> {
+fn cells(measured: &Measured) -> Result<Vec<Cell>, Error> {
     let rounds = &measured.rounds;
     let latency = |share| {
-        let of_round = |consumers| latency_ns(consumers, share);
-        let all = rounds.iter().map(|round| of_round(&round.consumers));
-        let all = all.collect::<Result<Vec<_>, _>>()?;
-        Ok::<_, Error>(median(all.into_iter().flatten()).map(|ns| ns / 1e3))
+        let rounds = rounds.iter();
+        latency_us(rounds.map(|round| round.consumers.as_slice()), share)
     };
     let producers = rounds.iter().map(|round| &round.producer);
     let consumers = rounds
         .iter()
-        .map(|round| mean(round.consumers.iter().map(cpu_us)));
+        .map(|round| Some(mean(round.consumers.iter().map(cpu_us))));
     let sum = |calls: &[(String, f64)]| calls.iter().map(|(_, count)| count).sum();
     let Counts { calls, page_faults } = &measured.counts;
     // Of each consumer, over all rounds.
@@ -99,31 +94,36 @@ fn cells(measured: &Measured) -> Result<Cells, Error> {
         let arrived = rounds.iter().map(|round| round.consumers[consumer].frames);
         arrived.sum::<u64>() as f64 / sent.max(1) as f64
     });
+    let worst = arrived.clone().min_by(f64::total_cmp);
     Ok(vec![
         latency(0.5)?,
         latency(0.99)?,
-        median(producers.map(cpu_us)),
-        median(consumers),
-        Some(sum(&calls[0])),
-        Some(sum(&calls[1])),
-        Some(page_faults[0]),
-        Some(page_faults[1]),
-        Some(mean(arrived.clone())),
-        arrived.min_by(f64::total_cmp),
+        Cell::Rounds(producers.map(cpu_us).map(Some).collect()),
+        Cell::Rounds(consumers.collect()),
+        Cell::Once(sum(&calls[0])),
+        Cell::Once(sum(&calls[1])),
+        Cell::Once(page_faults[0]),
+        Cell::Once(page_faults[1]),
+        Cell::Once(mean(arrived)),
+        worst.into(),
     ])
 }
 
 /// What there is without a transport, from one process.
-fn cells_of_floor(rounds: &[Figures], has_cpu: bool) -> Result<Cells, Error> {
-    let latency = |share| {
-        let all = rounds.iter().map(|round| latency_ns([round], share));
-        let all = all.collect::<Result<Vec<_>, _>>()?;
-        Ok::<_, Error>(median(all.into_iter().flatten()).map(|ns| ns / 1e3))
-    };
-    let cpu = has_cpu.then(|| median(rounds.iter().map(cpu_us))).flatten();
-    let mut cells = vec![latency(0.5)?, latency(0.99)?, cpu];
-    cells.resize(COLUMNS.len(), None);
+fn cells_of_floor(rounds: &[Figures], has_cpu: bool) -> Result<Vec<Cell>, Error> {
+    let latency = |share| latency_us(rounds.iter().map(std::slice::from_ref), share);
+    let mut cells = vec![latency(0.5)?, latency(0.99)?];
+    if has_cpu {
+        cells.push(Cell::Rounds(rounds.iter().map(cpu_us).map(Some).collect()));
+    }
     Ok(cells)
+}
+
+/// The latency that this share of all frames did not exceed, round by round.
+fn latency_us<'a>(rounds: impl Iterator<Item = &'a [Figures]>, share: f64) -> Result<Cell, Error> {
+    let of_round = |consumers| Ok(latency_ns(consumers, share)?.map(|ns| ns / 1e3));
+    let rounds = rounds.map(of_round).collect::<Result<_, Error>>()?;
+    Ok(Cell::Rounds(rounds))
 }
 
 /// Which system calls they were.
@@ -155,21 +155,6 @@ fn cpu_us(figures: &Figures) -> f64 {
     figures.cpu_ns as f64 / figures.frames.max(1) as f64 / 1e3
 }
 
-fn mean(values: impl Iterator<Item = f64>) -> f64 {
-    let values: Vec<f64> = values.collect();
-    values.iter().sum::<f64>() / values.len().max(1) as f64
-}
-
-fn median(values: impl Iterator<Item = f64>) -> Option<f64> {
-    let mut values: Vec<f64> = values.collect();
-    values.sort_by(f64::total_cmp);
-    match values.len() {
-        0 => None,
-        n if n % 2 == 1 => Some(values[n / 2]),
-        n => Some(f64::midpoint(values[n / 2 - 1], values[n / 2])),
-    }
-}
-
 fn list(calls: &[(String, f64)]) -> String {
     if calls.is_empty() {
         return "none".to_owned();
@@ -179,16 +164,4 @@ fn list(calls: &[(String, f64)]) -> String {
         .map(|(name, count)| format!("{name} {count:.2}"))
         .collect();
     calls.join(", ")
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_median_is_the_middle() {
-        assert_eq!(median([9.0, 1.0, 5.0].into_iter()), Some(5.0));
-        assert_eq!(median([4.0, 1.0, 9.0, 2.0].into_iter()), Some(3.0));
-        assert_eq!(median(std::iter::empty()), None);
-    }
 }

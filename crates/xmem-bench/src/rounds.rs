@@ -14,10 +14,10 @@ use crate::{Error, report, stopped};
 #[derive(Debug, clap::Args)]
 pub(crate) struct Plan {
     /// How often each transport is measured
-    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, default_value_t = 9, value_parser = clap::value_parser!(u32).range(1..))]
     rounds: u32,
     /// How long each time
-    #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..))]
     seconds: u32,
     /// What is measured [default: everything in turn]
     #[arg(long = "scenario", value_name = "SCENARIO")]

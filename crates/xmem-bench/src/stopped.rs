@@ -12,7 +12,7 @@ use crate::figures::Figures;
 use crate::group::{Case, Running, Watch};
 use crate::room::Room;
 use crate::scenario::Scenario;
-use crate::table::{Column, Table};
+use crate::table::{Cell, Column, Table};
 
 /// How long it is stopped.
 const TIME: Duration = Duration::from_secs(10);
@@ -39,18 +39,16 @@ pub(crate) fn section(fps: u32) -> Result<String, Error> {
         if producer.is_none() {
             ended.push(case.transport.name());
         }
-        table.row(
-            case.transport.name(),
-            vec![
-                of_producer(&|f| f.frames as f64 / due),
-                reader.as_ref().map(|f| f.frames as f64 / due),
-                reader.as_ref().map(|f| f.longest_gap_ns as f64 / 1e6),
-                of_producer(&|f| mib(f.before.bytes)),
-                of_producer(&|f| mib(f.after.bytes)),
-                of_producer(&|f| f.before.descriptors as f64),
-                of_producer(&|f| f.after.descriptors as f64),
-            ],
-        );
+        let cells = [
+            of_producer(&|f| f.frames as f64 / due),
+            reader.as_ref().map(|f| f.frames as f64 / due),
+            reader.as_ref().map(|f| f.longest_gap_ns as f64 / 1e6),
+            of_producer(&|f| mib(f.before.bytes)),
+            of_producer(&|f| mib(f.after.bytes)),
+            of_producer(&|f| f.before.descriptors as f64),
+            of_producer(&|f| f.after.descriptors as f64),
+        ];
+        table.row(case.transport.name(), &cells.map(Cell::from));
     }
     let mut text = table.markdown();
     for name in ended {

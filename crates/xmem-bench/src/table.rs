@@ -4,6 +4,68 @@
 
 use std::fmt::Write;
 
+use crate::statistics::{interval, median};
+
+/// What stands in a column, before it is text.
+#[derive(Debug, Clone, Default)]
+pub(crate) enum Cell {
+    /// There is nothing to say.
+    #[default]
+    Empty,
+    /// Measured once.
+    Once(f64),
+    /// Measured in each round, where there was something to measure.
+    Rounds(Vec<Option<f64>>),
+}
+
+impl From<Option<f64>> for Cell {
+    fn from(value: Option<f64>) -> Self {
+        value.map_or(Self::Empty, Self::Once)
+    }
+}
+
+impl Cell {
+    fn value(&self) -> Option<f64> {
+        match self {
+            Self::Empty => None,
+            Self::Once(value) => Some(*value),
+            Self::Rounds(rounds) => median(rounds.iter().flatten().copied()),
+        }
+    }
+
+    /// One divided by the other: what both are, or round by round, since what else the machine does hits both alike there.
+    fn ratio(&self, other: &Self) -> Self {
+        let divide = |one: Option<f64>, other: Option<f64>| {
+            let other = other.filter(|other| *other >= LEAST)?;
+            Some(one? / other)
+        };
+        match (self, other) {
+            (Self::Rounds(one), Self::Rounds(other)) => {
+                let pairs = one.iter().zip(other);
+                Self::Rounds(pairs.map(|(one, other)| divide(*one, *other)).collect())
+            }
+            _ => divide(self.value(), other.value()).into(),
+        }
+    }
+
+    fn text(&self, digits: usize) -> String {
+        self.value()
+            .map_or_else(|| "–".to_owned(), |value| format!("{value:.digits$}"))
+    }
+
+    /// With where the median may lie all the same.
+    fn text_with_interval(&self, digits: usize) -> String {
+        let mut text = self.text(digits);
+        if let Self::Rounds(rounds) = self
+            && let Some((from, to)) = interval(rounds.iter().flatten().copied())
+        {
+            // Writing to a String cannot fail.
+            let _ = write!(text, " ({from:.digits$}–{to:.digits$})");
+        }
+        text
+    }
+}
+
 #[derive(Debug)]
 pub(crate) struct Column {
     title: &'static str,
@@ -34,26 +96,23 @@ impl Table {
     }
 
     /// What is not there is shown as a dash.
-    pub(crate) fn row(&mut self, name: &str, cells: Vec<Option<f64>>) {
-        let digits = self.columns.iter().map(|column| column.digits);
-        self.line(name, cells, digits);
+    pub(crate) fn row(&mut self, name: &str, cells: &[Cell]) {
+        let cells = cells.iter().zip(self.columns);
+        let cells = cells.map(|(cell, column)| cell.text(column.digits));
+        let cells = cells.collect();
+        self.line(name, cells);
     }
 
     /// The one divided by the other.
-    pub(crate) fn ratio(&mut self, name: &str, one: &[Option<f64>], other: &[Option<f64>]) {
-        let ratios = one.iter().zip(other).map(|ratio| match ratio {
-            (Some(one), Some(other)) if *other >= LEAST => Some(one / other),
-            _ => None,
-        });
-        let digits = self.columns.iter().map(|_| 2);
-        self.line(&format!("**{name}**"), ratios.collect(), digits);
+    pub(crate) fn ratio(&mut self, name: &str, one: &[Cell], other: &[Cell]) {
+        let pairs = one.iter().zip(other);
+        let cells = pairs.map(|(one, other)| one.ratio(other).text_with_interval(2));
+        let cells = cells.collect();
+        self.line(&format!("**{name}**"), cells);
     }
 
-    fn line(&mut self, name: &str, cells: Vec<Option<f64>>, digits: impl Iterator<Item = usize>) {
-        let cells = cells.into_iter().zip(digits).map(|(cell, digits)| {
-            cell.map_or_else(|| "–".to_owned(), |cell| format!("{cell:.digits$}"))
-        });
-        let cells: Vec<String> = cells.collect();
+    fn line(&mut self, name: &str, mut cells: Vec<String>) {
+        cells.resize(self.columns.len(), Cell::Empty.text(0));
         // Writing to a String cannot fail.
         let _ = writeln!(self.lines, "| {name} | {} |", cells.join(" | "));
     }
@@ -74,11 +133,12 @@ mod tests {
     fn what_is_not_there_is_a_dash() {
         const COLUMNS: &[Column] = &[Column::new("time µs", 1), Column::new("calls", 2)];
         let mut table = Table::new(COLUMNS);
-        let (one, other) = ([Some(30.0), Some(1.0)], [Some(20.0), None]);
-        table.row("one", one.to_vec());
-        table.row("other", other.to_vec());
-        table.ratio("one / other", &one, &other);
-        table.ratio("one / nearly nothing", &one, &[Some(0.01), Some(0.5)]);
+        let one = [Cell::Once(30.0), Cell::Once(1.0)];
+        table.row("one", &one);
+        table.row("other", &[Cell::Once(20.0)]);
+        table.ratio("one / other", &one, &[Cell::Once(20.0), Cell::Empty]);
+        let little = [Cell::Once(0.01), Cell::Once(0.5)];
+        table.ratio("one / nearly nothing", &one, &little);
         let expected = "\
             | | time µs | calls |\n\
             |---|--:|--:|\n\
@@ -87,5 +147,16 @@ mod tests {
             | **one / other** | 1.50 | – |\n\
             | **one / nearly nothing** | – | 2.00 |\n";
         assert_eq!(table.markdown(), expected);
+    }
+
+    #[test]
+    fn rounds_are_compared_one_by_one() {
+        let rounds = |values: &[f64]| Cell::Rounds(values.iter().copied().map(Some).collect());
+        // In its second round the machine was slower.
+        let (one, other) = (rounds(&[10.0, 90.0, 11.0]), rounds(&[20.0, 100.0, 10.0]));
+        assert_eq!(one.text_with_interval(1), "11.0 (10.0–90.0)");
+        assert_eq!(one.ratio(&other).text_with_interval(2), "0.90 (0.50–1.10)");
+        let nothing_came = Cell::Rounds(vec![None, Some(100.0), None]);
+        assert_eq!(one.ratio(&nothing_came).text_with_interval(2), "0.90");
     }
 }
