@@ -405,12 +405,13 @@ impl BaseSinkImpl for XmemSink {
             return Err(gst::FlowError::Error);
         }
         self.begin();
-        let mut meta = self.describe(&started, buffer)?;
+        let mut meta = self.describe(&started, buffer);
+        self.check(&meta)?;
         self.name_losses();
         if self.gaps.close() {
             meta.flags |= AFTER_GAP;
         }
-        let outcome = self.hand_over(&started, buffer, meta);
+        let outcome = self.hand_over(&started, buffer, &mut meta);
         match &outcome {
             Ok(Outcome::InPlace | Outcome::Copied(_)) => {}
             Ok(Outcome::Dropped) | Err(_) => self.gaps.open(),
@@ -487,18 +488,17 @@ impl XmemSink {
     }
 
     /// What is known of a buffer, but for its times on CLOCK_MONOTONIC.
-    fn describe(
-        &self,
-        started: &Started,
-        buffer: &gst::BufferRef,
-    ) -> Result<FrameMeta, gst::FlowError> {
-        let (mut meta, checked) = {
-            let mut stream = lock(&self.stream);
-            let meta = stream.format.describe(buffer);
-            let checked = stream.check(&meta);
-            (meta, checked)
-        };
-        if let Err(reason) = checked {
+    fn describe(&self, started: &Started, buffer: &gst::BufferRef) -> FrameMeta {
+        let mut meta = lock(&self.stream).format.describe(buffer);
+        meta.producer = started.program;
+        meta.attachments = meta::of_buffer(buffer, &self.losses);
+        meta
+    }
+
+    /// Refuses a frame that no consumer would take.
+    fn check(&self, meta: &FrameMeta) -> Result<(), gst::FlowError> {
+        let checked = lock(&self.stream).check(meta);
+        checked.map_err(|reason| {
             gst::element_imp_error!(
                 self,
                 gst::StreamError::Format,
@@ -506,26 +506,23 @@ impl XmemSink {
                     "Upstream describes a frame that cannot be, by its GstVideoMeta and its caps: {reason}"
                 ]
             );
-            return Err(gst::FlowError::Error);
-        }
-        meta.producer = started.program;
-        meta.attachments = meta::of_buffer(buffer, &self.losses);
-        Ok(meta)
+            gst::FlowError::Error
+        })
     }
 
-    /// Publishes a buffer that `meta` describes but for its times.
+    /// Publishes a buffer that `meta` describes but for its times, which are put there.
     fn hand_over(
         &self,
         started: &Started,
         buffer: &gst::Buffer,
-        mut meta: FrameMeta,
+        meta: &mut FrameMeta,
     ) -> Result<Outcome, gst::FlowError> {
         loop {
             let timeline = self.make_way(started, Data::Buffer(buffer))?;
             let stamps = self.stamps(&timeline, buffer);
             meta.timestamp = stamps.presentation;
             meta.decode_timestamp = stamps.decoding;
-            if let Some(outcome) = self.publish(started, buffer, &meta)? {
+            if let Some(outcome) = self.publish(started, buffer, meta)? {
                 return Ok(outcome);
             }
         }
