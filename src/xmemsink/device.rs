@@ -14,6 +14,7 @@ use super::{
     XmemSinkCopy,
     imp::{CAT, Started},
     imports,
+    pieces::lie_in,
     publish::{Cause, Failure, Outcome},
 };
 use crate::{
@@ -171,11 +172,7 @@ impl Started {
             self.producer.note_dropped();
             return Ok(Ok(Outcome::Dropped));
         };
-        lease.set_parts(parts);
-        // Upstream has its memory back when the last consumer is done with it. The buffer itself, not a copy: its pool would
-        // not use the memory again.
-        let kept = buffer.clone();
-        lease.set_release_hook(move || drop_later(kept));
+        lie_in(&mut lease, parts, buffer);
         let published = match memory.stream() {
             Some(stream) => lease.publish_on(stream, meta.clone()),
             None => lease.publish(meta.clone()),

@@ -6,7 +6,7 @@
 use std::os::fd::{BorrowedFd, OwnedFd};
 
 use xmem_core::{
-    Canceller, ForwardError, FrameMeta, ImportedMemory, MAX_PARTS, Parts, PublishError,
+    Canceller, ForwardError, FrameMeta, ImportedMemory, MAX_PARTS, Parts, PublishError, WriteLease,
 };
 
 use super::{
@@ -36,11 +36,7 @@ impl Started {
             self.producer.note_dropped();
             return Ok(Some(Outcome::Dropped));
         };
-        lease.set_parts(parts);
-        // Upstream has its memory back when the last consumer is done with it. The buffer itself, not a copy: its pool would
-        // not use the memory again.
-        let kept = buffer.clone();
-        lease.set_release_hook(move || drop_later(kept));
+        lie_in(&mut lease, parts, buffer);
         match lease.publish(meta.clone()).map_err(|failure| failure.error) {
             Ok(_) => Ok(Some(Outcome::InPlace)),
             Err(PublishError::NotReached) => Ok(None),
@@ -111,6 +107,14 @@ impl Started {
             }
         }
     }
+}
+
+/// Has a frame lie in pieces of a buffer's memory, which upstream has back when the last consumer is done with them.
+pub(super) fn lie_in(lease: &mut WriteLease, parts: Parts, buffer: &gst::Buffer) {
+    lease.set_parts(parts);
+    // The buffer itself, not a copy: its pool would not use the memory again.
+    let kept = buffer.clone();
+    lease.set_release_hook(move || drop_later(kept));
 }
 
 /// A descriptor of our own for a memory's.

@@ -8,6 +8,7 @@ use std::ops::Deref;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use crate::bounds::lie_inside;
 use crate::consumer::held::Held;
 use crate::entry::Entry;
 use crate::error::ReceiveError;
@@ -56,13 +57,10 @@ impl Hold {
 /// Reads what is attached to a frame that is held.
 fn attachments(hold: &Hold, (at, len): (u64, u64)) -> Result<Named, ReceiveError> {
     let outside = ReceiveError::Corrupt("attachments lie outside their slot");
-    let (Ok(at), Ok(len)) = (usize::try_from(at), usize::try_from(len)) else {
-        return Err(outside);
-    };
-    let end = at.checked_add(len).filter(|end| *end <= hold.slot_len());
-    if end.is_none() || len > MAX_NAMED_SIZE {
+    if !lie_inside(at, len, hold.slot_len() as u64) || len > MAX_NAMED_SIZE as u64 {
         return Err(outside);
     }
+    let (at, len) = (at as usize, len as usize);
     // SAFETY: inside the slot, for which see `ReadLease::data`.
     let bytes = unsafe { std::slice::from_raw_parts(hold.slot_ptr().wrapping_add(at), len) };
     // A copy: a producer that lies could change them while they are read.
@@ -106,13 +104,6 @@ pub struct ReadLease {
 /// Finds the pieces of a frame that is held. `None`: they are gone.
 pub(crate) type FindParts<'a> =
     &'a dyn Fn(Vec<PartPlace>) -> Result<Option<Vec<Part>>, ReceiveError>;
-
-/// Whether a payload lies inside a slot of this size.
-pub(crate) fn payload_fits(meta: &FrameMeta, slot_len: usize) -> bool {
-    meta.offset
-        .checked_add(meta.size)
-        .is_some_and(|end| end <= slot_len as u64)
-}
 
 impl fmt::Debug for ReadLease {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -228,8 +219,9 @@ impl ReadLease {
             // Nobody else has them yet, so nothing is copied.
             Arc::make_mut(&mut meta).attachments = attachments;
         }
+        let room = hold.device_len().unwrap_or(hold.slot_len()) as u64;
         let parts = match places {
-            None if payload_fits(&meta, hold.device_len().unwrap_or(hold.slot_len())) => None,
+            None if lie_inside(meta.offset, meta.size, room) => None,
             None => return Err(ReceiveError::Corrupt("a payload lies outside its slot")),
             Some(places) => {
                 let places = parts::decode(&places)

@@ -85,6 +85,8 @@ mod api {
 pub use api::*;
 
 #[cfg(not(xmem_loom))]
+mod bounds;
+#[cfg(not(xmem_loom))]
 mod buffer_pool;
 #[cfg(not(xmem_loom))]
 mod cancel;

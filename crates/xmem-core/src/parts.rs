@@ -8,6 +8,7 @@ use std::io;
 use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Mutex, MutexGuard};
 
+use crate::bounds::lie_inside;
 use crate::consumer::held::Held;
 use crate::lock::{inside, lock};
 use crate::region::RegionView;
@@ -120,7 +121,7 @@ impl Part {
     ) -> Option<Self> {
         let offset = usize::try_from(place.offset).ok()?;
         let size = usize::try_from(place.size).ok()?;
-        (offset.checked_add(size)? as u64 <= view.payload_len()).then_some(Self {
+        lie_inside(place.offset, place.size, view.payload_len()).then_some(Self {
             view,
             offset,
             size,

@@ -18,6 +18,7 @@ use std::time::Duration;
 pub use guard::{AccessMode, BufferGuard};
 use guard::{Storage, Written};
 
+use crate::bounds::lie_inside;
 use crate::cancel::{Canceller, Deadline};
 use crate::consumer::Consumer;
 use crate::consumer::inbox::Grant;
@@ -292,10 +293,7 @@ impl BufferPool {
             return Err(corrupt("a slot was granted where nobody else may write"));
         }
         let Grant { offset, len, .. } = grant;
-        let inside = offset
-            .checked_add(len)
-            .is_some_and(|end| end <= view.len() as u64);
-        if !inside || len < size as u64 {
+        if !lie_inside(offset, len, view.len() as u64) || len < size as u64 {
             return Err(outside());
         }
         let (offset, len) = (offset as usize, len as usize);

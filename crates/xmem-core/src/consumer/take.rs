@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use super::held::{NotTaken, SlotPlace};
 use super::session::Session;
+use crate::bounds::lie_inside;
 use crate::cancel::{Canceller, Deadline};
 use crate::entry::Entry;
 use crate::error::ReceiveError;
@@ -57,16 +58,10 @@ impl Session {
         let Some(view) = self.region(entry.region, deadline, cancel)? else {
             return Ok(None);
         };
-        let place = usize::try_from(entry.offset)
-            .ok()
-            .zip(usize::try_from(entry.len).ok());
-        let Some((offset, len)) = place.filter(|(offset, len)| {
-            offset
-                .checked_add(*len)
-                .is_some_and(|end| end <= view.len())
-        }) else {
+        if !lie_inside(entry.offset, entry.len, view.len() as u64) {
             return Err(ReceiveError::Corrupt("a slot lies outside its region"));
-        };
+        }
+        let (offset, len) = (entry.offset as usize, entry.len as usize);
         if !view.has_slots() {
             return Err(ReceiveError::Corrupt(
                 "a slot lies in somebody else's memory",

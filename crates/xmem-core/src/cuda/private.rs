@@ -9,6 +9,7 @@ use super::error::CudaError;
 use super::frame::CudaFrame;
 use super::memory::LegacyAllocation;
 use super::rows::{Rows, To};
+use crate::bounds::lie_inside;
 
 /// Device memory that no other process sees. It is freed by a thread that waits for the device, from whatever thread it is
 /// dropped.
@@ -75,8 +76,7 @@ impl PrivateMemory {
 fn check(pieces: &[(u64, usize)], ptr: u64, len: usize) -> Result<(), CudaError> {
     let lies_in = |(start, size): &(u64, usize)| {
         ptr.checked_sub(*start)
-            .and_then(|at| at.checked_add(len as u64))
-            .is_some_and(|end| end <= *size as u64)
+            .is_some_and(|at| lie_inside(at, len as u64, *size as u64))
     };
     if pieces.iter().any(lies_in) {
         Ok(())

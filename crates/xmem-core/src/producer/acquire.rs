@@ -18,6 +18,11 @@ use crate::region::{Region, RegionSettings};
 /// Makes a region that was planned. No lock is held.
 pub(super) type MakeRegion<'a> = &'a dyn Fn(Plan) -> Result<Region, AcquireError>;
 
+enum Found {
+    Slot(Claimed),
+    Room(Plan),
+}
+
 impl Pool {
     /// Claims a slot for a frame of `size` bytes, with `room` bytes behind it. Never waits.
     pub(super) fn acquire(&self, size: usize, room: usize) -> Result<Claimed, AcquireError> {
@@ -49,80 +54,12 @@ impl Pool {
         make: MakeRegion<'_>,
         effects: &mut Effects,
     ) -> Result<Claimed, AcquireError> {
-        let lossless = self.lossless();
-        let settings = &self.settings;
-        let plan = {
-            let mut state = self.lock();
-            if state.closed {
-                return Err(AcquireError::Closed);
-            }
-            if let Some(claimed) = self.claim_idle(&mut state, want) {
-                return Ok(claimed);
-            }
-            // Before the pool grows: is a frame free whose last holder did not ring, does somebody pin slots that are
-            // not his?
-            state.finalize_watched(&self.control, lossless, effects);
-            state.audit(&self.control, effects);
-            if let Some(claimed) = self.claim_idle(&mut state, want) {
-                return Ok(claimed);
-            }
-            state.retire(
-                &self.control,
-                Cold::ByNow,
-                settings.min_slots,
-                lossless,
-                effects,
-            );
-            let first = settings
-                .min_slots
-                .max(state.upstream_need.unwrap_or(0) + settings.history + 2);
-            let plan = |state: &mut State| {
-                let State { regions, slots, .. } = state;
-                regions.plan(slots, want, first, settings.max_slots, settings.max_bytes)
-            };
-            let mut result = plan(&mut state);
-            while matches!(result, Err(Full::Limit))
-                && self.forget_spare(&mut state, Span::Promised, effects)
-            {
-                if let Some(claimed) = self.claim_idle(&mut state, want) {
-                    return Ok(claimed);
-                }
-            }
-            // What frames of other sizes leave unused goes first; then the history, which is for late joiners, and
-            // single slots, so that one frame that is held does not keep its whole region.
-            for when in [Cold::UnfitFor(want), Cold::PartlyUnfitFor(want)] {
-                let full = match result {
-                    Err(full @ (Full::Limit | Full::List)) => full,
-                    _ => break,
-                };
-                if matches!(when, Cold::PartlyUnfitFor(_)) {
-                    state.forget_history_unfit_for(&self.control, want, lossless, effects);
-                }
-                // Only a region that goes as a whole leaves a place in the list.
-                let when = match full {
-                    Full::List => Cold::UnusedAndUnfitFor(want),
-                    _ => when,
-                };
-                state.retire(&self.control, when, 0, lossless, effects);
-                result = plan(&mut state);
-            }
-            // Rather this frame than those before it: `max_slots` has room for them, `max_bytes` may have none.
-            while matches!(result, Err(Full::Limit))
-                && state.slots.assigned() < settings.max_slots
-                && self.forget_spare(&mut state, Span::Nothing, effects)
-            {
-                if let Some(claimed) = self.claim_idle(&mut state, want) {
-                    return Ok(claimed);
-                }
-            }
-            result.map_err(|full| match full {
-                Full::TooLarge => AcquireError::TooLarge {
-                    size: want.slot_size(),
-                    max_bytes: settings.max_bytes,
-                },
-                Full::Limit | Full::List => self.exhausted(&state),
-            })?
+        let mut state = self.lock();
+        let plan = match self.find(&mut state, want, effects)? {
+            Found::Slot(claimed) => return Ok(claimed),
+            Found::Room(plan) => plan,
         };
+        drop(state);
         // Reserving memory takes milliseconds, so nobody has to wait for it.
         let region = make(plan);
         fault::point(Point::RegionMade);
@@ -150,6 +87,87 @@ impl Pool {
             plan.slot_len
         );
         claimed
+    }
+
+    /// A slot that is free, or becomes so by letting go of what may go, or else room for a new one.
+    fn find(
+        &self,
+        state: &mut State,
+        want: Want,
+        effects: &mut Effects,
+    ) -> Result<Found, AcquireError> {
+        if state.closed {
+            return Err(AcquireError::Closed);
+        }
+        let lossless = self.lossless();
+        let settings = &self.settings;
+        if let Some(claimed) = self.claim_idle(state, want) {
+            return Ok(Found::Slot(claimed));
+        }
+        // Before the pool grows: is a frame free whose last holder did not ring, does somebody pin slots that are
+        // not his?
+        state.finalize_watched(&self.control, lossless, effects);
+        state.audit(&self.control, effects);
+        if let Some(claimed) = self.claim_idle(state, want) {
+            return Ok(Found::Slot(claimed));
+        }
+        state.retire(
+            &self.control,
+            Cold::ByNow,
+            settings.min_slots,
+            lossless,
+            effects,
+        );
+        let first = settings
+            .min_slots
+            .max(state.upstream_need.unwrap_or(0) + settings.history + 2);
+        let plan = |state: &mut State| {
+            let State { regions, slots, .. } = state;
+            regions.plan(slots, want, first, settings.max_slots, settings.max_bytes)
+        };
+        let mut result = plan(state);
+        while matches!(result, Err(Full::Limit))
+            && self.forget_spare(state, Span::Promised, effects)
+        {
+            if let Some(claimed) = self.claim_idle(state, want) {
+                return Ok(Found::Slot(claimed));
+            }
+        }
+        // What frames of other sizes leave unused goes first; then the history, which is for late joiners, and
+        // single slots, so that one frame that is held does not keep its whole region.
+        for when in [Cold::UnfitFor(want), Cold::PartlyUnfitFor(want)] {
+            let full = match result {
+                Err(full @ (Full::Limit | Full::List)) => full,
+                _ => break,
+            };
+            if matches!(when, Cold::PartlyUnfitFor(_)) {
+                state.forget_history_unfit_for(&self.control, want, lossless, effects);
+            }
+            // Only a region that goes as a whole leaves a place in the list.
+            let when = match full {
+                Full::List => Cold::UnusedAndUnfitFor(want),
+                _ => when,
+            };
+            state.retire(&self.control, when, 0, lossless, effects);
+            result = plan(state);
+        }
+        // Rather this frame than those before it: `max_slots` has room for them, `max_bytes` may have none.
+        while matches!(result, Err(Full::Limit))
+            && state.slots.assigned() < settings.max_slots
+            && self.forget_spare(state, Span::Nothing, effects)
+        {
+            if let Some(claimed) = self.claim_idle(state, want) {
+                return Ok(Found::Slot(claimed));
+            }
+        }
+        let plan = result.map_err(|full| match full {
+            Full::TooLarge => AcquireError::TooLarge {
+                size: want.slot_size(),
+                max_bytes: settings.max_bytes,
+            },
+            Full::Limit | Full::List => self.exhausted(state),
+        })?;
+        Ok(Found::Room(plan))
     }
 
     fn exhausted(&self, state: &State) -> AcquireError {

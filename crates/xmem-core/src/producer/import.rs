@@ -12,6 +12,7 @@ use super::pool::{Pool, run_hook};
 use super::regions::Taken;
 use super::retired::Released;
 use super::state::Effects;
+use crate::bounds::lie_inside;
 use crate::error::ImportError;
 use crate::fault::{self, Point};
 use crate::lease::{Piece, ReadLease};
@@ -162,7 +163,7 @@ impl Parts {
 
     /// A piece of imported memory. The tag is for whoever takes the frame.
     pub fn add_imported(&mut self, memory: &ImportedMemory, offset: u64, size: u64, tag: u32) {
-        self.outside |= !is_inside(offset, size, memory.len());
+        self.outside |= !lie_inside(offset, size, memory.len() as u64);
         self.places.push(PartPlace {
             region: memory.0.id,
             offset,
@@ -210,7 +211,7 @@ impl Parts {
     /// ([`WriteLease::set_release_hook`](crate::WriteLease::set_release_hook)).
     pub fn add_slot(&mut self, lease: &PieceLease, offset: u64, size: u64, tag: u32) {
         let place = lease.claimed().place;
-        self.outside |= !is_inside(offset, size, place.payload_len());
+        self.outside |= !lie_inside(offset, size, place.payload_len() as u64);
         self.places.push(PartPlace {
             region: place.region,
             offset: place.payload_at().saturating_add(offset),
@@ -252,12 +253,6 @@ impl Parts {
             && self.pools.iter().all(of_pool)
             && !self.outside
     }
-}
-
-fn is_inside(offset: u64, size: u64, len: usize) -> bool {
-    offset
-        .checked_add(size)
-        .is_some_and(|end| end <= len as u64)
 }
 
 #[cfg(test)]

@@ -10,6 +10,7 @@ use super::regions::Cold;
 use super::slots::{Hook, Keep, Place, SlotInfo};
 use super::state::{Effects, Kept, State};
 use super::write_lease::{OwnHold, has_attachments, write_attachments};
+use crate::bounds::lie_inside;
 use crate::entry::Entry;
 use crate::error::PublishError;
 use crate::fault::{self, Point};
@@ -183,11 +184,10 @@ impl Pool {
         if !self.process.is_current() {
             return Err(PublishError::Forked);
         }
-        let end = meta.offset.checked_add(meta.size);
-        if end.is_none_or(|end| end > place.payload_len() as u64) {
+        if !lie_inside(meta.offset, meta.size, place.payload_len() as u64) {
             return Err(PublishError::OutOfSlot {
                 offset: meta.offset,
-                end: end.unwrap_or(u64::MAX),
+                end: meta.offset.saturating_add(meta.size),
                 slot_size: place.payload_len(),
             });
         }

@@ -13,6 +13,7 @@ use super::piece_lease::PieceLease;
 use super::pool::{Claimed, Pool};
 use super::publish::Wishes;
 use super::slots::Place;
+use crate::bounds::lie_inside;
 use crate::error::PublishError;
 use crate::lease::ReadLease;
 use crate::lock::inside;
@@ -223,8 +224,8 @@ impl Drop for WriteLease {
 
 /// Writes into bytes of a slot that the caller reserved, and that no published entry refers to yet.
 pub(super) fn write_attachments(region: &Region, place: Place, at: usize, bytes: &[u8]) {
-    let end = at.checked_add(bytes.len());
-    assert!(end.is_some_and(|end| end <= place.len), "reserved before");
+    let is_reserved = lie_inside(at as u64, bytes.len() as u64, place.len as u64);
+    assert!(is_reserved, "reserved before");
     let to = region.ptr().wrapping_add(place.offset + at);
     // SAFETY: inside the slot, which lies inside the region. The slot is claimed, or referenced by its producer; and
     // these bytes are behind all that its frames refer to (`SlotInfo::filled`), so nobody reads them.
@@ -238,8 +239,8 @@ pub(super) fn has_attachments(
     (at, len): (usize, usize),
     bytes: &[u8],
 ) -> bool {
-    let end = at.checked_add(len);
-    if len == 0 || len != bytes.len() || end.is_none_or(|end| end > place.len) {
+    let is_inside = lie_inside(at as u64, len as u64, place.len as u64);
+    if len == 0 || len != bytes.len() || !is_inside {
         return false;
     }
     let from = region.ptr().wrapping_add(place.offset + at);
