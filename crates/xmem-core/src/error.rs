@@ -328,6 +328,12 @@ pub enum PublishError {
         /// How many there are.
         count: usize,
     },
+    /// No consumer would take such metadata.
+    #[error("the frame's metadata make no sense: {reason}")]
+    Metadata {
+        /// What is wrong with them.
+        reason: &'static str,
+    },
     /// The lease belongs to another pool.
     #[error("this frame belongs to another pool")]
     OtherPool,
@@ -576,7 +582,7 @@ pub enum ReceiveError {
     /// pools: elsewhere such a frame counts as missed.
     #[error("the next frame's memory cannot be used: {0}")]
     Region(#[source] RegionError),
-    /// The control memory made no sense.
+    /// The control memory made no sense. If it is about a frame, that one counts as missed, and a later call goes on behind it.
     #[error("the producer's control memory makes no sense: {0}")]
     Corrupt(&'static str),
     /// The handle was inherited through fork.

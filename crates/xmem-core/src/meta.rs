@@ -352,6 +352,20 @@ impl FrameMeta {
         }
     }
 
+    /// Whether consumers take it. What else can be wrong depends on where the frame lies.
+    pub(crate) fn check(&self) -> Result<(), MetaError> {
+        if usize::from(self.ndim) > MAX_DIMS {
+            return Err(MetaError("there are more than 8 dimensions"));
+        }
+        if self
+            .video
+            .is_some_and(|video| video.n_planes as usize > MAX_PLANES)
+        {
+            return Err(MetaError("there are more than 4 planes"));
+        }
+        Ok(())
+    }
+
     pub(crate) fn encode(&self) -> MetaWords {
         let mut words = [0; META_WORDS];
         // Word 0 says which options are there, so it is written last.
@@ -435,9 +449,6 @@ impl FrameMeta {
             _ => return Err(MetaError("unknown kind of storage")),
         };
         let dtype = DType::from_code(dtype).ok_or(MetaError("unknown element type"))?;
-        if usize::from(ndim) > MAX_DIMS {
-            return Err(MetaError("too many dimensions"));
-        }
         let shape = std::array::from_fn(|_| r.word());
         let strides = std::array::from_fn(|_| r.word() as i64);
         let content_type = Text::from_bytes(r.bytes());
@@ -457,9 +468,6 @@ impl FrameMeta {
         let (s0, s1) = r.pair();
         let (s2, s3) = r.pair();
         let video = if r.present & HAS_VIDEO != 0 {
-            if n_planes as usize > MAX_PLANES {
-                return Err(MetaError("too many planes"));
-            }
             Some(VideoLayout {
                 format,
                 width,
@@ -471,7 +479,7 @@ impl FrameMeta {
         } else {
             None
         };
-        Ok(Self {
+        let meta = Self {
             sequence,
             slot,
             generation,
@@ -499,7 +507,9 @@ impl FrameMeta {
             video,
             event: r.present & IS_EVENT != 0,
             attachments: Attachments::new(),
-        })
+        };
+        meta.check()?;
+        Ok(meta)
     }
 }
 

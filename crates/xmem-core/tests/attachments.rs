@@ -126,7 +126,6 @@ fn without_room_the_slot_comes_back() {
     ));
 }
 
-/// The same slot published again, in parts that lie side by side: nobody's attachments overwrite anything.
 /// So many that consumers would take them for a lie: they are told apart by their number, not their size.
 #[test]
 fn more_attachments_than_a_consumer_takes_are_refused() {
@@ -163,6 +162,7 @@ fn more_attachments_than_a_consumer_takes_are_refused() {
     });
 }
 
+/// In parts that lie side by side: nobody's attachments overwrite anything.
 #[test]
 fn a_slot_published_again_has_attachments_of_its_own_each_time() {
     let place = Place::new();

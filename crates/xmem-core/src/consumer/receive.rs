@@ -119,9 +119,10 @@ impl Consumer {
             self.skip_what_is_too_old(head);
             let sequence = self.cursor;
             let entry = match self.session.control.read_entry(sequence) {
-                Some(words) => {
-                    Entry::decode(&words).map_err(|error| ReceiveError::Corrupt(error.0))?
-                }
+                Some(words) => match Entry::decode(&words) {
+                    Ok(entry) => entry,
+                    Err(error) => return Err(self.corrupt(error.0)),
+                },
                 // Overwritten since: by far too late.
                 None => {
                     self.miss(1);
@@ -138,11 +139,19 @@ impl Consumer {
                 Ok(None) => {}
                 // The frame is missed, as one that comes too late; the next one may find room.
                 Err(ReceiveError::Region(_)) if !self.session.control.constants().lossless => {}
+                Err(ReceiveError::Corrupt(what)) => return Err(self.corrupt(what)),
                 Err(error) => return Err(error),
             }
             self.miss(1);
         }
         Ok(None)
+    }
+
+    /// The next frame makes no sense. Whoever goes on all the same gets the one after it, and a lossless producer does not wait
+    /// for ever.
+    fn corrupt(&mut self, what: &'static str) -> ReceiveError {
+        self.miss(1);
+        ReceiveError::Corrupt(what)
     }
 
     /// A live consumer that is further behind than the history skips to what is kept for it.

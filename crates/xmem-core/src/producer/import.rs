@@ -258,14 +258,15 @@ impl Parts {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Consumer, FrameMeta, Producer, ReceiveError};
+    use crate::{Canceller, Consumer, Delivery, FrameMeta, Producer, ReceiveError};
 
     /// What a producer of another make could say.
     #[test]
     fn a_consumer_takes_no_piece_that_reaches_beyond_its_memory() {
         let dir = tempfile::tempdir().unwrap();
         let pool = dir.path().join("p.sock");
-        let producer = Producer::builder(pool.to_str().unwrap()).build().unwrap();
+        let producer = Producer::builder(pool.to_str().unwrap());
+        let producer = producer.delivery(Delivery::Lossless).build().unwrap();
         let consumer = Consumer::builder(producer.pool()).parts(true);
         let mut consumer = consumer.connect().unwrap();
         let slot = producer.acquire(100).unwrap().into_piece();
@@ -279,6 +280,12 @@ mod tests {
             consumer.receive(None),
             Err(ReceiveError::Corrupt(_))
         ));
+        // Nobody gets stuck over it.
+        producer.drain(None, &Canceller::new()).unwrap();
+        let slot = producer.acquire(1).unwrap();
+        slot.publish(FrameMeta::new(1)).unwrap();
+        assert_eq!(consumer.receive(None).unwrap().meta().sequence, 1);
+        assert_eq!(consumer.stats().missed, 1);
     }
 
     #[test]

@@ -14,7 +14,7 @@ use crate::bounds::lie_inside;
 use crate::entry::Entry;
 use crate::error::PublishError;
 use crate::fault::{self, Point};
-use crate::meta::{FrameMeta, Storage};
+use crate::meta::{FrameMeta, MetaError, Storage};
 use crate::named::{MAX_NAMED_ENTRIES, MAX_NAMED_SIZE, Sticky};
 use crate::os::clock::monotonic_ns;
 use crate::parts;
@@ -181,9 +181,7 @@ impl Pool {
     }
 
     pub(super) fn check_payload(&self, meta: &FrameMeta, place: Place) -> Result<(), PublishError> {
-        if !self.process.is_current() {
-            return Err(PublishError::Forked);
-        }
+        self.check_metadata(meta)?;
         if !lie_inside(meta.offset, meta.size, place.payload_len() as u64) {
             return Err(PublishError::OutOfSlot {
                 offset: meta.offset,
@@ -199,14 +197,26 @@ impl Pool {
         meta: &mut FrameMeta,
         parts: &Parts,
     ) -> Result<(), PublishError> {
-        if !self.process.is_current() {
-            return Err(PublishError::Forked);
-        }
+        self.check_metadata(meta)?;
         if !parts.are_of(self) {
             return Err(PublishError::Parts { count: parts.len() });
         }
         meta.offset = 0;
         meta.size = parts.size();
+        Ok(())
+    }
+
+    /// What holds wherever a frame lies.
+    fn check_metadata(&self, meta: &FrameMeta) -> Result<(), PublishError> {
+        if !self.process.is_current() {
+            return Err(PublishError::Forked);
+        }
+        meta.check()
+            .map_err(|MetaError(reason)| PublishError::Metadata { reason })?;
+        if meta.attachments.get(parts::NAME).is_some() {
+            let reason = "attachments of the name xmem:parts say where its pieces lie";
+            return Err(PublishError::Metadata { reason });
+        }
         Ok(())
     }
 

@@ -271,6 +271,21 @@ fn what_cannot_be_published_comes_back(backing: Backing) {
         assert!(matches!(failure.error, PublishError::OutOfSlot { .. }));
         slot = failure.lease;
     }
+    // What no consumer would take.
+    let mut planes = seeded(3, 100);
+    planes.video = Some(VideoLayout {
+        n_planes: 5,
+        ..VideoLayout::default()
+    });
+    let mut dims = seeded(3, 100);
+    dims.ndim = 9;
+    let mut reserved = seeded(3, 100);
+    reserved.attachments.set("xmem:parts", "");
+    for meta in [planes, dims, reserved] {
+        let failure = slot.publish(meta).unwrap_err();
+        assert!(matches!(failure.error, PublishError::Metadata { .. }));
+        slot = failure.lease;
+    }
     assert!(matches!(
         consumer.receive(Some(Duration::ZERO)),
         Err(ReceiveError::Timeout)
