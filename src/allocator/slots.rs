@@ -64,16 +64,14 @@ impl SlotSource {
 
     /// A slot, at once or not at all.
     pub(crate) fn acquire(&self, size: usize) -> Option<WriteLease> {
-        self.acquire_by(size, |producer, room| {
-            producer.acquire_with_room(size, room)
-        })
+        self.acquire_by(size, |producer, room| producer.acquire_ahead(size, room))
     }
 
     /// A slot on a device, at once or not at all.
     #[cfg(feature = "cuda")]
     pub(crate) fn acquire_cuda(&self, size: usize, device: &Device) -> Option<WriteLease> {
         self.acquire_by(size, |producer, room| {
-            producer.acquire_cuda_with_room(size, room, device)
+            producer.acquire_cuda_ahead(size, room, device)
         })
     }
 

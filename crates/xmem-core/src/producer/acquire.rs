@@ -24,13 +24,13 @@ enum Found {
 }
 
 impl Pool {
-    /// Claims a slot for a frame of `size` bytes, with `room` bytes behind it. Never waits.
-    pub(super) fn acquire(&self, size: usize, room: usize) -> Result<Claimed, AcquireError> {
-        if size == 0 {
+    /// Claims a slot in host memory. Never waits.
+    pub(super) fn acquire(&self, want: Want) -> Result<Claimed, AcquireError> {
+        if want.size == 0 {
             return Err(AcquireError::ZeroSize);
         }
         let make = |plan: Plan| Ok(Region::create(plan.len(), self.region_settings())?);
-        self.acquire_in(Want::on_host(size, room), &make)
+        self.acquire_in(want, &make)
     }
 
     /// Claims a slot in regions that are made like this.
@@ -151,14 +151,13 @@ impl Pool {
             state.retire(&self.control, when, 0, lossless, effects);
             result = plan(state);
         }
-        // Rather this frame than those before it: `max_slots` has room for them, `max_bytes` may have none.
-        while matches!(result, Err(Full::Limit))
+        // Rather this frame than one before it: `max_slots` has room for them, `max_bytes` may have none.
+        if matches!(result, Err(Full::Limit))
             && state.slots.assigned() < settings.max_slots
-            && self.forget_spare(state, Span::Nothing, effects)
+            && !want.is_ahead
+            && let Some(claimed) = self.claim_from_history(state, want, effects)
         {
-            if let Some(claimed) = self.claim_idle(state, want) {
-                return Ok(Found::Slot(claimed));
-            }
+            return Ok(Found::Slot(claimed));
         }
         let plan = result.map_err(|full| match full {
             Full::TooLarge => AcquireError::TooLarge {
@@ -168,6 +167,28 @@ impl Pool {
             Full::Limit | Full::List => self.exhausted(state),
         })?;
         Ok(Found::Room(plan))
+    }
+
+    /// The slot of the oldest frame for consumers that are still to come, if nobody else has anything to do with it.
+    fn claim_from_history(
+        &self,
+        state: &mut State,
+        want: Want,
+        effects: &mut Effects,
+    ) -> Option<Claimed> {
+        let can_be_had = |slot: u32| {
+            let times = state.history.iter().filter(|kept| kept.slot == slot);
+            let only_here = Use::Referenced(times.count() as u32);
+            state.slots.get(slot).is_some_and(|info| {
+                info.used == only_here && info.place.is_some_and(|place| want.fits(place))
+            }) && state.looks_free(&self.control, slot, self.lossless())
+        };
+        let slots = state.history.iter().map(|kept| kept.slot);
+        let slot = { slots }.find(|slot| can_be_had(*slot))?;
+        state.forget_history(&self.control, self.lossless(), effects, |_, kept| {
+            kept.slot == slot
+        });
+        self.claim_idle(state, want)
     }
 
     fn exhausted(&self, state: &State) -> AcquireError {

@@ -15,6 +15,7 @@ use super::control::{Connection, ControlThread, Next, PROCESS, Stage, refuse};
 use super::peer::{Departure, Joining, Peer};
 use super::pool::{Claimed, Pool};
 use super::publish::Wishes;
+use super::slots::Want;
 use crate::fault::{self, Point};
 use crate::layout::{LeasePage, VERSION};
 use crate::meta::{FrameMeta, Text};
@@ -475,7 +476,7 @@ fn claim_new(pool: &Pool, size: u64) -> Result<Claimed, String> {
             "a buffer for others may have {MAX_PEER_SIZE} bytes at most"
         ));
     }
-    pool.acquire(size as usize, 0)
+    pool.acquire(Want::on_host(size as usize, 0))
         .map_err(|error| error.to_string())
 }
 

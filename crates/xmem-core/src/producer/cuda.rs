@@ -50,7 +50,27 @@ impl Producer {
         if size == 0 {
             return Err(AcquireError::ZeroSize);
         }
-        let claimed = self.inner().acquire_cuda(size, room, device)?;
+        let want = Want::on_host(size, room).on(device)?;
+        let claimed = self.inner().acquire_cuda(want, device)?;
+        Ok(WriteLease::new(self.inner().clone(), claimed))
+    }
+
+    /// The same for a frame that is still to be made, as [`acquire_ahead`](Self::acquire_ahead).
+    ///
+    /// # Errors
+    ///
+    /// As [`acquire_cuda`](Self::acquire_cuda).
+    pub fn acquire_cuda_ahead(
+        &self,
+        size: usize,
+        room: usize,
+        device: &Device,
+    ) -> Result<WriteLease, AcquireError> {
+        if size == 0 {
+            return Err(AcquireError::ZeroSize);
+        }
+        let want = Want::on_host(size, room).on(device)?.ahead();
+        let claimed = self.inner().acquire_cuda(want, device)?;
         Ok(WriteLease::new(self.inner().clone(), claimed))
     }
 
@@ -119,27 +139,27 @@ impl Producer {
         room: usize,
         device: &Device,
     ) -> Result<WriteLease, AcquireError> {
-        let claimed = self.inner().acquire_cuda(0, room, device)?;
+        let want = Want::on_host(0, room).on(device)?;
+        let claimed = self.inner().acquire_cuda(want, device)?;
         Ok(WriteLease::new(self.inner().clone(), claimed))
+    }
+}
+
+impl Want {
+    fn on(self, device: &Device) -> Result<Self, AcquireError> {
+        let count = u32::from(u16::MAX);
+        let ordinal = device.ordinal();
+        let ordinal = u16::try_from(ordinal).map_err(|_| CudaError::NoDevice { ordinal, count })?;
+        Ok(Self {
+            device: Some(ordinal),
+            ..self
+        })
     }
 }
 
 impl Pool {
     /// Claims a slot on a device. Without bytes: for the event of a frame that lies elsewhere.
-    fn acquire_cuda(
-        &self,
-        size: usize,
-        room: usize,
-        device: &Device,
-    ) -> Result<Claimed, AcquireError> {
-        let count = u32::from(u16::MAX);
-        let ordinal = device.ordinal();
-        let ordinal = u16::try_from(ordinal).map_err(|_| CudaError::NoDevice { ordinal, count })?;
-        let want = Want {
-            size,
-            room,
-            device: Some(ordinal),
-        };
+    fn acquire_cuda(&self, want: Want, device: &Device) -> Result<Claimed, AcquireError> {
         let make = |plan: Plan| self.make_cuda_region(plan, device);
         let acquired = self.acquire_in(want, &make);
         if let Err(AcquireError::Cuda(error)) = &acquired {

@@ -56,6 +56,7 @@ use crate::os::thread::Thread;
 use crate::stats::PoolStats;
 use commands::Command;
 use pool::Pool;
+use slots::Want;
 
 /// A slot has at least one byte, also for an event.
 const EVENT_SIZE: usize = 1;
@@ -182,7 +183,19 @@ impl Producer {
     ///
     /// As [`acquire`](Self::acquire).
     pub fn acquire_with_room(&self, size: usize, room: usize) -> Result<WriteLease, AcquireError> {
-        let claimed = self.inner().acquire(size, room)?;
+        let claimed = self.inner().acquire(Want::on_host(size, room))?;
+        Ok(WriteLease::new(self.inner().clone(), claimed))
+    }
+
+    /// The same for a frame that is still to be made, by who has other memory if there is no slot: what is kept for consumers
+    /// is not given up for it, as it is for a frame that is there. Never waits.
+    ///
+    /// # Errors
+    ///
+    /// As [`acquire`](Self::acquire).
+    pub fn acquire_ahead(&self, size: usize, room: usize) -> Result<WriteLease, AcquireError> {
+        let want = Want::on_host(size, room).ahead();
+        let claimed = self.inner().acquire(want)?;
         Ok(WriteLease::new(self.inner().clone(), claimed))
     }
 

@@ -55,6 +55,8 @@ pub(super) struct Want {
     pub(super) room: usize,
     /// The device that the payload is to lie on, by its number in this process.
     pub(super) device: Option<u16>,
+    /// For a frame that is still to be made; whoever asks has other memory if there is none.
+    pub(super) is_ahead: bool,
 }
 
 impl Want {
@@ -63,6 +65,14 @@ impl Want {
             size,
             room,
             device: None,
+            is_ahead: false,
+        }
+    }
+
+    pub(super) fn ahead(self) -> Self {
+        Self {
+            is_ahead: true,
+            ..self
         }
     }
 

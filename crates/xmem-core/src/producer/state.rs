@@ -316,13 +316,24 @@ impl State {
         lossless: bool,
         effects: &mut Effects,
     ) {
-        let unfit = |kept: &Kept| {
-            let place = self.slots.get(kept.slot).and_then(|info| info.place);
+        self.forget_history(control, lossless, effects, |state, kept| {
+            let place = state.slots.get(kept.slot).and_then(|info| info.place);
             place.is_some_and(|place| !want.fits(place))
-        };
-        let (unfit, fit): (Vec<_>, Vec<_>) = self.history.iter().copied().partition(unfit);
-        self.history = fit.into();
-        for kept in unfit {
+        });
+    }
+
+    /// Takes some entries out of the history.
+    pub(super) fn forget_history(
+        &mut self,
+        control: &Control,
+        lossless: bool,
+        effects: &mut Effects,
+        goes: impl Fn(&Self, &Kept) -> bool,
+    ) {
+        let goes = |kept: &Kept| goes(self, kept);
+        let (gone, stays): (Vec<_>, Vec<_>) = self.history.iter().copied().partition(goes);
+        self.history = stays.into();
+        for kept in gone {
             self.dereference(control, kept.slot, lossless, effects);
         }
     }

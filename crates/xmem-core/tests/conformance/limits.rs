@@ -5,7 +5,7 @@
 use std::collections::HashSet;
 use std::time::Duration;
 
-use xmem_core::{AcquireError, Backing, Consumer, Delivery, ReceiveError};
+use xmem_core::{AcquireError, Backing, Consumer, Delivery, ReceiveError, StartFrom};
 
 use super::*;
 
@@ -15,6 +15,8 @@ crate::conformance! {
     slots_run_out_at_max_slots
     slots_run_out_at_max_bytes
     a_stream_goes_on_with_less_room_than_its_history_needs
+    the_history_is_given_up_for_nothing_less_than_a_slot
+    a_slot_asked_for_ahead_costs_no_frame
     a_full_pool_can_change_the_size_of_its_frames
     a_held_frame_does_not_stop_a_change_of_size
 }
@@ -185,6 +187,67 @@ fn a_stream_goes_on_with_less_room_than_its_history_needs(backing: Backing) {
         }
         assert!(producer.stats().bytes <= slots * size as u64);
     }
+}
+
+/// Consumers hold what the history has too, so nothing would be won.
+fn the_history_is_given_up_for_nothing_less_than_a_slot(backing: Backing) {
+    let size = 1 << 20;
+    for delivery in [Delivery::Live, Delivery::Lossless] {
+        let place = Place::new();
+        let producer = pool(&place, backing)
+            .history(4)
+            .max_bytes(4 * size as u64)
+            .delivery(delivery)
+            .build()
+            .unwrap();
+        let mut consumer = connect_with(&place, 4);
+        let held: Vec<_> = (0..4)
+            .map(|seed| {
+                drop(publish(&producer, seed, size));
+                receive(&mut consumer)
+            })
+            .collect();
+        let exhausted = producer.acquire(size);
+        assert!(matches!(exhausted, Err(AcquireError::Exhausted { .. })));
+        let mut late = Consumer::builder(&place.pool())
+            .start_from(StartFrom::Oldest)
+            .connect()
+            .unwrap();
+        for seed in 0..4 {
+            assert_frame(&receive(&mut late), seed, size);
+        }
+        // What is the history's alone can be had.
+        drop(late);
+        let last = held.into_iter().next_back();
+        let mut slot = producer.acquire(size).unwrap();
+        fill(4, &mut slot.as_mut_slice()[..size]);
+        slot.publish(seeded(4, size)).unwrap();
+        assert_frame(&receive(&mut consumer), 4, size);
+        drop(last);
+    }
+}
+
+/// A pool of upstream's fills up while a consumer is on its way to a frame. Upstream has other memory.
+fn a_slot_asked_for_ahead_costs_no_frame(backing: Backing) {
+    let size = 1 << 20;
+    let place = Place::new();
+    let producer = pool(&place, backing)
+        .history(4)
+        .max_bytes(4 * size as u64)
+        .build()
+        .unwrap();
+    let mut consumer = connect_with(&place, 1);
+    let mut slots: Vec<_> = (0..4)
+        .map(|_| producer.acquire_ahead(size, 0).unwrap())
+        .collect();
+    let mut first = slots.remove(0);
+    fill(0, &mut first.as_mut_slice()[..size]);
+    first.publish(seeded(0, size)).unwrap();
+    let exhausted = producer.acquire_ahead(size, 0);
+    assert!(matches!(exhausted, Err(AcquireError::Exhausted { .. })));
+    assert_frame(&receive(&mut consumer), 0, size);
+    // But for a frame that is there.
+    producer.acquire(size).unwrap();
 }
 
 /// The frames of the history must not keep the ones of the new size out.
