@@ -76,6 +76,18 @@ fn no_slot_is_free() {
     was_left_out(&receiver, 1);
 }
 
+/// Pushes a frame in a segment that starts at this second.
+fn push_after(sender: &Sender, start: u64, number: u8, is_key: bool) {
+    let mut segment = gst::FormattedSegment::<gst::ClockTime>::new();
+    segment.set_start(gst::ClockTime::from_seconds(start));
+    let sample = gst::Sample::builder()
+        .caps(&caps())
+        .segment(&segment)
+        .buffer(&frame(number, is_key))
+        .build();
+    sender.app.push_sample(&sample).unwrap();
+}
+
 /// As after a seek to a time between two key frames: who decodes in the same pipeline gets them all.
 #[test]
 fn frames_lie_before_their_segment() {
@@ -84,16 +96,7 @@ fn frames_lie_before_their_segment() {
         let sender = pools.sender(&caps(), &format!("{flags} history=16"));
         sender.app.set_property("handle-segment-change", true);
         let receiver = pools.receiver("start-from=oldest").connected();
-        let push = |start: u64, number, is_key| {
-            let mut segment = gst::FormattedSegment::<gst::ClockTime>::new();
-            segment.set_start(gst::ClockTime::from_seconds(start));
-            let sample = gst::Sample::builder()
-                .caps(&caps())
-                .segment(&segment)
-                .buffer(&frame(number, is_key))
-                .build();
-            sender.app.push_sample(&sample).unwrap();
-        };
+        let push = |start, number, is_key| push_after(&sender, start, number, is_key);
         push(0, 0, KEY);
         push(0, 1, DELTA);
         assert_eq!(next(&receiver), (0, true));
@@ -114,5 +117,60 @@ fn frames_lie_before_their_segment() {
         assert_eq!(next(&receiver).0, 20);
         assert_eq!(next(&receiver), (21, false));
         was_left_out(&receiver, 2);
+    }
+}
+
+#[test]
+fn the_last_ones_are_counted_too() {
+    let pools = Pools::new();
+    let sender = pools.sender(&caps(), "");
+    sender.app.set_property("handle-segment-change", true);
+    for number in [9, 10, 11] {
+        push_after(&sender, 12, number, KEY);
+    }
+    sender.finish();
+    let figures = ["published", "skipped"].map(|field| sender.pipeline.stat("sink", field));
+    assert_eq!(figures, [0, 3]);
+}
+
+#[test]
+fn a_frame_that_waits_when_there_is_a_flush_is_counted() {
+    let pools = Pools::new();
+    let sender = pools.sender(&caps(), "wait-for-connection=true");
+    until("a frame that waited is thrown away", || {
+        sender.push(frame(0, KEY));
+        until("it has left the source", || {
+            sender.app.current_level_buffers() == 0
+        });
+        // It is in the sink by now, or will be another time.
+        sender.app.send_event(gst::event::FlushStart::new());
+        sender.app.send_event(gst::event::FlushStop::new(true));
+        sender.pipeline.stat("sink", "skipped") > 0
+    });
+    assert_eq!(sender.pipeline.stat("sink", "published"), 0);
+}
+
+/// GstBaseSink asks for the times of the list itself as if it were a buffer.
+#[test]
+fn nothing_is_missing_between_the_frames_of_lists() {
+    for properties in ["history=16", LOSSLESS, "history=16 pace=always"] {
+        let pools = Pools::new();
+        let sender = pools.sender(&caps(), properties);
+        let receiver = pools.receiver("start-from=oldest").connected();
+        for numbers in [[0, 1], [2, 3], [4, 5]] {
+            let mut list = gst::BufferList::new();
+            for number in numbers {
+                let mut buffer = frame(number, number == 0);
+                let buffer_mut = buffer.get_mut().unwrap();
+                buffer_mut.set_pts(gst::ClockTime::from_mseconds(number.into()));
+                list.get_mut().unwrap().add(buffer);
+            }
+            sender.app.push_buffer_list(list).unwrap();
+        }
+        for number in 0..6 {
+            assert_eq!(next(&receiver), (number, number == 0), "{properties}");
+        }
+        was_left_out(&receiver, 0);
+        assert_eq!(sender.pipeline.stat("sink", "skipped"), 0);
     }
 }

@@ -35,9 +35,12 @@ unsafe extern "C" fn get_times(
     unsafe {
         let instance = &*sink.cast::<<imp::XmemSink as ObjectSubclass>::Instance>();
         let imp = instance.imp();
+        let buffer = first_of(buffer);
         let look = || {
-            imp.gaps.comes(gst::BufferRef::from_ptr(buffer));
-            imp.hands_over_at_once()
+            if !buffer.is_null() {
+                imp.gaps.comes(gst::BufferRef::from_ptr(buffer));
+            }
+            buffer.is_null() || imp.hands_over_at_once()
         };
         // No panic may reach C; a frame that is paced by mistake is the smaller harm.
         if catch_unwind(AssertUnwindSafe(look)).unwrap_or(false) {
@@ -51,6 +54,26 @@ unsafe extern "C" fn get_times(
             .cast::<gst_base::ffi::GstBaseSinkClass>();
         if let Some(get_times) = (*parent).get_times {
             get_times(sink, buffer, start, end);
+        }
+    }
+}
+
+/// GstBaseSink asks for the times of a list of buffers too, as if it were a buffer: then its first one, if there is one.
+///
+/// # Safety
+///
+/// It is a live buffer or a live list of buffers.
+unsafe fn first_of(object: *mut gst::ffi::GstBuffer) -> *mut gst::ffi::GstBuffer {
+    let list: *mut gst::ffi::GstBufferList = object.cast();
+    // SAFETY: by the caller; both begin with a GstMiniObject, which says what they are.
+    unsafe {
+        if (*object.cast::<gst::ffi::GstMiniObject>()).type_ != gst::ffi::gst_buffer_list_get_type()
+        {
+            object
+        } else if gst::ffi::gst_buffer_list_length(list) == 0 {
+            std::ptr::null_mut()
+        } else {
+            gst::ffi::gst_buffer_list_get(list, 0)
         }
     }
 }

@@ -20,8 +20,15 @@ struct State {
     in_hand: Option<Seen>,
     /// Frames are missing before the next one.
     is_open: bool,
-    /// How many were never rendered.
+    /// How many came and were not rendered, or waited there until a flush or the end.
     skipped: u64,
+}
+
+impl State {
+    fn skip(&mut self) {
+        self.is_open = true;
+        self.skipped += 1;
+    }
 }
 
 #[derive(Debug, Default)]
@@ -39,12 +46,11 @@ impl Gaps {
         let mut state = lock(&self.0);
         let before = state.in_hand.replace(it);
         if before.is_some_and(|before| before != it) {
-            state.is_open = true;
-            state.skipped += 1;
+            state.skip();
         }
     }
 
-    /// How many buffers were never rendered.
+    /// How many buffers came and were never handed over. Of a list that is dropped as a whole, one.
     pub(super) fn skipped(&self) -> u64 {
         lock(&self.0).skipped
     }
@@ -56,9 +62,22 @@ impl Gaps {
         std::mem::take(&mut state.is_open)
     }
 
-    /// What was rendered did not get into the pool.
+    /// What was rendered did not get into the pool, where that was counted.
     pub(super) fn open(&self) {
         lock(&self.0).is_open = true;
+    }
+
+    /// The same where nobody counts it.
+    pub(super) fn skip(&self) {
+        lock(&self.0).skip();
+    }
+
+    /// Nothing more comes for now: what came last is not rendered either, if it was not so far.
+    pub(super) fn end(&self) {
+        let mut state = lock(&self.0);
+        if state.in_hand.take().is_some() {
+            state.skip();
+        }
     }
 
     /// A new run.
@@ -98,6 +117,14 @@ mod tests {
         comes(7);
         assert!(gaps.close());
         assert_eq!(gaps.skipped(), 1);
+        gaps.end();
+        assert_eq!(gaps.skipped(), 1, "it was rendered");
+        comes(7);
+        gaps.end();
+        gaps.end();
+        gaps.skip();
+        assert_eq!(gaps.skipped(), 3);
+        assert!(gaps.close());
         comes(8);
         gaps.reset();
         comes(9);

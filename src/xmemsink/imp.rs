@@ -288,6 +288,7 @@ impl BaseSinkImpl for XmemSink {
         };
         self.requests.stop();
         self.offer.clear();
+        self.gaps.end();
         let mut stats = started.producer.stats();
         stats.slots_held = 0;
         stats.consumers.clear();
@@ -340,6 +341,12 @@ impl BaseSinkImpl for XmemSink {
     }
 
     fn event(&self, event: gst::Event) -> bool {
+        if matches!(
+            event.type_(),
+            gst::EventType::Eos | gst::EventType::FlushStop
+        ) {
+            self.gaps.end();
+        }
         match event.type_() {
             gst::EventType::StreamStart | gst::EventType::Segment | gst::EventType::FlushStop => {
                 self.begin();
@@ -414,7 +421,8 @@ impl BaseSinkImpl for XmemSink {
         let outcome = self.hand_over(&started, buffer, &mut meta);
         match &outcome {
             Ok(Outcome::InPlace | Outcome::Copied(_)) => {}
-            Ok(Outcome::Dropped) | Err(_) => self.gaps.open(),
+            Ok(Outcome::Dropped) => self.gaps.open(),
+            Err(_) => self.gaps.skip(),
         }
         self.say(&started, buffer, outcome?);
         Ok(gst::FlowSuccess::Ok)
