@@ -169,20 +169,47 @@ fn is_decodable_late(encoder: &str, decoder: &str) {
 const VIDEO: &str = "videotestsrc is-live=true ! video/x-raw,width=64,height=48,framerate=50/1";
 const AUDIO: &str = "audiotestsrc is-live=true samplesperbuffer=480 ! audio/x-raw,rate=48000";
 
-/// Ogg is too, but GStreamer 1.22's oggdemux complains of every segment in time, and that ends a test.
+/// Muxers and demuxers. Ogg has its header in the caps too, but GStreamer 1.22's oggdemux complains of every segment in time,
+/// and that ends a test.
+const CONTAINERS: [(&str, &str); 2] = [
+    (
+        "vp8enc deadline=1 keyframe-max-dist=5 ! webmmux streamable=true",
+        "matroskademux ! vp8dec",
+    ),
+    (
+        "x264enc key-int-max=5 tune=zerolatency ! h264parse ! flvmux streamable=true",
+        "flvdemux ! h264parse ! avdec_h264",
+    ),
+];
+
 #[test]
 fn containers_are_demultiplexed_late() {
-    for (muxer, demuxer) in [
-        (
-            "vp8enc deadline=1 keyframe-max-dist=5 ! webmmux streamable=true",
-            "matroskademux ! vp8dec",
-        ),
-        (
-            "x264enc key-int-max=5 tune=zerolatency ! h264parse ! flvmux streamable=true",
-            "flvdemux ! h264parse ! avdec_h264",
-        ),
-    ] {
+    for (muxer, demuxer) in CONTAINERS {
         is_decodable_late(&format!("{VIDEO} ! {muxer}"), demuxer);
+    }
+}
+
+/// A demuxer that is in the middle of one stream takes the header for the beginning of the next.
+#[test]
+fn containers_are_demultiplexed_over_a_restart_of_their_producer() {
+    for (muxer, demuxer) in CONTAINERS {
+        let pools = Pools::new();
+        let produce = || {
+            let launch = format!("{VIDEO} ! {muxer} ! xmemsink name=sink pool=POOL");
+            let producer = pools.launch(&launch);
+            producer.play();
+            producer
+        };
+        let first = produce();
+        let receiver = pools.receiver_behind("", &format!("{demuxer} !"));
+        assert!(receiver.next().is_some());
+        drop(first);
+        let _second = produce();
+        until("the next producer", || receiver.stat("reconnects") == 1);
+        // More than was on its way.
+        for _ in 0..100 {
+            assert!(receiver.next().is_some(), "{muxer}");
+        }
     }
 }
 

@@ -70,8 +70,14 @@ impl XmemSrc {
         if header.first().is_some_and(|begin| !is_same(begin, first)) {
             gst::debug!(CAT, imp = self, "Sending the header that is in the caps");
             self.push_segment();
-            for mut part in header {
-                part.make_mut().set_flags(gst::BufferFlags::HEADER);
+            for (number, mut part) in (0..).zip(header) {
+                let buffer = part.make_mut();
+                buffer.set_flags(gst::BufferFlags::HEADER);
+                if number == 0 {
+                    // To a demuxer that is in the middle of a stream it is another one. By the offset flvdemux knows it.
+                    buffer.set_flags(gst::BufferFlags::DISCONT);
+                    buffer.set_offset(0);
+                }
                 self.obj().src_pad().push(part)?;
             }
         }
