@@ -9,7 +9,7 @@ use std::{
         Arc,
         atomic::{AtomicBool, AtomicUsize, Ordering},
     },
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 use gst::prelude::*;
@@ -256,6 +256,23 @@ fn a_stream_without_key_frames_says_so_after_a_while() {
         warnings(&receiver) == 1
     });
     // Once is enough.
+    fed.push(2, DELTA);
+    fed.push(3, KEY);
+    assert_eq!(number(receiver.next()), 3);
+    assert_eq!(warnings(&receiver), 0);
+}
+
+/// Nothing came meanwhile, so nothing can be said of key frames.
+#[test]
+fn a_pause_is_no_wait_for_a_key_frame() {
+    let pools = Pools::new();
+    let fed = Fed::new(&pools, LOSSLESS);
+    let receiver = pools.receiver("").connected();
+    fed.push(1, DELTA);
+    until("a frame is kept back", || receiver.stat("undecodable") == 1);
+    let _ = receiver.pipeline.0.set_state(gst::State::Paused);
+    std::thread::sleep(Duration::from_millis(2_500));
+    receiver.pipeline.0.set_state(gst::State::Playing).unwrap();
     fed.push(2, DELTA);
     fed.push(3, KEY);
     assert_eq!(number(receiver.next()), 3);
