@@ -150,9 +150,8 @@ impl Planes {
 
     fn fit(&self, size: usize, info: &gst_video::VideoInfo) -> bool {
         let format = info.format_info();
-        // The strides of tiled formats are not bytes; such a frame must have the default layout.
         if format.is_tiled() {
-            return false;
+            return self.tiles_fit(size, info);
         }
         // With one field per buffer, the height is still that of both.
         let height = match info.interlace_mode() {
@@ -172,6 +171,29 @@ impl Planes {
                 let end = last.and_then(|last| last.max(first).checked_add(i64::from(row)));
                 let size = i64::try_from(size).unwrap_or(i64::MAX);
                 last.is_some_and(|last| last >= 0) && end.is_some_and(|end| end <= size)
+            })
+    }
+
+    /// The same for tiled formats, whose strides say how many tiles there are.
+    fn tiles_fit(&self, size: usize, info: &gst_video::VideoInfo) -> bool {
+        let own = gst_video::VideoInfo::builder(self.format, self.width, self.height)
+            .interlace_mode(info.interlace_mode())
+            .build();
+        let Ok(own) = own else { return false };
+        let ends = own.offset().iter().skip(1).copied().chain([own.size()]);
+        let needed = own.offset().iter().zip(ends).zip(own.stride());
+        let planes = self.offsets().iter().zip(self.strides());
+        needed
+            .zip(planes)
+            .all(|(((start, end), needed), (offset, stride))| {
+                let (needed, there) = (tiles(*needed), tiles(*stride));
+                let tile =
+                    (end.saturating_sub(*start) as u64).div_ceil((needed.0 * needed.1).max(1));
+                let bytes = (there.0 * there.1).checked_mul(tile);
+                let end = bytes.and_then(|bytes| bytes.checked_add(*offset as u64));
+                there.0 >= needed.0
+                    && there.1 >= needed.1
+                    && end.is_some_and(|end| end <= size as u64)
             })
     }
 
@@ -203,6 +225,12 @@ impl Planes {
         )
         .map(drop)
     }
+}
+
+/// How many tiles lie side by side and how many one below the other, by the stride of a tiled format.
+fn tiles(stride: i32) -> (u64, u64) {
+    let stride = u64::from(stride.cast_unsigned());
+    (stride & 0xffff, stride >> 16)
 }
 
 /// Bytes in a row of a plane, and its rows.
@@ -299,6 +327,24 @@ mod tests {
                 let planes = Planes::check(&layout(&info), info.size(), &info).unwrap();
                 assert!(planes.is_default(), "{format:?} {width}x{height}");
             }
+        }
+    }
+
+    /// As decoders pad their frames.
+    #[test]
+    fn tiles_may_be_more_than_the_frame_needs() {
+        let needed = info(gst_video::VideoFormat::Nv1264z32, 128, 64);
+        let padded = info(gst_video::VideoFormat::Nv1264z32, 256, 96);
+        let mut wide = layout(&padded);
+        (wide.width, wide.height) = (128, 64);
+        let check = |layout: &VideoLayout, size| Planes::check(layout, size, &needed);
+        assert!(check(&wide, padded.size()).is_ok_and(|planes| !planes.is_default()));
+        assert!(check(&wide, padded.size() - 1).is_err());
+        for stride in [0, -1, i32::MAX, 1 << 16 | 1, padded.stride()[0] + (1 << 16)] {
+            let mut wrong = wide;
+            wrong.strides[0] = stride;
+            wrong.offsets[0] = padded.offset()[1] as u64;
+            assert!(check(&wrong, padded.size()).is_err(), "{stride:#x}");
         }
     }
 

@@ -290,6 +290,37 @@ fn a_foreign_frame_keeps_its_layout() {
     assert_eq!(sender.pipeline.stat("sink", "copied"), 1);
 }
 
+/// As decoders make them that know only tiles.
+#[test]
+fn padded_tiles_keep_their_layout() {
+    let pools = Pools::new();
+    let format = gst_video::VideoFormat::Nv1264z32;
+    let info = |width, height| gst_video::VideoInfo::builder(format, width, height).build();
+    let padded = info(256, 96).unwrap();
+    let caps = info(128, 64).unwrap().to_caps().unwrap();
+    let receiver = pools.receiver("");
+    let sender = pools.sender(&caps, LOSSLESS);
+    let mut buffer = gst::Buffer::with_size(padded.size()).unwrap();
+    gst_video::VideoMeta::add_full(
+        buffer.make_mut(),
+        gst_video::VideoFrameFlags::empty(),
+        format,
+        128,
+        64,
+        padded.offset(),
+        padded.stride(),
+    )
+    .unwrap();
+    sender.push(buffer);
+    sender.finish();
+    let sample = receiver.next().unwrap();
+    let buffer = sample.buffer().unwrap();
+    let meta = buffer.meta::<gst_video::VideoMeta>().unwrap();
+    assert_eq!(meta.offset(), padded.offset());
+    assert_eq!(meta.stride(), padded.stride());
+    assert_eq!((meta.width(), meta.height()), (128, 64));
+}
+
 #[test]
 fn interlaced_flags_arrive() {
     let pools = Pools::new();
