@@ -79,6 +79,8 @@ pub(crate) struct SourceFigures {
     missed_before: u64,
     /// What the last producer granted.
     last_budget: u32,
+    /// How long the last producer's frames were on their way.
+    last_latency_ns: u64,
     /// How its device memory came here.
     last_device: String,
 }
@@ -89,6 +91,7 @@ impl SourceFigures {
         self.received_before += past.received;
         self.missed_before += past.missed;
         self.last_budget = past.budget;
+        self.last_latency_ns = past.latency_ns;
         self.last_device = device;
     }
 }
@@ -106,6 +109,10 @@ pub(crate) fn of_source(
         0 => figures.last_budget,
         budget => budget,
     };
+    let latency = match current.latency_ns {
+        0 => figures.last_latency_ns,
+        latency => latency,
+    };
     gst::Structure::builder("application/x-xmemsrc-stats")
         .field("received", figures.received_before + current.received)
         .field("missed", figures.missed_before + current.missed)
@@ -119,7 +126,7 @@ pub(crate) fn of_source(
         .field("held", held)
         .field("budget", budget)
         .field("reconnects", figures.reconnects)
-        .field("latency", current.latency_ns)
+        .field("latency", latency)
         .field("device", device.unwrap_or(&figures.last_device))
         .build()
 }

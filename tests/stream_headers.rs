@@ -78,6 +78,7 @@ fn who_takes_what_is_kept_gets_it_too() {
     sender.app.end_of_stream().unwrap();
     assert!(receiver.next().is_none());
     assert_eq!(receiver.stat("received"), 1);
+    assert!(receiver.stat("latency") > 0, "what there was at the end");
 }
 
 #[test]

@@ -72,7 +72,8 @@ fn attachments(hold: &Hold, (at, len): (u64, u64)) -> Result<Named, ReceiveError
 ///
 /// Clones are local to the process and cost no more than an `Arc`; the last one to go ends the lease, from whatever
 /// thread. A lease outlives the [`Consumer`](crate::Consumer) or [`Producer`](crate::Producer) it came from, and the
-/// process that published the frame.
+/// process that published the frame. It does not outlive a fork: for a child the slot is used again as soon as its parent lets
+/// go, so what the child reads there is another frame some time.
 ///
 /// ```
 /// # let dir = tempfile::tempdir()?;

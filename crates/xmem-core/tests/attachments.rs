@@ -375,6 +375,11 @@ fn lossless_consumers_get_every_event() {
             assert_eq!(entry.meta().attachments, attachments(&n.to_string()));
         }
     });
+    // An event is no frame.
+    assert_eq!(
+        [curious, plain].map(|consumer| consumer.stats().received),
+        [67; 2]
+    );
 }
 
 #[test]

@@ -26,6 +26,7 @@ use crate::wire::{MAX_MESSAGE, ToConsumer, ToProducer};
 
 /// How long a producer that accepts may take to answer.
 const HANDSHAKE_TIME: Duration = Duration::from_secs(2);
+const LEAST_HANDSHAKE_TIME: Duration = Duration::from_millis(500);
 /// How long it may take until there is a place in a stream that is passed on: joining the pools that it comes from is part
 /// of that.
 const PLACE_TIME: Duration = Duration::from_secs(5);
@@ -137,6 +138,11 @@ impl ConsumerBuilder {
     ///
     /// [`ConnectError::NotFound`] when there is no producer, and others as [`ConnectError`] says.
     pub fn connect(&self) -> Result<Consumer, ConnectError> {
+        self.connect_within(HANDSHAKE_TIME)
+    }
+
+    /// The same; the producer has so long to answer.
+    fn connect_within(&self, time: Duration) -> Result<Consumer, ConnectError> {
         let path = self.socket_path()?;
         check_default_dir(&self.pool, &path)?;
         let hello = ToProducer::Join {
@@ -146,7 +152,7 @@ impl ConsumerBuilder {
             name: Text::new(&self.name),
             via: Text::new(self.holds_only_for.as_deref().unwrap_or_default()),
         };
-        let (socket, answer, fds) = ask_first(&path, &hello, HANDSHAKE_TIME, &self.canceller)?;
+        let (socket, answer, fds) = ask_first(&path, &hello, time, &self.canceller)?;
         let protocol = |reason: &str| ConnectError::Protocol {
             path: path.clone(),
             reason: reason.to_owned(),
@@ -260,8 +266,9 @@ impl ConsumerBuilder {
     ///
     /// # Errors
     ///
-    /// [`ConnectError::NotFound`] when the time was over, [`ConnectError::Cancelled`] when the wait was called off, and
-    /// at once what waiting does not mend: a bad name, a refusal, another protocol.
+    /// When the time was over [`ConnectError::NotFound`], or [`ConnectError::NoAnswer`] from a producer that is stopped, which
+    /// gets half a second at least; [`ConnectError::Cancelled`] when the wait was called off; and at once what waiting does not
+    /// mend: a bad name, a refusal, another protocol.
     pub fn connect_wait(&self, timeout: Option<Duration>) -> Result<Consumer, ConnectError> {
         let deadline = Deadline::after(timeout);
         let bell = Arc::new(Bell::default());
@@ -274,7 +281,11 @@ impl ConsumerBuilder {
             if self.canceller.is_cancelled() {
                 return Err(ConnectError::Cancelled);
             }
-            let error = match self.connect() {
+            // A producer that is well and busy is not passed over, however little time there is.
+            let time = deadline
+                .left_up_to(HANDSHAKE_TIME)
+                .max(LEAST_HANDSHAKE_TIME);
+            let error = match self.connect_within(time) {
                 Err(error @ (ConnectError::NotFound { .. } | ConnectError::NoAnswer { .. })) => {
                     error
                 }

@@ -134,8 +134,13 @@ impl Consumer {
                 continue;
             }
             fault::point(Point::EntryRead);
+            let is_event = entry.meta.event;
             match self.take_entry(sequence, entry, purpose, deadline) {
                 Ok(Some(lease)) => return Ok(Some(lease)),
+                Ok(None) if is_event => {
+                    self.move_to(sequence + 1);
+                    continue;
+                }
                 Ok(None) => {}
                 // The frame is missed, as one that comes too late; the next one may find room.
                 Err(ReceiveError::Region(_)) if !self.session.control.constants().lossless => {}
@@ -208,13 +213,15 @@ impl Consumer {
         if entry.meta.sequence != sequence {
             return Err(ReceiveError::Corrupt("an entry is not where it should be"));
         }
-        let published_at = entry.meta.published_at;
+        let (published_at, is_event) = (entry.meta.published_at, entry.meta.event);
         let lease = self
             .session
             .take(entry, purpose, self.parts, deadline, &self.canceller)?;
         if lease.is_some() {
             self.move_to(sequence + 1);
-            self.session.count(published_at);
+            if !is_event {
+                self.session.count(published_at);
+            }
         }
         Ok(lease)
     }

@@ -22,7 +22,8 @@ use crate::region::Region;
 
 /// The right to write one slot. Ends in [`publish`](Self::publish), or by being dropped, which gives the slot back.
 ///
-/// The slot has room for what was asked for, or somewhat more; what is in it is whatever its last frame left.
+/// The slot has room for what was asked for, or somewhat more, so take `[..size]` of [its bytes](Self::as_mut_slice); what is in
+/// it is whatever its last frame left. A forked child must not write to what it inherited: it is its parent's.
 pub struct WriteLease {
     pool: Arc<Pool>,
     claimed: Claimed,
