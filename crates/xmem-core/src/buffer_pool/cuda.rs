@@ -3,6 +3,7 @@
 //! Buffers on CUDA devices, and copies between them and host memory.
 
 use super::guard::Storage;
+use super::preallocate::preallocate;
 use super::{BufferGuard, BufferPool, Role};
 use crate::cuda::{self, CudaError, CudaFrame, Device, Source, Stream};
 use crate::error::{ReceiveError, WriteAccessError};
@@ -27,8 +28,8 @@ impl BufferPool {
     ///
     /// # Errors
     ///
-    /// [`WriteAccessError::NotOwner`] in a process that did not make the pool, [`WriteAccessError::Cuda`] with what is wrong
-    /// with the device, and others as [`WriteAccessError`] says.
+    /// [`WriteAccessError::NotOwner`] in a process that did not make the pool, [`WriteAccessError::Denied`] if there may not be
+    /// as many, [`WriteAccessError::Cuda`] with what is wrong with the device, and others as [`WriteAccessError`] says.
     pub fn preallocate_cuda(
         &self,
         size: usize,
@@ -39,10 +40,7 @@ impl BufferPool {
             return Err(WriteAccessError::NotOwner);
         };
         let device = device(device_id)?;
-        let leases = (0..count)
-            .map(|_| producer.acquire_cuda(size, &device))
-            .collect::<Result<Vec<_>, _>>()?;
-        Ok(leases.iter().map(|lease| lease.slot()).collect())
+        preallocate(producer, count, || producer.acquire_cuda(size, &device))
     }
 
     /// A buffer of at least `size` bytes on a device, to be written.

@@ -9,6 +9,7 @@
 #[cfg(feature = "cuda")]
 mod cuda;
 mod guard;
+mod preallocate;
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -17,6 +18,7 @@ use std::time::Duration;
 
 pub use guard::{AccessMode, BufferGuard};
 use guard::{Storage, Written};
+use preallocate::preallocate;
 
 use crate::bounds::lie_inside;
 use crate::cancel::{Canceller, Deadline};
@@ -186,15 +188,13 @@ impl BufferPool {
     ///
     /// # Errors
     ///
-    /// [`WriteAccessError::NotOwner`] in a process that did not make the pool, and others as [`WriteAccessError`] says.
+    /// [`WriteAccessError::NotOwner`] in a process that did not make the pool, [`WriteAccessError::Denied`] if there may not
+    /// be as many ([`max_buffers`](BufferPoolOptions::max_buffers)), and others as [`WriteAccessError`] says.
     pub fn preallocate_cpu(&self, size: usize, count: usize) -> Result<Vec<u32>, WriteAccessError> {
         let Role::Owner(producer) = &self.inner.role else {
             return Err(WriteAccessError::NotOwner);
         };
-        let leases = (0..count)
-            .map(|_| producer.acquire(size))
-            .collect::<Result<Vec<_>, _>>()?;
-        Ok(leases.iter().map(|lease| lease.slot()).collect())
+        preallocate(producer, count, || producer.acquire(size))
     }
 
     /// A buffer of at least `size` bytes, to be written.
