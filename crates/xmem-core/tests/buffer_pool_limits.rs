@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! How many buffers there may be.
+//! How many buffers there may be, and how many processes.
 
-use xmem_core::{BufferPool, PoolStats, WriteAccessError, query};
+use xmem_core::{BufferPool, BufferPoolOptions, GetError, PoolStats, WriteAccessError, query};
 
 struct Fixture {
     _dir: tempfile::TempDir,
@@ -19,6 +19,87 @@ impl Fixture {
     fn stats(&self) -> PoolStats {
         query(&self.name).unwrap()
     }
+}
+
+/// Has others join until one is refused. Returns them, and why.
+fn joined(name: &str) -> (Vec<BufferPool>, String) {
+    let mut peers = Vec::new();
+    loop {
+        match BufferPool::new(name) {
+            Ok(peer) => peers.push(peer),
+            Err(error) => return (peers, error.to_string()),
+        }
+    }
+}
+
+#[test]
+fn as_many_processes_join_as_the_options_say() {
+    let set = |f: fn(BufferPoolOptions) -> BufferPoolOptions| f;
+    let cases = [
+        (set(|options| options), 26, 8),
+        (set(|options| options.max_held(1)), 119, 1),
+        (set(|options| options.max_held(32)), 26, 8),
+        (set(|options| options.max_buffers(12)), 4, 1),
+        // As many others, with what is promised to each.
+        (
+            set(|options| options.max_buffers(40 * 3 + 18).max_held(2)),
+            40,
+            2,
+        ),
+    ];
+    for (set, least, held) in cases {
+        let f = Fixture::new();
+        let owner = set(BufferPool::options(&f.name)).open().unwrap();
+        let (peers, refusal) = joined(&f.name);
+        assert!(
+            (least..=least + 1).contains(&peers.len()),
+            "{least}: {}",
+            peers.len()
+        );
+        assert!(
+            refusal.contains("max_buffers") && refusal.contains("max_held"),
+            "{refusal}"
+        );
+        let indices: Vec<u32> = (0..=held)
+            .map(|_| owner.acquire_cpu(4).unwrap().forget().unwrap())
+            .collect();
+        let mut indices = indices.into_iter();
+        let kept: Vec<_> = indices
+            .by_ref()
+            .take(held)
+            .map(|index| peers[0].get(index).unwrap())
+            .collect();
+        assert!(matches!(
+            peers[0].get(indices.next().unwrap()),
+            Err(GetError::OverBudget { budget }) if budget as usize == held
+        ));
+        drop(kept);
+    }
+}
+
+#[test]
+fn who_asks_for_more_gets_as_many_as_the_pool_lets_it() {
+    let f = Fixture::new();
+    let _owner = BufferPool::options(&f.name).max_held(20).open().unwrap();
+    let budgets = |f: &Fixture| -> Vec<u32> {
+        let stats = f.stats();
+        stats
+            .consumers
+            .iter()
+            .map(|consumer| consumer.budget)
+            .collect()
+    };
+    let _peers: Vec<_> = [Some(30), Some(12), None]
+        .map(|held| {
+            let options = BufferPool::options(&f.name);
+            let options = match held {
+                Some(held) => options.max_held(held),
+                None => options,
+            };
+            options.open().unwrap()
+        })
+        .into();
+    assert_eq!(budgets(&f), [20, 12, 8]);
 }
 
 #[test]

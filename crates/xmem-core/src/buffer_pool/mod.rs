@@ -9,15 +9,16 @@
 #[cfg(feature = "cuda")]
 mod cuda;
 mod guard;
+mod options;
 mod preallocate;
 
 use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
 
 pub use guard::{AccessMode, BufferGuard};
 use guard::{Storage, Written};
+pub use options::BufferPoolOptions;
 use preallocate::preallocate;
 
 use crate::bounds::lie_inside;
@@ -26,16 +27,11 @@ use crate::consumer::Consumer;
 use crate::consumer::inbox::Grant;
 use crate::consumer::questions::ANSWER_TIME;
 use crate::entry::Entry;
-use crate::error::{
-    ConnectError, CreateError, GetError, OpenError, ReceiveError, RefCountError, WriteAccessError,
-};
+use crate::error::{GetError, OpenError, ReceiveError, RefCountError, WriteAccessError};
 use crate::lease::ReadLease;
 use crate::lock::lock;
 use crate::producer::Producer;
 use crate::wire::ToProducer;
-
-/// How long a pool that was just being made by another process may take.
-const MAKING_TIME: Duration = Duration::from_secs(2);
 
 /// A pool of buffers with numbers.
 ///
@@ -82,75 +78,6 @@ struct Inner {
     writing: Mutex<Vec<Range<usize>>>,
 }
 
-/// How a [`BufferPool`] is opened.
-#[derive(Debug, Clone)]
-#[must_use]
-pub struct BufferPoolOptions {
-    name: String,
-    peers_may_write: bool,
-    max_slots: u32,
-    max_held: u32,
-}
-
-impl BufferPoolOptions {
-    /// Lets processes that did not make the pool acquire buffers too. Its memory is then sealed against resizing but not
-    /// against writing, so that such a process could also write where it should not. Default: no.
-    pub fn peers_may_write(mut self, may: bool) -> Self {
-        self.peers_may_write = may;
-        self
-    }
-
-    /// The most buffers there may be. Default: 256.
-    pub fn max_buffers(mut self, buffers: u32) -> Self {
-        self.max_slots = buffers;
-        self
-    }
-
-    /// The most buffers that another process may hold at once. Default: 32.
-    pub fn max_held(mut self, buffers: u32) -> Self {
-        self.max_held = buffers;
-        self
-    }
-
-    /// Connects to the pool, or makes it if there is none.
-    ///
-    /// # Errors
-    ///
-    /// See [`OpenError`].
-    pub fn open(self) -> Result<BufferPool, OpenError> {
-        let consumer = Consumer::builder(&self.name).max_held(self.max_held);
-        let role = match consumer.connect() {
-            Ok(consumer) => Role::Peer(consumer),
-            Err(ConnectError::NotFound { .. }) => {
-                let producer = Producer::builder(&self.name)
-                    .without_history()
-                    .max_slots(self.max_slots)
-                    .max_held(self.max_held)
-                    .peers_may_write(self.peers_may_write)
-                    .build();
-                match producer {
-                    Ok(producer) => Role::Owner(producer),
-                    // Another process was faster, and may not listen yet.
-                    Err(CreateError::InUse { .. }) => {
-                        Role::Peer(consumer.connect_wait(Some(MAKING_TIME))?)
-                    }
-                    Err(error) => return Err(error.into()),
-                }
-            }
-            Err(error) => return Err(error.into()),
-        };
-        Ok(BufferPool {
-            inner: Arc::new(Inner {
-                role,
-                canceller: Canceller::new(),
-                counts: Mutex::default(),
-                loose: Mutex::default(),
-                writing: Mutex::default(),
-            }),
-        })
-    }
-}
-
 impl BufferPool {
     /// Connects to the pool of this name, or makes it if there is none.
     ///
@@ -163,12 +90,7 @@ impl BufferPool {
 
     /// How to open the pool of this name.
     pub fn options(name: &str) -> BufferPoolOptions {
-        BufferPoolOptions {
-            name: name.to_owned(),
-            peers_may_write: false,
-            max_slots: 256,
-            max_held: 32,
-        }
+        BufferPoolOptions::new(name)
     }
 
     /// Whether this process made the pool. It ends with it.

@@ -540,7 +540,8 @@ impl Pool {
             .min(free.saturating_sub(Peer::reserved(0)));
         if budget == 0 {
             return Err(NoWelcome::Refused(format!(
-                "no slot is left to hold: {} of max-slots {} are promised to others; raise max-slots or lower max-held",
+                "no slot is left to hold: {} of max-slots {} are promised to others; raise max-slots or lower max-held, of a \
+                 BufferPool max_buffers and max_held, where the pool is made",
                 settings.max_slots - free,
                 settings.max_slots
             )));

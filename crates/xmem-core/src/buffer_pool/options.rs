@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! What is said of a pool when it is opened.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use super::{BufferPool, Inner, Role};
+use crate::cancel::Canceller;
+use crate::consumer::Consumer;
+use crate::error::{ConnectError, CreateError, OpenError};
+use crate::producer::Producer;
+
+/// How long a pool that was just being made by another process may take.
+const MAKING_TIME: Duration = Duration::from_secs(2);
+/// The part of all buffers that one other process may hold, unless something else is said.
+const HELD_SHARE: u32 = 32;
+
+/// How a [`BufferPool`] is opened.
+#[derive(Debug, Clone)]
+#[must_use]
+pub struct BufferPoolOptions {
+    name: String,
+    peers_may_write: bool,
+    max_buffers: u32,
+    /// `None`: as many as usual.
+    max_held: Option<u32>,
+}
+
+impl BufferPoolOptions {
+    pub(super) fn new(name: &str) -> Self {
+        Self {
+            name: name.to_owned(),
+            peers_may_write: false,
+            max_buffers: 256,
+            max_held: None,
+        }
+    }
+
+    /// Lets processes that did not make the pool acquire buffers too. Its memory is then sealed against resizing but not
+    /// against writing, so that such a process could also write where it should not. Default: no.
+    pub fn peers_may_write(mut self, may: bool) -> Self {
+        self.peers_may_write = may;
+        self
+    }
+
+    /// The most buffers there may be. Default: 256. The process that makes the pool says so.
+    pub fn max_buffers(mut self, buffers: u32) -> Self {
+        self.max_buffers = buffers;
+        self
+    }
+
+    /// The most buffers that another process may hold at once. The process that makes the pool says how many each of the
+    /// others may; default: `max(1, max_buffers / 32)`, so 8. One that joins says how many it wants; default: 8. It gets no
+    /// more than it may, nor than are left.
+    ///
+    /// So many and one more are promised to each process that joins, and `min(16, max_buffers / 8) + 2` to the one that made
+    /// the pool: with the defaults 26 others can join, with `max_held(1)` where the pool is made 119, and for more
+    /// `max_buffers` has to be larger. Who finds none left is refused.
+    pub fn max_held(mut self, buffers: u32) -> Self {
+        self.max_held = Some(buffers);
+        self
+    }
+
+    /// Connects to the pool, or makes it if there is none.
+    ///
+    /// # Errors
+    ///
+    /// See [`OpenError`].
+    pub fn open(self) -> Result<BufferPool, OpenError> {
+        let mut consumer = Consumer::builder(&self.name);
+        if let Some(buffers) = self.max_held {
+            consumer = consumer.max_held(buffers);
+        }
+        let role = match consumer.connect() {
+            Ok(consumer) => Role::Peer(consumer),
+            Err(ConnectError::NotFound { .. }) => {
+                let producer = Producer::builder(&self.name)
+                    .without_history()
+                    .max_slots(self.max_buffers)
+                    // Buffers are what there is too few of first, and that can be set here.
+                    .max_consumers(self.max_buffers)
+                    .max_held(self.max_held.unwrap_or(self.max_buffers / HELD_SHARE))
+                    .peers_may_write(self.peers_may_write)
+                    .build();
+                match producer {
+                    Ok(producer) => Role::Owner(producer),
+                    // Another process was faster, and may not listen yet.
+                    Err(CreateError::InUse { .. }) => {
+                        Role::Peer(consumer.connect_wait(Some(MAKING_TIME))?)
+                    }
+                    Err(error) => return Err(error.into()),
+                }
+            }
+            Err(error) => return Err(error.into()),
+        };
+        Ok(BufferPool {
+            inner: Arc::new(Inner {
+                role,
+                canceller: Canceller::new(),
+                counts: Mutex::default(),
+                loose: Mutex::default(),
+                writing: Mutex::default(),
+            }),
+        })
+    }
+}
