@@ -7,6 +7,7 @@ use super::preallocate::preallocate;
 use super::{BufferGuard, BufferPool, Role};
 use crate::cuda::{self, CudaError, CudaFrame, Device, Source, Stream};
 use crate::error::{ReceiveError, WriteAccessError};
+use crate::lock::lock;
 use crate::meta::FrameMeta;
 
 fn device(device_id: i32) -> Result<Device, CudaError> {
@@ -137,7 +138,7 @@ impl BufferGuard {
             return Err(CudaError::NotOnDevice.into());
         }
         let index = self.meta_index();
-        let count = self.take_count(index);
+        let count = lock(&self.pool.counts).publish(index);
         if let Storage::Own(mut lease) = std::mem::replace(&mut self.storage, Storage::Gone) {
             lease.keep_until(count);
             let published = lease.publish_on(stream, self.meta.clone());

@@ -10,11 +10,13 @@ use std::sync::Arc;
 use super::Inner;
 use crate::consumer::inbox::Grant;
 use crate::consumer::session::Session;
+use crate::entry::Entry;
 use crate::error::{AccessError, ReceiveError, WriteAccessError};
 use crate::lease::ReadLease;
 use crate::lock::lock;
 use crate::meta::FrameMeta;
 use crate::producer::WriteLease;
+use crate::protocol::slot::{SlotState, SlotWord};
 use crate::region::RegionView;
 
 /// What may be done with a buffer.
@@ -96,13 +98,30 @@ pub(super) enum Storage {
     Gone,
 }
 
+impl Storage {
+    /// Which use of a slot this is that is being written.
+    fn generation(&self) -> u32 {
+        match self {
+            Self::Own(lease) => lease.generation(),
+            Self::Granted { written, .. } => written.grant.generation,
+            Self::Reading(_) | Self::Gone => 0,
+        }
+    }
+}
+
 /// A buffer of a [`BufferPool`](crate::BufferPool), for as long as this lives.
+///
+/// Dropped, one that is read is released; one that is [edited](crate::BufferPool::get_mut) is published again; and one that was
+/// acquired is given back empty, unless its count is more than one: the writer has one reference of that, and the others find
+/// it published. A panic that drops a guard of one that is written leaves it empty.
 pub struct BufferGuard {
     pub(super) pool: Arc<Inner>,
     pub(super) storage: Storage,
     /// Bytes that were asked for, or published.
     pub(super) size: usize,
     pub(super) meta: FrameMeta,
+    /// It was published when it was taken for writing, and is to be so again.
+    edits: bool,
 }
 
 impl fmt::Debug for BufferGuard {
@@ -117,13 +136,43 @@ impl fmt::Debug for BufferGuard {
 
 impl BufferGuard {
     pub(super) fn writing(pool: Arc<Inner>, storage: Storage, size: usize) -> Self {
+        Self::begin(pool, storage, FrameMeta::new(size), None)
+    }
+
+    /// Writing what was taken by its index, and `last` published under that.
+    pub(super) fn editing(pool: Arc<Inner>, storage: Storage, last: Option<Entry>) -> Self {
+        let room = match &storage {
+            Storage::Own(lease) => lease.payload_len(),
+            Storage::Granted { len, .. } => *len,
+            Storage::Reading(_) | Storage::Gone => 0,
+        };
+        let Some(last) = last else {
+            return Self::begin(pool, storage, FrameMeta::new(room), None);
+        };
+        let size = usize::try_from(last.meta.size).unwrap_or(room).min(room);
+        // Each time that a slot is taken counts, so between these two nobody emptied it.
+        let then = SlotWord::new(last.meta.generation, SlotState::Published);
+        if then.next(SlotState::Claimed).generation() != storage.generation() {
+            return Self::begin(pool, storage, FrameMeta::new(size), None);
+        }
+        let meta = FrameMeta {
+            offset: 0,
+            size: size as u64,
+            ..(*last.meta).clone()
+        };
+        Self::begin(pool, storage, meta, Some(last.meta.generation))
+    }
+
+    fn begin(pool: Arc<Inner>, storage: Storage, meta: FrameMeta, edited: Option<u32>) -> Self {
         let guard = Self {
             pool,
+            size: meta.size as usize,
             storage,
-            size,
-            meta: FrameMeta::new(size),
+            meta,
+            edits: edited.is_some(),
         };
-        lock(&guard.pool.counts).insert(guard.meta_index(), 1);
+        let generation = guard.storage.generation();
+        lock(&guard.pool.counts).begin(guard.meta_index(), generation, edited);
         guard
     }
 
@@ -137,6 +186,7 @@ impl BufferGuard {
             },
             meta: lease.meta().clone(),
             storage: Storage::Reading(lease),
+            edits: false,
         }
     }
 
@@ -279,15 +329,27 @@ impl BufferGuard {
                 lock(&self.pool.loose).entry(index).or_default().push(lease);
             }
             storage => {
-                let count = self.take_count(index);
+                let count = lock(&self.pool.counts).publish(index);
                 self.publish(storage, count)?;
             }
         }
         Ok(index)
     }
 
-    pub(super) fn take_count(&self, index: u32) -> u32 {
-        lock(&self.pool.counts).remove(&index).unwrap_or(1)
+    /// Gives the buffer back. One that is being written, or [edited](crate::BufferPool::get_mut), is empty then, whatever its
+    /// count says. One that is being read is released, as when it is dropped.
+    pub fn discard(mut self) {
+        if self.pool.is_of_this_process() {
+            self.give_back();
+        }
+    }
+
+    fn give_back(&mut self) {
+        if self.mode() == AccessMode::ReadWrite {
+            // Before somebody else gets it.
+            lock(&self.pool.counts).forget(self.meta_index());
+        }
+        self.storage = Storage::Gone;
     }
 
     fn publish(&self, storage: Storage, count: u32) -> Result<(), WriteAccessError> {
@@ -327,16 +389,20 @@ impl Drop for BufferGuard {
             // A forked child inherits the guard, not what it stands for.
             return;
         }
+        // What a panic left half written is for nobody.
+        if self.mode() == AccessMode::ReadOnly || std::thread::panicking() {
+            return self.give_back();
+        }
         let index = self.meta_index();
+        let said = lock(&self.pool.counts).publish(index);
+        // Who acquired it has one reference of the count, and gives that up; who edits it has none.
+        let readers = if self.edits { said } else { said - 1 };
+        if readers == 0 {
+            return self.give_back();
+        }
         let storage = std::mem::replace(&mut self.storage, Storage::Gone);
-        if matches!(storage, Storage::Own(_) | Storage::Granted { .. }) {
-            // The writer's own reference is one of the count; what is above it is for others.
-            let others = self.take_count(index).saturating_sub(1);
-            if others > 0
-                && let Err(error) = self.publish(storage, others)
-            {
-                log::warn!("buffer {index} was not published: {error}");
-            }
+        if let Err(error) = self.publish(storage, readers) {
+            log::warn!("buffer {index} was not published: {error}");
         }
     }
 }

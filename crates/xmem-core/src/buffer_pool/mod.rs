@@ -4,8 +4,9 @@
 //!
 //! The same slots and leases as with [`Producer`] and [`Consumer`], in another shape: who acquires a buffer decides how
 //! many readers it is for, passes its index on, and forgets it; each reader gets it by its index. A reader that dies
-//! with a buffer in its hands counts as having released it.
+//! with a buffer in its hands counts as having released it. One that never comes does not: [`BufferPool::discard`].
 
+mod counts;
 #[cfg(feature = "cuda")]
 mod cuda;
 mod guard;
@@ -16,6 +17,7 @@ use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::{Arc, Mutex};
 
+use counts::Counts;
 pub use guard::{AccessMode, BufferGuard};
 use guard::{Storage, Written};
 pub use options::BufferPoolOptions;
@@ -70,8 +72,8 @@ enum Role {
 struct Inner {
     role: Role,
     canceller: Canceller,
-    /// The counts of buffers that this process writes.
-    counts: Mutex<HashMap<u32, u32>>,
+    /// For how many readers buffers are that this process wrote.
+    counts: Mutex<Counts>,
     /// References without a guard (`forget` of a reader, `add_ref`), by index.
     loose: Mutex<HashMap<u32, Vec<ReadLease>>>,
     /// Where the slots lie that another process granted to this one.
@@ -149,7 +151,12 @@ impl BufferPool {
         Ok(BufferGuard::reading(self.inner.clone(), lease))
     }
 
-    /// A buffer that was published, for writing in place. Only if nobody else holds it.
+    /// A buffer that was published, to be edited in place. Only if nobody else holds it.
+    ///
+    /// Nobody can get it as long as the guard is there. Then it is published again, with the edit, what is known of it, and
+    /// for as many readers as before, counted anew: when the guard is dropped, or [forgotten](BufferGuard::forget), which
+    /// also says if that fails. [`BufferGuard::discard`] empties it instead, and so does a guard that is dropped by a panic,
+    /// since the edit may be half done.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -163,32 +170,58 @@ impl BufferPool {
     /// assert!(pool.get_mut(index).is_err());
     /// drop(reader);
     /// pool.get_mut(index)?.as_cpu_slice_mut()?[0] = b'x';
+    /// assert_eq!(pool.get(index)?.as_cpu_slice()?, b"xbcd");
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
+    ///
+    /// A buffer that another process published is for one reader after the edit, unless
+    /// [`set_ref_count`](Self::set_ref_count) says otherwise while the guard is there. Of what is known of a buffer, a process
+    /// that does not own the pool can pass on the size only.
+    ///
+    /// A buffer that holds nothing is as one that was just acquired, of the size that it had last: it is published when it is
+    /// forgotten, not when it is dropped.
     ///
     /// # Errors
     ///
     /// [`WriteAccessError::InUse`] when somebody holds it, and others as [`WriteAccessError`] says.
     pub fn get_mut(&self, meta_index: u32) -> Result<BufferGuard, WriteAccessError> {
-        let (storage, size) = match &self.inner.role {
+        let storage = match &self.inner.role {
             Role::Owner(producer) => {
-                let size = self.inner.size_of(meta_index);
                 let lease = producer.acquire_index(meta_index);
-                let lease = lease.ok_or(WriteAccessError::InUse { index: meta_index })?;
-                let len = lease.payload_len();
-                let size = size.unwrap_or(len).min(len);
-                (Storage::Own(lease), size)
+                Storage::Own(lease.ok_or(WriteAccessError::InUse { index: meta_index })?)
             }
             Role::Peer(consumer) => {
-                let size = self.inner.size_of(meta_index).unwrap_or(0);
                 let question = |request| ToProducer::AcquireIndex {
                     request,
                     slot: meta_index,
                 };
-                (self.ask_to_write(consumer, question, size)?, size)
+                self.ask_to_write(consumer, question, 0)?
             }
         };
-        Ok(BufferGuard::writing(self.inner.clone(), storage, size))
+        // Nobody else publishes it now, so this is what was published last.
+        let last = self.inner.entry(meta_index);
+        let inner = self.inner.clone();
+        Ok(BufferGuard::editing(inner, storage, last))
+    }
+
+    /// Empties a buffer that was published, whoever it was for: it may be used again. For one whose readers never come,
+    /// which would be kept for them as long as the pool lives.
+    ///
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// # let name = dir.path().join("p.sock");
+    /// # let pool = xmem_core::BufferPool::new(name.to_str().unwrap())?;
+    /// let index = pool.acquire_cpu(4)?.forget()?;
+    /// pool.discard(index)?;
+    /// assert!(pool.get(index).is_err());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// As [`get_mut`](Self::get_mut).
+    pub fn discard(&self, meta_index: u32) -> Result<(), WriteAccessError> {
+        self.get_mut(meta_index).map(BufferGuard::discard)
     }
 
     fn ask_to_write(
@@ -232,7 +265,8 @@ impl BufferPool {
     }
 
     /// Says how many readers a buffer is for: it is kept until so many took and released it. For a buffer that this
-    /// process writes, or that it published as the pool's owner. Default: 1.
+    /// process writes, or that it published as the pool's owner. Default: 1. One whose readers never come is kept until
+    /// [`discard`](Self::discard).
     ///
     /// # Errors
     ///
@@ -245,12 +279,18 @@ impl BufferPool {
         if !self.inner.is_of_this_process() {
             return Err(RefCountError::NotYours(meta_index));
         }
-        if let Some(count) = lock(&self.inner.counts).get_mut(&meta_index) {
-            *count = wanted;
+        if lock(&self.inner.counts).set_of_written(meta_index, wanted) {
             return Ok(());
         }
         match &self.inner.role {
-            Role::Owner(producer) if producer.keep_until(meta_index, wanted) => Ok(()),
+            Role::Owner(producer) if producer.keep_until(meta_index, wanted) => {
+                if let Some(entry) = self.inner.entry(meta_index) {
+                    let generation = entry.meta.generation;
+                    let mut counts = lock(&self.inner.counts);
+                    counts.set_of_published(meta_index, generation, wanted);
+                }
+                Ok(())
+            }
             _ => Err(RefCountError::NotYours(meta_index)),
         }
     }
@@ -301,11 +341,6 @@ impl Inner {
         Entry::decode(&words?)
             .ok()
             .filter(|entry| entry.meta.slot == index)
-    }
-
-    /// The size of what was last published under an index.
-    fn size_of(&self, index: u32) -> Option<usize> {
-        usize::try_from(self.entry(index)?.meta.size).ok()
     }
 
     fn read(&self, index: u32) -> Result<ReadLease, GetError> {

@@ -31,7 +31,7 @@ pub(crate) fn own_buffers(pool: &str, commands: &Receiver<String>) {
                 let index = buffer.forget().unwrap();
                 buffers.set_ref_count(index, 2).unwrap();
                 // Taken back, so that nothing is left.
-                drop(buffers.get_mut(index).unwrap());
+                buffers.discard(index).unwrap();
                 say("written");
             }
             None => std::thread::sleep(Duration::from_millis(1)),
