@@ -71,7 +71,7 @@ mod api {
         ConsumerEvent, Departure, ImportedMemory, Parts, PieceLease, Producer, ProducerBuilder,
         PublishFailure, WriteLease, remove_stale,
     };
-    pub use crate::region::{Backing, Capabilities};
+    pub use crate::region::{Backing, Capabilities, remove_stale_segments};
     pub use crate::rendezvous::{
         PoolEntry, other_runtime_dirs_with, pools, pools_in_words, read_pools, runtime_dir,
         socket_path,

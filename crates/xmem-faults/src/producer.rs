@@ -132,8 +132,9 @@ pub(crate) fn run(args: &Args) -> Result<(), Error> {
         u64::from(stats.slots_held.saturating_sub(HISTORY)),
     );
     let regions = stats.regions as usize;
-    // Each region is one descriptor and one mapping more than there were before the first.
-    let descriptors = own::descriptors().saturating_sub(before.0 + regions);
+    // Each region is one mapping more than there were before the first, and one descriptor; two, if it is locked.
+    let fds = if backing == Backing::PosixShm { 2 } else { 1 };
+    let descriptors = own::descriptors().saturating_sub(before.0 + fds * regions);
     let mappings = own::mappings().saturating_sub(before.1 + regions);
     tally.add("descriptors-leaked", descriptors as u64);
     tally.add("mappings-leaked", mappings as u64);

@@ -294,9 +294,8 @@ impl ProducerBuilder {
         let lock = take_lock(&name, &socket)?;
         // From here on this process is the only one that may touch the pool's files.
         let shm_prefix = region::shm_prefix(&socket);
-        if settings.backing == Backing::PosixShm {
-            region::sweep_shm(&shm_prefix);
-        }
+        // Whatever this producer's own backing is.
+        region::sweep_shm(&shm_prefix);
         let constants = Constants {
             shape: Shape::new(settings.max_slots),
             pool_id: crate::random::u64(),

@@ -50,8 +50,8 @@ pub(super) fn remove_socket(path: &Path) -> Result<bool, CreateError> {
     }
 }
 
-/// Removes what a killed producer left of a pool: its socket and its lock file, which it returns, and its segments in
-/// /dev/shm. Nothing is an answer too.
+/// Removes what a killed producer left of a pool: its socket, its lock file and its segments in `/dev/shm`. Returns what
+/// it removed. Nothing is an answer too.
 ///
 /// It does no harm to leave them: the pool's next producer does the same. It is the pool's producer for that moment, so one
 /// that starts just then tries again.
@@ -84,18 +84,20 @@ pub fn remove_stale(pool: &str) -> Result<Vec<PathBuf>, RemoveError> {
     let lock_file = lock_path(&socket);
     let is_there = |path: &Path| fs::symlink_metadata(path).is_ok();
     let had_lock = is_there(&lock_file);
+    let prefix = region::shm_prefix(&socket);
     if !had_lock && !is_there(&socket) {
-        // A lock would have to be made just to be removed.
-        return Ok(Vec::new());
+        // A lock would have to be made just to be removed. Segments have their own.
+        return Ok(region::sweep_shm(&prefix));
     }
     let lock = take_lock(pool, &socket)?;
     let had_socket = remove_socket(&socket)?;
-    region::sweep_shm(&region::shm_prefix(&socket));
+    let segments = region::sweep_shm(&prefix);
     // Its file goes with it.
     drop(lock);
     let removed = [(had_socket, socket), (had_lock, lock_file)];
     Ok(removed
         .into_iter()
         .filter_map(|(had, path)| had.then_some(path))
+        .chain(segments)
         .collect())
 }

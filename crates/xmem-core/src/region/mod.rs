@@ -22,6 +22,7 @@ use crate::os::mapping::Mapping;
 use device_header::TwinKind;
 
 pub(crate) use imported::Imported;
+pub use posix_shm::remove_stale_segments;
 pub(crate) use posix_shm::{prefix as shm_prefix, sweep as sweep_shm};
 
 /// The most slots a pool may have. Bounds what a consumer maps for a producer it does not trust.

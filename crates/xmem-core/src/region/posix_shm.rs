@@ -2,13 +2,18 @@
 
 //! Named segments under /dev/shm, through the crate `shared_memory`.
 //!
-//! They cannot be sealed, and outlive a killed owner; the pool's next producer sweeps them by their prefix.
+//! They cannot be sealed, and outlive a killed owner. As long as the owner lives it has them locked (flock); what is not
+//! locked is anybody's of the same user to remove.
 #![allow(unsafe_code)] // shared_memory's handle holds a raw pointer and so is not Send
 
 use std::fs;
-use std::path::Path;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
 
-use rustix::fs::{Mode, fstat};
+use rustix::fs::{FileType, FlockOperation, Mode, OFlags, flock, fstat, open};
+use rustix::io::{Errno, retry_on_intr};
 use rustix::shm;
 use shared_memory::{Shmem, ShmemConf, ShmemError};
 
@@ -16,46 +21,102 @@ use super::{check_len, system};
 use crate::error::RegionError;
 use crate::fault::{self, Point};
 use crate::os::cred::own_uid;
-use crate::os::fork::ProcessId;
+use crate::os::fork::{KeptFromChildren, ProcessId};
 use crate::os::mapping::{Access, Mapping};
 use crate::os::memfd;
 
 const DIR: &str = "/dev/shm";
 
-/// What the names of a pool's segments begin with.
+/// How often to make a segment anew that somebody took for a killed producer's before it was locked.
+const TRIES: u32 = 5;
+
+/// What the names of all segments of this user begin with.
+fn prefix_of_all() -> String {
+    format!("xmem-{}-", own_uid())
+}
+
+/// What the names of a pool's segments begin with: a hash of what the pool is, however its path is written, and wherever
+/// its directory is mounted.
 pub(crate) fn prefix(socket: &Path) -> String {
-    // FNV-1a over the path: segments of two pools must not be taken for each other, nothing more.
-    let hash = socket
-        .as_os_str()
-        .as_encoded_bytes()
+    let dir = match socket.parent() {
+        Some(dir) if !dir.as_os_str().is_empty() => dir,
+        _ => Path::new("."),
+    };
+    let place = fs::metadata(dir).map_or((0, 0), |meta| (meta.dev(), meta.ino()));
+    let name = socket.file_name().unwrap_or_default().as_encoded_bytes();
+    // FNV-1a: segments of two pools should not be taken for each other. If they are, the locks keep them apart.
+    let hash = [place.0.to_le_bytes(), place.1.to_le_bytes()]
         .iter()
+        .flatten()
+        .chain(name)
         .fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
             (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
         });
-    format!("xmem-{}-{hash:016x}-", own_uid())
+    format!("{}{hash:016x}.", prefix_of_all())
 }
 
-/// Removes what a killed producer left. Only for who holds the pool's lock.
-pub(crate) fn sweep(prefix: &str) {
+/// Removes the segments that killed producers left, of the pool with this prefix; returns what it removed.
+pub(crate) fn sweep(prefix: &str) -> Vec<PathBuf> {
+    sweep_if(|name| name.starts_with(prefix))
+}
+
+/// Removes the segments under `/dev/shm` that killed producers of this user left, whatever their pools were, and returns
+/// them. Their pools need not be there any more, nor their directories. Those whose producer lives are left alone.
+///
+/// They come from [`Backing::PosixShm`](crate::Backing::PosixShm) only; other memory goes with its producer.
+pub fn remove_stale_segments() -> Vec<PathBuf> {
+    let prefix = prefix_of_all();
+    let is_hex = |text: &str| text.len() == 16 && text.bytes().all(|b| b.is_ascii_hexdigit());
+    sweep_if(|name| {
+        let rest = name.strip_prefix(&prefix);
+        let parts = rest.and_then(|rest| rest.split_once('.'));
+        // Nothing that only begins alike.
+        parts.is_some_and(|(pool, number)| is_hex(pool) && is_hex(number))
+    })
+}
+
+fn sweep_if(is_meant: impl Fn(&str) -> bool) -> Vec<PathBuf> {
     let Ok(entries) = fs::read_dir(DIR) else {
-        return;
+        return Vec::new();
     };
-    for entry in entries.flatten() {
-        if entry.file_name().to_string_lossy().starts_with(prefix) {
-            log::info!(
-                "removing {:?}, left by a producer that was killed",
-                entry.path()
-            );
-            let _ = fs::remove_file(entry.path());
-            fault::point(Point::SegmentSwept);
-        }
+    entries
+        .flatten()
+        .filter(|entry| entry.file_name().to_str().is_some_and(&is_meant))
+        .map(|entry| entry.path())
+        .filter(|path| remove_if_left(path))
+        .collect()
+}
+
+/// Removes a segment that has no owner any more. `false`: it has one, or is none of ours.
+fn remove_if_left(path: &Path) -> bool {
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;
+    let Ok(file) = open(path, flags, Mode::empty()) else {
+        return false;
+    };
+    let is_ours = fstat(&file).is_ok_and(|stat| {
+        FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile && stat.st_uid == own_uid()
+    });
+    // Held while the file is removed, so that an owner who is about to lock it notices.
+    if !is_ours || !lock(&file) {
+        return false;
     }
+    log::info!("removing {path:?}, left by a producer that was killed");
+    let removed = fs::remove_file(path).is_ok();
+    fault::point(Point::SegmentSwept);
+    removed
+}
+
+/// Whether the lock could be had.
+fn lock(file: &OwnedFd) -> bool {
+    retry_on_intr(|| flock(file, FlockOperation::NonBlockingLockExclusive)).is_ok()
 }
 
 pub(crate) struct Owned {
     segment: Shmem,
     len: usize,
     process: ProcessId,
+    /// What says that the owner lives. A forked child must not say it in the owner's place.
+    lock: Option<(KeptFromChildren, OwnedFd)>,
 }
 
 impl Drop for Owned {
@@ -84,8 +145,24 @@ impl std::fmt::Debug for Owned {
 
 impl Owned {
     pub(super) fn create(len: usize, prefix: &str) -> Result<Self, RegionError> {
-        let name = format!("/{prefix}{:016x}", crate::random::u64());
         memfd::check_file_size(len).map_err(|error| RegionError::NoSpace { size: len, error })?;
+        for _ in 0..TRIES {
+            let mut segment = Self::make(len, prefix)?;
+            // The crate only sets the size; without the reservation a full /dev/shm would be a SIGBUS later.
+            if let Some(fd) = segment.open_and_lock()? {
+                memfd::reserve(&fd, len)
+                    .map_err(|error| RegionError::NoSpace { size: len, error })?;
+                segment.lock = Some((KeptFromChildren::new(&fd), fd));
+                return Ok(segment);
+            }
+        }
+        Err(system("keep a segment in /dev/shm")(
+            io::ErrorKind::NotFound.into(),
+        ))
+    }
+
+    fn make(len: usize, prefix: &str) -> Result<Self, RegionError> {
+        let name = format!("/{prefix}{:016x}", crate::random::u64());
         fault::call(Point::ShmCreate).map_err(system("create a segment in /dev/shm"))?;
         let segment = ShmemConf::new()
             .os_id(&name)
@@ -96,23 +173,33 @@ impl Owned {
                 error: match error {
                     ShmemError::MapCreateFailed(code)
                     | ShmemError::UnknownOsError(code)
-                    | ShmemError::MapOpenFailed(code) => {
-                        std::io::Error::from_raw_os_error(code as i32)
-                    }
-                    other => std::io::Error::other(other.to_string()),
+                    | ShmemError::MapOpenFailed(code) => io::Error::from_raw_os_error(code as i32),
+                    other => io::Error::other(other.to_string()),
                 },
             })?;
         fault::point(Point::ShmCreated);
-        let segment = Self {
+        Ok(Self {
             segment,
             len,
             process: ProcessId::current(),
+            lock: None,
+        })
+    }
+
+    /// The segment, locked. `None`: somebody took it for one that a killed producer left, and has removed it or is about to.
+    fn open_and_lock(&self) -> Result<Option<OwnedFd>, RegionError> {
+        let fd = match shm::open(self.name(), shm::OFlags::RDWR, Mode::empty()) {
+            Ok(fd) => fd,
+            Err(Errno::NOENT) => return Ok(None),
+            Err(error) => return Err(system("open a segment again")(error.into())),
         };
-        // The crate only sets the size; without the reservation a full /dev/shm would be a SIGBUS later.
-        let fd = shm::open(&name, shm::OFlags::RDWR, Mode::empty())
-            .map_err(|e| system("open a segment again")(e.into()))?;
-        memfd::reserve(&fd, len).map_err(|error| RegionError::NoSpace { size: len, error })?;
-        Ok(segment)
+        match retry_on_intr(|| flock(&fd, FlockOperation::NonBlockingLockExclusive)) {
+            Ok(()) => {}
+            Err(Errno::WOULDBLOCK) => return Ok(None),
+            Err(error) => return Err(system("lock a segment")(error.into())),
+        }
+        let stat = fstat(&fd).map_err(|e| system("look at a segment")(e.into()))?;
+        Ok((stat.st_nlink > 0).then_some(fd))
     }
 
     pub(super) fn ptr(&self) -> *mut u8 {

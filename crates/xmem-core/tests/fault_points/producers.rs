@@ -2,7 +2,9 @@
 
 //! Producers are killed, stopped and refused what they ask for, one after the other, before an audience that stays.
 
-use std::sync::mpsc::{TryRecvError, channel};
+use std::sync::mpsc::{Sender, TryRecvError, channel};
+use std::thread::JoinHandle;
+use std::time::Duration;
 
 use xmem_core::CreateError;
 use xmem_core::fault::{Point, Side};
@@ -71,9 +73,41 @@ impl Audience {
 }
 
 /// Leaves what a killed producer leaves: a socket, a lock, segments.
-fn leave_a_mess(kind: Kind, place: &Place) {
+fn leave_a_mess(kind: Kind, place: &Place) -> Litter {
     let mut victim = victim("reproduce", kind, place, Point::HeadMoved, 40..41, "kill");
     assert_eq!(victim.dies_of(), SIGKILL);
+    Litter::new(place)
+}
+
+/// Sees to it that there is a segment that nobody owns, also if another test removes those of all pools.
+struct Litter {
+    done: Option<Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Litter {
+    fn new(place: &Place) -> Self {
+        let segment = format!("/dev/shm/{}{:016x}", place.segment_prefix(), 0);
+        let (done, over) = channel::<()>();
+        let thread = std::thread::spawn(move || {
+            while over.try_recv() == Err(TryRecvError::Empty) {
+                let _ = std::fs::File::create_new(&segment);
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            let _ = std::fs::remove_file(&segment);
+        });
+        Self {
+            done: Some(done),
+            thread: Some(thread),
+        }
+    }
+}
+
+impl Drop for Litter {
+    fn drop(&mut self) {
+        self.done = None;
+        self.thread.take().map(JoinHandle::join);
+    }
 }
 
 fn producers_die(kind: Kind) {
@@ -81,12 +115,11 @@ fn producers_die(kind: Kind) {
     let mut audience = Audience::start(kind, &place);
     for point in points(Side::Producer, kind) {
         for &arrival in arrivals(point) {
-            if matches!(point, Point::SegmentSwept | Point::StaleSocketRemoved) {
-                if arrival > 1 {
-                    continue;
-                }
-                leave_a_mess(kind, &place);
+            let rare = matches!(point, Point::SegmentSwept | Point::StaleSocketRemoved);
+            if rare && arrival > 1 {
+                continue;
             }
+            let litter = rare.then(|| leave_a_mess(kind, &place));
             let mut victim = victim(
                 "reproduce",
                 kind,
@@ -100,6 +133,7 @@ fn producers_die(kind: Kind) {
                 SIGKILL,
                 "no producer came to {point:?} {arrival}"
             );
+            drop(litter);
             println!("a producer died at {point:?} {arrival}");
             audience.take_over(&place);
         }
@@ -113,11 +147,10 @@ fn producers_stop(kind: Kind) {
     for point in points(Side::Producer, kind) {
         let rare = matches!(point, Point::SegmentSwept | Point::StaleSocketRemoved);
         let at = if rare { 1 } else { 2 };
-        if rare {
-            leave_a_mess(kind, &place);
-        }
+        let litter = rare.then(|| leave_a_mess(kind, &place));
         let victim = victim("reproduce", kind, &place, point, at..at + 1, "stop");
         assert!(victim.stops(), "no producer came to {point:?}");
+        drop(litter);
         println!("a producer stopped at {point:?}");
         // Another one gets the pool or is told that it is taken, and does not wait.
         match Stream::start(&place.pool(), kind, HANG) {

@@ -129,7 +129,8 @@ pub(crate) fn produce(pool: &str, kind: Kind, commands: &Receiver<String>) {
                     let stats = producer.stats();
                     let used = stats.regions as usize;
                     let now = resources();
-                    let fds = 1;
+                    // A segment's second one is what says that its owner lives.
+                    let fds = if kind == Kind::PosixShm { 2 } else { 1 };
                     let now = Resources {
                         descriptors: now.descriptors - fds * used,
                         mappings: now.mappings - used,

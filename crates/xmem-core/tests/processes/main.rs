@@ -8,6 +8,7 @@ mod kills;
 mod lossless;
 mod namespaces;
 mod roles;
+mod segments;
 mod stops;
 #[path = "../support/mod.rs"]
 mod support;

@@ -9,6 +9,7 @@ pub mod users;
 #[cfg(feature = "fault-points")]
 pub mod victim;
 
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -53,14 +54,7 @@ impl Place {
 
     /// The segments under /dev/shm that belong to the pool "p".
     pub fn segments(&self) -> Vec<PathBuf> {
-        let hash = self
-            .pool()
-            .bytes()
-            .fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
-                (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
-            });
-        let uid = rustix::process::geteuid().as_raw();
-        let prefix = format!("xmem-{uid}-{hash:016x}-");
+        let prefix = self.segment_prefix();
         std::fs::read_dir("/dev/shm")
             .into_iter()
             .flatten()
@@ -68,6 +62,20 @@ impl Place {
             .filter(|entry| entry.file_name().to_string_lossy().starts_with(&prefix))
             .map(|entry| entry.path())
             .collect()
+    }
+
+    /// What their names begin with.
+    pub fn segment_prefix(&self) -> String {
+        let dir = std::fs::metadata(self.path()).unwrap();
+        let hash = [dir.dev().to_le_bytes(), dir.ino().to_le_bytes()]
+            .iter()
+            .flatten()
+            .chain(b"p.sock")
+            .fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+                (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
+            });
+        let uid = rustix::process::geteuid().as_raw();
+        format!("xmem-{uid}-{hash:016x}.")
     }
 
     /// With everything dropped, nothing is left: no socket, no lock, no segment.
