@@ -54,7 +54,8 @@ pub(crate) enum Command {
     },
     /// Remove what killed producers left; nothing of a pool that has a producer, or of another user
     Clean {
-        /// Names of pools, or paths of their sockets. None: all of the runtime directory
+        /// Names of pools, or paths of their sockets. None: all of the runtime directory, and this user's segments in
+        /// /dev/shm that no producer has, of whatever pool
         pools: Vec<String>,
     },
 }

@@ -11,7 +11,7 @@ use crate::Error;
 use crate::cli::Format;
 use crate::format::{json, printable};
 
-/// `pools`: by name or path. None: all of the runtime directory whose producer is gone.
+/// `pools`: by name or path. None: all of the runtime directory whose producer is gone, and segments whose producer is.
 pub(crate) fn run(pools: &[String], format: Format, out: &mut impl Write) -> Result<(), Error> {
     let mut removed = Vec::new();
     let mut errors = Vec::new();
@@ -29,6 +29,8 @@ pub(crate) fn run(pools: &[String], format: Format, out: &mut impl Write) -> Res
                 Ok(()) => {}
             }
         }
+        // Of pools of which nothing else is left, wherever they were.
+        removed.extend(xmem_core::remove_stale_segments());
     } else {
         let results = pools.iter().map(|pool| remove(pool, &mut removed));
         errors.extend(results.filter_map(Result::err));
