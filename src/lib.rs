@@ -17,6 +17,7 @@
 mod allocator;
 mod bufferpool;
 mod caps;
+mod core_log;
 #[cfg(feature = "cuda")]
 mod cuda;
 mod deviceprovider;
@@ -57,6 +58,7 @@ pub use xmemsrc::{
 use gst::glib;
 
 fn plugin_init(plugin: &gst::Plugin) -> Result<(), glib::BoolError> {
+    core_log::init(plugin);
     xmemsink::register(plugin)?;
     xmemsrc::register(plugin)?;
     deviceprovider::register(plugin)

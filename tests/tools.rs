@@ -45,6 +45,25 @@ fn gst_inspect_shows_everything_without_a_warning() {
     }
 }
 
+#[test]
+fn what_the_core_says_is_in_the_debug_log() {
+    let pools = prepared();
+    let file = pools.file("debug.log");
+    let _producer = Launch::new(&pools, "producer", &[], &format!("{LIVE} pool=p"));
+    let mut consumer = command(&pools, "gst-launch-1.0");
+    consumer
+        .args("xmemsrc pool=p max-held=5000 ! fakesink".split_ascii_whitespace())
+        .env("GST_DEBUG", "xmemcore:2")
+        .env("GST_DEBUG_FILE", &file);
+    let _consumer = Launch::start(&pools, "consumer", &mut consumer);
+    until("a warning of the core's", || {
+        let text = std::fs::read_to_string(&file).unwrap_or_default();
+        text.lines().any(|line| {
+            line.contains("WARN") && line.contains("xmemcore") && line.contains("asked to hold")
+        })
+    });
+}
+
 /// The leaks tracer tells at the end what is still alive.
 fn traced(pools: &Pools, name: &str, program: &str, arguments: &str) -> Launch {
     let mut command = command(pools, program);

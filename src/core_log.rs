@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! What the core says goes to GStreamer's debug log.
+
+use std::sync::LazyLock;
+
+use gst::{glib, prelude::*};
+use log::{Level, LevelFilter, Log, Metadata, Record};
+
+static CAT: LazyLock<gst::DebugCategory> = LazyLock::new(|| {
+    gst::DebugCategory::new(
+        "xmemcore",
+        gst::DebugColorFlags::empty(),
+        Some("The pools, below the elements"),
+    )
+});
+
+struct ToGStreamer;
+
+impl Log for ToGStreamer {
+    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+        CAT.above_threshold(to_gst(metadata.level()))
+    }
+
+    fn log(&self, record: &Record<'_>) {
+        if !self.enabled(record.metadata()) {
+            return;
+        }
+        let file = record.file().unwrap_or_default();
+        let file = glib::GString::from_string_checked(file.to_owned()).unwrap_or_default();
+        CAT.log(
+            None::<&glib::Object>,
+            to_gst(record.level()),
+            file.as_gstr(),
+            record.module_path().unwrap_or_default(),
+            record.line().unwrap_or_default(),
+            *record.args(),
+        );
+    }
+
+    fn flush(&self) {}
+}
+
+fn to_gst(level: Level) -> gst::DebugLevel {
+    match level {
+        Level::Error => gst::DebugLevel::Error,
+        Level::Warn => gst::DebugLevel::Warning,
+        Level::Info => gst::DebugLevel::Info,
+        Level::Debug => gst::DebugLevel::Debug,
+        Level::Trace => gst::DebugLevel::Trace,
+    }
+}
+
+/// Takes what the core says, if this copy of the crate `log` is the plugin's own: a program that links the plugin has one
+/// logger for all of it.
+pub(crate) fn init(plugin: &gst::Plugin) {
+    if plugin.filename().is_none() {
+        return;
+    }
+    LazyLock::force(&CAT);
+    if log::set_logger(&ToGStreamer).is_ok() {
+        // Each line is compared with the category's threshold, which can change at any time without a word.
+        log::set_max_level(LevelFilter::Trace);
+    }
+}
