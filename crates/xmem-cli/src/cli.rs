@@ -19,6 +19,9 @@ pub(crate) struct Cli {
     /// How to print
     #[arg(long, short, global = true, value_enum, default_value_t)]
     pub(crate) format: Format,
+    /// Say on standard error what is done
+    #[arg(long, short, global = true)]
+    pub(crate) verbose: bool,
     #[command(subcommand)]
     pub(crate) command: Command,
 }
@@ -45,7 +48,7 @@ pub(crate) enum Command {
     Watch {
         /// The pool's name, or the path of its socket
         pool: String,
-        /// From one time to the next, such as 0.5
+        /// From one time to the next, such as 0.5; from 0.01 to 86400
         #[arg(long, short, value_name = "SECONDS", default_value = "1", value_parser = interval)]
         interval: Duration,
         /// Stop when it was shown this many times

@@ -81,8 +81,13 @@ pub(crate) fn json(out: &mut impl Write, value: &impl Serialize) -> Result<(), E
 /// Text of another process, without what could play tricks on a terminal.
 pub(crate) fn printable(text: &str) -> String {
     text.chars()
-        .map(|c| if c.is_control() { '\u{fffd}' } else { c })
+        .map(|c| if plays_tricks(c) { '\u{fffd}' } else { c })
         .collect()
+}
+
+fn plays_tricks(c: char) -> bool {
+    // Those that change the direction of text show it in another order than it has.
+    c.is_control() || matches!(c, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
 /// Nanoseconds as milliseconds.
@@ -114,6 +119,7 @@ mod tests {
     #[test]
     fn control_characters_do_not_reach_the_terminal() {
         assert_eq!(printable("cam\x1b[2J\n"), "cam\u{fffd}[2J\u{fffd}");
+        assert_eq!(printable("\u{202e}mac\u{2069}"), "\u{fffd}mac\u{fffd}");
     }
 
     #[test]

@@ -5,6 +5,7 @@
 mod cli;
 mod command;
 mod format;
+mod verbose;
 
 use std::io;
 use std::process::ExitCode;
@@ -17,6 +18,9 @@ type Error = Box<dyn std::error::Error>;
 fn main() -> ExitCode {
     // Wrong usage ends here, with exit code 2.
     let cli = cli::Cli::parse();
+    if cli.verbose {
+        verbose::init();
+    }
     match command::run(&cli, &mut io::stdout().lock()) {
         Ok(()) => ExitCode::SUCCESS,
         // Whoever read our output has seen enough, as in `xmem list | head -1`.

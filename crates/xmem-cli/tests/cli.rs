@@ -330,6 +330,30 @@ fn clean_removes_segments_of_which_no_pool_is_left() {
 }
 
 #[test]
+fn what_is_done_is_said_if_that_is_asked_for() {
+    let dir = TempDir::new().unwrap();
+    let producer = Producer::builder(&socket(&dir)).backing(Backing::PosixShm);
+    let producer = producer.build().unwrap();
+    publish(&producer);
+    let live = own_segments().remove(0);
+    drop(producer);
+    let (head, _) = live.rsplit_once('.').unwrap();
+    let orphan = format!("{head}.{:016x}", std::process::id());
+    for (args, is_said) in [
+        (&["clean", "cam0"][..], false),
+        (&["-v", "clean", "cam0"], true),
+    ] {
+        std::fs::write(&orphan, "").unwrap();
+        let output = xmem(dir.path(), args);
+        // Unless another test, which removes those of all pools, came first.
+        if stdout(&output).contains(&orphan) {
+            let text = str::from_utf8(&output.stderr).unwrap();
+            assert_eq!(text.contains("xmem: info: removing"), is_said, "{text}");
+        }
+    }
+}
+
+#[test]
 fn watch_waits_for_a_producer_that_comes_and_for_one_that_comes_back() {
     let dir = TempDir::new().unwrap();
     let mut watch = Command::new(env!("CARGO_BIN_EXE_xmem"))

@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! What the core says goes to standard error, if that is asked for.
+
+use log::{LevelFilter, Log, Metadata, Record};
+
+use crate::format::printable;
+
+struct ToStandardError;
+
+impl Log for ToStandardError {
+    fn enabled(&self, _: &Metadata<'_>) -> bool {
+        true
+    }
+
+    fn log(&self, record: &Record<'_>) {
+        use std::io::Write;
+        let level = record.level().as_str().to_lowercase();
+        let line = printable(&record.args().to_string());
+        // Nobody may be reading it.
+        let _ = writeln!(std::io::stderr(), "xmem: {level}: {line}");
+    }
+
+    fn flush(&self) {}
+}
+
+/// To be called once.
+pub(crate) fn init() {
+    if log::set_logger(&ToStandardError).is_ok() {
+        log::set_max_level(LevelFilter::Debug);
+    }
+}
