@@ -3,6 +3,7 @@
 //! The consumer of a pool, as Python has it.
 
 mod inner;
+mod left_behind;
 
 use std::os::fd::RawFd;
 use std::sync::{Arc, Mutex, OnceLock};
@@ -16,7 +17,7 @@ use xmem_core::{
 
 use self::inner::{Failure, Figures, Inner, Item, OnEos, OnLost, OverBudget, Step};
 use crate::bell::Bell;
-use crate::errors::{IntoPyErr, Kind};
+use crate::errors::{IntoPyErr, Kind, warn};
 use crate::lock::lock;
 use crate::number::count_or_none;
 use crate::seat::{NotHad, Seat};
@@ -66,19 +67,22 @@ impl Consumer {
 
     /// `None`: nothing came in time.
     fn next(&self, py: Python<'_>, deadline: Deadline) -> PyResult<Result<Option<Item>, Failure>> {
-        let step = signals::wait(py, deadline, |slice| match self.seat.take(slice) {
-            Ok(mut inner) => match inner.step(slice) {
-                Step::Item(item) => Some(Ok(Ok(item))),
-                Step::Nothing => None,
-                Step::Failed(failure) => Some(Ok(Err(failure))),
-            },
-            Err(NotHad::Timeout) => None,
-            Err(error) => Some(Err(error)),
-        })?;
-        match step {
-            Some(Ok(result)) => Ok(result.map(Some)),
-            Some(Err(error)) => Err(not_had(error)),
-            None => Ok(Ok(None)),
+        loop {
+            let step = signals::wait(py, deadline, |slice| match self.seat.take(slice) {
+                Ok(mut inner) => match inner.step(slice) {
+                    Step::Nothing => None,
+                    step => Some(Ok(step)),
+                },
+                Err(NotHad::Timeout) => None,
+                Err(error) => Some(Err(error)),
+            })?;
+            match step {
+                Some(Ok(Step::Item(item))) => return Ok(Ok(Some(item))),
+                Some(Ok(Step::Failed(failure))) => return Ok(Err(failure)),
+                Some(Ok(Step::LeftBehind(message))) => warn(py, message)?,
+                Some(Err(error)) => return Err(not_had(error)),
+                Some(Ok(Step::Nothing)) | None => return Ok(Ok(None)),
+            }
         }
     }
 }
@@ -163,6 +167,8 @@ impl Consumer {
             figures: Arc::default(),
             bell: None,
             looking: None,
+            last: None,
+            left_behind: None,
         };
         let figures = inner.figures.clone();
         let mut deadline = Deadline::after(timeout)?;
@@ -277,7 +283,10 @@ impl Consumer {
         let now = now.unwrap_or_default();
         let dict = PyDict::new(py);
         dict.set_item("received", figures.before.received + now.received)?;
-        dict.set_item("missed", figures.before.missed + now.missed)?;
+        dict.set_item(
+            "missed",
+            figures.before.missed + figures.missed_between + now.missed,
+        )?;
         dict.set_item("copied", figures.copied)?;
         dict.set_item("dropped", figures.dropped)?;
         dict.set_item("reconnects", figures.reconnects)?;

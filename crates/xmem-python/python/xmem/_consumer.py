@@ -33,6 +33,8 @@ class Consumer(Waiting, _xmem.Consumer):
     start_from: "next" frame that is published, the "newest", or the "oldest" that is still kept.
     on_eos: when the stream is over, "end" the iteration or "wait" for whatever follows.
     on_producer_lost: when the producer is gone, "wait" for the next one, "end" the iteration, or "raise" ProducerLost.
+        When a lossless producer goes on without this consumer (lossless_timeout), "wait" joins it again, with a
+        PoolWarning; "end" and "raise" raise ProducerLost, as that is no end of the stream.
     over_budget: when max_held frames are held, "copy" the next one into memory of its own, "drop" it, or "raise" OverBudget.
     busy_poll: seconds to spin for the next frame before sleeping. Takes a core, saves the time of waking up.
     events: take what happened between frames too: each is an xmem.Event in its place among the frames.

@@ -60,7 +60,8 @@ class NoCuda(CudaError):
 
 
 class PoolWarning(RuntimeWarning):
-    """Something works, but hardly as it is meant: a pool is not there, a budget was cut, two wait for each other."""
+    """Something works, but hardly as it is meant: a pool is not there, a budget was cut, a producer goes on without
+    a consumer, two wait for each other."""
 
 
 # Tracebacks name them as users do.

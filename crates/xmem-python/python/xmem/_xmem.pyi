@@ -229,6 +229,7 @@ class WritableFrame(_Array):
 class ReceiveStats(TypedDict):
     """Figures of a consumer, over all producers that it had.
 
+    missed: frames that were gone when it came for them, also while a lossless producer went on without it.
     held: how many slots it holds, of a producer that is gone too. budget: how many the last producer granted, of which
     fewer than max_held is said once (PoolWarning). latency: from publish to receive, smoothed, in nanoseconds.
     """

@@ -11,6 +11,7 @@ use xmem_core::{
     ConnectError, ConsumerBuilder, ConsumerHandle, ReadLease, ReceiveError, ReceiveStats, StartFrom,
 };
 
+use super::left_behind::{First, Last, LeftBehind};
 use crate::bell::Bell;
 use crate::errors::{IntoPyErr, Kind};
 use crate::event::Event;
@@ -51,6 +52,8 @@ pub(super) struct Figures {
     pub(super) copied: u64,
     pub(super) dropped: u64,
     pub(super) reconnects: u64,
+    /// Between two connections to one producer.
+    pub(super) missed_between: u64,
 }
 
 impl Figures {
@@ -98,6 +101,8 @@ pub(super) struct Inner {
     pub(super) bell: Option<Bell>,
     /// A thread looks for a producer, for who waits for the bell.
     pub(super) looking: Option<Found>,
+    pub(super) last: Option<Last>,
+    pub(super) left_behind: Option<LeftBehind>,
 }
 
 /// What a stream consists of.
@@ -112,12 +117,16 @@ pub(super) enum Took {
     Frame(Result<(Frame, Way), Unusable>),
     /// `None`: nothing that anybody has to know of.
     Event(Option<Event>),
+    /// It was taken before.
+    Known,
 }
 
 /// What became of a wait for a frame.
 pub(super) enum Step {
     Item(Item),
     Nothing,
+    /// The producer went on without this consumer, which joins it again. What to say of that.
+    LeftBehind(String),
     Failed(Failure),
 }
 
@@ -241,8 +250,24 @@ impl Inner {
         let Some(consumer) = &mut self.connected else {
             return self.connect(timeout);
         };
+        let producer = consumer.producer_pid();
+        let (last, left_behind, figures) = (&mut self.last, &mut self.left_behind, &self.figures);
+        let mut is_known = |lease: &ReadLease| {
+            let first = left_behind.map(|it| it.first(producer, lease.meta()));
+            if first == Some(First::Known) {
+                return true;
+            }
+            *left_behind = None;
+            if let Some(First::Missed(missed)) = first {
+                lock(figures).missed_between += missed;
+            }
+            *last = Some(Last::of(lease.meta()));
+            false
+        };
         let frame = |lease: ReadLease| {
-            if lease.meta().event {
+            if is_known(&lease) {
+                Took::Known
+            } else if lease.meta().event {
                 Took::Event(Event::of(&lease))
             } else {
                 Took::Frame(Frame::in_place(lease))
@@ -252,6 +277,9 @@ impl Inner {
             Err(ReceiveError::OverBudget { .. }) if self.over_budget != OverBudget::Raise => {
                 let drop = self.over_budget == OverBudget::Drop;
                 let copy = |lease: &ReadLease| {
+                    if is_known(lease) {
+                        return Some(Took::Known);
+                    }
                     if lease.meta().event {
                         return Some(Took::Event(Event::of(lease)));
                     }
@@ -284,7 +312,7 @@ impl Inner {
             }
             Ok(Took::Frame(Err(reason))) => Step::Failed(Failure::Unusable(reason)),
             Ok(Took::Event(Some(event))) => Step::Item(Item::Event(event)),
-            Ok(Took::Event(None)) | Err(ReceiveError::Timeout) => Step::Nothing,
+            Ok(Took::Event(None) | Took::Known) | Err(ReceiveError::Timeout) => Step::Nothing,
             Err(ReceiveError::Eos) => {
                 if self.on_eos == OnEos::Wait {
                     consumer.pass_eos();
@@ -307,9 +335,20 @@ impl Inner {
     fn lost(&mut self, error: ReceiveError) -> Step {
         match self.on_lost {
             OnLost::Raise => return Step::Failed(Failure::Receive(error)),
+            // That a stream goes on without this consumer is not its end.
+            OnLost::End if matches!(error, ReceiveError::TimedOut) => {
+                return Step::Failed(Failure::Receive(error));
+            }
             OnLost::End => return Step::Failed(Failure::End),
             OnLost::Wait => {}
         }
+        let said = match (&self.connected, error) {
+            (Some(consumer), ReceiveError::TimedOut) => {
+                self.left_behind = self.last.map(|last| LeftBehind::by(consumer, last));
+                Some(left_behind(consumer.pool(), self.last))
+            }
+            _ => None,
+        };
         self.leave();
         if let Some(bell) = &self.bell {
             bell.ring();
@@ -317,8 +356,19 @@ impl Inner {
         self.lost_at = Some(Instant::now());
         // What the next producer has published already is news.
         self.builder = self.builder.clone().start_from(StartFrom::Oldest);
-        Step::Nothing
+        said.map_or(Step::Nothing, Step::LeftBehind)
     }
+}
+
+fn left_behind(pool: &str, last: Option<Last>) -> String {
+    let when = last.map_or_else(
+        || "before any frame came".to_owned(),
+        |last| format!("after number {}", last.sequence),
+    );
+    format!(
+        "consumer of pool {pool:?}: the producer waited longer than its lossless_timeout for it, and went on without it \
+         {when}: it joins again, and frames in between are missed; take them faster, or raise lossless_timeout"
+    )
 }
 
 /// How long a thread looks for a producer.

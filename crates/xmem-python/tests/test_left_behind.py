@@ -1,0 +1,117 @@
+# SPDX-License-Identifier: MPL-2.0
+
+"""A lossless producer whose patience ends goes on without a consumer, which learns of it."""
+
+import asyncio
+import contextlib
+import warnings
+
+import pytest
+from conftest import HANG, publish
+
+import xmem
+
+SAID = "waited longer than its lossless_timeout for it, and went on without it"
+
+
+@pytest.fixture
+def producer(pool):
+    with xmem.Producer(pool, lossless=True, lossless_timeout=0.2) as producer:
+        yield producer
+
+
+def publish_all(producer, seeds):
+    for seed in seeds:
+        publish(producer, seed)
+
+
+def test_it_is_said_and_counted(producer):
+    with xmem.Consumer(producer.pool) as consumer:
+        publish_all(producer, range(3))
+        seeds = [consumer.recv(HANG).pts for _ in range(3)]
+        # It waits for the consumer once, and then no more.
+        publish_all(producer, range(3, 60))
+        with pytest.warns(xmem.PoolWarning, match=f"{SAID} after number 2: it joins again") as said:
+            seeds.append(consumer.recv(HANG).pts)
+        assert len(said) == 1
+        assert said[0].filename == __file__
+        while seeds[-1] < 59:
+            seeds.append(consumer.recv(HANG).pts)
+        assert seeds == sorted(set(seeds))
+        stats = consumer.stats
+        assert stats["missed"] == 60 - len(seeds) > 0
+        assert stats["reconnects"] == 1
+
+
+def test_each_time(producer):
+    with xmem.Consumer(producer.pool) as consumer:
+        seeds = []
+        for first in (0, 40, 80):
+            publish_all(producer, range(first, first + 40))
+            with pytest.warns(xmem.PoolWarning, match=SAID):
+                seeds.append(consumer.recv(HANG).pts)
+            while seeds[-1] < first + 39:
+                seeds.append(consumer.recv(HANG).pts)
+        # What was published before the first frame came is nowhere counted.
+        assert consumer.stats["missed"] == 120 - len(seeds) - seeds[0]
+
+
+def test_what_is_kept_does_not_come_twice(pool):
+    with xmem.Producer(pool, lossless=True, lossless_timeout=0.1, max_slots=12, max_held=2) as producer:
+        with xmem.Consumer(pool) as consumer:
+            publish_all(producer, range(3))
+            seeds = [consumer.recv(HANG).pts for _ in range(3)]
+            publish(producer, 3)
+            # It is not even the consumer that has all the slots.
+            kept = []
+            while not producer.stats["timed_out"]:
+                with contextlib.suppress(xmem.Timeout):
+                    kept.append(producer.acquire((8,), timeout=0.1))
+            kept.clear()
+            with pytest.warns(xmem.PoolWarning, match=SAID):
+                seeds.append(consumer.recv(HANG).pts)
+            assert seeds == [0, 1, 2, 3]
+            assert consumer.stats["missed"] == 0
+
+
+def test_another_producer_of_this_process_counts_anew(pool):
+    with xmem.Producer(pool, lossless=True, lossless_timeout=0.2) as producer, xmem.Consumer(pool) as consumer:
+        publish_all(producer, range(30))
+        with pytest.warns(xmem.PoolWarning, match=SAID):
+            consumer.recv(HANG)
+        while consumer.recv(HANG).pts < 29:
+            pass
+        missed = consumer.stats["missed"]
+        publish_all(producer, range(30, 60))
+        producer.close()
+        with xmem.Producer(pool) as other, warnings.catch_warnings():
+            warnings.simplefilter("ignore", xmem.PoolWarning)
+            publish(other, 100)
+            assert consumer.recv(HANG).pts == 100
+            assert consumer.stats["missed"] == missed
+
+
+def test_it_is_no_end_of_the_stream(producer):
+    with xmem.Consumer(producer.pool, on_producer_lost="end") as consumer:
+        publish_all(producer, range(30))
+        with pytest.raises(xmem.ProducerLost, match="lossless-timeout"):
+            list(consumer)
+
+
+def test_a_warning_that_is_an_error_is_none_of_the_stream(producer):
+    with xmem.Consumer(producer.pool) as consumer, warnings.catch_warnings():
+        warnings.simplefilter("error")
+        publish_all(producer, range(30))
+        with pytest.raises(xmem.PoolWarning, match=f"{SAID} before any frame came"):
+            consumer.recv(HANG)
+        assert consumer.recv(HANG).pts < 30
+
+
+def test_in_a_loop(producer):
+    async def take():
+        async with await xmem.Consumer.connect(producer.pool) as consumer:
+            publish_all(producer, range(30))
+            return (await consumer.arecv(HANG)).pts
+
+    with pytest.warns(xmem.PoolWarning, match=SAID):
+        assert asyncio.run(take()) < 30
