@@ -28,6 +28,7 @@ mod lock;
 mod number;
 mod pools;
 mod producer;
+mod room;
 mod seat;
 mod signals;
 mod slot;

@@ -16,6 +16,7 @@ use crate::errors::{IntoPyErr, Kind};
 use crate::lock::lock;
 use crate::number::count;
 use crate::pools::pool_stats;
+use crate::room::wait_for_room;
 use crate::signals::{self, Deadline};
 use crate::slot::WriteSlot;
 use crate::wanted::{self, Describer, What};
@@ -122,8 +123,10 @@ impl Producer {
 
     /// A frame to be written: of a shape and dtype, or of a video format.
     ///
-    /// What is in it is whatever its slot held before. Never waits in a live pool; `timeout` is for lossless ones.
+    /// What is in it is whatever its slot held before. Never waits in a live pool; in a lossless one for a slot, and until
+    /// consumers have room for the frame, so that `publish` need not wait then.
     ///
+    /// timeout: the most seconds to wait; 0 does not. Timeout is raised after that.
     /// room: bytes for attachments.
     /// device: "cuda:0" and so on, for a frame on a CUDA device; else it lies in host memory.
     #[pyo3(signature = (shape=None, dtype=None, *, format=None, width=0, height=0, room=0, timeout=None,
@@ -154,6 +157,7 @@ impl Producer {
                 ));
             }
         };
+        let deadline = Deadline::after(timeout)?;
         let device = device::parse(device)?;
         let wanted = self.describer.describe(what, device.is_some())?;
         let producer = self.producer()?;
@@ -163,6 +167,8 @@ impl Producer {
             .map(|ordinal| py.detach(|| Device::new(ordinal)))
             .transpose()
             .map_err(IntoPyErr::into_py_err)?;
+        // Before there is a slot, which others may want meanwhile.
+        wait_for_room(py, &producer, deadline)?;
         // Memory is made, perhaps by a driver, which may wait for what needs the interpreter.
         let acquired = py.detach(|| match &device {
             None => producer.acquire_with_room(size, room),
@@ -170,7 +176,7 @@ impl Producer {
         });
         let lease = match acquired {
             Err(AcquireError::Exhausted { .. }) if self.lossless => {
-                let timeout = signals::duration(timeout)?;
+                let timeout = deadline.timeout();
                 signals::wait_apart(py, |cancel| match &device {
                     None => producer.acquire_wait_with_room(size, room, timeout, cancel),
                     Some(device) => {
@@ -199,7 +205,8 @@ impl Producer {
     /// data: for programs; pipelines do not see it.
     /// fields: for both, as GStreamer writes them, such as "score=(double)0.9, label=(string)cat".
     /// pts: when it is; a gap needs it. timestamp: the same on CLOCK_MONOTONIC; now, if it is not said.
-    #[pyo3(signature = (name, data=Vec::new(), *, fields="", pts=None, duration=None, timestamp=None))]
+    /// timeout: the most seconds to wait for room in a lossless pool. Timeout is raised after that.
+    #[pyo3(signature = (name, data=Vec::new(), *, fields="", pts=None, duration=None, timestamp=None, timeout=None))]
     #[allow(clippy::too_many_arguments)] // keywords
     fn publish_event(
         &self,
@@ -210,13 +217,18 @@ impl Producer {
         pts: Option<u64>,
         duration: Option<u64>,
         timestamp: Option<i64>,
+        timeout: Option<f64>,
     ) -> PyResult<u64> {
+        let deadline = Deadline::after(timeout)?;
         let producer = self.producer()?;
         let meta = event::describe(name, data, fields, pts, duration, timestamp)?;
-        wait_for_room(py, &producer)?;
+        wait_for_room(py, &producer, deadline)?;
         let published = match py.detach(|| producer.publish_event(meta.clone())) {
             Err(EventError::Acquire(AcquireError::Exhausted { .. })) if self.lossless => {
-                signals::wait_apart(py, |cancel| producer.publish_event_wait(meta, None, cancel))?
+                let timeout = deadline.timeout();
+                signals::wait_apart(py, |cancel| {
+                    producer.publish_event_wait(meta, timeout, cancel)
+                })?
             }
             published => published,
         };
@@ -284,21 +296,6 @@ impl Producer {
     fn __repr__(&self) -> String {
         format!("<xmem.Producer of {:?}>", self.pool)
     }
-}
-
-/// Waits until consumers of a lossless pool have room for one more frame.
-pub(crate) fn wait_for_room(py: Python<'_>, producer: &xmem_core::Producer) -> PyResult<()> {
-    if producer.delivery() == Delivery::Live {
-        return Ok(());
-    }
-    let without_waiting = Canceller::new();
-    without_waiting.cancel();
-    match producer.wait_for_room(&without_waiting) {
-        Err(WaitError::Cancelled) => {}
-        result => return result.map_err(IntoPyErr::into_py_err),
-    }
-    signals::wait_apart(py, |cancel| producer.wait_for_room(cancel))?
-        .map_err(IntoPyErr::into_py_err)
 }
 
 /// Makes the sticky state say these caps, if it does not yet.

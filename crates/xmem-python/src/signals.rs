@@ -38,6 +38,12 @@ impl Deadline {
         self.0.is_some_and(|at| at <= Instant::now())
     }
 
+    /// The same as a time from now. `None`: for ever.
+    pub(crate) fn timeout(self) -> Option<Duration> {
+        self.0
+            .map(|at| at.saturating_duration_since(Instant::now()))
+    }
+
     /// How long it is until then. For ever is the longest time that there is.
     pub(crate) fn left(self) -> Duration {
         self.0.map_or(Duration::MAX, |at| {

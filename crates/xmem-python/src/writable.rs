@@ -16,7 +16,9 @@ use crate::detached::Detached;
 use crate::device;
 use crate::layout::{self, Arrays, Piece};
 use crate::lock::lock;
-use crate::producer::{set_caps, wait_for_room};
+use crate::producer::set_caps;
+use crate::room::wait_for_room;
+use crate::signals::Deadline;
 use crate::slot::WriteSlot;
 use crate::wanted::Wanted;
 
@@ -111,8 +113,10 @@ impl WritableFrame {
     /// attachments: need `room` where the frame was acquired.
     /// trust_views: publish although arrays that could write to the frame still exist. They must not be written to.
     /// stream: the one that writes a frame on a device; it need not be done. Otherwise those that arrays were made on.
+    /// timeout: the most seconds to wait for room in a lossless pool, where other threads took what `acquire` waited for. Timeout
+    /// is raised after that, and the frame can be published later.
     #[pyo3(signature = (*, pts=None, dts=None, duration=None, timestamp=None, attachments=None, trust_views=false,
-        stream=None))]
+        stream=None, timeout=None))]
     #[allow(clippy::too_many_arguments)] // keywords
     fn publish(
         &self,
@@ -124,7 +128,9 @@ impl WritableFrame {
         attachments: Option<HashMap<String, Vec<u8>>>,
         trust_views: bool,
         stream: Option<Bound<'_, PyAny>>,
+        timeout: Option<f64>,
     ) -> PyResult<u64> {
+        let deadline = Deadline::after(timeout)?;
         let stream = stream.as_ref().map(device::stream_of).transpose()?;
         let mut meta = self.wanted.meta.clone();
         meta.pts = pts;
@@ -134,7 +140,7 @@ impl WritableFrame {
         for (name, value) in attachments.into_iter().flatten() {
             meta.attachments.set(&name, value);
         }
-        wait_for_room(py, &self.producer)?;
+        wait_for_room(py, &self.producer, deadline)?;
         py.detach(|| {
             let _publishing = lock(&self.publishing);
             set_caps(&self.producer, &self.wanted.caps)?;

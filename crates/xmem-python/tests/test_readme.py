@@ -168,6 +168,16 @@ def test_publish():
     there["producer"].close()
 
 
+def test_publish_in_a_loop():
+    image = np.full((480, 640, 3), 9, np.uint8)
+    with xmem.Producer("edges", lossless=True) as producer, xmem.Consumer("edges") as consumer:
+        code = compile(block("asyncio.to_thread"), "README.md", "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+        there = {"asyncio": asyncio, "np": np, "producer": producer, "image": image}
+        asyncio.run(eval(code, there))
+        assert (np.asarray(consumer.recv(HANG)) == 9).all()
+        there.clear()
+
+
 def test_what_it_says_of_pools():
     with xmem.Producer("cam0"):
         (entry,) = xmem.pools()

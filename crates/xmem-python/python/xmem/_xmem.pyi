@@ -213,6 +213,7 @@ class WritableFrame(_Array):
         attachments: Mapping[str, bytes] | None = None,
         trust_views: bool = False,
         stream: Any | None = None,
+        timeout: float | None = None,
     ) -> int:
         """Makes the frame visible to consumers. Returns its sequence. Times are in nanoseconds.
 
@@ -220,6 +221,8 @@ class WritableFrame(_Array):
         attachments: need `room` where the frame was acquired.
         trust_views: publish although arrays that could write to the frame still exist. They must not be written to.
         stream: the one that writes a frame on a device; it need not be done. Otherwise those that arrays were made on.
+        timeout: the most seconds to wait for room in a lossless pool, where other threads took what `acquire` waited for. Timeout
+        is raised after that, and the frame can be published later.
         """
     def __enter__(self) -> Self: ...
     def __exit__(
@@ -344,8 +347,10 @@ class Producer:
     ) -> WritableFrame:
         """A frame to be written: of a shape and dtype, or of a video format.
 
-        What is in it is whatever its slot held before. Never waits in a live pool; `timeout` is for lossless ones.
+        What is in it is whatever its slot held before. Never waits in a live pool; in a lossless one for a slot, and until
+        consumers have room for the frame, so that `publish` need not wait then.
 
+        timeout: the most seconds to wait; 0 does not. Timeout is raised after that.
         room: bytes for attachments.
         device: "cuda:0" and so on, for a frame on a CUDA device; else it lies in host memory.
         """
@@ -358,6 +363,7 @@ class Producer:
         pts: int | None = None,
         duration: int | None = None,
         timestamp: int | None = None,
+        timeout: float | None = None,
     ) -> int:
         """Says that something happened between two frames, to consumers that ask for events. Returns its sequence.
 
@@ -367,6 +373,7 @@ class Producer:
         data: for programs; pipelines do not see it.
         fields: for both, as GStreamer writes them, such as "score=(double)0.9, label=(string)cat".
         pts: when it is; a gap needs it. timestamp: the same on CLOCK_MONOTONIC; now, if it is not said.
+        timeout: the most seconds to wait for room in a lossless pool. Timeout is raised after that.
         """
     def end_stream(self) -> None:
         """Says that the stream is over after the last published frame."""
