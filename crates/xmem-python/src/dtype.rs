@@ -91,6 +91,16 @@ pub(crate) fn dlpack_code(dtype: DType) -> u8 {
 
 /// A type as Python has it: a name, a NumPy dtype or scalar type, a torch dtype, or `int`, `float`, `bool`.
 pub(crate) fn parse(dtype: &Bound<'_, PyAny>) -> PyResult<DType> {
+    // NumPy's name does not say the order of the bytes.
+    if let Ok(false) = dtype
+        .getattr("isnative")
+        .and_then(|is_native| is_native.is_truthy())
+    {
+        return Err(PyValueError::new_err(format!(
+            "{dtype} has its bytes in another order than this machine, and a frame does not say so: convert the array, as \
+             in array.astype(dtype.newbyteorder(\"=\"))"
+        )));
+    }
     let text = if let Ok(text) = dtype.cast::<PyString>() {
         text.clone()
     } else if let Ok(name) = dtype.getattr("__name__") {

@@ -403,6 +403,8 @@ def test_shape_that_does_not_fit(name):
             buf.set_meta(shape=shape, dtype=dtype)
     with pytest.raises(ValueError, match="uint8"):
         buf.set_meta(dtype="complex128")
+    with pytest.raises(ValueError, match="another order"):
+        buf.set_meta(dtype=np.dtype(">i4"))
     with pytest.raises(ValueError):
         pool.acquire_cpu(0)
 

@@ -62,6 +62,8 @@ def test_names_that_are_none(directory):
         ({"shape": [3, 2**64]}, "18446744073709551616 is not between 0"),
         ({"shape": -3}, "-3 is not between 0"),
         ({"shape": (1,), "room": -1}, "-1 is not between 0"),
+        ({"shape": (1,), "dtype": np.dtype(">i4")}, ">i4 has its bytes in another order than this machine"),
+        ({"shape": (1,), "dtype": np.zeros(1, ">f8").dtype}, ">f8 has its bytes in another order"),
     ],
 )
 def test_frames_that_cannot_be(pool, arguments, message):
