@@ -90,6 +90,11 @@ impl Base {
         device::name(self.first().device())
     }
 
+    /// It is there, whatever its length.
+    fn __bool__(&self) -> bool {
+        true
+    }
+
     fn __len__(&self) -> PyResult<usize> {
         self.whole().map(Array::len)
     }

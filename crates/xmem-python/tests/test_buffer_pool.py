@@ -453,6 +453,10 @@ def test_fork(name):
     pool.get_mut(index).release()
 
 
+def test_a_guard_is_true(name):
+    assert BufferPool(name).acquire_cpu(1)
+
+
 def test_from_blob_as_in_the_design(name):
     """torch has no from_blob in Python; frombuffer is its equal for host memory."""
     torch = torch_or_not("test_buffer_pool")

@@ -321,3 +321,14 @@ def test_start_from(producer):
         assert consumer.recv(HANG).pts == 0
     with xmem.Consumer(producer.pool) as consumer:
         assert consumer.try_recv() is None
+
+
+@pytest.mark.parametrize("shape", [(0,), (0, 3)])
+def test_what_is_there_is_true(pool, shape):
+    with xmem.Producer(pool) as producer, xmem.Consumer(pool) as consumer:
+        for arguments in ({"shape": shape}, {"format": "NV12", "width": 64, "height": 48}):
+            with producer.acquire(**arguments) as written:
+                assert written and written.planes[0]
+                written.publish()
+            frame = consumer.recv(HANG)
+            assert frame and frame.planes[0]

@@ -371,6 +371,10 @@ impl BufferGuard {
     }
 
     /// NumPy asks for this when the buffer protocol fails, and would otherwise make an array of one object.
+    fn __bool__(&self) -> bool {
+        true
+    }
+
     #[pyo3(signature = (dtype=None, copy=None))]
     fn __array__<'py>(
         slf: &Bound<'py, Self>,

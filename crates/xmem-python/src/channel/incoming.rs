@@ -226,6 +226,10 @@ impl Block {
     }
 
     fn __len__(&self) -> usize {
+    fn __bool__(&self) -> bool {
+        true
+    }
+
         self.bytes.len
     }
 
