@@ -7,7 +7,7 @@ use std::alloc::{Layout, alloc, dealloc};
 use std::sync::Arc;
 
 use pyo3::prelude::*;
-use xmem_core::{DType, ReadLease};
+use xmem_core::{DType, ProcessId, ReadLease};
 
 use crate::base::{self, Base};
 use crate::device::{DeviceCopy, DeviceFrame};
@@ -20,7 +20,7 @@ use crate::slot::WriteSlot;
 #[derive(Debug, Clone)]
 pub(crate) enum Keeper {
     /// A frame that was received, or the producer's own reference to one that it published.
-    Lease(Arc<ReadLease>),
+    Lease(Held),
     /// A slot that is being written, or was.
     Slot(Arc<WriteSlot>),
     /// A copy.
@@ -29,6 +29,22 @@ pub(crate) enum Keeper {
     Device(Arc<DeviceFrame>),
     /// A copy on a device.
     PrivateDevice(Arc<DeviceCopy>),
+}
+
+/// A lease, and the process that holds the frame by it. In a forked child it holds nothing.
+#[derive(Debug, Clone)]
+pub(crate) struct Held {
+    pub(crate) lease: Arc<ReadLease>,
+    process: ProcessId,
+}
+
+impl Held {
+    pub(crate) fn new(lease: Arc<ReadLease>) -> Self {
+        Self {
+            lease,
+            process: ProcessId::current(),
+        }
+    }
 }
 
 /// Memory that only this process has.
@@ -89,6 +105,17 @@ impl Keeper {
         }
     }
 
+    /// Whether the bytes stay what they are as long as this process wants that. An error in a forked child, whose parent
+    /// alone decides when they are written again. Devices say so themselves.
+    pub(crate) fn check_process(&self) -> PyResult<()> {
+        let process = match self {
+            Self::Lease(held) => held.process,
+            Self::Slot(slot) => slot.process(),
+            Self::Private(_) | Self::Device(_) | Self::PrivateDevice(_) => return Ok(()),
+        };
+        check_process(process)
+    }
+
     /// The number of the device that the bytes lie on. `None`: in host memory.
     pub(crate) fn device(&self) -> Option<u32> {
         match self {
@@ -98,6 +125,17 @@ impl Keeper {
             Self::PrivateDevice(memory) => Some(memory.device().ordinal()),
         }
     }
+}
+
+/// `Forked`, unless this is that process.
+pub(crate) fn check_process(process: ProcessId) -> PyResult<()> {
+    if process.is_current() {
+        return Ok(());
+    }
+    Err(Kind::Forked.error(
+        "this memory is held by the process that this one was forked from, which writes it again when it likes: make a \
+         consumer or producer after fork, or copy the frame before",
+    ))
 }
 
 /// A view that another library has. While one that may write exists, its slot is not published.
@@ -110,6 +148,7 @@ pub(crate) struct Export {
 impl Export {
     /// A view that may write, if its memory may be written now.
     pub(crate) fn new(keeper: &Keeper) -> PyResult<Self> {
+        keeper.check_process()?;
         let writable = match keeper {
             Keeper::Slot(slot) => slot.begin_export()?,
             keeper => keeper.is_writable(),
@@ -127,7 +166,7 @@ impl Export {
     /// Whether the memory could be written by whoever does not care that it may not.
     pub(crate) fn is_mapped_writable(&self) -> bool {
         match &self.keeper {
-            Keeper::Lease(lease) => lease.is_local(),
+            Keeper::Lease(held) => held.lease.is_local(),
             Keeper::Device(frame) => frame.is_local(),
             Keeper::Slot(_) | Keeper::Private(_) | Keeper::PrivateDevice(_) => true,
         }
@@ -445,6 +484,7 @@ impl Plane {
 
     /// The plane in host memory; see Frame.cpu.
     fn cpu(&self, py: Python<'_>) -> PyResult<Self> {
+        self.array().keeper.check_process()?;
         self.array().settle(py)?;
         Ok(Self::new(py.detach(|| self.array().to_host())?))
     }

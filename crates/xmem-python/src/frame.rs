@@ -79,6 +79,7 @@ impl Frame {
         py: Python<'_>,
         make: impl Fn(&Array) -> PyResult<Array> + Send,
     ) -> PyResult<Self> {
+        self.arrays.check_process()?;
         let mut planes = self.arrays.planes.iter();
         planes.try_for_each(|plane| plane.settle(py))?;
         let arrays = py.detach(|| self.arrays.map(make))?;
@@ -150,6 +151,7 @@ impl Frame {
     /// The arrays that the frame consists of; one, unless its format is planar.
     #[getter]
     fn planes<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
+        self.arrays.check_process()?;
         PyTuple::new(py, self.arrays.planes.iter().cloned().map(Plane::new))
     }
 

@@ -11,7 +11,7 @@ use pyo3::prelude::*;
 use xmem_core::cuda::CudaError;
 use xmem_core::{Canceller, DType, FrameMeta, MAX_DIMS, ReadLease, Text, VideoLayout};
 
-use crate::array::{Array, Keeper, PrivateBytes};
+use crate::array::{Array, Held, Keeper, PrivateBytes};
 use crate::device::{self, DeviceCopy, DeviceFrame};
 use crate::signals::SLICE;
 use crate::{dtype, format};
@@ -71,6 +71,13 @@ impl Arrays {
         )
     }
 
+    /// An error if this process inherited them through fork.
+    pub(crate) fn check_process(&self) -> PyResult<()> {
+        self.planes
+            .iter()
+            .try_for_each(|plane| plane.keeper.check_process())
+    }
+
     /// What it is, in a few words.
     pub(crate) fn describe(&self, meta: &FrameMeta) -> String {
         match meta.video {
@@ -99,7 +106,7 @@ pub(crate) struct Piece {
 
 /// The memory of a received frame. `None`: a piece cannot be mapped.
 pub(crate) fn pieces(lease: &Arc<ReadLease>) -> Option<Vec<Piece>> {
-    let keeper = Keeper::Lease(lease.clone());
+    let keeper = Keeper::Lease(Held::new(lease.clone()));
     if lease.parts().is_empty() {
         let data = lease.data();
         return Some(vec![Piece {

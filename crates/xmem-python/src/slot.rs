@@ -8,7 +8,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use xmem_core::cuda::{CudaError, SlotWork, Stream};
-use xmem_core::{FrameMeta, PublishError, PublishFailure, ReadLease, WriteLease};
+use xmem_core::{FrameMeta, ProcessId, PublishError, PublishFailure, ReadLease, WriteLease};
 
 use crate::device::{self, Streams, Use};
 use crate::errors::{IntoPyErr, Kind};
@@ -39,6 +39,7 @@ pub(crate) struct WriteSlot {
     len: usize,
     /// If it lies on a device: what was done there before, by this process.
     device: Option<SlotWork>,
+    process: ProcessId,
     /// Those that views were given to.
     streams: Streams,
     state: Mutex<State>,
@@ -84,6 +85,7 @@ impl WriteSlot {
             ptr,
             len,
             device,
+            process: ProcessId::current(),
             streams: Streams::default(),
             state: Mutex::new(State {
                 lease: Lease::Writing(lease),
@@ -97,6 +99,11 @@ impl WriteSlot {
     /// The number of the device that it lies on. `None`: in host memory.
     pub(crate) fn device(&self) -> Option<u32> {
         self.device.as_ref().map(|work| work.device().ordinal())
+    }
+
+    /// The one that acquired it.
+    pub(crate) fn process(&self) -> ProcessId {
+        self.process
     }
 
     /// Has whoever gets a view wait for what was done in the slot before.

@@ -76,6 +76,7 @@ impl WritableFrame {
     /// The arrays that the frame consists of; one, unless its format is planar.
     #[getter]
     fn planes<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
+        self.arrays.check_process()?;
         PyTuple::new(py, self.arrays.planes.iter().cloned().map(Plane::new))
     }
 

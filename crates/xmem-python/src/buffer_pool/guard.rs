@@ -12,10 +12,11 @@ use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::{IntoPyDict, PyMemoryView};
 use xmem_core::cuda::CudaError;
-use xmem_core::{self as core, AccessMode, FrameMeta};
+use xmem_core::{self as core, AccessMode, FrameMeta, ProcessId};
 
 use super::meta::{self, Shaped};
 use super::{Pool, cuda, lock};
+use crate::array::check_process;
 use crate::detached::Detached;
 use crate::device::stream_of;
 use crate::dtype;
@@ -29,6 +30,8 @@ impl IntoPyErr for core::AccessError {
 
 #[derive(Debug)]
 struct State {
+    /// The one that got it.
+    process: ProcessId,
     guard: Option<Detached<core::BufferGuard>>,
     /// It is not there, since a thread does something with it for a while.
     busy: bool,
@@ -59,6 +62,7 @@ fn gone() -> PyErr {
 
 impl State {
     fn guard(&mut self) -> PyResult<&mut core::BufferGuard> {
+        check_process(self.process)?;
         if self.released {
             return Err(gone());
         }
@@ -88,6 +92,7 @@ impl BufferGuard {
         Self {
             pool,
             state: Mutex::new(State {
+                process: ProcessId::current(),
                 guard: Some(Detached::new(guard)),
                 busy: false,
                 views: 0,
@@ -366,15 +371,15 @@ impl BufferGuard {
         self.release(py, None)
     }
 
+    fn __bool__(&self) -> bool {
+        true
+    }
+
     fn __len__(&self) -> PyResult<usize> {
         self.size()
     }
 
     /// NumPy asks for this when the buffer protocol fails, and would otherwise make an array of one object.
-    fn __bool__(&self) -> bool {
-        true
-    }
-
     #[pyo3(signature = (dtype=None, copy=None))]
     fn __array__<'py>(
         slf: &Bound<'py, Self>,

@@ -16,7 +16,7 @@ use super::device::{Arrays, DeviceBlock};
 use super::memory::fill_bytes;
 use super::message::{ALIGN, Place, Table};
 use super::refs::RefLease;
-use crate::array::{Array, Keeper, PrivateBytes};
+use crate::array::{Array, Held, Keeper, PrivateBytes};
 
 /// Bytes of a message.
 #[derive(Debug, Clone)]
@@ -74,7 +74,7 @@ impl Message {
             .first()
             .and_then(|first| Table::decode(first, &sizes))
             .ok_or("a message makes no sense")?;
-        let keeper = Keeper::Lease(lease.clone());
+        let keeper = Keeper::Lease(Held::new(lease.clone()));
         let bytes = |place: &Place| Bytes {
             keeper: keeper.clone(),
             start: pieces[place.piece as usize].as_ptr() as usize + place.offset,
@@ -173,6 +173,7 @@ impl Incoming {
 
     /// The same message in memory of this process, which may be written.
     fn copied(&self, py: Python<'_>) -> PyResult<Self> {
+        self.message.pickle.keeper.check_process()?;
         let message = py.detach(|| self.message.to_private());
         let devices = self.devices.iter();
         let devices = devices.map(|(number, arrays)| Ok((*number, arrays.to_private(py)?)));
@@ -225,11 +226,11 @@ impl Block {
         }
     }
 
-    fn __len__(&self) -> usize {
     fn __bool__(&self) -> bool {
         true
     }
 
+    fn __len__(&self) -> usize {
         self.bytes.len
     }
 
@@ -241,7 +242,10 @@ impl Block {
         view: *mut ffi::Py_buffer,
         flags: c_int,
     ) -> PyResult<()> {
+        // SAFETY: the caller's promise. Python wants it empty when the call fails.
+        unsafe { (*view).obj = std::ptr::null_mut() };
         let Self { bytes, readonly } = slf.get();
+        bytes.keeper.check_process()?;
         // SAFETY: the caller's promise; the keeper keeps the bytes as long as this object lives.
         unsafe {
             fill_bytes(

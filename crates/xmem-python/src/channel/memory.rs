@@ -13,9 +13,10 @@ use std::sync::{Arc, Mutex, Weak};
 use pyo3::exceptions::PyBufferError;
 use pyo3::ffi;
 use pyo3::prelude::*;
-use xmem_core::{Parts, PieceLease, Producer, ReadLease, WriteLease};
+use xmem_core::{Parts, PieceLease, ProcessId, Producer, ReadLease, WriteLease};
 
 use super::per_process::PerProcess;
+use crate::array::check_process;
 use crate::device::DeviceFrame;
 use crate::lock::lock;
 
@@ -269,11 +270,15 @@ fn find_in(ranges: &Mutex<Ranges>, start: usize, len: usize) -> Option<(Source, 
 #[derive(Debug)]
 pub(crate) struct Room {
     slot: Arc<OwnSlot>,
+    process: ProcessId,
 }
 
 impl Room {
     pub(super) fn new(slot: Arc<OwnSlot>) -> Self {
-        Self { slot }
+        Self {
+            slot,
+            process: ProcessId::current(),
+        }
     }
 }
 
@@ -287,7 +292,10 @@ impl Room {
         view: *mut ffi::Py_buffer,
         flags: c_int,
     ) -> PyResult<()> {
-        let slot = &slf.get().slot;
+        // SAFETY: the caller's promise. Python wants it empty when the call fails.
+        unsafe { (*view).obj = std::ptr::null_mut() };
+        let Self { slot, process } = slf.get();
+        check_process(*process)?;
         // SAFETY: the caller's promise; the memory is the slot's, which stays claimed as long as this object lives, and the
         // view keeps that.
         unsafe {

@@ -1,0 +1,111 @@
+# SPDX-License-Identifier: MPL-2.0
+
+"""Memory that a forked child inherited is not its own: nothing new is read or written there."""
+
+import multiprocessing
+
+import numpy as np
+from conftest import HANG, assert_whole, publish
+
+import xmem
+
+WAYS = {
+    "asarray": np.asarray,
+    "memoryview": memoryview,
+    "bytes": bytes,
+    "from_dlpack": np.from_dlpack,
+    "dlpack": lambda it: it.__dlpack__(max_version=(1, 1)),
+    "interface": lambda it: it.__array_interface__,
+    "copy": lambda it: it.copy(),
+    "cpu": lambda it: it.cpu(),
+    "planes": lambda it: it.planes,
+}
+OF_BUFFERS = {
+    "asarray": np.asarray,
+    "memoryview": memoryview,
+    "cpu_ptr": lambda it: it.cpu_ptr,
+    "clone": lambda it: it.clone_ref(),
+}
+
+
+def use(it, names, results):
+    became = {}
+    for name in names:
+        try:
+            became[name] = repr((WAYS | OF_BUFFERS)[name](it))
+        except Exception as error:
+            became[name] = type(error).__name__
+    results.put(became)
+
+
+def in_a_child(it, *names):
+    """What becomes of each of these there."""
+    context = multiprocessing.get_context("fork")
+    results = context.SimpleQueue()
+    process = context.Process(target=use, args=(it, names, results))
+    process.start()
+    became = results.get()
+    process.join(HANG)
+    assert process.exitcode == 0
+    return became
+
+
+def refused(names):
+    return dict.fromkeys(names, "Forked")
+
+
+def test_frames(pool):
+    with xmem.Producer(pool) as producer, xmem.Consumer(pool) as consumer:
+        publish(producer, 1)
+        frame = consumer.recv(HANG)
+        assert in_a_child(frame, *WAYS) == refused(WAYS)
+        (plane,) = frame.planes
+        of_planes = WAYS.keys() - {"planes"}
+        assert in_a_child(plane, *of_planes) == refused(of_planes)
+        with producer.acquire(format="NV12", width=64, height=48) as written:
+            written.publish()
+        planar = consumer.recv(HANG)
+        assert in_a_child(planar, "planes", "copy") == refused(["planes", "copy"])
+        assert in_a_child(planar.planes[1], "asarray") == refused(["asarray"])
+        # The parent goes on.
+        assert_whole(frame, 1)
+
+
+def test_copies_are_the_child_s_own(pool):
+    with xmem.Producer(pool) as producer, xmem.Consumer(pool) as consumer:
+        publish(producer, 1)
+        copy = consumer.recv(HANG).copy()
+        assert in_a_child(copy, "bytes", "planes") == {"bytes": repr(bytes(copy)), "planes": repr(copy.planes)}
+
+
+def test_frames_that_are_written(pool):
+    ways = ["asarray", "memoryview", "from_dlpack", "planes"]
+    with xmem.Producer(pool) as producer:
+        with producer.acquire((60, 80, 3)) as frame:
+            assert in_a_child(frame, *ways) == refused(ways)
+            np.asarray(frame)[...] = 1
+            frame.publish()
+            assert in_a_child(frame, *ways) == refused(ways)
+
+
+def test_what_came_through_a_channel(pool):
+    with xmem.Producer(pool) as producer, xmem.Consumer(pool) as consumer:
+        publish(producer, 1)
+        path = pool.replace("p.sock", "c.sock")
+        with xmem.Channel(path) as channel, xmem.Channel.connect(path, timeout=HANG) as other:
+            channel.send(consumer.recv(HANG), timeout=HANG)
+            frame = other.recv(timeout=HANG)
+            assert in_a_child(frame, *WAYS) == refused(WAYS)
+            assert_whole(frame, 1)
+
+
+def test_buffers(pool):
+    buffers = xmem.BufferPool(pool)
+    guard = buffers.acquire_cpu(100)
+    assert in_a_child(guard, *OF_BUFFERS) == refused(OF_BUFFERS)
+    np.asarray(guard)[:] = 7
+    guard = buffers.get(guard.forget())
+    assert in_a_child(guard, *OF_BUFFERS) == refused(OF_BUFFERS)
+    assert np.asarray(guard).sum() == 700
+    guard.release()
+    buffers.close()
