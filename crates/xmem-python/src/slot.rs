@@ -72,6 +72,18 @@ fn end(lease: Lease, streams: &Streams) {
     }
 }
 
+/// Why a frame with this lease cannot be published, or not any more.
+fn why_not(lease: &Lease) -> PyErr {
+    match lease {
+        Lease::Published(_) | Lease::Publishing => {
+            Kind::Error.error("this frame was published already")
+        }
+        Lease::Writing(_) | Lease::Gone => {
+            Kind::Closed.error("this frame was given back without publishing it")
+        }
+    }
+}
+
 impl WriteSlot {
     pub(crate) fn new(lease: WriteLease) -> Self {
         let (ptr, len, device) = match lease.cuda() {
@@ -179,6 +191,11 @@ impl WriteSlot {
         }
     }
 
+    /// Why the frame cannot be published, which was published or given back.
+    pub(crate) fn why_not(&self) -> PyErr {
+        why_not(&self.state().lease)
+    }
+
     /// Publishes the frame and returns its sequence. `trust_views`: the caller says that nobody writes through views
     /// that exist. `stream`: the one that writes it; otherwise all that views were given to.
     pub(crate) fn publish(
@@ -196,14 +213,7 @@ impl WriteSlot {
             let mut state = self.state();
             match &state.lease {
                 Lease::Writing(_) if !state.closed => {}
-                Lease::Published(_) | Lease::Publishing => {
-                    return Err(Kind::Error.error("this frame was published already"));
-                }
-                _ => {
-                    return Err(
-                        Kind::Closed.error("this frame was given back without publishing it")
-                    );
-                }
+                lease => return Err(why_not(lease)),
             }
             if state.exports > 0 && !trust_views {
                 return Err(Kind::ViewsExist.error(format!(

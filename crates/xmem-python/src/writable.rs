@@ -28,7 +28,9 @@ use crate::wanted::Wanted;
 #[pyclass(frozen, extends = Base, module = "xmem")]
 #[derive(Debug)]
 pub(crate) struct WritableFrame {
-    producer: Arc<Detached<xmem_core::Producer>>,
+    pool: String,
+    /// `None`: nothing is left to be done with it.
+    producer: Mutex<Option<Arc<Detached<xmem_core::Producer>>>>,
     publishing: Arc<Mutex<()>>,
     slot: Arc<WriteSlot>,
     arrays: Arc<Arrays>,
@@ -52,12 +54,20 @@ impl WritableFrame {
         let arrays = layout::arrays(&wanted.meta, false, &[piece])
             .ok_or_else(|| PyValueError::new_err("the frame does not fit into its slot"))?;
         Ok(Self {
-            producer,
+            pool: producer.pool().to_owned(),
+            producer: Mutex::new(Some(producer)),
             publishing,
             slot,
             arrays: Arc::new(arrays),
             wanted,
         })
+    }
+
+    /// Keeps no pool that nobody else has.
+    fn forget_producer(&self) {
+        let producer = lock(&self.producer).take();
+        // Not with the lock.
+        drop(producer);
     }
 }
 
@@ -141,11 +151,18 @@ impl WritableFrame {
         for (name, value) in attachments.into_iter().flatten() {
             meta.attachments.set(&name, value);
         }
-        wait_for_room(py, &self.producer, deadline)?;
+        let producer = lock(&self.producer).clone();
+        let Some(producer) = producer else {
+            return Err(self.slot.why_not());
+        };
+        wait_for_room(py, &producer, deadline)?;
         py.detach(|| {
-            let _publishing = lock(&self.publishing);
-            set_caps(&self.producer, &self.wanted.caps)?;
-            self.slot.publish(meta, trust_views, stream)
+            let publishing = lock(&self.publishing);
+            set_caps(&producer, &self.wanted.caps)?;
+            let sequence = self.slot.publish(meta, trust_views, stream)?;
+            drop(publishing);
+            self.forget_producer();
+            Ok(sequence)
         })
     }
 
@@ -155,11 +172,14 @@ impl WritableFrame {
 
     #[pyo3(signature = (*_args))]
     fn __exit__(&self, py: Python<'_>, _args: &Bound<'_, PyTuple>) {
-        py.detach(|| self.slot.close());
+        py.detach(|| {
+            self.slot.close();
+            self.forget_producer();
+        });
     }
 
     fn __repr__(&self) -> String {
         let what = self.arrays.describe(&self.wanted.meta);
-        format!("<xmem.WritableFrame of {:?}: {what}>", self.producer.pool())
+        format!("<xmem.WritableFrame of {:?}: {what}>", self.pool)
     }
 }

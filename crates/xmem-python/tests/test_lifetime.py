@@ -282,3 +282,25 @@ def test_children_of_multiprocessing_join_by_themselves(pool, method):
         for process in processes:
             process.join(HANG)
             assert process.exitcode == 0
+
+
+@pytest.mark.parametrize("way", ["published", "closed", "both"])
+def test_a_written_frame_keeps_no_producer(pool, way):
+    def write():
+        producer = xmem.Producer(pool)
+        frame = producer.acquire((8,))
+        if way != "closed":
+            frame.publish()
+        if way != "published":
+            with frame:
+                pass
+        return frame
+
+    frame = write()
+    # There is no other any more, which PoolInUse would say.
+    with xmem.Producer(pool):
+        assert pool in repr(frame)
+        with pytest.raises(xmem.Error, match="without publishing" if way != "published" else "published already"):
+            frame.publish()
+    if way == "published":
+        assert np.asarray(frame).shape == (8,)
