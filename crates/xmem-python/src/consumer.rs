@@ -169,6 +169,7 @@ impl Consumer {
             looking: None,
             last: None,
             left_behind: None,
+            no_answer: None,
         };
         let figures = inner.figures.clone();
         let mut deadline = Deadline::after(timeout)?;
@@ -188,7 +189,10 @@ impl Consumer {
                 bell: OnceLock::new(),
             }),
             Some(Err(failure)) => Err(failure.into_py_err()),
-            None => Err(no_producer(&inner.builder, &pool, timeout)),
+            None => Err(match inner.no_answer.take() {
+                Some(error) => error.into_py_err(),
+                None => no_producer(&inner.builder, &pool, timeout),
+            }),
         }
     }
 

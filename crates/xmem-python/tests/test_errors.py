@@ -8,10 +8,12 @@ import functools
 import inspect
 import os
 import pickle
+import signal
+from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import HANG, assert_whole, publish, torch_or_not
+from conftest import HANG, assert_whole, eventually, publish, torch_or_not
 
 import xmem
 
@@ -20,6 +22,26 @@ def test_no_producer_in_time(pool):
     with pytest.raises(xmem.NoProducer, match=r"no producer of pool .*p\.sock.* in 0\.05 s: start one") as error:
         xmem.Consumer(pool, timeout=0.05)
     assert isinstance(error.value, TimeoutError)
+
+
+def is_stopped(task):
+    return task.joinpath("stat").read_text().rpartition(")")[2].split()[0] == "T"
+
+
+def test_a_producer_that_does_not_answer(pool, child):
+    other = child("produce_one", pool)
+    other.hear()
+    other.process.send_signal(signal.SIGSTOP)
+    tasks = Path(f"/proc/{other.process.pid}/task")
+    eventually(lambda: all(is_stopped(task) for task in tasks.iterdir()), "a thread of the producer's goes on")
+    with pytest.raises(xmem.NoProducer, match=r"does not answer: it may be stopped"):
+        xmem.Consumer(pool, timeout=0.05)
+    other.process.send_signal(signal.SIGCONT)
+    # It may have taken the one that left for a consumer, and published before this one joins.
+    xmem.Consumer(pool, timeout=HANG, start_from="oldest").recv(HANG)
+    other.hear()
+    other.tell()
+    assert other.wait() == 0
 
 
 def test_a_second_producer(pool):

@@ -103,6 +103,8 @@ pub(super) struct Inner {
     pub(super) looking: Option<Found>,
     pub(super) last: Option<Last>,
     pub(super) left_behind: Option<LeftBehind>,
+    /// What became of the last look, if there is a producer that does not answer.
+    pub(super) no_answer: Option<ConnectError>,
 }
 
 /// What a stream consists of.
@@ -176,6 +178,8 @@ impl Inner {
                     // So that whoever waits for it comes back, and another thread looks.
                     bell.ring();
                 }
+                self.no_answer =
+                    Some(error).filter(|error| matches!(error, ConnectError::NoAnswer { .. }));
                 Step::Nothing
             }
             Err(error) => Step::Failed(Failure::Connect(error)),
