@@ -84,13 +84,18 @@ pub(crate) fn warn(py: Python<'_>, message: String) -> PyResult<()> {
 pub(crate) trait IntoPyErr: std::fmt::Display {
     fn kind(&self) -> Option<Kind>;
 
+    /// What is wrong, in terms of the module.
+    fn message(&self) -> String {
+        self.to_string()
+    }
+
     fn into_py_err(self) -> PyErr
     where
         Self: Sized,
     {
         match self.kind() {
-            Some(kind) => kind.error(self.to_string()),
-            None => PyValueError::new_err(self.to_string()),
+            Some(kind) => kind.error(self.message()),
+            None => PyValueError::new_err(self.message()),
         }
     }
 }
@@ -159,6 +164,16 @@ impl IntoPyErr for CudaError {
 }
 
 impl IntoPyErr for PublishError {
+    fn message(&self) -> String {
+        match self {
+            Self::NoRoomForAttachments { needed, room } => format!(
+                "the frame's attachments have {needed} bytes, with their names and sizes, and there is room for {room}: \
+                 say acquire(..., room={needed})"
+            ),
+            error => error.to_string(),
+        }
+    }
+
     fn kind(&self) -> Option<Kind> {
         Some(match self {
             Self::Cuda(error) => return error.kind(),

@@ -127,9 +127,9 @@ impl Producer {
     /// consumers have room for the frame, so that `publish` need not wait then.
     ///
     /// timeout: the most seconds to wait; 0 does not. Timeout is raised after that.
-    /// room: bytes for attachments.
+    /// room: bytes for attachments, with their names and sizes.
     /// device: "cuda:0" and so on, for a frame on a CUDA device; else it lies in host memory.
-    #[pyo3(signature = (shape=None, dtype=None, *, format=None, width=0, height=0, room=0, timeout=None,
+    #[pyo3(signature = (shape=None, dtype=None, *, format=None, width=0, height=0, room=1024, timeout=None,
         device=None))]
     #[allow(clippy::too_many_arguments)] // keywords
     fn acquire(

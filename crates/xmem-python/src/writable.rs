@@ -121,7 +121,7 @@ impl WritableFrame {
     /// Makes the frame visible to consumers. Returns its sequence. Times are in nanoseconds.
     ///
     /// timestamp: when the frame is to be presented, on CLOCK_MONOTONIC; now, if it is not said.
-    /// attachments: need `room` where the frame was acquired.
+    /// attachments: what else is known of it, by name. More than 1 KiB needs `room` where the frame was acquired.
     /// trust_views: publish although arrays that could write to the frame still exist. They must not be written to.
     /// stream: the one that writes a frame on a device; it need not be done. Otherwise those that arrays were made on.
     /// timeout: the most seconds to wait for room in a lossless pool, where other threads took what `acquire` waited for. Timeout

@@ -4,6 +4,7 @@
 
 import ctypes
 import gc
+import re
 import threading
 
 import numpy as np
@@ -141,8 +142,22 @@ def test_metadata(producer, consumer):
     assert before <= frame.timestamp <= frame.published_at <= xmem_now()
     assert frame.pool == producer.pool
     assert frame.content_type == "tensor/uint8"
-    with producer.acquire((2,)) as frame, pytest.raises(xmem.Error, match="ask for room"):
-        frame.publish(attachments={"boxes": b"\x00" * 10_000})
+
+
+@pytest.mark.parametrize("size", [1, 4032, 4096, 640 * 360])
+def test_room_for_attachments(producer, consumer, size):
+    # Whatever is left behind the frame.
+    some = {"boxes": b"\x01" * 500, "label": b"cat"}
+    with producer.acquire((size,)) as frame:
+        frame.publish(attachments=some)
+    assert consumer.recv(HANG).attachments == some
+    many = {"boxes": b"\x00" * 300_000}
+    with producer.acquire((size,)) as frame, pytest.raises(xmem.Error, match=r"acquire\(\.\.\., room=\d+\)") as error:
+        frame.publish(attachments=many)
+    room = int(re.search(r"room=(\d+)", str(error.value))[1])
+    with producer.acquire((size,), room=room) as frame:
+        frame.publish(attachments=many)
+    assert consumer.recv(HANG).attachments == many
 
 
 def xmem_now():

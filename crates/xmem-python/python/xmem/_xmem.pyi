@@ -219,7 +219,7 @@ class WritableFrame(_Array):
         """Makes the frame visible to consumers. Returns its sequence. Times are in nanoseconds.
 
         timestamp: when the frame is to be presented, on CLOCK_MONOTONIC; now, if it is not said.
-        attachments: need `room` where the frame was acquired.
+        attachments: what else is known of it, by name. More than 1 KiB needs `room` where the frame was acquired.
         trust_views: publish although arrays that could write to the frame still exist. They must not be written to.
         stream: the one that writes a frame on a device; it need not be done. Otherwise those that arrays were made on.
         timeout: the most seconds to wait for room in a lossless pool, where other threads took what `acquire` waited for. Timeout
@@ -342,7 +342,7 @@ class Producer:
         format: str | None = None,
         width: int = 0,
         height: int = 0,
-        room: int = 0,
+        room: int = 1024,
         timeout: float | None = None,
         device: str | None = None,
     ) -> WritableFrame:
@@ -352,7 +352,7 @@ class Producer:
         consumers have room for the frame, so that `publish` need not wait then.
 
         timeout: the most seconds to wait; 0 does not. Timeout is raised after that.
-        room: bytes for attachments.
+        room: bytes for attachments, with their names and sizes.
         device: "cuda:0" and so on, for a frame on a CUDA device; else it lies in host memory.
         """
     def publish_event(
