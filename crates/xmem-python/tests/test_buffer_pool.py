@@ -364,7 +364,7 @@ def test_shape_and_type_travel(name, dtype):
     np.asarray(buf)[:] = array
     index = buf.forget()
     got = pool.get(index)
-    assert (got.shape, got.dtype) == ([2, 3, 5], array.dtype.name)
+    assert (got.shape, got.dtype) == ((2, 3, 5), array.dtype.name)
     assert (got.content_type, got.producer, got.timestamp) == ("tensor/any", "test", 12)
     view = np.asarray(got)
     assert view.dtype == array.dtype and view.shape == (2, 3, 5)
@@ -401,6 +401,12 @@ def test_shape_that_does_not_fit(name):
     for shape, dtype in [([101], "uint8"), ([26], "float32"), ([2**62, 8], "uint8"), ([1] * 9, "uint8")]:
         with pytest.raises(ValueError):
             buf.set_meta(shape=shape, dtype=dtype)
+    buf.set_meta(shape=[50], dtype="uint16")
+    with pytest.raises(ValueError, match=r"shape \[50\] and type int64 does not fit into 100 bytes"):
+        buf.set_meta(dtype="int64")
+    assert (buf.shape, buf.dtype) == ((50,), "uint16")
+    buf.set_meta(dtype="uint8")
+    assert np.asarray(buf).shape == buf.shape == (50,)
     with pytest.raises(ValueError, match="uint8"):
         buf.set_meta(dtype="complex128")
     with pytest.raises(ValueError, match="another order"):

@@ -10,7 +10,7 @@ use std::sync::Mutex;
 use pyo3::exceptions::PyBufferError;
 use pyo3::ffi;
 use pyo3::prelude::*;
-use pyo3::types::{IntoPyDict, PyMemoryView};
+use pyo3::types::{IntoPyDict, PyMemoryView, PyTuple};
 use xmem_core::cuda::CudaError;
 use xmem_core::{self as core, AccessMode, FrameMeta, ProcessId};
 
@@ -209,11 +209,12 @@ impl BufferGuard {
 
     /// The shape, if one was set.
     #[getter]
-    fn shape(&self) -> PyResult<Option<Vec<u64>>> {
-        self.meta(|meta| {
+    fn shape<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyTuple>>> {
+        let shape = self.meta(|meta| {
             let shape = meta.shape.get(..usize::from(meta.ndim))?;
             (meta.ndim > 0).then(|| shape.to_vec())
-        })
+        })?;
+        shape.map(|shape| PyTuple::new(py, shape)).transpose()
     }
 
     /// Type of one element.
@@ -263,7 +264,10 @@ impl BufferGuard {
             if let Some(dtype) = dtype {
                 meta.dtype = dtype;
             }
-            if let Some(shape) = shape {
+            // A shape that was set before is of another size with another type.
+            let known = dtype.and_then(|_| meta.shape.get(..usize::from(meta.ndim)));
+            let known = known.filter(|shape| !shape.is_empty()).map(<[u64]>::to_vec);
+            if let Some(shape) = shape.or(known) {
                 let size = size(guard);
                 meta::set_shape(&mut meta, &shape, size)?;
             }
