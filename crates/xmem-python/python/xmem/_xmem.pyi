@@ -276,7 +276,10 @@ class Consumer:
     def recv(self, timeout: float | None = None) -> Frame | Any:
         """The next frame; waits for it, at most for so many seconds."""
     def try_recv(self) -> Frame | Any | None:
-        """The next frame, if there is one."""
+        """The next frame, if there is one.
+
+        None says that none can be had now: what belongs to the first one, such as its caps, may still be on the way.
+        """
     def fileno(self) -> int:
         """A descriptor that is readable when there may be something to receive, for select and the like.
 
