@@ -7,6 +7,7 @@
 mod about;
 mod array;
 mod array_interface;
+mod attachments;
 mod base;
 mod bell;
 mod buffer;

@@ -39,3 +39,17 @@ pub(crate) fn count_or_none<T: Count>(number: &Bound<'_, PyAny>) -> PyResult<Opt
     }
     count(number).map(Some)
 }
+
+/// A time in nanoseconds, which may be negative; `None` if it is not said.
+pub(crate) fn time_or_none(number: &Bound<'_, PyAny>) -> PyResult<Option<i64>> {
+    number.extract().map_err(|error: PyErr| {
+        if !error.is_instance_of::<PyOverflowError>(number.py()) {
+            return error;
+        }
+        PyValueError::new_err(format!(
+            "{number} is not between {} and {}, in nanoseconds",
+            i64::MIN,
+            i64::MAX
+        ))
+    })
+}

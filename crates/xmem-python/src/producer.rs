@@ -14,7 +14,7 @@ use crate::caps;
 use crate::detached::Detached;
 use crate::errors::{IntoPyErr, Kind};
 use crate::lock::lock;
-use crate::number::count;
+use crate::number::{count as number, count_or_none, time_or_none};
 use crate::pools::pool_stats;
 use crate::room::wait_for_room;
 use crate::signals::{self, Deadline};
@@ -29,6 +29,7 @@ use crate::{device, dtype, event};
 /// caps: the caps of all frames, for GStreamer. Else they follow from each frame's format, or shape and dtype.
 /// framerate: frames per second, for the caps: 30, (30000, 1001), or 0 if it varies.
 /// lossless: wait for slow consumers instead of going on without them.
+/// history: how many of the newest frames are kept for who joins or is behind, at least 1. 0 is 1 here, and not automatic.
 /// The others are the properties of xmemsink.
 #[pyclass(frozen, subclass, module = "xmem")]
 #[derive(Debug)]
@@ -65,14 +66,14 @@ impl Producer {
         framerate: Option<Bound<'_, PyAny>>,
         lossless: bool,
         lossless_timeout: Option<f64>,
-        #[pyo3(from_py_with = count)] history: u32,
-        #[pyo3(from_py_with = count)] min_slots: u32,
-        #[pyo3(from_py_with = count)] max_slots: u32,
-        #[pyo3(from_py_with = count)] max_bytes: u64,
-        #[pyo3(from_py_with = count)] max_consumers: u32,
-        #[pyo3(from_py_with = count)] max_held: u32,
+        #[pyo3(from_py_with = number)] history: u32,
+        #[pyo3(from_py_with = number)] min_slots: u32,
+        #[pyo3(from_py_with = number)] max_slots: u32,
+        #[pyo3(from_py_with = number)] max_bytes: u64,
+        #[pyo3(from_py_with = number)] max_consumers: u32,
+        #[pyo3(from_py_with = number)] max_held: u32,
         backing: &str,
-        #[pyo3(from_py_with = count)] socket_mode: u32,
+        #[pyo3(from_py_with = number)] socket_mode: u32,
         socket_group: Option<String>,
         allow_uids: Vec<u32>,
     ) -> PyResult<Self> {
@@ -86,6 +87,7 @@ impl Producer {
                 )));
             }
         };
+        check_mode(socket_mode)?;
         let builder = xmem_core::Producer::builder(&pool)
             .delivery(if lossless {
                 Delivery::Lossless
@@ -138,13 +140,23 @@ impl Producer {
         shape: Option<Bound<'_, PyAny>>,
         dtype: Option<Bound<'_, PyAny>>,
         format: Option<&str>,
-        #[pyo3(from_py_with = count)] width: u32,
-        #[pyo3(from_py_with = count)] height: u32,
-        #[pyo3(from_py_with = count)] room: usize,
+        #[pyo3(from_py_with = number)] width: u32,
+        #[pyo3(from_py_with = number)] height: u32,
+        #[pyo3(from_py_with = number)] room: usize,
         timeout: Option<f64>,
         device: Option<&str>,
     ) -> PyResult<WritableFrame> {
         let what = match (shape, format) {
+            (Some(_), None) if width != 0 || height != 0 => {
+                return Err(PyValueError::new_err(
+                    "width and height are for a format; a shape says them itself, as in acquire((480, 640, 3), \"uint8\")",
+                ));
+            }
+            (None, Some(format)) if dtype.is_some() => {
+                return Err(PyValueError::new_err(format!(
+                    "dtype is for a shape; format {format:?} says it itself"
+                )));
+            }
             (Some(shape), None) => {
                 let dtype = dtype.map_or(Ok(DType::U8), |dtype| dtype::parse(&dtype))?;
                 What::Tensor(wanted::shape(&shape)?, dtype)
@@ -214,9 +226,9 @@ impl Producer {
         name: &str,
         data: Vec<u8>,
         fields: &str,
-        pts: Option<u64>,
-        duration: Option<u64>,
-        timestamp: Option<i64>,
+        #[pyo3(from_py_with = count_or_none)] pts: Option<u64>,
+        #[pyo3(from_py_with = count_or_none)] duration: Option<u64>,
+        #[pyo3(from_py_with = time_or_none)] timestamp: Option<i64>,
         timeout: Option<f64>,
     ) -> PyResult<u64> {
         let deadline = Deadline::after(timeout)?;
@@ -296,6 +308,22 @@ impl Producer {
     fn __repr__(&self) -> String {
         format!("<xmem.Producer of {:?}>", self.pool)
     }
+}
+
+/// A mode that was written without 0o is another one than was meant.
+fn check_mode(mode: u32) -> PyResult<()> {
+    if mode <= 0o777 {
+        return Ok(());
+    }
+    let digits = mode.to_string();
+    let meant = if digits.len() == 3 && digits.bytes().all(|digit| digit < b'8') {
+        digits
+    } else {
+        "660".to_owned()
+    };
+    Err(PyValueError::new_err(format!(
+        "socket_mode is {mode}, which is {mode:#o}, and permissions are at most 0o777: write 0o{meant}"
+    )))
 }
 
 /// Makes the sticky state say these caps, if it does not yet.

@@ -2,7 +2,6 @@
 
 //! A frame that is written here, and then published.
 
-use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
 use pyo3::exceptions::PyValueError;
@@ -11,11 +10,13 @@ use pyo3::types::PyTuple;
 use xmem_core::monotonic_ns;
 
 use crate::array::{Keeper, Plane};
+use crate::attachments;
 use crate::base::{self, Base};
 use crate::detached::Detached;
 use crate::device;
 use crate::layout::{self, Arrays, Piece};
 use crate::lock::lock;
+use crate::number::{count, count_or_none, time_or_none};
 use crate::producer::set_caps;
 use crate::room::wait_for_room;
 use crate::signals::Deadline;
@@ -122,21 +123,25 @@ impl WritableFrame {
     ///
     /// timestamp: when the frame is to be presented, on CLOCK_MONOTONIC; now, if it is not said.
     /// attachments: what else is known of it, by name. More than 1 KiB needs `room` where the frame was acquired.
+    /// flags: GstBufferFlags.
+    /// content_type: what the bytes are, such as "image/jpeg"; else it follows from what was acquired.
     /// trust_views: publish although arrays that could write to the frame still exist. They must not be written to.
     /// stream: the one that writes a frame on a device; it need not be done. Otherwise those that arrays were made on.
     /// timeout: the most seconds to wait for room in a lossless pool, where other threads took what `acquire` waited for. Timeout
     /// is raised after that, and the frame can be published later.
-    #[pyo3(signature = (*, pts=None, dts=None, duration=None, timestamp=None, attachments=None, trust_views=false,
-        stream=None, timeout=None))]
+    #[pyo3(signature = (*, pts=None, dts=None, duration=None, timestamp=None, attachments=Vec::new(), flags=0, content_type=None,
+        trust_views=false, stream=None, timeout=None))]
     #[allow(clippy::too_many_arguments)] // keywords
     fn publish(
         &self,
         py: Python<'_>,
-        pts: Option<u64>,
-        dts: Option<u64>,
-        duration: Option<u64>,
-        timestamp: Option<i64>,
-        attachments: Option<HashMap<String, Vec<u8>>>,
+        #[pyo3(from_py_with = count_or_none)] pts: Option<u64>,
+        #[pyo3(from_py_with = count_or_none)] dts: Option<u64>,
+        #[pyo3(from_py_with = count_or_none)] duration: Option<u64>,
+        #[pyo3(from_py_with = time_or_none)] timestamp: Option<i64>,
+        #[pyo3(from_py_with = attachments::attachments)] attachments: Vec<(String, Vec<u8>)>,
+        #[pyo3(from_py_with = count)] flags: u32,
+        content_type: Option<&str>,
         trust_views: bool,
         stream: Option<Bound<'_, PyAny>>,
         timeout: Option<f64>,
@@ -148,7 +153,11 @@ impl WritableFrame {
         meta.dts = dts;
         meta.duration = duration;
         meta.timestamp = Some(timestamp.unwrap_or_else(monotonic_ns));
-        for (name, value) in attachments.into_iter().flatten() {
+        meta.flags = flags;
+        if let Some(text) = content_type {
+            meta.content_type = attachments::content_type(text)?;
+        }
+        for (name, value) in attachments {
             meta.attachments.set(&name, value);
         }
         let producer = lock(&self.producer).clone();

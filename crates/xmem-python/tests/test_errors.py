@@ -72,6 +72,9 @@ def test_names_that_are_none(directory):
     [
         ({}, "say either which shape"),
         ({"shape": (1,), "format": "RGB"}, "say either which shape"),
+        ({"shape": (2, 3), "width": 640, "height": 480}, "width and height are for a format"),
+        ({"shape": (2, 3), "height": 480}, "width and height are for a format"),
+        ({"format": "RGB", "width": 4, "height": 4, "dtype": "float32"}, 'dtype is for a shape; format "RGB" says it itself'),
         ({"format": "RGB"}, "width and height"),
         ({"format": "H264", "width": 1, "height": 1}, "use one of GRAY8"),
         ({"format": "RGB", "width": 2**31, "height": 2**31}, "no frame can have"),
@@ -117,6 +120,41 @@ def test_options_that_are_none(pool):
     for framerate in (29.97, -1, (1, 0), "30"):
         with pytest.raises(ValueError, match=r"30000, 1001"):
             xmem.Producer(pool, framerate=framerate)
+
+
+@pytest.mark.parametrize(("mode", "meant"), [(660, "0o660"), (666, "0o666"), (0o1777, "0o660"), (999, "0o660")])
+def test_a_mode_that_was_not_meant(pool, mode, meant):
+    with pytest.raises(ValueError, match=f"socket_mode is {mode}, which is {mode:#o}.*: write {meant}"):
+        xmem.Producer(pool, socket_mode=mode)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        ({"pts": -1}, ValueError, "-1 is not between 0"),
+        ({"dts": 2**64}, ValueError, "is not between 0"),
+        ({"duration": -5}, ValueError, "-5 is not between 0"),
+        ({"timestamp": 2**63}, ValueError, "is not between -9223372036854775808 and"),
+        ({"flags": 2**32}, ValueError, "is not between 0"),
+        ({"pts": 1.5}, TypeError, "float"),
+        ({"attachments": {"boxes": "text"}}, TypeError, r'attachments\["boxes"\] cannot be of type str'),
+        ({"attachments": {1: b""}}, TypeError, "attachments, a name of them, cannot be of type int"),
+        ({"attachments": b"x"}, TypeError, "attachments cannot be of type bytes"),
+        ({"content_type": "x" * 33}, ValueError, "content_type .* may have 32 bytes"),
+    ],
+)
+def test_what_a_frame_cannot_be_published_with(pool, arguments, error, message):
+    with xmem.Producer(pool) as producer, producer.acquire((1,)) as frame:
+        with pytest.raises(error, match=message) as raised:
+            frame.publish(**arguments)
+        (name,) = arguments
+        # PyO3 adds it below the message.
+        assert name in str(raised.value) + "".join(getattr(raised.value, "__notes__", []))
+        if name in ("pts", "duration", "timestamp"):
+            with pytest.raises(error, match=message) as raised:
+                producer.publish_event("x", **arguments)
+            assert raised.value.__notes__ == [f"while processing '{name}'"]
+        assert frame.publish(timestamp=-1, attachments=None) == 0
 
 
 def test_options_are_in_signatures():

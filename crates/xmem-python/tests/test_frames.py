@@ -160,6 +160,16 @@ def test_room_for_attachments(producer, consumer, size):
     assert consumer.recv(HANG).attachments == many
 
 
+def test_what_the_bytes_are(producer, consumer):
+    with producer.acquire((2,)) as frame:
+        frame.publish(flags=1 << 13, content_type="image/jpeg", attachments={"a": bytearray(b"x")})
+    frame = consumer.recv(HANG)
+    assert (frame.flags, frame.content_type, frame.attachments) == (1 << 13, "image/jpeg", {"a": b"x"})
+    publish(producer, 1)
+    frame = consumer.recv(HANG)
+    assert (frame.flags, frame.content_type) == (0, "tensor/uint8")
+
+
 def xmem_now():
     import time
 

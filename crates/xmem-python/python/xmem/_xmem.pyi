@@ -212,6 +212,8 @@ class WritableFrame(_Array):
         duration: int | None = None,
         timestamp: int | None = None,
         attachments: Mapping[str, bytes] | None = None,
+        flags: int = 0,
+        content_type: str | None = None,
         trust_views: bool = False,
         stream: Any | None = None,
         timeout: float | None = None,
@@ -220,6 +222,8 @@ class WritableFrame(_Array):
 
         timestamp: when the frame is to be presented, on CLOCK_MONOTONIC; now, if it is not said.
         attachments: what else is known of it, by name. More than 1 KiB needs `room` where the frame was acquired.
+        flags: GstBufferFlags.
+        content_type: what the bytes are, such as "image/jpeg"; else it follows from what was acquired.
         trust_views: publish although arrays that could write to the frame still exist. They must not be written to.
         stream: the one that writes a frame on a device; it need not be done. Otherwise those that arrays were made on.
         timeout: the most seconds to wait for room in a lossless pool, where other threads took what `acquire` waited for. Timeout
@@ -303,6 +307,7 @@ class Producer:
     caps: the caps of all frames, for GStreamer. Else they follow from each frame's format, or shape and dtype.
     framerate: frames per second, for the caps: 30, (30000, 1001), or 0 if it varies.
     lossless: wait for slow consumers instead of going on without them.
+    history: how many of the newest frames are kept for who joins or is behind, at least 1. 0 is 1 here, and not automatic.
     The others are the properties of xmemsink.
     """
 

@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! What is to be published besides a frame's bytes, from Python.
+
+use pyo3::exceptions::{PyTypeError, PyValueError};
+use pyo3::prelude::*;
+use pyo3::types::{PyMapping, PyString};
+use xmem_core::Text;
+
+/// Bytes by name.
+pub(crate) fn attachments(value: &Bound<'_, PyAny>) -> PyResult<Vec<(String, Vec<u8>)>> {
+    if value.is_none() {
+        return Ok(Vec::new());
+    }
+    let wrong = |what: &Bound<'_, PyAny>, name: &str| match what.get_type().name() {
+        Ok(kind) => PyTypeError::new_err(format!(
+            "attachments{name} cannot be of type {kind}: they are bytes by name"
+        )),
+        Err(error) => error,
+    };
+    let mapping = value.cast::<PyMapping>().map_err(|_| wrong(value, ""))?;
+    let items = mapping.items()?;
+    let item = |item: Bound<'_, PyAny>| {
+        let (name, value): (Bound<'_, PyAny>, Bound<'_, PyAny>) = item.extract()?;
+        let text = name
+            .cast::<PyString>()
+            .map_err(|_| wrong(&name, ", a name of them,"))?;
+        let text = text.to_str()?.to_owned();
+        let bytes = value
+            .extract::<Vec<u8>>()
+            .map_err(|_| wrong(&value, &format!("[{text:?}]")))?;
+        Ok((text, bytes))
+    };
+    items.iter().map(item).collect()
+}
+
+/// A content type that can be told whole.
+pub(crate) fn content_type(text: &str) -> PyResult<Text<32>> {
+    let told = Text::new(text);
+    if told.as_str() == text {
+        return Ok(told);
+    }
+    Err(PyValueError::new_err(format!(
+        "content_type is {text:?}: it may have 32 bytes"
+    )))
+}
