@@ -253,12 +253,17 @@ impl Producer {
         Ok(())
     }
 
-    /// Waits until there is a consumer, at most for so many seconds.
-    #[pyo3(signature = (timeout=None))]
-    fn wait_for_consumer(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<()> {
+    /// Waits until there are so many consumers, at most for so many seconds.
+    #[pyo3(signature = (timeout=None, *, count=1))]
+    fn wait_for_consumer(
+        &self,
+        py: Python<'_>,
+        timeout: Option<f64>,
+        #[pyo3(from_py_with = number)] count: usize,
+    ) -> PyResult<()> {
         let producer = self.producer()?;
         let waited = signals::wait(py, Deadline::after(timeout)?, |slice| {
-            match producer.wait_for_consumer(Some(slice), &self.canceller) {
+            match producer.wait_for_consumers(count, Some(slice), &self.canceller) {
                 Err(WaitError::Timeout) => None,
                 result => Some(result),
             }
@@ -266,7 +271,8 @@ impl Producer {
         match waited {
             Some(result) => result.map_err(IntoPyErr::into_py_err),
             None => Err(Kind::Timeout.error(format!(
-                "no consumer of pool {:?} came in {} s",
+                "{} of {count} consumer(s) of pool {:?} came in {} s",
+                producer.num_consumers(),
                 self.pool,
                 timeout.unwrap_or_default()
             ))),

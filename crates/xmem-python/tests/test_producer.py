@@ -219,3 +219,19 @@ def test_views_come_and_go_while_others_try_to_publish(pool):
         for thread in threads:
             thread.join()
         del kept
+
+
+def test_waiting_for_several_consumers(pool):
+    with xmem.Producer(pool) as producer, xmem.Consumer(pool):
+        producer.wait_for_consumer(0)
+        producer.wait_for_consumer(0, count=0)
+        with pytest.raises(xmem.Timeout, match=r"1 of 2 consumer\(s\) of pool"):
+            producer.wait_for_consumer(0, count=2)
+        with pytest.raises(ValueError, match="-1 is not between 0"):
+            producer.wait_for_consumer(0, count=-1)
+        waited = threading.Event()
+        thread = threading.Thread(target=lambda: (producer.wait_for_consumer(HANG, count=3), waited.set()))
+        thread.start()
+        with xmem.Consumer(pool), xmem.Consumer(pool):
+            assert waited.wait(HANG)
+        thread.join()

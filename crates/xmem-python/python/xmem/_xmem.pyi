@@ -386,8 +386,8 @@ class Producer:
         """
     def end_stream(self) -> None:
         """Says that the stream is over after the last published frame."""
-    def wait_for_consumer(self, timeout: float | None = None) -> None:
-        """Waits until there is a consumer, at most for so many seconds."""
+    def wait_for_consumer(self, timeout: float | None = None, *, count: int = 1) -> None:
+        """Waits until there are so many consumers, at most for so many seconds."""
     def close(self) -> None:
         """Closes the pool. Frames that are held stay as they are."""
     def __enter__(self) -> Self: ...
