@@ -60,7 +60,10 @@ impl Answer {
     #[cfg(feature = "cuda")]
     pub(super) fn closing(&self) -> Option<Arc<AtomicBool>> {
         match self {
-            Self::Ready(view) => view.cuda()?.imports.closing(),
+            Self::Ready(view) => {
+                let cuda = view.cuda()?;
+                cuda.imports.closing(cuda.header())
+            }
             _ => None,
         }
     }

@@ -139,7 +139,8 @@ impl Session {
         {
             let mut closing = lock(&self.closing);
             let is_waited_for = !closing.closed.is_empty();
-            closing.closed.extend(closed);
+            let open = |closed: &Arc<AtomicBool>| !closed.load(Ordering::Acquire);
+            closing.closed.extend(closed.into_iter().filter(open));
             closing.version = version;
             if is_waited_for {
                 return;

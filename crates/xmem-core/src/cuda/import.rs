@@ -28,7 +28,7 @@ enum Memory {
         mode: Mode,
         // In this order: the producer hears of the end of it when it is closed.
         _memory: ForeignMemory,
-        keep: Keep,
+        _keep: Keep,
     },
     /// The producer is this process.
     Same(Twin),
@@ -83,6 +83,18 @@ struct State {
     import: Option<Arc<Import>>,
     /// The producer was told how it went.
     told: Option<Result<(), CudaError>>,
+    /// Is set when the memory is closed, or when nobody can open it any more.
+    closed: Arc<AtomicBool>,
+}
+
+impl Drop for Imports {
+    fn drop(&mut self) {
+        let state = self.lock();
+        // What was opened says itself when it is closed.
+        if state.import.is_none() {
+            state.closed.store(true, Ordering::Release);
+        }
+    }
 }
 
 impl Imports {
@@ -90,16 +102,20 @@ impl Imports {
         lock(&self.0)
     }
 
-    /// Is set when the memory is closed, if that must not be freed before.
-    pub(crate) fn closing(&self) -> Option<Arc<AtomicBool>> {
-        match &self.lock().import.as_ref()?.memory {
-            Memory::Foreign {
-                mode: Mode::Legacy,
-                keep,
-                ..
-            } => Some(keep.closed.clone()),
-            _ => None,
-        }
+    /// Is set when the memory is closed, if that must not be freed before. Who holds a frame in it may open it yet.
+    pub(crate) fn closing(&self, header: &DeviceHeader) -> Option<Arc<AtomicBool>> {
+        let state = self.lock();
+        let is_waited_for = match &state.import {
+            Some(import) => matches!(
+                import.memory,
+                Memory::Foreign {
+                    mode: Mode::Legacy,
+                    ..
+                }
+            ),
+            None => matches!(header.kind, TwinKind::Legacy | TwinKind::Foreign),
+        };
+        is_waited_for.then(|| state.closed.clone())
     }
 
     /// The import; made now, if it is not there yet. `tell` is called with how that went, if nobody was told the same.
@@ -114,7 +130,7 @@ impl Imports {
         if let Some(import) = &state.import {
             return Ok(import.clone());
         }
-        let made = Import::new(header, fd, link).map(Arc::new);
+        let made = Import::new(header, fd, link, state.closed.clone()).map(Arc::new);
         state.import = made.as_ref().ok().cloned();
         let outcome = made.as_ref().map(drop).map_err(Clone::clone);
         let is_news = state.told.as_ref() != Some(&outcome);
@@ -169,11 +185,12 @@ impl Import {
         header: &DeviceHeader,
         fd: Option<BorrowedFd<'_>>,
         link: Arc<Link>,
+        closed: Arc<AtomicBool>,
     ) -> Result<Self, CudaError> {
         let device = Device::by_uuid(header.uuid)?;
         let memory = match Twin::of_this_process(header)? {
             Some(twin) => Memory::Same(twin),
-            None => Self::import(&device, header, fd, link)?,
+            None => Self::import(&device, header, fd, link, closed)?,
         };
         Ok(Self {
             device,
@@ -188,6 +205,7 @@ impl Import {
         header: &DeviceHeader,
         fd: Option<BorrowedFd<'_>>,
         link: Arc<Link>,
+        closed: Arc<AtomicBool>,
     ) -> Result<Memory, CudaError> {
         let (memory, mode) = match (header.kind, fd) {
             (TwinKind::None, _) => return Ok(Memory::None),
@@ -228,10 +246,7 @@ impl Import {
             ptr,
             mode,
             _memory: memory,
-            keep: Keep {
-                link,
-                closed: Arc::default(),
-            },
+            _keep: Keep { link, closed },
         })
     }
 
@@ -359,6 +374,28 @@ impl Import {
         match look() {
             Ok(false) | Err(CudaError::Driver { .. }) if lost => Err(CudaError::ExporterGone),
             done => done,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::region::device_header::tests::sample;
+
+    /// A consumer that has left holds a frame, and opens its memory only then.
+    #[test]
+    fn memory_that_can_still_be_opened_is_waited_for() {
+        let header = |kind| DeviceHeader { kind, ..sample() };
+        for kind in [TwinKind::Legacy, TwinKind::Foreign] {
+            let imports = Imports::default();
+            let closed = imports.closing(&header(kind)).unwrap();
+            assert!(!closed.load(Ordering::Acquire));
+            drop(imports);
+            assert!(closed.load(Ordering::Acquire), "nobody can open it");
+        }
+        for kind in [TwinKind::Vmm, TwinKind::None] {
+            assert!(Imports::default().closing(&header(kind)).is_none());
         }
     }
 }

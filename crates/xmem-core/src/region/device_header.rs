@@ -286,12 +286,12 @@ impl In<'_> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use proptest::prelude::*;
 
     use super::*;
 
-    fn sample() -> DeviceHeader {
+    pub(crate) fn sample() -> DeviceHeader {
         let slots_at = header_len(3) as u64;
         DeviceHeader {
             kind: TwinKind::Vmm,
