@@ -81,18 +81,20 @@ impl BufferPool {
 #[pymethods]
 impl BufferPool {
     #[new]
-    #[pyo3(signature = (name, *, peers_may_write=false, max_buffers=256, max_held=32))]
+    #[pyo3(signature = (name, *, peers_may_write=false, max_buffers=256, max_held=None))]
     fn new(
         py: Python<'_>,
         name: String,
         peers_may_write: bool,
         max_buffers: u32,
-        max_held: u32,
+        max_held: Option<u32>,
     ) -> PyResult<Self> {
-        let options = core::BufferPool::options(&name)
+        let mut options = core::BufferPool::options(&name)
             .peers_may_write(peers_may_write)
-            .max_buffers(max_buffers)
-            .max_held(max_held);
+            .max_buffers(max_buffers);
+        if let Some(buffers) = max_held {
+            options = options.max_held(buffers);
+        }
         let pool = py
             .detach(|| options.open())
             .map_err(IntoPyErr::into_py_err)?;
@@ -157,13 +159,21 @@ impl BufferPool {
         Ok(BufferGuard::new(pool, guard))
     }
 
-    /// A buffer that was published, for writing in place. Only if nobody else holds it.
+    /// A buffer that was published, to be edited in place. Only if nobody else holds it. It is published again when it is
+    /// released, for as many readers as before.
     fn get_mut(&self, py: Python<'_>, meta_index: u32) -> PyResult<BufferGuard> {
         let pool = self.core()?;
         let guard = py
             .detach(|| pool.get_mut(meta_index))
             .map_err(IntoPyErr::into_py_err)?;
         Ok(BufferGuard::new(pool, guard))
+    }
+
+    /// Empties a buffer that was published, whoever it was for: for one whose readers never come.
+    fn discard(&self, py: Python<'_>, meta_index: u32) -> PyResult<()> {
+        let pool = self.core()?;
+        py.detach(|| pool.discard(meta_index))
+            .map_err(IntoPyErr::into_py_err)
     }
 
     /// Says how many readers a buffer is for: it is kept until so many took and released it.

@@ -474,3 +474,34 @@ def test_from_blob_as_in_the_design(name):
     del tensor
     index = buf.forget()
     assert np.asarray(pool.get(index)).sum(dtype=np.uint64) == 5 * 1080 * 1920 * 3
+
+
+def test_an_edit_is_published_again(name):
+    pool = BufferPool(name)
+    buf = pool.acquire_cpu(10)
+    buf.set_meta(shape=(10,), content_type="test/edit")
+    np.asarray(buf)[:] = 1
+    index = buf.forget()
+    with pool.get_mut(index) as buf:
+        np.asarray(buf)[0] = 7
+    with pool.get(index) as buf:
+        assert np.asarray(buf).tolist() == [7] + 9 * [1]
+        assert buf.content_type == "test/edit"
+
+
+def test_what_is_half_done_is_for_nobody(name):
+    pool = BufferPool(name)
+    index = pool.acquire_cpu(10).forget()
+    with pytest.raises(RuntimeError), pool.get_mut(index) as buf:
+        array = np.asarray(buf)
+        array[0] = 7
+        raise RuntimeError
+    del array
+    gc.collect()
+    assert is_empty(pool, index)
+    # Nobody comes for it.
+    index = pool.acquire_cpu(10).forget()
+    pool.discard(index)
+    assert is_empty(pool, index)
+    with pytest.raises(xmem.Error):
+        pool.discard(10_000)

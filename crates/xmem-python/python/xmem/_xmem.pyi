@@ -420,11 +420,12 @@ class BufferPool:
     Joins the pool of this name, or makes it if there is none.
 
     peers_may_write: whether processes that did not make the pool may acquire buffers too; its memory is then not sealed
-    against writing. max_buffers: the most buffers there may be. max_held: the most that another process holds at once.
+    against writing. max_buffers: the most buffers there may be. max_held: the most that another process holds at once;
+    None: `max(1, max_buffers / 32)`, so 8, with which 26 other processes can join.
     """
 
     def __new__(
-        cls, name: str, *, peers_may_write: bool = False, max_buffers: int = 256, max_held: int = 32
+        cls, name: str, *, peers_may_write: bool = False, max_buffers: int = 256, max_held: int | None = None
     ) -> Self: ...
     @property
     def name(self) -> str: ...
@@ -443,7 +444,12 @@ class BufferPool:
     def get(self, meta_index: int) -> BufferGuard:
         """A buffer that was published, for reading."""
     def get_mut(self, meta_index: int) -> BufferGuard:
-        """A buffer that was published, for writing in place. Only if nobody else holds it."""
+        """A buffer that was published, to be edited in place. Only if nobody else holds it.
+
+        It is published again when it is released, for as many readers as before.
+        """
+    def discard(self, meta_index: int) -> None:
+        """Empties a buffer that was published, whoever it was for: for one whose readers never come."""
     def set_ref_count(self, meta_index: int, count: int) -> None:
         """Says how many other processes a buffer is for: it is kept until so many took and released it. Default: 1."""
     def add_ref(self, meta_index: int) -> None:
@@ -516,8 +522,12 @@ class BufferGuard:
     def release(self, *, stream: Any | None = None) -> None:
         """Gives the buffer back; if there are arrays over it, with the last of these.
 
-        stream: one on a device that is read is given back when this has got where it is now.
+        One that was taken to be edited is published again. stream: one on a device that is read is given back when this has got
+        where it is now.
         """
+    def discard(self) -> None:
+        """Gives the buffer back; one that is written, or was taken to be edited, is empty then. A `with` block that ends with an
+        exception does so."""
     def __bool__(self) -> Literal[True]: ...
     def __len__(self) -> int: ...
     def __buffer__(self, flags: int, /) -> memoryview: ...

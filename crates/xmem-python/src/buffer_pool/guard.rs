@@ -39,6 +39,8 @@ struct State {
     views: usize,
     /// It was released while there were views: it goes with the last of them.
     released: bool,
+    /// It is to be empty then.
+    discarded: bool,
 }
 
 /// A buffer of a pool, for as long as this lives, and the arrays over it.
@@ -79,6 +81,14 @@ impl State {
     }
 }
 
+/// Not with the lock of its state.
+fn end(guard: Detached<core::BufferGuard>, discarded: bool) {
+    if discarded {
+        // Without the interpreter, as when it is dropped.
+        Python::try_attach(|py| py.detach(|| guard.into_inner().map(core::BufferGuard::discard)));
+    }
+}
+
 fn missing(busy: bool) -> PyErr {
     if busy {
         Kind::Error.error("another thread is copying this buffer: wait for it")
@@ -97,6 +107,7 @@ impl BufferGuard {
                 busy: false,
                 views: 0,
                 released: false,
+                discarded: false,
             }),
         }
     }
@@ -127,8 +138,9 @@ impl BufferGuard {
             let mut state = lock(&self.state);
             state.busy = false;
             if state.released && state.views == 0 {
+                let discarded = state.discarded;
                 drop(state);
-                drop(guard);
+                end(guard, discarded);
             } else {
                 state.guard = Some(guard);
             }
@@ -370,9 +382,36 @@ impl BufferGuard {
         slf
     }
 
-    #[pyo3(signature = (*_exception))]
-    fn __exit__(&self, py: Python<'_>, _exception: &Bound<'_, PyAny>) -> PyResult<()> {
-        self.release(py, None)
+    /// Gives the buffer back; one that is written, or was taken to be edited, is empty then. If there are arrays over it, with the
+    /// last of these.
+    fn discard(&self) {
+        let guard = {
+            let mut state = lock(&self.state);
+            (state.released, state.discarded) = (true, true);
+            if state.views > 0 {
+                return;
+            }
+            state.guard.take()
+        };
+        if let Some(guard) = guard {
+            end(guard, true);
+        }
+    }
+
+    /// After an exception, what is written may be half done, and is discarded.
+    fn __exit__(
+        &self,
+        py: Python<'_>,
+        kind: Option<Bound<'_, PyAny>>,
+        _error: Option<Bound<'_, PyAny>>,
+        _trace: Option<Bound<'_, PyAny>>,
+    ) -> PyResult<()> {
+        if kind.is_some() {
+            self.discard();
+            Ok(())
+        } else {
+            self.release(py, None)
+        }
     }
 
     fn __bool__(&self) -> bool {
@@ -507,7 +546,10 @@ impl BufferGuard {
         } else {
             None
         };
+        let discarded = state.discarded;
         drop(state);
-        drop(guard);
+        if let Some(guard) = guard {
+            end(guard, discarded);
+        }
     }
 }
