@@ -78,7 +78,7 @@ impl DeviceProviderImpl for XmemDeviceProvider {
     }
 
     fn probe(&self) -> Vec<gst::Device> {
-        pools::scan(&BTreeMap::new(), &Canceller::new())
+        pools::scan(&BTreeMap::new())
             .values()
             .map(|pool| XmemDevice::new(pool).upcast())
             .collect()
@@ -155,9 +155,8 @@ struct Devices {
 impl Devices {
     /// Announces what has changed.
     fn update(&mut self, provider: &super::XmemDeviceProvider, canceller: &Canceller) {
-        let pools = pools::scan(&self.pools, canceller);
+        let pools = pools::scan(&self.pools);
         if canceller.is_cancelled() {
-            // It may have seen only some of them.
             return;
         }
         let before = std::mem::replace(&mut self.pools, pools);

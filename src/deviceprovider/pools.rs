@@ -4,7 +4,7 @@
 
 use std::collections::BTreeMap;
 
-use xmem_core::{Canceller, ConnectError, PoolStats};
+use xmem_core::{ConnectError, PoolStats};
 
 use crate::{event::sticky, text};
 
@@ -49,18 +49,15 @@ impl Pool {
 }
 
 /// The pools of the runtime directory, by name. Those that this user may not join are none. Of one that does not
-/// answer, because its process is stopped, what was `known` of it stays. Asking such a one takes a second.
-pub(super) fn scan(
-    known: &BTreeMap<String, Pool>,
-    canceller: &Canceller,
-) -> BTreeMap<String, Pool> {
+/// answer, because its process is stopped, what was `known` of it stays. Then this takes a second.
+pub(super) fn scan(known: &BTreeMap<String, Pool>) -> BTreeMap<String, Pool> {
+    let mut live = xmem_core::pools();
+    live.retain(|entry| entry.live);
+    // By name, so that nobody falls for a directory that somebody else made.
+    let names: Vec<_> = live.iter().map(|entry| &entry.name).collect();
     let mut found = BTreeMap::new();
-    for entry in xmem_core::pools().into_iter().filter(|entry| entry.live) {
-        if canceller.is_cancelled() {
-            break;
-        }
-        // By its name, so that nobody falls for a directory that somebody else made.
-        let pool = match xmem_core::query(&entry.name) {
+    for (answer, entry) in xmem_core::query_all(&names).into_iter().zip(&live) {
+        let pool = match answer {
             Ok(stats) => {
                 let path = entry.path.to_string_lossy().into_owned();
                 Some(Pool::new(entry.name.clone(), path, stats))
@@ -68,7 +65,7 @@ pub(super) fn scan(
             Err(ConnectError::NoAnswer { .. }) => known.get(&entry.name).cloned(),
             Err(_) => None,
         };
-        found.extend(pool.map(|pool| (entry.name, pool)));
+        found.extend(pool.map(|pool| (entry.name.clone(), pool)));
     }
     found
 }

@@ -77,6 +77,7 @@ mod api {
         socket_path,
     };
     pub use crate::stats::{ConsumerStats, PoolStats, ReceiveStats};
+    pub use crate::survey::query_all;
     pub use crate::video::{PlaneSize, VideoFormat};
     pub use crate::watch::{PoolWatch, Watched};
     pub use crate::wire::MAX_REQUEST;
@@ -129,6 +130,8 @@ mod rendezvous;
 mod sealed;
 #[cfg(not(xmem_loom))]
 mod stats;
+#[cfg(not(xmem_loom))]
+mod survey;
 #[cfg(not(xmem_loom))]
 mod video;
 #[cfg(not(xmem_loom))]

@@ -6,7 +6,7 @@ use std::io::Write;
 use std::path::PathBuf;
 
 use serde::Serialize;
-use xmem_core::{ConnectError, PoolEntry, PoolStats};
+use xmem_core::{ConnectError, PoolEntry, PoolStats, QueryError};
 
 use crate::Error;
 use crate::cli::Format;
@@ -44,9 +44,17 @@ enum State {
 }
 
 pub(crate) fn run(format: Format, out: &mut impl Write) -> Result<(), Error> {
-    let rows: Vec<Row> = xmem_core::read_pools()?
+    let pools = xmem_core::read_pools()?;
+    let live = pools.iter().filter(|pool| pool.live);
+    // By their paths: the name alone would not do if it has a slash.
+    let live: Vec<_> = live.map(|pool| pool.path.to_string_lossy()).collect();
+    let mut answers = xmem_core::query_all(&live).into_iter();
+    let rows: Vec<Row> = pools
         .into_iter()
-        .map(Row::from)
+        .map(|pool| {
+            let answer = if pool.live { answers.next() } else { None };
+            Row::new(pool, answer)
+        })
         .collect();
     if format == Format::Json {
         return json(out, &rows);
@@ -108,11 +116,8 @@ pub(crate) fn run(format: Format, out: &mut impl Write) -> Result<(), Error> {
     table.print(out)
 }
 
-impl From<PoolEntry> for Row {
-    fn from(entry: PoolEntry) -> Self {
-        // By its path: the name alone would not do if it has a slash.
-        let path = entry.path.to_string_lossy();
-        let answer = entry.live.then(|| xmem_core::query(&path));
+impl Row {
+    fn new(entry: PoolEntry, answer: Option<Result<PoolStats, QueryError>>) -> Self {
         let state = match &answer {
             Some(Ok(_)) => State::Live,
             Some(Err(ConnectError::Denied { .. } | ConnectError::Refused { .. })) => {
