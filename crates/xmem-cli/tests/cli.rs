@@ -308,6 +308,48 @@ fn own_segments() -> Vec<String> {
 }
 
 #[test]
+fn clean_finds_a_lock_that_is_alone() {
+    let dir = TempDir::new().unwrap();
+    let path = |name: &str| dir.path().join(name);
+    std::fs::write(path("a.lock"), "killed (process 1)").unwrap();
+    std::fs::write(path("notes.lock"), "somebody else's").unwrap();
+    let output = xmem(dir.path(), &["clean"]);
+    assert!(stdout(&output).contains("a.lock"), "{output:?}");
+    assert!(!path("a.lock").exists());
+    assert!(path("notes.lock").exists());
+}
+
+#[test]
+fn what_is_no_socket_is_no_pool() {
+    let dir = TempDir::new().unwrap();
+    let file = dir.path().join("letter.sock");
+    std::fs::write(&file, "to my mother").unwrap();
+    let output = xmem(dir.path(), &["list", "-f", "json"]);
+    assert_eq!(stdout(&output), "[]\n");
+    stdout(&xmem(dir.path(), &["clean"]));
+    let output = xmem(dir.path(), &["clean", "letter"]);
+    assert!(stderr(&output).contains("letter.sock"), "{output:?}");
+    assert!(file.exists());
+}
+
+#[test]
+fn clean_leaves_sockets_of_other_programs_alone() {
+    let (dir, elsewhere) = (TempDir::new().unwrap(), TempDir::new().unwrap());
+    let path = elsewhere.path().join("agent.sock");
+    let lock = elsewhere.path().join("agent.lock");
+    drop(UnixListener::bind(&path).unwrap());
+    let clean = || xmem(dir.path(), &["clean", path.to_str().unwrap()]);
+    assert!(stderr(&clean()).contains("left alone"));
+    // Other programs have locks that say nothing, too.
+    std::fs::write(&lock, "").unwrap();
+    assert!(stderr(&clean()).contains("left alone"));
+    assert!(path.exists() && lock.exists());
+    std::fs::write(&lock, "killed (process 1)").unwrap();
+    stdout(&clean());
+    assert!(!path.exists() && !lock.exists());
+}
+
+#[test]
 fn clean_removes_segments_of_which_no_pool_is_left() {
     let dir = TempDir::new().unwrap();
     let producer = Producer::builder(&socket(&dir)).backing(Backing::PosixShm);

@@ -165,15 +165,19 @@ pub enum RemoveError {
         holder: String,
     },
     /// It belongs to another user.
-    #[error("{path:?} belongs to user {uid} and is left alone: that user can remove it")]
+    #[error(
+        "{path:?} belongs to user {uid} and is left alone: that user can remove it, if it has no producer"
+    )]
     Foreign {
         /// The path.
         path: PathBuf,
         /// Whose it is.
         uid: u32,
     },
-    /// No producer made what is there.
-    #[error("{path:?} was not made by a producer of frames and is left alone")]
+    /// No producer made what is there, or nothing says that one did.
+    #[error(
+        "{path:?} was not made by a producer of frames, as far as can be seen, and is left alone"
+    )]
     NotAPools {
         /// The path.
         path: PathBuf,

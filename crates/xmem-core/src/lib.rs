@@ -73,8 +73,8 @@ mod api {
     };
     pub use crate::region::{Backing, Capabilities, remove_stale_segments};
     pub use crate::rendezvous::{
-        PoolEntry, other_runtime_dirs_with, pools, pools_in_words, read_pools, runtime_dir,
-        socket_path,
+        PoolEntry, other_runtime_dirs_with, pools, pools_in_words, read_lone_locks, read_pools,
+        runtime_dir, socket_path,
     };
     pub use crate::stats::{ConsumerStats, PoolStats, ReceiveStats};
     pub use crate::survey::query_all;

@@ -5,7 +5,7 @@
 use std::env;
 use std::fs;
 use std::io;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
+use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use crate::error::NameError;
@@ -15,6 +15,8 @@ use crate::os::socket::{self, MAX_PATH_LEN};
 
 const SOCKET_SUFFIX: &str = ".sock";
 const LOCK_SUFFIX: &str = ".lock";
+/// Behind the name of a socket that has no suffix, before that of its lock.
+const BARE_SUFFIX: &str = ".xmem";
 
 /// A directory that the environment names; an empty name is none.
 fn dir_in(variable: &str) -> Option<PathBuf> {
@@ -76,7 +78,7 @@ pub(crate) fn lock_path(socket: &Path) -> PathBuf {
     match name.strip_suffix(SOCKET_SUFFIX) {
         Some(stem) => socket.with_file_name(format!("{stem}{LOCK_SUFFIX}")),
         // Not the lock of the pool beside it that has the suffix.
-        None => socket.with_file_name(format!("{name}.xmem{LOCK_SUFFIX}")),
+        None => socket.with_file_name(format!("{name}{BARE_SUFFIX}{LOCK_SUFFIX}")),
     }
 }
 
@@ -197,24 +199,14 @@ pub fn pools() -> Vec<PoolEntry> {
 ///
 /// [`NameError::RuntimeDir`] when it cannot be read, is no directory, or is one that somebody else made in this user's name.
 pub fn read_pools() -> Result<Vec<PoolEntry>, NameError> {
-    let dir = runtime_dir();
-    if !is_dir_given() {
-        check_dir(&dir)?;
-    }
-    let entries = match fs::read_dir(&dir) {
-        Ok(entries) => entries,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-        Err(error) => return Err(refused(&dir, error.to_string())),
-    };
-    let mut pools: Vec<PoolEntry> = entries
-        .flatten()
-        .filter_map(|entry| {
-            let path = entry.path();
-            let name = entry
-                .file_name()
-                .to_string_lossy()
-                .strip_suffix(SOCKET_SUFFIX)?
-                .to_owned();
+    let mut pools: Vec<PoolEntry> = files()?
+        .into_iter()
+        .filter_map(|path| {
+            let name = path.file_name()?.to_string_lossy();
+            let name = name.strip_suffix(SOCKET_SUFFIX)?.to_owned();
+            if !may_be_socket(&path) {
+                return None;
+            }
             // Not by its lock: whoever looks at that has it for a moment, and must not be stopped just then.
             let refused = socket::connect_to(&path)
                 .inspect(|_| fault::point(Point::PoolTried))
@@ -225,6 +217,63 @@ pub fn read_pools() -> Result<Vec<PoolEntry>, NameError> {
         .collect();
     pools.sort_by(|a, b| a.name.cmp(&b.name));
     Ok(pools)
+}
+
+/// The pools of the runtime directory that have a lock file and no socket, by the path that it would have. Their producers
+/// were killed, or are starting or ending just now: [`remove_stale`](crate::remove_stale) tells these apart.
+///
+/// # Errors
+///
+/// As for [`read_pools`].
+pub fn read_lone_locks() -> Result<Vec<PathBuf>, NameError> {
+    let mut sockets: Vec<PathBuf> = files()?
+        .into_iter()
+        .filter_map(|path| {
+            let name = path.file_name()?.to_string_lossy();
+            let stem = name.strip_suffix(LOCK_SUFFIX)?;
+            // It may be the lock of a socket without a suffix.
+            let bare = stem.strip_suffix(BARE_SUFFIX);
+            if bare.is_some_and(|bare| path.with_file_name(bare).exists()) {
+                return None;
+            }
+            let socket = path.with_file_name(format!("{stem}{SOCKET_SUFFIX}"));
+            let is_alone = fs::symlink_metadata(&socket).is_err();
+            is_alone.then_some(socket)
+        })
+        .collect();
+    sockets.sort();
+    Ok(sockets)
+}
+
+/// What lies in the runtime directory.
+fn files() -> Result<Vec<PathBuf>, NameError> {
+    let dir = runtime_dir();
+    if !is_dir_given() {
+        check_dir(&dir)?;
+    }
+    match fs::read_dir(&dir) {
+        Ok(entries) => Ok(entries.flatten().map(|entry| entry.path()).collect()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
+        Err(error) => Err(refused(&dir, error.to_string())),
+    }
+}
+
+/// Whether it is a socket, as far as can be seen. One may be a link to it.
+fn may_be_socket(path: &Path) -> bool {
+    match fs::metadata(path) {
+        Ok(meta) => meta.file_type().is_socket(),
+        Err(error) => error.kind() != io::ErrorKind::NotFound,
+    }
+}
+
+/// Whether a pool's socket lies where nothing but pools is.
+pub(crate) fn is_in_runtime_dir(pool: &str, socket: &Path) -> bool {
+    let place = |dir: &Path| fs::metadata(dir).map(|meta| (meta.dev(), meta.ino())).ok();
+    !pool.contains('/')
+        || socket
+            .parent()
+            .and_then(place)
+            .is_some_and(|dir| Some(dir) == place(&runtime_dir()))
 }
 
 /// Other runtime directories of this host that have a socket of that name.

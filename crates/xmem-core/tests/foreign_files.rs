@@ -34,6 +34,7 @@ fn child() {
     match role.as_str() {
         "produce" => produce(&pool),
         "look" => look(&pool),
+        "remove" => say(xmem_core::remove_stale(&pool).unwrap_err()),
         "in-own-tmp" => runtime_dirs(),
         "elsewhere" => {
             let elsewhere = other_runtime_dirs_with("p");
@@ -403,6 +404,8 @@ fn what_another_users_producer_left_is_not_removed() {
     let place = Place::new();
     let pool = place.pool();
     drop(std::os::unix::net::UnixListener::bind(&pool).unwrap());
+    let lock = || fs::write(place.path().join("p.lock"), "killed (process 1)").unwrap();
+    lock();
     std::os::unix::fs::chown(&pool, Some(4242), None).unwrap();
     let error = xmem_core::remove_stale(&pool).unwrap_err();
     assert!(
@@ -411,5 +414,25 @@ fn what_another_users_producer_left_is_not_removed() {
     );
     assert!(std::path::Path::new(&pool).exists());
     std::os::unix::fs::chown(&pool, Some(0), None).unwrap();
-    assert_eq!(xmem_core::remove_stale(&pool).unwrap().len(), 1);
+    lock();
+    assert_eq!(xmem_core::remove_stale(&pool).unwrap().len(), 2);
+    assert!(!std::path::Path::new(&pool).exists());
+}
+
+#[test]
+fn that_another_users_pool_has_a_producer_is_said() {
+    if !can_be_others() {
+        return;
+    }
+    let place = Place::new();
+    let program = program_for_all(place.path());
+    let builder = Producer::builder(&place.pool()).socket_mode(0o666);
+    let _producer = builder.build().unwrap();
+    let mut child = User::new(OWNER).start(&program, "remove", &place.pool());
+    let said = child.says();
+    assert!(
+        said.contains("has a producer") && said.contains("user 0"),
+        "{said}"
+    );
+    assert!(child.end());
 }

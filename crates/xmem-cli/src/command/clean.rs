@@ -16,15 +16,17 @@ pub(crate) fn run(pools: &[String], format: Format, out: &mut impl Write) -> Res
     let mut removed = Vec::new();
     let mut errors = Vec::new();
     if pools.is_empty() {
-        for stale in xmem_core::read_pools()?
-            .into_iter()
-            .filter(|pool| !pool.live)
-        {
-            match remove(&stale.path.to_string_lossy(), &mut removed) {
+        let mut stale = xmem_core::read_pools()?;
+        stale.retain(|pool| !pool.live);
+        let sockets = stale.into_iter().map(|pool| pool.path);
+        for path in sockets.chain(xmem_core::read_lone_locks()?) {
+            match remove(&path.to_string_lossy(), &mut removed) {
                 // It has a producer again.
                 Err(RemoveError::Live { .. }) => {}
-                // Nobody asked for this one by name.
-                Err(error @ RemoveError::Foreign { .. }) => eprintln!("xmem: {error}"),
+                // Nobody asked for these by name.
+                Err(error @ (RemoveError::Foreign { .. } | RemoveError::NotAPools { .. })) => {
+                    eprintln!("xmem: {error}");
+                }
                 Err(error) => errors.push(error),
                 Ok(()) => {}
             }

@@ -13,7 +13,7 @@ use crate::fault::{self, Point};
 use crate::os::cred::own_uid;
 use crate::os::socket;
 use crate::region;
-use crate::rendezvous::{has_safe_dir, lock_path, socket_path};
+use crate::rendezvous::{has_safe_dir, is_in_runtime_dir, lock_path, socket_path};
 
 /// Removes the socket that a killed producer left. `false`: there is none. Only for who holds the pool's lock.
 pub(super) fn remove_socket(path: &Path) -> Result<bool, CreateError> {
@@ -53,6 +53,8 @@ pub(super) fn remove_socket(path: &Path) -> Result<bool, CreateError> {
 /// Removes what a killed producer left of a pool: its socket, its lock file and its segments in `/dev/shm`. Returns what
 /// it removed. Nothing is an answer too.
 ///
+/// Outside of the runtime directory a socket without a producer's lock file beside it is taken for another program's.
+///
 /// It does no harm to leave them: the pool's next producer does the same. It is the pool's producer for that moment, so one
 /// that starts just then tries again.
 ///
@@ -63,8 +65,9 @@ pub(super) fn remove_socket(path: &Path) -> Result<bool, CreateError> {
 /// use std::os::unix::net::UnixListener;
 /// use xmem_core::{Producer, RemoveError, remove_stale};
 ///
-/// drop(UnixListener::bind(pool)?); // all that is left of a process that listened
-/// assert_eq!(remove_stale(pool)?, [std::path::Path::new(pool)]);
+/// drop(UnixListener::bind(pool)?); // what is left of a process that listened,
+/// std::fs::write(dir.path().join("p.lock"), "camera (process 4711)")?; // and was a producer
+/// assert_eq!(remove_stale(pool)?.len(), 2);
 /// assert!(remove_stale(pool)?.is_empty());
 ///
 /// let _producer = Producer::builder(pool).build()?;
@@ -89,7 +92,21 @@ pub fn remove_stale(pool: &str) -> Result<Vec<PathBuf>, RemoveError> {
         // A lock would have to be made just to be removed. Segments have their own.
         return Ok(region::sweep_shm(&prefix));
     }
-    let lock = take_lock(pool, &socket)?;
+    // An empty one may be anybody's. Whether it is a producer's is looked at when it is locked.
+    let is_said = fs::symlink_metadata(&lock_file).is_ok_and(|meta| meta.len() > 0);
+    if !is_said && is_there(&socket) && !is_in_runtime_dir(pool, &socket) {
+        return Err(RemoveError::NotAPools { path: socket });
+    }
+    let lock = take_lock(pool, &socket).map_err(|error| match error {
+        // The lock of another user cannot be tried, and the socket perhaps can.
+        CreateError::Foreign { uid, .. } if socket::connect_to(&socket).is_ok() => {
+            CreateError::InUse {
+                pool: pool.to_owned(),
+                holder: format!("a process of user {uid}"),
+            }
+        }
+        error => error,
+    })?;
     let had_socket = remove_socket(&socket)?;
     let segments = region::sweep_shm(&prefix);
     // Its file goes with it.
