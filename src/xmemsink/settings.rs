@@ -481,7 +481,8 @@ pub(super) fn properties() -> Vec<glib::ParamSpec> {
          *   slot was free.
          * * `late` (guint64): frames that were dropped because they came later than `max-lateness` allows; by default
          *   none are.
-         * * `skipped` (guint64): these, and frames that lay outside of their segment or that a flush threw away.
+         * * `skipped` (guint64): these, and frames that lay outside of their segment or waited when there was a flush; of a list
+         *   that is dropped as a whole, its first.
          * * `memory-copies` (guint64): how often an element upstream copied a frame out of its slot.
          * * `metas-dropped` (guint64), `dropped-metas` (`application/x-xmem-metas`): metas that could not travel with
          *   their frame, and how many there were of each name (guint64).
