@@ -161,6 +161,39 @@ fn of_the_source() {
     }
 }
 
+/// Who reads them back is told what there is, and not what was asked for in vain.
+#[test]
+fn settings_of_what_runs_stay_as_they_are() {
+    let pools = Pools::new();
+    let caps = "video/x-raw,format=GRAY8,width=8,height=8,framerate=30/1";
+    let sender = pools.sender(&caps.parse().unwrap(), "");
+    let receiver = pools.receiver("").connected();
+    let (sink, src) = (sender.sink(), receiver.src());
+    let mut settings = Vec::new();
+    for (element, name, value) in [
+        (&sink, "pool", "other"),
+        (&sink, "socket-mode", "0666"),
+        (&sink, "delivery", "lossless"),
+        (&src, "pool", "other"),
+        (&src, "max-held", "3"),
+    ] {
+        let before = text(element, name);
+        element.set_property_from_str(name, value);
+        assert_eq!(text(element, name), before, "{name}");
+        settings.push((element, name, value));
+    }
+    for (element, name, value) in [(&sink, "pace", "never"), (&src, "processing-deadline", "7")] {
+        element.set_property_from_str(name, value);
+        assert_eq!(text(element, name), value);
+    }
+    receiver.pipeline.stop();
+    sender.pipeline.stop();
+    for (element, name, value) in settings {
+        element.set_property_from_str(name, value);
+        assert_eq!(text(element, name), value);
+    }
+}
+
 #[test]
 fn a_socket_mode_that_is_none_is_an_error_at_the_start() {
     let pools = Pools::new();

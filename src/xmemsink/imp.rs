@@ -142,6 +142,16 @@ impl ObjectImpl for XmemSink {
     }
 
     fn set_property(&self, _id: usize, value: &glib::Value, pspec: &glib::ParamSpec) {
+        // What the pool is made with cannot change while it is there.
+        if self.started().is_some() && !pspec.flags().contains(gst::PARAM_FLAG_MUTABLE_PLAYING) {
+            gst::warning!(
+                CAT,
+                imp = self,
+                "{} stays as it is: set it in NULL, before the pool is made",
+                pspec.name()
+            );
+            return;
+        }
         lock(&self.settings).set(pspec, value);
         gst::info!(CAT, imp = self, "Set {} to {value:?}", pspec.name());
     }

@@ -416,6 +416,7 @@ pub(super) fn properties() -> Vec<glib::ParamSpec> {
         glib::ParamSpecEnum::builder_with_default(PROP_PACE, default.pace)
             .nick("Pace")
             .blurb("Whether a frame is handed over at its time or as it comes (sync=false: always as it comes)")
+            .mutable_playing()
             .build(),
         /**
          * GstXmemSink:cuda-ipc-mode:

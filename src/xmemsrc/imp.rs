@@ -174,6 +174,17 @@ impl ObjectImpl for XmemSrc {
     }
 
     fn set_property(&self, _id: usize, value: &glib::Value, pspec: &glib::ParamSpec) {
+        if self.obj().current_state() > gst::State::Ready
+            && !pspec.flags().contains(gst::PARAM_FLAG_MUTABLE_PLAYING)
+        {
+            gst::warning!(
+                CAT,
+                imp = self,
+                "{} stays as it is: set it in NULL or READY",
+                pspec.name()
+            );
+            return;
+        }
         lock(&self.settings).set(pspec, value);
         gst::info!(CAT, imp = self, "Set {} to {value:?}", pspec.name());
         if pspec.name() == PROP_PROCESSING_DEADLINE {
