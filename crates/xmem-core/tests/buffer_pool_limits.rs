@@ -39,7 +39,7 @@ fn as_many_processes_join_as_the_options_say() {
         (set(|options| options), 26, 8),
         (set(|options| options.max_held(1)), 119, 1),
         (set(|options| options.max_held(32)), 26, 8),
-        (set(|options| options.max_buffers(12)), 4, 1),
+        (set(|options| options.max_buffers(12)), 2, 3),
         // As many others, with what is promised to each.
         (
             set(|options| options.max_buffers(40 * 3 + 18).max_held(2)),

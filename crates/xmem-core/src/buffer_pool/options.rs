@@ -13,8 +13,9 @@ use crate::producer::Producer;
 
 /// How long a pool that was just being made by another process may take.
 const MAKING_TIME: Duration = Duration::from_secs(2);
-/// The part of all buffers that one other process may hold, unless something else is said.
-const HELD_SHARE: u32 = 32;
+/// The part of all buffers that one other process may hold, unless something else is said, and the most of them.
+const HELD_SHARE: u32 = 4;
+const MOST_HELD: u32 = 8;
 
 /// How a [`BufferPool`] is opened.
 #[derive(Debug, Clone)]
@@ -51,8 +52,8 @@ impl BufferPoolOptions {
     }
 
     /// The most buffers that another process may hold at once. The process that makes the pool says how many each of the
-    /// others may; default: `max(1, max_buffers / 32)`, so 8. One that joins says how many it wants; default: 8. It gets no
-    /// more than it may, nor than are left.
+    /// others may; default: a quarter of `max_buffers`, and 8 at most. One that joins says how many it wants; default: 8. It gets
+    /// no more than it may, nor than are left.
     ///
     /// So many and one more are promised to each process that joins, and `min(16, max_buffers / 8) + 2` to the one that made
     /// the pool: with the defaults 26 others can join, with `max_held(1)` where the pool is made 119, and for more
@@ -75,12 +76,14 @@ impl BufferPoolOptions {
         let role = match consumer.connect() {
             Ok(consumer) => Role::Peer(consumer),
             Err(ConnectError::NotFound { .. }) => {
+                let share = (self.max_buffers / HELD_SHARE).clamp(1, MOST_HELD);
+                let held = self.max_held.unwrap_or(share);
                 let producer = Producer::builder(&self.name)
                     .without_history()
                     .max_slots(self.max_buffers)
                     // Buffers are what there is too few of first, and that can be set here.
                     .max_consumers(self.max_buffers)
-                    .max_held(self.max_held.unwrap_or(self.max_buffers / HELD_SHARE))
+                    .max_held(held)
                     .peers_may_write(self.peers_may_write)
                     .build();
                 match producer {

@@ -421,7 +421,7 @@ class BufferPool:
 
     peers_may_write: whether processes that did not make the pool may acquire buffers too; its memory is then not sealed
     against writing. max_buffers: the most buffers there may be. max_held: the most that another process holds at once;
-    None: `max(1, max_buffers / 32)`, so 8, with which 26 other processes can join.
+    None: a quarter of max_buffers, and 8 at most; 26 other processes can join with the defaults.
     """
 
     def __new__(
