@@ -47,12 +47,7 @@ impl Producer {
         room: usize,
         device: &Device,
     ) -> Result<WriteLease, AcquireError> {
-        if size == 0 {
-            return Err(AcquireError::ZeroSize);
-        }
-        let want = Want::on_host(size, room).on(device)?;
-        let claimed = self.inner().acquire_cuda(want, device)?;
-        Ok(WriteLease::new(self.inner().clone(), claimed))
+        self.acquire_payload(Want::on_host(size, room), device)
     }
 
     /// The same for a frame that is still to be made, as [`acquire_ahead`](Self::acquire_ahead).
@@ -66,11 +61,18 @@ impl Producer {
         room: usize,
         device: &Device,
     ) -> Result<WriteLease, AcquireError> {
-        if size == 0 {
+        self.acquire_payload(Want::on_host(size, room).ahead(), device)
+    }
+
+    fn acquire_payload(&self, want: Want, device: &Device) -> Result<WriteLease, AcquireError> {
+        if want.size == 0 {
             return Err(AcquireError::ZeroSize);
         }
-        let want = Want::on_host(size, room).on(device)?.ahead();
-        let claimed = self.inner().acquire_cuda(want, device)?;
+        self.acquire_on(want, device)
+    }
+
+    fn acquire_on(&self, want: Want, device: &Device) -> Result<WriteLease, AcquireError> {
+        let claimed = self.inner().acquire_cuda(want.on(device)?, device)?;
         Ok(WriteLease::new(self.inner().clone(), claimed))
     }
 
@@ -139,9 +141,7 @@ impl Producer {
         room: usize,
         device: &Device,
     ) -> Result<WriteLease, AcquireError> {
-        let want = Want::on_host(0, room).on(device)?;
-        let claimed = self.inner().acquire_cuda(want, device)?;
-        Ok(WriteLease::new(self.inner().clone(), claimed))
+        self.acquire_on(Want::on_host(0, room), device)
     }
 }
 
