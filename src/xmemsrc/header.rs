@@ -55,31 +55,39 @@ fn is_same(one: &gst::BufferRef, other: &gst::BufferRef) -> bool {
         })
 }
 
+/// Tells a demuxer that is in the middle of a stream that another one begins. By the offset flvdemux knows it.
+fn begin_anew(buffer: &mut gst::Buffer) {
+    let buffer = buffer.make_mut();
+    buffer.set_flags(gst::BufferFlags::DISCONT);
+    buffer.set_offset(0);
+}
+
 impl XmemSrc {
     /// Sends the stream's header before its first frame, unless it begins with that frame. It counts as no frame.
     pub(super) fn push_header(
         &self,
         started: &mut Started,
-        first: &gst::BufferRef,
+        first: &mut gst::Buffer,
     ) -> Result<(), gst::FlowError> {
         if !started.header_is_due {
             return Ok(());
         }
         let caps = lock(&self.stream).caps.clone();
         let header = caps.map(|caps| of_caps(&caps)).unwrap_or_default();
-        if header.first().is_some_and(|begin| !is_same(begin, first)) {
-            gst::debug!(CAT, imp = self, "Sending the header that is in the caps");
-            self.push_segment();
-            for (number, mut part) in (0..).zip(header) {
-                let buffer = part.make_mut();
-                buffer.set_flags(gst::BufferFlags::HEADER);
-                if number == 0 {
-                    // To a demuxer that is in the middle of a stream it is another one. By the offset flvdemux knows it.
-                    buffer.set_flags(gst::BufferFlags::DISCONT);
-                    buffer.set_offset(0);
+        match header.first() {
+            Some(begin) if is_same(begin, first) => begin_anew(first),
+            Some(_) => {
+                gst::debug!(CAT, imp = self, "Sending the header that is in the caps");
+                self.push_segment();
+                for (number, mut part) in (0..).zip(header) {
+                    part.make_mut().set_flags(gst::BufferFlags::HEADER);
+                    if number == 0 {
+                        begin_anew(&mut part);
+                    }
+                    self.obj().src_pad().push(part)?;
                 }
-                self.obj().src_pad().push(part)?;
             }
+            None => {}
         }
         started.header_is_due = false;
         Ok(())

@@ -510,9 +510,9 @@ impl XmemSrc {
                 self.say_keyless(started, true);
             }
             match received {
-                Ok(Some(buffer)) => {
+                Ok(Some(mut buffer)) => {
                     started.consumer = Some(consumer);
-                    self.push_header(started, &buffer)?;
+                    self.push_header(started, &mut buffer)?;
                     // Who sets do-timestamp wants GstBaseSrc to fill in what is missing.
                     if !self.obj().does_timestamp() {
                         self.outgoing.keep_times(self.obj().src_pad(), &buffer);
