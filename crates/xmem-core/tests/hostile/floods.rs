@@ -158,10 +158,11 @@ fn endless_messages_hold_nobody_up() {
         let done = AtomicBool::new(false);
         std::thread::scope(|scope| {
             let _done = OnDrop(|| done.store(true, Ordering::Relaxed));
-            for (n, message) in messages.into_iter().enumerate() {
+            // All of them first: among those below, who has not joined yet may have to make room for others.
+            let joined = messages.map(|message| (message, Raw::join(pool, 1)));
+            for (n, (message, (raw, _joined))) in joined.into_iter().enumerate() {
                 let done = &done;
                 scope.spawn(move || {
-                    let (raw, _joined) = Raw::join(pool, 1);
                     let mut number = 0;
                     while !done.load(Ordering::Relaxed) {
                         number += 1;
