@@ -7,10 +7,9 @@ use std::fmt::Write;
 use crate::statistics::{interval, median};
 
 /// What stands in a column, before it is text.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone)]
 pub(crate) enum Cell {
     /// There is nothing to say.
-    #[default]
     Empty,
     /// Measured once.
     Once(f64),

@@ -2,36 +2,21 @@
 
 //! Buffers by number, in one process that plays both sides over the real socket.
 
+mod support;
+
+use support::{buffers::published, *};
 use xmem_core::{
     AccessError, AccessMode, BufferPool, DType, FrameMeta, GetError, RefCountError,
     WriteAccessError,
 };
 
-struct Fixture {
-    _dir: tempfile::TempDir,
-    name: String,
-}
-
-fn fixture() -> Fixture {
-    let dir = tempfile::tempdir().unwrap();
-    let name = dir.path().join("p.sock").to_str().unwrap().to_owned();
-    Fixture { _dir: dir, name }
-}
-
-fn published(pool: &BufferPool, bytes: &[u8], count: i32) -> u32 {
-    let mut buffer = pool.acquire_cpu(bytes.len()).unwrap();
-    buffer.as_cpu_slice_mut().unwrap().copy_from_slice(bytes);
-    pool.set_ref_count(buffer.meta_index(), count).unwrap();
-    buffer.forget().unwrap()
-}
-
 #[test]
 fn a_buffer_lives_until_its_count_of_readers_released_it() {
-    let f = fixture();
-    let owner = BufferPool::new(&f.name).unwrap();
+    let place = Place::new();
+    let owner = BufferPool::new(&place.pool()).unwrap();
     let readers = [
-        BufferPool::new(&f.name).unwrap(),
-        BufferPool::new(&f.name).unwrap(),
+        BufferPool::new(&place.pool()).unwrap(),
+        BufferPool::new(&place.pool()).unwrap(),
     ];
     assert!(owner.is_owner() && !readers[0].is_owner());
     let index = published(&owner, b"twice", 2);
@@ -44,29 +29,33 @@ fn a_buffer_lives_until_its_count_of_readers_released_it() {
     assert_eq!(second.as_cpu_slice().unwrap(), b"twice");
     drop(second);
     // The owner hears of it on its control thread.
-    wait_until(|| matches!(readers[0].get(index), Err(GetError::Empty { .. })));
+    eventually("it is released", || {
+        matches!(readers[0].get(index), Err(GetError::Empty { .. }))
+    });
 }
 
 #[test]
 fn a_reader_that_goes_after_taking_counts_one_that_goes_before_does_not() {
-    let f = fixture();
-    let owner = BufferPool::new(&f.name).unwrap();
+    let place = Place::new();
+    let owner = BufferPool::new(&place.pool()).unwrap();
     let index = published(&owner, b"x", 1);
-    drop(BufferPool::new(&f.name).unwrap());
-    let reader = BufferPool::new(&f.name).unwrap();
+    drop(BufferPool::new(&place.pool()).unwrap());
+    let reader = BufferPool::new(&place.pool()).unwrap();
     let buffer = reader.get(index).unwrap();
     // The connection ends with the last buffer.
     drop(reader);
     drop(buffer);
-    let other = BufferPool::new(&f.name).unwrap();
-    wait_until(|| matches!(other.get(index), Err(GetError::Empty { .. })));
+    let other = BufferPool::new(&place.pool()).unwrap();
+    eventually("it is released", || {
+        matches!(other.get(index), Err(GetError::Empty { .. }))
+    });
 }
 
 #[test]
 fn references_without_a_guard() {
-    let f = fixture();
-    let owner = BufferPool::new(&f.name).unwrap();
-    let reader = BufferPool::new(&f.name).unwrap();
+    let place = Place::new();
+    let owner = BufferPool::new(&place.pool()).unwrap();
+    let reader = BufferPool::new(&place.pool()).unwrap();
     let index = published(&owner, b"loose", 1);
     let buffer = reader.get(index).unwrap();
     let clone = buffer.clone_ref().unwrap();
@@ -80,14 +69,16 @@ fn references_without_a_guard() {
     ));
     assert!(reader.release(index));
     assert!(!reader.release(index));
-    wait_until(|| matches!(reader.get(index), Err(GetError::Empty { .. })));
+    eventually("it is released", || {
+        matches!(reader.get(index), Err(GetError::Empty { .. }))
+    });
 }
 
 #[test]
 fn only_one_can_write_and_only_when_nobody_reads() {
-    let f = fixture();
-    let owner = BufferPool::new(&f.name).unwrap();
-    let reader = BufferPool::new(&f.name).unwrap();
+    let place = Place::new();
+    let owner = BufferPool::new(&place.pool()).unwrap();
+    let reader = BufferPool::new(&place.pool()).unwrap();
     let index = published(&owner, b"abcd", 3);
     let held = reader.get(index).unwrap();
     assert!(matches!(
@@ -108,9 +99,9 @@ fn only_one_can_write_and_only_when_nobody_reads() {
 
 #[test]
 fn a_peer_writes_only_where_the_owner_lets_it() {
-    let f = fixture();
-    let _owner = BufferPool::new(&f.name).unwrap();
-    let peer = BufferPool::new(&f.name).unwrap();
+    let place = Place::new();
+    let _owner = BufferPool::new(&place.pool()).unwrap();
+    let peer = BufferPool::new(&place.pool()).unwrap();
     assert!(matches!(
         peer.acquire_cpu(10),
         Err(WriteAccessError::Denied { .. })
@@ -120,12 +111,12 @@ fn a_peer_writes_only_where_the_owner_lets_it() {
         Err(WriteAccessError::NotOwner)
     ));
 
-    let f = fixture();
-    let owner = BufferPool::options(&f.name)
+    let place = Place::new();
+    let owner = BufferPool::options(&place.pool())
         .peers_may_write(true)
         .open()
         .unwrap();
-    let peer = BufferPool::new(&f.name).unwrap();
+    let peer = BufferPool::new(&place.pool()).unwrap();
     let index = published(&peer, b"from the peer", 1);
     let buffer = owner.get(index).unwrap();
     assert_eq!(buffer.as_cpu_slice().unwrap(), b"from the peer");
@@ -145,28 +136,30 @@ fn a_peer_writes_only_where_the_owner_lets_it() {
 
 #[test]
 fn a_peer_that_goes_while_it_writes_gives_the_buffer_back() {
-    let f = fixture();
-    let options = BufferPool::options(&f.name).peers_may_write(true);
+    let place = Place::new();
+    let options = BufferPool::options(&place.pool()).peers_may_write(true);
     let owner = options.max_buffers(5).open().unwrap();
-    let peer = BufferPool::new(&f.name).unwrap();
+    let peer = BufferPool::new(&place.pool()).unwrap();
     let writing = peer.acquire_cpu(100).unwrap();
     assert!(owner.preallocate_cpu(100, 5).is_err());
     drop((writing, peer));
-    wait_until(|| owner.preallocate_cpu(100, 5).is_ok());
+    eventually("its slots are free", || {
+        owner.preallocate_cpu(100, 5).is_ok()
+    });
 }
 
 #[test]
 fn dropping_a_writer_with_a_count_leaves_the_others_their_share() {
-    let f = fixture();
-    let owner = BufferPool::new(&f.name).unwrap();
-    let reader = BufferPool::new(&f.name).unwrap();
+    let place = Place::new();
+    let owner = BufferPool::new(&place.pool()).unwrap();
+    let reader = BufferPool::new(&place.pool()).unwrap();
     let mut buffer = owner.acquire_cpu(3).unwrap();
     buffer.as_cpu_slice_mut().unwrap().copy_from_slice(b"abc");
     let index = buffer.meta_index();
     owner.set_ref_count(index, 2).unwrap();
     drop(buffer);
     assert_eq!(reader.get(index).unwrap().as_cpu_slice().unwrap(), b"abc");
-    wait_until(|| reader.get(index).is_err());
+    eventually("it is released", || reader.get(index).is_err());
     // Without a count nothing is published.
     let index = owner.acquire_cpu(3).unwrap().meta_index();
     assert!(matches!(reader.get(index), Err(GetError::Empty { .. })));
@@ -174,9 +167,9 @@ fn dropping_a_writer_with_a_count_leaves_the_others_their_share() {
 
 #[test]
 fn bad_counts_and_indices_are_refused() {
-    let f = fixture();
-    let owner = BufferPool::new(&f.name).unwrap();
-    let reader = BufferPool::new(&f.name).unwrap();
+    let place = Place::new();
+    let owner = BufferPool::new(&place.pool()).unwrap();
+    let reader = BufferPool::new(&place.pool()).unwrap();
     let index = published(&owner, b"abc", 1);
     assert_eq!(
         owner.set_ref_count(index, 0),
@@ -196,9 +189,9 @@ fn bad_counts_and_indices_are_refused() {
 
 #[test]
 fn what_is_known_of_a_buffer_travels_with_it() {
-    let f = fixture();
-    let owner = BufferPool::new(&f.name).unwrap();
-    let reader = BufferPool::new(&f.name).unwrap();
+    let place = Place::new();
+    let owner = BufferPool::new(&place.pool()).unwrap();
+    let reader = BufferPool::new(&place.pool()).unwrap();
     let mut buffer = owner.acquire_cpu(2 * 3 * 4).unwrap();
     let mut meta = FrameMeta {
         dtype: DType::F32,
@@ -214,11 +207,4 @@ fn what_is_known_of_a_buffer_travels_with_it() {
     assert_eq!(buffer.meta().shape[..2], [2, 3]);
     assert_eq!(buffer.meta().content_type.as_str(), "tensor/float32");
     assert_eq!(buffer.as_cpu_slice().unwrap().len(), 24);
-}
-
-/// Waits for another thread to get there. A test that waits for ever is ended by its runner.
-fn wait_until(mut condition: impl FnMut() -> bool) {
-    while !condition() {
-        std::thread::sleep(std::time::Duration::from_millis(1));
-    }
 }

@@ -2,34 +2,21 @@
 
 //! Buffers by number that are edited in place, or given up.
 
+mod support;
+
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
+use support::{buffers::published, *};
 use xmem_core::{BufferPool, DType, FrameMeta, GetError, WriteAccessError};
 
-struct Fixture {
-    _dir: tempfile::TempDir,
-    name: String,
-}
-
-impl Fixture {
-    fn new() -> Self {
-        let dir = tempfile::tempdir().unwrap();
-        let name = dir.path().join("p.sock").to_str().unwrap().to_owned();
-        Self { _dir: dir, name }
-    }
-
-    /// Who makes the pool, and who joins it, both of whom may write.
-    fn both(&self) -> [BufferPool; 2] {
-        let open = || BufferPool::options(&self.name).peers_may_write(true).open();
-        [open().unwrap(), open().unwrap()]
-    }
-}
-
-fn published(pool: &BufferPool, bytes: &[u8], count: i32) -> u32 {
-    let mut buffer = pool.acquire_cpu(bytes.len()).unwrap();
-    buffer.as_cpu_slice_mut().unwrap().copy_from_slice(bytes);
-    pool.set_ref_count(buffer.meta_index(), count).unwrap();
-    buffer.forget().unwrap()
+/// Who makes the pool, and who joins it, both of whom may write.
+fn both(place: &Place) -> [BufferPool; 2] {
+    let open = || {
+        BufferPool::options(&place.pool())
+            .peers_may_write(true)
+            .open()
+    };
+    [open().unwrap(), open().unwrap()]
 }
 
 fn bytes(pool: &BufferPool, index: u32) -> Vec<u8> {
@@ -40,17 +27,10 @@ fn is_empty(pool: &BufferPool, index: u32) -> bool {
     matches!(pool.get(index), Err(GetError::Empty { .. }))
 }
 
-/// Waits for another thread to get there. A test that waits for ever is ended by its runner.
-fn wait_until(mut condition: impl FnMut() -> bool) {
-    while !condition() {
-        std::thread::sleep(std::time::Duration::from_millis(1));
-    }
-}
-
 #[test]
 fn an_edit_is_published_when_its_guard_is_dropped() {
-    let f = Fixture::new();
-    let pools = f.both();
+    let place = Place::new();
+    let pools = both(&place);
     let [owner, peer] = &pools;
     for writer in &pools {
         for editor in &pools {
@@ -60,16 +40,16 @@ fn an_edit_is_published_when_its_guard_is_dropped() {
             // As often as one likes, and by whomever.
             owner.get_mut(index).unwrap().as_cpu_slice_mut().unwrap()[1] = b'y';
             assert_eq!(bytes(peer, index), b"xycd");
-            wait_until(|| is_empty(peer, index));
+            eventually("it is released", || is_empty(peer, index));
         }
     }
 }
 
 #[test]
 fn an_edited_buffer_is_for_as_many_readers_as_before() {
-    let f = Fixture::new();
-    let pools = f.both();
-    let readers = [(); 2].map(|()| BufferPool::new(&f.name).unwrap());
+    let place = Place::new();
+    let pools = both(&place);
+    let readers = [(); 2].map(|()| BufferPool::new(&place.pool()).unwrap());
     for pool in &pools {
         for forget in [false, true] {
             let index = published(pool, b"abcd", 2);
@@ -83,7 +63,7 @@ fn an_edited_buffer_is_for_as_many_readers_as_before() {
             for reader in &readers {
                 assert_eq!(bytes(reader, index), b"xbcd");
             }
-            wait_until(|| is_empty(&readers[0], index));
+            eventually("it is released", || is_empty(&readers[0], index));
         }
     }
     // What is said while it is edited, or was said when it was published already, holds too.
@@ -101,19 +81,19 @@ fn an_edited_buffer_is_for_as_many_readers_as_before() {
         for reader in &readers {
             assert_eq!(bytes(reader, index), b"abcd");
         }
-        wait_until(|| is_empty(&readers[0], index));
+        eventually("it is released", || is_empty(&readers[0], index));
     }
     // Another process does not know of how many.
     let index = published(owner, b"abcd", 2);
     drop(pools[1].get_mut(index).unwrap());
     assert_eq!(bytes(&readers[0], index), b"abcd");
-    wait_until(|| is_empty(&readers[1], index));
+    eventually("it is released", || is_empty(&readers[1], index));
 }
 
 #[test]
 fn a_count_is_not_that_of_another_buffer_of_the_same_number() {
-    let f = Fixture::new();
-    let [owner, peer] = f.both();
+    let place = Place::new();
+    let [owner, peer] = both(&place);
     let index = published(&owner, b"abcd", 2);
     owner.discard(index).unwrap();
     // Not the owner's any more.
@@ -121,13 +101,13 @@ fn a_count_is_not_that_of_another_buffer_of_the_same_number() {
     buffer.forget().unwrap();
     drop(owner.get_mut(index).unwrap());
     drop(peer.get(index).unwrap());
-    wait_until(|| is_empty(&peer, index));
+    eventually("it is released", || is_empty(&peer, index));
 }
 
 #[test]
 fn what_is_known_of_a_buffer_outlives_an_edit() {
-    let f = Fixture::new();
-    let owner = BufferPool::new(&f.name).unwrap();
+    let place = Place::new();
+    let owner = BufferPool::new(&place.pool()).unwrap();
     let mut buffer = owner.acquire_cpu(24).unwrap();
     let mut meta = FrameMeta {
         dtype: DType::F32,
@@ -152,8 +132,8 @@ fn what_is_known_of_a_buffer_outlives_an_edit() {
 
 #[test]
 fn a_panic_publishes_nothing() {
-    let f = Fixture::new();
-    let pools = f.both();
+    let place = Place::new();
+    let pools = both(&place);
     for pool in &pools {
         let index = published(pool, b"abcd", 2);
         let edit = || {
@@ -162,7 +142,7 @@ fn a_panic_publishes_nothing() {
             panic!("half way");
         };
         assert!(catch_unwind(AssertUnwindSafe(edit)).is_err());
-        wait_until(|| is_empty(pool, index));
+        eventually("it is released", || is_empty(pool, index));
         let mut index = None;
         let write = || {
             let buffer = pool.acquire_cpu(4).unwrap();
@@ -177,10 +157,10 @@ fn a_panic_publishes_nothing() {
 
 #[test]
 fn a_buffer_whose_readers_never_come_is_discarded() {
-    let f = Fixture::new();
-    let options = BufferPool::options(&f.name).peers_may_write(true);
+    let place = Place::new();
+    let options = BufferPool::options(&place.pool()).peers_may_write(true);
     let owner = options.max_buffers(8).open().unwrap();
-    let peer = BufferPool::new(&f.name).unwrap();
+    let peer = BufferPool::new(&place.pool()).unwrap();
     for pool in [&owner, &peer] {
         let indices: Vec<u32> = (0..8).map(|_| published(pool, b"abcd", 2)).collect();
         assert!(owner.acquire_cpu(4).is_err());
@@ -198,7 +178,7 @@ fn a_buffer_whose_readers_never_come_is_discarded() {
                 pool.get_mut(index).unwrap().discard();
             }
         }
-        wait_until(|| owner.preallocate_cpu(4, 8).is_ok());
+        eventually("its slots are free", || owner.preallocate_cpu(4, 8).is_ok());
     }
     // What is read is only released; and what was acquired is nobody's, whatever its count says.
     let index = published(&owner, b"abcd", 1);
@@ -213,14 +193,14 @@ fn a_buffer_whose_readers_never_come_is_discarded() {
 
 #[test]
 fn what_holds_nothing_is_published_only_when_it_is_forgotten() {
-    let f = Fixture::new();
-    let pools = f.both();
+    let place = Place::new();
+    let pools = both(&place);
     let [owner, peer] = &pools;
     let set_aside = owner.preallocate_cpu(100, 2).unwrap();
     let over = published(owner, b"abcd", 1);
     let never = *set_aside.iter().find(|index| **index != over).unwrap();
     drop(peer.get(over).unwrap());
-    wait_until(|| is_empty(owner, over));
+    eventually("it is released", || is_empty(owner, over));
     for pool in &pools {
         for index in [never, over] {
             // What it had last, or all that there is.
@@ -231,7 +211,7 @@ fn what_holds_nothing_is_published_only_when_it_is_forgotten() {
                 size >= 100
             });
             // A peer's news travels.
-            wait_until(|| owner.get_mut(index).is_ok());
+            eventually("it is released", || owner.get_mut(index).is_ok());
             assert!(is_empty(owner, index));
         }
         let mut buffer = pool.get_mut(over).unwrap();

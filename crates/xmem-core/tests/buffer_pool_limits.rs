@@ -2,24 +2,10 @@
 
 //! How many buffers there may be, and how many processes.
 
-use xmem_core::{BufferPool, BufferPoolOptions, GetError, PoolStats, WriteAccessError, query};
+mod support;
 
-struct Fixture {
-    _dir: tempfile::TempDir,
-    name: String,
-}
-
-impl Fixture {
-    fn new() -> Self {
-        let dir = tempfile::tempdir().unwrap();
-        let name = dir.path().join("p.sock").to_str().unwrap().to_owned();
-        Self { _dir: dir, name }
-    }
-
-    fn stats(&self) -> PoolStats {
-        query(&self.name).unwrap()
-    }
-}
+use support::*;
+use xmem_core::{BufferPool, BufferPoolOptions, GetError, WriteAccessError};
 
 /// Has others join until one is refused. Returns them, and why.
 fn joined(name: &str) -> (Vec<BufferPool>, String) {
@@ -48,9 +34,9 @@ fn as_many_processes_join_as_the_options_say() {
         ),
     ];
     for (set, least, held) in cases {
-        let f = Fixture::new();
-        let owner = set(BufferPool::options(&f.name)).open().unwrap();
-        let (peers, refusal) = joined(&f.name);
+        let place = Place::new();
+        let owner = set(BufferPool::options(&place.pool())).open().unwrap();
+        let (peers, refusal) = joined(&place.pool());
         assert!(
             (least..=least + 1).contains(&peers.len()),
             "{least}: {}",
@@ -79,10 +65,13 @@ fn as_many_processes_join_as_the_options_say() {
 
 #[test]
 fn who_asks_for_more_gets_as_many_as_the_pool_lets_it() {
-    let f = Fixture::new();
-    let _owner = BufferPool::options(&f.name).max_held(20).open().unwrap();
-    let budgets = |f: &Fixture| -> Vec<u32> {
-        let stats = f.stats();
+    let place = Place::new();
+    let _owner = BufferPool::options(&place.pool())
+        .max_held(20)
+        .open()
+        .unwrap();
+    let budgets = |place: &Place| -> Vec<u32> {
+        let stats = stats_of(&place.pool());
         stats
             .consumers
             .iter()
@@ -91,7 +80,7 @@ fn who_asks_for_more_gets_as_many_as_the_pool_lets_it() {
     };
     let _peers: Vec<_> = [Some(30), Some(12), None]
         .map(|held| {
-            let options = BufferPool::options(&f.name);
+            let options = BufferPool::options(&place.pool());
             let options = match held {
                 Some(held) => options.max_held(held),
                 None => options,
@@ -99,16 +88,16 @@ fn who_asks_for_more_gets_as_many_as_the_pool_lets_it() {
             options.open().unwrap()
         })
         .into();
-    assert_eq!(budgets(&f), [20, 12, 8]);
+    assert_eq!(budgets(&place), [20, 12, 8]);
 }
 
 #[test]
 fn more_than_there_may_be_are_not_preallocated() {
-    let f = Fixture::new();
-    let owner = BufferPool::new(&f.name).unwrap();
+    let place = Place::new();
+    let owner = BufferPool::new(&place.pool()).unwrap();
     owner.preallocate_cpu(1 << 20, 8).unwrap();
     owner.preallocate_cpu(100, 8).unwrap();
-    let before = f.stats();
+    let before = stats_of(&place.pool());
     let error = owner.preallocate_cpu(10, 257).unwrap_err();
     assert!(
         matches!(&error, WriteAccessError::Denied { reason }
@@ -116,32 +105,35 @@ fn more_than_there_may_be_are_not_preallocated() {
         "{error}"
     );
     assert!(owner.preallocate_cpu(10, usize::MAX).is_err());
-    let after = f.stats();
+    let after = stats_of(&place.pool());
     assert_eq!(
         (after.slots, after.regions, after.bytes),
         (before.slots, before.regions, before.bytes)
     );
     // Nor more than are not in somebody's hands.
     let held = [10, 1 << 20].map(|size| owner.acquire_cpu(size).unwrap());
-    let before = f.stats();
+    let before = stats_of(&place.pool());
     let error = owner.preallocate_cpu(10, 255).unwrap_err();
     assert!(error.to_string().contains("2 are in use"), "{error}");
-    assert_eq!(f.stats().bytes, before.bytes);
+    assert_eq!(stats_of(&place.pool()).bytes, before.bytes);
     drop(held);
     assert_eq!(owner.preallocate_cpu(10, 256).unwrap().len(), 256);
 }
 
 #[test]
 fn what_was_preallocated_before_it_failed_is_given_back() {
-    let f = Fixture::new();
-    let owner = BufferPool::options(&f.name).max_buffers(64).open().unwrap();
+    let place = Place::new();
+    let owner = BufferPool::options(&place.pool())
+        .max_buffers(64)
+        .open()
+        .unwrap();
     // Nobody holds these, but they are kept.
     let kept: Vec<u32> = (0..4)
         .map(|_| owner.acquire_cpu(4).unwrap().forget().unwrap())
         .collect();
-    let before = f.stats();
+    let before = stats_of(&place.pool());
     assert!(owner.preallocate_cpu(1 << 20, 62).is_err());
-    let after = f.stats();
+    let after = stats_of(&place.pool());
     assert!(
         after.slots < before.slots + 32 && after.bytes < 32 << 20,
         "{} slots, {} bytes",

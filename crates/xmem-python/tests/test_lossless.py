@@ -88,21 +88,30 @@ def test_times_that_are_none(pool, lossless, timeout):
         assert frame.publish() == 0
 
 
-def test_both_in_one_event_loop(producer):
-    async def feed():
-        for seed in range(50):
-            frame = await asyncio.to_thread(producer.acquire, (8,), timeout=HANG)
-            frame.publish(pts=seed)
+def taken_while(producer, feed):
+    """What a consumer takes in the event loop in which this feeds the pool."""
+
+    async def feed_all():
+        await feed()
         producer.end_stream()
 
     async def take():
         return [frame.pts async for frame in consumer]
 
-    async def both():
-        return (await asyncio.gather(take(), feed()))[0]
+    async def run():
+        return (await asyncio.gather(take(), feed_all()))[0]
 
     with xmem.Consumer(producer.pool) as consumer:
-        assert asyncio.run(both()) == list(range(50))
+        return asyncio.run(run())
+
+
+def test_both_in_one_event_loop(producer):
+    async def feed():
+        for seed in range(50):
+            frame = await asyncio.to_thread(producer.acquire, (8,), timeout=HANG)
+            frame.publish(pts=seed)
+
+    assert taken_while(producer, feed) == list(range(50))
 
 
 def test_without_waiting_in_an_event_loop(producer):
@@ -115,13 +124,5 @@ def test_without_waiting_in_an_event_loop(producer):
                 except xmem.Timeout:
                     await asyncio.sleep(0)
             frame.publish(pts=seed)
-        producer.end_stream()
 
-    async def take():
-        return [frame.pts async for frame in consumer]
-
-    async def both():
-        return (await asyncio.gather(take(), feed()))[0]
-
-    with xmem.Consumer(producer.pool) as consumer:
-        assert asyncio.run(both()) == list(range(50))
+    assert taken_while(producer, feed) == list(range(50))

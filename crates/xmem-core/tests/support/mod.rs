@@ -3,6 +3,7 @@
 //! What the tests share: a pool of one's own, frames whose content can be told, waiting without a time limit.
 #![allow(dead_code, unreachable_pub)] // every test program uses a part of it
 
+pub mod buffers;
 pub mod child;
 pub mod raw;
 pub mod users;
