@@ -183,8 +183,8 @@ impl Pool {
                 info.used == only_here && info.place.is_some_and(|place| want.fits(place))
             }) && state.looks_free(&self.control, slot, self.lossless())
         };
-        let slots = state.history.iter().map(|kept| kept.slot);
-        let slot = { slots }.find(|slot| can_be_had(*slot))?;
+        let oldest = state.history.iter().find(|kept| can_be_had(kept.slot));
+        let slot = oldest?.slot;
         state.forget_history(&self.control, self.lossless(), effects, |_, kept| {
             kept.slot == slot
         });

@@ -187,8 +187,8 @@ impl Producer {
         Ok(WriteLease::new(self.inner().clone(), claimed))
     }
 
-    /// The same for a frame that is still to be made, by who has other memory if there is no slot: what is kept for consumers
-    /// is not given up for it, as it is for a frame that is there. Never waits.
+    /// The same for a frame that is still to be made, by who has other memory if there is no slot: the frames of that size
+    /// that are kept for consumers are not given up for it, as they are for a frame that is there. Never waits.
     ///
     /// # Errors
     ///
