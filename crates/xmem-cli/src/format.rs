@@ -6,6 +6,7 @@ use std::io::Write;
 
 use comfy_table::{CellAlignment, ContentArrangement, presets};
 use serde::Serialize;
+use xmem_core::printable;
 
 use crate::Error;
 
@@ -78,18 +79,6 @@ pub(crate) fn json(out: &mut impl Write, value: &impl Serialize) -> Result<(), E
     Ok(())
 }
 
-/// Text of another process, without what could play tricks on a terminal.
-pub(crate) fn printable(text: &str) -> String {
-    text.chars()
-        .map(|c| if plays_tricks(c) { '\u{fffd}' } else { c })
-        .collect()
-}
-
-fn plays_tricks(c: char) -> bool {
-    // Those that change the direction of text show it in another order than it has.
-    c.is_control() || matches!(c, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
-}
-
 /// Nanoseconds as milliseconds.
 pub(crate) fn milliseconds(ns: u64) -> String {
     format!("{:.2}", ns as f64 / 1e6)
@@ -114,12 +103,6 @@ mod tests {
         table.print(&mut out).unwrap();
         let text = String::from_utf8(out).unwrap();
         assert_eq!(text, "NAME    COUNT\na           1\nlonger   1000\n");
-    }
-
-    #[test]
-    fn control_characters_do_not_reach_the_terminal() {
-        assert_eq!(printable("cam\x1b[2J\n"), "cam\u{fffd}[2J\u{fffd}");
-        assert_eq!(printable("\u{202e}mac\u{2069}"), "\u{fffd}mac\u{fffd}");
     }
 
     #[test]

@@ -4,7 +4,7 @@
 
 use log::{LevelFilter, Log, Metadata, Record};
 
-use crate::format::printable;
+use xmem_core::printable;
 
 struct ToStandardError;
 

@@ -67,6 +67,7 @@ mod api {
     pub use crate::os::clock::monotonic_ns;
     pub use crate::os::fork::ProcessId;
     pub use crate::parts::{MAX_PARTS, Part};
+    pub use crate::printable::printable;
     pub use crate::producer::{
         ConsumerEvent, Departure, ImportedMemory, Parts, PieceLease, Producer, ProducerBuilder,
         PublishFailure, WriteLease, remove_stale,
@@ -118,6 +119,8 @@ mod named;
 mod os;
 #[cfg(not(xmem_loom))]
 mod parts;
+#[cfg(not(xmem_loom))]
+mod printable;
 #[cfg(not(xmem_loom))]
 mod producer;
 #[cfg(not(xmem_loom))]

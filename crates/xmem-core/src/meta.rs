@@ -54,12 +54,6 @@ impl<const N: usize> Text<N> {
         std::str::from_utf8(&self.0[..len]).unwrap_or_default()
     }
 
-    /// The text of another process, without what could play tricks on a terminal.
-    pub(crate) fn printable(&self) -> String {
-        let mark = |c: char| if c.is_control() { '\u{fffd}' } else { c };
-        self.as_str().chars().map(mark).collect()
-    }
-
     /// Whether there is none.
     pub fn is_empty(&self) -> bool {
         self.as_str().is_empty()

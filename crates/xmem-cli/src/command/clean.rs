@@ -5,11 +5,11 @@
 use std::io::Write;
 use std::path::PathBuf;
 
-use xmem_core::RemoveError;
+use xmem_core::{RemoveError, printable};
 
 use crate::Error;
 use crate::cli::Format;
-use crate::format::{json, printable};
+use crate::format::json;
 
 /// `pools`: by name or path. None: all of the runtime directory whose producer is gone, and segments whose producer is.
 pub(crate) fn run(pools: &[String], format: Format, out: &mut impl Write) -> Result<(), Error> {

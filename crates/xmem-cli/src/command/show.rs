@@ -5,11 +5,11 @@
 use std::io::Write;
 
 use serde_json::Value;
-use xmem_core::PoolStats;
+use xmem_core::{PoolStats, printable};
 
 use crate::Error;
 use crate::cli::Format;
-use crate::format::{Table, json, milliseconds, printable, process, size};
+use crate::format::{Table, json, milliseconds, process, size};
 
 pub(crate) fn run(pool: &str, format: Format, out: &mut impl Write) -> Result<(), Error> {
     let stats = xmem_core::query(pool)?;

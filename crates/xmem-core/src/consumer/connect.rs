@@ -19,6 +19,7 @@ use crate::fault::{self, Point};
 use crate::layout::{Control, LeasePage, OpenError, VERSION};
 use crate::meta::Text;
 use crate::os::{cred, socket};
+use crate::printable::printable;
 use crate::rendezvous::{check_default_dir, socket_path};
 use crate::sealed;
 use crate::stats::PoolStats;
@@ -382,7 +383,7 @@ fn ask_first(
                 if let ToConsumer::Refused { reason, .. } = answer {
                     return Err(ConnectError::Refused {
                         path: path.to_owned(),
-                        reason: reason.printable(),
+                        reason: printable(reason.as_str()),
                     });
                 }
                 let fds = received.fds;

@@ -31,6 +31,7 @@ use crate::os::eventfd;
 use crate::os::fork::{KeptFromChildren, ProcessId};
 use crate::os::socket;
 use crate::os::thread::Thread;
+use crate::printable::printable;
 use crate::region::Ticket;
 use crate::sealed;
 use crate::stats::ReceiveStats;
@@ -471,7 +472,7 @@ impl Session {
                 self.inbox().arrived = true;
             }
             ToConsumer::Denied { request, reason } => {
-                self.answered(request, Err(reason.printable()));
+                self.answered(request, Err(printable(reason.as_str())));
             }
             // Those belong to the handshake.
             ToConsumer::Welcome { .. } | ToConsumer::Refused { .. } | ToConsumer::Stats => {}

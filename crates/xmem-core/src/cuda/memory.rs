@@ -19,6 +19,7 @@ use super::counts::{COUNTERS, count};
 use super::device::Device;
 use super::error::{ALREADY_MAPPED, CudaError};
 use super::{chars, reaper, result};
+use crate::bounds::lie_inside;
 use crate::fault::{self, Point};
 use crate::lock::lock;
 use crate::region::device_header::IpcHandle;
@@ -333,7 +334,7 @@ pub(super) fn borrow(device: &Device, ptr: u64, len: usize) -> Result<Borrowed, 
         // SAFETY: places for the results; the driver checks the address.
         unsafe { result::address_range(&raw mut base, &raw mut size, ptr) }?;
         let offset = ptr - base;
-        if (offset as usize).checked_add(len).is_none_or(|end| end > size) {
+        if !lie_inside(offset, len as u64, size as u64) {
             return Err(CudaError::NotImportable { why: "it is smaller than what was said".into() });
         }
         Ok(Borrowed { handle: legacy_handle(base)?, offset })

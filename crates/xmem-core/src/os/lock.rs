@@ -16,6 +16,7 @@ use super::cred::own_uid;
 use super::fork::KeptFromChildren;
 use super::memfd::check_file_size;
 use crate::fault::{self, Point};
+use crate::printable::printable;
 
 /// What is written into a lock file is no longer than this, and ends so.
 const MAX_HOLDER: u64 = 256;
@@ -72,8 +73,7 @@ impl LockFile {
                 Err(Errno::WOULDBLOCK) => {
                     let mut text = String::new();
                     let _ = file.take(MAX_HOLDER).read_to_string(&mut text);
-                    text.retain(|c| !c.is_control());
-                    return Err(LockError::Held(text));
+                    return Err(LockError::Held(printable(&text)));
                 }
                 Err(error) => return Err(LockError::Io(error.into())),
             }

@@ -11,6 +11,7 @@ use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicU32, AtomicU64};
 
 use super::fork::ProcessId;
+use crate::bounds::lie_inside;
 use crate::fault::{self, Point};
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, munmap};
 
@@ -112,9 +113,9 @@ impl Mapping {
 
     fn range<T>(&self, offset: usize, count: usize) -> Option<*const T> {
         let size = count.checked_mul(mem::size_of::<T>())?;
-        let end = offset.checked_add(size)?;
-        (end <= self.len && offset.is_multiple_of(mem::align_of::<T>()))
-            .then(|| self.ptr.as_ptr().wrapping_add(offset).cast_const().cast())
+        (lie_inside(offset as u64, size as u64, self.len as u64)
+            && offset.is_multiple_of(mem::align_of::<T>()))
+        .then(|| self.ptr.as_ptr().wrapping_add(offset).cast_const().cast())
     }
 }
 

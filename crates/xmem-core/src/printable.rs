@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! Text of another process, as it may be shown.
+
+/// The text with U+FFFD for each character that could play tricks on who reads it in a terminal or a log: control
+/// characters, ends of lines, and those that show text in another order than it has.
+///
+/// Whatever another process said (its name, a key, the reason of a refusal) is such text.
+pub fn printable(text: &str) -> String {
+    text.chars()
+        .map(|c| {
+            if plays_tricks(c) {
+                char::REPLACEMENT_CHARACTER
+            } else {
+                c
+            }
+        })
+        .collect()
+}
+
+fn plays_tricks(c: char) -> bool {
+    // The line and paragraph separators, and embeddings, overrides and isolates (Unicode Standard Annex #9).
+    c.is_control() || matches!(c, '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_plays_tricks_is_marked() {
+        assert_eq!(printable("cam\x1b[2J\n"), "cam\u{fffd}[2J\u{fffd}");
+        assert_eq!(printable("\u{202e}mac\u{2069}"), "\u{fffd}mac\u{fffd}");
+        assert_eq!(printable("one\u{2028}two"), "one\u{fffd}two");
+        assert_eq!(printable("größer, 日本"), "größer, 日本");
+    }
+}
