@@ -325,7 +325,7 @@ pub(crate) fn writable(
     let maxsize = size
         .checked_add(params.prefix())?
         .checked_add(params.padding())?;
-    if base_offset.checked_add(maxsize)? > lease.len() {
+    if base_offset.checked_add(maxsize)? > lease.capacity() {
         return None;
     }
     let base = lease.as_ptr().wrapping_add(base_offset);

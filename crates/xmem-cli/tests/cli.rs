@@ -60,7 +60,7 @@ fn socket(dir: &TempDir) -> String {
 
 fn publish(producer: &Producer) {
     let mut lease = producer.acquire(64).unwrap();
-    lease.as_mut_slice()[..64].fill(7);
+    lease.as_mut_slice().fill(7);
     lease.publish(FrameMeta::new(64)).unwrap();
 }
 

@@ -43,7 +43,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         let taken = monotonic_ns();
         match producer.acquire(size) {
             Ok(mut lease) => {
-                draw(&mut lease.as_mut_slice()[..size], number as usize);
+                draw(lease.as_mut_slice(), number as usize);
                 lease.publish(describe(layout, size, due, taken))?;
             }
             // Consumers hold all there is. A live producer goes on with its next frame.

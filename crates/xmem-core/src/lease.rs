@@ -84,7 +84,7 @@ fn attachments(hold: &Hold, (at, len): (u64, u64)) -> Result<Named, ReceiveError
 /// let producer = Producer::builder(pool).build()?;
 /// let mut consumer = Consumer::builder(pool).connect()?;
 /// let mut slot = producer.acquire(4)?;
-/// slot.as_mut_slice()[..4].copy_from_slice(b"abcd");
+/// slot.as_mut_slice().copy_from_slice(b"abcd");
 /// slot.publish(FrameMeta::new(4))?;
 ///
 /// let frame = consumer.receive(None)?;

@@ -202,7 +202,7 @@ fn a_lock_that_somebody_else_holds_is_an_error() {
     let mut child = common.start(OWNER, "produce");
     let said = child.says();
     assert!(
-        said.contains("already has a producer, [2Jme (process 1)"),
+        said.contains("already has a producer, \u{fffd}[2Jme (process 1)"),
         "{said}"
     );
     assert!(child.end());

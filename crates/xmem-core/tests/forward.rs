@@ -187,7 +187,7 @@ impl Middle {
         }
         let bytes = bytes_of(&frame);
         let mut lease = self.producer.acquire(bytes.len()).unwrap();
-        lease.as_mut_slice()[..bytes.len()].copy_from_slice(bytes);
+        lease.as_mut_slice().copy_from_slice(bytes);
         let size = bytes.len() as u64;
         lease.publish(FrameMeta { size, ..meta }).unwrap();
         "copied"
@@ -381,7 +381,7 @@ fn pieces_of_several_frames_are_passed_on_as_one() {
         .each_mut()
         .map(|from| from.receive(Some(HANG)).unwrap());
     let mut own = to.acquire(SIZE).unwrap();
-    fill(7, &mut own.as_mut_slice()[..SIZE]);
+    fill(7, own.as_mut_slice());
     let own = own.into_piece();
     let mut parts = Parts::new();
     eventually("the last one reaches both", || {

@@ -162,7 +162,7 @@ impl World {
         let size = self.setting.sizes[n % self.setting.sizes.len()];
         match self.producer.acquire(size) {
             Ok(lease) => {
-                assert!(lease.len() >= size);
+                assert_eq!(lease.len(), size);
                 assert!(
                     !self.busy().contains(&lease.slot()),
                     "slot {} is in use",
@@ -195,7 +195,7 @@ impl World {
         let (mut lease, size) = self.writing.swap_remove(n % self.writing.len());
         let seed = self.next_seed;
         self.next_seed += 1;
-        fill(seed, &mut lease.as_mut_slice()[..size]);
+        fill(seed, lease.as_mut_slice());
         let slot = lease.slot();
         let frame = lease.publish(seeded(seed, size)).unwrap();
         assert_eq!(frame.meta().slot, slot);

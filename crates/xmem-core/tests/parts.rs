@@ -265,7 +265,7 @@ fn pieces_that_consumers_would_not_find_are_refused() {
     far_beyond.append(beyond.clone());
     far_beyond.add_imported(&memory, u64::MAX, 2, 0);
     let slot = producer.acquire(100).unwrap();
-    let len = slot.as_slice().len() as u64;
+    let len = slot.capacity() as u64;
     let slot = slot.into_piece();
     let mut beyond_slot = Parts::new();
     beyond_slot.add_slot(&slot, 1, len, 0);

@@ -175,7 +175,7 @@ fn publish(
     };
     let acquiring = waiting.waited();
     let mut lease = lease;
-    frame::write(&mut lease.as_mut_slice()[..size], args.epoch, number);
+    frame::write(lease.as_mut_slice(), args.epoch, number);
     let waiting = Stopwatch::start();
     let meta = FrameMeta::new(size);
     match lease.publish(meta) {

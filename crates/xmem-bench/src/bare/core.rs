@@ -26,7 +26,7 @@ impl Publisher for Sender {
     ) -> Result<(), Error> {
         match self.producer.acquire(self.size) {
             Ok(mut slot) => {
-                write(&mut slot.as_mut_slice()[..self.size])?;
+                write(slot.as_mut_slice())?;
                 let published = slot.publish(FrameMeta::new(self.size));
                 published.map_err(PublishError::from)?;
                 Ok(())

@@ -43,7 +43,7 @@ use session::Session;
 /// let producer = Producer::builder(pool).build()?;
 /// let mut consumer = Consumer::builder(pool).max_held(2).connect()?;
 /// let mut slot = producer.acquire(3)?;
-/// slot.as_mut_slice()[..3].copy_from_slice(b"one");
+/// slot.as_mut_slice().copy_from_slice(b"one");
 /// slot.publish(FrameMeta::new(3))?;
 /// producer.set_eos(true);
 ///

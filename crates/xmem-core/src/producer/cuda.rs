@@ -73,7 +73,7 @@ impl Producer {
 
     fn acquire_on(&self, want: Want, device: &Device) -> Result<WriteLease, AcquireError> {
         let claimed = self.inner().acquire_cuda(want.on(device)?, device)?;
-        Ok(WriteLease::new(self.inner().clone(), claimed))
+        Ok(WriteLease::new(self.inner().clone(), claimed, want.size))
     }
 
     /// The same; waits for a slot if all are in use. For lossless pools.

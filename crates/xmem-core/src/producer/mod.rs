@@ -183,8 +183,7 @@ impl Producer {
     ///
     /// As [`acquire`](Self::acquire).
     pub fn acquire_with_room(&self, size: usize, room: usize) -> Result<WriteLease, AcquireError> {
-        let claimed = self.inner().acquire(Want::on_host(size, room))?;
-        Ok(WriteLease::new(self.inner().clone(), claimed))
+        self.acquire_on_host(Want::on_host(size, room))
     }
 
     /// The same for a frame that is still to be made, by who has other memory if there is no slot: the frames of that size
@@ -194,9 +193,12 @@ impl Producer {
     ///
     /// As [`acquire`](Self::acquire).
     pub fn acquire_ahead(&self, size: usize, room: usize) -> Result<WriteLease, AcquireError> {
-        let want = Want::on_host(size, room).ahead();
+        self.acquire_on_host(Want::on_host(size, room).ahead())
+    }
+
+    fn acquire_on_host(&self, want: Want) -> Result<WriteLease, AcquireError> {
         let claimed = self.inner().acquire(want)?;
-        Ok(WriteLease::new(self.inner().clone(), claimed))
+        Ok(WriteLease::new(self.inner().clone(), claimed, want.size))
     }
 
     /// A slot for a frame of `size` bytes; waits for one if all are in use. For lossless pools.
@@ -377,7 +379,8 @@ impl Producer {
     /// The right to write this very slot, with the frame that is in it, if nobody holds it.
     pub(crate) fn acquire_index(&self, slot: u32) -> Option<WriteLease> {
         let claimed = self.inner().acquire_index(slot)?;
-        Some(WriteLease::new(self.inner().clone(), claimed))
+        let len = claimed.place.len;
+        Some(WriteLease::new(self.inner().clone(), claimed, len))
     }
 
     /// A reference to the frame that an entry of this slot describes, if it is still there.

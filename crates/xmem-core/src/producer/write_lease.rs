@@ -18,19 +18,22 @@ use crate::error::PublishError;
 use crate::lease::ReadLease;
 use crate::lock::inside;
 use crate::meta::FrameMeta;
+use crate::protocol::slot::SlotState;
 use crate::region::Region;
 
 /// The right to write one slot. Ends in [`publish`](Self::publish), or by being dropped, which gives the slot back.
 ///
-/// The slot has room for what was asked for, or somewhat more, so take `[..size]` of [its bytes](Self::as_mut_slice); what is in
-/// it is whatever its last frame left. A forked child must not write to what it inherited: it is its parent's.
+/// Its [bytes](Self::as_mut_slice) are as many as were asked for, and hold whatever the slot's last frame left. A forked child
+/// must not write to what it inherited: it is its parent's.
 pub struct WriteLease {
     pool: Arc<Pool>,
+    /// Its word is `Claimed` as long as it is for this to give the slot back.
     claimed: Claimed,
+    /// Bytes that were asked for.
+    len: usize,
     /// Boxed, since most frames have none. Never locked: a hook may be of a kind that is not `Sync`, and the lease is to be,
     /// so that the error that gives it back goes into any other.
     wishes: Option<Box<Mutex<Wishes>>>,
-    published: bool,
 }
 
 impl fmt::Debug for WriteLease {
@@ -45,12 +48,13 @@ impl fmt::Debug for WriteLease {
 }
 
 impl WriteLease {
-    pub(super) fn new(pool: Arc<Pool>, claimed: Claimed) -> Self {
+    /// With so many bytes of payload.
+    pub(super) fn new(pool: Arc<Pool>, claimed: Claimed, len: usize) -> Self {
         Self {
+            len: len.min(claimed.place.len),
             pool,
             claimed,
             wishes: None,
-            published: false,
         }
     }
 
@@ -58,7 +62,7 @@ impl WriteLease {
         &self.pool
     }
 
-    /// The slot's first byte. Valid for reads and writes of [`len`](Self::len) bytes while the lease lives.
+    /// The slot's first byte. Valid for reads and writes of [`capacity`](Self::capacity) bytes while the lease lives.
     pub fn as_ptr(&self) -> *mut u8 {
         self.claimed
             .region
@@ -66,8 +70,14 @@ impl WriteLease {
             .wrapping_add(self.claimed.place.offset)
     }
 
-    /// The slot's size in bytes, at least what was asked for; 0 if it lies on a device.
+    /// Bytes of payload that were asked for; 0 if the slot lies on a device.
     pub fn len(&self) -> usize {
+        if self.is_on_device() { 0 } else { self.len }
+    }
+
+    /// Bytes that the slot has in all: a payload may be so long, but then leaves no room for attachments. 0 if it lies on a
+    /// device.
+    pub fn capacity(&self) -> usize {
         if self.is_on_device() {
             0
         } else {
@@ -80,14 +90,14 @@ impl WriteLease {
         self.len() == 0
     }
 
-    /// The slot's bytes.
+    /// The bytes of the payload.
     pub fn as_slice(&self) -> &[u8] {
-        // SAFETY: inside the region, which the lease keeps; while the slot is claimed only this lease may write it, and
+        // SAFETY: inside the slot, which lies inside the region, which the lease keeps; while the slot is claimed only this lease may write it, and
         // that takes `&mut self`.
         unsafe { std::slice::from_raw_parts(self.as_ptr(), self.len()) }
     }
 
-    /// The slot's bytes, to be written.
+    /// The bytes of the payload, to be written.
     pub fn as_mut_slice(&mut self) -> &mut [u8] {
         // SAFETY: as in `as_slice`.
         unsafe { std::slice::from_raw_parts_mut(self.as_ptr(), self.len()) }
@@ -136,13 +146,17 @@ impl WriteLease {
     pub fn into_piece(mut self) -> PieceLease {
         #[cfg(feature = "cuda")]
         self.set_ready(true);
-        // From here on the other one gives it back.
-        self.published = true;
         let claimed = Claimed {
             region: self.claimed.region.clone(),
             ..self.claimed
         };
+        self.hand_over();
         PieceLease::new(&self.pool, claimed)
+    }
+
+    /// From here on somebody else gives the slot back.
+    fn hand_over(&mut self) {
+        self.claimed.word = self.claimed.word.with_state(SlotState::Published);
     }
 
     #[cfg(feature = "cuda")]
@@ -191,7 +205,7 @@ impl WriteLease {
             Ok(sticky) => sticky,
             Err(error) => return Err(failure(self, error)),
         };
-        self.published = true;
+        self.hand_over();
         let mut hold = OwnHold::new(self.pool.clone(), &self.claimed);
         hold.in_pieces = in_pieces;
         Ok(ReadLease::of_own(Arc::new(hold), meta, sticky))
@@ -217,7 +231,7 @@ impl From<PublishFailure> for PublishError {
 
 impl Drop for WriteLease {
     fn drop(&mut self) {
-        if !self.published && self.pool.process.is_current() {
+        if self.claimed.word.state() == Some(SlotState::Claimed) && self.pool.process.is_current() {
             self.pool.abandon(self.claimed.slot, self.claimed.word);
         }
     }

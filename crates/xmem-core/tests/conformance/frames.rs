@@ -254,8 +254,8 @@ fn what_cannot_be_published_comes_back(backing: Backing) {
     let producer = pool(&place, backing).build().unwrap();
     let mut consumer = connect(&place);
     let mut slot = producer.acquire(100).unwrap();
-    let len = slot.len();
-    fill(3, &mut slot.as_mut_slice()[..100]);
+    let len = slot.capacity();
+    fill(3, slot.as_mut_slice());
     for (offset, size) in [
         (0, len as u64 + 1),
         (1, len as u64),

@@ -172,7 +172,7 @@ fn a_stream_goes_on_with_less_room_than_its_history_needs(backing: Backing) {
         for seed in 0..FRAMES {
             match producer.acquire(size) {
                 Ok(mut slot) => {
-                    fill(seed, &mut slot.as_mut_slice()[..size]);
+                    fill(seed, slot.as_mut_slice());
                     slot.publish(seeded(seed, size)).unwrap();
                 }
                 Err(error) => {
@@ -220,7 +220,7 @@ fn the_history_is_given_up_for_nothing_less_than_a_slot(backing: Backing) {
         drop(late);
         let last = held.into_iter().next_back();
         let mut slot = producer.acquire(size).unwrap();
-        fill(4, &mut slot.as_mut_slice()[..size]);
+        fill(4, slot.as_mut_slice());
         slot.publish(seeded(4, size)).unwrap();
         assert_frame(&receive(&mut consumer), 4, size);
         drop(last);
@@ -241,7 +241,7 @@ fn a_slot_asked_for_ahead_costs_no_frame(backing: Backing) {
         .map(|_| producer.acquire_ahead(size, 0).unwrap())
         .collect();
     let mut first = slots.remove(0);
-    fill(0, &mut first.as_mut_slice()[..size]);
+    fill(0, first.as_mut_slice());
     first.publish(seeded(0, size)).unwrap();
     let exhausted = producer.acquire_ahead(size, 0);
     assert!(matches!(exhausted, Err(AcquireError::Exhausted { .. })));

@@ -75,7 +75,7 @@ fn lossless_waits_end(backing: Backing) {
     let consumer = connect_with(&place, 1);
     producer.wait_for_consumer(Some(HANG), &cancel).unwrap();
     while let Ok(mut slot) = producer.acquire(10) {
-        fill(1, &mut slot.as_mut_slice()[..10]);
+        fill(1, slot.as_mut_slice());
         slot.publish(seeded(1, 10)).unwrap();
     }
     let some = Some(Duration::from_millis(5));

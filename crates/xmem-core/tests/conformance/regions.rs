@@ -97,7 +97,7 @@ fn retired_regions_do_not_use_up_max_bytes(backing: Backing) {
                 let Ok(mut slot) = producer.acquire(size_of(seed)) else {
                     return false;
                 };
-                fill(seed, &mut slot.as_mut_slice()[..size_of(seed)]);
+                fill(seed, slot.as_mut_slice());
                 slot.publish(seeded(seed, size_of(seed))).is_ok()
             });
             eventually("it is taken", || {

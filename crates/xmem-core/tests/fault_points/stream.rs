@@ -79,7 +79,7 @@ impl Stream {
             Err(error) => panic!("{error}"),
         };
         self.seed += 1;
-        fill(self.seed, &mut lease.as_mut_slice()[..size]);
+        fill(self.seed, lease.as_mut_slice());
         if number % 10 == 3 {
             lease.set_release_hook(|| {});
         }

@@ -369,7 +369,7 @@ fn a_consumer_short_of_descriptors_or_memory_loses_nothing() {
         producer.set_sticky(&sticky).unwrap();
         let size = 16 << 20;
         let mut slot = producer.acquire(size).unwrap();
-        fill(1, &mut slot.as_mut_slice()[..size]);
+        fill(1, slot.as_mut_slice());
         let meta = FrameMeta {
             pts: Some(1),
             ..FrameMeta::new(size)

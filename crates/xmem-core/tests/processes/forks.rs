@@ -145,7 +145,7 @@ pub(crate) fn fork_producer(pool: &str) {
     hear();
     let unfinished = unfinished.unwrap();
     let mut slot = unfinished;
-    fill(1, &mut slot.as_mut_slice()[..SIZE]);
+    fill(1, slot.as_mut_slice());
     slot.publish(seeded(1, SIZE)).unwrap();
     for seed in 2..10 {
         publish(&producer, seed, SIZE);

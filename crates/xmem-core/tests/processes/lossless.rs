@@ -63,7 +63,7 @@ fn gives_up_on_who_takes_nothing(turn: Option<Duration>) {
             assert!(start.elapsed() < HANG, "never given up on");
         }
         let mut slot = producer.acquire_wait(SIZE, Some(HANG), &cancel).unwrap();
-        fill(seed, &mut slot.as_mut_slice()[..SIZE]);
+        fill(seed, slot.as_mut_slice());
         slot.publish(seeded(seed, SIZE)).unwrap();
         seed += 1;
     };

@@ -146,7 +146,7 @@ pub fn publish_wait(producer: &Producer, seed: u64, size: usize) -> ReadLease {
     let cancel = Canceller::new();
     producer.wait_for_room(&cancel).unwrap();
     let mut slot = producer.acquire_wait(size, Some(HANG), &cancel).unwrap();
-    fill(seed, &mut slot.as_mut_slice()[..size]);
+    fill(seed, slot.as_mut_slice());
     slot.publish(seeded(seed, size)).unwrap()
 }
 
@@ -154,7 +154,7 @@ pub fn publish_wait(producer: &Producer, seed: u64, size: usize) -> ReadLease {
 #[track_caller]
 pub fn filled(producer: &Producer, seed: u64, size: usize) -> WriteLease {
     let mut slot = producer.acquire(size).unwrap();
-    fill(seed, &mut slot.as_mut_slice()[..size]);
+    fill(seed, slot.as_mut_slice());
     slot
 }
 

@@ -97,14 +97,14 @@ impl OwnSlot {
     }
 
     /// The right to publish the slot itself, if it is no piece of a message.
-    pub(super) fn into_lease(self) -> Result<WriteLease, Self> {
+    pub(super) fn into_lease(self) -> Result<WriteLease, Arc<Self>> {
         let lease = self.lease.into_inner();
         match lease.unwrap_or_else(std::sync::PoisonError::into_inner) {
             Lease::Writing(lease) => Ok(lease),
-            piece => Err(Self {
+            piece => Err(Arc::new(Self {
                 lease: Mutex::new(piece),
                 ..self
-            }),
+            })),
         }
     }
 }

@@ -177,7 +177,7 @@ impl Outgoing<'_> {
                         self.publish(py, lease, meta)?;
                         return Ok((copied, shared));
                     }
-                    Err(body) => Arc::new(body),
+                    Err(body) => body,
                 },
                 // Somebody kept what only the gathering should have seen.
                 Err(body) => body,
