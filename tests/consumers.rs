@@ -237,6 +237,26 @@ fn a_slow_consumer_misses_live_frames_and_hears_of_it() {
 }
 
 #[test]
+fn a_slow_consumer_gets_the_newest_if_told_to() {
+    let pools = Pools::new();
+    let sender = pools.sender(&caps(), "history=32");
+    let receiver = pools.receiver("newest-only=true").connected();
+    sender.push(frame(1));
+    assert_eq!(first_byte(&receiver.next().unwrap()), 1);
+    // The appsink takes one, the source waits with another.
+    for number in 2..20 {
+        sender.push(frame(number));
+    }
+    sender.finish();
+    let sink = sender.sink();
+    until("all frames", || stat(&sink, "published") == 19);
+    let got: Vec<_> = receiver.rest().iter().map(first_byte).collect();
+    assert_eq!(got.last(), Some(&19));
+    assert!(got.len() <= 3 && got.is_sorted(), "{got:?}");
+    assert_eq!(got.len() as u64 + 1 + receiver.stat("missed"), 19);
+}
+
+#[test]
 fn a_late_joiner_gets_tags() {
     let pools = Pools::new();
     let sender = pools.sender(&caps(), "");
@@ -291,6 +311,27 @@ fn a_new_producer_takes_over() {
         assert_eq!(receiver.stat("reconnects"), u64::from(round) - 1);
     }
     assert_eq!(receiver.stat("received"), 3);
+}
+
+/// It is the first to know of the new pool, and yet some frames may be faster.
+#[test]
+fn nothing_of_a_new_producer_is_missed() {
+    let pools = Pools::new();
+    let receiver = pools.receiver("");
+    for round in 0..5 {
+        let properties = ["wait-for-connection=true", ""][usize::from(round > 0)];
+        let sender = pools.sender(&caps(), &format!("history=8 {properties}"));
+        for number in 0..3 {
+            sender.push(frame(round * 10 + number));
+        }
+        for number in 0..3 {
+            assert_eq!(first_byte(&receiver.next().unwrap()), round * 10 + number);
+        }
+    }
+    assert_eq!(
+        (receiver.stat("received"), receiver.stat("missed")),
+        (15, 0)
+    );
 }
 
 #[test]

@@ -104,6 +104,8 @@ impl XmemSrc {
     pub(super) fn leave(&self) {
         let left = lock(&self.started).as_mut().map(|started| {
             started.was_connected = false;
+            let start_from = started.settings.start_from();
+            started.builder = started.builder.clone().start_from(start_from);
             (started.kept.take(), started.consumer.take())
         });
         let (kept, consumer) = left.unwrap_or_default();

@@ -52,7 +52,8 @@ impl XmemSrc {
 
     /// Says why frames are missed, once: nothing in the pipeline looks wrong then but its rate.
     fn say_missed(&self, started: &mut Started) {
-        if started.next_sequence.is_some() && !std::mem::replace(&mut started.said_missed, true) {
+        let is_news = started.next_sequence.is_some() && !started.settings.newest_only;
+        if is_news && !std::mem::replace(&mut started.said_missed, true) {
             gst::warning!(
                 gst::CAT_PERFORMANCE,
                 imp = self,

@@ -526,6 +526,7 @@ impl XmemSrc {
                 }
                 Err(Stop::Lost(loss)) => {
                     let pid = consumer.producer_pid();
+                    started.builder = started.builder.clone().resume(&consumer);
                     self.part(consumer);
                     messages::lost(&self.obj(), &started.settings.pool, pid, loss);
                     self.lost(started)?;

@@ -23,6 +23,7 @@ const PROP_WAIT_FOR_KEYFRAME: &str = "wait-for-keyframe";
 const PROP_MAX_HELD: &str = "max-held";
 const PROP_OVER_BUDGET: &str = "over-budget";
 const PROP_START_FROM: &str = "start-from";
+const PROP_NEWEST_ONLY: &str = "newest-only";
 const PROP_TIMESTAMP_MODE: &str = "timestamp-mode";
 const PROP_BUSY_POLL: &str = "busy-poll";
 const PROP_CLIENT_NAME: &str = "client-name";
@@ -40,6 +41,7 @@ pub(super) struct Settings {
     pub(super) max_held: u32,
     pub(super) over_budget: XmemSrcOverBudget,
     pub(super) start_from: XmemSrcStartFrom,
+    pub(super) newest_only: bool,
     pub(super) timestamp_mode: XmemSrcTimestampMode,
     pub(super) processing_deadline: gst::ClockTime,
     pub(super) busy_poll: u64,
@@ -62,6 +64,7 @@ impl Default for Settings {
             max_held: 8,
             over_budget: XmemSrcOverBudget::default(),
             start_from: XmemSrcStartFrom::default(),
+            newest_only: false,
             timestamp_mode: XmemSrcTimestampMode::default(),
             processing_deadline: gst::ClockTime::from_mseconds(20),
             busy_poll: 0,
@@ -96,6 +99,7 @@ impl Settings {
             PROP_MAX_HELD => self.max_held = get(value),
             PROP_OVER_BUDGET => self.over_budget = get(value),
             PROP_START_FROM => self.start_from = get(value),
+            PROP_NEWEST_ONLY => self.newest_only = get(value),
             PROP_TIMESTAMP_MODE => self.timestamp_mode = get(value),
             PROP_PROCESSING_DEADLINE => {
                 self.processing_deadline = gst::ClockTime::from_nseconds(get(value))
@@ -119,6 +123,7 @@ impl Settings {
             PROP_MAX_HELD => self.max_held.to_value(),
             PROP_OVER_BUDGET => self.over_budget.to_value(),
             PROP_START_FROM => self.start_from.to_value(),
+            PROP_NEWEST_ONLY => self.newest_only.to_value(),
             PROP_TIMESTAMP_MODE => self.timestamp_mode.to_value(),
             PROP_PROCESSING_DEADLINE => self.processing_deadline.nseconds().to_value(),
             PROP_BUSY_POLL => self.busy_poll.to_value(),
@@ -155,11 +160,17 @@ impl Settings {
             .name(&client_name)
             .parts(true)
             .busy_poll(Duration::from_nanos(self.busy_poll))
-            .start_from(match self.start_from {
-                XmemSrcStartFrom::Next => StartFrom::Next,
-                XmemSrcStartFrom::Newest => StartFrom::Newest,
-                XmemSrcStartFrom::Oldest => StartFrom::Oldest,
-            })
+            .start_from(self.start_from())
+            .newest_only(self.newest_only)
+    }
+
+    /// `start-from`, as the core has it.
+    pub(super) fn start_from(&self) -> StartFrom {
+        match self.start_from {
+            XmemSrcStartFrom::Next => StartFrom::Next,
+            XmemSrcStartFrom::Newest => StartFrom::Newest,
+            XmemSrcStartFrom::Oldest => StartFrom::Oldest,
+        }
     }
 }
 
@@ -248,6 +259,21 @@ pub(super) fn properties() -> Vec<glib::ParamSpec> {
         glib::ParamSpecEnum::builder_with_default(PROP_START_FROM, default.start_from)
             .nick("Start From")
             .blurb("The first frame to take after connecting")
+            .mutable_ready()
+            .build(),
+        /**
+         * GstXmemSrc:newest-only:
+         *
+         * Each frame is the newest that there is when downstream asks for it: for what is slower than the stream and has no use
+         * for what is past, such as a neural network. The frames that are skipped count as missed. Without it they come one after
+         * another as long as the producer keeps them.
+         *
+         * Not for encoded streams, whose frames refer to one another.
+         */
+        glib::ParamSpecBoolean::builder(PROP_NEWEST_ONLY)
+            .nick("Newest Only")
+            .blurb("Whether to skip each frame that there is a newer one than")
+            .default_value(default.newest_only)
             .mutable_ready()
             .build(),
         /**

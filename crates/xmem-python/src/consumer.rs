@@ -3,7 +3,6 @@
 //! The consumer of a pool, as Python has it.
 
 mod inner;
-mod left_behind;
 
 use std::os::fd::RawFd;
 use std::sync::{Arc, Mutex, OnceLock};
@@ -98,7 +97,7 @@ fn not_had(error: NotHad) -> PyErr {
 impl Consumer {
     #[new]
     #[pyo3(signature = (pool, *, timeout=None, max_held=None, name=None, start_from="next", on_eos="end",
-        on_producer_lost="wait", over_budget="copy", busy_poll=0.0, events=false, _look=None))]
+        on_producer_lost="wait", over_budget="copy", busy_poll=0.0, newest_only=false, events=false, _look=None))]
     #[allow(clippy::too_many_arguments)] // keywords
     fn new(
         py: Python<'_>,
@@ -111,6 +110,7 @@ impl Consumer {
         on_producer_lost: &str,
         over_budget: &str,
         busy_poll: f64,
+        newest_only: bool,
         events: bool,
         _look: Option<f64>,
     ) -> PyResult<Self> {
@@ -126,6 +126,7 @@ impl Consumer {
         let canceller = Canceller::new();
         let mut builder = xmem_core::Consumer::builder(&pool)
             .start_from(start_from)
+            .newest_only(newest_only)
             .parts(true)
             .events(events)
             .busy_poll(signals::duration(Some(busy_poll))?.unwrap_or_default())
@@ -168,7 +169,6 @@ impl Consumer {
             bell: None,
             looking: None,
             last: None,
-            left_behind: None,
             no_answer: None,
         };
         let figures = inner.figures.clone();
@@ -289,10 +289,7 @@ impl Consumer {
         let now = now.unwrap_or_default();
         let dict = PyDict::new(py);
         dict.set_item("received", figures.before.received + now.received)?;
-        dict.set_item(
-            "missed",
-            figures.before.missed + figures.missed_between + now.missed,
-        )?;
+        dict.set_item("missed", figures.before.missed + now.missed)?;
         dict.set_item("copied", figures.copied)?;
         dict.set_item("dropped", figures.dropped)?;
         dict.set_item("reconnects", figures.reconnects)?;

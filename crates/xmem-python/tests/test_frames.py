@@ -337,6 +337,19 @@ def test_iterating_ends_with_the_stream(producer):
             consumer.recv(0.01)
 
 
+def test_newest_only(pool):
+    with xmem.Producer(pool, history=8) as producer, xmem.Consumer(pool, newest_only=True) as consumer:
+        for seeds in (range(4), range(4, 5), range(5, 8)):
+            for seed in seeds:
+                publish(producer, seed)
+            frame = consumer.recv(HANG)
+            assert frame.pts == seeds[-1]
+            assert_whole(frame, seeds[-1])
+            assert consumer.try_recv() is None
+        stats = consumer.stats
+        assert (stats["received"], stats["missed"]) == (3, 5)
+
+
 def test_start_from(producer):
     for seed in range(3):
         publish(producer, seed)

@@ -48,6 +48,9 @@ pub struct ConsumerBuilder {
     max_held: Option<u32>,
     name: String,
     start_from: StartFrom,
+    /// The pool that an earlier consumer was in, and its next frame there.
+    pub(super) resume: Option<(u64, u64)>,
+    pub(super) newest_only: bool,
     pub(super) events: bool,
     pub(super) parts: bool,
     /// It takes no frames, it only holds some that the pool of this name passes on.
@@ -65,6 +68,8 @@ impl ConsumerBuilder {
             max_held: None,
             name: name.to_string_lossy().into_owned(),
             start_from: StartFrom::Next,
+            resume: None,
+            newest_only: false,
             events: false,
             parts: false,
             holds_only_for: None,
@@ -90,6 +95,26 @@ impl ConsumerBuilder {
     /// Which frame comes first. Default: [`StartFrom::Next`].
     pub fn start_from(mut self, start_from: StartFrom) -> Self {
         self.start_from = start_from;
+        self.resume = None;
+        self
+    }
+
+    /// Instead of [`start_from`](Self::start_from): goes on where that consumer was, which lost its producer or was left behind
+    /// ([`ReceiveError::TimedOut`](crate::ReceiveError::TimedOut)). Where the same producer goes on, with the frame after its last
+    /// one; those that are gone by now count as missed. In the stream of another producer, all of which is new, with the
+    /// [oldest frame](StartFrom::Oldest).
+    pub fn resume(mut self, consumer: &Consumer) -> Self {
+        let pool = consumer.session.control.constants().pool_id;
+        self.start_from = StartFrom::Oldest;
+        self.resume = Some((pool, consumer.cursor));
+        self
+    }
+
+    /// Whether to skip each frame that there is a newer one than when it is asked for, for who is slower than the stream and
+    /// has no use for what is past. Those that are skipped count as missed. Default: no, frames come one after another as long
+    /// as the producer keeps them.
+    pub fn newest_only(mut self, newest_only: bool) -> Self {
+        self.newest_only = newest_only;
         self
     }
 
@@ -227,7 +252,7 @@ impl ConsumerBuilder {
 
     /// Joins the pool; waits for its producer if there is none yet.
     ///
-    /// It may be called again, for the producer that comes after one that is gone:
+    /// It may be called again, for the producer that comes after one that is gone ([`resume`](Self::resume)):
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -255,7 +280,9 @@ impl ConsumerBuilder {
     ///             println!("{} bytes", frame.data().len());
     /// #           frames += 1;
     ///         }
-    ///         Err(ReceiveError::ProducerLost) => consumer = pool.connect_wait(None)?,
+    ///         Err(ReceiveError::ProducerLost | ReceiveError::TimedOut) => {
+    ///             consumer = pool.clone().resume(&consumer).connect_wait(None)?;
+    ///         }
     ///         Err(ReceiveError::Eos) => break,
     ///         Err(error) => return Err(error.into()),
     ///     }

@@ -59,6 +59,8 @@ pub struct Consumer {
     cursor: u64,
     /// Where the caller was told that the stream is over.
     told_eos_at: Option<u64>,
+    /// Takes no frame that there is a newer one than.
+    newest_only: bool,
     /// Takes events too.
     events: bool,
     /// The end of the stream after which it goes on waiting.
@@ -81,11 +83,12 @@ impl Consumer {
         let canceller = builder.canceller.clone();
         let sleeper: Weak<Session> = Arc::downgrade(&session);
         let sleeper: Weak<dyn Wake> = sleeper;
-        Self {
+        let mut consumer = Self {
             cursor: session.page.cursor().load(Ordering::Relaxed),
             told_eos_at: None,
             session,
             thread,
+            newest_only: builder.newest_only,
             events: builder.events,
             passed_eos: None,
             parts: builder.parts,
@@ -93,7 +96,13 @@ impl Consumer {
             notifier: None,
             _registration: canceller.register(sleeper),
             canceller,
+        };
+        if let Some((pool, cursor)) = builder.resume
+            && pool == consumer.session.control.constants().pool_id
+        {
+            consumer.resume_at(cursor);
         }
+        consumer
     }
 
     pub(crate) fn session(&self) -> &Arc<Session> {

@@ -133,6 +133,10 @@ impl Consumer {
                 self.move_to(sequence + 1);
                 continue;
             }
+            if self.newest_only && !entry.meta.event && self.is_outdated(sequence, head) {
+                self.miss(1);
+                continue;
+            }
             fault::point(Point::EntryRead);
             let is_event = entry.meta.event;
             match self.take_entry(sequence, entry, purpose, deadline) {
@@ -170,6 +174,26 @@ impl Consumer {
             self.session.control.oldest().clamp(in_ring, head - 1)
         };
         self.miss(oldest.saturating_sub(self.cursor));
+    }
+
+    /// Whether there is a frame behind this one. Events are none.
+    fn is_outdated(&self, sequence: u64, head: u64) -> bool {
+        (sequence + 1..head).rev().any(|later| {
+            let words = self.session.control.read_entry(later);
+            words.is_some_and(|words| Entry::decode(&words).is_ok_and(|entry| !entry.meta.event))
+        })
+    }
+
+    /// Goes on in the stream with this frame, or the first one that is there.
+    pub(super) fn resume_at(&mut self, cursor: u64) {
+        let missed = self.cursor.saturating_sub(cursor);
+        if missed > 0 {
+            self.count_missed(missed);
+        }
+        let cursor = cursor.min(self.session.control.head());
+        if cursor > self.cursor {
+            self.move_to(cursor);
+        }
     }
 
     fn miss(&mut self, frames: u64) {

@@ -37,6 +37,8 @@ class Consumer(Waiting, _xmem.Consumer):
         PoolWarning; "end" and "raise" raise ProducerLost, as that is no end of the stream.
     over_budget: when max_held frames are held, "copy" the next one into memory of its own, "drop" it, or "raise" OverBudget.
     busy_poll: seconds to spin for the next frame before sleeping. Takes a core, saves the time of waking up.
+    newest_only: skip each frame that there is a newer one than, for a network that is slower than the camera. Those that
+        are skipped count as missed.
     events: take what happened between frames too: each is an xmem.Event in its place among the frames.
     """
 
@@ -52,6 +54,7 @@ class Consumer(Waiting, _xmem.Consumer):
         on_producer_lost: Literal["wait", "end", "raise"] = "wait",
         over_budget: Literal["copy", "drop", "raise"] = "copy",
         busy_poll: float = 0.0,
+        newest_only: bool = False,
         events: bool = False,
     ) -> Self:
         options = dict(
@@ -63,6 +66,7 @@ class Consumer(Waiting, _xmem.Consumer):
             on_producer_lost=on_producer_lost,
             over_budget=over_budget,
             busy_poll=busy_poll,
+            newest_only=newest_only,
             events=events,
         )
         self = Patience(timeout).find(lambda look: cls._make(pool, options, look), lambda: _waits_for(pool))
@@ -105,6 +109,7 @@ class Consumer(Waiting, _xmem.Consumer):
         on_producer_lost: Literal["wait", "end", "raise"] = "wait",
         over_budget: Literal["copy", "drop", "raise"] = "copy",
         busy_poll: float = 0.0,
+        newest_only: bool = False,
         events: bool = False,
     ) -> Self:
         """Makes a consumer without blocking the event loop while there is no producer."""
@@ -117,6 +122,7 @@ class Consumer(Waiting, _xmem.Consumer):
             on_producer_lost=on_producer_lost,
             over_budget=over_budget,
             busy_poll=busy_poll,
+            newest_only=newest_only,
             events=events,
         )
         self = await Patience(timeout).afind(lambda look: cls._make(pool, options, look), lambda: _waits_for(pool))

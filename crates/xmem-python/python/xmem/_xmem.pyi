@@ -264,6 +264,7 @@ class Consumer:
         on_producer_lost: Literal["wait", "end", "raise"] = "wait",
         over_budget: Literal["copy", "drop", "raise"] = "copy",
         busy_poll: float = 0.0,
+        newest_only: bool = False,
         events: bool = False,
         _look: float | None = None,
     ) -> Self: ...

@@ -8,10 +8,9 @@ use std::time::{Duration, Instant};
 use pyo3::prelude::*;
 use xmem_core::cuda::CudaError;
 use xmem_core::{
-    ConnectError, ConsumerBuilder, ConsumerHandle, ReadLease, ReceiveError, ReceiveStats, StartFrom,
+    ConnectError, ConsumerBuilder, ConsumerHandle, ReadLease, ReceiveError, ReceiveStats,
 };
 
-use super::left_behind::{First, Last, LeftBehind};
 use crate::bell::Bell;
 use crate::errors::{IntoPyErr, Kind};
 use crate::event::Event;
@@ -52,8 +51,6 @@ pub(super) struct Figures {
     pub(super) copied: u64,
     pub(super) dropped: u64,
     pub(super) reconnects: u64,
-    /// Between two connections to one producer.
-    pub(super) missed_between: u64,
 }
 
 impl Figures {
@@ -101,8 +98,8 @@ pub(super) struct Inner {
     pub(super) bell: Option<Bell>,
     /// A thread looks for a producer, for who waits for the bell.
     pub(super) looking: Option<Found>,
-    pub(super) last: Option<Last>,
-    pub(super) left_behind: Option<LeftBehind>,
+    /// The number of what was taken last.
+    pub(super) last: Option<u64>,
     /// What became of the last look, if there is a producer that does not answer.
     pub(super) no_answer: Option<ConnectError>,
 }
@@ -119,8 +116,6 @@ pub(super) enum Took {
     Frame(Result<(Frame, Way), Unusable>),
     /// `None`: nothing that anybody has to know of.
     Event(Option<Event>),
-    /// It was taken before.
-    Known,
 }
 
 /// What became of a wait for a frame.
@@ -254,24 +249,10 @@ impl Inner {
         let Some(consumer) = &mut self.connected else {
             return self.connect(timeout);
         };
-        let producer = consumer.producer_pid();
-        let (last, left_behind, figures) = (&mut self.last, &mut self.left_behind, &self.figures);
-        let mut is_known = |lease: &ReadLease| {
-            let first = left_behind.map(|it| it.first(producer, lease.meta()));
-            if first == Some(First::Known) {
-                return true;
-            }
-            *left_behind = None;
-            if let Some(First::Missed(missed)) = first {
-                lock(figures).missed_between += missed;
-            }
-            *last = Some(Last::of(lease.meta()));
-            false
-        };
+        let last = &mut self.last;
         let frame = |lease: ReadLease| {
-            if is_known(&lease) {
-                Took::Known
-            } else if lease.meta().event {
+            *last = Some(lease.meta().sequence);
+            if lease.meta().event {
                 Took::Event(Event::of(&lease))
             } else {
                 Took::Frame(Frame::in_place(lease))
@@ -281,9 +262,7 @@ impl Inner {
             Err(ReceiveError::OverBudget { .. }) if self.over_budget != OverBudget::Raise => {
                 let drop = self.over_budget == OverBudget::Drop;
                 let copy = |lease: &ReadLease| {
-                    if is_known(lease) {
-                        return Some(Took::Known);
-                    }
+                    *last = Some(lease.meta().sequence);
                     if lease.meta().event {
                         return Some(Took::Event(Event::of(lease)));
                     }
@@ -316,7 +295,7 @@ impl Inner {
             }
             Ok(Took::Frame(Err(reason))) => Step::Failed(Failure::Unusable(reason)),
             Ok(Took::Event(Some(event))) => Step::Item(Item::Event(event)),
-            Ok(Took::Event(None) | Took::Known) | Err(ReceiveError::Timeout) => Step::Nothing,
+            Ok(Took::Event(None)) | Err(ReceiveError::Timeout) => Step::Nothing,
             Err(ReceiveError::Eos) => {
                 if self.on_eos == OnEos::Wait {
                     consumer.pass_eos();
@@ -346,28 +325,26 @@ impl Inner {
             OnLost::End => return Step::Failed(Failure::End),
             OnLost::Wait => {}
         }
-        let said = match (&self.connected, error) {
-            (Some(consumer), ReceiveError::TimedOut) => {
-                self.left_behind = self.last.map(|last| LeftBehind::by(consumer, last));
-                Some(left_behind(consumer.pool(), self.last))
+        let mut said = None;
+        if let Some(consumer) = &self.connected {
+            if matches!(error, ReceiveError::TimedOut) {
+                said = Some(left_behind(consumer.pool(), self.last));
             }
-            _ => None,
-        };
+            self.builder = self.builder.clone().resume(consumer);
+        }
         self.leave();
         if let Some(bell) = &self.bell {
             bell.ring();
         }
         self.lost_at = Some(Instant::now());
-        // What the next producer has published already is news.
-        self.builder = self.builder.clone().start_from(StartFrom::Oldest);
         said.map_or(Step::Nothing, Step::LeftBehind)
     }
 }
 
-fn left_behind(pool: &str, last: Option<Last>) -> String {
+fn left_behind(pool: &str, last: Option<u64>) -> String {
     let when = last.map_or_else(
         || "before any frame came".to_owned(),
-        |last| format!("after number {}", last.sequence),
+        |last| format!("after number {last}"),
     );
     format!(
         "consumer of pool {pool:?}: the producer waited longer than its lossless_timeout for it, and went on without it \
