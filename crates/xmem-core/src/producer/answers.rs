@@ -537,7 +537,7 @@ impl Pool {
             .max_held
             .max(1)
             .min(settings.max_held)
-            .min(free.saturating_sub(Peer::reserved(0)));
+            .min(free.saturating_sub(Peer::room_for(0)));
         if budget == 0 {
             return Err(NoWelcome::Refused(format!(
                 "no slot is left to hold: {} of max-slots {} are promised to others; raise max-slots or lower max-held, of a \

@@ -3,7 +3,7 @@
 //! A consumer as its producer sees it: its lease page, and what may be believed of it.
 
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
 use std::sync::{Mutex, MutexGuard};
 
 use crate::delivery::StartFrom;
@@ -48,6 +48,8 @@ pub(super) struct Peer {
     pub(super) page: LeasePage,
     /// It takes no more frames; its leases hold.
     left: AtomicBool,
+    /// Slots that are reserved for it.
+    reserved: AtomicU32,
     /// It has a lease page, and no place in the stream yet: it has not said of every pool of origin whether it reaches it.
     arriving: AtomicBool,
     origins: Mutex<Origins>,
@@ -91,6 +93,7 @@ impl Peer {
             budget,
             page,
             left: AtomicBool::new(!joining.via.is_empty()),
+            reserved: AtomicU32::new(Self::room_for(budget)),
             arriving: AtomicBool::new(false),
             origins: Mutex::default(),
             device: Mutex::default(),
@@ -141,9 +144,26 @@ impl Peer {
         *lock(&self.device) = device_words(works, how);
     }
 
-    /// The slots that are reserved for it: its budget, and one for a frame that is being copied out past the budget.
-    pub(super) fn reserved(budget: u32) -> u32 {
+    /// The slots that a budget takes: as many, and one for a frame that is being copied out past it.
+    pub(super) fn room_for(budget: u32) -> u32 {
         budget + 1
+    }
+
+    /// The slots that are reserved for it: what its budget takes, and when it has left what it holds still. They never become
+    /// more, so that who lies about leaving pins no more than before.
+    pub(super) fn reserved(&self) -> u32 {
+        // Before the look: who says goodbye has taken its last frame. Its message may be on the way yet.
+        let said_goodbye = self.page.cursor().load(Ordering::Acquire) == CURSOR_LEFT;
+        if said_goodbye || self.has_left() && self.via.is_empty() {
+            // Who is given up on may just be taking one.
+            let taking = u32::from(!said_goodbye);
+            let leases = self.page.leases().iter();
+            let held = leases.filter(|lease| lease.load(Ordering::Acquire) != 0);
+            let held = u32::try_from(held.count()).unwrap_or(u32::MAX);
+            self.reserved
+                .fetch_min(held.saturating_add(taking), Ordering::Relaxed);
+        }
+        self.reserved.load(Ordering::Relaxed)
     }
 
     pub(super) fn has_left(&self) -> bool {
@@ -219,7 +239,7 @@ impl Peer {
         }
         // The words were not read at one instant, and an honest consumer changes them meanwhile. What is still held in a
         // second look was held all the time in between.
-        let limit = Self::reserved(self.budget) as usize;
+        let limit = self.reserved.load(Ordering::Relaxed) as usize;
         let too_many = held.len() > limit && lease::still_held(&held) > limit;
         too_many.then_some("it holds more frames than its budget")
     }

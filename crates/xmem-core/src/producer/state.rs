@@ -340,11 +340,7 @@ impl State {
 
     /// Slots that are promised: to upstream, to history, to consumers; and two that are in somebody's hands.
     pub(super) fn reserved(&self, settings: &Settings) -> u32 {
-        let consumers: u32 = self
-            .peers
-            .iter()
-            .map(|peer| Peer::reserved(peer.budget))
-            .sum();
+        let consumers: u32 = self.peers.iter().map(|peer| peer.reserved()).sum();
         // Consumers often come before upstream has said what it needs; then something is left for it.
         let unknown = (settings.max_slots / 8).min(LIKELY_UPSTREAM_NEED);
         self.upstream_need.unwrap_or(unknown) + settings.history + consumers + 2

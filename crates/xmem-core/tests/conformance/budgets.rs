@@ -10,6 +10,7 @@ crate::conformance! {
     a_consumer_holds_its_budget_and_no_more
     clones_of_a_frame_are_one_lease
     budgets_are_reserved
+    who_left_is_promised_no_more_than_it_holds
     frames_outlive_consumer_and_producer
     a_consumer_that_left_gives_back_when_its_frames_go
 }
@@ -133,6 +134,39 @@ fn budgets_are_reserved(backing: Backing) {
         publish(&producer, seed, 100);
     }
     assert_frame(&held, 0, 100);
+}
+
+fn who_left_is_promised_no_more_than_it_holds(backing: Backing) {
+    let place = Place::new();
+    let producer = pool(&place, backing)
+        .history(2)
+        .max_slots(12)
+        .build()
+        .unwrap();
+    producer.set_upstream_need(1).unwrap();
+    // 12 slots: 1 for upstream, 2 of history, 2 in somebody's hands; 7 are left, one of them to copy from.
+    let mut consumer = connect_with(&place, 100);
+    assert_eq!(consumer.budget(), 6);
+    let mut held = Vec::new();
+    for seed in 0..3 {
+        publish(&producer, seed, 100);
+        held.push(receive(&mut consumer));
+    }
+    drop(consumer);
+    let again = connect_with(&place, 100);
+    assert_eq!(again.budget(), 3);
+    held.remove(1);
+    let other = Consumer::builder(&place.pool()).connect();
+    assert!(matches!(other, Err(ConnectError::Refused { .. })));
+    drop(again);
+    assert_eq!(connect_with(&place, 100).budget(), 4);
+    // Whoever has which slot: there is room for every frame.
+    for seed in 3..100 {
+        publish(&producer, seed, 100);
+    }
+    assert_frame(&held[0], 0, 100);
+    assert_frame(&held[1], 2, 100);
+    assert_eq!(producer.stats().cut_off, 0);
 }
 
 fn frames_outlive_consumer_and_producer(backing: Backing) {

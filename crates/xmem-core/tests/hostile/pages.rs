@@ -133,6 +133,42 @@ fn who_pins_its_budget_disturbs_nobody() {
     assert_eq!(page.words()[raw::FLAGS].load(Ordering::Relaxed), 0);
 }
 
+/// What it does not hold when it says goodbye is promised to others.
+#[test]
+fn who_takes_frames_after_its_goodbye_is_cut_off() {
+    let place = Place::new();
+    let producer = Producer::builder(&place.pool())
+        .max_slots(24)
+        .build()
+        .unwrap();
+    let mut bystander = Bystander::new(&producer);
+    bystander.frames(30);
+    let (raw, joined) = Raw::join(&place.pool(), 2);
+    let (control, page) = (
+        Memory::map(&joined.control, false),
+        Memory::map(&joined.page, true),
+    );
+    let pin = |slot: usize| {
+        let word = control.words()[raw::SLOTS + slot].load(Ordering::Relaxed);
+        page.halves()[raw::LEASES + slot].store((word >> 32) as u32, Ordering::Relaxed);
+    };
+    pin(0);
+    page.set(raw::CURSOR, u64::MAX);
+    raw.send(raw::LEAVE, &[]).unwrap();
+    eventually("its goodbye is heard", || {
+        producer.stats().consumers.iter().any(|it| it.leaving)
+    });
+    // Somebody else joins, and goes.
+    let _other = Raw::join(&place.pool(), 2);
+    bystander.frames(100);
+    assert_eq!(producer.stats().cut_off, 0);
+    pin(1);
+    eventually("it is cut off", || {
+        bystander.frames(10);
+        producer.stats().cut_off == 1
+    });
+}
+
 /// Whoever does not move on is given up on, also if its cursor moves.
 #[test]
 fn a_cursor_that_goes_back_holds_no_lossless_pool_up() {
