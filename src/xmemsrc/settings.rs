@@ -369,8 +369,7 @@ pub(super) fn properties() -> Vec<glib::ParamSpec> {
          * `application/x-xmemsrc-stats` with these fields, over all producers since the start; after a stop they say
          * what there was at its end.
          *
-         * * `received`, `missed` (guint64): frames taken, and frames that were gone when their turn came, events between those
-         *   among them.
+         * * `received`, `missed` (guint64): frames taken, and frames that were gone when their turn came.
          * * `zero-copy`, `copied`, `dropped` (guint64): frames handed downstream where they lie; frames copied first,
          *   because the budget was used up or downstream needs another layout; frames given up because the budget was
          *   used up.

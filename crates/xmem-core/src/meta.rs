@@ -156,8 +156,10 @@ pub struct VideoLayout {
 /// The first group is set by `publish`; everything else by who publishes. All times are nanoseconds.
 #[derive(Debug, Clone, PartialEq)]
 pub struct FrameMeta {
-    /// Number of the frame in its pool, from 0. Set by `publish`.
+    /// Number of the frame among the frames and events of its pool, from 0. Set by `publish`.
     pub sequence: u64,
+    /// How many of those before it were events, modulo 2^32. Set by `publish`.
+    pub events_before: u32,
     /// The slot the frame lies in. Set by `publish`.
     pub slot: u32,
     /// How often that slot was reused, never 0. Set by `publish`.
@@ -226,6 +228,7 @@ impl Default for FrameMeta {
     fn default() -> Self {
         Self {
             sequence: 0,
+            events_before: 0,
             slot: 0,
             generation: 0,
             published_at: 0,
@@ -338,6 +341,11 @@ impl Reader<'_> {
 }
 
 impl FrameMeta {
+    /// Number of the frame among the frames of its pool, from 0; right as long as there were fewer than 2^32 events.
+    pub fn number(&self) -> u64 {
+        self.sequence.saturating_sub(self.events_before.into())
+    }
+
     /// A frame of `size` bytes at the start of its slot, and nothing else known.
     pub fn new(size: usize) -> Self {
         Self {
@@ -378,16 +386,8 @@ impl FrameMeta {
             Storage::Cpu => 0,
             Storage::Cuda => 1,
         };
-        w.word(u64::from_le_bytes([
-            storage,
-            self.device_id,
-            self.dtype as u8,
-            self.ndim,
-            0,
-            0,
-            0,
-            0,
-        ]));
+        let kind = u32::from_le_bytes([storage, self.device_id, self.dtype as u8, self.ndim]);
+        w.pair(kind, self.events_before);
         self.shape.iter().for_each(|v| w.word(*v));
         self.strides.iter().for_each(|v| w.word(*v as u64));
         w.bytes(self.content_type.as_bytes());
@@ -436,7 +436,8 @@ impl FrameMeta {
         let sticky_version = r.word();
         let offset = r.word();
         let size = r.word();
-        let [storage, device_id, dtype, ndim, ..] = r.word().to_le_bytes();
+        let (kind, events_before) = r.pair();
+        let [storage, device_id, dtype, ndim] = kind.to_le_bytes();
         let storage = match storage {
             0 => Storage::Cpu,
             1 => Storage::Cuda,
@@ -475,6 +476,7 @@ impl FrameMeta {
         };
         let meta = Self {
             sequence,
+            events_before,
             slot,
             generation,
             published_at,

@@ -71,7 +71,7 @@ pub struct ConsumerStats {
     pub held: u32,
     /// Frames it took.
     pub received: u64,
-    /// Frames that were gone when it came for them, events between those among them.
+    /// Frames that were gone when it came for them. Events are none.
     pub missed: u64,
     /// Frames that it copied because its budget was used up or its downstream needed another layout.
     pub copied: u64,
@@ -94,7 +94,7 @@ pub struct ConsumerStats {
 pub struct ReceiveStats {
     /// Frames taken.
     pub received: u64,
-    /// Frames that were gone when it came for them, events between those among them.
+    /// Frames that were gone when it came for them. Events are none.
     pub missed: u64,
     /// Slots held.
     pub held: u32,

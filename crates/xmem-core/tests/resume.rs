@@ -4,10 +4,11 @@
 
 mod support;
 
+use std::ops::Range;
 use std::time::Duration;
 
 use support::{HANG, Place, assert_frame, publish, publish_wait, receive};
-use xmem_core::{Canceller, Consumer, Delivery, Producer, ReceiveError};
+use xmem_core::{Canceller, Consumer, Delivery, FrameMeta, Producer, ReceiveError};
 
 const SIZE: usize = 100;
 
@@ -59,6 +60,39 @@ fn what_is_gone_by_now_counts_as_missed() {
     }
     assert!(is_empty(&mut again));
     assert_eq!(again.stats().missed, 16);
+}
+
+/// Neither for who skips them, nor for who was away.
+#[test]
+fn missed_events_are_no_missed_frames() {
+    let place = Place::new();
+    let producer = Producer::builder(&place.pool()).history(4).build().unwrap();
+    let mut consumer = Consumer::builder(&place.pool()).connect().unwrap();
+    let mut away = Consumer::builder(&place.pool()).connect().unwrap();
+    let publish_all = |seeds: Range<u64>| {
+        for seed in seeds {
+            publish(&producer, seed, SIZE);
+            for _ in 0..seed % 4 {
+                producer.publish_event(FrameMeta::default()).unwrap();
+            }
+        }
+    };
+    publish_all(0..1);
+    assert_frame(&receive(&mut away), 0, SIZE);
+    publish_all(1..30);
+    assert_frame(&receive(&mut consumer), 26, SIZE);
+    assert_eq!(consumer.stats().missed, 26);
+    let mut away = resume(&place, &away);
+    // Also before anything more was taken.
+    assert_eq!(away.stats().missed, 25);
+    assert_frame(&receive(&mut away), 26, SIZE);
+    assert_eq!(away.stats().missed, 25);
+    let mut late = Consumer::builder(&place.pool()).connect().unwrap();
+    publish_all(30..60);
+    let frame = receive(&mut late);
+    assert_frame(&frame, 56, SIZE);
+    assert_eq!(frame.meta().number(), 56);
+    assert_eq!(late.stats().missed, 26);
 }
 
 #[test]

@@ -207,10 +207,16 @@ impl Frame {
         self.about.meta.published_at
     }
 
-    /// Number of the frame in its pool, from 0.
+    /// Number of the frame in its pool, from 0, where frames and events are counted together.
     #[getter]
     fn sequence(&self) -> u64 {
         self.about.meta.sequence
+    }
+
+    /// Number of the frame among the frames of its pool, from 0.
+    #[getter]
+    fn number(&self) -> u64 {
+        self.about.meta.number()
     }
 
     /// The slot of its pool that it lies in.

@@ -11,6 +11,7 @@ use std::time::Duration;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::Consumer;
+use super::missed::Whereabouts;
 use super::session::{Session, Terms};
 use crate::cancel::{Bell, Canceller, Deadline, Wake};
 use crate::delivery::StartFrom;
@@ -48,8 +49,8 @@ pub struct ConsumerBuilder {
     max_held: Option<u32>,
     name: String,
     start_from: StartFrom,
-    /// The pool that an earlier consumer was in, and its next frame there.
-    pub(super) resume: Option<(u64, u64)>,
+    /// Where an earlier consumer was.
+    pub(super) resume: Option<Whereabouts>,
     pub(super) newest_only: bool,
     pub(super) events: bool,
     pub(super) parts: bool,
@@ -104,9 +105,8 @@ impl ConsumerBuilder {
     /// one; those that are gone by now count as missed. In the stream of another producer, all of which is new, with the
     /// [oldest frame](StartFrom::Oldest).
     pub fn resume(mut self, consumer: &Consumer) -> Self {
-        let pool = consumer.session.control.constants().pool_id;
         self.start_from = StartFrom::Oldest;
-        self.resume = Some((pool, consumer.cursor));
+        self.resume = Some(consumer.whereabouts());
         self
     }
 

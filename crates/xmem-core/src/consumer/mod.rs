@@ -5,6 +5,7 @@
 mod connect;
 pub(crate) mod held;
 pub(crate) mod inbox;
+mod missed;
 mod notify;
 mod origin;
 pub(crate) mod questions;
@@ -27,6 +28,7 @@ use crate::named::Sticky;
 use crate::os::thread::Thread;
 use crate::stats::ReceiveStats;
 use crate::sync::{AtomicU64, Ordering};
+use missed::Counted;
 use notify::Notifier;
 use session::Session;
 
@@ -57,6 +59,8 @@ pub struct Consumer {
     thread: Thread,
     /// The sequence of the next frame.
     cursor: u64,
+    /// Up to where it is known which frames were missed.
+    counted: Counted,
     /// Where the caller was told that the stream is over.
     told_eos_at: Option<u64>,
     /// Takes no frame that there is a newer one than.
@@ -85,6 +89,7 @@ impl Consumer {
         let sleeper: Weak<dyn Wake> = sleeper;
         let mut consumer = Self {
             cursor: session.page.cursor().load(Ordering::Relaxed),
+            counted: Counted::default(),
             told_eos_at: None,
             session,
             thread,
@@ -97,11 +102,7 @@ impl Consumer {
             _registration: canceller.register(sleeper),
             canceller,
         };
-        if let Some((pool, cursor)) = builder.resume
-            && pool == consumer.session.control.constants().pool_id
-        {
-            consumer.resume_at(cursor);
-        }
+        consumer.begin(builder.resume);
         consumer
     }
 

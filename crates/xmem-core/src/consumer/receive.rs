@@ -5,6 +5,7 @@
 use std::time::Duration;
 
 use super::Consumer;
+use super::missed::Counted;
 use super::questions::ANSWER_TIME;
 use super::take::Purpose;
 use crate::cancel::Deadline;
@@ -12,7 +13,6 @@ use crate::entry::{Entry, EntryWords};
 use crate::error::ReceiveError;
 use crate::fault::{self, Point};
 use crate::lease::ReadLease;
-use crate::sync::Ordering;
 
 /// Frames that are looked for before looking at the time.
 const LOOKS: u32 = 256;
@@ -123,27 +123,37 @@ impl Consumer {
                     Ok(entry) => entry,
                     Err(error) => return Err(self.corrupt(error.0)),
                 },
-                // Overwritten since: by far too late.
+                // Overwritten since: by far too late. The next entry tells whether it was a frame.
                 None => {
-                    self.miss(1);
+                    self.move_to(sequence + 1);
                     continue;
                 }
             };
-            if entry.meta.event && !self.events {
-                self.move_to(sequence + 1);
+            if entry.meta.sequence != sequence {
+                return Err(self.corrupt("an entry is not where it should be"));
+            }
+            self.reach(Counted::before(&entry.meta));
+            let behind = Counted::behind(&entry.meta);
+            let (is_event, published_at) = (entry.meta.event, entry.meta.published_at);
+            if is_event && !self.events {
+                self.pass(behind);
                 continue;
             }
-            if self.newest_only && !entry.meta.event && self.is_outdated(sequence, head) {
-                self.miss(1);
+            if self.newest_only && !is_event && self.is_outdated(sequence, head) {
+                self.miss(behind);
                 continue;
             }
             fault::point(Point::EntryRead);
-            let is_event = entry.meta.event;
-            match self.take_entry(sequence, entry, purpose, deadline) {
-                Ok(Some(lease)) => return Ok(Some(lease)),
-                Ok(None) if is_event => {
-                    self.move_to(sequence + 1);
-                    continue;
+            let taken = self
+                .session
+                .take(entry, purpose, self.parts, deadline, &self.canceller);
+            match taken {
+                Ok(Some(lease)) => {
+                    self.pass(behind);
+                    if !is_event {
+                        self.session.count(published_at);
+                    }
+                    return Ok(Some(lease));
                 }
                 Ok(None) => {}
                 // The frame is missed, as one that comes too late; the next one may find room.
@@ -151,7 +161,11 @@ impl Consumer {
                 Err(ReceiveError::Corrupt(what)) => return Err(self.corrupt(what)),
                 Err(error) => return Err(error),
             }
-            self.miss(1);
+            if is_event {
+                self.pass(behind);
+            } else {
+                self.miss(behind);
+            }
         }
         Ok(None)
     }
@@ -159,7 +173,7 @@ impl Consumer {
     /// The next frame makes no sense. Whoever goes on all the same gets the one after it, and a lossless producer does not wait
     /// for ever.
     fn corrupt(&mut self, what: &'static str) -> ReceiveError {
-        self.miss(1);
+        self.move_to(self.cursor + 1);
         ReceiveError::Corrupt(what)
     }
 
@@ -173,7 +187,9 @@ impl Consumer {
         } else {
             self.session.control.oldest().clamp(in_ring, head - 1)
         };
-        self.miss(oldest.saturating_sub(self.cursor));
+        if oldest > self.cursor {
+            self.move_to(oldest);
+        }
     }
 
     /// Whether there is a frame behind this one. Events are none.
@@ -182,72 +198,6 @@ impl Consumer {
             let words = self.session.control.read_entry(later);
             words.is_some_and(|words| Entry::decode(&words).is_ok_and(|entry| !entry.meta.event))
         })
-    }
-
-    /// Goes on in the stream with this frame, or the first one that is there.
-    pub(super) fn resume_at(&mut self, cursor: u64) {
-        let missed = self.cursor.saturating_sub(cursor);
-        if missed > 0 {
-            self.count_missed(missed);
-        }
-        let cursor = cursor.min(self.session.control.head());
-        if cursor > self.cursor {
-            self.move_to(cursor);
-        }
-    }
-
-    fn miss(&mut self, frames: u64) {
-        if frames > 0 {
-            self.count_missed(frames);
-            self.move_to(self.cursor.saturating_add(frames));
-        }
-    }
-
-    fn count_missed(&self, frames: u64) {
-        let missed = self.session.page.missed();
-        missed.store(
-            missed.load(Ordering::Relaxed).saturating_add(frames),
-            Ordering::Relaxed,
-        );
-        fault::point(Point::MissedCounted);
-    }
-
-    fn move_to(&mut self, cursor: u64) {
-        self.cursor = cursor;
-        // Release: whoever sees that we moved on also sees the lease that we took before.
-        self.session.page.cursor().store(cursor, Ordering::Release);
-        fault::point(Point::CursorMoved);
-        // A producer that waits for us to take a frame sees the lease end; but this frame may be held for long.
-        if self.session.control.constants().lossless {
-            crate::sync::fence(Ordering::SeqCst);
-            if self.session.producer_waits() {
-                self.session.ring();
-            }
-        }
-    }
-
-    /// `None`: the frame is gone.
-    fn take_entry(
-        &mut self,
-        sequence: u64,
-        entry: Entry,
-        purpose: Purpose,
-        deadline: Deadline,
-    ) -> Result<Option<ReadLease>, ReceiveError> {
-        if entry.meta.sequence != sequence {
-            return Err(ReceiveError::Corrupt("an entry is not where it should be"));
-        }
-        let (published_at, is_event) = (entry.meta.published_at, entry.meta.event);
-        let lease = self
-            .session
-            .take(entry, purpose, self.parts, deadline, &self.canceller)?;
-        if lease.is_some() {
-            self.move_to(sequence + 1);
-            if !is_event {
-                self.session.count(published_at);
-            }
-        }
-        Ok(lease)
     }
 
     /// Takes the frame that an entry describes, whichever is next. `None`: the frame is gone.

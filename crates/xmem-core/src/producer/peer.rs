@@ -154,7 +154,8 @@ impl Peer {
     pub(super) fn reserved(&self) -> u32 {
         // Before the look: who says goodbye has taken its last frame. Its message may be on the way yet.
         let said_goodbye = self.page.cursor().load(Ordering::Acquire) == CURSOR_LEFT;
-        if said_goodbye || self.has_left() && self.via.is_empty() {
+        // Who only holds frames says so from the start.
+        if (said_goodbye || self.has_left()) && self.via.is_empty() {
             // Who is given up on may just be taking one.
             let taking = u32::from(!said_goodbye);
             let leases = self.page.leases().iter();

@@ -242,6 +242,8 @@ impl Pool {
     ) -> Arc<Sticky> {
         let sequence = self.control.head();
         meta.sequence = sequence;
+        meta.events_before = state.events;
+        state.events = state.events.wrapping_add(meta.event.into());
         meta.slot = slot;
         if let Some(device) = place.device {
             meta.storage = Storage::Cuda;

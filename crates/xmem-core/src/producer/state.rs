@@ -57,6 +57,8 @@ pub(super) struct State {
     /// There was no memory for one more region, so the history has no more than is promised.
     pub(super) is_short: bool,
     pub(super) sticky: StickyLog,
+    /// How many events were published, modulo 2^32.
+    pub(super) events: u32,
     /// The pools that frames were forwarded from, the newest last: number and socket.
     pub(super) origins: VecDeque<(u64, String)>,
     /// `None`: not known yet.
@@ -73,6 +75,7 @@ impl State {
             regions: Regions::new(settings.mixed_sizes),
             peers: Arc::new([]),
             history: VecDeque::new(),
+            events: 0,
             is_short: false,
             sticky,
             origins: VecDeque::new(),

@@ -99,7 +99,10 @@ class Frame(_Array):
         """When it was published, on CLOCK_MONOTONIC."""
     @property
     def sequence(self) -> int:
-        """Number of the frame in its pool, from 0."""
+        """Number of the frame in its pool, from 0, where frames and events are counted together."""
+    @property
+    def number(self) -> int:
+        """Number of the frame among the frames of its pool, from 0."""
     @property
     def slot(self) -> int:
         """The slot of its pool that it lies in."""

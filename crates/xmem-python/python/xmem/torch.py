@@ -57,7 +57,7 @@ class FrameDataset(torch.utils.data.IterableDataset):
                 frame = next(consumer, None)
                 if frame is None:
                     return
-                if frame.sequence % count == number:
+                if frame.number % count == number:
                     taken += 1
                     yield self.transform(frame)
 
