@@ -221,3 +221,16 @@ fn what_holds_nothing_is_published_only_when_it_is_forgotten() {
         owner.discard(index).unwrap();
     }
 }
+
+/// The owner hears of them a moment later.
+#[test]
+fn what_its_readers_are_done_with_holds_nothing_at_once() {
+    let place = Place::new();
+    let [owner, peer] = both(&place);
+    for _ in 0..50 {
+        let index = published(&owner, b"abcd", 1);
+        drop(peer.get(index).unwrap());
+        drop(owner.get_mut(index).unwrap());
+        assert!(is_empty(&owner, index), "it is kept for nobody");
+    }
+}

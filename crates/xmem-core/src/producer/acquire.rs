@@ -247,7 +247,17 @@ impl Pool {
         if !self.process.is_current() {
             return None;
         }
+        let mut effects = Effects::default();
         let mut state = self.lock();
+        // A frame that all its readers are done with is none any more, also before they were heard.
+        state.finalize_watched(&self.control, self.lossless(), &mut effects);
+        let claimed = self.claim_index(&mut state, slot);
+        drop(state);
+        self.run(effects, None);
+        claimed
+    }
+
+    fn claim_index(&self, state: &mut State, slot: u32) -> Option<Claimed> {
         if state.closed
             || state.slots.get(slot)?.used != Use::Idle
             || state.slots.get(slot)?.hook.is_some()
@@ -257,7 +267,7 @@ impl Pool {
         // Whoever asked for it gets the frame itself, so a count of readers that are still to come has no say.
         let keep = state.slots.get_mut(slot)?.keep.take();
         match state.claim(&self.control, slot, self.lossless()) {
-            Some(word) => self.start_writing(&mut state, slot, word, usize::MAX),
+            Some(word) => self.start_writing(state, slot, word, usize::MAX),
             None => {
                 state.slots.get_mut(slot)?.keep = keep;
                 None
