@@ -90,8 +90,9 @@ struct State {
 impl Drop for Imports {
     fn drop(&mut self) {
         let state = self.lock();
-        // What was opened says itself when it is closed.
-        if state.import.is_none() {
+        let memory = state.import.as_ref().map(|import| &import.memory);
+        // What was opened says itself when it is closed. In the producer's process nothing is.
+        if !matches!(memory, Some(Memory::Foreign { .. })) {
             state.closed.store(true, Ordering::Release);
         }
     }

@@ -270,3 +270,11 @@ fn upstream_hears_of_its_memory_when_the_pool_is_gone() {
     consumer.kill();
     told(&mut producer, "released", "true");
 }
+
+/// Nothing is opened there that could be closed.
+#[test]
+fn a_consumer_in_the_producers_process_is_not_waited_for_either() {
+    let lab = Lab::new();
+    assert_eq!(lab.start("alone").says(), "gone");
+    lab.assert_allowed();
+}

@@ -62,6 +62,7 @@ pub fn play() {
         "own-buffers" => buffers::own_buffers(&pool),
         "read-buffers" => buffers::read_buffers(&pool),
         "without-driver" => short::without_driver(&pool),
+        "alone" => short::alone(&pool),
         "only-hold" => short::only_hold(&pool),
         "relay" => relay::relay(&pool, words.next().unwrap()),
         "lied-to" => crate::lies::lied_to(&pool, words.next().unwrap(), words.next().unwrap()),

@@ -2,12 +2,12 @@
 
 //! Processes that cannot do much with a frame on a device.
 
-use xmem_core::cuda::{CudaError, Device};
-use xmem_core::{Consumer, Producer, StartFrom};
+use xmem_core::cuda::{CudaError, Device, Mode};
+use xmem_core::{Consumer, FrameMeta, Producer, StartFrom};
 
 use super::SIZE;
-use crate::support::HANG;
 use crate::support::child::{hear, say};
+use crate::support::{HANG, eventually};
 
 /// What a process does that has no driver.
 pub fn without_driver(pool: &str) {
@@ -40,4 +40,20 @@ pub fn only_hold(pool: &str) {
     drop(frame);
     say("dropped");
     hear();
+}
+
+/// Has a pool and its consumer, which has left when its frame is used.
+pub fn alone(pool: &str) {
+    let producer = Producer::builder(pool).cuda_mode(Mode::Legacy);
+    let producer = producer.build().unwrap();
+    let slot = producer.acquire_cuda(SIZE, &Device::new(0).unwrap());
+    drop(slot.unwrap().publish(FrameMeta::new(SIZE)).unwrap());
+    let consumer = Consumer::builder(pool).start_from(StartFrom::Oldest);
+    let mut consumer = consumer.connect().unwrap();
+    let lease = consumer.receive(Some(HANG)).unwrap();
+    drop(consumer);
+    drop(lease.cuda().unwrap());
+    drop(lease);
+    eventually("it is gone", || producer.stats().consumers.is_empty());
+    say("gone");
 }
