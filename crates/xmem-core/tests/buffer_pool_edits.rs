@@ -116,6 +116,7 @@ fn what_is_known_of_a_buffer_outlives_an_edit() {
         ..FrameMeta::default()
     };
     meta.shape[..2].copy_from_slice(&[2, 3]);
+    meta.attachments.set("note", "one");
     buffer.set_meta(meta).unwrap();
     let index = buffer.forget().unwrap();
     let before = owner.get(index).unwrap().meta().clone();
@@ -128,6 +129,18 @@ fn what_is_known_of_a_buffer_outlives_an_edit() {
         (before.dtype, before.ndim, before.shape)
     );
     assert_eq!(after.content_type, before.content_type);
+    assert_eq!(after.attachments.text("note"), Some("one"));
+    assert_eq!(after.attachments, before.attachments);
+    // Another one, for which there was no room.
+    let mut buffer = owner.get_mut(index).unwrap();
+    let mut meta = buffer.meta().clone();
+    meta.attachments.set("note", "another");
+    buffer.set_meta(meta).unwrap();
+    buffer.as_cpu_slice_mut().unwrap().fill(b'x');
+    buffer.forget().unwrap();
+    let after = owner.get(index).unwrap();
+    assert_eq!(after.meta().attachments.text("note"), Some("another"));
+    assert_eq!(after.as_cpu_slice().unwrap(), [b'x'; 24]);
 }
 
 #[test]

@@ -15,6 +15,7 @@ use crate::error::{AccessError, ReceiveError, WriteAccessError};
 use crate::lease::ReadLease;
 use crate::lock::lock;
 use crate::meta::FrameMeta;
+use crate::named::Attachments;
 use crate::producer::WriteLease;
 use crate::protocol::slot::{SlotState, SlotWord};
 use crate::region::RegionView;
@@ -155,9 +156,15 @@ impl BufferGuard {
         if then.next(SlotState::Claimed).generation() != storage.generation() {
             return Self::begin(pool, storage, FrameMeta::new(size), None);
         }
+        let attachments = match &storage {
+            Storage::Own(lease) => lease.attachments(last.attached).unwrap_or_default(),
+            // Who does not own the pool can pass on the size only.
+            _ => Attachments::new(),
+        };
         let meta = FrameMeta {
             offset: 0,
             size: size as u64,
+            attachments,
             ..(*last.meta).clone()
         };
         Self::begin(pool, storage, meta, Some(last.meta.generation))

@@ -264,10 +264,12 @@ impl Pool {
         {
             return None;
         }
+        let place = state.slots.get(slot)?.place?;
         // Whoever asked for it gets the frame itself, so a count of readers that are still to come has no say.
         let keep = state.slots.get_mut(slot)?.keep.take();
         match state.claim(&self.control, slot, self.lossless()) {
-            Some(word) => self.start_writing(state, slot, word, usize::MAX),
+            // All that its holder writes is published as its payload, and attachments go behind that.
+            Some(word) => self.start_writing(state, slot, word, place.filled()),
             None => {
                 state.slots.get_mut(slot)?.keep = keep;
                 None

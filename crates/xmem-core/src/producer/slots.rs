@@ -36,6 +36,11 @@ impl Place {
         self.device.map_or(self.len, |device| device.len)
     }
 
+    /// Up to where its host room is taken, whatever the payload.
+    pub(super) fn filled(self) -> usize {
+        self.device.map_or(0, |_| SLOT_HEAD)
+    }
+
     /// Its first byte in its region, where payloads lie; the number of the slot, where there are only events.
     pub(super) fn payload_at(self) -> u64 {
         match self.device {

@@ -18,6 +18,7 @@ use crate::error::PublishError;
 use crate::lease::ReadLease;
 use crate::lock::inside;
 use crate::meta::FrameMeta;
+use crate::named::{Attachments, MAX_NAMED_SIZE};
 use crate::protocol::slot::SlotState;
 use crate::region::Region;
 
@@ -111,6 +112,20 @@ impl WriteLease {
     /// Bytes that a payload may have, wherever the slot lies.
     pub(crate) fn payload_len(&self) -> usize {
         self.claimed.place.payload_len()
+    }
+
+    /// What was attached to the frame that is in the slot still. `at`: where it lies, as an entry says.
+    pub(crate) fn attachments(&self, (at, len): (u64, u64)) -> Option<Attachments> {
+        let place = self.claimed.place;
+        if !lie_inside(at, len, place.len as u64) || len > MAX_NAMED_SIZE as u64 {
+            return None;
+        }
+        let from = self.as_ptr().wrapping_add(at as usize).cast_const();
+        // SAFETY: inside the slot, as in `as_slice`.
+        let bytes = unsafe { std::slice::from_raw_parts(from, len as usize) };
+        // A copy: where consumers may write, one that does so out of turn could change them while they are read.
+        let bytes = bytes.to_vec();
+        Attachments::decode(&bytes)
     }
 
     /// The slot's number.
