@@ -15,7 +15,7 @@ use super::control::{Connection, ControlThread, Next, PROCESS, Stage, refuse};
 use super::peer::{Departure, Joining, Peer};
 use super::pool::{Claimed, Pool};
 use super::publish::Wishes;
-use super::slots::Want;
+use super::slots::{Place, Want};
 use crate::fault::{self, Point};
 use crate::layout::{LeasePage, VERSION};
 use crate::meta::{FrameMeta, Text};
@@ -482,14 +482,20 @@ fn claim_new(pool: &Pool, size: u64) -> Result<Claimed, String> {
 
 /// Claims the slot of that number for a peer.
 fn claim_index(pool: &Pool, slot: u32) -> Result<Claimed, String> {
+    let is_on_device = |place: Place| place.device.is_some();
+    let refusal = format!("slot {slot} lies on a device, where only its owner writes");
+    // What is claimed and given back is empty, so it is not claimed in vain.
+    let place = pool.lock().slots.get(slot).and_then(|info| info.place);
+    if place.is_some_and(is_on_device) {
+        return Err(refusal);
+    }
     let claimed = pool
         .acquire_index(slot)
         .ok_or_else(|| format!("slot {slot} is in use, or there is none of that number"))?;
-    if claimed.place.device.is_some() {
+    // It may have gone elsewhere meanwhile, and then there was nothing in it.
+    if is_on_device(claimed.place) {
         pool.abandon(claimed.slot, claimed.word);
-        return Err(format!(
-            "slot {slot} lies on a device, where only its owner writes"
-        ));
+        return Err(refusal);
     }
     Ok(claimed)
 }

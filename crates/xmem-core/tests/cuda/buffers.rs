@@ -23,3 +23,10 @@ fn buffers_go_from_host_to_device_to_device_and_back() {
         lab.assert_allowed();
     }
 }
+
+#[test]
+fn who_may_not_write_a_buffer_leaves_it_as_it_is() {
+    let lab = Lab::new();
+    assert_eq!(lab.start("refuse-buffers").says(), "is there");
+    lab.assert_allowed();
+}

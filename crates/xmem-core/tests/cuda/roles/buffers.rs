@@ -92,3 +92,16 @@ pub fn read_buffers(name: &str) {
     say(gpu.read_word(wrong));
     hear();
 }
+
+/// Only the owner writes what lies on a device; who asks for it in vain does no harm.
+pub fn refuse_buffers(name: &str) {
+    let owner = BufferPool::options(name).peers_may_write(true);
+    let owner = owner.open().unwrap();
+    let peer = BufferPool::new(name).unwrap();
+    let index = owner.acquire_cuda(SIZE, 0).unwrap().forget().unwrap();
+    let error = peer.get_mut(index).unwrap_err();
+    assert!(error.to_string().contains("on a device"), "{error}");
+    assert!(peer.discard(index).is_err());
+    owner.get(index).unwrap();
+    say("is there");
+}
