@@ -149,10 +149,10 @@ impl Owned {
         for _ in 0..TRIES {
             let mut segment = Self::make(len, prefix)?;
             // The crate only sets the size; without the reservation a full /dev/shm would be a SIGBUS later.
-            if let Some(fd) = segment.open_and_lock()? {
-                memfd::reserve(&fd, len)
+            if let Some(lock) = segment.open_and_lock()? {
+                let (_, fd) = segment.lock.insert(lock);
+                memfd::reserve(fd, len)
                     .map_err(|error| RegionError::NoSpace { size: len, error })?;
-                segment.lock = Some((KeptFromChildren::new(&fd), fd));
                 return Ok(segment);
             }
         }
@@ -187,19 +187,21 @@ impl Owned {
     }
 
     /// The segment, locked. `None`: somebody took it for one that a killed producer left, and has removed it or is about to.
-    fn open_and_lock(&self) -> Result<Option<OwnedFd>, RegionError> {
+    fn open_and_lock(&self) -> Result<Option<(KeptFromChildren, OwnedFd)>, RegionError> {
         let fd = match shm::open(self.name(), shm::OFlags::RDWR, Mode::empty()) {
             Ok(fd) => fd,
             Err(Errno::NOENT) => return Ok(None),
             Err(error) => return Err(system("open a segment again")(error.into())),
         };
+        // Before it is locked: to reserve the memory takes its time, and this process may fork meanwhile.
+        let kept = KeptFromChildren::new(&fd);
         match retry_on_intr(|| flock(&fd, FlockOperation::NonBlockingLockExclusive)) {
             Ok(()) => {}
             Err(Errno::WOULDBLOCK) => return Ok(None),
             Err(error) => return Err(system("lock a segment")(error.into())),
         }
         let stat = fstat(&fd).map_err(|e| system("look at a segment")(e.into()))?;
-        Ok((stat.st_nlink > 0).then_some(fd))
+        Ok((stat.st_nlink > 0).then_some((kept, fd)))
     }
 
     pub(super) fn ptr(&self) -> *mut u8 {
@@ -231,4 +233,20 @@ pub(super) fn view(name: &str, len: usize) -> Result<Mapping, RegionError> {
     }
     check_len(memfd::reserved_len(&stat), len)?;
     Mapping::new(&fd, len, Access::Read).map_err(system("map a segment"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::os::fork::is_so_in_a_child;
+
+    /// It would say that the owner lives when that was killed.
+    #[test]
+    fn a_child_has_no_lock_of_a_segment_that_is_being_made() {
+        let segment = Owned::make(4096, &prefix(Path::new("/r/p.sock"))).unwrap();
+        let lock = segment.open_and_lock().unwrap().unwrap();
+        let is_file = || FileType::from_raw_mode(fstat(&lock.1).unwrap().st_mode).is_file();
+        assert!(is_file());
+        assert!(is_so_in_a_child(|| !is_file()));
+    }
 }
