@@ -136,6 +136,8 @@ impl Session {
         #[cfg(feature = "cuda")] closed: Vec<Arc<AtomicBool>>,
     ) {
         #[cfg(feature = "cuda")]
+        let lasts = !closed.is_empty();
+        #[cfg(feature = "cuda")]
         {
             let mut closing = lock(&self.closing);
             let is_waited_for = !closing.closed.is_empty();
@@ -153,6 +155,11 @@ impl Session {
         }
         self.page.regions_seen().store(version, Ordering::Release);
         fault::point(Point::RegionsSeenStored);
+        // As in `is_closed`: it was closed before anybody had to wait, or was never opened.
+        #[cfg(feature = "cuda")]
+        if lasts {
+            self.ring();
+        }
     }
 
     /// Whether all device memory is closed that was to be. Then the producer is told.

@@ -271,6 +271,23 @@ fn upstream_hears_of_its_memory_when_the_pool_is_gone() {
     told(&mut producer, "released", "true");
 }
 
+#[test]
+fn memory_of_others_that_was_never_opened_is_released_at_once() {
+    let lab = Lab::new();
+    let (mut producer, mut consumer) = lab.pair("auto");
+    told(&mut producer, "borrow", "borrowed");
+    told(&mut producer, "publish borrowed", "published");
+    eventually("it is there", || ask(&mut consumer, "take now") == "took");
+    told(&mut producer, "let-go", "let go");
+    // Out of the history, too.
+    told(&mut producer, "publish 3", "published");
+    eventually("it is released", || {
+        ask(&mut producer, "released") == "true"
+    });
+    assert_eq!(count(&mut consumer, "imports"), 0);
+    lab.assert_allowed();
+}
+
 /// Nothing is opened there that could be closed.
 #[test]
 fn a_consumer_in_the_producers_process_is_not_waited_for_either() {
