@@ -4,11 +4,8 @@
 
 mod support;
 
-use std::time::Duration;
-
 use gst::prelude::*;
 use support::*;
-use xmem_core::Consumer;
 
 /// Large enough for a slot of exactly that size.
 const SIZE: usize = 300_000;
@@ -47,22 +44,25 @@ fn was_left_out(receiver: &Receiver, undecodable: u64) {
 #[test]
 fn no_slot_is_free() {
     let pools = Pools::new();
-    let sender = pools.sender(&caps(), "wait-for-connection=true max-bytes=950000");
+    let properties = "wait-for-connection=true history=1 max-bytes=950000";
+    let sender = pools.sender(&caps(), properties);
     let receiver = pools.receiver("").connected();
-    let other = Consumer::builder(&pools.pool("p")).max_held(3);
-    let mut other = other.connect().unwrap();
-    let mut held = Vec::new();
-    for number in 0..3 {
+    for number in 0..2 {
         sender.push(frame(number, number == 0));
         assert_eq!(next(&receiver), (number, number == 0));
-        held.push(other.receive(Some(Duration::from_secs(60))).unwrap());
     }
+    sender.push(frame(2, DELTA));
+    let held = receiver.next().unwrap();
+    // Upstream has the other two slots.
+    let query = ask(&sender.sink(), &caps(), false);
+    let allocator = query.allocation_params().next().unwrap().0.unwrap();
+    let ahead: Vec<_> = (0..2).map(|_| allocator.alloc(SIZE, None)).collect();
     let dropped = || sender.pipeline.stat("sink", "dropped");
     sender.push(frame(3, DELTA));
     until("a frame without a slot", || dropped() == 1);
     sender.push(frame(4, KEY));
     until("another one", || dropped() == 2);
-    held.clear();
+    drop((held, ahead));
     // It refers to one that is missing.
     sender.push(frame(5, DELTA));
     until("it is published", || {

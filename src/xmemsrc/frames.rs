@@ -33,6 +33,17 @@ impl XmemSrc {
     ) -> Result<Option<gst::Buffer>, Stop> {
         match consumer.receive(None) {
             Ok(lease) if lease.meta().event => self.pass(started, &lease).map(|()| None),
+            // It was given to be let go of soon, which downstream promises nobody.
+            Ok(lease)
+                if consumer.budget() == 0
+                    && started.settings.over_budget == XmemSrcOverBudget::Copy =>
+            {
+                let received = self.receive_over_budget(started, &lease)?;
+                drop(lease);
+                received.map_or(Ok(None), |received| {
+                    self.deliver(started, consumer, received)
+                })
+            }
             Ok(lease) => {
                 self.follow(started, &lease)?;
                 if !self.is_decodable(started, lease.meta()) {
@@ -206,7 +217,9 @@ impl XmemSrc {
             lock(&self.counted).figures.copied += 1;
             if !std::mem::replace(&mut started.said_copied, true) {
                 let reason = match way {
-                    Way::OverBudget => "downstream holds as many as max-held allows",
+                    Way::OverBudget => {
+                        "downstream holds as many as it may: see max-held, and max-bytes of xmemsink"
+                    }
                     #[cfg(feature = "cuda")]
                     Way::Downloaded => "they lie on a CUDA device, and download is set",
                     _ if lock(&self.stream).is_cuda() => {

@@ -266,13 +266,13 @@ pub enum AcquireError {
         max_bytes: u64,
     },
     /// One frame alone is larger than the pool may be.
-    #[error(
-        "a frame of {size} bytes is larger than the pool may be (max-bytes {max_bytes}): raise max-bytes"
-    )]
+    #[error("{}", too_large(*size, *slot_size, *max_bytes))]
     TooLarge {
-        /// The frame's size in bytes.
+        /// The frame's size in bytes, with the room for what is attached to it.
         size: usize,
-        /// The limit in bytes.
+        /// Bytes of the slot that it would take.
+        slot_size: u64,
+        /// The limit in bytes; 0: what the system can give.
         max_bytes: u64,
     },
     /// A frame of no bytes has no slot.
@@ -566,7 +566,7 @@ pub enum ReceiveError {
     ProducerLost,
     /// This consumer holds as many frames as it may.
     #[error(
-        "this consumer holds its budget of {budget} frames: drop one before it receives another"
+        "this consumer holds its budget of {budget} frames: drop one before it receives another, or copy it out (receive_with)"
     )]
     OverBudget {
         /// How many it may hold.
@@ -692,4 +692,14 @@ pub enum RefCountError {
         "the count of buffer {0} is not this process's to change: it neither writes it nor owns the pool"
     )]
     NotYours(u32),
+}
+
+fn too_large(size: usize, slot_size: u64, max_bytes: u64) -> String {
+    match max_bytes {
+        0 => format!("a frame of {size} bytes is larger than any memory can be"),
+        _ => format!(
+            "a frame of {size} bytes takes a slot of {slot_size} bytes, and all of the pool may have {max_bytes} (max-bytes): raise \
+             max-bytes"
+        ),
+    }
 }

@@ -51,6 +51,7 @@ const W_CLOSED: usize = 18;
 const W_WAITING: usize = 19;
 const W_REGIONS_VERSION: usize = 20;
 const W_OLDEST: usize = 21;
+const W_MOST_HELD: usize = 22;
 const HEADER_WORDS: usize = 32;
 
 /// The sizes that say where everything is.
@@ -241,6 +242,21 @@ impl Control {
 
     pub(crate) fn set_oldest(&self, sequence: u64) {
         self.header(W_OLDEST).store(sequence, Ordering::Relaxed);
+    }
+
+    /// How many slots any consumer may hold, whatever its budget.
+    pub(crate) fn most_held(&self) -> u32 {
+        match self.header(W_MOST_HELD).load(Ordering::Relaxed) {
+            0 => u32::MAX,
+            more => u32::try_from(more - 1).unwrap_or(u32::MAX),
+        }
+    }
+
+    pub(crate) fn set_most_held(&self, slots: u32) {
+        // 0 is where nobody has said anything.
+        let word = u64::from(slots).wrapping_add(1);
+        let word = if slots == u32::MAX { 0 } else { word };
+        self.header(W_MOST_HELD).store(word, Ordering::Relaxed);
     }
 
     /// Changes when a region goes.

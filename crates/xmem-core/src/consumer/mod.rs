@@ -131,9 +131,12 @@ impl Consumer {
         self.session.stats().held
     }
 
-    /// How many slots it may hold, as the producer granted.
+    /// How many slots it may hold: as the producer granted, or fewer where `max_bytes` turned out to have room for fewer.
+    ///
+    /// 0 says that who keeps a frame may keep the producer from publishing the next one: one is given all the same, to be let
+    /// go of soon, and [`receive_with`](Self::receive_with) copies it out.
     pub fn budget(&self) -> u32 {
-        self.session.budget
+        self.session.budget()
     }
 
     /// What the pool does when a consumer is slow.

@@ -140,7 +140,7 @@ impl Session {
             return self.origin_settled(pool_id, None);
         }
         let join = Consumer::builder(path)
-            .max_held(self.budget)
+            .max_held(self.granted)
             .name(&self.name)
             .holds_only_for(self.pool_name());
         let session = Arc::downgrade(self);
@@ -211,7 +211,7 @@ impl Session {
             len: view.len(),
         };
         // One more than the budget, as for frames that are copied out.
-        let limit = session.budget.saturating_add(1);
+        let limit = session.granted.saturating_add(1);
         let held = match purpose {
             Purpose::Keep => session.held.take(&session, place, limit),
             Purpose::CopyOut => session.held.take_or_glimpse(&session, place, limit),

@@ -62,7 +62,8 @@ pub(crate) struct Session {
     asked_for_marks: AtomicBool,
     pub(super) held: HeldTable,
     pub(super) process: ProcessId,
-    pub(super) budget: u32,
+    /// How many slots it may hold at once, as the producer said when it joined.
+    pub(super) granted: u32,
     pub(super) producer_pid: u32,
     pub(super) peers_may_write: bool,
     /// The connection. It outlives the session for as long as device memory is being closed.
@@ -93,7 +94,7 @@ impl fmt::Debug for Session {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Session")
             .field("pool", &self.pool)
-            .field("budget", &self.budget)
+            .field("budget", &self.granted)
             .finish_non_exhaustive()
     }
 }
@@ -135,7 +136,7 @@ impl Session {
             asked_for_marks: AtomicBool::new(false),
             held: HeldTable::default(),
             process: ProcessId::current(),
-            budget: terms.budget,
+            granted: terms.budget,
             producer_pid: terms.producer_pid,
             peers_may_write: terms.peers_may_write,
             link: Arc::new(Link {
@@ -176,11 +177,21 @@ impl Session {
         (peer.uid != cred::NOBODY).then_some(peer.uid)
     }
 
+    /// How many slots it may hold at once now.
+    pub(crate) fn budget(&self) -> u32 {
+        // A forked child does not have the memory.
+        if self.process.is_current() {
+            self.granted.min(self.control.most_held())
+        } else {
+            self.granted
+        }
+    }
+
     pub(super) fn stats(&self) -> ReceiveStats {
         if !self.process.is_current() {
             // A forked child does not have the page.
             return ReceiveStats {
-                budget: self.budget,
+                budget: self.granted,
                 ..ReceiveStats::default()
             };
         }
@@ -188,7 +199,7 @@ impl Session {
             received: self.page.received().load(Ordering::Relaxed),
             missed: self.page.missed().load(Ordering::Relaxed),
             held: self.held.count(),
-            budget: self.budget,
+            budget: self.budget(),
             latency_ns: self.page.latency().load(Ordering::Relaxed),
         }
     }

@@ -77,8 +77,10 @@ impl Session {
             len,
         };
         let limit = match purpose {
-            Purpose::Keep => self.budget,
-            Purpose::CopyOut => self.budget.saturating_add(1),
+            // One at a time is what whoever lets go of it at once can do with any pool.
+            Purpose::Keep => self.budget().max(1),
+            // Whatever it may hold now: it may have more from before.
+            Purpose::CopyOut => self.granted.saturating_add(1),
         };
         match self.held.take(self, place, limit) {
             Ok(held) => ReadLease::new(Hold::Consumer(held), entry, sticky, &|places| {
@@ -86,7 +88,7 @@ impl Session {
             }),
             Err(NotTaken::Gone) => Ok(None),
             Err(NotTaken::OverBudget) => Err(ReceiveError::OverBudget {
-                budget: self.budget,
+                budget: self.budget(),
             }),
         }
     }
@@ -112,7 +114,7 @@ impl Session {
                         Err(NotTaken::Gone) => return Ok(None),
                         Err(NotTaken::OverBudget) => {
                             return Err(ReceiveError::OverBudget {
-                                budget: self.budget,
+                                budget: self.budget(),
                             });
                         }
                     }

@@ -76,10 +76,14 @@ impl Pool {
         let State { regions, slots, .. } = &mut *state;
         regions.install(plan, region, slots);
         state.show_regions(&self.control);
+        let cut = state.share_out(&self.control);
         // Another thread may have been faster, but then it used up what it planned itself.
         let claimed = self.claim_idle(&mut state, want);
         let claimed = claimed.ok_or_else(|| self.exhausted(&state));
         drop(state);
+        if let Some(cut) = cut {
+            cut.say(&self.name);
+        }
         log::debug!(
             "pool {:?} has a new region of {} slots of {} bytes",
             self.name,
@@ -123,7 +127,7 @@ impl Pool {
             .max(state.upstream_need.unwrap_or(0) + settings.history + 2);
         let plan = |state: &mut State| {
             let State { regions, slots, .. } = state;
-            regions.plan(slots, want, first, settings.max_slots, settings.max_bytes)
+            regions.plan(slots, want, first, settings.max_slots)
         };
         let mut result = plan(state);
         while matches!(result, Err(Full::Limit))
@@ -162,6 +166,7 @@ impl Pool {
         let plan = result.map_err(|full| match full {
             Full::TooLarge => AcquireError::TooLarge {
                 size: want.slot_size(),
+                slot_size: want.slot_bytes(),
                 max_bytes: settings.max_bytes,
             },
             Full::Limit | Full::List => self.exhausted(state),

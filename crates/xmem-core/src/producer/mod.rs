@@ -20,6 +20,7 @@ mod pool;
 mod publish;
 mod regions;
 mod retired;
+mod share;
 mod slots;
 mod stale;
 mod state;

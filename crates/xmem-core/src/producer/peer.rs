@@ -219,6 +219,17 @@ impl Peer {
         took
     }
 
+    /// How many slots it holds.
+    pub(super) fn held(&self, control: &Control) -> u32 {
+        let is_held = |slot: u32, lease: u32| {
+            let word = control.slot(slot).map(|word| word.load(Ordering::Relaxed));
+            lease != 0 && word.is_some_and(|word| SlotWord(word).generation() == lease)
+        };
+        let leases = (0..).zip(self.page.leases());
+        let held = leases.filter(|(slot, lease)| is_held(*slot, lease.load(Ordering::Relaxed)));
+        u32::try_from(held.count()).unwrap_or(u32::MAX)
+    }
+
     /// What is wrong with its page, if anything is. Only with the pool's state locked: generations stand still then.
     pub(super) fn nonsense(&self, control: &Control, head: u64) -> Option<&'static str> {
         if self.cursor().is_some_and(|cursor| cursor > head) {
@@ -274,7 +285,7 @@ impl Peer {
             pid: self.pid,
             uid: self.uid,
             name: self.name.clone(),
-            budget: self.budget,
+            budget: self.budget.min(control.most_held()),
             held,
             received: page.received().load(Ordering::Relaxed),
             missed: page.missed().load(Ordering::Relaxed),

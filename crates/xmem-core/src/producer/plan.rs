@@ -96,6 +96,11 @@ impl Plan {
 }
 
 impl Want {
+    /// Bytes of a slot that is made for such a frame, in all memory.
+    pub(super) fn slot_bytes(self) -> u64 {
+        Plan::of_one_slot(self).map_or(u64::MAX, Plan::slot_bytes)
+    }
+
     /// Whether a place can take such a frame without wasting it.
     pub(super) fn fits(self, place: Place) -> bool {
         match (place.device, self.device) {

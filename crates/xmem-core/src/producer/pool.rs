@@ -194,6 +194,9 @@ impl Pool {
                 peer.pid
             );
         }
+        if let Some(cut) = effects.cut {
+            cut.say(&self.name);
+        }
         for id in effects.retired {
             self.commands.send(Command::RegionGone(id));
         }
@@ -303,7 +306,11 @@ impl Pool {
             .store(state.regions.retired.version().into(), Ordering::Relaxed);
         state.peers = state.peers.iter().cloned().chain([peer]).collect();
         fault::point(Point::PeerListed);
+        let cut = state.share_out(&self.control);
         drop(state);
+        if let Some(cut) = cut {
+            cut.say(&self.name);
+        }
         self.bell.ring();
         origins
     }
@@ -339,6 +346,7 @@ impl Pool {
         state.finalize_watched(&self.control, self.lossless(), &mut effects);
         state.regions.forget_consumer(id);
         state.forget_retired(&mut effects);
+        effects.cut = state.share_out(&self.control);
         drop(state);
         self.run(effects, None);
         self.bell.ring();

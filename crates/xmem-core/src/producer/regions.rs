@@ -17,6 +17,8 @@ use crate::region::{Imported, Region, Ticket};
 const COLD_AFTER: u64 = 600;
 /// The same for one whose frames have a size that is not in use any more.
 const OUTDATED_AFTER: u64 = 16;
+/// A region has at most one part in so many of `max_bytes`, or one slot.
+const MOST_PARTS: u64 = 8;
 
 #[derive(Debug)]
 pub(super) struct Entry {
@@ -102,6 +104,8 @@ pub(super) struct Regions {
     planned_bytes: u64,
     /// Frames of one size do not replace those of another: both keep coming.
     mixed_sizes: bool,
+    /// The most bytes that there may be; 0: any number.
+    max_bytes: u64,
 }
 
 /// Which regions are to go.
@@ -120,9 +124,10 @@ pub(super) enum Cold {
 }
 
 impl Regions {
-    pub(super) fn new(mixed_sizes: bool) -> Self {
+    pub(super) fn new(mixed_sizes: bool, max_bytes: u64) -> Self {
         Self {
             mixed_sizes,
+            max_bytes,
             ..Self::default()
         }
     }
@@ -156,6 +161,13 @@ impl Regions {
     pub(super) fn bytes(&self) -> u64 {
         let used: u64 = self.entries.values().map(|e| e.region.footprint()).sum();
         used + self.retired.bytes()
+    }
+
+    /// How many of the largest slots in use there can be. `None`: any number.
+    pub(super) fn room(&self) -> Option<u32> {
+        let largest = self.entries.values().map(|entry| entry.plan.slot_bytes());
+        let room = self.max_bytes.checked_div(largest.max()?)?;
+        (self.max_bytes > 0).then(|| u32::try_from(room).unwrap_or(u32::MAX))
     }
 
     /// Of these, bytes on devices that are in use.
@@ -192,7 +204,6 @@ impl Regions {
         want: Want,
         first: u32,
         max_slots: u32,
-        max_bytes: u64,
     ) -> Result<Plan, Full> {
         let one = Plan::of_one_slot(want).ok_or(Full::TooLarge)?;
         let fitting = slots
@@ -206,13 +217,18 @@ impl Regions {
         };
         let free_slots = max_slots.saturating_sub(slots.assigned() + self.planned_slots);
         let mut count = wanted.clamp(1, one.most_slots()).min(free_slots);
-        if max_bytes > 0 {
+        if self.max_bytes > 0 {
             let slot_bytes = one.slot_bytes();
-            if slot_bytes > max_bytes {
+            if slot_bytes > self.max_bytes {
                 return Err(Full::TooLarge);
             }
-            let left = max_bytes.saturating_sub(self.bytes() + self.planned_bytes);
-            count = count.min(u32::try_from(left / slot_bytes).unwrap_or(u32::MAX));
+            // One frame that is held keeps its whole region from frames of other sizes.
+            let part = (self.max_bytes / MOST_PARTS / slot_bytes).max(1);
+            let left = self
+                .max_bytes
+                .saturating_sub(self.bytes() + self.planned_bytes);
+            let most = part.min(left / slot_bytes);
+            count = count.min(u32::try_from(most).unwrap_or(u32::MAX));
         }
         if count == 0 {
             return Err(Full::Limit);

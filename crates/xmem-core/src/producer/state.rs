@@ -9,6 +9,7 @@ use std::sync::atomic::Ordering;
 use super::builder::Settings;
 use super::peer::Peer;
 use super::regions::{Cold, Regions};
+use super::share::Cut;
 use super::slots::{Hook, Slots, Use, Want};
 use super::sticky_log::StickyLog;
 use crate::fault::{self, Point};
@@ -31,6 +32,8 @@ pub(super) struct Effects {
     /// Consumers that are cut off, and why.
     pub(super) cut_off: Vec<(Arc<Peer>, &'static str)>,
     pub(super) wake: bool,
+    /// Consumers may hold fewer slots than before.
+    pub(super) cut: Option<Cut>,
 }
 
 /// An entry that is kept for consumers.
@@ -72,7 +75,7 @@ impl State {
     pub(super) fn new(settings: &Settings, sticky: StickyLog) -> Self {
         Self {
             slots: Slots::new(settings.max_slots),
-            regions: Regions::new(settings.mixed_sizes),
+            regions: Regions::new(settings.mixed_sizes, settings.max_bytes),
             peers: Arc::new([]),
             history: VecDeque::new(),
             events: 0,
@@ -209,6 +212,7 @@ impl State {
             self.remove_peer(control, peer.id);
         }
         effects.cut_off.extend(liars);
+        effects.cut = self.share_out(control).or(effects.cut);
     }
 
     /// A consumer's page does not count any more. Returns it.

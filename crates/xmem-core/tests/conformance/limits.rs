@@ -201,12 +201,14 @@ fn the_history_is_given_up_for_nothing_less_than_a_slot(backing: Backing) {
             .build()
             .unwrap();
         let mut consumer = connect_with(&place, 4);
-        let held: Vec<_> = (0..4)
+        // One less than there are.
+        let mut held: Vec<_> = (0..3)
             .map(|seed| {
                 drop(publish(&producer, seed, size));
                 receive(&mut consumer)
             })
             .collect();
+        let own = publish(&producer, 3, size);
         let exhausted = producer.acquire(size);
         assert!(matches!(exhausted, Err(AcquireError::Exhausted { .. })));
         let mut late = Consumer::builder(&place.pool())
@@ -218,12 +220,13 @@ fn the_history_is_given_up_for_nothing_less_than_a_slot(backing: Backing) {
         }
         // What is the history's alone can be had.
         drop(late);
-        let last = held.into_iter().next_back();
+        drop(held.remove(1));
         let mut slot = producer.acquire(size).unwrap();
         fill(4, slot.as_mut_slice());
         slot.publish(seeded(4, size)).unwrap();
+        assert_frame(&receive(&mut consumer), 3, size);
         assert_frame(&receive(&mut consumer), 4, size);
-        drop(last);
+        drop(own);
     }
 }
 

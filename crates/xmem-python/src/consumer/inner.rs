@@ -250,15 +250,20 @@ impl Inner {
             return self.connect(timeout);
         };
         let last = &mut self.last;
-        let frame = |lease: ReadLease| {
+        let copies = self.over_budget == OverBudget::Copy;
+        let mut frame = |lease: ReadLease, budget| {
             *last = Some(lease.meta().sequence);
             if lease.meta().event {
                 Took::Event(Event::of(&lease))
+            } else if budget == 0 && copies {
+                // It was given to be let go of soon, which nobody promises here.
+                Took::Frame(Frame::copied(&lease))
             } else {
                 Took::Frame(Frame::in_place(lease))
             }
         };
-        let received = match consumer.receive(Some(timeout)).map(frame) {
+        let received = consumer.receive(Some(timeout));
+        let received = match received.map(|lease| frame(lease, consumer.budget())) {
             Err(ReceiveError::OverBudget { .. }) if self.over_budget != OverBudget::Raise => {
                 let drop = self.over_budget == OverBudget::Drop;
                 let copy = |lease: &ReadLease| {

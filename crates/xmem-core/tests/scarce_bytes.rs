@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! A pool whose `max_bytes` has room for fewer slots than its consumers were promised: none of them stops the others.
+
+mod support;
+
+use support::{HANG, Place, assert_frame, publish, publish_wait, receive};
+use xmem_core::{Canceller, Consumer, Delivery, Producer, ReadLease, ReceiveError};
+
+const SIZE: usize = 1 << 20;
+
+fn pool(place: &Place, slots: usize) -> Producer {
+    let builder = Producer::builder(&place.pool()).history(4);
+    builder.max_bytes((slots * SIZE) as u64).build().unwrap()
+}
+
+fn connect(place: &Place) -> Consumer {
+    Consumer::builder(&place.pool()).connect().unwrap()
+}
+
+/// Takes the next frame, and keeps it if it may; else copies it out.
+fn hold(consumer: &mut Consumer, seed: u64, held: &mut Vec<ReadLease>) {
+    match consumer.receive(Some(HANG)) {
+        Ok(frame) => {
+            assert_frame(&frame, seed, SIZE);
+            held.push(frame);
+        }
+        Err(ReceiveError::OverBudget { .. }) => {
+            let look = |frame: &ReadLease| assert_frame(frame, seed, SIZE);
+            consumer.receive_with(Some(HANG), look).unwrap();
+        }
+        Err(error) => panic!("{error}"),
+    }
+}
+
+#[test]
+fn who_holds_all_it_may_stops_nobody() {
+    for (slots, share) in [(3, 1), (6, 2), (9, 4)] {
+        let place = Place::new();
+        let producer = pool(&place, slots);
+        // Before anybody knows how large a frame is.
+        let (mut keeper, mut other) = (connect(&place), connect(&place));
+        assert_eq!(keeper.budget(), 8);
+        let mut held = Vec::new();
+        for seed in 0..30 {
+            publish(&producer, seed, SIZE);
+            hold(&mut keeper, seed, &mut held);
+            assert_frame(&receive(&mut other), seed, SIZE);
+        }
+        assert_eq!((held.len(), keeper.budget()), (share, share as u32));
+        assert_eq!(producer.stats().consumers[0].budget, share as u32);
+        assert_eq!(producer.stats().dropped, 0);
+    }
+}
+
+/// What is held already stays its holder's, and whoever comes later finds as much less.
+#[test]
+fn who_comes_later_stops_nobody_either() {
+    let place = Place::new();
+    let producer = pool(&place, 6);
+    let mut keeper = connect(&place);
+    let mut held = Vec::new();
+    for seed in 0..10 {
+        publish(&producer, seed, SIZE);
+        hold(&mut keeper, seed, &mut held);
+    }
+    assert_eq!(held.len(), 5);
+    let mut late = connect(&place);
+    assert_eq!((keeper.budget(), late.budget()), (0, 0));
+    // One at a time is what it always gets.
+    for seed in 10..30 {
+        publish(&producer, seed, SIZE);
+        assert_frame(&receive(&mut late), seed, SIZE);
+        hold(&mut keeper, seed, &mut held);
+    }
+    assert_eq!(held.len(), 5);
+    held.clear();
+    // Looked at now and then.
+    for seed in 30..100 {
+        publish(&producer, seed, SIZE);
+        assert_frame(&receive(&mut late), seed, SIZE);
+    }
+    assert_eq!(late.budget(), 2);
+    drop(keeper);
+    support::eventually("the share of one is the other's", || late.budget() == 5);
+}
+
+#[test]
+fn a_lossless_stream_goes_on() {
+    let place = Place::new();
+    let builder = Producer::builder(&place.pool()).delivery(Delivery::Lossless);
+    let producer = builder.max_bytes(2 * SIZE as u64).build().unwrap();
+    let cancel = Canceller::new();
+    let mut keeper = connect(&place);
+    producer.wait_for_consumer(Some(HANG), &cancel).unwrap();
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut held = Vec::new();
+            for seed in 0..30 {
+                hold(&mut keeper, seed, &mut held);
+            }
+            assert_eq!(held.len(), 1);
+        });
+        for seed in 0..30 {
+            publish_wait(&producer, seed, SIZE);
+        }
+    });
+}
+
+/// A frame of another size does not need the memory that one that is held keeps.
+#[test]
+fn a_frame_that_is_held_keeps_little_else() {
+    let place = Place::new();
+    let producer = pool(&place, 4);
+    let mut keeper = connect(&place);
+    publish(&producer, 0, SIZE / 16);
+    let held = receive(&mut keeper);
+    for seed in 1..20 {
+        publish(&producer, seed, 3 * SIZE);
+        let look = |frame: &ReadLease| assert_frame(frame, seed, 3 * SIZE);
+        keeper.receive_with(Some(HANG), look).unwrap();
+    }
+    assert_frame(&held, 0, SIZE / 16);
+}
