@@ -9,7 +9,7 @@ mod meta;
 use std::sync::{Arc, Mutex};
 
 use pyo3::prelude::*;
-use xmem_core as core;
+use xmem_core::{self as core, AcquireError, ProcessId};
 
 use crate::detached::Detached;
 use crate::errors::{IntoPyErr, Kind};
@@ -68,10 +68,16 @@ type Pool = Arc<Detached<core::BufferPool>>;
 pub(crate) struct BufferPool {
     name: String,
     pool: Mutex<Option<Pool>>,
+    /// The one that opened it.
+    process: ProcessId,
 }
 
 impl BufferPool {
     fn core(&self) -> PyResult<Pool> {
+        // Not all of the core's answers say so.
+        if !self.process.is_current() {
+            return Err(AcquireError::Forked.into_py_err());
+        }
         lock(&self.pool)
             .clone()
             .ok_or_else(|| Kind::Closed.error("the buffer pool is closed"))
@@ -101,6 +107,7 @@ impl BufferPool {
         Ok(Self {
             name,
             pool: Mutex::new(Some(Arc::new(Detached::new(pool)))),
+            process: ProcessId::current(),
         })
     }
 

@@ -8,7 +8,9 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 use xmem_core::cuda::Device;
-use xmem_core::{AcquireError, Backing, Canceller, DType, Delivery, EventError, Sticky, WaitError};
+use xmem_core::{
+    AcquireError, Backing, Canceller, DType, Delivery, EventError, ProcessId, Sticky, WaitError,
+};
 
 use crate::caps;
 use crate::detached::Detached;
@@ -37,6 +39,8 @@ pub(crate) struct Producer {
     /// `None`: closed.
     producer: Mutex<Option<Arc<Detached<xmem_core::Producer>>>>,
     pool: String,
+    /// The one that made it.
+    process: ProcessId,
     canceller: Canceller,
     lossless: bool,
     /// Held from the change of the caps to the frame that they are for.
@@ -46,6 +50,10 @@ pub(crate) struct Producer {
 
 impl Producer {
     fn producer(&self) -> PyResult<Arc<Detached<xmem_core::Producer>>> {
+        // Not all of the core's answers say so.
+        if !self.process.is_current() {
+            return Err(AcquireError::Forked.into_py_err());
+        }
         lock(&self.producer)
             .clone()
             .ok_or_else(|| Kind::Closed.error("this producer is closed"))
@@ -110,6 +118,7 @@ impl Producer {
         Ok(Self {
             producer: Mutex::new(Some(Arc::new(producer))),
             pool,
+            process: ProcessId::current(),
             canceller: Canceller::new(),
             lossless,
             publishing: Arc::default(),

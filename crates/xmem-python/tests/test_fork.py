@@ -27,12 +27,32 @@ OF_BUFFERS = {
     "clone": lambda it: it.clone_ref(),
 }
 
+# Of what holds no memory, but is its parent's.
+OF_POOLS = {
+    "acquire": lambda it: it.acquire_cpu(10),
+    "get": lambda it: it.get(0),
+    "get_mut": lambda it: it.get_mut(0),
+    "discard": lambda it: it.discard(0),
+    "set_ref_count": lambda it: it.set_ref_count(0, 2),
+    "add_ref": lambda it: it.add_ref(0),
+    "release": lambda it: it.release(0),
+}
+OF_PRODUCERS = {
+    "acquire_frame": lambda it: it.acquire((8,)),
+    "event": lambda it: it.publish_event("x"),
+    "end": lambda it: it.end_stream(),
+    "num_consumers": lambda it: it.num_consumers,
+    "wait": lambda it: it.wait_for_consumer(0),
+    "caps": lambda it: it.caps,
+    "stats": lambda it: it.stats,
+}
+
 
 def use(it, names, results):
     became = {}
     for name in names:
         try:
-            became[name] = repr((WAYS | OF_BUFFERS)[name](it))
+            became[name] = repr((WAYS | OF_BUFFERS | OF_POOLS | OF_PRODUCERS)[name](it))
         except Exception as error:
             became[name] = type(error).__name__
     results.put(became)
@@ -109,3 +129,18 @@ def test_buffers(pool):
     assert np.asarray(guard).sum() == 700
     guard.release()
     buffers.close()
+
+
+def test_pools(pool):
+    with xmem.BufferPool(pool) as buffers:
+        index = buffers.acquire_cpu(100).forget()
+        assert index == 0
+        assert in_a_child(buffers, *OF_POOLS) == refused(OF_POOLS)
+        buffers.get(index).release()
+
+
+def test_producers(pool):
+    with xmem.Producer(pool) as producer, xmem.Consumer(pool):
+        publish(producer, 1)
+        assert in_a_child(producer, *OF_PRODUCERS) == refused(OF_PRODUCERS)
+        assert producer.num_consumers == 1 and not producer.stats["eos"]
