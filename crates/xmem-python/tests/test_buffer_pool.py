@@ -433,6 +433,28 @@ def test_closed_pool(name):
     assert "closed" in repr(pool)
 
 
+@pytest.mark.parametrize("how", ["forget", "release", "discard", "__exit__"])
+def test_a_buffer_that_was_given_back_keeps_no_pool(name, how):
+    with BufferPool(name) as pool:
+        buf = pool.acquire_cpu(100)
+        view = np.asarray(buf) if how == "release" else None
+        getattr(buf, how)(*[None] * 3 if how == "__exit__" else [])
+    del view
+    with BufferPool(name, peers_may_write=True) as again:
+        assert again.is_owner
+    with pytest.raises(xmem.Closed):
+        buf.size
+
+
+def test_a_buffer_that_is_held_keeps_its_pool(name):
+    with BufferPool(name) as pool:
+        buf = pool.get(pool.acquire_cpu(100).forget())
+    with BufferPool(name) as joined:
+        assert not joined.is_owner
+    copy = buf.copy_to_cpu()
+    assert copy.meta_index != buf.clone_ref().meta_index
+
+
 def inherited(pipe, pool, array):
     """In a forked child: the pool is the parent's."""
     try:

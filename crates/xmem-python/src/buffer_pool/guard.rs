@@ -28,11 +28,18 @@ impl IntoPyErr for core::AccessError {
     }
 }
 
+/// A buffer, and the pool that it is copied in, which is kept no longer than the buffer.
+#[derive(Debug)]
+struct Held {
+    guard: Detached<core::BufferGuard>,
+    pool: Pool,
+}
+
 #[derive(Debug)]
 struct State {
     /// The one that got it.
     process: ProcessId,
-    guard: Option<Detached<core::BufferGuard>>,
+    held: Option<Held>,
     /// It is not there, since a thread does something with it for a while.
     busy: bool,
     /// Arrays and memoryviews that are there now.
@@ -47,7 +54,6 @@ struct State {
 #[pyclass(frozen, weakref, module = "xmem")]
 #[derive(Debug)]
 pub(crate) struct BufferGuard {
-    pool: Pool,
     state: Mutex<State>,
 }
 
@@ -63,27 +69,32 @@ fn gone() -> PyErr {
 }
 
 impl State {
-    fn guard(&mut self) -> PyResult<&mut core::BufferGuard> {
+    fn held(&mut self) -> PyResult<&mut Held> {
         check_process(self.process)?;
         if self.released {
             return Err(gone());
         }
         let busy = self.busy;
-        self.guard.as_deref_mut().ok_or_else(|| missing(busy))
+        self.held.as_mut().ok_or_else(|| missing(busy))
     }
 
-    fn take(&mut self) -> PyResult<Detached<core::BufferGuard>> {
+    fn guard(&mut self) -> PyResult<&mut core::BufferGuard> {
+        Ok(&mut self.held()?.guard)
+    }
+
+    fn take(&mut self) -> PyResult<Held> {
         if self.released {
             return Err(gone());
         }
         let busy = self.busy;
-        self.guard.take().ok_or_else(|| missing(busy))
+        self.held.take().ok_or_else(|| missing(busy))
     }
 }
 
 /// Not with the lock of its state.
-fn end(guard: Detached<core::BufferGuard>, discarded: bool) {
+fn end(held: Held, discarded: bool) {
     if discarded {
+        let guard = held.guard;
         // Without the interpreter, as when it is dropped.
         Python::try_attach(|py| py.detach(|| guard.into_inner().map(core::BufferGuard::discard)));
     }
@@ -99,11 +110,11 @@ fn missing(busy: bool) -> PyErr {
 
 impl BufferGuard {
     pub(super) fn new(pool: Pool, guard: core::BufferGuard) -> Self {
+        let guard = Detached::new(guard);
         Self {
-            pool,
             state: Mutex::new(State {
                 process: ProcessId::current(),
-                guard: Some(Detached::new(guard)),
+                held: Some(Held { guard, pool }),
                 busy: false,
                 views: 0,
                 released: false,
@@ -114,6 +125,10 @@ impl BufferGuard {
 
     fn with<T>(&self, f: impl FnOnce(&mut core::BufferGuard) -> PyResult<T>) -> PyResult<T> {
         f(lock(&self.state).guard()?)
+    }
+
+    fn pool(&self) -> PyResult<Pool> {
+        Ok(lock(&self.state).held()?.pool.clone())
     }
 
     /// Does something that takes its time: without the interpreter, and so without the lock, since whoever has the
@@ -127,22 +142,22 @@ impl BufferGuard {
             let another = cuda::wait(py, another)?;
             return py.detach(move || f(&another));
         }
-        let guard = {
+        let held = {
             let mut state = lock(&self.state);
-            let guard = state.take()?;
+            let held = state.take()?;
             state.busy = true;
-            guard
+            held
         };
         py.detach(move || {
-            let done = f(&guard);
+            let done = f(&held.guard);
             let mut state = lock(&self.state);
             state.busy = false;
             if state.released && state.views == 0 {
                 let discarded = state.discarded;
                 drop(state);
-                end(guard, discarded);
+                end(held, discarded);
             } else {
-                state.guard = Some(guard);
+                state.held = Some(held);
             }
             done
         })
@@ -296,15 +311,17 @@ impl BufferGuard {
 
     /// One more guard for the same buffer. Only of a buffer that is published.
     fn clone_ref(&self) -> PyResult<Self> {
+        let pool = self.pool()?;
         let guard = self.with(|guard| guard.clone_ref().map_err(IntoPyErr::into_py_err))?;
-        Ok(Self::new(self.pool.clone(), guard))
+        Ok(Self::new(pool, guard))
     }
 
     /// A copy of the bytes in another buffer of the pool, on a CUDA device.
     #[pyo3(signature = (device_id=0))]
     fn copy_to_cuda(&self, py: Python<'_>, device_id: i32) -> PyResult<Self> {
+        let pool = self.pool()?;
         let copy = self.aside(py, |guard| cuda::copy_to_device(guard, device_id))?;
-        Ok(Self::new(self.pool.clone(), copy))
+        Ok(Self::new(pool, copy))
     }
 
     /// The same, by the name that it has between devices.
@@ -314,11 +331,12 @@ impl BufferGuard {
 
     /// A copy of the bytes in another buffer of the pool, in host memory, to be written.
     fn copy_to_cpu(&self, py: Python<'_>) -> PyResult<Self> {
+        let pool = self.pool()?;
         let copy = self.aside(py, |guard| {
             if guard.is_on_device() {
                 return guard.copy_to_cpu().map_err(IntoPyErr::into_py_err);
             }
-            let copy = self.pool.acquire_cpu(size(guard));
+            let copy = pool.acquire_cpu(size(guard));
             let mut copy = copy.map_err(IntoPyErr::into_py_err)?;
             let mut fill = || {
                 copy.as_cpu_slice_mut()?
@@ -328,7 +346,7 @@ impl BufferGuard {
             fill().map_err(IntoPyErr::into_py_err)?;
             Ok(copy)
         })?;
-        Ok(Self::new(self.pool.clone(), copy))
+        Ok(Self::new(pool, copy))
     }
 
     /// Lets go of the buffer without ending what it stands for. One that is being written is published, and kept until as
@@ -337,7 +355,7 @@ impl BufferGuard {
     #[pyo3(signature = (*, stream=None))]
     fn forget(&self, py: Python<'_>, stream: Option<Bound<'_, PyAny>>) -> PyResult<u32> {
         let stream = stream.as_ref().map(stream_of).transpose()?;
-        let guard = {
+        let held = {
             let mut state = lock(&self.state);
             cuda::check_stream(state.guard()?, stream)?;
             if state.views > 0 {
@@ -349,7 +367,7 @@ impl BufferGuard {
             state.take()?
         };
         // A process that did not make the pool asks its owner.
-        let guard = guard.into_inner().ok_or_else(gone)?;
+        let guard = held.guard.into_inner().ok_or_else(gone)?;
         py.detach(|| match stream {
             Some(stream) if guard.mode() == AccessMode::ReadWrite => cuda::forget_on(guard, stream),
             _ => guard.forget().map_err(IntoPyErr::into_py_err),
@@ -361,7 +379,7 @@ impl BufferGuard {
     #[pyo3(signature = (*, stream=None))]
     fn release(&self, py: Python<'_>, stream: Option<Bound<'_, PyAny>>) -> PyResult<()> {
         let stream = stream.as_ref().map(stream_of).transpose()?;
-        let guard = {
+        let held = {
             let mut state = lock(&self.state);
             if stream.is_some() {
                 cuda::check_stream(state.guard()?, stream)?;
@@ -370,10 +388,10 @@ impl BufferGuard {
             if state.views > 0 {
                 return Ok(());
             }
-            state.guard.take()
+            state.held.take()
         };
-        match (guard, stream) {
-            (Some(guard), Some(stream)) => cuda::release_on(py, guard, stream),
+        match (held, stream) {
+            (Some(held), Some(stream)) => cuda::release_on(py, held.guard, stream),
             _ => Ok(()),
         }
     }
@@ -385,16 +403,16 @@ impl BufferGuard {
     /// Gives the buffer back; one that is written, or was taken to be edited, is empty then. If there are arrays over it, with the
     /// last of these.
     fn discard(&self) {
-        let guard = {
+        let held = {
             let mut state = lock(&self.state);
             (state.released, state.discarded) = (true, true);
             if state.views > 0 {
                 return;
             }
-            state.guard.take()
+            state.held.take()
         };
-        if let Some(guard) = guard {
-            end(guard, true);
+        if let Some(held) = held {
+            end(held, true);
         }
     }
 
@@ -444,8 +462,8 @@ impl BufferGuard {
 
     fn __repr__(&self) -> String {
         let state = lock(&self.state);
-        match &state.guard {
-            Some(guard) if !state.released => {
+        match &state.held {
+            Some(Held { guard, .. }) if !state.released => {
                 let mode = match guard.mode() {
                     AccessMode::ReadOnly => "reading",
                     AccessMode::ReadWrite => "writing",
@@ -541,15 +559,15 @@ impl BufferGuard {
         drop(unsafe { Box::from_raw((*view).internal.cast::<Shaped>()) });
         let mut state = lock(&self.state);
         state.views -= 1;
-        let guard = if state.released && state.views == 0 {
-            state.guard.take()
+        let held = if state.released && state.views == 0 {
+            state.held.take()
         } else {
             None
         };
         let discarded = state.discarded;
         drop(state);
-        if let Some(guard) = guard {
-            end(guard, discarded);
+        if let Some(held) = held {
+            end(held, discarded);
         }
     }
 }
