@@ -3,6 +3,7 @@
 //! The producer of a pool.
 
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -31,6 +32,8 @@ use crate::{device, dtype, event};
 /// caps: the caps of all frames, for GStreamer. Else they follow from each frame's format, or shape and dtype.
 /// framerate: frames per second, for the caps: 30, (30000, 1001), or 0 if it varies.
 /// lossless: wait for slow consumers instead of going on without them.
+/// lossless_timeout: the most seconds that one of them may hold all up before the producer goes on without it. None: for ever, which is 0
+/// in xmemsink, and not here.
 /// history: how many of the newest frames are kept for who joins or is behind, at least 1. 0 is 1 here, and not automatic.
 /// The others are the properties of xmemsink.
 #[pyclass(frozen, subclass, module = "xmem")]
@@ -102,7 +105,7 @@ impl Producer {
             } else {
                 Delivery::Live
             })
-            .lossless_timeout(signals::duration(lossless_timeout)?)
+            .lossless_timeout(patience(lossless_timeout)?)
             .history(history)
             .min_slots(min_slots)
             .max_slots(max_slots)
@@ -323,6 +326,17 @@ impl Producer {
     fn __repr__(&self) -> String {
         format!("<xmem.Producer of {:?}>", self.pool)
     }
+}
+
+/// How long a lossless producer waits for a consumer. `None`: for ever.
+pub(crate) fn patience(seconds: Option<f64>) -> PyResult<Option<Duration>> {
+    let patience = signals::duration(seconds)?;
+    if patience.is_some_and(|time| time.is_zero()) {
+        return Err(PyValueError::new_err(
+            "lossless_timeout is 0, which would throw out any consumer at once: None waits for ever",
+        ));
+    }
+    Ok(patience)
 }
 
 /// A mode that was written without 0o is another one than was meant.

@@ -115,6 +115,11 @@ def test_options_that_are_none(pool):
             xmem.Consumer(pool, timeout=float("nan"))
     with pytest.raises(ValueError, match="max-slots is 1"):
         xmem.Producer(pool, max_slots=1)
+    for timeout in (0, -0.0, 1e-12):
+        with pytest.raises(ValueError, match="lossless_timeout is 0, .*: None waits for ever"):
+            xmem.Producer(pool, lossless=True, lossless_timeout=timeout)
+        with pytest.raises(ValueError, match="lossless_timeout is 0"):
+            xmem.Channel(pool, lossless_timeout=timeout)
     with pytest.raises(ValueError, match="memfd"):
         xmem.Producer(pool, backing="x")
     for framerate in (29.97, -1, (1, 0), "30"):

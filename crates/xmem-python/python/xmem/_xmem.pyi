@@ -311,6 +311,8 @@ class Producer:
     caps: the caps of all frames, for GStreamer. Else they follow from each frame's format, or shape and dtype.
     framerate: frames per second, for the caps: 30, (30000, 1001), or 0 if it varies.
     lossless: wait for slow consumers instead of going on without them.
+    lossless_timeout: the most seconds that one of them may hold all up before the producer goes on without it. None: for ever, which
+    is 0 in xmemsink, and not here.
     history: how many of the newest frames are kept for who joins or is behind, at least 1. 0 is 1 here, and not automatic.
     The others are the properties of xmemsink.
     """

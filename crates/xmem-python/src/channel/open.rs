@@ -18,6 +18,7 @@ use super::inlet::{self, Terms};
 use super::names::{self, HELLO, MAKER, REFUSED, TAKEN};
 use crate::errors::{IntoPyErr, Kind};
 use crate::lock::lock;
+use crate::producer::patience;
 use crate::signals::{self, Deadline, wait};
 
 /// What the sticky state of a channel's pool has, so that nobody takes another pool for one.
@@ -73,7 +74,6 @@ pub(super) struct Options {
 
 impl Options {
     fn builder(&self, pool: &str) -> PyResult<ProducerBuilder> {
-        let patience = signals::duration(self.lossless_timeout)?;
         Ok(Producer::builder(pool)
             .delivery(Delivery::Lossless)
             .without_history()
@@ -82,7 +82,7 @@ impl Options {
             .max_bytes(self.max_bytes)
             .max_held(self.budget)
             .max_consumers(self.max_receivers)
-            .lossless_timeout(patience)
+            .lossless_timeout(patience(self.lossless_timeout)?)
             .allow_uids(self.allow_uids.clone()))
     }
 

@@ -110,7 +110,7 @@ class Channel(Waiting):
     name: the channel's name, or the path of its socket. budget: how many messages of one sender are held at once; what
     comes then is copied. inline: what is smaller, in bytes, travels in the pickle. max_slots, max_bytes: limits of the
     memory of what this end sends (0: none). max_receivers: how many processes may join. lossless_timeout: after how many
-    seconds a receiver that takes nothing is not waited for any more (None: never). linger: how many seconds `close` waits
+    seconds a receiver that takes nothing is not waited for any more (None: never; not 0). linger: how many seconds `close` waits
     until all was taken.
     """
 
