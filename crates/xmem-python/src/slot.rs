@@ -10,6 +10,7 @@ use pyo3::prelude::*;
 use xmem_core::cuda::{CudaError, SlotWork, Stream};
 use xmem_core::{FrameMeta, ProcessId, PublishError, PublishFailure, ReadLease, WriteLease};
 
+use crate::array::check_process;
 use crate::device::{self, Streams, Use};
 use crate::errors::{IntoPyErr, Kind};
 use crate::lock::lock;
@@ -196,6 +197,37 @@ impl WriteSlot {
         why_not(&self.state().lease)
     }
 
+    /// Whether the frame can be published, for who waits before it is: what is wrong now is no better after the wait.
+    pub(crate) fn check(&self, trust_views: bool, stream: Option<Stream>) -> PyResult<()> {
+        check_process(self.process)?;
+        self.may_publish(&self.state(), trust_views, stream)
+    }
+
+    fn may_publish(
+        &self,
+        state: &State,
+        trust_views: bool,
+        stream: Option<Stream>,
+    ) -> PyResult<()> {
+        if stream.is_some() && self.device.is_none() {
+            return Err(PyValueError::new_err(
+                "this frame lies in host memory, where there are no streams: publish() without one",
+            ));
+        }
+        match &state.lease {
+            Lease::Writing(_) if !state.closed => {}
+            lease => return Err(why_not(lease)),
+        }
+        if state.exports > 0 && !trust_views {
+            return Err(Kind::ViewsExist.error(format!(
+                "{} array(s) that can write to this frame still exist, and a published frame must not change: \
+                 delete them first (`del array`), or pass trust_views=True and do not write to them again",
+                state.exports
+            )));
+        }
+        Ok(())
+    }
+
     /// Publishes the frame and returns its sequence. `trust_views`: the caller says that nobody writes through views
     /// that exist. `stream`: the one that writes it; otherwise all that views were given to.
     pub(crate) fn publish(
@@ -204,24 +236,9 @@ impl WriteSlot {
         trust_views: bool,
         stream: Option<Stream>,
     ) -> PyResult<u64> {
-        if stream.is_some() && self.device.is_none() {
-            return Err(PyValueError::new_err(
-                "this frame lies in host memory, where there are no streams: publish() without one",
-            ));
-        }
         let lease = {
             let mut state = self.state();
-            match &state.lease {
-                Lease::Writing(_) if !state.closed => {}
-                lease => return Err(why_not(lease)),
-            }
-            if state.exports > 0 && !trust_views {
-                return Err(Kind::ViewsExist.error(format!(
-                    "{} array(s) that can write to this frame still exist, and a published frame must not change: \
-                     delete them first (`del array`), or pass trust_views=True and do not write to them again",
-                    state.exports
-                )));
-            }
+            self.may_publish(&state, trust_views, stream)?;
             match std::mem::replace(&mut state.lease, Lease::Publishing) {
                 Lease::Writing(lease) => lease,
                 other => {

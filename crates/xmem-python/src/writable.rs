@@ -164,6 +164,7 @@ impl WritableFrame {
         let Some(producer) = producer else {
             return Err(self.slot.why_not());
         };
+        self.slot.check(trust_views, stream)?;
         wait_for_room(py, &producer, deadline)?;
         py.detach(|| {
             let publishing = lock(&self.publishing);

@@ -59,6 +59,20 @@ def test_a_frame_that_found_no_room_can_be_published_later(producer):
         assert np.array_equal(consumer.recv(HANG), content(1000))
 
 
+def test_what_is_wrong_is_said_before_the_wait(producer):
+    with xmem.Consumer(producer.pool):
+        late = producer.acquire((60, 80, 3))
+        array = np.asarray(late)
+        fill(producer)
+        with pytest.raises(xmem.ViewsExist):
+            late.publish(timeout=0)
+        with pytest.raises(ValueError, match="host memory"):
+            late.publish(timeout=0, stream=1)
+        with pytest.raises(xmem.Timeout, match="no room"):
+            late.publish(timeout=0, trust_views=True)
+        del array
+
+
 def test_room_that_comes_ends_the_wait(producer):
     with xmem.Consumer(producer.pool) as consumer:
         count = fill(producer)
