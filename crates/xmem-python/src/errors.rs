@@ -2,8 +2,6 @@
 
 //! The core's errors as Python's exceptions. `xmem/_errors.py` has their classes.
 
-use std::ffi::CString;
-
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use xmem_core::cuda::CudaError;
@@ -28,7 +26,6 @@ mod classes {
     pyo3::import_exception!(xmem._errors, Forked);
     pyo3::import_exception!(xmem._errors, CudaError);
     pyo3::import_exception!(xmem._errors, NoCuda);
-    pyo3::import_exception!(xmem._errors, PoolWarning);
 }
 
 /// One of them.
@@ -74,10 +71,11 @@ impl Kind {
     }
 }
 
-/// Warns with the line of Python that runs now (`PoolWarning`). An error if warnings are to be errors.
+/// Warns with the user's line of Python (`PoolWarning`). An error if warnings are to be errors.
 pub(crate) fn warn(py: Python<'_>, message: String) -> PyResult<()> {
-    let message = CString::new(message)?;
-    PyErr::warn(py, &py.get_type::<classes::PoolWarning>(), &message, 1)
+    py.import("xmem._warnings")?
+        .call_method1("warn_each_time", (message,))?;
+    Ok(())
 }
 
 /// A class of exceptions for each of the core's errors.

@@ -106,11 +106,31 @@ def test_a_warning_that_is_an_error_is_none_of_the_stream(producer):
         assert consumer.recv(HANG).pts < 30
 
 
-def test_in_a_loop(producer):
-    async def take():
-        async with await xmem.Consumer.connect(producer.pool) as consumer:
-            publish_all(producer, range(30))
-            return (await consumer.arecv(HANG)).pts
+async def by_arecv(consumer):
+    return await consumer.arecv(HANG)
 
-    with pytest.warns(xmem.PoolWarning, match=SAID):
-        assert asyncio.run(take()) < 30
+
+async def by_iterating(consumer):
+    async for frame in consumer:
+        return frame
+
+
+async def by_a_task(consumer):
+    return await asyncio.create_task(consumer.arecv(HANG))
+
+
+@pytest.mark.parametrize("take", [by_arecv, by_iterating, by_a_task])
+def test_in_a_loop(pool, take):
+    async def once():
+        with xmem.Producer(pool, lossless=True, lossless_timeout=0.1) as producer:
+            async with await xmem.Consumer.connect(pool) as consumer:
+                publish_all(producer, range(30))
+                assert (await take(consumer)).pts < 30
+
+    # As it is without a test: a text that was said of a line is not said again.
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("default")
+        for _ in range(3):
+            asyncio.run(once())
+    assert [(str(it.message), it.filename) for it in said] == [(str(said[0].message), __file__)] * 3
+    assert SAID in str(said[0].message)

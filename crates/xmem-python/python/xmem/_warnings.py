@@ -1,0 +1,25 @@
+# SPDX-License-Identifier: MPL-2.0
+
+"""Warnings about what happens again."""
+
+import asyncio
+import os
+import sys
+import warnings
+
+from ._errors import PoolWarning
+
+# Their lines are nobody's who could do anything about it.
+_NOT_MEANT = tuple(os.path.join(os.path.dirname(file), "") for file in (__file__, asyncio.__file__))
+
+
+def warn_each_time(message: str) -> None:
+    """Warns with the line that led here from outside of this module, and of asyncio, from whose callbacks no line of a task leads.
+
+    Each time: of one line Python says a text once, and then no more.
+    """
+    frame = sys._getframe(1)
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(_NOT_MEANT):
+        frame = frame.f_back
+    module = frame.f_globals.get("__name__")
+    warnings.warn_explicit(message, PoolWarning, frame.f_code.co_filename, frame.f_lineno, module)
