@@ -172,9 +172,15 @@ def test_publish_in_a_loop():
     image = np.full((480, 640, 3), 9, np.uint8)
     with xmem.Producer("edges", lossless=True) as producer, xmem.Consumer("edges") as consumer:
         code = compile(block("asyncio.to_thread"), "README.md", "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
-        there = {"asyncio": asyncio, "np": np, "producer": producer, "image": image}
+        there = {"asyncio": asyncio, "np": np, "producer": producer, "image": image, "xmem": xmem}
         asyncio.run(eval(code, there))
         assert (np.asarray(consumer.recv(HANG)) == 9).all()
+        # Where there is no room it is called off as by Ctrl-C, and the loop ends.
+        with pytest.raises(xmem.Timeout):
+            while True:
+                producer.acquire((8,), timeout=0).publish()
+        with pytest.raises(TimeoutError):
+            asyncio.run(asyncio.wait_for(eval(code, there), 0.3))
         there.clear()
 
 
