@@ -226,11 +226,13 @@ impl Consumer {
 
     /// A descriptor that is readable when there may be something to receive, for select and the like.
     ///
-    /// It stays readable until try_recv found nothing.
+    /// It stays readable until try_recv found nothing. -1 when the consumer is closed.
     fn fileno(&self, py: Python<'_>) -> PyResult<RawFd> {
-        if let Some(bell) = self.bell.get()
-            && !self.canceller.is_cancelled()
-        {
+        if self.canceller.is_cancelled() {
+            // As sockets have it, so that a selector that has it can be told to forget it.
+            return Ok(-1);
+        }
+        if let Some(bell) = self.bell.get() {
             return Ok(bell.as_raw_fd());
         }
         let bell = Bell::new().map_err(|error| Bell::failed(&error))?;

@@ -5,6 +5,7 @@
 import asyncio
 import os
 import select
+import selectors
 import threading
 
 import numpy as np
@@ -215,8 +216,17 @@ def test_the_descriptor(pair):
         there.recv()
     assert readable(there)
     there.close()
-    with pytest.raises(xmem.Closed):
-        there.fileno()
+    assert there.fileno() == -1
+
+
+def test_a_selector_forgets_what_was_closed(pool, pair):
+    with xmem.Producer(pool), selectors.DefaultSelector() as selector:
+        for it in (xmem.Consumer(pool), pair[1]):
+            selector.register(it, selectors.EVENT_READ)
+            it.close()
+            assert selector.unregister(it).fileobj is it
+        with pytest.raises(ValueError):
+            selector.register(it, selectors.EVENT_READ)
 
 
 def test_a_waiting_loop_costs_nothing(pair):

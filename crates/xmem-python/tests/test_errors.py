@@ -178,9 +178,10 @@ def test_closed_ones(pool):
         consumer = xmem.Consumer(pool)
         consumer.close()
         consumer.close()
-        for use in (consumer.recv, consumer.try_recv, lambda: next(consumer), consumer.fileno):
+        for use in (consumer.recv, consumer.try_recv, lambda: next(consumer)):
             with pytest.raises(xmem.Closed, match="this consumer is closed"):
                 use()
+        assert consumer.fileno() == -1
         producer.close()
         producer.close()
         with pytest.raises(xmem.Closed, match="this producer is closed"):

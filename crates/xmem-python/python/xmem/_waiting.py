@@ -94,6 +94,9 @@ class Waiting:
         """Waits until there may be something to receive."""
         loop = asyncio.get_running_loop()
         fd = self.fileno()
+        if fd < 0:
+            # Another thread closed it. Who looks again is told.
+            return
         waiting = self._waiting.setdefault(loop, set())
         if not waiting:
             # An event loop takes one callback for a descriptor, and several tasks may wait.

@@ -291,7 +291,7 @@ class Consumer:
     def fileno(self) -> int:
         """A descriptor that is readable when there may be something to receive, for select and the like.
 
-        It stays readable until try_recv found nothing.
+        It stays readable until try_recv found nothing. -1 when the consumer is closed.
         """
     def request(self, name: str, data: bytes = b"") -> None:
         """Asks whoever feeds the pool for something, by name. What it makes of that is its own affair."""

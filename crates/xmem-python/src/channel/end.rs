@@ -306,8 +306,11 @@ impl ChannelEnd {
         Ok(found.is_some())
     }
 
-    /// A descriptor that is readable while `receive` would return at once.
+    /// A descriptor that is readable while `receive` would return at once. -1 when it is closed, as of sockets.
     fn fileno(&self) -> PyResult<RawFd> {
+        if self.is_closed() && !self.open.is_inherited() {
+            return Ok(-1);
+        }
         self.producer()?;
         let bell = self.inbox.bell().map_err(|error| Bell::failed(&error))?;
         Ok(bell.as_raw_fd())

@@ -314,7 +314,7 @@ class Channel(Waiting):
         return self._end.poll(sender, timeout)
 
     def fileno(self) -> int:
-        """A descriptor that is readable while `recv` would return at once, for select and the like."""
+        """A descriptor that is readable while `recv` would return at once, for select and the like. -1 when it is closed."""
         return self._end.fileno()
 
     def __iter__(self) -> Iterator[Any]:
