@@ -118,7 +118,12 @@ pub(crate) fn parse(dtype: &Bound<'_, PyAny>) -> PyResult<DType> {
         "bool_" => "bool",
         name => name,
     };
-    if let Some(names) = ALL.iter().find(|names| names.name == name) {
+    // NumPy's short names: "f4", "<f4"; "=" and "|" say no other order than "<".
+    let short = name.strip_prefix(['<', '=', '|']).unwrap_or(name);
+    let is_it = |it: &&Names| {
+        it.name == name || it.typestr.and_then(|typestr| typestr.get(1..)) == Some(short)
+    };
+    if let Some(names) = ALL.iter().find(is_it) {
         return Ok(names.dtype);
     }
     let known: Vec<&str> = ALL.iter().map(|names| names.name).collect();

@@ -74,6 +74,8 @@ def test_ways_to_say_a_type(producer):
 
     for dtype in ("float32", np.float32, np.dtype("float32"), torch.float32):
         assert producer.acquire((2,), dtype).dtype == "float32"
+    for short in ("u1", "|u1", "i2", "<i4", "=u8", "f2", "<f8", "b1"):
+        assert producer.acquire((2,), short).dtype == np.dtype(short).name
     assert producer.acquire((2,), float).dtype == "float64"
     assert producer.acquire((2,), int).dtype == "int64"
     assert producer.acquire((2,), bool).dtype == "bool"
@@ -81,6 +83,8 @@ def test_ways_to_say_a_type(producer):
     assert producer.acquire((2,), torch.bfloat16).dtype == "bfloat16"
     with pytest.raises(ValueError, match="use one of uint8"):
         producer.acquire((2,), "complex64")
+    with pytest.raises(ValueError, match='no such dtype: ">f4"'):
+        producer.acquire((2,), ">f4")
 
 
 def test_packed_formats_are_one_array(producer, consumer):
