@@ -41,6 +41,6 @@ pub(crate) fn content_type(text: &str) -> PyResult<Text<32>> {
         return Ok(told);
     }
     Err(PyValueError::new_err(format!(
-        "content_type is {text:?}: it may have 32 bytes"
+        "content_type is {text:?}: it may have 32 bytes, and none that is 0"
     )))
 }

@@ -14,6 +14,7 @@ use xmem_core::{self as core, AcquireError, ProcessId};
 use crate::detached::Detached;
 use crate::errors::{IntoPyErr, Kind};
 use crate::lock::lock;
+use crate::number::{count as number, count_or_none};
 pub(crate) use guard::BufferGuard;
 
 impl IntoPyErr for core::OpenError {
@@ -39,6 +40,13 @@ impl IntoPyErr for core::WriteAccessError {
 }
 
 impl IntoPyErr for core::GetError {
+    fn message(&self) -> String {
+        match self {
+            Self::Empty { .. } => format!("{self}, or somebody writes it just now"),
+            error => error.to_string(),
+        }
+    }
+
     fn kind(&self) -> Option<Kind> {
         Some(match self {
             Self::OverBudget { .. } => Kind::OverBudget,
@@ -92,8 +100,8 @@ impl BufferPool {
         py: Python<'_>,
         name: String,
         peers_may_write: bool,
-        max_buffers: u32,
-        max_held: Option<u32>,
+        #[pyo3(from_py_with = number)] max_buffers: u32,
+        #[pyo3(from_py_with = count_or_none)] max_held: Option<u32>,
     ) -> PyResult<Self> {
         let mut options = core::BufferPool::options(&name)
             .peers_may_write(peers_may_write)
@@ -124,7 +132,12 @@ impl BufferPool {
     }
 
     /// Makes sure that there are `count` buffers of `size` bytes. Returns their indices.
-    fn preallocate_cpu(&self, py: Python<'_>, size: usize, count: usize) -> PyResult<Vec<u32>> {
+    fn preallocate_cpu(
+        &self,
+        py: Python<'_>,
+        #[pyo3(from_py_with = number)] size: usize,
+        #[pyo3(from_py_with = number)] count: usize,
+    ) -> PyResult<Vec<u32>> {
         let pool = self.core()?;
         py.detach(|| pool.preallocate_cpu(size, count))
             .map_err(IntoPyErr::into_py_err)
@@ -135,15 +148,19 @@ impl BufferPool {
     fn preallocate_cuda(
         &self,
         py: Python<'_>,
-        size: usize,
-        count: usize,
-        device_id: i32,
+        #[pyo3(from_py_with = number)] size: usize,
+        #[pyo3(from_py_with = number)] count: usize,
+        #[pyo3(from_py_with = number)] device_id: i32,
     ) -> PyResult<Vec<u32>> {
         cuda::preallocate(py, &self.core()?, size, count, device_id)
     }
 
     /// A buffer of `size` bytes, to be written.
-    fn acquire_cpu(&self, py: Python<'_>, size: usize) -> PyResult<BufferGuard> {
+    fn acquire_cpu(
+        &self,
+        py: Python<'_>,
+        #[pyo3(from_py_with = number)] size: usize,
+    ) -> PyResult<BufferGuard> {
         let pool = self.core()?;
         let guard = py
             .detach(|| pool.acquire_cpu(size))
@@ -153,12 +170,21 @@ impl BufferPool {
 
     /// A buffer of `size` bytes on a CUDA device, to be written.
     #[pyo3(signature = (size, device_id=0))]
-    fn acquire_cuda(&self, py: Python<'_>, size: usize, device_id: i32) -> PyResult<BufferGuard> {
+    fn acquire_cuda(
+        &self,
+        py: Python<'_>,
+        #[pyo3(from_py_with = number)] size: usize,
+        #[pyo3(from_py_with = number)] device_id: i32,
+    ) -> PyResult<BufferGuard> {
         cuda::acquire(py, self.core()?, size, device_id)
     }
 
     /// A buffer that was published, for reading.
-    fn get(&self, py: Python<'_>, meta_index: u32) -> PyResult<BufferGuard> {
+    fn get(
+        &self,
+        py: Python<'_>,
+        #[pyo3(from_py_with = number)] meta_index: u32,
+    ) -> PyResult<BufferGuard> {
         let pool = self.core()?;
         let guard = py
             .detach(|| pool.get(meta_index))
@@ -168,7 +194,11 @@ impl BufferPool {
 
     /// A buffer that was published, to be edited in place. Only if nobody else holds it. It is published again when it is
     /// released, for as many readers as before.
-    fn get_mut(&self, py: Python<'_>, meta_index: u32) -> PyResult<BufferGuard> {
+    fn get_mut(
+        &self,
+        py: Python<'_>,
+        #[pyo3(from_py_with = number)] meta_index: u32,
+    ) -> PyResult<BufferGuard> {
         let pool = self.core()?;
         let guard = py
             .detach(|| pool.get_mut(meta_index))
@@ -177,28 +207,45 @@ impl BufferPool {
     }
 
     /// Empties a buffer that was published, whoever it was for: for one whose readers never come.
-    fn discard(&self, py: Python<'_>, meta_index: u32) -> PyResult<()> {
+    fn discard(
+        &self,
+        py: Python<'_>,
+        #[pyo3(from_py_with = number)] meta_index: u32,
+    ) -> PyResult<()> {
         let pool = self.core()?;
         py.detach(|| pool.discard(meta_index))
             .map_err(IntoPyErr::into_py_err)
     }
 
     /// Says how many readers a buffer is for: it is kept until so many took and released it.
-    fn set_ref_count(&self, py: Python<'_>, meta_index: u32, count: i32) -> PyResult<()> {
+    fn set_ref_count(
+        &self,
+        py: Python<'_>,
+        #[pyo3(from_py_with = number)] meta_index: u32,
+        #[pyo3(from_py_with = number)] count: i32,
+    ) -> PyResult<()> {
         let pool = self.core()?;
         py.detach(|| pool.set_ref_count(meta_index, count))
             .map_err(IntoPyErr::into_py_err)
     }
 
     /// One more reference of this process to a published buffer, without a guard: until `release`.
-    fn add_ref(&self, py: Python<'_>, meta_index: u32) -> PyResult<()> {
+    fn add_ref(
+        &self,
+        py: Python<'_>,
+        #[pyo3(from_py_with = number)] meta_index: u32,
+    ) -> PyResult<()> {
         let pool = self.core()?;
         py.detach(|| pool.add_ref(meta_index))
             .map_err(IntoPyErr::into_py_err)
     }
 
     /// Gives back one reference without a guard. Returns whether there was one.
-    fn release(&self, py: Python<'_>, meta_index: u32) -> PyResult<bool> {
+    fn release(
+        &self,
+        py: Python<'_>,
+        #[pyo3(from_py_with = number)] meta_index: u32,
+    ) -> PyResult<bool> {
         let pool = self.core()?;
         Ok(py.detach(|| pool.release(meta_index)))
     }

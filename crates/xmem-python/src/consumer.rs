@@ -258,6 +258,9 @@ impl Consumer {
     /// Asks whoever feeds the pool for something, by name. What it makes of that is its own affair.
     #[pyo3(signature = (name, data=Vec::new()))]
     fn request(&self, name: &str, data: Vec<u8>) -> PyResult<()> {
+        if self.canceller.is_cancelled() {
+            return Err(not_had(NotHad::Closed));
+        }
         let handle = lock(&self.figures).now.clone();
         let sent = match handle {
             Some(handle) => handle.request(name, &data),

@@ -136,9 +136,19 @@ impl IntoPyErr for ReceiveError {
 }
 
 impl IntoPyErr for AcquireError {
+    fn message(&self) -> String {
+        match self {
+            Self::TooLarge { size, max_bytes: 0 } => {
+                format!("no memory has room for {size} bytes, the frame and its attachments")
+            }
+            error => error.to_string(),
+        }
+    }
+
     fn kind(&self) -> Option<Kind> {
         match self {
-            Self::ZeroSize => None,
+            // 0 is no limit: there is no such number of bytes.
+            Self::ZeroSize | Self::TooLarge { max_bytes: 0, .. } => None,
             Self::Exhausted { .. } | Self::TooLarge { .. } => Some(Kind::PoolFull),
             Self::Timeout => Some(Kind::Timeout),
             Self::Cancelled | Self::Closed => Some(Kind::Closed),

@@ -5,9 +5,13 @@
 use pyo3::exceptions::{PyOverflowError, PyValueError};
 use pyo3::prelude::*;
 
-/// A type of numbers from 0 on.
+/// A type of numbers from 0 on, as far as anybody means them.
 pub(crate) trait Count: for<'a, 'py> FromPyObject<'a, 'py, Error = PyErr> {
     const MOST: u64;
+}
+
+impl Count for i32 {
+    const MOST: u64 = Self::MAX as u64;
 }
 
 impl Count for u32 {

@@ -415,6 +415,29 @@ def test_shape_that_does_not_fit(name):
         pool.acquire_cpu(0)
 
 
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda pool: pool.preallocate_cpu(8, -1),
+        lambda pool: pool.acquire_cpu(2**64),
+        lambda pool: pool.get(-1),
+        lambda pool: pool.get_mut(2**32),
+        lambda pool: pool.discard(-1),
+        lambda pool: pool.add_ref(-1),
+        lambda pool: pool.release(-1),
+        lambda pool: pool.set_ref_count(0, 2**31),
+        lambda pool: pool.acquire_cpu(8).set_meta(shape=(-1,)),
+        lambda pool: pool.acquire_cpu(8).set_meta(timestamp=2**63),
+        lambda pool: pool.acquire_cpu(8).copy_to_cuda(2**31),
+        lambda pool: BufferPool(pool.name, max_held=-1),
+        lambda pool: BufferPool(pool.name, max_buffers=2**32),
+    ],
+)
+def test_numbers_that_are_none(name, use):
+    with BufferPool(name) as pool, pytest.raises(ValueError, match="is not between"):
+        use(pool)
+
+
 def test_limit_of_buffers(name):
     pool = BufferPool(name, max_buffers=4)
     held = [pool.acquire_cpu(100) for _ in range(4)]
@@ -506,6 +529,8 @@ def test_an_edit_is_published_again(name):
     index = buf.forget()
     with pool.get_mut(index) as buf:
         np.asarray(buf)[0] = 7
+        with pytest.raises(xmem.Error, match="or somebody writes it just now"):
+            pool.get(index)
     with pool.get(index) as buf:
         assert np.asarray(buf).tolist() == [7] + 9 * [1]
         assert buf.content_type == "test/edit"

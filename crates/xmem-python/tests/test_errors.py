@@ -87,6 +87,7 @@ def test_names_that_are_none(directory):
         ({"shape": [3, 2**64]}, "18446744073709551616 is not between 0"),
         ({"shape": -3}, "-3 is not between 0"),
         ({"shape": (1,), "room": -1}, "-1 is not between 0"),
+        ({"shape": (1,), "room": 2**64 - 1}, "no memory has room for 18446744073709551615 bytes"),
         ({"shape": (1,), "dtype": np.dtype(">i4")}, ">i4 has its bytes in another order than this machine"),
         ({"shape": (1,), "dtype": np.zeros(1, ">f8").dtype}, ">f8 has its bytes in another order"),
     ],
@@ -146,6 +147,7 @@ def test_a_mode_that_was_not_meant(pool, mode, meant):
         ({"attachments": {1: b""}}, TypeError, "attachments, a name of them, cannot be of type int"),
         ({"attachments": b"x"}, TypeError, "attachments cannot be of type bytes"),
         ({"content_type": "x" * 33}, ValueError, "content_type .* may have 32 bytes"),
+        ({"content_type": "a\0b"}, ValueError, r'content_type is "a\\0b": .* none that is 0'),
     ],
 )
 def test_what_a_frame_cannot_be_published_with(pool, arguments, error, message):
@@ -181,6 +183,8 @@ def test_closed_ones(pool):
         for use in (consumer.recv, consumer.try_recv, lambda: next(consumer)):
             with pytest.raises(xmem.Closed, match="this consumer is closed"):
                 use()
+        with pytest.raises(xmem.Closed, match="this consumer is closed"):
+            consumer.request("x")
         assert consumer.fileno() == -1
         producer.close()
         producer.close()

@@ -21,6 +21,8 @@ use crate::detached::Detached;
 use crate::device::stream_of;
 use crate::dtype;
 use crate::errors::{IntoPyErr, Kind};
+use crate::number::{count as number, time_or_none};
+use crate::wanted;
 
 impl IntoPyErr for core::AccessError {
     fn kind(&self) -> Option<Kind> {
@@ -279,12 +281,13 @@ impl BufferGuard {
     #[pyo3(signature = (*, shape=None, dtype=None, content_type=None, producer=None, timestamp=None))]
     fn set_meta(
         &self,
-        shape: Option<Vec<u64>>,
+        shape: Option<&Bound<'_, PyAny>>,
         dtype: Option<&Bound<'_, PyAny>>,
         content_type: Option<&str>,
         producer: Option<&str>,
-        timestamp: Option<i64>,
+        #[pyo3(from_py_with = time_or_none)] timestamp: Option<i64>,
     ) -> PyResult<()> {
+        let shape = shape.map(wanted::shape).transpose()?;
         let dtype = dtype.map(dtype::parse).transpose()?;
         self.with(|guard| {
             let mut meta = guard.meta().clone();
@@ -318,14 +321,22 @@ impl BufferGuard {
 
     /// A copy of the bytes in another buffer of the pool, on a CUDA device.
     #[pyo3(signature = (device_id=0))]
-    fn copy_to_cuda(&self, py: Python<'_>, device_id: i32) -> PyResult<Self> {
+    fn copy_to_cuda(
+        &self,
+        py: Python<'_>,
+        #[pyo3(from_py_with = number)] device_id: i32,
+    ) -> PyResult<Self> {
         let pool = self.pool()?;
         let copy = self.aside(py, |guard| cuda::copy_to_device(guard, device_id))?;
         Ok(Self::new(pool, copy))
     }
 
     /// The same, by the name that it has between devices.
-    fn copy_to_device(&self, py: Python<'_>, device_id: i32) -> PyResult<Self> {
+    fn copy_to_device(
+        &self,
+        py: Python<'_>,
+        #[pyo3(from_py_with = number)] device_id: i32,
+    ) -> PyResult<Self> {
         self.copy_to_cuda(py, device_id)
     }
 
