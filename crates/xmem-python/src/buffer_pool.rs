@@ -192,8 +192,11 @@ impl BufferPool {
         Ok(BufferGuard::new(pool, guard))
     }
 
-    /// A buffer that was published, to be edited in place. Only if nobody else holds it. It is published again when it is
-    /// released, for as many readers as before.
+    /// A buffer that was published, to be edited in place. Only if nobody else holds it.
+    ///
+    /// It is published again when it is released: for as many readers as before if this process published it, else for one, unless
+    /// `set_ref_count` says how many. A process that did not make the pool passes on its size only; shape, type and so on are gone.
+    /// One that holds nothing is as one that was just acquired: it is published by `forget`, and empty again if it is released.
     fn get_mut(
         &self,
         py: Python<'_>,

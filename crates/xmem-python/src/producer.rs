@@ -141,7 +141,8 @@ impl Producer {
     /// consumers have room for the frame, so that `publish` need not wait then.
     ///
     /// timeout: the most seconds to wait; 0 does not. Timeout is raised after that.
-    /// room: bytes for attachments, with their names and sizes.
+    /// room: bytes for attachments, with their names and sizes. They lie in the frame's slot: one of whole pages takes at least
+    /// a page more, unless room is 0.
     /// device: "cuda:0" and so on, for a frame on a CUDA device; else it lies in host memory.
     #[pyo3(signature = (shape=None, dtype=None, *, format=None, width=0, height=0, room=1024, timeout=None,
         device=None))]

@@ -137,6 +137,8 @@ class Consumer(Waiting, _xmem.Consumer):
     async def arecv(self, timeout: float | None = None) -> Frame | Any:
         """The next frame; waits for it in the event loop. Raises what recv raises.
 
+        With a timeout of 0 not for what belongs to the first frame either, which may still be on the way; as try_recv.
+
         Several tasks of a loop get frames in the order in which they asked.
         """
         _xmem._check_timeout(timeout)

@@ -366,7 +366,8 @@ class Producer:
         consumers have room for the frame, so that `publish` need not wait then.
 
         timeout: the most seconds to wait; 0 does not. Timeout is raised after that.
-        room: bytes for attachments, with their names and sizes.
+        room: bytes for attachments, with their names and sizes. They lie in the frame's slot: one of whole pages takes at least
+        a page more, unless room is 0.
         device: "cuda:0" and so on, for a frame on a CUDA device; else it lies in host memory.
         """
     def publish_event(
@@ -427,7 +428,8 @@ class BufferPool:
 
     peers_may_write: whether processes that did not make the pool may acquire buffers too; its memory is then not sealed
     against writing. max_buffers: the most buffers there may be. max_held: the most that another process holds at once;
-    None: a quarter of max_buffers, and 8 at most; 26 other processes can join with the defaults.
+    None: a quarter of max_buffers, and 8 at most; 26 other processes can join with the defaults. Who joins says so for
+    itself; None: 8. It gets no more than the maker said.
     """
 
     def __new__(
@@ -452,7 +454,9 @@ class BufferPool:
     def get_mut(self, meta_index: int) -> BufferGuard:
         """A buffer that was published, to be edited in place. Only if nobody else holds it.
 
-        It is published again when it is released, for as many readers as before.
+        It is published again when it is released: for as many readers as before if this process published it, else for one, unless
+        `set_ref_count` says how many. A process that did not make the pool passes on its size only; shape, type and so on are gone.
+        One that holds nothing is as one that was just acquired: it is published by `forget`, and empty again if it is released.
         """
     def discard(self, meta_index: int) -> None:
         """Empties a buffer that was published, whoever it was for: for one whose readers never come."""
