@@ -2,7 +2,8 @@
 
 //! How things are printed: a table for people, JSON for programs.
 
-use std::io::Write;
+use std::fmt::Display;
+use std::io::{self, Write};
 
 use comfy_table::{CellAlignment, ContentArrangement, presets};
 use serde::Serialize;
@@ -70,6 +71,11 @@ impl Table {
 pub(crate) fn terminal_width() -> Option<usize> {
     let size = rustix::termios::tcgetwinsize(std::io::stdout()).ok()?;
     (size.ws_col > 0).then_some(size.ws_col.into())
+}
+
+/// One line on standard error, which nobody may be reading.
+pub(crate) fn say(what: impl Display) {
+    let _ = writeln!(io::stderr(), "xmem: {what}");
 }
 
 /// One line of JSON.

@@ -26,7 +26,7 @@ fn main() -> ExitCode {
         // Whoever read our output has seen enough, as in `xmem list | head -1`.
         Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("xmem: {error}");
+            format::say(error);
             ExitCode::FAILURE
         }
     }

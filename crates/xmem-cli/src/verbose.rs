@@ -6,6 +6,8 @@ use log::{LevelFilter, Log, Metadata, Record};
 
 use xmem_core::printable;
 
+use crate::format::say;
+
 struct ToStandardError;
 
 impl Log for ToStandardError {
@@ -14,11 +16,9 @@ impl Log for ToStandardError {
     }
 
     fn log(&self, record: &Record<'_>) {
-        use std::io::Write;
         let level = record.level().as_str().to_lowercase();
         let line = printable(&record.args().to_string());
-        // Nobody may be reading it.
-        let _ = writeln!(std::io::stderr(), "xmem: {level}: {line}");
+        say(format_args!("{level}: {line}"));
     }
 
     fn flush(&self) {}

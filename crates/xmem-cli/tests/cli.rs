@@ -226,6 +226,18 @@ fn a_pool_that_does_not_exist_is_a_failure_that_says_where_it_looked() {
 }
 
 #[test]
+fn a_failure_that_nobody_can_read_of_is_one_all_the_same() {
+    let dir = TempDir::new().unwrap();
+    let status = Command::new(env!("CARGO_BIN_EXE_xmem"))
+        .args(["show", "nobody"])
+        .env("XMEM_RUNTIME_DIR", dir.path())
+        .stderr(File::options().write(true).open("/dev/full").unwrap())
+        .status()
+        .unwrap();
+    assert_eq!(status.code(), Some(1));
+}
+
+#[test]
 fn list_says_why_a_directory_cannot_be_read_and_that_one_is_not_there() {
     let dir = TempDir::new().unwrap();
     let file = dir.path().join("file");

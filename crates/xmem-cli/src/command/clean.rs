@@ -9,7 +9,7 @@ use xmem_core::{RemoveError, printable};
 
 use crate::Error;
 use crate::cli::Format;
-use crate::format::json;
+use crate::format::{json, say};
 
 /// `pools`: by name or path. None: all of the runtime directory whose producer is gone, and segments whose producer is.
 pub(crate) fn run(pools: &[String], format: Format, out: &mut impl Write) -> Result<(), Error> {
@@ -25,7 +25,7 @@ pub(crate) fn run(pools: &[String], format: Format, out: &mut impl Write) -> Res
                 Err(RemoveError::Live { .. }) => {}
                 // Nobody asked for these by name.
                 Err(error @ (RemoveError::Foreign { .. } | RemoveError::NotAPools { .. })) => {
-                    eprintln!("xmem: {error}");
+                    say(error);
                 }
                 Err(error) => errors.push(error),
                 Ok(()) => {}
@@ -51,7 +51,7 @@ pub(crate) fn run(pools: &[String], format: Format, out: &mut impl Write) -> Res
     // Each is said; the last one by whoever called this.
     let last = errors.pop();
     for error in errors {
-        eprintln!("xmem: {error}");
+        say(error);
     }
     last.map_or(Ok(()), |error| Err(error.into()))
 }

@@ -12,7 +12,7 @@ use xmem_core::{PoolStats, QueryError};
 use super::show::as_json;
 use crate::Error;
 use crate::cli::Format;
-use crate::format::{Table, json, milliseconds, process, terminal_width};
+use crate::format::{Table, json, milliseconds, process, say, terminal_width};
 
 /// How often to look for a producer that is not there, at least.
 const LOOK: Duration = Duration::from_secs(1);
@@ -50,7 +50,7 @@ pub(crate) fn run(
             // It may come, and come back: a producer restarts.
             Err(error @ (QueryError::NotFound { .. } | QueryError::NoAnswer { .. })) => {
                 if !std::mem::replace(&mut is_waiting, true) {
-                    eprintln!("xmem: {error}; waiting for it");
+                    say(format_args!("{error}; waiting for it"));
                 }
                 interval.min(LOOK)
             }
