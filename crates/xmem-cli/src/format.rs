@@ -7,6 +7,7 @@ use std::io::{self, Write};
 
 use comfy_table::{CellAlignment, ContentArrangement, presets};
 use serde::Serialize;
+use unicode_width::UnicodeWidthChar;
 use xmem_core::printable;
 
 use crate::Error;
@@ -57,14 +58,20 @@ impl Table {
     /// With each line cut to so many columns: a line that the terminal wraps is two where one was cleared.
     pub(crate) fn print_cut(&self, width: usize, out: &mut impl Write) -> Result<(), Error> {
         for line in self.0.lines() {
-            let end = line
-                .char_indices()
-                .nth(width)
-                .map_or(line.len(), |(at, _)| at);
-            writeln!(out, "{}", line[..end].trim_end())?;
+            writeln!(out, "{}", cut(&line, width).trim_end())?;
         }
         Ok(())
     }
+}
+
+/// As much of a line as so many columns show: some characters take two.
+fn cut(line: &str, width: usize) -> &str {
+    let mut columns = 0;
+    let end = line.char_indices().find(|(_, c)| {
+        columns += c.width().unwrap_or(0);
+        columns > width
+    });
+    end.map_or(line, |(at, _)| &line[..at])
 }
 
 /// How many columns the terminal has that this is printed to. `None`: it goes elsewhere, or the terminal does not say.
@@ -109,6 +116,15 @@ mod tests {
         table.print(&mut out).unwrap();
         let text = String::from_utf8(out).unwrap();
         assert_eq!(text, "NAME    COUNT\na           1\nlonger   1000\n");
+    }
+
+    #[test]
+    fn a_line_is_cut_by_columns() {
+        for (width, is) in [(0, ""), (3, "漢"), (4, "漢字"), (5, "漢字a"), (9, "漢字ab")] {
+            assert_eq!(cut("漢字ab", width), is);
+        }
+        // One that takes none stays with the one that it belongs to.
+        assert_eq!(cut("e\u{301}e", 1), "e\u{301}");
     }
 
     #[test]
