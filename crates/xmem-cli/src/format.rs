@@ -87,8 +87,8 @@ pub(crate) fn say(what: impl Display) {
 
 /// One line of JSON.
 pub(crate) fn json(out: &mut impl Write, value: &impl Serialize) -> Result<(), Error> {
-    serde_json::to_writer(&mut *out, value)?;
-    writeln!(out)?;
+    // All of it or nothing, so that what comes can be read.
+    writeln!(out, "{}", serde_json::to_string(value)?)?;
     Ok(())
 }
 

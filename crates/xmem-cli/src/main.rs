@@ -33,9 +33,6 @@ fn main() -> ExitCode {
 }
 
 fn is_broken_pipe(error: &Error) -> bool {
-    let kind = error
-        .downcast_ref::<io::Error>()
-        .map(io::Error::kind)
-        .or_else(|| error.downcast_ref::<serde_json::Error>()?.io_error_kind());
-    kind == Some(io::ErrorKind::BrokenPipe)
+    let error = error.downcast_ref::<io::Error>();
+    error.is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
 }

@@ -2,8 +2,10 @@
 
 //! The real binary against a real pool that this process makes.
 
+use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{BufRead, BufReader};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixListener;
 use std::path::Path;
@@ -342,6 +344,52 @@ fn what_is_no_socket_is_no_pool() {
     let output = xmem(dir.path(), &["clean", "letter"]);
     assert!(stderr(&output).contains("letter.sock"), "{output:?}");
     assert!(file.exists());
+}
+
+#[test]
+fn what_no_pool_can_be_named_is_no_pool() {
+    let dir = TempDir::new().unwrap();
+    let names: [&[u8]; 5] = [
+        b"\xff\xfe.sock",
+        b"\xff\xfe.lock",
+        b"a\x1b[31m.sock",
+        b"a\x1b[31m.lock",
+        b"b\x1b[31m.lock",
+    ];
+    let paths = names.map(|name| dir.path().join(OsStr::from_bytes(name)));
+    for path in &paths {
+        if path.extension() == Some(OsStr::new("sock")) {
+            drop(UnixListener::bind(path).unwrap());
+        } else {
+            std::fs::write(path, "killed (process 1)").unwrap();
+        }
+    }
+    assert_eq!(stdout(&xmem(dir.path(), &["list", "-f", "json"])), "[]\n");
+    assert!(stdout(&xmem(dir.path(), &["list"])).starts_with("no pools in "));
+    stdout(&xmem(dir.path(), &["clean"]));
+    assert!(paths.iter().all(|path| path.exists()));
+}
+
+#[test]
+fn a_directory_that_has_no_path_in_text_has_pools_all_the_same() {
+    let dir = TempDir::new().unwrap();
+    let dir = dir.path().join(OsStr::from_bytes(b"\xff"));
+    std::fs::create_dir(&dir).unwrap();
+    drop(UnixListener::bind(dir.join("cam0.sock")).unwrap());
+    let json: Value = serde_json::from_str(stdout(&xmem(&dir, &["list", "-f", "json"]))).unwrap();
+    assert_eq!(json[0]["name"], "cam0");
+    assert!(
+        json[0]["path"]
+            .as_str()
+            .unwrap()
+            .ends_with("\u{fffd}/cam0.sock")
+    );
+    let removed = xmem(&dir, &["clean", "-f", "json"]);
+    assert!(
+        stdout(&removed).contains("\u{fffd}/cam0.sock"),
+        "{removed:?}"
+    );
+    assert!(!dir.join("cam0.sock").exists());
 }
 
 #[test]

@@ -7,6 +7,7 @@ use std::path::PathBuf;
 
 use xmem_core::{RemoveError, printable};
 
+use super::name_of;
 use crate::Error;
 use crate::cli::Format;
 use crate::format::{json, say};
@@ -20,7 +21,11 @@ pub(crate) fn run(pools: &[String], format: Format, out: &mut impl Write) -> Res
         stale.retain(|pool| !pool.live);
         let sockets = stale.into_iter().map(|pool| pool.path);
         for path in sockets.chain(xmem_core::read_lone_locks()?) {
-            match remove(&path.to_string_lossy(), &mut removed) {
+            let Some(name) = name_of(&path) else {
+                continue;
+            };
+            // The directory may be one that has no path in text.
+            match remove(path.to_str().unwrap_or(name), &mut removed) {
                 // It has a producer again.
                 Err(RemoveError::Live { .. }) => {}
                 // Nobody asked for these by name.
@@ -38,7 +43,10 @@ pub(crate) fn run(pools: &[String], format: Format, out: &mut impl Write) -> Res
         errors.extend(results.filter_map(Result::err));
     }
     match format {
-        Format::Json => json(out, &removed)?,
+        Format::Json => {
+            let paths: Vec<_> = removed.iter().map(|path| path.to_string_lossy()).collect();
+            json(out, &paths)?;
+        }
         Format::Table if removed.is_empty() && errors.is_empty() => {
             writeln!(out, "nothing to remove")?;
         }

@@ -3,11 +3,11 @@
 //! `xmem list`
 
 use std::io::Write;
-use std::path::PathBuf;
 
 use serde::Serialize;
 use xmem_core::{ConnectError, PoolEntry, PoolStats, QueryError};
 
+use super::name_of;
 use crate::Error;
 use crate::cli::Format;
 use crate::format::{Table, json, process};
@@ -16,7 +16,8 @@ use crate::format::{Table, json, process};
 #[derive(Debug, Serialize)]
 struct Row {
     name: String,
-    path: PathBuf,
+    /// As text, whatever it is: JSON has no other.
+    path: String,
     state: State,
     #[serde(flatten)]
     stats: Option<Answer>,
@@ -44,10 +45,10 @@ enum State {
 }
 
 pub(crate) fn run(format: Format, out: &mut impl Write) -> Result<(), Error> {
-    let pools = xmem_core::read_pools()?;
+    let mut pools = xmem_core::read_pools()?;
+    pools.retain(|pool| name_of(&pool.path).is_some());
     let live = pools.iter().filter(|pool| pool.live);
-    // By their paths: the name alone would not do if it has a slash.
-    let live: Vec<_> = live.map(|pool| pool.path.to_string_lossy()).collect();
+    let live: Vec<_> = live.map(|pool| &pool.name).collect();
     let mut answers = xmem_core::query_all(&live).into_iter();
     let rows: Vec<Row> = pools
         .into_iter()
@@ -110,7 +111,7 @@ pub(crate) fn run(format: Format, out: &mut impl Write) -> Result<(), Error> {
             published,
             consumers,
             devices,
-            row.path.display().to_string(),
+            row.path,
         ]);
     }
     table.print(out)
@@ -131,7 +132,7 @@ impl Row {
             state,
             stats: stats.map(Answer::from),
             name: entry.name,
-            path: entry.path,
+            path: entry.path.to_string_lossy().into_owned(),
         }
     }
 }

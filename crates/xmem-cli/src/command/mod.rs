@@ -8,9 +8,17 @@ mod show;
 mod watch;
 
 use std::io::Write;
+use std::path::Path;
 
 use crate::Error;
 use crate::cli::{Cli, Command};
+
+/// The name of the pool that has its socket there, in the runtime directory. `None`: no pool can have such a name, so it is none.
+fn name_of(socket: &Path) -> Option<&str> {
+    let name = socket.file_name()?.to_str()?.strip_suffix(".sock")?;
+    let leads_there = xmem_core::socket_path(name).is_ok_and(|path| path == socket);
+    leads_there.then_some(name)
+}
 
 pub(crate) fn run(cli: &Cli, out: &mut impl Write) -> Result<(), Error> {
     match &cli.command {
