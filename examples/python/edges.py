@@ -25,6 +25,7 @@ def main() -> None:
     # Differences in both directions.
     sobel = torch.tensor([[-1.0, 0.0, 1.0], [-2.0, 0.0, 2.0], [-1.0, 0.0, 1.0]])
     kernel = torch.stack([sobel, sobel.T]).unsqueeze(1)
+    count = 0
     with xmem.Consumer(options.source, max_held=2) as consumer, xmem.Producer(options.target, framerate=30) as producer:
         for count, frame in enumerate(consumer, 1):
             # The frame itself, which must not be written; each step after it is a tensor of its own.

@@ -102,3 +102,10 @@ def test_edges(pool, directory, source):
     finally:
         example.send_signal(signal.SIGINT)
         example.wait(HANG)
+
+
+def test_edges_of_nothing(pool, directory):
+    torch_or_not("test_edges")
+    with xmem.Producer(pool) as producer:
+        producer.end_stream()
+        assert run("edges.py", pool, f"{directory}/edges.sock") == "0 frames\n"
