@@ -566,7 +566,7 @@ pub enum ReceiveError {
     ProducerLost,
     /// This consumer holds as many frames as it may.
     #[error(
-        "this consumer holds its budget of {budget} frames: drop one before it receives another, or copy it out (receive_with)"
+        "this consumer holds its budget of {budget} frames: drop one before it receives another, or copy it out"
     )]
     OverBudget {
         /// How many it may hold.
