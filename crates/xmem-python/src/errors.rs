@@ -138,7 +138,9 @@ impl IntoPyErr for ReceiveError {
 impl IntoPyErr for AcquireError {
     fn message(&self) -> String {
         match self {
-            Self::TooLarge { size, max_bytes: 0 } => {
+            Self::TooLarge {
+                size, max_bytes: 0, ..
+            } => {
                 format!("no memory has room for {size} bytes, the frame and its attachments")
             }
             error => error.to_string(),
