@@ -49,21 +49,13 @@ fn over_pauses(live: bool) -> Vec<(u64, gst::ClockTime)> {
 
 #[test]
 fn a_stream_that_waited_goes_on_where_it_was() {
-    let frames = over_pauses(false);
-    for pair in frames.windows(2) {
-        assert_eq!(pair[1].0, pair[0].0 + 1, "{frames:?}");
-        let step = pair[1].1.saturating_sub(pair[0].1);
-        assert!(step >= FRAME - gst::ClockTime::MSECOND, "{frames:?}");
-    }
-}
-
-/// It keeps its own time, so what waited comes at once.
-#[test]
-fn a_live_stream_does_not_go_back() {
-    let frames = over_pauses(true);
-    for pair in frames.windows(2) {
-        assert_eq!(pair[1].0, pair[0].0 + 1, "{frames:?}");
-        assert!(pair[1].1 >= pair[0].1, "{frames:?}");
+    for live in [false, true] {
+        let frames = over_pauses(live);
+        for pair in frames.windows(2) {
+            assert_eq!(pair[1].0, pair[0].0 + 1, "{frames:?}");
+            let step = pair[1].1.saturating_sub(pair[0].1);
+            assert!(step >= FRAME - gst::ClockTime::MSECOND, "{frames:?}");
+        }
     }
 }
 

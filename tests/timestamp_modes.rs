@@ -325,6 +325,63 @@ fn come_from_before_the_start(by: i64) {
     assert_eq!(times, [0, 40, 80].map(|time| (Some(ms(time)), None)));
 }
 
+/// A live sender all of whose running times are an hour before the start of any consumer.
+fn an_hour_ago(pools: &Pools, properties: &str) -> Sender {
+    let pipeline = pools.launch(&format!(
+        "appsrc name=app format=time is-live=true ! xmemsink name=sink pool=POOL {properties}"
+    ));
+    let app = pipeline.by_name("app").downcast().unwrap();
+    let sender = Sender { pipeline, app };
+    sender.app.set_caps(Some(&CAPS.parse().unwrap()));
+    let hour = i64::try_from(ms(3_600_000).nseconds()).unwrap();
+    sender.sink().static_pad("sink").unwrap().set_offset(-hour);
+    sender.pipeline.play();
+    sender
+}
+
+/// In a lossless pool they waited for the consumer, and a recorder wants them as they were.
+#[test]
+fn live_frames_that_were_held_up_keep_their_spacing() {
+    let pools = Pools::new();
+    let sender = an_hour_ago(&pools, LOSSLESS);
+    let receiver = pools.receiver("");
+    let sent = [0, 40, 80, 120];
+    for time in sent {
+        sender.push(buffer(0, Some(ms(time)), None));
+    }
+    sender.app.end_of_stream().unwrap();
+    let times: Vec<_> = receiver.rest().iter().map(times).collect();
+    assert_eq!(times, sent.map(|time| (Some(ms(time)), None)));
+}
+
+/// A sink that lags behind by all that the pool keeps would otherwise go on to miss frames for good.
+#[test]
+fn a_live_stream_that_lags_catches_up_where_frames_are_missing() {
+    for (start, delivery) in [("oldest", "history=8"), ("next", LOSSLESS)] {
+        let pools = Pools::new();
+        let sender = an_hour_ago(&pools, delivery);
+        let times_sent = [0, 40, 80, 160, 200, 1_800_000, 1_800_040];
+        let push = || {
+            for time in times_sent {
+                sender.push(buffer(0, Some(ms(time)), None));
+            }
+        };
+        if start == "oldest" {
+            push();
+            let sink = sender.sink();
+            until("all are there", || stat(&sink, "published") == 7);
+        }
+        let receiver = pools.receiver(&format!("start-from={start}"));
+        if start == "next" {
+            push();
+        }
+        sender.app.end_of_stream().unwrap();
+        let times: Vec<_> = receiver.rest().iter().map(times).collect();
+        let expected = [0, 40, 80, 120, 160, 200, 240];
+        assert_eq!(times, expected.map(|time| (Some(ms(time)), None)));
+    }
+}
+
 #[test]
 fn what_lies_outside_of_its_segment_is_not_published() {
     let pools = Pools::new();

@@ -43,13 +43,22 @@ impl Shift {
     }
 
     /// Makes it at least this much, and `room` more if it was less: another stream may need somewhat more, and should not
-    /// have to change what is on its way already. It never shrinks.
+    /// have to change what is on its way already.
     pub(super) fn at_least(&self, by: gst::ClockTime, room: gst::ClockTime) {
         let known = |time: gst::ClockTime| time.nseconds().min(i64::MAX.unsigned_abs());
         let _ = self
             .0
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |now| {
                 (now < known(by)).then(|| known(by.saturating_add(room)))
+            });
+    }
+
+    /// Makes it less by as much as is missing in the stream, as far as there is any. For a shift that is nobody else's.
+    pub(super) fn catch_up(&self, missing: gst::ClockTime) {
+        let _ = self
+            .0
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |now| {
+                Some(now.saturating_sub(missing.nseconds()))
             });
     }
 }
@@ -76,6 +85,9 @@ mod tests {
         assert_eq!((video.get(), audio.get(), other.get()), (15, 15, 0));
         need(&audio, 16, 0);
         assert_eq!(video.get(), 16);
+        other.at_least(time(1), time(0));
+        other.catch_up(time(2));
+        assert_eq!(other.get(), 0);
         drop((video, audio));
         assert_eq!(Shift::of(key).get(), 0, "a new stream begins anew");
         let nobody = Shift::of(None);

@@ -46,6 +46,33 @@ impl Course {
     }
 }
 
+/// How far apart the frames of a stream are, on CLOCK_MONOTONIC.
+#[derive(Debug, Default)]
+struct Spacing {
+    latest: Option<i64>,
+    /// The most so far where nothing was missing.
+    usual: gst::ClockTime,
+}
+
+impl Spacing {
+    /// How much is missing between the frames so far and this one.
+    fn missing(&mut self, time: i64, duration: Option<gst::ClockTime>) -> gst::ClockTime {
+        let latest = self.latest.replace(time.max(self.latest.unwrap_or(time)));
+        let step = timing::elapsed(latest.unwrap_or(time), time);
+        let usual = self.usual.max(duration.unwrap_or_default());
+        let most = if usual.is_zero() {
+            ROOM
+        } else {
+            usual.saturating_add(usual / 2)
+        };
+        if step > most {
+            return step.saturating_sub(usual);
+        }
+        self.usual = usual.max(step);
+        gst::ClockTime::ZERO
+    }
+}
+
 /// What a buffer gets.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Times {
@@ -67,6 +94,8 @@ pub(super) struct Stamper {
     delivery: Delivery,
     /// `None`: no frame of this producer yet that has a time.
     shift: Option<Arc<Shift>>,
+    /// Of the current producer's frames.
+    spacing: Spacing,
     /// Of the frames so far, on a pipeline that has a clock.
     base_time: Option<gst::ClockTime>,
     /// The running time at which the pipeline began, or went on after a pause. No frame is given an earlier one.
@@ -86,6 +115,7 @@ impl Stamper {
             began: None,
             delivery: Delivery::default(),
             shift: None,
+            spacing: Spacing::default(),
             base_time: None,
             went_on_at: gst::ClockTime::ZERO,
             latest: gst::ClockTime::ZERO,
@@ -102,6 +132,7 @@ impl Stamper {
     pub(super) fn begin_producer(&mut self, delivery: Delivery) {
         self.delivery = delivery;
         self.shift = None;
+        self.spacing = Spacing::default();
         self.was_paused = false;
     }
 
@@ -171,8 +202,8 @@ impl Stamper {
 
     /// Frames from before the pipeline's start would all come at time 0, and lose their spacing. For those of a stream
     /// that was held up, as a file is whose producer waited for us, and for those that were asked for, everything comes
-    /// later instead. Live streams go on at their own time. After a pause it is the same with the time at which the
-    /// pipeline went on; a lossless stream was held up by that very pause.
+    /// later instead. Live streams go on at their own time unless they are lossless. After a pause it is the same with the
+    /// time at which the pipeline went on; a lossless stream was held up by that very pause.
     fn shifted(
         &mut self,
         src: &XmemSrc,
@@ -186,28 +217,18 @@ impl Stamper {
             .into_iter()
             .chain(meta.decode_timestamp)
             .min();
-        if (self.shift.is_none() || self.was_paused)
-            && let Some(earliest) = earliest
-        {
-            let by = self.shift.as_ref().map_or(0, |shift| shift.get());
-            let was_paused = std::mem::take(&mut self.was_paused);
-            let shift = Shift::of(timeline.base_time.zip(base_time));
-            shift.at_least(
-                gst::ClockTime::from_nseconds(by.unsigned_abs()),
-                gst::ClockTime::ZERO,
-            );
-            let before = origin
-                .later(self.went_on_at.nseconds().cast_signed())
-                .before_start(earliest);
-            let held_up = timing::elapsed(earliest, meta.published_at);
-            let waited = was_paused && self.delivery == Delivery::Lossless && !timeline.live;
-            if self.from_oldest || waited {
-                // Streams that paused together need about the same.
-                shift.at_least(before, gst::ClockTime::ZERO);
-            } else if !timeline.live {
-                shift.at_least(before.min(held_up), room(src));
+        if let Some(earliest) = earliest {
+            let duration = meta.duration.and_then(timing::known);
+            let missing = self.spacing.missing(earliest, duration);
+            match &self.shift {
+                Some(shift) if !self.was_paused => {
+                    // Nothing has to lag behind the gap, and at the edge of what a pool keeps that would go on for good.
+                    if timeline.live && Arc::strong_count(shift) == 1 {
+                        shift.catch_up(missing);
+                    }
+                }
+                _ => self.begin_shift(src, origin, base_time, earliest, meta, timeline),
             }
-            self.shift = Some(shift);
         }
         origin.later(
             self.shift
@@ -216,9 +237,49 @@ impl Stamper {
                 .saturating_neg(),
         )
     }
+
+    /// Finds how much later everything comes, from the first frame or from the first one after a pause.
+    fn begin_shift(
+        &mut self,
+        src: &XmemSrc,
+        origin: Origin,
+        base_time: Option<gst::ClockTime>,
+        earliest: i64,
+        meta: &FrameMeta,
+        timeline: &Timeline,
+    ) {
+        let by = self.shift.as_ref().map_or(0, |shift| shift.get());
+        let was_paused = std::mem::take(&mut self.was_paused);
+        let shift = Shift::of(timeline.base_time.zip(base_time));
+        shift.at_least(
+            gst::ClockTime::from_nseconds(by.unsigned_abs()),
+            gst::ClockTime::ZERO,
+        );
+        let before = origin
+            .later(self.went_on_at.nseconds().cast_signed())
+            .before_start(earliest);
+        // A live frame may be later than its time by its latency, and was not held up then.
+        let late = timing::elapsed(earliest, meta.published_at);
+        let held_up = if late > timeline.latency {
+            late
+        } else {
+            gst::ClockTime::ZERO
+        };
+        let is_lossless = self.delivery == Delivery::Lossless;
+        let room = room(src);
+        // A live stream that is not alone could not catch up.
+        let keeps_spacing = !timeline.live || (is_lossless && room.is_zero());
+        if self.from_oldest || (was_paused && is_lossless && keeps_spacing) {
+            // Streams that paused together need about the same.
+            shift.at_least(before, gst::ClockTime::ZERO);
+        } else if keeps_spacing {
+            shift.at_least(before.min(held_up), room);
+        }
+        self.shift = Some(shift);
+    }
 }
 
-/// How much earlier another stream may begin that is taken in the same pipeline.
+/// How much earlier another stream may begin that is taken in the same pipeline. Zero: there is no other.
 fn room(src: &XmemSrc) -> gst::ClockTime {
     let bins = std::iter::successors(src.parent(), gst::Object::parent);
     let Some(all) = bins
@@ -241,4 +302,40 @@ fn shorter(duration: gst::ClockTime, speed: f64) -> gst::ClockTime {
     }
     // A float is as precise as it has to be for the length of a frame; the cast saturates.
     timing::known((duration.nseconds() as f64 / speed) as u64).unwrap_or(gst::ClockTime::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const fn ms(ms: u64) -> gst::ClockTime {
+        gst::ClockTime::from_mseconds(ms)
+    }
+
+    /// What is missing before each of these frames, in milliseconds.
+    fn missing(duration: Option<u64>, times: &[i64]) -> Vec<u64> {
+        let mut spacing = Spacing::default();
+        let each = times.iter().map(|time| {
+            spacing
+                .missing(time * 1_000_000, duration.map(ms))
+                .mseconds()
+        });
+        each.collect()
+    }
+
+    #[test]
+    fn a_gap_is_longer_than_frames_are_apart() {
+        assert_eq!(
+            missing(Some(33), &[0, 33, 66, 132, 166, 1_166, 1_200]),
+            [0, 0, 0, 33, 0, 966, 0]
+        );
+        assert_eq!(missing(None, &[0, 40, 80, 160, 240]), [0, 0, 0, 40, 40]);
+        // A camera says 30 frames a second, and has 25 in the dark.
+        assert_eq!(missing(Some(33), &[0, 40, 80, 120]), [0; 4]);
+        // The packets of a frame.
+        assert_eq!(missing(None, &[0, 0, 0, 33, 33, 66]), [0; 6]);
+        // Shown in another order.
+        assert_eq!(missing(Some(33), &[66, 0, 33, 99]), [0; 4]);
+        assert_eq!(missing(None, &[0, 60_000, 60_033]), [0, 60_000, 0]);
+    }
 }
