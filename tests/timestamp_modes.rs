@@ -159,6 +159,30 @@ fn passthrough_is_for_streams_without_times_too() {
     }
 }
 
+/// At its end a muxer goes back to complete its header, with the segment that it began with.
+#[test]
+fn passthrough_writes_files_as_they_are() {
+    for film in [
+        "audiotestsrc num-buffers=10 ! wavenc",
+        "videotestsrc num-buffers=10 ! video/x-raw,format=I420,width=32,height=32 ! avimux",
+    ] {
+        let pools = Pools::new();
+        let file = |name| pools.file(name).to_str().unwrap().to_owned();
+        pools.run(&format!("{film} ! filesink location={}", file("direct")));
+        let producer = pools.launch(&format!("{film} ! xmemsink pool=POOL {LOSSLESS}"));
+        let consumer = pools.launch(&format!(
+            "xmemsrc pool=POOL timestamp-mode=passthrough ! filesink location={}",
+            file("shared")
+        ));
+        producer.play();
+        consumer.play();
+        consumer.wait_eos();
+        producer.wait_eos();
+        let read = |name| std::fs::read(file(name)).unwrap();
+        assert!(read("shared") == read("direct"), "{film}");
+    }
+}
+
 /// Times in them mean something to the producer only.
 #[test]
 fn streams_without_a_running_time_have_no_times() {

@@ -2,7 +2,10 @@
 
 //! What a late joiner has to know: the stream's sticky events as named text.
 
-use gst::{glib, prelude::*};
+use gst::{
+    glib::{self, translate::IntoGlib},
+    prelude::*,
+};
 use xmem_core::Sticky;
 
 use super::text as whole;
@@ -10,6 +13,9 @@ use crate::{caps::CUDA_MEMORY, text};
 
 pub(crate) const CAPS: &str = "caps";
 pub(crate) const SEGMENT: &str = "segment";
+/// Which event it came with, where it is in bytes: a file is written from the beginning again with the segment that it began
+/// with, as that of a muxer is which completes its header.
+pub(crate) const SEGMENT_EVENT: &str = "segment-event";
 pub(crate) const STREAM_ID: &str = "stream-start";
 /// What else the start of the stream says of it; stream.rs has it.
 pub(crate) const STREAM: &str = "stream";
@@ -46,9 +52,17 @@ pub(crate) fn update(sticky: &mut Sticky, event: &gst::EventRef) -> Result<(), &
             if let Ok(text) = event.segment().to_value().serialize() {
                 sticky.set(SEGMENT, text.as_str());
             }
+            if event.segment().format() == gst::Format::Bytes {
+                sticky.set(SEGMENT_EVENT, event.seqnum().into_glib().to_string());
+            } else {
+                sticky.remove(SEGMENT_EVENT);
+            }
         }
         // What comes next has one of its own.
-        gst::EventView::FlushStop(_) => sticky.remove(SEGMENT),
+        gst::EventView::FlushStop(_) => {
+            sticky.remove(SEGMENT);
+            sticky.remove(SEGMENT_EVENT);
+        }
         gst::EventView::Tag(event) => {
             let key = match event.tag().scope() {
                 gst::TagScope::Global => GLOBAL_TAGS,

@@ -25,7 +25,7 @@ use crate::{
 pub(super) struct Sent {
     /// The start of the stream that is out. `None`: GstBaseSrc's own waits for what the producer says.
     start: Option<Start>,
-    segment: Option<(gst::Seqnum, gst::Segment)>,
+    pub(super) segment: Option<(gst::Seqnum, gst::Segment)>,
 }
 
 #[derive(Debug)]

@@ -64,7 +64,7 @@ impl XmemSrc {
     }
 
     /// Takes over what the sticky state says of the frames' times.
-    fn follow_course(&self, mode: XmemSrcTimestampMode, new: &Sticky) {
+    fn follow_course(&self, mode: XmemSrcTimestampMode, new: &Sticky, old: &Sticky) {
         let segment = new.text(sticky::SEGMENT).and_then(sticky::parse_segment);
         let course = Course {
             timeline: Timeline::parse(new.text(sticky::TIMELINE)),
@@ -76,11 +76,15 @@ impl XmemSrc {
             gst::debug!(CAT, imp = self, "The producer's latency is {latency}");
             self.say_latency_changed();
         }
-        if mode != XmemSrcTimestampMode::Passthrough || self.outgoing.segment() == segment {
+        let is_same = self.outgoing.segment() == segment
+            && new.get(sticky::SEGMENT_EVENT) == old.get(sticky::SEGMENT_EVENT);
+        if mode != XmemSrcTimestampMode::Passthrough || is_same {
             return;
         }
         gst::debug!(CAT, imp = self, "Segment is {segment:?}");
         self.outgoing.set_segment(segment);
+        // It leaves, also if it is one that was there before.
+        lock(&self.sent).segment = None;
         // GstBaseSrc takes only segments of its own format, and ends the stream where one ends. It sends this one before the
         // frame, and ours leaves in its place.
         let any = gst::FormattedSegment::<gst::ClockTime>::new();
@@ -106,11 +110,11 @@ impl XmemSrc {
         // As long as no frame says so, the caps do.
         let on_device = lock(&self.stream).on_device.or(download.then_some(false));
         let begins = self.announce(new);
+        self.follow_course(mode, new, &old);
         if begins {
             // All that was said belongs to the stream before.
             old = Sticky::new();
         }
-        self.follow_course(mode, new);
         let pad = self.obj().src_pad().clone();
         let caps = new.text(sticky::CAPS);
         if let Some(caps) = caps
