@@ -204,7 +204,7 @@ fn streams_without_a_running_time_have_no_times() {
 }
 
 #[test]
-fn arrival_is_when_the_frame_was_taken() {
+fn arrival_is_when_the_frame_was_published() {
     let pools = Pools::new();
     let sender = pools.sender(&CAPS.parse().unwrap(), LOSSLESS);
     let receiver = pools.receiver("timestamp-mode=arrival");
@@ -230,6 +230,16 @@ fn arrival_is_when_the_frame_was_taken() {
         last = arrival;
         assert_eq!(dts, ahead.map(|_| arrival));
         assert_eq!(sample.segment().unwrap().format(), gst::Format::Time);
+    }
+    // However long downstream makes it wait then: the appsink takes one, the source waits with another.
+    let sink = sender.sink();
+    (0..4).for_each(|number| sender.push(buffer(number, None, None)));
+    until("all are there", || stat(&sink, "published") == 8);
+    let published = running_time();
+    until("time passes", || running_time() > published);
+    for _ in 0..4 {
+        let sample = receiver.next().unwrap();
+        assert!(times(&sample).0.unwrap() <= published, "{sample:?}");
     }
 }
 

@@ -119,8 +119,8 @@ pub enum XmemSrcTimestampMode {
         nick = "clock"
     )]
     Clock,
-    /// When they were taken.
-    #[enum_value(name = "Arrival: when the frame was taken", nick = "arrival")]
+    /// When they were published.
+    #[enum_value(name = "Arrival: when the frame came into the pool", nick = "arrival")]
     Arrival,
     /// What they had in the producer's pipeline.
     #[enum_value(

@@ -284,7 +284,7 @@ pub(super) fn properties() -> Vec<glib::ParamSpec> {
          * over any number of pools, processes and clocks. A stream that was held up until this pipeline was there, such
          * as a file whose producer waits for a consumer, comes so much later as a whole.
          *
-         * `arrival` is the running time when the frame was taken. `passthrough` leaves PTS, DTS, duration and segment
+         * `arrival` is the running time when the frame came into the pool. `passthrough` leaves PTS, DTS, duration and segment
          * as the producer's pipeline has them, whatever their format; they have nothing to do with this pipeline's
          * clock.
          */

@@ -155,14 +155,17 @@ impl Stamper {
         };
         self.follow_base_time(src, base_time);
         let (pts, dts) = if self.mode == XmemSrcTimestampMode::Arrival {
-            let now = origin.to_running_time(xmem_core::monotonic_ns());
+            // Not when it is taken: a sink that waits for its time takes the next one so much later.
+            let arrival = origin
+                .to_running_time(meta.published_at)
+                .max(self.went_on_at);
             // What is decoded in another order than it is shown in stays in that order.
             let ahead = raw
                 .pts
                 .zip(raw.dts)
                 .and_then(|(pts, dts)| pts.checked_sub(dts));
-            let pts = now.saturating_add(shorter(ahead.unwrap_or_default(), course.speed));
-            (Some(pts), raw.dts.map(|_| now))
+            let pts = arrival.saturating_add(shorter(ahead.unwrap_or_default(), course.speed));
+            (Some(pts), raw.dts.map(|_| arrival))
         } else {
             let origin = self.shifted(src, origin, base_time, meta, &course.timeline);
             let time = |time: i64| origin.to_running_time(time).max(self.went_on_at);
