@@ -88,3 +88,20 @@ fn a_change_that_downstream_refuses() {
     producer.finish();
     assert!(receiver.next().is_none());
 }
+
+/// dvbsuboverlay says that it may attach overlays, to whoever takes any caps, and blends them all the same. A converter would
+/// have to blend what is attached.
+#[test]
+fn caps_promise_no_metas_that_do_not_travel() {
+    let pools = Pools::new();
+    let caps = |features: &str| -> gst::Caps {
+        let features = format!("x-raw({features})");
+        GRAY.replace("x-raw", &features).parse().unwrap()
+    };
+    let sent = caps("meta:GstVideoOverlayComposition, meta:GstVideoAffineTransformation");
+    let sender = pools.sender(&sent, LOSSLESS);
+    let receiver = pools.receiver("");
+    push(&sender, 1);
+    let received = receiver.next().unwrap().caps_owned().unwrap();
+    assert_eq!(received, caps("meta:GstVideoAffineTransformation"));
+}

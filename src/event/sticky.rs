@@ -9,7 +9,7 @@ use gst::{
 use xmem_core::Sticky;
 
 use super::text as whole;
-use crate::{caps::CUDA_MEMORY, text};
+use crate::{caps::CUDA_MEMORY, meta, text};
 
 pub(crate) const CAPS: &str = "caps";
 pub(crate) const SEGMENT: &str = "segment";
@@ -142,16 +142,16 @@ pub(crate) fn parse_segment(text: &str) -> Option<gst::Segment> {
         })
 }
 
-/// The caps as a consumer sees them: what lies in a slot is host memory, wherever upstream had it. DMA buffers travel as
-/// they are.
+/// The caps as a consumer sees them: what lies in a slot is host memory, wherever upstream had it, and metas that do not
+/// travel are on no frame. DMA buffers travel as they are.
 pub(crate) fn shareable(mut caps: gst::Caps) -> gst::Caps {
     let Some(features) = caps.features(0) else {
         return caps;
     };
-    if features.iter().any(is_memory) {
+    if features.iter().any(stays) {
         let kept: Vec<_> = features
             .iter()
-            .filter(|name| !is_memory(name))
+            .filter(|name| !stays(name))
             .map(|name| name.to_owned())
             .collect();
         caps.make_mut()
@@ -160,7 +160,11 @@ pub(crate) fn shareable(mut caps: gst::Caps) -> gst::Caps {
     caps
 }
 
-fn is_memory(name: &glib::GStr) -> bool {
+/// Whether a feature is one of frames in the producer's process only.
+fn stays(name: &glib::GStr) -> bool {
+    if let Some(meta) = name.strip_prefix("meta:") {
+        return !meta::travels(meta);
+    }
     name.starts_with("memory:")
         && *name != *gst_allocators::CAPS_FEATURE_MEMORY_DMABUF
         && name.as_str() != CUDA_MEMORY

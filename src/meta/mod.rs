@@ -203,6 +203,11 @@ fn is_ours(name: &str) -> bool {
     name == analytics::NAME || CODECS.iter().any(|codec| name_of(codec.key) == name)
 }
 
+/// Whether metas travel that a caps feature promises. Its name is the meta's, mostly without its end.
+pub(crate) fn travels(feature: &str) -> bool {
+    is_ours(feature) || is_ours(&format!("{feature}Meta"))
+}
+
 /// The name of the metas behind a key, without its version.
 fn name_of(key: &str) -> &str {
     let kind = key.strip_prefix(PREFIX).unwrap_or(key);
