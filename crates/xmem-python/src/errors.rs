@@ -136,17 +136,6 @@ impl IntoPyErr for ReceiveError {
 }
 
 impl IntoPyErr for AcquireError {
-    fn message(&self) -> String {
-        match self {
-            Self::TooLarge {
-                size, max_bytes: 0, ..
-            } => {
-                format!("no memory has room for {size} bytes, the frame and its attachments")
-            }
-            error => error.to_string(),
-        }
-    }
-
     fn kind(&self) -> Option<Kind> {
         match self {
             // 0 is no limit: there is no such number of bytes.
