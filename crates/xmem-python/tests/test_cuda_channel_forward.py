@@ -421,7 +421,7 @@ def test_what_is_not_sent_is_not_copied_on_any_device(machine):
     joined.do("channel.recv(timeout=HANG)")
     copies = machine.calls(made, "cuMemcpyAsync")
     with machine.held(made):
-        made.fails("channel.send(arrays)", "PoolFull", "larger than the pool")
+        made.fails("channel.send(arrays)", "PoolFull", "raise max-bytes")
     assert machine.calls(made, "cuMemcpyAsync") == copies
     # Nothing of it comes.
     made.do("channel.send([Device(4), OnSecond(5)])")
