@@ -105,9 +105,10 @@ pub(crate) fn of_source(
     memory_copies: u64,
     losses: &Losses,
 ) -> gst::Structure {
-    let budget = match current.budget {
-        0 => figures.last_budget,
-        budget => budget,
+    // Of a connection there is, 0 says that nothing is to be held.
+    let budget = match device {
+        Some(_) => current.budget,
+        None => figures.last_budget,
     };
     let latency = match current.latency_ns {
         0 => figures.last_latency_ns,

@@ -48,8 +48,8 @@ impl XmemSrc {
                     Some(asked) if asked > consumer.budget() => gst::warning!(
                         CAT,
                         imp = self,
-                        "Asked to hold {asked} slots, granted {}: raise max-held on xmemsink, or max-slots if \
-                         that is too few for all consumers",
+                        "Asked to hold {asked} slots, granted {}: raise max-held on xmemsink, or max-slots or max-bytes if \
+                         those are too few for all consumers",
                         consumer.budget()
                     ),
                     _ => {}
@@ -60,10 +60,13 @@ impl XmemSrc {
                     messages::back(&self.obj(), &settings.pool, consumer.producer_pid());
                 }
                 started.sticky_version = None;
-                started.next_sequence = None;
-                started.gate = Gate::default();
-                started.header_is_due = true;
-                started.stamper.begin_producer(consumer.delivery());
+                // What goes on is the same stream, if some of it may be missing.
+                if !consumer.has_resumed() {
+                    started.next_sequence = None;
+                    started.gate = Gate::default();
+                    started.header_is_due = true;
+                    started.stamper.begin_producer(consumer.delivery());
+                }
                 #[cfg(feature = "cuda")]
                 {
                     started.on_device = None;

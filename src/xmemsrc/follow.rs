@@ -69,6 +69,7 @@ impl XmemSrc {
         let course = Course {
             timeline: Timeline::parse(new.text(sticky::TIMELINE)),
             speed: segment.as_ref().map_or(1.0, |segment| segment.rate().abs()),
+            may_reorder: new.text(sticky::CAPS).is_some_and(is_encoded_video),
         };
         let before = std::mem::replace(&mut lock(&self.stream).course, course);
         let latency = course.latency(mode);
@@ -247,4 +248,8 @@ impl XmemSrc {
         // The application has the pipeline ask for it then.
         let _ = obj.post_message(gst::message::Latency::builder().src(&*obj).build());
     }
+}
+
+fn is_encoded_video(caps: &str) -> bool {
+    caps.starts_with("video/") && !caps.starts_with("video/x-raw")
 }

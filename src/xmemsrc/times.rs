@@ -22,6 +22,8 @@ pub(super) struct Course {
     pub(super) timeline: Timeline,
     /// How much faster than it was recorded the producer plays; never negative.
     pub(super) speed: f64,
+    /// Frames may come in another order than that of their presentation.
+    pub(super) may_reorder: bool,
 }
 
 impl Default for Course {
@@ -29,11 +31,18 @@ impl Default for Course {
         Self {
             timeline: Timeline::default(),
             speed: 1.0,
+            may_reorder: false,
         }
     }
 }
 
 impl Course {
+    /// Whether a live stream can be behind by less where frames are missing. Where they come in another order than that of
+    /// their times, nobody knows what is missing.
+    fn can_catch_up(&self, meta: &FrameMeta) -> bool {
+        self.timeline.live && (!self.may_reorder || meta.decode_timestamp.is_some())
+    }
+
     /// How much later than they say frames may come.
     pub(super) fn latency(&self, mode: XmemSrcTimestampMode) -> gst::ClockTime {
         match mode {
@@ -167,7 +176,7 @@ impl Stamper {
             let pts = arrival.saturating_add(shorter(ahead.unwrap_or_default(), course.speed));
             (Some(pts), raw.dts.map(|_| arrival))
         } else {
-            let origin = self.shifted(src, origin, base_time, meta, &course.timeline);
+            let origin = self.shifted(src, origin, base_time, meta, course);
             let time = |time: i64| origin.to_running_time(time).max(self.went_on_at);
             (meta.timestamp.map(time), meta.decode_timestamp.map(time))
         };
@@ -213,7 +222,7 @@ impl Stamper {
         origin: Origin,
         base_time: Option<gst::ClockTime>,
         meta: &FrameMeta,
-        timeline: &Timeline,
+        course: &Course,
     ) -> Origin {
         let earliest = meta
             .timestamp
@@ -226,11 +235,11 @@ impl Stamper {
             match &self.shift {
                 Some(shift) if !self.was_paused => {
                     // Nothing has to lag behind the gap, and at the edge of what a pool keeps that would go on for good.
-                    if timeline.live && Arc::strong_count(shift) == 1 {
+                    if course.can_catch_up(meta) && Arc::strong_count(shift) == 1 {
                         shift.catch_up(missing);
                     }
                 }
-                _ => self.begin_shift(src, origin, base_time, earliest, meta, timeline),
+                _ => self.begin_shift(src, origin, base_time, earliest, meta, course),
             }
         }
         origin.later(
@@ -249,8 +258,9 @@ impl Stamper {
         base_time: Option<gst::ClockTime>,
         earliest: i64,
         meta: &FrameMeta,
-        timeline: &Timeline,
+        course: &Course,
     ) {
+        let timeline = &course.timeline;
         let by = self.shift.as_ref().map_or(0, |shift| shift.get());
         let was_paused = std::mem::take(&mut self.was_paused);
         let shift = Shift::of(timeline.base_time.zip(base_time));
@@ -270,8 +280,9 @@ impl Stamper {
         };
         let is_lossless = self.delivery == Delivery::Lossless;
         let room = room(src);
-        // A live stream that is not alone could not catch up.
-        let keeps_spacing = !timeline.live || (is_lossless && room.is_zero());
+        // Nor could a live stream catch up that is not alone.
+        let catches_up = course.can_catch_up(meta) && room.is_zero();
+        let keeps_spacing = !timeline.live || (is_lossless && catches_up);
         if self.from_oldest || (was_paused && is_lossless && keeps_spacing) {
             // Streams that paused together need about the same.
             shift.at_least(before, gst::ClockTime::ZERO);

@@ -34,6 +34,7 @@ fn what_was_taken_does_not_come_again() {
         assert_frame(&receive(&mut consumer), seed, SIZE);
     }
     let mut again = resume(&place, &consumer);
+    assert!(again.has_resumed());
     assert_frame(&receive(&mut again), 3, SIZE);
     assert!(is_empty(&mut again));
     assert_eq!(again.stats().missed, 0);
@@ -159,6 +160,7 @@ fn another_producers_stream_begins_with_what_it_keeps() {
         publish(&second, seed, SIZE);
     }
     let mut again = resume(&place, &consumer);
+    assert!(!again.has_resumed());
     for seed in 10..12 {
         assert_frame(&receive(&mut again), seed, SIZE);
     }

@@ -61,6 +61,7 @@ impl Consumer {
         let Some(before) = resumed.filter(|it| it.pool_id == constants.pool_id) else {
             return;
         };
+        self.resumed = true;
         let cursor = before.cursor.min(self.session.control.head());
         if cursor > self.cursor {
             self.move_to(cursor);

@@ -61,6 +61,8 @@ pub struct Consumer {
     cursor: u64,
     /// Up to where it is known which frames were missed.
     counted: Counted,
+    /// It goes on in the stream of an earlier consumer.
+    resumed: bool,
     /// Where the caller was told that the stream is over.
     told_eos_at: Option<u64>,
     /// Takes no frame that there is a newer one than.
@@ -90,6 +92,7 @@ impl Consumer {
         let mut consumer = Self {
             cursor: session.page.cursor().load(Ordering::Relaxed),
             counted: Counted::default(),
+            resumed: false,
             told_eos_at: None,
             session,
             thread,
@@ -124,6 +127,12 @@ impl Consumer {
     /// of it again.
     pub fn pass_eos(&mut self) {
         self.passed_eos = Some(self.cursor);
+    }
+
+    /// Whether the producer is the one of the consumer that this one [resumes](ConsumerBuilder::resume), so that its frames
+    /// follow that one's.
+    pub fn has_resumed(&self) -> bool {
+        self.resumed
     }
 
     /// How many slots it holds. A forked child holds none.

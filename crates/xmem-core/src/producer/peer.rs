@@ -219,15 +219,16 @@ impl Peer {
         took
     }
 
-    /// How many slots it holds.
-    pub(super) fn held(&self, control: &Control) -> u32 {
+    /// The slots that it holds.
+    pub(super) fn held(&self, control: &Control) -> impl Iterator<Item = u32> {
         let is_held = |slot: u32, lease: u32| {
             let word = control.slot(slot).map(|word| word.load(Ordering::Relaxed));
             lease != 0 && word.is_some_and(|word| SlotWord(word).generation() == lease)
         };
         let leases = (0..).zip(self.page.leases());
-        let held = leases.filter(|(slot, lease)| is_held(*slot, lease.load(Ordering::Relaxed)));
-        u32::try_from(held.count()).unwrap_or(u32::MAX)
+        leases
+            .filter(move |(slot, lease)| is_held(*slot, lease.load(Ordering::Relaxed)))
+            .map(|(slot, _)| slot)
     }
 
     /// What is wrong with its page, if anything is. Only with the pool's state locked: generations stand still then.

@@ -304,6 +304,7 @@ impl Pool {
                 self.lossless(),
                 &mut effects,
             );
+            state.share_out_more(&self.control);
         }
         let sticky = state.sticky.current();
         let peers = state.peers.clone();

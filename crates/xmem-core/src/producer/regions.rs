@@ -39,6 +39,13 @@ pub(super) enum Full {
     TooLarge,
 }
 
+/// How many of the largest slots in use there can be.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Room {
+    pub(super) slots: u32,
+    pub(super) slot_bytes: u64,
+}
+
 /// Memory that somebody else made. It goes when who brought it in lets go of it.
 #[derive(Debug)]
 struct Foreign {
@@ -163,11 +170,15 @@ impl Regions {
         used + self.retired.bytes()
     }
 
-    /// How many of the largest slots in use there can be. `None`: any number.
-    pub(super) fn room(&self) -> Option<u32> {
-        let largest = self.entries.values().map(|entry| entry.plan.slot_bytes());
-        let room = self.max_bytes.checked_div(largest.max()?)?;
-        (self.max_bytes > 0).then(|| u32::try_from(room).unwrap_or(u32::MAX))
+    /// What `max_bytes` has room for. `None`: any number; or sizes differ so much that no number says anything.
+    pub(super) fn room(&self) -> Option<Room> {
+        if self.max_bytes == 0 || self.mixed_sizes {
+            return None;
+        }
+        let sizes = self.entries.values().map(|entry| entry.plan.slot_bytes());
+        let slot_bytes = sizes.max().filter(|bytes| *bytes > 0)?;
+        let slots = u32::try_from(self.max_bytes / slot_bytes).unwrap_or(u32::MAX);
+        Some(Room { slots, slot_bytes })
     }
 
     /// Of these, bytes on devices that are in use.

@@ -3,6 +3,9 @@
 //! What consumers may hold where `max_bytes` has room for fewer slots than were promised: a budget is granted when a consumer
 //! joins, which may be before anybody knows how large a frame is.
 
+use super::peer::Peer;
+use super::regions::Room;
+use super::slots::Place;
 use super::state::State;
 use crate::layout::Control;
 
@@ -26,36 +29,52 @@ impl Cut {
 }
 
 impl State {
-    /// Tells consumers how many slots each may hold at most. Whoever does not let go of any then leaves one to be written.
+    /// Tells consumers how many slots each may hold at most, when a region or a consumer came or went. `Some`: fewer than ever.
     #[must_use]
-    pub(super) fn share_out(&self, control: &Control) -> Option<Cut> {
+    pub(super) fn share_out(&mut self, control: &Control) -> Option<Cut> {
         let room = self.regions.room();
         let share = room.map_or(u32::MAX, |room| self.share(control, room));
-        let before = control.most_held();
-        if share != before {
-            control.set_most_held(share);
-        }
-        let room = room.filter(|_| share < before)?;
-        Some(Cut { room, share })
+        control.set_most_held(share);
+        let room = room.filter(|_| share < self.least_share)?;
+        self.least_share = share;
+        Some(Cut {
+            room: room.slots,
+            share,
+        })
     }
 
-    fn share(&self, control: &Control, room: u32) -> u32 {
+    /// The same where consumers may have let go of something. Who just copies a frame holds one more than it may, for an
+    /// instant, so nobody gets less by that.
+    pub(super) fn share_out_more(&self, control: &Control) {
+        let share = match self.regions.room() {
+            Some(room) => self.share(control, room),
+            None => u32::MAX,
+        };
+        control.set_most_held(share.max(control.most_held()));
+    }
+
+    fn share(&self, control: &Control, room: Room) -> u32 {
+        // What is held already is nobody else's, however little its holder may hold from now on.
+        let slots = |peer: &Peer| {
+            let bytes = |slot| self.slots.get(slot).and_then(|info| info.place);
+            let bytes: u64 = peer.held(control).filter_map(bytes).map(Place::bytes).sum();
+            u32::try_from(bytes.div_ceil(room.slot_bytes)).unwrap_or(u32::MAX)
+        };
         let peers = self.peers.iter();
         let peers: Vec<_> = peers
-            .map(|peer| (peer.budget.min(peer.reserved()), peer.held(control)))
+            .map(|peer| (peer.budget.min(peer.reserved()), slots(peer)))
             .collect();
         let largest = peers.iter().map(|(budget, _)| *budget).max();
-        let largest = largest.unwrap_or(0);
         let taken = |share: u32| {
-            // What is held already is nobody else's, however little its holder may hold from now on.
             let each = peers
                 .iter()
                 .map(|(budget, held)| share.min(*budget).max(*held));
             each.fold(0, u32::saturating_add)
         };
-        // One is being written. Who is past its share copies, which takes no slot for long.
-        let left = room.saturating_sub(1);
-        let too_many = (0..=largest).find(|share| taken(*share) > left);
+        // One is being written, and the producer may keep the one before. Who is past its share copies, which takes no slot
+        // for long.
+        let left = room.slots.saturating_sub(2);
+        let too_many = (0..=largest.unwrap_or(0)).find(|share| taken(*share) > left);
         match too_many {
             None => u32::MAX,
             Some(too_many) => too_many.saturating_sub(1),

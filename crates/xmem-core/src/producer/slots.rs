@@ -31,6 +31,11 @@ pub(super) struct DevicePlace {
 }
 
 impl Place {
+    /// Bytes that it takes, in all memory.
+    pub(super) fn bytes(self) -> u64 {
+        (self.len + self.device.map_or(0, |device| device.len)) as u64
+    }
+
     /// Bytes that a payload may have.
     pub(super) fn payload_len(self) -> usize {
         self.device.map_or(self.len, |device| device.len)

@@ -62,6 +62,8 @@ pub(super) struct State {
     pub(super) sticky: StickyLog,
     /// How many events were published, modulo 2^32.
     pub(super) events: u32,
+    /// The smallest share of a consumer so far that was said.
+    pub(super) least_share: u32,
     /// The pools that frames were forwarded from, the newest last: number and socket.
     pub(super) origins: VecDeque<(u64, String)>,
     /// `None`: not known yet.
@@ -79,6 +81,7 @@ impl State {
             peers: Arc::new([]),
             history: VecDeque::new(),
             events: 0,
+            least_share: u32::MAX,
             is_short: false,
             sticky,
             origins: VecDeque::new(),
@@ -212,7 +215,6 @@ impl State {
             self.remove_peer(control, peer.id);
         }
         effects.cut_off.extend(liars);
-        effects.cut = self.share_out(control).or(effects.cut);
     }
 
     /// A consumer's page does not count any more. Returns it.

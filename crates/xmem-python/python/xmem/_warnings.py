@@ -18,7 +18,12 @@ def warn_each_time(message: str) -> None:
 
     Each time: of one line Python says a text once, and then no more.
     """
-    frame = sys._getframe(1)
+    try:
+        frame = sys._getframe(1)
+    except ValueError:
+        # Nobody in Python called.
+        warnings.warn_explicit(message, PoolWarning, __file__, 0, __name__)
+        return
     while frame.f_back is not None and frame.f_code.co_filename.startswith(_NOT_MEANT):
         frame = frame.f_back
     module = frame.f_globals.get("__name__")
