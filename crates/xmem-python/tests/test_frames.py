@@ -354,6 +354,26 @@ def test_newest_only(pool):
         assert (stats["received"], stats["missed"]) == (3, 5)
 
 
+@pytest.mark.parametrize("lossless", [False, True])
+def test_few_bytes_for_who_keeps_frames(pool, lossless):
+    # Five of them, of 256 KiB.
+    with (
+        xmem.Producer(pool, lossless=lossless, history=1, max_bytes=5 << 18) as producer,
+        xmem.Consumer(pool) as consumer,
+    ):
+        assert consumer.stats["budget"] == 8
+        kept = []
+        for seed in range(20):
+            # Bound until the next one is there, and so is its slot.
+            frame = producer.acquire((1 << 18,), room=0, timeout=HANG)
+            np.asarray(frame)[...] = seed
+            frame.publish(timeout=HANG)
+            kept.append(consumer.recv(HANG))
+        stats = consumer.stats
+        assert (stats["budget"], stats["held"], stats["copied"]) == (3, 3, 17)
+        assert [np.asarray(frame)[0] for frame in kept] == list(range(20))
+
+
 def test_start_from(producer):
     for seed in range(3):
         publish(producer, seed)

@@ -2,8 +2,11 @@
 
 """A lossless producer whose patience ends goes on without a consumer, which learns of it."""
 
+import _thread
 import asyncio
 import contextlib
+import queue
+import sys
 import warnings
 
 import pytest
@@ -88,6 +91,18 @@ def test_another_producer_of_this_process_counts_anew(pool):
             publish(other, 100)
             assert consumer.recv(HANG).pts == 100
             assert consumer.stats["missed"] == missed
+
+
+def test_where_no_line_of_python_asks(producer, monkeypatch):
+    with xmem.Consumer(producer.pool) as consumer, warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        publish_all(producer, range(30))
+        taken = queue.SimpleQueue()
+        monkeypatch.setattr(sys, "unraisablehook", lambda raised: taken.put(raised.exc_value))
+        # Its thread has no frame but this function's, which is no Python either.
+        _thread.start_new_thread(map(taken.put, consumer).__next__, ())
+        assert taken.get(timeout=HANG).pts < 30
+    assert [warning.category for warning in said] == [xmem.PoolWarning]
 
 
 def test_it_is_no_end_of_the_stream(producer):
