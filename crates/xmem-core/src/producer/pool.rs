@@ -194,9 +194,6 @@ impl Pool {
                 peer.pid
             );
         }
-        if let Some(cut) = effects.cut {
-            cut.say(&self.name);
-        }
         for id in effects.retired {
             self.commands.send(Command::RegionGone(id));
         }
@@ -346,7 +343,7 @@ impl Pool {
         state.finalize_watched(&self.control, self.lossless(), &mut effects);
         state.regions.forget_consumer(id);
         state.forget_retired(&mut effects);
-        effects.cut = state.share_out(&self.control);
+        state.share_out_more(&self.control);
         drop(state);
         self.run(effects, None);
         self.bell.ring();

@@ -29,11 +29,11 @@ impl Cut {
 }
 
 impl State {
-    /// Tells consumers how many slots each may hold at most, when a region or a consumer came or went. `Some`: fewer than ever.
+    /// Tells consumers how many slots each may hold at most, when a region or a consumer came. `Some`: fewer than ever.
     #[must_use]
     pub(super) fn share_out(&mut self, control: &Control) -> Option<Cut> {
         let room = self.regions.room();
-        let share = room.map_or(u32::MAX, |room| self.share(control, room));
+        let share = self.share(control, room);
         control.set_most_held(share);
         let room = room.filter(|_| share < self.least_share)?;
         self.least_share = share;
@@ -46,14 +46,14 @@ impl State {
     /// The same where consumers may have let go of something. Who just copies a frame holds one more than it may, for an
     /// instant, so nobody gets less by that.
     pub(super) fn share_out_more(&self, control: &Control) {
-        let share = match self.regions.room() {
-            Some(room) => self.share(control, room),
-            None => u32::MAX,
-        };
+        let share = self.share(control, self.regions.room());
         control.set_most_held(share.max(control.most_held()));
     }
 
-    fn share(&self, control: &Control, room: Room) -> u32 {
+    fn share(&self, control: &Control, room: Option<Room>) -> u32 {
+        let Some(room) = room else {
+            return u32::MAX;
+        };
         // What is held already is nobody else's, however little its holder may hold from now on.
         let slots = |peer: &Peer| {
             let bytes = |slot| self.slots.get(slot).and_then(|info| info.place);

@@ -9,7 +9,6 @@ use std::sync::atomic::Ordering;
 use super::builder::Settings;
 use super::peer::Peer;
 use super::regions::{Cold, Regions};
-use super::share::Cut;
 use super::slots::{Hook, Slots, Use, Want};
 use super::sticky_log::StickyLog;
 use crate::fault::{self, Point};
@@ -32,8 +31,6 @@ pub(super) struct Effects {
     /// Consumers that are cut off, and why.
     pub(super) cut_off: Vec<(Arc<Peer>, &'static str)>,
     pub(super) wake: bool,
-    /// Consumers may hold fewer slots than before.
-    pub(super) cut: Option<Cut>,
 }
 
 /// An entry that is kept for consumers.

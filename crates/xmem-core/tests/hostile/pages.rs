@@ -62,6 +62,19 @@ fn with_a_liar(
     });
 }
 
+/// Joins with a budget of two, and maps the control memory and the lease page.
+fn join(place: &Place) -> (Raw, Memory, Memory) {
+    let (raw, joined) = Raw::join(&place.pool(), 2);
+    let control = Memory::map(&joined.control, false);
+    (raw, control, Memory::map(&joined.page, true))
+}
+
+/// Takes a lease on whatever is in a slot.
+fn pin(control: &Memory, page: &Memory, slot: usize) {
+    let word = control.words()[raw::SLOTS + slot].load(Ordering::Relaxed);
+    page.halves()[raw::LEASES + slot].store((word >> 32) as u32, Ordering::Relaxed);
+}
+
 #[test]
 fn a_lease_page_full_of_garbage_cuts_its_consumer_off() {
     with_a_liar(
@@ -81,8 +94,7 @@ fn who_holds_more_than_its_budget_is_cut_off() {
         Delivery::Live,
         |control, page, max_slots, _| {
             for slot in 0..max_slots as usize {
-                let word = control.words()[raw::SLOTS + slot].load(Ordering::Relaxed);
-                page.halves()[raw::LEASES + slot].store((word >> 32) as u32, Ordering::Relaxed);
+                pin(control, page, slot);
             }
         },
         |bystander| bystander.frames(10),
@@ -119,14 +131,9 @@ fn who_pins_its_budget_disturbs_nobody() {
         .unwrap();
     let mut bystander = Bystander::new(&producer);
     bystander.frames(30);
-    let (_raw, joined) = Raw::join(&place.pool(), 2);
-    let (control, page) = (
-        Memory::map(&joined.control, false),
-        Memory::map(&joined.page, true),
-    );
+    let (_raw, control, page) = join(&place);
     for slot in 0..2 {
-        let word = control.words()[raw::SLOTS + slot].load(Ordering::Relaxed);
-        page.halves()[raw::LEASES + slot].store((word >> 32) as u32, Ordering::Relaxed);
+        pin(&control, &page, slot);
     }
     bystander.frames(500);
     assert_eq!(producer.stats().cut_off, 0);
@@ -143,16 +150,8 @@ fn who_takes_frames_after_its_goodbye_is_cut_off() {
         .unwrap();
     let mut bystander = Bystander::new(&producer);
     bystander.frames(30);
-    let (raw, joined) = Raw::join(&place.pool(), 2);
-    let (control, page) = (
-        Memory::map(&joined.control, false),
-        Memory::map(&joined.page, true),
-    );
-    let pin = |slot: usize| {
-        let word = control.words()[raw::SLOTS + slot].load(Ordering::Relaxed);
-        page.halves()[raw::LEASES + slot].store((word >> 32) as u32, Ordering::Relaxed);
-    };
-    pin(0);
+    let (raw, control, page) = join(&place);
+    pin(&control, &page, 0);
     page.set(raw::CURSOR, u64::MAX);
     raw.send(raw::LEAVE, &[]).unwrap();
     eventually("its goodbye is heard", || {
@@ -162,7 +161,7 @@ fn who_takes_frames_after_its_goodbye_is_cut_off() {
     let _other = Raw::join(&place.pool(), 2);
     bystander.frames(100);
     assert_eq!(producer.stats().cut_off, 0);
-    pin(1);
+    pin(&control, &page, 1);
     eventually("it is cut off", || {
         bystander.frames(10);
         producer.stats().cut_off == 1
