@@ -138,7 +138,7 @@ fn steps(not_run: &Path, newer: Option<Step>) -> Vec<Step> {
                 &[
                     "test",
                     "--package",
-                    "xmem-core",
+                    "xmem-shm",
                     "--test",
                     "loom",
                     "--release",

@@ -4,9 +4,9 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError, Weak};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use crate::lock::lock;
+use xmem_shm::lock::lock;
 
 /// Something that a thread sleeps on.
 pub(crate) trait Wake: Send + Sync {
@@ -138,31 +138,5 @@ impl Bell {
 impl Wake for Bell {
     fn wake(&self) {
         self.ring();
-    }
-}
-
-/// When a wait ends.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Deadline(Option<Instant>);
-
-impl Deadline {
-    pub(crate) fn after(timeout: Option<Duration>) -> Self {
-        // A time too far away to be told is for ever.
-        Self(timeout.and_then(|timeout| Instant::now().checked_add(timeout)))
-    }
-
-    /// How long is left; `None` for ever.
-    pub(crate) fn left(self) -> Option<Duration> {
-        self.0
-            .map(|at| at.saturating_duration_since(Instant::now()))
-    }
-
-    pub(crate) fn is_over(self) -> bool {
-        self.left() == Some(Duration::ZERO)
-    }
-
-    /// How long is left, but no longer than this.
-    pub(crate) fn left_up_to(self, limit: Duration) -> Duration {
-        self.left().map_or(limit, |left| left.min(limit))
     }
 }

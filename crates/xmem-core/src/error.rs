@@ -8,9 +8,9 @@ use std::path::PathBuf;
 use rustix::io::Errno;
 use thiserror::Error;
 
-use crate::named::MAX_NAMED_ENTRIES;
-use crate::parts::MAX_PARTS;
-use crate::wire::MAX_REQUEST;
+use xmem_shm::abi::limits::MAX_NAMED_ENTRIES;
+use xmem_shm::abi::limits::MAX_PARTS;
+use xmem_shm::abi::limits::MAX_REQUEST;
 
 /// What every operation says of a handle that was inherited through fork.
 const FORKED: &str = "this handle belongs to the process that made it: make a new one after fork";
@@ -124,29 +124,6 @@ pub enum CreateError {
         #[source]
         error: std::io::Error,
     },
-}
-
-/// There is no layout of that format and size.
-#[derive(Debug, Clone, PartialEq, Eq, Error)]
-#[non_exhaustive]
-pub enum LayoutError {
-    /// The format's planes are not known.
-    #[error(
-        "the planes of video format {0:?} are not known: spell it as GStreamer does, such as \"NV12\", or fill in the layout \
-         yourself"
-    )]
-    UnknownFormat(String),
-    /// No frame has that size.
-    #[error("no frame has {width}x{height} pixels: neither 0, nor more than fits into memory")]
-    Size {
-        /// Width in pixels.
-        width: u32,
-        /// Height in pixels.
-        height: u32,
-    },
-    /// The planes cannot lie where the layout says.
-    #[error("the layout's planes cannot lie where it says")]
-    Impossible,
 }
 
 /// What a killed producer left was not removed.

@@ -5,17 +5,18 @@
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 
-use crate::entry::{Entry, EntryWords};
-use crate::layout::{Control, VERSION};
-use crate::named::Sticky;
-use crate::os::memfd::{self, Seal};
+use xmem_shm::abi::device_header::DeviceHeader;
+use xmem_shm::abi::entry::{Entry, EntryWords};
+use xmem_shm::abi::layout::{Control, VERSION};
+use xmem_shm::abi::named::Sticky;
+use xmem_shm::abi::wire::{ToConsumer, ToProducer};
+use xmem_shm::os::memfd::{self, Seal};
+use xmem_shm::protocol::ring::PAYLOAD_WORDS;
+use xmem_shm::protocol::slot::SlotWord;
+use xmem_shm::sync::Ordering;
+
 use crate::parts;
-use crate::protocol::ring::PAYLOAD_WORDS;
-use crate::protocol::slot::SlotWord;
-use crate::region::device_header::DeviceHeader;
 use crate::stats::PoolStats;
-use crate::sync::Ordering;
-use crate::wire::{ToConsumer, ToProducer};
 
 fn words<const N: usize>(data: &[u8]) -> [u64; N] {
     let mut words = [0; N];

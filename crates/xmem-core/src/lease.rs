@@ -8,13 +8,16 @@ use std::ops::Deref;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use crate::bounds::lie_inside;
+use xmem_shm::abi::entry::Entry;
+use xmem_shm::abi::limits::MAX_NAMED_SIZE;
+use xmem_shm::abi::meta::FrameMeta;
+use xmem_shm::abi::named::{Named, Sticky};
+use xmem_shm::abi::parts::{self, Origin, PartPlace};
+use xmem_shm::bounds::lie_inside;
+
 use crate::consumer::held::Held;
-use crate::entry::Entry;
 use crate::error::ReceiveError;
-use crate::meta::FrameMeta;
-use crate::named::{MAX_NAMED_SIZE, Named, Sticky};
-use crate::parts::{self, Origin, Part, PartPlace};
+use crate::parts::Part;
 use crate::producer::OwnHold;
 use crate::region::RegionView;
 

@@ -28,116 +28,62 @@
 //!
 //! # Layers
 //!
-//! From the bottom up, each knowing only those below it: `os` (system calls), `region` (memory that holds slots),
-//! `protocol` (the algorithms, over references to atomics), `layout` (where each word lies) and `wire` (the messages),
-//! `producer` and `consumer`, `buffer_pool`. Beside them `cuda`, with the feature of that name.
+//! `xmem-shm` below this crate is what two processes share: the slot protocol, the layout of the memory, the messages, the
+//! system calls. In this crate, from the bottom up: `region` (memory that holds slots), `lease` and `parts` (the right to
+//! read), `producer` and `consumer`, `buffer_pool`. Beside them `cuda`, with the feature of that name.
 
+#![cfg(not(xmem_loom))] // loom explores xmem-shm alone
 #![warn(missing_docs)]
-
-#[cfg(not(target_pointer_width = "64"))]
-compile_error!(
-    "xmem is for 64-bit machines only: others read 64-bit words from memory that they may not write in ways that Rust does not define"
-);
 
 #[cfg(feature = "fault-points")]
 #[doc(hidden)]
-#[allow(missing_docs)] // for tests only
-pub mod fault;
-#[cfg(not(feature = "fault-points"))]
-mod fault;
-mod sync;
+pub use xmem_shm::fault;
 
-#[cfg(xmem_loom)]
-#[allow(missing_docs)]
-pub mod protocol;
-#[cfg(not(xmem_loom))]
-#[allow(unreachable_pub)] // public for loom
-mod protocol;
+pub use crate::buffer_pool::{AccessMode, BufferGuard, BufferPool, BufferPoolOptions};
+pub use crate::cancel::Canceller;
+pub use crate::consumer::{Consumer, ConsumerBuilder, ConsumerHandle, query};
+pub use crate::delivery::Delivery;
+pub use crate::error::*;
+pub use crate::lease::{ReadLease, SLOT};
+pub use crate::parts::Part;
+pub use crate::producer::{
+    ConsumerEvent, Departure, ImportedMemory, Parts, PieceLease, Producer, ProducerBuilder,
+    PublishFailure, WriteLease, remove_stale,
+};
+pub use crate::region::{Backing, Capabilities, remove_stale_segments};
+pub use crate::rendezvous::{
+    PoolEntry, other_runtime_dirs_with, pools, pools_in_words, read_lone_locks, read_pools,
+    runtime_dir, socket_path,
+};
+pub use crate::stats::{ConsumerStats, PoolStats, ReceiveStats};
+pub use crate::survey::query_all;
+pub use crate::watch::{PoolWatch, Watched};
+pub use xmem_shm::abi::limits::{
+    MAX_DIMS, MAX_NAMED_ENTRIES, MAX_NAMED_SIZE, MAX_PARTS, MAX_PLANES, MAX_REQUEST,
+};
+pub use xmem_shm::abi::meta::{DType, FrameMeta, Storage, Text, VideoLayout};
+pub use xmem_shm::abi::named::{Attachments, Named, Sticky};
+pub use xmem_shm::abi::start_from::StartFrom;
+pub use xmem_shm::abi::video::{LayoutError, PlaneSize, VideoFormat};
+pub use xmem_shm::os::clock::monotonic_ns;
+pub use xmem_shm::os::fork::ProcessId;
+pub use xmem_shm::printable::printable;
 
-#[cfg(not(xmem_loom))]
-mod api {
-    pub use crate::buffer_pool::{AccessMode, BufferGuard, BufferPool, BufferPoolOptions};
-    pub use crate::cancel::Canceller;
-    pub use crate::consumer::{Consumer, ConsumerBuilder, ConsumerHandle, query};
-    pub use crate::delivery::{Delivery, StartFrom};
-    pub use crate::error::*;
-    pub use crate::lease::{ReadLease, SLOT};
-    pub use crate::meta::{DType, FrameMeta, MAX_DIMS, MAX_PLANES, Storage, Text, VideoLayout};
-    pub use crate::named::{Attachments, MAX_NAMED_ENTRIES, MAX_NAMED_SIZE, Named, Sticky};
-    pub use crate::os::clock::monotonic_ns;
-    pub use crate::os::fork::ProcessId;
-    pub use crate::parts::{MAX_PARTS, Part};
-    pub use crate::printable::printable;
-    pub use crate::producer::{
-        ConsumerEvent, Departure, ImportedMemory, Parts, PieceLease, Producer, ProducerBuilder,
-        PublishFailure, WriteLease, remove_stale,
-    };
-    pub use crate::region::{Backing, Capabilities, remove_stale_segments};
-    pub use crate::rendezvous::{
-        PoolEntry, other_runtime_dirs_with, pools, pools_in_words, read_lone_locks, read_pools,
-        runtime_dir, socket_path,
-    };
-    pub use crate::stats::{ConsumerStats, PoolStats, ReceiveStats};
-    pub use crate::survey::query_all;
-    pub use crate::video::{PlaneSize, VideoFormat};
-    pub use crate::watch::{PoolWatch, Watched};
-    pub use crate::wire::MAX_REQUEST;
-}
-#[cfg(not(xmem_loom))]
-pub use api::*;
-
-#[cfg(not(xmem_loom))]
-mod bounds;
-#[cfg(not(xmem_loom))]
 mod buffer_pool;
-#[cfg(not(xmem_loom))]
 mod cancel;
-#[cfg(not(xmem_loom))]
 mod consumer;
-#[cfg(all(feature = "cuda", not(xmem_loom)))]
+#[cfg(feature = "cuda")]
 pub mod cuda;
-#[cfg(not(xmem_loom))]
 mod delivery;
-#[cfg(not(xmem_loom))]
-mod entry;
-#[cfg(not(xmem_loom))]
 mod error;
 #[cfg(fuzzing)]
 #[doc(hidden)]
 pub mod fuzzing;
-#[cfg(not(xmem_loom))]
-mod layout;
-#[cfg(not(xmem_loom))]
 mod lease;
-#[cfg(not(xmem_loom))]
-mod lock;
-#[cfg(not(xmem_loom))]
-mod meta;
-#[cfg(not(xmem_loom))]
-mod named;
-#[cfg(not(xmem_loom))]
-mod os;
-#[cfg(not(xmem_loom))]
 mod parts;
-#[cfg(not(xmem_loom))]
-mod printable;
-#[cfg(not(xmem_loom))]
 mod producer;
-#[cfg(not(xmem_loom))]
-mod random;
-#[cfg(not(xmem_loom))]
 mod region;
-#[cfg(not(xmem_loom))]
 mod rendezvous;
-#[cfg(not(xmem_loom))]
-mod sealed;
-#[cfg(not(xmem_loom))]
 mod stats;
-#[cfg(not(xmem_loom))]
 mod survey;
-#[cfg(not(xmem_loom))]
-mod video;
-#[cfg(not(xmem_loom))]
 mod watch;
-#[cfg(not(xmem_loom))]
-mod wire;

@@ -8,10 +8,11 @@ use std::io;
 use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
+use xmem_shm::fault::{self, Point};
+use xmem_shm::os::cred::own_uid;
+use xmem_shm::os::socket::{self, MAX_PATH_LEN};
+
 use crate::error::NameError;
-use crate::fault::{self, Point};
-use crate::os::cred::own_uid;
-use crate::os::socket::{self, MAX_PATH_LEN};
 
 const SOCKET_SUFFIX: &str = ".sock";
 const LOCK_SUFFIX: &str = ".lock";

@@ -13,9 +13,10 @@ use std::time::Duration;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::inotify::{CreateFlags, Reader, WatchFlags, add_watch, init};
 use rustix::io::Errno;
+use xmem_shm::os::clock::Deadline;
+use xmem_shm::os::eventfd;
 
-use crate::cancel::{Canceller, Deadline, Registration, Wake};
-use crate::os::eventfd;
+use crate::cancel::{Canceller, Registration, Wake};
 use crate::rendezvous::runtime_dir;
 
 /// How often to look whether the directory is another one now: made only later, or removed and made again.

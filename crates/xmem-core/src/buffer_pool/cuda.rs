@@ -2,13 +2,14 @@
 
 //! Buffers on CUDA devices, and copies between them and host memory.
 
+use xmem_shm::abi::meta::FrameMeta;
+use xmem_shm::lock::lock;
+
 use super::guard::Storage;
 use super::preallocate::preallocate;
 use super::{BufferGuard, BufferPool, Role};
 use crate::cuda::{self, CudaError, CudaFrame, Device, Source, Stream};
 use crate::error::{ReceiveError, WriteAccessError};
-use crate::lock::lock;
-use crate::meta::FrameMeta;
 
 fn device(device_id: i32) -> Result<Device, CudaError> {
     match u32::try_from(device_id) {

@@ -7,17 +7,18 @@ use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
 
+use xmem_shm::abi::entry::Entry;
+use xmem_shm::abi::meta::FrameMeta;
+use xmem_shm::abi::named::Attachments;
+use xmem_shm::lock::lock;
+use xmem_shm::protocol::slot::{SlotState, SlotWord};
+
 use super::Inner;
 use crate::consumer::inbox::Grant;
 use crate::consumer::session::Session;
-use crate::entry::Entry;
 use crate::error::{AccessError, ReceiveError, WriteAccessError};
 use crate::lease::ReadLease;
-use crate::lock::lock;
-use crate::meta::FrameMeta;
-use crate::named::Attachments;
 use crate::producer::WriteLease;
-use crate::protocol::slot::{SlotState, SlotWord};
 use crate::region::RegionView;
 
 /// What may be done with a buffer.

@@ -23,17 +23,18 @@ use guard::{Storage, Written};
 pub use options::BufferPoolOptions;
 use preallocate::preallocate;
 
-use crate::bounds::lie_inside;
-use crate::cancel::{Canceller, Deadline};
+use crate::cancel::Canceller;
 use crate::consumer::Consumer;
 use crate::consumer::inbox::Grant;
 use crate::consumer::questions::ANSWER_TIME;
-use crate::entry::Entry;
 use crate::error::{GetError, OpenError, ReceiveError, RefCountError, WriteAccessError};
 use crate::lease::ReadLease;
-use crate::lock::lock;
 use crate::producer::Producer;
-use crate::wire::ToProducer;
+use xmem_shm::abi::entry::Entry;
+use xmem_shm::abi::wire::ToProducer;
+use xmem_shm::bounds::lie_inside;
+use xmem_shm::lock::lock;
+use xmem_shm::os::clock::Deadline;
 
 /// A pool of buffers with numbers.
 ///
@@ -365,7 +366,7 @@ impl Inner {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::os::fork::is_so_in_a_child_without;
+    use xmem_shm::testing::is_so_in_a_child_without;
 
     #[test]
     fn a_forked_child_waits_for_no_lock_that_another_thread_had() {

@@ -9,22 +9,23 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use xmem_shm::abi::layout::{Control, LeasePage, OpenError, VERSION};
+use xmem_shm::abi::meta::Text;
+use xmem_shm::abi::start_from::StartFrom;
+use xmem_shm::abi::wire::{MAX_MESSAGE, ToConsumer, ToProducer};
+use xmem_shm::fault::{self, Point};
+use xmem_shm::os::clock::Deadline;
+use xmem_shm::os::sealed;
+use xmem_shm::os::{cred, socket};
+use xmem_shm::printable::printable;
 
 use super::Consumer;
 use super::missed::Whereabouts;
 use super::session::{Session, Terms};
-use crate::cancel::{Bell, Canceller, Deadline, Wake};
-use crate::delivery::StartFrom;
+use crate::cancel::{Bell, Canceller, Wake};
 use crate::error::{ConnectError, NameError, QueryError};
-use crate::fault::{self, Point};
-use crate::layout::{Control, LeasePage, OpenError, VERSION};
-use crate::meta::Text;
-use crate::os::{cred, socket};
-use crate::printable::printable;
 use crate::rendezvous::{check_default_dir, socket_path};
-use crate::sealed;
 use crate::stats::PoolStats;
-use crate::wire::{MAX_MESSAGE, ToConsumer, ToProducer};
 
 /// How long a producer that accepts may take to answer.
 const HANDSHAKE_TIME: Duration = Duration::from_secs(2);

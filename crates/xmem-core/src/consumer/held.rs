@@ -9,18 +9,20 @@ use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::Duration;
 
+use xmem_shm::abi::parts::Origin;
+use xmem_shm::fault::{self, Point};
+use xmem_shm::lock::lock;
+use xmem_shm::os::clock::Deadline;
+use xmem_shm::protocol::lease::{self, Hold};
+use xmem_shm::sync::{AtomicU32, Ordering, fence};
+
 use super::questions::ANSWER_TIME;
 #[cfg(feature = "cuda")]
 use super::session::Link;
 use super::session::Session;
-use crate::cancel::{Canceller, Deadline};
+use crate::cancel::Canceller;
 use crate::error::ReceiveError;
-use crate::fault::{self, Point};
-use crate::lock::lock;
-use crate::parts::Origin;
-use crate::protocol::lease::{self, Hold};
 use crate::region::RegionView;
-use crate::sync::{AtomicU32, Ordering, fence};
 
 /// A frame that is held. The last handle to it ends the lease.
 pub(crate) struct Held {

@@ -7,10 +7,12 @@ use std::sync::Arc;
 #[cfg(feature = "cuda")]
 use std::sync::atomic::AtomicBool;
 
+use xmem_shm::abi::limits::MAX_NAMED_SIZE;
+use xmem_shm::abi::named::Sticky;
+use xmem_shm::abi::wire::ToProducer;
+
 use crate::error::RegionError;
-use crate::named::{MAX_NAMED_SIZE, Sticky};
 use crate::region::RegionView;
-use crate::wire::ToProducer;
 
 /// Versions of the sticky state that are kept, besides those that frames have, and their encoded bytes: as many as a
 /// producer keeps.

@@ -2,11 +2,12 @@
 
 //! Where in its stream a consumer is, and which frames it missed on the way there.
 
+use xmem_shm::abi::entry::Entry;
+use xmem_shm::abi::meta::FrameMeta;
+use xmem_shm::fault::{self, Point};
+use xmem_shm::sync::Ordering;
+
 use super::Consumer;
-use crate::entry::Entry;
-use crate::fault::{self, Point};
-use crate::meta::FrameMeta;
-use crate::sync::Ordering;
 
 /// A place in a stream, up to which all missed frames were counted.
 #[derive(Debug, Default, Clone, Copy)]
@@ -134,7 +135,7 @@ impl Consumer {
         fault::point(Point::CursorMoved);
         // A producer that waits for us to take a frame sees the lease end; but this frame may be held for long.
         if self.session.control.constants().lossless {
-            crate::sync::fence(Ordering::SeqCst);
+            xmem_shm::sync::fence(Ordering::SeqCst);
             if self.session.producer_waits() {
                 self.session.ring();
             }

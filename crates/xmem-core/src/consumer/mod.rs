@@ -18,16 +18,17 @@ mod waiting;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use xmem_shm::abi::layout::LeasePage;
+use xmem_shm::abi::named::Sticky;
+use xmem_shm::os::thread::Thread;
+use xmem_shm::sync::{AtomicU64, Ordering};
+
 pub use connect::{ConsumerBuilder, query};
 
 use crate::cancel::{Canceller, Registration, Wake};
 use crate::delivery::Delivery;
 use crate::error::RequestError;
-use crate::layout::LeasePage;
-use crate::named::Sticky;
-use crate::os::thread::Thread;
 use crate::stats::ReceiveStats;
-use crate::sync::{AtomicU64, Ordering};
 use missed::Counted;
 use notify::Notifier;
 use session::Session;
@@ -283,7 +284,7 @@ impl Drop for Consumer {
 mod tests {
     use super::*;
     use crate::Producer;
-    use crate::os::fork::is_so_in_a_child_without;
+    use xmem_shm::testing::is_so_in_a_child_without;
 
     #[test]
     fn a_forked_child_waits_for_no_lock_that_another_thread_had() {

@@ -9,15 +9,16 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{OFlags, fcntl_getfl};
+use xmem_shm::lock::lock;
+use xmem_shm::os::clock::Deadline;
+use xmem_shm::os::eventfd;
+use xmem_shm::os::thread::Thread;
 
 use super::Consumer;
 use super::session::Session;
 use super::waiting::Waiting;
-use crate::cancel::{Canceller, Deadline, Wake};
+use crate::cancel::{Canceller, Wake};
 use crate::error::ReceiveError;
-use crate::lock::lock;
-use crate::os::eventfd;
-use crate::os::thread::Thread;
 
 #[derive(Debug, Default)]
 struct State {

@@ -6,17 +6,19 @@
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard};
 
+use xmem_shm::abi::parts::Origin;
+use xmem_shm::abi::wire::ToProducer;
+use xmem_shm::fault::{self, Point};
+use xmem_shm::lock::lock;
+use xmem_shm::os::clock::Deadline;
+
 use super::Consumer;
 use super::held::{Held, NotTaken, SlotPlace};
 use super::session::Session;
 use super::take::Purpose;
-use crate::cancel::{Canceller, Deadline};
+use crate::cancel::Canceller;
 use crate::error::{ConnectError, ReceiveError};
-use crate::fault::{self, Point};
-use crate::lock::lock;
-use crate::parts::Origin;
 use crate::region::RegionView;
-use crate::wire::ToProducer;
 
 /// The most pools of origin that a consumer joins.
 const MAX_JOINED: usize = 8;

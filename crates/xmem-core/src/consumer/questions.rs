@@ -5,15 +5,17 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use xmem_shm::abi::named::Sticky;
+use xmem_shm::abi::wire::ToProducer;
+use xmem_shm::fault::{self, Point};
+use xmem_shm::os::clock::Deadline;
+use xmem_shm::sync::Ordering;
+
 use super::inbox::{Answer, Grant, Inbox};
 use super::session::Session;
-use crate::cancel::{Canceller, Deadline};
+use crate::cancel::Canceller;
 use crate::error::ReceiveError;
-use crate::fault::{self, Point};
-use crate::named::Sticky;
 use crate::region::RegionView;
-use crate::sync::Ordering;
-use crate::wire::ToProducer;
 
 /// How long the owner of a pool may take to answer where the caller has set no time.
 pub(crate) const ANSWER_TIME: Duration = Duration::from_secs(10);

@@ -4,14 +4,15 @@
 
 use std::time::Duration;
 
+use xmem_shm::abi::entry::{Entry, EntryWords};
+use xmem_shm::fault::{self, Point};
+use xmem_shm::os::clock::Deadline;
+
 use super::Consumer;
 use super::missed::Counted;
 use super::questions::ANSWER_TIME;
 use super::take::Purpose;
-use crate::cancel::Deadline;
-use crate::entry::{Entry, EntryWords};
 use crate::error::ReceiveError;
-use crate::fault::{self, Point};
 use crate::lease::ReadLease;
 
 /// Frames that are looked for before looking at the time.

@@ -9,13 +9,14 @@ use std::sync::Arc;
 #[cfg(feature = "cuda")]
 use std::sync::atomic::AtomicBool;
 
+use xmem_shm::fault::{self, Point};
+use xmem_shm::lock::lock;
+use xmem_shm::sync::{Ordering, fence};
+
 use super::inbox::{Answer, MAX_REGIONS};
 use super::session::Session;
 use crate::error::RegionError;
-use crate::fault::{self, Point};
-use crate::lock::lock;
 use crate::region::{RegionView, Ticket};
-use crate::sync::{Ordering, fence};
 
 /// What the producer is to be told of retired regions, when their device memory is closed.
 #[cfg(feature = "cuda")]

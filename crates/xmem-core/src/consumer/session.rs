@@ -13,6 +13,21 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use xmem_shm::abi::layout::{CURSOR_LEFT, Control, LeasePage, REGIONS_LET_GO};
+use xmem_shm::abi::limits::{MAX_NAMED_SIZE, MAX_REQUEST};
+use xmem_shm::abi::meta::Text;
+use xmem_shm::abi::named::Sticky;
+use xmem_shm::abi::wire::{MAX_MESSAGE, MAX_QUEUED, RegionKind, ToConsumer, ToProducer};
+use xmem_shm::fault::{self, Point};
+use xmem_shm::lock::lock;
+use xmem_shm::os::cred;
+use xmem_shm::os::eventfd;
+use xmem_shm::os::fork::{KeptFromChildren, ProcessId};
+use xmem_shm::os::sealed;
+use xmem_shm::os::socket;
+use xmem_shm::os::thread::Thread;
+use xmem_shm::printable::printable;
+use xmem_shm::sync::Ordering;
 
 use super::held::HeldTable;
 use super::inbox::{Answer, Grant, Inbox, Version};
@@ -21,24 +36,10 @@ use super::origin::Origins;
 use super::regions::Closing;
 use crate::cancel::{Bell, Wake};
 use crate::error::RequestError;
-use crate::fault::{self, Point};
-use crate::layout::{CURSOR_LEFT, Control, LeasePage, REGIONS_LET_GO};
-use crate::lock::lock;
-use crate::meta::Text;
-use crate::named::{MAX_NAMED_SIZE, Sticky};
-use crate::os::cred;
-use crate::os::eventfd;
-use crate::os::fork::{KeptFromChildren, ProcessId};
-use crate::os::socket;
-use crate::os::thread::Thread;
-use crate::printable::printable;
 use crate::region::Ticket;
-use crate::sealed;
 use crate::stats::ReceiveStats;
 #[cfg(feature = "cuda")]
 use crate::stats::device_words;
-use crate::sync::Ordering;
-use crate::wire::{MAX_MESSAGE, MAX_QUEUED, MAX_REQUEST, RegionKind, ToConsumer, ToProducer};
 
 /// Messages that are read before the thread looks whether it is to end.
 const MESSAGES_PER_TURN: usize = 64;

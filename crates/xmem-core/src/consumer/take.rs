@@ -4,18 +4,21 @@
 
 use std::sync::Arc;
 
+use xmem_shm::abi::entry::Entry;
+use xmem_shm::abi::layout::{FLAG_CUT_OFF, FLAG_TIMED_OUT};
+use xmem_shm::abi::parts::PartPlace;
+use xmem_shm::bounds::lie_inside;
+use xmem_shm::fault::{self, Point};
+use xmem_shm::os::clock::Deadline;
+use xmem_shm::os::clock::monotonic_ns;
+use xmem_shm::sync::Ordering;
+
 use super::held::{NotTaken, SlotPlace};
 use super::session::Session;
-use crate::bounds::lie_inside;
-use crate::cancel::{Canceller, Deadline};
-use crate::entry::Entry;
+use crate::cancel::Canceller;
 use crate::error::ReceiveError;
-use crate::fault::{self, Point};
-use crate::layout::{FLAG_CUT_OFF, FLAG_TIMED_OUT};
 use crate::lease::{Hold, ReadLease};
-use crate::os::clock::monotonic_ns;
-use crate::parts::{Part, PartPlace};
-use crate::sync::Ordering;
+use crate::parts::Part;
 
 /// What a frame is taken for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -4,11 +4,13 @@
 
 use std::time::{Duration, Instant};
 
+use xmem_shm::os::clock::Deadline;
+use xmem_shm::sync::Ordering;
+
 use super::Consumer;
 use super::questions::ASK_AGAIN;
 use super::session::Session;
-use crate::cancel::{Canceller, Deadline};
-use crate::sync::Ordering;
+use crate::cancel::Canceller;
 
 /// Where a consumer is that waits.
 #[derive(Debug, Clone, Copy)]

@@ -5,6 +5,8 @@
 
 use std::sync::{Arc, OnceLock};
 
+use xmem_shm::os::mapping::Mapping;
+
 use super::counts::{COUNTERS, count};
 use super::device::Device;
 use super::error::CudaError;
@@ -14,7 +16,6 @@ use super::host::{READ_ONLY, Registered};
 use super::result;
 use super::rows::{self, Rows, To};
 use super::slot::CudaSlot;
-use crate::os::mapping::Mapping;
 
 /// Whether host memory was registered with CUDA. Then devices copy from and to it by themselves, and the driver needs no
 /// staging copy.

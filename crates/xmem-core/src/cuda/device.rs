@@ -9,16 +9,16 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 use cudarc::driver::sys::{CUcontext, CUstream, CUuuid};
+use xmem_shm::lock::lock;
+use xmem_shm::os::fork::ProcessId;
 
 use super::driver::Driver;
 use super::error::{CAPTURE_IMPLICIT, CudaError, INVALID_CONTEXT};
 use super::event::DISABLE_TIMING;
 use super::stream::Stream;
 use super::{chars, result};
-use crate::lock::lock;
-use crate::os::fork::ProcessId;
 
-pub use crate::region::device_header::Uuid;
+pub use xmem_shm::abi::device_header::Uuid;
 
 /// cuda.h: the device can do virtual memory management.
 const VMM_SUPPORTED: c_int = 102;

@@ -12,10 +12,10 @@ use std::ffi::{CStr, c_char};
 use std::sync::OnceLock;
 
 use libloading::Library;
+use xmem_shm::os::fork::ProcessId;
 
 use super::error::{CudaError, OUT_OF_MEMORY, is_fatal};
 use super::result::Table;
-use crate::os::fork::ProcessId;
 
 /// By which the CUDA runtime, PyTorch and GStreamer know it, too.
 const LIBRARY: &str = "libcuda.so.1";

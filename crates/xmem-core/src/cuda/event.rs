@@ -6,13 +6,13 @@
 use std::time::Duration;
 
 use cudarc::driver::sys::{CUevent, CUipcEventHandle};
+use xmem_shm::abi::device_header::IpcHandle;
+use xmem_shm::os::clock::Deadline;
 
 use super::device::Device;
 use super::error::{CudaError, NOT_READY};
 use super::stream::Stream;
 use super::{LOOK, chars, reaper, result};
-use crate::cancel::Deadline;
-use crate::region::device_header::IpcHandle;
 
 /// cuda.h: without times, for other processes too.
 pub(super) const DISABLE_TIMING: u32 = 2;

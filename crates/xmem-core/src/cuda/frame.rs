@@ -6,6 +6,10 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use xmem_shm::abi::device_header::TwinKind;
+use xmem_shm::fault::{self, Point};
+use xmem_shm::os::clock::Deadline;
+
 use super::copy;
 use super::counts::{COUNTERS, count};
 use super::device::Device;
@@ -19,12 +23,9 @@ use super::rows::{Rows, To};
 use super::stream::Stream;
 use super::wait::Wait;
 use super::{LOOK, Mode};
-use crate::cancel::Deadline;
 use crate::consumer::held::Held;
-use crate::fault::{self, Point};
 use crate::lease::{Hold, ReadLease};
 use crate::region::RegionView;
-use crate::region::device_header::TwinKind;
 
 /// Bytes on a device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

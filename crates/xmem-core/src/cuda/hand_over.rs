@@ -10,6 +10,9 @@
 use std::fmt;
 use std::sync::Arc;
 
+use xmem_shm::abi::layout::LeasePage;
+use xmem_shm::fault::{self, Point};
+
 use super::device::Device;
 use super::error::{CudaError, HOST_MEMORY_ALREADY_REGISTERED};
 use super::host::{DEVICEMAP, Registered};
@@ -17,8 +20,6 @@ use super::release;
 use super::result;
 use super::stream::Stream;
 use crate::consumer::held::Handed;
-use crate::fault::{self, Point};
-use crate::layout::LeasePage;
 use crate::lease::{Hold, ReadLease};
 
 /// A lease page that devices can write.

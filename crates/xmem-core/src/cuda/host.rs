@@ -5,11 +5,12 @@
 
 use std::sync::Arc;
 
+use xmem_shm::abi::layout::LeasePage;
+use xmem_shm::os::mapping::Mapping;
+
 use super::device::Device;
 use super::error::CudaError;
 use super::{reaper, result};
-use crate::layout::LeasePage;
-use crate::os::mapping::Mapping;
 
 /// cuda.h: for all contexts.
 const PORTABLE: u32 = 1;

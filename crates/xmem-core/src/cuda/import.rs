@@ -6,6 +6,10 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
+use xmem_shm::abi::device_header::{Canary, DeviceHeader, IpcHandle, TwinKind};
+use xmem_shm::fault::{self, Point};
+use xmem_shm::lock::lock;
+
 use super::Mode;
 use super::counts::{COUNTERS, count};
 use super::device::Device;
@@ -16,9 +20,6 @@ use super::stream::Stream;
 use super::twin::Twin;
 use super::{copy, reaper};
 use crate::consumer::session::Link;
-use crate::fault::{self, Point};
-use crate::lock::lock;
-use crate::region::device_header::{Canary, DeviceHeader, IpcHandle, TwinKind};
 
 /// How the memory was come by.
 #[derive(Debug)]
@@ -382,7 +383,7 @@ impl Import {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::region::device_header::tests::sample;
+    use xmem_shm::testing::device_header as sample;
 
     /// A consumer that has left holds a frame, and opens its memory only then.
     #[test]

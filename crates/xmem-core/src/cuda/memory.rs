@@ -14,15 +14,15 @@ use cudarc::driver::sys::{
     CUmemAllocationHandleType, CUmemAllocationProp, CUmemAllocationProp_st__bindgen_ty_1,
     CUmemAllocationType, CUmemLocation, CUmemLocationType,
 };
+use xmem_shm::abi::device_header::IpcHandle;
+use xmem_shm::bounds::lie_inside;
+use xmem_shm::fault::{self, Point};
+use xmem_shm::lock::lock;
 
 use super::counts::{COUNTERS, count};
 use super::device::Device;
 use super::error::{ALREADY_MAPPED, CudaError};
 use super::{chars, reaper, result};
-use crate::bounds::lie_inside;
-use crate::fault::{self, Point};
-use crate::lock::lock;
-use crate::region::device_header::IpcHandle;
 
 /// What legacy allocations are rounded up to, so that the driver does not put anything else into what is shared.
 const LEGACY_GRAIN: usize = 2 << 20;

@@ -2,6 +2,8 @@
 
 //! Copies of frames in memory of this process's own, which is not shared.
 
+use xmem_shm::bounds::lie_inside;
+
 use super::copy::{rows_now, to_host_now};
 use super::counts::{COUNTERS, count};
 use super::device::Device;
@@ -9,7 +11,6 @@ use super::error::CudaError;
 use super::frame::CudaFrame;
 use super::memory::LegacyAllocation;
 use super::rows::{Rows, To};
-use crate::bounds::lie_inside;
 
 /// Device memory that no other process sees. It is freed by a thread that waits for the device, from whatever thread it is
 /// dropped.

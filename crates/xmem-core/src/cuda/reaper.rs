@@ -11,8 +11,8 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
-use crate::lock::lock;
-use crate::os::fork::ProcessId;
+use xmem_shm::lock::lock;
+use xmem_shm::os::fork::ProcessId;
 
 /// What is looked at again and again gets looked at less often with time, but not less than this.
 const SELDOM: Duration = Duration::from_millis(50);

@@ -13,15 +13,16 @@ use std::ffi::c_void;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{LazyLock, Mutex, MutexGuard, OnceLock};
 
+use xmem_shm::fault::{self, Point};
+use xmem_shm::lock::lock;
+use xmem_shm::os::fork::ProcessId;
+
 use super::device::Device;
 use super::error::CudaError;
 use super::hand_over;
 use super::stream::Stream;
 use super::{SUSPICIOUS, reaper, result};
-use crate::fault::{self, Point};
 use crate::lease::ReadLease;
-use crate::lock::lock;
-use crate::os::fork::ProcessId;
 
 /// Something that ends when a device says so.
 struct Pending {
@@ -268,8 +269,9 @@ mod tests {
     use std::sync::mpsc::{Sender, channel};
 
     use super::{MADE_IN, as_host_function, end_handed, pending};
-    use crate::os::fork::{ProcessId, is_so_in_a_child_without};
     use crate::region::{Backing, Region, RegionSettings, RegionView, Ticket};
+    use xmem_shm::os::fork::ProcessId;
+    use xmem_shm::testing::is_so_in_a_child_without;
 
     /// Says on which thread it is dropped.
     #[derive(Clone)]

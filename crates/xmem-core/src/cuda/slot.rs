@@ -6,6 +6,8 @@
 
 use std::time::Duration;
 
+use xmem_shm::os::clock::Deadline;
+
 use super::counts::{COUNTERS, count};
 use super::device::Device;
 use super::error::CudaError;
@@ -14,7 +16,6 @@ use super::memory::check_device;
 use super::rows::{self, Rows, To};
 use super::stream::Stream;
 use super::twin::Twin;
-use crate::cancel::Deadline;
 
 /// Where a slot lies on its device. Valid while its [`WriteLease`](crate::WriteLease) lives.
 #[derive(Debug, Clone, Copy)]

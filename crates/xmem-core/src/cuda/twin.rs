@@ -7,6 +7,11 @@ use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, Weak};
 
+use xmem_shm::abi::device_header::{Canary, DeviceHeader, IpcHandle, TwinKind, header_len};
+use xmem_shm::fault::{self, Point};
+use xmem_shm::lock::lock;
+use xmem_shm::os::random;
+
 use super::device::Device;
 use super::error::CudaError;
 use super::event::Event;
@@ -14,10 +19,6 @@ use super::memory::{self, Borrowed, FREEING_TIME, OwnMemory};
 use super::stream::Stream;
 use super::{LOOK, Mode};
 use super::{copy, reaper};
-use crate::fault::{self, Point};
-use crate::lock::lock;
-use crate::random;
-use crate::region::device_header::{Canary, DeviceHeader, IpcHandle, TwinKind, header_len};
 
 /// How a region on a device is divided.
 #[derive(Debug, Clone)]

@@ -5,8 +5,9 @@
 use std::fs;
 use std::os::fd::AsFd;
 
+use xmem_shm::os::cred::{self, NOBODY, Peer, own_uid};
+
 use crate::error::CreateError;
-use crate::os::cred::{self, NOBODY, Peer, own_uid};
 
 #[derive(Debug, Clone)]
 pub(super) struct Access {

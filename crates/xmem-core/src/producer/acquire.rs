@@ -4,6 +4,9 @@
 
 use std::sync::atomic::Ordering;
 
+use xmem_shm::fault::{self, Point};
+use xmem_shm::protocol::slot::{SlotState, SlotWord};
+
 use super::plan::Plan;
 use super::pool::{Claimed, Pool};
 use super::publish::Span;
@@ -11,8 +14,6 @@ use super::regions::{Cold, Full};
 use super::slots::{Use, Want};
 use super::state::{Effects, State};
 use crate::error::AcquireError;
-use crate::fault::{self, Point};
-use crate::protocol::slot::{SlotState, SlotWord};
 use crate::region::{Region, RegionSettings};
 
 /// Makes a region that was planned. No lock is held.

@@ -9,6 +9,11 @@ use std::sync::atomic::Ordering;
 
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use xmem_shm::abi::layout::{LeasePage, VERSION};
+use xmem_shm::abi::meta::{FrameMeta, Text};
+use xmem_shm::abi::wire::{RegionKind, ToConsumer, ToProducer};
+use xmem_shm::fault::{self, Point};
+use xmem_shm::os::sealed;
 
 use super::builder::ConsumerEvent;
 use super::control::{Connection, ControlThread, Next, PROCESS, Stage, refuse};
@@ -16,12 +21,7 @@ use super::peer::{Departure, Joining, Peer};
 use super::pool::{Claimed, Pool};
 use super::publish::Wishes;
 use super::slots::{Place, Want};
-use crate::fault::{self, Point};
-use crate::layout::{LeasePage, VERSION};
-use crate::meta::{FrameMeta, Text};
 use crate::region::Ticket;
-use crate::sealed;
-use crate::wire::{RegionKind, ToConsumer, ToProducer};
 
 /// Slots that one peer may be writing at once.
 const MAX_WRITING: usize = 8;

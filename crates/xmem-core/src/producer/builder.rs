@@ -8,6 +8,12 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use xmem_shm::abi::layout::{Constants, Control, Shape};
+use xmem_shm::abi::limits::MAX_SLOTS;
+use xmem_shm::fault::{self, Point};
+use xmem_shm::os::lock::{LockError, LockFile};
+use xmem_shm::os::{cred, socket};
+
 use super::access::Access;
 use super::commands::Commands;
 use super::control;
@@ -18,11 +24,7 @@ use super::sticky_log::StickyLog;
 use super::{Owner, Producer};
 use crate::delivery::Delivery;
 use crate::error::{CreateError, RegionError};
-use crate::fault::{self, Point};
-use crate::layout::{Constants, Control, Shape};
-use crate::os::lock::{LockError, LockFile};
-use crate::os::{cred, socket};
-use crate::region::{self, Backing, MAX_SLOTS};
+use crate::region::{self, Backing};
 use crate::rendezvous::{lock_path, prepare_dir, socket_path};
 use crate::stats::ConsumerStats;
 
@@ -298,7 +300,7 @@ impl ProducerBuilder {
         region::sweep_shm(&shm_prefix);
         let constants = Constants {
             shape: Shape::new(settings.max_slots),
-            pool_id: crate::random::u64(),
+            pool_id: xmem_shm::os::random::u64(),
             lossless: settings.delivery == Delivery::Lossless,
             history: settings.history,
         };

@@ -6,10 +6,11 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Mutex;
 
+use xmem_shm::fault::{self, Point};
+use xmem_shm::lock::lock;
+use xmem_shm::os::eventfd;
+
 use super::peer::Departure;
-use crate::fault::{self, Point};
-use crate::lock::lock;
-use crate::os::eventfd;
 
 /// What other threads ask of the control thread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -12,22 +12,22 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
+use xmem_shm::abi::layout::{FLAG_CUT_OFF, VERSION};
+use xmem_shm::abi::meta::Text;
+use xmem_shm::abi::wire::{MAX_MESSAGE, MAX_QUEUED, ToConsumer};
+use xmem_shm::fault::{self, Point};
+use xmem_shm::os::clock::monotonic_ns;
+use xmem_shm::os::cred;
+use xmem_shm::os::fork::KeptFromChildren;
+use xmem_shm::os::socket;
+use xmem_shm::os::thread::Thread;
 
 use super::builder::ConsumerEvent;
 use super::commands::Command;
 use super::listener::Listener;
 use super::peer::{Departure, Peer};
 use super::pool::{Claimed, Pool};
-use crate::fault::{self, Point};
-use crate::layout::{FLAG_CUT_OFF, VERSION};
-use crate::meta::Text;
-use crate::os::clock::monotonic_ns;
-use crate::os::cred;
-use crate::os::fork::KeptFromChildren;
-use crate::os::socket;
-use crate::os::thread::Thread;
 use crate::stats::ConsumerStats;
-use crate::wire::{MAX_MESSAGE, MAX_QUEUED, ToConsumer};
 
 /// How long a connection may take to say what it wants.
 const HANDSHAKE_TIME: Duration = Duration::from_secs(2);

@@ -6,6 +6,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use xmem_shm::abi::device_header::header_len;
+use xmem_shm::abi::meta::FrameMeta;
+use xmem_shm::fault::{self, Point};
+use xmem_shm::os::clock::Deadline;
+use xmem_shm::protocol::slot::SlotWord;
+
 use super::Producer;
 use super::import::ImportedMemory;
 use super::peer::Peer;
@@ -15,16 +21,12 @@ use super::regions::Taken;
 use super::slots::Want;
 use super::state::Effects;
 use super::write_lease::{OwnHold, PublishFailure, WriteLease};
-use crate::cancel::{Canceller, Deadline};
+use crate::cancel::Canceller;
 use crate::cuda::{CudaError, CudaSlot, Device, LOOK, SUSPICIOUS, Stream, Twin, TwinPlan};
 use crate::error::{AcquireError, ImportError, PublishError};
-use crate::fault::{self, Point};
 use crate::lease::ReadLease;
-use crate::meta::FrameMeta;
-use crate::protocol::slot::SlotWord;
 use crate::region::Region;
 use crate::region::cuda::{FAILED, Owned, PENDING, READY, SlotHead};
-use crate::region::device_header::header_len;
 
 impl Producer {
     /// A slot on a device, for a frame of `size` bytes. Never waits for a consumer.

@@ -12,6 +12,11 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+#[cfg(feature = "cuda")]
+use xmem_shm::abi::device_header::TwinKind;
+use xmem_shm::abi::parts::Origin;
+use xmem_shm::fault::{self, Point};
+
 use super::commands::Command;
 use super::import::{ImportedMemory, Parts};
 use super::pool::Pool;
@@ -20,13 +25,9 @@ use super::regions::Taken;
 use super::state::State;
 use crate::cancel::Canceller;
 use crate::error::{ForwardError, ImportError, WaitError};
-use crate::fault::{self, Point};
 use crate::lease::{Piece, ReadLease};
-use crate::parts::Origin;
 #[cfg(feature = "cuda")]
 use crate::region::cuda::Fds;
-#[cfg(feature = "cuda")]
-use crate::region::device_header::TwinKind;
 
 /// The most pools of origin that consumers are told of.
 const MAX_ORIGINS: usize = 8;

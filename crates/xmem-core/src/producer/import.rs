@@ -6,18 +6,20 @@ use std::fmt;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, Weak};
 
+use xmem_shm::abi::limits::MAX_PARTS;
+use xmem_shm::abi::parts::{self, Origin, PartPlace};
+use xmem_shm::bounds::lie_inside;
+use xmem_shm::fault::{self, Point};
+use xmem_shm::lock::inside;
+
 use super::commands::Command;
 use super::piece_lease::PieceLease;
 use super::pool::{Pool, run_hook};
 use super::regions::Taken;
 use super::retired::Released;
 use super::state::Effects;
-use crate::bounds::lie_inside;
 use crate::error::ImportError;
-use crate::fault::{self, Point};
 use crate::lease::{Piece, ReadLease};
-use crate::lock::inside;
-use crate::parts::{self, MAX_PARTS, Origin, PartPlace};
 use crate::region::Imported;
 
 /// Memory of somebody else that a pool's frames may lie in. Consumers are sent its descriptor once.
@@ -239,7 +241,7 @@ impl Parts {
 
     /// Bytes of [room](crate::Producer::acquire_with_room) that they need.
     pub fn room(&self) -> usize {
-        crate::named::entry_len(parts::NAME, &self.encode())
+        xmem_shm::abi::named::entry_len(parts::NAME, &self.encode())
     }
 
     pub(super) fn encode(&self) -> Vec<u8> {

@@ -8,14 +8,14 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{AtFlags, Gid, chownat, fstat};
 use rustix::io::Errno;
+use xmem_shm::fault::{self, Point};
+use xmem_shm::os::fork::KeptFromChildren;
+use xmem_shm::os::lock::LockFile;
+use xmem_shm::os::socket::{self, Listening};
 
 use super::access::Access;
 use super::stale;
 use crate::error::CreateError;
-use crate::fault::{self, Point};
-use crate::os::fork::KeptFromChildren;
-use crate::os::lock::LockFile;
-use crate::os::socket::{self, Listening};
 
 /// The pool's socket, and the lock that makes it ours.
 #[derive(Debug)]

@@ -45,19 +45,19 @@ pub use write_lease::{PublishFailure, WriteLease};
 
 use crate::cancel::Canceller;
 use crate::delivery::Delivery;
-use crate::entry::{Entry, EntryWords};
 use crate::error::{
     AcquireError, EventError, ForwardError, ImportError, PublishError, RegionError, WaitError,
 };
 use crate::lease::{Hold, ReadLease, SLOT};
-use crate::lock::lock;
-use crate::meta::FrameMeta;
-use crate::named::Sticky;
-use crate::os::thread::Thread;
 use crate::stats::PoolStats;
 use commands::Command;
 use pool::Pool;
 use slots::Want;
+use xmem_shm::abi::entry::{Entry, EntryWords};
+use xmem_shm::abi::meta::FrameMeta;
+use xmem_shm::abi::named::Sticky;
+use xmem_shm::lock::lock;
+use xmem_shm::os::thread::Thread;
 
 /// A slot has at least one byte, also for an event.
 const EVENT_SIZE: usize = 1;
@@ -626,8 +626,8 @@ impl Producer {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::os::fork::is_so_in_a_child_without;
     use crate::{Consumer, StartFrom};
+    use xmem_shm::testing::is_so_in_a_child_without;
 
     #[test]
     fn a_forked_child_waits_for_no_lock_that_another_thread_had() {

@@ -6,12 +6,13 @@ use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
 use std::sync::{Mutex, MutexGuard};
 
-use crate::delivery::StartFrom;
-use crate::layout::{CURSOR_LEFT, Control, LeasePage};
-use crate::lock::lock;
-use crate::os::cred;
-use crate::protocol::lease;
-use crate::protocol::slot::{SlotState, SlotWord};
+use xmem_shm::abi::layout::{CURSOR_LEFT, Control, LeasePage};
+use xmem_shm::abi::start_from::StartFrom;
+use xmem_shm::lock::lock;
+use xmem_shm::os::cred;
+use xmem_shm::protocol::lease;
+use xmem_shm::protocol::slot::{SlotState, SlotWord};
+
 use crate::stats::{ConsumerStats, device_words};
 
 /// Pools of origin that are remembered of a consumer.

@@ -2,8 +2,9 @@
 
 //! The sizes of a region that is to be made, and which frames go into its slots.
 
+use xmem_shm::abi::device_header::{SLOT_HEAD, header_len};
+
 use super::slots::{DevicePlace, Place, Want};
-use crate::region::device_header::{SLOT_HEAD, header_len};
 
 /// Above this a slot is exactly as large as its frames (raw video has one size); below, sizes vary (encoded data),
 /// and slots are rounded up to powers of two so that they can be used again.

@@ -13,6 +13,15 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Instant;
 
+use xmem_shm::abi::layout::{Control, FLAG_TIMED_OUT, Shape};
+use xmem_shm::abi::named::Sticky;
+use xmem_shm::abi::start_from::StartFrom;
+use xmem_shm::fault::{self, Point};
+use xmem_shm::lock::{inside, lock};
+use xmem_shm::os::fork::ProcessId;
+use xmem_shm::protocol::lease;
+use xmem_shm::protocol::slot::{SlotState, SlotWord};
+
 use super::builder::Settings;
 use super::commands::{Command, Commands};
 use super::peer::{Departure, Peer};
@@ -23,15 +32,7 @@ use super::state::{Effects, State};
 use super::sticky_log::StickyLog;
 use super::write_lease::OwnHold;
 use crate::cancel::Bell;
-use crate::delivery::StartFrom;
 use crate::error::RegionError;
-use crate::fault::{self, Point};
-use crate::layout::{Control, FLAG_TIMED_OUT, Shape};
-use crate::lock::{inside, lock};
-use crate::named::Sticky;
-use crate::os::fork::ProcessId;
-use crate::protocol::lease;
-use crate::protocol::slot::{SlotState, SlotWord};
 use crate::region::Region;
 
 /// How many frames a lossless pool's slowest consumer may be behind before the producer waits.

@@ -4,21 +4,23 @@
 
 use std::sync::{Arc, MutexGuard};
 
+use xmem_shm::abi::entry::Entry;
+use xmem_shm::abi::limits::{MAX_NAMED_ENTRIES, MAX_NAMED_SIZE};
+use xmem_shm::abi::meta::{FrameMeta, MetaError, Storage};
+use xmem_shm::abi::named::Sticky;
+use xmem_shm::abi::parts;
+use xmem_shm::bounds::lie_inside;
+use xmem_shm::fault::{self, Point};
+use xmem_shm::os::clock::monotonic_ns;
+use xmem_shm::protocol::lease;
+
 use super::import::Parts;
 use super::pool::{Claimed, Pool};
 use super::regions::Cold;
 use super::slots::{Hook, Keep, Place, SlotInfo};
 use super::state::{Effects, Kept, State};
 use super::write_lease::{OwnHold, has_attachments, write_attachments};
-use crate::bounds::lie_inside;
-use crate::entry::Entry;
 use crate::error::PublishError;
-use crate::fault::{self, Point};
-use crate::meta::{FrameMeta, MetaError, Storage};
-use crate::named::{MAX_NAMED_ENTRIES, MAX_NAMED_SIZE, Sticky};
-use crate::os::clock::monotonic_ns;
-use crate::parts;
-use crate::protocol::lease;
 use crate::region::Region;
 
 /// Events that are kept besides the frames of the history.

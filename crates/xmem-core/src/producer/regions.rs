@@ -441,8 +441,8 @@ impl Regions {
 mod tests {
     use std::time::Duration;
 
-    use crate::os::memfd::{self, Seal};
     use crate::{Consumer, FrameMeta, Parts, Producer, StartFrom};
+    use xmem_shm::os::memfd::{self, Seal};
 
     #[test]
     fn nothing_is_kept_of_consumers_that_are_gone() {

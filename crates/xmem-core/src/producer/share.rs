@@ -3,11 +3,12 @@
 //! What consumers may hold where `max_bytes` has room for fewer slots than were promised: a budget is granted when a consumer
 //! joins, which may be before anybody knows how large a frame is.
 
+use xmem_shm::abi::layout::Control;
+
 use super::peer::Peer;
 use super::regions::Room;
 use super::slots::Place;
 use super::state::State;
-use crate::layout::Control;
 
 /// Consumers may hold fewer slots than before.
 #[derive(Debug, Clone, Copy)]

@@ -2,7 +2,7 @@
 
 //! What the producer itself knows of each slot: where it lies, and which references its own side has.
 
-use crate::region::device_header::SLOT_HEAD;
+use xmem_shm::abi::device_header::SLOT_HEAD;
 
 /// Runs in the owner when the last reference to a frame is gone.
 pub(super) type Hook = Box<dyn FnOnce() + Send>;

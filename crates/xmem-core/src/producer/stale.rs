@@ -7,11 +7,12 @@ use std::io;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
+use xmem_shm::fault::{self, Point};
+use xmem_shm::os::cred::own_uid;
+use xmem_shm::os::socket;
+
 use super::builder::take_lock;
 use crate::error::{CreateError, RemoveError};
-use crate::fault::{self, Point};
-use crate::os::cred::own_uid;
-use crate::os::socket;
 use crate::region;
 use crate::rendezvous::{has_safe_dir, is_in_runtime_dir, lock_path, socket_path};
 

@@ -6,15 +6,16 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use xmem_shm::abi::layout::{Control, FLAG_CUT_OFF, REGIONS_LET_GO};
+use xmem_shm::fault::{self, Point};
+use xmem_shm::protocol::lease;
+use xmem_shm::protocol::slot::{SlotState, SlotWord};
+
 use super::builder::Settings;
 use super::peer::Peer;
 use super::regions::{Cold, Regions};
 use super::slots::{Hook, Slots, Use, Want};
 use super::sticky_log::StickyLog;
-use crate::fault::{self, Point};
-use crate::layout::{Control, FLAG_CUT_OFF, REGIONS_LET_GO};
-use crate::protocol::lease;
-use crate::protocol::slot::{SlotState, SlotWord};
 use crate::region::Region;
 
 /// What is left for an upstream that has not said what it needs: as much as a decoder usually does.

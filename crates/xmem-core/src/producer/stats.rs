@@ -4,13 +4,14 @@
 
 use std::sync::atomic::Ordering;
 
+use xmem_shm::os::clock::monotonic_ns;
+use xmem_shm::protocol::slot::{SlotState, SlotWord};
+
 use super::peer::Peer;
 use super::pool::Pool;
 use super::slots::Use;
 use super::state::State;
 use crate::delivery::Delivery;
-use crate::os::clock::monotonic_ns;
-use crate::protocol::slot::{SlotState, SlotWord};
 use crate::stats::{ConsumerStats, PoolStats};
 
 impl Pool {

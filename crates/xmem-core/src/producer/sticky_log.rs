@@ -8,9 +8,11 @@ use std::mem;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
+use xmem_shm::abi::limits::{MAX_NAMED_ENTRIES, MAX_NAMED_SIZE};
+use xmem_shm::abi::named::Sticky;
+use xmem_shm::os::sealed;
+
 use crate::error::RegionError;
-use crate::named::{MAX_NAMED_ENTRIES, MAX_NAMED_SIZE, Sticky};
-use crate::sealed;
 
 /// Versions are kept as long as a frame may need them, but not with more bytes than this in all.
 const MAX_BYTES: usize = 4 * MAX_NAMED_SIZE;

@@ -6,11 +6,13 @@ use std::sync::atomic::{AtomicU64, Ordering, fence};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
+use xmem_shm::fault::{self, Point};
+use xmem_shm::lock::lock;
+use xmem_shm::os::clock::Deadline;
+
 use super::pool::Pool;
-use crate::cancel::{Bell, Canceller, Deadline, Wake};
+use crate::cancel::{Bell, Canceller, Wake};
 use crate::error::WaitError;
-use crate::fault::{self, Point};
-use crate::lock::lock;
 
 /// How often to look again without having been told to: for leases that a GPU ends, or a consumer that does not ring.
 const LOOK_AGAIN: Duration = Duration::from_millis(100);

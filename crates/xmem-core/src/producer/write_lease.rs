@@ -7,19 +7,20 @@ use std::fmt;
 use std::sync::{Arc, Mutex};
 
 use thiserror::Error;
+use xmem_shm::abi::limits::MAX_NAMED_SIZE;
+use xmem_shm::abi::meta::FrameMeta;
+use xmem_shm::abi::named::Attachments;
+use xmem_shm::bounds::lie_inside;
+use xmem_shm::lock::inside;
+use xmem_shm::protocol::slot::SlotState;
 
 use super::import::Parts;
 use super::piece_lease::PieceLease;
 use super::pool::{Claimed, Pool};
 use super::publish::Wishes;
 use super::slots::Place;
-use crate::bounds::lie_inside;
 use crate::error::PublishError;
 use crate::lease::ReadLease;
-use crate::lock::inside;
-use crate::meta::FrameMeta;
-use crate::named::{Attachments, MAX_NAMED_SIZE};
-use crate::protocol::slot::SlotState;
 use crate::region::Region;
 
 /// The right to write one slot. Ends in [`publish`](Self::publish), or by being dropped, which gives the slot back.

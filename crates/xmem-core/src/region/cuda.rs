@@ -10,12 +10,13 @@ use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering;
 
 #[cfg(feature = "cuda")]
-use super::device_header::SLOT_HEAD;
-use super::device_header::{DeviceHeader, TwinKind};
+use xmem_shm::abi::device_header::SLOT_HEAD;
+use xmem_shm::abi::device_header::{DeviceHeader, TwinKind};
+use xmem_shm::os::mapping::{Access, Mapping};
+use xmem_shm::os::memfd::{self, Seal};
+
 use super::{check_len, system};
 use crate::error::RegionError;
-use crate::os::mapping::{Access, Mapping};
-use crate::os::memfd::{self, Seal};
 
 /// What a slot's `ready` word says: the slot's event says when the device's work on the frame has ended.
 #[cfg(feature = "cuda")]

@@ -8,8 +8,9 @@ use std::collections::HashMap;
 use std::ptr::NonNull;
 use std::sync::{Arc, LazyLock, Mutex, Weak};
 
+use xmem_shm::lock::lock;
+
 use crate::error::RegionError;
-use crate::lock::lock;
 
 #[derive(Debug)]
 pub(crate) struct Memory {
@@ -67,7 +68,7 @@ impl Owned {
             handle_alloc_error(layout)
         };
         let memory = Arc::new(Memory {
-            id: crate::random::u64(),
+            id: xmem_shm::os::random::u64(),
             ptr,
             layout,
         });

@@ -6,12 +6,13 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::OnceLock;
 
+use xmem_shm::fault::{self, Point};
+use xmem_shm::os::dmabuf;
+use xmem_shm::os::mapping::{Access, Mapping};
+use xmem_shm::os::memfd::{self, Seal};
+
 use super::check_len;
 use crate::error::RegionError;
-use crate::fault::{self, Point};
-use crate::os::dmabuf;
-use crate::os::mapping::{Access, Mapping};
-use crate::os::memfd::{self, Seal};
 
 /// A descriptor whose memory no holder can take away from under a reader.
 #[derive(Debug)]

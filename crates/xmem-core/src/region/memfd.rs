@@ -5,10 +5,11 @@
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
+use xmem_shm::os::mapping::{Access, Mapping};
+use xmem_shm::os::memfd::{self, Seal};
+
 use super::{check_len, system};
 use crate::error::RegionError;
-use crate::os::mapping::{Access, Mapping};
-use crate::os::memfd::{self, Seal};
 
 #[derive(Debug)]
 pub(crate) struct Owned {

@@ -3,7 +3,6 @@
 //! Regions: pieces of shared memory that hold slots. One kind per way to share memory.
 
 pub(crate) mod cuda;
-pub(crate) mod device_header;
 mod heap;
 mod imported;
 mod memfd;
@@ -14,19 +13,17 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use crate::error::RegionError;
+use xmem_shm::abi::device_header::TwinKind;
 #[cfg(feature = "cuda")]
-use crate::lock::inside;
-use crate::lock::lock;
-use crate::os::mapping::Mapping;
-use device_header::TwinKind;
+use xmem_shm::lock::inside;
+use xmem_shm::lock::lock;
+use xmem_shm::os::mapping::Mapping;
+
+use crate::error::RegionError;
 
 pub(crate) use imported::Imported;
 pub use posix_shm::remove_stale_segments;
 pub(crate) use posix_shm::{prefix as shm_prefix, sweep as sweep_shm};
-
-/// The most slots a pool may have. Bounds what a consumer maps for a producer it does not trust.
-pub(crate) const MAX_SLOTS: u32 = 1 << 16;
 
 /// Where the slots of a pool lie.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq, Hash)]

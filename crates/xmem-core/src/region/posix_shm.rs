@@ -16,14 +16,14 @@ use rustix::fs::{FileType, FlockOperation, Mode, OFlags, flock, fstat, open};
 use rustix::io::{Errno, retry_on_intr};
 use rustix::shm;
 use shared_memory::{Shmem, ShmemConf, ShmemError};
+use xmem_shm::fault::{self, Point};
+use xmem_shm::os::cred::own_uid;
+use xmem_shm::os::fork::{KeptFromChildren, ProcessId};
+use xmem_shm::os::mapping::{Access, Mapping};
+use xmem_shm::os::memfd;
 
 use super::{check_len, system};
 use crate::error::RegionError;
-use crate::fault::{self, Point};
-use crate::os::cred::own_uid;
-use crate::os::fork::{KeptFromChildren, ProcessId};
-use crate::os::mapping::{Access, Mapping};
-use crate::os::memfd;
 
 const DIR: &str = "/dev/shm";
 
@@ -162,7 +162,7 @@ impl Owned {
     }
 
     fn make(len: usize, prefix: &str) -> Result<Self, RegionError> {
-        let name = format!("/{prefix}{:016x}", crate::random::u64());
+        let name = format!("/{prefix}{:016x}", xmem_shm::os::random::u64());
         fault::call(Point::ShmCreate).map_err(system("create a segment in /dev/shm"))?;
         let segment = ShmemConf::new()
             .os_id(&name)
@@ -238,7 +238,7 @@ pub(super) fn view(name: &str, len: usize) -> Result<Mapping, RegionError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::os::fork::is_so_in_a_child;
+    use xmem_shm::testing::is_so_in_a_child;
 
     /// It would say that the owner lives when that was killed.
     #[test]

@@ -1,0 +1,363 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! The device header: what the host half of a CUDA region says of its device twin. Written before the region is announced,
+//! checked by whoever reads it.
+
+use std::fmt;
+
+use crate::abi::limits::MAX_SLOTS;
+
+/// What a device is known by in all processes.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Uuid(pub [u8; 16]);
+
+impl fmt::Display for Uuid {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // As nvidia-smi and CUDA_VISIBLE_DEVICES have it.
+        f.write_str("GPU")?;
+        for (at, byte) in self.0.iter().enumerate() {
+            if matches!(at, 0 | 4 | 6 | 8 | 10) {
+                f.write_str("-")?;
+            }
+            write!(f, "{byte:02x}")?;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Debug for Uuid {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+/// How the device memory of a region is shared.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u32)]
+pub enum TwinKind {
+    /// Its descriptor travels with the region's.
+    Vmm = 1,
+    /// Its handle is in the header.
+    Legacy = 2,
+    /// There is none: frames lie in other regions, and only their events are here.
+    None = 3,
+    /// As `Legacy`, in memory that somebody else allocated, without slots.
+    Foreign = 4,
+}
+
+impl TwinKind {
+    fn from_code(code: u32) -> Option<Self> {
+        [Self::Vmm, Self::Legacy, Self::None, Self::Foreign]
+            .into_iter()
+            .find(|kind| *kind as u32 == code)
+    }
+}
+
+/// An interprocess handle of the driver, for memory or for an event.
+pub type IpcHandle = [u8; 64];
+/// Bytes that only the device memory has, besides the header.
+pub type Canary = [u8; 32];
+
+const MAGIC: u64 = u64::from_le_bytes(*b"xmemdev\0");
+/// Raised with every change to the header.
+const FORMAT: u32 = 1;
+/// Where the handles of the slots' events begin.
+const EVENTS_AT: usize = 320;
+/// Bytes at the beginning of each slot's host room: the word that tells whether the frame is ready.
+pub const SLOT_HEAD: usize = 64;
+/// More memory than a device has.
+const MAX_DEVICE_LEN: u64 = 1 << 46;
+
+/// What the host half of a region says of its device twin.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DeviceHeader {
+    pub kind: TwinKind,
+    pub uuid: Uuid,
+    /// By which the process that made it knows its own.
+    pub nonce: [u8; 16],
+    /// Bytes of device memory, and where they begin in what the handle stands for.
+    pub device_len: u64,
+    pub device_offset: u64,
+    pub slots: u32,
+    /// Bytes from one slot to the next, on the device and in the host half.
+    pub device_stride: u64,
+    pub host_stride: u64,
+    /// First byte of the first slot in the host half.
+    pub slots_at: u64,
+    /// Where the canary lies on the device, and what it is.
+    pub canary_at: u64,
+    pub canary: Canary,
+    /// Of the memory; zeros for other kinds than `Legacy` and `Foreign`.
+    pub handle: IpcHandle,
+    /// Of the memory that the canary lies in, if it is another (`Foreign`).
+    pub canary_handle: IpcHandle,
+    /// The events of the slots; zeros where there is none.
+    pub events: Vec<IpcHandle>,
+}
+
+/// Bytes that the header of so many slots takes.
+pub fn header_len(slots: u32) -> usize {
+    (EVENTS_AT + slots as usize * size_of::<IpcHandle>()).next_multiple_of(4096)
+}
+
+impl DeviceHeader {
+    pub fn encode(&self) -> Vec<u8> {
+        let mut bytes = Vec::with_capacity(header_len(self.slots));
+        bytes.extend_from_slice(&MAGIC.to_le_bytes());
+        bytes.extend_from_slice(&FORMAT.to_le_bytes());
+        bytes.extend_from_slice(&(self.kind as u32).to_le_bytes());
+        bytes.extend_from_slice(&self.uuid.0);
+        bytes.extend_from_slice(&self.nonce);
+        for word in [
+            self.device_len,
+            self.device_offset,
+            self.slots.into(),
+            self.device_stride,
+            self.host_stride,
+            self.slots_at,
+            self.canary_at,
+        ] {
+            bytes.extend_from_slice(&word.to_le_bytes());
+        }
+        bytes.extend_from_slice(&self.canary);
+        bytes.extend_from_slice(&self.handle);
+        bytes.extend_from_slice(&self.canary_handle);
+        debug_assert!(bytes.len() <= EVENTS_AT);
+        bytes.resize(EVENTS_AT, 0);
+        for event in &self.events {
+            bytes.extend_from_slice(event);
+        }
+        bytes
+    }
+
+    /// How many bytes the header at the beginning of these has. `None`: it is none.
+    pub fn len_of(start: &[u8]) -> Option<usize> {
+        let at = 8 + 4 + 4 + 16 + 16 + 8 + 8;
+        let slots = start.get(at..)?.first_chunk()?;
+        let slots = u32::try_from(u64::from_le_bytes(*slots)).ok()?;
+        (slots <= MAX_SLOTS).then(|| header_len(slots))
+    }
+
+    /// Decodes what another process wrote into the beginning of a region of `host_len` bytes.
+    pub fn decode(bytes: &[u8], host_len: usize) -> Result<Self, &'static str> {
+        let mut m = In(bytes);
+        let short = "its device header is too short";
+        if m.u64().ok_or(short)? != MAGIC {
+            return Err("it has no device header");
+        }
+        if m.u32().ok_or(short)? != FORMAT {
+            return Err("its device header has another format");
+        }
+        let kind = TwinKind::from_code(m.u32().ok_or(short)?)
+            .ok_or("its kind of device memory is not known")?;
+        let uuid = Uuid(m.array().ok_or(short)?);
+        let nonce = m.array().ok_or(short)?;
+        let mut words = [0; 7];
+        for word in &mut words {
+            *word = m.u64().ok_or(short)?;
+        }
+        let [
+            device_len,
+            device_offset,
+            slots,
+            device_stride,
+            host_stride,
+            slots_at,
+            canary_at,
+        ] = words;
+        let header = Self {
+            kind,
+            uuid,
+            nonce,
+            device_len,
+            device_offset,
+            slots: u32::try_from(slots).unwrap_or(u32::MAX),
+            device_stride,
+            host_stride,
+            slots_at,
+            canary_at,
+            canary: m.array().ok_or(short)?,
+            handle: m.array().ok_or(short)?,
+            canary_handle: m.array().ok_or(short)?,
+            events: Vec::new(),
+        };
+        header.check(host_len)?;
+        let mut events = In(bytes.get(EVENTS_AT..).ok_or(short)?);
+        let events = (0..header.slots)
+            .map(|_| events.array())
+            .collect::<Option<_>>()
+            .ok_or(short)?;
+        Ok(Self { events, ..header })
+    }
+
+    fn check(&self, host_len: usize) -> Result<(), &'static str> {
+        if self.slots > MAX_SLOTS {
+            return Err("it has too many slots");
+        }
+        let slots = u64::from(self.slots);
+        // No product or sum overflows: each factor is bounded here.
+        if self.device_len > MAX_DEVICE_LEN
+            || self.device_offset > MAX_DEVICE_LEN
+            || self.device_stride > MAX_DEVICE_LEN >> 16
+            || self.canary_at > MAX_DEVICE_LEN
+            || self.host_stride > MAX_DEVICE_LEN >> 16
+            || self.slots_at > MAX_DEVICE_LEN
+        {
+            return Err("its sizes are impossible");
+        }
+        let canary_end = self.canary_at + size_of::<Canary>() as u64;
+        let has_slots = match self.kind {
+            _ if self.device_offset != 0 && self.kind != TwinKind::Foreign => {
+                return Err("its device memory does not begin where it should");
+            }
+            TwinKind::Vmm | TwinKind::Legacy => {
+                if self.canary_at < slots * self.device_stride
+                    || canary_end > self.device_len
+                    || slots == 0
+                {
+                    return Err("its slots do not fit into its device memory");
+                }
+                true
+            }
+            TwinKind::None => {
+                if self.device_len != 0 || self.device_stride != 0 {
+                    return Err("it has device memory of no kind");
+                }
+                true
+            }
+            TwinKind::Foreign => {
+                if slots != 0 || self.device_len == 0 {
+                    return Err("imported device memory has slots, or no bytes");
+                }
+                false
+            }
+        };
+        let inside = self.slots_at >= header_len(self.slots) as u64
+            && self.slots_at.is_multiple_of(8)
+            && self.host_stride.is_multiple_of(8)
+            && self.host_stride >= SLOT_HEAD as u64
+            && self.slots_at + slots * self.host_stride <= host_len as u64;
+        if has_slots && !inside {
+            return Err("its slots lie outside of it");
+        }
+        Ok(())
+    }
+
+    /// The number that names the memory.
+    pub fn number(&self) -> u128 {
+        u128::from_ne_bytes(self.nonce)
+    }
+
+    /// The number of the slot of this region that has these bytes of the host half.
+    pub fn slot_at(&self, offset: usize, len: usize) -> Option<u32> {
+        let offset = (offset as u64).checked_sub(self.slots_at)?;
+        // Where there are no slots their size is not checked, and may be 0.
+        if self.slots == 0 {
+            return None;
+        }
+        if len as u64 != self.host_stride || !offset.is_multiple_of(self.host_stride) {
+            return None;
+        }
+        u32::try_from(offset / self.host_stride)
+            .ok()
+            .filter(|slot| *slot < self.slots)
+    }
+}
+
+struct In<'a>(&'a [u8]);
+
+impl In<'_> {
+    fn array<const N: usize>(&mut self) -> Option<[u8; N]> {
+        let (head, rest) = self.0.split_first_chunk()?;
+        self.0 = rest;
+        Some(*head)
+    }
+
+    fn u32(&mut self) -> Option<u32> {
+        self.array().map(u32::from_le_bytes)
+    }
+
+    fn u64(&mut self) -> Option<u64> {
+        self.array().map(u64::from_le_bytes)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::testing::device_header as sample;
+
+    const LEN: usize = 1 << 16;
+
+    #[test]
+    fn comes_back() {
+        let bytes = sample().encode();
+        assert_eq!(DeviceHeader::decode(&bytes, LEN), Ok(sample()));
+        assert_eq!(DeviceHeader::len_of(&bytes), Some(header_len(3)));
+        for len in 0..bytes.len() {
+            assert!(DeviceHeader::decode(&bytes[..len], LEN).is_err());
+        }
+        assert_eq!(
+            sample().slot_at(sample().slots_at as usize + 512, 256),
+            Some(2)
+        );
+        assert_eq!(
+            sample().slot_at(sample().slots_at as usize + 768, 256),
+            None
+        );
+        assert_eq!(sample().slot_at(sample().slots_at as usize + 8, 256), None);
+        assert_eq!(sample().slot_at(0, 256), None);
+        let empty = DeviceHeader {
+            slots: 0,
+            host_stride: 0,
+            ..sample()
+        };
+        assert_eq!(empty.slot_at(sample().slots_at as usize, 0), None);
+        assert_eq!(
+            format!("{}", Uuid([0xab; 16])),
+            "GPU-abababab-abab-abab-abab-abababababab"
+        );
+    }
+
+    #[test]
+    fn nonsense_is_refused() {
+        let wrong: [fn(&mut DeviceHeader); 11] = [
+            |h| h.device_offset = 1,
+            |h| h.slots = 4,
+            |h| h.device_len = 3 * 4096 + 31,
+            |h| h.device_len = u64::MAX,
+            |h| h.device_stride = u64::MAX / 2,
+            |h| h.host_stride = 32,
+            |h| h.host_stride = 1 << 17,
+            |h| h.slots_at = 64,
+            |h| h.canary_at = 4096,
+            |h| h.kind = TwinKind::None,
+            |h| h.kind = TwinKind::Foreign,
+        ];
+        for change in wrong {
+            let mut header = sample();
+            change(&mut header);
+            let bytes = header.encode();
+            assert!(DeviceHeader::decode(&bytes, LEN).is_err(), "{header:?}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn garbage_is_refused_without_panic(
+            mut bytes in prop::collection::vec(any::<u8>(), 0..600), len in any::<usize>(), honest in any::<bool>()
+        ) {
+            if honest {
+                let start = sample().encode();
+                let n = bytes.len().min(16);
+                bytes[..n].copy_from_slice(&start[..n]);
+            }
+            if let Ok(header) = DeviceHeader::decode(&bytes, len) {
+                prop_assert!(header.slots <= MAX_SLOTS);
+            }
+            let _ = DeviceHeader::len_of(&bytes);
+        }
+    }
+}

@@ -1,0 +1,18 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! Limits of what two processes share. A number above its limit is refused, whichever process wrote it.
+
+/// The most slots that a pool may have. It bounds what a consumer maps for a producer that it does not trust.
+pub const MAX_SLOTS: u32 = 1 << 16;
+/// The most parts that a frame may have: as many memories as a GstBuffer has.
+pub const MAX_PARTS: usize = 16;
+/// The longest encoded state, and the most that can be attached to a frame, in bytes.
+pub const MAX_NAMED_SIZE: usize = 16 << 20;
+/// The most entries of a state, and of the attachments of a frame.
+pub const MAX_NAMED_ENTRIES: usize = 1024;
+/// The most bytes of data in a request of a consumer.
+pub const MAX_REQUEST: usize = 448;
+/// The most planes of a video frame.
+pub const MAX_PLANES: usize = 4;
+/// The most dimensions of a tensor.
+pub const MAX_DIMS: usize = 8;

@@ -1,0 +1,14 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! The layout of the shared memory and the form of the messages. `VERSION` in [`layout`] numbers both.
+
+pub mod device_header;
+pub mod entry;
+pub mod layout;
+pub mod limits;
+pub mod meta;
+pub mod named;
+pub mod parts;
+pub mod start_from;
+pub mod video;
+pub mod wire;

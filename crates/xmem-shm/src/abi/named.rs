@@ -1,0 +1,165 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! Named byte strings: a stream's sticky state, and what is attached to a frame.
+
+use crate::abi::limits::MAX_NAMED_ENTRIES;
+
+/// What a late joiner needs before its first frame: caps, segment, tags and the like.
+///
+/// The core does not read it. Every frame says which version of the state it belongs to. xmemsink and xmemsrc know these
+/// keys; a program that is no pipeline should set `caps`, and may set `tags`:
+///
+/// | key | what it says | how |
+/// |---|---|---|
+/// | `caps` | what the frames are; xmemsrc needs it | fixed caps as text, such as `video/x-raw,format=GRAY8,width=64,height=48,framerate=30/1` |
+/// | `tags`, `tags-global` | what is known of the stream, and of all that it belongs to | a GstTagList as text, such as `taglist, title=(string)Door;` |
+/// | `segment` | which of the producer's times are played, for `timestamp-mode=passthrough` and speeds other than 1 | a GstSegment as text |
+/// | `stream-start`, `stream` | the stream's id, and its flags, group and type; without them xmemsrc makes an id of the pool's name | the id; a GstStructure as text |
+/// | `timeline` | what the frames' [timestamps](crate::abi::meta::FrameMeta::timestamp) stand for: whether they are live, latency, base time. Without it they are taken for those of a file: see below | a GstStructure as text: `timeline, live=(boolean)true;` |
+/// | `custom/NAME` | a sticky custom event of that name | a GstStructure as text |
+///
+/// Text is as `gst_caps_to_string` and the serialization of GStreamer's values have it. Other keys are for the programs' own use.
+/// A live source without a pipeline sets `timeline` as above, so that xmemsrc keeps its frames at their time.
+///
+/// ```
+/// # let dir = tempfile::tempdir()?;
+/// # let pool = dir.path().join("p.sock");
+/// # let pool = pool.to_str().unwrap();
+/// use xmem_core::{Producer, Sticky};
+///
+/// let producer = Producer::builder(pool).build()?;
+/// let mut sticky = Sticky::new();
+/// sticky.set("caps", "video/x-raw,format=GRAY8,width=64,height=48,framerate=30/1");
+/// sticky.set("timeline", "timeline, live=(boolean)true;");
+/// producer.set_sticky(&sticky)?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub type Sticky = Named;
+
+/// What is attached to one frame besides its fixed metadata, such as regions of interest. The core does not read it.
+pub type Attachments = Named;
+
+/// Byte strings by name, in the order in which they were set.
+///
+/// ```
+/// let mut sticky = xmem_core::Sticky::new();
+/// sticky.set("caps", "video/x-raw,format=NV12");
+/// assert_eq!(sticky.text("caps"), Some("video/x-raw,format=NV12"));
+/// ```
+#[derive(Debug, Default, Clone, PartialEq, Eq)]
+pub struct Named {
+    entries: Vec<(String, Vec<u8>)>,
+}
+
+/// How many bytes an entry has, encoded.
+pub fn entry_len(key: &str, value: &[u8]) -> usize {
+    8 + key.len() + value.len()
+}
+
+impl Named {
+    /// Nothing.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// How many entries it has.
+    pub fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// Whether there is nothing.
+    pub fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
+    /// Sets an entry, in place of the one of that name.
+    pub fn set(&mut self, key: &str, value: impl Into<Vec<u8>>) {
+        let value = value.into();
+        match self.entries.iter_mut().find(|(k, _)| k == key) {
+            Some(entry) => entry.1 = value,
+            None => self.entries.push((key.to_owned(), value)),
+        }
+    }
+
+    /// Takes an entry away.
+    pub fn remove(&mut self, key: &str) {
+        let _ = self.take(key);
+    }
+
+    /// Takes an entry out.
+    pub fn take(&mut self, key: &str) -> Option<Vec<u8>> {
+        let at = self.entries.iter().position(|(k, _)| k == key)?;
+        Some(self.entries.remove(at).1)
+    }
+
+    /// An entry's bytes.
+    pub fn get(&self, key: &str) -> Option<&[u8]> {
+        self.entries
+            .iter()
+            .find(|(k, _)| k == key)
+            .map(|(_, v)| v.as_slice())
+    }
+
+    /// An entry's text, if it is text.
+    pub fn text(&self, key: &str) -> Option<&str> {
+        self.get(key).and_then(|v| std::str::from_utf8(v).ok())
+    }
+
+    /// All entries.
+    pub fn iter(&self) -> impl Iterator<Item = (&str, &[u8])> {
+        self.entries.iter().map(|(k, v)| (k.as_str(), v.as_slice()))
+    }
+
+    /// How many bytes it has as it is stored: the room (`Producer::acquire_with_room`) that attachments need.
+    pub fn encoded_len(&self) -> usize {
+        self.entries.iter().map(|(k, v)| entry_len(k, v)).sum()
+    }
+
+    pub fn encode(&self) -> Vec<u8> {
+        let mut out = Vec::with_capacity(self.encoded_len());
+        for (key, value) in &self.entries {
+            for part in [key.as_bytes(), value.as_slice()] {
+                out.extend_from_slice(&(part.len() as u32).to_le_bytes());
+                out.extend_from_slice(part);
+            }
+        }
+        out
+    }
+
+    /// Decodes what another process wrote. `None`: it makes no sense.
+    pub fn decode(mut bytes: &[u8]) -> Option<Self> {
+        fn part<'a>(bytes: &mut &'a [u8]) -> Option<&'a [u8]> {
+            let (len, rest) = bytes.split_first_chunk::<4>()?;
+            let (part, rest) = rest.split_at_checked(u32::from_le_bytes(*len) as usize)?;
+            *bytes = rest;
+            Some(part)
+        }
+        let mut entries = Vec::new();
+        while !bytes.is_empty() {
+            if entries.len() == MAX_NAMED_ENTRIES {
+                return None;
+            }
+            let key = std::str::from_utf8(part(&mut bytes)?).ok()?.to_owned();
+            entries.push((key, part(&mut bytes)?.to_vec()));
+        }
+        Some(Self { entries })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Sticky;
+
+    #[test]
+    fn comes_back_and_refuses_nonsense() {
+        let mut sticky = Sticky::new();
+        sticky.set("caps", "a/b");
+        sticky.set("empty", "");
+        sticky.set("caps", "c/d");
+        let bytes = sticky.encode();
+        assert_eq!(bytes.len(), sticky.encoded_len());
+        assert_eq!(Sticky::decode(&bytes), Some(sticky));
+        assert_eq!(Sticky::decode(&bytes[..bytes.len() - 1]), None);
+        assert_eq!(Sticky::decode(&[0xff; 64]), None);
+    }
+}

@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! Where the parts of a frame lie that does not lie in its slot, as bytes that are attached to the frame.
+
+use crate::abi::limits::MAX_PARTS;
+
+/// The name under which they are attached.
+pub const NAME: &str = "xmem:parts";
+
+/// Where a piece lies.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PartPlace {
+    pub region: u32,
+    /// First byte in the region.
+    pub offset: u64,
+    /// Size in bytes.
+    pub size: u64,
+    /// What whoever published it says of it, for whoever takes it.
+    pub tag: u32,
+    /// The slot that it lies in, if it was forwarded from another pool.
+    pub origin: Option<Origin>,
+}
+
+/// A slot of another pool.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Origin {
+    pub pool_id: u64,
+    pub slot: u32,
+    /// Never 0.
+    pub generation: u32,
+}
+
+/// Size of an encoded place in bytes.
+const PLACE_LEN: usize = 40;
+
+pub fn encode(places: &[PartPlace]) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(places.len() * PLACE_LEN);
+    for place in places {
+        bytes.extend_from_slice(&place.region.to_le_bytes());
+        bytes.extend_from_slice(&place.tag.to_le_bytes());
+        bytes.extend_from_slice(&place.offset.to_le_bytes());
+        bytes.extend_from_slice(&place.size.to_le_bytes());
+        let (pool_id, slot, generation) = place
+            .origin
+            .map_or((0, 0, 0), |o| (o.pool_id, o.slot, o.generation));
+        bytes.extend_from_slice(&pool_id.to_le_bytes());
+        bytes.extend_from_slice(&slot.to_le_bytes());
+        bytes.extend_from_slice(&generation.to_le_bytes());
+    }
+    bytes
+}
+
+/// Decodes what another process wrote. `None`: it makes no sense.
+pub fn decode(bytes: &[u8]) -> Option<Vec<PartPlace>> {
+    let (places, []) = bytes.as_chunks::<PLACE_LEN>() else {
+        return None;
+    };
+    if places.is_empty() || places.len() > MAX_PARTS {
+        return None;
+    }
+    let place = |bytes: &[u8; PLACE_LEN]| {
+        let (region, rest) = bytes.split_first_chunk()?;
+        let (tag, rest) = rest.split_first_chunk()?;
+        let (offset, rest) = rest.split_first_chunk()?;
+        let (size, rest) = rest.split_first_chunk()?;
+        let (pool_id, rest) = rest.split_first_chunk()?;
+        let (slot, generation) = rest.split_first_chunk()?;
+        let origin = Origin {
+            pool_id: u64::from_le_bytes(*pool_id),
+            slot: u32::from_le_bytes(*slot),
+            generation: u32::from_le_bytes(generation.try_into().ok()?),
+        };
+        Some(PartPlace {
+            region: u32::from_le_bytes(*region),
+            tag: u32::from_le_bytes(*tag),
+            offset: u64::from_le_bytes(*offset),
+            size: u64::from_le_bytes(*size),
+            origin: (origin.generation != 0).then_some(origin),
+        })
+    };
+    places.iter().map(place).collect()
+}
+
+/// The size of a frame in pieces. `None`: no frame has that size.
+pub fn total(places: &[PartPlace]) -> Option<u64> {
+    places
+        .iter()
+        .try_fold(0u64, |total, place| total.checked_add(place.size))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn places_come_back_and_nonsense_is_refused() {
+        let place = PartPlace {
+            region: 3,
+            offset: 1 << 40,
+            size: 77,
+            tag: 9,
+            origin: Some(Origin {
+                pool_id: 5,
+                slot: 1,
+                generation: 2,
+            }),
+        };
+        let places = vec![place; MAX_PARTS];
+        let bytes = encode(&places);
+        assert_eq!(decode(&bytes), Some(places));
+        assert_eq!(decode(&bytes[..bytes.len() - 1]), None);
+        assert_eq!(decode(&[]), None);
+        assert_eq!(decode(&encode(&[place; MAX_PARTS + 1])), None);
+        let huge = PartPlace {
+            size: u64::MAX,
+            ..place
+        };
+        assert_eq!(total(&[huge, place]), None);
+        assert_eq!(total(&[place, place]), Some(154));
+    }
+}

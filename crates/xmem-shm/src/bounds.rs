@@ -1,0 +1,23 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! Whether bytes lie where they are said to lie. Each of the numbers may be one that another process wrote.
+
+/// Whether `size` bytes from `at` on lie inside of `len` bytes.
+pub fn lie_inside(at: u64, size: u64, len: u64) -> bool {
+    at.checked_add(size).is_some_and(|end| end <= len)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_number_wraps() {
+        assert!(lie_inside(0, 10, 10));
+        assert!(lie_inside(10, 0, 10));
+        assert!(!lie_inside(1, 10, 10));
+        assert!(!lie_inside(11, 0, 10));
+        assert!(!lie_inside(u64::MAX, 1, u64::MAX));
+        assert!(!lie_inside(1, u64::MAX, 10));
+    }
+}

@@ -1,0 +1,230 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! Points between any two steps that other processes can see, where tests make a process die, stop or fail.
+//!
+//! Without the feature `fault-points` nothing is left of them in what is built.
+
+#[cfg(feature = "fault-points")]
+mod armed;
+
+#[cfg(feature = "fault-points")]
+pub use armed::{Action, arm, call, clock_offset, disarm, is_armed, point, set_clock_offset};
+
+/// Who passes a point.
+#[cfg(feature = "fault-points")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Side {
+    Producer,
+    Consumer,
+    Both,
+}
+
+macro_rules! points {
+    ($($side:ident { $($(#[$doc:meta])* $name:ident,)* })*) => {
+        /// Where something may happen to a process.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        pub enum Point {
+            $($($(#[$doc])* $name,)*)*
+        }
+
+        #[cfg(feature = "fault-points")]
+        impl Point {
+            /// All there are.
+            pub const ALL: &[Self] = &[$($(Self::$name,)*)*];
+
+            /// Only who has frames on devices passes it.
+            pub fn is_cuda(self) -> bool {
+                matches!(
+                    self,
+                    Self::TwinMade
+                        | Self::CanaryWritten
+                        | Self::EventsMade
+                        | Self::EventRecorded
+                        | Self::DeviceSettled
+                        | Self::TwinImported
+                        | Self::CanaryRead
+                        | Self::DeviceSaid
+                        | Self::EventOpened
+                        | Self::EventWaited
+                        | Self::ReleaseEnqueued
+                        | Self::ReleaseRan
+                        | Self::HandedOver
+                        | Self::TwinClosed
+                )
+            }
+
+            /// Who passes it.
+            pub fn side(self) -> Side {
+                match self {
+                    $($(Self::$name => Side::$side,)*)*
+                }
+            }
+        }
+    };
+}
+
+points! {
+    Consumer {
+        /// The entry of the next frame was copied out of the ring.
+        EntryRead,
+        /// The generation is in the lease word, and not validated yet.
+        HoldAnnounced,
+        /// The lease is valid.
+        HoldGained,
+        /// The lease word is cleared again, since the frame is gone.
+        HoldWithdrawn,
+        TakenStored,
+        CursorMoved,
+        MissedCounted,
+        ReceivedCounted,
+        /// The lease word is cleared; the producer was not told yet.
+        ReleaseCleared,
+        /// The wake word says "sleeps".
+        SleepAnnounced,
+        SleepEnded,
+        /// The socket is connected, and nothing was said.
+        Connected,
+        /// The answer to the first message is here, with its descriptors.
+        Answered,
+        ControlMapped,
+        PageMapped,
+        SessionStarted,
+        /// A region that was sent is mapped, and nobody has it yet.
+        RegionMapped,
+        StickyRead,
+        /// Retired regions are unmapped, and the producer was not told.
+        RegionsLetGo,
+        RegionsSeenStored,
+        GrantReceived,
+        LeaveMarked,
+        LeaveLetGo,
+        LeaveDone,
+        /// A pool that frames come from was named, and is not joined yet.
+        OriginMet,
+        /// That pool is joined, and the producer was not told.
+        OriginJoined,
+        OriginSaid,
+        /// The consumer has its place in a stream that is passed on.
+        Arrived,
+        /// A piece is held in the pool that it comes from, and nobody has the frame yet.
+        OriginHeld,
+        BeginRead,
+        /// A socket was connected to only to see whether somebody listens there.
+        PoolTried,
+        /// Device memory of another process is mapped, and not checked yet.
+        TwinImported,
+        CanaryRead,
+        /// The producer is told how device memory was come by.
+        DeviceSaid,
+        EventOpened,
+        /// A stream is told to wait for the producer's work.
+        EventWaited,
+        /// The end of a lease is on a stream.
+        ReleaseEnqueued,
+        /// A stream got to the end of a lease.
+        ReleaseRan,
+        /// The address of a lease's word is about to be given to a device.
+        HandedOver,
+    }
+    Producer {
+        LockOpened,
+        LockTaken,
+        LockEmptied,
+        LockWritten,
+        SegmentSwept,
+        StaleSocketRemoved,
+        SocketBound,
+        SocketListening,
+        ThreadStarted,
+        MemfdCreate,
+        MemfdCreated,
+        Fallocate,
+        SealedFilled,
+        Sealed,
+        ShmCreate,
+        ShmCreated,
+        Accepted,
+        Admitted,
+        LeasePageMade,
+        CursorGiven,
+        PeerListed,
+        PeerWatched,
+        /// A consumer that joined a stream that is passed on has its place there, and was not told.
+        PeerArrived,
+        PeerForgotten,
+        ConnectionClosed,
+        CommandSent,
+        /// The slot looks free, and is not claimed yet.
+        ClaimLooked,
+        ClaimAnnounced,
+        ClaimPutBack,
+        ClaimGained,
+        SlotAbandoned,
+        SlotGranted,
+        SlotPublished,
+        EntryStamped,
+        EntryFilled,
+        EntryWritten,
+        EosCleared,
+        EosMarked,
+        HeadMoved,
+        FrameFinalized,
+        RingAsked,
+        /// Memory is listed as a region, and no frame lies in it yet.
+        MemoryImported,
+        ImportForgotten,
+        /// A pool that frames come from is known, and no consumer was told.
+        OriginNoted,
+        /// All pieces of a frame of another pool are regions here, and it is not published yet.
+        PiecesImported,
+        RegionMade,
+        RegionsListed,
+        RegionsShown,
+        SlotRetired,
+        WaitCounted,
+        TimedOutMarked,
+        ClosedMarked,
+        SocketRemoved,
+        LockRemoved,
+        /// Device memory is allocated, and nobody knows of it.
+        TwinMade,
+        CanaryWritten,
+        EventsMade,
+        /// The slot's event is on a stream, and the frame not published.
+        EventRecorded,
+        /// The device is done with what is out, and the pool ends.
+        DeviceSettled,
+    }
+    Both {
+        Mmap,
+        Mapped,
+        Unmapped,
+        Send,
+        Sent,
+        Received,
+        /// The wake word is changed, and its sleeper sleeps on.
+        WakeChanged,
+        WakeSent,
+        /// Device memory is unmapped or freed.
+        TwinClosed,
+    }
+}
+
+/// A process passes a point.
+#[cfg(not(feature = "fault-points"))]
+#[inline(always)]
+pub fn point(_: Point) {}
+
+/// A process is about to make a system call, which may be made to fail.
+#[cfg(not(any(feature = "fault-points", xmem_loom)))]
+#[inline(always)]
+pub fn call(_: Point) -> std::io::Result<()> {
+    Ok(())
+}
+
+/// What this process's clock is ahead of the host's, in nanoseconds.
+#[cfg(not(any(feature = "fault-points", xmem_loom)))]
+#[inline(always)]
+pub fn clock_offset() -> i64 {
+    0
+}

@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! What the processes of a pool share, and the system calls for it.
+//!
+//! [`protocol`] has the algorithms over references to atomics, [`abi`] the layout of the memory and the messages, [`os`] the
+//! system calls, [`fault`] the points at which tests end a process. Nothing here knows a producer or a consumer: `xmem-core`
+//! is the pool on top. This crate is a part of `xmem-core`, and has no stable interface of its own.
+
+#[cfg(not(target_pointer_width = "64"))]
+compile_error!(
+    "xmem is for 64-bit machines only: others read 64-bit words from memory that they may not write in ways that Rust does not define"
+);
+
+#[cfg(not(xmem_loom))]
+pub mod abi;
+#[cfg(not(xmem_loom))]
+pub mod bounds;
+pub mod fault;
+#[cfg(not(xmem_loom))]
+pub mod lock;
+#[cfg(not(xmem_loom))]
+pub mod os;
+#[cfg(not(xmem_loom))]
+pub mod printable;
+pub mod protocol;
+pub mod sync;
+#[cfg(all(any(test, feature = "testing"), not(xmem_loom)))]
+#[doc(hidden)]
+pub mod testing;

@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! Who is at the other end of a Unix socket, and how much it has not read yet, as the kernel says.
+#![allow(unsafe_code)] // getsockopt: rustix's SO_PEERCRED cannot say "pid 0", and it has no SO_PEERGROUPS and TIOCOUTQ
+
+use std::io;
+use std::mem::{self, MaybeUninit};
+use std::os::fd::{AsFd, AsRawFd};
+use std::sync::OnceLock;
+
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
+
+use super::probe;
+
+/// Stands for "leave it as it is" where the number of a user or group is asked for, so nobody has it.
+pub const NOBODY: u32 = u32::MAX;
+
+/// The peer of a socket.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Peer {
+    /// 0 when the process is in a PID namespace that cannot be seen from here.
+    pub pid: u32,
+    /// `NOBODY` when the kernel does not tell.
+    pub uid: u32,
+    pub gid: u32,
+}
+
+impl Peer {
+    const UNKNOWN: Self = Self {
+        pid: 0,
+        uid: NOBODY,
+        gid: NOBODY,
+    };
+}
+
+/// Who connected (SO_PEERCRED), as of then.
+pub fn peer(socket: impl AsFd) -> io::Result<Peer> {
+    if peers_are_told()? {
+        said_of(socket)
+    } else {
+        Ok(Peer::UNKNOWN)
+    }
+}
+
+/// Whether the kernel says who connected. gVisor did not before November 2025: it named whoever asked, also for a socket
+/// that nobody has connected to.
+pub fn peers_are_told() -> io::Result<bool> {
+    static TOLD: OnceLock<bool> = OnceLock::new();
+    probe::once(&TOLD, || {
+        let alone = socket_with(
+            AddressFamily::UNIX,
+            SocketType::SEQPACKET,
+            SocketFlags::CLOEXEC,
+            None,
+        )?;
+        Ok(!matches!(said_of(&alone), Ok(peer) if peer.pid == std::process::id()))
+    })
+}
+
+fn said_of(socket: impl AsFd) -> io::Result<Peer> {
+    let mut cred = MaybeUninit::<libc::ucred>::zeroed();
+    let mut len = mem::size_of::<libc::ucred>() as libc::socklen_t;
+    // SAFETY: `cred` is valid for writes of `len` bytes, and the descriptor is open while borrowed.
+    let result = unsafe {
+        libc::getsockopt(
+            socket.as_fd().as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_PEERCRED,
+            cred.as_mut_ptr().cast(),
+            &mut len,
+        )
+    };
+    if result != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: zeroed before, and three integers have no invalid values.
+    let cred = unsafe { cred.assume_init() };
+    Ok(Peer {
+        pid: u32::try_from(cred.pid).unwrap_or(0),
+        uid: cred.uid,
+        gid: cred.gid,
+    })
+}
+
+/// The peer's supplementary groups (SO_PEERGROUPS); none where the kernel does not say.
+pub fn peer_groups(socket: impl AsFd) -> Vec<u32> {
+    const SIZE: usize = mem::size_of::<libc::gid_t>();
+    let mut groups: Vec<libc::gid_t> = vec![0; 64];
+    loop {
+        let mut len = (groups.len() * SIZE) as libc::socklen_t;
+        // SAFETY: `groups` is valid for writes of `len` bytes, and the descriptor is open while borrowed.
+        let result = unsafe {
+            libc::getsockopt(
+                socket.as_fd().as_raw_fd(),
+                libc::SOL_SOCKET,
+                libc::SO_PEERGROUPS,
+                groups.as_mut_ptr().cast(),
+                &mut len,
+            )
+        };
+        let count = len as usize / SIZE;
+        if result == 0 {
+            groups.truncate(count);
+            return groups;
+        }
+        // Too many for the room there was: the kernel says how many there are.
+        if io::Error::last_os_error().raw_os_error() != Some(libc::ERANGE) || count <= groups.len()
+        {
+            return Vec::new();
+        }
+        groups.resize(count, 0);
+    }
+}
+
+/// What was sent and the peer has not read, in bytes of kernel memory (SIOCOUTQ).
+pub fn unread(socket: impl AsFd) -> io::Result<usize> {
+    let mut bytes: libc::c_int = 0;
+    // SAFETY: the kernel writes one integer, and the descriptor is open while borrowed.
+    let result = unsafe { libc::ioctl(socket.as_fd().as_raw_fd(), libc::TIOCOUTQ, &raw mut bytes) };
+    if result != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(usize::try_from(bytes).unwrap_or(0))
+}
+
+/// This process's effective user.
+pub fn own_uid() -> u32 {
+    rustix::process::geteuid().as_raw()
+}

@@ -1,0 +1,25 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! A descriptor that is made readable to wake a thread that polls it.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+
+use rustix::event::EventfdFlags;
+
+/// One that is not readable yet.
+pub fn new() -> io::Result<OwnedFd> {
+    let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
+    Ok(rustix::event::eventfd(0, flags)?)
+}
+
+/// Makes it readable.
+pub fn ring(fd: impl AsFd) {
+    // The only way to fail is a counter that is full, and then it is readable anyway.
+    let _ = rustix::io::write(fd, &1u64.to_ne_bytes());
+}
+
+/// It is not readable any more, until it is rung again.
+pub fn silence(fd: impl AsFd) {
+    let _ = rustix::io::read(fd, &mut [0; 8]);
+}

@@ -1,0 +1,168 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! What a forked child must not inherit: handles, and the descriptors that stand for its parent's life.
+#![allow(unsafe_code)] // pthread_atfork, and replacing descriptors in the child
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, RawFd};
+use std::ptr::{self, NonNull};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
+
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise};
+
+/// A process, as a number that a forked child does not share. Compared without a system call where the kernel has the means.
+///
+/// One page that the kernel wipes in a forked child holds the number. A handle keeps the number it was made under; in a
+/// child the page reads 0, so the handle knows that it was inherited.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ProcessId(u64);
+
+static PAGE: OnceLock<Option<Private>> = OnceLock::new();
+static NEXT: AtomicU64 = AtomicU64::new(1);
+
+fn word() -> Option<&'static AtomicU64> {
+    PAGE.get_or_init(|| Private::wiped_on_fork(8).ok())
+        .as_ref()
+        .and_then(|page| page.words64(1).first())
+}
+
+impl ProcessId {
+    /// This process.
+    pub fn current() -> Self {
+        let Some(word) = word() else {
+            // Without the page (kernels before 4.14) it costs a system call, and numbers come again some day.
+            return Self(std::process::id().into());
+        };
+        match word.load(Ordering::Relaxed) {
+            0 => {
+                // The counter is inherited, so a child continues where its parent was: no number comes twice.
+                let fresh = NEXT.fetch_add(1, Ordering::Relaxed);
+                match word.compare_exchange(0, fresh, Ordering::Relaxed, Ordering::Relaxed) {
+                    Ok(_) => Self(fresh),
+                    Err(other) => Self(other),
+                }
+            }
+            number => Self(number),
+        }
+    }
+
+    /// Whether this is still the process.
+    pub fn is_current(self) -> bool {
+        self == Self::current()
+    }
+}
+
+/// Private memory that a forked child finds wiped. Never given back: it lives in statics.
+#[derive(Debug)]
+struct Private {
+    ptr: NonNull<u8>,
+    len: usize,
+}
+
+// SAFETY: plain memory, accessed through atomics only.
+unsafe impl Send for Private {}
+// SAFETY: as above.
+unsafe impl Sync for Private {}
+
+impl Private {
+    fn wiped_on_fork(len: usize) -> io::Result<Self> {
+        let len = len.next_multiple_of(rustix::param::page_size());
+        // SAFETY: a fresh anonymous mapping overlaps nothing.
+        let ptr = unsafe {
+            rustix::mm::mmap_anonymous(
+                ptr::null_mut(),
+                len,
+                ProtFlags::READ | ProtFlags::WRITE,
+                MapFlags::PRIVATE,
+            )
+        }?;
+        let page = Self {
+            ptr: NonNull::new(ptr.cast()).ok_or(io::ErrorKind::OutOfMemory)?,
+            len,
+        };
+        // SAFETY: the range is this mapping; the wipe happens in children only.
+        unsafe { madvise(ptr, len, Advice::LinuxWipeOnFork) }?;
+        Ok(page)
+    }
+
+    fn words64(&'static self, count: usize) -> &'static [AtomicU64] {
+        let count = count.min(self.len / size_of::<AtomicU64>());
+        // SAFETY: in range, page-aligned, mapped for ever, and every bit pattern is an AtomicU64.
+        unsafe { std::slice::from_raw_parts(self.ptr.as_ptr().cast(), count) }
+    }
+}
+
+const NONE: i32 = -1;
+/// Descriptors that children do not get. More than fit are inherited, as without this.
+static DESCRIPTORS: [AtomicI32; 4096] = [const { AtomicI32::new(NONE) }; 4096];
+/// `/dev/null`, which a child has in their place: the numbers stay taken, since handles in the child will close them.
+static DEV_NULL: AtomicI32 = AtomicI32::new(NONE);
+
+/// Keeps a descriptor from forked children, while it lives. A lock, a listener or a connection that a child inherits
+/// would outlive the process whose life it stands for.
+#[derive(Debug)]
+pub struct KeptFromChildren {
+    number: RawFd,
+    place: Option<&'static AtomicI32>,
+}
+
+impl KeptFromChildren {
+    /// To be dropped before the descriptor is closed.
+    pub fn new(fd: impl AsFd) -> Self {
+        static REGISTERED: OnceLock<bool> = OnceLock::new();
+        let works = *REGISTERED.get_or_init(|| {
+            let Ok(null) = std::fs::File::open("/dev/null") else {
+                return false;
+            };
+            DEV_NULL.store(std::os::fd::IntoRawFd::into_raw_fd(null), Ordering::Release);
+            // SAFETY: the handler does nothing but what is allowed in a forked child of a process with threads.
+            unsafe { libc::pthread_atfork(None, None, Some(replace_in_child)) == 0 }
+        });
+        let number: RawFd = fd.as_fd().as_raw_fd();
+        let place = DESCRIPTORS.iter().filter(|_| works).find(|place| {
+            place
+                .compare_exchange(NONE, number, Ordering::AcqRel, Ordering::Relaxed)
+                .is_ok()
+        });
+        Self { number, place }
+    }
+}
+
+impl Drop for KeptFromChildren {
+    fn drop(&mut self) {
+        if let Some(place) = self.place {
+            // In a child that inherited this, the place is another's by now, who cannot have this number yet.
+            let _ = place.compare_exchange(self.number, NONE, Ordering::Release, Ordering::Relaxed);
+        }
+    }
+}
+
+/// Runs in the child, right after the fork.
+extern "C" fn replace_in_child() {
+    let null = DEV_NULL.load(Ordering::Acquire);
+    for place in &DESCRIPTORS {
+        let number = place.swap(NONE, Ordering::AcqRel);
+        if number != NONE {
+            // SAFETY: dup3 is safe to call here, and the descriptor was open when the process forked: who closes it
+            // takes it out of the list first. The handles that own the number close /dev/null instead.
+            unsafe { libc::dup3(null, number, libc::O_CLOEXEC) };
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::is_so_in_a_child;
+
+    #[test]
+    fn a_fork_is_noticed_without_the_page_too() {
+        // Of a process of its own, unless another test was first: with the page it has to be noticed as well.
+        let _ = PAGE.set(None);
+        let here = ProcessId::current();
+        assert!(here.is_current());
+        assert!(is_so_in_a_child(|| !here.is_current()));
+        assert!(here.is_current());
+    }
+}

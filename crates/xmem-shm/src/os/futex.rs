@@ -1,0 +1,23 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! A futex between processes.
+
+use std::sync::atomic::AtomicU32;
+use std::time::Duration;
+
+use rustix::thread::futex::{self, Flags, Timespec};
+
+/// Sleeps while the word has this value, at most for `timeout`. May wake for no reason.
+pub fn wait(word: &AtomicU32, value: u32, timeout: Option<Duration>) {
+    let timeout = timeout.map(|t| Timespec {
+        tv_sec: i64::try_from(t.as_secs()).unwrap_or(i64::MAX),
+        tv_nsec: t.subsec_nanos().into(),
+    });
+    // Every way to return (woken, changed word, signal, time over) means the same here: look again.
+    let _ = futex::wait(word, Flags::empty(), value, timeout.as_ref());
+}
+
+/// Wakes one sleeper.
+pub fn wake_one(word: &AtomicU32) {
+    let _ = futex::wake(word, Flags::empty(), 1);
+}

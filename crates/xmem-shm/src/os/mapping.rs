@@ -1,0 +1,132 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! Mappings of shared memory. References into them are to atomics only: other processes write there.
+#![allow(unsafe_code)] // mmap, and references into what it returns
+
+use std::ffi::c_void;
+use std::io;
+use std::mem;
+use std::os::fd::AsFd;
+use std::ptr::{self, NonNull};
+use std::sync::atomic::{AtomicU32, AtomicU64};
+
+use super::fork::ProcessId;
+use crate::bounds::lie_inside;
+use crate::fault::{self, Point};
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, munmap};
+
+/// What a mapping may do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Access {
+    Read,
+    ReadWrite,
+}
+
+/// A shared mapping of the first `len` bytes of a descriptor.
+#[derive(Debug)]
+pub struct Mapping {
+    ptr: NonNull<u8>,
+    len: usize,
+    access: Access,
+    /// The process that has the mapping, if its children do not.
+    only_in: Option<ProcessId>,
+}
+
+// SAFETY: a mapping is plain memory without thread affinity; all access through it is atomic or by raw pointer.
+unsafe impl Send for Mapping {}
+// SAFETY: as above.
+unsafe impl Sync for Mapping {}
+
+impl Mapping {
+    /// Maps a descriptor. Its pages are put into the page table at once, so that first touches do not fault.
+    pub fn new(fd: impl AsFd, len: usize, access: Access) -> io::Result<Self> {
+        let prot = match access {
+            Access::Read => ProtFlags::READ,
+            Access::ReadWrite => ProtFlags::READ | ProtFlags::WRITE,
+        };
+        fault::call(Point::Mmap)?;
+        // SAFETY: a fresh mapping at an address that the kernel chooses overlaps nothing.
+        let ptr = unsafe {
+            mmap(
+                ptr::null_mut(),
+                len,
+                prot,
+                MapFlags::SHARED | MapFlags::POPULATE,
+                fd,
+                0,
+            )
+        }?;
+        fault::point(Point::Mapped);
+        let ptr = NonNull::new(ptr.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
+        Ok(Self {
+            ptr,
+            len,
+            access,
+            only_in: None,
+        })
+    }
+
+    /// Keeps the mapping out of processes that are forked from this one.
+    pub fn keep_from_children(&mut self) -> io::Result<()> {
+        // SAFETY: the range is this mapping, and DONTFORK does not change it here.
+        unsafe {
+            madvise(
+                self.ptr.as_ptr().cast::<c_void>(),
+                self.len,
+                Advice::LinuxDontFork,
+            )
+        }?;
+        self.only_in = Some(ProcessId::current());
+        Ok(())
+    }
+
+    pub fn ptr(&self) -> *mut u8 {
+        self.ptr.as_ptr()
+    }
+
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    pub fn is_writable(&self) -> bool {
+        self.access == Access::ReadWrite
+    }
+
+    /// `count` words from byte `offset` on; empty if they do not lie inside the mapping.
+    pub fn words64(&self, offset: usize, count: usize) -> &[AtomicU64] {
+        match self.range::<AtomicU64>(offset, count) {
+            // SAFETY: in range and aligned (checked), valid while `self` is borrowed, and every bit pattern is an
+            // AtomicU64. On read-only mappings callers use relaxed loads only, which Rust defines there.
+            Some(ptr) => unsafe { std::slice::from_raw_parts(ptr, count) },
+            None => &[],
+        }
+    }
+
+    /// The same with 32-bit words.
+    pub fn words32(&self, offset: usize, count: usize) -> &[AtomicU32] {
+        match self.range::<AtomicU32>(offset, count) {
+            // SAFETY: as in `words64`.
+            Some(ptr) => unsafe { std::slice::from_raw_parts(ptr, count) },
+            None => &[],
+        }
+    }
+
+    fn range<T>(&self, offset: usize, count: usize) -> Option<*const T> {
+        let size = count.checked_mul(mem::size_of::<T>())?;
+        (lie_inside(offset as u64, size as u64, self.len as u64)
+            && offset.is_multiple_of(mem::align_of::<T>()))
+        .then(|| self.ptr.as_ptr().wrapping_add(offset).cast_const().cast())
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // In a forked child that does not have it, something else may lie at the address.
+        if self.only_in.is_some_and(|process| !process.is_current()) {
+            return;
+        }
+        // SAFETY: mapped by `new` with this length; references into it borrow `self`, so there are none left.
+        let _ = unsafe { munmap(self.ptr.as_ptr().cast(), self.len) };
+        fault::point(Point::Unmapped);
+    }
+}

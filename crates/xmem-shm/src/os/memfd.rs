@@ -1,0 +1,185 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! Anonymous memory in a descriptor: reserved, so that no touch ends in SIGBUS, and sealed against resizing.
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::sync::OnceLock;
+
+use rustix::fs::{
+    FallocateFlags, MemfdFlags, Mode, OFlags, SealFlags, Stat, fallocate, fchmod, fcntl_add_seals,
+    fcntl_get_seals, fstat, ftruncate, memfd_create, open,
+};
+use rustix::io::{Errno, retry_on_intr};
+use rustix::process::{Resource, getrlimit};
+
+use super::mapping::{Access, Mapping};
+use super::probe;
+use crate::fault::{self, Point};
+
+const RESERVE_PIECE: usize = 8 << 20;
+
+/// Makes `len` bytes of zeros, all of them reserved. Nothing is sealed yet.
+pub fn create(name: &str, len: usize) -> io::Result<OwnedFd> {
+    let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+    fault::call(Point::MemfdCreate)?;
+    // Kernels before 6.3 do not know NOEXEC_SEAL.
+    let fd = memfd_create(name, flags | MemfdFlags::NOEXEC_SEAL).or_else(|error| {
+        if error == Errno::INVAL {
+            memfd_create(name, flags)
+        } else {
+            Err(error)
+        }
+    })?;
+    fault::point(Point::MemfdCreated);
+    reserve(&fd, len)?;
+    Ok(fd)
+}
+
+/// Whether this process may make a file of so many bytes. It has to be asked for before: past the limit (RLIMIT_FSIZE, which
+/// counts for files in memory too) the kernel sends a signal that ends the process, SIGXFSZ.
+pub fn check_file_size(len: usize) -> io::Result<()> {
+    match getrlimit(Resource::Fsize).current {
+        Some(limit) if len as u64 > limit => Err(io::Error::new(
+            io::ErrorKind::FileTooLarge,
+            format!(
+                "this process may make no files larger than {limit} bytes: raise RLIMIT_FSIZE (ulimit -f)"
+            ),
+        )),
+        _ => Ok(()),
+    }
+}
+
+/// Reserves memory for the first `len` bytes of a file.
+pub fn reserve(fd: impl AsFd, len: usize) -> io::Result<()> {
+    check_file_size(len)?;
+    if len as u64 > all_memory() {
+        // The kernel would try all the same, and then kill whom it finds.
+        return Err(Errno::NOMEM.into());
+    }
+    // In pieces: a signal undoes the piece it interrupts, so that under a profiler's timer a large one would never end.
+    for start in (0..len).step_by(RESERVE_PIECE) {
+        fault::call(Point::Fallocate)?;
+        let piece = RESERVE_PIECE.min(len - start);
+        retry_on_intr(|| fallocate(&fd, FallocateFlags::empty(), start as u64, piece as u64))?;
+    }
+    Ok(())
+}
+
+/// The machine's memory, in bytes, with what it can swap.
+fn all_memory() -> u64 {
+    let info = rustix::system::sysinfo();
+    let units = info.totalram.saturating_add(info.totalswap);
+    units.saturating_mul(info.mem_unit.into())
+}
+
+/// What the holders of a descriptor may still do to it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Seal {
+    /// Write through mappings, but not resize.
+    Size,
+    /// As `Size`, and write only through mappings that exist already.
+    SizeAndFutureWrites,
+    /// Only read.
+    Everything,
+}
+
+/// Seals a descriptor, also against further seals.
+pub fn seal(fd: impl AsFd, seal: Seal) -> io::Result<()> {
+    let size = SealFlags::GROW | SealFlags::SHRINK | SealFlags::SEAL;
+    let seals = match seal {
+        Seal::Size => size,
+        Seal::SizeAndFutureWrites => size | SealFlags::FUTURE_WRITE,
+        Seal::Everything => size | SealFlags::WRITE,
+    };
+    fcntl_add_seals(fd, seals)?;
+    fault::point(Point::Sealed);
+    Ok(())
+}
+
+/// The descriptor to give to those who may only read what was sealed against future writes: the same, if that holds.
+///
+/// gVisor takes the seal and does nothing about it (as of 2026). There the descriptor is one that cannot write. A process of
+/// the same user, or root, can open it anew and write all the same.
+pub fn for_reading(fd: OwnedFd) -> io::Result<OwnedFd> {
+    if future_writes_are_refused()? {
+        Ok(fd)
+    } else {
+        without_writing(&fd)
+    }
+}
+
+/// A descriptor of the same memory that cannot write, and that other users cannot open anew for it.
+fn without_writing(fd: &OwnedFd) -> io::Result<OwnedFd> {
+    fchmod(fd, Mode::RUSR)?;
+    let path = format!("/proc/self/fd/{}", fd.as_raw_fd());
+    Ok(open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?)
+}
+
+fn future_writes_are_refused() -> io::Result<bool> {
+    const LEN: usize = 4096;
+    static REFUSED: OnceLock<bool> = OnceLock::new();
+    probe::once(&REFUSED, || {
+        let fd = memfd_create(
+            "xmem-probe",
+            MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING,
+        )?;
+        ftruncate(&fd, LEN as u64)?;
+        fcntl_add_seals(&fd, SealFlags::FUTURE_WRITE)?;
+        match Mapping::new(&fd, LEN, Access::ReadWrite) {
+            Ok(_) => Ok(false),
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Ok(true),
+            // That says nothing of the seal.
+            Err(error) => Err(error),
+        }
+    })
+}
+
+/// The size of memory that a peer made, if touching it can do no harm: none of it can be taken away as far as the
+/// seals that are asked for go, and all of it is there. What is not there would be taken from who touches it.
+pub fn sealed_len(fd: impl AsFd, seal: Seal) -> Result<usize, &'static str> {
+    let seals = fcntl_get_seals(&fd).map_err(|_| "it is no memory that can be sealed")?;
+    if !seals.contains(SealFlags::SHRINK) {
+        return Err("it is not sealed against truncation");
+    }
+    // Without this seal its maker could punch holes.
+    let frozen = SealFlags::FUTURE_WRITE | SealFlags::WRITE;
+    if seal != Seal::Size && !seals.intersects(frozen) {
+        return Err("it is not sealed against writing");
+    }
+    let stat = fstat(&fd).map_err(|_| "it has no size")?;
+    reserved_len(&stat)
+}
+
+/// The size of a file of which all is there.
+pub fn reserved_len(stat: &Stat) -> Result<usize, &'static str> {
+    let len = usize::try_from(stat.st_size).map_err(|_| "it has no size")?;
+    // Blocks are of 512 bytes, whatever the file system's are.
+    let reserved = u64::try_from(stat.st_blocks).unwrap_or(0);
+    if reserved.saturating_mul(512) < len as u64 {
+        return Err("its memory is not reserved");
+    }
+    Ok(len)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_descriptor_without_writing_only_reads() {
+        const LEN: usize = 8192;
+        let fd = create("xmem-test", LEN).unwrap();
+        seal(&fd, Seal::Size).unwrap();
+        rustix::io::pwrite(&fd, b"frame", 0).unwrap();
+        let reader = without_writing(&fd).unwrap();
+        assert_eq!(sealed_len(&reader, Seal::Size), Ok(LEN));
+        let mut read = [0; 5];
+        rustix::io::pread(&reader, &mut read, 0).unwrap();
+        assert_eq!(&read, b"frame");
+        assert!(Mapping::new(&reader, LEN, Access::Read).is_ok());
+        assert!(Mapping::new(&reader, LEN, Access::ReadWrite).is_err());
+        assert!(rustix::io::pwrite(&reader, b"x", 0).is_err());
+        assert_eq!(fstat(&reader).unwrap().st_mode & 0o777, 0o400);
+    }
+}

@@ -1,0 +1,16 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! The one door to atomics, so that loom can stand behind it.
+//!
+//! Accesses to shared memory are `Relaxed`, with fences beside them: on memory that is mapped read-only, Rust
+//! defines relaxed loads only, and loom understands `fence(SeqCst)` but not `SeqCst` accesses.
+
+#[cfg(not(xmem_loom))]
+pub use std::hint::spin_loop;
+#[cfg(not(xmem_loom))]
+pub use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
+
+#[cfg(xmem_loom)]
+pub use loom::hint::spin_loop;
+#[cfg(xmem_loom)]
+pub use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};

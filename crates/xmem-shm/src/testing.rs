@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! Used by the unit tests of this crate and of the crates above it.
+#![allow(unsafe_code)] // fork
+#![allow(clippy::missing_panics_doc)]
+
+use crate::abi::device_header::{DeviceHeader, TwinKind, Uuid, header_len};
+
+/// Whether this is so in a forked child, which does nothing but look, and is ended when that hangs.
+pub fn is_so_in_a_child(look: impl FnOnce() -> bool) -> bool {
+    // SAFETY: the child only looks, and ends without what runs at exit; the alarm ends it if that hangs.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        // SAFETY: as above.
+        unsafe { libc::alarm(5) };
+        let is_so = look();
+        // SAFETY: as above.
+        unsafe { libc::_exit((!is_so).into()) };
+    }
+    let mut status = -1;
+    // SAFETY: the child is ours, and the status a local variable.
+    let waited = unsafe { libc::waitpid(child, &raw mut status, 0) };
+    assert_eq!(waited, child);
+    status == 0
+}
+
+/// The same while another thread has these locks, which is not there in the child.
+pub fn is_so_in_a_child_without<Locks>(
+    lock: impl FnOnce() -> Locks + Send,
+    look: impl FnOnce() -> bool,
+) -> bool {
+    use std::sync::mpsc::channel;
+    let (locked, is_locked) = channel();
+    let (forked, has_forked) = channel::<()>();
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            let _locks = lock();
+            locked.send(()).unwrap();
+            let _ = has_forked.recv();
+        });
+        is_locked.recv().unwrap();
+        let is_so = is_so_in_a_child(look);
+        drop(forked);
+        is_so
+    })
+}
+
+/// A device header with each field filled in.
+pub fn device_header() -> DeviceHeader {
+    let slots_at = header_len(3) as u64;
+    DeviceHeader {
+        kind: TwinKind::Vmm,
+        uuid: Uuid([7; 16]),
+        nonce: [8; 16],
+        device_len: 2 << 20,
+        device_offset: 0,
+        slots: 3,
+        device_stride: 4096,
+        host_stride: 256,
+        slots_at,
+        canary_at: 3 * 4096,
+        canary: [9; 32],
+        handle: [0; 64],
+        canary_handle: [0; 64],
+        events: vec![[1; 64], [2; 64], [0; 64]],
+    }
+}

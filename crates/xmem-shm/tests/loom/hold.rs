@@ -1,0 +1,174 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! Hold and claim.
+
+use std::sync::Arc;
+
+use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
+use loom::thread;
+use xmem_shm::protocol::lease::{self, Hold};
+use xmem_shm::protocol::slot::{SlotState, SlotWord};
+
+use crate::check;
+use crate::slot::{Slot, holds, one_turn_each};
+
+#[test]
+fn hold_and_claim_keep_out_of_each_others_way() {
+    check(None, || {
+        let slot = Arc::new(Slot::published());
+        let lease = Arc::new(AtomicU32::new(0));
+        let consumer = thread::spawn({
+            let (slot, lease) = (slot.clone(), lease.clone());
+            move || {
+                slot.consume(&lease, 1);
+                // The frame after it, if it is there by now.
+                slot.consume(&lease, 2);
+            }
+        });
+        for _ in 0..2 {
+            slot.produce(|generation| holds(&lease, generation));
+        }
+        consumer.join().unwrap();
+        assert!(
+            slot.produce(|generation| holds(&lease, generation)),
+            "free again at the end"
+        );
+    });
+}
+
+#[test]
+fn two_consumers_and_a_producer() {
+    check(Some(3), || {
+        let slot = Arc::new(Slot::published());
+        let leases = Arc::new([AtomicU32::new(0), AtomicU32::new(0)]);
+        let consumers = [0, 1].map(|n| {
+            let (slot, leases) = (slot.clone(), leases.clone());
+            thread::spawn(move || {
+                slot.consume(&leases[n], 1);
+            })
+        });
+        slot.produce(|generation| leases.iter().any(|lease| holds(lease, generation)));
+        for consumer in consumers {
+            consumer.join().unwrap();
+        }
+        assert!(slot.produce(|generation| leases.iter().any(|lease| holds(lease, generation))));
+    });
+}
+
+/// A claim that finds a lease puts the slot back, frame and all, also for a consumer that comes just then.
+#[test]
+fn a_refused_claim_changes_nothing() {
+    check(Some(3), || {
+        let slot = Arc::new(Slot::published());
+        // One consumer holds it all the time.
+        let first = Arc::new(AtomicU32::new(1));
+        let second = Arc::new(AtomicU32::new(0));
+        let joining = thread::spawn({
+            let (slot, second) = (slot.clone(), second.clone());
+            move || match lease::hold(&slot.word, &second, 1) {
+                Hold::Held => {
+                    assert_eq!(slot.read(), 1);
+                    lease::release(&slot.word, &second);
+                }
+                Hold::Claimed => {}
+                Hold::Gone => panic!("it was there all the time"),
+            }
+        });
+        let held = |generation| holds(&first, generation) || holds(&second, generation);
+        assert!(!slot.produce(held));
+        assert!(!slot.produce(held));
+        assert_eq!(slot.read(), 1);
+        joining.join().unwrap();
+        assert_eq!(
+            slot.word.load(Ordering::Relaxed),
+            SlotWord::new(1, SlotState::Published).0
+        );
+    });
+}
+
+#[test]
+#[should_panic]
+fn wrong_validate_then_announce() {
+    check(None, || {
+        one_turn_each(|slot, lease| {
+            let word = SlotWord(slot.word.load(Ordering::Acquire));
+            fence(Ordering::SeqCst);
+            if word.generation() == 1 && word.state() == Some(SlotState::Published) {
+                lease.store(1, Ordering::Relaxed);
+                fence(Ordering::SeqCst);
+                assert_eq!(slot.read(), 1);
+                lease::release(&slot.word, lease);
+            }
+        });
+    });
+}
+
+#[test]
+#[should_panic]
+fn wrong_scan_then_claim() {
+    check(None, || {
+        let slot = Arc::new(Slot::published());
+        let lease = Arc::new(AtomicU32::new(0));
+        let consumer = thread::spawn({
+            let (slot, lease) = (slot.clone(), lease.clone());
+            move || slot.consume(&lease, 1)
+        });
+        let held = holds(&lease, 1);
+        fence(Ordering::SeqCst);
+        slot.produce(|_| held);
+        consumer.join().unwrap();
+    });
+}
+
+/// Release and acquire are not enough: the store may still be on its way when the load is done.
+#[test]
+#[should_panic]
+fn wrong_announce_without_a_full_fence() {
+    check(None, || {
+        one_turn_each(|slot, lease| {
+            lease.store(1, Ordering::Release);
+            let word = SlotWord(slot.word.load(Ordering::Acquire));
+            if word == SlotWord::new(1, SlotState::Published) {
+                assert_eq!(slot.read(), 1);
+            }
+            lease::release(&slot.word, lease);
+        });
+    });
+}
+
+/// Somebody reads a frame without a lease, whose holder is killed meanwhile, and asks then whether it is there still. Bytes are
+/// words here, since whoever does that reads while others may write.
+fn a_look_without_a_lease(is_there: fn(&AtomicU64) -> bool) {
+    check(None, move || {
+        let word = Arc::new(AtomicU64::new(SlotWord::new(1, SlotState::Published).0));
+        let bytes = Arc::new([AtomicU32::new(1), AtomicU32::new(1)]);
+        let reader = thread::spawn({
+            let (word, bytes) = (word.clone(), bytes.clone());
+            move || {
+                if lease::is_there(&word, 1) {
+                    let read = [0, 1].map(|at| bytes[at].load(Ordering::Relaxed));
+                    assert!(!is_there(&word) || read == [1, 1], "{read:?}");
+                }
+            }
+        });
+        let next = lease::claim(&word, |_| false).unwrap();
+        for byte in &*bytes {
+            byte.store(next.generation(), Ordering::Relaxed);
+        }
+        lease::publish(&word, next, false);
+        reader.join().unwrap();
+    });
+}
+
+#[test]
+fn a_frame_that_is_there_afterwards_is_what_was_read() {
+    a_look_without_a_lease(|word| lease::is_there(word, 1));
+}
+
+#[test]
+#[should_panic]
+fn wrong_a_look_without_a_fence_behind_the_reads() {
+    a_look_without_a_lease(|word| {
+        SlotWord(word.load(Ordering::Acquire)) == SlotWord::new(1, SlotState::Published)
+    });
+}

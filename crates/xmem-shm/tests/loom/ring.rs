@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! The ring of entries, and its head.
+
+use std::sync::Arc;
+
+use loom::sync::atomic::{AtomicU64, Ordering, fence};
+use loom::thread;
+use xmem_shm::protocol::ring;
+
+use crate::check;
+
+/// An entry with two words of payload.
+pub(crate) fn entry() -> [AtomicU64; 3] {
+    [AtomicU64::new(0), AtomicU64::new(0), AtomicU64::new(0)]
+}
+
+#[test]
+fn ring_entries_are_never_mixed() {
+    check(None, || {
+        let entry = Arc::new(entry());
+        let reader = thread::spawn({
+            let entry = entry.clone();
+            move || {
+                let mut words = [0; 2];
+                for sequence in [3, 7] {
+                    if ring::read(&entry[..], sequence, &mut words) {
+                        assert_eq!(words, [sequence * 10, sequence * 10 + 1]);
+                    }
+                }
+            }
+        });
+        for sequence in [3, 7] {
+            ring::write(&entry[..], sequence, &[sequence * 10, sequence * 10 + 1]);
+        }
+        reader.join().unwrap();
+        let mut words = [0; 2];
+        assert!(!ring::read(&entry[..], 3, &mut words));
+        assert!(ring::read(&entry[..], 7, &mut words));
+    });
+}
+
+#[test]
+fn the_newest_entry_of_a_slot_is_never_mixed() {
+    check(None, || {
+        let entry = Arc::new(entry());
+        let reader = thread::spawn({
+            let entry = entry.clone();
+            move || {
+                let mut words = [0; 2];
+                if ring::read_any(&entry[..], &mut words) {
+                    assert_eq!(words[0] + 1, words[1]);
+                    assert_ne!(words[0], 0);
+                }
+            }
+        });
+        ring::write(&entry[..], 0, &[10, 11]);
+        ring::write(&entry[..], 1, &[20, 21]);
+        reader.join().unwrap();
+    });
+}
+
+/// An entry that is there when the head says so.
+#[test]
+fn the_head_comes_after_its_entry() {
+    check(None, || {
+        let entry = Arc::new(entry());
+        let head = Arc::new(AtomicU64::new(0));
+        let reader = thread::spawn({
+            let (entry, head) = (entry.clone(), head.clone());
+            move || {
+                if head.load(Ordering::Relaxed) == 1 {
+                    fence(Ordering::Acquire);
+                    let mut words = [0; 2];
+                    assert!(ring::read(&entry[..], 0, &mut words));
+                    assert_eq!(words, [10, 11]);
+                }
+            }
+        });
+        ring::write(&entry[..], 0, &[10, 11]);
+        head.store(1, Ordering::Release);
+        reader.join().unwrap();
+    });
+}
+
+#[test]
+#[should_panic]
+fn wrong_a_reader_that_does_not_look_again() {
+    check(None, || {
+        let entry = Arc::new(entry());
+        ring::write(&entry[..], 0, &[10, 11]);
+        let reader = thread::spawn({
+            let entry = entry.clone();
+            move || {
+                if entry[0].load(Ordering::Acquire) == 2 {
+                    let words = [1, 2].map(|at| entry[at].load(Ordering::Relaxed));
+                    assert_eq!(words, [10, 11]);
+                }
+            }
+        });
+        ring::write(&entry[..], 1, &[20, 21]);
+        reader.join().unwrap();
+    });
+}

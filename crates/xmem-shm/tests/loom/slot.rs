@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! A slot with a frame in it, a producer's turn and a consumer's.
+#![allow(unsafe_code)] // the frame's bytes: a cell whose races loom reports
+
+use std::sync::Arc;
+
+use loom::cell::UnsafeCell;
+use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use loom::thread;
+use xmem_shm::protocol::lease::{self, Hold};
+use xmem_shm::protocol::slot::{SlotState, SlotWord};
+
+/// A slot with a frame of one word in it, which is its generation.
+pub(crate) struct Slot {
+    pub(crate) word: AtomicU64,
+    frame: UnsafeCell<u32>,
+}
+
+impl Slot {
+    /// Holds the frame of generation 1.
+    pub(crate) fn published() -> Self {
+        Self {
+            word: AtomicU64::new(SlotWord::new(1, SlotState::Published).0),
+            frame: UnsafeCell::new(1),
+        }
+    }
+
+    fn write(&self, generation: u32) {
+        self.frame.with_mut(|frame| {
+            // SAFETY: what this test is about; loom reports any access at the same time.
+            unsafe { *frame = generation }
+        });
+    }
+
+    pub(crate) fn read(&self) -> u32 {
+        self.frame.with(|frame| {
+            // SAFETY: as above.
+            unsafe { *frame }
+        })
+    }
+
+    /// The producer's turn: claims the slot, writes a frame, publishes it. Returns whether it could.
+    pub(crate) fn produce(&self, held: impl FnOnce(u32) -> bool) -> bool {
+        let Some(word) = lease::claim(&self.word, held) else {
+            return false;
+        };
+        self.write(word.generation());
+        lease::publish(&self.word, word, false);
+        true
+    }
+
+    /// A consumer's turn: holds the frame, reads it twice, gives it back. Returns whether it could.
+    pub(crate) fn consume(&self, lease: &AtomicU32, generation: u32) -> bool {
+        if lease::hold(&self.word, lease, generation) != Hold::Held {
+            assert_eq!(lease.load(Ordering::Relaxed), 0, "a lease that nobody has");
+            return false;
+        }
+        assert_eq!(self.read(), generation);
+        assert_eq!(self.read(), generation);
+        lease::release(&self.word, lease);
+        true
+    }
+}
+
+pub(crate) fn holds(lease: &AtomicU32, generation: u32) -> bool {
+    lease.load(Ordering::Relaxed) == generation
+}
+
+/// A producer's turn on a slot that a consumer does this with, at the same time, over a lease word that is 0 at first.
+pub(crate) fn one_turn_each(consume: impl FnOnce(&Arc<Slot>, &Arc<AtomicU32>) + Send + 'static) {
+    let slot = Arc::new(Slot::published());
+    let lease = Arc::new(AtomicU32::new(0));
+    let consumer = thread::spawn({
+        let (slot, lease) = (slot.clone(), lease.clone());
+        move || consume(&slot, &lease)
+    });
+    slot.produce(|generation| holds(&lease, generation));
+    consumer.join().unwrap();
+}

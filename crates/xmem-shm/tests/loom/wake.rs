@@ -1,0 +1,162 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! Sleeping consumers, and who wakes them.
+
+use std::sync::Arc;
+
+use loom::sync::atomic::{AtomicBool, AtomicU32, Ordering, fence};
+use loom::sync::{Condvar, Mutex};
+use loom::thread;
+use xmem_shm::protocol::wake;
+
+use crate::check;
+
+/// A futex as the kernel does it: the value is compared, and the sleeper queued, in one step.
+#[derive(Default)]
+struct Kernel {
+    lock: Mutex<()>,
+    sleepers: Condvar,
+}
+
+impl Kernel {
+    fn wait(&self, word: &AtomicU32, value: u32) {
+        let queue = self.lock.lock().unwrap();
+        if word.load(Ordering::SeqCst) == value {
+            // Who is never woken shows as a deadlock.
+            drop(self.sleepers.wait(queue).unwrap());
+        }
+    }
+
+    fn wake(&self) {
+        let _queue = self.lock.lock().unwrap();
+        self.sleepers.notify_one();
+    }
+}
+
+struct Sleep {
+    word: AtomicU32,
+    kernel: Kernel,
+    work: [AtomicBool; 2],
+}
+
+impl Sleep {
+    fn new() -> Arc<Self> {
+        Arc::new(Self {
+            word: AtomicU32::new(0),
+            kernel: Kernel::default(),
+            work: [AtomicBool::new(false), AtomicBool::new(false)],
+        })
+    }
+
+    fn is_there(&self, work: usize) -> bool {
+        self.work[work].load(Ordering::Relaxed)
+    }
+
+    /// The consumer: sleeps until this work is there.
+    fn wait_for(&self, work: usize) {
+        while !self.is_there(work) {
+            let value = wake::prepare(&self.word);
+            if !self.is_there(work) {
+                self.kernel.wait(&self.word, value);
+            }
+            wake::awake(&self.word);
+        }
+    }
+
+    fn give(&self, work: usize) {
+        self.work[work].store(true, Ordering::Release);
+        if wake::wake(&self.word) {
+            self.kernel.wake();
+        }
+    }
+}
+
+#[test]
+fn no_wake_up_is_lost() {
+    check(None, || {
+        let sleep = Sleep::new();
+        let producer = thread::spawn({
+            let sleep = sleep.clone();
+            move || {
+                sleep.give(0);
+                sleep.give(1);
+            }
+        });
+        sleep.wait_for(0);
+        sleep.wait_for(1);
+        producer.join().unwrap();
+    });
+}
+
+/// The producer and the consumer's own control thread, both at once.
+#[test]
+fn no_wake_up_is_lost_between_two_wakers() {
+    check(Some(3), || {
+        let sleep = Sleep::new();
+        let wakers = [0, 1].map(|work| {
+            let sleep = sleep.clone();
+            thread::spawn(move || sleep.give(work))
+        });
+        sleep.wait_for(0);
+        sleep.wait_for(1);
+        for waker in wakers {
+            waker.join().unwrap();
+        }
+    });
+}
+
+/// Nobody asleep, no system call: a consumer that is awake is not woken.
+#[test]
+fn who_is_awake_is_not_woken() {
+    loom::model(|| {
+        let word = AtomicU32::new(0);
+        assert!(!wake::wake(&word));
+        wake::prepare(&word);
+        assert!(wake::wake(&word), "about to sleep");
+        assert!(!wake::wake(&word), "woken already");
+        wake::prepare(&word);
+        wake::awake(&word);
+        assert!(!wake::wake(&word));
+    });
+}
+
+#[test]
+#[should_panic(expected = "deadlock")]
+fn wrong_wake_without_changing_the_word() {
+    check(None, || {
+        let sleep = Sleep::new();
+        let producer = thread::spawn({
+            let sleep = sleep.clone();
+            move || {
+                sleep.work[0].store(true, Ordering::Release);
+                fence(Ordering::SeqCst);
+                if sleep.word.load(Ordering::Relaxed) & 1 != 0 {
+                    sleep.kernel.wake();
+                }
+            }
+        });
+        sleep.wait_for(0);
+        producer.join().unwrap();
+    });
+}
+
+#[test]
+#[should_panic(expected = "deadlock")]
+fn wrong_sleep_on_a_value_read_after_the_look() {
+    check(None, || {
+        let sleep = Sleep::new();
+        let producer = thread::spawn({
+            let sleep = sleep.clone();
+            move || sleep.give(0)
+        });
+        while !sleep.is_there(0) {
+            wake::prepare(&sleep.word);
+            if !sleep.is_there(0) {
+                let value = sleep.word.load(Ordering::Relaxed);
+                sleep.kernel.wait(&sleep.word, value);
+            }
+            wake::awake(&sleep.word);
+        }
+        producer.join().unwrap();
+    });
+}
