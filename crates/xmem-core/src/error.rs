@@ -261,7 +261,7 @@ pub enum AcquireError {
     /// The slot was to lie on a CUDA device.
     #[cfg(feature = "cuda")]
     #[error(transparent)]
-    Cuda(#[from] crate::cuda::CudaError),
+    Cuda(#[from] xmem_cuda::error::CudaError),
     /// Nothing came free in time.
     #[error("no slot came free in time")]
     Timeout,
@@ -324,7 +324,7 @@ pub enum PublishError {
     /// The event that says when a device is done with the frame was not recorded.
     #[cfg(feature = "cuda")]
     #[error(transparent)]
-    Cuda(Box<crate::cuda::CudaError>),
+    Cuda(Box<xmem_cuda::error::CudaError>),
     /// The frame's pieces cannot be published.
     #[error(
         "the frame has {count} pieces: they must be of its own pool, inside their memory, and at most {MAX_PARTS}"
@@ -366,7 +366,7 @@ pub enum ImportError {
     /// It lies on a CUDA device, and cannot be shared there.
     #[cfg(feature = "cuda")]
     #[error(transparent)]
-    Cuda(#[from] crate::cuda::CudaError),
+    Cuda(#[from] xmem_cuda::error::CudaError),
     /// The pool has as many regions as it may.
     #[error("the pool has {max} pieces of memory already, and that is its max-slots")]
     TooMany {
@@ -608,7 +608,7 @@ pub enum WriteAccessError {
     /// The buffer was to lie on a CUDA device, or lies there.
     #[cfg(feature = "cuda")]
     #[error(transparent)]
-    Cuda(#[from] crate::cuda::CudaError),
+    Cuda(#[from] xmem_cuda::error::CudaError),
     /// Only the process that made the pool can do this.
     #[error(
         "only the process that made the pool can preallocate, or make buffers on devices: this one did not make it, since it was there already"

@@ -292,7 +292,7 @@ impl ReadLease {
 
     /// Has devices reach the frame in host memory by themselves, if they can.
     #[cfg(feature = "cuda")]
-    pub(crate) fn pin(&self, device: &crate::cuda::Device) {
+    pub(crate) fn pin(&self, device: &xmem_cuda::device::Device) {
         match &self.hold {
             Hold::Own(hold) => hold.pin(device),
             Hold::Consumer(held) => held.view().0.pin(device),

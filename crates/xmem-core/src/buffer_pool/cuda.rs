@@ -201,7 +201,7 @@ impl BufferGuard {
             Storage::Gone => {}
         }
         let bytes = self.as_cpu_slice().map_err(|_| CudaError::OnDevice)?;
-        cuda::upload(&device, copy.as_cuda_ptr_mut()?, bytes)?;
+        xmem_cuda::copy::upload(&device, copy.as_cuda_ptr_mut()?, bytes)?;
         Ok(self.finish(copy))
     }
 

@@ -121,11 +121,11 @@ impl Drop for Held {
 /// What the device half of a frame needs of its lease.
 #[cfg(feature = "cuda")]
 impl Held {
-    pub(crate) fn check_process(&self) -> Result<(), crate::cuda::CudaError> {
+    pub(crate) fn check_process(&self) -> Result<(), xmem_cuda::error::CudaError> {
         if self.session.process.is_current() {
             Ok(())
         } else {
-            Err(crate::cuda::CudaError::Forked)
+            Err(xmem_cuda::error::CudaError::Forked)
         }
     }
 
@@ -147,8 +147,8 @@ impl Held {
     /// The lease page, as devices can write it.
     pub(crate) fn device_page(
         &self,
-        device: &crate::cuda::Device,
-    ) -> Result<Arc<crate::cuda::DevicePage>, crate::cuda::CudaError> {
+        device: &xmem_cuda::device::Device,
+    ) -> Result<Arc<crate::cuda::DevicePage>, xmem_cuda::error::CudaError> {
         self.session.device_page(device)
     }
 

@@ -151,7 +151,7 @@ impl Session {
             if !closing.closed.is_empty() {
                 drop(closing);
                 let session = self.clone();
-                return crate::cuda::until(move || session.is_closed());
+                return xmem_cuda::reaper::until(move || session.is_closed());
             }
         }
         self.page.regions_seen().store(version, Ordering::Release);

@@ -259,8 +259,8 @@ impl Session {
     #[cfg(feature = "cuda")]
     pub(super) fn device_page(
         &self,
-        device: &crate::cuda::Device,
-    ) -> Result<Arc<crate::cuda::DevicePage>, crate::cuda::CudaError> {
+        device: &xmem_cuda::device::Device,
+    ) -> Result<Arc<crate::cuda::DevicePage>, xmem_cuda::error::CudaError> {
         let mut registered = lock(&self.device_page);
         if let Some(page) = &*registered {
             return Ok(page.clone());

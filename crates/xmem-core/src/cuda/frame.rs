@@ -6,23 +6,23 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use xmem_cuda::counts::{COUNTERS, count};
+use xmem_cuda::device::Device;
+use xmem_cuda::error::CudaError;
+use xmem_cuda::event::{done_by, until_done};
+use xmem_cuda::reaper;
+use xmem_cuda::reaper::LOOK;
+use xmem_cuda::rows::{Rows, To};
+use xmem_cuda::stream::Stream;
 use xmem_shm::abi::device_header::TwinKind;
 use xmem_shm::fault::{self, Point};
 use xmem_shm::os::clock::Deadline;
 
-use super::copy;
-use super::counts::{COUNTERS, count};
-use super::device::Device;
-use super::error::CudaError;
-use super::event::{done_by, until_done};
+use super::Mode;
 use super::hand_over::{self, HandedOver};
 use super::import::Import;
-use super::reaper;
 use super::release;
-use super::rows::{Rows, To};
-use super::stream::Stream;
 use super::wait::Wait;
-use super::{LOOK, Mode};
 use crate::consumer::held::Held;
 use crate::lease::{Hold, ReadLease};
 use crate::region::RegionView;
@@ -416,7 +416,7 @@ impl CudaFrame {
 
     /// The same with rows of bytes: those of each plane, for example. Where they are copied from is counted from the beginning
     /// of the payload, through its pieces, if it lies in several; rows that are copied at once lie in one of them. It counts
-    /// as one copy ([`counts`](super::counts())).
+    /// as one copy ([`counts`](xmem_cuda::counts())).
     ///
     /// # Errors
     ///
@@ -426,7 +426,7 @@ impl CudaFrame {
         count(&COUNTERS.copies);
         count(&COUNTERS.host_syncs);
         self.until_done()?;
-        copy::rows_now(&self.device, To::Host(to.as_mut_ptr()), &found)
+        xmem_cuda::copy::rows_now(&self.device, To::Host(to.as_mut_ptr()), &found)
     }
 
     /// Rows to be copied into so many bytes, each with the address from which its first byte is counted.

@@ -10,25 +10,33 @@
 use std::fmt;
 use std::sync::Arc;
 
+use xmem_cuda::device::Device;
+use xmem_cuda::error::{CudaError, HOST_MEMORY_ALREADY_REGISTERED};
+use xmem_cuda::host::{DEVICEMAP, Pages, Registered};
+use xmem_cuda::result;
+use xmem_cuda::stream::Stream;
+use xmem_cuda::{pending, reaper, when};
 use xmem_shm::abi::layout::LeasePage;
 use xmem_shm::fault::{self, Point};
 
-use super::device::Device;
-use super::error::{CudaError, HOST_MEMORY_ALREADY_REGISTERED};
-use super::host::{DEVICEMAP, Registered};
-use super::release;
-use super::result;
-use super::stream::Stream;
-use crate::consumer::held::Handed;
 use crate::lease::{Hold, ReadLease};
 
 /// A lease page that devices can write.
 #[derive(Debug)]
-pub(crate) struct DevicePage(Registered<LeasePage>);
+pub(crate) struct DevicePage(Registered<Page>);
+
+#[derive(Debug)]
+struct Page(Arc<LeasePage>);
+
+impl Pages for Page {
+    fn pages(&self) -> (*mut u8, usize) {
+        self.0.memory()
+    }
+}
 
 impl DevicePage {
     pub(crate) fn register(page: &Arc<LeasePage>, device: &Device) -> Result<Self, CudaError> {
-        match Registered::new(page, DEVICEMAP, device) {
+        match Registered::new(&Arc::new(Page(page.clone())), DEVICEMAP, device) {
             Ok(registered) => Ok(Self(registered)),
             Err(CudaError::Driver { code, .. }) if code != HOST_MEMORY_ALREADY_REGISTERED => {
                 Err(CudaError::Unsupported {
@@ -41,7 +49,7 @@ impl DevicePage {
 
     /// The address of a slot's lease word on a device.
     fn word(&self, slot: u32, device: &Device) -> Result<u64, CudaError> {
-        let page = self.0.memory();
+        let page = &self.0.memory().0;
         let (start, _) = page.memory();
         let word = page.leases().get(slot as usize).ok_or(CudaError::Gone)?;
         let offset = std::ptr::from_ref(word).addr() - start.addr();
@@ -75,7 +83,7 @@ impl HandedOver {
 
     /// Ends the lease now: no kernel was launched that would.
     pub fn end(self) {
-        release::end_handed(self.number);
+        pending::end(self.number);
     }
 }
 
@@ -114,9 +122,9 @@ pub(super) fn hand_over(
         Err(lease) => return Err((lease, CudaError::Shared)),
     };
     fault::point(Point::HandedOver);
-    let number = release::list_handed(handed, device);
+    let number = when::list_only(Box::new(handed), device);
     // Nobody tells when the word is 0: what that frees is looked for.
-    super::until(move || release::look_at_handed(number));
+    reaper::until(move || pending::end_if_over(number));
     Ok(HandedOver { word, number })
 }
 
@@ -124,16 +132,18 @@ pub(super) fn hand_over(
 pub(super) fn by_write(handed: HandedOver, device: &Device, stream: Stream) {
     let HandedOver { word, number } = handed;
     let written = device.with_context_of(stream, |context| {
-        release::waits_in(number, context);
+        pending::waits_in(number, context);
         // SAFETY: the stream is alive (`Stream::from_raw`), and the word is registered until it was seen to be 0.
         unsafe { result::write_value(stream.raw(), word, 0, 0) }
     });
     fault::point(Point::ReleaseEnqueued);
     if let Err(error) = written {
         log::debug!("a lease is ended by a host function, since {error}");
-        release::handed_by_host_function(number, device, stream);
+        if let Err(error) = when::end_listed(number, device, stream) {
+            // The program that put work on that stream has to wait for it: only it knows when the device is done.
+            log::error!(
+                "a lease cannot be ended in the order of its stream ({error}): it ends with its connection"
+            );
+        }
     }
 }
-
-/// As `crate::consumer::held::Handed`, from here.
-pub(super) type Lease = Handed;

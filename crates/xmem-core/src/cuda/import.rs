@@ -6,19 +6,20 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
+use xmem_cuda::copy;
+use xmem_cuda::counts::{COUNTERS, count};
+use xmem_cuda::device::Device;
+use xmem_cuda::error::CudaError;
+use xmem_cuda::event::Event;
+use xmem_cuda::memory::ForeignMemory;
+use xmem_cuda::reaper;
+use xmem_cuda::stream::Stream;
 use xmem_shm::abi::device_header::{Canary, DeviceHeader, IpcHandle, TwinKind};
 use xmem_shm::fault::{self, Point};
 use xmem_shm::lock::lock;
 
 use super::Mode;
-use super::counts::{COUNTERS, count};
-use super::device::Device;
-use super::error::CudaError;
-use super::event::Event;
-use super::memory::ForeignMemory;
-use super::stream::Stream;
 use super::twin::Twin;
-use super::{copy, reaper};
 use crate::consumer::session::Link;
 
 /// How the memory was come by.

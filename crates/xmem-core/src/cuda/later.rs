@@ -5,11 +5,13 @@
 
 use std::mem::ManuallyDrop;
 
-use super::device::Device;
-use super::error::CudaError;
+use xmem_cuda::device::Device;
+use xmem_cuda::error::CudaError;
+use xmem_cuda::reaper;
+use xmem_cuda::stream::Stream;
+
 use super::frame::CudaFrame;
-use super::stream::Stream;
-use super::{reaper, release};
+use super::release;
 use crate::producer::WriteLease;
 
 /// A per-thread stream is another one on another thread. The default stream waits for those of all threads.
@@ -91,7 +93,7 @@ fn when_it_can_be<T: Send + 'static>(
     };
     reaper::later(move || {
         if !attempt() {
-            super::until(attempt);
+            reaper::until(attempt);
         }
     });
 }

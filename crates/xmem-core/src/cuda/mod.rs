@@ -31,69 +31,33 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
-mod chars;
 mod copy;
-mod counts;
-mod device;
-mod driver;
-mod error;
-mod event;
 mod frame;
 mod hand_over;
-mod host;
 mod import;
 mod later;
-mod mark;
-mod memory;
 mod private;
-mod reaper;
 mod release;
-mod result;
-mod rows;
 mod slot;
-mod stream;
 mod twin;
 mod wait;
 
-use std::time::Duration;
-
-pub use counts::{Counts, counts};
-pub use device::{Device, Uuid, device_count, devices, is_available};
-pub use error::CudaError;
 pub use frame::{CudaFrame, FrameFailure};
 pub use hand_over::HandedOver;
-pub use mark::StreamMark;
-pub use private::PrivateMemory;
-pub use rows::Rows;
 pub use slot::{CudaSlot, SlotWork};
-pub use stream::Stream;
+pub use xmem_cuda::counts::{Counts, counts};
+pub use xmem_cuda::device::{Device, device_count, devices, is_available};
+pub use xmem_cuda::error::CudaError;
+pub use xmem_cuda::mark::StreamMark;
+pub use xmem_cuda::private::PrivateMemory;
+pub use xmem_cuda::rows::Rows;
+pub use xmem_cuda::stream::Stream;
+pub use xmem_shm::abi::device_header::Uuid;
 
-pub(crate) use copy::{Pinned, Source, between, download, upload};
+pub(crate) use copy::{Source, between, download};
 pub(crate) use hand_over::DevicePage;
 pub(crate) use import::Imports;
-pub(crate) use release::is_host_function;
 pub(crate) use twin::{Twin, TwinPlan};
-
-/// How often is looked whether a device is done with something: it tells nobody.
-pub(crate) const LOOK: Duration = Duration::from_millis(1);
-
-/// How long something may take before it is looked whether its context still works.
-pub(crate) const SUSPICIOUS: Duration = Duration::from_secs(1);
-
-/// Has something done soon, not here: where the program's code may run for long.
-pub(crate) fn elsewhere(job: impl FnOnce() + Send + 'static) {
-    reaper::LEASES.later(job);
-}
-
-/// Has a device looked at now and then, until there is nothing to be looked at.
-pub(crate) fn watch(pause: Duration, is_over: impl FnMut() -> bool + Send + 'static) {
-    reaper::DRIVER.every(pause, is_over);
-}
-
-/// Has something looked at until it is so, without calls of the driver.
-pub(crate) fn until(is_so: impl FnMut() -> bool + Send + 'static) {
-    reaper::LEASES.every(LOOK, is_so);
-}
 
 /// How the memory of a pool's CUDA slots is shared.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq, Hash)]

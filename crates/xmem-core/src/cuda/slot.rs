@@ -6,15 +6,15 @@
 
 use std::time::Duration;
 
+use xmem_cuda::counts::{COUNTERS, count};
+use xmem_cuda::device::Device;
+use xmem_cuda::error::CudaError;
+use xmem_cuda::event::{done_by, until_done};
+use xmem_cuda::memory::check_device;
+use xmem_cuda::rows::{self, Rows, To};
+use xmem_cuda::stream::Stream;
 use xmem_shm::os::clock::Deadline;
 
-use super::counts::{COUNTERS, count};
-use super::device::Device;
-use super::error::CudaError;
-use super::event::{done_by, until_done};
-use super::memory::check_device;
-use super::rows::{self, Rows, To};
-use super::stream::Stream;
 use super::twin::Twin;
 
 /// Where a slot lies on its device. Valid while its [`WriteLease`](crate::WriteLease) lives.
@@ -90,7 +90,7 @@ impl CudaSlot<'_> {
     }
 
     /// The same with rows of bytes: those of each plane of a frame, for example. It counts as one copy
-    /// ([`counts`](super::counts())).
+    /// ([`counts`](xmem_cuda::counts())).
     ///
     /// # Errors
     ///

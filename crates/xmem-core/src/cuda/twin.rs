@@ -7,18 +7,20 @@ use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, Weak};
 
+use xmem_cuda::copy;
+use xmem_cuda::device::Device;
+use xmem_cuda::error::CudaError;
+use xmem_cuda::event::Event;
+use xmem_cuda::memory::{self, Borrowed, FREEING_TIME, OwnMemory};
+use xmem_cuda::reaper;
+use xmem_cuda::reaper::LOOK;
+use xmem_cuda::stream::Stream;
 use xmem_shm::abi::device_header::{Canary, DeviceHeader, IpcHandle, TwinKind, header_len};
 use xmem_shm::fault::{self, Point};
 use xmem_shm::lock::lock;
 use xmem_shm::os::random;
 
-use super::device::Device;
-use super::error::CudaError;
-use super::event::Event;
-use super::memory::{self, Borrowed, FREEING_TIME, OwnMemory};
-use super::stream::Stream;
-use super::{LOOK, Mode};
-use super::{copy, reaper};
+use super::Mode;
 
 /// How a region on a device is divided.
 #[derive(Debug, Clone)]

@@ -5,11 +5,12 @@
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 
-use super::counts::{COUNTERS, count};
-use super::error::CudaError;
-use super::event::until_done;
+use xmem_cuda::counts::{COUNTERS, count};
+use xmem_cuda::error::CudaError;
+use xmem_cuda::event::until_done;
+use xmem_cuda::stream::Stream;
+
 use super::import::{Import, Says};
-use super::stream::Stream;
 use crate::consumer::held::Held;
 use crate::producer::OwnHold;
 use crate::region::RegionView;

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use xmem_cuda::reaper::{LOOK, SUSPICIOUS};
 use xmem_shm::abi::device_header::header_len;
 use xmem_shm::abi::meta::FrameMeta;
 use xmem_shm::fault::{self, Point};
@@ -22,7 +23,7 @@ use super::slots::Want;
 use super::state::Effects;
 use super::write_lease::{OwnHold, PublishFailure, WriteLease};
 use crate::cancel::Canceller;
-use crate::cuda::{CudaError, CudaSlot, Device, LOOK, SUSPICIOUS, Stream, Twin, TwinPlan};
+use crate::cuda::{CudaError, CudaSlot, Device, Stream, Twin, TwinPlan};
 use crate::error::{AcquireError, ImportError, PublishError};
 use crate::lease::ReadLease;
 use crate::region::Region;
@@ -302,7 +303,7 @@ impl Pool {
             return;
         }
         let pool = Arc::downgrade(self);
-        crate::cuda::watch(pause, move || {
+        xmem_cuda::reaper::watch(pause, move || {
             let Some(pool) = pool.upgrade() else {
                 return true;
             };
@@ -311,7 +312,7 @@ impl Pool {
             flag(&pool).swap(false, Ordering::AcqRel);
             let goes_on = look(&pool) && !flag(&pool).swap(true, Ordering::AcqRel);
             // Perhaps it was the last to have it, and hooks run with it.
-            crate::cuda::elsewhere(move || drop(pool));
+            xmem_cuda::reaper::elsewhere(move || drop(pool));
             !goes_on
         });
     }

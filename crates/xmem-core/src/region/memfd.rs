@@ -18,7 +18,7 @@ pub(crate) struct Owned {
     pub(super) mapping: Arc<Mapping>,
     /// Whether devices reach it by themselves.
     #[cfg(feature = "cuda")]
-    pub(super) pinned: crate::cuda::Pinned,
+    pub(super) pinned: xmem_cuda::copy::Pinned,
 }
 
 impl Owned {
@@ -36,7 +36,7 @@ impl Owned {
             fd,
             mapping: Arc::new(mapping),
             #[cfg(feature = "cuda")]
-            pinned: crate::cuda::Pinned::default(),
+            pinned: xmem_cuda::copy::Pinned::default(),
         })
     }
 }

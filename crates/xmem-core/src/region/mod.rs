@@ -168,7 +168,7 @@ impl Region {
 
     /// Has devices reach it by themselves, if they can.
     #[cfg(feature = "cuda")]
-    pub(crate) fn pin(&self, device: &crate::cuda::Device) {
+    pub(crate) fn pin(&self, device: &xmem_cuda::device::Device) {
         if let Self::Memfd(region) = self {
             region.pinned.pin(&region.mapping, false, device);
         }
@@ -199,7 +199,7 @@ pub(crate) struct RegionView {
     memory: Memory,
     /// Whether devices reach it by themselves.
     #[cfg(feature = "cuda")]
-    pinned: crate::cuda::Pinned,
+    pinned: xmem_cuda::copy::Pinned,
     derived: Mutex<Vec<(u64, Derived)>>,
 }
 
@@ -239,7 +239,7 @@ impl RegionView {
         Ok(Self {
             memory,
             #[cfg(feature = "cuda")]
-            pinned: crate::cuda::Pinned::default(),
+            pinned: xmem_cuda::copy::Pinned::default(),
             derived: Mutex::default(),
         })
     }
@@ -281,7 +281,7 @@ impl RegionView {
 
     /// Has devices reach it by themselves, if they can.
     #[cfg(feature = "cuda")]
-    pub(crate) fn pin(&self, device: &crate::cuda::Device) {
+    pub(crate) fn pin(&self, device: &xmem_cuda::device::Device) {
         if let Memory::Memfd(mapping, _) = &self.memory {
             // What was mapped for writing can be read just as well.
             self.pinned.pin(mapping, true, device);
@@ -341,10 +341,10 @@ impl RegionView {
 impl Drop for RegionView {
     fn drop(&mut self) {
         let derived = inside(&mut self.derived);
-        if !derived.is_empty() && crate::cuda::is_host_function() {
+        if !derived.is_empty() && xmem_cuda::pending::is_host_function() {
             // Hooks of frames run with it, and those are others' code, which may call the driver.
             let derived = std::mem::take(derived);
-            crate::cuda::elsewhere(move || drop(derived));
+            xmem_cuda::reaper::elsewhere(move || drop(derived));
         }
     }
 }
@@ -362,4 +362,53 @@ fn check_len(actual: Result<usize, &'static str>, len: usize) -> Result<usize, R
 
 fn system(what: &'static str) -> impl FnOnce(io::Error) -> RegionError {
     move |error| RegionError::System { what, error }
+}
+
+#[cfg(all(test, feature = "cuda"))]
+mod tests {
+    use std::sync::mpsc::{Sender, channel};
+
+    use xmem_cuda::pending::as_host_function;
+
+    use super::*;
+
+    /// Reports on which thread it is dropped.
+    #[derive(Clone)]
+    struct Tells(Sender<Option<String>>);
+
+    impl Drop for Tells {
+        fn drop(&mut self) {
+            let _ = self
+                .0
+                .send(std::thread::current().name().map(str::to_owned));
+        }
+    }
+
+    #[test]
+    fn what_was_made_of_a_region_goes_on_no_thread_of_the_driver() {
+        let settings = RegionSettings {
+            backing: Backing::Heap,
+            shm_prefix: "",
+            peers_may_write: false,
+        };
+        let region = Region::create(4096, settings).unwrap();
+        let view = || {
+            let Ticket::Heap(id) = region.ticket() else {
+                panic!("no other kind was asked for");
+            };
+            RegionView::open(Ticket::Heap(id), 4096, false).unwrap()
+        };
+        let (say, hear) = channel();
+        let used = view();
+        used.derive(1, Tells(say.clone()));
+        as_host_function(|| drop(used));
+        assert_eq!(hear.recv().unwrap().as_deref(), Some("xmem-cuda-ends"));
+        let used = view();
+        used.derive(1, Tells(say));
+        drop(used);
+        assert_eq!(
+            hear.recv().unwrap().as_deref(),
+            std::thread::current().name()
+        );
+    }
 }

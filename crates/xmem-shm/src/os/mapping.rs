@@ -37,6 +37,7 @@ unsafe impl Send for Mapping {}
 // SAFETY: as above.
 unsafe impl Sync for Mapping {}
 
+#[allow(clippy::len_without_is_empty)] // no mapping is empty
 impl Mapping {
     /// Maps a descriptor. Its pages are put into the page table at once, so that first touches do not fault.
     pub fn new(fd: impl AsFd, len: usize, access: Access) -> io::Result<Self> {

@@ -23,16 +23,16 @@ pub struct Counts {
 }
 
 #[derive(Debug)]
-pub(super) struct Counters {
-    pub(super) imports: AtomicU64,
-    pub(super) host_syncs: AtomicU64,
-    pub(super) copies: AtomicU64,
-    pub(super) events_opened: AtomicU64,
-    pub(super) closed: AtomicU64,
-    pub(super) freed: AtomicU64,
+pub struct Counters {
+    pub imports: AtomicU64,
+    pub host_syncs: AtomicU64,
+    pub copies: AtomicU64,
+    pub events_opened: AtomicU64,
+    pub closed: AtomicU64,
+    pub freed: AtomicU64,
 }
 
-pub(super) static COUNTERS: Counters = Counters {
+pub static COUNTERS: Counters = Counters {
     imports: AtomicU64::new(0),
     host_syncs: AtomicU64::new(0),
     copies: AtomicU64::new(0),
@@ -41,7 +41,7 @@ pub(super) static COUNTERS: Counters = Counters {
     freed: AtomicU64::new(0),
 };
 
-pub(super) fn count(counter: &AtomicU64) {
+pub fn count(counter: &AtomicU64) {
     counter.fetch_add(1, Ordering::Relaxed);
 }
 

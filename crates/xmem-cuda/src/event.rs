@@ -9,18 +9,18 @@ use cudarc::driver::sys::{CUevent, CUipcEventHandle};
 use xmem_shm::abi::device_header::IpcHandle;
 use xmem_shm::os::clock::Deadline;
 
-use super::device::Device;
-use super::error::{CudaError, NOT_READY};
-use super::stream::Stream;
-use super::{LOOK, chars, reaper, result};
+use crate::device::{DISABLE_TIMING, Device};
+use crate::error::{CudaError, NOT_READY};
+use crate::reaper::{self, LOOK};
+use crate::stream::Stream;
+use crate::{chars, result};
 
-/// cuda.h: without times, for other processes too.
-pub(super) const DISABLE_TIMING: u32 = 2;
+/// cuda.h: for other processes too.
 const INTERPROCESS: u32 = 4;
 
 /// An event of this process, or of another one.
 #[derive(Debug)]
-pub(super) struct Event {
+pub struct Event {
     raw: Raw,
     device: Device,
 }
@@ -35,7 +35,7 @@ unsafe impl Sync for Raw {}
 
 impl Event {
     /// Makes an event for all processes, and the handle by which they know it.
-    pub(super) fn interprocess(device: &Device) -> Result<(Self, IpcHandle), CudaError> {
+    pub fn interprocess(device: &Device) -> Result<(Self, IpcHandle), CudaError> {
         let event = Self::create(device, DISABLE_TIMING | INTERPROCESS)?;
         let mut handle = CUipcEventHandle { reserved: [0; 64] };
         // SAFETY: an event that was made for this, and a place for the handle.
@@ -44,11 +44,11 @@ impl Event {
     }
 
     /// Makes an event for this process.
-    pub(super) fn plain(device: &Device) -> Result<Self, CudaError> {
+    pub fn plain(device: &Device) -> Result<Self, CudaError> {
         Self::create(device, DISABLE_TIMING)
     }
 
-    pub(super) fn device(&self) -> &Device {
+    pub fn device(&self) -> &Device {
         &self.device
     }
 
@@ -63,7 +63,7 @@ impl Event {
     }
 
     /// Opens an event of another process.
-    pub(super) fn open(device: &Device, handle: &IpcHandle) -> Result<Self, CudaError> {
+    pub fn open(device: &Device, handle: &IpcHandle) -> Result<Self, CudaError> {
         let handle = CUipcEventHandle {
             reserved: chars::chars(*handle),
         };
@@ -77,7 +77,7 @@ impl Event {
     }
 
     /// Says "when the stream got here". Returns what tells the stream's context from others.
-    pub(super) fn record(&self, stream: Stream) -> Result<usize, CudaError> {
+    pub fn record(&self, stream: Stream) -> Result<usize, CudaError> {
         let mut there = None;
         let recorded = self.device.with_context_of(stream, |context| {
             if self.device.is_primary(context) {
@@ -115,7 +115,7 @@ impl Event {
     }
 
     /// Has a stream wait for what was recorded last.
-    pub(super) fn wait_on(&self, stream: Stream) -> Result<(), CudaError> {
+    pub fn wait_on(&self, stream: Stream) -> Result<(), CudaError> {
         // SAFETY: the event is alive, and so is the stream (`Stream::from_raw`); there are no flags.
         self.device.with_context_of(stream, |_| unsafe {
             result::stream_wait(stream.raw(), self.raw.0, 0)
@@ -123,7 +123,7 @@ impl Event {
     }
 
     /// Whether what was recorded last has happened.
-    pub(super) fn has_happened(&self) -> Result<bool, CudaError> {
+    pub fn has_happened(&self) -> Result<bool, CudaError> {
         // SAFETY: the event is alive.
         let look = || unsafe { result::event_query(self.raw.0) };
         match self.device.with(look) {
@@ -139,14 +139,12 @@ const FIRST_LOOK: Duration = Duration::from_micros(20);
 
 /// Waits on the CPU until something is done. Not on a stream: one that waits for another process stands still when that
 /// one is killed, and with it all that is put there after.
-pub(super) fn until_done(
-    is_done: impl FnMut() -> Result<bool, CudaError>,
-) -> Result<(), CudaError> {
+pub fn until_done(is_done: impl FnMut() -> Result<bool, CudaError>) -> Result<(), CudaError> {
     done_by(Deadline::after(None), is_done).map(drop)
 }
 
 /// The same, but not for longer than that. Returns whether it is done.
-pub(super) fn done_by(
+pub fn done_by(
     deadline: Deadline,
     mut is_done: impl FnMut() -> Result<bool, CudaError>,
 ) -> Result<bool, CudaError> {

@@ -4,10 +4,10 @@
 
 use std::ffi::c_char;
 
-pub(super) fn bytes<const N: usize>(chars: [c_char; N]) -> [u8; N] {
+pub fn bytes<const N: usize>(chars: [c_char; N]) -> [u8; N] {
     chars.map(|char| char.to_ne_bytes()[0])
 }
 
-pub(super) fn chars<const N: usize>(bytes: [u8; N]) -> [c_char; N] {
+pub fn chars<const N: usize>(bytes: [u8; N]) -> [c_char; N] {
     bytes.map(|byte| c_char::from_ne_bytes([byte]))
 }

@@ -9,16 +9,15 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 use cudarc::driver::sys::{CUcontext, CUstream, CUuuid};
+use xmem_shm::abi::device_header::Uuid;
 use xmem_shm::lock::lock;
 use xmem_shm::os::fork::ProcessId;
 
-use super::driver::Driver;
-use super::error::{CAPTURE_IMPLICIT, CudaError, INVALID_CONTEXT};
-use super::event::DISABLE_TIMING;
-use super::stream::Stream;
-use super::{chars, result};
-
-pub use xmem_shm::abi::device_header::Uuid;
+use crate::driver::Driver;
+use crate::error::{CAPTURE_IMPLICIT, CudaError, INVALID_CONTEXT};
+use crate::pending::Place;
+use crate::stream::Stream;
+use crate::{chars, pending, reaper, result};
 
 /// cuda.h: the device can do virtual memory management.
 const VMM_SUPPORTED: c_int = 102;
@@ -29,6 +28,8 @@ const POSIX_FD_SUPPORTED: c_int = 103;
 const READ_ONLY_REGISTER_SUPPORTED: c_int = 113;
 /// cuda.h: a thread that captures of the program do not forbid anything, nor it disturbs them.
 const RELAXED: u32 = 2;
+/// cuda.h: an event without times.
+pub const DISABLE_TIMING: u32 = 2;
 /// cuda.h: a stream that does not wait for the default one.
 const NON_BLOCKING: u32 = 1;
 
@@ -199,7 +200,7 @@ impl Device {
         &self.0.name
     }
 
-    pub(super) fn registers_read_only(&self) -> bool {
+    pub fn registers_read_only(&self) -> bool {
         self.0.read_only_register
     }
 
@@ -209,17 +210,17 @@ impl Device {
         self.0.context.addr() as u64
     }
 
-    pub(super) fn context(&self) -> CUcontext {
+    pub fn context(&self) -> CUcontext {
         self.0.context
     }
 
-    pub(super) fn has_vmm(&self) -> bool {
+    pub fn has_vmm(&self) -> bool {
         self.0.vmm
     }
 
     /// A stream that has nothing to do, for this library's own work. What is put on it may wait for other streams of this
     /// process, also for such as never end: then it is not used again.
-    pub(super) fn spare_stream(&self) -> Result<Spare, CudaError> {
+    pub fn spare_stream(&self) -> Result<Spare, CudaError> {
         self.check_process()?;
         let spare = || lock(&self.0.spare);
         let kept = std::mem::take(&mut *spare());
@@ -252,12 +253,12 @@ impl Device {
     }
 
     /// Waits until all is done that this process had given to the device so far. The CPU waits.
-    pub(super) fn synchronize(&self) -> Result<(), CudaError> {
+    pub fn synchronize(&self) -> Result<(), CudaError> {
         // SAFETY: a call without arguments.
         self.with(|| unsafe { result::context_synchronize() })
     }
 
-    pub(super) fn check_process(&self) -> Result<(), CudaError> {
+    pub fn check_process(&self) -> Result<(), CudaError> {
         if self.is_of_this_process() {
             Ok(())
         } else {
@@ -266,36 +267,33 @@ impl Device {
     }
 
     /// Whether this is not a forked child, where nothing of a device works.
-    pub(super) fn is_of_this_process(&self) -> bool {
+    pub fn is_of_this_process(&self) -> bool {
         self.0.process.is_current()
     }
 
     /// Calls the driver with the primary context current, and puts back what was current before.
-    pub(super) fn with<T>(
-        &self,
-        call: impl FnOnce() -> Result<T, CudaError>,
-    ) -> Result<T, CudaError> {
+    pub fn with<T>(&self, call: impl FnOnce() -> Result<T, CudaError>) -> Result<T, CudaError> {
         self.check_process()?;
         let (result, failed) = within(self.0.context, call);
         if failed {
             if !self.0.broken.swap(true, Ordering::Relaxed) {
                 let ordinal = self.ordinal();
                 // Callers may have something locked, and the program's logger may call back.
-                super::elsewhere(move || {
+                reaper::elsewhere(move || {
                     log::error!(
                         "CUDA device {ordinal}: a kernel of this process failed, its context cannot be used any more"
                     );
                 });
             }
             // Each time: leases may have been listed since.
-            super::release::context_failed(self, self.0.context.addr());
+            pending::context_failed(self.place(self.0.context.addr()));
         }
         result
     }
 
     /// The same with the context of a stream, which may be one that the program made on the device; for what is put on the
     /// stream. The call is told what tells that context from others.
-    pub(super) fn with_context_of<T>(
+    pub fn with_context_of<T>(
         &self,
         stream: Stream,
         call: impl FnOnce(usize) -> Result<T, CudaError>,
@@ -311,14 +309,14 @@ impl Device {
             }
             let (result, failed) = in_context(context as CUcontext, call);
             if failed {
-                super::release::context_failed(self, context);
+                pending::context_failed(self.place(context));
             }
             result
         })
     }
 
     /// Whether work in a context may still end. A context of the program that is gone ended with its work.
-    pub(super) fn may_end(&self, context: usize) -> bool {
+    pub fn may_end(&self, context: usize) -> bool {
         let look = || Ok(is_current_in_error());
         let in_error = if self.is_primary(context) {
             self.with(look)
@@ -332,8 +330,16 @@ impl Device {
         }
     }
 
+    /// A context of this device, for the list of what waits.
+    pub fn place(&self, context: usize) -> Place {
+        Place {
+            ordinal: self.ordinal(),
+            context,
+        }
+    }
+
     /// Whether this tells the primary context from others ([`with_context_of`](Self::with_context_of)).
-    pub(super) fn is_primary(&self, context: usize) -> bool {
+    pub fn is_primary(&self, context: usize) -> bool {
         context == self.0.context.addr()
     }
 
@@ -355,13 +361,14 @@ impl Device {
 }
 
 /// A stream that nobody else uses meanwhile.
-pub(super) struct Spare {
+#[derive(Debug)]
+pub struct Spare {
     stream: u64,
     device: Device,
 }
 
 impl Spare {
-    pub(super) fn stream(&self) -> Stream {
+    pub fn stream(&self) -> Stream {
         // SAFETY: streams of this kind are never destroyed.
         unsafe { Stream::from_raw(self.stream) }
     }

@@ -19,10 +19,10 @@ use xmem_shm::bounds::lie_inside;
 use xmem_shm::fault::{self, Point};
 use xmem_shm::lock::lock;
 
-use super::counts::{COUNTERS, count};
-use super::device::Device;
-use super::error::{ALREADY_MAPPED, CudaError};
-use super::{chars, reaper, result};
+use crate::counts::{COUNTERS, count};
+use crate::device::Device;
+use crate::error::{ALREADY_MAPPED, CudaError};
+use crate::{chars, reaper, result};
 
 /// What legacy allocations are rounded up to, so that the driver does not put anything else into what is shared.
 const LEGACY_GRAIN: usize = 2 << 20;
@@ -31,7 +31,7 @@ const POSIX_FD: CUmemAllocationHandleType = CUmemAllocationHandleType(1);
 const LAZY_PEER_ACCESS: u32 = 1;
 
 /// How long a new try waits for what is being freed.
-pub(super) const FREEING_TIME: Duration = Duration::from_secs(2);
+pub const FREEING_TIME: Duration = Duration::from_secs(2);
 
 fn location(device: &Device) -> CUmemLocation {
     CUmemLocation {
@@ -76,7 +76,7 @@ impl Drop for Handle {
 
 /// Addresses, with memory mapped there.
 #[derive(Debug)]
-pub(super) struct VmmMapping {
+pub struct VmmMapping {
     ptr: u64,
     len: usize,
     device: Device,
@@ -145,7 +145,7 @@ impl Drop for VmmMapping {
 
 /// Memory that this process allocated to share it.
 #[derive(Debug)]
-pub(super) enum OwnMemory {
+pub enum OwnMemory {
     /// It lives as long as anybody has it mapped, or has the descriptor.
     Vmm { fd: OwnedFd, mapping: VmmMapping },
     /// It is somebody else's in this process.
@@ -158,14 +158,14 @@ pub(super) enum OwnMemory {
 }
 
 #[derive(Debug)]
-pub(super) struct LegacyAllocation {
+pub struct LegacyAllocation {
     ptr: u64,
     len: usize,
     device: Device,
 }
 
 impl LegacyAllocation {
-    pub(super) fn new(device: &Device, len: usize) -> Result<Self, CudaError> {
+    pub fn new(device: &Device, len: usize) -> Result<Self, CudaError> {
         let mut ptr = 0;
         // SAFETY: a place for the address.
         device.with(|| unsafe { result::mem_alloc(&raw mut ptr, len) }.map_err(with_size(len)))?;
@@ -176,11 +176,11 @@ impl LegacyAllocation {
         })
     }
 
-    pub(super) fn ptr(&self) -> u64 {
+    pub fn ptr(&self) -> u64 {
         self.ptr
     }
 
-    pub(super) fn device(&self) -> &Device {
+    pub fn device(&self) -> &Device {
         &self.device
     }
 }
@@ -204,9 +204,10 @@ fn with_size(size: usize) -> impl FnOnce(CudaError) -> CudaError {
     }
 }
 
+#[allow(clippy::len_without_is_empty)] // no allocation is empty
 impl OwnMemory {
     /// At least `len` bytes whose descriptor can be sent.
-    pub(super) fn vmm(device: &Device, len: usize) -> Result<Self, CudaError> {
+    pub fn vmm(device: &Device, len: usize) -> Result<Self, CudaError> {
         if !device.has_vmm() {
             return Err(CudaError::Unsupported {
                 what: "share memory by descriptor",
@@ -237,7 +238,7 @@ impl OwnMemory {
     }
 
     /// At least `len` bytes that have a handle.
-    pub(super) fn legacy(device: &Device, len: usize) -> Result<Self, CudaError> {
+    pub fn legacy(device: &Device, len: usize) -> Result<Self, CudaError> {
         let len = len.checked_next_multiple_of(LEGACY_GRAIN);
         let len = len.ok_or(CudaError::OutOfMemory { size: usize::MAX })?;
         let memory = LegacyAllocation::new(device, len)?;
@@ -247,7 +248,7 @@ impl OwnMemory {
         })
     }
 
-    pub(super) fn ptr(&self) -> u64 {
+    pub fn ptr(&self) -> u64 {
         match self {
             Self::Vmm { mapping, .. } => mapping.ptr,
             Self::Legacy { memory, .. } => memory.ptr,
@@ -255,7 +256,7 @@ impl OwnMemory {
         }
     }
 
-    pub(super) fn len(&self) -> usize {
+    pub fn len(&self) -> usize {
         match self {
             Self::Vmm { mapping, .. } => mapping.len,
             Self::Legacy { memory, .. } => memory.len,
@@ -263,7 +264,7 @@ impl OwnMemory {
         }
     }
 
-    pub(super) fn fd(&self) -> Option<BorrowedFd<'_>> {
+    pub fn fd(&self) -> Option<BorrowedFd<'_>> {
         match self {
             Self::Vmm { fd, .. } => Some(fd.as_fd()),
             Self::Legacy { .. } | Self::Borrowed { .. } => None,
@@ -272,10 +273,11 @@ impl OwnMemory {
 }
 
 /// Where memory of this process lies in its allocation, for a handle of that.
-pub(super) struct Borrowed {
-    pub(super) handle: IpcHandle,
+#[derive(Debug)]
+pub struct Borrowed {
+    pub handle: IpcHandle,
     /// First byte of the memory in what the handle stands for.
-    pub(super) offset: u64,
+    pub offset: u64,
 }
 
 /// cuda.h: whether memory is the host's or a device's, the number of its device, and whether it has a legacy handle.
@@ -299,7 +301,7 @@ fn attribute(ptr: u64, attribute: u32, bits: u64) -> Result<u64, CudaError> {
 const INT: u64 = 0xffff_ffff;
 
 /// Whether memory lies on a device. A context of it is current.
-pub(super) fn check_device(device: &Device, ptr: u64) -> Result<(), CudaError> {
+pub fn check_device(device: &Device, ptr: u64) -> Result<(), CudaError> {
     let none = || CudaError::NotImportable {
         why: "it is no device memory".into(),
     };
@@ -319,7 +321,7 @@ pub(super) fn check_device(device: &Device, ptr: u64) -> Result<(), CudaError> {
 }
 
 /// Finds the handle of memory that somebody else allocated in this process.
-pub(super) fn borrow(device: &Device, ptr: u64, len: usize) -> Result<Borrowed, CudaError> {
+pub fn borrow(device: &Device, ptr: u64, len: usize) -> Result<Borrowed, CudaError> {
     device.with(|| {
         check_device(device, ptr)?;
         // Drivers that do not know the attribute say so when the handle is asked for.
@@ -342,7 +344,7 @@ pub(super) fn borrow(device: &Device, ptr: u64, len: usize) -> Result<Borrowed, 
 }
 
 /// The handle of the allocation that an address is the first of. The device's context is current.
-pub(super) fn legacy_handle(ptr: u64) -> Result<IpcHandle, CudaError> {
+pub fn legacy_handle(ptr: u64) -> Result<IpcHandle, CudaError> {
     let mut handle = CUipcMemHandle { reserved: [0; 64] };
     // SAFETY: a place for the handle; the driver checks the address.
     unsafe { result::ipc_get_mem(&raw mut handle, ptr) }?;
@@ -351,18 +353,14 @@ pub(super) fn legacy_handle(ptr: u64) -> Result<IpcHandle, CudaError> {
 
 /// Memory of another process.
 #[derive(Debug)]
-pub(super) enum ForeignMemory {
+pub enum ForeignMemory {
     Vmm(VmmMapping),
     Legacy(Arc<LegacyOpen>),
 }
 
 impl ForeignMemory {
     /// Maps what a descriptor stands for. It must have this length, or the driver refuses.
-    pub(super) fn import_vmm(
-        device: &Device,
-        fd: BorrowedFd<'_>,
-        len: usize,
-    ) -> Result<Self, CudaError> {
+    pub fn import_vmm(device: &Device, fd: BorrowedFd<'_>, len: usize) -> Result<Self, CudaError> {
         if !device.has_vmm() {
             return Err(CudaError::Unsupported {
                 what: "share memory by descriptor",
@@ -390,11 +388,11 @@ impl ForeignMemory {
     }
 
     /// Opens a handle, or finds that it is open.
-    pub(super) fn open_legacy(device: &Device, handle: &IpcHandle) -> Result<Self, CudaError> {
+    pub fn open_legacy(device: &Device, handle: &IpcHandle) -> Result<Self, CudaError> {
         LegacyOpen::get(device, handle).map(Self::Legacy)
     }
 
-    pub(super) fn ptr(&self) -> u64 {
+    pub fn ptr(&self) -> u64 {
         match self {
             Self::Vmm(mapping) => mapping.ptr,
             Self::Legacy(open) => open.ptr,
@@ -402,7 +400,7 @@ impl ForeignMemory {
     }
 
     /// Whether it has these bytes. Whoever sent a handle may say what it likes of the size.
-    pub(super) fn has(&self, offset: u64, len: u64) -> Result<bool, CudaError> {
+    pub fn has(&self, offset: u64, len: u64) -> Result<bool, CudaError> {
         let (start, end) = match self {
             Self::Vmm(mapping) => (mapping.ptr, mapping.ptr + mapping.len as u64),
             Self::Legacy(open) => open.device.with(|| {
@@ -430,7 +428,7 @@ impl ForeignMemory {
 /// A handle that is open. There is one for each handle in a process: opening it twice is an error with some drivers, and
 /// takes 10 ms with all.
 #[derive(Debug)]
-pub(super) struct LegacyOpen {
+pub struct LegacyOpen {
     ptr: u64,
     device: Device,
 }

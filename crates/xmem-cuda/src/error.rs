@@ -4,7 +4,7 @@
 
 use thiserror::Error;
 
-use super::device::Uuid;
+use xmem_shm::abi::device_header::Uuid;
 
 /// Something could not be done with a CUDA device. Pools in host memory are not affected by any of these.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
@@ -135,15 +135,15 @@ pub enum CudaError {
 }
 
 // Of the driver, by number: a driver may be newer than any list, so these are no enum.
-pub(super) const OUT_OF_MEMORY: u32 = 2;
-pub(super) const INVALID_CONTEXT: u32 = 201;
-pub(super) const ALREADY_MAPPED: u32 = 208;
-pub(super) const CAPTURE_IMPLICIT: u32 = 906;
-pub(super) const NOT_READY: u32 = 600;
-pub(super) const HOST_MEMORY_ALREADY_REGISTERED: u32 = 712;
+pub const OUT_OF_MEMORY: u32 = 2;
+pub const INVALID_CONTEXT: u32 = 201;
+pub const ALREADY_MAPPED: u32 = 208;
+pub const CAPTURE_IMPLICIT: u32 = 906;
+pub const NOT_READY: u32 = 600;
+pub const HOST_MEMORY_ALREADY_REGISTERED: u32 = 712;
 
 /// Whether nothing runs in a context any more after this.
-pub(super) fn is_fatal(code: u32) -> bool {
+pub fn is_fatal(code: u32) -> bool {
     // Uncorrectable ECC errors, errors that were contained, NVLink, and what failed kernels leave. Not that the driver is being
     // unloaded (4): its devices may still run.
     matches!(
@@ -154,14 +154,14 @@ pub(super) fn is_fatal(code: u32) -> bool {
 
 impl CudaError {
     /// The driver's number, if it is about a call of it that failed otherwise than by what has a name here.
-    pub(super) fn code(&self) -> Option<u32> {
+    pub fn code(&self) -> Option<u32> {
         match self {
             Self::Driver { code, .. } => Some(*code),
             _ => None,
         }
     }
 
-    pub(super) fn is(&self, code: u32) -> bool {
+    pub fn is(&self, code: u32) -> bool {
         self.code() == Some(code)
     }
 }

@@ -13,23 +13,24 @@ use cudarc::driver::sys::{
 
 use libloading::Library;
 
-use super::driver::Driver;
-use super::error::CudaError;
+use crate::driver::Driver;
+use crate::error::CudaError;
 
 /// A function that runs on a stream.
-pub(super) type HostFn = Option<unsafe extern "C" fn(*mut c_void)>;
+pub type HostFn = Option<unsafe extern "C" fn(*mut c_void)>;
 
 macro_rules! calls {
     ($($(#[$doc:meta])* $name:ident = $symbol:literal ($($arg:ident: $type:ty),*) $what:literal;)*) => {
         /// The functions that the driver has.
-        pub(super) struct Table {
-            pub(super) init: Option<unsafe extern "C" fn(c_uint) -> u32>,
-            pub(super) error_name: Option<unsafe extern "C" fn(u32, *mut *const c_char) -> u32>,
-            $(pub(super) $name: Option<unsafe extern "C" fn($($type),*) -> u32>,)*
+        #[derive(Debug)]
+        pub struct Table {
+            pub init: Option<unsafe extern "C" fn(c_uint) -> u32>,
+            pub error_name: Option<unsafe extern "C" fn(u32, *mut *const c_char) -> u32>,
+            $(pub $name: Option<unsafe extern "C" fn($($type),*) -> u32>,)*
         }
 
         impl Table {
-            pub(super) fn load(library: &Library) -> Self {
+            pub fn load(library: &Library) -> Self {
                 /// A function, if the driver has it.
                 fn find<F: Copy>(library: &Library, symbol: &str) -> Option<F> {
                     // SAFETY: `F` is the function's type as cuda.h has it, with the number that CUresult is.
@@ -49,7 +50,7 @@ macro_rules! calls {
             /// # Safety
             ///
             /// As the function of the driver says: pointers are valid, handles are alive, the right context is current.
-            pub(super) unsafe fn $name($($arg: $type),*) -> Result<(), CudaError> {
+            pub unsafe fn $name($($arg: $type),*) -> Result<(), CudaError> {
                 let table = &Driver::get()?.table;
                 let call = table.$name.ok_or(CudaError::DriverTooOld { symbol: $symbol })?;
                 // SAFETY: the caller's promise.

@@ -4,10 +4,10 @@
 
 use cudarc::driver::sys::CUstream;
 
-use super::counts::{COUNTERS, count};
-use super::device::Device;
-use super::error::CudaError;
-use super::{release, result};
+use crate::counts::{COUNTERS, count};
+use crate::device::Device;
+use crate::error::CudaError;
+use crate::result;
 
 /// A CUDA stream, by its handle (`CUstream`, `cudaStream_t`, `torch.cuda.Stream.cuda_stream`, `cupy.cuda.Stream.ptr`). It
 /// is of the device's primary context, or of another one on the same device. Default streams (0, 1 and 2) are the primary
@@ -37,13 +37,6 @@ impl Stream {
         self.0
     }
 
-    /// Has something done when all is done that was put on this stream so far: on a thread of the library, which may call
-    /// the driver. No CPU waits for that, unless the driver refuses to tell; then this call does. In a context that fails
-    /// it is done when that is noticed.
-    pub fn when_done(self, device: &Device, job: impl FnOnce() + Send + 'static) {
-        release::when_done(Box::new(job), device, self);
-    }
-
     /// Waits until all is done that was put on it. The CPU waits.
     ///
     /// # Errors
@@ -57,11 +50,11 @@ impl Stream {
     }
 
     /// Whether the handle stands for a stream of whatever context is current.
-    pub(super) fn is_default(self) -> bool {
+    pub fn is_default(self) -> bool {
         self.0 <= Self::PER_THREAD.0
     }
 
-    pub(super) fn raw(self) -> CUstream {
+    pub fn raw(self) -> CUstream {
         self.0 as CUstream
     }
 }

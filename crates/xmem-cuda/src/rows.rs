@@ -5,9 +5,9 @@
 
 use cudarc::driver::sys::{CUDA_MEMCPY2D, CUmemorytype};
 
-use super::error::CudaError;
-use super::result;
-use super::stream::Stream;
+use crate::error::CudaError;
+use crate::result;
+use crate::stream::Stream;
 
 /// Rows of bytes to be copied. All numbers are in bytes but `height`.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq, Hash)]
@@ -56,13 +56,13 @@ impl Rows {
     }
 
     /// One past the last byte that is read.
-    pub(super) fn read_end(&self) -> Result<usize, CudaError> {
+    pub fn read_end(&self) -> Result<usize, CudaError> {
         self.end(self.from, self.from_pitch)
             .ok_or(CudaError::OutOfBounds)
     }
 
     /// That all of them lie in so many bytes where they are copied to.
-    pub(super) fn check_to(&self, len: usize) -> Result<(), CudaError> {
+    pub fn check_to(&self, len: usize) -> Result<(), CudaError> {
         let end = self.end(self.to, self.to_pitch);
         end.filter(|end| *end <= len)
             .map(drop)
@@ -72,7 +72,7 @@ impl Rows {
 
 /// Where rows are copied to.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum To {
+pub enum To {
     Device(u64),
     Host(*mut u8),
 }
@@ -83,12 +83,7 @@ pub(super) enum To {
 /// # Safety
 ///
 /// Both ends have that many bytes until the stream has copied them, and the stream is alive.
-pub(super) unsafe fn enqueue(
-    stream: Stream,
-    to: To,
-    from: u64,
-    rows: &Rows,
-) -> Result<(), CudaError> {
+pub unsafe fn enqueue(stream: Stream, to: To, from: u64, rows: &Rows) -> Result<(), CudaError> {
     if rows.is_empty() {
         return Ok(());
     }

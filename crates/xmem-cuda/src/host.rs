@@ -5,22 +5,21 @@
 
 use std::sync::Arc;
 
-use xmem_shm::abi::layout::LeasePage;
 use xmem_shm::os::mapping::Mapping;
 
-use super::device::Device;
-use super::error::CudaError;
-use super::{reaper, result};
+use crate::device::Device;
+use crate::error::CudaError;
+use crate::{reaper, result};
 
 /// cuda.h: for all contexts.
 const PORTABLE: u32 = 1;
 /// cuda.h: with an address on the device.
-pub(super) const DEVICEMAP: u32 = 2;
+pub const DEVICEMAP: u32 = 2;
 /// cuda.h: devices only read it.
-pub(super) const READ_ONLY: u32 = 8;
+pub const READ_ONLY: u32 = 8;
 
 /// Memory of whole pages, which is mapped for as long as this lives.
-pub(super) trait Pages: Send + Sync + 'static {
+pub trait Pages: Send + Sync + 'static {
     /// First byte, and size in bytes.
     fn pages(&self) -> (*mut u8, usize);
 }
@@ -32,21 +31,15 @@ impl Pages for Mapping {
     }
 }
 
-impl Pages for LeasePage {
-    fn pages(&self) -> (*mut u8, usize) {
-        self.memory()
-    }
-}
-
 /// Memory that is registered with the driver until this goes.
 #[derive(Debug)]
-pub(super) struct Registered<M: Pages> {
+pub struct Registered<M: Pages> {
     memory: Arc<M>,
     device: Device,
 }
 
 impl<M: Pages> Registered<M> {
-    pub(super) fn new(memory: &Arc<M>, flags: u32, device: &Device) -> Result<Self, CudaError> {
+    pub fn new(memory: &Arc<M>, flags: u32, device: &Device) -> Result<Self, CudaError> {
         let (ptr, len) = memory.pages();
         // SAFETY: whole pages of a mapping that is kept until they are unregistered.
         device.with(|| unsafe { result::host_register(ptr.cast(), len, PORTABLE | flags) })?;
@@ -56,7 +49,7 @@ impl<M: Pages> Registered<M> {
         })
     }
 
-    pub(super) fn memory(&self) -> &M {
+    pub fn memory(&self) -> &M {
         &self.memory
     }
 }

@@ -6,11 +6,11 @@ use std::time::Duration;
 
 use xmem_shm::os::clock::Deadline;
 
-use super::counts::{COUNTERS, count};
-use super::device::Device;
-use super::error::CudaError;
-use super::event::{Event, done_by};
-use super::stream::Stream;
+use crate::counts::{COUNTERS, count};
+use crate::device::Device;
+use crate::error::CudaError;
+use crate::event::{Event, done_by};
+use crate::stream::Stream;
 
 /// What was put on a stream so far, for who waits for that and not for what comes after it.
 #[derive(Debug)]

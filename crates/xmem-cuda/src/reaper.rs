@@ -14,6 +14,11 @@ use std::time::{Duration, Instant};
 use xmem_shm::lock::lock;
 use xmem_shm::os::fork::ProcessId;
 
+/// The time between two looks at a device, which reports nothing by itself.
+pub const LOOK: Duration = Duration::from_millis(1);
+/// After this time a context is checked for errors.
+pub const SUSPICIOUS: Duration = Duration::from_secs(1);
+
 /// What is looked at again and again gets looked at less often with time, but not less than this.
 const SELDOM: Duration = Duration::from_millis(50);
 
@@ -29,21 +34,23 @@ struct Again {
     due: Instant,
 }
 
+#[derive(Debug)]
 struct Running {
     jobs: Mutex<Sender<Job>>,
     process: ProcessId,
 }
 
 /// One of the threads, which begins when it is needed.
-pub(super) struct Reaper {
+#[derive(Debug)]
+pub struct Reaper {
     name: &'static str,
     running: OnceLock<Option<Running>>,
 }
 
 /// Calls the driver.
-pub(super) static DRIVER: Reaper = Reaper::new("xmem-cuda");
+pub static DRIVER: Reaper = Reaper::new("xmem-cuda");
 /// Ends leases, and does not call the driver.
-pub(super) static LEASES: Reaper = Reaper::new("xmem-cuda-ends");
+pub static LEASES: Reaper = Reaper::new("xmem-cuda-ends");
 
 impl Reaper {
     const fn new(name: &'static str) -> Self {
@@ -83,12 +90,12 @@ impl Reaper {
     }
 
     /// Has something done soon.
-    pub(super) fn later(&self, job: impl FnOnce() + Send + 'static) {
+    pub fn later(&self, job: impl FnOnce() + Send + 'static) {
         self.send(Job::Once(Box::new(job)));
     }
 
     /// Has something done again and again, until it says that it is done: soon every `pause`, later less often.
-    pub(super) fn every(&self, pause: Duration, job: impl FnMut() -> bool + Send + 'static) {
+    pub fn every(&self, pause: Duration, job: impl FnMut() -> bool + Send + 'static) {
         self.send(Job::Again(Again {
             job: Box::new(job),
             pause,
@@ -98,12 +105,27 @@ impl Reaper {
 }
 
 /// Has the driver called soon.
-pub(super) fn later(job: impl FnOnce() + Send + 'static) {
+pub fn later(job: impl FnOnce() + Send + 'static) {
     DRIVER.later(job);
 }
 
+/// Runs a job soon on the thread that does not call the driver: jobs may be code of the program, and take long.
+pub fn elsewhere(job: impl FnOnce() + Send + 'static) {
+    LEASES.later(job);
+}
+
+/// Looks at a device every `pause` until `is_over` returns true.
+pub fn watch(pause: Duration, is_over: impl FnMut() -> bool + Send + 'static) {
+    DRIVER.every(pause, is_over);
+}
+
+/// Looks until `is_so` returns true, without calls of the driver.
+pub fn until(is_so: impl FnMut() -> bool + Send + 'static) {
+    LEASES.every(LOOK, is_so);
+}
+
 /// Waits until what was to be done before is done, but not for ever: the driver may wait for a kernel.
-pub(super) fn flush(timeout: Duration) {
+pub fn flush(timeout: Duration) {
     let (done, is_done) = channel();
     // In turns: what is done may leave something to be done, such as a lease its pool, and that the memory of its regions.
     let say_so = move || {

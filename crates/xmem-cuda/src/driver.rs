@@ -14,15 +14,16 @@ use std::sync::OnceLock;
 use libloading::Library;
 use xmem_shm::os::fork::ProcessId;
 
-use super::error::{CudaError, OUT_OF_MEMORY, is_fatal};
-use super::result::Table;
+use crate::error::{CudaError, OUT_OF_MEMORY, is_fatal};
+use crate::result::Table;
 
 /// By which the CUDA runtime, PyTorch and GStreamer know it, too.
 const LIBRARY: &str = "libcuda.so.1";
 
 /// A driver that was initialized.
-pub(super) struct Driver {
-    pub(super) table: Table,
+#[derive(Debug)]
+pub struct Driver {
+    pub table: Table,
     process: ProcessId,
 }
 
@@ -30,7 +31,7 @@ static DRIVER: OnceLock<Result<Driver, CudaError>> = OnceLock::new();
 
 impl Driver {
     /// The driver of this process. Never panics.
-    pub(super) fn get() -> Result<&'static Self, CudaError> {
+    pub fn get() -> Result<&'static Self, CudaError> {
         let driver = DRIVER
             .get_or_init(Self::load)
             .as_ref()
@@ -72,7 +73,7 @@ impl Driver {
 
 impl Table {
     /// The driver's name for an error.
-    pub(super) fn name_of(&self, code: u32) -> String {
+    pub fn name_of(&self, code: u32) -> String {
         let mut name: *const c_char = std::ptr::null();
         let found = self.error_name.is_some_and(|error_name| {
             // SAFETY: the signature of `cuGetErrorName`, with a place to write to.
@@ -88,7 +89,7 @@ impl Table {
     }
 
     /// What a call's result means.
-    pub(super) fn check(&self, what: &'static str, code: u32) -> Result<(), CudaError> {
+    pub fn check(&self, what: &'static str, code: u32) -> Result<(), CudaError> {
         match code {
             0 => Ok(()),
             OUT_OF_MEMORY => Err(CudaError::OutOfMemory { size: 0 }),

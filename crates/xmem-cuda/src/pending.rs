@@ -1,0 +1,179 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! What ends when a device gets there: leases, and jobs of the program.
+//!
+//! By default a host function ends an entry of this list ([`when`](crate::when)). It runs on a thread of the driver and may
+//! not call the driver. In a context that is in error no host function runs any more, so the entries of that context end
+//! here, in [`context_failed`].
+#![allow(unsafe_code)] // a function that the driver calls
+
+use std::cell::Cell;
+use std::collections::HashMap;
+use std::ffi::c_void;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{LazyLock, Mutex, MutexGuard, OnceLock};
+
+use xmem_shm::lock::lock;
+use xmem_shm::os::fork::ProcessId;
+
+use crate::reaper;
+
+/// Ends when a device has got to a point in the order of a stream.
+pub trait Ends: Send {
+    /// Ends it. On any thread, also on one of the driver, which may not call the driver.
+    fn end(self: Box<Self>);
+
+    /// Whether the device has ended it by itself.
+    fn is_over(&self) -> bool {
+        true
+    }
+}
+
+struct Pending {
+    what: Box<dyn Ends>,
+    place: Place,
+}
+
+/// The device, by its number in this process, and the context of the stream
+/// ([`Device::with_context_of`](crate::device::Device::with_context_of)).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Place {
+    /// The device's number.
+    pub ordinal: u32,
+    /// The context's address.
+    pub context: usize,
+}
+
+static PENDING: LazyLock<Mutex<HashMap<u64, Pending>>> = LazyLock::new(Mutex::default);
+static NEXT: AtomicU64 = AtomicU64::new(1);
+
+fn pending() -> MutexGuard<'static, HashMap<u64, Pending>> {
+    // The driver is never called while this is locked: host functions take it.
+    lock(&PENDING)
+}
+
+/// The process that the list belongs to.
+static MADE_IN: OnceLock<ProcessId> = OnceLock::new();
+
+/// Adds an entry. Returns its number.
+pub fn list(what: Box<dyn Ends>, place: Place) -> u64 {
+    MADE_IN.get_or_init(ProcessId::current);
+    let number = NEXT.fetch_add(1, Ordering::Relaxed);
+    pending().insert(number, Pending { what, place });
+    number
+}
+
+/// Takes an entry out of the list. `None`: it has ended.
+pub fn take(number: u64) -> Option<Box<dyn Ends>> {
+    pending().remove(&number).map(|found| found.what)
+}
+
+/// The entry ends on a stream of this context.
+pub fn waits_in(number: u64, context: usize) {
+    if let Some(entry) = pending().get_mut(&number) {
+        entry.place.context = context;
+    }
+}
+
+/// Ends an entry that the device has ended by itself. Returns whether it is not in the list any more.
+pub fn end_if_over(number: u64) -> bool {
+    let found = {
+        let mut pending = pending();
+        match pending.get(&number) {
+            Some(entry) if !entry.what.is_over() => return false,
+            _ => pending.remove(&number),
+        }
+    };
+    if let Some(found) = found {
+        found.what.end();
+    }
+    true
+}
+
+/// Ends an entry now.
+pub fn end(number: u64) {
+    if !MADE_IN.get().is_some_and(|process| process.is_current()) {
+        // Inherited through fork: the entry is the parent's.
+        return;
+    }
+    if let Some(what) = take(number) {
+        what.end();
+    }
+}
+
+/// Where entries wait, each place once. Without any, `if_none` runs while the list is locked: an entry that is listed after
+/// that sees what it did.
+pub fn places_or_else(if_none: impl FnOnce()) -> Vec<Place> {
+    let pending = pending();
+    let mut places = Vec::new();
+    for entry in pending.values() {
+        if !places.contains(&entry.place) {
+            places.push(entry.place);
+        }
+    }
+    if places.is_empty() {
+        if_none();
+    }
+    places
+}
+
+/// Ends all entries of a context in which nothing runs any more. Streams of other contexts may still run.
+pub fn context_failed(place: Place) {
+    let ended: Vec<Pending> = pending()
+        .extract_if(|_, entry| entry.place == place)
+        .map(|(_, entry)| entry)
+        .collect();
+    if !ended.is_empty() {
+        let (ordinal, count) = (place.ordinal, ended.len());
+        // Callers may hold a lock, and the program's logger may call back.
+        reaper::elsewhere(move || {
+            log::warn!("CUDA device {ordinal}: {count} leases end with their context");
+        });
+    }
+    ended.into_iter().for_each(|entry| entry.what.end());
+}
+
+thread_local! {
+    static IN_HOST_FUNCTION: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Whether this thread runs a host function, where the driver may not be called.
+pub fn is_host_function() -> bool {
+    IN_HOST_FUNCTION.get()
+}
+
+/// Runs a call as a host function does.
+pub fn as_host_function(call: impl FnOnce()) {
+    IN_HOST_FUNCTION.set(true);
+    // A panic must not go through the driver.
+    let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(call));
+    IN_HOST_FUNCTION.set(false);
+}
+
+/// The host function. `data` is the number of an entry.
+///
+/// # Safety
+///
+/// None is needed: any number will do.
+pub unsafe extern "C" fn ended(data: *mut c_void) {
+    if let Some(what) = take(data as usize as u64) {
+        as_host_function(|| what.end());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use xmem_shm::testing::is_so_in_a_child_without;
+
+    use super::*;
+
+    #[test]
+    fn a_forked_child_waits_for_no_lock_that_another_thread_had() {
+        MADE_IN.get_or_init(ProcessId::current);
+        let ends = || {
+            end(1);
+            true
+        };
+        assert!(is_so_in_a_child_without(pending, ends), "it hung");
+    }
+}
