@@ -7,10 +7,7 @@ use std::path::PathBuf;
 
 use rustix::io::Errno;
 use thiserror::Error;
-
-use xmem_shm::abi::limits::MAX_NAMED_ENTRIES;
-use xmem_shm::abi::limits::MAX_PARTS;
-use xmem_shm::abi::limits::MAX_REQUEST;
+use xmem_shm::abi::limits::{MAX_NAMED_ENTRIES, MAX_PARTS, MAX_REQUEST};
 
 /// What every operation says of a handle that was inherited through fork.
 const FORKED: &str = "this handle belongs to the process that made it: make a new one after fork";

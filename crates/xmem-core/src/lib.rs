@@ -44,8 +44,8 @@ pub use crate::cancel::Canceller;
 pub use crate::consumer::{Consumer, ConsumerBuilder, ConsumerHandle, query};
 pub use crate::delivery::Delivery;
 pub use crate::error::*;
-pub use crate::lease::{ReadLease, SLOT};
-pub use crate::parts::Part;
+pub use crate::frame::lease::{ReadLease, SLOT};
+pub use crate::frame::parts::Part;
 pub use crate::producer::{
     ConsumerEvent, Departure, ImportedMemory, Parts, PieceLease, Producer, ProducerBuilder,
     PublishFailure, WriteLease, remove_stale,
@@ -76,11 +76,10 @@ mod consumer;
 pub mod cuda;
 mod delivery;
 mod error;
+mod frame;
 #[cfg(fuzzing)]
 #[doc(hidden)]
 pub mod fuzzing;
-mod lease;
-mod parts;
 mod producer;
 mod region;
 mod rendezvous;

@@ -17,7 +17,7 @@ use super::Inner;
 use crate::consumer::inbox::Grant;
 use crate::consumer::session::Session;
 use crate::error::{AccessError, ReceiveError, WriteAccessError};
-use crate::lease::ReadLease;
+use crate::frame::lease::ReadLease;
 use crate::producer::WriteLease;
 use crate::region::RegionView;
 

@@ -9,19 +9,20 @@ use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::Duration;
 
+use xmem_shm::abi::limits::ANSWER_TIME;
 use xmem_shm::abi::parts::Origin;
 use xmem_shm::fault::{self, Point};
 use xmem_shm::lock::lock;
 use xmem_shm::os::clock::Deadline;
-use xmem_shm::protocol::lease::{self, Hold};
+use xmem_shm::protocol::lease;
 use xmem_shm::sync::{AtomicU32, Ordering, fence};
 
-use super::questions::ANSWER_TIME;
 #[cfg(feature = "cuda")]
 use super::session::Link;
 use super::session::Session;
 use crate::cancel::Canceller;
 use crate::error::ReceiveError;
+use crate::frame::hold::{Hold, Received};
 use crate::region::RegionView;
 
 /// A frame that is held. The last handle to it ends the lease.
@@ -54,47 +55,40 @@ impl fmt::Debug for Held {
     }
 }
 
-impl Held {
-    pub(crate) fn ptr(&self) -> *const u8 {
+impl Hold for Held {
+    fn ptr(&self) -> *const u8 {
         self.place.view.ptr().wrapping_add(self.place.offset)
     }
 
-    pub(crate) fn len(&self) -> usize {
+    fn len(&self) -> usize {
         self.place.len
     }
 
-    pub(crate) fn pool_name(&self) -> &str {
+    fn device_len(&self) -> Option<usize> {
+        let header = self.place.view.cuda()?.header();
+        usize::try_from(header.device_stride).ok()
+    }
+
+    fn pool_name(&self) -> &str {
         self.session.pool_name()
     }
 
-    /// The region of its slot, and the slot's first byte there.
-    pub(crate) fn view(&self) -> (&Arc<RegionView>, usize) {
+    fn received(&self) -> Option<&dyn Received> {
+        Some(self)
+    }
+
+    #[cfg(feature = "cuda")]
+    fn pin(&self, device: &xmem_cuda::device::Device) {
+        self.place.view.pin(device);
+    }
+}
+
+impl Received for Held {
+    fn view(&self) -> (&Arc<RegionView>, usize) {
         (&self.place.view, self.place.offset)
     }
 
-    /// Whether this is a lease, and not a look at a frame that another process holds.
-    pub(crate) fn is_lease(&self) -> bool {
-        self.token != GLIMPSE
-    }
-
-    /// Whether the frame is still there. With a lease it is. Otherwise all that was read before this was of the frame, if it
-    /// is there now: generations do not come again.
-    pub(crate) fn is_intact(&self) -> bool {
-        self.is_lease()
-            || self
-                .session
-                .control
-                .slot(self.place.slot)
-                .is_some_and(|word| lease::is_there(word, self.place.generation))
-    }
-
-    /// Whether the frame's producer is gone, however that came.
-    pub(crate) fn producer_is_gone(&self) -> bool {
-        self.session.is_disconnected()
-    }
-
-    /// Its slot, and the socket of its pool.
-    pub(crate) fn origin(&self) -> (Origin, &Path) {
+    fn origin(&self) -> (Origin, &Path) {
         let origin = Origin {
             pool_id: self.session.control.constants().pool_id,
             slot: self.place.slot,
@@ -103,9 +97,25 @@ impl Held {
         (origin, &self.session.path)
     }
 
-    /// The socket of a pool that frames of its own come from.
-    pub(crate) fn path_of(&self, pool_id: u64) -> Option<PathBuf> {
+    fn path_of(&self, pool_id: u64) -> Option<PathBuf> {
         self.session.origins.path(pool_id).map(PathBuf::from)
+    }
+
+    fn is_lease(&self) -> bool {
+        self.token != GLIMPSE
+    }
+
+    fn is_intact(&self) -> bool {
+        self.is_lease()
+            || self
+                .session
+                .control
+                .slot(self.place.slot)
+                .is_some_and(|word| lease::is_there(word, self.place.generation))
+    }
+
+    fn producer_is_gone(&self) -> bool {
+        self.session.is_disconnected()
     }
 }
 
@@ -226,6 +236,15 @@ impl Handed {
             self.session.ring();
         }
     }
+}
+
+/// What a frame is taken for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Purpose {
+    /// To be held, within the budget.
+    Keep,
+    /// To be copied out at once, also past the budget.
+    CopyOut,
 }
 
 /// Why a frame was not taken.
@@ -374,13 +393,13 @@ impl HeldTable {
         let mut tries = 0;
         loop {
             match lease::hold(word, lease_word, generation) {
-                Hold::Held => break,
+                lease::Hold::Held => break,
                 // The producer looks at it, and puts it back if somebody else holds it. It does not look for long.
-                Hold::Claimed if tries < CLAIMED_RETRIES => {
+                lease::Hold::Claimed if tries < CLAIMED_RETRIES => {
                     tries += 1;
                     std::hint::spin_loop();
                 }
-                Hold::Claimed | Hold::Gone => return Err(NotTaken::Gone),
+                lease::Hold::Claimed | lease::Hold::Gone => return Err(NotTaken::Gone),
             }
         }
         taken.store(generation, Ordering::Release);

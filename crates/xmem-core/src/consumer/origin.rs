@@ -13,9 +13,8 @@ use xmem_shm::lock::lock;
 use xmem_shm::os::clock::Deadline;
 
 use super::Consumer;
-use super::held::{Held, NotTaken, SlotPlace};
+use super::held::{Held, NotTaken, Purpose, SlotPlace};
 use super::session::Session;
-use super::take::Purpose;
 use crate::cancel::Canceller;
 use crate::error::{ConnectError, ReceiveError};
 use crate::region::RegionView;

@@ -5,6 +5,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use xmem_shm::abi::limits::ANSWER_TIME;
 use xmem_shm::abi::named::Sticky;
 use xmem_shm::abi::wire::ToProducer;
 use xmem_shm::fault::{self, Point};
@@ -17,8 +18,6 @@ use crate::cancel::Canceller;
 use crate::error::ReceiveError;
 use crate::region::RegionView;
 
-/// How long the owner of a pool may take to answer where the caller has set no time.
-pub(crate) const ANSWER_TIME: Duration = Duration::from_secs(10);
 /// How often a question is asked again that the producer's full queue may have swallowed.
 pub(super) const ASK_AGAIN: Duration = Duration::from_millis(500);
 

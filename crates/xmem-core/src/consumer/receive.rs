@@ -5,15 +5,15 @@
 use std::time::Duration;
 
 use xmem_shm::abi::entry::{Entry, EntryWords};
+use xmem_shm::abi::limits::ANSWER_TIME;
 use xmem_shm::fault::{self, Point};
 use xmem_shm::os::clock::Deadline;
 
 use super::Consumer;
+use super::held::Purpose;
 use super::missed::Counted;
-use super::questions::ANSWER_TIME;
-use super::take::Purpose;
 use crate::error::ReceiveError;
-use crate::lease::ReadLease;
+use crate::frame::lease::ReadLease;
 
 /// Frames that are looked for before looking at the time.
 const LOOKS: u32 = 256;

@@ -13,20 +13,18 @@ use xmem_shm::os::clock::Deadline;
 use xmem_shm::os::clock::monotonic_ns;
 use xmem_shm::sync::Ordering;
 
-use super::held::{NotTaken, SlotPlace};
+use super::held::{NotTaken, Purpose, SlotPlace};
 use super::session::Session;
 use crate::cancel::Canceller;
 use crate::error::ReceiveError;
-use crate::lease::{Hold, ReadLease};
-use crate::parts::Part;
+use crate::frame::hold::Hold;
+use crate::frame::lease::{Malformed, ReadLease};
+use crate::frame::parts::Part;
 
-/// What a frame is taken for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Purpose {
-    /// To be held, within the budget.
-    Keep,
-    /// To be copied out at once, also past the budget.
-    CopyOut,
+impl From<Malformed> for ReceiveError {
+    fn from(Malformed(what): Malformed) -> Self {
+        Self::Corrupt(what)
+    }
 }
 
 impl Session {
@@ -86,7 +84,7 @@ impl Session {
             Purpose::CopyOut => self.granted.saturating_add(1),
         };
         match self.held.take(self, place, limit) {
-            Ok(held) => ReadLease::new(Hold::Consumer(held), entry, sticky, &|places| {
+            Ok(held) => ReadLease::new(held, entry, sticky, &|places| {
                 self.find_parts(places, purpose, wants_parts, deadline, cancel)
             }),
             Err(NotTaken::Gone) => Ok(None),
@@ -113,7 +111,7 @@ impl Session {
             let held_there = match place.origin {
                 Some(origin) => {
                     match self.hold_at_origin(origin, &view, purpose, deadline, cancel)? {
-                        Ok(held) => Some(held),
+                        Ok(held) => Some(held as Arc<dyn Hold>),
                         Err(NotTaken::Gone) => return Ok(None),
                         Err(NotTaken::OverBudget) => {
                             return Err(ReceiveError::OverBudget {

@@ -24,7 +24,9 @@ use super::import::Import;
 use super::release;
 use super::wait::Wait;
 use crate::consumer::held::Held;
-use crate::lease::{Hold, ReadLease};
+use crate::frame::hold::{self, Hold, Received};
+use crate::frame::lease::ReadLease;
+use crate::producer::OwnHold;
 use crate::region::RegionView;
 
 /// Bytes on a device.
@@ -153,14 +155,18 @@ fn import(view: &RegionView, held: &Held) -> Result<Arc<Import>, CudaError> {
     Ok(import)
 }
 
+/// A hold that is not the producer's own reference.
+fn consumers(hold: Arc<dyn Hold>) -> Result<Arc<Held>, CudaError> {
+    hold::downcast(hold).map_err(|_| CudaError::NotOnDevice)
+}
+
 impl CudaFrame {
     fn new(lease: ReadLease) -> Result<Self, CudaError> {
         let outside = || CudaError::Corrupt("a frame lies outside its memory");
         let (offset, size) = (lease.meta().offset, lease.meta().size);
         let len = usize::try_from(size).map_err(|_| outside())?;
-        let hold = lease.hold().clone();
-        let mut frame = match hold {
-            Hold::Own(hold) => {
+        let mut frame = match hold::downcast::<OwnHold>(lease.hold().clone()) {
+            Ok(hold) => {
                 if hold.in_pieces() {
                     return Err(CudaError::NotImportable {
                         why: "it lies in pieces, which the producer's own lease does not know: use those".into(),
@@ -180,7 +186,8 @@ impl CudaFrame {
                     lease,
                 }
             }
-            Hold::Consumer(held) if lease.parts().is_empty() => {
+            Err(hold) if lease.parts().is_empty() => {
+                let held = consumers(hold)?;
                 let (view, slot_at) = held.view();
                 let import = import(view, &held)?;
                 let header = view.cuda().ok_or(CudaError::NotOnDevice)?.header();
@@ -207,7 +214,7 @@ impl CudaFrame {
                     lease,
                 }
             }
-            Hold::Consumer(held) => Self::in_pieces(lease, held)?,
+            Err(hold) => Self::in_pieces(lease, consumers(hold)?)?,
         };
         frame.waits.retain(|wait| !wait.is_ready());
         // While the producer lives: its events cannot be opened any more when it is gone.
@@ -239,7 +246,10 @@ impl CudaFrame {
             let view = part.view();
             let cuda = view.cuda().ok_or(CudaError::NotOnDevice)?;
             let header = cuda.header();
-            let at_origin = part.held_at_origin().unwrap_or(&held).clone();
+            let at_origin = match part.hold_at_origin() {
+                Some(hold) => consumers(hold.clone())?,
+                None => held.clone(),
+            };
             let import = import(view, &at_origin)?;
             let slot = match header.kind {
                 TwinKind::Foreign => None,

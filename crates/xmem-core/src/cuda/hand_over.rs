@@ -19,7 +19,9 @@ use xmem_cuda::{pending, reaper, when};
 use xmem_shm::abi::layout::LeasePage;
 use xmem_shm::fault::{self, Point};
 
-use crate::lease::{Hold, ReadLease};
+use crate::consumer::held::Held;
+use crate::frame::hold::{self, Hold};
+use crate::frame::lease::ReadLease;
 
 /// A lease page that devices can write.
 #[derive(Debug)]
@@ -92,7 +94,7 @@ pub(super) fn hand_over(
     lease: ReadLease,
     device: &Device,
 ) -> Result<HandedOver, (ReadLease, CudaError)> {
-    let Hold::Consumer(held) = lease.hold() else {
+    let Ok(held) = hold::downcast::<Held>(lease.hold().clone()) else {
         // The producer's own references are no words that a device could write.
         return Err((
             lease,
@@ -117,7 +119,10 @@ pub(super) fn hand_over(
         Ok(word) => word,
         Err(error) => return Err((lease, error)),
     };
-    let handed = match lease.hand_over() {
+    drop(held);
+    let hand_over =
+        |hold| Held::hand_over(hold::downcast(hold)?).map_err(|held| held as Arc<dyn Hold>);
+    let handed = match lease.take_hold(hand_over) {
         Ok(handed) => handed,
         Err(lease) => return Err((lease, CudaError::Shared)),
     };

@@ -10,7 +10,7 @@ use xmem_cuda::{reaper, when};
 use xmem_shm::fault::{self, Point};
 
 use crate::consumer::held::Handed;
-use crate::lease::ReadLease;
+use crate::frame::lease::ReadLease;
 
 impl Ends for ReadLease {
     fn end(self: Box<Self>) {

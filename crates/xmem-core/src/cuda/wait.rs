@@ -12,6 +12,7 @@ use xmem_cuda::stream::Stream;
 
 use super::import::{Import, Says};
 use crate::consumer::held::Held;
+use crate::frame::hold::Received;
 use crate::producer::OwnHold;
 use crate::region::RegionView;
 use crate::region::cuda::{FAILED, PENDING, READY};

@@ -25,7 +25,7 @@ use super::write_lease::{OwnHold, PublishFailure, WriteLease};
 use crate::cancel::Canceller;
 use crate::cuda::{CudaError, CudaSlot, Device, Stream, Twin, TwinPlan};
 use crate::error::{AcquireError, ImportError, PublishError};
-use crate::lease::ReadLease;
+use crate::frame::lease::ReadLease;
 use crate::region::Region;
 use crate::region::cuda::{FAILED, Owned, PENDING, READY, SlotHead};
 
@@ -523,11 +523,6 @@ impl OwnHold {
         let (device, twin) = (self.place.device?, &self.region().cuda()?.twin);
         let ptr = twin.ptr()? + u64::from(device.index) * device.len as u64;
         Some((ptr, twin.device().clone(), twin.number()))
-    }
-
-    /// Has devices reach the slot in host memory by themselves, if they can.
-    pub(crate) fn pin(&self, device: &Device) {
-        self.region().pin(device);
     }
 
     pub(crate) fn slot_head(&self) -> Option<SlotHead<'_>> {

@@ -25,7 +25,7 @@ use super::regions::Taken;
 use super::state::State;
 use crate::cancel::Canceller;
 use crate::error::{ForwardError, ImportError, WaitError};
-use crate::lease::{Piece, ReadLease};
+use crate::frame::lease::{Piece, ReadLease};
 #[cfg(feature = "cuda")]
 use crate::region::cuda::Fds;
 

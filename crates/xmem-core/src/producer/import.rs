@@ -19,7 +19,7 @@ use super::regions::Taken;
 use super::retired::Released;
 use super::state::Effects;
 use crate::error::ImportError;
-use crate::lease::{Piece, ReadLease};
+use crate::frame::lease::{Piece, ReadLease};
 use crate::region::Imported;
 
 /// Memory of somebody else that a pool's frames may lie in. Consumers are sent its descriptor once.

@@ -48,7 +48,8 @@ use crate::delivery::Delivery;
 use crate::error::{
     AcquireError, EventError, ForwardError, ImportError, PublishError, RegionError, WaitError,
 };
-use crate::lease::{Hold, ReadLease, SLOT};
+use crate::frame::hold;
+use crate::frame::lease::{Malformed, ReadLease, SLOT};
 use crate::stats::PoolStats;
 use commands::Command;
 use pool::Pool;
@@ -262,14 +263,14 @@ impl Producer {
     ///
     /// [`PublishError::OtherPool`] if it is not this producer's frame, and others as [`PublishError`] says.
     pub fn republish(&self, frame: &ReadLease, meta: FrameMeta) -> Result<u64, PublishError> {
-        let Hold::Own(hold) = frame.hold() else {
+        let Ok(hold) = hold::downcast::<OwnHold>(frame.hold().clone()) else {
             return Err(PublishError::OtherPool);
         };
         if !Arc::ptr_eq(&hold.pool, self.inner()) {
             return Err(PublishError::OtherPool);
         }
         let pool = self.inner();
-        let sequence = pool.republish(hold, meta)?;
+        let sequence = pool.republish(&hold, meta)?;
         // The reference that publishing adds for its caller.
         pool.dereference(hold.slot);
         Ok(sequence)
@@ -388,7 +389,7 @@ impl Producer {
     pub(crate) fn read_index(&self, slot: u32, entry: Entry) -> Option<ReadLease> {
         let (hold, sticky) = self.inner().read_index(slot, entry.meta.generation)?;
         // Frames in pieces are for who follows the stream.
-        ReadLease::new(Hold::Own(Arc::new(hold)), entry, sticky, &|_| Ok(None)).ok()?
+        ReadLease::new(Arc::new(hold), entry, sticky, &|_| Ok::<_, Malformed>(None)).ok()?
     }
 
     pub(crate) fn slot_record(&self, slot: u32) -> Option<EntryWords> {
@@ -417,7 +418,8 @@ impl Producer {
 
     /// Whether a frame was published by this producer, and this is its own reference.
     pub fn owns_frame(&self, lease: &ReadLease) -> bool {
-        matches!(lease.hold(), Hold::Own(hold) if Arc::ptr_eq(&hold.pool, self.inner()))
+        hold::downcast::<OwnHold>(lease.hold().clone())
+            .is_ok_and(|hold| Arc::ptr_eq(&hold.pool, self.inner()))
     }
 
     /// What it does when a consumer is slow.

@@ -20,7 +20,8 @@ use super::pool::{Claimed, Pool};
 use super::publish::Wishes;
 use super::slots::Place;
 use crate::error::PublishError;
-use crate::lease::ReadLease;
+use crate::frame::hold::{Hold, Received};
+use crate::frame::lease::ReadLease;
 use crate::region::Region;
 
 /// The right to write one slot. Ends in [`publish`](Self::publish), or by being dropped, which gives the slot back.
@@ -318,25 +319,35 @@ impl OwnHold {
         self.in_pieces
     }
 
-    pub(crate) fn ptr(&self) -> *const u8 {
-        self.region.ptr().wrapping_add(self.place.offset)
-    }
-
-    pub(crate) fn len(&self) -> usize {
-        self.place.len
-    }
-
     pub(super) fn region(&self) -> &Region {
         &self.region
     }
+}
 
-    /// Bytes of the slot that a payload may have, if it lies on a device.
-    pub(crate) fn device_len(&self) -> Option<usize> {
+impl Hold for OwnHold {
+    fn ptr(&self) -> *const u8 {
+        self.region.ptr().wrapping_add(self.place.offset)
+    }
+
+    fn len(&self) -> usize {
+        self.place.len
+    }
+
+    fn device_len(&self) -> Option<usize> {
         self.place.device.map(|device| device.len)
     }
 
-    pub(crate) fn pool_name(&self) -> &str {
+    fn pool_name(&self) -> &str {
         &self.pool.name
+    }
+
+    fn received(&self) -> Option<&dyn Received> {
+        None
+    }
+
+    #[cfg(feature = "cuda")]
+    fn pin(&self, device: &xmem_cuda::device::Device) {
+        self.region.pin(device);
     }
 }
 

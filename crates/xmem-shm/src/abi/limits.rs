@@ -2,6 +2,8 @@
 
 //! Limits of what two processes share. A number above its limit is refused, whichever process wrote it.
 
+use std::time::Duration;
+
 /// The most slots that a pool may have. It bounds what a consumer maps for a producer that it does not trust.
 pub const MAX_SLOTS: u32 = 1 << 16;
 /// The most parts that a frame may have: as many memories as a GstBuffer has.
@@ -16,3 +18,5 @@ pub const MAX_REQUEST: usize = 448;
 pub const MAX_PLANES: usize = 4;
 /// The most dimensions of a tensor.
 pub const MAX_DIMS: usize = 8;
+/// How long a consumer waits for an answer of its producer, and for a device that ends a lease.
+pub const ANSWER_TIME: Duration = Duration::from_secs(10);

@@ -12,7 +12,7 @@ use xmem_shm::abi::parts::{Origin, PartPlace};
 use xmem_shm::bounds::lie_inside;
 use xmem_shm::lock::{inside, lock};
 
-use crate::consumer::held::Held;
+use super::hold::{Hold, Received};
 use crate::region::RegionView;
 
 /// A piece of a frame, as a consumer has it.
@@ -23,7 +23,7 @@ pub struct Part {
     size: usize,
     tag: u32,
     /// The lease in the pool that the piece came from.
-    origin: Option<(Origin, Arc<Held>)>,
+    origin: Option<(Origin, Arc<dyn Hold>)>,
     /// Whether its device was told that the CPU reads it. Locked while it is being told.
     is_read: Mutex<bool>,
 }
@@ -33,7 +33,7 @@ impl Part {
     pub(crate) fn new(
         view: Arc<RegionView>,
         place: PartPlace,
-        held_there: Option<Arc<Held>>,
+        held_there: Option<Arc<dyn Hold>>,
     ) -> Option<Self> {
         let offset = usize::try_from(place.offset).ok()?;
         let size = usize::try_from(place.size).ok()?;
@@ -62,14 +62,19 @@ impl Part {
     }
 
     /// What this process has of it in the pool that it was forwarded from: a lease, or a look at it.
-    pub(crate) fn held_at_origin(&self) -> Option<&Arc<Held>> {
+    pub(crate) fn held_at_origin(&self) -> Option<&dyn Received> {
+        self.hold_at_origin()?.received()
+    }
+
+    /// The same as it is kept.
+    pub(crate) fn hold_at_origin(&self) -> Option<&Arc<dyn Hold>> {
         self.origin.as_ref().map(|(_, held)| held)
     }
 
     /// Whether the producer that it was forwarded from has ended, as [`ReadLease::producer_is_gone`](crate::ReadLease::producer_is_gone)
     /// says. `None`: it was not forwarded.
     pub fn origin_is_gone(&self) -> Option<bool> {
-        self.held_at_origin().map(|held| held.producer_is_gone())
+        self.held_at_origin().map(Received::producer_is_gone)
     }
 
     /// The slot of another pool that it was forwarded from.

@@ -15,60 +15,26 @@ use xmem_shm::abi::named::{Named, Sticky};
 use xmem_shm::abi::parts::{self, Origin, PartPlace};
 use xmem_shm::bounds::lie_inside;
 
-use crate::consumer::held::Held;
-use crate::error::ReceiveError;
-use crate::parts::Part;
-use crate::producer::OwnHold;
+use super::hold::{Hold, Received};
+use super::parts::Part;
 use crate::region::RegionView;
 
-/// What keeps a frame where it is.
-#[derive(Debug, Clone)]
-pub(crate) enum Hold {
-    /// A reference of the producer that published it.
-    Own(Arc<OwnHold>),
-    /// A lease of a consumer.
-    Consumer(Arc<Held>),
-}
-
-impl Hold {
-    fn slot_ptr(&self) -> *const u8 {
-        match self {
-            Self::Own(hold) => hold.ptr(),
-            Self::Consumer(held) => held.ptr(),
-        }
-    }
-
-    fn slot_len(&self) -> usize {
-        match self {
-            Self::Own(hold) => hold.len(),
-            Self::Consumer(held) => held.len(),
-        }
-    }
-
-    /// Bytes of the slot that a payload may have, if it lies on a device.
-    fn device_len(&self) -> Option<usize> {
-        match self {
-            Self::Own(hold) => hold.device_len(),
-            Self::Consumer(held) => {
-                let header = held.view().0.cuda()?.header();
-                usize::try_from(header.device_stride).ok()
-            }
-        }
-    }
-}
+/// What another process wrote about a frame is not valid, and in which way.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Malformed(pub(crate) &'static str);
 
 /// Reads what is attached to a frame that is held.
-fn attachments(hold: &Hold, (at, len): (u64, u64)) -> Result<Named, ReceiveError> {
-    let outside = ReceiveError::Corrupt("attachments lie outside their slot");
-    if !lie_inside(at, len, hold.slot_len() as u64) || len > MAX_NAMED_SIZE as u64 {
+fn attachments(hold: &dyn Hold, (at, len): (u64, u64)) -> Result<Named, Malformed> {
+    let outside = Malformed("attachments lie outside their slot");
+    if !lie_inside(at, len, hold.len() as u64) || len > MAX_NAMED_SIZE as u64 {
         return Err(outside);
     }
     let (at, len) = (at as usize, len as usize);
     // SAFETY: inside the slot, for which see `ReadLease::data`.
-    let bytes = unsafe { std::slice::from_raw_parts(hold.slot_ptr().wrapping_add(at), len) };
+    let bytes = unsafe { std::slice::from_raw_parts(hold.ptr().wrapping_add(at), len) };
     // A copy: a producer that lies could change them while they are read.
     let bytes = bytes.to_vec();
-    Named::decode(&bytes).ok_or(ReceiveError::Corrupt("attachments that make no sense"))
+    Named::decode(&bytes).ok_or(Malformed("attachments that make no sense"))
 }
 
 /// The right to read a published frame. As long as a clone of it lives, the frame stays as it is.
@@ -98,7 +64,7 @@ fn attachments(hold: &Hold, (at, len): (u64, u64)) -> Result<Named, ReceiveError
 /// ```
 #[derive(Clone)]
 pub struct ReadLease {
-    hold: Hold,
+    hold: Arc<dyn Hold>,
     meta: Arc<FrameMeta>,
     sticky: Arc<Sticky>,
     /// Where the payload lies, if not in the slot.
@@ -106,8 +72,7 @@ pub struct ReadLease {
 }
 
 /// Finds the pieces of a frame that is held. `None`: they are gone.
-pub(crate) type FindParts<'a> =
-    &'a dyn Fn(Vec<PartPlace>) -> Result<Option<Vec<Part>>, ReceiveError>;
+pub(crate) type FindParts<'a, E> = &'a dyn Fn(Vec<PartPlace>) -> Result<Option<Vec<Part>>, E>;
 
 impl fmt::Debug for ReadLease {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -142,16 +107,15 @@ impl ReadLease {
     /// The pieces of a frame that was received, also if it lies in its slot, and that slot if it lies elsewhere. `None`: it was
     /// not received, or it is not known any more where a piece came from, or one is not held there.
     pub(crate) fn pieces(&self) -> Option<Vec<Piece>> {
-        let Hold::Consumer(held) = &self.hold else {
-            return None;
-        };
+        let held = self.hold.received()?;
+        let slot_len = self.hold.len();
         let (origin, path) = held.origin();
         if self.parts().is_empty() {
             let (view, slot_at) = held.view();
             let slot_at = match view.cuda() {
                 None => slot_at,
                 // Pieces on a device are counted there.
-                Some(cuda) => cuda.device_offset(slot_at, held.len())?,
+                Some(cuda) => cuda.device_offset(slot_at, slot_len)?,
             };
             return Some(vec![Piece {
                 number: 0,
@@ -191,7 +155,7 @@ impl ReadLease {
         let (view, slot_at) = held.view();
         let (number, offset) = match view.cuda() {
             // The frame lies in memory of others; that its device is done is said by the event of this slot.
-            Some(cuda) => (pieces.len(), cuda.device_offset(slot_at, held.len())?),
+            Some(cuda) => (pieces.len(), cuda.device_offset(slot_at, slot_len)?),
             // For who wants to hold what its publisher keeps with the frame.
             None => (SLOT, slot_at),
         };
@@ -209,28 +173,28 @@ impl ReadLease {
 
     /// A lease on a frame that is held and that an entry describes, which another process may have written. `None`: a piece of
     /// it is gone.
-    pub(crate) fn new(
-        hold: Hold,
+    pub(crate) fn new<E: From<Malformed>>(
+        hold: Arc<dyn Hold>,
         entry: Entry,
         sticky: Arc<Sticky>,
-        find_parts: FindParts<'_>,
-    ) -> Result<Option<Self>, ReceiveError> {
+        find_parts: FindParts<'_, E>,
+    ) -> Result<Option<Self>, E> {
         let mut meta = entry.meta;
         let mut places = None;
         if entry.attached.1 > 0 {
-            let mut attachments = attachments(&hold, entry.attached)?;
+            let mut attachments = attachments(&*hold, entry.attached)?;
             places = attachments.take(parts::NAME);
             // Nobody else has them yet, so nothing is copied.
             Arc::make_mut(&mut meta).attachments = attachments;
         }
-        let room = hold.device_len().unwrap_or(hold.slot_len()) as u64;
+        let room = hold.device_len().unwrap_or(hold.len()) as u64;
         let parts = match places {
             None if lie_inside(meta.offset, meta.size, room) => None,
-            None => return Err(ReceiveError::Corrupt("a payload lies outside its slot")),
+            None => return Err(Malformed("a payload lies outside its slot").into()),
             Some(places) => {
                 let places = parts::decode(&places)
                     .filter(|places| parts::total(places) == Some(meta.size) && meta.offset == 0)
-                    .ok_or(ReceiveError::Corrupt("a frame's pieces make no sense"))?;
+                    .ok_or(Malformed("a frame's pieces make no sense"))?;
                 match find_parts(places)? {
                     Some(parts) => Some(parts.into()),
                     None => return Ok(None),
@@ -246,9 +210,9 @@ impl ReadLease {
     }
 
     /// The producer's own lease on what it just published. It does not know the frame's pieces.
-    pub(crate) fn of_own(hold: Arc<OwnHold>, meta: FrameMeta, sticky: Arc<Sticky>) -> Self {
+    pub(crate) fn of_own(hold: Arc<dyn Hold>, meta: FrameMeta, sticky: Arc<Sticky>) -> Self {
         Self {
-            hold: Hold::Own(hold),
+            hold,
             meta: Arc::new(meta),
             sticky,
             parts: None,
@@ -259,10 +223,10 @@ impl ReadLease {
     /// [`receive_with`](crate::Consumer::receive_with).
     pub(crate) fn is_intact(&self) -> bool {
         let mut at_origin = self.parts().iter().filter_map(Part::held_at_origin);
-        at_origin.all(|held| held.is_intact())
+        at_origin.all(Received::is_intact)
     }
 
-    pub(crate) fn hold(&self) -> &Hold {
+    pub(crate) fn hold(&self) -> &Arc<dyn Hold> {
         &self.hold
     }
 
@@ -273,7 +237,7 @@ impl ReadLease {
 
     /// The slot's first byte.
     pub fn slot_ptr(&self) -> *const u8 {
-        self.hold.slot_ptr()
+        self.hold.ptr()
     }
 
     /// The slot's size in bytes; 0 if it lies on a device.
@@ -281,7 +245,7 @@ impl ReadLease {
         if self.hold.device_len().is_some() {
             0
         } else {
-            self.hold.slot_len()
+            self.hold.len()
         }
     }
 
@@ -293,26 +257,22 @@ impl ReadLease {
     /// Has devices reach the frame in host memory by themselves, if they can.
     #[cfg(feature = "cuda")]
     pub(crate) fn pin(&self, device: &xmem_cuda::device::Device) {
-        match &self.hold {
-            Hold::Own(hold) => hold.pin(device),
-            Hold::Consumer(held) => held.view().0.pin(device),
-        }
+        self.hold.pin(device);
     }
 
-    /// Hands the lease over to a device. Gives it back if there are other handles.
+    /// Takes the hold out if `take` accepts it; otherwise gives the lease back.
     #[cfg(feature = "cuda")]
-    pub(crate) fn hand_over(self) -> Result<crate::consumer::held::Handed, Self> {
+    pub(crate) fn take_hold<T>(
+        self,
+        take: impl FnOnce(Arc<dyn Hold>) -> Result<T, Arc<dyn Hold>>,
+    ) -> Result<T, Self> {
         let Self {
             hold,
             meta,
             sticky,
             parts,
         } = self;
-        match hold {
-            Hold::Consumer(held) => Held::hand_over(held).map_err(Hold::Consumer),
-            hold => Err(hold),
-        }
-        .map_err(|hold| Self {
+        take(hold).map_err(|hold| Self {
             hold,
             meta,
             sticky,
@@ -380,24 +340,18 @@ impl ReadLease {
 
     /// The name of the frame's pool.
     pub fn pool(&self) -> &str {
-        match &self.hold {
-            Hold::Own(hold) => hold.pool_name(),
-            Hold::Consumer(held) => held.pool_name(),
-        }
+        self.hold.pool_name()
     }
 
     /// Whether the producer that published it, or its process, has ended. What it kept with the frame is gone then, although the
     /// frame itself stays. Never, of a producer of this process.
     pub fn producer_is_gone(&self) -> bool {
-        match &self.hold {
-            Hold::Own(_) => false,
-            Hold::Consumer(held) => held.producer_is_gone(),
-        }
+        self.hold.received().is_some_and(Received::producer_is_gone)
     }
 
     /// Whether a producer of this process published the frame, and this is its own reference.
     pub fn is_local(&self) -> bool {
-        matches!(self.hold, Hold::Own(_))
+        self.hold.received().is_none()
     }
 }
 
