@@ -9,13 +9,13 @@ use xmem_shm::abi::device_header::DeviceHeader;
 use xmem_shm::abi::entry::{Entry, EntryWords};
 use xmem_shm::abi::layout::{Control, VERSION};
 use xmem_shm::abi::named::Sticky;
+use xmem_shm::abi::parts;
 use xmem_shm::abi::wire::{ToConsumer, ToProducer};
 use xmem_shm::os::memfd::{self, Seal};
 use xmem_shm::protocol::ring::PAYLOAD_WORDS;
 use xmem_shm::protocol::slot::SlotWord;
 use xmem_shm::sync::Ordering;
 
-use crate::parts;
 use crate::stats::PoolStats;
 
 fn words<const N: usize>(data: &[u8]) -> [u64; N] {

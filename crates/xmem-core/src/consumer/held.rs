@@ -158,7 +158,7 @@ impl Held {
     pub(crate) fn device_page(
         &self,
         device: &xmem_cuda::device::Device,
-    ) -> Result<Arc<crate::cuda::DevicePage>, xmem_cuda::error::CudaError> {
+    ) -> Result<Arc<super::device_page::DevicePage>, xmem_cuda::error::CudaError> {
         self.session.device_page(device)
     }
 

@@ -3,6 +3,8 @@
 //! The consumer of a pool.
 
 mod connect;
+#[cfg(feature = "cuda")]
+pub(crate) mod device_page;
 pub(crate) mod held;
 pub(crate) mod inbox;
 mod missed;

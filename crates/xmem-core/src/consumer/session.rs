@@ -56,7 +56,7 @@ pub(crate) struct Session {
     pub(super) page: Arc<LeasePage>,
     /// The same, as devices can write it.
     #[cfg(feature = "cuda")]
-    device_page: Mutex<Option<Arc<crate::cuda::DevicePage>>>,
+    device_page: Mutex<Option<Arc<super::device_page::DevicePage>>>,
     /// How this process came by device memory, as the producer was told.
     device: Mutex<String>,
     #[cfg(feature = "cuda")]
@@ -260,12 +260,14 @@ impl Session {
     pub(super) fn device_page(
         &self,
         device: &xmem_cuda::device::Device,
-    ) -> Result<Arc<crate::cuda::DevicePage>, xmem_cuda::error::CudaError> {
+    ) -> Result<Arc<super::device_page::DevicePage>, xmem_cuda::error::CudaError> {
         let mut registered = lock(&self.device_page);
         if let Some(page) = &*registered {
             return Ok(page.clone());
         }
-        let page = Arc::new(crate::cuda::DevicePage::register(&self.page, device)?);
+        let page = Arc::new(super::device_page::DevicePage::register(
+            &self.page, device,
+        )?);
         *registered = Some(page.clone());
         Ok(page)
     }

@@ -11,7 +11,7 @@ use xmem_cuda::event::until_done;
 use xmem_cuda::result;
 
 use super::frame::CudaFrame;
-use super::slot::CudaSlot;
+use crate::region::device::slot::CudaSlot;
 
 /// What is copied from a device: a frame, or a slot that this process writes. What was published in a slot before may not
 /// be done.

@@ -18,9 +18,7 @@ use xmem_shm::abi::device_header::TwinKind;
 use xmem_shm::fault::{self, Point};
 use xmem_shm::os::clock::Deadline;
 
-use super::Mode;
 use super::hand_over::{self, HandedOver};
-use super::import::Import;
 use super::release;
 use super::wait::Wait;
 use crate::consumer::held::Held;
@@ -28,6 +26,8 @@ use crate::frame::hold::{self, Hold, Received};
 use crate::frame::lease::ReadLease;
 use crate::producer::OwnHold;
 use crate::region::RegionView;
+use crate::region::device::import::Import;
+use crate::region::device::mode::Mode;
 
 /// Bytes on a device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -11,56 +11,15 @@ use std::fmt;
 use std::sync::Arc;
 
 use xmem_cuda::device::Device;
-use xmem_cuda::error::{CudaError, HOST_MEMORY_ALREADY_REGISTERED};
-use xmem_cuda::host::{DEVICEMAP, Pages, Registered};
+use xmem_cuda::error::CudaError;
 use xmem_cuda::result;
 use xmem_cuda::stream::Stream;
 use xmem_cuda::{pending, reaper, when};
-use xmem_shm::abi::layout::LeasePage;
 use xmem_shm::fault::{self, Point};
 
 use crate::consumer::held::Held;
 use crate::frame::hold::{self, Hold};
 use crate::frame::lease::ReadLease;
-
-/// A lease page that devices can write.
-#[derive(Debug)]
-pub(crate) struct DevicePage(Registered<Page>);
-
-#[derive(Debug)]
-struct Page(Arc<LeasePage>);
-
-impl Pages for Page {
-    fn pages(&self) -> (*mut u8, usize) {
-        self.0.memory()
-    }
-}
-
-impl DevicePage {
-    pub(crate) fn register(page: &Arc<LeasePage>, device: &Device) -> Result<Self, CudaError> {
-        match Registered::new(&Arc::new(Page(page.clone())), DEVICEMAP, device) {
-            Ok(registered) => Ok(Self(registered)),
-            Err(CudaError::Driver { code, .. }) if code != HOST_MEMORY_ALREADY_REGISTERED => {
-                Err(CudaError::Unsupported {
-                    what: "write host memory that is registered",
-                })
-            }
-            Err(error) => Err(error),
-        }
-    }
-
-    /// The address of a slot's lease word on a device.
-    fn word(&self, slot: u32, device: &Device) -> Result<u64, CudaError> {
-        let page = &self.0.memory().0;
-        let (start, _) = page.memory();
-        let word = page.leases().get(slot as usize).ok_or(CudaError::Gone)?;
-        let offset = std::ptr::from_ref(word).addr() - start.addr();
-        let mut address = 0;
-        // SAFETY: a place for the address, and memory that is registered.
-        device.with(|| unsafe { result::host_pointer(&raw mut address, start.cast(), 0) })?;
-        Ok(address + offset as u64)
-    }
-}
 
 /// A lease that the device ends.
 #[must_use = "a kernel has to be told the word, or the lease is to be ended"]

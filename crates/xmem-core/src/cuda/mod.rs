@@ -34,17 +34,15 @@
 mod copy;
 mod frame;
 mod hand_over;
-mod import;
 mod later;
 mod private;
 mod release;
-mod slot;
-mod twin;
 mod wait;
 
+pub use crate::region::device::mode::Mode;
+pub use crate::region::device::slot::{CudaSlot, SlotWork};
 pub use frame::{CudaFrame, FrameFailure};
 pub use hand_over::HandedOver;
-pub use slot::{CudaSlot, SlotWork};
 pub use xmem_cuda::counts::{Counts, counts};
 pub use xmem_cuda::device::{Device, device_count, devices, is_available};
 pub use xmem_cuda::error::CudaError;
@@ -55,19 +53,3 @@ pub use xmem_cuda::stream::Stream;
 pub use xmem_shm::abi::device_header::Uuid;
 
 pub(crate) use copy::{Source, between, download};
-pub(crate) use hand_over::DevicePage;
-pub(crate) use import::Imports;
-pub(crate) use twin::{Twin, TwinPlan};
-
-/// How the memory of a pool's CUDA slots is shared.
-#[derive(Debug, Default, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Mode {
-    /// By descriptor if the device can, else by legacy handle.
-    #[default]
-    Auto,
-    /// By descriptor (virtual memory management): it lives for as long as anybody uses it, also when the producer was
-    /// killed.
-    Vmm,
-    /// By legacy handle: it ends with the producer.
-    Legacy,
-}

@@ -10,12 +10,12 @@ use xmem_cuda::error::CudaError;
 use xmem_cuda::event::until_done;
 use xmem_cuda::stream::Stream;
 
-use super::import::{Import, Says};
 use crate::consumer::held::Held;
 use crate::frame::hold::Received;
 use crate::producer::OwnHold;
 use crate::region::RegionView;
-use crate::region::cuda::{FAILED, PENDING, READY};
+use crate::region::device::import::{Import, Says};
+use crate::region::device::owned::{FAILED, PENDING, READY};
 
 /// What says when a producer's work on the frame has ended.
 pub(super) enum Wait {

@@ -72,7 +72,7 @@ pub(super) struct Settings {
     pub(super) peers_may_write: bool,
     pub(super) on_consumer: Option<OnConsumer>,
     #[cfg(feature = "cuda")]
-    pub(super) cuda_mode: crate::cuda::Mode,
+    pub(super) cuda_mode: crate::region::device::mode::Mode,
     #[cfg(feature = "cuda")]
     pub(super) release_timeout: Duration,
 }
@@ -106,7 +106,7 @@ impl Default for Settings {
             peers_may_write: false,
             on_consumer: None,
             #[cfg(feature = "cuda")]
-            cuda_mode: crate::cuda::Mode::Auto,
+            cuda_mode: crate::region::device::mode::Mode::Auto,
             #[cfg(feature = "cuda")]
             release_timeout: Duration::from_secs(5),
         }
@@ -244,9 +244,9 @@ impl ProducerBuilder {
         self
     }
 
-    /// How the memory of slots on CUDA devices is shared. Default: [`Mode::Auto`](crate::cuda::Mode).
+    /// How the memory of slots on CUDA devices is shared. Default: [`Mode::Auto`](crate::region::device::mode::Mode).
     #[cfg(feature = "cuda")]
-    pub fn cuda_mode(mut self, mode: crate::cuda::Mode) -> Self {
+    pub fn cuda_mode(mut self, mode: crate::region::device::mode::Mode) -> Self {
         self.settings.cuda_mode = mode;
         self
     }

@@ -6,7 +6,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use xmem_cuda::device::Device;
+use xmem_cuda::error::CudaError;
 use xmem_cuda::reaper::{LOOK, SUSPICIOUS};
+use xmem_cuda::stream::Stream;
 use xmem_shm::abi::device_header::header_len;
 use xmem_shm::abi::meta::FrameMeta;
 use xmem_shm::fault::{self, Point};
@@ -23,11 +26,12 @@ use super::slots::Want;
 use super::state::Effects;
 use super::write_lease::{OwnHold, PublishFailure, WriteLease};
 use crate::cancel::Canceller;
-use crate::cuda::{CudaError, CudaSlot, Device, Stream, Twin, TwinPlan};
 use crate::error::{AcquireError, ImportError, PublishError};
 use crate::frame::lease::ReadLease;
 use crate::region::Region;
-use crate::region::cuda::{FAILED, Owned, PENDING, READY, SlotHead};
+use crate::region::device::owned::{FAILED, Owned, PENDING, READY, SlotHead};
+use crate::region::device::slot::CudaSlot;
+use crate::region::device::twin::{Twin, TwinPlan};
 
 impl Producer {
     /// A slot on a device, for a frame of `size` bytes. Never waits for a consumer.

@@ -27,7 +27,7 @@ use crate::cancel::Canceller;
 use crate::error::{ForwardError, ImportError, WaitError};
 use crate::frame::lease::{Piece, ReadLease};
 #[cfg(feature = "cuda")]
-use crate::region::cuda::Fds;
+use crate::region::device::owned::Fds;
 
 /// The most pools of origin that consumers are told of.
 const MAX_ORIGINS: usize = 8;

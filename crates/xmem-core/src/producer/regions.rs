@@ -10,7 +10,7 @@ use super::plan::{EXACT_FROM, Plan};
 use super::retired::{Lasting, Released, Retired};
 use super::slots::{Slots, Use, Want};
 #[cfg(feature = "cuda")]
-use crate::region::cuda::Fds as CudaFds;
+use crate::region::device::owned::Fds as CudaFds;
 use crate::region::{Imported, Region, Ticket};
 
 /// How many slots are acquired before a region that was not used meanwhile goes.

@@ -2,7 +2,7 @@
 
 //! Regions: pieces of shared memory that hold slots. One kind per way to share memory.
 
-pub(crate) mod cuda;
+pub(crate) mod device;
 mod heap;
 mod imported;
 mod memfd;
@@ -92,7 +92,7 @@ pub(crate) enum Region {
     PosixShm(posix_shm::Owned),
     Heap(heap::Owned),
     #[cfg(feature = "cuda")]
-    Cuda(cuda::Owned),
+    Cuda(device::owned::Owned),
 }
 
 /// How a consumer gets at a region.
@@ -175,7 +175,7 @@ impl Region {
     }
 
     #[cfg(feature = "cuda")]
-    pub(crate) fn cuda(&self) -> Option<&cuda::Owned> {
+    pub(crate) fn cuda(&self) -> Option<&device::owned::Owned> {
         match self {
             Self::Cuda(region) => Some(region),
             _ => None,
@@ -213,7 +213,7 @@ enum Memory {
     Heap(Arc<heap::Memory>),
     /// No slots lie in it, only pieces of frames.
     Imported(Imported),
-    Cuda(Box<cuda::View>),
+    Cuda(Box<device::View>),
 }
 
 impl RegionView {
@@ -234,7 +234,7 @@ impl RegionView {
             Ticket::PosixShm(name) => Memory::PosixShm(posix_shm::view(&name, len)?),
             Ticket::Heap(id) => Memory::Heap(heap::view(id, len)?),
             Ticket::Imported(fd) => Memory::Imported(Imported::new(fd, len)?),
-            Ticket::Cuda(fd, twin) => Memory::Cuda(Box::new(cuda::View::open(fd, twin, len)?)),
+            Ticket::Cuda(fd, twin) => Memory::Cuda(Box::new(device::View::open(fd, twin, len)?)),
         };
         Ok(Self {
             memory,
@@ -296,7 +296,7 @@ impl RegionView {
         }
     }
 
-    pub(crate) fn cuda(&self) -> Option<&cuda::View> {
+    pub(crate) fn cuda(&self) -> Option<&device::View> {
         match &self.memory {
             Memory::Cuda(view) => Some(view),
             _ => None,

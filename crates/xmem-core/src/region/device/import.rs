@@ -2,6 +2,7 @@
 
 //! A region's device twin in a consumer: imported once, checked by its canary, with its slots' events as they are needed.
 
+use std::any::Any;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -18,9 +19,8 @@ use xmem_shm::abi::device_header::{Canary, DeviceHeader, IpcHandle, TwinKind};
 use xmem_shm::fault::{self, Point};
 use xmem_shm::lock::lock;
 
-use super::Mode;
+use super::mode::Mode;
 use super::twin::Twin;
-use crate::consumer::session::Link;
 
 /// How the memory was come by.
 #[derive(Debug)]
@@ -38,10 +38,13 @@ enum Memory {
     None,
 }
 
-/// What has to stay until the memory is closed, and who is told then.
+/// The connection to the producer. Its end tells the producer that all of this process is gone.
+pub(crate) type Connection = dyn Any + Send + Sync;
+
+/// What has to stay until the memory is closed, and is told then.
 #[derive(Debug)]
 struct Keep {
-    link: Arc<Link>,
+    link: Arc<Connection>,
     closed: Arc<AtomicBool>,
 }
 
@@ -68,7 +71,7 @@ pub(crate) struct Import {
 }
 
 /// What says when the producer's work in a slot has ended.
-pub(super) enum Says {
+pub(crate) enum Says {
     Event(Arc<Event>),
     /// It had when the frame was published.
     Published,
@@ -122,11 +125,11 @@ impl Imports {
     }
 
     /// The import; made now, if it is not there yet. `tell` is called with how that went, if nobody was told the same.
-    pub(super) fn get(
+    pub(crate) fn get(
         &self,
         header: &DeviceHeader,
         fd: Option<BorrowedFd<'_>>,
-        link: Arc<Link>,
+        link: Arc<Connection>,
         tell: impl FnOnce(Result<&Import, &CudaError>),
     ) -> Result<Arc<Import>, CudaError> {
         let mut state = self.lock();
@@ -187,7 +190,7 @@ impl Import {
     fn new(
         header: &DeviceHeader,
         fd: Option<BorrowedFd<'_>>,
-        link: Arc<Link>,
+        link: Arc<Connection>,
         closed: Arc<AtomicBool>,
     ) -> Result<Self, CudaError> {
         let device = Device::by_uuid(header.uuid)?;
@@ -207,7 +210,7 @@ impl Import {
         device: &Device,
         header: &DeviceHeader,
         fd: Option<BorrowedFd<'_>>,
-        link: Arc<Link>,
+        link: Arc<Connection>,
         closed: Arc<AtomicBool>,
     ) -> Result<Memory, CudaError> {
         let (memory, mode) = match (header.kind, fd) {
@@ -253,11 +256,11 @@ impl Import {
         })
     }
 
-    pub(super) fn device(&self) -> &Device {
+    pub(crate) fn device(&self) -> &Device {
         &self.device
     }
 
-    pub(super) fn is_same_process(&self) -> bool {
+    pub(crate) fn is_same_process(&self) -> bool {
         matches!(self.memory, Memory::Same(_))
     }
 
@@ -285,7 +288,7 @@ impl Import {
     }
 
     /// First byte of the memory, if there is any.
-    pub(super) fn ptr(&self) -> Option<u64> {
+    pub(crate) fn ptr(&self) -> Option<u64> {
         match &self.memory {
             Memory::Foreign { ptr, .. } => Some(*ptr),
             Memory::Same(twin) => twin.ptr(),
@@ -294,7 +297,7 @@ impl Import {
     }
 
     /// What says when the producer's work in a slot has ended. `is_lost`: whether the producer is gone.
-    pub(super) fn says(
+    pub(crate) fn says(
         &self,
         header: &DeviceHeader,
         slot: u32,
@@ -337,7 +340,7 @@ impl Import {
 
     /// Has a stream wait for what the producer has a device do in a slot. `is_lost`: whether the producer is gone. `false`:
     /// only the slot's word says when that has ended, so the stream does not wait.
-    pub(super) fn wait(
+    pub(crate) fn wait(
         &self,
         header: &DeviceHeader,
         slot: u32,
@@ -358,7 +361,7 @@ impl Import {
 
     /// Whether what the producer has a device do in a slot has happened, as far as its event says that. `is_lost`: as for
     /// [`wait`](Self::wait).
-    pub(super) fn is_done(
+    pub(crate) fn is_done(
         &self,
         header: &DeviceHeader,
         slot: u32,

@@ -20,7 +20,7 @@ use xmem_shm::fault::{self, Point};
 use xmem_shm::lock::lock;
 use xmem_shm::os::random;
 
-use super::Mode;
+use super::mode::Mode;
 
 /// How a region on a device is divided.
 #[derive(Debug, Clone)]
@@ -38,7 +38,7 @@ pub(crate) struct TwinPlan {
 pub(crate) struct Twin(Arc<Inner>);
 
 #[derive(Debug)]
-pub(super) struct Inner {
+pub(crate) struct Inner {
     device: Device,
     memory: Option<OwnMemory>,
     /// `None`: the driver has no events for other processes, so they are told when the work is done.
@@ -207,7 +207,7 @@ impl Twin {
     }
 
     /// The twin of this process that a header stands for.
-    pub(super) fn of_this_process(header: &DeviceHeader) -> Result<Option<Self>, CudaError> {
+    pub(crate) fn of_this_process(header: &DeviceHeader) -> Result<Option<Self>, CudaError> {
         let inner = own().get(&header.nonce).and_then(Weak::upgrade);
         match inner {
             // Whoever was sent the number can send it back, with other sizes.
@@ -289,11 +289,11 @@ impl Twin {
         lock(&self.0.settling)
     }
 
-    pub(super) fn is_vmm(&self) -> bool {
+    pub(crate) fn is_vmm(&self) -> bool {
         matches!(self.0.memory, Some(OwnMemory::Vmm { .. }))
     }
 
-    pub(super) fn event(&self, slot: u32) -> Option<&Event> {
+    pub(crate) fn event(&self, slot: u32) -> Option<&Event> {
         self.0.events.get(slot as usize)?.as_ref()
     }
 }
