@@ -1,0 +1,153 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! The sources are as docs/architecture.md describes them: no module uses one of a row above its own, and `unsafe` is where the
+//! page has it.
+
+use std::collections::HashMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
+}
+
+/// The cells of the tables of the page.
+fn rows() -> Vec<Vec<String>> {
+    let page = fs::read_to_string(root().join("docs/architecture.md")).unwrap();
+    let lines = page.lines().filter(|line| line.starts_with('|'));
+    let cells = |line: &str| {
+        let cells = line.trim_matches('|').split('|');
+        cells.map(|cell| cell.trim().to_owned()).collect()
+    };
+    lines.map(cells).collect()
+}
+
+/// The words of a cell that stand in backticks.
+fn code(cell: &str) -> impl Iterator<Item = &str> {
+    cell.split('`').skip(1).step_by(2)
+}
+
+/// Each crate of the table, with the row of each of its modules: 0 is the top.
+fn ladders() -> Vec<(String, HashMap<String, usize>)> {
+    let mut ladders: Vec<(String, HashMap<String, usize>)> = Vec::new();
+    let mut is_in_table = false;
+    for row in rows() {
+        match row[0]
+            .strip_prefix("**`")
+            .and_then(|name| name.strip_suffix("`**"))
+        {
+            Some(name) => ladders.push((name.to_owned(), HashMap::new())),
+            None if row[0] == "module" => is_in_table = true,
+            None if row[0] == "folder" => is_in_table = false,
+            None if !is_in_table => {}
+            None => {
+                if let Some((_, modules)) = ladders.last_mut() {
+                    let at = modules.values().max().map_or(0, |last| last + 1);
+                    modules.extend(code(&row[0]).map(|module| (module.to_owned(), at)));
+                }
+            }
+        }
+    }
+    ladders
+}
+
+/// The Rust files under a folder.
+fn sources(dir: &Path) -> Vec<PathBuf> {
+    let mut files = Vec::new();
+    for entry in fs::read_dir(dir).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            files.extend(sources(&path));
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            files.push(path);
+        }
+    }
+    files
+}
+
+/// The modules that the shipped part of a file names: not its tests, and not its comments.
+fn named(text: &str) -> Vec<&str> {
+    let shipped = text.split("#[cfg(test)]\nmod tests").next().unwrap_or(text);
+    let lines = shipped
+        .lines()
+        .filter(|line| !line.trim_start().starts_with("//"));
+    let names = lines.flat_map(|line| line.split("crate::").skip(1));
+    names
+        .map(|rest| {
+            let end = rest.find(|c: char| !c.is_alphanumeric() && c != '_');
+            &rest[..end.unwrap_or(rest.len())]
+        })
+        .collect()
+}
+
+#[test]
+fn no_arrow_goes_up() {
+    let ladders = ladders();
+    assert_eq!(ladders.len(), 3, "the table was found");
+    let mut wrong = Vec::new();
+    let mut arrows = 0;
+    for (name, modules) in &ladders {
+        let dir = root().join(name).join("src");
+        for file in sources(&dir) {
+            let inside = file.strip_prefix(&dir).unwrap();
+            let module = inside.iter().next().unwrap().to_str().unwrap();
+            let module = module.strip_suffix(".rs").unwrap_or(module);
+            // The face of the crate, and what only the fuzzer builds.
+            if matches!(module, "lib" | "fuzzing") {
+                continue;
+            }
+            let text = fs::read_to_string(&file).unwrap();
+            let Some(own) = modules.get(module) else {
+                wrong.push(format!(
+                    "{name}: the table does not have the module {module}"
+                ));
+                continue;
+            };
+            for other in named(&text) {
+                let Some(at) = modules.get(other) else {
+                    continue;
+                };
+                arrows += usize::from(other != module);
+                let is_beside = at == own && other != module && !is_circle(module, other);
+                if at < own || is_beside {
+                    wrong.push(format!("{}: {module} uses {other}", file.display()));
+                }
+            }
+        }
+    }
+    assert!(arrows > 50, "the sources were read");
+    assert!(
+        wrong.is_empty(),
+        "arrows that do not go down:\n{}",
+        wrong.join("\n")
+    );
+}
+
+/// Pairs of modules that are two halves of one subject.
+fn is_circle(one: &str, other: &str) -> bool {
+    [["device", "stream"], ["driver", "result"]]
+        .iter()
+        .any(|pair| pair.contains(&one) && pair.contains(&other))
+}
+
+#[test]
+fn unsafe_code_is_where_the_page_has_it() {
+    let rows = rows();
+    let table = rows.iter().skip_while(|row| row[0] != "folder").skip(2);
+    let table = table.take_while(|row| row.len() == 3 && row[0].starts_with('`'));
+    let mut folders = 0;
+    for row in table {
+        let folder = code(&row[0]).next().unwrap();
+        let allows = |file: &PathBuf| {
+            let text = fs::read_to_string(file).unwrap();
+            text.contains("allow(unsafe_code)")
+        };
+        let found = sources(&root().join(folder))
+            .iter()
+            .filter(|file| allows(file))
+            .count();
+        assert_eq!(found.to_string(), row[1], "files with `unsafe` in {folder}");
+        folders += 1;
+    }
+    assert_eq!(folders, 6, "the table was found");
+}
