@@ -25,7 +25,11 @@ pub fn not_run(why: &str) {
 
 /// Whether this process may start those of others; says so if it may not.
 pub fn can_be_others() -> bool {
-    let can = rustix::process::geteuid().is_root();
+    // Root of an unprivileged container cannot either.
+    let other = Command::new("setpriv")
+        .args(["--reuid=4242", "--regid=4242", "--clear-groups", "true"])
+        .output();
+    let can = other.is_ok_and(|output| output.status.success());
     if !can {
         not_run("only root can start processes of other users");
     }
