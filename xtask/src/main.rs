@@ -2,6 +2,7 @@
 
 //! The project's own commands. Each installs the system packages that it needs, where it can.
 
+mod apt;
 mod arm;
 mod bench;
 mod compat;
