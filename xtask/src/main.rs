@@ -73,6 +73,8 @@ fn main() -> ExitCode {
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
+        // The table of the tests is what stands last.
+        Err(error) if error.is::<test::Failed>() => ExitCode::FAILURE,
         Err(error) => {
             eprintln!("\nxtask: {error}");
             ExitCode::FAILURE
