@@ -221,7 +221,11 @@ fn containers_are_demultiplexed_over_a_restart_of_their_producer() {
         let second = produce();
         // There is the pool, and nothing in it yet: that the header comes with the frames is the usual case.
         second.settle(gst::State::Ready);
-        until("the next producer", || receiver.stat("reconnects") == 1);
+        until("the next producer", || {
+            // The source has not noticed anything while it waits for the appsink to take frames of the first.
+            receiver.app.try_pull_sample(gst::ClockTime::ZERO);
+            receiver.stat("reconnects") == 1
+        });
         second.play();
         // More than was on its way.
         for _ in 0..100 {

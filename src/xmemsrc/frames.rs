@@ -18,7 +18,8 @@ use crate::{frame::Memory, lock::lock};
 pub(super) enum Received {
     Buffer(gst::Buffer, Way),
     Dropped,
-    /// It was waited for when the element had to stop.
+    /// It was waited for when the element had to stop. Only frames in device memory are.
+    #[cfg_attr(not(feature = "cuda"), expect(dead_code))]
     CalledOff,
     /// The key frame that it needs is missing.
     Undecodable,

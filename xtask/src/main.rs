@@ -2,6 +2,7 @@
 
 //! The project's own commands. Each installs the system packages that it needs, where it can.
 
+mod apt;
 mod arm;
 mod bench;
 mod compat;
@@ -72,6 +73,8 @@ fn main() -> ExitCode {
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
+        // The table of the tests is what stands last.
+        Err(error) if error.is::<test::Failed>() => ExitCode::FAILURE,
         Err(error) => {
             eprintln!("\nxtask: {error}");
             ExitCode::FAILURE

@@ -6,6 +6,8 @@ use std::fmt;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
+use crate::apt::AptGet;
+use crate::step::run_quietly;
 use crate::{Result, target_dir};
 
 /// Something that has to be on this machine.
@@ -162,13 +164,10 @@ fn fetch_cuda_headers() -> Result {
     let script = format!(
         "apt-get -o APT::Sandbox::User=root download {CUDA_HEADERS} && dpkg-deb --extract {CUDA_HEADERS}_*.deb ."
     );
-    println!("$ {script}");
-    let fetched = Command::new("sh")
-        .args(["-c", &script])
-        .current_dir(dir)
-        .status();
-    if !fetched.is_ok_and(|status| status.success()) {
-        println!("{CUDA_HEADERS} could not be had: what it is for is not tested");
+    let mut fetch = Command::new("sh");
+    fetch.args(["-c", &script]).current_dir(dir);
+    if let Err(error) = run_quietly(&format!("Getting {CUDA_HEADERS}"), fetch) {
+        println!("{error}\n{CUDA_HEADERS} could not be had: what it is for is not tested");
     }
     Ok(())
 }
@@ -262,34 +261,24 @@ type Needs = &'static [(&'static str, &'static [Need])];
 
 /// All of them at once: whoever cannot install them has to ask only once.
 fn ensure_all(needs: &[Needs]) -> Result {
+    // GStreamer may have to look into all its plugins first.
+    println!("Looking for the programs and libraries that this needs ...");
     let missing = missing(needs);
     if missing.is_empty() {
         return Ok(());
     }
     let packages: Vec<&str> = missing.iter().map(|(package, _)| *package).collect();
-    let what: Vec<String> = missing
-        .iter()
-        .map(|(package, needs)| format!("  {} (in Debian's {package})", needs.join(", ")))
-        .collect();
-    println!("Missing on this machine:\n{}", what.join("\n"));
-    if !is_there("apt-get") {
-        return Err(
-            "install what is missing, then try again: there is no apt-get to do it with".into(),
-        );
-    }
-    let mut install = vec!["install", "--yes", "--no-install-recommends"];
-    install.extend(&packages);
-    let by_hand = format!(
-        "have root install them, then try again:\n\n  apt-get update\n  apt-get {}",
-        install.join(" ")
-    );
-    let Some(apt_get) = AptGet::find() else {
-        return Err(format!("you are not root, and there is no sudo; {by_hand}").into());
-    };
-    // A fresh machine may have no package lists, or old ones. One source that fails need not matter.
-    apt_get.run(&["update"])?;
-    if !apt_get.run(&install)? {
-        return Err(format!("the packages could not be installed; {by_hand}").into());
+    if let Err(why) = AptGet::find().and_then(|apt_get| apt_get.install(&packages)) {
+        let what = missing
+            .iter()
+            .map(|(package, needs)| format!("  {} (in Debian's {package})", needs.join(", ")));
+        return Err(format!(
+            "missing on this machine:\n{}\n\n{why}\n\nHave root install it, then try again; on Debian and Ubuntu with\n\n  \
+             apt-get update\n  apt-get {}",
+            what.collect::<Vec<_>>().join("\n"),
+            AptGet::install_words(&packages).join(" ")
+        )
+        .into());
     }
     let left = self::missing(needs);
     if !left.is_empty() {
@@ -301,41 +290,6 @@ fn ensure_all(needs: &[Needs]) -> Result {
         .into());
     }
     Ok(())
-}
-
-/// apt-get, as root.
-#[derive(Debug)]
-struct AptGet {
-    /// What stands before it, to become root and to keep packages from asking questions.
-    before: &'static [&'static str],
-}
-
-impl AptGet {
-    /// `None` when there is no way to become root.
-    fn find() -> Option<Self> {
-        let id = Command::new("id").arg("-u").output();
-        if id.is_ok_and(|id| id.stdout.trim_ascii() == b"0") {
-            let before = &["env", "DEBIAN_FRONTEND=noninteractive"];
-            Some(Self { before })
-        } else if is_there("sudo") {
-            // sudo drops the environment that it is called with.
-            let before = &["sudo", "env", "DEBIAN_FRONTEND=noninteractive"];
-            Some(Self { before })
-        } else {
-            None
-        }
-    }
-
-    /// Says whether it succeeded.
-    fn run(&self, args: &[&str]) -> Result<bool> {
-        let words = [self.before, &["apt-get"], args].concat();
-        println!("$ {}", words.join(" "));
-        Ok(Command::new(words[0]).args(&words[1..]).status()?.success())
-    }
-}
-
-fn is_there(program: &str) -> bool {
-    succeeds(Command::new(program).arg("--version"))
 }
 
 fn missing(needs: &[Needs]) -> Vec<(&'static str, Vec<String>)> {

@@ -62,8 +62,13 @@ pub(crate) fn run(args: &Args) -> Result {
 }
 
 /// The part that `cargo xtask test` runs, where the compiler can.
-pub(crate) fn core() -> Option<Step> {
-    is_available().then(|| Tool::Core.step())
+pub(crate) fn core() -> std::result::Result<Step, (&'static str, String)> {
+    let step = Tool::Core.step();
+    if is_available() {
+        Ok(step)
+    } else {
+        Err((step.name, "this Rust comes without it".into()))
+    }
 }
 
 impl Tool {

@@ -2,10 +2,14 @@
 
 //! Commands that are run one after another, each with its time.
 
-use std::process::Command;
-use std::time::Instant;
+use std::fmt::Display;
+use std::fs::File;
+use std::io::{self, IsTerminal, Read, Seek, Write};
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
 
-use crate::Result;
+use crate::{Result, root};
 
 /// One command and what to do when it fails.
 #[derive(Debug)]
@@ -26,12 +30,10 @@ pub(crate) fn run_all(steps: Vec<Step>) -> Result {
             words(&step.command)
         );
         let start = Instant::now();
-        let status = step.command.status().map_err(|error| {
-            format!(
-                "cannot start {}: {error}",
-                step.command.get_program().display()
-            )
-        })?;
+        let status = step
+            .command
+            .status()
+            .map_err(|error| cannot_start(&step.command, error))?;
         let seconds = start.elapsed().as_secs_f32();
         if !status.success() {
             return Err(format!(
@@ -45,21 +47,96 @@ pub(crate) fn run_all(steps: Vec<Step>) -> Result {
     Ok(())
 }
 
-/// A command as one would type it, with the environment that was set for it.
-fn words(command: &Command) -> String {
+/// Runs a command and shows only what it is for and how long it takes. Returns its output as the error if it fails.
+pub(crate) fn run_quietly(what: &str, mut command: Command) -> Result {
+    // Not a pipe, which would last as long as any process that the command leaves behind.
+    let path = std::env::temp_dir().join(format!("xmem-output-{}", std::process::id()));
+    let mut output = File::options()
+        .read(true)
+        .write(true)
+        .create_new(true)
+        .open(&path)?;
+    std::fs::remove_file(&path)?;
+    command
+        .stdin(Stdio::null())
+        .stdout(output.try_clone()?)
+        .stderr(output.try_clone()?);
+    print!("{what} ...");
+    io::stdout().flush()?;
+    let start = Instant::now();
+    let mut child = command
+        .spawn()
+        .map_err(|error| cannot_start(&command, error))?;
+    let on_terminal = io::stdout().is_terminal();
+    let mut shown = 0;
+    let status = loop {
+        if let Some(status) = child.try_wait()? {
+            break status;
+        }
+        let seconds = start.elapsed().as_secs();
+        if on_terminal && seconds > shown {
+            shown = seconds;
+            print!("\r{what} ... {seconds} s");
+            io::stdout().flush()?;
+        }
+        std::thread::sleep(Duration::from_millis(50));
+    };
+    let again = if on_terminal {
+        format!("\r{what} ...")
+    } else {
+        String::new()
+    };
+    println!("{again} {} s", start.elapsed().as_secs());
+    if status.success() {
+        return Ok(());
+    }
+    let mut text = Vec::new();
+    output.rewind()?;
+    output.read_to_end(&mut text)?;
+    let text = String::from_utf8_lossy(&text);
+    let line = words(&command);
+    Err(format!("{line} failed ({status}):\n\n{}", text.trim_end()).into())
+}
+
+pub(crate) fn cannot_start(command: &Command, error: impl Display) -> String {
+    format!("cannot start {}: {error}", command.get_program().display())
+}
+
+/// A command as one types it in the repository's root, with the environment that was set for it.
+pub(crate) fn words(command: &Command) -> String {
     let env = command.get_envs().filter_map(|(name, value)| {
-        let (name, value) = (name.display(), value?.display().to_string());
-        Some(if value.contains(' ') {
-            format!("{name}='{value}'")
-        } else {
-            format!("{name}={value}")
-        })
+        let value = value?.display().to_string();
+        Some(format!("{}={}", name.display(), quoted(&value)))
     });
-    let program = std::path::Path::new(command.get_program());
-    let program = program.file_name().unwrap_or(program.as_os_str());
-    let args = command.get_args().map(|arg| arg.display().to_string());
-    env.chain([program.display().to_string()])
+    let path = Path::new(command.get_program());
+    // Cargo is given by its path, which a shell finds.
+    let program = match path.file_name() {
+        Some(name) if name == "cargo" => Path::new(name),
+        _ => path,
+    };
+    let root = root();
+    let elsewhere = command
+        .get_current_dir()
+        .and_then(|dir| dir.strip_prefix(&root).ok());
+    let elsewhere = elsewhere.filter(|dir| *dir != Path::new(""));
+    let cd = elsewhere.map(|dir| format!("cd {} &&", quoted(&dir.display().to_string())));
+    let args = command
+        .get_args()
+        .map(|arg| quoted(&arg.display().to_string()));
+    cd.into_iter()
+        .chain(env)
+        .chain([quoted(&program.display().to_string())])
         .chain(args)
         .collect::<Vec<_>>()
         .join(" ")
+}
+
+/// A word as a shell reads it.
+pub(crate) fn quoted(word: &str) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "_-+=./,:@%".contains(c);
+    if !word.is_empty() && word.chars().all(plain) {
+        word.to_owned()
+    } else {
+        format!("'{}'", word.replace('\'', r"'\''"))
+    }
 }

@@ -115,29 +115,12 @@ def child() -> Iterator[Callable[[str, str], Child]]:
         yield lambda role, pool: children.enter_context(Child(role, pool))
 
 
-def not_run(test: str, reason: str) -> None:
-    """Ends a test that this machine has not what it takes for, and has `cargo xtask test` list it."""
-    if file := os.environ.get("XMEM_NOT_RUN"):
-        with open(file, "a") as lines:
-            lines.write(f"{test}: {reason}\n")
-    pytest.skip(reason, allow_module_level=True)
-
-
-def torch_or_not(test: str) -> Any:
-    """PyTorch; the end of the test where it is not installed, which takes gigabytes."""
-    try:
-        import torch
-    except ImportError:
-        not_run(test, "no PyTorch")
-    return torch
-
-
 @pytest.fixture(scope="session")
 def gst_environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """What a program needs to find the plugin that was built here."""
     plugins = os.environ.get("XMEM_PLUGIN_DIR", str(Path(__file__).parents[3] / "target" / "debug"))
     if not Path(plugins, "libgstxmem.so").exists() or shutil.which("gst-launch-1.0") is None:
-        not_run("tests with GStreamer", "there is no plugin or no gst-launch-1.0: run `cargo xtask python`")
+        pytest.skip("there is no plugin or no gst-launch-1.0: run `cargo xtask python`")
     return os.environ | {
         "GST_PLUGIN_PATH": plugins,
         "GST_REGISTRY": str(tmp_path_factory.mktemp("gst") / "registry.bin"),
@@ -176,6 +159,6 @@ def gst_producer(start_gst: Start) -> Start:
     """Starts a role of `gst_producer.py`."""
     bindings = "import gi.repository.GstApp, gi.repository.GstAllocators, gi.repository.GstVideo"
     if subprocess.run([SYSTEM_PYTHON, "-W", "ignore", "-c", bindings], capture_output=True).returncode != 0:
-        not_run("tests with GStreamer's bindings", f"{SYSTEM_PYTHON} cannot `{bindings}`")
+        pytest.skip(f"{SYSTEM_PYTHON} cannot `{bindings}`")
     script = str(Path(__file__).with_name("gst_producer.py"))
     return lambda role, pool: start_gst(SYSTEM_PYTHON, script, role, pool)

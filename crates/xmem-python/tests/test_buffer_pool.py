@@ -10,7 +10,6 @@ import signal
 
 import numpy as np
 import pytest
-from conftest import torch_or_not
 
 import xmem
 from xmem import BufferPool
@@ -510,7 +509,7 @@ def test_a_guard_is_true(name):
 
 def test_from_blob_as_in_the_design(name):
     """torch has no from_blob in Python; frombuffer is its equal for host memory."""
-    torch = torch_or_not("test_buffer_pool")
+    torch = pytest.importorskip("torch", reason="no PyTorch")
     pool = BufferPool(name)
     buf = pool.acquire_cpu(1080 * 1920 * 3)
     tensor = torch.frombuffer(buf, dtype=torch.uint8).reshape(1080, 1920, 3)

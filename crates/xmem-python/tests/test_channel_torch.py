@@ -10,11 +10,10 @@ import warnings
 import numpy as np
 import pytest
 from channel_support import HANG, Place, Process, wait_until
-from conftest import torch_or_not
 
 import xmem
 
-torch = torch_or_not(__name__)
+torch = pytest.importorskip("torch", reason="no PyTorch")
 
 
 def torch_echo(path):

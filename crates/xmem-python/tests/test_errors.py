@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import HANG, assert_whole, eventually, publish, torch_or_not
+from conftest import HANG, assert_whole, eventually, publish
 
 import xmem
 
@@ -193,7 +193,7 @@ def test_closed_ones(pool):
 
 
 def test_bfloat16_is_for_those_who_have_it(pool):
-    torch = torch_or_not("test_errors")
+    torch = pytest.importorskip("torch", reason="no PyTorch")
 
     with xmem.Producer(pool) as producer, xmem.Consumer(pool) as consumer:
         with producer.acquire((3,), "bfloat16") as frame:

@@ -11,7 +11,7 @@ from pathlib import Path
 import cv2
 import numpy as np
 import pytest
-from conftest import HANG, torch_or_not
+from conftest import HANG
 
 import xmem
 
@@ -86,7 +86,7 @@ def test_worker_pool(directory, start):
 
 
 def test_edges(pool, directory, source):
-    torch_or_not("test_edges")
+    pytest.importorskip("torch", reason="no PyTorch")
     source("RGB", "smpte")
     target = f"{directory}/edges.sock"
     example = subprocess.Popen([sys.executable, EXAMPLES / "edges.py", pool, target])
@@ -105,7 +105,7 @@ def test_edges(pool, directory, source):
 
 
 def test_edges_of_nothing(pool, directory):
-    torch_or_not("test_edges")
+    pytest.importorskip("torch", reason="no PyTorch")
     with xmem.Producer(pool) as producer:
         producer.end_stream()
         assert run("edges.py", pool, f"{directory}/edges.sock") == "0 frames\n"

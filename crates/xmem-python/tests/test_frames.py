@@ -9,7 +9,7 @@ import threading
 
 import numpy as np
 import pytest
-from conftest import HANG, assert_whole, content, publish, torch_or_not
+from conftest import HANG, assert_whole, content, publish
 
 import xmem
 
@@ -70,7 +70,7 @@ def test_shapes(producer, consumer, shape):
 
 
 def test_ways_to_say_a_type(producer):
-    torch = torch_or_not("test_frames")
+    torch = pytest.importorskip("torch", reason="no PyTorch")
 
     for dtype in ("float32", np.float32, np.dtype("float32"), torch.float32):
         assert producer.acquire((2,), dtype).dtype == "float32"

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import HANG, assert_whole, content, not_run
+from conftest import HANG, assert_whole, content
 
 import xmem
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import HANG, eventually, torch_or_not
+from conftest import HANG, eventually
 
 import xmem
 
@@ -157,7 +157,7 @@ def test_buffers_by_number():
 
 
 def test_publish():
-    torch = torch_or_not("test_readme")
+    torch = pytest.importorskip("torch", reason="no PyTorch")
     image = np.full((480, 640, 3), 9, np.uint8)
     batch = [np.zeros((3, 224, 224), np.float32), np.ones((3, 224, 224), np.float32)]
     there = {"xmem": xmem, "np": np, "torch": torch, "image": image, "batch": batch}

@@ -8,7 +8,8 @@ import sysconfig
 import threading
 
 import numpy as np
-from conftest import HANG, assert_whole, content, not_run, publish
+import pytest
+from conftest import HANG, assert_whole, content, publish
 
 import xmem
 
@@ -38,7 +39,7 @@ def all_at_once(work, count=THREADS):
 
 def test_the_module_needs_no_lock_of_the_interpreter():
     if not sysconfig.get_config_var("Py_GIL_DISABLED"):
-        not_run("test_threads", "this Python is not free-threaded")
+        pytest.skip("this Python is not free-threaded")
     program = "import sys, xmem; sys.exit(sys._is_gil_enabled())"
     subprocess.run([sys.executable, "-W", "error", "-c", program], check=True, timeout=HANG)
 

@@ -8,11 +8,11 @@ import sys
 import threading
 
 import pytest
-from conftest import HANG, assert_whole, content, publish, torch_or_not
+from conftest import HANG, assert_whole, content, publish
 
 import xmem
 
-torch = torch_or_not(__name__)
+torch = pytest.importorskip("torch", reason="no PyTorch")
 
 import xmem.torch  # noqa: E402  (needs PyTorch itself)
 

@@ -4,24 +4,22 @@
 //! `cargo xtask test --compat`, those of CUDA with `cargo xtask test` too, and the benchmark with
 //! `cargo xtask bench --compat`.
 
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::Instant;
 
+use crate::apt;
 use crate::packages::{self, Purpose, Tests};
 use crate::step::{self, Step};
-use crate::{Result, cargo, root, target_dir, test};
+use crate::test::{self, BUILD, Check, Report, Who};
+use crate::{Result, cargo, root, target_dir};
 
 /// Debian 13, with GStreamer 1.26.
 pub(crate) const SUITE: &str = "trixie";
-const MIRROR: &str = "http://deb.debian.org/debian";
 
 /// What loads CUDA memory into GStreamer came with it.
 const WITH_CUDA: &str = "1.24";
 
 pub(crate) fn run(suite: &str) -> Result {
-    let start = Instant::now();
     let debian = Debian::of(suite, Purpose::Tests(Tests::All))?;
     let here = gstreamer(Command::new("gst-launch-1.0"))?;
     let there = gstreamer(debian.inside("ro", &["gst-launch-1.0"]))?;
@@ -35,27 +33,31 @@ pub(crate) fn run(suite: &str) -> Result {
         debian.0.display()
     );
 
-    let not_run = test::not_run_file()?;
-    step::run_all(vec![
-        test::build(),
-        debian.tests(Tests::All, &not_run)?,
-        both_at_once(&debian, &not_run),
+    let mut report = Report::default();
+    report.run(vec![
+        Ok(test::build().into()),
+        Ok(debian.tests(Tests::All)),
+        Ok(both_at_once(&debian)),
     ])?;
-    test::say_not_run(&std::fs::read_to_string(&not_run)?);
-    println!(
-        "\nxtask test --compat: all steps passed, in {:.0} s",
-        start.elapsed().as_secs_f32()
-    );
-    Ok(())
+    report.finish()
 }
 
 /// The tests of CUDA in the elements, where this machine's GStreamer is too old for them. `Err`: why not.
-pub(crate) fn cuda(not_run: &Path) -> Result<Option<Step>> {
+pub(crate) fn cuda() -> Result<Option<Check>> {
     if packages::has_gstreamer(WITH_CUDA) {
         return Ok(None);
     }
     let debian = Debian::ensure(Purpose::Tests(Tests::Cuda))?;
-    debian.tests(Tests::Cuda, not_run).map(Some)
+    Ok(Some(debian.tests(Tests::Cuda)))
+}
+
+/// Whether that Debian has to be made for them, and can be.
+pub(crate) fn is_wanted() -> bool {
+    apt::is_root() && !packages::has_gstreamer(WITH_CUDA) && !cache().join(SUITE).exists()
+}
+
+fn cache() -> PathBuf {
+    target_dir().join("compat")
 }
 
 /// The root directory of a Debian that is kept for the next time.
@@ -70,11 +72,15 @@ impl Debian {
 
     /// The same with any of Debian's releases, by its name.
     fn of(suite: &str, purpose: Purpose) -> Result<Self> {
-        if std::fs::metadata("/proc/self")?.uid() != 0 {
+        if !apt::is_root() {
             return Err("only root can make and enter another Debian".into());
         }
+        let unshare = Command::new("unshare").args(["--mount", "true"]).output();
+        if !unshare.is_ok_and(|output| output.status.success()) {
+            return Err("there is no mount namespace to be had, to enter another Debian".into());
+        }
         packages::ensure_for_compat()?;
-        let cache = target_dir().join("compat");
+        let cache = cache();
         let debian = Self(cache.join(suite));
         if !debian.0.exists() {
             std::fs::create_dir_all(&cache)?;
@@ -88,7 +94,7 @@ impl Debian {
                 .args(["--mount", "--propagation", "private", "--", "debootstrap"])
                 .args(["--variant=minbase", suite])
                 .arg(&new)
-                .arg(MIRROR);
+                .arg(apt::mirror()?);
             make(debootstrap)?;
             std::fs::rename(&new, &debian.0)?;
         }
@@ -140,10 +146,9 @@ impl Debian {
     }
 
     /// Tests of the plugin, each with a /tmp and /dev/shm of its own.
-    fn tests(&self, which: Tests, not_run: &Path) -> Result<Step> {
+    fn tests(&self, which: Tests) -> Check {
         // Test programs know their places by the paths that they were built with.
-        let runner = serde_json::to_string(&self.enter("ro", &[&root(), &target_dir()]))?;
-        let runner = format!("target.'cfg(unix)'.runner={runner}");
+        let runner = test::runner(&self.enter("ro", &[&root(), &target_dir()]));
         let mut command = cargo();
         if test::has_nextest() {
             command.args(["nextest", "run", "--workspace", "--locked"]);
@@ -159,29 +164,31 @@ impl Debian {
                 Tests::Cuda => ["--workspace", "--test", "cuda*"],
             });
         }
-        Ok(Step {
+        let step = Step {
             name: match which {
                 Tests::All => "tests with the newer GStreamer",
                 Tests::Cuda => "CUDA in the elements, with a newer GStreamer",
             },
-            command: test::strict(command_with(command, &["--config", &runner]), not_run),
+            command: test::strict(command_with(command, &["--config", &runner])),
             advice: "what passes with the older one and fails here depends on GStreamer's version",
-        })
+        };
+        test::of_rust(Who::Me, step).needing(&[BUILD])
     }
 }
 
 /// One process with each of the versions, in one pool.
-fn both_at_once(debian: &Debian, not_run: &Path) -> Step {
+fn both_at_once(debian: &Debian) -> Check {
     let mut command = cargo();
     // With the packages that were built already: fewer would be built anew, with fewer features.
     command.args(["test", "--workspace", "--locked"]);
     command.args(["--test", "two_gstreamers", "--", "--ignored"]);
     command.env("XMEM_COMPAT_ROOT", &debian.0);
-    Step {
+    let step = Step {
         name: "one pool with both versions",
-        command: test::strict(command, not_run),
+        command: test::strict(command),
         advice: "what one version writes, the other one has to read",
-    }
+    };
+    Check::from(step).needing(&[BUILD])
 }
 
 fn command_with(mut command: Command, args: &[&str]) -> Command {

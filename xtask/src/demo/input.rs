@@ -121,7 +121,7 @@ impl Loop {
 }
 
 fn encode(path: &Path, stage: &Stage) -> Result {
-    println!("\nEncoding a clip of {CLIP_SECONDS} s ...");
+    println!("Encoding a clip of {CLIP_SECONDS} s ...");
     let mut command = stage.command("gst-launch-1.0");
     command.args([
         "-q",

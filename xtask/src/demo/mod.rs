@@ -11,8 +11,9 @@ mod show;
 mod stage;
 
 use std::path::PathBuf;
+use std::process::Command;
 
-use crate::step::{self, Step};
+use crate::step::run_quietly;
 use crate::{Result, cargo, packages, target_dir};
 
 use self::input::Input;
@@ -35,7 +36,7 @@ pub(crate) struct Args {
 
 pub(crate) fn run(args: &Args) -> Result {
     packages::ensure()?;
-    step::run_all(vec![build()])?;
+    run_quietly("Building (some minutes at the first time)", build())?;
 
     let output = args
         .output
@@ -64,6 +65,7 @@ pub(crate) fn run(args: &Args) -> Result {
     );
     println!("\n{proof}");
     if proof.holds() {
+        println!("\nNext, check that everything works on this machine:\n\n    cargo xtask test\n");
         Ok(())
     } else {
         Err("the demo did not prove what it should".into())
@@ -72,7 +74,7 @@ pub(crate) fn run(args: &Args) -> Result {
 
 /// What the demo starts. A debug build: it shares its work with `cargo xtask test` and is there in a third of the
 /// time; nothing of ours touches the frames' bytes, so it is as fast where it counts.
-fn build() -> Step {
+fn build() -> Command {
     let mut command = cargo();
     command.args([
         "build",
@@ -90,9 +92,5 @@ fn build() -> Step {
         "--example",
         "xmem-consumer",
     ]);
-    Step {
-        name: "build",
-        command,
-        advice: "the compiler's message says what is wrong",
-    }
+    command
 }

@@ -19,8 +19,8 @@ pub(crate) fn run() -> Result {
         .success()
     {
         return Err(
-            "cargo-c is not installed: run `cargo install cargo-c --locked` (with the version that \
-             cargo names if this Rust is too old for the newest; on Debian it needs libssl-dev)"
+            "cargo-c is not installed: run `cargo install cargo-c --version 0.10.21 --locked` (on Debian \
+             it needs libssl-dev)"
                 .into(),
         );
     }

@@ -2,10 +2,11 @@
 
 //! The Python module: an environment for it, its wheel, its tests and its comparison with others.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Command;
 
 use crate::step::{self, Step};
+use crate::test::{self, BUILD, Check, Harness, Who};
 use crate::{Result, cargo, packages, root, target_dir};
 
 /// What the environment has, and what it has if there is room.
@@ -13,6 +14,9 @@ const REQUIREMENTS: [&str; 2] = [
     "crates/xmem-python/tests/requirements.txt",
     "crates/xmem-python/tests/requirements-torch.txt",
 ];
+
+const ENVIRONMENT: &str = "Python environment";
+const MODULE: &str = "Python module";
 
 /// What is handed to another process in a comparison.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
@@ -77,7 +81,7 @@ pub(crate) fn run(args: &Args) -> Result {
             },
             advice: "the compiler's message says what is wrong",
         });
-        steps.push(pytest(&crate::test::not_run_file()?));
+        steps.push(tests(Who::Me));
     }
     if let Some(last) = steps.last_mut() {
         last.command.args(&args.args);
@@ -94,11 +98,27 @@ pub(crate) fn wheels() -> Result<Vec<PathBuf>> {
     wheels.collect()
 }
 
-/// What `cargo xtask test` does for the module. The plugin is built by then.
-pub(crate) fn steps(not_run: &Path) -> Vec<Step> {
-    let mut steps = Vec::from(build("dev"));
-    steps.push(pytest(not_run));
-    steps
+/// What `cargo xtask test` does before the module's tests.
+pub(crate) fn module() -> [Check; 2] {
+    let [environment, module] = build("dev");
+    [
+        environment.into(),
+        Check::from(module).needing(&[ENVIRONMENT]),
+    ]
+}
+
+/// The module's tests. The plugin is built by then.
+pub(crate) fn pytest(who: Who) -> Check {
+    Check::of_tests(Harness::Pytest, who, tests(who)).needing(&[BUILD, MODULE])
+}
+
+/// Whether the environment has to be made.
+pub(crate) fn is_wanted() -> bool {
+    !venv().exists()
+}
+
+pub(crate) fn interpreter() -> PathBuf {
+    venv().join("bin/python")
 }
 
 fn dir() -> PathBuf {
@@ -118,7 +138,7 @@ fn script(name: &str) -> Command {
 }
 
 fn python(args: &[&str]) -> Command {
-    let mut command = Command::new(venv().join("bin/python"));
+    let mut command = Command::new(interpreter());
     command.current_dir(root()).args(args);
     command
 }
@@ -130,21 +150,24 @@ fn build(profile: &str) -> [Step; 2] {
     module.arg(dir()).arg(profile);
     [
         Step {
-            name: "Python environment",
+            name: ENVIRONMENT,
             command: environment,
             advice: "pip says what is missing; Python 3.11 or newer with venv and pip is needed",
         },
         Step {
-            name: "Python module",
+            name: MODULE,
             command: module,
             advice: "the compiler's message says what is wrong",
         },
     ]
 }
 
-fn pytest(not_run: &Path) -> Step {
-    let mut command = python(&["-m", "pytest", "-q", "crates/xmem-python/tests"]);
+fn tests(who: Who) -> Step {
+    let mut command = who.program(&interpreter());
     command
+        .current_dir(root().join("crates/xmem-python"))
+        // The cache would be root's, or a user's.
+        .args(["-m", "pytest", "-q", "-p", "no:cacheprovider"])
         .env("XMEM_PLUGIN_DIR", target_dir().join("debug"))
         .env(
             "XMEM_STANDIN_LIBRARY",
@@ -153,7 +176,7 @@ fn pytest(not_run: &Path) -> Step {
         .env("XMEM_WHEELS", dir().join("wheels"));
     Step {
         name: "Python tests",
-        command: crate::test::strict(command, not_run),
-        advice: "run the one that failed alone with `cargo xtask python -- -k NAME`",
+        command: test::strict(command),
+        advice: "",
     }
 }

@@ -47,6 +47,15 @@ impl ControlThread {
         let Some(connection) = self.connections.get(&id) else {
             return Next::Stay;
         };
+        if let Err(error) = self.check_in_flight(connection) {
+            // Not refused: this may pass, so the consumer is to try again.
+            log::warn!(
+                "pool {:?}: cannot answer process {}: {error}",
+                self.pool.name,
+                connection.peer.pid
+            );
+            return Next::Close(Departure::Closed);
+        }
         match ToProducer::decode(bytes) {
             Some(ToProducer::Join {
                 version,
@@ -246,7 +255,14 @@ impl ControlThread {
         connection.stage = Stage::Joined(welcome.peer.clone());
         // The page is in the list already (`welcome`): a consumer that could hold before its page counts would tear.
         let fds = [pool.control_fd.as_fd(), welcome.page_fd.as_fd()];
-        if connection.send(&message, &fds).is_err() {
+        if let Err(error) = connection.send(&message, &fds) {
+            if error.kind() != io::ErrorKind::BrokenPipe {
+                log::warn!(
+                    "pool {:?}: cannot send the pool's memory to process {}: {error}",
+                    pool.name,
+                    connection.peer.pid
+                );
+            }
             // Nobody was told that it came.
             connection.told = true;
             return Next::Close(Departure::Died);
@@ -309,6 +325,7 @@ impl ControlThread {
     }
 
     fn send_region(&self, consumer: u64, connection: &Connection, id: u32) -> io::Result<()> {
+        self.check_in_flight(connection)?;
         let region = self.pool.lock().regions.send(id, consumer);
         let Some(region) = region else {
             return connection.send(&ToConsumer::NoRegion { id }, &[]);
@@ -335,6 +352,7 @@ impl ControlThread {
     }
 
     fn send_sticky(&self, connection: &Connection, version: u64) -> io::Result<()> {
+        self.check_in_flight(connection)?;
         let found = self.pool.lock().sticky.get(version);
         match found {
             // Without the lock: it is a copy, unless it is the newest.

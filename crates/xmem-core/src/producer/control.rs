@@ -24,6 +24,7 @@ use xmem_shm::os::thread::Thread;
 
 use super::builder::ConsumerEvent;
 use super::commands::Command;
+use super::in_flight::{InFlight, Unread};
 use super::listener::Listener;
 use super::peer::{Departure, Peer};
 use super::pool::{Claimed, Pool};
@@ -36,7 +37,7 @@ const MAX_PENDING: usize = 64;
 /// Messages of one connection that are answered before the others have their turn.
 const MESSAGES_PER_TURN: usize = 16;
 /// What a peer may have left unread, in bytes as the kernel counts, and still be sent a descriptor: some five messages.
-/// Descriptors in queues count towards a limit that all processes of a user share.
+/// [`super::in_flight`] has the reason.
 const MAX_UNREAD: usize = 4 << 10;
 /// How long a pool that is closed answers consumers that have frames to take yet.
 const LINGER: Duration = Duration::from_millis(50);
@@ -67,6 +68,7 @@ pub(super) fn spawn(pool: &Arc<Pool>, listener: Listener) -> io::Result<Thread> 
         listener,
         epoll,
         connections: HashMap::new(),
+        unread: HashMap::new(),
         next: FIRST_CONNECTION,
         rung: false,
         spare: File::open("/dev/null").ok(),
@@ -85,8 +87,9 @@ pub(super) enum Stage {
 
 #[derive(Debug)]
 pub(super) struct Connection {
-    _kept: KeptFromChildren,
+    pub(super) _kept: KeptFromChildren,
     pub(super) socket: OwnedFd,
+    pub(super) in_flight: InFlight,
     /// A second notice of death: the socket may live on in a forked child.
     pub(super) process: Option<OwnedFd>,
     pub(super) peer: cred::Peer,
@@ -101,7 +104,9 @@ impl Connection {
         if !fds.is_empty() && cred::unread(&self.socket)? > MAX_UNREAD {
             return Err(io::ErrorKind::WouldBlock.into());
         }
-        socket::send(&self.socket, &message.encode(), fds)
+        socket::send(&self.socket, &message.encode(), fds)?;
+        self.in_flight.add(fds.len());
+        Ok(())
     }
 
     pub(super) fn consumer(&self) -> Option<&Arc<Peer>> {
@@ -125,6 +130,8 @@ pub(super) struct ControlThread {
     pub(super) listener: Listener,
     pub(super) epoll: OwnedFd,
     pub(super) connections: HashMap<u64, Connection>,
+    /// Connections that are over.
+    pub(super) unread: HashMap<u64, Unread>,
     pub(super) next: u64,
     /// A consumer gave something back.
     pub(super) rung: bool,
@@ -220,6 +227,7 @@ impl ControlThread {
                 self.read_rest(id);
                 self.close(id, Departure::Died);
             }
+            id if self.unread.contains_key(&id) => self.look_at_unread(id),
             id => self.read(id),
         }
         true
@@ -326,6 +334,7 @@ impl ControlThread {
             Connection {
                 _kept: KeptFromChildren::new(&socket),
                 socket,
+                in_flight: InFlight::default(),
                 process: None,
                 peer,
                 stage: Stage::Pending(Instant::now()),
@@ -406,7 +415,7 @@ impl ControlThread {
         } else {
             reason
         };
-        let peer = connection.consumer().cloned();
+        let (peer, told) = (connection.consumer().cloned(), connection.told);
         // The figures while its page still counts.
         let event = peer.as_ref().map(|peer| ConsumerEvent::Disconnected {
             consumer: self.pool.consumer_stats(peer, monotonic_ns()),
@@ -414,14 +423,12 @@ impl ControlThread {
         });
         self.pool.remove_peer(id);
         fault::point(Point::PeerForgotten);
-        for claimed in connection.writing {
+        for claimed in &connection.writing {
             self.pool.abandon(claimed.slot, claimed.word);
         }
-        drop(connection._kept);
-        drop(connection.socket);
-        drop(connection.process);
+        self.end_connection(id, connection);
         fault::point(Point::ConnectionClosed);
-        if let (Some(event), false) = (event, connection.told) {
+        if let (Some(event), false) = (event, told) {
             self.call(event);
         }
         if let Some(peer) = peer {

@@ -12,6 +12,7 @@ mod control;
 mod cuda;
 mod forward;
 mod import;
+mod in_flight;
 mod listener;
 mod peer;
 mod piece_lease;

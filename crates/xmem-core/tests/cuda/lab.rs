@@ -9,7 +9,7 @@ use std::process::Command;
 use xmem_cuda_standin::Machine;
 
 use crate::support::child::Child;
-use crate::support::{Place, eventually};
+use crate::support::{Place, eventually, users};
 
 pub struct Lab {
     place: Place,
@@ -86,15 +86,7 @@ impl Lab {
     /// A process in a PID namespace of its own. `None`: there is none to be had, which is said. Its number is another one there.
     #[track_caller]
     pub fn in_pid_namespace(&self, role: &str) -> Option<Child> {
-        let mut command = Command::new("unshare");
-        command.args(["--pid", "--fork", "--kill-child", "--mount-proc"]);
-        let works = Command::new("unshare")
-            .args(["--pid", "--fork", "--mount-proc", "true"])
-            .output();
-        if !works.is_ok_and(|output| output.status.success()) {
-            crate::support::users::not_run("there is no PID namespace to be had");
-            return None;
-        }
+        let mut command = users::in_pid_namespace()?;
         command.arg(std::env::current_exe().unwrap());
         self.machine.prepare(&mut command);
         let mut child = Child::from(command, role, &self.pool());

@@ -37,14 +37,18 @@ fn legacy_handles_do_not_cross_pid_namespaces_and_both_sides_say_so() {
 fn frames_by_descriptor_cross_pid_namespaces_also_where_events_do_not() {
     for inside in ["producer", "consumer"] {
         let lab = Lab::new();
-        let (producer, consumer) = if inside == "producer" {
-            let producer = lab.in_pid_namespace("produce vmm 16");
-            (producer, Some(lab.ready("consume")))
-        } else {
-            let producer = lab.ready("produce vmm 16");
-            (Some(producer), lab.in_pid_namespace("consume"))
+        let start = |who, role| {
+            if who == inside {
+                lab.in_pid_namespace(role)
+            } else {
+                Some(lab.ready(role))
+            }
         };
-        let (Some(mut producer), Some(mut consumer)) = (producer, consumer) else {
+        // A consumer is ready only with a producer.
+        let Some(mut producer) = start("producer", "produce vmm 16") else {
+            return;
+        };
+        let Some(mut consumer) = start("consumer", "consume") else {
             return;
         };
         first_round(&mut producer, &mut consumer);

@@ -10,6 +10,7 @@ use std::sync::{Mutex, mpsc};
 use rustix::net::{Shutdown, shutdown};
 use xmem_core::{ConnectError, Consumer, ConsumerEvent, Producer, query};
 
+use crate::support::child::{Child, hear, say};
 use crate::support::raw::{self, MAX_RIGHTS, Memory, Raw};
 use crate::support::*;
 use crate::victim::attack;
@@ -41,7 +42,7 @@ fn nuisance(pool: &str, n: u32, null: &OwnedFd) -> Option<Raw> {
         2 => send(&join[..n as usize % join.len()], &[]),
         3 => send(&join, &[]),
         4 => send(&raw::query(raw::VERSION), &[]),
-        5 => send(&join, &[null.as_fd(); MAX_RIGHTS]),
+        5 => send(&join, &[null.as_fd(); 16]),
         6 => send(&vec![n as u8; n as usize % 1000 + 1], &[null.as_fd()]),
         7 => shutdown(&raw.0, Shutdown::Write).unwrap_or_default(),
         _ => {
@@ -55,7 +56,7 @@ fn nuisance(pool: &str, n: u32, null: &OwnedFd) -> Option<Raw> {
 }
 
 /// One that wants frames, and gets in. All slots may be promised to others for a moment; then it is told so.
-fn late_consumer(pool: &str) -> Consumer {
+pub(crate) fn late_consumer(pool: &str) -> Consumer {
     let start = std::time::Instant::now();
     loop {
         match Consumer::builder(pool).max_held(1).connect_wait(Some(HANG)) {
@@ -221,6 +222,8 @@ fn descriptors_that_nobody_wants_are_closed() {
                     raw::LEAVE.to_vec(),
                 ] {
                     let _ = raw.send(&message, &fds);
+                    // All that is in flight counts against every process of this user.
+                    eventually("it was read", || raw.unread() == 0);
                 }
                 let _ = shutdown(&raw.0, Shutdown::Write);
                 while raw.recv().is_some() {}
@@ -237,6 +240,9 @@ fn descriptors_that_nobody_wants_are_closed() {
 /// Descriptors in the queues of who does not read count against all processes of the producer's user.
 #[test]
 fn who_does_not_read_leaves_descriptors_for_others() {
+    if !users::can_be_others() {
+        return;
+    }
     attack("victim-in-flight", |pool| {
         let join = || {
             let (raw, joined) = Raw::join(pool, 1);
@@ -253,6 +259,60 @@ fn who_does_not_read_leaves_descriptors_for_others() {
             eventually("the questions were read", || raw.unread() == 0);
         }
         assert_whole(&receive(&mut late_consumer(pool)));
+    });
+}
+
+/// Leaves as many descriptors unread as it can, most of them in connections that the producer has closed.
+pub(crate) fn unread(pool: &str) {
+    let unread: Vec<Raw> = (0..200)
+        .filter_map(|n| {
+            let raw = Raw::try_connect(pool).ok()?;
+            let _ = match n % 3 {
+                0 => raw.send(&raw::query(raw::VERSION), &[]),
+                _ => raw.send(&raw::join(raw::VERSION, 1), &[]),
+            };
+            if n % 3 == 1 {
+                let _ = shutdown(&raw.0, Shutdown::Write);
+            }
+            eventually("the question was read", || raw.unread() == 0);
+            Some(raw)
+        })
+        .collect();
+    say("left");
+    hear();
+    drop(unread);
+    reads(pool);
+}
+
+/// Gets in, and takes a frame.
+pub(crate) fn reads(pool: &str) {
+    assert_whole(&receive(&mut late_consumer(pool)));
+    say("served");
+}
+
+#[test]
+fn users_that_leave_descriptors_unread_shut_out_nobody_else() {
+    if !users::can_be_others() {
+        return;
+    }
+    attack("victim-in-flight", |pool| {
+        let tools = Place::new();
+        let program = users::program_for_all(tools.path());
+        let start = |user, role| users::User::new(user).start(&program, role, pool);
+        let mut one = start(70_001, "unread");
+        assert_eq!(one.says(), "left");
+        let mut another = start(70_002, "late-consumer");
+        assert_eq!(another.says(), "served");
+        let mut more: Vec<Child> = (70_003..70_008).map(|user| start(user, "unread")).collect();
+        for child in &mut more {
+            assert_eq!(child.says(), "left");
+        }
+        reads(pool);
+        // Those that were denied descriptors get some when they have left none unread.
+        for child in more.iter_mut().chain([&mut one]) {
+            child.tell("go on");
+        }
+        assert_eq!(one.says(), "served");
     });
 }
 

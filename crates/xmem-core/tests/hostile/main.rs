@@ -34,7 +34,10 @@ struct Bystander<'a> {
 impl<'a> Bystander<'a> {
     fn new(producer: &'a Producer) -> Self {
         Self {
-            consumer: Consumer::builder(producer.pool()).connect().unwrap(),
+            // In time: other tests of this user may leave the kernel no room for more descriptors in flight.
+            consumer: Consumer::builder(producer.pool())
+                .connect_wait(Some(HANG))
+                .unwrap(),
             producer,
             seed: 0,
         }
@@ -81,6 +84,8 @@ fn child() {
         "victim-lossless" => victim::run(&pool, Delivery::Lossless, None),
         "victim-few-descriptors" => victim::run(&pool, Delivery::Live, Some(60)),
         "victim-in-flight" => victim::without_privileges(&pool),
+        "unread" => floods::unread(&pool),
+        "late-consumer" => floods::reads(&pool),
         "full-runtime-dir" => limits::full_runtime_dir(&pool),
         "flooded" => torrents::flooded(&pool),
         "flooded-alive" => torrents::flooded_alive(&pool),

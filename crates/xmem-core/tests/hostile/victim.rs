@@ -2,16 +2,19 @@
 
 //! A producer with one honest consumer in a process of their own: what is done to them from outside shows there only.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::fs::{Permissions, set_permissions};
+use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
 use rustix::process::Resource;
 use xmem_core::{Delivery, Producer};
 
 use crate::figures::Figures;
+use crate::floods::late_consumer;
 use crate::limits::limit;
 use crate::support::child::{Child, hear, say};
-use crate::support::raw;
 use crate::support::*;
 use crate::{Bystander, only_the_bystander_is_left};
 
@@ -28,6 +31,7 @@ pub(crate) fn run(pool: &str, delivery: Delivery, descriptors: Option<u64>) {
         .max_slots(128)
         .min_slots(128)
         .lossless_timeout(Some(Duration::from_millis(50)))
+        .socket_mode(0o666)
         .build()
         .unwrap();
     let mut bystander = Bystander::new(&producer);
@@ -53,10 +57,11 @@ pub(crate) fn run(pool: &str, delivery: Delivery, descriptors: Option<u64>) {
     hear();
 }
 
-/// The same as a user that the kernel counts the descriptors of.
+/// The same as the user that the pool's directory belongs to, of whose descriptors the kernel lets few be in flight.
 pub(crate) fn without_privileges(pool: &str) {
-    if rustix::process::geteuid().is_root() {
-        set_user(4242);
+    if users::may_be_others() {
+        let dir = Path::new(pool).parent().unwrap();
+        set_user(std::fs::metadata(dir).unwrap().uid());
     }
     run(pool, Delivery::Live, Some(64));
 }
@@ -73,13 +78,17 @@ fn set_user(uid: u32) {
 pub(crate) fn attack(role: &str, attack: impl FnOnce(&str)) {
     let place = Place::new();
     let pool = place.pool();
-    if rustix::process::geteuid().is_root() && role == "victim-in-flight" {
-        std::os::unix::fs::chown(place.path(), Some(4242), None).unwrap();
+    if role == "victim-in-flight" && users::may_be_others() {
+        // The kernel counts by user, and other tests may run at the same time.
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let user = (std::process::id() << 8) + NEXT.fetch_add(1, Ordering::Relaxed);
+        chown(place.path(), Some(user), None).unwrap();
+        set_permissions(place.path(), Permissions::from_mode(0o755)).unwrap();
     }
     let mut child = Child::start(role, &pool);
     assert_eq!(child.says(), "ready");
     // What is made once, such as the memory of the thread that answers, is there after the first one.
-    drop(raw::Raw::join(&pool, 1));
+    drop(late_consumer(&pool));
     eventually("it is gone", || {
         xmem_core::query(&pool).is_ok_and(|stats| stats.consumers.len() == 1)
     });

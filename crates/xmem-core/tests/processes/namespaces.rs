@@ -2,8 +2,6 @@
 
 //! Processes that number each other differently, as in containers.
 
-use std::process::Command;
-
 use xmem_core::{Consumer, Producer};
 
 use crate::support::child::{Child, hear, say};
@@ -26,17 +24,7 @@ pub(crate) fn ask_pid(pool: &str) {
 
 /// A child in a PID namespace of its own. `None`: there is none to be had, which is said.
 fn in_pid_namespace(role: &str, place: &Place) -> Option<Child> {
-    let unshare = || {
-        let mut command = Command::new("unshare");
-        command.args(["--pid", "--fork", "--kill-child", "--mount-proc"]);
-        command
-    };
-    let works = unshare().arg("true").output();
-    if !works.is_ok_and(|output| output.status.success()) {
-        users::not_run("there is no PID namespace to be had");
-        return None;
-    }
-    let mut command = unshare();
+    let mut command = users::in_pid_namespace()?;
     command.arg(std::env::current_exe().unwrap());
     Some(Child::from(command, role, &place.pool()))
 }

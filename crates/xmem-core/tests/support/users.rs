@@ -23,9 +23,18 @@ pub fn not_run(why: &str) {
     }
 }
 
+/// Whether this process may become another user's. Root in a container may not.
+pub fn may_be_others() -> bool {
+    let setpriv = |args: &[&str]| {
+        let output = Command::new("setpriv").args(args).arg("true").output();
+        output.is_ok_and(|output| output.status.success())
+    };
+    setpriv(&["--reuid=4242", "--regid=4242", "--clear-groups"])
+}
+
 /// Whether this process may start those of others; says so if it may not.
 pub fn can_be_others() -> bool {
-    let can = rustix::process::geteuid().is_root();
+    let can = may_be_others();
     if !can {
         not_run("only root can start processes of other users");
     }
@@ -80,6 +89,21 @@ pub fn program_for_all(dir: &Path) -> PathBuf {
         std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o755)).unwrap();
     }
     program
+}
+
+/// What stands before a program to run it in a PID namespace of its own. `None`: there is none to be had, which is said.
+pub fn in_pid_namespace() -> Option<Command> {
+    let unshare = || {
+        let mut command = Command::new("unshare");
+        command.args(["--pid", "--fork", "--kill-child", "--mount-proc"]);
+        command
+    };
+    let works = unshare().arg("true").output();
+    if !works.is_ok_and(|output| output.status.success()) {
+        not_run("there is no PID namespace to be had");
+        return None;
+    }
+    Some(unshare())
 }
 
 /// A command that runs this program in a mount namespace with an empty /tmp and /dev/shm of its own. `None`: there is

@@ -15,8 +15,13 @@ mod remote;
 mod stream;
 mod vmm;
 
+use std::time::{Duration, Instant};
+
 use remote::{Failed, Remote};
 use xmem_cuda_standin::Machine;
+
+/// Not a limit on speed: after this a test hangs.
+const HANG: Duration = Duration::from_secs(60);
 
 /// A machine in a folder of its own, which goes away at the end.
 fn machine() -> (tempfile::TempDir, Machine) {
@@ -47,11 +52,18 @@ fn is<T: std::fmt::Debug + PartialEq>(answer: T, expected: T) {
     }
 }
 
-/// How much memory of the first device is in use, where that can be known.
+/// Wait until that much memory of the first device is in use, where that can be known. A process that another test is just
+/// starting has all descriptors of this one until its program runs, and memory is in use for as long.
 #[track_caller]
 fn uses(machine: &Machine, bytes: u64) {
-    if !Machine::is_real() {
-        assert_eq!(machine.used_memory(0), bytes);
+    let start = Instant::now();
+    while !Machine::is_real() && machine.used_memory(0) != bytes {
+        assert!(
+            start.elapsed() < HANG,
+            "{} bytes are in use instead of {bytes}",
+            machine.used_memory(0)
+        );
+        std::thread::sleep(Duration::from_millis(1));
     }
 }
 

@@ -102,7 +102,13 @@ pub fn send(socket: impl AsFd, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> io::Resu
     }
     fault::call(Point::Send)?;
     let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
-    let sent = retry_on_intr(|| sendmsg(&socket, &[IoSlice::new(bytes)], &mut control, flags))?;
+    let sent = retry_on_intr(|| sendmsg(&socket, &[IoSlice::new(bytes)], &mut control, flags));
+    let sent = sent.map_err(|errno| match errno {
+        Errno::TOOMANYREFS => io::Error::other(
+            "more descriptors than RLIMIT_NOFILE allows wait to be read in sockets of this user's processes",
+        ),
+        errno => errno.into(),
+    })?;
     // A sequenced packet is never split.
     debug_assert_eq!(sent, bytes.len());
     fault::point(Point::Sent);

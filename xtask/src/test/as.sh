@@ -1,0 +1,45 @@
+#!/bin/sh
+# SPDX-License-Identifier: MPL-2.0
+#
+# as.sh user|container PROGRAM ARGUMENT...
+#
+# Runs a program with fewer rights than root has, and with a home directory of its own.
+#   user       an ordinary user; takes root
+#   container  root without any capability, in namespaces that allow no further ones
+# The home directory is $XMEM_TEST_HOME. Without one it is a temporary directory, which is removed afterwards.
+set -eu
+who=$1
+shift
+
+home=${XMEM_TEST_HOME-}
+run=exec
+if [ -z "$home" ]; then
+    home=$(mktemp -d /tmp/xmem-home.XXXXXX)
+    run=
+    trap 'rm -rf "$home"' EXIT
+    trap 'exit 143' HUP INT TERM
+fi
+# An ID that no system gives to a user of its own.
+uid=61616
+if [ ! -d "$home/run" ]; then
+    mkdir -p -m 700 "$home" "$home/run"
+    [ "$who" = container ] || chown -R "$uid:$uid" "$home"
+fi
+
+set -- env HOME="$home" USER=xmem LOGNAME=xmem XDG_RUNTIME_DIR="$home/run" XDG_CACHE_HOME="$home/.cache" "$@"
+case $who in
+user)
+    $run setpriv --reuid="$uid" --regid="$uid" --clear-groups --inh-caps=-all "$@"
+    ;;
+container)
+    # The limit holds in this user namespace only.
+    # shellcheck disable=SC2016 # expanded in there
+    $run unshare --user --map-root-user --mount --pid --fork --kill-child --mount-proc --ipc --uts -- sh -ec '
+        echo 0 > /proc/sys/user/max_user_namespaces
+        exec setpriv --bounding-set=-all --inh-caps=-all --no-new-privs "$@"' sh "$@"
+    ;;
+*)
+    echo "usage: as.sh user|container PROGRAM ARGUMENT..." >&2
+    exit 2
+    ;;
+esac

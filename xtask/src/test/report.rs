@@ -1,0 +1,214 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! Runs the steps of the tests, and tells at the end in one table what became of them.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::time::{Duration, Instant};
+
+use super::check::{Check, Outcome};
+use super::who::Home;
+use crate::Result;
+use crate::step::words;
+
+/// A step that is to run, or that cannot, with its name and the reason.
+pub(crate) type Planned = std::result::Result<Check, (&'static str, String)>;
+
+/// The tests failed. The table tells which.
+#[derive(Debug)]
+pub(crate) struct Failed;
+
+impl fmt::Display for Failed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("tests failed")
+    }
+}
+
+impl std::error::Error for Failed {}
+
+/// One row for each step.
+#[derive(Debug, Default)]
+pub(crate) struct Report {
+    rows: Vec<Row>,
+}
+
+#[derive(Debug, Default)]
+struct Row {
+    name: String,
+    passed: usize,
+    /// What failed, and the command that repeats it.
+    failed: Vec<(String, String)>,
+    advice: &'static str,
+    /// Tests by the reason for which they did not run.
+    not_run: BTreeMap<String, Vec<String>>,
+    time: Duration,
+}
+
+impl Row {
+    fn skipped(&self) -> usize {
+        self.not_run.values().map(Vec::len).sum()
+    }
+}
+
+impl Report {
+    /// Runs the steps in order. One that needs a step that failed is not run.
+    pub(crate) fn run(&mut self, steps: Vec<Planned>) -> Result {
+        let home = Home::new()?;
+        let count = steps.len();
+        for (index, planned) in steps.into_iter().enumerate() {
+            let (name, done) = match planned {
+                Ok(check) => (check.label(), self.run_one(check, index + 1, count, &home)),
+                Err((name, why)) => (name.to_owned(), Err(why)),
+            };
+            let row = done.unwrap_or_else(|why| Row {
+                name: name.clone(),
+                not_run: BTreeMap::from([(why, vec![name])]),
+                ..Row::default()
+            });
+            self.rows.push(row);
+        }
+        Ok(())
+    }
+
+    fn run_one(
+        &self,
+        mut check: Check,
+        number: usize,
+        count: usize,
+        home: &Home,
+    ) -> std::result::Result<Row, String> {
+        let label = check.label();
+        let missing = |row: &&Row| check.needs.contains(&&*row.name) && row.passed == 0;
+        if let Some(row) = self.rows.iter().find(missing) {
+            return Err(format!("the step `{}` did not pass", row.name));
+        }
+        println!(
+            "\n[{number}/{count}] {label}: {}",
+            words(&check.step.command)
+        );
+        let start = Instant::now();
+        let outcome = check.run(home)?;
+        let row = Row {
+            time: start.elapsed(),
+            ..row(&check, outcome)
+        };
+        let seconds = row.time.as_secs_f32();
+        let failed = match row.failed.len() {
+            0 => String::new(),
+            failed => format!(", {failed} FAILED"),
+        };
+        println!("[{number}/{count}] {label}: {seconds:.1} s{failed}");
+        Ok(row)
+    }
+
+    /// Adds what was looked at without a command.
+    pub(crate) fn add(&mut self, name: &str, result: std::result::Result<(), String>) {
+        self.rows.push(Row {
+            name: name.to_owned(),
+            passed: usize::from(result.is_ok()),
+            failed: result
+                .err()
+                .into_iter()
+                .map(|why| (why, String::new()))
+                .collect(),
+            ..Row::default()
+        });
+    }
+
+    pub(crate) fn has_passed(&self) -> bool {
+        self.rows.iter().all(|row| row.failed.is_empty())
+    }
+
+    /// Prints the table.
+    pub(crate) fn finish(self) -> Result {
+        print!("\n{self}");
+        if self.has_passed() {
+            Ok(())
+        } else {
+            Err(Failed.into())
+        }
+    }
+}
+
+fn row(check: &Check, outcome: Outcome) -> Row {
+    let mut row = Row {
+        name: check.label(),
+        advice: check.step.advice,
+        ..Row::default()
+    };
+    for program in &outcome.programs {
+        row.passed += program.passed;
+        row.failed.extend(program.failed.iter().map(|failure| {
+            let name = format!("{} {}", program.name, failure.test);
+            (name, check.repeat(Some(failure)))
+        }));
+    }
+    if outcome.broken {
+        row.failed.push((check.label(), check.repeat(None)));
+    } else if outcome.programs.is_empty() {
+        row.passed = 1;
+    }
+    // A harness counts a test that ended early for want of something as passed.
+    let counted: usize = outcome
+        .programs
+        .iter()
+        .map(|program| program.skipped.len())
+        .sum();
+    let ended_early = outcome.not_run.len().saturating_sub(counted);
+    row.passed = row.passed.saturating_sub(ended_early);
+    for (test, why) in outcome.not_run {
+        row.not_run.entry(why).or_default().push(test);
+    }
+    row
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let width = self.rows.iter().map(|row| row.name.len()).max();
+        let width = width.unwrap_or_default();
+        writeln!(f, "{:<width$}  PASSED  FAILED  NOT RUN    TIME", "STEP")?;
+        for row in &self.rows {
+            writeln!(
+                f,
+                "{:<width$}  {:>6}  {:>6}  {:>7}  {:>4} s",
+                row.name,
+                row.passed,
+                row.failed.len(),
+                row.skipped(),
+                row.time.as_secs()
+            )?;
+            for (what, repeat) in &row.failed {
+                writeln!(f, "    FAILED {what}")?;
+                if !repeat.is_empty() {
+                    writeln!(f, "        {repeat}")?;
+                }
+            }
+            if !row.failed.is_empty() && !row.advice.is_empty() {
+                writeln!(f, "        {}", row.advice)?;
+            }
+            for (why, tests) in &row.not_run {
+                let tests: Vec<&str> = tests.iter().map(String::as_str).collect();
+                if tests == [row.name.as_str()] {
+                    writeln!(f, "    not run: {why}")?;
+                } else {
+                    writeln!(
+                        f,
+                        "    not run ({}): {why}: {}",
+                        tests.len(),
+                        tests.join(", ")
+                    )?;
+                }
+            }
+        }
+        let sum = |count: fn(&Row) -> usize| self.rows.iter().map(count).sum::<usize>();
+        let time: Duration = self.rows.iter().map(|row| row.time).sum();
+        writeln!(f, "\n{} steps in {} s", self.rows.len(), time.as_secs())?;
+        writeln!(
+            f,
+            "\n{} passed, {} failed, {} skipped",
+            sum(|row| row.passed),
+            sum(|row| row.failed.len()),
+            sum(Row::skipped)
+        )
+    }
+}

@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! With which rights test programs are run: a script stands before each of them.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::{Result, root};
+
+/// Whose rights test programs have.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Who {
+    /// Yours
+    Me,
+    /// An ordinary user's, with a home directory of its own (needs root)
+    User,
+    /// Root's in a container that has no capabilities and may not make namespaces
+    Container,
+}
+
+impl Who {
+    /// What stands behind the name of a step.
+    pub(super) fn suffix(self) -> &'static str {
+        match self {
+            Self::Me => "",
+            Self::User => ", as a user",
+            Self::Container => ", in a container",
+        }
+    }
+
+    fn before(self) -> Option<[String; 3]> {
+        let who = match self {
+            Self::Me => return None,
+            Self::User => "user",
+            Self::Container => "container",
+        };
+        // Where a program is run from differs, so the path is absolute.
+        let script = root().join("xtask/src/test/as.sh").display().to_string();
+        Some(["sh".into(), script, who.into()])
+    }
+
+    /// Cargo's arguments that have test programs run like this.
+    pub(super) fn arguments(self) -> Vec<String> {
+        let before = self.before();
+        let runner = before.map(|before| ["--config".into(), runner(&before)]);
+        runner.into_iter().flatten().collect()
+    }
+
+    /// A program that is run like this.
+    pub(crate) fn program(self, program: &Path) -> Command {
+        match self.before() {
+            None => Command::new(program),
+            Some([shell, rest @ ..]) => {
+                let mut command = Command::new(shell);
+                command.args(rest).arg(program);
+                command
+            }
+        }
+    }
+
+    /// Why a program cannot be run like this.
+    pub(super) fn obstacle(self, program: &Path, home: &Home) -> Option<String> {
+        if self == Self::Me {
+            return None;
+        }
+        let run = |test: &[&str]| {
+            let mut command = self.program(Path::new(test[0]));
+            command.args(&test[1..]).env(Home::VARIABLE, home.of(self));
+            let output = command.output();
+            output.map_or_else(
+                |error| Some(error.to_string()),
+                |output| {
+                    let said = String::from_utf8_lossy(&output.stderr).trim().to_owned();
+                    (!output.status.success()).then_some(said)
+                },
+            )
+        };
+        if let Some(said) = run(&["true"]) {
+            return Some(said.replace('\n', "; "));
+        }
+        let path = program.display().to_string();
+        run(&["test", "-x", &path])
+            .map(|_| format!("{path} is closed to it, or a folder above it is"))
+    }
+}
+
+/// Cargo's setting for what stands before each test program.
+pub(crate) fn runner(words: &[String]) -> String {
+    // A list of JSON is one of TOML, too.
+    format!("target.'cfg(unix)'.runner={}", serde_json::json!(words))
+}
+
+/// The home directories of those that are not you. They are gone when this is dropped.
+#[derive(Debug)]
+pub(super) struct Home(PathBuf);
+
+impl Home {
+    /// Tells the script which.
+    pub(super) const VARIABLE: &str = "XMEM_TEST_HOME";
+
+    pub(super) fn new() -> Result<Self> {
+        // Short, since a socket's path has to fit into 108 bytes.
+        let dir = std::env::temp_dir().join(format!("xmem-home-{}", std::process::id()));
+        std::fs::create_dir(&dir)
+            .map_err(|error| format!("cannot make {}: {error}", dir.display()))?;
+        Ok(Self(dir))
+    }
+
+    pub(super) fn file(&self, name: &str) -> PathBuf {
+        self.0.join(name)
+    }
+
+    pub(super) fn of(&self, who: Who) -> PathBuf {
+        self.file(&format!("{who:?}"))
+    }
+}
+
+impl Drop for Home {
+    fn drop(&mut self) {
+        if let Err(error) = std::fs::remove_dir_all(&self.0) {
+            eprintln!("{} is left behind: {error}", self.0.display());
+        }
+    }
+}
