@@ -16,10 +16,10 @@ use std::os::fd::{AsFd, OwnedFd};
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::net::{Shutdown, shutdown};
 use rustix::process::{Resource, getrlimit};
+use xmem_shm::os::cred;
+use xmem_shm::os::fork::KeptFromChildren;
 
 use super::control::{Connection, ControlThread};
-use crate::os::cred;
-use crate::os::fork::KeptFromChildren;
 
 /// Less than the kernel counts for any message, in bytes.
 const LESS_THAN_A_MESSAGE: usize = 512;
