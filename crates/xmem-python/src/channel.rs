@@ -17,7 +17,6 @@ mod message;
 mod names;
 mod open;
 mod outgoing;
-mod per_process;
 mod reaper;
 mod refs;
 mod send;

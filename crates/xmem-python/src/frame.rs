@@ -40,7 +40,7 @@ impl Frame {
         if lease.is_on_device() {
             let frame = DeviceFrame::new(lease.clone())?;
             // So that a channel passes its arrays on where they lie.
-            crate::channel::memory::note_on_device(&frame);
+            crate::addresses::note_on_device(&frame);
             let pieces = layout::device_pieces(&frame);
             return match layout::arrays(lease.meta(), is_field(&lease), &pieces) {
                 Some(arrays) => Ok((Self::new(arrays, &lease), Way::InPlace)),
@@ -48,7 +48,7 @@ impl Frame {
             };
         }
         let lease = Arc::new(lease);
-        crate::channel::memory::note(&lease);
+        crate::addresses::note(&lease);
         let pieces = layout::pieces(&lease).ok_or(UNMAPPABLE)?;
         match layout::arrays(lease.meta(), is_field(&lease), &pieces) {
             Some(arrays) => Ok((Self::new(arrays, &lease), Way::InPlace)),

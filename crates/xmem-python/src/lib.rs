@@ -5,6 +5,7 @@
 //! `python/xmem` is what users import; it adds to the classes here what is easier said in Python, such as asyncio.
 
 mod about;
+mod addresses;
 mod array;
 mod array_interface;
 mod attachments;
@@ -27,6 +28,7 @@ mod frame;
 mod layout;
 mod lock;
 mod number;
+mod per_process;
 mod pools;
 mod producer;
 mod room;
@@ -44,6 +46,8 @@ mod _xmem {
     use pyo3::prelude::*;
 
     #[pymodule_export]
+    use crate::addresses::{address_of, is_shared};
+    #[pymodule_export]
     use crate::array::Plane;
     #[pymodule_export]
     use crate::base::Base;
@@ -52,7 +56,7 @@ mod _xmem {
     #[pymodule_export]
     use crate::channel::frames::{bytes_of, frame_of, known_of, place_of, plane_of};
     #[pymodule_export]
-    use crate::channel::memory::{Room, address_of, is_shared};
+    use crate::channel::memory::Room;
     #[pymodule_export]
     use crate::channel::{Block, ChannelEnd, DeviceBlock, Incoming, RefLease};
     #[pymodule_export]

@@ -16,11 +16,11 @@ use xmem_core::{
 };
 
 use super::end::{ChannelEnd, closed};
-use super::memory;
 use super::message::Place;
 use super::outgoing::{FORWARD_FROM, Item, MAX_FORWARDED};
 use super::reaper::Kept;
 use super::send::EMPTY;
+use crate::addresses;
 use crate::array::{Array, Keeper, Plane};
 use crate::device::{self, DeviceCopy, DeviceFrame, Use};
 use crate::errors::{IntoPyErr, Kind};
@@ -191,7 +191,7 @@ impl Plan {
         let mut copied = Vec::new();
         for (number, item) in items.iter().enumerate() {
             let Some(on) = &item.device else { continue };
-            let find = || memory::find_on_device(on.ordinal, item.start, item.len);
+            let find = || addresses::find_on_device(on.ordinal, item.start, item.len);
             let frame = on.frame.clone().or_else(find);
             let mut place = Place {
                 on_device: true,
@@ -398,7 +398,7 @@ impl Arrays {
     pub(super) fn of(lease: ReadLease) -> Self {
         match DeviceFrame::new(lease) {
             Ok(frame) => {
-                memory::note_on_device(&frame);
+                addresses::note_on_device(&frame);
                 Self::Frame(frame)
             }
             Err(error) => Self::Failed(error),

@@ -15,12 +15,13 @@ use xmem_core::{AcquireError, Producer, WaitError, WriteLease};
 use super::device;
 use super::inbox::{Inbox, Taken};
 use super::incoming::Incoming;
-use super::memory::{self, OwnSlot, Room};
+use super::memory::Room;
 use super::names::MAKER;
 use super::open::{self, Options};
 use super::outgoing::Item;
 use super::refs::{RefLease, Refs};
 use super::send::{self, Message};
+use crate::addresses::{self, OwnSlot};
 use crate::bell::Bell;
 use crate::detached::Detached;
 use crate::errors::{IntoPyErr, Kind};
@@ -218,7 +219,7 @@ impl ChannelEnd {
         let producer = self.producer()?;
         let lease = self.acquire(py, &producer, (size.max(1), 0), Deadline::after(time)?)?;
         let slot = Arc::new(OwnSlot::new(lease, size));
-        memory::note_own(&slot);
+        addresses::note_own(&slot);
         Ok(Room::new(slot))
     }
 

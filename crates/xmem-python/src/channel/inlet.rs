@@ -13,9 +13,9 @@ use xmem_core::{Canceller, Consumer, ConsumerBuilder, MAX_REQUEST, ReadLease, Re
 use super::device::Arrays;
 use super::inbox::{Delivered, Inbox};
 use super::incoming::Message;
-use super::memory;
 use super::message::{Kind, Label};
 use super::names::{self, MAKER, REFUSED, TAKEN};
+use crate::addresses;
 
 /// How long a process that said that it joined may take to answer.
 const MEET_TIME: Duration = Duration::from_secs(5);
@@ -261,7 +261,7 @@ fn sort(lease: ReadLease, me: u64) -> Sorted {
     let device = || Arrays::of(lease.clone());
     let message = || {
         let lease = Arc::new(lease.clone());
-        memory::note(&lease);
+        addresses::note(&lease);
         Message::new(lease)
     };
     sort_by_label(&lease, me, refs, device, message)

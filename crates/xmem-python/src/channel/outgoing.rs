@@ -10,8 +10,8 @@ use pyo3::prelude::*;
 use xmem_core::{MAX_PARTS, Parts, Producer, ReadLease};
 
 use super::device::OnDevice;
-use super::memory::{self, OwnSlot, Source};
 use super::message::{ALIGN, Place, Table, table_len};
+use crate::addresses::{self, OwnSlot, Source};
 
 /// Smaller ones of a frame that was received are copied: it takes a lease to pass one on, and keeps the whole frame.
 pub(super) const FORWARD_FROM: usize = 64 << 10;
@@ -131,7 +131,7 @@ impl Plan {
         let mut found: Vec<_> = items
             .iter()
             .map(|item| match (&item.gather, &item.device) {
-                (None, None) if item.len > 0 => memory::find(item.start, item.len),
+                (None, None) if item.len > 0 => addresses::find(item.start, item.len),
                 _ => None,
             })
             .collect();

@@ -8,8 +8,8 @@ use std::sync::mpsc::{Sender, channel};
 
 use pyo3::prelude::*;
 
-use super::per_process::PerProcess;
 use crate::lock::lock;
+use crate::per_process::PerProcess;
 
 type Objects = Sender<Py<PyAny>>;
 

@@ -10,10 +10,11 @@ use xmem_core::{FrameMeta, Parts, Producer, PublishError, WriteLease};
 
 use super::device;
 use super::end::ChannelEnd;
-use super::memory::{OwnSlot, Room};
+use super::memory::Room;
 use super::message::{Kind, Label};
 use super::outgoing::{Item, Plan};
 use super::refs::Refs;
+use crate::addresses::OwnSlot;
 use crate::errors::{IntoPyErr, Kind as ErrorKind};
 use crate::signals::Deadline;
 
