@@ -335,9 +335,9 @@ impl BaseSinkImpl for XmemSink {
     }
 
     fn caps(&self, filter: Option<&gst::Caps>) -> Option<gst::Caps> {
-        // Whoever asks without a filter is told that anything goes; what cannot be is refused when it is tried.
+        // Without a filter the answer is ANY, and caps that cannot be taken are refused when they are tried.
         let caps = self.parent_caps(filter).or_else(|| filter.cloned());
-        caps.map(caps::possible)
+        caps.map(caps::possible).map(caps::common_first)
     }
 
     fn propose_allocation(
