@@ -365,7 +365,11 @@ impl BaseSinkImpl for XmemSink {
             _ => {}
         }
         if let Err(reason) = self.note_sticky(&event) {
-            self.give_up(&event, reason);
+            if event.type_() == gst::EventType::Caps {
+                self.refuse_caps(&reason);
+                return false;
+            }
+            self.give_up(&event, &reason);
         }
         if let Some(goes_on) = self.share_event(&event) {
             return goes_on;
