@@ -264,7 +264,7 @@ impl BaseSinkImpl for XmemSink {
         let is_started = Arc::new(OnceLock::new());
         let producer = settings
             .producer()
-            .map_err(|reason| gst::error_msg!(gst::ResourceError::Settings, ["{reason}"]))?
+            .map_err(|reason| gst::error_msg!(gst::ResourceError::Settings, ("{reason}")))?
             .on_consumer(clients::handler(&self.obj(), is_started.clone()))
             .build()
             .map_err(|error| create_error(&settings.pool, &error))?;
@@ -422,7 +422,7 @@ impl BaseSinkImpl for XmemSink {
             return Err(gst::FlowError::Flushing);
         };
         if let Some(refusal) = started.slots.refusal() {
-            gst::element_imp_error!(self, gst::ResourceError::Settings, ["{refusal}"]);
+            gst::element_imp_error!(self, gst::ResourceError::Settings, ("{refusal}"));
             return Err(gst::FlowError::Error);
         }
         self.begin();
@@ -524,9 +524,9 @@ impl XmemSink {
             gst::element_imp_error!(
                 self,
                 gst::StreamError::Format,
-                [
+                (
                     "Upstream describes a frame that cannot be, by its GstVideoMeta and its caps: {reason}"
-                ]
+                )
             );
             gst::FlowError::Error
         })
@@ -614,7 +614,7 @@ impl XmemSink {
             gst::element_imp_warning!(
                 self,
                 gst::StreamError::Format,
-                ["Frames lose their {name}: {why}. See the field dropped-metas of stats"]
+                ("Frames lose their {name}: {why}. See the field dropped-metas of stats")
             );
         }
     }
@@ -625,44 +625,42 @@ impl XmemSink {
             Failure::CopyForbidden(cause) => gst::element_imp_error!(
                 self,
                 gst::ResourceError::Settings,
-                ["A frame would have to be copied, and copy=forbid says no: {cause}"]
+                ("A frame would have to be copied, and copy=forbid says no: {cause}")
             ),
             Failure::NoSlot(error) => {
                 gst::element_imp_error!(
                     self,
                     gst::ResourceError::NoSpaceLeft,
-                    ["No slot for a frame: {error}"]
+                    ("No slot for a frame: {error}")
                 );
             }
             Failure::NotShareable => {
                 gst::element_imp_error!(
                     self,
                     gst::StreamError::Format,
-                    [
-                        "The caps say memory:DMABuf, and a frame is in no DMA buffer that can be shared: \
-                         have upstream give video/x-raw without that feature"
-                    ]
+                    ("The caps say memory:DMABuf, and a frame is in no DMA buffer that can be shared: \
+                         have upstream give video/x-raw without that feature")
                 );
             }
             #[cfg(feature = "cuda")]
             Failure::Device(error) => gst::element_imp_error!(
                 self,
                 gst::ResourceError::Failed,
-                ["A frame on a CUDA device cannot be shared: {error}"]
+                ("A frame on a CUDA device cannot be shared: {error}")
             ),
             Failure::Unreadable => {
                 gst::element_imp_error!(
                     self,
                     gst::ResourceError::Read,
-                    ["A frame's memory cannot be mapped for reading: \
-                         put an element before xmemsink that gives system memory"]
+                    ("A frame's memory cannot be mapped for reading: \
+                         put an element before xmemsink that gives system memory")
                 );
             }
             Failure::Publish(error) => {
                 gst::element_imp_error!(
                     self,
                     gst::ResourceError::Write,
-                    ["Cannot publish a frame: {error}"]
+                    ("Cannot publish a frame: {error}")
                 );
             }
         }

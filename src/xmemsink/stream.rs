@@ -146,7 +146,7 @@ impl XmemSink {
                 gst::element_imp_error!(
                     self,
                     gst::ResourceError::NoSpaceLeft,
-                    ["Cannot share the caps: {error}"]
+                    ("Cannot share the caps: {error}")
                 );
                 Err(gst::FlowError::Error)
             }

@@ -78,7 +78,7 @@ impl XmemSrc {
                 gst::element_imp_error!(
                     self,
                     gst::ResourceError::NotFound,
-                    ["No producer came in time: {error}"]
+                    ("No producer came in time: {error}")
                 );
                 Err(gst::FlowError::Error)
             }
@@ -86,7 +86,7 @@ impl XmemSrc {
                 gst::element_imp_error!(
                     self,
                     gst::ResourceError::OpenRead,
-                    ["Cannot join the pool: {error}"]
+                    ("Cannot join the pool: {error}")
                 );
                 Err(gst::FlowError::Error)
             }
@@ -138,10 +138,10 @@ impl XmemSrc {
                 gst::element_imp_error!(
                     self,
                     gst::ResourceError::Read,
-                    [
+                    (
                         "The producer of pool {:?} is gone, and on-producer-lost=error",
                         started.settings.pool
-                    ]
+                    )
                 );
                 Err(gst::FlowError::Error)
             }
@@ -200,10 +200,10 @@ impl XmemSrc {
             self,
             gst::ResourceError::NotFound,
             (
-                "Waiting for a producer of pool {pool:?} at {}",
-                path.display()
-            ),
-            ["{error}; {}", xmem_core::pools_in_words(pool)]
+                "Waiting for a producer of pool {pool:?} at {}: {error}; {}",
+                path.display(),
+                xmem_core::pools_in_words(pool)
+            )
         );
     }
 }

@@ -217,11 +217,11 @@ impl imp::XmemSrc {
             gst::element_imp_warning!(
                 self,
                 gst::StreamError::Decode,
-                ("No key frame comes from pool {:?}", started.settings.pool),
-                [
-                    "Frames are given up as long as there is none: set wait-for-keyframe=false if each stands for itself, or \
-                     have the encoder make key frames more often"
-                ]
+                (
+                    "No key frame comes from pool {:?}. Frames are given up as long as there is none: set \
+                     wait-for-keyframe=false if each stands for itself, or have the encoder make key frames more often",
+                    started.settings.pool
+                )
             );
         }
     }

@@ -112,9 +112,7 @@ impl XmemSrc {
         gst::element_imp_error!(
             self,
             gst::StreamError::Format,
-            [
-                "The pool's frames lie on a CUDA device, and this plugin was built without CUDA: have the producer download them"
-            ]
+            ("The pool's frames lie on a CUDA device, and this plugin was built without CUDA: have the producer download them")
         );
         Err(Stop::Flow(gst::FlowError::Error))
     }
@@ -133,7 +131,7 @@ impl XmemSrc {
                 gst::element_imp_error!(
                     self,
                     gst::ResourceError::Read,
-                    ["Cannot receive a frame: {error}"]
+                    ("Cannot receive a frame: {error}")
                 );
                 Stop::Flow(gst::FlowError::Error)
             }
@@ -165,7 +163,7 @@ impl XmemSrc {
                 gst::element_imp_error!(
                     self,
                     gst::StreamError::Format,
-                    ["The producer describes a frame that cannot be: {reason}"]
+                    ("The producer describes a frame that cannot be: {reason}")
                 );
                 Err(Stop::Flow(gst::FlowError::Error))
             }
@@ -178,7 +176,7 @@ impl XmemSrc {
             gst::element_imp_warning!(
                 self,
                 gst::StreamError::Format,
-                ["Frames come without their {name}: {why}. See the field dropped-metas of stats"]
+                ("Frames come without their {name}: {why}. See the field dropped-metas of stats")
             );
         }
     }

@@ -286,7 +286,7 @@ impl BaseSrcImpl for XmemSrc {
         let path = builder.socket_path().map_err(|error| {
             gst::error_msg!(
                 gst::ResourceError::Settings,
-                ["Cannot use pool {:?}: {error}", settings.pool]
+                ("Cannot use pool {:?}: {error}", settings.pool)
             )
         })?;
         gst::info!(CAT, imp = self, "Pool {:?} at {path:?}", settings.pool);
