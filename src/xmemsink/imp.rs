@@ -38,7 +38,10 @@
  *
  * Since: plugin-xmem-0.1
  */
-use std::sync::{Arc, LazyLock, Mutex, OnceLock};
+use std::{
+    ffi::OsStr,
+    sync::{Arc, LazyLock, Mutex, OnceLock},
+};
 
 use gst::{glib, prelude::*, subclass::prelude::*};
 use gst_base::{prelude::*, subclass::prelude::*};
@@ -63,6 +66,7 @@ use super::{
 use crate::cuda;
 use crate::{
     allocator::{SlotSource, XmemAllocator},
+    bytes::{self, UriHandler},
     caps,
     event::sticky,
     frame::{AFTER_GAP, Format},
@@ -123,7 +127,7 @@ pub struct XmemSink {
 impl ObjectSubclass for XmemSink {
     const NAME: &'static str = "GstXmemSink";
     type Type = super::XmemSink;
-    type Interfaces = (gst::URIHandler,);
+    type Interfaces = (UriHandler,);
     type ParentType = gst_base::BaseSink;
 
     fn class_init(class: &mut Self::Class) {
@@ -255,7 +259,7 @@ impl URIHandlerImpl for XmemSink {
 impl BaseSinkImpl for XmemSink {
     fn start(&self) -> Result<(), gst::ErrorMessage> {
         let settings = lock(&self.settings).clone();
-        let name = self.obj().name();
+        let name = bytes::name_of(&*self.obj());
         self.interrupts.set(Reason::Unlocked, false);
         self.losses.reset();
         self.gaps.reset();
@@ -668,11 +672,11 @@ impl XmemSink {
     }
 }
 
-fn create_error(pool: &str, error: &CreateError) -> gst::ErrorMessage {
+fn create_error(pool: &OsStr, error: &CreateError) -> gst::ErrorMessage {
     let domain = match error {
         CreateError::InUse { .. } => gst::ResourceError::Busy,
         CreateError::Name(_) | CreateError::Settings(_) => gst::ResourceError::Settings,
         _ => gst::ResourceError::OpenReadWrite,
     };
-    gst::error_msg!(domain, ["Cannot make pool {pool:?}: {error}"])
+    gst::error_msg!(domain, ("Cannot make pool {pool:?}: {error}"))
 }

@@ -2,7 +2,10 @@
 
 //! Finding a producer, which may take long, leaving it, and losing it.
 
-use std::time::{Duration, Instant};
+use std::{
+    ffi::OsStr,
+    time::{Duration, Instant},
+};
 
 use gst::subclass::prelude::*;
 use xmem_core::{ConnectError, Consumer, ConsumerBuilder};
@@ -188,7 +191,7 @@ impl XmemSrc {
         }
     }
 
-    fn say_waiting(&self, builder: &ConsumerBuilder, pool: &str, error: &ConnectError) {
+    fn say_waiting(&self, builder: &ConsumerBuilder, pool: &OsStr, error: &ConnectError) {
         let path = match builder.socket_path() {
             Ok(path) => path,
             Err(error) => {

@@ -100,7 +100,8 @@ impl imp::XmemSrc {
     /// Sends the start of the stream that this state belongs to. `false`: it is out already.
     pub(super) fn announce(&self, new: &Sticky) -> bool {
         let pool = lock(&self.settings).pool.clone();
-        let stream_id = format!("{pool}/{}", new.text(sticky::STREAM_ID).unwrap_or_default());
+        let stream_id = new.text(sticky::STREAM_ID).unwrap_or_default();
+        let stream_id = format!("{}/{stream_id}", pool.display());
         let description = Description::parse(new.text(sticky::STREAM));
         let caps = new.text(sticky::CAPS).and_then(sticky::parse_caps);
         let tags = new
