@@ -2,7 +2,10 @@
 
 //! Finding a producer, which may take long, leaving it, and losing it.
 
-use std::time::{Duration, Instant};
+use std::{
+    ffi::OsStr,
+    time::{Duration, Instant},
+};
 
 use gst::subclass::prelude::*;
 use xmem_core::{ConnectError, Consumer, ConsumerBuilder};
@@ -78,7 +81,7 @@ impl XmemSrc {
                 gst::element_imp_error!(
                     self,
                     gst::ResourceError::NotFound,
-                    ["No producer came in time: {error}"]
+                    ("No producer came in time: {error}")
                 );
                 Err(gst::FlowError::Error)
             }
@@ -86,7 +89,7 @@ impl XmemSrc {
                 gst::element_imp_error!(
                     self,
                     gst::ResourceError::OpenRead,
-                    ["Cannot join the pool: {error}"]
+                    ("Cannot join the pool: {error}")
                 );
                 Err(gst::FlowError::Error)
             }
@@ -138,10 +141,10 @@ impl XmemSrc {
                 gst::element_imp_error!(
                     self,
                     gst::ResourceError::Read,
-                    [
+                    (
                         "The producer of pool {:?} is gone, and on-producer-lost=error",
                         started.settings.pool
-                    ]
+                    )
                 );
                 Err(gst::FlowError::Error)
             }
@@ -188,7 +191,7 @@ impl XmemSrc {
         }
     }
 
-    fn say_waiting(&self, builder: &ConsumerBuilder, pool: &str, error: &ConnectError) {
+    fn say_waiting(&self, builder: &ConsumerBuilder, pool: &OsStr, error: &ConnectError) {
         let path = match builder.socket_path() {
             Ok(path) => path,
             Err(error) => {
@@ -200,10 +203,10 @@ impl XmemSrc {
             self,
             gst::ResourceError::NotFound,
             (
-                "Waiting for a producer of pool {pool:?} at {}",
-                path.display()
-            ),
-            ["{error}; {}", xmem_core::pools_in_words(pool)]
+                "Waiting for a producer of pool {pool:?} at {}: {error}; {}",
+                path.display(),
+                xmem_core::pools_in_words(pool)
+            )
         );
     }
 }

@@ -100,7 +100,8 @@ impl imp::XmemSrc {
     /// Sends the start of the stream that this state belongs to. `false`: it is out already.
     pub(super) fn announce(&self, new: &Sticky) -> bool {
         let pool = lock(&self.settings).pool.clone();
-        let stream_id = format!("{pool}/{}", new.text(sticky::STREAM_ID).unwrap_or_default());
+        let stream_id = new.text(sticky::STREAM_ID).unwrap_or_default();
+        let stream_id = format!("{}/{stream_id}", pool.display());
         let description = Description::parse(new.text(sticky::STREAM));
         let caps = new.text(sticky::CAPS).and_then(sticky::parse_caps);
         let tags = new
@@ -217,11 +218,11 @@ impl imp::XmemSrc {
             gst::element_imp_warning!(
                 self,
                 gst::StreamError::Decode,
-                ("No key frame comes from pool {:?}", started.settings.pool),
-                [
-                    "Frames are given up as long as there is none: set wait-for-keyframe=false if each stands for itself, or \
-                     have the encoder make key frames more often"
-                ]
+                (
+                    "No key frame comes from pool {:?}. Frames are given up as long as there is none: set \
+                     wait-for-keyframe=false if each stands for itself, or have the encoder make key frames more often",
+                    started.settings.pool
+                )
             );
         }
     }

@@ -125,7 +125,7 @@ impl XmemSrc {
                 gst::element_imp_error!(
                     self,
                     gst::StreamError::Format,
-                    ["The producer's caps make no sense: {caps:?}"]
+                    ("The producer's caps make no sense: {caps:?}")
                 );
                 return Err(Stop::Flow(gst::FlowError::Error));
             };
@@ -174,12 +174,9 @@ impl XmemSrc {
             gst::element_imp_error!(
                 self,
                 gst::CoreError::Negotiation,
-                ("The frames of pool {pool:?} lie on a CUDA device"),
-                [
-                    "Handing them on where they lie takes a driver, libgstcuda of GStreamer 1.24 or later, and a plugin built \
-                     with CUDA; GST_DEBUG=xmemcuda:4 says what is missing. With a driver, download=true gives them in host \
-                     memory"
-                ]
+                ("The frames of pool {pool:?} lie on a CUDA device. Handing them on where they lie takes a driver, \
+                     libgstcuda of GStreamer 1.24 or later, and a plugin built with CUDA; GST_DEBUG=xmemcuda:4 says what is \
+                     missing. With a driver, download=true gives them in host memory")
             );
         } else if !self.is_refused(caps) {
             lock(&self.stream).said_refused = false;
@@ -188,21 +185,16 @@ impl XmemSrc {
             gst::element_imp_error!(
                 self,
                 gst::CoreError::Negotiation,
-                ("Downstream does not take what is in pool {pool:?}: frames on a CUDA device"),
-                [
-                    "The caps are {caps}; put cudaconvert, cudadownload or another element that takes them behind xmemsrc, or \
-                     set download=true for frames in host memory"
-                ]
+                ("Downstream does not take what is in pool {pool:?}: frames on a CUDA device. The caps are {caps}; put \
+                     cudaconvert, cudadownload or another element that takes them behind xmemsrc, or set download=true for \
+                     frames in host memory")
             );
         } else {
             gst::element_imp_error!(
                 self,
                 gst::CoreError::Negotiation,
-                ("Downstream does not take what is in pool {pool:?}"),
-                [
-                    "The producer's caps are {caps}; put a converter that takes them behind xmemsrc, or have the \
-                     producer make others"
-                ]
+                ("Downstream does not take what is in pool {pool:?}. The producer's caps are {caps}; put a converter that \
+                     takes them behind xmemsrc, or have the producer make others")
             );
         }
         lock(&self.stream).said_refused = true;
@@ -223,11 +215,9 @@ impl XmemSrc {
         gst::element_imp_error!(
             self,
             gst::CoreError::Negotiation,
-            ("Something downstream does not take what is in pool {pool:?}"),
-            [
-                "The producer's caps are {caps}; the element behind xmemsrc takes them, and one further on does not take what \
-                 becomes of them. Put a converter before that one, or have the producer make others"
-            ]
+            ("Something downstream does not take what is in pool {pool:?}. The producer's caps are {caps}; the element \
+                 behind xmemsrc takes them, and one further on does not take what becomes of them. Put a converter before that \
+                 one, or have the producer make others")
         );
     }
 

@@ -113,9 +113,7 @@ impl XmemSrc {
         gst::element_imp_error!(
             self,
             gst::StreamError::Format,
-            [
-                "The pool's frames lie on a CUDA device, and this plugin was built without CUDA: have the producer download them"
-            ]
+            ("The pool's frames lie on a CUDA device, and this plugin was built without CUDA: have the producer download them")
         );
         Err(Stop::Flow(gst::FlowError::Error))
     }
@@ -134,7 +132,7 @@ impl XmemSrc {
                 gst::element_imp_error!(
                     self,
                     gst::ResourceError::Read,
-                    ["Cannot receive a frame: {error}"]
+                    ("Cannot receive a frame: {error}")
                 );
                 Stop::Flow(gst::FlowError::Error)
             }
@@ -166,7 +164,7 @@ impl XmemSrc {
                 gst::element_imp_error!(
                     self,
                     gst::StreamError::Format,
-                    ["The producer describes a frame that cannot be: {reason}"]
+                    ("The producer describes a frame that cannot be: {reason}")
                 );
                 Err(Stop::Flow(gst::FlowError::Error))
             }
@@ -179,7 +177,7 @@ impl XmemSrc {
             gst::element_imp_warning!(
                 self,
                 gst::StreamError::Format,
-                ["Frames come without their {name}: {why}. See the field dropped-metas of stats"]
+                ("Frames come without their {name}: {why}. See the field dropped-metas of stats")
             );
         }
     }

@@ -57,6 +57,7 @@ use super::{
 use crate::cuda;
 use crate::lock::lock;
 use crate::{
+    bytes::{self, UriHandler},
     caps,
     event::{key_frame::KeyFrame, sticky},
     frame::{Format, Memory},
@@ -163,7 +164,7 @@ pub struct XmemSrc {
 impl ObjectSubclass for XmemSrc {
     const NAME: &'static str = "GstXmemSrc";
     type Type = super::XmemSrc;
-    type Interfaces = (gst::URIHandler,);
+    type Interfaces = (UriHandler,);
     type ParentType = gst_base::PushSrc;
 }
 
@@ -281,12 +282,12 @@ impl BaseSrcImpl for XmemSrc {
     fn start(&self) -> Result<(), gst::ErrorMessage> {
         let settings = lock(&self.settings).clone();
         let builder = settings
-            .consumer(&self.obj().name())
+            .consumer(&bytes::name_of(&*self.obj()))
             .canceller(&self.canceller);
         let path = builder.socket_path().map_err(|error| {
             gst::error_msg!(
                 gst::ResourceError::Settings,
-                ["Cannot use pool {:?}: {error}", settings.pool]
+                ("Cannot use pool {:?}: {error}", settings.pool)
             )
         })?;
         gst::info!(CAT, imp = self, "Pool {:?} at {path:?}", settings.pool);

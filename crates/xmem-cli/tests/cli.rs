@@ -66,7 +66,7 @@ fn publish(producer: &Producer) {
     lease.publish(FrameMeta::new(64)).unwrap();
 }
 
-fn xmem(runtime_dir: &Path, args: &[&str]) -> Output {
+fn xmem<A: AsRef<OsStr>>(runtime_dir: &Path, args: &[A]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_xmem"))
         .args(args)
         .env("XMEM_RUNTIME_DIR", runtime_dir)
@@ -390,6 +390,23 @@ fn a_directory_that_has_no_path_in_text_has_pools_all_the_same() {
         "{removed:?}"
     );
     assert!(!dir.join("cam0.sock").exists());
+}
+
+#[test]
+fn a_pool_is_named_by_a_path_that_is_not_utf_8() {
+    let dir = TempDir::new().unwrap();
+    let path = dir.path().join(OsStr::from_bytes(b"\xff.sock"));
+    let producer = Producer::builder(&path).build().unwrap();
+    publish(&producer);
+    let run = |words: &[&str]| {
+        let words = words.iter().map(OsStr::new);
+        let args: Vec<_> = words.chain([path.as_os_str()]).collect();
+        xmem(dir.path(), &args)
+    };
+    let json: Value = serde_json::from_str(stdout(&run(&["show", "-f", "json"]))).unwrap();
+    assert_eq!(json["published"], 1);
+    stdout(&run(&["watch", "-n", "1"]));
+    assert!(stderr(&run(&["clean"])).contains("has a producer"));
 }
 
 #[test]

@@ -2,6 +2,7 @@
 
 //! `xmem show POOL`
 
+use std::ffi::OsStr;
 use std::io::Write;
 
 use serde_json::Value;
@@ -11,7 +12,7 @@ use crate::Error;
 use crate::cli::Format;
 use crate::format::{Table, json, milliseconds, process, size};
 
-pub(crate) fn run(pool: &str, format: Format, out: &mut impl Write) -> Result<(), Error> {
+pub(crate) fn run(pool: &OsStr, format: Format, out: &mut impl Write) -> Result<(), Error> {
     let stats = xmem_core::query(pool)?;
     match format {
         Format::Json => json(out, &as_json(&stats)?),

@@ -2,6 +2,7 @@
 
 //! Joining a pool, and asking a producer about itself.
 
+use std::ffi::{OsStr, OsString};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -44,7 +45,7 @@ const LOOK_AGAIN: (Duration, Duration) = (Duration::from_millis(5), Duration::fr
 #[derive(Debug, Clone)]
 #[must_use]
 pub struct ConsumerBuilder {
-    pool: String,
+    pool: OsString,
     /// `None`: as many as usual.
     max_held: Option<u32>,
     name: String,
@@ -61,7 +62,7 @@ pub struct ConsumerBuilder {
 }
 
 impl ConsumerBuilder {
-    pub(super) fn new(pool: &str) -> Self {
+    pub(super) fn new(pool: &OsStr) -> Self {
         let program = std::env::args_os().next().unwrap_or_default();
         let name = Path::new(&program).file_name().unwrap_or_default();
         Self {
@@ -346,7 +347,8 @@ impl ConsumerBuilder {
 /// # Errors
 ///
 /// As for joining.
-pub fn query(pool: &str) -> Result<PoolStats, QueryError> {
+pub fn query(pool: &(impl AsRef<OsStr> + ?Sized)) -> Result<PoolStats, QueryError> {
+    let pool = pool.as_ref();
     let path = socket_path(pool)?;
     check_default_dir(pool, &path)?;
     let question = ToProducer::Query { version: VERSION };

@@ -15,6 +15,7 @@ pub(crate) mod session;
 mod take;
 mod waiting;
 
+use std::ffi::OsStr;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -81,8 +82,8 @@ pub struct Consumer {
 
 impl Consumer {
     /// How to join the pool of this name, or with its socket at this path.
-    pub fn builder(pool: &str) -> ConsumerBuilder {
-        ConsumerBuilder::new(pool)
+    pub fn builder(pool: &(impl AsRef<OsStr> + ?Sized)) -> ConsumerBuilder {
+        ConsumerBuilder::new(pool.as_ref())
     }
 
     fn new(session: Arc<Session>, thread: Thread, builder: &ConsumerBuilder) -> Self {

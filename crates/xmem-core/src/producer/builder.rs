@@ -2,6 +2,7 @@
 
 //! How a pool is made.
 
+use std::ffi::{OsStr, OsString};
 use std::fmt;
 use std::io::ErrorKind;
 use std::path::Path;
@@ -115,12 +116,12 @@ impl Default for Settings {
 #[derive(Debug, Clone)]
 #[must_use]
 pub struct ProducerBuilder {
-    pool: String,
+    pool: OsString,
     settings: Settings,
 }
 
 impl ProducerBuilder {
-    pub(super) fn new(pool: &str) -> Self {
+    pub(super) fn new(pool: &OsStr) -> Self {
         Self {
             pool: pool.to_owned(),
             settings: Settings::default(),
@@ -264,10 +265,7 @@ impl ProducerBuilder {
     ///
     /// [`CreateError::InUse`] when another producer has the pool, and others as [`CreateError`] says.
     pub fn build(self) -> Result<Producer, CreateError> {
-        let Self {
-            pool: name,
-            mut settings,
-        } = self;
+        let Self { pool, mut settings } = self;
         let least = settings.history.saturating_add(2);
         if settings.max_slots < least || settings.max_slots > MAX_SLOTS {
             return Err(CreateError::Settings(format!(
@@ -289,9 +287,9 @@ impl ProducerBuilder {
             ));
         }
         settings.min_slots = settings.min_slots.min(settings.max_slots);
-        let socket = socket_path(&name)?;
-        prepare_dir(&name, &socket)?;
-        let lock = take_lock(&name, &socket)?;
+        let socket = socket_path(&pool)?;
+        prepare_dir(&pool, &socket)?;
+        let lock = take_lock(&pool, &socket)?;
         // From here on this process is the only one that may touch the pool's files.
         let shm_prefix = region::shm_prefix(&socket);
         // Whatever this producer's own backing is.
@@ -317,7 +315,14 @@ impl ProducerBuilder {
             error,
         })?);
         let pool = Arc::new(Pool::new(
-            name, socket, settings, control, control_fd, commands, shm_prefix, sticky,
+            pool.to_string_lossy().into_owned(),
+            socket,
+            settings,
+            control,
+            control_fd,
+            commands,
+            shm_prefix,
+            sticky,
         ));
         let thread = control::spawn(&pool, listener).map_err(|error| CreateError::System {
             what: "start the control thread",
@@ -337,13 +342,13 @@ fn is_own(path: &Path) -> bool {
 }
 
 /// Makes this process the pool's producer.
-pub(super) fn take_lock(pool: &str, socket: &Path) -> Result<LockFile, CreateError> {
+pub(super) fn take_lock(pool: &OsStr, socket: &Path) -> Result<LockFile, CreateError> {
     let pid = std::process::id();
     let program = std::fs::read_to_string("/proc/self/comm").unwrap_or_default();
     let own = format!("{} (process {pid})", program.trim());
     LockFile::acquire(&lock_path(socket), &own).map_err(|error| match error {
         LockError::Held(holder) => CreateError::InUse {
-            pool: pool.to_owned(),
+            pool: pool.to_string_lossy().into_owned(),
             holder: if is_own(socket) {
                 format!("{own}, which is this very process")
             } else if holder.is_empty() {

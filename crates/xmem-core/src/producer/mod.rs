@@ -30,6 +30,7 @@ mod sticky_log;
 mod wait;
 mod write_lease;
 
+use std::ffi::OsStr;
 use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::atomic::Ordering;
@@ -160,8 +161,8 @@ impl Producer {
     }
 
     /// How to make the pool of this name, or with its socket at this path.
-    pub fn builder(pool: &str) -> ProducerBuilder {
-        ProducerBuilder::new(pool)
+    pub fn builder(pool: &(impl AsRef<OsStr> + ?Sized)) -> ProducerBuilder {
+        ProducerBuilder::new(pool.as_ref())
     }
 
     fn inner(&self) -> &Arc<Pool> {
@@ -605,7 +606,8 @@ impl Producer {
         self.inner().collect()
     }
 
-    /// The pool's name.
+    /// The pool's name. Where that is a path, which need not be UTF-8, other bytes are replaced; see
+    /// [`socket_path`](Self::socket_path).
     pub fn pool(&self) -> &str {
         &self.inner().name
     }
