@@ -4,6 +4,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::budget::BudgetLimit;
+
 /// A pool as its producer sees it. Also what [`query`](crate::query) answers.
 #[derive(Debug, Default, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
@@ -102,8 +104,10 @@ pub struct ReceiveStats {
     pub missed: u64,
     /// Slots held.
     pub held: u32,
-    /// Slots that may be held at once.
+    /// Slots that may be held at once now.
     pub budget: u32,
+    /// What keeps the budget from being larger.
+    pub budget_limit: BudgetLimit,
     /// Nanoseconds from publish to receive, smoothed over the last frames.
     pub latency_ns: u64,
 }

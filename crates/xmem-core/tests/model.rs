@@ -11,8 +11,8 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 use support::*;
 use xmem_core::{
-    AcquireError, ConnectError, Consumer, Delivery, FrameMeta, Producer, ReadLease, ReceiveError,
-    StartFrom, WriteLease,
+    AcquireError, Consumer, Delivery, FrameMeta, Producer, ReadLease, ReceiveError, StartFrom,
+    WriteLease,
 };
 
 /// What may happen. Numbers choose among what there is, in a circle.

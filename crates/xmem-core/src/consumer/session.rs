@@ -221,6 +221,7 @@ impl Session {
             missed: self.page.missed().load(Ordering::Relaxed),
             held: self.held.count(),
             budget: self.budget(),
+            budget_limit: self.budget_limit(),
             latency_ns: self.page.latency().load(Ordering::Relaxed),
         }
     }
