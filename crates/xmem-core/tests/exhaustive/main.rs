@@ -100,7 +100,7 @@ const RESERVED: Setting = Setting {
     first: 4,
     max_slots: 4,
     reserve: true,
-    frames: 5,
+    frames: 4,
     joins: 3,
     crashes: 1,
     ..SMALL
@@ -322,6 +322,7 @@ fn wrong_regions() {
 fn wrong_reservation() {
     let exhausted = "a pool is exhausted though slots were reserved";
     let setting = Setting {
+        frames: 5,
         joins: 2,
         crashes: 0,
         ..RESERVED
