@@ -486,12 +486,14 @@ pub(super) fn properties() -> Vec<glib::ParamSpec> {
          *   not, since they mean something in this process only or found no slot; a warning names each kind of these
          *   once.
          * * `slots`, `slots-held`, `max-slots`, `regions` (guint), `bytes` (guint64): the pool's memory.
+         * * `budget-limit` (string): `max-slots` or `max-bytes`, where that has no room for the budgets that consumers asked
+         *   for; else empty.
          * * `devices` (GstValueArray of strings), `device-bytes` (guint64): the CUDA devices that slots lie on, and how their
          *   memory is shared, such as `0 NVIDIA H200 (vmm)`; of the bytes, those on devices.
          * * `cut-off`, `timed-out` (guint64): consumers that were disconnected, for nonsense or for holding all up.
          * * `clients` (GstValueArray of `application/x-xmem-client`): `id` (guint64), `pid`, `uid` (guint), `name`
          *   (string), `via` (string), `budget`, `held` (guint), `received`, `missed`, `copied`, `dropped`, `oldest-held-age`,
-         *   `latency` (guint64, times in nanoseconds), `device` (string): how it came by the memory of frames on CUDA
+         *   `latency`, `waited-for` (guint64, times in nanoseconds), `device` (string): how it came by the memory of frames on CUDA
          *   devices, `vmm`, `legacy`, `same process`, or `none: ` and why; empty as long as it has not used any.
          */
         glib::ParamSpecBoxed::builder::<gst::Structure>(PROP_STATS)

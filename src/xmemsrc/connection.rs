@@ -8,7 +8,7 @@ use std::{
 };
 
 use gst::subclass::prelude::*;
-use xmem_core::{ConnectError, Consumer, ConsumerBuilder};
+use xmem_core::{BudgetLimit, ConnectError, Consumer, ConsumerBuilder};
 
 use super::{
     XmemSrcOnProducerLost,
@@ -47,15 +47,16 @@ impl XmemSrc {
                     "Connected to process {}",
                     consumer.producer_pid()
                 );
-                match settings.asked_to_hold() {
-                    Some(asked) if asked > consumer.budget() => gst::warning!(
+                let limit = consumer.budget_limit();
+                if let Some(asked) = settings.asked_to_hold()
+                    && limit != BudgetLimit::Asked
+                {
+                    gst::warning!(
                         CAT,
                         imp = self,
-                        "Asked to hold {asked} slots, granted {}: raise max-held on xmemsink, or max-slots or max-bytes if \
-                         those are too few for all consumers",
+                        "Asked to hold {asked} slots, granted {}: raise {limit} on xmemsink",
                         consumer.budget()
-                    ),
-                    _ => {}
+                    );
                 }
                 lock(&self.counted).connection = Some(consumer.handle());
                 if std::mem::replace(&mut started.was_connected, true) {

@@ -54,12 +54,10 @@ impl XmemSrc {
     fn say_missed(&self, started: &mut Started) {
         let is_news = started.next_sequence.is_some() && !started.settings.newest_only;
         if is_news && !std::mem::replace(&mut started.said_missed, true) {
-            gst::warning!(
-                gst::CAT_PERFORMANCE,
-                imp = self,
-                "Frames are missed: downstream took longer over one than the producer keeps the next ones. A sink that waits \
-                 for a frame's time does so too: put a queue behind this element, or have the producer raise history"
-            );
+            let why = "Frames are missed: downstream took longer over one than the producer keeps the next ones. A sink that waits \
+                 for a frame's time does so too: put a queue behind this element, or have the producer raise history";
+            gst::warning!(gst::CAT_PERFORMANCE, imp = self, "{why}");
+            gst::element_imp_warning!(self, gst::StreamError::Failed, ("{why}"));
         }
     }
 

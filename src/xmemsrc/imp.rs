@@ -100,6 +100,7 @@ pub(super) struct Started {
     pub(super) stamper: Stamper,
     /// The next buffer, which was there only when a pause had begun.
     pub(super) kept: Option<gst::Buffer>,
+    pub(super) said_budget: bool,
     pub(super) said_copied: bool,
     pub(super) said_dropped: bool,
     pub(super) said_missed: bool,
@@ -310,6 +311,7 @@ impl BaseSrcImpl for XmemSrc {
             gate: Gate::default(),
             header_is_due: true,
             kept: None,
+            said_budget: false,
             said_copied: false,
             said_dropped: false,
             said_missed: false,

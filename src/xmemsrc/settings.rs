@@ -239,8 +239,8 @@ pub(super) fn properties() -> Vec<glib::ParamSpec> {
         /**
          * GstXmemSrc:max-held:
          *
-         * The budget: how many slots this element and everything downstream of it hold at once. The producer reserves
-         * them, and may grant fewer.
+         * The budget: how many slots this element and everything downstream of it hold at once. The producer may grant
+         * fewer, and fewer still when more consumers come.
          */
         glib::ParamSpecUInt::builder(PROP_MAX_HELD)
             .nick("Maximum Held")
@@ -376,6 +376,8 @@ pub(super) fn properties() -> Vec<glib::ParamSpec> {
          * * `metas-dropped` (guint64), `dropped-metas` (`application/x-xmem-metas`): metas that this process does not
          *   know or that make no sense, and how many there were of each name (guint64).
          * * `held` (guint64), `budget` (guint): frames that are out now, and how many slots may be held at once.
+         * * `budget-limit` (string): the property of xmemsink that keeps the budget small; empty where it is what was asked
+         *   for.
          * * `reconnects` (guint64): how often another producer took the place of a lost one.
          * * `latency` (guint64): nanoseconds from publishing to receiving, smoothed.
          * * `device` (string): how the memory of frames on CUDA devices came here from the current producer, `vmm`,

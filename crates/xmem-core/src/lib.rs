@@ -56,6 +56,7 @@ mod protocol;
 
 #[cfg(not(xmem_loom))]
 mod api {
+    pub use crate::budget::BudgetLimit;
     pub use crate::buffer_pool::{AccessMode, BufferGuard, BufferPool, BufferPoolOptions};
     pub use crate::cancel::Canceller;
     pub use crate::consumer::{Consumer, ConsumerBuilder, ConsumerHandle, query};
@@ -88,6 +89,8 @@ pub use api::*;
 
 #[cfg(not(xmem_loom))]
 mod bounds;
+#[cfg(not(xmem_loom))]
+mod budget;
 #[cfg(not(xmem_loom))]
 mod buffer_pool;
 #[cfg(not(xmem_loom))]

@@ -80,6 +80,22 @@ fn print(stats: &PoolStats, out: &mut impl Write) -> Result<(), Error> {
             printable(&stats.devices.join(", "))
         )?;
     }
+    if !stats.budget_limit.is_empty() {
+        writeln!(
+            out,
+            "  budgets  smaller than asked for: raise {}",
+            printable(&stats.budget_limit)
+        )?;
+    }
+    for consumer in stats.consumers.iter().filter(|it| it.waited_for_ns > 0) {
+        writeln!(
+            out,
+            "  waits    for {} (process {}), {} ms so far",
+            printable(&consumer.name),
+            process(consumer.pid),
+            milliseconds(consumer.waited_for_ns)
+        )?;
+    }
     if stats.cut_off + stats.timed_out > 0 {
         writeln!(
             out,
@@ -159,10 +175,11 @@ mod tests {
         stats.delivery = "\x1b2".into();
         stats.devices = vec!["\x1b3".into()];
         stats.sticky = vec![("\x1b4".into(), "\x1b5".into())];
+        stats.budget_limit = "\x1b6".into();
         let mut out = Vec::new();
         print(&stats, &mut out).unwrap();
         let said = String::from_utf8(out).unwrap();
-        for n in 1..=5 {
+        for n in 1..=6 {
             assert!(said.contains(&format!("\u{fffd}{n}")), "{said:?}");
         }
     }

@@ -92,7 +92,10 @@ fn print(stats: &PoolStats, rates: &mut Rates, out: &mut impl Write) -> Result<(
     ]);
     for consumer in &stats.consumers {
         table.row([
-            format!("  {}", consumer.name),
+            match consumer.waited_for_ns {
+                0 => format!("  {}", consumer.name),
+                _ => format!("  {} (waited for)", consumer.name),
+            },
             process(consumer.pid),
             consumer.received.to_string(),
             rates.per_second((stats.pid, Some(consumer.id)), consumer.received),

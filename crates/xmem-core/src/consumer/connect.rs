@@ -14,6 +14,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use super::Consumer;
 use super::missed::Whereabouts;
 use super::session::{Session, Terms};
+use crate::budget::BudgetLimit;
 use crate::cancel::{Bell, Canceller, Deadline, Wake};
 use crate::delivery::StartFrom;
 use crate::error::{ConnectError, NameError, QueryError};
@@ -81,8 +82,9 @@ impl ConsumerBuilder {
     }
 
     /// How many slots it wants to hold at once, its budget. Default: 8. The producer may grant fewer: not more than
-    /// [`ProducerBuilder::max_held`](crate::ProducerBuilder::max_held), and not more than it has room for.
-    /// [`Consumer::budget`] is what it granted; less than was asked for here is said in a warning of the crate `log`.
+    /// [`ProducerBuilder::max_held`](crate::ProducerBuilder::max_held), and not more than its share where there are many
+    /// consumers. [`Consumer::budget`] is the number now and [`Consumer::budget_limit`] what keeps it small; a warning of the
+    /// crate `log` gives both where less is granted than was asked for here, and where a smaller budget is used up.
     pub fn max_held(mut self, slots: u32) -> Self {
         self.max_held = Some(slots.max(1));
         self
@@ -211,17 +213,9 @@ impl ConsumerBuilder {
         fault::point(Point::ControlMapped);
         let page = LeasePage::open(&page, control.constants().shape).map_err(refused)?;
         fault::point(Point::PageMapped);
-        let budget = budget.max(1);
-        match self.max_held {
-            Some(asked) if asked > budget && self.holds_only_for.is_none() => log::warn!(
-                "pool {:?}: asked to hold {asked} slots at once, granted {budget}: raise max-held, or max-slots if that is too \
-                 few for all consumers, on xmemsink or where the pool is made",
-                pool.as_str()
-            ),
-            _ => {}
-        }
         let terms = Terms {
-            budget,
+            asked: self.max_held.unwrap_or(DEFAULT_MAX_HELD),
+            budget: budget.max(1),
             producer_pid: producer_pid(&socket),
             peers_may_write,
             pool: pool.as_str().to_owned(),
@@ -235,6 +229,17 @@ impl ConsumerBuilder {
                 error,
             })?;
         fault::point(Point::SessionStarted);
+        let limit = session.budget_limit();
+        if let Some(asked) = self.max_held
+            && limit != BudgetLimit::Asked
+            && self.holds_only_for.is_none()
+        {
+            log::warn!(
+                "pool {:?}: asked to hold {asked} slots at once, granted {}: raise {limit} of the producer",
+                session.pool_name(),
+                session.budget()
+            );
+        }
         if origins > 0
             && !session.wait_for_place(Deadline::after(Some(PLACE_TIME)), &self.canceller)
         {

@@ -21,6 +21,7 @@ use std::time::Duration;
 
 pub use connect::{ConsumerBuilder, query};
 
+use crate::budget::BudgetLimit;
 use crate::cancel::{Canceller, Registration, Wake};
 use crate::delivery::Delivery;
 use crate::error::RequestError;
@@ -141,12 +142,18 @@ impl Consumer {
         self.session.stats().held
     }
 
-    /// How many slots it may hold: as the producer granted, or fewer where `max_bytes` turned out to have room for fewer.
+    /// How many slots it may hold now. The number becomes smaller when others join, and larger when they leave. Frames that are
+    /// held beyond it stay held.
     ///
-    /// 0 says that who keeps a frame may keep the producer from publishing the next one: one is given all the same, to be let
-    /// go of soon, and [`receive_with`](Self::receive_with) copies it out.
+    /// With a budget of 0 [`receive`](Self::receive) gives one frame at a time, which has to be dropped soon, as the producer may
+    /// have no other slot for the next one; [`receive_with`](Self::receive_with) copies it out.
     pub fn budget(&self) -> u32 {
         self.session.budget()
+    }
+
+    /// What keeps the budget from being larger.
+    pub fn budget_limit(&self) -> BudgetLimit {
+        self.session.budget_limit()
     }
 
     /// What the pool does when a consumer is slow.

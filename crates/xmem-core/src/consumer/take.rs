@@ -7,6 +7,7 @@ use std::sync::Arc;
 use super::held::{NotTaken, SlotPlace};
 use super::session::Session;
 use crate::bounds::lie_inside;
+use crate::budget::BudgetLimit;
 use crate::cancel::{Canceller, Deadline};
 use crate::entry::Entry;
 use crate::error::ReceiveError;
@@ -20,9 +21,9 @@ use crate::sync::Ordering;
 /// What a frame is taken for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Purpose {
-    /// To be held, within the budget.
+    /// To be held, within the budget. With a budget of 0, one at a time.
     Keep,
-    /// To be copied out at once, also past the budget.
+    /// To be copied out at once, also past the budget: one at a time.
     CopyOut,
 }
 
@@ -76,20 +77,29 @@ impl Session {
             offset,
             len,
         };
-        let limit = match purpose {
-            // One at a time is what whoever lets go of it at once can do with any pool.
-            Purpose::Keep => self.budget().max(1),
-            // Whatever it may hold now: it may have more from before.
-            Purpose::CopyOut => self.granted.saturating_add(1),
-        };
-        match self.held.take(self, place, limit) {
+        match self.held.take(self, place, purpose) {
             Ok(held) => ReadLease::new(Hold::Consumer(held), entry, sticky, &|places| {
                 self.find_parts(places, purpose, wants_parts, deadline, cancel)
             }),
             Err(NotTaken::Gone) => Ok(None),
-            Err(NotTaken::OverBudget) => Err(ReceiveError::OverBudget {
-                budget: self.budget(),
-            }),
+            Err(NotTaken::OverBudget) => {
+                self.warn_of_budget();
+                Err(ReceiveError::OverBudget {
+                    budget: self.budget(),
+                })
+            }
+        }
+    }
+
+    /// Logs once why the budget that is used up is smaller than what was asked for.
+    fn warn_of_budget(&self) {
+        let limit = self.budget_limit();
+        if limit != BudgetLimit::Asked && !self.warned_of_budget.swap(true, Ordering::Relaxed) {
+            log::warn!(
+                "pool {:?}: all {} slots that this consumer may hold at once are held: raise {limit} of the producer",
+                self.pool_name(),
+                self.budget()
+            );
         }
     }
 

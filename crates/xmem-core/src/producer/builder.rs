@@ -17,6 +17,7 @@ use super::peer::Departure;
 use super::pool::Pool;
 use super::sticky_log::StickyLog;
 use super::{Owner, Producer};
+use crate::budget::BudgetLimit;
 use crate::delivery::Delivery;
 use crate::error::{CreateError, RegionError};
 use crate::fault::{self, Point};
@@ -27,7 +28,7 @@ use crate::region::{self, Backing, MAX_SLOTS};
 use crate::rendezvous::{lock_path, prepare_dir, socket_path};
 use crate::stats::ConsumerStats;
 
-/// A consumer came, went, or asks for something.
+/// What happened to a pool's consumers.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub enum ConsumerEvent {
@@ -40,6 +41,18 @@ pub enum ConsumerEvent {
         /// Why.
         reason: Departure,
     },
+    /// Consumers may hold fewer slots than they asked for, and copy frames beyond that. The first time, and when they may hold
+    /// none.
+    BudgetsCut {
+        /// How many each may hold.
+        budget: u32,
+        /// How many consumers there are.
+        consumers: u32,
+        /// What has room for no more.
+        limit: BudgetLimit,
+    },
+    /// It has taken no frame for two seconds, for which a lossless producer waits. Once for each consumer.
+    HoldsUp(ConsumerStats),
     /// It asks whoever feeds the pool for something ([`Consumer::request`](crate::Consumer::request)). What it says is
     /// not to be trusted, and it may ask as often as it likes.
     Request {
@@ -190,7 +203,8 @@ impl ProducerBuilder {
         self
     }
 
-    /// The largest budget that a consumer may ask for, in slots. Default: 8.
+    /// The largest budget that a consumer may have, in slots. Default: 8. Where there are many consumers, each gets an equal share
+    /// of what `max_slots` and `max_bytes` have room for, and more again when others leave.
     pub fn max_held(mut self, slots: u32) -> Self {
         self.settings.max_held = slots.clamp(1, MAX_SLOTS);
         self

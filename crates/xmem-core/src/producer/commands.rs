@@ -7,6 +7,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Mutex;
 
 use super::peer::Departure;
+use super::share::Cut;
 use crate::fault::{self, Point};
 use crate::lock::lock;
 use crate::os::eventfd;
@@ -19,6 +20,10 @@ pub(super) enum Command {
     Disconnect(u64, Departure),
     /// The consumer was given up on; say so.
     TimedOut(u64),
+    /// Consumers may hold fewer slots than they asked for.
+    BudgetsCut(Cut),
+    /// The consumer holds the producer up.
+    HoldsUp(u64),
     /// Send the newest sticky state to everybody.
     PushSticky,
     /// Tell everybody of a pool that frames come from.

@@ -60,6 +60,7 @@ use crate::stats::PoolStats;
 use commands::Command;
 use pool::Pool;
 use slots::Want;
+use state::Effects;
 
 /// A slot has at least one byte, also for an event.
 const EVENT_SIZE: usize = 1;
@@ -557,17 +558,10 @@ impl Producer {
             });
         }
         state.upstream_need = Some(slots);
-        let reserved = state.reserved(settings);
+        let mut effects = Effects::default();
+        state.share_out(&self.inner().control, settings, &mut effects);
         drop(state);
-        if reserved > settings.max_slots {
-            // Consumers that came before keep what they were promised.
-            log::warn!(
-                "pool {:?}: {reserved} slots are promised and max-slots is {}: frames may be dropped while consumers \
-                 hold all they may; raise max-slots",
-                self.pool(),
-                settings.max_slots
-            );
-        }
+        self.inner().run(effects, None);
         Ok(())
     }
 
