@@ -26,6 +26,8 @@ pub(super) struct Sent {
     /// The start of the stream that is out. `None`: GstBaseSrc's own waits for what the producer says.
     start: Option<Start>,
     pub(super) segment: Option<(gst::Seqnum, gst::Segment)>,
+    /// The application's end of the stream, which is not out yet.
+    pub(super) eos: Option<gst::Event>,
 }
 
 #[derive(Debug)]
@@ -44,6 +46,11 @@ pub(super) fn watch(src: &XmemSrc) {
             (Some(src), Some(gst::PadProbeData::Event(event))) => {
                 let imp = src.imp();
                 imp.outgoing.mend_event(event);
+                if event.type_() == gst::EventType::Eos
+                    && let Some(eos) = lock(&imp.sent).eos.take()
+                {
+                    *event = eos;
+                }
                 imp.on_leaving(pad, event)
             }
             _ => gst::PadProbeReturn::Ok,
@@ -77,6 +84,7 @@ impl imp::XmemSrc {
                 }
                 sent.segment = Some((seqnum, event.segment().clone()));
             }
+            gst::EventView::FlushStart(_) => lock(&self.sent).eos = None,
             gst::EventView::FlushStop(_) => {
                 lock(&self.sent).segment = None;
                 self.flushed();

@@ -247,6 +247,22 @@ impl ElementImpl for XmemSrc {
         self.parent_post_message(message)
     }
 
+    /// GstBaseSrc waits with an EOS until the streaming thread has returned from downstream, and so long the application waits too.
+    /// In a pause that can be for ever. Here `create` ends the stream when the thread comes to it.
+    fn send_event(&self, event: gst::Event) -> bool {
+        if event.type_() != gst::EventType::Eos {
+            return self.parent_send_event(event);
+        }
+        lock(&self.sent).eos = Some(event);
+        self.canceller.cancel();
+        if self.obj().src_pad().task_state() == gst::TaskState::Started {
+            return true;
+        }
+        // No thread comes to `create`, and GstBaseSrc has none to wait for.
+        let event = lock(&self.sent).eos.take();
+        event.is_none_or(|event| self.parent_send_event(event))
+    }
+
     fn pad_templates() -> &'static [gst::PadTemplate] {
         static TEMPLATES: LazyLock<Vec<gst::PadTemplate>> = LazyLock::new(|| {
             let caps = gst::Caps::new_any();
@@ -338,7 +354,9 @@ impl BaseSrcImpl for XmemSrc {
     }
 
     fn unlock_stop(&self) -> Result<(), gst::ErrorMessage> {
-        self.canceller.reset();
+        if !self.is_ending() {
+            self.canceller.reset();
+        }
         Ok(())
     }
 
@@ -463,14 +481,17 @@ impl PushSrcImpl for XmemSrc {
         started.stamper.begin();
         // BaseSrc calls stop() only once this has returned.
         let mut result = match started.kept.take() {
+            _ if self.is_ending() => Err(gst::FlowError::Eos),
             Some(buffer) => Ok(buffer),
             None => self.next_buffer(&mut started),
         };
-        // What it is given in a pause, GstBaseSrc of 1.26 throws away, and asks again when that is over. After a flush or the
-        // end, which look the same here, nobody wants it: `flushed` and `leave` take it out.
-        if self.canceller.is_cancelled()
+        if self.is_ending() {
+            result = Err(gst::FlowError::Eos);
+        } else if self.canceller.is_cancelled()
             && let Ok(buffer) = result
         {
+            // What it is given in a pause, GstBaseSrc of 1.26 throws away, and asks again when that is over. After a flush,
+            // which looks the same here, nobody wants it: `flushed` takes it out.
             started.kept = Some(buffer);
             result = Err(gst::FlowError::Flushing);
         }
@@ -480,6 +501,11 @@ impl PushSrcImpl for XmemSrc {
 }
 
 impl XmemSrc {
+    /// Whether the application has ended the stream, and the EOS has not left yet.
+    fn is_ending(&self) -> bool {
+        self.canceller.is_cancelled() && lock(&self.sent).eos.is_some()
+    }
+
     /// What a neighbour may use that asks for a context of this kind.
     fn context(&self, kind: &str) -> Option<gst::Context> {
         let own = self.obj().context(kind);
