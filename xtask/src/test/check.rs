@@ -3,6 +3,8 @@
 //! One step of the tests.
 
 use std::collections::BTreeSet;
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 
 use super::harness::{Failure, Harness, Program};
@@ -102,7 +104,7 @@ impl Check {
     }
 
     fn try_run(&mut self, home: &Home) -> Result<Outcome> {
-        let file = NotRun::new(home)?;
+        let file = NotRun::new()?;
         let command = &mut self.step.command;
         command
             .env(NotRun::VARIABLE, &file.0)
@@ -131,11 +133,12 @@ struct NotRun(PathBuf);
 impl NotRun {
     const VARIABLE: &str = "XMEM_NOT_RUN";
 
-    fn new(home: &Home) -> Result<Self> {
-        use std::os::unix::fs::PermissionsExt;
-        let file = home.file("not-run");
+    fn new() -> Result<Self> {
+        // The tests in another Debian have a /tmp of their own, and this folder.
+        let file = target_dir().join("tests-not-run");
+        std::fs::create_dir_all(target_dir())?;
         std::fs::write(&file, "")?;
-        std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o666))?;
+        std::fs::set_permissions(&file, Permissions::from_mode(0o666))?;
         Ok(Self(file))
     }
 
