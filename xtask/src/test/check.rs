@@ -3,10 +3,9 @@
 //! One step of the tests.
 
 use std::collections::BTreeSet;
-use std::fs::Permissions;
-use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 
+use super::empty_for_all;
 use super::harness::{Failure, Harness, Program};
 use super::who::{Home, Who};
 use crate::step::{Step, cannot_start, words};
@@ -136,9 +135,7 @@ impl NotRun {
     fn new() -> Result<Self> {
         // The tests in another Debian have a /tmp of their own, and this folder.
         let file = target_dir().join("tests-not-run");
-        std::fs::create_dir_all(target_dir())?;
-        std::fs::write(&file, "")?;
-        std::fs::set_permissions(&file, Permissions::from_mode(0o666))?;
+        empty_for_all(&file)?;
         Ok(Self(file))
     }
 

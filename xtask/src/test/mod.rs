@@ -10,6 +10,9 @@ mod suites;
 mod who;
 
 use std::collections::BTreeSet;
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
@@ -309,6 +312,14 @@ fn quietly(command: &mut Command) -> bool {
         .stderr(Stdio::null())
         .status()
         .is_ok_and(|status| status.success())
+}
+
+/// Makes a file that is empty, and that a test program of any user may write to.
+fn empty_for_all(file: &Path) -> Result {
+    std::fs::create_dir_all(file.parent().unwrap_or(file))?;
+    std::fs::write(file, "")?;
+    std::fs::set_permissions(file, Permissions::from_mode(0o666))?;
+    Ok(())
 }
 
 /// What is in /dev/shm that was not there before, and stays: other tests on this machine may be at work.
