@@ -7,9 +7,9 @@ use std::sync::atomic::Ordering;
 use xmem_shm::fault::{self, Point};
 use xmem_shm::protocol::slot::{SlotState, SlotWord};
 
+use super::history::Span;
 use super::plan::Plan;
 use super::pool::{Claimed, Pool};
-use super::publish::Span;
 use super::regions::{Cold, Full};
 use super::slots::{Use, Want};
 use super::state::{Effects, State};

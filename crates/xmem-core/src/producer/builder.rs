@@ -3,129 +3,26 @@
 //! How a pool is made.
 
 use std::ffi::{OsStr, OsString};
-use std::fmt;
-use std::io::ErrorKind;
-use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use xmem_shm::abi::budget::BudgetLimit;
 use xmem_shm::abi::layout::{Constants, Control, Shape};
 use xmem_shm::abi::limits::MAX_SLOTS;
 use xmem_shm::fault::{self, Point};
-use xmem_shm::os::lock::{LockError, LockFile};
-use xmem_shm::os::{cred, socket};
 
-use super::access::Access;
 use super::commands::Commands;
 use super::control;
+use super::event::ConsumerEvent;
 use super::listener::Listener;
-use super::peer::Departure;
+use super::lock_file::take_lock;
 use super::pool::Pool;
+use super::settings::Settings;
 use super::sticky_log::StickyLog;
 use super::{Owner, Producer};
 use crate::delivery::Delivery;
 use crate::error::{CreateError, RegionError};
 use crate::region::{self, Backing};
-use crate::rendezvous::{lock_path, prepare_dir, socket_path};
-use crate::stats::ConsumerStats;
-
-/// What happened to a pool's consumers.
-#[derive(Debug, Clone)]
-#[non_exhaustive]
-pub enum ConsumerEvent {
-    /// It is connected.
-    Connected(ConsumerStats),
-    /// It is not connected any more.
-    Disconnected {
-        /// Its last figures.
-        consumer: ConsumerStats,
-        /// Why.
-        reason: Departure,
-    },
-    /// Consumers may hold fewer slots than they asked for, and copy frames beyond that. The first time, and when they may hold
-    /// none.
-    BudgetsCut {
-        /// How many each may hold.
-        budget: u32,
-        /// How many consumers there are.
-        consumers: u32,
-        /// What has room for no more.
-        limit: BudgetLimit,
-    },
-    /// It has taken no frame for two seconds, for which a lossless producer waits. Once for each consumer.
-    HoldsUp(ConsumerStats),
-    /// It asks whoever feeds the pool for something ([`Consumer::request`](crate::Consumer::request)). What it says is
-    /// not to be trusted, and it may ask as often as it likes.
-    Request {
-        /// Its figures.
-        consumer: ConsumerStats,
-        /// What it asks for.
-        name: String,
-        /// What it says to that, at most [`MAX_REQUEST`](crate::MAX_REQUEST) bytes.
-        data: Vec<u8>,
-    },
-}
-
-pub(super) type OnConsumer = Arc<dyn Fn(ConsumerEvent) + Send + Sync>;
-
-#[derive(Clone)]
-pub(super) struct Settings {
-    pub(super) delivery: Delivery,
-    pub(super) history: u32,
-    pub(super) history_time: Duration,
-    pub(super) min_slots: u32,
-    pub(super) mixed_sizes: bool,
-    pub(super) max_slots: u32,
-    pub(super) max_bytes: u64,
-    pub(super) max_consumers: u32,
-    pub(super) max_held: u32,
-    pub(super) backing: Backing,
-    pub(super) access: Access,
-    pub(super) lossless_timeout: Option<Duration>,
-    pub(super) peers_may_write: bool,
-    pub(super) on_consumer: Option<OnConsumer>,
-    #[cfg(feature = "cuda")]
-    pub(super) cuda_mode: crate::region::device::mode::Mode,
-    #[cfg(feature = "cuda")]
-    pub(super) release_timeout: Duration,
-}
-
-impl fmt::Debug for Settings {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Settings")
-            .field("delivery", &self.delivery)
-            .field("history", &self.history)
-            .field("max_slots", &self.max_slots)
-            .field("backing", &self.backing)
-            .finish_non_exhaustive()
-    }
-}
-
-impl Default for Settings {
-    fn default() -> Self {
-        Self {
-            delivery: Delivery::Live,
-            history: 4,
-            history_time: Duration::ZERO,
-            min_slots: 0,
-            mixed_sizes: false,
-            max_slots: 256,
-            max_bytes: 0,
-            max_consumers: 256,
-            max_held: 8,
-            backing: Backing::Memfd,
-            access: Access::default(),
-            lossless_timeout: None,
-            peers_may_write: false,
-            on_consumer: None,
-            #[cfg(feature = "cuda")]
-            cuda_mode: crate::region::device::mode::Mode::Auto,
-            #[cfg(feature = "cuda")]
-            release_timeout: Duration::from_secs(5),
-        }
-    }
-}
+use crate::rendezvous::{prepare_dir, socket_path};
 
 /// Makes a [`Producer`].
 #[derive(Debug, Clone)]
@@ -349,50 +246,4 @@ impl ProducerBuilder {
             owner: Arc::new(Owner::new(pool, thread)),
         })
     }
-}
-
-/// Whether this process listens there. The kernel says so: numbers in a file may be of another PID namespace.
-fn is_own(path: &Path) -> bool {
-    let listener = socket::connect_to(path).and_then(cred::peer);
-    listener.is_ok_and(|peer| peer.pid == std::process::id())
-}
-
-/// Makes this process the pool's producer.
-pub(super) fn take_lock(pool: &OsStr, socket: &Path) -> Result<LockFile, CreateError> {
-    let pid = std::process::id();
-    let program = std::fs::read_to_string("/proc/self/comm").unwrap_or_default();
-    let own = format!("{} (process {pid})", program.trim());
-    LockFile::acquire(&lock_path(socket), &own).map_err(|error| match error {
-        LockError::Held(holder) => CreateError::InUse {
-            pool: pool.to_string_lossy().into_owned(),
-            holder: if is_own(socket) {
-                format!("{own}, which is this very process")
-            } else if holder.is_empty() {
-                "another process".into()
-            } else {
-                holder
-            },
-        },
-        LockError::NotALock => CreateError::NotALock {
-            path: lock_path(socket),
-        },
-        LockError::Foreign(uid) => CreateError::Foreign {
-            path: lock_path(socket),
-            uid,
-        },
-        LockError::Io(error) => match error.kind() {
-            ErrorKind::PermissionDenied
-            | ErrorKind::NotFound
-            | ErrorKind::NotADirectory
-            | ErrorKind::StorageFull
-            | ErrorKind::ReadOnlyFilesystem => CreateError::Lock {
-                path: lock_path(socket),
-                error,
-            },
-            _ => CreateError::System {
-                what: "lock the pool",
-                error,
-            },
-        },
-    })
 }

@@ -10,7 +10,7 @@ use xmem_shm::fault::{self, Point};
 use xmem_shm::lock::lock;
 use xmem_shm::os::eventfd;
 
-use super::peer::Departure;
+use super::event::Departure;
 use super::share::Cut;
 
 /// What other threads ask of the control thread.

@@ -22,11 +22,12 @@ use xmem_shm::os::fork::KeptFromChildren;
 use xmem_shm::os::socket;
 use xmem_shm::os::thread::Thread;
 
-use super::builder::ConsumerEvent;
 use super::commands::Command;
+use super::event::ConsumerEvent;
+use super::event::Departure;
 use super::in_flight::{InFlight, Unread};
 use super::listener::Listener;
-use super::peer::{Departure, Peer};
+use super::peer::Peer;
 use super::pool::{Claimed, Pool};
 use crate::stats::ConsumerStats;
 

@@ -18,13 +18,14 @@ use xmem_shm::protocol::slot::SlotWord;
 
 use super::Producer;
 use super::import::ImportedMemory;
+use super::own_hold::OwnHold;
 use super::peer::Peer;
 use super::plan::Plan;
 use super::pool::{Claimed, Pool};
 use super::regions::Taken;
 use super::slots::Want;
 use super::state::Effects;
-use super::write_lease::{OwnHold, PublishFailure, WriteLease};
+use super::write_lease::{PublishFailure, WriteLease};
 use crate::cancel::Canceller;
 use crate::error::{AcquireError, ImportError, PublishError};
 use crate::frame::lease::ReadLease;

@@ -10,10 +10,15 @@ mod commands;
 mod control;
 #[cfg(feature = "cuda")]
 mod cuda;
+mod event;
 mod forward;
+mod history;
 mod import;
 mod in_flight;
+mod join;
 mod listener;
+mod lock_file;
+mod own_hold;
 mod peer;
 mod piece_lease;
 mod plan;
@@ -21,6 +26,7 @@ mod pool;
 mod publish;
 mod regions;
 mod retired;
+mod settings;
 mod share;
 mod slots;
 mod stale;
@@ -37,12 +43,13 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-pub use builder::{ConsumerEvent, ProducerBuilder};
+pub use builder::ProducerBuilder;
+pub use event::{ConsumerEvent, Departure};
 pub use import::{ImportedMemory, Parts};
-pub use peer::Departure;
+pub(crate) use own_hold::OwnHold;
+
 pub use piece_lease::PieceLease;
 pub use stale::remove_stale;
-pub(crate) use write_lease::OwnHold;
 pub use write_lease::{PublishFailure, WriteLease};
 
 use crate::cancel::Canceller;

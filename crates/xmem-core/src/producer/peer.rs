@@ -19,22 +19,6 @@ use crate::stats::{ConsumerStats, device_words};
 /// Pools of origin that are remembered of a consumer.
 const MAX_REACHED: usize = 16;
 
-/// Why a consumer is not connected any more.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Departure {
-    /// It said goodbye.
-    Left,
-    /// Its process ended, or closed the connection without a word.
-    Died,
-    /// Its lease page or its messages made no sense.
-    CutOff,
-    /// It held a lossless pool up for longer than `lossless-timeout`.
-    TimedOut,
-    /// The pool was closed.
-    Closed,
-}
-
 #[derive(Debug)]
 pub(super) struct Peer {
     pub(super) id: u64,

@@ -22,15 +22,15 @@ use xmem_shm::os::fork::ProcessId;
 use xmem_shm::protocol::lease;
 use xmem_shm::protocol::slot::{SlotState, SlotWord};
 
-use super::builder::Settings;
 use super::commands::{Command, Commands};
-use super::peer::{Departure, Peer};
-use super::publish::Span;
+use super::event::Departure;
+use super::history::Span;
+use super::peer::Peer;
 use super::regions::Cold;
-use super::slots::{Hook, Keep, Place, Use};
+use super::settings::Settings;
+use super::slots::{Hook, Keep, Place};
 use super::state::{Effects, State};
 use super::sticky_log::StickyLog;
-use super::write_lease::OwnHold;
 use crate::cancel::Bell;
 use crate::error::RegionError;
 use crate::region::Region;
@@ -205,38 +205,6 @@ impl Pool {
         // Unmapping takes milliseconds for large regions, hence out here.
         drop(effects.regions);
         effects.hooks.into_iter().for_each(run_hook);
-    }
-
-    /// A reference of the producer's side to this generation of a slot, if it is still there.
-    pub(super) fn read_index(
-        self: &Arc<Self>,
-        slot: u32,
-        generation: u32,
-    ) -> Option<(OwnHold, Arc<Sticky>)> {
-        if !self.process.is_current() {
-            return None;
-        }
-        let mut state = self.lock();
-        let word = SlotWord(self.control.slot(slot)?.load(Ordering::Relaxed));
-        let info = state.slots.get(slot)?;
-        let place = info.place?;
-        if word.generation() != generation
-            || word.state() != Some(SlotState::Published)
-            || !matches!(info.used, Use::Idle | Use::Referenced(_))
-        {
-            return None;
-        }
-        let region = state.regions.get(place.region)?.region.clone();
-        state.slots.reference(slot);
-        let sticky = state.sticky.current();
-        drop(state);
-        let claimed = Claimed {
-            slot,
-            word,
-            place,
-            region,
-        };
-        Some((OwnHold::new(self.clone(), &claimed), sticky))
     }
 
     /// A reference of the producer's side is gone.

@@ -12,7 +12,7 @@ use std::sync::atomic::{Ordering, fence};
 use xmem_shm::abi::budget::{BudgetLimit, Share};
 use xmem_shm::abi::layout::Control;
 
-use super::builder::Settings;
+use super::settings::Settings;
 use super::slots::Place;
 use super::state::{Effects, State};
 

@@ -12,7 +12,7 @@ use xmem_shm::fault::{self, Point};
 use xmem_shm::os::cred::own_uid;
 use xmem_shm::os::socket;
 
-use super::builder::take_lock;
+use super::lock_file::take_lock;
 use crate::error::{CreateError, RemoveError};
 use crate::region;
 use crate::rendezvous::{has_safe_dir, is_in_runtime_dir, lock_path, socket_path};

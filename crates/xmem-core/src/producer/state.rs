@@ -11,9 +11,9 @@ use xmem_shm::fault::{self, Point};
 use xmem_shm::protocol::lease;
 use xmem_shm::protocol::slot::{SlotState, SlotWord};
 
-use super::builder::Settings;
 use super::peer::Peer;
 use super::regions::{Cold, Regions};
+use super::settings::Settings;
 use super::share::Cut;
 use super::slots::{Hook, Slots, Use, Want};
 use super::sticky_log::StickyLog;

@@ -15,12 +15,13 @@ use xmem_shm::lock::inside;
 use xmem_shm::protocol::slot::SlotState;
 
 use super::import::Parts;
+use super::own_hold::OwnHold;
 use super::piece_lease::PieceLease;
 use super::pool::{Claimed, Pool};
 use super::publish::Wishes;
 use super::slots::Place;
 use crate::error::PublishError;
-use crate::frame::hold::{Hold, Received};
+
 use crate::frame::lease::ReadLease;
 use crate::region::Region;
 
@@ -278,85 +279,6 @@ pub(super) fn has_attachments(
     let from = region.ptr().wrapping_add(place.offset + at);
     // SAFETY: inside the slot, which lies inside the region; what is published is not written.
     bytes == unsafe { std::slice::from_raw_parts(from.cast_const(), len) }
-}
-
-/// A reference that the producer's own side has to a published frame.
-pub(crate) struct OwnHold {
-    pub(super) pool: Arc<Pool>,
-    pub(super) slot: u32,
-    pub(super) generation: u32,
-    pub(super) place: Place,
-    region: Arc<Region>,
-    /// The frame lies elsewhere, in pieces that this does not know.
-    in_pieces: bool,
-}
-
-impl fmt::Debug for OwnHold {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("OwnHold")
-            .field("slot", &self.slot)
-            .field("generation", &self.generation)
-            .finish_non_exhaustive()
-    }
-}
-
-impl OwnHold {
-    /// Takes over a reference that was counted already.
-    pub(super) fn new(pool: Arc<Pool>, claimed: &Claimed) -> Self {
-        Self {
-            pool,
-            slot: claimed.slot,
-            generation: claimed.word.generation(),
-            place: claimed.place,
-            region: claimed.region.clone(),
-            in_pieces: false,
-        }
-    }
-
-    /// Whether the frame lies elsewhere.
-    #[cfg(feature = "cuda")]
-    pub(crate) fn in_pieces(&self) -> bool {
-        self.in_pieces
-    }
-
-    pub(super) fn region(&self) -> &Region {
-        &self.region
-    }
-}
-
-impl Hold for OwnHold {
-    fn ptr(&self) -> *const u8 {
-        self.region.ptr().wrapping_add(self.place.offset)
-    }
-
-    fn len(&self) -> usize {
-        self.place.len
-    }
-
-    fn device_len(&self) -> Option<usize> {
-        self.place.device.map(|device| device.len)
-    }
-
-    fn pool_name(&self) -> &str {
-        &self.pool.name
-    }
-
-    fn received(&self) -> Option<&dyn Received> {
-        None
-    }
-
-    #[cfg(feature = "cuda")]
-    fn pin(&self, device: &xmem_cuda::device::Device) {
-        self.region.pin(device);
-    }
-}
-
-impl Drop for OwnHold {
-    fn drop(&mut self) {
-        if self.pool.process.is_current() {
-            self.pool.dereference(self.slot);
-        }
-    }
 }
 
 #[cfg(test)]
