@@ -7,7 +7,7 @@ use std::sync::{Arc, LazyLock, OnceLock};
 use gst::{glib, prelude::*, subclass::prelude::*};
 use xmem_core::{ConsumerEvent, Departure};
 
-use super::{XmemSink, imp::CAT, messages, settings::PROP_NUM_CLIENTS};
+use super::{XmemSink, log::CAT, messages, settings::PROP_NUM_CLIENTS};
 use crate::{
     event::key_frame::{self, KeyFrame},
     stats,

@@ -11,11 +11,11 @@ use xmem_core::cuda::{CudaError, CudaSlot, Device, Rows};
 use xmem_core::{Canceller, FrameMeta, ImportError, ImportedMemory, Parts, PublishError};
 
 use super::{
-    XmemSinkCopy,
-    imp::{CAT, Started},
-    imports,
+    XmemSinkCopy, imports,
+    log::CAT,
     pieces::lie_in,
     publish::{Cause, Failure, Outcome},
+    started::Started,
 };
 use crate::{
     cuda::{

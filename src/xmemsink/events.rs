@@ -9,7 +9,9 @@ use xmem_core::{AcquireError, Canceller, EventError, FrameMeta, PublishError};
 
 use super::{
     base::{self, Data},
-    imp::{CAT, Started, XmemSink},
+    imp::XmemSink,
+    log::CAT,
+    started::Started,
 };
 use crate::event::downstream::{self, Packed};
 use crate::lock::lock;

@@ -45,19 +45,18 @@ use std::{
 
 use gst::{glib, prelude::*, subclass::prelude::*};
 use gst_base::{prelude::*, subclass::prelude::*};
-use xmem_core::{Canceller, CreateError, FrameMeta, PoolStats, Producer, Text, WaitError};
+use xmem_core::{Canceller, CreateError, FrameMeta, PoolStats, Text, WaitError};
 
-#[cfg(feature = "cuda")]
-use super::device;
 use super::{
-    XmemSinkDelivery,
     base::{self, Data},
     clients, events,
     gaps::Gaps,
+    log::CAT,
     proposal::Offer,
     publish::{Failure, Outcome},
     requests::Requests,
     settings::{self, PROP_NUM_CLIENTS, PROP_POOL, PROP_STATS, Settings},
+    started::Started,
     stream::Stream,
     times::Times,
     waiting::{Interrupts, Reason},
@@ -76,34 +75,6 @@ use crate::{
     timeline::Timeline,
     uri,
 };
-
-pub(super) static CAT: LazyLock<gst::DebugCategory> = LazyLock::new(|| {
-    gst::DebugCategory::new(
-        "xmemsink",
-        gst::DebugColorFlags::empty(),
-        Some("Puts buffers into a shared pool"),
-    )
-});
-
-/// What a started sink has.
-#[derive(Debug)]
-pub(super) struct Started {
-    pub(super) producer: Producer,
-    pub(super) slots: Arc<SlotSource>,
-    pub(super) allocator: XmemAllocator,
-    /// As they were at the start; they can be changed only while the sink is stopped.
-    pub(super) settings: Settings,
-    /// What frames name as their producer.
-    pub(super) program: Text<32>,
-    #[cfg(feature = "cuda")]
-    pub(super) copier: Mutex<Option<device::Copier>>,
-}
-
-impl Started {
-    pub(super) fn is_lossless(&self) -> bool {
-        self.settings.delivery == XmemSinkDelivery::Lossless
-    }
-}
 
 /// No two of the locks are ever held at once, and none across a call that waits or that leads out of the element.
 #[derive(Debug, Default)]

@@ -10,9 +10,10 @@ use xmem_core::{
 };
 
 use super::{
-    imp::{CAT, Started},
     imports,
+    log::CAT,
     publish::{Failure, Outcome},
+    started::Started,
 };
 use crate::{
     later::drop_later,

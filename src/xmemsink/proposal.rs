@@ -8,7 +8,7 @@ use gst::{glib::prelude::*, prelude::*};
 
 #[cfg(feature = "cuda")]
 use super::device;
-use super::imp::{CAT, Started};
+use super::{log::CAT, started::Started};
 use crate::lock::lock;
 use crate::{bufferpool::XmemBufferPool, caps};
 

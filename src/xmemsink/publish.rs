@@ -6,7 +6,7 @@
 use xmem_core::cuda::CudaError;
 use xmem_core::{AcquireError, Canceller, FrameMeta, PublishError, WriteLease};
 
-use super::{XmemSinkCopy, imp::Started};
+use super::{XmemSinkCopy, started::Started};
 use crate::frame::{Format, Memory};
 use crate::memory::{XmemMemory, XmemMemoryRef};
 

@@ -13,7 +13,7 @@ use std::{
 use gst::{prelude::*, subclass::prelude::*};
 use gst_base::prelude::*;
 
-use super::{XmemSink, imp::CAT};
+use super::{XmemSink, log::CAT};
 use crate::event::key_frame::KeyFrame;
 use crate::{lock::lock, timing};
 

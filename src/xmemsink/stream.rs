@@ -7,10 +7,7 @@ use std::sync::Arc;
 use gst::subclass::prelude::*;
 use xmem_core::{FrameMeta, Sticky, VideoLayout};
 
-use super::{
-    base::Data,
-    imp::{CAT, XmemSink},
-};
+use super::{base::Data, imp::XmemSink, log::CAT};
 use crate::{
     event::sticky,
     frame::{Format, Memory},

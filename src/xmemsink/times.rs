@@ -5,10 +5,7 @@
 use gst::{prelude::*, subclass::prelude::*};
 use gst_base::prelude::*;
 
-use super::{
-    XmemSinkPace,
-    imp::{CAT, XmemSink},
-};
+use super::{XmemSinkPace, imp::XmemSink, log::CAT};
 use crate::{
     lock::lock,
     timeline::Timeline,

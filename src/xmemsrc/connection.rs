@@ -11,10 +11,7 @@ use gst::subclass::prelude::*;
 use xmem_core::{BudgetLimit, ConnectError, Consumer, ConsumerBuilder};
 
 use super::{
-    XmemSrcOnProducerLost,
-    gate::Gate,
-    imp::{CAT, Started, XmemSrc},
-    messages,
+    XmemSrcOnProducerLost, gate::Gate, imp::XmemSrc, log::CAT, messages, started::Started,
 };
 use crate::lock::lock;
 

@@ -14,8 +14,10 @@ use super::{
     XmemSrcCudaWait,
     delivery::{Nonsense, Way},
     frames::Received,
-    imp::{CAT, Started, Stop, XmemSrc},
+    imp::XmemSrc,
+    log::CAT,
     settings::Settings,
+    started::{Started, Stop},
 };
 use crate::cuda::{self, CudaContext, Home, Layout, Stream};
 use crate::frame::Format;

@@ -7,8 +7,9 @@ use gst_base::prelude::*;
 use xmem_core::{FrameMeta, ReadLease, Sticky};
 
 use super::{
-    XmemSrc,
-    imp::{self, CAT, Started, Stop},
+    XmemSrc, imp,
+    log::CAT,
+    started::{Started, Stop},
 };
 use crate::lock::lock;
 use crate::{

@@ -10,7 +10,9 @@ use xmem_core::{FrameMeta, ReadLease, Sticky};
 
 use super::{
     XmemSrcTimestampMode,
-    imp::{CAT, Started, Stop, XmemSrc},
+    imp::XmemSrc,
+    log::CAT,
+    started::{Started, Stop},
     times::Course,
 };
 use crate::lock::lock;

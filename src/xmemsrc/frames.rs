@@ -8,8 +8,10 @@ use xmem_core::{BudgetLimit, Consumer, FrameMeta, ReadLease, ReceiveError};
 use super::{
     XmemSrcOverBudget,
     delivery::{Converter, Nonsense, Way},
-    imp::{CAT, Started, Stop, XmemSrc},
+    imp::XmemSrc,
+    log::CAT,
     messages::Loss,
+    started::{Started, Stop},
     times::Times,
 };
 use crate::{frame::Memory, lock::lock};

@@ -6,7 +6,7 @@
 use gst::{prelude::*, subclass::prelude::*};
 use gst_base::prelude::*;
 
-use super::imp::{CAT, Started, XmemSrc};
+use super::{imp::XmemSrc, log::CAT, started::Started};
 use crate::lock::lock;
 
 /// Those that have their header in the caps and nowhere but at the beginning. Decoders take theirs from the caps, and some

@@ -12,11 +12,13 @@ mod frames;
 mod gate;
 mod header;
 mod imp;
+mod log;
 mod messages;
 mod outgoing;
 mod pieces;
 mod settings;
 mod shift;
+mod started;
 mod times;
 
 use gst::{glib, prelude::*};
