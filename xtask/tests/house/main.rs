@@ -3,6 +3,8 @@
 //! The sources are as docs/architecture.md describes them: no module uses one of a row above its own, and `unsafe` is where the
 //! page has it.
 
+mod circles;
+
 use std::collections::HashMap;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -65,13 +67,18 @@ fn sources(dir: &Path) -> Vec<PathBuf> {
     files
 }
 
-/// The modules that the shipped part of a file names: not its tests, and not its comments.
-fn named(text: &str) -> Vec<&str> {
+/// The shipped part of a file: not its tests, and not its comments.
+fn shipped(text: &str) -> String {
     let shipped = text.split("#[cfg(test)]\nmod tests").next().unwrap_or(text);
     let lines = shipped
         .lines()
         .filter(|line| !line.trim_start().starts_with("//"));
-    let names = lines.flat_map(|line| line.split("crate::").skip(1));
+    lines.collect::<Vec<_>>().join("\n")
+}
+
+/// The modules that the shipped part of a file names.
+fn named(shipped: &str) -> Vec<&str> {
+    let names = shipped.split("crate::").skip(1);
     names
         .map(|rest| {
             let end = rest.find(|c: char| !c.is_alphanumeric() && c != '_');
@@ -96,7 +103,7 @@ fn no_arrow_goes_up() {
             if matches!(module, "lib" | "fuzzing") {
                 continue;
             }
-            let text = fs::read_to_string(&file).unwrap();
+            let text = shipped(&fs::read_to_string(&file).unwrap());
             let Some(own) = modules.get(module) else {
                 wrong.push(format!(
                     "{name}: the table does not have the module {module}"
@@ -120,6 +127,27 @@ fn no_arrow_goes_up() {
         wrong.is_empty(),
         "arrows that do not go down:\n{}",
         wrong.join("\n")
+    );
+}
+
+/// The most files of a crate that may use each other in a loop.
+const LARGEST_CIRCLE: usize = 5;
+
+#[test]
+fn circles_are_small() {
+    let mut largest = 0;
+    for (name, _) in ladders() {
+        let circle = circles::largest(&root().join(&name).join("src"));
+        largest = largest.max(circle.len());
+        assert!(
+            circle.len() <= LARGEST_CIRCLE,
+            "{name}: these files use each other in a loop: {}",
+            circle.join(", ")
+        );
+    }
+    assert!(
+        largest > 0,
+        "the imports were read: a type and its parts may be a circle"
     );
 }
 

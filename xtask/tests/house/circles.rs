@@ -1,0 +1,167 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! Circles: files of a crate that use each other in a loop.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::Path;
+
+use crate::{shipped, sources};
+
+/// A module, as the path of its names from the crate's root.
+type Module = Vec<String>;
+
+/// The modules of a crate, each with the text of its file.
+fn modules(dir: &Path) -> BTreeMap<Module, String> {
+    let module = |file: &Path| {
+        let inside = file.strip_prefix(dir).unwrap().with_extension("");
+        let mut names: Module = inside
+            .iter()
+            .map(|name| name.to_str().unwrap().to_owned())
+            .collect();
+        if matches!(names.last().map(String::as_str), Some("mod" | "lib")) {
+            names.pop();
+        }
+        names
+    };
+    let files = sources(dir).into_iter();
+    files
+        .map(|file| (module(&file), shipped(&fs::read_to_string(&file).unwrap())))
+        .collect()
+}
+
+/// The paths that a tree of imports stands for: `a::{b, c::d}` is `a::b` and `a::c::d`.
+fn expand(tree: &str) -> Vec<String> {
+    let Some((before, rest)) = tree.split_once('{') else {
+        let path = tree.split(" as ").next().unwrap_or(tree);
+        return vec![path.split_whitespace().collect()];
+    };
+    let (mut depth, mut start, mut paths) = (0, 0, Vec::new());
+    for (at, c) in rest.char_indices() {
+        match c {
+            '{' => depth += 1,
+            '}' if depth > 0 => depth -= 1,
+            ',' | '}' if depth == 0 => {
+                let branch = rest[start..at].trim();
+                if !branch.is_empty() {
+                    paths.extend(expand(&format!("{}{branch}", before.trim_start())));
+                }
+                start = at + 1;
+                if c == '}' {
+                    break;
+                }
+            }
+            _ => {}
+        }
+    }
+    paths
+}
+
+/// The trees after each `use ` of a text, with whether they are handed on by `pub`.
+fn imports(text: &str) -> Vec<(String, bool)> {
+    let statements = text.split(';').filter_map(|statement| {
+        let (before, tree) = statement.rsplit_once("use ")?;
+        let line = before.rsplit('\n').next().unwrap_or_default().trim();
+        let is_face = line.starts_with("pub");
+        (is_face || line.is_empty()).then(|| (tree.replace('\n', " "), is_face))
+    });
+    statements
+        .flat_map(|(tree, is_face)| expand(&tree).into_iter().map(move |path| (path, is_face)))
+        .collect()
+}
+
+/// A path as names from the crate's root. `None`: it is of another crate.
+fn absolute(module: &Module, path: &str) -> Option<Module> {
+    let mut names: Vec<&str> = path.split("::").collect();
+    let mut from = module.clone();
+    match names[0] {
+        "crate" => from.clear(),
+        "self" => {}
+        "super" => {
+            while names.first() == Some(&"super") {
+                from.pop();
+                names.remove(0);
+            }
+            names.insert(0, "super");
+        }
+        _ => return None,
+    }
+    from.extend(names[1..].iter().map(|name| (*name).to_owned()));
+    Some(from)
+}
+
+/// The largest circle of a crate's files.
+pub(crate) fn largest(dir: &Path) -> Vec<String> {
+    let modules = modules(dir);
+    let mut faces = BTreeMap::new();
+    for (module, text) in &modules {
+        for (path, is_face) in imports(text) {
+            let own = [vec!["self".to_owned()], vec![path.clone()]]
+                .concat()
+                .join("::");
+            let target = absolute(module, &path).or_else(|| absolute(module, &own));
+            if let (true, Some(target)) = (is_face, target)
+                && let Some(name) = target.last()
+            {
+                faces.insert((module.clone(), name.clone()), target.clone());
+            }
+        }
+    }
+    // The file that has what a path names, through the faces of folders.
+    let resolve = |mut path: Module| -> Option<Module> {
+        for _ in 0..4 {
+            let len = (0..=path.len())
+                .rev()
+                .find(|len| modules.contains_key(&path[..*len]))?;
+            let found = path[..len].to_vec();
+            match path
+                .get(len)
+                .and_then(|name| faces.get(&(found.clone(), name.clone())))
+            {
+                Some(next) if *next != path => {
+                    path = [next.clone(), path[len + 1..].to_vec()].concat()
+                }
+                _ => return Some(found),
+            }
+        }
+        None
+    };
+    let uses = |module: &Module, text: &str| -> BTreeSet<Module> {
+        let named = imports(text).into_iter().filter(|(_, is_face)| !is_face);
+        let paths = named.filter_map(|(path, _)| absolute(module, &path));
+        let found = paths.filter_map(resolve);
+        // The root only declares modules.
+        found
+            .filter(|other| other != module && !other.is_empty())
+            .collect()
+    };
+    let graph: BTreeMap<&Module, BTreeSet<Module>> = modules
+        .iter()
+        .map(|(module, text)| (module, uses(module, text)))
+        .collect();
+    let reach = |from: &Module| {
+        let mut seen: BTreeSet<&Module> = BTreeSet::new();
+        let mut next: Vec<&Module> = graph[from].iter().collect();
+        while let Some(module) = next.pop() {
+            if seen.insert(module) {
+                next.extend(&graph[module]);
+            }
+        }
+        seen
+    };
+    let reached: BTreeMap<&Module, BTreeSet<&Module>> = graph
+        .keys()
+        .map(|module| (*module, reach(module)))
+        .collect();
+    let circle = |of: &Module| -> Vec<String> {
+        let both = reached[of]
+            .iter()
+            .filter(|other| reached[*other].contains(of));
+        both.map(|module| module.join("::")).collect()
+    };
+    graph
+        .keys()
+        .map(|module| circle(module))
+        .max_by_key(Vec::len)
+        .unwrap_or_default()
+}
