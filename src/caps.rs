@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! What caps say of memory. Where that on CUDA devices is offered, and how its feature is put on caps and taken off.
+//! Memory and formats in caps: where memory on CUDA devices is offered, how its feature is put on caps and taken off, and
+//! which format is preferred.
+
+use gst::glib;
 
 /// GstCudaMemory.
 pub(crate) const CUDA_MEMORY: &str = "memory:CUDAMemory";
@@ -43,6 +46,56 @@ pub(crate) fn possible(caps: gst::Caps) -> gst::Caps {
         .filter(|(_, features)| !needs_cuda(features))
         .map(|(structure, features)| (structure.to_owned(), features.to_owned()))
         .collect()
+}
+
+/// Formats that most programs read, in the order in which they are preferred.
+const COMMON: [&str; 4] = ["NV12", "I420", "RGBA", "RGB"];
+
+/// Puts a common format in front of each list of formats that begins with one of 16 bits for each component. Elements that
+/// can make any format, such as videotestsrc, begin their list with those and take the first one that is accepted, and few
+/// programs read it. Other lists keep their order, which is the element's choice.
+///
+/// The common format gets a structure of its own: queues and filters on the way to the source restore the source's order
+/// inside a list, and keep the order of structures.
+pub(crate) fn common_first(caps: gst::Caps) -> gst::Caps {
+    if caps.is_any() {
+        return caps;
+    }
+    let with_common = caps.iter_with_features().flat_map(|(structure, features)| {
+        let common = common(structure).map(|common| {
+            let mut first = structure.to_owned();
+            first.set("format", common);
+            first
+        });
+        let structures = common.into_iter().chain([structure.to_owned()]);
+        structures.map(|structure| (structure, features.to_owned()))
+    });
+    with_common.collect()
+}
+
+/// The common format of a list that begins with one of 16 bits for each component.
+fn common(structure: &gst::StructureRef) -> Option<&'static str> {
+    let formats = structure.get::<gst::List>("format").ok()?;
+    formats.first().filter(|first| has_16_bits(first))?;
+    let mut common = COMMON.iter().copied();
+    common.find(|common| {
+        formats
+            .iter()
+            .any(|format| format.get::<&str>() == Ok(*common))
+    })
+}
+
+/// Whether a video format has 16 bits for each component.
+fn has_16_bits(format: &glib::SendValue) -> bool {
+    let format = format.get::<&str>().map_or(
+        gst_video::VideoFormat::Unknown,
+        gst_video::VideoFormat::from_string,
+    );
+    format != gst_video::VideoFormat::Unknown
+        && gst_video::VideoFormatInfo::from_format(format)
+            .depth()
+            .iter()
+            .all(|bits| *bits == 16)
 }
 
 /// The caps with the feature, in place of any other memory; or without, and without any other memory.
@@ -90,6 +143,35 @@ mod tests {
             caps("video/x-raw(meta:GstVideoOverlayComposition), format=NV12")
         );
         assert!(on_device(kept, true).is_strictly_equal(&others) || is_cuda(&others));
+    }
+
+    #[test]
+    fn a_common_format_comes_before_a_list_that_begins_with_16_bits() {
+        for (before, after) in [
+            (
+                "video/x-raw, format={ABGR64_LE, RGBA, P010_10LE, I420, NV12}",
+                "video/x-raw, format=NV12; video/x-raw, format={ABGR64_LE, RGBA, P010_10LE, I420, NV12}",
+            ),
+            // The element's choice.
+            (
+                "video/x-raw, format={P010_10LE, NV12}",
+                "video/x-raw, format={P010_10LE, NV12}",
+            ),
+            (
+                "video/x-raw, format={AYUV, RGB, NV12}; video/x-raw, format=ABGR64_LE",
+                "video/x-raw, format={AYUV, RGB, NV12}; video/x-raw, format=ABGR64_LE",
+            ),
+            (
+                "audio/x-raw, format={S16LE, S24LE}; image/jpeg",
+                "audio/x-raw, format={S16LE, S24LE}; image/jpeg",
+            ),
+            ("ANY", "ANY"),
+            ("EMPTY", "EMPTY"),
+        ] {
+            // Caps in another order are equal.
+            let answer = common_first(caps(before));
+            assert_eq!(answer.to_string(), caps(after).to_string());
+        }
     }
 
     #[test]

@@ -16,6 +16,7 @@
  */
 mod allocator;
 mod bufferpool;
+mod bytes;
 mod caps;
 mod core_log;
 #[cfg(feature = "cuda")]

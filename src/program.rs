@@ -3,17 +3,16 @@
 //! What this program is called.
 #![allow(unsafe_code)] // the bindings take any name for UTF-8
 
-use std::ffi::CStr;
+use std::borrow::Cow;
 
 use gst::glib;
+
+use crate::bytes;
 
 /// The program's name, as GLib has it: that of a script, where there is one. What is no UTF-8 of it is replaced.
 pub(crate) fn name() -> Option<String> {
     // SAFETY: null, or a string that GLib keeps for as long as nobody gives the program another name.
-    unsafe {
-        let name = glib::ffi::g_get_prgname();
-        (!name.is_null()).then(|| CStr::from_ptr(name).to_string_lossy().into_owned())
-    }
+    unsafe { bytes::lossy(glib::ffi::g_get_prgname()) }.map(Cow::into_owned)
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 //! Statistics as GstStructures. The fields are the same whether the element runs or not.
 
 use gst::prelude::*;
-use xmem_core::{ConsumerStats, PoolStats, ReceiveStats};
+use xmem_core::{BudgetLimit, ConsumerStats, PoolStats, ReceiveStats};
 
 use crate::meta::Losses;
 
@@ -30,6 +30,7 @@ pub(crate) fn of_sink(
         .field("slots", stats.slots)
         .field("slots-held", stats.slots_held)
         .field("max-slots", stats.max_slots)
+        .field("budget-limit", &stats.budget_limit)
         .field("regions", stats.regions)
         .field("bytes", stats.bytes)
         .field("devices", gst::Array::new(&stats.devices))
@@ -56,6 +57,7 @@ pub(crate) fn of_client(client: &ConsumerStats) -> gst::Structure {
         .field("dropped", client.dropped)
         .field("oldest-held-age", client.oldest_held_age_ns)
         .field("latency", client.latency_ns)
+        .field("waited-for", client.waited_for_ns)
         .field("device", &client.device)
         .build()
 }
@@ -77,8 +79,8 @@ pub(crate) struct SourceFigures {
     received_before: u64,
     /// Frames missed from the producers before the current one.
     missed_before: u64,
-    /// What the last producer granted.
-    last_budget: u32,
+    /// What the last producer granted, and what kept that small.
+    last_budget: (u32, BudgetLimit),
     /// How long the last producer's frames were on their way.
     last_latency_ns: u64,
     /// How its device memory came here.
@@ -90,7 +92,7 @@ impl SourceFigures {
     pub(crate) fn add(&mut self, past: &ReceiveStats, device: String) {
         self.received_before += past.received;
         self.missed_before += past.missed;
-        self.last_budget = past.budget;
+        self.last_budget = (past.budget, past.budget_limit);
         self.last_latency_ns = past.latency_ns;
         self.last_device = device;
     }
@@ -106,8 +108,8 @@ pub(crate) fn of_source(
     losses: &Losses,
 ) -> gst::Structure {
     // Of a connection there is, 0 says that nothing is to be held.
-    let budget = match device {
-        Some(_) => current.budget,
+    let (budget, budget_limit) = match device {
+        Some(_) => (current.budget, current.budget_limit),
         None => figures.last_budget,
     };
     let latency = match current.latency_ns {
@@ -126,6 +128,7 @@ pub(crate) fn of_source(
         .field("dropped-metas", losses.by_name())
         .field("held", held)
         .field("budget", budget)
+        .field("budget-limit", budget_limit.to_string())
         .field("reconnects", figures.reconnects)
         .field("latency", latency)
         .field("device", device.unwrap_or(&figures.last_device))

@@ -5,7 +5,15 @@
 //! What follows `xmem://` is the pool's name, percent-encoded. A name that begins with a slash is the path of the pool's
 //! socket, so there are three of them then. After a question mark come properties of the element.
 
+use std::{
+    ffi::{OsStr, OsString},
+    os::unix::ffi::{OsStrExt, OsStringExt},
+    path::Path,
+};
+
 use gst::{glib, prelude::*};
+
+use crate::bytes;
 
 pub(crate) const PROTOCOLS: &[&str] = &["xmem"];
 const PREFIX: &str = "xmem://";
@@ -14,13 +22,13 @@ const FORM: &str = "write xmem://NAME or xmem:///PATH/OF/THE/SOCKET";
 /// What an address says.
 #[derive(Debug, PartialEq, Eq)]
 struct Address {
-    pool: String,
+    pool: OsString,
     properties: Vec<(String, String)>,
 }
 
 /// The address of a pool. `None`: it has no name.
-pub(crate) fn of_pool(pool: &str) -> Option<String> {
-    let escaped = glib::Uri::escape_string(pool, Some("/"), false);
+pub(crate) fn of_pool(pool: &OsStr) -> Option<String> {
+    let escaped = glib::Uri::escape_bytes(pool.as_bytes(), Some("/"));
     (!pool.is_empty()).then(|| format!("{PREFIX}{escaped}"))
 }
 
@@ -41,7 +49,7 @@ pub(crate) fn apply(
             gst::URIError::BadState,
             format!(
                 "{} is running: stop it before its address is changed",
-                element.name()
+                bytes::name_of(element)
             ),
         ));
     }
@@ -61,7 +69,7 @@ pub(crate) fn apply(
         })?;
         values.push((name, value));
     }
-    element.set_property(pool, &address.pool);
+    element.set_property(pool, Path::new(&address.pool));
     for (name, value) in values {
         element.set_property_from_value(name, &value);
     }
@@ -82,7 +90,7 @@ fn parse(uri: &str) -> Result<Address, String> {
         return Err("it has a fragment; a # in a name is written %23".to_owned());
     }
     let (name, query) = rest.split_once('?').unwrap_or((rest, ""));
-    let pool = decode(name)?;
+    let pool = OsString::from_vec(decode(name)?);
     xmem_core::socket_path(&pool).map_err(|error| match error {
         xmem_core::NameError::Empty => format!("it names no pool: {FORM}"),
         error => error.to_string(),
@@ -92,7 +100,7 @@ fn parse(uri: &str) -> Result<Address, String> {
         let (name, value) = pair
             .split_once('=')
             .ok_or_else(|| format!("{pair:?} is not PROPERTY=VALUE"))?;
-        let (name, value) = (decode(name)?, decode(value)?);
+        let (name, value) = (decode_text(name)?, decode_text(value)?);
         if properties.iter().any(|(other, _)| *other == name) {
             return Err(format!("it sets {name} twice"));
         }
@@ -101,15 +109,18 @@ fn parse(uri: &str) -> Result<Address, String> {
     Ok(Address { pool, properties })
 }
 
-fn decode(text: &str) -> Result<String, String> {
+fn decode(text: &str) -> Result<Vec<u8>, String> {
     let bytes = glib::Uri::unescape_bytes(text, None)
         .map_err(|_| format!("{text:?} is not percent-encoded; a % itself is written %25"))?;
-    match String::from_utf8(bytes.to_vec()) {
-        // C would see only what is in front of it.
-        Ok(decoded) if !decoded.contains('\0') => Ok(decoded),
-        Ok(_) => Err(format!("{text:?} has a null character in it")),
-        Err(_) => Err(format!("{text:?} is not UTF-8")),
+    // C would see only what is in front of it.
+    if bytes.contains(&0) {
+        return Err(format!("{text:?} has a null character in it"));
     }
+    Ok(bytes.to_vec())
+}
+
+fn decode_text(text: &str) -> Result<String, String> {
+    String::from_utf8(decode(text)?).map_err(|_| format!("{text:?} is not UTF-8"))
 }
 
 /// A property's value from its text. `Err`: what is wrong with it.
@@ -155,10 +166,13 @@ mod tests {
             ),
             ("a:80@b", "xmem://a%3A80%40b"),
         ] {
-            assert_eq!(of_pool(pool).as_deref(), Some(uri));
+            assert_eq!(of_pool(OsStr::new(pool)).as_deref(), Some(uri));
             assert_eq!(parse(uri).unwrap().pool, pool);
         }
-        assert_eq!(of_pool(""), None);
+        let path = OsStr::from_bytes(b"/a/\xff");
+        assert_eq!(of_pool(path).as_deref(), Some("xmem:///a/%FF"));
+        assert_eq!(parse("xmem:///a/%ff").unwrap().pool, path);
+        assert_eq!(of_pool(OsStr::new("")), None);
         assert_eq!(parse("XMEM://Cam0").unwrap().pool, "Cam0");
         assert_eq!(parse("xmem://a:80@b").unwrap().pool, "a:80@b");
     }
@@ -190,6 +204,7 @@ mod tests {
             ("xmem://a?b%00=c", "null"),
             ("xmem://a?b=%00c", "null"),
             ("xmem://%ff", "UTF-8"),
+            ("xmem://a?b=%ff", "UTF-8"),
             ("xmem://cam0#here", "fragment"),
             ("xmem://cam0?max-held", "PROPERTY=VALUE"),
             ("xmem://cam0?a=1&a=2", "twice"),

@@ -2,11 +2,14 @@
 
 //! What goes wrong says what to do, on the side where it goes wrong.
 
+// GLib's pointers may not be sent to other threads.
+#![allow(unsafe_code)]
+
 mod support;
 
 use std::os::unix::net::UnixListener;
 
-use gst::prelude::*;
+use gst::{glib::translate::*, prelude::*};
 use support::*;
 
 const VIDEO: &str = "video/x-raw,format=GRAY8,width=64,height=64,framerate=30/1";
@@ -168,6 +171,34 @@ fn planes_that_cannot_be_are_an_error_of_the_producer() {
     }
 }
 
+/// Every consumer would end over such caps.
+#[test]
+fn caps_that_no_other_process_can_read_are_an_error_of_the_producer() {
+    let pools = Pools::new();
+    let object = gst::Pad::new(gst::PadDirection::Src).to_send_value();
+    let inside = gst::Array::new([object.clone()]).to_send_value();
+    let pointer = gst::glib::Value::from_type(gst::glib::Type::POINTER);
+    // SAFETY: a null pointer may be sent to other threads.
+    let pointer = unsafe { from_glib_none::<_, gst::glib::SendValue>(pointer.to_glib_none().0) };
+    for value in [object, inside, pointer] {
+        let mut caps: gst::Caps = VIDEO.parse().unwrap();
+        let sender = pools.sender(&caps, "");
+        let receiver = pools.receiver("on-producer-lost=eos").connected();
+        sender.push(gst::Buffer::from_slice([1; 64 * 64]));
+        assert!(receiver.next().is_some());
+        let structure = caps.make_mut().structure_mut(0).unwrap();
+        structure.set_value("odd", value);
+        sender.app.set_caps(Some(&caps));
+        sender.push(gst::Buffer::from_slice([1; 64 * 64]));
+        let (error, text) = sender.pipeline.wait_error();
+        assert!(error.matches(gst::StreamError::Format), "{text}");
+        assert!(text.contains("the field odd"), "{text}");
+        drop(sender);
+        // It never heard of them.
+        receiver.pipeline.wait_eos();
+    }
+}
+
 #[test]
 fn a_forbidden_copy_names_its_cause() {
     let pools = Pools::new();
@@ -255,8 +286,11 @@ fn without_a_producer_the_source_says_where_it_waits() {
         "{}",
         warning.error()
     );
-    let debug = warning.debug().unwrap();
-    assert!(debug.contains("pools in"), "{debug}");
+    assert!(
+        warning.error().message().contains("pools in"),
+        "{}",
+        warning.error()
+    );
     // It is still waiting.
     let receiver_like = pools.sender(&VIDEO.parse().unwrap(), LOSSLESS);
     receiver_like.push(gst::Buffer::from_slice([1; 64 * 64]));

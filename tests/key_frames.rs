@@ -221,7 +221,13 @@ fn frames_that_stand_for_themselves_do_not_wait_whatever_their_flags_say() {
 fn warnings(receiver: &Receiver) -> usize {
     let bus = receiver.pipeline.0.bus().unwrap();
     std::iter::from_fn(|| bus.pop_filtered(&[gst::MessageType::Warning]))
-        .filter(|message| format!("{message:?}").contains("wait-for-keyframe=false"))
+        .filter(|message| match message.view() {
+            gst::MessageView::Warning(warning) => {
+                let text = warning.error().message().to_owned();
+                text.contains("wait-for-keyframe=false")
+            }
+            _ => false,
+        })
         .count()
 }
 

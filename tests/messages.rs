@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Element messages say who was lost, to programs that have no other way to know.
+//! Element messages and warnings tell applications what they have no other way to know: of consumers and producers that are lost,
+//! of frames that are missed or copied, and of a consumer that the stream waits for.
 
 mod support;
 
@@ -141,6 +142,117 @@ fn a_consumer_that_was_killed_and_one_that_left() {
     assert!(said.try_recv().is_err());
 }
 
+/// The text of the next warning on the bus.
+fn warning(pipeline: &Pipeline) -> String {
+    let message = pipeline.wait(&[gst::MessageType::Warning]);
+    let gst::MessageView::Warning(warning) = message.view() else {
+        unreachable!()
+    };
+    warning.error().to_string()
+}
+
+fn num_warnings(pipeline: &Pipeline) -> usize {
+    let bus = pipeline.0.bus().unwrap();
+    std::iter::from_fn(|| bus.pop_filtered(&[gst::MessageType::Warning])).count()
+}
+
+#[test]
+fn a_sink_with_many_consumers() {
+    let pools = Pools::new();
+    let sender = pools.sender(&VIDEO.parse().unwrap(), "max-slots=24");
+    let sink = sender.sink();
+    let limit = || {
+        let stats = sink.property::<gst::Structure>("stats");
+        stats.get::<String>("budget-limit").unwrap()
+    };
+    let consumer = || {
+        xmem_core::Consumer::builder(&pools.pool("p"))
+            .connect()
+            .unwrap()
+    };
+    // Of 24 slots 15 are theirs.
+    let one = consumer();
+    assert_eq!(limit(), "");
+    let others = [(); 2].map(|()| consumer());
+    let text = warning(&sender.pipeline);
+    for part in ["there are 2", "room for 6 slots", "Raise max-slots"] {
+        assert!(text.contains(part), "{text}");
+    }
+    assert_eq!((limit().as_str(), one.budget()), ("max-slots", 4));
+    assert_eq!(num_warnings(&sender.pipeline), 0);
+    drop(others);
+    until("all have left", || limit().is_empty());
+}
+
+#[test]
+fn a_source_that_may_hold_few_slots() {
+    for (settings, limit) in [
+        ("max-slots=8", "max-slots"),
+        ("max-slots=6", "max-slots"),
+        ("max-held=3", "max-held"),
+        ("max-bytes=30000", "max-bytes"),
+    ] {
+        let pools = Pools::new();
+        let sender = pools.sender(&VIDEO.parse().unwrap(), settings);
+        let receiver = pools.receiver("");
+        let sink = sender.sink();
+        until("it is there", || sink.property::<u32>("num-clients") > 0);
+        let mut held = Vec::new();
+        while receiver.stat("copied") == 0 {
+            sender.push(frame());
+            held.push(receiver.next().unwrap());
+        }
+        let text = warning(&receiver.pipeline);
+        for part in ["are copied", limit] {
+            assert!(text.contains(part), "{settings}: {text}");
+        }
+        let stats = receiver.src().property::<gst::Structure>("stats");
+        assert_eq!(stats.get::<&str>("budget-limit"), Ok(limit));
+        assert_eq!(num_warnings(&receiver.pipeline), 0);
+        assert_eq!(stat(&sink, "dropped"), 0);
+    }
+    // It has what it asked for.
+    let pools = Pools::new();
+    let sender = pools.sender(&VIDEO.parse().unwrap(), LOSSLESS);
+    let receiver = pools.receiver("max-held=2");
+    let _held = [(); 4].map(|()| {
+        sender.push(frame());
+        receiver.next().unwrap()
+    });
+    assert!(receiver.stat("copied") > 0);
+    assert_eq!(num_warnings(&receiver.pipeline), 0);
+}
+
+#[test]
+fn a_consumer_that_a_lossless_sink_waits_for() {
+    let pools = Pools::new();
+    let sender = pools.sender(&VIDEO.parse().unwrap(), LOSSLESS);
+    // Nobody takes what it has: appsink waits, and with it the source.
+    let receiver = pools.receiver("client-name=sluggish").connected();
+    for _ in 0..40 {
+        sender.push(frame());
+    }
+    let text = warning(&sender.pipeline);
+    for part in [
+        "sluggish",
+        &std::process::id().to_string(),
+        "lossless-timeout",
+    ] {
+        assert!(text.contains(part), "{text}");
+    }
+    let sink = sender.sink();
+    let waited_for = || {
+        let stats = sink.property::<gst::Structure>("stats");
+        let clients = stats.get::<gst::Array>("clients").unwrap();
+        let client = clients.as_slice()[0].get::<gst::Structure>().unwrap();
+        client.get::<u64>("waited-for").unwrap()
+    };
+    assert!(waited_for() >= 2_000_000_000);
+    (0..40).for_each(|_| drop(receiver.next().unwrap()));
+    assert_eq!(waited_for(), 0);
+    assert_eq!(num_warnings(&sender.pipeline), 0);
+}
+
 /// What is said at the level of warnings in a debug category while something runs.
 fn warnings(category: &'static str, act: impl FnOnce()) -> Vec<String> {
     let (send, said) = mpsc::channel();
@@ -180,6 +292,9 @@ fn a_source_that_misses_frames_says_why_once() {
             }
         }
         assert!(receiver.stat("missed") > 0);
+        let text = warning(&receiver.pipeline);
+        assert!(text.contains("Frames are missed"), "{text}");
+        assert_eq!(num_warnings(&receiver.pipeline), 0);
     });
     assert_eq!(with(&said, "missed").len(), 1, "{said:?}");
 }

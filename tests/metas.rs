@@ -395,9 +395,7 @@ fn warnings(pipeline: &Pipeline) -> Vec<String> {
     let bus = pipeline.0.bus().unwrap();
     std::iter::from_fn(|| bus.pop_filtered(&[gst::MessageType::Warning]))
         .map(|message| match message.view() {
-            gst::MessageView::Warning(warning) => {
-                format!("{} {:?}", warning.error(), warning.debug())
-            }
+            gst::MessageView::Warning(warning) => warning.error().message().to_owned(),
             _ => unreachable!(),
         })
         .collect()

@@ -23,6 +23,30 @@ fn assert_refused(pipeline: &Pipeline, caps: &str) {
     );
 }
 
+/// Its list begins with formats that few programs read.
+#[test]
+fn a_source_of_any_format_makes_a_common_one() {
+    use gst::prelude::*;
+    for (upstream, format) in [
+        ("videotestsrc", "NV12"),
+        ("videotestsrc ! queue ! video/x-raw,width=64", "NV12"),
+        // None is refused.
+        ("videotestsrc ! video/x-raw,format=ABGR64_LE", "ABGR64_LE"),
+        (
+            "videotestsrc ! video/x-raw,format=ABGR64_LE ! videoconvert",
+            "ABGR64_LE",
+        ),
+    ] {
+        let pools = Pools::new();
+        let producer = pools.launch(&format!("{upstream} ! xmemsink name=sink pool=POOL"));
+        producer.settle(gst::State::Paused);
+        let caps = producer.sink().static_pad("sink").unwrap().current_caps();
+        let caps = caps.unwrap();
+        let made = caps.structure(0).unwrap().get::<String>("format").unwrap();
+        assert_eq!(made, format, "{upstream}");
+    }
+}
+
 #[test]
 fn caps_that_downstream_refuses() {
     let pools = Pools::new();

@@ -158,13 +158,44 @@ fn a_frame_from_before_a_flush_in_a_pause_does_not_come_after_it() {
 fn a_source_that_an_application_ends_keeps_no_frame() {
     let pools = Pools::new();
     let held = InHand::new(&pools);
-    let src = held.receiver.src();
-    let end = thread::spawn(move || src.send_event(gst::event::Eos::new()));
-    settle();
+    let eos = gst::event::Eos::new();
+    let (seqnum, came) = (eos.seqnum(), mpsc::channel());
+    held.receiver.app.static_pad("sink").unwrap().add_probe(
+        gst::PadProbeType::EVENT_DOWNSTREAM,
+        move |_, info| {
+            let event = info.event().unwrap();
+            if event.type_() == gst::EventType::Eos {
+                came.0.send(event.seqnum()).unwrap();
+            }
+            gst::PadProbeReturn::Ok
+        },
+    );
+    // Downstream has the streaming thread; the application does not wait for it.
+    assert!(held.receiver.src().send_event(eos));
     held.go.send(()).unwrap();
-    assert!(end.join().unwrap());
-    held.receiver.rest();
+    assert!(held.receiver.rest().is_empty());
+    assert_eq!(came.1.recv_timeout(SOON.into()), Ok(seqnum));
     held.holds_no_more();
     let sink = held.sender.sink();
     until("it has left", || sink.property::<u32>("num-clients") == 0);
+}
+
+/// A sink that is paused while it waits for a frame's time keeps the frame, and the thread that brought it.
+#[test]
+fn an_end_in_a_pause_comes_after_it() {
+    let pools = Pools::new();
+    let sender = pools.sender(&"video/x-first".parse().unwrap(), LOSSLESS);
+    let receiver =
+        pools.launch("xmemsrc name=src pool=POOL ! fakesink sync=true ts-offset=2000000000");
+    receiver.play();
+    let mut frame = gst::Buffer::from_slice([0u8]);
+    frame.get_mut().unwrap().set_pts(gst::ClockTime::ZERO);
+    sender.push(frame);
+    until("a frame", || receiver.stat("src", "received") == 1);
+    settle();
+    receiver.0.set_state(gst::State::Paused).unwrap();
+    settle();
+    assert!(receiver.0.send_event(gst::event::Eos::new()));
+    receiver.play();
+    receiver.wait_eos();
 }

@@ -56,6 +56,16 @@ fn videoconvert() {
     );
 }
 
+/// Its buffers have no caps.
+#[test]
+fn filesrc() {
+    let file = concat!(env!("CARGO_MANIFEST_DIR"), "/README.md");
+    writes_into_slots(
+        &format!("filesrc location={file} blocksize=500 num-buffers=20"),
+        20,
+    );
+}
+
 #[test]
 fn audiotestsrc() {
     writes_into_slots(

@@ -42,7 +42,10 @@ def to_bgr(frame: xmem.Frame) -> np.ndarray:
         planes = [np.asarray(plane).reshape(-1) for plane in frame.copy().planes]
         code = cv2.COLOR_YUV2BGR_I420 if frame.format == "I420" else cv2.COLOR_YUV2BGR_YV12
         return cv2.cvtColor(np.concatenate(planes).reshape(-1, frame.width), code)
-    raise SystemExit(f"no idea how to show {frame.format or frame.content_type}: put videoconvert before xmemsink")
+    raise SystemExit(
+        f"cannot show {frame.format or frame.content_type}: put `videoconvert ! video/x-raw,format=NV12` before xmemsink, "
+        "and a decoder before that if the frames are encoded"
+    )
 
 
 def main() -> None:

@@ -2,12 +2,18 @@
 
 //! A pool as a GstDevice.
 
-use std::sync::OnceLock;
+// A class structure is filled with C function pointers.
+#![allow(unsafe_code)]
 
-use gst::{glib, prelude::*, subclass::prelude::*};
+use std::{
+    ffi::{CStr, CString, c_char},
+    sync::OnceLock,
+};
+
+use gst::{ffi, glib, prelude::*, subclass::prelude::*};
 
 use super::pools::Pool;
-use crate::XmemSrc;
+use crate::{XmemSrc, bytes};
 
 const PROP_POOL: &str = "pool";
 
@@ -43,6 +49,36 @@ impl ObjectSubclass for XmemDevice {
     const NAME: &'static str = "GstXmemDevice";
     type Type = super::XmemDevice;
     type ParentType = gst::Device;
+
+    fn class_init(class: &mut Self::Class) {
+        let class: &mut glib::Class<gst::Device> = class;
+        if let Some(of_bindings) = class.as_mut().create_element.replace(create_element) {
+            let _ = CREATE_ELEMENT.set(of_bindings);
+        }
+    }
+}
+
+type CreateElement =
+    unsafe extern "C" fn(*mut ffi::GstDevice, *const c_char) -> *mut ffi::GstElement;
+
+/// The function of the bindings, which takes a name for UTF-8.
+static CREATE_ELEMENT: OnceLock<CreateElement> = OnceLock::new();
+
+unsafe extern "C" fn create_element(
+    device: *mut ffi::GstDevice,
+    name: *const c_char,
+) -> *mut ffi::GstElement {
+    let Some(of_bindings) = CREATE_ELEMENT.get() else {
+        return std::ptr::null_mut();
+    };
+    // SAFETY: GStreamer calls this with an instance of our class, and null or a string; so does this.
+    unsafe {
+        let name = bytes::lossy(name).and_then(|name| CString::new(name.as_bytes()).ok());
+        of_bindings(
+            device,
+            name.as_deref().map_or(std::ptr::null(), CStr::as_ptr),
+        )
+    }
 }
 
 impl ObjectImpl for XmemDevice {}
@@ -64,7 +100,7 @@ impl DeviceImpl for XmemDevice {
             return Err(gst::loggable_error!(
                 super::imp::CAT,
                 "{} is no xmemsrc that is stopped",
-                element.name()
+                bytes::name_of(element)
             ));
         }
         element.set_property(PROP_POOL, self.pool.get());

@@ -32,7 +32,7 @@ const LONGEST_TAGS: usize = 1 << 20;
 const MOST_CUSTOM: usize = 64;
 
 /// Takes an event over into the state. `Err`: why that cannot be.
-pub(crate) fn update(sticky: &mut Sticky, event: &gst::EventRef) -> Result<(), &'static str> {
+pub(crate) fn update(sticky: &mut Sticky, event: &gst::EventRef) -> Result<(), String> {
     match event.view() {
         gst::EventView::StreamStart(event) => {
             // A new stream has nothing of the old one, but custom events, as on a pad.
@@ -46,7 +46,7 @@ pub(crate) fn update(sticky: &mut Sticky, event: &gst::EventRef) -> Result<(), &
             *sticky = new;
         }
         gst::EventView::Caps(event) => {
-            sticky.set(CAPS, shareable(event.caps_owned()).to_string());
+            sticky.set(CAPS, caps_to_text(&shareable(event.caps_owned()))?);
         }
         gst::EventView::Segment(event) => {
             if let Ok(text) = event.segment().to_value().serialize() {
@@ -73,7 +73,7 @@ pub(crate) fn update(sticky: &mut Sticky, event: &gst::EventRef) -> Result<(), &
                 text = without_pictures(event.tag_owned()).to_string();
             }
             if text.len() > LONGEST_TAGS {
-                return Err("the tags are too long");
+                return Err("the tags are too long".to_owned());
             }
             sticky.set(key, text);
         }
@@ -84,7 +84,7 @@ pub(crate) fn update(sticky: &mut Sticky, event: &gst::EventRef) -> Result<(), &
                 .iter()
                 .filter(|(other, _)| is_custom(other) && *other != key);
             if others.count() >= MOST_CUSTOM {
-                return Err("there are too many of them");
+                return Err("there are too many of them".to_owned());
             }
             sticky.set(&key, whole::of_structure(structure)?);
         }
@@ -117,6 +117,23 @@ pub(crate) fn parse_tags(key: &str, text: &str) -> Option<gst::TagList> {
         tags.make_mut().set_scope(gst::TagScope::Global);
     }
     Some(tags)
+}
+
+/// Caps as text. `Err`: why a consumer could not read them. A field is not left out: without it the caps may be of another
+/// format than the frames.
+fn caps_to_text(caps: &gst::Caps) -> Result<String, String> {
+    let mut fields = caps.iter().flat_map(|structure| structure.iter());
+    if let Some((name, value)) = fields.find(|(_, value)| !text::is_plain(value)) {
+        return Err(format!(
+            "other processes cannot read the field {name}, a {}",
+            value.type_()
+        ));
+    }
+    let text = caps.to_string();
+    match parse_caps(&text) {
+        Some(_) => Ok(text),
+        None => Err(format!("other processes cannot read {text}")),
+    }
 }
 
 /// Caps as they come back from the state.

@@ -43,7 +43,7 @@ pub(super) fn signals() -> &'static [glib::subclass::Signal] {
     SIGNALS.as_ref()
 }
 
-/// What the pool calls when a consumer comes, goes or asks for something. That is held back until the sink knows its pool.
+/// What the pool calls when something happens to its consumers. That is held back until the sink knows its pool.
 pub(super) fn handler(
     sink: &XmemSink,
     is_started: Arc<OnceLock<()>>,
@@ -71,6 +71,10 @@ pub(super) fn handler(
                     }
                     _ => gst::debug!(CAT, obj = sink, "Nobody here knows the request {name:?}"),
                 }
+                return;
+            }
+            ConsumerEvent::BudgetsCut { .. } | ConsumerEvent::HoldsUp(_) => {
+                messages::warn(&sink, &event);
                 return;
             }
             _ => {}

@@ -38,7 +38,10 @@
  *
  * Since: plugin-xmem-0.1
  */
-use std::sync::{Arc, LazyLock, Mutex, OnceLock};
+use std::{
+    ffi::OsStr,
+    sync::{Arc, LazyLock, Mutex, OnceLock},
+};
 
 use gst::{glib, prelude::*, subclass::prelude::*};
 use gst_base::{prelude::*, subclass::prelude::*};
@@ -63,6 +66,7 @@ use super::{
 use crate::cuda;
 use crate::{
     allocator::{SlotSource, XmemAllocator},
+    bytes::{self, UriHandler},
     caps,
     event::sticky,
     frame::{AFTER_GAP, Format},
@@ -123,7 +127,7 @@ pub struct XmemSink {
 impl ObjectSubclass for XmemSink {
     const NAME: &'static str = "GstXmemSink";
     type Type = super::XmemSink;
-    type Interfaces = (gst::URIHandler,);
+    type Interfaces = (UriHandler,);
     type ParentType = gst_base::BaseSink;
 
     fn class_init(class: &mut Self::Class) {
@@ -255,7 +259,7 @@ impl URIHandlerImpl for XmemSink {
 impl BaseSinkImpl for XmemSink {
     fn start(&self) -> Result<(), gst::ErrorMessage> {
         let settings = lock(&self.settings).clone();
-        let name = self.obj().name();
+        let name = bytes::name_of(&*self.obj());
         self.interrupts.set(Reason::Unlocked, false);
         self.losses.reset();
         self.gaps.reset();
@@ -264,7 +268,7 @@ impl BaseSinkImpl for XmemSink {
         let is_started = Arc::new(OnceLock::new());
         let producer = settings
             .producer()
-            .map_err(|reason| gst::error_msg!(gst::ResourceError::Settings, ["{reason}"]))?
+            .map_err(|reason| gst::error_msg!(gst::ResourceError::Settings, ("{reason}")))?
             .on_consumer(clients::handler(&self.obj(), is_started.clone()))
             .build()
             .map_err(|error| create_error(&settings.pool, &error))?;
@@ -335,9 +339,9 @@ impl BaseSinkImpl for XmemSink {
     }
 
     fn caps(&self, filter: Option<&gst::Caps>) -> Option<gst::Caps> {
-        // Whoever asks without a filter is told that anything goes; what cannot be is refused when it is tried.
+        // Without a filter the answer is ANY, and caps that cannot be taken are refused when they are tried.
         let caps = self.parent_caps(filter).or_else(|| filter.cloned());
-        caps.map(caps::possible)
+        caps.map(caps::possible).map(caps::common_first)
     }
 
     fn propose_allocation(
@@ -365,7 +369,11 @@ impl BaseSinkImpl for XmemSink {
             _ => {}
         }
         if let Err(reason) = self.note_sticky(&event) {
-            self.give_up(&event, reason);
+            if event.type_() == gst::EventType::Caps {
+                self.refuse_caps(&reason);
+                return false;
+            }
+            self.give_up(&event, &reason);
         }
         if let Some(goes_on) = self.share_event(&event) {
             return goes_on;
@@ -418,7 +426,7 @@ impl BaseSinkImpl for XmemSink {
             return Err(gst::FlowError::Flushing);
         };
         if let Some(refusal) = started.slots.refusal() {
-            gst::element_imp_error!(self, gst::ResourceError::Settings, ["{refusal}"]);
+            gst::element_imp_error!(self, gst::ResourceError::Settings, ("{refusal}"));
             return Err(gst::FlowError::Error);
         }
         self.begin();
@@ -520,9 +528,9 @@ impl XmemSink {
             gst::element_imp_error!(
                 self,
                 gst::StreamError::Format,
-                [
+                (
                     "Upstream describes a frame that cannot be, by its GstVideoMeta and its caps: {reason}"
-                ]
+                )
             );
             gst::FlowError::Error
         })
@@ -610,7 +618,7 @@ impl XmemSink {
             gst::element_imp_warning!(
                 self,
                 gst::StreamError::Format,
-                ["Frames lose their {name}: {why}. See the field dropped-metas of stats"]
+                ("Frames lose their {name}: {why}. See the field dropped-metas of stats")
             );
         }
     }
@@ -621,44 +629,42 @@ impl XmemSink {
             Failure::CopyForbidden(cause) => gst::element_imp_error!(
                 self,
                 gst::ResourceError::Settings,
-                ["A frame would have to be copied, and copy=forbid says no: {cause}"]
+                ("A frame would have to be copied, and copy=forbid says no: {cause}")
             ),
             Failure::NoSlot(error) => {
                 gst::element_imp_error!(
                     self,
                     gst::ResourceError::NoSpaceLeft,
-                    ["No slot for a frame: {error}"]
+                    ("No slot for a frame: {error}")
                 );
             }
             Failure::NotShareable => {
                 gst::element_imp_error!(
                     self,
                     gst::StreamError::Format,
-                    [
-                        "The caps say memory:DMABuf, and a frame is in no DMA buffer that can be shared: \
-                         have upstream give video/x-raw without that feature"
-                    ]
+                    ("The caps say memory:DMABuf, and a frame is in no DMA buffer that can be shared: \
+                         have upstream give video/x-raw without that feature")
                 );
             }
             #[cfg(feature = "cuda")]
             Failure::Device(error) => gst::element_imp_error!(
                 self,
                 gst::ResourceError::Failed,
-                ["A frame on a CUDA device cannot be shared: {error}"]
+                ("A frame on a CUDA device cannot be shared: {error}")
             ),
             Failure::Unreadable => {
                 gst::element_imp_error!(
                     self,
                     gst::ResourceError::Read,
-                    ["A frame's memory cannot be mapped for reading: \
-                         put an element before xmemsink that gives system memory"]
+                    ("A frame's memory cannot be mapped for reading: \
+                         put an element before xmemsink that gives system memory")
                 );
             }
             Failure::Publish(error) => {
                 gst::element_imp_error!(
                     self,
                     gst::ResourceError::Write,
-                    ["Cannot publish a frame: {error}"]
+                    ("Cannot publish a frame: {error}")
                 );
             }
         }
@@ -666,11 +672,11 @@ impl XmemSink {
     }
 }
 
-fn create_error(pool: &str, error: &CreateError) -> gst::ErrorMessage {
+fn create_error(pool: &OsStr, error: &CreateError) -> gst::ErrorMessage {
     let domain = match error {
         CreateError::InUse { .. } => gst::ResourceError::Busy,
         CreateError::Name(_) | CreateError::Settings(_) => gst::ResourceError::Settings,
         _ => gst::ResourceError::OpenReadWrite,
     };
-    gst::error_msg!(domain, ["Cannot make pool {pool:?}: {error}"])
+    gst::error_msg!(domain, ("Cannot make pool {pool:?}: {error}"))
 }

@@ -28,9 +28,9 @@ impl Offer {
         started: &Started,
         query: &mut gst::query::Allocation,
     ) -> Result<(), gst::LoggableError> {
-        let (Some(caps), need_pool) = query.get_owned() else {
-            return Err(gst::loggable_error!(CAT, "No caps in the ALLOCATION query"));
-        };
+        let (caps, need_pool) = query.get_owned();
+        // Without caps the buffers are bytes, as those of filesrc.
+        let caps = caps.unwrap_or_else(gst::Caps::new_any);
         if caps::is_elsewhere(&caps) {
             // A slot in host memory is not what such caps promise.
             query.add_allocation_meta::<gst_video::VideoMeta>(None);
@@ -44,7 +44,10 @@ impl Offer {
             .structure(0)
             .is_some_and(|structure| structure.has_name("video/x-raw"));
         if raw_video {
-            let info = gst_video::VideoInfo::from_caps(&caps)?;
+            query.add_allocation_meta::<gst_video::VideoMeta>(None);
+        }
+        // Caps that are not complete say nothing of the frames' size, and that is all that a pool needs them for.
+        if raw_video && let Ok(info) = gst_video::VideoInfo::from_caps(&caps) {
             let size = u32::try_from(info.size())
                 .map_err(|_| gst::loggable_error!(CAT, "Frames too large: {caps}"))?;
             if need_pool {
@@ -54,7 +57,6 @@ impl Offer {
             } else {
                 query.add_allocation_pool(None::<&gst::BufferPool>, size, 0, 0);
             }
-            query.add_allocation_meta::<gst_video::VideoMeta>(None);
         }
         query.add_allocation_param(Some(&started.allocator), gst::AllocationParams::default());
         Ok(())

@@ -2,12 +2,13 @@
 
 //! What the user sets.
 
-use std::time::Duration;
+use std::{ffi::OsString, path::Path, time::Duration};
 
 use gst::{glib, prelude::*};
 use xmem_core::{Backing, Delivery, MAX_NAMED_SIZE, Producer, ProducerBuilder};
 
 use super::{XmemSinkBacking, XmemSinkCopy, XmemSinkCudaIpcMode, XmemSinkDelivery, XmemSinkPace};
+use crate::bytes;
 
 pub(super) const PROP_POOL: &str = "pool";
 pub(super) const PROP_STATS: &str = "stats";
@@ -40,7 +41,7 @@ const HISTORY_TIME: Duration = Duration::from_millis(100);
 
 #[derive(Debug, Clone)]
 pub(super) struct Settings {
-    pub(super) pool: String,
+    pub(super) pool: OsString,
     pub(super) delivery: XmemSinkDelivery,
     pub(super) lossless_timeout: u64,
     pub(super) meta_room: u32,
@@ -69,7 +70,7 @@ pub(super) struct Settings {
 impl Default for Settings {
     fn default() -> Self {
         Self {
-            pool: "default".to_owned(),
+            pool: "default".into(),
             delivery: XmemSinkDelivery::default(),
             lossless_timeout: 0,
             // A frame with a handful of regions, or with captions.
@@ -107,9 +108,7 @@ impl Settings {
             value.get().expect("type checked upstream")
         }
         match pspec.name() {
-            PROP_POOL => {
-                self.pool = get::<Option<String>>(value).unwrap_or_else(|| Self::default().pool)
-            }
+            PROP_POOL => self.pool = bytes::path(value).unwrap_or_else(|| Self::default().pool),
             PROP_DELIVERY => self.delivery = get(value),
             PROP_LOSSLESS_TIMEOUT => self.lossless_timeout = get(value),
             PROP_META_ROOM => self.meta_room = get(value),
@@ -123,15 +122,11 @@ impl Settings {
             PROP_MAX_CONSUMERS => self.max_consumers = get(value),
             PROP_MAX_HELD => self.max_held = get(value),
             PROP_SOCKET_MODE => {
-                let text = get::<Option<String>>(value);
-                self.socket_mode = text.unwrap_or(Self::default().socket_mode);
+                self.socket_mode =
+                    bytes::text(value).unwrap_or_else(|| Self::default().socket_mode);
             }
-            PROP_SOCKET_GROUP => {
-                self.socket_group = get::<Option<String>>(value).unwrap_or_default();
-            }
-            PROP_ALLOW_UIDS => {
-                self.allow_uids = get::<Option<String>>(value).unwrap_or_default();
-            }
+            PROP_SOCKET_GROUP => self.socket_group = bytes::text(value).unwrap_or_default(),
+            PROP_ALLOW_UIDS => self.allow_uids = bytes::text(value).unwrap_or_default(),
             PROP_PACE => self.pace = get(value),
             PROP_CUDA_IPC_MODE => self.cuda_ipc_mode = get(value),
             PROP_CUDA_DEVICE_ID => self.cuda_device_id = get(value),
@@ -142,7 +137,7 @@ impl Settings {
 
     pub(super) fn get(&self, pspec: &glib::ParamSpec) -> glib::Value {
         match pspec.name() {
-            PROP_POOL => self.pool.to_value(),
+            PROP_POOL => Path::new(&self.pool).to_value(),
             PROP_DELIVERY => self.delivery.to_value(),
             PROP_LOSSLESS_TIMEOUT => self.lossless_timeout.to_value(),
             PROP_META_ROOM => self.meta_room.to_value(),
@@ -265,7 +260,7 @@ pub(super) fn properties() -> Vec<glib::ParamSpec> {
         glib::ParamSpecString::builder(PROP_POOL)
             .nick("Pool")
             .blurb("Name of the pool, or the path of its socket if it has a slash in it")
-            .default_value(Some(default.pool.as_str()))
+            .default_value(default.pool.to_str())
             .build(),
         /**
          * GstXmemSink:delivery:
@@ -491,12 +486,14 @@ pub(super) fn properties() -> Vec<glib::ParamSpec> {
          *   not, since they mean something in this process only or found no slot; a warning names each kind of these
          *   once.
          * * `slots`, `slots-held`, `max-slots`, `regions` (guint), `bytes` (guint64): the pool's memory.
+         * * `budget-limit` (string): `max-slots` or `max-bytes`, where that has no room for the budgets that consumers asked
+         *   for; else empty.
          * * `devices` (GstValueArray of strings), `device-bytes` (guint64): the CUDA devices that slots lie on, and how their
          *   memory is shared, such as `0 NVIDIA H200 (vmm)`; of the bytes, those on devices.
          * * `cut-off`, `timed-out` (guint64): consumers that were disconnected, for nonsense or for holding all up.
          * * `clients` (GstValueArray of `application/x-xmem-client`): `id` (guint64), `pid`, `uid` (guint), `name`
          *   (string), `via` (string), `budget`, `held` (guint), `received`, `missed`, `copied`, `dropped`, `oldest-held-age`,
-         *   `latency` (guint64, times in nanoseconds), `device` (string): how it came by the memory of frames on CUDA
+         *   `latency`, `waited-for` (guint64, times in nanoseconds), `device` (string): how it came by the memory of frames on CUDA
          *   devices, `vmm`, `legacy`, `same process`, or `none: ` and why; empty as long as it has not used any.
          */
         glib::ParamSpecBoxed::builder::<gst::Structure>(PROP_STATS)

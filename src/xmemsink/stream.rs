@@ -55,7 +55,7 @@ impl Stream {
 
 impl XmemSink {
     /// Takes an event over into the sticky state, if it is one of that. `Err`: why that cannot be.
-    pub(super) fn note_sticky(&self, event: &gst::EventRef) -> Result<(), &'static str> {
+    pub(super) fn note_sticky(&self, event: &gst::EventRef) -> Result<(), String> {
         let mut stream = lock(&self.stream);
         if event.type_() == gst::EventType::StreamStart {
             stream.timeline = None;
@@ -66,6 +66,16 @@ impl XmemSink {
             stream.sticky_is_new = true;
         }
         result
+    }
+
+    /// No consumer could use frames without their caps.
+    pub(super) fn refuse_caps(&self, reason: &str) {
+        gst::element_imp_error!(
+            self,
+            gst::StreamError::Format,
+            ("The caps cannot be shared: {reason}. Have upstream make others, or put `capssetter replace=true` with others \
+                 before xmemsink")
+        );
     }
 
     /// The stream goes on, or a new one begins.
@@ -136,7 +146,7 @@ impl XmemSink {
                 gst::element_imp_error!(
                     self,
                     gst::ResourceError::NoSpaceLeft,
-                    ["Cannot share the caps: {error}"]
+                    ("Cannot share the caps: {error}")
                 );
                 Err(gst::FlowError::Error)
             }

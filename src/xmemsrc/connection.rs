@@ -2,10 +2,13 @@
 
 //! Finding a producer, which may take long, leaving it, and losing it.
 
-use std::time::{Duration, Instant};
+use std::{
+    ffi::OsStr,
+    time::{Duration, Instant},
+};
 
 use gst::subclass::prelude::*;
-use xmem_core::{ConnectError, Consumer, ConsumerBuilder};
+use xmem_core::{BudgetLimit, ConnectError, Consumer, ConsumerBuilder};
 
 use super::{
     XmemSrcOnProducerLost,
@@ -44,15 +47,16 @@ impl XmemSrc {
                     "Connected to process {}",
                     consumer.producer_pid()
                 );
-                match settings.asked_to_hold() {
-                    Some(asked) if asked > consumer.budget() => gst::warning!(
+                let limit = consumer.budget_limit();
+                if let Some(asked) = settings.asked_to_hold()
+                    && limit != BudgetLimit::Asked
+                {
+                    gst::warning!(
                         CAT,
                         imp = self,
-                        "Asked to hold {asked} slots, granted {}: raise max-held on xmemsink, or max-slots or max-bytes if \
-                         those are too few for all consumers",
+                        "Asked to hold {asked} slots, granted {}: raise {limit} on xmemsink",
                         consumer.budget()
-                    ),
-                    _ => {}
+                    );
                 }
                 lock(&self.counted).connection = Some(consumer.handle());
                 if std::mem::replace(&mut started.was_connected, true) {
@@ -78,7 +82,7 @@ impl XmemSrc {
                 gst::element_imp_error!(
                     self,
                     gst::ResourceError::NotFound,
-                    ["No producer came in time: {error}"]
+                    ("No producer came in time: {error}")
                 );
                 Err(gst::FlowError::Error)
             }
@@ -86,7 +90,7 @@ impl XmemSrc {
                 gst::element_imp_error!(
                     self,
                     gst::ResourceError::OpenRead,
-                    ["Cannot join the pool: {error}"]
+                    ("Cannot join the pool: {error}")
                 );
                 Err(gst::FlowError::Error)
             }
@@ -138,10 +142,10 @@ impl XmemSrc {
                 gst::element_imp_error!(
                     self,
                     gst::ResourceError::Read,
-                    [
+                    (
                         "The producer of pool {:?} is gone, and on-producer-lost=error",
                         started.settings.pool
-                    ]
+                    )
                 );
                 Err(gst::FlowError::Error)
             }
@@ -188,7 +192,7 @@ impl XmemSrc {
         }
     }
 
-    fn say_waiting(&self, builder: &ConsumerBuilder, pool: &str, error: &ConnectError) {
+    fn say_waiting(&self, builder: &ConsumerBuilder, pool: &OsStr, error: &ConnectError) {
         let path = match builder.socket_path() {
             Ok(path) => path,
             Err(error) => {
@@ -200,10 +204,10 @@ impl XmemSrc {
             self,
             gst::ResourceError::NotFound,
             (
-                "Waiting for a producer of pool {pool:?} at {}",
-                path.display()
-            ),
-            ["{error}; {}", xmem_core::pools_in_words(pool)]
+                "Waiting for a producer of pool {pool:?} at {}: {error}; {}",
+                path.display(),
+                xmem_core::pools_in_words(pool)
+            )
         );
     }
 }

@@ -100,7 +100,7 @@ impl XmemSrc {
         gst::element_imp_error!(
             self,
             gst::ResourceError::Read,
-            ["Cannot use a frame on a CUDA device: {text}"]
+            ("Cannot use a frame on a CUDA device: {text}")
         );
         Err(Stop::Flow(gst::FlowError::Error))
     }

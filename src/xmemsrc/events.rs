@@ -26,6 +26,8 @@ pub(super) struct Sent {
     /// The start of the stream that is out. `None`: GstBaseSrc's own waits for what the producer says.
     start: Option<Start>,
     pub(super) segment: Option<(gst::Seqnum, gst::Segment)>,
+    /// The application's end of the stream, which is not out yet.
+    pub(super) eos: Option<gst::Event>,
 }
 
 #[derive(Debug)]
@@ -44,6 +46,11 @@ pub(super) fn watch(src: &XmemSrc) {
             (Some(src), Some(gst::PadProbeData::Event(event))) => {
                 let imp = src.imp();
                 imp.outgoing.mend_event(event);
+                if event.type_() == gst::EventType::Eos
+                    && let Some(eos) = lock(&imp.sent).eos.take()
+                {
+                    *event = eos;
+                }
                 imp.on_leaving(pad, event)
             }
             _ => gst::PadProbeReturn::Ok,
@@ -77,6 +84,7 @@ impl imp::XmemSrc {
                 }
                 sent.segment = Some((seqnum, event.segment().clone()));
             }
+            gst::EventView::FlushStart(_) => lock(&self.sent).eos = None,
             gst::EventView::FlushStop(_) => {
                 lock(&self.sent).segment = None;
                 self.flushed();
@@ -100,7 +108,8 @@ impl imp::XmemSrc {
     /// Sends the start of the stream that this state belongs to. `false`: it is out already.
     pub(super) fn announce(&self, new: &Sticky) -> bool {
         let pool = lock(&self.settings).pool.clone();
-        let stream_id = format!("{pool}/{}", new.text(sticky::STREAM_ID).unwrap_or_default());
+        let stream_id = new.text(sticky::STREAM_ID).unwrap_or_default();
+        let stream_id = format!("{}/{stream_id}", pool.display());
         let description = Description::parse(new.text(sticky::STREAM));
         let caps = new.text(sticky::CAPS).and_then(sticky::parse_caps);
         let tags = new
@@ -217,11 +226,11 @@ impl imp::XmemSrc {
             gst::element_imp_warning!(
                 self,
                 gst::StreamError::Decode,
-                ("No key frame comes from pool {:?}", started.settings.pool),
-                [
-                    "Frames are given up as long as there is none: set wait-for-keyframe=false if each stands for itself, or \
-                     have the encoder make key frames more often"
-                ]
+                (
+                    "No key frame comes from pool {:?}. Frames are given up as long as there is none: set \
+                     wait-for-keyframe=false if each stands for itself, or have the encoder make key frames more often",
+                    started.settings.pool
+                )
             );
         }
     }

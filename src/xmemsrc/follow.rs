@@ -54,12 +54,10 @@ impl XmemSrc {
     fn say_missed(&self, started: &mut Started) {
         let is_news = started.next_sequence.is_some() && !started.settings.newest_only;
         if is_news && !std::mem::replace(&mut started.said_missed, true) {
-            gst::warning!(
-                gst::CAT_PERFORMANCE,
-                imp = self,
-                "Frames are missed: downstream took longer over one than the producer keeps the next ones. A sink that waits \
-                 for a frame's time does so too: put a queue behind this element, or have the producer raise history"
-            );
+            let why = "Frames are missed: downstream took longer over one than the producer keeps the next ones. A sink that waits \
+                 for a frame's time does so too: put a queue behind this element, or have the producer raise history";
+            gst::warning!(gst::CAT_PERFORMANCE, imp = self, "{why}");
+            gst::element_imp_warning!(self, gst::StreamError::Failed, ("{why}"));
         }
     }
 
@@ -125,7 +123,7 @@ impl XmemSrc {
                 gst::element_imp_error!(
                     self,
                     gst::StreamError::Format,
-                    ["The producer's caps make no sense: {caps:?}"]
+                    ("The producer's caps make no sense: {caps:?}")
                 );
                 return Err(Stop::Flow(gst::FlowError::Error));
             };
@@ -174,12 +172,9 @@ impl XmemSrc {
             gst::element_imp_error!(
                 self,
                 gst::CoreError::Negotiation,
-                ("The frames of pool {pool:?} lie on a CUDA device"),
-                [
-                    "Handing them on where they lie takes a driver, libgstcuda of GStreamer 1.24 or later, and a plugin built \
-                     with CUDA; GST_DEBUG=xmemcuda:4 says what is missing. With a driver, download=true gives them in host \
-                     memory"
-                ]
+                ("The frames of pool {pool:?} lie on a CUDA device. Handing them on where they lie takes a driver, \
+                     libgstcuda of GStreamer 1.24 or later, and a plugin built with CUDA; GST_DEBUG=xmemcuda:4 says what is \
+                     missing. With a driver, download=true gives them in host memory")
             );
         } else if !self.is_refused(caps) {
             lock(&self.stream).said_refused = false;
@@ -188,21 +183,16 @@ impl XmemSrc {
             gst::element_imp_error!(
                 self,
                 gst::CoreError::Negotiation,
-                ("Downstream does not take what is in pool {pool:?}: frames on a CUDA device"),
-                [
-                    "The caps are {caps}; put cudaconvert, cudadownload or another element that takes them behind xmemsrc, or \
-                     set download=true for frames in host memory"
-                ]
+                ("Downstream does not take what is in pool {pool:?}: frames on a CUDA device. The caps are {caps}; put \
+                     cudaconvert, cudadownload or another element that takes them behind xmemsrc, or set download=true for \
+                     frames in host memory")
             );
         } else {
             gst::element_imp_error!(
                 self,
                 gst::CoreError::Negotiation,
-                ("Downstream does not take what is in pool {pool:?}"),
-                [
-                    "The producer's caps are {caps}; put a converter that takes them behind xmemsrc, or have the \
-                     producer make others"
-                ]
+                ("Downstream does not take what is in pool {pool:?}. The producer's caps are {caps}; put a converter that \
+                     takes them behind xmemsrc, or have the producer make others")
             );
         }
         lock(&self.stream).said_refused = true;
@@ -223,11 +213,9 @@ impl XmemSrc {
         gst::element_imp_error!(
             self,
             gst::CoreError::Negotiation,
-            ("Something downstream does not take what is in pool {pool:?}"),
-            [
-                "The producer's caps are {caps}; the element behind xmemsrc takes them, and one further on does not take what \
-                 becomes of them. Put a converter before that one, or have the producer make others"
-            ]
+            ("Something downstream does not take what is in pool {pool:?}. The producer's caps are {caps}; the element \
+                 behind xmemsrc takes them, and one further on does not take what becomes of them. Put a converter before that \
+                 one, or have the producer make others")
         );
     }
 

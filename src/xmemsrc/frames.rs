@@ -3,7 +3,7 @@
 //! From an entry of the pool to a buffer that leaves the element.
 
 use gst::subclass::prelude::*;
-use xmem_core::{Consumer, FrameMeta, ReadLease, ReceiveError};
+use xmem_core::{BudgetLimit, Consumer, FrameMeta, ReadLease, ReceiveError};
 
 use super::{
     XmemSrcOverBudget,
@@ -39,6 +39,7 @@ impl XmemSrc {
                 if consumer.budget() == 0
                     && started.settings.over_budget == XmemSrcOverBudget::Copy =>
             {
+                self.warn_of_budget(started, consumer);
                 let received = self.receive_over_budget(started, &lease)?;
                 drop(lease);
                 received.map_or(Ok(None), |received| {
@@ -62,6 +63,7 @@ impl XmemSrc {
             }
             Err(ReceiveError::OverBudget { budget }) => {
                 gst::log!(CAT, imp = self, "All {budget} slots of the budget are held");
+                self.warn_of_budget(started, consumer);
                 let received = consumer
                     .receive_with(None, |lease| self.receive_over_budget(started, lease))
                     .map_err(|error| self.failed(error))??;
@@ -71,6 +73,27 @@ impl XmemSrc {
             }
             Err(error) => Err(self.failed(error)),
         }
+    }
+
+    /// Warns once that the producer lets this source hold fewer slots than it asked for, when those are used up.
+    fn warn_of_budget(&self, started: &mut Started, consumer: &Consumer) {
+        let (budget, limit) = (consumer.budget(), consumer.budget_limit());
+        if limit == BudgetLimit::Asked || std::mem::replace(&mut started.said_budget, true) {
+            return;
+        }
+        let settings = &started.settings;
+        let outcome = match settings.over_budget {
+            XmemSrcOverBudget::Copy => "copied",
+            XmemSrcOverBudget::Drop => "dropped",
+        };
+        gst::element_imp_warning!(
+            self,
+            gst::ResourceError::NoSpaceLeft,
+            (
+                "Frames of pool {:?} are {outcome}: downstream may hold {budget} at once. Raise {limit} on xmemsink",
+                settings.pool
+            )
+        );
     }
 
     /// What becomes of an entry that cannot be held. `None`: it was no frame.
@@ -113,9 +136,7 @@ impl XmemSrc {
         gst::element_imp_error!(
             self,
             gst::StreamError::Format,
-            [
-                "The pool's frames lie on a CUDA device, and this plugin was built without CUDA: have the producer download them"
-            ]
+            ("The pool's frames lie on a CUDA device, and this plugin was built without CUDA: have the producer download them")
         );
         Err(Stop::Flow(gst::FlowError::Error))
     }
@@ -134,7 +155,7 @@ impl XmemSrc {
                 gst::element_imp_error!(
                     self,
                     gst::ResourceError::Read,
-                    ["Cannot receive a frame: {error}"]
+                    ("Cannot receive a frame: {error}")
                 );
                 Stop::Flow(gst::FlowError::Error)
             }
@@ -166,7 +187,7 @@ impl XmemSrc {
                 gst::element_imp_error!(
                     self,
                     gst::StreamError::Format,
-                    ["The producer describes a frame that cannot be: {reason}"]
+                    ("The producer describes a frame that cannot be: {reason}")
                 );
                 Err(Stop::Flow(gst::FlowError::Error))
             }
@@ -179,7 +200,7 @@ impl XmemSrc {
             gst::element_imp_warning!(
                 self,
                 gst::StreamError::Format,
-                ["Frames come without their {name}: {why}. See the field dropped-metas of stats"]
+                ("Frames come without their {name}: {why}. See the field dropped-metas of stats")
             );
         }
     }
@@ -218,9 +239,7 @@ impl XmemSrc {
             lock(&self.counted).figures.copied += 1;
             if !std::mem::replace(&mut started.said_copied, true) {
                 let reason = match way {
-                    Way::OverBudget => {
-                        "downstream holds as many as it may: see max-held, and max-bytes of xmemsink"
-                    }
+                    Way::OverBudget => "downstream holds as many as it may: see max-held",
                     #[cfg(feature = "cuda")]
                     Way::Downloaded => "they lie on a CUDA device, and download is set",
                     _ if lock(&self.stream).is_cuda() => {

@@ -57,6 +57,7 @@ use super::{
 use crate::cuda;
 use crate::lock::lock;
 use crate::{
+    bytes::{self, UriHandler},
     caps,
     event::{key_frame::KeyFrame, sticky},
     frame::{Format, Memory},
@@ -99,6 +100,7 @@ pub(super) struct Started {
     pub(super) stamper: Stamper,
     /// The next buffer, which was there only when a pause had begun.
     pub(super) kept: Option<gst::Buffer>,
+    pub(super) said_budget: bool,
     pub(super) said_copied: bool,
     pub(super) said_dropped: bool,
     pub(super) said_missed: bool,
@@ -163,7 +165,7 @@ pub struct XmemSrc {
 impl ObjectSubclass for XmemSrc {
     const NAME: &'static str = "GstXmemSrc";
     type Type = super::XmemSrc;
-    type Interfaces = (gst::URIHandler,);
+    type Interfaces = (UriHandler,);
     type ParentType = gst_base::PushSrc;
 }
 
@@ -245,6 +247,22 @@ impl ElementImpl for XmemSrc {
         self.parent_post_message(message)
     }
 
+    /// GstBaseSrc waits with an EOS until the streaming thread has returned from downstream, and so long the application waits too.
+    /// In a pause that can be for ever. Here `create` ends the stream when the thread comes to it.
+    fn send_event(&self, event: gst::Event) -> bool {
+        if event.type_() != gst::EventType::Eos {
+            return self.parent_send_event(event);
+        }
+        lock(&self.sent).eos = Some(event);
+        self.canceller.cancel();
+        if self.obj().src_pad().task_state() == gst::TaskState::Started {
+            return true;
+        }
+        // No thread comes to `create`, and GstBaseSrc has none to wait for.
+        let event = lock(&self.sent).eos.take();
+        event.is_none_or(|event| self.parent_send_event(event))
+    }
+
     fn pad_templates() -> &'static [gst::PadTemplate] {
         static TEMPLATES: LazyLock<Vec<gst::PadTemplate>> = LazyLock::new(|| {
             let caps = gst::Caps::new_any();
@@ -281,12 +299,12 @@ impl BaseSrcImpl for XmemSrc {
     fn start(&self) -> Result<(), gst::ErrorMessage> {
         let settings = lock(&self.settings).clone();
         let builder = settings
-            .consumer(&self.obj().name())
+            .consumer(&bytes::name_of(&*self.obj()))
             .canceller(&self.canceller);
         let path = builder.socket_path().map_err(|error| {
             gst::error_msg!(
                 gst::ResourceError::Settings,
-                ["Cannot use pool {:?}: {error}", settings.pool]
+                ("Cannot use pool {:?}: {error}", settings.pool)
             )
         })?;
         gst::info!(CAT, imp = self, "Pool {:?} at {path:?}", settings.pool);
@@ -309,6 +327,7 @@ impl BaseSrcImpl for XmemSrc {
             gate: Gate::default(),
             header_is_due: true,
             kept: None,
+            said_budget: false,
             said_copied: false,
             said_dropped: false,
             said_missed: false,
@@ -335,7 +354,9 @@ impl BaseSrcImpl for XmemSrc {
     }
 
     fn unlock_stop(&self) -> Result<(), gst::ErrorMessage> {
-        self.canceller.reset();
+        if !self.is_ending() {
+            self.canceller.reset();
+        }
         Ok(())
     }
 
@@ -460,14 +481,17 @@ impl PushSrcImpl for XmemSrc {
         started.stamper.begin();
         // BaseSrc calls stop() only once this has returned.
         let mut result = match started.kept.take() {
+            _ if self.is_ending() => Err(gst::FlowError::Eos),
             Some(buffer) => Ok(buffer),
             None => self.next_buffer(&mut started),
         };
-        // What it is given in a pause, GstBaseSrc of 1.26 throws away, and asks again when that is over. After a flush or the
-        // end, which look the same here, nobody wants it: `flushed` and `leave` take it out.
-        if self.canceller.is_cancelled()
+        if self.is_ending() {
+            result = Err(gst::FlowError::Eos);
+        } else if self.canceller.is_cancelled()
             && let Ok(buffer) = result
         {
+            // What it is given in a pause, GstBaseSrc of 1.26 throws away, and asks again when that is over. After a flush,
+            // which looks the same here, nobody wants it: `flushed` takes it out.
             started.kept = Some(buffer);
             result = Err(gst::FlowError::Flushing);
         }
@@ -477,6 +501,11 @@ impl PushSrcImpl for XmemSrc {
 }
 
 impl XmemSrc {
+    /// Whether the application has ended the stream, and the EOS has not left yet.
+    fn is_ending(&self) -> bool {
+        self.canceller.is_cancelled() && lock(&self.sent).eos.is_some()
+    }
+
     /// What a neighbour may use that asks for a context of this kind.
     fn context(&self, kind: &str) -> Option<gst::Context> {
         let own = self.obj().context(kind);

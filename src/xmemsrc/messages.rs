@@ -9,6 +9,8 @@
 //! * `GstXmemProducerBack`: connected again, to the same or to another producer. Fields `pool` (string) and `pid`
 //!   (guint).
 
+use std::ffi::OsStr;
+
 use gst::prelude::*;
 
 use super::XmemSrc;
@@ -32,11 +34,11 @@ impl Loss {
 }
 
 /// Says that a producer is lost. Not with a lock held: a handler of the bus may ask for properties.
-pub(super) fn lost(src: &XmemSrc, pool: &str, pid: u32, loss: Loss) {
+pub(super) fn lost(src: &XmemSrc, pool: &OsStr, pid: u32, loss: Loss) {
     post(
         src,
         gst::Structure::builder("GstXmemProducerLost")
-            .field("pool", pool)
+            .field("pool", pool.to_string_lossy().into_owned())
             .field("pid", pid)
             .field("reason", loss.word())
             .build(),
@@ -44,11 +46,11 @@ pub(super) fn lost(src: &XmemSrc, pool: &str, pid: u32, loss: Loss) {
 }
 
 /// Says that there is a producer again. Not with a lock held.
-pub(super) fn back(src: &XmemSrc, pool: &str, pid: u32) {
+pub(super) fn back(src: &XmemSrc, pool: &OsStr, pid: u32) {
     post(
         src,
         gst::Structure::builder("GstXmemProducerBack")
-            .field("pool", pool)
+            .field("pool", pool.to_string_lossy().into_owned())
             .field("pid", pid)
             .build(),
     );

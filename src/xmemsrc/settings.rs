@@ -2,7 +2,7 @@
 
 //! What the user sets.
 
-use std::time::Duration;
+use std::{ffi::OsString, path::Path, time::Duration};
 
 use gst::{glib, prelude::*};
 use xmem_core::{Consumer, ConsumerBuilder, StartFrom};
@@ -11,7 +11,7 @@ use super::{
     XmemSrcCudaWait, XmemSrcOnEos, XmemSrcOnProducerLost, XmemSrcOverBudget, XmemSrcStartFrom,
     XmemSrcTimestampMode,
 };
-use crate::program;
+use crate::{bytes, program};
 
 pub(super) const PROP_STATS: &str = "stats";
 pub(super) const PROP_PROCESSING_DEADLINE: &str = "processing-deadline";
@@ -33,7 +33,7 @@ const PROP_CUDA_DEVICE_ID: &str = "cuda-device-id";
 
 #[derive(Debug, Clone)]
 pub(super) struct Settings {
-    pub(super) pool: String,
+    pub(super) pool: OsString,
     pub(super) connection_timeout: u64,
     pub(super) on_producer_lost: XmemSrcOnProducerLost,
     pub(super) on_eos: XmemSrcOnEos,
@@ -56,7 +56,7 @@ pub(super) struct Settings {
 impl Default for Settings {
     fn default() -> Self {
         Self {
-            pool: "default".to_owned(),
+            pool: "default".into(),
             connection_timeout: 0,
             on_producer_lost: XmemSrcOnProducerLost::default(),
             on_eos: XmemSrcOnEos::default(),
@@ -89,9 +89,7 @@ impl Settings {
             value.get().expect("type checked upstream")
         }
         match pspec.name() {
-            PROP_POOL => {
-                self.pool = get::<Option<String>>(value).unwrap_or_else(|| Self::default().pool)
-            }
+            PROP_POOL => self.pool = bytes::path(value).unwrap_or_else(|| Self::default().pool),
             PROP_CONNECTION_TIMEOUT => self.connection_timeout = get(value),
             PROP_ON_PRODUCER_LOST => self.on_producer_lost = get(value),
             PROP_ON_EOS => self.on_eos = get(value),
@@ -105,7 +103,7 @@ impl Settings {
                 self.processing_deadline = gst::ClockTime::from_nseconds(get(value))
             }
             PROP_BUSY_POLL => self.busy_poll = get(value),
-            PROP_CLIENT_NAME => self.client_name = get(value),
+            PROP_CLIENT_NAME => self.client_name = bytes::text(value),
             PROP_DOWNLOAD => self.download = get(value),
             PROP_CUDA_WAIT => self.cuda_wait = get(value),
             PROP_CUDA_DEVICE_ID => self.cuda_device_id = get(value),
@@ -115,7 +113,7 @@ impl Settings {
 
     pub(super) fn get(&self, pspec: &glib::ParamSpec) -> glib::Value {
         match pspec.name() {
-            PROP_POOL => self.pool.to_value(),
+            PROP_POOL => Path::new(&self.pool).to_value(),
             PROP_CONNECTION_TIMEOUT => self.connection_timeout.to_value(),
             PROP_ON_PRODUCER_LOST => self.on_producer_lost.to_value(),
             PROP_ON_EOS => self.on_eos.to_value(),
@@ -187,7 +185,7 @@ pub(super) fn properties() -> Vec<glib::ParamSpec> {
         glib::ParamSpecString::builder(PROP_POOL)
             .nick("Pool")
             .blurb("Name of the pool, or the path of its socket if it has a slash in it")
-            .default_value(Some(default.pool.as_str()))
+            .default_value(default.pool.to_str())
             .mutable_ready()
             .build(),
         /**
@@ -241,8 +239,8 @@ pub(super) fn properties() -> Vec<glib::ParamSpec> {
         /**
          * GstXmemSrc:max-held:
          *
-         * The budget: how many slots this element and everything downstream of it hold at once. The producer reserves
-         * them, and may grant fewer.
+         * The budget: how many slots this element and everything downstream of it hold at once. The producer may grant
+         * fewer, and fewer still when more consumers come.
          */
         glib::ParamSpecUInt::builder(PROP_MAX_HELD)
             .nick("Maximum Held")
@@ -378,6 +376,8 @@ pub(super) fn properties() -> Vec<glib::ParamSpec> {
          * * `metas-dropped` (guint64), `dropped-metas` (`application/x-xmem-metas`): metas that this process does not
          *   know or that make no sense, and how many there were of each name (guint64).
          * * `held` (guint64), `budget` (guint): frames that are out now, and how many slots may be held at once.
+         * * `budget-limit` (string): the property of xmemsink that keeps the budget small; empty where it is what was asked
+         *   for.
          * * `reconnects` (guint64): how often another producer took the place of a lost one.
          * * `latency` (guint64): nanoseconds from publishing to receiving, smoothed.
          * * `device` (string): how the memory of frames on CUDA devices came here from the current producer, `vmm`,

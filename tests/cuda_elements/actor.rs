@@ -389,7 +389,7 @@ impl Actor {
             .ok_or_else(|| format!("no message of {kind:?}"))?;
         match message.view() {
             gst::MessageView::Error(error) => {
-                let text = format!("{} {}", error.error(), error.debug().unwrap_or_default());
+                let text = error.error().message().to_owned();
                 if kind == gst::MessageType::Error {
                     Ok(text.replace('\n', " "))
                 } else {

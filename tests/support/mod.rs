@@ -251,14 +251,15 @@ impl Pipeline {
         self.wait(&[gst::MessageType::Eos]);
     }
 
-    /// Waits for an error and returns its domain and text.
+    /// Waits for an error and returns it, and its message, which is all that applications show of it.
     pub fn wait_error(&self) -> (gst::glib::Error, String) {
         let message = self.wait(&[gst::MessageType::Error]);
         let gst::MessageView::Error(error) = message.view() else {
             unreachable!()
         };
-        let text = format!("{} {}", error.error(), error.debug().unwrap_or_default());
-        (error.error(), text)
+        let error = error.error();
+        let text = error.message().to_owned();
+        (error, text)
     }
 
     /// A field of the statistics of an element.

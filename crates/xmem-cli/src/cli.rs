@@ -2,6 +2,7 @@
 
 //! What can be typed.
 
+use std::ffi::OsString;
 use std::time::Duration;
 
 use clap::{Parser, Subcommand, ValueEnum};
@@ -42,12 +43,12 @@ pub(crate) enum Command {
     /// Show a pool and its consumers
     Show {
         /// The pool's name, or the path of its socket
-        pool: String,
+        pool: OsString,
     },
     /// Show a pool again and again; waits while it has no producer. As JSON, one line each time
     Watch {
         /// The pool's name, or the path of its socket
-        pool: String,
+        pool: OsString,
         /// From one time to the next, such as 0.5; from 0.01 to 86400
         #[arg(long, short, value_name = "SECONDS", default_value = "1", value_parser = interval)]
         interval: Duration,
@@ -59,7 +60,7 @@ pub(crate) enum Command {
     Clean {
         /// Names of pools, or paths of their sockets. None: all of the runtime directory, and this user's segments in
         /// /dev/shm that no producer has, of whatever pool
-        pools: Vec<String>,
+        pools: Vec<OsString>,
     },
 }
 

@@ -17,7 +17,7 @@ use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 use rustix::termios::{Winsize, tcsetwinsize};
 use serde_json::Value;
 use tempfile::TempDir;
-use xmem_core::{Backing, Consumer, FrameMeta, Producer, Sticky};
+use xmem_core::{Backing, Canceller, Consumer, Delivery, FrameMeta, Producer, Sticky};
 
 /// A pool of its own for each test, with two frames published and one of them held by a consumer.
 struct Pool {
@@ -66,7 +66,7 @@ fn publish(producer: &Producer) {
     lease.publish(FrameMeta::new(64)).unwrap();
 }
 
-fn xmem(runtime_dir: &Path, args: &[&str]) -> Output {
+fn xmem<A: AsRef<OsStr>>(runtime_dir: &Path, args: &[A]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_xmem"))
         .args(args)
         .env("XMEM_RUNTIME_DIR", runtime_dir)
@@ -154,6 +154,44 @@ fn what_a_consumer_dropped_is_seen_where_the_pool_is_looked_at() {
     let output = xmem(pool.dir.path(), &["show", &pool.path(), "-f", "json"]);
     let json: Value = serde_json::from_str(stdout(&output)).unwrap();
     assert_eq!(json["consumers"][0]["dropped"], 2);
+}
+
+#[test]
+fn who_holds_up_a_lossless_pool_is_named() {
+    let dir = TempDir::new().unwrap();
+    let builder = Producer::builder(&socket(&dir)).delivery(Delivery::Lossless);
+    let producer = builder.max_slots(12).build().unwrap();
+    let join = |name| {
+        Consumer::builder(&socket(&dir))
+            .name(name)
+            .connect()
+            .unwrap()
+    };
+    let (mut quick, mut stopped) = (join("quick"), join("stopped"));
+    let cancel = Canceller::new();
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while producer.wait_for_room(&cancel).is_ok() {
+                let slot = producer.acquire_wait(64, None, &Canceller::new()).unwrap();
+                slot.publish(FrameMeta::new(64)).unwrap();
+            }
+        });
+        let time = Some(Duration::from_secs(10));
+        let take = |consumer: &mut Consumer| consumer.receive_with(time, |_| ()).unwrap();
+        take(&mut stopped);
+        // It waits when the slowest has eight to take.
+        (0..9).for_each(|_| take(&mut quick));
+        let show = || xmem(dir.path(), &["show", "cam0"]);
+        while !stdout(&show()).contains("waits") {}
+        let shown = show();
+        let line = stdout(&shown).lines().find(|line| line.contains("waits"));
+        assert!(line.unwrap().contains("for stopped (process"), "{line:?}");
+        assert!(stdout(&shown).contains("budgets  smaller than asked for: raise max-slots"));
+        let watched = xmem(dir.path(), &["watch", "cam0", "--count", "1"]);
+        assert!(stdout(&watched).contains("  stopped (waited for)"));
+        assert!(!stdout(&watched).contains("quick (waited for)"));
+        cancel.cancel();
+    });
 }
 
 #[test]
@@ -390,6 +428,23 @@ fn a_directory_that_has_no_path_in_text_has_pools_all_the_same() {
         "{removed:?}"
     );
     assert!(!dir.join("cam0.sock").exists());
+}
+
+#[test]
+fn a_pool_is_named_by_a_path_that_is_not_utf_8() {
+    let dir = TempDir::new().unwrap();
+    let path = dir.path().join(OsStr::from_bytes(b"\xff.sock"));
+    let producer = Producer::builder(&path).build().unwrap();
+    publish(&producer);
+    let run = |words: &[&str]| {
+        let words = words.iter().map(OsStr::new);
+        let args: Vec<_> = words.chain([path.as_os_str()]).collect();
+        xmem(dir.path(), &args)
+    };
+    let json: Value = serde_json::from_str(stdout(&run(&["show", "-f", "json"]))).unwrap();
+    assert_eq!(json["published"], 1);
+    stdout(&run(&["watch", "-n", "1"]));
+    assert!(stderr(&run(&["clean"])).contains("has a producer"));
 }
 
 #[test]

@@ -2,6 +2,7 @@
 
 //! One error enum per operation. Each message says what is wrong and what to do about it.
 
+use std::ffi::OsString;
 use std::io;
 use std::path::PathBuf;
 
@@ -23,10 +24,15 @@ pub enum NameError {
     #[error(
         "the pool name {0:?} has a control character in it: use letters, digits, '-', '_' and '.'"
     )]
-    ControlCharacter(String),
+    ControlCharacter(OsString),
     /// The name is `.` or `..`, or a path that ends in a slash.
     #[error("the pool name {0:?} names a directory: give a file name, or a path that ends in one")]
-    Directory(String),
+    Directory(OsString),
+    /// The name is not UTF-8. A path need not be.
+    #[error(
+        "the pool name {0:?} is not UTF-8: choose another one, or name the pool by the path of its socket"
+    )]
+    NotUtf8(OsString),
     /// The socket's path would not fit into a socket address.
     #[error(
         "the socket path {path:?} has {len} bytes and a socket address takes {max}: \

@@ -3,8 +3,10 @@
 //! Where pools meet: names, runtime directories, the socket's path and the lock's.
 
 use std::env;
+use std::ffi::OsStr;
 use std::fs;
 use std::io;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
@@ -38,6 +40,11 @@ pub fn runtime_dir() -> PathBuf {
         .unwrap_or_else(|| PathBuf::from(format!("/tmp/xmem-{}", own_uid())))
 }
 
+/// Whether a pool's name is the path of its socket.
+fn is_path(pool: &OsStr) -> bool {
+    pool.as_encoded_bytes().contains(&b'/')
+}
+
 /// The path of a pool's socket. A name with a slash in it is that path already.
 ///
 /// ```
@@ -47,19 +54,25 @@ pub fn runtime_dir() -> PathBuf {
 /// assert!(xmem_core::socket_path("cam\n0").is_err());
 /// # Ok::<(), xmem_core::NameError>(())
 /// ```
-pub fn socket_path(pool: &str) -> Result<PathBuf, NameError> {
+///
+/// A path need not be UTF-8, as other paths need not. A name has to be.
+pub fn socket_path(pool: &(impl AsRef<OsStr> + ?Sized)) -> Result<PathBuf, NameError> {
+    let pool = pool.as_ref();
     if pool.is_empty() {
         return Err(NameError::Empty);
     }
-    if pool.chars().any(char::is_control) {
+    if pool.to_string_lossy().chars().any(char::is_control) {
         return Err(NameError::ControlCharacter(pool.to_owned()));
     }
-    let path = if pool.contains('/') {
+    let path = if is_path(pool) {
         PathBuf::from(pool)
     } else {
-        runtime_dir().join(format!("{pool}{SOCKET_SUFFIX}"))
+        let name = pool.to_str();
+        let name = name.ok_or_else(|| NameError::NotUtf8(pool.to_owned()))?;
+        runtime_dir().join(format!("{name}{SOCKET_SUFFIX}"))
     };
-    if pool.ends_with('/') || pool == "." || pool == ".." || path.file_name().is_none() {
+    let is_directory = pool.as_encoded_bytes().ends_with(b"/") || pool == "." || pool == "..";
+    if is_directory || path.file_name().is_none() {
         return Err(NameError::Directory(pool.to_owned()));
     }
     let len = path.as_os_str().len();
@@ -75,12 +88,15 @@ pub fn socket_path(pool: &str) -> Result<PathBuf, NameError> {
 
 /// The path of the lock file beside a socket.
 pub(crate) fn lock_path(socket: &Path) -> PathBuf {
-    let name = socket.file_name().unwrap_or_default().to_string_lossy();
-    match name.strip_suffix(SOCKET_SUFFIX) {
-        Some(stem) => socket.with_file_name(format!("{stem}{LOCK_SUFFIX}")),
+    let name = socket.file_name().unwrap_or_default();
+    let bytes = name.as_bytes();
+    let mut lock = match bytes.strip_suffix(SOCKET_SUFFIX.as_bytes()) {
+        Some(stem) => OsStr::from_bytes(stem).to_owned(),
         // Not the lock of the pool beside it that has the suffix.
-        None => socket.with_file_name(format!("{name}{BARE_SUFFIX}{LOCK_SUFFIX}")),
-    }
+        None => [name, OsStr::new(BARE_SUFFIX)].into_iter().collect(),
+    };
+    lock.push(LOCK_SUFFIX);
+    socket.with_file_name(lock)
 }
 
 fn refused(path: &Path, reason: impl Into<String>) -> NameError {
@@ -122,9 +138,9 @@ fn check_dir(path: &Path) -> Result<bool, NameError> {
 }
 
 /// Makes sure that a pool's socket has a directory it can safely be made in.
-pub(crate) fn prepare_dir(pool: &str, socket: &Path) -> Result<(), NameError> {
+pub(crate) fn prepare_dir(pool: &OsStr, socket: &Path) -> Result<(), NameError> {
     let dir = socket.parent().unwrap_or(Path::new("/"));
-    if pool.contains('/') {
+    if is_path(pool) {
         // The user named the place; it has to be there.
         return if dir.as_os_str().is_empty() || dir.is_dir() {
             Ok(())
@@ -147,9 +163,9 @@ pub(crate) fn prepare_dir(pool: &str, socket: &Path) -> Result<(), NameError> {
 
 /// Whether the directory of a pool's socket is there, and nobody else can replace files in it, as far as it was not named with
 /// the pool.
-pub(crate) fn has_safe_dir(pool: &str, socket: &Path) -> Result<bool, NameError> {
+pub(crate) fn has_safe_dir(pool: &OsStr, socket: &Path) -> Result<bool, NameError> {
     let dir = socket.parent().unwrap_or(Path::new("/"));
-    if pool.contains('/') {
+    if is_path(pool) {
         Ok(dir.as_os_str().is_empty() || dir.is_dir())
     } else {
         check_dir(dir)
@@ -162,8 +178,8 @@ fn is_dir_given() -> bool {
 }
 
 /// Makes sure that a consumer does not fall for a directory under /tmp that somebody else made in its user's name.
-pub(crate) fn check_default_dir(pool: &str, socket: &Path) -> Result<(), NameError> {
-    let explicit = pool.contains('/') || is_dir_given();
+pub(crate) fn check_default_dir(pool: &OsStr, socket: &Path) -> Result<(), NameError> {
+    let explicit = is_path(pool) || is_dir_given();
     match socket.parent() {
         Some(dir) if !explicit => check_dir(dir).map(|_| ()),
         _ => Ok(()),
@@ -203,7 +219,7 @@ pub fn read_pools() -> Result<Vec<PoolEntry>, NameError> {
     let mut pools: Vec<PoolEntry> = files()?
         .into_iter()
         .filter_map(|path| {
-            let name = path.file_name()?.to_string_lossy();
+            let name = path.file_name()?.to_str()?;
             let name = name.strip_suffix(SOCKET_SUFFIX)?.to_owned();
             if !may_be_socket(&path) {
                 return None;
@@ -230,7 +246,7 @@ pub fn read_lone_locks() -> Result<Vec<PathBuf>, NameError> {
     let mut sockets: Vec<PathBuf> = files()?
         .into_iter()
         .filter_map(|path| {
-            let name = path.file_name()?.to_string_lossy();
+            let name = path.file_name()?.to_str()?;
             let stem = name.strip_suffix(LOCK_SUFFIX)?;
             // It may be the lock of a socket without a suffix.
             let bare = stem.strip_suffix(BARE_SUFFIX);
@@ -268,9 +284,9 @@ fn may_be_socket(path: &Path) -> bool {
 }
 
 /// Whether a pool's socket lies where nothing but pools is.
-pub(crate) fn is_in_runtime_dir(pool: &str, socket: &Path) -> bool {
+pub(crate) fn is_in_runtime_dir(pool: &OsStr, socket: &Path) -> bool {
     let place = |dir: &Path| fs::metadata(dir).map(|meta| (meta.dev(), meta.ino())).ok();
-    !pool.contains('/')
+    !is_path(pool)
         || socket
             .parent()
             .and_then(place)
@@ -278,10 +294,10 @@ pub(crate) fn is_in_runtime_dir(pool: &str, socket: &Path) -> bool {
 }
 
 /// Other runtime directories of this host that have a socket of that name.
-pub fn other_runtime_dirs_with(pool: &str) -> Vec<PathBuf> {
-    if pool.contains('/') {
+pub fn other_runtime_dirs_with(pool: &(impl AsRef<OsStr> + ?Sized)) -> Vec<PathBuf> {
+    let Some(pool) = pool.as_ref().to_str().filter(|pool| !pool.contains('/')) else {
         return Vec::new();
-    }
+    };
     let own = runtime_dir();
     let children = |dir: &str| {
         fs::read_dir(dir)
@@ -310,7 +326,7 @@ pub fn other_runtime_dirs_with(pool: &str) -> Vec<PathBuf> {
 }
 
 /// Which pools there are, in words, for who waits for a pool that has no producer.
-pub fn pools_in_words(pool: &str) -> String {
+pub fn pools_in_words(pool: &(impl AsRef<OsStr> + ?Sized)) -> String {
     let live = pools().into_iter().filter(|pool| pool.live);
     let live: Vec<_> = live.map(|pool| pool.name).collect();
     let live = match live.as_slice() {
@@ -342,6 +358,14 @@ mod tests {
         ));
         assert!(matches!(socket_path("/tmp/"), Err(NameError::Directory(_))));
         assert!(matches!(
+            socket_path(OsStr::from_bytes(b"/tmp/\xff/")),
+            Err(NameError::Directory(_))
+        ));
+        assert!(matches!(
+            socket_path(OsStr::from_bytes(b"\xff")),
+            Err(NameError::NotUtf8(_))
+        ));
+        assert!(matches!(
             socket_path(&"x".repeat(200)),
             Err(NameError::TooLong { .. })
         ));
@@ -356,6 +380,13 @@ mod tests {
     fn the_lock_lies_beside_the_socket() {
         assert_eq!(lock_path(Path::new("/a/b.sock")), Path::new("/a/b.lock"));
         assert_eq!(lock_path(Path::new("/a/b")), Path::new("/a/b.xmem.lock"));
+        for (socket, lock) in [
+            (&b"/a/\xff.sock"[..], &b"/a/\xff.lock"[..]),
+            (b"/a/\xff", b"/a/\xff.xmem.lock"),
+        ] {
+            let [socket, lock] = [socket, lock].map(OsStr::from_bytes);
+            assert_eq!(lock_path(Path::new(socket)), Path::new(lock));
+        }
     }
 
     #[test]

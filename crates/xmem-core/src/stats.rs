@@ -4,6 +4,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use xmem_shm::abi::budget::BudgetLimit;
+
 /// A pool as its producer sees it. Also what [`query`](crate::query) answers.
 #[derive(Debug, Default, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
@@ -29,6 +31,8 @@ pub struct PoolStats {
     pub slots_held: u32,
     /// The most slots there may be.
     pub max_slots: u32,
+    /// `max-slots` or `max-bytes` where that has no room for the budgets that consumers asked for. Empty: there is room.
+    pub budget_limit: String,
     /// Regions in use.
     pub regions: u32,
     /// Bytes of all regions that are in use or that a consumer may still have mapped.
@@ -65,7 +69,7 @@ pub struct ConsumerStats {
     pub name: String,
     /// It takes no frames of this pool itself, but holds some that the pool of this name passes on. Empty: it takes frames.
     pub via: String,
-    /// Slots it may hold at once.
+    /// Slots it may hold at once now. Fewer where there are many consumers, and more again when others leave.
     pub budget: u32,
     /// Slots it holds.
     pub held: u32,
@@ -84,6 +88,8 @@ pub struct ConsumerStats {
     /// How it came by the device memory of frames: `vmm`, `legacy`, `same process`, or `none: ` and why. Empty as long as it
     /// has not used any.
     pub device: String,
+    /// Nanoseconds that a lossless producer has been waiting for it to take a frame; 0 when it does not wait for it.
+    pub waited_for_ns: u64,
     /// It has said goodbye, and only frames it still holds keep it here.
     pub leaving: bool,
 }
@@ -98,8 +104,10 @@ pub struct ReceiveStats {
     pub missed: u64,
     /// Slots held.
     pub held: u32,
-    /// Slots that may be held at once.
+    /// Slots that may be held at once now.
     pub budget: u32,
+    /// What keeps the budget from being larger.
+    pub budget_limit: BudgetLimit,
     /// Nanoseconds from publish to receive, smoothed over the last frames.
     pub latency_ns: u64,
 }

@@ -2,6 +2,7 @@
 
 //! What several pools say of themselves.
 
+use std::ffi::OsStr;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
@@ -20,7 +21,7 @@ const MAX_ASKING: usize = 64;
 /// let answers = xmem_core::query_all(&["cam0", "no/such/pool"]);
 /// assert!(answers[1].is_err());
 /// ```
-pub fn query_all<P: AsRef<str> + Sync>(pools: &[P]) -> Vec<Result<PoolStats, QueryError>> {
+pub fn query_all<P: AsRef<OsStr> + Sync>(pools: &[P]) -> Vec<Result<PoolStats, QueryError>> {
     let answers: Vec<OnceLock<_>> = pools.iter().map(|_| OnceLock::new()).collect();
     let next = AtomicUsize::new(0);
     let ask = || {
@@ -28,7 +29,7 @@ pub fn query_all<P: AsRef<str> + Sync>(pools: &[P]) -> Vec<Result<PoolStats, Que
         while let at = next.fetch_add(1, Ordering::Relaxed)
             && let Some(pool) = pools.get(at)
         {
-            let _ = answers[at].set(query(pool.as_ref()));
+            let _ = answers[at].set(query(pool));
         }
     };
     thread::scope(|scope| {

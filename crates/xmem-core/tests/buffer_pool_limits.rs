@@ -7,45 +7,29 @@ mod support;
 use support::*;
 use xmem_core::{BufferPool, BufferPoolOptions, GetError, WriteAccessError};
 
-/// Has others join until one is refused. Returns them, and why.
-fn joined(name: &str) -> (Vec<BufferPool>, String) {
-    let mut peers = Vec::new();
-    loop {
-        match BufferPool::new(name) {
-            Ok(peer) => peers.push(peer),
-            Err(error) => return (peers, error.to_string()),
-        }
-    }
-}
-
 #[test]
-fn as_many_processes_join_as_the_options_say() {
+fn buffers_are_shared_out_among_processes() {
     let set = |f: fn(BufferPoolOptions) -> BufferPoolOptions| f;
     let cases = [
+        // With room for 238 or so: each takes one more than it may hold.
         (set(|options| options), 26, 8),
+        (set(|options| options), 100, 1),
         (set(|options| options.max_held(1)), 119, 1),
         (set(|options| options.max_held(32)), 26, 8),
         (set(|options| options.max_buffers(12)), 2, 3),
-        // As many others, with what is promised to each.
+        (set(|options| options.max_buffers(12)), 3, 2),
+        // As many others, with what each takes.
         (
             set(|options| options.max_buffers(40 * 3 + 18).max_held(2)),
             40,
             2,
         ),
     ];
-    for (set, least, held) in cases {
+    for (set, others, held) in cases {
         let place = Place::new();
         let owner = set(BufferPool::options(&place.pool())).open().unwrap();
-        let (peers, refusal) = joined(&place.pool());
-        assert!(
-            (least..=least + 1).contains(&peers.len()),
-            "{least}: {}",
-            peers.len()
-        );
-        assert!(
-            refusal.contains("max_buffers") && refusal.contains("max_held"),
-            "{refusal}"
-        );
+        let open = || BufferPool::new(&place.pool()).unwrap();
+        let peers: Vec<_> = (0..others).map(|_| open()).collect();
         let indices: Vec<u32> = (0..=held)
             .map(|_| owner.acquire_cpu(4).unwrap().forget().unwrap())
             .collect();
@@ -60,6 +44,30 @@ fn as_many_processes_join_as_the_options_say() {
             Err(GetError::OverBudget { budget }) if budget as usize == held
         ));
         drop(kept);
+    }
+}
+
+#[test]
+fn as_many_processes_join_as_there_are_buffers() {
+    let place = Place::new();
+    let owner = BufferPool::options(&place.pool())
+        .max_buffers(12)
+        .open()
+        .unwrap();
+    let open = || BufferPool::new(&place.pool());
+    let peers: Vec<_> = (0..12).map(|_| open().unwrap()).collect();
+    let refusal = open().unwrap_err().to_string();
+    assert!(refusal.contains("max_buffers"), "{refusal}");
+    // One buffer at a time.
+    for peer in &peers {
+        let indices = [(); 2].map(|()| owner.acquire_cpu(4).unwrap().forget().unwrap());
+        let held = peer.get(indices[0]).unwrap();
+        assert!(matches!(
+            peer.get(indices[1]),
+            Err(GetError::OverBudget { budget: 0 })
+        ));
+        drop(held);
+        peer.get(indices[1]).unwrap();
     }
 }
 

@@ -89,14 +89,18 @@ fn a_new_region() {
 }
 
 #[test]
-fn more_promised_than_there_is() {
+fn budgets_that_become_smaller() {
     let place = Place::new();
     let builder = Producer::builder(&place.pool()).history(1).max_slots(8);
     let producer = builder.build().unwrap();
     let _consumer = Raw::join(&place.pool(), 3);
-    says(producer, "are promised", |producer| {
-        producer.set_upstream_need(4).unwrap();
-    });
+    says(
+        producer,
+        "max-slots has room for a budget of 0",
+        |producer| {
+            producer.set_upstream_need(4).unwrap();
+        },
+    );
 }
 
 #[test]

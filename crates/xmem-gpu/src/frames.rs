@@ -17,7 +17,7 @@ use xmem_core::{Consumer, StartFrom};
 pub unsafe extern "C" fn xmem_gpu_connect(pool: *const c_char) -> *mut Consumer {
     // SAFETY: as the caller promises.
     let pool = unsafe { CStr::from_ptr(pool) }.to_string_lossy();
-    match Consumer::builder(&pool)
+    match Consumer::builder(&*pool)
         .start_from(StartFrom::Oldest)
         .connect()
     {

@@ -14,7 +14,7 @@ use xmem_core::{
     Canceller, ConsumerBuilder, ConsumerHandle, ReceiveError, RequestError, StartFrom,
 };
 
-use self::inner::{Failure, Figures, Inner, Item, OnEos, OnLost, OverBudget, Step};
+use self::inner::{Failure, Figures, Inner, Item, OnEos, OnLost, OverBudget, Step, property};
 use crate::bell::Bell;
 use crate::errors::{IntoPyErr, Kind, warn};
 use crate::lock::lock;
@@ -78,7 +78,7 @@ impl Consumer {
             match step {
                 Some(Ok(Step::Item(item))) => return Ok(Ok(Some(item))),
                 Some(Ok(Step::Failed(failure))) => return Ok(Err(failure)),
-                Some(Ok(Step::LeftBehind(message))) => warn(py, message)?,
+                Some(Ok(Step::Warn(message))) => warn(py, message)?,
                 Some(Err(error)) => return Err(not_had(error)),
                 Some(Ok(Step::Nothing)) | None => return Ok(Ok(None)),
             }
@@ -169,6 +169,7 @@ impl Consumer {
             bell: None,
             looking: None,
             last: None,
+            warned_of_budget: false,
             no_answer: None,
         };
         let figures = inner.figures.clone();
@@ -302,6 +303,7 @@ impl Consumer {
         // There is none between two producers: then as the last one had it.
         let last = figures.now.as_ref().map_or(figures.before, |_| now);
         dict.set_item("budget", last.budget)?;
+        dict.set_item("budget_limit", property(last.budget_limit))?;
         dict.set_item("latency", last.latency_ns)?;
         Ok(dict)
     }

@@ -72,6 +72,7 @@ pub(crate) fn pool_stats<'py>(py: Python<'py>, stats: &PoolStats) -> PyResult<Bo
     dict.set_item("slots", stats.slots)?;
     dict.set_item("slots_held", stats.slots_held)?;
     dict.set_item("max_slots", stats.max_slots)?;
+    dict.set_item("budget_limit", stats.budget_limit.replace('-', "_"))?;
     dict.set_item("regions", stats.regions)?;
     dict.set_item("bytes", stats.bytes)?;
     dict.set_item("devices", &stats.devices)?;
@@ -105,6 +106,7 @@ fn consumer_stats<'py>(py: Python<'py>, stats: &ConsumerStats) -> PyResult<Bound
     dict.set_item("dropped", stats.dropped)?;
     dict.set_item("oldest_held_age", stats.oldest_held_age_ns)?;
     dict.set_item("latency", stats.latency_ns)?;
+    dict.set_item("waited_for", stats.waited_for_ns)?;
     dict.set_item("device", &stats.device)?;
     dict.set_item("leaving", stats.leaving)?;
     Ok(dict)

@@ -67,6 +67,24 @@ def test_a_budget_that_is_cut(pool, connect):
             assert consumer.stats["budget"] == 4
 
 
+@pytest.mark.parametrize(
+    "limit, options", [("max_slots", {"max_slots": 8}), ("max_held", {"max_held": 2}), ("max_bytes", {"max_bytes": 4 << 18})]
+)
+def test_a_small_budget_that_is_used_up(pool, limit, options):
+    with xmem.Producer(pool, history=1, **options) as producer, xmem.Consumer(pool) as consumer:
+        kept = []
+        with warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always")
+            while consumer.stats["copied"] < 3:
+                with producer.acquire((1 << 18,), room=0, timeout=HANG) as frame:
+                    frame.publish()
+                kept.append(consumer.recv(HANG))
+        (warning,) = said
+        assert warning.category is xmem.PoolWarning and warning.filename == __file__
+        assert f"raise {limit} of the Producer" in str(warning.message)
+        assert consumer.stats["budget_limit"] == limit
+
+
 def flood(path, ready, count):
     """Sends all that it has before it receives anything."""
     with xmem.Channel.connect(path, timeout=HANG) as channel:

@@ -6,6 +6,7 @@ use std::io::{self, BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use super::empty_for_all;
 use crate::step::{cannot_start, quoted};
 use crate::{Result, target_dir};
 
@@ -73,15 +74,12 @@ impl Harness {
             return run_libtest(command);
         }
         let junit = self.junit();
-        match std::fs::remove_file(&junit) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error.into()),
-            _ => {}
-        }
+        empty_for_all(&junit)?;
         let status = command
             .status()
             .map_err(|error| cannot_start(command, error))?;
-        // There is none if nothing could be built.
-        let programs = if junit.exists() {
+        // It stays empty if nothing could be built.
+        let programs = if std::fs::metadata(&junit)?.len() > 0 {
             self.read(&junit)?
         } else {
             Vec::new()

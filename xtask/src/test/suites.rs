@@ -54,10 +54,6 @@ impl Selection {
             program != PYTHON && (program == ALSO_WITHOUT || !FAULT_TESTS.contains(&program))
         })?;
         let mut command = run(who, &["--workspace", "--locked"]);
-        if !super::has_nextest() {
-            // Not the examples in the docs, which have a step of their own.
-            command.arg("--tests");
-        }
         if runs_again {
             command.env(RUN_AGAIN, "cuda");
         }
@@ -66,23 +62,21 @@ impl Selection {
             command,
             advice: "",
         };
-        Some(self.rust(step, who, &programs))
+        // Not the examples in the docs, which have a step of their own.
+        Some(self.rust(step, who, &programs, &["--tests"]))
     }
 
     /// What needs a core with points at which it can be killed.
     pub(super) fn faults(&self, who: Who) -> Option<Check> {
-        let mut programs = self.of(|program| FAULT_TESTS.contains(&program))?;
-        let mut command = run(who, &FAULTS);
-        if programs.is_empty() {
-            command.arg("--bins");
-            programs = FAULT_TESTS.map(String::from).into();
-        }
+        let programs = self.of(|program| FAULT_TESTS.contains(&program))?;
         let step = Step {
             name: "faults",
-            command,
+            command: run(who, &FAULTS),
             advice: "what was killed, where, is the last line that the test printed",
         };
-        Some(self.rust(step, who, &programs))
+        let all = FAULT_TESTS.map(|program| format!("--test={program}"));
+        let all: Vec<&str> = all.iter().map(String::as_str).chain(["--bins"]).collect();
+        Some(self.rust(step, who, &programs, &all))
     }
 
     pub(super) fn python(&self, who: Who) -> Option<Check> {
@@ -98,9 +92,13 @@ impl Selection {
         (self.programs.is_empty() || !programs.is_empty()).then_some(programs)
     }
 
-    fn rust(&self, step: Step, who: Who, programs: &[String]) -> Check {
+    /// `all`: cargo's arguments when no programs are named.
+    fn rust(&self, step: Step, who: Who, programs: &[String], all: &[&str]) -> Check {
         let tests = programs.iter().map(|program| format!("--test={program}"));
         let mut only: Vec<String> = tests.collect();
+        if only.is_empty() {
+            only.extend(all.iter().map(ToString::to_string));
+        }
         if !self.arguments.is_empty() {
             only.push("--".into());
             only.extend(self.arguments.iter().cloned());

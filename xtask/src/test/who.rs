@@ -106,12 +106,8 @@ impl Home {
         Ok(Self(dir))
     }
 
-    pub(super) fn file(&self, name: &str) -> PathBuf {
-        self.0.join(name)
-    }
-
     pub(super) fn of(&self, who: Who) -> PathBuf {
-        self.file(&format!("{who:?}"))
+        self.0.join(format!("{who:?}"))
     }
 }
 

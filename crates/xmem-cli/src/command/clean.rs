@@ -2,6 +2,7 @@
 
 //! `xmem clean`
 
+use std::ffi::{OsStr, OsString};
 use std::io::Write;
 use std::path::PathBuf;
 
@@ -13,7 +14,7 @@ use crate::cli::Format;
 use crate::format::{json, say};
 
 /// `pools`: by name or path. None: all of the runtime directory whose producer is gone, and segments whose producer is.
-pub(crate) fn run(pools: &[String], format: Format, out: &mut impl Write) -> Result<(), Error> {
+pub(crate) fn run(pools: &[OsString], format: Format, out: &mut impl Write) -> Result<(), Error> {
     let mut removed = Vec::new();
     let mut errors = Vec::new();
     if pools.is_empty() {
@@ -21,11 +22,10 @@ pub(crate) fn run(pools: &[String], format: Format, out: &mut impl Write) -> Res
         stale.retain(|pool| !pool.live);
         let sockets = stale.into_iter().map(|pool| pool.path);
         for path in sockets.chain(xmem_core::read_lone_locks()?) {
-            let Some(name) = name_of(&path) else {
+            if name_of(&path).is_none() {
                 continue;
-            };
-            // The directory may be one that has no path in text.
-            match remove(path.to_str().unwrap_or(name), &mut removed) {
+            }
+            match remove(path.as_os_str(), &mut removed) {
                 // It has a producer again.
                 Err(RemoveError::Live { .. }) => {}
                 // Nobody asked for these by name.
@@ -64,7 +64,7 @@ pub(crate) fn run(pools: &[String], format: Format, out: &mut impl Write) -> Res
     last.map_or(Ok(()), |error| Err(error.into()))
 }
 
-fn remove(pool: &str, removed: &mut Vec<PathBuf>) -> Result<(), RemoveError> {
+fn remove(pool: &OsStr, removed: &mut Vec<PathBuf>) -> Result<(), RemoveError> {
     removed.extend(xmem_core::remove_stale(pool)?);
     Ok(())
 }

@@ -2,6 +2,7 @@
 
 //! `xmem show POOL`
 
+use std::ffi::OsStr;
 use std::io::Write;
 
 use serde_json::Value;
@@ -11,7 +12,7 @@ use crate::Error;
 use crate::cli::Format;
 use crate::format::{Table, json, milliseconds, process, size};
 
-pub(crate) fn run(pool: &str, format: Format, out: &mut impl Write) -> Result<(), Error> {
+pub(crate) fn run(pool: &OsStr, format: Format, out: &mut impl Write) -> Result<(), Error> {
     let stats = xmem_core::query(pool)?;
     match format {
         Format::Json => json(out, &as_json(&stats)?),
@@ -77,6 +78,22 @@ fn print(stats: &PoolStats, out: &mut impl Write) -> Result<(), Error> {
             "  devices  {} on {}",
             size(stats.device_bytes),
             printable(&stats.devices.join(", "))
+        )?;
+    }
+    if !stats.budget_limit.is_empty() {
+        writeln!(
+            out,
+            "  budgets  smaller than asked for: raise {}",
+            printable(&stats.budget_limit)
+        )?;
+    }
+    for consumer in stats.consumers.iter().filter(|it| it.waited_for_ns > 0) {
+        writeln!(
+            out,
+            "  waits    for {} (process {}), {} ms so far",
+            printable(&consumer.name),
+            process(consumer.pid),
+            milliseconds(consumer.waited_for_ns)
         )?;
     }
     if stats.cut_off + stats.timed_out > 0 {
@@ -158,10 +175,11 @@ mod tests {
         stats.delivery = "\x1b2".into();
         stats.devices = vec!["\x1b3".into()];
         stats.sticky = vec![("\x1b4".into(), "\x1b5".into())];
+        stats.budget_limit = "\x1b6".into();
         let mut out = Vec::new();
         print(&stats, &mut out).unwrap();
         let said = String::from_utf8(out).unwrap();
-        for n in 1..=5 {
+        for n in 1..=6 {
             assert!(said.contains(&format!("\u{fffd}{n}")), "{said:?}");
         }
     }

@@ -3,6 +3,7 @@
 //! `xmem watch POOL`
 
 use std::collections::HashMap;
+use std::ffi::OsStr;
 use std::io::{IsTerminal, Write};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -20,7 +21,7 @@ const LOOK: Duration = Duration::from_secs(1);
 const CLEAR: &str = "\x1b[H\x1b[J";
 
 pub(crate) fn run(
-    pool: &str,
+    pool: &OsStr,
     interval: Duration,
     count: Option<u64>,
     format: Format,
@@ -91,7 +92,10 @@ fn print(stats: &PoolStats, rates: &mut Rates, out: &mut impl Write) -> Result<(
     ]);
     for consumer in &stats.consumers {
         table.row([
-            format!("  {}", consumer.name),
+            match consumer.waited_for_ns {
+                0 => format!("  {}", consumer.name),
+                _ => format!("  {} (waited for)", consumer.name),
+            },
             process(consumer.pid),
             consumer.received.to_string(),
             rates.per_second((stats.pid, Some(consumer.id)), consumer.received),

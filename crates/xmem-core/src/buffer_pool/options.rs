@@ -55,9 +55,9 @@ impl BufferPoolOptions {
     /// others may; default: a quarter of `max_buffers`, and 8 at most. One that joins says how many it wants; default: 8. It gets
     /// no more than it may, nor than are left.
     ///
-    /// So many and one more are promised to each process that joins, and `min(16, max_buffers / 8) + 2` to the one that made
-    /// the pool: with the defaults 26 others can join, with `max_held(1)` where the pool is made 119, and for more
-    /// `max_buffers` has to be larger. Who finds none left is refused.
+    /// So many and one more are kept free for each process that joins, and `min(16, max_buffers / 8) + 2` for the one that made
+    /// the pool: with the defaults there is room for 26 others, with `max_held(1)` where the pool is made for 119. Where more
+    /// join, each may hold fewer, and one at a time at least. No more processes may join than there may be buffers.
     pub fn max_held(mut self, buffers: u32) -> Self {
         self.max_held = Some(buffers);
         self

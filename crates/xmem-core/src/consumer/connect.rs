@@ -2,6 +2,7 @@
 
 //! Joining a pool, and asking a producer about itself.
 
+use std::ffi::{OsStr, OsString};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -9,6 +10,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use xmem_shm::abi::budget::BudgetLimit;
 use xmem_shm::abi::layout::{Control, LeasePage, OpenError, VERSION};
 use xmem_shm::abi::meta::Text;
 use xmem_shm::abi::start_from::StartFrom;
@@ -45,7 +47,7 @@ const LOOK_AGAIN: (Duration, Duration) = (Duration::from_millis(5), Duration::fr
 #[derive(Debug, Clone)]
 #[must_use]
 pub struct ConsumerBuilder {
-    pool: String,
+    pool: OsString,
     /// `None`: as many as usual.
     max_held: Option<u32>,
     name: String,
@@ -62,7 +64,7 @@ pub struct ConsumerBuilder {
 }
 
 impl ConsumerBuilder {
-    pub(super) fn new(pool: &str) -> Self {
+    pub(super) fn new(pool: &OsStr) -> Self {
         let program = std::env::args_os().next().unwrap_or_default();
         let name = Path::new(&program).file_name().unwrap_or_default();
         Self {
@@ -81,8 +83,9 @@ impl ConsumerBuilder {
     }
 
     /// How many slots it wants to hold at once, its budget. Default: 8. The producer may grant fewer: not more than
-    /// [`ProducerBuilder::max_held`](crate::ProducerBuilder::max_held), and not more than it has room for.
-    /// [`Consumer::budget`] is what it granted; less than was asked for here is said in a warning of the crate `log`.
+    /// [`ProducerBuilder::max_held`](crate::ProducerBuilder::max_held), and not more than its share where there are many
+    /// consumers. [`Consumer::budget`] is the number now and [`Consumer::budget_limit`] what keeps it small; a warning of the
+    /// crate `log` gives both where less is granted than was asked for here, and where a smaller budget is used up.
     pub fn max_held(mut self, slots: u32) -> Self {
         self.max_held = Some(slots.max(1));
         self
@@ -211,17 +214,9 @@ impl ConsumerBuilder {
         fault::point(Point::ControlMapped);
         let page = LeasePage::open(&page, control.constants().shape).map_err(refused)?;
         fault::point(Point::PageMapped);
-        let budget = budget.max(1);
-        match self.max_held {
-            Some(asked) if asked > budget && self.holds_only_for.is_none() => log::warn!(
-                "pool {:?}: asked to hold {asked} slots at once, granted {budget}: raise max-held, or max-slots if that is too \
-                 few for all consumers, on xmemsink or where the pool is made",
-                pool.as_str()
-            ),
-            _ => {}
-        }
         let terms = Terms {
-            budget,
+            asked: self.max_held.unwrap_or(DEFAULT_MAX_HELD),
+            budget: budget.max(1),
             producer_pid: producer_pid(&socket),
             peers_may_write,
             pool: pool.as_str().to_owned(),
@@ -235,6 +230,17 @@ impl ConsumerBuilder {
                 error,
             })?;
         fault::point(Point::SessionStarted);
+        let limit = session.budget_limit();
+        if let Some(asked) = self.max_held
+            && limit != BudgetLimit::Asked
+            && self.holds_only_for.is_none()
+        {
+            log::warn!(
+                "pool {:?}: asked to hold {asked} slots at once, granted {}: raise {limit} of the producer",
+                session.pool_name(),
+                session.budget()
+            );
+        }
         if origins > 0
             && !session.wait_for_place(Deadline::after(Some(PLACE_TIME)), &self.canceller)
         {
@@ -347,7 +353,8 @@ impl ConsumerBuilder {
 /// # Errors
 ///
 /// As for joining.
-pub fn query(pool: &str) -> Result<PoolStats, QueryError> {
+pub fn query(pool: &(impl AsRef<OsStr> + ?Sized)) -> Result<PoolStats, QueryError> {
+    let pool = pool.as_ref();
     let path = socket_path(pool)?;
     check_default_dir(pool, &path)?;
     let question = ToProducer::Query { version: VERSION };

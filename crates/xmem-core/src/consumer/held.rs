@@ -241,9 +241,9 @@ impl Handed {
 /// What a frame is taken for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Purpose {
-    /// To be held, within the budget.
+    /// To be held, within the budget. With a budget of 0, one at a time.
     Keep,
-    /// To be copied out at once, also past the budget.
+    /// To be copied out at once, also past the budget: one at a time.
     CopyOut,
 }
 
@@ -252,7 +252,7 @@ pub(super) enum Purpose {
 pub(super) enum NotTaken {
     /// The slot holds another frame by now.
     Gone,
-    /// The limit on leases is reached.
+    /// As many leases are held as may be.
     OverBudget,
 }
 
@@ -262,10 +262,34 @@ struct Table {
     leases: BTreeMap<u32, (u64, Weak<Held>)>,
     /// Slots whose leases a device ends, by a store that nobody knows the time of. No lease of such a slot is handed out.
     handed: Vec<(u32, Arc<AtomicBool>)>,
+    /// The slot of the last lease that was taken past the budget.
+    extra: Option<u32>,
     last_token: u64,
 }
 
 impl Table {
+    fn count(&self) -> u32 {
+        (self.leases.len() + self.handed.len()) as u32
+    }
+
+    /// Whether one more frame may be taken, and if so, whether it is past the budget. There is one such frame at a time.
+    fn is_extra(&self, budget: u32, purpose: Purpose) -> Result<bool, NotTaken> {
+        let held = self.count();
+        if held < budget {
+            return Ok(false);
+        }
+        let has_extra = self.extra.is_some_and(|slot| {
+            let is_handed = |(handed, _): &(u32, _)| *handed == slot;
+            self.leases.contains_key(&slot) || self.handed.iter().any(is_handed)
+        });
+        let is_allowed = purpose == Purpose::CopyOut || held == 0;
+        if is_allowed && !has_extra {
+            Ok(true)
+        } else {
+            Err(NotTaken::OverBudget)
+        }
+    }
+
     /// Finds the leases that a device has ended.
     fn sweep_handed(&mut self, session: &Session) {
         self.handed.retain(|(slot, is_over)| {
@@ -331,8 +355,7 @@ impl HeldTable {
     }
 
     pub(super) fn count(&self) -> u32 {
-        let table = self.lock();
-        (table.leases.len() + table.handed.len()) as u32
+        self.lock().count()
     }
 
     /// Takes a lease on a frame, or one more handle to one that is held already.
@@ -340,7 +363,7 @@ impl HeldTable {
         &self,
         session: &Arc<Session>,
         place: SlotPlace,
-        limit: u32,
+        purpose: Purpose,
     ) -> Result<Arc<Held>, NotTaken> {
         let SlotPlace {
             slot, generation, ..
@@ -387,9 +410,7 @@ impl HeldTable {
             }
             None => {}
         }
-        if (table.leases.len() + table.handed.len()) as u32 >= limit {
-            return Err(NotTaken::OverBudget);
-        }
+        table.is_extra(session.budget(), purpose)?;
         let mut tries = 0;
         loop {
             match lease::hold(word, lease_word, generation) {
@@ -402,6 +423,21 @@ impl HeldTable {
                 lease::Hold::Claimed | lease::Hold::Gone => return Err(NotTaken::Gone),
             }
         }
+        // The budget counts as it is now. The fence in `hold` pairs with the one in `State::share_out`: either the producer saw
+        // the lease when it made the budget smaller, or the smaller budget is seen here.
+        let is_extra = match table.is_extra(session.budget(), purpose) {
+            Ok(is_extra) => is_extra,
+            Err(refusal) => {
+                let asked = lease::release(word, lease_word);
+                drop(table);
+                if asked || session.producer_waits() {
+                    session.ring();
+                }
+                return Err(refusal);
+            }
+        };
+        // A frame within the budget says that all that are held are.
+        table.extra = is_extra.then_some(slot);
         taken.store(generation, Ordering::Release);
         fault::point(Point::TakenStored);
         table.last_token += 1;
@@ -416,19 +452,18 @@ impl HeldTable {
         Ok(held)
     }
 
-    /// The same, but past the limit a look at the frame without a lease. It has to be asked afterwards whether the frame
+    /// The same for a frame to be copied out, but where no lease is left a look at the frame without a lease. It has to be asked afterwards whether the frame
     /// [was still there](Held::is_intact).
     pub(super) fn take_or_glimpse(
         &self,
         session: &Arc<Session>,
         place: SlotPlace,
-        limit: u32,
     ) -> Result<Arc<Held>, NotTaken> {
         let glimpse = SlotPlace {
             view: place.view.clone(),
             ..place
         };
-        match self.take(session, place, limit) {
+        match self.take(session, place, Purpose::CopyOut) {
             Err(NotTaken::OverBudget) => {}
             taken => return taken,
         }

@@ -17,6 +17,7 @@ pub(crate) mod session;
 mod take;
 mod waiting;
 
+use std::ffi::OsStr;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -34,6 +35,7 @@ use crate::stats::ReceiveStats;
 use missed::Counted;
 use notify::Notifier;
 use session::Session;
+use xmem_shm::abi::budget::BudgetLimit;
 
 /// A consumer of a pool: takes frames out, where they lie.
 ///
@@ -84,8 +86,8 @@ pub struct Consumer {
 
 impl Consumer {
     /// How to join the pool of this name, or with its socket at this path.
-    pub fn builder(pool: &str) -> ConsumerBuilder {
-        ConsumerBuilder::new(pool)
+    pub fn builder(pool: &(impl AsRef<OsStr> + ?Sized)) -> ConsumerBuilder {
+        ConsumerBuilder::new(pool.as_ref())
     }
 
     fn new(session: Arc<Session>, thread: Thread, builder: &ConsumerBuilder) -> Self {
@@ -143,12 +145,18 @@ impl Consumer {
         self.session.stats().held
     }
 
-    /// How many slots it may hold: as the producer granted, or fewer where `max_bytes` turned out to have room for fewer.
+    /// How many slots it may hold now. The number becomes smaller when others join, and larger when they leave. Frames that are
+    /// held beyond it stay held.
     ///
-    /// 0 says that who keeps a frame may keep the producer from publishing the next one: one is given all the same, to be let
-    /// go of soon, and [`receive_with`](Self::receive_with) copies it out.
+    /// With a budget of 0 [`receive`](Self::receive) gives one frame at a time, which has to be dropped soon, as the producer may
+    /// have no other slot for the next one; [`receive_with`](Self::receive_with) copies it out.
     pub fn budget(&self) -> u32 {
         self.session.budget()
+    }
+
+    /// What keeps the budget from being larger.
+    pub fn budget_limit(&self) -> BudgetLimit {
+        self.session.budget_limit()
     }
 
     /// What the pool does when a consumer is slow.

@@ -211,11 +211,10 @@ impl Session {
             offset: 0,
             len: view.len(),
         };
-        // One more than the budget, as for frames that are copied out.
-        let limit = session.granted.saturating_add(1);
         let held = match purpose {
-            Purpose::Keep => session.held.take(&session, place, limit),
-            Purpose::CopyOut => session.held.take_or_glimpse(&session, place, limit),
+            // A lease here ends an instant after the one of the frame that it was taken for, so one more than the budget.
+            Purpose::Keep => session.held.take(&session, place, Purpose::CopyOut),
+            Purpose::CopyOut => session.held.take_or_glimpse(&session, place),
         };
         fault::point(Point::OriginHeld);
         Ok(held)

@@ -13,6 +13,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use xmem_shm::abi::budget::BudgetLimit;
 use xmem_shm::abi::layout::{CURSOR_LEFT, Control, LeasePage, REGIONS_LET_GO};
 use xmem_shm::abi::limits::{MAX_NAMED_SIZE, MAX_REQUEST};
 use xmem_shm::abi::meta::Text;
@@ -63,8 +64,10 @@ pub(crate) struct Session {
     asked_for_marks: AtomicBool,
     pub(super) held: HeldTable,
     pub(super) process: ProcessId,
-    /// How many slots it may hold at once, as the producer said when it joined.
+    /// How many slots it asked for, and the most that the producer ever lets it hold at once.
+    asked: u32,
     pub(super) granted: u32,
+    pub(super) warned_of_budget: AtomicBool,
     pub(super) producer_pid: u32,
     pub(super) peers_may_write: bool,
     /// The connection. It outlives the session for as long as device memory is being closed.
@@ -102,6 +105,7 @@ impl fmt::Debug for Session {
 
 /// What the welcome said.
 pub(super) struct Terms {
+    pub(super) asked: u32,
     pub(super) budget: u32,
     pub(super) producer_pid: u32,
     pub(super) peers_may_write: bool,
@@ -137,7 +141,9 @@ impl Session {
             asked_for_marks: AtomicBool::new(false),
             held: HeldTable::default(),
             process: ProcessId::current(),
+            asked: terms.asked,
             granted: terms.budget,
+            warned_of_budget: AtomicBool::new(false),
             producer_pid: terms.producer_pid,
             peers_may_write: terms.peers_may_write,
             link: Arc::new(Link {
@@ -182,9 +188,24 @@ impl Session {
     pub(crate) fn budget(&self) -> u32 {
         // A forked child does not have the memory.
         if self.process.is_current() {
-            self.granted.min(self.control.most_held())
+            self.granted.min(self.control.share().most)
         } else {
             self.granted
+        }
+    }
+
+    /// What keeps it from holding more. A forked child may hold nothing.
+    pub(super) fn budget_limit(&self) -> BudgetLimit {
+        if !self.process.is_current() {
+            return BudgetLimit::Asked;
+        }
+        let share = self.control.share();
+        if share.most < self.granted {
+            share.limit
+        } else if self.granted < self.asked {
+            BudgetLimit::MaxHeld
+        } else {
+            BudgetLimit::Asked
         }
     }
 
@@ -201,6 +222,7 @@ impl Session {
             missed: self.page.missed().load(Ordering::Relaxed),
             held: self.held.count(),
             budget: self.budget(),
+            budget_limit: self.budget_limit(),
             latency_ns: self.page.latency().load(Ordering::Relaxed),
         }
     }

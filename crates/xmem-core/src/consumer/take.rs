@@ -4,6 +4,7 @@
 
 use std::sync::Arc;
 
+use xmem_shm::abi::budget::BudgetLimit;
 use xmem_shm::abi::entry::Entry;
 use xmem_shm::abi::layout::{FLAG_CUT_OFF, FLAG_TIMED_OUT};
 use xmem_shm::abi::parts::PartPlace;
@@ -77,20 +78,29 @@ impl Session {
             offset,
             len,
         };
-        let limit = match purpose {
-            // One at a time is what whoever lets go of it at once can do with any pool.
-            Purpose::Keep => self.budget().max(1),
-            // Whatever it may hold now: it may have more from before.
-            Purpose::CopyOut => self.granted.saturating_add(1),
-        };
-        match self.held.take(self, place, limit) {
+        match self.held.take(self, place, purpose) {
             Ok(held) => ReadLease::new(held, entry, sticky, &|places| {
                 self.find_parts(places, purpose, wants_parts, deadline, cancel)
             }),
             Err(NotTaken::Gone) => Ok(None),
-            Err(NotTaken::OverBudget) => Err(ReceiveError::OverBudget {
-                budget: self.budget(),
-            }),
+            Err(NotTaken::OverBudget) => {
+                self.warn_of_budget();
+                Err(ReceiveError::OverBudget {
+                    budget: self.budget(),
+                })
+            }
+        }
+    }
+
+    /// Logs once why the budget that is used up is smaller than what was asked for.
+    fn warn_of_budget(&self) {
+        let limit = self.budget_limit();
+        if limit != BudgetLimit::Asked && !self.warned_of_budget.swap(true, Ordering::Relaxed) {
+            log::warn!(
+                "pool {:?}: all {} slots that this consumer may hold at once are held: raise {limit} of the producer",
+                self.pool_name(),
+                self.budget()
+            );
         }
     }
 

@@ -77,14 +77,11 @@ impl Pool {
         let State { regions, slots, .. } = &mut *state;
         regions.install(plan, region, slots);
         state.show_regions(&self.control);
-        let cut = state.share_out(&self.control);
+        state.share_out(&self.control, &self.settings, effects);
         // Another thread may have been faster, but then it used up what it planned itself.
         let claimed = self.claim_idle(&mut state, want);
         let claimed = claimed.ok_or_else(|| self.exhausted(&state));
         drop(state);
-        if let Some(cut) = cut {
-            cut.say(&self.name);
-        }
         log::debug!(
             "pool {:?} has a new region of {} slots of {} bytes",
             self.name,

@@ -551,28 +551,14 @@ impl Pool {
         let state = self.lock();
         if state.peers.len() >= settings.max_consumers as usize {
             return Err(NoWelcome::Refused(format!(
-                "{} consumers are connected and it takes no more: raise max-consumers",
+                "{} consumers are connected and it takes no more: raise max-consumers, or max_buffers of a BufferPool",
                 state.peers.len()
             )));
         }
-        let free = settings.max_slots.saturating_sub(state.reserved(settings));
-        // Who asks for none wants one, as a consumer's builder has it.
-        let budget = joining
-            .max_held
-            .max(1)
-            .min(settings.max_held)
-            .min(free.saturating_sub(Peer::room_for(0)));
-        if budget == 0 {
-            return Err(NoWelcome::Refused(format!(
-                "no slot is left to hold: {} of max-slots {} are promised to others; raise max-slots or lower max-held, of a \
-                 BufferPool max_buffers and max_held, where the pool is made",
-                settings.max_slots - free,
-                settings.max_slots
-            )));
-        }
         drop(state);
-        // A page takes a few system calls, so the lock is not held meanwhile. Only this thread lets consumers in, so
-        // what was free stays free.
+        // A consumer that asks for none wants one, as `ConsumerBuilder::max_held` has it.
+        let budget = joining.max_held.max(1).min(settings.max_held);
+        // A page takes a few system calls, so the lock is not held meanwhile. Only this thread lets consumers in.
         let (page, page_fd) = LeasePage::create(self.shape()).map_err(NoWelcome::NotNow)?;
         fault::point(Point::LeasePageMade);
         let peer = Arc::new(Peer::new(joining, budget, page));

@@ -2,12 +2,14 @@
 
 //! How a pool is made.
 
+use std::ffi::{OsStr, OsString};
 use std::fmt;
 use std::io::ErrorKind;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use xmem_shm::abi::budget::BudgetLimit;
 use xmem_shm::abi::layout::{Constants, Control, Shape};
 use xmem_shm::abi::limits::MAX_SLOTS;
 use xmem_shm::fault::{self, Point};
@@ -28,7 +30,7 @@ use crate::region::{self, Backing};
 use crate::rendezvous::{lock_path, prepare_dir, socket_path};
 use crate::stats::ConsumerStats;
 
-/// A consumer came, went, or asks for something.
+/// What happened to a pool's consumers.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub enum ConsumerEvent {
@@ -41,6 +43,18 @@ pub enum ConsumerEvent {
         /// Why.
         reason: Departure,
     },
+    /// Consumers may hold fewer slots than they asked for, and copy frames beyond that. The first time, and when they may hold
+    /// none.
+    BudgetsCut {
+        /// How many each may hold.
+        budget: u32,
+        /// How many consumers there are.
+        consumers: u32,
+        /// What has room for no more.
+        limit: BudgetLimit,
+    },
+    /// It has taken no frame for two seconds, for which a lossless producer waits. Once for each consumer.
+    HoldsUp(ConsumerStats),
     /// It asks whoever feeds the pool for something ([`Consumer::request`](crate::Consumer::request)). What it says is
     /// not to be trusted, and it may ask as often as it likes.
     Request {
@@ -117,12 +131,12 @@ impl Default for Settings {
 #[derive(Debug, Clone)]
 #[must_use]
 pub struct ProducerBuilder {
-    pool: String,
+    pool: OsString,
     settings: Settings,
 }
 
 impl ProducerBuilder {
-    pub(super) fn new(pool: &str) -> Self {
+    pub(super) fn new(pool: &OsStr) -> Self {
         Self {
             pool: pool.to_owned(),
             settings: Settings::default(),
@@ -191,7 +205,8 @@ impl ProducerBuilder {
         self
     }
 
-    /// The largest budget that a consumer may ask for, in slots. Default: 8.
+    /// The largest budget that a consumer may have, in slots. Default: 8. Where there are many consumers, each gets an equal share
+    /// of what `max_slots` and `max_bytes` have room for, and more again when others leave.
     pub fn max_held(mut self, slots: u32) -> Self {
         self.settings.max_held = slots.clamp(1, MAX_SLOTS);
         self
@@ -266,10 +281,7 @@ impl ProducerBuilder {
     ///
     /// [`CreateError::InUse`] when another producer has the pool, and others as [`CreateError`] says.
     pub fn build(self) -> Result<Producer, CreateError> {
-        let Self {
-            pool: name,
-            mut settings,
-        } = self;
+        let Self { pool, mut settings } = self;
         let least = settings.history.saturating_add(2);
         if settings.max_slots < least || settings.max_slots > MAX_SLOTS {
             return Err(CreateError::Settings(format!(
@@ -291,9 +303,9 @@ impl ProducerBuilder {
             ));
         }
         settings.min_slots = settings.min_slots.min(settings.max_slots);
-        let socket = socket_path(&name)?;
-        prepare_dir(&name, &socket)?;
-        let lock = take_lock(&name, &socket)?;
+        let socket = socket_path(&pool)?;
+        prepare_dir(&pool, &socket)?;
+        let lock = take_lock(&pool, &socket)?;
         // From here on this process is the only one that may touch the pool's files.
         let shm_prefix = region::shm_prefix(&socket);
         // Whatever this producer's own backing is.
@@ -319,7 +331,14 @@ impl ProducerBuilder {
             error,
         })?);
         let pool = Arc::new(Pool::new(
-            name, socket, settings, control, control_fd, commands, shm_prefix, sticky,
+            pool.to_string_lossy().into_owned(),
+            socket,
+            settings,
+            control,
+            control_fd,
+            commands,
+            shm_prefix,
+            sticky,
         ));
         let thread = control::spawn(&pool, listener).map_err(|error| CreateError::System {
             what: "start the control thread",
@@ -339,13 +358,13 @@ fn is_own(path: &Path) -> bool {
 }
 
 /// Makes this process the pool's producer.
-pub(super) fn take_lock(pool: &str, socket: &Path) -> Result<LockFile, CreateError> {
+pub(super) fn take_lock(pool: &OsStr, socket: &Path) -> Result<LockFile, CreateError> {
     let pid = std::process::id();
     let program = std::fs::read_to_string("/proc/self/comm").unwrap_or_default();
     let own = format!("{} (process {pid})", program.trim());
     LockFile::acquire(&lock_path(socket), &own).map_err(|error| match error {
         LockError::Held(holder) => CreateError::InUse {
-            pool: pool.to_owned(),
+            pool: pool.to_string_lossy().into_owned(),
             holder: if is_own(socket) {
                 format!("{own}, which is this very process")
             } else if holder.is_empty() {

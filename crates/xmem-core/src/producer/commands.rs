@@ -11,6 +11,7 @@ use xmem_shm::lock::lock;
 use xmem_shm::os::eventfd;
 
 use super::peer::Departure;
+use super::share::Cut;
 
 /// What other threads ask of the control thread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -20,6 +21,10 @@ pub(super) enum Command {
     Disconnect(u64, Departure),
     /// The consumer was given up on; say so.
     TimedOut(u64),
+    /// Consumers may hold fewer slots than they asked for.
+    BudgetsCut(Cut),
+    /// The consumer holds the producer up.
+    HoldsUp(u64),
     /// Send the newest sticky state to everybody.
     PushSticky,
     /// Tell everybody of a pool that frames come from.

@@ -213,6 +213,17 @@ impl ControlThread {
                         Command::Stop => return false,
                         Command::Disconnect(id, reason) => self.close(id, reason),
                         Command::TimedOut(id) => self.timed_out(id),
+                        Command::BudgetsCut(cut) => self.call(ConsumerEvent::BudgetsCut {
+                            budget: cut.budget,
+                            consumers: cut.consumers,
+                            limit: cut.limit,
+                        }),
+                        Command::HoldsUp(id) => {
+                            let connection = self.connections.get(&id);
+                            if let Some(peer) = connection.and_then(Connection::consumer) {
+                                self.tell(ConsumerEvent::HoldsUp, peer);
+                            }
+                        }
                         Command::PushSticky => sticky = true,
                         Command::Introduce(pool_id) => self.introduce(pool_id),
                         Command::RegionGone(id) => self.say_gone(id),

@@ -30,6 +30,7 @@ mod sticky_log;
 mod wait;
 mod write_lease;
 
+use std::ffi::OsStr;
 use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::atomic::Ordering;
@@ -55,6 +56,7 @@ use crate::stats::PoolStats;
 use commands::Command;
 use pool::Pool;
 use slots::Want;
+use state::Effects;
 use xmem_shm::abi::entry::{Entry, EntryWords};
 use xmem_shm::abi::meta::FrameMeta;
 use xmem_shm::abi::named::Sticky;
@@ -161,8 +163,8 @@ impl Producer {
     }
 
     /// How to make the pool of this name, or with its socket at this path.
-    pub fn builder(pool: &str) -> ProducerBuilder {
-        ProducerBuilder::new(pool)
+    pub fn builder(pool: &(impl AsRef<OsStr> + ?Sized)) -> ProducerBuilder {
+        ProducerBuilder::new(pool.as_ref())
     }
 
     fn inner(&self) -> &Arc<Pool> {
@@ -558,17 +560,10 @@ impl Producer {
             });
         }
         state.upstream_need = Some(slots);
-        let reserved = state.reserved(settings);
+        let mut effects = Effects::default();
+        state.share_out(&self.inner().control, settings, &mut effects);
         drop(state);
-        if reserved > settings.max_slots {
-            // Consumers that came before keep what they were promised.
-            log::warn!(
-                "pool {:?}: {reserved} slots are promised and max-slots is {}: frames may be dropped while consumers \
-                 hold all they may; raise max-slots",
-                self.pool(),
-                settings.max_slots
-            );
-        }
+        self.inner().run(effects, None);
         Ok(())
     }
 
@@ -607,7 +602,8 @@ impl Producer {
         self.inner().collect()
     }
 
-    /// The pool's name.
+    /// The pool's name. Where that is a path, which need not be UTF-8, other bytes are replaced; see
+    /// [`socket_path`](Self::socket_path).
     pub fn pool(&self) -> &str {
         &self.inner().name
     }

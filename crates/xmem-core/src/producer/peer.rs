@@ -13,6 +13,7 @@ use xmem_shm::os::cred;
 use xmem_shm::protocol::lease;
 use xmem_shm::protocol::slot::{SlotState, SlotWord};
 
+use super::share::Claim;
 use crate::stats::{ConsumerStats, device_words};
 
 /// Pools of origin that are remembered of a consumer.
@@ -44,12 +45,12 @@ pub(super) struct Peer {
     pub(super) via: String,
     /// Where it begins.
     pub(super) start_from: StartFrom,
-    /// Slots it may hold at once.
+    /// The budget that it asked for, as far as `max_held` allows it.
     pub(super) budget: u32,
     pub(super) page: LeasePage,
     /// It takes no more frames; its leases hold.
     left: AtomicBool,
-    /// Slots that are reserved for it.
+    /// Slots that are reserved for it: the most that it may hold.
     reserved: AtomicU32,
     /// It has a lease page, and no place in the stream yet: it has not said of every pool of origin whether it reaches it.
     arriving: AtomicBool,
@@ -58,6 +59,8 @@ pub(super) struct Peer {
     device: Mutex<String>,
     /// It cannot open events, and looks at what frames are marked with.
     pub(super) wants_marks: AtomicBool,
+    /// It was named as one that the producer waits for.
+    pub(super) was_named: AtomicBool,
     /// The largest cursor that was seen. One that goes back would hold a lossless pool up for ever.
     furthest: AtomicU64,
 }
@@ -94,11 +97,12 @@ impl Peer {
             budget,
             page,
             left: AtomicBool::new(!joining.via.is_empty()),
-            reserved: AtomicU32::new(Self::room_for(budget)),
+            reserved: AtomicU32::new(0),
             arriving: AtomicBool::new(false),
             origins: Mutex::default(),
             device: Mutex::default(),
             wants_marks: AtomicBool::new(false),
+            was_named: AtomicBool::new(false),
             furthest: AtomicU64::new(0),
         }
     }
@@ -145,27 +149,32 @@ impl Peer {
         *lock(&self.device) = device_words(works, how);
     }
 
-    /// The slots that a budget takes: as many, and one for a frame that is being copied out past it.
-    pub(super) fn room_for(budget: u32) -> u32 {
-        budget + 1
+    /// What it takes of the slots. What it keeps from before only becomes less, so a consumer that lies about it pins no more
+    /// than it was granted.
+    pub(super) fn claim(&self) -> Claim {
+        // A consumer that only holds frames has no cursor, and goes with its connection.
+        let takes_frames = self.via.is_empty();
+        // Before the look at the leases: the last frame is taken before the goodbye. Its message may still be on the way.
+        let said_goodbye =
+            takes_frames && self.page.cursor().load(Ordering::Acquire) == CURSOR_LEFT;
+        let leaves = said_goodbye || takes_frames && self.has_left();
+        // One that is given up on may be taking a frame now.
+        let look = u32::from(!said_goodbye);
+        let leases = self.page.leases().iter();
+        let held = leases.filter(|lease| lease.load(Ordering::Acquire) != 0);
+        let held = u32::try_from(held.count()).unwrap_or(u32::MAX);
+        let reserved = self.reserved.load(Ordering::Relaxed);
+        Claim {
+            asked: if leaves { 0 } else { self.budget },
+            look,
+            kept: reserved.min(held.saturating_add(look)),
+        }
     }
 
-    /// The slots that are reserved for it: what its budget takes, and when it has left what it holds still. They never become
-    /// more, so that who lies about leaving pins no more than before.
-    pub(super) fn reserved(&self) -> u32 {
-        // Before the look: who says goodbye has taken its last frame. Its message may be on the way yet.
-        let said_goodbye = self.page.cursor().load(Ordering::Acquire) == CURSOR_LEFT;
-        // Who only holds frames says so from the start.
-        if (said_goodbye || self.has_left()) && self.via.is_empty() {
-            // Who is given up on may just be taking one.
-            let taking = u32::from(!said_goodbye);
-            let leases = self.page.leases().iter();
-            let held = leases.filter(|lease| lease.load(Ordering::Acquire) != 0);
-            let held = u32::try_from(held.count()).unwrap_or(u32::MAX);
-            self.reserved
-                .fetch_min(held.saturating_add(taking), Ordering::Relaxed);
-        }
-        self.reserved.load(Ordering::Relaxed)
+    /// Reserves what it may hold where each consumer gets this share.
+    pub(super) fn reserve(&self, share: u32) {
+        let slots = self.claim().slots(share);
+        self.reserved.store(slots, Ordering::Relaxed);
     }
 
     pub(super) fn has_left(&self) -> bool {
@@ -255,7 +264,7 @@ impl Peer {
         // second look was held all the time in between.
         let limit = self.reserved.load(Ordering::Relaxed) as usize;
         let too_many = held.len() > limit && lease::still_held(&held) > limit;
-        too_many.then_some("it holds more frames than its budget")
+        too_many.then_some("it holds more frames than it may")
     }
 
     /// Figures, with the frames it holds and the time the oldest of them was published.
@@ -287,7 +296,7 @@ impl Peer {
             pid: self.pid,
             uid: self.uid,
             name: self.name.clone(),
-            budget: self.budget.min(control.most_held()),
+            budget: self.budget.min(control.share().most),
             held,
             received: page.received().load(Ordering::Relaxed),
             missed: page.missed().load(Ordering::Relaxed),
@@ -295,6 +304,7 @@ impl Peer {
             dropped: page.dropped().load(Ordering::Relaxed),
             oldest_held_age_ns: (now - oldest).cast_unsigned(),
             latency_ns: page.latency().load(Ordering::Relaxed),
+            waited_for_ns: 0,
             leaving: self.has_left() && self.via.is_empty(),
             via: self.via.clone(),
             device: lock(&self.device).clone(),

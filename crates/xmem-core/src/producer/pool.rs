@@ -195,6 +195,10 @@ impl Pool {
                 peer.pid
             );
         }
+        if let Some(cut) = effects.cut {
+            cut.warn(&self.name);
+            self.commands.send(Command::BudgetsCut(cut));
+        }
         for id in effects.retired {
             self.commands.send(Command::RegionGone(id));
         }
@@ -304,11 +308,10 @@ impl Pool {
             .store(state.regions.retired.version().into(), Ordering::Relaxed);
         state.peers = state.peers.iter().cloned().chain([peer]).collect();
         fault::point(Point::PeerListed);
-        let cut = state.share_out(&self.control);
+        let mut effects = Effects::default();
+        state.share_out(&self.control, &self.settings, &mut effects);
         drop(state);
-        if let Some(cut) = cut {
-            cut.say(&self.name);
-        }
+        self.run(effects, None);
         self.bell.ring();
         origins
     }
@@ -344,7 +347,7 @@ impl Pool {
         state.finalize_watched(&self.control, self.lossless(), &mut effects);
         state.regions.forget_consumer(id);
         state.forget_retired(&mut effects);
-        state.share_out_more(&self.control);
+        state.share_out(&self.control, &self.settings, &mut effects);
         drop(state);
         self.run(effects, None);
         self.bell.ring();

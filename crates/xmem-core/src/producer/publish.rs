@@ -306,7 +306,7 @@ impl Pool {
                 self.lossless(),
                 &mut effects,
             );
-            state.share_out_more(&self.control);
+            state.share_out(&self.control, &self.settings, &mut effects);
         }
         let sticky = state.sticky.current();
         let peers = state.peers.clone();

@@ -2,6 +2,7 @@
 
 //! What a killed producer left of its pool: replaced by the next producer, or removed without one.
 
+use std::ffi::OsStr;
 use std::fs;
 use std::io;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
@@ -80,7 +81,8 @@ pub(super) fn remove_socket(path: &Path) -> Result<bool, CreateError> {
 ///
 /// [`RemoveError::Live`] when the pool has a producer, [`RemoveError::Foreign`] when the files are another user's, also for root,
 /// and others as [`RemoveError`] says.
-pub fn remove_stale(pool: &str) -> Result<Vec<PathBuf>, RemoveError> {
+pub fn remove_stale(pool: &(impl AsRef<OsStr> + ?Sized)) -> Result<Vec<PathBuf>, RemoveError> {
+    let pool = pool.as_ref();
     let socket = socket_path(pool)?;
     if !has_safe_dir(pool, &socket)? {
         return Ok(Vec::new());
@@ -102,7 +104,7 @@ pub fn remove_stale(pool: &str) -> Result<Vec<PathBuf>, RemoveError> {
         // The lock of another user cannot be tried, and the socket perhaps can.
         CreateError::Foreign { uid, .. } if socket::connect_to(&socket).is_ok() => {
             CreateError::InUse {
-                pool: pool.to_owned(),
+                pool: pool.to_string_lossy().into_owned(),
                 holder: format!("a process of user {uid}"),
             }
         }

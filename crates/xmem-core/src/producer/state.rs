@@ -14,12 +14,10 @@ use xmem_shm::protocol::slot::{SlotState, SlotWord};
 use super::builder::Settings;
 use super::peer::Peer;
 use super::regions::{Cold, Regions};
+use super::share::Cut;
 use super::slots::{Hook, Slots, Use, Want};
 use super::sticky_log::StickyLog;
 use crate::region::Region;
-
-/// What is left for an upstream that has not said what it needs: as much as a decoder usually does.
-const LIKELY_UPSTREAM_NEED: u32 = 16;
 
 /// What has to happen after the state's lock is released.
 #[derive(Default)]
@@ -31,6 +29,7 @@ pub(super) struct Effects {
     pub(super) retired: Vec<u32>,
     /// Consumers that are cut off, and why.
     pub(super) cut_off: Vec<(Arc<Peer>, &'static str)>,
+    pub(super) cut: Option<Cut>,
     pub(super) wake: bool,
 }
 
@@ -60,7 +59,7 @@ pub(super) struct State {
     pub(super) sticky: StickyLog,
     /// How many events were published, modulo 2^32.
     pub(super) events: u32,
-    /// The smallest share of a consumer so far that was said.
+    /// The smallest share of a consumer so far that was logged.
     pub(super) least_share: u32,
     /// The pools that frames were forwarded from, the newest last: number and socket.
     pub(super) origins: VecDeque<(u64, String)>,
@@ -343,13 +342,5 @@ impl State {
         for kept in gone {
             self.dereference(control, kept.slot, lossless, effects);
         }
-    }
-
-    /// Slots that are promised: to upstream, to history, to consumers; and two that are in somebody's hands.
-    pub(super) fn reserved(&self, settings: &Settings) -> u32 {
-        let consumers: u32 = self.peers.iter().map(|peer| peer.reserved()).sum();
-        // Consumers often come before upstream has said what it needs; then something is left for it.
-        let unknown = (settings.max_slots / 8).min(LIKELY_UPSTREAM_NEED);
-        self.upstream_need.unwrap_or(unknown) + settings.history + consumers + 2
     }
 }

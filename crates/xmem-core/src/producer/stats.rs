@@ -26,7 +26,11 @@ impl Pool {
                 .get(slot)
                 .map_or(now, |info| info.published_at.min(now))
         };
-        peer.stats(&self.control, published_at, now)
+        let waited_for = self.waits_for(state, peer).as_nanos();
+        ConsumerStats {
+            waited_for_ns: u64::try_from(waited_for).unwrap_or(u64::MAX),
+            ..peer.stats(&self.control, published_at, now)
+        }
     }
 
     /// Whether a consumer holds what is in a slot.
@@ -78,6 +82,7 @@ impl Pool {
                 })
                 .count() as u32,
             max_slots: self.settings.max_slots,
+            budget_limit: self.control.share().limit.to_string(),
             regions: state.regions.count(),
             bytes: state.regions.bytes(),
             devices: state.regions.devices(),

@@ -10,12 +10,18 @@ use xmem_shm::fault::{self, Point};
 use xmem_shm::lock::lock;
 use xmem_shm::os::clock::Deadline;
 
+use super::commands::Command;
+use super::peer::Peer;
 use super::pool::Pool;
+use super::state::State;
 use crate::cancel::{Bell, Canceller, Wake};
 use crate::error::WaitError;
 
 /// How often to look again without having been told to: for leases that a GPU ends, or a consumer that does not ring.
 const LOOK_AGAIN: Duration = Duration::from_millis(100);
+
+/// How long a consumer may take no frame of a lossless pool before it is named.
+const NAMED_AFTER: Duration = Duration::from_secs(2);
 
 /// Counts a waiting thread in control memory, where consumers look before they ring.
 struct Waiting<'a>(&'a AtomicU64);
@@ -73,8 +79,8 @@ impl Pool {
         }
     }
 
-    /// As `wait`, and gives up on the slowest consumers each time that nothing moved for `lossless_timeout`. Who waits in
-    /// short turns, one after the other, waits as one who waits once.
+    /// As `wait`, and gives up on the slowest consumers each time that nothing moved for `lossless_timeout`. Waits in short turns,
+    /// one after the other, count as one wait.
     pub(super) fn wait_lossless<T>(
         &self,
         timeout: Option<Duration>,
@@ -84,29 +90,60 @@ impl Pool {
         let patience = self.settings.lossless_timeout;
         self.wait(timeout, cancel, || {
             let found = look();
-            if let Some(patience) = patience
-                && self.is_still(found.is_some(), patience)
-            {
+            let still = self.stands_still(found.is_some());
+            if still >= NAMED_AFTER {
+                self.name_slowest();
+            }
+            if patience.is_some_and(|patience| still >= patience) {
                 self.give_up_on_slowest();
+                *lock(&self.standstill) = None;
             }
             found
         })
     }
 
-    /// Whether nothing moved for this time while somebody waited in vain.
-    fn is_still(&self, found: bool, patience: Duration) -> bool {
+    /// For how long nothing moved while somebody waited in vain.
+    fn stands_still(&self, found: bool) -> Duration {
         let taken = (!found).then(|| self.taken());
         let mut standstill = lock(&self.standstill);
-        let Some(taken) = taken else {
-            *standstill = None;
-            return false;
-        };
-        let (seen, since) = *standstill.get_or_insert_with(|| (taken, Instant::now()));
-        let is_still = seen == taken && since.elapsed() >= patience;
-        if is_still || seen != taken {
-            *standstill = Some((taken, Instant::now()));
+        let before = standstill.filter(|(seen, _)| Some(*seen) == taken);
+        *standstill = before.or(taken.map(|taken| (taken, Instant::now())));
+        before.map_or(Duration::ZERO, |(_, since)| since.elapsed())
+    }
+
+    /// Names the consumers that somebody has waited for too long, each of them once.
+    fn name_slowest(&self) {
+        let (_, slowest) = self.slowest(&self.lock());
+        for peer in slowest {
+            if peer.was_named.swap(true, Ordering::Relaxed) {
+                continue;
+            }
+            log::warn!(
+                "pool {:?}: consumer {} ({:?}, process {}) has taken no frame for {} s, and the producer waits for it: \
+                 lossless-timeout bounds that",
+                self.name,
+                peer.id,
+                peer.name,
+                peer.pid,
+                NAMED_AFTER.as_secs()
+            );
+            self.commands.send(Command::HoldsUp(peer.id));
         }
-        is_still
+    }
+
+    /// For how long the producer has been waiting for this consumer.
+    pub(super) fn waits_for(&self, state: &State, peer: &Peer) -> Duration {
+        let since = match *lock(&self.standstill) {
+            Some((_, since)) if self.control.waiting().load(Ordering::Relaxed) > 0 => since,
+            _ => return Duration::ZERO,
+        };
+        let (_, slowest) = self.slowest(state);
+        let is_slowest = slowest.iter().any(|slow| slow.id == peer.id);
+        if is_slowest {
+            since.elapsed()
+        } else {
+            Duration::ZERO
+        }
     }
 
     /// What the slowest consumers took so far; changes when they move.

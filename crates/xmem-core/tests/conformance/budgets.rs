@@ -2,15 +2,15 @@
 
 //! What consumers hold: as much as their budget, for as long as they like, and not longer.
 
-use xmem_core::{Backing, ConnectError, Consumer, ReceiveError};
+use xmem_core::{Backing, BudgetLimit, Consumer, ReceiveError};
 
 use super::*;
 
 crate::conformance! {
     a_consumer_holds_its_budget_and_no_more
     clones_of_a_frame_are_one_lease
-    budgets_are_reserved
-    who_left_is_promised_no_more_than_it_holds
+    slots_are_shared_out
+    a_consumer_that_left_takes_no_more_than_it_holds
     frames_outlive_consumer_and_producer
     a_consumer_that_left_gives_back_when_its_frames_go
 }
@@ -99,7 +99,7 @@ fn clones_of_a_frame_are_one_lease(backing: Backing) {
     assert_eq!((consumer.held(), producer.stats().slots_held), (0, 1));
 }
 
-fn budgets_are_reserved(backing: Backing) {
+fn slots_are_shared_out(backing: Backing) {
     let place = Place::new();
     let producer = pool(&place, backing)
         .history(2)
@@ -108,26 +108,35 @@ fn budgets_are_reserved(backing: Backing) {
         .build()
         .unwrap();
     producer.set_upstream_need(1).unwrap();
-    let ask = |held| Consumer::builder(&place.pool()).max_held(held).connect();
-    // 12 slots: 1 for upstream, 2 of history, 2 in somebody's hands; 7 are left, one of them to copy from.
-    let first = ask(4).unwrap();
-    assert_eq!(first.budget(), 4);
-    let second = ask(8).unwrap();
+    // 12 slots: 1 for upstream, 2 of history, 2 of the producer; 7 are left, of which each consumer has one to copy from.
+    let first = connect_with(&place, 4);
     assert_eq!(
-        second.budget(),
-        1,
-        "it gets less than it asked for, but something"
+        (first.budget(), first.budget_limit()),
+        (4, BudgetLimit::Asked)
     );
-    let error = ask(1).unwrap_err();
-    assert!(
-        matches!(&error, ConnectError::Refused { reason, .. } if reason.contains("max-slots")),
-        "{error}"
+    let mut second = connect_with(&place, 9);
+    let budgets = |consumers: &[&Consumer]| -> Vec<_> {
+        consumers
+            .iter()
+            .map(|consumer| (consumer.budget(), consumer.budget_limit()))
+            .collect()
+    };
+    assert_eq!(budgets(&[&first, &second]), [(2, BudgetLimit::MaxSlots); 2]);
+    assert_eq!(producer.stats().budget_limit, "max-slots");
+    let third = connect_with(&place, 1);
+    let last = connect_with(&place, 8);
+    assert_eq!(
+        budgets(&[&first, &second, &third, &last]),
+        [(0, BudgetLimit::MaxSlots); 4]
     );
-    drop(first);
-    eventually("the first one's budget is free again", || ask(4).is_ok());
+    drop((first, third, last));
+    eventually("the others' slots are shared out", || second.budget() == 6);
+    producer.set_upstream_need(5).unwrap();
+    assert_eq!(second.budget(), 2);
+    producer.set_upstream_need(0).unwrap();
+    assert_eq!(budgets(&[&second]), [(7, BudgetLimit::MaxSlots)]);
     assert!(producer.set_upstream_need(9).is_err());
-    // Nobody can be starved: with both budgets used up there is still room for every frame.
-    let mut second = second;
+    // With the budget used up there is still room for every frame.
     publish(&producer, 0, 100);
     let held = receive(&mut second);
     for seed in 1..100 {
@@ -136,7 +145,7 @@ fn budgets_are_reserved(backing: Backing) {
     assert_frame(&held, 0, 100);
 }
 
-fn who_left_is_promised_no_more_than_it_holds(backing: Backing) {
+fn a_consumer_that_left_takes_no_more_than_it_holds(backing: Backing) {
     let place = Place::new();
     let producer = pool(&place, backing)
         .history(2)
@@ -144,7 +153,7 @@ fn who_left_is_promised_no_more_than_it_holds(backing: Backing) {
         .build()
         .unwrap();
     producer.set_upstream_need(1).unwrap();
-    // 12 slots: 1 for upstream, 2 of history, 2 in somebody's hands; 7 are left, one of them to copy from.
+    // 12 slots: 1 for upstream, 2 of history, 2 of the producer; 7 are left, one of them to copy from.
     let mut consumer = connect_with(&place, 100);
     assert_eq!(consumer.budget(), 6);
     let mut held = Vec::new();
@@ -156,10 +165,10 @@ fn who_left_is_promised_no_more_than_it_holds(backing: Backing) {
     let again = connect_with(&place, 100);
     assert_eq!(again.budget(), 3);
     held.remove(1);
-    let other = Consumer::builder(&place.pool()).connect();
-    assert!(matches!(other, Err(ConnectError::Refused { .. })));
+    let other = connect_with(&place, 100);
+    assert_eq!((again.budget(), other.budget()), (1, 1));
     drop(again);
-    assert_eq!(connect_with(&place, 100).budget(), 4);
+    eventually("one has all that is left", || other.budget() == 4);
     // Whoever has which slot: there is room for every frame.
     for seed in 3..100 {
         publish(&producer, seed, 100);

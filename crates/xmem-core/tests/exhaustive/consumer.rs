@@ -49,6 +49,9 @@ fn die(w: &mut World, me: usize) {
             left: it.left,
             sent: it.sent,
             to_look_at: it.to_look_at,
+            to_count: it.to_count,
+            kept: it.kept,
+            reserved: it.reserved,
             serving: it.serving,
             ..Client::default()
         };
@@ -68,7 +71,11 @@ fn releases(world: &World, me: usize, steps: &mut Steps) {
     // The table of leases has a lock, which taking a frame has too.
     let taking = matches!(
         client.user,
-        User::Announce(..) | User::Validate(..) | User::TakeBack { .. } | User::Late(..)
+        User::Announce(..)
+            | User::Validate(..)
+            | User::Budget(..)
+            | User::TakeBack { .. }
+            | User::Late(..)
     );
     for slot in 0..SLOTS {
         if client.held[slot].frame != 0 && !taking {
@@ -217,7 +224,11 @@ fn user(setting: &Setting, world: &World, me: usize, steps: &mut Steps) {
         }),
         User::Validate(entry, base) => steps.add(USER, "lease::hold validates", |w| {
             if is_there(w, me, entry) {
-                hold(setting, w, me, entry, base);
+                if setting.reserve && setting.wrong != Some(Wrong::BudgetIsReadFirst) {
+                    w.clients[me].user = User::Budget(entry, base);
+                } else {
+                    hold(setting, w, me, entry, base);
+                }
             } else {
                 let word = w.control_of(me).words[entry.slot as usize];
                 w.clients[me].user = User::TakeBack {
@@ -226,6 +237,17 @@ fn user(setting: &Setting, world: &World, me: usize, steps: &mut Steps) {
                     claimed: word.generation == entry.generation
                         && word.state == SlotState::Claimed,
                 };
+            }
+        }),
+        User::Budget(entry, base) => steps.add(USER, "HeldTable::take reads the budget", |w| {
+            let share = w.control_of(me).share;
+            let it = &mut w.clients[me];
+            if let Some(is_extra) = it.is_extra(share) {
+                it.extra = if is_extra { entry.slot + 1 } else { 0 };
+                hold(setting, w, me, entry, base);
+            } else {
+                w.clients[me].leases[entry.slot as usize] = 0;
+                w.clients[me].user = User::Ready;
             }
         }),
         User::TakeBack {
@@ -349,14 +371,21 @@ fn want(setting: &Setting, world: &World, me: usize, entry: Entry, steps: &mut S
                 miss(setting, w, me, 1);
             }),
             Answer::Ready(base) => steps.add(USER, "Session::take has the region", |w| {
+                let share = w.control_of(me).share;
                 let it = &mut w.clients[me];
                 // `HeldTable::take`
                 if it.held[entry.slot as usize].frame != 0 {
                     it.user = User::Ready;
                     w.flaw = Some("a slot that is held has another frame");
-                } else if it.held_count() >= setting.limit() {
+                } else if (setting.reserve && it.is_extra(share).is_none())
+                    || it.held_count() >= setting.limit()
+                {
                     it.user = User::Ready;
                 } else {
+                    if setting.wrong == Some(Wrong::BudgetIsReadFirst) {
+                        let is_extra = it.is_extra(share) == Some(true);
+                        it.extra = if is_extra { entry.slot + 1 } else { 0 };
+                    }
                     if setting.wrong == Some(Wrong::CursorBeforeHold) {
                         it.cursor = entry.sequence;
                         it.position = entry.sequence;

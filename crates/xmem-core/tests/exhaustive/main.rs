@@ -95,12 +95,12 @@ const RESTART: Setting = Setting {
     ..SMALL
 };
 
-/// As many slots as are promised, and no more: a live producer always finds one.
+/// As many slots as are shared out, and no more: a live producer always finds one, also while budgets become smaller.
 const RESERVED: Setting = Setting {
     first: 4,
     max_slots: 4,
     reserve: true,
-    frames: 5,
+    frames: 4,
     joins: 3,
     crashes: 1,
     ..SMALL
@@ -183,6 +183,10 @@ impl Model for Setting {
                     .iter()
                     .any(|region| matches!(region.is, RegionIs::Retired(_))),
             ),
+            (
+                "a budget becomes smaller while a frame is held",
+                world.producer.sharing && any(&|client| client.held_count() > 0),
+            ),
             ("a third region", world.producer.last_region == 3),
             (
                 "a frame is taken after the sticky state changed",
@@ -263,7 +267,12 @@ fn restart() {
 
 #[test]
 fn reserved() {
-    holds("reserved", &RESERVED, &["a dead one holds a slot"]);
+    let happens = [
+        "a dead one holds a slot",
+        "both hold a frame",
+        "a budget becomes smaller while a frame is held",
+    ];
+    holds("reserved", &RESERVED, &happens);
 }
 
 const CLAIMED: &str = "a slot that is held is claimed";
@@ -313,9 +322,14 @@ fn wrong_regions() {
 fn wrong_reservation() {
     let exhausted = "a pool is exhausted though slots were reserved";
     let setting = Setting {
+        frames: 5,
         joins: 2,
         crashes: 0,
         ..RESERVED
     };
     fails(Wrong::NothingIsReserved, setting, exhausted);
+    // Then a consumer has more than it is known to keep.
+    let cut_off = "a consumer that follows the rules is cut off";
+    fails(Wrong::BudgetIsReadFirst, setting, cut_off);
+    fails(Wrong::LeasesAreCountedFirst, setting, cut_off);
 }

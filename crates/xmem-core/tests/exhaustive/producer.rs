@@ -26,8 +26,13 @@ pub(crate) fn steps(setting: &Setting, world: &World, steps: &mut Steps) {
         }
         return;
     }
-    app(setting, world, steps);
-    control(setting, world, steps);
+    if world.producer.sharing {
+        // Others of its threads would wait for the lock.
+        count_leases(setting, world, steps);
+    } else {
+        app(setting, world, steps);
+        control(setting, world, steps);
+    }
     if world.left.producer_crashes > 0 {
         steps.add(APP, "is killed", |w| {
             w.left.producer_crashes -= 1;
@@ -47,6 +52,7 @@ pub(crate) fn start(setting: &Setting, world: &mut World) {
     let first = world.life == 2 && setting.wrong == Some(Wrong::MemoryIsReusedAfterRestart);
     let base = if first { Some(0) } else { None };
     install(setting, world, base);
+    world.control().share = setting.budget;
 }
 
 /// What the kernel does when the process is gone. Memory that consumers have mapped stays, and what it sent can be read.
@@ -61,6 +67,9 @@ fn crash(world: &mut World) {
         client.sent = 0;
         client.hung_up = false;
         client.to_look_at = false;
+        client.to_count = false;
+        client.kept = 0;
+        client.reserved = 0;
         client.serving = Serving::No;
         client.to_producer = List::default();
     }
@@ -151,7 +160,7 @@ fn pick(setting: &Setting, world: &World, steps: &mut Steps, at: u8, grown: bool
     }
     steps.add(APP, "Pool::acquire finds no slot", |w| {
         w.producer.app = App::Idle;
-        if setting.reserve {
+        if setting.reserve && is_enough(setting, w) {
             w.flaw = Some("a pool is exhausted though slots were reserved");
         }
         // Once in a while, so that this ends.
@@ -531,7 +540,7 @@ fn control(setting: &Setting, world: &World, steps: &mut Steps) {
             continue;
         }
         if let Some(message) = world.clients[client].to_producer.get().first() {
-            answer(setting, world, steps, client, *message, lock_is_free);
+            answer(setting, steps, client, *message, lock_is_free);
         } else if world.clients[client].hung_up && lock_is_free {
             steps.add(CONTROL, "HUP: Pool::remove_peer", |w| {
                 let it = &mut w.clients[client];
@@ -540,6 +549,7 @@ fn control(setting: &Setting, world: &World, steps: &mut Steps) {
                     return;
                 }
                 remove_peer(w, client);
+                share_out(setting, w);
             });
         }
         if setting.wrong == Some(Wrong::PageOfALivingProcessDropped)
@@ -559,6 +569,8 @@ fn remove_peer(w: &mut World, client: usize) {
     it.listed = false;
     it.left = false;
     it.sent = 0;
+    it.kept = 0;
+    it.reserved = 0;
     if it.user == User::Dead {
         *it = Client::default();
     }
@@ -576,7 +588,6 @@ fn send(setting: &Setting, client: &mut Client, message: ToConsumer) {
 /// `ControlThread::answer`
 fn answer(
     setting: &Setting,
-    world: &World,
     steps: &mut Steps,
     client: usize,
     message: ToProducer,
@@ -599,23 +610,6 @@ fn answer(
             });
         }
         ToProducer::Join if lock_is_free => {
-            // `Pool::welcome`: the budget, then `Pool::add_peer`.
-            let promised: u8 = setting.history
-                + 1
-                + (world.clients.iter().filter(|it| it.listed).count() as u8)
-                    * (setting.budget + 1);
-            let refused = setting.reserve
-                && setting.wrong != Some(Wrong::NothingIsReserved)
-                && promised + setting.budget + 1 > setting.max_slots;
-            if refused {
-                steps.add(CONTROL, "Pool::welcome refuses", |w| {
-                    w.clients[client] = Client {
-                        old: w.clients[client].old,
-                        ..Client::default()
-                    };
-                });
-                return;
-            }
             steps.add(CONTROL, "Pool::add_peer", |w| {
                 take(w);
                 let head = w.control().head;
@@ -624,6 +618,7 @@ fn answer(
                 it.seen = w.producer.version;
                 it.listed = true;
                 it.serving = Serving::Welcome;
+                share_out(setting, w);
             });
         }
         ToProducer::GetRegion(id) if lock_is_free => {
@@ -691,5 +686,111 @@ fn serve(setting: &Setting, world: &World, steps: &mut Steps, client: usize, loc
             send(setting, it, ToConsumer::Sticky(sticky));
         }),
         Serving::List => {}
+    }
+}
+
+/// `Peer::claim`: what a consumer may keep from before.
+fn kept(w: &mut World, client: usize) -> u8 {
+    let words = w.control().words;
+    let it = &w.clients[client];
+    it.reserved.min(it.lease_count(&words) + 1)
+}
+
+/// `Claim::slots`
+fn slots(setting: &Setting, client: &Client, share: u8) -> u8 {
+    client.kept.max(setting.budget.min(share) + 1)
+}
+
+/// What is left for consumers: one frame is written, and the history is kept.
+fn room(setting: &Setting) -> u8 {
+    setting.max_slots - setting.history - 1
+}
+
+/// Whether all that is reserved can be had. It cannot where consumers keep so much that not even a look is left for each.
+fn is_enough(setting: &Setting, world: &World) -> bool {
+    let listed = world.clients.iter().filter(|client| client.listed);
+    listed.map(|client| client.reserved).sum::<u8>() <= room(setting)
+        || setting.wrong == Some(Wrong::NothingIsReserved)
+}
+
+/// `State::share`
+fn largest_share(setting: &Setting, world: &World) -> u8 {
+    let taken = |share: &u8| {
+        let listed = world.clients.iter().filter(|client| client.listed);
+        listed
+            .map(|client| slots(setting, client, *share))
+            .sum::<u8>()
+    };
+    let fits = |share: &u8| taken(share) <= room(setting);
+    if setting.wrong == Some(Wrong::NothingIsReserved) {
+        return setting.budget;
+    }
+    (0..=setting.budget).rev().find(fits).unwrap_or(0)
+}
+
+/// `State::share_out`: the share is stored; if it is smaller, the leases are looked at after that.
+fn share_out(setting: &Setting, w: &mut World) {
+    if !setting.reserve {
+        return;
+    }
+    for client in 0..CLIENTS {
+        w.clients[client].kept = kept(w, client);
+    }
+    if setting.wrong == Some(Wrong::LeasesAreCountedFirst) {
+        look_at_leases(w);
+        return;
+    }
+    let share = largest_share(setting, w);
+    store_share(setting, w, share);
+}
+
+fn look_at_leases(w: &mut World) {
+    w.producer.sharing = true;
+    for client in &mut w.clients {
+        client.to_count = client.listed;
+    }
+}
+
+fn store_share(setting: &Setting, w: &mut World, share: u8) {
+    let is_smaller = share < w.control().share;
+    w.control().share = share;
+    if is_smaller && setting.wrong != Some(Wrong::LeasesAreCountedFirst) {
+        look_at_leases(w);
+    } else {
+        reserve(setting, w);
+    }
+}
+
+/// `Peer::reserve`
+fn reserve(setting: &Setting, w: &mut World) {
+    let share = w.control().share;
+    for client in &mut w.clients {
+        if client.listed {
+            client.reserved = slots(setting, client, share);
+        }
+        client.kept = 0;
+    }
+}
+
+/// `State::share_out` looks at one lease page after another.
+fn count_leases(setting: &Setting, world: &World, steps: &mut Steps) {
+    for client in 0..CLIENTS {
+        if world.clients[client].to_count {
+            steps.add(CONTROL, "State::share_out looks at a lease page", |w| {
+                w.clients[client].kept = kept(w, client);
+                w.clients[client].to_count = false;
+                if w.clients.iter().any(|client| client.to_count) {
+                    return;
+                }
+                w.producer.sharing = false;
+                let share = largest_share(setting, w);
+                if share < w.control().share || setting.wrong == Some(Wrong::LeasesAreCountedFirst)
+                {
+                    store_share(setting, w, share);
+                } else {
+                    reserve(setting, w);
+                }
+            });
+        }
     }
 }

@@ -13,6 +13,7 @@ pub(crate) fn flaw(setting: &Setting, world: &World) -> Option<&'static str> {
         .or_else(|| torn(world))
         .or_else(|| written_while_held(world))
         .or_else(|| over_budget(setting, world))
+        .or_else(|| taken_for_a_liar(setting, world))
         .or_else(|| waits_for_a_consumer(setting, world))
         .or_else(|| is_at_rest(world).then(|| leak(world)).flatten())
 }
@@ -49,10 +50,22 @@ fn over_budget(setting: &Setting, world: &World) -> Option<&'static str> {
         .then_some("a consumer holds more than its budget")
 }
 
+/// `Peer::nonsense` cuts no consumer off that follows the rules.
+fn taken_for_a_liar(setting: &Setting, world: &World) -> Option<&'static str> {
+    if !setting.reserve || !world.producer.alive || world.producer.sharing {
+        return None;
+    }
+    let words = &world.controls[world.life as usize - 1].words;
+    let mut listed = world.clients.iter().filter(|client| client.listed);
+    listed
+        .any(|client| client.lease_count(words) > client.reserved)
+        .then_some("a consumer that follows the rules is cut off")
+}
+
 /// A live producer that has begun something can go on, whatever consumers do. A lossless one only gives up on a slot, it
 /// waits outside.
 fn waits_for_a_consumer(setting: &Setting, world: &World) -> Option<&'static str> {
-    if !world.producer.alive || world.producer.app == App::Idle {
+    if !world.producer.alive || world.producer.app == App::Idle || world.producer.sharing {
         return None;
     }
     if setting.lossless && matches!(world.producer.app, App::Written { .. }) {
@@ -73,6 +86,7 @@ pub(crate) fn is_at_rest(world: &World) -> bool {
         && world.producer.app == App::Idle
         && world.producer.say_gone == 0
         && !world.producer.push_sticky
+        && !world.producer.sharing
         && (0..CLIENTS).all(|n| {
             let client = &world.clients[n];
             !client.hung_up

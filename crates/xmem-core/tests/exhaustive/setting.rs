@@ -13,7 +13,7 @@ pub(crate) struct Setting {
     pub(crate) max_slots: u8,
     /// Messages that fit into the queue to a consumer, at most 3; what comes then is lost.
     pub(crate) queue: u8,
-    /// Consumers are promised slots, and refused where there are none (`State::reserved`).
+    /// Slots are shared out among consumers (`State::share_out`), and each takes one frame past its budget.
     pub(crate) reserve: bool,
     /// A slot may also be given back unpublished.
     pub(crate) abandon: bool,
@@ -104,8 +104,12 @@ pub(crate) enum Wrong {
     LateRegionIsKept,
     /// A restarted producer uses the memory that is there by that name.
     MemoryIsReusedAfterRestart,
-    /// Nothing is reserved for consumers.
+    /// All consumers keep the budget that they asked for.
     NothingIsReserved,
+    /// A consumer looks at its budget, then takes its lease.
+    BudgetIsReadFirst,
+    /// The producer looks at leases, then makes the share smaller.
+    LeasesAreCountedFirst,
     /// The sticky state that came before the last is forgotten.
     StickyIsForgotten,
 }

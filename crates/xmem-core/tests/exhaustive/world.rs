@@ -110,6 +110,8 @@ pub(crate) struct Control {
     /// The ids of the regions in use, as bits.
     pub(crate) ids: u8,
     pub(crate) version: u8,
+    /// The largest budget of a consumer.
+    pub(crate) share: u8,
 }
 
 /// Where a slot lies.
@@ -224,6 +226,8 @@ pub(crate) struct Producer {
     /// Commands for the control thread: regions that went, as bits; the newest sticky state.
     pub(crate) say_gone: u8,
     pub(crate) push_sticky: bool,
+    /// The control thread has the lock, made the share smaller, and looks at leases.
+    pub(crate) sharing: bool,
 }
 
 /// From the producer to a consumer.
@@ -289,6 +293,8 @@ pub(crate) enum User {
     /// The region is mapped here.
     Announce(Entry, u8),
     Validate(Entry, u8),
+    /// The slot has the frame; the budget is still to be looked at.
+    Budget(Entry, u8),
     TakeBack {
         entry: Entry,
         base: u8,
@@ -343,6 +349,8 @@ pub(crate) struct Client {
     // What its process knows.
     pub(crate) position: u8,
     pub(crate) held: [Frame; SLOTS],
+    /// The slot of the frame that was taken past the budget, counted from 1.
+    pub(crate) extra: u8,
     /// A frame of a producer that is dead.
     pub(crate) old: Frame,
     pub(crate) inbox: [Answer; REGIONS],
@@ -365,12 +373,34 @@ pub(crate) struct Client {
     pub(crate) sent: u8,
     /// It is still to be looked at for the claim that is going on.
     pub(crate) to_look_at: bool,
+    /// It is still to be looked at since the share was made smaller.
+    pub(crate) to_count: bool,
+    /// `Claim::kept`
+    pub(crate) kept: u8,
+    /// `Peer::reserved`
+    pub(crate) reserved: u8,
     pub(crate) serving: Serving,
 }
 
 impl Client {
     pub(crate) fn held_count(&self) -> usize {
         self.held.iter().filter(|held| held.frame != 0).count()
+    }
+
+    /// `Table::is_extra`. `None`: it may not take one more.
+    pub(crate) fn is_extra(&self, share: u8) -> Option<bool> {
+        if self.held_count() < share.into() {
+            return Some(false);
+        }
+        let has_extra = self.extra > 0 && self.held[self.extra as usize - 1].frame != 0;
+        (!has_extra).then_some(true)
+    }
+
+    /// How many frames of its producer its lease page names.
+    pub(crate) fn lease_count(&self, words: &[Word; SLOTS]) -> u8 {
+        let leases = self.leases.iter().zip(words);
+        let held = leases.filter(|(lease, word)| **lease != 0 && **lease == word.generation);
+        held.count() as u8
     }
 
     pub(crate) fn is_connected(&self) -> bool {

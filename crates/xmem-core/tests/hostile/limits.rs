@@ -215,13 +215,6 @@ fn what_a_pool_grants_is_bounded_and_said_in_words() {
         Consumer::builder(&pool).connect().is_ok()
     });
     bystander.frames(10);
-    drop(bystander);
-    drop(producer);
-    // As many slots as there may be.
-    let producer = Producer::builder(&pool).max_slots(16).build().unwrap();
-    let mut bystander = Bystander::new(&producer);
-    refused("max-slots");
-    bystander.frames(10);
 }
 
 /// In a mount namespace of its own, with room for one page and two files where the pool's files are to be.

@@ -2,6 +2,8 @@
 
 //! Names, files and directories that are not a pool's.
 
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
 use std::process::Command;
 
 use rustix::net::SocketType;
@@ -91,6 +93,33 @@ fn bad_names_are_refused_on_both_sides() {
         );
     }
     place.assert_clean();
+}
+
+#[test]
+fn paths_need_not_be_utf_8() {
+    let place = Place::new();
+    let paths =
+        [&b"\xff.sock"[..], b"\xfe.sock"].map(|name| place.path().join(OsStr::from_bytes(name)));
+    // Each pool has a lock of its own.
+    let producers = paths
+        .each_ref()
+        .map(|path| Producer::builder(path).build().unwrap());
+    for (path, producer) in paths.iter().zip(&producers) {
+        assert_eq!(producer.socket_path(), path);
+        let consumer = Consumer::builder(path).connect().unwrap();
+        assert_eq!(query(path).unwrap().consumers.len(), 1);
+        drop(consumer);
+        assert!(xmem_core::remove_stale(path).is_err());
+        assert!(xmem_core::query_all(&[path])[0].is_ok());
+    }
+    drop(producers);
+    assert!(place.files().is_empty());
+    // A name is not a path, and there it is an error.
+    let name = OsStr::from_bytes(b"cam\xff");
+    let error = Producer::builder(name).build().unwrap_err();
+    assert!(error.to_string().contains("UTF-8"), "{error}");
+    let error = Consumer::builder(name).connect().unwrap_err();
+    assert!(error.to_string().contains("UTF-8"), "{error}");
 }
 
 /// Its runtime directory belongs to somebody else.

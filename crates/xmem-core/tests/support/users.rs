@@ -84,7 +84,11 @@ impl User {
 /// Copies this program to where everybody can run it.
 pub fn program_for_all(dir: &Path) -> PathBuf {
     let program = dir.join("program");
-    std::fs::copy("/proc/self/exe", &program).unwrap();
+    // In another process: a child that another test starts meanwhile would have the copy open for writing until its own program
+    // runs, and nobody can run it so long (ETXTBSY).
+    let this = format!("/proc/{}/exe", std::process::id());
+    let status = Command::new("cp").arg(this).arg(&program).status();
+    assert!(status.unwrap().success());
     for path in [dir, &program] {
         std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o755)).unwrap();
     }

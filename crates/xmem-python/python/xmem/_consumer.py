@@ -27,8 +27,9 @@ class Consumer(Waiting, _xmem.Consumer):
 
     pool: name of the pool, or with a slash in it the path of its socket.
     timeout: how many seconds to wait for a producer, at the start and when one was lost. None: for ever.
-    max_held: how many frames this consumer may hold at once, its budget. None: 8. The producer may grant fewer, which
-        is said once of a number that was asked for (PoolWarning); stats["budget"] is what it granted.
+    max_held: how many frames this consumer may hold at once, its budget. None: 8. The producer may grant fewer: a PoolWarning
+        names the cause, at once for a number that was asked for, and when the budget is used up. stats["budget"] is the number
+        now, stats["budget_limit"] the producer's property that keeps it small.
     name: what the producer's figures show. The program's name, if there is none.
     start_from: "next" frame that is published, the "newest", or the "oldest" that is still kept.
     on_eos: when the stream is over, "end" the iteration or "wait" for whatever follows.
@@ -87,11 +88,12 @@ class Consumer(Waiting, _xmem.Consumer):
         # Of the first producer only; the next one will be the same program.
         if max_held is None:
             return
-        budget = self.stats["budget"]
-        if budget < max_held:
+        stats = self.stats
+        budget, limit = stats["budget"], stats["budget_limit"]
+        if limit:
             warnings.warn(
-                f"consumer of pool {self.pool!r}: asked for max_held={max_held}, granted {budget}: raise max_held of the "
-                "Producer, or max-held on xmemsink",
+                f"consumer of pool {self.pool!r}: asked for max_held={max_held}, granted {budget}: raise {limit} of the "
+                f"Producer, or {limit.replace('_', '-')} on xmemsink",
                 PoolWarning,
                 stacklevel=3,
             )

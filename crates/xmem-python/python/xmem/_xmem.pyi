@@ -241,8 +241,9 @@ class ReceiveStats(TypedDict):
     """Figures of a consumer, over all producers that it had.
 
     missed: frames that were gone when it came for them, also while a lossless producer went on without it.
-    held: how many slots it holds, of a producer that is gone too. budget: how many the last producer granted, of which
-    fewer than max_held is said once (PoolWarning). latency: from publish to receive, smoothed, in nanoseconds.
+    held: how many slots it holds, of a producer that is gone too. budget: how many the last producer lets it hold.
+    budget_limit: the producer's property that keeps the budget small, "max_held", "max_slots" or "max_bytes"; empty: it has what
+    it asked for. latency: from publish to receive, smoothed, in nanoseconds.
     """
 
     received: int
@@ -252,6 +253,7 @@ class ReceiveStats(TypedDict):
     reconnects: int
     held: int
     budget: int
+    budget_limit: str
     latency: int
 
 class Consumer:

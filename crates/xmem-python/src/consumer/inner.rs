@@ -8,7 +8,8 @@ use std::time::{Duration, Instant};
 use pyo3::prelude::*;
 use xmem_core::cuda::CudaError;
 use xmem_core::{
-    ConnectError, ConsumerBuilder, ConsumerHandle, ReadLease, ReceiveError, ReceiveStats,
+    BudgetLimit, ConnectError, ConsumerBuilder, ConsumerHandle, ReadLease, ReceiveError,
+    ReceiveStats,
 };
 
 use crate::bell::Bell;
@@ -71,6 +72,7 @@ impl Figures {
         self.before.received += stats.received;
         self.before.missed += stats.missed;
         self.before.budget = stats.budget;
+        self.before.budget_limit = stats.budget_limit;
         self.before.latency_ns = stats.latency_ns;
         // Who loses many producers does not keep a list of all of them.
         self.held();
@@ -100,6 +102,8 @@ pub(super) struct Inner {
     pub(super) looking: Option<Found>,
     /// The number of what was taken last.
     pub(super) last: Option<u64>,
+    /// It was warned of a budget that is smaller than what was asked for.
+    pub(super) warned_of_budget: bool,
     /// What became of the last look, if there is a producer that does not answer.
     pub(super) no_answer: Option<ConnectError>,
 }
@@ -122,8 +126,8 @@ pub(super) enum Took {
 pub(super) enum Step {
     Item(Item),
     Nothing,
-    /// The producer went on without this consumer, which joins it again. What to say of that.
-    LeftBehind(String),
+    /// There is something to warn of before the next step.
+    Warn(String),
     Failed(Failure),
 }
 
@@ -249,6 +253,12 @@ impl Inner {
         let Some(consumer) = &mut self.connected else {
             return self.connect(timeout);
         };
+        let limit = consumer.budget_limit();
+        let is_warned = limit == BudgetLimit::Asked || self.warned_of_budget;
+        if !is_warned && consumer.budget() == 0 {
+            self.warned_of_budget = true;
+            return Step::Warn(small_budget(consumer));
+        }
         let last = &mut self.last;
         let copies = self.over_budget == OverBudget::Copy;
         let mut frame = |lease: ReadLease, budget| {
@@ -265,6 +275,10 @@ impl Inner {
         let received = consumer.receive(Some(timeout));
         let received = match received.map(|lease| frame(lease, consumer.budget())) {
             Err(ReceiveError::OverBudget { .. }) if self.over_budget != OverBudget::Raise => {
+                if !is_warned {
+                    self.warned_of_budget = true;
+                    return Step::Warn(small_budget(consumer));
+                }
                 let drop = self.over_budget == OverBudget::Drop;
                 let copy = |lease: &ReadLease| {
                     *last = Some(lease.meta().sequence);
@@ -342,8 +356,24 @@ impl Inner {
             bell.ring();
         }
         self.lost_at = Some(Instant::now());
-        said.map_or(Step::Nothing, Step::LeftBehind)
+        said.map_or(Step::Nothing, Step::Warn)
     }
+}
+
+/// The producer's property that keeps a budget small, by its name in Python.
+pub(super) fn property(limit: BudgetLimit) -> String {
+    limit.to_string().replace('-', "_")
+}
+
+fn small_budget(consumer: &xmem_core::Consumer) -> String {
+    let limit = consumer.budget_limit();
+    format!(
+        "consumer of pool {:?}: only {} frames may be held at once, and all further ones are copied or dropped: raise {} of the \
+         Producer, or {limit} on xmemsink",
+        consumer.pool(),
+        consumer.budget(),
+        property(limit)
+    )
 }
 
 fn left_behind(pool: &str, last: Option<u64>) -> String {

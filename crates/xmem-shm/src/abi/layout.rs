@@ -19,6 +19,7 @@
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 
+use crate::abi::budget::Share;
 use crate::abi::entry::{Entry, EntryWords};
 use crate::abi::limits::MAX_SLOTS;
 use crate::abi::meta::FrameMeta;
@@ -32,7 +33,7 @@ use crate::sync::{AtomicU32, AtomicU64, Ordering, fence};
 
 const MAGIC: u64 = u64::from_le_bytes(*b"xmemctl\0");
 /// Raised with every change to what is shared: memory, messages, or the meaning of either.
-pub const VERSION: u32 = 4;
+pub const VERSION: u32 = 5;
 
 const MAX_RING_LEN: u32 = 1 << 18;
 
@@ -51,7 +52,7 @@ const W_CLOSED: usize = 18;
 const W_WAITING: usize = 19;
 const W_REGIONS_VERSION: usize = 20;
 const W_OLDEST: usize = 21;
-const W_MOST_HELD: usize = 22;
+const W_SHARE: usize = 22;
 const HEADER_WORDS: usize = 32;
 
 /// The sizes that say where everything is.
@@ -244,19 +245,13 @@ impl Control {
         self.header(W_OLDEST).store(sequence, Ordering::Relaxed);
     }
 
-    /// How many slots any consumer may hold, whatever its budget.
-    pub fn most_held(&self) -> u32 {
-        match self.header(W_MOST_HELD).load(Ordering::Relaxed) {
-            0 => u32::MAX,
-            more => u32::try_from(more - 1).unwrap_or(u32::MAX),
-        }
+    /// The largest budget of a consumer.
+    pub fn share(&self) -> Share {
+        Share::of_word(self.header(W_SHARE).load(Ordering::Relaxed))
     }
 
-    pub fn set_most_held(&self, slots: u32) {
-        // 0 is where nobody has said anything.
-        let word = u64::from(slots).wrapping_add(1);
-        let word = if slots == u32::MAX { 0 } else { word };
-        self.header(W_MOST_HELD).store(word, Ordering::Relaxed);
+    pub fn set_share(&self, share: Share) {
+        self.header(W_SHARE).store(share.word(), Ordering::Relaxed);
     }
 
     /// Changes when a region goes.

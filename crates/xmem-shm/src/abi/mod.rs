@@ -2,6 +2,7 @@
 
 //! The layout of the shared memory and the form of the messages. `VERSION` in [`layout`] numbers both.
 
+pub mod budget;
 pub mod device_header;
 pub mod entry;
 pub mod layout;

@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! How many slots a consumer may hold at once, and what keeps it from more.
+
+use std::fmt;
+
+/// What keeps a consumer's budget from being larger.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum BudgetLimit {
+    /// The consumer asked for no more.
+    #[default]
+    Asked,
+    /// `ProducerBuilder::max_held`.
+    MaxHeld,
+    /// `ProducerBuilder::max_slots`, shared with the other consumers.
+    MaxSlots,
+    /// `ProducerBuilder::max_bytes`, shared with the other consumers.
+    MaxBytes,
+}
+
+/// The property of the producer to raise, as `xmemsink` has it; empty for [`BudgetLimit::Asked`].
+impl fmt::Display for BudgetLimit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Asked => "",
+            Self::MaxHeld => "max-held",
+            Self::MaxSlots => "max-slots",
+            Self::MaxBytes => "max-bytes",
+        })
+    }
+}
+
+/// The largest budget that a consumer of a pool may have now.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Share {
+    pub most: u32,
+    pub limit: BudgetLimit,
+}
+
+const BYTES: u64 = 2;
+const SLOTS: u64 = 1;
+
+impl Share {
+    /// There is room for all that consumers asked for.
+    pub const ALL: Self = Self {
+        most: u32::MAX,
+        limit: BudgetLimit::Asked,
+    };
+
+    /// As it lies in control memory. 0 is [`ALL`](Self::ALL), as in memory that was just made.
+    pub fn word(self) -> u64 {
+        let limit = match self.limit {
+            BudgetLimit::Asked | BudgetLimit::MaxHeld => return 0,
+            BudgetLimit::MaxSlots => SLOTS,
+            BudgetLimit::MaxBytes => BYTES,
+        };
+        limit << 32 | u64::from(self.most)
+    }
+
+    pub fn of_word(word: u64) -> Self {
+        let limit = match word >> 32 {
+            0 => return Self::ALL,
+            BYTES => BudgetLimit::MaxBytes,
+            _ => BudgetLimit::MaxSlots,
+        };
+        Self {
+            most: word as u32,
+            limit,
+        }
+    }
+}

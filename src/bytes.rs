@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! Strings from C, which need not be UTF-8. The bindings take them for UTF-8, and abort the process where they are not.
+#![allow(unsafe_code)] // an interface is filled with C function pointers
+
+use std::{
+    borrow::Cow,
+    ffi::{CStr, OsString, c_char},
+    path::PathBuf,
+};
+
+use gst::{
+    glib::{self, subclass::prelude::*, translate::*},
+    prelude::*,
+    subclass::prelude::*,
+};
+
+/// A string property that is a path.
+pub(crate) fn path(value: &glib::Value) -> Option<OsString> {
+    let path = value.get::<Option<PathBuf>>();
+    path.ok().flatten().map(PathBuf::into_os_string)
+}
+
+/// A string property that is text. What is not UTF-8 of it is replaced.
+pub(crate) fn text(value: &glib::Value) -> Option<String> {
+    path(value).map(|text| text.to_string_lossy().into_owned())
+}
+
+/// The name of an element. What is not UTF-8 of it is replaced.
+pub(crate) fn name_of(element: &impl IsA<gst::Element>) -> String {
+    text(&element.property_value("name")).unwrap_or_default()
+}
+
+/// What is not UTF-8 of a string is replaced.
+///
+/// # Safety
+///
+/// It is null, or a string with an end that outlives the result.
+pub(crate) unsafe fn lossy<'a>(text: *const c_char) -> Option<Cow<'a, str>> {
+    // SAFETY: by the caller.
+    (!text.is_null()).then(|| unsafe { CStr::from_ptr(text) }.to_string_lossy())
+}
+
+glib::wrapper! {
+    /// GstURIHandler, whose addresses may have any bytes.
+    pub struct UriHandler(Interface<gst::ffi::GstURIHandler, gst::ffi::GstURIHandlerInterface>);
+
+    match fn {
+        type_ => || gst::ffi::gst_uri_handler_get_type(),
+    }
+}
+
+// SAFETY: it is the interface of the bindings, which fill it in, with another function of the same type.
+unsafe impl<T: URIHandlerImpl> IsImplementable<T> for UriHandler {
+    fn interface_init(iface: &mut glib::Interface<Self>) {
+        let same: *mut glib::Interface<gst::URIHandler> = std::ptr::from_mut(iface).cast();
+        // SAFETY: both are GstURIHandlerInterface.
+        <gst::URIHandler as IsImplementable<T>>::interface_init(unsafe { &mut *same });
+        iface.as_mut().set_uri = Some(set_uri::<T>);
+    }
+}
+
+unsafe extern "C" fn set_uri<T: URIHandlerImpl>(
+    handler: *mut gst::ffi::GstURIHandler,
+    uri: *const c_char,
+    error: *mut *mut glib::ffi::GError,
+) -> glib::ffi::gboolean {
+    // SAFETY: GStreamer calls this with an instance of T, a string, and null or a place for an error.
+    let (imp, uri) = unsafe {
+        let instance = &*handler.cast::<T::Instance>();
+        (instance.imp(), CStr::from_ptr(uri))
+    };
+    match imp.set_uri(&encoded(uri)) {
+        Ok(()) => glib::ffi::GTRUE,
+        Err(why) => {
+            if !error.is_null() {
+                // SAFETY: as above; the caller frees it.
+                unsafe { *error = why.into_glib_ptr() };
+            }
+            glib::ffi::GFALSE
+        }
+    }
+}
+
+/// An address with bytes that are not UTF-8 percent-encoded, as they should have been.
+fn encoded(uri: &CStr) -> Cow<'_, str> {
+    uri.to_str().map_or_else(
+        |_| {
+            let bytes = uri.to_bytes().iter();
+            let encoded = bytes.map(|byte| match byte {
+                0x80.. => format!("%{byte:02X}"),
+                _ => char::from(*byte).to_string(),
+            });
+            encoded.collect()
+        },
+        Cow::Borrowed,
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_become_text() {
+        assert_eq!(encoded(c"xmem://Höfe%20"), "xmem://Höfe%20");
+        assert_eq!(encoded(c"xmem:///a/\xff%20b"), "xmem:///a/%FF%20b");
+    }
+}
