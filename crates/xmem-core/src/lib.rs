@@ -28,9 +28,10 @@
 //!
 //! # Layers
 //!
-//! `xmem-shm` below this crate is what two processes share: the slot protocol, the layout of the memory, the messages, the
-//! system calls. In this crate, from the bottom up: `region` (memory that holds slots), `lease` and `parts` (the right to
-//! read), `producer` and `consumer`, `buffer_pool`. Beside them `cuda`, with the feature of that name.
+//! Below this crate, `xmem-shm` is what two processes share: the slot protocol, the layout of the memory, the messages, the
+//! system calls. In this crate, from the bottom up: `region` (memory that holds slots), `frame` (the right to read), `producer`
+//! and `consumer`, `cuda` (with the feature of that name), `buffer_pool`. `docs/overview.md` in the repository begins the
+//! description of the design.
 
 #![cfg(not(xmem_loom))] // loom explores xmem-shm alone
 #![warn(missing_docs)]

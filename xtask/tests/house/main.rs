@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! The sources are as docs/architecture.md describes them: no module uses one of a row above its own, and `unsafe` is where the
+//! The sources are as docs/design/structure.md describes them: no module uses one of a row above its own, and `unsafe` is where the
 //! page has it.
 
 mod circles;
@@ -15,7 +15,7 @@ fn root() -> PathBuf {
 
 /// The cells of the tables of the page.
 fn rows() -> Vec<Vec<String>> {
-    let page = fs::read_to_string(root().join("docs/architecture.md")).unwrap();
+    let page = fs::read_to_string(root().join("docs/design/structure.md")).unwrap();
     let lines = page.lines().filter(|line| line.starts_with('|'));
     let cells = |line: &str| {
         let cells = line.trim_matches('|').split('|');
