@@ -189,16 +189,19 @@ impl Control {
         })
     }
 
+    #[inline]
     pub fn constants(&self) -> Constants {
         self.constants
     }
 
+    #[inline]
     fn header(&self, word: usize) -> &AtomicU64 {
         // In range: every mapping holds the header (`create`, `open`).
         &self.mapping.words64(0, HEADER_WORDS)[word]
     }
 
     /// How many frames were published: the sequence of the next one.
+    #[inline]
     pub fn head(&self) -> u64 {
         let head = self.header(W_HEAD).load(Ordering::Relaxed);
         // Pairs with the release store in `set_head`: the entries below it are written.
@@ -206,11 +209,13 @@ impl Control {
         head
     }
 
+    #[inline]
     pub fn set_head(&self, head: u64) {
         self.header(W_HEAD).store(head, Ordering::Release);
     }
 
     /// The sequence at which the stream is over, if it is.
+    #[inline]
     pub fn eos_at(&self) -> Option<u64> {
         self.header(W_EOS_AT).load(Ordering::Relaxed).checked_sub(1)
     }
@@ -220,6 +225,7 @@ impl Control {
         self.header(W_EOS_AT).store(word, Ordering::Release);
     }
 
+    #[inline]
     pub fn closed(&self) -> bool {
         let closed = self.header(W_CLOSED).load(Ordering::Relaxed) != 0;
         // Pairs with the release store in `set_closed`: the head that is read after this is the last one.
@@ -232,6 +238,7 @@ impl Control {
     }
 
     /// How many of the producer's threads wait for consumers to give something back.
+    #[inline]
     pub fn waiting(&self) -> &AtomicU64 {
         self.header(W_WAITING)
     }
@@ -246,6 +253,7 @@ impl Control {
     }
 
     /// The largest budget of a consumer.
+    #[inline]
     pub fn share(&self) -> Share {
         Share::of_word(self.header(W_SHARE).load(Ordering::Relaxed))
     }
@@ -255,6 +263,7 @@ impl Control {
     }
 
     /// Changes when a region goes.
+    #[inline]
     pub fn regions_version(&self) -> u32 {
         regions::version(self.header(W_REGIONS_VERSION))
     }
@@ -282,6 +291,7 @@ impl Control {
     }
 
     /// The word of a slot; `None` for a slot that there cannot be.
+    #[inline]
     pub fn slot(&self, slot: u32) -> Option<&AtomicU64> {
         self.mapping
             .words64(HEADER_WORDS * 8, self.constants.shape.slots())
@@ -378,28 +388,34 @@ impl LeasePage {
         Ok(Self { mapping, shape })
     }
 
+    #[inline]
     fn header(&self, word: usize) -> &AtomicU64 {
         &self.mapping.words64(0, PAGE_HEADER_WORDS)[word]
     }
 
     /// The sequence of the next frame that the consumer takes.
+    #[inline]
     pub fn cursor(&self) -> &AtomicU64 {
         self.header(P_CURSOR)
     }
 
+    #[inline]
     pub fn flags(&self) -> &AtomicU64 {
         self.header(P_FLAGS)
     }
 
     /// Up to which version the consumer has let go of regions that are not in use any more.
+    #[inline]
     pub fn regions_seen(&self) -> &AtomicU64 {
         self.header(P_REGIONS_SEEN)
     }
 
+    #[inline]
     pub fn received(&self) -> &AtomicU64 {
         self.header(P_RECEIVED)
     }
 
+    #[inline]
     pub fn missed(&self) -> &AtomicU64 {
         self.header(P_MISSED)
     }
@@ -412,6 +428,7 @@ impl LeasePage {
         self.header(P_DROPPED)
     }
 
+    #[inline]
     pub fn latency(&self) -> &AtomicU64 {
         self.header(P_LATENCY)
     }
@@ -430,12 +447,14 @@ impl LeasePage {
     }
 
     /// The lease words, one per slot.
+    #[inline]
     pub fn leases(&self) -> &[AtomicU32] {
         self.mapping
             .words32(PAGE_HEADER_WORDS * 8, self.shape.slots())
     }
 
     /// The last generation that the consumer took, one word per slot.
+    #[inline]
     pub fn taken(&self) -> &[AtomicU32] {
         let slots = self.shape.slots();
         self.mapping

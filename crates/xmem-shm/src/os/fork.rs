@@ -21,6 +21,7 @@ pub struct ProcessId(u64);
 static PAGE: OnceLock<Option<Private>> = OnceLock::new();
 static NEXT: AtomicU64 = AtomicU64::new(1);
 
+#[inline]
 fn word() -> Option<&'static AtomicU64> {
     PAGE.get_or_init(|| Private::wiped_on_fork(8).ok())
         .as_ref()
@@ -29,6 +30,7 @@ fn word() -> Option<&'static AtomicU64> {
 
 impl ProcessId {
     /// This process.
+    #[inline]
     pub fn current() -> Self {
         let Some(word) = word() else {
             // Without the page (kernels before 4.14) it costs a system call, and numbers come again some day.
@@ -48,6 +50,7 @@ impl ProcessId {
     }
 
     /// Whether this is still the process.
+    #[inline]
     pub fn is_current(self) -> bool {
         self == Self::current()
     }

@@ -81,10 +81,12 @@ impl Mapping {
         Ok(())
     }
 
+    #[inline]
     pub fn ptr(&self) -> *mut u8 {
         self.ptr.as_ptr()
     }
 
+    #[inline]
     pub fn len(&self) -> usize {
         self.len
     }
@@ -94,6 +96,7 @@ impl Mapping {
     }
 
     /// `count` words from byte `offset` on; empty if they do not lie inside the mapping.
+    #[inline]
     pub fn words64(&self, offset: usize, count: usize) -> &[AtomicU64] {
         match self.range::<AtomicU64>(offset, count) {
             // SAFETY: in range and aligned (checked), valid while `self` is borrowed, and every bit pattern is an
@@ -104,6 +107,7 @@ impl Mapping {
     }
 
     /// The same with 32-bit words.
+    #[inline]
     pub fn words32(&self, offset: usize, count: usize) -> &[AtomicU32] {
         match self.range::<AtomicU32>(offset, count) {
             // SAFETY: as in `words64`.
@@ -112,6 +116,7 @@ impl Mapping {
         }
     }
 
+    #[inline]
     fn range<T>(&self, offset: usize, count: usize) -> Option<*const T> {
         let size = count.checked_mul(mem::size_of::<T>())?;
         (lie_inside(offset as u64, size as u64, self.len as u64)
