@@ -426,7 +426,7 @@ impl CudaFrame {
 
     /// The same with rows of bytes: those of each plane, for example. Where they are copied from is counted from the beginning
     /// of the payload, through its pieces, if it lies in several; rows that are copied at once lie in one of them. It counts
-    /// as one copy ([`counts`](xmem_cuda::counts())).
+    /// as one copy ([`counts`](xmem_cuda::counts::counts)).
     ///
     /// # Errors
     ///

@@ -90,7 +90,7 @@ impl CudaSlot<'_> {
     }
 
     /// The same with rows of bytes: those of each plane of a frame, for example. It counts as one copy
-    /// ([`counts`](xmem_cuda::counts())).
+    /// ([`counts`](xmem_cuda::counts::counts)).
     ///
     /// # Errors
     ///
