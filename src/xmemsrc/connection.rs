@@ -11,7 +11,8 @@ use gst::subclass::prelude::*;
 use xmem_core::{BudgetLimit, ConnectError, Consumer, ConsumerBuilder};
 
 use super::{
-    XmemSrcOnProducerLost, gate::Gate, imp::XmemSrc, log::CAT, messages, started::Started,
+    XmemSrcOnProducerLost, imp::XmemSrc, key_frame_gate::KeyFrameGate, log::CAT, messages,
+    started::Started,
 };
 use crate::lock::lock;
 
@@ -64,7 +65,7 @@ impl XmemSrc {
                 // What goes on is the same stream, if some of it may be missing.
                 if !consumer.has_resumed() {
                     started.next_sequence = None;
-                    started.gate = Gate::default();
+                    started.gate = KeyFrameGate::default();
                     started.header_is_due = true;
                     started.stamper.begin_producer(consumer.delivery());
                 }

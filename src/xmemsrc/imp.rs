@@ -45,7 +45,7 @@ use xmem_core::{Canceller, ConsumerHandle};
 use super::{
     XmemSrcOnEos,
     events::{self, Sent},
-    gate::Gate,
+    key_frame_gate::KeyFrameGate,
     log::CAT,
     messages::{self},
     outgoing::Outgoing,
@@ -247,7 +247,7 @@ impl BaseSrcImpl for XmemSrc {
             sticky_version: None,
             next_sequence: None,
             discont: false,
-            gate: Gate::default(),
+            gate: KeyFrameGate::default(),
             header_is_due: true,
             kept: None,
             said_budget: false,

@@ -9,7 +9,7 @@ use xmem_core::{Consumer, ConsumerBuilder, ConsumerHandle, Sticky};
 #[cfg(feature = "cuda")]
 use super::device::OnDevice;
 use super::{
-    gate::Gate,
+    key_frame_gate::KeyFrameGate,
     messages::Loss,
     settings::Settings,
     times::{Course, Stamper},
@@ -37,7 +37,7 @@ pub(super) struct Started {
     pub(super) next_sequence: Option<u64>,
     /// The next buffer does not follow the last one.
     pub(super) discont: bool,
-    pub(super) gate: Gate,
+    pub(super) gate: KeyFrameGate,
     /// Nothing of this producer's went out yet.
     pub(super) header_is_due: bool,
     pub(super) stamper: Stamper,

@@ -18,7 +18,7 @@ use super::event::ConsumerEvent;
 use super::event::Departure;
 use super::peer::{Joining, Peer};
 use super::pool::{Claimed, Pool};
-use super::publish::Wishes;
+use super::publish::ReleaseHooks;
 use super::slots::{Place, Want};
 use crate::region::Ticket;
 
@@ -345,7 +345,7 @@ impl ControlThread {
                 size,
                 ..FrameMeta::default()
             };
-            let mut wishes = Wishes {
+            let mut hooks = ReleaseHooks {
                 hook: None,
                 keep: (keep > 0).then_some(keep),
                 parts: None,
@@ -353,7 +353,7 @@ impl ControlThread {
             self.pool.check_payload(&meta, claimed.place).is_ok()
                 && self
                     .pool
-                    .publish(&claimed, &mut meta, Some(&mut wishes))
+                    .publish(&claimed, &mut meta, Some(&mut hooks))
                     .is_ok()
         });
         let connection = self.connections.get(&id);

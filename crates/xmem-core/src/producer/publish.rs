@@ -28,21 +28,21 @@ use crate::region::Region;
 /// Where a frame's attachments lie in its slot: first byte and length.
 type Attached = (usize, usize);
 
-/// What was asked of a frame besides its bytes and metadata.
+/// Actions that wait for the release of a frame, and the parts that are kept until then.
 #[derive(Default)]
-pub(super) struct Wishes {
+pub(super) struct ReleaseHooks {
     pub(super) hook: Option<Hook>,
     pub(super) keep: Option<u32>,
     pub(super) parts: Option<Parts>,
 }
 
-impl Wishes {
+impl ReleaseHooks {
     /// Whether there is anything to do when the frame is released.
     fn any(&self) -> bool {
         self.hook.is_some() || self.keep.is_some() || self.parts.is_some()
     }
 
-    /// What is to happen when the frame is released: its pieces go, and then whoever asked is told.
+    /// The action for the release of the frame: its parts are dropped, then the hook runs.
     fn take_hook(&mut self) -> Option<Hook> {
         let hook = self.hook.take();
         let Some(parts) = self.parts.take() else {
@@ -63,10 +63,10 @@ impl Pool {
         &self,
         claimed: &Claimed,
         meta: &mut FrameMeta,
-        wishes: Option<&mut Wishes>,
+        hooks: Option<&mut ReleaseHooks>,
     ) -> Result<Arc<Sticky>, PublishError> {
-        let rings = wishes.as_ref().is_some_and(|wishes| wishes.any());
-        let parts = wishes.as_ref().and_then(|wishes| wishes.parts.as_ref());
+        let rings = hooks.as_ref().is_some_and(|hooks| hooks.any());
+        let parts = hooks.as_ref().and_then(|hooks| hooks.parts.as_ref());
         // Most frames have none, and need no room.
         let attached = if parts.is_some() || !meta.attachments.is_empty() {
             self.attach(claimed.slot, claimed.place, &claimed.region, meta, parts)?
@@ -83,9 +83,9 @@ impl Pool {
         if let Some(info) = state.slots.get_mut(claimed.slot) {
             // Nobody else could publish the slot so far, so nothing was attached behind less than this.
             info.filled = info.filled.max(payload_end);
-            if let Some(wishes) = wishes {
-                info.hook = wishes.take_hook();
-                info.keep = wishes.keep.map(|until| Keep { until, departed: 0 });
+            if let Some(hooks) = hooks {
+                info.hook = hooks.take_hook();
+                info.keep = hooks.keep.map(|until| Keep { until, departed: 0 });
             }
         }
         if let Some(cell) = self.control.slot(claimed.slot) {

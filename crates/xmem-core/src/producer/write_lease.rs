@@ -18,7 +18,7 @@ use super::import::Parts;
 use super::own_hold::OwnHold;
 use super::piece_lease::PieceLease;
 use super::pool::{Claimed, Pool};
-use super::publish::Wishes;
+use super::publish::ReleaseHooks;
 use super::slots::Place;
 use crate::error::PublishError;
 
@@ -37,7 +37,7 @@ pub struct WriteLease {
     len: usize,
     /// Boxed, since most frames have none. Never locked: a hook may be of a kind that is not `Sync`, and the lease is to be,
     /// so that the error that gives it back goes into any other.
-    wishes: Option<Box<Mutex<Wishes>>>,
+    hooks: Option<Box<Mutex<ReleaseHooks>>>,
 }
 
 impl fmt::Debug for WriteLease {
@@ -58,7 +58,7 @@ impl WriteLease {
             len: len.min(claimed.place.len),
             pool,
             claimed,
-            wishes: None,
+            hooks: None,
         }
     }
 
@@ -145,19 +145,19 @@ impl WriteLease {
     /// history's, and every consumer's, also of one that was killed. It runs on whatever thread notices that, once; at
     /// the latest when the pool itself is gone. It is dropped if the frame is not published.
     pub fn set_release_hook(&mut self, hook: impl FnOnce() + Send + 'static) {
-        self.wishes().hook = Some(Box::new(hook));
+        self.hooks().hook = Some(Box::new(hook));
     }
 
     /// Keeps the frame until this many consumers took and released it. One that dies after it took the frame counts as
     /// having released it; one that dies before does not count. In a pool whose consumers follow the stream, those that
     /// skip the frame do not count either, and it is kept for them.
     pub fn keep_until(&mut self, consumers: u32) {
-        self.wishes().keep = (consumers > 0).then_some(consumers);
+        self.hooks().keep = (consumers > 0).then_some(consumers);
     }
 
     /// Has the frame lie in these pieces instead of in the slot. Its size is theirs, whatever the metadata say.
     pub fn set_parts(&mut self, parts: Parts) {
-        self.wishes().parts = Some(parts);
+        self.hooks().parts = Some(parts);
     }
 
     /// The slot is to be a piece of frames. Nobody writes it any more; a device that was to write it has done so.
@@ -182,8 +182,8 @@ impl WriteLease {
         &self.claimed
     }
 
-    fn wishes(&mut self) -> &mut Wishes {
-        inside(self.wishes.get_or_insert_default())
+    fn hooks(&mut self) -> &mut ReleaseHooks {
+        inside(self.hooks.get_or_insert_default())
     }
 
     /// Makes the frame visible to consumers. From here on nobody may write it. What a device was to do to it has been done:
@@ -208,8 +208,8 @@ impl WriteLease {
         mut meta: FrameMeta,
     ) -> Result<ReadLease, PublishFailure> {
         let failure = |lease, error| PublishFailure { lease, error };
-        let wishes = self.wishes.as_deref_mut().map(inside);
-        let parts = wishes.and_then(|wishes| wishes.parts.as_ref());
+        let hooks = self.hooks.as_deref_mut().map(inside);
+        let parts = hooks.and_then(|hooks| hooks.parts.as_ref());
         let in_pieces = parts.is_some();
         let checked = match parts {
             Some(parts) => self.pool.check_parts(&mut meta, parts),
@@ -218,8 +218,8 @@ impl WriteLease {
         if let Err(error) = checked {
             return Err(failure(self, error));
         }
-        let wishes = self.wishes.as_deref_mut().map(inside);
-        let sticky = match self.pool.publish(&self.claimed, &mut meta, wishes) {
+        let hooks = self.hooks.as_deref_mut().map(inside);
+        let sticky = match self.pool.publish(&self.claimed, &mut meta, hooks) {
             Ok(sticky) => sticky,
             Err(error) => return Err(failure(self, error)),
         };

@@ -13,7 +13,7 @@ const SAY_AFTER: Duration = Duration::from_secs(2);
 const MOST_APART: Duration = Duration::from_secs(1);
 
 #[derive(Debug, Default)]
-pub(super) struct Gate {
+pub(super) struct KeyFrameGate {
     closed: bool,
     asked: Option<Instant>,
     /// When it last kept a frame back.
@@ -23,7 +23,7 @@ pub(super) struct Gate {
     said: bool,
 }
 
-impl Gate {
+impl KeyFrameGate {
     /// Frames are missing: what refers to them cannot be decoded.
     pub(super) fn close(&mut self) {
         self.closed = true;
@@ -76,7 +76,7 @@ mod tests {
             gst::BufferFlags::HEADER,
             gst::BufferFlags::empty(),
         );
-        let mut gate = Gate::default();
+        let mut gate = KeyFrameGate::default();
         assert!(gate.lets_pass(delta));
         gate.close();
         assert!(!gate.lets_pass(delta));
@@ -92,7 +92,7 @@ mod tests {
 
     #[test]
     fn it_says_once_that_it_waits() {
-        let mut gate = Gate::default();
+        let mut gate = KeyFrameGate::default();
         gate.close();
         assert!(!gate.says(true), "it kept nothing back");
         gate.keep_back();
