@@ -218,6 +218,11 @@ fn xmemsrc() {
 }
 
 #[test]
+fn sharing() {
+    run_all(&blocks(&page("docs/sharing.md"), "```sh", "```"), 1);
+}
+
+#[test]
 fn comments() {
     let files = [
         "src/xmemsink/imp.rs",

@@ -59,7 +59,7 @@ fn videoconvert() {
 /// Its buffers have no caps.
 #[test]
 fn filesrc() {
-    let file = concat!(env!("CARGO_MANIFEST_DIR"), "/README.md");
+    let file = concat!(env!("CARGO_MANIFEST_DIR"), "/LICENSE");
     writes_into_slots(
         &format!("filesrc location={file} blocksize=500 num-buffers=20"),
         20,
