@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::process::ExitStatusExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -197,10 +197,7 @@ impl Scene {
         abilities: Abilities,
         random: &mut fastrand::Rng,
     ) -> Result<Self, Error> {
-        let pool = dir
-            .join(format!("{kind:?}.sock"))
-            .to_string_lossy()
-            .into_owned();
+        let pool = socket(dir, kind).to_string_lossy().into_owned();
         let tally = Shared::default();
         let producer = Self::new_producer(kind, &pool, 1, &tally)?;
         let mut scene = Self {
@@ -439,14 +436,18 @@ impl Drop for Scene {
     }
 }
 
-fn segments() -> usize {
-    let names = std::fs::read_dir("/dev/shm")
-        .into_iter()
-        .flatten()
-        .flatten();
-    names
-        .filter(|entry| entry.file_name().to_string_lossy().starts_with("xmem-"))
-        .count()
+/// The socket of a pool of the rig.
+fn socket(dir: &Path, kind: Kind) -> PathBuf {
+    dir.join(format!("{kind:?}.sock"))
+}
+
+/// The segments that a pool left in `/dev/shm`. Other programs may have segments there.
+fn segments_left(pool: &Path) -> Result<usize, Error> {
+    let removed = xmem_core::remove_stale(pool)?;
+    Ok(removed
+        .iter()
+        .filter(|path| path.starts_with("/dev/shm"))
+        .count())
 }
 
 /// Returns whether all went well.
@@ -468,7 +469,6 @@ pub(crate) fn run(plan: &Plan) -> Result<bool, Error> {
         );
     }
     let dir = tempfile::tempdir()?;
-    let segments_before = segments();
     let start = Instant::now();
     let mut faults: BTreeMap<&str, u64> = BTreeMap::new();
     let mut scenes = [Kind::Live, Kind::Lossless, Kind::PosixShm]
@@ -491,7 +491,7 @@ pub(crate) fn run(plan: &Plan) -> Result<bool, Error> {
         .map(|scene| Ok((scene.kind, scene.end()?)))
         .collect::<Result<Vec<_>, Error>>()?;
     let left = std::fs::read_dir(dir.path())?.count();
-    let segments_left = segments().saturating_sub(segments_before);
+    let segments_left = segments_left(&socket(dir.path(), Kind::PosixShm))?;
     println!("took {:.0} s\n", start.elapsed().as_secs_f32());
     println!("| fault | times |\n|---|---:|");
     for (fault, times) in &faults {
