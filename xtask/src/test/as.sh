@@ -26,7 +26,8 @@ if [ ! -d "$home/run" ]; then
     [ "$who" = container ] || chown -R "$uid:$uid" "$home"
 fi
 
-set -- env HOME="$home" USER=xmem LOGNAME=xmem XDG_RUNTIME_DIR="$home/run" XDG_CACHE_HOME="$home/.cache" "$@"
+# pytest keeps a directory for each user name, which has to belong to that user.
+set -- env HOME="$home" USER="xmem-$who" LOGNAME="xmem-$who" XDG_RUNTIME_DIR="$home/run" XDG_CACHE_HOME="$home/.cache" "$@"
 case $who in
 user)
     $run setpriv --reuid="$uid" --regid="$uid" --clear-groups --inh-caps=-all "$@"
