@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex};
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use support::raw::{self, Memory, Raw};
-use support::{HANG, Place, assert_frame, eventually, publish, receive};
+use support::{HANG, Place, assert_frame, eventually, hold_or_copy, publish, receive};
 use xmem_core::{
     BudgetLimit, Canceller, Consumer, ConsumerEvent, Delivery, Producer, ReadLease, ReceiveError,
 };
@@ -23,23 +23,6 @@ fn connect(place: &Place, count: usize) -> Vec<Consumer> {
     setrlimit(Resource::Nofile, Rlimit { current, ..limit }).unwrap();
     let connect = |_| Consumer::builder(&place.pool()).connect().unwrap();
     (0..count).map(connect).collect()
-}
-
-/// Takes the next frame and keeps it if that is allowed; else copies it out.
-fn hold(consumer: &mut Consumer, seed: u64, held: &mut Vec<ReadLease>) {
-    match consumer.receive(Some(HANG)) {
-        Ok(frame) => {
-            assert_frame(&frame, seed, SIZE);
-            if consumer.budget() > 0 {
-                held.push(frame);
-            }
-        }
-        Err(ReceiveError::OverBudget { .. }) => {
-            let look = |frame: &ReadLease| assert_frame(frame, seed, SIZE);
-            consumer.receive_with(Some(HANG), look).unwrap();
-        }
-        Err(error) => panic!("{error}"),
-    }
 }
 
 #[test]
@@ -63,7 +46,7 @@ fn each_of_many_consumers_gets_each_frame() {
         for seed in 0..30 {
             publish(&producer, seed, SIZE);
             for (consumer, held) in consumers.iter_mut().zip(&mut held) {
-                hold(consumer, seed, held);
+                hold_or_copy(consumer, seed, SIZE, held);
             }
         }
         assert!(held.iter().all(|held| held.len() == share as usize));
@@ -135,7 +118,7 @@ fn many_consumers_of_a_lossless_pool_miss_nothing() {
                 let mut consumer = consumers.lock().unwrap().pop().unwrap();
                 let mut held = Vec::new();
                 for seed in 0..100 {
-                    hold(&mut consumer, seed, &mut held);
+                    hold_or_copy(&mut consumer, seed, SIZE, &mut held);
                 }
                 assert_eq!(consumer.stats().missed, 0);
             });
@@ -157,7 +140,7 @@ fn budgets_that_become_smaller_take_no_frame_away() {
     for seed in 0..8 {
         publish(&producer, seed, SIZE);
         for (consumer, held) in early.iter_mut().zip(&mut held) {
-            hold(consumer, seed, held);
+            hold_or_copy(consumer, seed, SIZE, held);
         }
     }
     let mut late = connect(&place, 30);
@@ -168,7 +151,7 @@ fn budgets_that_become_smaller_take_no_frame_away() {
         publish(&producer, seed, SIZE);
         let mut none = Vec::new();
         for consumer in early.iter_mut().chain(&mut late) {
-            hold(consumer, seed, &mut none);
+            hold_or_copy(consumer, seed, SIZE, &mut none);
         }
     }
     for frames in &held {

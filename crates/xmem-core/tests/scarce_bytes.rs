@@ -4,8 +4,8 @@
 
 mod support;
 
-use support::{HANG, Place, assert_frame, publish, publish_wait, receive};
-use xmem_core::{Canceller, Consumer, Delivery, Producer, ReadLease, ReceiveError};
+use support::{HANG, Place, assert_frame, hold_or_copy, publish, publish_wait, receive};
+use xmem_core::{Canceller, Consumer, Delivery, Producer, ReadLease};
 
 const SIZE: usize = 1 << 20;
 
@@ -16,24 +16,6 @@ fn pool(place: &Place, slots: usize) -> Producer {
 
 fn connect(place: &Place) -> Consumer {
     Consumer::builder(&place.pool()).connect().unwrap()
-}
-
-/// Takes the next frame, and keeps it if it may; else copies it out.
-fn hold(consumer: &mut Consumer, seed: u64, held: &mut Vec<ReadLease>) {
-    match consumer.receive(Some(HANG)) {
-        Ok(frame) => {
-            assert_frame(&frame, seed, SIZE);
-            // With none to hold it is to be let go of at once.
-            if consumer.budget() > 0 {
-                held.push(frame);
-            }
-        }
-        Err(ReceiveError::OverBudget { .. }) => {
-            let look = |frame: &ReadLease| assert_frame(frame, seed, SIZE);
-            consumer.receive_with(Some(HANG), look).unwrap();
-        }
-        Err(error) => panic!("{error}"),
-    }
 }
 
 #[test]
@@ -49,7 +31,7 @@ fn who_holds_all_it_may_stops_nobody() {
         for seed in 0..30 {
             // Whoever publishes may keep the frame until it has made the next one.
             drop(newest.replace(publish(&producer, seed, SIZE)));
-            hold(&mut keeper, seed, &mut held);
+            hold_or_copy(&mut keeper, seed, SIZE, &mut held);
             assert_frame(&receive(&mut other), seed, SIZE);
         }
         assert_eq!((held.len(), keeper.budget()), (share, share as u32));
@@ -67,7 +49,7 @@ fn who_comes_later_stops_nobody_either() {
     let mut held = Vec::new();
     for seed in 0..10 {
         publish(&producer, seed, SIZE);
-        hold(&mut keeper, seed, &mut held);
+        hold_or_copy(&mut keeper, seed, SIZE, &mut held);
     }
     assert_eq!(held.len(), 4);
     let mut late = connect(&place);
@@ -76,7 +58,7 @@ fn who_comes_later_stops_nobody_either() {
     for seed in 10..30 {
         publish(&producer, seed, SIZE);
         assert_frame(&receive(&mut late), seed, SIZE);
-        hold(&mut keeper, seed, &mut held);
+        hold_or_copy(&mut keeper, seed, SIZE, &mut held);
     }
     assert_eq!(held.len(), 4);
     held.clear();
@@ -102,7 +84,7 @@ fn a_lossless_stream_goes_on() {
         scope.spawn(|| {
             let mut held = Vec::new();
             for seed in 0..30 {
-                hold(&mut keeper, seed, &mut held);
+                hold_or_copy(&mut keeper, seed, SIZE, &mut held);
             }
             assert_eq!(held.len(), 1);
         });
@@ -137,7 +119,7 @@ fn who_copies_takes_nothing_from_others() {
     publish(&producer, 0, SIZE);
     for seed in 0..200 {
         for (consumer, held) in &mut consumers {
-            hold(consumer, seed, held);
+            hold_or_copy(consumer, seed, SIZE, held);
             assert_eq!((consumer.budget(), held.len()), (1, 1), "{seed}");
         }
         publish(&producer, seed + 1, SIZE);

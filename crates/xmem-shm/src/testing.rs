@@ -2,7 +2,6 @@
 
 //! Used by the unit tests of this crate and of the crates above it.
 #![allow(unsafe_code)] // fork
-#![allow(clippy::missing_panics_doc)]
 
 use crate::abi::device_header::{DeviceHeader, TwinKind, Uuid, header_len};
 

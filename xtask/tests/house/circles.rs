@@ -96,9 +96,7 @@ pub(crate) fn largest(dir: &Path) -> Vec<String> {
     let mut faces = BTreeMap::new();
     for (module, text) in &modules {
         for (path, is_face) in imports(text) {
-            let own = [vec!["self".to_owned()], vec![path.clone()]]
-                .concat()
-                .join("::");
+            let own = format!("self::{path}");
             let target = absolute(module, &path).or_else(|| absolute(module, &own));
             if let (true, Some(target)) = (is_face, target)
                 && let Some(name) = target.last()

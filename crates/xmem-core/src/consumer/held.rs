@@ -436,7 +436,7 @@ impl HeldTable {
                 return Err(refusal);
             }
         };
-        // A frame within the budget says that all that are held are.
+        // A frame within the budget means that all leases are within it.
         table.extra = is_extra.then_some(slot);
         taken.store(generation, Ordering::Release);
         fault::point(Point::TakenStored);

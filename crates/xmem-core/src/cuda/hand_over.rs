@@ -53,32 +53,19 @@ pub(super) fn hand_over(
     lease: ReadLease,
     device: &Device,
 ) -> Result<HandedOver, (ReadLease, CudaError)> {
-    let Ok(held) = hold::downcast::<Held>(lease.hold().clone()) else {
+    let unsupported = |what| Err(CudaError::Unsupported { what });
+    let word = match hold::downcast_ref::<Held>(&**lease.hold()) {
         // The producer's own references are no words that a device could write.
-        return Err((
-            lease,
-            CudaError::Unsupported {
-                what: "end a producer's own lease",
-            },
-        ));
+        None => unsupported("end a producer's own lease"),
+        Some(_) if !lease.parts().is_empty() => unsupported("end the leases of a frame in pieces"),
+        Some(held) => held
+            .device_page(device)
+            .and_then(|page| page.word(lease.meta().slot, device)),
     };
-    if !lease.parts().is_empty() {
-        return Err((
-            lease,
-            CudaError::Unsupported {
-                what: "end the leases of a frame in pieces",
-            },
-        ));
-    }
-    let slot = lease.meta().slot;
-    let word = held
-        .device_page(device)
-        .and_then(|page| page.word(slot, device));
     let word = match word {
         Ok(word) => word,
         Err(error) => return Err((lease, error)),
     };
-    drop(held);
     let hand_over =
         |hold| Held::hand_over(hold::downcast(hold)?).map_err(|held| held as Arc<dyn Hold>);
     let handed = match lease.take_hold(hand_over) {

@@ -56,7 +56,14 @@ pub(crate) trait Received: fmt::Debug + Send + Sync {
 }
 
 /// The hold as the type of the role that made it, or as it was given.
+#[cfg(feature = "cuda")]
 pub(crate) fn downcast<H: Hold>(hold: Arc<dyn Hold>) -> Result<Arc<H>, Arc<dyn Hold>> {
     let any: Arc<dyn Any + Send + Sync> = hold.clone();
     any.downcast().map_err(|_| hold)
+}
+
+/// The same, to look at.
+pub(crate) fn downcast_ref<H: Hold>(hold: &dyn Hold) -> Option<&H> {
+    let any: &dyn Any = hold;
+    any.downcast_ref()
 }

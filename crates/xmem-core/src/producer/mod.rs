@@ -273,14 +273,14 @@ impl Producer {
     ///
     /// [`PublishError::OtherPool`] if it is not this producer's frame, and others as [`PublishError`] says.
     pub fn republish(&self, frame: &ReadLease, meta: FrameMeta) -> Result<u64, PublishError> {
-        let Ok(hold) = hold::downcast::<OwnHold>(frame.hold().clone()) else {
+        let Some(hold) = hold::downcast_ref::<OwnHold>(&**frame.hold()) else {
             return Err(PublishError::OtherPool);
         };
         if !Arc::ptr_eq(&hold.pool, self.inner()) {
             return Err(PublishError::OtherPool);
         }
         let pool = self.inner();
-        let sequence = pool.republish(&hold, meta)?;
+        let sequence = pool.republish(hold, meta)?;
         // The reference that publishing adds for its caller.
         pool.dereference(hold.slot);
         Ok(sequence)
@@ -428,8 +428,8 @@ impl Producer {
 
     /// Whether a frame was published by this producer, and this is its own reference.
     pub fn owns_frame(&self, lease: &ReadLease) -> bool {
-        hold::downcast::<OwnHold>(lease.hold().clone())
-            .is_ok_and(|hold| Arc::ptr_eq(&hold.pool, self.inner()))
+        hold::downcast_ref::<OwnHold>(&**lease.hold())
+            .is_some_and(|hold| Arc::ptr_eq(&hold.pool, self.inner()))
     }
 
     /// What it does when a consumer is slow.

@@ -16,7 +16,8 @@ use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 use xmem_core::{
-    Canceller, ConnectError, Consumer, FrameMeta, PoolStats, Producer, ReadLease, WriteLease, query,
+    Canceller, ConnectError, Consumer, FrameMeta, PoolStats, Producer, ReadLease, ReceiveError,
+    WriteLease, query,
 };
 
 /// Not a limit on speed: after this a test hangs.
@@ -246,5 +247,23 @@ impl Random {
 
     pub fn below(&mut self, n: u64) -> u64 {
         self.next() % n
+    }
+}
+
+/// Takes the next frame and keeps it if that is allowed; else copies it out.
+pub fn hold_or_copy(consumer: &mut Consumer, seed: u64, size: usize, held: &mut Vec<ReadLease>) {
+    match consumer.receive(Some(HANG)) {
+        Ok(frame) => {
+            assert_frame(&frame, seed, size);
+            // With a budget of 0 a frame is given back at once.
+            if consumer.budget() > 0 {
+                held.push(frame);
+            }
+        }
+        Err(ReceiveError::OverBudget { .. }) => {
+            let look = |frame: &ReadLease| assert_frame(frame, seed, size);
+            consumer.receive_with(Some(HANG), look).unwrap();
+        }
+        Err(error) => panic!("{error}"),
     }
 }

@@ -41,7 +41,7 @@ enum Memory {
 /// The connection to the producer. Its end tells the producer that all of this process is gone.
 pub(crate) type Connection = dyn Any + Send + Sync;
 
-/// What has to stay until the memory is closed, and is told then.
+/// Kept until the memory is closed. Its end tells the producer.
 #[derive(Debug)]
 struct Keep {
     link: Arc<Connection>,
