@@ -5,6 +5,8 @@
 
 use gst::glib;
 
+use crate::cuda;
+
 /// GstCudaMemory.
 pub(crate) const CUDA_MEMORY: &str = "memory:CUDAMemory";
 
@@ -23,14 +25,6 @@ pub(crate) fn is_elsewhere(caps: &gst::CapsRef) -> bool {
     })
 }
 
-/// Whether CUDA memory can be taken and given here.
-pub(crate) fn has_cuda() -> bool {
-    #[cfg(feature = "cuda")]
-    return crate::cuda::is_offered();
-    #[cfg(not(feature = "cuda"))]
-    false
-}
-
 /// What of the caps can be taken here.
 pub(crate) fn possible(caps: gst::Caps) -> gst::Caps {
     // Most caps are without, and whether there is a device is not looked for then.
@@ -38,7 +32,7 @@ pub(crate) fn possible(caps: gst::Caps) -> gst::Caps {
     if !caps
         .iter_with_features()
         .any(|(_, features)| needs_cuda(features))
-        || has_cuda()
+        || cuda::is_offered()
     {
         return caps;
     }
@@ -178,7 +172,7 @@ mod tests {
     fn without_a_device_only_host_memory_is_left() {
         let both = caps("video/x-raw(memory:CUDAMemory), format=NV12; video/x-raw, format=NV12");
         let left = possible(both.clone());
-        if has_cuda() {
+        if cuda::is_offered() {
             assert_eq!(left, both);
         } else {
             assert_eq!(left, caps("video/x-raw, format=NV12"));

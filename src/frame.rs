@@ -122,7 +122,6 @@ impl Format {
     }
 
     /// Puts the layout of a copy on what is known of a frame.
-    #[cfg(feature = "cuda")]
     pub(crate) fn lay_out(&self, meta: &mut FrameMeta, layout: &gst_video::VideoInfo) {
         meta.video = Some(planes::of_info(layout)).filter(|_| meta.video.is_some());
         if let Some(info) = &self.video {

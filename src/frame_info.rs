@@ -4,10 +4,8 @@
 
 use xmem_core::ReadLease;
 
-use crate::XmemMemory;
-#[cfg(feature = "cuda")]
 use crate::cuda::SlotMemory;
-use crate::memory::XmemMemoryRef;
+use crate::memory::{XmemMemory, XmemMemoryRef};
 
 /// Which frame of which pool a GstMemory is.
 ///
@@ -58,22 +56,22 @@ pub struct FrameInfo {
 impl FrameInfo {
     /// `None` if the memory is not a slot, such as a copy of a frame, or a slot that is not published yet.
     pub fn of(memory: &gst::MemoryRef) -> Option<Self> {
-        #[cfg(feature = "cuda")]
-        if let Some(slot) = SlotMemory::of(memory) {
-            return slot.frame().as_ref().map(Self::of_lease);
-        }
-        memory
-            .downcast_memory_ref::<XmemMemory>()
-            .and_then(XmemMemoryRef::frame_info)
+        let frame = match SlotMemory::of(memory) {
+            Some(slot) => slot.frame(),
+            None => memory
+                .downcast_memory_ref::<XmemMemory>()
+                .and_then(XmemMemoryRef::frame),
+        };
+        frame.as_ref().map(Self::of_lease)
     }
 
-    pub(crate) fn of_lease(lease: &ReadLease) -> Self {
-        let meta = lease.meta();
+    fn of_lease(lease: &ReadLease) -> Self {
+        let info = lease.info();
         Self {
             pool: lease.pool().to_owned(),
-            slot: meta.slot,
-            generation: meta.generation,
-            sequence: meta.sequence,
+            slot: info.slot,
+            generation: info.generation,
+            sequence: info.sequence,
         }
     }
 

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MPL-2.0
 
 #![allow(unused_doc_comments)]
+// Some functions serve memory on devices only.
+#![cfg_attr(not(feature = "cuda"), allow(dead_code))]
 
 //! GStreamer elements that share frames between processes where they lie.
 //!
@@ -19,7 +21,7 @@ mod bufferpool;
 mod bytes;
 mod caps;
 mod core_log;
-#[cfg(feature = "cuda")]
+#[cfg_attr(not(feature = "cuda"), path = "cuda/none.rs")]
 mod cuda;
 mod deviceprovider;
 mod drm;
@@ -27,14 +29,15 @@ mod event;
 mod frame;
 mod frame_info;
 mod later;
-mod lock;
 mod memory;
 mod meta;
 mod planes;
 mod program;
+mod properties;
 mod received;
 mod stats;
 mod stream;
+mod tally;
 mod text;
 mod tied;
 mod timeline;
@@ -57,6 +60,7 @@ pub use xmemsrc::{
 };
 
 use gst::glib;
+use xmem_core::lock;
 
 fn plugin_init(plugin: &gst::Plugin) -> Result<(), glib::BoolError> {
     core_log::init(plugin);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! A GstMemory over a slot: the producer's while it is written, everybody's once it is published.
+//! A GstMemory over a slot: writable for the producer alone, and read-only for all once it is published.
 
 // GstMemory is a C structure with C virtual functions; there is no safe way to make a new kind of it.
 #![allow(unsafe_code)]
@@ -9,44 +9,25 @@ use std::{
     fmt, mem, ptr,
     sync::{
         Arc, Mutex, MutexGuard,
-        atomic::{AtomicU32, AtomicU64, Ordering},
+        atomic::{AtomicU32, Ordering},
     },
 };
 
 use gst::{glib, glib::translate::*, prelude::*};
-use xmem_core::{FrameMeta, Parts, PieceLease, Producer, PublishError, ReadLease, WriteLease};
+use xmem_core::{FrameMeta, PartLease, Parts, Producer, PublishError, ReadLease, WriteLease};
 
-use crate::lock::lock;
-use crate::{FrameInfo, allocator::XmemAllocator};
+use crate::{allocator::XmemAllocator, lock, tally::Tally};
 
 /// What `gst_memory_is_type` knows the memory as.
 pub(crate) const MEMORY_TYPE: &glib::GStr = glib::gstr!("XmemMemory");
-
-/// What happens to the memories of one element. Each slot that is out holds a reference.
-#[derive(Debug, Default)]
-pub(crate) struct Tally {
-    copies: AtomicU64,
-}
-
-impl Tally {
-    /// Counts from 0 again.
-    pub(crate) fn reset(&self) {
-        self.copies.store(0, Ordering::Relaxed);
-    }
-
-    /// How often somebody had GStreamer copy the memory of a slot.
-    pub(crate) fn copies(&self) -> u64 {
-        self.copies.load(Ordering::Relaxed)
-    }
-}
 
 /// How far a slot is.
 enum Lease {
     Writable(WriteLease),
     Published(ReadLease),
     /// It is a piece of a published frame that lies in several slots.
-    Piece(PieceLease),
-    /// Between the two; nobody ever sees it.
+    Piece(PartLease),
+    /// Between the two, under the lock only.
     Gone,
 }
 
@@ -137,7 +118,7 @@ impl XmemMemoryRef {
         match &*self.shared().lease() {
             Lease::Writable(lease) => Some(lease.slot()),
             Lease::Piece(lease) => Some(lease.slot()),
-            Lease::Published(lease) => Some(lease.meta().slot),
+            Lease::Published(lease) => Some(lease.info().slot),
             Lease::Gone => None,
         }
     }
@@ -147,7 +128,7 @@ impl XmemMemoryRef {
         match &*self.shared().lease() {
             Lease::Writable(lease) => Some(lease.generation()),
             Lease::Piece(lease) => Some(lease.generation()),
-            Lease::Published(lease) => Some(lease.meta().generation),
+            Lease::Published(lease) => Some(lease.info().generation),
             Lease::Gone => None,
         }
     }
@@ -155,20 +136,20 @@ impl XmemMemoryRef {
     /// Number of the frame in its pool. `None` before it is published.
     pub fn sequence(&self) -> Option<u64> {
         match &*self.shared().lease() {
-            Lease::Published(lease) => Some(lease.meta().sequence),
+            Lease::Published(lease) => Some(lease.info().sequence),
             Lease::Writable(_) | Lease::Piece(_) | Lease::Gone => None,
         }
     }
 
-    /// All of these at once. `None` before it is published.
-    pub(crate) fn frame_info(&self) -> Option<FrameInfo> {
+    /// The frame. `None` before it is published.
+    pub(crate) fn frame(&self) -> Option<ReadLease> {
         match &*self.shared().lease() {
-            Lease::Published(lease) => Some(FrameInfo::of_lease(lease)),
+            Lease::Published(lease) => Some(lease.clone()),
             Lease::Writable(_) | Lease::Piece(_) | Lease::Gone => None,
         }
     }
 
-    /// Whether consumers may read it, so that nobody may write it any more.
+    /// Whether consumers may read it, and it can no longer be written.
     pub fn is_published(&self) -> bool {
         matches!(
             *self.shared().lease(),
@@ -180,7 +161,7 @@ impl XmemMemoryRef {
     pub(crate) fn belongs_to(&self, producer: &Producer) -> bool {
         match &*self.shared().lease() {
             Lease::Writable(lease) => producer.owns(lease),
-            Lease::Published(lease) => producer.owns_frame(lease),
+            Lease::Published(lease) => producer.owns(lease),
             Lease::Piece(_) | Lease::Gone => false,
         }
     }
@@ -190,15 +171,15 @@ impl XmemMemoryRef {
     pub(crate) fn publish(
         &self,
         producer: &Producer,
-        mut meta: FrameMeta,
+        mut meta: Arc<FrameMeta>,
     ) -> Result<u64, PublishError> {
         let slot = self.shared();
-        meta.offset = slot.base_offset + self.offset() as u64;
-        meta.size = self.size() as u64;
-        // The slot's own lock, held so that nobody maps the memory for writing in between. Publishing never waits.
+        let offset = slot.base_offset + self.offset() as u64;
+        FrameMeta::set_place(&mut meta, offset, self.size() as u64);
+        // The slot's own lock, held so that the memory is not mapped for writing in between. Publishing never waits.
         let mut lease = slot.lease();
         match &*lease {
-            Lease::Published(frame) => return producer.republish(frame, meta),
+            Lease::Published(frame) => return producer.republish(frame, &meta),
             Lease::Piece(_) | Lease::Gone => return Err(PublishError::OtherPool),
             Lease::Writable(_) => {}
         }
@@ -216,7 +197,7 @@ impl XmemMemoryRef {
         };
         let sequence = match write.publish(meta) {
             Ok(frame) => {
-                let sequence = frame.meta().sequence;
+                let sequence = frame.info().sequence;
                 *lease = Lease::Published(frame);
                 sequence
             }
@@ -237,7 +218,7 @@ impl XmemMemoryRef {
         let mut lease = slot.lease();
         let is_its_own = match &*lease {
             Lease::Writable(write) => producer.owns(write),
-            Lease::Piece(piece) => producer.owns_piece(piece),
+            Lease::Piece(piece) => producer.owns(piece),
             Lease::Published(_) | Lease::Gone => false,
         };
         if !is_its_own {
@@ -247,7 +228,7 @@ impl XmemMemoryRef {
         // SAFETY: a live memory.
         unsafe { freeze(raw) };
         *lease = match mem::replace(&mut *lease, Lease::Gone) {
-            Lease::Writable(write) => Lease::Piece(write.into_piece()),
+            Lease::Writable(write) => Lease::Piece(write.into_part()),
             before => before,
         };
         let Lease::Piece(piece) = &*lease else {
@@ -279,14 +260,14 @@ impl XmemMemoryRef {
 ///
 /// `mem` is a live GstMemory.
 pub(crate) unsafe fn freeze(mem: *mut gst::ffi::GstMemory) {
-    // SAFETY: both are words inside the live memory. GStreamer changes the lock state atomically, and nobody
-    // changes the flags of a memory that is in use.
+    // SAFETY: both are words inside the live memory. GStreamer changes the lock state atomically, and does not
+    // change the flags of a memory that is in use.
     unsafe {
         AtomicU32::from_ptr(&raw mut (*mem).mini_object.flags).fetch_or(
             gst::ffi::GST_MINI_OBJECT_FLAG_LOCK_READONLY,
             Ordering::Relaxed,
         );
-        // A second exclusive owner that never lets go: an upstream's own pool that used our allocator must not
+        // A second exclusive owner for good: an upstream's own pool that used our allocator must not
         // take the memory back for its next frame. It fails while libav has the memory mapped, and then the
         // refusal in mem_map is what protects the slot.
         gst::ffi::gst_mini_object_lock(mem.cast(), gst::ffi::GST_LOCK_FLAG_EXCLUSIVE);
@@ -297,15 +278,14 @@ pub(crate) unsafe fn freeze(mem: *mut gst::ffi::GstMemory) {
 ///
 /// # Safety
 ///
-/// `mem` is a GstMemory that nobody refers to.
-#[cfg(feature = "cuda")]
+/// `mem` is a GstMemory without references.
 pub(crate) unsafe fn thaw(mem: *mut gst::ffi::GstMemory) {
-    // SAFETY: by the caller; nobody else looks at these words.
+    // SAFETY: by the caller; these words have no other user.
     unsafe {
         let object = &mut (*mem).mini_object;
         object.flags &=
             !(gst::ffi::GST_MINI_OBJECT_FLAG_LOCK_READONLY | gst::ffi::GST_MEMORY_FLAG_READONLY);
-        // What nobody has, nobody has locked: all that is left is the lock of `freeze`.
+        // A memory without users has no lock but that of `freeze`.
         object.lockstate = 0;
     }
 }
@@ -437,7 +417,7 @@ unsafe fn raw(
 ///
 /// # Safety
 ///
-/// `mem` is an ffi::XmemMemory that nobody refers to any more.
+/// `mem` is an ffi::XmemMemory without references.
 pub(crate) unsafe fn free(mem: *mut gst::ffi::GstMemory) {
     // SAFETY: made by Box in `raw`; GStreamer has finished with the C part.
     drop(unsafe { Box::from_raw(mem.cast::<ffi::XmemMemory>()) });
@@ -478,7 +458,7 @@ pub(crate) unsafe extern "C" fn unmap(_mem: *mut gst::ffi::GstMemory) {}
 /// `GstAllocator::mem_copy`.
 ///
 /// libav keeps the frames that it hands out mapped for writing, so that GStreamer, which then can take no second
-/// exclusive reference, asks for a copy of each of them. Such a copy of a whole slot, asked for while somebody has it
+/// exclusive reference, asks for a copy of each of them. Such a copy of a whole slot, asked for while it is
 /// write-locked and before it is published, is a read-only alias of the slot. Any other copy is a real one.
 pub(crate) unsafe extern "C" fn copy(
     mem: *mut gst::ffi::GstMemory,
@@ -543,10 +523,10 @@ unsafe fn real_copy(
         }
         ptr::copy_nonoverlapping(slot.base.add(start), (*info.as_ptr()).data, size);
         gst::ffi::gst_memory_unmap(copy, info.as_mut_ptr());
-        slot.tally.copies.fetch_add(1, Ordering::Relaxed);
+        slot.tally.note_copy();
         gst::debug!(
             gst::CAT_PERFORMANCE,
-            "Copied {size} bytes out of a slot for somebody who wants to write them"
+            "Copied {size} bytes out of a slot for an element that writes to them"
         );
         copy
     }

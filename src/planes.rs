@@ -4,69 +4,63 @@
 
 use xmem_core::{MAX_PLANES, Text, VideoLayout};
 
+use crate::cuda::CudaMemory;
+
 /// The layout of a buffer's planes: what its GstVideoMeta says, else its memory, else the default one of its caps, if these
 /// have one.
 pub(crate) fn of_buffer(
     buffer: &gst::BufferRef,
     info: Option<&gst_video::VideoInfo>,
 ) -> Option<VideoLayout> {
-    #[cfg(feature = "cuda")]
     let of_memory = of_device_memory(buffer);
-    #[cfg(feature = "cuda")]
     let info = of_memory.as_ref().or(info);
-    let (mut layout, offsets, strides);
     let meta = buffer.meta::<gst_video::VideoMeta>();
     match (&meta, info) {
         (Some(meta), _) => {
-            layout = empty(meta.format(), meta.width(), meta.height(), meta.n_planes());
-            (offsets, strides) = (meta.offset(), meta.stride());
+            let size = (meta.width(), meta.height());
+            of_planes(meta.format(), size, meta.offset(), meta.stride())
         }
-        (None, Some(info)) if buffer.size() >= info.size() => {
-            layout = empty(info.format(), info.width(), info.height(), info.n_planes());
-            (offsets, strides) = (info.offset(), info.stride());
-        }
-        _ => return None,
+        (None, Some(info)) if buffer.size() >= info.size() => Some(of_info(info)),
+        _ => None,
     }
-    let planes = usize::try_from(layout.n_planes)
-        .ok()
-        .filter(|planes| *planes <= MAX_PLANES)?;
-    for (to, from) in layout.offsets.iter_mut().zip(offsets.get(..planes)?) {
+}
+
+/// The layout of frames that lie as GStreamer says. Formats have no more planes than there is room for.
+pub(crate) fn of_info(info: &gst_video::VideoInfo) -> VideoLayout {
+    let size = (info.width(), info.height());
+    of_planes(info.format(), size, info.offset(), info.stride()).unwrap_or_default()
+}
+
+/// `None`: there are more planes than a layout has room for.
+fn of_planes(
+    format: gst_video::VideoFormat,
+    (width, height): (u32, u32),
+    offsets: &[usize],
+    strides: &[i32],
+) -> Option<VideoLayout> {
+    if offsets.len() > MAX_PLANES {
+        return None;
+    }
+    let mut layout = VideoLayout {
+        format: Text::new(format.to_str()),
+        width,
+        height,
+        n_planes: offsets.len() as u32,
+        ..VideoLayout::default()
+    };
+    for (to, from) in layout.offsets.iter_mut().zip(offsets) {
         *to = *from as u64;
     }
-    for (to, from) in layout.strides.iter_mut().zip(strides.get(..planes)?) {
+    for (to, from) in layout.strides.iter_mut().zip(strides) {
         *to = *from;
     }
     Some(layout)
 }
 
-/// The layout of frames that lie as GStreamer says. Formats have no more planes than there is room for.
-#[cfg(feature = "cuda")]
-pub(crate) fn of_info(info: &gst_video::VideoInfo) -> VideoLayout {
-    let mut layout = empty(info.format(), info.width(), info.height(), info.n_planes());
-    for (to, from) in layout.offsets.iter_mut().zip(info.offset()) {
-        *to = *from as u64;
-    }
-    for (to, from) in layout.strides.iter_mut().zip(info.stride()) {
-        *to = *from;
-    }
-    layout
-}
-
 /// Memory on a device knows its planes by itself.
-#[cfg(feature = "cuda")]
 fn of_device_memory(buffer: &gst::BufferRef) -> Option<gst_video::VideoInfo> {
     let memory = (buffer.n_memory() == 1).then(|| buffer.peek_memory(0))?;
-    crate::cuda::CudaMemory::of(memory).map(crate::cuda::CudaMemory::info)
-}
-
-fn empty(format: gst_video::VideoFormat, width: u32, height: u32, n_planes: u32) -> VideoLayout {
-    VideoLayout {
-        format: Text::new(format.to_str()),
-        width,
-        height,
-        n_planes,
-        ..VideoLayout::default()
-    }
+    CudaMemory::of(memory).map(CudaMemory::info)
 }
 
 /// A layout that has been checked against the caps and the payload, so that nobody reads outside of it.
@@ -153,11 +147,7 @@ impl Planes {
         if format.is_tiled() {
             return self.tiles_fit(size, info);
         }
-        // With one field per buffer, the height is still that of both.
-        let height = match info.interlace_mode() {
-            gst_video::VideoInterlaceMode::Alternate => self.height.div_ceil(2),
-            _ => self.height,
-        };
+        let height = field_height(info, self.height);
         let planes = self.offsets().iter().zip(self.strides()).zip(info.stride());
         planes
             .enumerate()
@@ -233,8 +223,16 @@ fn tiles(stride: i32) -> (u64, u64) {
     (stride & 0xffff, stride >> 16)
 }
 
+/// The rows that a buffer has of a picture. With one field per buffer, the height is still that of both.
+pub(crate) fn field_height(info: &gst_video::VideoInfo, height: u32) -> u32 {
+    match info.interlace_mode() {
+        gst_video::VideoInterlaceMode::Alternate => height.div_ceil(2),
+        _ => height,
+    }
+}
+
 /// Bytes in a row of a plane, and its rows.
-fn extent(
+pub(crate) fn extent(
     format: &gst_video::VideoFormatInfo,
     plane: usize,
     width: u32,

@@ -7,10 +7,10 @@ use std::sync::Arc;
 use gst::glib;
 use xmem_core::ReadLease;
 
-#[cfg(feature = "cuda")]
-use crate::cuda::SlotMemory;
 use crate::{
-    memory::{Tally, XmemMemory},
+    cuda::SlotMemory,
+    memory::XmemMemory,
+    tally::Tally,
     tied::{Tie, tied},
 };
 
@@ -34,7 +34,6 @@ impl Tie for Kept {
 
 /// The received frame that a buffer is the whole of, in the order in which it came.
 pub(crate) fn received_frame(buffer: &gst::BufferRef) -> Option<ReadLease> {
-    #[cfg(feature = "cuda")]
     if buffer.n_memory() == 1
         && let Some(slot) = SlotMemory::of(buffer.peek_memory(0))
     {

@@ -8,7 +8,7 @@ use std::{
 };
 
 use crate::event::text;
-use crate::lock::lock;
+use crate::lock;
 
 const NAME: &str = "stream";
 const FLAGS: &str = "flags";
@@ -60,7 +60,7 @@ impl Description {
         structure.build().to_string()
     }
 
-    /// What makes no sense counts as not known.
+    /// What is invalid counts as not known.
     pub(crate) fn parse(text: Option<&str>) -> Self {
         let Some(structure) = text.and_then(text::to_structure) else {
             return Self::default();

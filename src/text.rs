@@ -125,7 +125,7 @@ pub(crate) fn is_plain(value: &glib::Value) -> bool {
         && value.serialize().is_ok_and(|text| !text.is_empty())
 }
 
-/// A structure from another process's text. `None`: it makes no sense.
+/// A structure from another process's text. `None`: it is invalid.
 pub(crate) fn to_structure(text: &str) -> Option<gst::Structure> {
     if !is_parseable(text) {
         return None;

@@ -11,7 +11,7 @@ use std::sync::{Mutex, MutexGuard};
 
 use gst::glib::{self, translate::IntoGlib};
 
-use crate::lock::lock;
+use crate::lock;
 
 /// Something that can be tied to memories, at most one of its kind to each.
 pub(crate) trait Tie: Any + Clone + Send + Sync {
@@ -41,7 +41,6 @@ pub(crate) fn tie<T: Tie>(memory: &gst::MemoryRef, value: T) {
 }
 
 /// Takes away what was tied to a memory itself.
-#[cfg(feature = "cuda")]
 pub(crate) fn untie<T: Tie>(memory: &gst::MemoryRef) -> Option<T> {
     exchange(memory, None)
 }

@@ -32,7 +32,7 @@ impl Timeline {
         structure.build().to_string()
     }
 
-    /// What makes no sense counts as not known.
+    /// What is invalid counts as not known.
     pub(crate) fn parse(text: Option<&str>) -> Self {
         let Some(structure) = text.and_then(text::to_structure) else {
             return Self::default();

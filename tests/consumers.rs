@@ -60,6 +60,47 @@ fn several_consumers_get_everything() {
     }
 }
 
+/// So many sources, each in a pipeline of its own, at the defaults of budgets and slots.
+fn all_get_everything(count: u32) {
+    let pools = Pools::new();
+    let producer =
+        pools.launch(&format!("videotestsrc num-buffers=30 ! {VIDEO} ! xmemsink name=sink pool=POOL sync=false delivery=lossless"));
+    producer.0.set_state(gst::State::Ready).unwrap();
+    let receiver = || {
+        let receiver = pools.launch("xmemsrc name=src pool=POOL ! fakesink sync=false async=false");
+        receiver.play();
+        receiver
+    };
+    let receivers: Vec<_> = (0..count).map(|_| receiver()).collect();
+    let sink = producer.sink();
+    until("all consumers", || {
+        sink.property::<u32>("num-clients") == count
+    });
+    producer.play();
+    producer.wait_eos();
+    for receiver in &receivers {
+        receiver.wait_eos();
+        assert_eq!(
+            (
+                receiver.stat("src", "received"),
+                receiver.stat("src", "missed"),
+                receiver.stat("src", "dropped")
+            ),
+            (30, 0, 0)
+        );
+    }
+}
+
+#[test]
+fn sixty_four_sources_get_everything() {
+    all_get_everything(64);
+}
+
+#[test]
+fn two_hundred_sources_get_everything() {
+    all_get_everything(200);
+}
+
 #[test]
 fn either_side_may_start_first() {
     let pools = Pools::new();

@@ -19,7 +19,7 @@ use child::{Child, hear, role, say};
 use gst::prelude::*;
 use support::*;
 use xmem_core::cuda::Device;
-use xmem_core::{FrameMeta, Producer, Sticky};
+use xmem_core::{FrameMeta, Producer, SlotSpec, Sticky};
 use xmem_cuda_standin::Machine;
 
 const SIZE: usize = 64 * 64 * 3 / 2;
@@ -52,7 +52,7 @@ fn produce(pool: &str) {
     producer.set_sticky(&sticky).unwrap();
     let device = Device::new(0).unwrap();
     for number in 0.. {
-        let slot = producer.acquire_cuda(SIZE, &device).unwrap();
+        let slot = producer.acquire(SlotSpec::new(SIZE).on(&device)).unwrap();
         gstcuda::upload(slot.cuda().unwrap().ptr(), &picture(number));
         slot.publish(FrameMeta::new(SIZE)).unwrap();
         say("published");

@@ -19,7 +19,7 @@ use gst_video::{
     VideoRegionOfInterestMeta, VideoTimeCode, VideoTimeCodeMeta,
 };
 use support::*;
-use xmem_core::{Attachments, FrameMeta, Producer, Sticky, Text, VideoLayout};
+use xmem_core::{Attachments, FrameMeta, Producer, SlotSpec, Sticky, Text, VideoLayout};
 
 const VIDEO: &str = "video/x-raw,format=GRAY8,width=64,height=48,framerate=30/1";
 const SIZE: usize = 64 * 48;
@@ -483,7 +483,9 @@ fn raw_frame(producer: &Producer, attachments: Attachments) {
     });
     let room = attachments.encoded_len();
     meta.attachments = attachments;
-    let lease = producer.acquire_with_room(SIZE, room).unwrap();
+    let lease = producer
+        .acquire(SlotSpec::new(SIZE).attachments(room))
+        .unwrap();
     lease.publish(meta).unwrap();
 }
 

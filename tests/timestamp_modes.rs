@@ -512,7 +512,9 @@ fn passthrough_has_no_segment_of_a_producer_that_is_gone() {
     let mut sticky = Sticky::new();
     sticky.set("caps", CAPS);
     second.set_sticky(&sticky).unwrap();
-    second.wait_for_consumer(None, &Canceller::new()).unwrap();
+    second
+        .wait_for_consumers(1, None, &Canceller::new())
+        .unwrap();
     let meta = FrameMeta {
         pts: Some(0),
         ..FrameMeta::new(1)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MPL-2.0
 
-"""Gives jobs to workers, each job to one of them: whoever is done gets the next.
+"""Gives jobs to workers, each job to one of them: the one that is done gets the next.
 
     python worker_pool.py --workers 3 --jobs 20 --start spawn
 """

@@ -7,12 +7,10 @@ use std::sync::{
     atomic::{AtomicU64, AtomicUsize, Ordering},
 };
 
-#[cfg(feature = "cuda")]
-use xmem_core::cuda::Device;
-use xmem_core::{AcquireError, Producer, WriteLease};
+use xmem_core::{AcquireError, Producer, SlotSpec, WriteLease};
 
-use crate::lock::lock;
-use crate::memory::Tally;
+use crate::lock;
+use crate::tally::Tally;
 
 static CAT: std::sync::LazyLock<gst::DebugCategory> = std::sync::LazyLock::new(|| {
     gst::DebugCategory::new(
@@ -64,25 +62,15 @@ impl SlotSource {
 
     /// A slot, at once or not at all.
     pub(crate) fn acquire(&self, size: usize) -> Option<WriteLease> {
-        self.acquire_by(size, |producer, room| producer.acquire_ahead(size, room))
+        self.acquire_as(size, SlotSpec::new(size))
     }
 
-    /// A slot on a device, at once or not at all.
-    #[cfg(feature = "cuda")]
-    pub(crate) fn acquire_cuda(&self, size: usize, device: &Device) -> Option<WriteLease> {
-        self.acquire_by(size, |producer, room| {
-            producer.acquire_cuda_ahead(size, room, device)
-        })
-    }
-
-    fn acquire_by(
-        &self,
-        size: usize,
-        acquire: impl FnOnce(&Producer, usize) -> Result<WriteLease, AcquireError>,
-    ) -> Option<WriteLease> {
+    /// The same for a slot of this kind, with room for metas.
+    pub(crate) fn acquire_as(&self, size: usize, spec: SlotSpec) -> Option<WriteLease> {
         // Not under the lock: making a region takes time.
         let producer = lock(&self.producer).clone()?;
-        match acquire(&producer, self.room.load(Ordering::Relaxed)) {
+        let room = self.room.load(Ordering::Relaxed);
+        match producer.acquire(spec.attachments(room).ahead()) {
             Ok(lease) => Some(lease),
             Err(error) => {
                 if !matches!(error, AcquireError::Closed) {

@@ -9,7 +9,7 @@ use gst::{glib, prelude::*, subclass::prelude::*};
 use super::buffer_of;
 use super::layout::Layout;
 use crate::allocator::{SlotSource, XmemAllocator, system_memory};
-use crate::lock::lock;
+use crate::lock;
 
 static CAT: LazyLock<gst::DebugCategory> = LazyLock::new(|| {
     gst::DebugCategory::new(
@@ -49,11 +49,7 @@ impl BufferPoolImpl for XmemBufferPool {
 
     fn set_config(&self, config: &mut gst::BufferPoolConfigRef) -> bool {
         let Some(layout) = Layout::negotiate(config) else {
-            gst::warning!(
-                CAT,
-                imp = self,
-                "The configuration makes no sense: {config:?}"
-            );
+            gst::warning!(CAT, imp = self, "The configuration is invalid: {config:?}");
             return false;
         };
         gst::debug!(CAT, imp = self, "Configured: {layout:?}");

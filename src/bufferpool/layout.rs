@@ -17,7 +17,7 @@ pub(super) struct Layout {
 }
 
 impl Layout {
-    /// Reads the configuration, and writes back what it comes to. `None`: it makes no sense.
+    /// Reads the configuration, and writes back what it comes to. `None`: it is invalid.
     pub(super) fn negotiate(config: &mut gst::BufferPoolConfigRef) -> Option<Self> {
         let (caps, size, min, max) = config.params()?;
         let (allocator, mut params) = config.allocator().unwrap_or_default();

@@ -4,7 +4,7 @@
 //!
 //! xmem works in each device's primary context. Elements take CUDA memory from each other without a detour only if they have
 //! the same GstCudaContext, so there is one for each device here, around the primary context, and every element that asks
-//! gets it. One that somebody else made around the same context is used in its place.
+//! gets it. If another element has made one around the same context, that one is used.
 #![allow(unsafe_code)] // a library that is loaded
 
 use std::collections::VecDeque;
@@ -15,7 +15,7 @@ use xmem_core::cuda::Device;
 
 use super::ffi::{CONTEXT_TYPE, CuContext, CuDevice, GstCudaContext};
 use super::library::{CAT, Library};
-use crate::lock::lock;
+use crate::lock;
 
 glib::wrapper! {
     /// A GstCudaContext.
@@ -164,8 +164,18 @@ fn found(element: &gst::Element, ordinal: Option<u32>) -> Option<CudaContext> {
     })
 }
 
-/// What a neighbour gets that asks the element for a context. Nobody else is asked: whoever asks does so.
-pub(crate) fn to_share(element: &gst::Element, ordinal: Option<u32>) -> Option<gst::Context> {
+/// The answer to a neighbour's query for a context of this kind. No other element is asked: the neighbour does so.
+pub(crate) fn to_share(
+    kind: &str,
+    element: &gst::Element,
+    ordinal: Option<u32>,
+) -> Option<gst::Context> {
+    if let Some(context) = element.context(kind) {
+        return Some(context);
+    }
+    if kind != CONTEXT_TYPE {
+        return None;
+    }
     Library::get()?;
     let device = device_for(element, ordinal)?;
     CudaContext::of_device(&device)?.to_context()
@@ -179,8 +189,8 @@ fn device_for(element: &gst::Element, ordinal: Option<u32>) -> Option<Device> {
         .ok()
 }
 
-/// The device that the nearest element is to work on which says so. Whoever asks for a context names no device, takes no
-/// other one than its own, and then makes itself a context that is not the primary one.
+/// The device of the nearest element that has its `cuda-device-id` set. A query for a context names no device; an element
+/// that gets the context of another device makes a context of its own, which is not the primary one.
 fn ordinal_of_neighbours(element: &gst::Element) -> Option<u32> {
     /// More than there are between a decoder and a sink.
     const MOST_LINKS: usize = 64;
@@ -197,7 +207,7 @@ fn ordinal_of_neighbours(element: &gst::Element) -> Option<u32> {
     None
 }
 
-/// What an element says in the property that all of GStreamer's CUDA elements have.
+/// The property that all of GStreamer's CUDA elements have.
 fn ordinal_of(element: &gst::Element) -> Option<u32> {
     const PROPERTY: &str = "cuda-device-id";
     let property = element.find_property(PROPERTY)?;
@@ -221,7 +231,7 @@ fn asked_for(element: &gst::Element) -> Option<CudaContext> {
             })
         })
         .or_else(|| {
-            // Whoever has one sets it before this returns.
+            // An application that has one sets it before this returns.
             let message = gst::message::NeedContext::builder(CONTEXT_TYPE)
                 .src(element)
                 .build();

@@ -15,7 +15,7 @@ use gst::glib::ffi::{GFALSE, GTRUE, gboolean};
 use gst::glib::{self, translate::*};
 
 use crate::later::drop_later;
-use crate::lock::lock;
+use crate::lock;
 use crate::tied::{Tie, tied, update};
 
 /// Whether memory may be freed.
@@ -24,14 +24,14 @@ pub(crate) struct Deferred(Arc<Mutex<State>>);
 
 #[derive(Debug, Default)]
 struct State {
-    /// Nobody else has it open any more.
+    /// No other process has it open.
     released: bool,
     /// The memory, after its end.
     ended: Option<gst::Memory>,
 }
 
 impl Deferred {
-    /// It, and what says that the memory may be freed.
+    /// Returns it with a function that allows the memory to be freed.
     pub(crate) fn new() -> (Self, impl FnOnce() + Send + 'static) {
         let deferred = Self(Arc::default());
         let released = deferred.clone();
@@ -58,7 +58,7 @@ type Dispose = unsafe extern "C" fn(*mut GstMiniObject) -> gboolean;
 #[derive(Debug, Default, Clone)]
 struct Held {
     deferred: Vec<Deferred>,
-    /// Tells those who have it open.
+    /// Notifies the processes that have it open.
     at_end: Option<fn(&gst::MemoryRef)>,
     /// What its own allocator does at its end.
     before: Option<Dispose>,
@@ -97,7 +97,7 @@ impl Deferred {
 /// `GstMiniObject.dispose` of a memory whose end is put off.
 unsafe extern "C" fn dispose(object: *mut GstMiniObject) -> gboolean {
     let memory: *mut GstMemory = object.cast();
-    // SAFETY: the last reference of a live memory; nobody else has it.
+    // SAFETY: the last reference of a live memory; there is no other.
     let memory_ref = unsafe { gst::MemoryRef::from_ptr(memory) };
     let Some(held) = tied::<Held>(memory_ref) else {
         return GTRUE;

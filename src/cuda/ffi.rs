@@ -4,7 +4,7 @@
 //!
 //! There are no bindings for that library, and the build asks for neither it nor its headers: it is loaded at run time.
 //! The structures are those of `gst/cuda/gstcudamemory.h`, `gstcudabufferpool.h` and `gstcudacontext.h`, the same in
-//! 1.22 to 1.28; `tests/layouts.rs` compares them with what the C compiler says, where the headers are installed.
+//! 1.22 to 1.28; `tests/layouts.rs` compares them with the C compiler's, where the headers are installed.
 
 use std::ffi::{c_int, c_void};
 
@@ -38,7 +38,7 @@ pub(crate) struct GstCudaAllocator {
     _opaque: [u8; 0],
 }
 
-/// What [`gst_is_cuda_memory`](super::library::Library) says yes to.
+/// A memory that [`gst_is_cuda_memory`](super::library::Library) accepts.
 #[repr(C)]
 pub(crate) struct GstCudaMemory {
     pub(crate) mem: gst::ffi::GstMemory,
@@ -62,7 +62,7 @@ pub(crate) struct GstCudaBufferPoolClass {
     pub(crate) parent_class: gst::ffi::GstBufferPoolClass,
 }
 
-/// `GstCudaMemoryAllocMethod`, since 1.24. Wrapped memory says that it is of cuMemAlloc.
+/// `GstCudaMemoryAllocMethod`, since 1.24. Wrapped memory has the value of cuMemAlloc.
 pub(crate) type GstCudaMemoryAllocMethod = c_int;
 /// cuMemAlloc or cuMemAllocPitch.
 pub(crate) const GST_CUDA_MEMORY_ALLOC_MALLOC: GstCudaMemoryAllocMethod = 1;

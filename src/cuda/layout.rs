@@ -9,10 +9,11 @@ use gst::glib;
 use super::context::CudaContext;
 use super::memory::{self, CudaMemory};
 use crate::later::drop_later;
-use crate::lock::lock;
+use crate::lock;
+use crate::planes::{extent, field_height};
 
 /// The layout that libgstcuda gives memory of its own: all planes have the same pitch, and textures can be made of them.
-/// Elements read planes by what a memory says of itself, and GStreamer copies memory on the assumption that it could have
+/// Elements find planes by the layout that a memory has, and GStreamer copies memory on the assumption that it could have
 /// made it, so no other layout is handed on as GstCudaMemory.
 #[derive(Debug, Clone)]
 pub(crate) struct Layout(gst_video::VideoInfo);
@@ -139,24 +140,15 @@ impl Plane {
 
 /// Its planes, in the order of the format.
 pub(crate) fn planes(info: &gst_video::VideoInfo) -> impl Iterator<Item = Plane> + '_ {
-    let of = |number: usize| {
-        let components = 0..u8::try_from(info.n_components()).unwrap_or(0);
-        let format = info.format_info();
-        let own = components
-            .filter(|component| format.plane()[usize::from(*component)] as usize == number);
-        let sizes = own.map(|component| {
-            let pixel = usize::try_from(info.comp_pstride(component)).unwrap_or(0);
-            let width = info.comp_width(component) as usize * pixel;
-            (width, info.comp_height(component) as usize)
-        });
-        let (width, height) = sizes.fold((0, 0), |(w, h), (width, height)| {
-            (w.max(width), h.max(height))
-        });
+    let height = field_height(info, info.height());
+    let of = move |number: usize| {
+        let (format, stride) = (info.format_info(), info.stride()[number]);
+        let (width, rows) = extent(&format, number, info.width(), height, stride);
         Plane {
             offset: info.offset()[number],
-            pitch: usize::try_from(info.stride()[number]).unwrap_or(0),
-            width,
-            height,
+            pitch: usize::try_from(stride).unwrap_or(0),
+            width: width as usize,
+            height: rows as usize,
         }
     };
     (0..info.n_planes() as usize).map(of)

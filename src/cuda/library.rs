@@ -81,12 +81,12 @@ functions! {{
 }}
 
 impl Library {
-    /// The library, if all works that is needed. A debug line says once why not.
+    /// The library, if all works that is needed. A debug line gives the reason once if not.
     pub(super) fn get() -> Option<&'static Self> {
         static LIBRARY: LazyLock<Option<Library>> = LazyLock::new(|| match Library::load() {
             Ok(library) => Some(library),
             Err(reason) => {
-                gst::info!(CAT, "No {} here: {reason}", crate::caps::CUDA_MEMORY);
+                gst::info!(CAT, "No memory:CUDAMemory here: {reason}");
                 None
             }
         });

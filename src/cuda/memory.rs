@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! What a GstCudaMemory says of itself, whoever made it.
+//! The properties of a GstCudaMemory of any allocator.
 #![allow(unsafe_code)] // a C structure, and a library that is loaded
 
 use std::mem::MaybeUninit;
@@ -74,7 +74,7 @@ impl<'a> CudaMemory<'a> {
         unsafe { from_glib_none((*self.as_ptr()).context) }
     }
 
-    /// The stream on which it is written and read. `None`: whoever used it has waited for that.
+    /// The stream on which it is written and read. `None`: its last user has waited for its work.
     pub(crate) fn stream(self) -> Option<cuda::Stream> {
         // SAFETY: a live memory, which holds a reference on its stream.
         unsafe {
@@ -86,7 +86,7 @@ impl<'a> CudaMemory<'a> {
     }
 
     /// Its address on the device. What was written by the CPU is put there first, on its stream. `None`: it cannot be mapped,
-    /// for example since somebody is writing.
+    /// for example because it is mapped for writing.
     pub(crate) fn device_ptr(self) -> Option<u64> {
         let memory = self.memory.as_ptr().cast_mut();
         // SAFETY: a live memory, unmapped as it was mapped. The address stays good for as long as the memory lives.
@@ -106,15 +106,15 @@ impl<'a> CudaMemory<'a> {
     /// Why other processes cannot have it where it lies. `None`: perhaps they can.
     pub(crate) fn why_not_exportable(self) -> Option<&'static str> {
         let memory = self.memory.as_ptr().cast_mut();
-        let says = |function: Option<unsafe extern "C" fn(_) -> _>| {
+        let has = |function: Option<unsafe extern "C" fn(_) -> _>| {
             // SAFETY: a live GstCudaMemory.
             function.is_some_and(|function| unsafe { function(memory) } != 0)
         };
         // SAFETY: as above.
         let method = unsafe { (self.library.cuda_memory_get_alloc_method)(self.as_ptr()) };
-        if says(self.library.cuda_memory_is_from_fixed_pool) {
+        if has(self.library.cuda_memory_is_from_fixed_pool) {
             Some("it is a decoder's surface")
-        } else if says(self.library.cuda_memory_is_stream_ordered) {
+        } else if has(self.library.cuda_memory_is_stream_ordered) {
             Some("it is of a stream-ordered pool")
         } else if tied::<OneFrame>(self.memory).is_some() {
             Some("it was allocated for this frame, since no slot was free or as a copy")

@@ -6,6 +6,7 @@
 //! no driver, `memory:CUDAMemory` is not offered.
 
 mod context;
+mod copier;
 mod deferred;
 mod ffi;
 mod layout;
@@ -16,15 +17,13 @@ mod stream;
 mod wrapped;
 
 pub(crate) use context::{CudaContext, shared, shared_by_all, to_share};
+pub(crate) use copier::Copier;
 pub(crate) use deferred::Deferred;
 pub(crate) use layout::{Layout, planes};
 pub(crate) use memory::CudaMemory;
 pub(crate) use pool::XmemCudaBufferPool;
 pub(crate) use stream::Stream;
 pub(crate) use wrapped::{Home, SlotMemory};
-
-/// The GstContext that has a GstCudaContext.
-pub(crate) const CONTEXT_TYPE: &str = ffi::CONTEXT_TYPE;
 
 /// Whether GstCudaMemory can be read and made here.
 pub(crate) fn is_offered() -> bool {

@@ -30,7 +30,7 @@ impl Stream {
         ptr::NonNull::new(stream).map(Self)
     }
 
-    /// The one that whoever uses a pool wants its memory to have.
+    /// The stream that the configuration of a pool asks for.
     pub(crate) fn of_config(config: &gst::BufferPoolConfigRef) -> Option<Self> {
         let library = Library::get()?;
         // SAFETY: a live structure, which is only read. It returns a reference of its own.
@@ -51,8 +51,8 @@ impl Stream {
 
     /// The stream itself.
     pub(crate) fn handle(&self) -> cuda::Stream {
-        // SAFETY: a live stream. Who puts something on it keeps a reference until that is done, or gives up the last one behind
-        // it: what is on a stream that is destroyed still runs to its end.
+        // SAFETY: a live stream. A user keeps a reference until its work is done, or drops the last one after
+        // it: work on a stream that is destroyed still runs to its end.
         Library::get().map_or(cuda::Stream::LEGACY_DEFAULT, |library| unsafe {
             cuda::Stream::from_raw((library.cuda_stream_get_handle)(self.0.as_ptr()).addr() as u64)
         })

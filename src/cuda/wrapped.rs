@@ -29,8 +29,9 @@ use super::library::{CAT, Library};
 use super::memory::{self, OneFrame};
 use super::stream::Stream;
 use crate::later::drop_later;
-use crate::lock::lock;
-use crate::memory::{Tally, freeze, thaw};
+use crate::lock;
+use crate::memory::{freeze, thaw};
+use crate::tally::Tally;
 use crate::tied::tie;
 
 /// How far a slot is.
@@ -40,11 +41,11 @@ enum Lease {
     /// Of this process's own pool.
     Published(ReadLease),
     Received(Reading),
-    /// Nobody has the memory.
+    /// The memory is not in use.
     Gone,
 }
 
-/// A received frame, and who reads it.
+/// A received frame, and the streams that read it.
 #[derive(Debug)]
 struct Reading {
     frame: CudaFrame,
@@ -90,7 +91,7 @@ impl Slot {
     }
 }
 
-/// The memories of one layout, stream and context that nobody uses just now.
+/// The memories of one layout, stream and context that are not in use.
 #[derive(Debug)]
 pub(crate) struct Home {
     context: CudaContext,
@@ -154,7 +155,7 @@ impl Home {
         if slot.len() < self.layout.info().size() {
             return None;
         }
-        // Somebody may have written the slot on another stream.
+        // The slot may have been written on another stream.
         slot.wait_on(self.stream.handle())
             .inspect_err(|error| gst::warning!(CAT, "Cannot wait for a slot: {error}"))
             .ok()?;
@@ -207,7 +208,7 @@ impl Home {
         let memory = self.take(place).or_else(|| self.of_slot(place))?;
         *SlotMemory::of(&memory)?.0.lease() = lease;
         let raw = memory.as_ptr().cast_mut();
-        // SAFETY: nobody else has the memory yet.
+        // SAFETY: the memory has no other user yet.
         unsafe { (*raw).mini_object.flags |= flags | GST_CUDA_MEMORY_TRANSFER_NEED_DOWNLOAD };
         Some(memory)
     }
@@ -227,7 +228,7 @@ impl Home {
             device: self.device.clone(),
             stream: self.stream.clone(),
         });
-        // SAFETY: the lease keeps the address valid while anybody uses the memory. Nobody has it yet.
+        // SAFETY: the lease keeps the address valid while the memory is in use. It has no other user yet.
         unsafe {
             let memory = self.wrap(place.1, slot)?;
             (*memory.as_ptr().cast_mut()).mini_object.dispose = Some(dispose);
@@ -265,7 +266,7 @@ impl Home {
         }
     }
 
-    /// Keeps a memory that nobody has any more. `Err`: there is one for its place already.
+    /// Keeps a memory that is no longer in use. `Err`: there is one for its place already.
     fn keep(&self, place: Place, memory: gst::Memory) -> Result<(), gst::Memory> {
         let old: Vec<_> = {
             let mut idle = self.idle();
@@ -294,8 +295,8 @@ impl Drop for Home {
     }
 }
 
-/// Frees a memory that nobody has any more. What was put on the stream may still use its textures, and freeing it waits for the
-/// stream, which may stand still if a producer was killed.
+/// Frees a memory that is no longer in use. Work on the stream may still use its textures, and freeing it waits for the
+/// stream, which may be blocked if a producer was killed.
 fn end(memory: gst::Memory, device: &Device, stream: &Stream) {
     // SAFETY: this is its only reference. It does not go home again.
     unsafe { (*memory.as_ptr().cast_mut()).mini_object.dispose = None };
@@ -313,14 +314,14 @@ unsafe extern "C" fn free<T>(user_data: gpointer) {
 /// `GstMiniObject.dispose` of a slot's memory: its last reference is gone, and is taken up again here.
 unsafe extern "C" fn dispose(object: *mut GstMiniObject) -> gboolean {
     let raw: *mut GstMemory = object.cast();
-    // SAFETY: GStreamer calls this for the memory that has it, once for each time that nobody has it any more.
+    // SAFETY: GStreamer calls this for the memory that has it, each time that its last reference is dropped.
     let Some(slot) = (unsafe { slot_of(raw) }) else {
         return GTRUE;
     };
     let lease = mem::replace(&mut *slot.lease(), Lease::Gone);
     let (home, place) = (slot.home.upgrade(), slot.place);
     let (device, stream) = (slot.device.clone(), slot.stream.clone());
-    // SAFETY: nobody has the memory; it becomes as it was when it was made.
+    // SAFETY: there is no other reference; the memory becomes as it was when it was made.
     let memory: gst::Memory = unsafe {
         thaw(raw);
         (*raw).mini_object.flags &= !(GST_CUDA_MEMORY_TRANSFER_NEED_DOWNLOAD
@@ -336,7 +337,7 @@ unsafe extern "C" fn dispose(object: *mut GstMiniObject) -> gboolean {
     if let Err(memory) = kept {
         end(memory, &device, &stream);
     }
-    // Last, since whoever gets the slot then looks for its memory. What was put on the stream may still use the slot.
+    // Last: the next user of the slot looks for its memory. Work on the stream may still use the slot.
     match lease {
         Lease::Received(reading) => reading.end(&stream),
         Lease::Writable(lease) => stream.handle().when_done(&device, move || drop(lease)),
@@ -378,7 +379,7 @@ impl<'a> SlotMemory<'a> {
     pub(crate) fn belongs_to(self, producer: &Producer) -> bool {
         match &*self.0.lease() {
             Lease::Writable(lease) => producer.owns(lease),
-            Lease::Published(lease) => producer.owns_frame(lease),
+            Lease::Published(lease) => producer.owns(lease),
             Lease::Received(..) | Lease::Gone => false,
         }
     }
@@ -405,13 +406,12 @@ impl<'a> SlotMemory<'a> {
     pub(crate) fn publish(
         self,
         producer: &Producer,
-        mut meta: FrameMeta,
+        mut meta: Arc<FrameMeta>,
     ) -> Result<u64, PublishError> {
-        meta.offset = 0;
-        meta.size = self.1.size() as u64;
+        FrameMeta::set_place(&mut meta, 0, self.1.size() as u64);
         let mut lease = self.0.lease();
         match &*lease {
-            Lease::Published(frame) => return producer.republish(frame, meta),
+            Lease::Published(frame) => return producer.republish(frame, &meta),
             Lease::Received(..) | Lease::Gone => return Err(PublishError::OtherPool),
             Lease::Writable(_) => {}
         }
@@ -422,7 +422,7 @@ impl<'a> SlotMemory<'a> {
         };
         match write.publish_on(self.0.stream.handle(), meta) {
             Ok(frame) => {
-                let sequence = frame.meta().sequence;
+                let sequence = frame.info().sequence;
                 *lease = Lease::Published(frame);
                 Ok(sequence)
             }

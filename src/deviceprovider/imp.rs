@@ -32,7 +32,7 @@ use super::{
     XmemDevice,
     pools::{self, Pool},
 };
-use crate::lock::lock;
+use crate::lock;
 
 pub(super) static CAT: LazyLock<gst::DebugCategory> = LazyLock::new(|| {
     gst::DebugCategory::new(

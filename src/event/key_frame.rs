@@ -62,7 +62,7 @@ impl KeyFrame {
         bytes
     }
 
-    /// `None`: it makes no sense.
+    /// `None`: it is invalid.
     pub(crate) fn decode(bytes: &[u8]) -> Option<Self> {
         let (all_headers, at) = bytes.split_first()?;
         let at = i64::from_le_bytes(at.try_into().ok()?);

@@ -23,7 +23,7 @@ pub(crate) fn of_structure(structure: &gst::StructureRef) -> Result<String, &'st
     }
 }
 
-/// `None`: it makes no sense.
+/// `None`: it is invalid.
 pub(crate) fn to_structure(text: &str) -> Option<gst::Structure> {
     if text.len() > LONGEST {
         return None;

@@ -98,7 +98,7 @@ pub(super) fn decode(
     };
     // Formats of our own are checked against the frame; GStreamer's are not.
     if !has_header(record.data, record.name) || is_ours(record.name) || is_custom(record.name) {
-        return fail("it makes no sense");
+        return fail("it is invalid");
     }
     let mut consumed = 0;
     // SAFETY: a buffer that is borrowed for writing, and bytes of that length whose header names a meta and lies
@@ -112,7 +112,7 @@ pub(super) fn decode(
         )
     };
     if meta.is_null() {
-        return fail("no plugin or library in this process knows it, or it makes no sense");
+        return fail("no plugin or library in this process knows it, or it is invalid");
     }
     Ok(())
 }

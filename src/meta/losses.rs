@@ -7,7 +7,7 @@ use std::{
     sync::{Mutex, MutexGuard},
 };
 
-use crate::lock::lock;
+use crate::lock;
 
 /// Another process may make up names.
 const MOST_NAMES: usize = 64;

@@ -139,7 +139,7 @@ fn is_about_memory(meta: &MetaRef<'_, gst::Meta>) -> bool {
     meta.has_tag::<tags::Memory>() || meta.has_tag::<tags::MemoryReference>()
 }
 
-/// Puts on a buffer what is attached to its frame. The buffer has its memory and its planes. What makes no sense is left
+/// Puts on a buffer what is attached to its frame. The buffer has its memory and its planes. What is invalid is left
 /// out.
 pub(crate) fn onto_buffer(
     attachments: &Attachments,

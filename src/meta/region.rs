@@ -77,7 +77,7 @@ impl Kind for Region {
         }
         let params = record.params.iter().map(|param| text::to_structure(param));
         let Some(params) = params.collect::<Option<Vec<_>>>() else {
-            return Err("a parameter makes no sense".into());
+            return Err("a parameter is invalid".into());
         };
         let rectangle = (record.x, record.y, record.width, record.height);
         let mut meta = VideoRegionOfInterestMeta::add(buffer, record.kind, rectangle);

@@ -8,7 +8,7 @@ use gst::{MetaRef, glib, meta::CustomMeta};
 use minicbor::{Decode, Decoder, Encode};
 
 use super::kind::{Encoded, Kind, Why, append, read};
-use crate::lock::lock;
+use crate::lock;
 use crate::{frame::Format, text};
 
 /// Key of the custom metas. They say their names themselves.

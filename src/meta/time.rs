@@ -44,7 +44,7 @@ impl Kind for Reference {
 
     fn add(record: ReferenceRecord, buffer: &mut gst::BufferRef, _: &Format) -> Result<(), Why> {
         let Some(clock) = text::to_caps(&record.clock) else {
-            return Err("its clock makes no sense".into());
+            return Err("its clock is invalid".into());
         };
         let time = |time: u64| (time != u64::MAX).then(|| gst::ClockTime::from_nseconds(time));
         let Some(timestamp) = time(record.timestamp) else {
@@ -116,7 +116,7 @@ impl Kind for TimeCode {
                 text.and_then(|text| {
                     glib::DateTime::from_iso8601(&text, Some(&glib::TimeZone::utc())).ok()
                 })
-                .ok_or_else(|| Why::from("its date makes no sense"))
+                .ok_or_else(|| Why::from("its date is invalid"))
             })
             .transpose()?;
         let [hours, minutes, seconds, frames, field_count] = record.time;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! What the bindings of GstBaseSink do not offer: `get_times`, which says whether the sink waits for a frame's time, and
-//! what a sink needs that waits in `render` for something else.
+//! What the bindings of GstBaseSink lack: `get_times`, by which a sink waits for a frame's time or does not, and what a
+//! sink needs that waits in `render` for something else.
 
 // A class structure is filled with C function pointers, and fields of the instance are used.
 #![allow(unsafe_code)]
@@ -12,20 +12,25 @@ use std::{
 };
 
 use gst::{glib, glib::translate::*, prelude::*, subclass::prelude::*};
+use gst_base::subclass::prelude::*;
 
-use super::imp;
+/// A sink that decides for each buffer whether it waits for its time.
+pub(super) trait Paced: BaseSinkImpl {
+    /// Whether a buffer is rendered at once. GstBaseSink asks, once or several times, before it renders a buffer and before
+    /// it drops one that is late or outside of the segment.
+    fn is_rendered_at_once(&self, buffer: &gst::BufferRef) -> bool;
+}
 
 /// Puts our `get_times` in the place of the parent's.
-pub(super) fn override_times(class: &mut <imp::XmemSink as ObjectSubclass>::Class) {
-    let class: &mut glib::Class<gst_base::BaseSink> = class;
+pub(super) fn override_times<T: Paced>(class: &mut T::Class) {
     // SAFETY: the class structure of a subclass starts with GstBaseSinkClass, and it is ours while it is set up.
     unsafe {
         let class: *mut gst_base::ffi::GstBaseSinkClass = std::ptr::from_mut(class).cast();
-        (*class).get_times = Some(get_times);
+        (*class).get_times = Some(get_times::<T>);
     }
 }
 
-unsafe extern "C" fn get_times(
+unsafe extern "C" fn get_times<T: Paced>(
     sink: *mut gst_base::ffi::GstBaseSink,
     buffer: *mut gst::ffi::GstBuffer,
     start: *mut gst::ffi::GstClockTime,
@@ -33,22 +38,17 @@ unsafe extern "C" fn get_times(
 ) {
     // SAFETY: GstBaseSink calls this with an instance of our class and four live pointers.
     unsafe {
-        let instance = &*sink.cast::<<imp::XmemSink as ObjectSubclass>::Instance>();
+        let instance = &*sink.cast::<T::Instance>();
         let imp = instance.imp();
         let buffer = first_of(buffer);
-        let look = || {
-            if !buffer.is_null() {
-                imp.gaps.comes(gst::BufferRef::from_ptr(buffer));
-            }
-            buffer.is_null() || imp.hands_over_at_once()
-        };
+        let look = || buffer.is_null() || imp.is_rendered_at_once(gst::BufferRef::from_ptr(buffer));
         // No panic may reach C; a frame that is paced by mistake is the smaller harm.
         if catch_unwind(AssertUnwindSafe(look)).unwrap_or(false) {
             *start = gst::ffi::GST_CLOCK_TIME_NONE;
             *end = gst::ffi::GST_CLOCK_TIME_NONE;
             return;
         }
-        let parent = imp::XmemSink::type_data()
+        let parent = T::type_data()
             .as_ref()
             .parent_class()
             .cast::<gst_base::ffi::GstBaseSinkClass>();
@@ -65,7 +65,7 @@ unsafe extern "C" fn get_times(
 /// It is a live buffer or a live list of buffers.
 unsafe fn first_of(object: *mut gst::ffi::GstBuffer) -> *mut gst::ffi::GstBuffer {
     let list: *mut gst::ffi::GstBufferList = object.cast();
-    // SAFETY: by the caller; both begin with a GstMiniObject, which says what they are.
+    // SAFETY: by the caller; both begin with a GstMiniObject, which has their type.
     unsafe {
         if (*object.cast::<gst::ffi::GstMiniObject>()).type_ != gst::ffi::gst_buffer_list_get_type()
         {
@@ -78,18 +78,14 @@ unsafe fn first_of(object: *mut gst::ffi::GstBuffer) -> *mut gst::ffi::GstBuffer
     }
 }
 
-fn base(sink: &super::XmemSink) -> *mut gst_base::ffi::GstBaseSink {
-    sink.upcast_ref::<gst_base::BaseSink>().as_ptr()
-}
-
 /// If the pipeline is paused, completes that and waits until it plays. For the streaming thread, which has the preroll
 /// lock.
-pub(super) fn preroll(sink: &super::XmemSink, data: Data<'_>) -> Result<(), gst::FlowError> {
+pub(super) fn preroll(sink: &gst_base::BaseSink, data: Data<'_>) -> Result<(), gst::FlowError> {
     let object: *mut gst::ffi::GstMiniObject = match data {
         Data::Buffer(buffer) => buffer.as_mut_ptr().cast(),
         Data::Event(event) => event.as_mut_ptr().cast(),
     };
-    let sink = base(sink);
+    let sink = sink.as_ptr();
     // SAFETY: a live instance and a live object of the kinds that this function takes; the fields change only under the
     // lock that the caller has.
     let flow = unsafe {
@@ -102,9 +98,9 @@ pub(super) fn preroll(sink: &super::XmemSink, data: Data<'_>) -> Result<(), gst:
     unsafe { gst::FlowSuccess::try_from_glib(flow) }.map(drop)
 }
 
-/// Lets go of the preroll lock for a moment, so that the state can be changed. For the streaming thread, which has it.
-pub(super) fn let_go(sink: &super::XmemSink) {
-    let sink = base(sink);
+/// Releases the preroll lock for a moment, so that the state can be changed. For the streaming thread, which has it.
+pub(super) fn yield_preroll_lock(sink: &gst_base::BaseSink) {
+    let sink = sink.as_ptr();
     // SAFETY: a live instance, whose lock this thread has by the caller's word and has again afterwards.
     unsafe {
         let lock = &raw mut (*sink).preroll_lock;

@@ -4,10 +4,10 @@
 
 use std::sync::{Arc, LazyLock, OnceLock};
 
-use gst::{glib, prelude::*, subclass::prelude::*};
+use gst::{glib, prelude::*};
 use xmem_core::{ConsumerEvent, Departure};
 
-use super::{XmemSink, log::CAT, messages, settings::PROP_NUM_CLIENTS};
+use super::{log::CAT, messages, requests::Requests, settings::PROP_NUM_CLIENTS};
 use crate::{
     event::key_frame::{self, KeyFrame},
     stats,
@@ -45,7 +45,8 @@ pub(super) fn signals() -> &'static [glib::subclass::Signal] {
 
 /// What the pool calls when something happens to its consumers. That is held back until the sink knows its pool.
 pub(super) fn handler(
-    sink: &XmemSink,
+    sink: &gst_base::BaseSink,
+    requests: Arc<Requests>,
     is_started: Arc<OnceLock<()>>,
 ) -> impl Fn(ConsumerEvent) + Send + Sync + 'static {
     let sink = sink.downgrade();
@@ -66,10 +67,8 @@ pub(super) fn handler(
             }
             ConsumerEvent::Request { name, data, .. } => {
                 match KeyFrame::decode(&data) {
-                    Some(request) if name == key_frame::NAME => {
-                        sink.imp().requests.ask(&sink, request);
-                    }
-                    _ => gst::debug!(CAT, obj = sink, "Nobody here knows the request {name:?}"),
+                    Some(request) if name == key_frame::NAME => requests.ask(&sink, request),
+                    _ => gst::debug!(CAT, obj = sink, "Unknown request {name:?}"),
                 }
                 return;
             }

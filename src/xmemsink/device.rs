@@ -5,38 +5,30 @@
 #![allow(unsafe_code)] // addresses of device memory
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use gst::{glib, prelude::*};
-use xmem_core::cuda::{CudaError, CudaSlot, Device, Rows};
-use xmem_core::{Canceller, FrameMeta, ImportError, ImportedMemory, Parts, PublishError};
+use xmem_core::cuda::{CudaError, CudaSlot, Device, Mode, Rows};
+use xmem_core::{
+    Canceller, FrameMeta, ImportError, ImportedMemory, Parts, Producer, ProducerBuilder,
+    PublishError, SlotSpec,
+};
 
 use super::{
-    XmemSinkCopy, imports,
+    enums::{XmemSinkCopy, XmemSinkCudaIpcMode},
+    imports,
     log::CAT,
-    pieces::lie_in,
-    publish::{Cause, Failure, Outcome},
+    outcome::{Cause, Failure, Outcome},
+    pieces::{self, lie_in},
+    settings::Settings,
     started::Started,
 };
 use crate::{
-    cuda::{
-        self, CudaContext, CudaMemory, Deferred, Layout, SlotMemory, Stream, XmemCudaBufferPool,
-    },
+    cuda::{self, CudaMemory, Deferred, Layout, SlotMemory, XmemCudaBufferPool},
     frame::{Format, Memory},
     later::drop_later,
-    lock::lock,
     tied::{Tie, tie, tied},
 };
-
-/// What copies are made with.
-#[derive(Debug, Clone)]
-pub(super) struct Copier {
-    device: Device,
-    /// For memory that has no stream.
-    stream: Arc<Stream>,
-    /// What the layout was made for.
-    info: gst_video::VideoInfo,
-    layout: Layout,
-}
 
 /// Why a memory is not shared: that is not tried anew for each frame.
 #[derive(Debug, Clone)]
@@ -48,6 +40,17 @@ impl Tie for Refused {
 
 /// How many buffers upstream is to keep. Decoders give out as many surfaces and a few more, and go on decoding meanwhile.
 const UPSTREAM_KEEPS: u32 = 4;
+
+/// Has the pool share slots on devices as it is set.
+pub(super) fn configure(builder: ProducerBuilder, settings: &Settings) -> ProducerBuilder {
+    builder
+        .cuda_mode(match settings.cuda_ipc_mode {
+            XmemSinkCudaIpcMode::Auto => Mode::Auto,
+            XmemSinkCudaIpcMode::Vmm => Mode::Vmm,
+            XmemSinkCudaIpcMode::Legacy => Mode::Legacy,
+        })
+        .release_timeout(Duration::from_nanos(settings.release_timeout))
+}
 
 /// Offers upstream a pool of slots on a device, if it works in the same context.
 pub(super) fn offer(
@@ -81,251 +84,224 @@ pub(super) fn offer(
     query.add_allocation_pool(Some(&pool), size, UPSTREAM_KEEPS, 0);
 }
 
-impl Started {
-    /// Publishes a buffer that lies on a device. `None`: it does not.
-    pub(super) fn publish_device(
-        &self,
-        buffer: &gst::Buffer,
-        meta: &FrameMeta,
-        format: &Format,
-        cancel: &Canceller,
-    ) -> Result<Option<Outcome>, Failure> {
-        if format.memory != Memory::Cuda || buffer.n_memory() != 1 {
-            return Ok(None);
-        }
-        let memory = buffer.peek_memory(0);
-        let Some(on_device) = CudaMemory::of(memory) else {
-            return Ok(None);
-        };
-        // Each time: what a CPU wrote is put on the device by it.
-        let ptr = on_device.device_ptr().ok_or(Failure::Unreadable)?;
-        let cause = match SlotMemory::of(memory) {
-            // Consumers get slots and memory from their first byte on.
-            _ if memory.offset() > 0 => Cause::Unreachable("its first bytes were cut off"),
-            Some(slot) if slot.belongs_to(&self.producer) => {
-                match slot.publish(&self.producer, meta.clone()) {
-                    Ok(_) => return Ok(Some(Outcome::InPlace)),
-                    Err(PublishError::NoRoomForAttachments { needed, room }) => {
-                        Cause::Metas { needed, room }
-                    }
-                    Err(error) => return Err(error.into()),
+/// Publishes a buffer that lies on a device. `None`: it does not.
+pub(super) fn publish(
+    started: &Started,
+    buffer: &gst::Buffer,
+    meta: &Arc<FrameMeta>,
+    format: &Format,
+    cancel: &Canceller,
+) -> Result<Option<Outcome>, Failure> {
+    if format.memory != Memory::Cuda || buffer.n_memory() != 1 {
+        return Ok(None);
+    }
+    let memory = buffer.peek_memory(0);
+    let Some(on_device) = CudaMemory::of(memory) else {
+        return Ok(None);
+    };
+    // Each time: what a CPU wrote is put on the device by it.
+    let ptr = on_device.device_ptr().ok_or(Failure::Unreadable)?;
+    let cause = match SlotMemory::of(memory) {
+        // Consumers get slots and memory from their first byte on.
+        _ if memory.offset() > 0 => Cause::Unreachable("its first bytes were cut off"),
+        Some(slot) if slot.belongs_to(&started.producer) => {
+            match slot.publish(&started.producer, meta.clone()) {
+                Ok(_) => return Ok(Some(Outcome::InPlace)),
+                Err(PublishError::NoRoomForAttachments { needed, room }) => {
+                    Cause::Metas { needed, room }
                 }
-            }
-            Some(slot) if slot.received().is_some() => {
-                if let Some(outcome) = self.publish_pieces(buffer, meta, cancel)? {
-                    return Ok(Some(outcome));
-                }
-                Cause::Unreachable(
-                    "it is of a pool whose memory ends with its producer, or which a consumer cannot reach",
-                )
-            }
-            Some(_) => Cause::Unreachable("it is of another pool"),
-            None => match self.share(buffer, on_device, ptr, meta, cancel)? {
-                Ok(outcome) => return Ok(Some(outcome)),
-                Err(why) => Cause::Unreachable(why),
-            },
-        };
-        if self.settings.copy == XmemSinkCopy::Forbid {
-            return Err(Failure::CopyForbidden(self.why_copied(buffer, cause)));
-        }
-        self.publish_copy(buffer, on_device, ptr, meta, format, cancel)
-            .map(|is_out| {
-                Some(if is_out {
-                    Outcome::Copied(cause)
-                } else {
-                    Outcome::Dropped
-                })
-            })
-    }
-
-    /// Publishes a frame in memory of upstream's, which consumers open once. `Err`: why that cannot be.
-    fn share(
-        &self,
-        buffer: &gst::Buffer,
-        memory: CudaMemory<'_>,
-        ptr: u64,
-        meta: &FrameMeta,
-        cancel: &Canceller,
-    ) -> Result<Result<Outcome, &'static str>, Failure> {
-        if let Some(why) = memory.why_not_exportable() {
-            return Ok(Err(why));
-        }
-        let info = memory.info();
-        if cuda::planes(&info).any(|plane| plane.rows_in(buffer.size()) < plane.height) {
-            return Ok(Err("its planes are larger than it is"));
-        }
-        let context = memory.context();
-        let Some(device) = context.device().filter(|device| context.is_of(device)) else {
-            return Ok(Err(
-                "it is of a context other than the device's primary one",
-            ));
-        };
-        let imported = match self.import_device(buffer.peek_memory(0), ptr, &device) {
-            Ok(imported) => imported,
-            Err(why) => return Ok(Err(why)),
-        };
-        let mut parts = Parts::new();
-        parts.add_imported(&imported, 0, buffer.size() as u64, 0);
-        let room = parts.room() + meta.attachments.encoded_len();
-        let acquire = || self.producer.acquire_cuda_event(room, &device);
-        let Some(mut lease) = self.slot_by(cancel, acquire)? else {
-            self.producer.note_dropped();
-            return Ok(Ok(Outcome::Dropped));
-        };
-        lie_in(&mut lease, parts, buffer);
-        let published = match memory.stream() {
-            Some(stream) => lease.publish_on(stream, meta.clone()),
-            None => lease.publish(meta.clone()),
-        };
-        match published {
-            Ok(_) => Ok(Ok(Outcome::InPlace)),
-            Err(failure) => Err(failure.error.into()),
-        }
-    }
-
-    /// Memory of upstream's, as the pool knows it: its consumers open it once, for as long as upstream uses it again and
-    /// again.
-    fn import_device(
-        &self,
-        memory: &gst::MemoryRef,
-        ptr: u64,
-        device: &Device,
-    ) -> Result<ImportedMemory, &'static str> {
-        if let Some(known) = imports::known(memory, &self.producer) {
-            return Ok(known);
-        }
-        if let Some(Refused(why)) = tied(memory) {
-            return Err(why);
-        }
-        let (deferred, released) = Deferred::new();
-        // SAFETY: it is not freed before every process has closed it, since its end is put off until then.
-        let imported = unsafe {
-            let size = memory.size();
-            self.producer.import_cuda(ptr, size, device, released)
-        };
-        match imported {
-            Ok(imported) => {
-                imports::remember(memory, imported.clone());
-                deferred.apply_to(memory, give_up);
-                Ok(imported)
-            }
-            Err(reason) => {
-                gst::debug!(CAT, "Copying {memory:?}: {reason}");
-                let ImportError::Cuda(_) = reason else {
-                    return Err("the pool cannot take it in now");
-                };
-                let why = "the driver gives no handle for it";
-                tie(memory, Refused(why));
-                Err(why)
+                Err(error) => return Err(error.into()),
             }
         }
-    }
-
-    /// Publishes a frame with one copy, on its device. `false`: there was no slot for it.
-    fn publish_copy(
-        &self,
-        buffer: &gst::Buffer,
-        memory: CudaMemory<'_>,
-        ptr: u64,
-        meta: &FrameMeta,
-        format: &Format,
-        cancel: &Canceller,
-    ) -> Result<bool, Failure> {
-        let device = memory.context().device().ok_or(Failure::Unreadable)?;
-        let copier = self.copier(&device, &memory.info())?;
-        let stream = memory.stream().unwrap_or(copier.stream.handle());
-        let (size, room) = (copier.layout.info().size(), meta.attachments.encoded_len());
-        let acquire = || self.producer.acquire_cuda_with_room(size, room, &device);
-        let Some(lease) = self.slot_by(cancel, acquire)? else {
-            self.producer.note_dropped();
-            return Ok(false);
-        };
-        let mut meta = meta.clone();
-        meta.size = size as u64;
-        format.lay_out(&mut meta, copier.layout.info());
-        let slot = lease
-            .cuda()
-            .ok_or(Failure::Device(CudaError::NotOnDevice))?;
-        // SAFETY: the buffer is kept until the stream has copied it, whether that is published or not.
-        let copied = unsafe {
-            copy(
-                slot,
-                stream,
-                (ptr, buffer.size()),
-                &memory.info(),
-                &copier.layout,
+        Some(slot) if slot.received().is_some() => {
+            if let Some(outcome) = pieces::publish(started, buffer, meta, cancel)? {
+                return Ok(Some(outcome));
+            }
+            Cause::Unreachable(
+                "it is of a pool whose memory ends with its producer, or which a consumer cannot reach",
             )
-        };
-        let published = match copied {
-            Ok(()) => {
-                self.producer.note_copied();
-                lease
-                    .publish_on(stream, meta)
-                    .map_err(|failure| (failure.lease, failure.error.into()))
-            }
-            Err(error) => Err((lease, Failure::Device(error))),
-        };
-        // A decoder's surface is written again by a part of the device that knows no streams, and a slot perhaps on another
-        // stream: both wait for this copy.
-        let kept = buffer.clone();
-        match published {
-            Ok(frame) => {
-                stream.when_done(&device, move || {
-                    drop(frame);
-                    drop_later(kept);
-                });
-                Ok(true)
-            }
-            Err((lease, failure)) => {
-                stream.when_done(&device, move || {
-                    drop(lease);
-                    drop_later(kept);
-                });
-                Err(failure)
-            }
         }
+        Some(_) => Cause::Unreachable("it is of another pool"),
+        None => match share(started, buffer, on_device, ptr, meta, cancel)? {
+            Ok(outcome) => return Ok(Some(outcome)),
+            Err(why) => Cause::Unreachable(why),
+        },
+    };
+    if started.settings.copy == XmemSinkCopy::Forbid {
+        return Err(Failure::CopyForbidden(
+            cause.describe(buffer, &started.slots),
+        ));
     }
+    publish_copy(started, buffer, on_device, ptr, meta, format, cancel).map(|is_out| {
+        Some(if is_out {
+            Outcome::Copied(cause)
+        } else {
+            Outcome::Dropped
+        })
+    })
+}
 
-    /// What a frame is copied with that lies as `info` says.
-    fn copier(&self, device: &Device, info: &gst_video::VideoInfo) -> Result<Copier, Failure> {
-        let known = lock(&self.copier).clone();
-        if let Some(known) = &known
-            && known.device == *device
-            && known.info == *info
-        {
-            return Ok(known.clone());
-        }
-        let no = |why: &str| {
-            Failure::Device(CudaError::NotImportable {
-                why: why.to_owned(),
-            })
-        };
-        let context = CudaContext::of_device(device).ok_or_else(|| no("there is no context"))?;
-        let stream = match known.filter(|known| known.device == *device) {
-            Some(known) => known.stream,
-            None => Arc::new(Stream::new(&context).ok_or_else(|| no("no stream can be made"))?),
-        };
-        // Not that of the memory: consumers have it as their own CUDA elements want it.
-        let layout = gst_video::VideoInfo::builder(info.format(), info.width(), info.height())
-            .build()
-            .and_then(|info| Layout::new(&info, &context))
-            .map_err(|error| no(&error.to_string()))?;
-        let copier = Copier {
-            device: device.clone(),
-            stream,
-            info: info.clone(),
-            layout,
-        };
-        *lock(&self.copier) = Some(copier.clone());
-        Ok(copier)
+/// Publishes a frame in memory of upstream's, which consumers open once. `Err`: why that cannot be.
+fn share(
+    started: &Started,
+    buffer: &gst::Buffer,
+    memory: CudaMemory<'_>,
+    ptr: u64,
+    meta: &Arc<FrameMeta>,
+    cancel: &Canceller,
+) -> Result<Result<Outcome, &'static str>, Failure> {
+    if let Some(why) = memory.why_not_exportable() {
+        return Ok(Err(why));
     }
+    let info = memory.info();
+    if cuda::planes(&info).any(|plane| plane.rows_in(buffer.size()) < plane.height) {
+        return Ok(Err("its planes are larger than it is"));
+    }
+    let context = memory.context();
+    let Some(device) = context.device().filter(|device| context.is_of(device)) else {
+        return Ok(Err(
+            "it is of a context other than the device's primary one",
+        ));
+    };
+    let imported = match import(&started.producer, buffer.peek_memory(0), ptr, &device) {
+        Ok(imported) => imported,
+        Err(why) => return Ok(Err(why)),
+    };
+    let mut parts = Parts::new();
+    parts.add_imported(&imported, 0, buffer.size() as u64, 0);
+    let room = parts.room() + meta.attachments.encoded_len();
+    let spec = SlotSpec::device_event(&device).attachments(room);
+    let Some(mut lease) = started.slot(spec, cancel)? else {
+        started.producer.note_dropped();
+        return Ok(Ok(Outcome::Dropped));
+    };
+    lie_in(&mut lease, parts, buffer);
+    let published = match memory.stream() {
+        Some(stream) => lease.publish_on(stream, meta.clone()),
+        None => lease.publish(meta.clone()),
+    };
+    match published {
+        Ok(_) => Ok(Ok(Outcome::InPlace)),
+        Err(failure) => Err(failure.error.into()),
+    }
+}
+
+/// Memory of upstream's, as the pool knows it: its consumers open it once, for as long as upstream uses it again and
+/// again.
+fn import(
+    producer: &Producer,
+    memory: &gst::MemoryRef,
+    ptr: u64,
+    device: &Device,
+) -> Result<ImportedMemory, &'static str> {
+    if let Some(known) = imports::known(memory, producer) {
+        return Ok(known);
+    }
+    if let Some(Refused(why)) = tied(memory) {
+        return Err(why);
+    }
+    let (deferred, released) = Deferred::new();
+    // SAFETY: it is not freed before every process has closed it, since its end is put off until then.
+    let imported = unsafe {
+        let size = memory.size();
+        producer.import_cuda(ptr, size, device, released)
+    };
+    match imported {
+        Ok(imported) => {
+            imports::remember(memory, imported.clone());
+            deferred.apply_to(memory, give_up);
+            Ok(imported)
+        }
+        Err(reason) => {
+            gst::debug!(CAT, "Copying {memory:?}: {reason}");
+            let ImportError::Cuda(_) = reason else {
+                return Err("the pool cannot take it in now");
+            };
+            let why = "the driver gives no handle for it";
+            tie(memory, Refused(why));
+            Err(why)
+        }
+    }
+}
+
+/// Publishes a frame with one copy, on its device. `false`: there was no slot for it.
+fn publish_copy(
+    started: &Started,
+    buffer: &gst::Buffer,
+    memory: CudaMemory<'_>,
+    ptr: u64,
+    meta: &Arc<FrameMeta>,
+    format: &Format,
+    cancel: &Canceller,
+) -> Result<bool, Failure> {
+    let device = memory.context().device().ok_or(Failure::Unreadable)?;
+    let copier = started
+        .copier
+        .ready(&device, &memory.info())
+        .map_err(failed)?;
+    let stream = memory.stream().unwrap_or(copier.stream());
+    let (size, room) = (
+        copier.layout().info().size(),
+        meta.attachments.encoded_len(),
+    );
+    let spec = SlotSpec::new(size).attachments(room).on(&device);
+    let Some(lease) = started.slot(spec, cancel)? else {
+        started.producer.note_dropped();
+        return Ok(false);
+    };
+    let mut meta = FrameMeta::clone(meta);
+    meta.size = size as u64;
+    format.lay_out(&mut meta, copier.layout().info());
+    let slot = lease.cuda().ok_or(failed(CudaError::NotOnDevice))?;
+    // SAFETY: the buffer is kept until the stream has copied it, whether that is published or not.
+    let copied = unsafe {
+        copy(
+            slot,
+            stream,
+            (ptr, buffer.size()),
+            &memory.info(),
+            copier.layout(),
+        )
+    };
+    let published = match copied {
+        Ok(()) => {
+            started.producer.note_copied();
+            lease
+                .publish_on(stream, meta)
+                .map_err(|failure| (failure.lease, failure.error.into()))
+        }
+        Err(error) => Err((lease, failed(error))),
+    };
+    // A decoder's surface is written again by a part of the device that knows no streams, and a slot perhaps on another
+    // stream: both wait for this copy.
+    let kept = buffer.clone();
+    match published {
+        Ok(frame) => {
+            stream.when_done(&device, move || {
+                drop(frame);
+                drop_later(kept);
+            });
+            Ok(true)
+        }
+        Err((lease, failure)) => {
+            stream.when_done(&device, move || {
+                drop(lease);
+                drop_later(kept);
+            });
+            Err(failure)
+        }
+    }
+}
+
+fn failed(error: CudaError) -> Failure {
+    Failure::Device(error.to_string())
 }
 
 /// Puts the copy of a frame on a stream.
 ///
 /// # Safety
 ///
-/// There are so many bytes of the frame, which lies there as `info` says, and they stay until the stream has copied them.
+/// There are so many bytes of the frame, laid out as in `info`, and they stay until the stream has copied them.
 unsafe fn copy(
     slot: CudaSlot<'_>,
     stream: xmem_core::cuda::Stream,
@@ -351,7 +327,7 @@ unsafe fn copy(
     unsafe { slot.copy_rows_from(stream, from, &rows.collect::<Vec<_>>()) }
 }
 
-/// A memory comes to its end: consumers let go of it.
+/// A memory is about to be freed: consumers release it.
 fn give_up(memory: &gst::MemoryRef) {
     // Its allocator may use it again for another frame, and then this would come for each.
     tie(

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Frames that came to the sink and did not get into the pool. Who decodes the next one has to know that they are missing.
+//! Frames that came to the sink and did not get into the pool. A decoder of the next one has to know that they are missing.
 
 use std::sync::Mutex;
 
-use crate::lock::lock;
+use crate::lock;
 
-/// A buffer, told from those that had its address before.
+/// A buffer, distinguished from earlier ones at its address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Seen {
     address: usize,
@@ -67,7 +67,7 @@ impl Gaps {
         lock(&self.0).is_open = true;
     }
 
-    /// The same where nobody counts it.
+    /// The same for a frame that no other figure counts.
     pub(super) fn skip(&self) {
         lock(&self.0).skip();
     }

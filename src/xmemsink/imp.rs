@@ -9,11 +9,11 @@
  * pool's slots wherever it takes the buffer pool or the allocator that it is offered, so that no frame is copied.
  *
  * A slot is free again when the last buffer that refers to it, in whatever process, is gone, also when that process
- * was killed. Nobody waits for a consumer: one that is slow misses frames. #GstXmemSink:delivery `lossless` is the
+ * was killed. The sink waits for no consumer: a slow one misses frames. #GstXmemSink:delivery `lossless` is the
  * exception.
  *
  * Frames that do not lie in a slot are copied once; #GstXmemSink:stats counts them, and the category
- * `GST_PERFORMANCE` says why. Published frames are read-only for everybody, also in this pipeline: an in-place filter
+ * `GST_PERFORMANCE` logs why. Published frames are read-only everywhere, also in this pipeline: an in-place filter
  * behind a tee gets a copy of its own.
  *
  * Consumers get the stream with its events: its start (id, flags and group), caps, segment, tags and sticky custom
@@ -21,8 +21,8 @@
  * something in its own process only, such as an object, is not sent; a warning names it once, and
  * #GstXmemSink:stats counts it. The same goes for tables of contents and protection events. Stream collections and
  * stream groups are of the whole pipeline and stay there. A flush stays there too: what consumers have in their queues
- * is theirs to play, and the next frame brings the new segment along. The end of the stream is remembered for who
- * comes later, until the stream goes on.
+ * is theirs to play, and the next frame brings the new segment along. The pool keeps the end of the stream for
+ * late joiners, until the stream goes on.
  *
  * A consumer may ask for a key frame; upstream then gets a force-key-unit event, at most five in a second, however many
  * consumers ask and however often.
@@ -32,7 +32,7 @@
  * ]| A camera for every process that wants it.
  * |[
  * gst-launch-1.0 filesrc location=film.mp4 ! qtdemux ! h264parse ! avdec_h264 ! xmemsink pool=film delivery=lossless wait-for-connection=true
- * ]| A file, every frame of it, from the moment that somebody listens.
+ * ]| A file, every frame of it, from the moment that a consumer connects.
  *
  * docs/xmemsink.md has all of it, with what happens when something goes wrong.
  *
@@ -45,53 +45,52 @@ use std::{
 
 use gst::{glib, prelude::*, subclass::prelude::*};
 use gst_base::{prelude::*, subclass::prelude::*};
-use xmem_core::{Canceller, CreateError, FrameMeta, PoolStats, Text, WaitError};
+use xmem_core::{CreateError, PoolStats, Text};
 
 use super::{
-    base::{self, Data},
-    clients, events,
+    base::{self, Data, Paced},
+    clients, device,
+    events::Events,
+    frames,
     gaps::Gaps,
     log::CAT,
+    outcome::Outcome,
     proposal::Offer,
-    publish::{Failure, Outcome},
     requests::Requests,
-    settings::{self, PROP_NUM_CLIENTS, PROP_POOL, PROP_STATS, Settings},
+    settings::{PROP_NUM_CLIENTS, PROP_POOL, PROPERTIES, Settings},
     started::Started,
     stream::Stream,
     times::Times,
     waiting::{Interrupts, Reason},
+    way::Way,
 };
-#[cfg(feature = "cuda")]
-use crate::cuda;
 use crate::{
     allocator::{SlotSource, XmemAllocator},
     bytes::{self, UriHandler},
-    caps,
-    event::sticky,
-    frame::{AFTER_GAP, Format},
-    lock::lock,
-    meta::{self, Losses},
-    program, stats,
-    timeline::Timeline,
-    uri,
+    caps, cuda,
+    event::downstream,
+    frame::AFTER_GAP,
+    lock,
+    meta::Losses,
+    program, stats, uri,
 };
 
 /// No two of the locks are ever held at once, and none across a call that waits or that leads out of the element.
 #[derive(Debug, Default)]
 pub struct XmemSink {
-    pub(super) settings: Mutex<Settings>,
+    settings: Mutex<Settings>,
     started: Mutex<Option<Arc<Started>>>,
-    pub(super) stream: Mutex<Stream>,
-    pub(super) times: Mutex<Times>,
-    pub(super) events: Mutex<events::Figures>,
-    pub(super) requests: Requests,
+    stream: Stream,
+    times: Times,
+    events: Events,
+    requests: Arc<Requests>,
     /// The statistics of the last run, once it is over.
     last_stats: Mutex<(PoolStats, u64)>,
     /// Metas that could not travel.
     losses: Losses,
     offer: Offer,
-    pub(super) gaps: Gaps,
-    pub(super) interrupts: Interrupts,
+    gaps: Gaps,
+    interrupts: Interrupts,
 }
 
 #[glib::object_subclass]
@@ -102,21 +101,20 @@ impl ObjectSubclass for XmemSink {
     type ParentType = gst_base::BaseSink;
 
     fn class_init(class: &mut Self::Class) {
-        base::override_times(class);
+        base::override_times::<Self>(class);
     }
 }
 
 impl ObjectImpl for XmemSink {
     fn properties() -> &'static [glib::ParamSpec] {
-        static PROPERTIES: LazyLock<Vec<glib::ParamSpec>> = LazyLock::new(settings::properties);
-        PROPERTIES.as_ref()
+        PROPERTIES.specs()
     }
 
     fn signals() -> &'static [glib::subclass::Signal] {
         clients::signals()
     }
 
-    fn set_property(&self, _id: usize, value: &glib::Value, pspec: &glib::ParamSpec) {
+    fn set_property(&self, id: usize, value: &glib::Value, pspec: &glib::ParamSpec) {
         // What the pool is made with cannot change while it is there.
         if self.started().is_some() && !pspec.flags().contains(gst::PARAM_FLAG_MUTABLE_PLAYING) {
             gst::warning!(
@@ -127,21 +125,16 @@ impl ObjectImpl for XmemSink {
             );
             return;
         }
-        lock(&self.settings).set(pspec, value);
+        PROPERTIES.set(id, &mut lock(&self.settings), value);
         gst::info!(CAT, imp = self, "Set {} to {value:?}", pspec.name());
     }
 
-    fn property(&self, _id: usize, pspec: &glib::ParamSpec) -> glib::Value {
-        match pspec.name() {
-            PROP_NUM_CLIENTS => {
-                let clients = self
-                    .started()
-                    .map_or(0, |started| started.producer.num_consumers());
-                u32::try_from(clients).unwrap_or(u32::MAX).to_value()
-            }
-            PROP_STATS => self.stats().to_value(),
-            _ => lock(&self.settings).get(pspec),
-        }
+    fn property(&self, id: usize, pspec: &glib::ParamSpec) -> glib::Value {
+        let setting = PROPERTIES.get(id, &mut lock(&self.settings));
+        setting.unwrap_or_else(|| match pspec.name() {
+            PROP_NUM_CLIENTS => self.num_clients().to_value(),
+            _ => self.stats().to_value(),
+        })
     }
 
     fn constructed(&self) {
@@ -187,12 +180,12 @@ impl ElementImpl for XmemSink {
     ) -> Result<gst::StateChangeSuccess, gst::StateChangeError> {
         if transition == gst::StateChange::ReadyToPaused {
             // The pool is there from READY on; running times begin anew.
-            *lock(&self.times) = Times::default();
+            self.times.reset();
         }
         if transition != gst::StateChange::PausedToPlaying {
             return self.parent_change_state(transition);
         }
-        lock(&self.times).begin();
+        self.times.begin();
         self.interrupts.set(Reason::Resuming, true);
         let result = self.parent_change_state(transition);
         self.interrupts.set(Reason::Resuming, false);
@@ -204,7 +197,7 @@ impl ElementImpl for XmemSink {
         let result = self.parent_send_event(event);
         if is_latency {
             // It is sent when an element upstream has got another latency.
-            lock(&self.times).forget_upstream();
+            self.times.forget_upstream();
         }
         result
     }
@@ -234,13 +227,18 @@ impl BaseSinkImpl for XmemSink {
         self.interrupts.set(Reason::Unlocked, false);
         self.losses.reset();
         self.gaps.reset();
-        *lock(&self.stream) = Stream::default();
-        *lock(&self.events) = events::Figures::default();
+        self.stream.reset();
+        self.events.reset();
         let is_started = Arc::new(OnceLock::new());
-        let producer = settings
+        let builder = settings
             .producer()
-            .map_err(|reason| gst::error_msg!(gst::ResourceError::Settings, ("{reason}")))?
-            .on_consumer(clients::handler(&self.obj(), is_started.clone()))
+            .map_err(|reason| gst::error_msg!(gst::ResourceError::Settings, ("{reason}")))?;
+        let producer = device::configure(builder, &settings)
+            .on_consumer(clients::handler(
+                self.obj().upcast_ref(),
+                self.requests.clone(),
+                is_started.clone(),
+            ))
             .build()
             .map_err(|error| create_error(&settings.pool, &error))?;
         gst::info!(
@@ -259,8 +257,7 @@ impl BaseSinkImpl for XmemSink {
             allocator,
             settings,
             program: Text::new(program::name().as_deref().unwrap_or(&name)),
-            #[cfg(feature = "cuda")]
-            copier: Mutex::default(),
+            copier: cuda::Copier::default(),
         }));
         // The pool has been there for a moment, and consumers may have come.
         let _ = is_started.set(());
@@ -277,14 +274,13 @@ impl BaseSinkImpl for XmemSink {
         let mut stats = started.producer.stats();
         stats.slots_held = 0;
         stats.consumers.clear();
-        // First, so that the figures never fall back for who asks meanwhile.
+        // First, so that the figures never fall back meanwhile.
         *lock(&self.last_stats) = (stats, started.slots.tally().copies());
         *lock(&self.started) = None;
         // Upstream may keep buffers, pools and the allocator: they go on with private memory.
         started.slots.close();
         started.producer.close();
-        let stream = std::mem::take(&mut *lock(&self.stream));
-        drop(stream);
+        self.stream.reset();
         gst::info!(CAT, imp = self, "Stopped");
         Ok(())
     }
@@ -301,11 +297,7 @@ impl BaseSinkImpl for XmemSink {
 
     fn set_caps(&self, caps: &gst::Caps) -> Result<(), gst::LoggableError> {
         gst::debug!(CAT, imp = self, "Caps are {caps}");
-        let format = Arc::new(Format::from_caps(&sticky::shareable(caps.clone())));
-        let mut stream = lock(&self.stream);
-        stream.format = format;
-        stream.checked = None;
-        (stream.said_copied, stream.said_dropped) = (false, false);
+        self.stream.set_caps(caps);
         Ok(())
     }
 
@@ -335,11 +327,11 @@ impl BaseSinkImpl for XmemSink {
         match event.type_() {
             gst::EventType::StreamStart | gst::EventType::Segment | gst::EventType::FlushStop => {
                 self.begin();
-                lock(&self.times).forget_upstream();
+                self.times.forget_upstream();
             }
             _ => {}
         }
-        if let Err(reason) = self.note_sticky(&event) {
+        if let Err(reason) = self.stream.note_event(&event) {
             if event.type_() == gst::EventType::Caps {
                 self.refuse_caps(&reason);
                 return false;
@@ -350,19 +342,11 @@ impl BaseSinkImpl for XmemSink {
             return goes_on;
         }
         match event.type_() {
-            // Whoever asks what the pool has need not wait for its first frame.
-            gst::EventType::Caps => {
-                if !self.parent_event(event) {
-                    return false;
-                }
-                self.share_sticky().is_ok()
-            }
+            // The pool has its caps before its first frame.
+            gst::EventType::Caps => self.parent_event(event) && self.share_sticky(),
+            // The parent would wait for a preroll that never comes once the sink is being stopped.
             gst::EventType::Eos => {
-                if self.share_sticky().is_err() {
-                    return false;
-                }
-                // The parent would wait for a preroll that never comes once the sink is being stopped.
-                self.end(&event) && self.parent_event(event)
+                self.share_sticky() && self.end(&event) && self.parent_event(event)
             }
             gst::EventType::Toc | gst::EventType::Protection => {
                 self.give_up(&event, "events of this kind stay in this process");
@@ -375,7 +359,10 @@ impl BaseSinkImpl for XmemSink {
     fn query(&self, query: &mut gst::QueryRef) -> bool {
         match query.view_mut() {
             gst::QueryViewMut::Context(query) => {
-                if let Some(context) = self.context(query.context_type()) {
+                let ordinal = lock(&self.settings).cuda_device();
+                let obj = self.obj();
+                let context = cuda::to_share(query.context_type(), obj.upcast_ref(), ordinal);
+                if let Some(context) = context {
                     query.set_context(&context);
                     return true;
                 }
@@ -401,39 +388,39 @@ impl BaseSinkImpl for XmemSink {
             return Err(gst::FlowError::Error);
         }
         self.begin();
-        let mut meta = self.describe(&started, buffer);
-        self.check(&meta)?;
-        self.name_losses();
+        let obj = self.obj();
+        let way = self.way(obj.upcast_ref(), &started);
+        let mut meta = frames::describe(way, buffer, &self.losses)?;
         if self.gaps.close() {
             meta.flags |= AFTER_GAP;
         }
-        let outcome = self.hand_over(&started, buffer, &mut meta);
+        let outcome = frames::hand_over(way, &self.requests, buffer, meta);
         match &outcome {
             Ok(Outcome::InPlace | Outcome::Copied(_)) => {}
             Ok(Outcome::Dropped) => self.gaps.open(),
             Err(_) => self.gaps.skip(),
         }
-        self.say(&started, buffer, outcome?);
+        frames::report(way, buffer, outcome?);
         Ok(gst::FlowSuccess::Ok)
     }
 }
 
+impl Paced for XmemSink {
+    fn is_rendered_at_once(&self, buffer: &gst::BufferRef) -> bool {
+        self.gaps.comes(buffer);
+        self.hands_over_at_once()
+    }
+}
+
 impl XmemSink {
-    /// What a neighbour may use that asks for a context of this kind.
-    fn context(&self, kind: &str) -> Option<gst::Context> {
-        if let Some(context) = self.obj().context(kind) {
-            return Some(context);
-        }
-        #[cfg(feature = "cuda")]
-        if kind == cuda::CONTEXT_TYPE {
-            let ordinal = lock(&self.settings).cuda_device();
-            return cuda::to_share(self.obj().upcast_ref(), ordinal);
-        }
-        None
+    fn started(&self) -> Option<Arc<Started>> {
+        lock(&self.started).clone()
     }
 
-    pub(super) fn started(&self) -> Option<Arc<Started>> {
-        lock(&self.started).clone()
+    fn num_clients(&self) -> u32 {
+        let started = self.started();
+        let clients = started.map_or(0, |started| started.producer.num_consumers());
+        u32::try_from(clients).unwrap_or(u32::MAX)
     }
 
     fn stats(&self) -> gst::Structure {
@@ -445,201 +432,103 @@ impl XmemSink {
         let late = BaseSinkExt::stats(&*self.obj()).get("dropped");
         let mut stats = stats::of_sink(&stats, copies, late.unwrap_or_default(), &self.losses);
         stats.set("skipped", self.gaps.skipped());
-        let events = lock(&self.events);
-        stats.set("events", events.shared);
-        stats.set("events-dropped", events.dropped);
+        let (shared, dropped) = self.events.figures();
+        stats.set("events", shared);
+        stats.set("events-dropped", dropped);
         stats
     }
 
-    pub(super) fn wait(
-        &self,
-        data: Data<'_>,
-        wait: impl Fn(&Canceller) -> Result<(), WaitError>,
-    ) -> Result<(), gst::FlowError> {
-        let was_called_off = |error: &WaitError| *error == WaitError::Cancelled;
-        // All else that can end these waits is that the pool is closed.
-        self.interrupts
-            .wait(&self.obj(), data, wait, was_called_off)?
-            .map_err(|_| gst::FlowError::Flushing)
-    }
-
-    /// Waits until something may be put into the pool, after the sticky state that it belongs to.
-    pub(super) fn make_way(
-        &self,
-        started: &Started,
-        data: Data<'_>,
-    ) -> Result<Timeline, gst::FlowError> {
-        let producer = &started.producer;
-        if started.settings.wait_for_connection && producer.num_consumers() == 0 {
-            gst::debug!(CAT, imp = self, "Waiting for a consumer");
-            self.wait(data, |cancel| producer.wait_for_consumer(None, cancel))?;
+    fn way<'a>(&'a self, sink: &'a gst_base::BaseSink, started: &'a Started) -> Way<'a> {
+        Way {
+            sink,
+            started,
+            settings: &self.settings,
+            stream: &self.stream,
+            times: &self.times,
+            interrupts: &self.interrupts,
         }
-        if started.is_lossless() {
-            self.wait(data, |cancel| producer.wait_for_room(cancel))?;
+    }
+
+    fn hands_over_at_once(&self) -> bool {
+        let pace = lock(&self.settings).pace;
+        self.times.hands_over_at_once(self.obj().upcast_ref(), pace)
+    }
+
+    /// No consumer could use frames without their caps.
+    fn refuse_caps(&self, reason: &str) {
+        gst::element_imp_error!(
+            self,
+            gst::StreamError::Format,
+            ("The caps cannot be shared: {reason}. Have upstream make others, or put `capssetter replace=true` with others \
+                 before xmemsink")
+        );
+    }
+
+    fn give_up(&self, event: &gst::EventRef, reason: &str) {
+        self.events.give_up(self.obj().upcast_ref(), event, reason);
+    }
+
+    /// The stream goes on, or a new one begins.
+    fn begin(&self) {
+        if self.stream.begin()
+            && let Some(started) = self.started()
+        {
+            started.producer.set_eos(false);
         }
-        // Only now, since the pipeline may have been paused while this waited.
-        let timeline = self.timeline();
-        self.note_timeline(timeline);
-        self.share_sticky()?;
-        Ok(timeline)
     }
 
-    /// What is known of a buffer, but for its times on CLOCK_MONOTONIC.
-    fn describe(&self, started: &Started, buffer: &gst::BufferRef) -> FrameMeta {
-        let mut meta = lock(&self.stream).format.describe(buffer);
-        meta.producer = started.program;
-        meta.attachments = meta::of_buffer(buffer, &self.losses);
-        meta
-    }
-
-    /// Refuses a frame that no consumer would take.
-    fn check(&self, meta: &FrameMeta) -> Result<(), gst::FlowError> {
-        let checked = lock(&self.stream).check(meta);
-        checked.map_err(|reason| {
-            gst::element_imp_error!(
-                self,
-                gst::StreamError::Format,
-                (
-                    "Upstream describes a frame that cannot be, by its GstVideoMeta and its caps: {reason}"
-                )
-            );
-            gst::FlowError::Error
+    /// Gives the pool the sticky state. `false`: it cannot have it.
+    fn share_sticky(&self) -> bool {
+        let obj = self.obj();
+        self.started().is_some_and(|started| {
+            self.stream
+                .share(obj.upcast_ref(), &started.producer)
+                .is_ok()
         })
     }
 
-    /// Publishes a buffer that `meta` describes but for its times, which are put there.
-    fn hand_over(
-        &self,
-        started: &Started,
-        buffer: &gst::Buffer,
-        meta: &mut FrameMeta,
-    ) -> Result<Outcome, gst::FlowError> {
-        loop {
-            let timeline = self.make_way(started, Data::Buffer(buffer))?;
-            let stamps = self.stamps(&timeline, buffer);
-            meta.timestamp = stamps.presentation;
-            meta.decode_timestamp = stamps.decoding;
-            if let Some(outcome) = self.publish(started, buffer, meta)? {
-                return Ok(outcome);
+    /// Hands an event over that stands between two frames. `None`: it is none of these. `Some(false)`: the stream is being
+    /// stopped.
+    fn share_event(&self, event: &gst::Event) -> Option<bool> {
+        let packed = match downstream::pack(event)? {
+            Ok(packed) => packed,
+            Err(reason) => {
+                self.give_up(event, reason);
+                return Some(true);
             }
-        }
+        };
+        let Some(started) = self.started() else {
+            return Some(false);
+        };
+        let obj = self.obj();
+        let way = self.way(obj.upcast_ref(), &started);
+        Some(self.wait_until_due(event) && self.events.share(way, event, packed))
     }
 
-    /// `None`: a wait was called off. After a pause the frame has other times.
-    fn publish(
-        &self,
-        started: &Started,
-        buffer: &gst::Buffer,
-        meta: &FrameMeta,
-    ) -> Result<Option<Outcome>, gst::FlowError> {
-        let format = lock(&self.stream).format.clone();
-        let asked = self.requests.asked();
-        let attempt = |cancel: &Canceller| started.publish(buffer, meta, &format, cancel);
-        let result = if started.is_lossless() {
-            let was_called_off = |failure: &Failure| matches!(failure, Failure::Cancelled);
-            let data = Data::Buffer(buffer);
-            let tried = self
-                .interrupts
-                .try_once(&self.obj(), data, attempt, was_called_off)?;
-            let Some(result) = tried else {
-                return Ok(None);
-            };
-            result
+    /// A gap is handed over when it is due, as the frame that it stands for would be.
+    fn wait_until_due(&self, event: &gst::Event) -> bool {
+        if event.type_() != gst::EventType::Gap {
+            true
+        } else if self.hands_over_at_once() {
+            base::preroll(self.obj().upcast_ref(), Data::Event(event)).is_ok()
         } else {
-            // It does not wait.
-            attempt(self.interrupts.canceller())
+            self.parent_event(event.clone())
+        }
+    }
+
+    /// The stream is over. Lossless consumers get what is left first. `false`: stopped before that.
+    fn end(&self, event: &gst::EventRef) -> bool {
+        let Some(started) = self.started() else {
+            return false;
         };
-        let outcome = result.map_err(|failure| self.fail(failure))?;
-        gst::trace!(CAT, imp = self, "{outcome:?} {meta:?}");
-        if !matches!(outcome, Outcome::Dropped) {
-            lock(&self.stream).sticky_is_untold = false;
-            if !buffer.flags().contains(gst::BufferFlags::DELTA_UNIT) {
-                self.requests.note_key_frame(asked);
-            }
+        let obj = self.obj();
+        let way = self.way(obj.upcast_ref(), &started);
+        if !self.events.share_rest(way, event) {
+            return false;
         }
-        Ok(Some(outcome))
-    }
-
-    /// Says once, where users look who wonder about it, why frames are copied or dropped.
-    fn say(&self, started: &Started, buffer: &gst::Buffer, outcome: Outcome) {
-        let is_new = |said: fn(&mut Stream) -> &mut bool| {
-            !std::mem::replace(said(&mut lock(&self.stream)), true)
-        };
-        match outcome {
-            Outcome::Copied(cause) if is_new(|stream| &mut stream.said_copied) => {
-                let cause = started.why_copied(buffer, cause);
-                gst::warning!(
-                    gst::CAT_PERFORMANCE,
-                    imp = self,
-                    "Frames are copied into their slots: {cause}"
-                );
-            }
-            Outcome::Dropped if is_new(|stream| &mut stream.said_dropped) => gst::warning!(
-                gst::CAT_PERFORMANCE,
-                imp = self,
-                "Frames are dropped: consumers and upstream hold all slots that there may be. Raise max-slots or max-bytes"
-            ),
-            _ => {}
-        }
-    }
-
-    /// Says which metas do not travel, once for each name.
-    fn name_losses(&self) {
-        for (name, why) in self.losses.news() {
-            gst::element_imp_warning!(
-                self,
-                gst::StreamError::Format,
-                ("Frames lose their {name}: {why}. See the field dropped-metas of stats")
-            );
-        }
-    }
-
-    fn fail(&self, failure: Failure) -> gst::FlowError {
-        match failure {
-            Failure::Cancelled | Failure::Closed => return gst::FlowError::Flushing,
-            Failure::CopyForbidden(cause) => gst::element_imp_error!(
-                self,
-                gst::ResourceError::Settings,
-                ("A frame would have to be copied, and copy=forbid says no: {cause}")
-            ),
-            Failure::NoSlot(error) => {
-                gst::element_imp_error!(
-                    self,
-                    gst::ResourceError::NoSpaceLeft,
-                    ("No slot for a frame: {error}")
-                );
-            }
-            Failure::NotShareable => {
-                gst::element_imp_error!(
-                    self,
-                    gst::StreamError::Format,
-                    ("The caps say memory:DMABuf, and a frame is in no DMA buffer that can be shared: \
-                         have upstream give video/x-raw without that feature")
-                );
-            }
-            #[cfg(feature = "cuda")]
-            Failure::Device(error) => gst::element_imp_error!(
-                self,
-                gst::ResourceError::Failed,
-                ("A frame on a CUDA device cannot be shared: {error}")
-            ),
-            Failure::Unreadable => {
-                gst::element_imp_error!(
-                    self,
-                    gst::ResourceError::Read,
-                    ("A frame's memory cannot be mapped for reading: \
-                         put an element before xmemsink that gives system memory")
-                );
-            }
-            Failure::Publish(error) => {
-                gst::element_imp_error!(
-                    self,
-                    gst::ResourceError::Write,
-                    ("Cannot publish a frame: {error}")
-                );
-            }
-        }
-        gst::FlowError::Error
+        self.stream.end();
+        started.producer.set_eos(true);
+        !started.is_lossless() || way.drain(Data::Event(event)).is_ok()
     }
 }
 

@@ -5,9 +5,7 @@
 use gst::glib;
 use xmem_core::{ImportedMemory, Producer};
 
-#[cfg(feature = "cuda")]
-use crate::tied::untie;
-use crate::tied::{Tie, tied, update};
+use crate::tied::{Tie, tied, untie, update};
 
 /// For each sink that the memory comes by, behind a tee; and for earlier runs of one, as long as their pools are there.
 #[derive(Debug, Default, Clone)]
@@ -20,9 +18,7 @@ impl Tie for Imports {
 /// What a producer knows the memory as.
 pub(super) fn known(memory: &gst::MemoryRef, producer: &Producer) -> Option<ImportedMemory> {
     let Imports(imports) = tied(memory)?;
-    imports
-        .into_iter()
-        .find(|import| producer.owns_import(import))
+    imports.into_iter().find(|import| producer.owns(import))
 }
 
 /// Remembers it, for as long as the memory lives.
@@ -35,8 +31,7 @@ pub(super) fn remember(memory: &gst::MemoryRef, import: ImportedMemory) {
     drop(past);
 }
 
-/// Has consumers let go of a memory that comes to its end.
-#[cfg(feature = "cuda")]
+/// Has consumers release a memory that is about to be freed.
 pub(super) fn forget(memory: &gst::MemoryRef) {
     drop(untie::<Imports>(memory));
 }

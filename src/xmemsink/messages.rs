@@ -1,20 +1,23 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! What applications should know of consumers: warnings, and an element message for one that did not leave by itself.
+//! Messages about consumers: warnings, and an element message for one that did not leave by itself.
 //!
 //! `GstXmemClientDropped`: fields `id` (guint64) and `name` (string) as in #GstXmemSink:stats, `pid` (guint) and
-//! `reason` (string): `died`, its process ended without a goodbye; `cut-off`, its lease page made no sense; `timed-out`,
+//! `reason` (string): `died`, its process ended without leaving; `cut-off`, its lease page was invalid; `timed-out`,
 //! it held up lossless delivery for longer than #GstXmemSink:lossless-timeout. Of those that leave,
 //! #GstXmemSink::client-disconnected tells.
 
 use gst::prelude::*;
 use xmem_core::{ConsumerEvent, ConsumerStats, Departure};
 
-use super::XmemSink;
-
-/// Says that a consumer is gone, if it did not leave by itself. Not with a lock held: a handler of the bus may ask for
+/// Posts that a consumer is gone, if it did not leave by itself. Call it without a lock: a handler of the bus may ask for
 /// properties.
-pub(super) fn dropped(sink: &XmemSink, client: &ConsumerStats, reason: Departure, word: &str) {
+pub(super) fn dropped(
+    sink: &gst_base::BaseSink,
+    client: &ConsumerStats,
+    reason: Departure,
+    word: &str,
+) {
     if matches!(reason, Departure::Left | Departure::Closed) {
         return;
     }
@@ -24,12 +27,12 @@ pub(super) fn dropped(sink: &XmemSink, client: &ConsumerStats, reason: Departure
         .field("name", &client.name)
         .field("reason", word)
         .build();
-    // It fails only without a bus, and then there is nobody to tell.
+    // It fails only without a bus.
     let _ = sink.post_message(gst::message::Element::builder(structure).src(sink).build());
 }
 
-/// Warns that consumers copy frames, or that one holds up the stream. Not with a lock held.
-pub(super) fn warn(sink: &XmemSink, event: &ConsumerEvent) {
+/// Warns that consumers copy frames, or that one holds up the stream. Call it without a lock.
+pub(super) fn warn(sink: &gst_base::BaseSink, event: &ConsumerEvent) {
     match event {
         ConsumerEvent::BudgetsCut {
             budget,

@@ -4,15 +4,17 @@
 //! several slots, frames of another pool.
 
 use std::os::fd::{BorrowedFd, OwnedFd};
+use std::sync::Arc;
 
 use xmem_core::{
-    Canceller, ForwardError, FrameMeta, ImportedMemory, MAX_PARTS, Parts, PublishError, WriteLease,
+    Canceller, ForwardError, FrameMeta, FrameParts, ImportedMemory, MAX_PARTS, Parts, Producer,
+    PublishError, SlotSpec, WriteLease,
 };
 
 use super::{
     imports,
     log::CAT,
-    publish::{Failure, Outcome},
+    outcome::{Failure, Outcome},
     started::Started,
 };
 use crate::{
@@ -21,91 +23,90 @@ use crate::{
     received::{TAG_DMABUF, TAG_HOST, received_frame},
 };
 
-impl Started {
-    /// Publishes a buffer whose memory can be shared as it is. `None`: it cannot.
-    pub(super) fn publish_pieces(
-        &self,
-        buffer: &gst::Buffer,
-        meta: &FrameMeta,
-        cancel: &Canceller,
-    ) -> Result<Option<Outcome>, Failure> {
-        let Some(parts) = self.pieces(buffer, cancel)? else {
-            return Ok(None);
-        };
-        let room = parts.room() + meta.attachments.encoded_len();
-        let Some(mut lease) = self.slot_for_copy(1, room, cancel)? else {
-            self.producer.note_dropped();
-            return Ok(Some(Outcome::Dropped));
-        };
-        lie_in(&mut lease, parts, buffer);
-        match lease.publish(meta.clone()).map_err(|failure| failure.error) {
-            Ok(_) => Ok(Some(Outcome::InPlace)),
-            Err(PublishError::NotReached) => Ok(None),
-            Err(error) => Err(error.into()),
-        }
+/// Publishes a buffer whose memory can be shared as it is. `None`: it cannot.
+pub(super) fn publish(
+    started: &Started,
+    buffer: &gst::Buffer,
+    meta: &Arc<FrameMeta>,
+    cancel: &Canceller,
+) -> Result<Option<Outcome>, Failure> {
+    let Some(parts) = pieces(&started.producer, buffer, cancel)? else {
+        return Ok(None);
+    };
+    let room = parts.room() + meta.attachments.encoded_len();
+    let spec = SlotSpec::new(1).attachments(room);
+    let Some(mut lease) = started.slot(spec, cancel)? else {
+        started.producer.note_dropped();
+        return Ok(Some(Outcome::Dropped));
+    };
+    lie_in(&mut lease, parts, buffer);
+    match lease.publish(meta.clone()).map_err(|failure| failure.error) {
+        Ok(_) => Ok(Some(Outcome::InPlace)),
+        Err(PublishError::NotReached) => Ok(None),
+        Err(error) => Err(error.into()),
     }
+}
 
-    fn pieces(
-        &self,
-        buffer: &gst::BufferRef,
-        cancel: &Canceller,
-    ) -> Result<Option<Parts>, Failure> {
-        if let Some(frame) = received_frame(buffer) {
-            // In live delivery it does not wait.
-            return match self.producer.forward_wait(&frame, cancel) {
-                Ok(parts) => Ok(Some(parts)),
-                Err(ForwardError::Cancelled) => Err(Failure::Cancelled),
-                Err(reason @ ForwardError::NotReached) => {
-                    gst::log!(CAT, "Copying a frame of another pool: {reason}");
-                    Ok(None)
-                }
-                Err(reason) => {
-                    gst::debug!(CAT, "Copying a frame of another pool: {reason}");
-                    Ok(None)
-                }
-            };
-        }
-        Ok(self.own_pieces(buffer))
-    }
-
-    /// The memories of a buffer, each in a slot of ours or with a descriptor of its own.
-    fn own_pieces(&self, buffer: &gst::BufferRef) -> Option<Parts> {
-        if !(1..=MAX_PARTS).contains(&buffer.n_memory()) {
-            return None;
-        }
-        let mut parts = Parts::new();
-        for memory in buffer.iter_memories() {
-            if let Some(memory) = memory.downcast_memory_ref::<XmemMemory>() {
-                memory.add_to(&mut parts, &self.producer)?;
-                continue;
-            }
-            let tag = if memory.is_memory_type::<gst_allocators::DmaBufMemory>() {
-                TAG_DMABUF
-            } else {
-                TAG_HOST
-            };
-            let imported = self.import(memory)?;
-            parts.add_imported(&imported, memory.offset() as u64, memory.size() as u64, tag);
-        }
-        Some(parts)
-    }
-
-    /// Memory with a descriptor, as the pool knows it: its consumers are sent the descriptor once, for as long as upstream
-    /// uses the memory again and again.
-    fn import(&self, memory: &gst::MemoryRef) -> Option<ImportedMemory> {
-        if let Some(known) = imports::known(memory, &self.producer) {
-            return Some(known);
-        }
-        let fd = duplicate(memory.downcast_memory_ref::<gst_allocators::FdMemory>()?)?;
-        match self.producer.import(fd) {
-            Ok(imported) => {
-                imports::remember(memory.parent().unwrap_or(memory), imported.clone());
-                Some(imported)
+fn pieces(
+    producer: &Producer,
+    buffer: &gst::BufferRef,
+    cancel: &Canceller,
+) -> Result<Option<Parts>, Failure> {
+    if let Some(frame) = received_frame(buffer) {
+        // In live delivery it does not wait.
+        return match producer.forward_wait(&frame, FrameParts::All, None, cancel) {
+            Ok(parts) => Ok(Some(parts)),
+            Err(ForwardError::Cancelled) => Err(Failure::Cancelled),
+            Err(reason @ ForwardError::NotReached) => {
+                gst::log!(CAT, "Copying a frame of another pool: {reason}");
+                Ok(None)
             }
             Err(reason) => {
-                gst::debug!(CAT, "Copying {memory:?}: {reason}");
-                None
+                gst::debug!(CAT, "Copying a frame of another pool: {reason}");
+                Ok(None)
             }
+        };
+    }
+    Ok(own_pieces(producer, buffer))
+}
+
+/// The memories of a buffer, each in a slot of ours or with a descriptor of its own.
+fn own_pieces(producer: &Producer, buffer: &gst::BufferRef) -> Option<Parts> {
+    if !(1..=MAX_PARTS).contains(&buffer.n_memory()) {
+        return None;
+    }
+    let mut parts = Parts::new();
+    for memory in buffer.iter_memories() {
+        if let Some(memory) = memory.downcast_memory_ref::<XmemMemory>() {
+            memory.add_to(&mut parts, producer)?;
+            continue;
+        }
+        let tag = if memory.is_memory_type::<gst_allocators::DmaBufMemory>() {
+            TAG_DMABUF
+        } else {
+            TAG_HOST
+        };
+        let imported = import(producer, memory)?;
+        parts.add_imported(&imported, memory.offset() as u64, memory.size() as u64, tag);
+    }
+    Some(parts)
+}
+
+/// Memory with a descriptor, as the pool knows it: its consumers are sent the descriptor once, for as long as upstream
+/// uses the memory again and again.
+fn import(producer: &Producer, memory: &gst::MemoryRef) -> Option<ImportedMemory> {
+    if let Some(known) = imports::known(memory, producer) {
+        return Some(known);
+    }
+    let fd = duplicate(memory.downcast_memory_ref::<gst_allocators::FdMemory>()?)?;
+    match producer.import(fd) {
+        Ok(imported) => {
+            imports::remember(memory.parent().unwrap_or(memory), imported.clone());
+            Some(imported)
+        }
+        Err(reason) => {
+            gst::debug!(CAT, "Copying {memory:?}: {reason}");
+            None
         }
     }
 }

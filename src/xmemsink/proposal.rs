@@ -6,10 +6,8 @@ use std::sync::Mutex;
 
 use gst::{glib::prelude::*, prelude::*};
 
-#[cfg(feature = "cuda")]
-use super::device;
-use super::{log::CAT, started::Started};
-use crate::lock::lock;
+use super::{device, log::CAT, started::Started};
+use crate::lock;
 use crate::{bufferpool::XmemBufferPool, caps};
 
 /// The last pool that was offered. Decoders ask again and again, some for nearly every frame, and mostly throw the
@@ -21,7 +19,6 @@ pub(super) struct Offer {
 
 impl Offer {
     /// Answers an ALLOCATION query that the sink got. No slot is taken and no memory made.
-    #[cfg_attr(not(feature = "cuda"), allow(unused_variables))]
     pub(super) fn answer(
         &self,
         sink: &gst::Element,
@@ -34,7 +31,6 @@ impl Offer {
         if caps::is_elsewhere(&caps) {
             // A slot in host memory is not what such caps promise.
             query.add_allocation_meta::<gst_video::VideoMeta>(None);
-            #[cfg(feature = "cuda")]
             if need_pool && caps::is_cuda(&caps) {
                 device::offer(sink, started, &caps, query);
             }
@@ -46,7 +42,7 @@ impl Offer {
         if raw_video {
             query.add_allocation_meta::<gst_video::VideoMeta>(None);
         }
-        // Caps that are not complete say nothing of the frames' size, and that is all that a pool needs them for.
+        // A pool needs the caps for the size of the frames, which caps that are not complete do not give.
         if raw_video && let Ok(info) = gst_video::VideoInfo::from_caps(&caps) {
             let size = u32::try_from(info.size())
                 .map_err(|_| gst::loggable_error!(CAT, "Frames too large: {caps}"))?;
@@ -67,7 +63,7 @@ impl Offer {
         drop(pool);
     }
 
-    /// A pool that nobody else has: one that two elements shared would be stopped by one under the other.
+    /// A pool for one element alone: if two shared it, one would stop it while the other uses it.
     fn pool(
         &self,
         started: &Started,

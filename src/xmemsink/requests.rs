@@ -1,21 +1,21 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! What consumers ask of upstream: key frames.
+//! Requests of consumers to upstream: key frames.
 //!
 //! Requests come on the pool's own thread, as many as consumers like to send. They are joined, wait in a short list, and
 //! another thread hands them on, one at a time and not too often.
 
 use std::{
-    sync::{Condvar, Mutex, PoisonError},
+    sync::{Arc, Condvar, Mutex, PoisonError},
     time::{Duration, Instant},
 };
 
-use gst::{prelude::*, subclass::prelude::*};
+use gst::prelude::*;
 use gst_base::prelude::*;
 
-use super::{XmemSink, log::CAT};
+use super::log::CAT;
 use crate::event::key_frame::KeyFrame;
-use crate::{lock::lock, timing};
+use crate::{lock, timing};
 
 /// How long a key frame that was asked for lasts for all others that want one.
 const INTERVAL: Duration = Duration::from_millis(200);
@@ -37,7 +37,7 @@ struct State {
     later: Vec<KeyFrame>,
     /// How often one as soon as possible was asked for.
     asked: u32,
-    /// Somebody hands them on.
+    /// A thread hands them on.
     served: bool,
     running: bool,
     last: Option<Instant>,
@@ -67,7 +67,7 @@ impl State {
         (!self.later.is_empty()).then(|| self.later.remove(0))
     }
 
-    /// There is a key frame for those who had asked by then. Who asks later may do so because of it.
+    /// There is a key frame for the requests until then. A later request may have followed from that frame.
     fn note_key_frame(&mut self, asked: u32) {
         if self.asked == asked {
             self.now = None;
@@ -97,7 +97,7 @@ impl Requests {
     }
 
     /// A consumer wants a key frame. Returns at once.
-    pub(super) fn ask(&self, sink: &XmemSink, request: KeyFrame) {
+    pub(super) fn ask(self: &Arc<Self>, sink: &gst_base::BaseSink, request: KeyFrame) {
         {
             let mut state = lock(&self.state);
             if !state.running {
@@ -108,21 +108,22 @@ impl Requests {
                 return;
             }
         }
-        sink.call_async(|sink| sink.imp().requests.serve(sink));
+        let requests = self.clone();
+        sink.call_async(move |sink| requests.serve(sink));
     }
 
-    /// How often a key frame as soon as possible was asked for, to be told before one is published.
+    /// How often a key frame as soon as possible was asked for. Read it before a frame is published.
     pub(super) fn asked(&self) -> u32 {
         lock(&self.state).asked
     }
 
-    /// One is published: who had asked before gets it.
+    /// A key frame is published, for the requests until `asked`.
     pub(super) fn note_key_frame(&self, asked: u32) {
         lock(&self.state).note_key_frame(asked);
     }
 
     /// Hands on what there is, until there is nothing.
-    fn serve(&self, sink: &XmemSink) {
+    fn serve(&self, sink: &gst_base::BaseSink) {
         let mut state = lock(&self.state);
         loop {
             if !state.running || state.is_empty() {

@@ -2,38 +2,20 @@
 
 //! What the user sets.
 
-use std::{ffi::OsString, path::Path, time::Duration};
+use std::{ffi::OsString, sync::LazyLock, time::Duration};
 
 use gst::{glib, prelude::*};
 use xmem_core::{Backing, Delivery, MAX_NAMED_SIZE, Producer, ProducerBuilder};
 
-use super::{XmemSinkBacking, XmemSinkCopy, XmemSinkCudaIpcMode, XmemSinkDelivery, XmemSinkPace};
-use crate::bytes;
+use super::enums::{
+    XmemSinkBacking, XmemSinkCopy, XmemSinkCudaIpcMode, XmemSinkDelivery, XmemSinkPace,
+};
+use crate::properties::{Properties, Property};
 
 pub(super) const PROP_POOL: &str = "pool";
-pub(super) const PROP_STATS: &str = "stats";
 pub(super) const PROP_NUM_CLIENTS: &str = "num-clients";
-const PROP_DELIVERY: &str = "delivery";
-const PROP_LOSSLESS_TIMEOUT: &str = "lossless-timeout";
-const PROP_META_ROOM: &str = "meta-room";
-const PROP_MIN_SLOTS: &str = "min-slots";
-const PROP_MAX_SLOTS: &str = "max-slots";
-const PROP_MAX_BYTES: &str = "max-bytes";
-const PROP_HISTORY: &str = "history";
-const PROP_COPY: &str = "copy";
-const PROP_WAIT_FOR_CONNECTION: &str = "wait-for-connection";
-const PROP_BACKING: &str = "backing";
-const PROP_MAX_CONSUMERS: &str = "max-consumers";
-const PROP_MAX_HELD: &str = "max-held";
-const PROP_SOCKET_MODE: &str = "socket-mode";
-const PROP_SOCKET_GROUP: &str = "socket-group";
-const PROP_ALLOW_UIDS: &str = "allow-uids";
-const PROP_PACE: &str = "pace";
-const PROP_CUDA_IPC_MODE: &str = "cuda-ipc-mode";
-const PROP_CUDA_DEVICE_ID: &str = "cuda-device-id";
-const PROP_RELEASE_TIMEOUT: &str = "release-timeout";
 
-/// How many frames are kept unless somebody says how many.
+/// How many frames are kept by default.
 const LEAST_HISTORY: u32 = 4;
 /// How much of the stream is kept then. More than twice as long as a sink waits that has the processing deadline of
 /// GstBaseSink, behind that of xmemsrc; a sink for sound waits longer.
@@ -97,73 +79,13 @@ impl Default for Settings {
 
 impl Settings {
     /// The device that was asked for.
-    #[cfg(feature = "cuda")]
     pub(super) fn cuda_device(&self) -> Option<u32> {
         u32::try_from(self.cuda_device_id).ok()
     }
 
-    /// Takes over a property.
-    pub(super) fn set(&mut self, pspec: &glib::ParamSpec, value: &glib::Value) {
-        fn get<'a, T: glib::value::FromValue<'a>>(value: &'a glib::Value) -> T {
-            value.get().expect("type checked upstream")
-        }
-        match pspec.name() {
-            PROP_POOL => self.pool = bytes::path(value).unwrap_or_else(|| Self::default().pool),
-            PROP_DELIVERY => self.delivery = get(value),
-            PROP_LOSSLESS_TIMEOUT => self.lossless_timeout = get(value),
-            PROP_META_ROOM => self.meta_room = get(value),
-            PROP_MIN_SLOTS => self.min_slots = get(value),
-            PROP_MAX_SLOTS => self.max_slots = get(value),
-            PROP_MAX_BYTES => self.max_bytes = get(value),
-            PROP_HISTORY => self.history = get(value),
-            PROP_COPY => self.copy = get(value),
-            PROP_WAIT_FOR_CONNECTION => self.wait_for_connection = get(value),
-            PROP_BACKING => self.backing = get(value),
-            PROP_MAX_CONSUMERS => self.max_consumers = get(value),
-            PROP_MAX_HELD => self.max_held = get(value),
-            PROP_SOCKET_MODE => {
-                self.socket_mode =
-                    bytes::text(value).unwrap_or_else(|| Self::default().socket_mode);
-            }
-            PROP_SOCKET_GROUP => self.socket_group = bytes::text(value).unwrap_or_default(),
-            PROP_ALLOW_UIDS => self.allow_uids = bytes::text(value).unwrap_or_default(),
-            PROP_PACE => self.pace = get(value),
-            PROP_CUDA_IPC_MODE => self.cuda_ipc_mode = get(value),
-            PROP_CUDA_DEVICE_ID => self.cuda_device_id = get(value),
-            PROP_RELEASE_TIMEOUT => self.release_timeout = get(value),
-            _ => unimplemented!(),
-        }
-    }
-
-    pub(super) fn get(&self, pspec: &glib::ParamSpec) -> glib::Value {
-        match pspec.name() {
-            PROP_POOL => Path::new(&self.pool).to_value(),
-            PROP_DELIVERY => self.delivery.to_value(),
-            PROP_LOSSLESS_TIMEOUT => self.lossless_timeout.to_value(),
-            PROP_META_ROOM => self.meta_room.to_value(),
-            PROP_MIN_SLOTS => self.min_slots.to_value(),
-            PROP_MAX_SLOTS => self.max_slots.to_value(),
-            PROP_MAX_BYTES => self.max_bytes.to_value(),
-            PROP_HISTORY => self.history.to_value(),
-            PROP_COPY => self.copy.to_value(),
-            PROP_WAIT_FOR_CONNECTION => self.wait_for_connection.to_value(),
-            PROP_BACKING => self.backing.to_value(),
-            PROP_MAX_CONSUMERS => self.max_consumers.to_value(),
-            PROP_MAX_HELD => self.max_held.to_value(),
-            PROP_SOCKET_MODE => self.socket_mode.to_value(),
-            PROP_SOCKET_GROUP => self.socket_group.to_value(),
-            PROP_ALLOW_UIDS => self.allow_uids.to_value(),
-            PROP_PACE => self.pace.to_value(),
-            PROP_CUDA_IPC_MODE => self.cuda_ipc_mode.to_value(),
-            PROP_CUDA_DEVICE_ID => self.cuda_device_id.to_value(),
-            PROP_RELEASE_TIMEOUT => self.release_timeout.to_value(),
-            _ => unimplemented!(),
-        }
-    }
-
-    /// The pool that these settings describe, without its callback. `Err`: what is wrong with them.
+    /// The pool that these settings describe, without its callback and what concerns devices. `Err`: what is wrong with them.
     pub(super) fn producer(&self) -> Result<ProducerBuilder, String> {
-        // Not something to ignore: it says who may read the frames.
+        // An error and not a warning: it decides which users may read the frames.
         let mode = parse_mode(&self.socket_mode).ok_or_else(|| {
             format!(
                 "socket-mode {:?} is no file mode: give octal digits, at most 0777, such as \"0660\"",
@@ -177,8 +99,7 @@ impl Settings {
             )
         })?;
         let group = (!self.socket_group.is_empty()).then(|| self.socket_group.clone());
-        Ok(self
-            .for_devices(Producer::builder(&self.pool))
+        Ok(Producer::builder(&self.pool)
             .delivery(match self.delivery {
                 XmemSinkDelivery::Live => Delivery::Live,
                 XmemSinkDelivery::Lossless => Delivery::Lossless,
@@ -208,23 +129,6 @@ impl Settings {
             .socket_group(group)
             .allow_uids(uids))
     }
-
-    #[cfg(feature = "cuda")]
-    fn for_devices(&self, builder: ProducerBuilder) -> ProducerBuilder {
-        use xmem_core::cuda::Mode;
-        builder
-            .cuda_mode(match self.cuda_ipc_mode {
-                XmemSinkCudaIpcMode::Auto => Mode::Auto,
-                XmemSinkCudaIpcMode::Vmm => Mode::Vmm,
-                XmemSinkCudaIpcMode::Legacy => Mode::Legacy,
-            })
-            .release_timeout(Duration::from_nanos(self.release_timeout))
-    }
-
-    #[cfg(not(feature = "cuda"))]
-    fn for_devices(&self, builder: ProducerBuilder) -> ProducerBuilder {
-        builder
-    }
 }
 
 fn parse_mode(text: &str) -> Option<u32> {
@@ -247,9 +151,9 @@ fn parse_uids(text: &str) -> Option<Vec<u32>> {
         .collect()
 }
 
-pub(super) fn properties() -> Vec<glib::ParamSpec> {
+pub(super) static PROPERTIES: LazyLock<Properties<Settings>> = LazyLock::new(|| {
     let default = Settings::default();
-    vec![
+    Properties::new(vec![
         /**
          * GstXmemSink:pool:
          *
@@ -257,33 +161,42 @@ pub(super) fn properties() -> Vec<glib::ParamSpec> {
          * any other name lies in the runtime directory: `$XMEM_RUNTIME_DIR`, else `$XDG_RUNTIME_DIR/xmem`, else
          * `/tmp/xmem-<uid>`.
          */
-        glib::ParamSpecString::builder(PROP_POOL)
-            .nick("Pool")
-            .blurb("Name of the pool, or the path of its socket if it has a slash in it")
-            .default_value(default.pool.to_str())
-            .build(),
+        Property::path(
+            glib::ParamSpecString::builder(PROP_POOL)
+                .nick("Pool")
+                .blurb("Name of the pool, or the path of its socket if it has a slash in it")
+                .default_value(default.pool.to_str())
+                .build(),
+            |settings| &mut settings.pool,
+        ),
         /**
          * GstXmemSink:delivery:
          *
          * What happens when a consumer does not keep up.
          */
-        glib::ParamSpecEnum::builder_with_default(PROP_DELIVERY, default.delivery)
-            .nick("Delivery")
-            .blurb("Whether a slow consumer misses frames or is waited for")
-            .build(),
+        Property::new(
+            glib::ParamSpecEnum::builder_with_default("delivery", default.delivery)
+                .nick("Delivery")
+                .blurb("Whether a slow consumer misses frames or is waited for")
+                .build(),
+            |settings| &mut settings.delivery,
+        ),
         /**
          * GstXmemSink:lossless-timeout:
          *
          * How long one consumer may hold all others up in lossless delivery before it is disconnected.
          */
-        glib::ParamSpecUInt64::builder(PROP_LOSSLESS_TIMEOUT)
-            .nick("Lossless Timeout")
-            .blurb(
-                "Time in nanoseconds after which a consumer that holds up lossless delivery is disconnected \
-                 (0 = never)",
-            )
-            .default_value(default.lossless_timeout)
-            .build(),
+        Property::new(
+            glib::ParamSpecUInt64::builder("lossless-timeout")
+                .nick("Lossless Timeout")
+                .blurb(
+                    "Time in nanoseconds after which a consumer that holds up lossless delivery is disconnected \
+                     (0 = never)",
+                )
+                .default_value(default.lossless_timeout)
+                .build(),
+            |settings| &mut settings.lossless_timeout,
+        ),
         /**
          * GstXmemSink:meta-room:
          *
@@ -291,56 +204,77 @@ pub(super) fn properties() -> Vec<glib::ParamSpec> {
          * with more takes a second, small slot for them, and later slots have that room. Only a frame that was
          * published before, and now has more metas than fit, is copied; so this matters only where no frame may be.
          */
-        glib::ParamSpecUInt::builder(PROP_META_ROOM)
-            .nick("Meta Room")
-            .blurb("Bytes for metas in each slot, to begin with; it grows with what frames bring")
-            .maximum(MAX_NAMED_SIZE as u32)
-            .default_value(default.meta_room)
-            .build(),
-        glib::ParamSpecUInt::builder(PROP_MIN_SLOTS)
-            .nick("Minimum Slots")
-            .blurb("Slots of the first piece of memory that is taken (0 = as many as upstream needs)")
-            .default_value(default.min_slots)
-            .build(),
-        glib::ParamSpecUInt::builder(PROP_MAX_SLOTS)
-            .nick("Maximum Slots")
-            .blurb("The most slots the pool may have; their memory is taken as it is needed")
-            .minimum(1)
-            .default_value(default.max_slots)
-            .build(),
-        glib::ParamSpecUInt64::builder(PROP_MAX_BYTES)
-            .nick("Maximum Bytes")
-            .blurb("The most bytes of shared memory the pool may take (0 = no limit)")
-            .default_value(default.max_bytes)
-            .build(),
+        Property::new(
+            glib::ParamSpecUInt::builder("meta-room")
+                .nick("Meta Room")
+                .blurb("Bytes for metas in each slot, to begin with; it grows with what frames bring")
+                .maximum(MAX_NAMED_SIZE as u32)
+                .default_value(default.meta_room)
+                .build(),
+            |settings| &mut settings.meta_room,
+        ),
+        Property::new(
+            glib::ParamSpecUInt::builder("min-slots")
+                .nick("Minimum Slots")
+                .blurb("Slots of the first piece of memory that is taken (0 = as many as upstream needs)")
+                .default_value(default.min_slots)
+                .build(),
+            |settings| &mut settings.min_slots,
+        ),
+        Property::new(
+            glib::ParamSpecUInt::builder("max-slots")
+                .nick("Maximum Slots")
+                .blurb("The most slots the pool may have; their memory is taken as it is needed")
+                .minimum(1)
+                .default_value(default.max_slots)
+                .build(),
+            |settings| &mut settings.max_slots,
+        ),
+        Property::new(
+            glib::ParamSpecUInt64::builder("max-bytes")
+                .nick("Maximum Bytes")
+                .blurb("The most bytes of shared memory the pool may take (0 = no limit)")
+                .default_value(default.max_bytes)
+                .build(),
+            |settings| &mut settings.max_bytes,
+        ),
         /**
          * GstXmemSink:history:
          *
          * How many of the newest frames are kept for consumers that have not taken them yet, as those whose sink waits for a
          * frame's time. With 0 those are the four newest, and in live delivery as many more as the last 100 ms of the
-         * stream have, 64 at most: of these only such as lie in the pool's own slots, and as long as nobody needs the slots.
+         * stream have, 64 at most: of these only such as lie in the pool's own slots, and as long as the slots are not needed.
          */
-        glib::ParamSpecUInt::builder(PROP_HISTORY)
-            .nick("History")
-            .blurb("Newest frames that are kept for consumers (0 = four, and those of the last 100 ms)")
-            .default_value(default.history)
-            .build(),
+        Property::new(
+            glib::ParamSpecUInt::builder("history")
+                .nick("History")
+                .blurb("Newest frames that are kept for consumers (0 = four, and those of the last 100 ms)")
+                .default_value(default.history)
+                .build(),
+            |settings| &mut settings.history,
+        ),
         /**
          * GstXmemSink:copy:
          *
          * Frames that upstream did not write into one of the pool's slots have to be copied into one. Some elements
          * always send such frames (parsers, `x264enc`, everything behind a `tee`). With `forbid`, the first of them
-         * is an error that says where it came from.
+         * is an error that gives the reason.
          */
-        glib::ParamSpecEnum::builder_with_default(PROP_COPY, default.copy)
-            .nick("Copy")
-            .blurb("Whether frames that do not lie in a slot may be copied into one")
-            .build(),
-        glib::ParamSpecBoolean::builder(PROP_WAIT_FOR_CONNECTION)
-            .nick("Wait for Connection")
-            .blurb("Hold the stream while no consumer is connected")
-            .default_value(default.wait_for_connection)
-            .build(),
+        Property::new(
+            glib::ParamSpecEnum::builder_with_default("copy", default.copy)
+                .nick("Copy")
+                .blurb("Whether frames that do not lie in a slot may be copied into one")
+                .build(),
+            |settings| &mut settings.copy,
+        ),
+        Property::new(
+            glib::ParamSpecBoolean::builder("wait-for-connection")
+                .nick("Wait for Connection")
+                .blurb("Hold the stream while no consumer is connected")
+                .default_value(default.wait_for_connection)
+                .build(),
+            |settings| &mut settings.wait_for_connection,
+        ),
         /**
          * GstXmemSink:backing:
          *
@@ -348,84 +282,108 @@ pub(super) fn properties() -> Vec<glib::ParamSpec> {
          * kernel does not keep them from writing, so such a pool serves this user only: settings that let in others are an
          * error.
          */
-        glib::ParamSpecEnum::builder_with_default(PROP_BACKING, default.backing)
-            .nick("Backing")
-            .blurb("The kind of shared memory that the slots lie in (posix-shm serves this user only)")
-            .build(),
-        glib::ParamSpecUInt::builder(PROP_MAX_CONSUMERS)
-            .nick("Maximum Consumers")
-            .blurb("The most consumers that may be connected at once")
-            .minimum(1)
-            .default_value(default.max_consumers)
-            .build(),
-        glib::ParamSpecUInt::builder(PROP_MAX_HELD)
-            .nick("Maximum Held")
-            .blurb("The largest budget a consumer may ask for: slots that it holds at once")
-            .minimum(1)
-            .default_value(default.max_held)
-            .build(),
+        Property::new(
+            glib::ParamSpecEnum::builder_with_default("backing", default.backing)
+                .nick("Backing")
+                .blurb("The kind of shared memory that the slots lie in (posix-shm serves this user only)")
+                .build(),
+            |settings| &mut settings.backing,
+        ),
+        Property::new(
+            glib::ParamSpecUInt::builder("max-consumers")
+                .nick("Maximum Consumers")
+                .blurb("The most consumers that may be connected at once")
+                .minimum(1)
+                .default_value(default.max_consumers)
+                .build(),
+            |settings| &mut settings.max_consumers,
+        ),
+        Property::new(
+            glib::ParamSpecUInt::builder("max-held")
+                .nick("Maximum Held")
+                .blurb("The largest budget a consumer may ask for: slots that it holds at once")
+                .minimum(1)
+                .default_value(default.max_held)
+                .build(),
+            |settings| &mut settings.max_held,
+        ),
         /**
          * GstXmemSink:socket-mode:
          *
-         * Who may connect, as the file mode of the pool's socket in octal: this user and root always, with `0660` the
-         * socket's group too, with `0666` everybody. Who may connect can read all frames of the pool, and change none.
+         * Which users may connect, as the file mode of the pool's socket in octal: this user and root always, with `0660` the
+         * socket's group too, with `0666` all users. They can read all frames of the pool, and change none.
          * Other users also have to be able to enter the socket's directory.
          */
-        glib::ParamSpecString::builder(PROP_SOCKET_MODE)
-            .nick("Socket Mode")
-            .blurb("File mode of the pool's socket in octal: who may connect (\"0600\" = this user and root)")
-            .default_value(Some(default.socket_mode.as_str()))
-            .build(),
+        Property::text(
+            glib::ParamSpecString::builder("socket-mode")
+                .nick("Socket Mode")
+                .blurb("File mode of the pool's socket in octal: which users may connect (\"0600\" = this user and root)")
+                .default_value(Some(default.socket_mode.as_str()))
+                .build(),
+            |settings| &mut settings.socket_mode,
+        ),
         /**
          * GstXmemSink:socket-group:
          *
          * Group of the pool's socket: its name (as in /etc/group) or its number. `socket-mode` has to let the group in, as
          * `0660` does, and this user has to be a member of it. Without it the socket has the group that new files have.
          */
-        glib::ParamSpecString::builder(PROP_SOCKET_GROUP)
-            .nick("Socket Group")
-            .blurb("Group whose members may connect, by name or number (with socket-mode=0660)")
-            .default_value(Some(default.socket_group.as_str()))
-            .build(),
+        Property::text(
+            glib::ParamSpecString::builder("socket-group")
+                .nick("Socket Group")
+                .blurb("Group whose members may connect, by name or number (with socket-mode=0660)")
+                .default_value(Some(default.socket_group.as_str()))
+                .build(),
+            |settings| &mut settings.socket_group,
+        ),
         /**
          * GstXmemSink:allow-uids:
          *
          * Users that may connect besides those that `socket-mode` lets in: their numbers with commas in between. The
-         * socket's file is then writable for all, since the kernel knows no list of users; everybody else is sent away
+         * socket's file is then writable for all, since the kernel knows no list of users; other users are disconnected
          * before anything is shared.
          */
-        glib::ParamSpecString::builder(PROP_ALLOW_UIDS)
-            .nick("Allowed Users")
-            .blurb("Numbers of users that may connect too, with commas in between (\"1000,1001\")")
-            .default_value(Some(default.allow_uids.as_str()))
-            .build(),
+        Property::text(
+            glib::ParamSpecString::builder("allow-uids")
+                .nick("Allowed Users")
+                .blurb("Numbers of users that may connect too, with commas in between (\"1000,1001\")")
+                .default_value(Some(default.allow_uids.as_str()))
+                .build(),
+            |settings| &mut settings.allow_uids,
+        ),
         /**
          * GstXmemSink:pace:
          *
          * When a frame is handed over. A sink that waits for each frame's time adds the latency of the whole pipeline
          * to live input, which a consumer with a sink of its own then adds again. `auto` therefore hands live input
          * over as it comes and other input, such as a file, at its time. `sync=false` hands everything over at once,
-         * whatever is set here. Either way each frame says when it is due; a consumer adds the latency of live input
+         * whatever is set here. Either way each frame has the time at which it is due; a consumer adds the latency of live input
          * that is handed over as it comes to its own.
          */
-        glib::ParamSpecEnum::builder_with_default(PROP_PACE, default.pace)
-            .nick("Pace")
-            .blurb("Whether a frame is handed over at its time or as it comes (sync=false: always as it comes)")
-            .mutable_playing()
-            .build(),
+        Property::new(
+            glib::ParamSpecEnum::builder_with_default("pace", default.pace)
+                .nick("Pace")
+                .blurb("Whether a frame is handed over at its time or as it comes (sync=false: always as it comes)")
+                .mutable_playing()
+                .build(),
+            |settings| &mut settings.pace,
+        ),
         /**
          * GstXmemSink:cuda-ipc-mode:
          *
-         * How consumers get at slots on CUDA devices. `vmm` is by descriptor: such memory lives for as long as anybody uses
-         * it, also when this process was killed. `legacy` is by handle: it ends with this process, so a stop waits for
+         * How consumers get at slots on CUDA devices. `vmm` is by descriptor: such memory lives for as long as it is in use,
+         * also when this process was killed. `legacy` is by handle: it ends with this process, so a stop waits for
          * consumers; see #GstXmemSink:release-timeout. `auto` is `vmm` where the device can, else `legacy`.
          *
          * Without effect on frames in host memory, and where the plugin was built without CUDA.
          */
-        glib::ParamSpecEnum::builder_with_default(PROP_CUDA_IPC_MODE, default.cuda_ipc_mode)
-            .nick("CUDA IPC Mode")
-            .blurb("How slots on CUDA devices are shared (without effect on host memory, and in builds without CUDA)")
-            .build(),
+        Property::new(
+            glib::ParamSpecEnum::builder_with_default("cuda-ipc-mode", default.cuda_ipc_mode)
+                .nick("CUDA IPC Mode")
+                .blurb("How slots on CUDA devices are shared (without effect on host memory, and in builds without CUDA)")
+                .build(),
+            |settings| &mut settings.cuda_ipc_mode,
+        ),
         /**
          * GstXmemSink:cuda-device-id:
          *
@@ -434,12 +392,15 @@ pub(super) fn properties() -> Vec<glib::ParamSpec> {
          *
          * Without effect on frames in host memory, and where the plugin was built without CUDA.
          */
-        glib::ParamSpecInt::builder(PROP_CUDA_DEVICE_ID)
-            .nick("CUDA Device")
-            .blurb("Number of the CUDA device for slots (-1 = that of the frames; without effect in builds without CUDA)")
-            .minimum(-1)
-            .default_value(default.cuda_device_id)
-            .build(),
+        Property::new(
+            glib::ParamSpecInt::builder("cuda-device-id")
+                .nick("CUDA Device")
+                .blurb("Number of the CUDA device for slots (-1 = that of the frames; without effect in builds without CUDA)")
+                .minimum(-1)
+                .default_value(default.cuda_device_id)
+                .build(),
+            |settings| &mut settings.cuda_device_id,
+        ),
         /**
          * GstXmemSink:release-timeout:
          *
@@ -449,31 +410,36 @@ pub(super) fn properties() -> Vec<glib::ParamSpec> {
          *
          * Without effect where the plugin was built without CUDA.
          */
-        glib::ParamSpecUInt64::builder(PROP_RELEASE_TIMEOUT)
-            .nick("Release Timeout")
-            .blurb(
-                "Time in nanoseconds that a stop waits at most for frames on CUDA devices (without effect in builds \
-                 without CUDA)",
-            )
-            .default_value(default.release_timeout)
-            .build(),
+        Property::new(
+            glib::ParamSpecUInt64::builder("release-timeout")
+                .nick("Release Timeout")
+                .blurb(
+                    "Time in nanoseconds that a stop waits at most for frames on CUDA devices (without effect in builds \
+                     without CUDA)",
+                )
+                .default_value(default.release_timeout)
+                .build(),
+            |settings| &mut settings.release_timeout,
+        ),
         /**
          * GstXmemSink:num-clients:
          *
          * How many consumers are connected. Notified when one comes or goes.
          */
-        glib::ParamSpecUInt::builder(PROP_NUM_CLIENTS)
-            .nick("Number of Clients")
-            .blurb("How many consumers are connected")
-            .read_only()
-            .build(),
+        Property::computed(
+            glib::ParamSpecUInt::builder(PROP_NUM_CLIENTS)
+                .nick("Number of Clients")
+                .blurb("How many consumers are connected")
+                .read_only()
+                .build(),
+        ),
         /**
          * GstXmemSink:stats:
          *
-         * `application/x-xmemsink-stats` with these fields; after a stop they say what there was at its end.
+         * `application/x-xmemsink-stats` with these fields; after a stop they have the values of its end.
          *
-         * * `published`, `zero-copy`, `copied`, `dropped` (guint64): frames handed over, of these those that upstream
-         *   wrote into their slot and those that were copied into one; frames that were not handed over because no
+         * * `published`, `zero-copy`, `copied`, `dropped` (guint64): frames published; of these those that were
+         *   published where they lie and those that were copied into a slot; frames that were not published because no
          *   slot was free.
          * * `late` (guint64): frames that were dropped because they came later than `max-lateness` allows; by default
          *   none are.
@@ -490,19 +456,21 @@ pub(super) fn properties() -> Vec<glib::ParamSpec> {
          *   for; else empty.
          * * `devices` (GstValueArray of strings), `device-bytes` (guint64): the CUDA devices that slots lie on, and how their
          *   memory is shared, such as `0 NVIDIA H200 (vmm)`; of the bytes, those on devices.
-         * * `cut-off`, `timed-out` (guint64): consumers that were disconnected, for nonsense or for holding all up.
+         * * `cut-off`, `timed-out` (guint64): consumers that were disconnected, for invalid data or for holding up all others.
          * * `clients` (GstValueArray of `application/x-xmem-client`): `id` (guint64), `pid`, `uid` (guint), `name`
          *   (string), `via` (string), `budget`, `held` (guint), `received`, `missed`, `copied`, `dropped`, `oldest-held-age`,
          *   `latency`, `waited-for` (guint64, times in nanoseconds), `device` (string): how it came by the memory of frames on CUDA
          *   devices, `vmm`, `legacy`, `same process`, or `none: ` and why; empty as long as it has not used any.
          */
-        glib::ParamSpecBoxed::builder::<gst::Structure>(PROP_STATS)
-            .nick("Statistics")
-            .blurb("What the pool has done so far")
-            .read_only()
-            .build(),
-    ]
-}
+        Property::computed(
+            glib::ParamSpecBoxed::builder::<gst::Structure>("stats")
+                .nick("Statistics")
+                .blurb("What the pool has done so far")
+                .read_only()
+                .build(),
+        ),
+    ])
+});
 
 #[cfg(test)]
 mod tests {

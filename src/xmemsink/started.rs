@@ -3,15 +3,14 @@
 //! The state of a sink between start and stop.
 
 use std::sync::Arc;
-#[cfg(feature = "cuda")]
-use std::sync::Mutex;
 
-use xmem_core::{Producer, Text};
+use xmem_core::{AcquireError, Canceller, Producer, SlotSpec, Text, WriteLease};
 
-#[cfg(feature = "cuda")]
-use super::device;
-use super::{XmemSinkDelivery, settings::Settings};
-use crate::allocator::{SlotSource, XmemAllocator};
+use super::{enums::XmemSinkDelivery, outcome::Failure, settings::Settings};
+use crate::{
+    allocator::{SlotSource, XmemAllocator},
+    cuda::Copier,
+};
 
 /// What a started sink has.
 #[derive(Debug)]
@@ -23,12 +22,32 @@ pub(super) struct Started {
     pub(super) settings: Settings,
     /// What frames name as their producer.
     pub(super) program: Text<32>,
-    #[cfg(feature = "cuda")]
-    pub(super) copier: Mutex<Option<device::Copier>>,
+    /// Copies frames on devices.
+    pub(super) copier: Copier,
 }
 
 impl Started {
     pub(super) fn is_lossless(&self) -> bool {
         self.settings.delivery == XmemSinkDelivery::Lossless
+    }
+
+    /// A slot. Lossless delivery waits for one. `None`: no slot is free, and live delivery does not wait.
+    pub(super) fn slot(
+        &self,
+        spec: SlotSpec,
+        cancel: &Canceller,
+    ) -> Result<Option<WriteLease>, Failure> {
+        let lease = if self.is_lossless() {
+            self.producer.acquire_wait(spec, None, cancel)
+        } else {
+            self.producer.acquire(spec)
+        };
+        match lease {
+            Ok(lease) => Ok(Some(lease)),
+            Err(AcquireError::Exhausted { .. }) if !self.is_lossless() => Ok(None),
+            Err(AcquireError::Cancelled) => Err(Failure::Cancelled),
+            Err(AcquireError::Closed) => Err(Failure::Closed),
+            Err(error) => Err(Failure::NoSlot(error)),
+        }
     }
 }

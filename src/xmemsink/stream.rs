@@ -1,152 +1,157 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! The stream that the sink gets: its sticky state, what its times stand for, its beginning and its end.
+//! The stream that the sink gets: its format, its sticky state, what its times stand for, its beginning and its end.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
-use gst::subclass::prelude::*;
-use xmem_core::{FrameMeta, Sticky, VideoLayout};
+use xmem_core::{FrameMeta, Producer, Sticky, VideoLayout};
 
-use super::{base::Data, imp::XmemSink, log::CAT};
+use super::log::CAT;
 use crate::{
     event::sticky,
     frame::{Format, Memory},
-    lock::lock,
+    lock,
     timeline::Timeline,
 };
 
 /// What the sink knows of its stream.
 #[derive(Debug, Default)]
-pub(super) struct Stream {
-    pub(super) format: Arc<Format>,
+pub(super) struct Stream(Mutex<State>);
+
+#[derive(Debug, Default)]
+struct State {
+    format: Arc<Format>,
     /// The last layout of planes that is right, and the size of its frame in bytes.
-    pub(super) checked: Option<(VideoLayout, u64)>,
+    checked: Option<(VideoLayout, u64)>,
     sticky: Sticky,
     /// The pool does not have `sticky` yet.
     sticky_is_new: bool,
     /// No frame or event has brought `sticky` to running consumers yet.
-    pub(super) sticky_is_untold: bool,
-    /// The pool was told that the stream is over.
+    sticky_is_undelivered: bool,
+    /// The pool has the end of the stream.
     eos: bool,
-    /// What `sticky` says of the frames' times. `None`: nothing.
+    /// What `sticky` has of the frames' times.
     timeline: Option<Timeline>,
-    pub(super) said_copied: bool,
-    pub(super) said_dropped: bool,
+    reported_copies: bool,
+    reported_drops: bool,
 }
 
 impl Stream {
-    /// Checks where the planes are said to be, when that changes. Every consumer would end over it.
-    pub(super) fn check(&mut self, meta: &FrameMeta) -> Result<(), &'static str> {
+    /// Another run begins, or none is left.
+    pub(super) fn reset(&self) {
+        let before = std::mem::take(&mut *lock(&self.0));
+        drop(before);
+    }
+
+    /// Frames of other caps follow.
+    pub(super) fn set_caps(&self, caps: &gst::Caps) {
+        let format = Arc::new(Format::from_caps(&sticky::shareable(caps.clone())));
+        let mut state = lock(&self.0);
+        state.format = format;
+        state.checked = None;
+        (state.reported_copies, state.reported_drops) = (false, false);
+    }
+
+    /// The format that the caps describe.
+    pub(super) fn format(&self) -> Arc<Format> {
+        lock(&self.0).format.clone()
+    }
+
+    /// Checks where a frame's planes lie, when that changes. Every consumer would end over a layout that cannot be.
+    pub(super) fn check(&self, meta: &FrameMeta) -> Result<(), &'static str> {
+        let mut state = lock(&self.0);
         // What is copied on a device may lack rows.
-        let Some(layout) = meta.video.filter(|_| self.format.memory != Memory::Cuda) else {
+        let Some(layout) = meta.video.filter(|_| state.format.memory != Memory::Cuda) else {
             return Ok(());
         };
-        if self.checked != Some((layout, meta.size)) {
+        if state.checked != Some((layout, meta.size)) {
             let size = usize::try_from(meta.size).unwrap_or(usize::MAX);
-            self.format.check(&layout, size)?;
-            self.checked = Some((layout, meta.size));
+            state.format.check(&layout, size)?;
+            state.checked = Some((layout, meta.size));
         }
         Ok(())
     }
-}
 
-impl XmemSink {
     /// Takes an event over into the sticky state, if it is one of that. `Err`: why that cannot be.
-    pub(super) fn note_sticky(&self, event: &gst::EventRef) -> Result<(), String> {
-        let mut stream = lock(&self.stream);
+    pub(super) fn note_event(&self, event: &gst::EventRef) -> Result<(), String> {
+        let mut state = lock(&self.0);
         if event.type_() == gst::EventType::StreamStart {
-            stream.timeline = None;
+            state.timeline = None;
         }
-        let before = stream.sticky.clone();
-        let result = sticky::update(&mut stream.sticky, event);
-        if stream.sticky != before {
-            stream.sticky_is_new = true;
+        let before = state.sticky.clone();
+        let result = sticky::update(&mut state.sticky, event);
+        if state.sticky != before {
+            state.sticky_is_new = true;
         }
         result
     }
 
-    /// No consumer could use frames without their caps.
-    pub(super) fn refuse_caps(&self, reason: &str) {
-        gst::element_imp_error!(
-            self,
-            gst::StreamError::Format,
-            ("The caps cannot be shared: {reason}. Have upstream make others, or put `capssetter replace=true` with others \
-                 before xmemsink")
-        );
-    }
-
-    /// The stream goes on, or a new one begins.
-    pub(super) fn begin(&self) {
-        let was_over = std::mem::take(&mut lock(&self.stream).eos);
-        if was_over && let Some(started) = self.started() {
-            started.producer.set_eos(false);
-        }
-    }
-
-    /// The stream is over. Lossless consumers get what is left first. `false`: stopped before that.
-    pub(super) fn end(&self, event: &gst::EventRef) -> bool {
-        let Some(started) = self.started() else {
-            return false;
-        };
-        if !self.share_rest(&started, event) {
-            return false;
-        }
-        lock(&self.stream).eos = true;
-        started.producer.set_eos(true);
-        if !started.is_lossless() {
-            return true;
-        }
-        gst::debug!(
-            CAT,
-            imp = self,
-            "Waiting until consumers have got all frames"
-        );
-        self.wait(Data::Event(event), |cancel| {
-            started.producer.drain(None, cancel)
-        })
-        .is_ok()
-    }
-
     /// Takes what the frames' times stand for over into the sticky state.
     pub(super) fn note_timeline(&self, timeline: Timeline) {
-        let mut stream = lock(&self.stream);
-        if stream.timeline.replace(timeline) != Some(timeline) {
-            stream.sticky.set(sticky::TIMELINE, timeline.to_text());
-            stream.sticky_is_new = true;
+        let mut state = lock(&self.0);
+        if state.timeline.replace(timeline) != Some(timeline) {
+            state.sticky.set(sticky::TIMELINE, timeline.to_text());
+            state.sticky_is_new = true;
         }
     }
 
     /// Gives the pool the sticky state if it has changed.
-    pub(super) fn share_sticky(&self) -> Result<(), gst::FlowError> {
+    pub(super) fn share(
+        &self,
+        sink: &gst_base::BaseSink,
+        producer: &Producer,
+    ) -> Result<(), gst::FlowError> {
         let sticky = {
-            let mut stream = lock(&self.stream);
-            if !std::mem::take(&mut stream.sticky_is_new) {
+            let mut state = lock(&self.0);
+            if !std::mem::take(&mut state.sticky_is_new) {
                 return Ok(());
             }
-            stream.sticky.clone()
+            state.sticky.clone()
         };
-        let Some(started) = self.started() else {
-            return Err(gst::FlowError::Flushing);
-        };
-        match started.producer.set_sticky(&sticky) {
+        match producer.set_sticky(&sticky) {
             Ok(version) => {
-                lock(&self.stream).sticky_is_untold = true;
+                lock(&self.0).sticky_is_undelivered = true;
                 gst::debug!(
                     CAT,
-                    imp = self,
+                    obj = sink,
                     "Sticky state {version}: {:?}",
                     sticky.text(sticky::CAPS)
                 );
                 Ok(())
             }
             Err(error) => {
-                gst::element_imp_error!(
-                    self,
+                gst::element_error!(
+                    sink,
                     gst::ResourceError::NoSpaceLeft,
                     ("Cannot share the caps: {error}")
                 );
                 Err(gst::FlowError::Error)
             }
         }
+    }
+
+    /// A frame or an event has brought the sticky state to consumers. Returns whether that was due.
+    pub(super) fn note_sticky_delivered(&self) -> bool {
+        std::mem::take(&mut lock(&self.0).sticky_is_undelivered)
+    }
+
+    /// The stream goes on, or a new one begins. Returns whether it was over.
+    pub(super) fn begin(&self) -> bool {
+        std::mem::take(&mut lock(&self.0).eos)
+    }
+
+    /// The stream is over.
+    pub(super) fn end(&self) {
+        lock(&self.0).eos = true;
+    }
+
+    /// Whether no copy of this stream's frames was reported yet. Then it counts as reported.
+    pub(super) fn reports_copy(&self) -> bool {
+        !std::mem::replace(&mut lock(&self.0).reported_copies, true)
+    }
+
+    /// The same for frames that are dropped.
+    pub(super) fn reports_drop(&self) -> bool {
+        !std::mem::replace(&mut lock(&self.0).reported_drops, true)
     }
 }

@@ -1,22 +1,19 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Waiting in the streaming thread, for a consumer or for a slot, without being in anybody's way.
+//! Waiting in the streaming thread, for a consumer or for a slot, without blocking a change of state.
 //!
-//! The streaming thread has the preroll lock all the time, and who changes the state needs it too. For a pause, a flush
+//! The streaming thread has the preroll lock all the time, and a change of state needs it too. For a pause, a flush
 //! and a stop GstBaseSink calls `unlock` first. There is one more case: GstBaseSink may let a buffer through although the
-//! pipeline has been paused again meanwhile, and then nobody calls `unlock` before the pipeline plays.
+//! pipeline has been paused again meanwhile, and then `unlock` is not called before the pipeline plays.
 
 use std::sync::Mutex;
 
 use xmem_core::Canceller;
 
-use super::{
-    XmemSink,
-    base::{self, Data},
-};
-use crate::lock::lock;
+use super::base::{self, Data};
+use crate::lock;
 
-/// Why nobody may wait now.
+/// Why waits are not allowed now.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Reason {
     /// Between `unlock` and `unlock_stop`.
@@ -53,7 +50,7 @@ impl Interrupts {
     /// Does what may wait, until it ends with something else than having been called off.
     pub(super) fn wait<T, E>(
         &self,
-        sink: &XmemSink,
+        sink: &gst_base::BaseSink,
         data: Data<'_>,
         attempt: impl Fn(&Canceller) -> Result<T, E>,
         was_called_off: impl Fn(&E) -> bool,
@@ -70,7 +67,7 @@ impl Interrupts {
     /// be tried again.
     pub(super) fn try_once<T, E>(
         &self,
-        sink: &XmemSink,
+        sink: &gst_base::BaseSink,
         data: Data<'_>,
         attempt: impl Fn(&Canceller) -> Result<T, E>,
         was_called_off: impl Fn(&E) -> bool,
@@ -79,7 +76,7 @@ impl Interrupts {
         match attempt(&self.canceller) {
             Err(error) if was_called_off(&error) => {
                 while self.canceller.is_cancelled() {
-                    base::let_go(sink);
+                    base::yield_preroll_lock(sink);
                 }
                 Ok(None)
             }

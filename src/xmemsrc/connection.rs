@@ -1,211 +1,148 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Finding a producer, which may take long, leaving it, and losing it.
+//! Messages about finding and losing a producer, and the end of the stream.
 
-use std::{
-    ffi::OsStr,
-    time::{Duration, Instant},
+use std::time::Duration;
+
+use xmem_core::{
+    BudgetLimit, ConnectError, ConsumerBuilder, ReceiveError,
+    follow::{FollowError, Follower, Lost, OnEos, OnLost, OverBudget},
 };
-
-use gst::subclass::prelude::*;
-use xmem_core::{BudgetLimit, ConnectError, Consumer, ConsumerBuilder};
 
 use super::{
-    XmemSrcOnProducerLost, imp::XmemSrc, key_frame_gate::KeyFrameGate, log::CAT, messages,
-    started::Started,
+    XmemSrcOnEos, XmemSrcOnProducerLost, XmemSrcOverBudget, events, log::CAT, messages,
+    settings::Settings, source::Source, started::Started, sticky_state,
 };
-use crate::lock::lock;
 
-/// After this long the user should hear of it.
-const SAY_AFTER: Duration = Duration::from_secs(2);
+/// After this long without a producer there is a warning.
+pub(super) const WARN_AFTER: Duration = Duration::from_secs(2);
 
-/// Between two attempts that fail at once.
-const PAUSE: Duration = Duration::from_millis(10);
+/// How long to wait for the sticky state of a stream that has ended.
+const STATE_TIME: Duration = Duration::from_secs(2);
 
-/// Why there is no producer.
-enum Unconnected {
-    /// Waiting was called off.
-    Cancelled,
-    /// None came in time.
-    TimedOut(ConnectError),
-    /// There is one, and it will not do.
-    Failed(ConnectError),
+/// A follower with these settings.
+pub(super) fn follower(settings: &Settings, builder: ConsumerBuilder) -> Follower {
+    let timeout = settings.connection_timeout;
+    builder
+        .follow()
+        .connect_timeout((timeout > 0).then(|| Duration::from_nanos(timeout)))
+        .on_eos(match settings.on_eos {
+            XmemSrcOnEos::End => OnEos::End,
+            XmemSrcOnEos::Wait => OnEos::Wait,
+        })
+        .on_lost(match settings.on_producer_lost {
+            XmemSrcOnProducerLost::Wait => OnLost::Wait,
+            // This element posts a message first.
+            XmemSrcOnProducerLost::Eos | XmemSrcOnProducerLost::Error => OnLost::Fail,
+        })
+        .over_budget(match settings.over_budget {
+            XmemSrcOverBudget::Copy => OverBudget::Copy,
+            XmemSrcOverBudget::Drop => OverBudget::Drop,
+        })
 }
 
-impl XmemSrc {
-    pub(super) fn find_producer(&self, started: &mut Started) -> Result<Consumer, gst::FlowError> {
-        let settings = &started.settings;
-        let timeout = (settings.connection_timeout > 0)
-            .then(|| Duration::from_nanos(settings.connection_timeout));
-        match self.connect(started, timeout) {
-            Ok(consumer) => {
-                gst::info!(
-                    CAT,
-                    imp = self,
-                    "Connected to process {}",
-                    consumer.producer_pid()
-                );
-                let limit = consumer.budget_limit();
-                if let Some(asked) = settings.asked_to_hold()
-                    && limit != BudgetLimit::Asked
-                {
-                    gst::warning!(
-                        CAT,
-                        imp = self,
-                        "Asked to hold {asked} slots, granted {}: raise {limit} on xmemsink",
-                        consumer.budget()
-                    );
-                }
-                lock(&self.counted).connection = Some(consumer.handle());
-                if std::mem::replace(&mut started.was_connected, true) {
-                    lock(&self.counted).figures.reconnects += 1;
-                    messages::back(&self.obj(), &settings.pool, consumer.producer_pid());
-                }
-                started.sticky_version = None;
-                // What goes on is the same stream, if some of it may be missing.
-                if !consumer.has_resumed() {
-                    started.next_sequence = None;
-                    started.gate = KeyFrameGate::default();
-                    started.header_is_due = true;
-                    started.stamper.begin_producer(consumer.delivery());
-                }
-                #[cfg(feature = "cuda")]
-                {
-                    started.on_device = None;
-                }
-                Ok(consumer)
-            }
-            Err(Unconnected::Cancelled) => Err(gst::FlowError::Flushing),
-            Err(Unconnected::TimedOut(error)) => {
-                gst::element_imp_error!(
-                    self,
-                    gst::ResourceError::NotFound,
-                    ("No producer came in time: {error}")
-                );
-                Err(gst::FlowError::Error)
-            }
-            Err(Unconnected::Failed(error)) => {
-                gst::element_imp_error!(
-                    self,
-                    gst::ResourceError::OpenRead,
-                    ("Cannot join the pool: {error}")
-                );
-                Err(gst::FlowError::Error)
-            }
-        }
-    }
-
-    /// Leaves a producer. Its figures stay.
-    pub(super) fn part(&self, consumer: Consumer) {
-        let (stats, device) = (consumer.stats(), consumer.device());
-        let mut counted = lock(&self.counted);
-        counted.figures.add(&stats, device);
-        counted.connection = None;
-        drop(counted);
-        drop(consumer);
-    }
-
-    /// This source has ended. It begins anew if it is made to go on.
-    pub(super) fn leave(&self) {
-        let left = lock(&self.started).as_mut().map(|started| {
-            started.was_connected = false;
-            let start_from = started.settings.start_from();
-            started.builder = started.builder.clone().start_from(start_from);
-            (started.kept.take(), started.consumer.take())
-        });
-        let (kept, consumer) = left.unwrap_or_default();
-        // It holds a slot.
-        drop(kept);
-        if let Some(consumer) = consumer {
-            self.part(consumer);
-        }
-    }
-
-    /// The producer went away without an end of stream.
-    pub(super) fn lost(&self, started: &Started) -> Result<(), gst::FlowError> {
-        match started.settings.on_producer_lost {
-            XmemSrcOnProducerLost::Wait => {
-                gst::info!(
-                    CAT,
-                    imp = self,
-                    "The producer is gone, waiting for the next one"
-                );
-                Ok(())
-            }
-            XmemSrcOnProducerLost::Eos => {
-                gst::info!(CAT, imp = self, "The producer is gone, ending the stream");
-                Err(gst::FlowError::Eos)
-            }
-            XmemSrcOnProducerLost::Error => {
-                gst::element_imp_error!(
-                    self,
-                    gst::ResourceError::Read,
-                    (
-                        "The producer of pool {:?} is gone, and on-producer-lost=error",
-                        started.settings.pool
-                    )
-                );
-                Err(gst::FlowError::Error)
-            }
-        }
-    }
-
-    /// Waits until there is a producer. `timeout`: `None` = for ever.
-    fn connect(
-        &self,
-        started: &Started,
-        timeout: Option<Duration>,
-    ) -> Result<Consumer, Unconnected> {
-        let (builder, pool) = (&started.builder, &started.settings.pool);
-        let may_come = |error: &ConnectError| match error {
-            ConnectError::NotFound { .. } | ConnectError::NoAnswer { .. } => true,
-            // What goes on is not ended by what passes; at the start that is better said at once.
-            error => started.was_connected && error.is_shortage(),
-        };
-        let begin = Instant::now();
-        let left = || timeout.map(|timeout| timeout.saturating_sub(begin.elapsed()));
-        let mut said = false;
-        loop {
-            let wait = match left() {
-                left if said => left,
-                Some(left) => Some(left.min(SAY_AFTER)),
-                None => Some(SAY_AFTER),
-            };
-            match builder.connect_wait(wait) {
-                Ok(consumer) => return Ok(consumer),
-                Err(ConnectError::Cancelled) => return Err(Unconnected::Cancelled),
-                Err(error) if may_come(&error) => {
-                    if left().is_some_and(|left| left.is_zero()) {
-                        return Err(Unconnected::TimedOut(error));
-                    }
-                    if begin.elapsed() >= SAY_AFTER && !said {
-                        said = true;
-                        self.say_waiting(builder, pool, &error);
-                    }
-                    // It may have given up before its time, and must not make this a busy loop.
-                    std::thread::sleep(PAUSE);
-                }
-                Err(error) => return Err(Unconnected::Failed(error)),
-            }
-        }
-    }
-
-    fn say_waiting(&self, builder: &ConsumerBuilder, pool: &OsStr, error: &ConnectError) {
-        let path = match builder.socket_path() {
-            Ok(path) => path,
-            Err(error) => {
-                gst::warning!(CAT, imp = self, "{error}");
-                return;
-            }
-        };
-        gst::element_imp_warning!(
-            self,
-            gst::ResourceError::NotFound,
-            (
-                "Waiting for a producer of pool {pool:?} at {}: {error}; {}",
-                path.display(),
-                xmem_core::pools_in_words(pool)
-            )
+/// A producer was found.
+pub(super) fn joined(source: Source<'_>, follower: &Follower, started: &mut Started, again: bool) {
+    let Some(consumer) = follower.consumer() else {
+        return;
+    };
+    let (settings, pid) = (source.settings, consumer.producer_pid());
+    gst::info!(CAT, obj = source.element, "Connected to process {pid}");
+    let limit = consumer.budget_limit();
+    if let Some(asked) = settings.asked_to_hold()
+        && limit != BudgetLimit::Asked
+    {
+        gst::warning!(
+            CAT,
+            obj = source.element,
+            "Asked to hold {asked} slots, granted {}: raise {limit} on xmemsink",
+            consumer.budget()
         );
     }
+    if again {
+        messages::back(source.element, &settings.pool, pid);
+    }
+    started.join(consumer.has_resumed(), consumer.delivery());
+}
+
+/// The producer went away without an end of stream.
+pub(super) fn lost(source: Source<'_>, lost: &Lost) {
+    if matches!(lost.error, ReceiveError::TimedOut) {
+        gst::warning!(CAT, obj = source.element, "{}", lost.error);
+    }
+    let policy = source.settings.on_producer_lost;
+    gst::info!(
+        CAT,
+        obj = source.element,
+        "The producer is gone: {policy:?}"
+    );
+    messages::lost(source.element, &source.settings.pool, lost);
+}
+
+/// Reports why the follower does not go on. Returns the flow of the streaming thread.
+pub(super) fn ended(
+    source: Source<'_>,
+    follower: &Follower,
+    started: &mut Started,
+    error: FollowError,
+) -> gst::FlowError {
+    let settings = source.settings;
+    let (kind, text) = match error {
+        FollowError::Cancelled => return gst::FlowError::Flushing,
+        FollowError::End => return over(source, follower, started),
+        FollowError::Lost(gone) => {
+            lost(source, &gone);
+            if settings.on_producer_lost == XmemSrcOnProducerLost::Eos {
+                return gst::FlowError::Eos;
+            }
+            let pool = &settings.pool;
+            let text = format!("The producer of pool {pool:?} is gone, and on-producer-lost=error");
+            (gst::ResourceError::Read, text)
+        }
+        FollowError::NoProducer(error) => {
+            let text = format!("No producer came in time: {error}");
+            (gst::ResourceError::NotFound, text)
+        }
+        FollowError::Connect(error) => {
+            let text = format!("Cannot join the pool: {error}");
+            (gst::ResourceError::OpenRead, text)
+        }
+        error => {
+            let text = format!("Cannot receive a frame: {error}");
+            (gst::ResourceError::Read, text)
+        }
+    };
+    gst::element_error!(source.element, kind, ("{text}"));
+    gst::FlowError::Error
+}
+
+/// The producer's stream has ended, and this one with it.
+fn over(source: Source<'_>, follower: &Follower, started: &mut Started) -> gst::FlowError {
+    started.gate.warn(source, true);
+    gst::info!(CAT, obj = source.element, "End of stream");
+    // A source that joined after the last frame still announces what the stream was.
+    let consumer = follower.consumer();
+    let sticky = consumer.and_then(|consumer| consumer.wait_sticky(STATE_TIME));
+    if let Some(Err(flow)) = sticky.map(|sticky| sticky_state::renew(source, &sticky, None)) {
+        return flow;
+    }
+    events::push_segment(source);
+    gst::FlowError::Eos
+}
+
+/// Warns that there is no producer.
+pub(super) fn warn_of_wait(source: Source<'_>, follower: &Follower, error: &ConnectError) {
+    let pool = &source.settings.pool;
+    let Ok(path) = follower.next_join().socket_path() else {
+        return;
+    };
+    gst::element_warning!(
+        source.element,
+        gst::ResourceError::NotFound,
+        (
+            "Waiting for a producer of pool {pool:?} at {}: {error}; {}",
+            path.display(),
+            xmem_core::pools_in_words(pool)
+        )
+    );
 }

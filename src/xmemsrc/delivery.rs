@@ -6,13 +6,13 @@ use std::sync::Arc;
 
 use xmem_core::{FrameMeta, ReadLease};
 
-use super::{pieces, times::Times};
+use super::{pieces, source::Source, times::Times};
 use crate::{
     bufferpool::buffer_of,
     frame::{self, Format},
-    memory::Tally,
     meta::{self, Losses},
     planes,
+    tally::Tally,
 };
 
 /// How a frame's bytes got into its buffer.
@@ -24,24 +24,65 @@ pub(super) enum Way {
     OverBudget,
     /// They were copied, because downstream knows only the default layout.
     Layout,
-    /// They were copied from a device, as was asked for.
-    #[cfg(feature = "cuda")]
+    /// They were copied from a device, because `download` is set.
     Downloaded,
 }
 
-/// What a frame's description cannot be trusted with.
+/// What becomes of a received frame.
+pub(super) enum Received {
+    Buffer(gst::Buffer, Way),
+    Dropped,
+    /// The element was stopped while the frame was waited for. Only frames in device memory are.
+    CalledOff,
+    /// The key frame that it needs is missing.
+    Undecodable,
+}
+
+/// Why a frame's description is invalid.
 #[derive(Debug)]
 pub(super) struct Nonsense(pub(super) String);
 
-/// What frames are turned into buffers with.
+/// Turns frames into buffers.
 #[derive(Debug)]
 pub(super) struct Converter<'a> {
-    pub(super) format: &'a Format,
+    format: &'a Format,
     /// Downstream finds the planes wherever they are: it can read a GstVideoMeta, or the memory itself, on a device.
-    pub(super) any_layout: bool,
-    pub(super) times: Times,
-    /// Metas that make no sense here.
-    pub(super) losses: &'a Losses,
+    any_layout: bool,
+    times: Times,
+    /// Metas that cannot be used here.
+    losses: &'a Losses,
+}
+
+/// Makes a buffer of a frame. An invalid frame ends the stream with an error.
+pub(super) fn convert(
+    source: Source<'_>,
+    times: Times,
+    convert: impl FnOnce(&Converter<'_>) -> Result<(gst::Buffer, Way), Nonsense>,
+) -> Result<Received, gst::FlowError> {
+    let converted = convert(&Converter {
+        format: &source.stream.format(),
+        any_layout: source.stream.takes_any_layout(),
+        times,
+        losses: source.losses,
+    });
+    // Once for each name.
+    for (name, why) in source.losses.news() {
+        gst::element_warning!(
+            source.element,
+            gst::StreamError::Format,
+            ("Frames come without their {name}: {why}. See the field dropped-metas of stats")
+        );
+    }
+    converted
+        .map(|(buffer, way)| Received::Buffer(buffer, way))
+        .map_err(|Nonsense(reason)| {
+            gst::element_error!(
+                source.element,
+                gst::StreamError::Format,
+                ("The producer describes a frame that cannot be: {reason}")
+            );
+            gst::FlowError::Error
+        })
 }
 
 impl Converter<'_> {
@@ -66,18 +107,8 @@ impl Converter<'_> {
         self.finish(vec![memory], lease.meta(), Way::OverBudget)
     }
 
-    /// A buffer around the memory that a frame has come to.
-    #[cfg(feature = "cuda")]
-    pub(super) fn around(
-        &self,
-        memory: gst::Memory,
-        meta: &FrameMeta,
-        way: Way,
-    ) -> Result<(gst::Buffer, Way), Nonsense> {
-        self.finish(vec![memory], meta, way)
-    }
-
-    fn finish(
+    /// A buffer around memories that hold or stand for the frame.
+    pub(super) fn finish(
         &self,
         memories: Vec<gst::Memory>,
         meta: &FrameMeta,

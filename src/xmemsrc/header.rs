@@ -1,16 +1,15 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! The header of a container: who joins late missed it, and no demuxer takes it from the caps, where muxers put it for
-//! that (`streamheader`). It is sent first then, as multifdsink and tcpserversink do.
+//! The header of a container. A late joiner has missed it, and no demuxer takes it from the caps, where muxers put it
+//! (`streamheader`). So it is sent first, as multifdsink and tcpserversink do.
 
-use gst::{prelude::*, subclass::prelude::*};
+use gst::prelude::*;
 use gst_base::prelude::*;
 
-use super::{imp::XmemSrc, log::CAT, started::Started};
-use crate::lock::lock;
+use super::{events, log::CAT, source::Source};
 
-/// Those that have their header in the caps and nowhere but at the beginning. Decoders take theirs from the caps, and some
-/// of their streams have none in them (Opus).
+/// Formats whose header is in the caps and at the beginning only. Decoders take theirs from the caps, and some of their
+/// streams have none in them (Opus).
 const CONTAINERS: [&str; 11] = [
     "application/ogg",
     "audio/ogg",
@@ -28,7 +27,7 @@ const CONTAINERS: [&str; 11] = [
 /// No header has this many parts.
 const MOST: usize = 64;
 
-/// What comes before all other bytes of a container, as its caps say. They are another process's.
+/// The header of a container, from its caps, which come from another process.
 fn of_caps(caps: &gst::CapsRef) -> Vec<gst::Buffer> {
     let Some(structure) = caps.structure(0) else {
         return Vec::new();
@@ -55,43 +54,37 @@ fn is_same(one: &gst::BufferRef, other: &gst::BufferRef) -> bool {
         })
 }
 
-/// Tells a demuxer that is in the middle of a stream that another one begins. By the offset flvdemux knows it.
+/// Marks the beginning of another stream for a demuxer that is in the middle of one. flvdemux looks at the offset.
 fn begin_anew(buffer: &mut gst::Buffer) {
     let buffer = buffer.make_mut();
     buffer.set_flags(gst::BufferFlags::DISCONT);
     buffer.set_offset(0);
 }
 
-impl XmemSrc {
-    /// Sends the stream's header before its first frame, unless it begins with that frame. It counts as no frame.
-    pub(super) fn push_header(
-        &self,
-        started: &mut Started,
-        first: &mut gst::Buffer,
-    ) -> Result<(), gst::FlowError> {
-        if !started.header_is_due {
-            return Ok(());
-        }
-        let caps = lock(&self.stream).caps.clone();
-        let header = caps.map(|caps| of_caps(&caps)).unwrap_or_default();
-        match header.first() {
-            Some(begin) if is_same(begin, first) => begin_anew(first),
-            Some(_) => {
-                gst::debug!(CAT, imp = self, "Sending the header that is in the caps");
-                self.push_segment();
-                for (number, mut part) in (0..).zip(header) {
-                    part.make_mut().set_flags(gst::BufferFlags::HEADER);
-                    if number == 0 {
-                        begin_anew(&mut part);
-                    }
-                    self.obj().src_pad().push(part)?;
+/// Sends the stream's header before its first frame, unless it begins with that frame. It counts as no frame.
+pub(super) fn push(source: Source<'_>, first: &mut gst::Buffer) -> Result<(), gst::FlowError> {
+    let header = source.stream.caps().map(|caps| of_caps(&caps));
+    let header = header.unwrap_or_default();
+    match header.first() {
+        Some(begin) if is_same(begin, first) => begin_anew(first),
+        Some(_) => {
+            gst::debug!(
+                CAT,
+                obj = source.element,
+                "Sending the header that is in the caps"
+            );
+            events::push_segment(source);
+            for (number, mut part) in (0..).zip(header) {
+                part.make_mut().set_flags(gst::BufferFlags::HEADER);
+                if number == 0 {
+                    begin_anew(&mut part);
                 }
+                source.element.src_pad().push(part)?;
             }
-            None => {}
         }
-        started.header_is_due = false;
-        Ok(())
+        None => {}
     }
+    Ok(())
 }
 
 #[cfg(test)]

@@ -8,13 +8,13 @@
  * is the producer's slot itself, read-only: an element that writes in place gets a copy of its own. The slot is free
  * for the producer again when the last reference to the buffer's memory is gone.
  *
- * The source may be started first: it waits for a producer, and after two seconds a warning message says at which
- * path it waits and which pools there are. It also rides over a producer that stops or dies and comes back; see
+ * The source may be started first: it waits for a producer, and after two seconds a warning message gives the path
+ * and the pools that there are. It also rides over a producer that stops or dies and comes back; see
  * #GstXmemSrc:on-producer-lost.
  *
  * It is a live source. Timestamps are the producer's, carried over CLOCK_MONOTONIC into this pipeline's running time;
  * see #GstXmemSrc:timestamp-mode. The latency is the producer's and #GstXmemSrc:processing-deadline; it is known once
- * there is a producer, and a LATENCY message says when it changes.
+ * there is a producer, and a LATENCY message is posted when it changes.
  *
  * The stream's events come along, see `xmemsink`; times in them are this pipeline's. Its id is the pool's name and the
  * producer's own id. An encoded stream begins with a key frame, which the producer is asked for; see
@@ -33,55 +33,48 @@
  *
  * Since: plugin-xmem-0.1
  */
-use std::{
-    sync::{Arc, LazyLock, Mutex},
-    time::Duration,
-};
+use std::sync::{Arc, LazyLock, Mutex};
 
 use gst::{glib, prelude::*, subclass::prelude::*};
 use gst_base::{prelude::*, subclass::base_src::CreateSuccess, subclass::prelude::*};
-use xmem_core::{Canceller, ConsumerHandle};
+use xmem_core::Canceller;
 
 use super::{
-    XmemSrcOnEos,
-    events::{self, Sent},
-    key_frame_gate::KeyFrameGate,
+    connection, events,
+    figures::Figures,
+    frames,
     log::CAT,
-    messages::{self},
+    messages,
     outgoing::Outgoing,
-    settings::{self, PROP_POOL, PROP_PROCESSING_DEADLINE, PROP_STATS, Settings},
-    started::{Counted, Started, Stop, Stream},
-    times::Stamper,
+    settings::{PROP_POOL, PROP_PROCESSING_DEADLINE, PROPERTIES, Settings},
+    source::Source,
+    started::{Run, Running, Started},
+    sticky_state,
+    stream::Stream,
 };
-#[cfg(feature = "cuda")]
-use crate::cuda;
-use crate::lock::lock;
+use crate::lock;
 use crate::{
     bytes::{self, UriHandler},
-    caps,
+    caps, cuda,
     event::{key_frame::KeyFrame, sticky},
-    memory::Tally,
     meta::Losses,
-    stats::{self, SourceFigures},
+    stats,
+    tally::Tally,
     uri,
 };
-
-/// How long the producer may take to tell what a stream is that is over already.
-const STATE_TIME: Duration = Duration::from_secs(2);
 
 /// No two of the locks are ever held at once, and none across a call that waits or that leads out of the element.
 #[derive(Debug, Default)]
 pub struct XmemSrc {
-    pub(super) settings: Mutex<Settings>,
-    pub(super) started: Mutex<Option<Started>>,
-    pub(super) stream: Mutex<Stream>,
-    pub(super) sent: Mutex<Sent>,
-    pub(super) counted: Mutex<Counted>,
-    pub(super) tally: Arc<Tally>,
-    pub(super) outgoing: Arc<Outgoing>,
-    /// Metas that make no sense here.
-    pub(super) losses: Losses,
-    pub(super) canceller: Canceller,
+    settings: Mutex<Settings>,
+    running: Arc<Running>,
+    stream: Stream,
+    outgoing: Arc<Outgoing>,
+    figures: Figures,
+    tally: Arc<Tally>,
+    /// Metas that cannot be used here.
+    losses: Losses,
+    canceller: Canceller,
 }
 
 #[glib::object_subclass]
@@ -94,11 +87,10 @@ impl ObjectSubclass for XmemSrc {
 
 impl ObjectImpl for XmemSrc {
     fn properties() -> &'static [glib::ParamSpec] {
-        static PROPERTIES: LazyLock<Vec<glib::ParamSpec>> = LazyLock::new(settings::properties);
-        PROPERTIES.as_ref()
+        PROPERTIES.specs()
     }
 
-    fn set_property(&self, _id: usize, value: &glib::Value, pspec: &glib::ParamSpec) {
+    fn set_property(&self, id: usize, value: &glib::Value, pspec: &glib::ParamSpec) {
         if self.obj().current_state() > gst::State::Ready
             && !pspec.flags().contains(gst::PARAM_FLAG_MUTABLE_PLAYING)
         {
@@ -110,32 +102,16 @@ impl ObjectImpl for XmemSrc {
             );
             return;
         }
-        lock(&self.settings).set(pspec, value);
+        PROPERTIES.set(id, &mut lock(&self.settings), value);
         gst::info!(CAT, imp = self, "Set {} to {value:?}", pspec.name());
         if pspec.name() == PROP_PROCESSING_DEADLINE {
-            self.say_latency_changed();
+            messages::latency_changed(self.obj().upcast_ref());
         }
     }
 
-    fn property(&self, _id: usize, pspec: &glib::ParamSpec) -> glib::Value {
-        match pspec.name() {
-            PROP_STATS => {
-                // As long as it is locked, the figures of this connection are not among those of former ones.
-                let counted = lock(&self.counted);
-                let connection = counted.connection.as_ref();
-                let device = connection.and_then(ConsumerHandle::device);
-                let current = connection.and_then(ConsumerHandle::stats);
-                let current = current.unwrap_or_default();
-                let figures = counted.figures.clone();
-                drop(counted);
-                // Every frame that is out holds the tally, and so does the element.
-                let held = Arc::strong_count(&self.tally).saturating_sub(1) as u64;
-                let copies = self.tally.copies();
-                let device = device.as_deref();
-                stats::of_source(&figures, &current, device, held, copies, &self.losses).to_value()
-            }
-            _ => lock(&self.settings).get(pspec),
-        }
+    fn property(&self, id: usize, _pspec: &glib::ParamSpec) -> glib::Value {
+        let setting = PROPERTIES.get(id, &mut lock(&self.settings));
+        setting.unwrap_or_else(|| self.stats().to_value())
     }
 
     fn constructed(&self) {
@@ -143,7 +119,7 @@ impl ObjectImpl for XmemSrc {
         let obj = self.obj();
         obj.set_live(true);
         obj.set_format(gst::Format::Time);
-        events::watch(&obj);
+        events::watch(obj.src_pad(), self.outgoing.clone(), self.running.clone());
     }
 }
 
@@ -162,27 +138,28 @@ impl ElementImpl for XmemSrc {
         Some(&*METADATA)
     }
 
-    /// That downstream refuses frames only when they come, GstBaseSrc says, and not what they are.
+    /// GstBaseSrc's error about frames that downstream refuses does not name their caps.
     fn post_message(&self, message: gst::Message) -> bool {
         if messages::is_not_negotiated(&message) {
-            self.say_refused_later();
+            let pool = lock(&self.settings).pool.clone();
+            sticky_state::report_late_refusal(self.obj().upcast_ref(), &self.stream, &pool);
         }
         self.parent_post_message(message)
     }
 
-    /// GstBaseSrc waits with an EOS until the streaming thread has returned from downstream, and so long the application waits too.
-    /// In a pause that can be for ever. Here `create` ends the stream when the thread comes to it.
+    /// GstBaseSrc blocks the application with an EOS until the streaming thread has returned from downstream, in a pause for
+    /// ever. Here `create` ends the stream when the thread comes to it.
     fn send_event(&self, event: gst::Event) -> bool {
         if event.type_() != gst::EventType::Eos {
             return self.parent_send_event(event);
         }
-        lock(&self.sent).eos = Some(event);
+        self.outgoing.keep_eos(event);
         self.canceller.cancel();
         if self.obj().src_pad().task_state() == gst::TaskState::Started {
             return true;
         }
         // No thread comes to `create`, and GstBaseSrc has none to wait for.
-        let event = lock(&self.sent).eos.take();
+        let event = self.outgoing.take_eos();
         event.is_none_or(|event| self.parent_send_event(event))
     }
 
@@ -232,41 +209,24 @@ impl BaseSrcImpl for XmemSrc {
         })?;
         gst::info!(CAT, imp = self, "Pool {:?} at {path:?}", settings.pool);
         self.canceller.reset();
-        lock(&self.counted).figures = SourceFigures::default();
+        let follower = connection::follower(&settings, builder);
+        self.figures.restart(follower.handle());
         self.tally.reset();
         self.losses.reset();
-        *lock(&self.stream) = Stream::default();
-        *lock(&self.sent) = Sent::default();
-        self.outgoing.set_segment(None);
-        *lock(&self.started) = Some(Started {
-            builder,
-            stamper: Stamper::new(&settings),
+        self.stream.reset();
+        self.outgoing.reset();
+        self.running.put(Run {
+            started: Started::new(&settings),
             settings,
-            consumer: None,
-            was_connected: false,
-            sticky_version: None,
-            next_sequence: None,
-            discont: false,
-            gate: KeyFrameGate::default(),
-            header_is_due: true,
-            kept: None,
-            said_budget: false,
-            said_copied: false,
-            said_dropped: false,
-            said_missed: false,
-            #[cfg(feature = "cuda")]
-            on_device: None,
+            follower,
         });
         Ok(())
     }
 
     fn stop(&self) -> Result<(), gst::ErrorMessage> {
-        // Frames that are out keep what they need themselves.
-        let started = lock(&self.started).take();
-        if let Some(consumer) = started.and_then(|started| started.consumer) {
-            self.part(consumer);
-        }
-        *lock(&self.stream) = Stream::default();
+        // Buffers that downstream has keep what they need themselves.
+        drop(self.running.take());
+        self.stream.reset();
         gst::info!(CAT, imp = self, "Stopped");
         Ok(())
     }
@@ -289,14 +249,13 @@ impl BaseSrcImpl for XmemSrc {
 
     /// The caps come with the first frame; before that there is nothing to negotiate.
     fn negotiate(&self) -> Result<(), gst::LoggableError> {
-        let caps = lock(&self.stream).caps.clone();
-        match caps {
+        match self.stream.caps() {
             Some(caps) => Ok(self.obj().set_caps(&caps)?),
             None => Ok(()),
         }
     }
 
-    /// Frames bring their memory along. All there is to know is whether downstream can read any layout.
+    /// Frames bring their memory along. The answer only tells whether downstream can read any layout.
     fn decide_allocation(
         &self,
         query: &mut gst::query::Allocation,
@@ -309,27 +268,21 @@ impl BaseSrcImpl for XmemSrc {
             imp = self,
             "Downstream reads GstVideoMeta: {video_meta}"
         );
-        #[cfg(feature = "cuda")]
-        {
-            let pools = query.allocation_pools();
-            let configs = pools.filter_map(|(pool, ..)| Some(pool?.config()));
-            let reader = configs
-                .into_iter()
-                .find_map(|config| cuda::Stream::of_config(&config));
-            lock(&self.stream).reader = reader.map(Arc::new);
-        }
-        lock(&self.stream).video_meta = video_meta;
+        let pools = query.allocation_pools();
+        let mut configs = pools.filter_map(|(pool, ..)| Some(pool?.config()));
+        let reader = configs.find_map(|config| cuda::Stream::of_config(&config));
+        self.stream.set_downstream(video_meta, reader);
         while query.allocation_pools().next().is_some() {
             query.remove_nth_allocation_pool(0);
         }
         Ok(())
     }
 
-    /// What the producer has, once that is known.
+    /// The producer's caps, once they are known.
     fn caps(&self, filter: Option<&gst::Caps>) -> Option<gst::Caps> {
-        let caps = lock(&self.stream).caps.clone().or_else(|| {
-            let connection = lock(&self.counted).connection.clone()?;
-            let caps = sticky::parse_caps(connection.sticky()?.text(sticky::CAPS)?)?;
+        let caps = self.stream.caps().or_else(|| {
+            let sticky = self.figures.consumer()?.sticky()?;
+            let caps = sticky::parse_caps(sticky.text(sticky::CAPS)?)?;
             let download = lock(&self.settings).download;
             Some(if download {
                 caps::on_device(caps, false)
@@ -347,8 +300,10 @@ impl BaseSrcImpl for XmemSrc {
     }
 
     fn event(&self, event: &gst::Event) -> bool {
-        if let Ok(wish) = gst_video::UpstreamForceKeyUnitEvent::parse(event) {
-            return self.request(KeyFrame::from_event(&wish, self.obj().upcast_ref()));
+        if let Ok(event) = gst_video::UpstreamForceKeyUnitEvent::parse(event) {
+            let obj = self.obj();
+            let key_frame = KeyFrame::from_event(&event, obj.upcast_ref());
+            return self.figures.request(obj.upcast_ref(), key_frame);
         }
         self.parent_event(event)
     }
@@ -360,8 +315,8 @@ impl BaseSrcImpl for XmemSrc {
                     let settings = lock(&self.settings);
                     (settings.timestamp_mode, settings.processing_deadline)
                 };
-                let producer = lock(&self.stream).course.latency(mode);
-                // There is no most: what nobody takes is overwritten.
+                let producer = self.stream.course().latency(mode);
+                // There is no maximum: frames that are not taken are overwritten.
                 query.set(
                     true,
                     producer.saturating_add(deadline),
@@ -381,7 +336,10 @@ impl BaseSrcImpl for XmemSrc {
                 true
             }
             gst::QueryViewMut::Context(query) => {
-                let Some(context) = self.context(query.context_type()) else {
+                let ordinal = lock(&self.settings).cuda_device();
+                let obj = self.obj();
+                let context = cuda::to_share(query.context_type(), obj.upcast_ref(), ordinal);
+                let Some(context) = context else {
                     return false;
                 };
                 query.set_context(&context);
@@ -397,111 +355,57 @@ impl PushSrcImpl for XmemSrc {
         &self,
         _buffer: Option<&mut gst::BufferRef>,
     ) -> Result<CreateSuccess, gst::FlowError> {
-        let started = lock(&self.started).take();
-        let Some(mut started) = started else {
+        let Some(mut run) = self.running.take() else {
             return Err(gst::FlowError::Flushing);
         };
-        started.stamper.begin();
+        let obj = self.obj();
+        let source = self.source(obj.upcast_ref(), &run.settings);
+        run.started.stamper.begin();
         // BaseSrc calls stop() only once this has returned.
-        let mut result = match started.kept.take() {
+        let mut result = match run.started.kept.take() {
             _ if self.is_ending() => Err(gst::FlowError::Eos),
             Some(buffer) => Ok(buffer),
-            None => self.next_buffer(&mut started),
+            None => frames::next(source, &mut run.follower, &mut run.started),
         };
         if self.is_ending() {
             result = Err(gst::FlowError::Eos);
         } else if self.canceller.is_cancelled()
             && let Ok(buffer) = result
         {
-            // What it is given in a pause, GstBaseSrc of 1.26 throws away, and asks again when that is over. After a flush,
-            // which looks the same here, nobody wants it: `flushed` takes it out.
-            started.kept = Some(buffer);
+            // GstBaseSrc of 1.26 discards a buffer that it gets in a pause, and asks again afterwards. A flush looks the same
+            // here; `Running::flush` takes the buffer out.
+            run.started.kept = Some(buffer);
             result = Err(gst::FlowError::Flushing);
         }
-        *lock(&self.started) = Some(started);
+        self.running.put(run);
         result.map(CreateSuccess::NewBuffer)
     }
 }
 
 impl XmemSrc {
-    /// Whether the application has ended the stream, and the EOS has not left yet.
-    fn is_ending(&self) -> bool {
-        self.canceller.is_cancelled() && lock(&self.sent).eos.is_some()
-    }
-
-    /// What a neighbour may use that asks for a context of this kind.
-    fn context(&self, kind: &str) -> Option<gst::Context> {
-        let own = self.obj().context(kind);
-        #[cfg(feature = "cuda")]
-        let own = own.or_else(|| {
-            let ordinal = lock(&self.settings).cuda_device();
-            (kind == cuda::CONTEXT_TYPE)
-                .then(|| cuda::to_share(self.obj().upcast_ref(), ordinal))?
-        });
-        own
-    }
-
-    /// All that was on its way was thrown away. What comes next may refer to it.
-    pub(super) fn flushed(&self) {
-        let kept = lock(&self.started).as_mut().and_then(|started| {
-            started.discont = true;
-            started.gate.close();
-            started.kept.take()
-        });
-        drop(kept);
-    }
-
-    fn next_buffer(&self, started: &mut Started) -> Result<gst::Buffer, gst::FlowError> {
-        loop {
-            let mut consumer = match started.consumer.take() {
-                Some(consumer) => consumer,
-                None => self.find_producer(started)?,
-            };
-            let received = self.receive(started, &mut consumer);
-            if matches!(received, Err(Stop::Over)) {
-                self.say_keyless(started, true);
-            }
-            match received {
-                Ok(Some(mut buffer)) => {
-                    started.consumer = Some(consumer);
-                    self.push_header(started, &mut buffer)?;
-                    // Who sets do-timestamp wants GstBaseSrc to fill in what is missing.
-                    if !self.obj().does_timestamp() {
-                        self.outgoing.keep_times(self.obj().src_pad(), &buffer);
-                    }
-                    return Ok(buffer);
-                }
-                Ok(None) => started.consumer = Some(consumer),
-                Err(Stop::Flow(flow)) => {
-                    started.consumer = Some(consumer);
-                    return Err(flow);
-                }
-                Err(Stop::Lost(loss)) => {
-                    let pid = consumer.producer_pid();
-                    started.builder = started.builder.clone().resume(&consumer);
-                    self.part(consumer);
-                    messages::lost(&self.obj(), &started.settings.pool, pid, loss);
-                    self.lost(started)?;
-                }
-                Err(Stop::Over) if started.settings.on_eos == XmemSrcOnEos::Wait => {
-                    gst::info!(CAT, imp = self, "End of stream, waiting for what follows");
-                    consumer.pass_eos();
-                    started.consumer = Some(consumer);
-                }
-                Err(Stop::Over) => {
-                    gst::info!(CAT, imp = self, "End of stream");
-                    // Who comes after the last frame still learns what it was.
-                    let sticky = consumer.wait_sticky(STATE_TIME);
-                    started.consumer = Some(consumer);
-                    let mode = started.settings.timestamp_mode;
-                    let renewed = sticky.map(|sticky| self.renew(mode, &sticky, None));
-                    if let Some(Err(Stop::Flow(flow))) = renewed {
-                        return Err(flow);
-                    }
-                    self.push_segment();
-                    return Err(gst::FlowError::Eos);
-                }
-            }
+    fn source<'a>(&'a self, element: &'a gst_base::BaseSrc, settings: &'a Settings) -> Source<'a> {
+        Source {
+            element,
+            settings,
+            stream: &self.stream,
+            outgoing: &self.outgoing,
+            figures: &self.figures,
+            tally: &self.tally,
+            losses: &self.losses,
+            canceller: &self.canceller,
         }
+    }
+
+    /// Whether the application has ended the stream, and the EOS was not sent yet.
+    fn is_ending(&self) -> bool {
+        self.canceller.is_cancelled() && self.outgoing.has_eos()
+    }
+
+    fn stats(&self) -> gst::Structure {
+        let (stats, zero_copy, undecodable) = self.figures.get();
+        // Each buffer with the memory of a frame holds the tally, and so does the element.
+        let held = Arc::strong_count(&self.tally).saturating_sub(1) as u64;
+        let copies = self.tally.copies();
+        stats::of_source(&stats, zero_copy, undecodable, held, copies, &self.losses)
     }
 }

@@ -4,12 +4,17 @@
 
 use std::time::{Duration, Instant};
 
+use xmem_core::FrameMeta;
+
+use super::{log::CAT, source::Source};
+use crate::event::key_frame::KeyFrame;
+
 /// How long to wait for a key frame that was asked for.
 const ASK_AGAIN: Duration = Duration::from_secs(1);
 
-/// After this long the user should hear of it.
-const SAY_AFTER: Duration = Duration::from_secs(2);
-/// Where frames are further apart, somebody is paused, and it is not the key frame that is waited for.
+/// After this long there is a warning.
+const WARN_AFTER: Duration = Duration::from_secs(2);
+/// Where frames are further apart, a pipeline is paused, and the delay is not that of the key frame.
 const MOST_APART: Duration = Duration::from_secs(1);
 
 #[derive(Debug, Default)]
@@ -20,7 +25,7 @@ pub(super) struct KeyFrameGate {
     kept_back: Option<Instant>,
     /// How long it has kept frames back.
     waited: Duration,
-    said: bool,
+    warned: bool,
 }
 
 impl KeyFrameGate {
@@ -30,11 +35,45 @@ impl KeyFrameGate {
         self.asked = None;
     }
 
-    /// Whether a frame may pass. A header may, but nothing is decodable by that.
-    pub(super) fn lets_pass(&mut self, flags: gst::BufferFlags) -> bool {
+    /// Whether a frame can be decoded, by its flags. Asks for a key frame if not.
+    pub(super) fn is_decodable(&mut self, source: Source<'_>, meta: &FrameMeta) -> bool {
+        let flags = gst::BufferFlags::from_bits_truncate(meta.flags);
+        if !source.settings.wait_for_keyframe
+            || self.lets_pass(flags)
+            || source.stream.has_only_key_frames()
+        {
+            return true;
+        }
+        gst::log!(CAT, obj = source.element, "Waiting for a key frame");
+        if self.asks() {
+            source.figures.request(source.element, KeyFrame::NOW);
+        }
+        self.keep_back();
+        self.warn(source, false);
+        false
+    }
+
+    /// Warns once that there is no key frame: after a while, or when no more frames come. Otherwise nothing would explain
+    /// that no buffers come.
+    pub(super) fn warn(&mut self, source: Source<'_>, is_over: bool) {
+        if self.warns(is_over) {
+            gst::element_warning!(
+                source.element,
+                gst::StreamError::Decode,
+                (
+                    "No key frame comes from pool {:?}. Frames are given up as long as there is none: set \
+                     wait-for-keyframe=false if each stands for itself, or have the encoder make key frames more often",
+                    source.settings.pool
+                )
+            );
+        }
+    }
+
+    /// Whether a frame may pass. A header may, but the gate stays closed.
+    fn lets_pass(&mut self, flags: gst::BufferFlags) -> bool {
         if !flags.contains(gst::BufferFlags::DELTA_UNIT) {
             *self = Self {
-                said: self.said,
+                warned: self.warned,
                 ..Self::default()
             };
         }
@@ -42,7 +81,7 @@ impl KeyFrameGate {
     }
 
     /// Whether it is time to ask for a key frame. Then it counts as asked for.
-    pub(super) fn asks(&mut self) -> bool {
+    fn asks(&mut self) -> bool {
         let asks = self.asked.is_none_or(|asked| asked.elapsed() >= ASK_AGAIN);
         if asks {
             self.asked = Some(Instant::now());
@@ -50,18 +89,17 @@ impl KeyFrameGate {
         asks
     }
 
-    /// Keeps a frame back.
-    pub(super) fn keep_back(&mut self) {
+    /// Counts the time that frames are kept back.
+    fn keep_back(&mut self) {
         let now = Instant::now();
         if let Some(last) = self.kept_back.replace(now) {
             self.waited += now.duration_since(last).min(MOST_APART);
         }
     }
 
-    /// Whether it is time to say that frames are kept back, which is once: after a while, or when no more come.
-    pub(super) fn says(&mut self, is_over: bool) -> bool {
-        let is_time = self.waited >= SAY_AFTER || (is_over && self.kept_back.is_some());
-        is_time && !std::mem::replace(&mut self.said, true)
+    fn warns(&mut self, is_over: bool) -> bool {
+        let is_time = self.waited >= WARN_AFTER || (is_over && self.kept_back.is_some());
+        is_time && !std::mem::replace(&mut self.warned, true)
     }
 }
 
@@ -91,20 +129,20 @@ mod tests {
     }
 
     #[test]
-    fn it_says_once_that_it_waits() {
+    fn it_warns_once() {
         let mut gate = KeyFrameGate::default();
         gate.close();
-        assert!(!gate.says(true), "it kept nothing back");
+        assert!(!gate.warns(true), "it kept nothing back");
         gate.keep_back();
-        assert!(!gate.says(false), "it has only begun");
-        assert!(gate.says(true));
+        assert!(!gate.warns(false), "it has only begun");
+        assert!(gate.warns(true));
         // More frames are missed.
         gate.close();
         gate.keep_back();
-        assert!(!gate.says(true), "that was said");
+        assert!(!gate.warns(true), "it has warned");
         assert!(gate.lets_pass(gst::BufferFlags::empty()));
         gate.close();
         gate.keep_back();
-        assert!(!gate.says(true), "that was said");
+        assert!(!gate.warns(true), "it has warned");
     }
 }

@@ -4,49 +4,34 @@
 //!
 //! * `GstXmemProducerLost`: the producer is gone, or goes on without this source, and the stream had not ended. Fields
 //!   `pool` (string), `pid` (guint, the producer's) and `reason` (string): `gone`, it was stopped or killed;
-//!   `timed-out`, it did not want to wait for this source any longer. What comes next is up to
-//!   #GstXmemSrc:on-producer-lost.
+//!   `timed-out`, it stopped waiting for this source. #GstXmemSrc:on-producer-lost decides what
+//!   comes next.
 //! * `GstXmemProducerBack`: connected again, to the same or to another producer. Fields `pool` (string) and `pid`
 //!   (guint).
 
 use std::ffi::OsStr;
 
 use gst::prelude::*;
+use xmem_core::{ReceiveError, follow::Lost};
 
-use super::XmemSrc;
-
-/// Why a producer is lost.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Loss {
-    /// It was stopped or killed.
-    Gone,
-    /// It waits for this source no longer.
-    TimedOut,
-}
-
-impl Loss {
-    fn word(self) -> &'static str {
-        match self {
-            Self::Gone => "gone",
-            Self::TimedOut => "timed-out",
-        }
-    }
-}
-
-/// Says that a producer is lost. Not with a lock held: a handler of the bus may ask for properties.
-pub(super) fn lost(src: &XmemSrc, pool: &OsStr, pid: u32, loss: Loss) {
+/// Posts that a producer is lost. Call it without a lock: a handler of the bus may ask for properties.
+pub(super) fn lost(src: &gst_base::BaseSrc, pool: &OsStr, lost: &Lost) {
+    let reason = match lost.error {
+        ReceiveError::TimedOut => "timed-out",
+        _ => "gone",
+    };
     post(
         src,
         gst::Structure::builder("GstXmemProducerLost")
             .field("pool", pool.to_string_lossy().into_owned())
-            .field("pid", pid)
-            .field("reason", loss.word())
+            .field("pid", lost.producer_pid)
+            .field("reason", reason)
             .build(),
     );
 }
 
-/// Says that there is a producer again. Not with a lock held.
-pub(super) fn back(src: &XmemSrc, pool: &OsStr, pid: u32) {
+/// Posts that there is a producer again. Call it without a lock.
+pub(super) fn back(src: &gst_base::BaseSrc, pool: &OsStr, pid: u32) {
     post(
         src,
         gst::Structure::builder("GstXmemProducerBack")
@@ -54,6 +39,11 @@ pub(super) fn back(src: &XmemSrc, pool: &OsStr, pid: u32) {
             .field("pid", pid)
             .build(),
     );
+}
+
+/// Posts that the latency has changed. The application has the pipeline ask for it then.
+pub(super) fn latency_changed(src: &gst_base::BaseSrc) {
+    let _ = src.post_message(gst::message::Latency::builder().src(src).build());
 }
 
 /// Whether this is GstBaseSrc's error for frames that were refused.
@@ -67,7 +57,7 @@ pub(super) fn is_not_negotiated(message: &gst::Message) -> bool {
     flow == Some(gst::ffi::GST_FLOW_NOT_NEGOTIATED)
 }
 
-fn post(src: &XmemSrc, structure: gst::Structure) {
-    // It fails only without a bus, and then there is nobody to tell.
+fn post(src: &gst_base::BaseSrc, structure: gst::Structure) {
+    // It fails only without a bus.
     let _ = src.post_message(gst::message::Element::builder(structure).src(src).build());
 }

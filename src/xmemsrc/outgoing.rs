@@ -1,61 +1,71 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! What leaves the element as it is meant to, whatever GstBaseSrc makes of it: it gives each stream a segment of its
-//! own, has the first frame begin at 0 if it has no time, and takes a decoding time for the presentation time where that
-//! is missing.
+//! What leaves the element, and corrections to what GstBaseSrc makes of it: GstBaseSrc gives each stream a segment of its
+//! own, sets the first frame to 0 if it has no time, and takes a decoding time for a missing presentation time.
 
 use std::sync::{Arc, Mutex};
 
 use gst::prelude::*;
+use gst_base::prelude::*;
 
-use crate::lock::lock;
+use crate::{lock, stream::Description};
 
 #[derive(Debug, Default)]
 pub(super) struct Outgoing(Mutex<State>);
 
 #[derive(Debug, Default)]
 struct State {
+    /// The start of the stream that was sent. `None`: GstBaseSrc's own waits for the producer's description.
+    start: Option<Start>,
+    /// The segment that was sent.
+    sent: Option<(gst::Seqnum, gst::Segment)>,
+    /// The segment in the place of GstBaseSrc's.
+    segment: Option<gst::Segment>,
+    /// The application's end of the stream, which was not sent yet.
+    eos: Option<gst::Event>,
     /// The DTS of the frame on its way, which has no PTS.
     without_pts: Option<Option<gst::ClockTime>>,
-    /// Buffers are looked at. Most streams have no frame that needs it, and each look costs something.
+    /// A probe sees each buffer. Most streams have no frame that needs it, and each call costs something.
     is_watching: bool,
-    /// In the place of GstBaseSrc's segment.
-    segment: Option<gst::Segment>,
+}
+
+#[derive(Debug)]
+struct Start {
+    seqnum: gst::Seqnum,
+    stream_id: String,
+    description: Description,
 }
 
 impl Outgoing {
-    /// Has a frame leave with the times that it has. GstBaseSrc changes those of frames without a PTS only.
+    /// Another run begins.
+    pub(super) fn reset(&self) {
+        let mut state = lock(&self.0);
+        *state = State {
+            is_watching: state.is_watching,
+            ..State::default()
+        };
+    }
+
+    /// Sends a frame with the times that it has. GstBaseSrc changes those of frames without a PTS only.
     pub(super) fn keep_times(self: &Arc<Self>, pad: &gst::Pad, buffer: &gst::BufferRef) {
-        let watch = self.state(|state| {
+        let watch = {
+            let mut state = lock(&self.0);
             state.without_pts = buffer.pts().is_none().then(|| buffer.dts());
             state.without_pts.is_some() && !std::mem::replace(&mut state.is_watching, true)
-        });
+        };
         if watch {
             let outgoing = self.clone();
             pad.add_probe(gst::PadProbeType::BUFFER, move |_, info| {
                 if let Some(gst::PadProbeData::Buffer(buffer)) = &mut info.data {
-                    outgoing.mend_buffer(buffer);
+                    outgoing.correct_buffer(buffer);
                 }
                 gst::PadProbeReturn::Ok
             });
         }
     }
 
-    pub(super) fn set_segment(&self, segment: Option<gst::Segment>) {
-        self.state(|state| state.segment = segment);
-    }
-
-    /// What is in the place of GstBaseSrc's segment, if anything is.
-    pub(super) fn segment(&self) -> Option<gst::Segment> {
-        self.state(|state| state.segment.clone())
-    }
-
-    fn state<T>(&self, work: impl FnOnce(&mut State) -> T) -> T {
-        work(&mut lock(&self.0))
-    }
-
-    fn mend_buffer(&self, buffer: &mut gst::Buffer) {
-        let Some(dts) = self.state(|state| state.without_pts.take()) else {
+    fn correct_buffer(&self, buffer: &mut gst::Buffer) {
+        let Some(dts) = lock(&self.0).without_pts.take() else {
             return;
         };
         if (buffer.pts(), buffer.dts()) != (None, dts) {
@@ -65,16 +75,113 @@ impl Outgoing {
         }
     }
 
-    /// Replaces GstBaseSrc's segment, if it has to be.
-    pub(super) fn mend_event(&self, event: &mut gst::Event) {
-        if event.type_() != gst::EventType::Segment {
-            return;
+    /// Corrects and notes an event that GstBaseSrc or this element sends. `false`: it is not to be sent.
+    pub(super) fn correct_event(&self, event: &mut gst::Event) -> bool {
+        let mut state = lock(&self.0);
+        match event.type_() {
+            gst::EventType::StreamStart => {
+                // GstBaseSrc begins a stream before there is a producer.
+                if state.start.as_ref().map(|start| start.seqnum) != Some(event.seqnum()) {
+                    return false;
+                }
+                state.sent = None;
+            }
+            gst::EventType::Segment => {
+                let seqnum = event.seqnum();
+                if let Some(segment) = &state.segment {
+                    let segment = gst::event::Segment::builder(segment);
+                    *event = segment.seqnum(seqnum).build();
+                }
+                let gst::EventView::Segment(event) = event.view() else {
+                    return true;
+                };
+                if let Some((last, segment)) = &mut state.sent
+                    && segment == event.segment()
+                    && *last != seqnum
+                {
+                    // GstBaseSrc sends it with the first buffer, also when this element had to send it earlier. It sends the
+                    // same event again when the pad is linked to another.
+                    *last = seqnum;
+                    return false;
+                }
+                state.sent = Some((seqnum, event.segment().clone()));
+            }
+            gst::EventType::FlushStart => state.eos = None,
+            gst::EventType::FlushStop => state.sent = None,
+            gst::EventType::Eos => {
+                if let Some(eos) = state.eos.take() {
+                    *event = eos;
+                }
+            }
+            _ => {}
         }
-        let Some(segment) = self.state(|state| state.segment.clone()) else {
-            return;
-        };
-        *event = gst::event::Segment::builder(&segment)
-            .seqnum(event.seqnum())
-            .build();
+        true
+    }
+
+    /// Whether a stream has begun downstream.
+    pub(super) fn has_begun(&self) -> bool {
+        lock(&self.0).start.is_some()
+    }
+
+    /// Notes the start of a stream, which is sent next. `false`: the same stream was begun before.
+    pub(super) fn begin(
+        &self,
+        seqnum: gst::Seqnum,
+        stream_id: String,
+        description: Description,
+    ) -> bool {
+        let mut state = lock(&self.0);
+        let is_new = state.start.as_ref().is_none_or(|start| {
+            (&start.stream_id, &start.description) != (&stream_id, &description)
+        });
+        if is_new {
+            state.start = Some(Start {
+                seqnum,
+                stream_id,
+                description,
+            });
+        }
+        is_new
+    }
+
+    /// The segment in the place of GstBaseSrc's.
+    pub(super) fn own_segment(&self) -> Option<gst::Segment> {
+        lock(&self.0).segment.clone()
+    }
+
+    /// Puts a segment in the place of GstBaseSrc's. It is sent, also if it equals the one before.
+    pub(super) fn set_segment(&self, segment: Option<gst::Segment>) {
+        let mut state = lock(&self.0);
+        state.segment = segment;
+        state.sent = None;
+    }
+
+    /// The present segment.
+    pub(super) fn segment(&self, element: &gst_base::BaseSrc) -> gst::Segment {
+        self.own_segment().unwrap_or_else(|| element.segment())
+    }
+
+    /// Whether the present segment was sent.
+    pub(super) fn has_sent_segment(&self) -> bool {
+        let state = lock(&self.0);
+        match (&state.sent, &state.segment) {
+            (None, _) => false,
+            // GstBaseSrc notes its position in its own.
+            (Some(_), None) => true,
+            (Some((_, sent)), Some(segment)) => sent == segment,
+        }
+    }
+
+    /// Keeps the application's end of the stream until the streaming thread sends it.
+    pub(super) fn keep_eos(&self, event: gst::Event) {
+        lock(&self.0).eos = Some(event);
+    }
+
+    pub(super) fn take_eos(&self) -> Option<gst::Event> {
+        lock(&self.0).eos.take()
+    }
+
+    pub(super) fn has_eos(&self) -> bool {
+        lock(&self.0).eos.is_some()
     }
 }

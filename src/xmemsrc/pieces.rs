@@ -16,8 +16,9 @@ use xmem_core::{Part, ReadLease};
 
 use super::delivery::Nonsense;
 use crate::{
-    memory::{self, Tally},
+    memory,
     received::{Kept, TAG_DMABUF},
+    tally::Tally,
     tied::tie,
 };
 
@@ -42,7 +43,7 @@ pub(super) fn memories(
     parts.iter().enumerate().map(piece).collect()
 }
 
-/// The bytes of a piece.
+/// The bytes of a part.
 pub(super) fn bytes(part: &Part) -> Result<&[u8], Nonsense> {
     let unmappable = |error| Nonsense(format!("its memory cannot be mapped: {error}"));
     part.map().map_err(unmappable)
@@ -51,7 +52,7 @@ pub(super) fn bytes(part: &Part) -> Result<&[u8], Nonsense> {
 fn dmabuf(lease: &ReadLease, index: usize, part: &Part, tally: &Arc<Tally>) -> Option<gst::Memory> {
     static ALLOCATOR: LazyLock<gst_allocators::DmaBufAllocator> = LazyLock::new(|| {
         let allocator = gst_allocators::DmaBufAllocator::new();
-        // SAFETY: every GstAllocator is a GstObject; the bindings do not say so of this one.
+        // SAFETY: every GstAllocator is a GstObject; the bindings lack it for this type.
         let object = unsafe { allocator.unsafe_cast_ref::<gst::Object>() };
         object.set_object_flags(gst::ObjectFlags::MAY_BE_LEAKED);
         allocator
@@ -63,7 +64,7 @@ fn dmabuf(lease: &ReadLease, index: usize, part: &Part, tally: &Arc<Tally>) -> O
     let mut memory = memory.ok()?;
     let memory_ref = memory.get_mut()?;
     memory_ref.resize(part.offset()..end);
-    // SAFETY: a word of a memory that nobody else sees yet.
+    // SAFETY: a word of a memory that has no other user yet.
     unsafe {
         (*memory_ref.as_mut_ptr()).mini_object.flags |= gst::ffi::GST_MEMORY_FLAG_READONLY;
     }

@@ -2,34 +2,22 @@
 
 //! What the user sets.
 
-use std::{ffi::OsString, path::Path, time::Duration};
+use std::{ffi::OsString, sync::LazyLock, time::Duration};
 
 use gst::{glib, prelude::*};
 use xmem_core::{Consumer, ConsumerBuilder, StartFrom};
 
-use super::{
+use super::enums::{
     XmemSrcCudaWait, XmemSrcOnEos, XmemSrcOnProducerLost, XmemSrcOverBudget, XmemSrcStartFrom,
     XmemSrcTimestampMode,
 };
-use crate::{bytes, program};
+use crate::{
+    bytes, program,
+    properties::{Properties, Property},
+};
 
-pub(super) const PROP_STATS: &str = "stats";
 pub(super) const PROP_PROCESSING_DEADLINE: &str = "processing-deadline";
 pub(super) const PROP_POOL: &str = "pool";
-const PROP_CONNECTION_TIMEOUT: &str = "connection-timeout";
-const PROP_ON_PRODUCER_LOST: &str = "on-producer-lost";
-const PROP_ON_EOS: &str = "on-eos";
-const PROP_WAIT_FOR_KEYFRAME: &str = "wait-for-keyframe";
-const PROP_MAX_HELD: &str = "max-held";
-const PROP_OVER_BUDGET: &str = "over-budget";
-const PROP_START_FROM: &str = "start-from";
-const PROP_NEWEST_ONLY: &str = "newest-only";
-const PROP_TIMESTAMP_MODE: &str = "timestamp-mode";
-const PROP_BUSY_POLL: &str = "busy-poll";
-const PROP_CLIENT_NAME: &str = "client-name";
-const PROP_DOWNLOAD: &str = "download";
-const PROP_CUDA_WAIT: &str = "cuda-wait";
-const PROP_CUDA_DEVICE_ID: &str = "cuda-device-id";
 
 #[derive(Debug, Clone)]
 pub(super) struct Settings {
@@ -78,59 +66,8 @@ impl Default for Settings {
 
 impl Settings {
     /// The device that was asked for.
-    #[cfg(feature = "cuda")]
     pub(super) fn cuda_device(&self) -> Option<u32> {
         u32::try_from(self.cuda_device_id).ok()
-    }
-
-    /// Takes over a property.
-    pub(super) fn set(&mut self, pspec: &glib::ParamSpec, value: &glib::Value) {
-        fn get<'a, T: glib::value::FromValue<'a>>(value: &'a glib::Value) -> T {
-            value.get().expect("type checked upstream")
-        }
-        match pspec.name() {
-            PROP_POOL => self.pool = bytes::path(value).unwrap_or_else(|| Self::default().pool),
-            PROP_CONNECTION_TIMEOUT => self.connection_timeout = get(value),
-            PROP_ON_PRODUCER_LOST => self.on_producer_lost = get(value),
-            PROP_ON_EOS => self.on_eos = get(value),
-            PROP_WAIT_FOR_KEYFRAME => self.wait_for_keyframe = get(value),
-            PROP_MAX_HELD => self.max_held = get(value),
-            PROP_OVER_BUDGET => self.over_budget = get(value),
-            PROP_START_FROM => self.start_from = get(value),
-            PROP_NEWEST_ONLY => self.newest_only = get(value),
-            PROP_TIMESTAMP_MODE => self.timestamp_mode = get(value),
-            PROP_PROCESSING_DEADLINE => {
-                self.processing_deadline = gst::ClockTime::from_nseconds(get(value))
-            }
-            PROP_BUSY_POLL => self.busy_poll = get(value),
-            PROP_CLIENT_NAME => self.client_name = bytes::text(value),
-            PROP_DOWNLOAD => self.download = get(value),
-            PROP_CUDA_WAIT => self.cuda_wait = get(value),
-            PROP_CUDA_DEVICE_ID => self.cuda_device_id = get(value),
-            _ => unimplemented!(),
-        }
-    }
-
-    pub(super) fn get(&self, pspec: &glib::ParamSpec) -> glib::Value {
-        match pspec.name() {
-            PROP_POOL => Path::new(&self.pool).to_value(),
-            PROP_CONNECTION_TIMEOUT => self.connection_timeout.to_value(),
-            PROP_ON_PRODUCER_LOST => self.on_producer_lost.to_value(),
-            PROP_ON_EOS => self.on_eos.to_value(),
-            PROP_WAIT_FOR_KEYFRAME => self.wait_for_keyframe.to_value(),
-            PROP_MAX_HELD => self.max_held.to_value(),
-            PROP_OVER_BUDGET => self.over_budget.to_value(),
-            PROP_START_FROM => self.start_from.to_value(),
-            PROP_NEWEST_ONLY => self.newest_only.to_value(),
-            PROP_TIMESTAMP_MODE => self.timestamp_mode.to_value(),
-            PROP_PROCESSING_DEADLINE => self.processing_deadline.nseconds().to_value(),
-            PROP_BUSY_POLL => self.busy_poll.to_value(),
-            PROP_CLIENT_NAME => self.client_name.to_value(),
-            PROP_DOWNLOAD => self.download.to_value(),
-            PROP_CUDA_WAIT => self.cuda_wait.to_value(),
-            PROP_CUDA_DEVICE_ID => self.cuda_device_id.to_value(),
-            _ => unimplemented!(),
-        }
     }
 
     /// `max-held`, if it is not the default, which is the core's as well.
@@ -148,7 +85,7 @@ impl Settings {
                 None => name.to_owned(),
             });
         let builder = Consumer::builder(&self.pool);
-        // Who asked for nothing is not told that the producer granted less.
+        // Without a request there is no warning that the producer granted less.
         let builder = match self.asked_to_hold() {
             Some(slots) => builder.max_held(slots),
             None => builder,
@@ -172,9 +109,9 @@ impl Settings {
     }
 }
 
-pub(super) fn properties() -> Vec<glib::ParamSpec> {
+pub(super) static PROPERTIES: LazyLock<Properties<Settings>> = LazyLock::new(|| {
     let default = Settings::default();
-    vec![
+    Properties::new(vec![
         /**
          * GstXmemSrc:pool:
          *
@@ -182,47 +119,59 @@ pub(super) fn properties() -> Vec<glib::ParamSpec> {
          * other name lies in the runtime directory: `$XMEM_RUNTIME_DIR`, else `$XDG_RUNTIME_DIR/xmem`, else
          * `/tmp/xmem-<uid>`.
          */
-        glib::ParamSpecString::builder(PROP_POOL)
-            .nick("Pool")
-            .blurb("Name of the pool, or the path of its socket if it has a slash in it")
-            .default_value(default.pool.to_str())
-            .mutable_ready()
-            .build(),
+        Property::path(
+            glib::ParamSpecString::builder(PROP_POOL)
+                .nick("Pool")
+                .blurb("Name of the pool, or the path of its socket if it has a slash in it")
+                .default_value(default.pool.to_str())
+                .mutable_ready()
+                .build(),
+            |settings| &mut settings.pool,
+        ),
         /**
          * GstXmemSrc:connection-timeout:
          *
          * How long to wait for a producer, at the start and again when one was lost. After that it is an error.
          */
-        glib::ParamSpecUInt64::builder(PROP_CONNECTION_TIMEOUT)
-            .nick("Connection Timeout")
-            .blurb("Time in nanoseconds to wait for a producer (0 = for ever)")
-            .default_value(default.connection_timeout)
-            .mutable_ready()
-            .build(),
+        Property::new(
+            glib::ParamSpecUInt64::builder("connection-timeout")
+                .nick("Connection Timeout")
+                .blurb("Time in nanoseconds to wait for a producer (0 = for ever)")
+                .default_value(default.connection_timeout)
+                .mutable_ready()
+                .build(),
+            |settings| &mut settings.connection_timeout,
+        ),
         /**
          * GstXmemSrc:on-producer-lost:
          *
          * What happens when the producer goes away without an end of stream, because it was stopped or killed. Frames
          * that are out stay valid and unchanged in any case.
          */
-        glib::ParamSpecEnum::builder_with_default(PROP_ON_PRODUCER_LOST, default.on_producer_lost)
-            .nick("On Producer Lost")
-            .blurb("Whether to wait for the next producer when one goes away, to end the stream, or to fail")
-            .mutable_ready()
-            .build(),
+        Property::new(
+            glib::ParamSpecEnum::builder_with_default("on-producer-lost", default.on_producer_lost)
+                .nick("On Producer Lost")
+                .blurb("Whether to wait for the next producer when one goes away, to end the stream, or to fail")
+                .mutable_ready()
+                .build(),
+            |settings| &mut settings.on_producer_lost,
+        ),
         /**
          * GstXmemSrc:on-eos:
          *
-         * What happens when the producer says that its stream is over. With `end` this stream is over too, and the
+         * What happens at the end of the producer's stream. With `end` this stream ends too, and the
          * source leaves the pool; what comes later finds it again only if this pipeline is started anew or flushed.
          * With `wait` nothing is sent downstream: the source goes on when the producer's stream does, after a seek for
-         * example, and when the producer goes away it does as on-producer-lost says.
+         * example, and when the producer goes away #GstXmemSrc:on-producer-lost applies.
          */
-        glib::ParamSpecEnum::builder_with_default(PROP_ON_EOS, default.on_eos)
-            .nick("On EOS")
-            .blurb("Whether the end of the producer's stream is the end of this one")
-            .mutable_ready()
-            .build(),
+        Property::new(
+            glib::ParamSpecEnum::builder_with_default("on-eos", default.on_eos)
+                .nick("On EOS")
+                .blurb("Whether the end of the producer's stream is the end of this one")
+                .mutable_ready()
+                .build(),
+            |settings| &mut settings.on_eos,
+        ),
         /**
          * GstXmemSrc:wait-for-keyframe:
          *
@@ -230,50 +179,65 @@ pub(super) fn properties() -> Vec<glib::ParamSpec> {
          * the start, and again after missed frames, they are given up until the next key frame, which the producer is
          * asked for. Raw frames and pictures are never given up.
          */
-        glib::ParamSpecBoolean::builder(PROP_WAIT_FOR_KEYFRAME)
-            .nick("Wait for Key Frame")
-            .blurb("Whether an encoded stream begins, and goes on after missed frames, with a key frame")
-            .default_value(default.wait_for_keyframe)
-            .mutable_ready()
-            .build(),
+        Property::new(
+            glib::ParamSpecBoolean::builder("wait-for-keyframe")
+                .nick("Wait for Key Frame")
+                .blurb("Whether an encoded stream begins, and goes on after missed frames, with a key frame")
+                .default_value(default.wait_for_keyframe)
+                .mutable_ready()
+                .build(),
+            |settings| &mut settings.wait_for_keyframe,
+        ),
         /**
          * GstXmemSrc:max-held:
          *
          * The budget: how many slots this element and everything downstream of it hold at once. The producer may grant
          * fewer, and fewer still when more consumers come.
          */
-        glib::ParamSpecUInt::builder(PROP_MAX_HELD)
-            .nick("Maximum Held")
-            .blurb("How many slots to hold at once; past that, see over-budget")
-            .minimum(1)
-            .default_value(default.max_held)
-            .mutable_ready()
-            .build(),
-        glib::ParamSpecEnum::builder_with_default(PROP_OVER_BUDGET, default.over_budget)
-            .nick("Over Budget")
-            .blurb("Whether a frame past max-held is copied into private memory or dropped")
-            .mutable_ready()
-            .build(),
-        glib::ParamSpecEnum::builder_with_default(PROP_START_FROM, default.start_from)
-            .nick("Start From")
-            .blurb("The first frame to take after connecting")
-            .mutable_ready()
-            .build(),
+        Property::new(
+            glib::ParamSpecUInt::builder("max-held")
+                .nick("Maximum Held")
+                .blurb("How many slots to hold at once; past that, see over-budget")
+                .minimum(1)
+                .default_value(default.max_held)
+                .mutable_ready()
+                .build(),
+            |settings| &mut settings.max_held,
+        ),
+        Property::new(
+            glib::ParamSpecEnum::builder_with_default("over-budget", default.over_budget)
+                .nick("Over Budget")
+                .blurb("Whether a frame past max-held is copied into private memory or dropped")
+                .mutable_ready()
+                .build(),
+            |settings| &mut settings.over_budget,
+        ),
+        Property::new(
+            glib::ParamSpecEnum::builder_with_default("start-from", default.start_from)
+                .nick("Start From")
+                .blurb("The first frame to take after connecting")
+                .mutable_ready()
+                .build(),
+            |settings| &mut settings.start_from,
+        ),
         /**
          * GstXmemSrc:newest-only:
          *
-         * Each frame is the newest that there is when downstream asks for it: for what is slower than the stream and has no use
-         * for what is past, such as a neural network. The frames that are skipped count as missed. Without it they come one after
+         * Each frame is the newest that there is when downstream asks for it: for elements that are slower than the stream and
+         * need no past frames, such as a neural network. The frames that are skipped count as missed. Without it they come one after
          * another as long as the producer keeps them.
          *
          * Not for encoded streams, whose frames refer to one another.
          */
-        glib::ParamSpecBoolean::builder(PROP_NEWEST_ONLY)
-            .nick("Newest Only")
-            .blurb("Whether to skip each frame that there is a newer one than")
-            .default_value(default.newest_only)
-            .mutable_ready()
-            .build(),
+        Property::new(
+            glib::ParamSpecBoolean::builder("newest-only")
+                .nick("Newest Only")
+                .blurb("Whether to skip frames for which a newer one exists")
+                .default_value(default.newest_only)
+                .mutable_ready()
+                .build(),
+            |settings| &mut settings.newest_only,
+        ),
         /**
          * GstXmemSrc:timestamp-mode:
          *
@@ -286,11 +250,14 @@ pub(super) fn properties() -> Vec<glib::ParamSpec> {
          * as the producer's pipeline has them, whatever their format; they have nothing to do with this pipeline's
          * clock.
          */
-        glib::ParamSpecEnum::builder_with_default(PROP_TIMESTAMP_MODE, default.timestamp_mode)
-            .nick("Timestamp Mode")
-            .blurb("What times the buffers get: when they are due, when they came, or what the producer has")
-            .mutable_ready()
-            .build(),
+        Property::new(
+            glib::ParamSpecEnum::builder_with_default("timestamp-mode", default.timestamp_mode)
+                .nick("Timestamp Mode")
+                .blurb("What times the buffers get: when they are due, when they came, or what the producer has")
+                .mutable_ready()
+                .build(),
+            |settings| &mut settings.timestamp_mode,
+        ),
         /**
          * GstXmemSrc:processing-deadline:
          *
@@ -298,25 +265,39 @@ pub(super) fn properties() -> Vec<glib::ParamSpec> {
          * that and the producer's own: a live producer hands its frames over as they come, which is later than their
          * times by what its pipeline takes.
          */
-        glib::ParamSpecUInt64::builder(PROP_PROCESSING_DEADLINE)
-            .nick("Processing Deadline")
-            .blurb("Time in nanoseconds that a frame may take from the producer until here; part of the latency")
-            .maximum(i64::MAX.unsigned_abs())
-            .default_value(default.processing_deadline.nseconds())
-            .mutable_playing()
-            .build(),
-        glib::ParamSpecUInt64::builder(PROP_BUSY_POLL)
-            .nick("Busy Poll")
-            .blurb("Time in nanoseconds to spin for the next frame before sleeping (0 = sleep at once)")
-            .default_value(default.busy_poll)
-            .mutable_ready()
-            .build(),
-        glib::ParamSpecString::builder(PROP_CLIENT_NAME)
-            .nick("Client Name")
-            .blurb("Name that the producer's statistics show (unset = names of the program and of this element)")
-            .doc_show_default()
-            .mutable_ready()
-            .build(),
+        Property::custom(
+            glib::ParamSpecUInt64::builder(PROP_PROCESSING_DEADLINE)
+                .nick("Processing Deadline")
+                .blurb("Time in nanoseconds that a frame may take from the producer until here; part of the latency")
+                .maximum(i64::MAX.unsigned_abs())
+                .default_value(default.processing_deadline.nseconds())
+                .mutable_playing()
+                .build(),
+            |settings: &mut Settings| settings.processing_deadline.nseconds().to_value(),
+            |settings, value| {
+                let nanoseconds = value.get().unwrap_or_default();
+                settings.processing_deadline = gst::ClockTime::from_nseconds(nanoseconds);
+            },
+        ),
+        Property::new(
+            glib::ParamSpecUInt64::builder("busy-poll")
+                .nick("Busy Poll")
+                .blurb("Time in nanoseconds to spin for the next frame before sleeping (0 = sleep at once)")
+                .default_value(default.busy_poll)
+                .mutable_ready()
+                .build(),
+            |settings| &mut settings.busy_poll,
+        ),
+        Property::custom(
+            glib::ParamSpecString::builder("client-name")
+                .nick("Client Name")
+                .blurb("Name that the producer's statistics show (unset = names of the program and of this element)")
+                .doc_show_default()
+                .mutable_ready()
+                .build(),
+            |settings: &mut Settings| settings.client_name.to_value(),
+            |settings, value| settings.client_name = bytes::text(value),
+        ),
         /**
          * GstXmemSrc:download:
          *
@@ -325,27 +306,33 @@ pub(super) fn properties() -> Vec<glib::ParamSpec> {
          *
          * Without effect on frames in host memory, and where the plugin was built without CUDA.
          */
-        glib::ParamSpecBoolean::builder(PROP_DOWNLOAD)
-            .nick("Download")
-            .blurb("Whether frames on CUDA devices are copied into host memory (without effect in builds without CUDA)")
-            .default_value(default.download)
-            .mutable_ready()
-            .build(),
+        Property::new(
+            glib::ParamSpecBoolean::builder("download")
+                .nick("Download")
+                .blurb("Whether frames on CUDA devices are copied into host memory (without effect in builds without CUDA)")
+                .default_value(default.download)
+                .mutable_ready()
+                .build(),
+            |settings| &mut settings.download,
+        ),
         /**
          * GstXmemSrc:cuda-wait:
          *
-         * Who waits until the producer's work on a frame has ended: the `device`, in the stream of the frame's memory, or the
-         * `cpu`, before the frame is handed on. A stream that waits for a producer which is killed just then stands still for
-         * ever, and with it what waits for the stream; the CPU notices, and drops the frame.
+         * Where to wait until the producer's work on a frame has ended: on the `device`, in the stream of the frame's memory, or on the
+         * `cpu`, before the frame is handed on. If the producer is killed meanwhile, the stream is blocked for ever, and with
+         * it all that waits for the stream; a wait on the CPU ends, and the frame is dropped.
          *
          * Without effect on frames in host memory, on frames that are downloaded, which the CPU waits for, and where the plugin
          * was built without CUDA.
          */
-        glib::ParamSpecEnum::builder_with_default(PROP_CUDA_WAIT, default.cuda_wait)
-            .nick("CUDA Wait")
-            .blurb("Who waits for the producer's work on a frame on a CUDA device (without effect in builds without CUDA)")
-            .mutable_ready()
-            .build(),
+        Property::new(
+            glib::ParamSpecEnum::builder_with_default("cuda-wait", default.cuda_wait)
+                .nick("CUDA Wait")
+                .blurb("Where to wait for the producer's work on a frame on a CUDA device (without effect in builds without CUDA)")
+                .mutable_ready()
+                .build(),
+            |settings| &mut settings.cuda_wait,
+        ),
         /**
          * GstXmemSrc:cuda-device-id:
          *
@@ -354,28 +341,31 @@ pub(super) fn properties() -> Vec<glib::ParamSpec> {
          *
          * Without effect on frames in host memory, and where the plugin was built without CUDA.
          */
-        glib::ParamSpecInt::builder(PROP_CUDA_DEVICE_ID)
-            .nick("CUDA Device")
-            .blurb("Number of the CUDA device of the frames (-1 = theirs; without effect in builds without CUDA)")
-            .minimum(-1)
-            .default_value(default.cuda_device_id)
-            .mutable_ready()
-            .build(),
+        Property::new(
+            glib::ParamSpecInt::builder("cuda-device-id")
+                .nick("CUDA Device")
+                .blurb("Number of the CUDA device of the frames (-1 = theirs; without effect in builds without CUDA)")
+                .minimum(-1)
+                .default_value(default.cuda_device_id)
+                .mutable_ready()
+                .build(),
+            |settings| &mut settings.cuda_device_id,
+        ),
         /**
          * GstXmemSrc:stats:
          *
-         * `application/x-xmemsrc-stats` with these fields, over all producers since the start; after a stop they say
-         * what there was at its end.
+         * `application/x-xmemsrc-stats` with these fields, over all producers since the start; after a stop they have
+         * the values of its end.
          *
          * * `received`, `missed` (guint64): frames taken, and frames that were gone when their turn came.
-         * * `zero-copy`, `copied`, `dropped` (guint64): frames handed downstream where they lie; frames copied first,
-         *   because the budget was used up or downstream needs another layout; frames given up because the budget was
-         *   used up.
+         * * `zero-copy`, `copied`, `dropped` (guint64): frames pushed where they lie; frames copied, because
+         *   the budget was used up, downstream needs another layout, or `download` is set; frames given up because the budget
+         *   was used up, or because a CUDA producer was killed.
          * * `undecodable` (guint64): frames given up because the key frame that they need was not received.
          * * `memory-copies` (guint64): how often an element downstream copied a frame that it wanted to write to.
-         * * `metas-dropped` (guint64), `dropped-metas` (`application/x-xmem-metas`): metas that this process does not
-         *   know or that make no sense, and how many there were of each name (guint64).
-         * * `held` (guint64), `budget` (guint): frames that are out now, and how many slots may be held at once.
+         * * `metas-dropped` (guint64), `dropped-metas` (`application/x-xmem-metas`): metas that are unknown to this process
+         *   or invalid, and how many there were of each name (guint64).
+         * * `held` (guint64), `budget` (guint): frames in use now, and how many slots may be held at once.
          * * `budget-limit` (string): the property of xmemsink that keeps the budget small; empty where it is what was asked
          *   for.
          * * `reconnects` (guint64): how often another producer took the place of a lost one.
@@ -383,10 +373,12 @@ pub(super) fn properties() -> Vec<glib::ParamSpec> {
          * * `device` (string): how the memory of frames on CUDA devices came here from the current producer, `vmm`,
          *   `legacy`, `same process`, or `none: ` and why; empty as long as there were none.
          */
-        glib::ParamSpecBoxed::builder::<gst::Structure>(PROP_STATS)
-            .nick("Statistics")
-            .blurb("What this element has received so far")
-            .read_only()
-            .build(),
-    ]
-}
+        Property::computed(
+            glib::ParamSpecBoxed::builder::<gst::Structure>("stats")
+                .nick("Statistics")
+                .blurb("What this element has received so far")
+                .read_only()
+                .build(),
+        ),
+    ])
+});

@@ -8,19 +8,19 @@ use std::sync::{
     atomic::{AtomicU64, Ordering},
 };
 
-use crate::lock::lock;
+use crate::lock;
 
 /// What is shifted together: the base times of the producer's and of the consumer's pipeline.
 type Key = (gst::ClockTime, gst::ClockTime);
 
-/// Those that somebody has.
+/// The shifts that are in use.
 static SHIFTS: Mutex<Vec<(Key, Weak<Shift>)>> = Mutex::new(Vec::new());
 
 #[derive(Debug, Default)]
 pub(super) struct Shift(AtomicU64);
 
 impl Shift {
-    /// The shift of everything with this key. Without one it is nobody else's.
+    /// The shift of everything with this key. Without one it is not shared.
     pub(super) fn of(key: Option<Key>) -> Arc<Self> {
         let Some(key) = key else {
             return Arc::default();
@@ -53,7 +53,7 @@ impl Shift {
             });
     }
 
-    /// Makes it less by as much as is missing in the stream, as far as there is any. For a shift that is nobody else's.
+    /// Makes it less by as much as is missing in the stream, as far as there is any. For a shift that is not shared.
     pub(super) fn catch_up(&self, missing: gst::ClockTime) {
         let _ = self
             .0
@@ -90,8 +90,8 @@ mod tests {
         assert_eq!(other.get(), 0);
         drop((video, audio));
         assert_eq!(Shift::of(key).get(), 0, "a new stream begins anew");
-        let nobody = Shift::of(None);
-        nobody.at_least(time(1), time(0));
+        let alone = Shift::of(None);
+        alone.at_least(time(1), time(0));
         assert_eq!(Shift::of(None).get(), 0);
     }
 }

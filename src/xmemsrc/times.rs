@@ -5,10 +5,15 @@
 use std::sync::Arc;
 
 use gst::prelude::*;
-use xmem_core::{Delivery, FrameMeta};
+use xmem_core::{Delivery, FrameMeta, ReadLease, Sticky};
 
-use super::{XmemSrc, XmemSrcStartFrom, XmemSrcTimestampMode, settings::Settings, shift::Shift};
+use super::{
+    enums::{XmemSrcStartFrom, XmemSrcTimestampMode},
+    settings::Settings,
+    shift::Shift,
+};
 use crate::{
+    event::sticky,
     timeline::Timeline,
     timing::{self, ClockOffset, Origin},
 };
@@ -16,14 +21,14 @@ use crate::{
 /// Streams of one file are about that close together.
 const ROOM: gst::ClockTime = gst::ClockTime::from_mseconds(500);
 
-/// What the sticky state says of the times of the frames that belong to it.
+/// What the sticky state tells of the times of the frames that belong to it.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Course {
-    pub(super) timeline: Timeline,
+    timeline: Timeline,
     /// How much faster than it was recorded the producer plays; never negative.
-    pub(super) speed: f64,
+    speed: f64,
     /// Frames may come in another order than that of their presentation.
-    pub(super) may_reorder: bool,
+    may_reorder: bool,
 }
 
 impl Default for Course {
@@ -37,13 +42,23 @@ impl Default for Course {
 }
 
 impl Course {
-    /// Whether a live stream can be behind by less where frames are missing. Where they come in another order than that of
-    /// their times, nobody knows what is missing.
+    /// The course of a sticky state with this segment.
+    pub(super) fn new(sticky: &Sticky, segment: Option<&gst::Segment>) -> Self {
+        let caps = sticky.text(sticky::CAPS).unwrap_or_default();
+        Self {
+            timeline: Timeline::parse(sticky.text(sticky::TIMELINE)),
+            speed: segment.map_or(1.0, |segment| segment.rate().abs()),
+            may_reorder: caps.starts_with("video/") && !caps.starts_with("video/x-raw"),
+        }
+    }
+
+    /// Whether a live stream can catch up where frames are missing. Where they come in another order than that of their
+    /// times, it is not known what is missing.
     fn can_catch_up(&self, meta: &FrameMeta) -> bool {
         self.timeline.live && (!self.may_reorder || meta.decode_timestamp.is_some())
     }
 
-    /// How much later than they say frames may come.
+    /// How much later than their times frames may come.
     pub(super) fn latency(&self, mode: XmemSrcTimestampMode) -> gst::ClockTime {
         match mode {
             XmemSrcTimestampMode::Clock => self.timeline.latency,
@@ -101,7 +116,7 @@ pub(super) struct Stamper {
     began: Option<i64>,
     /// Of the current producer.
     delivery: Delivery,
-    /// `None`: no frame of this producer yet that has a time.
+    /// `None`: no frame of this producer had a time yet.
     shift: Option<Arc<Shift>>,
     /// Of the current producer's frames.
     spacing: Spacing,
@@ -137,7 +152,7 @@ impl Stamper {
         self.began.get_or_insert_with(xmem_core::monotonic_ns);
     }
 
-    /// What follows is of another producer, in whose pool frames are delivered like this.
+    /// The next frames are of another producer.
     pub(super) fn begin_producer(&mut self, delivery: Delivery) {
         self.delivery = delivery;
         self.shift = None;
@@ -145,7 +160,13 @@ impl Stamper {
         self.was_paused = false;
     }
 
-    pub(super) fn stamp(&mut self, src: &XmemSrc, meta: &FrameMeta, course: &Course) -> Times {
+    pub(super) fn stamp(
+        &mut self,
+        src: &gst_base::BaseSrc,
+        lease: &ReadLease,
+        course: &Course,
+    ) -> Times {
+        let meta = lease.meta();
         let duration = meta.duration.and_then(timing::known);
         let raw = Times {
             pts: meta.pts.and_then(timing::known),
@@ -166,7 +187,7 @@ impl Stamper {
         let (pts, dts) = if self.mode == XmemSrcTimestampMode::Arrival {
             // Not when it is taken: a sink that waits for its time takes the next one so much later.
             let arrival = origin
-                .to_running_time(meta.published_at)
+                .to_running_time(lease.info().published_at)
                 .max(self.went_on_at);
             // What is decoded in another order than it is shown in stays in that order.
             let ahead = raw
@@ -176,7 +197,7 @@ impl Stamper {
             let pts = arrival.saturating_add(shorter(ahead.unwrap_or_default(), course.speed));
             (Some(pts), raw.dts.map(|_| arrival))
         } else {
-            let origin = self.shifted(src, origin, base_time, meta, course);
+            let origin = self.shifted(src, origin, base_time, lease, course);
             let time = |time: i64| origin.to_running_time(time).max(self.went_on_at);
             (meta.timestamp.map(time), meta.decode_timestamp.map(time))
         };
@@ -186,7 +207,7 @@ impl Stamper {
     }
 
     /// Where the running time 0 lies on CLOCK_MONOTONIC, and the base time of a pipeline that has a clock.
-    fn origin(&mut self, src: &XmemSrc) -> Option<(Origin, Option<gst::ClockTime>)> {
+    fn origin(&mut self, src: &gst_base::BaseSrc) -> Option<(Origin, Option<gst::ClockTime>)> {
         match self.clock.now(src.clock().as_ref()) {
             Some(offset) => {
                 let base_time = src.base_time()?;
@@ -198,7 +219,7 @@ impl Stamper {
 
     /// A pause makes the base time later, so that what lies in the pool from before its end has a time now that has
     /// passed already. A flush that sets the running time back to 0 begins anew.
-    fn follow_base_time(&mut self, src: &XmemSrc, base_time: Option<gst::ClockTime>) {
+    fn follow_base_time(&mut self, src: &gst_base::BaseSrc, base_time: Option<gst::ClockTime>) {
         let before = std::mem::replace(&mut self.base_time, base_time);
         if before.is_none() || before == base_time {
             return;
@@ -218,12 +239,13 @@ impl Stamper {
     /// time at which the pipeline went on; a lossless stream was held up by that very pause.
     fn shifted(
         &mut self,
-        src: &XmemSrc,
+        src: &gst_base::BaseSrc,
         origin: Origin,
         base_time: Option<gst::ClockTime>,
-        meta: &FrameMeta,
+        lease: &ReadLease,
         course: &Course,
     ) -> Origin {
+        let meta = lease.meta();
         let earliest = meta
             .timestamp
             .into_iter()
@@ -239,7 +261,7 @@ impl Stamper {
                         shift.catch_up(missing);
                     }
                 }
-                _ => self.begin_shift(src, origin, base_time, earliest, meta, course),
+                _ => self.begin_shift(src, origin, base_time, earliest, lease, course),
             }
         }
         origin.later(
@@ -253,11 +275,11 @@ impl Stamper {
     /// Finds how much later everything comes, from the first frame or from the first one after a pause.
     fn begin_shift(
         &mut self,
-        src: &XmemSrc,
+        src: &gst_base::BaseSrc,
         origin: Origin,
         base_time: Option<gst::ClockTime>,
         earliest: i64,
-        meta: &FrameMeta,
+        lease: &ReadLease,
         course: &Course,
     ) {
         let timeline = &course.timeline;
@@ -272,7 +294,7 @@ impl Stamper {
             .later(self.went_on_at.nseconds().cast_signed())
             .before_start(earliest);
         // A live frame may be later than its time by its latency, and was not held up then.
-        let late = timing::elapsed(earliest, meta.published_at);
+        let late = timing::elapsed(earliest, lease.info().published_at);
         let held_up = if late > timeline.latency {
             late
         } else {
@@ -281,7 +303,7 @@ impl Stamper {
         let is_lossless = self.delivery == Delivery::Lossless;
         let room = room(src);
         // Nor could a live stream catch up that is not alone.
-        let catches_up = course.can_catch_up(meta) && room.is_zero();
+        let catches_up = course.can_catch_up(lease.meta()) && room.is_zero();
         let keeps_spacing = !timeline.live || (is_lossless && catches_up);
         if self.from_oldest || (was_paused && is_lossless && keeps_spacing) {
             // Streams that paused together need about the same.
@@ -294,7 +316,7 @@ impl Stamper {
 }
 
 /// How much earlier another stream may begin that is taken in the same pipeline. Zero: there is no other.
-fn room(src: &XmemSrc) -> gst::ClockTime {
+fn room(src: &gst_base::BaseSrc) -> gst::ClockTime {
     let bins = std::iter::successors(src.parent(), gst::Object::parent);
     let Some(all) = bins
         .filter_map(|parent| parent.downcast::<gst::Bin>().ok())
@@ -306,7 +328,7 @@ fn room(src: &XmemSrc) -> gst::ClockTime {
         .iterate_all_by_element_factory_name("xmemsrc")
         .into_iter()
         .filter_map(Result::ok)
-        .any(|element| element != *src.upcast_ref::<gst::Element>());
+        .any(|element| element != *src);
     if others { ROOM } else { gst::ClockTime::ZERO }
 }
 
@@ -344,7 +366,7 @@ mod tests {
             [0, 0, 0, 33, 0, 966, 0]
         );
         assert_eq!(missing(None, &[0, 40, 80, 160, 240]), [0, 0, 0, 40, 40]);
-        // A camera says 30 frames a second, and has 25 in the dark.
+        // The caps of a camera have 30 frames a second; in the dark it gives 25.
         assert_eq!(missing(Some(33), &[0, 40, 80, 120]), [0; 4]);
         // The packets of a frame.
         assert_eq!(missing(None, &[0, 0, 0, 33, 33, 66]), [0; 6]);

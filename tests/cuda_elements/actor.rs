@@ -9,7 +9,7 @@ use gst::prelude::*;
 use gst_app::{AppSink, AppSrc};
 use gst_video::{VideoInfo, VideoMeta};
 use xmem_core::cuda::Device;
-use xmem_core::{FrameMeta, Producer, Sticky, Text, VideoLayout};
+use xmem_core::{FrameMeta, Producer, SlotSpec, Sticky, Text, VideoLayout};
 
 use crate::child::{hear, role, say};
 use crate::gstcuda::{LateCopy, device_address, is_writable, pool_with_stream, upload};
@@ -336,7 +336,9 @@ impl Actor {
                     meta.video = Some(video_layout(&info));
                 }
                 let mut slot = match place {
-                    "device" => producer.acquire_cuda(bytes.len(), &Device::new(0).unwrap()),
+                    "device" => {
+                        producer.acquire(SlotSpec::new(bytes.len()).on(&Device::new(0).unwrap()))
+                    }
                     _ => producer.acquire(bytes.len()),
                 }
                 .map_err(|error| error.to_string())?;

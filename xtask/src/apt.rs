@@ -38,7 +38,7 @@ impl AptGet {
         [&["install", "--yes", "--no-install-recommends"], packages].concat()
     }
 
-    /// Installs these packages, and says before how much that is.
+    /// Installs these packages, and prints their size before.
     pub(crate) fn install(&self, packages: &[&str]) -> Result {
         if self.sudo {
             // It may ask for a password, which later commands could not show.

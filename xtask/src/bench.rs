@@ -12,7 +12,7 @@ pub(crate) struct Args {
     /// Run what was built here with the newer GStreamer of Debian 13, which has unixfdsink (needs root; takes 1.2 GB)
     #[arg(long)]
     compat: bool,
-    /// Given on to xmem-bench; `-- --help` tells
+    /// Passed on to xmem-bench; see `-- --help`
     #[arg(last = true)]
     rest: Vec<String>,
 }

@@ -6,6 +6,7 @@ mod apt;
 mod arm;
 mod bench;
 mod compat;
+mod count;
 mod demo;
 mod faults;
 mod fuzz;
@@ -42,6 +43,8 @@ enum Command {
     Demo(demo::Args),
     /// Compare xmem with what else hands frames to other processes, side by side in one run
     Bench(bench::Args),
+    /// Count what one frame costs: instructions, cache lines, locks, allocations, system calls
+    Count(count::Args),
     /// Kill, stop, starve and fork the processes of a pool, and count what that does to the others
     Faults(faults::Args),
     /// Run four pools with sixteen consumers for long, and see whether anything grows
@@ -63,6 +66,7 @@ fn main() -> ExitCode {
         Command::Test(args) => test::run(&args),
         Command::Demo(args) => demo::run(&args),
         Command::Bench(args) => bench::run(&args),
+        Command::Count(args) => count::run(&args),
         Command::Faults(args) => faults::run(&args),
         Command::Soak(args) => soak::run(&args),
         Command::Fuzz(args) => fuzz::run(&args),

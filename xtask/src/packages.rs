@@ -130,7 +130,7 @@ const PACKAGE_NEEDS: Needs = &[
     ("gcc", &[Need::Program("cc")]),
 ];
 
-/// What only `cargo xtask sanitize` needs on top.
+/// What `cargo xtask sanitize` and `cargo xtask count` need on top.
 const VALGRIND_NEEDS: Needs = &[("valgrind", &[Need::Program("valgrind")])];
 
 /// Makes sure that what building, testing and showing needs is here.
@@ -153,7 +153,7 @@ pub(crate) fn cuda_headers() -> Option<PathBuf> {
     dir.is_dir().then_some(dir)
 }
 
-/// Unpacks them, half a megabyte. The test that needs them says if this was not possible.
+/// Unpacks them, half a megabyte. The test that needs them reports it if this failed.
 fn fetch_cuda_headers() -> Result {
     let installed = Need::Library("gstreamer-cuda-1.0", "1.22").is_met();
     if installed || cuda_headers().is_some() || !Need::Program("dpkg-deb").is_met() {
@@ -180,6 +180,11 @@ pub(crate) fn ensure_for_python() -> Result {
 /// The same, with what the benchmark needs.
 pub(crate) fn ensure_for_bench() -> Result {
     ensure_all(&[NEEDS, BENCH_NEEDS])
+}
+
+/// The same, with what counts instructions.
+pub(crate) fn ensure_for_count() -> Result {
+    ensure_all(&[NEEDS, VALGRIND_NEEDS])
 }
 
 /// The same, with what makes and enters another Debian.
@@ -259,7 +264,7 @@ pub(crate) fn ensure_for_valgrind() -> Result {
 /// What packages bring, and their names.
 type Needs = &'static [(&'static str, &'static [Need])];
 
-/// All of them at once: whoever cannot install them has to ask only once.
+/// All of them at once: a user who cannot install them has to ask only once.
 fn ensure_all(needs: &[Needs]) -> Result {
     // GStreamer may have to look into all its plugins first.
     println!("Looking for the programs and libraries that this needs ...");

@@ -93,7 +93,7 @@ fn play(pipeline: &gst::Pipeline, meter: &Meter) -> Result<(), Error> {
     let bus = pipeline.bus().ok_or("a pipeline without a bus")?;
     bus.set_sync_handler(|_, message| {
         if let gst::MessageView::Error(error) = message.view() {
-            // Nothing measured is worth anything now; whoever started us sees the end of our output.
+            // The measurements are worthless now; the parent process sees the end of the output.
             eprintln!("xmem-bench: {} {:?}", error.error(), error.debug());
             std::process::exit(1);
         }

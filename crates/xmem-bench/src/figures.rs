@@ -61,7 +61,7 @@ impl Meter {
         })
     }
 
-    /// Counts a frame and says whether it was the first.
+    /// Counts a frame and returns whether it was the first.
     pub(crate) fn count(&self) -> bool {
         self.frames.fetch_add(1, Ordering::Relaxed) == 0
     }

@@ -108,7 +108,7 @@ pub(crate) fn measure_floor(fps: u32) -> Result<Figures, Error> {
     };
     let sleeper = start("sleeper", Stdio::piped())?;
     let waker = start("waker", Stdio::null())?.wait();
-    // It has all it waits for, or else ends when it is told nothing more.
+    // It has all it waits for, or ends without further input.
     let output = sleeper.wait_with_output()?;
     if !waker?.success() || !output.status.success() {
         return Err("the eventfd run failed".into());

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Compares xmem with what else hands frames to other processes. `docs/benchmarks.md` says what is measured and how.
+//! Compares xmem with other ways to pass frames to other processes. `docs/benchmarks.md` describes the method.
 //!
 //! The program starts itself once for each side of a transport, so that both are processes of their own.
 

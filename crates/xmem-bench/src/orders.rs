@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! What a side of a transport is told on its standard input, and what it answers.
+//! The commands to a side of a transport on its standard input, and its answers.
 
 use std::io::{BufRead, Write};
 
@@ -18,7 +18,7 @@ pub(crate) const MEASURE: &str = "measure";
 pub(crate) const STOP: &str = "stop";
 
 /// Measures between `measure` and `stop`, and returns when there are no more orders. Until then everything goes on, so
-/// that whoever waits for a frame ends with the next one.
+/// that a consumer that waits for a frame ends with the next one.
 pub(crate) fn serve(meter: &Meter) -> Result<(), Error> {
     let mut start = None;
     for line in std::io::stdin().lock().lines() {

@@ -12,7 +12,7 @@ use crate::scenario::Scenario;
 use crate::statistics::mean;
 use crate::table::{Cell, Column, Table};
 
-/// Of the consumers, unless it says otherwise, what one of them needs or got on average.
+/// The needs or results of one consumer on average, unless stated otherwise.
 const COLUMNS: &[Column] = &[
     Column::new("p50 µs", 1),
     Column::new("p99 µs", 1),

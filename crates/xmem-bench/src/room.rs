@@ -33,7 +33,7 @@ pub(crate) fn shm_prefix(socket: &Path) -> Result<&str, Error> {
 }
 
 impl Drop for Room {
-    /// iceoryx2 leaves a file for the next one who comes.
+    /// iceoryx2 leaves a file for the next process.
     fn drop(&mut self) {
         let socket = self.socket();
         let (Ok(prefix), Ok(dir)) = (shm_prefix(&socket), std::fs::read_dir("/dev/shm")) else {
@@ -41,7 +41,7 @@ impl Drop for Room {
         };
         for file in dir.flatten() {
             if file.file_name().to_string_lossy().starts_with(prefix) {
-                // Somebody else may have been quicker.
+                // Another process may have been quicker.
                 let _ = std::fs::remove_file(file.path());
             }
         }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! A live source that costs nearly nothing: it writes the time into each frame, and a byte into each page if told to.
+//! A live source that costs nearly nothing: it writes the time into each frame, and with a setting a byte into each page.
 
 use std::sync::Mutex;
 

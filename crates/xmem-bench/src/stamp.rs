@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! What is written into a frame and read from it: the time, and a byte of each page if told to. The same for all
+//! What is written into a frame and read from it: the time, and with a setting a byte of each page. The same for all
 //! transports.
 
 use rustix::time::ClockId;
@@ -22,7 +22,7 @@ pub(crate) fn write(frame: &mut [u8], touch: bool) -> Result<(), Error> {
     Ok(())
 }
 
-/// The frame has arrived when its first bytes were read. Says whether it was the first frame.
+/// The frame has arrived when its first bytes were read. Returns whether it was the first frame.
 pub(crate) fn read(frame: &[u8], touch: bool, meter: &Meter) -> Result<bool, Error> {
     let stamp = frame.first_chunk().ok_or("a frame without a time")?;
     let stamp = std::hint::black_box(u64::from_le_bytes(*stamp));

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! What several rounds say together.
+//! Statistics over several rounds.
 
 /// How often an interval that [`interval`] gives may miss the true median.
 const RISK: f64 = 0.05;

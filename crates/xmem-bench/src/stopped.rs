@@ -58,7 +58,7 @@ pub(crate) fn section(fps: u32) -> Result<String, Error> {
     Ok(text)
 }
 
-/// What the producer and the consumer that is not stopped measured, if they lived to tell.
+/// Measurements of the producer and of the consumer that is not stopped, if they survived.
 fn run(case: Case, fps: u32) -> Result<(Option<Figures>, Option<Figures>), Error> {
     let room = Room::new()?;
     let mut running = Running::start(case, fps, &room, Watch::Pages)?;

@@ -9,7 +9,7 @@ use crate::statistics::{interval, median};
 /// What stands in a column, before it is text.
 #[derive(Debug, Clone)]
 pub(crate) enum Cell {
-    /// There is nothing to say.
+    /// An empty cell.
     Empty,
     /// Measured once.
     Once(f64),

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! What can be typed.
+//! The command line.
 
 use std::ffi::OsString;
 use std::time::Duration;
 
 use clap::{Parser, Subcommand, ValueEnum};
 
-/// Who sees no pools may be looking in another place than the producer.
+/// For a user to whom no pool is listed: the producer may use another directory.
 const WHERE: &str =
     "The runtime directory is $XMEM_RUNTIME_DIR, else $XDG_RUNTIME_DIR/xmem, else /tmp/xmem-<uid>.";
 
@@ -20,7 +20,7 @@ pub(crate) struct Cli {
     /// How to print
     #[arg(long, short, global = true, value_enum, default_value_t)]
     pub(crate) format: Format,
-    /// Say on standard error what is done
+    /// Print log messages on standard error
     #[arg(long, short, global = true)]
     pub(crate) verbose: bool,
     #[command(subcommand)]

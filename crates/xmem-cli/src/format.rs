@@ -38,7 +38,7 @@ impl Table {
         Self(table)
     }
 
-    /// Says which columns hold numbers.
+    /// Marks columns of numbers.
     pub(crate) fn numbers(&mut self, columns: &[usize]) {
         for index in columns {
             if let Some(column) = self.0.column_mut(*index) {
@@ -74,13 +74,13 @@ fn cut(line: &str, width: usize) -> &str {
     end.map_or(line, |(at, _)| &line[..at])
 }
 
-/// How many columns the terminal has that this is printed to. `None`: it goes elsewhere, or the terminal does not say.
+/// The columns of the terminal on standard output. `None`: it is no terminal, or its size is unknown.
 pub(crate) fn terminal_width() -> Option<usize> {
     let size = rustix::termios::tcgetwinsize(std::io::stdout()).ok()?;
     (size.ws_col > 0).then_some(size.ws_col.into())
 }
 
-/// One line on standard error, which nobody may be reading.
+/// Writes a line to standard error. It may be closed, so errors are ignored.
 pub(crate) fn say(what: impl Display) {
     let _ = writeln!(io::stderr(), "xmem: {what}");
 }

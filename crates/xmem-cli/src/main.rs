@@ -23,7 +23,7 @@ fn main() -> ExitCode {
     }
     match command::run(&cli, &mut io::stdout().lock()) {
         Ok(()) => ExitCode::SUCCESS,
-        // Whoever read our output has seen enough, as in `xmem list | head -1`.
+        // The reader of standard output has seen enough, as in `xmem list | head -1`.
         Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
             format::say(error);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! What the core says goes to standard error, if that is asked for.
+//! Log messages of the core on standard error, with `--verbose`.
 
 use log::{LevelFilter, Log, Metadata, Record};
 

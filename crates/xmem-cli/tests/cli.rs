@@ -171,7 +171,7 @@ fn who_holds_up_a_lossless_pool_is_named() {
     let cancel = Canceller::new();
     std::thread::scope(|scope| {
         scope.spawn(|| {
-            while producer.wait_for_room(&cancel).is_ok() {
+            while producer.wait_for_room(None, &cancel).is_ok() {
                 let slot = producer.acquire_wait(64, None, &Canceller::new()).unwrap();
                 slot.publish(FrameMeta::new(64)).unwrap();
             }

@@ -15,7 +15,8 @@ use std::time::{Duration, Instant};
 
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
-use xmem_core::{Canceller, ConnectError, Consumer, ReadLease, ReceiveError};
+use xmem_core::follow::{FollowError, Step};
+use xmem_core::{Canceller, Consumer, ReadLease};
 
 fn main() -> Result<(), Box<dyn Error>> {
     let mut args = std::env::args().skip(1);
@@ -38,58 +39,45 @@ fn main() -> Result<(), Box<dyn Error>> {
     });
 
     println!("waiting for a producer of {pool}");
-    loop {
-        // The producer need not be there yet. One more than we keep: the frame that is being received.
-        let consumer = Consumer::builder(&pool)
-            .name("xmem-consumer")
-            .max_held(keep + 1)
-            .canceller(&canceller)
-            .connect_wait(None);
-        let consumer = match consumer {
-            Err(ConnectError::Cancelled) => return Ok(()),
-            consumer => consumer?,
-        };
-        println!("connected to process {}", consumer.producer_pid());
-        match read(consumer, keep as usize) {
-            Ok(()) => {}
-            Err(ReceiveError::Eos) => return Ok(()),
-            Err(ReceiveError::Cancelled) => {
-                println!("ended");
-                return Ok(());
-            }
-            Err(error) => return Err(error.into()),
-        }
-    }
-}
-
-/// Reads until the producer is gone.
-fn read(mut consumer: Consumer, keep: usize) -> Result<(), ReceiveError> {
+    // The producer need not be there yet. One more than we keep: the frame that is being received.
+    let consumer = Consumer::builder(&pool).name("xmem-consumer");
+    let consumer = consumer.max_held(keep + 1).canceller(&canceller);
+    let mut follower = consumer.follow();
     // A frame is ours, and stays as it is, for as long as its lease lives.
     let mut kept: VecDeque<(ReadLease, u64)> = VecDeque::new();
     let mut report = Instant::now();
     loop {
-        match consumer.receive(Some(Duration::from_secs(1))) {
-            Ok(frame) => {
+        match follower.step(Some(Duration::from_secs(1)), |taken| taken.kept()) {
+            Ok(Step::Took(Some(frame))) => {
                 let hash = hash(&frame);
                 kept.push_back((frame, hash));
-                if kept.len() > keep {
+                if kept.len() > keep as usize {
                     kept.pop_front();
                 }
             }
-            Err(ReceiveError::Timeout) => {}
-            Err(ReceiveError::ProducerLost) => {
+            Ok(Step::Joined { .. }) => {
+                let pid = follower.consumer().map_or(0, Consumer::producer_pid);
+                println!("connected to process {pid}");
+            }
+            Ok(Step::Lost(_)) => {
                 let unchanged = kept.iter().filter(|(f, h)| hash(f) == *h).count();
                 println!(
                     "producer lost, {unchanged} of {} frames held are unchanged",
                     kept.len()
                 );
+                kept.clear();
+            }
+            Ok(_) => {}
+            Err(FollowError::End) => return Ok(()),
+            Err(FollowError::Cancelled) => {
+                println!("ended");
                 return Ok(());
             }
-            Err(error) => return Err(error),
+            Err(error) => return Err(error.into()),
         }
-        if report.elapsed() >= Duration::from_secs(1) {
+        if follower.consumer().is_some() && report.elapsed() >= Duration::from_secs(1) {
             report = Instant::now();
-            let stats = consumer.stats();
+            let stats = follower.handle().stats().receive;
             println!(
                 "received {}, missed {}, held {}, {:.2} ms from publish to receive",
                 stats.received,

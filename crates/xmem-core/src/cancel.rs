@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Waiting inside a process, and calling a wait off from another thread.
+//! Waits inside a process, and their cancellation from another thread.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError, Weak};
@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use xmem_shm::lock::lock;
 
-/// Something that a thread sleeps on.
+/// A thread's wait that can be woken.
 pub(crate) trait Wake: Send + Sync {
     fn wake(&self);
 }
@@ -19,7 +19,7 @@ struct Inner {
     sleepers: Mutex<Vec<Weak<dyn Wake>>>,
 }
 
-/// Calls off the waits that were given it, from any thread, until it is [reset](Self::reset).
+/// Cancels the waits that were given it, from any thread, until it is [reset](Self::reset).
 ///
 /// ```
 /// use xmem_core::{Canceller, ConnectError, Consumer};
@@ -43,17 +43,17 @@ impl std::fmt::Debug for Canceller {
 }
 
 impl Canceller {
-    /// A canceller that calls nothing off yet.
+    /// A canceller that is not cancelled yet.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Calls off the waits that go on now, and those that come, at once.
+    /// Cancels the waits in progress, and later ones at once.
     ///
-    /// Not for a signal handler: it takes a lock, which the thread that the signal interrupts may have. Let a thread wait for the
-    /// signal and call this, as the example `xmem-consumer` does.
+    /// Not for a signal handler: it takes a lock, which the interrupted thread may hold. Let a thread wait for the signal
+    /// and call this, as the example `xmem-consumer` does.
     pub fn cancel(&self) {
-        // SeqCst: a sleeper that looked at this before we looked at whether it sleeps has to be woken.
+        // SeqCst: a sleeper that read the flag before this store was announced as asleep by then, so `wake` finds it.
         self.0.cancelled.store(true, Ordering::SeqCst);
         let sleepers = self.sleepers().clone();
         for sleeper in sleepers.iter().filter_map(Weak::upgrade) {
@@ -61,12 +61,12 @@ impl Canceller {
         }
     }
 
-    /// Lets waits happen again.
+    /// Allows waits again.
     pub fn reset(&self) {
         self.0.cancelled.store(false, Ordering::SeqCst);
     }
 
-    /// Whether waits are called off.
+    /// Whether waits are cancelled.
     pub fn is_cancelled(&self) -> bool {
         self.0.cancelled.load(Ordering::SeqCst)
     }
@@ -75,7 +75,7 @@ impl Canceller {
         lock(&self.0.sleepers)
     }
 
-    /// Has this sleeper woken by [`cancel`](Self::cancel), until the registration is dropped.
+    /// Registers a sleeper that [`cancel`](Self::cancel) wakes, until the registration is dropped.
     pub(crate) fn register(&self, sleeper: Weak<dyn Wake>) -> Registration {
         let mut sleepers = self.sleepers();
         sleepers.retain(|s| s.strong_count() > 0);
@@ -107,36 +107,36 @@ impl Drop for Registration {
     }
 }
 
-/// A bell that threads of this process wait for.
+/// Wakes threads of this process. It counts its notifications, so that none is lost between a look and a wait.
 #[derive(Debug, Default)]
-pub(crate) struct Bell {
-    rings: Mutex<u64>,
-    rung: Condvar,
+pub(crate) struct Notifier {
+    count: Mutex<u64>,
+    changed: Condvar,
 }
 
-impl Bell {
-    /// How often it rang. Look for what is waited for after this, and pass it to `wait`.
-    pub(crate) fn rings(&self) -> u64 {
-        *lock(&self.rings)
+impl Notifier {
+    /// The number of notifications so far. Read it first, then look for what is waited for, then pass it to `wait`.
+    pub(crate) fn count(&self) -> u64 {
+        *lock(&self.count)
     }
 
-    pub(crate) fn ring(&self) {
-        *lock(&self.rings) += 1;
-        self.rung.notify_all();
+    pub(crate) fn notify(&self) {
+        *lock(&self.count) += 1;
+        self.changed.notify_all();
     }
 
-    /// Waits until it rang more often than `rings`, at most for `timeout`.
-    pub(crate) fn wait(&self, rings: u64, timeout: Duration) {
-        let now = lock(&self.rings);
+    /// Waits until there were more than `seen` notifications, for at most `timeout`.
+    pub(crate) fn wait(&self, seen: u64, timeout: Duration) {
+        let count = lock(&self.count);
         let _ = self
-            .rung
-            .wait_timeout_while(now, timeout, |now| *now == rings)
+            .changed
+            .wait_timeout_while(count, timeout, |count| *count == seen)
             .unwrap_or_else(PoisonError::into_inner);
     }
 }
 
-impl Wake for Bell {
+impl Wake for Notifier {
     fn wake(&self) {
-        self.ring();
+        self.notify();
     }
 }

@@ -10,10 +10,11 @@ pub enum Delivery {
     Live,
     /// The producer waits until every connected consumer took each frame, or is gone.
     ///
-    /// Publishing itself never waits. Before each frame call [`wait_for_room`], which does so while a consumer is some frames
-    /// behind, then [`acquire_wait`], which does so while no slot is free (with [`acquire`] that is an error), then publish. At the
-    /// end call [`set_eos`], then [`drain`], which waits until all is taken; a producer that is dropped before takes what is left
-    /// with it. Who is to miss nothing has to be connected before the first frame: [`wait_for_consumer`].
+    /// Publishing itself never waits. Before each frame call [`wait_for_room`], which waits while a consumer is some
+    /// frames behind, then [`acquire_wait`], which waits while no slot is free ([`acquire`] returns an error then), then
+    /// publish. At the end call [`set_eos`], then [`drain`], which waits until all is taken; frames that are left when
+    /// the producer is dropped are lost. A consumer that must not miss a frame has to be connected before the first one:
+    /// [`wait_for_consumers`].
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -27,9 +28,9 @@ pub enum Delivery {
     ///     std::iter::from_fn(|| consumer.receive(None).ok()).count() // until ReceiveError::Eos
     /// });
     /// let cancel = Canceller::new(); // to call off any of the waits
-    /// producer.wait_for_consumer(None, &cancel)?;
+    /// producer.wait_for_consumers(1, None, &cancel)?;
     /// for number in 0..100u8 {
-    ///     producer.wait_for_room(&cancel)?;
+    ///     producer.wait_for_room(None, &cancel)?;
     ///     let mut slot = producer.acquire_wait(1, None, &cancel)?;
     ///     slot.as_mut_slice()[0] = number;
     ///     slot.publish(FrameMeta::new(1))?;
@@ -45,12 +46,12 @@ pub enum Delivery {
     /// [`acquire_wait`]: crate::Producer::acquire_wait
     /// [`set_eos`]: crate::Producer::set_eos
     /// [`drain`]: crate::Producer::drain
-    /// [`wait_for_consumer`]: crate::Producer::wait_for_consumer
+    /// [`wait_for_consumers`]: crate::Producer::wait_for_consumers
     Lossless,
 }
 
 impl Delivery {
-    /// As the control memory has it.
+    /// From control memory.
     pub(crate) fn of(lossless: bool) -> Self {
         if lossless { Self::Lossless } else { Self::Live }
     }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! One error enum per operation. Each message says what is wrong and what to do about it.
+//! One error enum per operation. Each message states the problem and the remedy.
 
 use std::ffi::OsString;
 use std::io;
@@ -10,7 +10,7 @@ use rustix::io::Errno;
 use thiserror::Error;
 use xmem_shm::abi::limits::{MAX_NAMED_ENTRIES, MAX_PARTS, MAX_REQUEST};
 
-/// What every operation says of a handle that was inherited through fork.
+/// The message of every operation on a handle that was inherited through fork.
 const FORKED: &str = "this handle belongs to the process that made it: make a new one after fork";
 
 /// A pool name or its runtime directory cannot be used.
@@ -68,7 +68,7 @@ pub enum NameError {
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum CreateError {
-    /// The pool's name or its directory is at fault.
+    /// The pool's name or its directory cannot be used.
     #[error(transparent)]
     Name(#[from] NameError),
     /// Another producer has the pool.
@@ -78,22 +78,22 @@ pub enum CreateError {
     InUse {
         /// The pool.
         pool: String,
-        /// Who has it, in words (process name and id where they are known).
+        /// The process that has it, in words (name and id where they are known).
         holder: String,
     },
-    /// Something that is not a socket stands where the pool's socket should be.
+    /// A file that is not a socket has the path of the pool's socket.
     #[error("{path:?} exists and is not a socket: remove it or choose another pool name")]
     NotASocket {
         /// The path.
         path: PathBuf,
     },
-    /// A file that no producer made stands where the pool's lock file should be.
+    /// A file that no producer made has the path of the pool's lock file.
     #[error("{path:?} exists and is not a pool's lock file: remove it or choose another pool name")]
     NotALock {
         /// The path.
         path: PathBuf,
     },
-    /// A file of another user stands where one of the pool's own should be.
+    /// A file of another user has the path of one of the pool's files.
     #[error(
         "{path:?} belongs to user {uid}: choose another pool name or a directory of your own, \
          or have that user stop its producer and remove the file"
@@ -101,7 +101,7 @@ pub enum CreateError {
     Foreign {
         /// The path.
         path: PathBuf,
-        /// Whose it is.
+        /// The user that owns it.
         uid: u32,
     },
     /// The pool's lock file cannot be made.
@@ -121,7 +121,7 @@ pub enum CreateError {
     /// A system call failed.
     #[error("cannot {what}: {error}")]
     System {
-        /// What was tried.
+        /// The operation that failed.
         what: &'static str,
         /// Why it failed.
         #[source]
@@ -133,7 +133,7 @@ pub enum CreateError {
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum RemoveError {
-    /// The pool's name or its directory is at fault.
+    /// The pool's name or its directory cannot be used.
     #[error(transparent)]
     Name(#[from] NameError),
     /// The pool has a producer.
@@ -141,7 +141,7 @@ pub enum RemoveError {
     Live {
         /// The pool.
         pool: String,
-        /// Who has it, in words (process name and id where they are known).
+        /// The process that has it, in words (name and id where they are known).
         holder: String,
     },
     /// It belongs to another user.
@@ -151,10 +151,10 @@ pub enum RemoveError {
     Foreign {
         /// The path.
         path: PathBuf,
-        /// Whose it is.
+        /// The user that owns it.
         uid: u32,
     },
-    /// No producer made what is there, or nothing says that one did.
+    /// No producer made the files, or nothing shows that one did.
     #[error(
         "{path:?} was not made by a producer of frames, as far as can be seen, and is left alone"
     )]
@@ -165,7 +165,7 @@ pub enum RemoveError {
     /// A system call failed.
     #[error("cannot {what}: {error}")]
     System {
-        /// What was tried.
+        /// The operation that failed.
         what: &'static str,
         /// Why it failed.
         #[source]
@@ -199,7 +199,7 @@ impl From<CreateError> for RemoveError {
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum RegionError {
-    /// There is no room for it.
+    /// There is not enough memory for it.
     #[error(
         "no room for a region of {size} bytes ({error}): free memory, lower max-slots, or use another backing"
     )]
@@ -213,13 +213,13 @@ pub enum RegionError {
     /// The handle was inherited through fork.
     #[error("{}", FORKED)]
     Forked,
-    /// What the peer sent is not a region that can be trusted.
+    /// The peer's region cannot be trusted.
     #[error("the region cannot be trusted: {0}")]
     Untrusted(&'static str),
     /// A system call failed.
     #[error("cannot {what}: {error}")]
     System {
-        /// What was tried.
+        /// The operation that failed.
         what: &'static str,
         /// Why it failed.
         #[source]
@@ -227,7 +227,7 @@ pub enum RegionError {
     },
 }
 
-/// No slot could be had.
+/// No slot could be acquired.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum AcquireError {
@@ -248,11 +248,11 @@ pub enum AcquireError {
     /// One frame alone is larger than the pool may be.
     #[error("{}", too_large(*size, *slot_size, *max_bytes))]
     TooLarge {
-        /// The frame's size in bytes, with the room for what is attached to it.
+        /// The frame's size in bytes, with the room for its attachments.
         size: usize,
         /// Bytes of the slot that it would take.
         slot_size: u64,
-        /// The limit in bytes; 0: what the system can give.
+        /// The limit in bytes; 0: the system's memory.
         max_bytes: u64,
     },
     /// A frame of no bytes has no slot.
@@ -265,10 +265,10 @@ pub enum AcquireError {
     #[cfg(feature = "cuda")]
     #[error(transparent)]
     Cuda(#[from] xmem_cuda::error::CudaError),
-    /// Nothing came free in time.
+    /// No slot became free in time.
     #[error("no slot came free in time")]
     Timeout,
-    /// The wait was called off.
+    /// The wait was cancelled.
     #[error("the wait for a slot was called off")]
     Cancelled,
     /// The pool is closed.
@@ -301,19 +301,19 @@ pub enum PublishError {
     NoRoomForAttachments {
         /// Size of the attachments in bytes, as they are stored.
         needed: usize,
-        /// Bytes that there are for them.
+        /// Bytes of room for them.
         room: usize,
     },
     /// There are more attachments than a consumer takes.
     #[error(
-        "the frame has {count} attachments, its pieces among them, and may have {MAX_NAMED_ENTRIES}: put several into one"
+        "the frame has {count} attachments, its parts among them, and may have {MAX_NAMED_ENTRIES}: put several into one"
     )]
     TooManyAttachments {
         /// How many there are.
         count: usize,
     },
-    /// No consumer would take such metadata.
-    #[error("the frame's metadata make no sense: {reason}")]
+    /// Consumers would refuse such metadata.
+    #[error("the frame's metadata is invalid: {reason}")]
     Metadata {
         /// What is wrong with them.
         reason: &'static str,
@@ -321,22 +321,22 @@ pub enum PublishError {
     /// The lease belongs to another pool.
     #[error("this frame belongs to another pool")]
     OtherPool,
-    /// A consumer that came meanwhile does not reach the pool that the frame was forwarded from.
+    /// A consumer that came meanwhile cannot join the pool that the frame was forwarded from.
     #[error("not every consumer reaches the pool that the frame comes from: copy it")]
     NotReached,
-    /// The event that says when a device is done with the frame was not recorded.
+    /// The event for the end of the device's work on the frame was not recorded.
     #[cfg(feature = "cuda")]
     #[error(transparent)]
     Cuda(Box<xmem_cuda::error::CudaError>),
-    /// The frame's pieces cannot be published.
+    /// The frame's parts cannot be published.
     #[error(
-        "the frame has {count} pieces: they must be of its own pool, inside their memory, and at most {MAX_PARTS}"
+        "the frame has {count} parts: they must be of its own pool, inside their memory, and at most {MAX_PARTS}"
     )]
     Parts {
         /// How many there are.
         count: usize,
     },
-    /// Consumers of a lossless pool have not taken the frames that this one would push out.
+    /// Consumers of a lossless pool have not taken the frames that this one would replace.
     #[error("consumers are too far behind to take one more frame: call wait_for_room first")]
     NoRoom,
     /// The pool is closed.
@@ -363,7 +363,7 @@ pub enum EventError {
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum ImportError {
-    /// Its maker could take it away under a reader, or it cannot be used otherwise.
+    /// Its owner could remove it under a reader, or it cannot be used for another reason.
     #[error("this memory cannot be shared as it is: {0}")]
     Memory(#[from] RegionError),
     /// It lies on a CUDA device, and cannot be shared there.
@@ -371,7 +371,7 @@ pub enum ImportError {
     #[error(transparent)]
     Cuda(#[from] xmem_cuda::error::CudaError),
     /// The pool has as many regions as it may.
-    #[error("the pool has {max} pieces of memory already, and that is its max-slots")]
+    #[error("the pool has {max} regions already, the limit of max-slots")]
     TooMany {
         /// The limit.
         max: u32,
@@ -384,31 +384,31 @@ pub enum ImportError {
     Forked,
 }
 
-/// A frame cannot be passed on where it lies; copy it.
+/// A frame cannot be forwarded where it lies; copy it.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum ForwardError {
     /// It was not received from another pool.
     #[error("only frames that were received from another pool can be forwarded")]
     NotReceived,
-    /// Its memory has no descriptor that could be passed on.
+    /// Its memory has no descriptor that could be forwarded.
     #[error(
         "the frame lies in memory that has no descriptor (backing posix-shm, or a device in a build without CUDA)"
     )]
     NoDescriptor,
-    /// Its device memory has only a legacy handle. Who made it frees it when nobody of its own pool uses it any more, and
-    /// it would not know of ours.
+    /// Its device memory has only a legacy handle. Its owner frees it when no consumer of the owner's pool uses it any
+    /// more, and does not know the consumers of this pool.
     #[error(
         "the frame lies in device memory that ends with its producer (cuda-mode legacy, or memory of others)"
     )]
     EndsWithProducer,
-    /// A consumer cannot hold frames in the pool that this one comes from, or has not said yet that it can.
+    /// A consumer cannot hold frames in the pool of origin, or has not answered yet whether it can.
     #[error("not every consumer reaches the pool that the frame comes from")]
     NotReached,
-    /// Waiting for consumers was called off.
+    /// The wait for consumers was cancelled.
     #[error("the wait was called off")]
     Cancelled,
-    /// Its memory was not taken in.
+    /// Its memory was not imported.
     #[error(transparent)]
     Import(#[from] ImportError),
     /// Its descriptor was not duplicated.
@@ -426,7 +426,7 @@ pub enum RequestError {
         /// Its size in bytes.
         size: usize,
     },
-    /// The producer has not read what it was sent before.
+    /// The producer has not read the earlier messages.
     #[error("the producer does not read its messages now: ask again later")]
     Busy,
     /// The producer is gone, or the consumer is.
@@ -441,10 +441,10 @@ pub enum RequestError {
 #[derive(Debug, Error, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum WaitError {
-    /// The time was over.
+    /// The timeout expired.
     #[error("the time was over")]
     Timeout,
-    /// The wait was called off.
+    /// The wait was cancelled.
     #[error("the wait was called off")]
     Cancelled,
     /// The pool is closed.
@@ -459,24 +459,24 @@ pub enum WaitError {
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum ConnectError {
-    /// The pool's name or its directory is at fault.
+    /// The pool's name or its directory cannot be used.
     #[error(transparent)]
     Name(#[from] NameError),
     /// There is no producer at the path (yet).
     #[error("no producer at {path:?}: start one, or check XMEM_RUNTIME_DIR on both sides")]
     NotFound {
-        /// Where it was looked for.
+        /// The path of the socket.
         path: PathBuf,
     },
     /// The socket exists, but this user may not use it.
     #[error(
-        "this user may not open {path:?}: the producer decides who may (socket-mode, socket-group, allow-uids), and the directory has to be reachable"
+        "this user may not open {path:?}: the producer decides which users may (socket-mode, socket-group, allow-uids), and the directory has to be reachable"
     )]
     Denied {
         /// The socket.
         path: PathBuf,
     },
-    /// The producer answered and said no.
+    /// The producer refused.
     #[error("the producer of {path:?} refused: {reason}")]
     Refused {
         /// The socket.
@@ -484,7 +484,7 @@ pub enum ConnectError {
         /// The producer's reason, in words.
         reason: String,
     },
-    /// Whoever listens there does not speak this protocol.
+    /// The process that listens there does not speak this protocol.
     #[error("{path:?} is not an xmem producer this version can talk to: {reason}")]
     Protocol {
         /// The socket.
@@ -500,13 +500,13 @@ pub enum ConnectError {
         /// The socket.
         path: PathBuf,
     },
-    /// The wait was called off.
+    /// The wait was cancelled.
     #[error("the wait for a producer was called off")]
     Cancelled,
     /// A system call failed.
     #[error("cannot {what}: {error}")]
     System {
-        /// What was tried.
+        /// The operation that failed.
         what: &'static str,
         /// Why it failed.
         #[source]
@@ -534,14 +534,14 @@ pub enum ReceiveError {
     /// No frame came in time.
     #[error("no frame came in time")]
     Timeout,
-    /// The wait was called off.
+    /// The wait was cancelled.
     #[error("the wait for a frame was called off")]
     Cancelled,
-    /// The stream is over; a frame may still come if the producer starts a new one. When it is gone, who asks again is
-    /// told so ([`ProducerLost`](Self::ProducerLost)).
+    /// The stream is over. A frame may still come if the producer starts a new stream. When the producer is gone, the
+    /// next call returns [`ProducerLost`](Self::ProducerLost).
     #[error("the stream is over")]
     Eos,
-    /// The producer is gone, and every frame that it left has been received.
+    /// The producer is gone, and all its frames have been received.
     #[error("the producer is gone: connect again")]
     ProducerLost,
     /// This consumer holds as many frames as it may.
@@ -552,12 +552,12 @@ pub enum ReceiveError {
         /// How many it may hold.
         budget: u32,
     },
-    /// The producer cut this consumer off; what it still holds may be overwritten.
+    /// The producer cut this consumer off; the frames that it still holds may be overwritten.
     #[error(
         "the producer cut this consumer off (its lease page made no sense): frames it still holds may change"
     )]
     CutOff,
-    /// The producer of a lossless pool does not wait for this consumer any more; what it holds stays as it is.
+    /// The producer of a lossless pool does not wait for this consumer any more; the frames that it holds stay valid.
     #[error(
         "the producer waited longer than its lossless-timeout for this consumer: connect again"
     )]
@@ -566,113 +566,17 @@ pub enum ReceiveError {
     /// pools: elsewhere such a frame counts as missed.
     #[error("the next frame's memory cannot be used: {0}")]
     Region(#[source] RegionError),
-    /// The control memory made no sense. If it is about a frame, that one counts as missed, and a later call goes on behind it.
-    #[error("the producer's control memory makes no sense: {0}")]
+    /// The control memory is corrupt. If the error is in one frame's entry, that frame counts as missed, and a later call
+    /// goes on behind it.
+    #[error("the producer's control memory is corrupt: {0}")]
     Corrupt(&'static str),
     /// The handle was inherited through fork.
     #[error("{}", FORKED)]
     Forked,
 }
 
-/// Asking a producer about itself failed.
+/// A query to a producer failed.
 pub type QueryError = ConnectError;
-
-/// A [`BufferPool`](crate::BufferPool) could neither be joined nor made.
-#[derive(Debug, Error)]
-#[non_exhaustive]
-pub enum OpenError {
-    /// There is one, and it could not be joined.
-    #[error(transparent)]
-    Connect(#[from] ConnectError),
-    /// There is none, and it could not be made.
-    #[error(transparent)]
-    Create(#[from] CreateError),
-}
-
-/// The right to write a buffer was not given.
-#[derive(Debug, Error)]
-#[non_exhaustive]
-pub enum WriteAccessError {
-    /// The pool is this process's own, and has none.
-    #[error(transparent)]
-    Acquire(#[from] AcquireError),
-    /// The pool's owner says no.
-    #[error("the pool's owner refused: {reason}")]
-    Denied {
-        /// Why, in words.
-        reason: String,
-    },
-    /// Somebody holds the buffer, or there is no such buffer.
-    #[error("buffer {index} cannot be written: somebody holds it, or there is none of that number")]
-    InUse {
-        /// The buffer.
-        index: u32,
-    },
-    /// The buffer was to lie on a CUDA device, or lies there.
-    #[cfg(feature = "cuda")]
-    #[error(transparent)]
-    Cuda(#[from] xmem_cuda::error::CudaError),
-    /// Only the process that made the pool can do this.
-    #[error(
-        "only the process that made the pool can preallocate, or make buffers on devices: this one did not make it, since it was there already"
-    )]
-    NotOwner,
-    /// The owner did not answer, or what it granted makes no sense.
-    #[error("asking the pool's owner failed: {0}")]
-    Owner(#[from] ReceiveError),
-}
-
-/// A buffer could not be read.
-#[derive(Debug, Error)]
-#[non_exhaustive]
-pub enum GetError {
-    /// Nothing is published under that number, or not any more.
-    #[error("buffer {index} holds nothing: it was not published yet, or its count reached zero")]
-    Empty {
-        /// The buffer.
-        index: u32,
-    },
-    /// This process holds as many as it may.
-    #[error("this process holds its budget of {budget} buffers: drop one first")]
-    OverBudget {
-        /// How many it may hold.
-        budget: u32,
-    },
-    /// The owner did not answer, or what it published makes no sense.
-    #[error("asking the pool's owner failed: {0}")]
-    Owner(#[from] ReceiveError),
-}
-
-/// A buffer cannot be used in this way.
-#[derive(Debug, Error, Clone, Copy, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum AccessError {
-    /// It was got for reading.
-    #[error("the buffer was got for reading: use get_mut or acquire_cpu to write")]
-    ReadOnly,
-    /// It lies on a device.
-    #[error("the buffer lies on a CUDA device: use as_cuda_ptr, or copy_to_cpu")]
-    OnDevice,
-    /// It is being written, so there can be no second reference to it.
-    #[error("the buffer is being written: publish it (forget) before it is shared")]
-    Writing,
-}
-
-/// A buffer's count could not be set.
-#[derive(Debug, Error, Clone, Copy, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum RefCountError {
-    /// A count below one.
-    #[error(
-        "a count of {0} keeps nothing: give the number of consumers that are to take the buffer"
-    )]
-    BadCount(i32),
-    /// Not one that this process writes, nor, as the pool's owner, has published.
-    #[error(
-        "the count of buffer {0} is not this process's to change: it neither writes it nor owns the pool"
-    )]
-    NotYours(u32),
-}
 
 fn too_large(size: usize, slot_size: u64, max_bytes: u64) -> String {
     match max_bytes {

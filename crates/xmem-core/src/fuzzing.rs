@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! What `cargo xtask fuzz` calls with bytes that another process could have written. Only there in its builds.
+//! Entry points of `cargo xtask fuzz`, for bytes that another process could have written. Only in its builds.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -26,7 +26,7 @@ fn words<const N: usize>(data: &[u8]) -> [u64; N] {
     words
 }
 
-/// Messages in both directions. What can be read says the same when it is said again.
+/// Messages in both directions. A message that can be read encodes to the same bytes again.
 pub fn messages(data: &[u8]) {
     if let Some(message) = ToProducer::decode(data) {
         assert_eq!(ToProducer::decode(&message.encode()), Some(message));
@@ -57,7 +57,7 @@ pub fn device_header(data: &[u8]) {
     }
 }
 
-/// A sticky state; attachments are stored alike, and the pieces of a frame are one of them.
+/// A sticky state; attachments have the same format, and the parts of a frame are one of them.
 pub fn sticky(data: &[u8]) {
     if let Some(sticky) = Sticky::decode(data) {
         assert_eq!(sticky.encode(), data);
@@ -79,7 +79,7 @@ pub fn stats(data: &[u8]) {
     }
 }
 
-/// Control memory: the constants, what changes, and the beginning of what follows. The first byte says how much there is.
+/// Control memory: the constants, what changes, and the beginning of the rest. The first byte gives the length.
 pub fn control(data: &[u8]) {
     let Some((size, data)) = data.split_first() else {
         return;
@@ -90,7 +90,7 @@ pub fn control(data: &[u8]) {
     };
     let file = File::from(fd);
     let data = &data[..data.len().min(len)];
-    // Mostly with the right first words, so that the others are looked at.
+    // Mostly with valid first words, so that the others are reached.
     let mut head = Vec::new();
     if size & 0x80 == 0 {
         head.extend_from_slice(b"xmemctl\0");

@@ -30,26 +30,48 @@
 //!
 //! Below this crate, `xmem-shm` is what two processes share: the slot protocol, the layout of the memory, the messages, the
 //! system calls. In this crate, from the bottom up: `region` (memory that holds slots), `frame` (the right to read), `producer`
-//! and `consumer`, `cuda` (with the feature of that name), `buffer_pool`. `docs/overview.md` in the repository begins the
-//! description of the design.
+//! and `consumer`, [`follow`] (one producer after another), `cuda` (with the feature of that name), `buffer_pool`.
+//! `docs/overview.md` in the repository begins the description of the design.
 
 #![cfg(not(xmem_loom))] // loom explores xmem-shm alone
 #![warn(missing_docs)]
+// Nothing here panics on what another process wrote.
+#![cfg_attr(
+    not(test),
+    deny(
+        clippy::expect_used,
+        clippy::indexing_slicing,
+        clippy::panic,
+        clippy::unreachable,
+        clippy::unwrap_used
+    )
+)]
+// A build without CUDA keeps the functions that only the module `cuda` calls, and the compiler leaves them out of the library.
+#![cfg_attr(not(feature = "cuda"), allow(dead_code))]
 
 #[cfg(feature = "fault-points")]
 #[doc(hidden)]
 pub use xmem_shm::fault;
+// For the other crates of this repository.
+#[doc(hidden)]
+pub use xmem_shm::{
+    lock::lock,
+    os::{eventfd, random},
+};
 
-pub use crate::buffer_pool::{AccessMode, BufferGuard, BufferPool, BufferPoolOptions};
+pub use crate::buffer_pool::{
+    AccessError, AccessMode, BufferGuard, BufferPool, BufferPoolOptions, GetError, OpenError,
+    RefCountError, WriteAccessError,
+};
 pub use crate::cancel::Canceller;
 pub use crate::consumer::{Consumer, ConsumerBuilder, ConsumerHandle, query};
 pub use crate::delivery::Delivery;
 pub use crate::error::*;
-pub use crate::frame::lease::{ReadLease, SLOT};
+pub use crate::frame::lease::{FrameParts, ReadLease};
 pub use crate::frame::parts::Part;
 pub use crate::producer::{
-    ConsumerEvent, Departure, ImportedMemory, Parts, PieceLease, Producer, ProducerBuilder,
-    PublishFailure, WriteLease, remove_stale,
+    ConsumerEvent, Departure, ImportedMemory, PartLease, Parts, Producer, ProducerBuilder,
+    PublishFailure, SlotSpec, WriteLease, remove_stale,
 };
 pub use crate::region::{Backing, Capabilities, remove_stale_segments};
 pub use crate::rendezvous::{
@@ -60,10 +82,11 @@ pub use crate::stats::{ConsumerStats, PoolStats, ReceiveStats};
 pub use crate::survey::query_all;
 pub use crate::watch::{PoolWatch, Watched};
 pub use xmem_shm::abi::budget::BudgetLimit;
+pub use xmem_shm::abi::frame_info::{FrameInfo, Storage};
 pub use xmem_shm::abi::limits::{
     MAX_DIMS, MAX_NAMED_ENTRIES, MAX_NAMED_SIZE, MAX_PARTS, MAX_PLANES, MAX_REQUEST,
 };
-pub use xmem_shm::abi::meta::{DType, FrameMeta, Storage, Text, VideoLayout};
+pub use xmem_shm::abi::meta::{DType, FrameMeta, Text, VideoLayout};
 pub use xmem_shm::abi::named::{Attachments, Named, Sticky};
 pub use xmem_shm::abi::start_from::StartFrom;
 pub use xmem_shm::abi::video::{LayoutError, PlaneSize, VideoFormat};
@@ -78,6 +101,7 @@ mod consumer;
 pub mod cuda;
 mod delivery;
 mod error;
+pub mod follow;
 mod frame;
 #[cfg(fuzzing)]
 #[doc(hidden)]

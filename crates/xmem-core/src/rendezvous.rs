@@ -18,17 +18,17 @@ use crate::error::NameError;
 
 const SOCKET_SUFFIX: &str = ".sock";
 const LOCK_SUFFIX: &str = ".lock";
-/// Behind the name of a socket that has no suffix, before that of its lock.
+/// Follows the name of a socket without a suffix, before the suffix of its lock.
 const BARE_SUFFIX: &str = ".xmem";
 
-/// A directory that the environment names; an empty name is none.
+/// A directory named by an environment variable; an empty value counts as unset.
 fn dir_in(variable: &str) -> Option<PathBuf> {
     env::var_os(variable)
         .filter(|dir| !dir.is_empty())
         .map(PathBuf::from)
 }
 
-/// The user's directory of the XDG base directory specification, for which a relative path does not count.
+/// The user's directory of the XDG base directory specification. By that specification a relative path does not count.
 fn xdg_dir() -> Option<PathBuf> {
     dir_in("XDG_RUNTIME_DIR").filter(|dir| dir.is_absolute())
 }
@@ -55,7 +55,7 @@ fn is_path(pool: &OsStr) -> bool {
 /// # Ok::<(), xmem_core::NameError>(())
 /// ```
 ///
-/// A path need not be UTF-8, as other paths need not. A name has to be.
+/// A path need not be UTF-8. A name has to be.
 pub fn socket_path(pool: &(impl AsRef<OsStr> + ?Sized)) -> Result<PathBuf, NameError> {
     let pool = pool.as_ref();
     if pool.is_empty() {
@@ -92,7 +92,7 @@ pub(crate) fn lock_path(socket: &Path) -> PathBuf {
     let bytes = name.as_bytes();
     let mut lock = match bytes.strip_suffix(SOCKET_SUFFIX.as_bytes()) {
         Some(stem) => OsStr::from_bytes(stem).to_owned(),
-        // Not the lock of the pool beside it that has the suffix.
+        // Differs from the lock of the pool beside it whose socket has the suffix.
         None => [name, OsStr::new(BARE_SUFFIX)].into_iter().collect(),
     };
     lock.push(LOCK_SUFFIX);
@@ -106,9 +106,9 @@ fn refused(path: &Path, reason: impl Into<String>) -> NameError {
     }
 }
 
-/// Whether a directory is one that nobody else can replace files in. `Ok(false)`: there is none.
+/// Whether only this user and root can replace files in a directory. `Ok(false)`: it does not exist.
 fn check_dir(path: &Path) -> Result<bool, NameError> {
-    // Not through a link: who owns the link decides where it leads.
+    // Without following a link: the owner of a link can redirect it.
     let meta = match fs::symlink_metadata(path) {
         Ok(meta) => meta,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
@@ -137,11 +137,11 @@ fn check_dir(path: &Path) -> Result<bool, NameError> {
     Ok(true)
 }
 
-/// Makes sure that a pool's socket has a directory it can safely be made in.
+/// Makes sure that a pool's socket has a safe directory.
 pub(crate) fn prepare_dir(pool: &OsStr, socket: &Path) -> Result<(), NameError> {
     let dir = socket.parent().unwrap_or(Path::new("/"));
     if is_path(pool) {
-        // The user named the place; it has to be there.
+        // The user named the place; it has to exist.
         return if dir.as_os_str().is_empty() || dir.is_dir() {
             Ok(())
         } else {
@@ -161,8 +161,8 @@ pub(crate) fn prepare_dir(pool: &OsStr, socket: &Path) -> Result<(), NameError> 
     Ok(())
 }
 
-/// Whether the directory of a pool's socket is there, and nobody else can replace files in it, as far as it was not named with
-/// the pool.
+/// Whether the directory of a pool's socket exists, and no other user can replace files in it. A directory that was named
+/// with the pool is not checked.
 pub(crate) fn has_safe_dir(pool: &OsStr, socket: &Path) -> Result<bool, NameError> {
     let dir = socket.parent().unwrap_or(Path::new("/"));
     if is_path(pool) {
@@ -172,12 +172,12 @@ pub(crate) fn has_safe_dir(pool: &OsStr, socket: &Path) -> Result<bool, NameErro
     }
 }
 
-/// Whether the user said which runtime directory it is.
+/// Whether the user named the runtime directory.
 fn is_dir_given() -> bool {
     dir_in("XMEM_RUNTIME_DIR").is_some()
 }
 
-/// Makes sure that a consumer does not fall for a directory under /tmp that somebody else made in its user's name.
+/// Protects a consumer from a directory under /tmp that another user made in its user's name.
 pub(crate) fn check_default_dir(pool: &OsStr, socket: &Path) -> Result<(), NameError> {
     let explicit = is_path(pool) || is_dir_given();
     match socket.parent() {
@@ -193,17 +193,17 @@ pub struct PoolEntry {
     pub name: String,
     /// Its socket.
     pub path: PathBuf,
-    /// Whether a producer has it now. Otherwise the socket was left by one that was killed.
+    /// Whether it has a producer now. Otherwise a killed producer left the socket.
     pub live: bool,
 }
 
-/// The pools of the runtime directory, by name. None, if it cannot be read, or is one that somebody else made in this user's
-/// name; [`read_pools`] says so.
+/// The pools of the runtime directory, by name. Empty if the directory cannot be read or another user made it;
+/// [`read_pools`] returns the error.
 pub fn pools() -> Vec<PoolEntry> {
     read_pools().unwrap_or_default()
 }
 
-/// The pools of the runtime directory, by name. A directory that is not there has none.
+/// The pools of the runtime directory, by name. Empty if the directory does not exist.
 ///
 /// ```
 /// for pool in xmem_core::read_pools()? {
@@ -214,7 +214,7 @@ pub fn pools() -> Vec<PoolEntry> {
 ///
 /// # Errors
 ///
-/// [`NameError::RuntimeDir`] when it cannot be read, is no directory, or is one that somebody else made in this user's name.
+/// [`NameError::RuntimeDir`] when it cannot be read, is no directory, or was made by another user in this user's name.
 pub fn read_pools() -> Result<Vec<PoolEntry>, NameError> {
     let mut pools: Vec<PoolEntry> = files()?
         .into_iter()
@@ -224,7 +224,8 @@ pub fn read_pools() -> Result<Vec<PoolEntry>, NameError> {
             if !may_be_socket(&path) {
                 return None;
             }
-            // Not by its lock: whoever looks at that has it for a moment, and must not be stopped just then.
+            // By the socket, never by the lock: a test would hold the lock for a moment, and could stop a producer that
+            // starts just then.
             let refused = socket::connect_to(&path)
                 .inspect(|_| fault::point(Point::PoolTried))
                 .is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused);
@@ -236,8 +237,8 @@ pub fn read_pools() -> Result<Vec<PoolEntry>, NameError> {
     Ok(pools)
 }
 
-/// The pools of the runtime directory that have a lock file and no socket, by the path that it would have. Their producers
-/// were killed, or are starting or ending just now: [`remove_stale`](crate::remove_stale) tells these apart.
+/// The pools of the runtime directory that have a lock file and no socket, by the path that the socket would have. Their
+/// producers were killed, or are starting or ending just now: [`remove_stale`](crate::remove_stale) distinguishes these.
 ///
 /// # Errors
 ///
@@ -262,7 +263,7 @@ pub fn read_lone_locks() -> Result<Vec<PathBuf>, NameError> {
     Ok(sockets)
 }
 
-/// What lies in the runtime directory.
+/// The files of the runtime directory.
 fn files() -> Result<Vec<PathBuf>, NameError> {
     let dir = runtime_dir();
     if !is_dir_given() {
@@ -275,7 +276,7 @@ fn files() -> Result<Vec<PathBuf>, NameError> {
     }
 }
 
-/// Whether it is a socket, as far as can be seen. One may be a link to it.
+/// Whether it looks like a socket, or a link to one.
 fn may_be_socket(path: &Path) -> bool {
     match fs::metadata(path) {
         Ok(meta) => meta.file_type().is_socket(),
@@ -283,7 +284,7 @@ fn may_be_socket(path: &Path) -> bool {
     }
 }
 
-/// Whether a pool's socket lies where nothing but pools is.
+/// Whether a pool's socket lies in a directory that contains only pools.
 pub(crate) fn is_in_runtime_dir(pool: &OsStr, socket: &Path) -> bool {
     let place = |dir: &Path| fs::metadata(dir).map(|meta| (meta.dev(), meta.ino())).ok();
     !is_path(pool)
@@ -293,7 +294,7 @@ pub(crate) fn is_in_runtime_dir(pool: &OsStr, socket: &Path) -> bool {
             .is_some_and(|dir| Some(dir) == place(&runtime_dir()))
 }
 
-/// Other runtime directories of this host that have a socket of that name.
+/// Other runtime directories of this host that have a socket of this name.
 pub fn other_runtime_dirs_with(pool: &(impl AsRef<OsStr> + ?Sized)) -> Vec<PathBuf> {
     let Some(pool) = pool.as_ref().to_str().filter(|pool| !pool.contains('/')) else {
         return Vec::new();
@@ -325,7 +326,7 @@ pub fn other_runtime_dirs_with(pool: &(impl AsRef<OsStr> + ?Sized)) -> Vec<PathB
     dirs
 }
 
-/// Which pools there are, in words, for who waits for a pool that has no producer.
+/// The pools there are, in words, for messages about a pool without a producer.
 pub fn pools_in_words(pool: &(impl AsRef<OsStr> + ?Sized)) -> String {
     let live = pools().into_iter().filter(|pool| pool.live);
     let live: Vec<_> = live.map(|pool| pool.name).collect();

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! What a pool and its consumers have done so far.
+//! Figures of a pool and its consumers.
 
 use serde::{Deserialize, Serialize};
 
 use xmem_shm::abi::budget::BudgetLimit;
 
-/// A pool as its producer sees it. Also what [`query`](crate::query) answers.
+/// A pool as its producer sees it. [`query`](crate::query) returns it too.
 #[derive(Debug, Default, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 #[non_exhaustive]
@@ -19,7 +19,7 @@ pub struct PoolStats {
     pub delivery: String,
     /// Frames published.
     pub published: u64,
-    /// Of these, frames whose bytes were written into their slot by who made them.
+    /// Of these, frames that were written directly into their slot.
     pub zero_copy: u64,
     /// Of these, frames that the producer copied into a slot.
     pub copied: u64,
@@ -27,11 +27,11 @@ pub struct PoolStats {
     pub dropped: u64,
     /// Slots that exist.
     pub slots: u32,
-    /// Of these, slots that somebody holds: the producer's side or a consumer.
+    /// Of these, slots that the producer's side or a consumer holds.
     pub slots_held: u32,
     /// The most slots there may be.
     pub max_slots: u32,
-    /// `max-slots` or `max-bytes` where that has no room for the budgets that consumers asked for. Empty: there is room.
+    /// `max-slots` or `max-bytes`, if it has no room for the budgets that consumers asked for. Empty: there is room.
     pub budget_limit: String,
     /// Regions in use.
     pub regions: u32,
@@ -47,9 +47,9 @@ pub struct PoolStats {
     pub sticky: Vec<(String, String)>,
     /// The connected consumers.
     pub consumers: Vec<ConsumerStats>,
-    /// How often a consumer was cut off because its lease page made no sense.
+    /// How often a consumer was cut off because its lease page broke the protocol.
     pub cut_off: u64,
-    /// How often a lossless consumer was not waited for any more because it held all up for too long.
+    /// How often a lossless producer stopped waiting for a consumer.
     pub timed_out: u64,
 }
 
@@ -63,7 +63,7 @@ pub struct ConsumerStats {
     pub id: u64,
     /// Its process, as it is numbered where the producer is; 0 when it is in a PID namespace that cannot be seen from there.
     pub pid: u32,
-    /// Its user; `u32::MAX` where the system does not tell (gVisor before November 2025).
+    /// Its user; `u32::MAX` if the system does not report it (gVisor before November 2025).
     pub uid: u32,
     /// The name it gave itself.
     pub name: String,
@@ -75,22 +75,22 @@ pub struct ConsumerStats {
     pub held: u32,
     /// Frames it took.
     pub received: u64,
-    /// Frames that were gone when it came for them. Events are none.
+    /// Frames that were gone when it came for them. Events do not count.
     pub missed: u64,
     /// Frames that it copied because its budget was used up or its downstream needed another layout.
     pub copied: u64,
-    /// Frames that it took and gave up, because its budget was used up or they were of no use to it.
+    /// Frames that it took and dropped, because its budget was used up or it could not use them.
     pub dropped: u64,
     /// Nanoseconds since the oldest frame it holds was published, 0 when it holds none.
     pub oldest_held_age_ns: u64,
     /// Nanoseconds from publish to receive, smoothed over the last frames.
     pub latency_ns: u64,
-    /// How it came by the device memory of frames: `vmm`, `legacy`, `same process`, or `none: ` and why. Empty as long as it
-    /// has not used any.
+    /// How it opened the device memory of frames: `vmm`, `legacy`, `same process`, or `none: ` and the reason. Empty
+    /// until it uses any.
     pub device: String,
     /// Nanoseconds that a lossless producer has been waiting for it to take a frame; 0 when it does not wait for it.
     pub waited_for_ns: u64,
-    /// It has said goodbye, and only frames it still holds keep it here.
+    /// It has sent its goodbye, and stays listed only while it holds frames.
     pub leaving: bool,
 }
 
@@ -100,13 +100,13 @@ pub struct ConsumerStats {
 pub struct ReceiveStats {
     /// Frames taken.
     pub received: u64,
-    /// Frames that were gone when it came for them. Events are none.
+    /// Frames that were gone when it came for them. Events do not count.
     pub missed: u64,
     /// Slots held.
     pub held: u32,
     /// Slots that may be held at once now.
     pub budget: u32,
-    /// What keeps the budget from being larger.
+    /// The setting that limits the budget.
     pub budget_limit: BudgetLimit,
     /// Nanoseconds from publish to receive, smoothed over the last frames.
     pub latency_ns: u64,

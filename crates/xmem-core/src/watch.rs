@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Notices that pools come and go.
+//! Watches for pools that come and go.
 
 use std::fmt;
 use std::io;
@@ -19,24 +19,23 @@ use xmem_shm::os::eventfd;
 use crate::cancel::{Canceller, Registration, Wake};
 use crate::rendezvous::runtime_dir;
 
-/// How often to look whether the directory is another one now: made only later, or removed and made again.
+/// How often to check whether the directory was made or replaced.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
 /// What happened while [`PoolWatch::wait`] waited.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Watched {
-    /// A file of the runtime directory came or went. Whose, [`pools`](crate::pools) says.
+    /// A file of the runtime directory came or went. [`pools`](crate::pools) lists the pools.
     Changed,
-    /// Nothing, in the time that was given.
+    /// Nothing happened in time.
     Nothing,
-    /// The wait was called off.
+    /// The wait was cancelled.
     Cancelled,
 }
 
-/// Notices that a pool of the runtime directory was made or closed.
+/// Watches for pools of the runtime directory that are made or closed.
 ///
-/// Not that its producer was killed, which changes no file, nor that its caps are others: who wants to know that looks
-/// again now and then.
+/// The death of a producer changes no file, nor do new caps: to see these, poll now and then.
 ///
 /// ```
 /// use std::time::Duration;
@@ -52,9 +51,9 @@ pub enum Watched {
 pub struct PoolWatch {
     dir: PathBuf,
     inotify: OwnedFd,
-    /// What inotify calls the directory that is watched. `None`: there is none.
+    /// The watch descriptor of the directory. `None`: it does not exist.
     watched: Option<i32>,
-    bell: Arc<EventBell>,
+    stop: Arc<EventFd>,
     canceller: Canceller,
     _registration: Registration,
 }
@@ -66,7 +65,7 @@ impl fmt::Debug for PoolWatch {
 }
 
 impl PoolWatch {
-    /// Notices changes from here on, until `canceller` calls it off. The directory need not be there yet.
+    /// Watches for changes from here on, until `canceller` cancels it. The directory need not exist yet.
     ///
     /// # Errors
     ///
@@ -76,21 +75,21 @@ impl PoolWatch {
     }
 
     fn of(dir: PathBuf, canceller: &Canceller) -> io::Result<Self> {
-        let bell = Arc::new(EventBell(eventfd::new()?));
-        let sleeper: Arc<dyn Wake> = bell.clone();
+        let stop = Arc::new(EventFd(eventfd::new()?));
+        let sleeper: Arc<dyn Wake> = stop.clone();
         let mut watch = Self {
             dir,
             inotify: init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK)?,
             watched: None,
             _registration: canceller.register(Arc::downgrade(&sleeper)),
-            bell,
+            stop,
             canceller: canceller.clone(),
         };
         watch.look_for_directory();
         Ok(watch)
     }
 
-    /// Waits for a change, at most for `timeout` (`None`: for ever).
+    /// Waits for a change, at most `timeout` (`None`: for ever).
     pub fn wait(&mut self, timeout: Option<Duration>) -> Watched {
         let deadline = Deadline::after(timeout);
         loop {
@@ -105,22 +104,22 @@ impl PoolWatch {
                 return Watched::Nothing;
             }
             let time = deadline.left_up_to(LOOK_AGAIN).try_into().ok();
-            let mut fds = [&self.bell.0, &self.inotify].map(|fd| PollFd::new(fd, PollFlags::IN));
+            let mut fds = [&self.stop.0, &self.inotify].map(|fd| PollFd::new(fd, PollFlags::IN));
             if let Err(error) = poll(&mut fds, time.as_ref())
                 && error != Errno::INTR
             {
                 log::warn!("cannot wait for changes of {:?}: {error}", self.dir);
                 return Watched::Cancelled;
             }
-            // So that it does not ring again after the canceller was reset.
-            eventfd::silence(&self.bell.0);
+            // Cleared, so that it does not wake again after the canceller was reset.
+            eventfd::silence(&self.stop.0);
         }
     }
 
-    /// Watches the directory that is at the path now. `true`: it is not the one that was there before.
+    /// Watches the directory that is at the path now. `true`: it was replaced.
     fn look_for_directory(&mut self) -> bool {
         let flags = WatchFlags::CREATE | WatchFlags::DELETE | WatchFlags::MOVE;
-        // It returns the number that it returned before if that directory is watched already.
+        // inotify returns the same number again if it watches that directory already.
         let now = add_watch(&self.inotify, &self.dir, flags | WatchFlags::ONLYDIR).ok();
         now != std::mem::replace(&mut self.watched, now)
     }
@@ -137,10 +136,10 @@ impl PoolWatch {
     }
 }
 
-/// An eventfd that a canceller rings.
-struct EventBell(OwnedFd);
+/// An eventfd that a canceller makes readable.
+struct EventFd(OwnedFd);
 
-impl Wake for EventBell {
+impl Wake for EventFd {
     fn wake(&self) {
         eventfd::ring(&self.0);
     }

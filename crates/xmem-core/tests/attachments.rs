@@ -12,7 +12,7 @@ use support::{HANG, Place, eventually};
 use xmem_core::{
     Attachments, Backing, Consumer, ConsumerEvent, Delivery, FrameMeta, MAX_NAMED_ENTRIES,
     MAX_NAMED_SIZE, MAX_REQUEST, Producer, PublishError, ReadLease, ReceiveError, RequestError,
-    StartFrom,
+    SlotSpec, StartFrom,
 };
 
 fn attachments(text: &str) -> Attachments {
@@ -34,7 +34,7 @@ fn event(text: &str) -> FrameMeta {
 fn publish(producer: &Producer, fill: u8, size: usize, text: &str) -> ReadLease {
     let attachments = attachments(text);
     let mut lease = producer
-        .acquire_with_room(size, text.len() + 100)
+        .acquire(SlotSpec::new(size).attachments(text.len() + 100))
         .expect("a slot");
     lease.as_mut_slice().fill(fill);
     let meta = FrameMeta {
@@ -110,10 +110,12 @@ fn without_room_the_slot_comes_back() {
         PublishError::NoRoomForAttachments { room: 0, .. }
     ));
     let frame = failure.lease.publish(FrameMeta::new(10)).unwrap();
-    assert_eq!(frame.meta().sequence, 0);
+    assert_eq!(frame.info().sequence, 0);
 
     let size = MAX_NAMED_SIZE + 1;
-    let lease = producer.acquire_with_room(1, size * 2).unwrap();
+    let lease = producer
+        .acquire(SlotSpec::new(1).attachments(size * 2))
+        .unwrap();
     let mut too_large = Attachments::new();
     too_large.set("large", vec![0; size]);
     let meta = FrameMeta {
@@ -139,7 +141,9 @@ fn more_attachments_than_a_consumer_takes_are_refused() {
     let mut too_many = most.clone();
     too_many.set("one more", "");
     let publish = |attachments: &Attachments| {
-        let slot = producer.acquire_with_room(1, 1 << 20).unwrap();
+        let slot = producer
+            .acquire(SlotSpec::new(1).attachments(1 << 20))
+            .unwrap();
         slot.publish(FrameMeta {
             attachments: attachments.clone(),
             ..FrameMeta::new(1)
@@ -168,7 +172,9 @@ fn a_slot_published_again_has_attachments_of_its_own_each_time() {
     let place = Place::new();
     let producer = Producer::builder(&place.pool()).history(9).build().unwrap();
     let mut consumer = Consumer::builder(&place.pool()).connect().unwrap();
-    let mut lease = producer.acquire_with_room(1000, 300).unwrap();
+    let mut lease = producer
+        .acquire(SlotSpec::new(1000).attachments(300))
+        .unwrap();
     // At least so many bytes for each.
     let most = lease.capacity() as u64 / 30;
     for (n, part) in (0..).zip(lease.as_mut_slice().chunks_mut(100)) {
@@ -182,7 +188,7 @@ fn a_slot_published_again_has_attachments_of_its_own_each_time() {
     let own = lease.publish(part(0, "first")).unwrap();
     let mut published = 1;
     let refused = loop {
-        match producer.republish(&own, part(published % 10, &format!("number {published}"))) {
+        match producer.republish(&own, &part(published % 10, &format!("number {published}"))) {
             Ok(sequence) => assert_eq!(sequence, published),
             Err(error) => break error,
         }
@@ -190,9 +196,9 @@ fn a_slot_published_again_has_attachments_of_its_own_each_time() {
     };
     assert!(matches!(refused, PublishError::NoRoomForAttachments { .. }));
     assert!((5..most).contains(&published), "{published}");
-    producer.republish(&own, FrameMeta::new(1000)).unwrap();
+    producer.republish(&own, &FrameMeta::new(1000)).unwrap();
     drop(own);
-    let first = consumer.receive(Some(HANG)).unwrap().meta().sequence;
+    let first = consumer.receive(Some(HANG)).unwrap().info().sequence;
     for sequence in first + 1..published {
         let frame = consumer.receive(Some(HANG)).unwrap();
         let fill = (sequence % 10) as u8;
@@ -220,7 +226,7 @@ fn attachments_go_behind_a_payload_that_is_longer_than_was_asked_for() {
         // A part of it.
         ..FrameMeta::new(50)
     };
-    producer.republish(&own, again).unwrap();
+    producer.republish(&own, &again).unwrap();
     let first = consumer.receive(Some(HANG)).unwrap();
     assert!(first.meta().attachments.is_empty());
     let (asked_for, behind) = first.split_at(100);
@@ -241,12 +247,12 @@ fn a_repeated_frame_takes_no_more_room_for_the_same_attachments() {
         ..FrameMeta::new(4000)
     };
     for _ in 0..1000 {
-        producer.republish(&own, again("the same")).unwrap();
+        producer.republish(&own, &again("the same")).unwrap();
         assert_frame(&consumer.receive(Some(HANG)).unwrap(), 7, 4000, "the same");
     }
-    producer.republish(&own, again("another")).unwrap();
+    producer.republish(&own, &again("another")).unwrap();
     for _ in 0..1000 {
-        producer.republish(&own, again("another")).unwrap();
+        producer.republish(&own, &again("another")).unwrap();
     }
     assert_frame(&consumer.receive(Some(HANG)).unwrap(), 7, 4000, "another");
 }
@@ -350,7 +356,7 @@ fn lossless_consumers_get_every_event() {
         scope.spawn(|| {
             let cancel = xmem_core::Canceller::new();
             for n in 0..200u32 {
-                producer.wait_for_room(&cancel).unwrap();
+                producer.wait_for_room(None, &cancel).unwrap();
                 if n % 3 == 0 {
                     publish(&producer, n as u8, 10, &n.to_string());
                 } else {

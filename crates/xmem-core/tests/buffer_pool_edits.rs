@@ -119,10 +119,14 @@ fn what_is_known_of_a_buffer_outlives_an_edit() {
     meta.attachments.set("note", "one");
     buffer.set_meta(meta).unwrap();
     let index = buffer.forget().unwrap();
-    let before = owner.get(index).unwrap().meta().clone();
+    let known = || {
+        let buffer = owner.get(index).unwrap();
+        (*buffer.info(), buffer.meta().clone())
+    };
+    let (info_before, before) = known();
     drop(owner.get_mut(index).unwrap());
-    let after = owner.get(index).unwrap().meta().clone();
-    assert!(after.sequence > before.sequence);
+    let (info, after) = known();
+    assert!(info.sequence > info_before.sequence);
     assert_eq!(after.size, 24);
     assert_eq!(
         (after.dtype, after.ndim, after.shape),

@@ -21,7 +21,8 @@ use support::victim::*;
 use support::*;
 use xmem_core::fault::{Action, Point, Side, arm};
 use xmem_core::{
-    Canceller, Consumer, FrameMeta, Producer, PublishError, ReadLease, ReceiveError, query,
+    Canceller, Consumer, FrameMeta, FrameParts, Producer, PublishError, ReadLease, ReceiveError,
+    SlotSpec, query,
 };
 
 const SIZE: usize = 40_000;
@@ -106,8 +107,10 @@ fn pass_on(producer: &Producer, frame: &ReadLease) -> bool {
         pts: frame.meta().pts,
         ..FrameMeta::default()
     };
-    if let Ok(parts) = producer.forward_wait(frame, &Canceller::new()) {
-        let mut lease = producer.acquire_with_room(1, parts.room()).unwrap();
+    if let Ok(parts) = producer.forward_wait(frame, FrameParts::All, None, &Canceller::new()) {
+        let mut lease = producer
+            .acquire(SlotSpec::new(1).attachments(parts.room()))
+            .unwrap();
         lease.set_parts(parts);
         match lease.publish(meta.clone()) {
             Ok(_) => return true,
@@ -336,8 +339,8 @@ const OF_MIDDLES: [Point; 18] = [
     Point::EntryWritten,
     Point::HeadMoved,
     Point::WakeSent,
-    Point::PeerListed,
-    Point::PeerArrived,
+    Point::ConsumerListed,
+    Point::ConsumerArrived,
     Point::Sent,
     Point::FrameFinalized,
     Point::ReleaseCleared,

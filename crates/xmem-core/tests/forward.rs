@@ -7,8 +7,8 @@ mod support;
 use support::child::{self, Child, hear, say};
 use support::*;
 use xmem_core::{
-    Attachments, Canceller, Consumer, ConsumerBuilder, Delivery, ForwardError, FrameMeta, Parts,
-    Producer, PublishError, ReadLease, ReceiveError, StartFrom,
+    Attachments, Canceller, Consumer, ConsumerBuilder, Delivery, ForwardError, FrameMeta,
+    FrameParts, Parts, Producer, PublishError, ReadLease, ReceiveError, SlotSpec, StartFrom,
 };
 
 const SIZE: usize = 300_000;
@@ -48,9 +48,15 @@ fn several(from: &str, to: &str) {
         let frames = [(); SEVERAL].map(|()| consumer.receive(Some(HANG)).unwrap());
         let mut parts = Parts::new();
         for frame in &frames {
-            parts.append(producer.forward_wait(frame, &Canceller::new()).unwrap());
+            parts.append(
+                producer
+                    .forward_wait(frame, FrameParts::All, None, &Canceller::new())
+                    .unwrap(),
+            );
         }
-        let mut lease = producer.acquire_with_room(1, parts.room()).unwrap();
+        let mut lease = producer
+            .acquire(SlotSpec::new(1).attachments(parts.room()))
+            .unwrap();
         lease.set_parts(parts);
         lease.publish(FrameMeta::default()).unwrap();
         say("sent");
@@ -163,15 +169,21 @@ impl Middle {
 
     fn pass_on(&mut self) -> &'static str {
         let cancel = Canceller::new();
-        self.producer.wait_for_room(&cancel).unwrap();
+        self.producer.wait_for_room(None, &cancel).unwrap();
         let frame = self.consumer.receive(Some(HANG)).unwrap();
         let meta = FrameMeta {
             pts: frame.meta().pts,
             ..FrameMeta::default()
         };
-        match self.producer.forward_wait(&frame, &cancel) {
+        match self
+            .producer
+            .forward_wait(&frame, FrameParts::All, None, &cancel)
+        {
             Ok(parts) => {
-                let mut lease = self.producer.acquire_with_room(1, parts.room()).unwrap();
+                let mut lease = self
+                    .producer
+                    .acquire(SlotSpec::new(1).attachments(parts.room()))
+                    .unwrap();
                 lease.set_parts(parts);
                 match lease.publish(meta.clone()) {
                     Ok(_) => return "forwarded",
@@ -382,18 +394,23 @@ fn pieces_of_several_frames_are_passed_on_as_one() {
         .map(|from| from.receive(Some(HANG)).unwrap());
     let mut own = to.acquire(SIZE).unwrap();
     fill(7, own.as_mut_slice());
-    let own = own.into_piece();
+    let own = own.into_part();
     let mut parts = Parts::new();
     eventually("the last one reaches both", || {
         parts = Parts::new();
         parts.add_slot(&own, 0, SIZE as u64, 7);
         frames.iter().all(|frame| {
-            let pieces = to.forward_pieces(frame, &[0]);
+            let pieces = to.forward(frame, FrameParts::Only(&[0]));
             pieces.map(|pieces| parts.append(pieces)).is_ok()
         })
     });
-    assert_eq!(to.forward_pieces(&frames[0], &[]).unwrap().len(), 0);
-    let mut lease = to.acquire_with_room(1, parts.room()).unwrap();
+    assert_eq!(
+        to.forward(&frames[0], FrameParts::Only(&[])).unwrap().len(),
+        0
+    );
+    let mut lease = to
+        .acquire(SlotSpec::new(1).attachments(parts.room()))
+        .unwrap();
     lease.set_parts(parts);
     lease.set_release_hook(move || drop(own));
     lease.publish(FrameMeta::default()).unwrap();
@@ -405,10 +422,12 @@ fn pieces_of_several_frames_are_passed_on_as_one() {
     let next = Producer::builder(&d.pool()).build().unwrap();
     let mut end = joining(&d.pool()).parts(true).connect().unwrap();
     eventually("the end reaches the first two", || {
-        let pieces = next.forward_pieces(&frame, &[1, 2]);
+        let pieces = next.forward(&frame, FrameParts::Only(&[1, 2]));
         pieces.map(|pieces| behind = pieces).is_ok()
     });
-    let mut lease = next.acquire_with_room(1, behind.room()).unwrap();
+    let mut lease = next
+        .acquire(SlotSpec::new(1).attachments(behind.room()))
+        .unwrap();
     lease.set_parts(behind);
     lease.publish(FrameMeta::default()).unwrap();
     let passed_on = end.receive(Some(HANG)).unwrap();
@@ -452,13 +471,13 @@ fn what_cannot_be_forwarded_is_said() {
     let own = publish(&first, 1, SIZE);
     let mut middle = Middle::new(&a.pool(), &b.pool());
     assert!(matches!(
-        middle.producer.forward(&own),
+        middle.producer.forward(&own, FrameParts::All),
         Err(ForwardError::NotReceived)
     ));
     publish(&first, 2, SIZE);
     let frame = middle.consumer.receive(Some(HANG)).unwrap();
     assert!(matches!(
-        middle.producer.forward(&frame),
+        middle.producer.forward(&frame, FrameParts::All),
         Err(ForwardError::NoDescriptor)
     ));
 }
@@ -571,7 +590,10 @@ fn a_consumer_that_comes_at_the_last_moment_is_noticed() {
     let mut middle = Middle::new(&a.pool(), &b.pool());
     publish(&first, 1, SIZE);
     let frame = middle.consumer.receive(Some(HANG)).unwrap();
-    let parts = middle.producer.forward(&frame).expect("nobody is there");
+    let parts = middle
+        .producer
+        .forward(&frame, FrameParts::All)
+        .expect("nobody is there");
     let mut late = joining(&b.pool())
         .start_from(StartFrom::Oldest)
         .connect()
@@ -579,7 +601,10 @@ fn a_consumer_that_comes_at_the_last_moment_is_noticed() {
     let mut attachments = Attachments::new();
     attachments.set("a", "b");
     let room = parts.room() + attachments.encoded_len();
-    let mut lease = middle.producer.acquire_with_room(1, room).unwrap();
+    let mut lease = middle
+        .producer
+        .acquire(SlotSpec::new(1).attachments(room))
+        .unwrap();
     lease.set_parts(parts);
     let meta = FrameMeta {
         attachments,

@@ -50,7 +50,7 @@ fn rest(producer: &Producer, consumer: &mut Consumer) -> u64 {
     let mut frames = 0;
     loop {
         frames += 1;
-        let sequence = consumer.receive_with(Some(HANG), |lease| lease.meta().sequence);
+        let sequence = consumer.receive_with(Some(HANG), |lease| lease.info().sequence);
         if sequence.unwrap() == newest {
             return frames;
         }

@@ -72,7 +72,7 @@ struct Reader {
 
 impl Reader {
     fn slots(&self) -> HashSet<u32> {
-        self.frames.iter().map(|frame| frame.meta().slot).collect()
+        self.frames.iter().map(|frame| frame.info().slot).collect()
     }
 }
 
@@ -138,7 +138,7 @@ impl World {
             .iter()
             .chain(&self.left_behind)
             .chain(self.readers.iter().flat_map(|reader| &reader.frames))
-            .map(|frame| frame.meta().slot);
+            .map(|frame| frame.info().slot);
         let history = self
             .history
             .iter()
@@ -198,21 +198,21 @@ impl World {
         fill(seed, lease.as_mut_slice());
         let slot = lease.slot();
         let frame = lease.publish(seeded(seed, size)).unwrap();
-        assert_eq!(frame.meta().slot, slot);
-        self.note(frame.meta().sequence, Published { seed, size, slot });
+        assert_eq!(frame.info().slot, slot);
+        self.note(frame.info().sequence, Published { seed, size, slot });
         self.own.push(frame);
     }
 
     fn republish(&mut self, n: usize) {
         let frame = &self.own[n % self.own.len()];
         let (seed, size) = (frame.meta().pts.unwrap(), frame.len());
-        let slot = frame.meta().slot;
+        let slot = frame.info().slot;
         let meta = FrameMeta {
             duration: Some(self.head()),
             ..seeded(seed, size)
         };
         // A ring full of frames that nobody took would be overwritten.
-        match self.producer.republish(frame, meta) {
+        match self.producer.republish(frame, &meta) {
             Ok(sequence) => self.note(sequence, Published { seed, size, slot }),
             Err(xmem_core::PublishError::NoRoom) => assert!(self.lossless()),
             Err(error) => panic!("{error}"),
@@ -278,8 +278,8 @@ impl World {
         match received {
             Ok(frame) => {
                 assert!(fits(&reader.consumer), "over its budget");
-                assert_eq!(frame.meta().sequence, reader.cursor);
-                assert_eq!(frame.meta().slot, expected.slot);
+                assert_eq!(frame.info().sequence, reader.cursor);
+                assert_eq!(frame.info().slot, expected.slot);
                 assert_frame(&frame, expected.seed, expected.size);
                 reader.cursor += 1;
                 reader.frames.push(frame);

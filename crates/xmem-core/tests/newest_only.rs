@@ -78,7 +78,7 @@ fn a_lossless_producer_goes_on() {
     let producer = builder.build().unwrap();
     let mut consumer = newest_only(&place);
     let cancel = Canceller::new();
-    producer.wait_for_consumer(Some(HANG), &cancel).unwrap();
+    producer.wait_for_consumers(1, Some(HANG), &cancel).unwrap();
     // Far more than a lossless producer lets a consumer be behind.
     for round in 0..10 {
         for seed in round * 5..round * 5 + 5 {

@@ -132,7 +132,7 @@ fn no_wake_up_is_lost() {
     thread::scope(|scope| {
         scope.spawn(|| {
             for seed in 0..FRAMES {
-                producer.wait_for_room(&Canceller::new()).unwrap();
+                producer.wait_for_room(None, &Canceller::new()).unwrap();
                 publish(&producer, seed, 64);
             }
         });

@@ -16,7 +16,7 @@ use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
 use support::{HANG, Place, eventually};
 use xmem_core::{
     AcquireError, Attachments, Consumer, FrameMeta, ImportError, ImportedMemory, Parts, Producer,
-    PublishError, WriteLease,
+    PublishError, SlotSpec, WriteLease,
 };
 
 /// What the memory of this test is called: where tests are threads of one process, the others have some too.
@@ -43,7 +43,9 @@ fn publish(producer: &Producer, parts: Parts, hook: impl FnOnce() + Send + 'stat
     let mut attachments = Attachments::new();
     attachments.set("mine", "too");
     let room = parts.room() + attachments.encoded_len();
-    let mut lease = producer.acquire_with_room(1, room).unwrap();
+    let mut lease = producer
+        .acquire(SlotSpec::new(1).attachments(room))
+        .unwrap();
     lease.set_parts(parts);
     lease.set_release_hook(hook);
     let meta = FrameMeta {
@@ -185,7 +187,7 @@ fn a_frame_may_lie_in_several_slots() {
         for slot in &mut slots {
             slot.as_mut_slice()[10..60].fill(n);
         }
-        let slots = slots.map(WriteLease::into_piece);
+        let slots = slots.map(WriteLease::into_part);
         for slot in &slots {
             parts.add_slot(slot, 10, 50, 0);
         }
@@ -212,8 +214,8 @@ fn slots_that_are_pieces_do_not_keep_their_pool() {
         .unwrap();
     let mut slot = producer.acquire(100).unwrap();
     slot.as_mut_slice().fill(7);
-    let piece = slot.into_piece();
-    assert!(producer.owns_piece(&piece));
+    let piece = slot.into_part();
+    assert!(producer.owns(&piece));
     let slot = piece.slot();
     drop(producer);
     assert_eq!(Arc::strong_count(&of_pool), 1);
@@ -266,11 +268,13 @@ fn pieces_that_consumers_would_not_find_are_refused() {
     far_beyond.add_imported(&memory, u64::MAX, 2, 0);
     let slot = producer.acquire(100).unwrap();
     let len = slot.capacity() as u64;
-    let slot = slot.into_piece();
+    let slot = slot.into_part();
     let mut beyond_slot = Parts::new();
     beyond_slot.add_slot(&slot, 1, len, 0);
     for parts in [parts, Parts::new(), beyond, far_beyond, beyond_slot] {
-        let mut lease = producer.acquire_with_room(1, 1000).unwrap();
+        let mut lease = producer
+            .acquire(SlotSpec::new(1).attachments(1000))
+            .unwrap();
         lease.set_parts(parts);
         assert!(matches!(
             lease.publish(FrameMeta::default()).unwrap_err().error,

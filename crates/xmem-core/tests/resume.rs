@@ -92,7 +92,7 @@ fn missed_events_are_no_missed_frames() {
     publish_all(30..60);
     let frame = receive(&mut late);
     assert_frame(&frame, 56, SIZE);
-    assert_eq!(frame.meta().number(), 56);
+    assert_eq!(frame.info().number(), 56);
     assert_eq!(late.stats().missed, 26);
 }
 
@@ -107,7 +107,7 @@ fn who_was_left_behind_accounts_for_each_frame() {
         .unwrap();
     let cancel = Canceller::new();
     let mut consumer = Consumer::builder(&place.pool()).connect().unwrap();
-    producer.wait_for_consumer(Some(HANG), &cancel).unwrap();
+    producer.wait_for_consumers(1, Some(HANG), &cancel).unwrap();
     publish(&producer, 0, SIZE);
     assert_frame(&receive(&mut consumer), 0, SIZE);
     for seed in 1..40 {

@@ -79,7 +79,7 @@ fn a_lossless_stream_goes_on() {
     let producer = builder.max_bytes(3 * SIZE as u64).build().unwrap();
     let cancel = Canceller::new();
     let mut keeper = connect(&place);
-    producer.wait_for_consumer(Some(HANG), &cancel).unwrap();
+    producer.wait_for_consumers(1, Some(HANG), &cancel).unwrap();
     std::thread::scope(|scope| {
         scope.spawn(|| {
             let mut held = Vec::new();

@@ -4,10 +4,12 @@
 
 use std::ffi::c_char;
 
-pub fn bytes<const N: usize>(chars: [c_char; N]) -> [u8; N] {
+/// The bytes of `chars`.
+pub(crate) fn bytes<const N: usize>(chars: [c_char; N]) -> [u8; N] {
     chars.map(|char| char.to_ne_bytes()[0])
 }
 
-pub fn chars<const N: usize>(bytes: [u8; N]) -> [c_char; N] {
+/// The `char`s of `bytes`.
+pub(crate) fn chars<const N: usize>(bytes: [u8; N]) -> [c_char; N] {
     bytes.map(|byte| c_char::from_ne_bytes([byte]))
 }

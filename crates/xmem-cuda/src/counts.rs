@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! What this process did with devices so far. In a stream that runs, the first three stand still.
+//! Counters of what this process did with devices. While a stream runs, the first three do not change.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// How often this process did what costs time.
+/// How often this process took each of the steps that cost time.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Counts {
@@ -22,16 +22,24 @@ pub struct Counts {
     pub freed: u64,
 }
 
+/// The counters behind [`Counts`], one for each field.
 #[derive(Debug)]
 pub struct Counters {
+    /// [`Counts::imports`]
     pub imports: AtomicU64,
+    /// [`Counts::host_syncs`]
     pub host_syncs: AtomicU64,
+    /// [`Counts::copies`]
     pub copies: AtomicU64,
+    /// [`Counts::events_opened`]
     pub events_opened: AtomicU64,
+    /// [`Counts::closed`]
     pub closed: AtomicU64,
+    /// [`Counts::freed`]
     pub freed: AtomicU64,
 }
 
+/// The counters of this process.
 pub static COUNTERS: Counters = Counters {
     imports: AtomicU64::new(0),
     host_syncs: AtomicU64::new(0),
@@ -41,6 +49,7 @@ pub static COUNTERS: Counters = Counters {
     freed: AtomicU64::new(0),
 };
 
+/// Adds one to a counter.
 pub fn count(counter: &AtomicU64) {
     counter.fetch_add(1, Ordering::Relaxed);
 }

@@ -138,7 +138,7 @@ impl Device {
     ///
     /// # Errors
     ///
-    /// [`CudaError::NoDriver`], [`CudaError::NoDevice`], and others as [`CudaError`] says.
+    /// [`CudaError::NoDriver`] and [`CudaError::NoDevice`]. For others see [`CudaError`].
     pub fn new(ordinal: u32) -> Result<Self, CudaError> {
         Driver::get()?;
         let mut devices = lock(&DEVICES);
@@ -174,7 +174,7 @@ impl Device {
     ///
     /// # Errors
     ///
-    /// [`CudaError::WrongDevice`] if this process does not see it, and others as [`CudaError`] says.
+    /// [`CudaError::WrongDevice`] if this process does not see it. For others see [`CudaError`].
     pub fn by_uuid(uuid: Uuid) -> Result<Self, CudaError> {
         // Other devices are not touched: a context takes memory.
         for ordinal in 0..device_count()? {
@@ -200,7 +200,8 @@ impl Device {
         &self.0.name
     }
 
-    pub fn registers_read_only(&self) -> bool {
+    /// Whether the device takes host memory that it may only read.
+    pub(crate) fn registers_read_only(&self) -> bool {
         self.0.read_only_register
     }
 
@@ -210,11 +211,13 @@ impl Device {
         self.0.context.addr() as u64
     }
 
+    /// The primary context, as the driver's type.
     pub fn context(&self) -> CUcontext {
         self.0.context
     }
 
-    pub fn has_vmm(&self) -> bool {
+    /// Whether the device shares memory by descriptor.
+    pub(crate) fn has_vmm(&self) -> bool {
         self.0.vmm
     }
 
@@ -258,7 +261,8 @@ impl Device {
         self.with(|| unsafe { result::context_synchronize() })
     }
 
-    pub fn check_process(&self) -> Result<(), CudaError> {
+    /// [`CudaError::Forked`] in a forked child.
+    pub(crate) fn check_process(&self) -> Result<(), CudaError> {
         if self.is_of_this_process() {
             Ok(())
         } else {
@@ -292,7 +296,7 @@ impl Device {
     }
 
     /// The same with the context of a stream, which may be one that the program made on the device; for what is put on the
-    /// stream. The call is told what tells that context from others.
+    /// stream. The call gets the identity of that context.
     pub fn with_context_of<T>(
         &self,
         stream: Stream,
@@ -352,7 +356,7 @@ impl Device {
         let mut context = std::ptr::null_mut();
         // SAFETY: the stream is alive (`Stream::from_raw`), and there is a place for the result.
         let found = unsafe { result::stream_context(stream.raw(), &raw mut context) };
-        // Where the driver does not say, it is taken for ours, as almost all are.
+        // Without an answer of the driver it counts as ours, as almost all are.
         match found {
             Ok(()) if !context.is_null() => context.addr(),
             _ => own,
@@ -360,7 +364,7 @@ impl Device {
     }
 }
 
-/// A stream that nobody else uses meanwhile.
+/// A stream that has one user until this is dropped.
 #[derive(Debug)]
 pub struct Spare {
     stream: u64,
@@ -368,6 +372,7 @@ pub struct Spare {
 }
 
 impl Spare {
+    /// The stream.
     pub fn stream(&self) -> Stream {
         // SAFETY: streams of this kind are never destroyed.
         unsafe { Stream::from_raw(self.stream) }

@@ -17,13 +17,14 @@ use xmem_shm::os::fork::ProcessId;
 use crate::error::{CudaError, OUT_OF_MEMORY, is_fatal};
 use crate::result::Table;
 
-/// By which the CUDA runtime, PyTorch and GStreamer know it, too.
+/// The name that the CUDA runtime, PyTorch and GStreamer use, too.
 const LIBRARY: &str = "libcuda.so.1";
 
 /// A driver that was initialized.
 #[derive(Debug)]
-pub struct Driver {
-    pub table: Table,
+pub(crate) struct Driver {
+    /// The functions.
+    pub(crate) table: Table,
     process: ProcessId,
 }
 
@@ -31,7 +32,7 @@ static DRIVER: OnceLock<Result<Driver, CudaError>> = OnceLock::new();
 
 impl Driver {
     /// The driver of this process. Never panics.
-    pub fn get() -> Result<&'static Self, CudaError> {
+    pub(crate) fn get() -> Result<&'static Self, CudaError> {
         let driver = DRIVER
             .get_or_init(Self::load)
             .as_ref()
@@ -45,9 +46,9 @@ impl Driver {
 
     fn load() -> Result<Self, CudaError> {
         let process = ProcessId::current();
-        // SAFETY: loading the driver runs its initializers, which is what whoever installed it wants.
+        // SAFETY: loading the driver runs its initializers, which are those of the installed driver.
         let library = unsafe { Library::new(LIBRARY) }.map_err(|error| CudaError::NoDriver {
-            // What the loader says is its source: "libcuda.so.1: cannot open shared object file: ...".
+            // The loader's message is the error's source: "libcuda.so.1: cannot open shared object file: ...".
             reason: error
                 .source()
                 .map_or_else(|| error.to_string(), ToString::to_string),
@@ -65,7 +66,7 @@ impl Driver {
         match unsafe { init(0) } {
             0 => Ok(driver),
             code => Err(CudaError::NoDriver {
-                reason: format!("cuInit says {}", driver.table.name_of(code)),
+                reason: format!("cuInit returned {}", driver.table.name_of(code)),
             }),
         }
     }

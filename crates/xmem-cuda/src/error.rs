@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! What can go wrong with a device, and what to do about it.
+//! The errors of devices. Each message names the remedy.
 
 use thiserror::Error;
 
@@ -96,7 +96,7 @@ pub enum CudaError {
         /// Where it should.
         asked: u32,
     },
-    /// What is to be copied lies outside the frame or the slot.
+    /// The bytes to copy lie outside the frame or the slot.
     #[error("what is to be copied lies outside the frame, the slot or the memory that was given")]
     OutOfBounds,
     /// The stream is being captured: what is put on it would happen when the graph runs, and not at all or again and again.
@@ -113,8 +113,8 @@ pub enum CudaError {
         /// What it cannot do.
         what: &'static str,
     },
-    /// What another process says of its memory makes no sense.
-    #[error("what the producer says of its device memory makes no sense: {0}")]
+    /// The description of another process's memory is not valid.
+    #[error("the producer described its device memory wrongly: {0}")]
     Corrupt(&'static str),
     /// The memory's region is gone, or the pool is closed.
     #[error("this memory is not there any more")]
@@ -123,7 +123,7 @@ pub enum CudaError {
     #[error("CUDA does not survive fork: start a new process instead")]
     Forked,
     /// A call of the driver failed.
-    #[error("cannot {what}: the CUDA driver says {name} ({code})")]
+    #[error("cannot {what}: the CUDA driver returned {name} ({code})")]
     Driver {
         /// What was tried.
         what: &'static str,
@@ -134,12 +134,18 @@ pub enum CudaError {
     },
 }
 
-// Of the driver, by number: a driver may be newer than any list, so these are no enum.
-pub const OUT_OF_MEMORY: u32 = 2;
-pub const INVALID_CONTEXT: u32 = 201;
-pub const ALREADY_MAPPED: u32 = 208;
-pub const CAPTURE_IMPLICIT: u32 = 906;
-pub const NOT_READY: u32 = 600;
+/// CUDA_ERROR_OUT_OF_MEMORY
+pub(crate) const OUT_OF_MEMORY: u32 = 2;
+/// CUDA_ERROR_INVALID_CONTEXT
+pub(crate) const INVALID_CONTEXT: u32 = 201;
+/// CUDA_ERROR_ALREADY_MAPPED
+pub(crate) const ALREADY_MAPPED: u32 = 208;
+/// CUDA_ERROR_STREAM_CAPTURE_IMPLICIT
+pub(crate) const CAPTURE_IMPLICIT: u32 = 906;
+/// CUDA_ERROR_NOT_READY
+pub(crate) const NOT_READY: u32 = 600;
+/// The driver's CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED. These codes are numbers and no enum: a driver may be newer than
+/// any list.
 pub const HOST_MEMORY_ALREADY_REGISTERED: u32 = 712;
 
 /// Whether nothing runs in a context any more after this.
@@ -153,7 +159,7 @@ pub fn is_fatal(code: u32) -> bool {
 }
 
 impl CudaError {
-    /// The driver's number, if it is about a call of it that failed otherwise than by what has a name here.
+    /// The driver's number, for a [`Driver`](Self::Driver) error.
     pub fn code(&self) -> Option<u32> {
         match self {
             Self::Driver { code, .. } => Some(*code),
@@ -161,6 +167,7 @@ impl CudaError {
         }
     }
 
+    /// Whether a call of the driver failed with this number.
     pub fn is(&self, code: u32) -> bool {
         self.code() == Some(code)
     }

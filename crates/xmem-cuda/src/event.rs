@@ -48,6 +48,7 @@ impl Event {
         Self::create(device, DISABLE_TIMING)
     }
 
+    /// The device that the event was made on.
     pub fn device(&self) -> &Device {
         &self.device
     }
@@ -76,7 +77,7 @@ impl Event {
         })
     }
 
-    /// Says "when the stream got here". Returns what tells the stream's context from others.
+    /// Records the present end of the stream's work. Returns the identity of the stream's context.
     pub fn record(&self, stream: Stream) -> Result<usize, CudaError> {
         let mut there = None;
         let recorded = self.device.with_context_of(stream, |context| {
@@ -96,13 +97,13 @@ impl Event {
         });
         let Some(there) = there else { return recorded };
         let recorded = recorded.and_then(|context| self.record_behind(there).map(|()| context));
-        // SAFETY: made above; who waits for it keeps what that needs.
+        // SAFETY: made above; the caller that waits for it keeps what the wait needs.
         let destroy = |_| unsafe { result::event_destroy(there) };
         let _ = self.device.with_context_of(stream, destroy);
         recorded
     }
 
-    /// Says "when that event of another context has happened": a stream of ours waits for it.
+    /// Records an event of another context: a stream of ours waits for that event.
     fn record_behind(&self, other: CUevent) -> Result<(), CudaError> {
         let spare = self.device.spare_stream()?;
         let ours = spare.stream().raw();
@@ -137,8 +138,8 @@ impl Event {
 /// How long it is slept at first before it is looked again; later up to `LOOK`.
 const FIRST_LOOK: Duration = Duration::from_micros(20);
 
-/// Waits on the CPU until something is done. Not on a stream: one that waits for another process stands still when that
-/// one is killed, and with it all that is put there after.
+/// Waits on the CPU until something is done. Not on a stream: one that waits for another process stops for ever when that
+/// process is killed, with all that is put on it later.
 pub fn until_done(is_done: impl FnMut() -> Result<bool, CudaError>) -> Result<(), CudaError> {
     done_by(Deadline::after(None), is_done).map(drop)
 }

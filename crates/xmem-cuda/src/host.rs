@@ -39,6 +39,7 @@ pub struct Registered<M: Pages> {
 }
 
 impl<M: Pages> Registered<M> {
+    /// Registers memory with the driver, for all contexts. `flags`: [`DEVICEMAP`] and [`READ_ONLY`].
     pub fn new(memory: &Arc<M>, flags: u32, device: &Device) -> Result<Self, CudaError> {
         let (ptr, len) = memory.pages();
         // SAFETY: whole pages of a mapping that is kept until they are unregistered.
@@ -49,6 +50,7 @@ impl<M: Pages> Registered<M> {
         })
     }
 
+    /// The memory.
     pub fn memory(&self) -> &M {
         &self.memory
     }

@@ -6,11 +6,24 @@
 //! builds on: devices, streams, events, memory that processes share, and an end in the order of a stream ([`when`]). Nothing
 //! here knows a pool. This crate is a part of `xmem-core`, and has no stable interface of its own.
 
-pub mod chars;
+#![warn(missing_docs)]
+// Nothing here panics on what another process wrote.
+#![cfg_attr(
+    not(test),
+    deny(
+        clippy::expect_used,
+        clippy::indexing_slicing,
+        clippy::panic,
+        clippy::unreachable,
+        clippy::unwrap_used
+    )
+)]
+
+mod chars;
 pub mod copy;
 pub mod counts;
 pub mod device;
-pub mod driver;
+mod driver;
 pub mod error;
 pub mod event;
 pub mod host;

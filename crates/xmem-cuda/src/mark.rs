@@ -12,7 +12,7 @@ use crate::error::CudaError;
 use crate::event::{Event, done_by};
 use crate::stream::Stream;
 
-/// What was put on a stream so far, for who waits for that and not for what comes after it.
+/// The work that was put on a stream so far. A wait for it does not wait for later work.
 #[derive(Debug)]
 pub struct StreamMark {
     event: Event,
@@ -25,7 +25,7 @@ impl Stream {
     ///
     /// # Errors
     ///
-    /// [`CudaError::Captured`], and others as [`CudaError`] says.
+    /// [`CudaError::Captured`]. For others see [`CudaError`].
     pub fn mark(self, device: &Device) -> Result<StreamMark, CudaError> {
         let event = Event::plain(device)?;
         let context = event.record(self)?;
@@ -48,8 +48,8 @@ impl StreamMark {
     ///
     /// # Errors
     ///
-    /// [`CudaError::Unfinished`]: it never will be, as the stream is of a context that is in error, or over. Others as
-    /// [`CudaError`] says.
+    /// [`CudaError::Unfinished`]: it never will be, as the stream is of a context that is in error, or over. For
+    /// others see [`CudaError`].
     pub fn synchronize_for(&self, time: Duration) -> Result<bool, CudaError> {
         count(&COUNTERS.host_syncs);
         done_by(Deadline::after(Some(time)), || self.is_done())
@@ -58,7 +58,7 @@ impl StreamMark {
     fn is_done(&self) -> Result<bool, CudaError> {
         let done = self.event.has_happened()?;
         let device = self.event.device();
-        // The primary context's work says so itself.
+        // An error in the primary context shows in the call above.
         if !done && !device.is_primary(self.context) && !device.may_end(self.context) {
             return Err(CudaError::Unfinished);
         }

@@ -129,7 +129,7 @@ impl Drop for VmmMapping {
         reaper::later(move || {
             let _ = device.with(|| {
                 if is_mapped {
-                    // SAFETY: mapped by `new` with this length; who could use it is gone.
+                    // SAFETY: mapped by `new` with this length; its last user is gone.
                     unsafe { result::vmm_unmap(ptr, len) }?;
                 }
                 // SAFETY: reserved by `new` with this length.
@@ -146,17 +146,30 @@ impl Drop for VmmMapping {
 /// Memory that this process allocated to share it.
 #[derive(Debug)]
 pub enum OwnMemory {
-    /// It lives as long as anybody has it mapped, or has the descriptor.
-    Vmm { fd: OwnedFd, mapping: VmmMapping },
-    /// It is somebody else's in this process.
-    Borrowed { ptr: u64, len: usize },
+    /// It lives until the last mapping and the last descriptor of it are closed.
+    Vmm {
+        /// The memory, to be sent.
+        fd: OwnedFd,
+        /// Where it lies in this process.
+        mapping: VmmMapping,
+    },
+    /// Another part of this process allocated it, and frees it.
+    Borrowed {
+        /// Its first byte on the device.
+        ptr: u64,
+        /// Its size in bytes.
+        len: usize,
+    },
     /// It lives until this process frees it.
     Legacy {
+        /// The memory.
         memory: LegacyAllocation,
+        /// The handle of the memory, to be sent.
         handle: IpcHandle,
     },
 }
 
+/// Memory from `cuMemAlloc`, freed when this is dropped.
 #[derive(Debug)]
 pub struct LegacyAllocation {
     ptr: u64,
@@ -165,6 +178,7 @@ pub struct LegacyAllocation {
 }
 
 impl LegacyAllocation {
+    /// Allocates `len` bytes on a device.
     pub fn new(device: &Device, len: usize) -> Result<Self, CudaError> {
         let mut ptr = 0;
         // SAFETY: a place for the address.
@@ -176,10 +190,12 @@ impl LegacyAllocation {
         })
     }
 
+    /// The first byte, on the device.
     pub fn ptr(&self) -> u64 {
         self.ptr
     }
 
+    /// The device that it lies on.
     pub fn device(&self) -> &Device {
         &self.device
     }
@@ -189,7 +205,7 @@ impl Drop for LegacyAllocation {
     fn drop(&mut self) {
         let (ptr, device) = (self.ptr, self.device.clone());
         reaper::later(move || {
-            // SAFETY: allocated by `new`, and nobody uses it any more.
+            // SAFETY: allocated by `new`, and its last user is gone.
             let _ = device.with(|| unsafe { result::mem_free(ptr) });
             count(&COUNTERS.freed);
             fault::point(Point::TwinClosed);
@@ -228,7 +244,7 @@ impl OwnMemory {
             unsafe { result::vmm_export(to.cast::<c_void>(), handle.0, POSIX_FD, 0) }?;
             // SAFETY: a fresh descriptor, which is ours.
             let fd = unsafe { OwnedFd::from_raw_fd(fd) };
-            // The driver does not say that a program that is started does not get it.
+            // The driver may leave it open for a program that is started.
             let _ = rustix::io::fcntl_setfd(&fd, rustix::io::FdFlags::CLOEXEC);
             let access = CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
             let mut mapping = VmmMapping::new(&handle, len, device, access)?;
@@ -248,6 +264,7 @@ impl OwnMemory {
         })
     }
 
+    /// The first byte, on the device.
     pub fn ptr(&self) -> u64 {
         match self {
             Self::Vmm { mapping, .. } => mapping.ptr,
@@ -256,6 +273,7 @@ impl OwnMemory {
         }
     }
 
+    /// Size in bytes.
     pub fn len(&self) -> usize {
         match self {
             Self::Vmm { mapping, .. } => mapping.len,
@@ -264,6 +282,7 @@ impl OwnMemory {
         }
     }
 
+    /// The descriptor to send, for [`Vmm`](Self::Vmm).
     pub fn fd(&self) -> Option<BorrowedFd<'_>> {
         match self {
             Self::Vmm { fd, .. } => Some(fd.as_fd()),
@@ -275,6 +294,7 @@ impl OwnMemory {
 /// Where memory of this process lies in its allocation, for a handle of that.
 #[derive(Debug)]
 pub struct Borrowed {
+    /// The handle of the allocation.
     pub handle: IpcHandle,
     /// First byte of the memory in what the handle stands for.
     pub offset: u64,
@@ -320,11 +340,11 @@ pub fn check_device(device: &Device, ptr: u64) -> Result<(), CudaError> {
     Ok(())
 }
 
-/// Finds the handle of memory that somebody else allocated in this process.
+/// Finds the handle of memory that another part of this process allocated.
 pub fn borrow(device: &Device, ptr: u64, len: usize) -> Result<Borrowed, CudaError> {
     device.with(|| {
         check_device(device, ptr)?;
-        // Drivers that do not know the attribute say so when the handle is asked for.
+        // Drivers that do not know the attribute fail when the handle is made.
         if attribute(ptr, IS_LEGACY_CAPABLE, 0xff).is_ok_and(|capable| capable == 0) {
             return Err(CudaError::NotImportable {
                 why: "memory of pools, of virtual memory management and managed memory have no legacy handle: copy the frame \
@@ -337,7 +357,7 @@ pub fn borrow(device: &Device, ptr: u64, len: usize) -> Result<Borrowed, CudaErr
         unsafe { result::address_range(&raw mut base, &raw mut size, ptr) }?;
         let offset = ptr - base;
         if !lie_inside(offset, len as u64, size as u64) {
-            return Err(CudaError::NotImportable { why: "it is smaller than what was said".into() });
+            return Err(CudaError::NotImportable { why: "it is smaller than the size that was given".into() });
         }
         Ok(Borrowed { handle: legacy_handle(base)?, offset })
     })
@@ -354,7 +374,9 @@ pub fn legacy_handle(ptr: u64) -> Result<IpcHandle, CudaError> {
 /// Memory of another process.
 #[derive(Debug)]
 pub enum ForeignMemory {
+    /// It came as a descriptor.
     Vmm(VmmMapping),
+    /// It came as a legacy handle.
     Legacy(Arc<LegacyOpen>),
 }
 
@@ -392,6 +414,7 @@ impl ForeignMemory {
         LegacyOpen::get(device, handle).map(Self::Legacy)
     }
 
+    /// The first byte, on the device.
     pub fn ptr(&self) -> u64 {
         match self {
             Self::Vmm(mapping) => mapping.ptr,
@@ -399,7 +422,7 @@ impl ForeignMemory {
         }
     }
 
-    /// Whether it has these bytes. Whoever sent a handle may say what it likes of the size.
+    /// Whether it has these bytes. The sender of a handle may have announced any size.
     pub fn has(&self, offset: u64, len: u64) -> Result<bool, CudaError> {
         let (start, end) = match self {
             Self::Vmm(mapping) => (mapping.ptr, mapping.ptr + mapping.len as u64),
@@ -410,7 +433,7 @@ impl ForeignMemory {
                     unsafe { result::address_range(&raw mut base, &raw mut size, open.ptr) };
                 match found {
                     Ok(()) => Ok((base, base + size as u64)),
-                    // It is documented for cuMemAlloc's memory, and says nothing of what was opened.
+                    // The function is documented for cuMemAlloc's memory only, not for opened handles.
                     Err(CudaError::Driver { .. }) => {
                         let start = attribute(open.ptr, RANGE_START, u64::MAX)?;
                         Ok((start, start + attribute(open.ptr, RANGE_SIZE, u64::MAX)?))
@@ -477,7 +500,7 @@ impl Drop for LegacyOpen {
     fn drop(&mut self) {
         let (ptr, device) = (self.ptr, self.device.clone());
         reaper::later(move || {
-            // SAFETY: opened by `get`, and nobody uses it any more.
+            // SAFETY: opened by `get`, and its last user is gone.
             let _ = device.with(|| unsafe { result::ipc_close_mem(ptr) });
             fault::point(Point::TwinClosed);
         });

@@ -24,7 +24,7 @@ impl PrivateMemory {
     ///
     /// # Errors
     ///
-    /// [`CudaError::OutOfMemory`], and others as [`CudaError`] says.
+    /// [`CudaError::OutOfMemory`]. For others see [`CudaError`].
     pub fn new(device: &Device, len: usize) -> Result<Self, CudaError> {
         // The driver has no allocations without bytes.
         let memory = LegacyAllocation::new(device, len.max(1))?;
@@ -55,7 +55,7 @@ impl PrivateMemory {
     ///
     /// # Errors
     ///
-    /// [`CudaError::Gone`] if they do not lie in it, and others as [`CudaError`] says.
+    /// [`CudaError::Gone`] if they do not lie in it. For others see [`CudaError`].
     pub fn copy(&self, ptr: u64, len: usize) -> Result<Self, CudaError> {
         check(&[(self.ptr(), self.len)], ptr, len)?;
         copied(self.device(), ptr, len)

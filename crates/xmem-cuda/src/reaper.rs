@@ -27,7 +27,7 @@ enum Job {
     Again(Again),
 }
 
-/// What is done again and again, until it says that it is done.
+/// A job that is repeated until it returns true.
 struct Again {
     job: Box<dyn FnMut() -> bool + Send>,
     pause: Duration,
@@ -94,7 +94,7 @@ impl Reaper {
         self.send(Job::Once(Box::new(job)));
     }
 
-    /// Has something done again and again, until it says that it is done: soon every `pause`, later less often.
+    /// Repeats a job until it returns true: at first every `pause`, later less often.
     pub fn every(&self, pause: Duration, job: impl FnMut() -> bool + Send + 'static) {
         self.send(Job::Again(Again {
             job: Box::new(job),

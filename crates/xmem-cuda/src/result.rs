@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! The driver's functions, each with a result: missing ones are errors, and so is whatever number comes back.
+//! The driver's functions, each with a result: a missing function is an error, and so is a number other than 0.
 #![allow(unsafe_code)] // foreign functions
 
 use std::ffi::{c_char, c_int, c_uint, c_void};
@@ -24,12 +24,15 @@ macro_rules! calls {
         /// The functions that the driver has.
         #[derive(Debug)]
         pub struct Table {
+            /// `cuInit`
             pub init: Option<unsafe extern "C" fn(c_uint) -> u32>,
+            /// `cuGetErrorName`
             pub error_name: Option<unsafe extern "C" fn(u32, *mut *const c_char) -> u32>,
-            $(pub $name: Option<unsafe extern "C" fn($($type),*) -> u32>,)*
+            $(#[doc = $symbol] pub $name: Option<unsafe extern "C" fn($($type),*) -> u32>,)*
         }
 
         impl Table {
+            /// Looks for each function in the library.
             pub fn load(library: &Library) -> Self {
                 /// A function, if the driver has it.
                 fn find<F: Copy>(library: &Library, symbol: &str) -> Option<F> {
@@ -49,7 +52,7 @@ macro_rules! calls {
             ///
             /// # Safety
             ///
-            /// As the function of the driver says: pointers are valid, handles are alive, the right context is current.
+            /// The conditions of the driver's function: pointers are valid, handles are alive, the right context is current.
             pub unsafe fn $name($($arg: $type),*) -> Result<(), CudaError> {
                 let table = &Driver::get()?.table;
                 let call = table.$name.ok_or(CudaError::DriverTooOld { symbol: $symbol })?;

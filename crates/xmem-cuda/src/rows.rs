@@ -73,7 +73,9 @@ impl Rows {
 /// Where rows are copied to.
 #[derive(Debug, Clone, Copy)]
 pub enum To {
+    /// An address on a device.
     Device(u64),
+    /// Host memory.
     Host(*mut u8),
 }
 
@@ -168,7 +170,7 @@ mod tests {
         ] {
             assert!(wrong.check_to(usize::MAX).is_err(), "{wrong:?}");
         }
-        // Of one row the distance says nothing, and of none nothing does.
+        // The distance between rows does not count for one row, and nothing counts for none.
         assert!(
             Rows {
                 to_pitch: 0,

@@ -54,6 +54,7 @@ impl Stream {
         self.0 <= Self::PER_THREAD.0
     }
 
+    /// The handle as the driver's type.
     pub fn raw(self) -> CUstream {
         self.0 as CUstream
     }

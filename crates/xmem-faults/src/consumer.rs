@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! A consumer: checks every byte of every frame when it comes, and again before it lets go of it.
+//! A consumer: checks every byte of every frame when it comes, and again before it releases the frame.
 
 use std::collections::VecDeque;
 use std::sync::mpsc::TryRecvError;
@@ -25,7 +25,7 @@ pub(crate) struct Args {
     /// Milliseconds that it takes over each frame
     #[arg(long, default_value_t = 0)]
     slow: u64,
-    /// Nobody touches this one, so that its waits count
+    /// This one is never hurt, so that its waits count
     #[arg(long)]
     watcher: bool,
     #[arg(long, default_value_t = 0)]
@@ -101,7 +101,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Error> {
             };
             if args.watcher {
                 // None: the producer's clock is ahead.
-                let age = monotonic_ns().checked_sub(lease.meta().published_at);
+                let age = monotonic_ns().checked_sub(lease.info().published_at);
                 let age = age.and_then(|age| age.try_into().ok());
                 // A frame that was there before we looked is late by our own checking of the one before.
                 if let Some(age) = age.map(Duration::from_nanos)

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Nothing that one process does can hurt another: a producer and consumers in processes of their own, a random
-//! schedule of faults from a printed seed, and figures at the end. `docs/reliability.md` says what they mean.
+//! Tests that a process cannot harm another one: a producer and consumers in processes of their own, a random schedule of
+//! faults from a printed seed, and figures at the end. `docs/reliability.md` explains them.
 //!
 //! The program starts itself once for each role.
 
@@ -32,7 +32,7 @@ struct Cli {
 /// What else the program does, and what it is when it starts itself.
 #[derive(Debug, Subcommand)]
 enum Role {
-    /// Hurt nobody, for long, and see whether anything grows
+    /// Run for long without faults, and check whether anything grows
     Soak(soak::Plan),
     #[command(hide = true)]
     Producer(producer::Args),

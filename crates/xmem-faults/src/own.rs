@@ -135,7 +135,7 @@ pub(crate) fn commands() -> Receiver<String> {
     receive
 }
 
-/// Says something to the rig. One write, so that a kill does not cut it in two.
+/// Prints a line for the rig. One write, so that a kill does not cut it in two.
 pub(crate) fn say(line: &str) {
     let _ = std::io::stdout().write_all(format!("{line}\n").as_bytes());
     let _ = std::io::stdout().flush();

@@ -23,7 +23,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     pool: String,
-    /// Tells the producers of a pool apart
+    /// Distinguishes the producers of a pool
     epoch: u64,
     /// Frames a second
     #[arg(long, default_value_t = 120)]
@@ -155,7 +155,7 @@ fn publish(
 ) -> Result<bool, Error> {
     let waiting = Stopwatch::start();
     if args.lossless {
-        match producer.wait_for_room(cancel) {
+        match producer.wait_for_room(None, cancel) {
             Ok(()) => {}
             Err(WaitError::Cancelled) => return Ok(false),
             Err(error) => return Err(error.into()),

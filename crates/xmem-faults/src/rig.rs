@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! The rig: starts the processes, hurts them at random, and says what came of it.
+//! The rig: starts the processes, hurts them at random, and reports the results.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Write};
@@ -142,7 +142,7 @@ impl Actor {
         result
     }
 
-    /// Whether it ended although nobody killed it.
+    /// Whether it ended although the rig did not kill it.
     pub(crate) fn crashed(&mut self) -> bool {
         match self.child.try_wait() {
             Ok(Some(status)) => {
@@ -169,7 +169,7 @@ enum Kind {
     PosixShm,
 }
 
-/// A pool, its producer, and its consumers: one that nobody touches, and victims.
+/// A pool, its producer, and its consumers: one that is never hurt, and victims.
 struct Scene {
     kind: Kind,
     pool: String,

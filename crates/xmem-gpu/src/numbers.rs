@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use cudarc::driver::sys;
 use xmem_core::cuda::{Device, Mode, Stream, counts};
-use xmem_core::{Consumer, FrameMeta, Producer, ReceiveError, StartFrom};
+use xmem_core::{Consumer, FrameMeta, Producer, ReceiveError, SlotSpec, StartFrom};
 
 use crate::say;
 
@@ -310,7 +310,7 @@ fn produce_frames(pool: &str, method: &str, frames: u64) -> Result {
                     .map_err(|failure| failure.to_string())?;
             }
             (Some((device, stream)), None) => {
-                let slot = producer.acquire_cuda(SIZE, device)?;
+                let slot = producer.acquire(SlotSpec::new(SIZE).on(device))?;
                 let pointer = slot.cuda().ok_or("not a device slot")?.ptr();
                 // The work on a frame is not what is measured.
                 if number < WARM_UP {
@@ -375,7 +375,7 @@ fn consume_frames(pool: &str, method: &str, frames: u64) -> Result {
             }
             lease => lease?,
         };
-        last = lease.meta().sequence;
+        last = lease.info().sequence;
         let begun = lease.meta().pts.unwrap_or(0);
         match (&gpu, own) {
             (None, _) => times.push(now() - begun),
@@ -423,7 +423,7 @@ fn consume_frames(pool: &str, method: &str, frames: u64) -> Result {
 fn produce_for_memory(pool: &str) -> Result {
     let producer = Producer::builder(pool).history(1).build()?;
     let (device, stream) = device()?;
-    let slot = producer.acquire_cuda(SIZE, &device)?;
+    let slot = producer.acquire(SlotSpec::new(SIZE).on(&device))?;
     fill(
         stream,
         slot.cuda().ok_or("not a device slot")?.ptr(),
@@ -476,7 +476,7 @@ pub fn produce(pool: &str, mode: &str, size: usize) {
         });
         println!("ready");
         for number in 0.. {
-            match producer.acquire_cuda(size, &device) {
+            match producer.acquire(SlotSpec::new(size).on(&device)) {
                 Ok(slot) => {
                     fill(
                         stream,

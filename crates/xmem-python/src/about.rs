@@ -6,13 +6,14 @@ use std::sync::Arc;
 
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict};
-use xmem_core::{FrameMeta, ReadLease, Sticky};
+use xmem_core::{FrameInfo, FrameMeta, ReadLease, Sticky};
 
 /// Where the sticky state has the stream's caps.
 const CAPS: &str = "caps";
 
 #[derive(Debug)]
 pub(crate) struct About {
+    pub(crate) info: FrameInfo,
     pub(crate) meta: Arc<FrameMeta>,
     sticky: Arc<Sticky>,
     pub(crate) pool: String,
@@ -21,6 +22,7 @@ pub(crate) struct About {
 impl About {
     pub(crate) fn of(lease: &ReadLease) -> Arc<Self> {
         Arc::new(Self {
+            info: *lease.info(),
             meta: lease.shared_meta().clone(),
             sticky: lease.sticky().clone(),
             pool: lease.pool().to_owned(),
@@ -28,12 +30,18 @@ impl About {
     }
 
     /// Of a frame that came another way than by a lease of its own.
-    pub(crate) fn new(meta: FrameMeta, caps: Option<String>, pool: String) -> Arc<Self> {
+    pub(crate) fn new(
+        info: FrameInfo,
+        meta: FrameMeta,
+        caps: Option<String>,
+        pool: String,
+    ) -> Arc<Self> {
         let mut sticky = Sticky::new();
         if let Some(caps) = caps {
             sticky.set(CAPS, caps);
         }
         Arc::new(Self {
+            info,
             meta: Arc::new(meta),
             sticky: Arc::new(sticky),
             pool,

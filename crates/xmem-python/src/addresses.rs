@@ -1,125 +1,25 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! The shared memory that this process holds, by address. A channel sends an array without a copy if its bytes lie in a frame
-//! that is held, or in a slot that the channel gave, whichever library made the array.
+//! The shared memory that this process holds, by address. A channel sends an array without a copy if its bytes lie in a held
+//! frame, or in a slot that the channel gave out. Any library may have made the array.
 
 use std::collections::BTreeMap;
-use std::fmt;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 
 use pyo3::prelude::*;
-use xmem_core::{Parts, PieceLease, Producer, ReadLease, WriteLease};
+use xmem_core::{ReadLease, lock};
 
 use crate::device::DeviceFrame;
-use crate::lock::lock;
-use crate::per_process::PerProcess;
+use crate::fork::PerProcess;
+use crate::own_slot::OwnSlot;
 
-/// A slot that stays claimed as long as somebody here, or a message under way, refers to it.
-pub(crate) struct OwnSlot {
-    /// Only for what takes the lease itself; the bytes are written by whoever has the arrays.
-    lease: Mutex<Lease>,
-    start: usize,
-    /// Bytes that were asked for.
-    len: usize,
-    /// From here on nobody may write.
-    sent: AtomicBool,
-}
-
-/// What keeps a slot claimed.
-enum Lease {
-    Writing(WriteLease),
-    /// From the first message on that it is a piece of.
-    Piece(PieceLease),
-    /// Never to be seen.
-    Moving,
-}
-
-impl Lease {
-    fn as_piece(&mut self) -> Option<&PieceLease> {
-        if let Self::Writing(_) = self {
-            let Self::Writing(lease) = std::mem::replace(self, Self::Moving) else {
-                return None;
-            };
-            *self = Self::Piece(lease.into_piece());
-        }
-        match self {
-            Self::Piece(piece) => Some(piece),
-            _ => None,
-        }
-    }
-}
-
-impl fmt::Debug for OwnSlot {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("OwnSlot")
-            .field("len", &self.len)
-            .finish_non_exhaustive()
-    }
-}
-
-impl OwnSlot {
-    pub(crate) fn new(lease: WriteLease, len: usize) -> Self {
-        Self {
-            start: lease.as_ptr() as usize,
-            len: len.min(lease.len()),
-            lease: Mutex::new(Lease::Writing(lease)),
-            sent: AtomicBool::new(false),
-        }
-    }
-
-    pub(crate) fn start(&self) -> usize {
-        self.start
-    }
-
-    pub(crate) fn is_of(&self, producer: &Producer) -> bool {
-        match &*lock(&self.lease) {
-            Lease::Writing(lease) => producer.owns(lease),
-            Lease::Piece(piece) => producer.owns_piece(piece),
-            Lease::Moving => false,
-        }
-    }
-
-    /// Adds the whole slot to a frame's pieces.
-    pub(crate) fn add_to(&self, parts: &mut Parts) {
-        if let Some(piece) = lock(&self.lease).as_piece() {
-            parts.add_slot(piece, 0, self.len as u64, 0);
-        }
-    }
-
-    /// Bytes that were asked for.
-    pub(crate) fn len(&self) -> usize {
-        self.len
-    }
-
-    pub(crate) fn is_sent(&self) -> bool {
-        self.sent.load(Ordering::Relaxed)
-    }
-
-    pub(crate) fn mark_sent(&self) {
-        self.sent.store(true, Ordering::Relaxed);
-    }
-
-    /// The right to publish the slot itself, if it is no piece of a message.
-    pub(crate) fn into_lease(self) -> Result<WriteLease, Arc<Self>> {
-        let lease = self.lease.into_inner();
-        match lease.unwrap_or_else(std::sync::PoisonError::into_inner) {
-            Lease::Writing(lease) => Ok(lease),
-            piece => Err(Arc::new(Self {
-                lease: Mutex::new(piece),
-                ..self
-            })),
-        }
-    }
-}
-
-/// Memory that a sender need not copy.
+/// Memory that a sender does not copy.
 #[derive(Debug, Clone)]
 pub(crate) enum Source {
     Own(Arc<OwnSlot>),
-    /// A piece of a frame that was received, by its number.
+    /// A piece of a received frame, by its number.
     Received(Arc<ReadLease>, usize),
-    /// A frame that was received, and lies on a device.
+    /// A received frame on a device.
     Device(Arc<DeviceFrame>),
 }
 
@@ -153,7 +53,7 @@ struct Ranges {
     /// By first byte; several leases may be for one place.
     entries: BTreeMap<(usize, u64), (usize, WeakSource)>,
     next: u64,
-    /// At how many entries those that are gone are looked for.
+    /// At this many entries, the dead ones are removed.
     prune_at: usize,
 }
 
@@ -168,19 +68,19 @@ impl Default for Ranges {
 }
 
 static RANGES: PerProcess<Mutex<Ranges>> = PerProcess::new();
-/// The same on devices, whose addresses mean something else.
+/// The same for devices, which have address spaces of their own.
 static DEVICE_RANGES: PerProcess<Mutex<Ranges>> = PerProcess::new();
 
-/// At how many entries those that are gone are looked for at first.
+/// The first value of `prune_at`.
 const PRUNE_AT: usize = 64;
 
-/// How many ranges that begin before an address are looked at.
+/// The most ranges before an address that a search reads.
 const LOOKS: usize = 64;
 
 fn insert(ranges: &Mutex<Ranges>, start: usize, len: usize, source: WeakSource) {
     let mut ranges = lock(ranges);
     let end = start + len;
-    // Slots are used again and again, and what lay there before is mostly gone.
+    // Slots are reused, so the entry of a slot's last frame is mostly dead.
     let mut here = ranges.entries.range_mut((start, 0)..=(start, u64::MAX));
     if let Some((_, before)) = here.find(|(_, (_, source))| source.is_gone()) {
         *before = (end, source);
@@ -195,7 +95,7 @@ fn insert(ranges: &Mutex<Ranges>, start: usize, len: usize, source: WeakSource) 
     ranges.entries.insert(key, (end, source));
 }
 
-/// Remembers where a frame that was received lies.
+/// Adds a received frame.
 pub(crate) fn note(lease: &Arc<ReadLease>) {
     if lease.is_local() {
         return;
@@ -210,17 +110,18 @@ pub(crate) fn note(lease: &Arc<ReadLease>) {
         note(0, lease.data());
     }
     for (number, part) in lease.parts().iter().enumerate() {
-        // What cannot be mapped has no address.
+        // A part that cannot be mapped has no address.
         note(number, part.map().unwrap_or_default());
     }
 }
 
+/// Adds a slot that a channel gave out.
 pub(crate) fn note_own(slot: &Arc<OwnSlot>) {
     let source = WeakSource::Own(Arc::downgrade(slot));
-    insert(RANGES.get(), slot.start, slot.len, source);
+    insert(RANGES.get(), slot.start(), slot.len(), source);
 }
 
-/// Remembers where a frame that was received lies on a device.
+/// Adds a received frame on a device.
 pub(crate) fn note_on_device(frame: &Arc<DeviceFrame>) {
     for (ptr, len) in frame.pieces() {
         if len > 0 {
@@ -230,7 +131,7 @@ pub(crate) fn note_on_device(frame: &Arc<DeviceFrame>) {
     }
 }
 
-/// The frame that bytes on a device lie in, if this process holds it.
+/// The held frame that bytes on a device lie in.
 pub(crate) fn find_on_device(ordinal: u32, start: usize, len: usize) -> Option<Arc<DeviceFrame>> {
     match find_in(DEVICE_RANGES.get(), start, len)? {
         (Source::Device(frame), _) => (frame.ordinal() == ordinal).then_some(frame),
@@ -238,14 +139,14 @@ pub(crate) fn find_on_device(ordinal: u32, start: usize, len: usize) -> Option<A
     }
 }
 
-/// Where bytes lie that some object here keeps, and how far from its first byte.
+/// The held memory that bytes lie in, and their distance from its first byte.
 pub(crate) fn find(start: usize, len: usize) -> Option<(Source, usize)> {
     find_in(RANGES.get(), start, len)
 }
 
 fn find_in(ranges: &Mutex<Ranges>, start: usize, len: usize) -> Option<(Source, usize)> {
     let end = start.checked_add(len)?;
-    // What is looked at in vain may be the last reference, which must not go while the list is locked.
+    // A reference made here may become the last one, which must not be dropped under the lock.
     let mut spare = Vec::new();
     let ranges = lock(ranges);
     let before = ranges.entries.range(..=(start, u64::MAX)).rev().take(LOOKS);
@@ -255,7 +156,7 @@ fn find_in(ranges: &Mutex<Ranges>, start: usize, len: usize) -> Option<(Source, 
             && let Some(source) = source.upgrade()
         {
             let better = match &source {
-                Source::Own(slot) => start + len <= slot.start + slot.len,
+                Source::Own(slot) => start + len <= slot.start() + slot.len(),
                 Source::Received(..) | Source::Device(_) => true,
             };
             if better && found.is_none() {

@@ -1,185 +1,16 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! An array over the bytes of a frame, and what keeps them there.
+//! An array over bytes that a [`Keeper`] keeps: an address, a shape, strides and a type.
 #![allow(unsafe_code)] // addresses in shared memory
 
-use std::alloc::{Layout, alloc, dealloc};
 use std::sync::Arc;
 
 use pyo3::prelude::*;
-use xmem_core::{DType, ProcessId, ReadLease};
+use xmem_core::DType;
 
-use crate::base::{self, Base};
-use crate::device::{DeviceCopy, DeviceFrame};
-use crate::dtype;
+use crate::device::DeviceCopy;
 use crate::errors::{IntoPyErr, Kind};
-use crate::layout::Arrays;
-use crate::slot::WriteSlot;
-
-/// What keeps bytes where they are, until the last view of them is gone. Dropping it needs no interpreter.
-#[derive(Debug, Clone)]
-pub(crate) enum Keeper {
-    /// A frame that was received, or the producer's own reference to one that it published.
-    Lease(Held),
-    /// A slot that is being written, or was.
-    Slot(Arc<WriteSlot>),
-    /// A copy.
-    Private(#[expect(dead_code, reason = "kept, not read")] Arc<PrivateBytes>),
-    /// A frame that was received, and lies on a device.
-    Device(Arc<DeviceFrame>),
-    /// A copy on a device.
-    PrivateDevice(Arc<DeviceCopy>),
-}
-
-/// A lease, and the process that holds the frame by it. In a forked child it holds nothing.
-#[derive(Debug, Clone)]
-pub(crate) struct Held {
-    pub(crate) lease: Arc<ReadLease>,
-    process: ProcessId,
-}
-
-impl Held {
-    pub(crate) fn new(lease: Arc<ReadLease>) -> Self {
-        Self {
-            lease,
-            process: ProcessId::current(),
-        }
-    }
-}
-
-/// Memory that only this process has.
-#[derive(Debug)]
-pub(crate) struct PrivateBytes {
-    ptr: *mut u8,
-    layout: Layout,
-}
-
-// SAFETY: plain memory of its own; what is written there is the affair of whoever has the views, as in NumPy.
-unsafe impl Send for PrivateBytes {}
-// SAFETY: as above.
-unsafe impl Sync for PrivateBytes {}
-
-impl PrivateBytes {
-    pub(crate) fn new(bytes: Vec<u8>) -> Self {
-        let layout = Layout::for_value(&*bytes);
-        Self {
-            ptr: Box::into_raw(bytes.into_boxed_slice()).cast(),
-            layout,
-        }
-    }
-
-    /// A copy that begins at a multiple of a power of two. `None`: there is no room for it.
-    pub(crate) fn aligned(bytes: &[u8], align: usize) -> Option<Self> {
-        let layout = Layout::from_size_align(bytes.len().max(1), align).ok()?;
-        // SAFETY: the layout has at least one byte.
-        let ptr = unsafe { alloc(layout) };
-        if ptr.is_null() {
-            return None;
-        }
-        // SAFETY: as many bytes are there, and they are new.
-        unsafe { ptr.copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
-        Some(Self { ptr, layout })
-    }
-
-    pub(crate) fn ptr(&self) -> *const u8 {
-        self.ptr.cast_const()
-    }
-}
-
-impl Drop for PrivateBytes {
-    fn drop(&mut self) {
-        if self.layout.size() > 0 {
-            // SAFETY: made with this layout, by `aligned` or as the box in `new`, and dropped once.
-            unsafe { dealloc(self.ptr, self.layout) };
-        }
-    }
-}
-
-impl Keeper {
-    /// Whether views that are made now may write.
-    pub(crate) fn is_writable(&self) -> bool {
-        match self {
-            Self::Lease(_) | Self::Device(_) => false,
-            Self::Slot(slot) => slot.is_writing(),
-            Self::Private(_) | Self::PrivateDevice(_) => true,
-        }
-    }
-
-    /// Whether the bytes stay what they are as long as this process wants that. An error in a forked child, whose parent
-    /// alone decides when they are written again. Devices say so themselves.
-    pub(crate) fn check_process(&self) -> PyResult<()> {
-        let process = match self {
-            Self::Lease(held) => held.process,
-            Self::Slot(slot) => slot.process(),
-            Self::Private(_) | Self::Device(_) | Self::PrivateDevice(_) => return Ok(()),
-        };
-        check_process(process)
-    }
-
-    /// The number of the device that the bytes lie on. `None`: in host memory.
-    pub(crate) fn device(&self) -> Option<u32> {
-        match self {
-            Self::Lease(_) | Self::Private(_) => None,
-            Self::Slot(slot) => slot.device(),
-            Self::Device(frame) => Some(frame.ordinal()),
-            Self::PrivateDevice(memory) => Some(memory.device().ordinal()),
-        }
-    }
-}
-
-/// `Forked`, unless this is that process.
-pub(crate) fn check_process(process: ProcessId) -> PyResult<()> {
-    if process.is_current() {
-        return Ok(());
-    }
-    Err(Kind::Forked.error(
-        "this memory is held by the process that this one was forked from, which writes it again when it likes: make a \
-         consumer or producer after fork, or copy the frame before",
-    ))
-}
-
-/// A view that another library has. While one that may write exists, its slot is not published.
-#[derive(Debug)]
-pub(crate) struct Export {
-    keeper: Keeper,
-    writable: bool,
-}
-
-impl Export {
-    /// A view that may write, if its memory may be written now.
-    pub(crate) fn new(keeper: &Keeper) -> PyResult<Self> {
-        keeper.check_process()?;
-        let writable = match keeper {
-            Keeper::Slot(slot) => slot.begin_export()?,
-            keeper => keeper.is_writable(),
-        };
-        Ok(Self {
-            keeper: keeper.clone(),
-            writable,
-        })
-    }
-
-    pub(crate) fn is_writable(&self) -> bool {
-        self.writable
-    }
-
-    /// Whether the memory could be written by whoever does not care that it may not.
-    pub(crate) fn is_mapped_writable(&self) -> bool {
-        match &self.keeper {
-            Keeper::Lease(held) => held.lease.is_local(),
-            Keeper::Device(frame) => frame.is_local(),
-            Keeper::Slot(_) | Keeper::Private(_) | Keeper::PrivateDevice(_) => true,
-        }
-    }
-}
-
-impl Drop for Export {
-    fn drop(&mut self) {
-        if let Keeper::Slot(slot) = &self.keeper {
-            slot.end_export();
-        }
-    }
-}
+use crate::keeper::{Export, Keeper, PrivateBytes};
 
 /// Where the elements of an array are.
 #[derive(Debug, Clone)]
@@ -192,14 +23,14 @@ pub(crate) struct Array {
     pub(crate) dtype: DType,
 }
 
-// SAFETY: the pointer is to memory that `keeper` keeps, and that any thread may read.
+// SAFETY: `keeper` keeps the memory behind the pointer, which any thread may read.
 unsafe impl Send for Array {}
 // SAFETY: as above.
 unsafe impl Sync for Array {}
 
 impl Array {
-    /// An array whose first element is `offset` bytes into `bytes`. `None`: it does not lie inside, or its elements overlap,
-    /// so that a copy could need more memory than there is.
+    /// An array whose first element is `offset` bytes into `bytes`. `None`: an element lies outside of `bytes`, or elements
+    /// overlap. Reason: a copy of overlapping elements could need more memory than the frame has.
     pub(crate) fn new(
         keeper: Keeper,
         (bytes, len): (*const u8, usize),
@@ -219,7 +50,7 @@ impl Array {
         let mut nbytes = itemsize;
         let is_empty = shape.contains(&0);
         for (size, stride) in shape.iter().zip(strides) {
-            // Also what is empty has to have a size that can be told.
+            // An empty array's size must not overflow either.
             nbytes = nbytes.checked_mul((*size).max(1))?;
             let way = stride.checked_mul((*size - 1).max(0))?;
             if way < 0 {
@@ -227,7 +58,7 @@ impl Array {
             } else {
                 high = high.checked_add(way)?;
             }
-            // An element that is not where its type has to be would be undefined behaviour for others.
+            // Misaligned elements would be undefined behaviour in other libraries.
             if stride % itemsize != 0 && *size > 1 {
                 return None;
             }
@@ -257,7 +88,7 @@ impl Array {
         self.keeper.device()
     }
 
-    /// What to say to who wants to read bytes on a device with the CPU.
+    /// Why the CPU cannot read it. `None`: it can.
     pub(crate) fn on_device(&self) -> Option<String> {
         self.device().map(|ordinal| {
             format!(
@@ -271,19 +102,19 @@ impl Array {
         self.dtype.size().cast_signed()
     }
 
-    /// Elements of the first dimension, as Python's `len` has it.
+    /// Elements of the first dimension, as for Python's `len`.
     pub(crate) fn len(&self) -> usize {
         self.shape.first().map_or(0, |size| size.cast_unsigned())
     }
 
-    /// Size of the elements in bytes, without what lies between them.
+    /// Size of the elements in bytes, without gaps.
     pub(crate) fn nbytes(&self) -> isize {
         self.shape.iter().product::<isize>() * self.itemsize()
     }
 
-    /// From its lowest byte on how many bytes the elements take, with what lies between them.
+    /// Its lowest byte, and the bytes from there to the end of its last element, with gaps.
     pub(crate) fn span(&self) -> (*const u8, usize) {
-        // Strides of nothing were not looked at.
+        // `new` does not check the strides of an empty array.
         if self.nbytes() == 0 {
             return (self.ptr, 0);
         }
@@ -323,23 +154,6 @@ impl Array {
         self.is_contiguous_in(0..self.shape.len())
     }
 
-    /// Waits until it is written, for who reads it otherwise than in the order of a stream.
-    pub(crate) fn wait(&self, py: Python<'_>) -> PyResult<()> {
-        match &self.keeper {
-            Keeper::Device(frame) => frame.wait(py),
-            Keeper::Slot(slot) => slot.wait(py),
-            Keeper::Lease(_) | Keeper::Private(_) | Keeper::PrivateDevice(_) => Ok(()),
-        }
-    }
-
-    /// The same, and until those views are done that write it, for who copies it.
-    pub(crate) fn settle(&self, py: Python<'_>) -> PyResult<()> {
-        match &self.keeper {
-            Keeper::PrivateDevice(copy) => copy.wait(py),
-            _ => self.wait(py),
-        }
-    }
-
     /// The same elements in a copy of the span.
     fn over(&self, keeper: Keeper, span: *const u8) -> Self {
         let below = self.ptr.addr() - self.span().0.addr();
@@ -350,7 +164,7 @@ impl Array {
         }
     }
 
-    /// A copy in memory of this process's own, of what is [settled](Self::settle): in host memory without gaps, on a device with them.
+    /// A copy in memory of this process, after [`Keeper::settle`]: in host memory without gaps, on a device with them.
     pub(crate) fn to_private(&self) -> PyResult<Self> {
         let (start, len) = (self.span().0.addr() as u64, self.span().1);
         let copy = match &self.keeper {
@@ -366,7 +180,7 @@ impl Array {
         Ok(self.over(Keeper::PrivateDevice(copy), span))
     }
 
-    /// In host memory: itself, or a copy without gaps of what is [settled](Self::settle).
+    /// Itself, if it lies in host memory; else a copy without gaps, after [`Keeper::settle`].
     pub(crate) fn to_host(&self) -> PyResult<Self> {
         let (start, len) = (self.span().0.addr() as u64, self.span().1);
         let mut bytes = Vec::new();
@@ -420,7 +234,7 @@ impl Array {
         }
         if self.is_contiguous_from(dim) {
             let len = rest.map(|dim| self.shape[dim]).product::<isize>() * self.itemsize();
-            // SAFETY: inside the array, which `new` checked to lie inside its memory, which `keeper` keeps.
+            // SAFETY: `new` checked that the elements lie inside their memory, which `keeper` keeps.
             let row = unsafe { std::slice::from_raw_parts(at, len.cast_unsigned()) };
             bytes.extend_from_slice(row);
             return;
@@ -441,60 +255,4 @@ impl Array {
 
 fn not_copied() -> PyErr {
     Kind::Cuda.error("a frame on a device is not copied where it is written: receive it, or copy the array that writes it")
-}
-
-/// One plane of a frame.
-#[pyclass(frozen, extends = Base, module = "xmem")]
-#[derive(Debug)]
-pub(crate) struct Plane(Arc<Arrays>);
-
-impl Plane {
-    pub(crate) fn new(array: Array) -> Self {
-        Self(Arc::new(Arrays::one(array)))
-    }
-
-    pub(crate) fn array(&self) -> &Array {
-        &self.0.planes[0]
-    }
-}
-
-impl<'py> IntoPyObject<'py> for Plane {
-    type Target = Self;
-    type Output = Bound<'py, Self>;
-    type Error = PyErr;
-
-    fn into_pyobject(self, py: Python<'py>) -> PyResult<Bound<'py, Self>> {
-        base::object(py, self.0.clone(), self)
-    }
-}
-
-#[pymethods]
-impl Plane {
-    /// Bytes of one element.
-    #[getter]
-    fn itemsize(&self) -> isize {
-        self.array().itemsize()
-    }
-
-    /// A copy in memory of this process's own that may be written to; see Frame.copy.
-    fn copy(&self, py: Python<'_>) -> PyResult<Self> {
-        self.array().settle(py)?;
-        Ok(Self::new(py.detach(|| self.array().to_private())?))
-    }
-
-    /// The plane in host memory; see Frame.cpu.
-    fn cpu(&self, py: Python<'_>) -> PyResult<Self> {
-        self.array().keeper.check_process()?;
-        self.array().settle(py)?;
-        Ok(Self::new(py.detach(|| self.array().to_host())?))
-    }
-
-    fn __repr__(&self) -> String {
-        let array = self.array();
-        format!(
-            "<xmem.Plane {:?} {}>",
-            array.shape,
-            dtype::name(array.dtype)
-        )
-    }
 }

@@ -34,7 +34,7 @@ pub(crate) fn attachments(value: &Bound<'_, PyAny>) -> PyResult<Vec<(String, Vec
     items.iter().map(item).collect()
 }
 
-/// A content type that can be told whole.
+/// A content type that fits as a whole.
 pub(crate) fn content_type(text: &str) -> PyResult<Text<32>> {
     let told = Text::new(text);
     if told.as_str() == text {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! What frames and planes have in common: they are arrays, for whatever library takes arrays.
+//! The class that frames and planes have in common: an array, for any library that takes arrays.
 #![allow(unsafe_code)] // the buffer protocol
 
 use std::ffi::c_int;
@@ -12,8 +12,9 @@ use pyo3::types::{PyDict, PyTuple};
 use pyo3::{PyClass, ffi};
 
 use crate::array::Array;
+use crate::interfaces::{buffer, cuda, dlpack, numpy};
 use crate::layout::Arrays;
-use crate::{array_interface, buffer, cuda_interface, device, dlpack, dtype};
+use crate::{device, dtype};
 
 /// What frames and planes have in common: they are arrays, for whatever library takes arrays.
 #[pyclass(frozen, subclass, module = "xmem._xmem", name = "_Array")]
@@ -116,12 +117,12 @@ impl Base {
 
     #[getter]
     fn __array_interface__<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyDict>> {
-        array_interface::of(slf.py(), slf.get().whole()?)
+        numpy::of(slf.py(), slf.get().whole()?)
     }
 
     #[getter]
     fn __cuda_array_interface__<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyDict>> {
-        cuda_interface::of(slf.py(), slf.get().whole()?)
+        cuda::of(slf.py(), slf.get().whole()?)
     }
 
     #[pyo3(signature = (*, stream=None, max_version=None, dl_device=None, copy=None))]

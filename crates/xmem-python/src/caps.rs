@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! The caps of a stream, as GStreamer writes them: xmemsrc hands frames on only with caps.
+//! The caps of a stream, in GStreamer's form. xmemsrc needs them: it gives no frame downstream without caps.
 
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use xmem_core::DType;
 
-/// Frames per second, as a fraction. 0/1: it varies, or nobody knows.
+use crate::dtype;
+
+/// Frames per second, as a fraction. 0/1: it varies, or is not known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Framerate(i32, i32);
 
@@ -24,7 +26,7 @@ impl Framerate {
         let (num, den) = if let Ok(pair) = value.extract::<(i32, i32)>() {
             pair
         } else {
-            // Integers and fractions have both; a float does not say which fraction is meant.
+            // Integers and fractions have both. A float has not: it stands for no exact fraction.
             let numerator = value.getattr("numerator").map_err(|_| bad())?;
             let denominator = value.getattr("denominator").map_err(|_| bad())?;
             (
@@ -45,7 +47,7 @@ impl std::fmt::Display for Framerate {
     }
 }
 
-/// The same, of frames that lie on a CUDA device: so they say which memory they are in.
+/// The same caps for frames on a CUDA device: with the feature of that memory.
 pub(crate) fn on_device(caps: &str) -> String {
     let (media_type, rest) = caps.split_once(',').unwrap_or((caps, ""));
     format!("{media_type}(memory:CUDAMemory),{rest}")
@@ -59,8 +61,7 @@ pub(crate) fn of_video(format: &str, width: u32, height: u32, framerate: Framera
     )
 }
 
-/// Of a tensor, in the terms of NNStreamer, whose elements are those that take tensors: the innermost dimension
-/// comes first.
+/// Of a tensor, in the form of NNStreamer, whose elements take tensors: the innermost dimension comes first.
 pub(crate) fn of_tensor(shape: &[u64], dtype: DType, framerate: Framerate) -> String {
     let dimensions: Vec<String> = shape.iter().rev().map(u64::to_string).collect();
     let dimensions = if dimensions.is_empty() {
@@ -71,6 +72,6 @@ pub(crate) fn of_tensor(shape: &[u64], dtype: DType, framerate: Framerate) -> St
     format!(
         "other/tensors, format=(string)static, num_tensors=(int)1, dimensions=(string){dimensions}, \
          types=(string){}, framerate=(fraction){framerate}",
-        crate::dtype::name(dtype)
+        dtype::name(dtype)
     )
 }

@@ -1,27 +1,30 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! What `xmem.Channel` stands on: messages of one pickle and large blocks, through lossless pools.
+//! The base of `xmem.Channel`: messages of one pickle and large blocks, through lossless pools.
 //!
-//! The process that makes a channel has a pool of the channel's name, and every process that joins it has one of its own,
-//! which it tells the first by a request; there is a thread for each pool that messages come from. `xmem/channel` turns
-//! objects into messages, and says more.
+//! The maker's pool has the channel's name. Each process that joins has a pool of its own, and sends the maker a request with its
+//! number. One thread for each of these pools takes its messages. `python/xmem/channel` turns objects into messages.
 
+mod arrays;
 mod device;
 mod end;
 pub(crate) mod frames;
 mod inbox;
 mod incoming;
 mod inlet;
+mod item;
+mod link;
 pub(crate) mod memory;
 mod message;
 mod names;
 mod open;
 mod outgoing;
+mod outlet;
 mod reaper;
 mod refs;
 mod send;
 
-pub(crate) use device::DeviceBlock;
+pub(crate) use arrays::DeviceBlock;
 pub(crate) use end::ChannelEnd;
 pub(crate) use incoming::{Block, Incoming};
 pub(crate) use refs::RefLease;

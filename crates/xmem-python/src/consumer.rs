@@ -5,19 +5,17 @@
 mod inner;
 
 use std::os::fd::RawFd;
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::OnceLock;
 
 use pyo3::exceptions::{PyStopIteration, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
-use xmem_core::{
-    Canceller, ConsumerBuilder, ConsumerHandle, ReceiveError, RequestError, StartFrom,
-};
+use xmem_core::follow::{FollowError, Handle, OnEos, OnLost, OverBudget};
+use xmem_core::{Canceller, ConnectError, ConsumerBuilder, ReceiveError, RequestError, StartFrom};
 
-use self::inner::{Failure, Figures, Inner, Item, OnEos, OnLost, OverBudget, Step, property};
-use crate::bell::Bell;
+use self::inner::{Failure, Inner, Item, Step, property};
 use crate::errors::{IntoPyErr, Kind, warn};
-use crate::lock::lock;
+use crate::notifier::Notifier;
 use crate::number::count_or_none;
 use crate::seat::{NotHad, Seat};
 use crate::signals::{self, Deadline};
@@ -43,8 +41,8 @@ pub(crate) struct Consumer {
     seat: Seat<Inner>,
     pool: String,
     canceller: Canceller,
-    figures: Arc<Mutex<Figures>>,
-    bell: OnceLock<Bell>,
+    handle: Handle,
+    notifier: OnceLock<Notifier>,
 }
 
 impl Consumer {
@@ -137,64 +135,60 @@ impl Consumer {
         if let Some(name) = name {
             builder = builder.name(name);
         }
-        let mut inner = Inner {
-            builder,
-            connected: None,
-            lost_at: None,
-            patience: signals::duration(timeout)?,
-            on_eos: choose(
+        let follower = builder
+            .follow()
+            .connect_timeout(signals::duration(timeout)?)
+            .on_eos(choose(
                 "on_eos",
                 on_eos,
                 &[("end", OnEos::End), ("wait", OnEos::Wait)],
-            )?,
-            on_lost: choose(
+            )?)
+            .on_lost(choose(
                 "on_producer_lost",
                 on_producer_lost,
                 &[
                     ("wait", OnLost::Wait),
                     ("end", OnLost::End),
-                    ("raise", OnLost::Raise),
+                    ("raise", OnLost::Fail),
                 ],
-            )?,
-            over_budget: choose(
+            )?)
+            .over_budget(choose(
                 "over_budget",
                 over_budget,
                 &[
                     ("copy", OverBudget::Copy),
                     ("drop", OverBudget::Drop),
-                    ("raise", OverBudget::Raise),
+                    ("raise", OverBudget::Fail),
                 ],
-            )?,
-            figures: Arc::default(),
-            bell: None,
-            looking: None,
-            last: None,
-            warned_of_budget: false,
-            no_answer: None,
-        };
-        let figures = inner.figures.clone();
+            )?);
+        let handle = follower.handle();
+        let mut inner = Inner::new(follower);
         let mut deadline = Deadline::after(timeout)?;
         if let Some(look) = signals::duration(_look)? {
             deadline = deadline.at_most(look);
         }
-        let connected = signals::wait(py, deadline, |slice| match inner.connect(slice) {
+        let connected = signals::wait(py, deadline, |slice| match inner.step(slice) {
             Step::Failed(failure) => Some(Err(failure)),
-            _ => inner.connected.is_some().then_some(Ok(())),
+            _ => inner.follower.consumer().map(|_| Ok(())),
         })?;
-        match connected {
-            Some(Ok(())) => Ok(Self {
-                seat: Seat::new(inner),
-                pool,
-                canceller,
-                figures,
-                bell: OnceLock::new(),
-            }),
-            Some(Err(failure)) => Err(failure.into_py_err()),
-            None => Err(match inner.no_answer.take() {
-                Some(error) => error.into_py_err(),
-                None => no_producer(&inner.builder, &pool, timeout),
-            }),
-        }
+        let error = match connected {
+            Some(Ok(())) => {
+                return Ok(Self {
+                    seat: Seat::new(inner),
+                    pool,
+                    canceller,
+                    handle,
+                    notifier: OnceLock::new(),
+                });
+            }
+            Some(Err(Failure::Follow(FollowError::NoProducer(error)))) => Some(error),
+            Some(Err(failure)) => return Err(failure.into_py_err()),
+            None => inner.last_look.take(),
+        };
+        Err(match error {
+            Some(error @ ConnectError::NoAnswer { .. }) => error.into_py_err(),
+            _ => no_producer(inner.follower.next_join(), &pool, timeout),
+        })
     }
 
     /// The pool, as it was named.
@@ -230,43 +224,39 @@ impl Consumer {
     /// It stays readable until try_recv found nothing. -1 when the consumer is closed.
     fn fileno(&self, py: Python<'_>) -> PyResult<RawFd> {
         if self.canceller.is_cancelled() {
-            // As sockets have it, so that a selector that has it can be told to forget it.
+            // As for sockets: a selector that has the descriptor can unregister it.
             return Ok(-1);
         }
-        if let Some(bell) = self.bell.get() {
-            return Ok(bell.as_raw_fd());
+        if let Some(notifier) = self.notifier.get() {
+            return Ok(notifier.as_raw_fd());
         }
-        let bell = Bell::new().map_err(|error| Bell::failed(&error))?;
+        let notifier = Notifier::new().map_err(|error| Notifier::failed(&error))?;
         let made = self.with_inner(py, |inner| {
             // Another thread may have been faster.
-            let first = self.bell.get_or_init(|| bell.clone());
-            if first.is(&bell) {
-                inner.notify(bell.clone())?;
+            let first = self.notifier.get_or_init(|| notifier.clone());
+            if first.is(&notifier) {
+                inner.notify(notifier.clone())?;
             }
             Ok(first.as_raw_fd())
         })?;
-        made.map_err(|error| Bell::failed(&error))
+        made.map_err(|error| Notifier::failed(&error))
     }
 
     /// The newest caps that are known, also before the first frame.
     #[getter]
     fn caps(&self) -> Option<String> {
-        let handle = lock(&self.figures).now.clone();
-        let sticky = handle?.sticky()?;
+        let sticky = self.handle.consumer()?.sticky()?;
         sticky.text("caps").map(str::to_owned)
     }
 
-    /// Asks whoever feeds the pool for something, by name. What it makes of that is its own affair.
+    /// Sends a request to the program that feeds the pool, by name. That program decides what to do.
     #[pyo3(signature = (name, data=Vec::new()))]
     fn request(&self, name: &str, data: Vec<u8>) -> PyResult<()> {
         if self.canceller.is_cancelled() {
             return Err(not_had(NotHad::Closed));
         }
-        let handle = lock(&self.figures).now.clone();
-        let sent = match handle {
-            Some(handle) => handle.request(name, &data),
-            None => Err(RequestError::ProducerLost),
-        };
+        let consumer = self.handle.consumer().ok_or(RequestError::ProducerLost);
+        let sent = consumer.and_then(|it| it.request(name, &data));
         sent.map_err(IntoPyErr::into_py_err)
     }
 
@@ -279,7 +269,7 @@ impl Consumer {
             match self.next(py, Deadline::after(None)?)? {
                 Ok(Some(item)) => return Ok(item),
                 Ok(None) => {}
-                Err(Failure::End) => return Err(PyStopIteration::new_err(())),
+                Err(Failure::Follow(FollowError::End)) => return Err(PyStopIteration::new_err(())),
                 Err(failure) => return Err(failure.into_py_err()),
             }
         }
@@ -288,23 +278,17 @@ impl Consumer {
     /// Figures, over all producers that this consumer had.
     #[getter]
     fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-        let mut figures = lock(&self.figures);
-        let held = figures.held();
-        let figures = figures.clone();
-        let now = figures.now.as_ref().and_then(ConsumerHandle::stats);
-        let now = now.unwrap_or_default();
+        let stats = self.handle.stats();
         let dict = PyDict::new(py);
-        dict.set_item("received", figures.before.received + now.received)?;
-        dict.set_item("missed", figures.before.missed + now.missed)?;
-        dict.set_item("copied", figures.copied)?;
-        dict.set_item("dropped", figures.dropped)?;
-        dict.set_item("reconnects", figures.reconnects)?;
-        dict.set_item("held", held)?;
-        // There is none between two producers: then as the last one had it.
-        let last = figures.now.as_ref().map_or(figures.before, |_| now);
-        dict.set_item("budget", last.budget)?;
-        dict.set_item("budget_limit", property(last.budget_limit))?;
-        dict.set_item("latency", last.latency_ns)?;
+        dict.set_item("received", stats.receive.received)?;
+        dict.set_item("missed", stats.receive.missed)?;
+        dict.set_item("copied", stats.copied)?;
+        dict.set_item("dropped", stats.dropped)?;
+        dict.set_item("reconnects", stats.reconnects)?;
+        dict.set_item("held", stats.receive.held)?;
+        dict.set_item("budget", stats.receive.budget)?;
+        dict.set_item("budget_limit", property(stats.receive.budget_limit))?;
+        dict.set_item("latency", stats.receive.latency_ns)?;
         Ok(dict)
     }
 
@@ -315,8 +299,7 @@ impl Consumer {
             match self.seat.take(slice) {
                 Err(NotHad::Timeout) => None,
                 Err(_) => Some(()),
-                Ok(mut inner) => {
-                    inner.leave();
+                Ok(inner) => {
                     drop(inner.close());
                     Some(())
                 }

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! What takes its time to end.
+//! Values whose end takes time.
 
 use std::ops::{Deref, DerefMut};
 
 use pyo3::prelude::*;
 
-/// A value that is dropped without the interpreter, although Python drops objects with it. The end of a pool waits for devices,
-/// for threads and for consumers, and what these wait for may need the interpreter.
+/// A value that is dropped without the interpreter, although Python drops objects with it. Reason: the end of a pool waits for
+/// devices, threads and consumers, and these may wait for a thread that needs the interpreter.
 #[derive(Debug)]
 pub(crate) struct Detached<T: Send>(
     /// `None` only while it is dropped.
@@ -19,7 +19,7 @@ impl<T: Send> Detached<T> {
         Self(Some(value))
     }
 
-    /// For who is without the interpreter already, or ends it otherwise.
+    /// For a caller without the interpreter, or one that ends the value in another way.
     pub(crate) fn into_inner(mut self) -> Option<T> {
         self.0.take()
     }
@@ -51,7 +51,7 @@ impl<T: Send> Drop for Detached<T> {
             return;
         }
         let mut value = self.0.take();
-        // At the interpreter's end it is not to be had any more.
+        // At the end of the interpreter there is none to attach to, and the value is dropped as it is.
         Python::try_attach(|py| py.detach(|| drop(value.take())));
     }
 }

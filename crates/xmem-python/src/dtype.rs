@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! The types of elements, under the names that each of Python's protocols has for them.
+//! The types of elements, by the names that each of Python's protocols has for them.
 
 use std::ffi::CStr;
 
@@ -17,7 +17,7 @@ struct Names {
     format: Option<&'static CStr>,
     /// NumPy's, for the array interface.
     typestr: Option<&'static str>,
-    /// DLPack's code; its size says the rest.
+    /// DLPack's code. With the size it is DLPack's type.
     dlpack: u8,
 }
 
@@ -50,7 +50,7 @@ const ALL: &[Names] = &[
     names(DType::I16, "int16", c"h", "<i2", INT),
     names(DType::U32, "uint32", c"I", "<u4", UINT),
     names(DType::I32, "int32", c"i", "<i4", INT),
-    // "l" and "L" have eight bytes on all platforms that the core supports, and are what NumPy itself says.
+    // "l" and "L" have eight bytes on all platforms that the core supports. NumPy uses them too.
     names(DType::U64, "uint64", c"L", "<u8", UINT),
     names(DType::I64, "int64", c"l", "<i8", INT),
     names(DType::F16, "float16", c"e", "<f2", FLOAT),
@@ -67,7 +67,7 @@ const ALL: &[Names] = &[
 ];
 
 fn of(dtype: DType) -> &'static Names {
-    // The core's types are all in the table: `every_type_has_names` of the Python tests looks at each.
+    // The table has all types of the core: the Python test `every_type_has_names` checks it.
     ALL.iter()
         .find(|names| names.dtype == dtype)
         .unwrap_or(&ALL[0])
@@ -89,9 +89,9 @@ pub(crate) fn dlpack_code(dtype: DType) -> u8 {
     of(dtype).dlpack
 }
 
-/// A type as Python has it: a name, a NumPy dtype or scalar type, a torch dtype, or `int`, `float`, `bool`.
+/// A type from Python: a name, a NumPy dtype or scalar type, a torch dtype, or `int`, `float`, `bool`.
 pub(crate) fn parse(dtype: &Bound<'_, PyAny>) -> PyResult<DType> {
-    // NumPy's name does not say the order of the bytes.
+    // NumPy's name has no order of bytes.
     if let Ok(false) = dtype
         .getattr("isnative")
         .and_then(|is_native| is_native.is_truthy())
@@ -118,7 +118,7 @@ pub(crate) fn parse(dtype: &Bound<'_, PyAny>) -> PyResult<DType> {
         "bool_" => "bool",
         name => name,
     };
-    // NumPy's short names: "f4", "<f4"; "=" and "|" say no other order than "<".
+    // NumPy's short names: "f4", "<f4". On this machine "=" and "|" are the same order as "<".
     let short = name.strip_prefix(['<', '=', '|']).unwrap_or(name);
     let is_it = |it: &&Names| {
         it.name == name || it.typestr.and_then(|typestr| typestr.get(1..)) == Some(short)

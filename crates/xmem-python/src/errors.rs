@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! The core's errors as Python's exceptions. `xmem/_errors.py` has their classes.
+//! The exceptions for the core's errors. `xmem/_errors.py` has their classes.
 
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -10,68 +10,49 @@ use xmem_core::{
     RequestError, WaitError,
 };
 
-/// The classes in `_errors.py`.
-mod classes {
-    pyo3::import_exception!(xmem._errors, Error);
-    pyo3::import_exception!(xmem._errors, Timeout);
-    pyo3::import_exception!(xmem._errors, NoProducer);
-    pyo3::import_exception!(xmem._errors, Refused);
-    pyo3::import_exception!(xmem._errors, Closed);
-    pyo3::import_exception!(xmem._errors, EndOfStream);
-    pyo3::import_exception!(xmem._errors, ProducerLost);
-    pyo3::import_exception!(xmem._errors, OverBudget);
-    pyo3::import_exception!(xmem._errors, PoolFull);
-    pyo3::import_exception!(xmem._errors, PoolInUse);
-    pyo3::import_exception!(xmem._errors, ViewsExist);
-    pyo3::import_exception!(xmem._errors, Forked);
-    pyo3::import_exception!(xmem._errors, CudaError);
-    pyo3::import_exception!(xmem._errors, NoCuda);
-}
-
-/// One of them.
-#[derive(Debug, Clone, Copy)]
-pub(crate) enum Kind {
-    Error,
-    Timeout,
-    NoProducer,
-    Refused,
-    Closed,
-    EndOfStream,
-    ProducerLost,
-    OverBudget,
-    PoolFull,
-    PoolInUse,
-    ViewsExist,
-    Forked,
-    Cuda,
-    NoCuda,
-}
-
-impl Kind {
-    /// The exception, with this message. It is made when it is raised, so this may be called without the interpreter, and
-    /// with locks held.
-    pub(crate) fn error(self, message: impl Into<String>) -> PyErr {
-        let message = message.into();
-        match self {
-            Self::Error => classes::Error::new_err(message),
-            Self::Timeout => classes::Timeout::new_err(message),
-            Self::NoProducer => classes::NoProducer::new_err(message),
-            Self::Refused => classes::Refused::new_err(message),
-            Self::Closed => classes::Closed::new_err(message),
-            Self::EndOfStream => classes::EndOfStream::new_err(message),
-            Self::ProducerLost => classes::ProducerLost::new_err(message),
-            Self::OverBudget => classes::OverBudget::new_err(message),
-            Self::PoolFull => classes::PoolFull::new_err(message),
-            Self::PoolInUse => classes::PoolInUse::new_err(message),
-            Self::ViewsExist => classes::ViewsExist::new_err(message),
-            Self::Forked => classes::Forked::new_err(message),
-            Self::Cuda => classes::CudaError::new_err(message),
-            Self::NoCuda => classes::NoCuda::new_err(message),
+macro_rules! kinds {
+    ($($kind:ident is $class:ident),* $(,)?) => {
+        mod classes {
+            $(pyo3::import_exception!(xmem._errors, $class);)*
         }
-    }
+
+        /// The classes in `_errors.py`.
+        #[derive(Debug, Clone, Copy)]
+        pub(crate) enum Kind {
+            $($kind,)*
+        }
+
+        impl Kind {
+            /// An exception with this message. Python makes it when it is raised, so the caller needs no interpreter and may
+            /// hold locks.
+            pub(crate) fn error(self, message: impl Into<String>) -> PyErr {
+                let message = message.into();
+                match self {
+                    $(Self::$kind => classes::$class::new_err(message),)*
+                }
+            }
+        }
+    };
 }
 
-/// Warns with the user's line of Python (`PoolWarning`). An error if warnings are to be errors.
+kinds! {
+    Error is Error,
+    Timeout is Timeout,
+    NoProducer is NoProducer,
+    Refused is Refused,
+    Closed is Closed,
+    EndOfStream is EndOfStream,
+    ProducerLost is ProducerLost,
+    OverBudget is OverBudget,
+    PoolFull is PoolFull,
+    PoolInUse is PoolInUse,
+    ViewsExist is ViewsExist,
+    Forked is Forked,
+    Cuda is CudaError,
+    NoCuda is NoCuda,
+}
+
+/// Warns with the user's line of Python (`PoolWarning`). An error if Python turns warnings into errors.
 pub(crate) fn warn(py: Python<'_>, message: String) -> PyResult<()> {
     py.import("xmem._warnings")?
         .call_method1("warn_each_time", (message,))?;
@@ -82,7 +63,7 @@ pub(crate) fn warn(py: Python<'_>, message: String) -> PyResult<()> {
 pub(crate) trait IntoPyErr: std::fmt::Display {
     fn kind(&self) -> Option<Kind>;
 
-    /// What is wrong, in terms of the module.
+    /// The message, in terms of the module.
     fn message(&self) -> String {
         self.to_string()
     }
@@ -138,7 +119,7 @@ impl IntoPyErr for ReceiveError {
 impl IntoPyErr for AcquireError {
     fn kind(&self) -> Option<Kind> {
         match self {
-            // 0 is no limit: there is no such number of bytes.
+            // 0 is no limit, so the number of bytes is the error.
             Self::ZeroSize | Self::TooLarge { max_bytes: 0, .. } => None,
             Self::Exhausted { .. } | Self::TooLarge { .. } => Some(Kind::PoolFull),
             Self::Timeout => Some(Kind::Timeout),

@@ -19,7 +19,7 @@ const CUSTOM: &str = "custom-downstream";
 /// Bytes for programs; pipelines have no use for them.
 const DATA: &str = "data";
 
-/// Something that happened between two frames: a custom event of a GStreamer pipeline, a gap, or what a program says.
+/// Something that happened between two frames: a custom event of a GStreamer pipeline, a gap, or an event of a program.
 ///
 /// Times are in nanoseconds. It holds nothing.
 #[pyclass(frozen, module = "xmem")]
@@ -27,7 +27,7 @@ const DATA: &str = "data";
 pub(crate) struct Event(Arc<About>);
 
 impl Event {
-    /// `None`: it only says that the stream's state changed, which whatever comes next has.
+    /// `None`: only the stream's state changed, and the next frame or event has the new state.
     pub(crate) fn of(lease: &ReadLease) -> Option<Self> {
         (!lease.meta().attachments.is_empty()).then(|| Self(About::of(lease)))
     }
@@ -142,13 +142,13 @@ impl Event {
     /// When it was published, on CLOCK_MONOTONIC.
     #[getter]
     fn published_at(&self) -> i64 {
-        self.0.meta.published_at
+        self.0.info.published_at
     }
 
     /// Its number in the pool, where frames and events are counted together.
     #[getter]
     fn sequence(&self) -> u64 {
-        self.0.meta.sequence
+        self.0.info.sequence
     }
 
     /// The program that published it.

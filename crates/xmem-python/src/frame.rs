@@ -12,10 +12,13 @@ use xmem_core::ReadLease;
 use xmem_core::cuda::CudaError;
 
 use crate::about::About;
-use crate::array::{Array, Keeper, Plane};
+use crate::addresses;
+use crate::array::Array;
 use crate::base::{self, Base};
 use crate::device::{DeviceFrame, stream_of};
+use crate::keeper::Keeper;
 use crate::layout::{self, Arrays};
+use crate::plane::Plane;
 
 /// A frame that can be read. It is held, by this process, as long as it or any array made from it lives.
 ///
@@ -35,12 +38,12 @@ pub(crate) enum Way {
 }
 
 impl Frame {
-    /// Around a frame where it lies. It is copied if one of its planes lies in several pieces.
+    /// Around a frame where it lies. It is copied if one of its planes lies in several parts.
     pub(crate) fn in_place(lease: ReadLease) -> Result<(Self, Way), Unusable> {
         if lease.is_on_device() {
             let frame = DeviceFrame::new(lease.clone())?;
             // So that a channel passes its arrays on where they lie.
-            crate::addresses::note_on_device(&frame);
+            addresses::note_on_device(&frame);
             let pieces = layout::device_pieces(&frame);
             return match layout::arrays(lease.meta(), is_field(&lease), &pieces) {
                 Some(arrays) => Ok((Self::new(arrays, &lease), Way::InPlace)),
@@ -48,11 +51,11 @@ impl Frame {
             };
         }
         let lease = Arc::new(lease);
-        crate::addresses::note(&lease);
+        addresses::note(&lease);
         let pieces = layout::pieces(&lease).ok_or(UNMAPPABLE)?;
         match layout::arrays(lease.meta(), is_field(&lease), &pieces) {
             Some(arrays) => Ok((Self::new(arrays, &lease), Way::InPlace)),
-            // Over several pieces, or not where its type has to be.
+            // Over several parts, or not aligned for its type.
             None => Self::copied(&lease),
         }
     }
@@ -65,7 +68,7 @@ impl Frame {
             layout::private(layout::copy_payload(lease).ok_or(UNMAPPABLE)?)
         };
         let arrays = layout::arrays(lease.meta(), is_field(lease), &[piece])
-            .ok_or_else(|| Unusable::Nonsense(layout::nonsense(lease.meta()).into()))?;
+            .ok_or_else(|| Unusable::Nonsense(layout::nonsense(lease).into()))?;
         Ok((Self::new(arrays, lease), Way::Copied))
     }
 
@@ -81,7 +84,7 @@ impl Frame {
     ) -> PyResult<Self> {
         self.arrays.check_process()?;
         let mut planes = self.arrays.planes.iter();
-        planes.try_for_each(|plane| plane.settle(py))?;
+        planes.try_for_each(|plane| plane.keeper.settle(py))?;
         let arrays = py.detach(|| self.arrays.map(make))?;
         Ok(Self::assembled(arrays, self.about.clone()))
     }
@@ -113,7 +116,7 @@ impl<'py> IntoPyObject<'py> for Frame {
     }
 }
 
-/// Whether the stream's frames are fields, which have half of the rows that they say.
+/// Whether the stream's frames are fields, which have half of the stated rows.
 fn is_field(lease: &ReadLease) -> bool {
     if lease.meta().video.is_none() {
         return false;
@@ -125,7 +128,7 @@ fn is_field(lease: &ReadLease) -> bool {
 /// Why a frame cannot be used that was received.
 #[derive(Debug)]
 pub(crate) enum Unusable {
-    /// It cannot be what its producer says.
+    /// It contradicts its producer's description.
     Nonsense(Cow<'static, str>),
     /// It lies on a device that cannot be reached.
     Cuda(CudaError),
@@ -204,31 +207,31 @@ impl Frame {
     /// When it was published, on CLOCK_MONOTONIC.
     #[getter]
     fn published_at(&self) -> i64 {
-        self.about.meta.published_at
+        self.about.info.published_at
     }
 
     /// Number of the frame in its pool, from 0, where frames and events are counted together.
     #[getter]
     fn sequence(&self) -> u64 {
-        self.about.meta.sequence
+        self.about.info.sequence
     }
 
     /// Number of the frame among the frames of its pool, from 0.
     #[getter]
     fn number(&self) -> u64 {
-        self.about.meta.number()
+        self.about.info.number()
     }
 
     /// The slot of its pool that it lies in.
     #[getter]
     fn slot(&self) -> u32 {
-        self.about.meta.slot
+        self.about.info.slot
     }
 
     /// How often that slot was used; never 0.
     #[getter]
     fn generation(&self) -> u32 {
-        self.about.meta.generation
+        self.about.info.generation
     }
 
     /// GstBufferFlags.
@@ -278,15 +281,15 @@ impl Frame {
         self.with_each(py, Array::to_host)
     }
 
-    /// Waits until a frame on a device is written. Needed only by who reads it without telling on which stream.
+    /// Waits until a frame on a device is written. Needed only for reads without a stream.
     fn synchronize(&self, py: Python<'_>) -> PyResult<()> {
         // What came through a channel may lie in several frames.
         let mut planes = self.arrays.planes.iter();
-        planes.try_for_each(|plane| plane.wait(py))
+        planes.try_for_each(|plane| plane.keeper.wait(py))
     }
 
-    /// Says that a frame on a device is read on this stream, too: it is held until the stream has got where it is when the
-    /// last array is gone. Arrays say so by themselves for the stream that they are made on, by DLPack.
+    /// Marks that a frame on a device is read on this stream, too: the frame is held until the stream has done the work that
+    /// it has when the last array is gone. DLPack does this for the stream that an array is made on.
     fn record_stream(&self, stream: &Bound<'_, PyAny>) -> PyResult<()> {
         let stream = stream_of(stream)?;
         for plane in &self.arrays.planes {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! The arrays that a frame consists of, from its metadata. Another process wrote those, so each number is checked
-//! (`Array::new` refuses what does not lie in the frame's memory).
+//! The arrays of a frame, from its metadata. Another process wrote these, so each number is checked: `Array::new` makes no array
+//! outside of the frame's memory.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -9,12 +9,13 @@ use std::time::{Duration, Instant};
 use pyo3::exceptions::{PyAttributeError, PyTypeError};
 use pyo3::prelude::*;
 use xmem_core::cuda::CudaError;
-use xmem_core::{Canceller, DType, FrameMeta, MAX_DIMS, ReadLease, Text, VideoLayout};
+use xmem_core::{Canceller, DType, FrameMeta, MAX_DIMS, ReadLease, Text, VideoFormat, VideoLayout};
 
-use crate::array::{Array, Held, Keeper, PrivateBytes};
+use crate::array::Array;
 use crate::device::{self, DeviceCopy, DeviceFrame};
+use crate::dtype;
+use crate::keeper::{Held, Keeper, PrivateBytes};
 use crate::signals::SLICE;
-use crate::{dtype, format};
 
 /// A frame's arrays.
 #[derive(Debug, Clone)]
@@ -23,7 +24,7 @@ pub(crate) struct Arrays {
     pub(crate) is_whole: bool,
     /// At least one.
     pub(crate) planes: Vec<Array>,
-    /// The format's name, for who asks for one array where there are several.
+    /// The format's name, for an error message.
     format: Text<16>,
 }
 
@@ -53,7 +54,7 @@ impl Arrays {
             .ok_or_else(|| PyTypeError::new_err(self.not_one_array()))
     }
 
-    /// The same for what only one array has: who asks whether there is such an attribute is told that there is none.
+    /// The same for an attribute of one array: `hasattr` returns false for a frame of several.
     pub(crate) fn whole_for_attribute(&self) -> PyResult<&Array> {
         self.one_array()
             .ok_or_else(|| PyAttributeError::new_err(self.not_one_array()))
@@ -104,7 +105,7 @@ pub(crate) struct Piece {
     pub(crate) bytes: (*const u8, usize),
 }
 
-/// The memory of a received frame. `None`: a piece cannot be mapped.
+/// The memory of a received frame. `None`: a part cannot be mapped.
 pub(crate) fn pieces(lease: &Arc<ReadLease>) -> Option<Vec<Piece>> {
     let keeper = Keeper::Lease(Held::new(lease.clone()));
     if lease.parts().is_empty() {
@@ -144,7 +145,7 @@ pub(crate) fn device_pieces(frame: &Arc<DeviceFrame>) -> Vec<Piece> {
     frame.pieces().into_iter().map(piece).collect()
 }
 
-/// A copy of a received frame on its device, in one piece. `None`: it was not written in time, or nobody waits any more.
+/// A copy of a received frame on its device, in one piece. `None`: it was not written in time, or the wait was cancelled.
 pub(crate) fn copy_on_device(
     lease: &ReadLease,
     time: Duration,
@@ -168,7 +169,7 @@ pub(crate) fn copy_on_device(
     }))
 }
 
-/// A copy of the payload. `None`: a piece cannot be mapped.
+/// A copy of the payload. `None`: a part cannot be mapped.
 pub(crate) fn copy_payload(lease: &ReadLease) -> Option<Vec<u8>> {
     if lease.parts().is_empty() {
         return Some(lease.data().to_vec());
@@ -180,7 +181,7 @@ pub(crate) fn copy_payload(lease: &ReadLease) -> Option<Vec<u8>> {
     Some(bytes)
 }
 
-/// Memory of this process's own, as a piece.
+/// Memory of this process, as a part.
 pub(crate) fn private(bytes: Vec<u8>) -> Piece {
     let len = bytes.len();
     let bytes = Arc::new(PrivateBytes::new(bytes));
@@ -191,8 +192,8 @@ pub(crate) fn private(bytes: Vec<u8>) -> Piece {
     }
 }
 
-/// The arrays of a frame. `is_field`: it has every other row of a picture only. `None`: one of them does not lie in one
-/// piece, or nowhere in the frame.
+/// The arrays of a frame. `is_field`: it has only every second row of a picture. `None`: an array does not lie in one piece of the
+/// frame.
 pub(crate) fn arrays(meta: &FrameMeta, is_field: bool, pieces: &[Piece]) -> Option<Arrays> {
     // The height is that of the whole picture.
     let rows = |height: u64| {
@@ -202,7 +203,7 @@ pub(crate) fn arrays(meta: &FrameMeta, is_field: bool, pieces: &[Piece]) -> Opti
         return described(meta, rows, pieces).map(Arrays::one);
     }
     if let Some(video) = &meta.video
-        && let Some(format) = format::find(video.format.as_str())
+        && let Some(format) = VideoFormat::find(video.format.as_str())
     {
         let height = u32::try_from(rows(video.height.into())).ok()?;
         let planes = planes(format, video, height, pieces)?;
@@ -212,8 +213,9 @@ pub(crate) fn arrays(meta: &FrameMeta, is_field: bool, pieces: &[Piece]) -> Opti
     at(piece, 0, &[piece.bytes.1.cast_signed()], &[1], DType::U8).map(Arrays::one)
 }
 
-/// What a frame says of itself, for whoever is to learn that it cannot be.
-pub(crate) fn nonsense(meta: &FrameMeta) -> String {
+/// The message for a frame whose description does not fit its bytes.
+pub(crate) fn nonsense(lease: &ReadLease) -> String {
+    let meta = lease.meta();
     let what = match &meta.video {
         Some(video) if meta.ndim == 0 => format!(
             "{} of {}x{} pixels in {} plane(s) at {:?} with strides {:?}",
@@ -236,7 +238,7 @@ pub(crate) fn nonsense(meta: &FrameMeta) -> String {
     };
     format!(
         "frame {} says that it is {what}, which its {} bytes cannot be: its producer ({:?}) describes it wrongly",
-        meta.sequence,
+        lease.info().sequence,
         meta.size,
         meta.producer.as_str()
     )
@@ -261,7 +263,7 @@ fn described(meta: &FrameMeta, rows: impl Fn(u64) -> u64, pieces: &[Piece]) -> O
 }
 
 fn planes(
-    format: &format::Format,
+    format: &VideoFormat,
     video: &VideoLayout,
     height: u32,
     pieces: &[Piece],

@@ -2,36 +2,34 @@
 
 //! The extension module of the Python package `xmem`.
 //!
-//! `python/xmem` is what users import; it adds to the classes here what is easier said in Python, such as asyncio.
+//! Users import the package `python/xmem` around it, which has the parts that are easier to write in Python, such as asyncio.
 
 mod about;
 mod addresses;
 mod array;
-mod array_interface;
 mod attachments;
 mod base;
-mod bell;
-mod buffer;
 mod buffer_pool;
 mod caps;
 mod channel;
 mod consumer;
-mod cuda_interface;
 mod detached;
 mod device;
-mod dlpack;
 mod dtype;
 mod errors;
 mod event;
-mod format;
+mod fork;
 mod frame;
+mod interfaces;
+mod keeper;
 mod layout;
-mod lock;
+mod notifier;
 mod number;
-mod per_process;
+mod own_slot;
+mod plane;
 mod pools;
 mod producer;
-mod room;
+mod publisher;
 mod seat;
 mod signals;
 mod slot;
@@ -40,15 +38,13 @@ mod writable;
 
 use pyo3::prelude::*;
 
-// Whatever threads share is atomic or has a lock of its own, none of which is held while Python's code runs.
+// Threads share only atomics and values with locks of their own, and no such lock is held while Python code runs.
 #[pymodule(gil_used = false)]
 mod _xmem {
     use pyo3::prelude::*;
 
     #[pymodule_export]
     use crate::addresses::{address_of, is_shared};
-    #[pymodule_export]
-    use crate::array::Plane;
     #[pymodule_export]
     use crate::base::Base;
     #[pymodule_export]
@@ -65,6 +61,8 @@ mod _xmem {
     use crate::event::Event;
     #[pymodule_export]
     use crate::frame::Frame;
+    #[pymodule_export]
+    use crate::plane::Plane;
     #[pymodule_export]
     use crate::pools::{PoolEntry, pools, query, whereabouts};
     #[pymodule_export]

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Whole numbers as Python has them, which know no range.
+//! Python's whole numbers, which have no range.
 
 use pyo3::exceptions::{PyOverflowError, PyValueError};
 use pyo3::prelude::*;
 
-/// A type of numbers from 0 on, as far as anybody means them.
+/// A type of numbers from 0 to `MOST`.
 pub(crate) trait Count: for<'a, 'py> FromPyObject<'a, 'py, Error = PyErr> {
     const MOST: u64;
 }
@@ -26,7 +26,7 @@ impl Count for usize {
     const MOST: u64 = Self::MAX as u64;
 }
 
-/// A number of a type that has a range. `ValueError` if it is outside of that; PyO3 adds to it which argument it is.
+/// A number of a type with a range. `ValueError` if it is outside; PyO3 adds the name of the argument.
 pub(crate) fn count<T: Count>(number: &Bound<'_, PyAny>) -> PyResult<T> {
     number.extract().map_err(|error: PyErr| {
         if !error.is_instance_of::<PyOverflowError>(number.py()) {
@@ -36,7 +36,7 @@ pub(crate) fn count<T: Count>(number: &Bound<'_, PyAny>) -> PyResult<T> {
     })
 }
 
-/// The same where None says that it is not for the caller to say.
+/// The same, or None.
 pub(crate) fn count_or_none<T: Count>(number: &Bound<'_, PyAny>) -> PyResult<Option<T>> {
     if number.is_none() {
         return Ok(None);
@@ -44,7 +44,7 @@ pub(crate) fn count_or_none<T: Count>(number: &Bound<'_, PyAny>) -> PyResult<Opt
     count(number).map(Some)
 }
 
-/// A time in nanoseconds, which may be negative; `None` if it is not said.
+/// A time in nanoseconds, which may be negative, or None.
 pub(crate) fn time_or_none(number: &Bound<'_, PyAny>) -> PyResult<Option<i64>> {
     number.extract().map_err(|error: PyErr| {
         if !error.is_instance_of::<PyOverflowError>(number.py()) {

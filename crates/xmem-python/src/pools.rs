@@ -59,27 +59,19 @@ pub(crate) fn query<'py>(py: Python<'py>, pool: &str) -> PyResult<Bound<'py, PyD
     pool_stats(py, &stats.map_err(IntoPyErr::into_py_err)?)
 }
 
+/// Copies fields of a struct into a dictionary.
+macro_rules! set {
+    ($dict:ident, $from:ident: $($field:ident),* $(,)?) => {
+        $($dict.set_item(stringify!($field), &$from.$field)?;)*
+    };
+}
+
 /// A pool's figures as a dictionary.
 pub(crate) fn pool_stats<'py>(py: Python<'py>, stats: &PoolStats) -> PyResult<Bound<'py, PyDict>> {
     let dict = PyDict::new(py);
-    dict.set_item("pool", &stats.pool)?;
-    dict.set_item("pid", stats.pid)?;
-    dict.set_item("delivery", &stats.delivery)?;
-    dict.set_item("published", stats.published)?;
-    dict.set_item("zero_copy", stats.zero_copy)?;
-    dict.set_item("copied", stats.copied)?;
-    dict.set_item("dropped", stats.dropped)?;
-    dict.set_item("slots", stats.slots)?;
-    dict.set_item("slots_held", stats.slots_held)?;
-    dict.set_item("max_slots", stats.max_slots)?;
+    set!(dict, stats: pool, pid, delivery, published, zero_copy, copied, dropped, slots, slots_held, max_slots);
     dict.set_item("budget_limit", stats.budget_limit.replace('-', "_"))?;
-    dict.set_item("regions", stats.regions)?;
-    dict.set_item("bytes", stats.bytes)?;
-    dict.set_item("devices", &stats.devices)?;
-    dict.set_item("device_bytes", stats.device_bytes)?;
-    dict.set_item("eos", stats.eos)?;
-    dict.set_item("cut_off", stats.cut_off)?;
-    dict.set_item("timed_out", stats.timed_out)?;
+    set!(dict, stats: regions, bytes, devices, device_bytes, eos, cut_off, timed_out);
     let sticky = PyDict::new(py);
     for (key, value) in &stats.sticky {
         sticky.set_item(key, value)?;
@@ -93,21 +85,10 @@ pub(crate) fn pool_stats<'py>(py: Python<'py>, stats: &PoolStats) -> PyResult<Bo
 
 fn consumer_stats<'py>(py: Python<'py>, stats: &ConsumerStats) -> PyResult<Bound<'py, PyDict>> {
     let dict = PyDict::new(py);
-    dict.set_item("id", stats.id)?;
-    dict.set_item("pid", stats.pid)?;
-    dict.set_item("uid", stats.uid)?;
-    dict.set_item("name", &stats.name)?;
-    dict.set_item("via", &stats.via)?;
-    dict.set_item("budget", stats.budget)?;
-    dict.set_item("held", stats.held)?;
-    dict.set_item("received", stats.received)?;
-    dict.set_item("missed", stats.missed)?;
-    dict.set_item("copied", stats.copied)?;
-    dict.set_item("dropped", stats.dropped)?;
+    set!(dict, stats: id, pid, uid, name, via, budget, held, received, missed, copied, dropped);
     dict.set_item("oldest_held_age", stats.oldest_held_age_ns)?;
     dict.set_item("latency", stats.latency_ns)?;
     dict.set_item("waited_for", stats.waited_for_ns)?;
-    dict.set_item("device", &stats.device)?;
-    dict.set_item("leaving", stats.leaving)?;
+    set!(dict, stats: device, leaving);
     Ok(dict)
 }

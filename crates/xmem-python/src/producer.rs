@@ -3,23 +3,20 @@
 //! The producer of a pool.
 
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
 
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 use xmem_core::cuda::Device;
 use xmem_core::{
-    AcquireError, Backing, Canceller, DType, Delivery, EventError, ProcessId, Sticky, WaitError,
+    AcquireError, Backing, Canceller, DType, Delivery, EventError, ProcessId, SlotSpec, lock,
 };
 
 use crate::caps;
-use crate::detached::Detached;
 use crate::errors::{IntoPyErr, Kind};
-use crate::lock::lock;
 use crate::number::{count as number, count_or_none, time_or_none};
 use crate::pools::pool_stats;
-use crate::room::wait_for_room;
+use crate::publisher::Publisher;
 use crate::signals::{self, Deadline};
 use crate::slot::WriteSlot;
 use crate::wanted::{self, Describer, What};
@@ -34,30 +31,28 @@ use crate::{device, dtype, event};
 /// lossless: wait for slow consumers instead of going on without them.
 /// lossless_timeout: the most seconds that one of them may hold all up before the producer goes on without it. None: for ever, which is 0
 /// in xmemsink, and not here.
-/// history: how many of the newest frames are kept for who joins or is behind, at least 1. 0 is 1 here, and not automatic.
+/// history: how many of the newest frames are kept for consumers that join or are behind, at least 1. 0 is 1 here, and not automatic.
 /// The others are the properties of xmemsink.
 #[pyclass(frozen, subclass, module = "xmem")]
 #[derive(Debug)]
 pub(crate) struct Producer {
     /// `None`: closed.
-    producer: Mutex<Option<Arc<Detached<xmem_core::Producer>>>>,
+    publisher: Mutex<Option<Arc<Publisher>>>,
     pool: String,
     /// The one that made it.
     process: ProcessId,
     canceller: Canceller,
     lossless: bool,
-    /// Held from the change of the caps to the frame that they are for.
-    publishing: Arc<Mutex<()>>,
     describer: Describer,
 }
 
 impl Producer {
-    fn producer(&self) -> PyResult<Arc<Detached<xmem_core::Producer>>> {
-        // Not all of the core's answers say so.
+    fn publisher(&self) -> PyResult<Arc<Publisher>> {
+        // Some of the core's functions have no error for a forked child.
         if !self.process.is_current() {
             return Err(AcquireError::Forked.into_py_err());
         }
-        lock(&self.producer)
+        lock(&self.publisher)
             .clone()
             .ok_or_else(|| Kind::Closed.error("this producer is closed"))
     }
@@ -105,7 +100,7 @@ impl Producer {
             } else {
                 Delivery::Live
             })
-            .lossless_timeout(patience(lossless_timeout)?)
+            .lossless_timeout(signals::lossless_timeout(lossless_timeout)?)
             .history(history)
             .min_slots(min_slots)
             .max_slots(max_slots)
@@ -117,14 +112,13 @@ impl Producer {
             .socket_group(socket_group)
             .allow_uids(allow_uids);
         let producer = py.detach(|| builder.build());
-        let producer = Detached::new(producer.map_err(IntoPyErr::into_py_err)?);
+        let publisher = Publisher::new(producer.map_err(IntoPyErr::into_py_err)?);
         Ok(Self {
-            producer: Mutex::new(Some(Arc::new(producer))),
+            publisher: Mutex::new(Some(Arc::new(publisher))),
             pool,
             process: ProcessId::current(),
             canceller: Canceller::new(),
             lossless,
-            publishing: Arc::default(),
             describer: Describer::new(caps, framerate),
         })
     }
@@ -185,44 +179,39 @@ impl Producer {
         let deadline = Deadline::after(timeout)?;
         let device = device::parse(device)?;
         let wanted = self.describer.describe(what, device.is_some())?;
-        let producer = self.producer()?;
+        let publisher = self.publisher()?;
         // A slot has at least one byte.
         let size = wanted.size.max(1);
         let device = device
             .map(|ordinal| py.detach(|| Device::new(ordinal)))
             .transpose()
             .map_err(IntoPyErr::into_py_err)?;
-        // Before there is a slot, which others may want meanwhile.
-        wait_for_room(py, &producer, deadline)?;
-        // Memory is made, perhaps by a driver, which may wait for what needs the interpreter.
-        let acquired = py.detach(|| match &device {
-            None => producer.acquire_with_room(size, room),
-            Some(device) => producer.acquire_cuda_with_room(size, room, device),
-        });
+        // Before it takes a slot, which other threads may need meanwhile.
+        publisher.wait_for_room(py, deadline)?;
+        // Without the interpreter: a driver may make memory, and wait for a thread that needs the interpreter.
+        let mut slot = SlotSpec::new(size).attachments(room);
+        if let Some(device) = &device {
+            slot = slot.on(device);
+        }
+        let acquired = py.detach(|| publisher.acquire(slot.clone()));
         let lease = match acquired {
             Err(AcquireError::Exhausted { .. }) if self.lossless => {
                 let timeout = deadline.timeout();
-                signals::wait_apart(py, |cancel| match &device {
-                    None => producer.acquire_wait_with_room(size, room, timeout, cancel),
-                    Some(device) => {
-                        producer.acquire_cuda_wait_with_room(size, room, device, timeout, cancel)
-                    }
-                })?
+                signals::wait_apart(py, |cancel| publisher.acquire_wait(slot, timeout, cancel))?
             }
             result => result,
         };
         let lease = lease.map_err(IntoPyErr::into_py_err)?;
-        let publishing = self.publishing.clone();
-        WritableFrame::new(producer, publishing, WriteSlot::new(lease), wanted)
+        WritableFrame::new(publisher, WriteSlot::new(lease), wanted)
     }
 
     /// The caps of the frames that were published last.
     #[getter]
     fn caps(&self) -> PyResult<Option<String>> {
-        Ok(self.producer()?.sticky().text("caps").map(str::to_owned))
+        Ok(self.publisher()?.sticky().text("caps").map(str::to_owned))
     }
 
-    /// Says that something happened between two frames, to consumers that ask for events. Returns its sequence.
+    /// Publishes an event between two frames, for consumers that ask for events. Returns its sequence.
     ///
     /// Pipelines get it as a custom downstream event of this name, "gap" as a gap.
     ///
@@ -245,14 +234,14 @@ impl Producer {
         timeout: Option<f64>,
     ) -> PyResult<u64> {
         let deadline = Deadline::after(timeout)?;
-        let producer = self.producer()?;
+        let publisher = self.publisher()?;
         let meta = event::describe(name, data, fields, pts, duration, timestamp)?;
-        wait_for_room(py, &producer, deadline)?;
-        let published = match py.detach(|| producer.publish_event(meta.clone())) {
+        publisher.wait_for_room(py, deadline)?;
+        let published = match py.detach(|| publisher.publish_event(meta.clone())) {
             Err(EventError::Acquire(AcquireError::Exhausted { .. })) if self.lossless => {
                 let timeout = deadline.timeout();
                 signals::wait_apart(py, |cancel| {
-                    producer.publish_event_wait(meta, timeout, cancel)
+                    publisher.publish_event_wait(meta, timeout, cancel)
                 })?
             }
             published => published,
@@ -260,9 +249,9 @@ impl Producer {
         published.map_err(IntoPyErr::into_py_err)
     }
 
-    /// Says that the stream is over after the last published frame.
+    /// Marks the end of the stream after the last published frame.
     fn end_stream(&self) -> PyResult<()> {
-        self.producer()?.set_eos(true);
+        self.publisher()?.set_eos(true);
         Ok(())
     }
 
@@ -274,44 +263,40 @@ impl Producer {
         timeout: Option<f64>,
         #[pyo3(from_py_with = number)] count: usize,
     ) -> PyResult<()> {
-        let producer = self.producer()?;
-        let waited = signals::wait(py, Deadline::after(timeout)?, |slice| {
-            match producer.wait_for_consumers(count, Some(slice), &self.canceller) {
-                Err(WaitError::Timeout) => None,
-                result => Some(result),
-            }
+        let publisher = self.publisher()?;
+        let waited = signals::retry(py, Deadline::after(timeout)?, |slice| {
+            publisher.wait_for_consumers(count, Some(slice), &self.canceller)
         })?;
-        match waited {
-            Some(result) => result.map_err(IntoPyErr::into_py_err),
-            None => Err(Kind::Timeout.error(format!(
+        waited.ok_or_else(|| {
+            Kind::Timeout.error(format!(
                 "{} of {count} consumer(s) of pool {:?} came in {} s",
-                producer.num_consumers(),
+                publisher.num_consumers(),
                 self.pool,
                 timeout.unwrap_or_default()
-            ))),
-        }
+            ))
+        })
     }
 
     /// How many consumers there are now.
     #[getter]
     fn num_consumers(&self) -> PyResult<usize> {
-        Ok(self.producer()?.num_consumers())
+        Ok(self.publisher()?.num_consumers())
     }
 
     /// The pool's figures, as `query` gives them.
     #[getter]
     fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-        let producer = self.producer()?;
-        let stats = py.detach(|| producer.stats());
+        let publisher = self.publisher()?;
+        let stats = py.detach(|| publisher.stats());
         pool_stats(py, &stats)
     }
 
     /// Closes the pool. Frames that are held stay as they are.
     fn close(&self, py: Python<'_>) {
         self.canceller.cancel();
-        let producer = lock(&self.producer).take();
-        if let Some(producer) = producer {
-            py.detach(|| producer.close());
+        let publisher = lock(&self.publisher).take();
+        if let Some(publisher) = publisher {
+            py.detach(|| publisher.close());
         }
     }
 
@@ -329,18 +314,7 @@ impl Producer {
     }
 }
 
-/// How long a lossless producer waits for a consumer. `None`: for ever.
-pub(crate) fn patience(seconds: Option<f64>) -> PyResult<Option<Duration>> {
-    let patience = signals::duration(seconds)?;
-    if patience.is_some_and(|time| time.is_zero()) {
-        return Err(PyValueError::new_err(
-            "lossless_timeout is 0, which would throw out any consumer at once: None waits for ever",
-        ));
-    }
-    Ok(patience)
-}
-
-/// A mode that was written without 0o is another one than was meant.
+/// An error for a mode that was probably written without 0o.
 fn check_mode(mode: u32) -> PyResult<()> {
     if mode <= 0o777 {
         return Ok(());
@@ -354,20 +328,4 @@ fn check_mode(mode: u32) -> PyResult<()> {
     Err(PyValueError::new_err(format!(
         "socket_mode is {mode}, which is {mode:#o}, and permissions are at most 0o777: write 0o{meant}"
     )))
-}
-
-/// Makes the sticky state say these caps, if it does not yet.
-pub(crate) fn set_caps(producer: &xmem_core::Producer, caps: &str) -> PyResult<()> {
-    let now = producer.sticky();
-    if now.text("caps") == Some(caps) {
-        return Ok(());
-    }
-    let mut sticky = Sticky::clone(&now);
-    sticky.set("caps", caps);
-    // What xmemsrc calls the stream's course: frames that come when they do.
-    sticky.set("timeline", "timeline, live=(boolean)true;");
-    producer
-        .set_sticky(&sticky)
-        .map_err(IntoPyErr::into_py_err)?;
-    Ok(())
 }

@@ -1,14 +1,12 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Something that one thread at a time has, and that others wait for no longer than they like.
+//! A mutex with a timeout.
 
 use std::ops::{Deref, DerefMut};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use xmem_core::ProcessId;
-
-use crate::lock::lock;
+use xmem_core::{ProcessId, lock};
 
 #[derive(Debug)]
 enum Place<T> {
@@ -28,16 +26,16 @@ pub(crate) struct Seat<T> {
 #[derive(Debug)]
 struct Queue<T> {
     place: Place<T>,
-    /// Threads that wait for it. To wake nobody is a system call all the same.
+    /// Threads that wait for it. Without one, a wake-up would still be a system call.
     waiting: usize,
 }
 
-/// Why it was not had.
+/// Why it was not taken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum NotHad {
     Timeout,
     Closed,
-    /// This is a forked child, and whoever had it then never gives it back here.
+    /// This is a forked child. A thread of the parent may have held it at the fork, and never gives it back here.
     Forked,
 }
 

@@ -9,7 +9,9 @@ use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 use xmem_core::Canceller;
 
-/// How long a wait goes on before it is looked whether there was a signal.
+use crate::errors::{IntoPyErr, Kind};
+
+/// The time between two checks for signals.
 pub(crate) const SLICE: Duration = Duration::from_millis(100);
 
 /// When a wait ends.
@@ -17,10 +19,10 @@ pub(crate) const SLICE: Duration = Duration::from_millis(100);
 pub(crate) struct Deadline(Option<Instant>);
 
 impl Deadline {
-    /// From seconds, as Python has them. `None`: never.
+    /// From Python's seconds. `None`: never.
     pub(crate) fn after(seconds: Option<f64>) -> PyResult<Self> {
         Ok(Self(duration(seconds)?.and_then(|time| {
-            // A time too far away to be told is for ever.
+            // A time too far away for an `Instant` is for ever.
             Instant::now().checked_add(time)
         })))
     }
@@ -44,21 +46,17 @@ impl Deadline {
             .map(|at| at.saturating_duration_since(Instant::now()))
     }
 
-    /// How long it is until then. For ever is the longest time that there is.
+    /// The same. For ever is the longest `Duration`.
     pub(crate) fn left(self) -> Duration {
-        self.0.map_or(Duration::MAX, |at| {
-            at.saturating_duration_since(Instant::now())
-        })
+        self.timeout().unwrap_or(Duration::MAX)
     }
 
     fn slice(self) -> Duration {
-        self.0.map_or(SLICE, |at| {
-            at.saturating_duration_since(Instant::now()).min(SLICE)
-        })
+        self.left().min(SLICE)
     }
 }
 
-/// Seconds, as Python has them, as a time. `None`: for ever.
+/// Python's seconds as a time. `None`: for ever.
 pub(crate) fn duration(seconds: Option<f64>) -> PyResult<Option<Duration>> {
     let Some(seconds) = seconds else {
         return Ok(None);
@@ -73,8 +71,19 @@ pub(crate) fn duration(seconds: Option<f64>) -> PyResult<Option<Duration>> {
             "a timeout is in seconds, and {seconds} is less than none: 0 does not wait, None waits for ever"
         )));
     }
-    // -0.0 is none either.
+    // -0.0 is 0.
     Ok(Duration::try_from_secs_f64(seconds.abs()).ok())
+}
+
+/// The time that a lossless producer waits for a consumer. `None`: for ever.
+pub(crate) fn lossless_timeout(seconds: Option<f64>) -> PyResult<Option<Duration>> {
+    let time = duration(seconds)?;
+    if time.is_some_and(|time| time.is_zero()) {
+        return Err(PyValueError::new_err(
+            "lossless_timeout is 0, which would throw out any consumer at once: None waits for ever",
+        ));
+    }
+    Ok(time)
 }
 
 /// Raises if these are no seconds that something could wait.
@@ -83,8 +92,8 @@ pub(crate) fn check_timeout(seconds: Option<f64>) -> PyResult<()> {
     duration(seconds).map(drop)
 }
 
-/// Calls `step` without the interpreter, with the time that it may take, until it returns something. `None`: the time was
-/// over.
+/// Calls `step` without the interpreter until it returns a value. Its argument is the longest time that one call may take. `None`:
+/// the deadline passed.
 pub(crate) fn wait<T: Send>(
     py: Python<'_>,
     deadline: Deadline,
@@ -102,7 +111,22 @@ pub(crate) fn wait<T: Send>(
     }
 }
 
-/// Does what must not be interrupted to look at signals on a thread of its own; a signal calls it off.
+/// The same for an attempt that fails with a timeout as long as it takes more time.
+pub(crate) fn retry<T: Send, E: IntoPyErr + Send>(
+    py: Python<'_>,
+    deadline: Deadline,
+    mut attempt: impl FnMut(Duration) -> Result<T, E> + Send,
+) -> PyResult<Option<T>> {
+    let done = wait(py, deadline, |slice| {
+        let result = attempt(slice);
+        let is_timeout =
+            matches!(&result, Err(error) if matches!(error.kind(), Some(Kind::Timeout)));
+        (!is_timeout).then_some(result)
+    })?;
+    done.transpose().map_err(IntoPyErr::into_py_err)
+}
+
+/// Runs work that must not be sliced on a thread of its own. A signal cancels it.
 pub(crate) fn wait_apart<T: Send>(
     py: Python<'_>,
     work: impl FnOnce(&Canceller) -> T + Send,
@@ -129,7 +153,7 @@ pub(crate) fn wait_apart<T: Send>(
             }
             if let Err(error) = py.check_signals() {
                 canceller.cancel();
-                // What it is in the middle of may end only when somebody else had the interpreter.
+                // Without the interpreter: the work may wait for a thread that needs it.
                 py.detach(move || drop(receiver.recv()));
                 return Err(error);
             }

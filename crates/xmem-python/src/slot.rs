@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! A slot from when it is acquired until nobody here looks at it any more.
+//! A slot that this process acquired, until its last view is gone.
 
 use std::fmt;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -8,16 +8,15 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use xmem_core::cuda::{CudaError, SlotWork, Stream};
-use xmem_core::{FrameMeta, ProcessId, PublishError, PublishFailure, ReadLease, WriteLease};
+use xmem_core::{FrameMeta, ProcessId, PublishError, PublishFailure, ReadLease, WriteLease, lock};
 
-use crate::array::check_process;
 use crate::device::{self, Streams, Use};
 use crate::errors::{IntoPyErr, Kind};
-use crate::lock::lock;
+use crate::fork::check_process;
 
 enum Lease {
     Writing(WriteLease),
-    /// On the way from one to the other.
+    /// A thread publishes it.
     Publishing,
     /// The producer's own reference.
     Published(ReadLease),
@@ -28,9 +27,9 @@ struct State {
     lease: Lease,
     /// Views that other libraries have.
     exports: usize,
-    /// There may be views that are not counted, but keep this.
+    /// There may be views that are not counted. They keep this object.
     uncounted: bool,
-    /// Whoever acquired it is done with it; it goes with the last view.
+    /// It was given back, and is released with its last view.
     closed: bool,
 }
 
@@ -38,10 +37,10 @@ struct State {
 pub(crate) struct WriteSlot {
     ptr: *mut u8,
     len: usize,
-    /// If it lies on a device: what was done there before, by this process.
+    /// On a device: the earlier work of this process in the slot.
     device: Option<SlotWork>,
     process: ProcessId,
-    /// Those that views were given to.
+    /// The streams that have views of it.
     streams: Streams,
     state: Mutex<State>,
 }
@@ -54,13 +53,13 @@ impl fmt::Debug for WriteSlot {
 
 #[allow(unsafe_code)]
 mod threads {
-    // SAFETY: the pointer is to the slot, which the lease keeps; who writes there is whoever has the views.
+    // SAFETY: the lease keeps the slot behind the pointer; the views' owners order their writes.
     unsafe impl Send for super::WriteSlot {}
     // SAFETY: as above.
     unsafe impl Sync for super::WriteSlot {}
 }
 
-/// Lets a slot go. What lies on a device goes behind the work of the streams that views were given to.
+/// Releases a slot; on a device, behind the work of the streams that have views of it.
 fn end(lease: Lease, streams: &Streams) {
     match lease {
         Lease::Writing(lease) if lease.is_on_device() => lease.give_back_later(streams.all()),
@@ -73,7 +72,7 @@ fn end(lease: Lease, streams: &Streams) {
     }
 }
 
-/// Why a frame with this lease cannot be published, or not any more.
+/// The reason why a frame with this lease cannot be published.
 fn why_not(lease: &Lease) -> PyErr {
     match lease {
         Lease::Published(_) | Lease::Publishing => {
@@ -119,7 +118,7 @@ impl WriteSlot {
         self.process
     }
 
-    /// Has whoever gets a view wait for what was done in the slot before.
+    /// For a new view: its stream waits for earlier work in the slot.
     pub(crate) fn give_to(&self, to: Use) -> Result<(), CudaError> {
         if let (Some(work), Use::On(stream)) = (&self.device, to) {
             work.wait_on(stream)?;
@@ -128,14 +127,13 @@ impl WriteSlot {
         Ok(())
     }
 
-    /// For a view of which nothing is known but that it keeps this: not the stream, nor when it goes.
-    /// Who gets it has [waited](Self::wait).
+    /// For a view that keeps this object, and whose stream and end are not known. Its owner has [waited](Self::wait).
     pub(crate) fn give_uncounted(&self) {
         self.state().uncounted = true;
         self.streams.add(Use::Anywhere.ends_on());
     }
 
-    /// Waits for what was done in the slot before.
+    /// Waits for earlier work in the slot.
     pub(crate) fn wait(&self, py: Python<'_>) -> PyResult<()> {
         match &self.device {
             Some(work) => device::wait_until(py, |slice| work.synchronize_for(slice)),
@@ -172,32 +170,32 @@ impl WriteSlot {
     pub(crate) fn end_export(&self) {
         let mut state = self.state();
         state.exports = state.exports.saturating_sub(1);
-        self.let_go(state);
+        self.release_unused(state);
     }
 
-    /// Lets the slot go when the last view of it is gone.
+    /// Releases the slot with its last view.
     pub(crate) fn close(&self) {
         let mut state = self.state();
         state.closed = true;
-        self.let_go(state);
+        self.release_unused(state);
     }
 
-    fn let_go(&self, mut state: MutexGuard<'_, State>) {
+    fn release_unused(&self, mut state: MutexGuard<'_, State>) {
         let is_publishing = matches!(state.lease, Lease::Publishing);
         if state.closed && state.exports == 0 && !state.uncounted && !is_publishing {
             let lease = std::mem::replace(&mut state.lease, Lease::Gone);
-            // Its hooks and wake-ups run without the lock.
+            // Without the lock: this runs hooks, and wakes consumers.
             drop(state);
             end(lease, &self.streams);
         }
     }
 
-    /// Why the frame cannot be published, which was published or given back.
+    /// The reason why a frame that was published or given back cannot be published.
     pub(crate) fn why_not(&self) -> PyErr {
         why_not(&self.state().lease)
     }
 
-    /// Whether the frame can be published, for who waits before it is: what is wrong now is no better after the wait.
+    /// Whether the frame can be published. For callers that wait before: an error of now would still be one after the wait.
     pub(crate) fn check(&self, trust_views: bool, stream: Option<Stream>) -> PyResult<()> {
         check_process(self.process)?;
         self.may_publish(&self.state(), trust_views, stream)
@@ -228,8 +226,8 @@ impl WriteSlot {
         Ok(())
     }
 
-    /// Publishes the frame and returns its sequence. `trust_views`: the caller says that nobody writes through views
-    /// that exist. `stream`: the one that writes it; otherwise all that views were given to.
+    /// Publishes the frame and returns its sequence. `trust_views`: the caller promises not to write through views that exist.
+    /// `stream`: the one that writes it; without it, all streams that have views.
     pub(crate) fn publish(
         &self,
         meta: FrameMeta,
@@ -247,10 +245,10 @@ impl WriteSlot {
                 }
             }
         };
-        // Without the lock: others wait for that with the interpreter, and a driver may wait for them.
+        // Without the lock: threads with the interpreter wait for it, and a driver may wait for such a thread.
         let (lease, result) = match self.publish_lease(lease, meta, stream) {
             Ok(published) => {
-                let sequence = published.meta().sequence;
+                let sequence = published.info().sequence;
                 (Lease::Published(published), Ok(sequence))
             }
             Err(PublishFailure { lease, error }) => {
@@ -260,12 +258,12 @@ impl WriteSlot {
         let mut state = self.state();
         state.lease = lease;
         if result.is_ok() && state.exports == 0 && !state.uncounted {
-            // Nobody reads it there, and that it is written is said by its event: it may go before the streams get there. One
-            // that was named stands for no other.
+            // There is no view, and the published event covers the writes, so the end of the lease need not wait for these
+            // streams. A named stream covers only itself.
             self.streams.forget(stream);
         }
-        // It may have been closed meanwhile.
-        self.let_go(state);
+        // It may have been given back meanwhile.
+        self.release_unused(state);
         result
     }
 
@@ -283,10 +281,10 @@ impl WriteSlot {
         }
         let mut streams = self.streams.all();
         let Some(last) = streams.pop() else {
-            // Nobody can have written.
+            // Without a view, there was no write.
             return lease.publish(meta);
         };
-        // An event stands for one stream, so that one waits for the others.
+        // An event is of one stream, so this stream waits for the others.
         for stream in streams {
             if let Err(error) = last.wait_for(work.device(), stream) {
                 let error = PublishError::Cuda(Box::new(error));

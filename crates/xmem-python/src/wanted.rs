@@ -1,20 +1,19 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! What a frame is to be that somebody acquires.
+//! The description of a frame that is acquired: metadata, size and caps.
 
 use std::sync::{Arc, Mutex};
 
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
-use xmem_core::{DType, FrameMeta, MAX_DIMS, Text};
+use xmem_core::{DType, FrameMeta, MAX_DIMS, Text, VideoFormat, lock};
 
 use crate::caps::{self, Framerate};
-use crate::lock::lock;
+use crate::dtype;
 use crate::number::count;
-use crate::{dtype, format};
 
-/// What is asked for.
+/// The arguments of `acquire`.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum What {
     /// An array of this shape.
@@ -23,7 +22,7 @@ pub(crate) enum What {
     Video(String, u32, u32),
 }
 
-/// What becomes of it.
+/// The frame that follows from them.
 #[derive(Debug)]
 pub(crate) struct Wanted {
     what: What,
@@ -81,7 +80,7 @@ impl Describer {
     }
 
     fn tensor(&self, shape: &[u64], dtype: DType) -> PyResult<(FrameMeta, usize, String)> {
-        // No dimensions would mean that the frame is not described; a scalar is an array of one.
+        // Metadata without dimensions describe nothing, so a scalar is an array of one element.
         let shape = if shape.is_empty() { &[1] } else { shape };
         if shape.len() > MAX_DIMS {
             return Err(PyValueError::new_err(format!(
@@ -109,10 +108,11 @@ impl Describer {
     }
 
     fn video(&self, name: &str, width: u32, height: u32) -> PyResult<(FrameMeta, usize, String)> {
-        let format = format::find(name).ok_or_else(|| {
+        let format = VideoFormat::find(name).ok_or_else(|| {
+            let names: Vec<&str> = VideoFormat::all().iter().map(|it| it.name).collect();
             PyValueError::new_err(format!(
                 "no such format: {name:?}; use one of {}",
-                format::names().join(", ")
+                names.join(", ")
             ))
         })?;
         if width == 0 || height == 0 {
@@ -132,9 +132,9 @@ impl Describer {
     }
 }
 
-/// A shape, as Python has it: a number, or several.
+/// A shape from Python: a number, or several.
 pub(crate) fn shape(shape: &Bound<'_, PyAny>) -> PyResult<Vec<u64>> {
-    // Looked at first, since most are tuples, and that a tuple is no number would be said by an exception.
+    // First, since most shapes are tuples, and an exception for each tuple would be slow.
     if let Ok(shape) = shape.cast::<PyTuple>() {
         return shape.iter().map(|size| count(&size)).collect();
     }

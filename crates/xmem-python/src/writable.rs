@@ -1,24 +1,22 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! A frame that is written here, and then published.
+//! A frame that this process writes and then publishes.
 
 use std::sync::{Arc, Mutex};
 
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
-use xmem_core::monotonic_ns;
+use xmem_core::{lock, monotonic_ns};
 
-use crate::array::{Keeper, Plane};
 use crate::attachments;
 use crate::base::{self, Base};
-use crate::detached::Detached;
 use crate::device;
+use crate::keeper::Keeper;
 use crate::layout::{self, Arrays, Piece};
-use crate::lock::lock;
 use crate::number::{count, count_or_none, time_or_none};
-use crate::producer::set_caps;
-use crate::room::wait_for_room;
+use crate::plane::Plane;
+use crate::publisher::Publisher;
 use crate::signals::Deadline;
 use crate::slot::WriteSlot;
 use crate::wanted::Wanted;
@@ -30,9 +28,8 @@ use crate::wanted::Wanted;
 #[derive(Debug)]
 pub(crate) struct WritableFrame {
     pool: String,
-    /// `None`: nothing is left to be done with it.
-    producer: Mutex<Option<Arc<Detached<xmem_core::Producer>>>>,
-    publishing: Arc<Mutex<()>>,
+    /// `None`: it was published, or given back.
+    publisher: Mutex<Option<Arc<Publisher>>>,
     slot: Arc<WriteSlot>,
     arrays: Arc<Arrays>,
     wanted: Arc<Wanted>,
@@ -40,8 +37,7 @@ pub(crate) struct WritableFrame {
 
 impl WritableFrame {
     pub(crate) fn new(
-        producer: Arc<Detached<xmem_core::Producer>>,
-        publishing: Arc<Mutex<()>>,
+        publisher: Arc<Publisher>,
         slot: WriteSlot,
         wanted: Arc<Wanted>,
     ) -> PyResult<Self> {
@@ -55,20 +51,19 @@ impl WritableFrame {
         let arrays = layout::arrays(&wanted.meta, false, &[piece])
             .ok_or_else(|| PyValueError::new_err("the frame does not fit into its slot"))?;
         Ok(Self {
-            pool: producer.pool().to_owned(),
-            producer: Mutex::new(Some(producer)),
-            publishing,
+            pool: publisher.pool().to_owned(),
+            publisher: Mutex::new(Some(publisher)),
             slot,
             arrays: Arc::new(arrays),
             wanted,
         })
     }
 
-    /// Keeps no pool that nobody else has.
-    fn forget_producer(&self) {
-        let producer = lock(&self.producer).take();
-        // Not with the lock.
-        drop(producer);
+    /// Drops its reference to the pool, which ends with the last one.
+    fn forget_publisher(&self) {
+        let publisher = lock(&self.publisher).take();
+        // Without the lock: the end of a pool waits for threads.
+        drop(publisher);
     }
 }
 
@@ -160,18 +155,16 @@ impl WritableFrame {
         for (name, value) in attachments {
             meta.attachments.set(&name, value);
         }
-        let producer = lock(&self.producer).clone();
-        let Some(producer) = producer else {
+        let publisher = lock(&self.publisher).clone();
+        let Some(publisher) = publisher else {
             return Err(self.slot.why_not());
         };
         self.slot.check(trust_views, stream)?;
-        wait_for_room(py, &producer, deadline)?;
+        publisher.wait_for_room(py, deadline)?;
         py.detach(|| {
-            let publishing = lock(&self.publishing);
-            set_caps(&producer, &self.wanted.caps)?;
-            let sequence = self.slot.publish(meta, trust_views, stream)?;
-            drop(publishing);
-            self.forget_producer();
+            let publish = || self.slot.publish(meta, trust_views, stream);
+            let sequence = publisher.publish_with(&self.wanted.caps, publish)?;
+            self.forget_publisher();
             Ok(sequence)
         })
     }
@@ -184,7 +177,7 @@ impl WritableFrame {
     fn __exit__(&self, py: Python<'_>, _args: &Bound<'_, PyTuple>) {
         py.detach(|| {
             self.slot.close();
-            self.forget_producer();
+            self.forget_publisher();
         });
     }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Whether bytes lie where they are said to lie. Each of the numbers may be one that another process wrote.
+//! Checks of ranges. Each of the numbers may come from another process.
 
 /// Whether `size` bytes from `at` on lie inside of `len` bytes.
 pub fn lie_inside(at: u64, size: u64, len: u64) -> bool {

@@ -6,6 +6,19 @@
 //! system calls, [`fault`] the points at which tests end a process. Nothing here knows a producer or a consumer: `xmem-core`
 //! is the pool on top. This crate is a part of `xmem-core`, and has no stable interface of its own.
 
+#![warn(missing_docs)]
+// Nothing here panics on what another process wrote.
+#![cfg_attr(
+    not(test),
+    deny(
+        clippy::expect_used,
+        clippy::indexing_slicing,
+        clippy::panic,
+        clippy::unreachable,
+        clippy::unwrap_used
+    )
+)]
+
 #[cfg(not(target_pointer_width = "64"))]
 compile_error!(
     "xmem is for 64-bit machines only: others read 64-bit words from memory that they may not write in ways that Rust does not define"

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Text of another process, as it may be shown.
+//! Text of another process, made safe to show.
 
-/// The text with U+FFFD for each character that could play tricks on who reads it in a terminal or a log: control
-/// characters, ends of lines, and those that show text in another order than it has.
+/// The text with U+FFFD for each character that could mislead the reader of a terminal or a log: control characters, ends
+/// of lines, and those that change the order in which text is shown.
 ///
-/// Whatever another process said (its name, a key, the reason of a refusal) is such text.
+/// Use it for all text of another process: its name, a key, the reason of a refusal.
 pub fn printable(text: &str) -> String {
     text.chars()
         .map(|c| {

@@ -2,6 +2,7 @@
 
 //! Used by the unit tests of this crate and of the crates above it.
 #![allow(unsafe_code)] // fork
+#![allow(clippy::unwrap_used)] // a failure ends the test
 
 use crate::abi::device_header::{DeviceHeader, TwinKind, Uuid, header_len};
 

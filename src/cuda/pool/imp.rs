@@ -7,7 +7,7 @@ use std::sync::{Arc, LazyLock, Mutex, OnceLock};
 
 use gst::glib::translate::*;
 use gst::{glib, prelude::*, subclass::prelude::*};
-use xmem_core::cuda::Device;
+use xmem_core::{SlotSpec, cuda::Device};
 
 use crate::allocator::SlotSource;
 use crate::bufferpool::buffer_of;
@@ -17,7 +17,7 @@ use crate::cuda::library::CAT;
 use crate::cuda::memory::CudaMemory;
 use crate::cuda::stream::Stream;
 use crate::cuda::wrapped::Home;
-use crate::lock::lock;
+use crate::lock;
 
 /// What it was made for.
 #[derive(Debug)]
@@ -60,11 +60,7 @@ impl BufferPoolImpl for XmemCudaBufferPool {
 
     fn set_config(&self, config: &mut gst::BufferPoolConfigRef) -> bool {
         let Some(configured) = self.configure(config) else {
-            gst::warning!(
-                CAT,
-                imp = self,
-                "The configuration makes no sense: {config:?}"
-            );
+            gst::warning!(CAT, imp = self, "The configuration is invalid: {config:?}");
             return false;
         };
         gst::debug!(CAT, imp = self, "Configured: {configured:?}");
@@ -103,7 +99,8 @@ impl BufferPoolImpl for XmemCudaBufferPool {
             return Err(gst::FlowError::NotNegotiated);
         };
         let size = home.layout().info().size();
-        let slot = backing.slots.acquire_cuda(size, &backing.device);
+        let spec = SlotSpec::new(size).on(&backing.device);
+        let slot = backing.slots.acquire_as(size, spec);
         let memory = slot
             .and_then(|slot| home.writable(slot))
             .or_else(|| home.private())

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! The pool as `xmem show` tells it.
+//! The pool in the output of `xmem show`.
 
 use serde_json::Value;
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! The live table, and the lines that tell what happens.
+//! The live table, and the lines of events.
 
 use std::collections::HashMap;
 use std::fmt::Write;
@@ -33,7 +33,7 @@ impl Screen {
         }
     }
 
-    /// Tells what happens. The line stays.
+    /// Prints an event. The line stays.
     pub(super) fn say(&mut self, text: &str) {
         let line = format!("{:5.1} s  {text}\n", self.start.elapsed().as_secs_f32());
         self.print(&line, 0);
@@ -57,7 +57,7 @@ impl Screen {
             lines if self.on_terminal && lines > 0 => format!("\x1b[{lines}A\x1b[J"),
             _ => String::new(),
         };
-        // Nobody may be reading; the demo's exit code still tells how it went.
+        // The output may be closed; the exit code still has the result.
         let _ = write!(out, "{back}{text}").and_then(|()| out.flush());
         self.drawn = drawn;
     }
@@ -97,7 +97,7 @@ fn table(pool: Option<&Pool>, fps: &[f64], time: Duration) -> String {
     let _ = writeln!(
         text,
         "{:<16} {:>8} {:>6} {:>7} {:>7} {:>9} {:>7}",
-        "WHO", "PID", "FPS", "COPIED", "HELD", "LATENCY", "MISSED"
+        "PROCESS", "PID", "FPS", "COPIED", "HELD", "LATENCY", "MISSED"
     );
     let _ = writeln!(
         text,

@@ -129,7 +129,7 @@ impl<'a> Show<'a> {
             "one decoder fed 3 processes, which copied nothing",
             &format!("{} frames, {missed} missed", now.published),
         );
-        // What is copied before the decoder knows the pool is no fault.
+        // Copies before the decoder uses the pool are no fault.
         proof.claim(
             now.copied == first.copied || !self.input.is_copy_free(),
             &format!("xmemsink copied {} of them", now.copied),

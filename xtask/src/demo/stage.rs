@@ -77,7 +77,7 @@ impl Stage {
         Ok(())
     }
 
-    /// Removes the directory and says what is left all the same.
+    /// Removes the directory and prints what is left.
     pub(super) fn take_down(self) -> Option<String> {
         let dir = self.dir.clone();
         drop(self);
@@ -87,7 +87,7 @@ impl Stage {
 
 impl Drop for Stage {
     fn drop(&mut self) {
-        // Nothing can be done about a failure here; `take_down` tells of it.
+        // A failure here cannot be handled; `take_down` prints it.
         let _ = fs::remove_dir_all(&self.dir);
     }
 }

@@ -14,9 +14,13 @@ if cmp -s "$venv.wanted" "$venv/requirements.txt"; then
     exit 0
 fi
 rm -rf "$venv"
-python3 -m venv "$venv"
+# The system's Python if it fits. Reason: one in a home directory, such as pyenv's, is closed to other users, and the tests run as
+# an ordinary user too.
+python=/usr/bin/python3
+"$python" -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' 2> /dev/null || python=python3
+"$python" -m venv "$venv"
 install() {
-    "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --no-cache-dir --no-deps --no-compile --requirement "$1"
+    "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --no-cache-dir --no-deps --requirement "$1"
 }
 install "$requirements"
 room=$(df --output=avail --block-size=1G "$venv" | tail -n 1 | tr -d ' ')

@@ -122,7 +122,7 @@ impl Harness {
     }
 }
 
-/// Why pytest skipped a test. Of a whole module it tells in the text, after the place.
+/// Why pytest skipped a test. For a whole module the reason is in the text, after the place.
 fn reason(skipped: roxmltree::Node<'_, '_>) -> String {
     let text = skipped.text().unwrap_or_default();
     match text.split_once("'Skipped: ") {
@@ -145,7 +145,7 @@ fn target(binary_id: &str) -> String {
 
 /// Runs `cargo test`, shows its output and reads it.
 fn run_libtest(command: &mut Command) -> Result<(bool, Vec<Program>)> {
-    // One pipe for both streams: cargo names programs on one, they tell their results on the other.
+    // One pipe for both streams: cargo names programs on one, and they print their results on the other.
     let (output, end) = io::pipe()?;
     command.stdout(end.try_clone()?).stderr(end);
     let child = command.spawn();
@@ -202,7 +202,7 @@ impl Libtest {
                     .failed
                     .extend(failures.map(|test| Failure::in_target(&test, target)));
                 if program.failed.is_empty() {
-                    // It ended before it could tell which.
+                    // It ended before it could name the test.
                     program.failed.push(Failure {
                         test: "the whole program".into(),
                         only: target.to_owned(),
@@ -232,7 +232,7 @@ fn started(line: &str) -> Option<String> {
     )
 }
 
-/// Cargo's arguments for the program of which cargo says here that it failed.
+/// Cargo's arguments for the program that cargo reports as failed.
 fn failed(line: &str) -> Option<&str> {
     let (_, arguments) = line.split_once("test failed, to rerun pass `")?;
     let arguments = arguments.strip_suffix('`')?;

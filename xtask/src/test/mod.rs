@@ -33,7 +33,7 @@ pub(crate) struct Args {
     selection: Selection,
     /// Run test programs with whose rights; everything else is done only with `me` [default: me, with --stress as root
     /// me,user]
-    #[arg(long = "as", value_name = "WHO", value_enum, value_delimiter = ',')]
+    #[arg(long = "as", value_name = "USER", value_enum, value_delimiter = ',')]
     who: Vec<Who>,
     /// Run all test programs so often, or those that are named, beside four busy loops
     #[arg(long, value_name = "TIMES", num_args = 0..=1, default_missing_value = "30")]
@@ -92,7 +92,7 @@ pub(crate) fn run(args: &Args) -> Result {
     report.finish()
 }
 
-/// Says what this will take, before it takes anything.
+/// Prints the time, space and downloads that the run needs, before it starts.
 fn announce() -> Result {
     let target = target_dir();
     std::fs::create_dir_all(&target)?;
@@ -123,7 +123,7 @@ fn announce() -> Result {
     Ok(())
 }
 
-/// Test programs whose names begin with this run once more, and say only then what they cannot run.
+/// Test programs whose names begin with this run once more, and only then report what they cannot run.
 const RUN_AGAIN: &str = "XMEM_RUN_AGAIN";
 
 /// What test programs need.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Runs the steps of the tests, and tells at the end in one table what became of them.
+//! Runs the steps of the tests, and prints a table of the results.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -14,7 +14,7 @@ use crate::step::words;
 /// A step that is to run, or that cannot, with its name and the reason.
 pub(crate) type Planned = std::result::Result<Check, (&'static str, String)>;
 
-/// The tests failed. The table tells which.
+/// The tests failed. The table names them.
 #[derive(Debug)]
 pub(crate) struct Failed;
 

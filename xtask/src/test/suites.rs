@@ -11,7 +11,7 @@ use super::{RUN_AGAIN, strict};
 use crate::step::Step;
 use crate::{cargo, python};
 
-/// Which of them, and what they are told.
+/// Which test programs run, and their arguments.
 #[derive(Debug, Clone, clap::Args)]
 pub(crate) struct Selection {
     /// Only these test programs, by the name that `cargo test --test NAME` takes; `python` is the Python module's
@@ -39,7 +39,7 @@ const ALSO_WITHOUT: &str = "cuda";
 const PYTHON: &str = "python";
 
 impl Selection {
-    /// All, with nothing that they are told.
+    /// All test programs, without arguments.
     pub(super) fn is_everything(&self) -> bool {
         self.programs.is_empty() && self.arguments.is_empty()
     }

@@ -95,7 +95,7 @@ pub(crate) fn runner(words: &[String]) -> String {
 pub(super) struct Home(PathBuf);
 
 impl Home {
-    /// Tells the script which.
+    /// Passes the user to the script.
     pub(super) const VARIABLE: &str = "XMEM_TEST_HOME";
 
     pub(super) fn new() -> Result<Self> {

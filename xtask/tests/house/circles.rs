@@ -57,23 +57,42 @@ fn expand(tree: &str) -> Vec<String> {
     paths
 }
 
-/// The trees after each `use ` of a text, with whether they are handed on by `pub`.
-fn imports(text: &str) -> Vec<(String, bool)> {
-    let statements = text.split(';').filter_map(|statement| {
-        let (before, tree) = statement.rsplit_once("use ")?;
-        let line = before.rsplit('\n').next().unwrap_or_default().trim();
-        let is_face = line.starts_with("pub");
-        (is_face || line.is_empty()).then(|| (tree.replace('\n', " "), is_face))
-    });
-    statements
-        .flat_map(|(tree, is_face)| expand(&tree).into_iter().map(move |path| (path, is_face)))
-        .collect()
+/// A path that a text names, and whether `pub use` hands it on.
+type Named = (String, bool);
+
+/// The paths of a text: those of its imports, and those in its code.
+fn paths(text: &str) -> Vec<Named> {
+    let mut paths = Vec::new();
+    for statement in text.split(';') {
+        let import = statement.rsplit_once("use ").filter(|(before, _)| {
+            let line = before.rsplit('\n').next().unwrap_or_default().trim();
+            line.is_empty() || line.starts_with("pub")
+        });
+        let code = import.map_or(statement, |(before, tree)| {
+            let is_face = before
+                .rsplit('\n')
+                .next()
+                .unwrap_or_default()
+                .contains("pub");
+            let tree = tree.replace('\n', " ");
+            paths.extend(expand(&tree).into_iter().map(|path| (path, is_face)));
+            before
+        });
+        let words = code.split(|c: char| !(c.is_alphanumeric() || matches!(c, '_' | ':')));
+        let inner = words.filter(|word| word.contains("::") && !word.starts_with(':'));
+        paths.extend(inner.map(|path| (path.trim_end_matches(':').to_owned(), false)));
+    }
+    paths
 }
 
-/// A path as names from the crate's root. `None`: it is of another crate.
-fn absolute(module: &Module, path: &str) -> Option<Module> {
+/// A path as names from the crate's root. `None`: it is of another crate, or of this very file.
+fn absolute(modules: &BTreeMap<Module, String>, module: &Module, path: &str) -> Option<Module> {
     let mut names: Vec<&str> = path.split("::").collect();
     let mut from = module.clone();
+    let child = [module.as_slice(), &[names[0].to_owned()]].concat();
+    if modules.contains_key(&child) {
+        names.insert(0, "self");
+    }
     match names[0] {
         "crate" => from.clear(),
         "self" => {}
@@ -95,10 +114,8 @@ pub(crate) fn largest(dir: &Path) -> Vec<String> {
     let modules = modules(dir);
     let mut faces = BTreeMap::new();
     for (module, text) in &modules {
-        for (path, is_face) in imports(text) {
-            let own = format!("self::{path}");
-            let target = absolute(module, &path).or_else(|| absolute(module, &own));
-            if let (true, Some(target)) = (is_face, target)
+        for (path, is_face) in paths(text) {
+            if let (true, Some(target)) = (is_face, absolute(&modules, module, &path))
                 && let Some(name) = target.last()
             {
                 faces.insert((module.clone(), name.clone()), target.clone());
@@ -125,8 +142,8 @@ pub(crate) fn largest(dir: &Path) -> Vec<String> {
         None
     };
     let uses = |module: &Module, text: &str| -> BTreeSet<Module> {
-        let named = imports(text).into_iter().filter(|(_, is_face)| !is_face);
-        let paths = named.filter_map(|(path, _)| absolute(module, &path));
+        let named = paths(text).into_iter().filter(|(_, is_face)| !is_face);
+        let paths = named.filter_map(|(path, _)| absolute(&modules, module, &path));
         let found = paths.filter_map(resolve);
         // The root only declares modules.
         found

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! The sources are as docs/design/structure.md describes them: no module uses one of a row above its own, and `unsafe` is where the
-//! page has it.
+//! The sources are as docs/design/structure.md describes them: no module uses one of a row above its own, `unsafe` is where the
+//! page has it, and shared words are of the types in `xmem_shm::sync`.
 
 mod circles;
 
@@ -90,7 +90,7 @@ fn named(shipped: &str) -> Vec<&str> {
 #[test]
 fn no_arrow_goes_up() {
     let ladders = ladders();
-    assert_eq!(ladders.len(), 3, "the table was found");
+    assert_eq!(ladders.len(), 4, "the table was found");
     let mut wrong = Vec::new();
     let mut arrows = 0;
     for (name, modules) in &ladders {
@@ -136,8 +136,9 @@ const LARGEST_CIRCLE: usize = 5;
 #[test]
 fn circles_are_small() {
     let mut largest = 0;
-    for (name, _) in ladders() {
-        let circle = circles::largest(&root().join(&name).join("src"));
+    let crates = ladders().into_iter().map(|(name, _)| name + "/src");
+    for name in crates.chain(["src".to_owned()]) {
+        let circle = circles::largest(&root().join(&name));
         largest = largest.max(circle.len());
         assert!(
             circle.len() <= LARGEST_CIRCLE,
@@ -178,4 +179,31 @@ fn unsafe_code_is_where_the_page_has_it() {
         folders += 1;
     }
     assert_eq!(folders, 6, "the table was found");
+}
+
+/// Crates whose words other processes read and write.
+const SHARING: [&str; 2] = ["crates/xmem-shm/src", "crates/xmem-core/src"];
+
+/// Files that take these types from `std`: the one that hands them on, and counters of test builds.
+const TAKE_FROM_STD: [&str; 2] = ["xmem-shm/src/sync.rs", "xmem-shm/src/fault/armed.rs"];
+
+#[test]
+fn shared_words_are_of_the_types_that_loom_replaces() {
+    let is_wrong = |file: &PathBuf| {
+        let text = fs::read_to_string(file).unwrap();
+        let mut statements = text.split(';');
+        let from_std = |statement: &str| {
+            statement
+                .split_once("std::sync::atomic")
+                .is_some_and(|(_, names)| {
+                    ["AtomicU32", "AtomicU64", "fence", "::*"]
+                        .iter()
+                        .any(|name| names.contains(name))
+                })
+        };
+        !TAKE_FROM_STD.iter().any(|allowed| file.ends_with(allowed)) && statements.any(from_std)
+    };
+    let files = SHARING.iter().flat_map(|dir| sources(&root().join(dir)));
+    let wrong: Vec<_> = files.filter(is_wrong).collect();
+    assert!(wrong.is_empty(), "use xmem_shm::sync in {wrong:?}");
 }

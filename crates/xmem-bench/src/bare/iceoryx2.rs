@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! The crate iceoryx2: frames by publish-subscribe, as slices loaned in shared memory, and an event that wakes whoever
-//! waits for them, as in its own example of event-based communication.
+//! The crate iceoryx2: frames by publish-subscribe, as slices loaned in shared memory, and an event that wakes the
+//! process that waits for them, as in its own example of event-based communication.
 
 #![allow(unsafe_code)] // a loaned slice is not initialised
 
@@ -93,7 +93,7 @@ type Services = (
     event::PortFactory<Service>,
 );
 
-/// Both sides say the same, so it does not matter who comes first.
+/// Both sides use the same settings, so either may come first.
 fn services(socket: &str) -> Result<Services, Error> {
     let socket = std::path::Path::new(socket);
     let room = socket.parent().ok_or("a socket without a folder")?;

@@ -41,8 +41,8 @@ impl Mapping {
     }
 
     pub(super) fn bytes(&self) -> &[u8] {
-        // SAFETY: mapped for reading for as long as we live. The sender writes it again only seven frames later: by
-        // hand, nobody makes sure of more.
+        // SAFETY: mapped for reading for as long as we live. The sender writes it again only seven frames later;
+        // nothing checks more than that.
         unsafe { slice::from_raw_parts(self.start, self.len) }
     }
 
@@ -55,7 +55,7 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: nobody has a slice of it any more.
+        // SAFETY: no slice of it exists any more.
         let _ = unsafe { munmap(self.start.cast(), self.len) };
     }
 }

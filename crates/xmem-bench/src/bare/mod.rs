@@ -97,7 +97,7 @@ fn run(
         move || {
             let result = work(&meter, &end);
             if let (Err(error), false) = (&result, end.load(Ordering::Relaxed)) {
-                // Nothing measured is worth anything now; whoever started us sees the end of our output.
+                // The measurements are worthless now; the parent process sees the end of the output.
                 eprintln!("xmem-bench: {error}");
                 std::process::exit(1);
             }

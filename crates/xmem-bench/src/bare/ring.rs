@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MPL-2.0
 
 //! What one writes in an afternoon: slots in a memfd, used one after the other, and a socket of whole messages for the
-//! number of each. Nobody checks whether a slot is still being read, so it is the least that sending a frame by a
+//! number of each. It does not check whether a slot is still being read, so it is the least that sending a frame by a
 //! socket can cost.
 
 use std::io::{IoSlice, IoSliceMut};

@@ -28,7 +28,7 @@ pub(crate) fn run(pools: &[OsString], format: Format, out: &mut impl Write) -> R
             match remove(path.as_os_str(), &mut removed) {
                 // It has a producer again.
                 Err(RemoveError::Live { .. }) => {}
-                // Nobody asked for these by name.
+                // The user did not name these.
                 Err(error @ (RemoveError::Foreign { .. } | RemoveError::NotAPools { .. })) => {
                     say(error);
                 }
@@ -56,7 +56,7 @@ pub(crate) fn run(pools: &[OsString], format: Format, out: &mut impl Write) -> R
             }
         }
     }
-    // Each is said; the last one by whoever called this.
+    // Each error is printed here; the caller prints the last one.
     let last = errors.pop();
     for error in errors {
         say(error);

@@ -12,7 +12,7 @@ use crate::Error;
 use crate::cli::Format;
 use crate::format::{Table, json, process};
 
-/// A pool in the list. What only its producer knows is absent when there is none, or when it does not answer.
+/// A pool in the list. The producer's figures are absent when there is no producer, or it does not answer.
 #[derive(Debug, Serialize)]
 struct Row {
     name: String,

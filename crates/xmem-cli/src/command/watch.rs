@@ -132,7 +132,7 @@ impl Rates {
     /// A new round begins.
     fn tick(&mut self) {
         let now = Instant::now();
-        // Who did not appear for a while is gone.
+        // A consumer that did not appear for a while is gone.
         let patience = 10 * self.interval.max(LOOK);
         self.last.retain(|_, (seen, _)| now - *seen < patience);
         self.now = Some(now);

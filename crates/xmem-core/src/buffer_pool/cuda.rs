@@ -5,11 +5,13 @@
 use xmem_shm::abi::meta::FrameMeta;
 use xmem_shm::lock::lock;
 
+use super::error::WriteAccessError;
 use super::guard::Storage;
 use super::preallocate::preallocate;
 use super::{BufferGuard, BufferPool, Role};
 use crate::cuda::{self, CudaError, CudaFrame, Device, Source, Stream};
-use crate::error::{ReceiveError, WriteAccessError};
+use crate::error::ReceiveError;
+use crate::producer::SlotSpec;
 
 fn device(device_id: i32) -> Result<Device, CudaError> {
     match u32::try_from(device_id) {
@@ -24,14 +26,14 @@ fn device(device_id: i32) -> Result<Device, CudaError> {
 impl BufferPool {
     /// Makes sure that there are `count` buffers of `size` bytes on a device. Returns their indices.
     ///
-    /// Buffers on devices are made by the process that made the pool, and written by it alone: other processes have its device
-    /// memory for reading only. Of a process that is killed while a kernel of it writes a buffer, nobody could say when that
-    /// has ended, so when the buffer may be used again. A process that joined copies to a pool of its own.
+    /// Only the process that made the pool makes and writes buffers on devices; other processes have its device memory
+    /// for reading only. If a process were killed while its kernel writes a buffer, the end of that work would not be
+    /// known, and so not when the buffer may be reused. A process that joined copies to a pool of its own.
     ///
     /// # Errors
     ///
-    /// [`WriteAccessError::NotOwner`] in a process that did not make the pool, [`WriteAccessError::Denied`] if there may not be
-    /// as many, [`WriteAccessError::Cuda`] with what is wrong with the device, and others as [`WriteAccessError`] says.
+    /// [`WriteAccessError::NotOwner`] in a process that did not make the pool, [`WriteAccessError::Denied`] if there may
+    /// not be as many, [`WriteAccessError::Cuda`] if the device fails; see [`WriteAccessError`] for the others.
     pub fn preallocate_cuda(
         &self,
         size: usize,
@@ -42,13 +44,15 @@ impl BufferPool {
             return Err(WriteAccessError::NotOwner);
         };
         let device = device(device_id)?;
-        preallocate(producer, count, || producer.acquire_cuda(size, &device))
+        preallocate(producer, count, || {
+            producer.acquire(SlotSpec::new(size).on(&device))
+        })
     }
 
     /// A buffer of at least `size` bytes on a device, to be written.
     ///
-    /// When it is [forgotten](BufferGuard::forget) or dropped, the device must be done with it;
-    /// [`forget_on`](BufferGuard::forget_on) is for when it is not yet.
+    /// When it is [forgotten](BufferGuard::forget) or dropped, the device must be done with it. If it is not, use
+    /// [`forget_on`](BufferGuard::forget_on).
     ///
     /// # Errors
     ///
@@ -61,7 +65,7 @@ impl BufferPool {
         let Role::Owner(producer) = &self.inner.role else {
             return Err(WriteAccessError::NotOwner);
         };
-        let lease = producer.acquire_cuda(size, &device(device_id)?)?;
+        let lease = producer.acquire(SlotSpec::new(size).on(&device(device_id)?))?;
         Ok(BufferGuard::writing(
             self.inner.clone(),
             Storage::Own(lease),
@@ -72,11 +76,11 @@ impl BufferPool {
 
 impl BufferGuard {
     /// First byte of the buffer on its device. For a buffer that is read, waits until it is written; [`cuda`](Self::cuda)
-    /// does without.
+    /// does not wait.
     ///
     /// # Errors
     ///
-    /// [`CudaError::NotOnDevice`] if it lies in host memory, and others as [`CudaError`] says.
+    /// [`CudaError::NotOnDevice`] if it lies in host memory; see [`CudaError`] for the others.
     pub fn as_cuda_ptr(&self) -> Result<u64, CudaError> {
         match &self.storage {
             Storage::Own(lease) => Ok(lease.cuda().ok_or(CudaError::NotOnDevice)?.ptr()),
@@ -90,7 +94,7 @@ impl BufferGuard {
         }
     }
 
-    /// The same, to be written.
+    /// As [`as_cuda_ptr`](Self::as_cuda_ptr), for writing.
     ///
     /// # Errors
     ///
@@ -102,7 +106,7 @@ impl BufferGuard {
         }
     }
 
-    /// The device that it lies on, if it does.
+    /// The device of the buffer. `None`: it lies in host memory.
     pub fn device(&self) -> Option<Device> {
         match &self.storage {
             Storage::Own(lease) => Some(lease.cuda()?.device().clone()),
@@ -111,7 +115,7 @@ impl BufferGuard {
         }
     }
 
-    /// A buffer that is read, for streams to wait for and to let go of.
+    /// A buffer that is read, as a frame that streams can wait for and release.
     ///
     /// # Errors
     ///
@@ -125,8 +129,8 @@ impl BufferGuard {
         }
     }
 
-    /// As [`forget`](Self::forget), for a buffer that a device is still to write: readers wait until this stream has got
-    /// where it is now.
+    /// As [`forget`](Self::forget), for a buffer that a device is still to write: readers wait until this stream has
+    /// reached its current end.
     ///
     /// # Errors
     ///
@@ -150,7 +154,7 @@ impl BufferGuard {
         Ok(index)
     }
 
-    /// What is copied from, if it lies on a device.
+    /// The source of a copy, if it lies on a device.
     fn source<T>(
         &self,
         copy: impl FnOnce(Source<'_>) -> Result<T, CudaError>,
@@ -172,13 +176,10 @@ impl BufferGuard {
         }
     }
 
-    /// A copy of the buffer is a buffer of its own, with what is known of it.
+    /// Completes a copy: it is a buffer of its own, with the same metadata.
     fn finish(&self, mut copy: BufferGuard) -> BufferGuard {
-        copy.meta = FrameMeta {
-            offset: 0,
-            size: self.size as u64,
-            ..self.meta.clone()
-        };
+        copy.meta = self.meta.clone();
+        FrameMeta::set_place(&mut copy.meta, 0, self.size as u64);
         copy
     }
 
@@ -197,7 +198,7 @@ impl BufferGuard {
         match &self.storage {
             Storage::Own(lease) => lease.pin(&device),
             Storage::Granted { view, .. } => view.pin(&device),
-            Storage::Reading(lease) => lease.pin(&device),
+            Storage::Reading(lease) => cuda::pin(lease, &device),
             Storage::Gone => {}
         }
         let bytes = self.as_cpu_slice().map_err(|_| CudaError::OnDevice)?;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! A buffer in somebody's hands.
+//! A buffer that is being read or written.
 #![allow(unsafe_code)] // a slice over a slot that the owner granted
 
 use std::fmt;
@@ -8,15 +8,17 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use xmem_shm::abi::entry::Entry;
+use xmem_shm::abi::frame_info::FrameInfo;
 use xmem_shm::abi::meta::FrameMeta;
 use xmem_shm::abi::named::Attachments;
 use xmem_shm::lock::lock;
 use xmem_shm::protocol::slot::{SlotState, SlotWord};
 
 use super::Inner;
-use crate::consumer::inbox::Grant;
+use super::error::{AccessError, WriteAccessError};
+use crate::consumer::grants::Grant;
 use crate::consumer::session::Session;
-use crate::error::{AccessError, ReceiveError, WriteAccessError};
+use crate::error::ReceiveError;
 use crate::frame::lease::ReadLease;
 use crate::producer::WriteLease;
 use crate::region::RegionView;
@@ -26,7 +28,7 @@ use crate::region::RegionView;
 pub enum AccessMode {
     /// It may be read.
     ReadOnly,
-    /// It may be read and written; nobody else has it.
+    /// It may be read and written; no other guard exists for it.
     ReadWrite,
 }
 
@@ -36,10 +38,10 @@ pub(super) struct Written {
     pool: Arc<Inner>,
     session: Arc<Session>,
     pub(super) grant: Grant,
-    /// Where it is written, once that is known.
+    /// Its bytes, once they are known.
     bytes: Option<Range<usize>>,
-    /// The owner has been told that it is written.
-    said: bool,
+    /// The owner was notified that the slot is written.
+    is_reported: bool,
 }
 
 impl Written {
@@ -49,11 +51,12 @@ impl Written {
             session: session.clone(),
             grant,
             bytes: None,
-            said: false,
+            is_reported: false,
         }
     }
 
-    /// It is written there. `false`: so is another slot, which only an owner that lies has granted.
+    /// Records where it is written. `false`: another granted slot lies there, which only an owner that breaks the
+    /// protocol grants.
     pub(super) fn begin(&mut self, bytes: Range<usize>) -> bool {
         let mut writing = lock(&self.pool.writing);
         let overlaps = |other: &Range<usize>| other.start < bytes.end && bytes.start < other.end;
@@ -65,7 +68,7 @@ impl Written {
         true
     }
 
-    /// Nobody writes it here any more. Before its owner hears of that, who may grant it anew.
+    /// Ends the writing here, before the owner is notified: it may grant the slot anew at once.
     fn end(&mut self) {
         if let Some(bytes) = self.bytes.take()
             && self.pool.is_of_this_process()
@@ -78,8 +81,8 @@ impl Written {
 impl Drop for Written {
     fn drop(&mut self) {
         self.end();
-        if !self.said {
-            let _ = self.session.send(&self.grant.written(0, None));
+        if !self.is_reported {
+            let _ = self.session.link().send(&self.grant.written(0, None));
         }
     }
 }
@@ -101,7 +104,7 @@ pub(super) enum Storage {
 }
 
 impl Storage {
-    /// Which use of a slot this is that is being written.
+    /// The generation of a slot that is being written.
     fn generation(&self) -> u32 {
         match self {
             Self::Own(lease) => lease.generation(),
@@ -113,16 +116,18 @@ impl Storage {
 
 /// A buffer of a [`BufferPool`](crate::BufferPool), for as long as this lives.
 ///
-/// Dropped, one that is read is released; one that is [edited](crate::BufferPool::get_mut) is published again; and one that was
-/// acquired is given back empty, unless its count is more than one: the writer has one reference of that, and the others find
-/// it published. A panic that drops a guard of one that is written leaves it empty.
+/// When a guard is dropped, a buffer that is read is released; one that is [edited](crate::BufferPool::get_mut) is
+/// published again; and one that was acquired is given back empty, unless its count is more than one: the writer has one
+/// reference of the count, and the others find the buffer published. If a panic drops a guard for writing, the buffer is
+/// left empty.
 pub struct BufferGuard {
     pub(super) pool: Arc<Inner>,
     pub(super) storage: Storage,
     /// Bytes that were asked for, or published.
     pub(super) size: usize,
-    pub(super) meta: FrameMeta,
-    /// It was published when it was taken for writing, and is to be so again.
+    info: FrameInfo,
+    pub(super) meta: Arc<FrameMeta>,
+    /// It was published when it was taken for writing, and is published again.
     edits: bool,
 }
 
@@ -138,10 +143,10 @@ impl fmt::Debug for BufferGuard {
 
 impl BufferGuard {
     pub(super) fn writing(pool: Arc<Inner>, storage: Storage, size: usize) -> Self {
-        Self::begin(pool, storage, FrameMeta::new(size), None)
+        Self::begin(pool, storage, FrameMeta::new(size).into(), None)
     }
 
-    /// Writing what was taken by its index, and `last` published under that.
+    /// A guard for writing a buffer that was taken by its index; `last` is the entry published for it.
     pub(super) fn editing(pool: Arc<Inner>, storage: Storage, last: Option<Entry>) -> Self {
         let room = match &storage {
             Storage::Own(lease) => lease.payload_len(),
@@ -149,37 +154,42 @@ impl BufferGuard {
             Storage::Reading(_) | Storage::Gone => 0,
         };
         let Some(last) = last else {
-            return Self::begin(pool, storage, FrameMeta::new(room), None);
+            return Self::begin(pool, storage, FrameMeta::new(room).into(), None);
         };
         let size = usize::try_from(last.meta.size).unwrap_or(room).min(room);
-        // Each time that a slot is taken counts, so between these two nobody emptied it.
-        let then = SlotWord::new(last.meta.generation, SlotState::Published);
+        // Every claim increases the generation. If this claim directly follows the publication, the slot was not emptied
+        // in between.
+        let then = SlotWord::new(last.info.generation, SlotState::Published);
         if then.next(SlotState::Claimed).generation() != storage.generation() {
-            return Self::begin(pool, storage, FrameMeta::new(size), None);
+            return Self::begin(pool, storage, FrameMeta::new(size).into(), None);
         }
         let attachments = match &storage {
             Storage::Own(lease) => lease.attachments(last.attached).unwrap_or_default(),
-            // Who does not own the pool can pass on the size only.
+            // A process that does not own the pool can pass on the size only.
             _ => Attachments::new(),
         };
-        let meta = FrameMeta {
-            offset: 0,
-            size: size as u64,
-            attachments,
-            ..(*last.meta).clone()
-        };
-        Self::begin(pool, storage, meta, Some(last.meta.generation))
+        let mut meta = last.meta;
+        FrameMeta::set_place(&mut meta, 0, size as u64);
+        Arc::make_mut(&mut meta).attachments = attachments;
+        Self::begin(pool, storage, meta, Some(last.info))
     }
 
-    fn begin(pool: Arc<Inner>, storage: Storage, meta: FrameMeta, edited: Option<u32>) -> Self {
+    fn begin(
+        pool: Arc<Inner>,
+        storage: Storage,
+        meta: Arc<FrameMeta>,
+        edited: Option<FrameInfo>,
+    ) -> Self {
         let guard = Self {
             pool,
             size: meta.size as usize,
             storage,
+            info: edited.unwrap_or_default(),
             meta,
             edits: edited.is_some(),
         };
         let generation = guard.storage.generation();
+        let edited = edited.map(|info| info.generation);
         lock(&guard.pool.counts).begin(guard.meta_index(), generation, edited);
         guard
     }
@@ -192,7 +202,8 @@ impl BufferGuard {
             } else {
                 lease.len()
             },
-            meta: lease.meta().clone(),
+            info: *lease.info(),
+            meta: lease.shared_meta().clone(),
             storage: Storage::Reading(lease),
             edits: false,
         }
@@ -211,18 +222,23 @@ impl BufferGuard {
         match &self.storage {
             Storage::Own(lease) => lease.slot(),
             Storage::Granted { written, .. } => written.grant.slot,
-            Storage::Reading(lease) => lease.meta().slot,
+            Storage::Reading(lease) => lease.info().slot,
             Storage::Gone => u32::MAX,
         }
     }
 
-    /// What is known of the buffer besides its bytes.
+    /// What publishing added to the buffer the last time. All zero for an empty buffer.
+    pub fn info(&self) -> &FrameInfo {
+        &self.info
+    }
+
+    /// The metadata of the buffer.
     pub fn meta(&self) -> &FrameMeta {
         &self.meta
     }
 
-    /// Sets what is known of the buffer: shape, type, content type and so on. Its place and size stay. A process that
-    /// does not own the pool can pass on the size only.
+    /// Sets the metadata of the buffer: shape, type, content type and so on. Its place and size stay. A process that does
+    /// not own the pool can pass on the size only.
     ///
     /// # Errors
     ///
@@ -231,11 +247,8 @@ impl BufferGuard {
         if self.mode() == AccessMode::ReadOnly {
             return Err(AccessError::ReadOnly);
         }
-        self.meta = FrameMeta {
-            offset: 0,
-            size: self.size as u64,
-            ..meta
-        };
+        self.meta = meta.into();
+        FrameMeta::set_place(&mut self.meta, 0, self.size as u64);
         Ok(())
     }
 
@@ -262,9 +275,10 @@ impl BufferGuard {
             Storage::Granted {
                 view, offset, len, ..
             } => {
-                // SAFETY: the slot lies inside the region, which the guard keeps and which has memory of its own that is mapped
-                // for writing, and no other guard has it (checked by `ask_to_write`). An owner that follows the protocol lets
-                // nobody else write it until the guard is gone, and here that takes `&mut self`; bytes have no invalid values.
+                // SAFETY: the slot lies inside the region, which the guard keeps and which has memory of its own that is
+                // mapped for writing, and no other guard has it (checked by `ask_to_write`). An owner that follows the
+                // protocol grants it to no other writer until the guard is gone, and here that takes `&mut self`; bytes
+                // have no invalid values.
                 unsafe {
                     std::slice::from_raw_parts(
                         view.ptr().wrapping_add(*offset),
@@ -281,8 +295,8 @@ impl BufferGuard {
     ///
     /// # Errors
     ///
-    /// [`AccessError::ReadOnly`] if the buffer was got for reading, [`AccessError::OnDevice`] if it does not lie in host
-    /// memory.
+    /// [`AccessError::ReadOnly`] if the guard is for reading, [`AccessError::OnDevice`] if the buffer does not lie in
+    /// host memory.
     pub fn as_cpu_slice_mut(&mut self) -> Result<&mut [u8], AccessError> {
         if self.is_on_device() {
             return Err(AccessError::OnDevice);
@@ -319,14 +333,14 @@ impl BufferGuard {
         }
     }
 
-    /// Lets go of the guard without ending what it stands for. Returns the buffer's index.
+    /// Consumes the guard and keeps the buffer. Returns its index.
     ///
-    /// A buffer that is being written is published, and kept until as many readers as its count says took and released
-    /// it. A buffer that is being read stays held until [`BufferPool::release`](crate::BufferPool::release).
+    /// A buffer that is being written is published, and kept until as many readers as its count took and released it. A
+    /// buffer that is being read stays held until [`BufferPool::release`](crate::BufferPool::release).
     ///
     /// # Errors
     ///
-    /// If it could not be published; it is given back then.
+    /// If it could not be published. The buffer is then given back.
     pub fn forget(mut self) -> Result<u32, WriteAccessError> {
         if !self.pool.is_of_this_process() {
             return Err(ReceiveError::Forked.into());
@@ -344,8 +358,8 @@ impl BufferGuard {
         Ok(index)
     }
 
-    /// Gives the buffer back. One that is being written, or [edited](crate::BufferPool::get_mut), is empty then, whatever its
-    /// count says. One that is being read is released, as when it is dropped.
+    /// Gives the buffer back. A buffer that is being written or [edited](crate::BufferPool::get_mut) is empty then,
+    /// whatever its count is. A buffer that is being read is released, as when the guard is dropped.
     pub fn discard(mut self) {
         if self.pool.is_of_this_process() {
             self.give_back();
@@ -354,7 +368,7 @@ impl BufferGuard {
 
     fn give_back(&mut self) {
         if self.mode() == AccessMode::ReadWrite {
-            // Before somebody else gets it.
+            // Before another process can get the slot.
             lock(&self.pool.counts).forget(self.meta_index());
         }
         self.storage = Storage::Gone;
@@ -371,13 +385,13 @@ impl BufferGuard {
             }
             Storage::Granted { mut written, .. } => {
                 written.end();
-                // Answered, so that a reader who is told the index finds the buffer.
+                // Wait for the answer, so that a reader that gets the index finds the buffer.
                 let size = self.size as u64;
-                let answer = written.session.ask_to_write(
+                let answer = written.session.grants().ask(
                     |request| written.grant.written(request, Some((count, size))),
                     &self.pool.canceller,
                 );
-                written.said = true;
+                written.is_reported = true;
                 answer
                     .map_err(|error| match error {
                         ReceiveError::ProducerLost => denied("it is gone".into()),
@@ -394,17 +408,17 @@ impl BufferGuard {
 impl Drop for BufferGuard {
     fn drop(&mut self) {
         if !self.pool.is_of_this_process() {
-            // A forked child inherits the guard, not what it stands for.
+            // A forked child inherits the guard, but not the buffer.
             return;
         }
-        // What a panic left half written is for nobody.
+        // A panic may have left the bytes half written.
         if self.mode() == AccessMode::ReadOnly || std::thread::panicking() {
             return self.give_back();
         }
         let index = self.meta_index();
-        let said = lock(&self.pool.counts).publish(index);
-        // Who acquired it has one reference of the count, and gives that up; who edits it has none.
-        let readers = if self.edits { said } else { said - 1 };
+        let count = lock(&self.pool.counts).publish(index);
+        // An acquired buffer has one reference of the count, which ends here; an edited one has none.
+        let readers = if self.edits { count } else { count - 1 };
         if readers == 0 {
             return self.give_back();
         }

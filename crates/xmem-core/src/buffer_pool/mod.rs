@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Buffers by number: a pool in which processes tell each other indices, by whatever way they have.
+//! Buffers by number: a pool in which processes pass each other indices by other means.
 //!
-//! The same slots and leases as with [`Producer`] and [`Consumer`], in another shape: who acquires a buffer decides how
-//! many readers it is for, passes its index on, and forgets it; each reader gets it by its index. A reader that dies
-//! with a buffer in its hands counts as having released it. One that never comes does not: [`BufferPool::discard`].
+//! The slots and leases are those of [`Producer`] and [`Consumer`]. The process that acquires a buffer sets the number of
+//! readers it is for, passes its index on, and forgets it; each reader gets it by its index. A reader that dies with a
+//! buffer counts as having released it. A reader that never comes does not count: see [`BufferPool::discard`].
 
 mod counts;
 #[cfg(feature = "cuda")]
 mod cuda;
+mod error;
 mod guard;
 mod options;
 mod preallocate;
@@ -18,6 +19,7 @@ use std::ops::Range;
 use std::sync::{Arc, Mutex};
 
 use counts::Counts;
+pub use error::{AccessError, GetError, OpenError, RefCountError, WriteAccessError};
 pub use guard::{AccessMode, BufferGuard};
 use guard::{Storage, Written};
 pub use options::BufferPoolOptions;
@@ -25,8 +27,8 @@ use preallocate::preallocate;
 
 use crate::cancel::Canceller;
 use crate::consumer::Consumer;
-use crate::consumer::inbox::Grant;
-use crate::error::{GetError, OpenError, ReceiveError, RefCountError, WriteAccessError};
+use crate::consumer::grants::Grant;
+use crate::error::ReceiveError;
 use crate::frame::lease::ReadLease;
 use crate::producer::Producer;
 use xmem_shm::abi::entry::Entry;
@@ -66,18 +68,18 @@ pub struct BufferPool {
 #[derive(Debug)]
 enum Role {
     Owner(Producer),
-    Peer(Consumer),
+    Peer(Box<Consumer>),
 }
 
 #[derive(Debug)]
 struct Inner {
     role: Role,
     canceller: Canceller,
-    /// For how many readers buffers are that this process wrote.
+    /// The reader counts of buffers that this process wrote.
     counts: Mutex<Counts>,
-    /// References without a guard (`forget` of a reader, `add_ref`), by index.
+    /// References without a guard (`forget` of a guard for reading, `add_ref`), by index.
     loose: Mutex<HashMap<u32, Vec<ReadLease>>>,
-    /// Where the slots lie that another process granted to this one.
+    /// The slots that another process granted to this one.
     writing: Mutex<Vec<Range<usize>>>,
 }
 
@@ -91,12 +93,12 @@ impl BufferPool {
         Self::options(name).open()
     }
 
-    /// How to open the pool of this name.
+    /// Options for opening the pool of this name.
     pub fn options(name: &str) -> BufferPoolOptions {
         BufferPoolOptions::new(name)
     }
 
-    /// Whether this process made the pool. It ends with it.
+    /// Whether this process made the pool. The pool ends with that process.
     pub fn is_owner(&self) -> bool {
         matches!(self.inner.role, Role::Owner(_))
     }
@@ -113,8 +115,8 @@ impl BufferPool {
     ///
     /// # Errors
     ///
-    /// [`WriteAccessError::NotOwner`] in a process that did not make the pool, [`WriteAccessError::Denied`] if there may not
-    /// be as many ([`max_buffers`](BufferPoolOptions::max_buffers)), and others as [`WriteAccessError`] says.
+    /// [`WriteAccessError::NotOwner`] in a process that did not make the pool, [`WriteAccessError::Denied`] if there may
+    /// not be as many ([`max_buffers`](BufferPoolOptions::max_buffers)); see [`WriteAccessError`] for the others.
     pub fn preallocate_cpu(&self, size: usize, count: usize) -> Result<Vec<u32>, WriteAccessError> {
         let Role::Owner(producer) = &self.inner.role else {
             return Err(WriteAccessError::NotOwner);
@@ -146,18 +148,18 @@ impl BufferPool {
     ///
     /// # Errors
     ///
-    /// [`GetError::Empty`] when nothing is published under that index, and others as [`GetError`] says.
+    /// [`GetError::Empty`] when nothing is published under that index; see [`GetError`] for the others.
     pub fn get(&self, meta_index: u32) -> Result<BufferGuard, GetError> {
         let lease = self.inner.read(meta_index)?;
         Ok(BufferGuard::reading(self.inner.clone(), lease))
     }
 
-    /// A buffer that was published, to be edited in place. Only if nobody else holds it.
+    /// A published buffer, to be edited in place. Fails while any process holds it.
     ///
-    /// Nobody can get it as long as the guard is there. Then it is published again, with the edit, what is known of it, and
-    /// for as many readers as before, counted anew: when the guard is dropped, or [forgotten](BufferGuard::forget), which
-    /// also says if that fails. [`BufferGuard::discard`] empties it instead, and so does a guard that is dropped by a panic,
-    /// since the edit may be half done.
+    /// While the guard exists, no process can get the buffer. When the guard is dropped or
+    /// [forgotten](BufferGuard::forget), the buffer is published again, with the edit, its metadata, and the same number
+    /// of readers, counted anew. `forget` also returns the error if that fails. [`BufferGuard::discard`] empties the
+    /// buffer instead. So does a panic that drops the guard, because the edit may be half done.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -175,16 +177,16 @@ impl BufferPool {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
-    /// A buffer that another process published is for one reader after the edit, unless
-    /// [`set_ref_count`](Self::set_ref_count) says otherwise while the guard is there. Of what is known of a buffer, a process
-    /// that does not own the pool can pass on the size only.
+    /// After the edit a buffer that another process published is for one reader, unless
+    /// [`set_ref_count`](Self::set_ref_count) changes that while the guard exists. Of the metadata a process that does
+    /// not own the pool can pass on only the size.
     ///
-    /// A buffer that holds nothing is as one that was just acquired, of the size that it had last: it is published when it is
+    /// An empty buffer is treated as one that was just acquired, with its last size: it is published when the guard is
     /// forgotten, not when it is dropped.
     ///
     /// # Errors
     ///
-    /// [`WriteAccessError::InUse`] when somebody holds it, and others as [`WriteAccessError`] says.
+    /// [`WriteAccessError::InUse`] while any process holds it; see [`WriteAccessError`] for the others.
     pub fn get_mut(&self, meta_index: u32) -> Result<BufferGuard, WriteAccessError> {
         let storage = match &self.inner.role {
             Role::Owner(producer) => {
@@ -199,14 +201,14 @@ impl BufferPool {
                 self.ask_to_write(consumer, question, 0)?
             }
         };
-        // Nobody else publishes it now, so this is what was published last.
+        // No other process publishes it now, so this is the entry published last.
         let last = self.inner.entry(meta_index);
         let inner = self.inner.clone();
         Ok(BufferGuard::editing(inner, storage, last))
     }
 
-    /// Empties a buffer that was published, whoever it was for: it may be used again. For one whose readers never come,
-    /// which would be kept for them as long as the pool lives.
+    /// Empties a published buffer, whatever its count: it may be reused. For buffers whose readers never come; they would
+    /// be kept for as long as the pool lives.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -233,11 +235,12 @@ impl BufferPool {
     ) -> Result<Storage, WriteAccessError> {
         let session = consumer.session();
         let grant = session
-            .ask_to_write(question, &self.inner.canceller)?
+            .grants()
+            .ask(question, &self.inner.canceller)?
             .map_err(|reason| WriteAccessError::Denied { reason })?;
-        // From here on it is given back, whatever goes wrong.
+        // From here on it is given back, whatever fails.
         let mut written = Written::new(&self.inner, session, grant);
-        let view = session.region(
+        let view = session.regions().get(
             grant.region,
             Deadline::after(Some(ANSWER_TIME)),
             &self.inner.canceller,
@@ -246,7 +249,9 @@ impl BufferPool {
         let outside = || corrupt("a slot lies outside its region");
         let view = view.ok_or_else(outside)?;
         if !view.is_writable() {
-            return Err(corrupt("a slot was granted where nobody else may write"));
+            return Err(corrupt(
+                "a slot was granted in a pool that other processes may not write",
+            ));
         }
         let Grant { offset, len, .. } = grant;
         if !lie_inside(offset, len, view.len() as u64) || len < size as u64 {
@@ -265,9 +270,9 @@ impl BufferPool {
         })
     }
 
-    /// Says how many readers a buffer is for: it is kept until so many took and released it. For a buffer that this
-    /// process writes, or that it published as the pool's owner. Default: 1. One whose readers never come is kept until
-    /// [`discard`](Self::discard).
+    /// Sets how many readers a buffer is for: it is kept until this many took and released it. For a buffer that this
+    /// process writes, or that it published as the pool's owner. Default: 1. A buffer whose readers never come is kept
+    /// until [`discard`](Self::discard).
     ///
     /// # Errors
     ///
@@ -286,7 +291,7 @@ impl BufferPool {
         match &self.inner.role {
             Role::Owner(producer) if producer.keep_until(meta_index, wanted) => {
                 if let Some(entry) = self.inner.entry(meta_index) {
-                    let generation = entry.meta.generation;
+                    let generation = entry.info.generation;
                     let mut counts = lock(&self.inner.counts);
                     counts.set_of_published(meta_index, generation, wanted);
                 }
@@ -296,7 +301,7 @@ impl BufferPool {
         }
     }
 
-    /// One more reference of this process, without a guard: until [`release`](Self::release).
+    /// Adds a reference of this process, without a guard, until [`release`](Self::release).
     ///
     /// # Errors
     ///
@@ -326,7 +331,7 @@ impl BufferPool {
 }
 
 impl Inner {
-    /// Whether this was not inherited through fork: what is locked here may be so for ever in a child.
+    /// Whether this was not inherited through fork: a child may inherit a lock that is never released.
     fn is_of_this_process(&self) -> bool {
         match &self.role {
             Role::Owner(producer) => producer.is_of_this_process(),
@@ -341,12 +346,12 @@ impl Inner {
         };
         Entry::decode(&words?)
             .ok()
-            .filter(|entry| entry.meta.slot == index)
+            .filter(|entry| entry.info.slot == index)
     }
 
     fn read(&self, index: u32) -> Result<ReadLease, GetError> {
         let empty = GetError::Empty { index };
-        // The newest entry may be replaced while it is looked at, and the next one is as good.
+        // The newest entry may be replaced during the look; the next one serves as well.
         let entry = (0..3).find_map(|_| self.entry(index));
         let Some(entry) = entry else {
             return Err(empty);
@@ -381,7 +386,7 @@ mod tests {
             let index = second.as_ref().unwrap().meta_index();
             pool.set_ref_count(index, 2).unwrap();
             let does_nothing = || {
-                // Of a count of two, one is for others.
+                // Of a count of two, one is for other processes.
                 drop(second.take());
                 first.take().unwrap().forget().is_err()
                     && pool.acquire_cpu(10).is_err()

@@ -1,23 +1,24 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! What is said of a pool when it is opened.
+//! Options for opening a pool of buffers.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use super::error::OpenError;
 use super::{BufferPool, Inner, Role};
 use crate::cancel::Canceller;
 use crate::consumer::Consumer;
-use crate::error::{ConnectError, CreateError, OpenError};
+use crate::error::{ConnectError, CreateError};
 use crate::producer::Producer;
 
-/// How long a pool that was just being made by another process may take.
+/// Time for another process that is just making the pool.
 const MAKING_TIME: Duration = Duration::from_secs(2);
-/// The part of all buffers that one other process may hold, unless something else is said, and the most of them.
+/// The default for one other process: this fraction of all buffers, and at most this many.
 const HELD_SHARE: u32 = 4;
 const MOST_HELD: u32 = 8;
 
-/// How a [`BufferPool`] is opened.
+/// Options for opening a [`BufferPool`].
 #[derive(Debug, Clone)]
 #[must_use]
 pub struct BufferPoolOptions {
@@ -38,26 +39,27 @@ impl BufferPoolOptions {
         }
     }
 
-    /// Lets processes that did not make the pool acquire buffers too. Its memory is then sealed against resizing but not
-    /// against writing, so that such a process could also write where it should not. Default: no.
+    /// Allows processes that did not make the pool to acquire buffers too. Its memory is then sealed against resizing but
+    /// not against writing, so such a process could also write where it should not. Default: no.
     pub fn peers_may_write(mut self, may: bool) -> Self {
         self.peers_may_write = may;
         self
     }
 
-    /// The most buffers there may be. Default: 256. The process that makes the pool says so.
+    /// The most buffers there may be. Default: 256. Only the process that makes the pool sets it.
     pub fn max_buffers(mut self, buffers: u32) -> Self {
         self.max_buffers = buffers;
         self
     }
 
-    /// The most buffers that another process may hold at once. The process that makes the pool says how many each of the
-    /// others may; default: a quarter of `max_buffers`, and 8 at most. One that joins says how many it wants; default: 8. It gets
-    /// no more than it may, nor than are left.
+    /// The most buffers that another process may hold at once. In the process that makes the pool: the limit for each of
+    /// the others; default: a quarter of `max_buffers`, and 8 at most. In a process that joins: the number it asks for;
+    /// default: 8. It gets at most the limit, and at most what is left.
     ///
-    /// So many and one more are kept free for each process that joins, and `min(16, max_buffers / 8) + 2` for the one that made
-    /// the pool: with the defaults there is room for 26 others, with `max_held(1)` where the pool is made for 119. Where more
-    /// join, each may hold fewer, and one at a time at least. No more processes may join than there may be buffers.
+    /// This many and one more are set aside for each process that joins, and `min(16, max_buffers / 8) + 2` for the
+    /// process that made the pool: with the defaults there is room for 26 others, with `max_held(1)` set by the
+    /// process that makes the pool for 119. If more join, each may hold fewer, and one at a time at least. No more processes may join than
+    /// there may be buffers.
     pub fn max_held(mut self, buffers: u32) -> Self {
         self.max_held = Some(buffers);
         self
@@ -74,23 +76,23 @@ impl BufferPoolOptions {
             consumer = consumer.max_held(buffers);
         }
         let role = match consumer.connect() {
-            Ok(consumer) => Role::Peer(consumer),
+            Ok(consumer) => Role::Peer(Box::new(consumer)),
             Err(ConnectError::NotFound { .. }) => {
                 let share = (self.max_buffers / HELD_SHARE).clamp(1, MOST_HELD);
                 let held = self.max_held.unwrap_or(share);
                 let producer = Producer::builder(&self.name)
                     .without_history()
                     .max_slots(self.max_buffers)
-                    // Buffers are what there is too few of first, and that can be set here.
+                    // Buffers run out before consumers do, and their number is set here.
                     .max_consumers(self.max_buffers)
                     .max_held(held)
                     .peers_may_write(self.peers_may_write)
                     .build();
                 match producer {
                     Ok(producer) => Role::Owner(producer),
-                    // Another process was faster, and may not listen yet.
+                    // Another process made the pool first, and may not listen yet.
                     Err(CreateError::InUse { .. }) => {
-                        Role::Peer(consumer.connect_wait(Some(MAKING_TIME))?)
+                        Role::Peer(Box::new(consumer.connect_wait(Some(MAKING_TIME))?))
                     }
                     Err(error) => return Err(error.into()),
                 }

@@ -22,9 +22,12 @@ use xmem_shm::os::{cred, socket};
 use xmem_shm::printable::printable;
 
 use super::Consumer;
-use super::missed::Whereabouts;
-use super::session::{Session, Terms};
-use crate::cancel::{Bell, Canceller, Wake};
+use super::connection::Terms;
+use super::listener::Listener;
+use super::origin::Join;
+use super::position::Whereabouts;
+use super::session::Session;
+use crate::cancel::{Canceller, Notifier, Wake};
 use crate::error::{ConnectError, NameError, QueryError};
 use crate::rendezvous::{check_default_dir, socket_path};
 use crate::stats::PoolStats;
@@ -37,7 +40,7 @@ const LEAST_HANDSHAKE_TIME: Duration = Duration::from_millis(500);
 const PLACE_TIME: Duration = Duration::from_secs(5);
 /// How long `query` waits for its answer.
 const QUERY_TIME: Duration = Duration::from_secs(1);
-/// The budget to ask for where nobody says which.
+/// The default of [`ConsumerBuilder::max_held`].
 const DEFAULT_MAX_HELD: u32 = 8;
 const MAX_STATS_SIZE: usize = 8 << 20;
 /// How often to look for a producer that is not there yet: first, and at the most.
@@ -114,8 +117,8 @@ impl ConsumerBuilder {
         self
     }
 
-    /// Whether to skip each frame that there is a newer one than when it is asked for, for who is slower than the stream and
-    /// has no use for what is past. Those that are skipped count as missed. Default: no, frames come one after another as long
+    /// Whether to skip each frame that has a newer one behind it when it is received: for a program that is slower than the
+    /// stream and needs no old frames. Frames that are skipped count as missed. Default: no, frames come one after another as long
     /// as the producer keeps them.
     pub fn newest_only(mut self, newest_only: bool) -> Self {
         self.newest_only = newest_only;
@@ -135,7 +138,7 @@ impl ConsumerBuilder {
         self
     }
 
-    pub(super) fn holds_only_for(mut self, pool: &str) -> Self {
+    fn holds_only_for(mut self, pool: &str) -> Self {
         self.holds_only_for = Some(pool.to_owned());
         self
     }
@@ -166,7 +169,7 @@ impl ConsumerBuilder {
     ///
     /// # Errors
     ///
-    /// [`ConnectError::NotFound`] when there is no producer, and others as [`ConnectError`] says.
+    /// [`ConnectError::NotFound`] when there is no producer, and others: see [`ConnectError`].
     pub fn connect(&self) -> Result<Consumer, ConnectError> {
         self.connect_within(HANDSHAKE_TIME)
     }
@@ -216,88 +219,72 @@ impl ConsumerBuilder {
         fault::point(Point::PageMapped);
         let terms = Terms {
             asked: self.max_held.unwrap_or(DEFAULT_MAX_HELD),
-            budget: budget.max(1),
+            granted: budget.max(1),
             producer_pid: producer_pid(&socket),
             peers_may_write,
             pool: pool.as_str().to_owned(),
             path,
-            name: self.name.clone(),
-            holds_only: self.holds_only_for.is_some(),
         };
-        let (session, mut thread) =
-            Session::start(socket, control, page, terms).map_err(|error| ConnectError::System {
-                what: "start the control thread",
-                error,
-            })?;
+        let join = self.joins_origins(&terms);
+        let started = Session::new(socket, control, page, terms, join).and_then(|session| {
+            let session = Arc::new(session);
+            let thread = Listener::start(&session)?;
+            Ok((session, thread))
+        });
+        let (session, mut thread) = started.map_err(|error| ConnectError::System {
+            what: "start the control thread",
+            error,
+        })?;
         fault::point(Point::SessionStarted);
-        let limit = session.budget_limit();
+        let connection = session.connection();
+        let limit = connection.budget_limit();
         if let Some(asked) = self.max_held
             && limit != BudgetLimit::Asked
             && self.holds_only_for.is_none()
         {
             log::warn!(
                 "pool {:?}: asked to hold {asked} slots at once, granted {}: raise {limit} of the producer",
-                session.pool_name(),
-                session.budget()
+                connection.pool_name(),
+                connection.budget()
             );
         }
         if origins > 0
-            && !session.wait_for_place(Deadline::after(Some(PLACE_TIME)), &self.canceller)
+            && !connection.wait_for_place(Deadline::after(Some(PLACE_TIME)), &self.canceller)
         {
-            session.leave();
+            connection.leave();
             thread.join();
             return Err(if self.canceller.is_cancelled() {
                 ConnectError::Cancelled
             } else {
                 ConnectError::NoAnswer {
-                    path: session.path.clone(),
+                    path: connection.terms().path.clone(),
                 }
             });
         }
         Ok(Consumer::new(session, thread, self))
     }
 
+    /// Joins pools that frames of this pool come from. `None`: this consumer takes no frames.
+    fn joins_origins(&self, terms: &Terms) -> Option<Arc<Join>> {
+        if self.holds_only_for.is_some() {
+            return None;
+        }
+        let (budget, pool, name) = (terms.granted, terms.pool.clone(), self.name.clone());
+        Some(Arc::new(move |path: &str| {
+            let origin = Consumer::builder(path)
+                .max_held(budget)
+                .name(&name)
+                .holds_only_for(&pool)
+                .connect()?;
+            // The consumer is dropped here, which tells the producer there that it takes no frames.
+            Ok(origin.session().leases().clone())
+        }))
+    }
+
     /// Joins the pool; waits for its producer if there is none yet.
     ///
-    /// It may be called again, for the producer that comes after one that is gone ([`resume`](Self::resume)):
-    ///
-    /// ```
-    /// # let dir = tempfile::tempdir()?;
-    /// # let pool = dir.path().join("p.sock");
-    /// # let pool = pool.to_str().unwrap();
-    /// # let path = pool.to_owned();
-    /// # let producers = std::thread::spawn(move || {
-    /// #     use xmem_core::{Canceller, Delivery, FrameMeta, Producer};
-    /// #     for is_last in [false, true] {
-    /// #         let producer = Producer::builder(&path).delivery(Delivery::Lossless).build().unwrap();
-    /// #         producer.wait_for_consumer(None, &Canceller::new()).unwrap();
-    /// #         producer.acquire(3).unwrap().publish(FrameMeta::new(3)).unwrap();
-    /// #         producer.set_eos(is_last);
-    /// #         producer.drain(None, &Canceller::new()).unwrap();
-    /// #     }
-    /// # });
-    /// # let mut frames = 0;
-    /// use xmem_core::{Consumer, ReceiveError, StartFrom};
-    ///
-    /// let pool = Consumer::builder(pool).start_from(StartFrom::Oldest);
-    /// let mut consumer = pool.connect_wait(None)?;
-    /// loop {
-    ///     match consumer.receive(None) {
-    ///         Ok(frame) => {
-    ///             println!("{} bytes", frame.data().len());
-    /// #           frames += 1;
-    ///         }
-    ///         Err(ReceiveError::ProducerLost | ReceiveError::TimedOut) => {
-    ///             consumer = pool.clone().resume(&consumer).connect_wait(None)?;
-    ///         }
-    ///         Err(ReceiveError::Eos) => break,
-    ///         Err(error) => return Err(error.into()),
-    ///     }
-    /// }
-    /// # producers.join().unwrap();
-    /// # assert_eq!(frames, 2);
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
+    /// It may be called again, for the producer that comes after one that is gone ([`resume`](Self::resume)).
+    /// [`follow`](Self::follow) does so for each.
     ///
     /// # Errors
     ///
@@ -306,13 +293,13 @@ impl ConsumerBuilder {
     /// mend: a bad name, a refusal, another protocol.
     pub fn connect_wait(&self, timeout: Option<Duration>) -> Result<Consumer, ConnectError> {
         let deadline = Deadline::after(timeout);
-        let bell = Arc::new(Bell::default());
-        let sleeper: Weak<Bell> = Arc::downgrade(&bell);
+        let notifier = Arc::new(Notifier::default());
+        let sleeper: Weak<Notifier> = Arc::downgrade(&notifier);
         let sleeper: Weak<dyn Wake> = sleeper;
         let _registration = self.canceller.register(sleeper);
         let mut pause = LOOK_AGAIN.0;
         loop {
-            let rings = bell.rings();
+            let seen = notifier.count();
             if self.canceller.is_cancelled() {
                 return Err(ConnectError::Cancelled);
             }
@@ -329,7 +316,7 @@ impl ConsumerBuilder {
             if deadline.is_over() {
                 return Err(error);
             }
-            bell.wait(rings, deadline.left_up_to(pause));
+            notifier.wait(seen, deadline.left_up_to(pause));
             pause = (pause * 2).min(LOOK_AGAIN.1);
         }
     }
@@ -372,7 +359,7 @@ pub fn query(pool: &(impl AsRef<OsStr> + ?Sized)) -> Result<PoolStats, QueryErro
         }),
         None => Err(ConnectError::Protocol {
             path,
-            reason: "its answer makes no sense".into(),
+            reason: "its answer is invalid".into(),
         }),
     }
 }
@@ -383,7 +370,7 @@ fn producer_pid(socket: impl AsFd) -> u32 {
     cred::peer(socket).map_or(0, |peer| peer.pid)
 }
 
-/// Connects, says the first message, and takes the first answer.
+/// Connects, sends the first message, and takes the first answer.
 fn ask_first(
     path: &Path,
     message: &ToProducer,

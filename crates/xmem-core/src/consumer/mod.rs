@@ -3,43 +3,50 @@
 //! The consumer of a pool.
 
 mod connect;
-#[cfg(feature = "cuda")]
-pub(crate) mod device_page;
-pub(crate) mod held;
-pub(crate) mod inbox;
-mod missed;
+mod connection;
+mod device;
+pub(crate) mod grants;
+pub(crate) mod leases;
+mod link;
+mod listener;
 mod notify;
 mod origin;
-pub(crate) mod questions;
+mod position;
 mod receive;
 mod regions;
 pub(crate) mod session;
+mod stickies;
 mod take;
 mod waiting;
 
 use std::ffi::OsStr;
+use std::io;
+use std::os::fd::OwnedFd;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use rustix::fs::{OFlags, fcntl_getfl};
 use xmem_shm::abi::layout::LeasePage;
 use xmem_shm::abi::named::Sticky;
 use xmem_shm::os::thread::Thread;
-use xmem_shm::sync::{AtomicU64, Ordering};
+use xmem_shm::sync::AtomicU64;
 
 pub use connect::{ConsumerBuilder, query};
 
 use crate::cancel::{Canceller, Registration, Wake};
 use crate::delivery::Delivery;
-use crate::error::RequestError;
+use crate::error::{ReceiveError, RequestError};
 use crate::stats::ReceiveStats;
-use missed::Counted;
-use notify::Notifier;
+use connection::Connection;
+use leases::Leases;
+use notify::EventFdNotifier;
+use position::{Position, Whereabouts};
 use session::Session;
 use xmem_shm::abi::budget::BudgetLimit;
 
 /// A consumer of a pool: takes frames out, where they lie.
 ///
-/// Dropping it says goodbye to the producer; frames that are still held stay as they are.
+/// Dropping it tells the producer that it leaves. Frames that are still held stay as they are.
 ///
 /// ```
 /// # let dir = tempfile::tempdir()?;
@@ -62,14 +69,9 @@ use xmem_shm::abi::budget::BudgetLimit;
 pub struct Consumer {
     session: Arc<Session>,
     thread: Thread,
-    /// The sequence of the next frame.
-    cursor: u64,
-    /// Up to where it is known which frames were missed.
-    counted: Counted,
-    /// It goes on in the stream of an earlier consumer.
-    resumed: bool,
-    /// Where the caller was told that the stream is over.
-    told_eos_at: Option<u64>,
+    position: Position,
+    /// Where the caller got `Eos`.
+    eos_reported_at: Option<u64>,
     /// Takes no frame that there is a newer one than.
     newest_only: bool,
     /// Takes events too.
@@ -79,7 +81,7 @@ pub struct Consumer {
     /// Takes frames in pieces as they are.
     parts: bool,
     busy_poll: Duration,
-    notifier: Option<Notifier>,
+    notifier: Option<EventFdNotifier>,
     canceller: Canceller,
     _registration: Registration,
 }
@@ -92,13 +94,11 @@ impl Consumer {
 
     fn new(session: Arc<Session>, thread: Thread, builder: &ConsumerBuilder) -> Self {
         let canceller = builder.canceller.clone();
-        let sleeper: Weak<Session> = Arc::downgrade(&session);
+        let sleeper: Weak<Connection> = Arc::downgrade(session.connection());
         let sleeper: Weak<dyn Wake> = sleeper;
-        let mut consumer = Self {
-            cursor: session.page.cursor().load(Ordering::Relaxed),
-            counted: Counted::default(),
-            resumed: false,
-            told_eos_at: None,
+        Self {
+            position: Position::begin(session.connection(), builder.resume),
+            eos_reported_at: None,
             session,
             thread,
             newest_only: builder.newest_only,
@@ -109,40 +109,47 @@ impl Consumer {
             notifier: None,
             _registration: canceller.register(sleeper),
             canceller,
-        };
-        consumer.begin(builder.resume);
-        consumer
+        }
     }
 
     pub(crate) fn session(&self) -> &Arc<Session> {
         &self.session
     }
 
+    fn connection(&self) -> &Connection {
+        self.session.connection()
+    }
+
+    fn whereabouts(&self) -> Whereabouts {
+        self.position.whereabouts()
+    }
+
     /// The newest sticky state (caps and so on) that is known, also before the first frame. None in a forked child.
     pub fn sticky(&self) -> Option<Arc<Sticky>> {
-        self.session.newest_sticky()
+        self.connection().stickies().newest()
     }
 
-    /// The same, but waits for what the producer sends to everybody who joins. `None`: it did not come in time.
+    /// The same, but waits for the state that the producer sends to each consumer that joins. `None`: it did not come in time.
     pub fn wait_sticky(&self, timeout: Duration) -> Option<Arc<Sticky>> {
-        self.session.wait_sticky(timeout, &self.canceller)
+        let stickies = self.connection().stickies();
+        stickies.wait(timeout, &self.canceller)
     }
 
-    /// After [`ReceiveError::Eos`](crate::ReceiveError::Eos): waits for what comes after this end, instead of being told
-    /// of it again.
+    /// After [`ReceiveError::Eos`](crate::ReceiveError::Eos): the next call waits for what comes after this end, instead of
+    /// returning the error again.
     pub fn pass_eos(&mut self) {
-        self.passed_eos = Some(self.cursor);
+        self.passed_eos = Some(self.position.cursor());
     }
 
     /// Whether the producer is the one of the consumer that this one [resumes](ConsumerBuilder::resume), so that its frames
     /// follow that one's.
     pub fn has_resumed(&self) -> bool {
-        self.resumed
+        self.position.has_resumed()
     }
 
     /// How many slots it holds. A forked child holds none.
     pub fn held(&self) -> u32 {
-        self.session.stats().held
+        self.session.leases().stats().held
     }
 
     /// How many slots it may hold now. The number becomes smaller when others join, and larger when they leave. Frames that are
@@ -151,59 +158,59 @@ impl Consumer {
     /// With a budget of 0 [`receive`](Self::receive) gives one frame at a time, which has to be dropped soon, as the producer may
     /// have no other slot for the next one; [`receive_with`](Self::receive_with) copies it out.
     pub fn budget(&self) -> u32 {
-        self.session.budget()
+        self.connection().budget()
     }
 
     /// What keeps the budget from being larger.
     pub fn budget_limit(&self) -> BudgetLimit {
-        self.session.budget_limit()
+        self.connection().budget_limit()
     }
 
     /// What the pool does when a consumer is slow.
     pub fn delivery(&self) -> Delivery {
-        Delivery::of(self.session.control.constants().lossless)
+        Delivery::of(self.connection().control().constants().lossless)
     }
 
     /// The pool's name, as its producer has it.
     pub fn pool(&self) -> &str {
-        self.session.pool_name()
+        self.connection().pool_name()
     }
 
     /// The producer's process, 0 when it is in a PID namespace that cannot be seen.
     pub fn producer_pid(&self) -> u32 {
-        self.session.producer_pid
+        self.connection().terms().producer_pid
     }
 
-    /// The user that the producer's process ran as when it made the pool, as the kernel says. `None`: the kernel does not
-    /// say, or the handle was inherited through fork.
+    /// The user that the producer's process ran as when it made the pool, as the kernel reports it. `None`: the kernel does not
+    /// report it, or the handle was inherited through fork.
     pub fn producer_uid(&self) -> Option<u32> {
-        self.session.producer_uid()
+        self.session.link().producer_uid()
     }
 
     /// Figures.
     pub fn stats(&self) -> ReceiveStats {
-        self.session.stats()
+        self.session.leases().stats()
     }
 
     /// How this process came by the device memory of frames, in the words of [`ConsumerStats::device`].
     ///
     /// [`ConsumerStats::device`]: crate::ConsumerStats::device
     pub fn device(&self) -> String {
-        self.session.device()
+        self.session.leases().device()
     }
 
     /// A handle for other threads, while the consumer waits in its own.
     pub fn handle(&self) -> ConsumerHandle {
-        ConsumerHandle(Arc::downgrade(&self.session))
+        ConsumerHandle(Arc::downgrade(self.session.leases()))
     }
 
-    /// Asks whoever feeds the pool for something, such as a key frame. What it makes of that is its own affair.
+    /// Sends a request to the program that feeds the pool, for a key frame for example. That program decides what it does.
     ///
     /// # Errors
     ///
     /// See [`RequestError`].
     pub fn request(&self, name: &str, data: &[u8]) -> Result<(), RequestError> {
-        self.session.request(name, data)
+        self.session.link().request(name, data)
     }
 
     /// Counts a frame that had to be copied out of its slot, for the producer's figures.
@@ -236,20 +243,68 @@ impl Consumer {
     }
 
     fn count(&self, figure: fn(&LeasePage) -> &AtomicU64) {
-        if self.session.process.is_current() {
-            // Only this side writes the word.
-            let figure = figure(&self.session.page);
-            figure.store(
-                figure.load(Ordering::Relaxed).wrapping_add(1),
-                Ordering::Relaxed,
-            );
+        if self.session.is_of_this_process() {
+            self.connection().count(figure);
         }
+    }
+
+    /// Has an eventfd become readable when there is something to receive, or a reason why there will be nothing: for
+    /// programs whose loop waits for descriptors. It must be non-blocking, and may outlive the consumer; others may make
+    /// it readable too.
+    ///
+    /// It stays readable until a [`receive`](Self::receive) found nothing; receive with a timeout of zero until
+    /// [`ReceiveError::Timeout`](crate::ReceiveError::Timeout) before waiting for it. That also comes when a frame's memory
+    /// is new here and the producer was just asked for it.
+    ///
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// # let pool = dir.path().join("p.sock");
+    /// # let pool = pool.to_str().unwrap();
+    /// # use std::{sync::Arc, time::Duration};
+    /// # use xmem_core::{Consumer, FrameMeta, Producer, ReceiveError};
+    /// use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
+    ///
+    /// let producer = Producer::builder(pool).build()?;
+    /// let mut consumer = Consumer::builder(pool).connect()?;
+    /// let fd = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
+    /// consumer.notify(fd.clone())?;
+    ///
+    /// assert!(matches!(consumer.receive(Some(Duration::ZERO)), Err(ReceiveError::Timeout)));
+    /// producer.acquire(3)?.publish(FrameMeta::new(3))?;
+    /// let frame = loop {
+    ///     poll(&mut [PollFd::new(&fd, PollFlags::IN)], None)?;
+    ///     match consumer.receive(Some(Duration::ZERO)) {
+    ///         Err(ReceiveError::Timeout) => {}
+    ///         result => break result?,
+    ///     }
+    /// };
+    /// assert_eq!(frame.len(), 3);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// If the descriptor would block, no thread can be started, or this was inherited through fork.
+    pub fn notify(&mut self, eventfd: Arc<OwnedFd>) -> io::Result<()> {
+        if !self.session.is_of_this_process() {
+            return Err(io::Error::other(ReceiveError::Forked));
+        }
+        if !fcntl_getfl(&*eventfd)?.contains(OFlags::NONBLOCK) {
+            let why = "this eventfd is read while it may be empty: make it with EFD_NONBLOCK";
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
+        }
+        // Two of them would take wake-ups from each other.
+        self.notifier = None;
+        let notifier = EventFdNotifier::start(self.session.connection(), eventfd, &self.canceller)?;
+        notifier.ask(self.waiting());
+        self.notifier = Some(notifier);
+        Ok(())
     }
 }
 
 /// A consumer, as other threads than its own have it. It keeps nothing alive.
 #[derive(Debug, Clone)]
-pub struct ConsumerHandle(Weak<Session>);
+pub struct ConsumerHandle(Weak<Leases>);
 
 impl ConsumerHandle {
     /// As [`Consumer::request`].
@@ -258,34 +313,34 @@ impl ConsumerHandle {
     ///
     /// See [`RequestError`].
     pub fn request(&self, name: &str, data: &[u8]) -> Result<(), RequestError> {
-        let session = self.0.upgrade().ok_or(RequestError::ProducerLost)?;
-        session.request(name, data)
+        let leases = self.0.upgrade().ok_or(RequestError::ProducerLost)?;
+        leases.connection().link().request(name, data)
     }
 
     /// As [`Consumer::sticky`].
     pub fn sticky(&self) -> Option<Arc<Sticky>> {
-        self.0.upgrade()?.newest_sticky()
+        self.0.upgrade()?.connection().stickies().newest()
     }
 
     /// Figures; `None` when the consumer and all its frames are gone.
     pub fn stats(&self) -> Option<ReceiveStats> {
-        self.0.upgrade().map(|session| session.stats())
+        self.0.upgrade().map(|leases| leases.stats())
     }
 
     /// As [`Consumer::device`]; `None` when the consumer and all its frames are gone.
     pub fn device(&self) -> Option<String> {
-        self.0.upgrade().map(|session| session.device())
+        self.0.upgrade().map(|leases| leases.device())
     }
 }
 
 impl Drop for Consumer {
     fn drop(&mut self) {
-        if !self.session.process.is_current() {
+        if !self.session.is_of_this_process() {
             // Inherited through fork: the connection is the parent's.
             return;
         }
         self.notifier = None;
-        self.session.leave();
+        self.connection().leave();
         self.thread.join();
     }
 }
@@ -310,8 +365,7 @@ mod tests {
                 && consumer.device().is_empty()
                 && handle.stats().is_some()
         };
-        let session = consumer.session();
-        let lock = || session.inbox();
+        let lock = || consumer.connection().stickies().lock();
         assert!(is_so_in_a_child_without(lock, knows_nothing), "it hung");
     }
 }

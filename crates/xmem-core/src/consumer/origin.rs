@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! The pools that frames of a pool come from. A frame that was forwarded lies in a slot of another pool, so whoever takes
-//! it needs a lease there: the one that the forwarding process has ends with that process.
+//! The pools that frames of a pool come from. A forwarded frame lies in a slot of another pool. A consumer that takes it needs a
+//! lease there, because the lease of the forwarding process ends with that process.
 
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -12,29 +12,26 @@ use xmem_shm::fault::{self, Point};
 use xmem_shm::lock::lock;
 use xmem_shm::os::clock::Deadline;
 
-use super::Consumer;
-use super::held::{Held, NotTaken, Purpose, SlotPlace};
-use super::session::Session;
+use super::connection::Connection;
+use super::leases::{Leases, Purpose, TakeError};
 use crate::cancel::Canceller;
 use crate::error::{ConnectError, ReceiveError};
+use crate::frame::hold::{Hold, Memory, SlotPlace};
 use crate::region::RegionView;
 
 /// The most pools of origin that a consumer joins.
 const MAX_JOINED: usize = 8;
-/// The most that it remembers not to reach.
+/// The most pools that it remembers as out of reach.
 const MAX_OUT_OF_REACH: usize = 16;
 
-#[derive(Debug, Clone)]
 enum Progress {
     Joining,
-    Joined(Arc<Session>),
+    Joined(Arc<Leases>),
     OutOfReach,
 }
 
-#[derive(Debug)]
 struct Known {
     pool_id: u64,
-    path: String,
     progress: Progress,
 }
 
@@ -44,40 +41,52 @@ impl Known {
     }
 
     fn is_lost(&self) -> bool {
-        matches!(&self.progress, Progress::Joined(session) if session.is_lost() || session.is_disconnected())
+        let Progress::Joined(leases) = &self.progress else {
+            return false;
+        };
+        let connection = leases.connection();
+        connection.is_lost() || connection.link().is_disconnected()
     }
 }
 
-/// The pools of origin that a consumer heard of.
-#[derive(Debug, Default)]
-pub(super) struct Origins(Mutex<Vec<Known>>);
+/// Joins the pool with its socket at this path, to hold frames there.
+pub(super) type Join = dyn Fn(&str) -> Result<Arc<Leases>, ConnectError> + Send + Sync;
+
+/// The pools of origin of one connection.
+pub(super) struct Origins {
+    connection: Arc<Connection>,
+    /// `None`: this consumer takes no frames, so it needs to hold none elsewhere.
+    join: Option<Arc<Join>>,
+    known: Mutex<Vec<Known>>,
+}
 
 impl Origins {
+    pub(super) fn new(connection: &Arc<Connection>, join: Option<Arc<Join>>) -> Self {
+        Self {
+            connection: connection.clone(),
+            join,
+            known: Mutex::default(),
+        }
+    }
+
     fn lock(&self) -> MutexGuard<'_, Vec<Known>> {
-        lock(&self.0)
+        lock(&self.known)
     }
 
-    /// The socket of a pool of origin.
-    pub(super) fn path(&self, pool_id: u64) -> Option<String> {
-        let known = self.lock();
-        let known = known.iter().find(|known| known.pool_id == pool_id)?;
-        Some(known.path.clone())
-    }
-
-    /// The connection to a pool of origin, `Some(None)` if it is out of reach. `None`: it is not known yet, or is being
+    /// The leases in a pool of origin, `Some(None)` if it is out of reach. `None`: it is not known yet, or is being
     /// joined.
-    fn settled(&self, pool_id: u64) -> Option<Option<Arc<Session>>> {
+    fn settled(&self, pool_id: u64) -> Option<Option<Arc<Leases>>> {
         let known = self.lock();
         let known = known.iter().find(|known| known.pool_id == pool_id)?;
         match &known.progress {
             Progress::Joining => None,
-            Progress::Joined(session) => Some(Some(session.clone())),
+            Progress::Joined(leases) => Some(Some(leases.clone())),
             Progress::OutOfReach => Some(None),
         }
     }
 
     /// Whether it is to be joined now. `false`: it is known already, or there are too many.
-    fn begin(&self, pool_id: u64, path: &str) -> bool {
+    fn begin(&self, pool_id: u64) -> bool {
         let mut known = self.lock();
         if known.iter().any(|known| known.pool_id == pool_id) {
             return false;
@@ -90,25 +99,24 @@ impl Origins {
         };
         let mut gone = Vec::new();
         if joined(&known) >= MAX_JOINED {
-            // Frames that are held keep their session.
+            // Frames that are held keep their connection.
             gone = known.extract_if(.., |known| known.is_lost()).collect();
         }
         let is_room = joined(&known) < MAX_JOINED;
         known.push(Known {
             pool_id,
-            path: path.to_owned(),
             progress: Progress::Joining,
         });
         drop(known);
         drop(gone);
         if !is_room {
             log::debug!("a pool of origin is not joined: there are {MAX_JOINED} already");
-            self.settle(pool_id, Progress::OutOfReach);
+            self.set_progress(pool_id, Progress::OutOfReach);
         }
         is_room
     }
 
-    fn settle(&self, pool_id: u64, progress: Progress) {
+    fn set_progress(&self, pool_id: u64, progress: Progress) {
         let mut known = self.lock();
         if let Some(known) = known.iter_mut().find(|known| known.pool_id == pool_id) {
             known.progress = progress;
@@ -120,101 +128,96 @@ impl Origins {
             known.remove(oldest);
         }
     }
-}
 
-impl Session {
-    /// The producer says that frames may come from another pool. Joins that one, to hold frames there, and says so.
-    pub(super) fn meet_origin(self: &Arc<Self>, pool_id: u64, path: &str) {
-        // Who takes no frames there needs to hold none elsewhere.
-        if self.holds_only {
+    /// Frames may come from this pool. Joins it, to hold frames there, and reports whether that worked.
+    pub(super) fn meet(self: &Arc<Self>, pool_id: u64, path: &str) {
+        let Some(join) = &self.join else {
             return;
-        }
-        if !self.origins.begin(pool_id, path) {
-            // Asked again, it is said again: the producer may not have heard it.
-            if let Some(session) = self.origins.settled(pool_id) {
-                self.say_reaches(pool_id, session.is_some());
+        };
+        if !self.begin(pool_id) {
+            // The producer asks again, so it may not have had the report.
+            if let Some(leases) = self.settled(pool_id) {
+                self.report(pool_id, leases.is_some());
             }
             return;
         }
         fault::point(Point::OriginMet);
         if !Path::new(path).is_absolute() {
-            return self.origin_settled(pool_id, None);
+            return self.settle(pool_id, None);
         }
-        let join = Consumer::builder(path)
-            .max_held(self.granted)
-            .name(&self.name)
-            .holds_only_for(self.pool_name());
-        let session = Arc::downgrade(self);
-        // Joining takes as long as the other producer likes, and this thread has others to serve.
+        let (join, path) = (join.clone(), path.to_owned());
+        let origins = Arc::downgrade(self);
+        // Joining takes as long as the other producer likes, and this thread has other messages to read.
         let thread = std::thread::Builder::new().name("xmem-origin".into());
         let spawned = thread.spawn(move || {
-            let joined = join_origin(&join, pool_id);
-            if let Some(session) = session.upgrade() {
-                session.origin_settled(pool_id, joined);
+            let joined = join_origin(&*join, &path, pool_id);
+            if let Some(origins) = origins.upgrade() {
+                origins.settle(pool_id, joined);
             }
         });
         if let Err(error) = spawned {
             log::warn!("a pool of origin cannot be joined: {error}");
-            self.origin_settled(pool_id, None);
+            self.settle(pool_id, None);
         }
     }
 
-    /// The producer does not know where that pool is.
-    pub(super) fn miss_origin(&self, pool_id: u64) {
-        if self.origins.begin(pool_id, "") {
-            self.origin_settled(pool_id, None);
+    /// The producer does not know where this pool is.
+    pub(super) fn miss(&self, pool_id: u64) {
+        if self.begin(pool_id) {
+            self.settle(pool_id, None);
         }
     }
 
-    fn origin_settled(&self, pool_id: u64, joined: Option<Arc<Session>>) {
-        let yes = joined.is_some();
+    fn settle(&self, pool_id: u64, joined: Option<Arc<Leases>>) {
+        let is_reached = joined.is_some();
         fault::point(Point::OriginJoined);
         let progress = joined.map_or(Progress::OutOfReach, Progress::Joined);
-        self.origins.settle(pool_id, progress);
-        self.say_reaches(pool_id, yes);
+        self.set_progress(pool_id, progress);
+        self.report(pool_id, is_reached);
         fault::point(Point::OriginSaid);
-        // Who has such a frame in hand waits for this.
-        self.bell.ring();
+        // `hold` may wait for this.
+        self.connection.link().notify();
     }
 
-    fn say_reaches(&self, pool_id: u64, yes: bool) {
-        let _ = self.send(&ToProducer::Reaches { pool_id, yes });
+    fn report(&self, pool_id: u64, yes: bool) {
+        let message = ToProducer::Reaches { pool_id, yes };
+        let _ = self.connection.link().send(&message);
     }
 
     /// A lease on a frame where it lies, in the pool that it came from. Waits until that pool is joined. Past the budget
-    /// there, what is to be copied out is left to the lease of whoever forwarded it, which our own lease there makes last as
-    /// long as that process.
-    pub(super) fn hold_at_origin(
+    /// there, a frame that is to be copied out is read without a lease: the forwarding process has one, for as long as our
+    /// lease in its pool lasts and it lives.
+    pub(super) fn hold(
         &self,
         origin: Origin,
         view: &Arc<RegionView>,
         purpose: Purpose,
         deadline: Deadline,
         cancel: &Canceller,
-    ) -> Result<Result<Arc<Held>, NotTaken>, ReceiveError> {
+    ) -> Result<Result<Hold, TakeError>, ReceiveError> {
         let pool_id = origin.pool_id;
-        let session = match self.origins.settled(pool_id) {
+        let leases = match self.settled(pool_id) {
             Some(settled) => settled,
             None => {
                 let question = ToProducer::GetOrigin { pool_id };
-                let look = |_: &mut _| self.origins.settled(pool_id);
-                self.ask(&question, true, deadline, cancel, look)?
+                let link = self.connection.link();
+                link.ask(&question, true, deadline, cancel, || self.settled(pool_id))?
             }
         };
-        let Some(session) = session else {
-            return Ok(Err(NotTaken::Gone));
+        let Some(leases) = leases else {
+            return Ok(Err(TakeError::Gone));
         };
         let place = SlotPlace {
             slot: origin.slot,
             generation: origin.generation,
-            view: view.clone(),
+            memory: Memory::Received(view.clone()),
             offset: 0,
             len: view.len(),
         };
         let held = match purpose {
-            // A lease here ends an instant after the one of the frame that it was taken for, so one more than the budget.
-            Purpose::Keep => session.held.take(&session, place, Purpose::CopyOut),
-            Purpose::CopyOut => session.held.take_or_glimpse(&session, place),
+            // This lease ends an instant after that of the frame it was taken for, so one more than the budget is allowed.
+            Purpose::Keep => leases.take(place, Purpose::CopyOut),
+            Purpose::CopyOut => leases.take_or_read_unleased(place),
         };
         fault::point(Point::OriginHeld);
         Ok(held)
@@ -222,12 +225,9 @@ impl Session {
 }
 
 /// `None`: it is out of reach.
-fn join_origin(join: &super::ConsumerBuilder, pool_id: u64) -> Option<Arc<Session>> {
-    match join.connect() {
-        Ok(origin) if origin.session().control.constants().pool_id == pool_id => {
-            // It takes no frames there, it only holds some. Dropping the consumer says so.
-            Some(origin.session().clone())
-        }
+fn join_origin(join: &Join, path: &str, pool_id: u64) -> Option<Arc<Leases>> {
+    match join(path) {
+        Ok(leases) if leases.connection().pool_id() == pool_id => Some(leases),
         Ok(_) => {
             log::debug!("the pool of origin has another producer by now");
             None

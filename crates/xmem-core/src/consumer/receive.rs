@@ -2,7 +2,7 @@
 
 //! Receiving: which frame is next, and is it still there.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use xmem_shm::abi::entry::{Entry, EntryWords};
 use xmem_shm::abi::limits::ANSWER_TIME;
@@ -10,8 +10,10 @@ use xmem_shm::fault::{self, Point};
 use xmem_shm::os::clock::Deadline;
 
 use super::Consumer;
-use super::held::Purpose;
-use super::missed::Counted;
+use super::leases::Purpose;
+use super::position::Counted;
+use super::take::Take;
+use super::waiting::Waiting;
 use crate::error::ReceiveError;
 use crate::frame::lease::ReadLease;
 
@@ -23,19 +25,19 @@ impl Consumer {
     ///
     /// # Errors
     ///
-    /// [`ReceiveError::OverBudget`] when there is a frame and it holds as many slots as it may. That is said at once, whatever the
-    /// timeout: only the caller can end it, by dropping a lease, or by taking the frame with
-    /// [`receive_with`](Self::receive_with). The frame is not lost by that, as long as the producer keeps it. Others as
-    /// [`ReceiveError`] says.
+    /// [`ReceiveError::OverBudget`] when there is a frame and it holds as many slots as it may. This error comes at once, whatever
+    /// the timeout: only the caller can change that, by dropping a lease, or by taking the frame with
+    /// [`receive_with`](Self::receive_with). The frame is not lost, as long as the producer keeps it. For the other errors see
+    /// [`ReceiveError`].
     pub fn receive(&mut self, timeout: Option<Duration>) -> Result<ReadLease, ReceiveError> {
         self.receive_for(Purpose::Keep, Deadline::after(timeout))
     }
 
-    /// Takes the next frame for as long as the function runs, also when the budget is used up: for who copies the frame
-    /// out.
+    /// Takes the next frame for as long as the function runs, also when the budget is used up. Use it to copy frames out.
     ///
-    /// Of a forwarded frame, whoever forwarded it holds for us what we have no lease left for where it lies. If that process
-    /// is killed while the function runs, the frame counts as missed, and the function runs again with the next one.
+    /// A forwarded frame lies in another pool. If the budget there is used up too, the lease of the forwarding process keeps
+    /// the frame. If that process is killed while the function runs, the frame counts as missed, and the function runs again
+    /// with the next one.
     ///
     /// # Errors
     ///
@@ -52,7 +54,7 @@ impl Consumer {
             if lease.is_intact() {
                 return Ok(copied);
             }
-            self.count_missed(1);
+            self.connection().count_missed(1);
         }
     }
 
@@ -61,11 +63,14 @@ impl Consumer {
         purpose: Purpose,
         deadline: Deadline,
     ) -> Result<ReadLease, ReceiveError> {
-        if !self.session.process.is_current() {
+        if !self.session.is_of_this_process() {
             return Err(ReceiveError::Forked);
         }
         loop {
-            let asked_at = self.notifier.as_ref().map(|_| self.session.bell.rings());
+            let asked_at = self
+                .notifier
+                .as_ref()
+                .map(|_| self.session.link().arrivals());
             match self.take_next(purpose, deadline) {
                 Ok(Some(lease)) => return Ok(lease),
                 Ok(None) => {}
@@ -98,18 +103,18 @@ impl Consumer {
         purpose: Purpose,
         deadline: Deadline,
     ) -> Result<Option<ReadLease>, ReceiveError> {
-        self.session.sweep_regions();
-        // Then the caller looks at the time, and whether it was called off: a producer that lies could go on for ever.
+        self.session.regions().sweep();
+        // Bounded, so that the caller checks the time and the canceller: a producer that lies could go on for ever.
         for _ in 0..LOOKS {
-            self.session.check_flags()?;
+            self.connection().check_flags()?;
             // Before the head: what was published before the end is received before the end.
-            let lost = self.session.is_lost();
-            let head = self.session.control.head();
-            if head <= self.cursor {
-                let over = self.is_over();
-                // Once at least; but whoever waits for another stream must learn that none can come.
-                if over && !(lost && self.told_eos_at == Some(self.cursor)) {
-                    self.told_eos_at = Some(self.cursor);
+            let lost = self.connection().is_lost();
+            let head = self.connection().control().head();
+            if head <= self.position.cursor() {
+                let over = self.waiting().is_stream_over(self.connection());
+                // Once at least; but a caller that waits for another stream has to get `ProducerLost`.
+                if over && !(lost && self.eos_reported_at == Some(self.position.cursor())) {
+                    self.eos_reported_at = Some(self.position.cursor());
                     return Err(ReceiveError::Eos);
                 }
                 if lost {
@@ -118,106 +123,151 @@ impl Consumer {
                 return Ok(None);
             }
             self.skip_what_is_too_old(head);
-            let sequence = self.cursor;
-            let entry = match self.session.control.read_entry(sequence) {
+            let sequence = self.position.cursor();
+            let entry = match self.connection().control().read_entry(sequence) {
                 Some(words) => match Entry::decode(&words) {
                     Ok(entry) => entry,
                     Err(error) => return Err(self.corrupt(error.0)),
                 },
                 // Overwritten since: by far too late. The next entry tells whether it was a frame.
                 None => {
-                    self.move_to(sequence + 1);
+                    self.position.move_to(sequence + 1);
                     continue;
                 }
             };
-            if entry.meta.sequence != sequence {
+            if entry.info.sequence != sequence {
                 return Err(self.corrupt("an entry is not where it should be"));
             }
-            self.reach(Counted::before(&entry.meta));
-            let behind = Counted::behind(&entry.meta);
-            let (is_event, published_at) = (entry.meta.event, entry.meta.published_at);
+            self.position.reach(Counted::before(&entry));
+            let behind = Counted::behind(&entry);
+            let (is_event, published_at) = (entry.meta.event, entry.info.published_at);
             if is_event && !self.events {
-                self.pass(behind);
+                self.position.pass(behind);
                 continue;
             }
             if self.newest_only && !is_event && self.is_outdated(sequence, head) {
-                self.miss(behind);
+                self.position.miss(behind);
                 continue;
             }
             fault::point(Point::EntryRead);
-            let taken = self
-                .session
-                .take(entry, purpose, self.parts, deadline, &self.canceller);
-            match taken {
+            match self.take(purpose, deadline).frame(entry) {
                 Ok(Some(lease)) => {
-                    self.pass(behind);
+                    self.position.pass(behind);
                     if !is_event {
-                        self.session.count(published_at);
+                        self.connection().count_received(published_at);
                     }
                     return Ok(Some(lease));
                 }
                 Ok(None) => {}
                 // The frame is missed, as one that comes too late; the next one may find room.
-                Err(ReceiveError::Region(_)) if !self.session.control.constants().lossless => {}
+                Err(ReceiveError::Region(_))
+                    if !self.connection().control().constants().lossless => {}
                 Err(ReceiveError::Corrupt(what)) => return Err(self.corrupt(what)),
                 Err(error) => return Err(error),
             }
             if is_event {
-                self.pass(behind);
+                self.position.pass(behind);
             } else {
-                self.miss(behind);
+                self.position.miss(behind);
             }
         }
         Ok(None)
     }
 
-    /// The next frame makes no sense. Whoever goes on all the same gets the one after it, and a lossless producer does not wait
-    /// for ever.
+    /// The next entry is not valid. The cursor moves past it, so that the next call takes the one after it, and a lossless
+    /// producer does not wait for ever.
     fn corrupt(&mut self, what: &'static str) -> ReceiveError {
-        self.move_to(self.cursor + 1);
+        self.position.move_to(self.position.cursor() + 1);
         ReceiveError::Corrupt(what)
     }
 
     /// A live consumer that is further behind than the history skips to what is kept for it.
     fn skip_what_is_too_old(&mut self, head: u64) {
-        let constants = self.session.control.constants();
-        // More than the ring has can only be a lie, but then it must not take for ever.
+        let constants = self.connection().control().constants();
+        // An honest head is never further away than the ring is long; a false one must not take for ever.
         let in_ring = head.saturating_sub(constants.shape.ring_len.into());
         let oldest = if constants.lossless {
             in_ring
         } else {
-            self.session.control.oldest().clamp(in_ring, head - 1)
+            self.connection()
+                .control()
+                .oldest()
+                .clamp(in_ring, head - 1)
         };
-        if oldest > self.cursor {
-            self.move_to(oldest);
+        if oldest > self.position.cursor() {
+            self.position.move_to(oldest);
         }
     }
 
     /// Whether there is a frame behind this one. Events are none.
     fn is_outdated(&self, sequence: u64, head: u64) -> bool {
         (sequence + 1..head).rev().any(|later| {
-            let words = self.session.control.read_entry(later);
+            let words = self.connection().control().read_entry(later);
             words.is_some_and(|words| Entry::decode(&words).is_ok_and(|entry| !entry.meta.event))
         })
     }
 
+    fn take(&self, purpose: Purpose, deadline: Deadline) -> Take<'_> {
+        Take {
+            session: &self.session,
+            purpose,
+            wants_parts: self.parts,
+            deadline,
+            cancel: &self.canceller,
+        }
+    }
+
+    pub(super) fn waiting(&self) -> Waiting {
+        Waiting::new(self.position.cursor(), self.passed_eos)
+    }
+
+    /// Whether there is a frame, or a reason why there will be none.
+    fn is_ready(&self) -> bool {
+        self.waiting().is_over(self.connection(), &self.canceller)
+    }
+
+    /// Polls for a while without sleeping. Returns whether there is something.
+    fn spin(&self, deadline: Deadline) -> bool {
+        if self.busy_poll.is_zero() {
+            return false;
+        }
+        let start = Instant::now();
+        let time = deadline.left_up_to(self.busy_poll);
+        while start.elapsed() < time {
+            if self.is_ready() {
+                return true;
+            }
+            std::hint::spin_loop();
+        }
+        false
+    }
+
+    fn sleep(&self, deadline: Deadline) {
+        match &self.notifier {
+            None => {
+                let page = self.connection().page();
+                page.sleep(deadline.left(), || self.is_ready());
+            }
+            // Its thread is the one that sleeps on the wake word.
+            Some(notifier) => {
+                notifier.ask(self.waiting());
+                notifier.wait(deadline);
+            }
+        }
+    }
+
     /// Takes the frame that an entry describes, whichever is next. `None`: the frame is gone.
     pub(crate) fn take_index(&self, entry: Entry) -> Result<Option<ReadLease>, ReceiveError> {
-        if !self.session.process.is_current() {
+        if !self.session.is_of_this_process() {
             return Err(ReceiveError::Forked);
         }
-        self.session.check_flags()?;
-        self.session.sweep_regions();
-        self.session.take(
-            entry,
-            Purpose::Keep,
-            self.parts,
-            Deadline::after(Some(ANSWER_TIME)),
-            &self.canceller,
-        )
+        self.connection().check_flags()?;
+        self.session.regions().sweep();
+        self.take(Purpose::Keep, Deadline::after(Some(ANSWER_TIME)))
+            .frame(entry)
     }
 
     pub(crate) fn slot_record(&self, slot: u32) -> Option<EntryWords> {
-        self.session.control.read_slot_record(slot)
+        self.connection().control().read_slot_record(slot)
     }
 }

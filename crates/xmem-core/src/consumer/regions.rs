@@ -1,55 +1,158 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! The regions that a connection has mapped: taken when they come, and let go of when the producer has.
+//! The regions that a connection has mapped: mapped when the producer sends them, unmapped when it retires them.
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet, VecDeque};
 use std::io;
 use std::os::fd::OwnedFd;
-use std::sync::Arc;
-#[cfg(feature = "cuda")]
 use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Mutex, MutexGuard};
 
+use xmem_shm::abi::layout::REGIONS_LET_GO;
+use xmem_shm::abi::wire::ToProducer;
 use xmem_shm::fault::{self, Point};
 use xmem_shm::lock::lock;
-use xmem_shm::sync::{Ordering, fence};
+use xmem_shm::os::clock::Deadline;
+use xmem_shm::sync::{AtomicU32, Ordering, fence};
 
-use super::inbox::{Answer, MAX_REGIONS};
-use super::session::Session;
-use crate::error::RegionError;
-use crate::region::{RegionView, Ticket};
+use super::connection::Connection;
+use crate::cancel::Canceller;
+use crate::error::{ReceiveError, RegionError};
+use crate::region::{RegionView, Ticket, device};
 
-/// What the producer is to be told of retired regions, when their device memory is closed.
-#[cfg(feature = "cuda")]
-#[derive(Debug, Default)]
-pub(super) struct Closing {
-    /// Up to which version they are let go of then.
+/// The most regions that are mapped. A process may have 65,530 mappings, and the program needs some of them.
+const MAX_REGIONS: usize = 8192;
+/// The most regions that are asked for at the same time.
+const MAX_ASKED: usize = 64;
+
+enum Answer {
+    Ready(Arc<RegionView>),
+    /// There is no such region, or none that can be trusted.
+    Gone,
+    /// The system refuses to map it now.
+    Refused(RegionError),
+}
+
+impl Answer {
+    /// A flag that is set when the region's device memory is closed, if its producer has to wait for that.
+    fn closing(&self) -> Option<Arc<AtomicBool>> {
+        match self {
+            Self::Ready(view) => view.cuda()?.closing(),
+            Self::Gone | Self::Refused(_) => None,
+        }
+    }
+}
+
+/// Nothing in it grows with what a producer sends.
+#[derive(Default)]
+struct State {
+    answers: BTreeMap<u32, Answer>,
+    /// Regions that were asked for and not answered yet, newest first.
+    asked: VecDeque<u32>,
+}
+
+impl State {
+    fn ask_for(&mut self, id: u32) {
+        if !self.asked.contains(&id) {
+            self.asked.push_front(id);
+            self.asked.truncate(MAX_ASKED);
+        }
+    }
+
+    fn is_asked(&self, id: u32) -> bool {
+        self.asked.contains(&id)
+    }
+
+    fn answer(&mut self, id: u32, answer: Answer) {
+        self.asked.retain(|asked| *asked != id);
+        if self.answers.len() < MAX_REGIONS {
+            self.answers.insert(id, answer);
+        }
+    }
+
+    /// The answer for a region. A failure is removed, so that the region is asked for again when it is needed again.
+    fn find(&mut self, id: u32) -> Option<Result<Option<Arc<RegionView>>, ReceiveError>> {
+        if let Answer::Ready(view) = self.answers.get(&id)? {
+            return Some(Ok(Some(view.clone())));
+        }
+        match self.answers.remove(&id)? {
+            Answer::Refused(error) => Some(Err(ReceiveError::Region(error))),
+            Answer::Gone | Answer::Ready(_) => Some(Ok(None)),
+        }
+    }
+}
+
+/// A report to the producer that waits until device memory is closed.
+#[derive(Default)]
+struct Closing {
+    /// The version of the list of regions up to which retired regions are unmapped.
     version: u64,
-    /// One of each region. Set when it is closed.
+    /// A flag for each region that is still open. Set when it is closed.
     closed: Vec<Arc<AtomicBool>>,
 }
 
-impl Session {
-    /// Maps a region that was asked for. `ticket`: `None`, if what was sent is none.
-    pub(super) fn take_region(
-        self: &Arc<Self>,
+/// The regions of one connection.
+pub(crate) struct MappedRegions {
+    connection: Arc<Connection>,
+    state: Mutex<State>,
+    /// The version of the list of regions that `sweep` saw last.
+    swept: AtomicU32,
+    /// Locked while retired regions are unmapped.
+    unmapping: Mutex<()>,
+    closing: Mutex<Closing>,
+}
+
+impl MappedRegions {
+    pub(super) fn new(connection: &Arc<Connection>) -> Self {
+        Self {
+            connection: connection.clone(),
+            state: Mutex::default(),
+            swept: AtomicU32::new(connection.control().regions_version()),
+            unmapping: Mutex::default(),
+            closing: Mutex::default(),
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        lock(&self.state)
+    }
+
+    /// The region of this id, mapped. The producer is asked for it when it is needed for the first time. `None`: it is gone.
+    pub(crate) fn get(
+        &self,
         id: u32,
-        ticket: Option<Ticket<OwnedFd>>,
-        len: u64,
-    ) {
-        if !self.inbox().is_asked(id) {
+        deadline: Deadline,
+        cancel: &Canceller,
+    ) -> Result<Option<Arc<RegionView>>, ReceiveError> {
+        if let Some(found) = self.lock().find(id) {
+            return found;
+        }
+        let question = ToProducer::GetRegion { id };
+        let link = self.connection.link();
+        link.ask(&question, true, deadline, cancel, || {
+            let mut state = self.lock();
+            let found = state.find(id);
+            if found.is_none() {
+                state.ask_for(id);
+            }
+            found
+        })?
+    }
+
+    /// Maps a region that was asked for. `ticket`: `None`, if the producer's message has none.
+    pub(super) fn map(self: &Arc<Self>, id: u32, ticket: Option<Ticket<OwnedFd>>, len: u64) {
+        if !self.lock().is_asked(id) {
             return;
         }
         let view = match (ticket, usize::try_from(len)) {
-            (Some(ticket), Ok(len)) if len > 0 => self.open_region(ticket, len),
-            _ => Err(RegionError::Untrusted(
-                "the producer's answer makes no sense",
-            )),
+            (Some(ticket), Ok(len)) if len > 0 => self.open(ticket, len),
+            _ => Err(RegionError::Untrusted("the producer's answer is invalid")),
         };
         fault::point(Point::RegionMapped);
         if let Err(error) = &view {
             log::warn!(
                 "pool {:?}: region {id} cannot be used: {error}",
-                self.pool_name()
+                self.connection.pool_name()
             );
         }
         let answer = match view {
@@ -61,111 +164,132 @@ impl Session {
             Err(error @ RegionError::System { .. }) => Answer::Refused(error),
             Err(_) => Answer::Gone,
         };
-        let mut inbox = self.inbox();
-        // It may have gone while the answer was on its way, and we may have said already that we let go of it.
-        let in_use = self.control.region_ids().any(|other| other == id);
-        let answer = if in_use { answer } else { Answer::Gone };
-        inbox.answer(id, answer);
+        let mut state = self.lock();
+        // The producer may have retired it while the answer was on its way, and may know already that we unmapped all
+        // regions up to that version.
+        let mut ids = self.connection.control().region_ids();
+        let answer = if ids.any(|other| other == id) {
+            answer
+        } else {
+            Answer::Gone
+        };
+        state.answer(id, answer);
     }
 
-    /// Maps a region. A pool has not more of them than slots.
-    fn open_region(
+    /// Maps a region. A pool has at most as many regions as slots.
+    fn open(
         self: &Arc<Self>,
         ticket: Ticket<OwnedFd>,
         len: usize,
     ) -> Result<RegionView, RegionError> {
-        let slots = self.control.constants().shape.max_slots as usize;
+        let slots = self.connection.control().constants().shape.max_slots as usize;
         let most = slots.min(MAX_REGIONS);
-        if self.inbox().regions.len() >= most {
-            self.let_go_of_retired();
-            if self.inbox().regions.len() >= most {
+        if self.lock().answers.len() >= most {
+            self.unmap_retired();
+            if self.lock().answers.len() >= most {
                 return Err(RegionError::Untrusted("the pool has too many regions"));
             }
         }
-        RegionView::open(ticket, len, self.peers_may_write)
+        RegionView::open(ticket, len, self.connection.terms().peers_may_write)
     }
 
-    /// Lets go of the regions that the producer does not use any more. Called where no answer is waited for.
-    pub(super) fn sweep_regions(self: &Arc<Self>) {
-        let version = self.control.regions_version();
+    /// Handles the message that the producer does not have a region: the answer to a question, or the news that it retired
+    /// the region.
+    pub(super) fn retired(self: &Arc<Self>, id: u32) {
+        let mut state = self.lock();
+        if state.is_asked(id) {
+            state.answer(id, Answer::Gone);
+        }
+        drop(state);
+        self.unmap_retired();
+    }
+
+    /// Unmaps retired regions if the list of regions changed. Only the consumer's own thread calls this, while it waits for no
+    /// answer.
+    pub(super) fn sweep(self: &Arc<Self>) {
+        let version = self.connection.control().regions_version();
         if version != self.swept.load(Ordering::Relaxed) {
-            let version = self.let_go_of_retired();
-            self.inbox()
-                .regions
+            let version = self.unmap_retired();
+            self.lock()
+                .answers
                 .retain(|_, answer| matches!(answer, Answer::Ready(_)));
             self.swept.store(version, Ordering::Relaxed);
         }
     }
 
-    /// Unmaps retired regions and says so. Returns up to which version.
-    pub(super) fn let_go_of_retired(self: &Arc<Self>) -> u32 {
-        // One thread after another: what is said last has to be the newest.
-        let _sweeping = lock(&self.sweeping);
-        let mut inbox = self.inbox();
-        let version = self.control.regions_version();
-        let ids: HashSet<u32> = self.control.region_ids().collect();
-        let gone: Vec<Answer> = inbox
-            .regions
+    /// Unmaps retired regions and reports that. Returns the version of the list of regions that it saw.
+    fn unmap_retired(self: &Arc<Self>) -> u32 {
+        // One thread after another: the last report has to be the newest.
+        let _unmapping = lock(&self.unmapping);
+        let control = self.connection.control();
+        let mut state = self.lock();
+        let version = control.regions_version();
+        let ids: HashSet<u32> = control.region_ids().collect();
+        let retired: Vec<Answer> = state
+            .answers
             .extract_if(.., |id, answer| {
                 matches!(answer, Answer::Ready(_)) && !ids.contains(id)
             })
             .map(|(_, answer)| answer)
             .collect();
-        drop(inbox);
-        #[cfg(feature = "cuda")]
-        let closing = gone.iter().filter_map(Answer::closing).collect();
-        // Unmapped without the lock, and before the producer hears of it.
-        drop(gone);
-        fault::point(Point::RegionsLetGo);
-        self.say_let_go(
-            version.into(),
-            #[cfg(feature = "cuda")]
-            closing,
-        );
-        // Pairs with the fence of a producer that begins to wait: either we see that it waits, or it sees what we said.
+        drop(state);
+        self.unmap(retired, version.into(), Point::RegionsLetGo);
+        // Pairs with the fence of a producer that begins to wait: either we see that it waits, or it sees our report.
         fence(Ordering::SeqCst);
-        if self.producer_waits() {
-            self.ring();
-        }
+        self.connection.given_back(false);
         version
     }
 
-    /// Says up to which version regions are let go of; of those whose device memory must be closed first, when that is.
-    pub(super) fn say_let_go(
-        self: &Arc<Self>,
-        version: u64,
-        #[cfg(feature = "cuda")] closed: Vec<Arc<AtomicBool>>,
-    ) {
-        #[cfg(feature = "cuda")]
-        let lasts = !closed.is_empty();
-        #[cfg(feature = "cuda")]
-        {
-            let mut closing = lock(&self.closing);
-            let is_waited_for = !closing.closed.is_empty();
-            let open = |closed: &Arc<AtomicBool>| !closed.load(Ordering::Acquire);
-            closing.closed.extend(closed.into_iter().filter(open));
-            closing.version = version;
-            if is_waited_for {
-                return;
-            }
-            if !closing.closed.is_empty() {
-                drop(closing);
-                let session = self.clone();
-                return xmem_cuda::reaper::until(move || session.is_closed());
-            }
+    /// Unmaps all regions, when the consumer leaves. Frames keep the regions that they need.
+    pub(super) fn unmap_all(self: &Arc<Self>) {
+        let answers = std::mem::take(&mut self.lock().answers);
+        self.unmap(
+            answers.into_values().collect(),
+            REGIONS_LET_GO,
+            Point::LeaveLetGo,
+        );
+    }
+
+    fn unmap(self: &Arc<Self>, answers: Vec<Answer>, version: u64, unmapped: Point) {
+        let closing = answers.iter().filter_map(Answer::closing).collect();
+        // Without the lock, and before the producer hears of it.
+        drop(answers);
+        fault::point(unmapped);
+        self.report(version, closing);
+    }
+
+    /// Reports the version up to which retired regions are unmapped; if device memory of them has to be closed first, later.
+    fn report(self: &Arc<Self>, version: u64, closed: Vec<Arc<AtomicBool>>) {
+        let had_device_memory = !closed.is_empty();
+        let mut closing = lock(&self.closing);
+        let is_waited_for = !closing.closed.is_empty();
+        let open = |closed: &Arc<AtomicBool>| !closed.load(Ordering::Acquire);
+        closing.closed.extend(closed.into_iter().filter(open));
+        closing.version = version;
+        if is_waited_for {
+            return;
         }
-        self.page.regions_seen().store(version, Ordering::Release);
-        fault::point(Point::RegionsSeenStored);
-        // As in `is_closed`: it was closed before anybody had to wait, or was never opened.
-        #[cfg(feature = "cuda")]
-        if lasts {
-            self.ring();
+        let waits = !closing.closed.is_empty();
+        drop(closing);
+        if waits {
+            let regions = self.clone();
+            return device::until(move || regions.report_closed());
+        }
+        self.store_report(version);
+        // As in `report_closed`: it was closed before the producer had to wait, or was never opened.
+        if had_device_memory {
+            self.connection.link().notify_producer();
         }
     }
 
-    /// Whether all device memory is closed that was to be. Then the producer is told.
-    #[cfg(feature = "cuda")]
-    fn is_closed(&self) -> bool {
+    fn store_report(&self, version: u64) {
+        let seen = self.connection.page().regions_seen();
+        seen.store(version, Ordering::Release);
+        fault::point(Point::RegionsSeenStored);
+    }
+
+    /// Reports, if all device memory is closed. Returns whether it is.
+    fn report_closed(&self) -> bool {
         let mut closing = lock(&self.closing);
         closing
             .closed
@@ -173,14 +297,12 @@ impl Session {
         if !closing.closed.is_empty() {
             return false;
         }
-        if self.process.is_current() {
-            self.page
-                .regions_seen()
-                .store(closing.version, Ordering::Release);
-            fault::point(Point::RegionsSeenStored);
+        if self.connection.is_of_this_process() {
+            // Under the lock, so that no newer report is overwritten.
+            self.store_report(closing.version);
             drop(closing);
             // Its owner may wait for this to free it.
-            self.ring();
+            self.connection.link().notify_producer();
         }
         true
     }

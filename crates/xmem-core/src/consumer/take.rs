@@ -2,23 +2,16 @@
 
 //! Taking the frame that an entry describes: its sticky state, its region, its lease, its pieces.
 
-use std::sync::Arc;
-
-use xmem_shm::abi::budget::BudgetLimit;
 use xmem_shm::abi::entry::Entry;
-use xmem_shm::abi::layout::{FLAG_CUT_OFF, FLAG_TIMED_OUT};
 use xmem_shm::abi::parts::PartPlace;
 use xmem_shm::bounds::lie_inside;
-use xmem_shm::fault::{self, Point};
 use xmem_shm::os::clock::Deadline;
-use xmem_shm::os::clock::monotonic_ns;
-use xmem_shm::sync::Ordering;
 
-use super::held::{NotTaken, Purpose, SlotPlace};
+use super::leases::{Purpose, TakeError};
 use super::session::Session;
 use crate::cancel::Canceller;
 use crate::error::ReceiveError;
-use crate::frame::hold::Hold;
+use crate::frame::hold::{Memory, SlotPlace};
 use crate::frame::lease::{Malformed, ReadLease};
 use crate::frame::parts::Part;
 
@@ -28,36 +21,30 @@ impl From<Malformed> for ReceiveError {
     }
 }
 
-impl Session {
-    /// What the producer has said about this consumer.
-    pub(super) fn check_flags(&self) -> Result<(), ReceiveError> {
-        let flags = self.page.flags().load(Ordering::Relaxed);
-        if flags & FLAG_CUT_OFF != 0 {
-            Err(ReceiveError::CutOff)
-        } else if flags & FLAG_TIMED_OUT != 0 {
-            Err(ReceiveError::TimedOut)
-        } else {
-            Ok(())
-        }
-    }
+/// How a frame is taken: for what, and how long that may take.
+pub(super) struct Take<'a> {
+    pub(super) session: &'a Session,
+    pub(super) purpose: Purpose,
+    /// Frames in pieces are taken as they are.
+    pub(super) wants_parts: bool,
+    pub(super) deadline: Deadline,
+    pub(super) cancel: &'a Canceller,
+}
 
+impl Take<'_> {
     /// Takes the frame that an entry describes. `None`: the frame is gone.
-    pub(super) fn take(
-        self: &Arc<Self>,
-        entry: Entry,
-        purpose: Purpose,
-        wants_parts: bool,
-        deadline: Deadline,
-        cancel: &Canceller,
-    ) -> Result<Option<ReadLease>, ReceiveError> {
-        let meta = &entry.meta;
-        if meta.generation == 0 {
+    pub(super) fn frame(&self, entry: Entry) -> Result<Option<ReadLease>, ReceiveError> {
+        let (deadline, cancel) = (self.deadline, self.cancel);
+        let leases = self.session.leases();
+        let stickies = self.session.connection().stickies();
+        let info = entry.info;
+        if info.generation == 0 {
             return Err(ReceiveError::Corrupt("an entry without a generation"));
         }
-        let Some(sticky) = self.sticky(meta.sticky_version, deadline, cancel)? else {
+        let Some(sticky) = stickies.get(info.sticky_version, deadline, cancel)? else {
             return Ok(None);
         };
-        let Some(view) = self.region(entry.region, deadline, cancel)? else {
+        let Some(view) = self.session.regions().get(entry.region, deadline, cancel)? else {
             return Ok(None);
         };
         if !lie_inside(entry.offset, entry.len, view.len() as u64) {
@@ -69,65 +56,45 @@ impl Session {
                 "a slot lies in somebody else's memory",
             ));
         }
-        self.held
-            .wait_for_device(self, meta.slot, deadline, cancel)?;
+        leases.wait_for_device(info.slot, deadline, cancel)?;
         let place = SlotPlace {
-            slot: meta.slot,
-            generation: meta.generation,
-            view,
+            slot: info.slot,
+            generation: info.generation,
+            memory: Memory::Received(view),
             offset,
             len,
         };
-        match self.held.take(self, place, purpose) {
-            Ok(held) => ReadLease::new(held, entry, sticky, &|places| {
-                self.find_parts(places, purpose, wants_parts, deadline, cancel)
-            }),
-            Err(NotTaken::Gone) => Ok(None),
-            Err(NotTaken::OverBudget) => {
-                self.warn_of_budget();
-                Err(ReceiveError::OverBudget {
-                    budget: self.budget(),
-                })
+        match leases.take(place, self.purpose) {
+            Ok(held) => ReadLease::new(held, entry, sticky, &|places| self.parts(places)),
+            Err(TakeError::Gone) => Ok(None),
+            Err(TakeError::OverBudget) => {
+                self.session.connection().warn_of_budget();
+                Err(self.over_budget())
             }
         }
     }
 
-    /// Logs once why the budget that is used up is smaller than what was asked for.
-    fn warn_of_budget(&self) {
-        let limit = self.budget_limit();
-        if limit != BudgetLimit::Asked && !self.warned_of_budget.swap(true, Ordering::Relaxed) {
-            log::warn!(
-                "pool {:?}: all {} slots that this consumer may hold at once are held: raise {limit} of the producer",
-                self.pool_name(),
-                self.budget()
-            );
+    fn over_budget(&self) -> ReceiveError {
+        ReceiveError::OverBudget {
+            budget: self.session.connection().budget(),
         }
     }
 
-    /// Finds the pieces of a frame that is held. `None`: one is gone, or whoever asks cannot take it as it is.
-    fn find_parts(
-        &self,
-        places: Vec<PartPlace>,
-        purpose: Purpose,
-        wants_parts: bool,
-        deadline: Deadline,
-        cancel: &Canceller,
-    ) -> Result<Option<Vec<Part>>, ReceiveError> {
+    /// Finds the pieces of a frame that is held. `None`: one is gone, or the caller cannot take it as it is.
+    fn parts(&self, places: Vec<PartPlace>) -> Result<Option<Vec<Part>>, ReceiveError> {
+        let (deadline, cancel) = (self.deadline, self.cancel);
         let mut parts = Vec::with_capacity(places.len());
         for place in places {
-            let Some(view) = self.region(place.region, deadline, cancel)? else {
+            let Some(view) = self.session.regions().get(place.region, deadline, cancel)? else {
                 return Ok(None);
             };
             let held_there = match place.origin {
                 Some(origin) => {
-                    match self.hold_at_origin(origin, &view, purpose, deadline, cancel)? {
-                        Ok(held) => Some(held as Arc<dyn Hold>),
-                        Err(NotTaken::Gone) => return Ok(None),
-                        Err(NotTaken::OverBudget) => {
-                            return Err(ReceiveError::OverBudget {
-                                budget: self.budget(),
-                            });
-                        }
+                    let origins = self.session.origins();
+                    match origins.hold(origin, &view, self.purpose, deadline, cancel)? {
+                        Ok(held) => Some(held),
+                        Err(TakeError::Gone) => return Ok(None),
+                        Err(TakeError::OverBudget) => return Err(self.over_budget()),
                     }
                 }
                 None => None,
@@ -136,7 +103,7 @@ impl Session {
                 .ok_or(ReceiveError::Corrupt("a piece lies outside its region"))?;
             parts.push(part);
         }
-        if wants_parts {
+        if self.wants_parts {
             return Ok(Some(parts));
         }
         if parts.iter().all(Part::is_on_device) {
@@ -152,31 +119,10 @@ impl Session {
             Err(reason) => {
                 log::warn!(
                     "pool {:?}: missing a frame, since {reason}: ask for `parts` to take such frames",
-                    self.pool_name()
+                    self.session.connection().pool_name()
                 );
                 Ok(None)
             }
         }
-    }
-
-    /// Only this side writes the words.
-    pub(super) fn count(&self, published_at: i64) {
-        let page = &self.page;
-        page.received().store(
-            page.received().load(Ordering::Relaxed).wrapping_add(1),
-            Ordering::Relaxed,
-        );
-        fault::point(Point::ReceivedCounted);
-        let latency = monotonic_ns()
-            .saturating_sub(published_at)
-            .max(0)
-            .cast_unsigned();
-        let before = page.latency().load(Ordering::Relaxed);
-        let smoothed = if before == 0 {
-            latency
-        } else {
-            before - before / 8 + latency / 8
-        };
-        page.latency().store(smoothed, Ordering::Relaxed);
     }
 }

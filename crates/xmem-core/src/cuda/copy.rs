@@ -11,6 +11,8 @@ use xmem_cuda::event::until_done;
 use xmem_cuda::result;
 
 use super::frame::CudaFrame;
+use crate::frame::hold::Memory;
+use crate::frame::lease::ReadLease;
 use crate::region::device::slot::CudaSlot;
 
 /// What is copied from a device: a frame, or a slot that this process writes. What was published in a slot before may not
@@ -67,5 +69,13 @@ pub(crate) fn between(from: &Source<'_>, to: (&Device, u64), len: usize) -> Resu
             to_device_now(to_device, to, &bytes)
         }
         copied => copied,
+    }
+}
+
+/// Registers a frame's host memory with a device, so that copies need no staging buffer.
+pub(crate) fn pin(lease: &ReadLease, device: &Device) {
+    match lease.hold().memory() {
+        Memory::Own(region) => region.pin(device),
+        Memory::Received(view) => view.pin(device),
     }
 }

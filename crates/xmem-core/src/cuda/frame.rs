@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! A frame on a device, in the hands of who reads it.
+//! A frame on a device, for the process that reads it.
 
 use std::fmt;
 use std::sync::Arc;
@@ -21,17 +21,16 @@ use xmem_shm::os::clock::Deadline;
 use super::hand_over::{self, HandedOver};
 use super::release;
 use super::wait::Wait;
-use crate::consumer::held::Held;
-use crate::frame::hold::{self, Hold, Received};
+use crate::consumer::leases::Leases;
+use crate::frame::hold::{Hold, Memory};
 use crate::frame::lease::ReadLease;
-use crate::producer::OwnHold;
 use crate::region::RegionView;
 use crate::region::device::import::Import;
 use crate::region::device::mode::Mode;
 
 /// Bytes on a device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Piece {
+struct DevicePart {
     ptr: u64,
     len: usize,
     /// What names the memory that it is in.
@@ -48,7 +47,7 @@ pub struct CudaFrame {
     device: Device,
     mode: Option<Mode>,
     is_same_process: bool,
-    pieces: Vec<Piece>,
+    parts: Vec<DevicePart>,
     waits: Vec<Wait>,
 }
 
@@ -138,26 +137,28 @@ impl ReadLease {
     }
 }
 
-/// Imports the region of a frame that is held, and says to its producer how that went.
-fn import(view: &RegionView, held: &Held) -> Result<Arc<Import>, CudaError> {
+/// Imports the region of a frame that is held, and reports to its producer how that went.
+fn import(view: &RegionView, leases: &Leases) -> Result<Arc<Import>, CudaError> {
     let cuda = view.cuda().ok_or(CudaError::NotOnDevice)?;
-    held.check_process()?;
+    if !leases.is_of_this_process() {
+        return Err(CudaError::Forked);
+    }
     let import =
         cuda.imports.get(
             cuda.header(),
             cuda.twin_fd(),
-            held.link(),
+            leases.link(),
             |outcome| match outcome {
-                Ok(import) => held.say_device(true, import.outcome()),
-                Err(error) => held.say_device(false, &error.to_string()),
+                Ok(import) => leases.device_half().report(true, import.outcome()),
+                Err(error) => leases.device_half().report(false, &error.to_string()),
             },
         )?;
     Ok(import)
 }
 
-/// A hold that is not the producer's own reference.
-fn consumers(hold: Arc<dyn Hold>) -> Result<Arc<Held>, CudaError> {
-    hold::downcast(hold).map_err(|_| CudaError::NotOnDevice)
+/// The leases that a handle is of. The producer's own references are of none.
+fn leases(hold: &Hold) -> Result<Arc<Leases>, CudaError> {
+    hold.holder().ok_or(CudaError::NotOnDevice)
 }
 
 impl CudaFrame {
@@ -165,33 +166,43 @@ impl CudaFrame {
         let outside = || CudaError::Corrupt("a frame lies outside its memory");
         let (offset, size) = (lease.meta().offset, lease.meta().size);
         let len = usize::try_from(size).map_err(|_| outside())?;
-        let mut frame = match hold::downcast::<OwnHold>(lease.hold().clone()) {
-            Ok(hold) => {
-                if hold.in_pieces() {
+        let hold = lease.hold();
+        let slot = || {
+            let header = hold.device_header().ok_or(CudaError::NotOnDevice)?;
+            let slot = header.slot_at(hold.offset(), hold.len());
+            Ok::<_, CudaError>((slot.ok_or_else(outside)?, header))
+        };
+        let mut frame = match hold.memory() {
+            Memory::Own(region) => {
+                if lease.has_unknown_parts() {
                     return Err(CudaError::NotImportable {
                         why: "it lies in pieces, which the producer's own lease does not know: use those".into(),
                     });
                 }
-                let (ptr, device, memory) = hold.device_memory().ok_or(CudaError::NotOnDevice)?;
+                let twin = &region.cuda().ok_or(CudaError::NotOnDevice)?.twin;
+                let (slot, header) = slot()?;
+                let start = twin.ptr().ok_or(CudaError::NotOnDevice)?
+                    + u64::from(slot) * header.device_stride;
                 Self {
-                    device,
+                    device: twin.device().clone(),
                     mode: None,
                     is_same_process: true,
-                    pieces: vec![Piece {
-                        ptr: ptr + offset,
+                    parts: vec![DevicePart {
+                        ptr: start + offset,
                         len,
-                        memory,
+                        memory: twin.number(),
                     }],
-                    waits: vec![Wait::Own(hold)],
+                    waits: vec![Wait::Own {
+                        region: region.clone(),
+                        slot,
+                    }],
                     lease,
                 }
             }
-            Err(hold) if lease.parts().is_empty() => {
-                let held = consumers(hold)?;
-                let (view, slot_at) = held.view();
-                let import = import(view, &held)?;
-                let header = view.cuda().ok_or(CudaError::NotOnDevice)?.header();
-                let slot = header.slot_at(slot_at, held.len()).ok_or_else(outside)?;
+            Memory::Received(view) if lease.parts().is_empty() => {
+                let leases = leases(hold)?;
+                let import = import(view, &leases)?;
+                let (slot, header) = slot()?;
                 let start =
                     import.ptr().ok_or_else(outside)? + u64::from(slot) * header.device_stride;
                 // That it fits was looked at when it was received (`ReadLease::new`).
@@ -200,7 +211,7 @@ impl CudaFrame {
                     device: import.device().clone(),
                     mode: import.mode(),
                     is_same_process: import.is_same_process(),
-                    pieces: vec![Piece {
+                    parts: vec![DevicePart {
                         ptr: start + offset,
                         len,
                         memory: header.number(),
@@ -209,12 +220,12 @@ impl CudaFrame {
                         import,
                         view,
                         slot,
-                        held,
+                        leases,
                     }],
                     lease,
                 }
             }
-            Err(hold) => Self::in_pieces(lease, consumers(hold)?)?,
+            Memory::Received(_) => Self::in_parts(lease)?,
         };
         frame.waits.retain(|wait| !wait.is_ready());
         // While the producer lives: its events cannot be opened any more when it is gone.
@@ -222,45 +233,44 @@ impl CudaFrame {
         Ok(frame)
     }
 
-    /// A frame whose pieces lie in other regions; each region that has events says for itself when they are done.
-    fn in_pieces(lease: ReadLease, held: Arc<Held>) -> Result<Self, CudaError> {
+    /// A frame whose parts lie in other regions. The events of each region show when its part is done.
+    fn in_parts(lease: ReadLease) -> Result<Self, CudaError> {
         let outside = || CudaError::Corrupt("a piece lies outside its memory");
-        let mut pieces = Vec::new();
+        let mut parts = Vec::new();
         let mut waits = Vec::new();
         let mut memory: Option<Arc<Import>> = None;
-        let (view, slot_at) = held.view();
-        if let Some(cuda) = view.cuda() {
-            let slot = cuda
-                .header()
-                .slot_at(slot_at, held.len())
-                .ok_or_else(outside)?;
-            let import = import(view, &held)?;
+        let hold = lease.hold();
+        let own_leases = leases(hold)?;
+        if let Memory::Received(view) = hold.memory()
+            && let Some(header) = hold.device_header()
+        {
+            let slot = header.slot_at(hold.offset(), hold.len());
             waits.push(Wait::Slot {
-                import,
+                import: import(view, &own_leases)?,
                 view: view.clone(),
-                slot,
-                held: held.clone(),
+                slot: slot.ok_or_else(outside)?,
+                leases: own_leases.clone(),
             });
         }
         for part in lease.parts() {
             let view = part.view();
             let cuda = view.cuda().ok_or(CudaError::NotOnDevice)?;
             let header = cuda.header();
-            let at_origin = match part.hold_at_origin() {
-                Some(hold) => consumers(hold.clone())?,
-                None => held.clone(),
+            let leases = match part.held_at_origin() {
+                Some(hold) => leases(hold)?,
+                None => own_leases.clone(),
             };
-            let import = import(view, &at_origin)?;
+            let import = import(view, &leases)?;
             let slot = match header.kind {
                 TwinKind::Foreign => None,
-                // Such a piece has no bytes: it stands for the event of a slot.
+                // Such a part has no bytes: it stands for the event of a slot.
                 TwinKind::None => Some(part.offset() as u64),
                 TwinKind::Vmm | TwinKind::Legacy => {
                     (part.offset() as u64).checked_div(header.device_stride)
                 }
             };
             if let Some(ptr) = import.ptr().filter(|_| header.kind != TwinKind::None) {
-                pieces.push(Piece {
+                parts.push(DevicePart {
                     ptr: ptr + part.offset() as u64,
                     len: part.len(),
                     memory: header.number(),
@@ -284,7 +294,7 @@ impl CudaFrame {
                     import,
                     view: view.clone(),
                     slot,
-                    held: at_origin,
+                    leases,
                 });
             }
         }
@@ -293,20 +303,20 @@ impl CudaFrame {
             device: memory.device().clone(),
             mode: memory.mode(),
             is_same_process: memory.is_same_process(),
-            pieces,
+            parts,
             waits,
             lease,
         })
     }
 
-    /// First byte of the payload on the device; of its first piece, if it lies in several.
+    /// First byte of the payload on the device; of its first part, if it lies in several.
     pub fn ptr(&self) -> u64 {
-        self.pieces.first().map_or(0, |piece| piece.ptr)
+        self.parts.first().map_or(0, |part| part.ptr)
     }
 
-    /// Size of the payload in bytes; of its first piece, if it lies in several.
+    /// Size of the payload in bytes; of its first part, if it lies in several.
     pub fn len(&self) -> usize {
-        self.pieces.first().map_or(0, |piece| piece.len)
+        self.parts.first().map_or(0, |part| part.len)
     }
 
     /// Whether the payload has no bytes.
@@ -314,15 +324,15 @@ impl CudaFrame {
         self.len() == 0
     }
 
-    /// Where the payload lies, piece by piece: first byte on the device, and size in bytes.
-    pub fn pieces(&self) -> impl ExactSizeIterator<Item = (u64, usize)> {
-        self.pieces.iter().map(|piece| (piece.ptr, piece.len))
+    /// Where the payload lies, part by part: first byte on the device, and size in bytes.
+    pub fn parts(&self) -> impl ExactSizeIterator<Item = (u64, usize)> {
+        self.parts.iter().map(|part| (part.ptr, part.len))
     }
 
-    /// Names the memory that the payload is in, at random; its first piece's, if it lies in several. What an address means
+    /// Names the memory that the payload is in, at random; its first part's, if it lies in several. What an address means
     /// changes when memory is freed, and then this does.
     pub fn memory_number(&self) -> u128 {
-        self.pieces.first().map_or(0, |piece| piece.memory)
+        self.parts.first().map_or(0, |part| part.memory)
     }
 
     /// The device.
@@ -397,7 +407,7 @@ impl CudaFrame {
         Ok(true)
     }
 
-    /// As [`synchronize`](Self::synchronize), for who counts that as part of something else.
+    /// As [`synchronize`](Self::synchronize), for a caller that counts the wait as part of something else.
     pub(super) fn until_done(&self) -> Result<(), CudaError> {
         self.waits
             .iter()
@@ -411,10 +421,10 @@ impl CudaFrame {
     ///
     /// [`CudaError::OutOfBounds`] if the payload has fewer bytes, and others as [`synchronize`](Self::synchronize).
     pub fn download(&self, to: &mut [u8]) -> Result<(), CudaError> {
-        let mut rows = Vec::with_capacity(self.pieces.len());
+        let mut rows = Vec::with_capacity(self.parts.len());
         let mut start = 0;
-        for piece in &self.pieces {
-            let len = piece.len.min(to.len() - start);
+        for part in &self.parts {
+            let len = part.len.min(to.len() - start);
             rows.push(Rows::plain(start, start, len));
             start += len;
         }
@@ -425,7 +435,7 @@ impl CudaFrame {
     }
 
     /// The same with rows of bytes: those of each plane, for example. Where they are copied from is counted from the beginning
-    /// of the payload, through its pieces, if it lies in several; rows that are copied at once lie in one of them. It counts
+    /// of the payload, through its parts, if it lies in several; rows that are copied at once lie in one of them. It counts
     /// as one copy ([`counts`](xmem_cuda::counts::counts)).
     ///
     /// # Errors
@@ -452,14 +462,14 @@ impl CudaFrame {
         rows.iter().map(find).collect()
     }
 
-    /// Where the rows' first byte would be if the piece that they lie in began with the payload.
+    /// Where the rows' first byte would be if the part that they lie in began with the payload.
     fn start_of(&self, rows: &Rows) -> Result<u64, CudaError> {
         let end = rows.read_end()?;
         let mut before = 0;
-        for piece in &self.pieces {
-            let after = before + piece.len;
+        for part in &self.parts {
+            let after = before + part.len;
             if rows.from >= before && end <= after {
-                return Ok(piece.ptr.wrapping_sub(before as u64));
+                return Ok(part.ptr.wrapping_sub(before as u64));
             }
             before = after;
         }
@@ -520,38 +530,10 @@ impl CudaFrame {
     /// # Errors
     ///
     /// As [`release_by_write_on`](Self::release_by_write_on).
-    pub fn hand_over(self) -> Result<HandedOver, FrameFailure> {
-        let Self {
-            lease,
-            device,
-            mode,
-            is_same_process,
-            pieces,
-            waits,
-        } = self;
-        // The waits hold the lease too; they are not needed for what comes.
-        drop(waits);
-        hand_over::hand_over(lease, &device).map_err(|(lease, error)| {
-            let again = Self {
-                lease,
-                device,
-                mode,
-                is_same_process,
-                pieces,
-                waits: Vec::new(),
-            };
-            FrameFailure {
-                frame: Box::new(again.with_waits()),
-                error,
-            }
+    pub fn hand_over(mut self) -> Result<HandedOver, FrameFailure> {
+        hand_over::hand_over(&mut self.lease, &self.device).map_err(|error| FrameFailure {
+            frame: Box::new(self),
+            error,
         })
-    }
-
-    /// What there is to wait for, looked up anew.
-    fn with_waits(self) -> Self {
-        match Self::new(self.lease.clone()) {
-            Ok(again) => again,
-            Err(_) => self,
-        }
     }
 }

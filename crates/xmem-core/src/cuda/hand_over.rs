@@ -8,7 +8,6 @@
 #![allow(unsafe_code)] // calls of the driver
 
 use std::fmt;
-use std::sync::Arc;
 
 use xmem_cuda::device::Device;
 use xmem_cuda::error::CudaError;
@@ -17,8 +16,8 @@ use xmem_cuda::stream::Stream;
 use xmem_cuda::{pending, reaper, when};
 use xmem_shm::fault::{self, Point};
 
-use crate::consumer::held::Held;
-use crate::frame::hold::{self, Hold};
+use super::lease_page::DeviceLeasePage;
+use crate::consumer::leases::Leases;
 use crate::frame::lease::ReadLease;
 
 /// A lease that the device ends.
@@ -48,30 +47,22 @@ impl HandedOver {
     }
 }
 
-/// Hands a lease over; gives it back if that cannot be.
-pub(super) fn hand_over(
-    lease: ReadLease,
-    device: &Device,
-) -> Result<HandedOver, (ReadLease, CudaError)> {
+/// Hands a lease over. On failure the lease stays as it was.
+pub(super) fn hand_over(lease: &mut ReadLease, device: &Device) -> Result<HandedOver, CudaError> {
     let unsupported = |what| Err(CudaError::Unsupported { what });
-    let word = match hold::downcast_ref::<Held>(&**lease.hold()) {
+    let Some(leases) = lease.hold().holder::<Leases>() else {
         // The producer's own references are no words that a device could write.
-        None => unsupported("end a producer's own lease"),
-        Some(_) if !lease.parts().is_empty() => unsupported("end the leases of a frame in pieces"),
-        Some(held) => held
-            .device_page(device)
-            .and_then(|page| page.word(lease.meta().slot, device)),
+        return unsupported("end a producer's own lease");
     };
-    let word = match word {
-        Ok(word) => word,
-        Err(error) => return Err((lease, error)),
-    };
-    let hand_over =
-        |hold| Held::hand_over(hold::downcast(hold)?).map_err(|held| held as Arc<dyn Hold>);
-    let handed = match lease.take_hold(hand_over) {
-        Ok(handed) => handed,
-        Err(lease) => return Err((lease, CudaError::Shared)),
-    };
+    if !lease.parts().is_empty() {
+        return unsupported("end the leases of a frame in pieces");
+    }
+    if !leases.is_of_this_process() {
+        return Err(CudaError::Forked);
+    }
+    let word = DeviceLeasePage::of(&leases, device)?.word(lease.info().slot, device)?;
+    let handed = leases.hand_over(lease.hold_mut());
+    let handed = handed.ok_or(CudaError::Shared)?;
     fault::point(Point::HandedOver);
     let number = when::list_only(Box::new(handed), device);
     // Nobody tells when the word is 0: what that frees is looked for.

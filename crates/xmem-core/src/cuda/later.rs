@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! The end of frames and slots whose last handle may go on any thread, also on one that may not call the driver: arrays of
-//! other libraries, which are dropped wherever those like. A thread of our own calls it then.
+//! The release of frames and slots from any thread, also from one that must not call the driver: other libraries drop
+//! arrays on threads of their choice. A thread of this crate calls the driver instead.
 
 use std::mem::ManuallyDrop;
 
@@ -14,7 +14,7 @@ use super::frame::CudaFrame;
 use super::release;
 use crate::producer::WriteLease;
 
-/// A per-thread stream is another one on another thread. The default stream waits for those of all threads.
+/// A per-thread stream is a different one on each thread. The default stream waits for those of all threads.
 fn of_any_thread(mut streams: Vec<Stream>) -> Vec<Stream> {
     for stream in &mut streams {
         if *stream == Stream::PER_THREAD {
@@ -25,10 +25,10 @@ fn of_any_thread(mut streams: Vec<Stream>) -> Vec<Stream> {
 }
 
 impl CudaFrame {
-    /// Lets go of the frame when all of these streams get there; without any, at once. On any thread, also in a host function:
-    /// a thread of this crate calls the driver, soon. So the streams have to be there a little longer than the frame. In
-    /// place of a [per-thread stream](Stream::PER_THREAD), whose thread is not known then, the default stream stands, which
-    /// waits for it.
+    /// Releases the frame when all of these streams have reached their current end; without streams, at once. Callable on
+    /// any thread, also in a host function: a thread of this crate calls the driver soon after. So the streams have to
+    /// exist a little longer than the frame. A [per-thread stream](Stream::PER_THREAD) is replaced by the default stream,
+    /// which waits for it.
     pub fn release_later(self, streams: Vec<Stream>) {
         if streams.is_empty() {
             return;
@@ -46,8 +46,8 @@ impl CudaFrame {
 }
 
 impl WriteLease {
-    /// Gives the slot back unpublished, although these streams may still write it: who gets it next sees that
-    /// ([`CudaSlot::wait_on`](super::CudaSlot::wait_on)). On any thread, as [`CudaFrame::release_later`].
+    /// Gives the slot back unpublished, although these streams may still write it: the next writer can wait for that
+    /// ([`CudaSlot::wait_on`](super::CudaSlot::wait_on)). Callable on any thread, as [`CudaFrame::release_later`].
     pub fn give_back_later(self, streams: Vec<Stream>) {
         let Some(device) = self.cuda().map(|slot| slot.device().clone()) else {
             return;
@@ -57,7 +57,7 @@ impl WriteLease {
             let (Some(slot), Some((last, others))) = (lease.cuda(), streams.split_last()) else {
                 return Ok(());
             };
-            // An event stands for one stream.
+            // One event covers one stream.
             if !others.is_empty() {
                 return Err(CudaError::Unsupported {
                     what: "wait for several streams at once",
@@ -68,9 +68,9 @@ impl WriteLease {
     }
 }
 
-/// Puts on streams what says when a slot may go, on the reaper's thread, and drops what holds it. Nothing can be put on a stream
-/// that is being captured into a graph, and waiting for the device would spoil the capture, so that is tried again until the
-/// capture is over.
+/// Enqueues on streams, on the reaper's thread, what ends the hold of a slot, and drops the holder. Nothing can be
+/// enqueued on a stream that is being captured into a graph, and waiting for the device would spoil the capture, so this
+/// is retried until the capture is over.
 fn when_it_can_be<T: Send + 'static>(
     held: T,
     device: Device,
@@ -98,10 +98,10 @@ fn when_it_can_be<T: Send + 'static>(
     });
 }
 
-/// Drops what holds a slot when all is done that this process had given to the device: one of the streams cannot be asked,
-/// perhaps since it was destroyed.
+/// Drops the holder of a slot when all work that this process gave to the device is done: one of the streams cannot be
+/// queried, perhaps because it was destroyed.
 fn after_everything<T: Send + 'static>(held: T, device: &Device, why: &CudaError) {
-    log::debug!("a slot is let go of when its device is done with everything, since {why}");
+    log::debug!("a slot is released when its device has finished all work, because of this: {why}");
     // Without a thread it stays held.
     let (held, device) = (ManuallyDrop::new(held), device.clone());
     let wait = move || match device.synchronize() {
@@ -111,9 +111,9 @@ fn after_everything<T: Send + 'static>(held: T, device: &Device, why: &CudaError
             log::error!("a slot stays held, since its device cannot be waited for: {error}")
         }
     };
-    // It may take as long as it likes, and the reaper has others to serve.
+    // This may take long, and the reaper has other work.
     let thread = std::thread::Builder::new().name("xmem-cuda-wait".into());
     if let Err(error) = thread.spawn(wait) {
-        log::error!("a slot stays held, since nobody can wait for its device: {error}");
+        log::error!("a slot stays held, because no thread can wait for its device: {error}");
     }
 }

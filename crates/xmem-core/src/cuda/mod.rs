@@ -2,22 +2,21 @@
 
 //! Frames in the memory of CUDA devices.
 //!
-//! A CUDA region is an ordinary region with a twin on a device: who holds a frame, and which slot is free, is known in the
-//! same words as for host memory; only the payload lies on the device. A consumer's stream waits for the producer's work
-//! by an event, and its lease ends in the order of its stream, so no CPU waits for a device, and no slot is written while
-//! a kernel reads it.
+//! A CUDA region is an ordinary region with a twin on a device: leases and slot words are the same as for host memory;
+//! only the payload lies on the device. A consumer's stream waits for the producer's work by an event, and its lease ends
+//! in the order of its stream, so no CPU waits for a device, and no slot is written while a kernel reads it.
 //!
-//! Nothing here needs a driver until it is used; without one it says so. CUDA does not survive fork.
+//! A driver is needed at the first use only; without one, that use returns an error. CUDA does not survive fork.
 //!
 //! ```no_run
 //! use xmem_core::cuda::{Device, Stream};
-//! use xmem_core::{Consumer, FrameMeta, Producer};
+//! use xmem_core::{Consumer, FrameMeta, Producer, SlotSpec};
 //!
 //! # let (decode, look_at): (fn(u64, Stream), fn(u64, Stream)) = (|_, _| (), |_, _| ());
 //! // In one process:
 //! let producer = Producer::builder("cam0").build()?;
 //! let device = Device::new(0)?;
-//! let slot = producer.acquire_cuda(1920 * 1080, &device)?;
+//! let slot = producer.acquire(SlotSpec::new(1920 * 1080).on(&device))?;
 //! let stream = Stream::PER_THREAD;
 //! decode(slot.cuda().unwrap().ptr(), stream);
 //! slot.publish_on(stream, FrameMeta::new(1920 * 1080))?;
@@ -35,6 +34,7 @@ mod copy;
 mod frame;
 mod hand_over;
 mod later;
+mod lease_page;
 mod private;
 mod release;
 mod wait;
@@ -52,4 +52,4 @@ pub use xmem_cuda::rows::Rows;
 pub use xmem_cuda::stream::Stream;
 pub use xmem_shm::abi::device_header::Uuid;
 
-pub(crate) use copy::{Source, between, download};
+pub(crate) use copy::{Source, between, download, pin};

@@ -12,7 +12,7 @@ use super::frame::CudaFrame;
 
 impl CudaFrame {
     fn check(&self, ptr: u64, len: usize) -> Result<(), CudaError> {
-        check(&self.pieces().collect::<Vec<_>>(), ptr, len)
+        check(&self.parts().collect::<Vec<_>>(), ptr, len)
     }
 
     /// A copy of `len` bytes of the frame, from the address `ptr` on, on its device. Waits for the producer's work and for the
@@ -20,7 +20,7 @@ impl CudaFrame {
     ///
     /// # Errors
     ///
-    /// [`CudaError::Gone`] if they do not lie in one of its [pieces](Self::pieces), and others as
+    /// [`CudaError::Gone`] if they do not lie in one of its [parts](Self::parts), and others as
     /// [`synchronize`](Self::synchronize).
     pub fn copy(&self, ptr: u64, len: usize) -> Result<PrivateMemory, CudaError> {
         self.check(ptr, len)?;
@@ -28,8 +28,8 @@ impl CudaFrame {
         copied(self.device(), ptr, len)
     }
 
-    /// Copies rows of bytes to private memory on the frame's device, those of each plane for example. Where they are copied from
-    /// is counted as for [`download_rows`](Self::download_rows). Waits as [`copy`](Self::copy), and counts as one copy.
+    /// Copies rows of bytes to private memory on the frame's device, those of each plane for example. Offsets count as
+    /// for [`download_rows`](Self::download_rows). Waits as [`copy`](Self::copy), and counts as one copy.
     ///
     /// # Errors
     ///

@@ -9,13 +9,13 @@ use xmem_cuda::stream::Stream;
 use xmem_cuda::{reaper, when};
 use xmem_shm::fault::{self, Point};
 
-use crate::consumer::held::Handed;
+use crate::consumer::leases::Handed;
 use crate::frame::lease::ReadLease;
 
 impl Ends for ReadLease {
     fn end(self: Box<Self>) {
         if self.is_local() {
-            // Hooks run with the producer's own lease, and those are the program's code.
+            // Release hooks run with the producer's own lease, and they are code of the program.
             reaper::elsewhere(move || drop(self));
         } else {
             drop(self);

@@ -3,31 +3,36 @@
 //! Waiting for a producer's work on a frame.
 
 use std::sync::Arc;
-use std::sync::atomic::{Ordering, fence};
 
 use xmem_cuda::counts::{COUNTERS, count};
 use xmem_cuda::error::CudaError;
 use xmem_cuda::event::until_done;
 use xmem_cuda::stream::Stream;
+use xmem_shm::sync::{Ordering, fence};
 
-use crate::consumer::held::Held;
-use crate::frame::hold::Received;
-use crate::producer::OwnHold;
-use crate::region::RegionView;
-use crate::region::device::import::{Import, Says};
+use crate::consumer::leases::Leases;
+use crate::frame::hold::Holder;
+use crate::region::device::import::{Completion, Import};
 use crate::region::device::owned::{FAILED, PENDING, READY};
+use crate::region::device::twin::Twin;
+use crate::region::{Region, RegionView};
 
-/// What says when a producer's work on the frame has ended.
+/// The end of a producer's work on a frame. The lease of the frame is kept beside it.
 pub(super) enum Wait {
     /// A slot of a region that was imported.
     Slot {
         import: Arc<Import>,
         view: Arc<RegionView>,
         slot: u32,
-        held: Arc<Held>,
+        leases: Arc<Leases>,
     },
     /// A slot of this process's own pool.
-    Own(Arc<OwnHold>),
+    Own { region: Arc<Region>, slot: u32 },
+}
+
+fn own(region: &Region) -> Result<&Twin, CudaError> {
+    let cuda = region.cuda().ok_or(CudaError::NotOnDevice)?;
+    Ok(&cuda.twin)
 }
 
 impl Wait {
@@ -39,7 +44,7 @@ impl Wait {
     fn word(&self) -> u32 {
         let head = match self {
             Self::Slot { view, slot, .. } => view.cuda().and_then(|cuda| cuda.slot_head(*slot)),
-            Self::Own(hold) => hold.slot_head(),
+            Self::Own { region, slot } => region.cuda().and_then(|cuda| cuda.slot_head(*slot)),
         };
         let word = head.map_or(PENDING, |head| head.ready.load(Ordering::Relaxed));
         // Pairs with the release store by which the producer says so. A fence, since consumers may only read there.
@@ -61,14 +66,14 @@ impl Wait {
             import,
             view,
             slot,
-            held,
+            leases,
         } = self
             && let Some(cuda) = view.cuda()
         {
             // Whether that works shows when a stream is to wait.
-            let says = import.says(cuda.header(), *slot, || held.producer_is_gone());
-            if let Ok(Says::Mark) = says {
-                held.ask_for_marks();
+            let completion = import.completion(cuda.header(), *slot, || leases.producer_is_gone());
+            if let Ok(Completion::Mark) = completion {
+                leases.device_half().ask_for_marks();
             }
         }
     }
@@ -82,10 +87,10 @@ impl Wait {
                 import,
                 view,
                 slot,
-                held,
+                leases,
             } => {
                 let header = view.cuda().ok_or(CudaError::NotOnDevice)?.header();
-                match import.wait(header, *slot, stream, || held.producer_is_gone()) {
+                match import.wait(header, *slot, stream, || leases.producer_is_gone()) {
                     Ok(true) => Ok(()),
                     // Streams cannot wait for a word.
                     Ok(false) => {
@@ -97,7 +102,7 @@ impl Wait {
                     Err(error) => Err(error),
                 }
             }
-            Self::Own(hold) => hold.wait_on(stream),
+            Self::Own { region, slot } => own(region)?.wait(*slot, stream),
         }
     }
 
@@ -110,18 +115,20 @@ impl Wait {
                 import,
                 view,
                 slot,
-                held,
+                leases,
             } => {
-                held.check_process()?;
+                if !leases.is_of_this_process() {
+                    return Err(CudaError::Forked);
+                }
                 let header = view.cuda().ok_or(CudaError::NotOnDevice)?.header();
-                let done = import.is_done(header, *slot, || held.producer_is_gone());
+                let done = import.is_done(header, *slot, || leases.producer_is_gone());
                 if done.is_err() && self.is_ready() {
                     Ok(true)
                 } else {
                     done
                 }
             }
-            Self::Own(hold) => hold.is_done(),
+            Self::Own { region, slot } => own(region)?.is_done(*slot),
         }
     }
 }

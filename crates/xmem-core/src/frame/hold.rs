@@ -1,69 +1,213 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! What keeps a frame where it is.
+//! What keeps a frame where it is: a handle to its slot, which counts with the role that has the slot.
 
 use std::any::Any;
 use std::fmt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
+use xmem_shm::abi::device_header::DeviceHeader;
 use xmem_shm::abi::parts::Origin;
 
-use crate::region::RegionView;
+use crate::region::{Region, RegionView, device};
 
-/// A reference that keeps a slot from being written: the producer's own, or a lease of a consumer. The last `Arc` ends it.
-pub(crate) trait Hold: Any + fmt::Debug + Send + Sync {
-    /// The slot's first byte.
-    fn ptr(&self) -> *const u8;
+/// Counts the handles of this process to the slots of a pool: the leases of a consumer, or the producer's own pool. In a
+/// forked child nothing counts, and no lock is taken: the slots are its parent's.
+pub(crate) trait Holder: Any + Send + Sync {
+    /// One more handle to a slot that has one.
+    fn add(&self, slot: u32);
 
-    /// The slot's size in bytes.
-    fn len(&self) -> usize;
+    /// One handle fewer. The last one gives the slot back.
+    fn remove(&self, slot: u32);
 
-    /// Bytes of the slot that a payload may have, if the payload lies on a device.
-    fn device_len(&self) -> Option<usize>;
+    /// Whether the slot still holds this frame. Generations do not come again.
+    fn is_there(&self, slot: u32, generation: u32) -> bool;
 
-    /// The pool's name.
+    fn producer_is_gone(&self) -> bool;
+
     fn pool_name(&self) -> &str;
 
-    /// The lease of a consumer. `None`: the producer's own reference.
-    fn received(&self) -> Option<&dyn Received>;
+    fn pool_id(&self) -> u64;
 
-    /// Lets devices reach the slot's memory by themselves, if they can.
-    #[cfg(feature = "cuda")]
-    fn pin(&self, device: &xmem_cuda::device::Device);
+    /// The pool's socket.
+    fn socket_path(&self) -> &Path;
 }
 
-/// A lease on a frame that another process published.
-pub(crate) trait Received: fmt::Debug + Send + Sync {
-    /// The region of the slot, and the slot's first byte there.
-    fn view(&self) -> (&Arc<RegionView>, usize);
+/// The region of a slot, as the producer or as a consumer has it.
+#[derive(Debug, Clone)]
+pub(crate) enum Memory {
+    Own(Arc<Region>),
+    Received(Arc<RegionView>),
+}
 
-    /// The slot, and the socket of its pool.
-    fn origin(&self) -> (Origin, &Path);
+/// A frame's slot, and its bytes in this process.
+#[derive(Debug)]
+pub(crate) struct SlotPlace {
+    pub(crate) slot: u32,
+    pub(crate) generation: u32,
+    pub(crate) memory: Memory,
+    pub(crate) offset: usize,
+    pub(crate) len: usize,
+}
 
-    /// The socket of a pool that frames of this pool come from.
-    fn path_of(&self, pool_id: u64) -> Option<PathBuf>;
+/// A handle that keeps a slot from being written. The slot is given back with the last of its handles.
+pub(crate) struct Hold {
+    holder: Arc<dyn Holder>,
+    place: SlotPlace,
+    /// `false`: another process has the lease, or a device ends it.
+    is_counted: bool,
+}
 
-    /// Whether this is a lease, and not a look at a frame that another process holds.
-    fn is_lease(&self) -> bool;
+impl fmt::Debug for Hold {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Hold")
+            .field("slot", &self.place.slot)
+            .field("generation", &self.place.generation)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Clone for Hold {
+    fn clone(&self) -> Self {
+        if self.is_counted {
+            self.holder.add(self.place.slot);
+        }
+        Self {
+            holder: self.holder.clone(),
+            place: SlotPlace {
+                memory: self.place.memory.clone(),
+                ..self.place
+            },
+            is_counted: self.is_counted,
+        }
+    }
+}
+
+impl Drop for Hold {
+    fn drop(&mut self) {
+        if self.is_counted {
+            self.holder.remove(self.place.slot);
+        }
+    }
+}
+
+impl Hold {
+    /// A handle that `holder` has counted already.
+    pub(crate) fn new(holder: Arc<dyn Holder>, place: SlotPlace) -> Self {
+        Self {
+            holder,
+            place,
+            is_counted: true,
+        }
+    }
+
+    /// A handle that does not count, to a frame that another process holds.
+    pub(crate) fn unleased(holder: Arc<dyn Holder>, place: SlotPlace) -> Self {
+        Self {
+            holder,
+            place,
+            is_counted: false,
+        }
+    }
+
+    /// For a holder that has taken the handle out of its count.
+    pub(crate) fn stop_counting(&mut self) {
+        self.is_counted = false;
+    }
+
+    /// What counts the handle, if it is of this type.
+    pub(crate) fn holder<H: Holder>(&self) -> Option<Arc<H>> {
+        let holder: Arc<dyn Any + Send + Sync> = self.holder.clone();
+        holder.downcast().ok()
+    }
+
+    pub(crate) fn is_of<H: Holder>(&self, holder: &Arc<H>) -> bool {
+        std::ptr::addr_eq(Arc::as_ptr(&self.holder), Arc::as_ptr(holder))
+    }
+
+    /// Whether both are handles to the same frame.
+    pub(crate) fn is_same(&self, other: &Self) -> bool {
+        std::ptr::addr_eq(Arc::as_ptr(&self.holder), Arc::as_ptr(&other.holder))
+            && self.place.slot == other.place.slot
+            && self.place.generation == other.place.generation
+    }
+
+    pub(crate) fn slot(&self) -> u32 {
+        self.place.slot
+    }
+
+    pub(crate) fn generation(&self) -> u32 {
+        self.place.generation
+    }
+
+    pub(crate) fn memory(&self) -> &Memory {
+        &self.place.memory
+    }
+
+    /// The slot's first byte in its region.
+    pub(crate) fn offset(&self) -> usize {
+        self.place.offset
+    }
+
+    /// The slot's size in bytes.
+    pub(crate) fn len(&self) -> usize {
+        self.place.len
+    }
+
+    /// The slot's first byte.
+    pub(crate) fn ptr(&self) -> *const u8 {
+        let start = match &self.place.memory {
+            Memory::Own(region) => region.ptr(),
+            Memory::Received(view) => view.ptr(),
+        };
+        start.wrapping_add(self.place.offset).cast_const()
+    }
+
+    /// The header of the slot's region, if that lies on a device.
+    pub(crate) fn device_header(&self) -> Option<&DeviceHeader> {
+        match &self.place.memory {
+            Memory::Own(region) => region.cuda().map(device::Owned::header),
+            Memory::Received(view) => view.cuda().map(device::View::header),
+        }
+    }
+
+    /// Bytes of the slot that a payload may have, if the payload lies on a device.
+    pub(crate) fn device_len(&self) -> Option<usize> {
+        usize::try_from(self.device_header()?.device_stride).ok()
+    }
+
+    /// Whether it is the producer's own reference.
+    pub(crate) fn is_own(&self) -> bool {
+        matches!(self.place.memory, Memory::Own(_))
+    }
+
+    /// Whether it keeps the slot. Otherwise another process does.
+    pub(crate) fn is_lease(&self) -> bool {
+        self.is_counted
+    }
 
     /// Whether the frame is still there. With a lease it is. Otherwise all bytes that were read before this call were of the
-    /// frame, if it is still there: generations do not come again.
-    fn is_intact(&self) -> bool;
+    /// frame, if it is still there.
+    pub(crate) fn is_intact(&self) -> bool {
+        self.is_counted || self.holder.is_there(self.place.slot, self.place.generation)
+    }
 
-    /// Whether the producer has ended.
-    fn producer_is_gone(&self) -> bool;
-}
+    pub(crate) fn producer_is_gone(&self) -> bool {
+        self.holder.producer_is_gone()
+    }
 
-/// The hold as the type of the role that made it, or as it was given.
-#[cfg(feature = "cuda")]
-pub(crate) fn downcast<H: Hold>(hold: Arc<dyn Hold>) -> Result<Arc<H>, Arc<dyn Hold>> {
-    let any: Arc<dyn Any + Send + Sync> = hold.clone();
-    any.downcast().map_err(|_| hold)
-}
+    pub(crate) fn pool_name(&self) -> &str {
+        self.holder.pool_name()
+    }
 
-/// The same, to look at.
-pub(crate) fn downcast_ref<H: Hold>(hold: &dyn Hold) -> Option<&H> {
-    let any: &dyn Any = hold;
-    any.downcast_ref()
+    /// The slot, and the socket of its pool.
+    pub(crate) fn origin(&self) -> (Origin, &Path) {
+        let origin = Origin {
+            pool_id: self.holder.pool_id(),
+            slot: self.place.slot,
+            generation: self.place.generation,
+        };
+        (origin, self.holder.socket_path())
+    }
 }

@@ -9,13 +9,14 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use xmem_shm::abi::entry::Entry;
+use xmem_shm::abi::frame_info::FrameInfo;
 use xmem_shm::abi::limits::MAX_NAMED_SIZE;
 use xmem_shm::abi::meta::FrameMeta;
 use xmem_shm::abi::named::{Named, Sticky};
 use xmem_shm::abi::parts::{self, Origin, PartPlace};
 use xmem_shm::bounds::lie_inside;
 
-use super::hold::{Hold, Received};
+use super::hold::{Hold, Memory};
 use super::parts::Part;
 use crate::region::RegionView;
 
@@ -24,7 +25,7 @@ use crate::region::RegionView;
 pub(crate) struct Malformed(pub(crate) &'static str);
 
 /// Reads what is attached to a frame that is held.
-fn attachments(hold: &dyn Hold, (at, len): (u64, u64)) -> Result<Named, Malformed> {
+fn attachments(hold: &Hold, (at, len): (u64, u64)) -> Result<Named, Malformed> {
     let outside = Malformed("attachments lie outside their slot");
     if !lie_inside(at, len, hold.len() as u64) || len > MAX_NAMED_SIZE as u64 {
         return Err(outside);
@@ -39,7 +40,7 @@ fn attachments(hold: &dyn Hold, (at, len): (u64, u64)) -> Result<Named, Malforme
 
 /// The right to read a published frame. As long as a clone of it lives, the frame stays as it is.
 ///
-/// Clones are local to the process and cost no more than an `Arc`; the last one to go ends the lease, from whatever
+/// Clones are local to the process, and no bytes are copied; the last one to go ends the lease, from whatever
 /// thread. A lease outlives the [`Consumer`](crate::Consumer) or [`Producer`](crate::Producer) it came from, and the
 /// process that published the frame. It does not outlive a fork: for a child the slot is used again as soon as its parent lets
 /// go, so what the child reads there is another frame some time.
@@ -59,16 +60,18 @@ fn attachments(hold: &dyn Hold, (at, len): (u64, u64)) -> Result<Named, Malforme
 /// let frame = consumer.receive(None)?;
 /// drop((consumer, producer));
 /// assert_eq!(&frame[..], b"abcd");
-/// assert_eq!(frame.meta().sequence, 0);
+/// assert_eq!(frame.info().sequence, 0);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone)]
 pub struct ReadLease {
-    hold: Arc<dyn Hold>,
+    hold: Hold,
+    info: FrameInfo,
     meta: Arc<FrameMeta>,
     sticky: Arc<Sticky>,
     /// Where the payload lies, if not in the slot.
     parts: Option<Arc<[Part]>>,
+    has_unknown_parts: bool,
 }
 
 /// Finds the pieces of a frame that is held. `None`: they are gone.
@@ -78,22 +81,43 @@ impl fmt::Debug for ReadLease {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ReadLease")
             .field("pool", &self.pool())
-            .field("sequence", &self.meta.sequence)
-            .field("slot", &self.meta.slot)
-            .field("generation", &self.meta.generation)
+            .field("sequence", &self.info.sequence)
+            .field("slot", &self.info.slot)
+            .field("generation", &self.info.generation)
             .field("size", &self.meta.size)
             .finish_non_exhaustive()
     }
 }
 
-/// In place of a piece's number: the slot itself, of which no bytes are passed on
-/// ([`Producer::forward_pieces`](crate::Producer::forward_pieces)).
-pub const SLOT: usize = usize::MAX;
+/// What of a frame [`Producer::forward`](crate::Producer::forward) passes on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FrameParts<'a> {
+    /// All bytes of the frame.
+    All,
+    /// The [parts](ReadLease::parts) with these numbers, in their order in the frame. A frame that lies in its slot is one part,
+    /// number 0.
+    Only(&'a [usize]),
+    /// No bytes, only the slot that the frame was published with: consumers hold it, and with it what its publisher keeps as
+    /// long. For frames that lie elsewhere.
+    Slot,
+}
+
+impl FrameParts<'_> {
+    /// Whether it has a piece.
+    pub(crate) fn has(self, number: Option<usize>) -> bool {
+        match (self, number) {
+            (Self::All, number) => number.is_some(),
+            (Self::Only(numbers), Some(number)) => numbers.contains(&number),
+            (Self::Only(_), None) => false,
+            (Self::Slot, number) => number.is_none(),
+        }
+    }
+}
 
 /// A piece of a frame that was received, and the slot that it lies in.
 pub(crate) struct Piece {
-    /// Its number in the frame, or [`SLOT`].
-    pub(crate) number: usize,
+    /// Its number in the frame. `None`: it is the slot, without bytes.
+    pub(crate) number: Option<usize>,
     pub(crate) view: Arc<RegionView>,
     pub(crate) offset: usize,
     pub(crate) size: usize,
@@ -105,20 +129,21 @@ pub(crate) struct Piece {
 
 impl ReadLease {
     /// The pieces of a frame that was received, also if it lies in its slot, and that slot if it lies elsewhere. `None`: it was
-    /// not received, or it is not known any more where a piece came from, or one is not held there.
+    /// not received, or a piece is not held where it came from.
     pub(crate) fn pieces(&self) -> Option<Vec<Piece>> {
-        let held = self.hold.received()?;
-        let slot_len = self.hold.len();
-        let (origin, path) = held.origin();
+        let Memory::Received(view) = self.hold.memory() else {
+            return None;
+        };
+        let (slot_at, slot_len) = (self.hold.offset(), self.hold.len());
+        let (origin, path) = self.hold.origin();
         if self.parts().is_empty() {
-            let (view, slot_at) = held.view();
             let slot_at = match view.cuda() {
                 None => slot_at,
                 // Pieces on a device are counted there.
                 Some(cuda) => cuda.device_offset(slot_at, slot_len)?,
             };
             return Some(vec![Piece {
-                number: 0,
+                number: Some(0),
                 view: view.clone(),
                 offset: slot_at + self.meta.offset as usize,
                 size: self.meta.size as usize,
@@ -128,22 +153,20 @@ impl ReadLease {
             }]);
         }
         let piece = |(number, part): (usize, &Part)| {
-            // Where it was first: everybody on the way may be killed.
-            if part.held_at_origin().is_some_and(|held| !held.is_lease()) {
-                return None;
-            }
-            let (origin, path) = match part.origin() {
-                Some(origin) => (origin, held.path_of(origin.pool_id)?),
-                None => (origin, path.to_owned()),
+            // Where it lay first: the processes on the way may be killed.
+            let (origin, path) = match part.held_at_origin() {
+                Some(held) if !held.is_lease() => return None,
+                Some(held) => held.origin(),
+                None => (origin, path),
             };
             Some(Piece {
-                number,
+                number: Some(number),
                 view: part.view().clone(),
                 offset: part.offset(),
                 size: part.len(),
                 tag: part.tag(),
                 origin,
-                path,
+                path: path.to_owned(),
             })
         };
         let mut pieces = self
@@ -152,12 +175,11 @@ impl ReadLease {
             .enumerate()
             .map(piece)
             .collect::<Option<Vec<Piece>>>()?;
-        let (view, slot_at) = held.view();
         let (number, offset) = match view.cuda() {
             // The frame lies in memory of others; that its device is done is said by the event of this slot.
-            Some(cuda) => (pieces.len(), cuda.device_offset(slot_at, slot_len)?),
-            // For who wants to hold what its publisher keeps with the frame.
-            None => (SLOT, slot_at),
+            Some(cuda) => (Some(pieces.len()), cuda.device_offset(slot_at, slot_len)?),
+            // For a caller that keeps what the publisher keeps with the frame.
+            None => (None, slot_at),
         };
         pieces.push(Piece {
             number,
@@ -174,7 +196,7 @@ impl ReadLease {
     /// A lease on a frame that is held and that an entry describes, which another process may have written. `None`: a piece of
     /// it is gone.
     pub(crate) fn new<E: From<Malformed>>(
-        hold: Arc<dyn Hold>,
+        hold: Hold,
         entry: Entry,
         sticky: Arc<Sticky>,
         find_parts: FindParts<'_, E>,
@@ -182,7 +204,7 @@ impl ReadLease {
         let mut meta = entry.meta;
         let mut places = None;
         if entry.attached.1 > 0 {
-            let mut attachments = attachments(&*hold, entry.attached)?;
+            let mut attachments = attachments(&hold, entry.attached)?;
             places = attachments.take(parts::NAME);
             // Nobody else has them yet, so nothing is copied.
             Arc::make_mut(&mut meta).attachments = attachments;
@@ -203,19 +225,29 @@ impl ReadLease {
         };
         Ok(Some(Self {
             hold,
+            info: entry.info,
             meta,
             sticky,
             parts,
+            has_unknown_parts: false,
         }))
     }
 
-    /// The producer's own lease on what it just published. It does not know the frame's pieces.
-    pub(crate) fn of_own(hold: Arc<dyn Hold>, meta: FrameMeta, sticky: Arc<Sticky>) -> Self {
+    /// The producer's own lease on what it just published. It does not know the frame's parts, if there are any.
+    pub(crate) fn of_own(
+        hold: Hold,
+        info: FrameInfo,
+        meta: Arc<FrameMeta>,
+        sticky: Arc<Sticky>,
+        has_unknown_parts: bool,
+    ) -> Self {
         Self {
             hold,
-            meta: Arc::new(meta),
+            info,
+            meta,
             sticky,
             parts: None,
+            has_unknown_parts,
         }
     }
 
@@ -223,16 +255,26 @@ impl ReadLease {
     /// [`receive_with`](crate::Consumer::receive_with).
     pub(crate) fn is_intact(&self) -> bool {
         let mut at_origin = self.parts().iter().filter_map(Part::held_at_origin);
-        at_origin.all(Received::is_intact)
+        at_origin.all(Hold::is_intact)
     }
 
-    pub(crate) fn hold(&self) -> &Arc<dyn Hold> {
+    pub(crate) fn hold(&self) -> &Hold {
         &self.hold
+    }
+
+    pub(crate) fn hold_mut(&mut self) -> &mut Hold {
+        &mut self.hold
+    }
+
+    /// Whether the frame lies in parts that this lease, the producer's own, does not know.
+    pub(crate) fn has_unknown_parts(&self) -> bool {
+        self.has_unknown_parts
     }
 
     /// Whether both are clones of one lease.
     pub fn is_same(&self, other: &Self) -> bool {
-        Arc::ptr_eq(&self.meta, &other.meta)
+        // Two entries may name one slot, and two frames of one caller may share the metadata.
+        self.hold.is_same(&other.hold) && Arc::ptr_eq(&self.meta, &other.meta)
     }
 
     /// The slot's first byte.
@@ -252,32 +294,6 @@ impl ReadLease {
     /// Whether the payload lies on a CUDA device, so that there are no bytes of it in host memory.
     pub fn is_on_device(&self) -> bool {
         self.hold.device_len().is_some() || self.parts().iter().any(Part::is_on_device)
-    }
-
-    /// Has devices reach the frame in host memory by themselves, if they can.
-    #[cfg(feature = "cuda")]
-    pub(crate) fn pin(&self, device: &xmem_cuda::device::Device) {
-        self.hold.pin(device);
-    }
-
-    /// Takes the hold out if `take` accepts it; otherwise gives the lease back.
-    #[cfg(feature = "cuda")]
-    pub(crate) fn take_hold<T>(
-        self,
-        take: impl FnOnce(Arc<dyn Hold>) -> Result<T, Arc<dyn Hold>>,
-    ) -> Result<T, Self> {
-        let Self {
-            hold,
-            meta,
-            sticky,
-            parts,
-        } = self;
-        take(hold).map_err(|hold| Self {
-            hold,
-            meta,
-            sticky,
-            parts,
-        })
     }
 
     /// The pieces that the frame lies in, if it does not lie in its slot. Only for consumers that asked for
@@ -318,17 +334,22 @@ impl ReadLease {
             return &[];
         }
         // SAFETY: the payload lies inside the slot (checked by `new`, or above), the slot inside a mapping that the hold keeps
-        // (by `Session::take`, or as the producer planned it). While the hold lives no producer that follows the protocol
+        // (by `Take::frame`, or as the producer planned it). While the hold lives no producer that follows the protocol
         // writes there. One that does not can tear its own frames; bytes have no invalid values.
         unsafe { std::slice::from_raw_parts(self.slot_ptr().wrapping_add(offset), size) }
     }
 
-    /// What is known of the frame besides its bytes.
+    /// What publishing added: the frame's number, its slot, when it was published.
+    pub fn info(&self) -> &FrameInfo {
+        &self.info
+    }
+
+    /// The frame's description, as the program that published it gave it.
     pub fn meta(&self) -> &FrameMeta {
         &self.meta
     }
 
-    /// The same, to be kept when the lease is gone.
+    /// The same, to be kept when the lease is gone, or to be published again.
     pub fn shared_meta(&self) -> &Arc<FrameMeta> {
         &self.meta
     }
@@ -346,12 +367,12 @@ impl ReadLease {
     /// Whether the producer that published it, or its process, has ended. What it kept with the frame is gone then, although the
     /// frame itself stays. Never, of a producer of this process.
     pub fn producer_is_gone(&self) -> bool {
-        self.hold.received().is_some_and(Received::producer_is_gone)
+        self.hold.producer_is_gone()
     }
 
     /// Whether a producer of this process published the frame, and this is its own reference.
     pub fn is_local(&self) -> bool {
-        self.hold.received().is_none()
+        self.hold.is_own()
     }
 }
 

@@ -8,11 +8,11 @@ use std::io;
 use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use xmem_shm::abi::parts::{Origin, PartPlace};
+use xmem_shm::abi::parts::PartPlace;
 use xmem_shm::bounds::lie_inside;
 use xmem_shm::lock::{inside, lock};
 
-use super::hold::{Hold, Received};
+use super::hold::Hold;
 use crate::region::RegionView;
 
 /// A piece of a frame, as a consumer has it.
@@ -23,7 +23,7 @@ pub struct Part {
     size: usize,
     tag: u32,
     /// The lease in the pool that the piece came from.
-    origin: Option<(Origin, Arc<dyn Hold>)>,
+    at_origin: Option<Hold>,
     /// Whether its device was told that the CPU reads it. Locked while it is being told.
     is_read: Mutex<bool>,
 }
@@ -33,7 +33,7 @@ impl Part {
     pub(crate) fn new(
         view: Arc<RegionView>,
         place: PartPlace,
-        held_there: Option<Arc<dyn Hold>>,
+        held_there: Option<Hold>,
     ) -> Option<Self> {
         let offset = usize::try_from(place.offset).ok()?;
         let size = usize::try_from(place.size).ok()?;
@@ -42,7 +42,7 @@ impl Part {
             offset,
             size,
             tag: place.tag,
-            origin: place.origin.zip(held_there),
+            at_origin: held_there,
             is_read: Mutex::default(),
         })
     }
@@ -61,25 +61,15 @@ impl Part {
         self.view.cuda().is_some()
     }
 
-    /// What this process has of it in the pool that it was forwarded from: a lease, or a look at it.
-    pub(crate) fn held_at_origin(&self) -> Option<&dyn Received> {
-        self.hold_at_origin()?.received()
-    }
-
-    /// The same as it is kept.
-    pub(crate) fn hold_at_origin(&self) -> Option<&Arc<dyn Hold>> {
-        self.origin.as_ref().map(|(_, held)| held)
+    /// What this process has of it in the pool that it was forwarded from: a lease, or only a reference without one.
+    pub(crate) fn held_at_origin(&self) -> Option<&Hold> {
+        self.at_origin.as_ref()
     }
 
     /// Whether the producer that it was forwarded from has ended, as [`ReadLease::producer_is_gone`](crate::ReadLease::producer_is_gone)
     /// says. `None`: it was not forwarded.
     pub fn origin_is_gone(&self) -> Option<bool> {
-        self.held_at_origin().map(Received::producer_is_gone)
-    }
-
-    /// The slot of another pool that it was forwarded from.
-    pub(crate) fn origin(&self) -> Option<Origin> {
-        self.origin.as_ref().map(|(origin, _)| *origin)
+        self.held_at_origin().map(Hold::producer_is_gone)
     }
 
     /// First byte of the piece in the memory of its descriptor.

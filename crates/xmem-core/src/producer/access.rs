@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Who may join a pool. The kernel says who asks; it is decided before anything is shared.
+//! Access rules of a pool. The kernel names the process that connects; the check comes before anything is shared.
 
 use std::fs;
 use std::os::fd::AsFd;
@@ -11,11 +11,11 @@ use crate::error::CreateError;
 
 #[derive(Debug, Clone)]
 pub(super) struct Access {
-    /// Permissions of the socket: who may join, besides this user and root.
+    /// Permissions of the socket: the users that may join, besides this user and root.
     pub(super) mode: u32,
     pub(super) group: Option<String>,
     pub(super) allow_uids: Vec<u32>,
-    /// `group` as a number.
+    /// The number of `group`.
     gid: Option<u32>,
 }
 
@@ -36,7 +36,7 @@ impl Access {
         self.mode & 0o022 != 0 || !self.allow_uids.is_empty()
     }
 
-    /// Finds the group's number, and settings that would let in others than they seem to.
+    /// Finds the group's number, and refuses settings that would admit more users than they seem to.
     pub(super) fn resolve(&mut self) -> Result<(), CreateError> {
         if self.allow_uids.contains(&NOBODY) {
             return Err(CreateError::Settings(format!(
@@ -45,15 +45,15 @@ impl Access {
         }
         if self.mode & 0o002 != 0 && !self.allow_uids.is_empty() {
             return Err(CreateError::Settings(format!(
-                "socket-mode {:04o} lets every user in, so allow-uids would keep nobody out: \
+                "socket-mode {:04o} admits every user, so allow-uids would have no effect: \
                  set socket-mode to 0600 or 0660, or leave allow-uids empty",
                 self.mode
             )));
         }
         if !self.allow_uids.is_empty() && !cred::peers_are_told().unwrap_or(true) {
             return Err(CreateError::Settings(
-                "allow-uids: this system does not tell who connects (old versions of gVisor do not), so everybody \
-                 would be let in: use socket-mode and socket-group"
+                "allow-uids: this system does not report the user of a connection (old versions of gVisor), so every user \
+                 would be admitted: use socket-mode and socket-group"
                     .into(),
             ));
         }
@@ -80,8 +80,8 @@ impl Access {
         self.gid
     }
 
-    /// Permissions of the socket's file. The kernel knows no list of users: it lets everybody knock, and `check` asks
-    /// who it is.
+    /// Permissions of the socket's file. The kernel has no list of users for a file, so everybody may connect, and
+    /// `check` decides by the peer's credentials.
     pub(super) fn file_mode(&self) -> u32 {
         if self.allow_uids.is_empty() {
             self.mode
@@ -90,25 +90,25 @@ impl Access {
         }
     }
 
-    /// Whether this peer of a socket may join. `group`: whose the socket's file is. `Err`: why not.
+    /// Whether this peer of a socket may join. `group`: the group that owns the socket's file. `Err`: the reason.
     pub(super) fn check(&self, socket: impl AsFd, peer: Peer, group: u32) -> Result<(), String> {
         let uid = peer.uid;
         if uid == NOBODY {
-            // The kernel does not tell. But it has let the peer reach the socket, by its file's mode.
+            // The kernel gives no credentials here. But the file's mode let the peer reach the socket.
             return Ok(());
         }
         if uid == own_uid() || uid == 0 || self.allow_uids.contains(&uid) || self.mode & 0o002 != 0
         {
             return Ok(());
         }
-        // The kernel tells the main group only; the others have to be asked for.
+        // The credentials have the main group only; the others need a further call.
         if self.mode & 0o020 != 0
             && (peer.gid == group || cred::peer_groups(&socket).contains(&group))
         {
             return Ok(());
         }
         Err(format!(
-            "user {uid} may not join this pool: its producer decides who may (socket-mode, socket-group, allow-uids)"
+            "user {uid} may not join this pool: its producer decides which users may (socket-mode, socket-group, allow-uids)"
         ))
     }
 }

@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! What the control thread answers: who may join, what is sent, who may write.
+//! Answers of the control thread: joins, sticky state, regions, grants of slots to write.
 
 use std::io;
 use std::os::fd::AsFd;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use xmem_shm::abi::layout::VERSION;
 use xmem_shm::abi::meta::{FrameMeta, Text};
@@ -13,13 +12,16 @@ use xmem_shm::abi::wire::{RegionKind, ToConsumer, ToProducer};
 use xmem_shm::fault::{self, Point};
 use xmem_shm::os::sealed;
 
+use super::claim;
+use super::consumer::{ConsumerRecord, Joining};
 use super::control::{Connection, ControlThread, Next, Stage, refuse};
 use super::event::ConsumerEvent;
 use super::event::Departure;
-use super::peer::{Joining, Peer};
-use super::pool::{Claimed, Pool};
-use super::publish::ReleaseHooks;
-use super::slots::{Place, Want};
+use super::pool::Pool;
+use super::publish::{ReleaseHooks, check_payload, publish_claimed};
+use super::slots::{Claimed, Place};
+use super::spec::SlotSpec;
+use super::stats;
 use crate::region::Ticket;
 
 /// Slots that one peer may be writing at once.
@@ -33,24 +35,24 @@ impl ControlThread {
         let Some(connection) = self.connections.get(&id) else {
             return Next::Stay;
         };
-        let (peer, leaves) = match &connection.stage {
+        let (consumer, leaves) = match &connection.stage {
             Stage::Pending(_) => return self.answer_first(id, bytes),
-            Stage::Joined(peer) => (peer.clone(), false),
-            Stage::Leaving(peer) => (peer.clone(), true),
+            Stage::Joined(consumer) => (consumer.clone(), false),
+            Stage::Leaving(consumer) => (consumer.clone(), true),
         };
-        self.answer_consumer(id, &peer, leaves, bytes)
+        self.answer_consumer(id, &consumer, leaves, bytes)
     }
 
-    /// Answers who has not said yet what it wants.
+    /// Answers the first message of a connection.
     fn answer_first(&mut self, id: u64, bytes: &[u8]) -> Next {
         let Some(connection) = self.connections.get(&id) else {
             return Next::Stay;
         };
         if let Err(error) = self.check_in_flight(connection) {
-            // Not refused: this may pass, so the consumer is to try again.
+            // Close without `Refused`: this may pass, so the consumer tries again.
             log::warn!(
                 "pool {:?}: cannot answer process {}: {error}",
-                self.pool.name,
+                self.pool.name(),
                 connection.peer.pid
             );
             return Next::Close(Departure::Closed);
@@ -73,7 +75,7 @@ impl ControlThread {
                 });
             }
             Some(ToProducer::Query { version }) if version == VERSION => {
-                let stats = serde_json::to_vec(&self.pool.stats()).unwrap_or_default();
+                let stats = serde_json::to_vec(&stats::of_pool(&self.pool)).unwrap_or_default();
                 if let Ok(fd) = sealed::write("xmem-stats", &stats) {
                     let _ = connection.send(&ToConsumer::Stats, &[fd.as_fd()]);
                 }
@@ -89,74 +91,76 @@ impl ControlThread {
         };
         log::warn!(
             "pool {:?}: refusing process {}: {reason}",
-            self.pool.name,
+            self.pool.name(),
             connection.peer.pid
         );
         refuse(&connection.socket, &reason);
         Next::Close(Departure::CutOff)
     }
 
-    /// Answers a consumer, which `leaves` if it said so, or was told to.
-    fn answer_consumer(&mut self, id: u64, peer: &Arc<Peer>, leaves: bool, bytes: &[u8]) -> Next {
+    /// Answers a consumer. `leaves`: it takes no more frames.
+    fn answer_consumer(
+        &mut self,
+        id: u64,
+        consumer: &Arc<ConsumerRecord>,
+        leaves: bool,
+        bytes: &[u8],
+    ) -> Next {
         let Some(connection) = self.connections.get(&id) else {
             return Next::Stay;
         };
         let result = match ToProducer::decode(bytes) {
             Some(ToProducer::Bell) => {
-                self.rung = true;
+                self.has_released = true;
                 Ok(())
             }
             Some(ToProducer::GetRegion { id: region }) => self.send_region(id, connection, region),
             Some(ToProducer::GetSticky { version }) => {
                 let _ = self.send_sticky(connection, version);
-                // One that is not the newest is copied.
+                // A version other than the newest has to be copied first.
                 return Next::Yield;
             }
             Some(ToProducer::Leave) => {
                 if !leaves {
-                    peer.leave();
+                    consumer.leave();
                     if let Some(connection) = self.connections.get_mut(&id) {
-                        connection.stage = Stage::Leaving(peer.clone());
+                        connection.stage = Stage::Leaving(consumer.clone());
                     }
-                    self.rung = true;
+                    self.has_released = true;
                 }
                 Ok(())
             }
             Some(ToProducer::Request { name, data }) => {
-                let request = |consumer| ConsumerEvent::Request {
-                    consumer,
+                let request = |figures| ConsumerEvent::Request {
+                    consumer: figures,
                     name: name.as_str().to_owned(),
                     data,
                 };
                 if !leaves {
-                    self.tell(request, peer);
+                    self.report(request, consumer);
                 }
                 Ok(())
             }
             Some(ToProducer::Reaches { pool_id, yes }) => {
-                let arrives = peer.answer(pool_id, yes) && peer.is_arriving();
-                // Who waits for answers looks again.
-                self.pool.bell.ring();
+                let arrives = consumer.answer(pool_id, yes) && consumer.is_arriving();
+                // Wakes the threads that wait for answers.
+                self.pool.notifier().notify();
                 if !arrives {
                     return Next::Stay;
                 }
-                return self.arrive(id, peer);
+                return self.arrive(id, consumer);
             }
-            Some(ToProducer::GetOrigin { pool_id }) => {
-                let known = self.pool.lock().origins.clone();
-                match known.iter().find(|(known, _)| *known == pool_id) {
-                    Some((_, path)) => connection.send(&origin(pool_id, path), &[]),
-                    None => connection.send(&ToConsumer::NoOrigin { pool_id }, &[]),
-                }
-            }
+            Some(ToProducer::GetOrigin { pool_id }) => match self.path_of_origin(pool_id) {
+                Some(path) => connection.send(&origin(pool_id, &path), &[]),
+                None => connection.send(&ToConsumer::NoOrigin { pool_id }, &[]),
+            },
             Some(ToProducer::Device { works, how }) => {
-                peer.say_device(works, how.as_str());
+                consumer.set_device(works, how.as_str());
                 Ok(())
             }
             Some(ToProducer::MarkReady) => {
-                peer.wants_marks.store(true, Ordering::Release);
-                #[cfg(feature = "cuda")]
-                self.pool.mark_devices();
+                consumer.set_wants_marks();
+                super::devices::mark(&self.pool);
                 Ok(())
             }
             Some(ToProducer::AcquireSlot { request, size }) if !leaves => {
@@ -184,40 +188,47 @@ impl ControlThread {
                 | ToProducer::AcquireIndex { .. },
             ) => {
                 log::warn!(
-                    "pool {:?}: consumer {} sent a message that makes no sense",
-                    self.pool.name,
-                    peer.id
+                    "pool {:?}: {consumer} sent a message that breaks the protocol",
+                    self.pool.name()
                 );
                 return Next::Close(Departure::CutOff);
             }
         };
-        // A peer that does not read gets no answer, and asks again; what else is wrong shows as a hang-up.
+        // A peer that does not read gets no answer, and asks again. Any other error shows as a hang-up.
         if let Err(error) = result {
-            log::debug!("pool {:?}: an answer was not sent: {error}", self.pool.name);
+            log::debug!(
+                "pool {:?}: an answer was not sent: {error}",
+                self.pool.name()
+            );
         }
         Next::Stay
     }
 
     pub(super) fn introduce(&self, pool_id: u64) {
-        let known = self.pool.lock().origins.clone();
-        let Some((_, path)) = known.iter().find(|(known, _)| *known == pool_id) else {
+        let Some(path) = self.path_of_origin(pool_id) else {
             return;
         };
         for connection in self.connections.values() {
-            if let Stage::Joined(peer) = &connection.stage
-                && peer.via.is_empty()
+            if let Stage::Joined(consumer) = &connection.stage
+                && consumer.follows_stream()
             {
-                // Who does not read now asks when it meets such a frame.
-                let _ = connection.send(&origin(pool_id, path), &[]);
+                // A consumer whose queue is full now asks when it meets such a frame.
+                let _ = connection.send(&origin(pool_id, &path), &[]);
             }
         }
     }
 
-    pub(super) fn say_gone(&self, id: u32) {
-        let consumers = self.pool.lock().regions.retired.mapped_by(id);
+    fn path_of_origin(&self, pool_id: u64) -> Option<String> {
+        let guard = self.pool.lock_on_own_thread();
+        guard.origins.path_of(pool_id).map(str::to_owned)
+    }
+
+    /// Asks consumers to unmap a region that is gone.
+    pub(super) fn announce_gone(&self, id: u32) {
+        let consumers = self.pool.lock_on_own_thread().regions.mapped_by(id);
         for consumer in consumers {
             if let Some(connection) = self.connections.get(&consumer) {
-                // Who does not read now notices when it looks for the next frame.
+                // A consumer whose queue is full now sees the retired region when it looks for the next frame.
                 let _ = connection.send(&ToConsumer::NoRegion { id }, &[]);
             }
         }
@@ -225,36 +236,32 @@ impl ControlThread {
 
     fn send_region(&self, consumer: u64, connection: &Connection, id: u32) -> io::Result<()> {
         self.check_in_flight(connection)?;
-        let region = self.pool.lock().regions.send(id, consumer);
+        let region = self.pool.lock_on_own_thread().regions.send(id, consumer);
         let Some(region) = region else {
             return connection.send(&ToConsumer::NoRegion { id }, &[]);
         };
-        let message = |kind, name: &str, number| ToConsumer::Region {
+        let message = |kind, name: &str| ToConsumer::Region {
             id,
             len: region.len() as u64,
             kind,
             name: Text::new(name),
-            number,
         };
         match region.ticket() {
-            Ticket::Memfd(fd) => connection.send(&message(RegionKind::Memfd, "", 0), &[fd]),
-            Ticket::PosixShm(name) => {
-                connection.send(&message(RegionKind::PosixShm, &name, 0), &[])
-            }
-            Ticket::Heap(number) => connection.send(&message(RegionKind::Heap, "", number), &[]),
-            Ticket::Imported(fd) => connection.send(&message(RegionKind::Imported, "", 0), &[fd]),
+            Ticket::Memfd(fd) => connection.send(&message(RegionKind::Memfd, ""), &[fd]),
+            Ticket::PosixShm(name) => connection.send(&message(RegionKind::PosixShm, &name), &[]),
+            Ticket::Imported(fd) => connection.send(&message(RegionKind::Imported, ""), &[fd]),
             Ticket::Cuda(fd, twin) => {
                 let fds: Vec<_> = [Some(fd), twin].into_iter().flatten().collect();
-                connection.send(&message(RegionKind::Cuda, "", 0), &fds)
+                connection.send(&message(RegionKind::Cuda, ""), &fds)
             }
         }
     }
 
     pub(super) fn send_sticky(&self, connection: &Connection, version: u64) -> io::Result<()> {
         self.check_in_flight(connection)?;
-        let found = self.pool.lock().sticky.get(version);
+        let found = self.pool.lock_on_own_thread().sticky.get(version);
         match found {
-            // Without the lock: it is a copy, unless it is the newest.
+            // Without the lock: any version but the newest is copied.
             Some(found) => {
                 let fd = found.descriptor()?;
                 connection.send(&ToConsumer::Sticky { version }, &[fd.as_fd()])
@@ -264,18 +271,15 @@ impl ControlThread {
     }
 
     pub(super) fn push_sticky(&self) {
-        let version = self.pool.lock().sticky.version();
+        let version = self.pool.lock_on_own_thread().sticky.version();
         for connection in self.connections.values() {
             if matches!(connection.stage, Stage::Joined(_)) {
-                // Who does not read now asks for it when it meets it.
+                // A consumer whose queue is full now asks for the version when it meets it.
                 let _ = self.send_sticky(connection, version);
             }
         }
         // Consumers that sleep may wait for the state itself.
-        let peers = self.pool.lock().peers.clone();
-        for peer in peers.iter() {
-            peer.page.wake();
-        }
+        self.pool.lock_on_own_thread().wake_consumers();
     }
 
     fn grant(
@@ -287,8 +291,11 @@ impl ControlThread {
         let Some(connection) = self.connections.get_mut(&id) else {
             return Next::Stay;
         };
-        let claimed = if !self.pool.settings.peers_may_write {
-            Err("this pool's producer lets nobody else write (peers_may_write)".into())
+        let claimed = if !self.pool.settings().peers_may_write {
+            Err(
+                "this pool's producer does not allow other processes to write (peers_may_write)"
+                    .into(),
+            )
         } else if connection.writing.len() >= MAX_WRITING {
             Err(format!(
                 "this process writes {MAX_WRITING} slots already: publish or drop one first"
@@ -309,11 +316,11 @@ impl ControlThread {
         };
         match (claimed, sent) {
             (Ok(claimed), Ok(())) => connection.writing.push(claimed),
-            // It never heard of it.
+            // The message did not reach the consumer.
             (Ok(claimed), Err(_)) => self.pool.abandon(claimed.slot, claimed.word),
             (Err(_), _) => {}
         }
-        // Memory may have been reserved.
+        // Memory may have been reserved, so the other connections have their turn first.
         Next::Yield
     }
 
@@ -333,7 +340,7 @@ impl ControlThread {
             .iter()
             .position(|claimed| claimed.slot == slot && claimed.word.generation() == generation)
         else {
-            // A slot that was published meanwhile is given back by who had stopped waiting for that news.
+            // The slot was published meanwhile. The writer that stopped waiting for the answer gives it back.
             return match publish {
                 None => Next::Stay,
                 Some(_) => Next::Close(Departure::CutOff),
@@ -341,7 +348,7 @@ impl ControlThread {
         };
         let claimed = connection.writing.swap_remove(at);
         let published = publish.is_some_and(|(keep, size)| {
-            let mut meta = FrameMeta {
+            let meta = FrameMeta {
                 size,
                 ..FrameMeta::default()
             };
@@ -350,11 +357,8 @@ impl ControlThread {
                 keep: (keep > 0).then_some(keep),
                 parts: None,
             };
-            self.pool.check_payload(&meta, claimed.place).is_ok()
-                && self
-                    .pool
-                    .publish(&claimed, &mut meta, Some(&mut hooks))
-                    .is_ok()
+            check_payload(&meta, claimed.place).is_ok()
+                && publish_claimed(&self.pool, &claimed, &meta, Some(&mut hooks)).is_ok()
         });
         let connection = self.connections.get(&id);
         if published {
@@ -364,7 +368,7 @@ impl ControlThread {
             self.pool.abandon(claimed.slot, claimed.word);
         }
         if let (Some(connection), Some(_)) = (connection, publish) {
-            // The writer waits for this before it tells others the slot's number.
+            // The writer waits for this answer before it passes the slot's number on.
             let answer = if published {
                 granted(request, &claimed)
             } else {
@@ -393,7 +397,8 @@ fn claim_new(pool: &Pool, size: u64) -> Result<Claimed, String> {
             "a buffer for others may have {MAX_PEER_SIZE} bytes at most"
         ));
     }
-    pool.acquire(Want::on_host(size as usize, 0))
+    let want = SlotSpec::new(size as usize).want();
+    want.and_then(|want| claim::on_host(pool, want))
         .map_err(|error| error.to_string())
 }
 
@@ -401,15 +406,16 @@ fn claim_new(pool: &Pool, size: u64) -> Result<Claimed, String> {
 fn claim_index(pool: &Pool, slot: u32) -> Result<Claimed, String> {
     let is_on_device = |place: Place| place.device.is_some();
     let refusal = format!("slot {slot} lies on a device, where only its owner writes");
-    // What is claimed and given back is empty, so it is not claimed in vain.
-    let place = pool.lock().slots.get(slot).and_then(|info| info.place);
+    // A slot that is claimed and given back is empty, so look before claiming.
+    let guard = pool.lock_on_own_thread();
+    let place = guard.slots.get(slot).and_then(|info| info.place);
+    drop(guard);
     if place.is_some_and(is_on_device) {
         return Err(refusal);
     }
-    let claimed = pool
-        .acquire_index(slot)
+    let claimed = claim::by_number(pool, slot)
         .ok_or_else(|| format!("slot {slot} is in use, or there is none of that number"))?;
-    // It may have gone elsewhere meanwhile, and then there was nothing in it.
+    // The slot may have been moved meanwhile, and then there was nothing in it.
     if is_on_device(claimed.place) {
         pool.abandon(claimed.slot, claimed.word);
         return Err(refusal);

@@ -56,16 +56,16 @@ impl ProducerBuilder {
     /// Keeps more frames than the newest `history` in a live pool: those whose time is not further than this from the time of
     /// the newest one, 64 entries at most. Default: zero.
     ///
-    /// So a consumer may lag behind by a time, however many frames that are. These further frames are kept as long as nothing
-    /// else needs their slots, so nobody is promised less for them. Frames without a time are not kept for longer,
-    /// nor are those with a release hook or with pieces, since somebody waits for what they lie in.
+    /// So a consumer may lag behind by a time, however many frames that are. These further frames are kept only while
+    /// nothing else needs their slots; they take nothing from what others are promised. Frames without a time are not
+    /// kept for longer, nor are frames with a release hook or with parts, because upstream waits for their memory.
     pub fn history_time(mut self, time: Duration) -> Self {
         self.settings.history_time = time;
         self
     }
 
-    /// Keeps no frames for consumers that come later: a slot is free as soon as nobody needs it. For lossless pools, and
-    /// those that live by counts ([`WriteLease::keep_until`](crate::WriteLease::keep_until)).
+    /// Keeps no frames for consumers that come later: a slot is free as soon as no reference is left. For lossless pools,
+    /// and for pools that keep frames by counts ([`WriteLease::keep_until`](crate::WriteLease::keep_until)).
     pub fn without_history(mut self) -> Self {
         self.settings.history = 0;
         self
@@ -77,8 +77,8 @@ impl ProducerBuilder {
         self
     }
 
-    /// Frames of different sizes take turns, as messages do: slots of one size are kept for a while when others are in use.
-    /// Default: no, as with video: another size means that the old one is over.
+    /// For frames of different sizes in turn, as messages are: slots of one size are kept for a while when others are in
+    /// use. Default: no, as for video, where another size replaces the old one.
     pub fn mixed_sizes(mut self, mixed: bool) -> Self {
         self.settings.mixed_sizes = mixed;
         self
@@ -115,22 +115,22 @@ impl ProducerBuilder {
         self
     }
 
-    /// Permissions of the socket. Default: `0o600`. With the group's or everybody's write permission, such users may
+    /// Permissions of the socket. Default: `0o600`. With write permission for the group or for everybody, these users may
     /// join too.
     pub fn socket_mode(mut self, mode: u32) -> Self {
         self.settings.access.mode = mode & 0o777;
         self
     }
 
-    /// Group of the socket, by name (in /etc/group) or number. Default: the process's own. It may join if `socket_mode`
-    /// has its write permission, as `0o660` has.
+    /// Group of the socket, by name (in /etc/group) or number. Default: the process's own. Its members may join if
+    /// `socket_mode` has write permission for the group, as `0o660` has.
     pub fn socket_group(mut self, group: Option<String>) -> Self {
         self.settings.access.group = group;
         self
     }
 
-    /// Users that may join besides those that `socket_mode` lets in. The socket's file is then writable for everybody,
-    /// since the kernel knows no list of users; the producer sends others away before anything is shared.
+    /// Users that may join besides those that `socket_mode` admits. The socket's file is then writable for everybody,
+    /// because the kernel has no list of users for a file; the producer refuses other users before anything is shared.
     pub fn allow_uids(mut self, uids: Vec<u32>) -> Self {
         self.settings.access.allow_uids = uids;
         self
@@ -149,8 +149,8 @@ impl ProducerBuilder {
         self
     }
 
-    /// Is called when a consumer comes, goes or asks for something, on the pool's control thread. It must not block:
-    /// nobody can join meanwhile.
+    /// Calls `f` when a consumer comes, goes or sends a request, on the pool's control thread. It must not block: no
+    /// consumer can join meanwhile.
     pub fn on_consumer(mut self, f: impl Fn(ConsumerEvent) + Send + Sync + 'static) -> Self {
         self.settings.on_consumer = Some(Arc::new(f));
         self
@@ -176,7 +176,7 @@ impl ProducerBuilder {
     ///
     /// # Errors
     ///
-    /// [`CreateError::InUse`] when another producer has the pool, and others as [`CreateError`] says.
+    /// [`CreateError::InUse`] when another producer has the pool; see [`CreateError`] for the others.
     pub fn build(self) -> Result<Producer, CreateError> {
         let Self { pool, mut settings } = self;
         let least = settings.history.saturating_add(2);
@@ -203,9 +203,9 @@ impl ProducerBuilder {
         let socket = socket_path(&pool)?;
         prepare_dir(&pool, &socket)?;
         let lock = take_lock(&pool, &socket)?;
-        // From here on this process is the only one that may touch the pool's files.
+        // From here on only this process may touch the pool's files.
         let shm_prefix = region::shm_prefix(&socket);
-        // Whatever this producer's own backing is.
+        // Whatever the backing of this producer: an earlier one may have left segments.
         region::sweep_shm(&shm_prefix);
         let constants = Constants {
             shape: Shape::new(settings.max_slots),

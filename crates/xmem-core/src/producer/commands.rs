@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! What other threads ask of the control thread.
+//! Commands from other threads to the control thread.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -10,33 +10,33 @@ use xmem_shm::fault::{self, Point};
 use xmem_shm::lock::lock;
 use xmem_shm::os::eventfd;
 
-use super::event::Departure;
-use super::share::Cut;
+use super::event::{Cut, Departure};
 
-/// What other threads ask of the control thread.
+/// A command to the control thread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Command {
     Stop,
-    /// The consumer's page does not count any more; close its connection.
+    /// The consumer's page no longer counts; close its connection.
     Disconnect(u64, Departure),
-    /// The consumer was given up on; say so.
+    /// The producer stopped waiting for the consumer; report it.
     TimedOut(u64),
     /// Consumers may hold fewer slots than they asked for.
     BudgetsCut(Cut),
-    /// The consumer holds the producer up.
+    /// The consumer holds the producer up; report it.
     HoldsUp(u64),
-    /// Send the newest sticky state to everybody.
+    /// Send the newest sticky state to all consumers.
     PushSticky,
-    /// Tell everybody of a pool that frames come from.
+    /// Announce a pool of origin to all consumers.
     Introduce(u64),
-    /// The region is retired; say so to who has it, also to those that do not look for frames now.
+    /// The region is retired; announce it to the consumers that have it mapped, also those that do not look for frames
+    /// now.
     RegionGone(u32),
 }
 
 #[derive(Debug)]
 pub(super) struct Commands {
     queue: Mutex<Vec<Command>>,
-    pub(super) event: OwnedFd,
+    event: OwnedFd,
 }
 
 impl Commands {
@@ -45,6 +45,11 @@ impl Commands {
             queue: Mutex::default(),
             event: eventfd::new()?,
         })
+    }
+
+    /// Readable while there are commands.
+    pub(super) fn event(&self) -> &OwnedFd {
+        &self.event
     }
 
     pub(super) fn send(&self, command: Command) {

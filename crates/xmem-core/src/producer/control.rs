@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! The control thread: lets consumers in, answers them, and notices when they are gone. No frame passes here.
+//! The control thread: admits consumers, answers them, and notices when they are gone. No frame passes here.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -8,11 +8,10 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
-use xmem_shm::abi::layout::{FLAG_CUT_OFF, VERSION};
+use xmem_shm::abi::layout::VERSION;
 use xmem_shm::abi::meta::Text;
 use xmem_shm::abi::wire::{MAX_MESSAGE, MAX_QUEUED, ToConsumer};
 use xmem_shm::fault::{self, Point};
@@ -23,21 +22,23 @@ use xmem_shm::os::socket;
 use xmem_shm::os::thread::Thread;
 
 use super::commands::Command;
+use super::consumer::ConsumerRecord;
 use super::event::ConsumerEvent;
 use super::event::Departure;
 use super::in_flight::{InFlight, Unread};
 use super::listener::Listener;
-use super::peer::Peer;
-use super::pool::{Claimed, Pool};
+use super::pool::Pool;
+use super::slots::Claimed;
+use super::stats;
 use crate::stats::ConsumerStats;
 
-/// How long a connection may take to say what it wants.
+/// Time for a connection to send its first message.
 const HANDSHAKE_TIME: Duration = Duration::from_secs(2);
-/// Connections that have not said yet what they want.
+/// Connections that have not sent their first message.
 const MAX_PENDING: usize = 64;
 /// Messages of one connection that are answered before the others have their turn.
 const MESSAGES_PER_TURN: usize = 16;
-/// What a peer may have left unread, in bytes as the kernel counts, and still be sent a descriptor: some five messages.
+/// Bytes, as the kernel counts them, that a peer may leave unread and still be sent a descriptor: some five messages.
 /// [`super::in_flight`] has the reason.
 const MAX_UNREAD: usize = 4 << 10;
 /// How long a pool that is closed answers consumers that have frames to take yet.
@@ -46,7 +47,7 @@ const LINGER: Duration = Duration::from_millis(50);
 const LISTENER: u64 = 0;
 const COMMANDS: u64 = 1;
 const FIRST_CONNECTION: u64 = 2;
-/// In an event's number: it is about the connection's process, not its socket.
+/// Flag in an event's number: the event is of the connection's process, not of its socket.
 pub(super) const PROCESS: u64 = 1 << 63;
 
 /// Starts the control thread.
@@ -60,7 +61,7 @@ pub(super) fn spawn(pool: &Arc<Pool>, listener: Listener) -> io::Result<Thread> 
     )?;
     epoll::add(
         &epoll,
-        &pool.commands.event,
+        pool.commands().event(),
         EventData::new_u64(COMMANDS),
         EventFlags::IN,
     )?;
@@ -71,7 +72,7 @@ pub(super) fn spawn(pool: &Arc<Pool>, listener: Listener) -> io::Result<Thread> 
         connections: HashMap::new(),
         unread: HashMap::new(),
         next: FIRST_CONNECTION,
-        rung: false,
+        has_released: false,
         spare: File::open("/dev/null").ok(),
     };
     Thread::spawn("xmem-producer", move || thread.run())
@@ -79,11 +80,11 @@ pub(super) fn spawn(pool: &Arc<Pool>, listener: Listener) -> io::Result<Thread> 
 
 #[derive(Debug)]
 pub(super) enum Stage {
-    /// Has not said what it wants.
+    /// Has not sent its first message.
     Pending(Instant),
-    Joined(Arc<Peer>),
-    /// A joined one that was told goodbye to, or said goodbye: its leases hold until it closes.
-    Leaving(Arc<Peer>),
+    Joined(Arc<ConsumerRecord>),
+    /// Has joined, and takes no more frames. Its leases hold until it closes.
+    Leaving(Arc<ConsumerRecord>),
 }
 
 #[derive(Debug)]
@@ -91,13 +92,13 @@ pub(super) struct Connection {
     pub(super) _kept: KeptFromChildren,
     pub(super) socket: OwnedFd,
     pub(super) in_flight: InFlight,
-    /// A second notice of death: the socket may live on in a forked child.
+    /// A second sign of the process's end: a forked child may keep the socket open.
     pub(super) process: Option<OwnedFd>,
     pub(super) peer: cred::Peer,
     pub(super) stage: Stage,
     pub(super) writing: Vec<Claimed>,
-    /// The owner has been told that it is not connected any more.
-    pub(super) told: bool,
+    /// The program has been notified of the departure, or does not know of the consumer.
+    pub(super) departure_reported: bool,
 }
 
 impl Connection {
@@ -110,18 +111,18 @@ impl Connection {
         Ok(())
     }
 
-    pub(super) fn consumer(&self) -> Option<&Arc<Peer>> {
+    pub(super) fn consumer(&self) -> Option<&Arc<ConsumerRecord>> {
         match &self.stage {
             Stage::Pending(_) => None,
-            Stage::Joined(peer) | Stage::Leaving(peer) => Some(peer),
+            Stage::Joined(consumer) | Stage::Leaving(consumer) => Some(consumer),
         }
     }
 }
 
-/// What a message means for its connection.
+/// What becomes of a connection after a message.
 pub(super) enum Next {
     Stay,
-    /// That was work. Now the others have their turn.
+    /// The message cost time. The other connections have their turn.
     Yield,
     Close(Departure),
 }
@@ -134,9 +135,9 @@ pub(super) struct ControlThread {
     /// Connections that are over.
     pub(super) unread: HashMap<u64, Unread>,
     pub(super) next: u64,
-    /// A consumer gave something back.
-    pub(super) rung: bool,
-    /// Given up to accept, and so refuse, a connection when there are no descriptors left.
+    /// A consumer released something.
+    pub(super) has_released: bool,
+    /// Closed when no descriptors are left, to accept and so refuse a connection.
     pub(super) spare: Option<File>,
 }
 
@@ -156,7 +157,7 @@ impl ControlThread {
             {
                 log::error!(
                     "pool {:?}: the control thread cannot wait: {error}",
-                    self.pool.name
+                    self.pool.name()
                 );
                 break;
             }
@@ -165,9 +166,9 @@ impl ControlThread {
                     return self.end();
                 }
             }
-            // Once for all that rang: it takes the pool's lock.
-            if std::mem::take(&mut self.rung) {
-                self.pool.on_bell();
+            // Once for all messages: it takes the pool's lock.
+            if std::mem::take(&mut self.has_released) {
+                self.pool.look_at_released();
             }
             self.close_late();
         }
@@ -209,7 +210,7 @@ impl ControlThread {
             LISTENER => self.accept(),
             COMMANDS => {
                 let mut sticky = false;
-                for command in self.pool.commands.take() {
+                for command in self.pool.commands().take() {
                     match command {
                         Command::Stop => return false,
                         Command::Disconnect(id, reason) => self.close(id, reason),
@@ -221,13 +222,13 @@ impl ControlThread {
                         }),
                         Command::HoldsUp(id) => {
                             let connection = self.connections.get(&id);
-                            if let Some(peer) = connection.and_then(Connection::consumer) {
-                                self.tell(ConsumerEvent::HoldsUp, peer);
+                            if let Some(consumer) = connection.and_then(Connection::consumer) {
+                                self.report(ConsumerEvent::HoldsUp, consumer);
                             }
                         }
                         Command::PushSticky => sticky = true,
                         Command::Introduce(pool_id) => self.introduce(pool_id),
-                        Command::RegionGone(id) => self.say_gone(id),
+                        Command::RegionGone(id) => self.announce_gone(id),
                     }
                 }
                 if sticky {
@@ -245,7 +246,7 @@ impl ControlThread {
         true
     }
 
-    /// The pool is closed. Consumers that have frames to take yet may ask for what they need for that.
+    /// The pool is closed. Consumers with frames left to take may still ask for what those need.
     fn end(mut self) {
         let _ = epoll::delete(&self.epoll, &self.listener.socket);
         let until = Instant::now() + LINGER;
@@ -271,9 +272,9 @@ impl ControlThread {
     }
 
     fn somebody_is_behind(&self) -> bool {
-        let head = self.pool.control.head();
+        let head = self.pool.control().head();
         self.connections.values().any(|connection| {
-            matches!(&connection.stage, Stage::Joined(peer) if peer.cursor().is_some_and(|cursor| cursor < head))
+            matches!(&connection.stage, Stage::Joined(consumer) if consumer.cursor().is_some_and(|cursor| cursor < head))
         })
     }
 
@@ -285,9 +286,9 @@ impl ControlThread {
                 Err(error) => {
                     log::warn!(
                         "pool {:?}: cannot accept a consumer: {error}",
-                        self.pool.name
+                        self.pool.name()
                     );
-                    // Out of descriptors: without this the connection would wait, and wake us, for ever.
+                    // Out of descriptors: a connection that is not accepted would wake this thread again and again.
                     if self.spare.take().is_some() {
                         drop(socket::accept(&self.listener.socket));
                         self.spare = File::open("/dev/null").ok();
@@ -305,9 +306,9 @@ impl ControlThread {
         let Ok(peer) = cred::peer(&socket) else {
             return;
         };
-        let access = &self.pool.settings.access;
+        let access = &self.pool.settings().access;
         if let Err(reason) = access.check(&socket, peer, self.listener.group) {
-            log::warn!("pool {:?}: {reason}", self.pool.name);
+            log::warn!("pool {:?}: {reason}", self.pool.name());
             refuse(&socket, &reason);
             return;
         }
@@ -322,7 +323,7 @@ impl ControlThread {
         if pending().count() >= MAX_PENDING
             && let Some((_, oldest)) = pending().min()
         {
-            // Who has spoken meanwhile is answered, and does not wait any more.
+            // A connection that has sent its message meanwhile is answered, and is not pending any more.
             self.read(oldest);
             let waits = |connection: &Connection| matches!(connection.stage, Stage::Pending(_));
             if self.connections.get(&oldest).is_some_and(waits) {
@@ -351,7 +352,7 @@ impl ControlThread {
                 peer,
                 stage: Stage::Pending(Instant::now()),
                 writing: Vec::new(),
-                told: false,
+                departure_reported: false,
             },
         );
         fault::point(Point::Admitted);
@@ -382,7 +383,7 @@ impl ControlThread {
         }
     }
 
-    /// Reads what a process said before it died. Its queue is bounded, and nothing is added any more.
+    /// Reads what a process sent before it died. Its queue is bounded, and nothing is added any more.
     fn read_rest(&mut self, id: u64) {
         for _ in 0..MAX_QUEUED / MESSAGES_PER_TURN {
             self.read(id);
@@ -393,16 +394,16 @@ impl ControlThread {
         let Some(connection) = self.connections.get_mut(&id) else {
             return;
         };
-        if let Stage::Joined(peer) = &connection.stage {
-            let peer = peer.clone();
-            connection.stage = Stage::Leaving(peer.clone());
-            connection.told = true;
-            self.tell(
+        if let Stage::Joined(consumer) = &connection.stage {
+            let consumer = consumer.clone();
+            connection.stage = Stage::Leaving(consumer.clone());
+            connection.departure_reported = true;
+            self.report(
                 |consumer| ConsumerEvent::Disconnected {
                     consumer,
                     reason: Departure::TimedOut,
                 },
-                &peer,
+                &consumer,
             );
         }
     }
@@ -415,56 +416,59 @@ impl ControlThread {
         if let Some(process) = &connection.process {
             let _ = epoll::delete(&self.epoll, process);
         }
-        if let (Departure::CutOff, Some(peer)) = (reason, connection.consumer()) {
-            // So that it knows that what it holds is not safe any more.
-            peer.page.flags().fetch_or(FLAG_CUT_OFF, Ordering::Release);
-            peer.page.wake();
+        if let (Departure::CutOff, Some(consumer)) = (reason, connection.consumer()) {
+            consumer.mark_cut_off();
         }
-        let told_already =
-            matches!(&connection.stage, Stage::Leaving(_)) && reason == Departure::Died;
-        let reason = if told_already {
-            Departure::Left
-        } else {
-            reason
-        };
-        let (peer, told) = (connection.consumer().cloned(), connection.told);
+        let has_left = matches!(&connection.stage, Stage::Leaving(_)) && reason == Departure::Died;
+        let reason = if has_left { Departure::Left } else { reason };
+        let (consumer, is_reported) = (
+            connection.consumer().cloned(),
+            connection.departure_reported,
+        );
         // The figures while its page still counts.
-        let event = peer.as_ref().map(|peer| ConsumerEvent::Disconnected {
-            consumer: self.pool.consumer_stats(peer, monotonic_ns()),
-            reason,
-        });
-        self.pool.remove_peer(id);
-        fault::point(Point::PeerForgotten);
+        let event = consumer
+            .as_ref()
+            .map(|consumer| ConsumerEvent::Disconnected {
+                consumer: self.figures(consumer),
+                reason,
+            });
+        self.pool.remove_consumer(id);
+        fault::point(Point::ConsumerForgotten);
         for claimed in &connection.writing {
             self.pool.abandon(claimed.slot, claimed.word);
         }
         self.end_connection(id, connection);
         fault::point(Point::ConnectionClosed);
-        if let (Some(event), false) = (event, told) {
+        if let (Some(event), false) = (event, is_reported) {
             self.call(event);
         }
-        if let Some(peer) = peer {
+        if let Some(consumer) = consumer {
             log::info!(
-                "pool {:?}: consumer {} ({:?}, process {}) is gone: {reason:?}",
-                self.pool.name,
-                id,
-                peer.name,
-                peer.pid
+                "pool {:?}: {consumer} is gone: {reason:?}",
+                self.pool.name()
             );
         }
     }
 
-    pub(super) fn tell(&self, event: impl FnOnce(ConsumerStats) -> ConsumerEvent, peer: &Peer) {
-        self.call(event(self.pool.consumer_stats(peer, monotonic_ns())));
+    fn figures(&self, consumer: &ConsumerRecord) -> ConsumerStats {
+        stats::of_consumer(&self.pool.lock_on_own_thread(), consumer, monotonic_ns())
+    }
+
+    pub(super) fn report(
+        &self,
+        event: impl FnOnce(ConsumerStats) -> ConsumerEvent,
+        consumer: &ConsumerRecord,
+    ) {
+        self.call(event(self.figures(consumer)));
     }
 
     fn call(&self, event: ConsumerEvent) {
-        let Some(on_consumer) = &self.pool.settings.on_consumer else {
+        let Some(on_consumer) = &self.pool.settings().on_consumer else {
             return;
         };
-        // A panic out there must not end this thread, on which everybody relies.
+        // A panic of the callback must not end this thread: all consumers depend on it.
         if catch_unwind(AssertUnwindSafe(|| on_consumer(event))).is_err() {
-            log::error!("pool {:?}: on_consumer panicked", self.pool.name);
+            log::error!("pool {:?}: on_consumer panicked", self.pool.name());
         }
     }
 }

@@ -19,28 +19,50 @@ pub enum ConsumerEvent {
         /// Why.
         reason: Departure,
     },
-    /// Consumers may hold fewer slots than they asked for, and copy frames beyond that. The first time, and when they may hold
-    /// none.
+    /// Each consumer may hold fewer slots than it asked for, and copies frames beyond that. Reported the first time, and
+    /// when the budget is 0.
     BudgetsCut {
         /// How many each may hold.
         budget: u32,
         /// How many consumers there are.
         consumers: u32,
-        /// What has room for no more.
+        /// The limit that has no room for more.
         limit: BudgetLimit,
     },
-    /// It has taken no frame for two seconds, for which a lossless producer waits. Once for each consumer.
+    /// It has taken no frame for two seconds, and a lossless producer waits for it. Reported once for each consumer.
     HoldsUp(ConsumerStats),
-    /// It asks whoever feeds the pool for something ([`Consumer::request`](crate::Consumer::request)). What it says is
-    /// not to be trusted, and it may ask as often as it likes.
+    /// A request to the program that feeds the pool ([`Consumer::request`](crate::Consumer::request)). Its content is not
+    /// to be trusted, and a consumer may send any number of requests.
     Request {
         /// Its figures.
         consumer: ConsumerStats,
-        /// What it asks for.
+        /// The name of the request.
         name: String,
-        /// What it says to that, at most [`MAX_REQUEST`](crate::MAX_REQUEST) bytes.
+        /// The data of the request, at most [`MAX_REQUEST`](crate::MAX_REQUEST) bytes.
         data: Vec<u8>,
     },
+}
+
+/// Consumers may hold fewer slots than they asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Cut {
+    pub(super) budget: u32,
+    pub(super) consumers: u32,
+    pub(super) limit: BudgetLimit,
+}
+
+impl Cut {
+    pub(super) fn warn(self, pool: &str) {
+        let Self {
+            budget,
+            consumers,
+            limit,
+        } = self;
+        log::warn!(
+            "pool {pool:?}: {limit} has room for a budget of {budget} slots for each of {consumers} consumers, which copy frames \
+             beyond that: raise {limit}"
+        );
+    }
 }
 
 /// Why a consumer is not connected any more.
@@ -49,9 +71,9 @@ pub enum ConsumerEvent {
 pub enum Departure {
     /// It said goodbye.
     Left,
-    /// Its process ended, or closed the connection without a word.
+    /// Its process ended, or closed the connection without a goodbye.
     Died,
-    /// Its lease page or its messages made no sense.
+    /// Its lease page or its messages broke the protocol.
     CutOff,
     /// It held a lossless pool up for longer than `lossless-timeout`.
     TimedOut,

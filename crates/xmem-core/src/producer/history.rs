@@ -2,79 +2,161 @@
 
 //! The newest entries, which the producer keeps for consumers: which of them stay.
 
-use super::pool::Pool;
-use super::state::{Effects, State};
+use std::collections::VecDeque;
+
+use xmem_shm::abi::start_from::StartFrom;
+
+use super::settings::Settings;
+use crate::delivery::Delivery;
 
 /// Events that are kept besides the frames of the history.
 const KEPT_EVENTS: usize = 4;
 /// Entries that are kept for `history_time`, at most. The smallest ring has as many.
 const KEPT_FOR_TIME: usize = 64;
 
-/// What stays of the history when it is trimmed.
+/// Which entries stay when the history is trimmed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Span {
     Nothing,
-    /// As many frames as are promised a slot.
+    /// As many frames as the settings promise.
     Promised,
-    /// Besides, events, and what is kept for `history_time`.
+    /// Also events, and entries within `history_time`.
     Time,
 }
 
-impl Pool {
-    /// Takes out the entries that are too old.
-    pub(super) fn trim_history(&self, state: &mut State, span: Span, effects: &mut Effects) {
-        while self.forget_spare(state, span, effects) {}
+/// An entry that is kept for consumers.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Kept {
+    pub(super) slot: u32,
+    pub(super) sequence: u64,
+    /// It is not a frame.
+    pub(super) event: bool,
+    /// Its slot has a release hook or a count.
+    pub(super) is_waited_for: bool,
+    /// When it is decoded, or else presented, in nanoseconds on CLOCK_MONOTONIC. Events without a time have that of the
+    /// entry before them.
+    pub(super) time: Option<i64>,
+}
+
+/// The newest frames and the events between them. Each entry is a reference to its slot, which the caller counts.
+#[derive(Debug)]
+pub(super) struct History {
+    /// Oldest first.
+    entries: VecDeque<Kept>,
+    /// How many of them are frames.
+    frames: usize,
+    /// How many frames the settings promise.
+    promised: usize,
+    /// How much longer other frames are kept, in nanoseconds; 0 in a lossless pool.
+    time: u128,
+    /// There was no memory for another region, so the history has no more frames than promised.
+    is_short: bool,
+}
+
+impl History {
+    pub(super) fn new(settings: &Settings) -> Self {
+        let is_live = settings.delivery == Delivery::Live;
+        Self {
+            entries: VecDeque::new(),
+            frames: 0,
+            promised: settings.history as usize,
+            time: if is_live {
+                settings.history_time.as_nanos()
+            } else {
+                0
+            },
+            is_short: false,
+        }
     }
 
-    /// Takes out one entry that is beyond what is to stay. `false`: there is none.
-    pub(super) fn forget_spare(
-        &self,
-        state: &mut State,
-        span: Span,
-        effects: &mut Effects,
-    ) -> bool {
-        let spare = self.spare(state, span);
-        let Some(old) = spare.and_then(|at| state.history.remove(at)) else {
-            return false;
+    pub(super) fn iter(&self) -> impl DoubleEndedIterator<Item = &Kept> {
+        self.entries.iter()
+    }
+
+    /// Adds the newest entry.
+    pub(super) fn push(&mut self, mut kept: Kept) {
+        if kept.event && kept.time.is_none() {
+            kept.time = self.entries.back().and_then(|before| before.time);
+        }
+        self.frames += usize::from(!kept.event);
+        self.entries.push_back(kept);
+    }
+
+    /// From here on no frames are kept for `history_time`.
+    pub(super) fn set_short(&mut self) {
+        self.is_short = true;
+    }
+
+    /// The sequence at which a consumer starts. `None`: at the next entry.
+    pub(super) fn start(&self, start_from: StartFrom) -> Option<u64> {
+        let first = match start_from {
+            StartFrom::Next => None,
+            StartFrom::Newest => self.entries.iter().rfind(|kept| !kept.event),
+            StartFrom::Oldest => self.entries.front(),
         };
-        state.dereference(&self.control, old.slot, self.lossless(), effects);
-        true
+        first.map(|kept| kept.sequence)
+    }
+
+    /// The oldest sequence that consumers are not to skip, where `newest` is the newest one.
+    pub(super) fn oldest(&self, newest: u64) -> u64 {
+        // Events may stand between the frames that are kept.
+        let frames_only = (newest + 1).saturating_sub(self.promised.max(1) as u64);
+        let oldest = self.entries.front().map_or(newest, |kept| kept.sequence);
+        oldest.min(frames_only)
+    }
+
+    /// Takes out one entry that is beyond what is to stay.
+    pub(super) fn take_spare(&mut self, span: Span) -> Option<Kept> {
+        let spare = self.spare(span)?;
+        let kept = self.entries.remove(spare)?;
+        self.frames -= usize::from(!kept.event);
+        Some(kept)
+    }
+
+    /// Takes out some entries, and returns their slots.
+    pub(super) fn take_if(&mut self, mut goes: impl FnMut(&Kept) -> bool) -> Vec<u32> {
+        let mut gone = Vec::new();
+        self.entries.retain(|kept| {
+            let goes = goes(kept);
+            if goes {
+                gone.push(kept.slot);
+            }
+            !goes
+        });
+        self.frames = self.entries.iter().filter(|kept| !kept.event).count();
+        gone
     }
 
     /// The place of the first entry to go. An event pushes no frame out.
-    fn spare(&self, state: &State, span: Span) -> Option<usize> {
-        let (most_frames, most_events) = match (span, self.settings.history as usize) {
+    fn spare(&self, span: Span) -> Option<usize> {
+        let (most_frames, most_events) = match (span, self.promised) {
             (Span::Nothing, _) | (_, 0) => (0, 0),
-            (Span::Promised, history) => (history, 0),
-            (Span::Time, history) => (history, KEPT_EVENTS),
+            (Span::Promised, promised) => (promised, 0),
+            (Span::Time, promised) => (promised, KEPT_EVENTS),
         };
-        let history = &state.history;
-        let frames = history.iter().filter(|kept| !kept.event).count();
-        let at = if frames > most_frames {
+        let at = if self.frames > most_frames {
             0
-        } else if history.len() > frames + most_events {
-            history.iter().position(|kept| kept.event)?
+        } else if self.entries.len() > self.frames + most_events {
+            self.entries.iter().position(|kept| kept.event)?
         } else {
             return None;
         };
-        let stays = span == Span::Time && self.is_kept_for_time(state, at, most_frames);
+        let stays = span == Span::Time && self.is_kept_for_time(at, most_frames);
         (!stays).then_some(at)
     }
 
     /// Whether an entry is kept although there are as many newer ones of its kind as are promised.
-    fn is_kept_for_time(&self, state: &State, at: usize, promised: usize) -> bool {
-        let time = self.settings.history_time.as_nanos();
-        let history = &state.history;
-        if time == 0 || self.lossless() || state.is_short || history.len() > KEPT_FOR_TIME {
+    fn is_kept_for_time(&self, at: usize, promised: usize) -> bool {
+        if self.time == 0 || self.is_short || self.entries.len() > KEPT_FOR_TIME {
             return false;
         }
-        let oldest = history.get(at).and_then(|kept| kept.time);
-        let newest = history.back().and_then(|kept| kept.time);
+        let oldest = self.entries.get(at).and_then(|kept| kept.time);
+        let newest = self.entries.back().and_then(|kept| kept.time);
         let is_near = oldest
             .zip(newest)
-            .is_some_and(|(oldest, newest)| u128::from(newest.abs_diff(oldest)) < time);
-        // What such frames lie in may be all that upstream has.
-        let frames = history.iter().rev().filter(|kept| !kept.event);
+            .is_some_and(|(oldest, newest)| u128::from(newest.abs_diff(oldest)) < self.time);
+        // Upstream may have no other memory than that of such frames.
+        let frames = self.entries.iter().rev().filter(|kept| !kept.event);
         is_near && !frames.skip(promised).any(|kept| kept.is_waited_for)
     }
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Memory that somebody else made, such as a camera's driver, in the frames of a pool.
+//! Imported memory: a pool's frames may lie in memory that other code allocated, such as a camera's driver.
 
 use std::fmt;
 use std::os::fd::OwnedFd;
@@ -13,19 +13,19 @@ use xmem_shm::fault::{self, Point};
 use xmem_shm::lock::inside;
 
 use super::commands::Command;
-use super::piece_lease::PieceLease;
-use super::pool::{Pool, run_hook};
+use super::part_lease::PartLease;
+use super::pool::Pool;
 use super::regions::Taken;
 use super::retired::Released;
-use super::state::Effects;
+use super::slots::{Hook, run_hook};
 use crate::error::ImportError;
 use crate::frame::lease::{Piece, ReadLease};
 use crate::region::Imported;
 
-/// Memory of somebody else that a pool's frames may lie in. Consumers are sent its descriptor once.
+/// Memory that other code allocated and that a pool's frames may lie in. Consumers are sent its descriptor once.
 ///
-/// Clones are handles to the same memory. When the last one is gone, consumers are told to let go of it; frames that lie in
-/// it keep one.
+/// Clones are handles to the same memory. When the last one is dropped, consumers are asked to unmap it; frames that lie
+/// in it keep one.
 #[derive(Debug, Clone)]
 pub struct ImportedMemory(Arc<Handle>);
 
@@ -33,7 +33,7 @@ struct Handle {
     pool: Weak<Pool>,
     id: u32,
     len: usize,
-    /// Runs when nobody can have it mapped any more.
+    /// Runs when no consumer can have it mapped any more.
     released: Mutex<Option<Released>>,
 }
 
@@ -52,12 +52,12 @@ impl ImportedMemory {
         self.0.len
     }
 
-    /// Whether the pool is still there that it was imported into.
+    /// Whether the pool that it was imported into still exists.
     pub fn is_used(&self) -> bool {
         self.0.pool.strong_count() > 0
     }
 
-    pub(super) fn is_of(&self, pool: &Arc<Pool>) -> bool {
+    pub(super) fn is_in(&self, pool: &Arc<Pool>) -> bool {
         self.0.pool.as_ptr() == Arc::as_ptr(pool)
     }
 
@@ -71,9 +71,7 @@ impl Drop for Handle {
     fn drop(&mut self) {
         let released = inside(&mut self.released).take();
         match self.pool.upgrade() {
-            Some(pool) if pool.process.is_current() => pool.forget_import(self.id, released),
-            // Inherited through fork: it is the parent's.
-            Some(_) => std::mem::forget(released),
+            Some(pool) => forget_import(&pool, self.id, released),
             // The pool waited for it before it ended.
             None => {
                 if let Some(released) = released {
@@ -84,86 +82,78 @@ impl Drop for Handle {
     }
 }
 
-impl Pool {
-    pub(super) fn import(self: &Arc<Self>, fd: OwnedFd) -> Result<ImportedMemory, ImportError> {
-        if !self.process.is_current() {
-            return Err(ImportError::Forked);
-        }
-        let memory = Imported::new(fd, 1)?;
-        let len = memory.len();
-        self.take_in(Taken::Imported(Arc::new(memory)), len, None)
-    }
-
-    /// Makes memory of others a region of this pool. `released` runs when nobody has it open any more.
-    pub(super) fn take_in(
-        self: &Arc<Self>,
-        memory: Taken,
-        len: usize,
-        released: Option<Released>,
-    ) -> Result<ImportedMemory, ImportError> {
-        if !self.process.is_current() {
-            return Err(ImportError::Forked);
-        }
-        let max = self.settings.max_slots;
-        let mut state = self.lock();
-        if state.closed {
-            return Err(ImportError::Closed);
-        }
-        let id = state
-            .regions
-            .import(memory, max)
-            .ok_or(ImportError::TooMany { max })?;
-        state.show_regions(&self.control);
-        drop(state);
-        fault::point(Point::MemoryImported);
-        let pool = Arc::downgrade(self);
-        Ok(ImportedMemory(Arc::new(Handle {
-            pool,
-            id,
-            len,
-            released: Mutex::new(released),
-        })))
-    }
-
-    fn forget_import(&self, id: u32, released: Option<Released>) {
-        let mut effects = Effects::default();
-        let mut state = self.lock();
-        let (memory, released) = state.regions.forget_import(id, released);
-        state.show_regions(&self.control);
-        state.forget_retired(&mut effects);
-        drop(state);
-        // Unmapped without the lock.
-        drop(memory);
-        effects.hooks.extend(released);
-        fault::point(Point::ImportForgotten);
-        self.run(effects, None);
-        self.commands.send(Command::RegionGone(id));
-    }
+pub(super) fn import(pool: &Arc<Pool>, fd: OwnedFd) -> Result<ImportedMemory, ImportError> {
+    let memory = Imported::new(fd, 1)?;
+    let len = memory.len();
+    take_in(pool, Taken::Imported(Arc::new(memory)), len, None)
 }
 
-/// The pieces that a frame lies in, if it does not lie in its slot.
+/// Lists the memory as a region of this pool. `released` runs when no process has it open any more.
+pub(super) fn take_in(
+    pool: &Arc<Pool>,
+    memory: Taken,
+    len: usize,
+    released: Option<Released>,
+) -> Result<ImportedMemory, ImportError> {
+    let mut guard = pool.lock().ok_or(ImportError::Forked)?;
+    if pool.is_closed() {
+        return Err(ImportError::Closed);
+    }
+    let max = pool.settings().max_slots;
+    let id = guard.regions.import(memory, max);
+    let id = id.ok_or(ImportError::TooMany { max })?;
+    guard.show_regions();
+    drop(guard);
+    fault::point(Point::MemoryImported);
+    Ok(ImportedMemory(Arc::new(Handle {
+        pool: Arc::downgrade(pool),
+        id,
+        len,
+        released: Mutex::new(released),
+    })))
+}
+
+fn forget_import(pool: &Pool, id: u32, released: Option<Released>) {
+    let Some(mut guard) = pool.lock() else {
+        // Inherited through fork: the memory belongs to the parent.
+        std::mem::forget(released);
+        return;
+    };
+    let (memory, released) = guard.regions.forget_import(id, released);
+    guard.show_regions();
+    // Unmapped without the lock, and before the owner may free it.
+    let unmap: Hook = Box::new(move || drop(memory));
+    guard.run_later([unmap]);
+    guard.forget_retired();
+    guard.run_later(released);
+    drop(guard);
+    fault::point(Point::ImportForgotten);
+    pool.commands().send(Command::RegionGone(id));
+}
+
+/// The parts that a frame lies in, if it does not lie in its slot.
 ///
 /// The slot that such a frame is published with needs [`room`](Self::room) and a byte.
 #[derive(Debug, Default, Clone)]
 pub struct Parts {
     places: Vec<PartPlace>,
-    /// What they lie in.
+    /// The memory of the parts.
     memory: Vec<ImportedMemory>,
-    /// The pools that these are of.
+    /// The pools of that memory.
     pools: Vec<Weak<Pool>>,
-    /// Frames that are passed on.
+    /// Frames that are forwarded.
     frames: Vec<ReadLease>,
-    /// Some piece reaches beyond what it lies in.
+    /// Some part reaches beyond its memory.
     outside: bool,
 }
 
 impl Parts {
-    /// No pieces yet.
+    /// No parts yet.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// A piece of imported memory. The tag is for whoever takes the frame.
+    /// Adds a part of imported memory. The tag is for the program that takes the frame.
     pub fn add_imported(&mut self, memory: &ImportedMemory, offset: u64, size: u64, tag: u32) {
         self.outside |= !lie_inside(offset, size, memory.len() as u64);
         self.places.push(PartPlace {
@@ -184,7 +174,7 @@ impl Parts {
         }
     }
 
-    /// The pieces of another frame too, behind those that are there.
+    /// Adds the parts of another frame behind the present ones.
     pub fn append(&mut self, mut other: Self) {
         self.places.append(&mut other.places);
         self.memory.append(&mut other.memory);
@@ -193,7 +183,7 @@ impl Parts {
         self.outside |= other.outside;
     }
 
-    /// Gives all pieces that are there this tag.
+    /// Gives this tag to all present parts.
     pub fn set_tag(&mut self, tag: u32) {
         for place in &mut self.places {
             place.tag = tag;
@@ -209,9 +199,9 @@ impl Parts {
         self.places.iter().filter_map(|place| place.origin)
     }
 
-    /// A piece of a slot that stays claimed: whoever publishes the frame keeps the lease until the frame is released
+    /// Adds a part of a slot that stays claimed: the caller keeps the lease until the frame is released
     /// ([`WriteLease::set_release_hook`](crate::WriteLease::set_release_hook)).
-    pub fn add_slot(&mut self, lease: &PieceLease, offset: u64, size: u64, tag: u32) {
+    pub fn add_slot(&mut self, lease: &PartLease, offset: u64, size: u64, tag: u32) {
         let place = lease.claimed().place;
         self.outside |= !lie_inside(offset, size, place.payload_len() as u64);
         self.places.push(PartPlace {
@@ -229,7 +219,7 @@ impl Parts {
         parts::total(&self.places).unwrap_or(u64::MAX)
     }
 
-    /// How many pieces there are.
+    /// How many parts there are.
     pub fn len(&self) -> usize {
         self.places.len()
     }
@@ -239,7 +229,7 @@ impl Parts {
         self.places.is_empty()
     }
 
-    /// Bytes of [room](crate::Producer::acquire_with_room) that they need.
+    /// Bytes of [room](crate::SlotSpec::attachments) that they need.
     pub fn room(&self) -> usize {
         xmem_shm::abi::named::entry_len(parts::NAME, &self.encode())
     }
@@ -248,7 +238,7 @@ impl Parts {
         parts::encode(&self.places)
     }
 
-    /// Whether a pool may publish them, and its consumers will find them.
+    /// Whether a pool may publish them, so that its consumers find them.
     pub(super) fn are_of(&self, pool: &Arc<Pool>) -> bool {
         let of_pool = |other: &Weak<Pool>| other.as_ptr() == Arc::as_ptr(pool);
         (1..=MAX_PARTS).contains(&self.places.len())
@@ -260,9 +250,9 @@ impl Parts {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Canceller, Consumer, Delivery, FrameMeta, Producer, ReceiveError};
+    use crate::{Canceller, Consumer, Delivery, FrameMeta, Producer, ReceiveError, SlotSpec};
 
-    /// What a producer of another make could say.
+    /// A frame as a producer that breaks the protocol could publish it.
     #[test]
     fn a_consumer_takes_no_piece_that_reaches_beyond_its_memory() {
         let dir = tempfile::tempdir().unwrap();
@@ -271,22 +261,24 @@ mod tests {
         let producer = producer.delivery(Delivery::Lossless).build().unwrap();
         let consumer = Consumer::builder(producer.pool()).parts(true);
         let mut consumer = consumer.connect().unwrap();
-        let slot = producer.acquire(100).unwrap().into_piece();
+        let slot = producer.acquire(100).unwrap().into_part();
         let mut parts = Parts::new();
         parts.add_slot(&slot, 1 << 40, 1, 0);
         parts.outside = false;
-        let mut lease = producer.acquire_with_room(1, parts.room()).unwrap();
+        let mut lease = producer
+            .acquire(SlotSpec::new(1).attachments(parts.room()))
+            .unwrap();
         lease.set_parts(parts);
         lease.publish(FrameMeta::default()).unwrap();
         assert!(matches!(
             consumer.receive(None),
             Err(ReceiveError::Corrupt(_))
         ));
-        // Nobody gets stuck over it.
+        // The consumer does not hold the pool up.
         producer.drain(None, &Canceller::new()).unwrap();
         let slot = producer.acquire(1).unwrap();
         slot.publish(FrameMeta::new(1)).unwrap();
-        assert_eq!(consumer.receive(None).unwrap().meta().sequence, 1);
+        assert_eq!(consumer.receive(None).unwrap().info().sequence, 1);
         assert_eq!(consumer.stats().missed, 1);
     }
 

@@ -29,7 +29,7 @@ const MAX_LIMIT: u64 = 1024;
 const OF_ONE_USER: u64 = 8;
 const OF_ALL_USERS: u64 = 4;
 
-/// The descriptors that a peer was sent since its queue was last seen empty.
+/// The descriptors sent to a peer since its queue was last seen empty.
 #[derive(Debug, Default)]
 pub(super) struct InFlight(Cell<u64>);
 
@@ -46,7 +46,7 @@ impl InFlight {
     }
 }
 
-/// A connection that is over, with descriptors that its peer has not read. The socket is kept to see when it has.
+/// A connection that is over, with descriptors that its peer has not read. The socket is kept, to see when they are read.
 #[derive(Debug)]
 pub(super) struct Unread {
     _kept: KeptFromChildren,
@@ -60,7 +60,7 @@ fn is_exempt(uid: u32) -> bool {
 }
 
 impl ControlThread {
-    /// Whether the peer may be sent descriptors now, because its user does not leave too many unread.
+    /// Whether the peer may be sent descriptors now: not if its user leaves too many unread.
     pub(super) fn check_in_flight(&self, connection: &Connection) -> io::Result<()> {
         let uid = connection.peer.uid;
         if is_exempt(uid) {

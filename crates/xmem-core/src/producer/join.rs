@@ -5,7 +5,6 @@
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
@@ -15,53 +14,59 @@ use xmem_shm::abi::wire::ToConsumer;
 use xmem_shm::fault::{self, Point};
 
 use super::answers::origin;
+use super::consumer::{ConsumerRecord, Joining};
 use super::control::{ControlThread, Next, PROCESS, Stage, refuse};
 use super::event::ConsumerEvent;
 use super::event::Departure;
-use super::peer::{Joining, Peer};
+use super::guard::Guard;
 use super::pool::Pool;
 
 impl ControlThread {
-    /// A consumer that joined has said of every pool of origin whether it reaches it.
-    pub(super) fn arrive(&mut self, id: u64, peer: &Peer) -> Next {
-        self.pool.arrive(peer);
+    /// A consumer that joined has answered for every pool of origin: it gets its place in the stream.
+    pub(super) fn arrive(&mut self, id: u64, consumer: &ConsumerRecord) -> Next {
+        let guard = self.pool.lock_on_own_thread();
+        give_place(&guard, consumer);
+        consumer.arrive();
+        drop(guard);
+        fault::point(Point::ConsumerArrived);
+        self.pool.notifier().notify();
         let Some(connection) = self.connections.get_mut(&id) else {
             return Next::Stay;
         };
         if connection.send(&ToConsumer::Arrived, &[]).is_err() {
             return Next::Close(Departure::Died);
         }
-        connection.told = false;
-        self.tell(ConsumerEvent::Connected, peer);
+        connection.departure_reported = false;
+        self.report(ConsumerEvent::Connected, consumer);
         Next::Stay
     }
 
     pub(super) fn join(&mut self, joining: Joining<'_>) -> Next {
         let id = joining.id;
         let pool = self.pool.clone();
-        if pool.closed.load(Ordering::Acquire) {
-            // Not refused: the next producer may be welcome, so the consumer is to try again.
+        if pool.is_closed() {
+            // Close without `Refused`: the next producer may be ready soon, so the consumer tries again.
             return Next::Close(Departure::Closed);
         }
         let Some(connection) = self.connections.get_mut(&id) else {
             return Next::Stay;
         };
-        let welcome = match pool.welcome(&joining) {
+        let welcome = match welcome(&pool, &joining) {
             Ok(welcome) => welcome,
             Err(NoWelcome::Refused(reason)) => {
                 log::warn!(
                     "pool {:?}: refusing process {}: {reason}",
-                    pool.name,
+                    pool.name(),
                     connection.peer.pid
                 );
                 refuse(&connection.socket, &reason);
                 return Next::Close(Departure::CutOff);
             }
             Err(NoWelcome::NotNow(error)) => {
-                // Not refused: this may pass, so the consumer is to try again.
+                // Close without `Refused`: this may pass, so the consumer tries again.
                 log::warn!(
                     "pool {:?}: cannot make a lease page for process {}: {error}",
-                    pool.name,
+                    pool.name(),
                     connection.peer.pid
                 );
                 return Next::Close(Departure::Closed);
@@ -70,24 +75,25 @@ impl ControlThread {
         let message = ToConsumer::Welcome {
             version: VERSION,
             id,
-            budget: welcome.peer.budget,
-            peers_may_write: pool.settings.peers_may_write,
-            pool: Text::new(&pool.name),
+            budget: welcome.consumer.budget(),
+            peers_may_write: pool.settings().peers_may_write,
+            pool: Text::new(pool.name()),
             origins: welcome.origins.len() as u32,
         };
-        connection.stage = Stage::Joined(welcome.peer.clone());
-        // The page is in the list already (`welcome`): a consumer that could hold before its page counts would tear.
-        let fds = [pool.control_fd.as_fd(), welcome.page_fd.as_fd()];
+        connection.stage = Stage::Joined(welcome.consumer.clone());
+        // The page is in the list already (`welcome`): a consumer that could hold a frame before its page counts would
+        // read torn frames.
+        let fds = [pool.control_fd(), welcome.page_fd.as_fd()];
         if let Err(error) = connection.send(&message, &fds) {
             if error.kind() != io::ErrorKind::BrokenPipe {
                 log::warn!(
                     "pool {:?}: cannot send the pool's memory to process {}: {error}",
-                    pool.name,
+                    pool.name(),
                     connection.peer.pid
                 );
             }
-            // Nobody was told that it came.
-            connection.told = true;
+            // The program was not notified of its arrival.
+            connection.departure_reported = true;
             return Next::Close(Departure::Died);
         }
         let process = Pid::from_raw(connection.peer.pid as i32)
@@ -102,65 +108,90 @@ impl ControlThread {
             .is_ok()
         {
             connection.process = Some(process);
-            fault::point(Point::PeerWatched);
+            fault::point(Point::ConsumerWatched);
         }
         if let Some(connection) = self.connections.get(&id) {
-            let version = pool.lock().sticky.version();
+            let version = pool.lock_on_own_thread().sticky.version();
             let _ = self.send_sticky(connection, version);
             for (pool_id, path) in &welcome.origins {
                 let _ = connection.send(&origin(*pool_id, path), &[]);
             }
         }
         if !welcome.origins.is_empty() {
-            // Nobody is told that it came, or that it went, before it has its place.
+            // The program is notified of the consumer, and of its departure, only once it has its place.
             if let Some(connection) = self.connections.get_mut(&id) {
-                connection.told = true;
+                connection.departure_reported = true;
             }
             return Next::Stay;
         }
-        self.tell(ConsumerEvent::Connected, &welcome.peer);
+        self.report(ConsumerEvent::Connected, &welcome.consumer);
         Next::Stay
     }
 }
 
-/// What a consumer that may join is given.
+/// What an admitted consumer is sent.
 pub(super) struct Welcome {
-    peer: Arc<Peer>,
+    consumer: Arc<ConsumerRecord>,
     page_fd: OwnedFd,
     origins: Vec<(u64, String)>,
 }
 
-/// Why a consumer is not let in.
+/// Why a consumer is not admitted.
 enum NoWelcome {
-    /// In words.
+    /// The reason, in words.
     Refused(String),
-    /// The system has no memory or no descriptors.
+    /// The system has no memory or no descriptors left.
     NotNow(io::Error),
 }
 
-impl Pool {
-    /// Lets a consumer in: from here on its page counts.
-    fn welcome(&self, joining: &Joining<'_>) -> Result<Welcome, NoWelcome> {
-        let settings = &self.settings;
-        let state = self.lock();
-        if state.peers.len() >= settings.max_consumers as usize {
-            return Err(NoWelcome::Refused(format!(
-                "{} consumers are connected and it takes no more: raise max-consumers, or max_buffers of a BufferPool",
-                state.peers.len()
-            )));
-        }
-        drop(state);
-        // A consumer that asks for none wants one, as `ConsumerBuilder::max_held` has it.
-        let budget = joining.max_held.max(1).min(settings.max_held);
-        // A page takes a few system calls, so the lock is not held meanwhile. Only this thread lets consumers in.
-        let (page, page_fd) = LeasePage::create(self.shape()).map_err(NoWelcome::NotNow)?;
-        fault::point(Point::LeasePageMade);
-        let peer = Arc::new(Peer::new(joining, budget, page));
-        let origins = self.add_peer(peer.clone());
-        Ok(Welcome {
-            peer,
-            page_fd,
-            origins,
-        })
+/// Admits a consumer.
+fn welcome(pool: &Pool, joining: &Joining<'_>) -> Result<Welcome, NoWelcome> {
+    let settings = pool.settings();
+    let consumers = pool.lock_on_own_thread().consumers.len();
+    if consumers >= settings.max_consumers as usize {
+        return Err(NoWelcome::Refused(format!(
+            "{consumers} consumers are connected and it takes no more: raise max-consumers, or max_buffers of a BufferPool"
+        )));
     }
+    // 0 counts as 1, as in `ConsumerBuilder::max_held`.
+    let budget = joining.max_held.max(1).min(settings.max_held);
+    // A page takes a few system calls, so the lock is not held meanwhile. Only this thread admits consumers.
+    let (page, page_fd) = LeasePage::create(pool.shape()).map_err(NoWelcome::NotNow)?;
+    fault::point(Point::LeasePageMade);
+    let consumer = Arc::new(ConsumerRecord::new(joining, budget, page));
+    let origins = add_to_list(pool, consumer.clone());
+    Ok(Welcome {
+        consumer,
+        page_fd,
+        origins,
+    })
+}
+
+/// Puts a consumer on the list: from here on its page counts. Returns the pools of origin that it has to answer for
+/// before it gets its place in the stream.
+fn add_to_list(pool: &Pool, consumer: Arc<ConsumerRecord>) -> Vec<(u64, String)> {
+    let mut guard = pool.lock_on_own_thread();
+    let origins = if consumer.follows_stream() {
+        guard.origins.all()
+    } else {
+        Vec::new()
+    };
+    if origins.is_empty() {
+        give_place(&guard, &consumer);
+    } else {
+        consumer.awaits(origins.iter().map(|(pool_id, _)| *pool_id).collect());
+    }
+    consumer.set_regions_seen(guard.regions.version());
+    guard.consumers.add(consumer);
+    fault::point(Point::ConsumerListed);
+    guard.share_out();
+    drop(guard);
+    pool.notifier().notify();
+    origins
+}
+
+/// Gives a consumer its place in the stream.
+fn give_place(guard: &Guard<'_>, consumer: &ConsumerRecord) {
+    let start = guard.history.start(consumer.start_from());
+    consumer.set_cursor(start.unwrap_or_else(|| guard.pool().control().head()));
 }

@@ -17,13 +17,13 @@ use super::access::Access;
 use super::stale;
 use crate::error::CreateError;
 
-/// The pool's socket, and the lock that makes it ours.
+/// The pool's socket, and the lock that makes this process its owner.
 #[derive(Debug)]
 pub(super) struct Listener {
     _kept: KeptFromChildren,
     pub(super) socket: OwnedFd,
     path: PathBuf,
-    /// Identity of the socket's file, so that only our own is removed.
+    /// Identity of the socket's file, so that only this producer's own is removed.
     inode: (u64, u64),
     /// The group that the socket's file belongs to.
     pub(super) group: u32,
@@ -49,7 +49,7 @@ impl Listener {
             _lock: lock,
         };
         if let Some(gid) = access.gid() {
-            // The file itself: its path may lead elsewhere by now.
+            // By the file's own descriptor: its path may lead elsewhere by now.
             chownat(
                 &file,
                 "",

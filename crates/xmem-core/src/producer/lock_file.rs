@@ -12,7 +12,8 @@ use xmem_shm::os::{cred, socket};
 use crate::error::CreateError;
 use crate::rendezvous::lock_path;
 
-/// Whether this process listens there. The kernel says so: numbers in a file may be of another PID namespace.
+/// Whether this process listens there. By the kernel's credentials: process ids in a file may be of another PID
+/// namespace.
 fn is_own(path: &Path) -> bool {
     let listener = socket::connect_to(path).and_then(cred::peer);
     listener.is_ok_and(|peer| peer.pid == std::process::id())

@@ -3,24 +3,32 @@
 //! The producer of a pool.
 
 mod access;
-mod acquire;
 mod answers;
 mod builder;
+mod claim;
 mod commands;
+mod consumer;
+mod consumers;
 mod control;
 #[cfg(feature = "cuda")]
 mod cuda;
+#[cfg(feature = "cuda")]
+mod devices;
+#[cfg(not(feature = "cuda"))]
+#[path = "no_devices.rs"]
+mod devices;
 mod event;
 mod forward;
+mod guard;
 mod history;
 mod import;
 mod in_flight;
 mod join;
 mod listener;
 mod lock_file;
+mod origins;
 mod own_hold;
-mod peer;
-mod piece_lease;
+mod part_lease;
 mod plan;
 mod pool;
 mod publish;
@@ -29,7 +37,9 @@ mod retired;
 mod settings;
 mod share;
 mod slots;
+mod spec;
 mod stale;
+mod standstill;
 mod state;
 mod stats;
 mod sticky_log;
@@ -46,9 +56,8 @@ use std::time::Duration;
 pub use builder::ProducerBuilder;
 pub use event::{ConsumerEvent, Departure};
 pub use import::{ImportedMemory, Parts};
-pub(crate) use own_hold::OwnHold;
-
-pub use piece_lease::PieceLease;
+pub use part_lease::PartLease;
+pub use spec::SlotSpec;
 pub use stale::remove_stale;
 pub use write_lease::{PublishFailure, WriteLease};
 
@@ -57,21 +66,21 @@ use crate::delivery::Delivery;
 use crate::error::{
     AcquireError, EventError, ForwardError, ImportError, PublishError, RegionError, WaitError,
 };
-use crate::frame::hold;
-use crate::frame::lease::{Malformed, ReadLease, SLOT};
+use crate::frame::lease::{FrameParts, Malformed, ReadLease};
 use crate::stats::PoolStats;
 use commands::Command;
+use own_hold::find_own;
 use pool::Pool;
-use slots::Want;
-use state::Effects;
 use xmem_shm::abi::entry::{Entry, EntryWords};
 use xmem_shm::abi::meta::FrameMeta;
 use xmem_shm::abi::named::Sticky;
 use xmem_shm::lock::lock;
 use xmem_shm::os::thread::Thread;
 
-/// A slot has at least one byte, also for an event.
-const EVENT_SIZE: usize = 1;
+/// The slot of an event. A slot has at least one byte.
+fn event_spec(meta: &FrameMeta) -> SlotSpec {
+    SlotSpec::new(1).attachments(meta.attachments.encoded_len())
+}
 
 fn publish_event(pool: &Pool, lease: WriteLease, meta: FrameMeta) -> Result<u64, EventError> {
     let meta = FrameMeta {
@@ -80,19 +89,19 @@ fn publish_event(pool: &Pool, lease: WriteLease, meta: FrameMeta) -> Result<u64,
         size: 0,
         ..meta
     };
-    pool.counters.events.fetch_add(1, Ordering::Relaxed);
+    pool.counters().events.fetch_add(1, Ordering::Relaxed);
     match lease.publish(meta) {
-        Ok(published) => Ok(published.meta().sequence),
+        Ok(published) => Ok(published.info().sequence),
         Err(failure) => {
-            pool.counters.events.fetch_sub(1, Ordering::Relaxed);
+            pool.counters().events.fetch_sub(1, Ordering::Relaxed);
             Err(PublishError::from(failure).into())
         }
     }
 }
 
-/// The producer of a pool. Clones are handles to the same one; the last to go closes the pool.
+/// The producer of a pool. Clones are handles to the same one; when the last is dropped, the pool closes.
 ///
-/// No method waits for a consumer, but those that say so. All may be called from any thread.
+/// No method waits for a consumer unless its description states it. All methods may be called from any thread.
 ///
 /// ```
 /// # let dir = tempfile::tempdir()?;
@@ -114,7 +123,7 @@ pub struct Producer {
     owner: Arc<Owner>,
 }
 
-/// What the clones of a producer share. Frames that are out keep the pool, not this.
+/// State that the clones of a producer share. Published frames keep the pool, not this.
 #[derive(Debug)]
 struct Owner {
     pool: Arc<Pool>,
@@ -130,27 +139,24 @@ impl Owner {
     }
 
     fn close(&self) {
-        if !self.pool.process.is_current() {
-            // Inherited through fork: the pool is the parent's.
+        if !self.pool.is_of_this_process() {
+            // Inherited through fork: the pool belongs to the parent.
             return;
         }
         self.pool.close();
-        #[cfg(feature = "cuda")]
-        {
-            self.pool.settle_devices();
-            let thread = lock(&self.thread);
-            // On the control thread itself consumers could not be answered.
-            let is_elsewhere = thread.as_ref().is_some_and(|thread| !thread.is_current());
-            drop(thread);
-            if is_elsewhere {
-                self.pool.wait_for_devices();
-            } else {
-                self.pool.leak_devices();
-            }
+        devices::wait_until_done(&self.pool);
+        let thread = lock(&self.thread);
+        // On the control thread itself consumers could not be answered.
+        let is_elsewhere = thread.as_ref().is_some_and(|thread| !thread.is_current());
+        drop(thread);
+        if is_elsewhere {
+            devices::wait_until_unused(&self.pool);
+        } else {
+            devices::leak(&self.pool);
         }
-        self.pool.commands.send(Command::Stop);
+        self.pool.commands().send(Command::Stop);
         let thread = lock(&self.thread).take();
-        // Called on the control thread itself, by `on_consumer`, there is nothing to wait for: it ends by itself.
+        // Called on the control thread itself, by `on_consumer`: the thread cannot wait for itself, and ends after this.
         if let Some(mut thread) = thread {
             thread.join();
         }
@@ -166,10 +172,10 @@ impl Drop for Owner {
 impl Producer {
     /// Whether this was not inherited through fork.
     pub(crate) fn is_of_this_process(&self) -> bool {
-        self.inner().process.is_current()
+        self.inner().is_of_this_process()
     }
 
-    /// How to make the pool of this name, or with its socket at this path.
+    /// Options for a pool of this name, or with its socket at this path.
     pub fn builder(pool: &(impl AsRef<OsStr> + ?Sized)) -> ProducerBuilder {
         ProducerBuilder::new(pool.as_ref())
     }
@@ -178,42 +184,27 @@ impl Producer {
         &self.owner.pool
     }
 
-    /// A slot for a frame of `size` bytes. Never waits.
+    /// A slot for a frame of this size, or as a [`SlotSpec`] describes it. Never waits.
     ///
     /// # Errors
     ///
-    /// [`AcquireError::Exhausted`] when all slots are in use and the pool may not grow, and others as
-    /// [`AcquireError`] says.
-    pub fn acquire(&self, size: usize) -> Result<WriteLease, AcquireError> {
-        self.acquire_with_room(size, 0)
+    /// [`AcquireError::Exhausted`] when all slots are in use and the pool may not grow; see [`AcquireError`] for the
+    /// others.
+    pub fn acquire(&self, spec: impl Into<SlotSpec>) -> Result<WriteLease, AcquireError> {
+        self.claim(&spec.into())
     }
 
-    /// A slot for a frame of `size` bytes, with room behind it for [attachments](FrameMeta::attachments) of `room` bytes.
-    /// Never waits.
-    ///
-    /// # Errors
-    ///
-    /// As [`acquire`](Self::acquire).
-    pub fn acquire_with_room(&self, size: usize, room: usize) -> Result<WriteLease, AcquireError> {
-        self.acquire_on_host(Want::on_host(size, room))
+    fn claim(&self, spec: &SlotSpec) -> Result<WriteLease, AcquireError> {
+        let want = spec.want()?;
+        let claimed = match spec.device() {
+            Some(device) => devices::claim_on(self.inner(), want, device)?,
+            None => claim::on_host(self.inner(), want)?,
+        };
+        Ok(WriteLease::new(self.inner().clone(), claimed, spec.size()))
     }
 
-    /// The same for a frame that is still to be made, by who has other memory if there is no slot: the frames of that size
-    /// that are kept for consumers are not given up for it, as they are for a frame that is there. Never waits.
-    ///
-    /// # Errors
-    ///
-    /// As [`acquire`](Self::acquire).
-    pub fn acquire_ahead(&self, size: usize, room: usize) -> Result<WriteLease, AcquireError> {
-        self.acquire_on_host(Want::on_host(size, room).ahead())
-    }
-
-    fn acquire_on_host(&self, want: Want) -> Result<WriteLease, AcquireError> {
-        let claimed = self.inner().acquire(want)?;
-        Ok(WriteLease::new(self.inner().clone(), claimed, want.size))
-    }
-
-    /// A slot for a frame of `size` bytes; waits for one if all are in use. For lossless pools.
+    /// As [`acquire`](Self::acquire), but waits while all slots are in use: at most `timeout` (`None`: for ever), and
+    /// until `cancel` cancels it. For lossless pools.
     ///
     /// # Errors
     ///
@@ -221,44 +212,16 @@ impl Producer {
     /// `Exhausted`.
     pub fn acquire_wait(
         &self,
-        size: usize,
+        spec: impl Into<SlotSpec>,
         timeout: Option<Duration>,
         cancel: &Canceller,
     ) -> Result<WriteLease, AcquireError> {
-        self.acquire_wait_with_room(size, 0, timeout, cancel)
-    }
-
-    /// Both: waits, and has [room](Self::acquire_with_room).
-    ///
-    /// # Errors
-    ///
-    /// As [`acquire_wait`](Self::acquire_wait).
-    pub fn acquire_wait_with_room(
-        &self,
-        size: usize,
-        room: usize,
-        timeout: Option<Duration>,
-        cancel: &Canceller,
-    ) -> Result<WriteLease, AcquireError> {
-        self.acquire_wait_by(timeout, cancel, || self.acquire_with_room(size, room))
-    }
-
-    /// The same for whichever call gets a slot, as one on a device.
-    ///
-    /// # Errors
-    ///
-    /// As [`acquire_wait`](Self::acquire_wait), and the call's own.
-    pub fn acquire_wait_by(
-        &self,
-        timeout: Option<Duration>,
-        cancel: &Canceller,
-        acquire: impl Fn() -> Result<WriteLease, AcquireError>,
-    ) -> Result<WriteLease, AcquireError> {
-        let look = || match acquire() {
+        let spec = spec.into();
+        let look = || match self.claim(&spec) {
             Err(AcquireError::Exhausted { .. }) => None,
             result => Some(result),
         };
-        match self.inner().wait_lossless(timeout, cancel, look) {
+        match wait::wait_lossless(self.inner(), timeout, cancel, look) {
             Ok(result) => result,
             Err(WaitError::Timeout) => Err(AcquireError::Timeout),
             Err(WaitError::Cancelled) => Err(AcquireError::Cancelled),
@@ -271,65 +234,51 @@ impl Producer {
     ///
     /// # Errors
     ///
-    /// [`PublishError::OtherPool`] if it is not this producer's frame, and others as [`PublishError`] says.
-    pub fn republish(&self, frame: &ReadLease, meta: FrameMeta) -> Result<u64, PublishError> {
-        let Some(hold) = hold::downcast_ref::<OwnHold>(&**frame.hold()) else {
-            return Err(PublishError::OtherPool);
-        };
-        if !Arc::ptr_eq(&hold.pool, self.inner()) {
+    /// [`PublishError::OtherPool`] if it is not this producer's frame; see [`PublishError`] for the others.
+    pub fn republish(&self, frame: &ReadLease, meta: &FrameMeta) -> Result<u64, PublishError> {
+        let (pool, hold) = (self.inner(), frame.hold());
+        if !hold.is_of(pool) {
             return Err(PublishError::OtherPool);
         }
-        let pool = self.inner();
-        let sequence = pool.republish(hold, meta)?;
-        // The reference that publishing adds for its caller.
-        pool.dereference(hold.slot);
+        let sequence = publish::republish(pool, hold, meta)?;
+        // Publishing added a reference for its caller.
+        pool.dereference(hold.slot());
         Ok(sequence)
     }
 
-    /// Takes in memory that somebody else made, so that frames may lie in it ([`Parts`]): a DMA buffer, or a memfd that is
-    /// sealed against shrinking. Consumers may be able to write it, if its maker did not prevent that.
+    /// Imports memory that other code allocated, so that frames may lie in it ([`Parts`]): a DMA buffer, or a memfd that
+    /// is sealed against shrinking. Consumers can write to it unless its allocator prevented that.
     ///
     /// # Errors
     ///
-    /// [`ImportError::Memory`] if a reader could lose it, and others as [`ImportError`] says.
+    /// [`ImportError::Memory`] if the memory could vanish under a reader; see [`ImportError`] for the others.
     pub fn import(&self, fd: OwnedFd) -> Result<ImportedMemory, ImportError> {
-        self.inner().import(fd)
+        import::import(self.inner(), fd)
     }
 
-    /// A frame that was received from another pool, to be published in this one where it lies
-    /// ([`WriteLease::set_parts`]). It stays held until the last consumer of this pool is done with it; each of them also
-    /// holds it in the pool that it comes from, so that it is safe when this process is killed.
+    /// Imports a frame of another pool, so that it can be published in this one without a copy
+    /// ([`WriteLease::set_parts`]). It stays held until the last consumer of this pool is done with it. Each of these
+    /// consumers also holds it in the pool of origin, so that the frame is safe if this process is killed.
     ///
-    /// Never waits. What a consumer of a live pool has not said yet counts as said: it waits for itself when it takes the
-    /// frame, and misses it if it cannot reach that pool after all.
+    /// Never waits. In a live pool a consumer that has not answered yet counts as one that can join the pool of origin:
+    /// it waits when it takes the frame, and misses the frame if it cannot join.
     ///
     /// # Errors
     ///
-    /// [`ForwardError::NotReached`] if a consumer cannot join that pool too, or, in a lossless pool, has not done so yet;
-    /// [`ForwardError::EndsWithProducer`] for device memory that is shared by legacy handle; and others as
-    /// [`ForwardError`] says. Copy the frame then.
-    pub fn forward(&self, frame: &ReadLease) -> Result<Parts, ForwardError> {
-        self.inner().forward(frame, |number| number != SLOT)
-    }
-
-    /// The same for some of a frame's [pieces](ReadLease::parts), by their numbers, in their order. A frame that lies in its
-    /// slot is one piece, number 0. Of one that lies elsewhere, [`SLOT`] is the slot that it was published with: nothing of it is
-    /// passed on, but consumers hold it too, and with it what its publisher keeps as long.
-    ///
-    /// # Errors
-    ///
-    /// As [`forward`](Self::forward).
-    pub fn forward_pieces(
+    /// [`ForwardError::NotReached`] if a consumer cannot join the pool of origin, or, in a lossless pool, has not done so
+    /// yet; [`ForwardError::EndsWithProducer`] for device memory that is shared by legacy handle; see [`ForwardError`]
+    /// for the others. Copy the frame in these cases.
+    pub fn forward(
         &self,
         frame: &ReadLease,
-        pieces: &[usize],
+        selection: FrameParts<'_>,
     ) -> Result<Parts, ForwardError> {
-        self.inner()
-            .forward(frame, |number| pieces.contains(&number))
+        forward::forward(self.inner(), frame, selection)
     }
 
-    /// The same, but waits a few seconds at the most for consumers of a lossless pool that have not said yet whether they can
-    /// join that pool too.
+    /// As [`forward`](Self::forward), but waits for consumers of a lossless pool that have not answered yet whether they
+    /// can join the pool of origin: at most `timeout` (`None`: the few seconds that consumers have to answer), and until
+    /// `cancel` cancels it.
     ///
     /// # Errors
     ///
@@ -337,42 +286,26 @@ impl Producer {
     pub fn forward_wait(
         &self,
         frame: &ReadLease,
+        selection: FrameParts<'_>,
+        timeout: Option<Duration>,
         cancel: &Canceller,
     ) -> Result<Parts, ForwardError> {
-        let wanted = |number| number != SLOT;
-        self.inner()
-            .forward_wait(frame, wanted, Duration::MAX, cancel)
+        let timeout = timeout.unwrap_or(Duration::MAX);
+        forward::forward_wait(self.inner(), frame, selection, timeout, cancel)
     }
 
-    /// The same for some of a frame's pieces, and no longer than `timeout`.
+    /// Publishes an event between two frames, for consumers that ask for [`events`](crate::ConsumerBuilder::events). Of
+    /// the metadata, times, flags and attachments count. Returns its sequence. Never waits.
     ///
     /// # Errors
     ///
-    /// As [`forward_wait`](Self::forward_wait).
-    pub fn forward_pieces_wait(
-        &self,
-        frame: &ReadLease,
-        pieces: &[usize],
-        timeout: Duration,
-        cancel: &Canceller,
-    ) -> Result<Parts, ForwardError> {
-        let wanted = |number| pieces.contains(&number);
-        self.inner().forward_wait(frame, wanted, timeout, cancel)
-    }
-
-    /// Publishes an event between two frames, for consumers that ask for
-    /// [`events`](crate::ConsumerBuilder::events). Of the metadata, times, flags and attachments count. Returns its
-    /// sequence. Never waits.
-    ///
-    /// # Errors
-    ///
-    /// [`EventError::Acquire`] when there is no slot for it, and others as [`EventError`] says.
+    /// [`EventError::Acquire`] when there is no slot for it; see [`EventError`] for the others.
     pub fn publish_event(&self, meta: FrameMeta) -> Result<u64, EventError> {
-        let lease = self.acquire_with_room(EVENT_SIZE, meta.attachments.encoded_len())?;
+        let lease = self.acquire(event_spec(&meta))?;
         publish_event(self.inner(), lease, meta)
     }
 
-    /// The same, but waits for a slot if all are in use. For lossless pools.
+    /// As [`publish_event`](Self::publish_event), but waits for a slot if all are in use. For lossless pools.
     ///
     /// # Errors
     ///
@@ -383,75 +316,51 @@ impl Producer {
         timeout: Option<Duration>,
         cancel: &Canceller,
     ) -> Result<u64, EventError> {
-        let room = meta.attachments.encoded_len();
-        let lease = self.acquire_wait_with_room(EVENT_SIZE, room, timeout, cancel)?;
+        let lease = self.acquire_wait(event_spec(&meta), timeout, cancel)?;
         publish_event(self.inner(), lease, meta)
     }
 
-    /// The right to write this very slot, with the frame that is in it, if nobody holds it.
+    /// A write lease on this very slot, with the frame that is in it, if nothing else holds it.
     pub(crate) fn acquire_index(&self, slot: u32) -> Option<WriteLease> {
-        let claimed = self.inner().acquire_index(slot)?;
+        let claimed = claim::by_number(self.inner(), slot)?;
         let len = claimed.place.len;
         Some(WriteLease::new(self.inner().clone(), claimed, len))
     }
 
     /// A reference to the frame that an entry of this slot describes, if it is still there.
     pub(crate) fn read_index(&self, slot: u32, entry: Entry) -> Option<ReadLease> {
-        let (hold, sticky) = self.inner().read_index(slot, entry.meta.generation)?;
-        // Frames in pieces are for who follows the stream.
-        ReadLease::new(Arc::new(hold), entry, sticky, &|_| Ok::<_, Malformed>(None)).ok()?
+        let (hold, sticky) = find_own(self.inner(), slot, entry.info.generation)?;
+        // Frames in parts are for consumers that follow the stream.
+        ReadLease::new(hold, entry, sticky, &|_| Ok::<_, Malformed>(None)).ok()?
     }
 
     pub(crate) fn slot_record(&self, slot: u32) -> Option<EntryWords> {
-        self.inner().control.read_slot_record(slot)
+        self.inner().control().read_slot_record(slot)
     }
 
-    /// Keeps the published frame of a slot until so many consumers took and released it.
+    /// Keeps the published frame of a slot until this many consumers took and released it.
     pub(crate) fn keep_until(&self, slot: u32, consumers: u32) -> bool {
-        self.inner().set_keep(slot, consumers)
+        self.inner().keep_until(slot, consumers)
     }
 
-    /// Whether a slot is of this pool.
-    pub fn owns(&self, lease: &WriteLease) -> bool {
-        Arc::ptr_eq(lease.pool(), self.inner())
+    /// Whether this belongs to the producer's pool: a slot ([`WriteLease`], [`PartLease`]), [`ImportedMemory`], or the
+    /// producer's own reference to a frame that it published ([`ReadLease`]).
+    pub fn owns(&self, of_pool: &impl OfPool) -> bool {
+        of_pool.is_of(self)
     }
 
-    /// Whether a slot that is a piece is of this pool.
-    pub fn owns_piece(&self, lease: &PieceLease) -> bool {
-        lease.pool().as_ptr() == Arc::as_ptr(self.inner())
-    }
-
-    /// Whether memory was imported into this pool.
-    pub fn owns_import(&self, memory: &ImportedMemory) -> bool {
-        memory.is_of(self.inner())
-    }
-
-    /// Whether a frame was published by this producer, and this is its own reference.
-    pub fn owns_frame(&self, lease: &ReadLease) -> bool {
-        hold::downcast_ref::<OwnHold>(&**lease.hold())
-            .is_some_and(|hold| Arc::ptr_eq(&hold.pool, self.inner()))
-    }
-
-    /// What it does when a consumer is slow.
+    /// How the pool treats slow consumers.
     pub fn delivery(&self) -> Delivery {
-        Delivery::of(self.inner().lossless())
+        self.inner().settings().delivery
     }
 
-    /// Lossless: waits until the slowest consumer is at most a few frames behind. Live: returns at once.
-    ///
-    /// # Errors
-    ///
-    /// [`WaitError::Cancelled`] or [`WaitError::Closed`].
-    pub fn wait_for_room(&self, cancel: &Canceller) -> Result<(), WaitError> {
-        self.wait_for_room_timeout(None, cancel)
-    }
-
-    /// The same, at most for `timeout` (`None`: for ever).
+    /// Lossless: waits until the slowest consumer is at most a few frames behind, at most for `timeout` (`None`: for ever). Live:
+    /// returns at once.
     ///
     /// # Errors
     ///
     /// See [`WaitError`].
-    pub fn wait_for_room_timeout(
+    pub fn wait_for_room(
         &self,
         timeout: Option<Duration>,
         cancel: &Canceller,
@@ -460,27 +369,25 @@ impl Producer {
         if !pool.lossless() {
             return Ok(());
         }
-        let max = pool.max_backlog();
-        pool.wait_lossless(timeout, cancel, || {
-            (pool.backlog(&pool.lock()) < max).then_some(())
-        })
+        let max = wait::max_backlog(pool.settings());
+        wait::wait_for_backlog(pool, max, timeout, cancel)
     }
 
-    /// Lossless: who has so much left to take that the next frame waits for it, in words.
+    /// Lossless: the consumers that have so much left to take that the next frame waits for them, in words.
     pub fn held_up_by(&self) -> Vec<String> {
         let pool = self.inner();
         if !pool.lossless() {
             return Vec::new();
         }
-        let Some(state) = pool.lock_here() else {
+        let Some(guard) = pool.lock() else {
             return Vec::new();
         };
-        let max = pool.max_backlog();
-        let (behind, slowest) = pool.slowest(&state);
-        drop(state);
+        let (behind, slowest) = guard.consumers.slowest(pool.control().head());
+        drop(guard);
+        let max = wait::max_backlog(pool.settings());
         let slowest = slowest.iter().filter(|_| behind >= max);
         slowest
-            .map(|peer| format!("{} (process {})", peer.name, peer.pid))
+            .map(|consumer| format!("{} (process {})", consumer.name(), consumer.pid()))
             .collect()
     }
 
@@ -494,25 +401,10 @@ impl Producer {
         if !pool.lossless() {
             return Ok(());
         }
-        pool.wait_lossless(timeout, cancel, || {
-            (pool.backlog(&pool.lock()) == 0).then_some(())
-        })
+        wait::wait_for_backlog(pool, 1, timeout, cancel)
     }
 
-    /// Waits until a consumer is connected.
-    ///
-    /// # Errors
-    ///
-    /// See [`WaitError`].
-    pub fn wait_for_consumer(
-        &self,
-        timeout: Option<Duration>,
-        cancel: &Canceller,
-    ) -> Result<(), WaitError> {
-        self.wait_for_consumers(1, timeout, cancel)
-    }
-
-    /// Waits until so many consumers are connected.
+    /// Waits until this many consumers are connected.
     ///
     /// # Errors
     ///
@@ -523,12 +415,12 @@ impl Producer {
         timeout: Option<Duration>,
         cancel: &Canceller,
     ) -> Result<(), WaitError> {
-        self.inner().wait(timeout, cancel, || {
+        wait::wait(self.inner(), timeout, cancel, || {
             (self.num_consumers() >= count).then_some(())
         })
     }
 
-    /// The sticky state (caps and so on) of the frames that are published from here on. Returns its version.
+    /// Sets the sticky state (caps and so on) of the frames that are published from here on. Returns its version.
     ///
     /// # Errors
     ///
@@ -537,15 +429,13 @@ impl Producer {
         self.inner().set_sticky(sticky)
     }
 
-    /// The sticky state now. Nothing is known of it in a forked child.
+    /// The present sticky state. Empty in a forked child.
     pub fn sticky(&self) -> Arc<Sticky> {
-        match self.inner().lock_here() {
-            Some(state) => state.sticky.current(),
-            None => Arc::default(),
-        }
+        let guard = self.inner().lock();
+        guard.map_or_else(Arc::default, |guard| guard.sticky.current())
     }
 
-    /// Says that the stream is over after the last published frame, or that it is not.
+    /// Sets whether the stream ends after the last published frame.
     pub fn set_eos(&self, eos: bool) {
         self.inner().set_eos(eos);
     }
@@ -556,8 +446,8 @@ impl Producer {
     ///
     /// [`AcquireError::Exhausted`] if there may not be as many, and [`AcquireError::Forked`].
     pub fn set_upstream_need(&self, slots: u32) -> Result<(), AcquireError> {
-        let settings = &self.inner().settings;
-        let mut state = self.inner().lock_here().ok_or(AcquireError::Forked)?;
+        let settings = self.inner().settings();
+        let mut guard = self.inner().lock().ok_or(AcquireError::Forked)?;
         if slots.saturating_add(settings.history.saturating_add(2)) > settings.max_slots {
             return Err(AcquireError::Exhausted {
                 pool: self.pool().to_owned(),
@@ -566,66 +456,88 @@ impl Producer {
                 max_bytes: settings.max_bytes,
             });
         }
-        state.upstream_need = Some(slots);
-        let mut effects = Effects::default();
-        state.share_out(&self.inner().control, settings, &mut effects);
-        drop(state);
-        self.inner().run(effects, None);
+        guard.shares.set_upstream_need(slots);
+        guard.share_out();
         Ok(())
     }
 
     /// Counts a frame that had to be copied into its slot.
     pub fn note_copied(&self) {
-        self.inner().counters.copied.fetch_add(1, Ordering::Relaxed);
+        let counters = self.inner().counters();
+        counters.copied.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Counts a frame that could not be published.
     pub fn note_dropped(&self) {
-        self.inner()
-            .counters
-            .dropped
-            .fetch_add(1, Ordering::Relaxed);
+        let counters = self.inner().counters();
+        counters.dropped.fetch_add(1, Ordering::Relaxed);
     }
 
     /// How many consumers are connected and take frames. In a forked child there are none.
     pub fn num_consumers(&self) -> usize {
-        let Some(state) = self.inner().lock_here() else {
-            return 0;
-        };
-        state
-            .peers
-            .iter()
-            .filter(|peer| peer.takes_frames())
-            .count()
+        self.inner().lock().map_or(0, |guard| {
+            let consumers = guard.consumers.iter();
+            consumers.filter(|consumer| consumer.takes_frames()).count()
+        })
     }
 
-    /// Figures. In a forked child, the name only.
+    /// The pool's figures. In a forked child, the name only.
     pub fn stats(&self) -> PoolStats {
-        self.inner().stats()
+        stats::of_pool(self.inner())
     }
 
-    /// Gives back the regions that are not needed now. Returns how many went.
+    /// Frees the regions that are not needed now. Returns how many.
     pub fn collect(&self) -> usize {
         self.inner().collect()
     }
 
-    /// The pool's name. Where that is a path, which need not be UTF-8, other bytes are replaced; see
+    /// The pool's name. If it is a path that is not UTF-8, the other bytes are replaced; see
     /// [`socket_path`](Self::socket_path).
     pub fn pool(&self) -> &str {
-        &self.inner().name
+        self.inner().name()
     }
 
     /// The path of the pool's socket.
     pub fn socket_path(&self) -> &Path {
-        &self.inner().socket_path
+        self.inner().socket_path()
     }
 
-    /// Closes the pool: no frame comes any more, nobody can join. What is held stays as it is.
+    /// Closes the pool: no frame comes any more, and no consumer can join. Frames that consumers hold stay valid.
     ///
-    /// Consumers that have frames to take yet get 50 ms to ask for what they need for that. Frames with a release hook or
-    /// a count are given up: their hooks run, whether or not somebody holds them.
+    /// Consumers that have frames left to take get 50 ms to ask for what they need for that. Hooks of frames with a
+    /// release hook or a count run, even if a consumer still holds the frame.
     pub fn close(&self) {
         self.owner.close();
+    }
+}
+
+/// Implemented by what can belong to a producer's pool. Other crates cannot name it, and so cannot implement it.
+pub trait OfPool {
+    #[doc(hidden)]
+    fn is_of(&self, producer: &Producer) -> bool;
+}
+
+impl OfPool for WriteLease {
+    fn is_of(&self, producer: &Producer) -> bool {
+        Arc::ptr_eq(self.pool(), producer.inner())
+    }
+}
+
+impl OfPool for PartLease {
+    fn is_of(&self, producer: &Producer) -> bool {
+        self.pool().as_ptr() == Arc::as_ptr(producer.inner())
+    }
+}
+
+impl OfPool for ImportedMemory {
+    fn is_of(&self, producer: &Producer) -> bool {
+        self.is_in(producer.inner())
+    }
+}
+
+impl OfPool for ReadLease {
+    fn is_of(&self, producer: &Producer) -> bool {
+        self.hold().is_of(producer.inner())
     }
 }
 
@@ -646,12 +558,16 @@ mod tests {
         let frame = consumer.receive(Some(Duration::from_secs(60))).unwrap();
         let producer = Producer::builder(&path("b.sock")).delivery(Delivery::Lossless);
         let producer = producer.build().unwrap();
+        let own = producer.acquire(10).unwrap().publish(FrameMeta::new(10));
+        let mut own = Some(own.unwrap());
         let does_nothing = || {
+            drop(own.clone());
+            drop(own.take());
             producer.stats().slots == 0
                 && producer.num_consumers() == 0
                 && producer.sticky().is_empty()
                 && producer.set_upstream_need(2).is_err()
-                && producer.forward(&frame).is_err()
+                && producer.forward(&frame, FrameParts::All).is_err()
                 && producer.held_up_by().is_empty()
         };
         let lock = || producer.inner().lock();

@@ -6,10 +6,10 @@ use xmem_shm::abi::device_header::{SLOT_HEAD, header_len};
 
 use super::slots::{DevicePlace, Place, Want};
 
-/// Above this a slot is exactly as large as its frames (raw video has one size); below, sizes vary (encoded data),
-/// and slots are rounded up to powers of two so that they can be used again.
+/// From this size on a slot is exactly as large as its frames (raw video has one size). Below it, sizes vary (encoded
+/// data), and slots are rounded up to powers of two so that they can be reused.
 pub(super) const EXACT_FROM: usize = 256 << 10;
-/// A region is not made larger than this for the sake of more slots.
+/// A region is not made larger than this to have more slots.
 const REGION_LEN: usize = 64 << 20;
 
 /// A region that is to be made.
@@ -23,7 +23,7 @@ pub(super) struct Plan {
 }
 
 impl Plan {
-    /// With one slot for such frames. `None`: there is not that much memory.
+    /// A region with one slot for such frames. `None`: no address space has so much memory.
     pub(super) fn of_one_slot(want: Want) -> Option<Self> {
         let slot_len = match want.slot_size() {
             0 => 0,
@@ -122,7 +122,7 @@ fn fits(slot_len: usize, size: usize) -> bool {
     size <= slot_len && slot_len <= size.saturating_mul(4).max(64 << 10)
 }
 
-/// `None`: there is not that much memory.
+/// `None`: no address space has so much memory.
 fn slot_len_for(size: usize) -> Option<usize> {
     let page = rustix::param::page_size();
     let len = if size >= EXACT_FROM {
@@ -130,11 +130,11 @@ fn slot_len_for(size: usize) -> Option<usize> {
     } else {
         size.next_power_of_two().max(page)
     };
-    // What the kernel takes as a file's size.
+    // The largest file size that the kernel accepts.
     i64::try_from(len).ok().map(|_| len)
 }
 
-/// Bytes of a slot in the host half of a CUDA region: what is known of the frame, and room for what is attached to it.
+/// Bytes of a slot in the host half of a CUDA region: the frame's description, and room for attachments.
 fn host_stride_for(room: usize) -> Option<usize> {
     SLOT_HEAD.checked_add(room)?.checked_next_multiple_of(4096)
 }

@@ -1,62 +1,38 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! The producer's side of the slot protocol: acquire, publish, release, reclaim.
-//!
-//! One lock guards what only this process knows. What a change entails outside (waking consumers, running hooks,
-//! unmapping regions, log lines) is gathered in [`Effects`] and happens after the lock is released: the program's hooks and
-//! logger may call back.
+//! A pool in its producer. [`Guard`] has the operations under its lock.
 
 use std::fmt;
-use std::os::fd::OwnedFd;
-use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
-use std::time::Instant;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Mutex};
 
-use xmem_shm::abi::layout::{Control, FLAG_TIMED_OUT, Shape};
+use xmem_shm::abi::layout::{Control, Shape};
 use xmem_shm::abi::named::Sticky;
-use xmem_shm::abi::start_from::StartFrom;
 use xmem_shm::fault::{self, Point};
 use xmem_shm::lock::{inside, lock};
 use xmem_shm::os::fork::ProcessId;
 use xmem_shm::protocol::lease;
 use xmem_shm::protocol::slot::{SlotState, SlotWord};
+use xmem_shm::sync::{AtomicU64, Ordering};
 
 use super::commands::{Command, Commands};
-use super::event::Departure;
+use super::guard::Guard;
 use super::history::Span;
-use super::peer::Peer;
 use super::regions::Cold;
 use super::settings::Settings;
-use super::slots::{Hook, Keep, Place};
-use super::state::{Effects, State};
+use super::slots::run_hook;
+use super::standstill::Standstill;
+use super::state::State;
 use super::sticky_log::StickyLog;
-use crate::cancel::Bell;
+use crate::cancel::Notifier;
+use crate::delivery::Delivery;
 use crate::error::RegionError;
-use crate::region::Region;
-
-/// How many frames a lossless pool's slowest consumer may be behind before the producer waits.
-const MAX_BACKLOG: u32 = 8;
-
-/// A slot that was claimed for writing.
-#[derive(Debug)]
-pub(super) struct Claimed {
-    pub(super) slot: u32,
-    pub(super) word: SlotWord,
-    pub(super) place: Place,
-    pub(super) region: Arc<Region>,
-}
-
-/// Runs on whatever thread notices that a frame is not referenced any more, so a panic must not go further.
-pub(super) fn run_hook(hook: Hook) {
-    if std::panic::catch_unwind(std::panic::AssertUnwindSafe(hook)).is_err() {
-        log::error!("a release hook panicked");
-    }
-}
 
 #[derive(Debug, Default)]
 pub(super) struct Counters {
-    /// Entries that are no frames; counted before they are published.
+    /// Entries that are not frames; counted before they are published.
     pub(super) events: AtomicU64,
     pub(super) copied: AtomicU64,
     pub(super) dropped: AtomicU64,
@@ -64,53 +40,50 @@ pub(super) struct Counters {
     pub(super) timed_out: AtomicU64,
 }
 
+/// Which checks of devices are running.
+#[derive(Debug, Default)]
+pub(super) struct DeviceLooks {
+    /// A thread checks whether devices may still finish what was published.
+    pub(super) watches: AtomicBool,
+    /// Consumers want frames marked when devices are done with them.
+    pub(super) marks_wanted: AtomicBool,
+    /// A thread marks them.
+    pub(super) marks: AtomicBool,
+}
+
+/// A pool in its producer.
+pub(super) struct Pool {
+    name: String,
+    socket_path: PathBuf,
+    shm_prefix: String,
+    settings: Settings,
+    control: Control,
+    control_fd: OwnedFd,
+    process: ProcessId,
+    commands: Arc<Commands>,
+    /// Notified when consumers release something, come or go.
+    notifier: Arc<Notifier>,
+    counters: Counters,
+    /// Set under the lock.
+    closed: AtomicBool,
+    standstill: Standstill,
+    device_looks: DeviceLooks,
+    state: Mutex<State>,
+}
+
 impl Drop for Pool {
     fn drop(&mut self) {
-        // Frames that consumers held when the pool was closed: the owner gives them up now.
-        if self.process.is_current() {
+        // Frames that consumers held when the pool was closed: their hooks run now.
+        if self.is_of_this_process() {
             let state = inside(&mut self.state);
-            for slot in 0..self.settings.max_slots {
-                if let Some(hook) = state.slots.get_mut(slot).and_then(|info| info.hook.take()) {
-                    run_hook(hook);
-                }
-            }
-            // Upstream was promised to have its memory back now at the latest.
-            state
-                .regions
-                .retired
-                .take_borrowed()
-                .into_iter()
-                .for_each(run_hook);
+            state.slots.take_hooks().for_each(run_hook);
+            // Upstream gets its memory back now at the latest.
+            state.regions.take_borrowed().into_iter().for_each(run_hook);
         }
     }
 }
 
-/// A pool, as its producer has it.
-pub(super) struct Pool {
-    pub(super) name: String,
-    pub(super) socket_path: PathBuf,
-    pub(super) shm_prefix: String,
-    pub(super) settings: Settings,
-    pub(super) control: Control,
-    pub(super) control_fd: OwnedFd,
-    pub(super) process: ProcessId,
-    pub(super) commands: Arc<Commands>,
-    /// Rings when consumers gave something back, came or went.
-    pub(super) bell: Arc<Bell>,
-    pub(super) counters: Counters,
-    pub(super) closed: AtomicBool,
-    /// Whether somebody looks if devices may still finish what was published.
-    #[cfg(feature = "cuda")]
-    pub(super) watches_devices: AtomicBool,
-    /// Whether consumers want frames marked when devices are done with them, and whether somebody is at it.
-    #[cfg(feature = "cuda")]
-    pub(super) marks_devices: [AtomicBool; 2],
-    /// What the slowest consumers had taken, and since when, while somebody waits in vain.
-    pub(super) standstill: Mutex<Option<(u64, Instant)>>,
-    state: Mutex<State>,
-}
-
-/// What it has is in its statistics; here a hundred slots would only be noise, and their lock could be held.
+/// Without the slots: their lock could be held.
 impl fmt::Debug for Pool {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Pool")
@@ -146,25 +119,74 @@ impl Pool {
             control_fd,
             process: ProcessId::current(),
             commands,
-            bell: Arc::default(),
+            notifier: Arc::default(),
             counters: Counters::default(),
             closed: AtomicBool::new(false),
-            #[cfg(feature = "cuda")]
-            watches_devices: AtomicBool::new(false),
-            #[cfg(feature = "cuda")]
-            marks_devices: [AtomicBool::new(false), AtomicBool::new(false)],
-            standstill: Mutex::default(),
+            standstill: Standstill::default(),
+            device_looks: DeviceLooks::default(),
             state: Mutex::new(state),
         }
     }
 
-    pub(super) fn lock(&self) -> MutexGuard<'_, State> {
-        lock(&self.state)
+    /// Locks the pool. `None` in a forked child, where a thread that the child does not have may hold the lock for ever.
+    pub(super) fn lock(&self) -> Option<Guard<'_>> {
+        self.is_of_this_process()
+            .then(|| Guard::new(self, lock(&self.state)))
     }
 
-    /// `None` in a forked child: it may be locked for ever there, by a thread that the child does not have.
-    pub(super) fn lock_here(&self) -> Option<MutexGuard<'_, State>> {
-        self.process.is_current().then(|| self.lock())
+    /// Locks the pool on a thread that this library started. A forked child has no such thread.
+    pub(super) fn lock_on_own_thread(&self) -> Guard<'_> {
+        Guard::new(self, lock(&self.state))
+    }
+
+    /// Whether the pool was not inherited through fork.
+    pub(super) fn is_of_this_process(&self) -> bool {
+        self.process.is_current()
+    }
+
+    pub(super) fn name(&self) -> &str {
+        &self.name
+    }
+
+    pub(super) fn socket_path(&self) -> &Path {
+        &self.socket_path
+    }
+
+    pub(super) fn shm_prefix(&self) -> &str {
+        &self.shm_prefix
+    }
+
+    pub(super) fn settings(&self) -> &Settings {
+        &self.settings
+    }
+
+    pub(super) fn control(&self) -> &Control {
+        &self.control
+    }
+
+    /// The descriptor of control memory, for consumers.
+    pub(super) fn control_fd(&self) -> BorrowedFd<'_> {
+        self.control_fd.as_fd()
+    }
+
+    pub(super) fn commands(&self) -> &Commands {
+        &self.commands
+    }
+
+    pub(super) fn notifier(&self) -> &Arc<Notifier> {
+        &self.notifier
+    }
+
+    pub(super) fn counters(&self) -> &Counters {
+        &self.counters
+    }
+
+    pub(super) fn standstill(&self) -> &Standstill {
+        &self.standstill
+    }
+
+    pub(super) fn device_looks(&self) -> &DeviceLooks {
+        &self.device_looks
     }
 
     pub(super) fn shape(&self) -> Shape {
@@ -172,283 +194,109 @@ impl Pool {
     }
 
     pub(super) fn lossless(&self) -> bool {
-        self.control.constants().lossless
+        self.settings.delivery == Delivery::Lossless
     }
 
-    /// What follows from a change, with the lock released.
-    pub(super) fn run(&self, effects: Effects, peers: Option<Arc<[Arc<Peer>]>>) {
-        if effects.wake {
-            for peer in peers.iter().flat_map(|peers| peers.iter()) {
-                peer.page.wake();
-            }
-        }
-        for (peer, reason) in effects.cut_off {
-            self.counters.cut_off.fetch_add(1, Ordering::Relaxed);
-            self.commands
-                .send(Command::Disconnect(peer.id, Departure::CutOff));
-            self.bell.ring();
-            log::warn!(
-                "pool {:?}: cutting off consumer {} ({:?}, process {}): {reason}",
-                self.name,
-                peer.id,
-                peer.name,
-                peer.pid
-            );
-        }
-        if let Some(cut) = effects.cut {
-            cut.warn(&self.name);
-            self.commands.send(Command::BudgetsCut(cut));
-        }
-        for id in effects.retired {
-            self.commands.send(Command::RegionGone(id));
-        }
-        // Unmapping takes milliseconds for large regions, hence out here.
-        drop(effects.regions);
-        effects.hooks.into_iter().for_each(run_hook);
+    pub(super) fn is_closed(&self) -> bool {
+        self.closed.load(Ordering::Acquire)
     }
 
     /// A reference of the producer's side is gone.
     pub(super) fn dereference(&self, slot: u32) {
-        let mut effects = Effects::default();
-        self.lock()
-            .dereference(&self.control, slot, self.lossless(), &mut effects);
-        self.run(effects, None);
-        self.notice();
+        if let Some(mut guard) = self.lock() {
+            guard.dereference(slot);
+            drop(guard);
+            self.notice();
+        }
     }
 
-    /// "Keep the frame until `count` consumers took and released it."
-    pub(super) fn set_keep(&self, slot: u32, count: u32) -> bool {
-        if !self.process.is_current() {
-            return false;
+    /// Gives a slot back that was claimed and not published.
+    pub(super) fn abandon(&self, slot: u32, word: SlotWord) {
+        if let Some(mut guard) = self.lock() {
+            guard.abandon(slot, word);
+            drop(guard);
+            self.notice();
         }
-        let mut state = self.lock();
-        let Some(cell) = self.control.slot(slot) else {
+    }
+
+    /// Notifies threads of this process: something may have become free.
+    fn notice(&self) {
+        if self.control.waiting().load(Ordering::Relaxed) != 0 {
+            self.notifier.notify();
+        }
+    }
+
+    /// Keeps the frame in a slot until `count` consumers took and released it.
+    pub(super) fn keep_until(&self, slot: u32, count: u32) -> bool {
+        let (Some(mut guard), Some(cell)) = (self.lock(), self.control.slot(slot)) else {
             return false;
         };
         if SlotWord(cell.load(Ordering::Relaxed)).state() != Some(SlotState::Published) {
             return false;
         }
         lease::ask_to_ring(cell);
-        if let Some(info) = state.slots.get_mut(slot) {
-            let departed = info.keep.map_or(0, |keep| keep.departed);
-            info.keep = Some(Keep {
-                until: count,
-                departed,
-            });
-        }
+        guard.slots.keep_until(slot, count);
         true
     }
 
-    /// Something may have come free in this process.
-    pub(super) fn notice(&self) {
-        if self.control.waiting().load(Ordering::Relaxed) != 0 {
-            self.bell.ring();
-        }
+    /// Handles what consumers released.
+    pub(super) fn look_at_released(&self) {
+        let mut guard = self.lock_on_own_thread();
+        guard.finalize_watched();
+        guard.forget_retired();
+        drop(guard);
+        self.notifier.notify();
     }
 
-    /// A consumer says that it gave something back.
-    pub(super) fn on_bell(&self) {
-        let mut effects = Effects::default();
-        let mut state = self.lock();
-        state.finalize_watched(&self.control, self.lossless(), &mut effects);
-        state.forget_retired(&mut effects);
-        drop(state);
-        self.run(effects, None);
-        self.bell.ring();
+    /// Removes a consumer: from here on its page does not count.
+    pub(super) fn remove_consumer(&self, id: u64) {
+        let mut guard = self.lock_on_own_thread();
+        guard.remove_consumer(id);
+        guard.finalize_watched();
+        guard.regions.forget_consumer(id);
+        guard.forget_retired();
+        guard.share_out();
+        drop(guard);
+        self.notifier.notify();
     }
 
-    /// A consumer joins: from here on its page counts. Returns the pools of origin that it is to answer for before it gets
-    /// its place in the stream.
-    pub(super) fn add_peer(&self, peer: Arc<Peer>) -> Vec<(u64, String)> {
-        let mut state = self.lock();
-        let origins = if peer.has_left() {
-            Vec::new()
-        } else {
-            state.origins.iter().cloned().collect()
-        };
-        if origins.is_empty() {
-            self.give_place(&state, &peer);
-        } else {
-            peer.awaits(origins.iter().map(|(pool_id, _)| *pool_id).collect());
-        }
-        peer.page
-            .regions_seen()
-            .store(state.regions.retired.version().into(), Ordering::Relaxed);
-        state.peers = state.peers.iter().cloned().chain([peer]).collect();
-        fault::point(Point::PeerListed);
-        let mut effects = Effects::default();
-        state.share_out(&self.control, &self.settings, &mut effects);
-        drop(state);
-        self.run(effects, None);
-        self.bell.ring();
-        origins
-    }
-
-    /// Where in the stream a consumer begins.
-    fn give_place(&self, state: &State, peer: &Peer) {
-        let mut kept = state.history.iter();
-        let first = match peer.start_from {
-            StartFrom::Next => None,
-            StartFrom::Newest => kept.rfind(|kept| !kept.event),
-            StartFrom::Oldest => kept.next(),
-        };
-        let cursor = first.map_or(self.control.head(), |kept| kept.sequence);
-        peer.page.cursor().store(cursor, Ordering::Relaxed);
-        fault::point(Point::CursorGiven);
-    }
-
-    /// A consumer that joined has answered for every pool of origin.
-    pub(super) fn arrive(&self, peer: &Peer) {
-        let state = self.lock();
-        self.give_place(&state, peer);
-        peer.arrive();
-        drop(state);
-        fault::point(Point::PeerArrived);
-        self.bell.ring();
-    }
-
-    /// A consumer is gone: from here on its page does not count. Returns it, if it was there.
-    pub(super) fn remove_peer(&self, id: u64) -> Option<Arc<Peer>> {
-        let mut effects = Effects::default();
-        let mut state = self.lock();
-        let peer = state.remove_peer(&self.control, id);
-        state.finalize_watched(&self.control, self.lossless(), &mut effects);
-        state.regions.forget_consumer(id);
-        state.forget_retired(&mut effects);
-        state.share_out(&self.control, &self.settings, &mut effects);
-        drop(state);
-        self.run(effects, None);
-        self.bell.ring();
-        peer
-    }
-
-    /// How far the slowest consumer is behind.
-    pub(super) fn backlog(&self, state: &State) -> u64 {
-        let head = self.control.head();
-        state
-            .peers
-            .iter()
-            .filter_map(|peer| peer.cursor())
-            .map(|cursor| head.saturating_sub(cursor))
-            .max()
-            .unwrap_or(0)
-    }
-
-    /// The consumers that are furthest behind, and how far that is.
-    pub(super) fn slowest(&self, state: &State) -> (u64, Vec<Arc<Peer>>) {
-        let head = self.control.head();
-        let most = self.backlog(state);
-        let behind = |peer: &Peer| {
-            peer.cursor()
-                .map_or(0, |cursor| head.saturating_sub(cursor))
-        };
-        let is_slowest = |peer: &&Arc<Peer>| most > 0 && behind(peer) >= most;
-        (
-            most,
-            state.peers.iter().filter(is_slowest).cloned().collect(),
-        )
-    }
-
-    /// How far consumers of a lossless pool may be behind before the producer waits.
-    pub(super) fn max_backlog(&self) -> u64 {
-        // Not more than there can be slots for, besides what is promised to others.
-        let settings = &self.settings;
-        let room = settings.max_slots.saturating_sub(2).max(1);
-        u64::from(MAX_BACKLOG.max(settings.history).min(room))
-    }
-
-    /// Stops waiting for the consumers that are furthest behind; what they hold stays theirs.
-    pub(super) fn give_up_on_slowest(&self) {
-        if !self.process.is_current() {
-            return;
-        }
-        let state = self.lock();
-        let (_, slowest) = self.slowest(&state);
-        for peer in &slowest {
-            peer.leave();
-            peer.page
-                .flags()
-                .fetch_or(FLAG_TIMED_OUT, Ordering::Release);
-            fault::point(Point::TimedOutMarked);
-            peer.page.wake();
-            self.counters.timed_out.fetch_add(1, Ordering::Relaxed);
-            self.commands.send(Command::TimedOut(peer.id));
-        }
-        drop(state);
-        self.bell.ring();
-        for peer in slowest {
-            log::warn!(
-                "pool {:?}: consumer {} ({:?}, process {}) held it up for longer than lossless-timeout",
-                self.name,
-                peer.id,
-                peer.name,
-                peer.pid
-            );
-        }
-    }
-
-    /// Lets go of every region that is not needed. Returns how many went.
+    /// Removes every region that is not needed. Returns how many are gone.
     pub(super) fn collect(&self) -> usize {
-        if !self.process.is_current() {
-            // Inherited through fork: the words in control memory are the parent's to write.
-            return 0;
-        }
-        let mut effects = Effects::default();
-        let mut state = self.lock();
-        state.finalize_watched(&self.control, self.lossless(), &mut effects);
-        let gone = state.retire(
-            &self.control,
-            Cold::NotInUse,
-            self.settings.min_slots,
-            self.lossless(),
-            &mut effects,
-        );
-        drop(state);
-        self.run(effects, None);
-        gone
+        self.lock().map_or(0, |mut guard| {
+            guard.finalize_watched();
+            guard.retire(Cold::NotInUse)
+        })
     }
 
     pub(super) fn set_sticky(&self, sticky: &Sticky) -> Result<u64, RegionError> {
-        if !self.process.is_current() {
-            return Err(RegionError::Forked);
-        }
-        let mut state = self.lock();
-        let head = self.control.head();
-        let version = state.sticky.push(sticky, head)?;
-        drop(state);
+        let mut guard = self.lock().ok_or(RegionError::Forked)?;
+        let version = guard.sticky.push(sticky, self.control.head())?;
+        drop(guard);
         self.commands.send(Command::PushSticky);
         Ok(version)
     }
 
     pub(super) fn set_eos(&self, eos: bool) {
-        if !self.process.is_current() {
-            return;
-        }
-        let state = self.lock();
-        self.control.set_eos_at(eos.then(|| self.control.head()));
-        fault::point(Point::EosMarked);
-        let peers = state.peers.clone();
-        drop(state);
-        for peer in peers.iter() {
-            peer.page.wake();
+        if let Some(mut guard) = self.lock() {
+            self.control.set_eos_at(eos.then(|| self.control.head()));
+            fault::point(Point::EosMarked);
+            guard.wake_consumers();
         }
     }
 
-    /// No frame comes any more. Consumers keep what they hold.
+    /// Ends the stream. Consumers keep what they hold.
     pub(super) fn close(&self) {
-        let mut effects = Effects::default();
-        let mut state = self.lock();
-        if std::mem::replace(&mut state.closed, true) {
+        let Some(mut guard) = self.lock() else {
+            return;
+        };
+        if self.closed.swap(true, Ordering::AcqRel) {
             return;
         }
-        self.closed.store(true, Ordering::Release);
         self.control.set_closed();
         fault::point(Point::ClosedMarked);
-        effects.wake = true;
-        self.trim_history(&mut state, Span::Nothing, &mut effects);
-        let peers = state.peers.clone();
-        drop(state);
-        self.run(effects, Some(peers));
-        self.bell.ring();
+        guard.trim_history(Span::Nothing);
+        guard.wake_consumers();
+        drop(guard);
+        self.notifier.notify();
     }
 }

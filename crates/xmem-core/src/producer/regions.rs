@@ -9,8 +9,7 @@ use std::sync::Arc;
 use super::plan::{EXACT_FROM, Plan};
 use super::retired::{Lasting, Released, Retired};
 use super::slots::{Slots, Use, Want};
-#[cfg(feature = "cuda")]
-use crate::region::device::owned::Fds as CudaFds;
+use crate::region::device::Fds as CudaFds;
 use crate::region::{Imported, Region, Ticket};
 
 /// How many slots are acquired before a region that was not used meanwhile goes.
@@ -21,12 +20,12 @@ const OUTDATED_AFTER: u64 = 16;
 const MOST_PARTS: u64 = 8;
 
 #[derive(Debug)]
-pub(super) struct Entry {
-    pub(super) region: Arc<Region>,
+struct Entry {
+    region: Arc<Region>,
     plan: Plan,
     /// `Regions::clock` when one of its slots was last acquired.
     used_at: u64,
-    /// The consumers that asked for it, so that may have it mapped.
+    /// The consumers that were sent the region, and so may have it mapped.
     sent_to: Vec<u64>,
 }
 
@@ -46,23 +45,21 @@ pub(super) struct Room {
     pub(super) slot_bytes: u64,
 }
 
-/// Memory that somebody else made. It goes when who brought it in lets go of it.
+/// Memory that other code allocated. The region goes when the importing side drops its last handle.
 #[derive(Debug)]
 struct Foreign {
     memory: Taken,
     sent_to: Vec<u64>,
 }
 
-/// What memory of others is known by here.
+/// How imported memory is identified.
 #[derive(Debug, Clone)]
 pub(super) enum Taken {
     /// A descriptor.
     Imported(Arc<Imported>),
     /// A region of another pool, whose frames lie on a device.
-    #[cfg(feature = "cuda")]
     OnDevice(Arc<CudaFds>),
-    /// The header of device memory that is upstream's.
-    #[cfg(feature = "cuda")]
+    /// The header of device memory that upstream owns.
     Borrowed(Arc<Region>),
 }
 
@@ -78,9 +75,7 @@ impl Sent {
         match self {
             Self::Own(region) => region.len(),
             Self::Foreign(Taken::Imported(memory)) => memory.len(),
-            #[cfg(feature = "cuda")]
-            Self::Foreign(Taken::OnDevice(fds)) => fds.len,
-            #[cfg(feature = "cuda")]
+            Self::Foreign(Taken::OnDevice(fds)) => fds.len(),
             Self::Foreign(Taken::Borrowed(region)) => region.len(),
         }
     }
@@ -89,9 +84,7 @@ impl Sent {
         match self {
             Self::Own(region) => region.ticket(),
             Self::Foreign(Taken::Imported(memory)) => Ticket::Imported(memory.fd()),
-            #[cfg(feature = "cuda")]
             Self::Foreign(Taken::OnDevice(fds)) => fds.ticket(),
-            #[cfg(feature = "cuda")]
             Self::Foreign(Taken::Borrowed(region)) => region.ticket(),
         }
     }
@@ -104,29 +97,29 @@ pub(super) struct Regions {
     last_id: u32,
     /// Counts acquired slots.
     clock: u64,
-    pub(super) retired: Retired,
-    /// What plans that are being carried out will add.
+    retired: Retired,
+    /// The slots that running plans will add.
     planned: u32,
     planned_slots: u32,
     planned_bytes: u64,
-    /// Frames of one size do not replace those of another: both keep coming.
+    /// Frames of one size do not replace those of another: both sizes keep coming.
     mixed_sizes: bool,
     /// The most bytes that there may be; 0: any number.
     max_bytes: u64,
 }
 
-/// Which regions are to go.
+/// Which regions are to be removed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Cold {
-    /// Those that were not used for a while.
+    /// Regions that were not used for a while.
     ByNow,
-    /// All but the one that was used last.
+    /// All regions except the one used last.
     NotInUse,
-    /// Those that are in the way of such frames, if nobody holds anything in them.
+    /// Regions in the way of such frames in which nothing is held.
     UnusedAndUnfitFor(Want),
-    /// Those that are in the way of such frames.
+    /// Regions in the way of such frames.
     UnfitFor(Want),
-    /// The same, also if some of their slots are in use: those that are not go to where they are needed.
+    /// The same, also where some of their slots are in use: the other slots move to where they are needed.
     PartlyUnfitFor(Want),
 }
 
@@ -139,12 +132,31 @@ impl Regions {
         }
     }
 
-    pub(super) fn get(&self, id: u32) -> Option<&Entry> {
-        self.entries.get(&id)
+    pub(super) fn get(&self, id: u32) -> Option<&Arc<Region>> {
+        self.entries.get(&id).map(|entry| &entry.region)
+    }
+
+    /// The version of the list, which grows with each region that goes.
+    pub(super) fn version(&self) -> u32 {
+        self.retired.version()
+    }
+
+    /// Forgets the retired regions that no consumer can have mapped any more (`Retired::forget`). Returns their hooks.
+    pub(super) fn forget_retired(&mut self, seen: impl Fn(u64) -> Option<u32>) -> Vec<Released> {
+        self.retired.forget(seen)
+    }
+
+    /// The consumers that may still have a retired region mapped.
+    pub(super) fn mapped_by(&self, id: u32) -> Vec<u64> {
+        self.retired.mapped_by(id)
+    }
+
+    /// Takes the hooks of upstream's retired memory when the pool ends.
+    pub(super) fn take_borrowed(&mut self) -> Vec<Released> {
+        self.retired.take_borrowed()
     }
 
     /// The regions that were made here and are in use.
-    #[cfg(feature = "cuda")]
     pub(super) fn own(&self) -> impl Iterator<Item = &Arc<Region>> {
         self.entries.values().map(|entry| &entry.region)
     }
@@ -153,7 +165,7 @@ impl Regions {
         self.entries.len() as u32
     }
 
-    /// The ids of all regions, ascending: that is how consumers find them (`protocol::regions`).
+    /// The ids of all regions, ascending: consumers search them in this order (`protocol::regions`).
     pub(super) fn ids(&self) -> impl Iterator<Item = u32> {
         let ids: BTreeSet<u32> = self
             .entries
@@ -170,7 +182,7 @@ impl Regions {
         used + self.retired.bytes()
     }
 
-    /// What `max_bytes` has room for. `None`: any number; or sizes differ so much that no number says anything.
+    /// The room of `max_bytes` in slots. `None`: unlimited; or the sizes differ too much for one number.
     pub(super) fn room(&self) -> Option<Room> {
         if self.max_bytes == 0 || self.mixed_sizes {
             return None;
@@ -233,7 +245,8 @@ impl Regions {
             if slot_bytes > self.max_bytes {
                 return Err(Full::TooLarge);
             }
-            // One frame that is held keeps its whole region from frames of other sizes.
+            // One held frame keeps its whole region from frames of other sizes, so a region is a part of `max_bytes`
+            // only.
             let part = (self.max_bytes / MOST_PARTS / slot_bytes).max(1);
             let left = self
                 .max_bytes
@@ -283,13 +296,13 @@ impl Regions {
         self.last_id
     }
 
-    /// How many regions consumers are or will be shown. There is room for as many as there may be slots (`layout`); what is
-    /// not shown nobody takes.
+    /// The regions that are or will be listed for consumers. The list has room for as many as there may be slots
+    /// (`layout`); consumers take no frame of a region that is not listed.
     fn listed(&self) -> usize {
         self.entries.len() + self.foreign.len() + self.planned as usize
     }
 
-    /// Takes in memory that somebody else made, unless there are `max` regions already.
+    /// Lists memory that other code allocated, unless there are `max` regions already.
     pub(super) fn import(&mut self, memory: Taken, max: u32) -> Option<u32> {
         if self.listed() >= max as usize {
             return None;
@@ -300,7 +313,8 @@ impl Regions {
         Some(id)
     }
 
-    /// Lets go of what was imported. `released` runs when nobody has it open any more; it is returned if that is so already.
+    /// Removes imported memory. `released` runs when no process has it open any more; it is returned if that is so
+    /// already.
     pub(super) fn forget_import(
         &mut self,
         id: u32,
@@ -320,8 +334,7 @@ impl Regions {
         Some(foreign.memory)
     }
 
-    /// The pool ends: consumers are to let go of upstream's device memory, whether upstream has or not.
-    #[cfg(feature = "cuda")]
+    /// The pool ends: retires upstream's device memory for consumers, even if upstream still has a handle.
     pub(super) fn retire_borrowed(&mut self, id: u32) -> Option<Taken> {
         self.retire_foreign(id, Some(Lasting::Kept))
     }
@@ -359,7 +372,7 @@ impl Regions {
             .collect()
     }
 
-    /// A consumer is sent a region, so it may map it.
+    /// Notes that a consumer is sent a region, so that it may map it.
     pub(super) fn send(&mut self, id: u32, consumer: u64) -> Option<Sent> {
         let (sent, sent_to) = match self.entries.get_mut(&id) {
             Some(entry) => (Sent::Own(entry.region.clone()), &mut entry.sent_to),
@@ -374,7 +387,7 @@ impl Regions {
         Some(sent)
     }
 
-    /// A consumer is gone, and what it had mapped with it.
+    /// Forgets a consumer that is gone, and with it its mappings.
     pub(super) fn forget_consumer(&mut self, consumer: u64) {
         let own = self.entries.values_mut().map(|entry| &mut entry.sent_to);
         let foreign = self.foreign.values_mut();
@@ -383,8 +396,8 @@ impl Regions {
         }
     }
 
-    /// Lets a region go. Its slots have lost their places already. The region is returned, to be unmapped without a
-    /// lock, unless it must be there for as long as consumers have it open.
+    /// Retires a region whose slots have lost their places. Returns the region, to be unmapped without the lock, unless
+    /// it must exist while consumers have it open.
     pub(super) fn retire(&mut self, id: u32) -> Option<Arc<Region>> {
         let entry = self.entries.remove(&id)?;
         let lasts = entry.region.ends_with_producer();
@@ -394,8 +407,7 @@ impl Regions {
         (!lasts).then_some(entry.region)
     }
 
-    /// Retired device memory that somebody still has open, and such as cannot be retired yet: who.
-    #[cfg(feature = "cuda")]
+    /// The consumers of retired device memory that must not be freed yet, for each region.
     pub(super) fn lasting(&self) -> impl Iterator<Item = &[u64]> {
         let entries = self
             .entries
@@ -406,7 +418,6 @@ impl Regions {
     }
 
     /// The regions that are here and end with this process, and upstream's device memory.
-    #[cfg(feature = "cuda")]
     pub(super) fn ending_with_producer(&self) -> (Vec<u32>, Vec<u32>) {
         let own = self
             .entries
@@ -423,8 +434,7 @@ impl Regions {
         )
     }
 
-    /// The pool ends, and others have these open still: they are kept until the process ends.
-    #[cfg(feature = "cuda")]
+    /// The pool ends while others have these regions open: they are kept until the process ends.
     pub(super) fn leak_lasting(&mut self) {
         for entry in self
             .entries
@@ -441,7 +451,7 @@ impl Regions {
 mod tests {
     use std::time::Duration;
 
-    use crate::{Consumer, FrameMeta, Parts, Producer, StartFrom};
+    use crate::{Consumer, FrameMeta, Parts, Producer, SlotSpec, StartFrom};
     use xmem_shm::os::memfd::{self, Seal};
 
     #[test]
@@ -457,11 +467,13 @@ mod tests {
         memfd::seal(&fd, Seal::Size).unwrap();
         let mut parts = Parts::new();
         parts.add_imported(&producer.import(fd).unwrap(), 0, 4096, 0);
-        let mut slot = producer.acquire_with_room(1, parts.room()).unwrap();
+        let mut slot = producer
+            .acquire(SlotSpec::new(1).attachments(parts.room()))
+            .unwrap();
         slot.set_parts(parts);
         drop(slot.publish(FrameMeta::new(0)).unwrap());
         let sent_to = || {
-            let state = producer.inner().lock();
+            let state = producer.inner().lock().unwrap();
             let own = state.regions.entries.values().map(|entry| &entry.sent_to);
             let foreign = state.regions.foreign.values();
             let foreign = foreign.map(|foreign| &foreign.sent_to);

@@ -1,36 +1,35 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Regions that are gone here, but that consumers may still have mapped.
+//! Regions that are retired here, but that consumers may still have mapped.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::region::Region;
 
-/// How long a retired region counts for a consumer that does not say that it let go: one that is stopped, or lies.
+/// How long a retired region counts for a consumer that does not report that it unmapped it: one that is stopped or
+/// misbehaves.
 const LET_GO_TIME: Duration = Duration::from_secs(2);
 
-/// What is to run when nobody can have a region mapped any more.
+/// The hook that runs when no consumer can have a region mapped any more.
 pub(super) type Released = Box<dyn FnOnce() + Send>;
 
-/// Device memory that goes with its allocation, not with its last user (legacy handles).
+/// Device memory that is freed with its allocation, not with its last user (legacy handles).
 pub(super) enum Lasting {
     Own(#[allow(dead_code)] Arc<Region>), // held until it is dropped
-    /// Upstream's.
+    /// Upstream's memory.
     Borrowed(Released),
-    /// Upstream's, which has not let go of it, while the pool ends.
-    #[cfg(feature = "cuda")]
+    /// Upstream's memory, to which upstream still has a handle while the pool ends.
     Kept,
 }
 
 impl Lasting {
-    /// Nobody has it open any more: what is to run.
+    /// No consumer has it open any more: returns the hook to run.
     fn end(self) -> Option<Released> {
         match self {
             Self::Borrowed(released) => Some(released),
             // Device memory is freed by another thread; the host half is small.
             Self::Own(_) => None,
-            #[cfg(feature = "cuda")]
             Self::Kept => None,
         }
     }
@@ -41,7 +40,6 @@ impl std::fmt::Debug for Lasting {
         f.write_str(match self {
             Self::Own(_) => "Own",
             Self::Borrowed(_) => "Borrowed",
-            #[cfg(feature = "cuda")]
             Self::Kept => "Kept",
         })
     }
@@ -50,17 +48,16 @@ impl std::fmt::Debug for Lasting {
 #[derive(Debug)]
 struct Entry {
     id: u32,
-    /// Bytes.
     len: u64,
-    /// `Retired::version` since it is gone.
+    /// `Retired::version` after its removal.
     version: u32,
     since: Instant,
     sent_to: Vec<u64>,
-    /// Memory that must be there for as long as anybody has it open, however long that is.
+    /// Memory that must exist while any consumer has it open, however long that is.
     lasting: Option<Lasting>,
 }
 
-/// All of them.
+/// All retired regions.
 #[derive(Debug, Default)]
 pub(super) struct Retired {
     entries: Vec<Entry>,
@@ -69,7 +66,7 @@ pub(super) struct Retired {
 }
 
 impl Retired {
-    /// What consumers are to have seen (`LeasePage::regions_seen`) that let go of all regions that went until now.
+    /// The value of `LeasePage::regions_seen` of consumers that have unmapped all regions retired so far.
     pub(super) fn version(&self) -> u32 {
         self.version
     }
@@ -88,12 +85,12 @@ impl Retired {
 
     /// Bytes that consumers may still have mapped.
     pub(super) fn bytes(&self) -> u64 {
-        // What a consumer that is stopped keeps from being freed must not starve the pool.
+        // Memory that a stopped consumer keeps mapped must not starve the pool.
         let counts = |entry: &&Entry| entry.since.elapsed() < LET_GO_TIME;
         self.entries.iter().filter(counts).map(|e| e.len).sum()
     }
 
-    /// Upstream lets go of its memory, which is retired already. `released` is returned if nobody has it open any more.
+    /// Upstream drops its memory, which is retired already. `released` is returned if no consumer has it open any more.
     pub(super) fn let_go(&mut self, id: u32, released: Option<Released>) -> Option<Released> {
         match self.entries.iter_mut().find(|entry| entry.id == id) {
             Some(entry) => {
@@ -104,8 +101,8 @@ impl Retired {
         }
     }
 
-    /// Forgets regions that every consumer has let go of, or had the time to. `seen`: up to which version a consumer
-    /// has let go; `None`: of all.
+    /// Forgets regions that every consumer has unmapped, or had the time to unmap. `seen`: the version up to which a
+    /// consumer has unmapped regions; `None`: all of them.
     pub(super) fn forget(&mut self, seen: impl Fn(u64) -> Option<u32>) -> Vec<Released> {
         for entry in &mut self.entries {
             entry.sent_to.retain(|consumer| {
@@ -120,8 +117,7 @@ impl Retired {
         gone.filter_map(|entry| entry.lasting?.end()).collect()
     }
 
-    /// Who has device memory open that must be there for so long.
-    #[cfg(feature = "cuda")]
+    /// The consumers that have such device memory open, for each region.
     pub(super) fn lasting(&self) -> impl Iterator<Item = &[u64]> {
         self.entries
             .iter()
@@ -129,8 +125,7 @@ impl Retired {
             .map(|entry| &*entry.sent_to)
     }
 
-    /// The pool ends, and others have its device memory open still: it is kept until the process ends.
-    #[cfg(feature = "cuda")]
+    /// The pool ends while others have its device memory open: it is kept until the process ends.
     pub(super) fn leak(&mut self) {
         for entry in &mut self.entries {
             let own = |lasting: &mut Lasting| matches!(lasting, Lasting::Own(_));
@@ -138,7 +133,7 @@ impl Retired {
         }
     }
 
-    /// What is to run for memory of upstream that was let go of here, when the pool is gone.
+    /// Takes the hooks of upstream's retired memory when the pool is gone.
     pub(super) fn take_borrowed(&mut self) -> Vec<Released> {
         let end = |entry: &mut Entry| entry.lasting.take()?.end();
         self.entries.iter_mut().filter_map(end).collect()

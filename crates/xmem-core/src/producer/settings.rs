@@ -10,6 +10,7 @@ use super::access::Access;
 use super::event::ConsumerEvent;
 use crate::delivery::Delivery;
 use crate::region::Backing;
+use crate::region::device::mode::Mode;
 
 pub(super) type OnConsumer = Arc<dyn Fn(ConsumerEvent) + Send + Sync>;
 
@@ -29,9 +30,7 @@ pub(super) struct Settings {
     pub(super) lossless_timeout: Option<Duration>,
     pub(super) peers_may_write: bool,
     pub(super) on_consumer: Option<OnConsumer>,
-    #[cfg(feature = "cuda")]
-    pub(super) cuda_mode: crate::region::device::mode::Mode,
-    #[cfg(feature = "cuda")]
+    pub(super) cuda_mode: Mode,
     pub(super) release_timeout: Duration,
 }
 
@@ -63,9 +62,7 @@ impl Default for Settings {
             lossless_timeout: None,
             peers_may_write: false,
             on_consumer: None,
-            #[cfg(feature = "cuda")]
-            cuda_mode: crate::region::device::mode::Mode::Auto,
-            #[cfg(feature = "cuda")]
+            cuda_mode: Mode::Auto,
             release_timeout: Duration::from_secs(5),
         }
     }

@@ -2,112 +2,96 @@
 
 //! How the slots that consumers may hold are shared out among them.
 //!
-//! Every consumer has the budget that it asked for, but no more than the share of all, which is in control memory. Besides the
-//! budgets there is one slot more for each consumer, for a frame that it looks at past its budget. The share is the largest with
-//! which all of that fits into `max_slots`, and the budgets into `max_bytes`. It is found anew when a consumer comes or goes, when
-//! a region comes, and every 64 frames. What a consumer holds from before stays its own and counts in place of its budget.
-
-use std::sync::atomic::{Ordering, fence};
+//! Every consumer has the budget that it asked for, but at most the share of all, which is in control memory. Besides the
+//! budgets, one slot more is set aside for each consumer, for a frame that it looks at past its budget. The share is the
+//! largest with which all of this fits into `max_slots`, and the budgets into `max_bytes`. It is computed anew when a
+//! consumer comes or goes, when a region is made, and every 64 frames. Slots that a consumer holds from before stay its
+//! own, and count in place of its budget.
 
 use xmem_shm::abi::budget::{BudgetLimit, Share};
 use xmem_shm::abi::layout::Control;
+use xmem_shm::sync::{Ordering, fence};
 
+use super::consumer::Claim;
+use super::consumers::Consumers;
+use super::event::Cut;
+use super::regions::Regions;
 use super::settings::Settings;
-use super::slots::Place;
-use super::state::{Effects, State};
+use super::slots::{Place, Slots};
 
-/// What is left for an upstream that has not said what it needs: as much as a decoder usually does.
+/// The slots left for an upstream whose need is not known: as many as a decoder usually needs.
 const LIKELY_UPSTREAM_NEED: u32 = 16;
 
-/// Consumers may hold fewer slots than they asked for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Cut {
-    pub(super) budget: u32,
-    pub(super) consumers: u32,
-    pub(super) limit: BudgetLimit,
+/// What the shares depend on, besides the settings.
+#[derive(Debug, Default)]
+pub(super) struct Shares {
+    /// Slots for buffers that upstream keeps. `None`: not known yet.
+    upstream_need: Option<u32>,
+    /// The smallest share that was reported.
+    least: Option<u32>,
 }
 
-impl Cut {
-    pub(super) fn warn(self, pool: &str) {
-        let Self {
-            budget,
-            consumers,
-            limit,
-        } = self;
-        log::warn!(
-            "pool {pool:?}: {limit} has room for a budget of {budget} slots for each of {consumers} consumers, which copy frames \
-             beyond that: raise {limit}"
-        );
-    }
-}
-
-/// What one consumer takes of the slots.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Claim {
-    /// The budget that it asked for. 0 when it takes no more frames.
-    pub(super) asked: u32,
-    /// 1 for as long as it looks at frames past its budget.
-    pub(super) look: u32,
-    /// What it may hold from before, with the frame that it looks at.
-    pub(super) kept: u32,
-}
-
-impl Claim {
-    fn budget(self, share: u32) -> u32 {
-        self.asked.min(share)
+impl Shares {
+    pub(super) fn set_upstream_need(&mut self, slots: u32) {
+        self.upstream_need = Some(slots);
     }
 
-    fn kept_budget(self) -> u32 {
-        self.kept.saturating_sub(self.look)
+    /// Slots for buffers that upstream keeps, as far as that is known.
+    pub(super) fn upstream_need(&self) -> u32 {
+        self.upstream_need.unwrap_or(0)
     }
 
-    /// The slots that are reserved for it where each consumer gets this share.
-    pub(super) fn slots(self, share: u32) -> u32 {
-        self.budget(share).saturating_add(self.look).max(self.kept)
-    }
-}
-
-impl State {
-    /// Gives each consumer its budget, for as many as there are now.
+    /// Gives each consumer its budget, for as many as there are now. Returns what to report.
     pub(super) fn share_out(
         &mut self,
         control: &Control,
         settings: &Settings,
-        effects: &mut Effects,
-    ) {
-        let mut share = self.share(control, settings);
+        consumers: &Consumers,
+        regions: &Regions,
+        slots: &Slots,
+    ) -> Option<Cut> {
+        let largest = || self.largest(control, settings, consumers, regions, slots);
+        let mut share = largest();
         loop {
             let is_smaller = share.most < control.share().most;
             control.set_share(share);
             if !is_smaller {
                 break;
             }
-            // Frames may have been taken within the larger budget since that was looked at. Pairs with the fence in
-            // `lease::hold`: either such a lease is seen now, or its holder sees the smaller budget and gives it back.
+            // Frames may have been taken within the larger budget since the leases were counted. Pairs with the fence in
+            // `lease::hold`: either such a lease is visible now, or its holder sees the smaller budget and withdraws.
             fence(Ordering::SeqCst);
-            let again = self.share(control, settings);
+            let again = largest();
             if again.most >= share.most {
                 break;
             }
             share = again;
         }
-        for peer in self.peers.iter() {
-            peer.reserve(share.most);
+        for consumer in consumers.iter() {
+            consumer.reserve(share.most);
         }
-        let is_news = self.least_share == u32::MAX || share.most == 0;
-        if share.most < self.least_share && is_news {
-            self.least_share = share.most;
-            effects.cut = Some(Cut {
+        let is_less = share.most < self.least.unwrap_or(u32::MAX);
+        let is_news = self.least.is_none() || share.most == 0;
+        (is_less && is_news).then(|| {
+            self.least = Some(share.most);
+            Cut {
                 budget: share.most,
-                consumers: self.peers.len() as u32,
+                consumers: consumers.len() as u32,
                 limit: share.limit,
-            });
-        }
+            }
+        })
     }
 
     /// The largest share that there is room for.
-    fn share(&self, control: &Control, settings: &Settings) -> Share {
-        let claims: Vec<_> = self.peers.iter().map(|peer| peer.claim()).collect();
+    fn largest(
+        &self,
+        control: &Control,
+        settings: &Settings,
+        consumers: &Consumers,
+        regions: &Regions,
+        slots: &Slots,
+    ) -> Share {
+        let claims: Vec<_> = consumers.iter().map(|consumer| consumer.claim()).collect();
         // One slot is being written, and the producer may keep the one before.
         let unknown = (settings.max_slots / 8).min(LIKELY_UPSTREAM_NEED);
         let others = self.upstream_need.unwrap_or(unknown) + settings.history + 2;
@@ -121,15 +105,15 @@ impl State {
             }),
             limit: BudgetLimit::MaxSlots,
         };
-        let by_bytes = self.regions.room().map(|room| {
-            // The history gives way here, so nothing is kept free for it, nor for frames that are looked at.
+        let by_bytes = regions.room().map(|room| {
+            // Here the history gives way, so nothing is set aside for it, nor for frames past a budget.
             let left = room.slots.saturating_sub(2);
-            let bytes = |slot| self.slots.get(slot).and_then(|info| info.place);
-            let held: Vec<u64> = self
-                .peers
+            let place = |slot| slots.get(slot).and_then(|info| info.place);
+            let held: Vec<u64> = consumers
                 .iter()
-                .map(|peer| {
-                    let bytes: u64 = peer.held(control).filter_map(bytes).map(Place::bytes).sum();
+                .map(|consumer| {
+                    let places = consumer.held(control).filter_map(place);
+                    let bytes: u64 = places.map(Place::bytes).sum();
                     bytes.div_ceil(room.slot_bytes)
                 })
                 .collect();

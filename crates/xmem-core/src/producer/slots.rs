@@ -1,11 +1,35 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! What the producer itself knows of each slot: where it lies, and which references its own side has.
+//! The producer's own record of each slot: its place, and the references of the producer's side.
+
+use std::sync::Arc;
 
 use xmem_shm::abi::device_header::SLOT_HEAD;
+use xmem_shm::protocol::slot::SlotWord;
 
-/// Runs in the owner when the last reference to a frame is gone.
+use crate::region::Region;
+
+/// Runs in the producer when the last reference to a frame is gone.
 pub(super) type Hook = Box<dyn FnOnce() + Send>;
+
+/// Runs a hook. It may run on any thread that finds a frame released, so a panic stops here.
+pub(super) fn run_hook(hook: Hook) {
+    if std::panic::catch_unwind(std::panic::AssertUnwindSafe(hook)).is_err() {
+        log::error!("a release hook panicked");
+    }
+}
+
+/// A slot that was claimed for writing.
+#[derive(Debug)]
+pub(super) struct Claimed {
+    pub(super) slot: u32,
+    pub(super) word: SlotWord,
+    pub(super) place: Place,
+    pub(super) region: Arc<Region>,
+}
+
+/// Where a frame's attachments lie in its slot: first byte and length.
+pub(super) type Attached = (usize, usize);
 
 /// Where a slot's bytes lie.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -26,7 +50,7 @@ pub(super) struct DevicePlace {
     pub(super) index: u32,
     /// The device's number in this process.
     pub(super) ordinal: u16,
-    /// Frames lie elsewhere, and only their events are here.
+    /// Frames lie elsewhere; only their events are here.
     pub(super) events_only: bool,
 }
 
@@ -41,7 +65,7 @@ impl Place {
         self.device.map_or(self.len, |device| device.len)
     }
 
-    /// Up to where its host room is taken, whatever the payload.
+    /// The end of the host room that is taken, whatever the payload.
     pub(super) fn filled(self) -> usize {
         self.device.map_or(0, |_| SLOT_HEAD)
     }
@@ -56,7 +80,7 @@ impl Place {
     }
 }
 
-/// What a slot is wanted for.
+/// The requirements of a slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Want {
     /// Bytes of payload.
@@ -65,27 +89,11 @@ pub(super) struct Want {
     pub(super) room: usize,
     /// The device that the payload is to lie on, by its number in this process.
     pub(super) device: Option<u16>,
-    /// For a frame that is still to be made; whoever asks has other memory if there is none.
+    /// For a frame that does not exist yet (`SlotSpec::ahead`).
     pub(super) is_ahead: bool,
 }
 
 impl Want {
-    pub(super) fn on_host(size: usize, room: usize) -> Self {
-        Self {
-            size,
-            room,
-            device: None,
-            is_ahead: false,
-        }
-    }
-
-    pub(super) fn ahead(self) -> Self {
-        Self {
-            is_ahead: true,
-            ..self
-        }
-    }
-
     /// Bytes of a slot where the payload lies.
     pub(super) fn slot_size(self) -> usize {
         match self.device {
@@ -103,7 +111,7 @@ impl Want {
     }
 }
 
-/// "Keep the frame until this many consumers took and released it."
+/// Keeps a frame until this many consumers took and released it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Keep {
     pub(super) until: u32,
@@ -111,31 +119,43 @@ pub(super) struct Keep {
     pub(super) departed: u32,
 }
 
-/// Who on the producer's side uses a slot.
+/// The producer side's use of a slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Use {
     /// The slot has no place in any region.
     Unassigned,
-    /// Nobody. It may still hold a frame that consumers can take, or hold.
+    /// Unused by the producer's side. It may hold a frame that consumers can take, or hold.
     Idle,
-    /// Somebody has a WriteLease on it.
+    /// A `WriteLease` exists.
     Writing,
     /// It is published, and this many references of the producer's side keep it.
-    Referenced(u32),
+    Referenced(u64),
 }
 
 pub(super) struct SlotInfo {
     pub(super) place: Option<Place>,
     pub(super) used: Use,
-    /// Up to where frames of this generation may have bytes. Attachments of the next one go behind that.
+    /// The end of the bytes that frames of this generation may have. Attachments of the next one go behind it.
     pub(super) filled: usize,
     /// Where the newest attachments of this generation lie: first byte and length.
-    pub(super) attached: (usize, usize),
+    pub(super) attached: Attached,
     /// Of the newest entry that names the slot.
     pub(super) last_sequence: u64,
     pub(super) published_at: i64,
     pub(super) hook: Option<Hook>,
     pub(super) keep: Option<Keep>,
+}
+
+impl SlotInfo {
+    /// Whether a hook or a count waits for the release of its frame.
+    fn is_waited_for(&self) -> bool {
+        self.hook.is_some() || self.keep.is_some()
+    }
+
+    /// Whether the producer's side does not use the slot, and no hook or count waits for its frame.
+    pub(super) fn can_be_claimed(&self) -> bool {
+        self.used == Use::Idle && self.hook.is_none()
+    }
 }
 
 impl std::fmt::Debug for SlotInfo {
@@ -155,9 +175,11 @@ impl std::fmt::Debug for SlotInfo {
 pub(super) struct Slots {
     slots: Vec<SlotInfo>,
     /// The idle ones, those of the newest region first, and of each region the most recently used last. They are taken
-    /// from the end: what is used last is the likeliest to be in a cache, and regions that were made for a peak are not
-    /// used any more when it is over.
+    /// from the end: the slot used last is most likely in a cache, and regions that were made for a peak fall out of use
+    /// when the peak is over.
     idle: Vec<u32>,
+    /// Idle slots whose frames have a hook or a count, and that consumers still hold or await.
+    watched: Vec<u32>,
 }
 
 impl Slots {
@@ -176,6 +198,7 @@ impl Slots {
                 })
                 .collect(),
             idle: Vec::new(),
+            watched: Vec::new(),
         }
     }
 
@@ -183,7 +206,7 @@ impl Slots {
         self.slots.get(slot as usize)
     }
 
-    pub(super) fn get_mut(&mut self, slot: u32) -> Option<&mut SlotInfo> {
+    fn get_mut(&mut self, slot: u32) -> Option<&mut SlotInfo> {
         self.slots.get_mut(slot as usize)
     }
 
@@ -237,9 +260,10 @@ impl Slots {
         }
     }
 
-    /// An idle slot is written from here on, of which its first bytes are `filled` with payload.
+    /// An idle slot is written from here on; its first `filled` bytes are payload.
     pub(super) fn start_writing(&mut self, slot: u32, filled: usize) {
         self.idle.retain(|s| *s != slot);
+        self.watched.retain(|s| *s != slot);
         if let Some(info) = self.get_mut(slot) {
             info.used = Use::Writing;
             info.filled = filled;
@@ -269,7 +293,7 @@ impl Slots {
         }
     }
 
-    /// One reference less. Returns whether it was the last.
+    /// Removes a reference. Returns whether it was the last, and a hook or a count waits for the release of the frame.
     pub(super) fn dereference(&mut self, slot: u32) -> bool {
         let Some(info) = self.get_mut(slot) else {
             return false;
@@ -280,10 +304,111 @@ impl Slots {
                 false
             }
             _ => {
+                let is_waited_for = info.is_waited_for();
                 self.set_idle(slot);
-                true
+                is_waited_for
             }
         }
+    }
+
+    /// Records that frames of this generation may have bytes up to `end`.
+    pub(super) fn fill(&mut self, slot: u32, end: usize) {
+        if let Some(info) = self.get_mut(slot) {
+            info.filled = info.filled.max(end);
+        }
+    }
+
+    /// Attachments were written into the slot.
+    pub(super) fn set_attached(&mut self, slot: u32, attached: Attached) {
+        if let Some(info) = self.get_mut(slot) {
+            info.attached = attached;
+        }
+    }
+
+    /// Sets the hook and the count of a frame that is being published.
+    pub(super) fn set_hooks(&mut self, slot: u32, hook: Option<Hook>, until: Option<u32>) {
+        if let Some(info) = self.get_mut(slot) {
+            info.hook = hook;
+            info.keep = until.map(|until| Keep { until, departed: 0 });
+        }
+    }
+
+    /// Records that a frame in the slot is published: one reference for the caller, one for the history. Returns whether
+    /// a hook or a count waits for its release.
+    pub(super) fn publish(&mut self, slot: u32, sequence: u64, published_at: i64) -> bool {
+        self.reference(slot);
+        self.reference(slot);
+        self.get_mut(slot).is_some_and(|info| {
+            info.last_sequence = sequence;
+            info.published_at = published_at;
+            info.is_waited_for()
+        })
+    }
+
+    /// Keeps the frame in the slot until this many consumers took and released it.
+    pub(super) fn keep_until(&mut self, slot: u32, count: u32) {
+        if let Some(info) = self.get_mut(slot) {
+            let departed = info.keep.map_or(0, |keep| keep.departed);
+            info.keep = Some(Keep {
+                until: count,
+                departed,
+            });
+        }
+    }
+
+    /// Takes the count of a frame away.
+    pub(super) fn take_keep(&mut self, slot: u32) -> Option<Keep> {
+        self.get_mut(slot)?.keep.take()
+    }
+
+    /// Gives a count back that was taken away.
+    pub(super) fn restore_keep(&mut self, slot: u32, keep: Option<Keep>) {
+        if let Some(info) = self.get_mut(slot) {
+            info.keep = keep;
+        }
+    }
+
+    /// Records that a consumer is gone. `took`: whether the consumer took the frame of a slot.
+    pub(super) fn note_departed(&mut self, took: impl Fn(u32) -> bool) {
+        for (slot, info) in (0..).zip(&mut self.slots) {
+            if let Some(keep) = &mut info.keep
+                && took(slot)
+            {
+                keep.departed = keep.departed.saturating_add(1);
+            }
+        }
+    }
+
+    /// The frame in the slot is released. Returns its hook.
+    pub(super) fn take_hook(&mut self, slot: u32) -> Option<Hook> {
+        let info = self.get_mut(slot)?;
+        info.keep = None;
+        info.hook.take()
+    }
+
+    /// Takes all hooks, when the pool ends.
+    pub(super) fn take_hooks(&mut self) -> impl Iterator<Item = Hook> {
+        self.slots.iter_mut().filter_map(|info| info.hook.take())
+    }
+
+    /// Records that the frame of an idle slot waits for consumers.
+    pub(super) fn watch(&mut self, slot: u32) {
+        if !self.watched.contains(&slot) {
+            self.watched.push(slot);
+        }
+    }
+
+    /// The slots whose frames wait for consumers. The caller [gives back](Self::set_watched) those that still do.
+    pub(super) fn take_watched(&mut self) -> Vec<u32> {
+        std::mem::take(&mut self.watched)
+    }
+
+    pub(super) fn set_watched(&mut self, watched: Vec<u32>) {
+        self.watched = watched;
+    }
+
+    pub(super) fn is_idle(&self, slot: u32) -> bool {
+        self.get(slot).is_some_and(|info| info.used == Use::Idle)
     }
 
     fn push_idle(&mut self, slot: u32) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! What a killed producer left of its pool: replaced by the next producer, or removed without one.
+//! Files that a killed producer left: replaced by the next producer, or removed without one.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -17,13 +17,13 @@ use crate::error::{CreateError, RemoveError};
 use crate::region;
 use crate::rendezvous::{has_safe_dir, is_in_runtime_dir, lock_path, socket_path};
 
-/// Removes the socket that a killed producer left. `false`: there is none. Only for who holds the pool's lock.
+/// Removes the socket that a killed producer left. `false`: there is none. The caller holds the pool's lock.
 pub(super) fn remove_socket(path: &Path) -> Result<bool, CreateError> {
     let system = |what| move |error| CreateError::System { what, error };
     match fs::symlink_metadata(path) {
         Ok(meta) if meta.file_type().is_socket() => {
-            // We hold the lock, so no xmem producer listens there. But another program might; only a refused
-            // connection says that nobody does.
+            // The caller holds the lock, so no xmem producer listens there. Another program might; only a refused
+            // connection shows that none does.
             let refused = socket::connect_to(path)
                 .is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused);
             if !refused {
@@ -52,13 +52,13 @@ pub(super) fn remove_socket(path: &Path) -> Result<bool, CreateError> {
     }
 }
 
-/// Removes what a killed producer left of a pool: its socket, its lock file and its segments in `/dev/shm`. Returns what
-/// it removed. Nothing is an answer too.
+/// Removes what a killed producer left of a pool: its socket, its lock file and its segments in `/dev/shm`. Returns the
+/// removed paths, perhaps none.
 ///
-/// Outside of the runtime directory a socket without a producer's lock file beside it is taken for another program's.
+/// Outside of the runtime directory a socket without a producer's lock file beside it counts as another program's.
 ///
-/// It does no harm to leave them: the pool's next producer does the same. It is the pool's producer for that moment, so one
-/// that starts just then tries again.
+/// The files do no harm: the pool's next producer removes them too. This function holds the pool's lock meanwhile, so a
+/// producer that starts just then tries again.
 ///
 /// ```
 /// # let dir = tempfile::tempdir()?;
@@ -79,8 +79,8 @@ pub(super) fn remove_socket(path: &Path) -> Result<bool, CreateError> {
 ///
 /// # Errors
 ///
-/// [`RemoveError::Live`] when the pool has a producer, [`RemoveError::Foreign`] when the files are another user's, also for root,
-/// and others as [`RemoveError`] says.
+/// [`RemoveError::Live`] when the pool has a producer, [`RemoveError::Foreign`] when the files belong to another user,
+/// also for root; see [`RemoveError`] for the others.
 pub fn remove_stale(pool: &(impl AsRef<OsStr> + ?Sized)) -> Result<Vec<PathBuf>, RemoveError> {
     let pool = pool.as_ref();
     let socket = socket_path(pool)?;
@@ -92,16 +92,16 @@ pub fn remove_stale(pool: &(impl AsRef<OsStr> + ?Sized)) -> Result<Vec<PathBuf>,
     let had_lock = is_there(&lock_file);
     let prefix = region::shm_prefix(&socket);
     if !had_lock && !is_there(&socket) {
-        // A lock would have to be made just to be removed. Segments have their own.
+        // A lock file would be made only to be removed. Segments have their own locks.
         return Ok(region::sweep_shm(&prefix));
     }
-    // An empty one may be anybody's. Whether it is a producer's is looked at when it is locked.
-    let is_said = fs::symlink_metadata(&lock_file).is_ok_and(|meta| meta.len() > 0);
-    if !is_said && is_there(&socket) && !is_in_runtime_dir(pool, &socket) {
+    // An empty file may be anything. Whether it is a producer's lock shows when it is locked.
+    let has_content = fs::symlink_metadata(&lock_file).is_ok_and(|meta| meta.len() > 0);
+    if !has_content && is_there(&socket) && !is_in_runtime_dir(pool, &socket) {
         return Err(RemoveError::NotAPools { path: socket });
     }
     let lock = take_lock(pool, &socket).map_err(|error| match error {
-        // The lock of another user cannot be tried, and the socket perhaps can.
+        // Another user's lock cannot be tried, but perhaps the socket can.
         CreateError::Foreign { uid, .. } if socket::connect_to(&socket).is_ok() => {
             CreateError::InUse {
                 pool: pool.to_string_lossy().into_owned(),
@@ -112,7 +112,7 @@ pub fn remove_stale(pool: &(impl AsRef<OsStr> + ?Sized)) -> Result<Vec<PathBuf>,
     })?;
     let had_socket = remove_socket(&socket)?;
     let segments = region::sweep_shm(&prefix);
-    // Its file goes with it.
+    // Removes the lock file.
     drop(lock);
     let removed = [(had_socket, socket), (had_lock, lock_file)];
     Ok(removed

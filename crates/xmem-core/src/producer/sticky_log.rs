@@ -21,14 +21,14 @@ const MAX_BYTES: usize = 4 * MAX_NAMED_SIZE;
 struct Version {
     number: u64,
     bytes: Arc<[u8]>,
-    /// The newest version has its descriptor, since it is asked for most. The others have none, so that a stream that
-    /// changes its state with every frame does not use them all up.
+    /// Only the newest version has a descriptor, because consumers ask for it most. A stream that changes its state with
+    /// every frame would otherwise use up all descriptors.
     fd: Option<Arc<OwnedFd>>,
     /// The first frame of this version.
     since: u64,
 }
 
-/// A version that somebody asked for.
+/// A version that a consumer asked for.
 #[derive(Debug)]
 pub(super) enum Found {
     Descriptor(Arc<OwnedFd>),
@@ -75,7 +75,7 @@ impl StickyLog {
         self.current.clone()
     }
 
-    /// A new version, which the frames from `head` on belong to.
+    /// Adds a version, which the frames from `head` on belong to.
     pub(super) fn push(&mut self, sticky: &Sticky, head: u64) -> Result<u64, RegionError> {
         let bytes = sticky.encode();
         let what = "keep the stream's sticky state";
@@ -92,7 +92,7 @@ impl StickyLog {
         let fd = descriptor(&bytes).map_err(|error| RegionError::System { what, error })?;
         self.number += 1;
         self.current = Arc::new(sticky.clone());
-        // No frame came in between, so none needs the last one.
+        // No frame was published in between, so none needs the last version.
         if self.versions.back().is_some_and(|last| last.since == head) {
             self.versions.pop_back();
         }

@@ -1,36 +1,40 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! The few places where a producer waits. Only lossless delivery and `wait_for_consumer` do.
+//! The few places where a producer waits. Only lossless delivery and `wait_for_consumers` do.
 
-use std::sync::atomic::{AtomicU64, Ordering, fence};
 use std::sync::{Arc, Weak};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use xmem_shm::fault::{self, Point};
-use xmem_shm::lock::lock;
 use xmem_shm::os::clock::Deadline;
+use xmem_shm::sync::{AtomicU64, Ordering, fence};
 
 use super::commands::Command;
-use super::peer::Peer;
+use super::consumer::ConsumerRecord;
+use super::guard::Guard;
 use super::pool::Pool;
-use super::state::State;
-use crate::cancel::{Bell, Canceller, Wake};
+use super::settings::Settings;
+use crate::cancel::{Canceller, Notifier, Wake};
 use crate::error::WaitError;
 
-/// How often to look again without having been told to: for leases that a GPU ends, or a consumer that does not ring.
+/// How often to look again without a notification: for leases that a GPU ends, or a consumer that sends no message.
 const LOOK_AGAIN: Duration = Duration::from_millis(100);
 
-/// How long a consumer may take no frame of a lossless pool before it is named.
+/// How many frames a lossless pool's slowest consumer may be behind before the producer waits.
+const MAX_BACKLOG: u32 = 8;
+
+/// How long a consumer may take no frame of a lossless pool before it is reported.
 const NAMED_AFTER: Duration = Duration::from_secs(2);
 
-/// Counts a waiting thread in control memory, where consumers look before they ring.
+/// Counts a waiting thread in control memory, where consumers look before they send a message.
 struct Waiting<'a>(&'a AtomicU64);
 
 impl<'a> Waiting<'a> {
     fn new(word: &'a AtomicU64) -> Self {
         word.fetch_add(1, Ordering::Relaxed);
         fault::point(Point::WaitCounted);
-        // Pairs with the fence in `lease::release`: either a consumer sees that we wait, or we see what it gave back.
+        // Pairs with the fence in `lease::release`: either a consumer sees this waiting thread, or the thread sees the
+        // release.
         fence(Ordering::SeqCst);
         Self(word)
     }
@@ -42,113 +46,146 @@ impl Drop for Waiting<'_> {
     }
 }
 
-impl Pool {
-    /// Waits until `look` finds what is waited for.
-    pub(super) fn wait<T>(
-        &self,
-        timeout: Option<Duration>,
-        cancel: &Canceller,
-        mut look: impl FnMut() -> Option<T>,
-    ) -> Result<T, WaitError> {
-        if !self.process.is_current() {
-            return Err(WaitError::Forked);
+/// Waits until `look` finds something.
+pub(super) fn wait<T>(
+    pool: &Pool,
+    timeout: Option<Duration>,
+    cancel: &Canceller,
+    mut look: impl FnMut() -> Option<T>,
+) -> Result<T, WaitError> {
+    if !pool.is_of_this_process() {
+        return Err(WaitError::Forked);
+    }
+    if let Some(found) = look() {
+        return Ok(found);
+    }
+    let deadline = Deadline::after(timeout);
+    let sleeper: Weak<Notifier> = Arc::downgrade(pool.notifier());
+    let sleeper: Weak<dyn Wake> = sleeper;
+    let _registration = cancel.register(sleeper);
+    let _waiting = Waiting::new(pool.control().waiting());
+    loop {
+        let seen = pool.notifier().count();
+        if cancel.is_cancelled() {
+            return Err(WaitError::Cancelled);
+        }
+        if pool.is_closed() {
+            return Err(WaitError::Closed);
         }
         if let Some(found) = look() {
             return Ok(found);
         }
-        let deadline = Deadline::after(timeout);
-        let sleeper: Weak<Bell> = Arc::downgrade(&self.bell);
-        let sleeper: Weak<dyn Wake> = sleeper;
-        let _registration = cancel.register(sleeper);
-        let _waiting = Waiting::new(self.control.waiting());
-        loop {
-            let rings = self.bell.rings();
-            if cancel.is_cancelled() {
-                return Err(WaitError::Cancelled);
-            }
-            if self.closed.load(Ordering::Acquire) {
-                return Err(WaitError::Closed);
-            }
-            if let Some(found) = look() {
-                return Ok(found);
-            }
-            if deadline.is_over() {
-                return Err(WaitError::Timeout);
-            }
-            self.bell.wait(rings, deadline.left_up_to(LOOK_AGAIN));
+        if deadline.is_over() {
+            return Err(WaitError::Timeout);
         }
+        pool.notifier().wait(seen, deadline.left_up_to(LOOK_AGAIN));
     }
+}
 
-    /// As `wait`, and gives up on the slowest consumers each time that nothing moved for `lossless_timeout`. Waits in short turns,
-    /// one after the other, count as one wait.
-    pub(super) fn wait_lossless<T>(
-        &self,
-        timeout: Option<Duration>,
-        cancel: &Canceller,
-        mut look: impl FnMut() -> Option<T>,
-    ) -> Result<T, WaitError> {
-        let patience = self.settings.lossless_timeout;
-        self.wait(timeout, cancel, || {
-            let found = look();
-            let still = self.stands_still(found.is_some());
-            if still >= NAMED_AFTER {
-                self.name_slowest();
-            }
-            if patience.is_some_and(|patience| still >= patience) {
-                self.give_up_on_slowest();
-                *lock(&self.standstill) = None;
-            }
-            found
-        })
-    }
-
-    /// For how long nothing moved while somebody waited in vain.
-    fn stands_still(&self, found: bool) -> Duration {
-        let taken = (!found).then(|| self.taken());
-        let mut standstill = lock(&self.standstill);
-        let before = standstill.filter(|(seen, _)| Some(*seen) == taken);
-        *standstill = before.or(taken.map(|taken| (taken, Instant::now())));
-        before.map_or(Duration::ZERO, |(_, since)| since.elapsed())
-    }
-
-    /// Names the consumers that somebody has waited for too long, each of them once.
-    fn name_slowest(&self) {
-        let (_, slowest) = self.slowest(&self.lock());
-        for peer in slowest {
-            if peer.was_named.swap(true, Ordering::Relaxed) {
-                continue;
-            }
-            log::warn!(
-                "pool {:?}: consumer {} ({:?}, process {}) has taken no frame for {} s, and the producer waits for it: \
-                 lossless-timeout bounds that",
-                self.name,
-                peer.id,
-                peer.name,
-                peer.pid,
-                NAMED_AFTER.as_secs()
-            );
-            self.commands.send(Command::HoldsUp(peer.id));
+/// As `wait`, and stops waiting for the slowest consumers each time that nothing moved for `lossless_timeout`. Short
+/// waits one after the other count as one wait.
+pub(super) fn wait_lossless<T>(
+    pool: &Pool,
+    timeout: Option<Duration>,
+    cancel: &Canceller,
+    mut look: impl FnMut() -> Option<T>,
+) -> Result<T, WaitError> {
+    let patience = pool.settings().lossless_timeout;
+    wait(pool, timeout, cancel, || {
+        let found = look();
+        let taken = found.is_none().then(|| taken(pool)).flatten();
+        let waited = pool.standstill().note(taken);
+        if waited >= NAMED_AFTER {
+            name_slowest(pool);
         }
-    }
-
-    /// For how long the producer has been waiting for this consumer.
-    pub(super) fn waits_for(&self, state: &State, peer: &Peer) -> Duration {
-        let since = match *lock(&self.standstill) {
-            Some((_, since)) if self.control.waiting().load(Ordering::Relaxed) > 0 => since,
-            _ => return Duration::ZERO,
-        };
-        let (_, slowest) = self.slowest(state);
-        let is_slowest = slowest.iter().any(|slow| slow.id == peer.id);
-        if is_slowest {
-            since.elapsed()
-        } else {
-            Duration::ZERO
+        if patience.is_some_and(|patience| waited >= patience) {
+            give_up_on_slowest(pool);
+            pool.standstill().reset();
         }
-    }
+        found
+    })
+}
 
-    /// What the slowest consumers took so far; changes when they move.
-    fn taken(&self) -> u64 {
-        let state = self.lock();
-        self.control.head() - self.backlog(&state).min(self.control.head())
+/// Waits until the slowest consumer is less than so many entries behind.
+pub(super) fn wait_for_backlog(
+    pool: &Pool,
+    below: u64,
+    timeout: Option<Duration>,
+    cancel: &Canceller,
+) -> Result<(), WaitError> {
+    wait_lossless(pool, timeout, cancel, || {
+        (pool.lock()?.backlog() < below).then_some(())
+    })
+}
+
+/// How far consumers of a lossless pool may be behind before the producer waits.
+pub(super) fn max_backlog(settings: &Settings) -> u64 {
+    // At most as many as slots can exist, besides those promised to others.
+    let room = settings.max_slots.saturating_sub(2).max(1);
+    u64::from(MAX_BACKLOG.max(settings.history).min(room))
+}
+
+/// What the slowest consumers took so far; changes when they move.
+fn taken(pool: &Pool) -> Option<u64> {
+    let guard = pool.lock()?;
+    let head = pool.control().head();
+    Some(head - guard.backlog().min(head))
+}
+
+/// Reports the consumers that the producer has waited for too long, each of them once.
+fn name_slowest(pool: &Pool) {
+    for consumer in slowest(pool) {
+        if !consumer.note_named() {
+            continue;
+        }
+        log::warn!(
+            "pool {:?}: {consumer} has taken no frame for {} s, and the producer waits for it: lossless-timeout bounds that",
+            pool.name(),
+            NAMED_AFTER.as_secs()
+        );
+        pool.commands().send(Command::HoldsUp(consumer.id()));
+    }
+}
+
+fn slowest(pool: &Pool) -> Vec<Arc<ConsumerRecord>> {
+    let Some(guard) = pool.lock() else {
+        return Vec::new();
+    };
+    guard.consumers.slowest(pool.control().head()).1
+}
+
+/// Stops waiting for the consumers that are furthest behind; their leases stay valid.
+fn give_up_on_slowest(pool: &Pool) {
+    let Some(guard) = pool.lock() else {
+        return;
+    };
+    let (_, slowest) = guard.consumers.slowest(pool.control().head());
+    for consumer in &slowest {
+        consumer.mark_timed_out();
+        pool.counters().timed_out.fetch_add(1, Ordering::Relaxed);
+        pool.commands().send(Command::TimedOut(consumer.id()));
+    }
+    drop(guard);
+    pool.notifier().notify();
+    for consumer in slowest {
+        log::warn!(
+            "pool {:?}: {consumer} held it up for longer than lossless-timeout",
+            pool.name()
+        );
+    }
+}
+
+/// For how long the producer has been waiting for this consumer.
+pub(super) fn waits_for(guard: &Guard<'_>, consumer: &ConsumerRecord) -> Duration {
+    let control = guard.pool().control();
+    let waited = guard.pool().standstill().elapsed();
+    let Some(waited) = waited.filter(|_| control.waiting().load(Ordering::Relaxed) > 0) else {
+        return Duration::ZERO;
+    };
+    let (_, slowest) = guard.consumers.slowest(control.head());
+    if slowest.iter().any(|slow| slow.id() == consumer.id()) {
+        waited
+    } else {
+        Duration::ZERO
     }
 }

@@ -14,12 +14,13 @@ use xmem_shm::bounds::lie_inside;
 use xmem_shm::lock::inside;
 use xmem_shm::protocol::slot::SlotState;
 
+use super::devices;
 use super::import::Parts;
-use super::own_hold::OwnHold;
-use super::piece_lease::PieceLease;
-use super::pool::{Claimed, Pool};
-use super::publish::ReleaseHooks;
-use super::slots::Place;
+use super::own_hold::own_hold;
+use super::part_lease::PartLease;
+use super::pool::Pool;
+use super::publish::{ReleaseHooks, check_parts, check_payload, publish_claimed};
+use super::slots::{Claimed, Place};
 use crate::error::PublishError;
 
 use crate::frame::lease::ReadLease;
@@ -27,23 +28,23 @@ use crate::region::Region;
 
 /// The right to write one slot. Ends in [`publish`](Self::publish), or by being dropped, which gives the slot back.
 ///
-/// Its [bytes](Self::as_mut_slice) are as many as were asked for, and hold whatever the slot's last frame left. A forked child
-/// must not write to what it inherited: it is its parent's.
+/// Its [bytes](Self::as_mut_slice) are as many as were asked for, and hold the remains of the slot's last frame. A forked
+/// child must not write to an inherited lease: the slot belongs to its parent.
 pub struct WriteLease {
     pool: Arc<Pool>,
-    /// Its word is `Claimed` as long as it is for this to give the slot back.
+    /// Its word is `Claimed` while dropping this lease gives the slot back.
     claimed: Claimed,
     /// Bytes that were asked for.
     len: usize,
-    /// Boxed, since most frames have none. Never locked: a hook may be of a kind that is not `Sync`, and the lease is to be,
-    /// so that the error that gives it back goes into any other.
+    /// Boxed, because most frames have none. The mutex is never locked: a hook need not be `Sync`, and the lease is, so
+    /// that the error that returns it fits into any other error.
     hooks: Option<Box<Mutex<ReleaseHooks>>>,
 }
 
 impl fmt::Debug for WriteLease {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("WriteLease")
-            .field("pool", &self.pool.name)
+            .field("pool", &self.pool.name())
             .field("slot", &self.slot())
             .field("generation", &self.generation())
             .field("len", &self.len())
@@ -79,7 +80,7 @@ impl WriteLease {
         if self.is_on_device() { 0 } else { self.len }
     }
 
-    /// Bytes that the slot has in all: a payload may be so long, but then leaves no room for attachments. 0 if it lies on a
+    /// Bytes of the whole slot: a payload may be as long, but then leaves no room for attachments. 0 if it lies on a
     /// device.
     pub fn capacity(&self) -> usize {
         if self.is_on_device() {
@@ -89,7 +90,7 @@ impl WriteLease {
         }
     }
 
-    /// Whether there are no bytes to be written here: those of a slot on a device are written there.
+    /// Whether there are no bytes to write here: a slot on a device is written there.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -112,12 +113,12 @@ impl WriteLease {
         self.claimed.place.device.is_some()
     }
 
-    /// Bytes that a payload may have, wherever the slot lies.
+    /// Bytes that a payload may have, in host or device memory.
     pub(crate) fn payload_len(&self) -> usize {
         self.claimed.place.payload_len()
     }
 
-    /// What was attached to the frame that is in the slot still. `at`: where it lies, as an entry says.
+    /// The attachments of the frame that is still in the slot. `at`: their place, from an entry.
     pub(crate) fn attachments(&self, (at, len): (u64, u64)) -> Option<Attachments> {
         let place = self.claimed.place;
         if !lie_inside(at, len, place.len as u64) || len > MAX_NAMED_SIZE as u64 {
@@ -126,7 +127,7 @@ impl WriteLease {
         let from = self.as_ptr().wrapping_add(at as usize).cast_const();
         // SAFETY: inside the slot, as in `as_slice`.
         let bytes = unsafe { std::slice::from_raw_parts(from, len as usize) };
-        // A copy: where consumers may write, one that does so out of turn could change them while they are read.
+        // A copy: where consumers may write, a misbehaving one could change the bytes while they are read.
         let bytes = bytes.to_vec();
         Attachments::decode(&bytes)
     }
@@ -141,43 +142,42 @@ impl WriteLease {
         self.claimed.word.generation()
     }
 
-    /// Has a function run in this process when the last reference to the frame is gone: those of this process, the
-    /// history's, and every consumer's, also of one that was killed. It runs on whatever thread notices that, once; at
-    /// the latest when the pool itself is gone. It is dropped if the frame is not published.
+    /// Sets a function that runs in this process when the last reference to the frame is gone: those of this process, the
+    /// history's, and every consumer's, also a killed one's. It runs once, on the thread that notices it, at the latest
+    /// when the pool itself is gone. It is dropped without a call if the frame is not published.
     pub fn set_release_hook(&mut self, hook: impl FnOnce() + Send + 'static) {
         self.hooks().hook = Some(Box::new(hook));
     }
 
-    /// Keeps the frame until this many consumers took and released it. One that dies after it took the frame counts as
-    /// having released it; one that dies before does not count. In a pool whose consumers follow the stream, those that
-    /// skip the frame do not count either, and it is kept for them.
+    /// Keeps the frame until this many consumers took and released it. A consumer that dies after it took the frame
+    /// counts as having released it; one that dies before does not count. In a pool whose consumers follow the stream, a
+    /// consumer that skips the frame does not count either, so the frame is kept for it.
     pub fn keep_until(&mut self, consumers: u32) {
         self.hooks().keep = (consumers > 0).then_some(consumers);
     }
 
-    /// Has the frame lie in these pieces instead of in the slot. Its size is theirs, whatever the metadata say.
+    /// Makes the frame lie in these parts instead of in the slot. Its size is theirs; the size in the metadata is
+    /// ignored.
     pub fn set_parts(&mut self, parts: Parts) {
         self.hooks().parts = Some(parts);
     }
 
-    /// The slot is to be a piece of frames. Nobody writes it any more; a device that was to write it has done so.
-    pub fn into_piece(mut self) -> PieceLease {
-        #[cfg(feature = "cuda")]
-        self.set_ready(true);
+    /// Turns the slot into a part of frames. It is not written any more; a device that was to write it has finished.
+    pub fn into_part(mut self) -> PartLease {
+        devices::set_ready(&self.claimed, true);
         let claimed = Claimed {
             region: self.claimed.region.clone(),
             ..self.claimed
         };
         self.hand_over();
-        PieceLease::new(&self.pool, claimed)
+        PartLease::new(&self.pool, claimed)
     }
 
-    /// From here on somebody else gives the slot back.
+    /// Passes the duty to give the slot back to other code.
     fn hand_over(&mut self) {
         self.claimed.word = self.claimed.word.with_state(SlotState::Published);
     }
 
-    #[cfg(feature = "cuda")]
     pub(super) fn claimed(&self) -> &Claimed {
         &self.claimed
     }
@@ -186,57 +186,56 @@ impl WriteLease {
         inside(self.hooks.get_or_insert_default())
     }
 
-    /// Makes the frame visible to consumers. From here on nobody may write it. What a device was to do to it has been done:
-    /// if it has not, `publish_on` is for that. If a device is still at what was published in the slot before, consumers wait
-    /// for it.
+    /// Makes the frame visible to consumers. From here on it must not be written. All work of devices on it has ended; if
+    /// it has not, use `publish_on`. If a device still works on what was published in the slot before, consumers wait for
+    /// it.
     ///
-    /// The lease that is returned is the producer's own reference: as long as it lives, the slot is not reused.
+    /// Several frames may share metadata (`Arc<FrameMeta>`) without a copy. The returned lease is the producer's own
+    /// reference: while it lives, the slot is not reused.
     ///
     /// # Errors
     ///
-    /// [`PublishFailure`] says why, and gives the lease back.
-    pub fn publish(self, meta: FrameMeta) -> Result<ReadLease, PublishFailure> {
-        #[cfg(feature = "cuda")]
-        if let Err(error) = self.look_if_ready() {
+    /// [`PublishFailure`] has the reason, and gives the lease back.
+    pub fn publish(self, meta: impl Into<Arc<FrameMeta>>) -> Result<ReadLease, PublishFailure> {
+        if let Err(error) = devices::look_if_ready(&self.pool, &self.claimed) {
             return Err(PublishFailure { lease: self, error });
         }
-        self.publish_as_is(meta)
+        self.publish_as_is(meta.into())
     }
 
     pub(super) fn publish_as_is(
         mut self,
-        mut meta: FrameMeta,
+        mut meta: Arc<FrameMeta>,
     ) -> Result<ReadLease, PublishFailure> {
         let failure = |lease, error| PublishFailure { lease, error };
         let hooks = self.hooks.as_deref_mut().map(inside);
         let parts = hooks.and_then(|hooks| hooks.parts.as_ref());
         let in_pieces = parts.is_some();
         let checked = match parts {
-            Some(parts) => self.pool.check_parts(&mut meta, parts),
-            None => self.pool.check_payload(&meta, self.claimed.place),
+            Some(parts) => check_parts(&self.pool, &mut meta, parts),
+            None => check_payload(&meta, self.claimed.place),
         };
         if let Err(error) = checked {
             return Err(failure(self, error));
         }
         let hooks = self.hooks.as_deref_mut().map(inside);
-        let sticky = match self.pool.publish(&self.claimed, &mut meta, hooks) {
-            Ok(sticky) => sticky,
+        let (info, sticky) = match publish_claimed(&self.pool, &self.claimed, &meta, hooks) {
+            Ok(published) => published,
             Err(error) => return Err(failure(self, error)),
         };
         self.hand_over();
-        let mut hold = OwnHold::new(self.pool.clone(), &self.claimed);
-        hold.in_pieces = in_pieces;
-        Ok(ReadLease::of_own(Arc::new(hold), meta, sticky))
+        let hold = own_hold(self.pool.clone(), &self.claimed);
+        Ok(ReadLease::of_own(hold, info, meta, sticky, in_pieces))
     }
 }
 
-/// A frame was not published. The lease is still there: publish it again, or drop it to give the slot back.
+/// A frame that was not published. Publish the lease again, or drop it to give the slot back.
 #[derive(Debug, Error)]
 #[error("{error}")]
 pub struct PublishFailure {
     /// The right to write the slot.
     pub lease: WriteLease,
-    /// Why.
+    /// The reason.
     #[source]
     pub error: PublishError,
 }
@@ -249,7 +248,7 @@ impl From<PublishFailure> for PublishError {
 
 impl Drop for WriteLease {
     fn drop(&mut self) {
-        if self.claimed.word.state() == Some(SlotState::Claimed) && self.pool.process.is_current() {
+        if self.claimed.word.state() == Some(SlotState::Claimed) {
             self.pool.abandon(self.claimed.slot, self.claimed.word);
         }
     }

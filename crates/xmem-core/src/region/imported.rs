@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Memory that somebody else made, known by its descriptor: a DMA buffer, or a memfd that nobody can shrink.
+//! Memory that other code allocated, identified by its descriptor: a DMA buffer, or a memfd that is sealed against
+//! shrinking.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -11,16 +12,16 @@ use xmem_shm::os::dmabuf;
 use xmem_shm::os::mapping::{Access, Mapping};
 use xmem_shm::os::memfd::{self, Seal};
 
-use super::check_len;
+use super::check::check_len;
 use crate::error::RegionError;
 
-/// A descriptor whose memory no holder can take away from under a reader.
+/// A descriptor whose memory cannot vanish under a reader.
 #[derive(Debug)]
 pub(crate) struct Imported {
     fd: OwnedFd,
     len: usize,
     is_dmabuf: bool,
-    /// Made when somebody reads it here; devices do not need it.
+    /// Made at the first read by the CPU; devices do not need it.
     mapping: OnceLock<Mapping>,
 }
 
@@ -30,7 +31,7 @@ impl Imported {
         let dmabuf_len = dmabuf::len(&fd).unwrap_or(None);
         let actual = match dmabuf_len {
             Some(len) => Ok(len),
-            // Its maker may write on, so the seal against that is not asked for.
+            // Its owner may go on writing, so the seal against that is not required.
             None => memfd::sealed_len(&fd, Seal::Size),
         };
         let actual = check_len(actual, len)?;
@@ -50,7 +51,7 @@ impl Imported {
         self.len
     }
 
-    /// Maps it to be read.
+    /// Maps it for reading.
     pub(crate) fn map(&self) -> io::Result<&Mapping> {
         if let Some(mapping) = self.mapping.get() {
             return Ok(mapping);
@@ -59,7 +60,7 @@ impl Imported {
         Ok(self.mapping.get_or_init(|| mapping))
     }
 
-    /// Before the CPU reads it; `end_read` when it has.
+    /// Call before the CPU reads it, and `end_read` afterwards.
     pub(crate) fn begin_read(&self) -> io::Result<()> {
         fault::call(Point::BeginRead)?;
         if self.is_dmabuf {

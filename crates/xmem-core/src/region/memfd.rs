@@ -8,17 +8,17 @@ use std::sync::Arc;
 use xmem_shm::os::mapping::{Access, Mapping};
 use xmem_shm::os::memfd::{self, Seal};
 
-use super::{check_len, system};
+use super::check::{check_len, system};
+use super::device::Pinned;
 use crate::error::RegionError;
 
 #[derive(Debug)]
 pub(crate) struct Owned {
     pub(super) fd: OwnedFd,
-    /// The only writable view: after the seal there can be no second one.
+    /// The only writable view: after the seal a second one cannot be made.
     pub(super) mapping: Arc<Mapping>,
-    /// Whether devices reach it by themselves.
-    #[cfg(feature = "cuda")]
-    pub(super) pinned: xmem_cuda::copy::Pinned,
+    /// Whether it is registered with devices.
+    pub(super) pinned: Pinned,
 }
 
 impl Owned {
@@ -35,8 +35,7 @@ impl Owned {
         Ok(Self {
             fd,
             mapping: Arc::new(mapping),
-            #[cfg(feature = "cuda")]
-            pinned: xmem_cuda::copy::Pinned::default(),
+            pinned: Pinned::default(),
         })
     }
 }

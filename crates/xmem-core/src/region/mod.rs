@@ -1,22 +1,19 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Regions: pieces of shared memory that hold slots. One kind per way to share memory.
+//! Regions: blocks of shared memory that hold slots. One kind per way to share memory.
 
+mod check;
 pub(crate) mod device;
-mod heap;
 mod imported;
 mod memfd;
 mod posix_shm;
 
 use std::any::Any;
-use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use xmem_shm::abi::device_header::TwinKind;
-#[cfg(feature = "cuda")]
-use xmem_shm::lock::inside;
-use xmem_shm::lock::lock;
+use xmem_shm::lock::{inside, lock};
 use xmem_shm::os::mapping::Mapping;
 
 use crate::error::RegionError;
@@ -29,27 +26,22 @@ pub(crate) use posix_shm::{prefix as shm_prefix, sweep as sweep_shm};
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Backing {
-    /// Sealed anonymous memory: consumers can neither write nor truncate it, and nothing is left behind.
+    /// Sealed anonymous memory: consumers can neither write nor truncate it, and no file remains.
     #[default]
     Memfd,
-    /// A named segment under /dev/shm, for peers that open it by name. It cannot be sealed, so such a pool serves one
+    /// A named segment under /dev/shm, for programs that open it by name. It cannot be sealed, so such a pool serves one
     /// user only.
     PosixShm,
-    /// Memory of this process, for tests.
-    #[doc(hidden)]
-    Heap,
 }
 
-/// What a kind of region promises.
+/// Guarantees of a kind of region.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[doc(hidden)]
 pub struct Capabilities {
-    /// Nobody can shrink it under a reader.
+    /// It cannot shrink under a reader.
     pub size_is_sealed: bool,
     /// The kernel keeps consumers from writing.
     pub consumers_cannot_write: bool,
-    /// Other processes can open it.
-    pub crosses_processes: bool,
 }
 
 impl Backing {
@@ -59,48 +51,38 @@ impl Backing {
             Self::Memfd => Capabilities {
                 size_is_sealed: true,
                 consumers_cannot_write: true,
-                crosses_processes: true,
             },
             Self::PosixShm => Capabilities {
                 size_is_sealed: false,
                 consumers_cannot_write: false,
-                crosses_processes: true,
-            },
-            Self::Heap => Capabilities {
-                size_is_sealed: true,
-                consumers_cannot_write: false,
-                crosses_processes: false,
             },
         }
     }
 }
 
-/// How a region is made.
+/// Settings of a new region.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct RegionSettings<'a> {
     pub(crate) backing: Backing,
-    /// What names of segments begin with.
+    /// Prefix of the segments' names.
     pub(crate) shm_prefix: &'a str,
     /// Consumers may write too (pools opened with `peers_may_write`).
     pub(crate) peers_may_write: bool,
 }
 
-/// A region as its owner has it: writable.
+/// A region in its producer: writable.
 #[derive(Debug)]
 pub(crate) enum Region {
     Memfd(memfd::Owned),
     PosixShm(posix_shm::Owned),
-    Heap(heap::Owned),
-    #[cfg(feature = "cuda")]
-    Cuda(device::owned::Owned),
+    Cuda(device::Owned),
 }
 
-/// How a consumer gets at a region.
+/// A region as it is sent to a consumer.
 #[derive(Debug)]
 pub(crate) enum Ticket<Fd> {
     Memfd(Fd),
     PosixShm(String),
-    Heap(u64),
     Imported(Fd),
     /// The host half of a CUDA region, and its device memory if that has a descriptor.
     Cuda(Fd, Option<Fd>),
@@ -114,7 +96,6 @@ impl Region {
             Backing::PosixShm => {
                 posix_shm::Owned::create(len, settings.shm_prefix).map(Self::PosixShm)
             }
-            Backing::Heap => heap::Owned::create(len).map(Self::Heap),
         }
     }
 
@@ -122,8 +103,6 @@ impl Region {
         match self {
             Self::Memfd(region) => region.mapping.ptr(),
             Self::PosixShm(region) => region.ptr(),
-            Self::Heap(region) => region.memory.ptr(),
-            #[cfg(feature = "cuda")]
             Self::Cuda(region) => region.mapping().ptr(),
         }
     }
@@ -132,8 +111,6 @@ impl Region {
         match self {
             Self::Memfd(region) => region.mapping.len(),
             Self::PosixShm(region) => region.len(),
-            Self::Heap(region) => region.memory.len(),
-            #[cfg(feature = "cuda")]
             Self::Cuda(region) => region.mapping().len(),
         }
     }
@@ -141,18 +118,16 @@ impl Region {
     /// Bytes that it takes, on the host and on a device.
     pub(crate) fn footprint(&self) -> u64 {
         let on_device = match self {
-            #[cfg(feature = "cuda")]
-            Self::Cuda(region) => region.twin.len(),
+            Self::Cuda(region) => region.twin_len(),
             _ => 0,
         };
         self.len() as u64 + on_device as u64
     }
 
-    /// Whether its device memory must not be freed while anybody has it open.
+    /// Whether its device memory must not be freed while another process has it open.
     pub(crate) fn ends_with_producer(&self) -> bool {
         match self {
-            #[cfg(feature = "cuda")]
-            Self::Cuda(region) => region.twin.is_legacy(),
+            Self::Cuda(region) => region.ends_with_producer(),
             _ => false,
         }
     }
@@ -160,22 +135,12 @@ impl Region {
     /// The device that it lies on, and how its memory is shared.
     pub(crate) fn device(&self) -> Option<String> {
         match self {
-            #[cfg(feature = "cuda")]
-            Self::Cuda(region) => region.twin.describe(),
+            Self::Cuda(region) => region.describe(),
             _ => None,
         }
     }
 
-    /// Has devices reach it by themselves, if they can.
-    #[cfg(feature = "cuda")]
-    pub(crate) fn pin(&self, device: &xmem_cuda::device::Device) {
-        if let Self::Memfd(region) = self {
-            region.pinned.pin(&region.mapping, false, device);
-        }
-    }
-
-    #[cfg(feature = "cuda")]
-    pub(crate) fn cuda(&self) -> Option<&device::owned::Owned> {
+    pub(crate) fn cuda(&self) -> Option<&device::Owned> {
         match self {
             Self::Cuda(region) => Some(region),
             _ => None,
@@ -186,38 +151,34 @@ impl Region {
         match self {
             Self::Memfd(region) => Ticket::Memfd(region.fd.as_fd()),
             Self::PosixShm(region) => Ticket::PosixShm(region.name().to_owned()),
-            Self::Heap(region) => Ticket::Heap(region.memory.id()),
-            #[cfg(feature = "cuda")]
             Self::Cuda(region) => Ticket::Cuda(region.fd(), region.twin_fd()),
         }
     }
 }
 
-/// A region as a consumer has it.
+/// A region in a consumer.
 #[derive(Debug)]
 pub(crate) struct RegionView {
     memory: Memory,
-    /// Whether devices reach it by themselves.
-    #[cfg(feature = "cuda")]
-    pinned: xmem_cuda::copy::Pinned,
+    /// Whether it is registered with devices.
+    pinned: device::Pinned,
     derived: Mutex<Vec<(u64, Derived)>>,
 }
 
-/// What somebody made of a region.
+/// A value that other code derived from a region.
 type Derived = Arc<dyn Any + Send + Sync>;
 
 #[derive(Debug)]
 enum Memory {
     Memfd(Arc<Mapping>, OwnedFd),
     PosixShm(Mapping),
-    Heap(Arc<heap::Memory>),
-    /// No slots lie in it, only pieces of frames.
+    /// It has no slots, only parts of frames.
     Imported(Imported),
     Cuda(Box<device::View>),
 }
 
 impl RegionView {
-    /// Opens what a ticket stands for, of at least `len` bytes.
+    /// Opens the region of a ticket, of at least `len` bytes.
     pub(crate) fn open(
         ticket: Ticket<OwnedFd>,
         len: usize,
@@ -225,31 +186,28 @@ impl RegionView {
     ) -> Result<Self, RegionError> {
         let memory = match ticket {
             Ticket::Memfd(fd) => Memory::Memfd(Arc::new(memfd::view(&fd, len, writable)?), fd),
-            // Only memfd regions are made for consumers to write.
-            Ticket::PosixShm(_) | Ticket::Heap(_) if writable => {
+            // Only memfd regions can be writable for consumers.
+            Ticket::PosixShm(_) if writable => {
                 return Err(RegionError::Untrusted(
                     "it is of a kind that others may not write",
                 ));
             }
             Ticket::PosixShm(name) => Memory::PosixShm(posix_shm::view(&name, len)?),
-            Ticket::Heap(id) => Memory::Heap(heap::view(id, len)?),
             Ticket::Imported(fd) => Memory::Imported(Imported::new(fd, len)?),
             Ticket::Cuda(fd, twin) => Memory::Cuda(Box::new(device::View::open(fd, twin, len)?)),
         };
         Ok(Self {
             memory,
-            #[cfg(feature = "cuda")]
-            pinned: xmem_cuda::copy::Pinned::default(),
+            pinned: device::Pinned::default(),
             derived: Mutex::default(),
         })
     }
 
-    /// The first byte; null for imported memory, which is mapped by who reads it.
+    /// The first byte. Null for imported memory, which is mapped when it is read.
     pub(crate) fn ptr(&self) -> *mut u8 {
         match &self.memory {
             Memory::Memfd(mapping, _) => mapping.ptr(),
             Memory::PosixShm(mapping) => mapping.ptr(),
-            Memory::Heap(memory) => memory.ptr(),
             Memory::Imported(_) => std::ptr::null_mut(),
             Memory::Cuda(view) => view.mapping().ptr(),
         }
@@ -259,16 +217,15 @@ impl RegionView {
         match &self.memory {
             Memory::Memfd(mapping, _) => mapping.len(),
             Memory::PosixShm(mapping) => mapping.len(),
-            Memory::Heap(memory) => memory.len(),
             Memory::Imported(memory) => memory.len(),
             Memory::Cuda(view) => view.mapping().len(),
         }
     }
 
-    /// Whether slots may lie in it: not in memory that somebody else made, which is for pieces of frames only.
+    /// Whether slots may lie in it: imported memory is for parts of frames only.
     pub(crate) fn has_slots(&self) -> bool {
         match &self.memory {
-            Memory::Memfd(..) | Memory::PosixShm(_) | Memory::Heap(_) => true,
+            Memory::Memfd(..) | Memory::PosixShm(_) => true,
             Memory::Imported(_) => false,
             Memory::Cuda(view) => view.header().kind != TwinKind::Foreign,
         }
@@ -279,16 +236,7 @@ impl RegionView {
         matches!(&self.memory, Memory::Memfd(mapping, _) if mapping.is_writable())
     }
 
-    /// Has devices reach it by themselves, if they can.
-    #[cfg(feature = "cuda")]
-    pub(crate) fn pin(&self, device: &xmem_cuda::device::Device) {
-        if let Memory::Memfd(mapping, _) = &self.memory {
-            // What was mapped for writing can be read just as well.
-            self.pinned.pin(mapping, true, device);
-        }
-    }
-
-    /// Bytes in which pieces of frames may lie: on a device, those of the twin.
+    /// Bytes in which parts of frames may lie: on a device, those of the twin.
     pub(crate) fn payload_len(&self) -> u64 {
         match &self.memory {
             Memory::Cuda(view) => view.payload_len(),
@@ -316,7 +264,7 @@ impl RegionView {
             Memory::Memfd(_, fd) => Some(fd.as_fd()),
             Memory::Imported(memory) => Some(memory.fd()),
             Memory::Cuda(view) => Some(view.fd()),
-            Memory::PosixShm(_) | Memory::Heap(_) => None,
+            Memory::PosixShm(_) => None,
         }
     }
 
@@ -324,91 +272,24 @@ impl RegionView {
         lock(&self.derived)
     }
 
-    /// What was made of the region by whom this number stands for.
+    /// The value that was derived from the region under this key.
     pub(crate) fn derived<T: Any + Clone>(&self, by: u64) -> Option<T> {
         let derived = self.lock_derived();
         let (_, made) = derived.iter().find(|(other, _)| *other == by)?;
         made.downcast_ref().cloned()
     }
 
-    /// Keeps what was made of the region for as long as that is there.
+    /// Keeps a derived value under this key for as long as the value's owner does.
     pub(crate) fn derive<T: Any + Send + Sync>(&self, by: u64, made: T) {
         self.lock_derived().push((by, Arc::new(made)));
     }
 }
 
-#[cfg(feature = "cuda")]
 impl Drop for RegionView {
     fn drop(&mut self) {
         let derived = inside(&mut self.derived);
-        if !derived.is_empty() && xmem_cuda::pending::is_host_function() {
-            // Hooks of frames run with it, and those are others' code, which may call the driver.
-            let derived = std::mem::take(derived);
-            xmem_cuda::reaper::elsewhere(move || drop(derived));
+        if !derived.is_empty() {
+            device::drop_elsewhere(derived);
         }
-    }
-}
-
-/// Memory that another process made is as large as its producer says, or larger. Returns how large.
-fn check_len(actual: Result<usize, &'static str>, len: usize) -> Result<usize, RegionError> {
-    actual
-        .and_then(|actual| {
-            (actual >= len)
-                .then_some(actual)
-                .ok_or("it is smaller than its producer says")
-        })
-        .map_err(RegionError::Untrusted)
-}
-
-fn system(what: &'static str) -> impl FnOnce(io::Error) -> RegionError {
-    move |error| RegionError::System { what, error }
-}
-
-#[cfg(all(test, feature = "cuda"))]
-mod tests {
-    use std::sync::mpsc::{Sender, channel};
-
-    use xmem_cuda::pending::as_host_function;
-
-    use super::*;
-
-    /// Reports on which thread it is dropped.
-    #[derive(Clone)]
-    struct Tells(Sender<Option<String>>);
-
-    impl Drop for Tells {
-        fn drop(&mut self) {
-            let _ = self
-                .0
-                .send(std::thread::current().name().map(str::to_owned));
-        }
-    }
-
-    #[test]
-    fn what_was_made_of_a_region_goes_on_no_thread_of_the_driver() {
-        let settings = RegionSettings {
-            backing: Backing::Heap,
-            shm_prefix: "",
-            peers_may_write: false,
-        };
-        let region = Region::create(4096, settings).unwrap();
-        let view = || {
-            let Ticket::Heap(id) = region.ticket() else {
-                panic!("no other kind was asked for");
-            };
-            RegionView::open(Ticket::Heap(id), 4096, false).unwrap()
-        };
-        let (say, hear) = channel();
-        let used = view();
-        used.derive(1, Tells(say.clone()));
-        as_host_function(|| drop(used));
-        assert_eq!(hear.recv().unwrap().as_deref(), Some("xmem-cuda-ends"));
-        let used = view();
-        used.derive(1, Tells(say));
-        drop(used);
-        assert_eq!(
-            hear.recv().unwrap().as_deref(),
-            std::thread::current().name()
-        );
     }
 }

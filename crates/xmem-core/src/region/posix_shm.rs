@@ -2,8 +2,8 @@
 
 //! Named segments under /dev/shm, through the crate `shared_memory`.
 //!
-//! They cannot be sealed, and outlive a killed owner. As long as the owner lives it has them locked (flock); what is not
-//! locked is anybody's of the same user to remove.
+//! They cannot be sealed, and they outlive a killed owner. The owner holds a lock (flock) on each while it lives; any
+//! process of the same user may remove a segment without a lock.
 #![allow(unsafe_code)] // shared_memory's handle holds a raw pointer and so is not Send
 
 use std::fs;
@@ -22,21 +22,21 @@ use xmem_shm::os::fork::{KeptFromChildren, ProcessId};
 use xmem_shm::os::mapping::{Access, Mapping};
 use xmem_shm::os::memfd;
 
-use super::{check_len, system};
+use super::check::{check_len, system};
 use crate::error::RegionError;
 
 const DIR: &str = "/dev/shm";
 
-/// How often to make a segment anew that somebody took for a killed producer's before it was locked.
+/// How often to make a segment anew that another process took for a killed producer's before it was locked.
 const TRIES: u32 = 5;
 
-/// What the names of all segments of this user begin with.
+/// Prefix of the names of all segments of this user.
 fn prefix_of_all() -> String {
     format!("xmem-{}-", own_uid())
 }
 
-/// What the names of a pool's segments begin with: a hash of what the pool is, however its path is written, and wherever
-/// its directory is mounted.
+/// Prefix of the names of a pool's segments: a hash of the directory's identity and the socket's name, so that it does
+/// not depend on how the path is written, or where the directory is mounted.
 pub(crate) fn prefix(socket: &Path) -> String {
     let dir = match socket.parent() {
         Some(dir) if !dir.as_os_str().is_empty() => dir,
@@ -44,7 +44,7 @@ pub(crate) fn prefix(socket: &Path) -> String {
     };
     let place = fs::metadata(dir).map_or((0, 0), |meta| (meta.dev(), meta.ino()));
     let name = socket.file_name().unwrap_or_default().as_encoded_bytes();
-    // FNV-1a: segments of two pools should not be taken for each other. If they are, the locks keep them apart.
+    // FNV-1a: the prefixes of two pools should differ. If they do not, the locks keep their segments apart.
     let hash = [place.0.to_le_bytes(), place.1.to_le_bytes()]
         .iter()
         .flatten()
@@ -60,8 +60,8 @@ pub(crate) fn sweep(prefix: &str) -> Vec<PathBuf> {
     sweep_if(|name| name.starts_with(prefix))
 }
 
-/// Removes the segments under `/dev/shm` that killed producers of this user left, whatever their pools were, and returns
-/// them. Their pools need not be there any more, nor their directories. Those whose producer lives are left alone.
+/// Removes the segments under `/dev/shm` that killed producers of this user left, of whatever pools, and returns them.
+/// Their pools and directories need not exist any more. Segments of a live producer stay.
 ///
 /// They come from [`Backing::PosixShm`](crate::Backing::PosixShm) only; other memory goes with its producer.
 pub fn remove_stale_segments() -> Vec<PathBuf> {
@@ -70,7 +70,7 @@ pub fn remove_stale_segments() -> Vec<PathBuf> {
     sweep_if(|name| {
         let rest = name.strip_prefix(&prefix);
         let parts = rest.and_then(|rest| rest.split_once('.'));
-        // Nothing that only begins alike.
+        // The whole name has to match, not only its beginning.
         parts.is_some_and(|(pool, number)| is_hex(pool) && is_hex(number))
     })
 }
@@ -87,7 +87,7 @@ fn sweep_if(is_meant: impl Fn(&str) -> bool) -> Vec<PathBuf> {
         .collect()
 }
 
-/// Removes a segment that has no owner any more. `false`: it has one, or is none of ours.
+/// Removes a segment without an owner. `false`: it has an owner, or is not a segment of xmem.
 fn remove_if_left(path: &Path) -> bool {
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;
     let Ok(file) = open(path, flags, Mode::empty()) else {
@@ -96,7 +96,7 @@ fn remove_if_left(path: &Path) -> bool {
     let is_ours = fstat(&file).is_ok_and(|stat| {
         FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile && stat.st_uid == own_uid()
     });
-    // Held while the file is removed, so that an owner who is about to lock it notices.
+    // Held while the file is removed, so that an owner that is about to lock it notices.
     if !is_ours || !lock(&file) {
         return false;
     }
@@ -106,7 +106,7 @@ fn remove_if_left(path: &Path) -> bool {
     removed
 }
 
-/// Whether the lock could be had.
+/// Whether the lock was acquired.
 fn lock(file: &OwnedFd) -> bool {
     retry_on_intr(|| flock(file, FlockOperation::NonBlockingLockExclusive)).is_ok()
 }
@@ -115,7 +115,7 @@ pub(crate) struct Owned {
     segment: Shmem,
     len: usize,
     process: ProcessId,
-    /// What says that the owner lives. A forked child must not say it in the owner's place.
+    /// The lock shows that the owner lives. A forked child must not hold it in the owner's place.
     lock: Option<(KeptFromChildren, OwnedFd)>,
 }
 
@@ -186,14 +186,15 @@ impl Owned {
         })
     }
 
-    /// The segment, locked. `None`: somebody took it for one that a killed producer left, and has removed it or is about to.
+    /// Opens the segment and locks it. `None`: another process took it for one that a killed producer left, and has
+    /// removed it or is about to.
     fn open_and_lock(&self) -> Result<Option<(KeptFromChildren, OwnedFd)>, RegionError> {
         let fd = match shm::open(self.name(), shm::OFlags::RDWR, Mode::empty()) {
             Ok(fd) => fd,
             Err(Errno::NOENT) => return Ok(None),
             Err(error) => return Err(system("open a segment again")(error.into())),
         };
-        // Before it is locked: to reserve the memory takes its time, and this process may fork meanwhile.
+        // Before the lock: reserving the memory takes time, and this process may fork meanwhile.
         let kept = KeptFromChildren::new(&fd);
         match retry_on_intr(|| flock(&fd, FlockOperation::NonBlockingLockExclusive)) {
             Ok(()) => {}
@@ -218,11 +219,11 @@ impl Owned {
 }
 
 pub(super) fn view(name: &str, len: usize) -> Result<Mapping, RegionError> {
-    // The producer says the name, so it must not lead anywhere else.
+    // The name comes from the producer, so it must not lead anywhere else.
     if !name.starts_with("/xmem-") || name[1..].contains('/') || name.contains('\0') {
         return Err(RegionError::Untrusted("its name is not one of a segment"));
     }
-    // Read-only, although the crate could map it too: a consumer's own mistakes must not reach a frame.
+    // Read-only, although the crate could map it for writing too: a consumer's own bugs must not reach a frame.
     let fd = shm::open(name, shm::OFlags::RDONLY, Mode::empty())
         .map_err(|e| system("open a segment")(e.into()))?;
     let stat = fstat(&fd).map_err(|e| system("look at a segment")(e.into()))?;
@@ -240,7 +241,7 @@ mod tests {
     use super::*;
     use xmem_shm::testing::is_so_in_a_child;
 
-    /// It would say that the owner lives when that was killed.
+    /// A child's lock would keep a killed owner's segment from being removed.
     #[test]
     fn a_child_has_no_lock_of_a_segment_that_is_being_made() {
         let segment = Owned::make(4096, &prefix(Path::new("/r/p.sock"))).unwrap();

@@ -74,9 +74,7 @@ fn nothing_is_left_behind(backing: Backing) {
         let file = map_of(frame.as_ptr()).unwrap().file;
         assert_eq!(stats_of(&place.pool()).published, 1);
         drop((producer, consumer, frame));
-        if backing != Backing::Heap {
-            assert_eq!(mapped(&file), 0);
-        }
+        assert_eq!(mapped(&file), 0);
         place.assert_clean();
     }
 }

@@ -5,8 +5,8 @@
 use std::time::Duration;
 
 use xmem_core::{
-    AcquireError, Backing, Consumer, DType, FrameMeta, PublishError, ReceiveError, StartFrom,
-    VideoLayout,
+    AcquireError, Backing, Consumer, DType, FrameInfo, FrameMeta, PublishError, ReceiveError,
+    StartFrom, VideoLayout,
 };
 
 use super::*;
@@ -33,7 +33,7 @@ fn content_is_bit_exact_for_every_size(backing: Backing) {
     for (seed, size) in (0..).zip(sizes) {
         let own = publish(&producer, seed, size);
         let frame = receive(&mut consumer);
-        assert_eq!(frame.meta().sequence, seed);
+        assert_eq!(frame.info().sequence, seed);
         assert_frame(&frame, seed, size);
         assert_frame(&own, seed, size);
         assert!(own.is_local() && !frame.is_local());
@@ -49,7 +49,6 @@ fn metadata_comes_through_whole(backing: Backing) {
     let mut consumer = connect(&place);
     let meta = FrameMeta {
         size: 853 * 480 * 3 / 2,
-        device_id: 3,
         dtype: DType::F16,
         ndim: 3,
         shape: [2, 480, 853, 0, 0, 0, 0, 9],
@@ -80,17 +79,22 @@ fn metadata_comes_through_whole(backing: Backing) {
     let before = xmem_core::monotonic_ns();
     let own = slot.publish(meta.clone()).unwrap();
     let frame = receive(&mut consumer);
-    assert!((before..=xmem_core::monotonic_ns()).contains(&frame.meta().published_at));
-    let expected = FrameMeta {
+    assert!((before..=xmem_core::monotonic_ns()).contains(&frame.info().published_at));
+    let expected = FrameInfo {
         sequence: 0,
         slot: number,
         generation,
-        published_at: frame.meta().published_at,
-        sticky_version: frame.meta().sticky_version,
-        ..meta
+        published_at: frame.info().published_at,
+        sticky_version: frame.info().sticky_version,
+        ..FrameInfo::default()
     };
-    assert_eq!(*frame.meta(), expected);
-    assert_eq!(*own.meta(), expected);
+    assert_eq!((frame.info(), frame.meta()), (&expected, &meta));
+    assert_eq!((own.info(), own.meta()), (&expected, &meta));
+    let slot = producer.acquire(853 * 480 * 2).unwrap();
+    let again = slot.publish(own.shared_meta().clone()).unwrap();
+    assert!(!again.is_same(&own), "two frames share their metadata");
+    assert!(own.is_same(&own.clone()));
+    assert_eq!(receive(&mut consumer).meta(), &meta);
 }
 
 fn a_payload_may_lie_anywhere_in_its_slot(backing: Backing) {
@@ -211,20 +215,20 @@ fn the_same_slot_can_be_published_again(backing: Backing) {
             duration: Some(n),
             ..seeded(7, 1234)
         };
-        assert_eq!(producer.republish(&own, meta).unwrap(), n);
+        assert_eq!(producer.republish(&own, &meta).unwrap(), n);
     }
     assert!(matches!(
-        stranger.republish(&own, seeded(7, 1)),
+        stranger.republish(&own, &seeded(7, 1)),
         Err(PublishError::OtherPool)
     ));
     let frames: Vec<_> = (0..3).map(|_| receive(&mut consumer)).collect();
     assert!(matches!(
-        producer.republish(&frames[0], seeded(7, 1)),
+        producer.republish(&frames[0], &seeded(7, 1)),
         Err(PublishError::OtherPool)
     ));
     for (n, frame) in (0..).zip(&frames) {
         assert_frame(frame, 7, 1234);
-        assert_eq!(frame.meta().sequence, n);
+        assert_eq!(frame.info().sequence, n);
         assert_eq!(frame.meta().duration, (n > 0).then_some(n));
         assert_eq!(frame.as_ptr(), frames[0].as_ptr());
     }
@@ -244,7 +248,7 @@ fn the_same_slot_can_be_published_again(backing: Backing) {
     let own = publish(&producer, 8, 1234);
     let outside = FrameMeta::new(own.slot_len() + 1);
     assert!(matches!(
-        producer.republish(&own, outside),
+        producer.republish(&own, &outside),
         Err(PublishError::OutOfSlot { .. })
     ));
 }

@@ -134,11 +134,11 @@ fn frames_are_kept_until_so_many_consumers_took_them(backing: Backing) {
         let mut slot = filled(&producer, seed, 80);
         slot.keep_until(consumers);
         slot.set_release_hook(count(&runs));
-        slot.publish(seeded(seed, 80)).unwrap().meta().slot
+        slot.publish(seeded(seed, 80)).unwrap().info().slot
     };
     let publish_others = |not_into| {
         for seed in 1000..1050 {
-            assert_ne!(publish(&producer, seed, 80).meta().slot, not_into);
+            assert_ne!(publish(&producer, seed, 80).info().slot, not_into);
         }
     };
 

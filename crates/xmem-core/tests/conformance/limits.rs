@@ -5,7 +5,7 @@
 use std::collections::HashSet;
 use std::time::Duration;
 
-use xmem_core::{AcquireError, Backing, Consumer, Delivery, ReceiveError, StartFrom};
+use xmem_core::{AcquireError, Backing, Consumer, Delivery, ReceiveError, SlotSpec, StartFrom};
 
 use super::*;
 
@@ -36,7 +36,7 @@ fn pools_grow_and_frames_stay_where_they_are(backing: Backing) {
     let stats = producer.stats();
     assert_eq!(stats.slots_held, 40);
     assert!(stats.slots >= 40 && stats.regions > 1, "{stats:?}");
-    let slots: HashSet<u32> = own.iter().map(|frame| frame.meta().slot).collect();
+    let slots: HashSet<u32> = own.iter().map(|frame| frame.info().slot).collect();
     assert_eq!(slots.len(), 40, "every frame has a slot of its own");
     for (seed, frame) in (0..).zip(&own) {
         assert_frame(frame, seed, 10_000);
@@ -242,12 +242,12 @@ fn a_slot_asked_for_ahead_costs_no_frame(backing: Backing) {
         .unwrap();
     let mut consumer = connect_with(&place, 1);
     let mut slots: Vec<_> = (0..4)
-        .map(|_| producer.acquire_ahead(size, 0).unwrap())
+        .map(|_| producer.acquire(SlotSpec::new(size).ahead()).unwrap())
         .collect();
     let mut first = slots.remove(0);
     fill(0, first.as_mut_slice());
     first.publish(seeded(0, size)).unwrap();
-    let exhausted = producer.acquire_ahead(size, 0);
+    let exhausted = producer.acquire(SlotSpec::new(size).ahead());
     assert!(matches!(exhausted, Err(AcquireError::Exhausted { .. })));
     assert_frame(&receive(&mut consumer), 0, size);
     // But for a frame that is there.

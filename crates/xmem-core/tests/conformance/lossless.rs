@@ -31,7 +31,7 @@ fn lossless_loses_nothing(backing: Backing) {
             scope.spawn(move || {
                 for seed in 0..FRAMES {
                     let frame = receive(consumer);
-                    assert_eq!(frame.meta().sequence, seed);
+                    assert_eq!(frame.info().sequence, seed);
                     assert_frame(&frame, seed, 3000);
                     if seed % 50 == n as u64 {
                         std::thread::sleep(Duration::from_millis(2));
@@ -64,7 +64,7 @@ fn lossless_waits_end(backing: Backing) {
         .unwrap();
     let cancel = Canceller::new();
     assert_eq!(
-        producer.wait_for_consumer(Some(Duration::from_millis(1)), &cancel),
+        producer.wait_for_consumers(1, Some(Duration::from_millis(1)), &cancel),
         Err(WaitError::Timeout)
     );
     // With nobody there, nothing is waited for.
@@ -73,7 +73,7 @@ fn lossless_waits_end(backing: Backing) {
     }
     producer.drain(Some(Duration::ZERO), &cancel).unwrap();
     let consumer = connect_with(&place, 1);
-    producer.wait_for_consumer(Some(HANG), &cancel).unwrap();
+    producer.wait_for_consumers(1, Some(HANG), &cancel).unwrap();
     while let Ok(mut slot) = producer.acquire(10) {
         fill(1, slot.as_mut_slice());
         slot.publish(seeded(1, 10)).unwrap();
@@ -140,7 +140,7 @@ fn many_threads_may_publish(backing: Backing) {
         let mut seen = HashSet::new();
         for sequence in 0..400 {
             let frame = receive(&mut consumer);
-            assert_eq!(frame.meta().sequence, sequence);
+            assert_eq!(frame.info().sequence, sequence);
             assert_whole(&frame);
             assert!(seen.insert(frame.meta().pts));
         }

@@ -22,7 +22,6 @@ macro_rules! conformance {
     ($($name:ident)*) => {
         mod memfd { $(#[test] fn $name() { super::$name(xmem_core::Backing::Memfd) })* }
         mod posix_shm { $(#[test] fn $name() { super::$name(xmem_core::Backing::PosixShm) })* }
-        mod heap { $(#[test] fn $name() { super::$name(xmem_core::Backing::Heap) })* }
     };
 }
 use conformance;

@@ -19,10 +19,7 @@ fn regions_go_when_the_frames_change_their_size(backing: Backing) {
     publish(&producer, 0, 2 << 20);
     let old = receive(&mut consumer);
     let file = map_of(old.as_ptr()).unwrap().file;
-    let shared = backing != Backing::Heap;
-    if shared {
-        assert_eq!(mapped(&file), 2, "the producer's view and the consumer's");
-    }
+    assert_eq!(mapped(&file), 2, "the producer's view and the consumer's");
     for seed in 1..100 {
         publish(&producer, seed, 300_000);
         assert_frame(&receive(&mut consumer), seed, 300_000);
@@ -40,9 +37,7 @@ fn regions_go_when_the_frames_change_their_size(backing: Backing) {
     let stats = producer.stats();
     assert!(stats.bytes < with_both, "{} < {with_both}", stats.bytes);
     assert_eq!(stats.regions, 1, "{stats:?}");
-    if shared {
-        assert_eq!(mapped(&file), 0, "at {address:?}");
-    }
+    assert_eq!(mapped(&file), 0, "at {address:?}");
     // And without being asked, when the size changes for good.
     for seed in 0..200 {
         publish(&producer, seed, 3 << 20);

@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::Ordering;
 
 use xmem_core::cuda::{Device, Mode};
-use xmem_core::{Consumer, FrameMeta, Producer, StartFrom};
+use xmem_core::{Consumer, FrameMeta, Producer, SlotSpec, StartFrom};
 
 use crate::lab::Lab;
 use crate::support::HANG;
@@ -54,7 +54,7 @@ pub fn lied_to(pool: &str, whose: &str, name: &str) {
             .build()
             .unwrap();
         let device = Device::new(0).unwrap();
-        let slot = producer.acquire_cuda(4096, &device).unwrap();
+        let slot = producer.acquire(SlotSpec::new(4096).on(&device)).unwrap();
         drop(slot.publish(FrameMeta::new(4096)).unwrap());
         producer
     });

@@ -60,7 +60,7 @@ fn die(w: &mut World, me: usize) {
     }
 }
 
-/// A frame is dropped, by whatever thread: `HeldTable::release`, `lease::release`.
+/// A frame is dropped, by whatever thread: `Leases::release`, `lease::release`.
 fn releases(world: &World, me: usize, steps: &mut Steps) {
     let client = &world.clients[me];
     if client.old.frame != 0 {
@@ -128,7 +128,7 @@ fn user(setting: &Setting, world: &World, me: usize, steps: &mut Steps) {
         }
         User::Joining => {
             if client.to_consumer.get().first() == Some(&ToConsumer::Welcome) {
-                steps.add(USER, "Session::start", |w| {
+                steps.add(USER, "Listener::start", |w| {
                     let version = w.control_of(me).version;
                     let it = &mut w.clients[me];
                     it.to_consumer.pop_front();
@@ -148,9 +148,9 @@ fn user(setting: &Setting, world: &World, me: usize, steps: &mut Steps) {
         }
         User::Ready => {
             if client.timed_out {
-                steps.add(USER, "Session::check_flags", |w| leave(w, me));
+                steps.add(USER, "Connection::check_flags", |w| leave(w, me));
             } else if world.control_of(me).version != client.swept {
-                steps.add(USER, "Session::sweep_regions", |w| {
+                steps.add(USER, "MappedRegions::sweep", |w| {
                     w.clients[me].user = User::Sweeping;
                 });
             } else {
@@ -186,11 +186,9 @@ fn user(setting: &Setting, world: &World, me: usize, steps: &mut Steps) {
             if answered || client.no_stickies & bit(entry.sticky) != 0 {
                 want(setting, world, me, entry, steps);
             } else if client.lost {
-                steps.add(USER, "Session::ask finds the producer lost", |w| {
-                    lose(w, me)
-                });
+                steps.add(USER, "Link::ask finds the producer lost", |w| lose(w, me));
             } else if world.left.timeouts > 0 {
-                steps.add(USER, "Session::ask runs out of time", |w| {
+                steps.add(USER, "Link::ask runs out of time", |w| {
                     w.left.timeouts -= 1;
                     w.clients[me].user = User::Ready;
                 });
@@ -239,7 +237,7 @@ fn user(setting: &Setting, world: &World, me: usize, steps: &mut Steps) {
                 };
             }
         }),
-        User::Budget(entry, base) => steps.add(USER, "HeldTable::take reads the budget", |w| {
+        User::Budget(entry, base) => steps.add(USER, "Leases::take reads the budget", |w| {
             let share = w.control_of(me).share;
             let it = &mut w.clients[me];
             if let Some(is_extra) = it.is_extra(share) {
@@ -266,7 +264,7 @@ fn user(setting: &Setting, world: &World, me: usize, steps: &mut Steps) {
                 miss(setting, w, me, 1);
             });
         }
-        User::Move(position) => steps.add(USER, "Consumer::move_to", |w| {
+        User::Move(position) => steps.add(USER, "Position::move_to", |w| {
             w.clients[me].cursor = position;
             w.clients[me].position = position;
             w.clients[me].user = User::Ready;
@@ -300,7 +298,7 @@ fn find(setting: &Setting, world: &World, me: usize, steps: &mut Steps) {
     let client = &world.clients[me];
     let control = world.control_of(me);
     if client.timed_out {
-        steps.add(USER, "Session::check_flags", |w| leave(w, me));
+        steps.add(USER, "Connection::check_flags", |w| leave(w, me));
         return;
     }
     if control.head <= client.position {
@@ -352,13 +350,13 @@ fn miss(setting: &Setting, w: &mut World, me: usize, frames: u8) {
     it.user = User::Find;
 }
 
-/// `Session::take`: the sticky state, the region, the budget.
+/// `Take::frame`: the sticky state, the region, the budget.
 fn want(setting: &Setting, world: &World, me: usize, entry: Entry, steps: &mut Steps) {
     let client = &world.clients[me];
     let answer = client.inbox[entry.region as usize - 1];
     let sticky = client.stickies & bit(entry.sticky) != 0;
     if client.no_stickies & bit(entry.sticky) != 0 {
-        steps.add(USER, "Session::sticky: there is none", |w| {
+        steps.add(USER, "Stickies::get: there is none", |w| {
             miss(setting, w, me, 1)
         });
     } else if !sticky {
@@ -366,14 +364,14 @@ fn want(setting: &Setting, world: &World, me: usize, entry: Entry, steps: &mut S
     } else {
         match answer {
             Answer::None => ask(world, me, entry, steps),
-            Answer::Gone => steps.add(USER, "Session::region: there is none", |w| {
+            Answer::Gone => steps.add(USER, "MappedRegions::get: there is none", |w| {
                 w.clients[me].inbox[entry.region as usize - 1] = Answer::None;
                 miss(setting, w, me, 1);
             }),
-            Answer::Ready(base) => steps.add(USER, "Session::take has the region", |w| {
+            Answer::Ready(base) => steps.add(USER, "Take::frame has the region", |w| {
                 let share = w.control_of(me).share;
                 let it = &mut w.clients[me];
-                // `HeldTable::take`
+                // `Leases::take`
                 if it.held[entry.slot as usize].frame != 0 {
                     it.user = User::Ready;
                     w.flaw = Some("a slot that is held has another frame");
@@ -397,7 +395,7 @@ fn want(setting: &Setting, world: &World, me: usize, entry: Entry, steps: &mut S
     }
 }
 
-/// `Session::ask`
+/// `Link::ask`
 fn ask(world: &World, me: usize, entry: Entry, steps: &mut Steps) {
     let client = &world.clients[me];
     let question = if client.stickies & bit(entry.sticky) == 0 {
@@ -431,7 +429,7 @@ fn ask(world: &World, me: usize, entry: Entry, steps: &mut Steps) {
     if waits && (!alive || client.to_producer.is_full()) {
         return;
     }
-    steps.add(USER, "Session::ask", |w| {
+    steps.add(USER, "Link::ask", |w| {
         let it = &mut w.clients[me];
         if alive && !it.to_producer.is_full() {
             it.to_producer.push(question);
@@ -440,7 +438,7 @@ fn ask(world: &World, me: usize, entry: Entry, steps: &mut Steps) {
     });
 }
 
-/// `Session::leave`, and the end of `Session::listen`.
+/// `Connection::leave`, and the end of `Listener::run`.
 fn leave(w: &mut World, me: usize) {
     let alive = w.is_producer_of(me);
     let it = &mut w.clients[me];
@@ -474,7 +472,7 @@ fn lose(w: &mut World, me: usize) {
     };
 }
 
-/// `Session::listen`, `Session::take_in`
+/// `Listener::run`, `Listener::handle`
 fn listener(setting: &Setting, world: &World, me: usize, steps: &mut Steps) {
     let client = &world.clients[me];
     if client.listener_sweep != Sweep::No {
@@ -483,7 +481,7 @@ fn listener(setting: &Setting, world: &World, me: usize, steps: &mut Steps) {
     }
     let Some(message) = client.to_consumer.get().first().copied() else {
         if !world.is_producer_of(me) && !client.lost {
-            steps.add(LISTENER, "Session::listen finds the producer gone", |w| {
+            steps.add(LISTENER, "Listener::run finds the producer gone", |w| {
                 w.clients[me].lost = true;
             });
         }
@@ -495,7 +493,7 @@ fn listener(setting: &Setting, world: &World, me: usize, steps: &mut Steps) {
     match message {
         ToConsumer::None | ToConsumer::Welcome => {}
         ToConsumer::Region { id, base } => {
-            steps.add(LISTENER, "Session::take_in maps a region", |w| {
+            steps.add(LISTENER, "Listener::handle maps a region", |w| {
                 let ids = w.control_of(me).ids;
                 let it = &mut w.clients[me];
                 it.to_consumer.pop_front();
@@ -507,7 +505,7 @@ fn listener(setting: &Setting, world: &World, me: usize, steps: &mut Steps) {
         }
         ToConsumer::NoRegion(id) => {
             if may_sweep(setting, client, true) {
-                steps.add(LISTENER, "Session::let_go_of_retired begins", |w| {
+                steps.add(LISTENER, "MappedRegions::unmap_retired begins", |w| {
                     let version = w.control_of(me).version;
                     let it = &mut w.clients[me];
                     it.to_consumer.pop_front();
@@ -516,12 +514,12 @@ fn listener(setting: &Setting, world: &World, me: usize, steps: &mut Steps) {
                 });
             }
         }
-        ToConsumer::Sticky(version) => steps.add(LISTENER, "Session::take_in: sticky", |w| {
+        ToConsumer::Sticky(version) => steps.add(LISTENER, "Listener::handle: sticky", |w| {
             let it = &mut w.clients[me];
             it.to_consumer.pop_front();
             it.stickies |= bit(version);
         }),
-        ToConsumer::NoSticky(version) => steps.add(LISTENER, "Session::take_in: sticky", |w| {
+        ToConsumer::NoSticky(version) => steps.add(LISTENER, "Listener::handle: sticky", |w| {
             let it = &mut w.clients[me];
             it.to_consumer.pop_front();
             it.no_stickies |= bit(version);
@@ -529,7 +527,7 @@ fn listener(setting: &Setting, world: &World, me: usize, steps: &mut Steps) {
     }
 }
 
-/// `Session::sweeping`: one thread at a time lets go of regions.
+/// `MappedRegions::unmapping`: one thread at a time unmaps regions.
 fn may_sweep(setting: &Setting, client: &Client, listens: bool) -> bool {
     let other = if listens {
         client.user_sweep
@@ -539,7 +537,7 @@ fn may_sweep(setting: &Setting, client: &Client, listens: bool) -> bool {
     !client.inbox_is_locked() && (setting.wrong == Some(Wrong::TwoSweep) || other == Sweep::No)
 }
 
-/// `Session::let_go_of_retired`: the version and the ids under the inbox's lock; then unmap, then say so.
+/// `MappedRegions::unmap_retired`: the version and the ids under the lock of the regions; then unmap, then report.
 fn sweep(setting: &Setting, world: &World, me: usize, steps: &mut Steps, listens: bool) {
     let client = &world.clients[me];
     let who = if listens { LISTENER } else { USER };
@@ -558,14 +556,14 @@ fn sweep(setting: &Setting, world: &World, me: usize, steps: &mut Steps, listens
     match state {
         Sweep::No => {
             if may_sweep(setting, client, listens) && client.swept != world.control_of(me).version {
-                steps.add(who, "Session::let_go_of_retired reads the version", |w| {
+                steps.add(who, "MappedRegions::unmap_retired reads the version", |w| {
                     let version = w.control_of(me).version;
                     set(&mut w.clients[me], Sweep::Compare { version });
                 });
             }
         }
         Sweep::Compare { version } => {
-            steps.add(who, "Session::let_go_of_retired reads the ids", |w| {
+            steps.add(who, "MappedRegions::unmap_retired reads the ids", |w| {
                 let ids = w.control_of(me).ids;
                 let it = &mut w.clients[me];
                 let mut gone = 0;
@@ -579,21 +577,25 @@ fn sweep(setting: &Setting, world: &World, me: usize, steps: &mut Steps, listens
             });
         }
         Sweep::Unmap { version, .. } => {
-            steps.add(who, "Session::let_go_of_retired unmaps, and says so", |w| {
-                let it = &mut w.clients[me];
-                it.seen = version;
-                if !listens {
-                    it.swept = version;
-                    // `Session::sweep_regions`
-                    for answer in &mut it.inbox {
-                        if *answer == Answer::Gone {
-                            *answer = Answer::None;
+            steps.add(
+                who,
+                "MappedRegions::unmap_retired unmaps, and reports it",
+                |w| {
+                    let it = &mut w.clients[me];
+                    it.seen = version;
+                    if !listens {
+                        it.swept = version;
+                        // `MappedRegions::sweep`
+                        for answer in &mut it.inbox {
+                            if *answer == Answer::Gone {
+                                *answer = Answer::None;
+                            }
                         }
+                        it.user = User::Find;
                     }
-                    it.user = User::Find;
-                }
-                set(it, Sweep::No);
-            });
+                    set(it, Sweep::No);
+                },
+            );
         }
     }
 }

@@ -4,7 +4,7 @@
 //!
 //! One step is one access to shared memory, or one message, with everything around it that only this process sees. Each
 //! step names the function in `xmem_core` that does it; who changes that function changes the step. Left out:
-//! `State::looks_free` looks at leases too, but only to save claims that would be refused.
+//! `Guard::looks_free` looks at leases too, but only to save claims that would be refused.
 
 use super::setting::{Setting, Wrong};
 use super::steps::Steps;
@@ -114,7 +114,7 @@ fn app(setting: &Setting, world: &World, steps: &mut Steps) {
                 };
             });
         }
-        App::Grow => steps.add(APP, "Regions::install, State::show_regions", |w| {
+        App::Grow => steps.add(APP, "Regions::install, Guard::show_regions", |w| {
             install(setting, w, None);
             let at = w.producer.idle.get().len() as u8;
             w.producer.app = App::Pick { at, grown: true };
@@ -132,7 +132,7 @@ fn app(setting: &Setting, world: &World, steps: &mut Steps) {
                     w.producer.app = App::Idle;
                 });
             }
-            // `Pool::check_room`
+            // `publish::check_room`
             if !setting.lossless || backlog(world) < RING {
                 publish(setting, steps, slot, 0);
             }
@@ -143,7 +143,7 @@ fn app(setting: &Setting, world: &World, steps: &mut Steps) {
     }
 }
 
-/// `Pool::claim_idle`, `State::claim`, and the announcement in `lease::claim`.
+/// `claim::claim_idle`, `Guard::claim`, and the announcement in `lease::claim`.
 fn pick(setting: &Setting, world: &World, steps: &mut Steps, at: u8, grown: bool) {
     let producer = &world.producer;
     for at in (0..at).rev() {
@@ -158,7 +158,7 @@ fn pick(setting: &Setting, world: &World, steps: &mut Steps, at: u8, grown: bool
         steps.add(APP, "Regions::plan", |w| w.producer.app = App::Grow);
         return;
     }
-    steps.add(APP, "Pool::acquire finds no slot", |w| {
+    steps.add(APP, "claim::find finds no slot", |w| {
         w.producer.app = App::Idle;
         if setting.reserve && is_enough(setting, w) {
             w.flaw = Some("a pool is exhausted though slots were reserved");
@@ -168,12 +168,12 @@ fn pick(setting: &Setting, world: &World, steps: &mut Steps, at: u8, grown: bool
             w.left.frames -= 1;
         }
     });
-    // `Pool::give_up_on_slowest`
+    // `wait::give_up_on_slowest`
     if setting.lossless && world.left.give_ups > 0 {
         for client in 0..CLIENTS {
             let it = world.clients[client];
             if it.listed && !it.left && it.cursor < world.controls[world.life as usize - 1].head {
-                steps.add(APP, "Pool::give_up_on_slowest", |w| {
+                steps.add(APP, "wait::give_up_on_slowest", |w| {
                     w.left.give_ups -= 1;
                     w.clients[client].left = true;
                     w.clients[client].timed_out = true;
@@ -184,14 +184,14 @@ fn pick(setting: &Setting, world: &World, steps: &mut Steps, at: u8, grown: bool
     }
 }
 
-/// The part of `State::looks_free` that decides: whether a lossless consumer has still to take the frame.
+/// The part of `Guard::looks_free` that decides: whether a lossless consumer has still to take the frame.
 fn is_free(setting: &Setting, world: &World, slot: u8) -> bool {
     let word = world.controls[world.life as usize - 1].words[slot as usize];
     !setting.lossless
         || setting.wrong == Some(Wrong::CursorIsNotLookedAt)
         || word.state != SlotState::Published
         || world.clients.iter().all(|client| {
-            // `Peer::cursor`; a cursor is the next sequence, counted from 1 here.
+            // `ConsumerRecord::cursor`; a cursor is the next sequence, counted from 1 here.
             !client.listed
                 || client.left
                 || client.cursor == CURSOR_LEFT
@@ -255,13 +255,13 @@ fn claimed(setting: &Setting, w: &mut World, slot: u8, at: u8, why: Purpose) {
     }
     word.state = SlotState::Claimed;
     match why {
-        // `Pool::start_writing`
+        // `claim::start_writing`
         Purpose::Frame => {
             w.producer.idle.remove(slot);
             w.left.frames -= 1;
             w.producer.app = App::Write { slot };
         }
-        // `State::retire_region`, `Slots::unassign`
+        // `Guard::retire_region`, `Slots::unassign`
         Purpose::Retire(region) => {
             w.control().words[slot as usize].state = SlotState::Free;
             w.producer.idle.remove(slot);
@@ -271,7 +271,7 @@ fn claimed(setting: &Setting, w: &mut World, slot: u8, at: u8, why: Purpose) {
     }
 }
 
-/// `Pool::publish`, `Pool::announce`: the word, the entry, the head.
+/// `publish::publish_claimed`, `publish::announce`: the word, the entry, the head.
 fn publish(setting: &Setting, steps: &mut Steps, slot: u8, done: u8) {
     #[derive(Clone, Copy)]
     enum Store {
@@ -325,7 +325,7 @@ fn publish(setting: &Setting, steps: &mut Steps, slot: u8, done: u8) {
         }
         w.producer.last_sequence[slot as usize] = sequence;
         w.producer.history.push(slot);
-        // `Pool::trim_history`; the caller's own reference is dropped at once.
+        // `Guard::trim_history`; the caller's own reference is dropped at once.
         while w.producer.history.get().len() > setting.history as usize {
             if let Some(old) = w.producer.history.pop_front() {
                 w.producer.idle.push(old);
@@ -335,7 +335,7 @@ fn publish(setting: &Setting, steps: &mut Steps, slot: u8, done: u8) {
     });
 }
 
-/// The regions that `State::retire` may let go: nobody on the producer's side uses them, and they are not the last.
+/// The regions that `Guard::retire` may let go: nobody on the producer's side uses them, and they are not the last.
 fn cold(world: &World) -> impl Iterator<Item = u8> {
     let producer = &world.producer;
     let in_use = producer
@@ -353,7 +353,7 @@ fn cold(world: &World) -> impl Iterator<Item = u8> {
         })
 }
 
-/// `State::retire_region`: one slot after another, then the region.
+/// `Guard::retire_region`: one slot after another, then the region.
 fn retire(setting: &Setting, world: &World, steps: &mut Steps, region: u8, at: u8) {
     let slot = (at..SLOTS as u8).find(|slot| {
         world.producer.places[*slot as usize].region == region && is_free(setting, world, *slot)
@@ -377,18 +377,18 @@ fn retire(setting: &Setting, world: &World, steps: &mut Steps, region: u8, at: u
     if empty {
         show(setting, steps, region, 0);
     } else {
-        steps.add(APP, "State::forget_retired", |w| {
+        steps.add(APP, "Guard::forget_retired", |w| {
             forget_retired(w);
             w.producer.app = App::Idle;
         });
     }
 }
 
-/// `State::show_regions`: the ids, then the version.
+/// `Guard::show_regions`: the ids, then the version.
 fn show(setting: &Setting, steps: &mut Steps, region: u8, done: u8) {
     let ids = (done == 0) != (setting.wrong == Some(Wrong::VersionBeforeIds));
     let what = if ids {
-        "State::show_regions stores the ids"
+        "Guard::show_regions stores the ids"
     } else {
         "Control::set_regions_version"
     };
@@ -436,7 +436,7 @@ pub(crate) fn forget_retired(w: &mut World) {
     }
 }
 
-/// `Regions::install`, `Slots::assign`, `State::show_regions`.
+/// `Regions::install`, `Slots::assign`, `Guard::show_regions`.
 fn install(setting: &Setting, w: &mut World, base: Option<u8>) {
     let is_first = w.producer.last_region == 0;
     let slots = if is_first { setting.first } else { 1 };
@@ -474,7 +474,7 @@ fn place_of(world: &World, slot: u8) -> usize {
     (world.producer.regions[place.region as usize - 1].base + place.offset) as usize
 }
 
-/// `Pool::backlog`
+/// `Consumers::backlog`
 fn backlog(world: &World) -> u8 {
     let head = world.controls[world.life as usize - 1].head;
     let behind = |client: &Client| head - client.cursor;
@@ -515,7 +515,7 @@ fn control(setting: &Setting, world: &World, steps: &mut Steps) {
         return;
     }
     if world.producer.say_gone != 0 && lock_is_free {
-        steps.add(CONTROL, "ControlThread::say_gone", |w| {
+        steps.add(CONTROL, "ControlThread::announce_gone", |w| {
             let gone = w.producer.say_gone;
             w.producer.say_gone = 0;
             for client in &mut w.clients {
@@ -542,7 +542,7 @@ fn control(setting: &Setting, world: &World, steps: &mut Steps) {
         if let Some(message) = world.clients[client].to_producer.get().first() {
             answer(setting, steps, client, *message, lock_is_free);
         } else if world.clients[client].hung_up && lock_is_free {
-            steps.add(CONTROL, "HUP: Pool::remove_peer", |w| {
+            steps.add(CONTROL, "HUP: Pool::remove_consumer", |w| {
                 let it = &mut w.clients[client];
                 it.hung_up = false;
                 if setting.wrong == Some(Wrong::DeathIsNotNoticed) && it.user == User::Dead {
@@ -563,7 +563,7 @@ fn control(setting: &Setting, world: &World, steps: &mut Steps) {
     }
 }
 
-/// `State::remove_peer`, `State::forget_retired`. A dead process is forgotten: another may come in its place.
+/// `Guard::remove_consumer`, `Guard::forget_retired`. A dead process is forgotten: another may come in its place.
 fn remove_peer(w: &mut World, client: usize) {
     let it = &mut w.clients[client];
     it.listed = false;
@@ -610,7 +610,7 @@ fn answer(
             });
         }
         ToProducer::Join if lock_is_free => {
-            steps.add(CONTROL, "Pool::add_peer", |w| {
+            steps.add(CONTROL, "join::add_to_list", |w| {
                 take(w);
                 let head = w.control().head;
                 let it = &mut w.clients[client];
@@ -649,7 +649,7 @@ fn answer(
                 send(setting, &mut w.clients[client], answer);
             });
         }
-        ToProducer::Leave => steps.add(CONTROL, "Peer::leave", |w| {
+        ToProducer::Leave => steps.add(CONTROL, "ConsumerRecord::leave", |w| {
             take(w);
             w.clients[client].left = true;
             if setting.wrong == Some(Wrong::PageDroppedAtGoodbye) {
@@ -689,7 +689,7 @@ fn serve(setting: &Setting, world: &World, steps: &mut Steps, client: usize, loc
     }
 }
 
-/// `Peer::claim`: what a consumer may keep from before.
+/// `ConsumerRecord::claim`: what a consumer may keep from before.
 fn kept(w: &mut World, client: usize) -> u8 {
     let words = w.control().words;
     let it = &w.clients[client];
@@ -713,7 +713,7 @@ fn is_enough(setting: &Setting, world: &World) -> bool {
         || setting.wrong == Some(Wrong::NothingIsReserved)
 }
 
-/// `State::share`
+/// `Shares::largest`
 fn largest_share(setting: &Setting, world: &World) -> u8 {
     let taken = |share: &u8| {
         let listed = world.clients.iter().filter(|client| client.listed);
@@ -728,7 +728,7 @@ fn largest_share(setting: &Setting, world: &World) -> u8 {
     (0..=setting.budget).rev().find(fits).unwrap_or(0)
 }
 
-/// `State::share_out`: the share is stored; if it is smaller, the leases are looked at after that.
+/// `Shares::share_out`: the share is stored; if it is smaller, the leases are looked at after that.
 fn share_out(setting: &Setting, w: &mut World) {
     if !setting.reserve {
         return;
@@ -761,7 +761,7 @@ fn store_share(setting: &Setting, w: &mut World, share: u8) {
     }
 }
 
-/// `Peer::reserve`
+/// `ConsumerRecord::reserve`
 fn reserve(setting: &Setting, w: &mut World) {
     let share = w.control().share;
     for client in &mut w.clients {
@@ -772,11 +772,11 @@ fn reserve(setting: &Setting, w: &mut World) {
     }
 }
 
-/// `State::share_out` looks at one lease page after another.
+/// `Shares::share_out` looks at one lease page after another.
 fn count_leases(setting: &Setting, world: &World, steps: &mut Steps) {
     for client in 0..CLIENTS {
         if world.clients[client].to_count {
-            steps.add(CONTROL, "State::share_out looks at a lease page", |w| {
+            steps.add(CONTROL, "Shares::share_out looks at a lease page", |w| {
                 w.clients[client].kept = kept(w, client);
                 w.clients[client].to_count = false;
                 if w.clients.iter().any(|client| client.to_count) {

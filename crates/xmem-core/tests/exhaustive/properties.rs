@@ -50,7 +50,7 @@ fn over_budget(setting: &Setting, world: &World) -> Option<&'static str> {
         .then_some("a consumer holds more than its budget")
 }
 
-/// `Peer::nonsense` cuts no consumer off that follows the rules.
+/// `ConsumerRecord::protocol_violation` cuts no consumer off that follows the rules.
 fn taken_for_a_liar(setting: &Setting, world: &World) -> Option<&'static str> {
     if !setting.reserve || !world.producer.alive || world.producer.sharing {
         return None;

@@ -13,7 +13,7 @@ pub(crate) struct Setting {
     pub(crate) max_slots: u8,
     /// Messages that fit into the queue to a consumer, at most 3; what comes then is lost.
     pub(crate) queue: u8,
-    /// Slots are shared out among consumers (`State::share_out`), and each takes one frame past its budget.
+    /// Slots are shared out among consumers (`Shares::share_out`), and each takes one frame past its budget.
     pub(crate) reserve: bool,
     /// A slot may also be given back unpublished.
     pub(crate) abandon: bool,

@@ -266,7 +266,7 @@ pub(crate) enum Answer {
     Gone,
 }
 
-/// Letting go of retired regions (`Session::let_go_of_retired`), which two threads do.
+/// Letting go of retired regions (`MappedRegions::unmap_retired`), which two threads do.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum Sweep {
     #[default]
@@ -377,7 +377,7 @@ pub(crate) struct Client {
     pub(crate) to_count: bool,
     /// `Claim::kept`
     pub(crate) kept: u8,
-    /// `Peer::reserved`
+    /// `ConsumerRecord::reserved`
     pub(crate) reserved: u8,
     pub(crate) serving: Serving,
 }

@@ -64,7 +64,7 @@ impl Stream {
             drop(self.producer.acquire(size));
         }
         let lease = if self.kind == Kind::Lossless {
-            match self.producer.wait_for_room(&self.cancel) {
+            match self.producer.wait_for_room(None, &self.cancel) {
                 Ok(()) => {}
                 Err(WaitError::Closed) => return,
                 Err(error) => panic!("{error}"),
@@ -156,9 +156,11 @@ pub(crate) fn reproduce(pool: &str, kind: Kind, commands: &Receiver<String>) {
         match Stream::start(pool, kind, HANG) {
             Ok(mut stream) => {
                 // Without anybody to take them there would be no wake-ups, and no hand-over.
-                let _ = stream
-                    .producer
-                    .wait_for_consumer(Some(Duration::from_secs(5)), &stream.cancel);
+                let _ = stream.producer.wait_for_consumers(
+                    1,
+                    Some(Duration::from_secs(5)),
+                    &stream.cancel,
+                );
                 for _ in 0..LIFE {
                     match told(commands).as_deref() {
                         Some("end") => {
@@ -211,7 +213,7 @@ pub(crate) fn step_by_step(pool: &str, kind: Kind, commands: &Receiver<String>) 
             None => (command.as_str(), false),
         };
         for _ in 0..count.parse::<u32>().unwrap() {
-            stream.producer.wait_for_room(&stream.cancel).unwrap();
+            stream.producer.wait_for_room(None, &stream.cancel).unwrap();
             if states {
                 let mut sticky = Sticky::new();
                 sticky.set("seed", seed.to_string());

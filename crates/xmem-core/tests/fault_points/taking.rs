@@ -52,7 +52,7 @@ impl Watch {
         };
         match consumer.receive(Some(Duration::from_millis(20))) {
             Ok(frame) => {
-                let sequence = frame.meta().sequence;
+                let sequence = frame.info().sequence;
                 if consumer.delivery() == Delivery::Lossless
                     && let Some(last) = self.last
                 {
@@ -160,7 +160,7 @@ pub(crate) fn churn(pool: &str, commands: &Receiver<String>) {
                 }
                 match consumer.receive(Some(Duration::from_millis(20))) {
                     Ok(frame) => {
-                        let sequence = frame.meta().sequence;
+                        let sequence = frame.info().sequence;
                         if let (true, Some(last)) = (lossless, last) {
                             assert_eq!(sequence, last + 1, "a frame was lost");
                         }
@@ -211,7 +211,7 @@ pub(crate) fn take(pool: &str, commands: &Receiver<String>) {
         match command.as_str() {
             "take" => {
                 held.push(receive(&mut consumer));
-                say(held[held.len() - 1].meta().sequence);
+                say(held[held.len() - 1].info().sequence);
             }
             "check" => {
                 held.iter().for_each(assert_whole);

@@ -48,7 +48,9 @@ impl<'a> Bystander<'a> {
     fn frames(&mut self, frames: u64) {
         for _ in 0..frames {
             // Returns at once unless the pool is lossless.
-            self.producer.wait_for_room(&Canceller::new()).unwrap();
+            self.producer
+                .wait_for_room(None, &Canceller::new())
+                .unwrap();
             publish(self.producer, self.seed, SIZE);
             assert_frame(&receive(&mut self.consumer), self.seed, SIZE);
             self.seed += 1;

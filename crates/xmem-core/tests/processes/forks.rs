@@ -52,7 +52,11 @@ pub(crate) fn fork_consumer(pool: &str) {
             let _ = (consumer.stats(), consumer.held(), consumer.budget());
             let _ = (handle.stats(), consumer.sticky(), consumer.delivery());
             consumer.note_copied();
+            // Handles that are made here do not count, and neither do those that are dropped.
+            let more = [frames.clone(), frames.clone()];
             drop(frames);
+            more.iter().flatten().for_each(assert_whole);
+            drop(more);
             // A handle of its own works.
             let other = Consumer::builder(consumer.pool())
                 .start_from(StartFrom::Oldest)
@@ -63,12 +67,23 @@ pub(crate) fn fork_consumer(pool: &str) {
     say(code);
     // The same with the handles themselves, dropped in the child as they are.
     let mut handles = Some((consumer, frames));
-    let code = in_fork(|| drop(handles.take()));
+    let code = in_fork(|| {
+        let (consumer, frames) = handles.take().unwrap();
+        let more = frames.clone();
+        drop((consumer, frames));
+        drop(more);
+    });
     say(code);
     let (mut consumer, frames) = handles.unwrap();
     hear();
     frames.iter().for_each(assert_whole);
     assert_eq!(consumer.held(), 2);
+    let [first, second] = frames;
+    let again = first.clone();
+    drop(first);
+    assert_eq!(consumer.held(), 2);
+    drop((again, second));
+    assert_eq!(consumer.held(), 0);
     assert_whole(&receive(&mut consumer));
     say("whole");
     hear();
@@ -120,7 +135,7 @@ pub(crate) fn fork_producer(pool: &str) {
             Err(AcquireError::Forked)
         ));
         assert!(matches!(
-            producer.republish(&own, seeded(9, SIZE)),
+            producer.republish(&own, &seeded(9, SIZE)),
             Err(PublishError::Forked)
         ));
         let failure = unfinished
@@ -130,7 +145,7 @@ pub(crate) fn fork_producer(pool: &str) {
             .unwrap_err();
         assert!(matches!(failure.error, PublishError::Forked));
         assert!(matches!(
-            producer.wait_for_consumer(None, &cancel),
+            producer.wait_for_consumers(1, None, &cancel),
             Err(WaitError::Forked)
         ));
         // None of these may reach the parent's pool.
@@ -139,7 +154,10 @@ pub(crate) fn fork_producer(pool: &str) {
         let _ = producer.stats();
         producer.close();
         assert_whole(&own);
+        let more = own.clone();
         drop((failure, own, producer));
+        assert_whole(&more);
+        drop(more);
     });
     say(code);
     hear();

@@ -69,8 +69,8 @@ fn read(pool: &str) {
         match consumer.receive(None) {
             Ok(frame) => {
                 assert_whole(&frame);
-                assert!(last < Some(frame.meta().sequence), "frames go backwards");
-                last = Some(frame.meta().sequence);
+                assert!(last < Some(frame.info().sequence), "frames go backwards");
+                last = Some(frame.info().sequence);
             }
             Err(ReceiveError::Eos) => break,
             Err(error) => panic!("{error}"),
@@ -171,7 +171,7 @@ fn slow_lossless(pool: &str) {
         match consumer.receive(Some(HANG)) {
             Ok(frame) => {
                 assert_eq!(
-                    (frame.meta().sequence, frame.meta().pts),
+                    (frame.info().sequence, frame.meta().pts),
                     (next, Some(next))
                 );
                 assert_whole(&frame);

@@ -145,7 +145,7 @@ pub fn publish(producer: &Producer, seed: u64, size: usize) -> ReadLease {
 #[track_caller]
 pub fn publish_wait(producer: &Producer, seed: u64, size: usize) -> ReadLease {
     let cancel = Canceller::new();
-    producer.wait_for_room(&cancel).unwrap();
+    producer.wait_for_room(None, &cancel).unwrap();
     let mut slot = producer.acquire_wait(size, Some(HANG), &cancel).unwrap();
     fill(seed, slot.as_mut_slice());
     slot.publish(seeded(seed, size)).unwrap()

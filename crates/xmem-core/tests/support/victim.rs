@@ -17,7 +17,7 @@ pub const IN_CHAINS: [Point; 11] = [
     Point::Arrived,
     Point::OriginHeld,
     Point::BeginRead,
-    Point::PeerArrived,
+    Point::ConsumerArrived,
     Point::MemoryImported,
     Point::ImportForgotten,
     Point::OriginNoted,

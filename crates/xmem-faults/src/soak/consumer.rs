@@ -34,7 +34,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Error> {
     let mut tally = Tally::default();
     let mut report = Instant::now();
     let mut first = true;
-    // The rig says "end", or is gone.
+    // The rig sent "end", or is gone.
     let ended = || !matches!(commands.try_recv(), Err(TryRecvError::Empty));
     while !ended() {
         let builder = Consumer::builder(&args.pool).max_held(4).name("soak");

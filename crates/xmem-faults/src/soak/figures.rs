@@ -96,7 +96,7 @@ impl Series {
     }
 }
 
-/// The middle one: who just joins or leaves does not count.
+/// The median: a consumer that just joins or leaves does not count.
 fn median(values: &[f64]) -> f64 {
     let mut values = values.to_vec();
     values.sort_by(f64::total_cmp);
@@ -114,7 +114,7 @@ fn slope(values: &[f64]) -> f64 {
     if under > 0.0 { over / under } else { 0.0 }
 }
 
-/// Who is looked at in each pool.
+/// The consumers of each pool that are measured.
 const WHO: [&str; 3] = ["producer", "consumer that stays", "consumer that rejoins"];
 
 /// Each look, in a line of its own.

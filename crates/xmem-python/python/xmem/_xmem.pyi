@@ -133,14 +133,14 @@ class Frame(_Array):
     def cpu(self) -> Frame:
         """The frame in host memory: a copy without padding, if it lies on a device, and else the frame itself."""
     def synchronize(self) -> None:
-        """Waits until a frame on a device is written. Needed only by who reads it without telling on which stream."""
+        """Waits until a frame on a device is written. Needed only for reads without a stream."""
     def record_stream(self, stream: Any) -> None:
-        """Says that a frame on a device is read on this stream, too: it is held until the stream has got where it is when the
-        last array is gone. Arrays say so by themselves for the stream that they are made on, by DLPack."""
+        """Marks that a frame on a device is read on this stream, too: the frame is held until the stream has done the work that
+        it has when the last array is gone. DLPack does this for the stream that an array is made on."""
 
 @final
 class Event:
-    """Something that happened between two frames: a custom event of a GStreamer pipeline, a gap, or what a program says.
+    """Something that happened between two frames: a custom event of a GStreamer pipeline, a gap, or an event of a program.
 
     Times are in nanoseconds. It holds nothing.
     """
@@ -296,7 +296,7 @@ class Consumer:
         It stays readable until try_recv found nothing. -1 when the consumer is closed.
         """
     def request(self, name: str, data: bytes = b"") -> None:
-        """Asks whoever feeds the pool for something, by name. What it makes of that is its own affair."""
+        """Sends a request to the program that feeds the pool, by name. That program decides what to do."""
     def close(self) -> None:
         """Leaves the pool. Frames that are held stay as they are."""
     def __iter__(self) -> Self: ...
@@ -315,7 +315,7 @@ class Producer:
     lossless: wait for slow consumers instead of going on without them.
     lossless_timeout: the most seconds that one of them may hold all up before the producer goes on without it. None: for ever, which
     is 0 in xmemsink, and not here.
-    history: how many of the newest frames are kept for who joins or is behind, at least 1. 0 is 1 here, and not automatic.
+    history: how many of the newest frames are kept for consumers that join or are behind, at least 1. 0 is 1 here, and not automatic.
     The others are the properties of xmemsink.
     """
 
@@ -383,7 +383,7 @@ class Producer:
         timestamp: int | None = None,
         timeout: float | None = None,
     ) -> int:
-        """Says that something happened between two frames, to consumers that ask for events. Returns its sequence.
+        """Publishes an event between two frames, for consumers that ask for events. Returns its sequence.
 
         Pipelines get it as a custom downstream event of this name, "gap" as a gap.
 
@@ -394,7 +394,7 @@ class Producer:
         timeout: the most seconds to wait for room in a lossless pool. Timeout is raised after that.
         """
     def end_stream(self) -> None:
-        """Says that the stream is over after the last published frame."""
+        """Marks the end of the stream after the last published frame."""
     def wait_for_consumer(self, timeout: float | None = None, *, count: int = 1) -> None:
         """Waits until there are so many consumers, at most for so many seconds."""
     def close(self) -> None:
@@ -424,7 +424,7 @@ def query(pool: str) -> dict[str, Any]:
 
 @final
 class BufferPool:
-    """A pool of buffers with numbers: processes tell each other indices, by whatever way they have.
+    """A pool of buffers with numbers: processes pass each other indices by other means.
 
     Joins the pool of this name, or makes it if there is none.
 
@@ -454,16 +454,16 @@ class BufferPool:
     def get(self, meta_index: int) -> BufferGuard:
         """A buffer that was published, for reading."""
     def get_mut(self, meta_index: int) -> BufferGuard:
-        """A buffer that was published, to be edited in place. Only if nobody else holds it.
+        """A published buffer, to be edited in place. Fails while any process holds it.
 
         It is published again when it is released: for as many readers as before if this process published it, else for one, unless
-        `set_ref_count` says how many. A process that did not make the pool passes on its size only; shape, type and so on are gone.
+        `set_ref_count` sets how many. A process that did not make the pool passes on the size only, without shape and type.
         One that holds nothing is as one that was just acquired: it is published by `forget`, and empty again if it is released.
         """
     def discard(self, meta_index: int) -> None:
-        """Empties a buffer that was published, whoever it was for: for one whose readers never come."""
+        """Empties a published buffer, whatever its count: for a buffer whose readers never come."""
     def set_ref_count(self, meta_index: int, count: int) -> None:
-        """Says how many other processes a buffer is for: it is kept until so many took and released it. Default: 1."""
+        """Sets how many other processes a buffer is for: it is kept until this many took and released it. Default: 1."""
     def add_ref(self, meta_index: int) -> None:
         """One more reference of this process to a published buffer, without a guard: until `release`."""
     def release(self, meta_index: int) -> bool:

@@ -1,36 +1,33 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! A buffer in somebody's hands, and the arrays over it.
+//! The class `BufferGuard`: a buffer that this process holds, and the arrays over it.
 #![allow(unsafe_code)] // the buffer protocol
 
 use std::ffi::{c_int, c_void};
 use std::ptr;
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 
 use pyo3::exceptions::PyBufferError;
 use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::{IntoPyDict, PyMemoryView, PyTuple};
 use xmem_core::cuda::CudaError;
-use xmem_core::{self as core, AccessMode, FrameMeta, ProcessId};
+use xmem_core::{self as core, AccessMode, FrameMeta, ProcessId, lock};
 
+use super::cuda;
 use super::meta::{self, Shaped};
-use super::{Pool, cuda, lock};
-use crate::array::check_process;
 use crate::detached::Detached;
 use crate::device::stream_of;
 use crate::dtype;
 use crate::errors::{IntoPyErr, Kind};
+use crate::fork::check_process;
 use crate::number::{count as number, time_or_none};
 use crate::wanted;
 
-impl IntoPyErr for core::AccessError {
-    fn kind(&self) -> Option<Kind> {
-        Some(Kind::Error)
-    }
-}
+/// A pool, which ends with its last owner.
+pub(super) type Pool = Arc<Detached<core::BufferPool>>;
 
-/// A buffer, and the pool that it is copied in, which is kept no longer than the buffer.
+/// A buffer, and its pool, which it keeps.
 #[derive(Debug)]
 struct Held {
     guard: Detached<core::BufferGuard>,
@@ -39,16 +36,16 @@ struct Held {
 
 #[derive(Debug)]
 struct State {
-    /// The one that got it.
+    /// The process that got it.
     process: ProcessId,
     held: Option<Held>,
-    /// It is not there, since a thread does something with it for a while.
+    /// A thread works with it, so it is not in `held` meanwhile.
     busy: bool,
-    /// Arrays and memoryviews that are there now.
+    /// Arrays and memoryviews that exist now.
     views: usize,
-    /// It was released while there were views: it goes with the last of them.
+    /// It was released, and ends with its last view.
     released: bool,
-    /// It is to be empty then.
+    /// It is empty after that.
     discarded: bool,
 }
 
@@ -93,11 +90,11 @@ impl State {
     }
 }
 
-/// Not with the lock of its state.
+/// The caller has not locked the state.
 fn end(held: Held, discarded: bool) {
     if discarded {
         let guard = held.guard;
-        // Without the interpreter, as when it is dropped.
+        // Without the interpreter, as `Detached` does it.
         Python::try_attach(|py| py.detach(|| guard.into_inner().map(core::BufferGuard::discard)));
     }
 }
@@ -133,8 +130,8 @@ impl BufferGuard {
         Ok(lock(&self.state).held()?.pool.clone())
     }
 
-    /// Does something that takes its time: without the interpreter, and so without the lock, since whoever has the
-    /// interpreter could wait for that. A buffer that is being written is not there for others meanwhile.
+    /// Runs slow work without the interpreter, and so without the lock: a thread with the interpreter could wait for the lock.
+    /// Other threads get an error for a buffer that is being written meanwhile.
     fn aside<T: Send>(
         &self,
         py: Python<'_>,
@@ -211,7 +208,7 @@ impl BufferGuard {
     /// The address on its CUDA device.
     #[getter]
     fn cuda_ptr(&self, py: Python<'_>) -> PyResult<u64> {
-        // Who reads waits until it is written.
+        // A reader waits until it is written.
         match self.with(|guard| Ok(guard.clone_ref().ok()))? {
             Some(reading) => {
                 let reading = cuda::wait(py, reading)?;
@@ -258,7 +255,7 @@ impl BufferGuard {
         self.meta(|meta| meta.content_type.as_str().to_owned())
     }
 
-    /// Who made it.
+    /// The process that made it.
     #[getter]
     fn producer(&self) -> PyResult<String> {
         self.meta(|meta| meta.producer.as_str().to_owned())
@@ -273,7 +270,7 @@ impl BufferGuard {
     /// Number of the buffer's publication in its pool; 0 before.
     #[getter]
     fn sequence(&self) -> PyResult<u64> {
-        self.meta(|meta| meta.sequence)
+        self.with(|guard| Ok(guard.info().sequence))
     }
 
     /// Says what the buffer is. What is not given stays as it is. A process that did not make the pool can pass on the size
@@ -294,7 +291,7 @@ impl BufferGuard {
             if let Some(dtype) = dtype {
                 meta.dtype = dtype;
             }
-            // A shape that was set before is of another size with another type.
+            // With another type, a shape that was set before has another size.
             let known = dtype.and_then(|_| meta.shape.get(..usize::from(meta.ndim)));
             let known = known.filter(|shape| !shape.is_empty()).map(<[u64]>::to_vec);
             if let Some(shape) = shape.or(known) {
@@ -377,7 +374,7 @@ impl BufferGuard {
             }
             state.take()?
         };
-        // A process that did not make the pool asks its owner.
+        // Without the interpreter: in a process that did not make the pool this is a request to the pool's owner.
         let guard = held.guard.into_inner().ok_or_else(gone)?;
         py.detach(|| match stream {
             Some(stream) if guard.mode() == AccessMode::ReadWrite => cuda::forget_on(guard, stream),

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! What is known of a buffer besides its bytes, as Python has it.
+//! A buffer's metadata in the form that Python has.
 
 use std::ffi::CStr;
 
@@ -20,7 +20,7 @@ pub(super) struct Shaped {
 }
 
 impl Shaped {
-    /// As its metadata say; plain bytes, if they say nothing, or what does not fit.
+    /// From its metadata. Plain bytes, if there are none, or if they do not fit.
     pub(super) fn new(meta: &FrameMeta, len: usize) -> Self {
         Self::of_meta(meta, len).unwrap_or_else(|| Self {
             shape: vec![len.cast_signed()],
@@ -30,7 +30,7 @@ impl Shaped {
         })
     }
 
-    /// Whether it is that besides being in C order.
+    /// Whether its C order is a Fortran order too.
     pub(super) fn is_f_contiguous(&self) -> bool {
         self.shape.iter().filter(|extent| **extent > 1).count() <= 1
     }
@@ -42,7 +42,7 @@ impl Shaped {
         }
         let format = dtype::format(meta.dtype)?;
         let item = meta.dtype.size();
-        // Another process wrote this. What is not in C order is for who knows what it is.
+        // Another process wrote this. An array that is not in C order becomes plain bytes.
         let mut bytes = item;
         for (extent, stride) in meta.shape.iter().zip(&meta.strides).take(ndim).rev() {
             if usize::try_from(*stride) != Ok(bytes) && *extent > 1 {

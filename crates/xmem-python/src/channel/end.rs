@@ -4,29 +4,29 @@
 
 use std::os::fd::RawFd;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
 
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
-use xmem_core::cuda::Device;
-use xmem_core::{AcquireError, Producer, WaitError, WriteLease};
+use xmem_core::{Producer, WaitError};
 
-use super::device;
-use super::inbox::{Inbox, Taken};
+use super::inbox::Taken;
 use super::incoming::Incoming;
+use super::item::{Item, Sent};
+use super::link::Link;
 use super::memory::Room;
 use super::names::MAKER;
 use super::open::{self, Options};
-use super::outgoing::Item;
+use super::outlet::{Outlet, closed, timeout};
 use super::refs::{RefLease, Refs};
 use super::send::{self, Message};
-use crate::addresses::{self, OwnSlot};
-use crate::bell::Bell;
+use crate::addresses;
 use crate::detached::Detached;
 use crate::errors::{IntoPyErr, Kind};
-use crate::lock::lock;
-use crate::signals::{Deadline, wait};
+use crate::notifier::Notifier;
+use crate::own_slot::OwnSlot;
+use crate::signals::{Deadline, retry, wait};
 
 #[derive(Debug, Default)]
 struct Counters {
@@ -45,76 +45,8 @@ fn count(counter: &AtomicU64, by: usize) {
 #[pyclass(frozen, module = "xmem._xmem", name = "_ChannelEnd")]
 #[derive(Debug)]
 pub(crate) struct ChannelEnd {
-    id: u64,
-    /// The socket of the channel.
-    socket: PathBuf,
-    open: Detached<Open>,
-    pub(super) inbox: Arc<Inbox>,
+    link: Detached<Link>,
     counters: Counters,
-}
-
-/// What has to end.
-#[derive(Debug)]
-struct Open {
-    pid: u32,
-    producer: Mutex<Option<Producer>>,
-    inbox: Arc<Inbox>,
-}
-
-impl Open {
-    /// Whether it is inherited through fork. Then there is nothing to end, and a lock may be taken for ever.
-    fn is_inherited(&self) -> bool {
-        self.pid != std::process::id()
-    }
-
-    /// Without the interpreter.
-    fn shut(&self) {
-        if self.is_inherited() {
-            return;
-        }
-        let producer = lock(&self.producer).take();
-        if let Some(producer) = &producer {
-            producer.set_eos(true);
-            producer.close();
-        }
-        self.inbox.close();
-    }
-}
-
-impl Drop for Open {
-    fn drop(&mut self) {
-        self.shut();
-    }
-}
-
-/// A block as Python has it.
-#[derive(Debug, FromPyObject)]
-struct Sent<'py>(
-    usize,
-    usize,
-    bool,
-    usize,
-    Option<Py<PyAny>>,
-    Option<device::SentOnDevice<'py>>,
-);
-
-impl Sent<'_> {
-    fn into_item(self) -> PyResult<Item> {
-        let Self(start, len, in_order, shift, gather, device) = self;
-        let device = device.map(|it| it.parse()).transpose()?;
-        Ok(Item {
-            start,
-            len,
-            in_order,
-            shift,
-            gather,
-            device,
-        })
-    }
-}
-
-pub(super) fn timeout(what: &str) -> PyErr {
-    Kind::Timeout.error(what)
 }
 
 fn over(why: &str) -> PyErr {
@@ -126,7 +58,7 @@ impl ChannelEnd {
     /// Makes a channel.
     #[staticmethod]
     fn make(py: Python<'_>, name: &str, options: Options) -> PyResult<Self> {
-        open::make(py, name, &options)
+        open::make(py, name, &options).map(Self::over)
     }
 
     /// Joins a channel. Waits for its maker, in all at most `time` seconds, and `look` for there being one.
@@ -138,36 +70,40 @@ impl ChannelEnd {
         look: Option<f64>,
         time: Option<f64>,
     ) -> PyResult<Self> {
-        open::join(py, name, &options, look, time)
+        open::join(py, name, &options, look, time).map(Self::over)
     }
 
     /// This end's number. 0 is the maker's.
     #[getter]
     fn id(&self) -> u64 {
-        self.id
+        self.link.id
     }
 
     /// The socket of the channel.
     #[getter]
     fn socket(&self) -> PathBuf {
-        self.socket.clone()
+        self.link.socket.clone()
     }
 
     /// The numbers of the ends that messages are taken from.
     fn senders(&self) -> PyResult<Vec<u64>> {
-        self.producer()?;
-        Ok(self.inbox.senders())
+        self.link.outlet()?;
+        Ok(self.link.inbox.senders())
     }
 
     /// How many processes take what this end sends.
     fn receivers(&self) -> PyResult<usize> {
-        Ok(self.producer()?.num_consumers())
+        Ok(self.link.outlet()?.producer.num_consumers())
     }
 
     /// Waits until so many processes take what this end sends, and the maker takes what they send.
     fn wait_for_receivers(&self, py: Python<'_>, count: usize, time: Option<f64>) -> PyResult<()> {
-        let producer = self.producer()?;
+        let Outlet {
+            producer,
+            canceller,
+        } = self.link.outlet()?;
         let deadline = Deadline::after(time)?;
+        let inbox = &self.link.inbox;
         let too_few = || {
             timeout(&format!(
                 "{} of {count} joined the channel in time",
@@ -175,16 +111,12 @@ impl ChannelEnd {
             ))
         };
         let joined = wait(py, deadline, |slice| {
-            if let Some(why) = self.inbox.ended() {
+            if let Some(why) = inbox.ended() {
                 return Some(Err(why));
             }
-            let canceller = &self.inbox.canceller;
-            match producer.wait_for_consumers(count, Some(slice), canceller) {
-                Ok(()) if self.id != MAKER => Some(Ok(Ok(()))),
-                Ok(()) => self
-                    .inbox
-                    .wait_for_senders(count, slice)
-                    .then_some(Ok(Ok(()))),
+            match producer.wait_for_consumers(count, Some(slice), &canceller) {
+                Ok(()) if self.link.id != MAKER => Some(Ok(Ok(()))),
+                Ok(()) => inbox.wait_for_senders(count, slice).then_some(Ok(Ok(()))),
                 Err(WaitError::Timeout) => None,
                 Err(error) => Some(Ok(Err(error))),
             }
@@ -198,11 +130,11 @@ impl ChannelEnd {
         }
     }
 
-    /// Why a `send` that waits may wait for ever, if it seems to: messages wait here, too, that nobody receives.
+    /// The reason why a `send` seems to wait for ever: messages wait here too, and the program does not receive them.
     fn stuck(&self, py: Python<'_>) -> PyResult<Option<String>> {
-        let producer = self.producer()?;
-        let waiting = self.inbox.waiting();
-        let slow = py.detach(|| producer.held_up_by());
+        let outlet = self.link.outlet()?;
+        let waiting = self.link.inbox.waiting();
+        let slow = py.detach(|| outlet.producer.held_up_by());
         if waiting == 0 || slow.is_empty() {
             return Ok(None);
         }
@@ -216,8 +148,8 @@ impl ChannelEnd {
 
     /// Room for an array that will be sent without a copy.
     fn room(&self, py: Python<'_>, size: usize, time: Option<f64>) -> PyResult<Room> {
-        let producer = self.producer()?;
-        let lease = self.acquire(py, &producer, (size.max(1), 0), Deadline::after(time)?)?;
+        let outlet = self.link.outlet()?;
+        let lease = outlet.acquire(py, size.max(1), Deadline::after(time)?)?;
         let slot = Arc::new(OwnSlot::new(lease, size));
         addresses::note_own(&slot);
         Ok(Room::new(slot))
@@ -243,13 +175,13 @@ impl ChannelEnd {
         timeout: Option<f64>,
         answer_time: Option<f64>,
     ) -> PyResult<(usize, usize)> {
-        let producer = self.producer()?;
+        let outlet = self.link.outlet()?;
         let deadline = Deadline::after(timeout)?;
         let answer_by = Deadline::after(answer_time)?;
         let items = blocks.into_iter().map(Sent::into_item);
         let items: Vec<Item> = items.collect::<PyResult<_>>()?;
-        self.wait_for_somebody(py, &producer, to, deadline)?;
-        self.wait_for_room(py, &producer, deadline)?;
+        self.wait_for_somebody(py, &outlet, to, deadline)?;
+        outlet.wait_for_room(py, deadline)?;
         let refs = refs.map(|objects| Refs::new(objects, &leases, answer_by));
         let message = Message {
             pickle,
@@ -259,33 +191,27 @@ impl ChannelEnd {
             owners,
             to,
         };
-        let (copied, shared) = send::send(py, self, &producer, message, deadline)?;
+        let (copied, shared) = send::send(py, &outlet, message, deadline)?;
         count(&self.counters.sent, 1);
         count(&self.counters.copied_bytes, copied);
         count(&self.counters.shared_bytes, shared);
         Ok((copied, shared))
     }
 
-    /// The next message, of anybody or of this end.
+    /// The next message, of any sender or of this one.
     fn receive(
         &self,
         py: Python<'_>,
         sender: Option<u64>,
         time: Option<f64>,
     ) -> PyResult<Incoming> {
-        self.producer()?;
+        self.link.outlet()?;
         let taken = wait(py, Deadline::after(time)?, |slice| {
-            self.inbox.take(sender, slice)
+            self.link.inbox.take(sender, slice)
         })?;
         match taken {
-            Some(Taken::Message(delivered)) => {
+            Some(Taken::Message(incoming)) => {
                 count(&self.counters.received, 1);
-                let incoming = Incoming {
-                    message: delivered.message,
-                    sender: delivered.sender,
-                    refs: delivered.refs,
-                    devices: delivered.devices,
-                };
                 count(&self.counters.copied_out, incoming.is_copied().into());
                 Ok(incoming)
             }
@@ -300,63 +226,62 @@ impl ChannelEnd {
 
     /// Whether `receive` would return at once; waits for that.
     fn poll(&self, py: Python<'_>, sender: Option<u64>, time: Option<f64>) -> PyResult<bool> {
-        self.producer()?;
+        self.link.outlet()?;
         let found = wait(py, Deadline::after(time)?, |slice| {
-            self.inbox.poll(sender, slice).then_some(())
+            self.link.inbox.poll(sender, slice).then_some(())
         })?;
         Ok(found.is_some())
     }
 
     /// A descriptor that is readable while `receive` would return at once. -1 when it is closed, as of sockets.
     fn fileno(&self) -> PyResult<RawFd> {
-        if self.is_closed() && !self.open.is_inherited() {
+        if self.is_closed() && !self.link.is_inherited() {
             return Ok(-1);
         }
-        self.producer()?;
-        let bell = self.inbox.bell().map_err(|error| Bell::failed(&error))?;
-        Ok(bell.as_raw_fd())
+        self.link.outlet()?;
+        let notifier = self
+            .link
+            .inbox
+            .notifier()
+            .map_err(|error| Notifier::failed(&error))?;
+        Ok(notifier.as_raw_fd())
     }
 
     /// Waits until everybody took what was sent. `False`: the time was over.
     fn drain(&self, py: Python<'_>, time: Option<f64>) -> PyResult<bool> {
-        let producer = self.producer()?;
-        let drained = wait(py, Deadline::after(time)?, |slice| {
-            match producer.drain(Some(slice), &self.inbox.canceller) {
-                Err(WaitError::Timeout) => None,
-                result => Some(result),
-            }
+        let outlet = self.link.outlet()?;
+        let drained = retry(py, Deadline::after(time)?, |slice| {
+            outlet.producer.drain(Some(slice), &outlet.canceller)
         })?;
-        match drained {
-            Some(result) => result.map(|()| true).map_err(IntoPyErr::into_py_err),
-            None => Ok(false),
-        }
+        Ok(drained.is_some())
     }
 
     /// Ends it: nothing is sent or received any more.
     fn close(&self, py: Python<'_>) {
-        py.detach(|| self.open.shut());
+        py.detach(|| self.link.shut());
     }
 
     #[getter]
     fn is_closed(&self) -> bool {
-        self.open.is_inherited() || lock(&self.open.producer).is_none()
+        self.link.is_closed()
     }
 
     /// Figures.
     fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-        let producer = self.producer()?;
+        let Outlet { producer, .. } = self.link.outlet()?;
+        let inbox = &self.link.inbox;
         let pool = producer.stats();
-        let (refused, why_refused) = self.inbox.refused();
+        let (refused, why_refused) = inbox.refused();
         let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let stats = PyDict::new(py);
         stats.set_item("sent", load(&self.counters.sent))?;
         stats.set_item("received", load(&self.counters.received))?;
-        stats.set_item("waiting", self.inbox.waiting())?;
+        stats.set_item("waiting", inbox.waiting())?;
         stats.set_item("copied_bytes", load(&self.counters.copied_bytes))?;
         stats.set_item("shared_bytes", load(&self.counters.shared_bytes))?;
         stats.set_item("copied_out", load(&self.counters.copied_out))?;
         stats.set_item("receivers", producer.num_consumers())?;
-        stats.set_item("senders", self.inbox.senders().len())?;
+        stats.set_item("senders", inbox.senders().len())?;
         stats.set_item("slots", pool.slots)?;
         stats.set_item("bytes", pool.bytes)?;
         stats.set_item("refused", refused)?;
@@ -365,21 +290,10 @@ impl ChannelEnd {
     }
 }
 
-pub(super) fn closed() -> PyErr {
-    Kind::Closed.error("this end of the channel is closed")
-}
-
 impl ChannelEnd {
-    pub(super) fn new(id: u64, socket: PathBuf, producer: Producer, inbox: Arc<Inbox>) -> Self {
+    fn over(link: Detached<Link>) -> Self {
         Self {
-            id,
-            socket,
-            open: Detached::new(Open {
-                pid: std::process::id(),
-                producer: Mutex::new(Some(producer)),
-                inbox: inbox.clone(),
-            }),
-            inbox,
+            link,
             counters: Counters::default(),
         }
     }
@@ -387,47 +301,39 @@ impl ChannelEnd {
     /// How many joined.
     fn met(&self, producer: &Producer) -> usize {
         let receivers = producer.num_consumers();
-        if self.id == MAKER {
-            receivers.min(self.inbox.senders().len())
+        if self.link.id == MAKER {
+            receivers.min(self.link.inbox.senders().len())
         } else {
             receivers
         }
     }
 
-    fn producer(&self) -> PyResult<Producer> {
-        // Before any lock: in a forked child one may be taken for ever.
-        if self.open.is_inherited() {
-            return Err(Kind::Forked.error(
-                "this channel belongs to the process that made it: join it (Channel.connect) after fork",
-            ));
-        }
-        lock(&self.open.producer).clone().ok_or_else(closed)
-    }
-
     fn wait_for_somebody(
         &self,
         py: Python<'_>,
-        producer: &Producer,
+        outlet: &Outlet,
         to: Option<u64>,
         deadline: Deadline,
     ) -> PyResult<()> {
+        let Link { id, inbox, .. } = &*self.link;
         let ended = || match to {
-            Some(to) if self.id == MAKER && !self.inbox.has(to) => {
-                Some(format!("{to:#x} is not connected"))
-            }
-            Some(to) if self.id != MAKER && to != MAKER => {
+            Some(to) if *id == MAKER && !inbox.has(to) => Some(format!("{to:#x} is not connected")),
+            Some(to) if *id != MAKER && to != MAKER => {
                 Some("only the maker of a channel can send to one process of it".to_owned())
             }
-            _ => self.inbox.ended(),
+            _ => inbox.ended(),
         };
         let met = wait(py, deadline, |slice| {
             if let Some(why) = ended() {
                 return Some(Err(why));
             }
-            if producer.num_consumers() > 0 {
+            if outlet.producer.num_consumers() > 0 {
                 return Some(Ok(Ok(())));
             }
-            match producer.wait_for_consumer(Some(slice), &self.inbox.canceller) {
+            match outlet
+                .producer
+                .wait_for_consumers(1, Some(slice), &outlet.canceller)
+            {
                 Err(WaitError::Timeout) => None,
                 result => Some(Ok(result)),
             }
@@ -441,70 +347,5 @@ impl ChannelEnd {
                 "nobody joined the channel in time, so nobody would take the message",
             )),
         }
-    }
-
-    fn wait_for_room(
-        &self,
-        py: Python<'_>,
-        producer: &Producer,
-        deadline: Deadline,
-    ) -> PyResult<()> {
-        let room = wait(py, deadline, |slice| {
-            match producer.wait_for_room_timeout(Some(slice), &self.inbox.canceller) {
-                Err(WaitError::Timeout) => None,
-                result => Some(result),
-            }
-        })?;
-        match room {
-            Some(result) => result.map_err(IntoPyErr::into_py_err),
-            None => Err(timeout(
-                "a receiver did not take the messages before this one in time",
-            )),
-        }
-    }
-
-    /// A slot of so many bytes on a device.
-    pub(super) fn acquire_on_device(
-        &self,
-        py: Python<'_>,
-        producer: &Producer,
-        size: usize,
-        device: &Device,
-        deadline: Deadline,
-    ) -> PyResult<WriteLease> {
-        let cancel = &self.inbox.canceller;
-        let lease = wait(py, deadline, |slice| {
-            match producer.acquire_cuda_wait_with_room(size, 0, device, Some(slice), cancel) {
-                Err(AcquireError::Timeout) => None,
-                result => Some(result),
-            }
-        })?;
-        Self::acquired(lease)
-    }
-
-    fn acquired(lease: Option<Result<WriteLease, AcquireError>>) -> PyResult<WriteLease> {
-        match lease {
-            Some(result) => result.map_err(IntoPyErr::into_py_err),
-            None => Err(timeout(
-                "no slot came free in time: receivers hold what was sent before, and max_slots or max_bytes allow no more",
-            )),
-        }
-    }
-
-    /// A slot of so many bytes with so much room behind.
-    pub(super) fn acquire(
-        &self,
-        py: Python<'_>,
-        producer: &Producer,
-        (size, room): (usize, usize),
-        deadline: Deadline,
-    ) -> PyResult<WriteLease> {
-        let lease = wait(py, deadline, |slice| {
-            match producer.acquire_wait_with_room(size, room, Some(slice), &self.inbox.canceller) {
-                Err(AcquireError::Timeout) => None,
-                result => Some(result),
-            }
-        })?;
-        Self::acquired(lease)
     }
 }

@@ -1,23 +1,25 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Frames of pools in messages: taken apart, and put together again.
+//! Frames of pools in messages: a sender takes them apart, and a receiver puts them together.
 
 use std::collections::BTreeMap;
 
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyTuple};
-use xmem_core::{FrameMeta, VideoLayout};
+use xmem_core::{FrameInfo, FrameMeta, VideoLayout};
 
-use super::device::DeviceBlock;
+use super::arrays::DeviceBlock;
 use super::incoming::Block;
 use crate::about::About;
-use crate::array::{Array, Export, Keeper, Plane};
+use crate::array::Array;
 use crate::dtype;
 use crate::frame::Frame;
+use crate::keeper::{Export, Keeper};
 use crate::layout::{self, Arrays};
+use crate::plane::Plane;
 
-/// What is known of a frame besides its arrays.
+/// A frame's metadata.
 #[derive(Debug, IntoPyObject, FromPyObject)]
 #[pyo3(from_item_all)]
 pub(crate) struct Known {
@@ -52,7 +54,7 @@ type Place<'py> = (
     &'static str,
 );
 
-/// What a plane is to who sends it. `None`: it lies in a slot that this process writes, which only views keep.
+/// The place of a plane, for its sender. `None`: it lies in a slot that this process writes, which only views keep.
 #[pyfunction(name = "_place_of")]
 pub(crate) fn place_of<'py>(plane: &Bound<'py, Plane>) -> PyResult<Option<Place<'py>>> {
     let array = plane.get().array();
@@ -70,7 +72,7 @@ pub(crate) fn place_of<'py>(plane: &Bound<'py, Plane>) -> PyResult<Option<Place<
     )))
 }
 
-/// All bytes of a plane, with what lies between its elements.
+/// All bytes of a plane, with the gaps between its elements.
 #[pyfunction(name = "_bytes_of")]
 pub(crate) fn bytes_of<'py>(plane: &Bound<'py, Plane>) -> PyResult<Bound<'py, PyBytes>> {
     let array = plane.get().array();
@@ -81,11 +83,11 @@ pub(crate) fn bytes_of<'py>(plane: &Bound<'py, Plane>) -> PyResult<Bound<'py, Py
     Ok(PyBytes::new(plane.py(), array.bytes()))
 }
 
-/// What is known of a frame, to who sends it.
+/// The metadata of a frame, for its sender.
 #[pyfunction(name = "_known_of")]
 pub(crate) fn known_of<'py>(frame: &Bound<'py, Frame>) -> PyResult<Bound<'py, PyAny>> {
     let (about, arrays) = (frame.get().about(), frame.get().arrays());
-    let meta = &about.meta;
+    let (info, meta) = (&about.info, &about.meta);
     let attachments = meta.attachments.iter();
     let known = Known {
         is_whole: arrays.is_whole,
@@ -96,10 +98,10 @@ pub(crate) fn known_of<'py>(frame: &Bound<'py, Frame>) -> PyResult<Bound<'py, Py
         dts: meta.dts,
         duration: meta.duration,
         timestamp: meta.timestamp,
-        published_at: meta.published_at,
-        sequence: meta.sequence,
-        slot: meta.slot,
-        generation: meta.generation,
+        published_at: info.published_at,
+        sequence: info.sequence,
+        slot: info.slot,
+        generation: info.generation,
         flags: meta.flags,
         content_type: meta.content_type.as_str().to_owned(),
         producer: meta.producer.as_str().to_owned(),
@@ -138,13 +140,13 @@ impl Part<'_> {
     }
 }
 
-/// A plane that came.
+/// A received plane.
 #[pyfunction(name = "_plane_of")]
 pub(crate) fn plane_of(part: Part<'_>) -> PyResult<Plane> {
     part.array().map(Plane::new)
 }
 
-/// A frame that came.
+/// A received frame.
 #[pyfunction(name = "_frame_of")]
 pub(crate) fn frame_of(parts: Vec<Part<'_>>, known: Known) -> PyResult<Frame> {
     let planes = parts.iter().map(Part::array);
@@ -159,16 +161,19 @@ pub(crate) fn frame_of(parts: Vec<Part<'_>>, known: Known) -> PyResult<Frame> {
         n_planes: planes.len() as u32,
         ..VideoLayout::default()
     });
+    let info = FrameInfo {
+        published_at: known.published_at,
+        sequence: known.sequence,
+        slot: known.slot,
+        generation: known.generation,
+        ..FrameInfo::default()
+    };
     let mut meta = FrameMeta {
         video,
         pts: known.pts,
         dts: known.dts,
         duration: known.duration,
         timestamp: known.timestamp,
-        published_at: known.published_at,
-        sequence: known.sequence,
-        slot: known.slot,
-        generation: known.generation,
         flags: known.flags,
         content_type: known.content_type.as_str().into(),
         producer: known.producer.as_str().into(),
@@ -177,7 +182,7 @@ pub(crate) fn frame_of(parts: Vec<Part<'_>>, known: Known) -> PyResult<Frame> {
     for (name, value) in known.attachments {
         meta.attachments.set(&name, value);
     }
-    let about = About::new(meta, known.caps, known.pool);
+    let about = About::new(info, meta, known.caps, known.pool);
     let format = about.meta.video.unwrap_or_default().format;
     let arrays = Arrays::new(planes, known.is_whole, format);
     Ok(Frame::assembled(arrays, about))

@@ -1,46 +1,34 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! The messages that came and were not asked for yet, from all pools that this end of a channel takes messages from.
+//! The messages that came and that the program has not received yet, from all pools that this end takes messages from.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use xmem_core::{Canceller, ReadLease};
+use xmem_core::{Canceller, lock};
 
-use super::device::Arrays;
-use super::incoming::Message;
+use super::incoming::Incoming;
 use super::names::MAKER;
-use crate::bell::Bell;
-use crate::lock::lock;
+use crate::notifier::Notifier;
 
-/// How many messages of one sender wait here; what comes then waits at the sender.
+/// The most messages of one sender that wait here. Further ones wait at the sender.
 const AHEAD: usize = 2;
 /// The most processes that messages are taken from.
 const MAX_SOURCES: usize = 1024;
 
-/// A message that came.
-#[derive(Debug)]
-pub(super) struct Delivered {
-    pub(super) sender: u64,
-    pub(super) message: Message,
-    pub(super) refs: Option<Arc<ReadLease>>,
-    /// With their numbers.
-    pub(super) devices: Vec<(u32, Arrays)>,
-}
-
 #[derive(Debug, Default)]
 struct Source {
     queued: usize,
-    /// Why no message of it can be taken now.
+    /// The reason why no message of it can be taken now.
     blocked: Option<String>,
 }
 
 #[derive(Debug, Default)]
 struct State {
-    queue: VecDeque<Delivered>,
+    queue: VecDeque<Incoming>,
     sources: BTreeMap<u64, Source>,
     threads: Vec<JoinHandle<()>>,
     /// Why the maker's messages ended.
@@ -48,17 +36,17 @@ struct State {
     closed: bool,
     refused: u64,
     why_refused: Option<String>,
-    /// Rung while `take` would return at once. `None`: nobody asked for it.
-    bell: Option<Bell>,
+    /// Readable while `take` would return at once. `None`: the program did not ask for it.
+    notifier: Option<Notifier>,
 }
 
-/// What looking for a message gave.
+/// The result of `take`.
 #[derive(Debug)]
 pub(super) enum Taken {
-    Message(Delivered),
-    /// This process holds all that it may.
+    Message(Incoming),
+    /// This process holds as many as it may.
     Blocked(String),
-    /// None will come.
+    /// No more messages come.
     Over(String),
     /// This end was closed.
     Closed,
@@ -79,7 +67,7 @@ impl Inbox {
         lock(&self.state)
     }
 
-    /// `false`: it is known, or there are too many, or this end is closed.
+    /// `false`: it is listed already, or there are too many, or this end is closed.
     pub(super) fn add(&self, sender: u64) -> bool {
         let mut state = self.state();
         if state.closed || state.sources.contains_key(&sender) || state.sources.len() >= MAX_SOURCES
@@ -91,22 +79,22 @@ impl Inbox {
         true
     }
 
-    /// Something came, or a reason why nothing does.
+    /// A message came, or a reason why none does.
     fn tell(&self, state: &State) {
         self.came.notify_all();
-        state.ring();
+        state.notify();
     }
 
     /// A descriptor that is readable while `take` would return at once.
-    pub(super) fn bell(&self) -> io::Result<Bell> {
+    pub(super) fn notifier(&self) -> io::Result<Notifier> {
         let mut state = self.state();
-        if let Some(bell) = &state.bell {
-            return Ok(bell.clone());
+        if let Some(notifier) = &state.notifier {
+            return Ok(notifier.clone());
         }
-        let bell = Bell::new()?;
-        state.bell = Some(bell.clone());
-        state.ring();
-        Ok(bell)
+        let notifier = Notifier::new()?;
+        state.notifier = Some(notifier.clone());
+        state.notify();
+        Ok(notifier)
     }
 
     pub(super) fn keep_thread(&self, thread: JoinHandle<()>) {
@@ -132,18 +120,18 @@ impl Inbox {
         }
     }
 
-    pub(super) fn deliver(&self, delivered: Delivered) {
+    pub(super) fn deliver(&self, message: Incoming) {
         let mut state = self.state();
         if state.closed {
-            // Its lease goes without the lock.
+            // The message and its lease are dropped without the lock.
             drop(state);
             return;
         }
-        if let Some(source) = state.sources.get_mut(&delivered.sender) {
+        if let Some(source) = state.sources.get_mut(&message.sender) {
             source.queued += 1;
             source.blocked = None;
         }
-        state.queue.push_back(delivered);
+        state.queue.push_back(message);
         self.tell(&state);
     }
 
@@ -206,44 +194,44 @@ impl Inbox {
         self.state().queue.len()
     }
 
-    /// The next message, of any sender or of this one. `None`: there is none yet.
+    /// The next message, of any sender or of this one. `None`: none came in time.
     pub(super) fn take(&self, sender: Option<u64>, time: Duration) -> Option<Taken> {
-        let until = Instant::now() + time;
-        let mut state = self.state();
-        loop {
+        self.wait_for(time, |state| {
             let taken = state.look(sender);
-            state.ring();
+            state.notify();
             if taken.is_some() {
                 self.went.notify_all();
-                return taken;
             }
-            let left = until.saturating_duration_since(Instant::now());
-            if left.is_zero() {
-                return None;
-            }
-            let waited = self.came.wait_timeout(state, left);
-            state = waited.unwrap_or_else(PoisonError::into_inner).0;
-        }
+            taken
+        })
     }
 
-    /// Whether `take` would return at once; waits for that.
+    /// Waits until `take` would return at once.
     pub(super) fn poll(&self, sender: Option<u64>, time: Duration) -> bool {
+        let found = self.wait_for(time, |state| state.has_any(sender).then_some(()));
+        found.is_some()
+    }
+
+    /// Waits until `look` returns a value, and looks again when something came.
+    fn wait_for<T>(
+        &self,
+        time: Duration,
+        mut look: impl FnMut(&mut State) -> Option<T>,
+    ) -> Option<T> {
         let until = Instant::now() + time;
         let mut state = self.state();
         loop {
-            if state.has_any(sender) {
-                return true;
-            }
+            let found = look(&mut state);
             let left = until.saturating_duration_since(Instant::now());
-            if left.is_zero() {
-                return false;
+            if found.is_some() || left.is_zero() {
+                return found;
             }
             let waited = self.came.wait_timeout(state, left);
             state = waited.unwrap_or_else(PoisonError::into_inner).0;
         }
     }
 
-    /// Ends all threads and forgets what came. Waits for the threads.
+    /// Ends and joins all threads, and drops the messages.
     pub(super) fn close(&self) {
         let mut state = self.state();
         state.closed = true;
@@ -262,11 +250,11 @@ impl Inbox {
 }
 
 impl State {
-    /// Has the bell say whether there is anything.
-    fn ring(&self) {
-        match &self.bell {
-            Some(bell) if self.has_any(None) => bell.ring(),
-            Some(bell) => bell.silence(),
+    /// Makes the notifier readable if `take` would return at once.
+    fn notify(&self) {
+        match &self.notifier {
+            Some(notifier) if self.has_any(None) => notifier.notify(),
+            Some(notifier) => notifier.clear(),
             None => {}
         }
     }
@@ -281,7 +269,7 @@ impl State {
             || sender.is_some_and(|sender| !self.sources.contains_key(&sender))
     }
 
-    /// Why no message can be taken now of those that are wanted.
+    /// The reason why no message of these senders can be taken now.
     fn blocked(&self, sender: Option<u64>) -> Option<&String> {
         self.sources
             .iter()
@@ -293,13 +281,13 @@ impl State {
         if self.closed {
             return Some(Taken::Closed);
         }
-        let wanted = |delivered: &Delivered| sender.is_none_or(|s| s == delivered.sender);
+        let wanted = |message: &Incoming| sender.is_none_or(|s| s == message.sender);
         if let Some(at) = self.queue.iter().position(wanted) {
-            let delivered = self.queue.remove(at)?;
-            if let Some(source) = self.sources.get_mut(&delivered.sender) {
+            let message = self.queue.remove(at)?;
+            if let Some(source) = self.sources.get_mut(&message.sender) {
                 source.queued -= 1;
             }
-            return Some(Taken::Message(delivered));
+            return Some(Taken::Message(message));
         }
         if let Some(why) = self.blocked(sender) {
             return Some(Taken::Blocked(why.clone()));

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! A message that came, and the blocks in it.
+//! A received message, and its blocks.
 #![allow(unsafe_code)] // slices over pieces of a frame that is held, and the buffer protocol
 
 use std::ffi::c_int;
@@ -12,11 +12,12 @@ use pyo3::prelude::*;
 use xmem_core::cuda::CudaError;
 use xmem_core::{DType, ReadLease};
 
-use super::device::{Arrays, DeviceBlock};
+use super::arrays::{Arrays, DeviceBlock};
 use super::memory::fill_bytes;
 use super::message::{ALIGN, Place, Table};
 use super::refs::RefLease;
-use crate::array::{Array, Held, Keeper, PrivateBytes};
+use crate::array::Array;
+use crate::keeper::{Held, Keeper, PrivateBytes};
 
 /// Bytes of a message.
 #[derive(Debug, Clone)]
@@ -28,12 +29,12 @@ pub(super) struct Bytes {
 
 impl Bytes {
     fn as_slice(&self) -> &[u8] {
-        // SAFETY: inside of what the keeper keeps, checked when this was made. Nobody writes a frame that is held, and a
-        // private copy is written by who has its arrays only.
+        // SAFETY: `Table::decode` checked that the bytes lie in memory that the keeper keeps. A held frame is not written, and a
+        // private copy only through its arrays.
         unsafe { std::slice::from_raw_parts(self.start as *const u8, self.len) }
     }
 
-    /// The same bytes in memory of their own. `Err`: there is none.
+    /// A copy in memory of this process. `Err`: no memory.
     fn to_private(&self) -> Result<Self, String> {
         let bytes = PrivateBytes::aligned(self.as_slice(), ALIGN)
             .ok_or_else(|| format!("no memory for a copy of {} bytes", self.len))?;
@@ -55,7 +56,7 @@ pub(super) struct Message {
 }
 
 impl Message {
-    /// A message that is held. `Err` says what is wrong with it.
+    /// A message of a held frame. `Err`: the reason why it is not one.
     pub(super) fn new(lease: Arc<ReadLease>) -> Result<Self, String> {
         let pieces = match lease.parts() {
             [] => vec![lease.data()],
@@ -73,7 +74,7 @@ impl Message {
         let table = pieces
             .first()
             .and_then(|first| Table::decode(first, &sizes))
-            .ok_or("a message makes no sense")?;
+            .ok_or("the table of a message does not fit its pieces")?;
         let keeper = Keeper::Lease(Held::new(lease.clone()));
         let bytes = |place: &Place| Bytes {
             keeper: keeper.clone(),
@@ -91,7 +92,7 @@ impl Message {
         })
     }
 
-    /// The same in memory of this process, which may be written.
+    /// A copy in memory of this process, which may be written.
     pub(super) fn to_private(&self) -> Result<Self, String> {
         let blocks = self.blocks.iter();
         let blocks = blocks.map(|(bytes, place)| {
@@ -155,7 +156,7 @@ impl Incoming {
                     readonly: !self.message.is_private,
                 }),
                 None => AnyBlock::Device(DeviceBlock {
-                    // Who makes a message may lie.
+                    // The sender may have written any number.
                     arrays: self
                         .devices
                         .iter()
@@ -242,19 +243,10 @@ impl Block {
         view: *mut ffi::Py_buffer,
         flags: c_int,
     ) -> PyResult<()> {
-        // SAFETY: the caller's promise. Python wants it empty when the call fails.
-        unsafe { (*view).obj = std::ptr::null_mut() };
         let Self { bytes, readonly } = slf.get();
-        bytes.keeper.check_process()?;
+        let checked = bytes.keeper.check_process();
+        let bytes = checked.map(|()| (bytes.start, bytes.len, *readonly));
         // SAFETY: the caller's promise; the keeper keeps the bytes as long as this object lives.
-        unsafe {
-            fill_bytes(
-                view,
-                flags,
-                slf.as_any(),
-                (bytes.start, bytes.len),
-                *readonly,
-            )
-        }
+        unsafe { fill_bytes(view, flags, slf.as_any(), bytes) }
     }
 }

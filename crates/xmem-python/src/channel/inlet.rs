@@ -10,16 +10,16 @@ use std::time::Duration;
 use rustix::process::geteuid;
 use xmem_core::{Canceller, Consumer, ConsumerBuilder, MAX_REQUEST, ReadLease, ReceiveError};
 
-use super::device::Arrays;
-use super::inbox::{Delivered, Inbox};
-use super::incoming::Message;
+use super::arrays::Arrays;
+use super::inbox::Inbox;
+use super::incoming::{Incoming, Message};
 use super::message::{Kind, Label};
 use super::names::{self, MAKER, REFUSED, TAKEN};
 use crate::addresses;
 
-/// How long a process that said that it joined may take to answer.
+/// How long a process that joins may take to answer.
 const MEET_TIME: Duration = Duration::from_secs(5);
-/// How long to wait before looking again whether something was given back.
+/// The time between two looks for a lease that was given back.
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
 
 /// How messages are taken.
@@ -27,9 +27,9 @@ const LOOK_AGAIN: Duration = Duration::from_millis(20);
 pub(super) struct Terms {
     /// The most frames of one sender that are held at once.
     pub(super) budget: u32,
-    /// Whose pickles are taken, besides this user's own.
+    /// The users whose pickles are accepted, besides this user.
     pub(super) allow_uids: Vec<u32>,
-    /// This process in the channel.
+    /// The number of this process.
     pub(super) me: u64,
 }
 
@@ -41,7 +41,7 @@ impl Terms {
             .canceller(&inbox.canceller)
     }
 
-    /// Whether to unpickle what this pool's producer sends: that runs its code as this user.
+    /// Checks the user of the pool's producer. Reason: unpickling runs the sender's code as this user.
     pub(super) fn check(&self, consumer: &Consumer) -> Result<(), String> {
         let own = geteuid().as_raw();
         match consumer.producer_uid() {
@@ -56,7 +56,7 @@ impl Terms {
     }
 }
 
-/// The thread of a process that joined, whose pool is still to be found.
+/// Starts the thread for a process that joins. The thread connects to its pool.
 pub(super) fn meet(inbox: &Arc<Inbox>, terms: Terms, channel: &Path, id: u64) {
     if !inbox.add(id) {
         return;
@@ -98,7 +98,7 @@ pub(super) fn meet(inbox: &Arc<Inbox>, terms: Terms, channel: &Path, id: u64) {
     }
 }
 
-/// The thread of the maker's pool, which was joined already.
+/// Starts the thread for the maker's pool, which this process joined already.
 pub(super) fn follow(inbox: &Arc<Inbox>, terms: Terms, consumer: Consumer) -> std::io::Result<()> {
     inbox.add(MAKER);
     let thread = std::thread::Builder::new().name("xmem-channel".into());
@@ -115,11 +115,11 @@ struct Inlet {
     inbox: Arc<Inbox>,
     terms: Terms,
     sender: u64,
-    /// What stands for references whose message is still to come. `None`: there was no lease left for them.
+    /// Frames for references whose message has not come yet. `None`: there was no lease left.
     refs: HashMap<u64, Option<Arc<ReadLease>>>,
-    /// Arrays on devices whose message is still to come, by the first of their frames.
+    /// Arrays on devices whose message has not come yet, by the first of their frames.
     devices: HashMap<u64, Vec<(u32, Arrays)>>,
-    /// The first frame that came, for whomever. What began before it is not for this process.
+    /// The first frame that came, for any receiver. A message that began before it is not for this process.
     began: Option<u64>,
 }
 
@@ -152,12 +152,12 @@ impl Inlet {
     fn take_one(&mut self) -> Result<(), String> {
         let me = self.terms.me;
         let (sequence, taken) = match self.consumer.receive(None) {
-            Ok(lease) => (lease.meta().sequence, sort(lease, me)),
-            // Copied out, so that neither the sender waits for this process nor the other way round.
+            Ok(lease) => (lease.info().sequence, sort(lease, me)),
+            // Copied, so that neither process waits for the other.
             Err(ReceiveError::OverBudget { .. }) => {
                 let canceller = self.inbox.canceller.clone();
                 let copy =
-                    |lease: &ReadLease| (lease.meta().sequence, sort_copied(lease, me, &canceller));
+                    |lease: &ReadLease| (lease.info().sequence, sort_copied(lease, me, &canceller));
                 match self.consumer.receive_with(Some(LOOK_AGAIN), copy) {
                     Ok(taken) => taken,
                     Err(ReceiveError::Timeout) => return Ok(()),
@@ -172,7 +172,7 @@ impl Inlet {
             Sorted::Refs(sequence, lease) => {
                 self.refs.insert(sequence, lease);
             }
-            // Their message has others that did not come.
+            // Other frames of the message did not come.
             Sorted::Device(first, ..) if first < began => {}
             Sorted::Device(first, number, arrays) => {
                 let of_message = self.devices.entry(first).or_default();
@@ -182,7 +182,7 @@ impl Inlet {
                 refs.and_then(|sequence| self.refs.remove(&sequence));
                 device.and_then(|first| self.devices.remove(&first));
             }
-            // Who joins gets what is sent from then on.
+            // Some of its frames were sent before this process joined.
             Sorted::Message(_, refs, Some(first)) if first < began => {
                 refs.and_then(|sequence| self.refs.remove(&sequence));
                 self.inbox.set_blocked(self.sender, None);
@@ -190,7 +190,7 @@ impl Inlet {
             Sorted::Message(message, refs, device) => {
                 let devices = device.and_then(|first| self.devices.remove(&first));
                 let refs = refs.and_then(|sequence| self.refs.remove(&sequence).flatten());
-                self.inbox.deliver(Delivered {
+                self.inbox.deliver(Incoming {
                     sender: self.sender,
                     message: *message,
                     refs,
@@ -204,7 +204,7 @@ impl Inlet {
 
     fn trouble(&self, error: &ReceiveError) -> Result<(), String> {
         match error {
-            // Whoever waits for a message is told so; the message is still there.
+            // `receive` raises this error; the message is not lost.
             ReceiveError::OverBudget { .. } | ReceiveError::Region(_) => {
                 let why = format!("the next message cannot be taken now: {error}");
                 self.inbox.set_blocked(self.sender, Some(why));
@@ -218,9 +218,9 @@ impl Inlet {
     }
 }
 
-/// What a frame turned out to be.
+/// A frame of a channel's pool, by its label.
 enum Sorted {
-    /// It is for somebody else.
+    /// For another receiver.
     NotOurs,
     Refs(u64, Option<Arc<ReadLease>>),
     Device(u64, u32, Arrays),
@@ -243,9 +243,9 @@ fn sort_by_label(
         return Sorted::NotOurs;
     }
     match label.kind {
-        Kind::Refs => Sorted::Refs(lease.meta().sequence, refs()),
+        Kind::Refs => Sorted::Refs(lease.info().sequence, refs()),
         Kind::Device => {
-            let first = label.device.unwrap_or(lease.meta().sequence);
+            let first = label.device.unwrap_or(lease.info().sequence);
             Sorted::Device(first, label.number, device())
         }
         Kind::Void => Sorted::Void(label.refs, label.device),
@@ -267,9 +267,9 @@ fn sort(lease: ReadLease, me: u64) -> Sorted {
     sort_by_label(&lease, me, refs, device, message)
 }
 
-/// There is no lease left for it: what is to be kept is copied.
+/// Copies the frame, since there is no lease left for it.
 fn sort_copied(lease: &ReadLease, me: u64, canceller: &Canceller) -> Sorted {
-    // Nobody else is to find it by its addresses: it is not held any longer than this runs.
+    // Not in the list of addresses: it is held only while this runs.
     let copy = || Message::new(Arc::new(lease.clone()))?.to_private();
     let device = || Arrays::copied(lease, canceller);
     sort_by_label(lease, me, || None, device, copy)

@@ -12,8 +12,8 @@ use pyo3::prelude::*;
 use xmem_core::ProcessId;
 
 use super::message::ALIGN;
-use crate::addresses::OwnSlot;
-use crate::array::check_process;
+use crate::fork::check_process;
+use crate::own_slot::OwnSlot;
 
 /// Room for an array that will be sent without a copy.
 #[pyclass(frozen, module = "xmem._xmem", name = "_Room")]
@@ -42,36 +42,27 @@ impl Room {
         view: *mut ffi::Py_buffer,
         flags: c_int,
     ) -> PyResult<()> {
-        // SAFETY: the caller's promise. Python wants it empty when the call fails.
-        unsafe { (*view).obj = std::ptr::null_mut() };
         let Self { slot, process } = slf.get();
-        check_process(*process)?;
-        // SAFETY: the caller's promise; the memory is the slot's, which stays claimed as long as this object lives, and the
-        // view keeps that.
-        unsafe {
-            fill_bytes(
-                view,
-                flags,
-                slf.as_any(),
-                (slot.start(), slot.len()),
-                slot.is_sent(),
-            )
-        }
+        let bytes = check_process(*process).map(|()| (slot.start(), slot.len(), slot.is_sent()));
+        // SAFETY: the caller's promise; the slot stays claimed as long as this object lives, which the view keeps.
+        unsafe { fill_bytes(view, flags, slf.as_any(), bytes) }
     }
 }
 
-/// Fills in a view of plain bytes.
+/// Fills in a view of plain bytes: an address, a size, and whether they are read-only.
 ///
 /// # Safety
 ///
-/// `view` is what Python passed to `__getbuffer__`, and the bytes are there as long as the owner is.
+/// `view` is the argument of `__getbuffer__`, and the bytes live as long as the owner.
 pub(super) unsafe fn fill_bytes(
     view: *mut ffi::Py_buffer,
     flags: c_int,
     owner: &Bound<'_, PyAny>,
-    (start, len): (usize, usize),
-    readonly: bool,
+    bytes: PyResult<(usize, usize, bool)>,
 ) -> PyResult<()> {
+    // SAFETY: the caller's promise. Python wants it empty when the call fails.
+    unsafe { (*view).obj = std::ptr::null_mut() };
+    let (start, len, readonly) = bytes?;
     // An address that is never read, for no bytes.
     let start = if len == 0 { ALIGN } else { start };
     // SAFETY: the caller's promise.

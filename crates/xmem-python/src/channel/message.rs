@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! How a message lies in memory. It comes from a process that may do all that this one may, but nothing here trusts it.
+//! The form of a message in memory. Every number that another process wrote is checked.
 //!
-//! The first piece begins with a table of the message's blocks; the pickle and the blocks that were copied follow. Blocks
-//! that were not copied lie in other pieces. In this process's own byte order: a message never leaves the host.
+//! The first part begins with a table of the message's blocks; the pickle and the copied blocks follow. Blocks that were
+//! not copied lie in other parts. In this process's own byte order: a message never leaves the host.
 
 use xmem_core::FrameMeta;
 
-/// Where blocks begin, in bytes: a cache line, and what vector instructions like.
+/// Alignment of blocks in bytes: a cache line, which suits vector instructions too.
 pub(super) const ALIGN: usize = 64;
 /// The most blocks of a message.
 const MAX_BLOCKS: usize = 1 << 20;
@@ -16,33 +16,34 @@ const VERSION: u8 = 3;
 pub(super) const CONTENT_TYPE: &str = "application/x-xmem-object";
 const HEAD: usize = 16;
 const ROW: usize = 32;
-/// What is said of a block besides its place.
+/// Flags of a block.
 const IN_ORDER: u32 = 1;
 const ON_DEVICE: u32 = 2;
 
-/// What a frame of a channel's pool is.
+/// The kinds of frames in a channel's pool.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
     Message,
-    /// Held by whoever has references of the message that follows.
+    /// Held by the references of the message that follows.
     Refs,
-    /// There are references or arrays on a device, but no message with them.
+    /// Cancels the frames with references or arrays before it: no message follows.
     Void,
-    /// Arrays on a device, of the message that follows; there may be several such frames.
+    /// Arrays on a device, of the message that follows. A message may have several such frames.
     Device,
 }
 
-/// What the metadata of a frame say.
+/// The channel's part of a frame's metadata.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Label {
     pub(super) kind: Kind,
-    /// Whom it is for; `None`: for all.
+    /// The receiver. `None`: all.
     pub(super) to: Option<u64>,
-    /// The frame that stands for its references.
+    /// The sequence of the frame for its references.
     pub(super) refs: Option<u64>,
-    /// The first frame with its arrays on devices, also of the others of these; `None`: it is the first, or there are none.
+    /// The sequence of the first frame with its arrays on devices, in the others of these frames too. `None`: this is the first,
+    /// or there is none.
     pub(super) device: Option<u64>,
-    /// Which of these frames it is, if it is one.
+    /// The number of this one of these frames.
     pub(super) number: u32,
 }
 
@@ -67,7 +68,7 @@ impl Label {
         to[36..40].copy_from_slice(&self.number.to_ne_bytes());
     }
 
-    /// `None`: it is not a channel's.
+    /// `None`: the frame is not a channel's.
     pub(super) fn read(meta: &FrameMeta) -> Option<Self> {
         let from = &meta.reserved;
         if from[..4] != MAGIC || from[4] != VERSION || meta.content_type.as_str() != CONTENT_TYPE {
@@ -90,20 +91,20 @@ impl Label {
     }
 }
 
-/// Where a block lies.
+/// The place of a block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct Place {
-    /// The piece of the message, or the number of the frame if it lies on a device.
+    /// The part of the message, or the number of the frame if it lies on a device.
     pub(super) piece: u32,
     /// It lies in one of the frames beside the message.
     pub(super) on_device: bool,
-    /// It is one of those that the pickle takes in their order.
+    /// The pickle takes it in order, not by number.
     pub(super) in_order: bool,
-    /// First byte in its piece, or in the payload of its frame.
+    /// First byte in its part, or in the payload of its frame.
     pub(super) offset: usize,
     /// Size in bytes.
     pub(super) len: usize,
-    /// How many bytes of what the sender has were left out before it.
+    /// How many bytes before it the sender left out.
     pub(super) shift: usize,
 }
 
@@ -136,8 +137,8 @@ impl Table {
         bytes
     }
 
-    /// The table at the beginning of the first of these pieces, whose sizes are given. `None`: it makes no sense. Whether what
-    /// lies on a device is there, is looked at when somebody asks for it.
+    /// The table at the beginning of the first of these pieces, whose sizes are given. `None`: it does not fit them. Blocks on
+    /// devices are checked when they are used.
     pub(super) fn decode(bytes: &[u8], pieces: &[usize]) -> Option<Self> {
         let word = |at: usize| {
             let word = bytes.get(at..at.checked_add(8)?)?;

@@ -1,41 +1,31 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! The pools of a channel: that of its maker has the channel's name, and the others one that ends in their number.
+//! The pools of a channel. The maker's has the channel's name; the names of the others end in their number.
 
-use std::io;
 use std::path::{Path, PathBuf};
 
-use rustix::io::Errno;
-use rustix::rand::{GetRandomFlags, getrandom};
-use xmem_core::Producer;
+use xmem_core::{Producer, random};
 
-/// What a process that joined asks for, with its number: that its messages are taken.
+/// The request of a process that joins, with its number: take my messages.
 pub(super) const HELLO: &str = "xmem:channel";
 
-/// The maker's answer, to the pool of who joined: that it takes its messages, ...
+/// The maker's answer to that pool: it takes the messages, ...
 pub(super) const TAKEN: &str = "xmem:channel:taken";
-/// ... or why it does not.
+/// ... or the reason why not.
 pub(super) const REFUSED: &str = "xmem:channel:refused";
 
-/// The number of whoever made the channel.
+/// The number of the maker.
 pub(super) const MAKER: u64 = 0;
 
 const DIGITS: usize = 16;
 
-/// A number that no other process of the channel has. Never 0.
-///
-/// From the kernel and not from anything that is kept here, as forked children inherit that.
-pub(super) fn new_id() -> io::Result<u64> {
+/// A random number that no other process of the channel has. Never 0. From the kernel: forked children inherit all other
+/// sources of random numbers.
+pub(super) fn new_id() -> u64 {
     loop {
-        let mut bytes = [0; size_of::<u64>()];
-        match getrandom(&mut bytes, GetRandomFlags::empty()) {
-            // So few bytes come at once or not at all.
-            Ok(len) if len == bytes.len() => match u64::from_ne_bytes(bytes) {
-                MAKER => {}
-                id => return Ok(id),
-            },
-            Ok(_) | Err(Errno::INTR) => {}
-            Err(error) => return Err(error.into()),
+        match random::u64() {
+            MAKER => {}
+            id => return id,
         }
     }
 }
@@ -47,17 +37,17 @@ pub(super) fn socket_of(channel: &Path, id: u64) -> PathBuf {
     path.into()
 }
 
-/// The number that another process says it has.
+/// The number in a request.
 pub(super) fn parse_id(data: &[u8]) -> Option<u64> {
     Some(u64::from_le_bytes(data.try_into().ok()?)).filter(|id| *id != MAKER)
 }
 
-/// Removes what a process that was killed left, if anything. Nothing that is in use.
+/// Removes the files that a killed process left. It removes no file in use.
 pub(super) fn clean_up(socket: &Path) {
     if socket.exists()
         && let Some(path) = socket.to_str()
     {
-        // Who becomes the producer of a pool replaces what its last one left, and takes it along at its end.
+        // A pool's new producer replaces the files of the last one, and removes them at its end.
         drop(Producer::builder(path).build());
     }
 }

@@ -9,28 +9,28 @@ use std::time::Duration;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use xmem_core::{
-    ConnectError, ConsumerEvent, Delivery, Producer, ProducerBuilder, RequestError, Sticky,
+    ConnectError, ConsumerEvent, Delivery, Producer, ProducerBuilder, RequestError, Sticky, lock,
 };
 
-use super::end::{ChannelEnd, timeout};
 use super::inbox::Inbox;
 use super::inlet::{self, Terms};
+use super::link::Link;
 use super::names::{self, HELLO, MAKER, REFUSED, TAKEN};
+use super::outlet::timeout;
+use crate::detached::Detached;
 use crate::errors::{IntoPyErr, Kind};
-use crate::lock::lock;
-use crate::producer::patience;
 use crate::signals::{self, Deadline, wait};
 
-/// What the sticky state of a channel's pool has, so that nobody takes another pool for one.
+/// The key in the sticky state that marks a channel's pool.
 const MARK: &str = "xmem:channel";
 const MARK_VERSION: &str = "2";
-/// How long the maker's pool may take to say that it is a channel's.
+/// How long the mark of the maker's pool may take to come.
 const MARK_TIME: Duration = Duration::from_secs(2);
 /// How long the maker may take to answer.
 const ANSWER_TIME: Duration = Duration::from_secs(10);
 const LOOK_AGAIN: Duration = Duration::from_millis(5);
 
-/// What the maker says to a process that joins.
+/// The answer of the maker to a process that joins.
 #[derive(Debug, Default)]
 struct Answer {
     said: Mutex<Option<Result<(), String>>>,
@@ -82,7 +82,7 @@ impl Options {
             .max_bytes(self.max_bytes)
             .max_held(self.budget)
             .max_consumers(self.max_receivers)
-            .lossless_timeout(patience(self.lossless_timeout)?)
+            .lossless_timeout(signals::lossless_timeout(self.lossless_timeout)?)
             .allow_uids(self.allow_uids.clone()))
     }
 
@@ -96,7 +96,7 @@ impl Options {
 }
 
 /// Makes a channel.
-pub(super) fn make(py: Python<'_>, name: &str, options: &Options) -> PyResult<ChannelEnd> {
+pub(super) fn make(py: Python<'_>, name: &str, options: &Options) -> PyResult<Detached<Link>> {
     let inbox = Arc::new(Inbox::default());
     let socket =
         xmem_core::socket_path(name).map_err(|error| PyValueError::new_err(error.to_string()))?;
@@ -114,7 +114,7 @@ pub(super) fn make(py: Python<'_>, name: &str, options: &Options) -> PyResult<Ch
     let mut mark = Sticky::new();
     mark.set(MARK, MARK_VERSION);
     producer.set_sticky(&mark).map_err(IntoPyErr::into_py_err)?;
-    Ok(ChannelEnd::new(MAKER, socket, producer, inbox))
+    Ok(Link::open(MAKER, socket, producer, inbox))
 }
 
 /// Joins a channel; waits for its maker.
@@ -124,14 +124,14 @@ pub(super) fn join(
     options: &Options,
     look: Option<f64>,
     time: Option<f64>,
-) -> PyResult<ChannelEnd> {
+) -> PyResult<Detached<Link>> {
     let deadline = Deadline::after(time)?;
     let look = match signals::duration(look)? {
         Some(look) => deadline.at_most(look),
         None => deadline,
     };
     let inbox = Arc::new(Inbox::default());
-    let id = names::new_id()?;
+    let id = names::new_id();
     let terms = options.terms(id);
     let builder = terms.consumer(name, &inbox);
     let mut last = None;
@@ -150,7 +150,7 @@ pub(super) fn join(
     terms
         .check(&consumer)
         .map_err(|why| Kind::Refused.error(why))?;
-    // It is marked right after it is made, and newer states are sent to everybody.
+    // The maker marks its pool right after it made it. The pool sends each new state to its consumers.
     let marked = wait(py, deadline.at_most(MARK_TIME), |_| {
         let state = consumer.wait_sticky(LOOK_AGAIN);
         let marked = state.is_some_and(|state| state.text(MARK) == Some(MARK_VERSION));
@@ -179,7 +179,7 @@ pub(super) fn join(
     let producer = py
         .detach(|| builder.build())
         .map_err(IntoPyErr::into_py_err)?;
-    let end = ChannelEnd::new(id, socket, producer.clone(), inbox);
+    let link = Link::open(id, socket, producer, inbox);
     let handle = consumer.handle();
     let said = wait(py, deadline, |slice| {
         match handle.request(HELLO, &id.to_le_bytes()) {
@@ -217,11 +217,11 @@ pub(super) fn join(
                 ));
         }
     }
-    inlet::follow(&end.inbox, terms, consumer)?;
-    Ok(end)
+    inlet::follow(&link.inbox, terms, consumer)?;
+    Ok(link)
 }
 
-/// Somebody joined the channel, or says something. On the pool's own thread, and what comes here is not to be trusted.
+/// Handles a request. It runs on the pool's own thread, and any process may have sent the request.
 fn hear(inbox: &Weak<Inbox>, terms: &Terms, socket: &Path, event: ConsumerEvent) {
     if let ConsumerEvent::Request { name, data, .. } = event
         && name == HELLO

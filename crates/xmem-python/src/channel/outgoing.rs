@@ -1,37 +1,20 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Where the blocks of a message go: which are copied into its slot, which lie in shared memory already.
+//! The places of a message's blocks: some are copied into its slot, and some lie in shared memory already.
 #![allow(unsafe_code)] // copies from arrays of the caller
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use pyo3::prelude::*;
-use xmem_core::{MAX_PARTS, Parts, Producer, ReadLease};
+use xmem_core::{FrameParts, MAX_PARTS, Parts, Producer, ReadLease};
 
-use super::device::OnDevice;
+use super::item::Item;
 use super::message::{ALIGN, Place, Table, table_len};
-use crate::addresses::{self, OwnSlot, Source};
+use super::outlet::{FORWARD_FROM, MAX_FORWARDED};
+use crate::addresses::{self, Source};
+use crate::own_slot::OwnSlot;
 
-/// Smaller ones of a frame that was received are copied: it takes a lease to pass one on, and keeps the whole frame.
-pub(super) const FORWARD_FROM: usize = 64 << 10;
-/// The most pieces of other frames in a message, and the most frames on devices beside it: each is a lease of each receiver.
-pub(super) const MAX_FORWARDED: usize = 8;
-
-/// A block of a message, where the sender has it.
-#[derive(Debug)]
-pub(super) struct Item {
-    pub(super) start: usize,
-    pub(super) len: usize,
-    pub(super) in_order: bool,
-    pub(super) shift: usize,
-    /// It has to be gathered from an array with gaps.
-    pub(super) gather: Option<Py<PyAny>>,
-    /// It lies on a device.
-    pub(super) device: Option<OnDevice>,
-}
-
-/// Some bytes that are copied into the message's slot.
+/// Bytes that are copied into the message's slot.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Copied {
     start: usize,
@@ -40,12 +23,12 @@ pub(super) struct Copied {
     pub(super) offset: usize,
 }
 
-/// Where everything goes.
+/// The places of all blocks.
 #[derive(Debug, Default)]
 pub(super) struct Plan {
     pub(super) table: Table,
     pub(super) copies: Vec<Copied>,
-    /// Which items are gathered, and where to.
+    /// The items that are gathered, by number, with their places.
     pub(super) gathers: Vec<(usize, Copied)>,
     /// Slots of this pool that blocks lie in.
     pub(super) slots: Vec<Arc<OwnSlot>>,
@@ -57,7 +40,7 @@ pub(super) struct Plan {
     pub(super) shared: usize,
 }
 
-/// A frame of which something is passed on.
+/// A frame with parts that are forwarded.
 struct Passed {
     lease: Arc<ReadLease>,
     pieces: Vec<usize>,
@@ -121,7 +104,7 @@ impl Plan {
         }
     }
 
-    /// Which items need no copy: the piece and the place in it.
+    /// For each item that needs no copy: the part, and the place in it.
     fn find(
         &mut self,
         producer: &Producer,
@@ -150,8 +133,8 @@ impl Plan {
         }
         let mut next = 1 + self.slots.len();
         for frame in &mut passed {
-            let forwarded = producer.forward_pieces(&frame.lease, &frame.pieces);
-            // As long as not every receiver reaches the pool that it comes from, it is copied.
+            let forwarded = producer.forward(&frame.lease, FrameParts::Only(&frame.pieces));
+            // It is copied unless every receiver reaches the pool that it comes from.
             if let Ok(parts) = forwarded
                 && next + parts.len() <= MAX_PARTS
             {
@@ -182,7 +165,7 @@ impl Plan {
         if self.slots.iter().any(|known| Arc::ptr_eq(known, slot)) {
             return true;
         }
-        // Some are left for what is passed on.
+        // Some numbers are reserved for parts that are forwarded.
         let room = 1 + self.slots.len() + MAX_FORWARDED < MAX_PARTS;
         if room {
             self.slots.push(slot.clone());
@@ -190,7 +173,7 @@ impl Plan {
         room
     }
 
-    /// Bytes that several items have in common are copied once.
+    /// Bytes that several items share are copied once.
     fn place_copies(&mut self, items: &[Item], mut numbers: Vec<usize>) {
         numbers.sort_by_key(|number| (items[*number].start, usize::MAX - items[*number].len));
         let mut last: Option<Copied> = None;
@@ -198,7 +181,7 @@ impl Plan {
             let item = &items[number];
             let end = item.start + item.len;
             let shares = last.filter(|last| {
-                // A block begins where vector instructions like it.
+                // The shared block has to be aligned too.
                 let apart = item.start - last.start;
                 item.len > 0 && item.start < last.start + last.len && apart.is_multiple_of(ALIGN)
             });
@@ -225,20 +208,20 @@ impl Plan {
         }
     }
 
-    /// The size to ask for. Somewhat more, so that messages of nearly the same size share slots.
+    /// The size to acquire, rounded up. Reason: messages of similar sizes then use the same slots.
     pub(super) fn slot_len(&self) -> usize {
         let step = (self.len.next_power_of_two() / 16).max(ALIGN);
         self.len.max(1).next_multiple_of(step)
     }
 
-    /// Writes all but what is gathered.
+    /// Writes all blocks except those that are gathered.
     ///
     /// # Safety
     ///
-    /// `slot` has `len` bytes that nobody else writes, and the items' bytes are there.
+    /// `slot` has `len` bytes that nothing else writes, and the items' bytes can be read.
     pub(super) unsafe fn copy(&self, pickle: &[u8], slot: *mut u8) {
         let write = |offset: usize, start: *const u8, len: usize| {
-            // SAFETY: the caller's promise; offsets and sizes are within `len` by how they were made.
+            // SAFETY: the caller's promise; `room` made offsets and sizes within `len`.
             unsafe { std::ptr::copy_nonoverlapping(start, slot.wrapping_add(offset), len) };
         };
         let table = self.table.encode();
@@ -250,7 +233,7 @@ impl Plan {
     }
 }
 
-/// Remembers a piece that is to be passed on. `false`: there are too many already.
+/// Adds a part to those that are forwarded. `false`: there are too many.
 fn pass_on(passed: &mut Vec<Passed>, lease: &Arc<ReadLease>, piece: usize) -> bool {
     let pieces: usize = passed.iter().map(|frame| frame.pieces.len()).sum();
     let known = passed.iter_mut().find(|f| Arc::ptr_eq(&f.lease, lease));
@@ -265,7 +248,7 @@ fn pass_on(passed: &mut Vec<Passed>, lease: &Arc<ReadLease>, piece: usize) -> bo
     match known {
         Some(frame) => {
             frame.pieces.push(piece);
-            // The core has them in this order.
+            // The order of `FrameParts::Only`.
             frame.pieces.sort_unstable();
         }
         None => passed.push(Passed {

@@ -1,19 +1,19 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Lets go of Python objects that the core's threads had: those must never wait for the interpreter.
+//! A thread that drops Python objects for the core's threads, which must never wait for the interpreter.
 
 use std::mem;
 use std::sync::Mutex;
 use std::sync::mpsc::{Sender, channel};
 
 use pyo3::prelude::*;
+use xmem_core::lock;
 
-use crate::lock::lock;
-use crate::per_process::PerProcess;
+use crate::fork::PerProcess;
 
 type Objects = Sender<Py<PyAny>>;
 
-/// The thread's queue. The thread does not come along through fork.
+/// The thread's queue. A forked child has no such thread, and starts its own.
 static QUEUE: PerProcess<Mutex<Option<Objects>>> = PerProcess::new();
 
 fn queue() -> Option<Objects> {
@@ -27,7 +27,7 @@ fn queue() -> Option<Objects> {
         for object in objects {
             let mut object = Some(object);
             Python::try_attach(|_| object = None);
-            // The interpreter is at its end, and takes everything along.
+            // Without an interpreter it cannot be dropped: the interpreter is at its end.
             mem::forget(object);
         }
     });
@@ -36,11 +36,11 @@ fn queue() -> Option<Objects> {
     Some(sender)
 }
 
-/// An object that somebody without the interpreter has.
+/// An object whose owner may have no interpreter.
 #[derive(Debug)]
 pub(super) struct Kept {
     object: Option<Py<PyAny>>,
-    /// Made while the interpreter was there, since that may take a thread.
+    /// Made with the interpreter, since it may start the thread.
     queue: Option<Objects>,
 }
 
@@ -62,7 +62,7 @@ impl Drop for Kept {
             Some(queue) => queue.send(object).err().map(|error| error.0),
             None => Some(object),
         };
-        // Better kept for ever than let go of without the interpreter.
+        // An object must not be dropped without the interpreter, so this one leaks.
         mem::forget(refused);
     }
 }

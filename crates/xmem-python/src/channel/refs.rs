@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! What holds the objects that references of a message lead to. Whoever has such a reference has a lease of the frame that
-//! stands for it: here that keeps the object itself, or what this process has of another one's.
+//! The frame that stands for the references of a message. Each reference has a lease of it. In the process of the object the
+//! frame keeps the object; in another process it keeps the lease that this process has.
 
 use std::sync::Arc;
 
 use pyo3::prelude::*;
-use xmem_core::{ForwardError, MAX_PARTS, Part, Parts, Producer, ReadLease, SLOT, WriteLease};
+use xmem_core::{
+    ForwardError, FrameParts, MAX_PARTS, Part, Parts, Producer, ReadLease, SlotSpec, WriteLease,
+};
 
-use super::end::ChannelEnd;
-use super::outgoing::MAX_FORWARDED;
+use super::outlet::{EMPTY, MAX_FORWARDED, Outlet};
 use super::reaper::Kept;
-use super::send::EMPTY;
 use crate::signals::{Deadline, wait_apart};
 
 /// Held by a reference that came, so that what it refers to stays.
@@ -20,19 +20,19 @@ use crate::signals::{Deadline, wait_apart};
 pub(crate) struct RefLease {
     /// Of the frame that stands for the references of its message.
     lease: Arc<ReadLease>,
-    /// Tells the pieces of that frame that are for this reference. 0: there are none.
+    /// The tag of that frame's parts for this reference. 0: there are none.
     tag: u32,
 }
 
 #[pymethods]
 impl RefLease {
-    /// The same for references that are held by the same.
+    /// Equal for references with the same lease and tag.
     #[getter]
     fn key(&self) -> (usize, u32) {
         (Arc::as_ptr(&self.lease) as usize, self.tag)
     }
 
-    /// Whether whoever keeps the object for this process is still there.
+    /// Whether the process that keeps the object is alive.
     #[getter]
     fn is_held(&self) -> bool {
         let mut origins = self.pieces().filter_map(|(_, part)| part.origin_is_gone());
@@ -48,14 +48,14 @@ impl RefLease {
         Self { lease, tag }
     }
 
-    /// Where it is held, besides by who sent it, and the number of that piece.
+    /// The parts that hold it besides its sender, with their numbers.
     fn pieces(&self) -> impl Iterator<Item = (usize, &Part)> {
         let parts = self.lease.parts().iter().enumerate();
         parts.filter(|(_, part)| self.tag != 0 && part.tag() == self.tag)
     }
 
-    /// Waits for receivers that have not said yet whether they reach the pool that it comes from: nobody else holds what is
-    /// lost, and it cannot be copied.
+    /// Waits for receivers that have not answered yet whether they reach the pool that it comes from. Reason: a reference cannot
+    /// be copied, so one that is not forwarded ends with this process.
     fn pass_on(
         &self,
         py: Python<'_>,
@@ -63,14 +63,16 @@ impl RefLease {
         answer_by: Deadline,
     ) -> PyResult<Result<Parts, ForwardError>> {
         let lease = &*self.lease;
-        let mut pieces: Vec<usize> = self.pieces().map(|(number, _)| number).collect();
-        if pieces.is_empty() {
-            // Who sent it keeps the object with the frame.
-            pieces.push(if lease.parts().is_empty() { 0 } else { SLOT });
-        }
-        match producer.forward_pieces(lease, &pieces) {
+        let pieces: Vec<usize> = self.pieces().map(|(number, _)| number).collect();
+        let parts = match (pieces.is_empty(), lease.parts().is_empty()) {
+            (false, _) => FrameParts::Only(&pieces),
+            (true, true) => FrameParts::All,
+            // The sender keeps the object with the frame.
+            (true, false) => FrameParts::Slot,
+        };
+        match producer.forward(lease, parts) {
             Err(ForwardError::NotReached) => wait_apart(py, |cancel| {
-                producer.forward_pieces_wait(lease, &pieces, answer_by.left(), cancel)
+                producer.forward_wait(lease, parts, Some(answer_by.left()), cancel)
             }),
             forwarded => Ok(forwarded),
         }
@@ -100,20 +102,19 @@ impl Refs {
         }
     }
 
-    /// The slot that stands for them. `forward`: receivers hold what came from other processes there too, so that it stays when
-    /// this process ends.
+    /// The slot of the frame that stands for them. `forward`: receivers hold references from other processes in their own pools
+    /// too, so that these outlive this process.
     pub(super) fn slot(
         &self,
         py: Python<'_>,
-        end: &ChannelEnd,
-        producer: &Producer,
+        outlet: &Outlet,
         forward: bool,
         deadline: Deadline,
     ) -> PyResult<WriteLease> {
         let mut parts = Parts::new();
         let passed_on = self.leases.iter().take(MAX_FORWARDED).zip(1..);
         for (lease, tag) in passed_on.filter(|_| forward) {
-            if let Ok(mut more) = lease.pass_on(py, producer, self.answer_by)?
+            if let Ok(mut more) = lease.pass_on(py, &outlet.producer, self.answer_by)?
                 && parts.len() + more.len() <= MAX_PARTS
             {
                 more.set_tag(tag);
@@ -121,9 +122,10 @@ impl Refs {
             }
         }
         let mut lease = if parts.is_empty() {
-            end.acquire(py, producer, (EMPTY, 0), deadline)?
+            outlet.acquire(py, EMPTY, deadline)?
         } else {
-            let mut lease = end.acquire(py, producer, (EMPTY, parts.room()), deadline)?;
+            let slot = SlotSpec::new(EMPTY).attachments(parts.room());
+            let mut lease = outlet.acquire(py, slot, deadline)?;
             lease.set_parts(parts);
             lease
         };

@@ -6,24 +6,22 @@
 use std::sync::Arc;
 
 use pyo3::prelude::*;
-use xmem_core::{FrameMeta, Parts, Producer, PublishError, WriteLease};
+use xmem_core::{FrameMeta, Parts, PublishError, SlotSpec, WriteLease};
 
 use super::device;
-use super::end::ChannelEnd;
+use super::item::Item;
 use super::memory::Room;
 use super::message::{Kind, Label};
-use super::outgoing::{Item, Plan};
+use super::outgoing::Plan;
+use super::outlet::{EMPTY, Outlet};
 use super::refs::Refs;
-use crate::addresses::OwnSlot;
 use crate::errors::{IntoPyErr, Kind as ErrorKind};
+use crate::own_slot::OwnSlot;
 use crate::signals::Deadline;
-
-/// Bytes that a frame without a payload has.
-pub(super) const EMPTY: usize = 1;
 
 /// Why a message was not sent.
 enum Failure {
-    /// Somebody joined who does not reach the pool that a piece comes from.
+    /// A receiver joined that cannot join the pool that a part comes from.
     NotReached,
     Python(PyErr),
 }
@@ -43,14 +41,14 @@ impl From<PublishError> for Failure {
     }
 }
 
-/// What is to be sent.
+/// A message to send.
 pub(super) struct Message<'a> {
     pub(super) pickle: &'a [u8],
     pub(super) items: &'a [Item],
     /// Copies an array with gaps.
     pub(super) gather: &'a Bound<'a, PyAny>,
     pub(super) refs: Option<Refs>,
-    /// What the items lie in.
+    /// The objects that the items lie in.
     pub(super) owners: Py<PyAny>,
     /// `None`: to everybody.
     pub(super) to: Option<u64>,
@@ -59,8 +57,7 @@ pub(super) struct Message<'a> {
 /// Sends a message. Returns how many bytes were copied, and how many not.
 pub(super) fn send(
     py: Python<'_>,
-    end: &ChannelEnd,
-    producer: &Producer,
+    outlet: &Outlet,
     message: Message<'_>,
     deadline: Deadline,
 ) -> PyResult<(usize, usize)> {
@@ -73,8 +70,7 @@ pub(super) fn send(
         to,
     } = message;
     let mut outgoing = Outgoing {
-        end,
-        producer,
+        outlet,
         items,
         pickle,
         to,
@@ -98,22 +94,21 @@ pub(super) fn send(
 
 /// A message that is being sent.
 struct Outgoing<'a> {
-    end: &'a ChannelEnd,
-    producer: &'a Producer,
+    outlet: &'a Outlet,
     items: &'a [Item],
     pickle: &'a [u8],
     to: Option<u64>,
     /// Its references, until these are published.
     refs: Option<Refs>,
-    /// What stands for them.
+    /// The frame for them.
     refs_slot: Option<WriteLease>,
-    /// Where that was published.
+    /// The sequence of that frame.
     refs_at: Option<u64>,
-    /// What the items lie in.
+    /// The objects that the items lie in.
     owners: Py<PyAny>,
     /// Frames for its arrays on devices.
     devices: Vec<device::Slot>,
-    /// Where the first of them was published.
+    /// The sequence of the first of them.
     devices_at: Option<u64>,
     /// How many of them were.
     devices_sent: usize,
@@ -143,23 +138,22 @@ impl Outgoing<'_> {
         forward: bool,
         deadline: Deadline,
     ) -> Result<(usize, usize), Failure> {
-        let (producer, items, pickle) = (self.producer, self.items, self.pickle);
-        // Those of a try before this one, before there are as many again.
+        let (outlet, items, pickle) = (self.outlet, self.items, self.pickle);
+        let producer = &outlet.producer;
+        // Slots of an earlier try are given back before new ones are acquired.
         self.devices.clear();
         if let Some(refs) = &self.refs {
-            self.refs_slot = Some(refs.slot(py, self.end, producer, forward, deadline)?);
+            self.refs_slot = Some(refs.slot(py, outlet, forward, deadline)?);
         }
         let devices = device::Plan::new(producer, items, forward, self.devices_sent);
         let plan = Plan::new(producer, items, &devices.places, pickle.len(), forward);
         let copied = plan.len - pickle.len() + devices.copied;
         let shared = plan.shared + devices.shared;
-        self.devices = devices.fill(py, self.end, producer, &self.owners, deadline)?;
-        let lease = self
-            .end
-            .acquire(py, producer, (plan.slot_len(), 0), deadline)?;
+        self.devices = devices.fill(py, outlet, &self.owners, deadline)?;
+        let lease = outlet.acquire(py, plan.slot_len(), deadline)?;
         let body = Arc::new(OwnSlot::new(lease, plan.len));
         py.detach(|| {
-            // SAFETY: the slot has so many bytes, which nobody else knows of yet; the caller keeps what the items lie in.
+            // SAFETY: the slot has so many bytes, and is not shared yet; the caller keeps the objects that the items lie in.
             unsafe { plan.copy(pickle, body.start() as *mut u8) };
         });
         if !plan.gathers.is_empty() {
@@ -180,7 +174,7 @@ impl Outgoing<'_> {
                     }
                     Err(body) => body,
                 },
-                // Somebody kept what only the gathering should have seen.
+                // Python kept the room that `gather` filled.
                 Err(body) => body,
             }
         } else {
@@ -195,7 +189,8 @@ impl Outgoing<'_> {
         }
         parts.append(forwarded);
         let room = parts.room();
-        let mut lease = self.end.acquire(py, producer, (EMPTY, room), deadline)?;
+        let slot = SlotSpec::new(EMPTY).attachments(room);
+        let mut lease = outlet.acquire(py, slot, deadline)?;
         lease.set_parts(parts);
         for slot in &slots {
             slot.mark_sent();
@@ -206,7 +201,7 @@ impl Outgoing<'_> {
         Ok((copied, shared))
     }
 
-    /// What belongs to it first, so that whoever takes the message has that.
+    /// First the frames that belong to the message, so that its receivers have them.
     fn publish(
         &mut self,
         py: Python<'_>,
@@ -218,7 +213,7 @@ impl Outgoing<'_> {
             let published = py
                 .detach(|| slot.publish(meta))
                 .map_err(PublishError::from)?;
-            self.refs_at = Some(published.meta().sequence);
+            self.refs_at = Some(published.info().sequence);
             self.refs = None;
         }
         for slot in std::mem::take(&mut self.devices) {
@@ -241,9 +236,9 @@ impl Outgoing<'_> {
 
 impl Drop for Outgoing<'_> {
     fn drop(&mut self) {
-        // What belongs to it was published, and the message was not: receivers must not wait for it.
+        // Frames of the message were published, and the message was not: this frame cancels it.
         if (self.refs_at.is_some() || self.devices_at.is_some())
-            && let Ok(lease) = self.producer.acquire(EMPTY)
+            && let Ok(lease) = self.outlet.producer.acquire(EMPTY)
         {
             let meta = self.meta(Kind::Void, EMPTY);
             let _ = lease.publish(meta);

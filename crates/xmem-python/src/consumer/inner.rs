@@ -2,110 +2,31 @@
 
 //! What a consumer takes, over all producers that the pool has one after another.
 
-use std::sync::{Arc, Mutex, MutexGuard};
-use std::time::{Duration, Instant};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use pyo3::prelude::*;
 use xmem_core::cuda::CudaError;
-use xmem_core::{
-    BudgetLimit, ConnectError, ConsumerBuilder, ConsumerHandle, ReadLease, ReceiveError,
-    ReceiveStats,
-};
+use xmem_core::follow::{self, FollowError, Follower, Lost, Taken};
+use xmem_core::{BudgetLimit, ConnectError, ReceiveError, lock};
 
-use crate::bell::Bell;
 use crate::errors::{IntoPyErr, Kind};
 use crate::event::Event;
 use crate::frame::{Frame, Unusable, Way};
-use crate::lock::lock;
-
-/// What to do at the end of a stream.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum OnEos {
-    End,
-    Wait,
-}
-
-/// What to do when the producer is gone.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum OnLost {
-    Wait,
-    End,
-    Raise,
-}
-
-/// What to do with a frame when as many are held as may be.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum OverBudget {
-    Copy,
-    Drop,
-    Raise,
-}
-
-/// Figures over all connections.
-#[derive(Debug, Default, Clone)]
-pub(super) struct Figures {
-    /// Of connections that are over.
-    pub(super) before: ReceiveStats,
-    /// Those that frames may still be held of.
-    past: Vec<ConsumerHandle>,
-    pub(super) now: Option<ConsumerHandle>,
-    pub(super) copied: u64,
-    pub(super) dropped: u64,
-    pub(super) reconnects: u64,
-}
-
-impl Figures {
-    /// How many slots are held, of all connections.
-    pub(super) fn held(&mut self) -> u32 {
-        let mut held = 0;
-        let held_of = |handle: &ConsumerHandle| handle.stats().map_or(0, |stats| stats.held);
-        self.past.retain(|handle| {
-            let still = held_of(handle);
-            held += still;
-            still > 0
-        });
-        held + self.now.as_ref().map_or(0, held_of)
-    }
-
-    /// A connection is over, and had these figures.
-    fn add(&mut self, stats: ReceiveStats) {
-        self.before.received += stats.received;
-        self.before.missed += stats.missed;
-        self.before.budget = stats.budget;
-        self.before.budget_limit = stats.budget_limit;
-        self.before.latency_ns = stats.latency_ns;
-        // Who loses many producers does not keep a list of all of them.
-        self.held();
-        self.past.extend(self.now.take());
-    }
-}
+use crate::notifier::Notifier;
 
 /// What looks for a producer puts here what it found.
 type Found = Arc<Mutex<Option<Result<xmem_core::Consumer, ConnectError>>>>;
 
 #[derive(Debug)]
 pub(super) struct Inner {
-    pub(super) builder: ConsumerBuilder,
-    /// `None`: there is no producer now.
-    pub(super) connected: Option<xmem_core::Consumer>,
-    /// When the producer was lost.
-    pub(super) lost_at: Option<Instant>,
-    /// How long to wait for a producer.
-    pub(super) patience: Option<Duration>,
-    pub(super) on_eos: OnEos,
-    pub(super) on_lost: OnLost,
-    pub(super) over_budget: OverBudget,
-    pub(super) figures: Arc<Mutex<Figures>>,
-    /// Rung when there may be something to receive. `None`: nobody asked for it.
-    pub(super) bell: Option<Bell>,
-    /// A thread looks for a producer, for who waits for the bell.
-    pub(super) looking: Option<Found>,
-    /// The number of what was taken last.
-    pub(super) last: Option<u64>,
-    /// It was warned of a budget that is smaller than what was asked for.
-    pub(super) warned_of_budget: bool,
-    /// What became of the last look, if there is a producer that does not answer.
-    pub(super) no_answer: Option<ConnectError>,
+    pub(super) follower: Follower,
+    /// Notified when there may be something to receive. `None`: no caller asked for a descriptor.
+    notifier: Option<Notifier>,
+    /// A thread looks for a producer while the notifier is waited for.
+    looking: Option<Found>,
+    /// Why the last look for a producer failed.
+    pub(super) last_look: Option<ConnectError>,
 }
 
 /// What a stream consists of.
@@ -133,19 +54,22 @@ pub(super) enum Step {
 
 #[derive(Debug)]
 pub(super) enum Failure {
-    Receive(ReceiveError),
-    Connect(ConnectError),
-    /// The stream is over, or counts as over.
-    End,
+    Follow(FollowError),
     Unusable(Unusable),
 }
 
 impl Failure {
     pub(super) fn into_py_err(self) -> PyErr {
         match self {
-            Self::Receive(error) => error.into_py_err(),
-            Self::Connect(error) => error.into_py_err(),
-            Self::End => ReceiveError::Eos.into_py_err(),
+            Self::Follow(FollowError::End) => ReceiveError::Eos.into_py_err(),
+            Self::Follow(FollowError::Cancelled) => ReceiveError::Cancelled.into_py_err(),
+            Self::Follow(FollowError::NoProducer(error) | FollowError::Connect(error)) => {
+                error.into_py_err()
+            }
+            Self::Follow(FollowError::Lost(Lost { error, .. }) | FollowError::Receive(error)) => {
+                error.into_py_err()
+            }
+            Self::Follow(error) => Kind::Error.error(error.to_string()),
             Self::Unusable(Unusable::Nonsense(reason)) => Kind::Error.error(reason),
             Self::Unusable(Unusable::Cuda(error)) => error.into_py_err(),
             Self::Unusable(Unusable::Unfinished) => CudaError::Unfinished.into_py_err(),
@@ -153,51 +77,87 @@ impl Failure {
     }
 }
 
-impl Inner {
-    fn figures(&self) -> MutexGuard<'_, Figures> {
-        lock(&self.figures)
+fn take(taken: Taken<'_>) -> Took {
+    match taken {
+        Taken::Kept(lease) if !lease.meta().event => Took::Frame(Frame::in_place(lease)),
+        Taken::Lent(lease) if !lease.meta().event => Took::Frame(Frame::copied(lease)),
+        Taken::Kept(event) => Took::Event(Event::of(&event)),
+        Taken::Lent(event) => Took::Event(Event::of(event)),
     }
+}
 
-    pub(super) fn connect(&mut self, timeout: Duration) -> Step {
-        let result = match self.bell.clone() {
-            None => self.builder.connect_wait(Some(timeout)),
-            Some(bell) => match self.look_for_producer(&bell, timeout) {
-                Some(result) => result,
-                None => return Step::Nothing,
-            },
-        };
-        match result {
-            Ok(consumer) => self.connected(consumer),
-            Err(error @ (ConnectError::NotFound { .. } | ConnectError::NoAnswer { .. })) => {
-                let waited = self.lost_at.map_or(Duration::ZERO, |at| at.elapsed());
-                if self.lost_at.is_some() && self.patience.is_some_and(|most| waited >= most) {
-                    return Step::Failed(Failure::Connect(error));
-                }
-                if let Some(bell) = &self.bell {
-                    // So that whoever waits for it comes back, and another thread looks.
-                    bell.ring();
-                }
-                self.no_answer =
-                    Some(error).filter(|error| matches!(error, ConnectError::NoAnswer { .. }));
-                Step::Nothing
-            }
-            Err(error) => Step::Failed(Failure::Connect(error)),
+impl Inner {
+    pub(super) fn new(follower: Follower) -> Self {
+        Self {
+            follower,
+            notifier: None,
+            looking: None,
+            last_look: None,
         }
     }
 
-    /// What the thread found that looks for a producer; who waits for the bell cannot do so himself. `None`: nothing yet.
+    pub(super) fn step(&mut self, timeout: Duration) -> Step {
+        let step = match self.notifier.clone() {
+            Some(notifier) if self.follower.consumer().is_none() => {
+                let Some(found) = self.look_for_producer(&notifier, timeout) else {
+                    return Step::Nothing;
+                };
+                self.follower.found(found)
+            }
+            _ => self.follower.step(Some(timeout), take),
+        };
+        match step {
+            Ok(follow::Step::Took(Took::Frame(Ok((frame, way))))) => {
+                if way == Way::Copied {
+                    self.follower.note_copied();
+                }
+                Step::Item(Item::Frame(frame))
+            }
+            Ok(follow::Step::Took(Took::Frame(Err(Unusable::Unfinished)))) => {
+                self.follower.note_dropped();
+                Step::Nothing
+            }
+            Ok(follow::Step::Took(Took::Frame(Err(reason)))) => {
+                Step::Failed(Failure::Unusable(reason))
+            }
+            Ok(follow::Step::Took(Took::Event(Some(event)))) => Step::Item(Item::Event(event)),
+            Ok(follow::Step::SmallBudget) => {
+                let consumer = self.follower.consumer();
+                consumer.map_or(Step::Nothing, |it| Step::Warn(small_budget(it)))
+            }
+            Ok(follow::Step::Lost(lost)) if matches!(lost.error, ReceiveError::TimedOut) => {
+                Step::Warn(left_behind(&lost))
+            }
+            Ok(follow::Step::NoProducer { error, .. }) if error.is_shortage() => {
+                Step::Failed(Failure::Follow(FollowError::Connect(error)))
+            }
+            Ok(follow::Step::NoProducer { error, .. }) => {
+                if let Some(notifier) = &self.notifier {
+                    // The caller that waits for it returns, and another thread looks.
+                    notifier.notify();
+                }
+                self.last_look = Some(error);
+                Step::Nothing
+            }
+            Ok(_) => Step::Nothing,
+            Err(error) => Step::Failed(Failure::Follow(error)),
+        }
+    }
+
+    /// The result of the thread that looks for a producer: a caller that waits for the notifier cannot look itself.
+    /// `None`: none yet.
     fn look_for_producer(
         &mut self,
-        bell: &Bell,
+        notifier: &Notifier,
         timeout: Duration,
     ) -> Option<Result<xmem_core::Consumer, ConnectError>> {
         // Before the look: what is found after it makes it readable again.
-        bell.silence();
+        notifier.clear();
         if let Some(found) = &self.looking {
             let result = lock(found).take();
             if result.is_none() {
-                // Who waits here instead has to come back to look at signals anyway.
-                bell.wait(timeout);
+                // A caller that waits here has to look at signals again anyway.
+                notifier.wait(timeout);
                 return None;
             }
             self.looking = None;
@@ -206,12 +166,16 @@ impl Inner {
         let found = Found::default();
         let thread = std::thread::Builder::new().name("xmem-look".into());
         let spawned = thread.spawn({
-            let (builder, bell, found) = (self.builder.clone(), bell.clone(), found.clone());
+            let (builder, notifier, found) = (
+                self.follower.next_join().clone(),
+                notifier.clone(),
+                found.clone(),
+            );
             move || {
-                // Not for ever, so that it is noticed when nobody looks any more.
+                // Not for ever, so that the thread ends when no caller waits any more.
                 let result = builder.connect_wait(Some(PATIENCE_OF_THREAD));
                 *lock(&found) = Some(result);
-                bell.ring();
+                notifier.notify();
             }
         });
         match spawned {
@@ -223,140 +187,13 @@ impl Inner {
         }
     }
 
-    fn connected(&mut self, mut consumer: xmem_core::Consumer) -> Step {
-        if let Some(bell) = &self.bell
-            && let Err(error) = consumer.notify(bell.fd().clone())
-        {
-            return Step::Failed(Failure::Connect(no_thread(error)));
-        }
-        let reconnected = self.lost_at.take().is_some();
-        let mut figures = self.figures();
-        figures.reconnects += u64::from(reconnected);
-        figures.now = Some(consumer.handle());
-        drop(figures);
-        self.connected = Some(consumer);
-        Step::Nothing
-    }
-
-    /// From here on the bell says when there may be something to receive.
-    pub(super) fn notify(&mut self, bell: Bell) -> std::io::Result<()> {
-        if let Some(consumer) = &mut self.connected {
-            consumer.notify(bell.fd().clone())?;
-        }
-        // Who waits for it looks once, and waits then for what that found missing.
-        bell.ring();
-        self.bell = Some(bell);
+    /// From here on the notifier is readable when there may be something to receive.
+    pub(super) fn notify(&mut self, notifier: Notifier) -> std::io::Result<()> {
+        self.follower.notify(notifier.fd().clone())?;
+        // The first wait ends at once, so that the caller looks before it waits for anything.
+        notifier.notify();
+        self.notifier = Some(notifier);
         Ok(())
-    }
-
-    pub(super) fn step(&mut self, timeout: Duration) -> Step {
-        let Some(consumer) = &mut self.connected else {
-            return self.connect(timeout);
-        };
-        let limit = consumer.budget_limit();
-        let is_warned = limit == BudgetLimit::Asked || self.warned_of_budget;
-        if !is_warned && consumer.budget() == 0 {
-            self.warned_of_budget = true;
-            return Step::Warn(small_budget(consumer));
-        }
-        let last = &mut self.last;
-        let copies = self.over_budget == OverBudget::Copy;
-        let mut frame = |lease: ReadLease, budget| {
-            *last = Some(lease.meta().sequence);
-            if lease.meta().event {
-                Took::Event(Event::of(&lease))
-            } else if budget == 0 && copies {
-                // It was given to be let go of soon, which nobody promises here.
-                Took::Frame(Frame::copied(&lease))
-            } else {
-                Took::Frame(Frame::in_place(lease))
-            }
-        };
-        let received = consumer.receive(Some(timeout));
-        let received = match received.map(|lease| frame(lease, consumer.budget())) {
-            Err(ReceiveError::OverBudget { .. }) if self.over_budget != OverBudget::Raise => {
-                if !is_warned {
-                    self.warned_of_budget = true;
-                    return Step::Warn(small_budget(consumer));
-                }
-                let drop = self.over_budget == OverBudget::Drop;
-                let copy = |lease: &ReadLease| {
-                    *last = Some(lease.meta().sequence);
-                    if lease.meta().event {
-                        return Some(Took::Event(Event::of(lease)));
-                    }
-                    (!drop).then(|| Took::Frame(Frame::copied(lease)))
-                };
-                match consumer.receive_with(Some(timeout), copy) {
-                    Ok(Some(took)) => Ok(took),
-                    Ok(None) => {
-                        consumer.note_dropped();
-                        lock(&self.figures).dropped += 1;
-                        return Step::Nothing;
-                    }
-                    Err(error) => Err(error),
-                }
-            }
-            received => received,
-        };
-        match received {
-            Ok(Took::Frame(Ok((frame, way)))) => {
-                if way == Way::Copied {
-                    consumer.note_copied();
-                    lock(&self.figures).copied += 1;
-                }
-                Step::Item(Item::Frame(frame))
-            }
-            Ok(Took::Frame(Err(Unusable::Unfinished))) => {
-                consumer.note_dropped();
-                lock(&self.figures).dropped += 1;
-                Step::Nothing
-            }
-            Ok(Took::Frame(Err(reason))) => Step::Failed(Failure::Unusable(reason)),
-            Ok(Took::Event(Some(event))) => Step::Item(Item::Event(event)),
-            Ok(Took::Event(None)) | Err(ReceiveError::Timeout) => Step::Nothing,
-            Err(ReceiveError::Eos) => {
-                if self.on_eos == OnEos::Wait {
-                    consumer.pass_eos();
-                    return Step::Nothing;
-                }
-                Step::Failed(Failure::End)
-            }
-            Err(error @ (ReceiveError::ProducerLost | ReceiveError::TimedOut)) => self.lost(error),
-            Err(error) => Step::Failed(Failure::Receive(error)),
-        }
-    }
-
-    /// Leaves the pool, if it is in one.
-    pub(super) fn leave(&mut self) {
-        if let Some(consumer) = self.connected.take() {
-            self.figures().add(consumer.stats());
-        }
-    }
-
-    fn lost(&mut self, error: ReceiveError) -> Step {
-        match self.on_lost {
-            OnLost::Raise => return Step::Failed(Failure::Receive(error)),
-            // That a stream goes on without this consumer is not its end.
-            OnLost::End if matches!(error, ReceiveError::TimedOut) => {
-                return Step::Failed(Failure::Receive(error));
-            }
-            OnLost::End => return Step::Failed(Failure::End),
-            OnLost::Wait => {}
-        }
-        let mut said = None;
-        if let Some(consumer) = &self.connected {
-            if matches!(error, ReceiveError::TimedOut) {
-                said = Some(left_behind(consumer.pool(), self.last));
-            }
-            self.builder = self.builder.clone().resume(consumer);
-        }
-        self.leave();
-        if let Some(bell) = &self.bell {
-            bell.ring();
-        }
-        self.lost_at = Some(Instant::now());
-        said.map_or(Step::Nothing, Step::Warn)
     }
 }
 
@@ -376,8 +213,9 @@ fn small_budget(consumer: &xmem_core::Consumer) -> String {
     )
 }
 
-fn left_behind(pool: &str, last: Option<u64>) -> String {
-    let when = last.map_or_else(
+fn left_behind(lost: &Lost) -> String {
+    let pool = &lost.pool;
+    let when = lost.last.map_or_else(
         || "before any frame came".to_owned(),
         |last| format!("after number {last}"),
     );

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! A copy of a frame in device memory that only this process has, and that views may write.
+//! A copy of a frame in device memory of this process alone, which views may write.
 
 use pyo3::prelude::*;
 use xmem_core::cuda::{CudaError, Device, PrivateMemory, Stream};
 
-use super::{Streams, Use};
+use super::{Streams, Use, wait_until};
 use crate::errors::IntoPyErr;
 
 /// The memory, and the streams that its views were given to.
@@ -35,22 +35,22 @@ impl DeviceCopy {
         self.memory.device()
     }
 
-    /// A view is used there. It was written before it was made, so there is nothing to wait for.
+    /// For a new view. The copy was written before it was made, so the stream does not wait.
     pub(crate) fn give_to(&self, to: Use) {
         self.streams.add(to.ends_on());
     }
 
-    /// Waits for what the views' streams have to do, since that may write.
+    /// Waits for the work of the views' streams, which may write the copy.
     pub(crate) fn wait(&self, py: Python<'_>) -> PyResult<()> {
         let device = self.device();
         for stream in self.streams.all() {
-            // One that is gone cannot be asked; the default stream waits for what it had to do.
+            // A destroyed stream takes no mark. The default stream waits for its work.
             let mark = || {
                 let mark = stream.mark(device);
                 mark.or_else(|_| Stream::LEGACY_DEFAULT.mark(device))
             };
             let mark = py.detach(mark).map_err(IntoPyErr::into_py_err)?;
-            super::wait_until(py, |slice| mark.synchronize_for(slice))?;
+            wait_until(py, |slice| mark.synchronize_for(slice))?;
         }
         Ok(())
     }

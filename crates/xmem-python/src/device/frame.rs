@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! A received frame on a device, for as long as anybody has a view of it.
+//! A received frame on a device, which lives as long as the last view of it.
 
 use std::sync::Arc;
 
@@ -8,11 +8,11 @@ use pyo3::prelude::*;
 use xmem_core::ReadLease;
 use xmem_core::cuda::{CudaError, CudaFrame, PrivateMemory, Rows, Stream};
 
-use super::{Streams, Use};
+use super::{Streams, Use, wait};
 use crate::errors::IntoPyErr;
 
-/// The frame's lease ends with this, behind all that the streams have to do that its views were given to. It is dropped on
-/// any thread, with or without the interpreter, and does not call the driver there.
+/// The frame's lease ends with this, behind the work of the streams that have views of it. It may be dropped on any thread,
+/// with or without the interpreter, and does not call the driver there.
 #[derive(Debug)]
 pub(crate) struct DeviceFrame {
     /// `None` only while it is dropped.
@@ -33,13 +33,14 @@ impl DeviceFrame {
         self.frame.as_ref().ok_or(CudaError::Gone)
     }
 
-    /// The lease, if the frame came from another process or by a consumer: what this process's producer has is not passed on.
+    /// The lease of a received frame. `None`: this process's producer published the frame, and a channel does not pass it on.
     pub(crate) fn received(&self) -> Option<&ReadLease> {
         let lease = self.frame.as_ref()?.lease();
         (!lease.is_local()).then_some(lease)
     }
 
-    /// Where bytes on the device begin in the payload, whose pieces follow each other. `None`: they lie in none of them.
+    /// The offset in the payload of bytes on the device; the parts of the payload follow each other. `None`: they lie in
+    /// no part.
     pub(crate) fn offset_of(&self, ptr: u64, len: usize) -> Option<usize> {
         let mut before = 0;
         self.pieces().into_iter().find_map(|(start, size)| {
@@ -50,11 +51,11 @@ impl DeviceFrame {
         })
     }
 
-    /// Where the payload lies, piece by piece.
+    /// Where the payload lies, part by part.
     pub(crate) fn pieces(&self) -> Vec<(u64, usize)> {
         self.frame
             .as_ref()
-            .map(|frame| frame.pieces().collect())
+            .map(|frame| frame.parts().collect())
             .unwrap_or_default()
     }
 
@@ -71,7 +72,7 @@ impl DeviceFrame {
             .is_some_and(|frame| frame.is_same_process())
     }
 
-    /// Has whoever gets a view wait for the producer's work, and this frame's end wait for them.
+    /// For a new view: its stream waits for the producer's work, and the end of this frame waits for that stream.
     pub(crate) fn give_to(&self, to: Use) -> Result<(), CudaError> {
         if let Use::On(stream) = to {
             self.frame()?.wait_on(stream)?;
@@ -80,12 +81,12 @@ impl DeviceFrame {
         Ok(())
     }
 
-    /// Has a stream wait for the producer's work. Who reads there keeps this until that is done.
+    /// Makes a stream wait for the producer's work. The caller keeps this until the stream has read the frame.
     pub(crate) fn wait_on(&self, stream: Stream) -> Result<(), CudaError> {
         self.frame()?.wait_on(stream)
     }
 
-    /// This frame's end waits for what the stream has to do then.
+    /// The end of this frame waits for the work that the stream has at that time.
     pub(crate) fn keep_for(&self, stream: Stream) {
         self.streams.add(Use::On(stream).ends_on());
     }
@@ -93,7 +94,7 @@ impl DeviceFrame {
     /// Waits until the producer's work has ended.
     pub(crate) fn wait(&self, py: Python<'_>) -> PyResult<()> {
         let frame = self.frame().map_err(IntoPyErr::into_py_err)?;
-        super::wait(py, frame)
+        wait(py, frame)
     }
 
     /// A copy of the payload on the device, in one piece.
@@ -116,7 +117,7 @@ impl DeviceFrame {
 pub(crate) fn copy_all(frame: &CudaFrame) -> Result<PrivateMemory, CudaError> {
     let mut len = 0;
     let rows: Vec<Rows> = frame
-        .pieces()
+        .parts()
         .map(|(_, size)| {
             let rows = Rows::plain(len, len, size);
             len += size;

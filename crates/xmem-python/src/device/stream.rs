@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Streams, as Python's libraries have them.
+//! The streams of Python's libraries.
 #![allow(unsafe_code)] // handles that callers promise to be streams
 
 use std::sync::Mutex;
@@ -8,20 +8,19 @@ use std::sync::Mutex;
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use xmem_core::cuda::Stream;
+use xmem_core::lock;
 
-use crate::lock::lock;
-
-/// What whoever gets an array on a device does with it.
+/// How the owner of a new view on a device uses it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Use {
-    /// It is used on this stream, which is to wait for what is not finished.
+    /// On this stream, which waits for unfinished work.
     On(Stream),
-    /// On which stream is not known, and nobody is to wait: who uses it sees to that.
+    /// On streams that are not known. No stream waits: the owner of the view orders its own work.
     Anywhere,
 }
 
 impl Use {
-    /// By the `stream` of a call of `__dlpack__`, as the standard has it for CUDA.
+    /// From the argument `stream` of `__dlpack__`, by the standard's rules for CUDA.
     pub(crate) fn of_dlpack(stream: Option<&Bound<'_, PyAny>>) -> PyResult<Self> {
         let Some(stream) = stream else {
             return Ok(Self::On(Stream::LEGACY_DEFAULT));
@@ -35,10 +34,10 @@ impl Use {
         }
     }
 
-    /// The stream behind whose work the memory is free again.
+    /// The stream after whose work the memory can be reused.
     pub(crate) fn ends_on(self) -> Stream {
         match self {
-            // On another thread its handle would be another stream.
+            // The same handle names another stream on another thread.
             Self::On(Stream::PER_THREAD) | Self::Anywhere => Stream::LEGACY_DEFAULT,
             Self::On(stream) => stream,
         }
@@ -64,8 +63,8 @@ pub(crate) fn stream_of(stream: &Bound<'_, PyAny>) -> PyResult<Stream> {
     Ok(match handle {
         // CUDA's null stream.
         0 => Stream::LEGACY_DEFAULT,
-        // SAFETY: that it is a stream, and stays one for as long as arrays are used there, is what the caller promises, in
-        // Python without a word for it.
+        // SAFETY: the caller of the Python function promises that the handle is a stream, and stays one while arrays are used
+        // there.
         handle => unsafe { Stream::from_raw(handle) },
     })
 }
@@ -82,7 +81,7 @@ impl Streams {
         }
     }
 
-    /// Those that are done, or that an event stands for: `None` is all.
+    /// Removes the stream that is done, or that an event stands for. `None`: all of them.
     pub(crate) fn forget(&self, done: Option<Stream>) {
         lock(&self.0).retain(|stream| done.is_some_and(|done| *stream != done));
     }

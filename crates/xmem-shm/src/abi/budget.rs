@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! How many slots a consumer may hold at once, and what keeps it from more.
+//! How many slots a consumer may hold at a time, and the setting that limits the number.
 
 use std::fmt;
 
@@ -34,7 +34,9 @@ impl fmt::Display for BudgetLimit {
 /// The largest budget that a consumer of a pool may have now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Share {
+    /// The largest number of slots that one consumer may hold at a time.
     pub most: u32,
+    /// The setting that keeps the number this low.
     pub limit: BudgetLimit,
 }
 
@@ -49,7 +51,7 @@ impl Share {
     };
 
     /// As it lies in control memory. 0 is [`ALL`](Self::ALL), as in memory that was just made.
-    pub fn word(self) -> u64 {
+    pub(crate) fn word(self) -> u64 {
         let limit = match self.limit {
             BudgetLimit::Asked | BudgetLimit::MaxHeld => return 0,
             BudgetLimit::MaxSlots => SLOTS,
@@ -58,7 +60,8 @@ impl Share {
         limit << 32 | u64::from(self.most)
     }
 
-    pub fn of_word(word: u64) -> Self {
+    /// The opposite of [`word`](Self::word). An unknown limit counts as `MaxSlots`.
+    pub(crate) fn of_word(word: u64) -> Self {
         let limit = match word >> 32 {
             0 => return Self::ALL,
             BYTES => BudgetLimit::MaxBytes,

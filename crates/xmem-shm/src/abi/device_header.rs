@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! The device header: what the host half of a CUDA region says of its device twin. Written before the region is announced,
-//! checked by whoever reads it.
+//! The device header: the part of the host half of a CUDA region that describes the device memory, its twin. The producer
+//! writes it before it announces the region. Each consumer checks it.
 
 use std::fmt;
 
 use crate::abi::limits::MAX_SLOTS;
 
-/// What a device is known by in all processes.
+/// The identity of a device, the same in all processes.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Uuid(pub [u8; 16]);
 
@@ -41,7 +41,7 @@ pub enum TwinKind {
     Legacy = 2,
     /// There is none: frames lie in other regions, and only their events are here.
     None = 3,
-    /// As `Legacy`, in memory that somebody else allocated, without slots.
+    /// As `Legacy`, but the memory was allocated outside of xmem, and has no slots.
     Foreign = 4,
 }
 
@@ -68,24 +68,30 @@ pub const SLOT_HEAD: usize = 64;
 /// More memory than a device has.
 const MAX_DEVICE_LEN: u64 = 1 << 46;
 
-/// What the host half of a region says of its device twin.
+/// The description of a region's device memory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DeviceHeader {
+    /// How the device memory is shared.
     pub kind: TwinKind,
+    /// The device.
     pub uuid: Uuid,
-    /// By which the process that made it knows its own.
+    /// Random. A process that reads its own nonce knows that it made the region itself.
     pub nonce: [u8; 16],
-    /// Bytes of device memory, and where they begin in what the handle stands for.
+    /// Size of the device memory in bytes.
     pub device_len: u64,
+    /// First byte of the memory in the allocation that `handle` names.
     pub device_offset: u64,
+    /// The number of slots.
     pub slots: u32,
-    /// Bytes from one slot to the next, on the device and in the host half.
+    /// Bytes from one slot to the next on the device.
     pub device_stride: u64,
+    /// Bytes from one slot to the next in the host half.
     pub host_stride: u64,
     /// First byte of the first slot in the host half.
     pub slots_at: u64,
-    /// Where the canary lies on the device, and what it is.
+    /// First byte of the canary on the device.
     pub canary_at: u64,
+    /// The canary itself.
     pub canary: Canary,
     /// Of the memory; zeros for other kinds than `Legacy` and `Foreign`.
     pub handle: IpcHandle,
@@ -101,6 +107,7 @@ pub fn header_len(slots: u32) -> usize {
 }
 
 impl DeviceHeader {
+    /// The header as bytes, padded to [`header_len`].
     pub fn encode(&self) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(header_len(self.slots));
         bytes.extend_from_slice(&MAGIC.to_le_bytes());

@@ -55,10 +55,12 @@ const W_OLDEST: usize = 21;
 const W_SHARE: usize = 22;
 const HEADER_WORDS: usize = 32;
 
-/// The sizes that say where everything is.
+/// The sizes from which all places are computed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Shape {
+    /// The largest number of slots: 1 to [`MAX_SLOTS`].
     pub max_slots: u32,
+    /// Entries of the ring, a power of two.
     pub ring_len: u32,
 }
 
@@ -116,9 +118,13 @@ pub enum OpenError {
 /// What does not change in a pool's life.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Constants {
+    /// The sizes of the control memory.
     pub shape: Shape,
+    /// A random number that identifies the pool.
     pub pool_id: u64,
+    /// Whether the producer waits for consumers instead of overtaking them.
     pub lossless: bool,
+    /// How many frames the producer keeps for consumers that join later. At least 1.
     pub history: u32,
 }
 
@@ -159,11 +165,14 @@ impl Control {
         if len < HEADER_WORDS * 8 {
             return Err(nonsense("it is too small"));
         }
-        // The header alone first: how much the rest may be is not the producer's to say.
+        // The header alone first: the sizes in it are checked before they are used.
         let map = |len| Mapping::new(&fd, len, Access::Read).map_err(OpenError::System);
         let mapping = map(HEADER_WORDS * 8)?;
         let header = mapping.words64(0, HEADER_WORDS);
-        let read = |word: usize| header[word].load(Ordering::Relaxed);
+        let read = |word: usize| {
+            let word = header.get(word);
+            word.map_or(0, |word| word.load(Ordering::Relaxed))
+        };
         if read(W_MAGIC) != MAGIC {
             return Err(nonsense("it is something else"));
         }
@@ -189,14 +198,18 @@ impl Control {
         })
     }
 
+    /// The constants, as they were when the memory was mapped.
     #[inline]
     pub fn constants(&self) -> Constants {
         self.constants
     }
 
     #[inline]
+    #[expect(
+        clippy::indexing_slicing,
+        reason = "`create` and `open` map the whole header"
+    )]
     fn header(&self, word: usize) -> &AtomicU64 {
-        // In range: every mapping holds the header (`create`, `open`).
         &self.mapping.words64(0, HEADER_WORDS)[word]
     }
 
@@ -209,6 +222,7 @@ impl Control {
         head
     }
 
+    /// Sets the sequence of the next frame. Write the entries below it first.
     #[inline]
     pub fn set_head(&self, head: u64) {
         self.header(W_HEAD).store(head, Ordering::Release);
@@ -220,11 +234,13 @@ impl Control {
         self.header(W_EOS_AT).load(Ordering::Relaxed).checked_sub(1)
     }
 
+    /// Sets or clears the sequence at which the stream is over.
     pub fn set_eos_at(&self, sequence: Option<u64>) {
         let word = sequence.map_or(0, |sequence| sequence + 1);
         self.header(W_EOS_AT).store(word, Ordering::Release);
     }
 
+    /// Whether the producer closed the pool. A head that is read after `true` is the last one.
     #[inline]
     pub fn closed(&self) -> bool {
         let closed = self.header(W_CLOSED).load(Ordering::Relaxed) != 0;
@@ -233,6 +249,7 @@ impl Control {
         closed
     }
 
+    /// Marks the pool as closed. Store the last head first.
     pub fn set_closed(&self) {
         self.header(W_CLOSED).store(1, Ordering::Release);
     }
@@ -248,6 +265,7 @@ impl Control {
         self.header(W_OLDEST).load(Ordering::Relaxed)
     }
 
+    /// Sets the oldest sequence that is kept.
     pub fn set_oldest(&self, sequence: u64) {
         self.header(W_OLDEST).store(sequence, Ordering::Relaxed);
     }
@@ -258,6 +276,7 @@ impl Control {
         Share::of_word(self.header(W_SHARE).load(Ordering::Relaxed))
     }
 
+    /// Sets the largest budget of a consumer.
     pub fn set_share(&self, share: Share) {
         self.header(W_SHARE).store(share.word(), Ordering::Relaxed);
     }
@@ -316,8 +335,8 @@ impl Control {
 
     /// Writes the entry of a frame: into the ring, and as the newest one of its slot.
     pub fn write_entry(&self, entry: &Entry<&FrameMeta>) {
-        let (sequence, words) = (entry.meta.sequence, entry.encode());
-        ring::write(self.slot_record(entry.meta.slot), sequence, &words);
+        let (sequence, words) = (entry.info.sequence, entry.encode());
+        ring::write(self.slot_record(entry.info.slot), sequence, &words);
         ring::write(self.ring_entry(sequence), sequence, &words);
     }
 
@@ -346,13 +365,13 @@ const P_LATENCY: usize = 6;
 const P_DROPPED: usize = 7;
 const P_WAKE: usize = 8; // in its own cache line, as a 32-bit word
 
-/// A cursor that says: no frame is taken any more.
+/// A cursor that means: the consumer takes no more frames.
 pub const CURSOR_LEFT: u64 = u64::MAX;
 
-/// A `regions_seen` that says: only frames that are held keep regions mapped.
+/// A `regions_seen` that means: only held frames keep regions mapped.
 pub const REGIONS_LET_GO: u64 = u64::MAX;
 
-/// The producer tells the consumer that it was cut off.
+/// The producer cut the consumer off.
 pub const FLAG_CUT_OFF: u64 = 1;
 /// The producer does not wait for this consumer any more; its leases hold.
 pub const FLAG_TIMED_OUT: u64 = 2;
@@ -389,6 +408,10 @@ impl LeasePage {
     }
 
     #[inline]
+    #[expect(
+        clippy::indexing_slicing,
+        reason = "`create` and `open` map the whole header"
+    )]
     fn header(&self, word: usize) -> &AtomicU64 {
         &self.mapping.words64(0, PAGE_HEADER_WORDS)[word]
     }
@@ -399,35 +422,41 @@ impl LeasePage {
         self.header(P_CURSOR)
     }
 
+    /// [`FLAG_CUT_OFF`] and [`FLAG_TIMED_OUT`]. The producer writes this word.
     #[inline]
     pub fn flags(&self) -> &AtomicU64 {
         self.header(P_FLAGS)
     }
 
-    /// Up to which version the consumer has let go of regions that are not in use any more.
+    /// The version of the list up to which the consumer has unmapped regions that left it.
     #[inline]
     pub fn regions_seen(&self) -> &AtomicU64 {
         self.header(P_REGIONS_SEEN)
     }
 
+    /// How many frames the consumer received.
     #[inline]
     pub fn received(&self) -> &AtomicU64 {
         self.header(P_RECEIVED)
     }
 
+    /// How many frames the consumer missed.
     #[inline]
     pub fn missed(&self) -> &AtomicU64 {
         self.header(P_MISSED)
     }
 
+    /// How many frames the consumer copied, because its budget was used up or it needs another layout.
     pub fn copied(&self) -> &AtomicU64 {
         self.header(P_COPIED)
     }
 
+    /// How many frames the consumer took and gave up.
     pub fn dropped(&self) -> &AtomicU64 {
         self.header(P_DROPPED)
     }
 
+    /// Nanoseconds from the publication of a frame to its reception, smoothed.
     #[inline]
     pub fn latency(&self) -> &AtomicU64 {
         self.header(P_LATENCY)
@@ -442,6 +471,7 @@ impl LeasePage {
         (self.mapping.ptr(), len)
     }
 
+    #[expect(clippy::indexing_slicing, reason = "as in `header`")]
     fn wake_word(&self) -> &AtomicU32 {
         &self.mapping.words32(P_WAKE * 8, 1)[0]
     }
@@ -483,6 +513,7 @@ impl LeasePage {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::abi::frame_info::FrameInfo;
 
     fn constants(max_slots: u32) -> Constants {
         Constants {
@@ -507,11 +538,12 @@ mod tests {
             offset: 4096,
             len: 8192,
             attached: (4, 8),
-            meta: &FrameMeta {
+            info: FrameInfo {
                 sequence: 2,
                 slot: 4,
-                ..FrameMeta::default()
+                ..FrameInfo::default()
             },
+            meta: &FrameMeta::default(),
         };
         control.write_entry(&entry);
         let words = entry.encode();

@@ -5,6 +5,7 @@
 pub mod budget;
 pub mod device_header;
 pub mod entry;
+pub mod frame_info;
 pub mod layout;
 pub mod limits;
 pub mod meta;

@@ -110,11 +110,12 @@ impl Named {
         self.entries.iter().map(|(k, v)| (k.as_str(), v.as_slice()))
     }
 
-    /// How many bytes it has as it is stored: the room (`Producer::acquire_with_room`) that attachments need.
+    /// How many bytes it has as it is stored: the room (`SlotSpec::attachments`) that attachments need.
     pub fn encoded_len(&self) -> usize {
         self.entries.iter().map(|(k, v)| entry_len(k, v)).sum()
     }
 
+    /// The entries as bytes, for [`decode`](Self::decode).
     pub fn encode(&self) -> Vec<u8> {
         let mut out = Vec::with_capacity(self.encoded_len());
         for (key, value) in &self.entries {
@@ -126,7 +127,7 @@ impl Named {
         out
     }
 
-    /// Decodes what another process wrote. `None`: it makes no sense.
+    /// Decodes bytes that another process wrote. `None`: they are not valid.
     pub fn decode(mut bytes: &[u8]) -> Option<Self> {
         fn part<'a>(bytes: &mut &'a [u8]) -> Option<&'a [u8]> {
             let (len, rest) = bytes.split_first_chunk::<4>()?;

@@ -10,12 +10,13 @@ pub const NAME: &str = "xmem:parts";
 /// Where a piece lies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PartPlace {
+    /// The number of the region.
     pub region: u32,
     /// First byte in the region.
     pub offset: u64,
     /// Size in bytes.
     pub size: u64,
-    /// What whoever published it says of it, for whoever takes it.
+    /// A number that the publisher chose. xmem does not read it.
     pub tag: u32,
     /// The slot that it lies in, if it was forwarded from another pool.
     pub origin: Option<Origin>,
@@ -24,15 +25,18 @@ pub struct PartPlace {
 /// A slot of another pool.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Origin {
+    /// The pool, by the random number in its control memory.
     pub pool_id: u64,
+    /// The number of the slot.
     pub slot: u32,
-    /// Never 0.
+    /// The generation of the slot when the frame was held there. Never 0.
     pub generation: u32,
 }
 
 /// Size of an encoded place in bytes.
 const PLACE_LEN: usize = 40;
 
+/// The places as bytes, 40 for each.
 pub fn encode(places: &[PartPlace]) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(places.len() * PLACE_LEN);
     for place in places {
@@ -50,7 +54,7 @@ pub fn encode(places: &[PartPlace]) -> Vec<u8> {
     bytes
 }
 
-/// Decodes what another process wrote. `None`: it makes no sense.
+/// Decodes bytes that another process wrote. `None`: they are not valid.
 pub fn decode(bytes: &[u8]) -> Option<Vec<PartPlace>> {
     let (places, []) = bytes.as_chunks::<PLACE_LEN>() else {
         return None;

@@ -16,7 +16,8 @@ pub enum StartFrom {
 }
 
 impl StartFrom {
-    pub fn from_code(code: u8) -> Option<Self> {
+    /// The variant of this number in a message.
+    pub(crate) fn from_code(code: u8) -> Option<Self> {
         [Self::Next, Self::Newest, Self::Oldest]
             .into_iter()
             .find(|start| *start as u8 == code)

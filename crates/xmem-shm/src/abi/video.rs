@@ -252,9 +252,10 @@ impl VideoFormat {
             ..VideoLayout::default()
         };
         let mut size = 0u64;
-        for (plane, (stride, rows)) in planes.into_iter().enumerate().take(MAX_PLANES) {
-            layout.offsets[plane] = size;
-            layout.strides[plane] = i32::try_from(stride).ok()?;
+        let places = layout.offsets.iter_mut().zip(&mut layout.strides);
+        for ((offset, row), (stride, rows)) in places.zip(planes) {
+            *offset = size;
+            *row = i32::try_from(stride).ok()?;
             size = size.checked_add(stride.checked_mul(rows)?)?;
         }
         Some((layout, usize::try_from(size).ok()?))

@@ -16,46 +16,93 @@ pub const MAX_QUEUED: usize = 1024;
 /// From a consumer to its producer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ToProducer {
-    /// The first message of who wants frames.
+    /// The first message of a consumer that wants frames.
     Join {
+        /// The sender's [`VERSION`](crate::abi::layout::VERSION).
         version: u32,
+        /// How many frames the consumer wants to hold at a time.
         max_held: u32,
+        /// The frame to start with.
         start_from: StartFrom,
+        /// The consumer's name, for statistics.
         name: Text<64>,
         /// It takes no frames here, it only holds some that a pool of this name passes on. Empty: it takes frames.
         via: Text<64>,
     },
-    /// The first message of who only wants to know; answered with `Stats`, and that is all.
-    Query { version: u32 },
+    /// The first message of a process that only asks for statistics. `Stats` answers it and ends the connection.
+    Query {
+        /// The sender's [`VERSION`](crate::abi::layout::VERSION).
+        version: u32,
+    },
     /// "Send me this region."
-    GetRegion { id: u32 },
+    GetRegion {
+        /// The number of the region.
+        id: u32,
+    },
     /// "Send me this version of the sticky state."
-    GetSticky { version: u64 },
+    GetSticky {
+        /// The version.
+        version: u64,
+    },
     /// "I gave something back that you wait for."
     Bell,
     /// "I take no more frames." What is held stays held.
     Leave,
-    /// "I want to write": a new slot of `size` bytes (pools with `peers_may_write`).
-    AcquireSlot { request: u32, size: u64 },
-    /// "I want to write this slot", granted if nobody else holds it.
-    AcquireIndex { request: u32, slot: u32 },
-    /// "I am done writing": publish the slot, or take it back. Keep it until `keep` consumers took and released it.
-    Written {
+    /// "I want to write": a new slot (pools with `peers_may_write`).
+    AcquireSlot {
+        /// A number that comes back with the answer.
         request: u32,
-        slot: u32,
-        generation: u32,
-        publish: bool,
-        keep: u32,
+        /// The size of the slot in bytes.
         size: u64,
     },
-    /// Something that whoever feeds the pool is to do, by name, such as making a key frame.
-    Request { name: Text<32>, data: Vec<u8> },
+    /// "I want to write this slot", granted if it is not held.
+    AcquireIndex {
+        /// A number that comes back with the answer.
+        request: u32,
+        /// The number of the slot.
+        slot: u32,
+    },
+    /// "I am done writing": publish the slot, or take it back.
+    Written {
+        /// A number that comes back with the answer.
+        request: u32,
+        /// The number of the slot.
+        slot: u32,
+        /// The slot's generation, from `Granted`.
+        generation: u32,
+        /// Whether to publish the slot. If not, it is free again.
+        publish: bool,
+        /// Keep the slot until so many consumers took and released it.
+        keep: u32,
+        /// Bytes that were written.
+        size: u64,
+    },
+    /// A request to the program that feeds the pool, such as for a key frame.
+    Request {
+        /// The name of the request.
+        name: Text<32>,
+        /// At most [`MAX_REQUEST`] bytes, which xmem does not read.
+        data: Vec<u8>,
+    },
     /// "I can hold frames in this pool myself", or "I cannot".
-    Reaches { pool_id: u64, yes: bool },
+    Reaches {
+        /// The pool of origin.
+        pool_id: u64,
+        /// Whether the consumer can hold frames there.
+        yes: bool,
+    },
     /// "Where is this pool, that a frame comes from?"
-    GetOrigin { pool_id: u64 },
+    GetOrigin {
+        /// The pool of origin.
+        pool_id: u64,
+    },
     /// "I can use the device memory of your frames in this way", or "I cannot, and why".
-    Device { works: bool, how: Text<256> },
+    Device {
+        /// Whether the consumer can use it.
+        works: bool,
+        /// The way, or the reason why not, in words.
+        how: Text<256>,
+    },
     /// "Your events cannot be opened here: mark frames when devices are done with them."
     MarkReady,
 }
@@ -63,62 +110,103 @@ pub enum ToProducer {
 /// From a producer to a consumer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ToConsumer {
-    /// With two descriptors: control memory, lease page.
+    /// The answer to `Join`. With two descriptors: control memory, lease page.
     Welcome {
+        /// The producer's [`VERSION`](crate::abi::layout::VERSION).
         version: u32,
+        /// The number of this consumer in the pool.
         id: u64,
+        /// How many frames the consumer may hold at a time.
         budget: u32,
+        /// Whether consumers may write slots.
         peers_may_write: bool,
+        /// The name of the pool.
         pool: Text<128>,
-        /// How many pools of origin will be named. If there are any, `Arrived` comes when the consumer has said of each
-        /// whether it reaches it.
+        /// How many `Origin` messages follow. If there are any, `Arrived` comes after the consumer has answered each with
+        /// `Reaches`.
         origins: u32,
     },
-    /// "No", in words.
-    Refused { version: u32, reason: Text<256> },
-    /// With a descriptor, or the name or number of what the region lies in; and with another descriptor, if it has device
-    /// memory that has one.
-    Region {
-        id: u32,
-        len: u64,
-        kind: RegionKind,
-        name: Text<128>,
-        number: u64,
+    /// The answer to a first message that is not accepted.
+    Refused {
+        /// The producer's [`VERSION`](crate::abi::layout::VERSION).
+        version: u32,
+        /// Why, in words.
+        reason: Text<256>,
     },
-    /// There is no such region.
-    NoRegion { id: u32 },
-    /// With a descriptor.
-    Sticky { version: u64 },
+    /// With a descriptor, unless the region has a name; and with another descriptor, if it has device memory that has one.
+    Region {
+        /// The number of the region.
+        id: u32,
+        /// Its size in bytes.
+        len: u64,
+        /// The kind of its memory.
+        kind: RegionKind,
+        /// The name of its segment (`PosixShm`); empty for other kinds.
+        name: Text<128>,
+    },
+    /// There is no such region (any more).
+    NoRegion {
+        /// The number of the region.
+        id: u32,
+    },
+    /// With a descriptor: the sticky state.
+    Sticky {
+        /// Its version.
+        version: u64,
+    },
     /// That version is gone.
-    NoSticky { version: u64 },
+    NoSticky {
+        /// The version that was asked for.
+        version: u64,
+    },
     /// With a descriptor: statistics as JSON.
     Stats,
     /// The right to write a slot, or the news that it is published.
     Granted {
+        /// The number in the request.
         request: u32,
+        /// The number of the slot.
         slot: u32,
+        /// The slot's generation.
         generation: u32,
+        /// The region that the slot lies in.
         region: u32,
+        /// First byte of the slot in its region.
         offset: u64,
+        /// Size of the slot in bytes.
         len: u64,
     },
-    /// No right to write, in words.
-    Denied { request: u32, reason: Text<256> },
+    /// No right to write.
+    Denied {
+        /// The number in the request.
+        request: u32,
+        /// Why, in words.
+        reason: Text<256>,
+    },
     /// "Frames may come from this pool: join it, to hold them there."
-    Origin { pool_id: u64, path: Text<128> },
+    Origin {
+        /// The pool of origin.
+        pool_id: u64,
+        /// The path of its socket.
+        path: Text<128>,
+    },
     /// No frames come from that pool any more.
-    NoOrigin { pool_id: u64 },
+    NoOrigin {
+        /// The pool of origin.
+        pool_id: u64,
+    },
     /// The consumer has its place in the stream now.
     Arrived,
 }
 
-/// What a region lies in.
+/// The kind of a region's memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RegionKind {
+    /// A sealed memfd. Its descriptor comes with the message.
     Memfd,
+    /// A POSIX segment, opened by its name.
     PosixShm,
-    Heap,
-    /// Somebody else's memory, with pieces of frames in it and no slots.
+    /// Memory from outside of xmem, with parts of frames in it and no slots.
     Imported,
     /// The host half of a region whose frames lie on a device.
     Cuda,
@@ -186,6 +274,7 @@ impl In<'_> {
 }
 
 impl ToProducer {
+    /// The message as a packet, at most [`MAX_MESSAGE`] bytes.
     pub fn encode(&self) -> Vec<u8> {
         match self {
             // The first messages of a connection begin with the magic and the version, in every version.
@@ -232,6 +321,7 @@ impl ToProducer {
         .0
     }
 
+    /// Decodes a packet that another process sent. `None`: it is not valid.
     pub fn decode(bytes: &[u8]) -> Option<Self> {
         let mut m = In(bytes);
         let message = match m.u8()? {
@@ -302,6 +392,7 @@ impl ToProducer {
 }
 
 impl ToConsumer {
+    /// The message as a packet, at most [`MAX_MESSAGE`] bytes.
     pub fn encode(&self) -> Vec<u8> {
         match self {
             Self::Welcome {
@@ -324,19 +415,18 @@ impl ToConsumer {
                 len,
                 kind,
                 name,
-                number,
             } => Out::new(3)
                 .u32(*id)
                 .u64(*len)
                 .u8(match kind {
                     RegionKind::Memfd => 0,
                     RegionKind::PosixShm => 1,
-                    RegionKind::Heap => 2,
                     RegionKind::Imported => 3,
                     RegionKind::Cuda => 4,
                 })
                 .bytes(name.as_bytes())
-                .u64(*number),
+                // Version 5 has this field, and nothing uses it.
+                .u64(0),
             Self::NoRegion { id } => Out::new(4).u32(*id),
             Self::Sticky { version } => Out::new(5).u64(*version),
             Self::NoSticky { version } => Out::new(6).u64(*version),
@@ -363,6 +453,7 @@ impl ToConsumer {
         .0
     }
 
+    /// Decodes a packet that another process sent. `None`: it is not valid.
     pub fn decode(bytes: &[u8]) -> Option<Self> {
         let mut m = In(bytes);
         let message = match m.u8()? {
@@ -378,20 +469,22 @@ impl ToConsumer {
                 version: m.u32()?,
                 reason: m.text()?,
             },
-            3 => Self::Region {
-                id: m.u32()?,
-                len: m.u64()?,
-                kind: match m.u8()? {
-                    0 => RegionKind::Memfd,
-                    1 => RegionKind::PosixShm,
-                    2 => RegionKind::Heap,
-                    3 => RegionKind::Imported,
-                    4 => RegionKind::Cuda,
-                    _ => return None,
-                },
-                name: m.text()?,
-                number: m.u64()?,
-            },
+            3 => {
+                let region = Self::Region {
+                    id: m.u32()?,
+                    len: m.u64()?,
+                    kind: match m.u8()? {
+                        0 => RegionKind::Memfd,
+                        1 => RegionKind::PosixShm,
+                        3 => RegionKind::Imported,
+                        4 => RegionKind::Cuda,
+                        _ => return None,
+                    },
+                    name: m.text()?,
+                };
+                m.u64()?;
+                region
+            }
             4 => Self::NoRegion { id: m.u32()? },
             5 => Self::Sticky { version: m.u64()? },
             6 => Self::NoSticky { version: m.u64()? },
@@ -512,7 +605,6 @@ mod tests {
                 len: 2,
                 kind: RegionKind::PosixShm,
                 name: "/x".into(),
-                number: 3,
             },
             ToConsumer::NoRegion { id: 1 },
             ToConsumer::Sticky { version: 1 },

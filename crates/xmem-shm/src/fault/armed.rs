@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! What is to happen at which point of this process.
+//! The plans for the points of this process.
 #![allow(unsafe_code)] // raise: a signal of this very thread, so that it does not pass the point
+#![allow(clippy::indexing_slicing)] // `ARRIVALS` has a place for each point
 
 use std::io;
 use std::ops::Range;
@@ -10,7 +11,7 @@ use std::sync::{Mutex, PoisonError};
 
 use super::Point;
 
-/// What happens.
+/// What happens at a point.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Action {
     /// SIGKILL.
@@ -26,7 +27,7 @@ static PLANS: Mutex<Vec<(Point, Range<u32>, Action)>> = Mutex::new(Vec::new());
 static ARRIVALS: [AtomicU32; Point::ALL.len()] = [const { AtomicU32::new(0) }; Point::ALL.len()];
 static CLOCK_OFFSET: AtomicI64 = AtomicI64::new(0);
 
-/// Something is to happen at these arrivals at a point, the first from now on being number 1.
+/// Plans an action for these arrivals at a point. The next arrival is number 1.
 pub fn arm(point: Point, arrivals: Range<u32>, action: Action) {
     let mut plans = PLANS.lock().unwrap_or_else(PoisonError::into_inner);
     ARRIVALS[point as usize].store(0, Ordering::Relaxed);
@@ -34,14 +35,14 @@ pub fn arm(point: Point, arrivals: Range<u32>, action: Action) {
     ARMED.store(true, Ordering::Release);
 }
 
-/// Nothing happens any more.
+/// Drops all plans.
 pub fn disarm() {
     let mut plans = PLANS.lock().unwrap_or_else(PoisonError::into_inner);
     ARMED.store(false, Ordering::Release);
     plans.clear();
 }
 
-/// Whether something that was armed has not happened yet as often as it is to.
+/// Whether a plan has arrivals left.
 pub fn is_armed() -> bool {
     let plans = PLANS.lock().unwrap_or_else(PoisonError::into_inner);
     plans.iter().any(|(point, arrivals, _)| {
@@ -54,6 +55,7 @@ pub fn set_clock_offset(nanoseconds: i64) {
     CLOCK_OFFSET.store(nanoseconds, Ordering::Relaxed);
 }
 
+/// The offset of this process's clock from the host's, in nanoseconds.
 pub fn clock_offset() -> i64 {
     CLOCK_OFFSET.load(Ordering::Relaxed)
 }
@@ -73,10 +75,12 @@ fn action(point: Point) -> Option<Action> {
     plan.map(|plan| plan.2)
 }
 
+/// The process passes a point.
 pub fn point(point: Point) {
     let _ = call(point);
 }
 
+/// The process is about to make a system call, which a plan may make fail.
 pub fn call(call: Point) -> io::Result<()> {
     let signal = match action(call) {
         Some(Action::Kill) => libc::SIGKILL,

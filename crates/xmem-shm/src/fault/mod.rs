@@ -10,18 +10,22 @@ mod armed;
 #[cfg(feature = "fault-points")]
 pub use armed::{Action, arm, call, clock_offset, disarm, is_armed, point, set_clock_offset};
 
-/// Who passes a point.
+/// The role of the processes that pass a point.
 #[cfg(feature = "fault-points")]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Side {
+    /// Producers.
     Producer,
+    /// Consumers.
     Consumer,
+    /// Producers and consumers.
     Both,
 }
 
 macro_rules! points {
     ($($side:ident { $($(#[$doc:meta])* $name:ident,)* })*) => {
-        /// Where something may happen to a process.
+        /// A step that a process took, or is about to take. Tests can stop it there.
+        #[allow(missing_docs)] // most names are their description
         #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
         pub enum Point {
             $($($(#[$doc])* $name,)*)*
@@ -32,7 +36,7 @@ macro_rules! points {
             /// All there are.
             pub const ALL: &[Self] = &[$($(Self::$name,)*)*];
 
-            /// Only who has frames on devices passes it.
+            /// Whether only processes with frames on devices pass it.
             pub fn is_cuda(self) -> bool {
                 matches!(
                     self,
@@ -53,7 +57,7 @@ macro_rules! points {
                 )
             }
 
-            /// Who passes it.
+            /// The role of the processes that pass it.
             pub fn side(self) -> Side {
                 match self {
                     $($(Self::$name => Side::$side,)*)*
@@ -77,22 +81,22 @@ points! {
         CursorMoved,
         MissedCounted,
         ReceivedCounted,
-        /// The lease word is cleared; the producer was not told yet.
+        /// The lease word is cleared; the producer is not woken yet.
         ReleaseCleared,
-        /// The wake word says "sleeps".
+        /// The bit "sleeps" is in the wake word.
         SleepAnnounced,
         SleepEnded,
-        /// The socket is connected, and nothing was said.
+        /// The socket is connected, and no message sent.
         Connected,
         /// The answer to the first message is here, with its descriptors.
         Answered,
         ControlMapped,
         PageMapped,
         SessionStarted,
-        /// A region that was sent is mapped, and nobody has it yet.
+        /// A region that was sent is mapped, and not listed yet.
         RegionMapped,
         StickyRead,
-        /// Retired regions are unmapped, and the producer was not told.
+        /// Retired regions are unmapped, and the producer has no message yet.
         RegionsLetGo,
         RegionsSeenStored,
         GrantReceived,
@@ -101,23 +105,23 @@ points! {
         LeaveDone,
         /// A pool that frames come from was named, and is not joined yet.
         OriginMet,
-        /// That pool is joined, and the producer was not told.
+        /// That pool is joined, and the producer has no message yet.
         OriginJoined,
         OriginSaid,
         /// The consumer has its place in a stream that is passed on.
         Arrived,
-        /// A piece is held in the pool that it comes from, and nobody has the frame yet.
+        /// A piece is held in the pool that it comes from, and the frame not received yet.
         OriginHeld,
         BeginRead,
-        /// A socket was connected to only to see whether somebody listens there.
+        /// A connection was made only to test whether the pool is live.
         PoolTried,
         /// Device memory of another process is mapped, and not checked yet.
         TwinImported,
         CanaryRead,
-        /// The producer is told how device memory was come by.
+        /// The producer has the message about the way to device memory.
         DeviceSaid,
         EventOpened,
-        /// A stream is told to wait for the producer's work.
+        /// A stream waits for the producer's work.
         EventWaited,
         /// The end of a lease is on a stream.
         ReleaseEnqueued,
@@ -147,11 +151,11 @@ points! {
         Admitted,
         LeasePageMade,
         CursorGiven,
-        PeerListed,
-        PeerWatched,
-        /// A consumer that joined a stream that is passed on has its place there, and was not told.
-        PeerArrived,
-        PeerForgotten,
+        ConsumerListed,
+        ConsumerWatched,
+        /// A consumer that joined a stream that is passed on has its place there, and no message yet.
+        ConsumerArrived,
+        ConsumerForgotten,
         ConnectionClosed,
         CommandSent,
         /// The slot looks free, and is not claimed yet.
@@ -173,7 +177,7 @@ points! {
         /// Memory is listed as a region, and no frame lies in it yet.
         MemoryImported,
         ImportForgotten,
-        /// A pool that frames come from is known, and no consumer was told.
+        /// A pool that frames come from is known, and no consumer has a message yet.
         OriginNoted,
         /// All pieces of a frame of another pool are regions here, and it is not published yet.
         PiecesImported,
@@ -186,7 +190,7 @@ points! {
         ClosedMarked,
         SocketRemoved,
         LockRemoved,
-        /// Device memory is allocated, and nobody knows of it.
+        /// Device memory is allocated, and not announced.
         TwinMade,
         CanaryWritten,
         EventsMade,

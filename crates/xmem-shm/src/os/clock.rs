@@ -18,6 +18,7 @@ pub fn monotonic_ns() -> i64 {
 pub struct Deadline(Option<Instant>);
 
 impl Deadline {
+    /// A wait that ends after `timeout`; `None` for ever.
     pub fn after(timeout: Option<Duration>) -> Self {
         // A time that `Instant` cannot express is for ever.
         Self(timeout.and_then(|timeout| Instant::now().checked_add(timeout)))
@@ -29,6 +30,7 @@ impl Deadline {
             .map(|at| at.saturating_duration_since(Instant::now()))
     }
 
+    /// Whether no time is left.
     pub fn is_over(self) -> bool {
         self.left() == Some(Duration::ZERO)
     }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Who is at the other end of a Unix socket, and how much it has not read yet, as the kernel says.
+//! The process at the other end of a Unix socket, and the bytes that it has not read yet, from the kernel.
 #![allow(unsafe_code)] // getsockopt: rustix's SO_PEERCRED cannot say "pid 0", and it has no SO_PEERGROUPS and TIOCOUTQ
 
 use std::io;
@@ -12,7 +12,7 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
 
 use super::probe;
 
-/// Stands for "leave it as it is" where the number of a user or group is asked for, so nobody has it.
+/// No user or group has this number: `chown` and its like read it as "unchanged".
 pub const NOBODY: u32 = u32::MAX;
 
 /// The peer of a socket.
@@ -20,8 +20,9 @@ pub const NOBODY: u32 = u32::MAX;
 pub struct Peer {
     /// 0 when the process is in a PID namespace that cannot be seen from here.
     pub pid: u32,
-    /// `NOBODY` when the kernel does not tell.
+    /// [`NOBODY`] if the kernel does not provide it.
     pub uid: u32,
+    /// [`NOBODY`] if the kernel does not provide it.
     pub gid: u32,
 }
 
@@ -33,7 +34,7 @@ impl Peer {
     };
 }
 
-/// Who connected (SO_PEERCRED), as of then.
+/// The process that connected (SO_PEERCRED), as it was at that time.
 pub fn peer(socket: impl AsFd) -> io::Result<Peer> {
     if peers_are_told()? {
         said_of(socket)
@@ -42,8 +43,8 @@ pub fn peer(socket: impl AsFd) -> io::Result<Peer> {
     }
 }
 
-/// Whether the kernel says who connected. gVisor did not before November 2025: it named whoever asked, also for a socket
-/// that nobody has connected to.
+/// Whether the kernel identifies the process that connected. gVisor did not before November 2025: it returned the calling
+/// process, even for a socket without a connection.
 pub fn peers_are_told() -> io::Result<bool> {
     static TOLD: OnceLock<bool> = OnceLock::new();
     probe::once(&TOLD, || {
@@ -82,7 +83,7 @@ fn said_of(socket: impl AsFd) -> io::Result<Peer> {
     })
 }
 
-/// The peer's supplementary groups (SO_PEERGROUPS); none where the kernel does not say.
+/// The peer's supplementary groups (SO_PEERGROUPS); empty if the kernel does not provide them.
 pub fn peer_groups(socket: impl AsFd) -> Vec<u32> {
     const SIZE: usize = mem::size_of::<libc::gid_t>();
     let mut groups: Vec<libc::gid_t> = vec![0; 64];
@@ -103,7 +104,7 @@ pub fn peer_groups(socket: impl AsFd) -> Vec<u32> {
             groups.truncate(count);
             return groups;
         }
-        // Too many for the room there was: the kernel says how many there are.
+        // Too many for the buffer: the kernel returns the number.
         if io::Error::last_os_error().raw_os_error() != Some(libc::ERANGE) || count <= groups.len()
         {
             return Vec::new();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! DMA buffers: memory of a device in a descriptor, of a size that nobody can change.
+//! DMA buffers: memory of a device in a descriptor, of a fixed size.
 #![allow(unsafe_code)] // ioctl
 
 use std::io;

@@ -7,8 +7,9 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, RawFd};
 use std::ptr::{self, NonNull};
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
+use std::sync::atomic::AtomicI32;
 
+use crate::sync::{AtomicU64, Ordering};
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise};
 
 /// A process, as a number that a forked child does not share. Compared without a system call where the kernel has the means.
@@ -103,7 +104,7 @@ static DESCRIPTORS: [AtomicI32; 4096] = [const { AtomicI32::new(NONE) }; 4096];
 static DEV_NULL: AtomicI32 = AtomicI32::new(NONE);
 
 /// Keeps a descriptor from forked children, while it lives. A lock, a listener or a connection that a child inherits
-/// would outlive the process whose life it stands for.
+/// would outlive its process, and the pool would seem alive.
 #[derive(Debug)]
 pub struct KeptFromChildren {
     number: RawFd,
@@ -135,7 +136,7 @@ impl KeptFromChildren {
 impl Drop for KeptFromChildren {
     fn drop(&mut self) {
         if let Some(place) = self.place {
-            // In a child that inherited this, the place is another's by now, who cannot have this number yet.
+            // In a child that inherited this, the place may belong to another descriptor, which has another number.
             let _ = place.compare_exchange(self.number, NONE, Ordering::Release, Ordering::Relaxed);
         }
     }
@@ -147,8 +148,8 @@ extern "C" fn replace_in_child() {
     for place in &DESCRIPTORS {
         let number = place.swap(NONE, Ordering::AcqRel);
         if number != NONE {
-            // SAFETY: dup3 is safe to call here, and the descriptor was open when the process forked: who closes it
-            // takes it out of the list first. The handles that own the number close /dev/null instead.
+            // SAFETY: dup3 is safe to call here, and the descriptor was open when the process forked: it leaves
+            // the list before it is closed. The handles that own the number close /dev/null instead.
             unsafe { libc::dup3(null, number, libc::O_CLOEXEC) };
         }
     }

@@ -2,9 +2,9 @@
 
 //! A futex between processes.
 
-use std::sync::atomic::AtomicU32;
 use std::time::Duration;
 
+use crate::sync::AtomicU32;
 use rustix::thread::futex::{self, Flags, Timespec};
 
 /// Sleeps while the word has this value, at most for `timeout`. May wake for no reason.

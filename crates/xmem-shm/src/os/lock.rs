@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! A lock file: who holds it is the one; when its holder dies, however that is, it is free.
+//! A lock file: one process at a time holds the lock. The kernel frees it when that process ends.
 
 use std::fs::File;
 use std::io::{self, Read, Seek, Write};
@@ -18,9 +18,9 @@ use super::memfd::check_file_size;
 use crate::fault::{self, Point};
 use crate::printable::printable;
 
-/// What is written into a lock file is no longer than this, and ends so.
+/// The text in a lock file is at most this long, and ends in [`HOLDER_END`].
 const MAX_HOLDER: u64 = 256;
-pub const HOLDER_END: &str = ")";
+const HOLDER_END: &str = ")";
 
 /// How often to try again, and how long to wait in between, before a lock counts as held.
 const TRIES: u32 = 5;
@@ -38,17 +38,18 @@ pub struct LockFile {
 /// The lock could not be had.
 #[derive(Debug)]
 pub enum LockError {
-    /// Somebody holds it, and wrote this into it.
+    /// Another process holds it, and wrote this into it.
     Held(String),
     /// A file that no producer made stands in its place.
     NotALock,
     /// The file belongs to this other user.
     Foreign(u32),
+    /// A system call failed.
     Io(io::Error),
 }
 
 impl LockFile {
-    /// Takes the lock, and writes into the file who has it.
+    /// Takes the lock, and writes `holder` into the file.
     pub fn acquire(path: &Path, holder: &str) -> Result<Self, LockError> {
         check_file_size(holder.len()).map_err(LockError::Io)?;
         let mut tries = 0;
@@ -57,7 +58,7 @@ impl LockFile {
                 continue;
             };
             let stat = fstat(&file).map_err(|error| LockError::Io(error.into()))?;
-            // Of more than one name it is somebody's other file.
+            // A file with more than one name was not made as a lock.
             if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile || stat.st_nlink > 1 {
                 return Err(LockError::NotALock);
             }
@@ -78,12 +79,12 @@ impl LockFile {
                 Err(error) => return Err(LockError::Io(error.into())),
             }
             fault::point(Point::LockTaken);
-            // Where files cannot be owned, one that was just made may seem to be somebody else's.
+            // On file systems without owners, a new file may show another user.
             if !is_new && stat.st_uid != own_uid() {
                 return Err(LockError::Foreign(stat.st_uid));
             }
             // The holder before us may have removed the file between our open and our lock. Then we locked a file
-            // that nobody else can find, and have to start over.
+            // that no other process can find, and have to start over.
             if !is_at(&file, path).map_err(LockError::Io)? {
                 continue;
             }
@@ -114,9 +115,9 @@ impl LockFile {
     }
 }
 
-/// Opens a lock file, or makes one; says which. `None`: it came or went meanwhile.
+/// Opens a lock file, or makes one (`true`). `None`: it came or went meanwhile.
 fn open_or_make(path: &Path) -> Result<Option<(File, bool)>, LockError> {
-    // Not to wait for who might write into a FIFO.
+    // NONBLOCK: an open of a FIFO would wait for a writer.
     let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;
     let make = flags | OFlags::CREATE | OFlags::EXCL;
     match open(path, make, Mode::RUSR | Mode::WUSR) {
@@ -191,7 +192,7 @@ mod tests {
 
     #[test]
     fn many_threads_never_hold_it_together() {
-        use std::sync::atomic::{AtomicU32, Ordering};
+        use crate::sync::{AtomicU32, Ordering};
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("p.lock");
         let holders = AtomicU32::new(0);

@@ -8,17 +8,19 @@ use std::io;
 use std::mem;
 use std::os::fd::AsFd;
 use std::ptr::{self, NonNull};
-use std::sync::atomic::{AtomicU32, AtomicU64};
 
 use super::fork::ProcessId;
 use crate::bounds::lie_inside;
 use crate::fault::{self, Point};
+use crate::sync::{AtomicU32, AtomicU64};
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, munmap};
 
 /// What a mapping may do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Access {
+    /// Loads only.
     Read,
+    /// Loads and stores.
     ReadWrite,
 }
 
@@ -81,16 +83,19 @@ impl Mapping {
         Ok(())
     }
 
+    /// The first byte. Other processes may write there at any time.
     #[inline]
     pub fn ptr(&self) -> *mut u8 {
         self.ptr.as_ptr()
     }
 
+    /// Size in bytes.
     #[inline]
     pub fn len(&self) -> usize {
         self.len
     }
 
+    /// Whether this process may store into it.
     pub fn is_writable(&self) -> bool {
         self.access == Access::ReadWrite
     }

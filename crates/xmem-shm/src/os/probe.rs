@@ -5,7 +5,7 @@
 use std::io;
 use std::sync::OnceLock;
 
-/// What is known, or else is found out now. A failure says nothing, and is not kept.
+/// The known answer, or else a new one from `probe`. A failure is no answer, and is not kept.
 pub(super) fn once(
     known: &OnceLock<bool>,
     find: impl FnOnce() -> io::Result<bool>,

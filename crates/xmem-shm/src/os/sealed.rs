@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Bytes of any length that travel as one descriptor that nobody can change.
+//! Bytes of any length that travel as one descriptor. Nothing can change them.
 
 use std::fs::File;
 use std::io::{self, Write};

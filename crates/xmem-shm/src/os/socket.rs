@@ -40,8 +40,9 @@ fn seqpacket() -> io::Result<OwnedFd> {
 /// A socket that listens, and its file.
 #[derive(Debug)]
 pub struct Listening {
+    /// The socket that listens.
     pub socket: OwnedFd,
-    /// The file itself (O_PATH), so that nobody can put another in its place.
+    /// The file itself (O_PATH): a path could name another file later.
     pub file: OwnedFd,
 }
 
@@ -118,7 +119,9 @@ pub fn send(socket: impl AsFd, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> io::Resu
 /// One message.
 #[derive(Debug)]
 pub struct Received<'a> {
+    /// The message, never empty.
     pub bytes: &'a [u8],
+    /// The descriptors that came with it.
     pub fds: Vec<OwnedFd>,
     /// Descriptors came along that this process has no room for (RLIMIT_NOFILE).
     pub fds_lost: bool,
@@ -147,8 +150,8 @@ pub fn recv<'a>(socket: impl AsFd, buffer: &'a mut [u8]) -> io::Result<Option<Re
             fds.extend(rights);
         }
     }
-    // The kernel says the same of descriptors that do not fit into the message and of those that the process may not
-    // have. But only of the first there are as many as fit.
+    // The kernel sets CTRUNC both for descriptors that do not fit into the message and for those that the process may not
+    // have. Only in the first case did as many arrive as fit.
     let cut = message.flags.contains(ReturnFlags::CTRUNC);
     let too_many = cut && fds.len() >= MAX_FDS;
     if too_many || message.flags.contains(ReturnFlags::TRUNC) {
@@ -158,12 +161,13 @@ pub fn recv<'a>(socket: impl AsFd, buffer: &'a mut [u8]) -> io::Result<Option<Re
         ));
     }
     fault::point(Point::Received);
-    // An empty packet cannot be told from the end; the protocol has none.
-    if message.bytes == 0 {
+    // An empty packet looks like the end; the protocol has none.
+    let bytes = buffer.get(..message.bytes).unwrap_or_default();
+    if bytes.is_empty() {
         return Ok(None);
     }
     Ok(Some(Received {
-        bytes: &buffer[..message.bytes],
+        bytes,
         fds,
         fds_lost: cut,
     }))

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Threads that are waited for.
+//! Threads that can be joined.
 
 use std::io;
 use std::thread::{self, JoinHandle};
@@ -9,8 +9,8 @@ use super::fork::ProcessId;
 
 /// A thread of this process. It goes on by itself when this is dropped.
 ///
-/// In a forked child it is not there, and what stands for it may stand for a thread of the child's: the C library uses the
-/// place of a thread that did not come along again. So nothing is done with it there, not even letting go of it.
+/// A forked child does not have the thread, and there its handle may name a thread of the child: the C library reuses the
+/// place. So a child neither joins nor detaches it.
 #[derive(Debug)]
 pub struct Thread {
     handle: Option<JoinHandle<()>>,
@@ -18,6 +18,7 @@ pub struct Thread {
 }
 
 impl Thread {
+    /// Starts a thread.
     pub fn spawn(name: &str, run: impl FnOnce() + Send + 'static) -> io::Result<Self> {
         let handle = thread::Builder::new().name(name.into()).spawn(run)?;
         Ok(Self {
@@ -26,7 +27,7 @@ impl Thread {
         })
     }
 
-    /// Whether it is who asks.
+    /// Whether it is the calling thread.
     pub fn is_current(&self) -> bool {
         let handle = self.handle.as_ref();
         handle.is_some_and(|handle| handle.thread().id() == thread::current().id())

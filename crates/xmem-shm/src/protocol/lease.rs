@@ -4,7 +4,7 @@
 //!
 //! The reader announces (its lease word), then validates (the slot word). The writer announces (`CLAIMED` in the
 //! slot word), then validates (all lease words). Each side has a full fence between its store and its loads, so at
-//! least one of them sees the other: either the reader finds the slot claimed and lets go, or the writer finds the
+//! least one of them sees the other: either the reader finds the slot claimed and withdraws, or the writer finds the
 //! lease and takes another slot. The other order, validate and then announce, tears frames.
 
 use crate::fault::{self, Point};
@@ -25,8 +25,8 @@ pub enum Hold {
 
 /// Takes a lease on the frame of `generation` in a slot. The lease word must be 0 before; it is 0 after, unless held.
 pub fn hold(slot: &AtomicU64, lease: &AtomicU32, generation: u32) -> Hold {
-    // Release: it takes the place of the 0 of the lease before, which a device may have stored, so whoever sees this word
-    // instead must see the reads of that lease done too.
+    // Release: it takes the place of the 0 of the lease before, which a device may have stored, so a writer that sees this
+    // word instead must see the reads of that lease done too.
     lease.store(generation, Ordering::Release);
     fault::point(Point::HoldAnnounced);
     // Pairs with the fence in `claim`: announce before validate.
@@ -51,10 +51,10 @@ pub fn hold(slot: &AtomicU64, lease: &AtomicU32, generation: u32) -> Hold {
 /// How often to look again at a slot that the writer looks at.
 const LOOKS: u32 = 1000;
 
-/// Whether the frame of `generation` is still in a slot, for who has no lease of it. If it is, then all that was read of the
+/// Whether the frame of `generation` is still in a slot, for a reader without a lease of it. If it is, then all that was read of the
 /// slot before was that frame.
 pub fn is_there(slot: &AtomicU64, generation: u32) -> bool {
-    // Pairs with the fence in `claim`: whoever read what was written after that finds the slot claimed, or used again.
+    // Pairs with the fence in `claim`: a reader that saw bytes written after it finds the slot claimed, or used again.
     fence(Ordering::Acquire);
     for _ in 0..LOOKS {
         let word = SlotWord(slot.load(Ordering::Relaxed));
@@ -67,7 +67,7 @@ pub fn is_there(slot: &AtomicU64, generation: u32) -> bool {
                 fence(Ordering::Acquire);
                 return true;
             }
-            // The writer looks at it, and puts it back if somebody holds it. It does not look for long.
+            // The writer looks at it, and puts it back if it is held. It does not look for long.
             Some(SlotState::Claimed) => spin_loop(),
             _ => return false,
         }
@@ -75,7 +75,7 @@ pub fn is_there(slot: &AtomicU64, generation: u32) -> bool {
     false
 }
 
-/// Ends a lease. Returns whether the producer asked to be told (for this frame).
+/// Ends a lease. Returns whether the producer asked for a ring (for this frame).
 pub fn release(slot: &AtomicU64, lease: &AtomicU32) -> bool {
     // Release: all reads of the frame are done before the writer can see the word cleared.
     lease.store(0, Ordering::Release);
@@ -83,7 +83,7 @@ pub fn release(slot: &AtomicU64, lease: &AtomicU32) -> bool {
     rings(slot)
 }
 
-/// Whether the producer asked to be told of the end of a lease that was ended before.
+/// Whether the producer asked for a ring when a lease ends, for a lease that was ended before.
 pub fn rings(slot: &AtomicU64) -> bool {
     // Pairs with the fence in `ask_to_ring`: either we see its flag, or it sees our lease gone.
     fence(Ordering::SeqCst);
@@ -93,7 +93,7 @@ pub fn rings(slot: &AtomicU64) -> bool {
 /// How many of these leases, each with the generation that was seen in it, are held still. So many were held at one moment,
 /// although the words were not read at one.
 pub fn still_held(seen: &[(&AtomicU32, u32)]) -> usize {
-    // Pairs with the release store in `hold`: who took a lease that was seen had ended those before it. So this look comes
+    // Pairs with the release store in `hold`: the holder of a lease that was seen had ended those before it. So this look comes
     // after all of the first.
     fence(Ordering::Acquire);
     let is_held =
@@ -138,7 +138,7 @@ pub fn publish(slot: &AtomicU64, claimed: SlotWord, ring: bool) -> SlotWord {
     word
 }
 
-/// Asks whoever gives the published frame back to say so. Look at the leases only after this.
+/// Asks the consumers that release the published frame to ring. Look at the leases only after this.
 pub fn ask_to_ring(slot: &AtomicU64) {
     let word = SlotWord(slot.load(Ordering::Relaxed));
     if !word.rings() {

@@ -13,11 +13,11 @@ use crate::sync::{AtomicU32, AtomicU64, Ordering, fence};
 pub fn show(words: &[AtomicU32], version: &AtomicU64, ids: impl Iterator<Item = u32>, now: u32) {
     let ids = ids.chain(std::iter::repeat(0));
     for (word, id) in words.iter().zip(ids) {
-        // Release: whoever sees this word sees those before it.
+        // Release: a reader that sees this word sees those before it.
         word.store(id, Ordering::Release);
     }
     fault::point(Point::RegionsListed);
-    // Release: whoever sees the version sees the list that belongs to it, or a newer one.
+    // Release: a reader that sees the version sees the list that belongs to it, or a newer one.
     version.store(now.into(), Ordering::Release);
 }
 

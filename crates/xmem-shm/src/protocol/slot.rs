@@ -5,7 +5,7 @@
 /// What a slot is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SlotState {
-    /// Nobody's.
+    /// It holds no frame.
     Free,
     /// The producer writes it, or looks whether it may.
     Claimed,
@@ -23,7 +23,7 @@ const STATE_MASK: u64 = 0xff;
 const FREE: u64 = 0;
 const CLAIMED: u64 = 1;
 const PUBLISHED: u64 = 2;
-/// Whoever gives this frame back is asked to tell the producer.
+/// A consumer that releases this frame is to wake the producer.
 const RING: u64 = 1 << 8;
 
 impl SlotWord {
@@ -57,8 +57,7 @@ impl SlotWord {
         Self::new(self.generation(), state)
     }
 
-    /// The same frame while the producer looks whether it may take the slot. Whoever gives it back meanwhile is still
-    /// asked to say so.
+    /// The same frame while the producer checks whether it may take the slot. The request to ring stays.
     pub fn looked_at(self) -> Self {
         Self(self.0 & !STATE_MASK | CLAIMED)
     }
@@ -68,12 +67,12 @@ impl SlotWord {
         Self::new(self.generation().checked_add(1).unwrap_or(1), state)
     }
 
-    /// The same word, asking whoever gives the frame back to say so.
+    /// The same word with the request to ring: a consumer that releases the frame wakes the producer.
     pub fn ringing(self) -> Self {
         Self(self.0 | RING)
     }
 
-    /// Whether whoever gives the frame back is to say so.
+    /// Whether a consumer that releases the frame is to wake the producer.
     pub fn rings(self) -> bool {
         self.0 & RING != 0
     }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! The wake word: a futex that costs a system call only when somebody sleeps.
+//! The wake word: a futex that costs a system call only when the consumer sleeps.
 //!
-//! Bit 0 says that the consumer sleeps, or is about to. The other bits count wake-ups. Every waker changes the word
+//! Bit 0 is set while the consumer sleeps, or is about to. The other bits count wake-ups. Every waker changes the word
 //! before it wakes, and the sleeper sleeps on the value it read before it looked for work; without either, wake-ups
 //! get lost between the look and the sleep.
 
@@ -12,7 +12,7 @@ use crate::sync::{AtomicU32, Ordering, fence};
 const SLEEPS: u32 = 1;
 const ONE: u32 = 2;
 
-/// Says that the consumer is about to sleep. Look for work after this; if there is none, sleep while the word still
+/// Marks that the consumer is about to sleep. Look for work after this; if there is none, sleep while the word still
 /// has the value returned here.
 pub fn prepare(word: &AtomicU32) -> u32 {
     let value = word.fetch_or(SLEEPS, Ordering::Relaxed) | SLEEPS;
@@ -22,7 +22,7 @@ pub fn prepare(word: &AtomicU32) -> u32 {
     value
 }
 
-/// Says that the consumer is awake.
+/// Marks that the consumer is awake.
 pub fn awake(word: &AtomicU32) {
     word.fetch_and(!SLEEPS, Ordering::Relaxed);
     fault::point(Point::SleepEnded);
@@ -33,7 +33,7 @@ pub fn wake(word: &AtomicU32) -> bool {
     // Pairs with the fence in `prepare`.
     fence(Ordering::SeqCst);
     let value = word.load(Ordering::Relaxed);
-    // A failed exchange means that the word changed, so nobody sleeps on the old value any more: either another
+    // A failed exchange means that the word changed, so the old value has no sleeper any more: either another
     // waker changed it, and wakes, or the consumer woke up, and looks for work again before it sleeps.
     value & SLEEPS != 0
         && word

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! A region's device twin in a consumer: imported once, checked by its canary, with its slots' events as they are needed.
+//! A region's device twin in a consumer: imported once, checked by its canary. Its slots' events are opened at first use.
 
 use std::any::Any;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -22,13 +22,13 @@ use xmem_shm::lock::lock;
 use super::mode::Mode;
 use super::twin::Twin;
 
-/// How the memory was come by.
+/// How the memory was opened.
 #[derive(Debug)]
 enum Memory {
     Foreign {
         ptr: u64,
         mode: Mode,
-        // In this order: the producer hears of the end of it when it is closed.
+        // Fields drop in this order: the memory is closed before the producer is notified.
         _memory: ForeignMemory,
         _keep: Keep,
     },
@@ -38,10 +38,10 @@ enum Memory {
     None,
 }
 
-/// The connection to the producer. Its end tells the producer that all of this process is gone.
+/// The connection to the producer. When it ends, the producer knows that no memory is open here any more.
 pub(crate) type Connection = dyn Any + Send + Sync;
 
-/// Kept until the memory is closed. Its end tells the producer.
+/// Kept until the memory is closed. Dropping it notifies the producer.
 #[derive(Debug)]
 struct Keep {
     link: Arc<Connection>,
@@ -51,7 +51,7 @@ struct Keep {
 impl Drop for Keep {
     fn drop(&mut self) {
         let (link, closed) = (self.link.clone(), self.closed.clone());
-        // Behind what closes the memory.
+        // Queued behind the closing of the memory.
         reaper::later(move || {
             count(&COUNTERS.closed);
             closed.store(true, Ordering::Release);
@@ -66,16 +66,16 @@ pub(crate) struct Import {
     device: Device,
     memory: Memory,
     events: Mutex<Vec<Option<Arc<Event>>>>,
-    /// They could not be opened here while their process lived.
+    /// They could not be opened here while the producer lived.
     refuses_events: AtomicBool,
 }
 
-/// What says when the producer's work in a slot has ended.
-pub(crate) enum Says {
+/// How the end of the producer's work in a slot shows.
+pub(crate) enum Completion {
     Event(Arc<Event>),
-    /// It had when the frame was published.
+    /// It had ended when the frame was published.
     Published,
-    /// The word of the slot, in the end: events of that process cannot be opened here.
+    /// By the word of the slot: events of that process cannot be opened here.
     Mark,
 }
 
@@ -86,9 +86,9 @@ pub(crate) struct Imports(Mutex<State>);
 #[derive(Debug, Default)]
 struct State {
     import: Option<Arc<Import>>,
-    /// The producer was told how it went.
-    told: Option<Result<(), CudaError>>,
-    /// Is set when the memory is closed, or when nobody can open it any more.
+    /// The last outcome that was reported to the producer.
+    reported: Option<Result<(), CudaError>>,
+    /// Set when the memory is closed, or when it can no longer be opened.
     closed: Arc<AtomicBool>,
 }
 
@@ -96,7 +96,7 @@ impl Drop for Imports {
     fn drop(&mut self) {
         let state = self.lock();
         let memory = state.import.as_ref().map(|import| &import.memory);
-        // What was opened says itself when it is closed. In the producer's process nothing is.
+        // Imported memory sets the flag when it is closed. In the producer's process there is none.
         if !matches!(memory, Some(Memory::Foreign { .. })) {
             state.closed.store(true, Ordering::Release);
         }
@@ -108,7 +108,8 @@ impl Imports {
         lock(&self.0)
     }
 
-    /// Is set when the memory is closed, if that must not be freed before. Who holds a frame in it may open it yet.
+    /// A flag that is set when the memory is closed, if it must not be freed before. A holder of a frame in it may still
+    /// open it.
     pub(crate) fn closing(&self, header: &DeviceHeader) -> Option<Arc<AtomicBool>> {
         let state = self.lock();
         let is_waited_for = match &state.import {
@@ -124,13 +125,14 @@ impl Imports {
         is_waited_for.then(|| state.closed.clone())
     }
 
-    /// The import; made now, if it is not there yet. `tell` is called with how that went, if nobody was told the same.
+    /// The import; made now, if it does not exist yet. Calls `report` with the outcome if that differs from the last
+    /// report.
     pub(crate) fn get(
         &self,
         header: &DeviceHeader,
         fd: Option<BorrowedFd<'_>>,
         link: Arc<Connection>,
-        tell: impl FnOnce(Result<&Import, &CudaError>),
+        report: impl FnOnce(Result<&Import, &CudaError>),
     ) -> Result<Arc<Import>, CudaError> {
         let mut state = self.lock();
         if let Some(import) = &state.import {
@@ -139,11 +141,11 @@ impl Imports {
         let made = Import::new(header, fd, link, state.closed.clone()).map(Arc::new);
         state.import = made.as_ref().ok().cloned();
         let outcome = made.as_ref().map(drop).map_err(Clone::clone);
-        let is_news = state.told.as_ref() != Some(&outcome);
-        state.told = Some(outcome);
+        let is_news = state.reported.as_ref() != Some(&outcome);
+        state.reported = Some(outcome);
         drop(state);
         if is_news {
-            tell(made.as_deref());
+            report(made.as_deref());
         }
         made
     }
@@ -160,7 +162,7 @@ fn check_canary(device: &Device, at: u64, expected: &Canary) -> Result<(), CudaE
     }
 }
 
-/// The canary shows that it is the memory; that there is as much of it as the header says, the driver knows.
+/// The canary identifies the memory; the driver knows its real size.
 fn check_size(memory: &ForeignMemory, offset: u64, len: u64) -> Result<(), CudaError> {
     if memory.has(offset, len)? {
         Ok(())
@@ -173,7 +175,7 @@ fn refused(how: &'static str) -> impl FnOnce(CudaError) -> CudaError {
     move |error| match error {
         CudaError::Driver { name, .. } => CudaError::NotImportable {
             why: format!(
-                "{how} says {name}: both processes must see the same device, and for legacy handles share a PID namespace and \
+                "{how} failed with {name}: both processes must see the same device, and for legacy handles share a PID namespace and \
                  the producer must live"
             ),
         },
@@ -233,7 +235,8 @@ impl Import {
                         .map_err(refused("opening its handle"))
                 };
                 if header.kind == TwinKind::Foreign {
-                    // Nothing may be written into memory of others, so the canary is in another allocation of that process.
+                    // Memory that other code allocated must not be written, so the canary is in another allocation of
+                    // that process.
                     let canary = open(&header.canary_handle)?;
                     check_size(&canary, header.canary_at, size_of::<Canary>() as u64)?;
                     check_canary(device, canary.ptr() + header.canary_at, &header.canary)?;
@@ -277,7 +280,7 @@ impl Import {
         }
     }
 
-    /// In words, for who looks at the pool.
+    /// In words, for statistics.
     pub(crate) fn outcome(&self) -> &'static str {
         match (&self.memory, self.mode()) {
             (Memory::Same(_), _) => "same process",
@@ -296,50 +299,50 @@ impl Import {
         }
     }
 
-    /// What says when the producer's work in a slot has ended. `is_lost`: whether the producer is gone.
-    pub(crate) fn says(
+    /// How the end of the producer's work in a slot shows. `is_lost`: whether the producer is gone.
+    pub(crate) fn completion(
         &self,
         header: &DeviceHeader,
         slot: u32,
         is_lost: impl Fn() -> bool,
-    ) -> Result<Says, CudaError> {
+    ) -> Result<Completion, CudaError> {
         let handle = header
             .events
             .get(slot as usize)
             .ok_or(CudaError::Corrupt("a slot lies outside its region"))?;
         if *handle == [0; 64] || self.is_same_process() {
-            return Ok(Says::Published);
+            return Ok(Completion::Published);
         }
         let mut events = lock(&self.events);
         let place = events.get_mut(slot as usize).ok_or(CudaError::Gone)?;
         if let Some(event) = place {
-            return Ok(Says::Event(event.clone()));
+            return Ok(Completion::Event(event.clone()));
         }
         if self.refuses_events.load(Ordering::Relaxed) {
-            return Ok(Says::Mark);
+            return Ok(Completion::Mark);
         }
         let event = match Event::open(&self.device, handle) {
-            // What a process that is gone recorded cannot be opened any more.
+            // Events of a process that is gone cannot be opened any more.
             Err(CudaError::Driver { .. }) if is_lost() => return Err(CudaError::ExporterGone),
-            // Also where they run out, which is reported as a lack of memory.
+            // Also if events run out, which is reported as a lack of memory.
             Err(
                 CudaError::Driver { .. }
                 | CudaError::DriverTooOld { .. }
                 | CudaError::OutOfMemory { .. },
             ) => {
                 self.refuses_events.store(true, Ordering::Relaxed);
-                return Ok(Says::Mark);
+                return Ok(Completion::Mark);
             }
             event => Arc::new(event?),
         };
         count(&COUNTERS.events_opened);
         fault::point(Point::EventOpened);
         *place = Some(event.clone());
-        Ok(Says::Event(event))
+        Ok(Completion::Event(event))
     }
 
-    /// Has a stream wait for what the producer has a device do in a slot. `is_lost`: whether the producer is gone. `false`:
-    /// only the slot's word says when that has ended, so the stream does not wait.
+    /// Makes a stream wait for the producer's device work in a slot. `is_lost`: whether the producer is gone. `false`:
+    /// only the slot's word shows the end, so the stream does not wait.
     pub(crate) fn wait(
         &self,
         header: &DeviceHeader,
@@ -350,16 +353,16 @@ impl Import {
         if let Memory::Same(twin) = &self.memory {
             return twin.wait(slot, stream).map(|()| true);
         }
-        match self.says(header, slot, &is_lost)? {
-            Says::Published => Ok(true),
-            Says::Mark => Ok(false),
-            // A stream that waited for what never comes would stand still for ever.
-            Says::Event(_) if is_lost() => self.is_done(header, slot, || true).map(|_| true),
-            Says::Event(event) => event.wait_on(stream).map(|()| true),
+        match self.completion(header, slot, &is_lost)? {
+            Completion::Published => Ok(true),
+            Completion::Mark => Ok(false),
+            // A stream that waits for an event that never comes would hang for ever.
+            Completion::Event(_) if is_lost() => self.is_done(header, slot, || true).map(|_| true),
+            Completion::Event(event) => event.wait_on(stream).map(|()| true),
         }
     }
 
-    /// Whether what the producer has a device do in a slot has happened, as far as its event says that. `is_lost`: as for
+    /// Whether the producer's device work in a slot has ended, as far as its event shows. `is_lost`: as for
     /// [`wait`](Self::wait).
     pub(crate) fn is_done(
         &self,
@@ -370,12 +373,12 @@ impl Import {
         if let Memory::Same(twin) = &self.memory {
             return twin.is_done(slot);
         }
-        // Before the look: what it did not do until then it does not do any more.
+        // Before the check: a producer that is lost by now does nothing more.
         let lost = is_lost();
-        let look = || match self.says(header, slot, || lost)? {
-            Says::Event(event) => event.has_happened(),
-            Says::Published => Ok(true),
-            Says::Mark => Ok(false),
+        let look = || match self.completion(header, slot, || lost)? {
+            Completion::Event(event) => event.has_happened(),
+            Completion::Published => Ok(true),
+            Completion::Mark => Ok(false),
         };
         match look() {
             Ok(false) | Err(CudaError::Driver { .. }) if lost => Err(CudaError::ExporterGone),

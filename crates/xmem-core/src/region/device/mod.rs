@@ -1,50 +1,64 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! CUDA regions: an ordinary sealed memfd, the host half, with a twin on a device. The slots' words, leases and attachments
-//! are as ever; only the payload lies on the device.
+//! CUDA regions: an ordinary sealed memfd, the host half, with a twin on a device. Slot words, leases and attachments lie
+//! in the host half as for host memory; only the payload lies on the device.
 
 #[cfg(feature = "cuda")]
 pub(crate) mod import;
-#[cfg(feature = "cuda")]
 pub(crate) mod mode;
+#[cfg(not(feature = "cuda"))]
+mod none;
 #[cfg(feature = "cuda")]
 pub(crate) mod owned;
+#[cfg(feature = "cuda")]
+mod pin;
 #[cfg(feature = "cuda")]
 pub(crate) mod slot;
 #[cfg(feature = "cuda")]
 pub(crate) mod twin;
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::Ordering;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use xmem_shm::abi::device_header::{DeviceHeader, TwinKind};
 use xmem_shm::os::mapping::{Access, Mapping};
 use xmem_shm::os::memfd::{self, Seal};
 
 use crate::error::RegionError;
-use crate::region::{check_len, system};
+use crate::region::Region;
+use crate::region::check::{check_len, system};
 
-/// A CUDA region as a consumer has it: its host half, and what is needed for the twin. Mapped without a driver.
+// The functions that a region calls, with and without CUDA.
+#[cfg(not(feature = "cuda"))]
+pub(crate) use none::{Device, Fds, Imports, Owned, Pinned, drop_elsewhere, until};
+#[cfg(feature = "cuda")]
+pub(crate) use {
+    import::Imports,
+    owned::{Fds, Owned},
+    pin::{Pinned, drop_elsewhere, until},
+    xmem_cuda::device::Device,
+};
+
+/// A CUDA region in a consumer: its host half, and what the twin's import needs. Mapped without a driver.
 #[derive(Debug)]
 pub(crate) struct View {
     mapping: Mapping,
     fd: OwnedFd,
-    /// Of the device memory.
-    #[cfg_attr(not(feature = "cuda"), allow(dead_code))] // kept to be passed on
+    /// Descriptor of the device memory.
     twin_fd: Option<OwnedFd>,
     header: DeviceHeader,
-    #[cfg(feature = "cuda")]
-    pub(crate) imports: import::Imports,
+    pub(crate) imports: Imports,
 }
 
 impl View {
-    /// Maps what a producer sent, if it is what it should be.
+    /// Maps a region that a producer sent, after checks.
     pub(in crate::region) fn open(
         fd: OwnedFd,
         twin_fd: Option<OwnedFd>,
         len: usize,
     ) -> Result<Self, RegionError> {
-        // The producer may let nobody write there, whatever the pool is.
+        // Always sealed against writing, whatever the pool's setting.
         check_len(memfd::sealed_len(&fd, Seal::SizeAndFutureWrites), len)?;
         let mapping = Mapping::new(&fd, len, Access::Read).map_err(system("map a region"))?;
         let header = read_header(&mapping).map_err(RegionError::Untrusted)?;
@@ -58,8 +72,7 @@ impl View {
             fd,
             twin_fd,
             header,
-            #[cfg(feature = "cuda")]
-            imports: import::Imports::default(),
+            imports: Imports::default(),
         })
     }
 
@@ -71,12 +84,12 @@ impl View {
         &self.header
     }
 
-    #[cfg(feature = "cuda")]
-    pub(crate) fn slot_head(&self, slot: u32) -> Option<owned::SlotHead<'_>> {
-        owned::slot_head(&self.mapping, &self.header, slot)
+    /// A flag that is set when the device memory is closed, if its producer has to wait for that.
+    pub(crate) fn closing(&self) -> Option<Arc<AtomicBool>> {
+        self.imports.closing(&self.header)
     }
 
-    /// Where the slot with these bytes of the host half lies on the device; its number, where there are only events.
+    /// The place on the device of the slot with these bytes of the host half; its number, where there are only events.
     pub(crate) fn device_offset(&self, slot_at: usize, slot_len: usize) -> Option<usize> {
         let slot = u64::from(self.header.slot_at(slot_at, slot_len)?);
         let offset = match self.header.kind {
@@ -86,7 +99,7 @@ impl View {
         usize::try_from(offset).ok()
     }
 
-    /// Bytes in which pieces of frames may lie. Where there are only events, each slot's is a piece at its number.
+    /// Bytes in which parts of frames may lie. Where there are only events, each slot's event is a part at its number.
     pub(in crate::region) fn payload_len(&self) -> u64 {
         match self.header.kind {
             TwinKind::None => self.header.slots.into(),
@@ -98,15 +111,20 @@ impl View {
         self.fd.as_fd()
     }
 
-    #[cfg(feature = "cuda")]
     pub(crate) fn twin_fd(&self) -> Option<BorrowedFd<'_>> {
         self.twin_fd.as_ref().map(AsFd::as_fd)
     }
 }
 
+impl From<Owned> for Region {
+    fn from(region: Owned) -> Self {
+        Self::Cuda(region)
+    }
+}
+
 /// Reads and checks the header of a region that another process made.
 fn read_header(mapping: &Mapping) -> Result<DeviceHeader, &'static str> {
-    // A copy, word by word: its producer could change it while it is looked at.
+    // A copy, word by word: its producer could change it during the checks.
     let copy = |len: usize| -> Vec<u8> {
         let words = mapping.words32(0, len / 4);
         words

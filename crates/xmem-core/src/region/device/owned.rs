@@ -1,37 +1,33 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! A CUDA region as its producer has it.
+//! A CUDA region in its producer.
 #![allow(unsafe_code)] // a header is copied into a fresh mapping
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::AtomicU32;
 
 use xmem_shm::abi::device_header::{DeviceHeader, SLOT_HEAD};
 use xmem_shm::os::mapping::Mapping;
+use xmem_shm::sync::AtomicU32;
 
 use super::View;
 use crate::error::RegionError;
 use crate::region::Ticket;
 
-/// What a slot's `ready` word says: the slot's event says when the device's work on the frame has ended.
+/// A slot's `ready` word: wait for the slot's event.
 pub(crate) const PENDING: u32 = 0;
-/// It has ended.
+/// A slot's `ready` word: the device's work has ended.
 pub(crate) const READY: u32 = 1;
-/// It never will, since the producer's context is in error: the frame is not whole.
+/// A slot's `ready` word: the work never ends, because the producer's context is in error. The frame is not whole.
 pub(crate) const FAILED: u32 = 2;
 
-/// The words that a slot's host room begins with.
+/// The words at the beginning of a slot's host room.
 #[derive(Debug)]
 pub(crate) struct SlotHead<'a> {
     /// [`PENDING`], [`READY`] or [`FAILED`].
     pub(crate) ready: &'a AtomicU32,
 }
 
-pub(super) fn slot_head<'a>(
-    mapping: &'a Mapping,
-    header: &DeviceHeader,
-    slot: u32,
-) -> Option<SlotHead<'a>> {
+fn slot_head<'a>(mapping: &'a Mapping, header: &DeviceHeader, slot: u32) -> Option<SlotHead<'a>> {
     let at =
         (slot < header.slots).then(|| header.slots_at + u64::from(slot) * header.host_stride)?;
     let ready = mapping
@@ -40,7 +36,13 @@ pub(super) fn slot_head<'a>(
     Some(SlotHead { ready })
 }
 
-/// A CUDA region as its producer has it.
+impl View {
+    pub(crate) fn slot_head(&self, slot: u32) -> Option<SlotHead<'_>> {
+        slot_head(&self.mapping, &self.header, slot)
+    }
+}
+
+/// A CUDA region in its producer.
 #[derive(Debug)]
 pub(crate) struct Owned {
     host: crate::region::memfd::Owned,
@@ -57,7 +59,7 @@ impl Owned {
         let host = crate::region::memfd::Owned::create(host_len, false)?;
         let bytes = header.encode();
         assert!(bytes.len() <= host_len, "planned with its header");
-        // SAFETY: inside a mapping that nobody else has yet.
+        // SAFETY: inside a mapping that no other code has yet.
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), host.mapping.ptr(), bytes.len()) };
         Ok(Self { host, header, twin })
     }
@@ -68,6 +70,21 @@ impl Owned {
 
     pub(crate) fn header(&self) -> &DeviceHeader {
         &self.header
+    }
+
+    /// Bytes of device memory.
+    pub(in crate::region) fn twin_len(&self) -> usize {
+        self.twin.len()
+    }
+
+    /// Whether the device memory must not be freed while another process has it open.
+    pub(in crate::region) fn ends_with_producer(&self) -> bool {
+        self.twin.is_legacy()
+    }
+
+    /// The device, and how the memory is shared.
+    pub(in crate::region) fn describe(&self) -> Option<String> {
+        self.twin.describe()
     }
 
     pub(crate) fn slot_head(&self, slot: u32) -> Option<SlotHead<'_>> {
@@ -84,13 +101,13 @@ impl Owned {
     }
 }
 
-/// The descriptors of a CUDA region of another pool, to be passed on.
+/// The descriptors of a CUDA region of another pool, for forwarding.
 #[derive(Debug)]
 pub(crate) struct Fds {
     host: OwnedFd,
     twin: Option<OwnedFd>,
     /// Bytes of the host half.
-    pub(crate) len: usize,
+    len: usize,
 }
 
 impl Fds {
@@ -100,6 +117,10 @@ impl Fds {
             twin: view.twin_fd.as_ref().map(OwnedFd::try_clone).transpose()?,
             len: view.mapping.len(),
         })
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.len
     }
 
     pub(crate) fn ticket(&self) -> Ticket<BorrowedFd<'_>> {

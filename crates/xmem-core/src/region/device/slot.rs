@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! A slot on a device, in the hands of who writes it.
+//! A slot on a device that is being written.
 
 #![allow(unsafe_code)] // calls of the driver
 
@@ -32,18 +32,18 @@ impl CudaSlot<'_> {
         self.ptr
     }
 
-    /// Its size in bytes, at least what was asked for.
+    /// Its size in bytes, at least the requested size.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether it has no bytes: then only the events of frames that lie elsewhere are here.
+    /// Whether it has no bytes: then it has only the events of frames that lie elsewhere.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// Names the memory that the slot is a part of, at random: what an address means changes when memory is freed, and then
-    /// this does.
+    /// A random number that identifies the memory of the slot. When memory is freed, its address may get another meaning;
+    /// the number changes then too.
     pub fn memory_number(&self) -> u128 {
         self.twin.number()
     }
@@ -53,7 +53,7 @@ impl CudaSlot<'_> {
         self.twin.device()
     }
 
-    /// What this process published in the slot, to be waited for without the lease.
+    /// The work that this process published in the slot, which can be waited for without the lease.
     pub fn work(&self) -> SlotWork {
         SlotWork {
             twin: self.twin.clone(),
@@ -61,8 +61,8 @@ impl CudaSlot<'_> {
         }
     }
 
-    /// Has a stream wait for what this process published in the slot before. Needed only if frames are written on several
-    /// streams; consumers are done with the slot already.
+    /// Makes a stream wait for what this process published in the slot before. Needed only if frames are written on
+    /// several streams; consumers are done with the slot already.
     ///
     /// # Errors
     ///
@@ -71,26 +71,26 @@ impl CudaSlot<'_> {
         self.twin.wait(self.slot, stream)
     }
 
-    /// Has a stream copy bytes from device memory of this process into the beginning of the slot: behind all that was put on
-    /// the stream so far, and no CPU waits. The memory is on the same device, of whatever context.
+    /// Makes a stream copy bytes from device memory of this process to the beginning of the slot, after all work already
+    /// on the stream; no CPU waits. The memory is on the same device, of any context.
     /// [`publish_on`](crate::WriteLease::publish_on) the same stream comes after it.
     ///
     /// # Errors
     ///
-    /// [`CudaError::OutOfBounds`], [`CudaError::NotImportable`] if it is no device memory, [`CudaError::OtherDevice`], and
-    /// others as [`CudaError`] says.
+    /// [`CudaError::OutOfBounds`], [`CudaError::NotImportable`] if it is no device memory, [`CudaError::OtherDevice`];
+    /// see [`CudaError`] for the others.
     ///
     /// # Safety
     ///
-    /// All that is to be copied lies in memory that this process has there, and that neither goes away nor is written until the
-    /// stream has copied it. The slot's lease is kept as long, or published on the stream.
+    /// The source lies in memory of this process that is neither freed nor written until the stream has copied it. The
+    /// slot's lease is kept as long, or published on the stream.
     pub unsafe fn copy_from(&self, stream: Stream, from: u64, len: usize) -> Result<(), CudaError> {
         // SAFETY: the caller's promise.
         unsafe { self.copy_rows_from(stream, from, &[Rows::plain(0, 0, len)]) }
     }
 
-    /// The same with rows of bytes: those of each plane of a frame, for example. It counts as one copy
-    /// ([`counts`](xmem_cuda::counts::counts)).
+    /// As [`copy_from`](Self::copy_from), with rows of bytes: those of each plane of a frame, for example. It counts as
+    /// one copy ([`counts`](xmem_cuda::counts::counts)).
     ///
     /// # Errors
     ///
@@ -121,7 +121,7 @@ impl CudaSlot<'_> {
     }
 }
 
-/// What a device had to do in a slot when it was published last. It does not hold the slot.
+/// The device's work in a slot when it was published last. It does not hold the slot.
 #[derive(Debug, Clone)]
 pub struct SlotWork {
     twin: Twin,
@@ -134,7 +134,7 @@ impl SlotWork {
         self.twin.device()
     }
 
-    /// Has a stream wait for it.
+    /// Makes a stream wait for the work.
     ///
     /// # Errors
     ///
@@ -143,7 +143,7 @@ impl SlotWork {
         self.twin.wait(self.slot, stream)
     }
 
-    /// Waits for it. The CPU waits; [`wait_on`](Self::wait_on) does without.
+    /// Waits for the work on the CPU; [`wait_on`](Self::wait_on) makes a stream wait instead.
     ///
     /// # Errors
     ///
@@ -156,7 +156,7 @@ impl SlotWork {
         until_done(|| self.twin.is_done(self.slot))
     }
 
-    /// As [`synchronize`](Self::synchronize), but not for longer than `time`. Returns whether it is done.
+    /// As [`synchronize`](Self::synchronize), but at most `time`. Returns whether the work is done.
     ///
     /// # Errors
     ///

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! The device twin of a region: its memory and its slots' events, as the producer has them.
+//! The device twin of a region: its memory and its slots' events, in the producer.
 
 use std::collections::HashMap;
 use std::os::fd::BorrowedFd;
@@ -22,7 +22,7 @@ use xmem_shm::os::random;
 
 use super::mode::Mode;
 
-/// How a region on a device is divided.
+/// Layout of a region on a device.
 #[derive(Debug, Clone)]
 pub(crate) struct TwinPlan {
     pub(crate) device: Device,
@@ -41,17 +41,17 @@ pub(crate) struct Twin(Arc<Inner>);
 pub(crate) struct Inner {
     device: Device,
     memory: Option<OwnMemory>,
-    /// `None`: the driver has no events for other processes, so they are told when the work is done.
+    /// `None`: the driver has no events for other processes, so consumers wait for the slot's `ready` word.
     events: Vec<Option<Event>>,
     /// The context of the stream that the slot was written on last.
     writers: Vec<AtomicUsize>,
-    /// Locked while a slot is published, and while somebody looks whether one never will be done.
+    /// Locked while a slot is published, and during the check whether one will never be done.
     settling: Mutex<()>,
-    /// What was said of it.
+    /// The header that consumers were sent.
     header: DeviceHeader,
 }
 
-/// What this process shares, by the number in its header: a process cannot import its own memory.
+/// The memory that this process shares, by the number in its header: a process cannot import its own memory.
 static OWN: LazyLock<Mutex<HashMap<[u8; 16], Weak<Inner>>>> = LazyLock::new(Mutex::default);
 
 fn own() -> MutexGuard<'static, HashMap<[u8; 16], Weak<Inner>>> {
@@ -61,7 +61,9 @@ fn own() -> MutexGuard<'static, HashMap<[u8; 16], Weak<Inner>>> {
 fn random_bytes<const N: usize>() -> [u8; N] {
     let mut bytes = [0; N];
     for chunk in bytes.chunks_mut(8) {
-        chunk.copy_from_slice(&random::u64().to_le_bytes()[..chunk.len()]);
+        for (to, from) in chunk.iter_mut().zip(random::u64().to_le_bytes()) {
+            *to = from;
+        }
     }
     bytes
 }
@@ -95,7 +97,7 @@ impl Twin {
         } else {
             let len = payload + size_of::<Canary>();
             let memory = allocate(plan, len).or_else(|error| match error {
-                // Perhaps what is being freed is enough.
+                // Memory that is just being freed may be enough.
                 CudaError::OutOfMemory { .. } => {
                     reaper::flush(FREEING_TIME);
                     allocate(plan, len)
@@ -112,7 +114,7 @@ impl Twin {
         for _ in 0..plan.slots {
             let (event, handle) = match Event::interprocess(device) {
                 Ok((event, handle)) => (Some(event), handle),
-                // Also where they run out, which is reported as a lack of memory: they take none of the device's.
+                // Also if events run out, which is reported as a lack of memory: they take none of the device's.
                 Err(
                     error @ (CudaError::Driver { .. }
                     | CudaError::DriverTooOld { .. }
@@ -173,12 +175,12 @@ impl Twin {
         Self(inner)
     }
 
-    /// The number that names it ([`DeviceHeader::nonce`]).
+    /// The number that identifies it ([`DeviceHeader::nonce`]).
     pub(crate) fn number(&self) -> u128 {
         self.0.header.number()
     }
 
-    /// Memory that somebody else allocated in this process, and the header that describes it.
+    /// Memory that other code of this process allocated, and the header that describes it.
     pub(crate) fn borrow(
         device: &Device,
         ptr: u64,
@@ -206,11 +208,11 @@ impl Twin {
         Ok((Self::listed(device, memory, Vec::new(), &header), header))
     }
 
-    /// The twin of this process that a header stands for.
+    /// The twin of this process that a header describes.
     pub(crate) fn of_this_process(header: &DeviceHeader) -> Result<Option<Self>, CudaError> {
         let inner = own().get(&header.nonce).and_then(Weak::upgrade);
         match inner {
-            // Whoever was sent the number can send it back, with other sizes.
+            // The number is known to every consumer, and may come back with other sizes.
             Some(inner) if inner.header != *header => Err(CudaError::Corrupt(
                 "it says that it is memory of this process, and is not",
             )),
@@ -254,7 +256,7 @@ impl Twin {
         matches!(self.0.memory, Some(OwnMemory::Legacy { .. }))
     }
 
-    /// Records the event of a slot. `false`: there is none, so the stream was waited for.
+    /// Records the event of a slot. `false`: there is none, so this waited for the stream.
     pub(crate) fn record(&self, slot: u32, stream: Stream) -> Result<bool, CudaError> {
         match self.event(slot) {
             Some(event) => {
@@ -268,14 +270,14 @@ impl Twin {
         }
     }
 
-    /// Has a stream wait for what was recorded for a slot.
+    /// Makes a stream wait for the recorded event of a slot.
     pub(crate) fn wait(&self, slot: u32, stream: Stream) -> Result<(), CudaError> {
         self.event(slot)
             .map_or(Ok(()), |event| event.wait_on(stream))
     }
 
-    /// Whether what was recorded for a slot has happened. [`CudaError::Unfinished`]: it never will, as it was put on a stream
-    /// of another context, and that is over.
+    /// Whether the recorded event of a slot has happened. [`CudaError::Unfinished`]: it never will, because it was put on
+    /// a stream of another context that has ended.
     pub(crate) fn is_done(&self, slot: u32) -> Result<bool, CudaError> {
         let done = self.event(slot).map_or(Ok(true), Event::has_happened)?;
         if !done && !self.0.may_end(slot as usize) {
@@ -284,7 +286,7 @@ impl Twin {
         Ok(done)
     }
 
-    /// Keeps slots from being published while it is looked whether they never will be done.
+    /// Keeps slots from being published during the check whether they will never be done.
     pub(crate) fn settling(&self) -> MutexGuard<'_, ()> {
         lock(&self.0.settling)
     }
@@ -298,14 +300,14 @@ impl Twin {
     }
 }
 
-/// What shows consumers that legacy handles of this process work for them: nothing may be written into memory of others.
+/// Shows consumers that legacy handles of this process work for them: nothing may be written into imported memory.
 struct SharedCanary {
     _memory: OwnMemory,
     handle: IpcHandle,
     canary: Canary,
 }
 
-/// By device. Kept for as long as the process runs, as consumers may have it open for as long.
+/// By device. Kept until the process ends, because consumers may have it open as long.
 static CANARIES: Mutex<Vec<(u32, Arc<SharedCanary>)>> = Mutex::new(Vec::new());
 
 fn shared_canary(device: &Device) -> Result<Arc<SharedCanary>, CudaError> {
@@ -333,7 +335,7 @@ fn shared_canary(device: &Device) -> Result<Arc<SharedCanary>, CudaError> {
 }
 
 impl Inner {
-    /// Whether the work on a slot that is not done may still be. The primary context's work says so itself.
+    /// Whether the unfinished work on a slot may still end. The primary context reports its own errors.
     fn may_end(&self, slot: usize) -> bool {
         let writer = self.writers.get(slot);
         let context = writer.map_or(0, |writer| writer.load(Ordering::Relaxed));
@@ -343,15 +345,15 @@ impl Inner {
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        // In a forked child the list may be locked by a thread that is not there.
+        // In a forked child a thread that does not exist there may hold the list's lock.
         if !self.device.is_of_this_process() {
             return;
         }
         own().remove(&self.header.nonce);
         let (memory, events) = (self.memory.take(), std::mem::take(&mut self.events));
-        // A device that is late may still write frames that nobody waited for. Unmapping waits for that "for most use cases",
-        // and the thread that does it has others to serve.
-        // Where nothing runs any more, it does not. Other errors say nothing of it.
+        // A late device may still write frames after the last wait for them. Unmapping waits for that "for most use
+        // cases", but the thread that unmaps has other work. If nothing runs any more, it does not wait. Other errors
+        // leave that open.
         let is_done = |event: &Event| {
             matches!(
                 event.has_happened(),

@@ -83,7 +83,7 @@ impl Maker {
     fn is_told(&mut self, words: &[&str]) {
         match *words {
             ["publish"] => match publish::next(self) {
-                Ok(lease) => say(format_args!("published {}", lease.meta().sequence)),
+                Ok(lease) => say(format_args!("published {}", lease.info().sequence)),
                 Err(error) => say(error),
             },
             ["publish", count] if count.parse::<u64>().is_ok() => {
@@ -113,7 +113,7 @@ impl Maker {
             ["again"] => {
                 let lease = self.kept.back().unwrap();
                 let meta = lease.meta().clone();
-                self.producer().republish(lease, meta).unwrap();
+                self.producer().republish(lease, &meta).unwrap();
                 say("again");
             }
             ["trap"] => {

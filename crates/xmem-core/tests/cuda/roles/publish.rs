@@ -6,7 +6,7 @@ use std::sync::Mutex;
 use std::time::Duration;
 
 use xmem_core::cuda::Stream;
-use xmem_core::{FrameMeta, Parts, ReadLease, WriteLease};
+use xmem_core::{FrameMeta, Parts, ReadLease, SlotSpec, WriteLease};
 
 use super::producer::Maker;
 use super::{ROWS, SIZE, byte, outcome, pattern};
@@ -22,7 +22,7 @@ fn numbered(number: u64) -> FrameMeta {
 pub fn next(maker: &mut Maker) -> Result<ReadLease, String> {
     let slot = maker
         .producer()
-        .acquire_cuda(SIZE, &maker.gpu.device)
+        .acquire(SlotSpec::new(SIZE).on(&maker.gpu.device))
         .map_err(|error| error.to_string())?;
     let on_device = slot.cuda().unwrap();
     assert!(on_device.len() >= SIZE && slot.as_slice().is_empty());
@@ -51,7 +51,7 @@ pub fn borrowed(maker: &mut Maker) -> String {
     parts.add_imported(&borrowed.memory, 0, SIZE as u64, 0);
     let mut slot = maker
         .producer()
-        .acquire_cuda_event(parts.room(), &maker.gpu.device)
+        .acquire(SlotSpec::device_event(&maker.gpu.device).attachments(parts.room()))
         .unwrap();
     let number = maker.next_borrowed;
     maker
@@ -65,7 +65,10 @@ pub fn borrowed(maker: &mut Maker) -> String {
 
 /// Without anything for the device to do.
 pub fn plain(maker: &Maker) -> String {
-    match maker.producer().acquire_cuda(SIZE, &maker.gpu.device) {
+    match maker
+        .producer()
+        .acquire(SlotSpec::new(SIZE).on(&maker.gpu.device))
+    {
         Ok(slot) => outcome(
             slot.publish_on(maker.stream, FrameMeta::new(SIZE)),
             "published",
@@ -81,7 +84,10 @@ static CALLED_BACK: Mutex<Option<String>> = Mutex::new(None);
 /// On a device that fails meanwhile, until that is noticed; and then once more by who is told of that, in the same region.
 pub fn from_logger(maker: &Maker) -> String {
     let (gpu, stream) = (&maker.gpu, maker.stream);
-    let slot = maker.producer().acquire_cuda(SIZE, &gpu.device).unwrap();
+    let slot = maker
+        .producer()
+        .acquire(SlotSpec::new(SIZE).on(&gpu.device))
+        .unwrap();
     *OF_LOGGER.lock().unwrap() = Some((slot, stream));
     gpu.trap(stream);
     while plain(maker) == "published" {}
@@ -106,7 +112,10 @@ pub fn call_back() {
 pub fn late(maker: &Maker) -> String {
     let gpu = &maker.gpu;
     let stream = gpu.late_stream();
-    let slot = maker.producer().acquire_cuda(SIZE, &gpu.device).unwrap();
+    let slot = maker
+        .producer()
+        .acquire(SlotSpec::new(SIZE).on(&gpu.device))
+        .unwrap();
     gpu.fill(stream, slot.cuda().unwrap().ptr(), SIZE, byte(6000));
     outcome(slot.publish_on(stream, numbered(6000)), "published")
 }
@@ -115,7 +124,10 @@ pub fn late(maker: &Maker) -> String {
 pub fn behind(maker: &mut Maker) -> String {
     let (gpu, stream) = (&maker.gpu, maker.stream);
     let late = gpu.late_stream();
-    let slot = maker.producer().acquire_cuda(SIZE, &gpu.device).unwrap();
+    let slot = maker
+        .producer()
+        .acquire(SlotSpec::new(SIZE).on(&gpu.device))
+        .unwrap();
     gpu.fill(late, slot.cuda().unwrap().ptr(), SIZE, byte(6000));
     stream.wait_for(&gpu.device, late).unwrap();
     let mark = stream.mark(&gpu.device).unwrap();
@@ -129,7 +141,7 @@ pub fn behind(maker: &mut Maker) -> String {
 pub fn done(maker: &Maker) -> String {
     let slot = maker
         .producer()
-        .acquire_cuda(SIZE, &maker.gpu.device)
+        .acquire(SlotSpec::new(SIZE).on(&maker.gpu.device))
         .unwrap();
     outcome(slot.publish(numbered(5000)), "published")
 }
@@ -138,7 +150,10 @@ pub fn done(maker: &Maker) -> String {
 pub fn copied(maker: &Maker, how: &str) -> String {
     let (gpu, stream) = (&maker.gpu, maker.stream);
     let from = gpu.allocate(SIZE);
-    let slot = maker.producer().acquire_cuda(SIZE, &gpu.device).unwrap();
+    let slot = maker
+        .producer()
+        .acquire(SlotSpec::new(SIZE).on(&gpu.device))
+        .unwrap();
     let on_device = slot.cuda().unwrap();
     gpu.fill(stream, on_device.ptr(), SIZE, 0);
     gpu.write(stream, from, &pattern(SIZE));
@@ -162,18 +177,23 @@ pub fn copied(maker: &Maker, how: &str) -> String {
 /// In a slot that is not the frame's own, and not the first of its region.
 pub fn piece(maker: &Maker) -> String {
     let (gpu, stream) = (&maker.gpu, maker.stream);
-    let acquire = || maker.producer().acquire_cuda(SIZE, &gpu.device).unwrap();
+    let acquire = || {
+        maker
+            .producer()
+            .acquire(SlotSpec::new(SIZE).on(&gpu.device))
+            .unwrap()
+    };
     let (first, piece) = (acquire(), acquire());
     for (slot, byte) in [(&first, 255), (&piece, byte(7))] {
         gpu.fill(stream, slot.cuda().unwrap().ptr(), SIZE, byte);
     }
     gpu.finish(stream);
-    let piece = piece.into_piece();
+    let piece = piece.into_part();
     let mut parts = Parts::new();
     parts.add_slot(&piece, 0, SIZE as u64, 0);
     let mut slot = maker
         .producer()
-        .acquire_cuda_event(parts.room(), &gpu.device)
+        .acquire(SlotSpec::device_event(&gpu.device).attachments(parts.room()))
         .unwrap();
     slot.set_parts(parts);
     slot.set_release_hook(move || drop(piece));
@@ -184,14 +204,14 @@ pub fn piece(maker: &Maker) -> String {
 pub fn twice(maker: &Maker) -> String {
     let slot = maker
         .producer()
-        .acquire_cuda_with_room(SIZE, 1000, &maker.gpu.device)
+        .acquire(SlotSpec::new(SIZE).attachments(1000).on(&maker.gpu.device))
         .unwrap();
     let ptr = slot.cuda().unwrap().ptr();
     maker.gpu.fill(maker.stream, ptr, SIZE, byte(0));
     let mut meta = numbered(0);
     let lease = slot.publish_on(maker.stream, meta.clone()).unwrap();
     meta.attachments.set("note", vec![7; 100]);
-    outcome(maker.producer().republish(&lease, meta), "published")
+    outcome(maker.producer().republish(&lease, &meta), "published")
 }
 
 /// In host memory.
@@ -208,7 +228,11 @@ pub fn own_pieces(maker: &Maker) -> String {
     parts.add_imported(&borrowed.memory, 0, SIZE as u64, 0);
     let mut slot = maker
         .producer()
-        .acquire_cuda_with_room(1, parts.room(), &maker.gpu.device)
+        .acquire(
+            SlotSpec::new(1)
+                .attachments(parts.room())
+                .on(&maker.gpu.device),
+        )
         .unwrap();
     assert!(slot.cuda().unwrap().len() < SIZE);
     slot.set_parts(parts);

@@ -4,7 +4,7 @@
 
 use std::time::{Duration, Instant};
 
-use xmem_core::{Consumer, ForwardError, Producer, StartFrom};
+use xmem_core::{Consumer, ForwardError, FrameParts, Producer, SlotSpec, StartFrom};
 
 use super::SIZE;
 use crate::gpu::Gpu;
@@ -24,7 +24,7 @@ pub fn relay(pool: &str, to: &str) {
         let frame = consumer.receive(Some(HANG)).unwrap();
         let start = Instant::now();
         let parts = loop {
-            match producer.forward(&frame) {
+            match producer.forward(&frame, FrameParts::All) {
                 // Its consumers have not joined the first pool yet.
                 Err(ForwardError::NotReached) if start.elapsed() < HANG => {
                     std::thread::sleep(Duration::from_millis(1))
@@ -34,7 +34,9 @@ pub fn relay(pool: &str, to: &str) {
         };
         match parts {
             Ok(parts) => {
-                let mut slot = producer.acquire_with_room(1, parts.room()).unwrap();
+                let mut slot = producer
+                    .acquire(SlotSpec::new(1).attachments(parts.room()))
+                    .unwrap();
                 slot.set_parts(parts);
                 slot.publish(frame.meta().clone()).unwrap();
                 say("passed");
@@ -44,7 +46,9 @@ pub fn relay(pool: &str, to: &str) {
                 let stream = gpu.stream();
                 let meta = frame.meta().clone();
                 let frame = frame.into_cuda().unwrap();
-                let slot = producer.acquire_cuda(SIZE, &gpu.device).unwrap();
+                let slot = producer
+                    .acquire(SlotSpec::new(SIZE).on(&gpu.device))
+                    .unwrap();
                 frame.wait_on(stream).unwrap();
                 gpu.copy(stream, slot.cuda().unwrap().ptr(), frame.ptr(), SIZE);
                 slot.publish_on(stream, meta).unwrap();

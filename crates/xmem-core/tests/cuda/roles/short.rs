@@ -3,7 +3,7 @@
 //! Processes that cannot do much with a frame on a device.
 
 use xmem_core::cuda::{CudaError, Device, Mode};
-use xmem_core::{Consumer, FrameMeta, Producer, StartFrom};
+use xmem_core::{Consumer, FrameMeta, Producer, SlotSpec, StartFrom};
 
 use super::SIZE;
 use crate::support::child::{hear, say};
@@ -46,7 +46,7 @@ pub fn only_hold(pool: &str) {
 pub fn alone(pool: &str) {
     let producer = Producer::builder(pool).cuda_mode(Mode::Legacy);
     let producer = producer.build().unwrap();
-    let slot = producer.acquire_cuda(SIZE, &Device::new(0).unwrap());
+    let slot = producer.acquire(SlotSpec::new(SIZE).on(&Device::new(0).unwrap()));
     drop(slot.unwrap().publish(FrameMeta::new(SIZE)).unwrap());
     let consumer = Consumer::builder(pool).start_from(StartFrom::Oldest);
     let mut consumer = consumer.connect().unwrap();

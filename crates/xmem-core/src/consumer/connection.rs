@@ -1,0 +1,229 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! A connection to a producer: the link, the memory that both processes map, and the terms of the welcome.
+//!
+//! Frames keep it: it lives until the last of them is dropped, also when the consumer has left.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
+
+use xmem_shm::abi::budget::BudgetLimit;
+use xmem_shm::abi::layout::{CURSOR_LEFT, Control, FLAG_CUT_OFF, FLAG_TIMED_OUT, LeasePage};
+use xmem_shm::abi::wire::ToProducer;
+use xmem_shm::fault::{self, Point};
+use xmem_shm::os::clock::{Deadline, monotonic_ns};
+use xmem_shm::sync::{AtomicU64, Ordering};
+
+use super::link::Link;
+use super::stickies::Stickies;
+use crate::cancel::{Canceller, Wake};
+use crate::error::ReceiveError;
+
+/// What the consumer asked for, and what the producer's welcome answered.
+pub(super) struct Terms {
+    /// How many slots it asked for, and the most that the producer ever lets it hold at once.
+    pub(super) asked: u32,
+    pub(super) granted: u32,
+    pub(super) producer_pid: u32,
+    pub(super) peers_may_write: bool,
+    pub(super) pool: String,
+    /// The producer's socket.
+    pub(super) path: PathBuf,
+}
+
+pub(super) struct Connection {
+    link: Arc<Link>,
+    control: Control,
+    page: Arc<LeasePage>,
+    terms: Terms,
+    stickies: Stickies,
+    /// The producer has given this consumer its place in the stream.
+    arrived: AtomicBool,
+    warned_of_budget: AtomicBool,
+}
+
+impl fmt::Debug for Connection {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Connection")
+            .field("pool", &self.terms.pool)
+            .field("budget", &self.terms.granted)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Connection {
+    pub(super) fn new(link: Arc<Link>, control: Control, page: LeasePage, terms: Terms) -> Self {
+        Self {
+            stickies: Stickies::new(&link),
+            link,
+            control,
+            page: Arc::new(page),
+            terms,
+            arrived: AtomicBool::new(false),
+            warned_of_budget: AtomicBool::new(false),
+        }
+    }
+
+    pub(super) fn link(&self) -> &Arc<Link> {
+        &self.link
+    }
+
+    pub(super) fn control(&self) -> &Control {
+        &self.control
+    }
+
+    pub(super) fn page(&self) -> &Arc<LeasePage> {
+        &self.page
+    }
+
+    pub(super) fn terms(&self) -> &Terms {
+        &self.terms
+    }
+
+    pub(super) fn stickies(&self) -> &Stickies {
+        &self.stickies
+    }
+
+    /// Whether this was not inherited through fork.
+    pub(super) fn is_of_this_process(&self) -> bool {
+        self.link.is_of_this_process()
+    }
+
+    pub(super) fn pool_id(&self) -> u64 {
+        self.control.constants().pool_id
+    }
+
+    pub(super) fn pool_name(&self) -> &str {
+        &self.terms.pool
+    }
+
+    /// How many slots it may hold at once now.
+    pub(super) fn budget(&self) -> u32 {
+        // A forked child does not have the memory.
+        if self.is_of_this_process() {
+            self.terms.granted.min(self.control.share().most)
+        } else {
+            self.terms.granted
+        }
+    }
+
+    /// What keeps it from holding more. A forked child may hold nothing.
+    pub(super) fn budget_limit(&self) -> BudgetLimit {
+        if !self.is_of_this_process() {
+            return BudgetLimit::Asked;
+        }
+        let share = self.control.share();
+        if share.most < self.terms.granted {
+            share.limit
+        } else if self.terms.granted < self.terms.asked {
+            BudgetLimit::MaxHeld
+        } else {
+            BudgetLimit::Asked
+        }
+    }
+
+    /// Logs once why the budget that is used up is smaller than what was asked for.
+    pub(super) fn warn_of_budget(&self) {
+        let limit = self.budget_limit();
+        if limit != BudgetLimit::Asked && !self.warned_of_budget.swap(true, Ordering::Relaxed) {
+            log::warn!(
+                "pool {:?}: all {} slots that this consumer may hold at once are held: raise {limit} of the producer",
+                self.pool_name(),
+                self.budget()
+            );
+        }
+    }
+
+    /// Whether the producer is gone. What it published before is in the ring.
+    pub(super) fn is_lost(&self) -> bool {
+        self.link.is_lost() || self.control.closed()
+    }
+
+    /// The flags by which the producer ends this consumer.
+    pub(super) fn check_flags(&self) -> Result<(), ReceiveError> {
+        let flags = self.page.flags().load(Ordering::Relaxed);
+        if flags & FLAG_CUT_OFF != 0 {
+            Err(ReceiveError::CutOff)
+        } else if flags & FLAG_TIMED_OUT != 0 {
+            Err(ReceiveError::TimedOut)
+        } else {
+            Ok(())
+        }
+    }
+
+    /// Tells the producer that something was given back, if it `asked` for that or waits. Call it after a full fence.
+    pub(super) fn given_back(&self, asked: bool) {
+        if asked || self.control.waiting().load(Ordering::Relaxed) != 0 {
+            self.link.notify_producer();
+        }
+    }
+
+    pub(super) fn set_arrived(&self) {
+        self.arrived.store(true, Ordering::Release);
+    }
+
+    /// Waits until the producer has given this consumer its place in the stream.
+    pub(super) fn wait_for_place(&self, deadline: Deadline, cancel: &Canceller) -> bool {
+        // Nothing wakes this wait when it is cancelled.
+        let turn = Duration::from_millis(50);
+        let look = || self.arrived.load(Ordering::Acquire).then_some(());
+        self.link.wait_for(deadline, cancel, turn, look).is_some()
+    }
+
+    /// Tells the producer that this consumer leaves, and ends the control thread. What is held stays held.
+    pub(super) fn leave(&self) {
+        // The word as well as the message: a producer whose queue is full must not wait for us for ever.
+        self.page.cursor().store(CURSOR_LEFT, Ordering::Release);
+        fault::point(Point::LeaveMarked);
+        let _ = self.link.send(&ToProducer::Leave);
+        self.link.stop();
+    }
+
+    /// Adds one to a figure. Only this side writes the word.
+    pub(super) fn count(&self, figure: fn(&LeasePage) -> &AtomicU64) {
+        let figure = figure(&self.page);
+        figure.store(
+            figure.load(Ordering::Relaxed).wrapping_add(1),
+            Ordering::Relaxed,
+        );
+    }
+
+    pub(super) fn count_received(&self, published_at: i64) {
+        self.count(LeasePage::received);
+        fault::point(Point::ReceivedCounted);
+        let latency = monotonic_ns()
+            .saturating_sub(published_at)
+            .max(0)
+            .cast_unsigned();
+        let before = self.page.latency().load(Ordering::Relaxed);
+        let smoothed = if before == 0 {
+            latency
+        } else {
+            before - before / 8 + latency / 8
+        };
+        self.page.latency().store(smoothed, Ordering::Relaxed);
+    }
+
+    pub(super) fn count_missed(&self, frames: u64) {
+        let missed = self.page.missed();
+        missed.store(
+            missed.load(Ordering::Relaxed).saturating_add(frames),
+            Ordering::Relaxed,
+        );
+        fault::point(Point::MissedCounted);
+    }
+}
+
+impl Wake for Connection {
+    fn wake(&self) {
+        // A forked child does not have the page.
+        if !self.is_of_this_process() {
+            return;
+        }
+        self.link.notify();
+        self.page.wake();
+    }
+}

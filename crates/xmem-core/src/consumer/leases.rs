@@ -1,0 +1,459 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! The leases of a connection. A slot is leased once, however many handles to it there are.
+
+use std::path::Path;
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+
+use xmem_shm::abi::layout::LeasePage;
+use xmem_shm::abi::limits::ANSWER_TIME;
+use xmem_shm::fault::{self, Point};
+use xmem_shm::lock::lock;
+use xmem_shm::os::clock::Deadline;
+use xmem_shm::protocol::lease;
+use xmem_shm::sync::{AtomicU32, AtomicU64, Ordering};
+
+use super::connection::Connection;
+use super::device::DeviceHalf;
+use super::link::Link;
+use crate::cancel::Canceller;
+use crate::error::ReceiveError;
+use crate::frame::hold::{Hold, Holder, Memory, SlotPlace};
+use crate::stats::ReceiveStats;
+
+/// A lease that a device ends, and what has to stay until then.
+pub(crate) struct Handed {
+    leases: Arc<Leases>,
+    _memory: Memory,
+    slot: u32,
+    is_over: Arc<AtomicBool>,
+}
+
+impl Handed {
+    /// Whether the device has ended it.
+    pub(crate) fn is_over(&self) -> bool {
+        drop(self.leases.lock_swept());
+        self.is_over.load(Ordering::Relaxed)
+    }
+
+    /// Ends it, if the device has not, and notifies a producer that asked for that.
+    pub(crate) fn end(self) {
+        if !self.leases.connection.is_of_this_process() {
+            return;
+        }
+        let mut table = self.leases.lock_swept();
+        let mut asked = false;
+        if let Some((word, lease_word)) = self.leases.words(self.slot) {
+            if self.is_over.load(Ordering::Relaxed) {
+                // By now the word may be another lease's.
+                asked = lease::rings(word);
+            } else {
+                asked = lease::release(word, lease_word);
+                self.leases.sweep_handed(&mut table);
+            }
+        }
+        drop(table);
+        self.leases.connection.given_back(asked);
+    }
+}
+
+/// What a frame is taken for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Purpose {
+    /// To be held, within the budget. With a budget of 0, one at a time.
+    Keep,
+    /// To be copied out at once, also past the budget: one at a time.
+    CopyOut,
+}
+
+/// Why a frame was not taken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum TakeError {
+    /// The slot holds another frame by now.
+    Gone,
+    /// As many leases are held as may be.
+    OverBudget,
+}
+
+/// The handles of this process to a slot.
+#[derive(Clone, Default)]
+struct Leased {
+    generation: u32,
+    /// 0: there is no lease. With 64 bits it does not overflow, whatever a program forgets to drop.
+    handles: u64,
+}
+
+struct Table {
+    /// By slot.
+    slots: Box<[Leased]>,
+    num_leased: u32,
+    /// Slots whose leases a device ends, by a store at an unknown time. No other lease of such a slot is given out.
+    handed: Vec<(u32, Arc<AtomicBool>)>,
+    /// The slot of the last lease that was taken past the budget.
+    extra: Option<u32>,
+}
+
+impl Table {
+    fn count(&self) -> u32 {
+        self.num_leased + self.handed.len() as u32
+    }
+
+    /// The slot, if there is a lease on it.
+    fn leased(&mut self, slot: u32) -> Option<&mut Leased> {
+        let leased = self.slots.get_mut(slot as usize);
+        leased.filter(|leased| leased.handles > 0)
+    }
+
+    fn is_handed(&self, slot: u32) -> bool {
+        self.handed.iter().any(|(handed, _)| *handed == slot)
+    }
+
+    /// Whether one more frame may be taken, and if so, whether it is past the budget. There is one such frame at a time.
+    fn is_extra(&mut self, budget: u32, purpose: Purpose) -> Result<bool, TakeError> {
+        let held = self.count();
+        if held < budget {
+            return Ok(false);
+        }
+        let has_extra = match self.extra {
+            Some(slot) => self.leased(slot).is_some() || self.is_handed(slot),
+            None => false,
+        };
+        let is_allowed = purpose == Purpose::CopyOut || held == 0;
+        if is_allowed && !has_extra {
+            Ok(true)
+        } else {
+            Err(TakeError::OverBudget)
+        }
+    }
+}
+
+/// The leases of one connection, by slot.
+pub(crate) struct Leases {
+    connection: Arc<Connection>,
+    device: DeviceHalf,
+    table: Mutex<Table>,
+    /// How many leases are handed over to a device. Without any, `take` need not look.
+    num_handed: AtomicU32,
+}
+
+/// How often to look again at a slot that the producer looks at.
+const CLAIMED_RETRIES: u32 = 1000;
+/// How often to look whether a device has ended a lease.
+const DEVICE_PAUSE: Duration = Duration::from_micros(100);
+
+impl Leases {
+    pub(super) fn new(connection: &Arc<Connection>) -> Self {
+        let num_slots = connection.page().leases().len();
+        Self {
+            connection: connection.clone(),
+            device: DeviceHalf::new(connection.link()),
+            table: Mutex::new(Table {
+                slots: vec![Leased::default(); num_slots].into(),
+                num_leased: 0,
+                handed: Vec::new(),
+                extra: None,
+            }),
+            num_handed: AtomicU32::new(0),
+        }
+    }
+
+    pub(super) fn connection(&self) -> &Arc<Connection> {
+        &self.connection
+    }
+
+    /// How this process came by device memory.
+    pub(super) fn device(&self) -> String {
+        self.device.text()
+    }
+
+    pub(super) fn stats(&self) -> ReceiveStats {
+        if !self.connection.is_of_this_process() {
+            // A forked child does not have the page.
+            return ReceiveStats {
+                budget: self.connection.budget(),
+                ..ReceiveStats::default()
+            };
+        }
+        let page = self.connection.page();
+        ReceiveStats {
+            received: page.received().load(Ordering::Relaxed),
+            missed: page.missed().load(Ordering::Relaxed),
+            held: self.lock().count(),
+            budget: self.connection.budget(),
+            budget_limit: self.connection.budget_limit(),
+            latency_ns: page.latency().load(Ordering::Relaxed),
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Table> {
+        lock(&self.table)
+    }
+
+    /// The slot word and the lease word of a slot.
+    fn words(&self, slot: u32) -> Option<(&AtomicU64, &AtomicU32)> {
+        let lease_word = self.connection.page().leases().get(slot as usize)?;
+        Some((self.connection.control().slot(slot)?, lease_word))
+    }
+
+    /// Removes the leases that a device has ended from the table.
+    fn sweep_handed(&self, table: &mut Table) {
+        let words = self.connection.page().leases();
+        table.handed.retain(|(slot, is_over)| {
+            let word = words.get(*slot as usize);
+            // Acquire: all that the device read, it read before.
+            if word.is_some_and(|word| word.load(Ordering::Acquire) != 0) {
+                return true;
+            }
+            is_over.store(true, Ordering::Relaxed);
+            self.num_handed.fetch_sub(1, Ordering::Relaxed);
+            false
+        });
+    }
+
+    fn lock_swept(&self) -> MutexGuard<'_, Table> {
+        let mut table = self.lock();
+        self.sweep_handed(&mut table);
+        table
+    }
+
+    /// Waits until no device is going to end a lease of this slot: its store would end the next one.
+    pub(super) fn wait_for_device(
+        &self,
+        slot: u32,
+        deadline: Deadline,
+        cancel: &Canceller,
+    ) -> Result<(), ReceiveError> {
+        if self.num_handed.load(Ordering::Relaxed) == 0 {
+            return Ok(());
+        }
+        let limit = Deadline::after(Some(ANSWER_TIME));
+        loop {
+            let waits = self.lock_swept().is_handed(slot);
+            // After the limit it will not end it: its kernel hangs, or was never launched. The frame is missed then.
+            if !waits || limit.is_over() {
+                return Ok(());
+            }
+            if cancel.is_cancelled() {
+                return Err(ReceiveError::Cancelled);
+            }
+            if deadline.is_over() {
+                return Err(ReceiveError::Timeout);
+            }
+            std::thread::sleep(DEVICE_PAUSE);
+        }
+    }
+
+    /// Takes a lease on a frame, or one more handle to one that is held already.
+    pub(super) fn take(
+        self: &Arc<Self>,
+        place: SlotPlace,
+        purpose: Purpose,
+    ) -> Result<Hold, TakeError> {
+        self.count(place.slot, place.generation, purpose)?;
+        Ok(Hold::new(self.clone(), place))
+    }
+
+    /// Counts one more handle to a frame. For the first one it takes the lease.
+    fn count(&self, slot: u32, generation: u32, purpose: Purpose) -> Result<(), TakeError> {
+        let (word, lease_word) = self.words(slot).ok_or(TakeError::Gone)?;
+        let taken = self.connection.page().taken().get(slot as usize);
+        let taken = taken.ok_or(TakeError::Gone)?;
+        let mut table = self.lock();
+        if !table.handed.is_empty() {
+            self.sweep_handed(&mut table);
+            if table.is_handed(slot) {
+                // The device's store would end the new lease too.
+                return Err(TakeError::Gone);
+            }
+        }
+        if let Some(leased) = table.leased(slot) {
+            // A held slot cannot hold another frame, unless the producer lies.
+            if leased.generation != generation {
+                return Err(TakeError::Gone);
+            }
+            leased.handles += 1;
+            return Ok(());
+        }
+        table.is_extra(self.connection.budget(), purpose)?;
+        let mut tries = 0;
+        loop {
+            match lease::hold(word, lease_word, generation) {
+                lease::Hold::Held => break,
+                // The producer looks at it, and puts it back if somebody else holds it. It does not look for long.
+                lease::Hold::Claimed if tries < CLAIMED_RETRIES => {
+                    tries += 1;
+                    std::hint::spin_loop();
+                }
+                lease::Hold::Claimed | lease::Hold::Gone => return Err(TakeError::Gone),
+            }
+        }
+        // The budget counts as it is now. The fence in `hold` pairs with the one in `State::share_out`: either the producer saw
+        // the lease when it made the budget smaller, or the smaller budget is seen here.
+        let is_extra = match table.is_extra(self.connection.budget(), purpose) {
+            Ok(is_extra) => is_extra,
+            Err(refusal) => {
+                let asked = lease::release(word, lease_word);
+                drop(table);
+                self.connection.given_back(asked);
+                return Err(refusal);
+            }
+        };
+        // A frame within the budget means that all leases are within it.
+        table.extra = is_extra.then_some(slot);
+        taken.store(generation, Ordering::Release);
+        fault::point(Point::TakenStored);
+        if let Some(leased) = table.slots.get_mut(slot as usize) {
+            *leased = Leased {
+                generation,
+                handles: 1,
+            };
+            table.num_leased += 1;
+        }
+        Ok(())
+    }
+
+    /// The same for a frame to be copied out. Past the budget the frame is read without a lease, while another process has
+    /// one. The copy is of the frame only if it [is intact](Hold::is_intact) afterwards.
+    pub(super) fn take_or_read_unleased(
+        self: &Arc<Self>,
+        place: SlotPlace,
+    ) -> Result<Hold, TakeError> {
+        match self.count(place.slot, place.generation, Purpose::CopyOut) {
+            Ok(()) => Ok(Hold::new(self.clone(), place)),
+            Err(TakeError::OverBudget) => {
+                let unleased = Hold::unleased(self.clone(), place);
+                let is_intact = unleased.is_intact();
+                is_intact.then_some(unleased).ok_or(TakeError::Gone)
+            }
+            Err(TakeError::Gone) => Err(TakeError::Gone),
+        }
+    }
+}
+
+impl Holder for Leases {
+    fn add(&self, slot: u32) {
+        if self.is_of_this_process()
+            && let Some(leased) = self.lock().leased(slot)
+        {
+            leased.handles += 1;
+        }
+    }
+
+    fn remove(&self, slot: u32) {
+        if !self.is_of_this_process() {
+            return;
+        }
+        let mut table = self.lock();
+        let Some(leased) = table.leased(slot) else {
+            return;
+        };
+        leased.handles -= 1;
+        if leased.handles > 0 {
+            return;
+        }
+        table.num_leased -= 1;
+        let words = self.words(slot);
+        let asked = words.is_some_and(|(word, lease_word)| lease::release(word, lease_word));
+        drop(table);
+        self.connection.given_back(asked);
+    }
+
+    fn is_there(&self, slot: u32, generation: u32) -> bool {
+        let word = self.connection.control().slot(slot);
+        word.is_some_and(|word| lease::is_there(word, generation))
+    }
+
+    fn producer_is_gone(&self) -> bool {
+        self.connection.link().is_disconnected()
+    }
+
+    fn pool_name(&self) -> &str {
+        self.connection.pool_name()
+    }
+
+    fn pool_id(&self) -> u64 {
+        self.connection.pool_id()
+    }
+
+    fn socket_path(&self) -> &Path {
+        &self.connection.terms().path
+    }
+}
+
+/// What the module `cuda` needs of the leases.
+impl Leases {
+    pub(crate) fn is_of_this_process(&self) -> bool {
+        self.connection.is_of_this_process()
+    }
+
+    /// The connection. The producer takes its end for the end of everything that this process has of it.
+    pub(crate) fn link(&self) -> Arc<Link> {
+        self.connection.link().clone()
+    }
+
+    pub(crate) fn device_half(&self) -> &DeviceHalf {
+        &self.device
+    }
+
+    pub(crate) fn lease_page(&self) -> &Arc<LeasePage> {
+        self.connection.page()
+    }
+
+    /// Hands a lease over to a device, which will clear its word. `None`: there is no lease, or there are other handles.
+    pub(crate) fn hand_over(self: &Arc<Self>, hold: &mut Hold) -> Option<Handed> {
+        if !hold.is_of(self) || !hold.is_lease() {
+            return None;
+        }
+        let slot = hold.slot();
+        let is_over = Arc::<AtomicBool>::default();
+        let mut table = self.lock();
+        let leased = table.leased(slot).filter(|leased| leased.handles == 1)?;
+        leased.handles = 0;
+        table.num_leased -= 1;
+        table.handed.push((slot, is_over.clone()));
+        self.num_handed.fetch_add(1, Ordering::Relaxed);
+        drop(table);
+        hold.stop_counting();
+        Some(Handed {
+            leases: self.clone(),
+            _memory: hold.memory().clone(),
+            slot,
+            is_over,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Consumer, FrameMeta, Producer};
+    use xmem_shm::testing::is_so_in_a_child_without;
+
+    #[test]
+    fn a_handle_in_a_forked_child_neither_locks_nor_counts() {
+        let dir = tempfile::tempdir().unwrap();
+        let pool = dir.path().join("p.sock");
+        let producer = Producer::builder(pool.to_str().unwrap()).build().unwrap();
+        let mut consumer = Consumer::builder(producer.pool()).connect().unwrap();
+        drop(producer.acquire(10).unwrap().publish(FrameMeta::new(10)));
+        let frame = consumer.receive(Some(Duration::from_secs(60))).unwrap();
+        let leases = frame.hold().holder::<Leases>().unwrap();
+        let mut handles = vec![frame.clone(), frame];
+        let drops_all = || {
+            handles.extend(handles.clone());
+            handles.clear();
+            true
+        };
+        assert!(
+            is_so_in_a_child_without(|| leases.lock(), drops_all),
+            "it hung"
+        );
+        let left = |handles: usize| assert_eq!(consumer.held(), u32::from(handles > 0));
+        left(handles.len());
+        while handles.pop().is_some() {
+            left(handles.len());
+        }
+    }
+}

@@ -1,0 +1,244 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! The socket of a connection: messages to the producer, waiting for its answers, and the end of the connection.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::retry_on_intr;
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use xmem_shm::abi::limits::MAX_REQUEST;
+use xmem_shm::abi::meta::Text;
+use xmem_shm::abi::wire::ToProducer;
+use xmem_shm::os::clock::Deadline;
+use xmem_shm::os::cred;
+use xmem_shm::os::eventfd;
+use xmem_shm::os::fork::{KeptFromChildren, ProcessId};
+use xmem_shm::os::socket::{self, Received};
+
+use crate::cancel::{Canceller, Notifier};
+use crate::error::{ReceiveError, RequestError};
+
+/// How long to wait for an answer before the question is sent again: the producer's full queue may have dropped it.
+pub(super) const ASK_AGAIN: Duration = Duration::from_millis(500);
+
+/// The socket of a connection. The producer takes its end for the end of everything that the consumer has.
+pub(crate) struct Link {
+    process: ProcessId,
+    _kept: KeptFromChildren,
+    socket: OwnedFd,
+    /// The producer's process. A second notice of its death: a forked child may keep its end of the socket open.
+    producer: Option<OwnedFd>,
+    /// Ends the control thread.
+    stop: OwnedFd,
+    lost: AtomicBool,
+    /// Notified when a message was stored, and when the connection is lost.
+    arrivals: Notifier,
+}
+
+/// Why the control thread woke up.
+pub(super) enum Woken {
+    /// The consumer leaves.
+    Stop,
+    /// The producer's process has ended. There may be messages that it sent before.
+    ProducerDied,
+    /// There is a message, or the producer closed the socket.
+    Message,
+}
+
+impl Link {
+    pub(super) fn new(socket: OwnedFd) -> io::Result<Self> {
+        let producer = cred::peer(&socket)
+            .ok()
+            .and_then(|peer| Pid::from_raw(peer.pid as i32))
+            .and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
+        Ok(Self {
+            process: ProcessId::current(),
+            _kept: KeptFromChildren::new(&socket),
+            socket,
+            producer,
+            stop: eventfd::new()?,
+            lost: AtomicBool::new(false),
+            arrivals: Notifier::default(),
+        })
+    }
+
+    /// Whether this was not inherited through fork.
+    pub(super) fn is_of_this_process(&self) -> bool {
+        self.process.is_current()
+    }
+
+    pub(super) fn producer_uid(&self) -> Option<u32> {
+        if !self.process.is_current() {
+            return None;
+        }
+        let peer = cred::peer(&self.socket).ok()?;
+        (peer.uid != cred::NOBODY).then_some(peer.uid)
+    }
+
+    pub(crate) fn send(&self, message: &ToProducer) -> io::Result<()> {
+        if !self.process.is_current() {
+            // Inherited through fork: the connection is the parent's.
+            return Err(io::ErrorKind::NotConnected.into());
+        }
+        socket::send(&self.socket, &message.encode(), &[])
+    }
+
+    pub(super) fn request(&self, name: &str, data: &[u8]) -> Result<(), RequestError> {
+        if !self.process.is_current() {
+            return Err(RequestError::Forked);
+        }
+        if data.len() > MAX_REQUEST {
+            return Err(RequestError::TooLarge { size: data.len() });
+        }
+        let request = ToProducer::Request {
+            name: Text::new(name),
+            data: data.to_vec(),
+        };
+        self.send(&request).map_err(|error| match error.kind() {
+            io::ErrorKind::WouldBlock => RequestError::Busy,
+            _ => RequestError::ProducerLost,
+        })
+    }
+
+    /// Tells the producer that something was given back.
+    pub(super) fn notify_producer(&self) {
+        // If its queue is full it has still to read what was sent before, and looks at everything then.
+        let _ = self.send(&ToProducer::Bell);
+    }
+
+    /// Whether the control thread found the producer gone.
+    pub(super) fn is_lost(&self) -> bool {
+        self.lost.load(Ordering::Acquire)
+    }
+
+    pub(super) fn set_lost(&self) {
+        self.lost.store(true, Ordering::Release);
+        self.arrivals.notify();
+    }
+
+    /// Whether the connection is over, because the producer is gone or has ended it.
+    ///
+    /// This looks at the socket: after the consumer has left there is no control thread, and its frames may still be held.
+    pub(super) fn is_disconnected(&self) -> bool {
+        if self.is_lost() {
+            return true;
+        }
+        if !self.process.is_current() {
+            // In a forked child these numbers are other descriptors.
+            return false;
+        }
+        // Without flags poll reports a hang-up, and no messages.
+        let mut fds = vec![PollFd::new(&self.socket, PollFlags::empty())];
+        fds.extend(
+            self.producer
+                .iter()
+                .map(|fd| PollFd::new(fd, PollFlags::IN)),
+        );
+        poll(&mut fds, Some(&Timespec::default())).is_ok_and(|ready| ready > 0)
+    }
+
+    /// Ends the control thread.
+    pub(super) fn stop(&self) {
+        eventfd::ring(&self.stop);
+    }
+
+    /// Waits, for the control thread. Only that thread calls this.
+    pub(super) fn wait(&self) -> io::Result<Woken> {
+        let mut fds = vec![
+            PollFd::new(&self.stop, PollFlags::IN),
+            PollFd::new(&self.socket, PollFlags::IN),
+        ];
+        fds.extend(
+            self.producer
+                .iter()
+                .map(|fd| PollFd::new(fd, PollFlags::IN)),
+        );
+        retry_on_intr(|| poll(&mut fds, None))?;
+        let is_ready = |at: usize| fds.get(at).is_some_and(|fd| !fd.revents().is_empty());
+        Ok(if is_ready(0) {
+            Woken::Stop
+        } else if is_ready(2) {
+            Woken::ProducerDied
+        } else {
+            Woken::Message
+        })
+    }
+
+    /// The next message. `None`: the producer closed the socket.
+    pub(super) fn receive<'a>(&self, buffer: &'a mut [u8]) -> io::Result<Option<Received<'a>>> {
+        socket::recv(&self.socket, buffer)
+    }
+
+    /// How many messages were stored so far.
+    pub(super) fn arrivals(&self) -> u64 {
+        self.arrivals.count()
+    }
+
+    /// Wakes the threads that wait for an answer. Call it after the answer was stored.
+    pub(super) fn notify(&self) {
+        self.arrivals.notify();
+    }
+
+    /// Sends a question, and waits until `look` finds the answer.
+    pub(super) fn ask<T>(
+        &self,
+        question: &ToProducer,
+        repeat: bool,
+        deadline: Deadline,
+        cancel: &Canceller,
+        mut look: impl FnMut() -> Option<T>,
+    ) -> Result<T, ReceiveError> {
+        if !self.process.is_current() {
+            return Err(ReceiveError::Forked);
+        }
+        let mut asked: Option<Instant> = None;
+        loop {
+            let seen = self.arrivals.count();
+            if let Some(found) = look() {
+                return Ok(found);
+            }
+            if self.is_lost() {
+                // All answers that came before the end are stored now, so this look is the last.
+                return look().ok_or(ReceiveError::ProducerLost);
+            }
+            if cancel.is_cancelled() {
+                return Err(ReceiveError::Cancelled);
+            }
+            // Answers to other questions end the wait too.
+            if asked.is_none_or(|at| repeat && at.elapsed() >= ASK_AGAIN)
+                && self.send(question).is_ok()
+            {
+                asked = Some(Instant::now());
+            }
+            // After the question: a caller that never waits finds the answer when it calls again.
+            if deadline.is_over() {
+                return Err(ReceiveError::Timeout);
+            }
+            self.arrivals.wait(seen, deadline.left_up_to(ASK_AGAIN));
+        }
+    }
+
+    /// Waits until `look` finds something that comes without a question. `None`: the time is over, the wait was cancelled, or
+    /// the connection was lost. The canceller is looked at every `turn`.
+    pub(super) fn wait_for<T>(
+        &self,
+        deadline: Deadline,
+        cancel: &Canceller,
+        turn: Duration,
+        mut look: impl FnMut() -> Option<T>,
+    ) -> Option<T> {
+        loop {
+            let seen = self.arrivals.count();
+            let found = look();
+            if found.is_some() || deadline.is_over() || cancel.is_cancelled() || self.is_lost() {
+                // What came before the end of the connection is stored now.
+                return found.or_else(look);
+            }
+            self.arrivals.wait(seen, deadline.left_up_to(turn));
+        }
+    }
+}

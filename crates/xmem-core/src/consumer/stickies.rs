@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! The versions of the sticky state (caps and so on) that the producer sent.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+
+use xmem_shm::abi::limits::MAX_NAMED_SIZE;
+use xmem_shm::abi::named::Sticky;
+use xmem_shm::abi::wire::ToProducer;
+use xmem_shm::lock::lock;
+use xmem_shm::os::clock::Deadline;
+
+use super::link::{ASK_AGAIN, Link};
+use crate::cancel::Canceller;
+use crate::error::ReceiveError;
+
+/// The most versions that are kept besides those that frames have, and the most bytes of them in encoded form. A producer
+/// keeps as many.
+const MAX_STICKIES: usize = 64;
+const MAX_STICKY_BYTES: usize = 4 * MAX_NAMED_SIZE;
+
+/// A version, and its size in bytes. `None`: the producer does not have it any more, or it is not valid.
+struct Version(Option<Arc<Sticky>>, usize);
+
+#[derive(Default)]
+pub(super) struct Versions(BTreeMap<u64, Version>);
+
+impl Versions {
+    fn bytes(&self) -> usize {
+        self.0.values().map(|version| version.1).sum()
+    }
+
+    fn newest(&self) -> Option<Arc<Sticky>> {
+        self.0.values().rev().find_map(|version| version.0.clone())
+    }
+
+    /// The version that a frame has. Older versions are dropped: frames come in order, so none of them is needed again.
+    fn reach(&mut self, number: u64) -> Option<Option<Arc<Sticky>>> {
+        let found = self.0.get(&number)?.0.clone();
+        while self.0.first_key_value()?.0 < &number {
+            self.0.pop_first();
+        }
+        Some(found)
+    }
+}
+
+/// The versions of the sticky state of one connection. Their number and size are bounded, whatever a producer sends.
+pub(super) struct Stickies {
+    link: Arc<Link>,
+    versions: Mutex<Versions>,
+}
+
+impl Stickies {
+    pub(super) fn new(link: &Arc<Link>) -> Self {
+        Self {
+            link: link.clone(),
+            versions: Mutex::default(),
+        }
+    }
+
+    pub(super) fn lock(&self) -> MutexGuard<'_, Versions> {
+        lock(&self.versions)
+    }
+
+    /// Stores what the producer sent: a version and its size in bytes, or that it does not have it.
+    pub(super) fn keep(&self, number: u64, sticky: Option<Arc<Sticky>>, size: usize) {
+        let mut versions = self.lock();
+        versions.0.insert(number, Version(sticky, size));
+        while versions.0.len() > MAX_STICKIES || versions.bytes() > MAX_STICKY_BYTES {
+            // The next frame needs the oldest, and `newest` the newest. One from between is asked for again when its
+            // frame comes.
+            let spare = versions.0.keys().nth_back(1).copied();
+            versions.0.remove(&spare.unwrap_or(number));
+        }
+    }
+
+    /// This version. The producer is asked for it only if it was not sent already.
+    pub(super) fn get(
+        &self,
+        version: u64,
+        deadline: Deadline,
+        cancel: &Canceller,
+    ) -> Result<Option<Arc<Sticky>>, ReceiveError> {
+        let look = || self.lock().reach(version);
+        if let Some(found) = look() {
+            return Ok(found);
+        }
+        let question = ToProducer::GetSticky { version };
+        self.link.ask(&question, true, deadline, cancel, look)
+    }
+
+    /// The newest version. `None` in a forked child.
+    pub(super) fn newest(&self) -> Option<Arc<Sticky>> {
+        if !self.link.is_of_this_process() {
+            return None;
+        }
+        self.lock().newest()
+    }
+
+    /// The same; waits until there is one.
+    pub(super) fn wait(&self, timeout: Duration, cancel: &Canceller) -> Option<Arc<Sticky>> {
+        if !self.link.is_of_this_process() {
+            return None;
+        }
+        let deadline = Deadline::after(Some(timeout));
+        self.link
+            .wait_for(deadline, cancel, ASK_AGAIN, || self.newest())
+    }
+}

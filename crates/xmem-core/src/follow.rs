@@ -1,0 +1,638 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! The frames of a pool over all of its producers, one after another.
+//!
+//! A [`Consumer`] is a connection to one producer, and ends with it. A [`Follower`] makes a new connection each time, and goes
+//! on where the last one was.
+//!
+//! ```no_run
+//! use xmem_core::Consumer;
+//! use xmem_core::follow::OnEos;
+//!
+//! // For ever: over producers that stop, are killed, or end their stream.
+//! for frame in Consumer::builder("cam0").follow().on_eos(OnEos::Wait) {
+//!     let frame = frame?;
+//!     println!("{} bytes", frame.data().len());
+//! }
+//! # Ok::<(), xmem_core::follow::FollowError>(())
+//! ```
+//!
+//! [`Follower::step`] is the same with time limits, with frames past the budget, and with a report of what happened between the
+//! frames.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use thiserror::Error;
+use xmem_shm::abi::budget::BudgetLimit;
+use xmem_shm::abi::frame_info::FrameInfo;
+use xmem_shm::abi::meta::FrameMeta;
+use xmem_shm::lock::lock;
+use xmem_shm::os::fork::ProcessId;
+
+use crate::consumer::{Consumer, ConsumerBuilder, ConsumerHandle};
+use crate::error::{ConnectError, ReceiveError};
+use crate::frame::lease::ReadLease;
+use crate::stats::ReceiveStats;
+
+/// After a look that failed for want of descriptors or memory, which fails at once.
+const PAUSE: Duration = Duration::from_millis(10);
+
+/// What a follower does at the end of the producer's stream.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum OnEos {
+    /// It ends too.
+    #[default]
+    End,
+    /// It waits for what follows: the same producer's next stream, or the next producer.
+    Wait,
+}
+
+/// What a follower does when the producer is gone, or a lossless producer goes on without it.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum OnLost {
+    /// It joins the next producer, or the same one again, and goes on behind the last frame that it took.
+    #[default]
+    Wait,
+    /// It ends. A producer that goes on without it is an error, since that is not the end of the stream.
+    End,
+    /// It is an error.
+    Fail,
+}
+
+/// What a follower does with a frame for which its budget has no room.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum OverBudget {
+    /// It is an error. The frame stays where it is, as long as the producer keeps it.
+    #[default]
+    Fail,
+    /// It is [lent](Taken::Lent), to be copied. With a budget of 0 every frame is.
+    Copy,
+    /// It is dropped. Events are lent.
+    Drop,
+}
+
+/// A frame, or an event, that was taken from the pool.
+#[derive(Debug)]
+pub enum Taken<'a> {
+    /// It counts against the budget until the lease is dropped.
+    Kept(ReadLease),
+    /// It is past the budget and has to be given back: copy what is needed.
+    Lent(&'a ReadLease),
+}
+
+impl Taken<'_> {
+    /// The lease, of a frame that can be kept.
+    pub fn kept(self) -> Option<ReadLease> {
+        match self {
+            Self::Kept(lease) => Some(lease),
+            Self::Lent(_) => None,
+        }
+    }
+}
+
+/// What one step of a follower came to.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum Step<T> {
+    /// A frame or an event was taken; the function made this of it.
+    Took(T),
+    /// A frame was dropped for want of budget ([`OverBudget::Drop`]).
+    Dropped(FrameInfo, Arc<FrameMeta>),
+    /// No frame came in time.
+    Nothing,
+    /// No producer came in time; the next step looks again.
+    NoProducer {
+        /// Why the last look failed.
+        error: ConnectError,
+        /// For how long there has been none.
+        waited: Duration,
+    },
+    /// There is a producer now.
+    Joined {
+        /// There was one before.
+        again: bool,
+    },
+    /// The producer is lost; the next step looks for the next one ([`OnLost::Wait`]).
+    Lost(Lost),
+    /// The stream is over; the next step waits for what follows ([`OnEos::Wait`]).
+    Eos,
+    /// The producer's limits keep the budget ([`Consumer::budget_limit`]) so small that frames have to be copied or dropped. Comes
+    /// once, before the first of these frames.
+    SmallBudget,
+}
+
+/// How a producer was lost.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct Lost {
+    /// [`ReceiveError::ProducerLost`], or [`ReceiveError::TimedOut`].
+    pub error: ReceiveError,
+    /// The pool's name, as the producer had it.
+    pub pool: String,
+    /// As [`Consumer::producer_pid`].
+    pub producer_pid: u32,
+    /// The sequence of the frame or event that was taken last, of any producer.
+    pub last: Option<u64>,
+}
+
+/// Why a follower does not go on.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum FollowError {
+    /// The stream is over ([`OnEos::End`]), or the producer is gone ([`OnLost::End`]).
+    #[error("the stream is over")]
+    End,
+    /// The wait was called off.
+    #[error("the wait was called off")]
+    Cancelled,
+    /// No producer came within [`Follower::connect_timeout`].
+    #[error(transparent)]
+    NoProducer(ConnectError),
+    /// There is a producer, and it cannot be joined.
+    #[error(transparent)]
+    Connect(ConnectError),
+    /// The producer is lost ([`OnLost::Fail`], [`OnLost::End`]).
+    #[error("{}", .0.error)]
+    Lost(Lost),
+    /// A frame cannot be received. Of [`ReceiveError`] all that is not one of the others.
+    #[error(transparent)]
+    Receive(ReceiveError),
+}
+
+/// Figures of a follower, over all producers that it had.
+#[derive(Debug, Default, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Stats {
+    /// `received`, `missed` and `held` are sums. The others are those of the last connection.
+    pub receive: ReceiveStats,
+    /// Frames that were copied: [`Follower::note_copied`].
+    pub copied: u64,
+    /// Frames that were taken and given up: [`Follower::note_dropped`], [`Step::Dropped`].
+    pub dropped: u64,
+    /// How often it joined a producer again.
+    pub reconnects: u64,
+    /// As [`Consumer::device`], of the last connection.
+    pub device: String,
+}
+
+impl Stats {
+    fn add(&mut self, mut connection: ReceiveStats, device: String) {
+        connection.received += self.receive.received;
+        connection.missed += self.receive.missed;
+        if connection.latency_ns == 0 {
+            connection.latency_ns = self.receive.latency_ns;
+        }
+        self.receive = connection;
+        self.device = device;
+    }
+}
+
+#[derive(Debug, Default)]
+struct Figures {
+    /// Without those of the present connection.
+    total: Stats,
+    /// Connections that are over, of which frames may still be held.
+    past: Vec<ConsumerHandle>,
+    now: Option<ConsumerHandle>,
+}
+
+impl Figures {
+    /// Slots held, of all connections. Forgets those of which none is.
+    fn held(&mut self) -> u32 {
+        let held = |handle: &ConsumerHandle| handle.stats().map_or(0, |stats| stats.held);
+        self.past.retain(|handle| held(handle) > 0);
+        self.past.iter().chain(&self.now).map(held).sum()
+    }
+}
+
+/// A follower, as other threads than its own have it. It keeps no connection alive.
+#[derive(Debug, Clone)]
+pub struct Handle {
+    figures: Arc<Mutex<Figures>>,
+    process: ProcessId,
+}
+
+impl Handle {
+    /// `None`: this is a forked child, and the thread that had the lock is not in it.
+    fn with<T>(&self, f: impl FnOnce(&mut Figures) -> T) -> Option<T> {
+        if self.process.is_current() {
+            return Some(f(&mut lock(&self.figures)));
+        }
+        self.figures.try_lock().ok().map(|mut it| f(&mut it))
+    }
+
+    /// The connection to the present producer. `None`: there is no producer.
+    pub fn consumer(&self) -> Option<ConsumerHandle> {
+        self.with(|figures| figures.now.clone())?
+    }
+
+    /// Figures, also when the follower is gone.
+    pub fn stats(&self) -> Stats {
+        // Under the lock each connection is in the total, or it is the present one.
+        let stats = self.with(|figures| {
+            let mut stats = figures.total.clone();
+            if let Some(now) = &figures.now
+                && let Some(connection) = now.stats()
+            {
+                stats.add(connection, now.device().unwrap_or_default());
+            }
+            stats.receive.held = figures.held();
+            stats
+        });
+        stats.unwrap_or_default()
+    }
+}
+
+impl ConsumerBuilder {
+    /// Makes a [`Follower`], which joins the pool with its first step.
+    pub fn follow(self) -> Follower {
+        Follower {
+            next: self.clone(),
+            begin: self,
+            consumer: None,
+            connect_timeout: None,
+            on_eos: OnEos::default(),
+            on_lost: OnLost::default(),
+            over_budget: OverBudget::default(),
+            waiting_since: None,
+            joined: false,
+            last: None,
+            hinted: false,
+            eventfd: None,
+            handle: Handle {
+                figures: Arc::default(),
+                process: ProcessId::current(),
+            },
+        }
+    }
+}
+
+/// Takes the frames of a pool, over all producers that it has one after another.
+///
+/// As an iterator it waits for each frame, and gives errors as items; after one it can be asked again. It ends with
+/// [`FollowError::End`]. Frames that [`OverBudget::Copy`] lends are dropped by the iterator, which cannot copy them.
+///
+/// Its waits end early when the builder's [canceller](ConsumerBuilder::canceller) calls them off. Dropping it leaves the pool;
+/// frames that are still held stay as they are. In a forked child each step is an error.
+#[derive(Debug)]
+#[must_use]
+pub struct Follower {
+    /// How it joins at the start.
+    begin: ConsumerBuilder,
+    /// How it joins next.
+    next: ConsumerBuilder,
+    /// `None`: there is no producer now.
+    consumer: Option<Consumer>,
+    connect_timeout: Option<Duration>,
+    on_eos: OnEos,
+    on_lost: OnLost,
+    over_budget: OverBudget,
+    /// `None`: there is a producer, or no step has looked for one yet.
+    waiting_since: Option<Instant>,
+    /// It had a producer since the start.
+    joined: bool,
+    last: Option<u64>,
+    /// There was a [`Step::SmallBudget`].
+    hinted: bool,
+    eventfd: Option<Arc<OwnedFd>>,
+    handle: Handle,
+}
+
+impl Follower {
+    /// How long to wait for a producer, at the start and again each time that one was lost. Default: for ever.
+    pub fn connect_timeout(mut self, timeout: Option<Duration>) -> Self {
+        self.connect_timeout = timeout;
+        self
+    }
+
+    /// What to do at the end of the stream. Default: [`OnEos::End`].
+    pub fn on_eos(mut self, on_eos: OnEos) -> Self {
+        self.on_eos = on_eos;
+        self
+    }
+
+    /// What to do when a producer is lost. Default: [`OnLost::Wait`].
+    pub fn on_lost(mut self, on_lost: OnLost) -> Self {
+        self.on_lost = on_lost;
+        self
+    }
+
+    /// What to do with frames for which the budget has no room. Default: [`OverBudget::Fail`].
+    pub fn over_budget(mut self, over_budget: OverBudget) -> Self {
+        self.over_budget = over_budget;
+        self
+    }
+
+    /// The connection to the present producer. `None`: there is no producer.
+    pub fn consumer(&self) -> Option<&Consumer> {
+        self.consumer.as_ref()
+    }
+
+    /// A handle for other threads, while the follower waits in its own.
+    pub fn handle(&self) -> Handle {
+        self.handle.clone()
+    }
+
+    /// Does one thing, for at most `timeout` (`None`: for ever): looks for a producer if there is none, else waits for a frame.
+    ///
+    /// `take` makes something of the frame. It runs again with the next frame if a [lent](Taken::Lent) one was lost while it ran:
+    /// see [`Consumer::receive_with`].
+    ///
+    /// A look may end before its time, and a producer that is there gets half a second to answer:
+    /// see [`ConsumerBuilder::connect_wait`].
+    ///
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// # let pool = dir.path().join("p.sock");
+    /// # let pool = pool.to_str().unwrap();
+    /// # use xmem_core::{Consumer, FrameMeta, Producer};
+    /// use xmem_core::follow::{OverBudget, Step, Taken};
+    ///
+    /// # let producer = Producer::builder(pool).build()?;
+    /// let follower = Consumer::builder(pool).max_held(1).follow();
+    /// let mut follower = follower.over_budget(OverBudget::Copy);
+    /// let (mut kept, mut copies) = (Vec::new(), Vec::new());
+    /// while copies.is_empty() {
+    ///     let step = follower.step(None, |taken| match taken {
+    ///         Taken::Kept(lease) => kept.push(lease),
+    ///         Taken::Lent(lease) => copies.push(lease.to_vec()),
+    ///     })?;
+    ///     match step {
+    ///         Step::Joined { again } => println!("a producer is there (again: {again})"),
+    ///         Step::Lost(lost) => println!("{}", lost.error),
+    ///         _ => {}
+    ///     }
+    /// #   producer.acquire(3)?.publish(FrameMeta::new(3))?;
+    /// }
+    /// # assert_eq!(kept.len(), 1);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// See [`FollowError`]. Each may pass: a later step tries again.
+    pub fn step<T>(
+        &mut self,
+        timeout: Option<Duration>,
+        mut take: impl FnMut(Taken<'_>) -> T,
+    ) -> Result<Step<T>, FollowError> {
+        if !self.handle.process.is_current() {
+            return Err(FollowError::Receive(ReceiveError::Forked));
+        }
+        let Some(consumer) = &mut self.consumer else {
+            return self.look(timeout);
+        };
+        let hint = !self.hinted && consumer.budget_limit() != BudgetLimit::Asked;
+        if hint && consumer.budget() == 0 {
+            self.hinted = true;
+            return Ok(Step::SmallBudget);
+        }
+        let received = match consumer.receive(timeout) {
+            Ok(lease) => {
+                self.last = Some(lease.info().sequence);
+                // It was given on the condition that it is dropped soon, which only a copy ensures.
+                let is_lent = self.over_budget == OverBudget::Copy && consumer.budget() == 0;
+                let taken = if is_lent {
+                    Taken::Lent(&lease)
+                } else {
+                    Taken::Kept(lease)
+                };
+                return Ok(Step::Took(take(taken)));
+            }
+            Err(ReceiveError::OverBudget { .. }) if self.over_budget != OverBudget::Fail => {
+                if hint {
+                    self.hinted = true;
+                    return Ok(Step::SmallBudget);
+                }
+                consumer.receive_with(timeout, |lease| {
+                    self.last = Some(lease.info().sequence);
+                    if self.over_budget == OverBudget::Drop && !lease.meta().event {
+                        Step::Dropped(*lease.info(), lease.shared_meta().clone())
+                    } else {
+                        Step::Took(take(Taken::Lent(lease)))
+                    }
+                })
+            }
+            Err(error) => Err(error),
+        };
+        match received {
+            Ok(step @ Step::Dropped(..)) => {
+                self.note_dropped();
+                Ok(step)
+            }
+            Ok(step) => Ok(step),
+            Err(ReceiveError::Timeout) => Ok(Step::Nothing),
+            Err(ReceiveError::Cancelled) => Err(FollowError::Cancelled),
+            Err(ReceiveError::Eos) if self.on_eos == OnEos::Wait => {
+                consumer.pass_eos();
+                Ok(Step::Eos)
+            }
+            Err(ReceiveError::Eos) => Err(FollowError::End),
+            Err(error @ (ReceiveError::ProducerLost | ReceiveError::TimedOut)) => self.lost(error),
+            Err(error) => Err(FollowError::Receive(error)),
+        }
+    }
+
+    fn look<T>(&mut self, timeout: Option<Duration>) -> Result<Step<T>, FollowError> {
+        let waited = self.waited();
+        let left = self.connect_timeout.map(|most| most.saturating_sub(waited));
+        let time = timeout.into_iter().chain(left).min();
+        let found = self.next.connect_wait(time);
+        if found.as_ref().is_err_and(ConnectError::is_shortage) {
+            // So that a caller that looks again at once is no busy loop.
+            std::thread::sleep(time.map_or(PAUSE, |time| time.min(PAUSE)));
+        }
+        self.found(found)
+    }
+
+    fn waited(&mut self) -> Duration {
+        self.waiting_since
+            .get_or_insert_with(Instant::now)
+            .elapsed()
+    }
+
+    /// How it joins next: for a look by another thread. Pass the result to [`found`](Self::found).
+    pub fn next_join(&self) -> &ConsumerBuilder {
+        &self.next
+    }
+
+    /// Goes on with what another thread found, instead of looking itself.
+    ///
+    /// # Errors
+    ///
+    /// As [`step`](Self::step).
+    pub fn found<T>(
+        &mut self,
+        found: Result<Consumer, ConnectError>,
+    ) -> Result<Step<T>, FollowError> {
+        let error = match found {
+            Ok(consumer) => return self.join(consumer),
+            Err(ConnectError::Cancelled) => {
+                self.waiting_since = None;
+                return Err(FollowError::Cancelled);
+            }
+            Err(error) => error,
+        };
+        // At the start a shortage is an error at once. Later the stream outlasts it, as it outlasts a restart of the producer.
+        let may_pass = match &error {
+            ConnectError::NotFound { .. } | ConnectError::NoAnswer { .. } => true,
+            error => self.joined && error.is_shortage(),
+        };
+        if !may_pass {
+            return Err(FollowError::Connect(error));
+        }
+        let waited = self.waited();
+        if self.connect_timeout.is_some_and(|most| waited >= most) {
+            return Err(FollowError::NoProducer(error));
+        }
+        Ok(Step::NoProducer { error, waited })
+    }
+
+    fn join<T>(&mut self, mut consumer: Consumer) -> Result<Step<T>, FollowError> {
+        if let Some(eventfd) = &self.eventfd {
+            let notify = consumer.notify(eventfd.clone());
+            notify.map_err(|error| {
+                FollowError::Connect(ConnectError::System {
+                    what: "start a thread",
+                    error,
+                })
+            })?;
+        }
+        drop(self.disconnect());
+        self.waiting_since = None;
+        let again = std::mem::replace(&mut self.joined, true);
+        self.handle.with(|figures| {
+            figures.total.reconnects += u64::from(again);
+            figures.now = Some(consumer.handle());
+        });
+        self.consumer = Some(consumer);
+        Ok(Step::Joined { again })
+    }
+
+    fn lost<T>(&mut self, error: ReceiveError) -> Result<Step<T>, FollowError> {
+        let is_gone = matches!(error, ReceiveError::ProducerLost);
+        if self.on_lost == OnLost::End && is_gone {
+            return Err(FollowError::End);
+        }
+        let consumer = self.consumer.as_ref();
+        let lost = Lost {
+            error,
+            pool: consumer.map_or_else(String::new, |it| it.pool().to_owned()),
+            producer_pid: consumer.map_or(0, Consumer::producer_pid),
+            last: self.last,
+        };
+        if self.on_lost != OnLost::Wait {
+            return Err(FollowError::Lost(lost));
+        }
+        if let Some(consumer) = self.disconnect() {
+            self.next = self.next.clone().resume(&consumer);
+        }
+        self.waiting_since = Some(Instant::now());
+        Ok(Step::Lost(lost))
+    }
+
+    /// Ends the connection for the figures.
+    fn disconnect(&mut self) -> Option<Consumer> {
+        let consumer = self.consumer.take()?;
+        let (stats, device) = (consumer.stats(), consumer.device());
+        self.handle.with(|figures| {
+            figures.total.add(stats, device);
+            // Keeps the list of past connections short.
+            figures.held();
+            figures.past.extend(figures.now.take());
+        });
+        Some(consumer)
+    }
+
+    /// Leaves the pool, if it is in one; a later step begins anew. The connection ends when the returned consumer is dropped,
+    /// which waits for a thread to end.
+    pub fn leave(&mut self) -> Option<Consumer> {
+        self.next = self.begin.clone();
+        self.joined = false;
+        self.waiting_since = None;
+        self.disconnect()
+    }
+
+    /// As [`Consumer::notify`], for each connection. Between two producers the descriptor announces nothing: there a step has to
+    /// look.
+    ///
+    /// # Errors
+    ///
+    /// As [`Consumer::notify`].
+    pub fn notify(&mut self, eventfd: Arc<OwnedFd>) -> io::Result<()> {
+        if let Some(consumer) = &mut self.consumer {
+            consumer.notify(eventfd.clone())?;
+        }
+        self.eventfd = Some(eventfd);
+        Ok(())
+    }
+
+    /// As [`Consumer::note_copied`], and for [`Stats::copied`].
+    pub fn note_copied(&self) {
+        // The producer first: a frame that is in these figures is in the producer's too.
+        self.consumer.iter().for_each(Consumer::note_copied);
+        self.handle.with(|figures| figures.total.copied += 1);
+    }
+
+    /// As [`Consumer::note_dropped`], and for [`Stats::dropped`].
+    pub fn note_dropped(&self) {
+        self.consumer.iter().for_each(Consumer::note_dropped);
+        self.handle.with(|figures| figures.total.dropped += 1);
+    }
+}
+
+impl Iterator for Follower {
+    type Item = Result<ReadLease, FollowError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        loop {
+            match self.step(None, |taken| taken.kept()) {
+                Ok(Step::Took(Some(lease))) => return Some(Ok(lease)),
+                Ok(Step::Took(None)) => self.note_dropped(),
+                Ok(_) => {}
+                Err(FollowError::End) => return None,
+                Err(error) => return Some(Err(error)),
+            }
+        }
+    }
+}
+
+impl Drop for Follower {
+    fn drop(&mut self) {
+        if self.handle.process.is_current() {
+            drop(self.disconnect());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Producer;
+    use xmem_shm::testing::is_so_in_a_child_without;
+
+    #[test]
+    fn a_forked_child_waits_for_no_lock_that_another_thread_had() {
+        let dir = tempfile::tempdir().unwrap();
+        let pool = dir.path().join("p.sock");
+        let producer = Producer::builder(&pool).build().unwrap();
+        for is_joined in [false, true] {
+            let mut follower = Consumer::builder(producer.pool()).follow();
+            if is_joined {
+                follower.step(None, |_| ()).unwrap();
+            }
+            let handle = follower.handle();
+            let lock = || lock(&handle.figures);
+            let is_refused = || {
+                let step = follower.step(None, |_| ());
+                follower.note_dropped();
+                let is_refused = matches!(step, Err(FollowError::Receive(ReceiveError::Forked)));
+                is_refused && handle.stats() == Stats::default() && handle.consumer().is_none()
+            };
+            assert!(is_so_in_a_child_without(lock, is_refused), "it hung");
+        }
+    }
+}

@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! Stands in for `devices` in a build without CUDA: no slot of this pool lies on a device.
+
+use std::sync::Arc;
+
+use super::import::ImportedMemory;
+use super::pool::Pool;
+use super::slots::{Claimed, Want};
+use crate::error::{AcquireError, ForwardError, PublishError};
+use crate::frame::lease::Piece;
+use crate::region::device::{Device, View};
+
+pub(super) fn claim_on(
+    _pool: &Pool,
+    _want: Want,
+    device: &Device,
+) -> Result<Claimed, AcquireError> {
+    match *device {}
+}
+
+pub(super) fn ordinal(device: &Device) -> Result<u16, AcquireError> {
+    match *device {}
+}
+
+/// Without CUDA only the region's host half could be forwarded, and that is not a frame.
+pub(super) fn import_region(
+    _pool: &Arc<Pool>,
+    _piece: &Piece,
+    _view: &View,
+) -> Result<ImportedMemory, ForwardError> {
+    Err(ForwardError::NoDescriptor)
+}
+
+pub(super) fn wait_until_done(_pool: &Pool) {}
+
+pub(super) fn wait_until_unused(_pool: &Pool) {}
+
+pub(super) fn leak(_pool: &Pool) {}
+
+pub(super) fn mark(_pool: &Arc<Pool>) {}
+
+pub(super) fn set_ready(_claimed: &Claimed, _ready: bool) {}
+
+pub(super) fn look_if_ready(_pool: &Pool, _claimed: &Claimed) -> Result<(), PublishError> {
+    Ok(())
+}

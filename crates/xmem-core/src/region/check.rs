@@ -1,0 +1,25 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! Checks of memory that another process made, and the errors of system calls.
+
+use std::io;
+
+use crate::error::RegionError;
+
+/// The memory of another process has at least the stated size. Returns its real size.
+pub(super) fn check_len(
+    actual: Result<usize, &'static str>,
+    len: usize,
+) -> Result<usize, RegionError> {
+    actual
+        .and_then(|actual| {
+            (actual >= len)
+                .then_some(actual)
+                .ok_or("it is smaller than its producer states")
+        })
+        .map_err(RegionError::Untrusted)
+}
+
+pub(super) fn system(what: &'static str) -> impl FnOnce(io::Error) -> RegionError {
+    move |error| RegionError::System { what, error }
+}

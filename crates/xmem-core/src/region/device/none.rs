@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! Replaces the modules beside it in a build without CUDA: no region of this process lies on a device, and regions on
+//! devices of other processes are not opened.
+
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use xmem_shm::abi::device_header::DeviceHeader;
+use xmem_shm::os::mapping::Mapping;
+
+use crate::region::Ticket;
+
+/// There is none.
+#[derive(Debug, Clone)]
+pub(crate) enum Device {}
+
+/// There is none.
+#[derive(Debug)]
+pub(crate) enum Owned {}
+
+impl Owned {
+    pub(crate) fn header(&self) -> &DeviceHeader {
+        match *self {}
+    }
+
+    pub(in crate::region) fn mapping(&self) -> &Mapping {
+        match *self {}
+    }
+
+    pub(in crate::region) fn twin_len(&self) -> usize {
+        match *self {}
+    }
+
+    pub(in crate::region) fn ends_with_producer(&self) -> bool {
+        match *self {}
+    }
+
+    pub(in crate::region) fn describe(&self) -> Option<String> {
+        match *self {}
+    }
+
+    pub(in crate::region) fn fd(&self) -> BorrowedFd<'_> {
+        match *self {}
+    }
+
+    pub(in crate::region) fn twin_fd(&self) -> Option<BorrowedFd<'_>> {
+        match *self {}
+    }
+}
+
+/// There are none.
+#[derive(Debug)]
+pub(crate) enum Fds {}
+
+impl Fds {
+    pub(crate) fn len(&self) -> usize {
+        match *self {}
+    }
+
+    pub(crate) fn ticket(&self) -> Ticket<BorrowedFd<'_>> {
+        match *self {}
+    }
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Imports();
+
+impl Imports {
+    pub(crate) fn closing(&self, _header: &DeviceHeader) -> Option<Arc<AtomicBool>> {
+        None
+    }
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Pinned();
+
+/// A build without CUDA has no thread of the driver.
+pub(crate) fn drop_elsewhere<T>(_value: &mut T) {}
+
+/// Calls `is_over` until it returns true. A build without CUDA waits for nothing.
+pub(crate) fn until(mut is_over: impl FnMut() -> bool + Send + 'static) {
+    is_over();
+}

@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! Regions of host memory that devices access directly, and work that must not run on a thread of the driver.
+
+use xmem_cuda::device::Device;
+use xmem_cuda::{pending, reaper};
+
+use crate::region::{Memory, Region, RegionView};
+
+pub(crate) use xmem_cuda::copy::Pinned;
+pub(crate) use xmem_cuda::reaper::until;
+
+impl Region {
+    /// Registers it with a device, if that works.
+    pub(crate) fn pin(&self, device: &Device) {
+        if let Self::Memfd(region) = self {
+            region.pinned.pin(&region.mapping, false, device);
+        }
+    }
+}
+
+impl RegionView {
+    /// Registers it with a device, if that works.
+    pub(crate) fn pin(&self, device: &Device) {
+        if let Memory::Memfd(mapping, _) = &self.memory {
+            // For reading only, even if it is mapped for writing.
+            self.pinned.pin(mapping, true, device);
+        }
+    }
+}
+
+/// If called on a thread of the driver, drops the value on another thread: release hooks run with it, and they are code
+/// of the program, which may call the driver.
+pub(crate) fn drop_elsewhere<T: Default + Send + 'static>(value: &mut T) {
+    if pending::is_host_function() {
+        let value = std::mem::take(value);
+        reaper::elsewhere(move || drop(value));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::{Sender, channel};
+
+    use xmem_cuda::pending::as_host_function;
+
+    use super::*;
+    use crate::region::{Backing, RegionSettings, Ticket};
+
+    /// Reports on which thread it is dropped.
+    #[derive(Clone)]
+    struct Tells(Sender<Option<String>>);
+
+    impl Drop for Tells {
+        fn drop(&mut self) {
+            let _ = self
+                .0
+                .send(std::thread::current().name().map(str::to_owned));
+        }
+    }
+
+    #[test]
+    fn what_was_made_of_a_region_goes_on_no_thread_of_the_driver() {
+        let settings = RegionSettings {
+            backing: Backing::Memfd,
+            shm_prefix: "",
+            peers_may_write: false,
+        };
+        let region = Region::create(4096, settings).unwrap();
+        let view = || {
+            let Ticket::Memfd(fd) = region.ticket() else {
+                panic!("no other kind was asked for");
+            };
+            let fd = fd.try_clone_to_owned().unwrap();
+            RegionView::open(Ticket::Memfd(fd), 4096, false).unwrap()
+        };
+        let (say, hear) = channel();
+        let used = view();
+        used.derive(1, Tells(say.clone()));
+        as_host_function(|| drop(used));
+        assert_eq!(hear.recv().unwrap().as_deref(), Some("xmem-cuda-ends"));
+        let used = view();
+        used.derive(1, Tells(say));
+        drop(used);
+        assert_eq!(
+            hear.recv().unwrap().as_deref(),
+            std::thread::current().name()
+        );
+    }
+}

@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! What is counted of a frame, and the tables of it.
+
+use clap::ValueEnum;
+
+use crate::side::Mark;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Column {
+    Instructions,
+    CodeLines,
+    DataLines,
+    Locked,
+    Mutexes,
+    Allocations,
+    Frees,
+    ClockReads,
+    SystemCalls,
+}
+
+/// One number for each column.
+pub(crate) type Figures = [u64; Column::SystemCalls as usize + 1];
+
+/// What a part of a frame's way costs: all of it, and of that the plugin's own code.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Cost {
+    pub(crate) all: Figures,
+    pub(crate) ours: Figures,
+}
+
+/// A part of a frame's way in one case.
+#[derive(Debug)]
+pub(crate) struct Row {
+    pub(crate) case: &'static str,
+    /// The mark that the part begins with.
+    pub(crate) part: Mark,
+    pub(crate) cost: Cost,
+}
+
+impl Row {
+    /// The figures of the row, with whose they are.
+    pub(crate) fn lines(&self) -> impl Iterator<Item = (&'static str, &Figures)> {
+        let lines = [("all", &self.cost.all), ("ours", &self.cost.ours)];
+        lines.into_iter().take(1 + usize::from(self.has_ours()))
+    }
+
+    pub(crate) fn has_ours(&self) -> bool {
+        self.cost.ours != Figures::default()
+    }
+}
+
+/// Each column by itself: a table that grows, or another thread, adds to some figures of a single frame.
+pub(crate) fn median(frames: &[Cost]) -> Cost {
+    let middle = |of: fn(&Cost) -> &Figures| {
+        std::array::from_fn(|column| {
+            let mut figures: Vec<u64> = frames.iter().map(|cost| of(cost)[column]).collect();
+            figures.sort_unstable();
+            figures.get(figures.len() / 2).copied().unwrap_or_default()
+        })
+    };
+    Cost {
+        all: middle(|cost| &cost.all),
+        ours: middle(|cost| &cost.ours),
+    }
+}
+
+/// A table of Markdown for each part.
+pub(crate) fn print(rows: &[Row]) {
+    let parts = [
+        (Mark::Acquire, "producer: acquire from the pool"),
+        (Mark::Push, "producer: push to return"),
+        (Mark::Loop, "consumer: whole loop"),
+    ];
+    for (part, title) in parts {
+        println!("\n| {title} | {} |", names(" | "));
+        println!("|---|{}", "--:|".repeat(Column::value_variants().len()));
+        for row in rows.iter().filter(|row| row.part == part) {
+            for (whose, figures) in row.lines() {
+                println!("| {}, {whose} | {} |", row.case, words(figures, " | "));
+            }
+        }
+    }
+}
+
+/// The names of the columns.
+pub(crate) fn names(between: &str) -> String {
+    let names = Column::value_variants().iter().map(|column| name(*column));
+    names.collect::<Vec<_>>().join(between)
+}
+
+/// The word for a value, as on the command line.
+pub(crate) fn name(value: impl ValueEnum) -> String {
+    let value = value.to_possible_value();
+    value.map_or_else(String::new, |value| value.get_name().to_owned())
+}
+
+pub(crate) fn words(figures: &Figures, between: &str) -> String {
+    figures.map(|figure| figure.to_string()).join(between)
+}

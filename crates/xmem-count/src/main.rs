@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! Counts what one frame costs. `docs/benchmarks.md` describes what is counted, and how.
+//!
+//! The program starts itself under Valgrind, once for each side of a transport, and reads the trace of both.
+
+mod ceilings;
+mod code;
+mod figures;
+mod plan;
+mod side;
+mod trace;
+mod traced;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::Parser;
+
+type Error = Box<dyn std::error::Error + Send + Sync>;
+
+#[derive(Debug, Parser)]
+#[command(about)]
+enum Role {
+    /// Count, and print the figures
+    Count(Plan),
+    /// Under Valgrind: push a frame for each line of the standard input
+    #[command(hide = true)]
+    Producer(side::Args),
+    /// Under Valgrind: receive frames from the first line of the standard input to its end
+    #[command(hide = true)]
+    Consumer(side::Args),
+}
+
+#[derive(Debug, clap::Args)]
+struct Plan {
+    /// The plugin, as it was built
+    plugin: PathBuf,
+    /// The file with the ceilings
+    ceilings: PathBuf,
+    /// Count only the cases with this in their name
+    #[arg(long, default_value = "")]
+    case: String,
+    /// Fail if a figure is above its ceiling
+    #[arg(long)]
+    check: bool,
+    /// Write the figures of this run as the ceilings
+    #[arg(long, conflicts_with_all = ["check", "case"])]
+    set: bool,
+}
+
+fn main() -> ExitCode {
+    let result = match Role::parse() {
+        Role::Count(plan) => count(&plan),
+        Role::Producer(args) => side::producer(&args),
+        Role::Consumer(args) => side::consumer(&args),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("xmem-count: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn count(plan: &Plan) -> Result<(), Error> {
+    let rows = plan::run(&plan.plugin.canonicalize()?, &plan.case)?;
+    figures::print(&rows);
+    if plan.check {
+        ceilings::check(&plan.ceilings, &rows)?;
+    }
+    if plan.set {
+        ceilings::write(&plan.ceilings, &rows)?;
+    }
+    Ok(())
+}

@@ -1,0 +1,194 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! What is counted: the cases, frame by frame.
+
+use std::path::{Path, PathBuf};
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::{Duration, Instant};
+
+use gst::prelude::*;
+
+use crate::Error;
+use crate::figures::{Cost, Row, median};
+use crate::side::Mark;
+use crate::traced::{Setting, Traced};
+
+/// A way that a frame can take. `{}` stands for the path of a socket.
+#[derive(Debug)]
+struct Case {
+    name: &'static str,
+    sink: &'static str,
+    /// None where the frame ends in the sink.
+    source: Option<&'static str>,
+    is_foreign: bool,
+}
+
+const XMEM: Case = Case {
+    name: "xmem",
+    sink: "xmemsink pool={} pace=never",
+    source: Some("xmemsrc pool={}"),
+    is_foreign: false,
+};
+
+const CASES: &[Case] = &[
+    Case {
+        name: "fakesink",
+        sink: "fakesink sync=false",
+        source: None,
+        ..XMEM
+    },
+    Case {
+        name: "shm",
+        sink: "shmsink socket-path={} shm-size=67108864 sync=false wait-for-connection=false",
+        source: Some(
+            "shmsrc socket-path={} is-live=true ! \
+             capsfilter caps=video/x-raw,format=NV12,width=1920,height=1080,framerate=60/1",
+        ),
+        ..XMEM
+    },
+    XMEM,
+    Case {
+        name: "xmem, lossless",
+        sink: "xmemsink pool={} pace=never delivery=lossless",
+        ..XMEM
+    },
+    Case {
+        name: "xmem, copied",
+        is_foreign: true,
+        ..XMEM
+    },
+];
+
+/// Frames before those that are counted. By then each slot has been used, and each table has its size.
+const WARM_UP: usize = 24;
+/// Frames that are counted.
+const COUNTED: usize = 9;
+/// A process that writes no trace for that long sleeps.
+const SLEEPS: Duration = Duration::from_millis(50);
+/// A frame that takes longer under Valgrind is stuck.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// The first frames may come before the consumer does.
+const FIRST: Duration = Duration::from_secs(2);
+
+/// Counts the cases with `filter` in their name.
+pub(crate) fn run(plugin: &Path, filter: &str) -> Result<Vec<Row>, Error> {
+    gst::init()?;
+    let others = ["fakesink", "shmsink"].map(plugin_of);
+    let others = others.into_iter().collect::<Result<Vec<_>, _>>()?;
+    let mut rows = Vec::new();
+    for case in CASES.iter().filter(|case| case.name.contains(filter)) {
+        let start = Instant::now();
+        rows.extend(case.count(plugin, &others)?);
+        println!("{}: {:.0} s", case.name, start.elapsed().as_secs_f32());
+    }
+    Ok(rows)
+}
+
+/// The file that an element is in.
+fn plugin_of(element: &str) -> Result<PathBuf, Error> {
+    let factory = gst::ElementFactory::find(element);
+    let plugin = factory.and_then(|factory| factory.plugin());
+    let file = plugin.and_then(|plugin| plugin.filename());
+    file.ok_or_else(|| format!("GStreamer has no {element} here").into())
+}
+
+impl Case {
+    fn count(&self, plugin: &Path, others: &[PathBuf]) -> Result<Vec<Row>, Error> {
+        let room = tempfile::Builder::new().prefix("xmem-count-").tempdir()?;
+        let setting = Setting {
+            plugin,
+            others,
+            room: room.path(),
+        };
+        let socket = room.path().join("socket").display().to_string();
+        let sink = self.sink.replace("{}", &socket);
+        let foreign = self.is_foreign.then_some("--foreign");
+        let args: Vec<&str> = ["producer", &sink].into_iter().chain(foreign).collect();
+        let producer = Traced::start(setting, &args)?;
+        let source = self.source.map(|source| source.replace("{}", &socket));
+        let consumer = source.map(|source| Traced::start(setting, &["consumer", &source]));
+        let mut pair = Pair {
+            producer,
+            consumer: consumer.transpose()?,
+        };
+        pair.warm_up(setting)?;
+        let frames = (0..COUNTED).map(|_| pair.frame());
+        let frames = frames.collect::<Result<Vec<_>, _>>()?;
+        pair.stop()?;
+        let rows = [Mark::Acquire, Mark::Push, Mark::Loop].into_iter().zip(0..);
+        let rows = rows.filter_map(|(part, index)| {
+            let costs = frames.iter().map(|frame| frame.get(index).copied());
+            Some(Row {
+                case: self.name,
+                part,
+                cost: median(&costs.collect::<Option<Vec<_>>>()?),
+            })
+        });
+        Ok(rows.collect())
+    }
+}
+
+/// The two sides of a transport.
+#[derive(Debug)]
+struct Pair {
+    producer: Traced,
+    consumer: Option<Traced>,
+}
+
+impl Pair {
+    fn warm_up(&mut self, setting: Setting) -> Result<(), Error> {
+        self.producer.ready(setting)?;
+        if let Some(consumer) = &mut self.consumer {
+            consumer.ready(setting)?;
+            consumer.order()?;
+        }
+        let start = Instant::now();
+        loop {
+            self.push()?;
+            let consumer = self.consumer.as_ref();
+            // The time to the first frame is counted as well, from no mark.
+            if consumer.is_none_or(|consumer| consumer.counted(None, FIRST).is_ok()) {
+                break;
+            }
+            if start.elapsed() > PATIENCE {
+                return Err("no frame came to the consumer".into());
+            }
+        }
+        self.sleep();
+        (0..WARM_UP).try_for_each(|_| self.frame().map(drop))
+    }
+
+    /// A frame from the pool to the consumer, which sleeps when the frame comes. The cost of each part.
+    fn frame(&mut self) -> Result<Vec<Cost>, Error> {
+        let pushed = self.push()?;
+        let consumer = self.consumer.iter();
+        let received = consumer.map(|consumer| consumer.counted(Some(Mark::Loop), PATIENCE));
+        let frame = pushed.into_iter().map(Ok).chain(received).collect();
+        self.sleep();
+        frame
+    }
+
+    fn push(&mut self) -> Result<[Cost; 2], Error> {
+        self.producer.order()?;
+        let counted = |part| self.producer.counted(Some(part), PATIENCE);
+        Ok([counted(Mark::Acquire)?, counted(Mark::Push)?])
+    }
+
+    /// Waits until both sides sleep.
+    fn sleep(&self) {
+        let sides = || {
+            let sides = [Some(&self.producer), self.consumer.as_ref()];
+            sides.map(|side| side.map(|side| side.lines.load(Relaxed)))
+        };
+        let mut before = None;
+        while before != Some(sides()) {
+            before = Some(sides());
+            std::thread::sleep(SLEEPS);
+        }
+    }
+
+    fn stop(self) -> Result<(), Error> {
+        self.consumer.map_or(Ok(()), Traced::stop)?;
+        self.producer.stop()
+    }
+}

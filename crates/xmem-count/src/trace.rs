@@ -1,0 +1,166 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! Reads what Valgrind's lackey writes with `--trace-mem=yes`, and counts from mark to mark.
+//!
+//! Lackey writes a line for each instruction, and after it a line for each access to memory that the instruction makes.
+
+use std::collections::HashMap;
+use std::io::BufRead;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::mpsc::{Receiver, Sender};
+
+use crate::Error;
+use crate::code::{Code, Owner};
+use crate::figures::{Column, Cost};
+use crate::side::Mark;
+
+/// The bytes of a cache line.
+const LINE: u64 = 64;
+/// The system call that reads a clock.
+const CLOCK: u32 = libc::SYS_clock_gettime as u32;
+
+/// What was counted from one mark to the next.
+#[derive(Debug)]
+pub(crate) struct Stretch {
+    /// None before the first mark.
+    pub(crate) from: Option<Mark>,
+    pub(crate) cost: Cost,
+}
+
+/// Reads a trace to its end. Lines before `code` comes are skipped. `seen` counts the lines, so that others notice
+/// when the process sleeps.
+pub(crate) fn read(
+    mut trace: impl BufRead,
+    code: &Receiver<Code>,
+    seen: &AtomicU64,
+    stretches: &Sender<Stretch>,
+) -> Result<(), Error> {
+    let mut line = Vec::new();
+    let mut code_here = None;
+    let mut counter = Counter::default();
+    let mut from = None;
+    while {
+        line.clear();
+        trace.read_until(b'\n', &mut line)? > 0
+    } {
+        seen.fetch_add(1, Relaxed);
+        let Some((kind, address, size)) = event(&line) else {
+            // Messages of Valgrind's begin with `==` or `--`, those of the process otherwise.
+            if !matches!(line.get(..2), Some(b"==" | b"--")) {
+                eprint!("{}", String::from_utf8_lossy(&line));
+            }
+            continue;
+        };
+        if code_here.is_none() {
+            code_here = code.try_recv().ok();
+        }
+        let Some(code) = &mut code_here else {
+            continue;
+        };
+        if let (b'S', Some(mark)) = (kind, code.mark(address)) {
+            let cost = std::mem::take(&mut counter).cost();
+            // Nobody listens at the end.
+            let _ = stretches.send(Stretch { from, cost });
+            from = Some(mark);
+        } else if from.is_none_or(|from| from == Mark::Rest) {
+            // Nothing is counted here.
+        } else if kind == b'I' {
+            counter.instruction(code, address, size)?;
+        } else {
+            counter.access(address, size);
+        }
+    }
+    Ok(())
+}
+
+/// The kind, the address and the size in a line such as `I  04025310,3` or ` S 1ffeffe7e8,8`.
+fn event(line: &[u8]) -> Option<(u8, u64, u64)> {
+    let kind = match line.get(..3)? {
+        b"I  " => b'I',
+        [b' ', kind @ (b'L' | b'S' | b'M'), b' '] => *kind,
+        _ => return None,
+    };
+    let text = std::str::from_utf8(line.get(3..)?).ok()?;
+    let (address, size) = text.trim_end().split_once(',')?;
+    Some((
+        kind,
+        u64::from_str_radix(address, 16).ok()?,
+        size.parse().ok()?,
+    ))
+}
+
+/// Counts a stretch.
+#[derive(Debug, Default)]
+struct Counter {
+    cost: Cost,
+    /// The lines that were touched, and whether the plugin's code touched them.
+    code: HashMap<u64, bool>,
+    data: HashMap<u64, bool>,
+    /// Whose the last instruction was.
+    owner: Option<Owner>,
+    /// Whose the last instruction outside of the C library was.
+    caller: Option<Owner>,
+    /// What was put into EAX last, since the last system call.
+    number: Option<u32>,
+}
+
+impl Counter {
+    fn instruction(&mut self, code: &mut Code, address: u64, size: u64) -> Result<(), Error> {
+        let instruction = code.at(address, size as usize)?;
+        let owner = Some(instruction.owner);
+        self.owner = owner;
+        if owner == Some(Owner::Tool) {
+            return Ok(());
+        }
+        if instruction.number.is_some() {
+            self.number = instruction.number;
+        }
+        match instruction.calls {
+            // Valgrind hides the way around the system call that is there otherwise.
+            Some(Column::SystemCalls) if self.number.take() == Some(CLOCK) => {
+                self.count(Column::ClockReads, self.caller);
+            }
+            Some(column) => self.count(column, self.caller),
+            None => {}
+        }
+        if owner != Some(Owner::Libc) {
+            self.caller = owner;
+        }
+        self.count(Column::Instructions, owner);
+        if instruction.is_locked {
+            self.count(Column::Locked, owner);
+        }
+        touch(&mut self.code, address, size, owner);
+        Ok(())
+    }
+
+    /// Memory that the last instruction reads or writes.
+    fn access(&mut self, address: u64, size: u64) {
+        if self.owner != Some(Owner::Tool) {
+            touch(&mut self.data, address, size, self.owner);
+        }
+    }
+
+    fn count(&mut self, column: Column, owner: Option<Owner>) {
+        self.cost.all[column as usize] += 1;
+        self.cost.ours[column as usize] += u64::from(owner == Some(Owner::Ours));
+    }
+
+    fn cost(mut self) -> Cost {
+        let lines = [
+            (Column::CodeLines, self.code),
+            (Column::DataLines, self.data),
+        ];
+        for (column, lines) in lines {
+            self.cost.all[column as usize] = lines.len() as u64;
+            self.cost.ours[column as usize] = lines.values().filter(|ours| **ours).count() as u64;
+        }
+        self.cost
+    }
+}
+
+fn touch(lines: &mut HashMap<u64, bool>, address: u64, size: u64, owner: Option<Owner>) {
+    for line in address / LINE..=(address + size.max(1) - 1) / LINE {
+        *lines.entry(line).or_default() |= owner == Some(Owner::Ours);
+    }
+}

@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! The exceptions for the errors of buffers by number.
+
+use xmem_core as core;
+
+use crate::errors::{IntoPyErr, Kind};
+
+impl IntoPyErr for core::OpenError {
+    fn kind(&self) -> Option<Kind> {
+        match self {
+            Self::Connect(error) => error.kind(),
+            Self::Create(error) => error.kind(),
+            _ => Some(Kind::Error),
+        }
+    }
+}
+
+impl IntoPyErr for core::WriteAccessError {
+    fn kind(&self) -> Option<Kind> {
+        match self {
+            Self::Acquire(error) => error.kind(),
+            Self::Denied { .. } | Self::NotOwner => Some(Kind::Refused),
+            Self::Owner(error) => error.kind(),
+            Self::Cuda(error) => error.kind(),
+            _ => Some(Kind::Error),
+        }
+    }
+}
+
+impl IntoPyErr for core::GetError {
+    fn message(&self) -> String {
+        match self {
+            Self::Empty { .. } => format!("{self}, or somebody writes it just now"),
+            error => error.to_string(),
+        }
+    }
+
+    fn kind(&self) -> Option<Kind> {
+        Some(match self {
+            Self::OverBudget { .. } => Kind::OverBudget,
+            Self::Owner(error) => return error.kind(),
+            _ => Kind::Error,
+        })
+    }
+}
+
+impl IntoPyErr for core::RefCountError {
+    fn kind(&self) -> Option<Kind> {
+        match self {
+            Self::BadCount(_) => None,
+            _ => Some(Kind::Error),
+        }
+    }
+}
+
+impl IntoPyErr for core::AccessError {
+    fn kind(&self) -> Option<Kind> {
+        Some(Kind::Error)
+    }
+}

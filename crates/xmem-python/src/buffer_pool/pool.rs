@@ -1,0 +1,229 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! The class `BufferPool`.
+
+use std::sync::{Arc, Mutex};
+
+use pyo3::prelude::*;
+use xmem_core::{self as core, AcquireError, ProcessId, lock};
+
+use super::cuda;
+use super::guard::{BufferGuard, Pool};
+use crate::detached::Detached;
+use crate::errors::{IntoPyErr, Kind};
+use crate::number::{count as number, count_or_none};
+
+/// A pool of buffers with numbers: processes pass each other indices by other means.
+///
+/// Joins the pool of this name, or makes it if there is none.
+#[pyclass(frozen, module = "xmem")]
+#[derive(Debug)]
+pub(crate) struct BufferPool {
+    name: String,
+    pool: Mutex<Option<Pool>>,
+    /// The one that opened it.
+    process: ProcessId,
+}
+
+impl BufferPool {
+    fn core(&self) -> PyResult<Pool> {
+        // Some of the core's functions have no error for a forked child.
+        if !self.process.is_current() {
+            return Err(AcquireError::Forked.into_py_err());
+        }
+        lock(&self.pool)
+            .clone()
+            .ok_or_else(|| Kind::Closed.error("the buffer pool is closed"))
+    }
+
+    /// Calls the core without the interpreter.
+    fn call<T: Send, E: IntoPyErr + Send>(
+        &self,
+        py: Python<'_>,
+        call: impl FnOnce(&core::BufferPool) -> Result<T, E> + Send,
+    ) -> PyResult<T> {
+        let pool = self.core()?;
+        py.detach(|| call(&pool)).map_err(IntoPyErr::into_py_err)
+    }
+
+    /// The same for a call that gives a buffer.
+    fn guard<E: IntoPyErr + Send>(
+        &self,
+        py: Python<'_>,
+        call: impl FnOnce(&core::BufferPool) -> Result<core::BufferGuard, E> + Send,
+    ) -> PyResult<BufferGuard> {
+        let pool = self.core()?;
+        let guard = py.detach(|| call(&pool)).map_err(IntoPyErr::into_py_err)?;
+        Ok(BufferGuard::new(pool, guard))
+    }
+}
+
+#[pymethods]
+impl BufferPool {
+    #[new]
+    #[pyo3(signature = (name, *, peers_may_write=false, max_buffers=256, max_held=None))]
+    fn new(
+        py: Python<'_>,
+        name: String,
+        peers_may_write: bool,
+        #[pyo3(from_py_with = number)] max_buffers: u32,
+        #[pyo3(from_py_with = count_or_none)] max_held: Option<u32>,
+    ) -> PyResult<Self> {
+        let mut options = core::BufferPool::options(&name)
+            .peers_may_write(peers_may_write)
+            .max_buffers(max_buffers);
+        if let Some(buffers) = max_held {
+            options = options.max_held(buffers);
+        }
+        let pool = py
+            .detach(|| options.open())
+            .map_err(IntoPyErr::into_py_err)?;
+        Ok(Self {
+            name,
+            pool: Mutex::new(Some(Arc::new(Detached::new(pool)))),
+            process: ProcessId::current(),
+        })
+    }
+
+    /// The name that it was opened with.
+    #[getter]
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Whether this process made the pool. The pool ends with it.
+    #[getter]
+    fn is_owner(&self) -> PyResult<bool> {
+        Ok(self.core()?.is_owner())
+    }
+
+    /// Makes sure that there are `count` buffers of `size` bytes. Returns their indices.
+    fn preallocate_cpu(
+        &self,
+        py: Python<'_>,
+        #[pyo3(from_py_with = number)] size: usize,
+        #[pyo3(from_py_with = number)] count: usize,
+    ) -> PyResult<Vec<u32>> {
+        self.call(py, |pool| pool.preallocate_cpu(size, count))
+    }
+
+    /// The same on a CUDA device.
+    #[pyo3(signature = (size, count, device_id=0))]
+    fn preallocate_cuda(
+        &self,
+        py: Python<'_>,
+        #[pyo3(from_py_with = number)] size: usize,
+        #[pyo3(from_py_with = number)] count: usize,
+        #[pyo3(from_py_with = number)] device_id: i32,
+    ) -> PyResult<Vec<u32>> {
+        cuda::check(device_id)?;
+        self.call(py, |pool| pool.preallocate_cuda(size, count, device_id))
+    }
+
+    /// A buffer of `size` bytes, to be written.
+    fn acquire_cpu(
+        &self,
+        py: Python<'_>,
+        #[pyo3(from_py_with = number)] size: usize,
+    ) -> PyResult<BufferGuard> {
+        self.guard(py, |pool| pool.acquire_cpu(size))
+    }
+
+    /// A buffer of `size` bytes on a CUDA device, to be written.
+    #[pyo3(signature = (size, device_id=0))]
+    fn acquire_cuda(
+        &self,
+        py: Python<'_>,
+        #[pyo3(from_py_with = number)] size: usize,
+        #[pyo3(from_py_with = number)] device_id: i32,
+    ) -> PyResult<BufferGuard> {
+        cuda::check(device_id)?;
+        self.guard(py, |pool| pool.acquire_cuda(size, device_id))
+    }
+
+    /// A buffer that was published, for reading.
+    fn get(
+        &self,
+        py: Python<'_>,
+        #[pyo3(from_py_with = number)] meta_index: u32,
+    ) -> PyResult<BufferGuard> {
+        self.guard(py, |pool| pool.get(meta_index))
+    }
+
+    /// A published buffer, to be edited in place. Fails while any process holds it.
+    ///
+    /// It is published again when it is released: for as many readers as before if this process published it, else for one, unless
+    /// `set_ref_count` sets how many. A process that did not make the pool passes on the size only, without shape and type.
+    /// One that holds nothing is as one that was just acquired: it is published by `forget`, and empty again if it is released.
+    fn get_mut(
+        &self,
+        py: Python<'_>,
+        #[pyo3(from_py_with = number)] meta_index: u32,
+    ) -> PyResult<BufferGuard> {
+        self.guard(py, |pool| pool.get_mut(meta_index))
+    }
+
+    /// Empties a published buffer, whatever its count: for a buffer whose readers never come.
+    fn discard(
+        &self,
+        py: Python<'_>,
+        #[pyo3(from_py_with = number)] meta_index: u32,
+    ) -> PyResult<()> {
+        self.call(py, |pool| pool.discard(meta_index))
+    }
+
+    /// Sets how many readers a buffer is for: it is kept until this many took and released it.
+    fn set_ref_count(
+        &self,
+        py: Python<'_>,
+        #[pyo3(from_py_with = number)] meta_index: u32,
+        #[pyo3(from_py_with = number)] count: i32,
+    ) -> PyResult<()> {
+        self.call(py, |pool| pool.set_ref_count(meta_index, count))
+    }
+
+    /// One more reference of this process to a published buffer, without a guard: until `release`.
+    fn add_ref(
+        &self,
+        py: Python<'_>,
+        #[pyo3(from_py_with = number)] meta_index: u32,
+    ) -> PyResult<()> {
+        self.call(py, |pool| pool.add_ref(meta_index))
+    }
+
+    /// Gives back one reference without a guard. Returns whether there was one.
+    fn release(
+        &self,
+        py: Python<'_>,
+        #[pyo3(from_py_with = number)] meta_index: u32,
+    ) -> PyResult<bool> {
+        let pool = self.core()?;
+        Ok(py.detach(|| pool.release(meta_index)))
+    }
+
+    /// Lets go of the pool; if this process made it, it ends when the last of its buffers here is gone.
+    fn close(&self) {
+        let pool = lock(&self.pool).take();
+        // Without the lock: the end of a pool waits for threads.
+        drop(pool);
+    }
+
+    fn __enter__(slf: Bound<'_, Self>) -> Bound<'_, Self> {
+        slf
+    }
+
+    #[pyo3(signature = (*_exception))]
+    fn __exit__(&self, _exception: &Bound<'_, PyAny>) {
+        self.close();
+    }
+
+    fn __repr__(&self) -> String {
+        match lock(&self.pool).as_ref() {
+            Some(pool) if pool.is_owner() => {
+                format!("<xmem.BufferPool {:?}, made here>", self.name)
+            }
+            Some(_) => format!("<xmem.BufferPool {:?}, joined>", self.name),
+            None => format!("<xmem.BufferPool {:?}, closed>", self.name),
+        }
+    }
+}

@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! This end's own pool, which its messages go into.
+
+use pyo3::prelude::*;
+use xmem_core::{Canceller, Producer, SlotSpec, WriteLease};
+
+use crate::errors::Kind;
+use crate::signals::{Deadline, retry};
+
+/// Size in bytes of a frame without a payload.
+pub(super) const EMPTY: usize = 1;
+/// A smaller part of a received frame is copied. Reason: to forward it takes a lease and holds the whole frame.
+pub(super) const FORWARD_FROM: usize = 64 << 10;
+/// The most parts of other frames in a message, and the most frames on devices beside it. Each is a lease of each receiver.
+pub(super) const MAX_FORWARDED: usize = 8;
+
+pub(super) fn timeout(what: &str) -> PyErr {
+    Kind::Timeout.error(what)
+}
+
+pub(super) fn closed() -> PyErr {
+    Kind::Closed.error("this end of the channel is closed")
+}
+
+/// The pool's producer, with waits that end when the channel is closed.
+#[derive(Debug)]
+pub(super) struct Outlet {
+    pub(super) producer: Producer,
+    pub(super) canceller: Canceller,
+}
+
+impl Outlet {
+    /// Waits until the receivers have room for one more message.
+    pub(super) fn wait_for_room(&self, py: Python<'_>, deadline: Deadline) -> PyResult<()> {
+        let room = retry(py, deadline, |slice| {
+            self.producer.wait_for_room(Some(slice), &self.canceller)
+        })?;
+        room.ok_or_else(|| timeout("a receiver did not take the messages before this one in time"))
+    }
+
+    pub(super) fn acquire(
+        &self,
+        py: Python<'_>,
+        slot: impl Into<SlotSpec>,
+        deadline: Deadline,
+    ) -> PyResult<WriteLease> {
+        let slot = slot.into();
+        let lease = retry(py, deadline, |slice| {
+            self.producer
+                .acquire_wait(slot.clone(), Some(slice), &self.canceller)
+        })?;
+        lease.ok_or_else(no_slot)
+    }
+}
+
+fn no_slot() -> PyErr {
+    timeout(
+        "no slot came free in time: receivers hold what was sent before, and max_slots or max_bytes allow no more",
+    )
+}

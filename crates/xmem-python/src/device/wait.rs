@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! Waits of the CPU for a device. Ctrl-C ends them.
+
+use std::time::Duration;
+
+use pyo3::prelude::*;
+use xmem_core::cuda::{CudaError, CudaFrame};
+
+use crate::errors::IntoPyErr;
+use crate::signals::{self, Deadline};
+
+/// Waits until a frame is written, for a reader that is not in the order of a stream.
+pub(crate) fn wait(py: Python<'_>, frame: &CudaFrame) -> PyResult<()> {
+    wait_until(py, |slice| frame.synchronize_for(slice))
+}
+
+/// Waits until `is_done` returns true. Its argument is the longest time that one call may take.
+pub(crate) fn wait_until(
+    py: Python<'_>,
+    mut is_done: impl FnMut(Duration) -> Result<bool, CudaError> + Send,
+) -> PyResult<()> {
+    let waited = signals::wait(py, Deadline::after(None)?, |slice| match is_done(slice) {
+        Ok(true) => Some(Ok(())),
+        Ok(false) => None,
+        Err(error) => Some(Err(error)),
+    })?;
+    waited
+        .unwrap_or(Err(CudaError::Unfinished))
+        .map_err(IntoPyErr::into_py_err)
+}

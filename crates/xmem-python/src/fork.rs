@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! Forked children: they may not use what their parent holds, and begin with values of their own.
+#![allow(unsafe_code)] // a pointer to what is never freed
+
+use std::ptr;
+use std::sync::atomic::{AtomicPtr, Ordering};
+
+use pyo3::prelude::*;
+use xmem_core::ProcessId;
+
+use crate::errors::Kind;
+
+/// `Forked`, unless this is that process.
+pub(crate) fn check_process(process: ProcessId) -> PyResult<()> {
+    if process.is_current() {
+        return Ok(());
+    }
+    Err(Kind::Forked.error(
+        "this memory is held by the process that this one was forked from, which writes it again when it likes: make a \
+         consumer or producer after fork, or copy the frame before",
+    ))
+}
+
+/// One value for each process. Reason: at the fork another thread may have held the value's lock, and the child would wait for
+/// it for ever.
+#[derive(Debug)]
+pub(crate) struct PerProcess<T>(AtomicPtr<Of<T>>);
+
+#[derive(Debug)]
+struct Of<T> {
+    process: ProcessId,
+    value: T,
+}
+
+impl<T: Default + Sync + 'static> PerProcess<T> {
+    pub(crate) const fn new() -> Self {
+        Self(AtomicPtr::new(ptr::null_mut()))
+    }
+
+    pub(crate) fn get(&self) -> &'static T {
+        let process = ProcessId::current();
+        // Acquire: pairs with the exchange below, so that what it points to is there.
+        let known = self.0.load(Ordering::Acquire);
+        // SAFETY: null, or leaked by this function, so it is never freed; there is no mutable reference.
+        if let Some(known) = unsafe { known.as_ref() }
+            && known.process == process
+        {
+            return &known.value;
+        }
+        let value = T::default();
+        let new = Box::into_raw(Box::new(Of { process, value }));
+        let made = self
+            .0
+            .compare_exchange(known, new, Ordering::AcqRel, Ordering::Acquire);
+        let winner = match made {
+            Ok(_) => new,
+            Err(other) => {
+                // SAFETY: made above, and not shared with another thread.
+                drop(unsafe { Box::from_raw(new) });
+                other
+            }
+        };
+        // SAFETY: as above. Only threads of this process compete, so the winner is of this process.
+        &unsafe { &*winner }.value
+    }
+}

@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! Python's buffer protocol.
+#![allow(unsafe_code)] // its C structure
+
+use std::ffi::c_int;
+use std::ptr;
+
+use pyo3::exceptions::PyBufferError;
+use pyo3::ffi;
+use pyo3::prelude::*;
+
+use crate::array::Array;
+use crate::dtype;
+use crate::keeper::Export;
+
+fn wants(flags: c_int, what: c_int) -> bool {
+    flags & what == what
+}
+
+/// Fills a view of `array`, which belongs to `owner`.
+///
+/// # Safety
+///
+/// `view` is what Python passed to `__getbuffer__`; `array` does not move or go while `owner` lives.
+pub(crate) unsafe fn fill(
+    view: *mut ffi::Py_buffer,
+    flags: c_int,
+    array: &Array,
+    owner: &Bound<'_, PyAny>,
+) -> PyResult<()> {
+    // SAFETY: the caller's promise. Python wants it empty when the call fails.
+    unsafe { (*view).obj = ptr::null_mut() };
+    if let Some(reason) = array.on_device() {
+        return Err(PyBufferError::new_err(reason));
+    }
+    let format = dtype::format(array.dtype).ok_or_else(|| {
+        PyBufferError::new_err("the buffer protocol has no bfloat16: use torch.from_dlpack instead")
+    })?;
+    let (c_contiguous, f_contiguous) = (array.is_c_contiguous(), array.is_f_contiguous());
+    let fits = if wants(flags, ffi::PyBUF_C_CONTIGUOUS) {
+        c_contiguous
+    } else if wants(flags, ffi::PyBUF_F_CONTIGUOUS) {
+        f_contiguous
+    } else if wants(flags, ffi::PyBUF_ANY_CONTIGUOUS) {
+        c_contiguous || f_contiguous
+    } else {
+        wants(flags, ffi::PyBUF_STRIDES) || c_contiguous
+    };
+    if !fits {
+        return Err(PyBufferError::new_err(
+            "rows of this frame have padding between them, and contiguous memory was asked for: \
+             use numpy.asarray(frame), or frame.copy()",
+        ));
+    }
+    // A reader gets a view that may write too, if the memory may be written, as from a NumPy array.
+    let export = Export::new(&array.keeper)?;
+    if wants(flags, ffi::PyBUF_WRITABLE) && !export.is_writable() {
+        return Err(PyBufferError::new_err(
+            "this frame is shared with other processes and read-only: write to frame.copy()",
+        ));
+    }
+    // SAFETY: the caller's promise; the view points into the array, which lives as long as the owner that the view keeps,
+    // and to static names of formats.
+    unsafe {
+        (*view).buf = array.ptr().cast_mut().cast();
+        (*view).len = array.nbytes();
+        (*view).readonly = c_int::from(!export.is_writable());
+        (*view).itemsize = array.itemsize();
+        (*view).format = if wants(flags, ffi::PyBUF_FORMAT) {
+            format.as_ptr().cast_mut()
+        } else {
+            ptr::null_mut()
+        };
+        (*view).ndim = array.shape.len() as c_int;
+        (*view).shape = if wants(flags, ffi::PyBUF_ND) {
+            array.shape.as_ptr().cast_mut()
+        } else {
+            ptr::null_mut()
+        };
+        (*view).strides = if wants(flags, ffi::PyBUF_STRIDES) {
+            array.strides.as_ptr().cast_mut()
+        } else {
+            ptr::null_mut()
+        };
+        (*view).suboffsets = ptr::null_mut();
+        (*view).internal = Box::into_raw(Box::new(export)).cast();
+        (*view).obj = owner.clone().into_ptr();
+    }
+    Ok(())
+}
+
+/// Ends a view.
+///
+/// # Safety
+///
+/// `view` was filled by `fill`, and is released once.
+pub(crate) unsafe fn release(view: *mut ffi::Py_buffer) {
+    // SAFETY: the caller's promise.
+    let export = unsafe { std::mem::replace(&mut (*view).internal, ptr::null_mut()) };
+    if !export.is_null() {
+        // SAFETY: a box of this type, made by `fill`.
+        drop(unsafe { Box::from_raw(export.cast::<Export>()) });
+    }
+}
+
+/// The same for an owner that may have no array: the view fails with that error.
+///
+/// # Safety
+///
+/// As `fill`.
+pub(crate) unsafe fn fill_with(
+    view: *mut ffi::Py_buffer,
+    flags: c_int,
+    array: PyResult<&Array>,
+    owner: &Bound<'_, PyAny>,
+) -> PyResult<()> {
+    match array {
+        // SAFETY: the caller's promise.
+        Ok(array) => unsafe { fill(view, flags, array, owner) },
+        Err(error) => {
+            // SAFETY: the caller's promise. Python wants it empty when the call fails.
+            unsafe { (*view).obj = ptr::null_mut() };
+            Err(PyBufferError::new_err(
+                error.value(owner.py()).str()?.to_string(),
+            ))
+        }
+    }
+}

@@ -1,0 +1,187 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! What keeps the bytes of an array where they are, and the views of them that other libraries have.
+
+use std::sync::Arc;
+
+use pyo3::prelude::*;
+use xmem_core::cuda::CudaError;
+use xmem_core::{ProcessId, ReadLease};
+
+use crate::device::{DeviceCopy, DeviceFrame, Use};
+use crate::fork::check_process;
+use crate::slot::WriteSlot;
+
+/// What keeps bytes in place until the last view of them is dropped. Dropping it needs no interpreter.
+#[derive(Debug, Clone)]
+pub(crate) enum Keeper {
+    /// A received frame, or the producer's own reference to a frame that it published.
+    Lease(Held),
+    /// A slot that is being written, or was.
+    Slot(Arc<WriteSlot>),
+    /// A copy.
+    Private(#[expect(dead_code, reason = "kept, not read")] Arc<PrivateBytes>),
+    /// A received frame on a device.
+    Device(Arc<DeviceFrame>),
+    /// A copy on a device.
+    PrivateDevice(Arc<DeviceCopy>),
+}
+
+/// A lease, and the process that holds the frame with it. In a forked child it holds nothing.
+#[derive(Debug, Clone)]
+pub(crate) struct Held {
+    pub(crate) lease: Arc<ReadLease>,
+    process: ProcessId,
+}
+
+impl Held {
+    pub(crate) fn new(lease: Arc<ReadLease>) -> Self {
+        Self {
+            lease,
+            process: ProcessId::current(),
+        }
+    }
+}
+
+/// Memory of this process alone. Views write it through its address.
+#[derive(Debug)]
+pub(crate) struct PrivateBytes {
+    /// Kept for its memory, and not used after `start` was taken.
+    _bytes: Vec<u8>,
+    start: usize,
+}
+
+impl PrivateBytes {
+    pub(crate) fn new(bytes: Vec<u8>) -> Self {
+        Self::from_offset(bytes, 0)
+    }
+
+    /// A copy that begins at a multiple of `align`. `None`: no memory.
+    pub(crate) fn aligned(bytes: &[u8], align: usize) -> Option<Self> {
+        let mut copy: Vec<u8> = Vec::new();
+        copy.try_reserve_exact(bytes.len().checked_add(align)?)
+            .ok()?;
+        let start = copy.as_ptr().addr();
+        let before = start.next_multiple_of(align) - start;
+        copy.resize(before, 0);
+        copy.extend_from_slice(bytes);
+        Some(Self::from_offset(copy, before))
+    }
+
+    fn from_offset(mut bytes: Vec<u8>, offset: usize) -> Self {
+        let start = bytes.as_mut_ptr().expose_provenance() + offset;
+        Self {
+            _bytes: bytes,
+            start,
+        }
+    }
+
+    pub(crate) fn ptr(&self) -> *const u8 {
+        std::ptr::with_exposed_provenance(self.start)
+    }
+}
+
+impl Keeper {
+    /// Whether views that are made now may write.
+    pub(crate) fn is_writable(&self) -> bool {
+        match self {
+            Self::Lease(_) | Self::Device(_) => false,
+            Self::Slot(slot) => slot.is_writing(),
+            Self::Private(_) | Self::PrivateDevice(_) => true,
+        }
+    }
+
+    /// An error in a forked child: its parent alone decides when the bytes are written again. Frames on devices have checks of
+    /// their own.
+    pub(crate) fn check_process(&self) -> PyResult<()> {
+        let process = match self {
+            Self::Lease(held) => held.process,
+            Self::Slot(slot) => slot.process(),
+            Self::Private(_) | Self::Device(_) | Self::PrivateDevice(_) => return Ok(()),
+        };
+        check_process(process)
+    }
+
+    /// The number of the device that the bytes lie on. `None`: in host memory.
+    pub(crate) fn device(&self) -> Option<u32> {
+        match self {
+            Self::Lease(_) | Self::Private(_) => None,
+            Self::Slot(slot) => slot.device(),
+            Self::Device(frame) => Some(frame.ordinal()),
+            Self::PrivateDevice(memory) => Some(memory.device().ordinal()),
+        }
+    }
+
+    /// Waits until the bytes are written, for a reader that is not in the order of a stream.
+    pub(crate) fn wait(&self, py: Python<'_>) -> PyResult<()> {
+        match self {
+            Self::Device(frame) => frame.wait(py),
+            Self::Slot(slot) => slot.wait(py),
+            Self::Lease(_) | Self::Private(_) | Self::PrivateDevice(_) => Ok(()),
+        }
+    }
+
+    /// The same for a copy of the bytes: it also waits for views that write them.
+    pub(crate) fn settle(&self, py: Python<'_>) -> PyResult<()> {
+        match self {
+            Self::PrivateDevice(copy) => copy.wait(py),
+            _ => self.wait(py),
+        }
+    }
+
+    /// For a new view on a device: its stream waits until the bytes are written, and the lease ends behind that stream.
+    pub(crate) fn give_to(&self, to: Use) -> Result<(), CudaError> {
+        match self {
+            Self::Device(frame) => frame.give_to(to),
+            Self::Slot(slot) => slot.give_to(to),
+            Self::PrivateDevice(copy) => {
+                copy.give_to(to);
+                Ok(())
+            }
+            Self::Lease(_) | Self::Private(_) => Ok(()),
+        }
+    }
+}
+
+/// A view that another library has. A slot is not published while a view that may write it exists.
+#[derive(Debug)]
+pub(crate) struct Export {
+    keeper: Keeper,
+    writable: bool,
+}
+
+impl Export {
+    /// A view that may write, if the memory may be written now.
+    pub(crate) fn new(keeper: &Keeper) -> PyResult<Self> {
+        keeper.check_process()?;
+        let writable = match keeper {
+            Keeper::Slot(slot) => slot.begin_export()?,
+            keeper => keeper.is_writable(),
+        };
+        Ok(Self {
+            keeper: keeper.clone(),
+            writable,
+        })
+    }
+
+    pub(crate) fn is_writable(&self) -> bool {
+        self.writable
+    }
+
+    /// Whether a write would reach the memory, allowed or not.
+    pub(crate) fn is_mapped_writable(&self) -> bool {
+        match &self.keeper {
+            Keeper::Lease(held) => held.lease.is_local(),
+            Keeper::Device(frame) => frame.is_local(),
+            Keeper::Slot(_) | Keeper::Private(_) | Keeper::PrivateDevice(_) => true,
+        }
+    }
+}
+
+impl Drop for Export {
+    fn drop(&mut self) {
+        if let Keeper::Slot(slot) = &self.keeper {
+            slot.end_export();
+        }
+    }
+}

@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! A slot of a channel's pool that this process writes.
+
+use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use xmem_core::{PartLease, Parts, Producer, WriteLease, lock};
+
+/// A slot that stays claimed while an object of this process, or a message that was not released, refers to it.
+pub(crate) struct OwnSlot {
+    /// Only for the lease itself; the arrays write the bytes without it.
+    lease: Mutex<Lease>,
+    start: usize,
+    /// Bytes that were asked for.
+    len: usize,
+    /// A message has it, so it must not be written any more.
+    sent: AtomicBool,
+}
+
+/// The right that keeps the slot claimed.
+enum Lease {
+    Writing(WriteLease),
+    /// From the first message on that has it as a part.
+    Piece(PartLease),
+    /// Only within `as_piece`.
+    Moving,
+}
+
+impl Lease {
+    fn as_piece(&mut self) -> Option<&PartLease> {
+        if let Self::Writing(_) = self {
+            let Self::Writing(lease) = std::mem::replace(self, Self::Moving) else {
+                return None;
+            };
+            *self = Self::Piece(lease.into_part());
+        }
+        match self {
+            Self::Piece(piece) => Some(piece),
+            _ => None,
+        }
+    }
+}
+
+impl fmt::Debug for OwnSlot {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("OwnSlot")
+            .field("len", &self.len)
+            .finish_non_exhaustive()
+    }
+}
+
+impl OwnSlot {
+    pub(crate) fn new(lease: WriteLease, len: usize) -> Self {
+        Self {
+            start: lease.as_ptr() as usize,
+            len: len.min(lease.len()),
+            lease: Mutex::new(Lease::Writing(lease)),
+            sent: AtomicBool::new(false),
+        }
+    }
+
+    pub(crate) fn start(&self) -> usize {
+        self.start
+    }
+
+    pub(crate) fn is_of(&self, producer: &Producer) -> bool {
+        match &*lock(&self.lease) {
+            Lease::Writing(lease) => producer.owns(lease),
+            Lease::Piece(piece) => producer.owns(piece),
+            Lease::Moving => false,
+        }
+    }
+
+    /// Adds the whole slot to a frame's parts.
+    pub(crate) fn add_to(&self, parts: &mut Parts) {
+        if let Some(piece) = lock(&self.lease).as_piece() {
+            parts.add_slot(piece, 0, self.len as u64, 0);
+        }
+    }
+
+    /// Bytes that were asked for.
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
+    pub(crate) fn is_sent(&self) -> bool {
+        self.sent.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn mark_sent(&self) {
+        self.sent.store(true, Ordering::Relaxed);
+    }
+
+    /// The lease to publish the slot itself. `Err`: it is a part of a message.
+    pub(crate) fn into_lease(self) -> Result<WriteLease, Arc<Self>> {
+        let lease = self.lease.into_inner();
+        match lease.unwrap_or_else(PoisonError::into_inner) {
+            Lease::Writing(lease) => Ok(lease),
+            piece => Err(Arc::new(Self {
+                lease: Mutex::new(piece),
+                ..self
+            })),
+        }
+    }
+}

@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! One plane of a frame, as Python has it.
+
+use std::sync::Arc;
+
+use pyo3::prelude::*;
+
+use crate::array::Array;
+use crate::base::{self, Base};
+use crate::dtype;
+use crate::layout::Arrays;
+
+/// One plane of a frame.
+#[pyclass(frozen, extends = Base, module = "xmem")]
+#[derive(Debug)]
+pub(crate) struct Plane(Arc<Arrays>);
+
+impl Plane {
+    pub(crate) fn new(array: Array) -> Self {
+        Self(Arc::new(Arrays::one(array)))
+    }
+
+    pub(crate) fn array(&self) -> &Array {
+        &self.0.planes[0]
+    }
+}
+
+impl<'py> IntoPyObject<'py> for Plane {
+    type Target = Self;
+    type Output = Bound<'py, Self>;
+    type Error = PyErr;
+
+    fn into_pyobject(self, py: Python<'py>) -> PyResult<Bound<'py, Self>> {
+        base::object(py, self.0.clone(), self)
+    }
+}
+
+#[pymethods]
+impl Plane {
+    /// Bytes of one element.
+    #[getter]
+    fn itemsize(&self) -> isize {
+        self.array().itemsize()
+    }
+
+    /// A copy in memory of this process's own that may be written to; see Frame.copy.
+    fn copy(&self, py: Python<'_>) -> PyResult<Self> {
+        self.array().keeper.settle(py)?;
+        Ok(Self::new(py.detach(|| self.array().to_private())?))
+    }
+
+    /// The plane in host memory; see Frame.cpu.
+    fn cpu(&self, py: Python<'_>) -> PyResult<Self> {
+        self.array().keeper.check_process()?;
+        self.array().keeper.settle(py)?;
+        Ok(Self::new(py.detach(|| self.array().to_host())?))
+    }
+
+    fn __repr__(&self) -> String {
+        let array = self.array();
+        format!(
+            "<xmem.Plane {:?} {}>",
+            array.shape,
+            dtype::name(array.dtype)
+        )
+    }
+}

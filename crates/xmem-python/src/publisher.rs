@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! A pool's producer, as the class `Producer` and the frames that it gave out share it.
+
+use std::ops::Deref;
+use std::sync::Mutex;
+use std::time::Duration;
+
+use pyo3::prelude::*;
+use xmem_core::{Canceller, Delivery, Producer, Sticky, WaitError, lock};
+
+use crate::detached::Detached;
+use crate::errors::{IntoPyErr, Kind};
+use crate::signals::{self, Deadline};
+
+#[derive(Debug)]
+pub(crate) struct Publisher {
+    producer: Detached<Producer>,
+    /// Held from the change of the caps to the frame that they are for.
+    publishing: Mutex<()>,
+}
+
+impl Deref for Publisher {
+    type Target = Producer;
+
+    fn deref(&self) -> &Producer {
+        &self.producer
+    }
+}
+
+impl Publisher {
+    pub(crate) fn new(producer: Producer) -> Self {
+        Self {
+            producer: Detached::new(producer),
+            publishing: Mutex::default(),
+        }
+    }
+
+    /// Waits until consumers have room for one more frame. In a live pool it does not wait.
+    pub(crate) fn wait_for_room(&self, py: Python<'_>, deadline: Deadline) -> PyResult<()> {
+        if self.delivery() == Delivery::Live {
+            return Ok(());
+        }
+        let looked = self
+            .producer
+            .wait_for_room(Some(Duration::ZERO), &Canceller::new());
+        let waited = match looked {
+            Err(WaitError::Timeout) if !deadline.is_over() => signals::wait_apart(py, |cancel| {
+                self.producer.wait_for_room(deadline.timeout(), cancel)
+            })?,
+            looked => looked,
+        };
+        match waited {
+            Err(WaitError::Timeout) => Err(self.no_room()),
+            waited => waited.map_err(IntoPyErr::into_py_err),
+        }
+    }
+
+    fn no_room(&self) -> PyErr {
+        let behind = self.held_up_by();
+        let behind = if behind.is_empty() {
+            "a consumer".to_owned()
+        } else {
+            behind.join(", ")
+        };
+        Kind::Timeout.error(format!(
+            "no room for a frame in the time that was given: {behind} takes none from the lossless pool {:?}",
+            self.pool()
+        ))
+    }
+
+    /// Publishes a frame with these caps. Without the interpreter.
+    pub(crate) fn publish_with<T>(
+        &self,
+        caps: &str,
+        publish: impl FnOnce() -> PyResult<T>,
+    ) -> PyResult<T> {
+        let _publishing = lock(&self.publishing);
+        self.set_caps(caps)?;
+        publish()
+    }
+
+    /// Puts the caps into the sticky state, unless they are there.
+    fn set_caps(&self, caps: &str) -> PyResult<()> {
+        let now = self.sticky();
+        if now.text("caps") == Some(caps) {
+            return Ok(());
+        }
+        let mut sticky = Sticky::clone(&now);
+        sticky.set("caps", caps);
+        // For xmemsrc: the frames' times are those of a live stream.
+        sticky.set("timeline", "timeline, live=(boolean)true;");
+        self.producer
+            .set_sticky(&sticky)
+            .map_err(IntoPyErr::into_py_err)?;
+        Ok(())
+    }
+}

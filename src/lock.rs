@@ -1,9 +1,0 @@
-// SPDX-License-Identifier: MPL-2.0
-
-//! Mutexes whose holders leave nothing half done, so that a panic of one is no reason for others to panic.
-
-use std::sync::{Mutex, MutexGuard, PoisonError};
-
-pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}

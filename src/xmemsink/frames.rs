@@ -1,0 +1,170 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! A buffer on its way into the pool: its description, its times, and the messages about it.
+
+use std::sync::Arc;
+
+use xmem_core::{Canceller, FrameMeta};
+
+use super::{
+    base::Data,
+    log::CAT,
+    outcome::{Failure, Outcome},
+    publish,
+    requests::Requests,
+    way::Way,
+};
+use crate::meta::{self, Losses};
+
+/// Describes a buffer, but for its times on CLOCK_MONOTONIC, and reports what gets lost.
+pub(super) fn describe(
+    way: Way<'_>,
+    buffer: &gst::BufferRef,
+    losses: &Losses,
+) -> Result<FrameMeta, gst::FlowError> {
+    let mut meta = way.stream.format().describe(buffer);
+    meta.producer = way.started.program;
+    meta.attachments = meta::of_buffer(buffer, losses);
+    // No consumer would take the frame.
+    way.stream.check(&meta).map_err(|reason| {
+        gst::element_error!(
+            way.sink,
+            gst::StreamError::Format,
+            (
+                "Upstream describes a frame that cannot be, by its GstVideoMeta and its caps: {reason}"
+            )
+        );
+        gst::FlowError::Error
+    })?;
+    for (name, why) in losses.news() {
+        gst::element_warning!(
+            way.sink,
+            gst::StreamError::Format,
+            ("Frames lose their {name}: {why}. See the field dropped-metas of stats")
+        );
+    }
+    Ok(meta)
+}
+
+/// Publishes a buffer that `meta` describes but for its times, which are put there.
+pub(super) fn hand_over(
+    way: Way<'_>,
+    requests: &Requests,
+    buffer: &gst::Buffer,
+    meta: FrameMeta,
+) -> Result<Outcome, gst::FlowError> {
+    let mut meta = Arc::new(meta);
+    loop {
+        let timeline = way.clear(Data::Buffer(buffer))?;
+        let stamps = way.times.stamps(way.sink, &timeline, buffer);
+        let stamped = Arc::make_mut(&mut meta);
+        stamped.timestamp = stamps.presentation;
+        stamped.decode_timestamp = stamps.decoding;
+        if let Some(outcome) = attempt(way, requests, buffer, &meta)? {
+            return Ok(outcome);
+        }
+    }
+}
+
+/// `None`: a wait was called off. After a pause the frame has other times.
+fn attempt(
+    way: Way<'_>,
+    requests: &Requests,
+    buffer: &gst::Buffer,
+    meta: &Arc<FrameMeta>,
+) -> Result<Option<Outcome>, gst::FlowError> {
+    let format = way.stream.format();
+    let asked = requests.asked();
+    let attempt = |cancel: &Canceller| publish::publish(way.started, buffer, meta, &format, cancel);
+    let result = if way.started.is_lossless() {
+        let was_called_off = |failure: &Failure| matches!(failure, Failure::Cancelled);
+        let data = Data::Buffer(buffer);
+        let tried = way
+            .interrupts
+            .try_once(way.sink, data, attempt, was_called_off)?;
+        let Some(result) = tried else {
+            return Ok(None);
+        };
+        result
+    } else {
+        // It does not wait.
+        attempt(way.interrupts.canceller())
+    };
+    let outcome = result.map_err(|failure| fail(way.sink, failure))?;
+    gst::trace!(CAT, obj = way.sink, "{outcome:?} {meta:?}");
+    if !matches!(outcome, Outcome::Dropped) {
+        way.stream.note_sticky_delivered();
+        if !buffer.flags().contains(gst::BufferFlags::DELTA_UNIT) {
+            requests.note_key_frame(asked);
+        }
+    }
+    Ok(Some(outcome))
+}
+
+/// Warns in the category GST_PERFORMANCE, once for each format, that frames are copied or dropped, and why.
+pub(super) fn report(way: Way<'_>, buffer: &gst::Buffer, outcome: Outcome) {
+    match outcome {
+        Outcome::Copied(cause) if way.stream.reports_copy() => {
+            let cause = cause.describe(buffer, &way.started.slots);
+            gst::warning!(
+                gst::CAT_PERFORMANCE,
+                obj = way.sink,
+                "Frames are copied into their slots: {cause}"
+            );
+        }
+        Outcome::Dropped if way.stream.reports_drop() => gst::warning!(
+            gst::CAT_PERFORMANCE,
+            obj = way.sink,
+            "Frames are dropped: consumers and upstream hold all slots that there may be. Raise max-slots or max-bytes"
+        ),
+        _ => {}
+    }
+}
+
+/// Tells the application why a buffer cannot be published.
+fn fail(sink: &gst_base::BaseSink, failure: Failure) -> gst::FlowError {
+    match failure {
+        Failure::Cancelled | Failure::Closed => return gst::FlowError::Flushing,
+        Failure::CopyForbidden(cause) => gst::element_error!(
+            sink,
+            gst::ResourceError::Settings,
+            ("A frame would have to be copied, and copy=forbid does not allow it: {cause}")
+        ),
+        Failure::NoSlot(error) => {
+            gst::element_error!(
+                sink,
+                gst::ResourceError::NoSpaceLeft,
+                ("No slot for a frame: {error}")
+            );
+        }
+        Failure::NotShareable => {
+            gst::element_error!(
+                sink,
+                gst::StreamError::Format,
+                ("The caps say memory:DMABuf, and a frame is in no DMA buffer that can be shared: \
+                     have upstream give video/x-raw without that feature")
+            );
+        }
+        Failure::Device(error) => gst::element_error!(
+            sink,
+            gst::ResourceError::Failed,
+            ("A frame on a CUDA device cannot be shared: {error}")
+        ),
+        Failure::Unreadable => {
+            gst::element_error!(
+                sink,
+                gst::ResourceError::Read,
+                ("A frame's memory cannot be mapped for reading: \
+                     put an element before xmemsink that gives system memory")
+            );
+        }
+        Failure::Publish(error) => {
+            gst::element_error!(
+                sink,
+                gst::ResourceError::Write,
+                ("Cannot publish a frame: {error}")
+            );
+        }
+    }
+    gst::FlowError::Error
+}

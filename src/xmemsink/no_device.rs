@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! In the place of `device` in builds without CUDA: no buffer lies on a device.
+
+use std::sync::Arc;
+
+use xmem_core::{Canceller, FrameMeta, ProducerBuilder};
+
+use super::{
+    outcome::{Failure, Outcome},
+    settings::Settings,
+    started::Started,
+};
+use crate::frame::Format;
+
+pub(super) fn configure(builder: ProducerBuilder, _settings: &Settings) -> ProducerBuilder {
+    builder
+}
+
+pub(super) fn offer(
+    _sink: &gst::Element,
+    _started: &Started,
+    _caps: &gst::Caps,
+    _query: &mut gst::query::Allocation,
+) {
+}
+
+pub(super) fn publish(
+    _started: &Started,
+    _buffer: &gst::Buffer,
+    _meta: &Arc<FrameMeta>,
+    _format: &Format,
+    _cancel: &Canceller,
+) -> Result<Option<Outcome>, Failure> {
+    Ok(None)
+}

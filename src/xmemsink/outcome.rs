@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! What becomes of a buffer, and why.
+
+use xmem_core::{AcquireError, PublishError};
+
+use crate::{allocator::SlotSource, memory::XmemMemory};
+
+/// What became of a buffer.
+#[derive(Debug)]
+pub(super) enum Outcome {
+    /// It was published where it lies.
+    InPlace,
+    /// It was published from a copy.
+    Copied(Cause),
+    /// There was no slot for it, and live delivery does not wait.
+    Dropped,
+}
+
+/// Why a buffer is copied.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Cause {
+    /// It does not lie in a slot of ours.
+    Foreign,
+    /// Its metas do not fit behind it: how many bytes they have, and how many fit.
+    Metas { needed: usize, room: usize },
+    /// It lies on a device, where others cannot reach it, and why not.
+    Unreachable(&'static str),
+}
+
+impl Cause {
+    /// Why a buffer is copied, in words.
+    pub(super) fn describe(self, buffer: &gst::BufferRef, slots: &SlotSource) -> String {
+        match self {
+            Self::Foreign => why_foreign(buffer, slots),
+            Self::Metas { needed, room } => format!(
+                "its metas have {needed} bytes, and its slot has room for {room} behind it; set meta-room to {} or more",
+                needed.checked_next_power_of_two().unwrap_or(needed)
+            ),
+            Self::Unreachable(why) => {
+                format!("the buffer lies on a CUDA device in memory that cannot be shared: {why}")
+            }
+        }
+    }
+}
+
+fn why_foreign(buffer: &gst::BufferRef, slots: &SlotSource) -> String {
+    let memories = buffer.n_memory();
+    if memories == 0 {
+        return "the buffer is empty".to_owned();
+    }
+    if memories > 1 {
+        return format!(
+            "the buffer is made of {memories} memories, which do not all lie in slots or in memory with a descriptor"
+        );
+    }
+    let memory = buffer.peek_memory(0);
+    if let Some(memory) = memory.downcast_memory_ref::<XmemMemory>() {
+        let pool = memory.pool().map_or_else(
+            || "another pool".to_owned(),
+            |pool| format!("pool {pool:?}"),
+        );
+        return format!("the buffer lies in a slot of {pool}");
+    }
+    let kind = memory.allocator().map_or_else(
+        || "unknown".into(),
+        |allocator| allocator.memory_type().to_string(),
+    );
+    let private = slots.private();
+    if private > 0 {
+        return format!(
+            "the buffer is {kind}: {private} times no slot was free when upstream asked for one; \
+             raise max-slots or max-bytes"
+        );
+    }
+    format!(
+        "the buffer is {kind}: upstream did not take the pool and allocator that it was offered (parsers, \
+         x264enc and everything behind a tee never do, and decoders not for their first frames)"
+    )
+}
+
+/// Why a buffer could not be published.
+#[derive(Debug)]
+pub(super) enum Failure {
+    /// Waiting was called off.
+    Cancelled,
+    /// The sink is being stopped.
+    Closed,
+    /// It would have to be copied, and that is forbidden.
+    CopyForbidden(String),
+    /// Its caps are those of DMA buffers, and it is none that can be shared.
+    NotShareable,
+    /// There cannot be a slot for it.
+    NoSlot(AcquireError),
+    /// Its bytes cannot be read.
+    Unreadable,
+    /// The device does not do what it should.
+    Device(String),
+    /// The pool refused it.
+    Publish(PublishError),
+}
+
+impl From<PublishError> for Failure {
+    fn from(error: PublishError) -> Self {
+        match error {
+            PublishError::Closed => Self::Closed,
+            error => Self::Publish(error),
+        }
+    }
+}

@@ -1,0 +1,22 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! In the place of `device` in builds without CUDA: frames on a device cannot be received.
+
+use xmem_core::ReadLease;
+
+use super::{delivery::Received, source::Source, started::Started};
+
+/// Ends the stream with an error.
+pub(super) fn receive(
+    source: Source<'_>,
+    _started: &mut Started,
+    _lease: &ReadLease,
+    _over_budget: bool,
+) -> Result<Received, gst::FlowError> {
+    gst::element_error!(
+        source.element,
+        gst::StreamError::Format,
+        ("The pool's frames lie on a CUDA device, and this plugin was built without CUDA: have the producer download them")
+    );
+    Err(gst::FlowError::Error)
+}

@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! What the streaming thread works with.
+
+use std::sync::Arc;
+
+use xmem_core::Canceller;
+
+use super::{figures::Figures, outgoing::Outgoing, settings::Settings, stream::Stream};
+use crate::{meta::Losses, tally::Tally};
+
+/// A started source, as its streaming thread sees it.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Source<'a> {
+    pub(super) element: &'a gst_base::BaseSrc,
+    /// As they were at the start.
+    pub(super) settings: &'a Settings,
+    pub(super) stream: &'a Stream,
+    pub(super) outgoing: &'a Arc<Outgoing>,
+    pub(super) figures: &'a Figures,
+    pub(super) tally: &'a Arc<Tally>,
+    pub(super) losses: &'a Losses,
+    pub(super) canceller: &'a Canceller,
+}

@@ -1,0 +1,199 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! Brings the stream to the sticky state of an entry.
+
+use std::ffi::OsStr;
+
+use gst::prelude::*;
+use gst_base::prelude::*;
+use xmem_core::{FrameInfo, FrameMeta, ReadLease, Sticky};
+
+use super::{
+    XmemSrcTimestampMode, events, log::CAT, messages, source::Source, started::Started,
+    stream::Stream, times::Course,
+};
+use crate::{caps, cuda, event::sticky};
+
+/// Brings the stream to where an entry belongs.
+pub(super) fn follow(
+    source: Source<'_>,
+    started: &mut Started,
+    lease: &ReadLease,
+) -> Result<(), gst::FlowError> {
+    let version = lease.info().sticky_version;
+    follow_sequence(source, started, lease.info(), lease.meta());
+    // An event does not show where frames are.
+    let on_device =
+        (!lease.meta().event).then(|| lease.is_on_device() && !source.settings.download);
+    if !started.has_sticky(version) || source.stream.is_elsewhere(on_device) {
+        renew(source, lease.sticky(), on_device)?;
+        started.note_sticky(version);
+    }
+    Ok(())
+}
+
+/// Takes the place of an entry in the sequence, and warns once if frames are missed: only the frame rate would show it.
+pub(super) fn follow_sequence(
+    source: Source<'_>,
+    started: &mut Started,
+    info: &FrameInfo,
+    meta: &FrameMeta,
+) {
+    if started.follow_sequence(info, meta)
+        && !source.settings.newest_only
+        && !std::mem::replace(&mut started.reported_misses, true)
+    {
+        let why = "Frames are missed: downstream took longer over one than the producer keeps the next ones. A sink that waits \
+             for a frame's time does so too: put a queue behind this element, or have the producer raise history";
+        gst::warning!(gst::CAT_PERFORMANCE, obj = source.element, "{why}");
+        gst::element_warning!(source.element, gst::StreamError::Failed, ("{why}"));
+    }
+}
+
+/// Takes over the course of the frames' times.
+fn follow_course(source: Source<'_>, new: &Sticky, old: &Sticky) {
+    let mode = source.settings.timestamp_mode;
+    let segment = new.text(sticky::SEGMENT).and_then(sticky::parse_segment);
+    let course = Course::new(new, segment.as_ref());
+    let before = source.stream.replace_course(course);
+    let latency = course.latency(mode);
+    if before.latency(mode) != latency {
+        gst::debug!(
+            CAT,
+            obj = source.element,
+            "The producer's latency is {latency}"
+        );
+        messages::latency_changed(source.element);
+    }
+    let is_same = source.outgoing.own_segment() == segment
+        && new.get(sticky::SEGMENT_EVENT) == old.get(sticky::SEGMENT_EVENT);
+    if mode != XmemSrcTimestampMode::Passthrough || is_same {
+        return;
+    }
+    gst::debug!(CAT, obj = source.element, "Segment is {segment:?}");
+    source.outgoing.set_segment(segment);
+    // GstBaseSrc takes only segments of its own format, and ends the stream where one ends. It sends this one before the
+    // frame, and ours leaves in its place.
+    let any = gst::FormattedSegment::<gst::ClockTime>::new();
+    if let Err(error) = source.element.new_segment(any.upcast_ref()) {
+        gst::warning!(CAT, obj = source.element, "{error}");
+    }
+}
+
+/// Sends downstream what is new in the sticky state. `on_device`: where frames are now handed on; `None`: not known from a
+/// frame.
+pub(super) fn renew(
+    source: Source<'_>,
+    new: &Sticky,
+    on_device: Option<bool>,
+) -> Result<(), gst::FlowError> {
+    let (mut old, moved, on_device) = source.stream.replace_sticky(new.clone(), on_device);
+    // Until a frame shows it, the caps decide.
+    let on_device = on_device.or(source.settings.download.then_some(false));
+    let begins = events::announce(source, new);
+    follow_course(source, new, &old);
+    if begins {
+        // Everything sent belongs to the stream before.
+        old = Sticky::new();
+    }
+    let pad = source.element.src_pad();
+    let caps = new.text(sticky::CAPS);
+    if let Some(caps) = caps
+        && (moved || old.text(sticky::CAPS) != Some(caps))
+    {
+        let Some(parsed) = sticky::parse_caps(caps) else {
+            gst::element_error!(
+                source.element,
+                gst::StreamError::Format,
+                ("The producer's caps cannot be parsed: {caps:?}")
+            );
+            return Err(gst::FlowError::Error);
+        };
+        let parsed = match on_device {
+            Some(on_device) => caps::on_device(parsed, on_device),
+            None => parsed,
+        };
+        gst::info!(CAT, obj = source.element, "Caps are {parsed}");
+        check_caps(source, &parsed)?;
+        if pad.current_caps().as_ref() == Some(&parsed) {
+            // A new stream with the same caps; GstBaseSrc does not send them again.
+            pad.push_event(gst::event::Caps::new(&parsed));
+        }
+        source.stream.set_caps(parsed);
+        // Sets the caps and asks downstream what it can read.
+        if !source.element.negotiate() {
+            return Err(if pad.pad_flags().contains(gst::PadFlags::FLUSHING) {
+                gst::FlowError::Flushing
+            } else {
+                gst::FlowError::NotNegotiated
+            });
+        }
+    }
+    if begins {
+        events::push_segment(source);
+    }
+    events::push_sticky(source, new, &old);
+    Ok(())
+}
+
+/// Fails with an error message if the stream cannot go on with these caps.
+fn check_caps(source: Source<'_>, caps: &gst::Caps) -> Result<(), gst::FlowError> {
+    let pool = &source.settings.pool;
+    let is_cuda = caps::is_cuda(caps);
+    if is_cuda && !cuda::is_offered() {
+        gst::element_error!(
+            source.element,
+            gst::CoreError::Negotiation,
+            ("The frames of pool {pool:?} lie on a CUDA device. Handing them on where they lie takes a driver, \
+                 libgstcuda of GStreamer 1.24 or later, and a plugin built with CUDA; GST_DEBUG=xmemcuda:4 says what is \
+                 missing. With a driver, download=true gives them in host memory")
+        );
+    } else if !is_refused(source, caps) {
+        source.stream.note_refusal(false);
+        return Ok(());
+    } else if is_cuda {
+        gst::element_error!(
+            source.element,
+            gst::CoreError::Negotiation,
+            ("Downstream does not take what is in pool {pool:?}: frames on a CUDA device. The caps are {caps}; put \
+                 cudaconvert, cudadownload or another element that takes them behind xmemsrc, or set download=true for \
+                 frames in host memory")
+        );
+    } else {
+        gst::element_error!(
+            source.element,
+            gst::CoreError::Negotiation,
+            ("Downstream does not take what is in pool {pool:?}. The producer's caps are {caps}; put a converter that \
+                 takes them behind xmemsrc, or have the producer make others")
+        );
+    }
+    source.stream.note_refusal(true);
+    Err(gst::FlowError::NotNegotiated)
+}
+
+/// Posts an error about caps that an element behind the next one refused, unless the application has an error about the
+/// caps. GstBaseSrc's own error does not name them.
+pub(super) fn report_late_refusal(element: &gst_base::BaseSrc, stream: &Stream, pool: &OsStr) {
+    let Some(caps) = stream.caps().filter(|_| !stream.note_refusal(true)) else {
+        return;
+    };
+    gst::element_error!(
+        element,
+        gst::CoreError::Negotiation,
+        ("Something downstream does not take what is in pool {pool:?}. The producer's caps are {caps}; the element \
+             behind xmemsrc takes them, and one further on does not take what becomes of them. Put a converter before that \
+             one, or have the producer make others")
+    );
+}
+
+/// Whether downstream would refuse these caps. Sending them does not show it: a refusal comes back only as the flow of the
+/// next buffer, which the base class reports without a reason.
+fn is_refused(source: Source<'_>, caps: &gst::Caps) -> bool {
+    let peer = source.element.src_pad().peer();
+    peer.is_some_and(|peer| {
+        let takes = peer.query_accept_caps(caps)
+            // Converters accept any memory and look only later whether they can do anything with it.
+            && !(caps::is_cuda(caps) && peer.query_caps(Some(caps)).is_empty());
+        !takes && !peer.pad_flags().contains(gst::PadFlags::FLUSHING)
+    })
+}

@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! `cargo xtask count`: what one frame costs, counted and not timed.
+
+use crate::step::{self, Step};
+use crate::{Result, cargo, packages, root, target_dir};
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// For xmem-count: `--check` compares with the ceilings, `--set` writes them, `--case NAME` counts a part
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+    rest: Vec<String>,
+}
+
+pub(crate) fn run(args: &Args) -> Result {
+    packages::ensure_for_count()?;
+    let step = |name, command| Step {
+        name,
+        command,
+        advice: "the message above says why",
+    };
+    // Each by itself, so that the plugin is what is shipped: packages that are built together share features.
+    let build = |package| {
+        let mut command = cargo();
+        command.args(["build", "--release", "--locked", "--package", package]);
+        step("build", command)
+    };
+    let release = target_dir().join("release");
+    let mut count = std::process::Command::new(release.join("xmem-count"));
+    count.arg("count").arg(release.join("libgstxmem.so"));
+    count.arg(root().join("crates/xmem-count/ceilings.txt"));
+    count.args(&args.rest);
+    let builds = ["gst-plugin-xmem", "xmem-count"].map(build);
+    step::run_all(builds.into_iter().chain([step("count", count)]).collect())
+}
