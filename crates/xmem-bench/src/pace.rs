@@ -19,11 +19,17 @@ impl Pace {
         }
     }
 
-    /// Sleeps until then.
-    pub(crate) fn wait(&mut self) {
+    /// Waits until then. `is_polled`: without sleeping.
+    pub(crate) fn wait(&mut self, is_polled: bool) {
         let now = Instant::now();
         let due = self.due.unwrap_or(now);
-        thread::sleep(due.saturating_duration_since(now));
+        if is_polled {
+            while Instant::now() < due {
+                std::hint::spin_loop();
+            }
+        } else {
+            thread::sleep(due.saturating_duration_since(now));
+        }
         // Frames that could not be made in time are left out, as a camera does.
         self.due = Some(due.max(now) + self.period);
     }

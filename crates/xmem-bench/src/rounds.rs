@@ -53,7 +53,7 @@ pub(crate) fn run(plan: &Plan, fps: u32) -> Result<(), Error> {
         left_out.iter().for_each(|line| println!("{line}.\n"));
         let section = match scenario {
             Scenario::Stopped => stopped::section(fps)?,
-            _ => report::section(*scenario, &measure(plan, *scenario, fps)?)?,
+            _ => report::section(*scenario, &measure(plan, *scenario, scenario.fps(fps))?)?,
         };
         println!("{section}");
     }

@@ -24,10 +24,16 @@ pub(crate) enum Scenario {
     Stopped,
     /// 1080p I420 for 1 and 4 consumers, without GStreamer
     Core,
+    /// The same for 1 consumer, 10,000 frames a second; neither side sleeps
+    Polled,
 }
 
 const ELEMENTS: &[Transport] = &[Transport::Shm, Transport::Unixfd, Transport::Xmem];
 const BARE: &[Transport] = &[Transport::Ring, Transport::Iceoryx2, Transport::Core];
+const POLLED: &[Transport] = &[Transport::Iceoryx2Polled, Transport::CorePolled];
+
+/// Close enough for a frame to find both sides' caches as the one before left them.
+const POLLED_FPS: u32 = 10_000;
 
 impl Scenario {
     pub(crate) fn title(self) -> &'static str {
@@ -39,12 +45,13 @@ impl Scenario {
             Self::FanOut => "Many consumers: 1080p I420, written into the transport's memory",
             Self::Stopped => "A stopped consumer: 1080p I420, written into the transport's memory",
             Self::Core => "Without GStreamer: 1080p I420, written into the transport's memory",
+            Self::Polled => "Without GStreamer, polled: 1080p I420, 10,000 frames a second",
         }
     }
 
     pub(crate) fn frames(self) -> Frames {
         match self {
-            Self::Hd | Self::FanOut | Self::Stopped | Self::Core => Frames::Hd,
+            Self::Hd | Self::FanOut | Self::Stopped | Self::Core | Self::Polled => Frames::Hd,
             Self::Uhd => Frames::Uhd,
             Self::HdForeign => Frames::HdForeign,
             Self::UhdForeign => Frames::UhdForeign,
@@ -52,7 +59,20 @@ impl Scenario {
     }
 
     pub(crate) fn transports(self) -> &'static [Transport] {
-        if self == Self::Core { BARE } else { ELEMENTS }
+        match self {
+            Self::Core => BARE,
+            Self::Polled => POLLED,
+            _ => ELEMENTS,
+        }
+    }
+
+    /// Frames a second, where `fps` are asked for.
+    pub(crate) fn fps(self, fps: u32) -> u32 {
+        if self == Self::Polled {
+            POLLED_FPS
+        } else {
+            fps
+        }
     }
 
     /// How many consumers there are at once.
@@ -67,7 +87,10 @@ impl Scenario {
 
     /// Whether to measure the source and the receiver without a transport, too.
     pub(crate) fn has_alone(self) -> bool {
-        !matches!(self, Self::FanOut | Self::Stopped | Self::Core)
+        !matches!(
+            self,
+            Self::FanOut | Self::Stopped | Self::Core | Self::Polled
+        )
     }
 
     /// All that can be measured here.

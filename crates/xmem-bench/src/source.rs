@@ -140,7 +140,7 @@ mod imp {
                 .pace
                 .lock()
                 .unwrap_or_else(|poisoned| poisoned.into_inner());
-            pace.wait();
+            pace.wait(false);
             let mut map = buffer.map_writable().map_err(|_| gst::FlowError::Error)?;
             stamp::write(&mut map, settings.touch).map_err(|_| gst::FlowError::Error)?;
             Ok(gst::FlowSuccess::Ok)

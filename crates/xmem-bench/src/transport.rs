@@ -17,8 +17,12 @@ pub(crate) enum Transport {
     Xmem,
     /// The crate xmem-core, without GStreamer
     Core,
+    /// The same, and the consumer polls
+    CorePolled,
     /// The crate iceoryx2: publish-subscribe, and an event for each frame
     Iceoryx2,
+    /// The same without events, and the consumer polls
+    Iceoryx2Polled,
     /// A ring in a memfd, and a socket for the numbers of its slots
     Ring,
 }
@@ -29,8 +33,8 @@ impl Transport {
             Self::Shm => "shmsink/shmsrc",
             Self::Unixfd => "unixfdsink/unixfdsrc",
             Self::Xmem => "xmemsink/xmemsrc",
-            Self::Core => "xmem-core",
-            Self::Iceoryx2 => "iceoryx2",
+            Self::Core | Self::CorePolled => "xmem-core",
+            Self::Iceoryx2 | Self::Iceoryx2Polled => "iceoryx2",
             Self::Ring => "a ring by hand",
         }
     }
@@ -40,19 +44,24 @@ impl Transport {
         match self {
             Self::Shm => "shm",
             Self::Unixfd => "unixfd",
-            Self::Xmem | Self::Core => "xmem",
-            Self::Iceoryx2 => "iceoryx2",
+            Self::Xmem | Self::Core | Self::CorePolled => "xmem",
+            Self::Iceoryx2 | Self::Iceoryx2Polled => "iceoryx2",
             Self::Ring => "by hand",
         }
     }
 
     /// Whether it is used without GStreamer.
     pub(crate) fn is_bare(self) -> bool {
-        matches!(self, Self::Core | Self::Iceoryx2 | Self::Ring)
+        self.is_polled() || matches!(self, Self::Core | Self::Iceoryx2 | Self::Ring)
+    }
+
+    /// Whether neither side sleeps.
+    pub(crate) fn is_polled(self) -> bool {
+        matches!(self, Self::CorePolled | Self::Iceoryx2Polled)
     }
 
     pub(crate) fn is_xmem(self) -> bool {
-        matches!(self, Self::Xmem | Self::Core)
+        self.short_name() == Self::Xmem.short_name()
     }
 
     /// Why it cannot send these frames here.
@@ -77,7 +86,7 @@ impl Transport {
                     Some(_) => None,
                 }
             }
-            Self::Iceoryx2 if !cfg!(feature = "iceoryx2") => {
+            Self::Iceoryx2 | Self::Iceoryx2Polled if !cfg!(feature = "iceoryx2") => {
                 Some("this program was built without its feature `iceoryx2`".to_owned())
             }
             _ => None,

@@ -2,6 +2,8 @@
 
 //! The crate xmem-core, as it comes.
 
+use std::time::Duration;
+
 use xmem_core::{AcquireError, Consumer, FrameMeta, Producer, PublishError, ReceiveError};
 
 use super::{LOOK, Publisher, Subscriber};
@@ -41,8 +43,9 @@ impl Publisher for Sender {
 pub(super) struct Receiver(Consumer);
 
 impl Receiver {
-    pub(super) fn new(socket: &str) -> Result<Self, Error> {
-        Ok(Self(Consumer::builder(socket).connect()?))
+    pub(super) fn new(socket: &str, is_polled: bool) -> Result<Self, Error> {
+        let time = if is_polled { LOOK } else { Duration::ZERO };
+        Ok(Self(Consumer::builder(socket).busy_poll(time).connect()?))
     }
 }
 

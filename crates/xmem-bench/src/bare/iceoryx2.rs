@@ -28,19 +28,21 @@ const SUBSCRIBERS: usize = 4;
 
 pub(super) struct Sender {
     publisher: Port<Service, [u8], ()>,
-    notifier: Notifier<Service>,
+    /// `None`: the receivers poll.
+    notifier: Option<Notifier<Service>>,
     size: usize,
 }
 
 impl Sender {
-    pub(super) fn new(name: &str, size: usize) -> Result<Self, Error> {
+    pub(super) fn new(name: &str, size: usize, is_polled: bool) -> Result<Self, Error> {
         let (frames, event) = services(name)?;
+        let notifier = (!is_polled).then(|| event.notifier_builder().create());
         Ok(Self {
             publisher: frames
                 .publisher_builder()
                 .initial_max_slice_len(size)
                 .create()?,
-            notifier: event.notifier_builder().create()?,
+            notifier: notifier.transpose()?,
             size,
         })
     }
@@ -56,31 +58,36 @@ impl Publisher for Sender {
         let mut sample = unsafe { sample.assume_init() };
         write(sample.payload_mut())?;
         sample.send()?;
-        self.notifier.notify()?;
+        if let Some(notifier) = &self.notifier {
+            notifier.notify()?;
+        }
         Ok(())
     }
 }
 
 pub(super) struct Receiver {
     subscriber: SubscriberPort<Service, [u8], ()>,
-    listener: Listener<Service>,
+    /// `None`: it polls.
+    listener: Option<Listener<Service>>,
 }
 
 impl Receiver {
-    pub(super) fn new(name: &str) -> Result<Self, Error> {
+    pub(super) fn new(name: &str, is_polled: bool) -> Result<Self, Error> {
         let (frames, event) = services(name)?;
-        let listener = event.listener_builder().create()?;
+        let listener = (!is_polled).then(|| event.listener_builder().create());
         let subscriber = frames.subscriber_builder().create()?;
         Ok(Self {
             subscriber,
-            listener,
+            listener: listener.transpose()?,
         })
     }
 }
 
 impl Subscriber for Receiver {
     fn receive(&mut self, read: &mut dyn FnMut(&[u8]) -> Result<(), Error>) -> Result<(), Error> {
-        self.listener.timed_wait(|_| {}, LOOK)?;
+        if let Some(listener) = &self.listener {
+            listener.timed_wait(|_| {}, LOOK)?;
+        }
         while let Some(sample) = self.subscriber.receive()? {
             read(sample.payload())?;
         }

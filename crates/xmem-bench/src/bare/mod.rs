@@ -41,7 +41,7 @@ pub(crate) fn producer(place: &Place, fps: u32) -> Result<(), Error> {
         let mut publisher = publisher(&place)?;
         let mut pace = Pace::new(fps);
         while !end.load(Ordering::Relaxed) {
-            pace.wait();
+            pace.wait(place.transport.is_polled());
             publisher.publish(&mut |frame| stamp::write(frame, place.touch))?;
             if meter.count() {
                 println!("{SENDING}");
@@ -72,17 +72,23 @@ fn publisher(place: &Place) -> Result<Box<dyn Publisher>, Error> {
     Ok(match place.transport {
         Transport::Ring => Box::new(ring::Sender::new(&place.socket, size)?),
         #[cfg(feature = "iceoryx2")]
-        Transport::Iceoryx2 => Box::new(iceoryx2::Sender::new(&place.socket, size)?),
+        Transport::Iceoryx2 | Transport::Iceoryx2Polled => {
+            let is_polled = place.transport.is_polled();
+            Box::new(iceoryx2::Sender::new(&place.socket, size, is_polled)?)
+        }
         _ => Box::new(core::Sender::new(&place.socket, size)?),
     })
 }
 
 fn subscriber(place: &Place) -> Result<Box<dyn Subscriber>, Error> {
+    let is_polled = place.transport.is_polled();
     Ok(match place.transport {
         Transport::Ring => Box::new(ring::Receiver::new(&place.socket, place.frames.size())?),
         #[cfg(feature = "iceoryx2")]
-        Transport::Iceoryx2 => Box::new(iceoryx2::Receiver::new(&place.socket)?),
-        _ => Box::new(core::Receiver::new(&place.socket)?),
+        Transport::Iceoryx2 | Transport::Iceoryx2Polled => {
+            Box::new(iceoryx2::Receiver::new(&place.socket, is_polled)?)
+        }
+        _ => Box::new(core::Receiver::new(&place.socket, is_polled)?),
     })
 }
 
