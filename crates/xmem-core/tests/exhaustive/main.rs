@@ -20,6 +20,7 @@
 
 mod checker;
 mod consumer;
+mod control;
 mod producer;
 mod properties;
 mod setting;

@@ -135,7 +135,7 @@ fn leak(world: &World) -> Option<&'static str> {
         }
     }
     let mut after = *world;
-    super::producer::forget_retired(&mut after);
+    super::control::forget_retired(&mut after);
     after
         .producer
         .regions
