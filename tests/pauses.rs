@@ -53,6 +53,10 @@ fn a_stream_that_waited_goes_on_where_it_was() {
         let frames = over_pauses(live);
         for pair in frames.windows(2) {
             assert_eq!(pair[1].0, pair[0].0 + 1, "{frames:?}");
+            // The time of the first frame may be before the pipeline's start, and becomes 0.
+            if pair[0].1.is_zero() {
+                continue;
+            }
             let step = pair[1].1.saturating_sub(pair[0].1);
             assert!(step >= FRAME - gst::ClockTime::MSECOND, "{frames:?}");
         }
