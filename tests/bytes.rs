@@ -99,7 +99,7 @@ fn every_string_property_takes_them() {
 }
 
 #[test]
-fn names_are_refused_with_the_reason() {
+fn invalid_bytes_are_refused_with_the_reason() {
     for (factory, other) in [("xmemsink", "fakesrc"), ("xmemsrc", "fakesink")] {
         let element = element(factory);
         set(&element, "pool", NOT_UTF8);

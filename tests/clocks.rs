@@ -163,7 +163,7 @@ fn no_clock_is_no_obstacle() {
 }
 
 #[test]
-fn without_a_clock_a_pipeline_that_begins_anew_has_times_from_then_on() {
+fn without_a_clock_a_restarted_pipeline_has_times_from_its_restart() {
     let pools = Pools::new();
     let producer = pools.launch(&format!(
         "videotestsrc ! {VIDEO} ! xmemsink name=sink pool=POOL"

@@ -30,7 +30,7 @@ fn first_byte(sample: &gst::Sample) -> u8 {
 }
 
 #[test]
-fn several_consumers_get_everything() {
+fn several_consumers_get_every_frame() {
     let pools = Pools::new();
     let producer =
         pools.launch(&format!("videotestsrc num-buffers=30 ! {VIDEO} ! xmemsink name=sink pool=POOL sync=false delivery=lossless"));
@@ -92,12 +92,12 @@ fn all_get_everything(count: u32) {
 }
 
 #[test]
-fn sixty_four_sources_get_everything() {
+fn sixty_four_sources_get_every_frame() {
     all_get_everything(64);
 }
 
 #[test]
-fn two_hundred_sources_get_everything() {
+fn two_hundred_sources_get_every_frame() {
     all_get_everything(200);
 }
 
@@ -229,7 +229,7 @@ fn past_its_budget_a_consumer_copies() {
 }
 
 #[test]
-fn past_its_budget_a_consumer_drops_if_told_to() {
+fn past_its_budget_a_consumer_drops_if_set_to() {
     let (held, receiver, _sender, _pools) = over_budget("over-budget=drop");
     let got: Vec<_> = held.iter().map(first_byte).collect();
     assert_eq!(got, [1, 2]);
@@ -244,7 +244,7 @@ fn past_its_budget_a_consumer_drops_if_told_to() {
 }
 
 #[test]
-fn a_slow_consumer_misses_live_frames_and_hears_of_it() {
+fn a_slow_consumer_misses_live_frames_and_gets_a_message() {
     let pools = Pools::new();
     let sender = pools.sender(&caps(), "history=2");
     let receiver = pools.receiver("max-held=4").connected();
@@ -278,7 +278,7 @@ fn a_slow_consumer_misses_live_frames_and_hears_of_it() {
 }
 
 #[test]
-fn a_slow_consumer_gets_the_newest_if_told_to() {
+fn a_slow_consumer_gets_the_newest_if_set_to() {
     let pools = Pools::new();
     let sender = pools.sender(&caps(), "history=32");
     let receiver = pools.receiver("newest-only=true").connected();
@@ -356,7 +356,7 @@ fn a_new_producer_takes_over() {
 
 /// It is the first to know of the new pool, and yet some frames may be faster.
 #[test]
-fn nothing_of_a_new_producer_is_missed() {
+fn no_frame_of_a_new_producer_is_missed() {
     let pools = Pools::new();
     let receiver = pools.receiver("");
     for round in 0..5 {
@@ -376,7 +376,7 @@ fn nothing_of_a_new_producer_is_missed() {
 }
 
 #[test]
-fn a_lost_producer_ends_the_stream_if_told_to() {
+fn a_lost_producer_ends_the_stream_if_set_to() {
     let pools = Pools::new();
     let receiver = pools.receiver("on-producer-lost=eos");
     let sender = pools.sender(&caps(), LOSSLESS);
@@ -388,7 +388,7 @@ fn a_lost_producer_ends_the_stream_if_told_to() {
 }
 
 #[test]
-fn a_lost_producer_is_an_error_if_told_to() {
+fn a_lost_producer_is_an_error_if_set_to() {
     let pools = Pools::new();
     let receiver = pools.receiver("on-producer-lost=error");
     let sender = pools.sender(&caps(), LOSSLESS);
@@ -421,7 +421,7 @@ fn the_stream_goes_on_after_its_end() {
 }
 
 #[test]
-fn who_comes_and_goes_is_told() {
+fn signals_report_consumers_that_join_and_leave() {
     let pools = Pools::new();
     let sender = pools.sender(&caps(), "");
     let sink = sender.sink();
@@ -545,7 +545,7 @@ fn a_flush_ends_a_wait() {
 }
 
 #[test]
-fn posix_shm_serves_as_well() {
+fn posix_shm_works_as_well() {
     let pools = Pools::new();
     let receiver = pools.receiver("");
     let sender = pools.sender(&caps(), &format!("backing=posix-shm {LOSSLESS}"));

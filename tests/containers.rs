@@ -232,7 +232,7 @@ fn containers_of_two_users_share_frames() {
 
 /// Each is root in its own container, which is nobody in the other.
 #[test]
-fn root_of_another_container_is_not_let_in() {
+fn root_of_another_container_is_denied() {
     let (owner, other) = (Who::User(42_101), Who::User(42_102));
     let Some(scene) = Scene::new(&[owner, other]) else {
         return;

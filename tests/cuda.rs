@@ -94,7 +94,7 @@ fn on(machine: &Machine, role: &str, pools: &Pools, variables: &[(&str, &str)]) 
 }
 
 /// What an error says that is one of missing libraries.
-fn says_what_is_missing(text: &str) -> bool {
+fn names_the_missing_library(text: &str) -> bool {
     let parts = [
         "CUDA device",
         "driver",
@@ -107,7 +107,7 @@ fn says_what_is_missing(text: &str) -> bool {
 }
 
 #[test]
-fn xmemsrc_says_what_it_lacks_for_frames_on_a_device() {
+fn xmemsrc_names_the_missing_library_for_frames_on_a_device() {
     let pools = Pools::new();
     let machine = Machine::new(pools.file("machine"));
     let mut producer = on(&machine, "producer", &pools, &[]);
@@ -117,7 +117,7 @@ fn xmemsrc_says_what_it_lacks_for_frames_on_a_device() {
     let _ = pipeline.0.set_state(gst::State::Playing);
     let (error, text) = pipeline.wait_error();
     assert!(error.matches(gst::CoreError::Negotiation), "{text}");
-    assert!(says_what_is_missing(&text), "{text}");
+    assert!(names_the_missing_library(&text), "{text}");
     // Nor can they be downloaded.
     let pipeline = pools.launch("xmemsrc pool=POOL start-from=oldest download=true ! fakesink");
     let _ = pipeline.0.set_state(gst::State::Playing);
@@ -146,7 +146,7 @@ fn with_an_old_libgstcuda_frames_can_be_downloaded() {
     if said.contains("memory:CUDAMemory") {
         return not_run("GStreamer's own CUDA library is new enough here");
     }
-    assert!(says_what_is_missing(&said), "{said}");
+    assert!(names_the_missing_library(&said), "{said}");
     let log = std::fs::read_to_string(log).unwrap();
     let line = log.lines().find(|line| line.contains("memory:CUDAMemory"));
     let line = line.unwrap_or_else(|| panic!("nothing in {log}"));

@@ -52,7 +52,7 @@ fn assert_dma_buffer(sample: &gst::Sample) {
 
 /// Caps with `format=DMA_DRM` leave the format to the frames.
 #[test]
-fn planes_travel_where_only_the_frame_knows_them() {
+fn planes_known_only_to_the_frame_arrive() {
     let pools = Pools::new();
     let sender = pools.sender(&OPEN.parse().unwrap(), "copy=forbid");
     let receiver = pools.receiver("").connected();
@@ -83,7 +83,7 @@ fn planes_travel_where_only_the_frame_knows_them() {
 
 /// What devices alone can read has offsets and strides too.
 #[test]
-fn planes_of_an_open_format_travel() {
+fn planes_of_an_open_format_arrive() {
     let pools = Pools::new();
     let format = VideoFormat::from_string("DMA_DRM");
     if format == VideoFormat::Unknown {
@@ -106,7 +106,7 @@ fn planes_of_an_open_format_travel() {
 }
 
 #[test]
-fn planes_that_nobody_knows_are_not_made_up() {
+fn unknown_planes_are_not_made_up() {
     let pools = Pools::new();
     let sender = pools.sender(&OPEN.parse().unwrap(), "copy=forbid");
     let receiver = pools.receiver("").connected();
@@ -118,7 +118,7 @@ fn planes_that_nobody_knows_are_not_made_up() {
 
 /// Past the budget other frames are copied.
 #[test]
-fn what_cannot_be_held_is_dropped() {
+fn a_dma_buffer_past_the_budget_is_dropped() {
     let pools = Pools::new();
     let sender = pools.sender(&GRAY.parse().unwrap(), "");
     let receiver = pools.receiver("max-held=2").connected();
@@ -162,7 +162,7 @@ fn padded_rows_stay_where_they_are() {
 
 /// Any program may be the producer, and put any frames into its pool.
 #[test]
-fn host_memory_does_not_go_out_as_a_dma_buffer() {
+fn host_memory_is_not_delivered_as_a_dma_buffer() {
     let pools = Pools::new();
     let producer = Producer::builder(&pools.pool("p")).build().unwrap();
     let mut sticky = Sticky::new();

@@ -56,7 +56,7 @@ fn beside_an_installed_plugin() {
 }
 
 #[test]
-fn the_consumer_ends_when_nobody_reads_what_it_says() {
+fn the_consumer_ends_when_its_output_is_closed() {
     let pools = prepared();
     let mut producer = command(&pools, example("embed-producer"));
     let _producer = Launch::start(&pools, "producer", producer.arg("p"));

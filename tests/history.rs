@@ -34,7 +34,7 @@ fn received(caps: &str, apart: gst::ClockTime, properties: &str) -> usize {
 }
 
 #[test]
-fn a_tenth_of_a_second_at_any_rate() {
+fn the_default_history_is_a_tenth_of_a_second_at_any_rate() {
     let frame = gst::ClockTime::SECOND / 240;
     assert_eq!(received(VIDEO, frame, ""), 21);
     let piece = gst::ClockTime::from_mseconds(5);
@@ -42,7 +42,7 @@ fn a_tenth_of_a_second_at_any_rate() {
 }
 
 #[test]
-fn what_was_asked_for_and_no_more() {
+fn a_set_history_is_not_exceeded() {
     let frame = gst::ClockTime::SECOND / 240;
     // What the pool keeps, what the appsink has and what the source waits with.
     let most = 1 + 4 + 2;

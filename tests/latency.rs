@@ -135,7 +135,7 @@ fn latency_in(mode: &str, pace: &str) -> gst::ClockTime {
 }
 
 #[test]
-fn what_a_frame_may_be_late_by_depends_on_what_its_time_is() {
+fn the_latency_depends_on_the_timestamp_mode() {
     assert_eq!(latency_in("clock", ""), ONE_FRAME);
     assert_eq!(latency_in("clock", "pace=always"), gst::ClockTime::ZERO);
     assert_eq!(latency_in("clock", "sync=false"), ONE_FRAME);
@@ -145,7 +145,7 @@ fn what_a_frame_may_be_late_by_depends_on_what_its_time_is() {
 }
 
 #[test]
-fn a_producer_with_another_latency_is_announced() {
+fn a_producers_change_of_latency_is_announced() {
     let pools = Pools::new();
     let receiver = pools.receiver("processing-deadline=0");
     let told = || {

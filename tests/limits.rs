@@ -29,7 +29,7 @@ fn has_consumer(pools: &Pools) -> bool {
 
 /// What passes ends no stream that goes on.
 #[test]
-fn a_source_that_lost_its_producer_and_has_no_descriptors_goes_on_when_it_has_some() {
+fn a_source_without_descriptors_reconnects_when_it_has_some() {
     let pools = prepared();
     let mut first = Launch::new(&pools, "first", &[], PRODUCER);
     let mut source = Launch::new(&pools, "source", &["-m"], "xmemsrc pool=p ! fakesink");

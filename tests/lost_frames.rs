@@ -152,7 +152,7 @@ fn a_frame_that_waits_when_there_is_a_flush_is_counted() {
 
 /// GstBaseSink asks for the times of the list itself as if it were a buffer.
 #[test]
-fn nothing_is_missing_between_the_frames_of_lists() {
+fn no_gap_is_reported_between_the_frames_of_lists() {
     for properties in ["history=16", LOSSLESS, "history=16 pace=always"] {
         let pools = Pools::new();
         let sender = pools.sender(&caps(), properties);

@@ -70,7 +70,7 @@ fn a_producer_that_is_lost_and_comes_back() {
 }
 
 #[test]
-fn a_consumer_that_held_all_up() {
+fn a_consumer_that_delays_a_lossless_pool_is_named() {
     let pools = Pools::new();
     let caps = VIDEO.parse().unwrap();
     let producer = pools.sender(
@@ -105,7 +105,7 @@ fn a_consumer_that_held_all_up() {
 }
 
 #[test]
-fn a_consumer_that_was_killed_and_one_that_left() {
+fn the_reason_of_a_disconnect_is_reported() {
     let pools = prepared();
     let producer = pools.launch(&format!(
         "videotestsrc is-live=true ! {VIDEO} ! xmemsink name=sink pool={}",
@@ -275,7 +275,7 @@ fn with<'a>(said: &'a [String], word: &str) -> Vec<&'a String> {
 
 /// Frames that are missed look like a lower rate, for which there can be many reasons.
 #[test]
-fn a_source_that_misses_frames_says_why_once() {
+fn a_source_that_misses_frames_reports_the_reason_once() {
     let pools = Pools::new();
     let said = warnings("GST_PERFORMANCE", || {
         let sender = pools.sender(&VIDEO.parse().unwrap(), "history=1");
@@ -301,7 +301,7 @@ fn a_source_that_misses_frames_says_why_once() {
 
 /// Dropping past the budget is what was asked for, but whoever looks at the pool has to see it.
 #[test]
-fn a_source_that_drops_frames_says_why_once_and_its_producer_knows() {
+fn a_source_that_drops_frames_reports_it_once_and_to_the_producer() {
     let pools = Pools::new();
     let said = warnings("GST_PERFORMANCE", || {
         let sender = pools.sender(&VIDEO.parse().unwrap(), LOSSLESS);
@@ -329,7 +329,7 @@ fn a_source_that_drops_frames_says_why_once_and_its_producer_knows() {
 }
 
 #[test]
-fn a_source_that_is_granted_less_than_it_asked_for_says_so() {
+fn a_source_with_less_than_its_requested_budget_reports_it() {
     let pools = Pools::new();
     let _sender = pools.sender(&VIDEO.parse().unwrap(), "max-held=3");
     let said = warnings("xmemsrc", || {

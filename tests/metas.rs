@@ -408,7 +408,7 @@ fn dropped_metas(element: &gst::Element, name: &str) -> u64 {
 }
 
 #[test]
-fn what_cannot_travel_is_named_once() {
+fn metas_that_cannot_be_transported_are_named_once() {
     let pools = Pools::new();
     let receiver = pools.receiver("");
     let sender = pools.sender(&caps(VIDEO), LOSSLESS);

@@ -25,7 +25,7 @@ fn assert_refused(pipeline: &Pipeline, caps: &str) {
 
 /// Its list begins with formats that few programs read.
 #[test]
-fn a_source_of_any_format_makes_a_common_one() {
+fn a_source_of_any_format_negotiates_a_common_one() {
     use gst::prelude::*;
     for (upstream, format) in [
         ("videotestsrc", "NV12"),
@@ -68,7 +68,7 @@ fn caps_that_downstream_refuses() {
 
 /// Some elements take any caps at first, and refuse the frames.
 #[test]
-fn caps_that_somebody_further_down_refuses() {
+fn caps_refused_further_downstream_are_an_error() {
     let pools = Pools::new();
     let producer = pools.sender(&GRAY.parse().unwrap(), "history=4");
     push(&producer, 1);
@@ -116,7 +116,7 @@ fn a_change_that_downstream_refuses() {
 /// dvbsuboverlay says that it may attach overlays, to whoever takes any caps, and blends them all the same. A converter would
 /// have to blend what is attached.
 #[test]
-fn caps_promise_no_metas_that_do_not_travel() {
+fn caps_promise_no_metas_that_are_not_transported() {
     let pools = Pools::new();
     let caps = |features: &str| -> gst::Caps {
         let features = format!("x-raw({features})");

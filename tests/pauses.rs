@@ -124,7 +124,7 @@ fn settle() {
 
 /// GstBaseSrc of GStreamer 1.26 throws away what a source hands it in a pause.
 #[test]
-fn a_frame_that_was_received_as_the_pause_began_comes_after_it() {
+fn a_frame_received_as_the_pause_began_is_delivered_after_it() {
     let pools = Pools::new();
     let held = InHand::new(&pools);
     held.pause();

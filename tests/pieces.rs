@@ -90,7 +90,7 @@ fn memory_with_a_descriptor_travels_as_it_is() {
 }
 
 #[test]
-fn a_dma_buffer_stays_one() {
+fn a_dma_buffer_stays_a_dma_buffer() {
     let pools = Pools::new();
     let caps: gst::Caps =
         "video/x-raw(memory:DMABuf),format=GRAY8,width=64,height=64,framerate=30/1"

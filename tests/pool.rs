@@ -76,7 +76,7 @@ fn raw_video_is_offered_pool_and_allocator() {
 }
 
 #[test]
-fn a_pool_is_made_only_for_who_needs_one() {
+fn a_pool_is_created_only_on_request() {
     let sink = Sink::new(&[]);
     let query = ask(&sink.0, &caps(), false);
     let (pool, size, _, _) = query.allocation_pools().next().unwrap();

@@ -97,7 +97,7 @@ fn videobalance_behind_a_tee() {
 }
 
 #[test]
-fn nobody_can_map_a_published_frame_for_writing() {
+fn a_published_frame_cannot_be_mapped_for_writing() {
     let pools = Pools::new();
     let caps: gst::Caps = VIDEO.parse().unwrap();
     let receiver = pools.receiver("");

@@ -204,7 +204,7 @@ fn streams_without_a_running_time_have_no_times() {
 }
 
 #[test]
-fn arrival_is_when_the_frame_was_published() {
+fn arrival_mode_uses_the_time_of_publication() {
     let pools = Pools::new();
     let sender = pools.sender(&CAPS.parse().unwrap(), LOSSLESS);
     let receiver = pools.receiver("timestamp-mode=arrival");
@@ -293,7 +293,7 @@ fn times_that_are_missing_stay_missing() {
 }
 
 #[test]
-fn a_running_time_is_what_the_segment_makes_of_a_time() {
+fn running_times_follow_the_segment() {
     let fast = segment(|segment| {
         segment.set_rate(2.0);
         segment.set_start(ms(1_000));
@@ -325,7 +325,7 @@ fn a_running_time_is_what_the_segment_makes_of_a_time() {
 }
 
 #[test]
-fn offsets_of_pads_and_of_the_sink_count() {
+fn offsets_of_pads_and_of_the_sink_apply() {
     let sent = [((Some(ms(3_000)), Some(ms(2_900))), plain())];
     let second = i64::try_from(ms(1_000).nseconds()).unwrap();
     let times = through_the_pool("", -second, &sent).0;
@@ -417,7 +417,7 @@ fn a_live_stream_that_lags_catches_up_where_frames_are_missing() {
 }
 
 #[test]
-fn what_lies_outside_of_its_segment_is_not_published() {
+fn frames_outside_of_their_segment_are_not_published() {
     let pools = Pools::new();
     let sender = sender(&pools, LOSSLESS);
     let receiver = pools.receiver("");
@@ -431,7 +431,7 @@ fn what_lies_outside_of_its_segment_is_not_published() {
 }
 
 #[test]
-fn flags_that_mean_something_elsewhere_travel() {
+fn flags_with_a_meaning_elsewhere_arrive() {
     let pools = Pools::new();
     let sender = pools.sender(&CAPS.parse().unwrap(), LOSSLESS);
     let receiver = pools.receiver("");

@@ -46,7 +46,7 @@ fn gst_inspect_shows_everything_without_a_warning() {
 }
 
 #[test]
-fn what_the_core_says_is_in_the_debug_log() {
+fn messages_of_the_core_are_in_the_debug_log() {
     let pools = prepared();
     let file = pools.file("debug.log");
     let _producer = Launch::new(&pools, "producer", &[], &format!("{LIVE} pool=p"));

@@ -95,7 +95,7 @@ const LIVE: &str =
     "videotestsrc is-live=true ! video/x-raw,format=I420,width=320,height=240,framerate=100/1";
 
 #[test]
-fn the_consumer_rides_over_a_killed_producer() {
+fn the_consumer_survives_a_killed_producer() {
     let pools = prepared();
     let producer = || {
         Launch::new(
@@ -138,7 +138,7 @@ fn the_consumer_rides_over_a_killed_producer() {
 }
 
 #[test]
-fn the_producer_gets_back_what_a_killed_consumer_held() {
+fn slots_of_a_killed_consumer_return_to_the_producer() {
     let pools = prepared();
     let _producer = Launch::new(
         &pools,
@@ -166,7 +166,7 @@ fn the_producer_gets_back_what_a_killed_consumer_held() {
 }
 
 #[test]
-fn a_stopped_consumer_stops_nobody_else() {
+fn a_stopped_consumer_delays_no_other_process() {
     let pools = prepared();
     let _producer = Launch::new(
         &pools,
@@ -197,7 +197,7 @@ fn a_stopped_consumer_stops_nobody_else() {
 }
 
 #[test]
-fn a_source_that_waits_says_so() {
+fn a_waiting_source_reports_it() {
     let pools = prepared();
     let _other = Launch::new(
         &pools,

@@ -18,7 +18,7 @@ fn uri_of(element: &gst::Element) -> String {
 }
 
 #[test]
-fn both_elements_take_them() {
+fn both_elements_accept_addresses() {
     for (kind, factory) in [
         (gst::URIType::Src, "xmemsrc"),
         (gst::URIType::Sink, "xmemsink"),
@@ -37,7 +37,7 @@ fn both_elements_take_them() {
 }
 
 #[test]
-fn properties_come_along() {
+fn addresses_carry_properties() {
     let uri = "xmem://cam0?max-held=3&on-producer-lost=eos&client-name=a%20b&download=true";
     let src = handler(gst::URIType::Src, uri).unwrap();
     assert_eq!(src.property::<String>("pool"), "cam0");

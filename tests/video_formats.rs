@@ -47,7 +47,7 @@ fn difference(format: &VideoFormat, width: u32, height: u32) -> Result<(), Strin
 
 proptest! {
     #[test]
-    fn each_format_lies_as_gstreamer_has_it(width in 1u32..5000, height in 1u32..3000) {
+    fn each_format_has_gstreamers_layout(width in 1u32..5000, height in 1u32..3000) {
         gst::init().unwrap();
         for format in VideoFormat::all() {
             prop_assert_eq!(difference(format, width, height), Ok(()), "{}", format.name);

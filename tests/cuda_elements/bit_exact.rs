@@ -34,7 +34,7 @@ fn all_arrive(producer: &mut Actor, consumers: &mut [Actor]) {
 }
 
 #[test]
-fn frames_of_all_formats_and_sizes_are_the_same_everywhere() {
+fn frames_of_all_formats_and_sizes_are_bit_exact() {
     let Some(lab) = Lab::new() else { return };
     let mut producer = lab.producer(&caps(Nv12, 320, 240), LOSSLESS);
     let mut consumers = [
@@ -63,7 +63,7 @@ fn memory_that_upstream_allocates_arrives_the_same() {
 }
 
 #[test]
-fn what_a_late_device_writes_is_waited_for() {
+fn writes_of_a_late_device_are_waited_for() {
     let Some(lab) = Lab::new() else { return };
     let lab = lab.with("DELAY_US", "1000..4000");
     let mut producer = lab.producer(&caps(Nv12, 640, 480), LOSSLESS);

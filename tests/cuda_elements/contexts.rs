@@ -36,7 +36,7 @@ fn probes(lab: &Lab) -> u64 {
 }
 
 #[test]
-fn upstream_behind_other_elements_has_it_too() {
+fn upstream_behind_other_elements_has_the_same_context() {
     let Some(lab) = Lab::new() else { return };
     let mut producer = lab.launch(&format!(
         "appsrc name=in format=time caps=\"{}\" ! queue ! cudaupload name=up ! queue \

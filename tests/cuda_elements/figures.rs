@@ -37,7 +37,7 @@ fn modes(lab: &Lab, mode: &str) -> (String, String) {
 }
 
 #[test]
-fn both_sides_tell_how_the_memory_came_to_a_consumer() {
+fn both_sides_report_how_a_consumer_opened_the_memory() {
     for (mode, quirks, expected) in [
         ("auto", "", "vmm"),
         ("vmm", "", "vmm"),

@@ -39,7 +39,7 @@ fn pass(producer: &mut Actor, consumers: &mut [Actor], numbers: std::ops::Range<
 }
 
 #[test]
-fn it_is_opened_once_and_not_copied() {
+fn upstreams_memory_is_opened_once_and_not_copied() {
     let Some(lab) = Lab::new() else { return };
     let mut producer = lab.actor();
     let pipeline = own_memory(&format!("{LOSSLESS} copy=forbid"));
@@ -65,7 +65,7 @@ fn it_is_opened_once_and_not_copied() {
 }
 
 #[test]
-fn it_is_not_freed_while_a_frame_is_held() {
+fn upstreams_memory_is_not_freed_while_a_frame_is_held() {
     let Some(lab) = Lab::new() else { return };
     let mut producer = lab.launch(&own_memory(LOSSLESS));
     let mut consumer = lab.consumer("", "");
@@ -102,7 +102,7 @@ fn it_is_not_freed_while_a_frame_is_held() {
 
 /// A process that holds no frame has the memory open all the same, until it has heard that it may close it.
 #[test]
-fn it_is_not_freed_while_anybody_has_it_open() {
+fn upstreams_memory_is_not_freed_while_a_process_has_it_open() {
     let Some(lab) = Lab::new() else { return };
     let mut producer = lab.actor();
     let pipeline = own_memory("wait-for-connection=true");
@@ -133,7 +133,7 @@ fn it_is_not_freed_while_anybody_has_it_open() {
 }
 
 #[test]
-fn it_is_not_freed_under_a_stopped_process() {
+fn upstreams_memory_is_not_freed_under_a_stopped_process() {
     let Some(lab) = Lab::new() else { return };
     let mut producer = lab.launch(&own_memory("release-timeout=300000000"));
     let mut stopped = lab.consumer("start-from=oldest", "");
@@ -157,7 +157,7 @@ fn it_is_not_freed_under_a_stopped_process() {
 }
 
 #[test]
-fn frames_stay_whole_when_upstream_stops() {
+fn frames_stay_intact_when_upstream_stops() {
     let Some(lab) = Lab::new() else { return };
     let mut producer = lab.launch(&own_memory("release-timeout=200000000"));
     let mut consumer = lab.consumer("start-from=oldest", "");
@@ -175,7 +175,7 @@ fn frames_stay_whole_when_upstream_stops() {
 }
 
 #[test]
-fn all_memory_is_freed_when_consumers_let_go_in_time() {
+fn all_memory_is_freed_when_consumers_release_in_time() {
     let Some(lab) = Lab::new() else { return };
     let mut producer = lab.launch(&own_memory("release-timeout=60000000000"));
     let mut consumer = lab.consumer("start-from=oldest", "");

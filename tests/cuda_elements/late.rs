@@ -100,7 +100,7 @@ fn push(producer: &mut Actor, number: u8) {
 
 /// The CPU waits for the device, and the pipeline is paused meanwhile.
 #[test]
-fn a_frame_that_is_waited_for_in_a_pause_is_counted() {
+fn a_frame_with_a_wait_during_a_pause_is_counted() {
     // An appsink refers to its last frame, which is a copy or in its slot.
     for (waits, kept) in [("download=true", 0), ("cuda-wait=cpu", 1)] {
         let Some(lab) = Lab::new() else { return };

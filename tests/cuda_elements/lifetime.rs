@@ -81,7 +81,7 @@ fn a_killed_producer_of_memory_by_handle_has_a_successor() {
 
 /// A stream that waited for it would stand still.
 #[test]
-fn a_frame_that_its_killed_producer_did_not_finish_is_left_out() {
+fn an_unfinished_frame_of_a_killed_producer_is_skipped() {
     let Some(lab) = Lab::new() else { return };
     let mut consumers = [lab.consumer("", ""), lab.consumer("download=true", "")];
     let mut producer = lab.actor();
@@ -146,7 +146,7 @@ fn a_killed_consumer_leaves_nothing_behind() {
 }
 
 #[test]
-fn a_stopped_consumer_holds_up_nobody() {
+fn a_stopped_consumer_delays_no_other() {
     let Some(lab) = Lab::new() else { return };
     let mut producer = sender(&lab, "wait-for-connection=true max-slots=24");
     let mut stopped = lab.consumer("max-held=3", "").connected();
@@ -299,7 +299,7 @@ fn caps_change_while_frames_are_held() {
 }
 
 #[test]
-fn a_frame_is_passed_on_without_a_copy() {
+fn a_frame_is_forwarded_without_a_copy() {
     let Some(lab) = Lab::new() else { return };
     let other = lab.file("q.sock").display().to_string();
     let mut first = sender(&lab, LOSSLESS);
@@ -335,7 +335,7 @@ fn a_frame_is_passed_on_without_a_copy() {
 }
 
 #[test]
-fn a_lossless_stream_is_whole_and_ends() {
+fn a_lossless_stream_is_complete_and_ends() {
     let Some(lab) = Lab::new() else { return };
     let mut first = lab.actor();
     first.told(

@@ -8,7 +8,7 @@ use crate::lab::Lab;
 use crate::pictures::caps;
 
 #[test]
-fn downstream_without_devices_is_an_error_that_says_what_helps() {
+fn downstream_without_devices_is_an_error_with_advice() {
     let Some(lab) = Lab::new() else { return };
     let mut producer = lab.producer(&caps(Nv12, 320, 240), "");
     producer.push(1);
@@ -103,7 +103,7 @@ fn frames_alternate_between_host_and_device() {
 }
 
 #[test]
-fn caps_with_the_feature_travel_with_what_else_they_say() {
+fn caps_with_the_feature_keep_their_other_fields() {
     let Some(lab) = Lab::new() else { return };
     let more =
         "pixel-aspect-ratio=4/3,interlace-mode=progressive,colorimetry=bt709,chroma-site=mpeg2";

@@ -171,7 +171,7 @@ fn frames_in_slots_by_handle_cost_nothing() {
 }
 
 #[test]
-fn the_own_process_has_the_slot_itself() {
+fn the_same_process_gets_the_slot_itself() {
     let Some(lab) = Lab::new() else { return };
     let mut actor = lab.actor();
     let sink = producer(&caps(Nv12, 320, 240), &format!("{LOSSLESS} copy=forbid"));

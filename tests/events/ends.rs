@@ -5,7 +5,7 @@
 use super::*;
 
 #[test]
-fn who_comes_after_the_end_learns_what_it_was() {
+fn a_consumer_that_joins_after_the_end_gets_the_sticky_events() {
     let pools = Pools::new();
     let feed = Feed::new(&pools, "");
     feed.start("stream");
@@ -42,7 +42,7 @@ fn a_stream_without_frames_has_an_end_too() {
 
 /// Downstream gets its stream-start before the end also when there never was a producer.
 #[test]
-fn the_end_without_a_producer_is_one() {
+fn an_eos_event_without_a_producer_ends_the_stream() {
     let pools = Pools::new();
     let (receiver, log) = noted(&pools, "");
     let src = receiver.src();

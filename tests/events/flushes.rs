@@ -32,7 +32,7 @@ fn a_flush_stays_in_its_pipeline() {
 }
 
 #[test]
-fn a_flushed_source_begins_anew_after_the_end() {
+fn a_flushed_source_starts_again_after_the_end() {
     let pools = Pools::new();
     let (receiver, log) = noted(&pools, "start-from=newest");
     let feed = Feed::new(&pools, LOSSLESS);

@@ -148,7 +148,7 @@ fn long_tags_go_without_their_pictures() {
 
 /// Who is linked later gets all that it has to know, as from any other pad.
 #[test]
-fn another_downstream_is_told_everything() {
+fn a_relinked_downstream_gets_all_sticky_events() {
     let pools = Pools::new();
     let (receiver, _) = noted(&pools, "");
     let feed = Feed::new(&pools, LOSSLESS);

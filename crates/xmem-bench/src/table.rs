@@ -129,7 +129,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_not_there_is_a_dash() {
+    fn a_missing_figure_is_a_dash() {
         const COLUMNS: &[Column] = &[Column::new("time µs", 1), Column::new("calls", 2)];
         let mut table = Table::new(COLUMNS);
         let one = [Cell::Once(30.0), Cell::Once(1.0)];
@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn rounds_are_compared_one_by_one() {
+    fn rounds_are_compared_in_pairs() {
         let rounds = |values: &[f64]| Cell::Rounds(values.iter().copied().map(Some).collect());
         // In its second round the machine was slower.
         let (one, other) = (rounds(&[10.0, 90.0, 11.0]), rounds(&[20.0, 100.0, 10.0]));

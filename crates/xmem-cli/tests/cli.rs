@@ -110,7 +110,7 @@ fn show_prints_the_pool_and_its_consumers() {
 }
 
 #[test]
-fn show_as_json_is_what_the_producer_says() {
+fn show_as_json_prints_the_producers_statistics() {
     let pool = Pool::new();
     let output = xmem(pool.dir.path(), &["show", &pool.path(), "--format", "json"]);
     let json: Value = serde_json::from_str(stdout(&output)).unwrap();
@@ -143,7 +143,7 @@ fn cell<'a>(text: &'a str, who: &str, column: &str) -> &'a str {
 }
 
 #[test]
-fn what_a_consumer_dropped_is_seen_where_the_pool_is_looked_at() {
+fn show_and_watch_print_dropped_frames() {
     let pool = Pool::new();
     pool.consumer.note_dropped();
     pool.consumer.note_dropped();
@@ -157,7 +157,7 @@ fn what_a_consumer_dropped_is_seen_where_the_pool_is_looked_at() {
 }
 
 #[test]
-fn who_holds_up_a_lossless_pool_is_named() {
+fn show_names_the_consumer_that_delays_a_lossless_pool() {
     let dir = TempDir::new().unwrap();
     let builder = Producer::builder(&socket(&dir)).delivery(Delivery::Lossless);
     let producer = builder.max_slots(12).build().unwrap();
@@ -213,7 +213,7 @@ fn list_finds_the_pools_of_the_runtime_dir() {
 }
 
 #[test]
-fn list_of_an_empty_dir_is_no_failure() {
+fn list_of_an_empty_dir_succeeds() {
     let dir = TempDir::new().unwrap();
     let output = xmem(dir.path(), &["list"]);
     assert!(stdout(&output).starts_with("no pools in "));
@@ -256,7 +256,7 @@ fn watch_repeats_and_counts_frames_per_second() {
 }
 
 #[test]
-fn a_pool_that_does_not_exist_is_a_failure_that_says_where_it_looked() {
+fn a_missing_pool_fails_with_the_path() {
     let dir = TempDir::new().unwrap();
     let output = xmem(dir.path(), &["show", "nobody"]);
     let text = stderr(&output);
@@ -266,7 +266,7 @@ fn a_pool_that_does_not_exist_is_a_failure_that_says_where_it_looked() {
 }
 
 #[test]
-fn a_failure_that_nobody_can_read_of_is_one_all_the_same() {
+fn a_failure_without_a_writable_stderr_exits_with_1() {
     let dir = TempDir::new().unwrap();
     let status = Command::new(env!("CARGO_BIN_EXE_xmem"))
         .args(["show", "nobody"])
@@ -278,7 +278,7 @@ fn a_failure_that_nobody_can_read_of_is_one_all_the_same() {
 }
 
 #[test]
-fn list_says_why_a_directory_cannot_be_read_and_that_one_is_not_there() {
+fn list_reports_an_unreadable_or_missing_directory() {
     let dir = TempDir::new().unwrap();
     let file = dir.path().join("file");
     std::fs::write(&file, "").unwrap();
@@ -305,7 +305,7 @@ fn list_says_why_a_directory_cannot_be_read_and_that_one_is_not_there() {
 }
 
 #[test]
-fn clean_removes_what_a_killed_producer_left_and_nothing_else() {
+fn clean_removes_only_the_files_of_a_killed_producer() {
     let pool = Pool::new();
     let dir = pool.dir.path();
     let left = |name: &str| {
@@ -360,7 +360,7 @@ fn own_segments() -> Vec<String> {
 }
 
 #[test]
-fn clean_finds_a_lock_that_is_alone() {
+fn clean_removes_a_lock_file_without_a_socket() {
     let dir = TempDir::new().unwrap();
     let path = |name: &str| dir.path().join(name);
     std::fs::write(path("a.lock"), "killed (process 1)").unwrap();
@@ -372,7 +372,7 @@ fn clean_finds_a_lock_that_is_alone() {
 }
 
 #[test]
-fn what_is_no_socket_is_no_pool() {
+fn a_file_that_is_not_a_socket_is_not_a_pool() {
     let dir = TempDir::new().unwrap();
     let file = dir.path().join("letter.sock");
     std::fs::write(&file, "to my mother").unwrap();
@@ -385,7 +385,7 @@ fn what_is_no_socket_is_no_pool() {
 }
 
 #[test]
-fn what_no_pool_can_be_named_is_no_pool() {
+fn files_with_invalid_pool_names_are_ignored() {
     let dir = TempDir::new().unwrap();
     let names: [&[u8]; 5] = [
         b"\xff\xfe.sock",
@@ -409,7 +409,7 @@ fn what_no_pool_can_be_named_is_no_pool() {
 }
 
 #[test]
-fn a_directory_that_has_no_path_in_text_has_pools_all_the_same() {
+fn list_finds_pools_in_a_directory_that_is_not_utf_8() {
     let dir = TempDir::new().unwrap();
     let dir = dir.path().join(OsStr::from_bytes(b"\xff"));
     std::fs::create_dir(&dir).unwrap();
@@ -465,7 +465,7 @@ fn clean_leaves_sockets_of_other_programs_alone() {
 }
 
 #[test]
-fn clean_removes_segments_of_which_no_pool_is_left() {
+fn clean_removes_segments_without_a_pool() {
     let dir = TempDir::new().unwrap();
     let producer = Producer::builder(&socket(&dir)).backing(Backing::PosixShm);
     let producer = producer.build().unwrap();
@@ -487,7 +487,7 @@ fn clean_removes_segments_of_which_no_pool_is_left() {
 }
 
 #[test]
-fn what_is_done_is_said_if_that_is_asked_for() {
+fn verbose_prints_each_step() {
     let dir = TempDir::new().unwrap();
     let producer = Producer::builder(&socket(&dir)).backing(Backing::PosixShm);
     let producer = producer.build().unwrap();
@@ -511,7 +511,7 @@ fn what_is_done_is_said_if_that_is_asked_for() {
 }
 
 #[test]
-fn watch_waits_for_a_producer_that_comes_and_for_one_that_comes_back() {
+fn watch_waits_for_the_first_producer_and_for_the_next() {
     let dir = TempDir::new().unwrap();
     let mut watch = Command::new(env!("CARGO_BIN_EXE_xmem"))
         .args(["watch", "cam0", "-i", "0.05", "-f", "json"])
@@ -593,7 +593,7 @@ fn watch_cuts_its_lines_where_the_terminal_ends() {
 }
 
 #[test]
-fn a_bad_name_is_a_failure_that_says_what_is_wrong() {
+fn a_bad_name_fails_with_the_reason() {
     let dir = TempDir::new().unwrap();
     for (name, word) in [("", "empty"), ("a\nb", "control character")] {
         let output = xmem(dir.path(), &["show", name]);

@@ -174,7 +174,7 @@ fn also_member(gid: u32) -> User {
 }
 
 #[test]
-fn by_default_nobody_else_may() {
+fn by_default_other_users_are_denied() {
     let denied = [
         stranger(),
         member(OWNER),
@@ -187,32 +187,32 @@ fn by_default_nobody_else_may() {
 }
 
 #[test]
-fn a_mode_for_the_group_lets_in_the_producers_group() {
+fn a_mode_for_the_group_admits_the_producers_group() {
     let welcome = [member(OWNER), also_member(OWNER)];
     let denied = [stranger(), member(GROUP), also_member(GROUP)];
     admits("660 - -", &welcome, &[], &denied);
 }
 
 #[test]
-fn a_mode_for_a_group_lets_in_that_group() {
+fn a_mode_for_a_group_admits_that_group() {
     let welcome = [member(GROUP), also_member(GROUP)];
     let denied = [stranger(), member(OWNER), also_member(OWNER)];
     admits(&format!("660 {GROUP} -"), &welcome, &[], &denied);
 }
 
 #[test]
-fn a_mode_for_all_lets_all_in() {
+fn a_mode_for_all_admits_all_users() {
     let welcome = [stranger(), member(GROUP), also_member(OWNER)];
     admits("666 - -", &welcome, &[], &[]);
 }
 
 #[test]
-fn the_right_to_read_the_socket_is_not_enough() {
+fn read_permission_on_the_socket_is_not_enough() {
     admits("644 - -", &[], &[], &[stranger(), member(OWNER)]);
 }
 
 #[test]
-fn named_users_may_and_others_may_not() {
+fn named_users_are_admitted_and_others_are_denied() {
     let refused = [
         member(OWNER),
         also_member(OWNER),
@@ -229,14 +229,14 @@ fn named_users_may_and_others_may_not() {
 }
 
 #[test]
-fn named_users_may_besides_a_group() {
+fn named_users_are_admitted_in_addition_to_a_group() {
     let welcome = [stranger(), member(GROUP), also_member(GROUP)];
     let refused = [User::new(4711), member(OWNER), also_member(OWNER)];
     admits(&format!("660 {GROUP} {STRANGER}"), &welcome, &refused, &[]);
 }
 
 #[test]
-fn who_is_in_very_many_groups_is_in_each() {
+fn a_user_in_thousands_of_groups_is_a_member_of_each() {
     let mut groups: Vec<u32> = (50_000..53_000).collect();
     groups.push(GROUP);
     let welcome = [User::in_groups(42_105, 42_105, &groups)];
@@ -260,7 +260,7 @@ fn a_directory_that_gives_its_group_counts() {
 }
 
 #[test]
-fn settings_that_let_in_nobody_or_everybody_by_mistake_are_errors() {
+fn access_settings_that_contradict_each_other_are_errors() {
     let place = Place::new();
     let builder = || Producer::builder(&place.pool());
     let own = rustix::process::getegid().as_raw().to_string();
@@ -328,7 +328,7 @@ fn settings_that_let_in_nobody_or_everybody_by_mistake_are_errors() {
 }
 
 #[test]
-fn a_group_that_is_not_ones_own_cannot_be_let_in() {
+fn a_group_without_the_producer_as_a_member_is_an_error() {
     if !can_be_others() {
         return;
     }

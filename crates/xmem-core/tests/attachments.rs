@@ -94,7 +94,7 @@ fn attachments_come_with_their_frame_posix_shm() {
 }
 
 #[test]
-fn without_room_the_slot_comes_back() {
+fn attachments_without_room_return_the_slot() {
     let place = Place::new();
     let producer = Producer::builder(&place.pool()).build().unwrap();
     // All of a slot.
@@ -295,7 +295,7 @@ fn events_come_between_frames_for_those_that_want_them() {
 }
 
 #[test]
-fn events_push_no_frame_out_and_are_no_newest_frame() {
+fn events_displace_no_frame_and_are_no_newest_frame() {
     let place = Place::new();
     let producer = Producer::builder(&place.pool()).history(1).build().unwrap();
     let mut slow = Consumer::builder(&place.pool()).connect().unwrap();
@@ -391,7 +391,7 @@ fn lossless_consumers_get_every_event() {
 }
 
 #[test]
-fn requests_reach_whoever_feeds_the_pool() {
+fn requests_reach_the_producer() {
     let place = Place::new();
     let (to, from) = mpsc::channel();
     let producer = Producer::builder(&place.pool())
@@ -439,7 +439,7 @@ fn requests_reach_whoever_feeds_the_pool() {
 }
 
 #[test]
-fn the_state_is_known_without_a_frame() {
+fn the_sticky_state_arrives_without_a_frame() {
     let place = Place::new();
     let producer = Producer::builder(&place.pool()).build().unwrap();
     let mut state = xmem_core::Sticky::new();
@@ -453,7 +453,7 @@ fn the_state_is_known_without_a_frame() {
 }
 
 #[test]
-fn a_consumer_can_wait_for_what_comes_after_the_end() {
+fn pass_eos_waits_for_frames_after_the_end() {
     let place = Place::new();
     let producer = Producer::builder(&place.pool()).build().unwrap();
     let mut consumer = Consumer::builder(&place.pool()).connect().unwrap();

@@ -46,7 +46,7 @@ fn an_edit_is_published_when_its_guard_is_dropped() {
 }
 
 #[test]
-fn an_edited_buffer_is_for_as_many_readers_as_before() {
+fn an_edited_buffer_keeps_its_count_of_readers() {
     let place = Place::new();
     let pools = both(&place);
     let readers = [(); 2].map(|()| BufferPool::new(&place.pool()).unwrap());
@@ -91,7 +91,7 @@ fn an_edited_buffer_is_for_as_many_readers_as_before() {
 }
 
 #[test]
-fn a_count_is_not_that_of_another_buffer_of_the_same_number() {
+fn counts_of_a_reused_index_are_separate() {
     let place = Place::new();
     let [owner, peer] = both(&place);
     let index = published(&owner, b"abcd", 2);
@@ -105,7 +105,7 @@ fn a_count_is_not_that_of_another_buffer_of_the_same_number() {
 }
 
 #[test]
-fn what_is_known_of_a_buffer_outlives_an_edit() {
+fn metadata_of_a_buffer_survives_an_edit() {
     let place = Place::new();
     let owner = BufferPool::new(&place.pool()).unwrap();
     let mut buffer = owner.acquire_cpu(24).unwrap();
@@ -173,7 +173,7 @@ fn a_panic_publishes_nothing() {
 }
 
 #[test]
-fn a_buffer_whose_readers_never_come_is_discarded() {
+fn a_buffer_can_be_discarded_before_it_is_read() {
     let place = Place::new();
     let options = BufferPool::options(&place.pool()).peers_may_write(true);
     let owner = options.max_buffers(8).open().unwrap();
@@ -209,7 +209,7 @@ fn a_buffer_whose_readers_never_come_is_discarded() {
 }
 
 #[test]
-fn what_holds_nothing_is_published_only_when_it_is_forgotten() {
+fn an_empty_buffer_is_published_only_by_forget() {
     let place = Place::new();
     let pools = both(&place);
     let [owner, peer] = &pools;
@@ -241,7 +241,7 @@ fn what_holds_nothing_is_published_only_when_it_is_forgotten() {
 
 /// The owner hears of them a moment later.
 #[test]
-fn what_its_readers_are_done_with_holds_nothing_at_once() {
+fn a_buffer_is_empty_once_its_readers_released_it() {
     let place = Place::new();
     let [owner, peer] = both(&place);
     for _ in 0..50 {

@@ -266,14 +266,14 @@ const OF_ENDS: [Point; 13] = [
 ];
 
 #[test]
-fn no_point_is_left_out() {
+fn every_fault_point_is_covered() {
     let tried = |point: &Point| OF_ENDS.contains(point) || OF_MIDDLES.contains(point);
     assert!(IN_CHAINS.iter().all(tried));
 }
 
 /// What cannot be read now is not read as if it could the next time.
 #[test]
-fn a_device_that_refuses_a_read_is_asked_again() {
+fn a_refused_read_on_a_device_is_repeated() {
     let chain = Chain::new();
     let first = first_pool(&chain.a.pool());
     let mut middle = Consumer::builder(&chain.a.pool()).connect().unwrap();

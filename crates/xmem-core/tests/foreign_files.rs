@@ -134,7 +134,7 @@ impl Common {
 }
 
 #[test]
-fn what_stands_for_the_lock_is_left_alone() {
+fn a_foreign_lock_file_is_left_unchanged() {
     if !can_be_others() {
         return;
     }
@@ -188,7 +188,7 @@ fn what_stands_for_the_lock_is_left_alone() {
 }
 
 #[test]
-fn a_lock_that_somebody_else_holds_is_an_error() {
+fn a_lock_held_by_another_user_is_an_error() {
     if !can_be_others() {
         return;
     }
@@ -209,7 +209,7 @@ fn a_lock_that_somebody_else_holds_is_an_error() {
 }
 
 #[test]
-fn what_stands_for_the_socket_is_left_alone() {
+fn a_foreign_socket_is_left_unchanged() {
     if !can_be_others() {
         return;
     }
@@ -365,7 +365,7 @@ fn runtime_dirs() {
 }
 
 #[test]
-fn a_runtime_dir_that_somebody_else_made_is_refused() {
+fn a_default_runtime_dir_of_another_user_is_refused() {
     if !can_be_others() {
         return;
     }
@@ -382,7 +382,7 @@ fn a_runtime_dir_that_somebody_else_made_is_refused() {
 
 /// A socket that lies where the process was started is not in a runtime directory.
 #[test]
-fn a_runtime_directory_that_is_not_one_from_everywhere_is_none() {
+fn a_relative_runtime_directory_is_ignored() {
     let place = Place::new();
     for (variable, there) in [("", "xmem"), ("relative", "relative/xmem")] {
         fs::create_dir_all(place.path().join(there)).unwrap();
@@ -397,7 +397,7 @@ fn a_runtime_directory_that_is_not_one_from_everywhere_is_none() {
 }
 
 #[test]
-fn what_another_users_producer_left_is_not_removed() {
+fn stale_files_of_another_user_are_not_removed() {
     if !can_be_others() {
         return;
     }
@@ -420,7 +420,7 @@ fn what_another_users_producer_left_is_not_removed() {
 }
 
 #[test]
-fn that_another_users_pool_has_a_producer_is_said() {
+fn a_live_pool_of_another_user_is_reported() {
     if !can_be_others() {
         return;
     }

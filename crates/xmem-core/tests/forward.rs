@@ -93,7 +93,7 @@ fn torn(frame: &ReadLease) -> Vec<usize> {
 }
 
 #[test]
-fn pieces_past_the_budget_can_be_copied() {
+fn parts_past_the_budget_can_be_copied() {
     let (_a, _b, first, mut middle, mut last) = over_budget();
     for _ in 0..2 {
         send_several(&first, &mut middle);
@@ -112,7 +112,7 @@ fn pieces_past_the_budget_can_be_copied() {
 }
 
 #[test]
-fn what_is_copied_while_the_middle_is_killed_is_whole_or_missed() {
+fn a_frame_whose_copy_the_killed_middle_left_is_intact_or_missed() {
     let (_a, _b, first, mut middle, mut last) = over_budget();
     send_several(&first, &mut middle);
     let mut runs = 0;
@@ -243,7 +243,7 @@ fn until_forwarded(
 }
 
 #[test]
-fn a_frame_is_passed_on_where_it_lies() {
+fn a_frame_is_forwarded_in_place() {
     let (a, b) = (Place::new(), Place::new());
     let first = Producer::builder(&a.pool()).history(1).build().unwrap();
     let mut middle = Middle::new(&a.pool(), &b.pool());
@@ -276,7 +276,7 @@ fn a_frame_is_passed_on_where_it_lies() {
 }
 
 #[test]
-fn a_killed_middle_tears_nothing() {
+fn a_killed_middle_tears_no_frame() {
     let (a, b) = (Place::new(), Place::new());
     let first = Producer::builder(&a.pool()).history(1).build().unwrap();
     let mut middle = Child::start("middle", &format!("{},{}", a.pool(), b.pool()));
@@ -354,7 +354,7 @@ fn over_three_hops_each_consumer_holds_where_the_frame_lies() {
 }
 
 #[test]
-fn who_cannot_reach_the_first_pool_gets_copies_and_misses_nothing() {
+fn a_consumer_that_cannot_reach_the_first_pool_gets_copies_and_misses_nothing() {
     let (a, b) = (Place::new(), Place::new());
     // Room for the middle and one more.
     let first = Producer::builder(&a.pool())
@@ -380,7 +380,7 @@ fn who_cannot_reach_the_first_pool_gets_copies_and_misses_nothing() {
 
 /// Frames of two pools, some of their pieces, and a slot of the forwarding pool's own, as one frame.
 #[test]
-fn pieces_of_several_frames_are_passed_on_as_one() {
+fn parts_of_several_frames_are_forwarded_as_one_frame() {
     let (a, b, c) = (Place::new(), Place::new(), Place::new());
     let firsts = [&a, &b].map(|place| Producer::builder(&place.pool()).build().unwrap());
     let mut froms = [&a, &b].map(|place| joining(&place.pool()).parts(true).connect().unwrap());
@@ -440,7 +440,7 @@ fn pieces_of_several_frames_are_passed_on_as_one() {
 }
 
 #[test]
-fn a_first_pool_that_comes_back_is_joined_again() {
+fn a_restarted_first_pool_is_joined_again() {
     let (a, b) = (Place::new(), Place::new());
     let mut first = Producer::builder(&a.pool()).history(1).build().unwrap();
     let mut middle = Middle::new(&a.pool(), &b.pool());
@@ -462,7 +462,7 @@ fn a_first_pool_that_comes_back_is_joined_again() {
 }
 
 #[test]
-fn what_cannot_be_forwarded_is_said() {
+fn a_frame_that_cannot_be_forwarded_is_an_error() {
     let (a, b) = (Place::new(), Place::new());
     let first = Producer::builder(&a.pool())
         .backing(xmem_core::Backing::PosixShm)
@@ -484,7 +484,7 @@ fn what_cannot_be_forwarded_is_said() {
 
 /// A consumer that is there before anybody knows where frames come from, and cannot go there.
 #[test]
-fn who_cannot_reach_the_first_pool_says_so_and_gets_copies() {
+fn a_consumer_that_cannot_reach_the_first_pool_reports_it_and_gets_copies() {
     for delivery in [Delivery::Live, Delivery::Lossless] {
         let (a, b) = (Place::new(), Place::new());
         let first = Producer::builder(&a.pool())
@@ -520,7 +520,7 @@ fn who_cannot_reach_the_first_pool_says_so_and_gets_copies() {
 /// Consumers come and go all the time, and none of them makes a copy necessary, or misses what was passed on after it
 /// came.
 #[test]
-fn who_joins_a_stream_that_is_passed_on_costs_no_copy() {
+fn a_consumer_that_joins_a_forwarded_stream_causes_no_copy() {
     for delivery in [Delivery::Live, Delivery::Lossless] {
         let (a, b) = (Place::new(), Place::new());
         // The middle holds what its slowest consumer has not taken.
@@ -564,7 +564,7 @@ fn who_joins_a_stream_that_is_passed_on_costs_no_copy() {
 
 /// Neither does one that is stopped before it could say whether it reaches the first pool hold anybody up.
 #[test]
-fn a_stopped_consumer_costs_no_copy() {
+fn a_stopped_consumer_causes_no_copy() {
     let (a, b) = (Place::new(), Place::new());
     let first = Producer::builder(&a.pool()).history(1).build().unwrap();
     let mut middle = Middle::new(&a.pool(), &b.pool());

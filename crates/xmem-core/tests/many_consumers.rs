@@ -79,7 +79,7 @@ fn each_of_many_consumers_gets_each_frame() {
 
 /// A frame that a consumer looks at has a slot of its own, also when all others look at other frames.
 #[test]
-fn many_consumers_that_stand_still_stop_nobody() {
+fn many_stopped_consumers_delay_no_other() {
     let place = Place::new();
     let producer = Producer::builder(&place.pool()).build().unwrap();
     let mut consumers = connect(&place, 200);
@@ -171,7 +171,7 @@ fn budgets_that_become_smaller_take_no_frame_away() {
 
 /// What a consumer may keep from before becomes less with what it gives back.
 #[test]
-fn a_consumer_that_takes_back_what_it_gave_back_is_cut_off() {
+fn a_consumer_that_leases_a_released_frame_again_is_disconnected() {
     let place = Place::new();
     let producer = Producer::builder(&place.pool()).build().unwrap();
     let (raw, joined) = Raw::join(&place.pool(), 8);

@@ -90,7 +90,7 @@ fn readable_until_nothing_is_left() {
 
 /// What makes it readable besides the consumer does not confuse it.
 #[test]
-fn others_may_ring_and_waits_may_be_called_off() {
+fn wake_ups_from_elsewhere_and_cancelled_waits_are_harmless() {
     let place = Place::new();
     let _producer = Producer::builder(&place.pool()).build().unwrap();
     let canceller = Canceller::new();

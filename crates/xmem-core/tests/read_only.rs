@@ -218,7 +218,7 @@ fn a_consumer_can_change_neither_frames_nor_control_memory() {
 }
 
 #[test]
-fn nor_can_one_of_another_user() {
+fn a_consumer_of_another_user_can_change_no_memory() {
     if !can_be_others() {
         return;
     }
@@ -345,7 +345,7 @@ fn pried_by(user: &User, backing: &str) -> String {
 }
 
 #[test]
-fn who_was_not_let_in_gets_at_nothing() {
+fn a_user_that_was_refused_reaches_no_memory() {
     if !can_be_others() {
         return;
     }

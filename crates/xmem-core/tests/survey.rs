@@ -25,7 +25,7 @@ fn is_there(socket: &OwnedFd, what: PollFlags, now: bool) -> bool {
 }
 
 #[test]
-fn those_that_do_not_answer_are_asked_at_the_same_time() {
+fn pools_that_do_not_answer_are_queried_in_parallel() {
     let place = Place::new();
     let paths = ["a", "b"].map(|name| {
         let path = place.path().join(format!("{name}.sock"));

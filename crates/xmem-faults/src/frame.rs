@@ -43,7 +43,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn any_changed_byte_shows() {
+    fn any_changed_byte_is_detected() {
         let mut bytes = vec![0; 16 + 80];
         write(&mut bytes, 3, 4);
         assert_eq!(read(&bytes), Some((3, 4)));

@@ -5,7 +5,7 @@
 use std::process::Command;
 
 #[test]
-fn sixty_faults_hurt_nobody_else() {
+fn sixty_faults_harm_no_other_process() {
     let output = Command::new(env!("CARGO_BIN_EXE_xmem-faults"))
         .args(["--faults", "60"])
         .output()

@@ -5,7 +5,7 @@
 use std::process::Command;
 
 #[test]
-fn nothing_is_left_after_a_short_soak() {
+fn a_short_soak_leaves_nothing_behind() {
     let output = Command::new(env!("CARGO_BIN_EXE_xmem-faults"))
         .args(["soak", "--seconds", "15", "--every", "1"])
         .args(["--frame-bytes", "20000"])

@@ -39,7 +39,7 @@ def test_async_for(pool):
     asyncio.run(main())
 
 
-def test_the_time_that_was_given_is_what_is_said(pool):
+def test_the_error_has_the_given_timeout(pool):
     async def main():
         with pytest.raises(xmem.NoProducer, match=r"in 0\.25 s: start one"):
             await xmem.Consumer.connect(pool, timeout=0.25)
@@ -47,7 +47,7 @@ def test_the_time_that_was_given_is_what_is_said(pool):
     asyncio.run(main())
 
 
-def test_tasks_get_frames_in_the_order_in_which_they_asked(pool):
+def test_tasks_get_frames_in_the_order_of_their_requests(pool):
     async def main():
         with xmem.Producer(pool, lossless=True) as producer, xmem.Consumer(pool, max_held=8) as consumer:
             for first in range(0, 80, 8):
@@ -63,7 +63,7 @@ def test_tasks_get_frames_in_the_order_in_which_they_asked(pool):
     asyncio.run(main())
 
 
-def test_other_tasks_go_on_and_waits_can_be_called_off(pool):
+def test_other_tasks_go_on_and_waits_can_be_cancelled(pool):
     async def main():
         with xmem.Producer(pool) as producer, xmem.Consumer(pool) as consumer:
             with pytest.raises(xmem.Timeout, match=r"no frame came in 0\.05 s"):

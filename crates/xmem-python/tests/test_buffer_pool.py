@@ -432,7 +432,7 @@ def test_shape_that_does_not_fit(name):
         lambda pool: BufferPool(pool.name, max_buffers=2**32),
     ],
 )
-def test_numbers_that_are_none(name, use):
+def test_invalid_indices(name, use):
     with BufferPool(name) as pool, pytest.raises(ValueError, match="is not between"):
         use(pool)
 
@@ -535,7 +535,7 @@ def test_an_edit_is_published_again(name):
         assert buf.content_type == "test/edit"
 
 
-def test_what_is_half_done_is_for_nobody(name):
+def test_a_failed_edit_is_not_published(name):
     pool = BufferPool(name)
     index = pool.acquire_cpu(10).forget()
     with pytest.raises(RuntimeError), pool.get_mut(index) as buf:

@@ -94,7 +94,7 @@ Pair = collections.namedtuple("Pair", "left right")
     ],
     ids=lambda obj: f"{type(obj).__name__}-{str(obj)[:20]!r}",
 )  # fmt: skip
-def test_what_pickles(trip, obj):
+def test_objects_that_pickle(trip, obj):
     back = trip(obj)
     assert type(back) is type(obj)
     assert back == obj
@@ -252,7 +252,7 @@ def test_registered_types(pair):
         pair.channel.recv(timeout=0.5)
 
 
-def test_what_does_not_pickle(pair):
+def test_objects_that_do_not_pickle(pair):
     for obj in (lambda: 1, threading.Lock(), open(os.devnull), (n for n in range(3)), asyncio):
         with pytest.raises((TypeError, pickle.PicklingError, AttributeError)):
             pair.channel.send([np.arange(100_000), obj])
@@ -295,7 +295,7 @@ def missing(path):
         channel.send(2)
 
 
-def test_what_does_not_unpickle(place):
+def test_objects_that_do_not_unpickle(place):
     with Process(missing, place.path()), xmem.Channel(place.path()) as channel:
         assert channel.recv(timeout=HANG) == 1
         with pytest.raises(ModuleNotFoundError) as raised:
@@ -507,7 +507,7 @@ def test_one_of_several_receivers(place):
             channel.recv(sender=12345)
 
 
-def test_late_joiner_gets_what_comes_then(place):
+def test_late_joiner_gets_later_messages(place):
     with xmem.Channel(place.path()) as channel:
         with pytest.raises(xmem.Timeout, match="nobody"):
             channel.send("lost?", timeout=0.1)
@@ -564,7 +564,7 @@ def test_closing(place):
     assert "closed" in repr(other)
 
 
-def test_close_wakes_who_waits(place):
+def test_close_wakes_waiting_threads(place):
     channel = xmem.Channel(place.path())
     errors = []
 

@@ -41,7 +41,7 @@ def readable(channel, timeout=0):
     return bool(select.select([channel], [], [], timeout)[0])
 
 
-def test_a_trip(place):
+def test_a_round_trip(place):
     async def main():
         async with xmem.Channel(place.path()) as channel:
             with Process(echo, place.path()) as child:
@@ -93,7 +93,7 @@ def test_the_loop_goes_on(pair):
     asyncio.run(main())
 
 
-def test_a_wait_that_is_called_off_takes_nothing(pair):
+def test_a_cancelled_wait_takes_nothing(pair):
     async def main():
         here, there = pair
         for sender in (None, 0):
@@ -219,7 +219,7 @@ def test_the_descriptor(pair):
     assert there.fileno() == -1
 
 
-def test_a_selector_forgets_what_was_closed(pool, pair):
+def test_a_selector_forgets_closed_channels(pool, pair):
     with xmem.Producer(pool), selectors.DefaultSelector() as selector:
         for it in (xmem.Consumer(pool), pair[1]):
             selector.register(it, selectors.EVENT_READ)
@@ -248,7 +248,7 @@ def test_a_waiting_loop_costs_nothing(pair):
     asyncio.run(main())
 
 
-def test_a_blocked_receiver_is_told(place):
+def test_a_blocked_receiver_gets_an_error(place):
     """As many frames of others are held as may be: that is an error at once, not silence."""
     with xmem.Channel(place.path()) as here, xmem.Channel.connect(place.path(), timeout=HANG, budget=1) as there:
         here.wait_for_receiver(HANG)

@@ -359,7 +359,7 @@ def test_temporaries(place):
         assert [one.value for one in channel.recv(timeout=HANG)] == list(range(50))
 
 
-def test_what_is_sent_stays_as_it_is(place):
+def test_sent_arrays_do_not_change(place):
     """Neither sending nor letting go changes the sender's arrays, or what lies beside them."""
     with Process(echo, place.path()), xmem.Channel(place.path()) as channel:
         whole = np.arange(1_000_000)

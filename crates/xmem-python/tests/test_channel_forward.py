@@ -108,7 +108,7 @@ def test_sent_on_twice(place):
         assert (again == original).all()
 
 
-def test_the_one_in_between_is_killed(place):
+def test_the_process_in_between_is_killed(place):
     a, b = place.path("a"), place.path("b")
     out = spawn.Queue()
     with Process(sink, b, out, 40) as last, xmem.Channel(a) as channel, Process(relay, a, b) as middle:
@@ -223,7 +223,7 @@ def about(frame):
 
 @pytest.mark.parametrize("shape", [(480, 641), (3, 4), (0, 4)])
 @pytest.mark.parametrize("dtype", ["uint16", "bfloat16"])
-def test_frames_are_what_they_were(place, shape, dtype):
+def test_frames_keep_their_metadata(place, shape, dtype):
     """A frame that came through a channel is one like any other: all that is known of it, and every way to read it."""
     with (
         Process(echo, place.path()),
@@ -290,7 +290,7 @@ def test_planes_that_are_being_written(place):
                 here.send(plane, timeout=HANG)
 
 
-def test_crops_of_what_was_received(place):
+def test_crops_of_received_arrays(place):
     """A window of an array that lies in shared memory is not copied either."""
     with Process(echo, place.path()), xmem.Channel(place.path()) as channel:
         original = np.random.default_rng(5).integers(0, 255, (1000, 1000), "u1")
@@ -307,7 +307,7 @@ def test_crops_of_what_was_received(place):
         wait_until(shared)
 
 
-def test_who_does_not_reach_the_first_pool_gets_copies(place):
+def test_a_receiver_that_cannot_reach_the_first_pool_gets_copies(place):
     """Each pair of processes finds out for itself, and nobody misses anything."""
     with (
         Process(echo, place.path()),
@@ -340,7 +340,7 @@ def hoarder(path, count, budget, go):
 
 # With the smaller one not even the first message can be held where it lies.
 @pytest.mark.parametrize("budget", [2, 8])
-def test_receiver_that_holds_all_that_was_sent_on(place, budget):
+def test_receiver_that_holds_all_forwarded_frames(place, budget):
     """Leases in the pools that pieces come from are limited too. What is past that is copied, and nothing is lost."""
     go = spawn.Event()
     with (

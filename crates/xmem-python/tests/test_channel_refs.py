@@ -97,7 +97,7 @@ def test_comes_back_as_itself(place):
         assert "Channel" in ask("pickle")
 
 
-def test_held_by_whoever_has_it(place):
+def test_held_by_the_receiver(place):
     with Process(keeper, place.path()), xmem.Channel(place.path()) as channel:
         ask = Asker(channel)
         stays = Stays("two")
@@ -154,7 +154,7 @@ def test_over_several_hops(place):
     wait_until(is_gone(weak))
 
 
-def test_closing_the_channel_lets_go(place):
+def test_closing_the_channel_releases_references(place):
     with Process(keeper, place.path()):
         channel = xmem.Channel(place.path())
         stays = Stays("six")
@@ -222,7 +222,7 @@ def passes_on(path, onward):
         time.sleep(HANG)
 
 
-def test_held_by_the_last_one_when_the_one_between_is_killed(place):
+def test_held_by_the_last_process_when_the_one_between_is_killed(place):
     told, go = spawn.Queue(), spawn.Event()
     onward = place.path("second")
     with (
@@ -313,7 +313,7 @@ def test_own_references_and_others_in_one_message(place):
         wait_until(is_gone(weak), "nobody has it any more")
 
 
-def test_what_is_held_only_by_who_passed_it_on(place):
+def test_references_held_only_by_the_forwarding_process(place):
     """Of ten references eight are held where their objects are, and the others end with who passed them on."""
     told, asked, unused = spawn.Queue(), spawn.Queue(), spawn.Queue()
     onward = place.path("onward")
@@ -450,7 +450,7 @@ def result(path, go):
         go.set()
 
 
-def test_kept_for_who_has_the_only_reference(place):
+def test_kept_for_the_only_reference(place):
     go = spawn.Event()
     with Process(result, place.path(), go), xmem.Channel(place.path()) as channel:
         refs = [channel.recv(timeout=HANG) for _ in range(10)]
@@ -468,7 +468,7 @@ def dies(path):
         channel.recv(timeout=HANG)
 
 
-def test_its_process_died(place):
+def test_the_process_of_the_object_died(place):
     with xmem.Channel(place.path()) as channel, Process(dies, place.path()) as child:
         ref = channel.recv(timeout=HANG)
         assert ref.is_alive

@@ -133,7 +133,7 @@ def test_storages_are_shared(trip):
     assert private[1][5] == -1
 
 
-def test_only_what_is_used_of_a_storage(trip):
+def test_only_the_used_part_of_a_storage(trip):
     huge = torch.zeros(5_000_000)
     huge[2_000_000:2_010_000] = 7
     before = trip.channel.stats()["copied_bytes"]

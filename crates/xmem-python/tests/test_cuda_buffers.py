@@ -61,7 +61,7 @@ def test_examples_of_the_design(machine):
         reader.do("buf.release()")
 
 
-def test_the_cpu_is_told_what_to_do(machine):
+def test_errors_of_cpu_access_name_the_copy(machine):
     owner = machine.start()
     owner.do("""
         pool = xmem.BufferPool(pool)
@@ -79,7 +79,7 @@ def test_the_cpu_is_told_what_to_do(machine):
     assert owner.ask("cpu.forget() != cuda.forget()")
 
 
-def test_a_buffer_that_a_stream_reads_is_let_go_of_behind_that(machine):
+def test_a_buffer_is_released_in_the_order_of_the_reading_stream(machine):
     owner, reader = machine.start(), machine.start()
     owner.do("""
         pool = xmem.BufferPool(pool, max_buffers=16)
@@ -149,7 +149,7 @@ def test_without_a_driver(machine):
     owner.do("np.asarray(cpu_buf)[:] = 1; cpu_buf.forget()")
 
 
-def test_letting_go_of_a_buffer_can_be_interrupted(machine):
+def test_the_release_of_a_buffer_can_be_interrupted(machine):
     owner = machine.start()
     owner.do("""
         pool = xmem.BufferPool(pool)

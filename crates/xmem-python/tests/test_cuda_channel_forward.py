@@ -61,7 +61,7 @@ def finish(first: Process, middle: Process, last: Process) -> None:
     first.do("channel.close(linger=0)")
 
 
-def test_what_was_received_is_passed_on_where_it_lies(machine):
+def test_received_arrays_are_forwarded_in_place(machine):
     first, middle, last, _ = chain(machine)
     warm_up(first, middle, last)
     # What the module copies on a device with.
@@ -82,7 +82,7 @@ def test_what_was_received_is_passed_on_where_it_lies(machine):
     finish(first, middle, last)
 
 
-def test_the_last_one_holds_it_when_the_middle_is_killed(machine):
+def test_the_last_process_holds_the_frame_when_the_middle_is_killed(machine):
     first, middle, last, onward = chain(machine)
     warm_up(first, middle, last)
     first.do("channel.send(Device(77))")
@@ -109,7 +109,7 @@ def test_the_last_one_holds_it_when_the_middle_is_killed(machine):
     assert again.ask("g.read_word(wrong)") == 0
 
 
-def test_the_slot_is_used_again_when_the_last_one_lets_go(machine):
+def test_the_slot_is_reused_after_the_last_release(machine):
     first, middle, last, _ = chain(machine)
     warm_up(first, middle, last)
     last.do("kept = []")
@@ -149,7 +149,7 @@ def test_memory_that_ends_with_its_producer_is_copied_and_counted(machine):
     finish(first, middle, last)
 
 
-def test_it_is_copied_as_long_as_a_receiver_does_not_reach_the_first(machine):
+def test_arrays_are_copied_while_a_receiver_cannot_reach_the_first_pool(machine):
     first, middle, last, onward = chain(machine)
     warm_up(first, middle, last)
     # Whoever comes now cannot join the first's pool.
@@ -181,7 +181,7 @@ def test_it_is_copied_as_long_as_a_receiver_does_not_reach_the_first(machine):
     finish(first, middle, last)
 
 
-def test_what_is_small_or_new_is_copied_beside_what_is_passed_on(machine):
+def test_small_or_new_arrays_are_copied_beside_forwarded_ones(machine):
     first, middle, last, _ = chain(machine)
     warm_up(first, middle, last)
     middle.do("def more(obj): return [*obj, Device(5, stream=s)]")
@@ -211,7 +211,7 @@ FRAMES = """
 
 
 @pytest.mark.parametrize("what", [{"shape": (100, 300, 4)}, {"format": "NV12", "width": 640, "height": 320}])
-def test_frames_are_passed_on_while_they_are_still_written(machine, what):
+def test_frames_are_forwarded_while_they_are_still_written(machine, what):
     made, joined = ends(machine)
     source = machine.start()
     source.do(FRAMES)
@@ -243,7 +243,7 @@ def test_frames_are_passed_on_while_they_are_still_written(machine, what):
     close(made, joined)
 
 
-def test_a_copy_of_what_is_still_written_comes_after_that(machine):
+def test_a_copy_waits_for_the_write_of_its_source(machine):
     made, joined = ends(machine)
     source = machine.start()
     source.do(FRAMES)
@@ -408,7 +408,7 @@ def test_frames_past_the_budget_where_they_lie_are_copied(machine):
     finish(first, middle, last)
 
 
-def test_what_is_not_sent_is_not_copied_on_any_device(machine):
+def test_arrays_that_are_not_sent_are_not_copied_on_any_device(machine):
     """There is no slot on the second device: no stream is left that still reads what lies on the first."""
     made, joined = ends(machine)
     made.do(BOTH)

@@ -59,7 +59,7 @@ def interrupt(process: Process) -> None:
     answer.result()
 
 
-def test_a_consumers_stream_waits_for_what_the_producer_still_writes(machine):
+def test_a_consumers_stream_waits_for_the_producers_write(machine):
     made, taken = pair(machine)
     with machine.held(made):
         made.do("publish(7)")
@@ -76,7 +76,7 @@ def test_a_consumers_stream_waits_for_what_the_producer_still_writes(machine):
     assert taken.ask("array.readonly and array.shape == (300000,) and array.strides == (1,)")
 
 
-def test_a_stream_of_frames_stays_whole(machine):
+def test_a_stream_of_frames_is_intact(machine):
     """Nobody waits on a CPU: the producer reuses slots behind the consumer's kernels, the consumer reads behind the
     producer's."""
     made, taken = pair(machine)
@@ -128,7 +128,7 @@ def test_default_streams(machine, stream):
     assert taken.ask("g.read_word(wrong)") == 0
 
 
-def test_streams_that_are_none(machine):
+def test_invalid_streams(machine):
     made, taken = pair(machine)
     made.do("publish(1)")
     taken.do("frame = recv()")
@@ -140,7 +140,7 @@ def test_streams_that_are_none(machine):
     assert machine.calls(taken, "cuStreamWaitEvent") == waits, "who says -1 waits by himself"
 
 
-def test_who_says_minus_one_can_wait_by_himself(machine):
+def test_synchronize_waits_for_a_view_of_stream_minus_one(machine):
     made, taken = pair(machine)
     with machine.held(made):
         made.do("publish(3)")
@@ -176,7 +176,7 @@ def test_the_cuda_array_interface_waits_on_the_cpu(machine):
     assert interface["data"][1] is True
 
 
-def test_the_cpu_is_told_what_to_do(machine):
+def test_errors_of_cpu_access_name_the_copy(machine):
     made, taken = pair(machine)
     made.do("publish(5)")
     taken.do("frame = recv()")
@@ -221,7 +221,7 @@ def test_a_copy_lies_on_the_device_and_may_be_written(machine):
     assert taken.ask("bool((np.asarray(copy.cpu()) == 8).all())")
 
 
-def test_what_is_written_into_a_copy_is_waited_for(machine):
+def test_writes_into_a_copy_are_waited_for(machine):
     made, taken = pair(machine)
     made.do("publish(6)")
     taken.do("copy = recv().copy()")
@@ -336,7 +336,7 @@ def test_without_a_driver_frames_in_host_memory_go_on(machine):
     taken.do("mine.close()")
 
 
-def test_devices_that_are_not_there(machine):
+def test_missing_devices(machine):
     made = producer(machine)
     made.fails("producer.acquire((10,), device='cuda:9')", "NoCuda", "this process sees 2")
     for bad in ("gpu", "cuda:", "cuda:-1", "cuda:x", "cpu:0"):

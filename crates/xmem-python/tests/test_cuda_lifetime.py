@@ -36,7 +36,7 @@ HELPED = """
 
 
 @pytest.mark.parametrize("last", ["producer", "writable"])
-def test_a_producer_that_is_forgotten_waits_without_the_interpreter(machine, last):
+def test_a_dropped_producer_waits_without_the_interpreter(machine, last):
     made, taken = pair(machine)
     made.do(HELPED)
     made.do("publish(7, stream); writable = producer.acquire((100,))")
@@ -48,7 +48,7 @@ def test_a_producer_that_is_forgotten_waits_without_the_interpreter(machine, las
 
 
 @pytest.mark.parametrize("last", ["buffers", "guard"])
-def test_a_buffer_pool_that_is_forgotten_waits_without_the_interpreter(machine, last):
+def test_a_dropped_buffer_pool_waits_without_the_interpreter(machine, last):
     made, taken = machine.start(), machine.start()
     made.do("""
         buffers = xmem.BufferPool(pool)
@@ -70,7 +70,7 @@ def test_a_buffer_pool_that_is_forgotten_waits_without_the_interpreter(machine, 
     taken.do("del guard, buffers")
 
 
-def test_the_end_of_a_channel_that_is_forgotten_waits_without_the_interpreter(machine):
+def test_a_dropped_end_of_a_channel_waits_without_the_interpreter(machine):
     made, taken = pair(machine)
     for process in (made, taken):
         process.do("path = pool + '.channel.sock'")
@@ -269,7 +269,7 @@ def test_a_context_in_error_gives_its_leases_back(machine, how):
     """)
 
 
-def test_a_producer_whose_kernel_failed(machine):
+def test_a_producer_with_a_failed_kernel(machine):
     made, taken = pair(machine)
     made.do("frame = producer.acquire((1000,), device='cuda:0'); array = Array(frame, s); g.trap(s)")
     made.do("g.call('cuStreamSynchronize', gpu.c_void_p(s), may=(700,)); del array")

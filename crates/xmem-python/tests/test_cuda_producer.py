@@ -216,7 +216,7 @@ def test_a_frame_that_several_streams_write_is_published_without_waiting_for_the
     assert taken.ask("g.read_word(wrong), frame.pts") == [0, 5]
 
 
-def test_waiting_for_what_was_done_in_a_slot_before_can_be_interrupted(machine):
+def test_a_wait_for_earlier_work_in_a_slot_can_be_interrupted(machine):
     made, taken = pair(machine)
     made.do("""
         word = g.word()

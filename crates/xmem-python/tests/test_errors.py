@@ -61,7 +61,7 @@ def test_a_second_producer_of_another_process(pool, child):
     assert other.wait() == 0
 
 
-def test_names_that_are_none(directory):
+def test_invalid_names(directory):
     for pool in ("", "a\nb", f"{directory}/", f"{directory}/{'x' * 200}", f"{directory}/none/p.sock"):
         with pytest.raises(ValueError, match=r"pool name|socket path|no directory"):
             xmem.Producer(pool)
@@ -107,7 +107,7 @@ def test_more_than_there_is(pool):
         publish(producer, 1)
 
 
-def test_options_that_are_none(pool):
+def test_invalid_options(pool):
     with xmem.Producer(pool):
         for option in ("start_from", "on_eos", "on_producer_lost", "over_budget"):
             with pytest.raises(ValueError, match=f'{option} is "x": it has to be one of "'):
@@ -150,7 +150,7 @@ def test_a_mode_that_was_not_meant(pool, mode, meant):
         ({"content_type": "a\0b"}, ValueError, r'content_type is "a\\0b": .* none that is 0'),
     ],
 )
-def test_what_a_frame_cannot_be_published_with(pool, arguments, error, message):
+def test_arguments_that_publish_refuses(pool, arguments, error, message):
     with xmem.Producer(pool) as producer, producer.acquire((1,)) as frame:
         with pytest.raises(error, match=message) as raised:
             frame.publish(**arguments)
@@ -175,7 +175,7 @@ def test_options_are_in_signatures():
     assert {name: it.default for name, it in named.items()} == {n: it.default for n, it in known.items() if n != "_look"}
 
 
-def test_closed_ones(pool):
+def test_closed_objects(pool):
     with xmem.Producer(pool) as producer:
         consumer = xmem.Consumer(pool)
         consumer.close()
@@ -192,7 +192,7 @@ def test_closed_ones(pool):
             producer.end_stream()
 
 
-def test_bfloat16_is_for_those_who_have_it(pool):
+def test_bfloat16_needs_a_library_that_has_it(pool):
     torch = pytest.importorskip("torch", reason="no PyTorch")
 
     with xmem.Producer(pool) as producer, xmem.Consumer(pool) as consumer:
@@ -218,7 +218,7 @@ def test_a_producer_that_is_lost(pool):
         consumers[2].recv(HANG)
 
 
-def test_times_that_are_none(pool):
+def test_invalid_times(pool):
     message = "-1 is less than none: 0 does not wait, None waits for ever"
     with pytest.raises(ValueError, match=message):
         xmem.Consumer(pool, timeout=-1)

@@ -34,7 +34,7 @@ def test_events_of_a_pipeline(pool, gst_producer):
     assert [it.sequence for it in items] == list(range(8))
 
 
-def test_only_who_asks_gets_events(pool, gst_producer):
+def test_events_are_delivered_only_on_request(pool, gst_producer):
     source = gst_producer("events", pool)
     with xmem.Consumer(pool, timeout=HANG, start_from="oldest") as consumer:
         assert [frame.pts // 40_000_000 for frame in consumer] == [0, 1, 3]

@@ -76,7 +76,7 @@ def planes_of(raw, frame):
     return planes
 
 
-def test_python_receives_what_xmemsink_publishes(pool, gst_launch):
+def test_python_receives_frames_of_xmemsink(pool, gst_launch):
     source = gst_launch(
         "videotestsrc num-buffers=20 pattern=ball ! video/x-raw,format=RGB,width=320,height=240,framerate=30/1 ! "
         f"timeoverlay ! xmemsink pool={pool} wait-for-connection=true delivery=lossless"
@@ -95,7 +95,7 @@ def test_python_receives_what_xmemsink_publishes(pool, gst_launch):
     assert source.wait(HANG) == 0
 
 
-def test_xmemsrc_shows_what_python_publishes(pool, directory, gst_launch):
+def test_xmemsrc_shows_frames_of_python(pool, directory, gst_launch):
     """Colours and times, through a pipeline that converts them."""
     shown = directory / "shown"
     with xmem.Producer(pool, lossless=True, framerate=25) as producer:

@@ -50,7 +50,7 @@ def told():
 
 
 @pytest.mark.parametrize("arguments", [TENSOR, RGB, NV12])
-def test_the_truth(told, arguments):
+def test_valid_data(told, arguments):
     what, size = told(arguments, {})
     assert what == "frame"
     assert size == {"shape": 96, "RGB": 16 * 8 * 3, "NV12": 16 * 12}[arguments.get("format", "shape")]
@@ -109,7 +109,7 @@ CASES = {
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_lies(told, case):
+def test_invalid_data(told, case):
     arguments, lies, message = CASES[case]
     what, said = told(arguments, lies)
     if message is None:
@@ -121,7 +121,7 @@ def test_lies(told, case):
     assert told(TENSOR, {}) == ["frame", 96]
 
 
-def test_lies_at_random(told):
+def test_random_invalid_data(told):
     """Whatever an entry says, a consumer lives."""
     chance = random.Random(5)
     edges = [0, 1, 2, 7, 2**31 - 1, 2**31, 2**32 - 1, 2**32, 2**62, SIGN - 1, SIGN, MOST]

@@ -28,7 +28,7 @@ def publish_all(producer, seeds):
         publish(producer, seed)
 
 
-def test_it_is_said_and_counted(producer):
+def test_left_behind_is_warned_of_and_counted(producer):
     with xmem.Consumer(producer.pool) as consumer:
         publish_all(producer, range(3))
         seeds = [consumer.recv(HANG).pts for _ in range(3)]
@@ -58,7 +58,7 @@ def test_each_time(producer):
         assert consumer.stats["missed"] == 120 - len(seeds)
 
 
-def test_what_is_kept_does_not_come_twice(pool):
+def test_kept_frames_are_not_delivered_twice(pool):
     with xmem.Producer(pool, lossless=True, lossless_timeout=0.1, max_slots=12, max_held=2) as producer:
         with xmem.Consumer(pool) as consumer:
             publish_all(producer, range(3))
@@ -93,7 +93,7 @@ def test_another_producer_of_this_process_counts_anew(pool):
             assert consumer.stats["missed"] == missed
 
 
-def test_where_no_line_of_python_asks(producer, monkeypatch):
+def test_a_thread_without_python_frames(producer, monkeypatch):
     with xmem.Consumer(producer.pool) as consumer, warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
         publish_all(producer, range(30))
@@ -105,7 +105,7 @@ def test_where_no_line_of_python_asks(producer, monkeypatch):
     assert [warning.category for warning in said] == [xmem.PoolWarning]
 
 
-def test_it_is_no_end_of_the_stream(producer):
+def test_left_behind_is_no_end_of_the_stream(producer):
     with xmem.Consumer(producer.pool, on_producer_lost="end") as consumer:
         publish_all(producer, range(30))
         with pytest.raises(xmem.ProducerLost, match="lossless-timeout"):

@@ -47,7 +47,7 @@ def test_views_are_not_overwritten_in_another_process(pool, child):
         assert reader.wait() == 0
 
 
-def test_what_is_held_of_a_producer_that_was_killed(pool, child):
+def test_held_frames_of_a_killed_producer(pool, child):
     first = child("produce", pool)
     assert first.hear() == "made"
     with xmem.Consumer(pool, max_held=5, timeout=HANG) as consumer:

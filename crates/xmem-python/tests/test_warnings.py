@@ -22,7 +22,7 @@ def names(directory, monkeypatch):
 
 
 @pytest.mark.parametrize("what", ["Consumer", "Consumer.connect", "Channel.connect", "Channel.aconnect"])
-def test_who_waits_for_what_is_not_there_says_so_once(names, what):
+def test_a_wait_for_a_missing_pool_warns_once(names, what):
     wait = {
         "Consumer": lambda: xmem.Consumer("typo", timeout=HANG),
         "Consumer.connect": lambda: asyncio.run(xmem.Consumer.connect("typo", timeout=HANG)),

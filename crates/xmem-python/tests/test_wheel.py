@@ -45,7 +45,7 @@ def test_in_an_environment_with_nothing_else(directory, pool):
     assert alone.stdout.strip() == xmem.__version__
 
 
-def test_stubs_have_what_the_module_has():
+def test_stubs_match_the_module():
     stub = Path(_xmem.__file__).with_name("_xmem.pyi")
     tree = ast.parse(stub.read_text())
     classes = {node.name: node for node in tree.body if isinstance(node, ast.ClassDef)}
@@ -83,7 +83,7 @@ DOCUMENTED = ["Consumer", "Event", "Frame", "Plane", "Producer", "WritableFrame"
 
 
 @pytest.mark.parametrize("name", DOCUMENTED)
-def test_help_says_what_the_stubs_say(name):
+def test_help_has_the_text_of_the_stubs(name):
     tree = ast.parse(Path(_xmem.__file__).with_name("_xmem.pyi").read_text())
     classes = {node.name: node for node in tree.body if isinstance(node, ast.ClassDef)}
 

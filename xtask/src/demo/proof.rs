@@ -50,7 +50,7 @@ mod tests {
     use super::Proof;
 
     #[test]
-    fn one_claim_that_fails_spoils_it() {
+    fn one_failed_claim_fails_the_proof() {
         let mut proof = Proof::default();
         proof.claim(true, "a", "1 ms");
         assert!(proof.holds());

@@ -302,7 +302,7 @@ error: 3 targets failed:
 ";
 
     #[test]
-    fn results_are_read_from_what_cargo_test_writes() {
+    fn results_are_read_from_cargo_tests_output() {
         let mut reader = Libtest::default();
         OUTPUT.lines().for_each(|line| reader.line(line));
         let programs = reader.programs.iter().map(|program| {

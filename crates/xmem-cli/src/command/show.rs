@@ -169,7 +169,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_producer_says_plays_no_tricks_on_a_terminal() {
+    fn control_characters_from_a_producer_are_escaped() {
         let mut stats = PoolStats::default();
         stats.pool = "\x1b1".into();
         stats.delivery = "\x1b2".into();

@@ -15,7 +15,7 @@ crate::conformance! {
     a_release_hook_runs_once_after_the_last_reference
     a_release_hook_runs_when_an_idle_pool_is_closed
     a_release_hook_of_an_unpublished_frame_never_runs
-    frames_are_kept_until_so_many_consumers_took_them
+    frames_are_kept_until_enough_consumers_took_them
 }
 
 /// A hook that counts how often it ran.
@@ -123,7 +123,7 @@ fn a_release_hook_of_an_unpublished_frame_never_runs(backing: Backing) {
     publish(&producer, 0, 50);
 }
 
-fn frames_are_kept_until_so_many_consumers_took_them(backing: Backing) {
+fn frames_are_kept_until_enough_consumers_took_them(backing: Backing) {
     let place = Place::new();
     let producer = pool(&place, backing).history(1).build().unwrap();
     let mut first = connect(&place);

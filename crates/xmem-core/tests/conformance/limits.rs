@@ -15,7 +15,7 @@ crate::conformance! {
     slots_run_out_at_max_slots
     slots_run_out_at_max_bytes
     a_stream_goes_on_with_less_room_than_its_history_needs
-    the_history_is_given_up_for_nothing_less_than_a_slot
+    the_history_shrinks_only_for_a_free_slot
     a_slot_asked_for_ahead_costs_no_frame
     a_full_pool_can_change_the_size_of_its_frames
     a_held_frame_does_not_stop_a_change_of_size
@@ -190,7 +190,7 @@ fn a_stream_goes_on_with_less_room_than_its_history_needs(backing: Backing) {
 }
 
 /// Consumers hold what the history has too, so nothing would be won.
-fn the_history_is_given_up_for_nothing_less_than_a_slot(backing: Backing) {
+fn the_history_shrinks_only_for_a_free_slot(backing: Backing) {
     let size = 1 << 20;
     for delivery in [Delivery::Live, Delivery::Lossless] {
         let place = Place::new();

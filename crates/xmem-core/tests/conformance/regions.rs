@@ -7,12 +7,12 @@ use xmem_core::Backing;
 use super::*;
 
 crate::conformance! {
-    regions_go_when_the_frames_change_their_size
-    regions_go_when_a_peak_is_over
+    regions_are_released_when_the_frame_size_changes
+    regions_are_released_after_a_peak
     retired_regions_do_not_use_up_max_bytes
 }
 
-fn regions_go_when_the_frames_change_their_size(backing: Backing) {
+fn regions_are_released_when_the_frame_size_changes(backing: Backing) {
     let place = Place::new();
     let producer = pool(&place, backing).build().unwrap();
     let mut consumer = connect(&place);
@@ -46,7 +46,7 @@ fn regions_go_when_the_frames_change_their_size(backing: Backing) {
     assert_eq!(producer.stats().regions, 1, "{:?}", producer.stats());
 }
 
-fn regions_go_when_a_peak_is_over(backing: Backing) {
+fn regions_are_released_after_a_peak(backing: Backing) {
     const SIZE: usize = 300_000;
     let place = Place::new();
     let producer = pool(&place, backing).history(2).build().unwrap();

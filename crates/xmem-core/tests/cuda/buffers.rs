@@ -25,7 +25,7 @@ fn buffers_go_from_host_to_device_to_device_and_back() {
 }
 
 #[test]
-fn who_may_not_write_a_buffer_leaves_it_as_it_is() {
+fn a_peer_without_write_permission_leaves_the_buffer_unchanged() {
     let lab = Lab::new();
     assert_eq!(lab.start("refuse-buffers").says(), "is there");
     lab.assert_allowed();

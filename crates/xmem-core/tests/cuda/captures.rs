@@ -38,7 +38,7 @@ fn a_capture_is_not_disturbed_by_frames_on_other_streams() {
 }
 
 #[test]
-fn nothing_of_a_frame_goes_into_a_graph() {
+fn a_capture_records_no_work_of_a_frame() {
     let lab = Lab::new();
     let (mut producer, mut consumer) = lab.begun("vmm 16");
     // A stream that is captured would record no event, end no lease, or end it again each time that the graph runs.

@@ -35,7 +35,7 @@ fn frames_that_are_written_in_another_context_are_waited_for() {
 }
 
 #[test]
-fn a_stream_waits_for_another_one_and_no_cpu_does() {
+fn a_stream_waits_for_another_one_and_the_cpu_does_not() {
     for producing in ["produce vmm 16", "produce vmm 16 elsewhere"] {
         let lab = Lab::new();
         let mut producer = lab.ready(producing);
@@ -52,7 +52,7 @@ fn a_stream_waits_for_another_one_and_no_cpu_does() {
 }
 
 #[test]
-fn a_stream_of_another_context_that_stands_still_holds_up_no_other() {
+fn a_blocked_stream_of_another_context_delays_no_other() {
     let lab = Lab::new();
     let (mut producer, mut consumer) = lab.begun("vmm 16 elsewhere");
     told(&mut producer, "publish late", "published");
@@ -70,7 +70,7 @@ fn a_stream_of_another_context_that_stands_still_holds_up_no_other() {
 
 /// It is told where no region is locked.
 #[test]
-fn who_is_told_that_a_context_failed_may_use_the_pool() {
+fn the_logger_of_a_failed_context_may_use_the_pool() {
     let lab = Lab::new();
     let mut producer = lab.ready("produce vmm");
     let said = ask(&mut producer, "publish from-logger");
@@ -78,7 +78,7 @@ fn who_is_told_that_a_context_failed_may_use_the_pool() {
 }
 
 #[test]
-fn leases_that_wait_in_a_context_that_fails_come_back() {
+fn leases_in_a_failed_context_are_released() {
     let lab = Lab::new();
     let mut producer = lab.ready("produce vmm 16");
     let mut consumer = lab.ready("consume elsewhere");
@@ -100,7 +100,7 @@ fn leases_that_wait_in_a_context_that_fails_come_back() {
 }
 
 #[test]
-fn what_lies_in_device_memory_of_the_program_is_copied_in_the_order_of_the_stream() {
+fn a_programs_device_memory_is_copied_in_stream_order() {
     for (producing, consuming) in [
         ("produce vmm 16", "consume"),
         ("produce vmm 16 elsewhere", "consume elsewhere"),
@@ -131,7 +131,7 @@ fn what_lies_in_device_memory_of_the_program_is_copied_in_the_order_of_the_strea
 }
 
 #[test]
-fn what_cannot_be_copied_is_refused_before_the_device_sees_it() {
+fn a_bad_copy_is_refused_before_the_driver_call() {
     let lab = Lab::new();
     let (mut producer, mut consumer) = lab.pair("vmm 16");
     let outside =

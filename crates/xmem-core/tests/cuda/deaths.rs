@@ -60,7 +60,7 @@ fn unfinished(lab: &Lab, producer: &mut Child, consumer: &mut Child) -> Hold {
 const GONE: &str = "the frame's producer is gone and may not have finished it: drop the frame";
 
 #[test]
-fn who_has_left_sees_that_a_killed_producer_did_not_finish() {
+fn after_leave_an_unfinished_frame_of_a_killed_producer_is_refused() {
     let lab = Lab::new();
     let (mut producer, mut consumer) = lab.begun("vmm");
     let _late = unfinished(&lab, &mut producer, &mut consumer);
@@ -86,7 +86,7 @@ fn frames_that_were_left_are_waited_for_while_their_producer_lives() {
 }
 
 #[test]
-fn who_was_passed_a_frame_sees_that_a_killed_producer_did_not_finish() {
+fn a_forwarded_unfinished_frame_of_a_killed_producer_is_refused() {
     let lab = Lab::new();
     let second = format!("{}-2", lab.pool());
     let mut producer = lab.ready("produce vmm");
@@ -107,7 +107,7 @@ fn who_was_passed_a_frame_sees_that_a_killed_producer_did_not_finish() {
 }
 
 #[test]
-fn who_waits_for_a_hung_producer_stops_nobody_else_and_hears_of_its_end() {
+fn a_wait_for_a_hung_producer_delays_no_other_pool_and_ends_with_it() {
     let lab = Lab::new();
     let second = format!("{}-2", lab.pool());
     let mut producer = lab.ready("produce vmm");
@@ -129,7 +129,7 @@ fn who_waits_for_a_hung_producer_stops_nobody_else_and_hears_of_its_end() {
 }
 
 #[test]
-fn leases_of_a_killed_consumer_come_back() {
+fn leases_of_a_killed_consumer_are_released() {
     for how in ["hold", "take", "write", "hand-over"] {
         let lab = Lab::new();
         let (mut producer, mut consumer) = lab.begun("auto");
@@ -163,7 +163,7 @@ fn a_producer_that_ends_well_leaves_frames_that_need_no_event() {
 }
 
 #[test]
-fn a_pool_whose_device_hangs_ends_all_the_same() {
+fn a_pool_with_a_hung_device_can_be_closed() {
     let lab = Lab::new();
     let mut producer = lab.ready("produce vmm 64 hasty");
     told(&mut producer, "publish", "published 0");

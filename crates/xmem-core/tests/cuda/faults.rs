@@ -137,7 +137,7 @@ fn producers_that_are_killed_at_their_end_leave_whole_frames() {
 }
 
 #[test]
-fn every_step_on_devices_is_one_that_a_process_was_killed_at() {
+fn every_cuda_fault_point_is_covered() {
     let covered = |point: &Point| {
         OF_PRODUCERS.iter().any(|(other, _)| other == point)
             || OF_CONSUMERS.iter().any(|(other, ..)| other == point)

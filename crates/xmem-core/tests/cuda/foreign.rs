@@ -8,7 +8,7 @@ use crate::support::child::Child;
 use crate::support::eventually;
 
 #[test]
-fn memory_of_others_is_opened_once_and_released_when_nobody_has_it_open() {
+fn foreign_memory_is_opened_once_and_released_after_the_last_close() {
     let lab = Lab::new();
     let (mut producer, mut consumer) = lab.pair("auto");
     told(&mut producer, "borrow", "borrowed");
@@ -44,7 +44,7 @@ fn memory_of_others_is_opened_once_and_released_when_nobody_has_it_open() {
 
 /// Frames keep what they lie in, and nothing else.
 #[test]
-fn memory_of_others_is_released_though_a_consumer_that_left_holds_another_frame() {
+fn foreign_memory_is_released_while_a_consumer_that_left_holds_another_frame() {
     let lab = Lab::new();
     let (mut producer, mut consumer) = lab.pair("auto");
     told(&mut producer, "borrow", "borrowed");
@@ -90,7 +90,7 @@ fn a_producers_own_lease_does_not_take_its_slot_for_the_pieces() {
 }
 
 #[test]
-fn what_has_no_handle_is_refused() {
+fn memory_without_a_handle_is_refused() {
     let lab = Lab::new().with("QUIRKS", "no-legacy-ipc");
     let mut producer = lab.ready("produce auto");
     let answer = ask(&mut producer, "borrow");
@@ -111,7 +111,7 @@ fn a_slot_on_a_device_is_a_piece_of_a_frame() {
 }
 
 #[test]
-fn frames_are_passed_on_by_their_descriptor() {
+fn frames_are_forwarded_by_descriptor() {
     let lab = Lab::new();
     let second = format!("{}-2", lab.pool());
     let mut producer = lab.ready("produce vmm");
@@ -169,17 +169,17 @@ fn copied(mode: &str, publish: &str) {
 }
 
 #[test]
-fn frames_in_memory_that_ends_with_its_producer_are_copied() {
+fn frames_in_memory_that_dies_with_its_producer_are_copied() {
     copied("legacy", "publish");
 }
 
 #[test]
-fn frames_in_memory_of_others_are_copied() {
+fn frames_in_foreign_memory_are_copied() {
     copied("auto", "publish borrowed");
 }
 
 #[test]
-fn a_producer_of_legacy_memory_waits_at_its_end_for_who_uses_it() {
+fn a_producer_of_legacy_memory_waits_at_its_end_for_consumers() {
     let lab = Lab::new();
     let (mut producer, mut consumer) = lab.begun("legacy");
     told(&mut producer, "close", "closed");
@@ -222,7 +222,7 @@ fn legacy_memory_that_a_stopped_consumer_has_open_is_not_freed() {
 }
 
 #[test]
-fn a_producer_of_legacy_memory_does_not_wait_for_ever_and_says_who_uses_it() {
+fn a_producer_of_legacy_memory_times_out_and_names_the_consumer() {
     let lab = Lab::new();
     let (mut producer, mut consumer) = lab.pair("legacy 64 hasty");
     told(&mut producer, "publish", "published 0");
@@ -253,7 +253,7 @@ fn legacy_memory_that_is_open_but_not_held_is_not_freed() {
 }
 
 #[test]
-fn upstream_hears_of_its_memory_when_the_pool_is_gone() {
+fn upstreams_release_hook_runs_when_the_pool_is_gone() {
     let lab = Lab::new();
     let (mut producer, mut consumer) = lab.pair("auto 64 hasty");
     told(&mut producer, "borrow", "borrowed");
@@ -272,7 +272,7 @@ fn upstream_hears_of_its_memory_when_the_pool_is_gone() {
 }
 
 #[test]
-fn memory_of_others_that_was_never_opened_is_released_at_once() {
+fn foreign_memory_that_was_never_opened_is_released_at_once() {
     let lab = Lab::new();
     let (mut producer, mut consumer) = lab.pair("auto");
     told(&mut producer, "borrow", "borrowed");

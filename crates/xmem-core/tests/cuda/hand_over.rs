@@ -27,7 +27,7 @@ const WAITS_AND_COPIES: [&str; 9] = [
     "cuMemcpyPeerAsync",
 ];
 
-fn consumers_wait_for_what_the_producer_still_writes(mode: &str) {
+fn consumers_wait_for_the_producers_write(mode: &str) {
     let lab = Lab::new();
     let (mut producer, mut consumer) = lab.pair(mode);
 
@@ -67,13 +67,13 @@ fn a_slot_that_a_device_still_writes_is_not_ready() {
 }
 
 #[test]
-fn consumers_wait_for_what_the_producer_still_writes_by_descriptor() {
-    consumers_wait_for_what_the_producer_still_writes("vmm");
+fn consumers_wait_for_the_producers_write_by_descriptor() {
+    consumers_wait_for_the_producers_write("vmm");
 }
 
 #[test]
-fn consumers_wait_for_what_the_producer_still_writes_by_legacy_handle() {
-    consumers_wait_for_what_the_producer_still_writes("legacy");
+fn consumers_wait_for_the_producers_write_by_legacy_handle() {
+    consumers_wait_for_the_producers_write("legacy");
 }
 
 #[test]
@@ -138,7 +138,7 @@ fn nothing_is_copied_imported_or_waited_for_after_the_first_round() {
 }
 
 #[test]
-fn what_is_attached_to_a_frame_that_is_published_again_has_the_room_that_was_asked_for() {
+fn attachments_of_a_republished_frame_have_the_requested_room() {
     let lab = Lab::new();
     let (mut producer, mut consumer) = lab.pair("auto");
     told(&mut producer, "publish twice", "published");
@@ -172,7 +172,7 @@ fn eight_consumers_need_no_more_device_memory_than_one() {
 }
 
 #[test]
-fn streams_of_frames_stay_whole() {
+fn streams_of_frames_are_intact() {
     for mode in ["vmm", "legacy"] {
         let lab = Lab::new();
         let mut producer = lab.ready(&format!("produce {mode} 24"));

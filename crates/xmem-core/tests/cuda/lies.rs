@@ -156,14 +156,14 @@ fn the_header_of_memory_of_this_process_is_taken_only_as_it_is() {
 }
 
 #[test]
-fn memory_of_others_has_no_more_bytes_than_its_driver_knows_of() {
+fn foreign_memory_is_limited_to_the_drivers_size() {
     assert!(heard("other", "none").starts_with("lies at"));
     let said = heard("other", "longer");
     assert!(said.contains("it is smaller than that"), "{said}");
 }
 
 #[test]
-fn also_where_the_driver_knows_only_the_range_of_an_address() {
+fn foreign_memory_is_limited_to_the_drivers_address_range() {
     let lab = || Lab::new().with("QUIRKS", "no-imported-range");
     assert!(heard_in(&lab(), "other", "none").starts_with("lies at"));
     let said = heard_in(&lab(), "other", "longer");

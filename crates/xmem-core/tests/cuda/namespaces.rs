@@ -8,7 +8,7 @@ use crate::lab::{Lab, ask, count, first_round, says_at_last, told};
 use crate::support::eventually;
 
 #[test]
-fn legacy_handles_do_not_cross_pid_namespaces_and_both_sides_say_so() {
+fn legacy_handles_do_not_cross_pid_namespaces_and_both_sides_report_it() {
     let lab = Lab::new();
     let mut producer = lab.ready("produce legacy");
     let Some(mut consumer) = lab.in_pid_namespace("consume") else {

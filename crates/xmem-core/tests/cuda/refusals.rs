@@ -36,7 +36,7 @@ fn without_a_driver_all_else_works() {
 }
 
 #[test]
-fn a_consumer_without_a_driver_holds_frames_and_is_told_why_it_cannot_read_them() {
+fn a_consumer_without_a_driver_holds_frames_and_gets_a_read_error() {
     let lab = Lab::new();
     lab.machine.only_here("a machine without a driver");
     let mut producer = lab.ready("produce auto");
@@ -87,7 +87,7 @@ fn a_driver_that_cannot_share_by_descriptor_shares_by_handle() {
 }
 
 #[test]
-fn a_driver_without_a_function_says_which_and_gives_the_frame_back() {
+fn a_missing_driver_function_is_named_and_the_frame_released() {
     let lab = Lab::new().without_symbols(&["cuLaunchHostFunc"]);
     let (mut producer, mut consumer) = pair(&lab, "produce auto", "consume");
     told(&mut producer, "publish", "published 0");
@@ -113,7 +113,7 @@ fn without_interprocess_events_frames_are_published_when_they_are_done() {
 }
 
 #[test]
-fn a_consumer_that_cannot_open_events_is_told_when_frames_are_done() {
+fn frames_reach_a_consumer_that_cannot_open_events() {
     for quirk in ["no-ipc-events", "out-of-ipc-events"] {
         let lab = Lab::new();
         let producer = lab.ready("produce vmm 16");
@@ -133,7 +133,7 @@ fn frames_go(lab: &Lab, (mut producer, mut consumer): (Child, Child)) {
 }
 
 #[test]
-fn devices_are_told_by_their_uuid() {
+fn devices_are_identified_by_uuid() {
     let lab = Lab::new();
     lab.machine.only_here("two devices");
     let mut producer = lab.ready("produce auto");
@@ -158,7 +158,7 @@ fn devices_are_told_by_their_uuid() {
 }
 
 #[test]
-fn handles_that_do_not_cross_are_told_from_those_that_do() {
+fn handles_that_cannot_be_opened_are_reported_on_both_sides() {
     for (mode, quirk) in [("legacy", "no-legacy-ipc"), ("vmm", "no-vmm")] {
         let lab = Lab::new();
         let mut producer = lab.ready(&format!("produce {mode}"));
@@ -214,7 +214,7 @@ fn host_frames_go_on_from_newest(producer: &mut Child, consumer: &mut Child) {
 }
 
 #[test]
-fn a_context_in_error_gives_its_leases_back() {
+fn a_context_in_error_releases_its_leases() {
     let lab = Lab::new();
     let (mut producer, mut consumer) = pair(&lab, "produce auto", "consume");
     first_round(&mut producer, &mut consumer);
@@ -269,7 +269,7 @@ fn a_context_in_error_ends_no_lease_of_another_context() {
 }
 
 #[test]
-fn a_producer_whose_context_fails_and_that_calls_nothing_more_is_noticed() {
+fn a_failed_context_is_noticed_without_a_further_call() {
     for place in ["", "elsewhere"] {
         let lab = Lab::new();
         let (mut producer, mut consumer) =
@@ -289,7 +289,7 @@ fn a_producer_whose_context_fails_and_that_calls_nothing_more_is_noticed() {
 }
 
 #[test]
-fn a_producer_whose_context_is_in_error_says_so_and_ends() {
+fn a_producer_with_a_context_in_error_reports_it_and_ends() {
     let lab = Lab::new();
     let (mut producer, mut consumer) = pair(&lab, "produce auto", "consume");
     first_round(&mut producer, &mut consumer);

@@ -99,7 +99,7 @@ fn buffers(place: &Place) -> (Child, Child) {
 }
 
 #[test]
-fn a_writer_of_buffers_dies_with_what_it_was_granted() {
+fn a_writer_of_buffers_dies_with_its_grants() {
     let place = Place::new();
     let (mut owner, mut living) = buffers(&place);
     living.tell("go");
@@ -129,7 +129,7 @@ fn a_writer_of_buffers_dies_with_what_it_was_granted() {
 }
 
 #[test]
-fn a_grant_that_cannot_be_mapped_is_given_back() {
+fn a_grant_that_cannot_be_mapped_is_returned() {
     let place = Place::new();
     let mut owner = start("own-buffers", Kind::Live, &place);
     hears(&mut owner, "ready");

@@ -20,7 +20,7 @@ fn two(kind: Kind, place: &Place) -> (Child, Child) {
 }
 
 #[test]
-fn a_consumer_dies_where_it_finds_its_frame_gone() {
+fn a_consumer_dies_as_it_finds_its_frame_gone() {
     let place = Place::new();
     let (mut producer, mut consumer) = two(Kind::Live, &place);
     arm_child(&mut consumer, Point::EntryRead, 1..2, "stop");
@@ -39,7 +39,7 @@ fn a_consumer_dies_where_it_finds_its_frame_gone() {
 }
 
 #[test]
-fn a_producer_dies_where_it_finds_a_slot_held() {
+fn a_producer_dies_as_it_finds_a_slot_held() {
     let place = Place::new();
     let (mut producer, mut consumer) = two(Kind::Live, &place);
     // With the region at hand it needs nothing of the producer.
@@ -69,7 +69,7 @@ fn a_producer_dies_where_it_finds_a_slot_held() {
 }
 
 #[test]
-fn a_producer_dies_where_it_gives_up_on_a_consumer() {
+fn a_producer_dies_as_it_gives_up_on_a_consumer() {
     let place = Place::new();
     let (mut producer, mut consumer) = two(Kind::Lossless, &place);
     arm_child(&mut producer, Point::TimedOutMarked, 1..2, "kill");

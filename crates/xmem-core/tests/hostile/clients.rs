@@ -56,7 +56,7 @@ fn garbage_and_half_messages_are_refused() {
 }
 
 #[test]
-fn another_version_is_refused_in_words() {
+fn another_version_is_refused_with_a_message() {
     let place = Place::new();
     let producer = Producer::builder(&place.pool()).build().unwrap();
     for version in [0, raw::VERSION + 1, u32::MAX] {
@@ -101,7 +101,7 @@ fn another_version_is_refused_in_words() {
 }
 
 #[test]
-fn what_a_producer_says_plays_no_tricks_on_a_terminal() {
+fn control_characters_from_a_producer_are_escaped() {
     let place = Place::new();
     let fake = Fake::at(place.pool());
     std::thread::scope(|scope| {
@@ -116,7 +116,7 @@ fn what_a_producer_says_plays_no_tricks_on_a_terminal() {
 }
 
 #[test]
-fn nonsense_after_joining_cuts_off_and_says_so() {
+fn an_invalid_message_after_joining_disconnects_with_a_reason() {
     let place = Place::new();
     let producer = Producer::builder(&place.pool()).build().unwrap();
     let mut bystander = Bystander::new(&producer);
@@ -138,7 +138,7 @@ fn nonsense_after_joining_cuts_off_and_says_so() {
 }
 
 #[test]
-fn a_peer_that_never_reads_holds_nobody_up() {
+fn a_peer_that_never_reads_delays_no_other() {
     let place = Place::new();
     let producer = Producer::builder(&place.pool()).build().unwrap();
     let mut bystander = Bystander::new(&producer);

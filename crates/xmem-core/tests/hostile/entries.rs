@@ -124,7 +124,7 @@ fn a_stream_that_jumps_ahead_ends_no_receive() {
 
 /// The ring is long, its entries are good, and each slot is claimed for ever.
 #[test]
-fn a_ring_full_of_claimed_slots_holds_no_receive_up() {
+fn a_ring_full_of_claimed_slots_blocks_no_receive() {
     const RING: u64 = 1 << 18;
     let place = Place::new();
     let fake = Fake::at(place.pool());

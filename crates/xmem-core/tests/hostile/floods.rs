@@ -17,7 +17,7 @@ use crate::victim::attack;
 use crate::{Bystander, OnDrop};
 
 #[test]
-fn who_says_nothing_is_shown_out() {
+fn a_silent_client_is_disconnected() {
     let place = Place::new();
     let producer = Producer::builder(&place.pool()).build().unwrap();
     let silent: Vec<Raw> = (0..10).map(|_| Raw::connect(&place.pool())).collect();
@@ -92,7 +92,7 @@ fn ten_thousand(pool: &str, meanwhile: impl Fn() + Sync) {
 }
 
 #[test]
-fn ten_thousand_connections_drown_nobody() {
+fn ten_thousand_connections_shut_out_no_consumer() {
     attack("victim-live", |pool| {
         ten_thousand(pool, || {
             // Who wants frames gets in, all the same.
@@ -104,13 +104,13 @@ fn ten_thousand_connections_drown_nobody() {
 }
 
 #[test]
-fn ten_thousand_connections_to_a_producer_without_descriptors_drown_nobody() {
+fn ten_thousand_connections_to_a_producer_without_descriptors_shut_out_no_consumer() {
     attack("victim-few-descriptors", |pool| ten_thousand(pool, || {}));
 }
 
 /// A consumer that has said what it wants is not shown out because silent ones come after it.
 #[test]
-fn who_has_spoken_is_heard_before_others_are_let_in() {
+fn a_client_that_sent_its_request_is_answered_before_new_ones() {
     let place = Place::new();
     let (go_on, wait) = mpsc::channel::<()>();
     let wait = Mutex::new(wait);
@@ -146,7 +146,7 @@ fn who_has_spoken_is_heard_before_others_are_let_in() {
 
 /// Messages without end, from several clients: all others have their turn.
 #[test]
-fn endless_messages_hold_nobody_up() {
+fn endless_messages_delay_no_other_client() {
     type Message = fn(u32) -> Vec<u8>;
     let messages: [Message; 5] = [
         |_| raw::BELL.to_vec(),
@@ -198,7 +198,7 @@ fn endless_messages_hold_nobody_up() {
 
 /// Descriptors that come along, in each message that a client can send.
 #[test]
-fn descriptors_that_nobody_wants_are_closed() {
+fn unexpected_descriptors_are_closed() {
     let open = |path| OwnedFd::from(std::fs::File::open(path).unwrap());
     let (pipe, _other) = rustix::pipe::pipe().unwrap();
     let zoo = [open("/dev/null"), open("/"), pipe, raw::memory(4096, false)];
@@ -239,7 +239,7 @@ fn descriptors_that_nobody_wants_are_closed() {
 
 /// Descriptors in the queues of who does not read count against all processes of the producer's user.
 #[test]
-fn who_does_not_read_leaves_descriptors_for_others() {
+fn a_client_that_does_not_read_leaves_descriptors_for_others() {
     if !users::can_be_others() {
         return;
     }
@@ -291,7 +291,7 @@ pub(crate) fn reads(pool: &str) {
 }
 
 #[test]
-fn users_that_leave_descriptors_unread_shut_out_nobody_else() {
+fn users_that_leave_descriptors_unread_shut_out_no_other() {
     if !users::can_be_others() {
         return;
     }
@@ -318,7 +318,7 @@ fn users_that_leave_descriptors_unread_shut_out_nobody_else() {
 
 /// Lease pages with random words in them, from several consumers at once.
 #[test]
-fn pages_that_change_all_the_time_harm_nobody() {
+fn pages_that_change_all_the_time_harm_no_other() {
     for (role, rounds, frames) in [("victim-live", 4, 200), ("victim-lossless", 1, 20)] {
         attack(role, |pool| {
             std::thread::scope(|scope| {

@@ -49,7 +49,7 @@ fn with_owner<T>(
 }
 
 #[test]
-fn who_may_not_write_takes_no_grant() {
+fn a_peer_without_write_permission_takes_no_grant() {
     // What the welcome says, and what is sent as the region.
     type Case = (&'static str, bool, Vec<u8>, Option<OwnedFd>);
     let segment = tempfile::Builder::new()
@@ -117,7 +117,7 @@ fn who_may_not_write_takes_no_grant() {
 
 /// A peer that did not wait for the news that its slot is published gives the slot back, which is not its own any more.
 #[test]
-fn a_slot_that_is_given_back_late_is_nobodys_fault() {
+fn a_slot_returned_late_is_no_violation() {
     let place = Place::new();
     let options = BufferPool::options(&place.pool()).peers_may_write(true);
     let _owner = options.open().unwrap();
@@ -142,7 +142,7 @@ fn a_slot_that_is_given_back_late_is_nobodys_fault() {
 }
 
 #[test]
-fn what_is_being_written_is_granted_to_nobody_else() {
+fn a_slot_that_is_written_is_granted_once() {
     let memory = raw::memory(8192, true);
     let message = raw::region(1, 8192, 0, "");
     let region = (&message[..], Some(&memory));

@@ -175,7 +175,7 @@ fn a_full_dev_shm_is_an_error_and_no_signal() {
 }
 
 #[test]
-fn what_a_pool_grants_is_bounded_and_said_in_words() {
+fn grants_of_a_pool_are_bounded_and_refusals_have_a_reason() {
     let place = Place::new();
     let pool = place.pool();
     let producer = Producer::builder(&pool)

@@ -76,7 +76,7 @@ fn pin(control: &Memory, page: &Memory, slot: usize) {
 }
 
 #[test]
-fn a_lease_page_full_of_garbage_cuts_its_consumer_off() {
+fn a_consumer_with_garbage_in_its_lease_page_is_disconnected() {
     with_a_liar(
         Delivery::Live,
         |_, page, _, random| {
@@ -89,7 +89,7 @@ fn a_lease_page_full_of_garbage_cuts_its_consumer_off() {
 }
 
 #[test]
-fn who_holds_more_than_its_budget_is_cut_off() {
+fn a_consumer_above_its_budget_is_disconnected() {
     with_a_liar(
         Delivery::Live,
         |control, page, max_slots, _| {
@@ -102,7 +102,7 @@ fn who_holds_more_than_its_budget_is_cut_off() {
 }
 
 #[test]
-fn who_leases_the_future_is_cut_off() {
+fn a_consumer_that_leases_a_future_frame_is_disconnected() {
     with_a_liar(
         Delivery::Live,
         |_, page, _, _| page.halves()[raw::LEASES + 3].store(1 << 30, Ordering::Relaxed),
@@ -111,7 +111,7 @@ fn who_leases_the_future_is_cut_off() {
 }
 
 #[test]
-fn a_cursor_ahead_of_the_stream_is_cut_off() {
+fn a_consumer_with_a_cursor_ahead_of_the_stream_is_disconnected() {
     for delivery in [Delivery::Live, Delivery::Lossless] {
         with_a_liar(
             delivery,
@@ -123,7 +123,7 @@ fn a_cursor_ahead_of_the_stream_is_cut_off() {
 
 /// Within its budget a consumer may pin what it likes.
 #[test]
-fn who_pins_its_budget_disturbs_nobody() {
+fn a_consumer_that_pins_its_budget_delays_no_other() {
     let place = Place::new();
     let producer = Producer::builder(&place.pool())
         .max_slots(24)
@@ -142,7 +142,7 @@ fn who_pins_its_budget_disturbs_nobody() {
 
 /// What it does not hold when it says goodbye is promised to others.
 #[test]
-fn who_takes_frames_after_its_goodbye_is_cut_off() {
+fn a_consumer_that_takes_frames_after_leaving_is_disconnected() {
     let place = Place::new();
     let producer = Producer::builder(&place.pool())
         .max_slots(24)
@@ -170,7 +170,7 @@ fn who_takes_frames_after_its_goodbye_is_cut_off() {
 
 /// Whoever does not move on is given up on, also if its cursor moves.
 #[test]
-fn a_cursor_that_goes_back_holds_no_lossless_pool_up() {
+fn a_cursor_that_goes_back_delays_no_lossless_pool() {
     let place = Place::new();
     let producer = Producer::builder(&place.pool())
         .delivery(Delivery::Lossless)
@@ -202,7 +202,7 @@ fn a_cursor_that_goes_back_holds_no_lossless_pool_up() {
 
 /// What a consumer keeps mapped counts towards the pool's limit only as long as an honest one may take to let go.
 #[test]
-fn who_never_lets_go_of_a_region_starves_no_pool() {
+fn a_consumer_that_never_releases_a_region_starves_no_pool() {
     let place = Place::new();
     let producer = Producer::builder(&place.pool())
         .max_bytes(8 << 20)

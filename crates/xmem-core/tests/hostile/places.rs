@@ -14,7 +14,7 @@ use crate::support::raw::Fake;
 use crate::support::*;
 
 #[test]
-fn other_programs_keep_what_is_theirs() {
+fn files_of_other_programs_are_left_unchanged() {
     for kind in [SocketType::STREAM, SocketType::DGRAM, SocketType::SEQPACKET] {
         let place = Place::new();
         let theirs = Fake::of_kind(place.pool(), kind);
@@ -133,7 +133,7 @@ pub(crate) fn foreign_dir() {
 }
 
 #[test]
-fn a_runtime_dir_of_somebody_else_is_refused() {
+fn a_runtime_dir_of_another_user_is_refused() {
     if !users::can_be_others() {
         return;
     }

@@ -176,7 +176,7 @@ fn play(pool: &str, cases: u32, mut meanwhile: impl FnMut(), mut after: impl FnM
 }
 
 #[test]
-fn random_sessions_disturb_nobody() {
+fn random_sessions_disturb_no_other() {
     for delivery in [Delivery::Live, Delivery::Lossless] {
         let place = Place::new();
         let producer = Producer::builder(&place.pool())
@@ -203,7 +203,7 @@ fn random_sessions_disturb_nobody() {
 }
 
 #[test]
-fn random_sessions_of_who_may_write_leave_no_slot_behind() {
+fn random_sessions_of_writers_leave_no_slot_behind() {
     let place = Place::new();
     let options = BufferPool::options(&place.pool()).peers_may_write(true);
     let owner = options.open().unwrap();

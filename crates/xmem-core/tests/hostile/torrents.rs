@@ -134,14 +134,14 @@ pub(crate) fn flooded_alive(pool: &str) {
 }
 
 #[test]
-fn a_flood_of_messages_fills_no_consumer_and_holds_none_back() {
+fn a_flood_of_messages_fills_no_consumer_and_delays_none() {
     run_child("flooded", &Place::new());
     run_child("flooded-alive", &Place::new());
 }
 
 /// Everything that there is, changed all the time while consumers read, and answers of every kind.
 #[test]
-fn a_producer_that_changes_everything_meanwhile_crashes_nobody() {
+fn a_producer_that_changes_everything_meanwhile_crashes_no_consumer() {
     let zoo = zoo();
     for seed in 0..20 {
         let place = Place::new();

@@ -10,7 +10,7 @@ use crate::start;
 use crate::support::*;
 
 #[test]
-fn a_second_producer_is_told_who_has_the_pool() {
+fn the_error_of_a_second_producer_names_the_first() {
     let place = Place::new();
     let mut first = start("produce", "ready", &place);
     for _ in 0..3 {

@@ -217,7 +217,7 @@ fn a_fork_of_a_consumer_releases_nothing() {
 }
 
 #[test]
-fn handles_that_a_fork_replaces_take_no_thread_of_the_new_ones_along() {
+fn handles_replaced_after_a_fork_leave_the_new_threads_running() {
     let place = Place::new();
     let producer = Producer::builder(&place.pool()).history(2).build().unwrap();
     publish(&producer, 0, SIZE);

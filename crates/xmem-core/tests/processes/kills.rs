@@ -12,7 +12,7 @@ use crate::support::*;
 use crate::{SIZE, holding, start};
 
 #[test]
-fn a_killed_consumer_gives_back_its_whole_budget() {
+fn a_killed_consumers_whole_budget_is_reclaimed() {
     for backing in [Backing::Memfd, Backing::PosixShm] {
         let place = Place::new();
         let producer = Producer::builder(&place.pool())
@@ -98,7 +98,7 @@ fn frames_outlive_a_killed_producer_and_a_new_one_goes_on() {
 }
 
 #[test]
-fn consumers_killed_at_any_moment_tear_nothing() {
+fn consumers_killed_at_any_moment_tear_no_frame() {
     let place = Place::new();
     let producer = Producer::builder(&place.pool()).history(2).build().unwrap();
     let mut checker = Consumer::builder(&place.pool()).connect().unwrap();

@@ -34,17 +34,17 @@ fn lossless_loses_nothing_between_processes() {
 }
 
 #[test]
-fn a_lossless_producer_gives_up_on_who_takes_nothing() {
-    gives_up_on_who_takes_nothing(None);
+fn a_lossless_producer_gives_up_on_an_idle_consumer() {
+    gives_up_on_an_idle_consumer(None);
 }
 
 /// So does one that looks for something else every now and then.
 #[test]
 fn a_lossless_producer_that_waits_in_short_turns_gives_up_too() {
-    gives_up_on_who_takes_nothing(Some(Duration::from_millis(20)));
+    gives_up_on_an_idle_consumer(Some(Duration::from_millis(20)));
 }
 
-fn gives_up_on_who_takes_nothing(turn: Option<Duration>) {
+fn gives_up_on_an_idle_consumer(turn: Option<Duration>) {
     let place = Place::new();
     let producer = Producer::builder(&place.pool())
         .delivery(Delivery::Lossless)

@@ -30,7 +30,7 @@ fn in_pid_namespace(role: &str, place: &Place) -> Option<Child> {
 }
 
 #[test]
-fn a_producer_has_the_number_that_it_has_where_it_is_asked_for() {
+fn a_producers_pid_is_that_of_the_readers_namespace() {
     let place = Place::new();
     let Some(mut producer) = in_pid_namespace("own-pid", &place) else {
         return;

@@ -57,7 +57,7 @@ impl Drop for Producing<'_> {
 }
 
 #[test]
-fn pools_that_are_written_alike_leave_each_other_alone() {
+fn pools_with_similar_paths_do_not_affect_each_other() {
     let places = [Place::new(), Place::new()];
     let _producers = places
         .each_ref()
@@ -69,7 +69,7 @@ fn pools_that_are_written_alike_leave_each_other_alone() {
 }
 
 #[test]
-fn a_pool_is_the_same_however_it_is_written() {
+fn a_pool_is_the_same_by_any_spelling_of_its_path() {
     let place = Place::new();
     let dir = place.path().to_str().unwrap();
     for pool in [
@@ -86,7 +86,7 @@ fn a_pool_is_the_same_however_it_is_written() {
 }
 
 #[test]
-fn a_producer_of_another_backing_removes_them_too() {
+fn a_producer_of_another_backing_removes_stale_segments() {
     let place = Place::new();
     left_by(&place, &place.pool());
     let _producer = Producer::builder(&place.pool()).build().unwrap();
@@ -94,7 +94,7 @@ fn a_producer_of_another_backing_removes_them_too() {
 }
 
 #[test]
-fn they_are_found_when_nothing_else_is_left_of_their_pool() {
+fn segments_are_found_when_the_other_files_of_their_pool_are_gone() {
     let place = Place::new();
     let left = left_by(&place, &place.pool());
     for file in place.files() {
@@ -106,7 +106,7 @@ fn they_are_found_when_nothing_else_is_left_of_their_pool() {
 }
 
 #[test]
-fn they_are_found_without_their_pool_and_those_in_use_are_not() {
+fn segments_without_a_pool_are_removed_and_those_in_use_are_kept() {
     let (place, live) = (Place::new(), Place::new());
     let _producer = Producing::start(&live, &live.pool());
     let mut consumer = Consumer::builder(&live.pool()).connect().unwrap();

@@ -15,7 +15,7 @@ fn nothing_works_without_a_context() {
 }
 
 #[test]
-fn the_primary_context_is_one() {
+fn a_device_has_one_primary_context() {
     let (_folder, machine) = machine();
     machine.only_here("two devices");
     let mut remote = Remote::new(&machine);

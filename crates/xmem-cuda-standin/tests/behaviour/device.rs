@@ -15,7 +15,7 @@ fn says_what_it_is() {
 }
 
 #[test]
-fn uuids_tell_devices_and_not_ordinals() {
+fn devices_are_identified_by_uuid_and_not_by_ordinal() {
     let (_folder, machine) = machine();
     machine.only_here("two devices");
     let mut all = Remote::new(&machine);

@@ -115,7 +115,7 @@ fn a_destroyed_event_is_an_error_for_importers() {
 }
 
 #[test]
-fn what_an_interprocess_event_demands() {
+fn interprocess_events_need_their_flags() {
     let (_folder, machine) = machine();
     let mut remote = Remote::new(&machine);
     fails(remote.call("event", &[4]), "CUDA_ERROR_INVALID_VALUE");

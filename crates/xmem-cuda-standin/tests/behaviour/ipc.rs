@@ -6,7 +6,7 @@ use crate::{Remote, fails, is, machine, uses};
 use xmem_cuda_standin::Machine;
 
 #[test]
-fn a_handle_is_for_the_whole_allocation() {
+fn a_handle_covers_the_whole_allocation() {
     let (_folder, machine) = machine();
     let (mut exporter, mut importer) = (Remote::new(&machine), Remote::new(&machine));
     let memory = exporter.one("alloc", &[8192]);
@@ -30,7 +30,7 @@ fn a_handle_is_for_the_whole_allocation() {
 }
 
 #[test]
-fn opened_twice_is_counted() {
+fn each_open_of_a_handle_is_counted() {
     let (_folder, machine) = machine();
     let (mut exporter, mut importer) = (Remote::new(&machine), Remote::new(&machine));
     let memory = exporter.one("alloc", &[4096]);
@@ -109,7 +109,7 @@ fn who_cannot_open() {
 }
 
 #[test]
-fn memory_freed_under_an_importer_is_seen_to_be() {
+fn memory_freed_under_an_importer_is_detected() {
     let (_folder, machine) = machine();
     machine.only_here("undefined");
     let (mut exporter, mut importer) = (Remote::new(&machine), Remote::new(&machine));

@@ -16,7 +16,7 @@ pub(crate) fn gate(remote: &mut Remote) -> (u64, u64) {
 }
 
 #[test]
-fn what_is_not_waited_for_is_late() {
+fn work_without_a_wait_is_late() {
     let (_folder, machine) = machine();
     machine.only_here("streams that stand still");
     let (mut writer, mut reader) = (Remote::new(&machine), Remote::new(&machine));
@@ -42,7 +42,7 @@ fn what_is_not_waited_for_is_late() {
 }
 
 #[test]
-fn a_stream_is_in_order_and_others_are_not() {
+fn streams_are_in_order_and_independent() {
     let (_folder, machine) = machine();
     let mut remote = Remote::new(&machine);
     let (host, there) = gate(&mut remote);

@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn coming_and_going_is_not() {
+    fn fluctuation_is_not_growth() {
         let noise = series((0..120).map(|at| 20.0 + f64::from(at * 7 % 13)));
         assert!(noise.trend(2).flat);
         // One that came late for the last look, and what was there before the pool was full.

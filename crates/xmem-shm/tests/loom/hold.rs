@@ -13,7 +13,7 @@ use crate::check;
 use crate::slot::{Slot, holds, one_turn_each};
 
 #[test]
-fn hold_and_claim_keep_out_of_each_others_way() {
+fn hold_and_claim_exclude_each_other() {
     check(None, || {
         let slot = Arc::new(Slot::published());
         let lease = Arc::new(AtomicU32::new(0));
@@ -161,7 +161,7 @@ fn a_look_without_a_lease(is_there: fn(&AtomicU64) -> bool) {
 }
 
 #[test]
-fn a_frame_that_is_there_afterwards_is_what_was_read() {
+fn a_frame_that_is_there_after_the_read_was_not_overwritten() {
     a_look_without_a_lease(|word| lease::is_there(word, 1));
 }
 

@@ -107,7 +107,7 @@ fn no_wake_up_is_lost_between_two_wakers() {
 
 /// Nobody asleep, no system call: a consumer that is awake is not woken.
 #[test]
-fn who_is_awake_is_not_woken() {
+fn a_consumer_that_is_awake_is_not_woken() {
     loom::model(|| {
         let word = AtomicU32::new(0);
         assert!(!wake::wake(&word));
