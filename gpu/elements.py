@@ -175,13 +175,13 @@ class Side:
             self.errors.append(line.strip())
 
     def wait(self, wanted, seconds=HANG):
-        """The next event of that kind; others before it are let go of, but for an error."""
+        """The next event of that kind; others before it are dropped, but for an error."""
         end = time.monotonic() + seconds
         while True:
             try:
                 event = self.events.get(timeout=max(0, end - time.monotonic()))
             except queue.Empty:
-                raise Failed(f"no {wanted!r} within {seconds} s from: {self.pipeline}; said: {self.said[-3:]}") from None
+                raise Failed(f"no {wanted!r} within {seconds} s from: {self.pipeline}; last lines: {self.said[-3:]}") from None
             if event["event"] == wanted:
                 return event
             if event["event"] in ("error", "end"):
@@ -200,7 +200,7 @@ class Side:
         wanted, end = len(self.sums) + count, time.monotonic() + seconds
         while len(self.sums) < wanted:
             if time.monotonic() > end or self.process.poll() is not None:
-                raise Failed(f"{len(self.sums) - wanted + count} of {count} frames in {seconds} s; said: {self.said[-3:]} {' / '.join(self.errors)}: {self.pipeline}")
+                raise Failed(f"{len(self.sums) - wanted + count} of {count} frames in {seconds} s; last lines: {self.said[-3:]} {' / '.join(self.errors)}: {self.pipeline}")
             time.sleep(0.01)
 
     def message(self, name, seconds=HANG):
@@ -211,7 +211,7 @@ class Side:
             time.sleep(0.01)
 
     def stop(self, seconds=HANG):
-        """Stops it, and says how many seconds that took it."""
+        """Stops it, and returns how many seconds that took it."""
         took = self.order("stop", "stopped", seconds)["ns"] / 1e9
         self.process.wait(seconds)
         for thread in self.threads:
@@ -255,7 +255,7 @@ def wrong(consumer, producer):
 
 
 def say_wrong(what, pairs, more=""):
-    """Says how many frames of each consumer are wrong, beside what its producer had."""
+    """Reports how many frames of each consumer are wrong, beside what its producer had."""
     counts = [(wrong(consumer, producer), len(consumer)) for consumer, producer in pairs]
     say("elements", f"{what}: frames that are wrong", ", ".join(f"{bad} of {all}" for bad, all in counts) + more)
     if any(bad for bad, _ in counts):
@@ -440,7 +440,7 @@ class Elements:
                     pixels = driver.read(address, 640 * 480 * 4)
                 sums.append(hashlib.sha1(pixels).hexdigest())
                 if not library.c.xmem_gpu_release(frame, stream):
-                    raise Failed("cannot let go of a frame; the reason is above")
+                    raise Failed("cannot release a frame; the reason is above")
             other.stop()
             producer.stop()
             by = "PyTorch" if torch is not None else "cuMemcpyDtoH, as PyTorch sees no device"
@@ -459,7 +459,7 @@ class Driver:
 
     def check(self, result):
         if result != 0:
-            raise Failed(f"the driver says {result}")
+            raise Failed(f"the driver returns {result}")
 
     def read(self, address, size):
         self.check(self.cuda.cuStreamSynchronize(None))
@@ -586,7 +586,7 @@ def stuck(runtime, folder, mode):
     with Sides(runtime) as sides:
         address = f"{folder}/stuck-{mode}"
         producer = sides.begin(f"{make(30)} ! cudaipcsink name=share address={address} ipc-mode={mode} sync=false")
-        # It says nothing of its server; who comes too early is refused.
+        # It does not print its server; a client that comes too early is refused.
         time.sleep(1)
         consumer = sides.begin(f"cudaipcsrc name=take address={address} io-mode=import ! fakesink sync=false", times="take.src")
         consumer.wait("first")

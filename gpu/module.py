@@ -25,7 +25,7 @@ def say(what, result):
 
 
 def guarded(what, function):
-    """What a function says, or how it failed. Whether it worked."""
+    """The result of a function, or how it failed. Whether it worked."""
     try:
         say(what, function())
         return True
@@ -35,7 +35,7 @@ def guarded(what, function):
 
 
 def same(expected, got, what):
-    """An assertion that says what it compared, also with `python -O`."""
+    """An assertion that prints what it compared, also with `python -O`."""
     if expected != got:
         raise RuntimeError(f"{what}: {got}, not {expected}")
 
@@ -64,7 +64,7 @@ class Role:
         self.process.stdin.write(f"{name} {pool}\n")
         self.process.stdin.flush()
         if self.process.stdout.readline().strip() != "ready":
-            raise RuntimeError(f"the {name} has failed; it says why above")
+            raise RuntimeError(f"the {name} has failed; its message is above")
 
     def __enter__(self):
         return self.process
@@ -89,7 +89,7 @@ def value(number):
 
 
 def publish(xmem, torch, pool, device):
-    """Frames, each of one value, until nobody wants them any more."""
+    """Frames, each of one value, until the consumer ends."""
     producer = xmem.Producer(pool, max_slots=16)
     print("ready", flush=True)
     number = 0
@@ -139,7 +139,7 @@ class Reader:
         return self.xmem.Consumer(pool, timeout=HANG, **settings)
 
     def read(self):
-        """Each frame by torch.from_dlpack, on a stream of its own, let go of at once."""
+        """Each frame by torch.from_dlpack, on a stream of its own, released at once."""
         torch, pool = self.torch, self.pool()
         wrong = torch.zeros((), dtype=torch.int64, device=self.device)
         stream = torch.cuda.stream(torch.cuda.Stream() if self.device else None)

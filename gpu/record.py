@@ -75,7 +75,7 @@ def run(command, environment, seconds, look=None):
     """A program's exit status (None: it was ended after so many seconds) and all that it printed. `look` is called with what
     it has printed so far, now and then."""
     with tempfile.TemporaryFile() as output:
-        # A file, since who waits for the end of a pipe waits for all that have it, also for what cannot be killed.
+        # A file, since a wait for the end of a pipe is for all processes that have it, also those that cannot be killed.
         process = subprocess.Popen(
             [str(word) for word in command],
             env=environment,
@@ -119,7 +119,7 @@ def lines(output):
 
 
 class Record:
-    """What happened so far, by part. It is written as it comes, so that a run that is cut off leaves what it had."""
+    """What happened so far, by part. It is written as it comes, so that an interrupted run leaves what it had."""
 
     def __init__(self, end, write, log):
         self.parts = {}
@@ -241,7 +241,7 @@ class Record:
                 try:
                     self.add("numbers", f"{queue} / xmem CUDA: {figure}", f"{float(theirs) / float(ours):.2f}")
                 except (TypeError, ValueError, ZeroDivisionError):
-                    # One of them failed, and says so.
+                    # One of them failed, and reported it.
                     pass
 
     def summary(self):
@@ -258,7 +258,7 @@ class Record:
     def markdown(self, card, commit, stand_in):
         now = datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d %H:%M UTC")
         if stand_in:
-            text = ["# Results WITHOUT a GPU", "", "**On the stand-in driver, to try the scripts. Nothing here says anything about a GPU.**"]
+            text = ["# Results WITHOUT a GPU", "", "**On the stand-in driver, to try the scripts. Nothing here is a result of a GPU.**"]
         else:
             text = ["# Results on a GPU"]
         text += ["", f"{now}; {card}; commit {commit}.", "", f"Linux {platform.release()}, {os.cpu_count()} processors."]
@@ -286,7 +286,7 @@ class Record:
 def prepare(programs, folder, stand_in):
     """The environment of all programs."""
     environment = dict(os.environ, XMEM_CUDA_REAL="1", PYTHONUNBUFFERED="1", RUST_BACKTRACE="0", XMEM_RUNTIME_DIR=str(folder))
-    # A stream that stands still must hold up no other one: by default the device knows eight at a time.
+    # A blocked stream must delay no other one: by default the device knows eight at a time.
     environment["CUDA_DEVICE_MAX_CONNECTIONS"] = "32"
     # Kernels are compiled once, also where there is no home.
     environment["CUDA_CACHE_PATH"] = str(folder / "kernels")
@@ -304,7 +304,7 @@ def prepare(programs, folder, stand_in):
     else:
         environment["LD_LIBRARY_PATH"] = os.pathsep.join(driver.paths(os.environ))
     for program in (*(programs / "bin").iterdir(), *(programs / "tests").iterdir(), *programs.glob("gst/bin/*"), *programs.glob("gst/lib/ld-*")):
-        # Whoever brought the bundle here may have lost that.
+        # The copy of the bundle to this machine may have lost that.
         if not os.access(program, os.X_OK):
             program.chmod(0o755)
     return environment
@@ -317,7 +317,7 @@ def main():
     arguments.add_argument("--seconds", type=int, default=45, help="after which a test is ended")
     arguments.add_argument("--minutes", type=float, default=9, help="after which the run ends with what it has")
     arguments = arguments.parse_args()
-    # gVisor sends it to all processes of a part when one of them ends while another is stopped. Who is started inherits this.
+    # gVisor sends it to all processes of a part when one of them ends while another is stopped. Children inherit this.
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     programs = bundle()
     commit = (programs / "commit").read_text().strip()
@@ -342,7 +342,7 @@ def main():
     record = Record(time.monotonic() + arguments.minutes * 60, write, out and out / "gpu-run.log")
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         environment = prepare(programs, pathlib.Path(folder), arguments.stand_in)
-        # Loading a kernel when it is launched first may wait for streams that stand still until a later one has run. PyTorch has
+        # Loading a kernel at its first launch may wait for blocked streams until a later one has run. PyTorch has
         # too many to load them all.
         eager = dict(environment, CUDA_MODULE_LOADING="EAGER")
         record.program("device", "device", [tool, "device"], eager)

@@ -70,7 +70,7 @@ def read(folder, torch, cupy, mode, frames):
         )
         try:
             if producer.stdout.readline().strip() != "ready":
-                raise RuntimeError("the producer has failed; it says why above")
+                raise RuntimeError("the producer has failed; its message is above")
             consumer = library.c.xmem_gpu_connect(pool.encode())
             if not consumer:
                 raise RuntimeError("cannot connect; the reason is above")
@@ -108,7 +108,7 @@ def read(folder, torch, cupy, mode, frames):
                 return f"right: {bool((tensor == expected).all())}"
 
             guarded(f"{mode}: PyTorch reads a held frame after SIGKILL of its producer", after)
-            say(f"{mode}: let go of it after that", library.c.xmem_gpu_release(frame, stream.cuda_stream))
+            say(f"{mode}: release it after that", library.c.xmem_gpu_release(frame, stream.cuda_stream))
             torch.cuda.synchronize()
         finally:
             producer.kill()

@@ -11,7 +11,7 @@ use crate::bytes;
 
 /// The program's name, as GLib has it: that of a script, where there is one. What is no UTF-8 of it is replaced.
 pub(crate) fn name() -> Option<String> {
-    // SAFETY: null, or a string that GLib keeps for as long as nobody gives the program another name.
+    // SAFETY: null, or a string that GLib keeps until the program gets another name.
     unsafe { bytes::lossy(glib::ffi::g_get_prgname()) }.map(Cow::into_owned)
 }
 

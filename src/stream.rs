@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! What the start of a stream says of it besides its name. Part of the sticky state.
+//! Properties of a stream's start besides its name. Part of the sticky state.
 
 use std::{
     collections::VecDeque,
@@ -21,7 +21,7 @@ const MOST_GROUPS: usize = 64;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Description {
     pub(crate) flags: gst::StreamFlags,
-    /// What a GstStream says that it is; `None`: there was none.
+    /// The type of a GstStream; `None`: there was none.
     pub(crate) stream_type: Option<gst::StreamType>,
     /// The same for all streams that belong together, and no others on this host.
     pub(crate) group: Option<String>,

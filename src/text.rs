@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use gst::{glib, prelude::*};
 
 /// GStreamer's parser calls itself for whatever is nested in something else, and some ten thousand levels end the
-/// process. Nobody needs this many.
+/// process. No caps need this many.
 const DEEPEST: usize = 64;
 /// How many strings may be nested in strings.
 const MOST_QUOTED: usize = 8;
@@ -87,7 +87,7 @@ pub(crate) fn of_structure(structure: &gst::StructureRef) -> (String, Vec<String
     (kept.to_string(), lost)
 }
 
-/// Whether a value has a text, and that says in another process what it says here, also of what is inside it.
+/// Whether a value has a text, with the same meaning in another process, also of what is inside it.
 pub(crate) fn is_plain(value: &glib::Value) -> bool {
     use glib::Type;
     let kind = value.type_();
@@ -133,7 +133,7 @@ pub(crate) fn to_structure(text: &str) -> Option<gst::Structure> {
     text.parse().ok()
 }
 
-/// Caps from another process's text. `None`: they make no sense.
+/// Caps from another process's text. `None`: they are invalid.
 pub(crate) fn to_caps(text: &str) -> Option<gst::Caps> {
     if !is_parseable(text) {
         return None;

@@ -19,7 +19,7 @@ pub(crate) const PROTOCOLS: &[&str] = &["xmem"];
 const PREFIX: &str = "xmem://";
 const FORM: &str = "write xmem://NAME or xmem:///PATH/OF/THE/SOCKET";
 
-/// What an address says.
+/// The parts of an address.
 #[derive(Debug, PartialEq, Eq)]
 struct Address {
     pool: OsString,
@@ -32,7 +32,7 @@ pub(crate) fn of_pool(pool: &OsStr) -> Option<String> {
     (!pool.is_empty()).then(|| format!("{PREFIX}{escaped}"))
 }
 
-/// Has an element that is not running use what the address says. Nothing is changed if any of it is wrong.
+/// Sets an element that is not running to an address. Nothing is changed if any of it is wrong.
 ///
 /// `pool` is the name of the element's property for it. Other properties can be set if the element itself brings them.
 ///

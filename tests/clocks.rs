@@ -87,7 +87,7 @@ fn errors(producer_clock: Option<&gst::Clock>, consumer_clock: Option<&gst::Cloc
 #[track_caller]
 fn are_small(errors: &[i128]) {
     assert_eq!(errors.len(), 99);
-    // A drift of 500 ppm that nobody followed would come to 1 ms in these two seconds.
+    // A drift of 500 ppm without correction would come to 1 ms in these two seconds.
     let wrong: Vec<_> = errors
         .iter()
         .filter(|error| error.abs() > 500_000)
@@ -119,7 +119,7 @@ fn both_may() {
     are_small(&errors(Some(&one), Some(&other)));
 }
 
-/// Without a clock nothing is paced, and running times have nothing to do with anybody's time.
+/// Without a clock nothing is paced, and running times are unrelated to those of others.
 fn without_clock(producer_has_one: bool, consumer_has_one: bool) -> Vec<u64> {
     let pools = Pools::new();
     let producer = pools.launch(&format!(

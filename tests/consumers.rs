@@ -108,7 +108,7 @@ fn either_side_may_start_first() {
     let sender = pools.sender(&caps(), "wait-for-connection=true");
     sender.push(frame(1));
     assert_eq!(first_byte(&early.next().unwrap()), 1);
-    // A late joiner learns the caps, and gets what it asks for.
+    // A late joiner gets the caps, and the frames that it asks for.
     sender.push(frame(2));
     assert_eq!(first_byte(&early.next().unwrap()), 2);
     let newest = pools.receiver("start-from=newest");
@@ -425,11 +425,11 @@ fn signals_report_consumers_that_join_and_leave() {
     let pools = Pools::new();
     let sender = pools.sender(&caps(), "");
     let sink = sender.sink();
-    let told = Arc::new(Mutex::new(Vec::new()));
+    let signals = Arc::new(Mutex::new(Vec::new()));
     for signal in ["client-connected", "client-disconnected"] {
-        let told = told.clone();
+        let signals = signals.clone();
         sink.connect(signal, false, move |values| {
-            told.lock()
+            signals.lock()
                 .unwrap()
                 .push((signal, values[1].get::<gst::Structure>().unwrap()));
             None
@@ -459,13 +459,13 @@ fn signals_report_consumers_that_join_and_leave() {
     drop(receiver);
     until("no client", || counts.lock().unwrap().len() == 2);
     assert_eq!(*counts.lock().unwrap(), [1, 0]);
-    let told = told.lock().unwrap();
-    assert_eq!(told[0].0, "client-connected");
-    assert_eq!(told[1].0, "client-disconnected");
-    assert_eq!(told[1].1.get::<String>("reason").unwrap(), "left");
+    let signals = signals.lock().unwrap();
+    assert_eq!(signals[0].0, "client-connected");
+    assert_eq!(signals[1].0, "client-disconnected");
+    assert_eq!(signals[1].1.get::<String>("reason").unwrap(), "left");
     assert_eq!(
-        told[0].1.get::<u64>("id").unwrap(),
-        told[1].1.get::<u64>("id").unwrap()
+        signals[0].1.get::<u64>("id").unwrap(),
+        signals[1].1.get::<u64>("id").unwrap()
     );
 }
 
@@ -487,7 +487,7 @@ fn a_sink_that_waits_can_be_paused_and_stopped() {
     sender.pipeline.stop();
 }
 
-/// At the end of a lossless stream, the sink waits for who has not taken everything; a stop ends that too.
+/// At the end of a lossless stream, the sink waits until all consumers have taken everything; a stop ends that too.
 #[test]
 fn a_sink_that_drains_can_be_stopped() {
     let pools = Pools::new();

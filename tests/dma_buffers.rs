@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Under caps that say `memory:DMABuf` frames are DMA buffers, on both sides: no copy of one is one. A sealed memfd in a
+//! Under caps with `memory:DMABuf` frames are DMA buffers, on both sides: a copy is not one. A sealed memfd in a
 //! GstDmaBufMemory stands for those of devices.
 
 #[path = "support/descriptors.rs"]
@@ -27,7 +27,7 @@ fn dma_buffer(fill: u8, size: usize) -> gst::Buffer {
     buffer
 }
 
-/// A buffer whose GstVideoMeta says where its planes are.
+/// A buffer whose GstVideoMeta has the places of its planes.
 fn laid_out(
     size: usize,
     flags: VideoFrameFlags,
@@ -91,7 +91,7 @@ fn planes_of_an_open_format_arrive() {
     }
     let sender = pools.sender(&OPEN.parse().unwrap(), "copy=forbid");
     let receiver = pools.receiver("").connected();
-    // With the flag, more is said of the planes than where they are.
+    // With the flag, the meta has more than the places of the planes.
     for flags in [VideoFrameFlags::empty(), VideoFrameFlags::INTERLACED] {
         sender.push(laid_out(SIZE, flags, format, &[0, 64 * 64], &[256, 256]));
         let sample = receiver.next().unwrap();
@@ -199,7 +199,7 @@ fn host_memory_is_not_published_as_a_dma_buffer() {
     }
 }
 
-/// Nor is it offered to who is to make something else.
+/// Nor is it offered to elements that make other memory.
 #[test]
 fn no_slots_are_offered_for_other_memory() {
     let pools = Pools::new();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! What goes wrong says what to do, on the side where it goes wrong.
+//! Errors name what to do, on the side where they occur.
 
 // GLib's pointers may not be sent to other threads.
 #![allow(unsafe_code)]
@@ -32,7 +32,7 @@ fn the_error_of_a_second_sink_names_the_first() {
         text.contains(&format!("process {}", std::process::id())),
         "{text}"
     );
-    // Nobody else notices.
+    // The others do not notice.
     first.push(gst::Buffer::from_slice([1; 64 * 64]));
     assert!(receiver.next().is_some());
     first.finish();
@@ -194,7 +194,7 @@ fn caps_that_no_other_process_can_read_are_an_error_of_the_producer() {
         assert!(error.matches(gst::StreamError::Format), "{text}");
         assert!(text.contains("the field odd"), "{text}");
         drop(sender);
-        // It never heard of them.
+        // It never got them.
         receiver.pipeline.wait_eos();
     }
 }
@@ -321,7 +321,7 @@ fn a_waiting_source_can_be_stopped() {
     }
 }
 
-/// A producer that says what cannot be must not get anybody to read outside of the frame.
+/// A producer with an impossible layout must not make a consumer read outside of the frame.
 #[test]
 fn a_producer_with_invalid_data_is_an_error() {
     use xmem_core::{FrameMeta, Producer, Sticky, Text, VideoLayout};
@@ -357,7 +357,7 @@ fn a_producer_with_invalid_data_is_an_error() {
             error.matches(gst::StreamError::Format),
             "lie {number}: {text}"
         );
-        // What a producer said is quoted, without what Rust calls it.
+        // The producer's text is quoted, without Rust's name of the error.
         assert!(!text.contains("Some("), "{text}");
     }
 }

@@ -160,7 +160,7 @@ fn a_frame_in_several_memories_is_copied_into_one() {
     assert_eq!(sender.pipeline.stat("sink", "copied"), 2);
 }
 
-/// Frames whose rows and planes lie elsewhere than their caps say, sent from the sink's own pool.
+/// Frames whose rows and planes lie elsewhere than by their caps, sent from the sink's own pool.
 fn padded(format: gst_video::VideoFormat) {
     let pools = Pools::new();
     let info = gst_video::VideoInfo::builder(format, 322, 242)

@@ -79,7 +79,7 @@ fn the_first_picture_of_a_late_joiner_is_right() {
         let first = receiver.next().unwrap();
         let apart = distance(&pixels(&first), &pixels(right));
         assert!(apart < 6.0, "a joiner is {apart} off");
-        // One may come just when a key frame does, which somebody before it had asked for.
+        // One may join just at a key frame that another one has requested.
         late += u32::from(receiver.stat("undecodable") > 0);
         late == 3
     });
@@ -217,7 +217,7 @@ fn frames_of_intra_only_formats_are_delivered_whatever_their_flags() {
     }
 }
 
-/// The warnings on the bus so far that say how not to wait for a key frame.
+/// The warnings on the bus so far that name the way not to wait for a key frame.
 fn warnings(receiver: &Receiver) -> usize {
     let bus = receiver.pipeline.0.bus().unwrap();
     std::iter::from_fn(|| bus.pop_filtered(&[gst::MessageType::Warning]))
@@ -268,7 +268,7 @@ fn a_stream_without_key_frames_is_reported_after_a_while() {
     assert_eq!(warnings(&receiver), 0);
 }
 
-/// Nothing came meanwhile, so nothing can be said of key frames.
+/// Nothing came meanwhile, so nothing is known of key frames.
 #[test]
 fn a_pause_does_not_count_as_a_wait_for_a_key_frame() {
     let pools = Pools::new();

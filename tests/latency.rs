@@ -78,7 +78,7 @@ fn nothing_is_late(producer: &str) -> gst::ClockTime {
     latency(&consumer.by_name("src"))
 }
 
-/// One frame of the source's own: it says that it may take that long to make one.
+/// One frame of the source's own: its latency may be that long.
 const ONE_FRAME: gst::ClockTime = gst::ClockTime::from_mseconds(50);
 
 #[test]
@@ -148,7 +148,7 @@ fn the_latency_depends_on_the_timestamp_mode() {
 fn a_producers_change_of_latency_is_announced() {
     let pools = Pools::new();
     let receiver = pools.receiver("processing-deadline=0");
-    let told = || {
+    let wait_for_latency_message = || {
         receiver.pipeline.wait(&[gst::MessageType::Latency]);
     };
     for (rate, expected) in [(20, 50), (40, 25)] {
@@ -157,10 +157,10 @@ fn a_producers_change_of_latency_is_announced() {
              ! xmemsink pool=POOL"
         ));
         producer.play();
-        told();
+        wait_for_latency_message();
         let expected = gst::ClockTime::from_mseconds(expected);
         until("the latency of this producer", || {
-            // Where nobody takes frames, the source stands before it looks for the next producer.
+            // Without a taker of frames, the source is blocked before it looks for the next producer.
             receiver.app.try_pull_sample(gst::ClockTime::ZERO);
             latency(&receiver.src()) == expected
         });

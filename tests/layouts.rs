@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MPL-2.0
 
 //! The structures of `src/cuda/ffi.rs` against libgstcuda's own: its headers, as the C compiler reads them, and what the
-//! library says of its types.
+//! library reports of its types.
 #![allow(unsafe_code)] // The library has no bindings; it is loaded, and asked.
 
 #[allow(dead_code)]
@@ -162,8 +162,8 @@ fn c_has_the_same_structures() {
         Ok(output) => output,
         Err(error) => return not_run(&format!("no C compiler: {error}")),
     };
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{said}");
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{stderr}");
 }
 
 /// The headers of 1.24 came with one more.

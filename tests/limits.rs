@@ -40,7 +40,7 @@ fn a_source_without_descriptors_reconnects_when_it_has_some() {
     first.wait();
     let _second = Launch::new(&pools, "second", &[], PRODUCER);
     until("there is a producer", || pool_stats(&pools, "p").is_some());
-    until("it says what it lacks", || {
+    until("it reports what it lacks", || {
         assert!(!source.has_ended(), "{}", source.log());
         source.log().contains("Too many open files")
     });

@@ -27,7 +27,7 @@ fn frame(number: u8, is_key: bool) -> gst::Buffer {
     buffer
 }
 
-/// The number of the next frame, and whether it says that some before it are missing.
+/// The number of the next frame, and whether it is marked as following missing ones.
 fn next(receiver: &Receiver) -> (u8, bool) {
     let sample = receiver.next().unwrap();
     let buffer = sample.buffer().unwrap();
@@ -35,7 +35,7 @@ fn next(receiver: &Receiver) -> (u8, bool) {
     (bytes(buffer)[0], is_discont)
 }
 
-/// Nobody missed anything in the pool: what is missing never got there.
+/// Nothing was missed in the pool: what is missing never got there.
 fn was_left_out(receiver: &Receiver, undecodable: u64) {
     assert_eq!(receiver.stat("missed"), 0);
     assert_eq!(receiver.stat("undecodable"), undecodable);
@@ -88,7 +88,7 @@ fn push_after(sender: &Sender, start: u64, number: u8, is_key: bool) {
     sender.app.push_sample(&sample).unwrap();
 }
 
-/// As after a seek to a time between two key frames: who decodes in the same pipeline gets them all.
+/// As after a seek to a time between two key frames: a decoder in the same pipeline gets them all.
 #[test]
 fn frames_lie_before_their_segment() {
     for flags in ["", LOSSLESS] {

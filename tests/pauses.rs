@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! A consumer's pipeline that is paused and goes on. Its running time stands still meanwhile, the producer's does not.
+//! A consumer's pipeline that is paused and resumed. Its running time does not advance meanwhile, the producer's does.
 
 mod support;
 
@@ -117,7 +117,7 @@ impl InHand {
     }
 }
 
-/// Nothing tells how far GstBaseSrc is; where it has not come to its wait yet, these tests find less.
+/// Nothing shows where GstBaseSrc is; if it has not come to its wait yet, these tests find less.
 fn settle() {
     thread::sleep(Duration::from_millis(300));
 }

@@ -268,7 +268,7 @@ fn a_copy_of_a_frame_that_is_mapped_for_writing_is_the_frame() {
     assert_eq!(part.allocator().unwrap().memory_type(), "SystemMemory");
     assert_eq!(part.map_readable().unwrap().as_slice(), [5; 100]);
     drop(mapped);
-    // And not for others: who wants to write the alias gets a copy.
+    // And not for others: a writer of the alias gets a copy.
     carrier.make_mut().map_writable().unwrap().fill(6);
     assert!(slot_of(&carrier).is_none());
     assert_eq!(memory.map_readable().unwrap()[0], 5);

@@ -163,7 +163,7 @@ fn of_the_source() {
     }
 }
 
-/// Who reads them back is told what there is, and not what was asked for in vain.
+/// Reading them back gives the settings in effect, not the refused ones.
 #[test]
 fn settings_of_a_running_element_do_not_change() {
     let pools = Pools::new();

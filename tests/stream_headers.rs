@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Headers that are in the caps: who joins late gets those of containers as demuxers need them.
+//! Headers that are in the caps: a late joiner gets those of containers as demuxers need them.
 
 mod support;
 
@@ -147,7 +147,7 @@ fn the_next_producers_header_is_delivered() {
     begins_anew(&receiver, &[4, 5]);
 }
 
-/// What comes next is a header, and tells a demuxer that another stream begins with it.
+/// The next buffer is a header, and is marked as the beginning of another stream.
 #[track_caller]
 fn begins_anew(receiver: &Receiver, right: &[u8]) {
     let sample = receiver.next().unwrap();

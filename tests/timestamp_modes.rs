@@ -125,7 +125,7 @@ fn passthrough_leaves_times_and_segments_as_they_are() {
     }
 }
 
-/// What the pool is not told of, a late joiner still has to know.
+/// An event that does not travel in the pool still has to reach a late joiner.
 #[test]
 fn passthrough_has_the_segment_before_the_first_frame_of_a_late_joiner() {
     let pools = Pools::new();
@@ -468,7 +468,7 @@ fn flags_with_a_meaning_elsewhere_arrive() {
 }
 
 /// Two slots for the consumer, and appsink keeps the newest frame that was pulled. What comes while both are held is
-/// dropped here, and the next one says so.
+/// dropped here, and the next one is marked.
 #[test]
 fn a_gap_is_marked() {
     let pools = Pools::new();
@@ -506,7 +506,7 @@ fn passthrough_has_no_segment_of_a_producer_that_is_gone() {
     push(&first, &buffer(0, Some(ms(1_000)), None), &late);
     means_the_same(receiver.next().unwrap().segment().unwrap(), &late);
     first.pipeline.stop();
-    // A program says nothing of segments.
+    // A program sets no segments.
     let builder = Producer::builder(&pools.pool("p")).delivery(Delivery::Lossless);
     let second = builder.build().unwrap();
     let mut sticky = Sticky::new();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Plain `gst-launch-1.0` processes that load the plugin as everybody does.
+//! Plain `gst-launch-1.0` processes that load the plugin in the usual way.
 
 mod support;
 
@@ -203,13 +203,13 @@ fn a_waiting_source_reports_it() {
         &pools,
         "other",
         &[],
-        &format!("{LIVE} ! xmemsink pool=somebody"),
+        &format!("{LIVE} ! xmemsink pool=existing"),
     );
-    // The pools that there are then are said once.
+    // The existing pools are listed once.
     until("the other pool", || {
-        pool_stats(&pools, "somebody").is_some()
+        pool_stats(&pools, "existing").is_some()
     });
-    let waiting = Launch::new(&pools, "waiting", &["-m"], "xmemsrc pool=nobody ! fakesink");
-    until("a warning", || waiting.log().contains("nobody.sock"));
-    until("the pools there are", || waiting.log().contains("somebody"));
+    let waiting = Launch::new(&pools, "waiting", &["-m"], "xmemsrc pool=missing ! fakesink");
+    until("a warning", || waiting.log().contains("missing.sock"));
+    until("the pools there are", || waiting.log().contains("existing"));
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! What the core says of a video format's planes is what GStreamer does.
+//! The core's planes of a video format are GStreamer's.
 
 use proptest::prelude::*;
 use xmem_core::{VideoFormat, VideoLayout};

@@ -3,8 +3,8 @@
 //! Memory of others that must not be freed yet.
 //!
 //! Other processes have it open, and freeing it then is undefined. Holding a reference would do, but then its own pool would
-//! not use it again. So it is kept at its end: when its last reference goes, that reference is taken up until everybody has
-//! closed it. Only then its allocator has it back, which may use it again or free it without telling anybody.
+//! not use it again. So it is kept at its end: when its last reference goes, that reference is taken up until all processes
+//! have closed it. Only then its allocator has it back, which may use it again or free it without notice.
 #![allow(unsafe_code)] // the end of a GstMemory is a C function
 
 use std::ptr;

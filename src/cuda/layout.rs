@@ -52,7 +52,7 @@ impl Layout {
         let sample = memory::allocate(context, None, info)
             .ok_or_else(|| glib::bool_error!("libgstcuda has no memory for {}", info.name()))?;
         let found = CudaMemory::of(&sample).map(CudaMemory::info);
-        // Freeing it waits for the device, where a stream may stand still.
+        // Freeing it waits for the device, where a stream may be blocked.
         drop_later(sample);
         let found =
             found.ok_or_else(|| glib::bool_error!("libgstcuda has made memory of another kind"))?;
@@ -103,7 +103,7 @@ impl Layout {
     }
 }
 
-/// Says on a buffer where its planes are.
+/// Writes to a buffer's meta where its planes are.
 pub(super) fn describe(
     info: &gst_video::VideoInfo,
     buffer: &mut gst::BufferRef,

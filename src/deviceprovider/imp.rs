@@ -163,7 +163,7 @@ impl Devices {
         for (name, old) in &before {
             match self.pools.get(name) {
                 Some(new) if new == old => {}
-                // Who asked for one class only gets no word of a change into another one.
+                // An application that watches one class gets no message of a change into another one.
                 Some(new) if new.class() == old.class() => {
                     gst::debug!(CAT, obj = provider, "Changed: {new:?}");
                     let device = XmemDevice::new(new);

@@ -44,7 +44,7 @@ pub(crate) fn pack(event: &gst::EventRef) -> Option<Result<Packed, &'static str>
     let packed = text::of_structure(structure).map(|text| {
         let mut attachments = attachments(kind);
         attachments.set(STRUCTURE, text);
-        // The one custom event that everybody knows has times of the pipeline that it is in.
+        // The one custom event with a known content has times of the pipeline that it is in.
         let timestamp = DownstreamForceKeyUnitEvent::parse(event)
             .ok()
             .and_then(|event| event.timestamp);

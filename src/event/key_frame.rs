@@ -10,7 +10,7 @@ use crate::timing;
 /// The request's name.
 pub(crate) const NAME: &str = "force-key-unit";
 
-/// A key frame that somebody asks for.
+/// A key frame that is requested.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct KeyFrame {
     /// With everything that comes at the start of the stream.

@@ -17,7 +17,7 @@ pub(crate) const SEGMENT: &str = "segment";
 /// with, as that of a muxer is which completes its header.
 pub(crate) const SEGMENT_EVENT: &str = "segment-event";
 pub(crate) const STREAM_ID: &str = "stream-start";
-/// What else the start of the stream says of it; stream.rs has it.
+/// Other properties of the start of the stream; stream.rs has them.
 pub(crate) const STREAM: &str = "stream";
 pub(crate) const TAGS: &str = "tags";
 pub(crate) const GLOBAL_TAGS: &str = "tags-global";
@@ -113,7 +113,7 @@ pub(crate) fn parse_tags(key: &str, text: &str) -> Option<gst::TagList> {
     let value = glib::Value::deserialize(text, gst::TagList::static_type());
     let mut tags = value.ok()?.get::<gst::TagList>().ok()?;
     if key == GLOBAL_TAGS {
-        // The text does not say so.
+        // The text does not have it.
         tags.make_mut().set_scope(gst::TagScope::Global);
     }
     Some(tags)

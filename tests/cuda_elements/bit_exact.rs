@@ -18,12 +18,12 @@ fn all_arrive(producer: &mut Actor, consumers: &mut [Actor]) {
     for format in FORMATS {
         for (width, height) in SIZES {
             let caps = caps(format, width, height);
-            producer.told(&format!("caps {caps}"), "ok");
+            producer.run(&format!("caps {caps}"), "ok");
             for _ in 0..2 {
                 number += 1;
                 producer.push(number);
                 for (which, consumer) in consumers.iter_mut().enumerate() {
-                    consumer.told(&format!("take {number}"), "ok");
+                    consumer.run(&format!("take {number}"), "ok");
                     let is = consumer.ask(&format!("check {number}"));
                     assert_eq!(is, "same", "consumer {which}, {caps}");
                     consumer.drops(number);

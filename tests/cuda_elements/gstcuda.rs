@@ -158,7 +158,7 @@ pub fn blocking_stream() -> u64 {
 /// Writes bytes to device memory, at once.
 pub fn upload(to: u64, bytes: &[u8]) {
     in_primary(|| {
-        // SAFETY: the driver's function; who calls has memory of that size at the address.
+        // SAFETY: the driver's function; the caller has memory of that size at the address.
         let result = unsafe {
             let copy: Symbol<'_, unsafe extern "C" fn(u64, *const u8, usize) -> c_int> =
                 function(&CUDA, "cuMemcpyHtoD_v2");

@@ -87,7 +87,7 @@ fn costs_without_us(lab: &Lab) -> Vec<(&'static str, u64)> {
     let mut pass = |numbers: std::ops::Range<u8>| {
         for number in numbers {
             other.push(number);
-            other.told(&format!("take {number}"), "ok");
+            other.run(&format!("take {number}"), "ok");
             other.drops(number);
         }
         costs(lab, &other)
@@ -104,19 +104,19 @@ fn costs_nothing(sink: &str, way: &str) {
         &caps(Nv12, 320, 240),
         &format!("{LOSSLESS} copy=forbid {sink}"),
     );
-    sender.told(&format!("prepare {pipeline}"), "ok");
-    sender.told("watch sink sink", "ok");
-    sender.told("play", "ok");
+    sender.run(&format!("prepare {pipeline}"), "ok");
+    sender.run("watch sink sink", "ok");
+    sender.run("play", "ok");
     let mut receivers = [lab.consumer("", ""), lab.consumer("", "")];
     sender.until_stat("sink", "num-clients", 2);
     for receiver in &mut receivers {
-        receiver.told("watch app sink", "ok");
+        receiver.run("watch app sink", "ok");
     }
     let mut pass = |numbers: std::ops::Range<u8>| {
         for number in numbers {
             sender.push(number);
             for receiver in &mut receivers {
-                receiver.told(&format!("take {number}"), "ok");
+                receiver.run(&format!("take {number}"), "ok");
                 receiver.drops(number);
             }
             // Or there would be more of them sometimes.
@@ -175,10 +175,10 @@ fn the_same_process_gets_the_slot_itself() {
     let Some(lab) = Lab::new() else { return };
     let mut actor = lab.actor();
     let sink = producer(&caps(Nv12, 320, 240), &format!("{LOSSLESS} copy=forbid"));
-    actor.told(&format!("prepare {sink}"), "ok");
-    actor.told("watch sink sink", "ok");
-    actor.told("play", "ok");
-    actor.told(&format!("second {}", consumer("", "")), "ok");
+    actor.run(&format!("prepare {sink}"), "ok");
+    actor.run("watch sink sink", "ok");
+    actor.run("play", "ok");
+    actor.run(&format!("second {}", consumer("", "")), "ok");
     actor.push(1);
     actor.takes(1);
     let address = actor.ask("address 1");

@@ -18,7 +18,7 @@ fn a_consumer_that_joins_after_the_end_gets_the_sticky_events() {
         log.names(),
         ["stream-start", "caps", "segment", "tag", "eos"]
     );
-    // The last frame is still there for who asks.
+    // The last frame is still there for `start-from=oldest`.
     let (late, log) = noted(&pools, "start-from=newest");
     assert!(late.next().is_some() && late.next().is_none());
     assert_eq!(
@@ -65,7 +65,7 @@ fn an_ended_source_leaves_its_pool() {
     assert!(receiver.next().is_none());
     until("no consumer", || sink.property::<u32>("num-clients") == 0);
     assert_eq!(receiver.stat("received"), 2);
-    // A lossless producer does not wait for who has gone.
+    // A lossless producer does not wait for a consumer that left.
     let other = pools.receiver("").connected();
     for expected in 3..30 {
         feed.frame(expected);

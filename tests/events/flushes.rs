@@ -4,7 +4,7 @@
 
 use super::*;
 
-/// Nobody who plays the stream loses what is in its queues because the producer seeks.
+/// No consumer loses the content of its queues because the producer seeks.
 #[test]
 fn a_flush_stays_in_its_pipeline() {
     let pools = Pools::new();

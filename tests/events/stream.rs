@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! How a stream begins, and what is said of it.
+//! How a stream begins, and its properties.
 
 use super::*;
 
@@ -146,7 +146,7 @@ fn long_tags_go_without_their_pictures() {
     );
 }
 
-/// Who is linked later gets all that it has to know, as from any other pad.
+/// An element that is linked later gets all sticky events, as from any other pad.
 #[test]
 fn a_relinked_downstream_gets_all_sticky_events() {
     let pools = Pools::new();

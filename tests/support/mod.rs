@@ -43,7 +43,7 @@ pub fn init() {
     });
 }
 
-/// Says that a test, or a part of it, did not run, loudly. `cargo xtask test` says it again at its end, if it does not run
+/// Prints that a test, or a part of it, did not run. `cargo xtask test` repeats it at its end, if it does not run
 /// the test program once more.
 pub fn not_run(why: &str) {
     let thread = thread::current();
@@ -84,7 +84,7 @@ pub fn watchdog() -> Watchdog {
     Watchdog { _alive: alive }
 }
 
-/// What the producer of a pool says of itself. On a busy machine it may not answer in time; then it is asked again.
+/// The statistics of a pool's producer. On a busy machine it may not answer in time; then the query is repeated.
 #[track_caller]
 pub fn stats_of(pool: &str) -> xmem_core::PoolStats {
     let mut stats = None;
@@ -319,7 +319,7 @@ impl Receiver {
                     Some(message) if message.type_() == gst::MessageType::Error => {
                         panic!("no sample: {message:?}");
                     }
-                    // Somebody may wait for it.
+                    // A thread may wait for it.
                     Some(message) => bus.post(message).unwrap(),
                     None => {}
                 }

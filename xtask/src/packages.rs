@@ -264,7 +264,7 @@ pub(crate) fn ensure_for_valgrind() -> Result {
 /// What packages bring, and their names.
 type Needs = &'static [(&'static str, &'static [Need])];
 
-/// All of them at once: a user who cannot install them has to ask only once.
+/// All of them at once: a user without the rights to install them has to ask only once.
 fn ensure_all(needs: &[Needs]) -> Result {
     // GStreamer may have to look into all its plugins first.
     println!("Looking for the programs and libraries that this needs ...");

@@ -126,7 +126,7 @@ pub(crate) enum Watch {
     Calls,
 }
 
-/// Frames are being sent, and everybody has got some.
+/// Frames are being sent, and every consumer has got some.
 #[derive(Debug)]
 pub(crate) struct Running {
     pub(crate) producer: Side,

@@ -258,10 +258,10 @@ fn watch_repeats_and_counts_frames_per_second() {
 #[test]
 fn a_missing_pool_fails_with_the_path() {
     let dir = TempDir::new().unwrap();
-    let output = xmem(dir.path(), &["show", "nobody"]);
+    let output = xmem(dir.path(), &["show", "missing"]);
     let text = stderr(&output);
     assert!(text.starts_with("xmem: no producer at "), "{text}");
-    assert!(text.contains("nobody.sock"), "{text}");
+    assert!(text.contains("missing.sock"), "{text}");
     assert_eq!(text.lines().count(), 1, "{text}");
 }
 
@@ -269,7 +269,7 @@ fn a_missing_pool_fails_with_the_path() {
 fn a_failure_without_a_writable_stderr_exits_with_1() {
     let dir = TempDir::new().unwrap();
     let status = Command::new(env!("CARGO_BIN_EXE_xmem"))
-        .args(["show", "nobody"])
+        .args(["show", "missing"])
         .env("XMEM_RUNTIME_DIR", dir.path())
         .stderr(File::options().write(true).open("/dev/full").unwrap())
         .status()
@@ -340,7 +340,7 @@ fn clean_removes_only_the_files_of_a_killed_producer() {
     stdout(&xmem(dir, &["clean"]));
     assert_eq!(files(), live);
 
-    // One that has a producer is told, and the others are done all the same.
+    // One that has a producer is reported, and the others are removed nevertheless.
     left("d");
     let output = xmem(dir, &["clean", "cam0", "d"]);
     assert!(stdout_of_failure(&output).contains("d.sock"), "{output:?}");
@@ -364,7 +364,7 @@ fn clean_removes_a_lock_file_without_a_socket() {
     let dir = TempDir::new().unwrap();
     let path = |name: &str| dir.path().join(name);
     std::fs::write(path("a.lock"), "killed (process 1)").unwrap();
-    std::fs::write(path("notes.lock"), "somebody else's").unwrap();
+    std::fs::write(path("notes.lock"), "another program's").unwrap();
     let output = xmem(dir.path(), &["clean"]);
     assert!(stdout(&output).contains("a.lock"), "{output:?}");
     assert!(!path("a.lock").exists());
@@ -455,7 +455,7 @@ fn clean_leaves_sockets_of_other_programs_alone() {
     drop(UnixListener::bind(&path).unwrap());
     let clean = || xmem(dir.path(), &["clean", path.to_str().unwrap()]);
     assert!(stderr(&clean()).contains("left alone"));
-    // Other programs have locks that say nothing, too.
+    // Other programs have empty lock files, too.
     std::fs::write(&lock, "").unwrap();
     assert!(stderr(&clean()).contains("left alone"));
     assert!(path.exists() && lock.exists());
@@ -527,7 +527,7 @@ fn watch_waits_for_the_first_producer_and_for_the_next() {
         assert!(line.contains("waiting"), "{line}");
     };
     is_waiting(said.next().unwrap().unwrap());
-    // It has looked for a while when somebody has heard it three times, and gives no answer.
+    // It has waited for a while once three connections have got no answer.
     let path = socket(&dir);
     let deaf = rustix::net::socket(AddressFamily::UNIX, SocketType::SEQPACKET, None).unwrap();
     rustix::net::bind(&deaf, &SocketAddrUnix::new(&path).unwrap()).unwrap();
@@ -577,7 +577,7 @@ fn watch_cuts_its_lines_where_the_terminal_ends() {
         .status()
         .unwrap();
     assert!(status.success());
-    // What is in the terminal comes in pieces, and then an error, since nobody has its other side any more.
+    // What is in the terminal comes in parts, and then an error, since its other side is closed.
     drop(side);
     let mut bytes = Vec::new();
     let mut piece = [0; 4096];

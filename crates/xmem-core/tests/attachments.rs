@@ -128,7 +128,7 @@ fn attachments_without_room_return_the_slot() {
     ));
 }
 
-/// So many that consumers would take them for a lie: they are told apart by their number, not their size.
+/// So many that consumers would reject them: the limit is on their number, not their size.
 #[test]
 fn more_attachments_than_a_consumer_takes_are_refused() {
     let place = Place::new();
@@ -166,7 +166,7 @@ fn more_attachments_than_a_consumer_takes_are_refused() {
     });
 }
 
-/// In parts that lie side by side: nobody's attachments overwrite anything.
+/// They lie side by side in separate parts: none overwrites another.
 #[test]
 fn a_slot_published_again_has_attachments_of_its_own_each_time() {
     let place = Place::new();

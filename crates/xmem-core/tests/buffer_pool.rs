@@ -28,7 +28,7 @@ fn a_buffer_lives_until_its_count_of_readers_released_it() {
     let second = readers[1].get(index).unwrap();
     assert_eq!(second.as_cpu_slice().unwrap(), b"twice");
     drop(second);
-    // The owner hears of it on its control thread.
+    // The owner notices it on its control thread.
     eventually("it is released", || {
         matches!(readers[0].get(index), Err(GetError::Empty { .. }))
     });

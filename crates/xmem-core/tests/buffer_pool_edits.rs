@@ -9,7 +9,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use support::{buffers::published, *};
 use xmem_core::{BufferPool, DType, FrameMeta, GetError, WriteAccessError};
 
-/// Who makes the pool, and who joins it, both of whom may write.
+/// The owner of the pool, and a peer. Both may write.
 fn both(place: &Place) -> [BufferPool; 2] {
     let open = || {
         BufferPool::options(&place.pool())
@@ -66,7 +66,7 @@ fn an_edited_buffer_keeps_its_count_of_readers() {
             eventually("it is released", || is_empty(&readers[0], index));
         }
     }
-    // What is said while it is edited, or was said when it was published already, holds too.
+    // A count that was set during the edit, or after publishing, holds too.
     let owner = &pools[0];
     for while_edited in [false, true] {
         let index = published(owner, b"abcd", 1);
@@ -197,7 +197,7 @@ fn a_buffer_can_be_discarded_before_it_is_read() {
         }
         eventually("its slots are free", || owner.preallocate_cpu(4, 8).is_ok());
     }
-    // What is read is only released; and what was acquired is nobody's, whatever its count says.
+    // A buffer that is read is only released. A buffer that is acquired holds nothing, whatever its count.
     let index = published(&owner, b"abcd", 1);
     owner.get(index).unwrap().discard();
     assert_eq!(bytes(&owner, index), b"abcd");
@@ -239,7 +239,7 @@ fn an_empty_buffer_is_published_only_by_forget() {
     }
 }
 
-/// The owner hears of them a moment later.
+/// The owner notices it a moment later.
 #[test]
 fn a_buffer_is_empty_once_its_readers_released_it() {
     let place = Place::new();
@@ -248,6 +248,6 @@ fn a_buffer_is_empty_once_its_readers_released_it() {
         let index = published(&owner, b"abcd", 1);
         drop(peer.get(index).unwrap());
         drop(owner.get_mut(index).unwrap());
-        assert!(is_empty(&owner, index), "it is kept for nobody");
+        assert!(is_empty(&owner, index), "it has no reader left");
     }
 }

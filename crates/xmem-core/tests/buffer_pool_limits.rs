@@ -118,7 +118,7 @@ fn preallocation_above_max_buffers_is_an_error() {
         (after.slots, after.regions, after.bytes),
         (before.slots, before.regions, before.bytes)
     );
-    // Nor more than are not in somebody's hands.
+    // Nor more than are free.
     let held = [10, 1 << 20].map(|size| owner.acquire_cpu(size).unwrap());
     let before = stats_of(&place.pool());
     let error = owner.preallocate_cpu(10, 255).unwrap_err();
@@ -135,7 +135,7 @@ fn a_failed_preallocation_returns_its_buffers() {
         .max_buffers(64)
         .open()
         .unwrap();
-    // Nobody holds these, but they are kept.
+    // They are not held, but kept.
     let kept: Vec<u32> = (0..4)
         .map(|_| owner.acquire_cpu(4).unwrap().forget().unwrap())
         .collect();

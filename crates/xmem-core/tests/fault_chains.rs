@@ -4,7 +4,7 @@
 //!
 //! `cargo nextest run -p xmem-core --features fault-points --test fault_chains`
 //!
-//! Whoever is killed: no frame that somebody holds changes, everything comes back to where it came from, and the others
+//! Whichever process is killed: no held frame changes, every slot returns to its pool, and the others
 //! go on.
 
 mod support;
@@ -16,7 +16,7 @@ use std::sync::mpsc::Receiver;
 use std::thread::sleep;
 use std::time::Duration;
 
-use support::child::{self, Child, say};
+use support::child::{self, Child, reply};
 use support::victim::*;
 use support::*;
 use xmem_core::fault::{Action, Point, Side, arm};
@@ -58,8 +58,8 @@ fn origin(pool: &str, commands: &Receiver<String>) {
     loop {
         let producer = first_pool(pool);
         for _ in 0..LIFE {
-            if told(commands).is_some() {
-                return say("ended");
+            if next_command(commands).is_some() {
+                return reply("ended");
             }
             seed += 1;
             publish(&producer, seed, SIZE);
@@ -77,8 +77,8 @@ fn middle(from: &str, to: &str, life: u64, commands: &Receiver<String>) {
         let mut consumer: Option<Consumer> = None;
         let mut number = 0;
         while number < life {
-            if told(commands).is_some() {
-                say(format!("forwarded {forwarded} copied {copied}"));
+            if next_command(commands).is_some() {
+                reply(format!("forwarded {forwarded} copied {copied}"));
                 return;
             }
             let Some(taking) = &mut consumer else {
@@ -135,9 +135,9 @@ fn end(pool: &str, commands: &Receiver<String>) {
     commands.recv().unwrap();
     let mut taken = 0;
     loop {
-        match told(commands).as_deref() {
-            Some("end") => return say("ended"),
-            Some(_) => say(taken),
+        match next_command(commands).as_deref() {
+            Some("end") => return reply("ended"),
+            Some(_) => reply(taken),
             None => {}
         }
         let Ok(mut consumer) = Consumer::builder(pool).max_held(4).connect_wait(Some(TURN)) else {
@@ -183,7 +183,7 @@ impl Chain {
 
     fn start(&self, role: &str) -> Child {
         let mut child = self.start_later(role);
-        child.tell("go");
+        child.send("go");
         child
     }
 
@@ -197,7 +197,7 @@ impl Chain {
     fn kill(&self, role: &str, point: Point, arrival: u32) {
         let mut victim = self.start_later(role);
         arm_child(&mut victim, point, arrival..arrival + 1, "kill");
-        victim.tell("go");
+        victim.send("go");
         assert_eq!(
             victim.dies_of(),
             SIGKILL,
@@ -211,8 +211,8 @@ impl Chain {
 #[track_caller]
 fn takes_more(end: &mut Child) {
     let mut taken = || {
-        end.tell("how many?");
-        end.says().parse::<u64>().unwrap()
+        end.send("how many?");
+        end.reply().parse::<u64>().unwrap()
     };
     let before = taken();
     eventually("frames arrive", || taken() > before + 50);
@@ -315,11 +315,11 @@ fn the_end_dies() {
             let left = first.stats().consumers;
             left.len() == 1 && left[0].pid == middle.pid()
         });
-        middle.tell("end");
-        let said = middle.says();
+        middle.send("end");
+        let reply = middle.reply();
         assert!(
-            said.ends_with(" copied 0"),
-            "nobody made that necessary: {said}"
+            reply.ends_with(" copied 0"),
+            "no copy was necessary: {reply}"
         );
         assert!(middle.ends());
     });
@@ -364,9 +364,9 @@ fn the_middle_dies() {
             ask(end, "end", "ended");
             assert!(end.ends());
         }
-        middle.tell("end");
-        let said = middle.says();
-        assert!(!said.starts_with("forwarded 0 "), "{said}");
+        middle.send("end");
+        let reply = middle.reply();
+        assert!(!reply.starts_with("forwarded 0 "), "{reply}");
         assert!(middle.ends());
     });
     chain.b.assert_clean();
@@ -410,9 +410,9 @@ fn the_origin_dies() {
         ask(end, "end", "ended");
         assert!(end.ends());
     }
-    middle.tell("end");
-    let said = middle.says();
-    assert!(!said.starts_with("forwarded 0 "), "{said}");
+    middle.send("end");
+    let reply = middle.reply();
+    assert!(!reply.starts_with("forwarded 0 "), "{reply}");
     assert!(middle.ends());
     eventually("all comes back", || {
         query(&chain.a.pool()).is_ok_and(|stats| stats.consumers.is_empty())

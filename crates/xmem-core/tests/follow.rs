@@ -375,7 +375,7 @@ fn a_small_budget_is_reported_once() {
     drop(first);
 }
 
-/// So many consumers that nobody has a budget.
+/// So many consumers that none has a budget.
 fn without_budget(place: &Place) -> (Producer, Vec<Consumer>) {
     let few = Producer::builder(&place.pool()).max_slots(8);
     let producer = few.build().unwrap();

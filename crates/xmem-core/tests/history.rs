@@ -169,7 +169,7 @@ fn lossless_pools_keep_the_promised_history() {
     assert_eq!(kept(&place, &producer), 4);
 }
 
-/// Nobody gets less because frames are kept that were not promised to anybody.
+/// Frames that are kept beyond the promise take nothing from any other use.
 #[test]
 fn extra_frames_are_released_for_any_other_need() {
     for max_bytes in [0, 30 * page_size() as u64] {

@@ -57,7 +57,7 @@ fn each_of_many_consumers_gets_each_frame() {
         assert!(stats.consumers.iter().all(is_served), "{stats:?}");
         let is_cut = share < 8;
         assert_eq!(stats.budget_limit, if is_cut { "max-slots" } else { "" });
-        // Said when budgets first become smaller, and when they are used up.
+        // Logged when budgets first become smaller, and when they are used up.
         eventually("the producer's program knows", || {
             let expected = [(7, is_cut), (0, share == 0)];
             let expected = expected.iter().filter(|(_, is_so)| *is_so);
@@ -201,7 +201,7 @@ fn a_consumer_that_leases_a_released_frame_again_is_disconnected() {
         publish(&producer, seed, SIZE);
     }
     assert_eq!(producer.stats().cut_off, 0);
-    eventually("it is cut off", || {
+    eventually("it is disconnected", || {
         used[..2].iter().for_each(|slot| pin(*slot));
         publish(&producer, 0, SIZE);
         producer.stats().cut_off == 1

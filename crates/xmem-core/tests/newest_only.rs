@@ -70,7 +70,7 @@ fn events_between_skipped_frames_are_delivered() {
     assert_eq!(consumer.stats().missed, 2);
 }
 
-/// It holds up nobody else: what it skips it has taken.
+/// It delays no other consumer: skipped frames count as taken.
 #[test]
 fn a_lossless_producer_goes_on() {
     let place = Place::new();

@@ -141,7 +141,7 @@ fn no_wake_up_is_lost() {
             let frame = match consumer.receive(NOW) {
                 Ok(frame) => frame,
                 Err(ReceiveError::Timeout) if next % 2 == 0 => {
-                    assert!(readable(&fd, HANG), "nobody rang for frame {next}");
+                    assert!(readable(&fd, HANG), "no wake-up for frame {next}");
                     continue;
                 }
                 Err(ReceiveError::Timeout) => consumer.receive(Some(HANG)).unwrap(),

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Frames that do not lie in their slot: memory that somebody else made, and several slots in one frame.
+//! Frames that do not lie in one slot: imported memory, and several slots in one frame.
 
 mod support;
 
@@ -135,10 +135,10 @@ fn a_frame_keeps_its_memory_until_it_is_released() {
         assert_eq!(frame.parts()[0].map().unwrap(), [n; 100]);
     }
     assert_eq!(frame.parts()[0].map().unwrap(), b"kept");
-    assert!(released.try_recv().is_err(), "somebody has it");
+    assert!(released.try_recv().is_err(), "it is held");
     drop(frame);
     released.recv_timeout(HANG).unwrap();
-    // Each side lets go of what is not used any more; the newest frame is the history's.
+    // Each side releases what is not used any more; the newest frame is the history's.
     eventually("descriptors are given back", || {
         let _ = consumer.receive(Some(Duration::ZERO));
         descriptors() <= 4
@@ -294,7 +294,7 @@ fn parts_that_consumers_could_not_find_are_refused() {
     assert_eq!(frame.parts()[1].map().unwrap().len() as u64, len);
 }
 
-/// There are as many words for regions as slots. What has none would be found by nobody.
+/// There are as many words for regions as slots. A region without one would not be found.
 #[test]
 fn there_are_no_more_regions_than_consumers_can_find() {
     const LARGE: usize = 1 << 20;

@@ -63,7 +63,7 @@ fn frames_that_are_gone_count_as_missed() {
     assert_eq!(again.stats().missed, 16);
 }
 
-/// Neither for who skips them, nor for who was away.
+/// Neither for a consumer that skips them, nor for one that was away.
 #[test]
 fn missed_events_are_no_missed_frames() {
     let place = Place::new();

@@ -23,13 +23,13 @@ fn consumers_at_their_budget_block_no_other() {
     for (slots, share) in [(3, 0), (6, 2), (9, 3)] {
         let place = Place::new();
         let producer = pool(&place, slots);
-        // Before anybody knows how large a frame is.
+        // Before the size of a frame is known.
         let (mut keeper, mut other) = (connect(&place), connect(&place));
         assert_eq!(keeper.budget(), 8);
         let mut held = Vec::new();
         let mut newest = None;
         for seed in 0..30 {
-            // Whoever publishes may keep the frame until it has made the next one.
+            // A producer may keep its frame until it has made the next one.
             drop(newest.replace(publish(&producer, seed, SIZE)));
             hold_or_copy(&mut keeper, seed, SIZE, &mut held);
             assert_frame(&receive(&mut other), seed, SIZE);
@@ -40,7 +40,7 @@ fn consumers_at_their_budget_block_no_other() {
     }
 }
 
-/// What is held already stays its holder's, and whoever comes later finds as much less.
+/// Held frames stay with their holders; consumers that join later find as much less.
 #[test]
 fn consumers_that_join_later_block_no_other() {
     let place = Place::new();
@@ -126,7 +126,7 @@ fn a_consumer_that_copies_keeps_the_budgets_of_others() {
     }
 }
 
-/// What differs in size that much, such as messages, is shared by who asks first.
+/// Frames whose sizes differ that much, such as messages, are granted in the order of requests.
 #[test]
 fn mixed_sizes_are_not_divided_among_consumers() {
     let place = Place::new();

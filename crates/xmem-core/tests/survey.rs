@@ -39,7 +39,7 @@ fn pools_that_do_not_answer_are_queried_in_parallel() {
         rustix::net::listen(&socket, 8).unwrap();
         socket
     });
-    // Who asks gives up after a while, so on a busy machine one may have done so before the other began.
+    // A query has a timeout, so on a busy machine one may have ended before the other began.
     eventually("both wait for an answer", || {
         thread::scope(|scope| {
             let asking = scope.spawn(|| query_all(&paths));

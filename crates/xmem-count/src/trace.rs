@@ -59,7 +59,7 @@ pub(crate) fn read(
         };
         if let (b'S', Some(mark)) = (kind, code.mark(address)) {
             let cost = std::mem::take(&mut counter).cost();
-            // Nobody listens at the end.
+            // The receiver may be gone at the end.
             let _ = stretches.send(Stretch { from, cost });
             from = Some(mark);
         } else if from.is_none_or(|from| from == Mark::Rest) {

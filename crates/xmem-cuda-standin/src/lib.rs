@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MPL-2.0
 
 //! A stand-in for `libcuda.so.1`. **Test code, and no GPU**: it has the C interface of the part of NVIDIA's driver that
-//! xmem uses, and does over host memory what the driver's documentation says, also where that is inconvenient. Nothing
-//! that is shipped contains it, and what it reports says what it is: its devices are called `xmem stand-in (no GPU)`.
+//! xmem uses, and does over host memory what the driver's documentation describes, also where that is inconvenient. Nothing
+//! that is shipped contains it, and its devices are called `xmem stand-in (no GPU)`.
 //!
 //! Programs under test load it as they would load the driver: [`Machine`] makes a folder with `libcuda.so.1` in it, and
 //! prepares commands that find it there. All processes with the same machine see the same devices.

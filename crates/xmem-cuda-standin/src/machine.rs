@@ -204,7 +204,7 @@ impl Machine {
     }
 }
 
-/// Whether streams of this process stand still.
+/// Whether streams of this process are blocked.
 pub(crate) fn is_held_in(dir: &Path) -> bool {
     dir.join("hold").exists() || dir.join(format!("hold-{}", std::process::id())).exists()
 }
@@ -214,7 +214,7 @@ pub fn is_held() -> bool {
     crate::settings::dir().is_some_and(|dir| is_held_in(&dir))
 }
 
-/// Streams stand still while it lives.
+/// Streams are blocked while it lives.
 #[derive(Debug)]
 #[must_use]
 pub struct Hold {
@@ -227,7 +227,7 @@ impl Drop for Hold {
     }
 }
 
-/// The library, next to the test program that cargo built, or where `XMEM_STANDIN_LIBRARY` says.
+/// The library, next to the test program that cargo built, or at `XMEM_STANDIN_LIBRARY`.
 fn library() -> PathBuf {
     let named = std::env::var_os("XMEM_STANDIN_LIBRARY").map(PathBuf::from);
     let program = std::env::current_exe().unwrap_or_default();

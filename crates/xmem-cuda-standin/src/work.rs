@@ -20,7 +20,7 @@ use crate::trace;
 /// The legacy default stream of each context.
 pub(crate) const LEGACY: u64 = 0;
 
-/// How often somebody who waits looks again.
+/// The interval at which a waiter looks again.
 const POLL: Duration = Duration::from_micros(100);
 
 type Operation = Box<dyn FnOnce(&Work) -> Outcome + Send>;
@@ -98,7 +98,7 @@ impl Work {
             &format!("an operation on stream {id:x} failed: {error:?}"),
         );
         self.failed.store(true, Ordering::Release);
-        // Whoever is between its look at `failed` and its wait has the lock.
+        // A thread between its look at `failed` and its wait has the lock.
         drop(self.lock());
         self.changed.notify_all();
     }
@@ -136,7 +136,7 @@ impl Work {
             return Err(CUresult::CUDA_ERROR_CONTEXT_IS_DESTROYED);
         }
         if capture::takes(self.handle, id)? {
-            // Done, as far as anybody can wait for it.
+            // Done, as far as a caller can wait for it.
             return Ok(Ticket {
                 stream: id,
                 number: 0,

@@ -101,7 +101,7 @@ fn raw(ordinal: u32) -> Result<c_int, CudaError> {
 
 fn uuid_of(device: c_int) -> Result<Uuid, CudaError> {
     let mut uuid = CUuuid { bytes: [0; 16] };
-    // SAFETY: a place for the result. The first version does not tell the parts of a divided device apart.
+    // SAFETY: a place for the result. The first version does not distinguish the parts of a divided device.
     let asked = match unsafe { result::device_uuid(&raw mut uuid, device) } {
         // SAFETY: as above.
         Err(CudaError::DriverTooOld { .. }) => unsafe {
@@ -342,12 +342,12 @@ impl Device {
         }
     }
 
-    /// Whether this tells the primary context from others ([`with_context_of`](Self::with_context_of)).
+    /// Whether this is the primary context ([`with_context_of`](Self::with_context_of)).
     pub fn is_primary(&self, context: usize) -> bool {
         context == self.0.context.addr()
     }
 
-    /// What tells the context of a stream from others. The primary one is current.
+    /// The address of a stream's context. The primary one is current.
     fn context_of(&self, stream: Stream) -> usize {
         let own = self.0.context.addr();
         if stream.is_default() {

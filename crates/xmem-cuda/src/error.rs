@@ -101,7 +101,7 @@ pub enum CudaError {
     OutOfBounds,
     /// The stream is being captured: what is put on it would happen when the graph runs, and not at all or again and again.
     #[error(
-        "this stream is being captured into a graph: publish frames, wait for them, copy and let go of them outside of the capture"
+        "this stream is being captured into a graph: publish frames, wait for them, copy and release them outside of the capture"
     )]
     Captured,
     /// There are other handles to the lease.

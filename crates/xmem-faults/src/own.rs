@@ -25,7 +25,7 @@ pub(crate) fn mappings() -> usize {
     })
 }
 
-/// How long this thread could run and did not get a core: not anybody's fault here.
+/// How long this thread could run and did not get a core: no process of the rig causes that.
 fn run_delay() -> Duration {
     fs::read_to_string("/proc/thread-self/schedstat")
         .ok()

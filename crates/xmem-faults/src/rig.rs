@@ -90,7 +90,7 @@ impl Actor {
 
     pub(crate) fn say(&mut self, line: &str) {
         if let Some(stdin) = &mut self.stdin {
-            // A process that was killed hears nothing.
+            // A process that was killed reads nothing.
             let _ = stdin.write_all(format!("{line}\n").as_bytes());
         }
     }
@@ -544,7 +544,7 @@ fn report(
         row(name, &|tally| sum(keys)(tally).to_string());
     }
     row(
-        "longest wait of a live producer for anybody",
+        "longest wait of a live producer",
         &millis("max-producer-wait"),
     );
     row(
@@ -564,7 +564,7 @@ fn report(
         ),
         ("**processes that crashed**", &["crashed"]),
         (
-            "**honest consumers cut off**",
+            "**correct consumers disconnected**",
             &["producer-cut-off", "watcher-cut-off", "victim-cut-off"],
         ),
         ("**slots not returned**", &["producer-slots-not-returned"]),

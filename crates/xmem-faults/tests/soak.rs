@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! A short soak. In so short a time only what is left at the end says something.
+//! A short soak. In so short a time only what is left at the end is conclusive.
 
 use std::process::Command;
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Plays a pipeline, and says what happens in it: a JSON object a line on standard output, each with an `event`. `gpu/elements.py`
-//! starts one for each side.
+//! Plays a pipeline, and reports what happens in it: a JSON object a line on standard output, each with an `event`.
+//! `gpu/elements.py` starts one for each side.
 //!
 //! Orders come on standard input, one a line:
 //!
@@ -10,7 +10,7 @@
 //! * `kernels`: how many frames were read on the device, and how many bytes of them were wrong; answered with `kernels`
 //! * `stats ELEMENT`: its property `stats`; answered with `stats`
 //! * `set ELEMENT PROPERTY VALUE`: answered with `set`
-//! * `stop`: end, and say how long that took; answered with `stopped`
+//! * `stop`: end, and report how long that took; answered with `stopped`
 
 #[path = "../../xmem-core/tests/cuda/gpu.rs"]
 #[allow(unsafe_code, unreachable_pub)] // of a test program
@@ -146,7 +146,7 @@ fn run(cli: &Cli) -> Result<(), Error> {
     Ok(())
 }
 
-/// Says what is on the bus, from whatever thread puts it there.
+/// Reports the messages on the bus, from whatever thread puts them there.
 fn watch(pipeline: &gst::Pipeline) -> Result<(), Error> {
     let bus = pipeline.bus().ok_or("a pipeline without a bus")?;
     bus.set_sync_handler(|_, message| {

@@ -43,7 +43,7 @@ fn due(pad: &gst::Pad, buffer: &gst::BufferRef) -> u64 {
     }
 }
 
-/// The first frame is told at once.
+/// The first frame is reported at once.
 pub(crate) fn take_times(pad: &gst::Pad, times: std::sync::Arc<Times>) {
     let told = std::sync::Once::new();
     pad.add_probe(gst::PadProbeType::BUFFER, move |pad, info| {

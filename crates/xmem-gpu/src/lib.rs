@@ -8,7 +8,7 @@ pub mod numbers;
 pub mod questions;
 mod system;
 
-/// The processes that the stand-in's tests script, told the same calls.
+/// The processes of the stand-in's tests, with the same calls.
 #[path = "../../xmem-cuda-standin/tests/behaviour/remote.rs"]
 #[allow(dead_code)]
 mod remote;

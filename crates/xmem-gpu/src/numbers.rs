@@ -82,7 +82,7 @@ pub fn measure(frames: u64) {
     }
 }
 
-/// A process in a role, told and asked by lines.
+/// A process in a role, with commands and replies by lines.
 struct Player {
     child: Child,
     told: ChildStdin,
@@ -109,7 +109,7 @@ impl Player {
     fn hear(&mut self) -> Result<String> {
         let mut line = String::new();
         if self.says.read_line(&mut line)? == 0 {
-            return Err("a process of the measurement has failed; it says why above".into());
+            return Err("a process of the measurement has failed; its message is above".into());
         }
         Ok(line.trim().to_owned())
     }
@@ -491,7 +491,7 @@ pub fn produce(pool: &str, mode: &str, size: usize) {
                     slot.publish_on(stream, meta)
                         .map_err(|failure| failure.to_string())?;
                 }
-                // Whoever holds the others lets go of them.
+                // The holders of the others release them.
                 Err(error) => eprintln!("frame {number}: {error}"),
             }
             std::thread::sleep(INTERVAL);

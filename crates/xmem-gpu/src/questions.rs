@@ -420,7 +420,7 @@ fn releases_and_events() {
     producer.done("record", &[event, 0]);
     say(
         "d",
-        "query an event whose producer's stream stands still",
+        "query an event whose producer's stream is blocked",
         words(&consumer.call("query_event", &[first])),
     );
     let stream = consumer.one("stream", &[NON_BLOCKING]);

@@ -170,7 +170,7 @@ fn imported_twice() {
     }
 }
 
-/// Which calls say that a kernel has failed: xmem asks by making an event and looking at it.
+/// Which calls report that a kernel has failed: xmem finds out by making an event and looking at it.
 fn errors() {
     let mut broken = remote();
     let memory = broken.call("alloc", &[4096]);

@@ -53,7 +53,7 @@ def cpu():
 
 
 def child(path, queue, turns, answers):
-    """Takes messages as it is told: by way of the queue or of the channel; answers when it has looked at one."""
+    """Takes messages by the queue or by the channel, on command; answers when it has looked at one."""
     channels = {
         "channel": xmem.Channel.connect(path, timeout=60),
         "room": xmem.Channel.connect(path + ".room", timeout=60),

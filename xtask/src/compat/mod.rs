@@ -10,7 +10,7 @@ use std::process::Command;
 use crate::apt;
 use crate::packages::{self, Purpose, Tests};
 use crate::step::{self, Step};
-use crate::test::{self, BUILD, Check, Report, Who};
+use crate::test::{self, BUILD, Check, Report, Rights};
 use crate::{Result, cargo, root, target_dir};
 
 /// Debian 13, with GStreamer 1.26.
@@ -172,7 +172,7 @@ impl Debian {
             command: test::strict(command_with(command, &["--config", &runner])),
             advice: "what passes with the older one and fails here depends on GStreamer's version",
         };
-        test::of_rust(Who::Me, step).needing(&[BUILD])
+        test::of_rust(Rights::Me, step).needing(&[BUILD])
     }
 }
 
@@ -210,5 +210,5 @@ fn gstreamer(mut program: Command) -> Result<String> {
     let output = program.arg("--version").output()?;
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     let line = text.lines().find(|line| line.starts_with("GStreamer"));
-    Ok(line.ok_or("gst-launch-1.0 tells no version")?.to_owned())
+    Ok(line.ok_or("gst-launch-1.0 prints no version")?.to_owned())
 }

@@ -295,7 +295,7 @@ impl<'a> Show<'a> {
     }
 }
 
-/// What the Rust consumer said last about the frames it held when its producer died.
+/// The Rust consumer's last line about the frames it held when its producer died.
 fn held_frames(log: &str) -> Option<(u32, u32)> {
     let line = log
         .lines()

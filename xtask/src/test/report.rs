@@ -7,7 +7,7 @@ use std::fmt;
 use std::time::{Duration, Instant};
 
 use super::check::{Check, Outcome};
-use super::who::Home;
+use super::rights::Home;
 use crate::Result;
 use crate::step::words;
 

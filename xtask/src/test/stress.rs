@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use super::check::Check;
 use super::report::Failed;
-use super::who::Home;
+use super::rights::Home;
 use crate::Result;
 
 /// How many loops run beside the tests.

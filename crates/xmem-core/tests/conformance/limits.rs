@@ -56,7 +56,7 @@ fn a_dropped_write_lease_gives_its_slot_back(backing: Backing) {
         .max_slots(3)
         .build()
         .unwrap();
-    // A pool as small as this one may have no budget for anybody.
+    // A pool as small as this one may have no budget for a consumer.
     let mut consumer = Consumer::builder(&place.pool()).max_held(1).connect().ok();
     for round in 0..20 {
         let leases: Vec<_> = std::iter::from_fn(|| producer.acquire(100).ok()).collect();
@@ -142,7 +142,7 @@ fn slots_run_out_at_max_bytes(backing: Backing) {
         publish(&producer, seed, 2 << 20);
         assert!(producer.stats().bytes <= 4 << 20);
     }
-    // All of it in one frame: as soon as the history lets go.
+    // All of it in one frame: as soon as the history releases its frames.
     drop(producer);
     let producer = pool(&place, backing).max_bytes(4 << 20).build().unwrap();
     assert_frame(&publish(&producer, 1, 4 << 20), 1, 4 << 20);
@@ -168,7 +168,7 @@ fn a_stream_goes_on_with_less_room_than_its_history_needs(backing: Backing) {
             drop(publish(&producer, seed, size));
             assert_frame(&receive(&mut consumer), seed, size);
         }
-        // Nobody takes them, which only live delivery may pass over.
+        // They are not taken, which only live delivery may ignore.
         for seed in 0..FRAMES {
             match producer.acquire(size) {
                 Ok(mut slot) => {
@@ -180,7 +180,7 @@ fn a_stream_goes_on_with_less_room_than_its_history_needs(backing: Backing) {
                         delivery == Delivery::Lossless,
                         "{slots} slots, {seed}: {error}"
                     );
-                    assert_eq!(seed, slots, "frames that nobody took");
+                    assert_eq!(seed, slots, "frames that were not taken");
                     break;
                 }
             }
@@ -272,7 +272,7 @@ fn a_full_pool_can_change_the_size_of_its_frames(backing: Backing) {
     }
 }
 
-/// Nor must one who stopped and holds a frame of the old size.
+/// Nor does a stopped consumer that holds a frame of the old size.
 fn a_held_frame_does_not_stop_a_change_of_size(backing: Backing) {
     let place = Place::new();
     let producer = pool(&place, backing)

@@ -30,7 +30,7 @@ fn regions_are_released_when_the_frame_size_changes(backing: Backing) {
     let address = old.as_ptr();
     drop(old);
     assert_eq!(producer.collect(), 1);
-    // The consumer lets go when it looks for the next frame, and says so.
+    // The consumer releases the region when it looks for the next frame, and reports it.
     publish(&producer, 100, 300_000);
     assert_frame(&receive(&mut consumer), 100, 300_000);
     producer.collect();

@@ -134,7 +134,7 @@ impl Gpu {
         }
     }
 
-    /// A stream that stands still until [`go_on`].
+    /// A stream that is blocked until [`go_on`].
     pub fn late_stream(&self) -> Stream {
         let stream = self.stream();
         if !GOES_ON.load(Ordering::Acquire) {
@@ -146,7 +146,7 @@ impl Gpu {
         stream
     }
 
-    /// A stream of a context of its own, which stands still until [`go_on`].
+    /// A stream of a context of its own, which is blocked until [`go_on`].
     pub fn other_context(&self) -> Stream {
         let mut context = new_context(self.device.ordinal());
         // SAFETY: a context that is there; what was current before is current again.

@@ -12,7 +12,7 @@ use std::time::Instant;
 use indexmap::IndexSet;
 use rustc_hash::FxBuildHasher;
 
-/// Who does a step, and what it is.
+/// The actor of a step, and what it does.
 pub(crate) type Step = (&'static str, &'static str);
 
 /// What is explored.
@@ -28,7 +28,7 @@ pub(crate) trait Model {
     /// What is wrong with a state.
     fn flaw(&self, state: &Self::State) -> Option<&'static str>;
 
-    /// What is worth knowing to have happened: whoever shows that nothing goes wrong also has to show that things go on.
+    /// Facts that have to occur: a proof that nothing goes wrong also has to show that steps happen.
     fn marks(&self, state: &Self::State, mark: &mut dyn FnMut(&'static str));
 }
 

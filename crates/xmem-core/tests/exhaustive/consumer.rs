@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! The steps of a consumer's process: of the thread that receives, of the control thread that listens, and of whoever
-//! drops a frame.
+//! The steps of a consumer's process: of the thread that receives, of the control thread that listens, and of a thread
+//! that drops a frame.
 //!
 //! As in `producer`, one step is one access to shared memory or one message, and names the function that does it.
 

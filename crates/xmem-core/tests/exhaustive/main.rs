@@ -5,7 +5,7 @@
 //!
 //! A producer that may be killed at every step and started again; two consumers that join, take frames, hold them, leave
 //! and are killed; regions that come and go; messages that wait in sockets. Each access to shared memory and each message
-//! is a step of its own (`producer`, `consumer`), and anybody may stop between any two: a process that is stopped is one
+//! is a step of its own (`producer`, `consumer`), and an actor may stop between any two: a process that is stopped is one
 //! whose steps do not come. What has to hold in every state is in `properties`.
 //!
 //! Steps happen one after another here, and all see the newest values. That is what the fences are for; that they are
@@ -43,7 +43,7 @@ const LIVE: Setting = Setting {
     ..SMALL
 };
 
-/// Nobody misses a frame, with a death, and with consumers that are given up on.
+/// No consumer misses a frame, with a death, and with consumers that are given up on.
 const LOSSLESS: Setting = Setting {
     lossless: true,
     crashes: 1,
@@ -219,7 +219,7 @@ fn fails(wrong: Wrong, setting: Setting, expected: &str) {
         ..setting
     };
     let outcome = explore(&format!("{wrong:?}"), &setting);
-    let (what, trace) = outcome.flaw.expect("nobody noticed");
+    let (what, trace) = outcome.flaw.expect("no flaw was found");
     assert_eq!(what, expected, "\n{trace}");
 }
 

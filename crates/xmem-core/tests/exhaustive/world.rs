@@ -163,7 +163,7 @@ pub(crate) enum App {
         at: u8,
         why: Purpose,
     },
-    /// Has the lock. Somebody holds it.
+    /// Has the lock. A thread holds it.
     PutBack {
         slot: u8,
         at: u8,
@@ -266,7 +266,7 @@ pub(crate) enum Answer {
     Gone,
 }
 
-/// Letting go of retired regions (`MappedRegions::unmap_retired`), which two threads do.
+/// Release of retired regions (`MappedRegions::unmap_retired`), which two threads do.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum Sweep {
     #[default]
@@ -482,7 +482,7 @@ impl World {
         self.producer.alive && self.clients[client].session == self.life
     }
 
-    /// Consumers are alike, and what nobody can see any more does not count.
+    /// Consumers are alike, and state that no actor can see any more does not count.
     pub(crate) fn canonical(mut self) -> Self {
         for (life, control) in (1..).zip(&mut self.controls) {
             let lives = life == self.life && self.producer.alive;

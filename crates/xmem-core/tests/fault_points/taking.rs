@@ -9,7 +9,7 @@ use std::time::Duration;
 use xmem_core::fault::is_armed;
 use xmem_core::{ConnectError, Consumer, Delivery, ReadLease, ReceiveError, StartFrom, query};
 
-use crate::support::child::say;
+use crate::support::child::reply;
 use crate::support::victim::*;
 use crate::support::*;
 
@@ -112,7 +112,7 @@ pub(crate) fn watch(pool: &str, commands: &Receiver<String>) {
     let mut wanted: Option<u64> = None;
     let mut seen = 0;
     loop {
-        match told(commands).as_deref() {
+        match next_command(commands).as_deref() {
             Some("end") => break,
             Some(other) => wanted = Some(other.parse().unwrap()),
             None => {}
@@ -122,15 +122,15 @@ pub(crate) fn watch(pool: &str, commands: &Receiver<String>) {
             seen = seen.max(seed);
         }
         if !had && watch.consumer.is_some() {
-            say("joined");
+            reply("joined");
         }
         if wanted.is_some_and(|wanted| seen >= wanted) {
             wanted = None;
-            say("seen");
+            reply("seen");
         }
     }
     watch.leave();
-    say("left");
+    reply("left");
 }
 
 /// A consumer that does all that consumers do, over and over.
@@ -183,39 +183,39 @@ pub(crate) fn churn(pool: &str, commands: &Receiver<String>) {
                 }
                 number += 1;
             }
-            // What is held is let go of after the consumer.
+            // Held frames are released after the consumer.
             drop(consumer);
             held.iter().for_each(assert_whole);
             true
         });
         assert_eq!(resources(), before, "something leaked");
-        match told(commands).as_deref() {
+        match next_command(commands).as_deref() {
             Some("end") => break,
-            Some("went on?") if went_on && !is_armed() => say("went on"),
-            Some("went on?") => say("not yet"),
+            Some("went on?") if went_on && !is_armed() => reply("went on"),
+            Some("went on?") => reply("not yet"),
             _ => {}
         }
     }
-    say("ended");
+    reply("ended");
 }
 
-/// A consumer that takes a frame when it is told to.
+/// A consumer that takes a frame on command.
 pub(crate) fn take(pool: &str, commands: &Receiver<String>) {
     let mut consumer = Consumer::builder(pool)
         .start_from(StartFrom::Oldest)
         .connect_wait(Some(HANG))
         .unwrap();
-    say("joined");
+    reply("joined");
     let mut held = Vec::new();
     while let Ok(command) = commands.recv() {
         match command.as_str() {
             "take" => {
                 held.push(receive(&mut consumer));
-                say(held[held.len() - 1].info().sequence);
+                reply(held[held.len() - 1].info().sequence);
             }
             "check" => {
                 held.iter().for_each(assert_whole);
-                say("whole");
+                reply("whole");
             }
             _ => break,
         }

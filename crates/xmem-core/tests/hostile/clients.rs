@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Clients that say what no consumer says.
+//! Clients that send what no consumer sends.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::Ordering;
@@ -40,7 +40,7 @@ fn garbage_and_half_messages_are_refused() {
             bystander.frames(1);
         }
     }
-    // Descriptors that nobody asked for, a few and too many.
+    // Unexpected descriptors, a few and too many.
     let null: OwnedFd = std::fs::File::open("/dev/null").unwrap().into();
     for fds in [1, 4, 5, 16] {
         let raw = Raw::connect(&place.pool());
@@ -107,10 +107,10 @@ fn control_characters_from_a_producer_are_escaped() {
     std::thread::scope(|scope| {
         scope.spawn(|| fake.answer(&raw::refused(raw::VERSION, "no\x1b[2J\r\nyes"), &[]));
         let error = Consumer::builder(&place.pool()).connect().unwrap_err();
-        let said = error.to_string();
+        let text = error.to_string();
         assert!(
-            said.contains("no\u{fffd}[2J\u{fffd}\u{fffd}yes"),
-            "{said:?}"
+            text.contains("no\u{fffd}[2J\u{fffd}\u{fffd}yes"),
+            "{text:?}"
         );
     });
 }

@@ -62,7 +62,7 @@ fn entries_that_point_elsewhere_are_an_error() {
     ];
     for (what, lie) in lies {
         let errors = with_entry(lie, [HANG, soon, soon, soon, soon]);
-        // It is said once: nobody gets stuck at it.
+        // It is reported once: a consumer is not blocked by it.
         assert!(
             matches!(
                 errors.as_slice(),

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Clients that come in numbers, or say much.
+//! Clients in large numbers, or with many messages.
 
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -10,7 +10,7 @@ use std::sync::{Mutex, mpsc};
 use rustix::net::{Shutdown, shutdown};
 use xmem_core::{ConnectError, Consumer, ConsumerEvent, Producer, query};
 
-use crate::support::child::{Child, hear, say};
+use crate::support::child::{Child, read_line, reply};
 use crate::support::raw::{self, MAX_RIGHTS, Memory, Raw};
 use crate::support::*;
 use crate::victim::attack;
@@ -34,7 +34,7 @@ fn a_silent_client_is_disconnected() {
 fn nuisance(pool: &str, n: u32, null: &OwnedFd) -> Option<Raw> {
     let raw = Raw::try_connect(pool).ok()?;
     let join = raw::join(raw::VERSION, 1);
-    // Who is shown out meanwhile cannot send any more.
+    // A client that is disconnected meanwhile cannot send any more.
     let send = |bytes: &[u8], fds: &[BorrowedFd<'_>]| raw.send(bytes, fds).unwrap_or_default();
     match n % 9 {
         0 => return None,
@@ -55,7 +55,7 @@ fn nuisance(pool: &str, n: u32, null: &OwnedFd) -> Option<Raw> {
     Some(raw)
 }
 
-/// One that wants frames, and gets in. All slots may be promised to others for a moment; then it is told so.
+/// A client that joins. All slots may be promised to others for a moment; then it gets an error.
 pub(crate) fn late_consumer(pool: &str) -> Consumer {
     let start = std::time::Instant::now();
     loop {
@@ -95,7 +95,7 @@ fn ten_thousand(pool: &str, meanwhile: impl Fn() + Sync) {
 fn ten_thousand_connections_shut_out_no_consumer() {
     attack("victim-live", |pool| {
         ten_thousand(pool, || {
-            // Who wants frames gets in, all the same.
+            // A client that wants frames can join, nevertheless.
             for _ in 0..10 {
                 assert_whole(&receive(&mut late_consumer(pool)));
             }
@@ -108,7 +108,7 @@ fn ten_thousand_connections_to_a_producer_without_descriptors_shut_out_no_consum
     attack("victim-few-descriptors", |pool| ten_thousand(pool, || {}));
 }
 
-/// A consumer that has said what it wants is not shown out because silent ones come after it.
+/// A client that sent its request is not disconnected because silent ones come after it.
 #[test]
 fn a_client_that_sent_its_request_is_answered_before_new_ones() {
     let place = Place::new();
@@ -129,7 +129,7 @@ fn a_client_that_sent_its_request_is_answered_before_new_ones() {
         .build()
         .unwrap();
     let _first = Raw::join(&place.pool(), 1);
-    eventually("the control thread stands still", || {
+    eventually("the control thread is stopped", || {
         held_up.load(Ordering::SeqCst)
     });
     let honest = Raw::connect(&place.pool());
@@ -159,7 +159,7 @@ fn endless_messages_delay_no_other_client() {
         let done = AtomicBool::new(false);
         std::thread::scope(|scope| {
             let _done = OnDrop(|| done.store(true, Ordering::Relaxed));
-            // All of them first: among those below, who has not joined yet may have to make room for others.
+            // All of them first: one below that has not joined yet may have to make room for others.
             let joined = messages.map(|message| (message, Raw::join(pool, 1)));
             for (n, (message, (raw, _joined))) in joined.into_iter().enumerate() {
                 let done = &done;
@@ -229,7 +229,7 @@ fn unexpected_descriptors_are_closed() {
                 while raw.recv().is_some() {}
             }
         }
-        // A socket in its own queue lives on after it is closed by who sent it.
+        // A socket in its own queue outlives the close by its sender.
         for _ in 0..100 {
             let (raw, _joined) = Raw::join(pool, 1);
             let _ = raw.send(raw::BELL, &[raw.0.as_fd()]);
@@ -237,7 +237,7 @@ fn unexpected_descriptors_are_closed() {
     });
 }
 
-/// Descriptors in the queues of who does not read count against all processes of the producer's user.
+/// Descriptors in the queue of a client that does not read count against all processes of the producer's user.
 #[test]
 fn a_client_that_does_not_read_leaves_descriptors_for_others() {
     if !users::can_be_others() {
@@ -278,8 +278,8 @@ pub(crate) fn unread(pool: &str) {
             Some(raw)
         })
         .collect();
-    say("left");
-    hear();
+    reply("left");
+    read_line();
     drop(unread);
     reads(pool);
 }
@@ -287,7 +287,7 @@ pub(crate) fn unread(pool: &str) {
 /// Gets in, and takes a frame.
 pub(crate) fn reads(pool: &str) {
     assert_whole(&receive(&mut late_consumer(pool)));
-    say("served");
+    reply("served");
 }
 
 #[test]
@@ -300,19 +300,19 @@ fn users_that_leave_descriptors_unread_shut_out_no_other() {
         let program = users::program_for_all(tools.path());
         let start = |user, role| users::User::new(user).start(&program, role, pool);
         let mut one = start(70_001, "unread");
-        assert_eq!(one.says(), "left");
+        assert_eq!(one.reply(), "left");
         let mut another = start(70_002, "late-consumer");
-        assert_eq!(another.says(), "served");
+        assert_eq!(another.reply(), "served");
         let mut more: Vec<Child> = (70_003..70_008).map(|user| start(user, "unread")).collect();
         for child in &mut more {
-            assert_eq!(child.says(), "left");
+            assert_eq!(child.reply(), "left");
         }
         reads(pool);
         // Those that were denied descriptors get some when they have left none unread.
         for child in more.iter_mut().chain([&mut one]) {
-            child.tell("go on");
+            child.send("go on");
         }
-        assert_eq!(one.says(), "served");
+        assert_eq!(one.reply(), "served");
     });
 }
 
@@ -335,7 +335,7 @@ fn pages_that_change_all_the_time_harm_no_other() {
     }
 }
 
-/// Until it is cut off, or so many frames were published.
+/// Until it is disconnected, or so many frames were published.
 fn write_all_over(pool: &str, kind: u64, frames: u64, random: &mut Random) {
     let (_raw, joined) = Raw::join(pool, 2);
     let (control, page) = (
@@ -360,7 +360,7 @@ fn write_all_over(pool: &str, kind: u64, frames: u64, random: &mut Random) {
                 let lease = if random.below(3) == 0 { 0 } else { word >> 32 };
                 page.halves()[raw::LEASES + slot].store(lease as u32, Ordering::Relaxed);
             }
-            // A cursor that goes to and fro, and regions that are never let go of.
+            // A cursor that goes to and fro, and regions that are never released.
             2 => {
                 page.set(raw::CURSOR, head().saturating_sub(random.below(50)));
                 page.set(raw::REGIONS_SEEN, 0);

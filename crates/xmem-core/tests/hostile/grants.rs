@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Owners of buffers that lie about who may write them.
+//! Owners of buffers that send false grants.
 
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
@@ -50,7 +50,7 @@ fn with_owner<T>(
 
 #[test]
 fn a_peer_without_write_permission_takes_no_grant() {
-    // What the welcome says, and what is sent as the region.
+    // The flag in the welcome, and the memory sent as the region.
     type Case = (&'static str, bool, Vec<u8>, Option<OwnedFd>);
     let segment = tempfile::Builder::new()
         .prefix("xmem-test-")
@@ -81,7 +81,7 @@ fn a_peer_without_write_permission_takes_no_grant() {
         ),
         ("read-only", true, memfd(), Some(read_only)),
         (
-            "somebody else's memory",
+            "another process's memory",
             true,
             raw::region(1, 8192, 3, ""),
             Some(raw::memory(8192, true)),
@@ -132,10 +132,10 @@ fn a_slot_returned_late_is_no_violation() {
     peer.recv_kind(8);
     peer.send(&raw::written(0, slot, generation, None), &[])
         .unwrap();
-    // It is still let in, and answered.
+    // It can still join, and gets answers.
     peer.send(&raw::acquire_slot(3, 100), &[]).unwrap();
     peer.recv_kind(8);
-    // Nobody publishes what is not its own.
+    // A peer publishes only its own slots.
     peer.send(&raw::written(4, slot, generation, Some((0, 100))), &[])
         .unwrap();
     while peer.recv().is_some() {}

@@ -48,7 +48,7 @@ fn with_a_liar(
         });
         // Also when something below fails.
         let _done = OnDrop(|| done.store(true, Ordering::Relaxed));
-        eventually("it is cut off", || {
+        eventually("it is disconnected", || {
             meanwhile(&mut bystander);
             producer.stats().cut_off == 1
         });
@@ -57,7 +57,7 @@ fn with_a_liar(
     only_the_bystander_is_left(&producer);
     assert_eq!(producer.stats().cut_off, 1);
     while raw.recv().is_some() {}
-    eventually("it is told", || {
+    eventually("it gets the error", || {
         departures.lock().unwrap()[..] == [Departure::CutOff]
     });
 }
@@ -140,7 +140,7 @@ fn a_consumer_that_pins_its_budget_delays_no_other() {
     assert_eq!(page.words()[raw::FLAGS].load(Ordering::Relaxed), 0);
 }
 
-/// What it does not hold when it says goodbye is promised to others.
+/// What it does not hold when it leaves is promised to others.
 #[test]
 fn a_consumer_that_takes_frames_after_leaving_is_disconnected() {
     let place = Place::new();
@@ -154,21 +154,21 @@ fn a_consumer_that_takes_frames_after_leaving_is_disconnected() {
     pin(&control, &page, 0);
     page.set(raw::CURSOR, u64::MAX);
     raw.send(raw::LEAVE, &[]).unwrap();
-    eventually("its goodbye is heard", || {
+    eventually("its leave is noticed", || {
         producer.stats().consumers.iter().any(|it| it.leaving)
     });
-    // Somebody else joins, and goes.
+    // Another consumer joins, and leaves.
     let _other = Raw::join(&place.pool(), 2);
     bystander.frames(100);
     assert_eq!(producer.stats().cut_off, 0);
     pin(&control, &page, 1);
-    eventually("it is cut off", || {
+    eventually("it is disconnected", || {
         bystander.frames(10);
         producer.stats().cut_off == 1
     });
 }
 
-/// Whoever does not move on is given up on, also if its cursor moves.
+/// A consumer that does not advance is given up on, also if its cursor moves.
 #[test]
 fn a_cursor_that_goes_back_delays_no_lossless_pool() {
     let place = Place::new();
@@ -200,7 +200,7 @@ fn a_cursor_that_goes_back_delays_no_lossless_pool() {
     assert_eq!(producer.stats().timed_out, 1);
 }
 
-/// What a consumer keeps mapped counts towards the pool's limit only as long as an honest one may take to let go.
+/// A mapped region counts towards the pool's limit only as long as a correct consumer may take to release it.
 #[test]
 fn a_consumer_that_never_releases_a_region_starves_no_pool() {
     let place = Place::new();

@@ -119,7 +119,7 @@ fn a_producer_with_invalid_memory_is_refused() {
             query(&place.pool()).expect_err("no figures");
         });
     }
-    // One that hangs up, and one that says nothing.
+    // One that hangs up, and one that sends nothing.
     std::thread::scope(|scope| {
         scope.spawn(|| drop(fake.accept()));
         assert!(matches!(

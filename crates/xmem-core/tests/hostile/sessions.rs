@@ -195,7 +195,7 @@ fn random_sessions_disturb_no_other() {
             || bystander.borrow_mut().frames(1),
             || {
                 only_the_bystander_is_left(&producer);
-                // The history, and nothing that somebody left.
+                // The history, and nothing that a client left.
                 eventually("all slots are back", || producer.stats().slots_held <= 2);
             },
         );

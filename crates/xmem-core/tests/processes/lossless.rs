@@ -27,7 +27,7 @@ fn lossless_loses_nothing_between_processes() {
     }
     producer.set_eos(true);
     let [_, mut consumer] = consumers;
-    assert_eq!(consumer.says(), FRAMES.to_string());
+    assert_eq!(consumer.reply(), FRAMES.to_string());
     producer.drain(Some(HANG), &Canceller::new()).unwrap();
     assert!(consumer.end());
     assert_eq!(producer.stats().dropped, 0);
@@ -70,7 +70,7 @@ fn gives_up_on_an_idle_consumer(turn: Option<Duration>) {
     for _ in 0..5 {
         publish_one();
     }
-    assert_eq!(stopped.says(), "4");
+    assert_eq!(stopped.reply(), "4");
     stopped.stop();
     let start = Instant::now();
     for _ in 0..200 {
@@ -84,10 +84,10 @@ fn gives_up_on_an_idle_consumer(turn: Option<Duration>) {
     assert_eq!(stats.timed_out, 1);
     assert_eq!(stats.consumers[0].held, 4, "what it holds stays its own");
     stopped.go_on();
-    stopped.tell("check");
-    assert_eq!(stopped.says(), "whole");
-    assert_eq!(stopped.says(), "TimedOut");
-    stopped.tell("bye");
+    stopped.send("check");
+    assert_eq!(stopped.reply(), "whole");
+    assert_eq!(stopped.reply(), "TimedOut");
+    stopped.send("bye");
     assert!(stopped.end());
     eventually("it is gone", || producer.stats().consumers.is_empty());
     assert_eq!(producer.stats().slots_held, 1);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Segments in /dev/shm: whose they are, and who removes what a killed producer left.
+//! Segments in /dev/shm: their owners, and the removal of stale ones.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -19,7 +19,7 @@ fn start_in(dir: &Path, pool: &str) -> Child {
     let mut command = Command::new(std::env::current_exe().unwrap());
     command.current_dir(dir);
     let mut child = Child::from(command, ROLE, pool);
-    assert_eq!(child.says(), "ready");
+    assert_eq!(child.reply(), "ready");
     child
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! What the tests share: a pool of one's own, frames whose content can be told, waiting without a time limit.
+//! What the tests share: a pool of one's own, frames with known content, waiting without a time limit.
 #![allow(dead_code, unreachable_pub)] // every test program uses a part of it
 
 pub mod buffers;
@@ -98,7 +98,7 @@ pub fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
     }
 }
 
-/// What a producer says of itself. On a busy machine it may not answer in time; then it is asked again.
+/// A producer's statistics. On a busy machine it may not answer in time; then the query is repeated.
 #[track_caller]
 pub fn stats_of(pool: &str) -> PoolStats {
     let mut stats = None;
@@ -208,7 +208,7 @@ pub fn maps() -> Vec<Map> {
             let mut fields = line.split_whitespace();
             let (start, end) = fields.next().unwrap().split_once('-').unwrap();
             let perms = fields.next().unwrap().to_owned();
-            // Device and inode say which file it is.
+            // Device and inode identify the file.
             let file = fields.skip(1).take(2).collect::<Vec<_>>().join(" ");
             Map {
                 start: usize::from_str_radix(start, 16).unwrap(),

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Streams that are captured into graphs, and who disturbs that.
+//! Streams that are captured into graphs, and what disturbs that.
 
 use crate::{Remote, fails, machine};
 

@@ -52,7 +52,7 @@ fn no_driver() {
     assert_eq!(
         remote.one("present", &[]),
         0,
-        "this machine has a driver of its own, so this test cannot tell"
+        "this machine has a driver of its own, so this test cannot show it"
     );
 }
 

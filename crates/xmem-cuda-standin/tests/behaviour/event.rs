@@ -55,7 +55,7 @@ fn a_consumer_waits_for_the_producers_work() {
 #[test]
 fn a_killed_producers_event_never_completes() {
     let (_folder, machine) = machine();
-    machine.only_here("streams that stand still");
+    machine.only_here("blocked streams");
     let (mut producer, mut consumer) = (Remote::new(&machine), Remote::new(&machine));
     let (one, two) = (
         producer.one("event", &[INTERPROCESS]),
@@ -83,7 +83,7 @@ fn a_killed_producers_event_never_completes() {
             "CUDA_ERROR_INVALID_HANDLE",
         );
     }
-    // A stream that waits for it stands still; the process can end.
+    // A stream that waits for it is blocked; the process can end.
     consumer.done("wait_event", &[opened[1], 0]);
     fails(consumer.call("query", &[0]), "CUDA_ERROR_NOT_READY");
     consumer.done("release_primary", &[0]);

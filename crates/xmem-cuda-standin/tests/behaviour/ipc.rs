@@ -66,7 +66,7 @@ fn one_context_for_all_handles_of_an_exporters_device() {
     let seen = importer.one("open", &one);
     importer.one("new_context", &[0]);
     if Machine::is_real() {
-        // `xmem-gpu question e` tells what then is.
+        // `xmem-gpu question e` reports the result.
         return;
     }
     fails(importer.call("open", &one), "CUDA_ERROR_ALREADY_MAPPED");

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Device memory: not the process's own, limited, and what pointers tell.
+//! Device memory: not the process's own, limited, and the attributes of pointers.
 
 use crate::{Remote, fails, machine, shareable};
 

@@ -18,7 +18,7 @@ pub(crate) fn gate(remote: &mut Remote) -> (u64, u64) {
 #[test]
 fn work_without_a_wait_is_late() {
     let (_folder, machine) = machine();
-    machine.only_here("streams that stand still");
+    machine.only_here("blocked streams");
     let (mut writer, mut reader) = (Remote::new(&machine), Remote::new(&machine));
     let memory = writer.one("alloc", &[4096]);
     writer.done("set_now", &[memory, 1, 4096]);

@@ -304,7 +304,7 @@ fn count(outcomes: &[Outcome]) -> bool {
             &["stayer-torn", "rejoiner-torn", "guest-torn"][..],
         ),
         ("**processes that crashed**", &["crashed"]),
-        ("**honest consumers cut off**", &["producer-cut-off"]),
+        ("**correct consumers disconnected**", &["producer-cut-off"]),
         ("**slots not returned**", &["producer-slots-not-returned"]),
         ("**consumers still listed**", &["producer-consumers-left"]),
         (

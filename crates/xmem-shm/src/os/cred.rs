@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MPL-2.0
 
 //! The process at the other end of a Unix socket, and the bytes that it has not read yet, from the kernel.
-#![allow(unsafe_code)] // getsockopt: rustix's SO_PEERCRED cannot say "pid 0", and it has no SO_PEERGROUPS and TIOCOUTQ
+#![allow(unsafe_code)] // getsockopt: rustix's SO_PEERCRED cannot return PID 0, and it has no SO_PEERGROUPS and TIOCOUTQ
 
 use std::io;
 use std::mem::{self, MaybeUninit};

@@ -54,7 +54,7 @@ pub fn check_file_size(len: usize) -> io::Result<()> {
 pub fn reserve(fd: impl AsFd, len: usize) -> io::Result<()> {
     check_file_size(len)?;
     if len as u64 > all_memory() {
-        // The kernel would try all the same, and then kill whom it finds.
+        // The kernel would try nevertheless, and then the OOM killer picks a process.
         return Err(Errno::NOMEM.into());
     }
     // In pieces: a signal undoes the piece it interrupts, so that under a profiler's timer a large one would never end.
@@ -97,7 +97,7 @@ pub fn seal(fd: impl AsFd, seal: Seal) -> io::Result<()> {
     Ok(())
 }
 
-/// The descriptor to give to those who may only read what was sealed against future writes: the same, if that holds.
+/// The descriptor for processes that may only read what was sealed against future writes: the same, if that holds.
 ///
 /// gVisor takes the seal and does nothing about it (as of 2026). There the descriptor is one that cannot write. A process of
 /// the same user, or root, can open it anew and write all the same.
@@ -129,14 +129,14 @@ fn future_writes_are_refused() -> io::Result<bool> {
         match Mapping::new(&fd, LEN, Access::ReadWrite) {
             Ok(_) => Ok(false),
             Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Ok(true),
-            // That says nothing of the seal.
+            // That is no answer about the seal.
             Err(error) => Err(error),
         }
     })
 }
 
 /// The size of memory that a peer made, if touching it can do no harm: none of it can be taken away as far as the
-/// seals that are asked for go, and all of it is there. What is not there would be taken from who touches it.
+/// seals that are asked for go, and all of it is there. A hole would take memory from the process that touches it.
 pub fn sealed_len(fd: impl AsFd, seal: Seal) -> Result<usize, &'static str> {
     let seals = fcntl_get_seals(&fd).map_err(|_| "it is no memory that can be sealed")?;
     if !seals.contains(SealFlags::SHRINK) {

@@ -136,8 +136,8 @@ fn wrong_announce_without_a_full_fence() {
     });
 }
 
-/// Somebody reads a frame without a lease, whose holder is killed meanwhile, and asks then whether it is there still. Bytes are
-/// words here, since whoever does that reads while others may write.
+/// A thread reads a frame without a lease, whose holder is killed meanwhile, and then tests whether it is there still. Bytes
+/// are words here, since such a reader reads while others may write.
 fn a_look_without_a_lease(is_there: fn(&AtomicU64) -> bool) {
     check(None, move || {
         let word = Arc::new(AtomicU64::new(SlotWord::new(1, SlotState::Published).0));

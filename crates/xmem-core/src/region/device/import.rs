@@ -401,7 +401,7 @@ mod tests {
             let closed = imports.closing(&header(kind)).unwrap();
             assert!(!closed.load(Ordering::Acquire));
             drop(imports);
-            assert!(closed.load(Ordering::Acquire), "nobody can open it");
+            assert!(closed.load(Ordering::Acquire), "it cannot be opened");
         }
         for kind in [TwinKind::Vmm, TwinKind::None] {
             assert!(Imports::default().closing(&header(kind)).is_none());

@@ -14,12 +14,12 @@ use std::fmt::Display;
 use xmem_core::cuda::{Mode, Rows};
 
 use crate::gpu::Gpu;
-use crate::support::child::{self, say};
+use crate::support::child::{self, reply};
 
 /// Bytes of a frame: more than what the stand-in copies at once.
 pub const SIZE: usize = 300_000;
 
-/// Says aloud what the library warns of.
+/// Prints the library's warnings.
 struct Aloud;
 
 impl log::Log for Aloud {
@@ -28,11 +28,11 @@ impl log::Log for Aloud {
     }
 
     fn log(&self, record: &log::Record<'_>) {
-        let said = record.args().to_string();
-        if said.contains("release-timeout") {
-            say(&said);
+        let message = record.args().to_string();
+        if message.contains("release-timeout") {
+            reply(&message);
         }
-        if said.contains("a kernel of this process failed") {
+        if message.contains("a kernel of this process failed") {
             publish::call_back();
         }
     }
