@@ -20,17 +20,17 @@ SHAPE = (1080, 1920, 3)
 HANG = 30
 
 
-def say(what, result):
+def report(what, result):
     print(json.dumps({"part": "module", "what": what, "result": str(result)}), flush=True)
 
 
 def guarded(what, function):
     """The result of a function, or how it failed. Whether it worked."""
     try:
-        say(what, function())
+        report(what, function())
         return True
     except Exception as error:
-        say(what, f"FAILED: {type(error).__name__}: {error}")
+        report(what, f"FAILED: {type(error).__name__}: {error}")
         return False
 
 
@@ -286,9 +286,9 @@ def main():
     try:
         import torch
     except ImportError as error:
-        return say("the Python module", f"not run: {error}")
+        return report("the Python module", f"not run: {error}")
     if device and not torch.cuda.is_available():
-        return say("the Python module", "not run: PyTorch sees no device")
+        return report("the Python module", "not run: PyTorch sees no device")
     if arguments.role:
         import xmem
 
@@ -300,7 +300,7 @@ def main():
         try:
             xmem = module(pathlib.Path(folder) / "wheel", arguments.programs)
         except ImportError as error:
-            return say("the Python module", f"not run: {error} (Python {sys.version.split()[0]})")
+            return report("the Python module", f"not run: {error} (Python {sys.version.split()[0]})")
         reader = Reader(xmem, torch, folder, device, arguments.frames)
         Role.begin(6, device)
         results = [
@@ -314,7 +314,7 @@ def main():
         try:
             import cupy
         except ImportError as error:
-            say("CuPy", f"not run: {error}")
+            report("CuPy", f"not run: {error}")
         else:
             results.append(guarded("CuPy", lambda: reader.cupy(cupy)))
         Role.end_spare()

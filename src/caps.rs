@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn the_feature_is_put_on_and_taken_off() {
+    fn the_feature_is_added_and_removed() {
         let host = caps("video/x-raw, format=NV12, width=64, height=64");
         let device = caps("video/x-raw(memory:CUDAMemory), format=NV12, width=64, height=64");
         assert_eq!(on_device(host.clone(), true), device);

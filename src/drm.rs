@@ -88,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn only_layouts_that_can_be_are_taken() {
+    fn impossible_layouts_are_refused() {
         let drm = drm(", width=64, height=64");
         let check = |change: &dyn Fn(&mut VideoLayout)| {
             let mut layout = nv12();
@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn sizes_that_cannot_be_are_refused() {
+    fn impossible_sizes_are_refused() {
         for size in ["", ", width=0, height=64", ", width=-1, height=64"] {
             assert!(drm(size).check(&nv12(), SIZE).is_err(), "{size}");
         }
@@ -138,7 +138,7 @@ mod tests {
 
     /// With one field per buffer, the height is that of both.
     #[test]
-    fn fields_have_half_the_rows() {
+    fn interlaced_fields_have_half_the_rows() {
         let mut layout = nv12();
         layout.offsets[1] = 64 * 32;
         let alternate = drm(", width=64, height=64, interlace-mode=alternate");

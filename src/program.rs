@@ -20,7 +20,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_that_is_no_utf_8_is_still_a_name() {
+    fn a_program_name_that_is_not_utf_8_is_kept() {
         // SAFETY: a string with an end. No other test of this process asks for the name.
         unsafe { glib::ffi::g_set_prgname(c"b\xe4r".as_ptr()) };
         assert_eq!(name().as_deref(), Some("b\u{fffd}r"));

@@ -117,7 +117,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn comes_back_and_survives_nonsense() {
+    fn the_stream_start_round_trips_and_bad_text_is_ignored() {
         gst::init().unwrap();
         let full = Description {
             flags: gst::StreamFlags::SPARSE | gst::StreamFlags::SELECT,

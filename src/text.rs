@@ -148,7 +148,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_people_write_is_parseable() {
+    fn usual_spellings_are_parsed() {
         for text in [
             "video/x-raw(memory:X), format=(string){ NV12, I420 }, width=[ 1, 100 ]",
             r#"a/b, json=(string)"{\"list\":\[1,2,{\"x\":\"y\"}]}""#,
@@ -247,7 +247,7 @@ mod tests {
         #![proptest_config(config())]
 
         #[test]
-        fn structures_come_back(
+        fn structures_round_trip(
             text in "\\PC*",
             bytes in prop::collection::vec(any::<u8>(), 1..40),
             int in any::<i32>(),

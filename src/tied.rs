@@ -92,7 +92,7 @@ pub(crate) fn tied<T: Tie>(memory: &gst::MemoryRef) -> Option<T> {
     let own = {
         let _alone = alone();
         // SAFETY: a live memory. The value is of this type, as no other kind has its name, and no other thread takes it
-    // meanwhile.
+        // meanwhile.
         unsafe {
             let value = gst::ffi::gst_mini_object_get_qdata(
                 memory.as_ptr().cast_mut().cast(),

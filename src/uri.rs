@@ -155,7 +155,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_and_paths_there_and_back() {
+    fn names_and_paths_round_trip() {
         for (pool, uri) in [
             ("cam0", "xmem://cam0"),
             ("/run/shared/cam0", "xmem:///run/shared/cam0"),
@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn nonsense_is_refused_with_the_reason() {
+    fn bad_addresses_are_refused_with_the_reason() {
         for (uri, reason) in [
             ("xmem:cam0", "write xmem://NAME"),
             ("file:///cam0", "write xmem://NAME"),

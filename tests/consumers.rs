@@ -429,7 +429,8 @@ fn signals_report_consumers_that_join_and_leave() {
     for signal in ["client-connected", "client-disconnected"] {
         let signals = signals.clone();
         sink.connect(signal, false, move |values| {
-            signals.lock()
+            signals
+                .lock()
                 .unwrap()
                 .push((signal, values[1].get::<gst::Structure>().unwrap()));
             None

@@ -299,7 +299,7 @@ fn containers_may_be_killed_and_started_again() {
     let program = fs::read_to_string(format!("/proc/{}/comm", stats.pid)).unwrap();
     assert_eq!(program.trim(), "gst-launch-1.0", "{stats:?}");
 
-    // Its death shows all the same, and what it held comes back.
+    // Its death is noticed nevertheless, and what it held comes back.
     consumer.kill();
     until("the consumer's end", || {
         let stats = scene.stats();
@@ -367,8 +367,14 @@ fn the_runtime_directory_may_be_shared() {
     // Also outside of the containers, by name and by path.
     for args in [&["list"][..], &["show", "cam0"], &["show", &pool]] {
         if let Some(output) = xmem(scene.pools.path(), args) {
-            assert!(output.contains("cam0") && output.contains("live"), "{output}");
-            assert!(args[0] == "list" || output.contains("gst-launch"), "{output}");
+            assert!(
+                output.contains("cam0") && output.contains("live"),
+                "{output}"
+            );
+            assert!(
+                args[0] == "list" || output.contains("gst-launch"),
+                "{output}"
+            );
         }
     }
 }

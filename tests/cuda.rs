@@ -171,7 +171,7 @@ fn without_a_driver_cuda_memory_is_not_offered() {
     // Nor is there a context to share.
     let mut query = gst::query::Context::new("gst.cuda.context");
     assert!(!pad.query(&mut query));
-    // All other memory is welcome.
+    // All other memory is accepted.
     for caps in [
         CAPS,
         "video/x-raw(memory:DMABuf), format=(string)DMA_DRM",

@@ -72,7 +72,7 @@ fn nothing_is_late(producer: &str) -> gst::ClockTime {
     consumer.wait_eos();
     assert_eq!(consumer.stat("src", "received"), FRAMES);
     let stats = consumer.sink().property::<gst::Structure>("stats");
-    // A machine that is held up is late with some of them; if the latency were wrong, all would be late.
+    // A machine under load is late with some of them; if the latency were wrong, all would be late.
     let rendered = stats.get::<u64>("rendered").unwrap();
     assert!(rendered > FRAMES / 2, "{stats}");
     latency(&consumer.by_name("src"))

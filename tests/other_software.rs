@@ -86,7 +86,8 @@ fn opencv_has_gstreamer() -> bool {
     let output = Command::new(PYTHON).args(["-c", script]).output();
     output.is_ok_and(|output| {
         let output = String::from_utf8_lossy(&output.stdout);
-        output.lines()
+        output
+            .lines()
             .any(|line| line.contains("GStreamer:") && line.contains("YES"))
     })
 }

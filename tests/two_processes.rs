@@ -209,7 +209,12 @@ fn a_waiting_source_reports_it() {
     until("the other pool", || {
         pool_stats(&pools, "existing").is_some()
     });
-    let waiting = Launch::new(&pools, "waiting", &["-m"], "xmemsrc pool=missing ! fakesink");
+    let waiting = Launch::new(
+        &pools,
+        "waiting",
+        &["-m"],
+        "xmemsrc pool=missing ! fakesink",
+    );
     until("a warning", || waiting.log().contains("missing.sock"));
     until("the pools there are", || waiting.log().contains("existing"));
 }

@@ -88,7 +88,7 @@ impl Layout {
 
     /// What the library has to believe of wrapped memory to copy all of it between device and CPU. It copies rows of the
     /// first component's length: of NV12 with an odd width, the last byte of each row of chroma would not come along. The
-    /// memory's own info is [`Layout::info`] all the same.
+    /// memory's own info is [`Layout::info`] nevertheless.
     pub(super) fn to_wrap(&self) -> Result<gst_video::VideoInfo, glib::BoolError> {
         let info = &self.0;
         let widest = planes(info).map(|plane| plane.width).max().unwrap_or(0);

@@ -29,7 +29,7 @@ pub(crate) struct Packed {
     pub(crate) flags: u32,
 }
 
-/// Packs an event that stands between two frames. `None`: it is none of these. `Err`: why it cannot travel.
+/// Packs an event that stands between two frames. `None`: it is none of these. `Err`: why it cannot be transported.
 pub(crate) fn pack(event: &gst::EventRef) -> Option<Result<Packed, &'static str>> {
     if let gst::EventView::Gap(gap) = event.view() {
         let (timestamp, duration) = gap.get();

@@ -78,7 +78,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn requests_come_back() {
+    fn requests_round_trip() {
         let later = KeyFrame {
             all_headers: false,
             at: Some(12_345_678_901),

@@ -36,7 +36,7 @@ fn handed_on_before_it_is_written(kind: &str) {
         lab.consumer("download=true", ""),
     ];
     producer.until_stat("sink", "num-clients", 3);
-    // Memory is made known before anything is held up.
+    // Memory is imported before anything is delayed.
     for number in 0..8 {
         producer.run(&format!("paint {number}"), "ok");
         producer.run("push-painted", "ok");

@@ -96,7 +96,7 @@ fn a_slot_is_read_only_once_it_is_published() {
 }
 
 #[test]
-fn a_frame_that_is_repeated_is_published_again_where_it_lies() {
+fn a_repeated_frame_is_published_again_in_place() {
     let Some(lab) = Lab::new() else { return };
     for drop_pool in ["", "identity drop-allocation=true !"] {
         let mut producer = lab.launch(&format!(

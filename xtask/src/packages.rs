@@ -99,7 +99,7 @@ const NEEDS: Needs = &[
     ("gstreamer1.0-libav", &[Need::Element("avdec_h264")]),
 ];
 
-/// Programs that only the tests need on top: they were not written for this, and read frames all the same.
+/// Programs that only the tests need on top: they were not written for this, and read frames nevertheless.
 const TEST_NEEDS: Needs = &[
     ("ffmpeg", &[Need::Program("ffmpeg")]),
     ("python3-opencv", &[Need::PythonModule("cv2")]),

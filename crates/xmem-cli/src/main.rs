@@ -26,7 +26,7 @@ fn main() -> ExitCode {
         // The reader of standard output has seen enough, as in `xmem list | head -1`.
         Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
-            format::say(error);
+            format::to_stderr(error);
             ExitCode::FAILURE
         }
     }

@@ -126,7 +126,7 @@ fn show_as_json_prints_the_producers_statistics() {
 }
 
 /// The value in a column of the row of a consumer, in a table whose other cells have no blanks in them.
-fn cell<'a>(text: &'a str, who: &str, column: &str) -> &'a str {
+fn cell<'a>(text: &'a str, row: &str, column: &str) -> &'a str {
     let words = |line: &'a str| {
         line.split("  ")
             .map(str::trim)
@@ -137,7 +137,7 @@ fn cell<'a>(text: &'a str, who: &str, column: &str) -> &'a str {
     // The columns that a pool fills and a consumer does not, or the other way round, are empty.
     let row = text
         .lines()
-        .find(|line| line.trim_start().starts_with(who))
+        .find(|line| line.trim_start().starts_with(row))
         .unwrap();
     words(row).nth(column).unwrap()
 }
@@ -520,13 +520,13 @@ fn watch_waits_for_the_first_producer_and_for_the_next() {
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
-    let mut said = BufReader::new(watch.stderr.take().unwrap()).lines();
+    let mut lines = BufReader::new(watch.stderr.take().unwrap()).lines();
     let mut shown = BufReader::new(watch.stdout.take().unwrap()).lines();
     let is_waiting = |line: String| {
         assert!(line.starts_with("xmem: no producer at "), "{line}");
         assert!(line.contains("waiting"), "{line}");
     };
-    is_waiting(said.next().unwrap().unwrap());
+    is_waiting(lines.next().unwrap().unwrap());
     // It has waited for a while once three connections have got no answer.
     let path = socket(&dir);
     let deaf = rustix::net::socket(AddressFamily::UNIX, SocketType::SEQPACKET, None).unwrap();
@@ -541,14 +541,14 @@ fn watch_waits_for_the_first_producer_and_for_the_next() {
         |line: String| serde_json::from_str::<Value>(&line).unwrap()["published"].clone();
     assert_eq!(published(shown.next().unwrap().unwrap()), 0);
     drop(producer);
-    is_waiting(said.next().unwrap().unwrap());
+    is_waiting(lines.next().unwrap().unwrap());
     let producer = Producer::builder(&socket(&dir)).build().unwrap();
     publish(&producer);
     assert!(shown.any(|line| published(line.unwrap()) == 1));
     watch.kill().unwrap();
     watch.wait().unwrap();
     // Once for each time that there is none; on a busy machine the last one may have taken its time to answer.
-    assert!(said.count() <= 1);
+    assert!(lines.count() <= 1);
 }
 
 #[test]

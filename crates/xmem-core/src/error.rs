@@ -552,9 +552,9 @@ pub enum ReceiveError {
         /// How many it may hold.
         budget: u32,
     },
-    /// The producer cut this consumer off; the frames that it still holds may be overwritten.
+    /// The producer disconnected this consumer; the frames that it still holds may be overwritten.
     #[error(
-        "the producer cut this consumer off (its lease page made no sense): frames it still holds may change"
+        "the producer disconnected this consumer (its lease page was invalid): frames it still holds may change"
     )]
     CutOff,
     /// The producer of a lossless pool does not wait for this consumer any more; the frames that it holds stay valid.

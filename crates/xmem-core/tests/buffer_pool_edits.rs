@@ -37,7 +37,7 @@ fn an_edit_is_published_when_its_guard_is_dropped() {
             let index = published(writer, b"abcd", 1);
             editor.get_mut(index).unwrap().as_cpu_slice_mut().unwrap()[0] = b'x';
             assert_eq!(bytes(owner, index), b"xbcd");
-            // As often as one likes, and by whomever.
+            // As often as needed, and from either process.
             owner.get_mut(index).unwrap().as_cpu_slice_mut().unwrap()[1] = b'y';
             assert_eq!(bytes(peer, index), b"xycd");
             eventually("it is released", || is_empty(peer, index));
@@ -227,7 +227,7 @@ fn an_empty_buffer_is_published_only_by_forget() {
             } else {
                 size >= 100
             });
-            // A peer's news travels.
+            // A peer's message takes a moment.
             eventually("it is released", || owner.get_mut(index).is_ok());
             assert!(is_empty(owner, index));
         }

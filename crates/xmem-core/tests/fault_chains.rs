@@ -193,7 +193,7 @@ impl Chain {
         Child::from(command, role, &pools)
     }
 
-    /// One that is killed where it comes to a point for the so-manieth time.
+    /// A process that is killed when it comes to a point for the n-th time.
     fn kill(&self, role: &str, point: Point, arrival: u32) {
         let mut victim = self.start_later(role);
         arm_child(&mut victim, point, arrival..arrival + 1, "kill");

@@ -263,7 +263,7 @@ impl Common {
 }
 
 /// Starts itself as the pool's owner, with the default runtime directory.
-fn owner_says(program: &Path, role: &str) -> Vec<String> {
+fn replies_of_owner(program: &Path, role: &str) -> Vec<String> {
     let mut child = User::new(OWNER).start(program, role, "p");
     let reply = std::iter::from_fn(|| child.next_line()).collect();
     assert!(child.end(), "{reply:?}");
@@ -283,7 +283,7 @@ fn runtime_dirs() {
     assert_eq!(runtime_dir(), Path::new("/tmp/xmem-0"));
 
     // The path was free.
-    assert_eq!(owner_says(&program, "produce"), ["ready"]);
+    assert_eq!(replies_of_owner(&program, "produce"), ["ready"]);
     let meta = fs::symlink_metadata(&dir).unwrap();
     assert_eq!((meta.uid(), meta.mode() & 0o7777), (OWNER, 0o700));
     assert_eq!(fs::read_dir(&dir).unwrap().count(), 0);
@@ -338,7 +338,7 @@ fn runtime_dirs() {
             });
         let before = state_of(&dir);
         for role in ["produce", "look"] {
-            let reply = owner_says(&program, role);
+            let reply = replies_of_owner(&program, role);
             for reply in &reply[..if role == "look" { 2 } else { 1 }] {
                 assert!(
                     reply.contains(words) && reply.contains("XMEM_RUNTIME_DIR"),

@@ -318,7 +318,7 @@ fn a_killed_middle_tears_no_frame() {
 }
 
 #[test]
-fn over_three_hops_each_consumer_holds_where_the_frame_lies() {
+fn over_three_hops_each_consumer_holds_the_frame_in_the_first_pool() {
     let (a, b, c) = (Place::new(), Place::new(), Place::new());
     let first = Producer::builder(&a.pool()).history(1).build().unwrap();
     let mut one = Child::start("middle", &format!("{},{}", a.pool(), b.pool()));

@@ -94,7 +94,7 @@ fn a_lossless_stream_goes_on() {
     });
 }
 
-/// A frame of another size does not need the memory that one that is held keeps.
+/// A frame of another size does not need the memory of a held one.
 #[test]
 fn a_held_frame_keeps_few_other_bytes() {
     let place = Place::new();

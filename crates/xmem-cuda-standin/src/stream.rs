@@ -116,7 +116,7 @@ unsafe impl Send for HostFunction {}
 impl HostFunction {
     fn call(self) {
         // "Host functions without a mandated order (such as in independent streams) execute in undefined order and may be
-        // serialized" (cuLaunchHostFunc): one that waits holds up those of all streams.
+        // serialized" (cuLaunchHostFunc): one that waits delays those of all streams.
         static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
         let _turn = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
         // SAFETY: as the caller of cuLaunchHostFunc promised.

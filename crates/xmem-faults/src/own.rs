@@ -136,7 +136,7 @@ pub(crate) fn commands() -> Receiver<String> {
 }
 
 /// Prints a line for the rig. One write, so that a kill does not cut it in two.
-pub(crate) fn say(line: &str) {
+pub(crate) fn print_line(line: &str) {
     let _ = std::io::stdout().write_all(format!("{line}\n").as_bytes());
     let _ = std::io::stdout().flush();
 }

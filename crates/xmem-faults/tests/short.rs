@@ -10,7 +10,7 @@ fn sixty_faults_harm_no_other_process() {
         .args(["--faults", "60"])
         .output()
         .unwrap();
-    let said = String::from_utf8_lossy(&output.stdout);
+    let printed = String::from_utf8_lossy(&output.stdout);
     let complained = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{said}\n{complained}");
+    assert!(output.status.success(), "{printed}\n{complained}");
 }

@@ -11,7 +11,7 @@ fn a_short_soak_leaves_nothing_behind() {
         .args(["--frame-bytes", "20000"])
         .output()
         .unwrap();
-    let said = String::from_utf8_lossy(&output.stdout);
+    let printed = String::from_utf8_lossy(&output.stdout);
     let complained = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{said}\n{complained}");
+    assert!(output.status.success(), "{printed}\n{complained}");
 }

@@ -14,7 +14,7 @@ mod system;
 mod remote;
 
 /// One line of the record.
-fn say(part: &str, what: &str, result: impl std::fmt::Display) {
+fn report(part: &str, what: &str, result: impl std::fmt::Display) {
     let line = serde_json::json!({ "part": part, "what": what, "result": result.to_string() });
     println!("{line}");
 }

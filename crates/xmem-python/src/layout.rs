@@ -237,7 +237,7 @@ pub(crate) fn nonsense(lease: &ReadLease) -> String {
         }
     };
     format!(
-        "frame {} says that it is {what}, which its {} bytes cannot be: its producer ({:?}) describes it wrongly",
+        "frame {} is described as {what}, which its {} bytes cannot be: its producer ({:?}) describes it wrongly",
         lease.info().sequence,
         meta.size,
         meta.producer.as_str()

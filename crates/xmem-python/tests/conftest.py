@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MPL-2.0
 
-"""What the tests share: a pool of one's own, frames whose content can be told, and processes."""
+"""What the tests share: a pool of one's own, frames with known content, and processes."""
 
 import contextlib
 import os
@@ -22,7 +22,7 @@ import xmem
 # Not a limit on speed: after this a test hangs.
 HANG = 60.0
 
-# Whoever starts the tests in the background may have Ctrl-C ignored, and programs inherit that.
+# Tests that are started in the background may have Ctrl-C ignored, and programs inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
@@ -79,13 +79,13 @@ class Child:
             text=True,
         )
 
-    def hear(self) -> str:
+    def reply(self) -> str:
         """Its next line."""
         line = self.process.stdout.readline()
         assert line, f"the child ended with {self.process.wait()}"
         return line.strip()
 
-    def tell(self, line: str = "go") -> None:
+    def send(self, line: str = "go") -> None:
         self.process.stdin.write(line + "\n")
         self.process.stdin.flush()
 

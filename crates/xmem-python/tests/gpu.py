@@ -106,7 +106,7 @@ class Gpu:
         self.launch("xmem_trap", stream)
 
     def wait_for_word(self, stream, ptr):
-        """The stream stands still until there is a 1."""
+        """The stream is blocked until there is a 1."""
         self.call("cuStreamWaitValue32_v2", c_void_p(stream), c_uint64(ptr), c_uint32(1), c_uint32(0))
 
     def set_word(self, stream, ptr):

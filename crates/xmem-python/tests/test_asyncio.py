@@ -54,7 +54,7 @@ def test_tasks_get_frames_in_the_order_of_their_requests(pool):
                 waiting = [asyncio.create_task(consumer.arecv(HANG)) for _ in range(8)]
                 # All of them have asked.
                 await asyncio.sleep(0)
-                # One that is called off is left out.
+                # A cancelled one is left out.
                 waiting.pop(3).cancel()
                 for seed in range(first, first + 7):
                     publish(producer, seed)
@@ -69,7 +69,7 @@ def test_other_tasks_go_on_and_waits_can_be_cancelled(pool):
             with pytest.raises(xmem.Timeout, match=r"no frame came in 0\.05 s"):
                 await consumer.arecv(0.05)
             waiting = asyncio.create_task(consumer.arecv(HANG))
-            # So many turns of the loop that, if it held up each of them, it would have waited in vain by now.
+            # So many turns of the loop that, if it blocked each of them, it would have timed out by now.
             for _ in range(1000):
                 await asyncio.sleep(0)
             assert not waiting.done()
@@ -144,7 +144,7 @@ def test_the_descriptor(pool):
         timer.join()
         producer.end_stream()
         assert readable(HANG)
-    # Who waits for one that is closed finds out.
+    # A wait for a closed one ends.
     assert bool(select.select([fd], [], [], HANG)[0])
     del consumer
     with pytest.raises(OSError):

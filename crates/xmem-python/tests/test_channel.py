@@ -178,7 +178,7 @@ def test_arrays_of_other_kinds(trip):
     assert (back[0] == matrix).all() and (back[1] == masked).all() and (back[2] == records).all()
 
 
-def test_large_arrays_arrive_where_they_lie(place):
+def test_large_arrays_arrive_in_place(place):
     with Process(describe, place.path()), xmem.Channel(place.path()) as channel:
         big, small = np.arange(500_000), np.arange(10)
         channel.send([big, small, big[::2]])
@@ -386,7 +386,7 @@ def test_many_arrays_in_one_room(pair):
 
 
 def test_messages_in_pieces_keep_their_memory(place):
-    """The sender lets go of its arrays at once; the receiver holds what was sent there, and what was copied beside it."""
+    """The sender releases its arrays at once; the receiver holds what was sent there, and what was copied beside it."""
     with xmem.Channel(place.path()) as channel, xmem.Channel.connect(place.path(), timeout=HANG) as other:
         held = []
         for number in range(30):
@@ -413,7 +413,7 @@ def test_messages_keep_their_memory(pair):
 
 
 def test_receiver_that_holds_everything(place):
-    """Past its budget it gets copies, and nobody waits."""
+    """Past its budget it gets copies, and does not wait."""
     with Process(echo, place.path()), xmem.Channel(place.path(), budget=4) as channel:
         held = []
         for number in range(30):
@@ -509,7 +509,7 @@ def test_one_of_several_receivers(place):
 
 def test_late_joiner_gets_later_messages(place):
     with xmem.Channel(place.path()) as channel:
-        with pytest.raises(xmem.Timeout, match="nobody"):
+        with pytest.raises(xmem.Timeout, match="no process joined"):
             channel.send("lost?", timeout=0.1)
         with Process(echo, place.path()):
             channel.send("first", timeout=HANG)
@@ -553,7 +553,7 @@ def test_closing(place):
         other.recv()
     with pytest.raises(xmem.EndOfStream):
         next(iter([other.recv()]))
-    with pytest.raises(xmem.ProducerLost, match="nobody takes"):
+    with pytest.raises(xmem.ProducerLost, match="no receiver takes"):
         other.send(1)
     for call in (channel.recv, lambda: channel.send(1), channel.poll, channel.stats, lambda: channel.empty(3)):
         with pytest.raises(xmem.Closed):
@@ -606,7 +606,7 @@ def test_names_and_limits(place):
     with pytest.raises(xmem.PoolInUse):
         xmem.Channel(place.path())
     with pytest.raises(xmem.NoProducer):
-        xmem.Channel.connect(place.path("nobody"), timeout=0.1)
+        xmem.Channel.connect(place.path("missing"), timeout=0.1)
     with pytest.raises(ValueError):
         xmem.Channel("")
     with pytest.raises(ValueError):
@@ -680,4 +680,4 @@ def test_interrupt(place):
         with pytest.raises(KeyboardInterrupt):
             timer = threading.Timer(0.2, lambda: signal.raise_signal(signal.SIGINT))
             timer.start()
-            xmem.Channel.connect(place.path("nobody"))
+            xmem.Channel.connect(place.path("missing"))

@@ -229,13 +229,13 @@ def writer(path):
         copy = t.clone()
         copy[0] = 5
         channel.send(bool(copy[0] == 5))
-        # Who is killed has nobody to hand on what was not taken.
+        # A killed process cannot hand on what was not taken.
         assert channel.drain(HANG)
         t[0] = 5
 
 
 def test_writing_into_a_received_tensor(tmp_path):
-    """torch does not know of read-only memory, so the system ends who writes; nobody else sees anything of it."""
+    """torch does not know of read-only memory, so the system ends the writer; other processes see nothing of it."""
     place = Place(tmp_path)
     with Process(writer, place.path()) as child, xmem.Channel(place.path()) as channel:
         room = channel.empty(100_000)

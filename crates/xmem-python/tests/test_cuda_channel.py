@@ -16,7 +16,7 @@ LIBRARY = """
             self.ptr, self.size, self.stream, self.device = g.allocate(size), size, stream, device
             g.fill(stream or 1, self.ptr, size, byte)
             if stream is None:
-                # It says that there is nothing to wait for.
+                # It has a stream of None: there is nothing to wait for.
                 g.finish(1)
 
         @property

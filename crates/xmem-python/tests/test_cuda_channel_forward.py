@@ -66,7 +66,7 @@ def test_received_arrays_are_forwarded_in_place(machine):
     warm_up(first, middle, last)
     # What the module copies on a device with.
     copies = machine.calls(middle, "cuMemcpyAsync")
-    assert copies > 0, "nothing was copied while nobody reached the first pool"
+    assert copies > 0, "nothing was copied while no receiver reached the first pool"
     for byte in range(20):
         first.do(f"channel.send({{'a': Device({byte}), 'b': Device({byte + 100}), 'host': np.arange(40000)}})")
         # Two arrays of one frame, and those of host memory.
@@ -101,7 +101,7 @@ def test_the_last_process_holds_the_frame_when_the_middle_is_killed(machine):
         again.do(f"check(channel.recv(timeout=HANG), {byte}); g.finish(s)")
     last.do("check(got, 77); g.finish(s)")
     assert last.ask("g.read_word(wrong)") == 0
-    # Also when nobody is left but the one that has it.
+    # Also when only the one is left that has it.
     again.do("channel.close(linger=0)")
     machine.kill_producer(first)
     last.do("check(got, 77); g.finish(s); del got; channel.close(linger=0)")
@@ -152,7 +152,7 @@ def test_memory_that_ends_with_its_producer_is_copied_and_counted(machine):
 def test_arrays_are_copied_while_a_receiver_cannot_reach_the_first_pool(machine):
     first, middle, last, onward = chain(machine)
     warm_up(first, middle, last)
-    # Whoever comes now cannot join the first's pool.
+    # A process that comes now cannot join the first's pool.
     hidden = Path(machine.pool + ".hidden")
     Path(machine.pool).rename(hidden)
     another = machine.start()
@@ -225,7 +225,7 @@ def test_frames_are_forwarded_while_they_are_still_written(machine, what):
         return made.ask("channel.stats()['copied_bytes']") < before + 10_000
 
     eventually(is_passed_on, "frames are never passed on where they lie")
-    # Held: neither who passes them on nor who takes them waits for the device.
+    # Held: neither the forwarding process nor the receiver waits for the device.
     with machine.held(source):
         source.do(f"publish(9, **{what!r})")
         made.do("frame = consumer.recv(HANG); channel.send(frame); channel.send(list(frame.planes)); del frame")
@@ -343,7 +343,7 @@ def test_a_threads_own_stream_is_waited_for_by_the_thread_that_sends(machine):
 
         async def send():
             task = asyncio.create_task(channel.asend(late))
-            # Time enough for who does not wait.
+            # Time enough for a thread that does not wait.
             for _ in range(20):
                 g.fill(other, word, 0, 0)
                 await asyncio.to_thread(lambda: (g.here(), g.finish(other)))
@@ -384,7 +384,7 @@ def test_sending_can_be_interrupted_while_a_device_is_busy(machine):
     close(made, joined)
 
 
-def test_frames_past_the_budget_where_they_lie_are_copied(machine):
+def test_frames_past_the_budget_of_their_pool_are_copied(machine):
     """Also if it is not the budget of the pool that they came by. None of them blocks their receiver."""
     first, middle, last, onward = chain(machine)
     last.do(f"channel.close(linger=0); channel = xmem.Channel.connect({onward!r}, timeout=HANG, budget=3)")

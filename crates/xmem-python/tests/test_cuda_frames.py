@@ -77,7 +77,7 @@ def test_a_consumers_stream_waits_for_the_producers_write(machine):
 
 
 def test_a_stream_of_frames_is_intact(machine):
-    """Nobody waits on a CPU: the producer reuses slots behind the consumer's kernels, the consumer reads behind the
+    """No CPU waits: the producer reuses slots behind the consumer's kernels, the consumer reads behind the
     producer's."""
     made, taken = pair(machine)
     made.do("publish(0)")
@@ -137,7 +137,7 @@ def test_invalid_streams(machine):
     taken.fails("frame.__dlpack__(stream='x')", "TypeError", "a stream is its handle")
     waits = machine.calls(taken, "cuStreamWaitEvent")
     taken.do("array = Array(frame, -1)")
-    assert machine.calls(taken, "cuStreamWaitEvent") == waits, "who says -1 waits by himself"
+    assert machine.calls(taken, "cuStreamWaitEvent") == waits, "the caller waits after -1"
 
 
 def test_synchronize_waits_for_a_view_of_stream_minus_one(machine):
@@ -164,7 +164,7 @@ def test_the_cuda_array_interface_waits_on_the_cpu(machine):
         taken.do("frame = recv()")
         taken.begin("array = InterfaceArray(frame)")
     taken.end()
-    # On a stream that nobody was told of.
+    # On a stream that is not registered anywhere.
     taken.do("g.check(s, array.ptr, 300000, 4, wrong); g.finish(s)")
     assert taken.ask("g.read_word(wrong)") == 0
     interface = taken.ask("array.interface")
@@ -306,7 +306,7 @@ def test_nothing_is_imported_or_waited_for_twice(machine):
         for byte in range(count):
             made.do(f"publish({byte})")
             taken.do(f"check(Array(recv(), s), {byte}, s)")
-            # Frames are let go of when the stream gets there, and past the budget they would be copied.
+            # Frames are released when the stream gets there, and past the budget they would be copied.
             taken.eventually("consumer.stats['held'] == 0")
 
     # All slots' events are opened once.
@@ -342,7 +342,7 @@ def test_missing_devices(machine):
     for bad in ("gpu", "cuda:", "cuda:-1", "cuda:x", "cpu:0"):
         made.fails(f"producer.acquire((10,), device={bad!r})", "ValueError", "device is")
     made.do("publish(1)")
-    # Devices are told by their UUID, whatever their number.
+    # Devices are identified by UUID, whatever their number.
     other = machine.start(gpu=False, CUDA_VISIBLE_DEVICES="1")
     other.do("consumer = xmem.Consumer(pool, timeout=HANG, start_from='oldest')")
     other.fails("consumer.recv(HANG)", "CudaError", "which this process does not see")
@@ -360,7 +360,7 @@ def test_memory_by_handle(machine):
     taken.do("g.finish(s)")
     assert taken.ask("g.read_word(wrong)") == 0
     made.eventually("producer.stats['consumers'][0]['device'] == 'legacy'")
-    # Such memory ends with its producer, who waits for who has it.
+    # Such memory ends with its producer, which waits for its users.
     taken.do("del frame, array; consumer.close()")
     made.do("producer.close()")
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MPL-2.0
 
-"""Each error says what to do."""
+"""Each error names what to do."""
 
 import asyncio
 import copy
@@ -30,7 +30,7 @@ def is_stopped(task):
 
 def test_a_producer_that_does_not_answer(pool, child):
     other = child("produce_one", pool)
-    other.hear()
+    other.reply()
     other.process.send_signal(signal.SIGSTOP)
     tasks = Path(f"/proc/{other.process.pid}/task")
     eventually(lambda: all(is_stopped(task) for task in tasks.iterdir()), "a thread of the producer's goes on")
@@ -39,8 +39,8 @@ def test_a_producer_that_does_not_answer(pool, child):
     other.process.send_signal(signal.SIGCONT)
     # It may have taken the one that left for a consumer, and published before this one joins.
     xmem.Consumer(pool, timeout=HANG, start_from="oldest").recv(HANG)
-    other.hear()
-    other.tell()
+    other.reply()
+    other.send()
     assert other.wait() == 0
 
 
@@ -52,12 +52,12 @@ def test_a_second_producer(pool):
 
 def test_a_second_producer_of_another_process(pool, child):
     other = child("produce", pool)
-    other.hear()
+    other.reply()
     with pytest.raises(xmem.PoolInUse, match=f"process {other.process.pid}.*stop that one"):
         xmem.Producer(pool)
-    other.tell()
-    other.hear()
-    other.tell()
+    other.send()
+    other.reply()
+    other.send()
     assert other.wait() == 0
 
 
@@ -70,11 +70,11 @@ def test_invalid_names(directory):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({}, "say either which shape"),
-        ({"shape": (1,), "format": "RGB"}, "say either which shape"),
+        ({}, "give either shape"),
+        ({"shape": (1,), "format": "RGB"}, "give either shape"),
         ({"shape": (2, 3), "width": 640, "height": 480}, "width and height are for a format"),
         ({"shape": (2, 3), "height": 480}, "width and height are for a format"),
-        ({"format": "RGB", "width": 4, "height": 4, "dtype": "float32"}, 'dtype is for a shape; format "RGB" says it itself'),
+        ({"format": "RGB", "width": 4, "height": 4, "dtype": "float32"}, 'dtype is for a shape; format "RGB" implies it'),
         ({"format": "RGB"}, "width and height"),
         ({"format": "H264", "width": 1, "height": 1}, "use one of GRAY8"),
         ({"format": "RGB", "width": 2**31, "height": 2**31}, "no frame can have"),

@@ -128,10 +128,10 @@ def test_pipelines_get_them(pool, start_gst):
             producer.publish_event("scene-change", b"unseen", fields=f"number=(int){number}")
         producer.publish_event("gap", pts=80_000_000, duration=40_000_000)
         producer.end_stream()
-        said, _ = show.communicate(timeout=HANG)
+        output, _ = show.communicate(timeout=HANG)
         assert show.returncode == 0
     for number in range(2):
-        assert f"scene-change, number=(int){number}" in said
-    assert "unseen" not in said
+        assert f"scene-change, number=(int){number}" in output
+    assert "unseen" not in output
     # The times are those of the pipeline.
-    assert "duration=(guint64)40000000" in said
+    assert "duration=(guint64)40000000" in output

@@ -124,7 +124,7 @@ def test_planar_formats_are_planes(producer, consumer):
     for use in (lambda: len(frame), lambda: np.asarray(frame), lambda: np.from_dlpack(frame)):
         with pytest.raises(TypeError, match=r"NV12 is not one array but 2: use frame\.planes"):
             use()
-    # Who asks whether there is one is told so, and who needs it why there is none.
+    # A question whether there is one is answered; a use of it is an error with the reason.
     for name in ("shape", "strides", "ndim"):
         assert getattr(frame, name, None) is None
         with pytest.raises(AttributeError, match=r"NV12 is not one array but 2: use frame\.planes"):

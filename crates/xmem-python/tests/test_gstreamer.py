@@ -41,7 +41,7 @@ def test_layouts_are_gstreamer_s(directory, gst_launch):
         with xmem.Consumer(f"{directory}/{it}.sock", timeout=HANG, start_from="oldest") as consumer:
             frame = consumer.recv(HANG)
             assert (frame.format, frame.width, frame.height) == (it, width, height)
-            # These are where GStreamer says that they are.
+            # These are at the places that GStreamer gives.
             made[it] = [(plane.shape, plane.dtype, memoryview(plane).tobytes()) for plane in frame.planes]
     assert source.wait(HANG) == 0
 
@@ -191,7 +191,7 @@ def test_frames_that_are_forwarded(pool, directory, gst_launch):
                 time.sleep(0.002)
             assert consumer.stats["received"] > 0
             assert consumer.stats["copied"] == 0
-            # Who holds frames here that another pool passed on to it.
+            # The holder of frames that another pool forwarded to it.
             via = {it["pid"]: it["via"] for it in producer.stats["consumers"]}
             assert via == {forward.pid: "", os.getpid(): f"{directory}/q.sock"}
         forward.send_signal(signal.SIGINT)

@@ -61,7 +61,7 @@ def test_a_frame_that_is_not_published_is_given_back(pool):
                 use(frame)
         with pytest.raises(AttributeError):
             producer.acquire((1,)).planes[0].__array_interface__  # noqa: B018
-        # But not under somebody's view.
+        # But not under a view.
         with producer.acquire((1000,)) as frame:
             view = np.asarray(frame)
         assert producer.stats["slots_held"] == 1
@@ -197,7 +197,7 @@ def test_threads_with_frames_of_their_own_caps(pool):
 
 
 def test_views_come_and_go_while_others_try_to_publish(pool):
-    """What goes wrong is said without the lock that views need."""
+    """Errors are raised without the lock that views need."""
     with xmem.Producer(pool) as producer, producer.acquire((1000,)) as frame:
         kept = memoryview(frame)
         stop = threading.Event()

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MPL-2.0
 
-"""The wheel needs nothing but Python; the stubs say what there is."""
+"""The wheel needs nothing but Python; the stubs match the module."""
 
 import ast
 import inspect
@@ -66,8 +66,8 @@ def test_stubs_match_the_module():
         real = {it for base in bases for it in vars(base) if it not in object.__dict__ or it == "__new__"}
         # The buffer protocol's have names of their own from 3.12 on.
         real -= {"__doc__", "__module__", "__buffer__", "__release_buffer__"}
-        said = names(classes[name]) - {"__buffer__"}
-        assert real == said, name
+        listed = names(classes[name]) - {"__buffer__"}
+        assert real == listed, name
 
 
 @pytest.mark.parametrize("name", xmem.__all__)
@@ -94,6 +94,6 @@ def test_help_has_the_text_of_the_stubs(name):
 
     real = getattr(_xmem, name)
     for member in members(classes[name]):
-        said = ast.get_docstring(member)
-        assert said, member.name
-        assert inspect.getdoc(getattr(real, member.name)) == said, member.name
+        text = ast.get_docstring(member)
+        assert text, member.name
+        assert inspect.getdoc(getattr(real, member.name)) == text, member.name

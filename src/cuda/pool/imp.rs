@@ -83,7 +83,7 @@ impl BufferPoolImpl for XmemCudaBufferPool {
         true
     }
 
-    /// A buffer of its own for every frame, in a slot of its own. It never waits and it never fails for want of a
+    /// A buffer of its own for every frame, in a slot of its own. It never waits and it never fails for lack of a
     /// slot.
     fn acquire_buffer(
         &self,

@@ -5,9 +5,9 @@
 mod check;
 mod harness;
 mod report;
+mod rights;
 mod stress;
 mod suites;
-mod rights;
 
 use std::collections::BTreeSet;
 use std::fs::Permissions;
@@ -22,8 +22,8 @@ use crate::{Result, apt, arm, cargo, compat, packages, python, sanitize, target_
 pub(crate) use self::check::Check;
 pub(crate) use self::harness::Harness;
 pub(crate) use self::report::{Failed, Planned, Report};
-pub(crate) use self::suites::of_rust;
 pub(crate) use self::rights::{Rights, runner};
+pub(crate) use self::suites::of_rust;
 
 use self::suites::{FAULTS, Selection};
 
@@ -31,7 +31,7 @@ use self::suites::{FAULTS, Selection};
 pub(crate) struct Args {
     #[command(flatten)]
     selection: Selection,
-    /// Run test programs with whose rights; everything else is done only with `me` [default: me, with --stress as root
+    /// Run test programs with these rights; everything else is done only with `me` [default: me, with --stress as root
     /// me,user]
     #[arg(long = "as", value_name = "USER", value_enum, value_delimiter = ',')]
     rights: Vec<Rights>,
@@ -66,7 +66,9 @@ pub(crate) fn run(args: &Args) -> Result {
         if !report.has_passed() {
             return report.finish();
         }
-        let checks = rights.iter().flat_map(|rights| programs(selection, *rights));
+        let checks = rights
+            .iter()
+            .flat_map(|rights| programs(selection, *rights));
         return stress::run(rounds, checks.collect());
     }
     let mut steps = if is_all {
@@ -75,8 +77,14 @@ pub(crate) fn run(args: &Args) -> Result {
     } else {
         prepare(selection)
     };
-    let others = rights.iter().filter(|rights| !is_all || **rights != Rights::Me);
-    steps.extend(others.flat_map(|rights| programs(selection, *rights)).map(Ok));
+    let others = rights
+        .iter()
+        .filter(|rights| !is_all || **rights != Rights::Me);
+    steps.extend(
+        others
+            .flat_map(|rights| programs(selection, *rights))
+            .map(Ok),
+    );
 
     let shm_before = shm_names();
     report.run(steps)?;

@@ -148,7 +148,7 @@ fn row(check: &Check, outcome: Outcome) -> Row {
     } else if outcome.programs.is_empty() {
         row.passed = 1;
     }
-    // A harness counts a test that ended early for want of something as passed.
+    // A harness counts a test that ended early for lack of something as passed.
     let counted: usize = outcome
         .programs
         .iter()

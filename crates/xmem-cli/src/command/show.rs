@@ -178,9 +178,9 @@ mod tests {
         stats.budget_limit = "\x1b6".into();
         let mut out = Vec::new();
         print(&stats, &mut out).unwrap();
-        let said = String::from_utf8(out).unwrap();
+        let text = String::from_utf8(out).unwrap();
         for n in 1..=6 {
-            assert!(said.contains(&format!("\u{fffd}{n}")), "{said:?}");
+            assert!(text.contains(&format!("\u{fffd}{n}")), "{text:?}");
         }
     }
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! What consumers hold: as much as their budget, for as long as they like, and not longer.
+//! What consumers hold: up to their budget, for as long as they need, and no longer.
 
 use xmem_core::{Backing, BudgetLimit, Consumer, ReceiveError};
 

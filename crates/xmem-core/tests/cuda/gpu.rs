@@ -50,7 +50,7 @@ fn words() -> &'static [AtomicU32] {
 }
 
 /// Has a stream of the current context wait for a word, which the caller sets.
-fn stand_still(stream: Stream) -> &'static AtomicU32 {
+fn block(stream: Stream) -> &'static AtomicU32 {
     static NEXT: AtomicUsize = AtomicUsize::new(0);
     let word = &words()[NEXT.fetch_add(1, Ordering::Relaxed)];
     let at_least = sys::CUstreamWaitValue_flags::CU_STREAM_WAIT_VALUE_GEQ as u32;
@@ -138,7 +138,7 @@ impl Gpu {
     pub fn late_stream(&self) -> Stream {
         let stream = self.stream();
         if !GOES_ON.load(Ordering::Acquire) {
-            let word = stand_still(stream);
+            let word = block(stream);
             LATE.lock()
                 .unwrap_or_else(PoisonError::into_inner)
                 .push(word);
@@ -163,7 +163,7 @@ impl Gpu {
         let name = CString::new(name).unwrap();
         // The stand-in holds its streams itself.
         if Machine::is_real() && is_held() {
-            let word = stand_still(stream);
+            let word = block(stream);
             std::thread::spawn(|| {
                 while is_held() {
                     std::thread::sleep(Duration::from_millis(1));

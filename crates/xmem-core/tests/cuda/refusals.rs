@@ -301,7 +301,7 @@ fn a_producer_with_a_context_in_error_reports_it_and_ends() {
     eventually("it reports it", || {
         ask(&mut producer, "publish plain").contains("is in error")
     });
-    // What it was at is never done.
+    // Its work is never done.
     run(
         &mut consumer,
         "look",

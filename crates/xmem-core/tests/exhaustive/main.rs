@@ -16,7 +16,7 @@
 //! close.
 //!
 //! Numbers are small: a setting bounds how many frames, deaths and joins there are. The tests whose names begin with
-//! `wrong_` give the protocol a mistake, and want a counterexample.
+//! `wrong_` give the protocol a mistake, and expect a counterexample.
 
 mod checker;
 mod consumer;
@@ -290,7 +290,7 @@ fn wrong_slots() {
 }
 
 #[test]
-fn wrong_deaths_and_goodbyes() {
+fn wrong_deaths_and_leaves() {
     fails(Wrong::PageOfALivingProcessDropped, LIVE, CLAIMED);
     fails(Wrong::PageDroppedAtGoodbye, LIVE, CLAIMED);
     let leaks = "a dead consumer's page still counts";

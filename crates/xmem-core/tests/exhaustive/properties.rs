@@ -13,7 +13,7 @@ pub(crate) fn flaw(setting: &Setting, world: &World) -> Option<&'static str> {
         .or_else(|| torn(world))
         .or_else(|| written_while_held(world))
         .or_else(|| over_budget(setting, world))
-        .or_else(|| taken_for_a_liar(setting, world))
+        .or_else(|| wrongly_disconnected(setting, world))
         .or_else(|| waits_for_a_consumer(setting, world))
         .or_else(|| is_at_rest(world).then(|| leak(world)).flatten())
 }
@@ -51,7 +51,7 @@ fn over_budget(setting: &Setting, world: &World) -> Option<&'static str> {
 }
 
 /// `ConsumerRecord::protocol_violation` cuts no consumer off that follows the rules.
-fn taken_for_a_liar(setting: &Setting, world: &World) -> Option<&'static str> {
+fn wrongly_disconnected(setting: &Setting, world: &World) -> Option<&'static str> {
     if !setting.reserve || !world.producer.alive || world.producer.sharing {
         return None;
     }

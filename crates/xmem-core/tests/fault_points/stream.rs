@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! What producers do that are killed, and those that are not.
+//! Producers that are killed, and others.
 
 use std::sync::mpsc::Receiver;
 use std::time::Duration;

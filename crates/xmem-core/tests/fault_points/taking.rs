@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! What consumers do that are killed, and those that are not.
+//! Consumers that are killed, and others.
 
 use std::collections::VecDeque;
 use std::sync::mpsc::Receiver;
@@ -63,20 +63,20 @@ impl Watch {
                 assert_whole(&frame);
                 self.held.push_back(frame);
                 if self.held.len() > 2 {
-                    self.let_go_of_one();
+                    self.release_one();
                 }
                 Seen::Frame(seed)
             }
             Err(ReceiveError::OverBudget { .. }) => {
-                self.let_go_of_one();
+                self.release_one();
                 Seen::Nothing
             }
             Err(ReceiveError::Timeout) => {
-                self.let_go_of_one();
+                self.release_one();
                 Seen::Nothing
             }
             Err(ReceiveError::Eos) => {
-                self.let_go_of_one();
+                self.release_one();
                 std::thread::sleep(Duration::from_millis(1));
                 Seen::Nothing
             }
@@ -90,13 +90,13 @@ impl Watch {
     }
 
     /// A frame stays whole, whatever happened to its producer.
-    fn let_go_of_one(&mut self) {
+    fn release_one(&mut self) {
         self.held.pop_front().iter().for_each(assert_whole);
     }
 
     fn leave(&mut self) {
         while !self.held.is_empty() {
-            self.let_go_of_one();
+            self.release_one();
         }
         if self.consumer.take().is_none() {
             return;

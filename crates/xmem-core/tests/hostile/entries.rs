@@ -77,7 +77,7 @@ fn entries_that_point_elsewhere_are_an_error() {
             "{what}: {errors:?}"
         );
     }
-    // Such as an honest producer may leave behind, too: frames that are gone.
+    // A correct producer may leave these behind, too: frames that are gone.
     for (what, lie) in [
         ("no such slot", (8, 77 | 5 << 32)),
         ("another generation", (8, 1 | 4 << 32)),

@@ -115,7 +115,7 @@ fn a_peer_without_write_permission_takes_no_grant() {
     }
 }
 
-/// A peer that did not wait for the news that its slot is published gives the slot back, which is not its own any more.
+/// A peer that did not wait for the message that its slot is published returns the slot, which is not its own any more.
 #[test]
 fn a_slot_returned_late_is_no_violation() {
     let place = Place::new();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Consumers that write into their lease pages what they like.
+//! Consumers that write any words into their lease pages.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -11,8 +11,8 @@ use crate::support::raw::{self, Memory, Raw};
 use crate::support::*;
 use crate::{Bystander, OnDrop, only_the_bystander_is_left};
 
-/// Joins as a consumer that writes into its lease page, whatever and whenever it likes, while others go on.
-fn with_a_liar(
+/// Joins as a consumer that writes any words into its lease page at any time, while others go on.
+fn with_a_hostile_consumer(
     delivery: Delivery,
     lie: impl Fn(&Memory, &Memory, u32, &mut Random) + Sync,
     mut meanwhile: impl FnMut(&mut Bystander<'_>),
@@ -77,7 +77,7 @@ fn pin(control: &Memory, page: &Memory, slot: usize) {
 
 #[test]
 fn a_consumer_with_garbage_in_its_lease_page_is_disconnected() {
-    with_a_liar(
+    with_a_hostile_consumer(
         Delivery::Live,
         |_, page, _, random| {
             for word in page.words() {
@@ -90,7 +90,7 @@ fn a_consumer_with_garbage_in_its_lease_page_is_disconnected() {
 
 #[test]
 fn a_consumer_above_its_budget_is_disconnected() {
-    with_a_liar(
+    with_a_hostile_consumer(
         Delivery::Live,
         |control, page, max_slots, _| {
             for slot in 0..max_slots as usize {
@@ -103,7 +103,7 @@ fn a_consumer_above_its_budget_is_disconnected() {
 
 #[test]
 fn a_consumer_that_leases_a_future_frame_is_disconnected() {
-    with_a_liar(
+    with_a_hostile_consumer(
         Delivery::Live,
         |_, page, _, _| page.halves()[raw::LEASES + 3].store(1 << 30, Ordering::Relaxed),
         |bystander| bystander.frames(10),
@@ -113,7 +113,7 @@ fn a_consumer_that_leases_a_future_frame_is_disconnected() {
 #[test]
 fn a_consumer_with_a_cursor_ahead_of_the_stream_is_disconnected() {
     for delivery in [Delivery::Live, Delivery::Lossless] {
-        with_a_liar(
+        with_a_hostile_consumer(
             delivery,
             |_, page, _, _| page.set(raw::CURSOR, 1 << 60),
             |bystander| bystander.frames(10),
@@ -121,7 +121,7 @@ fn a_consumer_with_a_cursor_ahead_of_the_stream_is_disconnected() {
     }
 }
 
-/// Within its budget a consumer may pin what it likes.
+/// Within its budget a consumer may pin any frames.
 #[test]
 fn a_consumer_that_pins_its_budget_delays_no_other() {
     let place = Place::new();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Producers that lie to their consumers from the welcome on.
+//! Producers with invalid messages and memory, from the welcome on.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! A producer with one honest consumer in a process of their own: what is done to them from outside shows there only.
+//! A producer with one correct consumer in a process of their own: the effect of an attack from outside shows there only.
 
 use std::fs::{Permissions, set_permissions};
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
@@ -72,7 +72,7 @@ fn set_user(uid: u32) {
     assert_eq!(unsafe { libc::setresuid(uid, uid, uid) }, 0);
 }
 
-/// Does something to a pool. Whatever that was: the honest consumer got all its frames, and the producer has what it
+/// Does something to a pool. Whatever that was: the correct consumer got all its frames, and the producer has what it
 /// had before.
 #[track_caller]
 pub(crate) fn attack(role: &str, attack: impl FnOnce(&str)) {

@@ -5,7 +5,7 @@
 use crate::{Remote, fails, machine};
 
 #[test]
-fn says_what_it_is() {
+fn the_device_name_marks_the_stand_in() {
     let (_folder, machine) = machine();
     machine.only_here("its name");
     let mut remote = Remote::new(&machine);

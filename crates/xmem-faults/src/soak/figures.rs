@@ -115,17 +115,17 @@ fn slope(values: &[f64]) -> f64 {
 }
 
 /// The consumers of each pool that are measured.
-const WHO: [&str; 3] = ["producer", "consumer that stays", "consumer that rejoins"];
+const ROLES: [&str; 3] = ["producer", "consumer that stays", "consumer that rejoins"];
 
 /// Each look, in a line of its own.
 pub(super) fn csv(outcomes: &[Outcome]) -> String {
     let mut text = "pool,process,seconds,heap KiB,shared KiB,descriptors,mappings\n".to_owned();
     for Outcome { name, usage, .. } in outcomes {
-        for (who, series) in WHO.iter().zip(usage) {
+        for (role, series) in ROLES.iter().zip(usage) {
             for (at, Usage(values)) in (1..).zip(&series.usage) {
                 let seconds = f64::from(at) * series.every;
                 let values = values.map(|value| value.to_string()).join(",");
-                text += &format!("{name},{who},{seconds},{values}\n");
+                text += &format!("{name},{role},{seconds},{values}\n");
             }
         }
     }
@@ -142,10 +142,10 @@ pub(super) fn report(outcomes: &[Outcome]) -> bool {
     );
     let mut well = true;
     for Outcome { name, usage, .. } in outcomes {
-        for (who, series) in WHO.iter().zip(usage) {
+        for (role, series) in ROLES.iter().zip(usage) {
             let trends: Vec<Trend> = (0..FIGURES.len()).map(|at| series.trend(at)).collect();
             let cells: Vec<String> = trends.iter().map(ToString::to_string).collect();
-            println!("| {name}, {who} | {} |", cells.join(" | "));
+            println!("| {name}, {role} | {} |", cells.join(" | "));
             well &= !series.usage.is_empty() && trends.iter().all(|trend| trend.flat);
         }
     }

@@ -39,7 +39,7 @@ pub(super) enum Item {
 /// What was taken from the pool.
 pub(super) enum Took {
     Frame(Result<(Frame, Way), Unusable>),
-    /// `None`: nothing that anybody has to know of.
+    /// `None`: an event without meaning for Python.
     Event(Option<Event>),
 }
 

@@ -37,7 +37,7 @@ impl Peer {
 /// The process that connected (SO_PEERCRED), as it was at that time.
 pub fn peer(socket: impl AsFd) -> io::Result<Peer> {
     if peers_are_told()? {
-        said_of(socket)
+        peer_from_socket(socket)
     } else {
         Ok(Peer::UNKNOWN)
     }
@@ -54,11 +54,11 @@ pub fn peers_are_told() -> io::Result<bool> {
             SocketFlags::CLOEXEC,
             None,
         )?;
-        Ok(!matches!(said_of(&alone), Ok(peer) if peer.pid == std::process::id()))
+        Ok(!matches!(peer_from_socket(&alone), Ok(peer) if peer.pid == std::process::id()))
     })
 }
 
-fn said_of(socket: impl AsFd) -> io::Result<Peer> {
+fn peer_from_socket(socket: impl AsFd) -> io::Result<Peer> {
     let mut cred = MaybeUninit::<libc::ucred>::zeroed();
     let mut len = mem::size_of::<libc::ucred>() as libc::socklen_t;
     // SAFETY: `cred` is valid for writes of `len` bytes, and the descriptor is open while borrowed.

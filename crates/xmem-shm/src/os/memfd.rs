@@ -100,7 +100,7 @@ pub fn seal(fd: impl AsFd, seal: Seal) -> io::Result<()> {
 /// The descriptor for processes that may only read what was sealed against future writes: the same, if that holds.
 ///
 /// gVisor takes the seal and does nothing about it (as of 2026). There the descriptor is one that cannot write. A process of
-/// the same user, or root, can open it anew and write all the same.
+/// the same user, or root, can open it anew and write nevertheless.
 pub fn for_reading(fd: OwnedFd) -> io::Result<OwnedFd> {
     if future_writes_are_refused()? {
         Ok(fd)

@@ -86,7 +86,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn parts_come_back(generation in any::<u32>(), state in 0..3) {
+        fn parts_round_trip(generation in any::<u32>(), state in 0..3) {
             let state = [SlotState::Free, SlotState::Claimed, SlotState::Published][state as usize];
             let word = SlotWord::new(generation, state);
             prop_assert_eq!((word.generation(), word.state(), word.rings()), (generation, Some(state), false));

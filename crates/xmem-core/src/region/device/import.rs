@@ -394,7 +394,7 @@ mod tests {
 
     /// A consumer that has left holds a frame, and opens its memory only then.
     #[test]
-    fn memory_that_can_still_be_opened_is_waited_for() {
+    fn close_waits_for_memory_that_can_still_be_opened() {
         let header = |kind| DeviceHeader { kind, ..sample() };
         for kind in [TwinKind::Legacy, TwinKind::Foreign] {
             let imports = Imports::default();

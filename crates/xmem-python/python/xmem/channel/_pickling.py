@@ -94,7 +94,7 @@ def _reduce_ref(out, ref):
         out.leases.setdefault(ref._lease.key, ref._lease)
         tag = 1 + list(out.leases).index(ref._lease.key)
     else:
-        # Nor is it held by who gets it.
+        # Nor is it held by the receiver.
         tag = None
     return _loaders.ref, (ref._token, tag)
 
