@@ -65,7 +65,7 @@ fn produce(
     Ok(())
 }
 
-/// What `appsrc` does not do by itself: asks for buffers that lie in the pool.
+/// `appsrc` does not ask for buffers in the pool by itself.
 fn offered_pool(
     source: &gst_app::AppSrc,
     info: &gst_video::VideoInfo,

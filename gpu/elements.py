@@ -42,7 +42,7 @@ class Failed(Exception):
 
 
 def words(failure):
-    """What went wrong, whatever it was: the next thing is tried nevertheless."""
+    """An error of any kind: the next thing is tried nevertheless."""
     return str(failure) if isinstance(failure, Failed) else f"{type(failure).__name__}: {failure}"
 
 
@@ -267,7 +267,7 @@ def pictures(width=640, height=480, form="NV12", rate=30):
 
 
 class Elements:
-    """What xmemsink and xmemsrc do."""
+    """The tests of xmemsink and xmemsrc."""
 
     def __init__(self, runtime, folder, host_memory):
         self.runtime = runtime
@@ -527,7 +527,7 @@ def measure(runtime, ends, frames, rate, counts):
 
 
 def count_copies(counting, folder, rate):
-    """What the stand-in counts, by transport; None: of the pipeline alone."""
+    """The stand-in's counters, by transport; None: of the pipeline alone."""
     found = {}
     for name, *ends in [(None,), *transports(folder)]:
         try:

@@ -185,7 +185,7 @@ class Reader:
         return "from_dlpack, asarray and PyTorch have it where it lies"
 
     def read_only(self):
-        """What writing to a frame does."""
+        """The effect of a write to a frame."""
         pool = self.pool()
         with self.producer(pool), self.taken(pool) as consumer:
             frame = consumer.recv(HANG)

@@ -109,7 +109,7 @@ def run(command, environment, seconds, look=None):
 
 
 def lines(output):
-    """What a program printed for the record: JSON objects, one a line."""
+    """A program's output for the record: JSON objects, one a line."""
     for line in output.splitlines():
         if line.startswith('{"'):
             try:
@@ -119,7 +119,7 @@ def lines(output):
 
 
 class Record:
-    """What happened so far, by part. It is written as it comes, so that an interrupted run leaves what it had."""
+    """The results so far, by part. It is written as it comes, so that an interrupted run leaves what it had."""
 
     def __init__(self, end, write, log):
         self.parts = {}
@@ -145,7 +145,7 @@ class Record:
         self.parts.setdefault(part, []).append((what, result))
 
     def fail(self, part, what, output):
-        """What is kept of a failure besides its line."""
+        """The part of a failure that is kept besides its line."""
         self.failed.append(part)
         text = f"==== {part}: {what}\n{output}\n"
         if self.log is None:
@@ -197,7 +197,7 @@ class Record:
             if status != 0 or not names:
                 self.add("tests", program.name, f"cannot be started: {listed.strip()[-600:]}")
                 self.fail("tests", program.name, listed)
-            # What a child of a test does is none.
+            # The role of a test's child is not a test.
             tests += [(program, test) for test in names if test != "child"]
         with concurrent.futures.ThreadPoolExecutor(min(6, os.cpu_count() or 1)) as pool:
             for _ in pool.map(lambda test: self.test(*test, environment, each, end), tests):
@@ -245,7 +245,7 @@ class Record:
                     pass
 
     def summary(self):
-        """What failed, in so few words that it can be read where only the end of what is printed is kept."""
+        """The failures, in so few words that they can be read where only the end of the output is kept."""
         text = []
         for part, results in self.parts.items():
             texts = [(what, str(result)) for what, result in results]
@@ -273,7 +273,7 @@ class Record:
                 continue
             if part in NOTES:
                 text += [NOTES[part], ""]
-            # What has several figures has a column for each.
+            # A result with several figures has a column for each.
             results = [(what, result if isinstance(result, dict) else {"result": result}) for what, result in self.parts[part]]
             columns = list(dict.fromkeys(name for _, result in results for name in result))
             clean = lambda cell: str(cell).replace("|", "\\|").replace("\n", " ")
@@ -361,7 +361,7 @@ def main():
             record.program(script, part, command, environment)
         record.ratios()
         record.program("elements.py", "elements", [sys.executable, HERE / "elements.py", programs, str(arguments.frames)], environment)
-        # What may leave processes that hang comes last.
+        # Parts that may leave processes that hang come last.
         for question in "abcdefg":
             record.program(f"question {question}", question, [tool, "question", question], eager)
         others = [program for program in tests if program not in on_devices]

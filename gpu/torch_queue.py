@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MPL-2.0
-"""What the hand-over of a 4K NV12 frame by torch.multiprocessing's queue costs, with and without a clone.
+"""The cost of the hand-over of a 4K NV12 frame by torch.multiprocessing's queue, with and without a clone.
 
 torch_queue.py BIN FRAMES: prints lines for the record, to compare with those of `xmem-gpu numbers`: the same frame, the same
 rate, the same times.

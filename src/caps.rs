@@ -25,7 +25,7 @@ pub(crate) fn is_elsewhere(caps: &gst::CapsRef) -> bool {
     })
 }
 
-/// What of the caps can be taken here.
+/// The part of the caps that can be taken here.
 pub(crate) fn possible(caps: gst::Caps) -> gst::Caps {
     // Most caps are without, and whether there is a device is not looked for then.
     let needs_cuda = |features: &gst::CapsFeaturesRef| features.contains(CUDA_MEMORY);

@@ -11,7 +11,7 @@ use crate::planes::Planes;
 /// The format's name. It is compared as text: older versions of GStreamer do not know it, and pass such frames on too.
 const NAME: &str = "DMA_DRM";
 
-/// What such caps have in common for all frames.
+/// The common properties of all frames of such caps.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Drm {
     pub(crate) width: u32,

@@ -285,7 +285,7 @@ pub(crate) fn to_default_layout(
     Ok(copy)
 }
 
-/// What lay beyond the caps' size is not in the copy, so nothing can be cut out of it.
+/// Bytes beyond the caps' size are not in the copy, so nothing can be cut out of it.
 fn forget_crop_outside(copy: &mut gst::BufferRef, info: &gst_video::VideoInfo) {
     let Some(crop) = copy.meta_mut::<gst_video::VideoCropMeta>() else {
         return;

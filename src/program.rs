@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! What this program is called.
+//! The name of this program.
 #![allow(unsafe_code)] // the bindings take any name for UTF-8
 
 use std::borrow::Cow;

@@ -60,7 +60,7 @@ impl Description {
         structure.build().to_string()
     }
 
-    /// What is invalid counts as not known.
+    /// An invalid field counts as unknown.
     pub(crate) fn parse(text: Option<&str>) -> Self {
         let Some(structure) = text.and_then(text::to_structure) else {
             return Self::default();

@@ -35,7 +35,7 @@ fn is_flat(text: &[u8], quoted: usize) -> bool {
     true
 }
 
-/// What stands in quotes, from behind the first one to behind the last one, as GStreamer escapes it.
+/// The text in quotes, from behind the first one to behind the last one, as GStreamer escapes it.
 fn unquote(bytes: &mut impl Iterator<Item = u8>) -> Vec<u8> {
     let mut content = Vec::new();
     while let Some(byte) = bytes.next() {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! What lives exactly as long as a GstMemory of another allocator.
+//! Values that live exactly as long as a GstMemory of another allocator.
 
 // Qdata of mini objects are C pointers with a destructor.
 #![allow(unsafe_code)]
@@ -87,7 +87,7 @@ pub(crate) fn update<T: Tie + Default, R>(
     }
 }
 
-/// What is tied to a memory, or to the one that it is a part of.
+/// The value that is tied to a memory, or to the one that it is a part of.
 pub(crate) fn tied<T: Tie>(memory: &gst::MemoryRef) -> Option<T> {
     let own = {
         let _alone = alone();

@@ -2,7 +2,7 @@
 
 //! `xmem://` addresses: a pool by name or by path, and properties.
 //!
-//! What follows `xmem://` is the pool's name, percent-encoded. A name that begins with a slash is the path of the pool's
+//! The part after `xmem://` is the pool's name, percent-encoded. A name that begins with a slash is the path of the pool's
 //! socket, so there are three of them then. After a question mark come properties of the element.
 
 use std::{

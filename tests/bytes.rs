@@ -75,7 +75,7 @@ fn every_string_property_takes_them() {
         for pspec in element.list_properties().iter() {
             if pspec.value_type() == glib::Type::STRING {
                 set(&element, pspec.name(), NOT_UTF8);
-                // What is no path is text.
+                // A value without a path is text.
                 let value = element.property::<PathBuf>(pspec.name());
                 let is_path = ["pool", "name"].contains(&pspec.name());
                 assert_eq!(value.as_os_str().as_bytes() == NOT_UTF8.to_bytes(), is_path);

@@ -39,7 +39,7 @@ fn due(pipeline: &Pipeline, element: &str, pad: &str, clock: Option<&gst::Clock>
         .add_probe(gst::PadProbeType::BUFFER, move |_, info| {
             let pts = info.buffer().unwrap().pts().unwrap();
             let time = weak.upgrade().unwrap().base_time().unwrap_or_default() + pts;
-            // What a monotonic clock shows when this one shows that time.
+            // The time of a monotonic clock when this one shows that time.
             let time = match &clock {
                 Some(clock) => i128::from(clock.unadjust_unlocked(time).nseconds()),
                 None => i128::from(time.nseconds()),

@@ -73,7 +73,7 @@ fn pools_come_change_and_go() {
     );
     assert_eq!(properties.get::<String>("xmem.delivery").unwrap(), "live");
 
-    // What is there at the start is known when that returns.
+    // Existing pools are known when that returns.
     let bus = provider.bus();
     provider.start().unwrap();
     let first = provider.devices().into_iter().next().unwrap();

@@ -81,7 +81,7 @@ fn planes_known_only_to_the_frame_arrive() {
     assert_eq!(receiver.stat("zero-copy"), 3);
 }
 
-/// What devices alone can read has offsets and strides too.
+/// Formats that only devices can read have offsets and strides too.
 #[test]
 fn planes_of_an_open_format_arrive() {
     let pools = Pools::new();

@@ -15,7 +15,7 @@ use gst::{glib, prelude::*};
 use rustix::process::{Pid, Signal, kill_process_group};
 use support::{process::*, *};
 
-/// What the machine need not have.
+/// Stand-ins for devices that the machine need not have.
 const STAND_INS: &[(&str, &str)] = &[
     (
         "v4l2src",
@@ -182,7 +182,7 @@ fn run(pools: &Pools, block: &[String]) {
     }
 }
 
-/// What the reader has of its own.
+/// A file of the reader's.
 fn film(pools: &Pools) {
     let file = pools.file("film.mp4").to_str().unwrap().to_owned();
     pools.run(&format!(

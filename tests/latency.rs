@@ -10,7 +10,7 @@ use support::*;
 
 const CAPS: &str = "video/x-raw,format=GRAY8,width=16,height=16,framerate=20/1";
 const FRAMES: u64 = 50;
-/// What a machine may be late by. The producer's latency is more, so that all frames were late if it did not count.
+/// The lateness that a machine may cause. The producer's latency is more, so that all frames were late if it did not count.
 const DEADLINE: gst::ClockTime = gst::ClockTime::from_mseconds(700);
 const HELD_BACK: gst::ClockTime = gst::ClockTime::from_mseconds(1_500);
 

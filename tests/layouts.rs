@@ -20,7 +20,7 @@ use support::not_run;
 /// Where the headers are, if they are not installed: they want none of what their Debian package does.
 const HEADERS: &str = "XMEM_GST_CUDA_HEADERS";
 
-/// What the headers need of CUDA's own, which no Debian has: the types in their prototypes.
+/// The parts of CUDA's own headers that the headers need, which no Debian has: the types in their prototypes.
 const CUDA_H: &str = "
 #pragma once
 typedef int CUdevice;
@@ -98,7 +98,7 @@ fn claims() -> String {
     }
     claims.text("GST_CAPS_FEATURE_MEMORY_CUDA_MEMORY", "memory:CUDAMemory");
     claims.text("GST_CUDA_CONTEXT_TYPE", ffi::CONTEXT_TYPE);
-    // What came with 1.24.
+    // Fields that came with 1.24.
     let mut newer = Claims::default();
     newer.claim(
         "GST_CUDA_MEMORY_TRANSFER_NEED_SYNC",

@@ -10,7 +10,7 @@ use std::{collections::BTreeMap, fs, sync::mpsc};
 use gst::prelude::*;
 use support::*;
 
-/// What a process can leave lying around.
+/// The resources that a process can leak.
 #[derive(Debug, PartialEq, Eq)]
 struct Belongings {
     descriptors: BTreeMap<String, usize>,

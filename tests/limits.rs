@@ -27,7 +27,7 @@ fn has_consumer(pools: &Pools) -> bool {
         .is_some_and(|stats| stats.consumers.iter().any(|consumer| consumer.received > 0))
 }
 
-/// What passes ends no stream that goes on.
+/// A temporary shortage ends no stream that goes on.
 #[test]
 fn a_source_without_descriptors_reconnects_when_it_has_some() {
     let pools = prepared();

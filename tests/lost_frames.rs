@@ -111,7 +111,7 @@ fn frames_lie_before_their_segment() {
         assert_eq!(next(&receiver), (15, false));
         was_left_out(&receiver, 2);
         assert_eq!(sender.pipeline.stat("sink", "skipped"), 2);
-        // What begins with a key frame has no gap.
+        // A stream that begins with a key frame has no gap.
         push(20, 20, KEY);
         push(20, 21, DELTA);
         assert_eq!(next(&receiver).0, 20);

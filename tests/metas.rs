@@ -230,7 +230,7 @@ fn child() {
                 check_video_frame(sample.buffer().unwrap(), number);
                 lost.extend(check_newer(sample.buffer().unwrap(), number));
             }
-            // What cannot be had here is counted, and nothing else.
+            // Metas that cannot be had here are counted, and nothing else.
             assert_eq!(receiver.stat("metas-dropped"), lost.len() as u64);
             for name in lost {
                 assert_eq!(dropped_metas(&receiver.src(), name), u64::from(FRAMES));

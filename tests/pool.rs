@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! What upstream is offered, and what it gets from it.
+//! The allocator and pool that upstream is offered, and their buffers.
 
 mod support;
 
@@ -243,7 +243,7 @@ fn copies_of_a_slot_are_private_memory() {
     assert_eq!(stat(&sink.0, "memory-copies"), 1);
 }
 
-/// What a decoder does that keeps its frame mapped for writing while GStreamer sends it on.
+/// As a decoder does that keeps its frame mapped for writing while GStreamer sends it on.
 #[test]
 fn a_copy_of_a_frame_that_is_mapped_for_writing_is_the_frame() {
     let sink = Sink::new(&[]);

@@ -331,7 +331,7 @@ fn statistics_have_the_same_fields_at_all_times() {
     producer.stop();
     receiver.pipeline.stop();
     assert_eq!((fields(&sink), fields(&src)), (of_sink, of_src));
-    // What there was stays to be read.
+    // The figures can still be read.
     assert_eq!((stat(&sink, "published"), stat(&src, "received")), (5, 5));
     assert_eq!(stat(&sink, "slots-held"), 0);
 }

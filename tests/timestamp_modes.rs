@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! What times, segments and flags a consumer's buffers have.
+//! The times, segments and flags of a consumer's buffers.
 
 mod support;
 

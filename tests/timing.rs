@@ -10,7 +10,7 @@ use gst::prelude::*;
 use support::*;
 
 const VIDEO: &str = "video/x-raw,format=GRAY8,width=64,height=64,framerate=100/1";
-/// What a sink that paces its frames has to wait for. No consumer in these tests takes that long.
+/// The latency of a sink that paces its frames. No consumer in these tests takes that long.
 const LATENCY: gst::ClockTime = gst::ClockTime::from_mseconds(250);
 
 /// The times of the buffers that come to a pad, on the clock that both pipelines have.

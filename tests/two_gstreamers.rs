@@ -56,7 +56,7 @@ impl Place {
     }
 }
 
-/// What goes through the pool is written to a file on both sides.
+/// The frames of the pool are written to a file on both sides.
 fn goes_through(from: Place, to: Place) {
     let pools = prepared();
     let library = "libgstxmem.so";

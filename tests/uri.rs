@@ -135,7 +135,7 @@ fn a_sink_that_has_its_pool_keeps_it() {
     handler.set_uri("xmem://other").unwrap();
 }
 
-/// What programs play addresses with, and a pool that is named by its path.
+/// A player of addresses, with a pool that is named by its path.
 fn plays(description: &str) {
     let pools = Pools::new();
     let producer = pools.launch(

@@ -5,7 +5,7 @@
 use proptest::prelude::*;
 use xmem_core::{VideoFormat, VideoLayout};
 
-/// What is different, if anything is.
+/// The difference, if there is one.
 fn difference(format: &VideoFormat, width: u32, height: u32) -> Result<(), String> {
     let of_gst = gst_video::VideoFormat::from_string(format.name);
     let info = gst_video::VideoInfo::builder(of_gst, width, height).build();

@@ -13,7 +13,7 @@ import numpy as np
 
 import xmem
 
-# What turns a packed frame into OpenCV's BGR.
+# The conversions of packed frames into OpenCV's BGR.
 TO_BGR = {
     "RGB": cv2.COLOR_RGB2BGR,
     "RGBA": cv2.COLOR_RGBA2BGR,

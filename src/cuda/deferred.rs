@@ -54,13 +54,13 @@ impl Deferred {
 
 type Dispose = unsafe extern "C" fn(*mut GstMiniObject) -> gboolean;
 
-/// What is tied to such a memory.
+/// The value that is tied to such a memory.
 #[derive(Debug, Default, Clone)]
 struct Held {
     deferred: Vec<Deferred>,
     /// Notifies the processes that have it open.
     at_end: Option<fn(&gst::MemoryRef)>,
-    /// What its own allocator does at its end.
+    /// Its own allocator's function for its end.
     before: Option<Dispose>,
 }
 

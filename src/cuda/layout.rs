@@ -44,7 +44,7 @@ impl Layout {
         Ok(layout)
     }
 
-    /// What the library does depends on the format, on the device, and on its version.
+    /// The library's layout depends on the format, on the device, and on its version.
     fn of_sample(
         info: &gst_video::VideoInfo,
         context: &CudaContext,
@@ -86,7 +86,7 @@ impl Layout {
         planes(&self.0)
     }
 
-    /// What the library has to believe of wrapped memory to copy all of it between device and CPU. It copies rows of the
+    /// The info of wrapped memory with which the library copies all of it between device and CPU. It copies rows of the
     /// first component's length: of NV12 with an odd width, the last byte of each row of chroma would not come along. The
     /// memory's own info is [`Layout::info`] nevertheless.
     pub(super) fn to_wrap(&self) -> Result<gst_video::VideoInfo, glib::BoolError> {

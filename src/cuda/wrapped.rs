@@ -75,7 +75,7 @@ impl Reading {
 /// Where memory lies: the number of what it is a part of, and its address.
 type Place = (u128, u64);
 
-/// What is behind one memory.
+/// The allocation behind one memory.
 #[derive(Debug)]
 struct Slot {
     lease: Mutex<Lease>,

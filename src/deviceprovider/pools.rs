@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! What there is to know of a pool before one joins it.
+//! The properties of a pool that are known before a consumer joins it.
 
 use std::collections::BTreeMap;
 
@@ -36,7 +36,7 @@ impl Pool {
         }
     }
 
-    /// What kind of device it is.
+    /// The kind of the device.
     pub(super) fn class(&self) -> &'static str {
         let media = self.caps.as_ref().and_then(|caps| caps.structure(0));
         let media = media.map(|structure| structure.name().as_str());

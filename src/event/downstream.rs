@@ -7,7 +7,7 @@ use xmem_core::{Attachments, FrameMeta};
 
 use super::text;
 
-/// What kind of event it is.
+/// The kind of the event.
 const KIND: &str = "event";
 /// The structure of a custom event.
 const STRUCTURE: &str = "structure";
@@ -20,7 +20,7 @@ const CUSTOM: [(&str, gst::EventType); 4] = [
     ("custom-both-oob", gst::EventType::CustomBothOob),
 ];
 
-/// What goes along with an event.
+/// The data of an event.
 #[derive(Debug)]
 pub(crate) struct Packed {
     pub(crate) attachments: Attachments,
@@ -72,7 +72,7 @@ fn moment(timestamp: Option<gst::ClockTime>, duration: Option<gst::ClockTime>) -
     buffer
 }
 
-/// What an entry that is no frame stands for. `pts` and `duration` are its times in this pipeline. `None`: for nothing that
+/// The event of an entry that is no frame. `pts` and `duration` are its times in this pipeline. `None`: for nothing that
 /// is known here.
 pub(crate) fn unpack(
     meta: &FrameMeta,

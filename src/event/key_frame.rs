@@ -25,7 +25,7 @@ impl KeyFrame {
         at: None,
     };
 
-    /// What an event asks of an element.
+    /// The request of an event.
     pub(crate) fn from_event(event: &UpstreamForceKeyUnitEvent, element: &gst::Element) -> Self {
         let now = xmem_core::monotonic_ns();
         let at = event

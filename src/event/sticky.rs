@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! What a late joiner has to know: the stream's sticky events as named text.
+//! The state for late joiners: the stream's sticky events as named text.
 
 use gst::{
     glib::{self, translate::IntoGlib},
@@ -23,7 +23,7 @@ pub(crate) const TAGS: &str = "tags";
 pub(crate) const GLOBAL_TAGS: &str = "tags-global";
 /// Custom events, each under the name of its structure.
 pub(crate) const CUSTOM: &str = "custom/";
-/// What the frames' times on CLOCK_MONOTONIC stand for; timeline.rs has it.
+/// The meaning of the frames' times on CLOCK_MONOTONIC; timeline.rs has it.
 pub(crate) const TIMELINE: &str = "timeline";
 
 /// Longer tags are carried without pictures and the like.
@@ -58,7 +58,7 @@ pub(crate) fn update(sticky: &mut Sticky, event: &gst::EventRef) -> Result<(), S
                 sticky.remove(SEGMENT_EVENT);
             }
         }
-        // What comes next has one of its own.
+        // The next buffers have a segment of their own.
         gst::EventView::FlushStop(_) => {
             sticky.remove(SEGMENT);
             sticky.remove(SEGMENT_EVENT);

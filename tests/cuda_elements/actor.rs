@@ -16,7 +16,7 @@ use crate::gstcuda::{LateCopy, device_address, is_writable, pool_with_stream, up
 use crate::pictures::{difference, paint_like, painted};
 use crate::support::{Pipeline, SOON, init, offered_pool};
 
-/// What came by at a pad.
+/// The buffers and events at a pad.
 #[derive(Debug, Default)]
 struct Seen {
     buffers: u64,
@@ -182,7 +182,7 @@ impl Actor {
                 let buffer = self.sample(number)?.buffer().unwrap();
                 Ok(is_writable(buffer.peek_memory(0)).to_string())
             }
-            // What a filter does that works in place.
+            // As a filter does that works in place.
             ("overwrite", [number, with]) => self.overwrite(number, with),
             ("produce", _) => self.produce(&words),
             ("finish", []) => {
@@ -199,7 +199,7 @@ impl Actor {
                 self.samples.remove(&number.parse().unwrap());
                 Ok("ok".into())
             }
-            // What a sink has seen last.
+            // The last buffer that a sink has seen.
             ("last-sample", [element, number]) => {
                 let sample = self
                     .element(element)?

@@ -30,7 +30,7 @@ fn modes(lab: &Lab, mode: &str) -> (String, String) {
     let devices = of_client.split("devices=").nth(1).unwrap();
     let devices = devices.split('>').next().unwrap().to_owned();
     lab.assert_allowed();
-    // What there was stays to be read.
+    // The figures can still be read.
     consumer.run("stop", "ok");
     assert_eq!(consumer.ask("stat src device"), of_consumer);
     (of_consumer, devices)

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! What of libgstcuda and of the driver itself the processes of these tests use: elements that work on streams of their own
-//! need what no stand-in has (kernels that are compiled at run time, decoders).
+//! Functions of libgstcuda and of the driver itself for the processes of these tests: elements that work on streams of
+//! their own need what no stand-in has (kernels that are compiled at run time, decoders).
 #![allow(unsafe_code)] // libraries that are loaded
 
 use std::ffi::{c_int, c_void};

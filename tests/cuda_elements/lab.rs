@@ -23,7 +23,7 @@ const PLUGINS: [&str; 8] = [
     "autoconvert",
 ];
 
-/// What copies from one place on a device to another.
+/// The driver's functions for copies on a device.
 pub const COPIES: [&str; 6] = [
     "cuMemcpyDtoDAsync_v2",
     "cuMemcpyDtoD_v2",

@@ -41,7 +41,7 @@ fn frames_of_a_killed_producer_stay_and_the_next_one_is_found() {
             }
         }
         producer.0.kill();
-        // What is in their hands is still there.
+        // The frames that they hold are still there.
         for number in first..first + 4 {
             for consumer in &mut consumers {
                 consumer.has(number);
@@ -232,7 +232,7 @@ fn past_the_budget_frames_are_copied_or_dropped() {
     assert_eq!(copies.stat("src", "zero-copy"), 2);
     assert_eq!(copies.stat("src", "copied"), 6);
     assert_eq!(drops.stat("src", "zero-copy"), 2);
-    // What is given back can be had again.
+    // Released slots are available again.
     for number in 0..2 {
         copies.drops(number);
         drops.drops(number);

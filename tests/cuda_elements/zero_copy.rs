@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! What a frame costs: no copy, no memory, nothing imported, and no CPU that waits for a device.
+//! The cost of a frame: no copy, no memory, nothing imported, and no CPU that waits for a device.
 
 use gst_video::VideoFormat::Nv12;
 
@@ -53,7 +53,7 @@ fn costs(lab: &Lab, actor: &Actor) -> Vec<(&'static str, u64)> {
     COSTLY.map(of).to_vec()
 }
 
-/// What came on top since then.
+/// The increase since then.
 fn since(before: &[(&'static str, u64)], now: &[(&'static str, u64)]) -> Vec<(&'static str, u64)> {
     let more = before
         .iter()
@@ -77,7 +77,7 @@ const EVENT: &str = "cuIpcOpenEventHandle";
 const WARM: u8 = 40;
 const FRAMES: u8 = 200;
 
-/// What the frames after the first ones cost a pipeline that ends in something else than xmemsink.
+/// The cost of the frames after the first ones in a pipeline that does not end in xmemsink.
 fn costs_without_us(lab: &Lab) -> Vec<(&'static str, u64)> {
     let mut other = lab.launch(&format!(
         "appsrc name=in format=time caps=\"{}\" ! cudaupload ! video/x-raw(memory:CUDAMemory) \
@@ -127,7 +127,7 @@ fn costs_nothing(sink: &str, way: &str) {
     };
     let (sent, received) = pass(0..WARM);
     let (sent_then, received_then) = pass(WARM..FRAMES);
-    // What cudaupload does anyway.
+    // The copies of cudaupload itself.
     assert_eq!(since(&sent, &sent_then), without);
     for (before, then) in received.iter().zip(&received_then) {
         // A slot's event is opened with its first frame, and not every slot is used from the first frames on.

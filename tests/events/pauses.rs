@@ -51,7 +51,7 @@ fn shifts_over_a_pause(in_hand: fn(&Feed)) -> Vec<i64> {
     })
 }
 
-/// What was in hand comes after the pause, so it has the time from after it.
+/// A frame in hand comes after the pause, so it has the time from after it.
 #[track_caller]
 fn assert_shifted(shifts: &[i64]) {
     for (number, shift) in (0..).zip(shifts) {

@@ -60,7 +60,7 @@ fn a_stream_begins_once_and_in_order() {
     assert_eq!(stream.caps(), Some(caps()));
     assert_eq!(stream.stream_id().unwrap(), start.stream_id());
 
-    // What belongs together here belongs together there.
+    // Equal groups here are equal groups there.
     let number = start.group_id().unwrap();
     drop((receiver, feed));
     let (receiver, log) = noted(&pools, "");

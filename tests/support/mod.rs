@@ -370,7 +370,7 @@ pub fn pixels(sample: &gst::Sample) -> Vec<u8> {
     all
 }
 
-/// What the same description gives without a pool: all frames of `description`, which ends without a sink.
+/// The frames of the same description without a pool: all frames of `description`, which ends without a sink.
 pub fn reference(description: &str) -> Vec<gst::Sample> {
     init();
     let element = gst::parse::launch(&format!(
@@ -419,7 +419,7 @@ pub fn slot_of(buffer: &gst::BufferRef) -> Option<(u32, u32)> {
     Some((memory.slot()?, memory.generation()?))
 }
 
-/// What was seen at a sink's pad: slot and generation to place.
+/// The memories seen at a sink's pad: slot and generation to place.
 pub type Seen = Arc<Mutex<HashMap<(u32, u32), (String, usize)>>>;
 
 /// Notes where upstream wrote each buffer that comes to the sink. Buffers in other memory are not noted.
@@ -442,7 +442,7 @@ pub fn watch(sink: &gst::Element) -> Seen {
     seen
 }
 
-/// What a sink answers to an ALLOCATION query.
+/// The answer of a sink to an ALLOCATION query.
 pub fn ask(
     sink: &gst::Element,
     caps: &gst::Caps,

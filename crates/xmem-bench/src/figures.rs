@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! What one process measures of itself.
+//! The figures that a process measures of itself.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};

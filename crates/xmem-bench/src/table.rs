@@ -6,7 +6,7 @@ use std::fmt::Write;
 
 use crate::statistics::{interval, median};
 
-/// What stands in a column, before it is text.
+/// The value of a column, before it is text.
 #[derive(Debug, Clone)]
 pub(crate) enum Cell {
     /// An empty cell.
@@ -77,7 +77,7 @@ impl Column {
     }
 }
 
-/// What is less is noise, and nothing is divided by it.
+/// A smaller value is noise, and nothing is divided by it.
 const LEAST: f64 = 0.05;
 
 #[derive(Debug)]
@@ -94,7 +94,7 @@ impl Table {
         }
     }
 
-    /// What is not there is shown as a dash.
+    /// A missing value is shown as a dash.
     pub(crate) fn row(&mut self, name: &str, cells: &[Cell]) {
         let cells = cells.iter().zip(self.columns);
         let cells = cells.map(|(cell, column)| cell.text(column.digits));

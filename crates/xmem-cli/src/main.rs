@@ -12,7 +12,7 @@ use std::process::ExitCode;
 
 use clap::Parser;
 
-/// What went wrong, in words for the person at the terminal.
+/// An error, in words for the person at the terminal.
 type Error = Box<dyn std::error::Error>;
 
 fn main() -> ExitCode {

@@ -473,7 +473,7 @@ fn clean_removes_segments_without_a_pool() {
     let live = own_segments();
     assert_eq!(live.len(), 1);
     let (head, _) = live[0].rsplit_once('.').unwrap();
-    // What a killed producer would have left, and what only looks alike.
+    // Segments of a killed producer, and files with similar names.
     let orphan = format!("{head}.{:016x}", std::process::id());
     let other = format!("{orphan}.txt");
     for path in [&orphan, &other] {
@@ -577,7 +577,7 @@ fn watch_cuts_its_lines_where_the_terminal_ends() {
         .status()
         .unwrap();
     assert!(status.success());
-    // What is in the terminal comes in parts, and then an error, since its other side is closed.
+    // The terminal's content comes in parts, and then an error, since its other side is closed.
     drop(side);
     let mut bytes = Vec::new();
     let mut piece = [0; 4096];

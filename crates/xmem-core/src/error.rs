@@ -59,7 +59,7 @@ pub enum NameError {
     RuntimeDir {
         /// The directory.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The reason.
         reason: String,
     },
 }
@@ -315,7 +315,7 @@ pub enum PublishError {
     /// Consumers would refuse such metadata.
     #[error("the frame's metadata is invalid: {reason}")]
     Metadata {
-        /// What is wrong with them.
+        /// The reason.
         reason: &'static str,
     },
     /// The lease belongs to another pool.
@@ -489,7 +489,7 @@ pub enum ConnectError {
     Protocol {
         /// The socket.
         path: PathBuf,
-        /// What was wrong.
+        /// The reason.
         reason: String,
     },
     /// The producer does not answer; it may be stopped.

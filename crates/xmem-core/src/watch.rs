@@ -22,7 +22,7 @@ use crate::rendezvous::runtime_dir;
 /// How often to check whether the directory was made or replaced.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
-/// What happened while [`PoolWatch::wait`] waited.
+/// The result of [`PoolWatch::wait`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Watched {
     /// A file of the runtime directory came or went. [`pools`](crate::pools) lists the pools.

@@ -280,7 +280,7 @@ fn access_settings_that_contradict_each_other_are_errors() {
             builder().socket_mode(0o666).allow_uids(vec![1000]),
             "allow-uids",
         ),
-        // What stands for "leave it as it is".
+        // The number for "leave it as it is".
         (builder().allow_uids(vec![u32::MAX]), "allow-uids"),
         (
             builder()

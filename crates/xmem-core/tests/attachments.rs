@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! What travels beside the frames: attachments, events between frames, requests upstream.
+//! Data beside the frames: attachments, events between frames, requests upstream.
 
 mod support;
 
@@ -103,7 +103,7 @@ fn attachments_without_room_return_the_slot() {
         attachments: attachments("too much"),
         ..FrameMeta::new(10)
     };
-    // What was asked for may be another frame's payload, even if this one has only ten bytes.
+    // The requested room may be for another frame's payload, even if this one has only ten bytes.
     let failure = lease.publish(meta).unwrap_err();
     assert!(matches!(
         failure.error,
@@ -235,7 +235,7 @@ fn attachments_go_behind_a_payload_that_is_longer_than_was_asked_for() {
     assert_frame(&consumer.receive(Some(HANG)).unwrap(), 7, 50, "again");
 }
 
-/// What repeats a frame again and again is never out of room.
+/// A producer that repeats a frame again and again is never out of room.
 #[test]
 fn a_repeated_frame_takes_no_more_room_for_the_same_attachments() {
     let place = Place::new();

@@ -220,7 +220,7 @@ fn an_empty_buffer_is_published_only_by_forget() {
     eventually("it is released", || is_empty(owner, over));
     for pool in &pools {
         for index in [never, over] {
-            // What it had last, or all that there is.
+            // The last content, or the whole capacity.
             let size = pool.get_mut(index).unwrap().meta().size;
             assert!(if index == over {
                 size == 4

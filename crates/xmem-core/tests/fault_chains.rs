@@ -27,7 +27,7 @@ use xmem_core::{
 
 const SIZE: usize = 40_000;
 const HISTORY: u32 = 2;
-/// What a process makes anew over and over, it makes after so many frames.
+/// Objects that a process makes again and again are made after so many frames.
 const LIFE: u64 = 60;
 const TURN: Duration = Duration::from_millis(20);
 
@@ -248,7 +248,7 @@ fn with_first_pool(chain: &Chain, test: impl FnOnce(&Producer)) {
     });
 }
 
-/// What a consumer passes that takes frames from another pool than its own.
+/// The points of a consumer that takes frames from another pool than its own.
 const OF_ENDS: [Point; 13] = [
     Point::OriginMet,
     Point::OriginJoined,
@@ -271,7 +271,7 @@ fn every_fault_point_is_covered() {
     assert!(IN_CHAINS.iter().all(tried));
 }
 
-/// What cannot be read now is not read as if it could the next time.
+/// A failure to map a part is not kept: the next call tries again.
 #[test]
 fn a_refused_read_on_a_device_is_repeated() {
     let chain = Chain::new();
@@ -326,7 +326,7 @@ fn the_end_dies() {
     chain.b.assert_clean();
 }
 
-/// What a process passes that passes frames on, in the order in which it does.
+/// The points of a process that passes frames on, in its order.
 const OF_MIDDLES: [Point; 18] = [
     Point::EntryRead,
     Point::HoldGained,

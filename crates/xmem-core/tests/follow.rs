@@ -140,7 +140,7 @@ fn a_follower_continues_with_the_next_producer() {
     let held = take(&mut follower, 1);
     publish(&first, 2, SIZE);
     drop(first);
-    // What it left is taken first.
+    // The frames of the lost producer are taken first.
     drop(take(&mut follower, 2));
     let Step::Lost(lost) = step(&mut follower) else {
         panic!("it is not lost");

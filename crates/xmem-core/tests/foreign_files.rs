@@ -25,7 +25,7 @@ fn child() {
     let Some((role, pool)) = child::role() else {
         return;
     };
-    // What waits for ever, as for a FIFO, shall end.
+    // A wait without end, as for a FIFO, shall fail the test.
     std::thread::spawn(|| {
         std::thread::sleep(HANG);
         eprintln!("hangs");
@@ -73,7 +73,7 @@ fn fifo(path: &Path) {
     fs::set_permissions(path, fs::Permissions::from_mode(0o666)).unwrap();
 }
 
-/// What there is to be known of a file without opening it.
+/// The properties of a file, without opening it.
 fn state_of(path: &Path) -> (u64, u32, u32, u64, i64) {
     let meta = fs::symlink_metadata(path).unwrap();
     (
@@ -329,7 +329,7 @@ fn runtime_dirs() {
             "one's own, open for all" => make_dir(&dir, OWNER, 0o777),
             _ => make_dir(&dir, OWNER, 0o770),
         }
-        // What would catch a consumer: a socket that answers, and a lock that never ends.
+        // Traps for a consumer: a socket that answers, and a lock that never ends.
         let trap = fs::metadata(inside)
             .is_ok_and(|meta| meta.is_dir())
             .then(|| {

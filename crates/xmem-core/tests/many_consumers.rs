@@ -169,7 +169,7 @@ fn budgets_that_become_smaller_take_no_frame_away() {
     assert_eq!((budgets(&early), budgets(&late)), (Some(3), Some(3)));
 }
 
-/// What a consumer may keep from before becomes less with what it gives back.
+/// The frames that a consumer may keep from before become fewer with each release.
 #[test]
 fn a_consumer_that_leases_a_released_frame_again_is_disconnected() {
     let place = Place::new();

@@ -15,7 +15,7 @@ use xmem_core::{
     WriteLease,
 };
 
-/// What may happen. Numbers choose among what there is, in a circle.
+/// The operations. Numbers choose among what there is, in a circle.
 #[derive(Debug, Clone, Copy)]
 enum Op {
     Acquire(usize),

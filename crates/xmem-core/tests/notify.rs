@@ -88,7 +88,7 @@ fn readable_until_nothing_is_left() {
     place.assert_clean();
 }
 
-/// What makes it readable besides the consumer does not confuse it.
+/// Wake-ups from elsewhere do not confuse the consumer.
 #[test]
 fn wake_ups_from_elsewhere_and_cancelled_waits_are_harmless() {
     let place = Place::new();

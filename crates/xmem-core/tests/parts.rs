@@ -19,7 +19,7 @@ use xmem_core::{
     PublishError, SlotSpec, WriteLease,
 };
 
-/// What the memory of this test is called: where tests are threads of one process, the others have some too.
+/// The name of this test's memory: where tests are threads of one process, the others have some too.
 fn name_of_memory() -> String {
     format!("foreign {}", thread::current().name().unwrap_or_default())
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! What the kernel refuses: to a consumer, with the descriptors that it got; to another user, with none.
+//! The kernel's refusals: to a consumer, with the descriptors that it got; to another user, with none.
 #![allow(unsafe_code)] // mappings, ptrace, process_vm_writev
 
 mod support;
@@ -132,7 +132,7 @@ fn write(fd: BorrowedFd<'_>, allowed: &mut Allowed) {
         "write to /proc/self/mem",
         memory.write_at(b"x", page as u64),
     );
-    // What the kernel puts somewhere when it is asked to read.
+    // A write by the kernel, as part of a read.
     // SAFETY: as above; the kernel checks the address.
     let read = unsafe { libc::read(fs::File::open("/dev/zero").unwrap().as_raw_fd(), page, 8) };
     if read >= 0 {
@@ -182,7 +182,7 @@ fn tamper(pool: &str) {
         resize(fd.as_fd(), &mut allowed);
     }
     assert_eq!(allowed.0, Vec::<String>::new(), "lease page");
-    // What is its own it may write, and punch holes into.
+    // It may write its own, and punch holes into it.
     write(joined.page.as_fd(), &mut allowed);
     for what in ["pwrite", "punch", "map for writing", "remove pages"] {
         assert!(

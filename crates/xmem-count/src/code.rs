@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! What the instructions of a traced process are: whose they are, and which of them are counted.
+//! The instructions of a traced process: their owners, and which of them are counted.
 
 use std::collections::HashMap;
 use std::fs::File;

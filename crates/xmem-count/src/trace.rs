@@ -19,7 +19,7 @@ const LINE: u64 = 64;
 /// The system call that reads a clock.
 const CLOCK: u32 = libc::SYS_clock_gettime as u32;
 
-/// What was counted from one mark to the next.
+/// The figures from one mark to the next.
 #[derive(Debug)]
 pub(crate) struct Stretch {
     /// None before the first mark.
@@ -100,7 +100,7 @@ struct Counter {
     owner: Option<Owner>,
     /// Whose the last instruction outside of the C library was.
     caller: Option<Owner>,
-    /// What was put into EAX last, since the last system call.
+    /// The last value of EAX since the last system call.
     number: Option<u32>,
 }
 

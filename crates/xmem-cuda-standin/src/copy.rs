@@ -34,7 +34,7 @@ enum End {
 }
 
 impl End {
-    /// What the program calls host memory.
+    /// A pointer that the program passes as host memory.
     fn host(pointer: u64, length: usize, access: Access) -> Self {
         if space::pinned_bytes(pointer, length, access).is_some() {
             Self::Pinned(pointer)

@@ -30,7 +30,7 @@ const INTERPROCESS: c_uint = 4;
 const KIND: [u8; 8] = *b"xmemsimE";
 const PAGE: usize = 4096;
 
-/// What the processes share. All zero is an event that was never recorded.
+/// The part that processes share. All zero is an event that was never recorded.
 #[repr(C)]
 struct State {
     recorded: AtomicU64,

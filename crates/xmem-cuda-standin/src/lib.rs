@@ -15,7 +15,7 @@
 //! - Each call is counted for each process, and what is forbidden is written to a log: [`Machine::calls`],
 //!   [`Machine::violations`].
 //!
-//! What the real driver does where its documentation is silent is not known here; see each module.
+//! The real driver's behaviour where its documentation is silent is not known here; see each module.
 
 #[macro_use]
 mod entry;
@@ -43,7 +43,7 @@ mod work;
 
 pub use machine::{Hold, Machine, is_held};
 
-/// What every device is called.
+/// The name of every device.
 pub const DEVICE_NAME: &str = "xmem stand-in (no GPU)";
 
 /// Kernels for tests, as PTX: a real driver compiles it, the stand-in knows the same entry names natively.

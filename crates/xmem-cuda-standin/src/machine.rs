@@ -138,7 +138,7 @@ impl Machine {
         command.envs(self.environment());
     }
 
-    /// What [`Machine::prepare`] sets.
+    /// The settings of [`Machine::prepare`].
     pub fn environment(&self) -> Vec<(OsString, OsString)> {
         if Self::is_real() {
             return vec![("XMEM_STANDIN_DIR".into(), self.dir.clone().into_os_string())];
@@ -167,7 +167,7 @@ impl Machine {
         trace::read(&self.dir, process)
     }
 
-    /// What processes did that no program may do, a line each: calls of the driver in a host function.
+    /// Calls that no program may make, a line each: calls of the driver in a host function.
     pub fn violations(&self) -> Vec<String> {
         self.log("violations")
     }

@@ -22,7 +22,7 @@ use crate::{device, stream};
 
 /// The content of memory that was not written yet.
 const FRESH: u8 = 0xa5;
-/// What memory holds that was freed.
+/// The content of freed memory.
 pub(crate) const FREED: u8 = 0xdb;
 /// More than that is not worth the time.
 const PATTERN: usize = 64 << 20;
@@ -235,7 +235,7 @@ api! {
         context::current()?;
         for index in 0..numAttributes as usize {
             let (which, to) = (get(attributes.wrapping_add(index))?, get(data.wrapping_add(index))?);
-            // What does not apply is left as 0, as documented.
+            // Fields that do not apply are left as 0, as documented.
             if self::attribute(to, which, ptr).is_err() {
                 put_if_wanted(to.cast::<c_uint>(), 0);
             }

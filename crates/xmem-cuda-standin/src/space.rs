@@ -68,7 +68,7 @@ pub(crate) struct Block {
     pub(crate) backing: Arc<Backing>,
     /// cuMemSetAccess: by the machine's ordinal, whether it may be written.
     pub(crate) access: HashMap<u32, bool>,
-    /// What else it has to keep: the addresses, unless another mapping has them.
+    /// The addresses, which have to be kept unless another mapping has them.
     pub(crate) addresses: Option<Mapping>,
     pub(crate) flags: u32,
     pub(crate) id: u64,

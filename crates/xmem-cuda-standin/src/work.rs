@@ -26,7 +26,7 @@ const POLL: Duration = Duration::from_micros(100);
 type Operation = Box<dyn FnOnce(&Work) -> Outcome + Send>;
 
 struct Job {
-    /// What has to be completed first: stream and number of its operation.
+    /// The operation to be completed first: its stream and number.
     after: Vec<(u64, u64)>,
     operation: Operation,
 }

@@ -190,7 +190,7 @@ impl Device {
         self.0.ordinal
     }
 
-    /// What it is known by in all processes.
+    /// Its identity in all processes.
     pub fn uuid(&self) -> Uuid {
         self.0.uuid
     }
@@ -422,14 +422,14 @@ fn in_context<T>(
     (result.and_then(|result| popped.map(|()| result)), failed)
 }
 
-/// What is put on a stream that is captured does not happen until the graph runs, and then each time that it does.
+/// Work on a stream that is captured does not run until the graph runs, and then each time that it does.
 fn check_not_captured(stream: Stream) -> Result<(), CudaError> {
     let mut status = 0;
     // SAFETY: the stream is alive (`Stream::from_raw`), and there is a place for the result.
     match unsafe { result::is_capturing(stream.raw(), &raw mut status) } {
         Ok(()) if status != 0 => Err(CudaError::Captured),
         Err(error) if error.is(CAPTURE_IMPLICIT) => Err(CudaError::Captured),
-        // What else is wrong with the stream shows when it is used.
+        // Other errors of the stream show when it is used.
         _ => Ok(()),
     }
 }

@@ -132,7 +132,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Error> {
                 check(kept, &mut tally);
             }
         }
-        // What was received from the producer that is gone stays as it is; some of it is looked at later.
+        // Frames of the producer that is gone do not change; some of them are checked later.
         if random.bool() {
             kept.drain(..)
                 .for_each(|kept| check(Some(kept), &mut tally));

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! What is in a frame: which producer made it, its number, and words that follow from both.
+//! The content of a frame: its producer, its number, and words that follow from both.
 
 const HEADER: usize = 16;
 const STEP: u64 = 0x9e37_79b9_7f4a_7c15;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! What a process finds out about itself, and does to itself.
+//! A process's figures about itself, and faults that it causes to itself.
 #![allow(unsafe_code)] // fork without exec
 
 use std::fs;
@@ -85,7 +85,7 @@ pub(crate) fn limit_descriptors(limit: Option<u64>) {
     let _ = setrlimit(Resource::Nofile, new);
 }
 
-/// What the system refuses this process for a while: memory, descriptors in flight.
+/// The resources that the system refuses this process for a while: memory, descriptors in flight.
 #[derive(Debug, Default)]
 pub(crate) struct Refusal(Option<Instant>);
 

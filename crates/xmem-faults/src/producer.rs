@@ -17,7 +17,7 @@ pub(crate) const HISTORY: u32 = 4;
 const REPORT: Duration = Duration::from_millis(100);
 /// A lossless consumer that is stopped is given up on after this.
 const LOSSLESS_TIMEOUT: Duration = Duration::from_millis(300);
-/// What is not back after this is lost. Less than what the rig waits for the end.
+/// A slot that is not back after this is lost. Less than the rig's wait for the end.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 #[derive(Debug, clap::Args)]

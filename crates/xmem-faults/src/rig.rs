@@ -187,7 +187,7 @@ struct Scene {
     abilities: Abilities,
 }
 
-/// What this machine lets the rig do.
+/// The rights of the rig on this machine.
 #[derive(Debug, Clone, Copy)]
 struct Abilities {
     own_shm: bool,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! What the processes report, added up. A report is a line `tally KEY=N ...` with what is new since the last one.
+//! The reports of the processes, added up. A report is a line `tally KEY=N ...` with what is new since the last one.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! What is seen of frames at a pad.
+//! Frames at a pad.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! What is tried and measured on a machine with a GPU: questions that the driver's documentation leaves open, numbers, and
+//! Experiments on a machine with a GPU: questions that the driver's documentation leaves open, numbers, and
 //! a small C interface by which Python programs there read frames. `gpu/run` uses it; nothing of it is shipped.
 
 pub mod frames;

@@ -35,7 +35,7 @@ pub(crate) fn start(command: Command) -> Remote {
     remote
 }
 
-/// What came of a call, in words.
+/// The result of a call, in words.
 pub(crate) fn words<T: Debug>(answer: &Result<T, Failed>) -> String {
     match answer {
         Ok(value) => format!("works: {value:?}").replace("works: []", "works"),
@@ -50,7 +50,7 @@ fn timed(remote: &mut Remote, name: &str, arguments: &[u64]) -> (Result<Vec<u64>
     (answer, start.elapsed().as_secs_f64() * 1e3)
 }
 
-/// What the device and the driver are.
+/// The device and the driver.
 pub fn device() {
     system::describe();
     // SAFETY: looks for the driver's library, and closes it again.
@@ -510,7 +510,7 @@ fn one_process() {
     );
 }
 
-/// What streams of the primary context have of another context's events and memory, also when that one fails.
+/// Streams of the primary context with another context's events and memory, also when that one fails.
 fn two_contexts() {
     let mut own = remote();
     let primary = own.one("current", &[]);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! What the driver needs of the system around it, and where its limits are: that is documented nowhere.
+//! The driver's needs of the system around it, and their limits, which are documented nowhere.
 
 use std::error::Error;
 use std::path::Path;
@@ -15,7 +15,7 @@ use crate::report;
 
 const SHARED: &str = "/dev/shm";
 
-/// What is here, before a driver is asked for anything.
+/// The machine, before a driver is asked for anything.
 pub(crate) fn describe() {
     let user = rustix::process::geteuid().as_raw();
     report("device", "user", user);
@@ -131,7 +131,7 @@ fn small_allocations() {
     }
 }
 
-/// What the driver knows of memory that was mapped.
+/// The driver's knowledge of mapped memory.
 fn ranges() {
     let mut own = remote();
     let Ok([pointer, _]) = shareable(&mut own, 4 * MIB) else {
@@ -245,7 +245,7 @@ fn with_event(mut exporter: Remote) -> Result<(Remote, Vec<u64>), Failed> {
     Ok((exporter, handle))
 }
 
-/// What interprocess events leave where shared memory is.
+/// Files of interprocess events where shared memory is.
 fn shared_memory() {
     let before = names(SHARED, "");
     let Ok((exporter, _)) = with_event(remote()) else {

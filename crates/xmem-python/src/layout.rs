@@ -79,7 +79,7 @@ impl Arrays {
             .try_for_each(|plane| plane.keeper.check_process())
     }
 
-    /// What it is, in a few words.
+    /// A short description.
     pub(crate) fn describe(&self, meta: &FrameMeta) -> String {
         match meta.video {
             Some(video) => format!("{} {}x{}", video.format.as_str(), video.width, video.height),

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MPL-2.0
 
-"""What the tests of channels share: an echoing process, and others that run commands."""
+"""Common parts of the tests of channels: an echoing process, and others that run commands."""
 
 import gc
 import hashlib

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MPL-2.0
 
-"""What other processes do in the tests: children.py ROLE POOL."""
+"""Other processes of the tests: children.py ROLE POOL."""
 
 import ctypes
 import json

@@ -103,7 +103,7 @@ class Child:
         if self.process.poll() is None:
             self.process.kill()
         self.process.wait()
-        # What it did not read any more is of no interest.
+        # Unread commands do not matter.
         with contextlib.suppress(BrokenPipeError):
             self.process.stdin.close()
         self.process.stdout.close()
@@ -117,7 +117,7 @@ def child() -> Iterator[Callable[[str, str], Child]]:
 
 @pytest.fixture(scope="session")
 def gst_environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """What a program needs to find the plugin that was built here."""
+    """The environment in which a program finds the plugin that was built here."""
     plugins = os.environ.get("XMEM_PLUGIN_DIR", str(Path(__file__).parents[3] / "target" / "debug"))
     if not Path(plugins, "libgstxmem.so").exists() or shutil.which("gst-launch-1.0") is None:
         pytest.skip("there is no plugin or no gst-launch-1.0: run `cargo xtask python`")

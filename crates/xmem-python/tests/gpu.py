@@ -175,7 +175,7 @@ class Array:
         self._managed = _capsule.PyCapsule_GetPointer(capsule, name)
         kind = Versioned if versioned else Legacy
         managed = kind.from_address(self._managed)
-        # What is taken has another name; the names have to live for ever.
+        # A function that is taken has another name; the names have to live for ever.
         self._name = b"used_" + name
         _keep.append(self._name)
         _capsule.PyCapsule_SetName(capsule, self._name)

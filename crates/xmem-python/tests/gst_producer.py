@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MPL-2.0
 
-"""What pipelines do in the tests that gst-launch-1.0 cannot: gst_producer.py ROLE POOL. For the system's Python."""
+"""Pipelines of the tests that gst-launch-1.0 cannot make: gst_producer.py ROLE POOL. For the system's Python."""
 
 import ctypes
 import fcntl

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MPL-2.0
 
-"""What travels through a channel, and how: types, cycles, identity, arrays with and without gaps, limits, the end."""
+"""The content of messages: types, cycles, identity, arrays with and without gaps, limits, the end."""
 
 import array
 import asyncio  # noqa: F401  (a module object is something that does not pickle)
@@ -326,7 +326,7 @@ def test_room_is_sent_without_a_copy(pair, dtype):
     np.testing.assert_array_equal(back["half"], a[:150])
     np.testing.assert_array_equal(back["every second"], a[::2])
     stats = channel.stats()
-    # What lies between every second row, and after the last one, travels with them.
+    # The bytes between every second row, and after the last one, are sent with them.
     assert stats["shared_bytes"] == a.nbytes + a.nbytes // 2 + a[:299].nbytes
     assert stats["copied_bytes"] < 1000
     assert not a.flags.writeable, "it is other processes' too now"

@@ -98,7 +98,7 @@ def test_receivers_that_are_killed(place, seed):
                 timers[-1].start()
             channel.send(nested(number), timeout=HANG)
             number += 1
-        # What the victims leave is removed by the channel's maker.
+        # The channel's maker removes the victims' files.
         for timer in timers:
             timer.join()
         channel.close()
@@ -205,7 +205,7 @@ def test_receiver_that_is_stopped(place):
             for seed in range(1, 100):
                 channel.send(nested(seed), timeout=0.5)
         child.signal(signal.SIGCONT)
-        # What was not sent is for the caller to send again.
+        # A message that was not sent is for the caller to send again.
         channel.send(nested(seed), timeout=HANG)
         channel.close()
         child.join()

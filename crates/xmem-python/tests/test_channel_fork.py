@@ -60,7 +60,7 @@ def test_os_fork(place):
 
 
 def test_multiprocessing_fork(place):
-    # What each thread has of its own is inherited, so all of them begin with the same.
+    # The state of each thread is inherited, so all of them begin with the same.
     fork = multiprocessing.get_context("fork")
     with xmem.Channel(place.path()) as channel:
         children = [Process(join, place.path(), context=fork) for _ in range(COUNT)]

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MPL-2.0
 
-"""What was received is sent on where it lies: over several hops, several times, with the process in between killed."""
+"""Received arrays are forwarded in place: over several hops, several times, with the process in between killed."""
 
 import collections
 import gc

@@ -64,7 +64,7 @@ def finish(first: Process, middle: Process, last: Process) -> None:
 def test_received_arrays_are_forwarded_in_place(machine):
     first, middle, last, _ = chain(machine)
     warm_up(first, middle, last)
-    # What the module copies on a device with.
+    # The module's functions for copies on a device.
     copies = machine.calls(middle, "cuMemcpyAsync")
     assert copies > 0, "nothing was copied while no receiver reached the first pool"
     for byte in range(20):
@@ -390,7 +390,7 @@ def test_frames_past_the_budget_of_their_pool_are_copied(machine):
     last.do(f"channel.close(linger=0); channel = xmem.Channel.connect({onward!r}, timeout=HANG, budget=3)")
     middle.eventually("out.receivers == 1")
     warm_up(first, middle, last)
-    # What that took counts until it is given back, a little later than its stream is done.
+    # Memory for that counts until it is given back, a little later than its stream is done.
     first.eventually("not any(it['held'] for it in xmem.query(pool)['consumers'] if it['via'])")
     # One lease there, and three where they lie.
     middle.do("def get(count): return [channel.recv(timeout=HANG) for _ in range(count)]")

@@ -266,7 +266,7 @@ def test_planes_and_rows_with_padding(machine):
     assert taken.ask("packed.strides, packed.shape") == [[96, 3, 1], [20, 31, 3]]
     for view in ("packed.cpu()", "packed.copy().cpu()", "packed.copy().planes[0].copy().cpu()"):
         assert taken.ask(f"np.array_equal(np.asarray({view}), content(5, (20, 31, 3)))")
-    # What is contiguous for NumPy is, too.
+    # An array that is contiguous for NumPy is, too.
     assert taken.ask("np.asarray(packed.cpu()).flags.c_contiguous")
     assert taken.ask("InterfaceArray(packed).interface['strides']") == [96, 3, 1]
     assert taken.ask("Array(packed, s).strides") == [96, 3, 1]
@@ -279,7 +279,7 @@ def test_past_the_budget_frames_are_copied_on_the_device(machine):
         wrong = g.word()
         consumer = xmem.Consumer(pool, timeout=HANG, max_held=1)
     """)
-    # What is copied is waited for only so long.
+    # Copies are waited for only so long.
     made.do("publish(1); publish(2); g.finish(s)")
     taken.do("frames = [consumer.recv(HANG) for _ in range(2)]")
     assert taken.ask("[frame.readonly for frame in frames], consumer.stats['copied']") == [[True, False], 1]

@@ -24,7 +24,7 @@ def test_a_view_outlives_everything_but_its_process(machine):
     assert taken.ask("g.read_word(wrong)") == 0
 
 
-# What the device waits for comes from another thread, which needs the interpreter.
+# The work that the device waits for comes from another thread, which needs the interpreter.
 HELPED = """
     import threading
     word, stream = g.word(), g.stream()

@@ -142,7 +142,7 @@ def test_a_slot_that_is_given_back_while_it_is_written(machine):
         array.delete()
         frame.publish(pts=77)
     """)
-    # What was given back is written now, and is to come first nevertheless.
+    # The returned slot is written now, and is to come first nevertheless.
     made.do("g.set_word(g.stream(), word); g.finish(s); g.finish(other)")
     taken.do("""
         while True:

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MPL-2.0
 
-"""What happens between two frames."""
+"""Events between two frames."""
 
 import asyncio
 import subprocess

@@ -59,7 +59,7 @@ def use(it, names, results):
 
 
 def in_a_child(it, *names):
-    """What becomes of each of these there."""
+    """The state of each of these in the child."""
     context = multiprocessing.get_context("fork")
     results = context.SimpleQueue()
     process = context.Process(target=use, args=(it, names, results))

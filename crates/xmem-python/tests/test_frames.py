@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MPL-2.0
 
-"""What a frame is, and how other libraries see it."""
+"""Frames, and their use by other libraries."""
 
 import ctypes
 import gc

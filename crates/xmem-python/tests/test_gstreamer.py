@@ -63,7 +63,7 @@ def test_layouts_are_gstreamer_s(directory, gst_launch):
 
 
 def planes_of(raw, frame):
-    """What lies in the file where the frame has its planes."""
+    """The bytes of the file at the places of the frame's planes."""
     planes = []
     start = np.asarray(frame.planes[0]).ctypes.data
     for plane in frame.planes:

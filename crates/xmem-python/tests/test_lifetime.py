@@ -239,7 +239,7 @@ def use_inherited(consumer, frame, view, producer, results):
 
 
 def test_fork(pool):
-    """What a forked child inherits does nothing there, and harms no process."""
+    """Inherited objects do nothing in a forked child, and harm no process."""
     context = multiprocessing.get_context("fork")
     with xmem.Producer(pool) as producer, xmem.Consumer(pool) as consumer:
         publish(producer, 1)

@@ -103,7 +103,7 @@ def test_invalid_times(pool, lossless, timeout):
 
 
 def taken_while(producer, feed):
-    """What a consumer takes in the event loop in which this feeds the pool."""
+    """A consumer in the event loop in which this feeds the pool."""
 
     async def feed_all():
         await feed()

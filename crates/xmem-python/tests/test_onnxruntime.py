@@ -41,7 +41,7 @@ def test_frames_are_inputs_in_place(pool, session):
         assert total == content(1).sum()
         assert np.array_equal(same, content(1))
         assert runner.copied == 0
-        # What comes out is not the frame, which is free again.
+        # The output is not the frame, which is free again.
         del frame
         assert consumer.stats["held"] == 0
         assert np.array_equal(same, content(1))

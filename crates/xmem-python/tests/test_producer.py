@@ -25,7 +25,7 @@ def test_views_that_could_write_keep_a_frame_from_being_published(pool):
             assert frame.publish() == 0
             with pytest.raises(xmem.Error, match="published already"):
                 frame.publish()
-            # What is made from it now is read-only.
+            # A view made from it now is read-only.
             late = np.asarray(frame)
             assert not late.flags.writeable
             assert_whole(late, 1)
@@ -115,7 +115,7 @@ def test_caps(pool):
 
 
 def test_frames_of_several_kinds_in_turn(pool):
-    """What the last frame was does not show in the next one."""
+    """The metadata of the last frame does not show in the next one."""
     kinds = [
         ({"shape": (2, 3), "dtype": "uint8"}, (2, 3), "uint8", "dimensions=(string)3:2, types=(string)uint8"),
         ({"shape": (2, 3), "dtype": "int8"}, (2, 3), "int8", "types=(string)int8"),

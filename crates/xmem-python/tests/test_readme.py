@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MPL-2.0
 
-"""What the pages show runs."""
+"""The examples of the pages run."""
 
 import ast
 import asyncio

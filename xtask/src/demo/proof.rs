@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! What the demo saw, as claims that hold or do not.
+//! The results of the demo, as claims that hold or do not.
 
 use std::fmt;
 

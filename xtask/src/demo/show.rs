@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! What happens in the demo, and what is looked at while it happens.
+//! The events of the demo, and the observations meanwhile.
 
 use std::path::Path;
 use std::process::Command;
@@ -214,7 +214,7 @@ impl<'a> Show<'a> {
 
     /// Takes one frame out of the pool and writes it as a picture.
     fn take_picture(&mut self, proof: &mut Proof) -> Result {
-        // What an earlier run left must not pass for ours.
+        // A file of an earlier run must not pass for ours.
         let _ = std::fs::remove_file(self.picture);
         let mut command = self.stage.command("gst-launch-1.0");
         command.args([

@@ -9,7 +9,7 @@ use crate::step::{self, Step};
 use crate::test::{self, BUILD, Check, Harness, Rights};
 use crate::{Result, cargo, packages, root, target_dir};
 
-/// What the environment has, and what it has if there is room.
+/// The packages of the environment, and those if there is room.
 const REQUIREMENTS: [&str; 2] = [
     "crates/xmem-python/tests/requirements.txt",
     "crates/xmem-python/tests/requirements-torch.txt",
@@ -18,7 +18,7 @@ const REQUIREMENTS: [&str; 2] = [
 const ENVIRONMENT: &str = "Python environment";
 const MODULE: &str = "Python module";
 
-/// What is handed to another process in a comparison.
+/// The data of a comparison.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 enum Comparison {
     Frames,
@@ -98,7 +98,7 @@ pub(crate) fn wheels() -> Result<Vec<PathBuf>> {
     wheels.collect()
 }
 
-/// What `cargo xtask test` does before the module's tests.
+/// The steps of `cargo xtask test` before the module's tests.
 pub(crate) fn module() -> [Check; 2] {
     let [environment, module] = build("dev");
     [

@@ -24,7 +24,7 @@ pub(crate) struct Check {
     repeat: String,
 }
 
-/// What a step did.
+/// The result of a step.
 #[derive(Debug)]
 pub(super) struct Outcome {
     pub(super) programs: Vec<Program>,
@@ -79,7 +79,7 @@ impl Check {
         format!("{}{}", self.repeat, only.unwrap_or_default())
     }
 
-    /// What has to be there to run it.
+    /// The program that has to be there to run it.
     fn program(&self) -> PathBuf {
         match self.harness {
             Some(Harness::Pytest) => crate::python::interpreter(),

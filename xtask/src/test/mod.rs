@@ -134,7 +134,7 @@ fn announce() -> Result {
 /// Test programs whose names begin with this run once more, and only then report what they cannot run.
 const RUN_AGAIN: &str = "XMEM_RUN_AGAIN";
 
-/// What test programs need.
+/// The needs of test programs.
 fn prepare(selection: &Selection) -> Vec<Planned> {
     let mut steps = vec![Ok(build().into())];
     if selection.has_python() {
@@ -330,7 +330,7 @@ fn empty_for_all(file: &Path) -> Result {
     Ok(())
 }
 
-/// What is in /dev/shm that was not there before, and stays: other tests on this machine may be at work.
+/// New files in /dev/shm that stay: other tests on this machine may be at work.
 fn left_in_shm(before: &BTreeSet<String>) -> Vec<String> {
     let mut left: BTreeSet<String> = &shm_names() - before;
     for _ in 0..20 {

@@ -36,7 +36,7 @@ pub(crate) struct Report {
 struct Row {
     name: String,
     passed: usize,
-    /// What failed, and the command that repeats it.
+    /// The failures, and the command that repeats each.
     failed: Vec<(String, String)>,
     advice: &'static str,
     /// Tests by the reason for which they did not run.

@@ -66,7 +66,7 @@ impl Selection {
         Some(self.rust(step, rights, &programs, &["--tests"]))
     }
 
-    /// What needs a core with points at which it can be killed.
+    /// Tests that need a core with points at which it can be killed.
     pub(super) fn faults(&self, rights: Rights) -> Option<Check> {
         let programs = self.of(|program| FAULT_TESTS.contains(&program))?;
         let step = Step {

@@ -33,7 +33,7 @@ use crate::region::device::mode::Mode;
 struct DevicePart {
     ptr: u64,
     len: usize,
-    /// What names the memory that it is in.
+    /// The name of its memory.
     memory: u128,
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! What consumers hold: up to their budget, for as long as they need, and no longer.
+//! Consumers hold frames up to their budget, for as long as they need, and no longer.
 
 use xmem_core::{Backing, BudgetLimit, Consumer, ReceiveError};
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! What a kind of region promises.
+//! The promises of a kind of region.
 #![allow(unsafe_code)] // one mprotect, to see it refused
 
 use xmem_core::Backing;

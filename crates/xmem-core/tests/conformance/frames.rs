@@ -275,7 +275,7 @@ fn a_slot_that_cannot_be_published_is_returned(backing: Backing) {
         assert!(matches!(failure.error, PublishError::OutOfSlot { .. }));
         slot = failure.lease;
     }
-    // What no consumer would take.
+    // Metadata that no consumer would take.
     let mut planes = seeded(3, 100);
     planes.video = Some(VideoLayout {
         n_planes: 5,

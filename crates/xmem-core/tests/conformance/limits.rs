@@ -71,7 +71,7 @@ fn a_dropped_write_lease_gives_its_slot_back(backing: Backing) {
             Err(ReceiveError::Timeout)
         ));
     }
-    // What was in an abandoned slot is not a frame any more.
+    // The content of an abandoned slot is not a frame any more.
     publish(&producer, 0, 100);
     publish(&producer, 1, 100);
     assert_eq!(producer.stats().slots_held, 1);
@@ -106,7 +106,7 @@ fn slots_run_out_at_max_slots(backing: Backing) {
     for (seed, frame) in (0..).zip(&held) {
         assert_frame(frame, seed, 4000);
     }
-    // What goes makes room, also for a frame that is larger.
+    // A released region makes room, also for a larger frame.
     held.remove(2);
     let large = publish(&producer, 9, 1 << 20);
     assert_frame(&large, 9, 1 << 20);
@@ -148,7 +148,7 @@ fn slots_run_out_at_max_bytes(backing: Backing) {
     assert_frame(&publish(&producer, 1, 4 << 20), 1, 4 << 20);
 }
 
-/// What is kept for late joiners must not keep the next frame out.
+/// Frames that are kept for late joiners must not keep the next frame out.
 fn a_stream_goes_on_with_less_room_than_its_history_needs(backing: Backing) {
     const FRAMES: u64 = 20;
     let size = 1 << 20;
@@ -218,7 +218,7 @@ fn the_history_shrinks_only_for_a_free_slot(backing: Backing) {
         for seed in 0..4 {
             assert_frame(&receive(&mut late), seed, size);
         }
-        // What is the history's alone can be had.
+        // Slots that only the history holds are available.
         drop(late);
         drop(held.remove(1));
         let mut slot = producer.acquire(size).unwrap();

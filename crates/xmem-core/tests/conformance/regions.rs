@@ -69,7 +69,7 @@ fn regions_are_released_after_a_peak(backing: Backing) {
     assert_eq!((stats.regions, stats.bytes), (1, before), "{stats:?}");
 }
 
-/// What a consumer never asked for, it does not keep; what it asked for goes also while it sleeps.
+/// A consumer does not keep regions that it never asked for; the others are released also while it sleeps.
 fn retired_regions_do_not_use_up_max_bytes(backing: Backing) {
     let place = Place::new();
     let producer = pool(&place, backing)

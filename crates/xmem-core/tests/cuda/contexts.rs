@@ -93,7 +93,7 @@ fn leases_in_a_failed_context_are_released() {
     eventually("its lease comes back", || {
         ask(&mut producer, "consumers").starts_with('0')
     });
-    // What is read in the primary context goes on.
+    // Reads in the primary context go on.
     run(&mut producer, "publish copied all", "published");
     run(&mut consumer, "download all", "true");
     lab.assert_allowed();

@@ -229,7 +229,7 @@ fn a_producer_of_legacy_memory_times_out_and_names_the_consumer() {
     run(&mut consumer, "hold", "holds 0 Some(Legacy)");
     consumer.stop();
     closes_in_vain(&mut producer, &consumer);
-    // What it holds is not taken away while the process lives.
+    // Memory that it holds is not taken away while the process lives.
     assert_eq!(count(&mut producer, "freed"), 0);
     consumer.go_on();
     run(&mut consumer, "look", "looks");

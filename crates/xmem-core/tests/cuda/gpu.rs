@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! What test programs do with a device besides xmem: kernels, streams, memory of their own. The same calls on a real driver.
+//! Uses of a device by test programs besides xmem: kernels, streams, memory of their own. The same on a real driver.
 
 #![allow(dead_code)] // as the other helpers of tests
 
@@ -69,7 +69,7 @@ fn block(stream: Stream) -> &'static AtomicU32 {
 static GOES_ON: AtomicBool = AtomicBool::new(false);
 static LATE: Mutex<Vec<&'static AtomicU32>> = Mutex::new(Vec::new());
 
-/// What late streams wait for.
+/// Lets late streams go on.
 pub fn go_on() {
     GOES_ON.store(true, Ordering::Release);
     let late = std::mem::take(&mut *LATE.lock().unwrap_or_else(PoisonError::into_inner));

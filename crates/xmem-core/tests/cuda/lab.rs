@@ -162,7 +162,7 @@ pub fn ask(child: &mut Child, line: &str) -> String {
     child.reply()
 }
 
-/// What a process counts itself (`xmem_core::cuda::counts`), by name.
+/// A process's own counter (`xmem_core::cuda::counts`), by name.
 #[track_caller]
 pub fn count(child: &mut Child, name: &str) -> u64 {
     let reply = ask(child, "counts");

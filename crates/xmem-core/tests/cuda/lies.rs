@@ -23,7 +23,7 @@ const HOST_STRIDE: usize = 10;
 const SLOTS_AT: usize = 11;
 const CANARY_AT: usize = 12;
 
-/// What is changed, in words of the header.
+/// The changes, in words of the header.
 fn lies(name: &str) -> Vec<(usize, u64)> {
     let kind = |kind: u64| (KIND_AND_FORMAT, 1 | kind << 32);
     match name {

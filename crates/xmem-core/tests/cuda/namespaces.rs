@@ -60,7 +60,7 @@ fn frames_by_descriptor_cross_pid_namespaces_also_where_events_do_not() {
         }
         run(&mut consumer, "result", "0");
         assert_eq!(count(&mut consumer, "imports"), 1);
-        // What is not done is waited for.
+        // Unfinished work is waited for.
         run(&mut producer, "publish late", "published");
         run(&mut consumer, "hold", "holds 6000 Some(Vmm)");
         run(&mut consumer, "ready", "false");

@@ -32,7 +32,7 @@ pub(crate) fn steps(setting: &Setting, world: &World, me: usize, steps: &mut Ste
     }
 }
 
-/// What the kernel does when the process is gone. Its lease page stays until the producer drops it.
+/// The kernel's work when the process is gone. Its lease page stays until the producer drops it.
 fn die(w: &mut World, me: usize) {
     let notices = w.is_producer_of(me);
     let it = &mut w.clients[me];

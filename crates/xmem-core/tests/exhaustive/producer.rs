@@ -55,7 +55,7 @@ pub(crate) fn start(setting: &Setting, world: &mut World) {
     world.control().share = setting.budget;
 }
 
-/// What the kernel does when the process is gone. Memory that consumers have mapped stays, and what it sent can be read.
+/// The kernel's work when the process is gone. Mapped memory of consumers stays, and messages already sent can be read.
 fn crash(world: &mut World) {
     world.producer = Producer::default();
     for client in &mut world.clients {
@@ -701,7 +701,7 @@ fn slots(setting: &Setting, client: &Client, share: u8) -> u8 {
     client.kept.max(setting.budget.min(share) + 1)
 }
 
-/// What is left for consumers: one frame is written, and the history is kept.
+/// The room that is left for consumers: one frame is written, and the history is kept.
 fn room(setting: &Setting) -> u8 {
     setting.max_slots - setting.history - 1
 }

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! What has to hold in every state.
+//! The properties of every state.
 
 use super::setting::Setting;
 use super::steps::Steps;
 use super::world::*;
 
-/// What is wrong with a state.
+/// The flaw of a state, if there is one.
 pub(crate) fn flaw(setting: &Setting, world: &World) -> Option<&'static str> {
     world
         .flaw

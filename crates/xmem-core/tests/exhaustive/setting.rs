@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! What is explored: how large, and which mistake, if any, the protocol makes.
+//! The size of the model, and the mistake, if any, that the protocol makes.
 
 /// The bounds of one exploration.
 #[derive(Debug, Clone, Copy)]

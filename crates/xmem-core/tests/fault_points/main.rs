@@ -51,7 +51,7 @@ fn child() {
     }
 }
 
-/// What a process makes once and keeps shall not look like a leak.
+/// Objects that a process makes once and keeps shall not look like a leak.
 fn warm_up() {
     let place = Place::new();
     let producer = Producer::builder(&place.pool()).build().unwrap();

@@ -183,7 +183,7 @@ pub(crate) fn reproduce(pool: &str, kind: Kind, commands: &Receiver<String>) {
                 }
             }
             Err(CreateError::InUse { holder, .. }) => panic!("{holder} has the pool"),
-            // What was refused passes.
+            // A refusal passes.
             Err(_) => match next_command(commands).as_deref() {
                 Some("end") => {
                     reply("ended");

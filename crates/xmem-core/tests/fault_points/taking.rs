@@ -138,7 +138,7 @@ pub(crate) fn churn(pool: &str, commands: &Receiver<String>) {
     commands.recv().unwrap();
     let before = resources();
     for round in 0u64.. {
-        // What is refused shows as all kinds of errors; all of them pass.
+        // A refusal shows as all kinds of errors; all of them pass.
         let consumer = Consumer::builder(pool)
             .max_held(3)
             .start_from(StartFrom::Oldest)

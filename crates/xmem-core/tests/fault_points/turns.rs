@@ -61,7 +61,7 @@ fn a_producer_dies_as_it_finds_a_slot_held() {
     producer.go_on();
     assert_eq!(producer.dies_of(), SIGKILL);
     ask(&mut consumer, "check", "whole");
-    // What was published before can be taken.
+    // Frames published before can be taken.
     ask(&mut consumer, "take", "2");
     let mut next = start("step", Kind::Live, &place);
     wait_for_reply(&mut next, "ready");

@@ -22,7 +22,7 @@ fn garbage_and_half_messages_are_refused() {
     messages.push([&valid[..], &[0]].concat());
     for len in [1, 2, 9, 85, 86, 511, 512, 513, 1000, 4000] {
         messages.push((0..len).map(|_| random.next() as u8).collect());
-        // What looks like a message by its first byte.
+        // Messages whose first byte is valid.
         for kind in 0..14 {
             let mut message = messages.last().unwrap().clone();
             message[0] = kind;

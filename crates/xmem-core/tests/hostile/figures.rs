@@ -9,7 +9,7 @@ fn is_instrumented() -> bool {
     std::env::var_os("XMEM_INSTRUMENTED").is_some()
 }
 
-/// What a process has.
+/// The resources of a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Figures {
     pub(crate) descriptors: usize,

@@ -140,7 +140,7 @@ fn a_consumer_that_pins_its_budget_delays_no_other() {
     assert_eq!(page.words()[raw::FLAGS].load(Ordering::Relaxed), 0);
 }
 
-/// What it does not hold when it leaves is promised to others.
+/// Slots that it does not hold when it leaves are promised to others.
 #[test]
 fn a_consumer_that_takes_frames_after_leaving_is_disconnected() {
     let place = Place::new();

@@ -15,7 +15,7 @@ use crate::support::raw::{self, MAX_RIGHTS, Memory, Raw};
 use crate::support::*;
 use crate::{Bystander, only_the_bystander_is_left};
 
-/// What is done to a message before it is sent.
+/// A change of a message before it is sent.
 #[derive(Debug, Clone, Copy)]
 enum Bend {
     Not,

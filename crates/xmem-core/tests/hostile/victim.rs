@@ -87,7 +87,7 @@ pub(crate) fn attack(role: &str, attack: impl FnOnce(&str)) {
     }
     let mut child = Child::start(role, &pool);
     assert_eq!(child.reply(), "ready");
-    // What is made once, such as the memory of the thread that answers, is there after the first one.
+    // Objects that are made once, such as the memory of the thread that answers, are there after the first one.
     drop(late_consumer(&pool));
     eventually("it is gone", || {
         xmem_core::query(&pool).is_ok_and(|stats| stats.consumers.len() == 1)

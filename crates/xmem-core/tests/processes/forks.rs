@@ -46,7 +46,7 @@ pub(crate) fn fork_consumer(pool: &str) {
                 consumer.receive_with(None, |_| ()),
                 Err(ReceiveError::Forked)
             ));
-            // What was inherited can be read.
+            // Inherited frames can be read.
             frames.iter().for_each(assert_whole);
             // Figures are the parent's business; asking does no harm.
             let _ = (consumer.stats(), consumer.held(), consumer.budget());

@@ -23,8 +23,8 @@ fn start_in(dir: &Path, pool: &str) -> Child {
     child
 }
 
-/// What a killed producer left there, whose pool was written so. From then on it is also removed by whichever test removes
-/// those of all pools.
+/// The segments of a killed producer, by the spelling of its pool. From then on they are also removed by any test that
+/// removes those of all pools.
 #[track_caller]
 fn left_by(place: &Place, pool: &str) -> Vec<PathBuf> {
     let mut child = start_in(place.path(), pool);

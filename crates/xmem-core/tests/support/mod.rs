@@ -44,7 +44,7 @@ impl Place {
         self.path().join("p.sock").to_str().unwrap().to_owned()
     }
 
-    /// What lies in the directory.
+    /// The files in the directory.
     pub fn files(&self) -> Vec<PathBuf> {
         let mut files: Vec<PathBuf> = std::fs::read_dir(self.path())
             .unwrap()
@@ -66,7 +66,7 @@ impl Place {
             .collect()
     }
 
-    /// What their names begin with.
+    /// The prefix of their names.
     pub fn segment_prefix(&self) -> String {
         let dir = std::fs::metadata(self.path()).unwrap();
         let hash = [dir.dev().to_le_bytes(), dir.ino().to_le_bytes()]

@@ -48,7 +48,7 @@ impl Raw {
         Self(socket)
     }
 
-    /// What it sends is waited for also where the other side reads late.
+    /// Its messages are waited for also where the other side reads late.
     pub fn patient(self) -> Self {
         set_socket_timeout(&self.0, Timeout::Send, Some(HANG)).unwrap();
         self
@@ -165,7 +165,7 @@ impl Raw {
     }
 }
 
-/// What a welcome brought.
+/// The content of a welcome.
 pub struct Joined {
     pub control: OwnedFd,
     pub page: OwnedFd,
@@ -332,7 +332,7 @@ pub fn memory(len: u64, sealed: bool) -> OwnedFd {
     fd
 }
 
-/// What a region's memory is sealed against, besides writing.
+/// The seals of a region's memory, besides writing.
 pub const SIZE: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW);
 
 pub fn seal(fd: &OwnedFd, seals: SealFlags) {

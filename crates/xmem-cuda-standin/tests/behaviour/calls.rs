@@ -20,7 +20,7 @@ type Answer = Result<Vec<u64>, CUresult>;
 
 /// How many host functions ran.
 static RAN: AtomicU64 = AtomicU64::new(0);
-/// What a driver call in a host function returned.
+/// The result of a driver call in a host function.
 static FROM_HOST_FUNCTION: AtomicU32 = AtomicU32::new(u32::MAX);
 
 fn ok(result: CUresult) -> Answer {
@@ -608,7 +608,7 @@ pub(super) fn call(name: &str, a: &[u64]) -> Answer {
                 let mut module = null_mut();
                 ok(cuModuleLoadData(&mut module, c"nonsense".as_ptr().cast()))
             }
-            // What a child of fork gets.
+            // The state in a child of fork.
             "init_after_fork" => {
                 let child = libc::fork();
                 if child == 0 {

@@ -18,7 +18,7 @@ fn a_handle_covers_the_whole_allocation() {
     let seen = importer.one("open", &handle);
     assert_eq!(importer.call("uniform", &[seen, 4096]), Ok(vec![1, 4096]));
     is(importer.call("range", &[seen + 5000]), Ok(vec![seen, 8192]));
-    // What was received cannot be sent on.
+    // Imported memory cannot be exported again.
     fails(
         importer.call("ipc_handle", &[seen]),
         "CUDA_ERROR_INVALID_VALUE",

@@ -225,7 +225,7 @@ fn the_other_side() {
     serve();
 }
 
-/// What the started process does. Whether there was anything to do.
+/// The work of the started process. Whether there was any.
 pub(crate) fn serve() -> bool {
     let Some(path) = std::env::var_os(SOCKET) else {
         return false;

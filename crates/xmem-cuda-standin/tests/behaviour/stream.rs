@@ -66,7 +66,7 @@ fn streams_are_in_order_and_independent() {
         remote.call("uniform_async", &[memory, 4096, two]),
         Ok(vec![1, 4096])
     );
-    // What is queued on a destroyed stream still happens.
+    // Work that is queued on a destroyed stream still runs.
     remote.done("set", &[memory, 3, 4096, one]);
     remote.done("destroy_stream", &[one]);
     if !Machine::is_real() {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! What a process uses, over time, and whether it grows.
+//! The resources that a process uses, over time, and whether they grow.
 
 use std::{fmt, fs};
 
@@ -16,7 +16,7 @@ const FIGURES: [(&str, f64, f64); 4] = [
     ("mappings", 0.0, 8.0),
 ];
 
-/// What a process uses at one time, in the order of `FIGURES`.
+/// The resources of a process at one time, in the order of `FIGURES`.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Usage([f64; 4]);
 
@@ -51,7 +51,7 @@ pub(super) fn segments_of(pid: u32) -> Result<Vec<String>, Error> {
     Ok(names.map(|name| format!("xmem-{name}")).collect())
 }
 
-/// What a process used, over time.
+/// The resources of a process, over time.
 #[derive(Debug, Default)]
 pub(super) struct Series {
     usage: Vec<Usage>,

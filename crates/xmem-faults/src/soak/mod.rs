@@ -57,7 +57,7 @@ struct Scene {
     born: Instant,
 }
 
-/// What came of a pool.
+/// The result of a pool.
 struct Outcome {
     name: &'static str,
     tally: Tally,
@@ -100,7 +100,7 @@ impl Scene {
         for _ in 0..GUESTS {
             scene.invite(random)?;
         }
-        // What they use before does not count.
+        // Their use before does not count.
         scene.stayer.wait_for("joined")?;
         scene.rejoiner.wait_for("joined")?;
         Ok(scene)

@@ -113,7 +113,7 @@ pub fn peer_groups(socket: impl AsFd) -> Vec<u32> {
     }
 }
 
-/// What was sent and the peer has not read, in bytes of kernel memory (SIOCOUTQ).
+/// Sent and unread messages, in bytes of kernel memory (SIOCOUTQ).
 pub fn unread(socket: impl AsFd) -> io::Result<usize> {
     let mut bytes: libc::c_int = 0;
     // SAFETY: the kernel writes one integer, and the descriptor is open while borrowed.

@@ -73,7 +73,7 @@ fn all_memory() -> u64 {
     units.saturating_mul(info.mem_unit.into())
 }
 
-/// What the holders of a descriptor may still do to it.
+/// The operations that a descriptor still allows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Seal {
     /// Write through mappings, but not resize.

@@ -2,7 +2,7 @@
 
 //! The slot word: how often a slot was reused, and what it is now.
 
-/// What a slot is.
+/// The state of a slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SlotState {
     /// It holds no frame.
@@ -42,7 +42,7 @@ impl SlotWord {
         (self.0 >> 32) as u32
     }
 
-    /// What the slot is; `None` for a word that no producer writes.
+    /// The slot's state; `None` for a word that no producer writes.
     pub fn state(self) -> Option<SlotState> {
         match self.0 & STATE_MASK {
             FREE => Some(SlotState::Free),

@@ -45,7 +45,7 @@ struct Reader {
     /// How many bytes were wrong in all that was looked at; on the device.
     wrong: u64,
     consumer: Option<Consumer>,
-    /// What it keeps.
+    /// The frames that it keeps.
     frames: VecDeque<CudaFrame>,
 }
 
@@ -87,7 +87,7 @@ impl Reader {
             ["look"] => reply(outcome(self.look(self.oldest()), "looks")),
             // Only waits for it, so nothing fails in between when the context does.
             ["wait"] => reply(outcome(self.oldest().wait_on(self.stream), "waits")),
-            // What is attached to it.
+            // Its attachments.
             ["note"] => {
                 let attachments = &self.oldest().lease().meta().attachments;
                 reply(format_args!(
@@ -222,7 +222,7 @@ impl Reader {
         Ok(number)
     }
 
-    /// What is in host memory does not care.
+    /// Takes a frame in host memory, without a device.
     fn take_in_host_memory(&mut self) -> String {
         let frame = self.lease();
         assert!(!frame.is_on_device() && frame.len() == 1000);
@@ -255,7 +255,7 @@ impl Reader {
         let (mut bytes, all) = (vec![0; SIZE], pattern(SIZE));
         let done = match how {
             "rows" => {
-                // What is in the slot are rows already, so they are copied once more.
+                // The slot has rows already, so they are copied once more.
                 let done = frame.download_rows(&ROWS, &mut bytes);
                 let copied = with_rows(vec![0; SIZE], &all);
                 done.map(|()| bytes == with_rows(vec![0; SIZE], &copied))
@@ -313,7 +313,7 @@ impl Reader {
         self.look(&refused.frame).unwrap();
         drop(other);
         assert_eq!(refused.release_after(self.stream), CudaError::Shared);
-        // What was put on the stream has ended before the lease did.
+        // The work on the stream has ended before the lease did.
         assert!(self.gpu.is_done(self.stream));
     }
 

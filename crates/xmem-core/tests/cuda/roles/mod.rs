@@ -46,7 +46,7 @@ pub fn play() {
     };
     log::set_logger(&Aloud).unwrap();
     log::set_max_level(log::LevelFilter::Warn);
-    // What a fault point needs is on the way before anything else.
+    // The needs of a fault point are on the way before anything else.
     let mut words = role.split_whitespace();
     #[cfg(feature = "fault-points")]
     if role.starts_with("dying-at ") {
@@ -128,7 +128,7 @@ pub fn with_rows(mut to: Vec<u8>, from: &[u8]) -> Vec<u8> {
     to
 }
 
-/// What came of it, in a word or in that of the error.
+/// The result, in a word or in that of the error.
 fn outcome<T>(result: Result<T, impl Display>, word: &str) -> String {
     result.map_or_else(|error| error.to_string(), |_| word.to_owned())
 }

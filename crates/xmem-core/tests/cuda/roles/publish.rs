@@ -77,7 +77,7 @@ pub fn plain(maker: &Maker) -> String {
     }
 }
 
-/// What the logger publishes.
+/// The lease that the logger publishes.
 static OF_LOGGER: Mutex<Option<(WriteLease, Stream)>> = Mutex::new(None);
 static CALLED_BACK: Mutex<Option<String>> = Mutex::new(None);
 

@@ -9,7 +9,7 @@ use super::SIZE;
 use crate::support::child::{read_line, reply};
 use crate::support::{HANG, eventually};
 
-/// What a process does that has no driver.
+/// A process without a driver.
 pub fn without_driver(pool: &str) {
     assert!(!xmem_core::cuda::is_available());
     let error = Device::new(0).unwrap_err();

@@ -303,7 +303,7 @@ class Channel(Waiting):
         return self._loads(incoming, copy)
 
     def _received(self, sender):
-        """What came, if anything did."""
+        """The message, if one came."""
         try:
             return self._end.receive(sender, 0.0)
         except Timeout:

@@ -39,7 +39,7 @@ def _start_time(pid):
 
 
 class _Home:
-    """What this process keeps for others."""
+    """The objects that this process keeps for others."""
 
     def __init__(self):
         self.key = os.urandom(16)
@@ -48,7 +48,7 @@ class _Home:
         self.targets = weakref.WeakValueDictionary()
         # Of the objects that have a target now. Those are kept by it, so no other object has their id.
         self.by_id = weakref.WeakValueDictionary()
-        # What is kept by others than references, and can be known without being kept.
+        # Objects that are kept by others than references, and can be known without being kept.
         self.objects = weakref.WeakValueDictionary()
         self.numbers = itertools.count(1)
         # Something that goes while it is held may want a reference to something else.
