@@ -74,7 +74,7 @@ fn look(sample: &gst::Sample) -> Result<gst::FlowSuccess, gst::FlowError> {
         frame.format(),
         sum / plane.len().max(1) as u64
     );
-    // Nobody reads on, as behind `| head`: the stream is over.
+    // The reader has closed, as behind `| head`: the stream is over.
     told.map(|()| gst::FlowSuccess::Ok)
         .map_err(|_| gst::FlowError::Eos)
 }

@@ -55,7 +55,7 @@ fn produce(
         let mut buffer = slots.acquire_buffer(None)?;
         paint(&mut buffer, info, number as u8)?;
         if source.push_buffer(buffer).is_err() {
-            // It has stopped; the bus says why.
+            // It has stopped; the error is on the bus.
             break;
         }
         thread::sleep(FRAME_TIME);
@@ -65,7 +65,7 @@ fn produce(
     Ok(())
 }
 
-/// What `appsrc` does not do by itself: asks for buffers that lie in the pool.
+/// `appsrc` does not ask for buffers in the pool by itself.
 fn offered_pool(
     source: &gst_app::AppSrc,
     info: &gst_video::VideoInfo,
@@ -84,7 +84,7 @@ fn paint(
     info: &gst_video::VideoInfo,
     brightness: u8,
 ) -> Result<(), Box<dyn Error>> {
-    let buffer = buffer.get_mut().ok_or("somebody else has the buffer")?;
+    let buffer = buffer.get_mut().ok_or("the buffer is shared")?;
     // The rows may be further apart than they are wide: the slot's own layout counts.
     let mut frame = gst_video::VideoFrameRef::from_buffer_ref_writable(buffer, info)?;
     frame.plane_data_mut(0)?.fill(brightness);

@@ -33,7 +33,7 @@ CUDA = "video/x-raw(memory:CUDAMemory)"
 HANG = 30
 
 
-def say(part, what, result):
+def report(part, what, result):
     print(json.dumps({"part": part, "what": what, "result": result}), flush=True)
 
 
@@ -42,7 +42,7 @@ class Failed(Exception):
 
 
 def words(failure):
-    """What went wrong, whatever it was: the next thing is tried all the same."""
+    """An error of any kind: the next thing is tried nevertheless."""
     return str(failure) if isinstance(failure, Failed) else f"{type(failure).__name__}: {failure}"
 
 
@@ -112,7 +112,7 @@ def decoder(programs, folder, environment):
     if not place.exists():
         place.mkdir()
         shutil.copy(programs / "bin" / "libxmem_cuda_standin.so", place / libraries[0])
-        say("elements", libraries[0], "is not here: GStreamer has one of the stand-in, which decodes nothing")
+        report("elements", libraries[0], "is not here: GStreamer has one of the stand-in, which decodes nothing")
     return place
 
 
@@ -142,7 +142,7 @@ class Side:
         self.pipeline = pipeline
         self.sums = []
         self.sizes = []
-        self.said = []
+        self.texts = []
         self.events = queue.Queue()
         self.process = subprocess.Popen(
             runtime.command("xmem-gpu-gst", *arguments),
@@ -154,11 +154,11 @@ class Side:
             errors="replace",
         )
         self.errors = collections.deque(maxlen=5)
-        self.threads = [threading.Thread(target=job, daemon=True) for job in (self.hear, self.hear_errors)]
+        self.threads = [threading.Thread(target=job, daemon=True) for job in (self.read_events, self.read_errors)]
         for thread in self.threads:
             thread.start()
 
-    def hear(self):
+    def read_events(self):
         for line in self.process.stdout:
             event = json.loads(line)
             if event["event"] == "frame":
@@ -166,22 +166,22 @@ class Side:
                 self.sizes.append((event["width"], event["height"]))
                 continue
             if event["event"] in ("message", "warning", "error", "eos"):
-                self.said.append(event.get("name") or event.get("text") or event["event"])
+                self.texts.append(event.get("name") or event.get("text") or event["event"])
             self.events.put(event)
         self.events.put({"event": "end"})
 
-    def hear_errors(self):
+    def read_errors(self):
         for line in self.process.stderr:
             self.errors.append(line.strip())
 
     def wait(self, wanted, seconds=HANG):
-        """The next event of that kind; others before it are let go of, but for an error."""
+        """The next event of that kind; others before it are dropped, but for an error."""
         end = time.monotonic() + seconds
         while True:
             try:
                 event = self.events.get(timeout=max(0, end - time.monotonic()))
             except queue.Empty:
-                raise Failed(f"no {wanted!r} within {seconds} s from: {self.pipeline}; said: {self.said[-3:]}") from None
+                raise Failed(f"no {wanted!r} within {seconds} s from: {self.pipeline}; last lines: {self.texts[-3:]}") from None
             if event["event"] == wanted:
                 return event
             if event["event"] in ("error", "end"):
@@ -200,18 +200,18 @@ class Side:
         wanted, end = len(self.sums) + count, time.monotonic() + seconds
         while len(self.sums) < wanted:
             if time.monotonic() > end or self.process.poll() is not None:
-                raise Failed(f"{len(self.sums) - wanted + count} of {count} frames in {seconds} s; said: {self.said[-3:]} {' / '.join(self.errors)}: {self.pipeline}")
+                raise Failed(f"{len(self.sums) - wanted + count} of {count} frames in {seconds} s; last lines: {self.texts[-3:]} {' / '.join(self.errors)}: {self.pipeline}")
             time.sleep(0.01)
 
     def message(self, name, seconds=HANG):
         end = time.monotonic() + seconds
-        while name not in self.said:
+        while name not in self.texts:
             if time.monotonic() > end:
-                raise Failed(f"no {name} within {seconds} s, only {self.said}")
+                raise Failed(f"no {name} within {seconds} s, only {self.texts}")
             time.sleep(0.01)
 
     def stop(self, seconds=HANG):
-        """Stops it, and says how many seconds that took it."""
+        """Stops it, and returns how many seconds that took it."""
         took = self.order("stop", "stopped", seconds)["ns"] / 1e9
         self.process.wait(seconds)
         for thread in self.threads:
@@ -254,10 +254,10 @@ def wrong(consumer, producer):
     return count
 
 
-def say_wrong(what, pairs, more=""):
-    """Says how many frames of each consumer are wrong, beside what its producer had."""
+def report_wrong(what, pairs, more=""):
+    """Reports how many frames of each consumer are wrong, beside what its producer had."""
     counts = [(wrong(consumer, producer), len(consumer)) for consumer, producer in pairs]
-    say("elements", f"{what}: frames that are wrong", ", ".join(f"{bad} of {all}" for bad, all in counts) + more)
+    report("elements", f"{what}: frames that are wrong", ", ".join(f"{bad} of {all}" for bad, all in counts) + more)
     if any(bad for bad, _ in counts):
         raise Failed("frames that are wrong, see above")
 
@@ -267,7 +267,7 @@ def pictures(width=640, height=480, form="NV12", rate=30):
 
 
 class Elements:
-    """What xmemsink and xmemsrc do."""
+    """The tests of xmemsink and xmemsrc."""
 
     def __init__(self, runtime, folder, host_memory):
         self.runtime = runtime
@@ -304,9 +304,9 @@ class Elements:
             for consumer in consumers:
                 consumer.stop()
             producer.stop()
-            say("elements", f"{mode}: how two consumers came by the memory", ", ".join(modes))
-            say("elements", f"{mode}: published, of these not copied, copied, dropped", ", ".join(str(stats[name]) for name in ("published", "zero-copy", "copied", "dropped")))
-            say_wrong(f"{mode}: two consumers", [(consumer.sums, producer.sums) for consumer in consumers])
+            report("elements", f"{mode}: how two consumers came by the memory", ", ".join(modes))
+            report("elements", f"{mode}: published, of these not copied, copied, dropped", ", ".join(str(stats[name]) for name in ("published", "zero-copy", "copied", "dropped")))
+            report_wrong(f"{mode}: two consumers", [(consumer.sums, producer.sums) for consumer in consumers])
 
     def killed_consumer(self, mode):
         with Sides(self.runtime) as sides:
@@ -322,7 +322,7 @@ class Elements:
             other.stop()
             took = producer.stop()
             more = f"; {len(stats['clients'])} client left; the producer's stop took {took:.2f} s"
-            say_wrong(f"{mode}: a consumer beside one that got SIGKILL", [(other.sums, producer.sums)], more)
+            report_wrong(f"{mode}: a consumer beside one that got SIGKILL", [(other.sums, producer.sums)], more)
 
     def killed_producer(self, mode):
         with Sides(self.runtime) as sides:
@@ -339,7 +339,7 @@ class Elements:
             consumer.stop()
             second.stop()
             more = f"; {len(consumer.sums) - before} of them of the new one"
-            say_wrong(f"{mode}: over SIGKILL of the producer, to the next one", [(consumer.sums, first.sums + second.sums)], more)
+            report_wrong(f"{mode}: over SIGKILL of the producer, to the next one", [(consumer.sums, first.sums + second.sums)], more)
 
     def changes(self, mode):
         sizes = [(640, 480), (320, 240), (1280, 720), (640, 480)]
@@ -360,7 +360,7 @@ class Elements:
             producer.stop()
             seen = [size for at, size in enumerate(consumer.sizes) if at == 0 or consumer.sizes[at - 1] != size]
             more = f"; sizes: {', '.join(f'{width}x{height}' for width, height in seen)}"
-            say_wrong(f"{mode}: over three changes of the caps", [(consumer.sums, producer.sums)], more)
+            report_wrong(f"{mode}: over three changes of the caps", [(consumer.sums, producer.sums)], more)
 
     def stuck_consumer(self, mode):
         """A consumer that is stopped by SIGSTOP while it holds frames, and the stop of its producer."""
@@ -374,7 +374,7 @@ class Elements:
                 took = f"{producer.stop():.2f} s"
             finally:
                 consumer.process.send_signal(signal.SIGCONT)
-            say("elements", f"{mode}: stop of a producer whose consumer is stuck, release-timeout of 1 s", took)
+            report("elements", f"{mode}: stop of a producer whose consumer is stuck, release-timeout of 1 s", took)
 
     def slow_kernels(self, mode):
         """Every frame is written by a slow kernel and read by others, as fast as the devices can: no slot is written under them."""
@@ -398,7 +398,7 @@ class Elements:
                 side.stop()
         counts = ", ".join(f"{one['wrong']} in {one['frames']}" for one in figures)
         more = f"; of {stats['published']} published, {stats['copied']} copied"
-        say("elements", f"{mode}: bytes that slow kernels read wrong, on the memory's stream and on another", counts + more)
+        report("elements", f"{mode}: bytes that slow kernels read wrong, on the memory's stream and on another", counts + more)
         if any(one["wrong"] for one in figures):
             raise Failed("frames were torn, see above")
 
@@ -440,11 +440,11 @@ class Elements:
                     pixels = driver.read(address, 640 * 480 * 4)
                 sums.append(hashlib.sha1(pixels).hexdigest())
                 if not library.c.xmem_gpu_release(frame, stream):
-                    raise Failed("cannot let go of a frame; the reason is above")
+                    raise Failed("cannot release a frame; the reason is above")
             other.stop()
             producer.stop()
             by = "PyTorch" if torch is not None else "cuMemcpyDtoH, as PyTorch sees no device"
-            say_wrong(f"{mode}: a Python program beside xmemsrc, by {by}", [(sums, producer.sums)])
+            report_wrong(f"{mode}: a Python program beside xmemsrc, by {by}", [(sums, producer.sums)])
 
 
 class Driver:
@@ -459,7 +459,7 @@ class Driver:
 
     def check(self, result):
         if result != 0:
-            raise Failed(f"the driver says {result}")
+            raise Failed(f"the driver returns {result}")
 
     def read(self, address, size):
         self.check(self.cuda.cuStreamSynchronize(None))
@@ -527,7 +527,7 @@ def measure(runtime, ends, frames, rate, counts):
 
 
 def count_copies(counting, folder, rate):
-    """What the stand-in counts, by transport; None: of the pipeline alone."""
+    """The stand-in's counters, by transport; None: of the pipeline alone."""
     found = {}
     for name, *ends in [(None,), *transports(folder)]:
         try:
@@ -542,13 +542,13 @@ def compare(runtime, counted, folder, frames, rate):
     same = counted is None
     alone = measure(runtime, None, frames, rate, same)
     counted = counted.result() if counted else {None: alone["copies"]}
-    say("transports", "the pipeline alone, into fakesink", {"hand-over, µs, median": "", "99 %": "", "CPU of the producer, µs per frame": f"{alone['cpu'][0]:.0f}"})
+    report("transports", "the pipeline alone, into fakesink", {"hand-over, µs, median": "", "99 %": "", "CPU of the producer, µs per frame": f"{alone['cpu'][0]:.0f}"})
     ours = None
     for name, *ends in transports(folder):
         try:
             figures = measure(runtime, ends, frames, rate, same)
         except Exception as failure:
-            say("transports", name, {"failed": words(failure)})
+            report("transports", name, {"failed": words(failure)})
             continue
         if same:
             counted[name] = figures["copies"]
@@ -567,7 +567,7 @@ def compare(runtime, counted, folder, frames, rate):
         if name.startswith("cudaipcsink") and times and ours and cpu > 0:
             median = lambda times: times[len(times) // 2]
             figure = f"hand-over {median(ours[0]) / median(times):.2f}, CPU of both sides above the pipeline alone {ours[1] / cpu:.2f}"
-            say("elements", f"xmemsink, vmm / {name}", figure)
+            report("elements", f"xmemsink, vmm / {name}", figure)
         result = {
             "hand-over, µs, median": f"{times[len(times) // 2]:.0f}" if times else "no frames",
             "99 %": f"{times[(len(times) - 1) * 99 // 100]:.0f}" if times else "",
@@ -578,7 +578,7 @@ def compare(runtime, counted, folder, frames, rate):
             "by the consumer": copied(1),
             "frames": str(figures["frames"][1]),
         }
-        say("transports", name, result)
+        report("transports", name, result)
 
 
 def stuck(runtime, folder, mode):
@@ -586,7 +586,7 @@ def stuck(runtime, folder, mode):
     with Sides(runtime) as sides:
         address = f"{folder}/stuck-{mode}"
         producer = sides.begin(f"{make(30)} ! cudaipcsink name=share address={address} ipc-mode={mode} sync=false")
-        # It says nothing of its server; who comes too early is refused.
+        # It does not print its server; a client that comes too early is refused.
         time.sleep(1)
         consumer = sides.begin(f"cudaipcsrc name=take address={address} io-mode=import ! fakesink sync=false", times="take.src")
         consumer.wait("first")
@@ -597,7 +597,7 @@ def stuck(runtime, folder, mode):
             took = "it did not end within 15 s"
         finally:
             consumer.process.send_signal(signal.SIGCONT)
-        say("elements", f"cudaipcsink, {mode}: stop of a producer whose consumer is stuck", took)
+        report("elements", f"cudaipcsink, {mode}: stop of a producer whose consumer is stuck", took)
 
 
 def main():
@@ -611,7 +611,7 @@ def main():
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     programs = arguments.programs.resolve()
     if not (programs / "gst").is_dir():
-        return say("elements", "GStreamer's elements", "not run: the bundle has no GStreamer; `cargo xtask gpu-bundle` as root packs it")
+        return report("elements", "GStreamer's elements", "not run: the bundle has no GStreamer; `cargo xtask gpu-bundle` as root packs it")
     parts = (arguments.only or "behaviour,kernels,python,stuck,transports").split(",")
     failures = 0
     with tempfile.TemporaryDirectory() as folder:
@@ -620,10 +620,10 @@ def main():
             place = pathlib.Path(folder) / "counted"
             counting = Runtime(programs, place, stand_in(programs, place))
         version = subprocess.run(runtime.command("gst-launch-1.0", "--version"), env=runtime.environment, capture_output=True, text=True, timeout=HANG)
-        say("elements", "version", next((line for line in version.stdout.splitlines() if line.startswith("GStreamer")), version.stderr))
+        report("elements", "version", next((line for line in version.stdout.splitlines() if line.startswith("GStreamer")), version.stderr))
         for element in ("xmemsink", "xmemsrc", "cudaupload", "cudadownload", "cudaconvert", "cudaipcsink", "cudaipcsrc", "unixfdsink"):
             if not runtime.has(element):
-                say("elements", f"the element {element}", "is not there with this driver")
+                report("elements", f"the element {element}", "is not there with this driver")
         elements = Elements(runtime, folder, arguments.host_memory)
         counted = None
         if "transports" in parts and counting is not runtime:
@@ -642,20 +642,20 @@ def main():
             try:
                 what(mode)
             except Exception as failure:
-                say("elements", f"{mode}: {what.__name__.replace('_', ' ')}", f"FAILED: {words(failure)}")
+                report("elements", f"{mode}: {what.__name__.replace('_', ' ')}", f"FAILED: {words(failure)}")
                 failures += 1
         if "transports" in parts:
             try:
                 compare(runtime, counted, folder, min(arguments.frames, 150), 30)
             except Exception as failure:
-                say("transports", "the pipeline alone", {"failed": words(failure)})
+                report("transports", "the pipeline alone", {"failed": words(failure)})
                 failures += 1
         if "stuck" in parts:
             for mode in ("legacy", "mmap"):
                 try:
                     stuck(runtime, folder, mode)
                 except Exception as failure:
-                    say("elements", f"cudaipcsink, {mode}, with a consumer that is stuck", f"failed: {words(failure)}")
+                    report("elements", f"cudaipcsink, {mode}, with a consumer that is stuck", f"failed: {words(failure)}")
     sys.exit(1 if failures else 0)
 
 

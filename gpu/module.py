@@ -20,22 +20,22 @@ SHAPE = (1080, 1920, 3)
 HANG = 30
 
 
-def say(what, result):
+def report(what, result):
     print(json.dumps({"part": "module", "what": what, "result": str(result)}), flush=True)
 
 
 def guarded(what, function):
-    """What a function says, or how it failed. Whether it worked."""
+    """The result of a function, or how it failed. Whether it worked."""
     try:
-        say(what, function())
+        report(what, function())
         return True
     except Exception as error:
-        say(what, f"FAILED: {type(error).__name__}: {error}")
+        report(what, f"FAILED: {type(error).__name__}: {error}")
         return False
 
 
 def same(expected, got, what):
-    """An assertion that says what it compared, also with `python -O`."""
+    """An assertion that prints what it compared, also with `python -O`."""
     if expected != got:
         raise RuntimeError(f"{what}: {got}, not {expected}")
 
@@ -64,7 +64,7 @@ class Role:
         self.process.stdin.write(f"{name} {pool}\n")
         self.process.stdin.flush()
         if self.process.stdout.readline().strip() != "ready":
-            raise RuntimeError(f"the {name} has failed; it says why above")
+            raise RuntimeError(f"the {name} has failed; its message is above")
 
     def __enter__(self):
         return self.process
@@ -89,7 +89,7 @@ def value(number):
 
 
 def publish(xmem, torch, pool, device):
-    """Frames, each of one value, until nobody wants them any more."""
+    """Frames, each of one value, until the consumer ends."""
     producer = xmem.Producer(pool, max_slots=16)
     print("ready", flush=True)
     number = 0
@@ -139,7 +139,7 @@ class Reader:
         return self.xmem.Consumer(pool, timeout=HANG, **settings)
 
     def read(self):
-        """Each frame by torch.from_dlpack, on a stream of its own, let go of at once."""
+        """Each frame by torch.from_dlpack, on a stream of its own, released at once."""
         torch, pool = self.torch, self.pool()
         wrong = torch.zeros((), dtype=torch.int64, device=self.device)
         stream = torch.cuda.stream(torch.cuda.Stream() if self.device else None)
@@ -185,7 +185,7 @@ class Reader:
         return "from_dlpack, asarray and PyTorch have it where it lies"
 
     def read_only(self):
-        """What writing to a frame does."""
+        """The effect of a write to a frame."""
         pool = self.pool()
         with self.producer(pool), self.taken(pool) as consumer:
             frame = consumer.recv(HANG)
@@ -286,9 +286,9 @@ def main():
     try:
         import torch
     except ImportError as error:
-        return say("the Python module", f"not run: {error}")
+        return report("the Python module", f"not run: {error}")
     if device and not torch.cuda.is_available():
-        return say("the Python module", "not run: PyTorch sees no device")
+        return report("the Python module", "not run: PyTorch sees no device")
     if arguments.role:
         import xmem
 
@@ -300,7 +300,7 @@ def main():
         try:
             xmem = module(pathlib.Path(folder) / "wheel", arguments.programs)
         except ImportError as error:
-            return say("the Python module", f"not run: {error} (Python {sys.version.split()[0]})")
+            return report("the Python module", f"not run: {error} (Python {sys.version.split()[0]})")
         reader = Reader(xmem, torch, folder, device, arguments.frames)
         Role.begin(6, device)
         results = [
@@ -314,7 +314,7 @@ def main():
         try:
             import cupy
         except ImportError as error:
-            say("CuPy", f"not run: {error}")
+            report("CuPy", f"not run: {error}")
         else:
             results.append(guarded("CuPy", lambda: reader.cupy(cupy)))
         Role.end_spare()

@@ -75,7 +75,7 @@ def run(command, environment, seconds, look=None):
     """A program's exit status (None: it was ended after so many seconds) and all that it printed. `look` is called with what
     it has printed so far, now and then."""
     with tempfile.TemporaryFile() as output:
-        # A file, since who waits for the end of a pipe waits for all that have it, also for what cannot be killed.
+        # A file, since a wait for the end of a pipe is for all processes that have it, also those that cannot be killed.
         process = subprocess.Popen(
             [str(word) for word in command],
             env=environment,
@@ -109,7 +109,7 @@ def run(command, environment, seconds, look=None):
 
 
 def lines(output):
-    """What a program printed for the record: JSON objects, one a line."""
+    """A program's output for the record: JSON objects, one a line."""
     for line in output.splitlines():
         if line.startswith('{"'):
             try:
@@ -119,7 +119,7 @@ def lines(output):
 
 
 class Record:
-    """What happened so far, by part. It is written as it comes, so that a run that is cut off leaves what it had."""
+    """The results so far, by part. It is written as it comes, so that an interrupted run leaves what it had."""
 
     def __init__(self, end, write, log):
         self.parts = {}
@@ -145,7 +145,7 @@ class Record:
         self.parts.setdefault(part, []).append((what, result))
 
     def fail(self, part, what, output):
-        """What is kept of a failure besides its line."""
+        """The part of a failure that is kept besides its line."""
         self.failed.append(part)
         text = f"==== {part}: {what}\n{output}\n"
         if self.log is None:
@@ -197,7 +197,7 @@ class Record:
             if status != 0 or not names:
                 self.add("tests", program.name, f"cannot be started: {listed.strip()[-600:]}")
                 self.fail("tests", program.name, listed)
-            # What a child of a test does is none.
+            # The role of a test's child is not a test.
             tests += [(program, test) for test in names if test != "child"]
         with concurrent.futures.ThreadPoolExecutor(min(6, os.cpu_count() or 1)) as pool:
             for _ in pool.map(lambda test: self.test(*test, environment, each, end), tests):
@@ -241,11 +241,11 @@ class Record:
                 try:
                     self.add("numbers", f"{queue} / xmem CUDA: {figure}", f"{float(theirs) / float(ours):.2f}")
                 except (TypeError, ValueError, ZeroDivisionError):
-                    # One of them failed, and says so.
+                    # One of them failed, and reported it.
                     pass
 
     def summary(self):
-        """What failed, in so few words that it can be read where only the end of what is printed is kept."""
+        """The failures, in so few words that they can be read where only the end of the output is kept."""
         text = []
         for part, results in self.parts.items():
             texts = [(what, str(result)) for what, result in results]
@@ -258,7 +258,7 @@ class Record:
     def markdown(self, card, commit, stand_in):
         now = datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d %H:%M UTC")
         if stand_in:
-            text = ["# Results WITHOUT a GPU", "", "**On the stand-in driver, to try the scripts. Nothing here says anything about a GPU.**"]
+            text = ["# Results WITHOUT a GPU", "", "**On the stand-in driver, to try the scripts. Nothing here is a result of a GPU.**"]
         else:
             text = ["# Results on a GPU"]
         text += ["", f"{now}; {card}; commit {commit}.", "", f"Linux {platform.release()}, {os.cpu_count()} processors."]
@@ -273,7 +273,7 @@ class Record:
                 continue
             if part in NOTES:
                 text += [NOTES[part], ""]
-            # What has several figures has a column for each.
+            # A result with several figures has a column for each.
             results = [(what, result if isinstance(result, dict) else {"result": result}) for what, result in self.parts[part]]
             columns = list(dict.fromkeys(name for _, result in results for name in result))
             clean = lambda cell: str(cell).replace("|", "\\|").replace("\n", " ")
@@ -286,7 +286,7 @@ class Record:
 def prepare(programs, folder, stand_in):
     """The environment of all programs."""
     environment = dict(os.environ, XMEM_CUDA_REAL="1", PYTHONUNBUFFERED="1", RUST_BACKTRACE="0", XMEM_RUNTIME_DIR=str(folder))
-    # A stream that stands still must hold up no other one: by default the device knows eight at a time.
+    # A blocked stream must delay no other one: by default the device knows eight at a time.
     environment["CUDA_DEVICE_MAX_CONNECTIONS"] = "32"
     # Kernels are compiled once, also where there is no home.
     environment["CUDA_CACHE_PATH"] = str(folder / "kernels")
@@ -304,7 +304,7 @@ def prepare(programs, folder, stand_in):
     else:
         environment["LD_LIBRARY_PATH"] = os.pathsep.join(driver.paths(os.environ))
     for program in (*(programs / "bin").iterdir(), *(programs / "tests").iterdir(), *programs.glob("gst/bin/*"), *programs.glob("gst/lib/ld-*")):
-        # Whoever brought the bundle here may have lost that.
+        # The copy of the bundle to this machine may have lost that.
         if not os.access(program, os.X_OK):
             program.chmod(0o755)
     return environment
@@ -317,7 +317,7 @@ def main():
     arguments.add_argument("--seconds", type=int, default=45, help="after which a test is ended")
     arguments.add_argument("--minutes", type=float, default=9, help="after which the run ends with what it has")
     arguments = arguments.parse_args()
-    # gVisor sends it to all processes of a part when one of them ends while another is stopped. Who is started inherits this.
+    # gVisor sends it to all processes of a part when one of them ends while another is stopped. Children inherit this.
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     programs = bundle()
     commit = (programs / "commit").read_text().strip()
@@ -342,7 +342,7 @@ def main():
     record = Record(time.monotonic() + arguments.minutes * 60, write, out and out / "gpu-run.log")
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         environment = prepare(programs, pathlib.Path(folder), arguments.stand_in)
-        # Loading a kernel when it is launched first may wait for streams that stand still until a later one has run. PyTorch has
+        # Loading a kernel at its first launch may wait for blocked streams until a later one has run. PyTorch has
         # too many to load them all.
         eager = dict(environment, CUDA_MODULE_LOADING="EAGER")
         record.program("device", "device", [tool, "device"], eager)
@@ -361,7 +361,7 @@ def main():
             record.program(script, part, command, environment)
         record.ratios()
         record.program("elements.py", "elements", [sys.executable, HERE / "elements.py", programs, str(arguments.frames)], environment)
-        # What may leave processes that hang comes last.
+        # Parts that may leave processes that hang come last.
         for question in "abcdefg":
             record.program(f"question {question}", question, [tool, "question", question], eager)
         others = [program for program in tests if program not in on_devices]

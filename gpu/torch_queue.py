@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MPL-2.0
-"""What the hand-over of a 4K NV12 frame by torch.multiprocessing's queue costs, with and without a clone.
+"""The cost of the hand-over of a 4K NV12 frame by torch.multiprocessing's queue, with and without a clone.
 
 torch_queue.py BIN FRAMES: prints lines for the record, to compare with those of `xmem-gpu numbers`: the same frame, the same
 rate, the same times.
@@ -15,7 +15,7 @@ INTERVAL = 0.01
 WARM_UP = 50
 
 
-def say(what, result):
+def report(what, result):
     print(json.dumps({"part": "torch", "what": what, "result": str(result)}), flush=True)
 
 
@@ -63,9 +63,9 @@ def measure(torch, frames, clone):
         used = cpu() - begun
         times, theirs = results.get(timeout=120)
         name = "torch.multiprocessing's queue, " + ("with clone" if clone else "without clone")
-        say(f"{name}: CPU of both processes, µs per frame", f"{(used + theirs) * 1e6 / frames:.3f}")
-        say(f"{name}: hand-over, µs, median", f"{times[len(times) // 2] / 1e3:.3f}")
-        say(f"{name}: hand-over, µs, 99 %", f"{times[(len(times) - 1) * 99 // 100] / 1e3:.3f}")
+        report(f"{name}: CPU of both processes, µs per frame", f"{(used + theirs) * 1e6 / frames:.3f}")
+        report(f"{name}: hand-over, µs, median", f"{times[len(times) // 2] / 1e3:.3f}")
+        report(f"{name}: hand-over, µs, 99 %", f"{times[(len(times) - 1) * 99 // 100] / 1e3:.3f}")
     finally:
         process.join(10)
         if process.is_alive():
@@ -79,9 +79,9 @@ def main():
         import torch
         import torch.multiprocessing
     except ImportError as error:
-        return say("PyTorch's queue", f"not run: {error}")
+        return report("PyTorch's queue", f"not run: {error}")
     if not torch.cuda.is_available():
-        return say("PyTorch's queue", "not run: PyTorch sees no device")
+        return report("PyTorch's queue", "not run: PyTorch sees no device")
     for clone in (False, True):
         measure(torch, frames, clone)
 

@@ -15,16 +15,16 @@ import tempfile
 SIZE = 3840 * 2160 * 3 // 2
 
 
-def say(what, result):
+def report(what, result):
     print(json.dumps({"part": "torch", "what": what, "result": str(result)}), flush=True)
 
 
 def guarded(what, function):
     """The result of a function, or how it failed."""
     try:
-        say(what, function())
+        report(what, function())
     except Exception as error:
-        say(what, f"{type(error).__name__}: {error}")
+        report(what, f"{type(error).__name__}: {error}")
 
 
 class Frame:
@@ -70,7 +70,7 @@ def read(folder, torch, cupy, mode, frames):
         )
         try:
             if producer.stdout.readline().strip() != "ready":
-                raise RuntimeError("the producer has failed; it says why above")
+                raise RuntimeError("the producer has failed; its message is above")
             consumer = library.c.xmem_gpu_connect(pool.encode())
             if not consumer:
                 raise RuntimeError("cannot connect; the reason is above")
@@ -85,7 +85,7 @@ def read(folder, torch, cupy, mode, frames):
                     del tensor
                     assert library.c.xmem_gpu_release(frame, stream.cuda_stream)
             stream.synchronize()
-            say(f"{mode}: bytes that PyTorch read wrong in {frames} frames, each by its pointer", wrong.item())
+            report(f"{mode}: bytes that PyTorch read wrong in {frames} frames, each by its pointer", wrong.item())
 
             frame, address, size, number = library.take(consumer, stream.cuda_stream)
             stream.synchronize()
@@ -108,7 +108,7 @@ def read(folder, torch, cupy, mode, frames):
                 return f"right: {bool((tensor == expected).all())}"
 
             guarded(f"{mode}: PyTorch reads a held frame after SIGKILL of its producer", after)
-            say(f"{mode}: let go of it after that", library.c.xmem_gpu_release(frame, stream.cuda_stream))
+            report(f"{mode}: release it after that", library.c.xmem_gpu_release(frame, stream.cuda_stream))
             torch.cuda.synchronize()
         finally:
             producer.kill()
@@ -120,22 +120,22 @@ def main():
     try:
         import torch
     except ImportError as error:
-        return say("PyTorch", f"not run: {error}")
+        return report("PyTorch", f"not run: {error}")
     if not torch.cuda.is_available():
-        return say("PyTorch", "not run: it sees no device")
+        return report("PyTorch", "not run: it sees no device")
     try:
         import cupy
     except ImportError as error:
         cupy = None
-        say("CuPy", f"not run: {error}")
-    say("versions", f"PyTorch {torch.__version__}, CuPy {getattr(cupy, '__version__', 'none')}")
+        report("CuPy", f"not run: {error}")
+    report("versions", f"PyTorch {torch.__version__}, CuPy {getattr(cupy, '__version__', 'none')}")
     torch.zeros(1, device="cuda")
     failed = False
     for mode in ("vmm", "legacy"):
         try:
             read(folder, torch, cupy, mode, frames)
         except Exception as error:
-            say(f"{mode}: failed", f"{type(error).__name__}: {error}")
+            report(f"{mode}: failed", f"{type(error).__name__}: {error}")
             failed = True
     sys.exit(failed)
 

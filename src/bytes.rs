@@ -31,7 +31,7 @@ pub(crate) fn name_of(element: &impl IsA<gst::Element>) -> String {
     text(&element.property_value("name")).unwrap_or_default()
 }
 
-/// What is not UTF-8 of a string is replaced.
+/// Bytes of a string that are not UTF-8 are replaced.
 ///
 /// # Safety
 ///

@@ -25,7 +25,7 @@ pub(crate) fn is_elsewhere(caps: &gst::CapsRef) -> bool {
     })
 }
 
-/// What of the caps can be taken here.
+/// The part of the caps that can be taken here.
 pub(crate) fn possible(caps: gst::Caps) -> gst::Caps {
     // Most caps are without, and whether there is a device is not looked for then.
     let needs_cuda = |features: &gst::CapsFeaturesRef| features.contains(CUDA_MEMORY);
@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn the_feature_is_put_on_and_taken_off() {
+    fn the_feature_is_added_and_removed() {
         let host = caps("video/x-raw, format=NV12, width=64, height=64");
         let device = caps("video/x-raw(memory:CUDAMemory), format=NV12, width=64, height=64");
         assert_eq!(on_device(host.clone(), true), device);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! What the core says goes to GStreamer's debug log.
+//! Messages of the core go to GStreamer's debug log.
 
 use std::sync::LazyLock;
 
@@ -51,7 +51,7 @@ fn to_gst(level: Level) -> gst::DebugLevel {
     }
 }
 
-/// Takes what the core says, if this copy of the crate `log` is the plugin's own: a program that links the plugin has one
+/// Takes the core's messages, if this copy of the crate `log` is the plugin's own: a program that links the plugin has one
 /// logger for all of it.
 pub(crate) fn init(plugin: &gst::Plugin) {
     if plugin.filename().is_none() {

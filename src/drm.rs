@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MPL-2.0
 
 //! Video in DMA buffers whose caps leave open how its bytes lie: `format=DMA_DRM`, which GStreamer has since 1.24. A
-//! frame's own GstVideoMeta says it, if anything does.
+//! frame's own GstVideoMeta has it, if anything does.
 
 use gst_video::{VideoFormat, VideoInfo, VideoInterlaceMode};
 use xmem_core::VideoLayout;
@@ -11,7 +11,7 @@ use crate::planes::Planes;
 /// The format's name. It is compared as text: older versions of GStreamer do not know it, and pass such frames on too.
 const NAME: &str = "DMA_DRM";
 
-/// What such caps say of each frame all the same.
+/// The common properties of all frames of such caps.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Drm {
     pub(crate) width: u32,
@@ -37,7 +37,7 @@ impl Drm {
         })
     }
 
-    /// Checks a layout that another process wrote, for a payload of `size` bytes. `None`: nobody here can use it.
+    /// Checks a layout that another process wrote, for a payload of `size` bytes. `None`: it cannot be used here.
     pub(crate) fn check(
         self,
         layout: &VideoLayout,
@@ -55,7 +55,7 @@ impl Drm {
                 let info = VideoInfo::builder(format, self.width, self.height)
                     .interlace_mode(self.interlace_mode)
                     .build()
-                    .map_err(|_| "there are no frames of the size that the caps say")?;
+                    .map_err(|_| "there are no frames of the size in the caps")?;
                 Planes::check(layout, size, &info).map(Some)
             }
         }
@@ -88,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn only_layouts_that_can_be_are_taken() {
+    fn impossible_layouts_are_refused() {
         let drm = drm(", width=64, height=64");
         let check = |change: &dyn Fn(&mut VideoLayout)| {
             let mut layout = nv12();
@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn sizes_that_cannot_be_are_refused() {
+    fn impossible_sizes_are_refused() {
         for size in ["", ", width=0, height=64", ", width=-1, height=64"] {
             assert!(drm(size).check(&nv12(), SIZE).is_err(), "{size}");
         }
@@ -138,7 +138,7 @@ mod tests {
 
     /// With one field per buffer, the height is that of both.
     #[test]
-    fn fields_have_half_the_rows() {
+    fn interlaced_fields_have_half_the_rows() {
         let mut layout = nv12();
         layout.offsets[1] = 64 * 32;
         let alternate = drm(", width=64, height=64, interlace-mode=alternate");

@@ -9,8 +9,8 @@ use crate::memory::{XmemMemory, XmemMemoryRef};
 
 /// Which frame of which pool a GstMemory is.
 ///
-/// All memories over one slot, in whatever process, say the same: two programs can compare what they got, and one can
-/// tell the other by these numbers which frame it means.
+/// All memories over one slot, in whatever process, have the same: two programs can compare what they got, and refer
+/// to a frame by these numbers.
 ///
 /// The plugin must be the one that is linked into this program, made known with
 /// [`plugin_register_static`](crate::plugin_register_static).

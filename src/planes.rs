@@ -6,7 +6,7 @@ use xmem_core::{MAX_PLANES, Text, VideoLayout};
 
 use crate::cuda::CudaMemory;
 
-/// The layout of a buffer's planes: what its GstVideoMeta says, else its memory, else the default one of its caps, if these
+/// The layout of a buffer's planes: that of its GstVideoMeta, else of its memory, else the default one of its caps, if these
 /// have one.
 pub(crate) fn of_buffer(
     buffer: &gst::BufferRef,
@@ -25,7 +25,7 @@ pub(crate) fn of_buffer(
     }
 }
 
-/// The layout of frames that lie as GStreamer says. Formats have no more planes than there is room for.
+/// GStreamer's default layout of frames. Formats have no more planes than there is room for.
 pub(crate) fn of_info(info: &gst_video::VideoInfo) -> VideoLayout {
     let size = (info.width(), info.height());
     of_planes(info.format(), size, info.offset(), info.stride()).unwrap_or_default()
@@ -63,7 +63,7 @@ fn of_device_memory(buffer: &gst::BufferRef) -> Option<gst_video::VideoInfo> {
     CudaMemory::of(memory).map(CudaMemory::info)
 }
 
-/// A layout that has been checked against the caps and the payload, so that nobody reads outside of it.
+/// A layout that has been checked against the caps and the payload, so that no reader goes outside of it.
 #[derive(Debug)]
 pub(crate) struct Planes {
     format: gst_video::VideoFormat,
@@ -113,7 +113,7 @@ impl Planes {
         Ok(planes)
     }
 
-    /// What the layout says, of frames of at least this size.
+    /// The same layout, of frames of at least this size.
     fn read(
         layout: &VideoLayout,
         format: gst_video::VideoFormat,
@@ -121,7 +121,7 @@ impl Planes {
         height: u32,
     ) -> Result<Self, &'static str> {
         if layout.width < width || layout.height < height {
-            return Err("the frame is smaller than its caps say");
+            return Err("the frame is smaller than by its caps");
         }
         let count = usize::try_from(layout.n_planes).unwrap_or(usize::MAX);
         if count > MAX_PLANES {
@@ -164,7 +164,7 @@ impl Planes {
             })
     }
 
-    /// The same for tiled formats, whose strides say how many tiles there are.
+    /// The same for tiled formats, whose strides are numbers of tiles.
     fn tiles_fit(&self, size: usize, info: &gst_video::VideoInfo) -> bool {
         let own = gst_video::VideoInfo::builder(self.format, self.width, self.height)
             .interlace_mode(info.interlace_mode())
@@ -202,7 +202,7 @@ impl Planes {
         &self.strides[..self.count]
     }
 
-    /// Says on the buffer where its planes are.
+    /// Writes to the buffer's meta where its planes are.
     pub(crate) fn describe(&self, buffer: &mut gst::BufferRef) -> Result<(), gst::glib::BoolError> {
         gst_video::VideoMeta::add_full(
             buffer,
@@ -285,7 +285,7 @@ pub(crate) fn to_default_layout(
     Ok(copy)
 }
 
-/// What lay beyond the caps' size is not in the copy, so nothing can be cut out of it.
+/// Bytes beyond the caps' size are not in the copy, so nothing can be cut out of it.
 fn forget_crop_outside(copy: &mut gst::BufferRef, info: &gst_video::VideoInfo) {
     let Some(crop) = copy.meta_mut::<gst_video::VideoCropMeta>() else {
         return;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! What this program is called.
+//! The name of this program.
 #![allow(unsafe_code)] // the bindings take any name for UTF-8
 
 use std::borrow::Cow;
@@ -11,7 +11,7 @@ use crate::bytes;
 
 /// The program's name, as GLib has it: that of a script, where there is one. What is no UTF-8 of it is replaced.
 pub(crate) fn name() -> Option<String> {
-    // SAFETY: null, or a string that GLib keeps for as long as nobody gives the program another name.
+    // SAFETY: null, or a string that GLib keeps until the program gets another name.
     unsafe { bytes::lossy(glib::ffi::g_get_prgname()) }.map(Cow::into_owned)
 }
 
@@ -20,7 +20,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_that_is_no_utf_8_is_still_a_name() {
+    fn a_program_name_that_is_not_utf_8_is_kept() {
         // SAFETY: a string with an end. No other test of this process asks for the name.
         unsafe { glib::ffi::g_set_prgname(c"b\xe4r".as_ptr()) };
         assert_eq!(name().as_deref(), Some("b\u{fffd}r"));

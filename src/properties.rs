@@ -98,7 +98,7 @@ impl<S> Properties<S> {
         Self { specs, access }
     }
 
-    /// What GObject knows of them.
+    /// Their GObject specifications.
     pub(crate) fn specs(&self) -> &[glib::ParamSpec] {
         &self.specs
     }

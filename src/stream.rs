@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! What the start of a stream says of it besides its name. Part of the sticky state.
+//! Properties of a stream's start besides its name. Part of the sticky state.
 
 use std::{
     collections::VecDeque,
@@ -21,7 +21,7 @@ const MOST_GROUPS: usize = 64;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Description {
     pub(crate) flags: gst::StreamFlags,
-    /// What a GstStream says that it is; `None`: there was none.
+    /// The type of a GstStream; `None`: there was none.
     pub(crate) stream_type: Option<gst::StreamType>,
     /// The same for all streams that belong together, and no others on this host.
     pub(crate) group: Option<String>,
@@ -60,7 +60,7 @@ impl Description {
         structure.build().to_string()
     }
 
-    /// What is invalid counts as not known.
+    /// An invalid field counts as unknown.
     pub(crate) fn parse(text: Option<&str>) -> Self {
         let Some(structure) = text.and_then(text::to_structure) else {
             return Self::default();
@@ -117,7 +117,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn comes_back_and_survives_nonsense() {
+    fn the_stream_start_round_trips_and_bad_text_is_ignored() {
         gst::init().unwrap();
         let full = Description {
             flags: gst::StreamFlags::SPARSE | gst::StreamFlags::SELECT,

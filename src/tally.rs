@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! What happens to the memories of one element.
+//! Counters of the memories of one element.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use gst::{glib, prelude::*};
 
 /// GStreamer's parser calls itself for whatever is nested in something else, and some ten thousand levels end the
-/// process. Nobody needs this many.
+/// process. No caps need this many.
 const DEEPEST: usize = 64;
 /// How many strings may be nested in strings.
 const MOST_QUOTED: usize = 8;
@@ -35,7 +35,7 @@ fn is_flat(text: &[u8], quoted: usize) -> bool {
     true
 }
 
-/// What stands in quotes, from behind the first one to behind the last one, as GStreamer escapes it.
+/// The text in quotes, from behind the first one to behind the last one, as GStreamer escapes it.
 fn unquote(bytes: &mut impl Iterator<Item = u8>) -> Vec<u8> {
     let mut content = Vec::new();
     while let Some(byte) = bytes.next() {
@@ -87,7 +87,7 @@ pub(crate) fn of_structure(structure: &gst::StructureRef) -> (String, Vec<String
     (kept.to_string(), lost)
 }
 
-/// Whether a value has a text, and that says in another process what it says here, also of what is inside it.
+/// Whether a value has a text, with the same meaning in another process, also of what is inside it.
 pub(crate) fn is_plain(value: &glib::Value) -> bool {
     use glib::Type;
     let kind = value.type_();
@@ -133,7 +133,7 @@ pub(crate) fn to_structure(text: &str) -> Option<gst::Structure> {
     text.parse().ok()
 }
 
-/// Caps from another process's text. `None`: they make no sense.
+/// Caps from another process's text. `None`: they are invalid.
 pub(crate) fn to_caps(text: &str) -> Option<gst::Caps> {
     if !is_parseable(text) {
         return None;
@@ -148,7 +148,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_people_write_is_parseable() {
+    fn usual_spellings_are_parsed() {
         for text in [
             "video/x-raw(memory:X), format=(string){ NV12, I420 }, width=[ 1, 100 ]",
             r#"a/b, json=(string)"{\"list\":\[1,2,{\"x\":\"y\"}]}""#,
@@ -247,7 +247,7 @@ mod tests {
         #![proptest_config(config())]
 
         #[test]
-        fn structures_come_back(
+        fn structures_round_trip(
             text in "\\PC*",
             bytes in prop::collection::vec(any::<u8>(), 1..40),
             int in any::<i32>(),

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! What lives exactly as long as a GstMemory that somebody else's allocator made.
+//! Values that live exactly as long as a GstMemory of another allocator.
 
 // Qdata of mini objects are C pointers with a destructor.
 #![allow(unsafe_code)]
@@ -19,8 +19,8 @@ pub(crate) trait Tie: Any + Clone + Send + Sync {
     const NAME: &'static glib::GStr;
 }
 
-/// Until what is returned is dropped, nobody else reads or changes what is tied to any memory. Behind a tee, several elements
-/// know one memory: none may take away what another is reading.
+/// Until what is returned is dropped, no other thread reads or changes what is tied to any memory. Behind a tee, several
+/// elements know one memory: none may take away what another is reading.
 fn alone() -> MutexGuard<'static, ()> {
     static LOCK: Mutex<()> = Mutex::new(());
     lock(&LOCK)
@@ -50,8 +50,8 @@ fn exchange<T: Tie>(memory: &gst::MemoryRef, value: Option<T>) -> Option<T> {
     let object = memory.as_ptr().cast_mut().cast();
     let quark = quark::<T>().into_glib();
     let _alone = alone();
-    // SAFETY: a live memory. The value is of this type, as no other kind has its name, and was made by Box; whoever steals it
-    // frees it.
+    // SAFETY: a live memory. The value is of this type, as no other kind has its name, and was made by Box; the thread that
+    // steals it frees it.
     let old = unsafe {
         let old = gst::ffi::gst_mini_object_steal_qdata(object, quark).cast::<T>();
         (!old.is_null()).then(|| *Box::from_raw(old))
@@ -66,8 +66,8 @@ fn exchange<T: Tie>(memory: &gst::MemoryRef, value: Option<T>) -> Option<T> {
     old
 }
 
-/// Changes what is tied to a memory itself, from nothing if there is none. While this runs nobody else reads or changes what
-/// is tied to any memory, so what `change` takes out is for the caller to drop.
+/// Changes what is tied to a memory itself, from nothing if there is none. While this runs no other thread reads or
+/// changes what is tied to any memory, so what `change` takes out is for the caller to drop.
 pub(crate) fn update<T: Tie + Default, R>(
     memory: &gst::MemoryRef,
     change: impl FnOnce(&mut T) -> R,
@@ -75,8 +75,8 @@ pub(crate) fn update<T: Tie + Default, R>(
     let object = memory.as_ptr().cast_mut().cast();
     let quark = quark::<T>().into_glib();
     let _alone = alone();
-    // SAFETY: a live memory. The value is of this type, as no other kind has its name; it was made by Box, and nobody else
-    // has it meanwhile.
+    // SAFETY: a live memory. The value is of this type, as no other kind has its name; it was made by Box, and no other
+    // thread has it meanwhile.
     unsafe {
         let mut value = gst::ffi::gst_mini_object_get_qdata(object, quark).cast::<T>();
         if value.is_null() {
@@ -87,11 +87,12 @@ pub(crate) fn update<T: Tie + Default, R>(
     }
 }
 
-/// What is tied to a memory, or to the one that it is a part of.
+/// The value that is tied to a memory, or to the one that it is a part of.
 pub(crate) fn tied<T: Tie>(memory: &gst::MemoryRef) -> Option<T> {
     let own = {
         let _alone = alone();
-        // SAFETY: a live memory. The value is of this type, as no other kind has its name, and nobody takes it away meanwhile.
+        // SAFETY: a live memory. The value is of this type, as no other kind has its name, and no other thread takes it
+        // meanwhile.
         unsafe {
             let value = gst::ffi::gst_mini_object_get_qdata(
                 memory.as_ptr().cast_mut().cast(),

@@ -2,7 +2,7 @@
 
 //! `xmem://` addresses: a pool by name or by path, and properties.
 //!
-//! What follows `xmem://` is the pool's name, percent-encoded. A name that begins with a slash is the path of the pool's
+//! The part after `xmem://` is the pool's name, percent-encoded. A name that begins with a slash is the path of the pool's
 //! socket, so there are three of them then. After a question mark come properties of the element.
 
 use std::{
@@ -19,7 +19,7 @@ pub(crate) const PROTOCOLS: &[&str] = &["xmem"];
 const PREFIX: &str = "xmem://";
 const FORM: &str = "write xmem://NAME or xmem:///PATH/OF/THE/SOCKET";
 
-/// What an address says.
+/// The parts of an address.
 #[derive(Debug, PartialEq, Eq)]
 struct Address {
     pool: OsString,
@@ -32,7 +32,7 @@ pub(crate) fn of_pool(pool: &OsStr) -> Option<String> {
     (!pool.is_empty()).then(|| format!("{PREFIX}{escaped}"))
 }
 
-/// Has an element that is not running use what the address says. Nothing is changed if any of it is wrong.
+/// Sets an element that is not running to an address. Nothing is changed if any of it is wrong.
 ///
 /// `pool` is the name of the element's property for it. Other properties can be set if the element itself brings them.
 ///
@@ -155,7 +155,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_and_paths_there_and_back() {
+    fn names_and_paths_round_trip() {
         for (pool, uri) in [
             ("cam0", "xmem://cam0"),
             ("/run/shared/cam0", "xmem:///run/shared/cam0"),
@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn nonsense_is_refused_with_the_reason() {
+    fn bad_addresses_are_refused_with_the_reason() {
         for (uri, reason) in [
             ("xmem:cam0", "write xmem://NAME"),
             ("file:///cam0", "write xmem://NAME"),

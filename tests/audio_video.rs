@@ -117,7 +117,7 @@ impl Both {
     }
 }
 
-/// What came of one stream from one producer.
+/// The frames of one stream from one producer.
 #[derive(Default)]
 struct Session {
     times: BTreeMap<u8, gst::ClockTime>,
@@ -158,7 +158,7 @@ fn audio_and_video_stay_together_over_a_restart() {
     for reconnects in 0..3_u64 {
         // At the end of the film the consumers' streams would be over, too.
         let mut player = player(&pools, &film, "");
-        // What the appsinks have until then is of the player before.
+        // The appsinks' frames until then are of the player before.
         until("both are with this player", || {
             let pipeline = &both.video.pipeline;
             ["src", "other"]

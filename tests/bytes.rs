@@ -75,7 +75,7 @@ fn every_string_property_takes_them() {
         for pspec in element.list_properties().iter() {
             if pspec.value_type() == glib::Type::STRING {
                 set(&element, pspec.name(), NOT_UTF8);
-                // What is no path is text.
+                // A value without a path is text.
                 let value = element.property::<PathBuf>(pspec.name());
                 let is_path = ["pool", "name"].contains(&pspec.name());
                 assert_eq!(value.as_os_str().as_bytes() == NOT_UTF8.to_bytes(), is_path);
@@ -99,7 +99,7 @@ fn every_string_property_takes_them() {
 }
 
 #[test]
-fn names_are_refused_with_the_reason() {
+fn invalid_bytes_are_refused_with_the_reason() {
     for (factory, other) in [("xmemsink", "fakesrc"), ("xmemsrc", "fakesink")] {
         let element = element(factory);
         set(&element, "pool", NOT_UTF8);

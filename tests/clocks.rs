@@ -39,7 +39,7 @@ fn due(pipeline: &Pipeline, element: &str, pad: &str, clock: Option<&gst::Clock>
         .add_probe(gst::PadProbeType::BUFFER, move |_, info| {
             let pts = info.buffer().unwrap().pts().unwrap();
             let time = weak.upgrade().unwrap().base_time().unwrap_or_default() + pts;
-            // What a monotonic clock shows when this one shows that time.
+            // The time of a monotonic clock when this one shows that time.
             let time = match &clock {
                 Some(clock) => i128::from(clock.unadjust_unlocked(time).nseconds()),
                 None => i128::from(time.nseconds()),
@@ -87,7 +87,7 @@ fn errors(producer_clock: Option<&gst::Clock>, consumer_clock: Option<&gst::Cloc
 #[track_caller]
 fn are_small(errors: &[i128]) {
     assert_eq!(errors.len(), 99);
-    // A drift of 500 ppm that nobody followed would come to 1 ms in these two seconds.
+    // A drift of 500 ppm without correction would come to 1 ms in these two seconds.
     let wrong: Vec<_> = errors
         .iter()
         .filter(|error| error.abs() > 500_000)
@@ -119,7 +119,7 @@ fn both_may() {
     are_small(&errors(Some(&one), Some(&other)));
 }
 
-/// Without a clock nothing is paced, and running times have nothing to do with anybody's time.
+/// Without a clock nothing is paced, and running times are unrelated to those of others.
 fn without_clock(producer_has_one: bool, consumer_has_one: bool) -> Vec<u64> {
     let pools = Pools::new();
     let producer = pools.launch(&format!(
@@ -163,7 +163,7 @@ fn no_clock_is_no_obstacle() {
 }
 
 #[test]
-fn without_a_clock_a_pipeline_that_begins_anew_has_times_from_then_on() {
+fn without_a_clock_a_restarted_pipeline_has_times_from_its_restart() {
     let pools = Pools::new();
     let producer = pools.launch(&format!(
         "videotestsrc ! {VIDEO} ! xmemsink name=sink pool=POOL"

@@ -30,7 +30,7 @@ fn first_byte(sample: &gst::Sample) -> u8 {
 }
 
 #[test]
-fn several_consumers_get_everything() {
+fn several_consumers_get_every_frame() {
     let pools = Pools::new();
     let producer =
         pools.launch(&format!("videotestsrc num-buffers=30 ! {VIDEO} ! xmemsink name=sink pool=POOL sync=false delivery=lossless"));
@@ -92,12 +92,12 @@ fn all_get_everything(count: u32) {
 }
 
 #[test]
-fn sixty_four_sources_get_everything() {
+fn sixty_four_sources_get_every_frame() {
     all_get_everything(64);
 }
 
 #[test]
-fn two_hundred_sources_get_everything() {
+fn two_hundred_sources_get_every_frame() {
     all_get_everything(200);
 }
 
@@ -108,7 +108,7 @@ fn either_side_may_start_first() {
     let sender = pools.sender(&caps(), "wait-for-connection=true");
     sender.push(frame(1));
     assert_eq!(first_byte(&early.next().unwrap()), 1);
-    // A late joiner learns the caps, and gets what it asks for.
+    // A late joiner gets the caps, and the frames that it asks for.
     sender.push(frame(2));
     assert_eq!(first_byte(&early.next().unwrap()), 2);
     let newest = pools.receiver("start-from=newest");
@@ -229,7 +229,7 @@ fn past_its_budget_a_consumer_copies() {
 }
 
 #[test]
-fn past_its_budget_a_consumer_drops_if_told_to() {
+fn past_its_budget_a_consumer_drops_if_set_to() {
     let (held, receiver, _sender, _pools) = over_budget("over-budget=drop");
     let got: Vec<_> = held.iter().map(first_byte).collect();
     assert_eq!(got, [1, 2]);
@@ -244,7 +244,7 @@ fn past_its_budget_a_consumer_drops_if_told_to() {
 }
 
 #[test]
-fn a_slow_consumer_misses_live_frames_and_hears_of_it() {
+fn a_slow_consumer_misses_live_frames_and_gets_a_message() {
     let pools = Pools::new();
     let sender = pools.sender(&caps(), "history=2");
     let receiver = pools.receiver("max-held=4").connected();
@@ -278,7 +278,7 @@ fn a_slow_consumer_misses_live_frames_and_hears_of_it() {
 }
 
 #[test]
-fn a_slow_consumer_gets_the_newest_if_told_to() {
+fn a_slow_consumer_gets_the_newest_if_set_to() {
     let pools = Pools::new();
     let sender = pools.sender(&caps(), "history=32");
     let receiver = pools.receiver("newest-only=true").connected();
@@ -356,7 +356,7 @@ fn a_new_producer_takes_over() {
 
 /// It is the first to know of the new pool, and yet some frames may be faster.
 #[test]
-fn nothing_of_a_new_producer_is_missed() {
+fn no_frame_of_a_new_producer_is_missed() {
     let pools = Pools::new();
     let receiver = pools.receiver("");
     for round in 0..5 {
@@ -376,7 +376,7 @@ fn nothing_of_a_new_producer_is_missed() {
 }
 
 #[test]
-fn a_lost_producer_ends_the_stream_if_told_to() {
+fn a_lost_producer_ends_the_stream_if_set_to() {
     let pools = Pools::new();
     let receiver = pools.receiver("on-producer-lost=eos");
     let sender = pools.sender(&caps(), LOSSLESS);
@@ -388,7 +388,7 @@ fn a_lost_producer_ends_the_stream_if_told_to() {
 }
 
 #[test]
-fn a_lost_producer_is_an_error_if_told_to() {
+fn a_lost_producer_is_an_error_if_set_to() {
     let pools = Pools::new();
     let receiver = pools.receiver("on-producer-lost=error");
     let sender = pools.sender(&caps(), LOSSLESS);
@@ -421,15 +421,16 @@ fn the_stream_goes_on_after_its_end() {
 }
 
 #[test]
-fn who_comes_and_goes_is_told() {
+fn signals_report_consumers_that_join_and_leave() {
     let pools = Pools::new();
     let sender = pools.sender(&caps(), "");
     let sink = sender.sink();
-    let told = Arc::new(Mutex::new(Vec::new()));
+    let signals = Arc::new(Mutex::new(Vec::new()));
     for signal in ["client-connected", "client-disconnected"] {
-        let told = told.clone();
+        let signals = signals.clone();
         sink.connect(signal, false, move |values| {
-            told.lock()
+            signals
+                .lock()
                 .unwrap()
                 .push((signal, values[1].get::<gst::Structure>().unwrap()));
             None
@@ -459,13 +460,13 @@ fn who_comes_and_goes_is_told() {
     drop(receiver);
     until("no client", || counts.lock().unwrap().len() == 2);
     assert_eq!(*counts.lock().unwrap(), [1, 0]);
-    let told = told.lock().unwrap();
-    assert_eq!(told[0].0, "client-connected");
-    assert_eq!(told[1].0, "client-disconnected");
-    assert_eq!(told[1].1.get::<String>("reason").unwrap(), "left");
+    let signals = signals.lock().unwrap();
+    assert_eq!(signals[0].0, "client-connected");
+    assert_eq!(signals[1].0, "client-disconnected");
+    assert_eq!(signals[1].1.get::<String>("reason").unwrap(), "left");
     assert_eq!(
-        told[0].1.get::<u64>("id").unwrap(),
-        told[1].1.get::<u64>("id").unwrap()
+        signals[0].1.get::<u64>("id").unwrap(),
+        signals[1].1.get::<u64>("id").unwrap()
     );
 }
 
@@ -487,7 +488,7 @@ fn a_sink_that_waits_can_be_paused_and_stopped() {
     sender.pipeline.stop();
 }
 
-/// At the end of a lossless stream, the sink waits for who has not taken everything; a stop ends that too.
+/// At the end of a lossless stream, the sink waits until all consumers have taken everything; a stop ends that too.
 #[test]
 fn a_sink_that_drains_can_be_stopped() {
     let pools = Pools::new();
@@ -545,7 +546,7 @@ fn a_flush_ends_a_wait() {
 }
 
 #[test]
-fn posix_shm_serves_as_well() {
+fn posix_shm_works_as_well() {
     let pools = Pools::new();
     let receiver = pools.receiver("");
     let sender = pools.sender(&caps(), &format!("backing=posix-shm {LOSSLESS}"));

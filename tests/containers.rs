@@ -32,9 +32,9 @@ const UNSHARE: &[&str] = &[
     "--mount-proc",
 ];
 
-/// Who runs a container.
+/// The user that runs a container.
 #[derive(Debug, Clone, Copy)]
-enum Who {
+enum Runner {
     /// Root, who is root in it too.
     Root,
     /// A user who is root in a user namespace of their own.
@@ -42,10 +42,10 @@ enum Who {
 }
 
 /// A command in a container over this directory.
-fn contained(dir: &Path, who: Who) -> Command {
-    let mut command = match who {
-        Who::Root => Command::new("unshare"),
-        Who::User(uid) => {
+fn contained(dir: &Path, runner: Runner) -> Command {
+    let mut command = match runner {
+        Runner::Root => Command::new("unshare"),
+        Runner::User(uid) => {
             let mut command = Command::new("setpriv");
             command
                 .arg(format!("--reuid={uid}"))
@@ -70,8 +70,8 @@ struct Scene {
 }
 
 impl Scene {
-    /// `None`: there are no such containers here, which is said.
-    fn new(who: &[Who]) -> Option<Self> {
+    /// `None`, with a message: there are no such containers here.
+    fn new(runners: &[Runner]) -> Option<Self> {
         let pools = Pools::new();
         let plugin = "libgstxmem.so";
         let program = std::env::current_exe().unwrap();
@@ -82,17 +82,17 @@ impl Scene {
         for path in ["", "plugins", &format!("plugins/{plugin}")] {
             fs::set_permissions(pools.file(path), fs::Permissions::from_mode(0o755)).unwrap();
         }
-        for who in who {
-            let output = contained(pools.path(), *who).arg("true").output();
+        for runner in runners {
+            let output = contained(pools.path(), *runner).arg("true").output();
             match output {
                 Ok(output) if output.status.success() => {}
                 Ok(output) => {
                     let why = String::from_utf8_lossy(&output.stderr).trim().to_owned();
-                    not_run(&format!("no container for {who:?}: {why}"));
+                    not_run(&format!("no container for {runner:?}: {why}"));
                     return None;
                 }
                 Err(error) => {
-                    not_run(&format!("no container for {who:?}: {error}"));
+                    not_run(&format!("no container for {runner:?}: {error}"));
                     return None;
                 }
             }
@@ -117,10 +117,10 @@ impl Scene {
         dir
     }
 
-    fn launch(&self, name: &str, who: Who, pipeline: &str) -> Container {
+    fn launch(&self, name: &str, runner: Runner, pipeline: &str) -> Container {
         let log = self.pools.file(&format!("{name}.log"));
         let output = fs::File::create(&log).unwrap();
-        let child = contained(self.pools.path(), who)
+        let child = contained(self.pools.path(), runner)
             .arg("gst-launch-1.0")
             .args(pipeline.replace("POOL", POOL).split_ascii_whitespace())
             .env("GST_PLUGIN_PATH", "/mnt/shared/plugins")
@@ -174,13 +174,13 @@ const LIVE: &str =
     "videotestsrc is-live=true ! video/x-raw,format=I420,width=320,height=240,framerate=60/1";
 
 /// Frames of one container are in the other what they would be in one process.
-fn frames_arrive_bit_exact(producer: Who, consumer: Who, properties: &str) {
+fn frames_arrive_bit_exact(producer: Runner, consumer: Runner, properties: &str) {
     let Some(scene) = Scene::new(&[producer, consumer]) else {
         return;
     };
-    let uid = |who| match who {
-        Who::Root => 0,
-        Who::User(uid) => uid,
+    let uid = |runner| match runner {
+        Runner::Root => 0,
+        Runner::User(uid) => uid,
     };
     // The producer makes its files here; the consumer may only look.
     scene.give("", uid(producer));
@@ -221,19 +221,19 @@ fn frames_arrive_bit_exact(producer: Who, consumer: Who, properties: &str) {
 
 #[test]
 fn two_containers_share_frames_over_one_directory() {
-    frames_arrive_bit_exact(Who::Root, Who::Root, "");
+    frames_arrive_bit_exact(Runner::Root, Runner::Root, "");
 }
 
 #[test]
 fn containers_of_two_users_share_frames() {
-    let users = (Who::User(42_101), Who::User(42_102));
+    let users = (Runner::User(42_101), Runner::User(42_102));
     frames_arrive_bit_exact(users.0, users.1, "socket-mode=0666");
 }
 
-/// Each is root in its own container, which is nobody in the other.
+/// Each is root in its own container, and an unmapped user in the other.
 #[test]
-fn root_of_another_container_is_not_let_in() {
-    let (owner, other) = (Who::User(42_101), Who::User(42_102));
+fn root_of_another_container_is_denied() {
+    let (owner, other) = (Runner::User(42_101), Runner::User(42_102));
     let Some(scene) = Scene::new(&[owner, other]) else {
         return;
     };
@@ -247,9 +247,9 @@ fn root_of_another_container_is_not_let_in() {
         until("a producer", || scene.pools.file("cam0").exists());
         let mut consumer = scene.launch("consumer", other, "xmemsrc pool=POOL ! fakesink");
         assert!(!consumer.wait().success());
-        let said = consumer.log();
-        assert!(said.contains("socket-mode"), "{said}");
-        // The same user in a container of its own is let in.
+        let output = consumer.log();
+        assert!(output.contains("socket-mode"), "{output}");
+        // The same user in a container of its own is admitted.
         let own = scene.launch("own", owner, "xmemsrc pool=POOL ! fakesink");
         until("the same user", || {
             own.log().contains("PLAYING") || own.log().contains("ERROR")
@@ -265,20 +265,20 @@ fn root_of_another_container_is_not_let_in() {
 
 #[test]
 fn containers_may_be_killed_and_started_again() {
-    let Some(scene) = Scene::new(&[Who::Root]) else {
+    let Some(scene) = Scene::new(&[Runner::Root]) else {
         return;
     };
     let produce = || {
         scene.launch(
             "producer",
-            Who::Root,
+            Runner::Root,
             &format!("{LIVE} ! xmemsink pool=POOL history=4"),
         )
     };
     let consume = || {
         scene.launch(
             "consumer",
-            Who::Root,
+            Runner::Root,
             "xmemsrc pool=POOL max-held=5 ! queue max-size-buffers=3 ! fakesink sync=false",
         )
     };
@@ -299,7 +299,7 @@ fn containers_may_be_killed_and_started_again() {
     let program = fs::read_to_string(format!("/proc/{}/comm", stats.pid)).unwrap();
     assert_eq!(program.trim(), "gst-launch-1.0", "{stats:?}");
 
-    // Its death shows all the same, and what it held comes back.
+    // Its death is noticed nevertheless, and what it held comes back.
     consumer.kill();
     until("the consumer's end", || {
         let stats = scene.stats();
@@ -319,7 +319,7 @@ fn containers_may_be_killed_and_started_again() {
     drop((producer, consumer));
 }
 
-/// What the command `xmem` says on the host. `None`: it was not built.
+/// The output of the command `xmem` on the host. `None`: it was not built.
 fn xmem(dir: &Path, args: &[&str]) -> Option<String> {
     let program = std::env::current_exe().unwrap();
     let program = program.ancestors().nth(2).unwrap().join("xmem");
@@ -339,7 +339,7 @@ fn xmem(dir: &Path, args: &[&str]) -> Option<String> {
 /// By name, in a runtime directory that is shared.
 #[test]
 fn the_runtime_directory_may_be_shared() {
-    let Some(scene) = Scene::new(&[Who::Root]) else {
+    let Some(scene) = Scene::new(&[Runner::Root]) else {
         return;
     };
     let start = |name: &str, pipeline: &str| {
@@ -347,7 +347,7 @@ fn the_runtime_directory_may_be_shared() {
         let script = format!("XMEM_RUNTIME_DIR=/mnt/shared exec gst-launch-1.0 {pipeline}");
         let log = scene.pools.file(&format!("{name}.log"));
         let output = fs::File::create(&log).unwrap();
-        let child = contained(scene.pools.path(), Who::Root)
+        let child = contained(scene.pools.path(), Runner::Root)
             .args(["sh", "-c", &script])
             .env("GST_PLUGIN_PATH", "/mnt/shared/plugins")
             .env("GST_REGISTRY", "/tmp/registry.bin")
@@ -364,11 +364,17 @@ fn the_runtime_directory_may_be_shared() {
     until("frames", || {
         query(&pool).is_ok_and(|stats| stats.consumers.iter().any(|c| c.received > 10))
     });
-    // Also for who stands outside, by name and by path.
+    // Also outside of the containers, by name and by path.
     for args in [&["list"][..], &["show", "cam0"], &["show", &pool]] {
-        if let Some(said) = xmem(scene.pools.path(), args) {
-            assert!(said.contains("cam0") && said.contains("live"), "{said}");
-            assert!(args[0] == "list" || said.contains("gst-launch"), "{said}");
+        if let Some(output) = xmem(scene.pools.path(), args) {
+            assert!(
+                output.contains("cam0") && output.contains("live"),
+                "{output}"
+            );
+            assert!(
+                args[0] == "list" || output.contains("gst-launch"),
+                "{output}"
+            );
         }
     }
 }

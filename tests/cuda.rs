@@ -15,7 +15,7 @@ mod support;
 
 use std::process::Command;
 
-use child::{Child, hear, role, say};
+use child::{Child, read_line, reply, role};
 use gst::prelude::*;
 use support::*;
 use xmem_core::cuda::Device;
@@ -55,17 +55,17 @@ fn produce(pool: &str) {
         let slot = producer.acquire(SlotSpec::new(SIZE).on(&device)).unwrap();
         gstcuda::upload(slot.cuda().unwrap().ptr(), &picture(number));
         slot.publish(FrameMeta::new(SIZE)).unwrap();
-        say("published");
-        hear();
+        reply("published");
+        read_line();
     }
 }
 
-/// Runs `xmemsrc` with the properties that it is told, and says what comes of it.
+/// Runs `xmemsrc` with the properties that it reads, and reports the result.
 fn receive(pool: &str) {
     let pools = Pools::new();
-    say("ready");
+    reply("ready");
     loop {
-        let properties = hear();
+        let properties = read_line();
         let description = format!(
             "xmemsrc name=src pool={pool} start-from=oldest num-buffers=1 {properties} ! appsink name=app sync=false"
         );
@@ -76,12 +76,12 @@ fn receive(pool: &str) {
             Some(sample) => {
                 let is_whole = bytes(sample.buffer().unwrap()) == picture(0);
                 let copied = pipeline.stat("src", "copied");
-                say(format_args!(
+                reply(format_args!(
                     "{is_whole} {copied} {}",
                     sample.caps().unwrap()
                 ));
             }
-            None => say(pipeline.wait_error().1.replace('\n', " ")),
+            None => reply(pipeline.wait_error().1.replace('\n', " ")),
         }
     }
 }
@@ -93,8 +93,8 @@ fn on(machine: &Machine, role: &str, pools: &Pools, variables: &[(&str, &str)]) 
     Child::from(command, role, &pools.pool("p"))
 }
 
-/// What an error says that is one of missing libraries.
-fn says_what_is_missing(text: &str) -> bool {
+/// Whether an error names a missing library.
+fn names_the_missing_library(text: &str) -> bool {
     let parts = [
         "CUDA device",
         "driver",
@@ -107,17 +107,17 @@ fn says_what_is_missing(text: &str) -> bool {
 }
 
 #[test]
-fn xmemsrc_says_what_it_lacks_for_frames_on_a_device() {
+fn xmemsrc_names_the_missing_library_for_frames_on_a_device() {
     let pools = Pools::new();
     let machine = Machine::new(pools.file("machine"));
     let mut producer = on(&machine, "producer", &pools, &[]);
-    assert_eq!(producer.says(), "published");
+    assert_eq!(producer.reply(), "published");
     // There is no driver in this process.
     let pipeline = pools.launch("xmemsrc pool=POOL start-from=oldest ! fakesink");
     let _ = pipeline.0.set_state(gst::State::Playing);
     let (error, text) = pipeline.wait_error();
     assert!(error.matches(gst::CoreError::Negotiation), "{text}");
-    assert!(says_what_is_missing(&text), "{text}");
+    assert!(names_the_missing_library(&text), "{text}");
     // Nor can they be downloaded.
     let pipeline = pools.launch("xmemsrc pool=POOL start-from=oldest download=true ! fakesink");
     let _ = pipeline.0.set_state(gst::State::Playing);
@@ -130,7 +130,7 @@ fn with_an_old_libgstcuda_frames_can_be_downloaded() {
     let pools = Pools::new();
     let machine = Machine::new(pools.file("machine"));
     let mut producer = on(&machine, "producer", &pools, &[]);
-    assert_eq!(producer.says(), "published");
+    assert_eq!(producer.reply(), "published");
     let log = pools.file("log");
     let debug = [
         ("GST_DEBUG", "xmemcuda:4"),
@@ -138,15 +138,15 @@ fn with_an_old_libgstcuda_frames_can_be_downloaded() {
         ("GST_DEBUG_NO_COLOR", "1"),
     ];
     let mut receiver = on(&machine, "receiver", &pools, &debug);
-    assert_eq!(receiver.says(), "ready");
-    receiver.tell("download=true");
-    assert_eq!(receiver.says(), format!("true 1 {CAPS}"));
-    receiver.tell("");
-    let said = receiver.says();
-    if said.contains("memory:CUDAMemory") {
+    assert_eq!(receiver.reply(), "ready");
+    receiver.send("download=true");
+    assert_eq!(receiver.reply(), format!("true 1 {CAPS}"));
+    receiver.send("");
+    let reply = receiver.reply();
+    if reply.contains("memory:CUDAMemory") {
         return not_run("GStreamer's own CUDA library is new enough here");
     }
-    assert!(says_what_is_missing(&said), "{said}");
+    assert!(names_the_missing_library(&reply), "{reply}");
     let log = std::fs::read_to_string(log).unwrap();
     let line = log.lines().find(|line| line.contains("memory:CUDAMemory"));
     let line = line.unwrap_or_else(|| panic!("nothing in {log}"));
@@ -168,10 +168,10 @@ fn without_a_driver_cuda_memory_is_not_offered() {
         pad.query_caps(Some(&both)),
         CAPS.parse::<gst::Caps>().unwrap()
     );
-    // Nor has anybody a context to share.
+    // Nor is there a context to share.
     let mut query = gst::query::Context::new("gst.cuda.context");
     assert!(!pad.query(&mut query));
-    // All other memory is welcome.
+    // All other memory is accepted.
     for caps in [
         CAPS,
         "video/x-raw(memory:DMABuf), format=(string)DMA_DRM",

@@ -2,7 +2,7 @@
 
 //! The device provider, in this process and in `gst-device-monitor-1.0`.
 
-// The runtime directory is told by the environment.
+// The runtime directory comes from the environment.
 #![allow(unsafe_code)]
 
 mod support;
@@ -15,7 +15,7 @@ const GRAY: &str = "video/x-raw,format=GRAY8,width=64,height=64,framerate=30/1";
 const WIDER: &str = "video/x-raw,format=GRAY8,width=128,height=32,framerate=30/1";
 const AUDIO: &str = "audio/x-raw,format=S16LE,rate=48000,channels=1,layout=interleaved";
 
-/// The next message of a device provider about a pool; others are somebody else's.
+/// The next message of a device provider about a pool; those about other devices are skipped.
 fn next(bus: &gst::Bus, kind: gst::MessageType) -> gst::Device {
     let message = bus.timed_pop(SOON).expect("a message");
     assert_eq!(message.type_(), kind, "{message:?}");
@@ -73,7 +73,7 @@ fn pools_come_change_and_go() {
     );
     assert_eq!(properties.get::<String>("xmem.delivery").unwrap(), "live");
 
-    // What is there at the start is known when that returns.
+    // Existing pools are known when that returns.
     let bus = provider.bus();
     provider.start().unwrap();
     let first = provider.devices().into_iter().next().unwrap();
@@ -120,7 +120,7 @@ fn pools_come_change_and_go() {
     assert_eq!(next(&bus, gst::MessageType::DeviceRemoved), audio);
     assert!(provider.devices().is_empty());
 
-    // Nobody keeps them.
+    // They are not kept.
     let weak: Vec<_> = [&first, &changed, &audio, probed]
         .map(|device| device.downgrade())
         .into();

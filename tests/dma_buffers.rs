@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Under caps that say `memory:DMABuf` frames are DMA buffers, on both sides: no copy of one is one. A sealed memfd in a
+//! Under caps with `memory:DMABuf` frames are DMA buffers, on both sides: a copy is not one. A sealed memfd in a
 //! GstDmaBufMemory stands for those of devices.
 
 #[path = "support/descriptors.rs"]
@@ -27,7 +27,7 @@ fn dma_buffer(fill: u8, size: usize) -> gst::Buffer {
     buffer
 }
 
-/// A buffer whose GstVideoMeta says where its planes are.
+/// A buffer whose GstVideoMeta has the places of its planes.
 fn laid_out(
     size: usize,
     flags: VideoFrameFlags,
@@ -52,7 +52,7 @@ fn assert_dma_buffer(sample: &gst::Sample) {
 
 /// Caps with `format=DMA_DRM` leave the format to the frames.
 #[test]
-fn planes_travel_where_only_the_frame_knows_them() {
+fn planes_known_only_to_the_frame_arrive() {
     let pools = Pools::new();
     let sender = pools.sender(&OPEN.parse().unwrap(), "copy=forbid");
     let receiver = pools.receiver("").connected();
@@ -81,9 +81,9 @@ fn planes_travel_where_only_the_frame_knows_them() {
     assert_eq!(receiver.stat("zero-copy"), 3);
 }
 
-/// What devices alone can read has offsets and strides too.
+/// Formats that only devices can read have offsets and strides too.
 #[test]
-fn planes_of_an_open_format_travel() {
+fn planes_of_an_open_format_arrive() {
     let pools = Pools::new();
     let format = VideoFormat::from_string("DMA_DRM");
     if format == VideoFormat::Unknown {
@@ -91,7 +91,7 @@ fn planes_of_an_open_format_travel() {
     }
     let sender = pools.sender(&OPEN.parse().unwrap(), "copy=forbid");
     let receiver = pools.receiver("").connected();
-    // With the flag, more is said of the planes than where they are.
+    // With the flag, the meta has more than the places of the planes.
     for flags in [VideoFrameFlags::empty(), VideoFrameFlags::INTERLACED] {
         sender.push(laid_out(SIZE, flags, format, &[0, 64 * 64], &[256, 256]));
         let sample = receiver.next().unwrap();
@@ -106,7 +106,7 @@ fn planes_of_an_open_format_travel() {
 }
 
 #[test]
-fn planes_that_nobody_knows_are_not_made_up() {
+fn unknown_planes_are_not_made_up() {
     let pools = Pools::new();
     let sender = pools.sender(&OPEN.parse().unwrap(), "copy=forbid");
     let receiver = pools.receiver("").connected();
@@ -118,7 +118,7 @@ fn planes_that_nobody_knows_are_not_made_up() {
 
 /// Past the budget other frames are copied.
 #[test]
-fn what_cannot_be_held_is_dropped() {
+fn a_dma_buffer_past_the_budget_is_dropped() {
     let pools = Pools::new();
     let sender = pools.sender(&GRAY.parse().unwrap(), "");
     let receiver = pools.receiver("max-held=2").connected();
@@ -162,7 +162,7 @@ fn padded_rows_stay_where_they_are() {
 
 /// Any program may be the producer, and put any frames into its pool.
 #[test]
-fn host_memory_does_not_go_out_as_a_dma_buffer() {
+fn host_memory_is_not_delivered_as_a_dma_buffer() {
     let pools = Pools::new();
     let producer = Producer::builder(&pools.pool("p")).build().unwrap();
     let mut sticky = Sticky::new();
@@ -199,7 +199,7 @@ fn host_memory_is_not_published_as_a_dma_buffer() {
     }
 }
 
-/// Nor is it offered to who is to make something else.
+/// Nor is it offered to elements that make other memory.
 #[test]
 fn no_slots_are_offered_for_other_memory() {
     let pools = Pools::new();

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! What the documentation says is so: its command lines run, and its tables list what the elements have.
+//! The documentation is true: its command lines run, and its tables list what the elements have.
 //!
 //! The lines of one block that start a GStreamer program are run together, in processes of their own. What needs a camera,
-//! a screen or a file of the reader's gets a stand-in. A pool that nobody in the block makes is made here, and one that
-//! nobody in the block reads is read here. A line has done what it says once it has ended with success, or frames have
+//! a screen or a file of the reader's gets a stand-in. A pool without a producer in the block gets one here, and one
+//! without a consumer in the block is read here. A line has worked once it has ended with success, or frames have
 //! gone through its pools.
 
 mod support;
@@ -15,7 +15,7 @@ use gst::{glib, prelude::*};
 use rustix::process::{Pid, Signal, kill_process_group};
 use support::{process::*, *};
 
-/// What the machine need not have.
+/// Stand-ins for devices that the machine need not have.
 const STAND_INS: &[(&str, &str)] = &[
     (
         "v4l2src",
@@ -169,20 +169,20 @@ fn run(pools: &Pools, block: &[String]) {
             flows(pool)
         });
     }
-    // Who does not use a pool, such as gst-device-monitor-1.0, ends by itself.
+    // A program that does not use a pool, such as gst-device-monitor-1.0, ends by itself.
     for running in &mut running {
         if made_by(&running.command).is_empty() && read_by(&running.command).is_empty() {
             running.check();
         }
     }
-    // Readers first, as they would say that their producer is gone.
+    // Readers first, as they would report that their producer is gone.
     running.sort_by_key(|running| !made_by(&running.command).is_empty());
     for running in &mut running {
         running.stop();
     }
 }
 
-/// What the reader has of its own.
+/// A file of the reader's.
 fn film(pools: &Pools) {
     let file = pools.file("film.mp4").to_str().unwrap().to_owned();
     pools.run(&format!(

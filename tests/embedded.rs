@@ -34,7 +34,7 @@ fn frames_arrive(installed: bool) {
     let frames: Vec<_> = log.lines().filter(|line| line.contains("mean")).collect();
     assert!(!frames.is_empty(), "{log}");
     for line in frames {
-        // Frame 7 is as bright as its number says.
+        // The brightness of frame 7 is its number.
         let (number, mean) = line
             .strip_prefix("frame ")
             .and_then(|rest| rest.split_once(" at ")?.0.parse::<u64>().ok())
@@ -56,11 +56,11 @@ fn beside_an_installed_plugin() {
 }
 
 #[test]
-fn the_consumer_ends_when_nobody_reads_what_it_says() {
+fn the_consumer_ends_when_its_output_is_closed() {
     let pools = prepared();
     let mut producer = command(&pools, example("embed-producer"));
     let _producer = Launch::start(&pools, "producer", producer.arg("p"));
-    // Else the consumer says that it waits.
+    // Else the consumer prints that it waits.
     until("the pool", || pool_stats(&pools, "p").is_some());
     let mut shell = command(&pools, "bash");
     shell.args(["-c", "set -o pipefail; \"$0\" p | head -n 1"]);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! What goes wrong says what to do, on the side where it goes wrong.
+//! Errors name what to do, on the side where they occur.
 
 // GLib's pointers may not be sent to other threads.
 #![allow(unsafe_code)]
@@ -21,7 +21,7 @@ fn fails_to_start(pools: &Pools, description: &str) -> (gst::glib::Error, String
 }
 
 #[test]
-fn a_second_sink_is_told_who_has_the_pool() {
+fn the_error_of_a_second_sink_names_the_first() {
     let pools = Pools::new();
     let first = pools.sender(&VIDEO.parse().unwrap(), LOSSLESS);
     let receiver = pools.receiver("");
@@ -32,7 +32,7 @@ fn a_second_sink_is_told_who_has_the_pool() {
         text.contains(&format!("process {}", std::process::id())),
         "{text}"
     );
-    // Nobody else notices.
+    // The others do not notice.
     first.push(gst::Buffer::from_slice([1; 64 * 64]));
     assert!(receiver.next().is_some());
     first.finish();
@@ -43,7 +43,7 @@ fn a_second_sink_is_told_who_has_the_pool() {
 }
 
 #[test]
-fn bad_names_are_refused_by_both_sides() {
+fn bad_names_are_refused_by_both_elements() {
     let pools = Pools::new();
     let long = pools.pool(&"x".repeat(200));
     let directory = format!("{}/", pools.path().display());
@@ -85,7 +85,7 @@ fn bad_names_are_refused_by_both_sides() {
 }
 
 #[test]
-fn somebody_elses_socket_is_left_alone() {
+fn a_socket_of_another_program_is_left_unchanged() {
     let pools = Pools::new();
     let _other = UnixListener::bind(pools.pool("p")).unwrap();
     let (error, text) = fails_to_start(&pools, "xmemsrc pool=POOL ! fakesink");
@@ -142,7 +142,7 @@ fn a_frame_larger_than_the_pool_is_an_error() {
 
 /// The fault is upstream's, so it is no consumer that ends.
 #[test]
-fn planes_that_cannot_be_are_an_error_of_the_producer() {
+fn impossible_planes_are_an_error_of_the_producer() {
     let pools = Pools::new();
     let caps = "video/x-raw,format=RGB,width=100,height=100,framerate=30/1";
     for (format, width, stride) in [
@@ -194,7 +194,7 @@ fn caps_that_no_other_process_can_read_are_an_error_of_the_producer() {
         assert!(error.matches(gst::StreamError::Format), "{text}");
         assert!(text.contains("the field odd"), "{text}");
         drop(sender);
-        // It never heard of them.
+        // It never got them.
         receiver.pipeline.wait_eos();
     }
 }
@@ -230,7 +230,7 @@ fn a_forbidden_copy_names_its_cause() {
 }
 
 #[test]
-fn a_forbidden_copy_for_want_of_slots_says_so() {
+fn a_forbidden_copy_for_lack_of_slots_is_reported() {
     let pools = Pools::new();
     let caps = VIDEO.parse().unwrap();
     let sender = pools.sender(&caps, "copy=forbid max-slots=4 history=2");
@@ -262,7 +262,7 @@ fn without_a_free_slot_live_frames_are_dropped_and_counted() {
 }
 
 #[test]
-fn what_only_says_to_be_a_dma_buffer_is_refused() {
+fn caps_of_a_dma_buffer_without_the_feature_are_refused() {
     let pools = Pools::new();
     let caps = "video/x-raw(memory:DMABuf),format=DMA_DRM,drm-format=NV12,width=64,height=64,framerate=30/1";
     let sender = pools.sender(&caps.parse().unwrap(), "");
@@ -272,7 +272,7 @@ fn what_only_says_to_be_a_dma_buffer_is_refused() {
 }
 
 #[test]
-fn without_a_producer_the_source_says_where_it_waits() {
+fn without_a_producer_the_source_reports_where_it_waits() {
     let pools = Pools::new();
     let pipeline = pools.launch("xmemsrc pool=POOL ! fakesink");
     pipeline.play();
@@ -321,9 +321,9 @@ fn a_waiting_source_can_be_stopped() {
     }
 }
 
-/// A producer that says what cannot be must not get anybody to read outside of the frame.
+/// A producer with an impossible layout must not make a consumer read outside of the frame.
 #[test]
-fn a_lying_producer_is_an_error() {
+fn a_producer_with_invalid_data_is_an_error() {
     use xmem_core::{FrameMeta, Producer, Sticky, Text, VideoLayout};
     let pools = Pools::new();
     let producer = Producer::builder(&pools.pool("p")).build().unwrap();
@@ -357,7 +357,7 @@ fn a_lying_producer_is_an_error() {
             error.matches(gst::StreamError::Format),
             "lie {number}: {text}"
         );
-        // What a producer said is quoted, without what Rust calls it.
+        // The producer's text is quoted, without Rust's name of the error.
         assert!(!text.contains("Some("), "{text}");
     }
 }

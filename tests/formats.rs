@@ -120,7 +120,7 @@ fn encoded_video_is_copied_once() {
 }
 
 #[test]
-fn pictures_all_arrive() {
+fn all_pictures_arrive() {
     arrives(
         "videotestsrc num-buffers=10 ! video/x-raw,width=320,height=240 ! pngenc",
         10,
@@ -138,7 +138,7 @@ fn frames_behind_a_tee_are_copied_once() {
 }
 
 #[test]
-fn a_frame_in_several_memories_is_copied_as_one() {
+fn a_frame_in_several_memories_is_copied_into_one() {
     let pools = Pools::new();
     let caps = gst::Caps::new_empty_simple("application/x-test");
     let receiver = pools.receiver("");
@@ -160,7 +160,7 @@ fn a_frame_in_several_memories_is_copied_as_one() {
     assert_eq!(sender.pipeline.stat("sink", "copied"), 2);
 }
 
-/// Frames whose rows and planes lie elsewhere than their caps say, sent from the sink's own pool.
+/// Frames whose rows and planes lie elsewhere than by their caps, sent from the sink's own pool.
 fn padded(format: gst_video::VideoFormat) {
     let pools = Pools::new();
     let info = gst_video::VideoInfo::builder(format, 322, 242)

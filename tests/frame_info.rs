@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! A program can tell which frame it has.
+//! A program can identify a frame.
 
 mod support;
 
@@ -31,7 +31,7 @@ fn both_sides_and_all_consumers_agree() {
         assert_eq!(infos[0].pool, pools.pool("p"));
         assert_eq!(infos[0].sequence, number);
         assert_eq!((infos[0].slot, infos[0].generation), slot);
-        // The producer's own memory tells the same, now that it is published.
+        // The producer's own memory has the same, now that it is published.
         let own = FrameInfo::of(&memory).unwrap();
         assert_eq!(own, infos[0]);
     }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! What is there for a consumer that lags behind, as one does whose sink waits for a frame's time.
+//! The frames for a consumer that lags behind, as one does whose sink waits for a frame's time.
 
 mod support;
 
@@ -34,7 +34,7 @@ fn received(caps: &str, apart: gst::ClockTime, properties: &str) -> usize {
 }
 
 #[test]
-fn a_tenth_of_a_second_at_any_rate() {
+fn the_default_history_is_a_tenth_of_a_second_at_any_rate() {
     let frame = gst::ClockTime::SECOND / 240;
     assert_eq!(received(VIDEO, frame, ""), 21);
     let piece = gst::ClockTime::from_mseconds(5);
@@ -42,9 +42,9 @@ fn a_tenth_of_a_second_at_any_rate() {
 }
 
 #[test]
-fn what_was_asked_for_and_no_more() {
+fn a_set_history_is_not_exceeded() {
     let frame = gst::ClockTime::SECOND / 240;
-    // What the pool keeps, what the appsink has and what the source waits with.
+    // The pool's frames, the appsink's, and the one with which the source waits.
     let most = 1 + 4 + 2;
     assert!(received(VIDEO, frame, "history=4") <= most);
     // So far apart are only as many in a tenth of a second.

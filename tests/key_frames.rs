@@ -79,7 +79,7 @@ fn the_first_picture_of_a_late_joiner_is_right() {
         let first = receiver.next().unwrap();
         let apart = distance(&pixels(&first), &pixels(right));
         assert!(apart < 6.0, "a joiner is {apart} off");
-        // One may come just when a key frame does, which somebody before it had asked for.
+        // One may join just at a key frame that another one has requested.
         late += u32::from(receiver.stat("undecodable") > 0);
         late == 3
     });
@@ -201,7 +201,7 @@ fn delta_frames_wait_for_a_key_frame() {
 }
 
 #[test]
-fn frames_that_stand_for_themselves_do_not_wait_whatever_their_flags_say() {
+fn frames_of_intra_only_formats_are_delivered_whatever_their_flags() {
     for caps in [
         "video/x-raw,format=GRAY8,width=8,height=8,framerate=30/1",
         "image/png,width=8,height=8,framerate=30/1",
@@ -217,7 +217,7 @@ fn frames_that_stand_for_themselves_do_not_wait_whatever_their_flags_say() {
     }
 }
 
-/// The warnings on the bus so far that say how not to wait for a key frame.
+/// The warnings on the bus so far that name the way not to wait for a key frame.
 fn warnings(receiver: &Receiver) -> usize {
     let bus = receiver.pipeline.0.bus().unwrap();
     std::iter::from_fn(|| bus.pop_filtered(&[gst::MessageType::Warning]))
@@ -232,7 +232,7 @@ fn warnings(receiver: &Receiver) -> usize {
 }
 
 #[test]
-fn a_stream_without_key_frames_says_so_at_its_end() {
+fn a_stream_without_key_frames_is_reported_at_its_end() {
     let pools = Pools::new();
     let fed = Fed::new(&pools, LOSSLESS);
     let receivers = [
@@ -253,7 +253,7 @@ fn a_stream_without_key_frames_says_so_at_its_end() {
 }
 
 #[test]
-fn a_stream_without_key_frames_says_so_after_a_while() {
+fn a_stream_without_key_frames_is_reported_after_a_while() {
     let pools = Pools::new();
     let fed = Fed::new(&pools, LOSSLESS);
     let receiver = pools.receiver("").connected();
@@ -268,9 +268,9 @@ fn a_stream_without_key_frames_says_so_after_a_while() {
     assert_eq!(warnings(&receiver), 0);
 }
 
-/// Nothing came meanwhile, so nothing can be said of key frames.
+/// Nothing came meanwhile, so nothing is known of key frames.
 #[test]
-fn a_pause_is_no_wait_for_a_key_frame() {
+fn a_pause_does_not_count_as_a_wait_for_a_key_frame() {
     let pools = Pools::new();
     let fed = Fed::new(&pools, LOSSLESS);
     let receiver = pools.receiver("").connected();
@@ -337,7 +337,7 @@ fn requests_reach_the_encoder() {
 
 /// A consumer that asks as fast as it can costs the producer nothing.
 #[test]
-fn a_flood_of_requests_is_a_few() {
+fn a_flood_of_requests_is_limited() {
     let pools = Pools::new();
     let fed = Fed::new(&pools, "");
     let stop = Arc::new(AtomicBool::new(false));
@@ -378,7 +378,7 @@ fn a_flood_of_requests_is_a_few() {
 }
 
 #[test]
-fn the_news_of_a_forced_key_frame_has_the_consumers_times() {
+fn a_force_key_unit_event_has_the_consumers_times() {
     let pools = Pools::new();
     let fed = Fed::new(&pools, "");
     let receiver = pools.receiver("").connected();

@@ -10,7 +10,7 @@ use support::*;
 
 const CAPS: &str = "video/x-raw,format=GRAY8,width=16,height=16,framerate=20/1";
 const FRAMES: u64 = 50;
-/// What a machine may be late by. The producer's latency is more, so that all frames were late if it did not count.
+/// The lateness that a machine may cause. The producer's latency is more, so that all frames were late if it did not count.
 const DEADLINE: gst::ClockTime = gst::ClockTime::from_mseconds(700);
 const HELD_BACK: gst::ClockTime = gst::ClockTime::from_mseconds(1_500);
 
@@ -72,13 +72,13 @@ fn nothing_is_late(producer: &str) -> gst::ClockTime {
     consumer.wait_eos();
     assert_eq!(consumer.stat("src", "received"), FRAMES);
     let stats = consumer.sink().property::<gst::Structure>("stats");
-    // A machine that is held up is late with some of them; if the latency were wrong, all would be late.
+    // A machine under load is late with some of them; if the latency were wrong, all would be late.
     let rendered = stats.get::<u64>("rendered").unwrap();
     assert!(rendered > FRAMES / 2, "{stats}");
     latency(&consumer.by_name("src"))
 }
 
-/// One frame of the source's own: it says that it may take that long to make one.
+/// One frame of the source's own: its latency may be that long.
 const ONE_FRAME: gst::ClockTime = gst::ClockTime::from_mseconds(50);
 
 #[test]
@@ -135,7 +135,7 @@ fn latency_in(mode: &str, pace: &str) -> gst::ClockTime {
 }
 
 #[test]
-fn what_a_frame_may_be_late_by_depends_on_what_its_time_is() {
+fn the_latency_depends_on_the_timestamp_mode() {
     assert_eq!(latency_in("clock", ""), ONE_FRAME);
     assert_eq!(latency_in("clock", "pace=always"), gst::ClockTime::ZERO);
     assert_eq!(latency_in("clock", "sync=false"), ONE_FRAME);
@@ -145,10 +145,10 @@ fn what_a_frame_may_be_late_by_depends_on_what_its_time_is() {
 }
 
 #[test]
-fn a_producer_with_another_latency_is_announced() {
+fn a_producers_change_of_latency_is_announced() {
     let pools = Pools::new();
     let receiver = pools.receiver("processing-deadline=0");
-    let told = || {
+    let wait_for_latency_message = || {
         receiver.pipeline.wait(&[gst::MessageType::Latency]);
     };
     for (rate, expected) in [(20, 50), (40, 25)] {
@@ -157,10 +157,10 @@ fn a_producer_with_another_latency_is_announced() {
              ! xmemsink pool=POOL"
         ));
         producer.play();
-        told();
+        wait_for_latency_message();
         let expected = gst::ClockTime::from_mseconds(expected);
         until("the latency of this producer", || {
-            // Where nobody takes frames, the source stands before it looks for the next producer.
+            // Without a taker of frames, the source is blocked before it looks for the next producer.
             receiver.app.try_pull_sample(gst::ClockTime::ZERO);
             latency(&receiver.src()) == expected
         });

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MPL-2.0
 
 //! The structures of `src/cuda/ffi.rs` against libgstcuda's own: its headers, as the C compiler reads them, and what the
-//! library says of its types.
+//! library reports of its types.
 #![allow(unsafe_code)] // The library has no bindings; it is loaded, and asked.
 
 #[allow(dead_code)]
@@ -20,7 +20,7 @@ use support::not_run;
 /// Where the headers are, if they are not installed: they want none of what their Debian package does.
 const HEADERS: &str = "XMEM_GST_CUDA_HEADERS";
 
-/// What the headers need of CUDA's own, which no Debian has: the types in their prototypes.
+/// The parts of CUDA's own headers that the headers need, which no Debian has: the types in their prototypes.
 const CUDA_H: &str = "
 #pragma once
 typedef int CUdevice;
@@ -98,7 +98,7 @@ fn claims() -> String {
     }
     claims.text("GST_CAPS_FEATURE_MEMORY_CUDA_MEMORY", "memory:CUDAMemory");
     claims.text("GST_CUDA_CONTEXT_TYPE", ffi::CONTEXT_TYPE);
-    // What came with 1.24.
+    // Fields that came with 1.24.
     let mut newer = Claims::default();
     newer.claim(
         "GST_CUDA_MEMORY_TRANSFER_NEED_SYNC",
@@ -162,8 +162,8 @@ fn c_has_the_same_structures() {
         Ok(output) => output,
         Err(error) => return not_run(&format!("no C compiler: {error}")),
     };
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{said}");
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{stderr}");
 }
 
 /// The headers of 1.24 came with one more.

@@ -10,7 +10,7 @@ use std::{collections::BTreeMap, fs, sync::mpsc};
 use gst::prelude::*;
 use support::*;
 
-/// What a process can leave lying around.
+/// The resources that a process can leak.
 #[derive(Debug, PartialEq, Eq)]
 struct Belongings {
     descriptors: BTreeMap<String, usize>,
@@ -59,7 +59,7 @@ impl Belongings {
 }
 
 #[test]
-fn ten_times_up_and_down() {
+fn ten_starts_and_stops_leave_nothing_behind() {
     let pools = Pools::new();
     let producer = pools.launch(
         "videotestsrc is-live=true ! video/x-raw,format=I420,width=320,height=240,framerate=100/1 \

@@ -27,9 +27,9 @@ fn has_consumer(pools: &Pools) -> bool {
         .is_some_and(|stats| stats.consumers.iter().any(|consumer| consumer.received > 0))
 }
 
-/// What passes ends no stream that goes on.
+/// A temporary shortage ends no stream that goes on.
 #[test]
-fn a_source_that_lost_its_producer_and_has_no_descriptors_goes_on_when_it_has_some() {
+fn a_source_without_descriptors_reconnects_when_it_has_some() {
     let pools = prepared();
     let mut first = Launch::new(&pools, "first", &[], PRODUCER);
     let mut source = Launch::new(&pools, "source", &["-m"], "xmemsrc pool=p ! fakesink");
@@ -40,7 +40,7 @@ fn a_source_that_lost_its_producer_and_has_no_descriptors_goes_on_when_it_has_so
     first.wait();
     let _second = Launch::new(&pools, "second", &[], PRODUCER);
     until("there is a producer", || pool_stats(&pools, "p").is_some());
-    until("it says what it lacks", || {
+    until("it reports what it lacks", || {
         assert!(!source.has_ended(), "{}", source.log());
         source.log().contains("Too many open files")
     });

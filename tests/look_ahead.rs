@@ -28,7 +28,7 @@ fn every_frame_is_encoded() -> Option<()> {
     consumer.wait_eos();
     let of_sink = |field| stat(&producer.sink(), field);
     let of_src = |field| stat(&consumer.by_name("src"), field);
-    // The encoder is nobody that the producer waits for.
+    // The producer does not wait for the encoder.
     assert_eq!(of_sink("published"), FRAMES);
     assert_eq!(of_sink("dropped"), 0);
     assert!(of_sink("slots") <= SLOTS);

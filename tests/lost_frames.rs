@@ -27,7 +27,7 @@ fn frame(number: u8, is_key: bool) -> gst::Buffer {
     buffer
 }
 
-/// The number of the next frame, and whether it says that some before it are missing.
+/// The number of the next frame, and whether it is marked as following missing ones.
 fn next(receiver: &Receiver) -> (u8, bool) {
     let sample = receiver.next().unwrap();
     let buffer = sample.buffer().unwrap();
@@ -35,7 +35,7 @@ fn next(receiver: &Receiver) -> (u8, bool) {
     (bytes(buffer)[0], is_discont)
 }
 
-/// Nobody missed anything in the pool: what is missing never got there.
+/// Nothing was missed in the pool: what is missing never got there.
 fn was_left_out(receiver: &Receiver, undecodable: u64) {
     assert_eq!(receiver.stat("missed"), 0);
     assert_eq!(receiver.stat("undecodable"), undecodable);
@@ -88,7 +88,7 @@ fn push_after(sender: &Sender, start: u64, number: u8, is_key: bool) {
     sender.app.push_sample(&sample).unwrap();
 }
 
-/// As after a seek to a time between two key frames: who decodes in the same pipeline gets them all.
+/// As after a seek to a time between two key frames: a decoder in the same pipeline gets them all.
 #[test]
 fn frames_lie_before_their_segment() {
     for flags in ["", LOSSLESS] {
@@ -111,7 +111,7 @@ fn frames_lie_before_their_segment() {
         assert_eq!(next(&receiver), (15, false));
         was_left_out(&receiver, 2);
         assert_eq!(sender.pipeline.stat("sink", "skipped"), 2);
-        // What begins with a key frame has no gap.
+        // A stream that begins with a key frame has no gap.
         push(20, 20, KEY);
         push(20, 21, DELTA);
         assert_eq!(next(&receiver).0, 20);
@@ -152,7 +152,7 @@ fn a_frame_that_waits_when_there_is_a_flush_is_counted() {
 
 /// GstBaseSink asks for the times of the list itself as if it were a buffer.
 #[test]
-fn nothing_is_missing_between_the_frames_of_lists() {
+fn no_gap_is_reported_between_the_frames_of_lists() {
     for properties in ["history=16", LOSSLESS, "history=16 pace=always"] {
         let pools = Pools::new();
         let sender = pools.sender(&caps(), properties);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Element messages and warnings tell applications what they have no other way to know: of consumers and producers that are lost,
+//! Element messages and warnings give applications what they cannot know otherwise: of consumers and producers that are lost,
 //! of frames that are missed or copied, and of a consumer that the stream waits for.
 
 mod support;
@@ -42,13 +42,13 @@ fn a_producer_that_is_lost_and_comes_back() {
     let pools = Pools::new();
     let caps = VIDEO.parse().unwrap();
     let receiver = pools.receiver("");
-    let said = messages(&receiver.pipeline);
+    let posted = messages(&receiver.pipeline);
     let producer = pools.sender(&caps, LOSSLESS);
     producer.push(frame());
     receiver.next().unwrap();
     drop(producer);
 
-    let lost = said.recv_timeout(SOON.into()).unwrap();
+    let lost = posted.recv_timeout(SOON.into()).unwrap();
     assert_eq!(lost.name(), "GstXmemProducerLost");
     assert_eq!(lost.get::<String>("pool").unwrap(), pools.pool("p"));
     assert_eq!(lost.get::<u32>("pid").unwrap(), std::process::id());
@@ -57,7 +57,7 @@ fn a_producer_that_is_lost_and_comes_back() {
     let producer = pools.sender(&caps, LOSSLESS);
     producer.push(frame());
     receiver.next().unwrap();
-    let back = said.recv_timeout(SOON.into()).unwrap();
+    let back = posted.recv_timeout(SOON.into()).unwrap();
     assert_eq!(back.name(), "GstXmemProducerBack");
     assert_eq!(back.get::<String>("pool").unwrap(), pools.pool("p"));
     assert_eq!(back.get::<u32>("pid").unwrap(), std::process::id());
@@ -66,11 +66,11 @@ fn a_producer_that_is_lost_and_comes_back() {
     producer.finish();
     receiver.pipeline.wait_eos();
     drop(producer);
-    assert!(said.try_recv().is_err());
+    assert!(posted.try_recv().is_err());
 }
 
 #[test]
-fn a_consumer_that_held_all_up() {
+fn a_consumer_that_delays_a_lossless_pool_is_named() {
     let pools = Pools::new();
     let caps = VIDEO.parse().unwrap();
     let producer = pools.sender(
@@ -78,7 +78,7 @@ fn a_consumer_that_held_all_up() {
         "delivery=lossless wait-for-connection=true lossless-timeout=300000000",
     );
     let dropped = messages(&producer.pipeline);
-    // Nobody takes what it has: appsink waits, and with it the source.
+    // Nothing is taken: appsink waits, and with it the source.
     let receiver = pools.receiver("client-name=sluggish").connected();
     let lost = messages(&receiver.pipeline);
     for _ in 0..40 {
@@ -105,13 +105,13 @@ fn a_consumer_that_held_all_up() {
 }
 
 #[test]
-fn a_consumer_that_was_killed_and_one_that_left() {
+fn the_reason_of_a_disconnect_is_reported() {
     let pools = prepared();
     let producer = pools.launch(&format!(
         "videotestsrc is-live=true ! {VIDEO} ! xmemsink name=sink pool={}",
         pool_path(&pools, "p")
     ));
-    let said = messages(&producer);
+    let posted = messages(&producer);
     producer.play();
     let consumer = |name: &str| {
         let consumer = Launch::new(
@@ -133,13 +133,13 @@ fn a_consumer_that_was_killed_and_one_that_left() {
     });
     let killed = consumer("killed");
     killed.signal(Signal::KILL);
-    let dropped = said.recv_timeout(SOON.into()).unwrap();
+    let dropped = posted.recv_timeout(SOON.into()).unwrap();
     assert_eq!(dropped.name(), "GstXmemClientDropped");
     assert_eq!(dropped.get::<String>("name").unwrap(), "killed");
     assert_eq!(dropped.get::<u32>("pid").unwrap(), killed.pid());
     assert_eq!(dropped.get::<String>("reason").unwrap(), "died");
     producer.stop();
-    assert!(said.try_recv().is_err());
+    assert!(posted.try_recv().is_err());
 }
 
 /// The text of the next warning on the bus.
@@ -227,7 +227,7 @@ fn a_source_that_may_hold_few_slots() {
 fn a_consumer_that_a_lossless_sink_waits_for() {
     let pools = Pools::new();
     let sender = pools.sender(&VIDEO.parse().unwrap(), LOSSLESS);
-    // Nobody takes what it has: appsink waits, and with it the source.
+    // Nothing is taken: appsink waits, and with it the source.
     let receiver = pools.receiver("client-name=sluggish").connected();
     for _ in 0..40 {
         sender.push(frame());
@@ -253,9 +253,9 @@ fn a_consumer_that_a_lossless_sink_waits_for() {
     assert_eq!(num_warnings(&sender.pipeline), 0);
 }
 
-/// What is said at the level of warnings in a debug category while something runs.
+/// The warnings of a debug category while something runs.
 fn warnings(category: &'static str, act: impl FnOnce()) -> Vec<String> {
-    let (send, said) = mpsc::channel();
+    let (send, logged) = mpsc::channel();
     let log = gst::log::add_log_function(move |of, level, _, _, _, _, message| {
         let message = message.get().map(|text| text.to_string());
         if of.name() == category && level == gst::DebugLevel::Warning {
@@ -265,19 +265,19 @@ fn warnings(category: &'static str, act: impl FnOnce()) -> Vec<String> {
     gst::log::set_threshold_for_name(category, gst::DebugLevel::Warning);
     act();
     gst::log::remove_log_function(log);
-    said.try_iter().collect()
+    logged.try_iter().collect()
 }
 
-/// Those with a word in them: tests that run in the same process are heard as well.
-fn with<'a>(said: &'a [String], word: &str) -> Vec<&'a String> {
-    said.iter().filter(|text| text.contains(word)).collect()
+/// Those with a word in them: those of tests in the same process are logged as well.
+fn with<'a>(logged: &'a [String], word: &str) -> Vec<&'a String> {
+    logged.iter().filter(|text| text.contains(word)).collect()
 }
 
 /// Frames that are missed look like a lower rate, for which there can be many reasons.
 #[test]
-fn a_source_that_misses_frames_says_why_once() {
+fn a_source_that_misses_frames_reports_the_reason_once() {
     let pools = Pools::new();
-    let said = warnings("GST_PERFORMANCE", || {
+    let logged = warnings("GST_PERFORMANCE", || {
         let sender = pools.sender(&VIDEO.parse().unwrap(), "history=1");
         let receiver = pools.receiver("").connected();
         let sink = sender.sink();
@@ -296,14 +296,14 @@ fn a_source_that_misses_frames_says_why_once() {
         assert!(text.contains("Frames are missed"), "{text}");
         assert_eq!(num_warnings(&receiver.pipeline), 0);
     });
-    assert_eq!(with(&said, "missed").len(), 1, "{said:?}");
+    assert_eq!(with(&logged, "missed").len(), 1, "{logged:?}");
 }
 
-/// Dropping past the budget is what was asked for, but whoever looks at the pool has to see it.
+/// Dropping past the budget is a setting, but the statistics of the pool have to show it.
 #[test]
-fn a_source_that_drops_frames_says_why_once_and_its_producer_knows() {
+fn a_source_that_drops_frames_reports_it_once_and_to_the_producer() {
     let pools = Pools::new();
-    let said = warnings("GST_PERFORMANCE", || {
+    let logged = warnings("GST_PERFORMANCE", || {
         let sender = pools.sender(&VIDEO.parse().unwrap(), LOSSLESS);
         let receiver = pools.receiver("max-held=2 over-budget=drop").connected();
         for _ in 0..5 {
@@ -324,26 +324,26 @@ fn a_source_that_drops_frames_says_why_once_and_its_producer_knows() {
         let client = clients.as_slice()[0].get::<gst::Structure>().unwrap();
         assert_eq!(client.get::<u64>("dropped"), Ok(3));
     });
-    assert_eq!(with(&said, "over-budget=drop").len(), 1, "{said:?}");
-    assert!(with(&said, "missed").is_empty(), "{said:?}");
+    assert_eq!(with(&logged, "over-budget=drop").len(), 1, "{logged:?}");
+    assert!(with(&logged, "missed").is_empty(), "{logged:?}");
 }
 
 #[test]
-fn a_source_that_is_granted_less_than_it_asked_for_says_so() {
+fn a_source_with_less_than_its_requested_budget_reports_it() {
     let pools = Pools::new();
     let _sender = pools.sender(&VIDEO.parse().unwrap(), "max-held=3");
-    let said = warnings("xmemsrc", || {
+    let logged = warnings("xmemsrc", || {
         let _asked = pools.receiver("max-held=20").connected();
     });
-    let said = with(&said, "hold 20 slots");
-    assert_eq!(said.len(), 1, "{said:?}");
+    let logged = with(&logged, "hold 20 slots");
+    assert_eq!(logged.len(), 1, "{logged:?}");
     for part in ["granted 3", "raise max-held on xmemsink"] {
-        assert!(said[0].contains(part), "{said:?}");
+        assert!(logged[0].contains(part), "{logged:?}");
     }
-    // Who leaves it at its default has not asked.
-    let said = warnings("xmemsrc", || {
+    // A source with the default has not asked.
+    let logged = warnings("xmemsrc", || {
         let default = pools.receiver("").connected();
         assert_eq!(default.stat("budget"), 3);
     });
-    assert!(with(&said, "granted").is_empty(), "{said:?}");
+    assert!(with(&logged, "granted").is_empty(), "{logged:?}");
 }

@@ -88,7 +88,7 @@ fn video_frame(number: u32) -> gst::Buffer {
     buffer
 }
 
-/// The same, with what is newer than 1.22; the frame says itself what that is.
+/// The same, with metas that are newer than 1.22; the frame itself lists them.
 fn newer_video_frame(number: u32) -> gst::Buffer {
     let mut buffer = video_frame(number);
     let b = buffer.make_mut();
@@ -230,7 +230,7 @@ fn child() {
                 check_video_frame(sample.buffer().unwrap(), number);
                 lost.extend(check_newer(sample.buffer().unwrap(), number));
             }
-            // What cannot be had here is counted, and nothing else.
+            // Metas that cannot be had here are counted, and nothing else.
             assert_eq!(receiver.stat("metas-dropped"), lost.len() as u64);
             for name in lost {
                 assert_eq!(dropped_metas(&receiver.src(), name), u64::from(FRAMES));
@@ -408,7 +408,7 @@ fn dropped_metas(element: &gst::Element, name: &str) -> u64 {
 }
 
 #[test]
-fn what_cannot_travel_is_named_once() {
+fn metas_that_cannot_be_transported_are_named_once() {
     let pools = Pools::new();
     let receiver = pools.receiver("");
     let sender = pools.sender(&caps(VIDEO), LOSSLESS);
@@ -499,7 +499,7 @@ fn corrupt_metas_are_named_once_and_the_stream_goes_on() {
         attachments.set("meta:GstVideoCropMeta/1", [0xff; 10]);
         attachments.set("meta:GstVideoRegionOfInterestMeta/1", "nonsense");
         attachments.set("meta:GstFromTheFuture/1", "?");
-        attachments.set("somebody else's", "?");
+        attachments.set("another program's", "?");
         raw_frame(&producer, attachments);
         let sample = receiver.next().unwrap();
         let metas = sample.buffer().unwrap().iter_meta::<gst::Meta>().count();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Caps that somebody does not take are that one's error, and nobody else's.
+//! Caps that a consumer does not take are an error of that consumer alone.
 
 mod support;
 
@@ -13,7 +13,7 @@ fn push(sender: &Sender, number: u8) {
     sender.push(gst::Buffer::from_slice([number; 64 * 64]));
 }
 
-/// The error tells the caps, and what to do.
+/// The error names the caps, and what to do.
 fn assert_refused(pipeline: &Pipeline, caps: &str) {
     let (error, text) = pipeline.wait_error();
     assert!(error.matches(gst::CoreError::Negotiation), "{text}");
@@ -25,7 +25,7 @@ fn assert_refused(pipeline: &Pipeline, caps: &str) {
 
 /// Its list begins with formats that few programs read.
 #[test]
-fn a_source_of_any_format_makes_a_common_one() {
+fn a_source_of_any_format_negotiates_a_common_one() {
     use gst::prelude::*;
     for (upstream, format) in [
         ("videotestsrc", "NV12"),
@@ -68,7 +68,7 @@ fn caps_that_downstream_refuses() {
 
 /// Some elements take any caps at first, and refuse the frames.
 #[test]
-fn caps_that_somebody_further_down_refuses() {
+fn caps_refused_further_downstream_are_an_error() {
     let pools = Pools::new();
     let producer = pools.sender(&GRAY.parse().unwrap(), "history=4");
     push(&producer, 1);
@@ -77,7 +77,7 @@ fn caps_that_somebody_further_down_refuses() {
     );
     refusing.play();
     assert_refused(&refusing, "GRAY8");
-    // It is said once, and GstBaseSrc's own words follow.
+    // It is posted once, and GstBaseSrc's own error follows.
     let (error, text) = refusing.wait_error();
     assert!(error.matches(gst::StreamError::Failed), "{text}");
 }
@@ -113,10 +113,10 @@ fn a_change_that_downstream_refuses() {
     assert!(receiver.next().is_none());
 }
 
-/// dvbsuboverlay says that it may attach overlays, to whoever takes any caps, and blends them all the same. A converter would
-/// have to blend what is attached.
+/// dvbsuboverlay claims that it may attach overlays, whatever takes the caps, and blends them nevertheless. A converter
+/// would have to blend what is attached.
 #[test]
-fn caps_promise_no_metas_that_do_not_travel() {
+fn caps_promise_no_metas_that_are_not_transported() {
     let pools = Pools::new();
     let caps = |features: &str| -> gst::Caps {
         let features = format!("x-raw({features})");

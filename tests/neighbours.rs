@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! What GStreamer's own tests of unixfd, shm, proxy and inter check, checked of xmemsink and xmemsrc.
+//! The checks of GStreamer's own tests of unixfd, shm, proxy and inter, for xmemsink and xmemsrc.
 
 mod support;
 

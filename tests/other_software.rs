@@ -29,7 +29,7 @@ const PADDED_BGR: Video = Video {
     planes: &[(242, 966, 968)],
 };
 
-/// y4menc 1.22 writes the padding too, if there is any, and nobody can read that.
+/// y4menc 1.22 writes the padding too, if there is any, and no reader expects that.
 const PLAIN_I420: Video = Video {
     format: "I420",
     width: 328,
@@ -85,8 +85,9 @@ fn opencv_has_gstreamer() -> bool {
     let script = "import cv2; print(cv2.getBuildInformation())";
     let output = Command::new(PYTHON).args(["-c", script]).output();
     output.is_ok_and(|output| {
-        let said = String::from_utf8_lossy(&output.stdout);
-        said.lines()
+        let output = String::from_utf8_lossy(&output.stdout);
+        output
+            .lines()
             .any(|line| line.contains("GStreamer:") && line.contains("YES"))
     })
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! A consumer's pipeline that is paused and goes on. Its running time stands still meanwhile, the producer's does not.
+//! A consumer's pipeline that is paused and resumed. Its running time does not advance meanwhile, the producer's does.
 
 mod support;
 
@@ -121,14 +121,14 @@ impl InHand {
     }
 }
 
-/// Nothing tells how far GstBaseSrc is; where it has not come to its wait yet, these tests find less.
+/// Nothing shows where GstBaseSrc is; if it has not come to its wait yet, these tests find less.
 fn settle() {
     thread::sleep(Duration::from_millis(300));
 }
 
 /// GstBaseSrc of GStreamer 1.26 throws away what a source hands it in a pause.
 #[test]
-fn a_frame_that_was_received_as_the_pause_began_comes_after_it() {
+fn a_frame_received_as_the_pause_began_is_delivered_after_it() {
     let pools = Pools::new();
     let held = InHand::new(&pools);
     held.pause();

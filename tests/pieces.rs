@@ -68,7 +68,7 @@ fn memory_with_a_descriptor_travels_as_it_is() {
         let expected = inode_of(&memories[n % 3]);
         assert!(file.ends_with(&format!(" {expected}")), "{file}");
         assert_eq!(offset, 0);
-        // Nobody writes into it: an in-place filter gets a copy.
+        // It is not written: an in-place filter gets a copy.
         assert!(
             buffer
                 .peek_memory(0)
@@ -81,7 +81,7 @@ fn memory_with_a_descriptor_travels_as_it_is() {
     assert_eq!(stat(&sink, "copied"), 0);
     assert_eq!(stat(&sink, "zero-copy"), 30);
     assert_eq!(receiver.stat("copied"), 0);
-    // Upstream has its buffers back, but for what somebody has: the history, and the consumer.
+    // Upstream has its buffers back, but for those that are held: by the history, and the consumer.
     until("upstream has its buffers back", || {
         gone.load(Ordering::Relaxed) >= 28
     });
@@ -90,7 +90,7 @@ fn memory_with_a_descriptor_travels_as_it_is() {
 }
 
 #[test]
-fn a_dma_buffer_stays_one() {
+fn a_dma_buffer_stays_a_dma_buffer() {
     let pools = Pools::new();
     let caps: gst::Caps =
         "video/x-raw(memory:DMABuf),format=GRAY8,width=64,height=64,framerate=30/1"
@@ -226,7 +226,7 @@ fn a_chain_passes_slots_on() {
         until("connected", || stat(src, "budget") > 0);
     }
     pool.set_active(true).unwrap();
-    // Sends a frame, and tells whether it arrives where it was written.
+    // Sends a frame; returns whether it arrives where it was written.
     let frame = |fill: u8| {
         // Slots come back along the chain in their own time; past its budget a source copies.
         for src in &sources {

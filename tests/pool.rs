@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! What upstream is offered, and what it gets from it.
+//! The allocator and pool that upstream is offered, and their buffers.
 
 mod support;
 
@@ -76,7 +76,7 @@ fn raw_video_is_offered_pool_and_allocator() {
 }
 
 #[test]
-fn a_pool_is_made_only_for_who_needs_one() {
+fn a_pool_is_created_only_on_request() {
     let sink = Sink::new(&[]);
     let query = ask(&sink.0, &caps(), false);
     let (pool, size, _, _) = query.allocation_pools().next().unwrap();
@@ -243,7 +243,7 @@ fn copies_of_a_slot_are_private_memory() {
     assert_eq!(stat(&sink.0, "memory-copies"), 1);
 }
 
-/// What a decoder does that keeps its frame mapped for writing while GStreamer sends it on.
+/// As a decoder does that keeps its frame mapped for writing while GStreamer sends it on.
 #[test]
 fn a_copy_of_a_frame_that_is_mapped_for_writing_is_the_frame() {
     let sink = Sink::new(&[]);
@@ -268,7 +268,7 @@ fn a_copy_of_a_frame_that_is_mapped_for_writing_is_the_frame() {
     assert_eq!(part.allocator().unwrap().memory_type(), "SystemMemory");
     assert_eq!(part.map_readable().unwrap().as_slice(), [5; 100]);
     drop(mapped);
-    // And not for others: who wants to write the alias gets a copy.
+    // And not for others: a writer of the alias gets a copy.
     carrier.make_mut().map_writable().unwrap().fill(6);
     assert!(slot_of(&carrier).is_none());
     assert_eq!(memory.map_readable().unwrap()[0], 5);

@@ -163,9 +163,9 @@ fn of_the_source() {
     }
 }
 
-/// Who reads them back is told what there is, and not what was asked for in vain.
+/// Reading them back gives the settings in effect, not the refused ones.
 #[test]
-fn settings_of_what_runs_stay_as_they_are() {
+fn settings_of_a_running_element_do_not_change() {
     let pools = Pools::new();
     let caps = "video/x-raw,format=GRAY8,width=8,height=8,framerate=30/1";
     let sender = pools.sender(&caps.parse().unwrap(), "");
@@ -197,7 +197,7 @@ fn settings_of_what_runs_stay_as_they_are() {
 }
 
 #[test]
-fn a_socket_mode_that_is_none_is_an_error_at_the_start() {
+fn an_invalid_socket_mode_is_an_error_at_the_start() {
     let pools = Pools::new();
     for bad in ["foo", "", "999", "0o666", "7777", "-1", "+600"] {
         let pipeline = pools.launch("videotestsrc ! xmemsink name=sink pool=POOL");
@@ -211,7 +211,7 @@ fn a_socket_mode_that_is_none_is_an_error_at_the_start() {
 }
 
 #[test]
-fn settings_for_others_that_make_no_sense_are_errors_at_the_start() {
+fn invalid_access_settings_are_errors_at_the_start() {
     let pools = Pools::new();
     for (settings, words) in [
         ("allow-uids=alice", &["allow-uids", "1000,1001"][..]),
@@ -249,7 +249,7 @@ fn settings_for_others_that_make_no_sense_are_errors_at_the_start() {
 }
 
 #[test]
-fn settings_for_others_reach_the_socket() {
+fn access_settings_reach_the_socket() {
     use std::os::unix::fs::MetadataExt;
     let pools = Pools::new();
     // A group that every process may give a file to: one of its own.
@@ -331,7 +331,7 @@ fn statistics_have_the_same_fields_at_all_times() {
     producer.stop();
     receiver.pipeline.stop();
     assert_eq!((fields(&sink), fields(&src)), (of_sink, of_src));
-    // What there was stays to be read.
+    // The figures can still be read.
     assert_eq!((stat(&sink, "published"), stat(&src, "received")), (5, 5));
     assert_eq!(stat(&sink, "slots-held"), 0);
 }

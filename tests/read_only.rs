@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! What is published stays as it is, whoever would like to write it.
+//! A published frame does not change, whichever element tries to write it.
 
 mod support;
 
@@ -97,7 +97,7 @@ fn videobalance_behind_a_tee() {
 }
 
 #[test]
-fn nobody_can_map_a_published_frame_for_writing() {
+fn a_published_frame_cannot_be_mapped_for_writing() {
     let pools = Pools::new();
     let caps: gst::Caps = VIDEO.parse().unwrap();
     let receiver = pools.receiver("");
@@ -121,7 +121,7 @@ fn nobody_can_map_a_published_frame_for_writing() {
                 .flags()
                 .contains(gst::MemoryFlags::READONLY)
         );
-        // Whoever maps a copy of the buffer for writing gets a copy of the memory.
+        // Mapping a copy of the buffer for writing copies the memory.
         let mut own = buffer.copy();
         own.make_mut().map_writable().unwrap().fill(9);
         assert!(slot_of(&own).is_none());

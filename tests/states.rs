@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! States in any order, flushes and seeks, with and without somebody on the other side.
+//! States in any order, flushes and seeks, with and without the other side.
 
 mod support;
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Headers that are in the caps: who joins late gets those of containers as demuxers need them.
+//! Headers that are in the caps: a late joiner gets those of containers as demuxers need them.
 
 mod support;
 
@@ -67,7 +67,7 @@ fn a_late_joiner_gets_the_header_first() {
 }
 
 #[test]
-fn who_takes_what_is_kept_gets_it_too() {
+fn a_consumer_that_starts_from_the_oldest_frame_gets_the_header() {
     let pools = Pools::new();
     let sender = running(&pools, CONTAINER, "delivery=lossless history=1");
     let receiver = pools.receiver("start-from=oldest");
@@ -82,7 +82,7 @@ fn who_takes_what_is_kept_gets_it_too() {
 }
 
 #[test]
-fn who_is_there_from_the_beginning_gets_it_once() {
+fn a_consumer_from_the_beginning_gets_the_header_once() {
     let pools = Pools::new();
     let receiver = pools.receiver("");
     let sender = running(&pools, CONTAINER, LOSSLESS);
@@ -96,7 +96,7 @@ fn who_is_there_from_the_beginning_gets_it_once() {
 
 /// It is sent from where frames are made.
 #[test]
-fn a_header_that_nobody_takes_holds_up_no_pause_and_no_stop() {
+fn a_header_that_downstream_does_not_take_delays_no_pause_and_no_stop() {
     for goes_on in [true, false] {
         let pools = Pools::new();
         let sender = running(&pools, CONTAINER, "");
@@ -124,7 +124,7 @@ fn a_header_that_nobody_takes_holds_up_no_pause_and_no_stop() {
 }
 
 #[test]
-fn the_next_producer_has_its_own() {
+fn the_next_producers_header_is_delivered() {
     let pools = Pools::new();
     let first = running(&pools, CONTAINER, "");
     let receiver = pools.receiver("").connected();
@@ -147,7 +147,7 @@ fn the_next_producer_has_its_own() {
     begins_anew(&receiver, &[4, 5]);
 }
 
-/// What comes next is a header, and tells a demuxer that another stream begins with it.
+/// The next buffer is a header, and is marked as the beginning of another stream.
 #[track_caller]
 fn begins_anew(receiver: &Receiver, right: &[u8]) {
     let sample = receiver.next().unwrap();
@@ -158,7 +158,7 @@ fn begins_anew(receiver: &Receiver, right: &[u8]) {
 }
 
 #[test]
-fn what_decoders_take_from_the_caps_and_nonsense_is_not_sent() {
+fn headers_that_decoders_read_from_caps_and_invalid_ones_are_not_sent() {
     for caps in [
         "audio/x-opus, streamheader=(buffer)<0102, 03>",
         "video/webm, streamheader=(int)<1, 2>",

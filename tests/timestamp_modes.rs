@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! What times, segments and flags a consumer's buffers have.
+//! The times, segments and flags of a consumer's buffers.
 
 mod support;
 
@@ -125,7 +125,7 @@ fn passthrough_leaves_times_and_segments_as_they_are() {
     }
 }
 
-/// What the pool is not told of, a late joiner still has to know.
+/// An event that does not travel in the pool still has to reach a late joiner.
 #[test]
 fn passthrough_has_the_segment_before_the_first_frame_of_a_late_joiner() {
     let pools = Pools::new();
@@ -204,7 +204,7 @@ fn streams_without_a_running_time_have_no_times() {
 }
 
 #[test]
-fn arrival_is_when_the_frame_was_published() {
+fn arrival_mode_uses_the_time_of_publication() {
     let pools = Pools::new();
     let sender = pools.sender(&CAPS.parse().unwrap(), LOSSLESS);
     let receiver = pools.receiver("timestamp-mode=arrival");
@@ -293,7 +293,7 @@ fn times_that_are_missing_stay_missing() {
 }
 
 #[test]
-fn a_running_time_is_what_the_segment_makes_of_a_time() {
+fn running_times_follow_the_segment() {
     let fast = segment(|segment| {
         segment.set_rate(2.0);
         segment.set_start(ms(1_000));
@@ -325,7 +325,7 @@ fn a_running_time_is_what_the_segment_makes_of_a_time() {
 }
 
 #[test]
-fn offsets_of_pads_and_of_the_sink_count() {
+fn offsets_of_pads_and_of_the_sink_apply() {
     let sent = [((Some(ms(3_000)), Some(ms(2_900))), plain())];
     let second = i64::try_from(ms(1_000).nseconds()).unwrap();
     let times = through_the_pool("", -second, &sent).0;
@@ -417,7 +417,7 @@ fn a_live_stream_that_lags_catches_up_where_frames_are_missing() {
 }
 
 #[test]
-fn what_lies_outside_of_its_segment_is_not_published() {
+fn frames_outside_of_their_segment_are_not_published() {
     let pools = Pools::new();
     let sender = sender(&pools, LOSSLESS);
     let receiver = pools.receiver("");
@@ -431,7 +431,7 @@ fn what_lies_outside_of_its_segment_is_not_published() {
 }
 
 #[test]
-fn flags_that_mean_something_elsewhere_travel() {
+fn flags_with_a_meaning_elsewhere_arrive() {
     let pools = Pools::new();
     let sender = pools.sender(&CAPS.parse().unwrap(), LOSSLESS);
     let receiver = pools.receiver("");
@@ -468,7 +468,7 @@ fn flags_that_mean_something_elsewhere_travel() {
 }
 
 /// Two slots for the consumer, and appsink keeps the newest frame that was pulled. What comes while both are held is
-/// dropped here, and the next one says so.
+/// dropped here, and the next one is marked.
 #[test]
 fn a_gap_is_marked() {
     let pools = Pools::new();
@@ -506,7 +506,7 @@ fn passthrough_has_no_segment_of_a_producer_that_is_gone() {
     push(&first, &buffer(0, Some(ms(1_000)), None), &late);
     means_the_same(receiver.next().unwrap().segment().unwrap(), &late);
     first.pipeline.stop();
-    // A program says nothing of segments.
+    // A program sets no segments.
     let builder = Producer::builder(&pools.pool("p")).delivery(Delivery::Lossless);
     let second = builder.build().unwrap();
     let mut sticky = Sticky::new();

@@ -10,7 +10,7 @@ use gst::prelude::*;
 use support::*;
 
 const VIDEO: &str = "video/x-raw,format=GRAY8,width=64,height=64,framerate=100/1";
-/// What a sink that paces its frames has to wait for. Nobody in these tests waits that long.
+/// The latency of a sink that paces its frames. No consumer in these tests takes that long.
 const LATENCY: gst::ClockTime = gst::ClockTime::from_mseconds(250);
 
 /// The times of the buffers that come to a pad, on the clock that both pipelines have.
@@ -178,7 +178,7 @@ fn the_source_is_live_and_has_its_deadline_as_latency() {
 }
 
 #[test]
-fn a_stream_without_times_stays_without() {
+fn a_stream_without_timestamps_stays_without() {
     let pools = Pools::new();
     let file = pools.file("in");
     let content: Vec<u8> = (0..100_000u32).map(|n| (n % 253) as u8).collect();
@@ -205,7 +205,7 @@ fn a_stream_without_times_stays_without() {
 }
 
 #[test]
-fn what_was_before_the_pipeline_comes_at_its_start() {
+fn a_frame_from_before_the_pipeline_has_running_time_zero() {
     let pools = Pools::new();
     let sender = pools.sender(&VIDEO.parse().unwrap(), "");
     let mut buffer = gst::Buffer::from_slice([1; 64 * 64]);

@@ -46,7 +46,7 @@ fn gst_inspect_shows_everything_without_a_warning() {
 }
 
 #[test]
-fn what_the_core_says_is_in_the_debug_log() {
+fn messages_of_the_core_are_in_the_debug_log() {
     let pools = prepared();
     let file = pools.file("debug.log");
     let _producer = Launch::new(&pools, "producer", &[], &format!("{LIVE} pool=p"));
@@ -64,7 +64,7 @@ fn what_the_core_says_is_in_the_debug_log() {
     });
 }
 
-/// The leaks tracer tells at the end what is still alive.
+/// The leaks tracer reports at the end what is still alive.
 fn traced(pools: &Pools, name: &str, program: &str, arguments: &str) -> Launch {
     let mut command = command(pools, program);
     command
@@ -79,7 +79,7 @@ fn traced(pools: &Pools, name: &str, program: &str, arguments: &str) -> Launch {
 fn leaks_nothing(mut launch: Launch) {
     launch.succeeds();
     let log = launch.log();
-    // The tracer was there: this is how it announces what it may say.
+    // The tracer was there: this announces its report.
     assert!(log.contains("new format string: object-alive"), "{log}");
     let alive: Vec<_> = log
         .lines()

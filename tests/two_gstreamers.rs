@@ -56,7 +56,7 @@ impl Place {
     }
 }
 
-/// What goes through the pool is written to a file on both sides.
+/// The frames of the pool are written to a file on both sides.
 fn goes_through(from: Place, to: Place) {
     let pools = prepared();
     let library = "libgstxmem.so";
@@ -124,12 +124,12 @@ fn goes_through(from: Place, to: Place) {
 
 #[test]
 #[ignore = "cargo xtask test --compat runs it"]
-fn the_newer_one_reads_what_the_older_one_writes() {
+fn the_newer_gstreamer_reads_frames_of_the_older() {
     goes_through(Place::Here, Place::There);
 }
 
 #[test]
 #[ignore = "cargo xtask test --compat runs it"]
-fn the_older_one_reads_what_the_newer_one_writes() {
+fn the_older_gstreamer_reads_frames_of_the_newer() {
     goes_through(Place::There, Place::Here);
 }

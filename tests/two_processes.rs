@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Plain `gst-launch-1.0` processes that load the plugin as everybody does.
+//! Plain `gst-launch-1.0` processes that load the plugin in the usual way.
 
 mod support;
 
@@ -95,7 +95,7 @@ const LIVE: &str =
     "videotestsrc is-live=true ! video/x-raw,format=I420,width=320,height=240,framerate=100/1";
 
 #[test]
-fn the_consumer_rides_over_a_killed_producer() {
+fn the_consumer_survives_a_killed_producer() {
     let pools = prepared();
     let producer = || {
         Launch::new(
@@ -138,7 +138,7 @@ fn the_consumer_rides_over_a_killed_producer() {
 }
 
 #[test]
-fn the_producer_gets_back_what_a_killed_consumer_held() {
+fn slots_of_a_killed_consumer_return_to_the_producer() {
     let pools = prepared();
     let _producer = Launch::new(
         &pools,
@@ -166,7 +166,7 @@ fn the_producer_gets_back_what_a_killed_consumer_held() {
 }
 
 #[test]
-fn a_stopped_consumer_stops_nobody_else() {
+fn a_stopped_consumer_delays_no_other_process() {
     let pools = prepared();
     let _producer = Launch::new(
         &pools,
@@ -197,19 +197,24 @@ fn a_stopped_consumer_stops_nobody_else() {
 }
 
 #[test]
-fn a_source_that_waits_says_so() {
+fn a_waiting_source_reports_it() {
     let pools = prepared();
     let _other = Launch::new(
         &pools,
         "other",
         &[],
-        &format!("{LIVE} ! xmemsink pool=somebody"),
+        &format!("{LIVE} ! xmemsink pool=existing"),
     );
-    // The pools that there are then are said once.
+    // The existing pools are listed once.
     until("the other pool", || {
-        pool_stats(&pools, "somebody").is_some()
+        pool_stats(&pools, "existing").is_some()
     });
-    let waiting = Launch::new(&pools, "waiting", &["-m"], "xmemsrc pool=nobody ! fakesink");
-    until("a warning", || waiting.log().contains("nobody.sock"));
-    until("the pools there are", || waiting.log().contains("somebody"));
+    let waiting = Launch::new(
+        &pools,
+        "waiting",
+        &["-m"],
+        "xmemsrc pool=missing ! fakesink",
+    );
+    until("a warning", || waiting.log().contains("missing.sock"));
+    until("the pools there are", || waiting.log().contains("existing"));
 }

@@ -18,7 +18,7 @@ fn uri_of(element: &gst::Element) -> String {
 }
 
 #[test]
-fn both_elements_take_them() {
+fn both_elements_accept_addresses() {
     for (kind, factory) in [
         (gst::URIType::Src, "xmemsrc"),
         (gst::URIType::Sink, "xmemsink"),
@@ -37,7 +37,7 @@ fn both_elements_take_them() {
 }
 
 #[test]
-fn properties_come_along() {
+fn addresses_carry_properties() {
     let uri = "xmem://cam0?max-held=3&on-producer-lost=eos&client-name=a%20b&download=true";
     let src = handler(gst::URIType::Src, uri).unwrap();
     assert_eq!(src.property::<String>("pool"), "cam0");
@@ -135,7 +135,7 @@ fn a_sink_that_has_its_pool_keeps_it() {
     handler.set_uri("xmem://other").unwrap();
 }
 
-/// What programs play addresses with, and a pool that is named by its path.
+/// A player of addresses, with a pool that is named by its path.
 fn plays(description: &str) {
     let pools = Pools::new();
     let producer = pools.launch(

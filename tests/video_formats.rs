@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! What the core says of a video format's planes is what GStreamer does.
+//! The core's planes of a video format are GStreamer's.
 
 use proptest::prelude::*;
 use xmem_core::{VideoFormat, VideoLayout};
 
-/// What is different, if anything is.
+/// The difference, if there is one.
 fn difference(format: &VideoFormat, width: u32, height: u32) -> Result<(), String> {
     let of_gst = gst_video::VideoFormat::from_string(format.name);
     let info = gst_video::VideoInfo::builder(of_gst, width, height).build();
@@ -47,7 +47,7 @@ fn difference(format: &VideoFormat, width: u32, height: u32) -> Result<(), Strin
 
 proptest! {
     #[test]
-    fn each_format_lies_as_gstreamer_has_it(width in 1u32..5000, height in 1u32..3000) {
+    fn each_format_has_gstreamers_layout(width in 1u32..5000, height in 1u32..3000) {
         gst::init().unwrap();
         for format in VideoFormat::all() {
             prop_assert_eq!(difference(format, width, height), Ok(()), "{}", format.name);

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MPL-2.0
 
-"""Writes the newest frame of a pool to a picture, with OpenCV, and says on it which one it is.
+"""Writes the newest frame of a pool to a picture, with OpenCV, and prints its number on it.
 
     gst-launch-1.0 videotestsrc is-live=true ! video/x-raw,format=NV12,width=640,height=480 ! xmemsink pool=cam0
     python preview.py cam0 now.png
@@ -13,7 +13,7 @@ import numpy as np
 
 import xmem
 
-# What turns a packed frame into OpenCV's BGR.
+# The conversions of packed frames into OpenCV's BGR.
 TO_BGR = {
     "RGB": cv2.COLOR_RGB2BGR,
     "RGBA": cv2.COLOR_RGBA2BGR,

@@ -62,7 +62,7 @@ impl CudaContext {
         Some(context)
     }
 
-    /// What a GstContext has.
+    /// The CUDA context in a GstContext.
     fn of_context(context: &gst::Context) -> Option<Self> {
         Library::get()?;
         if context.context_type() != CONTEXT_TYPE {
@@ -126,7 +126,7 @@ pub(crate) fn shared_by_all(element: &gst::Element, ordinal: Option<u32>) -> Opt
     in_place_of(found, element, ordinal)
 }
 
-/// What was found, if it is around a primary context; else one that is.
+/// The found one, if it is around a primary context; else one that is.
 fn in_place_of(
     found: Option<CudaContext>,
     element: &gst::Element,
@@ -152,7 +152,7 @@ fn in_place_of(
     Some(context)
 }
 
-/// What there is of the device, if one is asked for.
+/// The context that exists for the device, if one is asked for.
 fn found(element: &gst::Element, ordinal: Option<u32>) -> Option<CudaContext> {
     asked_for(element).filter(|found| {
         let device = found.device();
@@ -219,7 +219,7 @@ fn ordinal_of(element: &gst::Element) -> Option<u32> {
     u32::try_from(ordinal.get::<i64>().ok()?).ok()
 }
 
-/// What the element was given, its neighbours have, or the application has.
+/// The context that was set on the element, of its neighbours, or of the application.
 fn asked_for(element: &gst::Element) -> Option<CudaContext> {
     let given = |element: &gst::Element| CudaContext::of_context(&element.context(CONTEXT_TYPE)?);
     given(element)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! What frames are copied with on their device.
+//! The stream and memory for copies of frames on their device.
 
 use std::sync::{Arc, Mutex};
 
@@ -15,13 +15,13 @@ use crate::lock;
 #[derive(Debug, Default)]
 pub(crate) struct Copier(Mutex<Option<Ready>>);
 
-/// What frames of one device and one layout are copied with.
+/// The stream and memory for copies of frames of one device and one layout.
 #[derive(Debug, Clone)]
 pub(crate) struct Ready {
     device: Device,
     /// For memory that has no stream.
     stream: Arc<Stream>,
-    /// What the layout was made for.
+    /// The layout that it was made for.
     info: gst_video::VideoInfo,
     layout: Layout,
 }

@@ -3,8 +3,8 @@
 //! Memory of others that must not be freed yet.
 //!
 //! Other processes have it open, and freeing it then is undefined. Holding a reference would do, but then its own pool would
-//! not use it again. So it is kept at its end: when its last reference goes, that reference is taken up until everybody has
-//! closed it. Only then its allocator has it back, which may use it again or free it without telling anybody.
+//! not use it again. So it is kept at its end: when its last reference goes, that reference is taken up until all processes
+//! have closed it. Only then its allocator has it back, which may use it again or free it without notice.
 #![allow(unsafe_code)] // the end of a GstMemory is a C function
 
 use std::ptr;
@@ -54,13 +54,13 @@ impl Deferred {
 
 type Dispose = unsafe extern "C" fn(*mut GstMiniObject) -> gboolean;
 
-/// What is tied to such a memory.
+/// The value that is tied to such a memory.
 #[derive(Debug, Default, Clone)]
 struct Held {
     deferred: Vec<Deferred>,
     /// Notifies the processes that have it open.
     at_end: Option<fn(&gst::MemoryRef)>,
-    /// What its own allocator does at its end.
+    /// Its own allocator's function for its end.
     before: Option<Dispose>,
 }
 

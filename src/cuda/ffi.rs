@@ -27,7 +27,7 @@ pub(crate) struct GstCudaContext {
 #[repr(C)]
 pub(crate) struct GstCudaStream {
     parent: gst::ffi::GstMiniObject,
-    /// What it is a stream of.
+    /// The context of the stream.
     pub(crate) context: *mut GstCudaContext,
     priv_: *mut c_void,
 }

@@ -44,7 +44,7 @@ impl Layout {
         Ok(layout)
     }
 
-    /// What the library does depends on the format, on the device, and on its version.
+    /// The library's layout depends on the format, on the device, and on its version.
     fn of_sample(
         info: &gst_video::VideoInfo,
         context: &CudaContext,
@@ -52,7 +52,7 @@ impl Layout {
         let sample = memory::allocate(context, None, info)
             .ok_or_else(|| glib::bool_error!("libgstcuda has no memory for {}", info.name()))?;
         let found = CudaMemory::of(&sample).map(CudaMemory::info);
-        // Freeing it waits for the device, where a stream may stand still.
+        // Freeing it waits for the device, where a stream may be blocked.
         drop_later(sample);
         let found =
             found.ok_or_else(|| glib::bool_error!("libgstcuda has made memory of another kind"))?;
@@ -86,9 +86,9 @@ impl Layout {
         planes(&self.0)
     }
 
-    /// What the library has to believe of wrapped memory to copy all of it between device and CPU. It copies rows of the
+    /// The info of wrapped memory with which the library copies all of it between device and CPU. It copies rows of the
     /// first component's length: of NV12 with an odd width, the last byte of each row of chroma would not come along. The
-    /// memory's own info is [`Layout::info`] all the same.
+    /// memory's own info is [`Layout::info`] nevertheless.
     pub(super) fn to_wrap(&self) -> Result<gst_video::VideoInfo, glib::BoolError> {
         let info = &self.0;
         let widest = planes(info).map(|plane| plane.width).max().unwrap_or(0);
@@ -103,7 +103,7 @@ impl Layout {
     }
 }
 
-/// Says on a buffer where its planes are.
+/// Writes to a buffer's meta where its planes are.
 pub(super) fn describe(
     info: &gst_video::VideoInfo,
     buffer: &mut gst::BufferRef,

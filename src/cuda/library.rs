@@ -109,7 +109,7 @@ impl Library {
         unsafe {
             if (library.cuda_load_library)() == 0 {
                 return Err(format!(
-                    "{SONAME} cannot use this driver; GST_DEBUG=cudaloader:1 says why"
+                    "{SONAME} cannot use this driver; GST_DEBUG=cudaloader:1 shows why"
                 ));
             }
             (library.cuda_memory_init_once)();

@@ -55,7 +55,7 @@ struct Reading {
 }
 
 impl Reading {
-    /// Lets go of the frame when the streams are done with it that may read it.
+    /// Releases the frame when the streams are done with it that may read it.
     fn end(self, own: &Stream) {
         let device = self.frame.device().clone();
         let other = match &self.stream {
@@ -75,7 +75,7 @@ impl Reading {
 /// Where memory lies: the number of what it is a part of, and its address.
 type Place = (u128, u64);
 
-/// What is behind one memory.
+/// The allocation behind one memory.
 #[derive(Debug)]
 struct Slot {
     lease: Mutex<Lease>,
@@ -240,7 +240,7 @@ impl Home {
     ///
     /// # Safety
     ///
-    /// As long as anybody uses the memory, there is room for the layout at this address.
+    /// As long as the memory is in use, there is room for the layout at this address.
     unsafe fn wrap<T: Send + 'static>(&self, ptr: u64, user_data: Box<T>) -> Option<gst::Memory> {
         let library = Library::get()?;
         let info = self.layout.to_wrap().ok()?;

@@ -19,7 +19,7 @@ const PROP_POOL: &str = "pool";
 
 #[derive(Debug, Default)]
 pub struct XmemDevice {
-    /// Set before anybody else sees the device.
+    /// Set before other threads see the device.
     pool: OnceLock<String>,
 }
 

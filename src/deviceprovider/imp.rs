@@ -88,7 +88,7 @@ impl DeviceProviderImpl for XmemDeviceProvider {
         self.canceller.reset();
         let watch = PoolWatch::new(&self.canceller)
             .map_err(|error| gst::loggable_error!(CAT, "Cannot watch for pools: {error}"))?;
-        // What is there already is listed when this returns.
+        // Existing pools are listed when this returns.
         let mut devices = Devices::default();
         devices.update(&self.obj(), &self.canceller);
         let provider = self.obj().downgrade();
@@ -145,7 +145,7 @@ fn follow(
     }
 }
 
-/// What was announced.
+/// The announced devices.
 #[derive(Debug, Default)]
 struct Devices {
     pools: BTreeMap<String, Pool>,
@@ -163,7 +163,7 @@ impl Devices {
         for (name, old) in &before {
             match self.pools.get(name) {
                 Some(new) if new == old => {}
-                // Who asked for one class only gets no word of a change into another one.
+                // An application that watches one class gets no message of a change into another one.
                 Some(new) if new.class() == old.class() => {
                     gst::debug!(CAT, obj = provider, "Changed: {new:?}");
                     let device = XmemDevice::new(new);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! What there is to know of a pool before one joins it.
+//! The properties of a pool that are known before a consumer joins it.
 
 use std::collections::BTreeMap;
 
@@ -17,7 +17,7 @@ pub(super) struct Pool {
     /// The producer's.
     pub(super) pid: u32,
     pub(super) delivery: String,
-    /// `None`: its producer has not said any yet, or is no GStreamer pipeline.
+    /// `None`: its producer has not set any yet, or is no GStreamer pipeline.
     pub(super) caps: Option<gst::Caps>,
 }
 
@@ -36,7 +36,7 @@ impl Pool {
         }
     }
 
-    /// What kind of device it is.
+    /// The kind of the device.
     pub(super) fn class(&self) -> &'static str {
         let media = self.caps.as_ref().and_then(|caps| caps.structure(0));
         let media = media.map(|structure| structure.name().as_str());
@@ -53,7 +53,7 @@ impl Pool {
 pub(super) fn scan(known: &BTreeMap<String, Pool>) -> BTreeMap<String, Pool> {
     let mut live = xmem_core::pools();
     live.retain(|entry| entry.live);
-    // By name, so that nobody falls for a directory that somebody else made.
+    // By name, so that another user's directory is not used by mistake.
     let names: Vec<_> = live.iter().map(|entry| &entry.name).collect();
     let mut found = BTreeMap::new();
     for (answer, entry) in xmem_core::query_all(&names).into_iter().zip(&live) {
@@ -82,7 +82,7 @@ mod tests {
         Pool::new("p".to_owned(), "/p.sock".to_owned(), stats).caps
     }
 
-    /// Whatever a producer says must not end this test program.
+    /// Whatever a producer writes must not end this test program.
     #[test]
     fn caps_of_another_process_are_not_parsed_without_bound() {
         gst::init().unwrap();

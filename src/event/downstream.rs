@@ -7,7 +7,7 @@ use xmem_core::{Attachments, FrameMeta};
 
 use super::text;
 
-/// What kind of event it is.
+/// The kind of the event.
 const KIND: &str = "event";
 /// The structure of a custom event.
 const STRUCTURE: &str = "structure";
@@ -20,7 +20,7 @@ const CUSTOM: [(&str, gst::EventType); 4] = [
     ("custom-both-oob", gst::EventType::CustomBothOob),
 ];
 
-/// What goes along with an event.
+/// The data of an event.
 #[derive(Debug)]
 pub(crate) struct Packed {
     pub(crate) attachments: Attachments,
@@ -29,7 +29,7 @@ pub(crate) struct Packed {
     pub(crate) flags: u32,
 }
 
-/// Packs an event that stands between two frames. `None`: it is none of these. `Err`: why it cannot travel.
+/// Packs an event that stands between two frames. `None`: it is none of these. `Err`: why it cannot be transported.
 pub(crate) fn pack(event: &gst::EventRef) -> Option<Result<Packed, &'static str>> {
     if let gst::EventView::Gap(gap) = event.view() {
         let (timestamp, duration) = gap.get();
@@ -44,7 +44,7 @@ pub(crate) fn pack(event: &gst::EventRef) -> Option<Result<Packed, &'static str>
     let packed = text::of_structure(structure).map(|text| {
         let mut attachments = attachments(kind);
         attachments.set(STRUCTURE, text);
-        // The one custom event that everybody knows has times of the pipeline that it is in.
+        // The one custom event with a known content has times of the pipeline that it is in.
         let timestamp = DownstreamForceKeyUnitEvent::parse(event)
             .ok()
             .and_then(|event| event.timestamp);
@@ -72,7 +72,7 @@ fn moment(timestamp: Option<gst::ClockTime>, duration: Option<gst::ClockTime>) -
     buffer
 }
 
-/// What an entry that is no frame stands for. `pts` and `duration` are its times in this pipeline. `None`: for nothing that
+/// The event of an entry that is no frame. `pts` and `duration` are its times in this pipeline. `None`: for nothing that
 /// is known here.
 pub(crate) fn unpack(
     meta: &FrameMeta,

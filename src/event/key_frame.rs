@@ -10,7 +10,7 @@ use crate::timing;
 /// The request's name.
 pub(crate) const NAME: &str = "force-key-unit";
 
-/// A key frame that somebody asks for.
+/// A key frame that is requested.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct KeyFrame {
     /// With everything that comes at the start of the stream.
@@ -25,7 +25,7 @@ impl KeyFrame {
         at: None,
     };
 
-    /// What an event asks of an element.
+    /// The request of an event.
     pub(crate) fn from_event(event: &UpstreamForceKeyUnitEvent, element: &gst::Element) -> Self {
         let now = xmem_core::monotonic_ns();
         let at = event
@@ -78,7 +78,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn requests_come_back() {
+    fn requests_round_trip() {
         let later = KeyFrame {
             all_headers: false,
             at: Some(12_345_678_901),

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! What a late joiner has to know: the stream's sticky events as named text.
+//! The state for late joiners: the stream's sticky events as named text.
 
 use gst::{
     glib::{self, translate::IntoGlib},
@@ -17,13 +17,13 @@ pub(crate) const SEGMENT: &str = "segment";
 /// with, as that of a muxer is which completes its header.
 pub(crate) const SEGMENT_EVENT: &str = "segment-event";
 pub(crate) const STREAM_ID: &str = "stream-start";
-/// What else the start of the stream says of it; stream.rs has it.
+/// Other properties of the start of the stream; stream.rs has them.
 pub(crate) const STREAM: &str = "stream";
 pub(crate) const TAGS: &str = "tags";
 pub(crate) const GLOBAL_TAGS: &str = "tags-global";
 /// Custom events, each under the name of its structure.
 pub(crate) const CUSTOM: &str = "custom/";
-/// What the frames' times on CLOCK_MONOTONIC stand for; timeline.rs has it.
+/// The meaning of the frames' times on CLOCK_MONOTONIC; timeline.rs has it.
 pub(crate) const TIMELINE: &str = "timeline";
 
 /// Longer tags are carried without pictures and the like.
@@ -58,7 +58,7 @@ pub(crate) fn update(sticky: &mut Sticky, event: &gst::EventRef) -> Result<(), S
                 sticky.remove(SEGMENT_EVENT);
             }
         }
-        // What comes next has one of its own.
+        // The next buffers have a segment of their own.
         gst::EventView::FlushStop(_) => {
             sticky.remove(SEGMENT);
             sticky.remove(SEGMENT_EVENT);
@@ -113,7 +113,7 @@ pub(crate) fn parse_tags(key: &str, text: &str) -> Option<gst::TagList> {
     let value = glib::Value::deserialize(text, gst::TagList::static_type());
     let mut tags = value.ok()?.get::<gst::TagList>().ok()?;
     if key == GLOBAL_TAGS {
-        // The text does not say so.
+        // The text does not have it.
         tags.make_mut().set_scope(gst::TagScope::Global);
     }
     Some(tags)

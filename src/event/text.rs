@@ -36,7 +36,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_plain_comes_back() {
+    fn plain_values_round_trip() {
         gst::init().unwrap();
         let inner = gst::Structure::builder("inner")
             .field("text", "a \"b\", c=[")
@@ -60,7 +60,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_plain_is_refused() {
+    fn other_values_are_refused() {
         gst::init().unwrap();
         let inner = gst::Structure::builder("inner")
             .field("object", gst::Bus::new())

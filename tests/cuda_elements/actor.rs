@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! What the processes of these tests do: each has a pipeline, and does what it is told, line by line.
+//! The processes of these tests: each has a pipeline, and runs commands, line by line.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -11,12 +11,12 @@ use gst_video::{VideoInfo, VideoMeta};
 use xmem_core::cuda::Device;
 use xmem_core::{FrameMeta, Producer, SlotSpec, Sticky, Text, VideoLayout};
 
-use crate::child::{hear, role, say};
+use crate::child::{read_line, reply, role};
 use crate::gstcuda::{LateCopy, device_address, is_writable, pool_with_stream, upload};
 use crate::pictures::{difference, paint_like, painted};
 use crate::support::{Pipeline, SOON, init, offered_pool};
 
-/// What came by at a pad.
+/// The buffers and events at a pad.
 #[derive(Debug, Default)]
 struct Seen {
     buffers: u64,
@@ -48,14 +48,14 @@ pub fn play() {
     let Some((_, pool)) = role() else { return };
     init();
     let mut actor = Actor::default();
-    say("ready");
+    reply("ready");
     loop {
-        let line = hear();
+        let line = read_line();
         let (word, rest) = line.split_once(' ').unwrap_or((&line, ""));
         let rest = rest.replace("POOL", &pool);
         match actor.obey(word, &rest) {
-            Ok(answer) => say(answer),
-            Err(error) => say(format_args!("error: {}", error.replace('\n', " "))),
+            Ok(answer) => reply(answer),
+            Err(error) => reply(format_args!("error: {}", error.replace('\n', " "))),
         }
     }
 }
@@ -182,7 +182,7 @@ impl Actor {
                 let buffer = self.sample(number)?.buffer().unwrap();
                 Ok(is_writable(buffer.peek_memory(0)).to_string())
             }
-            // What a filter does that works in place.
+            // As a filter does that works in place.
             ("overwrite", [number, with]) => self.overwrite(number, with),
             ("produce", _) => self.produce(&words),
             ("finish", []) => {
@@ -199,7 +199,7 @@ impl Actor {
                 self.samples.remove(&number.parse().unwrap());
                 Ok("ok".into())
             }
-            // What a sink has seen last.
+            // The last buffer that a sink has seen.
             ("last-sample", [element, number]) => {
                 let sample = self
                     .element(element)?
@@ -322,7 +322,7 @@ impl Actor {
                 self.producer = Some(producer);
                 Ok("ok".into())
             }
-            // `layout`: whether it says where the planes are.
+            // `layout`: whether a meta has the places of the planes.
             [place, layout, number, text] => {
                 let producer = self.producer.as_ref().ok_or("no producer")?;
                 let caps = caps(text)?;
@@ -489,7 +489,7 @@ fn value_to_text(value: &gst::glib::SendValue) -> Result<String, String> {
         .map_err(|error| error.to_string())
 }
 
-/// The GstCudaContext of an element, as an address; those of GStreamer tell it only by a query.
+/// The GstCudaContext of an element, as an address; GStreamer's own elements only answer a query for it.
 fn context_of(element: &gst::Element) -> Option<usize> {
     let kind = "gst.cuda.context";
     let of = |context: gst::Context| {

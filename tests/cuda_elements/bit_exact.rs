@@ -18,12 +18,12 @@ fn all_arrive(producer: &mut Actor, consumers: &mut [Actor]) {
     for format in FORMATS {
         for (width, height) in SIZES {
             let caps = caps(format, width, height);
-            producer.told(&format!("caps {caps}"), "ok");
+            producer.run(&format!("caps {caps}"), "ok");
             for _ in 0..2 {
                 number += 1;
                 producer.push(number);
                 for (which, consumer) in consumers.iter_mut().enumerate() {
-                    consumer.told(&format!("take {number}"), "ok");
+                    consumer.run(&format!("take {number}"), "ok");
                     let is = consumer.ask(&format!("check {number}"));
                     assert_eq!(is, "same", "consumer {which}, {caps}");
                     consumer.drops(number);
@@ -34,7 +34,7 @@ fn all_arrive(producer: &mut Actor, consumers: &mut [Actor]) {
 }
 
 #[test]
-fn frames_of_all_formats_and_sizes_are_the_same_everywhere() {
+fn frames_of_all_formats_and_sizes_are_bit_exact() {
     let Some(lab) = Lab::new() else { return };
     let mut producer = lab.producer(&caps(Nv12, 320, 240), LOSSLESS);
     let mut consumers = [
@@ -63,7 +63,7 @@ fn memory_that_upstream_allocates_arrives_the_same() {
 }
 
 #[test]
-fn what_a_late_device_writes_is_waited_for() {
+fn writes_of_a_late_device_are_waited_for() {
     let Some(lab) = Lab::new() else { return };
     let lab = lab.with("DELAY_US", "1000..4000");
     let mut producer = lab.producer(&caps(Nv12, 640, 480), LOSSLESS);

@@ -21,7 +21,7 @@ fn neighbours_have_the_same_context() {
     let of_source = consumer.ask("context src");
     assert!(of_source.starts_with("Some"), "{of_source}");
     assert_eq!(consumer.ask("context down"), of_source);
-    // Nobody made another one.
+    // No other one was made.
     assert_eq!(lab.calls(&producer, &["cuCtxCreate_v2"]), probes(&lab));
     lab.assert_allowed();
 }
@@ -29,14 +29,14 @@ fn neighbours_have_the_same_context() {
 /// How many contexts the plugin of GStreamer makes and destroys to look at the devices.
 fn probes(lab: &Lab) -> u64 {
     let mut idle = lab.launch("cudadownload ! fakesink");
-    idle.told("stop", "ok");
+    idle.run("stop", "ok");
     let calls = lab.machine.calls(idle.pid());
     calls.get("cuCtxCreate_v2").copied().unwrap_or(0)
         - u64::from(calls.get("cuCtxDestroy_v2").copied().unwrap_or(0) < calls["cuCtxCreate_v2"])
 }
 
 #[test]
-fn upstream_behind_other_elements_has_it_too() {
+fn upstream_behind_other_elements_has_the_same_context() {
     let Some(lab) = Lab::new() else { return };
     let mut producer = lab.launch(&format!(
         "appsrc name=in format=time caps=\"{}\" ! queue ! cudaupload name=up ! queue \
@@ -88,7 +88,7 @@ fn frames_stay_on_their_device() {
         assert_eq!(producer.stat(sink, "zero-copy"), 20, "{sink}");
     }
     assert!(lab.machine.used_memory(1) > 0);
-    // Another device than was asked for is an error that says so.
+    // Another device than the requested one is an error that names both.
     let mut wrong = lab
         .launch(&consumer("cuda-device-id=0", "").replace("POOL", &other))
         .connected();

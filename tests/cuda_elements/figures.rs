@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! What the statistics say of devices.
+//! Statistics about devices.
 
 use gst_video::VideoFormat::Nv12;
 
@@ -8,7 +8,7 @@ use crate::lab::Lab;
 use crate::pictures::caps;
 use crate::support::{LOSSLESS, until};
 
-/// How the memory came to a consumer, as both sides tell it, after one frame.
+/// How a consumer opened the memory, as both sides report it, after one frame.
 fn modes(lab: &Lab, mode: &str) -> (String, String) {
     let mut producer = lab.producer(
         &caps(Nv12, 320, 240),
@@ -22,7 +22,7 @@ fn modes(lab: &Lab, mode: &str) -> (String, String) {
     let of_consumer = consumer.ask("stat src device");
     let device = format!("device=(string){of_consumer};");
     let mut of_client = String::new();
-    until("the producer was told", || {
+    until("the producer knows", || {
         // A structure in a structure is escaped.
         of_client = producer.ask("stats sink").replace('\\', "");
         of_client.contains(&device)
@@ -30,14 +30,14 @@ fn modes(lab: &Lab, mode: &str) -> (String, String) {
     let devices = of_client.split("devices=").nth(1).unwrap();
     let devices = devices.split('>').next().unwrap().to_owned();
     lab.assert_allowed();
-    // What there was stays to be read.
-    consumer.told("stop", "ok");
+    // The figures can still be read.
+    consumer.run("stop", "ok");
     assert_eq!(consumer.ask("stat src device"), of_consumer);
     (of_consumer, devices)
 }
 
 #[test]
-fn both_sides_tell_how_the_memory_came_to_a_consumer() {
+fn both_sides_report_how_a_consumer_opened_the_memory() {
     for (mode, quirks, expected) in [
         ("auto", "", "vmm"),
         ("vmm", "", "vmm"),

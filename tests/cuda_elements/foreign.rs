@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Memory that upstream allocates: shared where it lies if it can be, copied once if not, and never freed under anybody.
+//! Memory that upstream allocates: shared in place if possible, copied once if not, never freed while it is in use.
 
 use gst_video::VideoFormat::{Bgra, I420, Nv12};
 
@@ -39,13 +39,13 @@ fn pass(producer: &mut Actor, consumers: &mut [Actor], numbers: std::ops::Range<
 }
 
 #[test]
-fn it_is_opened_once_and_not_copied() {
+fn upstreams_memory_is_opened_once_and_not_copied() {
     let Some(lab) = Lab::new() else { return };
     let mut producer = lab.actor();
     let pipeline = own_memory(&format!("{LOSSLESS} copy=forbid"));
-    producer.told(&format!("prepare {pipeline}"), "ok");
-    producer.told("watch sink sink", "ok");
-    producer.told("play", "ok");
+    producer.run(&format!("prepare {pipeline}"), "ok");
+    producer.run("watch sink sink", "ok");
+    producer.run("play", "ok");
     let mut consumers = [lab.consumer("", ""), lab.consumer("", "")];
     producer.until_stat("sink", "num-clients", 2);
     pass(&mut producer, &mut consumers, 0..160);
@@ -65,7 +65,7 @@ fn it_is_opened_once_and_not_copied() {
 }
 
 #[test]
-fn it_is_not_freed_while_a_frame_is_held() {
+fn upstreams_memory_is_not_freed_while_a_frame_is_held() {
     let Some(lab) = Lab::new() else { return };
     let mut producer = lab.launch(&own_memory(LOSSLESS));
     let mut consumer = lab.consumer("", "");
@@ -74,7 +74,7 @@ fn it_is_not_freed_while_a_frame_is_held() {
         consumer.takes(number);
     }
     // cudaupload's pool goes with its caps.
-    producer.told(&format!("caps {}", caps(I420, 64, 64)), "ok");
+    producer.run(&format!("caps {}", caps(I420, 64, 64)), "ok");
     for number in 3..40 {
         producer.push(number);
         consumer.takes(number);
@@ -100,15 +100,15 @@ fn it_is_not_freed_while_a_frame_is_held() {
     lab.assert_allowed();
 }
 
-/// A process that holds no frame has the memory open all the same, until it has heard that it may close it.
+/// A process that holds no frame has the memory open nevertheless, until it gets the message to close it.
 #[test]
-fn it_is_not_freed_while_anybody_has_it_open() {
+fn upstreams_memory_is_not_freed_while_a_process_has_it_open() {
     let Some(lab) = Lab::new() else { return };
     let mut producer = lab.actor();
     let pipeline = own_memory("wait-for-connection=true");
-    producer.told(&format!("prepare {pipeline}"), "ok");
-    producer.told("watch sink sink", "ok");
-    producer.told("play", "ok");
+    producer.run(&format!("prepare {pipeline}"), "ok");
+    producer.run("watch sink sink", "ok");
+    producer.run("play", "ok");
     let mut stopped =
         lab.launch("xmemsrc name=src pool=POOL ! fakesink sync=false enable-last-sample=false");
     for number in 0..20 {
@@ -118,7 +118,7 @@ fn it_is_not_freed_while_anybody_has_it_open() {
     let memories = producer.number("seen sink addresses");
     until("it holds nothing", || stopped.stat("src", "held") == 0);
     stopped.0.stop();
-    producer.told(&format!("caps {}", caps(I420, 64, 64)), "ok");
+    producer.run(&format!("caps {}", caps(I420, 64, 64)), "ok");
     for number in 20..80 {
         producer.push(number);
         producer.until_stat("sink", "published", u64::from(number) + 1);
@@ -133,23 +133,23 @@ fn it_is_not_freed_while_anybody_has_it_open() {
 }
 
 #[test]
-fn it_is_not_freed_under_a_stopped_process() {
+fn upstreams_memory_is_not_freed_under_a_stopped_process() {
     let Some(lab) = Lab::new() else { return };
     let mut producer = lab.launch(&own_memory("release-timeout=300000000"));
     let mut stopped = lab.consumer("start-from=oldest", "");
     producer.push(1);
     stopped.takes(1);
     stopped.0.stop();
-    producer.told(&format!("caps {}", caps(I420, 64, 64)), "ok");
+    producer.run(&format!("caps {}", caps(I420, 64, 64)), "ok");
     let mut other = lab.consumer("", "").connected();
     for number in 2..60 {
         producer.push(number);
     }
     producer.until_stat("sink", "published", 59);
-    other.told("take 59", "ok");
+    other.run("take 59", "ok");
     // The sink and all of upstream's pools end.
-    producer.told("stop", "ok");
-    producer.told("forget", "ok");
+    producer.run("stop", "ok");
+    producer.run("forget", "ok");
     stopped.0.go_on();
     stopped.has(1);
     stopped.drops(1);
@@ -157,7 +157,7 @@ fn it_is_not_freed_under_a_stopped_process() {
 }
 
 #[test]
-fn frames_stay_whole_when_upstream_stops() {
+fn frames_stay_intact_when_upstream_stops() {
     let Some(lab) = Lab::new() else { return };
     let mut producer = lab.launch(&own_memory("release-timeout=200000000"));
     let mut consumer = lab.consumer("start-from=oldest", "");
@@ -165,8 +165,8 @@ fn frames_stay_whole_when_upstream_stops() {
         producer.push(number);
         consumer.takes(number);
     }
-    producer.told("stop", "ok");
-    producer.told("forget", "ok");
+    producer.run("stop", "ok");
+    producer.run("forget", "ok");
     for number in 0..4 {
         consumer.has(number);
         consumer.drops(number);
@@ -175,7 +175,7 @@ fn frames_stay_whole_when_upstream_stops() {
 }
 
 #[test]
-fn all_memory_is_freed_when_consumers_let_go_in_time() {
+fn all_memory_is_freed_when_consumers_release_in_time() {
     let Some(lab) = Lab::new() else { return };
     let mut producer = lab.launch(&own_memory("release-timeout=60000000000"));
     let mut consumer = lab.consumer("start-from=oldest", "");
@@ -184,15 +184,15 @@ fn all_memory_is_freed_when_consumers_let_go_in_time() {
         consumer.takes(number);
     }
     // The stop waits for them.
-    producer.0.tell("stop");
+    producer.0.send("stop");
     for number in 0..4 {
         consumer.has(number);
         consumer.drops(number);
     }
     // An appsink refers to its last frame until it is stopped.
-    consumer.told("stop", "ok");
-    assert_eq!(producer.0.says(), "ok");
-    producer.told("forget", "ok");
+    consumer.run("stop", "ok");
+    assert_eq!(producer.0.reply(), "ok");
+    producer.run("forget", "ok");
     only_canaries_are_left(&lab);
     lab.assert_allowed();
 }
@@ -205,8 +205,8 @@ fn a_sink_that_is_restarted_shares_the_same_memory_again() {
     for number in 0..20 {
         if number > 0 {
             // Only the sink: upstream keeps its pool and its memories.
-            producer.told("state sink null", "ok");
-            producer.told("state sink playing", "ok");
+            producer.run("state sink null", "ok");
+            producer.run("state sink playing", "ok");
         }
         producer.push(number);
         consumer.takes(number);
@@ -246,8 +246,8 @@ fn two_sinks_behind_a_tee_share_one_memory() {
         assert_eq!(producer.stat(sink, "copied"), 0);
         assert_eq!(producer.stat(sink, "zero-copy"), 60);
     }
-    // Caps change, and the memory goes once both have let go.
-    producer.told(&format!("caps {}", caps(I420, 64, 64)), "ok");
+    // Caps change, and the memory is freed once both have released it.
+    producer.run(&format!("caps {}", caps(I420, 64, 64)), "ok");
     pass(&mut producer, &mut consumers, 60..120);
     // Less than one of the first ones.
     let left = 1 << 20;
@@ -257,7 +257,7 @@ fn two_sinks_behind_a_tee_share_one_memory() {
     lab.assert_allowed();
 }
 
-/// Exactly one copy on the device for each frame, and with copy=forbid an error that says why.
+/// Exactly one copy on the device for each frame, and with copy=forbid an error with the reason.
 fn copied_once(
     pipeline: impl Fn(&str) -> String,
     own_context: bool,
@@ -267,11 +267,11 @@ fn copied_once(
     let Some(lab) = Lab::new() else { return };
     let start = |pipeline: &str| {
         let mut producer = lab.actor_with(variables);
-        producer.told(&format!("prepare {pipeline}"), "ok");
+        producer.run(&format!("prepare {pipeline}"), "ok");
         if own_context {
-            producer.told("own-context", "ok");
+            producer.run("own-context", "ok");
         }
-        producer.told("play", "ok");
+        producer.run("play", "ok");
         producer
     };
     let mut producer = start(&pipeline(LOSSLESS));
@@ -292,7 +292,7 @@ fn copied_once(
     lab.assert_allowed();
 }
 
-/// Some element has cut off its first row.
+/// An element has cropped its first row.
 #[test]
 fn memory_that_does_not_begin_with_its_first_byte_is_copied_once() {
     for kind in ["offered", "stream"] {
@@ -301,10 +301,10 @@ fn memory_that_does_not_begin_with_its_first_byte_is_copied_once() {
         start_on_a_stream(&mut producer, Bgra, kind, LOSSLESS);
         let mut consumer = lab.consumer("", "");
         producer.until_stat("sink", "num-clients", 1);
-        producer.told("paint 1", "ok");
-        producer.told("cut-painted", "ok");
-        producer.told("push-painted", "ok");
-        consumer.told("take 1", "ok");
+        producer.run("paint 1", "ok");
+        producer.run("cut-painted", "ok");
+        producer.run("push-painted", "ok");
+        consumer.run("take 1", "ok");
         let difference = consumer.ask("check 1");
         let last_row = 4 * 320 * 239;
         assert!(

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! What of libgstcuda and of the driver itself the processes of these tests use: elements that work on streams of their own
-//! need what no stand-in has (kernels that are compiled at run time, decoders).
+//! Functions of libgstcuda and of the driver itself for the processes of these tests: elements that work on streams of
+//! their own need what no stand-in has (kernels that are compiled at run time, decoders).
 #![allow(unsafe_code)] // libraries that are loaded
 
 use std::ffi::{c_int, c_void};
@@ -158,7 +158,7 @@ pub fn blocking_stream() -> u64 {
 /// Writes bytes to device memory, at once.
 pub fn upload(to: u64, bytes: &[u8]) {
     in_primary(|| {
-        // SAFETY: the driver's function; who calls has memory of that size at the address.
+        // SAFETY: the driver's function; the caller has memory of that size at the address.
         let result = unsafe {
             let copy: Symbol<'_, unsafe extern "C" fn(u64, *const u8, usize) -> c_int> =
                 function(&CUDA, "cuMemcpyHtoD_v2");

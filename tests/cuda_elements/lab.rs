@@ -23,7 +23,7 @@ const PLUGINS: [&str; 8] = [
     "autoconvert",
 ];
 
-/// What copies from one place on a device to another.
+/// The driver's functions for copies on a device.
 pub const COPIES: [&str; 6] = [
     "cuMemcpyDtoDAsync_v2",
     "cuMemcpyDtoD_v2",
@@ -39,7 +39,7 @@ pub struct Lab {
 }
 
 impl Lab {
-    /// `None`: the elements are not here, which is said.
+    /// `None`, with a message: the elements are not here.
     pub fn new() -> Option<Self> {
         let pools = Pools::new();
         if gst::version() < (1, 24, 0, 0) {
@@ -90,7 +90,7 @@ impl Lab {
             .env("GST_REGISTRY", self.pools.file("registry.bin"))
             .envs(variables.iter().copied());
         let mut child = Child::from(command, "actor", &self.pool());
-        assert_eq!(child.says(), "ready");
+        assert_eq!(child.reply(), "ready");
         Actor(child)
     }
 
@@ -98,7 +98,7 @@ impl Lab {
     #[track_caller]
     pub fn launch(&self, pipeline: &str) -> Actor {
         let mut actor = self.actor();
-        actor.told(&format!("launch {pipeline}"), "ok");
+        actor.run(&format!("launch {pipeline}"), "ok");
         actor
     }
 
@@ -120,7 +120,7 @@ impl Lab {
         names.iter().filter_map(|name| calls.get(*name)).sum()
     }
 
-    /// Ends well: nobody did what no program may do, and nothing failed on a device.
+    /// Ends well: no process did what is not allowed, and nothing failed on a device.
     #[track_caller]
     pub fn assert_allowed(&self) {
         assert_eq!(self.machine.violations(), Vec::<String>::new());
@@ -157,16 +157,16 @@ impl Actor {
         self.0.pid()
     }
 
-    /// Tells it something and returns its answer.
+    /// Runs a command and returns the reply.
     #[track_caller]
     pub fn ask(&mut self, line: &str) -> String {
-        self.0.tell(line);
-        self.0.says()
+        self.0.send(line);
+        self.0.reply()
     }
 
-    /// Tells it something and expects this answer.
+    /// Runs a command and asserts the reply.
     #[track_caller]
-    pub fn told(&mut self, line: &str, answer: &str) {
+    pub fn run(&mut self, line: &str, answer: &str) {
         assert_eq!(self.ask(line), answer, "to {line:?}");
     }
 
@@ -194,7 +194,7 @@ impl Actor {
         });
     }
 
-    /// Waits until a figure is no more than this. Slots come back a little later than all have let go.
+    /// Waits until a figure is no more than this. Slots come back a little later than the last release.
     #[track_caller]
     pub fn until_at_most(&mut self, element: &str, field: &str, most: u64) {
         until(&format!("{field} of {element} is {most} at most"), || {
@@ -212,25 +212,25 @@ impl Actor {
     /// Pushes the frame with this number.
     #[track_caller]
     pub fn push(&mut self, number: u8) {
-        self.told(&format!("push {number}"), "ok");
+        self.run(&format!("push {number}"), "ok");
     }
 
     /// Takes a frame, which has to be whole and the one with this number, and keeps it under the number.
     #[track_caller]
     pub fn takes(&mut self, number: u8) {
-        self.told(&format!("take {number}"), "ok");
+        self.run(&format!("take {number}"), "ok");
         self.has(number);
     }
 
     /// A frame that is kept is still whole.
     #[track_caller]
     pub fn has(&mut self, number: u8) {
-        self.told(&format!("check {number}"), "same");
+        self.run(&format!("check {number}"), "same");
     }
 
     /// Gives a frame back.
     #[track_caller]
     pub fn drops(&mut self, number: u8) {
-        self.told(&format!("drop {number}"), "ok");
+        self.run(&format!("drop {number}"), "ok");
     }
 }

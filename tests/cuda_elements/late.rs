@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Devices that are late: nobody waits who need not, and what has to wait does.
+//! Devices that are late: only processes that need the bytes wait for them.
 
 use gst_video::VideoFormat::{self, Nv12};
 
@@ -17,16 +17,16 @@ fn on_a_stream(lab: &Lab, kind: &str, sink: &str) -> Actor {
 
 pub fn start_on_a_stream(producer: &mut Actor, format: VideoFormat, kind: &str, sink: &str) {
     let caps = caps(format, 320, 240).replace("video/x-raw", "video/x-raw(memory:CUDAMemory)");
-    producer.told(
+    producer.run(
         &format!(
             "launch appsrc name=in format=time caps=\"{caps}\" ! xmemsink name=sink pool=POOL sync=false {sink}"
         ),
         "ok",
     );
-    producer.told(&format!("pool {kind}"), "ok");
+    producer.run(&format!("pool {kind}"), "ok");
 }
 
-/// A frame is handed on while the device has not written it, and everybody who reads it waits for that.
+/// A frame is handed on before the device has written it, and every reader waits for that.
 fn handed_on_before_it_is_written(kind: &str) {
     let Some(lab) = Lab::new() else { return };
     let mut producer = on_a_stream(&lab, kind, &format!("{LOSSLESS} copy=forbid"));
@@ -36,36 +36,36 @@ fn handed_on_before_it_is_written(kind: &str) {
         lab.consumer("download=true", ""),
     ];
     producer.until_stat("sink", "num-clients", 3);
-    // Memory is made known before anything is held up.
+    // Memory is imported before anything is delayed.
     for number in 0..8 {
-        producer.told(&format!("paint {number}"), "ok");
-        producer.told("push-painted", "ok");
+        producer.run(&format!("paint {number}"), "ok");
+        producer.run("push-painted", "ok");
         for consumer in &mut consumers {
             consumer.takes(number);
             consumer.drops(number);
         }
     }
     let mut pass = |producer: &mut Actor, number: u8| {
-        producer.told(&format!("paint {number}"), "ok");
+        producer.run(&format!("paint {number}"), "ok");
         let held = lab.machine.hold(Some(producer.pid()));
-        producer.told("push-painted", "ok");
+        producer.run("push-painted", "ok");
         producer.until_stat("sink", "published", u64::from(number) + 1);
         // No CPU waits for the frame as such.
-        consumers[0].told(&format!("take {number}"), "ok");
+        consumers[0].run(&format!("take {number}"), "ok");
         let waits = ["cuStreamSynchronize"];
         let before = lab.calls(&consumers[0], &waits);
-        consumers[0].0.tell(&format!("check {number}"));
-        consumers[1].0.tell(&format!("take {number}"));
-        consumers[2].0.tell(&format!("take {number}"));
+        consumers[0].0.send(&format!("check {number}"));
+        consumers[1].0.send(&format!("take {number}"));
+        consumers[2].0.send(&format!("take {number}"));
         until("the first one reads", || {
             lab.calls(&consumers[0], &waits) > before
         });
-        // Who does not wait has read it before another process is there.
+        // A process that does not wait has read it before another process is there.
         drop(lab.actor());
         drop(held);
-        assert_eq!(consumers[0].0.says(), "same");
+        assert_eq!(consumers[0].0.reply(), "same");
         for consumer in &mut consumers[1..] {
-            assert_eq!(consumer.0.says(), "ok");
+            assert_eq!(consumer.0.reply(), "ok");
             consumer.has(number);
         }
         for consumer in &mut consumers {
@@ -91,8 +91,8 @@ fn frames_in_upstreams_memory_are_handed_on_before_they_are_written() {
 
 /// Pushes the frame with this number, which the device is to write, and waits until it is out and there is room for more.
 fn push(producer: &mut Actor, number: u8) {
-    producer.told(&format!("paint {number}"), "ok");
-    producer.told("push-painted", "ok");
+    producer.run(&format!("paint {number}"), "ok");
+    producer.run("push-painted", "ok");
     producer.until_stat("sink", "published", u64::from(number) + 1);
     // Of 16.
     producer.until_at_most("sink", "slots-held", 11);
@@ -100,7 +100,7 @@ fn push(producer: &mut Actor, number: u8) {
 
 /// The CPU waits for the device, and the pipeline is paused meanwhile.
 #[test]
-fn a_frame_that_is_waited_for_in_a_pause_is_counted() {
+fn a_frame_with_a_wait_during_a_pause_is_counted() {
     // An appsink refers to its last frame, which is a copy or in its slot.
     for (waits, kept) in [("download=true", 0), ("cuda-wait=cpu", 1)] {
         let Some(lab) = Lab::new() else { return };
@@ -111,14 +111,14 @@ fn a_frame_that_is_waited_for_in_a_pause_is_counted() {
         consumer.takes(0);
         consumer.drops(0);
         producer.until_stat("sink", "clients-hold", kept);
-        producer.told("paint 1", "ok");
+        producer.run("paint 1", "ok");
         let held = lab.machine.hold(Some(producer.pid()));
-        producer.told("push-painted", "ok");
+        producer.run("push-painted", "ok");
         producer.until_stat("sink", "clients-hold", kept + 1);
-        consumer.told("state src paused", "ok");
+        consumer.run("state src paused", "ok");
         consumer.until_stat("src", "dropped", 1);
         drop(held);
-        consumer.told("state src playing", "ok");
+        consumer.run("state src playing", "ok");
         push(&mut producer, 2);
         consumer.takes(2);
         assert_eq!(consumer.stat("src", "dropped"), 1, "{waits}");
@@ -141,21 +141,21 @@ fn not_written_before_it_is_read(kind: &str, sink: &str, reader: &Reader) {
     let mut producer = on_a_stream(&lab, kind, &format!("max-slots=16 {sink} copy=forbid"));
     let mut consumer = lab.consumer("max-held=4", "").connected();
     push(&mut producer, 0);
-    consumer.told("take 0", "ok");
+    consumer.run("take 0", "ok");
     push(&mut producer, 1);
     // An appsink refers to its last frame.
-    consumer.told("take 1", "ok");
+    consumer.run("take 1", "ok");
     let held = (*reader == Reader::Its).then(|| lab.machine.hold(Some(consumer.pid())));
     let copy = match reader {
         Reader::Its => "copy-late",
         Reader::Another => "copy-late-elsewhere",
     };
-    consumer.told(&format!("{copy} 0"), "ok");
+    consumer.run(&format!("{copy} 0"), "ok");
     for number in 2..80 {
         push(&mut producer, number);
     }
     drop(held);
-    consumer.told("check-late 0", "same");
+    consumer.run("check-late 0", "same");
     consumer.has(1);
     lab.assert_allowed();
 }
@@ -203,7 +203,7 @@ fn a_copy_is_made_before_its_source_is_written_again() {
     let held = lab.machine.hold(Some(middle.pid()));
     push(&mut producer, 8);
     middle.until_stat("sink", "published", 9);
-    last.told("take 8", "ok");
+    last.run("take 8", "ok");
     (9..80).for_each(|number| push(&mut producer, number));
     drop(held);
     last.has(8);
@@ -216,8 +216,8 @@ fn stream_ordered_memory_is_copied_once() {
     let mut producer = on_a_stream(&lab, "ordered", LOSSLESS);
     let mut consumer = lab.consumer("", "");
     for number in 0..50 {
-        producer.told(&format!("paint {number}"), "ok");
-        producer.told("push-painted", "ok");
+        producer.run(&format!("paint {number}"), "ok");
+        producer.run("push-painted", "ok");
         consumer.takes(number);
         consumer.drops(number);
     }
@@ -227,8 +227,8 @@ fn stream_ordered_memory_is_copied_once() {
     assert_eq!(lab.calls(&producer, &COPIES), 50);
     drop(producer);
     let mut refusing = on_a_stream(&lab, "ordered", "copy=forbid");
-    refusing.told("paint 1", "ok");
-    refusing.told("push-painted", "ok");
+    refusing.run("paint 1", "ok");
+    refusing.run("push-painted", "ok");
     let error = refusing.ask("error");
     assert!(
         error.contains("copy=forbid") && error.contains("stream-ordered"),

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Processes that die, stand still or stop, at the worst moment.
+//! Processes that die, are stopped or end, at the worst moment.
 
 use gst_video::VideoFormat::{I420, Nv12};
 
@@ -37,11 +37,11 @@ fn frames_of_a_killed_producer_stay_and_the_next_one_is_found() {
         for number in first..first + 4 {
             publish(&mut producer, number..number + 1);
             for consumer in &mut consumers {
-                consumer.told(&format!("take {number}"), "ok");
+                consumer.run(&format!("take {number}"), "ok");
             }
         }
         producer.0.kill();
-        // What is in their hands is still there.
+        // The frames that they hold are still there.
         for number in first..first + 4 {
             for consumer in &mut consumers {
                 consumer.has(number);
@@ -79,23 +79,23 @@ fn a_killed_producer_of_memory_by_handle_has_a_successor() {
     lab.assert_allowed();
 }
 
-/// A stream that waited for it would stand still.
+/// A stream that waited for it would be blocked.
 #[test]
-fn a_frame_that_its_killed_producer_did_not_finish_is_left_out() {
+fn an_unfinished_frame_of_a_killed_producer_is_skipped() {
     let Some(lab) = Lab::new() else { return };
     let mut consumers = [lab.consumer("", ""), lab.consumer("download=true", "")];
     let mut producer = lab.actor();
     start_on_a_stream(&mut producer, Nv12, "offered", "");
     producer.until_stat("sink", "num-clients", 2);
-    producer.told("paint 1", "ok");
-    producer.told("push-painted", "ok");
+    producer.run("paint 1", "ok");
+    producer.run("push-painted", "ok");
     for consumer in &mut consumers {
         consumer.takes(1);
         consumer.0.stop();
     }
-    producer.told("paint 2", "ok");
+    producer.run("paint 2", "ok");
     let held = lab.machine.hold(Some(producer.pid()));
-    producer.told("push-painted", "ok");
+    producer.run("push-painted", "ok");
     producer.until_stat("sink", "published", 2);
     producer.0.kill();
     drop(held);
@@ -124,12 +124,12 @@ fn a_killed_consumer_leaves_nothing_behind() {
             producer.push(number);
             stays.takes(number);
             stays.drops(number);
-            dies.told(&format!("take {number}"), "ok");
+            dies.run(&format!("take {number}"), "ok");
         }
         if round % 2 == 0 {
             // With a read under way.
             let held = lab.machine.hold(Some(dies.pid()));
-            dies.0.tell(&format!("check {}", round * 8));
+            dies.0.send(&format!("check {}", round * 8));
             dies.0.kill();
             drop(held);
         }
@@ -146,7 +146,7 @@ fn a_killed_consumer_leaves_nothing_behind() {
 }
 
 #[test]
-fn a_stopped_consumer_holds_up_nobody() {
+fn a_stopped_consumer_delays_no_other() {
     let Some(lab) = Lab::new() else { return };
     let mut producer = sender(&lab, "wait-for-connection=true max-slots=24");
     let mut stopped = lab.consumer("max-held=3", "").connected();
@@ -181,12 +181,12 @@ fn stops_while_frames_are_held(mode: &str) {
         stopped.takes(number);
     }
     stopped.0.stop();
-    producer.told("stop", "ok");
+    producer.run("stop", "ok");
     for number in 0..3 {
         consumer.has(number);
     }
     // The same sink again, and its consumers.
-    producer.told("play", "ok");
+    producer.run("play", "ok");
     until("connected", || consumer.stat("src", "reconnects") == 1);
     publish(&mut producer, 10..11);
     consumer.takes(10);
@@ -232,7 +232,7 @@ fn past_the_budget_frames_are_copied_or_dropped() {
     assert_eq!(copies.stat("src", "zero-copy"), 2);
     assert_eq!(copies.stat("src", "copied"), 6);
     assert_eq!(drops.stat("src", "zero-copy"), 2);
-    // What is given back can be had again.
+    // Released slots are available again.
     for number in 0..2 {
         copies.drops(number);
         drops.drops(number);
@@ -254,12 +254,12 @@ fn frames_outlive_their_source() {
             publish(&mut producer, number..number + 1);
             consumer.takes(number);
         }
-        consumer.told("stop", "ok");
+        consumer.run("stop", "ok");
         publish(&mut producer, 3..60);
         for number in 0..3 {
             consumer.has(number);
         }
-        consumer.told("forget", "ok");
+        consumer.run("forget", "ok");
         publish(&mut producer, 60..120);
         for number in 0..3 {
             consumer.has(number);
@@ -281,7 +281,7 @@ fn caps_change_while_frames_are_held() {
         (Nv12, 64, 64),
         (Nv12, 1280, 720),
     ]) {
-        producer.told(&format!("caps {}", caps(format, width, height)), "ok");
+        producer.run(&format!("caps {}", caps(format, width, height)), "ok");
         let first = round * 40;
         for number in first..first + 30 {
             producer.push(number);
@@ -299,7 +299,7 @@ fn caps_change_while_frames_are_held() {
 }
 
 #[test]
-fn a_frame_is_passed_on_without_a_copy() {
+fn a_frame_is_forwarded_without_a_copy() {
     let Some(lab) = Lab::new() else { return };
     let other = lab.file("q.sock").display().to_string();
     let mut first = sender(&lab, LOSSLESS);
@@ -318,7 +318,7 @@ fn a_frame_is_passed_on_without_a_copy() {
     }
     assert_eq!(middle.stat("sink", "zero-copy"), 40);
     assert_eq!(middle.stat("sink", "copied"), 0);
-    // Who is killed in the middle takes nothing along, and neither does the first one.
+    // Neither the death of the middle process nor that of the first one loses a frame.
     middle.0.kill();
     for number in 40..80 {
         first.push(number);
@@ -335,10 +335,10 @@ fn a_frame_is_passed_on_without_a_copy() {
 }
 
 #[test]
-fn a_lossless_stream_is_whole_and_ends() {
+fn a_lossless_stream_is_complete_and_ends() {
     let Some(lab) = Lab::new() else { return };
     let mut first = lab.actor();
-    first.told(
+    first.run(
         &format!("launch {}", producer(&caps(Nv12, 64, 64), LOSSLESS)),
         "ok",
     );
@@ -347,7 +347,7 @@ fn a_lossless_stream_is_whole_and_ends() {
     for number in 0..100 {
         first.push(number);
     }
-    first.0.tell("finish");
+    first.0.send("finish");
     for number in 0..100 {
         for consumer in &mut consumers {
             consumer.takes(number);
@@ -355,8 +355,8 @@ fn a_lossless_stream_is_whole_and_ends() {
         }
     }
     for consumer in &mut consumers {
-        consumer.told("take 100", "eos");
+        consumer.run("take 100", "eos");
     }
-    assert_eq!(first.0.says(), "ok");
+    assert_eq!(first.0.reply(), "ok");
     lab.assert_allowed();
 }

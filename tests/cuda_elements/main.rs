@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MPL-2.0
 
 //! GstCudaMemory in xmemsink and xmemsrc, with GStreamer's own CUDA elements, between real processes. All of it runs on the
-//! stand-in driver of `xmem-cuda-standin`: there is no GPU in these tests. Where GStreamer is older than 1.24 they say that
+//! stand-in driver of `xmem-cuda-standin`: there is no GPU in these tests. Where GStreamer is older than 1.24 they print that
 //! they did not run; `cargo xtask test` runs them again with a newer one, where it can.
 #![cfg(feature = "cuda")]
 #![allow(unreachable_pub)] // a program of its own

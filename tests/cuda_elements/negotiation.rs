@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Who can take frames on a device, and what those are told who cannot.
+//! Elements that can take frames on a device, and the errors of those that cannot.
 
 use gst_video::VideoFormat::{I420, Nv12, Rgba};
 
@@ -8,7 +8,7 @@ use crate::lab::Lab;
 use crate::pictures::caps;
 
 #[test]
-fn downstream_without_devices_is_an_error_that_says_what_helps() {
+fn downstream_without_devices_is_an_error_with_advice() {
     let Some(lab) = Lab::new() else { return };
     let mut producer = lab.producer(&caps(Nv12, 320, 240), "");
     producer.push(1);
@@ -44,7 +44,7 @@ fn frames_of_other_programs_get_the_feature() {
     let mut number = 0;
     for (format, width, height) in [(Nv12, 320, 240), (I420, 321, 241), (Rgba, 33, 17)] {
         let caps = caps(format, width, height);
-        program.told(&format!("produce pool POOL {caps}"), "ok");
+        program.run(&format!("produce pool POOL {caps}"), "ok");
         // The third one has room for two frames only: the others are copied.
         let mut consumers = [
             lab.consumer("start-from=oldest", ""),
@@ -55,9 +55,9 @@ fn frames_of_other_programs_get_the_feature() {
         for layout in ["layout", "none"] {
             for _ in 0..4 {
                 number += 1;
-                program.told(&format!("produce device {layout} {number} {caps}"), "ok");
+                program.run(&format!("produce device {layout} {number} {caps}"), "ok");
                 for (which, consumer) in consumers.iter_mut().enumerate() {
-                    consumer.told(&format!("take {number}"), "ok");
+                    consumer.run(&format!("take {number}"), "ok");
                     let is = consumer.ask(&format!("check {number}"));
                     assert_eq!(is, "same", "consumer {which}, {layout}, {caps}");
                 }
@@ -66,7 +66,7 @@ fn frames_of_other_programs_get_the_feature() {
         let given = consumers[0].ask(&format!("caps-of {number}"));
         assert!(given.contains("memory:CUDAMemory"), "{given}");
         assert!(consumers[2].stat("src", "copied") > 0);
-        program.told("produce end", "ok");
+        program.run("produce end", "ok");
     }
     lab.assert_allowed();
 }
@@ -76,14 +76,14 @@ fn frames_alternate_between_host_and_device() {
     let Some(lab) = Lab::new() else { return };
     let mut program = lab.actor();
     let caps = caps(Nv12, 320, 240);
-    program.told(&format!("produce pool POOL {caps}"), "ok");
+    program.run(&format!("produce pool POOL {caps}"), "ok");
     let mut consumers = [
         lab.consumer("start-from=oldest", ""),
         lab.consumer("start-from=oldest download=true", ""),
     ];
     for number in 0..24 {
         let place = if number % 4 < 2 { "host" } else { "device" };
-        program.told(&format!("produce {place} layout {number} {caps}"), "ok");
+        program.run(&format!("produce {place} layout {number} {caps}"), "ok");
         for consumer in &mut consumers {
             consumer.takes(number);
         }
@@ -103,7 +103,7 @@ fn frames_alternate_between_host_and_device() {
 }
 
 #[test]
-fn caps_with_the_feature_travel_with_what_else_they_say() {
+fn caps_with_the_feature_keep_their_other_fields() {
     let Some(lab) = Lab::new() else { return };
     let more =
         "pixel-aspect-ratio=4/3,interlace-mode=progressive,colorimetry=bt709,chroma-site=mpeg2";

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Frames that can be told from each other in every byte.
+//! Frames that differ from each other in every byte.
 
 use gst_video::{VideoFormat, VideoFrameRef, VideoInfo};
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! What is published is not written any more, by nobody.
+//! A published frame is not written any more.
 
 use gst_video::VideoFormat::Nv12;
 
@@ -10,7 +10,7 @@ use crate::support::LOSSLESS;
 
 /// A filter that works in place gets a copy of its own.
 fn is_not_overwritten(actor: &mut Actor, number: u8) {
-    actor.told(&format!("overwrite {number} {}", number + 100), "same");
+    actor.run(&format!("overwrite {number} {}", number + 100), "same");
     actor.has(number);
 }
 
@@ -26,7 +26,7 @@ fn a_received_frame_is_not_overwritten() {
             for consumer in &mut consumers {
                 consumer.takes(number);
             }
-            consumers[0].told(&format!("is-writable {number}"), "false");
+            consumers[0].run(&format!("is-writable {number}"), "false");
             is_not_overwritten(&mut consumers[0], number);
             consumers[1].has(number);
             for consumer in &mut consumers {
@@ -68,7 +68,7 @@ fn a_published_frame_is_not_overwritten_in_its_own_pipeline() {
             producer.drops(number);
         }
         assert_eq!(producer.stat("sink", "copied"), 0, "{kind}");
-        consumer.told("stop", "ok");
+        consumer.run("stop", "ok");
     }
     lab.assert_allowed();
 }
@@ -84,8 +84,8 @@ fn a_slot_is_read_only_once_it_is_published() {
     for number in 0..40 {
         producer.push(number);
         consumer.takes(number);
-        producer.told(&format!("last-sample sink {number}"), "ok");
-        producer.told(&format!("is-writable {number}"), "false");
+        producer.run(&format!("last-sample sink {number}"), "ok");
+        producer.run(&format!("is-writable {number}"), "false");
         is_not_overwritten(&mut producer, number);
         consumer.has(number);
         consumer.drops(number);
@@ -96,7 +96,7 @@ fn a_slot_is_read_only_once_it_is_published() {
 }
 
 #[test]
-fn a_frame_that_is_repeated_is_published_again_where_it_lies() {
+fn a_repeated_frame_is_published_again_in_place() {
     let Some(lab) = Lab::new() else { return };
     for drop_pool in ["", "identity drop-allocation=true !"] {
         let mut producer = lab.launch(&format!(
@@ -108,12 +108,12 @@ fn a_frame_that_is_repeated_is_published_again_where_it_lies() {
         for number in 0..8 {
             producer.push(number);
         }
-        producer.0.tell("finish");
+        producer.0.send("finish");
         let (mut shown, mut times) = (0, [0; 8]);
         while consumer.ask("take 0") == "ok" {
             if consumer.ask(&format!("check 0 {shown}")) != "same" {
                 shown += 1;
-                consumer.told(&format!("check 0 {shown}"), "same");
+                consumer.run(&format!("check 0 {shown}"), "same");
             }
             times[shown] += 1;
         }
@@ -122,7 +122,7 @@ fn a_frame_that_is_repeated_is_published_again_where_it_lies() {
             shown == 7 && times[..7].iter().all(|times| *times >= 3),
             "{times:?}"
         );
-        assert_eq!(producer.0.says(), "ok");
+        assert_eq!(producer.0.reply(), "ok");
         assert_eq!(producer.stat("sink", "copied"), 0);
         assert_eq!(
             producer.stat("sink", "zero-copy"),

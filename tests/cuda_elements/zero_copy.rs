@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! What a frame costs: no copy, no memory, nothing imported, and no CPU that waits for a device.
+//! The cost of a frame: no copy, no memory, nothing imported, and no CPU that waits for a device.
 
 use gst_video::VideoFormat::Nv12;
 
@@ -53,7 +53,7 @@ fn costs(lab: &Lab, actor: &Actor) -> Vec<(&'static str, u64)> {
     COSTLY.map(of).to_vec()
 }
 
-/// What came on top since then.
+/// The increase since then.
 fn since(before: &[(&'static str, u64)], now: &[(&'static str, u64)]) -> Vec<(&'static str, u64)> {
     let more = before
         .iter()
@@ -77,7 +77,7 @@ const EVENT: &str = "cuIpcOpenEventHandle";
 const WARM: u8 = 40;
 const FRAMES: u8 = 200;
 
-/// What the frames after the first ones cost a pipeline that ends in something else than xmemsink.
+/// The cost of the frames after the first ones in a pipeline that does not end in xmemsink.
 fn costs_without_us(lab: &Lab) -> Vec<(&'static str, u64)> {
     let mut other = lab.launch(&format!(
         "appsrc name=in format=time caps=\"{}\" ! cudaupload ! video/x-raw(memory:CUDAMemory) \
@@ -87,7 +87,7 @@ fn costs_without_us(lab: &Lab) -> Vec<(&'static str, u64)> {
     let mut pass = |numbers: std::ops::Range<u8>| {
         for number in numbers {
             other.push(number);
-            other.told(&format!("take {number}"), "ok");
+            other.run(&format!("take {number}"), "ok");
             other.drops(number);
         }
         costs(lab, &other)
@@ -104,19 +104,19 @@ fn costs_nothing(sink: &str, way: &str) {
         &caps(Nv12, 320, 240),
         &format!("{LOSSLESS} copy=forbid {sink}"),
     );
-    sender.told(&format!("prepare {pipeline}"), "ok");
-    sender.told("watch sink sink", "ok");
-    sender.told("play", "ok");
+    sender.run(&format!("prepare {pipeline}"), "ok");
+    sender.run("watch sink sink", "ok");
+    sender.run("play", "ok");
     let mut receivers = [lab.consumer("", ""), lab.consumer("", "")];
     sender.until_stat("sink", "num-clients", 2);
     for receiver in &mut receivers {
-        receiver.told("watch app sink", "ok");
+        receiver.run("watch app sink", "ok");
     }
     let mut pass = |numbers: std::ops::Range<u8>| {
         for number in numbers {
             sender.push(number);
             for receiver in &mut receivers {
-                receiver.told(&format!("take {number}"), "ok");
+                receiver.run(&format!("take {number}"), "ok");
                 receiver.drops(number);
             }
             // Or there would be more of them sometimes.
@@ -127,7 +127,7 @@ fn costs_nothing(sink: &str, way: &str) {
     };
     let (sent, received) = pass(0..WARM);
     let (sent_then, received_then) = pass(WARM..FRAMES);
-    // What cudaupload does anyway.
+    // The copies of cudaupload itself.
     assert_eq!(since(&sent, &sent_then), without);
     for (before, then) in received.iter().zip(&received_then) {
         // A slot's event is opened with its first frame, and not every slot is used from the first frames on.
@@ -171,14 +171,14 @@ fn frames_in_slots_by_handle_cost_nothing() {
 }
 
 #[test]
-fn the_own_process_has_the_slot_itself() {
+fn the_same_process_gets_the_slot_itself() {
     let Some(lab) = Lab::new() else { return };
     let mut actor = lab.actor();
     let sink = producer(&caps(Nv12, 320, 240), &format!("{LOSSLESS} copy=forbid"));
-    actor.told(&format!("prepare {sink}"), "ok");
-    actor.told("watch sink sink", "ok");
-    actor.told("play", "ok");
-    actor.told(&format!("second {}", consumer("", "")), "ok");
+    actor.run(&format!("prepare {sink}"), "ok");
+    actor.run("watch sink sink", "ok");
+    actor.run("play", "ok");
+    actor.run(&format!("second {}", consumer("", "")), "ok");
     actor.push(1);
     actor.takes(1);
     let address = actor.ask("address 1");

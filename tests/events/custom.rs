@@ -56,7 +56,7 @@ fn custom_events_keep_their_place() {
 }
 
 #[test]
-fn sticky_custom_events_are_told_late_joiners() {
+fn late_joiners_get_sticky_custom_events() {
     let pools = Pools::new();
     let feed = Feed::new(&pools, "");
     feed.start("stream");
@@ -84,7 +84,7 @@ fn sticky_custom_events_are_told_late_joiners() {
 }
 
 #[test]
-fn what_cannot_travel_is_counted() {
+fn events_that_cannot_be_transported_are_counted() {
     let pools = Pools::new();
     let (receiver, log) = noted(&pools, "");
     let feed = Feed::new(&pools, LOSSLESS);

@@ -5,7 +5,7 @@
 use super::*;
 
 #[test]
-fn who_comes_after_the_end_learns_what_it_was() {
+fn a_consumer_that_joins_after_the_end_gets_the_sticky_events() {
     let pools = Pools::new();
     let feed = Feed::new(&pools, "");
     feed.start("stream");
@@ -18,7 +18,7 @@ fn who_comes_after_the_end_learns_what_it_was() {
         log.names(),
         ["stream-start", "caps", "segment", "tag", "eos"]
     );
-    // The last frame is still there for who asks.
+    // The last frame is still there for `start-from=oldest`.
     let (late, log) = noted(&pools, "start-from=newest");
     assert!(late.next().is_some() && late.next().is_none());
     assert_eq!(
@@ -42,7 +42,7 @@ fn a_stream_without_frames_has_an_end_too() {
 
 /// Downstream gets its stream-start before the end also when there never was a producer.
 #[test]
-fn the_end_without_a_producer_is_one() {
+fn an_eos_event_without_a_producer_ends_the_stream() {
     let pools = Pools::new();
     let (receiver, log) = noted(&pools, "");
     let src = receiver.src();
@@ -65,7 +65,7 @@ fn an_ended_source_leaves_its_pool() {
     assert!(receiver.next().is_none());
     until("no consumer", || sink.property::<u32>("num-clients") == 0);
     assert_eq!(receiver.stat("received"), 2);
-    // A lossless producer does not wait for who has gone.
+    // A lossless producer does not wait for a consumer that left.
     let other = pools.receiver("").connected();
     for expected in 3..30 {
         feed.frame(expected);

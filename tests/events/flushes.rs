@@ -4,7 +4,7 @@
 
 use super::*;
 
-/// Nobody who plays the stream loses what is in its queues because the producer seeks.
+/// No consumer loses the content of its queues because the producer seeks.
 #[test]
 fn a_flush_stays_in_its_pipeline() {
     let pools = Pools::new();
@@ -32,7 +32,7 @@ fn a_flush_stays_in_its_pipeline() {
 }
 
 #[test]
-fn a_flushed_source_begins_anew_after_the_end() {
+fn a_flushed_source_starts_again_after_the_end() {
     let pools = Pools::new();
     let (receiver, log) = noted(&pools, "start-from=newest");
     let feed = Feed::new(&pools, LOSSLESS);

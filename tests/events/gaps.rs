@@ -5,7 +5,7 @@
 use super::*;
 
 #[test]
-fn gaps_come_at_their_time() {
+fn gaps_are_delivered_at_their_time() {
     let pools = Pools::new();
     let (receiver, log) = noted(&pools, "");
     let feed = Feed::new(&pools, LOSSLESS);
@@ -75,7 +75,7 @@ fn a_buffer_without_bytes_stays_a_buffer() {
 }
 
 #[test]
-fn lists_of_buffers_arrive_whole() {
+fn lists_of_buffers_arrive_complete() {
     let pools = Pools::new();
     let (receiver, _) = noted(&pools, "");
     let feed = Feed::new(&pools, LOSSLESS);

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! What comes to a pad.
+//! Buffers and events at a pad.
 
 use std::sync::{Arc, Mutex};
 
 use gst::prelude::*;
 
-/// What comes to a pad, in order: events, and `None` for each buffer.
+/// Buffers and events at a pad, in order: events, and `None` for each buffer.
 #[derive(Clone, Default)]
 pub(crate) struct Log(Arc<Mutex<Vec<Option<gst::Event>>>>);
 

@@ -112,7 +112,7 @@ impl Feed {
 
 impl Drop for Feed {
     fn drop(&mut self) {
-        // While somebody may wait in it.
+        // While a thread may wait in it.
         self.pipeline.stop();
         let _ = self.pad.set_active(false);
     }

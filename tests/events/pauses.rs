@@ -34,7 +34,7 @@ fn shifts_over_a_pause(in_hand: fn(&Feed)) -> Vec<i64> {
         until("no slot is left", || {
             pipeline.stat("sink", "published") == u64::from(SLOTS)
         });
-        // Nothing tells that it waits; where it does not yet, this finds less.
+        // Nothing shows that it waits; where it does not yet, this finds less.
         thread::sleep(Duration::from_millis(100));
         pipeline.settle(gst::State::Paused);
         let base_time = pipeline.0.base_time().unwrap();
@@ -51,7 +51,7 @@ fn shifts_over_a_pause(in_hand: fn(&Feed)) -> Vec<i64> {
     })
 }
 
-/// What was in hand comes after the pause, so it has the time from after it.
+/// A frame in hand comes after the pause, so it has the time from after it.
 #[track_caller]
 fn assert_shifted(shifts: &[i64]) {
     for (number, shift) in (0..).zip(shifts) {

@@ -53,7 +53,7 @@ fn queries_are_answered() {
 }
 
 #[test]
-fn a_reconfigure_asks_downstream_anew() {
+fn a_reconfigure_queries_downstream_again() {
     let pools = Pools::new();
     let (receiver, _) = noted(&pools, "");
     let asked = Arc::new(Mutex::new(0));

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! How a stream begins, and what is said of it.
+//! How a stream begins, and its properties.
 
 use super::*;
 
@@ -60,7 +60,7 @@ fn a_stream_begins_once_and_in_order() {
     assert_eq!(stream.caps(), Some(caps()));
     assert_eq!(stream.stream_id().unwrap(), start.stream_id());
 
-    // What belongs together here belongs together there.
+    // Equal groups here are equal groups there.
     let number = start.group_id().unwrap();
     drop((receiver, feed));
     let (receiver, log) = noted(&pools, "");
@@ -146,9 +146,9 @@ fn long_tags_go_without_their_pictures() {
     );
 }
 
-/// Who is linked later gets all that it has to know, as from any other pad.
+/// An element that is linked later gets all sticky events, as from any other pad.
 #[test]
-fn another_downstream_is_told_everything() {
+fn a_relinked_downstream_gets_all_sticky_events() {
     let pools = Pools::new();
     let (receiver, _) = noted(&pools, "");
     let feed = Feed::new(&pools, LOSSLESS);

@@ -43,7 +43,7 @@ pub fn init() {
     });
 }
 
-/// Says that a test, or a part of it, did not run, loudly. `cargo xtask test` says it again at its end, if it does not run
+/// Prints that a test, or a part of it, did not run. `cargo xtask test` repeats it at its end, if it does not run
 /// the test program once more.
 pub fn not_run(why: &str) {
     let thread = thread::current();
@@ -84,7 +84,7 @@ pub fn watchdog() -> Watchdog {
     Watchdog { _alive: alive }
 }
 
-/// What the producer of a pool says of itself. On a busy machine it may not answer in time; then it is asked again.
+/// The statistics of a pool's producer. On a busy machine it may not answer in time; then the query is repeated.
 #[track_caller]
 pub fn stats_of(pool: &str) -> xmem_core::PoolStats {
     let mut stats = None;
@@ -319,7 +319,7 @@ impl Receiver {
                     Some(message) if message.type_() == gst::MessageType::Error => {
                         panic!("no sample: {message:?}");
                     }
-                    // Somebody may wait for it.
+                    // A thread may wait for it.
                     Some(message) => bus.post(message).unwrap(),
                     None => {}
                 }
@@ -370,7 +370,7 @@ pub fn pixels(sample: &gst::Sample) -> Vec<u8> {
     all
 }
 
-/// What the same description gives without a pool: all frames of `description`, which ends without a sink.
+/// The frames of the same description without a pool: all frames of `description`, which ends without a sink.
 pub fn reference(description: &str) -> Vec<gst::Sample> {
     init();
     let element = gst::parse::launch(&format!(
@@ -419,7 +419,7 @@ pub fn slot_of(buffer: &gst::BufferRef) -> Option<(u32, u32)> {
     Some((memory.slot()?, memory.generation()?))
 }
 
-/// What was seen at a sink's pad: slot and generation to place.
+/// The memories seen at a sink's pad: slot and generation to place.
 pub type Seen = Arc<Mutex<HashMap<(u32, u32), (String, usize)>>>;
 
 /// Notes where upstream wrote each buffer that comes to the sink. Buffers in other memory are not noted.
@@ -442,7 +442,7 @@ pub fn watch(sink: &gst::Element) -> Seen {
     seen
 }
 
-/// What a sink answers to an ALLOCATION query.
+/// The answer of a sink to an ALLOCATION query.
 pub fn ask(
     sink: &gst::Element,
     caps: &gst::Caps,

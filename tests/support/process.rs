@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! GStreamer's own programs, which load the plugin as everybody does.
+//! GStreamer's own programs, which load the plugin in the usual way.
 
 use std::{
     fs,
@@ -69,7 +69,7 @@ pub fn pool_path(pools: &Pools, name: &str) -> String {
     path.to_str().unwrap().to_owned()
 }
 
-/// A pool of the runtime directory as its producer tells it.
+/// The statistics of a pool of the runtime directory.
 pub fn pool_stats(pools: &Pools, name: &str) -> Option<xmem_core::PoolStats> {
     xmem_core::query(&pool_path(pools, name)).ok()
 }

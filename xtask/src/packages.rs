@@ -27,7 +27,7 @@ enum Need {
 /// The system's Python, whichever comes first in PATH.
 const PYTHON: &str = "/usr/bin/python3";
 
-/// What Debian 12/13 and Ubuntu 24.04 call the package that brings it. Programs come first, since finding out
+/// The package of Debian 12/13 and Ubuntu 24.04 that brings it. Programs come first, since finding out
 /// about the others takes them.
 const NEEDS: Needs = &[
     ("pkg-config", &[Need::Program("pkg-config")]),
@@ -99,13 +99,13 @@ const NEEDS: Needs = &[
     ("gstreamer1.0-libav", &[Need::Element("avdec_h264")]),
 ];
 
-/// Programs that only the tests need on top: they were not written for this, and read frames all the same.
+/// Programs that only the tests need on top: they were not written for this, and read frames nevertheless.
 const TEST_NEEDS: Needs = &[
     ("ffmpeg", &[Need::Program("ffmpeg")]),
     ("python3-opencv", &[Need::PythonModule("cv2")]),
 ];
 
-/// What only the Python module's tests need on top: pipelines that gst-launch-1.0 cannot make.
+/// Needed by the Python module's tests only: pipelines that gst-launch-1.0 cannot make.
 const PYTHON_NEEDS: Needs = &[
     ("python3-gi", &[Need::PythonModule("gi")]),
     (
@@ -114,23 +114,23 @@ const PYTHON_NEEDS: Needs = &[
     ),
 ];
 
-/// What only the benchmark needs on top.
+/// Needed by the benchmark only.
 const BENCH_NEEDS: Needs = &[("strace", &[Need::Program("strace")])];
 
-/// What only `cargo xtask test --compat` needs on top.
+/// Needed by `cargo xtask test --compat` only.
 const COMPAT_NEEDS: Needs = &[
     ("debootstrap", &[Need::Program("debootstrap")]),
     ("util-linux", &[Need::Program("pivot_root")]),
 ];
 
-/// What only `cargo xtask package` needs on top.
+/// Needed by `cargo xtask package` only.
 const PACKAGE_NEEDS: Needs = &[
     ("meson", &[Need::Program("meson")]),
     ("ninja-build", &[Need::Program("ninja")]),
     ("gcc", &[Need::Program("cc")]),
 ];
 
-/// What `cargo xtask sanitize` and `cargo xtask count` need on top.
+/// Needed by `cargo xtask sanitize` and `cargo xtask count`.
 const VALGRIND_NEEDS: Needs = &[("valgrind", &[Need::Program("valgrind")])];
 
 /// Makes sure that what building, testing and showing needs is here.
@@ -197,7 +197,7 @@ pub(crate) fn ensure_for_package() -> Result {
     ensure_all(&[NEEDS, PACKAGE_NEEDS])
 }
 
-/// What another Debian is to run.
+/// The programs that another Debian is to run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Purpose {
     Tests(Tests),
@@ -243,7 +243,7 @@ impl Purpose {
         self.needs().map(|(package, _)| package).collect()
     }
 
-    /// What of them is missing where `inside` runs programs.
+    /// The missing ones of them where `inside` runs programs.
     pub(crate) fn missing(self, inside: impl Fn() -> Command) -> Vec<String> {
         let needs = self.needs().flat_map(|(_, needs)| needs);
         let missing = needs.filter(|need| !need.is_met_inside(inside()));
@@ -261,10 +261,10 @@ pub(crate) fn ensure_for_valgrind() -> Result {
     ensure_all(&[VALGRIND_NEEDS])
 }
 
-/// What packages bring, and their names.
+/// The content of packages, and their names.
 type Needs = &'static [(&'static str, &'static [Need])];
 
-/// All of them at once: a user who cannot install them has to ask only once.
+/// All of them at once: a user without the rights to install them has to ask only once.
 fn ensure_all(needs: &[Needs]) -> Result {
     // GStreamer may have to look into all its plugins first.
     println!("Looking for the programs and libraries that this needs ...");

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! What this Rust has.
+//! The properties of this Rust.
 
 use std::path::PathBuf;
 use std::process::Command;

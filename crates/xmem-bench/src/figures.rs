@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! What one process measures of itself.
+//! The figures that a process measures of itself.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -159,7 +159,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn latencies_of_several_are_put_together() {
+    fn latencies_of_several_consumers_are_merged() {
         let of = |latencies_ns: &[(u64, u64)]| Figures {
             latencies_ns: latencies_ns.to_vec(),
             ..Figures::default()

@@ -54,7 +54,7 @@ mod tests {
     use super::take_apart;
 
     #[test]
-    fn wakes_that_came_together_are_told_apart() {
+    fn several_wakes_in_one_counter_are_separated() {
         let now = 5_000_000_000_000;
         assert_eq!(take_apart(now - 20_000, now), (1, 20_000));
         assert_eq!(take_apart(2 * now - 16_000_000, now), (2, 8_000_000));

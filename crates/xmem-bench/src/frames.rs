@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! What is sent: a size of picture, and whose memory the producer writes it into.
+//! The frames: their size, and the owner of the memory into which the producer writes.
 
 use clap::ValueEnum;
 

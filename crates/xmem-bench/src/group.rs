@@ -24,7 +24,7 @@ const COUNTED: Duration = Duration::from_secs(2);
 /// How long one process wakes another.
 const FLOOR_SECONDS: u32 = 2;
 
-/// What is measured.
+/// The kind of a measurement.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Case {
     pub(crate) transport: Transport,
@@ -116,7 +116,7 @@ pub(crate) fn measure_floor(fps: u32) -> Result<Figures, Error> {
     Ok(serde_json::from_slice(&output.stdout)?)
 }
 
-/// What a run is for.
+/// The purpose of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Watch {
     Clock,
@@ -126,7 +126,7 @@ pub(crate) enum Watch {
     Calls,
 }
 
-/// Frames are being sent, and everybody has got some.
+/// Frames are being sent, and every consumer has got some.
 #[derive(Debug)]
 pub(crate) struct Running {
     pub(crate) producer: Side,

@@ -47,7 +47,7 @@ struct Cli {
     role: Option<Role>,
 }
 
-/// What the program is when it starts itself.
+/// The role of the program when it starts itself.
 #[derive(Debug, Subcommand)]
 #[command(hide = true)]
 enum Role {

@@ -101,7 +101,7 @@ impl Side {
 
 impl Drop for Side {
     fn drop(&mut self) {
-        // What strace watches is not our child; it ends because its orders end.
+        // The process under strace is not our child; it ends because its orders end.
         self.orders = None;
         // Both fail only when it has ended already.
         let _ = self.child.kill();

@@ -109,7 +109,7 @@ fn cells(measured: &Measured) -> Result<Vec<Cell>, Error> {
     ])
 }
 
-/// What there is without a transport, from one process.
+/// The figures of one process, without a transport.
 fn cells_of_floor(rounds: &[Figures], has_cpu: bool) -> Result<Vec<Cell>, Error> {
     let latency = |share| latency_us(rounds.iter().map(std::slice::from_ref), share);
     let mut cells = vec![latency(0.5)?, latency(0.99)?];

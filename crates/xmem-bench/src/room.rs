@@ -25,7 +25,7 @@ impl Room {
 
 const PREFIX: &str = "xmem-bench-";
 
-/// What names of shared memory begin with, if a transport lets us choose: the name of the room that the socket is in.
+/// The prefix of names of shared memory, if a transport has a setting for it: the name of the socket's room.
 pub(crate) fn shm_prefix(socket: &Path) -> Result<&str, Error> {
     let room = socket.parent().and_then(Path::file_name);
     let name = room.and_then(|name| name.to_str());

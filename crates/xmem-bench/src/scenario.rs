@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! What is compared with what.
+//! The scenarios, and the transports in each.
 
 use clap::ValueEnum;
 
@@ -108,7 +108,7 @@ impl Scenario {
             .collect()
     }
 
-    /// What is left out here, and why.
+    /// The transports that are left out here, and why.
     pub(crate) fn left_out(self) -> Vec<String> {
         let transports = self.transports().iter();
         let left_out = transports.filter_map(|transport| {

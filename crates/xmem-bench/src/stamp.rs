@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! What is written into a frame and read from it: the time, and with a setting a byte of each page. The same for all
+//! The content of a frame: the time, and with a setting a byte of each page. The same for all
 //! transports.
 
 use rustix::time::ClockId;

@@ -61,7 +61,7 @@ mod tests {
     }
 
     #[test]
-    fn an_interval_is_as_wide_as_the_tables_say() {
+    fn the_interval_has_the_published_width() {
         let upto = |n: u32| interval((1..=n).map(f64::from));
         assert_eq!(upto(0), None);
         assert_eq!(upto(1), None);

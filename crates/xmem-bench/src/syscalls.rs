@@ -36,7 +36,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn counts_what_begins_between_the_marks() {
+    fn calls_between_the_marks_are_counted() {
         let trace = "\
             1 openat(AT_FDCWD, \"/x\", O_RDONLY) = 3\n\
             1 statx(AT_FDCWD, \"/xmem-bench-mark\", 0, 0, 0) = -1 ENOENT\n\

@@ -6,7 +6,7 @@ use std::fmt::Write;
 
 use crate::statistics::{interval, median};
 
-/// What stands in a column, before it is text.
+/// The value of a column, before it is text.
 #[derive(Debug, Clone)]
 pub(crate) enum Cell {
     /// An empty cell.
@@ -77,7 +77,7 @@ impl Column {
     }
 }
 
-/// What is less is noise, and nothing is divided by it.
+/// A smaller value is noise, and nothing is divided by it.
 const LEAST: f64 = 0.05;
 
 #[derive(Debug)]
@@ -94,7 +94,7 @@ impl Table {
         }
     }
 
-    /// What is not there is shown as a dash.
+    /// A missing value is shown as a dash.
     pub(crate) fn row(&mut self, name: &str, cells: &[Cell]) {
         let cells = cells.iter().zip(self.columns);
         let cells = cells.map(|(cell, column)| cell.text(column.digits));
@@ -129,7 +129,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_not_there_is_a_dash() {
+    fn a_missing_figure_is_a_dash() {
         const COLUMNS: &[Column] = &[Column::new("time µs", 1), Column::new("calls", 2)];
         let mut table = Table::new(COLUMNS);
         let one = [Cell::Once(30.0), Cell::Once(1.0)];
@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn rounds_are_compared_one_by_one() {
+    fn rounds_are_compared_in_pairs() {
         let rounds = |values: &[f64]| Cell::Rounds(values.iter().copied().map(Some).collect());
         // In its second round the machine was slower.
         let (one, other) = (rounds(&[10.0, 90.0, 11.0]), rounds(&[20.0, 100.0, 10.0]));

@@ -74,7 +74,7 @@ impl Transport {
                     None => Some(format!(
                         "{version} has none, it came with 1.24; `cargo xtask bench --compat` has it"
                     )),
-                    // What copies them came with this property.
+                    // The copying elements came with this property.
                     Some(sink)
                         if frames.is_foreign()
                             && sink.find_property("min-memory-size").is_none() =>

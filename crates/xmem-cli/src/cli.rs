@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use clap::{Parser, Subcommand, ValueEnum};
 
-/// For a user to whom no pool is listed: the producer may use another directory.
+/// For a list without pools: the producer may use another directory.
 const WHERE: &str =
     "The runtime directory is $XMEM_RUNTIME_DIR, else $XDG_RUNTIME_DIR/xmem, else /tmp/xmem-<uid>.";
 

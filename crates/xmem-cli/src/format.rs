@@ -81,7 +81,7 @@ pub(crate) fn terminal_width() -> Option<usize> {
 }
 
 /// Writes a line to standard error. It may be closed, so errors are ignored.
-pub(crate) fn say(what: impl Display) {
+pub(crate) fn to_stderr(what: impl Display) {
     let _ = writeln!(io::stderr(), "xmem: {what}");
 }
 
@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_is_cut_by_columns() {
+    fn a_line_is_truncated_by_columns() {
         for (width, is) in [(0, ""), (3, "漢"), (4, "漢字"), (5, "漢字a"), (9, "漢字ab")] {
             assert_eq!(cut("漢字ab", width), is);
         }

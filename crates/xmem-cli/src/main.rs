@@ -12,7 +12,7 @@ use std::process::ExitCode;
 
 use clap::Parser;
 
-/// What went wrong, in words for the person at the terminal.
+/// An error, in words for the person at the terminal.
 type Error = Box<dyn std::error::Error>;
 
 fn main() -> ExitCode {
@@ -26,7 +26,7 @@ fn main() -> ExitCode {
         // The reader of standard output has seen enough, as in `xmem list | head -1`.
         Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
-            format::say(error);
+            format::to_stderr(error);
             ExitCode::FAILURE
         }
     }

@@ -6,7 +6,7 @@ use log::{LevelFilter, Log, Metadata, Record};
 
 use xmem_core::printable;
 
-use crate::format::say;
+use crate::format::to_stderr;
 
 struct ToStandardError;
 
@@ -18,7 +18,7 @@ impl Log for ToStandardError {
     fn log(&self, record: &Record<'_>) {
         let level = record.level().as_str().to_lowercase();
         let line = printable(&record.args().to_string());
-        say(format_args!("{level}: {line}"));
+        to_stderr(format_args!("{level}: {line}"));
     }
 
     fn flush(&self) {}

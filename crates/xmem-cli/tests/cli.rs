@@ -110,7 +110,7 @@ fn show_prints_the_pool_and_its_consumers() {
 }
 
 #[test]
-fn show_as_json_is_what_the_producer_says() {
+fn show_as_json_prints_the_producers_statistics() {
     let pool = Pool::new();
     let output = xmem(pool.dir.path(), &["show", &pool.path(), "--format", "json"]);
     let json: Value = serde_json::from_str(stdout(&output)).unwrap();
@@ -126,7 +126,7 @@ fn show_as_json_is_what_the_producer_says() {
 }
 
 /// The value in a column of the row of a consumer, in a table whose other cells have no blanks in them.
-fn cell<'a>(text: &'a str, who: &str, column: &str) -> &'a str {
+fn cell<'a>(text: &'a str, row: &str, column: &str) -> &'a str {
     let words = |line: &'a str| {
         line.split("  ")
             .map(str::trim)
@@ -137,13 +137,13 @@ fn cell<'a>(text: &'a str, who: &str, column: &str) -> &'a str {
     // The columns that a pool fills and a consumer does not, or the other way round, are empty.
     let row = text
         .lines()
-        .find(|line| line.trim_start().starts_with(who))
+        .find(|line| line.trim_start().starts_with(row))
         .unwrap();
     words(row).nth(column).unwrap()
 }
 
 #[test]
-fn what_a_consumer_dropped_is_seen_where_the_pool_is_looked_at() {
+fn show_and_watch_print_dropped_frames() {
     let pool = Pool::new();
     pool.consumer.note_dropped();
     pool.consumer.note_dropped();
@@ -157,7 +157,7 @@ fn what_a_consumer_dropped_is_seen_where_the_pool_is_looked_at() {
 }
 
 #[test]
-fn who_holds_up_a_lossless_pool_is_named() {
+fn show_names_the_consumer_that_delays_a_lossless_pool() {
     let dir = TempDir::new().unwrap();
     let builder = Producer::builder(&socket(&dir)).delivery(Delivery::Lossless);
     let producer = builder.max_slots(12).build().unwrap();
@@ -213,7 +213,7 @@ fn list_finds_the_pools_of_the_runtime_dir() {
 }
 
 #[test]
-fn list_of_an_empty_dir_is_no_failure() {
+fn list_of_an_empty_dir_succeeds() {
     let dir = TempDir::new().unwrap();
     let output = xmem(dir.path(), &["list"]);
     assert!(stdout(&output).starts_with("no pools in "));
@@ -256,20 +256,20 @@ fn watch_repeats_and_counts_frames_per_second() {
 }
 
 #[test]
-fn a_pool_that_does_not_exist_is_a_failure_that_says_where_it_looked() {
+fn a_missing_pool_fails_with_the_path() {
     let dir = TempDir::new().unwrap();
-    let output = xmem(dir.path(), &["show", "nobody"]);
+    let output = xmem(dir.path(), &["show", "missing"]);
     let text = stderr(&output);
     assert!(text.starts_with("xmem: no producer at "), "{text}");
-    assert!(text.contains("nobody.sock"), "{text}");
+    assert!(text.contains("missing.sock"), "{text}");
     assert_eq!(text.lines().count(), 1, "{text}");
 }
 
 #[test]
-fn a_failure_that_nobody_can_read_of_is_one_all_the_same() {
+fn a_failure_without_a_writable_stderr_exits_with_1() {
     let dir = TempDir::new().unwrap();
     let status = Command::new(env!("CARGO_BIN_EXE_xmem"))
-        .args(["show", "nobody"])
+        .args(["show", "missing"])
         .env("XMEM_RUNTIME_DIR", dir.path())
         .stderr(File::options().write(true).open("/dev/full").unwrap())
         .status()
@@ -278,7 +278,7 @@ fn a_failure_that_nobody_can_read_of_is_one_all_the_same() {
 }
 
 #[test]
-fn list_says_why_a_directory_cannot_be_read_and_that_one_is_not_there() {
+fn list_reports_an_unreadable_or_missing_directory() {
     let dir = TempDir::new().unwrap();
     let file = dir.path().join("file");
     std::fs::write(&file, "").unwrap();
@@ -305,7 +305,7 @@ fn list_says_why_a_directory_cannot_be_read_and_that_one_is_not_there() {
 }
 
 #[test]
-fn clean_removes_what_a_killed_producer_left_and_nothing_else() {
+fn clean_removes_only_the_files_of_a_killed_producer() {
     let pool = Pool::new();
     let dir = pool.dir.path();
     let left = |name: &str| {
@@ -340,7 +340,7 @@ fn clean_removes_what_a_killed_producer_left_and_nothing_else() {
     stdout(&xmem(dir, &["clean"]));
     assert_eq!(files(), live);
 
-    // One that has a producer is told, and the others are done all the same.
+    // One that has a producer is reported, and the others are removed nevertheless.
     left("d");
     let output = xmem(dir, &["clean", "cam0", "d"]);
     assert!(stdout_of_failure(&output).contains("d.sock"), "{output:?}");
@@ -360,11 +360,11 @@ fn own_segments() -> Vec<String> {
 }
 
 #[test]
-fn clean_finds_a_lock_that_is_alone() {
+fn clean_removes_a_lock_file_without_a_socket() {
     let dir = TempDir::new().unwrap();
     let path = |name: &str| dir.path().join(name);
     std::fs::write(path("a.lock"), "killed (process 1)").unwrap();
-    std::fs::write(path("notes.lock"), "somebody else's").unwrap();
+    std::fs::write(path("notes.lock"), "another program's").unwrap();
     let output = xmem(dir.path(), &["clean"]);
     assert!(stdout(&output).contains("a.lock"), "{output:?}");
     assert!(!path("a.lock").exists());
@@ -372,7 +372,7 @@ fn clean_finds_a_lock_that_is_alone() {
 }
 
 #[test]
-fn what_is_no_socket_is_no_pool() {
+fn a_file_that_is_not_a_socket_is_not_a_pool() {
     let dir = TempDir::new().unwrap();
     let file = dir.path().join("letter.sock");
     std::fs::write(&file, "to my mother").unwrap();
@@ -385,7 +385,7 @@ fn what_is_no_socket_is_no_pool() {
 }
 
 #[test]
-fn what_no_pool_can_be_named_is_no_pool() {
+fn files_with_invalid_pool_names_are_ignored() {
     let dir = TempDir::new().unwrap();
     let names: [&[u8]; 5] = [
         b"\xff\xfe.sock",
@@ -409,7 +409,7 @@ fn what_no_pool_can_be_named_is_no_pool() {
 }
 
 #[test]
-fn a_directory_that_has_no_path_in_text_has_pools_all_the_same() {
+fn list_finds_pools_in_a_directory_that_is_not_utf_8() {
     let dir = TempDir::new().unwrap();
     let dir = dir.path().join(OsStr::from_bytes(b"\xff"));
     std::fs::create_dir(&dir).unwrap();
@@ -455,7 +455,7 @@ fn clean_leaves_sockets_of_other_programs_alone() {
     drop(UnixListener::bind(&path).unwrap());
     let clean = || xmem(dir.path(), &["clean", path.to_str().unwrap()]);
     assert!(stderr(&clean()).contains("left alone"));
-    // Other programs have locks that say nothing, too.
+    // Other programs have empty lock files, too.
     std::fs::write(&lock, "").unwrap();
     assert!(stderr(&clean()).contains("left alone"));
     assert!(path.exists() && lock.exists());
@@ -465,7 +465,7 @@ fn clean_leaves_sockets_of_other_programs_alone() {
 }
 
 #[test]
-fn clean_removes_segments_of_which_no_pool_is_left() {
+fn clean_removes_segments_without_a_pool() {
     let dir = TempDir::new().unwrap();
     let producer = Producer::builder(&socket(&dir)).backing(Backing::PosixShm);
     let producer = producer.build().unwrap();
@@ -473,7 +473,7 @@ fn clean_removes_segments_of_which_no_pool_is_left() {
     let live = own_segments();
     assert_eq!(live.len(), 1);
     let (head, _) = live[0].rsplit_once('.').unwrap();
-    // What a killed producer would have left, and what only looks alike.
+    // Segments of a killed producer, and files with similar names.
     let orphan = format!("{head}.{:016x}", std::process::id());
     let other = format!("{orphan}.txt");
     for path in [&orphan, &other] {
@@ -487,7 +487,7 @@ fn clean_removes_segments_of_which_no_pool_is_left() {
 }
 
 #[test]
-fn what_is_done_is_said_if_that_is_asked_for() {
+fn verbose_prints_each_step() {
     let dir = TempDir::new().unwrap();
     let producer = Producer::builder(&socket(&dir)).backing(Backing::PosixShm);
     let producer = producer.build().unwrap();
@@ -511,7 +511,7 @@ fn what_is_done_is_said_if_that_is_asked_for() {
 }
 
 #[test]
-fn watch_waits_for_a_producer_that_comes_and_for_one_that_comes_back() {
+fn watch_waits_for_the_first_producer_and_for_the_next() {
     let dir = TempDir::new().unwrap();
     let mut watch = Command::new(env!("CARGO_BIN_EXE_xmem"))
         .args(["watch", "cam0", "-i", "0.05", "-f", "json"])
@@ -520,14 +520,14 @@ fn watch_waits_for_a_producer_that_comes_and_for_one_that_comes_back() {
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
-    let mut said = BufReader::new(watch.stderr.take().unwrap()).lines();
+    let mut lines = BufReader::new(watch.stderr.take().unwrap()).lines();
     let mut shown = BufReader::new(watch.stdout.take().unwrap()).lines();
     let is_waiting = |line: String| {
         assert!(line.starts_with("xmem: no producer at "), "{line}");
         assert!(line.contains("waiting"), "{line}");
     };
-    is_waiting(said.next().unwrap().unwrap());
-    // It has looked for a while when somebody has heard it three times, and gives no answer.
+    is_waiting(lines.next().unwrap().unwrap());
+    // It has waited for a while once three connections have got no answer.
     let path = socket(&dir);
     let deaf = rustix::net::socket(AddressFamily::UNIX, SocketType::SEQPACKET, None).unwrap();
     rustix::net::bind(&deaf, &SocketAddrUnix::new(&path).unwrap()).unwrap();
@@ -541,14 +541,14 @@ fn watch_waits_for_a_producer_that_comes_and_for_one_that_comes_back() {
         |line: String| serde_json::from_str::<Value>(&line).unwrap()["published"].clone();
     assert_eq!(published(shown.next().unwrap().unwrap()), 0);
     drop(producer);
-    is_waiting(said.next().unwrap().unwrap());
+    is_waiting(lines.next().unwrap().unwrap());
     let producer = Producer::builder(&socket(&dir)).build().unwrap();
     publish(&producer);
     assert!(shown.any(|line| published(line.unwrap()) == 1));
     watch.kill().unwrap();
     watch.wait().unwrap();
     // Once for each time that there is none; on a busy machine the last one may have taken its time to answer.
-    assert!(said.count() <= 1);
+    assert!(lines.count() <= 1);
 }
 
 #[test]
@@ -577,7 +577,7 @@ fn watch_cuts_its_lines_where_the_terminal_ends() {
         .status()
         .unwrap();
     assert!(status.success());
-    // What is in the terminal comes in pieces, and then an error, since nobody has its other side any more.
+    // The terminal's content comes in parts, and then an error, since its other side is closed.
     drop(side);
     let mut bytes = Vec::new();
     let mut piece = [0; 4096];
@@ -593,7 +593,7 @@ fn watch_cuts_its_lines_where_the_terminal_ends() {
 }
 
 #[test]
-fn a_bad_name_is_a_failure_that_says_what_is_wrong() {
+fn a_bad_name_fails_with_the_reason() {
     let dir = TempDir::new().unwrap();
     for (name, word) in [("", "empty"), ("a\nb", "control character")] {
         let output = xmem(dir.path(), &["show", name]);

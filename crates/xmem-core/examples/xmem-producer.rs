@@ -22,7 +22,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let pool = pool.ok_or("usage: xmem-producer POOL")?;
     let producer = Producer::builder(&pool).build()?;
 
-    // What consumers have to know before they can read the first frame.
+    // Consumers need this before they can read the first frame.
     let mut sticky = Sticky::new();
     sticky.set(
         "caps",

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! What happens when a consumer is slower than the producer.
+//! The behaviour when a consumer is slower than the producer.
 
-/// What happens when a consumer is slower than the producer.
+/// The behaviour when a consumer is slower than the producer.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Delivery {
     /// The producer goes on; the newest frames are kept, and a slow consumer misses the others.

@@ -59,7 +59,7 @@ pub enum NameError {
     RuntimeDir {
         /// The directory.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The reason.
         reason: String,
     },
 }
@@ -315,7 +315,7 @@ pub enum PublishError {
     /// Consumers would refuse such metadata.
     #[error("the frame's metadata is invalid: {reason}")]
     Metadata {
-        /// What is wrong with them.
+        /// The reason.
         reason: &'static str,
     },
     /// The lease belongs to another pool.
@@ -489,7 +489,7 @@ pub enum ConnectError {
     Protocol {
         /// The socket.
         path: PathBuf,
-        /// What was wrong.
+        /// The reason.
         reason: String,
     },
     /// The producer does not answer; it may be stopped.
@@ -552,9 +552,9 @@ pub enum ReceiveError {
         /// How many it may hold.
         budget: u32,
     },
-    /// The producer cut this consumer off; the frames that it still holds may be overwritten.
+    /// The producer disconnected this consumer; the frames that it still holds may be overwritten.
     #[error(
-        "the producer cut this consumer off (its lease page made no sense): frames it still holds may change"
+        "the producer disconnected this consumer (its lease page was invalid): frames it still holds may change"
     )]
     CutOff,
     /// The producer of a lossless pool does not wait for this consumer any more; the frames that it holds stay valid.

@@ -378,7 +378,7 @@ mod tests {
     }
 
     #[test]
-    fn the_lock_lies_beside_the_socket() {
+    fn the_lock_file_is_beside_the_socket() {
         assert_eq!(lock_path(Path::new("/a/b.sock")), Path::new("/a/b.lock"));
         assert_eq!(lock_path(Path::new("/a/b")), Path::new("/a/b.xmem.lock"));
         for (socket, lock) in [

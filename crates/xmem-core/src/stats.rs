@@ -47,7 +47,7 @@ pub struct PoolStats {
     pub sticky: Vec<(String, String)>,
     /// The connected consumers.
     pub consumers: Vec<ConsumerStats>,
-    /// How often a consumer was cut off because its lease page broke the protocol.
+    /// How often a consumer was disconnected because its lease page broke the protocol.
     pub cut_off: u64,
     /// How often a lossless producer stopped waiting for a consumer.
     pub timed_out: u64,
@@ -90,7 +90,7 @@ pub struct ConsumerStats {
     pub device: String,
     /// Nanoseconds that a lossless producer has been waiting for it to take a frame; 0 when it does not wait for it.
     pub waited_for_ns: u64,
-    /// It has sent its goodbye, and stays listed only while it holds frames.
+    /// It has left, and stays listed only while it holds frames.
     pub leaving: bool,
 }
 

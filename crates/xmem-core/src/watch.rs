@@ -22,7 +22,7 @@ use crate::rendezvous::runtime_dir;
 /// How often to check whether the directory was made or replaced.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
-/// What happened while [`PoolWatch::wait`] waited.
+/// The result of [`PoolWatch::wait`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Watched {
     /// A file of the runtime directory came or went. [`pools`](crate::pools) lists the pools.
@@ -153,7 +153,7 @@ mod tests {
     const LONG: Option<Duration> = Some(Duration::from_secs(60));
 
     #[test]
-    fn files_that_come_and_go() {
+    fn new_and_removed_files_are_reported() {
         let dir = tempfile::tempdir().unwrap();
         let mut watch = PoolWatch::of(dir.path().to_owned(), &Canceller::new()).unwrap();
         assert_eq!(watch.wait(Some(Duration::ZERO)), Watched::Nothing);
@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn a_directory_that_comes_late_and_one_that_is_another() {
+    fn a_late_and_a_replaced_directory_are_watched() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("run");
         let mut watch = PoolWatch::of(path.clone(), &Canceller::new()).unwrap();
@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn calling_it_off() {
+    fn a_watch_can_be_cancelled() {
         let dir = tempfile::tempdir().unwrap();
         let canceller = Canceller::new();
         let mut watch = PoolWatch::of(dir.path().to_owned(), &canceller).unwrap();

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Who may join, tried by processes of other users and groups.
+//! Access to a pool, tried by processes of other users and groups.
 
 mod support;
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 
-use support::child::{self, Child, hear, say};
+use support::child::{self, Child, read_line, reply};
 use support::raw::Raw;
 use support::users::{User, can_be_others, program_for_all};
 use support::*;
@@ -15,7 +15,7 @@ use xmem_core::{Backing, ConnectError, Consumer, CreateError, Producer, StartFro
 
 const SIZE: usize = 100_000;
 
-/// The producer's user, a user who has nothing to do with it, and groups. Nobody has to know them.
+/// The producer's user, an unrelated user, and groups. None of them has to have a name.
 const OWNER: u32 = 42_101;
 const STRANGER: u32 = 42_102;
 const GROUP: u32 = 42_200;
@@ -50,21 +50,21 @@ fn produce(pool: &str, mode: &str, group: &str, uids: &str) {
 
 fn serve(producer: Result<Producer, CreateError>) {
     match producer {
-        Err(error) => say(error),
+        Err(error) => reply(error),
         Ok(producer) => {
             publish(&producer, 1, SIZE);
-            say("ready");
-            hear();
+            reply("ready");
+            read_line();
         }
     }
 }
 
-/// Says whether it could join and read.
+/// Reports whether it could join and read.
 fn join(pool: &str) {
     let consumer = Consumer::builder(pool)
         .start_from(StartFrom::Oldest)
         .connect();
-    say(match consumer {
+    reply(match consumer {
         Ok(mut consumer) => {
             assert_whole(&receive(&mut consumer));
             "joined".into()
@@ -79,12 +79,12 @@ fn join(pool: &str) {
     );
 }
 
-/// Says what a producer hands out before it says no.
+/// Reports what a producer sends before it refuses.
 fn ask(pool: &str) {
     let raw = Raw::connect(pool);
-    // Who may join would be asked for more first.
+    // A user with access would have to send a request first.
     let (bytes, descriptors) = raw.recv().expect("an answer");
-    say(format!(
+    reply(format!(
         "{} with {} descriptors",
         bytes[0],
         descriptors.len()
@@ -92,7 +92,7 @@ fn ask(pool: &str) {
     assert!(raw.recv().is_none());
 }
 
-/// A directory that everybody can enter, with a pool of somebody in it.
+/// A directory that all users can enter, with a pool of one user in it.
 struct Scene {
     place: Place,
     program: PathBuf,
@@ -118,22 +118,22 @@ impl Scene {
         user.start(&self.program, role, &self.place.pool())
     }
 
-    /// What a process of this user says.
-    fn says(&self, user: &User, role: &str) -> String {
+    /// The reply of a process of this user.
+    fn reply_of(&self, user: &User, role: &str) -> String {
         let mut child = self.start(user, role);
-        let said = child.says();
+        let reply = child.reply();
         assert!(child.end(), "{user:?}");
-        said
+        reply
     }
 
     fn produce(&self, user: &User, role: &str) -> Child {
         let mut producer = self.start(user, role);
-        assert_eq!(producer.says(), "ready", "{role}");
+        assert_eq!(producer.reply(), "ready", "{role}");
         producer
     }
 }
 
-/// Settings, and those who may join besides the producer's user and root.
+/// Settings, and the users with access besides the producer's user and root.
 fn admits(settings: &str, welcome: &[User], refused: &[User], denied: &[User]) {
     if !can_be_others() {
         return;
@@ -142,19 +142,27 @@ fn admits(settings: &str, welcome: &[User], refused: &[User], denied: &[User]) {
     let owner = User::in_groups(OWNER, OWNER, &[GROUP]);
     let producer = scene.produce(&owner, &format!("produce {settings}"));
     for user in [&[owner, User::new(ROOT)], welcome].concat() {
-        assert_eq!(scene.says(&user, "join"), "joined", "{settings}: {user:?}");
+        assert_eq!(
+            scene.reply_of(&user, "join"),
+            "joined",
+            "{settings}: {user:?}"
+        );
     }
     for user in refused {
-        let said = scene.says(user, "join");
+        let reply = scene.reply_of(user, "join");
         assert!(
-            said.starts_with("refused: ") && said.contains("allow-uids"),
-            "{settings}: {user:?}: {said}"
+            reply.starts_with("refused: ") && reply.contains("allow-uids"),
+            "{settings}: {user:?}: {reply}"
         );
         // Before anything is shared.
-        assert_eq!(scene.says(user, "ask"), "2 with 0 descriptors");
+        assert_eq!(scene.reply_of(user, "ask"), "2 with 0 descriptors");
     }
     for user in denied {
-        assert_eq!(scene.says(user, "join"), "denied", "{settings}: {user:?}");
+        assert_eq!(
+            scene.reply_of(user, "join"),
+            "denied",
+            "{settings}: {user:?}"
+        );
     }
     assert!(producer.end());
 }
@@ -174,7 +182,7 @@ fn also_member(gid: u32) -> User {
 }
 
 #[test]
-fn by_default_nobody_else_may() {
+fn by_default_other_users_are_denied() {
     let denied = [
         stranger(),
         member(OWNER),
@@ -187,32 +195,32 @@ fn by_default_nobody_else_may() {
 }
 
 #[test]
-fn a_mode_for_the_group_lets_in_the_producers_group() {
+fn a_mode_for_the_group_admits_the_producers_group() {
     let welcome = [member(OWNER), also_member(OWNER)];
     let denied = [stranger(), member(GROUP), also_member(GROUP)];
     admits("660 - -", &welcome, &[], &denied);
 }
 
 #[test]
-fn a_mode_for_a_group_lets_in_that_group() {
+fn a_mode_for_a_group_admits_that_group() {
     let welcome = [member(GROUP), also_member(GROUP)];
     let denied = [stranger(), member(OWNER), also_member(OWNER)];
     admits(&format!("660 {GROUP} -"), &welcome, &[], &denied);
 }
 
 #[test]
-fn a_mode_for_all_lets_all_in() {
+fn a_mode_for_all_admits_all_users() {
     let welcome = [stranger(), member(GROUP), also_member(OWNER)];
     admits("666 - -", &welcome, &[], &[]);
 }
 
 #[test]
-fn the_right_to_read_the_socket_is_not_enough() {
+fn read_permission_on_the_socket_is_not_enough() {
     admits("644 - -", &[], &[], &[stranger(), member(OWNER)]);
 }
 
 #[test]
-fn named_users_may_and_others_may_not() {
+fn named_users_are_admitted_and_others_are_denied() {
     let refused = [
         member(OWNER),
         also_member(OWNER),
@@ -229,14 +237,14 @@ fn named_users_may_and_others_may_not() {
 }
 
 #[test]
-fn named_users_may_besides_a_group() {
+fn named_users_are_admitted_in_addition_to_a_group() {
     let welcome = [stranger(), member(GROUP), also_member(GROUP)];
     let refused = [User::new(4711), member(OWNER), also_member(OWNER)];
     admits(&format!("660 {GROUP} {STRANGER}"), &welcome, &refused, &[]);
 }
 
 #[test]
-fn who_is_in_very_many_groups_is_in_each() {
+fn a_user_in_thousands_of_groups_is_a_member_of_each() {
     let mut groups: Vec<u32> = (50_000..53_000).collect();
     groups.push(GROUP);
     let welcome = [User::in_groups(42_105, 42_105, &groups)];
@@ -254,25 +262,25 @@ fn a_directory_that_gives_its_group_counts() {
     let scene = Scene::new();
     scene.give_to(OWNER, GROUP, 0o2755);
     let _producer = scene.produce(&User::new(OWNER), "produce 660 - -");
-    assert_eq!(scene.says(&member(GROUP), "join"), "joined");
-    assert_eq!(scene.says(&also_member(GROUP), "join"), "joined");
-    assert_eq!(scene.says(&member(OWNER), "join"), "denied");
+    assert_eq!(scene.reply_of(&member(GROUP), "join"), "joined");
+    assert_eq!(scene.reply_of(&also_member(GROUP), "join"), "joined");
+    assert_eq!(scene.reply_of(&member(OWNER), "join"), "denied");
 }
 
 #[test]
-fn settings_that_let_in_nobody_or_everybody_by_mistake_are_errors() {
+fn access_settings_that_contradict_each_other_are_errors() {
     let place = Place::new();
     let builder = || Producer::builder(&place.pool());
     let own = rustix::process::getegid().as_raw().to_string();
     for (builder, property) in [
         // A group that the mode gives nothing.
         (builder().socket_group(Some(own.clone())), "socket-mode"),
-        // Users who are named, where all may.
+        // Named users, although all have access.
         (
             builder().socket_mode(0o666).allow_uids(vec![1000]),
             "allow-uids",
         ),
-        // What stands for "leave it as it is".
+        // The number for "leave it as it is".
         (builder().allow_uids(vec![u32::MAX]), "allow-uids"),
         (
             builder()
@@ -328,15 +336,15 @@ fn settings_that_let_in_nobody_or_everybody_by_mistake_are_errors() {
 }
 
 #[test]
-fn a_group_that_is_not_ones_own_cannot_be_let_in() {
+fn a_group_without_the_producer_as_a_member_is_an_error() {
     if !can_be_others() {
         return;
     }
     let scene = Scene::new();
-    let said = scene.says(&User::new(OWNER), &format!("produce 660 {GROUP} -"));
+    let reply = scene.reply_of(&User::new(OWNER), &format!("produce 660 {GROUP} -"));
     assert!(
-        said.contains("socket-group") && said.contains("member"),
-        "{said}"
+        reply.contains("socket-group") && reply.contains("member"),
+        "{reply}"
     );
     assert_eq!(scene.place.files(), [scene.program.as_path()]);
 }

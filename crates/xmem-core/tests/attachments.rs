@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! What travels beside the frames: attachments, events between frames, requests upstream.
+//! Data beside the frames: attachments, events between frames, requests upstream.
 
 mod support;
 
@@ -94,7 +94,7 @@ fn attachments_come_with_their_frame_posix_shm() {
 }
 
 #[test]
-fn without_room_the_slot_comes_back() {
+fn attachments_without_room_return_the_slot() {
     let place = Place::new();
     let producer = Producer::builder(&place.pool()).build().unwrap();
     // All of a slot.
@@ -103,7 +103,7 @@ fn without_room_the_slot_comes_back() {
         attachments: attachments("too much"),
         ..FrameMeta::new(10)
     };
-    // What was asked for may be another frame's payload, even if this one has only ten bytes.
+    // The requested room may be for another frame's payload, even if this one has only ten bytes.
     let failure = lease.publish(meta).unwrap_err();
     assert!(matches!(
         failure.error,
@@ -128,7 +128,7 @@ fn without_room_the_slot_comes_back() {
     ));
 }
 
-/// So many that consumers would take them for a lie: they are told apart by their number, not their size.
+/// So many that consumers would reject them: the limit is on their number, not their size.
 #[test]
 fn more_attachments_than_a_consumer_takes_are_refused() {
     let place = Place::new();
@@ -166,7 +166,7 @@ fn more_attachments_than_a_consumer_takes_are_refused() {
     });
 }
 
-/// In parts that lie side by side: nobody's attachments overwrite anything.
+/// They lie side by side in separate parts: none overwrites another.
 #[test]
 fn a_slot_published_again_has_attachments_of_its_own_each_time() {
     let place = Place::new();
@@ -235,7 +235,7 @@ fn attachments_go_behind_a_payload_that_is_longer_than_was_asked_for() {
     assert_frame(&consumer.receive(Some(HANG)).unwrap(), 7, 50, "again");
 }
 
-/// What repeats a frame again and again is never out of room.
+/// A producer that repeats a frame again and again is never out of room.
 #[test]
 fn a_repeated_frame_takes_no_more_room_for_the_same_attachments() {
     let place = Place::new();
@@ -295,7 +295,7 @@ fn events_come_between_frames_for_those_that_want_them() {
 }
 
 #[test]
-fn events_push_no_frame_out_and_are_no_newest_frame() {
+fn events_displace_no_frame_and_are_no_newest_frame() {
     let place = Place::new();
     let producer = Producer::builder(&place.pool()).history(1).build().unwrap();
     let mut slow = Consumer::builder(&place.pool()).connect().unwrap();
@@ -391,7 +391,7 @@ fn lossless_consumers_get_every_event() {
 }
 
 #[test]
-fn requests_reach_whoever_feeds_the_pool() {
+fn requests_reach_the_producer() {
     let place = Place::new();
     let (to, from) = mpsc::channel();
     let producer = Producer::builder(&place.pool())
@@ -439,7 +439,7 @@ fn requests_reach_whoever_feeds_the_pool() {
 }
 
 #[test]
-fn the_state_is_known_without_a_frame() {
+fn the_sticky_state_arrives_without_a_frame() {
     let place = Place::new();
     let producer = Producer::builder(&place.pool()).build().unwrap();
     let mut state = xmem_core::Sticky::new();
@@ -453,7 +453,7 @@ fn the_state_is_known_without_a_frame() {
 }
 
 #[test]
-fn a_consumer_can_wait_for_what_comes_after_the_end() {
+fn pass_eos_waits_for_frames_after_the_end() {
     let place = Place::new();
     let producer = Producer::builder(&place.pool()).build().unwrap();
     let mut consumer = Consumer::builder(&place.pool()).connect().unwrap();

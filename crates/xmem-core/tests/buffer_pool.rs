@@ -28,14 +28,14 @@ fn a_buffer_lives_until_its_count_of_readers_released_it() {
     let second = readers[1].get(index).unwrap();
     assert_eq!(second.as_cpu_slice().unwrap(), b"twice");
     drop(second);
-    // The owner hears of it on its control thread.
+    // The owner notices it on its control thread.
     eventually("it is released", || {
         matches!(readers[0].get(index), Err(GetError::Empty { .. }))
     });
 }
 
 #[test]
-fn a_reader_that_goes_after_taking_counts_one_that_goes_before_does_not() {
+fn a_reader_counts_once_it_has_taken_the_buffer() {
     let place = Place::new();
     let owner = BufferPool::new(&place.pool()).unwrap();
     let index = published(&owner, b"x", 1);
@@ -75,7 +75,7 @@ fn references_without_a_guard() {
 }
 
 #[test]
-fn only_one_can_write_and_only_when_nobody_reads() {
+fn a_buffer_has_one_writer_and_no_reader_then() {
     let place = Place::new();
     let owner = BufferPool::new(&place.pool()).unwrap();
     let reader = BufferPool::new(&place.pool()).unwrap();
@@ -98,7 +98,7 @@ fn only_one_can_write_and_only_when_nobody_reads() {
 }
 
 #[test]
-fn a_peer_writes_only_where_the_owner_lets_it() {
+fn a_peer_writes_only_with_the_owners_permission() {
     let place = Place::new();
     let _owner = BufferPool::new(&place.pool()).unwrap();
     let peer = BufferPool::new(&place.pool()).unwrap();
@@ -135,7 +135,7 @@ fn a_peer_writes_only_where_the_owner_lets_it() {
 }
 
 #[test]
-fn a_peer_that_goes_while_it_writes_gives_the_buffer_back() {
+fn a_peer_that_leaves_while_it_writes_returns_the_buffer() {
     let place = Place::new();
     let options = BufferPool::options(&place.pool()).peers_may_write(true);
     let owner = options.max_buffers(5).open().unwrap();
@@ -149,7 +149,7 @@ fn a_peer_that_goes_while_it_writes_gives_the_buffer_back() {
 }
 
 #[test]
-fn dropping_a_writer_with_a_count_leaves_the_others_their_share() {
+fn dropping_a_writer_keeps_the_count_of_other_readers() {
     let place = Place::new();
     let owner = BufferPool::new(&place.pool()).unwrap();
     let reader = BufferPool::new(&place.pool()).unwrap();
@@ -188,7 +188,7 @@ fn bad_counts_and_indices_are_refused() {
 }
 
 #[test]
-fn what_is_known_of_a_buffer_travels_with_it() {
+fn metadata_of_a_buffer_arrives() {
     let place = Place::new();
     let owner = BufferPool::new(&place.pool()).unwrap();
     let reader = BufferPool::new(&place.pool()).unwrap();

@@ -9,7 +9,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use support::{buffers::published, *};
 use xmem_core::{BufferPool, DType, FrameMeta, GetError, WriteAccessError};
 
-/// Who makes the pool, and who joins it, both of whom may write.
+/// The owner of the pool, and a peer. Both may write.
 fn both(place: &Place) -> [BufferPool; 2] {
     let open = || {
         BufferPool::options(&place.pool())
@@ -37,7 +37,7 @@ fn an_edit_is_published_when_its_guard_is_dropped() {
             let index = published(writer, b"abcd", 1);
             editor.get_mut(index).unwrap().as_cpu_slice_mut().unwrap()[0] = b'x';
             assert_eq!(bytes(owner, index), b"xbcd");
-            // As often as one likes, and by whomever.
+            // As often as needed, and from either process.
             owner.get_mut(index).unwrap().as_cpu_slice_mut().unwrap()[1] = b'y';
             assert_eq!(bytes(peer, index), b"xycd");
             eventually("it is released", || is_empty(peer, index));
@@ -46,7 +46,7 @@ fn an_edit_is_published_when_its_guard_is_dropped() {
 }
 
 #[test]
-fn an_edited_buffer_is_for_as_many_readers_as_before() {
+fn an_edited_buffer_keeps_its_count_of_readers() {
     let place = Place::new();
     let pools = both(&place);
     let readers = [(); 2].map(|()| BufferPool::new(&place.pool()).unwrap());
@@ -66,7 +66,7 @@ fn an_edited_buffer_is_for_as_many_readers_as_before() {
             eventually("it is released", || is_empty(&readers[0], index));
         }
     }
-    // What is said while it is edited, or was said when it was published already, holds too.
+    // A count that was set during the edit, or after publishing, holds too.
     let owner = &pools[0];
     for while_edited in [false, true] {
         let index = published(owner, b"abcd", 1);
@@ -91,7 +91,7 @@ fn an_edited_buffer_is_for_as_many_readers_as_before() {
 }
 
 #[test]
-fn a_count_is_not_that_of_another_buffer_of_the_same_number() {
+fn counts_of_a_reused_index_are_separate() {
     let place = Place::new();
     let [owner, peer] = both(&place);
     let index = published(&owner, b"abcd", 2);
@@ -105,7 +105,7 @@ fn a_count_is_not_that_of_another_buffer_of_the_same_number() {
 }
 
 #[test]
-fn what_is_known_of_a_buffer_outlives_an_edit() {
+fn metadata_of_a_buffer_survives_an_edit() {
     let place = Place::new();
     let owner = BufferPool::new(&place.pool()).unwrap();
     let mut buffer = owner.acquire_cpu(24).unwrap();
@@ -173,7 +173,7 @@ fn a_panic_publishes_nothing() {
 }
 
 #[test]
-fn a_buffer_whose_readers_never_come_is_discarded() {
+fn a_buffer_can_be_discarded_before_it_is_read() {
     let place = Place::new();
     let options = BufferPool::options(&place.pool()).peers_may_write(true);
     let owner = options.max_buffers(8).open().unwrap();
@@ -197,7 +197,7 @@ fn a_buffer_whose_readers_never_come_is_discarded() {
         }
         eventually("its slots are free", || owner.preallocate_cpu(4, 8).is_ok());
     }
-    // What is read is only released; and what was acquired is nobody's, whatever its count says.
+    // A buffer that is read is only released. A buffer that is acquired holds nothing, whatever its count.
     let index = published(&owner, b"abcd", 1);
     owner.get(index).unwrap().discard();
     assert_eq!(bytes(&owner, index), b"abcd");
@@ -209,7 +209,7 @@ fn a_buffer_whose_readers_never_come_is_discarded() {
 }
 
 #[test]
-fn what_holds_nothing_is_published_only_when_it_is_forgotten() {
+fn an_empty_buffer_is_published_only_by_forget() {
     let place = Place::new();
     let pools = both(&place);
     let [owner, peer] = &pools;
@@ -220,14 +220,14 @@ fn what_holds_nothing_is_published_only_when_it_is_forgotten() {
     eventually("it is released", || is_empty(owner, over));
     for pool in &pools {
         for index in [never, over] {
-            // What it had last, or all that there is.
+            // The last content, or the whole capacity.
             let size = pool.get_mut(index).unwrap().meta().size;
             assert!(if index == over {
                 size == 4
             } else {
                 size >= 100
             });
-            // A peer's news travels.
+            // A peer's message takes a moment.
             eventually("it is released", || owner.get_mut(index).is_ok());
             assert!(is_empty(owner, index));
         }
@@ -239,15 +239,15 @@ fn what_holds_nothing_is_published_only_when_it_is_forgotten() {
     }
 }
 
-/// The owner hears of them a moment later.
+/// The owner notices it a moment later.
 #[test]
-fn what_its_readers_are_done_with_holds_nothing_at_once() {
+fn a_buffer_is_empty_once_its_readers_released_it() {
     let place = Place::new();
     let [owner, peer] = both(&place);
     for _ in 0..50 {
         let index = published(&owner, b"abcd", 1);
         drop(peer.get(index).unwrap());
         drop(owner.get_mut(index).unwrap());
-        assert!(is_empty(&owner, index), "it is kept for nobody");
+        assert!(is_empty(&owner, index), "it has no reader left");
     }
 }

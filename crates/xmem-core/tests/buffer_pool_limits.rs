@@ -8,7 +8,7 @@ use support::*;
 use xmem_core::{BufferPool, BufferPoolOptions, GetError, WriteAccessError};
 
 #[test]
-fn buffers_are_shared_out_among_processes() {
+fn buffers_are_divided_among_processes() {
     let set = |f: fn(BufferPoolOptions) -> BufferPoolOptions| f;
     let cases = [
         // With room for 238 or so: each takes one more than it may hold.
@@ -48,7 +48,7 @@ fn buffers_are_shared_out_among_processes() {
 }
 
 #[test]
-fn as_many_processes_join_as_there_are_buffers() {
+fn as_many_processes_can_join_as_there_are_buffers() {
     let place = Place::new();
     let owner = BufferPool::options(&place.pool())
         .max_buffers(12)
@@ -72,7 +72,7 @@ fn as_many_processes_join_as_there_are_buffers() {
 }
 
 #[test]
-fn who_asks_for_more_gets_as_many_as_the_pool_lets_it() {
+fn a_request_above_max_held_is_granted_max_held() {
     let place = Place::new();
     let _owner = BufferPool::options(&place.pool())
         .max_held(20)
@@ -100,7 +100,7 @@ fn who_asks_for_more_gets_as_many_as_the_pool_lets_it() {
 }
 
 #[test]
-fn more_than_there_may_be_are_not_preallocated() {
+fn preallocation_above_max_buffers_is_an_error() {
     let place = Place::new();
     let owner = BufferPool::new(&place.pool()).unwrap();
     owner.preallocate_cpu(1 << 20, 8).unwrap();
@@ -118,7 +118,7 @@ fn more_than_there_may_be_are_not_preallocated() {
         (after.slots, after.regions, after.bytes),
         (before.slots, before.regions, before.bytes)
     );
-    // Nor more than are not in somebody's hands.
+    // Nor more than are free.
     let held = [10, 1 << 20].map(|size| owner.acquire_cpu(size).unwrap());
     let before = stats_of(&place.pool());
     let error = owner.preallocate_cpu(10, 255).unwrap_err();
@@ -129,13 +129,13 @@ fn more_than_there_may_be_are_not_preallocated() {
 }
 
 #[test]
-fn what_was_preallocated_before_it_failed_is_given_back() {
+fn a_failed_preallocation_returns_its_buffers() {
     let place = Place::new();
     let owner = BufferPool::options(&place.pool())
         .max_buffers(64)
         .open()
         .unwrap();
-    // Nobody holds these, but they are kept.
+    // They are not held, but kept.
     let kept: Vec<u32> = (0..4)
         .map(|_| owner.acquire_cpu(4).unwrap().forget().unwrap())
         .collect();

@@ -4,7 +4,7 @@
 //!
 //! `cargo nextest run -p xmem-core --features fault-points --test fault_chains`
 //!
-//! Whoever is killed: no frame that somebody holds changes, everything comes back to where it came from, and the others
+//! Whichever process is killed: no held frame changes, every slot returns to its pool, and the others
 //! go on.
 
 mod support;
@@ -16,7 +16,7 @@ use std::sync::mpsc::Receiver;
 use std::thread::sleep;
 use std::time::Duration;
 
-use support::child::{self, Child, say};
+use support::child::{self, Child, reply};
 use support::victim::*;
 use support::*;
 use xmem_core::fault::{Action, Point, Side, arm};
@@ -27,7 +27,7 @@ use xmem_core::{
 
 const SIZE: usize = 40_000;
 const HISTORY: u32 = 2;
-/// What a process makes anew over and over, it makes after so many frames.
+/// Objects that a process makes again and again are made after so many frames.
 const LIFE: u64 = 60;
 const TURN: Duration = Duration::from_millis(20);
 
@@ -58,8 +58,8 @@ fn origin(pool: &str, commands: &Receiver<String>) {
     loop {
         let producer = first_pool(pool);
         for _ in 0..LIFE {
-            if told(commands).is_some() {
-                return say("ended");
+            if next_command(commands).is_some() {
+                return reply("ended");
             }
             seed += 1;
             publish(&producer, seed, SIZE);
@@ -77,8 +77,8 @@ fn middle(from: &str, to: &str, life: u64, commands: &Receiver<String>) {
         let mut consumer: Option<Consumer> = None;
         let mut number = 0;
         while number < life {
-            if told(commands).is_some() {
-                say(format!("forwarded {forwarded} copied {copied}"));
+            if next_command(commands).is_some() {
+                reply(format!("forwarded {forwarded} copied {copied}"));
                 return;
             }
             let Some(taking) = &mut consumer else {
@@ -135,9 +135,9 @@ fn end(pool: &str, commands: &Receiver<String>) {
     commands.recv().unwrap();
     let mut taken = 0;
     loop {
-        match told(commands).as_deref() {
-            Some("end") => return say("ended"),
-            Some(_) => say(taken),
+        match next_command(commands).as_deref() {
+            Some("end") => return reply("ended"),
+            Some(_) => reply(taken),
             None => {}
         }
         let Ok(mut consumer) = Consumer::builder(pool).max_held(4).connect_wait(Some(TURN)) else {
@@ -183,7 +183,7 @@ impl Chain {
 
     fn start(&self, role: &str) -> Child {
         let mut child = self.start_later(role);
-        child.tell("go");
+        child.send("go");
         child
     }
 
@@ -193,11 +193,11 @@ impl Chain {
         Child::from(command, role, &pools)
     }
 
-    /// One that is killed where it comes to a point for the so-manieth time.
+    /// A process that is killed when it comes to a point for the n-th time.
     fn kill(&self, role: &str, point: Point, arrival: u32) {
         let mut victim = self.start_later(role);
         arm_child(&mut victim, point, arrival..arrival + 1, "kill");
-        victim.tell("go");
+        victim.send("go");
         assert_eq!(
             victim.dies_of(),
             SIGKILL,
@@ -211,8 +211,8 @@ impl Chain {
 #[track_caller]
 fn takes_more(end: &mut Child) {
     let mut taken = || {
-        end.tell("how many?");
-        end.says().parse::<u64>().unwrap()
+        end.send("how many?");
+        end.reply().parse::<u64>().unwrap()
     };
     let before = taken();
     eventually("frames arrive", || taken() > before + 50);
@@ -248,7 +248,7 @@ fn with_first_pool(chain: &Chain, test: impl FnOnce(&Producer)) {
     });
 }
 
-/// What a consumer passes that takes frames from another pool than its own.
+/// The points of a consumer that takes frames from another pool than its own.
 const OF_ENDS: [Point; 13] = [
     Point::OriginMet,
     Point::OriginJoined,
@@ -266,14 +266,14 @@ const OF_ENDS: [Point; 13] = [
 ];
 
 #[test]
-fn no_point_is_left_out() {
+fn every_fault_point_is_covered() {
     let tried = |point: &Point| OF_ENDS.contains(point) || OF_MIDDLES.contains(point);
     assert!(IN_CHAINS.iter().all(tried));
 }
 
-/// What cannot be read now is not read as if it could the next time.
+/// A failure to map a part is not kept: the next call tries again.
 #[test]
-fn a_device_that_refuses_a_read_is_asked_again() {
+fn a_refused_read_on_a_device_is_repeated() {
     let chain = Chain::new();
     let first = first_pool(&chain.a.pool());
     let mut middle = Consumer::builder(&chain.a.pool()).connect().unwrap();
@@ -315,18 +315,18 @@ fn the_end_dies() {
             let left = first.stats().consumers;
             left.len() == 1 && left[0].pid == middle.pid()
         });
-        middle.tell("end");
-        let said = middle.says();
+        middle.send("end");
+        let reply = middle.reply();
         assert!(
-            said.ends_with(" copied 0"),
-            "nobody made that necessary: {said}"
+            reply.ends_with(" copied 0"),
+            "no copy was necessary: {reply}"
         );
         assert!(middle.ends());
     });
     chain.b.assert_clean();
 }
 
-/// What a process passes that passes frames on, in the order in which it does.
+/// The points of a process that passes frames on, in its order.
 const OF_MIDDLES: [Point; 18] = [
     Point::EntryRead,
     Point::HoldGained,
@@ -364,9 +364,9 @@ fn the_middle_dies() {
             ask(end, "end", "ended");
             assert!(end.ends());
         }
-        middle.tell("end");
-        let said = middle.says();
-        assert!(!said.starts_with("forwarded 0 "), "{said}");
+        middle.send("end");
+        let reply = middle.reply();
+        assert!(!reply.starts_with("forwarded 0 "), "{reply}");
         assert!(middle.ends());
     });
     chain.b.assert_clean();
@@ -410,9 +410,9 @@ fn the_origin_dies() {
         ask(end, "end", "ended");
         assert!(end.ends());
     }
-    middle.tell("end");
-    let said = middle.says();
-    assert!(!said.starts_with("forwarded 0 "), "{said}");
+    middle.send("end");
+    let reply = middle.reply();
+    assert!(!reply.starts_with("forwarded 0 "), "{reply}");
     assert!(middle.ends());
     eventually("all comes back", || {
         query(&chain.a.pool()).is_ok_and(|stats| stats.consumers.is_empty())

@@ -60,7 +60,7 @@ fn has_nothing(follower: &mut Follower) {
 }
 
 #[test]
-fn it_waits_for_a_producer() {
+fn a_follower_waits_for_a_producer() {
     let place = Place::new();
     let mut follower = follow(&place);
     for least in [0, 20] {
@@ -81,7 +81,7 @@ fn it_waits_for_a_producer() {
 }
 
 #[test]
-fn it_waits_no_longer_than_it_was_told_to() {
+fn a_follower_waits_at_most_its_timeout() {
     let place = Place::new();
     let time = Duration::from_millis(50);
     let mut follower = follow(&place).connect_timeout(Some(time));
@@ -106,7 +106,7 @@ fn it_waits_no_longer_than_it_was_told_to() {
 }
 
 #[test]
-fn what_waiting_does_not_mend_is_an_error() {
+fn a_bad_pool_name_is_an_error_at_once() {
     let mut follower = Consumer::builder("").follow();
     assert!(matches!(
         fails(&mut follower),
@@ -115,7 +115,7 @@ fn what_waiting_does_not_mend_is_an_error() {
 }
 
 #[test]
-fn a_wait_is_called_off() {
+fn a_wait_can_be_cancelled() {
     let place = Place::new();
     let canceller = Canceller::new();
     let builder = Consumer::builder(&place.pool()).canceller(&canceller);
@@ -131,7 +131,7 @@ fn a_wait_is_called_off() {
 }
 
 #[test]
-fn it_goes_on_with_the_next_producer() {
+fn a_follower_continues_with_the_next_producer() {
     let place = Place::new();
     let mut follower = follow(&place);
     let first = producer(&place);
@@ -140,7 +140,7 @@ fn it_goes_on_with_the_next_producer() {
     let held = take(&mut follower, 1);
     publish(&first, 2, SIZE);
     drop(first);
-    // What it left is taken first.
+    // The frames of the lost producer are taken first.
     drop(take(&mut follower, 2));
     let Step::Lost(lost) = step(&mut follower) else {
         panic!("it is not lost");
@@ -172,7 +172,7 @@ fn it_goes_on_with_the_next_producer() {
 }
 
 #[test]
-fn one_that_left_begins_anew() {
+fn a_follower_that_left_starts_again() {
     let place = Place::new();
     let builder = Consumer::builder(&place.pool()).start_from(StartFrom::Newest);
     let mut follower = builder.follow();
@@ -190,7 +190,7 @@ fn one_that_left_begins_anew() {
 }
 
 #[test]
-fn the_end_of_a_stream_is_its_end() {
+fn the_end_of_a_stream_ends_a_follower() {
     let place = Place::new();
     let mut follower = follow(&place);
     let producer = producer(&place);
@@ -246,7 +246,7 @@ fn a_lost_producer_can_be_the_end_or_an_error() {
 }
 
 #[test]
-fn a_lossless_producer_that_goes_on_without_it() {
+fn a_lossless_producer_that_gives_up_on_a_follower() {
     let place = Place::new();
     let lossless = Producer::builder(&place.pool())
         .delivery(Delivery::Lossless)
@@ -375,7 +375,7 @@ fn a_small_budget_is_reported_once() {
     drop(first);
 }
 
-/// So many consumers that nobody has a budget.
+/// So many consumers that none has a budget.
 fn without_budget(place: &Place) -> (Producer, Vec<Consumer>) {
     let few = Producer::builder(&place.pool()).max_slots(8);
     let producer = few.build().unwrap();
@@ -425,7 +425,7 @@ fn with_no_budget_one_frame_at_a_time_can_be_kept() {
 }
 
 #[test]
-fn another_thread_can_look_for_it() {
+fn another_thread_can_connect_for_a_follower() {
     let place = Place::new();
     let mut follower = follow(&place).connect_timeout(Some(Duration::from_millis(20)));
     let look = follower.next_join().clone();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! What others put where a pool's files and directory should be: an error that says so, and theirs stays as it is.
+//! Files of others where a pool's files and directory should be: an error names them, and they do not change.
 
 mod support;
 
@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use rustix::fs::{CWD, FileType, FlockOperation, Mode, flock, mknodat};
-use support::child::{self, Child, say};
+use support::child::{self, Child, reply};
 use support::raw::Fake;
 use support::users::{User, can_be_others, program_for_all, with_own_tmp};
 use support::*;
@@ -25,7 +25,7 @@ fn child() {
     let Some((role, pool)) = child::role() else {
         return;
     };
-    // What waits for ever, as for a FIFO, shall end.
+    // A wait without end, as for a FIFO, shall fail the test.
     std::thread::spawn(|| {
         std::thread::sleep(HANG);
         eprintln!("hangs");
@@ -34,25 +34,25 @@ fn child() {
     match role.as_str() {
         "produce" => produce(&pool),
         "look" => look(&pool),
-        "remove" => say(xmem_core::remove_stale(&pool).unwrap_err()),
+        "remove" => reply(xmem_core::remove_stale(&pool).unwrap_err()),
         "in-own-tmp" => runtime_dirs(),
         "elsewhere" => {
             let elsewhere = other_runtime_dirs_with("p");
-            say(elsewhere.iter().any(|dir| dir.is_relative()));
+            reply(elsewhere.iter().any(|dir| dir.is_relative()));
         }
         other => panic!("no role {other}"),
     }
 }
 
-/// Makes a pool, or says why not.
+/// Makes a pool, or reports the error.
 fn produce(pool: &str) {
     match Producer::builder(pool).build() {
         Ok(producer) => {
             publish(&producer, 1, 1000);
-            say("ready");
+            reply("ready");
             drop(producer);
         }
-        Err(error) => say(error),
+        Err(error) => reply(error),
     }
 }
 
@@ -62,9 +62,9 @@ fn look(pool: &str) {
     let asked = query(pool).map(drop);
     let live = pools().iter().filter(|entry| entry.live).count();
     for answer in [joined, asked] {
-        say(answer.map_or_else(|error| error.to_string(), |()| "joined".into()));
+        reply(answer.map_or_else(|error| error.to_string(), |()| "joined".into()));
     }
-    say(format!("{live} live"));
+    reply(format!("{live} live"));
 }
 
 fn fifo(path: &Path) {
@@ -73,7 +73,7 @@ fn fifo(path: &Path) {
     fs::set_permissions(path, fs::Permissions::from_mode(0o666)).unwrap();
 }
 
-/// What there is to be known of a file without opening it.
+/// The properties of a file, without opening it.
 fn state_of(path: &Path) -> (u64, u32, u32, u64, i64) {
     let meta = fs::symlink_metadata(path).unwrap();
     (
@@ -85,7 +85,7 @@ fn state_of(path: &Path) -> (u64, u32, u32, u64, i64) {
     )
 }
 
-/// A directory that everybody may write to, without the sticky bit: the worst place for a pool.
+/// A directory that all users may write to, without the sticky bit: the worst place for a pool.
 struct Common {
     place: Place,
     program: PathBuf,
@@ -107,21 +107,21 @@ impl Common {
         User::new(uid).start(&self.program, role, &self.place.pool())
     }
 
-    /// A producer says this, in words, and leaves the file at the path as it is. So do those who look.
+    /// A producer reports this, and does not change the file at the path. Nor do readers.
     #[track_caller]
     fn refuses(&self, trap: &Path, words: &[&str]) {
         let before = state_of(trap);
         for uid in [OWNER, 0] {
             let mut child = self.start(uid, "produce");
-            let said = child.says();
+            let reply = child.reply();
             assert!(child.end());
             for word in words {
-                assert!(said.contains(word), "{uid}: no {word:?} in: {said}");
+                assert!(reply.contains(word), "{uid}: no {word:?} in: {reply}");
             }
-            assert!(said.contains(trap.to_str().unwrap()), "{said}");
+            assert!(reply.contains(trap.to_str().unwrap()), "{reply}");
             let mut child = self.start(uid, "look");
             for _ in 0..3 {
-                assert_ne!(child.says(), "joined");
+                assert_ne!(child.reply(), "joined");
             }
             assert!(child.end());
         }
@@ -134,7 +134,7 @@ impl Common {
 }
 
 #[test]
-fn what_stands_for_the_lock_is_left_alone() {
+fn a_foreign_lock_file_is_left_unchanged() {
     if !can_be_others() {
         return;
     }
@@ -147,8 +147,8 @@ fn what_stands_for_the_lock_is_left_alone() {
         ("a device", "is not a pool's lock file"),
         ("a file of two names", "is not a pool's lock file"),
         ("an empty file", "belongs to user 42102"),
-        ("somebody's lock", "belongs to user 42102"),
-        ("a file that nobody may open", "belongs to user 42102"),
+        ("another user's lock", "belongs to user 42102"),
+        ("a file without permissions", "belongs to user 42102"),
     ] {
         println!("{kind}");
         let common = Common::new();
@@ -174,12 +174,16 @@ fn what_stands_for_the_lock_is_left_alone() {
                 mode(0o666);
             }
             "a file of two names" => fs::hard_link(&secret, &lock).unwrap(),
-            "somebody's lock" => fs::write(&lock, "gst-launch (process 4711)").unwrap(),
+            "another user's lock" => fs::write(&lock, "gst-launch (process 4711)").unwrap(),
             _ => fs::write(&lock, "").unwrap(),
         }
         if lock.symlink_metadata().unwrap().is_file() && !kind.contains("two names") {
             chown(&lock, Some(STRANGER), Some(STRANGER)).unwrap();
-            mode(if kind.contains("nobody") { 0 } else { 0o666 });
+            mode(if kind.contains("without permissions") {
+                0
+            } else {
+                0o666
+            });
         }
         common.refuses(&lock, &[words, "another pool name"]);
         assert_eq!(fs::read_to_string(&secret).unwrap(), "");
@@ -188,7 +192,7 @@ fn what_stands_for_the_lock_is_left_alone() {
 }
 
 #[test]
-fn a_lock_that_somebody_else_holds_is_an_error() {
+fn a_lock_held_by_another_user_is_an_error() {
     if !can_be_others() {
         return;
     }
@@ -200,16 +204,16 @@ fn a_lock_that_somebody_else_holds_is_an_error() {
     let file = fs::File::open(&lock).unwrap();
     flock(&file, FlockOperation::LockExclusive).unwrap();
     let mut child = common.start(OWNER, "produce");
-    let said = child.says();
+    let reply = child.reply();
     assert!(
-        said.contains("already has a producer, \u{fffd}[2Jme (process 1)"),
-        "{said}"
+        reply.contains("already has a producer, \u{fffd}[2Jme (process 1)"),
+        "{reply}"
     );
     assert!(child.end());
 }
 
 #[test]
-fn what_stands_for_the_socket_is_left_alone() {
+fn a_foreign_socket_is_left_unchanged() {
     if !can_be_others() {
         return;
     }
@@ -237,7 +241,7 @@ fn what_stands_for_the_socket_is_left_alone() {
             }
         }
         if kind == "a living socket" {
-            // It never answers; who looks does not wait for ever.
+            // It never answers; a query does not wait for ever.
             common.refuses_a_living(&socket, words);
         } else {
             drop(living.take());
@@ -251,19 +255,19 @@ impl Common {
     fn refuses_a_living(&self, socket: &Path, words: &str) {
         let before = state_of(socket);
         let mut child = self.start(OWNER, "produce");
-        let said = child.says();
-        assert!(said.contains(words), "{said}");
+        let reply = child.reply();
+        assert!(reply.contains(words), "{reply}");
         assert!(child.end());
         assert_eq!(state_of(socket), before);
     }
 }
 
 /// Starts itself as the pool's owner, with the default runtime directory.
-fn owner_says(program: &Path, role: &str) -> Vec<String> {
+fn replies_of_owner(program: &Path, role: &str) -> Vec<String> {
     let mut child = User::new(OWNER).start(program, role, "p");
-    let said = std::iter::from_fn(|| child.next_line()).collect();
-    assert!(child.end(), "{said:?}");
-    said
+    let reply = std::iter::from_fn(|| child.next_line()).collect();
+    assert!(child.end(), "{reply:?}");
+    reply
 }
 
 /// In a mount namespace with a /tmp of its own: the default runtime directory, and what others made of it.
@@ -278,14 +282,14 @@ fn runtime_dirs() {
     let dir = PathBuf::from(format!("/tmp/xmem-{OWNER}"));
     assert_eq!(runtime_dir(), Path::new("/tmp/xmem-0"));
 
-    // Nobody was there first.
-    assert_eq!(owner_says(&program, "produce"), ["ready"]);
+    // The path was free.
+    assert_eq!(replies_of_owner(&program, "produce"), ["ready"]);
     let meta = fs::symlink_metadata(&dir).unwrap();
     assert_eq!((meta.uid(), meta.mode() & 0o7777), (OWNER, 0o700));
     assert_eq!(fs::read_dir(&dir).unwrap().count(), 0);
     fs::remove_dir(&dir).unwrap();
 
-    // Somebody was. Each trap: what it is, who made it, what the error says, where nothing may appear.
+    // The path was taken. Each trap: what it is, its owner, the error, and where no file may appear.
     let elsewhere = Path::new("/tmp/elsewhere");
     let make_dir = |path: &Path, uid, mode| {
         fs::create_dir(path).unwrap();
@@ -293,7 +297,7 @@ fn runtime_dirs() {
         fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
     };
     for (kind, words) in [
-        ("a directory of somebody else", "belongs to user 42102"),
+        ("a directory of another user", "belongs to user 42102"),
         ("their directory, open for all", "belongs to user 42102"),
         ("their directory, open and sticky", "belongs to user 42102"),
         ("a link to their directory", "not a directory"),
@@ -306,7 +310,7 @@ fn runtime_dirs() {
     ] {
         let mut inside = dir.as_path();
         match kind {
-            "a directory of somebody else" => make_dir(&dir, STRANGER, 0o755),
+            "a directory of another user" => make_dir(&dir, STRANGER, 0o755),
             "their directory, open for all" => make_dir(&dir, STRANGER, 0o777),
             "their directory, open and sticky" => make_dir(&dir, STRANGER, 0o1777),
             "a link to their directory" | "a link to one's own directory" => {
@@ -325,7 +329,7 @@ fn runtime_dirs() {
             "one's own, open for all" => make_dir(&dir, OWNER, 0o777),
             _ => make_dir(&dir, OWNER, 0o770),
         }
-        // What would catch a consumer: a socket that answers, and a lock that never ends.
+        // Traps for a consumer: a socket that answers, and a lock that never ends.
         let trap = fs::metadata(inside)
             .is_ok_and(|meta| meta.is_dir())
             .then(|| {
@@ -334,15 +338,15 @@ fn runtime_dirs() {
             });
         let before = state_of(&dir);
         for role in ["produce", "look"] {
-            let said = owner_says(&program, role);
-            for said in &said[..if role == "look" { 2 } else { 1 }] {
+            let reply = replies_of_owner(&program, role);
+            for reply in &reply[..if role == "look" { 2 } else { 1 }] {
                 assert!(
-                    said.contains(words) && said.contains("XMEM_RUNTIME_DIR"),
-                    "{kind}: {role}: {said}"
+                    reply.contains(words) && reply.contains("XMEM_RUNTIME_DIR"),
+                    "{kind}: {role}: {reply}"
                 );
             }
             if role == "look" {
-                assert_eq!(said[2], "0 live", "{kind}");
+                assert_eq!(reply[2], "0 live", "{kind}");
             }
         }
         assert_eq!(state_of(&dir), before, "{kind}: it was changed");
@@ -361,11 +365,11 @@ fn runtime_dirs() {
         }
     }
 
-    say("done");
+    reply("done");
 }
 
 #[test]
-fn a_runtime_dir_that_somebody_else_made_is_refused() {
+fn a_default_runtime_dir_of_another_user_is_refused() {
     if !can_be_others() {
         return;
     }
@@ -376,13 +380,13 @@ fn a_runtime_dir_that_somebody_else_made_is_refused() {
         command.env_remove(name);
     }
     let mut child = Child::from(command, "in-own-tmp", "p");
-    assert_eq!(child.says(), "done");
+    assert_eq!(child.reply(), "done");
     assert!(child.end());
 }
 
 /// A socket that lies where the process was started is not in a runtime directory.
 #[test]
-fn a_runtime_directory_that_is_not_one_from_everywhere_is_none() {
+fn a_relative_runtime_directory_is_ignored() {
     let place = Place::new();
     for (variable, there) in [("", "xmem"), ("relative", "relative/xmem")] {
         fs::create_dir_all(place.path().join(there)).unwrap();
@@ -392,12 +396,12 @@ fn a_runtime_directory_that_is_not_one_from_everywhere_is_none() {
             .current_dir(place.path())
             .env("XDG_RUNTIME_DIR", variable);
         let mut child = Child::from(command, "elsewhere", &place.pool());
-        assert_eq!(child.says(), "false", "{variable:?}");
+        assert_eq!(child.reply(), "false", "{variable:?}");
     }
 }
 
 #[test]
-fn what_another_users_producer_left_is_not_removed() {
+fn stale_files_of_another_user_are_not_removed() {
     if !can_be_others() {
         return;
     }
@@ -420,7 +424,7 @@ fn what_another_users_producer_left_is_not_removed() {
 }
 
 #[test]
-fn that_another_users_pool_has_a_producer_is_said() {
+fn a_live_pool_of_another_user_is_reported() {
     if !can_be_others() {
         return;
     }
@@ -429,10 +433,10 @@ fn that_another_users_pool_has_a_producer_is_said() {
     let builder = Producer::builder(&place.pool()).socket_mode(0o666);
     let _producer = builder.build().unwrap();
     let mut child = User::new(OWNER).start(&program, "remove", &place.pool());
-    let said = child.says();
+    let reply = child.reply();
     assert!(
-        said.contains("has a producer") && said.contains("user 0"),
-        "{said}"
+        reply.contains("has a producer") && reply.contains("user 0"),
+        "{reply}"
     );
     assert!(child.end());
 }

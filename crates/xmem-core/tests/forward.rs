@@ -4,7 +4,7 @@
 
 mod support;
 
-use support::child::{self, Child, hear, say};
+use support::child::{self, Child, read_line, reply};
 use support::*;
 use xmem_core::{
     Attachments, Canceller, Consumer, ConsumerBuilder, Delivery, ForwardError, FrameMeta,
@@ -27,24 +27,24 @@ fn child() {
     }
     assert_eq!(role, "middle");
     let mut middle = Middle::new(from, to);
-    say("ready");
+    reply("ready");
     loop {
-        hear();
-        say(middle.pass_on());
+        read_line();
+        reply(middle.pass_on());
     }
 }
 
-/// More than whoever gets them may hold.
+/// More than the consumer may hold.
 const SEVERAL: usize = 5;
 
-/// Passes on several frames as the pieces of one, whenever it is told to.
+/// Forwards several frames as the parts of one, on command.
 fn several(from: &str, to: &str) {
     let mut consumer = joining(from).max_held(32).connect().unwrap();
     let producer = Producer::builder(to).delivery(Delivery::Lossless);
     let producer = producer.build().unwrap();
-    say("ready");
+    reply("ready");
     loop {
-        hear();
+        read_line();
         let frames = [(); SEVERAL].map(|()| consumer.receive(Some(HANG)).unwrap());
         let mut parts = Parts::new();
         for frame in &frames {
@@ -59,7 +59,7 @@ fn several(from: &str, to: &str) {
             .unwrap();
         lease.set_parts(parts);
         lease.publish(FrameMeta::default()).unwrap();
-        say("sent");
+        reply("sent");
     }
 }
 
@@ -69,7 +69,7 @@ fn over_budget() -> (Place, Place, Producer, Child, Consumer) {
     let first = Producer::builder(&a.pool()).history(SEVERAL as u32);
     let first = first.max_held(32).build().unwrap();
     let mut middle = Child::start("several", &format!("{},{}", a.pool(), b.pool()));
-    assert_eq!(middle.says(), "ready");
+    assert_eq!(middle.reply(), "ready");
     let last = joining(&b.pool()).max_held(2).parts(true);
     let last = last.connect().unwrap();
     (a, b, first, middle, last)
@@ -79,8 +79,8 @@ fn send_several(first: &Producer, middle: &mut Child) {
     for seed in 0..SEVERAL {
         publish(first, seed as u64, SIZE);
     }
-    middle.tell("pass");
-    assert_eq!(middle.says(), "sent");
+    middle.send("pass");
+    assert_eq!(middle.reply(), "sent");
 }
 
 /// Which of the pieces are not what they were.
@@ -93,7 +93,7 @@ fn torn(frame: &ReadLease) -> Vec<usize> {
 }
 
 #[test]
-fn pieces_past_the_budget_can_be_copied() {
+fn parts_past_the_budget_can_be_copied() {
     let (_a, _b, first, mut middle, mut last) = over_budget();
     for _ in 0..2 {
         send_several(&first, &mut middle);
@@ -112,7 +112,7 @@ fn pieces_past_the_budget_can_be_copied() {
 }
 
 #[test]
-fn what_is_copied_while_the_middle_is_killed_is_whole_or_missed() {
+fn a_frame_whose_copy_the_killed_middle_left_is_intact_or_missed() {
     let (_a, _b, first, mut middle, mut last) = over_budget();
     send_several(&first, &mut middle);
     let mut runs = 0;
@@ -121,7 +121,7 @@ fn what_is_copied_while_the_middle_is_killed_is_whole_or_missed() {
         assert_eq!(torn(frame), [0; 0]);
         middle.kill();
         let mut seed = 1000;
-        eventually("slots that nobody holds any more are used again", || {
+        eventually("released slots are used again", || {
             publish(&first, seed, SIZE);
             seed += 1;
             !torn(frame).is_empty()
@@ -134,16 +134,16 @@ fn what_is_copied_while_the_middle_is_killed_is_whole_or_missed() {
     assert_eq!((runs, last.stats().missed), (1, 1));
 }
 
-/// Takes the newest frame when it is told to, and says which one that is.
+/// Takes the newest frame on command, and reports which one that is.
 fn end(pool: &str) {
     let mut consumer = joining(pool).connect().unwrap();
-    say("ready");
+    reply("ready");
     loop {
-        hear();
+        read_line();
         let frame = consumer.receive(Some(HANG)).unwrap();
         let seed = frame.meta().pts.unwrap();
         assert_content(&frame, seed);
-        say(seed);
+        reply(seed);
     }
 }
 
@@ -187,7 +187,7 @@ impl Middle {
                 lease.set_parts(parts);
                 match lease.publish(meta.clone()) {
                     Ok(_) => return "forwarded",
-                    // In a live pool a consumer may say no between the two.
+                    // In a live pool a consumer may refuse between the two.
                     Err(failure) => assert!(
                         matches!(failure.error, PublishError::NotReached),
                         "{failure:?}"
@@ -243,7 +243,7 @@ fn until_forwarded(
 }
 
 #[test]
-fn a_frame_is_passed_on_where_it_lies() {
+fn a_frame_is_forwarded_in_place() {
     let (a, b) = (Place::new(), Place::new());
     let first = Producer::builder(&a.pool()).history(1).build().unwrap();
     let mut middle = Middle::new(&a.pool(), &b.pool());
@@ -260,7 +260,7 @@ fn a_frame_is_passed_on_where_it_lies() {
         assert_content(&same, seed);
         assert_eq!(frame.len(), SIZE, "one piece is a payload as any other");
         assert!(same.parts()[0].fd().is_some());
-        // Both hold it in the first pool, and it is said for whom.
+        // Both hold it in the first pool, and `via` names the second.
         let stats = first.stats();
         let holders = stats.consumers.iter().filter(|it| !it.via.is_empty());
         let holders: Vec<_> = holders.map(|it| (it.held, it.leaving)).collect();
@@ -276,21 +276,21 @@ fn a_frame_is_passed_on_where_it_lies() {
 }
 
 #[test]
-fn a_killed_middle_tears_nothing() {
+fn a_killed_middle_tears_no_frame() {
     let (a, b) = (Place::new(), Place::new());
     let first = Producer::builder(&a.pool()).history(1).build().unwrap();
     let mut middle = Child::start("middle", &format!("{},{}", a.pool(), b.pool()));
-    assert_eq!(middle.says(), "ready");
+    assert_eq!(middle.reply(), "ready");
     let mut last = joining(&b.pool()).connect().unwrap();
     let mut pass_on = || {
-        middle.tell("pass");
-        middle.says()
+        middle.send("pass");
+        middle.reply()
     };
     let seed = 7;
     publish(&first, seed, SIZE);
     assert_eq!(pass_on(), "forwarded");
     let frame = last.receive(Some(HANG)).unwrap();
-    // This one is in the pool, and nobody has taken it yet.
+    // This one is in the pool, and not taken yet.
     publish(&first, seed + 1, SIZE);
     assert_eq!(pass_on(), "forwarded");
     middle.kill();
@@ -318,19 +318,19 @@ fn a_killed_middle_tears_nothing() {
 }
 
 #[test]
-fn over_three_hops_each_consumer_holds_where_the_frame_lies() {
+fn over_three_hops_each_consumer_holds_the_frame_in_the_first_pool() {
     let (a, b, c) = (Place::new(), Place::new(), Place::new());
     let first = Producer::builder(&a.pool()).history(1).build().unwrap();
     let mut one = Child::start("middle", &format!("{},{}", a.pool(), b.pool()));
-    assert_eq!(one.says(), "ready");
+    assert_eq!(one.reply(), "ready");
     let mut two = Child::start("middle", &format!("{},{}", b.pool(), c.pool()));
-    assert_eq!(two.says(), "ready");
+    assert_eq!(two.reply(), "ready");
     let mut last = joining(&c.pool()).connect().unwrap();
     let mut pass_on = || {
-        one.tell("pass");
-        let first_hop = one.says();
-        two.tell("pass");
-        format!("{first_hop}, {}", two.says())
+        one.send("pass");
+        let first_hop = one.reply();
+        two.send("pass");
+        format!("{first_hop}, {}", two.reply())
     };
     let seed = 7;
     publish(&first, seed, SIZE);
@@ -354,7 +354,7 @@ fn over_three_hops_each_consumer_holds_where_the_frame_lies() {
 }
 
 #[test]
-fn who_cannot_reach_the_first_pool_gets_copies_and_misses_nothing() {
+fn a_consumer_that_cannot_reach_the_first_pool_gets_copies_and_misses_nothing() {
     let (a, b) = (Place::new(), Place::new());
     // Room for the middle and one more.
     let first = Producer::builder(&a.pool())
@@ -380,7 +380,7 @@ fn who_cannot_reach_the_first_pool_gets_copies_and_misses_nothing() {
 
 /// Frames of two pools, some of their pieces, and a slot of the forwarding pool's own, as one frame.
 #[test]
-fn pieces_of_several_frames_are_passed_on_as_one() {
+fn parts_of_several_frames_are_forwarded_as_one_frame() {
     let (a, b, c) = (Place::new(), Place::new(), Place::new());
     let firsts = [&a, &b].map(|place| Producer::builder(&place.pool()).build().unwrap());
     let mut froms = [&a, &b].map(|place| joining(&place.pool()).parts(true).connect().unwrap());
@@ -440,7 +440,7 @@ fn pieces_of_several_frames_are_passed_on_as_one() {
 }
 
 #[test]
-fn a_first_pool_that_comes_back_is_joined_again() {
+fn a_restarted_first_pool_is_joined_again() {
     let (a, b) = (Place::new(), Place::new());
     let mut first = Producer::builder(&a.pool()).history(1).build().unwrap();
     let mut middle = Middle::new(&a.pool(), &b.pool());
@@ -462,7 +462,7 @@ fn a_first_pool_that_comes_back_is_joined_again() {
 }
 
 #[test]
-fn what_cannot_be_forwarded_is_said() {
+fn a_frame_that_cannot_be_forwarded_is_an_error() {
     let (a, b) = (Place::new(), Place::new());
     let first = Producer::builder(&a.pool())
         .backing(xmem_core::Backing::PosixShm)
@@ -482,9 +482,9 @@ fn what_cannot_be_forwarded_is_said() {
     ));
 }
 
-/// A consumer that is there before anybody knows where frames come from, and cannot go there.
+/// A consumer that joins before the origin of the frames is known, and cannot reach it.
 #[test]
-fn who_cannot_reach_the_first_pool_says_so_and_gets_copies() {
+fn a_consumer_that_cannot_reach_the_first_pool_reports_it_and_gets_copies() {
     for delivery in [Delivery::Live, Delivery::Lossless] {
         let (a, b) = (Place::new(), Place::new());
         let first = Producer::builder(&a.pool())
@@ -520,7 +520,7 @@ fn who_cannot_reach_the_first_pool_says_so_and_gets_copies() {
 /// Consumers come and go all the time, and none of them makes a copy necessary, or misses what was passed on after it
 /// came.
 #[test]
-fn who_joins_a_stream_that_is_passed_on_costs_no_copy() {
+fn a_consumer_that_joins_a_forwarded_stream_causes_no_copy() {
     for delivery in [Delivery::Live, Delivery::Lossless] {
         let (a, b) = (Place::new(), Place::new());
         // The middle holds what its slowest consumer has not taken.
@@ -562,14 +562,14 @@ fn who_joins_a_stream_that_is_passed_on_costs_no_copy() {
     }
 }
 
-/// Neither does one that is stopped before it could say whether it reaches the first pool hold anybody up.
+/// Nor does a consumer that is stopped before it could report whether it reaches the first pool delay others.
 #[test]
-fn a_stopped_consumer_costs_no_copy() {
+fn a_stopped_consumer_causes_no_copy() {
     let (a, b) = (Place::new(), Place::new());
     let first = Producer::builder(&a.pool()).history(1).build().unwrap();
     let mut middle = Middle::new(&a.pool(), &b.pool());
     let mut end = Child::start("end", &format!(",{}", b.pool()));
-    assert_eq!(end.says(), "ready");
+    assert_eq!(end.reply(), "ready");
     end.stop();
     let mut near = joining(&b.pool()).connect().unwrap();
     for seed in 0..30 {
@@ -578,8 +578,8 @@ fn a_stopped_consumer_costs_no_copy() {
         assert_content(&near.receive(Some(HANG)).unwrap(), seed);
     }
     end.go_on();
-    end.tell("take");
-    assert_eq!(end.says(), "29");
+    end.send("take");
+    assert_eq!(end.reply(), "29");
 }
 
 /// A consumer that joins between `forward` and `publish`.
@@ -593,7 +593,7 @@ fn a_consumer_that_comes_at_the_last_moment_is_noticed() {
     let parts = middle
         .producer
         .forward(&frame, FrameParts::All)
-        .expect("nobody is there");
+        .expect("no consumer is there");
     let mut late = joining(&b.pool())
         .start_from(StartFrom::Oldest)
         .connect()

@@ -58,7 +58,7 @@ fn rest(producer: &Producer, consumer: &mut Consumer) -> u64 {
 }
 
 #[test]
-fn as_many_as_the_time_has_and_no_fewer_than_promised() {
+fn the_history_has_the_frames_of_its_time_and_at_least_its_count() {
     for (apart, expected) in [(0, 64), (MS, 64), (5 * MS, 20), (30 * MS, 4), (200 * MS, 4)] {
         let place = Place::new();
         let producer = kept_for_100_ms(&place).build().unwrap();
@@ -84,7 +84,7 @@ fn a_consumer_that_lags_by_less_than_the_time_misses_nothing() {
 }
 
 #[test]
-fn times_that_jump_keep_what_is_promised() {
+fn timestamps_that_jump_keep_the_promised_history() {
     let place = Place::new();
     let producer = kept_for_100_ms(&place).build().unwrap();
     publish(&producer, 20, 5 * MS);
@@ -100,7 +100,7 @@ fn times_that_jump_keep_what_is_promised() {
 }
 
 #[test]
-fn frames_without_a_time_and_those_that_somebody_waits_for_are_not_kept_longer() {
+fn frames_without_a_timestamp_or_with_a_release_hook_are_not_kept_longer() {
     let place = Place::new();
     let producer = kept_for_100_ms(&place).build().unwrap();
     publish(&producer, 20, MS);
@@ -161,7 +161,7 @@ fn many_events_in_a_row_push_no_frame_out() {
 }
 
 #[test]
-fn lossless_pools_keep_what_is_promised() {
+fn lossless_pools_keep_the_promised_history() {
     let place = Place::new();
     let builder = kept_for_100_ms(&place).delivery(Delivery::Lossless);
     let producer = builder.build().unwrap();
@@ -169,9 +169,9 @@ fn lossless_pools_keep_what_is_promised() {
     assert_eq!(kept(&place, &producer), 4);
 }
 
-/// Nobody gets less because frames are kept that were not promised to anybody.
+/// Frames that are kept beyond the promise take nothing from any other use.
 #[test]
-fn they_give_way_to_everything_else() {
+fn extra_frames_are_released_for_any_other_need() {
     for max_bytes in [0, 30 * page_size() as u64] {
         let place = Place::new();
         let builder = kept_for_100_ms(&place).max_slots(30).max_bytes(max_bytes);

@@ -12,7 +12,7 @@ use support::Place;
 use xmem_core::{FrameMeta, Producer};
 
 #[test]
-fn a_stream_goes_on_without_memory_for_more_of_them() {
+fn a_stream_goes_on_without_memory_for_a_longer_history() {
     let place = Place::new();
     let producer = Producer::builder(&place.pool())
         .history(4)

@@ -71,7 +71,7 @@ fn a_region_that_comes_after_it_went_is_not_kept() {
             let result = consumer.receive(Some(HANG));
             (consumer, result)
         });
-        eventually("the consumer says that it let go", || {
+        eventually("the consumer reports the release", || {
             page.words()[raw::REGIONS_SEEN].load(Ordering::Acquire) == 1
         });
         // Here the producer forgets the region. The answer to the first question comes now.
@@ -80,9 +80,7 @@ fn a_region_that_comes_after_it_went_is_not_kept() {
         eventually("the consumer goes on without the frame", || {
             page.words()[raw::CURSOR].load(Ordering::Acquire) == 1
         });
-        eventually("it unmaps what nobody counts any more", || {
-            mapped(&file) == 0
-        });
+        eventually("it unmaps the released region", || mapped(&file) == 0);
         drop(raw);
         let (_consumer, result) = receiving.join().unwrap();
         assert!(

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! A program's logger is the program's code: it may call back into the pool, so nothing is said while a lock is held. A
+//! A program's logger is the program's code: it may call back into the pool, so no lock is held during a call. A
 //! test program of its own, since there is one logger for all of a process.
 
 mod support;
@@ -19,9 +19,9 @@ const SIZE: usize = 5000;
 
 struct CallsBack;
 
-/// The producers that are called back, and what was said.
+/// The producers that the logger calls, and what was logged.
 static PRODUCERS: Mutex<Vec<Producer>> = Mutex::new(Vec::new());
-static SAID: Mutex<Vec<String>> = Mutex::new(Vec::new());
+static LOGGED: Mutex<Vec<String>> = Mutex::new(Vec::new());
 
 thread_local! {
     static IS_LOGGING: Cell<bool> = const { Cell::new(false) };
@@ -42,16 +42,16 @@ impl Log for CallsBack {
             drop(producer.acquire(SIZE));
             producer.stats();
         }
-        SAID.lock().unwrap().push(record.args().to_string());
+        LOGGED.lock().unwrap().push(record.args().to_string());
         IS_LOGGING.set(false);
     }
 
     fn flush(&self) {}
 }
 
-/// Does something with a producer that the logger calls back. It has to end, and to have said this.
+/// Does something with a producer that the logger calls back. It has to end, and to log this.
 #[track_caller]
-fn says(producer: Producer, what: &str, act: impl FnOnce(&Producer) + Send + 'static) {
+fn logs(producer: Producer, what: &str, act: impl FnOnce(&Producer) + Send + 'static) {
     // In whichever test is the first.
     let _ = log::set_logger(&CallsBack);
     log::set_max_level(LevelFilter::Trace);
@@ -67,15 +67,16 @@ fn says(producer: Producer, what: &str, act: impl FnOnce(&Producer) + Send + 'st
         .expect("the logger hangs, or the thread panicked");
     thread.join().unwrap();
     eventually(what, || {
-        let said = SAID.lock().unwrap();
-        said.iter()
+        let logged = LOGGED.lock().unwrap();
+        logged
+            .iter()
             .any(|line| line.contains(&name) && line.contains(what))
     });
     let is_it = |producer: &mut Producer| format!("{:?}", producer.pool()) == name;
     let mut producers = PRODUCERS.lock().unwrap();
     let producer: Vec<Producer> = producers.extract_if(.., is_it).collect();
     drop(producers);
-    // Its end says something, too.
+    // Its end is logged, too.
     drop(producer);
 }
 
@@ -83,7 +84,7 @@ fn says(producer: Producer, what: &str, act: impl FnOnce(&Producer) + Send + 'st
 fn a_new_region() {
     let place = Place::new();
     let producer = Producer::builder(&place.pool()).build().unwrap();
-    says(producer, "a new region", |producer| {
+    logs(producer, "a new region", |producer| {
         publish(producer, 1, SIZE);
     });
 }
@@ -94,7 +95,7 @@ fn budgets_that_become_smaller() {
     let builder = Producer::builder(&place.pool()).history(1).max_slots(8);
     let producer = builder.build().unwrap();
     let _consumer = Raw::join(&place.pool(), 3);
-    says(
+    logs(
         producer,
         "max-slots has room for a budget of 0",
         |producer| {
@@ -110,7 +111,7 @@ fn a_consumer_that_is_cut_off() {
     let (_raw, joined) = Raw::join(&place.pool(), 3);
     // A cursor ahead of the stream.
     Memory::map(&joined.page, true).set(support::raw::CURSOR, 1 << 40);
-    says(producer, "cutting off", |producer| {
+    logs(producer, "cutting off", |producer| {
         publish(producer, 1, SIZE);
     });
 }
@@ -124,7 +125,7 @@ fn a_consumer_that_is_given_up_on() {
         .build()
         .unwrap();
     let _consumer = Raw::join(&place.pool(), 3);
-    says(producer, "held it up", |producer| {
+    logs(producer, "held it up", |producer| {
         publish(producer, 1, SIZE);
         producer.drain(None, &Canceller::new()).unwrap();
     });

@@ -57,7 +57,7 @@ fn each_of_many_consumers_gets_each_frame() {
         assert!(stats.consumers.iter().all(is_served), "{stats:?}");
         let is_cut = share < 8;
         assert_eq!(stats.budget_limit, if is_cut { "max-slots" } else { "" });
-        // Said when budgets first become smaller, and when they are used up.
+        // Logged when budgets first become smaller, and when they are used up.
         eventually("the producer's program knows", || {
             let expected = [(7, is_cut), (0, share == 0)];
             let expected = expected.iter().filter(|(_, is_so)| *is_so);
@@ -79,7 +79,7 @@ fn each_of_many_consumers_gets_each_frame() {
 
 /// A frame that a consumer looks at has a slot of its own, also when all others look at other frames.
 #[test]
-fn many_consumers_that_stand_still_stop_nobody() {
+fn many_stopped_consumers_delay_no_other() {
     let place = Place::new();
     let producer = Producer::builder(&place.pool()).build().unwrap();
     let mut consumers = connect(&place, 200);
@@ -169,9 +169,9 @@ fn budgets_that_become_smaller_take_no_frame_away() {
     assert_eq!((budgets(&early), budgets(&late)), (Some(3), Some(3)));
 }
 
-/// What a consumer may keep from before becomes less with what it gives back.
+/// The frames that a consumer may keep from before become fewer with each release.
 #[test]
-fn a_consumer_that_takes_back_what_it_gave_back_is_cut_off() {
+fn a_consumer_that_leases_a_released_frame_again_is_disconnected() {
     let place = Place::new();
     let producer = Producer::builder(&place.pool()).build().unwrap();
     let (raw, joined) = Raw::join(&place.pool(), 8);
@@ -201,7 +201,7 @@ fn a_consumer_that_takes_back_what_it_gave_back_is_cut_off() {
         publish(&producer, seed, SIZE);
     }
     assert_eq!(producer.stats().cut_off, 0);
-    eventually("it is cut off", || {
+    eventually("it is disconnected", || {
         used[..2].iter().for_each(|slot| pin(*slot));
         publish(&producer, 0, SIZE);
         producer.stats().cut_off == 1

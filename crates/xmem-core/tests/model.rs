@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Random sequences of everything a pool can do, beside a model of plain vectors that says what must come of them.
+//! Random sequences of everything a pool can do, beside a model of plain vectors that predicts the results.
 
 mod support;
 
@@ -15,7 +15,7 @@ use xmem_core::{
     WriteLease,
 };
 
-/// What may happen. Numbers choose among what there is, in a circle.
+/// The operations. Numbers choose among what there is, in a circle.
 #[derive(Debug, Clone, Copy)]
 enum Op {
     Acquire(usize),
@@ -130,7 +130,7 @@ impl World {
         self.setting.delivery == Delivery::Lossless
     }
 
-    /// The slots that somebody holds.
+    /// The slots that are held.
     fn held(&self) -> HashSet<u32> {
         let writing = self.writing.iter().map(|(lease, _)| lease.slot());
         let frames = self
@@ -211,7 +211,7 @@ impl World {
             duration: Some(self.head()),
             ..seeded(seed, size)
         };
-        // A ring full of frames that nobody took would be overwritten.
+        // A ring full of frames that were not taken would be overwritten.
         match self.producer.republish(frame, &meta) {
             Ok(sequence) => self.note(sequence, Published { seed, size, slot }),
             Err(xmem_core::PublishError::NoRoom) => assert!(self.lossless()),
@@ -271,7 +271,7 @@ impl World {
         let held = reader.slots();
         let is_held = held.contains(&expected.slot);
         let fits = |consumer: &Consumer| is_held || (held.len() as u32) < consumer.budget().max(1);
-        // It becomes larger when the producer hears that another has left.
+        // It becomes larger when the producer notices that another has left.
         let before = fits(&reader.consumer);
         let received = reader.consumer.receive(Some(HANG));
         let taken = received.is_ok();
@@ -339,7 +339,7 @@ impl World {
         assert_eq!(stats.cut_off, 0);
     }
 
-    /// Whoever holds anything finds it as it was, and gives it back.
+    /// Every holder finds its frame unchanged, and releases it.
     fn end(mut self) {
         let readers = self.readers.iter().flat_map(|reader| &reader.frames);
         for frame in self.own.iter().chain(&self.left_behind).chain(readers) {

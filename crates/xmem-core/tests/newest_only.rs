@@ -22,7 +22,7 @@ fn is_empty(consumer: &mut Consumer) -> bool {
 }
 
 #[test]
-fn what_is_past_is_skipped_and_counted() {
+fn older_frames_are_skipped_and_counted() {
     let place = Place::new();
     let producer = Producer::builder(&place.pool()).history(8).build().unwrap();
     let mut consumer = newest_only(&place);
@@ -46,7 +46,7 @@ fn what_is_past_is_skipped_and_counted() {
 }
 
 #[test]
-fn what_happened_between_frames_is_told() {
+fn events_between_skipped_frames_are_delivered() {
     let place = Place::new();
     let producer = Producer::builder(&place.pool())
         .history(16)
@@ -70,7 +70,7 @@ fn what_happened_between_frames_is_told() {
     assert_eq!(consumer.stats().missed, 2);
 }
 
-/// It holds up nobody else: what it skips it has taken.
+/// It delays no other consumer: skipped frames count as taken.
 #[test]
 fn a_lossless_producer_goes_on() {
     let place = Place::new();

@@ -88,9 +88,9 @@ fn readable_until_nothing_is_left() {
     place.assert_clean();
 }
 
-/// What makes it readable besides the consumer does not confuse it.
+/// Wake-ups from elsewhere do not confuse the consumer.
 #[test]
-fn others_may_ring_and_waits_may_be_called_off() {
+fn wake_ups_from_elsewhere_and_cancelled_waits_are_harmless() {
     let place = Place::new();
     let _producer = Producer::builder(&place.pool()).build().unwrap();
     let canceller = Canceller::new();
@@ -141,7 +141,7 @@ fn no_wake_up_is_lost() {
             let frame = match consumer.receive(NOW) {
                 Ok(frame) => frame,
                 Err(ReceiveError::Timeout) if next % 2 == 0 => {
-                    assert!(readable(&fd, HANG), "nobody rang for frame {next}");
+                    assert!(readable(&fd, HANG), "no wake-up for frame {next}");
                     continue;
                 }
                 Err(ReceiveError::Timeout) => consumer.receive(Some(HANG)).unwrap(),

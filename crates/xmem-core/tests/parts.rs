@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Frames that do not lie in their slot: memory that somebody else made, and several slots in one frame.
+//! Frames that do not lie in one slot: imported memory, and several slots in one frame.
 
 mod support;
 
@@ -19,7 +19,7 @@ use xmem_core::{
     PublishError, SlotSpec, WriteLease,
 };
 
-/// What the memory of this test is called: where tests are threads of one process, the others have some too.
+/// The name of this test's memory: where tests are threads of one process, the others have some too.
 fn name_of_memory() -> String {
     format!("foreign {}", thread::current().name().unwrap_or_default())
 }
@@ -66,7 +66,7 @@ fn descriptors() -> usize {
 }
 
 #[test]
-fn pieces_come_as_they_are_and_their_memory_is_sent_once() {
+fn parts_arrive_unchanged_and_their_memory_is_sent_once() {
     let place = Place::new();
     let producer = Producer::builder(&place.pool()).history(1).build().unwrap();
     let mut consumer = Consumer::builder(&place.pool())
@@ -115,7 +115,7 @@ fn pieces_come_as_they_are_and_their_memory_is_sent_once() {
 }
 
 #[test]
-fn a_frame_keeps_its_memory_and_no_longer() {
+fn a_frame_keeps_its_memory_until_it_is_released() {
     let place = Place::new();
     let producer = Producer::builder(&place.pool()).history(1).build().unwrap();
     let mut consumer = Consumer::builder(&place.pool())
@@ -135,10 +135,10 @@ fn a_frame_keeps_its_memory_and_no_longer() {
         assert_eq!(frame.parts()[0].map().unwrap(), [n; 100]);
     }
     assert_eq!(frame.parts()[0].map().unwrap(), b"kept");
-    assert!(released.try_recv().is_err(), "somebody has it");
+    assert!(released.try_recv().is_err(), "it is held");
     drop(frame);
     released.recv_timeout(HANG).unwrap();
-    // Each side lets go of what is not used any more; the newest frame is the history's.
+    // Each side releases what is not used any more; the newest frame is the history's.
     eventually("descriptors are given back", || {
         let _ = consumer.receive(Some(Duration::ZERO));
         descriptors() <= 4
@@ -153,7 +153,7 @@ fn a_frame_keeps_its_memory_and_no_longer() {
 }
 
 #[test]
-fn who_does_not_ask_for_pieces_gets_one_as_a_frame_and_misses_several() {
+fn without_the_request_a_single_part_is_a_frame_and_several_are_missed() {
     let place = Place::new();
     let producer = Producer::builder(&place.pool()).history(4).build().unwrap();
     let mut consumer = Consumer::builder(&place.pool()).connect().unwrap();
@@ -203,7 +203,7 @@ fn a_frame_may_lie_in_several_slots() {
 
 /// A frame that is never released keeps its pieces, and they keep nothing else of their pool.
 #[test]
-fn slots_that_are_pieces_do_not_keep_their_pool() {
+fn slots_that_are_parts_do_not_keep_their_pool() {
     let place = Place::new();
     // The pool has it as long as there is the pool.
     let of_pool = Arc::new(());
@@ -225,7 +225,7 @@ fn slots_that_are_pieces_do_not_keep_their_pool() {
 }
 
 #[test]
-fn memory_that_could_be_taken_away_is_refused() {
+fn memory_that_could_disappear_is_refused() {
     let place = Place::new();
     let producer = Producer::builder(&place.pool())
         .max_slots(8)
@@ -250,7 +250,7 @@ fn memory_that_could_be_taken_away_is_refused() {
 }
 
 #[test]
-fn pieces_that_consumers_would_not_find_are_refused() {
+fn parts_that_consumers_could_not_find_are_refused() {
     let place = Place::new();
     let producer = Producer::builder(&place.pool()).build().unwrap();
     let other = Place::new();
@@ -294,7 +294,7 @@ fn pieces_that_consumers_would_not_find_are_refused() {
     assert_eq!(frame.parts()[1].map().unwrap().len() as u64, len);
 }
 
-/// There are as many words for regions as slots. What has none would be found by nobody.
+/// There are as many words for regions as slots. A region without one would not be found.
 #[test]
 fn there_are_no_more_regions_than_consumers_can_find() {
     const LARGE: usize = 1 << 20;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! What the kernel refuses: to a consumer, with the descriptors that it got; to another user, with none.
+//! The kernel's refusals: to a consumer, with the descriptors that it got; to another user, with none.
 #![allow(unsafe_code)] // mappings, ptrace, process_vm_writev
 
 mod support;
@@ -19,7 +19,7 @@ use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, MprotectFlags, ProtFlags, madvise, mmap, mprotect, munmap};
 use rustix::pipe::{SpliceFlags, pipe, splice};
 use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
-use support::child::{self, hear, say};
+use support::child::{self, read_line, reply};
 use support::raw::{self, Raw};
 use support::users::{User, can_be_others, program_for_all};
 use support::*;
@@ -40,10 +40,10 @@ fn child() {
     match words[..] {
         ["tamper"] => {
             tamper(&pool);
-            say("done");
+            reply("done");
         }
         ["produce", mode, backing] => produce(&pool, mode, backing),
-        ["pry", pid, dir] => say(pry(&pool, pid.parse().unwrap(), dir).join(", ")),
+        ["pry", pid, dir] => reply(pry(&pool, pid.parse().unwrap(), dir).join(", ")),
         _ => panic!("no role {role}"),
     }
 }
@@ -132,7 +132,7 @@ fn write(fd: BorrowedFd<'_>, allowed: &mut Allowed) {
         "write to /proc/self/mem",
         memory.write_at(b"x", page as u64),
     );
-    // What the kernel puts somewhere when it is asked to read.
+    // A write by the kernel, as part of a read.
     // SAFETY: as above; the kernel checks the address.
     let read = unsafe { libc::read(fs::File::open("/dev/zero").unwrap().as_raw_fd(), page, 8) };
     if read >= 0 {
@@ -182,7 +182,7 @@ fn tamper(pool: &str) {
         resize(fd.as_fd(), &mut allowed);
     }
     assert_eq!(allowed.0, Vec::<String>::new(), "lease page");
-    // What is its own it may write, and punch holes into.
+    // It may write its own, and punch holes into it.
     write(joined.page.as_fd(), &mut allowed);
     for what in ["pwrite", "punch", "map for writing", "remove pages"] {
         assert!(
@@ -193,7 +193,7 @@ fn tamper(pool: &str) {
     }
 }
 
-/// A pool whose frame, and whose consumers' frames, stay as they are while somebody tries to change them.
+/// A pool whose frame, and whose consumers' frames, do not change while another process tries to write them.
 fn stays_whole(place: &Place, mode: u32, tamper: impl FnOnce()) {
     let builder = Producer::builder(&place.pool()).socket_mode(mode);
     let producer = builder.build().unwrap();
@@ -218,7 +218,7 @@ fn a_consumer_can_change_neither_frames_nor_control_memory() {
 }
 
 #[test]
-fn nor_can_one_of_another_user() {
+fn a_consumer_of_another_user_can_change_no_memory() {
     if !can_be_others() {
         return;
     }
@@ -226,7 +226,7 @@ fn nor_can_one_of_another_user() {
     let program = program_for_all(place.path());
     stays_whole(&place, 0o666, || {
         let mut child = User::new(STRANGER).start(&program, "tamper", &place.pool());
-        assert_eq!(child.says(), "done");
+        assert_eq!(child.reply(), "done");
         assert!(child.end());
     });
 }
@@ -242,11 +242,11 @@ fn produce(pool: &str, mode: &str, backing: &str) {
         .build()
         .unwrap();
     publish(&producer, 1, SIZE);
-    say("ready");
-    hear();
+    reply("ready");
+    read_line();
 }
 
-/// Tries to get at a pool without being let in. Returns what worked.
+/// Tries to reach a pool's memory without access. Returns what worked.
 fn pry(pool: &str, pid: i32, dir: &str) -> Vec<String> {
     let mut allowed = Allowed::default();
     allowed.attempt("join", Consumer::builder(pool).connect());
@@ -287,7 +287,7 @@ fn pry(pool: &str, pid: i32, dir: &str) -> Vec<String> {
         iov_base: (&raw mut byte).cast(),
         iov_len: 1,
     };
-    // Where nothing is: who may do it is told that, and others that they may not.
+    // An unmapped address: with the right to access the process the error differs from the one without.
     let theirs = libc::iovec {
         iov_base: null_mut(),
         iov_len: 1,
@@ -335,17 +335,17 @@ fn pried_by(user: &User, backing: &str) -> String {
     fs::set_permissions(place.path(), fs::Permissions::from_mode(0o700)).unwrap();
     let role = format!("produce 600 {backing}");
     let mut producer = User::new(OWNER).start(&program, &role, &place.pool());
-    assert_eq!(producer.says(), "ready");
+    assert_eq!(producer.reply(), "ready");
     let role = format!("pry {} {}", producer.pid(), place.path().display());
     let mut child = user.start(&program, &role, &place.pool());
-    let said = child.says();
+    let reply = child.reply();
     assert!(child.end());
     assert!(producer.end());
-    said
+    reply
 }
 
 #[test]
-fn who_was_not_let_in_gets_at_nothing() {
+fn a_user_that_was_refused_reaches_no_memory() {
     if !can_be_others() {
         return;
     }
@@ -361,7 +361,7 @@ fn who_was_not_let_in_gets_at_nothing() {
     }
     // That all of it would be noticed: the same user can do most of it. (Whether it may be a debugger is another
     // setting of the kernel's.)
-    let said = pried_by(&User::new(OWNER), "posix-shm");
+    let reply = pried_by(&User::new(OWNER), "posix-shm");
     for what in [
         "ask",
         "join",
@@ -373,6 +373,6 @@ fn who_was_not_let_in_gets_at_nothing() {
         "remove a segment",
         "write a segment",
     ] {
-        assert!(said.split(", ").any(|was| was == what), "{what}: {said}");
+        assert!(reply.split(", ").any(|was| was == what), "{what}: {reply}");
     }
 }

@@ -23,7 +23,7 @@ fn is_empty(consumer: &mut Consumer) -> bool {
 }
 
 #[test]
-fn what_was_taken_does_not_come_again() {
+fn received_frames_are_not_delivered_again() {
     let place = Place::new();
     let producer = Producer::builder(&place.pool()).history(8).build().unwrap();
     let mut consumer = Consumer::builder(&place.pool()).connect().unwrap();
@@ -46,7 +46,7 @@ fn what_was_taken_does_not_come_again() {
 }
 
 #[test]
-fn what_is_gone_by_now_counts_as_missed() {
+fn frames_that_are_gone_count_as_missed() {
     let place = Place::new();
     let producer = Producer::builder(&place.pool()).history(4).build().unwrap();
     let mut consumer = Consumer::builder(&place.pool()).connect().unwrap();
@@ -63,7 +63,7 @@ fn what_is_gone_by_now_counts_as_missed() {
     assert_eq!(again.stats().missed, 16);
 }
 
-/// Neither for who skips them, nor for who was away.
+/// Neither for a consumer that skips them, nor for one that was away.
 #[test]
 fn missed_events_are_no_missed_frames() {
     let place = Place::new();
@@ -97,7 +97,7 @@ fn missed_events_are_no_missed_frames() {
 }
 
 #[test]
-fn who_was_left_behind_accounts_for_each_frame() {
+fn a_consumer_that_was_given_up_on_counts_each_frame() {
     let place = Place::new();
     let producer = Producer::builder(&place.pool())
         .delivery(Delivery::Lossless)
@@ -144,7 +144,7 @@ fn who_was_left_behind_accounts_for_each_frame() {
 }
 
 #[test]
-fn another_producers_stream_begins_with_what_it_keeps() {
+fn another_producers_stream_begins_with_its_history() {
     let place = Place::new();
     let first = Producer::builder(&place.pool()).build().unwrap();
     let mut consumer = Consumer::builder(&place.pool()).connect().unwrap();

@@ -19,17 +19,17 @@ fn connect(place: &Place) -> Consumer {
 }
 
 #[test]
-fn who_holds_all_it_may_stops_nobody() {
+fn consumers_at_their_budget_block_no_other() {
     for (slots, share) in [(3, 0), (6, 2), (9, 3)] {
         let place = Place::new();
         let producer = pool(&place, slots);
-        // Before anybody knows how large a frame is.
+        // Before the size of a frame is known.
         let (mut keeper, mut other) = (connect(&place), connect(&place));
         assert_eq!(keeper.budget(), 8);
         let mut held = Vec::new();
         let mut newest = None;
         for seed in 0..30 {
-            // Whoever publishes may keep the frame until it has made the next one.
+            // A producer may keep its frame until it has made the next one.
             drop(newest.replace(publish(&producer, seed, SIZE)));
             hold_or_copy(&mut keeper, seed, SIZE, &mut held);
             assert_frame(&receive(&mut other), seed, SIZE);
@@ -40,9 +40,9 @@ fn who_holds_all_it_may_stops_nobody() {
     }
 }
 
-/// What is held already stays its holder's, and whoever comes later finds as much less.
+/// Held frames stay with their holders; consumers that join later find as much less.
 #[test]
-fn who_comes_later_stops_nobody_either() {
+fn consumers_that_join_later_block_no_other() {
     let place = Place::new();
     let producer = pool(&place, 6);
     let mut keeper = connect(&place);
@@ -94,9 +94,9 @@ fn a_lossless_stream_goes_on() {
     });
 }
 
-/// A frame of another size does not need the memory that one that is held keeps.
+/// A frame of another size does not need the memory of a held one.
 #[test]
-fn a_frame_that_is_held_keeps_little_else() {
+fn a_held_frame_keeps_few_other_bytes() {
     let place = Place::new();
     let producer = pool(&place, 4);
     let mut keeper = connect(&place);
@@ -112,7 +112,7 @@ fn a_frame_that_is_held_keeps_little_else() {
 
 /// Past their shares all of them copy, each an instant at a time.
 #[test]
-fn who_copies_takes_nothing_from_others() {
+fn a_consumer_that_copies_keeps_the_budgets_of_others() {
     let place = Place::new();
     let producer = pool(&place, 8);
     let mut consumers: Vec<_> = (0..4).map(|_| (connect(&place), Vec::new())).collect();
@@ -126,9 +126,9 @@ fn who_copies_takes_nothing_from_others() {
     }
 }
 
-/// What differs in size that much, such as messages, is shared by who asks first.
+/// Frames whose sizes differ that much, such as messages, are granted in the order of requests.
 #[test]
-fn mixed_sizes_are_not_shared_out() {
+fn mixed_sizes_are_not_divided_among_consumers() {
     let place = Place::new();
     let builder = Producer::builder(&place.pool()).mixed_sizes(true);
     let producer = builder.max_bytes(4 * SIZE as u64).build().unwrap();

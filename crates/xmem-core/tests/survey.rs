@@ -25,7 +25,7 @@ fn is_there(socket: &OwnedFd, what: PollFlags, now: bool) -> bool {
 }
 
 #[test]
-fn those_that_do_not_answer_are_asked_at_the_same_time() {
+fn pools_that_do_not_answer_are_queried_in_parallel() {
     let place = Place::new();
     let paths = ["a", "b"].map(|name| {
         let path = place.path().join(format!("{name}.sock"));
@@ -39,7 +39,7 @@ fn those_that_do_not_answer_are_asked_at_the_same_time() {
         rustix::net::listen(&socket, 8).unwrap();
         socket
     });
-    // Who asks gives up after a while, so on a busy machine one may have done so before the other began.
+    // A query has a timeout, so on a busy machine one may have ended before the other began.
     eventually("both wait for an answer", || {
         thread::scope(|scope| {
             let asking = scope.spawn(|| query_all(&paths));

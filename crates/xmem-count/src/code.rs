@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! What the instructions of a traced process are: whose they are, and which of them are counted.
+//! The instructions of a traced process: their owners, and which of them are counted.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -147,7 +147,7 @@ fn is_locked(bytes: &[u8]) -> bool {
 #[cfg(test)]
 mod tests {
     #[test]
-    fn knows_what_is_locked() {
+    fn finds_locked_instructions() {
         let is_locked = super::is_locked;
         assert!(is_locked(b"\xf0\x0f\xb1\x0f"), "lock cmpxchg %ecx,(%rdi)");
         assert!(is_locked(b"\x41\x86\x40\x10"), "xchg %al,0x10(%r8)");

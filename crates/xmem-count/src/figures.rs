@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! What is counted of a frame, and the tables of it.
+//! The figures of a frame, and their tables.
 
 use clap::ValueEnum;
 
@@ -22,7 +22,7 @@ pub(crate) enum Column {
 /// One number for each column.
 pub(crate) type Figures = [u64; Column::SystemCalls as usize + 1];
 
-/// What a part of a frame's way costs: all of it, and of that the plugin's own code.
+/// The cost of a part of a frame's way: all of it, and of that the plugin's own code.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Cost {
     pub(crate) all: Figures,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! What is counted: the cases, frame by frame.
+//! The cases that are counted, frame by frame.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering::Relaxed;

@@ -57,7 +57,7 @@ const FUNCTIONS: &[(Column, *const ())] = &[
     (Column::Frees, libc::free as _),
 ];
 
-/// What begins the line with the address of the marks, which is the last.
+/// The beginning of the line with the address of the marks, which is the last.
 pub(crate) const MARKS_AT: &str = "marks";
 
 /// Prints the addresses that the reader of the trace needs.

@@ -19,7 +19,7 @@ const LINE: u64 = 64;
 /// The system call that reads a clock.
 const CLOCK: u32 = libc::SYS_clock_gettime as u32;
 
-/// What was counted from one mark to the next.
+/// The figures from one mark to the next.
 #[derive(Debug)]
 pub(crate) struct Stretch {
     /// None before the first mark.
@@ -59,7 +59,7 @@ pub(crate) fn read(
         };
         if let (b'S', Some(mark)) = (kind, code.mark(address)) {
             let cost = std::mem::take(&mut counter).cost();
-            // Nobody listens at the end.
+            // The receiver may be gone at the end.
             let _ = stretches.send(Stretch { from, cost });
             from = Some(mark);
         } else if from.is_none_or(|from| from == Mark::Rest) {
@@ -100,7 +100,7 @@ struct Counter {
     owner: Option<Owner>,
     /// Whose the last instruction outside of the C library was.
     caller: Option<Owner>,
-    /// What was put into EAX last, since the last system call.
+    /// The last value of EAX since the last system call.
     number: Option<u32>,
 }
 

@@ -20,7 +20,7 @@ use crate::figures::{Column, Cost};
 use crate::side::{MARKS_AT, Mark};
 use crate::trace::{self, Stretch};
 
-/// What the processes of a case are started with.
+/// The environment of the processes of a case.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Setting<'a> {
     /// The plugin whose code is "ours".

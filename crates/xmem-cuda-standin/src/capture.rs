@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MPL-2.0
 
 //! Streams that are captured into graphs: what is put on them does not happen. Graphs cannot be launched here; what is looked
-//! at is who disturbs a capture (cuda.h on cuThreadExchangeStreamCaptureMode): calls that may be unsafe are an error for
+//! at is what disturbs a capture (cuda.h on cuThreadExchangeStreamCaptureMode): calls that may be unsafe are an error for
 //! threads that the capture's mode forbids them to, and spoil it.
 
 use std::cell::Cell;

@@ -19,7 +19,7 @@ use crate::{event, ipc, space, stream};
 /// A context that exists.
 #[derive(Debug)]
 pub(crate) struct Context {
-    /// What programs know it by.
+    /// Its handle in programs.
     pub(crate) handle: u64,
     /// The machine's ordinal.
     pub(crate) device: u32,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Copies and fills. They wait for the host only where CUDA says so ("API synchronization behavior"):
+//! Copies and fills. They wait for the host only where CUDA documents it ("API synchronization behavior"):
 //!
 //! - from ordinary host memory, the source is read before the call returns, but the device may not have the bytes yet, not
 //!   even with the calls that are not called `Async`;
@@ -34,7 +34,7 @@ enum End {
 }
 
 impl End {
-    /// What the program calls host memory.
+    /// A pointer that the program passes as host memory.
     fn host(pointer: u64, length: usize, access: Access) -> Self {
         if space::pinned_bytes(pointer, length, access).is_some() {
             Self::Pinned(pointer)
@@ -125,7 +125,7 @@ fn copy(stream: CUstream, from: End, to: End, shape: Shape, is_async: bool) -> O
             _ => Ok(()),
         },
     );
-    // Addresses that are wrong already now are told now.
+    // Addresses that are wrong already now are an error now.
     let invalid = |_| CUresult::CUDA_ERROR_INVALID_VALUE;
     own(&from, from_length, Access::Read).map_err(invalid)?;
     own(&to, to_length, Access::Write).map_err(invalid)?;
@@ -137,7 +137,7 @@ fn copy(stream: CUstream, from: End, to: End, shape: Shape, is_async: bool) -> O
             if !is_async {
                 context.work.wait_for_stream(id)?;
             }
-            // SAFETY: the caller says that so many bytes can be read there.
+            // SAFETY: the caller promises that so many bytes can be read there.
             End::Staged(
                 unsafe { std::slice::from_raw_parts(pointer as *const u8, from_length) }.to_vec(),
             )
@@ -163,7 +163,7 @@ fn copy(stream: CUstream, from: End, to: End, shape: Shape, is_async: bool) -> O
                 from.wrapping_add(row * shape.from_pitch),
                 to.wrapping_add(row * shape.to_pitch),
             );
-            // SAFETY: inside what was looked up above, or what the caller said there is. `copy`, as they may overlap.
+            // SAFETY: inside what was looked up above, or what the caller promised. `copy`, as they may overlap.
             unsafe {
                 std::ptr::copy(from, to, middle);
                 if row == half.0 {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MPL-2.0
 
 //! Initialisation, and what a program can ask about devices. Ordinals in this process and in the machine differ when
-//! `CUDA_VISIBLE_DEVICES` says so; the UUID belongs to the machine's device.
+//! `CUDA_VISIBLE_DEVICES` maps them; the UUID belongs to the machine's device.
 
 use std::ffi::{c_char, c_int, c_uint};
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -54,14 +54,14 @@ fn pci_bus_id(machine: u32) -> String {
     format!("0000:{:02X}:00.0", machine + 1)
 }
 
-/// Copy a string with its 0 into a caller's buffer, cut off when it is short.
+/// Copy a string with its 0 into a caller's buffer, truncated when that is short.
 fn put_text(to: *mut c_char, room: c_int, text: &str) -> Outcome {
     let room = usize::try_from(room).unwrap_or(0);
     if to.is_null() || room == 0 {
         return Err(CUresult::CUDA_ERROR_INVALID_VALUE);
     }
     let length = text.len().min(room - 1);
-    // SAFETY: the caller says that there is room for that many bytes.
+    // SAFETY: the caller promises that there is room for that many bytes.
     unsafe {
         to.cast::<u8>()
             .copy_from_nonoverlapping(text.as_ptr(), length);
@@ -110,7 +110,7 @@ fn attribute(attribute: CUdevice_attribute, machine: u32) -> c_int {
         }
         Attribute::CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED => unless("no-pools"),
         Attribute::CU_DEVICE_ATTRIBUTE_IPC_EVENT_SUPPORTED => unless("no-ipc-events"),
-        // What nobody here asks for is not supported.
+        // Attributes that these tests do not ask for are not supported.
         _ => 0,
     }
 }

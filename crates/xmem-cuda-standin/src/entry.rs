@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! What each exported function has in common: its signature is compared with cudarc's by the compiler, it is counted, and
-//! it refuses where CUDA refuses everything.
+//! The common part of exported functions: the compiler compares each signature with cudarc's, each call is counted, and
+//! refused where CUDA refuses everything.
 //!
-//! The functions get raw pointers from C. As in the driver, whoever calls promises that a pointer is null or valid; the
+//! The functions get raw pointers from C. As in the driver, the caller promises that a pointer is null or valid; the
 //! helpers here check for null and are otherwise as safe as that promise.
 
 use std::cell::Cell;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Names of errors. The real driver's descriptions are sentences; here they say who is speaking.
+//! Names of errors. The real driver's descriptions are sentences; here they name the stand-in.
 
 use std::collections::HashMap;
 use std::ffi::{CString, c_char};
@@ -40,6 +40,6 @@ api! {
     }
 
     fn cuGetErrorString(error: CUresult, pStr: *mut *const c_char) {
-        name(error, pStr, |name| format!("{name} (said by the xmem stand-in, no GPU)"), true)
+        name(error, pStr, |name| format!("{name} (from the xmem stand-in, no GPU)"), true)
     }
 }

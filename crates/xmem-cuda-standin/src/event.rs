@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MPL-2.0
 
 //! Events. Their state is two numbers: how often it was recorded, and the latest record that the device has reached. That of
-//! an interprocess event is in a file. Who waits does so for the latest record at the time of the call.
+//! an interprocess event is in a file. A wait is for the latest record at the time of the call.
 //!
-//! When the exporter is killed before the device reached a record, nobody ever does. When it destroys the event, importers
+//! When the exporter is killed before the device reached a record, it is never reached. When it destroys the event, importers
 //! get an error (documented as undefined).
 
 use std::collections::HashMap;
@@ -30,7 +30,7 @@ const INTERPROCESS: c_uint = 4;
 const KIND: [u8; 8] = *b"xmemsimE";
 const PAGE: usize = 4096;
 
-/// What the processes share. All zero is an event that was never recorded.
+/// The part that processes share. All zero is an event that was never recorded.
 #[repr(C)]
 struct State {
     recorded: AtomicU64,
@@ -71,7 +71,7 @@ impl Event {
     }
 
     fn is_done(&self, record: u64) -> bool {
-        // Pairs with `reached`, so that who waited sees what was written before.
+        // Pairs with `reached`, so that a waiter sees what was written before.
         self.state().completed.load(Ordering::Acquire) >= record
     }
 
@@ -82,7 +82,7 @@ impl Event {
         self.state().completed.fetch_max(record, Ordering::AcqRel);
     }
 
-    /// The latest record, which those wait for who ask now.
+    /// The latest record, for which a wait that begins now waits.
     fn latest(&self) -> Outcome<u64> {
         if self.imported && self.state().destroyed.load(Ordering::Acquire) != 0 {
             return Err(CUresult::CUDA_ERROR_INVALID_HANDLE);
@@ -106,7 +106,7 @@ fn find(event: CUevent) -> Outcome<Arc<Event>> {
     with(|events| events.get(&(event as u64)).cloned()).ok_or(CUresult::CUDA_ERROR_INVALID_HANDLE)
 }
 
-/// As [`find`], for those who need its context to be well.
+/// As [`find`], with an error if its context is in error.
 fn find_working(event: CUevent) -> Outcome<(Arc<Event>, Arc<Context>)> {
     context::current()?;
     let event = find(event)?;
@@ -127,7 +127,7 @@ pub(crate) fn forget(context: u64) {
     });
 }
 
-/// Tell importers that their event is gone.
+/// Inform importers that their event is gone.
 fn retire(event: &Event) {
     if event.flags & INTERPROCESS != 0 && !event.imported {
         event.state().destroyed.store(1, Ordering::Release);
@@ -210,7 +210,7 @@ fn record(event: CUevent, stream: CUstream) -> Outcome {
 }
 
 api! {
-    // Says nothing of errors that the context is in: it "may", and puts no work on the device.
+    // Reports no errors that the context is in: it "may", and puts no work on the device.
     fn cuEventCreate(phEvent: *mut CUevent, Flags: c_uint) {
         put(phEvent, create(&*context::current_as_it_is()?, Flags)? as CUevent)
     }

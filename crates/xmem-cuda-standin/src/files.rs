@@ -64,13 +64,13 @@ fn started(id: u64) -> Option<u64> {
 /// 64 random bits.
 pub(crate) fn random() -> u64 {
     let mut bytes = [0_u8; 8];
-    // SAFETY: the buffer is ours and as long as said.
+    // SAFETY: the buffer is ours and has that length.
     let got = unsafe { libc::getrandom(bytes.as_mut_ptr().cast(), bytes.len(), 0) };
     assert_eq!(got, 8, "getrandom failed");
     u64::from_ne_bytes(bytes)
 }
 
-/// The trailer of a memory file: it says what it is to those who get only a descriptor.
+/// The trailer of a memory file, for processes that get only a descriptor.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Label {
     /// Bytes of device memory in front of the label.
@@ -84,12 +84,12 @@ pub(crate) struct Label {
 const MAGIC: &[u8; 16] = b"xmem stand-in 1\0";
 const LABEL: u64 = 4096;
 
-/// Device memory of one allocation, as a file that is locked for as long as anybody has it.
+/// Device memory of one allocation, as a file that is locked for as long as a process has it.
 #[derive(Debug)]
 pub(crate) struct MemoryFile {
     file: File,
     pub(crate) label: Label,
-    /// Where it is, for who made it.
+    /// Its path, in the process that made it.
     path: Option<PathBuf>,
 }
 
@@ -154,7 +154,7 @@ impl MemoryFile {
         })
     }
 
-    /// Its owner freed it: nobody can take it any more. Who has it keeps it.
+    /// Its owner freed it: it cannot be opened any more. Processes that have it keep it.
     pub(crate) fn mark_freed(&self) {
         let _ = self.file.write_all_at(&[1], self.label.size + 29);
         if self.file.try_lock().is_ok()
@@ -164,7 +164,7 @@ impl MemoryFile {
         }
     }
 
-    /// What it is called in the machine, for who made it.
+    /// Its id in the machine, in the process that made it.
     pub(crate) fn id(&self) -> Option<u64> {
         u64::from_str_radix(self.path.as_ref()?.file_name()?.to_str()?, 16).ok()
     }
@@ -184,7 +184,7 @@ fn memory_path(dir: &Path, name: &str) -> PathBuf {
     dir.join("memory").join(name)
 }
 
-/// Bytes in use of each device of the machine, by whichever process. Removes the files of those who are gone.
+/// Bytes in use of each device of the machine, by whichever process. Removes the files of dead processes.
 pub(crate) fn used_memory(dir: &Path, device: u32) -> u64 {
     let entries = std::fs::read_dir(dir.join("memory"))
         .into_iter()
@@ -217,14 +217,14 @@ pub(crate) struct Mapping {
     length: usize,
 }
 
-// SAFETY: a mapping may be used and unmapped by any thread; who writes to it what is the business of the users of the
+// SAFETY: a mapping may be used and unmapped by any thread; the order of writes is the business of the users of the
 // device, as on a GPU.
 unsafe impl Send for Mapping {}
 // SAFETY: as above.
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
-    /// The beginning of a file, shared with whoever else maps it.
+    /// The beginning of a file, shared with all other mappings of it.
     pub(crate) fn shared(file: &File, length: usize) -> io::Result<Self> {
         Self::new(
             length,
@@ -281,7 +281,7 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: made by us, and nobody uses what is dropped.
+        // SAFETY: made by us, and not used after this.
         unsafe { libc::munmap(self.start().cast(), self.length) };
     }
 }

@@ -8,7 +8,7 @@
 //!   context it is counted and has the same pointer (quirk `already-mapped`: an error, as with older drivers);
 //! - memory that was imported cannot be exported again, nor can VMM or stream-ordered memory.
 //!
-//! Which error the driver gives in each case is documented for few of them; who uses it may not depend on it.
+//! The driver's error in each case is documented for few of them; callers may not depend on it.
 
 use std::collections::HashMap;
 use std::ffi::{c_char, c_uint};
@@ -26,10 +26,10 @@ use crate::{device, memory};
 /// CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS, the only flag, which has to be given.
 const LAZY_PEER_ACCESS: c_uint = 1;
 
-/// What 64 bytes of a handle say.
+/// The 64 bytes of a handle.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct Token {
-    /// Tells memory from events, and from what is no handle of ours.
+    /// Distinguishes memory, events, and bytes that are no handle of ours.
     pub(crate) kind: [u8; 8],
     pub(crate) exporter: Process,
     /// The name of the file.

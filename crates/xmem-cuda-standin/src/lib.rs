@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MPL-2.0
 
 //! A stand-in for `libcuda.so.1`. **Test code, and no GPU**: it has the C interface of the part of NVIDIA's driver that
-//! xmem uses, and does over host memory what the driver's documentation says, also where that is inconvenient. Nothing
-//! that is shipped contains it, and what it reports says what it is: its devices are called `xmem stand-in (no GPU)`.
+//! xmem uses, and does over host memory what the driver's documentation describes, also where that is inconvenient. Nothing
+//! that is shipped contains it, and its devices are called `xmem stand-in (no GPU)`.
 //!
 //! Programs under test load it as they would load the driver: [`Machine`] makes a folder with `libcuda.so.1` in it, and
 //! prepares commands that find it there. All processes with the same machine see the same devices.
@@ -15,7 +15,7 @@
 //! - Each call is counted for each process, and what is forbidden is written to a log: [`Machine::calls`],
 //!   [`Machine::violations`].
 //!
-//! What the real driver does where its documentation is silent is not known here; see each module.
+//! The real driver's behaviour where its documentation is silent is not known here; see each module.
 
 #[macro_use]
 mod entry;
@@ -43,7 +43,7 @@ mod work;
 
 pub use machine::{Hold, Machine, is_held};
 
-/// What every device is called.
+/// The name of every device.
 pub const DEVICE_NAME: &str = "xmem stand-in (no GPU)";
 
 /// Kernels for tests, as PTX: a real driver compiles it, the stand-in knows the same entry names natively.

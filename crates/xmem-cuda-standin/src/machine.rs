@@ -138,7 +138,7 @@ impl Machine {
         command.envs(self.environment());
     }
 
-    /// What [`Machine::prepare`] sets.
+    /// The settings of [`Machine::prepare`].
     pub fn environment(&self) -> Vec<(OsString, OsString)> {
         if Self::is_real() {
             return vec![("XMEM_STANDIN_DIR".into(), self.dir.clone().into_os_string())];
@@ -167,7 +167,7 @@ impl Machine {
         trace::read(&self.dir, process)
     }
 
-    /// What processes did that no program may do, a line each: calls of the driver in a host function.
+    /// Calls that no program may make, a line each: calls of the driver in a host function.
     pub fn violations(&self) -> Vec<String> {
         self.log("violations")
     }
@@ -204,7 +204,7 @@ impl Machine {
     }
 }
 
-/// Whether streams of this process stand still.
+/// Whether streams of this process are blocked.
 pub(crate) fn is_held_in(dir: &Path) -> bool {
     dir.join("hold").exists() || dir.join(format!("hold-{}", std::process::id())).exists()
 }
@@ -214,7 +214,7 @@ pub fn is_held() -> bool {
     crate::settings::dir().is_some_and(|dir| is_held_in(&dir))
 }
 
-/// Streams stand still while it lives.
+/// Streams are blocked while it lives.
 #[derive(Debug)]
 #[must_use]
 pub struct Hold {
@@ -227,7 +227,7 @@ impl Drop for Hold {
     }
 }
 
-/// The library, next to the test program that cargo built, or where `XMEM_STANDIN_LIBRARY` says.
+/// The library, next to the test program that cargo built, or at `XMEM_STANDIN_LIBRARY`.
 fn library() -> PathBuf {
     let named = std::env::var_os("XMEM_STANDIN_LIBRARY").map(PathBuf::from);
     let program = std::env::current_exe().unwrap_or_default();

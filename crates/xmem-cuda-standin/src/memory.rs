@@ -2,7 +2,7 @@
 
 //! Device memory of a context, and what can be asked about a pointer.
 //!
-//! New memory holds a pattern, and freed memory another one: who reads too early or too late sees it, also in another
+//! New memory holds a pattern, and freed memory another one: a read too early or too late shows, also in another
 //! process that still has it mapped.
 
 use std::collections::HashMap;
@@ -20,9 +20,9 @@ use crate::settings::settings;
 use crate::space::{self, Backing, Block, Kind};
 use crate::{device, stream};
 
-/// What memory holds that nobody wrote yet.
+/// The content of memory that was not written yet.
 const FRESH: u8 = 0xa5;
-/// What memory holds that was freed.
+/// The content of freed memory.
 pub(crate) const FREED: u8 = 0xdb;
 /// More than that is not worth the time.
 const PATTERN: usize = 64 << 20;
@@ -43,7 +43,7 @@ pub(crate) fn new_file(device: u32, size: usize, vmm: bool) -> Outcome<Arc<Memor
     let file = MemoryFile::create(&settings.dir, &name, label)
         .map_err(|_| CUresult::CUDA_ERROR_OUT_OF_MEMORY)?;
     let mapping = file.map().map_err(|_| CUresult::CUDA_ERROR_OUT_OF_MEMORY)?;
-    // SAFETY: a new mapping of at least that length, and nobody else knows the file.
+    // SAFETY: a new mapping of at least that length, and no other process knows the file.
     unsafe { mapping.start().write_bytes(FRESH, size.min(PATTERN)) };
     Ok(Arc::new(file))
 }
@@ -85,7 +85,7 @@ pub(crate) fn release(block: &Block) {
     if matches!(block.kind, Kind::Own | Kind::Async)
         && let Backing::File { mapping, file } = &*block.backing
     {
-        // Documented as undefined for those who still have it mapped; here they see it.
+        // Documented as undefined for processes that still have it mapped; here they see it.
         // SAFETY: the mapping has that length. Other processes may read it, as they may while a device writes.
         unsafe {
             mapping
@@ -235,7 +235,7 @@ api! {
         context::current()?;
         for index in 0..numAttributes as usize {
             let (which, to) = (get(attributes.wrapping_add(index))?, get(data.wrapping_add(index))?);
-            // What does not apply is left as 0, as documented.
+            // Fields that do not apply are left as 0, as documented.
             if self::attribute(to, which, ptr).is_err() {
                 put_if_wanted(to.cast::<c_uint>(), 0);
             }

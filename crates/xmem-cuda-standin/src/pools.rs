@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MPL-2.0
 
 //! Pools of stream-ordered memory, as far as GStreamer uses them. They keep nothing: what is freed is gone, so the threshold
-//! for that is stored by nobody.
+//! for that is not stored.
 
 use std::collections::HashMap;
 use std::ffi::c_void;

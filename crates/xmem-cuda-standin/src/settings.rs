@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! What the environment says about this machine. [`crate::Machine`] sets the variables.
+//! This machine's settings in the environment. [`crate::Machine`] sets the variables.
 //!
 //! | variable | meaning | default |
 //! |---|---|---|
@@ -148,7 +148,7 @@ pub(crate) fn initialize() -> Outcome {
     };
     PROCESS_ID.store(std::process::id(), Ordering::Relaxed);
     if SETTINGS.set(settings).is_ok() {
-        // SAFETY: a function without arguments that stays loaded: nobody unloads the driver.
+        // SAFETY: a function without arguments that stays loaded: the driver is never unloaded.
         unsafe { libc::atexit(at_exit) };
     }
     Ok(())

@@ -11,7 +11,7 @@ use crate::device;
 use crate::entry::Outcome;
 use crate::files::{Mapping, MemoryFile};
 
-/// What somebody wants to do with memory.
+/// The kind of an access to memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Access {
     Read,
@@ -68,7 +68,7 @@ pub(crate) struct Block {
     pub(crate) backing: Arc<Backing>,
     /// cuMemSetAccess: by the machine's ordinal, whether it may be written.
     pub(crate) access: HashMap<u32, bool>,
-    /// What else it has to keep: the addresses, unless they are somebody else's.
+    /// The addresses, which have to be kept unless another mapping has them.
     pub(crate) addresses: Option<Mapping>,
     pub(crate) flags: u32,
     pub(crate) id: u64,

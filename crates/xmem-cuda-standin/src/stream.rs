@@ -29,7 +29,7 @@ struct Stream {
 static STREAMS: Mutex<Option<HashMap<u64, Stream>>> = Mutex::new(None);
 
 thread_local! {
-    /// This thread's default stream of each context, for those who ask for handle 2.
+    /// This thread's default stream of each context, for handle 2.
     static PER_THREAD: RefCell<HashMap<u64, u64>> = RefCell::new(HashMap::new());
 }
 
@@ -110,13 +110,13 @@ struct HostFunction {
     argument: *mut c_void,
 }
 
-// SAFETY: who calls cuLaunchHostFunc promises that the function may run on any thread.
+// SAFETY: the caller of cuLaunchHostFunc promises that the function may run on any thread.
 unsafe impl Send for HostFunction {}
 
 impl HostFunction {
     fn call(self) {
         // "Host functions without a mandated order (such as in independent streams) execute in undefined order and may be
-        // serialized" (cuLaunchHostFunc): one that waits holds up those of all streams.
+        // serialized" (cuLaunchHostFunc): one that waits delays those of all streams.
         static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
         let _turn = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
         // SAFETY: as the caller of cuLaunchHostFunc promised.
@@ -131,7 +131,7 @@ fn word<'a>(
     device: u32,
 ) -> Outcome<(space::Bytes, &'a AtomicU32)> {
     let bytes = space::device_bytes(address, 4, device, access)?;
-    // SAFETY: four bytes of a mapping that `bytes` keeps, used as an atomic word by everybody; aligned, since the address
+    // SAFETY: four bytes of a mapping that `bytes` keeps, always used as an atomic word; aligned, since the address
     // is, and device addresses and the driver's own have the same offset in a page.
     let word = unsafe { &*bytes.start().cast::<AtomicU32>() };
     Ok((bytes, word))
@@ -220,7 +220,7 @@ api! {
             if flags & 1 == 0 {
                 fence(Ordering::SeqCst);
             }
-            // Pairs with whoever reads the word, as the fence for the whole system does.
+            // Pairs with the reader of the word, as the fence for the whole system does.
             word.store(value, Ordering::Release);
             Ok(())
         })?;

@@ -43,7 +43,7 @@ impl Count {
     }
 }
 
-/// A new row of this process's file; where there is none, a number that nobody reads.
+/// A new row of this process's file; without a file, a number that is never read.
 fn cell(name: &'static str) -> &'static AtomicU64 {
     static TABLE: OnceLock<Option<Mapping>> = OnceLock::new();
     static NEXT: AtomicUsize = AtomicUsize::new(0);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! What GStreamer's CUDA library demands of a driver before it uses it at all: without these its elements would not load.
+//! Functions without which GStreamer's CUDA library uses no driver: its elements would not load.
 //! Nothing here works, except the older names of cuStreamDestroy and cuIpcOpenMemHandle.
 
 use std::ffi::{c_int, c_uint};

@@ -166,7 +166,7 @@ fn map(start: u64, size: usize, handle: &Handle) -> Outcome {
     })
 }
 
-/// What other processes get; it belongs to the caller.
+/// The descriptor for other processes; it belongs to the caller.
 fn export(handle: &Handle, kind: CUmemAllocationHandleType) -> Outcome<c_int> {
     if kind != DESCRIPTOR || !handle.exportable {
         return Err(INVALID);
@@ -179,7 +179,7 @@ fn export(handle: &Handle, kind: CUmemAllocationHandleType) -> Outcome<c_int> {
         .into_raw_fd())
 }
 
-/// What another process exported; the descriptor stays the caller's.
+/// A descriptor that another process exported; it stays the caller's.
 fn import(descriptor: *mut c_void, kind: CUmemAllocationHandleType) -> Outcome<u64> {
     settings().unless("no-vmm")?;
     settings().unless("no-posix-fd")?;

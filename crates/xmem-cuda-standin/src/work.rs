@@ -20,13 +20,13 @@ use crate::trace;
 /// The legacy default stream of each context.
 pub(crate) const LEGACY: u64 = 0;
 
-/// How often somebody who waits looks again.
+/// The interval at which a waiter looks again.
 const POLL: Duration = Duration::from_micros(100);
 
 type Operation = Box<dyn FnOnce(&Work) -> Outcome + Send>;
 
 struct Job {
-    /// What has to be completed first: stream and number of its operation.
+    /// The operation to be completed first: its stream and number.
     after: Vec<(u64, u64)>,
     operation: Operation,
 }
@@ -98,7 +98,7 @@ impl Work {
             &format!("an operation on stream {id:x} failed: {error:?}"),
         );
         self.failed.store(true, Ordering::Release);
-        // Whoever is between its look at `failed` and its wait has the lock.
+        // A thread between its look at `failed` and its wait has the lock.
         drop(self.lock());
         self.changed.notify_all();
     }
@@ -136,7 +136,7 @@ impl Work {
             return Err(CUresult::CUDA_ERROR_CONTEXT_IS_DESTROYED);
         }
         if capture::takes(self.handle, id)? {
-            // Done, as far as anybody can wait for it.
+            // Done, as far as a caller can wait for it.
             return Ok(Ticket {
                 stream: id,
                 number: 0,

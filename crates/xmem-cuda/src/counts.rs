@@ -54,7 +54,7 @@ pub fn count(counter: &AtomicU64) {
     counter.fetch_add(1, Ordering::Relaxed);
 }
 
-/// What this process did so far.
+/// The counters of this process so far.
 pub fn counts() -> Counts {
     let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
     Counts {

@@ -101,7 +101,7 @@ fn raw(ordinal: u32) -> Result<c_int, CudaError> {
 
 fn uuid_of(device: c_int) -> Result<Uuid, CudaError> {
     let mut uuid = CUuuid { bytes: [0; 16] };
-    // SAFETY: a place for the result. The first version does not tell the parts of a divided device apart.
+    // SAFETY: a place for the result. The first version does not distinguish the parts of a divided device.
     let asked = match unsafe { result::device_uuid(&raw mut uuid, device) } {
         // SAFETY: as above.
         Err(CudaError::DriverTooOld { .. }) => unsafe {
@@ -190,7 +190,7 @@ impl Device {
         self.0.ordinal
     }
 
-    /// What it is known by in all processes.
+    /// Its identity in all processes.
     pub fn uuid(&self) -> Uuid {
         self.0.uuid
     }
@@ -342,12 +342,12 @@ impl Device {
         }
     }
 
-    /// Whether this tells the primary context from others ([`with_context_of`](Self::with_context_of)).
+    /// Whether this is the primary context ([`with_context_of`](Self::with_context_of)).
     pub fn is_primary(&self, context: usize) -> bool {
         context == self.0.context.addr()
     }
 
-    /// What tells the context of a stream from others. The primary one is current.
+    /// The address of a stream's context. The primary one is current.
     fn context_of(&self, stream: Stream) -> usize {
         let own = self.0.context.addr();
         if stream.is_default() {
@@ -422,14 +422,14 @@ fn in_context<T>(
     (result.and_then(|result| popped.map(|()| result)), failed)
 }
 
-/// What is put on a stream that is captured does not happen until the graph runs, and then each time that it does.
+/// Work on a stream that is captured does not run until the graph runs, and then each time that it does.
 fn check_not_captured(stream: Stream) -> Result<(), CudaError> {
     let mut status = 0;
     // SAFETY: the stream is alive (`Stream::from_raw`), and there is a place for the result.
     match unsafe { result::is_capturing(stream.raw(), &raw mut status) } {
         Ok(()) if status != 0 => Err(CudaError::Captured),
         Err(error) if error.is(CAPTURE_IMPLICIT) => Err(CudaError::Captured),
-        // What else is wrong with the stream shows when it is used.
+        // Other errors of the stream show when it is used.
         _ => Ok(()),
     }
 }

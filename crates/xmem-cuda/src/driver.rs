@@ -89,7 +89,7 @@ impl Table {
             .into_owned()
     }
 
-    /// What a call's result means.
+    /// The meaning of a call's result.
     pub fn check(&self, what: &'static str, code: u32) -> Result<(), CudaError> {
         match code {
             0 => Ok(()),

@@ -15,7 +15,7 @@ pub enum CudaError {
         "there is no CUDA driver to use ({reason}): install NVIDIA's driver, or let this container see it"
     )]
     NoDriver {
-        /// What was tried.
+        /// The attempts.
         reason: String,
     },
     /// The driver has no function of this name.
@@ -45,7 +45,7 @@ pub enum CudaError {
     /// The device has no memory left.
     #[error("the device has no room for {size} bytes: free memory there, or lower max-slots")]
     OutOfMemory {
-        /// What was asked for, in bytes.
+        /// The requested size, in bytes.
         size: usize,
     },
     /// A kernel of this process failed, and nothing works in its context any more.
@@ -70,7 +70,7 @@ pub enum CudaError {
         /// Why not, and what to do.
         why: String,
     },
-    /// What was imported is not the memory that the producer has.
+    /// The imported memory is not that of the producer.
     #[error(
         "the imported device memory is not the producer's (its canary differs): both processes must see the same device, and \
          for legacy handles share a PID namespace"
@@ -101,7 +101,7 @@ pub enum CudaError {
     OutOfBounds,
     /// The stream is being captured: what is put on it would happen when the graph runs, and not at all or again and again.
     #[error(
-        "this stream is being captured into a graph: publish frames, wait for them, copy and let go of them outside of the capture"
+        "this stream is being captured into a graph: publish frames, wait for them, copy and release them outside of the capture"
     )]
     Captured,
     /// There are other handles to the lease.
@@ -110,7 +110,7 @@ pub enum CudaError {
     /// The device or its driver cannot do this.
     #[error("this device or its driver cannot {what}")]
     Unsupported {
-        /// What it cannot do.
+        /// The missing capability.
         what: &'static str,
     },
     /// The description of another process's memory is not valid.
@@ -125,7 +125,7 @@ pub enum CudaError {
     /// A call of the driver failed.
     #[error("cannot {what}: the CUDA driver returned {name} ({code})")]
     Driver {
-        /// What was tried.
+        /// The attempted operation.
         what: &'static str,
         /// The driver's number for it.
         code: u32,

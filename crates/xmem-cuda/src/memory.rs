@@ -24,7 +24,7 @@ use crate::device::Device;
 use crate::error::{ALREADY_MAPPED, CudaError};
 use crate::{chars, reaper, result};
 
-/// What legacy allocations are rounded up to, so that the driver does not put anything else into what is shared.
+/// The unit to which legacy allocations are rounded up, so that the driver puts nothing else into shared memory.
 const LEGACY_GRAIN: usize = 2 << 20;
 const POSIX_FD: CUmemAllocationHandleType = CUmemAllocationHandleType(1);
 /// cuda.h: peers may be reached too.
@@ -307,7 +307,7 @@ const IS_LEGACY_CAPABLE: u32 = 10;
 /// cuda.h: the range of addresses that an address is of.
 const RANGE_START: u32 = 11;
 const RANGE_SIZE: u32 = 12;
-/// What the first one is for registered host memory.
+/// The first one for registered host memory.
 const OF_HOST: u64 = 1;
 
 /// `bits`: which of them the driver writes.

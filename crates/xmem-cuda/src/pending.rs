@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! What ends when a device gets there: leases, and jobs of the program.
+//! Work that ends when a device gets there: leases, and jobs of the program.
 //!
 //! By default a host function ends an entry of this list ([`when`](crate::when)). It runs on a thread of the driver and may
 //! not call the driver. In a context that is in error no host function runs any more, so the entries of that context end

@@ -19,7 +19,7 @@ pub const LOOK: Duration = Duration::from_millis(1);
 /// After this time a context is checked for errors.
 pub const SUSPICIOUS: Duration = Duration::from_secs(1);
 
-/// What is looked at again and again gets looked at less often with time, but not less than this.
+/// The longest interval between two looks at an entry. The interval grows with time.
 const SELDOM: Duration = Duration::from_millis(50);
 
 enum Job {
@@ -137,7 +137,7 @@ pub fn flush(timeout: Duration) {
     let _ = is_done.recv_timeout(timeout);
 }
 
-/// What is done is partly the program's code, and a panic of it must not end all that is done here. The message was printed.
+/// The job is partly the program's code, and a panic of it must not end all others here. The message was printed.
 fn guarded<T>(job: impl FnOnce() -> T) -> Option<T> {
     catch_unwind(AssertUnwindSafe(job)).ok()
 }

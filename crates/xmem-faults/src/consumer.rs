@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use xmem_core::{ConnectError, Consumer, Delivery, ReadLease, ReceiveError, monotonic_ns};
 
-use crate::own::{self, Stopwatch, say};
+use crate::own::{self, Stopwatch, print_line};
 use crate::tally::Tally;
 use crate::{Error, frame};
 
@@ -75,7 +75,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Error> {
             }
             if report.elapsed() >= REPORT {
                 report = Instant::now();
-                tally.take_line().iter().for_each(|line| say(line));
+                tally.take_line().iter().for_each(|line| print_line(line));
             }
             let watch = Stopwatch::start();
             let lease = match consumer.receive(Some(Duration::from_millis(50))) {
@@ -132,7 +132,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Error> {
                 check(kept, &mut tally);
             }
         }
-        // What was received from the producer that is gone stays as it is; some of it is looked at later.
+        // Frames of the producer that is gone do not change; some of them are checked later.
         if random.bool() {
             kept.drain(..)
                 .for_each(|kept| check(Some(kept), &mut tally));
@@ -140,8 +140,8 @@ pub(crate) fn run(args: &Args) -> Result<(), Error> {
     }
     kept.drain(..)
         .for_each(|kept| check(Some(kept), &mut tally));
-    tally.take_line().iter().for_each(|line| say(line));
-    say("ended");
+    tally.take_line().iter().for_each(|line| print_line(line));
+    print_line("ended");
     Ok(())
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! What is in a frame: which producer made it, its number, and words that follow from both.
+//! The content of a frame: its producer, its number, and words that follow from both.
 
 const HEADER: usize = 16;
 const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
@@ -43,7 +43,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn any_changed_byte_shows() {
+    fn any_changed_byte_is_detected() {
         let mut bytes = vec![0; 16 + 80];
         write(&mut bytes, 3, 4);
         assert_eq!(read(&bytes), Some((3, 4)));

@@ -29,7 +29,7 @@ struct Cli {
     role: Option<Role>,
 }
 
-/// What else the program does, and what it is when it starts itself.
+/// The other commands of the program, and its roles when it starts itself.
 #[derive(Debug, Subcommand)]
 enum Role {
     /// Run for long without faults, and check whether anything grows

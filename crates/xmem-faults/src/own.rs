@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! What a process finds out about itself, and does to itself.
+//! A process's figures about itself, and faults that it causes to itself.
 #![allow(unsafe_code)] // fork without exec
 
 use std::fs;
@@ -25,7 +25,7 @@ pub(crate) fn mappings() -> usize {
     })
 }
 
-/// How long this thread could run and did not get a core: not anybody's fault here.
+/// How long this thread could run and did not get a core: no process of the rig causes that.
 fn run_delay() -> Duration {
     fs::read_to_string("/proc/thread-self/schedstat")
         .ok()
@@ -85,7 +85,7 @@ pub(crate) fn limit_descriptors(limit: Option<u64>) {
     let _ = setrlimit(Resource::Nofile, new);
 }
 
-/// What the system refuses this process for a while: memory, descriptors in flight.
+/// The resources that the system refuses this process for a while: memory, descriptors in flight.
 #[derive(Debug, Default)]
 pub(crate) struct Refusal(Option<Instant>);
 
@@ -136,7 +136,7 @@ pub(crate) fn commands() -> Receiver<String> {
 }
 
 /// Prints a line for the rig. One write, so that a kill does not cut it in two.
-pub(crate) fn say(line: &str) {
+pub(crate) fn print_line(line: &str) {
     let _ = std::io::stdout().write_all(format!("{line}\n").as_bytes());
     let _ = std::io::stdout().flush();
 }

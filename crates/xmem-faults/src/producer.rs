@@ -9,7 +9,7 @@ use xmem_core::{
     AcquireError, Backing, Canceller, Delivery, FrameMeta, Producer, WaitError, WriteLease,
 };
 
-use crate::own::{self, Stopwatch, say};
+use crate::own::{self, Stopwatch, print_line};
 use crate::tally::Tally;
 use crate::{Error, frame};
 
@@ -17,7 +17,7 @@ pub(crate) const HISTORY: u32 = 4;
 const REPORT: Duration = Duration::from_millis(100);
 /// A lossless consumer that is stopped is given up on after this.
 const LOSSLESS_TIMEOUT: Duration = Duration::from_millis(300);
-/// What is not back after this is lost. Less than what the rig waits for the end.
+/// A slot that is not back after this is lost. Less than the rig's wait for the end.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 #[derive(Debug, clap::Args)]
@@ -54,7 +54,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Error> {
         .lossless_timeout(Some(LOSSLESS_TIMEOUT))
         .build()?;
     let before = (own::descriptors(), own::mappings());
-    say("ready");
+    print_line("ready");
     let cancel = Canceller::new();
     let mut tally = Tally::default();
     let mut grabbed: Vec<WriteLease> = Vec::new();
@@ -101,7 +101,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Error> {
         }
         if report.elapsed() >= REPORT {
             report = Instant::now();
-            tally.take_line().iter().for_each(|line| say(line));
+            tally.take_line().iter().for_each(|line| print_line(line));
         }
         next += period;
         match next.checked_duration_since(Instant::now()) {
@@ -138,9 +138,9 @@ pub(crate) fn run(args: &Args) -> Result<(), Error> {
     let mappings = own::mappings().saturating_sub(before.1 + regions);
     tally.add("descriptors-leaked", descriptors as u64);
     tally.add("mappings-leaked", mappings as u64);
-    tally.take_line().iter().for_each(|line| say(line));
+    tally.take_line().iter().for_each(|line| print_line(line));
     drop(producer);
-    say("ended");
+    print_line("ended");
     Ok(())
 }
 

@@ -41,19 +41,23 @@ pub(crate) type Shared = Arc<Mutex<Tally>>;
 pub(crate) struct Actor {
     child: Child,
     stdin: Option<ChildStdin>,
-    said: Receiver<String>,
-    who: &'static str,
+    lines: Receiver<String>,
+    role: &'static str,
     stopped_until: Option<Instant>,
 }
 
 impl Actor {
-    pub(crate) fn start(who: &'static str, args: &[String], tally: &Shared) -> Result<Self, Error> {
-        Self::spawn(Command::new(std::env::current_exe()?), who, args, tally)
+    pub(crate) fn start(
+        role: &'static str,
+        args: &[String],
+        tally: &Shared,
+    ) -> Result<Self, Error> {
+        Self::spawn(Command::new(std::env::current_exe()?), role, args, tally)
     }
 
     fn spawn(
         mut command: Command,
-        who: &'static str,
+        role: &'static str,
         args: &[String],
         tally: &Shared,
     ) -> Result<Self, Error> {
@@ -64,12 +68,12 @@ impl Actor {
             .spawn()?;
         let stdin = child.stdin.take();
         let stdout = child.stdout.take().ok_or("no pipe")?;
-        let (send, said): (Sender<String>, _) = channel();
+        let (send, lines): (Sender<String>, _) = channel();
         let tally = tally.clone();
         std::thread::spawn(move || {
             for line in BufReader::new(stdout).lines().map_while(Result::ok) {
                 if line.starts_with("tally ") {
-                    lock(&tally).add_line(&line, who);
+                    lock(&tally).add_line(&line, role);
                 } else if send.send(line).is_err() {
                     break;
                 }
@@ -78,8 +82,8 @@ impl Actor {
         Ok(Self {
             child,
             stdin,
-            said,
-            who,
+            lines,
+            role,
             stopped_until: None,
         })
     }
@@ -88,9 +92,9 @@ impl Actor {
         self.child.id()
     }
 
-    pub(crate) fn say(&mut self, line: &str) {
+    pub(crate) fn send(&mut self, line: &str) {
         if let Some(stdin) = &mut self.stdin {
-            // A process that was killed hears nothing.
+            // A process that was killed reads nothing.
             let _ = stdin.write_all(format!("{line}\n").as_bytes());
         }
     }
@@ -107,20 +111,20 @@ impl Actor {
         Ok(())
     }
 
-    pub(crate) fn hear(&self, word: &str) -> Result<(), Error> {
+    pub(crate) fn wait_for(&self, word: &str) -> Result<(), Error> {
         let until = Instant::now() + HANGS;
         loop {
             match self
-                .said
+                .lines
                 .recv_timeout(until.saturating_duration_since(Instant::now()))
             {
-                Ok(said) if said == word => return Ok(()),
+                Ok(lines) if lines == word => return Ok(()),
                 Ok(_) => {}
                 Err(RecvTimeoutError::Timeout) => {
-                    return Err(format!("the {} hangs", self.who).into());
+                    return Err(format!("the {} hangs", self.role).into());
                 }
                 Err(RecvTimeoutError::Disconnected) => {
-                    return Err(format!("the {} died by itself", self.who).into());
+                    return Err(format!("the {} died by itself", self.role).into());
                 }
             }
         }
@@ -129,15 +133,15 @@ impl Actor {
     /// Lets it end by itself.
     pub(crate) fn end(&mut self, tally: &Shared) -> Result<(), Error> {
         self.signal(Signal::CONT);
-        self.say("end");
-        let result = self.hear("ended");
+        self.send("end");
+        let result = self.wait_for("ended");
         if result.is_err() {
             let _ = self.kill();
         }
         let status = self.child.wait()?;
         if !status.success() {
             lock(tally).add("crashed", 1);
-            eprintln!("the {} ended with {status}", self.who);
+            eprintln!("the {} ended with {status}", self.role);
         }
         result
     }
@@ -148,7 +152,7 @@ impl Actor {
             Ok(Some(status)) => {
                 eprintln!(
                     "the {} ended with {status} (signal {:?})",
-                    self.who,
+                    self.role,
                     status.signal()
                 );
                 true
@@ -183,7 +187,7 @@ struct Scene {
     abilities: Abilities,
 }
 
-/// What this machine lets the rig do.
+/// The rights of the rig on this machine.
 #[derive(Debug, Clone, Copy)]
 struct Abilities {
     own_shm: bool,
@@ -229,13 +233,13 @@ impl Scene {
             Kind::PosixShm => args.push("--posix-shm".into()),
         }
         let producer = Actor::start("producer", &args, tally)?;
-        producer.hear("ready")?;
+        producer.wait_for("ready")?;
         Ok(producer)
     }
 
     fn new_consumer(
         pool: &str,
-        who: &'static str,
+        role: &'static str,
         abilities: Abilities,
         random: &mut fastrand::Rng,
         tally: &Shared,
@@ -245,7 +249,7 @@ impl Scene {
         let mut arg =
             |name: &str, value: u64| args.extend([format!("--{name}"), value.to_string()]);
         arg("seed", random.u64(..));
-        if who == "watcher" {
+        if role == "watcher" {
             args.push("--watcher".into());
         } else {
             // Fast ones, slow ones, and some that hold their budget for ever.
@@ -267,7 +271,7 @@ impl Scene {
                 lock(tally).add(key, is_so.into());
             }
         }
-        Actor::spawn(command, who, &args, tally)
+        Actor::spawn(command, role, &args, tally)
     }
 
     fn new_victim(&self, random: &mut fastrand::Rng) -> Result<Actor, Error> {
@@ -300,34 +304,34 @@ impl Scene {
             }
             49..58 => {
                 self.producer
-                    .say(&format!("size {}", random.u64(16..200) << 10));
+                    .send(&format!("size {}", random.u64(16..200) << 10));
                 "frames of another size"
             }
             58..63 => {
-                self.producer.say(&format!("grab {}", random.u64(1..40)));
+                self.producer.send(&format!("grab {}", random.u64(1..40)));
                 "a pool that grows"
             }
             63..68 => {
-                self.producer.say("drop");
-                self.producer.say("collect");
+                self.producer.send("drop");
+                self.producer.send("collect");
                 "a pool that shrinks"
             }
             68..72 => {
-                self.producer.say("starve");
+                self.producer.send("starve");
                 self.starved_until =
                     Some(Instant::now() + Duration::from_millis(random.u64(20..400)));
                 "no descriptors left in the producer (memfd fails)"
             }
             72..75 => {
-                self.victims[at].say("starve");
+                self.victims[at].send("starve");
                 "no descriptors left in a consumer"
             }
             75..79 => {
-                self.victims[at].say(&format!("fork {}", random.u64(1..1000)));
+                self.victims[at].send(&format!("fork {}", random.u64(1..1000)));
                 "fork without exec in a consumer"
             }
             79..82 => {
-                self.producer.say(&format!("fork {}", random.u64(1..1000)));
+                self.producer.send(&format!("fork {}", random.u64(1..1000)));
                 "fork without exec in the producer"
             }
             82..87 => {
@@ -338,7 +342,7 @@ impl Scene {
                     ("send", "sendmsg fails in the producer"),
                 ][random.usize(..4)];
                 let millis = random.u64(20..400);
-                self.producer.say(&format!("refuse {millis} {call}"));
+                self.producer.send(&format!("refuse {millis} {call}"));
                 name
             }
             87..91 => {
@@ -347,17 +351,17 @@ impl Scene {
                     ("send", "sendmsg fails in a consumer"),
                 ][random.usize(..2)];
                 let millis = random.u64(20..400);
-                self.victims[at].say(&format!("refuse {millis} {call}"));
+                self.victims[at].send(&format!("refuse {millis} {call}"));
                 name
             }
             91..94 => {
                 let order = format!("jump {} {}", random.u64(20..400), random.i64(-9000..9000));
-                self.victims[at].say(&order);
+                self.victims[at].send(&order);
                 "the clock of a consumer jumps"
             }
             94..96 => {
                 let order = format!("jump {} {}", random.u64(20..400), random.i64(-9000..9000));
-                self.producer.say(&order);
+                self.producer.send(&order);
                 "the clock of the producer jumps"
             }
             _ if self.abilities.own_shm && self.kind == Kind::PosixShm => {
@@ -365,13 +369,13 @@ impl Scene {
                 self.full_until = Some(Instant::now() + Duration::from_millis(random.u64(20..400)));
                 // So that it needs more.
                 self.producer
-                    .say(&format!("size {}", random.u64(16..200) << 10));
-                self.producer.say(&format!("grab {}", random.u64(1..40)));
+                    .send(&format!("size {}", random.u64(16..200) << 10));
+                self.producer.send(&format!("grab {}", random.u64(1..40)));
                 "a full /dev/shm"
             }
             _ => {
                 self.producer
-                    .say(&format!("size {}", random.u64(16..200) << 10));
+                    .send(&format!("size {}", random.u64(16..200) << 10));
                 "frames of another size"
             }
         })
@@ -393,7 +397,7 @@ impl Scene {
         }
         if self.starved_until.is_some_and(|until| until <= now) {
             self.starved_until = None;
-            self.producer.say("feed");
+            self.producer.send("feed");
         }
         if self.full_until.is_some_and(|until| until <= now) {
             self.full_until = None;
@@ -412,8 +416,8 @@ impl Scene {
         if self.full_until.take().is_some() {
             namespace::empty_shm();
         }
-        self.producer.say("feed");
-        self.producer.say("drop");
+        self.producer.send("feed");
+        self.producer.send("drop");
         for mut victim in self.victims.drain(..) {
             victim.signal(Signal::CONT);
             victim.kill()?;
@@ -544,7 +548,7 @@ fn report(
         row(name, &|tally| sum(keys)(tally).to_string());
     }
     row(
-        "longest wait of a live producer for anybody",
+        "longest wait of a live producer",
         &millis("max-producer-wait"),
     );
     row(
@@ -564,7 +568,7 @@ fn report(
         ),
         ("**processes that crashed**", &["crashed"]),
         (
-            "**honest consumers cut off**",
+            "**correct consumers disconnected**",
             &["producer-cut-off", "watcher-cut-off", "victim-cut-off"],
         ),
         ("**slots not returned**", &["producer-slots-not-returned"]),

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! What the processes report, added up. A report is a line `tally KEY=N ...` with what is new since the last one.
+//! The reports of the processes, added up. A report is a line `tally KEY=N ...` with what is new since the last one.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -41,15 +41,15 @@ impl Tally {
     }
 
     /// Adds a report, with a prefix to its names.
-    pub(crate) fn add_line(&mut self, line: &str, who: &str) {
+    pub(crate) fn add_line(&mut self, line: &str, role: &str) {
         let Some(rest) = line.strip_prefix("tally ") else {
             return;
         };
         for (key, value) in rest.split(' ').filter_map(|pair| pair.split_once('=')) {
             if let Ok(value) = value.parse() {
                 let name = match key.strip_prefix("max-") {
-                    Some(key) => format!("max-{who}-{key}"),
-                    None => format!("{who}-{key}"),
+                    Some(key) => format!("max-{role}-{key}"),
+                    None => format!("{role}-{key}"),
                 };
                 self.add(&name, value);
             }

@@ -5,12 +5,12 @@
 use std::process::Command;
 
 #[test]
-fn sixty_faults_hurt_nobody_else() {
+fn sixty_faults_harm_no_other_process() {
     let output = Command::new(env!("CARGO_BIN_EXE_xmem-faults"))
         .args(["--faults", "60"])
         .output()
         .unwrap();
-    let said = String::from_utf8_lossy(&output.stdout);
+    let printed = String::from_utf8_lossy(&output.stdout);
     let complained = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{said}\n{complained}");
+    assert!(output.status.success(), "{printed}\n{complained}");
 }

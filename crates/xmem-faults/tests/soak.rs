@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! A short soak. In so short a time only what is left at the end says something.
+//! A short soak. In so short a time only what is left at the end is conclusive.
 
 use std::process::Command;
 
 #[test]
-fn nothing_is_left_after_a_short_soak() {
+fn a_short_soak_leaves_nothing_behind() {
     let output = Command::new(env!("CARGO_BIN_EXE_xmem-faults"))
         .args(["soak", "--seconds", "15", "--every", "1"])
         .args(["--frame-bytes", "20000"])
         .output()
         .unwrap();
-    let said = String::from_utf8_lossy(&output.stdout);
+    let printed = String::from_utf8_lossy(&output.stdout);
     let complained = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{said}\n{complained}");
+    assert!(output.status.success(), "{printed}\n{complained}");
 }

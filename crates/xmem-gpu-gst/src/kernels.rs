@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Kernels that are slow on purpose, one thread each, on the frames at a pad. A frame that anybody writes while another reads
-//! it, or that is read before it is written, has bytes that are not its own.
+//! Kernels that are slow on purpose, one thread each, on the frames at a pad. A frame that is written while it is read,
+//! or that is read before it is written, has bytes that are not its own.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Plays a pipeline, and says what happens in it: a JSON object a line on standard output, each with an `event`. `gpu/elements.py`
-//! starts one for each side.
+//! Plays a pipeline, and reports what happens in it: a JSON object a line on standard output, each with an `event`.
+//! `gpu/elements.py` starts one for each side.
 //!
 //! Orders come on standard input, one a line:
 //!
@@ -10,7 +10,7 @@
 //! * `kernels`: how many frames were read on the device, and how many bytes of them were wrong; answered with `kernels`
 //! * `stats ELEMENT`: its property `stats`; answered with `stats`
 //! * `set ELEMENT PROPERTY VALUE`: answered with `set`
-//! * `stop`: end, and say how long that took; answered with `stopped`
+//! * `stop`: end, and report how long that took; answered with `stopped`
 
 #[path = "../../xmem-core/tests/cuda/gpu.rs"]
 #[allow(unsafe_code, unreachable_pub)] // of a test program
@@ -64,13 +64,13 @@ fn main() -> ExitCode {
     match run(&Cli::parse()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            say(&json!({"event": "error", "text": error.to_string()}));
+            report(&json!({"event": "error", "text": error.to_string()}));
             ExitCode::FAILURE
         }
     }
 }
 
-fn say(line: &serde_json::Value) {
+fn report(line: &serde_json::Value) {
     println!("{line}");
 }
 
@@ -114,29 +114,29 @@ fn run(cli: &Cli) -> Result<(), Error> {
             "measure" => {
                 times.clear();
                 cpu = now(ClockId::ProcessCPUTime);
-                say(&json!({"event": "measuring"}));
+                report(&json!({"event": "measuring"}));
             }
             "figures" => {
                 let cpu = now(ClockId::ProcessCPUTime) - cpu;
-                say(&json!({"event": "figures", "cpu_ns": cpu, "times": times.take()}));
+                report(&json!({"event": "figures", "cpu_ns": cpu, "times": times.take()}));
             }
             "kernels" => {
                 let kernels = kernels.as_ref().ok_or("no kernels were asked for")?;
                 let (frames, wrong) = kernels.figures();
-                say(&json!({"event": "kernels", "frames": frames, "wrong": wrong}));
+                report(&json!({"event": "kernels", "frames": frames, "wrong": wrong}));
             }
             "stats" => {
                 let stats = element(&pipeline, word())?.property::<gst::Structure>("stats");
-                say(&json!({"event": "stats", "stats": json::of_structure(&stats)}));
+                report(&json!({"event": "stats", "stats": json::of_structure(&stats)}));
             }
             "set" => {
                 element(&pipeline, word())?.set_property_from_str(word(), word());
-                say(&json!({"event": "set"}));
+                report(&json!({"event": "set"}));
             }
             "stop" => {
                 let start = Instant::now();
                 pipeline.set_state(gst::State::Null)?;
-                say(&json!({"event": "stopped", "ns": start.elapsed().as_nanos() as u64}));
+                report(&json!({"event": "stopped", "ns": start.elapsed().as_nanos() as u64}));
                 return Ok(());
             }
             other => return Err(format!("unknown order {other:?}").into()),
@@ -146,25 +146,25 @@ fn run(cli: &Cli) -> Result<(), Error> {
     Ok(())
 }
 
-/// Says what is on the bus, from whatever thread puts it there.
+/// Reports the messages on the bus, from whatever thread puts them there.
 fn watch(pipeline: &gst::Pipeline) -> Result<(), Error> {
     let bus = pipeline.bus().ok_or("a pipeline without a bus")?;
     bus.set_sync_handler(|_, message| {
         match message.view() {
-            gst::MessageView::Eos(_) => say(&json!({"event": "eos"})),
+            gst::MessageView::Eos(_) => report(&json!({"event": "eos"})),
             gst::MessageView::Error(error) => {
                 let text = format!("{} ({:?})", error.error(), error.debug());
-                say(&json!({"event": "error", "text": text}));
+                report(&json!({"event": "error", "text": text}));
             }
             gst::MessageView::Warning(warning) => {
                 let text = format!("{} ({:?})", warning.error(), warning.debug());
-                say(&json!({"event": "warning", "text": text}));
+                report(&json!({"event": "warning", "text": text}));
             }
             gst::MessageView::Element(element) => {
                 let name = element
                     .structure()
                     .map(|structure| structure.name().as_str());
-                say(&json!({"event": "message", "name": name}));
+                report(&json!({"event": "message", "name": name}));
             }
             _ => {}
         }

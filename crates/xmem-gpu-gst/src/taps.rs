@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! What is seen of frames at a pad.
+//! Frames at a pad.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -10,7 +10,7 @@ use gst_video::prelude::*;
 use rustix::time::ClockId;
 use serde_json::json;
 
-use crate::{now, say};
+use crate::{now, report};
 
 /// The moment that each frame is due on CLOCK_MONOTONIC, by which both sides know it, and when it was at the pad.
 #[derive(Debug, Default)]
@@ -43,15 +43,15 @@ fn due(pad: &gst::Pad, buffer: &gst::BufferRef) -> u64 {
     }
 }
 
-/// The first frame is told at once.
+/// The first frame is reported at once.
 pub(crate) fn take_times(pad: &gst::Pad, times: std::sync::Arc<Times>) {
-    let told = std::sync::Once::new();
+    let reported = std::sync::Once::new();
     pad.add_probe(gst::PadProbeType::BUFFER, move |pad, info| {
         let at = now(ClockId::Monotonic);
         if let Some(buffer) = info.buffer() {
             times.lock().push((due(pad, buffer), at));
         }
-        told.call_once(|| say(&json!({"event": "first"})));
+        reported.call_once(|| report(&json!({"event": "first"})));
         gst::PadProbeReturn::Ok
     });
 }
@@ -63,7 +63,7 @@ pub(crate) fn print_checksums(pad: &gst::Pad) {
         if let (Some(video), Some(buffer)) = (video, info.buffer()) {
             let sum = checksum(&video, buffer).unwrap_or_else(|| "unreadable".to_owned());
             let (width, height) = (video.width(), video.height());
-            say(&json!({"event": "frame", "sum": sum, "width": width, "height": height}));
+            report(&json!({"event": "frame", "sum": sum, "width": width, "height": height}));
         }
         gst::PadProbeReturn::Ok
     });

@@ -70,7 +70,7 @@ pub unsafe extern "C" fn xmem_gpu_take(
     }
 }
 
-/// Let go of a frame when the stream gets there; whether that worked.
+/// Release a frame when the stream gets there; whether that worked.
 ///
 /// # Safety
 ///

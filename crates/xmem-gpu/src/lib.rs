@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! What is tried and measured on a machine with a GPU: questions that the driver's documentation leaves open, numbers, and
+//! Experiments on a machine with a GPU: questions that the driver's documentation leaves open, numbers, and
 //! a small C interface by which Python programs there read frames. `gpu/run` uses it; nothing of it is shipped.
 
 pub mod frames;
@@ -8,13 +8,13 @@ pub mod numbers;
 pub mod questions;
 mod system;
 
-/// The processes that the stand-in's tests script, told the same calls.
+/// The processes of the stand-in's tests, with the same calls.
 #[path = "../../xmem-cuda-standin/tests/behaviour/remote.rs"]
 #[allow(dead_code)]
 mod remote;
 
 /// One line of the record.
-fn say(part: &str, what: &str, result: impl std::fmt::Display) {
+fn report(part: &str, what: &str, result: impl std::fmt::Display) {
     let line = serde_json::json!({ "part": part, "what": what, "result": result.to_string() });
     println!("{line}");
 }

@@ -16,7 +16,7 @@ struct Cli {
 enum Command {
     /// The device and the driver
     Device,
-    /// What the documentation leaves open: a to g
+    /// Questions that the documentation leaves open: a to g
     Question { letter: char },
     /// Hand-over of a 4K NV12 frame, and what it is compared with
     Numbers {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! What the hand-over of a 4K NV12 frame costs, and what it is compared with, 100 frames a second, side by side in one run.
+//! The cost of the hand-over of a 4K NV12 frame, beside that of other methods, 100 frames a second, side by side in one run.
 //! The times are from the moment at which the producer's frame is complete until the consumer may queue work on it.
 
 use std::collections::BTreeMap;
@@ -13,7 +13,7 @@ use cudarc::driver::sys;
 use xmem_core::cuda::{Device, Mode, Stream, counts};
 use xmem_core::{Consumer, FrameMeta, Producer, ReceiveError, SlotSpec, StartFrom};
 
-use crate::say;
+use crate::report;
 
 /// A 4K NV12 frame.
 const SIZE: usize = 3840 * 2160 * 3 / 2;
@@ -38,7 +38,7 @@ pub fn measure(frames: u64) {
         match run(method, frames) {
             Ok(figures) => {
                 for (name, value) in &figures {
-                    say(
+                    report(
                         "numbers",
                         &format!("{method}: {name}"),
                         format!("{value:.3}"),
@@ -46,7 +46,7 @@ pub fn measure(frames: u64) {
                 }
                 all.insert(method, figures);
             }
-            Err(error) => say("numbers", method, error),
+            Err(error) => report("numbers", method, error),
         }
     }
     let per_frame = |method: &str| {
@@ -56,7 +56,7 @@ pub fn measure(frames: u64) {
     };
     let ratio = |one: &str, two: &str| Some(per_frame(one)? / per_frame(two)?);
     if let Some(ratio) = ratio("xmem CUDA by descriptor", "xmem host pool") {
-        say(
+        report(
             "numbers",
             "CPU per frame, CUDA / host pool (at most 1.5)",
             format!("{ratio:.2}"),
@@ -66,27 +66,27 @@ pub fn measure(frames: u64) {
         "download, xmem host pool, upload",
         "xmem CUDA by descriptor",
     ) {
-        say(
+        report(
             "numbers",
             "CPU per frame, download and upload / CUDA",
             format!("{ratio:.2}"),
         );
     }
     match memory() {
-        Ok(more) => say(
+        Ok(more) => report(
             "numbers",
             "device memory that 8 consumers add by importing, bytes",
             more,
         ),
-        Err(error) => say("numbers", "device memory of 8 consumers", error),
+        Err(error) => report("numbers", "device memory of 8 consumers", error),
     }
 }
 
-/// A process in a role, told and asked by lines.
+/// A process in a role, with commands and replies by lines.
 struct Player {
     child: Child,
-    told: ChildStdin,
-    says: BufReader<ChildStdout>,
+    stdin: ChildStdin,
+    stdout: BufReader<ChildStdout>,
 }
 
 impl Player {
@@ -98,28 +98,28 @@ impl Player {
             .stdout(Stdio::piped())
             .spawn()?;
         let pipes = child.stdin.take().zip(child.stdout.take());
-        let (told, says) = pipes.ok_or("no pipes")?;
+        let (stdin, stdout) = pipes.ok_or("no pipes")?;
         Ok(Self {
             child,
-            told,
-            says: BufReader::new(says),
+            stdin,
+            stdout: BufReader::new(stdout),
         })
     }
 
-    fn hear(&mut self) -> Result<String> {
+    fn read_line(&mut self) -> Result<String> {
         let mut line = String::new();
-        if self.says.read_line(&mut line)? == 0 {
-            return Err("a process of the measurement has failed; it says why above".into());
+        if self.stdout.read_line(&mut line)? == 0 {
+            return Err("a process of the measurement has failed; its message is above".into());
         }
         Ok(line.trim().to_owned())
     }
 
-    fn tell(&mut self, line: &str) -> Result {
-        Ok(writeln!(self.told, "{line}")?)
+    fn send(&mut self, line: &str) -> Result {
+        Ok(writeln!(self.stdin, "{line}")?)
     }
 
     fn figures(&mut self) -> Result<Figures> {
-        Ok(serde_json::from_str(&self.hear()?)?)
+        Ok(serde_json::from_str(&self.read_line()?)?)
     }
 }
 
@@ -135,10 +135,10 @@ fn run(method: &str, frames: u64) -> Result<Figures> {
     let pool = folder.path().join("pool");
     let count = frames.to_string();
     let mut producer = Player::start(&pool, &["produce", method, &count])?;
-    producer.hear()?;
+    producer.read_line()?;
     let mut consumer = Player::start(&pool, &["consume", method, &count])?;
-    consumer.hear()?;
-    producer.tell("go")?;
+    consumer.read_line()?;
+    producer.send("go")?;
     let mut figures = consumer.figures()?;
     let produced = producer.figures()?;
     let of = |figures: &Figures| figures.get(CPU).copied().unwrap_or(f64::NAN);
@@ -154,21 +154,21 @@ fn memory() -> Result<i64> {
     let folder = tempfile::tempdir()?;
     let pool = folder.path().join("pool");
     let mut producer = Player::start(&pool, &["produce", "memory", "0"])?;
-    producer.hear()?;
+    producer.read_line()?;
     let mut consumers = Vec::new();
     for _ in 0..8 {
         let mut consumer = Player::start(&pool, &["consume", "memory", "0"])?;
-        consumer.hear()?;
+        consumer.read_line()?;
         consumers.push(consumer);
     }
     let mut free = || -> Result<i64> {
-        producer.tell("free")?;
-        Ok(producer.hear()?.parse()?)
+        producer.send("free")?;
+        Ok(producer.read_line()?.parse()?)
     };
     let before = free()?;
     for consumer in &mut consumers {
-        consumer.tell("take")?;
-        consumer.hear()?;
+        consumer.send("take")?;
+        consumer.read_line()?;
     }
     Ok(before - free()?)
 }
@@ -235,7 +235,7 @@ fn cpu_time() -> f64 {
     time.tv_sec as f64 * 1e6 + time.tv_nsec as f64 / 1e3
 }
 
-fn hear() -> String {
+fn read_line() -> String {
     let mut line = String::new();
     match std::io::stdin().read_line(&mut line) {
         Ok(1..) => line.trim().to_owned(),
@@ -284,7 +284,7 @@ fn produce_frames(pool: &str, method: &str, frames: u64) -> Result {
         None
     };
     println!("ready");
-    hear();
+    read_line();
     let mut first = None;
     let start = Instant::now();
     for number in 0..frames + WARM_UP {
@@ -327,11 +327,11 @@ fn produce_frames(pool: &str, method: &str, frames: u64) -> Result {
         figures.extend(difference(before));
     }
     println!("{}", serde_json::to_string(&figures)?);
-    hear();
+    read_line();
     Ok(())
 }
 
-/// What was counted since then.
+/// The counters since then.
 fn difference(before: xmem_core::cuda::Counts) -> Figures {
     let after = counts();
     Figures::from([
@@ -416,7 +416,7 @@ fn consume_frames(pool: &str, method: &str, frames: u64) -> Result {
         figures.extend(difference(before));
     }
     println!("{}", serde_json::to_string(&figures)?);
-    hear();
+    read_line();
     Ok(())
 }
 
@@ -436,7 +436,7 @@ fn produce_for_memory(pool: &str) -> Result {
     finish(stream)?;
     println!("ready");
     loop {
-        hear();
+        read_line();
         let (mut free, mut total) = (0, 0);
         // SAFETY: places for the results.
         ok(unsafe { sys::cuMemGetInfo_v2(&raw mut free, &raw mut total) })?;
@@ -450,12 +450,12 @@ fn consume_for_memory(pool: &str) -> Result {
         .start_from(StartFrom::Oldest)
         .connect()?;
     println!("ready");
-    hear();
+    read_line();
     let frame = consumer.receive(Some(HANG))?.into_cuda()?;
     frame.wait_on(stream)?;
     finish(stream)?;
     println!("taken");
-    hear();
+    read_line();
     Ok(())
 }
 
@@ -471,7 +471,7 @@ pub fn produce(pool: &str, mode: &str, size: usize) {
         let (device, stream) = device()?;
         std::thread::spawn(|| {
             loop {
-                hear();
+                read_line();
             }
         });
         println!("ready");
@@ -491,7 +491,7 @@ pub fn produce(pool: &str, mode: &str, size: usize) {
                     slot.publish_on(stream, meta)
                         .map_err(|failure| failure.to_string())?;
                 }
-                // Whoever holds the others lets go of them.
+                // The holders of the others release them.
                 Err(error) => eprintln!("frame {number}: {error}"),
             }
             std::thread::sleep(INTERVAL);

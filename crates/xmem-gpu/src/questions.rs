@@ -11,7 +11,7 @@ use std::time::Instant;
 use cudarc::driver::sys;
 
 use crate::remote::{Failed, Remote};
-use crate::{say, system};
+use crate::{report, system};
 
 pub(crate) const INTERPROCESS: u64 = 6;
 pub(crate) const NON_BLOCKING: u64 = 1;
@@ -35,7 +35,7 @@ pub(crate) fn start(command: Command) -> Remote {
     remote
 }
 
-/// What came of a call, in words.
+/// The result of a call, in words.
 pub(crate) fn words<T: Debug>(answer: &Result<T, Failed>) -> String {
     match answer {
         Ok(value) => format!("works: {value:?}").replace("works: []", "works"),
@@ -50,12 +50,12 @@ fn timed(remote: &mut Remote, name: &str, arguments: &[u64]) -> (Result<Vec<u64>
     (answer, start.elapsed().as_secs_f64() * 1e3)
 }
 
-/// What the device and the driver are.
+/// The device and the driver.
 pub fn device() {
     system::describe();
     // SAFETY: looks for the driver's library, and closes it again.
     if !unsafe { sys::is_culib_present() } {
-        return say("device", "driver", "none");
+        return report("device", "driver", "none");
     }
     let mut version = 0;
     let mut count = 0;
@@ -63,18 +63,18 @@ pub fn device() {
     unsafe {
         let result = sys::cuInit(0);
         if result != sys::CUresult::CUDA_SUCCESS {
-            return say("device", "cuInit", format!("{result:?}"));
+            return report("device", "cuInit", format!("{result:?}"));
         }
         sys::cuDriverGetVersion(&raw mut version);
         sys::cuDeviceGetCount(&raw mut count);
     }
-    say(
+    report(
         "device",
         "CUDA of the driver",
         format!("{}.{}", version / 1000, version % 1000 / 10),
     );
     let driver = std::fs::read_to_string("/proc/driver/nvidia/version").unwrap_or_default();
-    say(
+    report(
         "device",
         "kernel module",
         driver.lines().next().unwrap_or("none"),
@@ -88,7 +88,7 @@ pub fn device() {
             sys::cuDeviceTotalMem_v2(&raw mut memory, ordinal);
             CStr::from_ptr(name.as_ptr()).to_string_lossy().into_owned()
         };
-        say("device", "card", format!("{name}, {} GiB", memory >> 30));
+        report("device", "card", format!("{name}, {} GiB", memory >> 30));
         use sys::CUdevice_attribute_enum as Attribute;
         for (what, attribute) in [
             (
@@ -116,7 +116,7 @@ pub fn device() {
             // SAFETY: a place for the result.
             let result = unsafe { sys::cuDeviceGetAttribute(&raw mut value, attribute, ordinal) };
             let known = result == sys::CUresult::CUDA_SUCCESS;
-            say(
+            report(
                 "device",
                 what,
                 if known {
@@ -142,7 +142,7 @@ pub fn answer(letter: char) {
         }
         'f' => namespaces(),
         'g' => system::ask(),
-        _ => say("questions", "no such question", letter),
+        _ => report("questions", "no such question", letter),
     }
 }
 
@@ -157,12 +157,12 @@ fn legacy() {
         for _ in 0..5 {
             let (seen, time) = timed(&mut importer, "open", &handle);
             let Ok(seen) = seen else {
-                return say("a", "legacy: open", words(&seen));
+                return report("a", "legacy: open", words(&seen));
             };
             opened.push(time);
             closed.push(timed(&mut importer, "close", &seen).1);
         }
-        say(
+        report(
             "a",
             &format!("legacy: open and close, {} MiB, ms", size / MIB),
             format!("{opened:.2?} {closed:.2?}"),
@@ -170,18 +170,18 @@ fn legacy() {
         let seen = importer.one("open", &handle);
         exporter.kill();
         let read = importer.call("uniform", &[seen, 4096]);
-        say(
+        report(
             "a",
             "legacy: read what is open after SIGKILL of the exporter (6, 4096)",
             words(&read),
         );
         let mut late = remote();
-        say(
+        report(
             "a",
             "legacy: open after SIGKILL of the exporter",
             words(&late.call("open", &handle)),
         );
-        say(
+        report(
             "a",
             "legacy: close after SIGKILL of the exporter",
             words(&importer.call("close", &[seen])),
@@ -225,7 +225,7 @@ fn by_descriptor() {
         let mut exporter = remote();
         let shared = shareable(&mut exporter, size);
         let Ok([_, descriptor]) = shared else {
-            return say("b", "VMM: export", words(&shared));
+            return report("b", "VMM: export", words(&shared));
         };
         let descriptor = exporter.take_descriptor(descriptor);
         let mut importer = remote();
@@ -237,16 +237,16 @@ fn by_descriptor() {
                     "VMM: import, reserve, map, access and unmap, {} MiB, ms",
                     size / MIB
                 );
-                say("b", &what, format!("{times:.2?} {unmap:.2}"));
+                report("b", &what, format!("{times:.2?} {unmap:.2}"));
             }
-            Err(Failed(error)) => say("b", "VMM: import", error),
+            Err(Failed(error)) => report("b", "VMM: import", error),
         }
         exporter.kill();
         let mut importer = remote();
         let number = importer.give_descriptor(&descriptor);
         let seen = import(&mut importer, number, size, 3);
         let read = seen.and_then(|(seen, _)| importer.call("uniform", &[seen, 4096]));
-        say(
+        report(
             "b",
             "VMM: import and read after SIGKILL of the exporter (6, 4096)",
             words(&read),
@@ -263,19 +263,19 @@ fn by_descriptor() {
     let seen = import(&mut importer, number, size, 1);
     let what = "VMM: cuMemSetAccess(PROT_READ) on imported memory";
     let access = seen.as_ref().map(|_| "accepted");
-    say("b", what, access.unwrap_or_else(|Failed(name)| name));
+    report("b", what, access.unwrap_or_else(|Failed(name)| name));
     if let Ok((seen, _)) = seen {
-        say(
+        report(
             "b",
             "VMM: read there (6, 4096)",
             words(&importer.call("uniform", &[seen, 4096])),
         );
-        say(
+        report(
             "b",
             "VMM: write there by cuMemset",
             words(&importer.call("set_now", &[seen, 1, 4096])),
         );
-        say(
+        report(
             "b",
             "VMM: synchronise after that",
             words(&importer.call("synchronize", &[])),
@@ -283,18 +283,18 @@ fn by_descriptor() {
         let mut importer = remote();
         let number = importer.give_descriptor(&descriptor);
         if let Ok((seen, _)) = import(&mut importer, number, size, 1) {
-            say(
+            report(
                 "b",
                 "VMM: write there by a kernel",
                 words(&importer.call("fill_kernel", &[seen, 4096, 1, 0, 0])),
             );
-            say(
+            report(
                 "b",
                 "VMM: synchronise after that",
                 words(&importer.call("synchronize", &[])),
             );
         }
-        say(
+        report(
             "b",
             "VMM: the exporter sees (6, 4096)",
             words(&exporter.call("uniform", &[pointer, 4096])),
@@ -308,25 +308,25 @@ fn host_memory() {
         return;
     };
     let (writable, read_only) = (mappings[0], mappings[1]);
-    say(
+    report(
         "c",
         "register a sealed memfd, read-write",
         words(&remote.call("register", &[writable, 2 * MIB, 0])),
     );
-    say(
+    report(
         "c",
         "register the same, read-only, without the flag",
         words(&remote.call("register", &[read_only, 2 * MIB, 0])),
     );
     let registered = remote.call("register", &[read_only, 2 * MIB, READ_ONLY]);
-    say(
+    report(
         "c",
         "register the same, read-only, with the flag",
         words(&registered),
     );
     if registered.is_ok() {
         let there = remote.call("device_pointer", &[read_only]);
-        say(
+        report(
             "c",
             "its address on the device is the same",
             words(&there.map(|there| there[0] == read_only)),
@@ -343,45 +343,45 @@ fn host_memory() {
         let times = remote.call("latency", &[how as u64, writable, there[0], 1000, stream]);
         let what =
             format!("from the call until a CPU sees the word, by {what}: least, median, 99 %, ns");
-        say("c", &what, words(&times));
+        report("c", &what, words(&times));
     }
 }
 
 fn releases_and_events() {
     let mut broken = remote();
     broken.done("trap_kernel", &[0]);
-    say(
+    report(
         "d",
         "queue a host function behind a kernel that fails",
         words(&broken.call("host_function", &[0])),
     );
-    say(
+    report(
         "d",
         "synchronise after that",
         words(&broken.call("synchronize", &[])),
     );
-    say(
+    report(
         "d",
         "host functions that ran",
         words(&broken.call("ran", &[]).map(|counts| counts[0])),
     );
-    say(
+    report(
         "d",
         "allocate after that",
         words(&broken.call("alloc", &[4096])),
     );
-    say(
+    report(
         "d",
         "queue a host function after that",
         words(&broken.call("host_function", &[0])),
     );
     broken.call("new_context", &[0]).ok();
-    say(
+    report(
         "d",
         "allocate in another context of that process",
         words(&broken.call("alloc", &[4096])),
     );
-    say(
+    report(
         "d",
         "that process ends by itself, with",
         format!("{:?}", broken.end()),
@@ -406,7 +406,7 @@ fn releases_and_events() {
     }
     let each = start.elapsed().as_secs_f64() * 1e6 / opened.len().max(1) as f64;
     let what = "open one interprocess event 2000 times: how many worked, µs each, what then";
-    say("d", what, format!("{} {each:.1} {failed:?}", opened.len()));
+    report("d", what, format!("{} {each:.1} {failed:?}", opened.len()));
     let Some(first) = opened.first().copied() else {
         return;
     };
@@ -418,46 +418,46 @@ fn releases_and_events() {
     let there = producer.one("device_pointer", &[gate[0]]);
     producer.done("wait_value", &[there, 1, 0]);
     producer.done("record", &[event, 0]);
-    say(
+    report(
         "d",
-        "query an event whose producer's stream stands still",
+        "query an event whose producer's stream is blocked",
         words(&consumer.call("query_event", &[first])),
     );
     let stream = consumer.one("stream", &[NON_BLOCKING]);
     consumer.done("wait_event", &[first, stream]);
-    say(
+    report(
         "d",
         "a stream that waits for it",
         words(&consumer.call("query", &[stream])),
     );
     producer.kill();
     std::thread::sleep(std::time::Duration::from_secs(2));
-    say(
+    report(
         "d",
         "the event 2 s after SIGKILL of its producer",
         words(&consumer.call("query_event", &[first])),
     );
-    say(
+    report(
         "d",
         "the stream then",
         words(&consumer.call("query", &[stream])),
     );
-    say(
+    report(
         "d",
         "open the event after SIGKILL of its producer",
         words(&consumer.call("open_event", &handle)),
     );
-    say(
+    report(
         "d",
         "wait for it on another stream",
         words(&consumer.call("wait_event", &[first, 2])),
     );
-    say(
+    report(
         "d",
         "release the primary context with such a stream",
         words(&consumer.call("release_primary", &[0])),
     );
-    say(
+    report(
         "d",
         "that process ends by itself, with (None: it hangs)",
         format!("{:?}", consumer.end()),
@@ -468,14 +468,14 @@ fn one_process() {
     let mut own = remote();
     let memory = own.one("alloc", &[2 * MIB]);
     let handle = own.handle(memory);
-    say(
+    report(
         "e",
         "open an own legacy handle",
         words(&own.call("open", &handle)),
     );
     let event = own.one("event", &[INTERPROCESS]);
     if let Ok(handle) = own.call("event_handle", &[event]) {
-        say(
+        report(
             "e",
             "open an own event handle",
             words(&own.call("open_event", &handle)),
@@ -483,7 +483,7 @@ fn one_process() {
     }
     if let Ok([_, descriptor]) = shareable(&mut own, 2 * MIB) {
         let seen = import(&mut own, descriptor, 2 * MIB, 3);
-        say(
+        report(
             "e",
             "import an own descriptor",
             words(&seen.map(|_| "mapped")),
@@ -491,26 +491,26 @@ fn one_process() {
     }
     let mut importer = remote();
     let primary = importer.one("current", &[]);
-    say(
+    report(
         "e",
         "open in the primary context",
         words(&importer.call("open", &handle).map(|_| "opened")),
     );
     importer.call("new_context", &[0]).ok();
-    say(
+    report(
         "e",
         "open the same in a second context too",
         words(&importer.call("open", &handle).map(|_| "opened")),
     );
     importer.call("use_context", &[primary]).ok();
-    say(
+    report(
         "e",
         "and once more in the primary one",
         words(&importer.call("open", &handle).map(|_| "opened")),
     );
 }
 
-/// What streams of the primary context have of another context's events and memory, also when that one fails.
+/// Streams of the primary context with another context's events and memory, also when that one fails.
 fn two_contexts() {
     let mut own = remote();
     let primary = own.one("current", &[]);
@@ -520,7 +520,7 @@ fn two_contexts() {
     );
     let here = own.one("alloc", &[2 * MIB]);
     let Ok(other) = own.call("new_context", &[0]) else {
-        return say("e", "two contexts", "not run: there is no second one");
+        return report("e", "two contexts", "not run: there is no second one");
     };
     let (theirs, there) = (
         own.one("stream", &[NON_BLOCKING]),
@@ -530,7 +530,7 @@ fn two_contexts() {
     own.done("set", &[there, 7, 2 * MIB, theirs]);
     own.done("record", &[plain, theirs]);
     own.done("use_context", &[primary]);
-    say(
+    report(
         "e",
         "record an event on a stream of another context",
         words(&own.call("record", &[event, theirs])),
@@ -540,7 +540,7 @@ fn two_contexts() {
         .and_then(|_| own.call("copy", &[here, there, 2 * MIB, ours]))
         .and_then(|_| own.call("sync", &[ours]))
         .and_then(|_| own.call("uniform", &[here, 2 * MIB]));
-    say(
+    report(
         "e",
         "wait for an event of another context, and copy from its memory (7, 2097152)",
         words(&waited),
@@ -553,12 +553,12 @@ fn two_contexts() {
     let waits = failed.and_then(|_| own.call("wait_event", &[last, ours]));
     std::thread::sleep(std::time::Duration::from_secs(1));
     let seen = waits.and_then(|_| own.call("query", &[ours]));
-    say(
+    report(
         "e",
         "a stream 1 s after it waited for a context whose kernel failed",
         words(&seen),
     );
-    say(
+    report(
         "e",
         "the primary context then",
         words(&own.call("alloc", &[4096])),
@@ -577,7 +577,7 @@ fn namespaces() {
         .args(["--pid", "--fork", "--mount-proc", "true"])
         .status();
     if !works.is_ok_and(|status| status.success()) {
-        return say(
+        return report(
             "f",
             "PID namespaces",
             "not run: unshare is not allowed here",
@@ -590,15 +590,15 @@ fn namespaces() {
     let handle = exporter.handle(memory);
     let what = "legacy: open between two PID namespaces";
     let seen = importer.call("open", &handle);
-    say("f", what, words(&seen));
+    report("f", what, words(&seen));
     if let Ok(seen) = seen {
-        say(
+        report(
             "f",
             "legacy: read there (6, 4096)",
             words(&importer.call("uniform", &[seen[0], 4096])),
         );
     }
-    say(
+    report(
         "f",
         "legacy: open from outside both",
         words(&remote().call("open", &handle)),
@@ -608,7 +608,7 @@ fn namespaces() {
         let number = importer.give_descriptor(&descriptor);
         let read = import(&mut importer, number, 2 * MIB, 3)
             .and_then(|(seen, _)| importer.call("uniform", &[seen, 4096]));
-        say(
+        report(
             "f",
             "VMM: import and read between two PID namespaces (6, 4096)",
             words(&read),
@@ -617,13 +617,13 @@ fn namespaces() {
     let event = exporter.one("event", &[INTERPROCESS]);
     if let Ok(handle) = exporter.call("event_handle", &[event]) {
         let opened = importer.call("open_event", &handle).map(|_| "opened");
-        say(
+        report(
             "f",
             "interprocess event: open between two PID namespaces",
             words(&opened),
         );
     }
-    say(
+    report(
         "f",
         "MIG instances",
         "not run: the card's settings are left as they are",

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! What the driver needs of the system around it, and where its limits are: that is documented nowhere.
+//! The driver's needs of the system around it, and their limits, which are documented nowhere.
 
 use std::error::Error;
 use std::path::Path;
@@ -11,28 +11,28 @@ use crate::questions::{
     INTERPROCESS, MIB, NO_TIMES, NON_BLOCKING, import, own_path, remote, shareable, start, words,
 };
 use crate::remote::{Failed, Remote};
-use crate::say;
+use crate::report;
 
 const SHARED: &str = "/dev/shm";
 
-/// What is here, before a driver is asked for anything.
+/// The machine, before a driver is asked for anything.
 pub(crate) fn describe() {
     let user = rustix::process::geteuid().as_raw();
-    say("device", "user", user);
+    report("device", "user", user);
     match rustix::fs::statvfs(SHARED) {
-        Ok(size) => say(
+        Ok(size) => report(
             "device",
             SHARED,
             format!("{} MiB", size.f_blocks * size.f_frsize / MIB),
         ),
-        Err(error) => say("device", SHARED, error),
+        Err(error) => report("device", SHARED, error),
     }
     let limit = rustix::process::getrlimit(rustix::process::Resource::Memlock).current;
     let limit = limit.map_or("none".to_owned(), |bytes| format!("{bytes} bytes"));
-    say("device", "limit of locked memory", limit);
+    report("device", "limit of locked memory", limit);
     let paths = std::env::var("LD_LIBRARY_PATH").unwrap_or_default();
-    say("device", "LD_LIBRARY_PATH", paths);
-    say("device", "devices", names("/dev", "nvidia").join(" "));
+    report("device", "LD_LIBRARY_PATH", paths);
+    report("device", "devices", names("/dev", "nvidia").join(" "));
     // SAFETY: loading the driver runs its initializers.
     let driver = unsafe { libloading::Library::new("libcuda.so.1") };
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap_or_default();
@@ -44,9 +44,9 @@ pub(crate) fn describe() {
     match (driver, place) {
         (Err(error), _) => {
             let why = error.source().map(ToString::to_string);
-            say("device", "libcuda.so.1", why.unwrap_or_default());
+            report("device", "libcuda.so.1", why.unwrap_or_default());
         }
-        (Ok(_), place) => say("device", "libcuda.so.1", place.unwrap_or("loaded")),
+        (Ok(_), place) => report("device", "libcuda.so.1", place.unwrap_or("loaded")),
     }
     if let Some(folder) = place.and_then(|place| Path::new(place).parent()) {
         for library in [
@@ -55,7 +55,7 @@ pub(crate) fn describe() {
             "libnvidia-encode.so",
         ] {
             let found = names(&folder.display().to_string(), library).join(" ");
-            say(
+            report(
                 "device",
                 library,
                 if found.is_empty() {
@@ -90,7 +90,7 @@ pub(crate) fn ask() {
     // Last: whatever runs out has run out.
     let made = remote().call("new_events", &[30_000]);
     let what = "make 30000 interprocess events: how many were made, error of making, of exporting";
-    say("g", what, words(&made));
+    report("g", what, words(&made));
 }
 
 /// Two small allocations may lie in one larger block, of which the handle may be.
@@ -103,35 +103,35 @@ fn small_allocations() {
         Ok::<_, Failed>((memory, exporter.call("ipc_handle", &[memory])?))
     });
     let (Ok((at_one, one)), Ok((at_two, two))) = (one, two) else {
-        return say(
+        return report(
             "g",
             "legacy: handles of small allocations",
             "there are none",
         );
     };
     let apart = at_two.wrapping_sub(at_one).cast_signed();
-    say("g", "legacy: small allocations lie apart by", apart);
-    say("g", "legacy: their handles differ", one != two);
+    report("g", "legacy: small allocations lie apart by", apart);
+    report("g", "legacy: their handles differ", one != two);
     for (what, handle) in [("second", two), ("first", one)] {
         let seen = importer.call("open", &handle);
         let Ok(seen) = seen else {
-            say("g", &format!("legacy: open the {what}"), words(&seen));
+            report("g", &format!("legacy: open the {what}"), words(&seen));
             continue;
         };
         let bytes = importer.call("uniform", &[seen[0], 4096]);
         let what =
             format!("legacy: read the {what} at the address that opening gives (its number, 4096)");
-        say("g", &what, words(&bytes));
+        report("g", &what, words(&bytes));
         for call in ["range", "range_by_attributes"] {
             let range = importer.call(call, &[seen[0]]);
             let range = range
                 .map(|range| format!("begins {} before, {} bytes", seen[0] - range[0], range[1]));
-            say("g", &format!("legacy: its {call}"), words(&range));
+            report("g", &format!("legacy: its {call}"), words(&range));
         }
     }
 }
 
-/// What the driver knows of memory that was mapped.
+/// The driver's knowledge of mapped memory.
 fn ranges() {
     let mut own = remote();
     let Ok([pointer, _]) = shareable(&mut own, 4 * MIB) else {
@@ -144,11 +144,11 @@ fn ranges() {
         "ordinal",
         "ipc_capable",
     ] {
-        let said = own.call(call, &[pointer + 2 * MIB]);
-        say(
+        let result = own.call(call, &[pointer + 2 * MIB]);
+        report(
             "g",
             &format!("VMM: {call} of its middle at {pointer}"),
-            words(&said),
+            words(&result),
         );
     }
 }
@@ -166,11 +166,11 @@ fn imported_twice() {
         let seen = import(&mut importer, number, 2 * MIB, 3);
         let read = seen.and_then(|(seen, _)| importer.call("uniform", &[seen, 4096]));
         let what = format!("VMM: import one descriptor in one process, the {what} time (6, 4096)");
-        say("g", &what, words(&read));
+        report("g", &what, words(&read));
     }
 }
 
-/// Which calls say that a kernel has failed: xmem asks by making an event and looking at it.
+/// Which calls report that a kernel has failed: xmem finds out by making an event and looking at it.
 fn errors() {
     let mut broken = remote();
     let memory = broken.call("alloc", &[4096]);
@@ -183,7 +183,7 @@ fn errors() {
     let _ = broken.call("synchronize", &[]);
     let primary = broken.call("current", &[]).unwrap_or_default();
     let fresh = broken.call("event", &[NO_TIMES]);
-    say(
+    report(
         "g",
         "in a failed context: make an event",
         words(&fresh.clone().map(|_| "made")),
@@ -203,16 +203,16 @@ fn errors() {
         calls.insert(0, ("look at that event", "query_event", fresh));
     }
     for (what, call, arguments) in calls {
-        let said = broken.call(call, &arguments);
-        say(
+        let result = broken.call(call, &arguments);
+        report(
             "g",
             &format!("in a failed context: {what}"),
-            words(&said.map(|_| "no error")),
+            words(&result.map(|_| "no error")),
         );
     }
 }
 
-/// Whether one that waits holds up those of other streams and contexts.
+/// Whether one that waits delays those of other streams and contexts.
 fn host_functions() {
     let mut own = remote();
     let made = (|| {
@@ -231,7 +231,7 @@ fn host_functions() {
         Ok::<_, Failed>((same, other - same))
     })();
     let what = "host functions that ran while one of another stream waited: in its context, in another one";
-    say("g", what, words(&made));
+    report("g", what, words(&made));
 }
 
 fn pause() {
@@ -245,11 +245,11 @@ fn with_event(mut exporter: Remote) -> Result<(Remote, Vec<u64>), Failed> {
     Ok((exporter, handle))
 }
 
-/// What interprocess events leave where shared memory is.
+/// Files of interprocess events where shared memory is.
 fn shared_memory() {
     let before = names(SHARED, "");
     let Ok((exporter, _)) = with_event(remote()) else {
-        return say("g", "interprocess events", "there are none");
+        return report("g", "interprocess events", "there are none");
     };
     let new = || {
         let now = names(SHARED, "");
@@ -259,9 +259,9 @@ fn shared_memory() {
             .collect();
         format!("{new:?}")
     };
-    say("g", "new in /dev/shm with an interprocess event", new());
+    report("g", "new in /dev/shm with an interprocess event", new());
     exporter.kill();
-    say("g", "after SIGKILL of its process", new());
+    report("g", "after SIGKILL of its process", new());
 }
 
 /// As between containers: another /dev/shm, or one that is not writable.
@@ -275,7 +275,7 @@ fn without_shared_memory() {
         };
         let works = within("true").output();
         if !works.is_ok_and(|output| output.status.success()) {
-            return say("g", how, "not run: unshare or mount is not allowed here");
+            return report("g", how, "not run: unshare or mount is not allowed here");
         }
         let inside = || start(within(&format!("exec '{}'", own_path().display())));
         let exported = with_event(inside());
@@ -283,14 +283,14 @@ fn without_shared_memory() {
             Ok(_) => "made",
             Err(Failed(error)) => error,
         };
-        say(
+        report(
             "g",
             &format!("with {how}: make an interprocess event"),
             made,
         );
         if let Ok((_exporter, handle)) = exported {
             let opened = remote().call("open_event", &handle).map(|_| "opened");
-            say(
+            report(
                 "g",
                 &format!("with {how} at the exporter: open its event"),
                 words(&opened),
@@ -300,7 +300,7 @@ fn without_shared_memory() {
         let handle = exporter.call("alloc", &[2 * MIB]);
         let handle = handle.and_then(|memory| exporter.call("ipc_handle", &memory));
         let opened = handle.and_then(|handle| inside().call("open", &handle));
-        say(
+        report(
             "g",
             &format!("with {how} at the importer: open a legacy handle"),
             words(&opened.map(|_| "opened")),

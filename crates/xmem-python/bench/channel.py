@@ -53,7 +53,7 @@ def cpu():
 
 
 def child(path, queue, turns, answers):
-    """Takes messages as it is told: by way of the queue or of the channel; answers when it has looked at one."""
+    """Takes messages by the queue or by the channel, on command; answers when it has looked at one."""
     channels = {
         "channel": xmem.Channel.connect(path, timeout=60),
         "room": xmem.Channel.connect(path + ".room", timeout=60),
@@ -95,7 +95,7 @@ def main():
         results = {way: [] for way in ways}
         for number in range(arguments.rounds + 2):
             for way in ways[number % 3 :] + ways[: number % 3]:
-                # What is sent in the channel's memory is written there in the first place.
+                # Data in the channel's memory is written there in the first place.
                 obj = message(arguments.megabytes, channels[way].room(size + 64 * 64).empty) if way == "room" else plain
                 turns.send(way)
                 time.sleep(0.02)

@@ -49,7 +49,7 @@ class Queue:
 
 
 class SharedMemory:
-    """multiprocessing.shared_memory by hand: a ring of slots and a pipe for their numbers. Nobody checks who still reads."""
+    """multiprocessing.shared_memory by hand: a ring of slots and a pipe for their numbers, without a check of readers."""
 
     name = "shared_memory by hand"
     copies = False
@@ -116,7 +116,7 @@ class Torch:
 
     def finish(self):
         self.queue.put(None)
-        # A tensor's memory has to stay until whoever gets it has opened it.
+        # A tensor's memory has to stay until the receiver has opened it.
         self.done.wait()
 
     def frames(self):

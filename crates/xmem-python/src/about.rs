@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! What is known of a frame or an event besides its bytes.
+//! Metadata of frames and events.
 
 use std::sync::Arc;
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! What is to be published besides a frame's bytes, from Python.
+//! Metadata to be published with a frame, from Python.
 
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
@@ -36,9 +36,9 @@ pub(crate) fn attachments(value: &Bound<'_, PyAny>) -> PyResult<Vec<(String, Vec
 
 /// A content type that fits as a whole.
 pub(crate) fn content_type(text: &str) -> PyResult<Text<32>> {
-    let told = Text::new(text);
-    if told.as_str() == text {
-        return Ok(told);
+    let stored = Text::new(text);
+    if stored.as_str() == text {
+        return Ok(stored);
     }
     Err(PyValueError::new_err(format!(
         "content_type is {text:?}: it may have 32 bytes, and none that is 0"

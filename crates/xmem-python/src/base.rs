@@ -16,7 +16,7 @@ use crate::interfaces::{buffer, cuda, dlpack, numpy};
 use crate::layout::Arrays;
 use crate::{device, dtype};
 
-/// What frames and planes have in common: they are arrays, for whatever library takes arrays.
+/// The common base of frames and planes: they are arrays, for whatever library takes arrays.
 #[pyclass(frozen, subclass, module = "xmem._xmem", name = "_Array")]
 #[derive(Debug)]
 pub(crate) struct Base(Arc<Arrays>);

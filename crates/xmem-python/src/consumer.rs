@@ -213,7 +213,7 @@ impl Consumer {
 
     /// The next frame, if there is one.
     ///
-    /// None says that none can be had now: what belongs to the first one, such as its caps, may still be on the way.
+    /// None means that there is none now: what belongs to the first one, such as its caps, may still be on the way.
     fn try_recv(&self, py: Python<'_>) -> PyResult<Option<Item>> {
         self.next(py, Deadline::after(Some(0.0))?)?
             .map_err(Failure::into_py_err)

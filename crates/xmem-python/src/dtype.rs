@@ -97,7 +97,7 @@ pub(crate) fn parse(dtype: &Bound<'_, PyAny>) -> PyResult<DType> {
         .and_then(|is_native| is_native.is_truthy())
     {
         return Err(PyValueError::new_err(format!(
-            "{dtype} has its bytes in another order than this machine, and a frame does not say so: convert the array, as \
+            "{dtype} has its bytes in another order than this machine, which a frame cannot express: convert the array, as \
              in array.astype(dtype.newbyteorder(\"=\"))"
         )));
     }

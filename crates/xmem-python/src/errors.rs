@@ -148,7 +148,7 @@ impl IntoPyErr for PublishError {
         match self {
             Self::NoRoomForAttachments { needed, room } => format!(
                 "the frame's attachments have {needed} bytes, with their names and sizes, and there is room for {room}: \
-                 say acquire(..., room={needed})"
+                 use acquire(..., room={needed})"
             ),
             error => error.to_string(),
         }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! What happened between two frames.
+//! Events between frames.
 
 use std::sync::Arc;
 

@@ -30,7 +30,7 @@ pub(crate) struct Frame {
     about: Arc<About>,
 }
 
-/// What became of a frame's bytes.
+/// The state of a frame's bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Way {
     InPlace,
@@ -283,7 +283,7 @@ impl Frame {
 
     /// Waits until a frame on a device is written. Needed only for reads without a stream.
     fn synchronize(&self, py: Python<'_>) -> PyResult<()> {
-        // What came through a channel may lie in several frames.
+        // A frame that came through a channel may lie in several frames.
         let mut planes = self.arrays.planes.iter();
         planes.try_for_each(|plane| plane.keeper.wait(py))
     }

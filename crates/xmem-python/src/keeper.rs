@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! What keeps the bytes of an array where they are, and the views of them that other libraries have.
+//! Keeps the bytes of an array in place, and counts the views of them that other libraries have.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use crate::device::{DeviceCopy, DeviceFrame, Use};
 use crate::fork::check_process;
 use crate::slot::WriteSlot;
 
-/// What keeps bytes in place until the last view of them is dropped. Dropping it needs no interpreter.
+/// Keeps bytes in place until the last view of them is dropped. Dropping it needs no interpreter.
 #[derive(Debug, Clone)]
 pub(crate) enum Keeper {
     /// A received frame, or the producer's own reference to a frame that it published.

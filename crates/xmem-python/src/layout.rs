@@ -79,7 +79,7 @@ impl Arrays {
             .try_for_each(|plane| plane.keeper.check_process())
     }
 
-    /// What it is, in a few words.
+    /// A short description.
     pub(crate) fn describe(&self, meta: &FrameMeta) -> String {
         match meta.video {
             Some(video) => format!("{} {}x{}", video.format.as_str(), video.width, video.height),
@@ -237,7 +237,7 @@ pub(crate) fn nonsense(lease: &ReadLease) -> String {
         }
     };
     format!(
-        "frame {} says that it is {what}, which its {} bytes cannot be: its producer ({:?}) describes it wrongly",
+        "frame {} is described as {what}, which its {} bytes cannot be: its producer ({:?}) describes it wrongly",
         lease.info().sequence,
         meta.size,
         meta.producer.as_str()

@@ -29,7 +29,7 @@ use crate::{device, dtype, event};
 /// caps: the caps of all frames, for GStreamer. Else they follow from each frame's format, or shape and dtype.
 /// framerate: frames per second, for the caps: 30, (30000, 1001), or 0 if it varies.
 /// lossless: wait for slow consumers instead of going on without them.
-/// lossless_timeout: the most seconds that one of them may hold all up before the producer goes on without it. None: for ever, which is 0
+/// lossless_timeout: the most seconds that one of them may delay all before the producer goes on without it. None: for ever, which is 0
 /// in xmemsink, and not here.
 /// history: how many of the newest frames are kept for consumers that join or are behind, at least 1. 0 is 1 here, and not automatic.
 /// The others are the properties of xmemsink.
@@ -156,12 +156,12 @@ impl Producer {
         let what = match (shape, format) {
             (Some(_), None) if width != 0 || height != 0 => {
                 return Err(PyValueError::new_err(
-                    "width and height are for a format; a shape says them itself, as in acquire((480, 640, 3), \"uint8\")",
+                    "width and height are for a format; a shape includes them, as in acquire((480, 640, 3), \"uint8\")",
                 ));
             }
             (None, Some(format)) if dtype.is_some() => {
                 return Err(PyValueError::new_err(format!(
-                    "dtype is for a shape; format {format:?} says it itself"
+                    "dtype is for a shape; format {format:?} implies it"
                 )));
             }
             (Some(shape), None) => {
@@ -171,7 +171,7 @@ impl Producer {
             (None, Some(format)) => What::Video(format.to_owned(), width, height),
             _ => {
                 return Err(PyValueError::new_err(
-                    "say either which shape and dtype the frame has, as in acquire((480, 640, 3), \"uint8\"), or which \
+                    "give either shape and dtype of the frame, as in acquire((480, 640, 3), \"uint8\"), or its \
                      format, as in acquire(format=\"NV12\", width=640, height=480)",
                 ));
             }
@@ -218,7 +218,7 @@ impl Producer {
     /// name: letters, digits and /-_.:+.
     /// data: for programs; pipelines do not see it.
     /// fields: for both, as GStreamer writes them, such as "score=(double)0.9, label=(string)cat".
-    /// pts: when it is; a gap needs it. timestamp: the same on CLOCK_MONOTONIC; now, if it is not said.
+    /// pts: when it is; a gap needs it. timestamp: the same on CLOCK_MONOTONIC; by default now.
     /// timeout: the most seconds to wait for room in a lossless pool. Timeout is raised after that.
     #[pyo3(signature = (name, data=Vec::new(), *, fields="", pts=None, duration=None, timestamp=None, timeout=None))]
     #[allow(clippy::too_many_arguments)] // keywords

@@ -33,7 +33,7 @@ struct State {
     closed: bool,
 }
 
-/// What the views of a slot that this process writes share.
+/// The common state of the views of a slot that this process writes.
 pub(crate) struct WriteSlot {
     ptr: *mut u8,
     len: usize,

@@ -116,7 +116,7 @@ impl WritableFrame {
 
     /// Makes the frame visible to consumers. Returns its sequence. Times are in nanoseconds.
     ///
-    /// timestamp: when the frame is to be presented, on CLOCK_MONOTONIC; now, if it is not said.
+    /// timestamp: when the frame is to be presented, on CLOCK_MONOTONIC; by default now.
     /// attachments: what else is known of it, by name. More than 1 KiB needs `room` where the frame was acquired.
     /// flags: GstBufferFlags.
     /// content_type: what the bytes are, such as "image/jpeg"; else it follows from what was acquired.

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MPL-2.0
 
-"""What the tests of channels share: an echoing process, and others that do what they are told."""
+"""Common parts of the tests of channels: an echoing process, and others that run commands."""
 
 import gc
 import hashlib
@@ -71,7 +71,7 @@ def echo(path, options=None):
 
 
 def describe(path):
-    """Tells what came, in the words of the other process's own objects: by a copy of the pickle kind."""
+    """Describes a message, in the types of the other process's own objects: by a copy of the pickle kind."""
     with xmem.Channel.connect(path, timeout=HANG) as channel:
         for obj in channel:
             channel.send([(type(one).__name__, digest(one), one.flags.writeable) for one in obj])

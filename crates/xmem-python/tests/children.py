@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MPL-2.0
 
-"""What other processes do in the tests: children.py ROLE POOL."""
+"""Other processes of the tests: children.py ROLE POOL."""
 
 import ctypes
 import json
@@ -18,38 +18,38 @@ import xmem
 ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
 
 
-def say(line: object) -> None:
+def reply(line: object) -> None:
     print(line, flush=True)
 
 
-def hear() -> str:
+def read_line() -> str:
     return sys.stdin.readline().strip()
 
 
 def hold(pool: str) -> None:
-    """Holds three views of frames, in three ways, until it is told to check them."""
+    """Holds three views of frames, in three ways, and checks them on command."""
     consumer = xmem.Consumer(pool, timeout=HANG, max_held=4)
-    say("joined")
+    reply("joined")
     frames = [consumer.recv(HANG) for _ in range(3)]
     seeds = [frame.pts for frame in frames]
     views = [np.asarray(frames[0])[10:20, ::2], memoryview(frames[1]), frames[2].planes[0]]
     del frames
-    say(consumer.stats["held"])
-    hear()
+    reply(consumer.stats["held"])
+    read_line()
     from conftest import content
 
     assert np.array_equal(views[0], content(seeds[0])[10:20, ::2])
     assert_whole(views[1], seeds[1])
     assert_whole(views[2], seeds[2])
-    say("whole")
-    hear()
+    reply("whole")
+    read_line()
 
 
 def hold_at_exit(pool: str) -> None:
     """Ends while global names, a cycle and a thread hold frames."""
     global kept
     consumer = xmem.Consumer(pool, timeout=HANG)
-    say("joined")
+    reply("joined")
     frames = [consumer.recv(HANG) for _ in range(3)]
     cycle = {"view": np.asarray(frames[1])}
     cycle["self"] = cycle
@@ -57,8 +57,8 @@ def hold_at_exit(pool: str) -> None:
     view = memoryview(frames[2])
     del frames
     threading.Thread(target=lambda: (view[0, 0, 0], time.sleep(HANG)), daemon=True).start()
-    say("held")
-    hear()
+    reply("held")
+    read_line()
 
 
 def wait_for_signal(pool: str) -> None:
@@ -66,68 +66,68 @@ def wait_for_signal(pool: str) -> None:
     consumer = xmem.Consumer(pool, timeout=HANG)
     try:
         # From here on it may be interrupted.
-        say("joined")
+        reply("joined")
         consumer.recv()
     except KeyboardInterrupt:
-        say("interrupted")
+        reply("interrupted")
 
 
 def wait_for_producer(pool: str) -> None:
     try:
-        say("waiting")
+        reply("waiting")
         xmem.Consumer(pool)
     except KeyboardInterrupt:
-        say("interrupted")
+        reply("interrupted")
 
 
 def wait_for_room(pool: str) -> None:
     """Publishes in a lossless pool until its consumer is too far behind, until Ctrl-C."""
     producer = xmem.Producer(pool, lossless=True)
-    say("made")
+    reply("made")
     producer.wait_for_consumer(HANG)
     try:
         for seed in range(1000):
             publish(producer, seed)
-            say(seed)
+            reply(seed)
     except KeyboardInterrupt:
-        say("interrupted")
+        reply("interrupted")
 
 
 def produce(pool: str) -> None:
-    """Publishes frames as fast as it can until it is told to stop; then the stream ends."""
+    """Publishes frames as fast as it can until it gets a command; then the stream ends."""
     with xmem.Producer(pool, max_slots=24) as producer:
-        say("made")
+        reply("made")
         stop = threading.Event()
-        threading.Thread(target=lambda: (hear(), stop.set()), daemon=True).start()
+        threading.Thread(target=lambda: (read_line(), stop.set()), daemon=True).start()
         seed = 0
         while not stop.is_set():
             publish(producer, seed)
             seed += 1
         producer.end_stream()
-        say(seed)
-        hear()
+        reply(seed)
+        read_line()
 
 
 def produce_one(pool: str) -> None:
     """Publishes one frame and stays."""
     producer = xmem.Producer(pool)
-    say("made")
+    reply("made")
     producer.wait_for_consumer(HANG)
     publish(producer, 7)
-    say("published")
-    hear()
+    reply("published")
+    read_line()
     producer.close()
 
 
 def read(pool: str) -> None:
     """Checks each frame until the stream ends."""
     consumer = xmem.Consumer(pool, timeout=HANG, max_held=2, on_producer_lost="raise")
-    say("joined")
+    reply("joined")
     count = 0
     for frame in consumer:
         assert_whole(frame, frame.pts)
         count += 1
-    say(count)
+    reply(count)
 
 
 def lie(pool: str) -> None:
@@ -137,8 +137,8 @@ def lie(pool: str) -> None:
     """
     producer = xmem.Producer(pool)
     memory = control_memory()
-    say("made")
-    while line := hear():
+    reply("made")
+    while line := read_line():
         arguments, lies = json.loads(line)
         with producer.acquire(**arguments) as frame:
             frame.publish(pts=(mark := 1 << 62 | time.monotonic_ns()))
@@ -146,7 +146,7 @@ def lie(pool: str) -> None:
         entries = np.flatnonzero(memory == mark) - PTS
         for word, value in lies.items():
             memory[entries + int(word)] = value
-        say(len(entries))
+        reply(len(entries))
 
 
 # Where an entry has its PTS: behind five words of where the slot is, as the core's `Entry::encode` has it.
@@ -166,13 +166,13 @@ def look(pool: str) -> None:
 
     A line of its input is for how many seconds to wait for it.
     """
-    say("ready")
-    while line := hear():
+    reply("ready")
+    while line := read_line():
         try:
             with xmem.Consumer(pool, start_from="newest") as consumer:
-                say(json.dumps(["frame", read_all(consumer.recv(float(line)))]))
+                reply(json.dumps(["frame", read_all(consumer.recv(float(line)))]))
         except xmem.Error as error:
-            say(json.dumps([type(error).__name__, str(error)]))
+            reply(json.dumps([type(error).__name__, str(error)]))
 
 
 def read_all(frame: xmem.Frame) -> int:

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MPL-2.0
 
-"""What the tests share: a pool of one's own, frames whose content can be told, and processes."""
+"""What the tests share: a pool of one's own, frames with known content, and processes."""
 
 import contextlib
 import os
@@ -22,7 +22,7 @@ import xmem
 # Not a limit on speed: after this a test hangs.
 HANG = 60.0
 
-# Whoever starts the tests in the background may have Ctrl-C ignored, and programs inherit that.
+# Tests that are started in the background may have Ctrl-C ignored, and programs inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
@@ -79,13 +79,13 @@ class Child:
             text=True,
         )
 
-    def hear(self) -> str:
+    def reply(self) -> str:
         """Its next line."""
         line = self.process.stdout.readline()
         assert line, f"the child ended with {self.process.wait()}"
         return line.strip()
 
-    def tell(self, line: str = "go") -> None:
+    def send(self, line: str = "go") -> None:
         self.process.stdin.write(line + "\n")
         self.process.stdin.flush()
 
@@ -103,7 +103,7 @@ class Child:
         if self.process.poll() is None:
             self.process.kill()
         self.process.wait()
-        # What it did not read any more is of no interest.
+        # Unread commands do not matter.
         with contextlib.suppress(BrokenPipeError):
             self.process.stdin.close()
         self.process.stdout.close()
@@ -117,7 +117,7 @@ def child() -> Iterator[Callable[[str, str], Child]]:
 
 @pytest.fixture(scope="session")
 def gst_environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """What a program needs to find the plugin that was built here."""
+    """The environment in which a program finds the plugin that was built here."""
     plugins = os.environ.get("XMEM_PLUGIN_DIR", str(Path(__file__).parents[3] / "target" / "debug"))
     if not Path(plugins, "libgstxmem.so").exists() or shutil.which("gst-launch-1.0") is None:
         pytest.skip("there is no plugin or no gst-launch-1.0: run `cargo xtask python`")

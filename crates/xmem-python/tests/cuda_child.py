@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MPL-2.0
 
-"""A process that does with a device what its test tells it: a line of JSON with Python in it, and one with what came of it.
+"""A process that runs its test's commands with a device: reads a line of JSON with Python in it, writes one with the result.
 
 Driver and devices are of the process, and the tests' own must not have any: it would have them for all tests.
 """
@@ -46,7 +46,7 @@ waits = False
 
 
 def waiting():
-    """From here on Ctrl-C is what is waited for. Before, it would come where nobody catches it; and once is enough."""
+    """From here on Ctrl-C is expected. Before, it would come where it is not caught; and once is enough."""
     global waits
     waits = True
 

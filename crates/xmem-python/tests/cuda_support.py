@@ -17,7 +17,7 @@ LIBRARY = "libxmem_cuda_standin.so"
 
 
 def _library() -> Path:
-    """Where `cargo xtask python` says, or where cargo puts it."""
+    """At the path from `cargo xtask python`, or where cargo puts it."""
     if named := os.environ.get("XMEM_STANDIN_LIBRARY"):
         return Path(named)
     built = Path(__file__).parents[3] / "target/debug" / LIBRARY
@@ -27,7 +27,7 @@ def _library() -> Path:
 
 
 class Failed(Exception):
-    """What a process was told raised this there."""
+    """A command of a process raised this there."""
 
     def __init__(self, kind: str, message: str) -> None:
         super().__init__(f"{kind}: {message}")
@@ -35,7 +35,7 @@ class Failed(Exception):
 
 
 class Process:
-    """A process that does what it is told."""
+    """A process that runs commands."""
 
     def __init__(self, pool: str, environment: dict[str, str]) -> None:
         self.process = subprocess.Popen(
@@ -75,7 +75,7 @@ class Process:
         return self._answer()
 
     def fails(self, code: str, kind: str, match: str = "") -> None:
-        """What it is told raises this."""
+        """The command raises this."""
         with pytest.raises(Failed, match=match or None) as raised:
             self.do(code)
         assert raised.value.kind == kind, raised.value
@@ -133,7 +133,7 @@ class Machine:
 
     @contextmanager
     def held(self, process: Process):
-        """All streams of a process stand still before their next operation."""
+        """All streams of a process are blocked before their next operation."""
         path = self.folder / f"hold-{process.pid}"
         path.touch()
         try:

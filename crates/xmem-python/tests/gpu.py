@@ -106,7 +106,7 @@ class Gpu:
         self.launch("xmem_trap", stream)
 
     def wait_for_word(self, stream, ptr):
-        """The stream stands still until there is a 1."""
+        """The stream is blocked until there is a 1."""
         self.call("cuStreamWaitValue32_v2", c_void_p(stream), c_uint64(ptr), c_uint32(1), c_uint32(0))
 
     def set_word(self, stream, ptr):
@@ -175,7 +175,7 @@ class Array:
         self._managed = _capsule.PyCapsule_GetPointer(capsule, name)
         kind = Versioned if versioned else Legacy
         managed = kind.from_address(self._managed)
-        # What is taken has another name; the names have to live for ever.
+        # A function that is taken has another name; the names have to live for ever.
         self._name = b"used_" + name
         _keep.append(self._name)
         _capsule.PyCapsule_SetName(capsule, self._name)

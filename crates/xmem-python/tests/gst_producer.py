@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MPL-2.0
 
-"""What pipelines do in the tests that gst-launch-1.0 cannot: gst_producer.py ROLE POOL. For the system's Python."""
+"""Pipelines of the tests that gst-launch-1.0 cannot make: gst_producer.py ROLE POOL. For the system's Python."""
 
 import ctypes
 import fcntl
@@ -24,7 +24,7 @@ F_ADD_SEALS, F_SEAL_SHRINK = 1033, 2
 
 
 def content(number: int, size: int) -> bytes:
-    """The bytes of a frame; `test_pieces.py` says the same."""
+    """The bytes of a frame; the same as in `test_pieces.py`."""
     return bytes((7 * number + 3 * at + at // 251) % 251 for at in range(size))
 
 

@@ -39,7 +39,7 @@ def test_async_for(pool):
     asyncio.run(main())
 
 
-def test_the_time_that_was_given_is_what_is_said(pool):
+def test_the_error_has_the_given_timeout(pool):
     async def main():
         with pytest.raises(xmem.NoProducer, match=r"in 0\.25 s: start one"):
             await xmem.Consumer.connect(pool, timeout=0.25)
@@ -47,14 +47,14 @@ def test_the_time_that_was_given_is_what_is_said(pool):
     asyncio.run(main())
 
 
-def test_tasks_get_frames_in_the_order_in_which_they_asked(pool):
+def test_tasks_get_frames_in_the_order_of_their_requests(pool):
     async def main():
         with xmem.Producer(pool, lossless=True) as producer, xmem.Consumer(pool, max_held=8) as consumer:
             for first in range(0, 80, 8):
                 waiting = [asyncio.create_task(consumer.arecv(HANG)) for _ in range(8)]
                 # All of them have asked.
                 await asyncio.sleep(0)
-                # One that is called off is left out.
+                # A cancelled one is left out.
                 waiting.pop(3).cancel()
                 for seed in range(first, first + 7):
                     publish(producer, seed)
@@ -63,13 +63,13 @@ def test_tasks_get_frames_in_the_order_in_which_they_asked(pool):
     asyncio.run(main())
 
 
-def test_other_tasks_go_on_and_waits_can_be_called_off(pool):
+def test_other_tasks_go_on_and_waits_can_be_cancelled(pool):
     async def main():
         with xmem.Producer(pool) as producer, xmem.Consumer(pool) as consumer:
             with pytest.raises(xmem.Timeout, match=r"no frame came in 0\.05 s"):
                 await consumer.arecv(0.05)
             waiting = asyncio.create_task(consumer.arecv(HANG))
-            # So many turns of the loop that, if it held up each of them, it would have waited in vain by now.
+            # So many turns of the loop that, if it blocked each of them, it would have timed out by now.
             for _ in range(1000):
                 await asyncio.sleep(0)
             assert not waiting.done()
@@ -144,7 +144,7 @@ def test_the_descriptor(pool):
         timer.join()
         producer.end_stream()
         assert readable(HANG)
-    # Who waits for one that is closed finds out.
+    # A wait for a closed one ends.
     assert bool(select.select([fd], [], [], HANG)[0])
     del consumer
     with pytest.raises(OSError):

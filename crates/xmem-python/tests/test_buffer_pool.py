@@ -37,8 +37,8 @@ class Child:
         self.process.start()
         theirs.close()
 
-    def hear(self):
-        assert self.pipe.poll(HANG), "the child says nothing"
+    def reply(self):
+        assert self.pipe.poll(HANG), "the child sends nothing"
         answer = self.pipe.recv()
         if isinstance(answer, Exception):
             raise answer
@@ -46,7 +46,7 @@ class Child:
 
     def ask(self, *question):
         self.pipe.send(question)
-        return self.hear()
+        return self.reply()
 
     def kill(self):
         os.kill(self.process.pid, signal.SIGKILL)
@@ -69,7 +69,7 @@ class Child:
 
 
 def peer(pipe, name, *options):
-    """A process that does with a pool what it is told."""
+    """A process that runs commands with a pool."""
     pool = BufferPool(name, **dict(options))
     held = {}
     pipe.send(pool.is_owner)
@@ -122,7 +122,7 @@ def test_example_of_the_design(name):
 
 
 def test_example_with_cuda(name):
-    """The same example, line by line, as it is without a driver: each call says so."""
+    """The same example, line by line, as it is without a driver: each call raises the reason."""
     pool = BufferPool(name)
     cpu_buf = pool.acquire_cpu(1024)
     calls = [
@@ -154,7 +154,7 @@ def test_other_processes_read_by_index(name):
     pool = BufferPool(name)
     assert pool.is_owner
     with Child(peer, name) as one, Child(peer, name) as two:
-        assert [one.hear(), two.hear()] == [False, False], "they join"
+        assert [one.reply(), two.reply()] == [False, False], "they join"
         buf = pool.acquire_cpu(SIZE)
         np.asarray(buf)[:] = 3
         pool.set_ref_count(buf.meta_index, 2)
@@ -173,7 +173,7 @@ def test_other_processes_read_by_index(name):
 def test_reader_that_dies_counts_as_having_released(name):
     pool = BufferPool(name)
     with Child(peer, name) as child:
-        child.hear()
+        child.reply()
         index = pool.acquire_cpu(SIZE).forget()
         child.ask("get", index)
         child.kill()
@@ -200,11 +200,11 @@ def wait_until(is_so):
 def test_process_that_does_not_own_the_pool_writes(name):
     pool = BufferPool(name, peers_may_write=True)
     with Child(peer, name) as writer, Child(peer, name) as reader:
-        writer.hear(), reader.hear()
+        writer.reply(), reader.reply()
         index = writer.ask("write", 100_000, 5, 2)
         assert reader.ask("get", index) == 500_000
         assert np.asarray(pool.get(index)).sum() == 500_000
-        # Somebody holds it.
+        # Another process holds it.
         with pytest.raises(xmem.Error):
             writer.ask("rewrite", index, 6)
         reader.ask("drop", index)
@@ -215,7 +215,7 @@ def test_process_that_does_not_own_the_pool_writes(name):
 
 def test_pool_of_another_process(name):
     with Child(peer, name, ("peers_may_write", True)) as owner:
-        assert owner.hear(), "it made the pool"
+        assert owner.reply(), "it made the pool"
         pool = BufferPool(name)
         assert not pool.is_owner
         buf = pool.acquire_cpu(5000)
@@ -237,7 +237,7 @@ def test_pool_of_another_process(name):
 def test_writing_into_a_pool_that_does_not_allow_it(name):
     pool = BufferPool(name)
     with Child(peer, name) as child:
-        child.hear()
+        child.reply()
         with pytest.raises(xmem.Refused):
             child.ask("write", 100, 1, 1)
     pool.close()
@@ -245,7 +245,7 @@ def test_writing_into_a_pool_that_does_not_allow_it(name):
 
 def test_owner_that_dies(name, tmp_path):
     with Child(peer, name, ("peers_may_write", True)) as owner:
-        owner.hear()
+        owner.reply()
         pool = BufferPool(name)
         index = owner.ask("write", 1000, 4, 2)
         held = np.asarray(pool.get(index))
@@ -375,7 +375,7 @@ def test_shape_and_type_travel(name, dtype):
 
 
 def test_order_that_it_does_not_have(name):
-    """Who asks for Fortran order by the buffer protocol is not given C order in its place."""
+    """A request for Fortran order by the buffer protocol does not get C order in its place."""
     pool = BufferPool(name)
     fortran = 0x58  # PyBUF_F_CONTIGUOUS
     get_buffer, release = ctypes.pythonapi.PyObject_GetBuffer, ctypes.pythonapi.PyBuffer_Release
@@ -432,7 +432,7 @@ def test_shape_that_does_not_fit(name):
         lambda pool: BufferPool(pool.name, max_buffers=2**32),
     ],
 )
-def test_numbers_that_are_none(name, use):
+def test_invalid_indices(name, use):
     with BufferPool(name) as pool, pytest.raises(ValueError, match="is not between"):
         use(pool)
 
@@ -494,8 +494,8 @@ def test_fork(name):
     index = buf.forget()
     array = np.asarray(pool.get(index))
     with Child(inherited, pool, array, context=multiprocessing.get_context("fork")) as child:
-        assert child.hear() == "Forked"
-        assert child.hear() == 2000
+        assert child.reply() == "Forked"
+        assert child.reply() == 2000
     assert child.process.exitcode == 0
     with pytest.raises(xmem.Error):
         pool.get_mut(index)
@@ -528,14 +528,14 @@ def test_an_edit_is_published_again(name):
     index = buf.forget()
     with pool.get_mut(index) as buf:
         np.asarray(buf)[0] = 7
-        with pytest.raises(xmem.Error, match="or somebody writes it just now"):
+        with pytest.raises(xmem.Error, match="or it is being written"):
             pool.get(index)
     with pool.get(index) as buf:
         assert np.asarray(buf).tolist() == [7] + 9 * [1]
         assert buf.content_type == "test/edit"
 
 
-def test_what_is_half_done_is_for_nobody(name):
+def test_a_failed_edit_is_not_published(name):
     pool = BufferPool(name)
     index = pool.acquire_cpu(10).forget()
     with pytest.raises(RuntimeError), pool.get_mut(index) as buf:
@@ -545,7 +545,7 @@ def test_what_is_half_done_is_for_nobody(name):
     del array
     gc.collect()
     assert is_empty(pool, index)
-    # Nobody comes for it.
+    # No reader comes for it.
     index = pool.acquire_cpu(10).forget()
     pool.discard(index)
     assert is_empty(pool, index)

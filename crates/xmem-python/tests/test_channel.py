@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MPL-2.0
 
-"""What travels through a channel, and how: types, cycles, identity, arrays with and without gaps, limits, the end."""
+"""The content of messages: types, cycles, identity, arrays with and without gaps, limits, the end."""
 
 import array
 import asyncio  # noqa: F401  (a module object is something that does not pickle)
@@ -94,7 +94,7 @@ Pair = collections.namedtuple("Pair", "left right")
     ],
     ids=lambda obj: f"{type(obj).__name__}-{str(obj)[:20]!r}",
 )  # fmt: skip
-def test_what_pickles(trip, obj):
+def test_objects_that_pickle(trip, obj):
     back = trip(obj)
     assert type(back) is type(obj)
     assert back == obj
@@ -178,7 +178,7 @@ def test_arrays_of_other_kinds(trip):
     assert (back[0] == matrix).all() and (back[1] == masked).all() and (back[2] == records).all()
 
 
-def test_large_arrays_arrive_where_they_lie(place):
+def test_large_arrays_arrive_in_place(place):
     with Process(describe, place.path()), xmem.Channel(place.path()) as channel:
         big, small = np.arange(500_000), np.arange(10)
         channel.send([big, small, big[::2]])
@@ -252,7 +252,7 @@ def test_registered_types(pair):
         pair.channel.recv(timeout=0.5)
 
 
-def test_what_does_not_pickle(pair):
+def test_objects_that_do_not_pickle(pair):
     for obj in (lambda: 1, threading.Lock(), open(os.devnull), (n for n in range(3)), asyncio):
         with pytest.raises((TypeError, pickle.PicklingError, AttributeError)):
             pair.channel.send([np.arange(100_000), obj])
@@ -295,7 +295,7 @@ def missing(path):
         channel.send(2)
 
 
-def test_what_does_not_unpickle(place):
+def test_objects_that_do_not_unpickle(place):
     with Process(missing, place.path()), xmem.Channel(place.path()) as channel:
         assert channel.recv(timeout=HANG) == 1
         with pytest.raises(ModuleNotFoundError) as raised:
@@ -326,7 +326,7 @@ def test_room_is_sent_without_a_copy(pair, dtype):
     np.testing.assert_array_equal(back["half"], a[:150])
     np.testing.assert_array_equal(back["every second"], a[::2])
     stats = channel.stats()
-    # What lies between every second row, and after the last one, travels with them.
+    # The bytes between every second row, and after the last one, are sent with them.
     assert stats["shared_bytes"] == a.nbytes + a.nbytes // 2 + a[:299].nbytes
     assert stats["copied_bytes"] < 1000
     assert not a.flags.writeable, "it is other processes' too now"
@@ -386,7 +386,7 @@ def test_many_arrays_in_one_room(pair):
 
 
 def test_messages_in_pieces_keep_their_memory(place):
-    """The sender lets go of its arrays at once; the receiver holds what was sent there, and what was copied beside it."""
+    """The sender releases its arrays at once; the receiver holds what was sent there, and what was copied beside it."""
     with xmem.Channel(place.path()) as channel, xmem.Channel.connect(place.path(), timeout=HANG) as other:
         held = []
         for number in range(30):
@@ -413,7 +413,7 @@ def test_messages_keep_their_memory(pair):
 
 
 def test_receiver_that_holds_everything(place):
-    """Past its budget it gets copies, and nobody waits."""
+    """Past its budget it gets copies, and does not wait."""
     with Process(echo, place.path()), xmem.Channel(place.path(), budget=4) as channel:
         held = []
         for number in range(30):
@@ -507,9 +507,9 @@ def test_one_of_several_receivers(place):
             channel.recv(sender=12345)
 
 
-def test_late_joiner_gets_what_comes_then(place):
+def test_late_joiner_gets_later_messages(place):
     with xmem.Channel(place.path()) as channel:
-        with pytest.raises(xmem.Timeout, match="nobody"):
+        with pytest.raises(xmem.Timeout, match="no process joined"):
             channel.send("lost?", timeout=0.1)
         with Process(echo, place.path()):
             channel.send("first", timeout=HANG)
@@ -553,7 +553,7 @@ def test_closing(place):
         other.recv()
     with pytest.raises(xmem.EndOfStream):
         next(iter([other.recv()]))
-    with pytest.raises(xmem.ProducerLost, match="nobody takes"):
+    with pytest.raises(xmem.ProducerLost, match="no receiver takes"):
         other.send(1)
     for call in (channel.recv, lambda: channel.send(1), channel.poll, channel.stats, lambda: channel.empty(3)):
         with pytest.raises(xmem.Closed):
@@ -564,7 +564,7 @@ def test_closing(place):
     assert "closed" in repr(other)
 
 
-def test_close_wakes_who_waits(place):
+def test_close_wakes_waiting_threads(place):
     channel = xmem.Channel(place.path())
     errors = []
 
@@ -606,7 +606,7 @@ def test_names_and_limits(place):
     with pytest.raises(xmem.PoolInUse):
         xmem.Channel(place.path())
     with pytest.raises(xmem.NoProducer):
-        xmem.Channel.connect(place.path("nobody"), timeout=0.1)
+        xmem.Channel.connect(place.path("missing"), timeout=0.1)
     with pytest.raises(ValueError):
         xmem.Channel("")
     with pytest.raises(ValueError):
@@ -680,4 +680,4 @@ def test_interrupt(place):
         with pytest.raises(KeyboardInterrupt):
             timer = threading.Timer(0.2, lambda: signal.raise_signal(signal.SIGINT))
             timer.start()
-            xmem.Channel.connect(place.path("nobody"))
+            xmem.Channel.connect(place.path("missing"))

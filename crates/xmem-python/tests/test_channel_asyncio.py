@@ -32,7 +32,7 @@ def pair(place):
 
 
 async def turns():
-    """So many turns of the loop that, if what waits held up each of them, it would have waited in vain by now."""
+    """So many turns of the loop that, if a wait blocked each of them, it would have timed out by now."""
     for _ in range(1000):
         await asyncio.sleep(0)
 
@@ -41,7 +41,7 @@ def readable(channel, timeout=0):
     return bool(select.select([channel], [], [], timeout)[0])
 
 
-def test_a_trip(place):
+def test_a_round_trip(place):
     async def main():
         async with xmem.Channel(place.path()) as channel:
             with Process(echo, place.path()) as child:
@@ -78,7 +78,7 @@ def test_the_loop_goes_on(pair):
             await turns()
             assert not waiting.done()
             waiting.cancel()
-        # Two wait inside of the receiver, and 8 before it. Nobody takes: this waits, and goes on as soon as somebody does.
+        # Two wait inside of the receiver, and 8 before it. None is taken: this waits, and goes on as soon as one is.
         for number in range(10):
             await here.asend(number, timeout=HANG)
         sending = asyncio.create_task(here.asend(10, timeout=HANG))
@@ -93,7 +93,7 @@ def test_the_loop_goes_on(pair):
     asyncio.run(main())
 
 
-def test_a_wait_that_is_called_off_takes_nothing(pair):
+def test_a_cancelled_wait_takes_nothing(pair):
     async def main():
         here, there = pair
         for sender in (None, 0):
@@ -157,7 +157,7 @@ def test_the_end(place):
         assert await asyncio.wait_for(taking, HANG) == [1]
         with pytest.raises(xmem.EndOfStream):
             await joined.arecv()
-        # Who waits when this end is closed finds out.
+        # A wait ends when this end is closed.
         other = xmem.Channel(place.path("other"))
         waiting = asyncio.create_task(other.arecv())
         await asyncio.sleep(0)
@@ -219,7 +219,7 @@ def test_the_descriptor(pair):
     assert there.fileno() == -1
 
 
-def test_a_selector_forgets_what_was_closed(pool, pair):
+def test_a_selector_drops_closed_channels(pool, pair):
     with xmem.Producer(pool), selectors.DefaultSelector() as selector:
         for it in (xmem.Consumer(pool), pair[1]):
             selector.register(it, selectors.EVENT_READ)
@@ -248,7 +248,7 @@ def test_a_waiting_loop_costs_nothing(pair):
     asyncio.run(main())
 
 
-def test_a_blocked_receiver_is_told(place):
+def test_a_blocked_receiver_gets_an_error(place):
     """As many frames of others are held as may be: that is an error at once, not silence."""
     with xmem.Channel(place.path()) as here, xmem.Channel.connect(place.path(), timeout=HANG, budget=1) as there:
         here.wait_for_receiver(HANG)

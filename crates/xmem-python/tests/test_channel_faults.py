@@ -98,7 +98,7 @@ def test_receivers_that_are_killed(place, seed):
                 timers[-1].start()
             channel.send(nested(number), timeout=HANG)
             number += 1
-        # What the victims leave is removed by the channel's maker.
+        # The channel's maker removes the victims' files.
         for timer in timers:
             timer.join()
         channel.close()
@@ -116,7 +116,7 @@ def endless(path, ready):
 
 @pytest.mark.parametrize("seed", range(4))
 def test_senders_that_are_killed(place, seed):
-    """What comes is whole and in order; nobody waits for what does not; and nothing of the killed is left."""
+    """Received messages are intact and in order; lost ones are not waited for; and nothing of the killed is left."""
     rng = random.Random(seed)
     with xmem.Channel(place.path()) as channel:
         for _ in range(2):
@@ -205,7 +205,7 @@ def test_receiver_that_is_stopped(place):
             for seed in range(1, 100):
                 channel.send(nested(seed), timeout=0.5)
         child.signal(signal.SIGCONT)
-        # What was not sent is for the caller to send again.
+        # A message that was not sent is for the caller to send again.
         channel.send(nested(seed), timeout=HANG)
         channel.close()
         child.join()
@@ -338,7 +338,7 @@ def test_two_workers_from_two_threads(place):
 
 
 class Wrapped:
-    """Pickles as a temporary array that nobody keeps."""
+    """Pickles as a temporary array without another reference."""
 
     def __init__(self, value):
         self.value = value
@@ -359,8 +359,8 @@ def test_temporaries(place):
         assert [one.value for one in channel.recv(timeout=HANG)] == list(range(50))
 
 
-def test_what_is_sent_stays_as_it_is(place):
-    """Neither sending nor letting go changes the sender's arrays, or what lies beside them."""
+def test_sent_arrays_do_not_change(place):
+    """Neither sending nor releasing changes the sender's arrays, or what lies beside them."""
     with Process(echo, place.path()), xmem.Channel(place.path()) as channel:
         whole = np.arange(1_000_000)
         before = digest(whole)
@@ -374,8 +374,8 @@ def test_what_is_sent_stays_as_it_is(place):
         assert whole.flags.writeable and digest(whole) == before
 
 
-def test_a_pool_that_lies(place):
-    """A pool that says that it is a channel, and publishes anything."""
+def test_a_pool_with_invalid_messages(place):
+    """A pool with the content type of a channel that publishes anything."""
     with xmem.Producer(place.path()) as producer:
         with pytest.raises(ValueError, match="not a channel"):
             xmem.Channel.connect(place.path(), timeout=5)
@@ -430,7 +430,7 @@ def test_pickles_of_other_users_are_refused(open_place):
         assert out.get(timeout=HANG) == "made"
         with pytest.raises(xmem.Refused, match=f"user {NOBODY}.*run their code.*allow_uids"):
             xmem.Channel.connect(path, timeout=HANG)
-        # Who made it does not take root's messages either.
+        # A maker of another user does not take root's messages either.
         with pytest.raises(xmem.Refused, match="does not take"):
             xmem.Channel.connect(path, timeout=2, allow_uids=[NOBODY])
         assert "user 0" in out.get(timeout=HANG)
@@ -457,7 +457,7 @@ with xmem.Channel.connect(sys.argv[1], timeout=60) as channel:
 
 
 def test_another_pid_namespace(place):
-    """Descriptors travel over the socket, so nobody needs to see anybody's /proc."""
+    """Descriptors travel over the socket, so no process needs to see another's /proc."""
     command = ["unshare", "--pid", "--fork", "--mount-proc"]
     if subprocess.run([*command, "true"], capture_output=True).returncode != 0:
         pytest.skip("there is no PID namespace to be had")

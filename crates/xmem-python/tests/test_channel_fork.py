@@ -27,7 +27,7 @@ def join(path):
         assert channel.recv(timeout=HANG) == "end"
 
 
-def hear_all(channel, pids):
+def receive_all(channel, pids):
     """Each of them joined, under a number of its own."""
     heard = dict(channel.recv_from(timeout=HANG) for _ in range(COUNT))
     assert sorted(heard) == sorted(pids)
@@ -49,7 +49,7 @@ def test_os_fork(place):
                     finally:
                         os._exit(status)
                 pids.append(pid)
-            hear_all(channel, pids)
+            receive_all(channel, pids)
             assert [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in pids] == [0] * COUNT
             pids = []
         finally:
@@ -60,12 +60,12 @@ def test_os_fork(place):
 
 
 def test_multiprocessing_fork(place):
-    # What each thread has of its own is inherited, so all of them begin with the same.
+    # The state of each thread is inherited, so all of them begin with the same.
     fork = multiprocessing.get_context("fork")
     with xmem.Channel(place.path()) as channel:
         children = [Process(join, place.path(), context=fork) for _ in range(COUNT)]
         try:
-            hear_all(channel, [child.pid for child in children])
+            receive_all(channel, [child.pid for child in children])
             for child in children:
                 child.join()
         finally:

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MPL-2.0
 
-"""What was received is sent on where it lies: over several hops, several times, with the process in between killed."""
+"""Received arrays are forwarded in place: over several hops, several times, with the process in between killed."""
 
 import collections
 import gc
@@ -22,7 +22,7 @@ def place(tmp_path):
 
 
 def relay(path, onward, tells=True):
-    """Passes on what comes; tells the maker how many bytes of the last message it copied."""
+    """Forwards messages; reports to the maker how many bytes of the last message it copied."""
     with xmem.Channel(onward, linger=1) as out, xmem.Channel.connect(path, timeout=HANG) as channel:
         out.wait_for_receiver(HANG)
         for obj in channel:
@@ -34,7 +34,7 @@ def relay(path, onward, tells=True):
 
 
 def sink(path, out, hold=0):
-    """Tells what comes, and holds the last few messages."""
+    """Describes messages, and holds the last few."""
     held = collections.deque(maxlen=hold)
     with xmem.Channel.connect(path, timeout=HANG) as channel:
         for obj in channel:
@@ -78,7 +78,7 @@ def test_two_hops(place):
 
 
 def test_sent_on_twice(place):
-    """The same array to two others, each of which has it as long as it likes."""
+    """The same array to two others, each of which keeps it as long as it needs."""
     a, b = place.path("a"), place.path("b")
     with Process(echo, a), Process(echo, b), xmem.Channel(a) as one, xmem.Channel(b) as two:
         original = np.random.default_rng(5).integers(0, 255, 300_000, "u1")
@@ -95,7 +95,7 @@ def test_sent_on_twice(place):
                 assert (back[0] == original).all() and (back[1] == original[1000:]).all()
             return all(shared > 500_000 for shared, _ in results)
 
-        # Now and then somebody joins who does not reach the first pool yet, if only to hold frames: then it is copied.
+        # Now and then a process joins that does not reach the first pool yet, if only to hold frames: then it is copied.
         wait_until(lambda: sum(both() for _ in range(30)) >= 20, "it is sent on where it lies")
         # Given up in any order.
         one.send(received)
@@ -108,7 +108,7 @@ def test_sent_on_twice(place):
         assert (again == original).all()
 
 
-def test_the_one_in_between_is_killed(place):
+def test_the_process_in_between_is_killed(place):
     a, b = place.path("a"), place.path("b")
     out = spawn.Queue()
     with Process(sink, b, out, 40) as last, xmem.Channel(a) as channel, Process(relay, a, b) as middle:
@@ -223,8 +223,8 @@ def about(frame):
 
 @pytest.mark.parametrize("shape", [(480, 641), (3, 4), (0, 4)])
 @pytest.mark.parametrize("dtype", ["uint16", "bfloat16"])
-def test_frames_are_what_they_were(place, shape, dtype):
-    """A frame that came through a channel is one like any other: all that is known of it, and every way to read it."""
+def test_frames_keep_their_metadata(place, shape, dtype):
+    """A frame that came through a channel is like any other: all its metadata, and every way to read it."""
     with (
         Process(echo, place.path()),
         xmem.Channel(place.path()) as channel,
@@ -290,7 +290,7 @@ def test_planes_that_are_being_written(place):
                 here.send(plane, timeout=HANG)
 
 
-def test_crops_of_what_was_received(place):
+def test_crops_of_received_arrays(place):
     """A window of an array that lies in shared memory is not copied either."""
     with Process(echo, place.path()), xmem.Channel(place.path()) as channel:
         original = np.random.default_rng(5).integers(0, 255, (1000, 1000), "u1")
@@ -307,12 +307,12 @@ def test_crops_of_what_was_received(place):
         wait_until(shared)
 
 
-def test_who_does_not_reach_the_first_pool_gets_copies(place):
-    """Each pair of processes finds out for itself, and nobody misses anything."""
+def test_a_receiver_that_cannot_reach_the_first_pool_gets_copies(place):
+    """Each pair of processes finds out for itself, and none misses anything."""
     with (
         Process(echo, place.path()),
         xmem.Channel(place.path()) as channel,
-        # Room for this process, and nobody who holds what it passes on.
+        # Room for this process, and for no holder of what it forwards.
         xmem.Producer(place.path("cam"), max_consumers=1) as producer,
         xmem.Consumer(place.path("cam")) as consumer,
     ):
@@ -340,7 +340,7 @@ def hoarder(path, count, budget, go):
 
 # With the smaller one not even the first message can be held where it lies.
 @pytest.mark.parametrize("budget", [2, 8])
-def test_receiver_that_holds_all_that_was_sent_on(place, budget):
+def test_receiver_that_holds_all_forwarded_frames(place, budget):
     """Leases in the pools that pieces come from are limited too. What is past that is copied, and nothing is lost."""
     go = spawn.Event()
     with (

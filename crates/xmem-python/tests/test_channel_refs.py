@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MPL-2.0
 
-"""References: objects that stay in their process, over several hops, through kills, and who keeps them how long."""
+"""References: objects that stay in their process, over several hops, through kills, and how long they are kept."""
 
 import gc
 import os
@@ -33,7 +33,7 @@ class Stays:
 
 
 def keeper(path, other=None):
-    """Holds what it gets, until it is told to send it back, drop it, or pass it on to the next one."""
+    """Holds what it gets, until a command to send it back, drop it, or pass it on to the next one."""
     with xmem.Channel.connect(path, timeout=HANG) as channel:
         onward = xmem.Channel(other, linger=1) if other else None
         held = None
@@ -97,7 +97,7 @@ def test_comes_back_as_itself(place):
         assert "Channel" in ask("pickle")
 
 
-def test_held_by_whoever_has_it(place):
+def test_held_by_the_receiver(place):
     with Process(keeper, place.path()), xmem.Channel(place.path()) as channel:
         ask = Asker(channel)
         stays = Stays("two")
@@ -146,7 +146,7 @@ def test_over_several_hops(place):
         del stays
         assert "Stays" in ask("on")
         ask("drop")
-        # The first one has let go, and the second has it.
+        # The first one has released it, and the second has it.
         for _ in range(10):
             gc.collect()
             assert weak() is not None
@@ -154,7 +154,7 @@ def test_over_several_hops(place):
     wait_until(is_gone(weak))
 
 
-def test_closing_the_channel_lets_go(place):
+def test_closing_the_channel_releases_references(place):
     with Process(keeper, place.path()):
         channel = xmem.Channel(place.path())
         stays = Stays("six")
@@ -166,7 +166,7 @@ def test_closing_the_channel_lets_go(place):
 
 
 def test_comes_back_too_late(place):
-    """Its holder had no lease left for it, so nobody kept it."""
+    """Its holder had no lease left for it, so it was not kept."""
     with Process(keeper, place.path()), xmem.Channel(place.path()) as channel:
         # By way of another channel of this process, whose end here forgot it.
         with xmem.Channel(place.path("other")) as first, xmem.Channel.connect(place.path("other"), timeout=HANG) as second:
@@ -179,7 +179,7 @@ def test_comes_back_too_late(place):
         wait_until(is_gone(weak))
         from xmem.channel import _refs
 
-        with pytest.raises(xmem.RefLost, match="nobody held"):
+        with pytest.raises(xmem.RefLost, match="no process held"):
             _refs.resolve(token, None)
         assert isinstance(xmem.RefLost("x"), ReferenceError)
         Asker(channel)("hold", 1)
@@ -206,13 +206,13 @@ def test_sent_back_by_a_process_that_ends_before_it_is_received(place):
         gc.collect()
         assert weak() is not None
         assert channel.recv(timeout=HANG) is weak()
-        wait_until(is_gone(weak), "nobody has it any more")
+        wait_until(is_gone(weak), "no process has it any more")
 
 
-def has(path, told, go):
+def has(path, results, go):
     with xmem.Channel.connect(path, timeout=HANG) as channel:
         ref = channel.recv(timeout=HANG)
-        told.put(ref.is_held)
+        results.put(ref.is_held)
         go.wait(HANG)
 
 
@@ -222,19 +222,19 @@ def passes_on(path, onward):
         time.sleep(HANG)
 
 
-def test_held_by_the_last_one_when_the_one_between_is_killed(place):
-    told, go = spawn.Queue(), spawn.Event()
+def test_held_by_the_last_process_when_the_one_between_is_killed(place):
+    results, go = spawn.Queue(), spawn.Event()
     onward = place.path("second")
     with (
         xmem.Channel(place.path()) as channel,
-        Process(has, onward, told, go) as last,
+        Process(has, onward, results, go) as last,
         Process(passes_on, place.path(), onward) as between,
     ):
         stays = Stays("between")
         weak = weakref.ref(stays)
         channel.send(xmem.ref(stays), timeout=HANG)
         del stays
-        assert told.get(timeout=HANG)
+        assert results.get(timeout=HANG)
         between.kill()
         os.unlink(onward)
         os.unlink(onward.replace(".sock", ".lock"))
@@ -243,11 +243,11 @@ def test_held_by_the_last_one_when_the_one_between_is_killed(place):
         assert weak() is not None
         go.set()
         last.join()
-        wait_until(is_gone(weak), "nobody has it any more")
+        wait_until(is_gone(weak), "no process has it any more")
 
 
-def relays(path, onward, own, count, told):
-    """Passes on what it gets, with a reference of its own if it is told to. Its own objects go with it."""
+def relays(path, onward, own, count, results):
+    """Forwards what it gets, with a reference of its own on request. Its own objects go with it."""
     with xmem.Channel(onward) as out, xmem.Channel.connect(path, timeout=HANG) as channel:
         refs = [channel.recv(timeout=HANG) for _ in range(count)]
         refs = [ref for one in refs for ref in (one if isinstance(one, list) else [one])]
@@ -258,15 +258,15 @@ def relays(path, onward, own, count, told):
         del refs, mine
         for _ in channel:
             gc.collect()
-            told.put([one() is not None for one in weak])
+            results.put([one() is not None for one in weak])
 
 
-def has_several(path, told, asked):
+def has_several(path, results, asked):
     with xmem.Channel.connect(path, timeout=HANG) as channel:
         refs = channel.recv(timeout=HANG)
-        told.put([ref.is_held for ref in refs])
+        results.put([ref.is_held for ref in refs])
         while asked.get(timeout=HANG):
-            told.put([ref.is_held for ref in refs])
+            results.put([ref.is_held for ref in refs])
 
 
 def is_gone_from(channel, *names):
@@ -278,10 +278,10 @@ def is_gone_from(channel, *names):
 
 def test_own_references_and_others_in_one_message(place):
     """Over two processes, the second of which is killed: what is referred to stays in the two before."""
-    told, asked, in_middle, unused = spawn.Queue(), spawn.Queue(), spawn.Queue(), spawn.Queue()
+    results, asked, in_middle, unused = spawn.Queue(), spawn.Queue(), spawn.Queue(), spawn.Queue()
     one, two = place.path("one"), place.path("two")
     with (
-        Process(has_several, two, told, asked),
+        Process(has_several, two, results, asked),
         Process(relays, one, two, False, 1, unused) as second,
         xmem.Channel(place.path()) as channel,
     ):
@@ -290,13 +290,13 @@ def test_own_references_and_others_in_one_message(place):
             weak = weakref.ref(stays)
             channel.send(xmem.ref(stays), timeout=HANG)
             del stays
-            assert told.get(timeout=HANG) == [True, True]
+            assert results.get(timeout=HANG) == [True, True]
             second.kill()
             os.unlink(two)
             os.unlink(two.replace(".sock", ".lock"))
             for _ in range(5):
                 asked.put(True)
-                assert told.get(timeout=HANG) == [True, True]
+                assert results.get(timeout=HANG) == [True, True]
                 channel.send("look", timeout=HANG)
                 assert in_middle.get(timeout=HANG) == [True]
                 gc.collect()
@@ -307,30 +307,30 @@ def test_own_references_and_others_in_one_message(place):
             middle.kill()
             is_gone_from(channel, one)
             asked.put(True)
-            assert told.get(timeout=HANG) == [True, False]
+            assert results.get(timeout=HANG) == [True, False]
             assert weak() is not None
         asked.put(False)
-        wait_until(is_gone(weak), "nobody has it any more")
+        wait_until(is_gone(weak), "no process has it any more")
 
 
-def test_what_is_held_only_by_who_passed_it_on(place):
-    """Of ten references eight are held where their objects are, and the others end with who passed them on."""
-    told, asked, unused = spawn.Queue(), spawn.Queue(), spawn.Queue()
+def test_references_held_only_by_the_forwarding_process(place):
+    """Of ten references eight are held where their objects are, and the others end with the process that forwarded them."""
+    results, asked, unused = spawn.Queue(), spawn.Queue(), spawn.Queue()
     onward = place.path("onward")
-    with Process(has_several, onward, told, asked), xmem.Channel(place.path()) as channel:
+    with Process(has_several, onward, results, asked), xmem.Channel(place.path()) as channel:
         with Process(relays, place.path(), onward, False, 10, unused) as between:
             objects = [Stays(str(number)) for number in range(10)]
             weak = [weakref.ref(one) for one in objects]
             for one in objects:
                 channel.send(xmem.ref(one), timeout=HANG)
             del objects, one
-            assert told.get(timeout=HANG) == [True] * 10
+            assert results.get(timeout=HANG) == [True] * 10
             gc.collect()
             assert all(one() is not None for one in weak)
             between.kill()
             is_gone_from(channel, onward)
         asked.put(True)
-        assert told.get(timeout=HANG) == [True] * 8 + [False] * 2
+        assert results.get(timeout=HANG) == [True] * 8 + [False] * 2
         wait_until(lambda: [one() is not None for one in weak] == [True] * 8 + [False] * 2, "two of them go")
         asked.put(False)
     wait_until(lambda: gc.collect() is not None and not any(one() for one in weak))
@@ -346,7 +346,7 @@ def many(path, count, go):
 
 
 def test_more_references_than_leases(place):
-    """Past the budget a reference does not hold its object, and says so; at home it is known by who made it."""
+    """Past the budget a reference does not hold its object, and reports that; at home it is known by its maker."""
     go = spawn.Event()
     with Process(many, place.path(), 20, go), xmem.Channel(place.path()) as channel:
         objects = [Stays(str(number)) for number in range(20)]
@@ -399,7 +399,7 @@ def test_more_references_are_sent_on_than_their_receiver_may_hold(place, per_mes
             out.send(refs[number * per_message :][:per_message], timeout=HANG)
         held = out.recv(timeout=HANG)
         assert [len(one) for one in held] == [per_message] * count
-        # The last of them does not say that it is held.
+        # The last of them does not report that it is held.
         assert not any(held[-1])
         if per_message <= 4:
             assert all(held[0])
@@ -450,7 +450,7 @@ def result(path, go):
         go.set()
 
 
-def test_kept_for_who_has_the_only_reference(place):
+def test_kept_for_the_only_reference(place):
     go = spawn.Event()
     with Process(result, place.path(), go), xmem.Channel(place.path()) as channel:
         refs = [channel.recv(timeout=HANG) for _ in range(10)]
@@ -468,7 +468,7 @@ def dies(path):
         channel.recv(timeout=HANG)
 
 
-def test_its_process_died(place):
+def test_the_process_of_the_object_died(place):
     with xmem.Channel(place.path()) as channel, Process(dies, place.path()) as child:
         ref = channel.recv(timeout=HANG)
         assert ref.is_alive

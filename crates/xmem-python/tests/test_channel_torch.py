@@ -133,7 +133,7 @@ def test_storages_are_shared(trip):
     assert private[1][5] == -1
 
 
-def test_only_what_is_used_of_a_storage(trip):
+def test_only_the_used_part_of_a_storage(trip):
     huge = torch.zeros(5_000_000)
     huge[2_000_000:2_010_000] = 7
     before = trip.channel.stats()["copied_bytes"]
@@ -229,13 +229,13 @@ def writer(path):
         copy = t.clone()
         copy[0] = 5
         channel.send(bool(copy[0] == 5))
-        # Who is killed has nobody to hand on what was not taken.
+        # A killed process cannot hand on what was not taken.
         assert channel.drain(HANG)
         t[0] = 5
 
 
 def test_writing_into_a_received_tensor(tmp_path):
-    """torch does not know of read-only memory, so the system ends who writes; nobody else sees anything of it."""
+    """torch does not know of read-only memory, so the system ends the writer; other processes see nothing of it."""
     place = Place(tmp_path)
     with Process(writer, place.path()) as child, xmem.Channel(place.path()) as channel:
         room = channel.empty(100_000)

@@ -61,7 +61,7 @@ def test_examples_of_the_design(machine):
         reader.do("buf.release()")
 
 
-def test_the_cpu_is_told_what_to_do(machine):
+def test_errors_of_cpu_access_name_the_copy(machine):
     owner = machine.start()
     owner.do("""
         pool = xmem.BufferPool(pool)
@@ -79,7 +79,7 @@ def test_the_cpu_is_told_what_to_do(machine):
     assert owner.ask("cpu.forget() != cuda.forget()")
 
 
-def test_a_buffer_that_a_stream_reads_is_let_go_of_behind_that(machine):
+def test_a_buffer_is_released_in_the_order_of_the_reading_stream(machine):
     owner, reader = machine.start(), machine.start()
     owner.do("""
         pool = xmem.BufferPool(pool, max_buffers=16)
@@ -123,15 +123,15 @@ def test_other_threads_run_while_a_device_is_waited_for(machine):
     """)
     with machine.held(owner):
         owner.do("thread = threading.Thread(target=copy); thread.start()")
-        # It is not there for others meanwhile, and nobody waits for it with the interpreter.
+        # It is not there for others meanwhile, and no wait for it holds the interpreter.
         owner.do("""
-            def said():
+            def size_or_error():
                 try:
                     return str(buf.size)
                 except xmem.Error as error:
                     return str(error)
         """)
-        owner.eventually("'another thread is copying' in said()")
+        owner.eventually("'another thread is copying' in size_or_error()")
     owner.do("thread.join(HANG)")
     assert owner.ask("buf.size, len(copies)") == [1000, 1]
 
@@ -149,7 +149,7 @@ def test_without_a_driver(machine):
     owner.do("np.asarray(cpu_buf)[:] = 1; cpu_buf.forget()")
 
 
-def test_letting_go_of_a_buffer_can_be_interrupted(machine):
+def test_the_release_of_a_buffer_can_be_interrupted(machine):
     owner = machine.start()
     owner.do("""
         pool = xmem.BufferPool(pool)
@@ -175,7 +175,7 @@ def test_letting_go_of_a_buffer_can_be_interrupted(machine):
 
     # At first it may not have called `release` yet.
     eventually(interrupted, "it is never interrupted in `release`")
-    # Nobody gets it before the stream is done.
+    # No process gets it before the stream is done.
     owner.do("guards = [pool.acquire_cuda(1000) for _ in range(20)]")
     assert owner.ask("index not in [guard.meta_index for guard in guards]")
     owner.do("guards = None; g.set_word(s, word); g.finish(late)")

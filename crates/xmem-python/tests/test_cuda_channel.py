@@ -16,7 +16,7 @@ LIBRARY = """
             self.ptr, self.size, self.stream, self.device = g.allocate(size), size, stream, device
             g.fill(stream or 1, self.ptr, size, byte)
             if stream is None:
-                # It says that there is nothing to wait for.
+                # It has a stream of None: there is nothing to wait for.
                 g.finish(1)
 
         @property
@@ -162,7 +162,7 @@ def test_frames_on_a_device(machine):
     close(made, joined)
 
 
-def test_a_receiver_without_the_device_is_told_so_and_goes_on(machine):
+def test_a_receiver_without_the_device_gets_an_error_and_goes_on(machine):
     made = machine.start()
     made.do("wrong = g.word()")
     made.do(LIBRARY)
@@ -175,7 +175,7 @@ def test_a_receiver_without_the_device_is_told_so_and_goes_on(machine):
     close(made, joined)
 
 
-def test_what_cannot_be_sent(machine):
+def test_arrays_that_cannot_be_sent(machine):
     made, joined = ends(machine)
     # The address of nothing.
     made.do("bad = Device(1); ptr, bad.ptr = bad.ptr, 4096")

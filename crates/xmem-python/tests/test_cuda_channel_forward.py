@@ -61,12 +61,12 @@ def finish(first: Process, middle: Process, last: Process) -> None:
     first.do("channel.close(linger=0)")
 
 
-def test_what_was_received_is_passed_on_where_it_lies(machine):
+def test_received_arrays_are_forwarded_in_place(machine):
     first, middle, last, _ = chain(machine)
     warm_up(first, middle, last)
-    # What the module copies on a device with.
+    # The module's functions for copies on a device.
     copies = machine.calls(middle, "cuMemcpyAsync")
-    assert copies > 0, "nothing was copied while nobody reached the first pool"
+    assert copies > 0, "nothing was copied while no receiver reached the first pool"
     for byte in range(20):
         first.do(f"channel.send({{'a': Device({byte}), 'b': Device({byte + 100}), 'host': np.arange(40000)}})")
         # Two arrays of one frame, and those of host memory.
@@ -82,7 +82,7 @@ def test_what_was_received_is_passed_on_where_it_lies(machine):
     finish(first, middle, last)
 
 
-def test_the_last_one_holds_it_when_the_middle_is_killed(machine):
+def test_the_last_process_holds_the_frame_when_the_middle_is_killed(machine):
     first, middle, last, onward = chain(machine)
     warm_up(first, middle, last)
     first.do("channel.send(Device(77))")
@@ -101,7 +101,7 @@ def test_the_last_one_holds_it_when_the_middle_is_killed(machine):
         again.do(f"check(channel.recv(timeout=HANG), {byte}); g.finish(s)")
     last.do("check(got, 77); g.finish(s)")
     assert last.ask("g.read_word(wrong)") == 0
-    # Also when nobody is left but the one that has it.
+    # Also when only the one is left that has it.
     again.do("channel.close(linger=0)")
     machine.kill_producer(first)
     last.do("check(got, 77); g.finish(s); del got; channel.close(linger=0)")
@@ -109,7 +109,7 @@ def test_the_last_one_holds_it_when_the_middle_is_killed(machine):
     assert again.ask("g.read_word(wrong)") == 0
 
 
-def test_the_slot_is_used_again_when_the_last_one_lets_go(machine):
+def test_the_slot_is_reused_after_the_last_release(machine):
     first, middle, last, _ = chain(machine)
     warm_up(first, middle, last)
     last.do("kept = []")
@@ -149,10 +149,10 @@ def test_memory_that_ends_with_its_producer_is_copied_and_counted(machine):
     finish(first, middle, last)
 
 
-def test_it_is_copied_as_long_as_a_receiver_does_not_reach_the_first(machine):
+def test_arrays_are_copied_while_a_receiver_cannot_reach_the_first_pool(machine):
     first, middle, last, onward = chain(machine)
     warm_up(first, middle, last)
-    # Whoever comes now cannot join the first's pool.
+    # A process that comes now cannot join the first's pool.
     hidden = Path(machine.pool + ".hidden")
     Path(machine.pool).rename(hidden)
     another = machine.start()
@@ -181,7 +181,7 @@ def test_it_is_copied_as_long_as_a_receiver_does_not_reach_the_first(machine):
     finish(first, middle, last)
 
 
-def test_what_is_small_or_new_is_copied_beside_what_is_passed_on(machine):
+def test_small_or_new_arrays_are_copied_beside_forwarded_ones(machine):
     first, middle, last, _ = chain(machine)
     warm_up(first, middle, last)
     middle.do("def more(obj): return [*obj, Device(5, stream=s)]")
@@ -211,7 +211,7 @@ FRAMES = """
 
 
 @pytest.mark.parametrize("what", [{"shape": (100, 300, 4)}, {"format": "NV12", "width": 640, "height": 320}])
-def test_frames_are_passed_on_while_they_are_still_written(machine, what):
+def test_frames_are_forwarded_while_they_are_still_written(machine, what):
     made, joined = ends(machine)
     source = machine.start()
     source.do(FRAMES)
@@ -225,7 +225,7 @@ def test_frames_are_passed_on_while_they_are_still_written(machine, what):
         return made.ask("channel.stats()['copied_bytes']") < before + 10_000
 
     eventually(is_passed_on, "frames are never passed on where they lie")
-    # Held: neither who passes them on nor who takes them waits for the device.
+    # Held: neither the forwarding process nor the receiver waits for the device.
     with machine.held(source):
         source.do(f"publish(9, **{what!r})")
         made.do("frame = consumer.recv(HANG); channel.send(frame); channel.send(list(frame.planes)); del frame")
@@ -243,7 +243,7 @@ def test_frames_are_passed_on_while_they_are_still_written(machine, what):
     close(made, joined)
 
 
-def test_a_copy_of_what_is_still_written_comes_after_that(machine):
+def test_a_copy_waits_for_the_write_of_its_source(machine):
     made, joined = ends(machine)
     source = machine.start()
     source.do(FRAMES)
@@ -343,7 +343,7 @@ def test_a_threads_own_stream_is_waited_for_by_the_thread_that_sends(machine):
 
         async def send():
             task = asyncio.create_task(channel.asend(late))
-            # Time enough for who does not wait.
+            # Time enough for a thread that does not wait.
             for _ in range(20):
                 g.fill(other, word, 0, 0)
                 await asyncio.to_thread(lambda: (g.here(), g.finish(other)))
@@ -384,13 +384,13 @@ def test_sending_can_be_interrupted_while_a_device_is_busy(machine):
     close(made, joined)
 
 
-def test_frames_past_the_budget_where_they_lie_are_copied(machine):
+def test_frames_past_the_budget_of_their_pool_are_copied(machine):
     """Also if it is not the budget of the pool that they came by. None of them blocks their receiver."""
     first, middle, last, onward = chain(machine)
     last.do(f"channel.close(linger=0); channel = xmem.Channel.connect({onward!r}, timeout=HANG, budget=3)")
     middle.eventually("out.receivers == 1")
     warm_up(first, middle, last)
-    # What that took counts until it is given back, a little later than its stream is done.
+    # Memory for that counts until it is given back, a little later than its stream is done.
     first.eventually("not any(it['held'] for it in xmem.query(pool)['consumers'] if it['via'])")
     # One lease there, and three where they lie.
     middle.do("def get(count): return [channel.recv(timeout=HANG) for _ in range(count)]")
@@ -408,7 +408,7 @@ def test_frames_past_the_budget_where_they_lie_are_copied(machine):
     finish(first, middle, last)
 
 
-def test_what_is_not_sent_is_not_copied_on_any_device(machine):
+def test_arrays_that_are_not_sent_are_not_copied_on_any_device(machine):
     """There is no slot on the second device: no stream is left that still reads what lies on the first."""
     made, joined = ends(machine)
     made.do(BOTH)

@@ -59,7 +59,7 @@ def interrupt(process: Process) -> None:
     answer.result()
 
 
-def test_a_consumers_stream_waits_for_what_the_producer_still_writes(machine):
+def test_a_consumers_stream_waits_for_the_producers_write(machine):
     made, taken = pair(machine)
     with machine.held(made):
         made.do("publish(7)")
@@ -76,8 +76,8 @@ def test_a_consumers_stream_waits_for_what_the_producer_still_writes(machine):
     assert taken.ask("array.readonly and array.shape == (300000,) and array.strides == (1,)")
 
 
-def test_a_stream_of_frames_stays_whole(machine):
-    """Nobody waits on a CPU: the producer reuses slots behind the consumer's kernels, the consumer reads behind the
+def test_a_stream_of_frames_is_intact(machine):
+    """No CPU waits: the producer reuses slots behind the consumer's kernels, the consumer reads behind the
     producer's."""
     made, taken = pair(machine)
     made.do("publish(0)")
@@ -128,7 +128,7 @@ def test_default_streams(machine, stream):
     assert taken.ask("g.read_word(wrong)") == 0
 
 
-def test_streams_that_are_none(machine):
+def test_invalid_streams(machine):
     made, taken = pair(machine)
     made.do("publish(1)")
     taken.do("frame = recv()")
@@ -137,10 +137,10 @@ def test_streams_that_are_none(machine):
     taken.fails("frame.__dlpack__(stream='x')", "TypeError", "a stream is its handle")
     waits = machine.calls(taken, "cuStreamWaitEvent")
     taken.do("array = Array(frame, -1)")
-    assert machine.calls(taken, "cuStreamWaitEvent") == waits, "who says -1 waits by himself"
+    assert machine.calls(taken, "cuStreamWaitEvent") == waits, "the caller waits after -1"
 
 
-def test_who_says_minus_one_can_wait_by_himself(machine):
+def test_synchronize_waits_for_a_view_of_stream_minus_one(machine):
     made, taken = pair(machine)
     with machine.held(made):
         made.do("publish(3)")
@@ -164,7 +164,7 @@ def test_the_cuda_array_interface_waits_on_the_cpu(machine):
         taken.do("frame = recv()")
         taken.begin("array = InterfaceArray(frame)")
     taken.end()
-    # On a stream that nobody was told of.
+    # On a stream that is not registered anywhere.
     taken.do("g.check(s, array.ptr, 300000, 4, wrong); g.finish(s)")
     assert taken.ask("g.read_word(wrong)") == 0
     interface = taken.ask("array.interface")
@@ -176,7 +176,7 @@ def test_the_cuda_array_interface_waits_on_the_cpu(machine):
     assert interface["data"][1] is True
 
 
-def test_the_cpu_is_told_what_to_do(machine):
+def test_errors_of_cpu_access_name_the_copy(machine):
     made, taken = pair(machine)
     made.do("publish(5)")
     taken.do("frame = recv()")
@@ -221,7 +221,7 @@ def test_a_copy_lies_on_the_device_and_may_be_written(machine):
     assert taken.ask("bool((np.asarray(copy.cpu()) == 8).all())")
 
 
-def test_what_is_written_into_a_copy_is_waited_for(machine):
+def test_writes_into_a_copy_are_waited_for(machine):
     made, taken = pair(machine)
     made.do("publish(6)")
     taken.do("copy = recv().copy()")
@@ -266,7 +266,7 @@ def test_planes_and_rows_with_padding(machine):
     assert taken.ask("packed.strides, packed.shape") == [[96, 3, 1], [20, 31, 3]]
     for view in ("packed.cpu()", "packed.copy().cpu()", "packed.copy().planes[0].copy().cpu()"):
         assert taken.ask(f"np.array_equal(np.asarray({view}), content(5, (20, 31, 3)))")
-    # What is contiguous for NumPy is, too.
+    # An array that is contiguous for NumPy is, too.
     assert taken.ask("np.asarray(packed.cpu()).flags.c_contiguous")
     assert taken.ask("InterfaceArray(packed).interface['strides']") == [96, 3, 1]
     assert taken.ask("Array(packed, s).strides") == [96, 3, 1]
@@ -279,7 +279,7 @@ def test_past_the_budget_frames_are_copied_on_the_device(machine):
         wrong = g.word()
         consumer = xmem.Consumer(pool, timeout=HANG, max_held=1)
     """)
-    # What is copied is waited for only so long.
+    # Copies are waited for only so long.
     made.do("publish(1); publish(2); g.finish(s)")
     taken.do("frames = [consumer.recv(HANG) for _ in range(2)]")
     assert taken.ask("[frame.readonly for frame in frames], consumer.stats['copied']") == [[True, False], 1]
@@ -306,7 +306,7 @@ def test_nothing_is_imported_or_waited_for_twice(machine):
         for byte in range(count):
             made.do(f"publish({byte})")
             taken.do(f"check(Array(recv(), s), {byte}, s)")
-            # Frames are let go of when the stream gets there, and past the budget they would be copied.
+            # Frames are released when the stream gets there, and past the budget they would be copied.
             taken.eventually("consumer.stats['held'] == 0")
 
     # All slots' events are opened once.
@@ -336,13 +336,13 @@ def test_without_a_driver_frames_in_host_memory_go_on(machine):
     taken.do("mine.close()")
 
 
-def test_devices_that_are_not_there(machine):
+def test_missing_devices(machine):
     made = producer(machine)
     made.fails("producer.acquire((10,), device='cuda:9')", "NoCuda", "this process sees 2")
     for bad in ("gpu", "cuda:", "cuda:-1", "cuda:x", "cpu:0"):
         made.fails(f"producer.acquire((10,), device={bad!r})", "ValueError", "device is")
     made.do("publish(1)")
-    # Devices are told by their UUID, whatever their number.
+    # Devices are identified by UUID, whatever their number.
     other = machine.start(gpu=False, CUDA_VISIBLE_DEVICES="1")
     other.do("consumer = xmem.Consumer(pool, timeout=HANG, start_from='oldest')")
     other.fails("consumer.recv(HANG)", "CudaError", "which this process does not see")
@@ -360,7 +360,7 @@ def test_memory_by_handle(machine):
     taken.do("g.finish(s)")
     assert taken.ask("g.read_word(wrong)") == 0
     made.eventually("producer.stats['consumers'][0]['device'] == 'legacy'")
-    # Such memory ends with its producer, who waits for who has it.
+    # Such memory ends with its producer, which waits for its users.
     taken.do("del frame, array; consumer.close()")
     made.do("producer.close()")
 

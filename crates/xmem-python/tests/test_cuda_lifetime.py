@@ -24,7 +24,7 @@ def test_a_view_outlives_everything_but_its_process(machine):
     assert taken.ask("g.read_word(wrong)") == 0
 
 
-# What the device waits for comes from another thread, which needs the interpreter.
+# The work that the device waits for comes from another thread, which needs the interpreter.
 HELPED = """
     import threading
     word, stream = g.word(), g.stream()
@@ -36,7 +36,7 @@ HELPED = """
 
 
 @pytest.mark.parametrize("last", ["producer", "writable"])
-def test_a_producer_that_is_forgotten_waits_without_the_interpreter(machine, last):
+def test_a_dropped_producer_waits_without_the_interpreter(machine, last):
     made, taken = pair(machine)
     made.do(HELPED)
     made.do("publish(7, stream); writable = producer.acquire((100,))")
@@ -48,7 +48,7 @@ def test_a_producer_that_is_forgotten_waits_without_the_interpreter(machine, las
 
 
 @pytest.mark.parametrize("last", ["buffers", "guard"])
-def test_a_buffer_pool_that_is_forgotten_waits_without_the_interpreter(machine, last):
+def test_a_dropped_buffer_pool_waits_without_the_interpreter(machine, last):
     made, taken = machine.start(), machine.start()
     made.do("""
         buffers = xmem.BufferPool(pool)
@@ -70,20 +70,20 @@ def test_a_buffer_pool_that_is_forgotten_waits_without_the_interpreter(machine, 
     taken.do("del guard, buffers")
 
 
-def test_the_end_of_a_channel_that_is_forgotten_waits_without_the_interpreter(machine):
+def test_a_dropped_end_of_a_channel_waits_without_the_interpreter(machine):
     made, taken = pair(machine)
     for process in (made, taken):
         process.do("path = pool + '.channel.sock'")
     made.do("channel = xmem.Channel(path)")
     taken.do("channel = xmem.Channel.connect(path, timeout=HANG)")
-    # What is small is copied, into the channel's pool, and nobody waits for that.
+    # A small array is copied, into the channel's pool, without a wait.
     made.do("channel.wait_for_receiver(HANG); consumer = xmem.Consumer(pool)")
     made.do("publish(1, size=20000); channel.send(consumer.recv(HANG))")
     taken.do("frame = channel.recv(timeout=HANG); del frame")
     made.do(HELPED)
     made.do("publish(7, stream, 20000); channel.send(consumer.recv(HANG))")
     taken.do("frame = channel.recv(timeout=HANG)")
-    # Not by its finalizer, which says that it waits.
+    # Not by its finalizer, which warns that it waits.
     made.do("end = channel._end; channel._finalizer.detach(); del channel; ends.set(); del end; helps.join()")
     taken.do("frame.synchronize(); check(Array(frame, s), 7, s); g.finish(s)")
     assert taken.ask("g.read_word(wrong)") == 0
@@ -112,7 +112,7 @@ def test_the_lease_ends_behind_all_streams_that_views_were_given_to(machine):
         for stream, word in zip(streams, words):
             g.wait_for_word(stream, word)
         frame = recv()
-        # One by DLPack, one by a plane, and one that a library used without saying so.
+        # One by DLPack, one by a plane, and one that a library used without a sign of it.
         views = [Array(frame, streams[0]), Array(frame.planes[0], streams[1])]
         frame.record_stream(streams[2])
         for stream in streams:
@@ -120,7 +120,7 @@ def test_the_lease_ends_behind_all_streams_that_views_were_given_to(machine):
         del frame, views
     """)
     for at in (1, 0, 2):
-        # Nothing else happens on a device that stands still, so this is no matter of time.
+        # Nothing else happens on a blocked device, so this does not depend on time.
         assert taken.ask("consumer.stats['held']") == 1, f"stream {at} still reads"
         made.do("publish(1); publish(2); publish(3)")
         taken.do(f"g.set_word(s, words[{at}]); g.finish(s); g.finish(streams[{at}])")
@@ -177,7 +177,7 @@ def test_the_stream_of_a_thread_that_is_gone(machine):
 
 
 def test_the_last_view_goes_in_a_host_function(machine):
-    """Where no program may call the driver; the machine's fixture looks whether anybody did."""
+    """Where no program may call the driver; the machine's fixture checks for calls."""
     made, taken = pair(machine)
     made.do("publish(7)")
     taken.do("""
@@ -269,7 +269,7 @@ def test_a_context_in_error_gives_its_leases_back(machine, how):
     """)
 
 
-def test_a_producer_whose_kernel_failed(machine):
+def test_a_producer_with_a_failed_kernel(machine):
     made, taken = pair(machine)
     made.do("frame = producer.acquire((1000,), device='cuda:0'); array = Array(frame, s); g.trap(s)")
     made.do("g.call('cuStreamSynchronize', gpu.c_void_p(s), may=(700,)); del array")
@@ -287,21 +287,21 @@ def test_a_forked_child_is_refused_and_takes_nothing(machine):
         read, write = os.pipe()
         child = os.fork()
         if child == 0:
-            told = []
+            raised = []
             for call in (lambda: Array(frame, s), lambda: frame.cpu(), lambda: frame.__cuda_array_interface__):
                 try:
                     call()
                 except Exception as error:
-                    told.append(type(error).__name__)
+                    raised.append(type(error).__name__)
             view.delete()
             del frame
-            os.write(write, json.dumps(told).encode())
+            os.write(write, json.dumps(raised).encode())
             os._exit(0)
         os.close(write)
-        told = json.loads(os.read(read, 1000))
+        raised = json.loads(os.read(read, 1000))
         os.waitpid(child, 0)
     """)
-    assert taken.ask("told") == ["Forked"] * 3
+    assert taken.ask("raised") == ["Forked"] * 3
     assert taken.ask("consumer.stats['held']") == 1
     for byte in range(40):
         made.do(f"publish({100 + byte})")

@@ -10,7 +10,7 @@ from test_cuda_frames import SIZE, interrupt, pair
 @pytest.mark.parametrize(
     ("stream", "publish"),
     [
-        # The stream that is said.
+        # The given stream.
         ("s", "array = None; frame.publish(pts=1, stream=s)"),
         # The one that the array was made on.
         ("s", "array = None; frame.publish(pts=1)"),
@@ -115,7 +115,7 @@ def test_arrays_by_the_cuda_array_interface_keep_their_slot(machine):
 
 
 def test_a_slot_that_is_given_back_while_it_is_written(machine):
-    """Whoever gets it next waits."""
+    """The next one that gets it waits."""
     made, taken = pair(machine)
     made.do("""
         other, word = g.stream(), g.word()
@@ -142,7 +142,7 @@ def test_a_slot_that_is_given_back_while_it_is_written(machine):
         array.delete()
         frame.publish(pts=77)
     """)
-    # What was given back is written now, and is to come first all the same.
+    # The returned slot is written now, and is to come first nevertheless.
     made.do("g.set_word(g.stream(), word); g.finish(s); g.finish(other)")
     taken.do("""
         while True:
@@ -206,7 +206,7 @@ def test_a_frame_that_several_streams_write_is_published_without_waiting_for_the
             frame.publish(pts=5)
     """)
     taken.do("frame = recv(); check(Array(frame, s), 3, s); other = g.stream()")
-    # Time enough for who does not wait for that stream.
+    # Time enough for a thread that does not wait for that stream.
     for _ in range(5):
         made.do("publish(1)")
         taken.do("next = recv(); check(Array(next, other), 1, other); g.finish(other); del next")
@@ -216,7 +216,7 @@ def test_a_frame_that_several_streams_write_is_published_without_waiting_for_the
     assert taken.ask("g.read_word(wrong), frame.pts") == [0, 5]
 
 
-def test_waiting_for_what_was_done_in_a_slot_before_can_be_interrupted(machine):
+def test_a_wait_for_earlier_work_in_a_slot_can_be_interrupted(machine):
     made, taken = pair(machine)
     made.do("""
         word = g.word()

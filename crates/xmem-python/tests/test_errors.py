@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MPL-2.0
 
-"""Each error says what to do."""
+"""Each error names what to do."""
 
 import asyncio
 import copy
@@ -30,7 +30,7 @@ def is_stopped(task):
 
 def test_a_producer_that_does_not_answer(pool, child):
     other = child("produce_one", pool)
-    other.hear()
+    other.reply()
     other.process.send_signal(signal.SIGSTOP)
     tasks = Path(f"/proc/{other.process.pid}/task")
     eventually(lambda: all(is_stopped(task) for task in tasks.iterdir()), "a thread of the producer's goes on")
@@ -39,8 +39,8 @@ def test_a_producer_that_does_not_answer(pool, child):
     other.process.send_signal(signal.SIGCONT)
     # It may have taken the one that left for a consumer, and published before this one joins.
     xmem.Consumer(pool, timeout=HANG, start_from="oldest").recv(HANG)
-    other.hear()
-    other.tell()
+    other.reply()
+    other.send()
     assert other.wait() == 0
 
 
@@ -52,16 +52,16 @@ def test_a_second_producer(pool):
 
 def test_a_second_producer_of_another_process(pool, child):
     other = child("produce", pool)
-    other.hear()
+    other.reply()
     with pytest.raises(xmem.PoolInUse, match=f"process {other.process.pid}.*stop that one"):
         xmem.Producer(pool)
-    other.tell()
-    other.hear()
-    other.tell()
+    other.send()
+    other.reply()
+    other.send()
     assert other.wait() == 0
 
 
-def test_names_that_are_none(directory):
+def test_invalid_names(directory):
     for pool in ("", "a\nb", f"{directory}/", f"{directory}/{'x' * 200}", f"{directory}/none/p.sock"):
         with pytest.raises(ValueError, match=r"pool name|socket path|no directory"):
             xmem.Producer(pool)
@@ -70,11 +70,11 @@ def test_names_that_are_none(directory):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({}, "say either which shape"),
-        ({"shape": (1,), "format": "RGB"}, "say either which shape"),
+        ({}, "give either shape"),
+        ({"shape": (1,), "format": "RGB"}, "give either shape"),
         ({"shape": (2, 3), "width": 640, "height": 480}, "width and height are for a format"),
         ({"shape": (2, 3), "height": 480}, "width and height are for a format"),
-        ({"format": "RGB", "width": 4, "height": 4, "dtype": "float32"}, 'dtype is for a shape; format "RGB" says it itself'),
+        ({"format": "RGB", "width": 4, "height": 4, "dtype": "float32"}, 'dtype is for a shape; format "RGB" implies it'),
         ({"format": "RGB"}, "width and height"),
         ({"format": "H264", "width": 1, "height": 1}, "use one of GRAY8"),
         ({"format": "RGB", "width": 2**31, "height": 2**31}, "no frame can have"),
@@ -107,7 +107,7 @@ def test_more_than_there_is(pool):
         publish(producer, 1)
 
 
-def test_options_that_are_none(pool):
+def test_invalid_options(pool):
     with xmem.Producer(pool):
         for option in ("start_from", "on_eos", "on_producer_lost", "over_budget"):
             with pytest.raises(ValueError, match=f'{option} is "x": it has to be one of "'):
@@ -150,7 +150,7 @@ def test_a_mode_that_was_not_meant(pool, mode, meant):
         ({"content_type": "a\0b"}, ValueError, r'content_type is "a\\0b": .* none that is 0'),
     ],
 )
-def test_what_a_frame_cannot_be_published_with(pool, arguments, error, message):
+def test_arguments_that_publish_refuses(pool, arguments, error, message):
     with xmem.Producer(pool) as producer, producer.acquire((1,)) as frame:
         with pytest.raises(error, match=message) as raised:
             frame.publish(**arguments)
@@ -175,7 +175,7 @@ def test_options_are_in_signatures():
     assert {name: it.default for name, it in named.items()} == {n: it.default for n, it in known.items() if n != "_look"}
 
 
-def test_closed_ones(pool):
+def test_closed_objects(pool):
     with xmem.Producer(pool) as producer:
         consumer = xmem.Consumer(pool)
         consumer.close()
@@ -192,7 +192,7 @@ def test_closed_ones(pool):
             producer.end_stream()
 
 
-def test_bfloat16_is_for_those_who_have_it(pool):
+def test_bfloat16_needs_a_library_that_has_it(pool):
     torch = pytest.importorskip("torch", reason="no PyTorch")
 
     with xmem.Producer(pool) as producer, xmem.Consumer(pool) as consumer:
@@ -218,7 +218,7 @@ def test_a_producer_that_is_lost(pool):
         consumers[2].recv(HANG)
 
 
-def test_times_that_are_none(pool):
+def test_invalid_times(pool):
     message = "-1 is less than none: 0 does not wait, None waits for ever"
     with pytest.raises(ValueError, match=message):
         xmem.Consumer(pool, timeout=-1)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MPL-2.0
 
-"""What happens between two frames."""
+"""Events between two frames."""
 
 import asyncio
 import subprocess
@@ -34,7 +34,7 @@ def test_events_of_a_pipeline(pool, gst_producer):
     assert [it.sequence for it in items] == list(range(8))
 
 
-def test_only_who_asks_gets_events(pool, gst_producer):
+def test_events_are_delivered_only_on_request(pool, gst_producer):
     source = gst_producer("events", pool)
     with xmem.Consumer(pool, timeout=HANG, start_from="oldest") as consumer:
         assert [frame.pts // 40_000_000 for frame in consumer] == [0, 1, 3]
@@ -128,10 +128,10 @@ def test_pipelines_get_them(pool, start_gst):
             producer.publish_event("scene-change", b"unseen", fields=f"number=(int){number}")
         producer.publish_event("gap", pts=80_000_000, duration=40_000_000)
         producer.end_stream()
-        said, _ = show.communicate(timeout=HANG)
+        output, _ = show.communicate(timeout=HANG)
         assert show.returncode == 0
     for number in range(2):
-        assert f"scene-change, number=(int){number}" in said
-    assert "unseen" not in said
+        assert f"scene-change, number=(int){number}" in output
+    assert "unseen" not in output
     # The times are those of the pipeline.
-    assert "duration=(guint64)40000000" in said
+    assert "duration=(guint64)40000000" in output

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MPL-2.0
 
-"""The examples do what they say."""
+"""The examples work."""
 
 import re
 import signal
@@ -56,7 +56,7 @@ def test_preview(pool, directory, source, format):
     assert f"{format} 640x480" in run("preview.py", pool, picture)
     image = cv2.imread(str(picture))
     assert image.shape == (480, 640, 3)
-    # Below the text it is of one colour: blue, as far as the format can say that.
+    # Below the text it is of one colour: blue, as far as the format can represent it.
     colour = image[100:].reshape(-1, 3)
     wanted = (235, 235, 235) if format == "GRAY8" else (255, 0, 0)
     assert np.abs(colour.astype(int) - wanted).max() <= 4
@@ -78,9 +78,9 @@ def test_detect(pool, source):
 
 @pytest.mark.parametrize("start", ["spawn", "fork", "forkserver"])
 def test_worker_pool(directory, start):
-    said = run("worker_pool.py", "--channel", directory / "jobs.sock", "--workers", 3, "--jobs", 20, "--start", start)
-    jobs, total, workers = map(int, re.fullmatch(r"(\d+) jobs, (\d+) in all, by (\d+) workers\n", said).groups())
-    # Each job once, whoever did it.
+    output = run("worker_pool.py", "--channel", directory / "jobs.sock", "--workers", 3, "--jobs", 20, "--start", start)
+    jobs, total, workers = map(int, re.fullmatch(r"(\d+) jobs, (\d+) in all, by (\d+) workers\n", output).groups())
+    # Each job once, by whichever worker.
     assert (jobs, total) == (20, sum(range(20)))
     assert 1 <= workers <= 3
 

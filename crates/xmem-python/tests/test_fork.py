@@ -59,7 +59,7 @@ def use(it, names, results):
 
 
 def in_a_child(it, *names):
-    """What becomes of each of these there."""
+    """The state of each of these in the child."""
     context = multiprocessing.get_context("fork")
     results = context.SimpleQueue()
     process = context.Process(target=use, args=(it, names, results))
@@ -108,7 +108,7 @@ def test_frames_that_are_written(pool):
             assert in_a_child(frame, *ways) == refused(ways)
 
 
-def test_what_came_through_a_channel(pool):
+def test_frames_from_a_channel(pool):
     with xmem.Producer(pool) as producer, xmem.Consumer(pool) as consumer:
         publish(producer, 1)
         path = pool.replace("p.sock", "c.sock")

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MPL-2.0
 
-"""What a frame is, and how other libraries see it."""
+"""Frames, and their use by other libraries."""
 
 import ctypes
 import gc
@@ -69,7 +69,7 @@ def test_shapes(producer, consumer, shape):
     assert np.array_equal(array.reshape(shape), data)
 
 
-def test_ways_to_say_a_type(producer):
+def test_spellings_of_a_type(producer):
     torch = pytest.importorskip("torch", reason="no PyTorch")
 
     for dtype in ("float32", np.float32, np.dtype("float32"), torch.float32):
@@ -124,7 +124,7 @@ def test_planar_formats_are_planes(producer, consumer):
     for use in (lambda: len(frame), lambda: np.asarray(frame), lambda: np.from_dlpack(frame)):
         with pytest.raises(TypeError, match=r"NV12 is not one array but 2: use frame\.planes"):
             use()
-    # Who asks whether there is one is told so, and who needs it why there is none.
+    # A question whether there is one is answered; a use of it is an error with the reason.
     for name in ("shape", "strides", "ndim"):
         assert getattr(frame, name, None) is None
         with pytest.raises(AttributeError, match=r"NV12 is not one array but 2: use frame\.planes"):
@@ -164,7 +164,7 @@ def test_room_for_attachments(producer, consumer, size):
     assert consumer.recv(HANG).attachments == many
 
 
-def test_what_the_bytes_are(producer, consumer):
+def test_flags_content_type_and_attachments(producer, consumer):
     with producer.acquire((2,)) as frame:
         frame.publish(flags=1 << 13, content_type="image/jpeg", attachments={"a": bytearray(b"x")})
     frame = consumer.recv(HANG)
@@ -215,7 +215,7 @@ def test_a_lease_lives_as_long_as_the_last_view(producer, consumer):
     assert consumer.stats["held"] == 0
 
 
-def test_a_capsule_that_nobody_takes_frees_itself(producer, consumer):
+def test_an_unused_capsule_frees_itself(producer, consumer):
     publish(producer, 1)
     frame = consumer.recv(HANG)
     capsules = [frame.__dlpack__(), frame.__dlpack__(max_version=(1, 0)), frame.__dlpack__(copy=True)]
@@ -355,7 +355,7 @@ def test_newest_only(pool):
 
 
 @pytest.mark.parametrize("lossless", [False, True])
-def test_few_bytes_for_who_keeps_frames(pool, lossless):
+def test_few_bytes_for_a_consumer_that_keeps_frames(pool, lossless):
     # Five of them, of 256 KiB.
     with (
         xmem.Producer(pool, lossless=lossless, history=1, max_bytes=5 << 18) as producer,
@@ -386,7 +386,7 @@ def test_start_from(producer):
 
 
 @pytest.mark.parametrize("shape", [(0,), (0, 3)])
-def test_what_is_there_is_true(pool, shape):
+def test_frames_and_planes_are_true(pool, shape):
     with xmem.Producer(pool) as producer, xmem.Consumer(pool) as consumer:
         for arguments in ({"shape": shape}, {"format": "NV12", "width": 64, "height": 48}):
             with producer.acquire(**arguments) as written:

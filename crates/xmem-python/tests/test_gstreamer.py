@@ -41,7 +41,7 @@ def test_layouts_are_gstreamer_s(directory, gst_launch):
         with xmem.Consumer(f"{directory}/{it}.sock", timeout=HANG, start_from="oldest") as consumer:
             frame = consumer.recv(HANG)
             assert (frame.format, frame.width, frame.height) == (it, width, height)
-            # These are where GStreamer says that they are.
+            # These are at the places that GStreamer gives.
             made[it] = [(plane.shape, plane.dtype, memoryview(plane).tobytes()) for plane in frame.planes]
     assert source.wait(HANG) == 0
 
@@ -63,7 +63,7 @@ def test_layouts_are_gstreamer_s(directory, gst_launch):
 
 
 def planes_of(raw, frame):
-    """What lies in the file where the frame has its planes."""
+    """The bytes of the file at the places of the frame's planes."""
     planes = []
     start = np.asarray(frame.planes[0]).ctypes.data
     for plane in frame.planes:
@@ -76,7 +76,7 @@ def planes_of(raw, frame):
     return planes
 
 
-def test_python_receives_what_xmemsink_publishes(pool, gst_launch):
+def test_python_receives_frames_of_xmemsink(pool, gst_launch):
     source = gst_launch(
         "videotestsrc num-buffers=20 pattern=ball ! video/x-raw,format=RGB,width=320,height=240,framerate=30/1 ! "
         f"timeoverlay ! xmemsink pool={pool} wait-for-connection=true delivery=lossless"
@@ -95,7 +95,7 @@ def test_python_receives_what_xmemsink_publishes(pool, gst_launch):
     assert source.wait(HANG) == 0
 
 
-def test_xmemsrc_shows_what_python_publishes(pool, directory, gst_launch):
+def test_xmemsrc_shows_frames_of_python(pool, directory, gst_launch):
     """Colours and times, through a pipeline that converts them."""
     shown = directory / "shown"
     with xmem.Producer(pool, lossless=True, framerate=25) as producer:
@@ -191,7 +191,7 @@ def test_frames_that_are_forwarded(pool, directory, gst_launch):
                 time.sleep(0.002)
             assert consumer.stats["received"] > 0
             assert consumer.stats["copied"] == 0
-            # Who holds frames here that another pool passed on to it.
+            # The holder of frames that another pool forwarded to it.
             via = {it["pid"]: it["via"] for it in producer.stats["consumers"]}
             assert via == {forward.pid: "", os.getpid(): f"{directory}/q.sock"}
         forward.send_signal(signal.SIGINT)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MPL-2.0
 
-"""A producer that describes its frames wrongly is told of by an exception, and nobody reads outside of a frame."""
+"""A producer that describes its frames wrongly causes an exception, and no reader goes outside of a frame."""
 
 import json
 import random
@@ -31,27 +31,27 @@ F32, BF16, F64 = 10, 9, 11
 
 
 @pytest.fixture(scope="module")
-def told():
-    """What a consumer says of a frame whose entry has other words."""
+def result_of():
+    """A consumer's description of a frame whose entry has other words."""
     with tempfile.TemporaryDirectory(prefix="xm") as directory:
         pool = f"{directory}/p.sock"
         with Child("lie", pool) as liar, Child("look", pool) as looker:
-            assert liar.hear() == "made"
-            assert looker.hear() == "ready"
+            assert liar.reply() == "made"
+            assert looker.reply() == "ready"
 
-            def told(arguments, lies, patience=HANG):
-                liar.tell(json.dumps([arguments, lies]))
-                assert liar.hear() == "2"
-                looker.tell(str(patience))
-                return json.loads(looker.hear())
+            def result_of(arguments, lies, patience=HANG):
+                liar.send(json.dumps([arguments, lies]))
+                assert liar.reply() == "2"
+                looker.send(str(patience))
+                return json.loads(looker.reply())
 
-            yield told
+            yield result_of
             liar.kill()
 
 
 @pytest.mark.parametrize("arguments", [TENSOR, RGB, NV12])
-def test_the_truth(told, arguments):
-    what, size = told(arguments, {})
+def test_valid_data(result_of, arguments):
+    what, size = result_of(arguments, {})
     assert what == "frame"
     assert size == {"shape": 96, "RGB": 16 * 8 * 3, "NV12": 16 * 12}[arguments.get("format", "shape")]
 
@@ -81,7 +81,7 @@ CASES = {
     "a larger type": (TENSOR, {TYPE: kind(F64, 2)}, "float64 of shape .* cannot be"),
     "a type that there is not": (TENSOR, {TYPE: kind(200, 2)}, "unknown element type"),
     "more dimensions than there may be": (TENSOR, {TYPE: kind(F32, 9)}, "more than 8 dimensions"),
-    "dimensions that were not said": (TENSOR, {TYPE: kind(F32, 8)}, None),
+    "dimensions that are missing": (TENSOR, {TYPE: kind(F32, 8)}, None),
     "storage that there is not": (TENSOR, {TYPE: kind(F32, 2, storage=7)}, "unknown kind of storage"),
     "memory of a device": (TENSOR, {TYPE: kind(F32, 2, storage=1)}, None),
     "a payload that ends outside": (TENSOR, {PAYLOAD_LEN: 1 << 40}, "a payload lies outside its slot"),
@@ -109,20 +109,20 @@ CASES = {
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_lies(told, case):
+def test_invalid_data(result_of, case):
     arguments, lies, message = CASES[case]
-    what, said = told(arguments, lies)
+    what, text = result_of(arguments, lies)
     if message is None:
         assert what in ("frame", "Error")
     else:
         assert what == "Error"
-        assert re.search(message, said), said
+        assert re.search(message, text), text
     # The next frame is taken as ever.
-    assert told(TENSOR, {}) == ["frame", 96]
+    assert result_of(TENSOR, {}) == ["frame", 96]
 
 
-def test_lies_at_random(told):
-    """Whatever an entry says, a consumer lives."""
+def test_random_invalid_data(result_of):
+    """Whatever is in an entry, a consumer lives."""
     chance = random.Random(5)
     edges = [0, 1, 2, 7, 2**31 - 1, 2**31, 2**32 - 1, 2**32, 2**62, SIGN - 1, SIGN, MOST]
     seen = set()
@@ -132,7 +132,7 @@ def test_lies_at_random(told):
             word = chance.randrange(62)
             value = chance.choice([*edges, chance.randrange(300), chance.getrandbits(64), chance.getrandbits(16)])
             lies[word] = value
-        # A frame whose slot says something else is none.
-        what, _ = told(chance.choice([TENSOR, RGB, NV12]), lies, 0.005)
+        # A frame whose slot has other content is skipped.
+        what, _ = result_of(chance.choice([TENSOR, RGB, NV12]), lies, 0.005)
         seen.add(what)
     assert {"frame", "Error"} <= seen

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MPL-2.0
 
-"""A lossless producer whose patience ends goes on without a consumer, which learns of it."""
+"""A lossless producer whose timeout ends goes on without a consumer, which gets a warning."""
 
 import _thread
 import asyncio
@@ -14,7 +14,7 @@ from conftest import HANG, publish
 
 import xmem
 
-SAID = "waited longer than its lossless_timeout for it, and went on without it"
+LEFT_BEHIND = "waited longer than its lossless_timeout for it, and went on without it"
 
 
 @pytest.fixture
@@ -28,16 +28,16 @@ def publish_all(producer, seeds):
         publish(producer, seed)
 
 
-def test_it_is_said_and_counted(producer):
+def test_left_behind_is_warned_of_and_counted(producer):
     with xmem.Consumer(producer.pool) as consumer:
         publish_all(producer, range(3))
         seeds = [consumer.recv(HANG).pts for _ in range(3)]
         # It waits for the consumer once, and then no more.
         publish_all(producer, range(3, 60))
-        with pytest.warns(xmem.PoolWarning, match=f"{SAID} after number 2: it joins again") as said:
+        with pytest.warns(xmem.PoolWarning, match=f"{LEFT_BEHIND} after number 2: it joins again") as caught:
             seeds.append(consumer.recv(HANG).pts)
-        assert len(said) == 1
-        assert said[0].filename == __file__
+        assert len(caught) == 1
+        assert caught[0].filename == __file__
         while seeds[-1] < 59:
             seeds.append(consumer.recv(HANG).pts)
         assert seeds == sorted(set(seeds))
@@ -51,14 +51,14 @@ def test_each_time(producer):
         seeds = []
         for first in (0, 40, 80):
             publish_all(producer, range(first, first + 40))
-            with pytest.warns(xmem.PoolWarning, match=SAID):
+            with pytest.warns(xmem.PoolWarning, match=LEFT_BEHIND):
                 seeds.append(consumer.recv(HANG).pts)
             while seeds[-1] < first + 39:
                 seeds.append(consumer.recv(HANG).pts)
         assert consumer.stats["missed"] == 120 - len(seeds)
 
 
-def test_what_is_kept_does_not_come_twice(pool):
+def test_kept_frames_are_not_delivered_twice(pool):
     with xmem.Producer(pool, lossless=True, lossless_timeout=0.1, max_slots=12, max_held=2) as producer:
         with xmem.Consumer(pool) as consumer:
             publish_all(producer, range(3))
@@ -70,7 +70,7 @@ def test_what_is_kept_does_not_come_twice(pool):
                 with contextlib.suppress(xmem.Timeout):
                     kept.append(producer.acquire((8,), timeout=0.1))
             kept.clear()
-            with pytest.warns(xmem.PoolWarning, match=SAID):
+            with pytest.warns(xmem.PoolWarning, match=LEFT_BEHIND):
                 seeds.append(consumer.recv(HANG).pts)
             assert seeds == [0, 1, 2, 3]
             assert consumer.stats["missed"] == 0
@@ -79,7 +79,7 @@ def test_what_is_kept_does_not_come_twice(pool):
 def test_another_producer_of_this_process_counts_anew(pool):
     with xmem.Producer(pool, lossless=True, lossless_timeout=0.2) as producer, xmem.Consumer(pool) as consumer:
         publish_all(producer, range(30))
-        with pytest.warns(xmem.PoolWarning, match=SAID):
+        with pytest.warns(xmem.PoolWarning, match=LEFT_BEHIND):
             consumer.recv(HANG)
         while consumer.recv(HANG).pts < 29:
             pass
@@ -93,8 +93,8 @@ def test_another_producer_of_this_process_counts_anew(pool):
             assert consumer.stats["missed"] == missed
 
 
-def test_where_no_line_of_python_asks(producer, monkeypatch):
-    with xmem.Consumer(producer.pool) as consumer, warnings.catch_warnings(record=True) as said:
+def test_a_thread_without_python_frames(producer, monkeypatch):
+    with xmem.Consumer(producer.pool) as consumer, warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         publish_all(producer, range(30))
         taken = queue.SimpleQueue()
@@ -102,10 +102,10 @@ def test_where_no_line_of_python_asks(producer, monkeypatch):
         # Its thread has no frame but this function's, which is no Python either.
         _thread.start_new_thread(map(taken.put, consumer).__next__, ())
         assert taken.get(timeout=HANG).pts < 30
-    assert [warning.category for warning in said] == [xmem.PoolWarning]
+    assert [warning.category for warning in caught] == [xmem.PoolWarning]
 
 
-def test_it_is_no_end_of_the_stream(producer):
+def test_left_behind_is_no_end_of_the_stream(producer):
     with xmem.Consumer(producer.pool, on_producer_lost="end") as consumer:
         publish_all(producer, range(30))
         with pytest.raises(xmem.ProducerLost, match="lossless-timeout"):
@@ -116,7 +116,7 @@ def test_a_warning_that_is_an_error_is_none_of_the_stream(producer):
     with xmem.Consumer(producer.pool) as consumer, warnings.catch_warnings():
         warnings.simplefilter("error")
         publish_all(producer, range(30))
-        with pytest.raises(xmem.PoolWarning, match=f"{SAID} before any frame came"):
+        with pytest.raises(xmem.PoolWarning, match=f"{LEFT_BEHIND} before any frame came"):
             consumer.recv(HANG)
         assert consumer.recv(HANG).pts < 30
 
@@ -142,10 +142,10 @@ def test_in_a_loop(pool, take):
                 publish_all(producer, range(30))
                 assert (await take(consumer)).pts < 30
 
-    # As it is without a test: a text that was said of a line is not said again.
-    with warnings.catch_warnings(record=True) as said:
+    # As it is without a test: a text is printed once for each line.
+    with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("default")
         for _ in range(3):
             asyncio.run(once())
-    assert [(str(it.message), it.filename) for it in said] == [(str(said[0].message), __file__)] * 3
-    assert SAID in str(said[0].message)
+    assert [(str(it.message), it.filename) for it in caught] == [(str(caught[0].message), __file__)] * 3
+    assert LEFT_BEHIND in str(caught[0].message)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MPL-2.0
 
-"""Who may go first: views, frames, consumers, producers, interpreters, processes."""
+"""The order of ends: views, frames, consumers, producers, interpreters, processes."""
 
 import multiprocessing
 import os
@@ -31,25 +31,25 @@ def churn(producer, frames=200):
 def test_views_are_not_overwritten_in_another_process(pool, child):
     with xmem.Producer(pool, max_slots=20) as producer:
         reader = child("hold", pool)
-        reader.hear()
+        reader.reply()
         producer.wait_for_consumer(HANG)
         seed = 0
         while held(producer) != [3]:
             publish(producer, seed)
             seed += 1
-        assert reader.hear() == "3"
+        assert reader.reply() == "3"
         churn(producer)
-        reader.tell()
-        assert reader.hear() == "whole"
+        reader.send()
+        assert reader.reply() == "whole"
         # And they outlive the producer.
         producer.close()
-        reader.tell()
+        reader.send()
         assert reader.wait() == 0
 
 
-def test_what_is_held_of_a_producer_that_was_killed(pool, child):
+def test_held_frames_of_a_killed_producer(pool, child):
     first = child("produce", pool)
-    assert first.hear() == "made"
+    assert first.reply() == "made"
     with xmem.Consumer(pool, max_held=5, timeout=HANG) as consumer:
         frames = [consumer.recv(HANG) for _ in range(5)]
         first.kill()
@@ -77,7 +77,7 @@ def test_what_is_held_of_a_producer_that_was_killed(pool, child):
 def test_a_process_that_is_killed_holds_nothing(pool, child):
     with xmem.Producer(pool, max_slots=20) as producer:
         reader = child("hold", pool)
-        reader.hear()
+        reader.reply()
         producer.wait_for_consumer(HANG)
         while held(producer) != [3]:
             publish(producer, 0)
@@ -93,19 +93,19 @@ def test_a_process_that_is_killed_holds_nothing(pool, child):
 def test_an_interpreter_that_exits_holds_nothing(pool, child):
     with xmem.Producer(pool) as producer:
         reader = child("hold_at_exit", pool)
-        reader.hear()
+        reader.reply()
         producer.wait_for_consumer(HANG)
         while held(producer) != [3]:
             publish(producer, 0)
-        assert reader.hear() == "held"
-        reader.tell()
+        assert reader.reply() == "held"
+        reader.send()
         assert reader.wait() == 0
         eventually(lambda: producer.stats["consumers"] == [], "it is still there")
 
 
 def test_a_frame_outlives_a_producer_that_is_killed(pool, child):
     writer = child("produce_one", pool)
-    writer.hear()
+    writer.reply()
     with xmem.Consumer(pool, timeout=HANG, on_producer_lost="raise") as consumer:
         view = np.asarray(consumer.recv(HANG))
         writer.kill()
@@ -122,21 +122,21 @@ def test_a_consumer_rides_over_a_restart(pool, child):
         publish(producer, 1)
         kept = consumer.recv(HANG)
     writer = child("produce_one", pool)
-    writer.hear()
+    writer.reply()
     assert consumer.recv(HANG).pts == 7
     assert consumer.stats["reconnects"] == 1
     assert consumer.stats["received"] == 2
     assert_whole(kept, 1)
-    writer.tell()
+    writer.send()
     assert writer.wait() == 0
 
 
 def test_no_view_ever_sees_another_frame(pool, child):
     """Under load: a producer that overtakes its consumers all the time, and views that are looked at late."""
     writer = child("produce", pool)
-    writer.hear()
+    writer.reply()
     readers = [child("read", pool) for _ in range(2)]
-    assert [reader.hear() for reader in readers] == ["joined"] * 2
+    assert [reader.reply() for reader in readers] == ["joined"] * 2
     with xmem.Consumer(pool, timeout=HANG) as consumer:
         views = []
         for number in range(500):
@@ -153,12 +153,12 @@ def test_no_view_ever_sees_another_frame(pool, child):
                 views.clear()
         assert consumer.stats["missed"] > 0
         assert consumer.stats["copied"] == 0
-    writer.tell()
-    writer.hear()
+    writer.send()
+    writer.reply()
     for reader in readers:
-        assert int(reader.hear()) > 0
+        assert int(reader.reply()) > 0
         assert reader.wait() == 0
-    writer.tell()
+    writer.send()
     assert writer.wait() == 0
 
 
@@ -168,14 +168,14 @@ def test_ctrl_c_ends_every_wait(pool, child, role):
     if role == "wait_for_signal":
         others.append(xmem.Producer(pool))
     waiting = child(role, pool)
-    waiting.hear()
+    waiting.reply()
     if role == "wait_for_room":
         others.append(xmem.Consumer(pool, timeout=HANG))
         while waiting.process.poll() is None and not others[0].stats["missed"] and backlog(pool) < 8:
-            waiting.hear()
+            waiting.reply()
     time.sleep(0.1)
     waiting.process.send_signal(signal.SIGINT)
-    lines = iter(waiting.hear, "interrupted")
+    lines = iter(waiting.reply, "interrupted")
     for _ in lines:
         pass
     assert waiting.wait() == 0
@@ -239,7 +239,7 @@ def use_inherited(consumer, frame, view, producer, results):
 
 
 def test_fork(pool):
-    """What a forked child inherits does nothing there, and harms nobody."""
+    """Inherited objects do nothing in a forked child, and harm no process."""
     context = multiprocessing.get_context("fork")
     with xmem.Producer(pool) as producer, xmem.Consumer(pool) as consumer:
         publish(producer, 1)
@@ -302,7 +302,7 @@ def test_a_written_frame_keeps_no_producer(pool, way):
         return frame
 
     frame = write()
-    # There is no other any more, which PoolInUse would say.
+    # There is no other any more; else this is PoolInUse.
     with xmem.Producer(pool):
         assert pool in repr(frame)
         with pytest.raises(xmem.Error, match="without publishing" if way != "published" else "published already"):

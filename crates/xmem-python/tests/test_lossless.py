@@ -59,7 +59,7 @@ def test_a_frame_that_found_no_room_can_be_published_later(producer):
         assert np.array_equal(consumer.recv(HANG), content(1000))
 
 
-def test_what_is_wrong_is_said_before_the_wait(producer):
+def test_errors_are_raised_before_the_wait(producer):
     with xmem.Consumer(producer.pool):
         late = producer.acquire((60, 80, 3))
         array = np.asarray(late)
@@ -91,7 +91,7 @@ def test_a_live_pool_does_not_wait(pool):
 
 @pytest.mark.parametrize("lossless", [False, True])
 @pytest.mark.parametrize("timeout", [-1, float("nan")])
-def test_times_that_are_none(pool, lossless, timeout):
+def test_invalid_times(pool, lossless, timeout):
     with xmem.Producer(pool, lossless=lossless) as producer:
         for use in (lambda: producer.acquire((8,), timeout=timeout), lambda: producer.publish_event("x", timeout=timeout)):
             with pytest.raises(ValueError, match="a timeout is in seconds"):
@@ -103,7 +103,7 @@ def test_times_that_are_none(pool, lossless, timeout):
 
 
 def taken_while(producer, feed):
-    """What a consumer takes in the event loop in which this feeds the pool."""
+    """A consumer in the event loop in which this feeds the pool."""
 
     async def feed_all():
         await feed()

@@ -32,7 +32,7 @@ def session():
     return onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
 
 
-def test_frames_are_inputs_where_they_lie(pool, session):
+def test_frames_are_inputs_in_place(pool, session):
     runner = xmem.ort.Runner(session)
     with xmem.Producer(pool) as producer, xmem.Consumer(pool) as consumer:
         publish(producer, 1)
@@ -41,7 +41,7 @@ def test_frames_are_inputs_where_they_lie(pool, session):
         assert total == content(1).sum()
         assert np.array_equal(same, content(1))
         assert runner.copied == 0
-        # What comes out is not the frame, which is free again.
+        # The output is not the frame, which is free again.
         del frame
         assert consumer.stats["held"] == 0
         assert np.array_equal(same, content(1))
@@ -59,7 +59,7 @@ def test_rows_with_padding_are_copied_once(pool, session):
 
 
 def test_the_frame_is_held_until_the_run_is_done(pool, session):
-    """While another thread lets go of everything it can, and the producer uses up what is free."""
+    """While another thread releases everything it can, and the producer uses up what is free."""
     runner = xmem.ort.Runner(session, ["total"])
     with xmem.Producer(pool, max_slots=16) as producer, xmem.Consumer(pool) as consumer:
         stop = threading.Event()

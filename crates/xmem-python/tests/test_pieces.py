@@ -32,7 +32,7 @@ def test_planes_in_memories_of_their_own(pool, gst_producer):
             number += 1
             assert frame.format == "NV12"
             assert_nv12(frame, number)
-            # What cannot be one array is copied, and nothing else is.
+            # Parts that cannot be one array are copied, and nothing else is.
             assert frame.readonly == (number % 4 in WHOLE)
             assert consumer.stats["copied"] == sum(it % 4 not in WHOLE for it in range(number + 1))
             if frame.readonly:

@@ -25,7 +25,7 @@ def test_views_that_could_write_keep_a_frame_from_being_published(pool):
             assert frame.publish() == 0
             with pytest.raises(xmem.Error, match="published already"):
                 frame.publish()
-            # What is made from it now is read-only.
+            # A view made from it now is read-only.
             late = np.asarray(frame)
             assert not late.flags.writeable
             assert_whole(late, 1)
@@ -61,7 +61,7 @@ def test_a_frame_that_is_not_published_is_given_back(pool):
                 use(frame)
         with pytest.raises(AttributeError):
             producer.acquire((1,)).planes[0].__array_interface__  # noqa: B018
-        # But not under somebody's view.
+        # But not under a view.
         with producer.acquire((1000,)) as frame:
             view = np.asarray(frame)
         assert producer.stats["slots_held"] == 1
@@ -115,7 +115,7 @@ def test_caps(pool):
 
 
 def test_frames_of_several_kinds_in_turn(pool):
-    """What the last frame was does not show in the next one."""
+    """The metadata of the last frame does not show in the next one."""
     kinds = [
         ({"shape": (2, 3), "dtype": "uint8"}, (2, 3), "uint8", "dimensions=(string)3:2, types=(string)uint8"),
         ({"shape": (2, 3), "dtype": "int8"}, (2, 3), "int8", "types=(string)int8"),
@@ -197,7 +197,7 @@ def test_threads_with_frames_of_their_own_caps(pool):
 
 
 def test_views_come_and_go_while_others_try_to_publish(pool):
-    """What goes wrong is said without the lock that views need."""
+    """Errors are raised without the lock that views need."""
     with xmem.Producer(pool) as producer, producer.acquire((1000,)) as frame:
         kept = memoryview(frame)
         stop = threading.Event()

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MPL-2.0
 
-"""What the pages show runs."""
+"""The examples of the pages run."""
 
 import ast
 import asyncio
@@ -83,7 +83,7 @@ def test_the_first_page(format, count):
     assert all((plane == 7).all() for plane in there["planes"])
 
 
-def test_what_else_a_consumer_can():
+def test_other_uses_of_a_consumer():
     there = {"xmem": xmem, "selectors": selectors}
     with camera("RGB"):
         exec(block("NoProducer if there is none"), there)
@@ -184,7 +184,7 @@ def test_publish_in_a_loop():
         there.clear()
 
 
-def test_what_it_says_of_pools():
+def test_pools_and_query():
     with xmem.Producer("cam0"):
         (entry,) = xmem.pools()
         assert (entry.name, entry.live) == ("cam0", True)

@@ -45,7 +45,7 @@ def test_the_module_needs_no_lock_of_the_interpreter():
 
 
 def test_one_consumer(pool):
-    """Each frame is had once, whole, and let go of in whatever thread."""
+    """Each frame is taken once, intact, and released in whatever thread."""
     count = 400
     with xmem.Producer(pool, lossless=True) as producer, xmem.Consumer(pool) as consumer:
         seen = [[] for _ in range(THREADS)]
@@ -90,7 +90,7 @@ def test_one_frame(pool):
 
 
 def test_one_slot(pool):
-    """Of many who publish a slot one does; views that could write keep all of them from it."""
+    """Of many threads that publish a slot one succeeds; views that could write keep all of them from it."""
     with xmem.Producer(pool) as producer, xmem.Consumer(pool) as consumer:
         for _ in range(20):
             published = []

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MPL-2.0
 
-"""What works, but hardly as it is meant, is said once."""
+"""Uses that work, but hardly as intended, are warned of once."""
 
 import asyncio
 import threading
@@ -22,7 +22,7 @@ def names(directory, monkeypatch):
 
 
 @pytest.mark.parametrize("what", ["Consumer", "Consumer.connect", "Channel.connect", "Channel.aconnect"])
-def test_who_waits_for_what_is_not_there_says_so_once(names, what):
+def test_a_wait_for_a_missing_pool_warns_once(names, what):
     wait = {
         "Consumer": lambda: xmem.Consumer("typo", timeout=HANG),
         "Consumer.connect": lambda: asyncio.run(xmem.Consumer.connect("typo", timeout=HANG)),
@@ -30,16 +30,16 @@ def test_who_waits_for_what_is_not_there_says_so_once(names, what):
         "Channel.aconnect": lambda: asyncio.run(xmem.Channel.aconnect("typo", timeout=HANG)),
     }[what]
     made = []
-    # It waits on: what it waits for comes after it has said so.
-    with warnings.catch_warnings(record=True) as said:
+    # It waits on: the pool comes after the warning.
+    with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         thread = threading.Thread(target=lambda: made.append(wait()))
         thread.start()
-        eventually(lambda: said, "it says nothing")
+        eventually(lambda: caught, "no warning")
         with xmem.Channel("typo") if "Channel" in what else xmem.Producer("typo"):
             thread.join(HANG)
             made.pop().close()
-    (warning,) = said
+    (warning,) = caught
     assert warning.category is xmem.PoolWarning
     text = str(warning.message)
     assert text.startswith("waiting for the maker of channel" if "Channel" in what else "waiting for a producer of pool")
@@ -54,10 +54,10 @@ def test_a_budget_that_is_cut(pool, connect):
         return asyncio.run(xmem.Consumer.connect(pool, **options)) if connect else xmem.Consumer(pool, **options)
 
     with xmem.Producer(pool, max_held=8):
-        with pytest.warns(xmem.PoolWarning, match="asked for max_held=11, granted 8: raise max_held of the Prod") as said:
+        with pytest.warns(xmem.PoolWarning, match="asked for max_held=11, granted 8: raise max_held of the Prod") as caught:
             with make(max_held=11) as consumer:
                 assert consumer.stats["budget"] == 8
-        assert len(said) == 1
+        assert len(caught) == 1
         with warnings.catch_warnings():
             warnings.simplefilter("error")
             make(max_held=8).close()
@@ -73,13 +73,13 @@ def test_a_budget_that_is_cut(pool, connect):
 def test_a_small_budget_that_is_used_up(pool, limit, options):
     with xmem.Producer(pool, history=1, **options) as producer, xmem.Consumer(pool) as consumer:
         kept = []
-        with warnings.catch_warnings(record=True) as said:
+        with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             while consumer.stats["copied"] < 3:
                 with producer.acquire((1 << 18,), room=0, timeout=HANG) as frame:
                     frame.publish()
                 kept.append(consumer.recv(HANG))
-        (warning,) = said
+        (warning,) = caught
         assert warning.category is xmem.PoolWarning and warning.filename == __file__
         assert f"raise {limit} of the Producer" in str(warning.message)
         assert consumer.stats["budget_limit"] == limit
@@ -106,21 +106,21 @@ def test_two_that_only_send(tmp_path):
             came.extend(channel.recv(timeout=HANG) for _ in range(30))
 
         thread = threading.Thread(target=take)
-        with warnings.catch_warnings(record=True) as said:
+        with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
 
-            def start_when_said():
-                wait_until(lambda: said, "it says nothing")
+            def start_when_warned():
+                wait_until(lambda: caught, "no warning")
                 thread.start()
 
-            helper = threading.Thread(target=start_when_said)
+            helper = threading.Thread(target=start_when_warned)
             helper.start()
             for number in range(30):
                 channel.send(number, timeout=HANG)
             helper.join()
         thread.join()
         assert came == list(range(30))
-        (warning,) = said
+        (warning,) = caught
         assert warning.category is xmem.PoolWarning and warning.filename == __file__
         assert f"(process {child.pid}) does not take the messages" in str(warning.message)
         channel.close()
@@ -128,7 +128,7 @@ def test_two_that_only_send(tmp_path):
 
 
 def test_a_receiver_that_is_only_slow(tmp_path):
-    """Nothing is said where nobody has anything to receive."""
+    """There is no warning where there is nothing to receive."""
     path = str(tmp_path / "c.sock")
     with xmem.Channel(path) as channel, xmem.Channel.connect(path, timeout=HANG) as other:
         channel.wait_for_receiver(HANG)

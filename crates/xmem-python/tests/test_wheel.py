@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MPL-2.0
 
-"""The wheel needs nothing but Python; the stubs say what there is."""
+"""The wheel needs nothing but Python; the stubs match the module."""
 
 import ast
 import inspect
@@ -45,7 +45,7 @@ def test_in_an_environment_with_nothing_else(directory, pool):
     assert alone.stdout.strip() == xmem.__version__
 
 
-def test_stubs_have_what_the_module_has():
+def test_stubs_match_the_module():
     stub = Path(_xmem.__file__).with_name("_xmem.pyi")
     tree = ast.parse(stub.read_text())
     classes = {node.name: node for node in tree.body if isinstance(node, ast.ClassDef)}
@@ -66,8 +66,8 @@ def test_stubs_have_what_the_module_has():
         real = {it for base in bases for it in vars(base) if it not in object.__dict__ or it == "__new__"}
         # The buffer protocol's have names of their own from 3.12 on.
         real -= {"__doc__", "__module__", "__buffer__", "__release_buffer__"}
-        said = names(classes[name]) - {"__buffer__"}
-        assert real == said, name
+        listed = names(classes[name]) - {"__buffer__"}
+        assert real == listed, name
 
 
 @pytest.mark.parametrize("name", xmem.__all__)
@@ -83,7 +83,7 @@ DOCUMENTED = ["Consumer", "Event", "Frame", "Plane", "Producer", "WritableFrame"
 
 
 @pytest.mark.parametrize("name", DOCUMENTED)
-def test_help_says_what_the_stubs_say(name):
+def test_help_has_the_text_of_the_stubs(name):
     tree = ast.parse(Path(_xmem.__file__).with_name("_xmem.pyi").read_text())
     classes = {node.name: node for node in tree.body if isinstance(node, ast.ClassDef)}
 
@@ -94,6 +94,6 @@ def test_help_says_what_the_stubs_say(name):
 
     real = getattr(_xmem, name)
     for member in members(classes[name]):
-        said = ast.get_docstring(member)
-        assert said, member.name
-        assert inspect.getdoc(getattr(real, member.name)) == said, member.name
+        text = ast.get_docstring(member)
+        assert text, member.name
+        assert inspect.getdoc(getattr(real, member.name)) == text, member.name

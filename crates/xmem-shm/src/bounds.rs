@@ -12,7 +12,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_number_wraps() {
+    fn no_size_overflows() {
         assert!(lie_inside(0, 10, 10));
         assert!(lie_inside(10, 0, 10));
         assert!(!lie_inside(1, 10, 10));

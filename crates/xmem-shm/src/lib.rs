@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! What the processes of a pool share, and the system calls for it.
+//! The memory that the processes of a pool share, and the system calls for it.
 //!
 //! [`protocol`] has the algorithms over references to atomics, [`abi`] the layout of the memory and the messages, [`os`] the
 //! system calls, [`fault`] the points at which tests end a process. Nothing here knows a producer or a consumer: `xmem-core`

@@ -28,7 +28,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_plays_tricks_is_marked() {
+    fn control_characters_are_marked() {
         assert_eq!(printable("cam\x1b[2J\n"), "cam\u{fffd}[2J\u{fffd}");
         assert_eq!(printable("\u{202e}mac\u{2069}"), "\u{fffd}mac\u{fffd}");
         assert_eq!(printable("one\u{2028}two"), "one\u{fffd}two");

@@ -83,7 +83,7 @@ impl BufferPoolImpl for XmemCudaBufferPool {
         true
     }
 
-    /// A buffer of its own for every frame, in a slot of its own. It never waits and it never fails for want of a
+    /// A buffer of its own for every frame, in a slot of its own. It never waits and it never fails for lack of a
     /// slot.
     fn acquire_buffer(
         &self,
@@ -149,7 +149,7 @@ impl XmemCudaBufferPool {
         let layout = Layout::new(&info, context).ok()?;
         let size = u32::try_from(layout.info().size()).ok()?;
         config.set_params(Some(&caps), size, min, max);
-        // Not the default stream, which waits for all others, also for one that stands still.
+        // Not the default stream, which waits for all others, also for a blocked one.
         let stream = Stream::of_config(config).or_else(|| Stream::new(context))?;
         if !stream.is_of(context) {
             gst::debug!(CAT, imp = self, "Upstream works in another context");

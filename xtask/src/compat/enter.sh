@@ -10,7 +10,7 @@ set -e
 
 case $1 in
 ro) exec unshare --mount --propagation private -- sh "$0" mounted "$@" ;;
-# What an installation starts ends with it, and what it stops is nobody else's.
+# The processes of an installation end with it, and it stops no others.
 rw) exec unshare --mount --propagation private --pid --fork --kill-child -- sh "$0" mounted "$@" ;;
 mounted) ;;
 *)
@@ -38,14 +38,14 @@ if [ "$mode" = ro ]; then
     mount -o remount,bind,ro "$root"
 fi
 
-# A chroot would not do: in one, nobody may make a user namespace.
+# A chroot would not do: in one, no process may make a user namespace.
 here=$PWD
 cd "$root"
 pivot_root . .
 umount --lazy .
 cd "$here" 2>/dev/null || cd /
 export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/tmp
-# What GStreamer found out about its plugins, for all who may not write.
+# GStreamer's registry of plugins, for users that may not write.
 export GST_REGISTRY=/var/cache/gstreamer-registry.bin
 unset TMPDIR XDG_RUNTIME_DIR XDG_CACHE_HOME
 exec "$@"

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! What was built with this machine's GStreamer, run with that of Debian 13: all of the plugin's tests with
+//! Programs built with this machine's GStreamer, run with that of Debian 13: all of the plugin's tests with
 //! `cargo xtask test --compat`, those of CUDA with `cargo xtask test` too, and the benchmark with
 //! `cargo xtask bench --compat`.
 
@@ -10,13 +10,13 @@ use std::process::Command;
 use crate::apt;
 use crate::packages::{self, Purpose, Tests};
 use crate::step::{self, Step};
-use crate::test::{self, BUILD, Check, Report, Who};
+use crate::test::{self, BUILD, Check, Report, Rights};
 use crate::{Result, cargo, root, target_dir};
 
 /// Debian 13, with GStreamer 1.26.
 pub(crate) const SUITE: &str = "trixie";
 
-/// What loads CUDA memory into GStreamer came with it.
+/// The first version that loads CUDA memory into GStreamer.
 const WITH_CUDA: &str = "1.24";
 
 pub(crate) fn run(suite: &str) -> Result {
@@ -84,7 +84,7 @@ impl Debian {
         let debian = Self(cache.join(suite));
         if !debian.0.exists() {
             std::fs::create_dir_all(&cache)?;
-            // What was begun and not ended.
+            // An unfinished installation.
             let new = cache.join(format!("{suite}.new"));
             if new.exists() {
                 std::fs::remove_dir_all(&new)?;
@@ -123,7 +123,7 @@ impl Debian {
         self.0.join(file.strip_prefix("/").unwrap_or(file))
     }
 
-    /// What stands before a program to run it there: it is also what cargo runs test programs with.
+    /// The command in front of a program to run it there: cargo runs test programs with it, too.
     fn enter(&self, mode: &str, with: &[&Path]) -> Vec<String> {
         let script = root().join("xtask/src/compat/enter.sh");
         let words = ["sh".into(), script.display().to_string(), mode.to_owned()];
@@ -172,7 +172,7 @@ impl Debian {
             command: test::strict(command_with(command, &["--config", &runner])),
             advice: "what passes with the older one and fails here depends on GStreamer's version",
         };
-        test::of_rust(Who::Me, step).needing(&[BUILD])
+        test::of_rust(Rights::Me, step).needing(&[BUILD])
     }
 }
 
@@ -210,5 +210,5 @@ fn gstreamer(mut program: Command) -> Result<String> {
     let output = program.arg("--version").output()?;
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     let line = text.lines().find(|line| line.starts_with("GStreamer"));
-    Ok(line.ok_or("gst-launch-1.0 tells no version")?.to_owned())
+    Ok(line.ok_or("gst-launch-1.0 prints no version")?.to_owned())
 }

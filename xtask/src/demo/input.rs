@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! What the producer plays: a clip of our own, a file, or a camera.
+//! The producer's input: a clip of our own, a file, or a camera.
 
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
@@ -31,7 +31,7 @@ pub(super) struct Loop {
 }
 
 const CLIP_SECONDS: u32 = 10;
-/// What splitmuxsrc reads.
+/// The formats that splitmuxsrc reads.
 const LOOPED: [&str; 6] = ["mp4", "m4v", "mov", "mkv", "webm", "ts"];
 const CODECS: &str =
     "video/x-h264;video/x-h265;video/mpeg;video/x-vp8;video/x-vp9;video/x-av1;image/jpeg";

@@ -72,7 +72,7 @@ pub(crate) fn run(args: &Args) -> Result {
     }
 }
 
-/// What the demo starts. A debug build: it shares its work with `cargo xtask test` and is there in a third of the
+/// The programs of the demo. A debug build: it shares its work with `cargo xtask test` and is there in a third of the
 /// time; nothing of ours touches the frames' bytes, so it is as fast where it counts.
 fn build() -> Command {
     let mut command = cargo();

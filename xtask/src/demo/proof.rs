@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! What the demo saw, as claims that hold or do not.
+//! The results of the demo, as claims that hold or do not.
 
 use std::fmt;
 
@@ -50,7 +50,7 @@ mod tests {
     use super::Proof;
 
     #[test]
-    fn one_claim_that_fails_spoils_it() {
+    fn one_failed_claim_fails_the_proof() {
         let mut proof = Proof::default();
         proof.claim(true, "a", "1 ms");
         assert!(proof.holds());

@@ -69,9 +69,9 @@ impl Screen {
         [(0, pool.published)]
             .into_iter()
             .chain(consumers)
-            .map(|(who, count)| {
+            .map(|(process, count)| {
                 // A new producer counts from 0 again.
-                let counts = self.counts.entry((pool.pid, who)).or_default();
+                let counts = self.counts.entry((pool.pid, process)).or_default();
                 counts.push((now, count));
                 let old = counts.partition_point(|(then, _)| now - *then > WINDOW);
                 counts.drain(..old.saturating_sub(1));

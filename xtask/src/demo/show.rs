@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! What happens in the demo, and what is looked at while it happens.
+//! The events of the demo, and the observations meanwhile.
 
 use std::path::Path;
 use std::process::Command;
@@ -97,7 +97,7 @@ impl<'a> Show<'a> {
         let input = self.input.describe();
         self.screen
             .say(&format!("decoding {input}; three processes read it"));
-        let first = self.wait_for_everybody()?;
+        let first = self.wait_for_all_consumers()?;
         self.go_on_until(all.mul_f32(0.3))?;
         self.prove_sharing(&first, proof)?;
         self.kill_consumer(proof)?;
@@ -180,7 +180,7 @@ impl<'a> Show<'a> {
 
     /// Kills the producer, starts it again, and looks for the consumers.
     fn kill_producer(&mut self, proof: &mut Proof) -> Result {
-        self.wait_for_everybody()?;
+        self.wait_for_all_consumers()?;
         let producer = self.producer.take().ok_or("there is no producer")?;
         let pid = producer.pid();
         producer.kill();
@@ -192,7 +192,7 @@ impl<'a> Show<'a> {
         self.screen.say("started it again");
         let again = Instant::now();
         // The same processes as before: one that has ended would be an error here.
-        self.wait_for_everybody()?;
+        self.wait_for_all_consumers()?;
         let time = again.elapsed().as_secs_f32();
         self.screen
             .say(&format!("all consumers go on, {time:.1} s after its start"));
@@ -214,7 +214,7 @@ impl<'a> Show<'a> {
 
     /// Takes one frame out of the pool and writes it as a picture.
     fn take_picture(&mut self, proof: &mut Proof) -> Result {
-        // What an earlier run left must not pass for ours.
+        // A file of an earlier run must not pass for ours.
         let _ = std::fs::remove_file(self.picture);
         let mut command = self.stage.command("gst-launch-1.0");
         command.args([
@@ -245,7 +245,7 @@ impl<'a> Show<'a> {
     }
 
     /// Waits until each consumer gets frames from the producer that runs now.
-    fn wait_for_everybody(&mut self) -> Result<Pool> {
+    fn wait_for_all_consumers(&mut self) -> Result<Pool> {
         let producer = self.producer.as_ref().map(Process::pid);
         let pids: Vec<u32> = self.consumers.iter().map(Process::pid).collect();
         self.until("each consumer gets frames", |pool| {
@@ -295,7 +295,7 @@ impl<'a> Show<'a> {
     }
 }
 
-/// What the Rust consumer said last about the frames it held when its producer died.
+/// The Rust consumer's last line about the frames it held when its producer died.
 fn held_frames(log: &str) -> Option<(u32, u32)> {
     let line = log
         .lines()
@@ -321,7 +321,7 @@ mod tests {
     use super::held_frames;
 
     #[test]
-    fn the_last_word_counts() {
+    fn the_last_line_of_the_log_counts() {
         let log = "connected to process 1\nproducer lost, 2 of 6 frames held are unchanged\n\
                    producer lost, 6 of 6 frames held are unchanged\n";
         assert_eq!(held_frames(log), Some((6, 6)));

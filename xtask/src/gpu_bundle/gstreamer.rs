@@ -24,7 +24,7 @@ const PLUGINS: [&str; 5] = [
     "videoconvertscale",
     "videotestsrc",
 ];
-/// What drivers were linked with: those of the machine itself belong to another C library.
+/// Libraries that drivers are linked with: those of the machine itself belong to another C library.
 const FOR_DRIVERS: [&str; 3] = ["libdl.so.2", "libpthread.so.0", "librt.so.1"];
 
 /// Packs it into a folder, with the plugin and a program that were built here. Each is in `bin`, `plugins` or `lib`.
@@ -60,7 +60,7 @@ pub(super) fn pack(debian: &Debian, folder: &Path, plugin: &Path, program: &Path
 /// The libraries of a program or plugin, as that Debian's loader finds them.
 fn needed(debian: &Debian, file: &Path) -> Result<Vec<PathBuf>> {
     let dir = file.parent().ok_or("a file in no folder")?;
-    // What was built here is there too.
+    // The plugin that was built here is there too.
     let with = if dir.starts_with("/usr") {
         vec![]
     } else {

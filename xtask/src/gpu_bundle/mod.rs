@@ -112,7 +112,7 @@ pub(crate) fn run() -> Result {
     Ok(())
 }
 
-/// What cargo made: optimised, and without what only a debugger reads.
+/// Cargo's output: optimised, and without debug information.
 fn build(args: &[&str]) -> Result<Vec<PathBuf>> {
     let mut command = cargo();
     command.args(args).args([
@@ -157,7 +157,7 @@ fn is_program(path: &Path, name: &str) -> bool {
     stem.is_some_and(|(own, _)| own == name) && path.extension().is_none()
 }
 
-/// What the bundle was made of; "+" with changes that are not committed.
+/// The commit of the bundle; "+" with changes that are not committed.
 fn commit() -> String {
     let git = |args: &[&str]| {
         let output = Command::new("git")

@@ -25,7 +25,7 @@ pub(crate) fn run() -> Result {
         );
     }
     let dir = target_dir().join("package");
-    // What an earlier run installed would hide what this one does not.
+    // Files of an earlier run would hide missing ones of this run.
     for name in ["cargo-c", "meson"] {
         match std::fs::remove_dir_all(dir.join(name)) {
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error.into()),
@@ -168,7 +168,7 @@ impl Prefix {
     }
 }
 
-/// What a command that has to succeed writes.
+/// The output of a command that has to succeed.
 fn output(command: &mut Command) -> Result<String> {
     let output = command.output()?;
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();

@@ -1,7 +1,7 @@
 #!/bin/sh
 # SPDX-License-Identifier: MPL-2.0
 # environment.sh VENV REQUIREMENTS TORCH: makes a Python environment with just these packages, unless it is there already.
-# The second list is left out where there is no room for it; the tests say which of them do not run then.
+# The second list is left out where there is no room for it; the tests print which of them do not run then.
 set -eu
 venv=$1
 requirements=$2

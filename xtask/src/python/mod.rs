@@ -6,10 +6,10 @@ use std::path::PathBuf;
 use std::process::Command;
 
 use crate::step::{self, Step};
-use crate::test::{self, BUILD, Check, Harness, Who};
+use crate::test::{self, BUILD, Check, Harness, Rights};
 use crate::{Result, cargo, packages, root, target_dir};
 
-/// What the environment has, and what it has if there is room.
+/// The packages of the environment, and those if there is room.
 const REQUIREMENTS: [&str; 2] = [
     "crates/xmem-python/tests/requirements.txt",
     "crates/xmem-python/tests/requirements-torch.txt",
@@ -18,7 +18,7 @@ const REQUIREMENTS: [&str; 2] = [
 const ENVIRONMENT: &str = "Python environment";
 const MODULE: &str = "Python module";
 
-/// What is handed to another process in a comparison.
+/// The data of a comparison.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 enum Comparison {
     Frames,
@@ -81,7 +81,7 @@ pub(crate) fn run(args: &Args) -> Result {
             },
             advice: "the compiler's message says what is wrong",
         });
-        steps.push(tests(Who::Me));
+        steps.push(tests(Rights::Me));
     }
     if let Some(last) = steps.last_mut() {
         last.command.args(&args.args);
@@ -98,7 +98,7 @@ pub(crate) fn wheels() -> Result<Vec<PathBuf>> {
     wheels.collect()
 }
 
-/// What `cargo xtask test` does before the module's tests.
+/// The steps of `cargo xtask test` before the module's tests.
 pub(crate) fn module() -> [Check; 2] {
     let [environment, module] = build("dev");
     [
@@ -108,8 +108,8 @@ pub(crate) fn module() -> [Check; 2] {
 }
 
 /// The module's tests. The plugin is built by then.
-pub(crate) fn pytest(who: Who) -> Check {
-    Check::of_tests(Harness::Pytest, who, tests(who)).needing(&[BUILD, MODULE])
+pub(crate) fn pytest(rights: Rights) -> Check {
+    Check::of_tests(Harness::Pytest, rights, tests(rights)).needing(&[BUILD, MODULE])
 }
 
 /// Whether the environment has to be made.
@@ -162,8 +162,8 @@ fn build(profile: &str) -> [Step; 2] {
     ]
 }
 
-fn tests(who: Who) -> Step {
-    let mut command = who.program(&interpreter());
+fn tests(rights: Rights) -> Step {
+    let mut command = rights.program(&interpreter());
     command
         .current_dir(root().join("crates/xmem-python"))
         // The cache would be root's, or a user's.

@@ -8,7 +8,7 @@
 #   container  root without any capability, in namespaces that allow no further ones
 # The home directory is $XMEM_TEST_HOME. Without one it is a temporary directory, which is removed afterwards.
 set -eu
-who=$1
+kind=$1
 shift
 
 home=${XMEM_TEST_HOME-}
@@ -23,12 +23,12 @@ fi
 uid=61616
 if [ ! -d "$home/run" ]; then
     mkdir -p -m 700 "$home" "$home/run"
-    [ "$who" = container ] || chown -R "$uid:$uid" "$home"
+    [ "$kind" = container ] || chown -R "$uid:$uid" "$home"
 fi
 
 # pytest keeps a directory for each user name, which has to belong to that user.
-set -- env HOME="$home" USER="xmem-$who" LOGNAME="xmem-$who" XDG_RUNTIME_DIR="$home/run" XDG_CACHE_HOME="$home/.cache" "$@"
-case $who in
+set -- env HOME="$home" USER="xmem-$kind" LOGNAME="xmem-$kind" XDG_RUNTIME_DIR="$home/run" XDG_CACHE_HOME="$home/.cache" "$@"
+case $kind in
 user)
     $run setpriv --reuid="$uid" --regid="$uid" --clear-groups --inh-caps=-all "$@"
     ;;

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 
 use super::empty_for_all;
 use super::harness::{Failure, Harness, Program};
-use super::who::{Home, Who};
+use super::rights::{Home, Rights};
 use crate::step::{Step, cannot_start, words};
 use crate::{Result, target_dir};
 
@@ -17,14 +17,14 @@ pub(crate) struct Check {
     pub(super) step: Step,
     /// The steps that make what this one needs.
     pub(super) needs: &'static [&'static str],
-    pub(super) who: Who,
+    pub(super) rights: Rights,
     /// `None`: the step passes or fails as a whole.
     harness: Option<Harness>,
     /// The command that repeats it.
     repeat: String,
 }
 
-/// What a step did.
+/// The result of a step.
 #[derive(Debug)]
 pub(super) struct Outcome {
     pub(super) programs: Vec<Program>,
@@ -40,7 +40,7 @@ impl From<Step> for Check {
             repeat: words(&step.command),
             step,
             needs: &[],
-            who: Who::Me,
+            rights: Rights::Me,
             harness: None,
         }
     }
@@ -48,9 +48,9 @@ impl From<Step> for Check {
 
 impl Check {
     /// A step that runs tests.
-    pub(crate) fn of_tests(harness: Harness, who: Who, step: Step) -> Self {
+    pub(crate) fn of_tests(harness: Harness, rights: Rights, step: Step) -> Self {
         let mut check = Self {
-            who,
+            rights,
             harness: Some(harness),
             ..Self::from(step)
         };
@@ -70,7 +70,7 @@ impl Check {
     }
 
     pub(super) fn label(&self) -> String {
-        format!("{}{}", self.step.name, self.who.suffix())
+        format!("{}{}", self.step.name, self.rights.suffix())
     }
 
     /// The command that repeats it, or one test of it.
@@ -79,7 +79,7 @@ impl Check {
         format!("{}{}", self.repeat, only.unwrap_or_default())
     }
 
-    /// What has to be there to run it.
+    /// The program that has to be there to run it.
     fn program(&self) -> PathBuf {
         match self.harness {
             Some(Harness::Pytest) => crate::python::interpreter(),
@@ -89,7 +89,7 @@ impl Check {
 
     /// Runs it. `Err`: why that is not possible.
     pub(super) fn run(&mut self, home: &Home) -> std::result::Result<Outcome, String> {
-        if let Some(why) = self.who.obstacle(&self.program(), home) {
+        if let Some(why) = self.rights.obstacle(&self.program(), home) {
             return Err(why);
         }
         Ok(self.try_run(home).unwrap_or_else(|error| {
@@ -107,7 +107,7 @@ impl Check {
         let command = &mut self.step.command;
         command
             .env(NotRun::VARIABLE, &file.0)
-            .env(Home::VARIABLE, home.of(self.who));
+            .env(Home::VARIABLE, home.of(self.rights));
         let (success, programs) = match self.harness {
             Some(harness) => harness.run(command)?,
             None => {

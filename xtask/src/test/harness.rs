@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! What runs tests: how their results are read, and how one of them is repeated.
+//! The harnesses: how their results are read, and how a test is repeated.
 
 use std::io::{self, BufRead, BufReader};
 use std::path::{Path, PathBuf};
@@ -20,7 +20,7 @@ pub(crate) enum Harness {
     Pytest,
 }
 
-/// What one test program did.
+/// The results of one test program.
 #[derive(Debug, Default)]
 pub(super) struct Program {
     pub(super) name: String,
@@ -247,7 +247,7 @@ fn failed(line: &str) -> Option<&str> {
 mod tests {
     use super::*;
 
-    /// What cargo 1.95 writes, shortened.
+    /// The output of cargo 1.95, shortened.
     const OUTPUT: &str = "\
    Compiling a v0.1.0 (/a)
      Running unittests src/lib.rs (target/debug/deps/a_b-0123456789abcdef)
@@ -302,7 +302,7 @@ error: 3 targets failed:
 ";
 
     #[test]
-    fn results_are_read_from_what_cargo_test_writes() {
+    fn results_are_read_from_cargo_tests_output() {
         let mut reader = Libtest::default();
         OUTPUT.lines().for_each(|line| reader.line(line));
         let programs = reader.programs.iter().map(|program| {

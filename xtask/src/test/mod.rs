@@ -5,9 +5,9 @@
 mod check;
 mod harness;
 mod report;
+mod rights;
 mod stress;
 mod suites;
-mod who;
 
 use std::collections::BTreeSet;
 use std::fs::Permissions;
@@ -22,8 +22,8 @@ use crate::{Result, apt, arm, cargo, compat, packages, python, sanitize, target_
 pub(crate) use self::check::Check;
 pub(crate) use self::harness::Harness;
 pub(crate) use self::report::{Failed, Planned, Report};
+pub(crate) use self::rights::{Rights, runner};
 pub(crate) use self::suites::of_rust;
-pub(crate) use self::who::{Who, runner};
 
 use self::suites::{FAULTS, Selection};
 
@@ -31,17 +31,17 @@ use self::suites::{FAULTS, Selection};
 pub(crate) struct Args {
     #[command(flatten)]
     selection: Selection,
-    /// Run test programs with whose rights; everything else is done only with `me` [default: me, with --stress as root
+    /// Run test programs with these rights; everything else is done only with `me` [default: me, with --stress as root
     /// me,user]
     #[arg(long = "as", value_name = "USER", value_enum, value_delimiter = ',')]
-    who: Vec<Who>,
+    rights: Vec<Rights>,
     /// Run all test programs so often, or those that are named, beside four busy loops
     #[arg(long, value_name = "TIMES", num_args = 0..=1, default_missing_value = "30")]
     stress: Option<u32>,
     /// Run what was built here with the newer GStreamer of Debian 13 instead, or of another release of Debian, by its name
     /// (needs root; takes 2 GB)
     #[arg(long, value_name = "RELEASE", num_args = 0..=1, default_missing_value = compat::SUITE)]
-    #[arg(conflicts_with_all = ["stress", "who", "programs", "arguments"])]
+    #[arg(conflicts_with_all = ["stress", "rights", "programs", "arguments"])]
     compat: Option<String>,
 }
 
@@ -49,13 +49,13 @@ pub(crate) fn run(args: &Args) -> Result {
     if let Some(suite) = &args.compat {
         return compat::run(suite);
     }
-    let who = match &args.who[..] {
-        [] if args.stress.is_some() && apt::is_root() => vec![Who::Me, Who::User],
-        [] => vec![Who::Me],
-        who => who.to_vec(),
+    let rights = match &args.rights[..] {
+        [] if args.stress.is_some() && apt::is_root() => vec![Rights::Me, Rights::User],
+        [] => vec![Rights::Me],
+        rights => rights.to_vec(),
     };
     let selection = &args.selection;
-    let is_all = selection.is_everything() && who.contains(&Who::Me) && args.stress.is_none();
+    let is_all = selection.is_everything() && rights.contains(&Rights::Me) && args.stress.is_none();
     if is_all {
         announce()?;
     }
@@ -66,7 +66,9 @@ pub(crate) fn run(args: &Args) -> Result {
         if !report.has_passed() {
             return report.finish();
         }
-        let checks = who.iter().flat_map(|who| programs(selection, *who));
+        let checks = rights
+            .iter()
+            .flat_map(|rights| programs(selection, *rights));
         return stress::run(rounds, checks.collect());
     }
     let mut steps = if is_all {
@@ -75,8 +77,14 @@ pub(crate) fn run(args: &Args) -> Result {
     } else {
         prepare(selection)
     };
-    let others = who.iter().filter(|who| !is_all || **who != Who::Me);
-    steps.extend(others.flat_map(|who| programs(selection, *who)).map(Ok));
+    let others = rights
+        .iter()
+        .filter(|rights| !is_all || **rights != Rights::Me);
+    steps.extend(
+        others
+            .flat_map(|rights| programs(selection, *rights))
+            .map(Ok),
+    );
 
     let shm_before = shm_names();
     report.run(steps)?;
@@ -126,7 +134,7 @@ fn announce() -> Result {
 /// Test programs whose names begin with this run once more, and only then report what they cannot run.
 const RUN_AGAIN: &str = "XMEM_RUN_AGAIN";
 
-/// What test programs need.
+/// The needs of test programs.
 fn prepare(selection: &Selection) -> Vec<Planned> {
     let mut steps = vec![Ok(build().into())];
     if selection.has_python() {
@@ -136,11 +144,11 @@ fn prepare(selection: &Selection) -> Vec<Planned> {
 }
 
 /// The test programs.
-fn programs(selection: &Selection, who: Who) -> Vec<Check> {
-    let workspace = selection.workspace(who, false);
-    let rust = workspace.into_iter().chain(selection.faults(who));
+fn programs(selection: &Selection, rights: Rights) -> Vec<Check> {
+    let workspace = selection.workspace(rights, false);
+    let rust = workspace.into_iter().chain(selection.faults(rights));
     rust.map(|check| check.needing(&[BUILD]))
-        .chain(selection.python(who))
+        .chain(selection.python(rights))
         .collect()
 }
 
@@ -185,24 +193,24 @@ fn everything(selection: &Selection) -> Vec<Planned> {
         ),
     ];
     steps.extend(prepare(selection));
-    let workspace = selection.workspace(Who::Me, runs_again);
+    let workspace = selection.workspace(Rights::Me, runs_again);
     steps.extend(workspace.map(|check| Ok(check.needing(&[BUILD]))));
     let docs = Step {
         name: "tests in the docs",
         command: strict(with(cargo(), &["test", "--workspace", "--locked"])),
         advice: "an example in a doc comment does not do what it says",
     };
-    let docs = Check::of_tests(Harness::Libtest, Who::Me, docs);
+    let docs = Check::of_tests(Harness::Libtest, Rights::Me, docs);
     steps.push(Ok(docs.only(&["--doc".into()])));
-    steps.extend(selection.python(Who::Me).map(Ok));
+    steps.extend(selection.python(Rights::Me).map(Ok));
     steps.push(plain(
         "lints with fault points",
         clippy(&FAULTS),
         "do what clippy says",
     ));
-    steps.extend(selection.faults(Who::Me).map(Ok));
+    steps.extend(selection.faults(Rights::Me).map(Ok));
     steps.push(Ok(loom()));
-    steps.push(sanitize::core().map(|step| Check::of_tests(Harness::Libtest, Who::Me, step)));
+    steps.push(sanitize::core().map(|step| Check::of_tests(Harness::Libtest, Rights::Me, step)));
     steps.push(arm::check().map(Check::from));
     steps.push(plain(
         "docs",
@@ -263,7 +271,7 @@ fn loom() -> Check {
         command,
         advice: "loom printed the interleaving that breaks the slot protocol",
     };
-    Check::of_tests(Harness::Libtest, Who::Me, step)
+    Check::of_tests(Harness::Libtest, Rights::Me, step)
 }
 
 fn with(mut command: Command, args: &[&str]) -> Command {
@@ -322,7 +330,7 @@ fn empty_for_all(file: &Path) -> Result {
     Ok(())
 }
 
-/// What is in /dev/shm that was not there before, and stays: other tests on this machine may be at work.
+/// New files in /dev/shm that stay: other tests on this machine may be at work.
 fn left_in_shm(before: &BTreeSet<String>) -> Vec<String> {
     let mut left: BTreeSet<String> = &shm_names() - before;
     for _ in 0..20 {

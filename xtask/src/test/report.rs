@@ -7,7 +7,7 @@ use std::fmt;
 use std::time::{Duration, Instant};
 
 use super::check::{Check, Outcome};
-use super::who::Home;
+use super::rights::Home;
 use crate::Result;
 use crate::step::words;
 
@@ -36,7 +36,7 @@ pub(crate) struct Report {
 struct Row {
     name: String,
     passed: usize,
-    /// What failed, and the command that repeats it.
+    /// The failures, and the command that repeats each.
     failed: Vec<(String, String)>,
     advice: &'static str,
     /// Tests by the reason for which they did not run.
@@ -148,7 +148,7 @@ fn row(check: &Check, outcome: Outcome) -> Row {
     } else if outcome.programs.is_empty() {
         row.passed = 1;
     }
-    // A harness counts a test that ended early for want of something as passed.
+    // A harness counts a test that ended early for lack of something as passed.
     let counted: usize = outcome
         .programs
         .iter()

@@ -8,13 +8,13 @@ use std::time::Instant;
 
 use super::check::Check;
 use super::report::Failed;
-use super::who::Home;
+use super::rights::Home;
 use crate::Result;
 
 /// How many loops run beside the tests.
 const LOOPS: usize = 4;
 
-/// What a test program did in all rounds.
+/// The results of a test program in all rounds.
 #[derive(Debug, Default)]
 struct Tally {
     runs: usize,
@@ -27,7 +27,7 @@ struct Tally {
 pub(super) fn run(rounds: u32, mut checks: Vec<Check>) -> Result {
     let start = Instant::now();
     for check in &mut checks {
-        // What passes is many lines, each time.
+        // Passed tests are many lines, each time.
         check.step.command.env("NEXTEST_STATUS_LEVEL", "fail");
     }
     let home = Home::new()?;

@@ -6,7 +6,7 @@ use std::process::Command;
 
 use super::check::Check;
 use super::harness::Harness;
-use super::who::Who;
+use super::rights::Rights;
 use super::{RUN_AGAIN, strict};
 use crate::step::Step;
 use crate::{cargo, python};
@@ -49,11 +49,11 @@ impl Selection {
     }
 
     /// The Rust programs of the workspace.
-    pub(super) fn workspace(&self, who: Who, runs_again: bool) -> Option<Check> {
+    pub(super) fn workspace(&self, rights: Rights, runs_again: bool) -> Option<Check> {
         let programs = self.of(|program| {
             program != PYTHON && (program == ALSO_WITHOUT || !FAULT_TESTS.contains(&program))
         })?;
-        let mut command = run(who, &["--workspace", "--locked"]);
+        let mut command = run(rights, &["--workspace", "--locked"]);
         if runs_again {
             command.env(RUN_AGAIN, "cuda");
         }
@@ -63,24 +63,24 @@ impl Selection {
             advice: "",
         };
         // Not the examples in the docs, which have a step of their own.
-        Some(self.rust(step, who, &programs, &["--tests"]))
+        Some(self.rust(step, rights, &programs, &["--tests"]))
     }
 
-    /// What needs a core with points at which it can be killed.
-    pub(super) fn faults(&self, who: Who) -> Option<Check> {
+    /// Tests that need a core with points at which it can be killed.
+    pub(super) fn faults(&self, rights: Rights) -> Option<Check> {
         let programs = self.of(|program| FAULT_TESTS.contains(&program))?;
         let step = Step {
             name: "faults",
-            command: run(who, &FAULTS),
+            command: run(rights, &FAULTS),
             advice: "what was killed, where, is the last line that the test printed",
         };
         let all = FAULT_TESTS.map(|program| format!("--test={program}"));
         let all: Vec<&str> = all.iter().map(String::as_str).chain(["--bins"]).collect();
-        Some(self.rust(step, who, &programs, &all))
+        Some(self.rust(step, rights, &programs, &all))
     }
 
-    pub(super) fn python(&self, who: Who) -> Option<Check> {
-        let check = self.has_python().then(|| python::pytest(who))?;
+    pub(super) fn python(&self, rights: Rights) -> Option<Check> {
+        let check = self.has_python().then(|| python::pytest(rights))?;
         let alone = self.programs == [PYTHON];
         Some(check.only(if alone { &self.arguments } else { &[] }))
     }
@@ -93,7 +93,7 @@ impl Selection {
     }
 
     /// `all`: cargo's arguments when no programs are named.
-    fn rust(&self, step: Step, who: Who, programs: &[String], all: &[&str]) -> Check {
+    fn rust(&self, step: Step, rights: Rights, programs: &[String], all: &[&str]) -> Check {
         let tests = programs.iter().map(|program| format!("--test={program}"));
         let mut only: Vec<String> = tests.collect();
         if only.is_empty() {
@@ -103,28 +103,28 @@ impl Selection {
             only.push("--".into());
             only.extend(self.arguments.iter().cloned());
         }
-        of_rust(who, step).only(&only)
+        of_rust(rights, step).only(&only)
     }
 }
 
 /// A step that runs test programs of Rust's.
-pub(crate) fn of_rust(who: Who, step: Step) -> Check {
+pub(crate) fn of_rust(rights: Rights, step: Step) -> Check {
     let harness = if super::has_nextest() {
         Harness::Nextest
     } else {
         Harness::Libtest
     };
-    Check::of_tests(harness, who, step)
+    Check::of_tests(harness, rights, step)
 }
 
 /// The command that runs tests.
-fn run(who: Who, args: &[&str]) -> Command {
+fn run(rights: Rights, args: &[&str]) -> Command {
     let mut command = strict(cargo());
     let run: &[&str] = if super::has_nextest() {
         &["nextest", "run"]
     } else {
         &["test"]
     };
-    command.args(run).args(args).args(who.arguments());
+    command.args(run).args(args).args(rights.arguments());
     command
 }

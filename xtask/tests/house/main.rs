@@ -160,7 +160,7 @@ fn is_circle(one: &str, other: &str) -> bool {
 }
 
 #[test]
-fn unsafe_code_is_where_the_page_has_it() {
+fn unsafe_code_is_where_the_page_lists_it() {
     let rows = rows();
     let table = rows.iter().skip_while(|row| row[0] != "folder").skip(2);
     let table = table.take_while(|row| row.len() == 3 && row[0].starts_with('`'));

@@ -105,7 +105,7 @@ fn services(socket: &str) -> Result<Services, Error> {
     let socket = std::path::Path::new(socket);
     let room = socket.parent().ok_or("a socket without a folder")?;
     let mut config = Config::default();
-    // What it leaves goes with the room.
+    // Its files are removed with the room.
     config
         .global
         .set_root_path(&Path::new(room.as_os_str().as_bytes())?);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! What one writes in an afternoon: slots in a memfd, used one after the other, and a socket of whole messages for the
+//! A simple transport: slots in a memfd, used one after the other, and a socket of whole messages for the
 //! number of each. It does not check whether a slot is still being read, so it is the least that sending a frame by a
 //! socket can cost.
 

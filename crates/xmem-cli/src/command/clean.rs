@@ -11,7 +11,7 @@ use xmem_core::{RemoveError, printable};
 use super::name_of;
 use crate::Error;
 use crate::cli::Format;
-use crate::format::{json, say};
+use crate::format::{json, to_stderr};
 
 /// `pools`: by name or path. None: all of the runtime directory whose producer is gone, and segments whose producer is.
 pub(crate) fn run(pools: &[OsString], format: Format, out: &mut impl Write) -> Result<(), Error> {
@@ -30,7 +30,7 @@ pub(crate) fn run(pools: &[OsString], format: Format, out: &mut impl Write) -> R
                 Err(RemoveError::Live { .. }) => {}
                 // The user did not name these.
                 Err(error @ (RemoveError::Foreign { .. } | RemoveError::NotAPools { .. })) => {
-                    say(error);
+                    to_stderr(error);
                 }
                 Err(error) => errors.push(error),
                 Ok(()) => {}
@@ -59,7 +59,7 @@ pub(crate) fn run(pools: &[OsString], format: Format, out: &mut impl Write) -> R
     // Each error is printed here; the caller prints the last one.
     let last = errors.pop();
     for error in errors {
-        say(error);
+        to_stderr(error);
     }
     last.map_or(Ok(()), |error| Err(error.into()))
 }

@@ -169,7 +169,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_producer_says_plays_no_tricks_on_a_terminal() {
+    fn control_characters_from_a_producer_are_escaped() {
         let mut stats = PoolStats::default();
         stats.pool = "\x1b1".into();
         stats.delivery = "\x1b2".into();
@@ -178,9 +178,9 @@ mod tests {
         stats.budget_limit = "\x1b6".into();
         let mut out = Vec::new();
         print(&stats, &mut out).unwrap();
-        let said = String::from_utf8(out).unwrap();
+        let text = String::from_utf8(out).unwrap();
         for n in 1..=6 {
-            assert!(said.contains(&format!("\u{fffd}{n}")), "{said:?}");
+            assert!(text.contains(&format!("\u{fffd}{n}")), "{text:?}");
         }
     }
 }

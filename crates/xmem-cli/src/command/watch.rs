@@ -13,7 +13,7 @@ use xmem_core::{PoolStats, QueryError};
 use super::show::as_json;
 use crate::Error;
 use crate::cli::Format;
-use crate::format::{Table, json, milliseconds, process, say, terminal_width};
+use crate::format::{Table, json, milliseconds, process, terminal_width, to_stderr};
 
 /// How often to look for a producer that is not there, at least.
 const LOOK: Duration = Duration::from_secs(1);
@@ -51,7 +51,7 @@ pub(crate) fn run(
             // It may come, and come back: a producer restarts.
             Err(error @ (QueryError::NotFound { .. } | QueryError::NoAnswer { .. })) => {
                 if !std::mem::replace(&mut is_waiting, true) {
-                    say(format_args!("{error}; waiting for it"));
+                    to_stderr(format_args!("{error}; waiting for it"));
                 }
                 interval.min(LOOK)
             }
@@ -138,9 +138,9 @@ impl Rates {
         self.now = Some(now);
     }
 
-    fn per_second(&mut self, who: (u32, Option<u64>), count: u64) -> String {
+    fn per_second(&mut self, key: (u32, Option<u64>), count: u64) -> String {
         let now = self.now.unwrap_or_else(Instant::now);
-        let before = self.last.insert(who, (now, count));
+        let before = self.last.insert(key, (now, count));
         let Some((then, before)) = before else {
             return "-".to_owned();
         };

@@ -33,15 +33,15 @@ use crate::region::device::mode::Mode;
 struct DevicePart {
     ptr: u64,
     len: usize,
-    /// What names the memory that it is in.
+    /// The name of its memory.
     memory: u128,
 }
 
 /// A frame on a device, as one process may read it. It holds the frame like the [`ReadLease`] that it was made of.
 ///
 /// The device may read the bytes in work that is put on a stream behind [`wait_on`](Self::wait_on), and has to be done
-/// with them when the frame is let go of: [`release_on`](Self::release_on) sees to that. Merely dropped, the frame is let
-/// go of at once.
+/// with them when the frame is released: [`release_on`](Self::release_on) sees to that. Merely dropped, the frame is
+/// released at once.
 pub struct CudaFrame {
     lease: ReadLease,
     device: Device,
@@ -61,7 +61,7 @@ impl fmt::Debug for CudaFrame {
     }
 }
 
-/// A frame was not let go of; it is still there.
+/// A frame was not released; it is still there.
 #[derive(Debug, thiserror::Error)]
 #[error("{error}")]
 pub struct FrameFailure {
@@ -74,8 +74,8 @@ pub struct FrameFailure {
 
 // No conversion to `CudaError`: the `?` of a caller would drop the frame, and end the lease while the device reads it.
 impl FrameFailure {
-    /// Lets go of the frame all the same, when the stream is done; the CPU waits for that. Returns why it came to this. On a
-    /// stream that is being captured, a thread's default one excepted, the frame is let go of after the capture, until when the
+    /// Releases the frame nevertheless, when the stream is done; the CPU waits for that. Returns why it came to this. On a
+    /// stream that is being captured, a thread's default one excepted, the frame is released after the capture, until when the
     /// stream has to live. A stream that cannot be waited for otherwise, in a context that works, may read on: then the frame is
     /// kept for as long as the process runs.
     pub fn release_after(self, stream: Stream) -> CudaError {
@@ -83,7 +83,7 @@ impl FrameFailure {
         match stream.synchronize(frame.device()) {
             // In a context that is in error nothing reads any more.
             Ok(()) | Err(CudaError::ContextInError { .. }) => drop(frame),
-            // Of a thread's default stream only that thread can speak.
+            // A thread's default stream can be used only by that thread.
             Err(CudaError::Captured) if stream != Stream::PER_THREAD => {
                 release_after_capture(frame, stream);
             }
@@ -96,7 +96,7 @@ impl FrameFailure {
     }
 }
 
-/// Lets go of a frame when its stream is not being captured any more.
+/// Releases a frame when its stream is not being captured any more.
 fn release_after_capture(frame: Box<CudaFrame>, stream: Stream) {
     let mut frame = Some(frame);
     reaper::DRIVER.every(LOOK, move || {
@@ -122,7 +122,7 @@ impl ReadLease {
     ///
     /// # Errors
     ///
-    /// [`CudaError::NotOnDevice`] if it lies in host memory, and others as [`CudaError`] says.
+    /// [`CudaError::NotOnDevice`] if it lies in host memory, and others of [`CudaError`].
     pub fn cuda(&self) -> Result<CudaFrame, CudaError> {
         CudaFrame::new(self.clone())
     }
@@ -476,7 +476,7 @@ impl CudaFrame {
         Err(CudaError::OutOfBounds)
     }
 
-    /// Lets go of the frame when the stream gets there: behind all that was put on it so far. If there are other handles to
+    /// Releases the frame when the stream gets there: behind all that was put on it so far. If there are other handles to
     /// the lease, it ends with the last of them.
     ///
     /// # Errors

@@ -3,8 +3,8 @@
 //! Leases that a device ends by itself, by a plain store of 0 to the lease's word.
 //!
 //! The store comes whenever it comes, and would end whatever lease the word stands for then. So from the moment when the
-//! word's address is given out, this process hands that slot out no more until it has seen the 0: nobody else writes the
-//! word, so after the 0 there is no store to come.
+//! word's address is given out, this process hands that slot out no more until it has seen the 0: nothing else writes
+//! the word, so after the 0 there is no store to come.
 #![allow(unsafe_code)] // calls of the driver
 
 use std::fmt;
@@ -21,7 +21,7 @@ use crate::consumer::leases::Leases;
 use crate::frame::lease::ReadLease;
 
 /// A lease that the device ends.
-#[must_use = "a kernel has to be told the word, or the lease is to be ended"]
+#[must_use = "a kernel has to get the word, or the lease is to be ended"]
 pub struct HandedOver {
     word: u64,
     number: u64,
@@ -65,7 +65,7 @@ pub(super) fn hand_over(lease: &mut ReadLease, device: &Device) -> Result<Handed
     let handed = handed.ok_or(CudaError::Shared)?;
     fault::point(Point::HandedOver);
     let number = when::list_only(Box::new(handed), device);
-    // Nobody tells when the word is 0: what that frees is looked for.
+    // There is no notification when the word is 0: what that frees is looked for.
     reaper::until(move || pending::end_if_over(number));
     Ok(HandedOver { word, number })
 }

@@ -40,14 +40,14 @@ impl Wait {
         self.word() == READY
     }
 
-    /// What the producer says of the device's work.
+    /// The state of the device's work, from the producer.
     fn word(&self) -> u32 {
         let head = match self {
             Self::Slot { view, slot, .. } => view.cuda().and_then(|cuda| cuda.slot_head(*slot)),
             Self::Own { region, slot } => region.cuda().and_then(|cuda| cuda.slot_head(*slot)),
         };
         let word = head.map_or(PENDING, |head| head.ready.load(Ordering::Relaxed));
-        // Pairs with the release store by which the producer says so. A fence, since consumers may only read there.
+        // Pairs with the producer's release store. A fence, since consumers may only read there.
         fence(Ordering::Acquire);
         word
     }
@@ -97,7 +97,7 @@ impl Wait {
                         count(&COUNTERS.host_syncs);
                         until_done(|| self.is_done())
                     }
-                    // A producer that ends well says that it is done, and then its events are gone.
+                    // A producer that ends well reports that it is done, and then its events are gone.
                     Err(_) if self.is_ready() => Ok(()),
                     Err(error) => Err(error),
                 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! What consumers hold: as much as their budget, for as long as they like, and not longer.
+//! Consumers hold frames up to their budget, for as long as they need, and no longer.
 
 use xmem_core::{Backing, BudgetLimit, Consumer, ReceiveError};
 
@@ -9,10 +9,10 @@ use super::*;
 crate::conformance! {
     a_consumer_holds_its_budget_and_no_more
     clones_of_a_frame_are_one_lease
-    slots_are_shared_out
+    slots_are_divided_among_consumers
     a_consumer_that_left_takes_no_more_than_it_holds
     frames_outlive_consumer_and_producer
-    a_consumer_that_left_gives_back_when_its_frames_go
+    a_consumer_that_left_releases_with_its_last_frame
 }
 
 fn a_consumer_holds_its_budget_and_no_more(backing: Backing) {
@@ -99,7 +99,7 @@ fn clones_of_a_frame_are_one_lease(backing: Backing) {
     assert_eq!((consumer.held(), producer.stats().slots_held), (0, 1));
 }
 
-fn slots_are_shared_out(backing: Backing) {
+fn slots_are_divided_among_consumers(backing: Backing) {
     let place = Place::new();
     let producer = pool(&place, backing)
         .history(2)
@@ -206,7 +206,7 @@ fn frames_outlive_consumer_and_producer(backing: Backing) {
     assert_eq!(handle.stats(), None);
 }
 
-fn a_consumer_that_left_gives_back_when_its_frames_go(backing: Backing) {
+fn a_consumer_that_left_releases_with_its_last_frame(backing: Backing) {
     let place = Place::new();
     let producer = pool(&place, backing).history(1).build().unwrap();
     let mut consumer = connect(&place);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! What a kind of region promises.
+//! The promises of a kind of region.
 #![allow(unsafe_code)] // one mprotect, to see it refused
 
 use xmem_core::Backing;
@@ -19,7 +19,7 @@ fn capabilities_hold(backing: Backing) {
     publish(&producer, 0, 4096);
     let frame = receive(&mut consumer);
     let map = map_of(frame.as_ptr()).unwrap();
-    assert_eq!(map.perms, "r--s", "a consumer's own mistakes hit nobody");
+    assert_eq!(map.perms, "r--s", "a consumer cannot write");
     // As root, the descriptor that was mapped can be had again. `hostile` has it from the socket.
     let path = format!("/proc/self/map_files/{:x}-{:x}", map.start, map.end);
     let file = std::fs::OpenOptions::new()

@@ -26,7 +26,7 @@ fn the_end_of_the_stream_comes_after_the_last_frame(backing: Backing) {
     for _ in 0..3 {
         assert!(matches!(consumer.receive(None), Err(ReceiveError::Eos)));
     }
-    // A late joiner hears of it, too.
+    // A late joiner gets the end, too.
     assert!(matches!(
         connect(&place).receive(None),
         Err(ReceiveError::Eos)
@@ -37,7 +37,7 @@ fn the_end_of_the_stream_comes_after_the_last_frame(backing: Backing) {
         consumer.receive(Some(Duration::ZERO)),
         Err(ReceiveError::Timeout)
     ));
-    // Someone asleep is woken by it.
+    // It wakes a consumer that sleeps.
     let sleeper = std::thread::spawn(move || {
         let error = consumer.receive(None).unwrap_err();
         (consumer, error)
@@ -46,14 +46,14 @@ fn the_end_of_the_stream_comes_after_the_last_frame(backing: Backing) {
     producer.set_eos(true);
     let (mut consumer, error) = sleeper.join().unwrap();
     assert!(matches!(error, ReceiveError::Eos));
-    // Who was told of the end is told that no other stream comes; who was not is told of the end first.
+    // A consumer that got the end then gets "no other stream"; a late one gets the end first.
     let mut late = connect(&place);
     drop(producer);
     eventually("the producer is gone", || {
         matches!(consumer.receive(None), Err(ReceiveError::ProducerLost))
     });
     assert!(matches!(late.receive(None), Err(ReceiveError::Eos)));
-    eventually("it is told the same", || {
+    eventually("it gets the same", || {
         matches!(late.receive(None), Err(ReceiveError::ProducerLost))
     });
 }

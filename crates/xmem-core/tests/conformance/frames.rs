@@ -13,13 +13,13 @@ use super::*;
 
 crate::conformance! {
     content_is_bit_exact_for_every_size
-    metadata_comes_through_whole
+    metadata_arrives_complete
     a_payload_may_lie_anywhere_in_its_slot
     every_consumer_sees_every_frame_in_the_same_slot
-    start_from_says_which_frame_comes_first
+    start_from_selects_the_first_frame
     a_slow_live_consumer_gets_the_newest
     the_same_slot_can_be_published_again
-    what_cannot_be_published_comes_back
+    a_slot_that_cannot_be_published_is_returned
 }
 
 fn content_is_bit_exact_for_every_size(backing: Backing) {
@@ -43,7 +43,7 @@ fn content_is_bit_exact_for_every_size(backing: Backing) {
     assert_eq!(consumer.stats().received, sizes.len() as u64);
 }
 
-fn metadata_comes_through_whole(backing: Backing) {
+fn metadata_arrives_complete(backing: Backing) {
     let place = Place::new();
     let producer = pool(&place, backing).build().unwrap();
     let mut consumer = connect(&place);
@@ -138,7 +138,7 @@ fn every_consumer_sees_every_frame_in_the_same_slot(backing: Backing) {
     );
 }
 
-fn start_from_says_which_frame_comes_first(backing: Backing) {
+fn start_from_selects_the_first_frame(backing: Backing) {
     let place = Place::new();
     let producer = pool(&place, backing).history(4).build().unwrap();
     let join = |start| {
@@ -253,7 +253,7 @@ fn the_same_slot_can_be_published_again(backing: Backing) {
     ));
 }
 
-fn what_cannot_be_published_comes_back(backing: Backing) {
+fn a_slot_that_cannot_be_published_is_returned(backing: Backing) {
     let place = Place::new();
     let producer = pool(&place, backing).build().unwrap();
     let mut consumer = connect(&place);
@@ -275,7 +275,7 @@ fn what_cannot_be_published_comes_back(backing: Backing) {
         assert!(matches!(failure.error, PublishError::OutOfSlot { .. }));
         slot = failure.lease;
     }
-    // What no consumer would take.
+    // Metadata that no consumer would take.
     let mut planes = seeded(3, 100);
     planes.video = Some(VideoLayout {
         n_planes: 5,

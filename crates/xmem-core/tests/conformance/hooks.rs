@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Who is told that a frame was let go of.
+//! Release hooks.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -15,7 +15,7 @@ crate::conformance! {
     a_release_hook_runs_once_after_the_last_reference
     a_release_hook_runs_when_an_idle_pool_is_closed
     a_release_hook_of_an_unpublished_frame_never_runs
-    frames_are_kept_until_so_many_consumers_took_them
+    frames_are_kept_until_enough_consumers_took_them
 }
 
 /// A hook that counts how often it ran.
@@ -57,7 +57,7 @@ fn frames_with_hooks_can_be_taken_after_the_end(backing: Backing) {
 }
 
 fn a_release_hook_runs_once_after_the_last_reference(backing: Backing) {
-    // Who lets go in which order: the producer's own reference, the history, the two consumers.
+    // The order of releases: the producer's own reference, the history, the two consumers.
     for order in [
         [0, 1, 2, 3],
         [3, 2, 1, 0],
@@ -123,7 +123,7 @@ fn a_release_hook_of_an_unpublished_frame_never_runs(backing: Backing) {
     publish(&producer, 0, 50);
 }
 
-fn frames_are_kept_until_so_many_consumers_took_them(backing: Backing) {
+fn frames_are_kept_until_enough_consumers_took_them(backing: Backing) {
     let place = Place::new();
     let producer = pool(&place, backing).history(1).build().unwrap();
     let mut first = connect(&place);
@@ -142,7 +142,7 @@ fn frames_are_kept_until_so_many_consumers_took_them(backing: Backing) {
         }
     };
 
-    // Two are to take it, and one after the other lets go.
+    // Two are to take it; they release it one after the other.
     let kept = keep(5, 2);
     let one = receive(&mut first);
     publish_others(kept);
@@ -162,14 +162,14 @@ fn frames_are_kept_until_so_many_consumers_took_them(backing: Backing) {
     publish_others(kept);
     assert_eq!(runs.load(Ordering::SeqCst), 0);
     drop(one);
-    eventually("both let go", || runs.load(Ordering::SeqCst) == 1);
+    eventually("both released it", || runs.load(Ordering::SeqCst) == 1);
 
-    // Who took it and then leaves counts as having let go of it.
+    // A consumer that took it and then leaves counts as having released it.
     let kept = keep(7, 2);
     let frames = [&mut first, &mut second].map(receive);
     publish_others(kept);
     drop((frames, second));
-    eventually("both let go", || runs.load(Ordering::SeqCst) == 2);
+    eventually("both released it", || runs.load(Ordering::SeqCst) == 2);
     let kept = keep(8, 2);
     drop(receive(&mut first));
     drop(first);

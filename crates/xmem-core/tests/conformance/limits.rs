@@ -15,7 +15,7 @@ crate::conformance! {
     slots_run_out_at_max_slots
     slots_run_out_at_max_bytes
     a_stream_goes_on_with_less_room_than_its_history_needs
-    the_history_is_given_up_for_nothing_less_than_a_slot
+    the_history_shrinks_only_for_a_free_slot
     a_slot_asked_for_ahead_costs_no_frame
     a_full_pool_can_change_the_size_of_its_frames
     a_held_frame_does_not_stop_a_change_of_size
@@ -56,7 +56,7 @@ fn a_dropped_write_lease_gives_its_slot_back(backing: Backing) {
         .max_slots(3)
         .build()
         .unwrap();
-    // A pool as small as this one may have no budget for anybody.
+    // A pool as small as this one may have no budget for a consumer.
     let mut consumer = Consumer::builder(&place.pool()).max_held(1).connect().ok();
     for round in 0..20 {
         let leases: Vec<_> = std::iter::from_fn(|| producer.acquire(100).ok()).collect();
@@ -71,7 +71,7 @@ fn a_dropped_write_lease_gives_its_slot_back(backing: Backing) {
             Err(ReceiveError::Timeout)
         ));
     }
-    // What was in an abandoned slot is not a frame any more.
+    // The content of an abandoned slot is not a frame any more.
     publish(&producer, 0, 100);
     publish(&producer, 1, 100);
     assert_eq!(producer.stats().slots_held, 1);
@@ -106,7 +106,7 @@ fn slots_run_out_at_max_slots(backing: Backing) {
     for (seed, frame) in (0..).zip(&held) {
         assert_frame(frame, seed, 4000);
     }
-    // What goes makes room, also for a frame that is larger.
+    // A released region makes room, also for a larger frame.
     held.remove(2);
     let large = publish(&producer, 9, 1 << 20);
     assert_frame(&large, 9, 1 << 20);
@@ -142,13 +142,13 @@ fn slots_run_out_at_max_bytes(backing: Backing) {
         publish(&producer, seed, 2 << 20);
         assert!(producer.stats().bytes <= 4 << 20);
     }
-    // All of it in one frame: as soon as the history lets go.
+    // All of it in one frame: as soon as the history releases its frames.
     drop(producer);
     let producer = pool(&place, backing).max_bytes(4 << 20).build().unwrap();
     assert_frame(&publish(&producer, 1, 4 << 20), 1, 4 << 20);
 }
 
-/// What is kept for late joiners must not keep the next frame out.
+/// Frames that are kept for late joiners must not keep the next frame out.
 fn a_stream_goes_on_with_less_room_than_its_history_needs(backing: Backing) {
     const FRAMES: u64 = 20;
     let size = 1 << 20;
@@ -168,7 +168,7 @@ fn a_stream_goes_on_with_less_room_than_its_history_needs(backing: Backing) {
             drop(publish(&producer, seed, size));
             assert_frame(&receive(&mut consumer), seed, size);
         }
-        // Nobody takes them, which only live delivery may pass over.
+        // They are not taken, which only live delivery may ignore.
         for seed in 0..FRAMES {
             match producer.acquire(size) {
                 Ok(mut slot) => {
@@ -180,7 +180,7 @@ fn a_stream_goes_on_with_less_room_than_its_history_needs(backing: Backing) {
                         delivery == Delivery::Lossless,
                         "{slots} slots, {seed}: {error}"
                     );
-                    assert_eq!(seed, slots, "frames that nobody took");
+                    assert_eq!(seed, slots, "frames that were not taken");
                     break;
                 }
             }
@@ -190,7 +190,7 @@ fn a_stream_goes_on_with_less_room_than_its_history_needs(backing: Backing) {
 }
 
 /// Consumers hold what the history has too, so nothing would be won.
-fn the_history_is_given_up_for_nothing_less_than_a_slot(backing: Backing) {
+fn the_history_shrinks_only_for_a_free_slot(backing: Backing) {
     let size = 1 << 20;
     for delivery in [Delivery::Live, Delivery::Lossless] {
         let place = Place::new();
@@ -218,7 +218,7 @@ fn the_history_is_given_up_for_nothing_less_than_a_slot(backing: Backing) {
         for seed in 0..4 {
             assert_frame(&receive(&mut late), seed, size);
         }
-        // What is the history's alone can be had.
+        // Slots that only the history holds are available.
         drop(late);
         drop(held.remove(1));
         let mut slot = producer.acquire(size).unwrap();
@@ -272,7 +272,7 @@ fn a_full_pool_can_change_the_size_of_its_frames(backing: Backing) {
     }
 }
 
-/// Nor must one who stopped and holds a frame of the old size.
+/// Nor does a stopped consumer that holds a frame of the old size.
 fn a_held_frame_does_not_stop_a_change_of_size(backing: Backing) {
     let place = Place::new();
     let producer = pool(&place, backing)

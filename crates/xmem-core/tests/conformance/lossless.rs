@@ -67,7 +67,7 @@ fn lossless_waits_end(backing: Backing) {
         producer.wait_for_consumers(1, Some(Duration::from_millis(1)), &cancel),
         Err(WaitError::Timeout)
     );
-    // With nobody there, nothing is waited for.
+    // Without a consumer there is no wait.
     for seed in 0..20 {
         publish(&producer, seed, 10);
     }

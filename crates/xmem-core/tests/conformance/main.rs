@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! What every kind of region has to do, as far as its capabilities promise.
+//! The contract of every kind of region, as far as its capabilities promise.
 
 mod budgets;
 mod capabilities;

@@ -7,12 +7,12 @@ use xmem_core::Backing;
 use super::*;
 
 crate::conformance! {
-    regions_go_when_the_frames_change_their_size
-    regions_go_when_a_peak_is_over
+    regions_are_released_when_the_frame_size_changes
+    regions_are_released_after_a_peak
     retired_regions_do_not_use_up_max_bytes
 }
 
-fn regions_go_when_the_frames_change_their_size(backing: Backing) {
+fn regions_are_released_when_the_frame_size_changes(backing: Backing) {
     let place = Place::new();
     let producer = pool(&place, backing).build().unwrap();
     let mut consumer = connect(&place);
@@ -30,7 +30,7 @@ fn regions_go_when_the_frames_change_their_size(backing: Backing) {
     let address = old.as_ptr();
     drop(old);
     assert_eq!(producer.collect(), 1);
-    // The consumer lets go when it looks for the next frame, and says so.
+    // The consumer releases the region when it looks for the next frame, and reports it.
     publish(&producer, 100, 300_000);
     assert_frame(&receive(&mut consumer), 100, 300_000);
     producer.collect();
@@ -46,7 +46,7 @@ fn regions_go_when_the_frames_change_their_size(backing: Backing) {
     assert_eq!(producer.stats().regions, 1, "{:?}", producer.stats());
 }
 
-fn regions_go_when_a_peak_is_over(backing: Backing) {
+fn regions_are_released_after_a_peak(backing: Backing) {
     const SIZE: usize = 300_000;
     let place = Place::new();
     let producer = pool(&place, backing).history(2).build().unwrap();
@@ -69,7 +69,7 @@ fn regions_go_when_a_peak_is_over(backing: Backing) {
     assert_eq!((stats.regions, stats.bytes), (1, before), "{stats:?}");
 }
 
-/// What a consumer never asked for, it does not keep; what it asked for goes also while it sleeps.
+/// A consumer does not keep regions that it never asked for; the others are released also while it sleeps.
 fn retired_regions_do_not_use_up_max_bytes(backing: Backing) {
     let place = Place::new();
     let producer = pool(&place, backing)

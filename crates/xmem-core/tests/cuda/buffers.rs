@@ -2,31 +2,31 @@
 
 //! Buffers by number on devices.
 
-use crate::lab::{Lab, told};
+use crate::lab::{Lab, run};
 
 #[test]
 fn buffers_go_from_host_to_device_to_device_and_back() {
     for quirk in ["", "no-host-register", "no-read-only-register", "peers"] {
         let lab = Lab::new().with("QUIRKS", quirk);
         let mut owner = lab.start("own-buffers");
-        let index = owner.says();
+        let index = owner.reply();
         let mut readers = [lab.start("read-buffers"), lab.start("read-buffers")];
         for reader in &mut readers {
-            assert_eq!(reader.says(), "ready");
-            told(reader, &index, "0");
+            assert_eq!(reader.reply(), "ready");
+            run(reader, &index, "0");
         }
         if quirk.is_empty() {
             // Four copies, from and to buffers in two regions.
             lab.assert_calls(&owner, &["cuMemHostRegister_v2"], 2);
         }
-        told(&mut owner, "end", "ends");
+        run(&mut owner, "end", "ends");
         lab.assert_allowed();
     }
 }
 
 #[test]
-fn who_may_not_write_a_buffer_leaves_it_as_it_is() {
+fn a_peer_without_write_permission_leaves_the_buffer_unchanged() {
     let lab = Lab::new();
-    assert_eq!(lab.start("refuse-buffers").says(), "is there");
+    assert_eq!(lab.start("refuse-buffers").reply(), "is there");
     lab.assert_allowed();
 }

@@ -2,10 +2,10 @@
 
 //! Programs that capture streams into graphs.
 
-use crate::lab::{Lab, ask, told};
+use crate::lab::{Lab, ask, run};
 use crate::support::eventually;
 
-const REFUSED: &str = "this stream is being captured into a graph: publish frames, wait for them, copy and let go of them \
+const REFUSED: &str = "this stream is being captured into a graph: publish frames, wait for them, copy and release them \
                        outside of the capture";
 
 #[test]
@@ -15,55 +15,55 @@ fn a_capture_is_not_disturbed_by_frames_on_other_streams() {
             let lab = Lab::new();
             let mut producer = lab.ready(&format!("produce {mode} 16 {place}"));
             let mut consumer = lab.ready(&format!("consume {place}"));
-            told(&mut producer, "capture other", "captures");
-            told(&mut consumer, "capture other", "captures");
+            run(&mut producer, "capture other", "captures");
+            run(&mut consumer, "capture other", "captures");
             // Memory is made, imported, registered, and freed by other threads meanwhile.
-            told(&mut producer, "publish", "published 0");
-            told(&mut consumer, "take", "took 0");
-            told(&mut producer, "publish", "published 1");
-            told(&mut consumer, "hold", &format!("holds 1 Some({imported})"));
-            told(&mut consumer, "sync", "syncs");
-            assert_eq!(consumer.says(), "synced");
-            told(&mut producer, "publish", "published 2");
+            run(&mut producer, "publish", "published 0");
+            run(&mut consumer, "take", "took 0");
+            run(&mut producer, "publish", "published 1");
+            run(&mut consumer, "hold", &format!("holds 1 Some({imported})"));
+            run(&mut consumer, "sync", "syncs");
+            assert_eq!(consumer.reply(), "synced");
+            run(&mut producer, "publish", "published 2");
             assert!(matches!(&*ask(&mut consumer, "write"), "written"));
             eventually("its leases are over", || {
                 ask(&mut producer, "consumers").starts_with('0')
             });
-            told(&mut producer, "end-capture", "true");
-            told(&mut consumer, "end-capture", "true");
-            told(&mut consumer, "result", "0");
+            run(&mut producer, "end-capture", "true");
+            run(&mut consumer, "end-capture", "true");
+            run(&mut consumer, "result", "0");
             lab.assert_allowed();
         }
     }
 }
 
 #[test]
-fn nothing_of_a_frame_goes_into_a_graph() {
+fn a_capture_records_no_work_of_a_frame() {
     let lab = Lab::new();
     let (mut producer, mut consumer) = lab.begun("vmm 16");
     // A stream that is captured would record no event, end no lease, or end it again each time that the graph runs.
-    told(&mut producer, "capture own", "captures");
-    told(&mut producer, "publish", REFUSED);
-    told(&mut producer, "end-capture", "true");
-    told(&mut producer, "publish", "published 1");
-    told(&mut consumer, "hold", "holds 2 Some(Vmm)");
-    told(&mut consumer, "look", "looks");
-    told(&mut consumer, "capture own", "captures");
-    told(&mut consumer, "let-go", REFUSED);
-    told(&mut consumer, "let-go write", REFUSED);
-    told(&mut producer, "publish", "published 2");
-    told(&mut consumer, "take", REFUSED);
-    told(&mut producer, "publish", "published 3");
-    told(&mut consumer, "hold", "holds 4 Some(Vmm)");
+    run(&mut producer, "capture own", "captures");
+    run(&mut producer, "publish", REFUSED);
+    run(&mut producer, "end-capture", "true");
+    run(&mut producer, "publish", "published 1");
+    run(&mut consumer, "hold", "holds 2 Some(Vmm)");
+    run(&mut consumer, "look", "looks");
+    run(&mut consumer, "capture own", "captures");
+    run(&mut consumer, "release", REFUSED);
+    run(&mut consumer, "release write", REFUSED);
+    run(&mut producer, "publish", "published 2");
+    run(&mut consumer, "take", REFUSED);
+    run(&mut producer, "publish", "published 3");
+    run(&mut consumer, "hold", "holds 4 Some(Vmm)");
     // The oldest of both.
-    told(&mut consumer, "let-go after", REFUSED);
-    told(&mut consumer, "held", "2");
-    told(&mut consumer, "end-capture", "true");
-    eventually("it is let go of when the capture is over", || {
+    run(&mut consumer, "release after", REFUSED);
+    run(&mut consumer, "held", "2");
+    run(&mut consumer, "end-capture", "true");
+    eventually("it is released when the capture is over", || {
         ask(&mut consumer, "held") == "1"
     });
-    told(&mut consumer, "let-go", "let go");
-    told(&mut consumer, "result", "0");
+    run(&mut consumer, "release", "released");
+    run(&mut consumer, "result", "0");
     eventually("its leases are over", || {
         ask(&mut producer, "consumers").starts_with('0')
     });

@@ -2,7 +2,7 @@
 
 //! Streams and memory of contexts that the program made, as GStreamer does, besides the device's primary one.
 
-use crate::lab::{Lab, ask, first_round, told};
+use crate::lab::{Lab, ask, first_round, run};
 use crate::support::eventually;
 
 #[test]
@@ -18,89 +18,89 @@ fn frames_that_are_written_in_another_context_are_waited_for() {
         first_round(&mut producer, &mut consumer);
         let before = ask(&mut producer, "counts");
         let late = lab.machine.hold(Some(producer.pid()));
-        told(&mut producer, "publish", "published 1");
-        told(&mut consumer, "take", "took 1");
-        told(&mut consumer, "done", "false");
+        run(&mut producer, "publish", "published 1");
+        run(&mut consumer, "take", "took 1");
+        run(&mut consumer, "done", "false");
         drop(late);
-        told(&mut consumer, "result", "0");
+        run(&mut consumer, "result", "0");
         for number in 2..40 {
-            told(&mut producer, "publish", &format!("published {number}"));
-            told(&mut consumer, "take", &format!("took {number}"));
+            run(&mut producer, "publish", &format!("published {number}"));
+            run(&mut consumer, "take", &format!("took {number}"));
         }
-        told(&mut consumer, "result", "0");
+        run(&mut consumer, "result", "0");
         // No CPU waited, and nothing was copied.
-        told(&mut producer, "counts", &before);
+        run(&mut producer, "counts", &before);
         lab.assert_allowed();
     }
 }
 
 #[test]
-fn a_stream_waits_for_another_one_and_no_cpu_does() {
+fn a_stream_waits_for_another_one_and_the_cpu_does_not() {
     for producing in ["produce vmm 16", "produce vmm 16 elsewhere"] {
         let lab = Lab::new();
         let mut producer = lab.ready(producing);
         let mut consumer = lab.ready("consume");
         first_round(&mut producer, &mut consumer);
-        told(&mut producer, "publish behind", "false");
-        told(&mut consumer, "hold", "holds 6000 Some(Vmm)");
-        told(&mut producer, "go-on", "goes on");
-        told(&mut producer, "wait-for-mark", "is there");
-        told(&mut consumer, "look", "looks");
-        told(&mut consumer, "result", "0");
+        run(&mut producer, "publish behind", "false");
+        run(&mut consumer, "hold", "holds 6000 Some(Vmm)");
+        run(&mut producer, "go-on", "goes on");
+        run(&mut producer, "wait-for-mark", "is there");
+        run(&mut consumer, "look", "looks");
+        run(&mut consumer, "result", "0");
         lab.assert_allowed();
     }
 }
 
 #[test]
-fn a_stream_of_another_context_that_stands_still_holds_up_no_other() {
+fn a_blocked_stream_of_another_context_delays_no_other() {
     let lab = Lab::new();
     let (mut producer, mut consumer) = lab.begun("vmm 16 elsewhere");
-    told(&mut producer, "publish late", "published");
-    told(&mut consumer, "hold", "holds 6000 Some(Vmm)");
+    run(&mut producer, "publish late", "published");
+    run(&mut consumer, "hold", "holds 6000 Some(Vmm)");
     for number in 2..10 {
-        told(&mut producer, "publish", &format!("published {number}"));
-        told(&mut consumer, "take", &format!("took {}", number - 1));
+        run(&mut producer, "publish", &format!("published {number}"));
+        run(&mut consumer, "take", &format!("took {}", number - 1));
     }
-    told(&mut consumer, "result", "0");
-    told(&mut producer, "go-on", "goes on");
-    told(&mut consumer, "look", "looks");
-    told(&mut consumer, "result", "0");
+    run(&mut consumer, "result", "0");
+    run(&mut producer, "go-on", "goes on");
+    run(&mut consumer, "look", "looks");
+    run(&mut consumer, "result", "0");
     lab.assert_allowed();
 }
 
-/// It is told where no region is locked.
+/// The logger is called where no region is locked.
 #[test]
-fn who_is_told_that_a_context_failed_may_use_the_pool() {
+fn the_logger_of_a_failed_context_may_use_the_pool() {
     let lab = Lab::new();
     let mut producer = lab.ready("produce vmm");
-    let said = ask(&mut producer, "publish from-logger");
-    assert!(said.contains("context"), "{said}");
+    let reply = ask(&mut producer, "publish from-logger");
+    assert!(reply.contains("context"), "{reply}");
 }
 
 #[test]
-fn leases_that_wait_in_a_context_that_fails_come_back() {
+fn leases_in_a_failed_context_are_released() {
     let lab = Lab::new();
     let mut producer = lab.ready("produce vmm 16");
     let mut consumer = lab.ready("consume elsewhere");
     first_round(&mut producer, &mut consumer);
     let late = lab.machine.hold(Some(consumer.pid()));
-    told(&mut consumer, "trap", "trapped");
-    told(&mut producer, "publish", "published 1");
-    told(&mut consumer, "take", "took 1");
+    run(&mut consumer, "trap", "trapped");
+    run(&mut producer, "publish", "published 1");
+    run(&mut consumer, "take", "took 1");
     assert!(ask(&mut producer, "consumers").starts_with('1'));
     drop(late);
     // It calls nothing more.
     eventually("its lease comes back", || {
         ask(&mut producer, "consumers").starts_with('0')
     });
-    // What is read in the primary context goes on.
-    told(&mut producer, "publish copied all", "published");
-    told(&mut consumer, "download all", "true");
+    // Reads in the primary context go on.
+    run(&mut producer, "publish copied all", "published");
+    run(&mut consumer, "download all", "true");
     lab.assert_allowed();
 }
 
 #[test]
-fn what_lies_in_device_memory_of_the_program_is_copied_in_the_order_of_the_stream() {
+fn a_programs_device_memory_is_copied_in_stream_order() {
     for (producing, consuming) in [
         ("produce vmm 16", "consume"),
         ("produce vmm 16 elsewhere", "consume elsewhere"),
@@ -113,17 +113,17 @@ fn what_lies_in_device_memory_of_the_program_is_copied_in_the_order_of_the_strea
         let before = ask(&mut producer, "counts");
         for how in ["all", "rows"] {
             let late = lab.machine.hold(Some(producer.pid()));
-            told(&mut producer, &format!("publish copied {how}"), "published");
+            run(&mut producer, &format!("publish copied {how}"), "published");
             drop(late);
-            told(&mut consumer, &format!("download {how}"), "true");
+            run(&mut consumer, &format!("download {how}"), "true");
         }
         assert_eq!(
             ask(&mut producer, "counts"),
             before.replace("copies: 0", "copies: 2"),
             "no CPU waited"
         );
-        told(&mut producer, "publish copied all", "published");
-        told(&mut consumer, "download some", "true");
+        run(&mut producer, "publish copied all", "published");
+        run(&mut consumer, "download some", "true");
         let counts = ask(&mut consumer, "counts");
         assert!(counts.contains("host_syncs: 3, copies: 3"), "{counts}");
         lab.assert_allowed();
@@ -131,21 +131,21 @@ fn what_lies_in_device_memory_of_the_program_is_copied_in_the_order_of_the_strea
 }
 
 #[test]
-fn what_cannot_be_copied_is_refused_before_the_device_sees_it() {
+fn a_bad_copy_is_refused_before_the_driver_call() {
     let lab = Lab::new();
     let (mut producer, mut consumer) = lab.pair("vmm 16");
     let outside =
         "what is to be copied lies outside the frame, the slot or the memory that was given";
-    told(&mut producer, "publish copied too-much", outside);
+    run(&mut producer, "publish copied too-much", outside);
     for how in ["host", "pinned"] {
-        let said = ask(&mut producer, &format!("publish copied {how}"));
-        assert!(said.contains("it is no device memory"), "{said}");
+        let reply = ask(&mut producer, &format!("publish copied {how}"));
+        assert!(reply.contains("it is no device memory"), "{reply}");
     }
     for how in ["too-much", "rows-too-far"] {
-        told(&mut producer, "publish copied all", "published");
-        told(&mut consumer, &format!("download {how}"), outside);
+        run(&mut producer, "publish copied all", "published");
+        run(&mut consumer, &format!("download {how}"), outside);
     }
-    told(&mut producer, "publish copied all", "published");
-    told(&mut consumer, "download all", "true");
+    run(&mut producer, "publish copied all", "published");
+    run(&mut consumer, "download all", "true");
     lab.assert_allowed();
 }

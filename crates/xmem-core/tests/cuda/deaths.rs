@@ -4,7 +4,7 @@
 
 use xmem_cuda_standin::{Hold, Machine};
 
-use crate::lab::{Lab, ask, first_round, says_at_last, told};
+use crate::lab::{Lab, ask, first_round, run, until_reply};
 use crate::support::child::Child;
 use crate::support::eventually;
 
@@ -12,18 +12,18 @@ use crate::support::eventually;
 fn frames_of_a_killed_producer_stay_readable() {
     let lab = Lab::new();
     let (mut producer, mut consumer) = lab.pair("vmm");
-    told(&mut producer, "publish", "published 0");
-    told(&mut consumer, "hold", "holds 0 Some(Vmm)");
-    told(&mut producer, "publish", "published 1");
-    told(&mut consumer, "hold", "holds 1 Some(Vmm)");
-    told(&mut producer, "finish", "finished");
+    run(&mut producer, "publish", "published 0");
+    run(&mut consumer, "hold", "holds 0 Some(Vmm)");
+    run(&mut producer, "publish", "published 1");
+    run(&mut consumer, "hold", "holds 1 Some(Vmm)");
+    run(&mut producer, "finish", "finished");
     producer.kill();
     assert!(!lab.memory_is_free() || Machine::is_real());
     for _ in 0..2 {
-        told(&mut consumer, "look", "looks");
-        told(&mut consumer, "drop", "dropped");
+        run(&mut consumer, "look", "looks");
+        run(&mut consumer, "drop", "dropped");
     }
-    told(&mut consumer, "result", "0");
+    run(&mut consumer, "result", "0");
     consumer.kill();
     eventually("the memory goes with the last that has it", || {
         lab.memory_is_free()
@@ -45,29 +45,29 @@ fn a_frame_that_a_killed_producer_did_not_finish_is_refused_and_nothing_hangs() 
         );
         answer != "looks"
     });
-    told(&mut consumer, "drop", "dropped");
+    run(&mut consumer, "drop", "dropped");
 }
 
 /// The consumer holds frame 1, which the producer's device does not finish as long as the returned value lives.
 #[track_caller]
 fn unfinished(lab: &Lab, producer: &mut Child, consumer: &mut Child) -> Hold {
     let late = lab.machine.hold(Some(producer.pid()));
-    told(producer, "publish", "published 1");
-    told(consumer, "hold", "holds 1 Some(Vmm)");
+    run(producer, "publish", "published 1");
+    run(consumer, "hold", "holds 1 Some(Vmm)");
     late
 }
 
 const GONE: &str = "the frame's producer is gone and may not have finished it: drop the frame";
 
 #[test]
-fn who_has_left_sees_that_a_killed_producer_did_not_finish() {
+fn after_leave_an_unfinished_frame_of_a_killed_producer_is_refused() {
     let lab = Lab::new();
     let (mut producer, mut consumer) = lab.begun("vmm");
     let _late = unfinished(&lab, &mut producer, &mut consumer);
-    told(&mut consumer, "leave", "left");
+    run(&mut consumer, "leave", "left");
     producer.kill();
-    told(&mut consumer, "look", GONE);
-    told(&mut consumer, "drop", "dropped");
+    run(&mut consumer, "look", GONE);
+    run(&mut consumer, "drop", "dropped");
     lab.assert_allowed();
 }
 
@@ -76,74 +76,74 @@ fn frames_that_were_left_are_waited_for_while_their_producer_lives() {
     let lab = Lab::new();
     let (mut producer, mut consumer) = lab.begun("vmm");
     let late = unfinished(&lab, &mut producer, &mut consumer);
-    told(&mut consumer, "leave", "left");
-    // It has heard of that.
-    told(&mut producer, "publish", "published 2");
-    told(&mut consumer, "look", "looks");
+    run(&mut consumer, "leave", "left");
+    // It has noticed that.
+    run(&mut producer, "publish", "published 2");
+    run(&mut consumer, "look", "looks");
     drop(late);
-    told(&mut consumer, "result", "0");
+    run(&mut consumer, "result", "0");
     lab.assert_allowed();
 }
 
 #[test]
-fn who_was_passed_a_frame_sees_that_a_killed_producer_did_not_finish() {
+fn a_forwarded_unfinished_frame_of_a_killed_producer_is_refused() {
     let lab = Lab::new();
     let second = format!("{}-2", lab.pool());
     let mut producer = lab.ready("produce vmm");
     let mut relay = lab.ready(&format!("relay {second}"));
     let mut consumer = lab.ready_at("consume", &second);
-    told(&mut producer, "publish", "published 0");
-    told(&mut relay, "pass", "passed");
-    told(&mut consumer, "take", "took 0");
-    told(&mut consumer, "result", "0");
+    run(&mut producer, "publish", "published 0");
+    run(&mut relay, "pass", "passed");
+    run(&mut consumer, "take", "took 0");
+    run(&mut consumer, "result", "0");
     let _late = lab.machine.hold(Some(producer.pid()));
-    told(&mut producer, "publish", "published 1");
-    told(&mut relay, "pass", "passed");
-    told(&mut consumer, "hold", "holds 1 Some(Vmm)");
+    run(&mut producer, "publish", "published 1");
+    run(&mut relay, "pass", "passed");
+    run(&mut consumer, "hold", "holds 1 Some(Vmm)");
     producer.kill();
-    told(&mut consumer, "look", GONE);
-    told(&mut consumer, "drop", "dropped");
+    run(&mut consumer, "look", GONE);
+    run(&mut consumer, "drop", "dropped");
     lab.assert_allowed();
 }
 
 #[test]
-fn who_waits_for_a_hung_producer_stops_nobody_else_and_hears_of_its_end() {
+fn a_wait_for_a_hung_producer_delays_no_other_pool_and_ends_with_it() {
     let lab = Lab::new();
     let second = format!("{}-2", lab.pool());
     let mut producer = lab.ready("produce vmm");
     let mut other = lab.ready_at("produce vmm", &second);
-    told(&mut other, "publish", "published 0");
+    run(&mut other, "publish", "published 0");
     let mut consumer = lab.ready("consume");
     first_round(&mut producer, &mut consumer);
     let _late = unfinished(&lab, &mut producer, &mut consumer);
     let waits = ["cuEventQuery", "cuStreamWaitEvent"];
     let before = lab.calls(&consumer, &waits);
-    told(&mut consumer, "sync", "syncs");
+    run(&mut consumer, "sync", "syncs");
     eventually("it waits", || {
         before.is_none() || lab.calls(&consumer, &waits) > before
     });
-    told(&mut consumer, &format!("other {second}"), "took other 0");
+    run(&mut consumer, &format!("other {second}"), "took other 0");
     producer.kill();
-    assert_eq!(consumer.says(), GONE);
+    assert_eq!(consumer.reply(), GONE);
     lab.assert_allowed();
 }
 
 #[test]
-fn leases_of_a_killed_consumer_come_back() {
+fn leases_of_a_killed_consumer_are_released() {
     for how in ["hold", "take", "write", "hand-over"] {
         let lab = Lab::new();
         let (mut producer, mut consumer) = lab.begun("auto");
         let late = lab.machine.hold(Some(consumer.pid()));
-        told(&mut producer, "publish", "published 1");
+        run(&mut producer, "publish", "published 1");
         assert!(!ask(&mut consumer, how).contains("cannot"), "{how}");
-        says_at_last(&mut producer, "consumers", "1 vmm");
+        until_reply(&mut producer, "consumers", "1 vmm");
         consumer.kill();
         drop(late);
         eventually("its leases go with it", || {
             ask(&mut producer, "consumers").is_empty()
         });
         // All slots can be used.
-        told(&mut producer, "publish 100", "published");
+        run(&mut producer, "publish 100", "published");
         lab.assert_allowed();
     }
 }
@@ -152,31 +152,31 @@ fn leases_of_a_killed_consumer_come_back() {
 fn a_producer_that_ends_well_leaves_frames_that_need_no_event() {
     let lab = Lab::new();
     let (mut producer, mut consumer) = lab.pair("vmm");
-    told(&mut producer, "publish", "published 0");
-    told(&mut consumer, "hold", "holds 0 Some(Vmm)");
+    run(&mut producer, "publish", "published 0");
+    run(&mut consumer, "hold", "holds 0 Some(Vmm)");
     // The device is late, and closing waits for it.
-    told(&mut producer, "close", "closed");
+    run(&mut producer, "close", "closed");
     producer.kill();
-    told(&mut consumer, "look", "looks");
-    told(&mut consumer, "result", "0");
+    run(&mut consumer, "look", "looks");
+    run(&mut consumer, "result", "0");
     lab.assert_allowed();
 }
 
 #[test]
-fn a_pool_whose_device_hangs_ends_all_the_same() {
+fn a_pool_with_a_hung_device_can_be_closed() {
     let lab = Lab::new();
     let mut producer = lab.ready("produce vmm 64 hasty");
-    told(&mut producer, "publish", "published 0");
-    told(&mut producer, "finish", "finished");
+    run(&mut producer, "publish", "published 0");
+    run(&mut producer, "finish", "finished");
     let late = lab.machine.hold(Some(producer.pid()));
-    told(&mut producer, "publish", "published 1");
-    producer.tell("close");
+    run(&mut producer, "publish", "published 1");
+    producer.send("close");
     assert!(
         producer
-            .says()
+            .reply()
             .contains("still writing frames that were published, after release-timeout")
     );
-    assert_eq!(producer.says(), "closed");
+    assert_eq!(producer.reply(), "closed");
     drop(late);
 }
 
@@ -184,11 +184,11 @@ fn a_pool_whose_device_hangs_ends_all_the_same() {
 fn a_forked_child_is_refused() {
     let lab = Lab::new();
     let (mut producer, mut consumer) = lab.pair("auto");
-    told(&mut producer, "publish", "published 0");
-    told(&mut consumer, "fork", "0");
-    told(&mut consumer, "result", "0");
-    told(&mut producer, "publish", "published 1");
-    told(&mut consumer, "take", "took 1");
-    told(&mut consumer, "result", "0");
+    run(&mut producer, "publish", "published 0");
+    run(&mut consumer, "fork", "0");
+    run(&mut consumer, "result", "0");
+    run(&mut producer, "publish", "published 1");
+    run(&mut consumer, "take", "took 1");
+    run(&mut consumer, "result", "0");
     lab.assert_allowed();
 }

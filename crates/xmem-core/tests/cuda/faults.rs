@@ -4,7 +4,7 @@
 
 use xmem_core::fault::Point;
 
-use crate::lab::{Lab, ask, told};
+use crate::lab::{Lab, ask, run};
 use crate::support::eventually;
 
 fn number(point: Point) -> usize {
@@ -31,32 +31,32 @@ fn producers_that_are_killed_leave_nothing_and_the_next_one_works() {
             ));
             let mut consumer = lab.ready("consume");
             for sequence in 0..arrival - 1 {
-                told(&mut victim, "publish", &format!("published {sequence}"));
-                told(&mut consumer, "take", &format!("took {sequence}"));
-                // A stream that was told to wait for work that never comes stands still: that is the driver's.
-                told(&mut victim, "finish", "finished");
+                run(&mut victim, "publish", &format!("published {sequence}"));
+                run(&mut consumer, "take", &format!("took {sequence}"));
+                // A stream that waits for work that never comes is blocked: the driver has no way out.
+                run(&mut victim, "finish", "finished");
             }
-            victim.tell("publish");
+            victim.send("publish");
             assert_eq!(
                 victim.dies_of(),
                 Some(libc::SIGKILL),
                 "{point:?} was not passed"
             );
-            told(&mut consumer, "take", "the producer is gone: connect again");
-            told(&mut consumer, "result", "0");
+            run(&mut consumer, "take", "the producer is gone: connect again");
+            run(&mut consumer, "result", "0");
             consumer.kill();
             eventually("its memory is free", || lab.memory_is_free());
         }
         let mut producer = lab.ready(&format!("produce {mode}"));
-        told(&mut producer, "publish", "published 0");
+        run(&mut producer, "publish", "published 0");
         let mut consumer = lab.ready("consume");
-        told(&mut consumer, "take", "took 0");
-        told(&mut consumer, "result", "0");
+        run(&mut consumer, "take", "took 0");
+        run(&mut consumer, "result", "0");
         lab.assert_allowed();
     }
 }
 
-/// What a consumer is told, so that it passes a point.
+/// The command that makes a consumer pass a point.
 const OF_CONSUMERS: [(Point, u32, &str); 13] = [
     (Point::TwinImported, 1, "take"),
     (Point::CanaryRead, 1, "take"),
@@ -81,20 +81,20 @@ fn consumers_that_are_killed_give_everything_back() {
         let mut bystander = lab.ready("consume");
         let mut next = 0;
         for (point, arrival, action) in OF_CONSUMERS {
-            told(&mut producer, "publish", &format!("published {next}"));
-            told(&mut bystander, "take", &format!("took {next}"));
+            run(&mut producer, "publish", &format!("published {next}"));
+            run(&mut bystander, "take", &format!("took {next}"));
             let mut victim = lab.ready(&format!("dying-at {} {arrival} consume", number(point)));
             if action == "leave" {
                 assert!(ask(&mut victim, "take").starts_with("took"));
-                told(&mut victim, "result", "0");
+                run(&mut victim, "result", "0");
             }
             for _ in 1..arrival {
                 assert!(ask(&mut victim, action).starts_with("took"));
                 next += 1;
-                told(&mut producer, "publish", &format!("published {next}"));
-                told(&mut bystander, "take", &format!("took {next}"));
+                run(&mut producer, "publish", &format!("published {next}"));
+                run(&mut bystander, "take", &format!("took {next}"));
             }
-            victim.tell(action);
+            victim.send(action);
             assert_eq!(
                 victim.dies_of(),
                 Some(libc::SIGKILL),
@@ -105,10 +105,10 @@ fn consumers_that_are_killed_give_everything_back() {
             });
             next += 1;
         }
-        told(&mut producer, "publish 60", "published");
+        run(&mut producer, "publish 60", "published");
         let last = next + 59;
-        told(&mut bystander, &format!("take to {last}"), "took");
-        told(&mut bystander, "result", "0");
+        run(&mut bystander, &format!("take to {last}"), "took");
+        run(&mut bystander, "result", "0");
         lab.assert_allowed();
     }
 }
@@ -119,17 +119,17 @@ fn producers_that_are_killed_at_their_end_leave_whole_frames() {
     for point in [Point::ClosedMarked, Point::DeviceSettled, Point::TwinClosed] {
         let mut victim = lab.ready(&format!("dying-at {} 1 produce vmm", number(point)));
         let mut consumer = lab.ready("consume");
-        told(&mut victim, "publish", "published 0");
-        told(&mut consumer, "hold", "holds 0 Some(Vmm)");
-        told(&mut victim, "finish", "finished");
-        victim.tell("close");
+        run(&mut victim, "publish", "published 0");
+        run(&mut consumer, "hold", "holds 0 Some(Vmm)");
+        run(&mut victim, "finish", "finished");
+        victim.send("close");
         assert_eq!(
             victim.dies_of(),
             Some(libc::SIGKILL),
             "{point:?} was not passed"
         );
-        told(&mut consumer, "look", "looks");
-        told(&mut consumer, "result", "0");
+        run(&mut consumer, "look", "looks");
+        run(&mut consumer, "result", "0");
         consumer.kill();
         eventually("its memory is free", || lab.memory_is_free());
     }
@@ -137,7 +137,7 @@ fn producers_that_are_killed_at_their_end_leave_whole_frames() {
 }
 
 #[test]
-fn every_step_on_devices_is_one_that_a_process_was_killed_at() {
+fn every_cuda_fault_point_is_covered() {
     let covered = |point: &Point| {
         OF_PRODUCERS.iter().any(|(other, _)| other == point)
             || OF_CONSUMERS.iter().any(|(other, ..)| other == point)

@@ -1,37 +1,37 @@
 // SPDX-License-Identifier: MPL-2.0
 
 //! Device memory that is not the pool's: upstream's own, by legacy handle, and that of another pool, passed on. And memory
-//! that ends with its producer, which waits for who uses it.
+//! that ends with its producer, which waits for its users.
 
-use crate::lab::{Lab, ask, count, told};
+use crate::lab::{Lab, ask, count, run};
 use crate::support::child::Child;
 use crate::support::eventually;
 
 #[test]
-fn memory_of_others_is_opened_once_and_released_when_nobody_has_it_open() {
+fn foreign_memory_is_opened_once_and_released_after_the_last_close() {
     let lab = Lab::new();
     let (mut producer, mut consumer) = lab.pair("auto");
-    told(&mut producer, "borrow", "borrowed");
+    run(&mut producer, "borrow", "borrowed");
     for number in 1000..1020 {
-        told(&mut producer, "publish borrowed", "published");
-        told(&mut consumer, "take", &format!("took {number}"));
+        run(&mut producer, "publish borrowed", "published");
+        run(&mut consumer, "take", &format!("took {number}"));
         // There is one such memory, so it is not written again before it was read.
-        told(&mut consumer, "result", "0");
+        run(&mut consumer, "result", "0");
     }
     assert_eq!(count(&mut consumer, "imports"), 1);
     // The canary's handle, and the memory's.
     lab.assert_calls(&consumer, &["cuIpcOpenMemHandle_v2"], 2);
-    told(&mut producer, "publish borrowed", "published");
-    told(&mut consumer, "hold", "holds 1020 Some(Legacy)");
-    told(&mut producer, "let-go", "let go");
+    run(&mut producer, "publish borrowed", "published");
+    run(&mut consumer, "hold", "holds 1020 Some(Legacy)");
+    run(&mut producer, "release", "released");
     // Out of the history, too.
-    told(&mut producer, "publish 3", "published");
-    told(&mut consumer, "look", "looks");
-    told(&mut consumer, "result", "0");
+    run(&mut producer, "publish 3", "published");
+    run(&mut consumer, "look", "looks");
+    run(&mut consumer, "result", "0");
     assert_eq!(ask(&mut producer, "released"), "false");
-    told(&mut consumer, "drop", "dropped");
+    run(&mut consumer, "drop", "dropped");
     eventually("it is released", || {
-        // The consumer lets go of what is not used any more when it looks for the next frame, or is told.
+        // The consumer releases unused memory when it looks for the next frame, or on request.
         ask(&mut producer, "released") == "true"
     });
     assert_eq!(
@@ -44,23 +44,23 @@ fn memory_of_others_is_opened_once_and_released_when_nobody_has_it_open() {
 
 /// Frames keep what they lie in, and nothing else.
 #[test]
-fn memory_of_others_is_released_though_a_consumer_that_left_holds_another_frame() {
+fn foreign_memory_is_released_while_a_consumer_that_left_holds_another_frame() {
     let lab = Lab::new();
     let (mut producer, mut consumer) = lab.pair("auto");
-    told(&mut producer, "borrow", "borrowed");
-    told(&mut producer, "publish borrowed", "published");
-    told(&mut consumer, "take", "took 1000");
-    told(&mut producer, "publish", "published 1");
-    told(&mut consumer, "hold", "holds 0 Some(Vmm)");
-    told(&mut consumer, "leave", "left");
-    told(&mut producer, "let-go", "let go");
+    run(&mut producer, "borrow", "borrowed");
+    run(&mut producer, "publish borrowed", "published");
+    run(&mut consumer, "take", "took 1000");
+    run(&mut producer, "publish", "published 1");
+    run(&mut consumer, "hold", "holds 0 Some(Vmm)");
+    run(&mut consumer, "leave", "left");
+    run(&mut producer, "release", "released");
     // Out of the history, too.
-    told(&mut producer, "publish 3", "published");
+    run(&mut producer, "publish 3", "published");
     eventually("it is released", || {
         ask(&mut producer, "released") == "true"
     });
-    told(&mut consumer, "look", "looks");
-    told(&mut consumer, "result", "0");
+    run(&mut consumer, "look", "looks");
+    run(&mut consumer, "result", "0");
     lab.assert_allowed();
 }
 
@@ -68,15 +68,15 @@ fn memory_of_others_is_released_though_a_consumer_that_left_holds_another_frame(
 fn memory_that_upstream_still_has_at_the_end_is_closed_by_consumers_before() {
     let lab = Lab::new();
     let (mut producer, mut consumer) = lab.pair("auto");
-    told(&mut producer, "borrow", "borrowed");
-    told(&mut producer, "publish borrowed", "published");
-    told(&mut consumer, "take", "took 1000");
-    told(&mut consumer, "result", "0");
+    run(&mut producer, "borrow", "borrowed");
+    run(&mut producer, "publish borrowed", "published");
+    run(&mut consumer, "take", "took 1000");
+    run(&mut consumer, "result", "0");
     assert_eq!(count(&mut consumer, "closed"), 0);
-    told(&mut producer, "close", "closed");
+    run(&mut producer, "close", "closed");
     assert_eq!(count(&mut consumer, "closed"), 1);
-    told(&mut producer, "let-go", "let go");
-    told(&mut producer, "released", "true");
+    run(&mut producer, "release", "released");
+    run(&mut producer, "released", "true");
     lab.assert_allowed();
 }
 
@@ -84,18 +84,18 @@ fn memory_that_upstream_still_has_at_the_end_is_closed_by_consumers_before() {
 fn a_producers_own_lease_does_not_take_its_slot_for_the_pieces() {
     let lab = Lab::new();
     let mut producer = lab.ready("produce auto");
-    told(&mut producer, "borrow", "borrowed");
-    let said = ask(&mut producer, "own-pieces");
-    assert!(said.contains("lies in pieces"), "{said}");
+    run(&mut producer, "borrow", "borrowed");
+    let reply = ask(&mut producer, "own-pieces");
+    assert!(reply.contains("lies in pieces"), "{reply}");
 }
 
 #[test]
-fn what_has_no_handle_is_refused() {
+fn memory_without_a_handle_is_refused() {
     let lab = Lab::new().with("QUIRKS", "no-legacy-ipc");
     let mut producer = lab.ready("produce auto");
     let answer = ask(&mut producer, "borrow");
     assert!(answer.contains("cannot"), "{answer}");
-    told(&mut producer, "publish", "published 0");
+    run(&mut producer, "publish", "published 0");
 }
 
 #[test]
@@ -103,15 +103,15 @@ fn a_slot_on_a_device_is_a_piece_of_a_frame() {
     for mode in ["vmm", "legacy"] {
         let lab = Lab::new();
         let (mut producer, mut consumer) = lab.pair(mode);
-        told(&mut producer, "publish piece", "published");
-        told(&mut consumer, "take", "took 7");
-        told(&mut consumer, "result", "0");
+        run(&mut producer, "publish piece", "published");
+        run(&mut consumer, "take", "took 7");
+        run(&mut consumer, "result", "0");
         lab.assert_allowed();
     }
 }
 
 #[test]
-fn frames_are_passed_on_by_their_descriptor() {
+fn frames_are_forwarded_by_descriptor() {
     let lab = Lab::new();
     let second = format!("{}-2", lab.pool());
     let mut producer = lab.ready("produce vmm");
@@ -120,21 +120,21 @@ fn frames_are_passed_on_by_their_descriptor() {
     let late = lab.machine.hold(Some(relay.pid()));
     for _ in 0..3 {
         assert!(ask(&mut producer, "publish").starts_with("published"));
-        told(&mut relay, "pass", "passed");
+        run(&mut relay, "pass", "passed");
         assert!(ask(&mut consumer, "take").starts_with("took"));
-        told(&mut consumer, "result", "0");
+        run(&mut consumer, "result", "0");
     }
     lab.assert_calls(&relay, &["cuMemcpyDtoDAsync_v2", "cuMemcpyDtoHAsync_v2"], 0);
     drop(late);
-    // The frame is the first pool's, and safe when who passed it on is killed.
+    // The frame is the first pool's, and safe when the relay is killed.
     assert!(ask(&mut producer, "publish").starts_with("published"));
-    told(&mut relay, "pass", "passed");
+    run(&mut relay, "pass", "passed");
     assert!(ask(&mut consumer, "hold").starts_with("holds"));
     relay.kill();
-    told(&mut producer, "publish 100", "published");
-    told(&mut producer, "finish", "finished");
-    told(&mut consumer, "look", "looks");
-    told(&mut consumer, "result", "0");
+    run(&mut producer, "publish 100", "published");
+    run(&mut producer, "finish", "finished");
+    run(&mut consumer, "look", "looks");
+    run(&mut consumer, "result", "0");
     lab.assert_allowed();
 }
 
@@ -144,45 +144,45 @@ fn copied(mode: &str, publish: &str) {
     let second = format!("{}-2", lab.pool());
     let mut producer = lab.ready(&format!("produce {mode}"));
     if publish == "publish borrowed" {
-        told(&mut producer, "borrow", "borrowed");
+        run(&mut producer, "borrow", "borrowed");
     }
     let mut relay = lab.ready(&format!("relay {second}"));
     let mut consumer = lab.ready_at("consume", &second);
     assert!(ask(&mut producer, publish).starts_with("published"));
-    told(&mut relay, "pass", "copied");
+    run(&mut relay, "pass", "copied");
     assert!(ask(&mut consumer, "hold").starts_with("holds"));
     if publish == "publish borrowed" {
-        told(&mut producer, "let-go", "let go");
-        told(&mut producer, "publish 3", "published");
+        run(&mut producer, "release", "released");
+        run(&mut producer, "publish 3", "published");
         relay.kill();
         eventually("it is released", || {
             ask(&mut producer, "released") == "true"
         });
     } else {
         relay.kill();
-        told(&mut producer, "close", "closed");
+        run(&mut producer, "close", "closed");
         eventually("it is freed", || count(&mut producer, "freed") > 0);
     }
-    told(&mut consumer, "look", "looks");
-    told(&mut consumer, "result", "0");
+    run(&mut consumer, "look", "looks");
+    run(&mut consumer, "result", "0");
     lab.assert_allowed();
 }
 
 #[test]
-fn frames_in_memory_that_ends_with_its_producer_are_copied() {
+fn frames_in_memory_that_dies_with_its_producer_are_copied() {
     copied("legacy", "publish");
 }
 
 #[test]
-fn frames_in_memory_of_others_are_copied() {
+fn frames_in_foreign_memory_are_copied() {
     copied("auto", "publish borrowed");
 }
 
 #[test]
-fn a_producer_of_legacy_memory_waits_at_its_end_for_who_uses_it() {
+fn a_producer_of_legacy_memory_waits_at_its_end_for_consumers() {
     let lab = Lab::new();
     let (mut producer, mut consumer) = lab.begun("legacy");
-    told(&mut producer, "close", "closed");
+    run(&mut producer, "close", "closed");
     // It was opened, and is closed before it was freed.
     eventually("it is freed", || count(&mut producer, "freed") > 0);
     assert_eq!(count(&mut consumer, "imports"), 1);
@@ -198,17 +198,17 @@ fn stopped_with_nothing_held(producer: &mut Child, consumer: &mut Child) {
     consumer.stop();
 }
 
-/// The producer's pool is closed, and the producer says that this consumer still uses its memory.
+/// The producer's pool is closed, and the producer reports that this consumer still uses its memory.
 #[track_caller]
 fn closes_in_vain(producer: &mut Child, consumer: &Child) {
-    producer.tell("close");
-    let said = producer.says();
+    producer.send("close");
+    let reply = producer.reply();
     let who = format!("process {}", consumer.pid());
     assert!(
-        said.contains("release-timeout") && said.contains(&who),
-        "{said}"
+        reply.contains("release-timeout") && reply.contains(&who),
+        "{reply}"
     );
-    assert_eq!(producer.says(), "closed");
+    assert_eq!(producer.reply(), "closed");
 }
 
 #[test]
@@ -222,18 +222,18 @@ fn legacy_memory_that_a_stopped_consumer_has_open_is_not_freed() {
 }
 
 #[test]
-fn a_producer_of_legacy_memory_does_not_wait_for_ever_and_says_who_uses_it() {
+fn a_producer_of_legacy_memory_times_out_and_names_the_consumer() {
     let lab = Lab::new();
     let (mut producer, mut consumer) = lab.pair("legacy 64 hasty");
-    told(&mut producer, "publish", "published 0");
-    told(&mut consumer, "hold", "holds 0 Some(Legacy)");
+    run(&mut producer, "publish", "published 0");
+    run(&mut consumer, "hold", "holds 0 Some(Legacy)");
     consumer.stop();
     closes_in_vain(&mut producer, &consumer);
-    // What it holds is not taken away while the process lives.
+    // Memory that it holds is not taken away while the process lives.
     assert_eq!(count(&mut producer, "freed"), 0);
     consumer.go_on();
-    told(&mut consumer, "look", "looks");
-    told(&mut consumer, "result", "0");
+    run(&mut consumer, "look", "looks");
+    run(&mut consumer, "result", "0");
     lab.assert_allowed();
 }
 
@@ -242,45 +242,45 @@ fn legacy_memory_that_is_open_but_not_held_is_not_freed() {
     let lab = Lab::new();
     let (mut producer, mut consumer) = lab.pair("legacy 64 hasty");
     // The producer has a lease itself, so that the region cannot go.
-    told(&mut producer, "keep", "kept");
-    told(&mut consumer, "take", "took 0");
-    told(&mut consumer, "result", "0");
+    run(&mut producer, "keep", "kept");
+    run(&mut consumer, "take", "took 0");
+    run(&mut consumer, "result", "0");
     stopped_with_nothing_held(&mut producer, &mut consumer);
     closes_in_vain(&mut producer, &consumer);
-    told(&mut producer, "forget", "forgot");
+    run(&mut producer, "forget", "forgot");
     assert_eq!(count(&mut producer, "freed"), 0);
     consumer.go_on();
 }
 
 #[test]
-fn upstream_hears_of_its_memory_when_the_pool_is_gone() {
+fn upstreams_release_hook_runs_when_the_pool_is_gone() {
     let lab = Lab::new();
     let (mut producer, mut consumer) = lab.pair("auto 64 hasty");
-    told(&mut producer, "borrow", "borrowed");
-    told(&mut producer, "publish borrowed", "published");
-    told(&mut consumer, "take", "took 1000");
-    told(&mut consumer, "result", "0");
+    run(&mut producer, "borrow", "borrowed");
+    run(&mut producer, "publish borrowed", "published");
+    run(&mut consumer, "take", "took 1000");
+    run(&mut consumer, "result", "0");
     stopped_with_nothing_held(&mut producer, &mut consumer);
-    told(&mut producer, "let-go", "let go");
-    told(&mut producer, "publish", "published 1");
+    run(&mut producer, "release", "released");
+    run(&mut producer, "publish", "published 1");
     assert_eq!(ask(&mut producer, "released"), "false");
-    producer.tell("close");
-    assert!(producer.says().contains("release-timeout"));
-    assert_eq!(producer.says(), "closed");
+    producer.send("close");
+    assert!(producer.reply().contains("release-timeout"));
+    assert_eq!(producer.reply(), "closed");
     consumer.kill();
-    told(&mut producer, "released", "true");
+    run(&mut producer, "released", "true");
 }
 
 #[test]
-fn memory_of_others_that_was_never_opened_is_released_at_once() {
+fn foreign_memory_that_was_never_opened_is_released_at_once() {
     let lab = Lab::new();
     let (mut producer, mut consumer) = lab.pair("auto");
-    told(&mut producer, "borrow", "borrowed");
-    told(&mut producer, "publish borrowed", "published");
+    run(&mut producer, "borrow", "borrowed");
+    run(&mut producer, "publish borrowed", "published");
     eventually("it is there", || ask(&mut consumer, "take now") == "took");
-    told(&mut producer, "let-go", "let go");
+    run(&mut producer, "release", "released");
     // Out of the history, too.
-    told(&mut producer, "publish 3", "published");
+    run(&mut producer, "publish 3", "published");
     eventually("it is released", || {
         ask(&mut producer, "released") == "true"
     });
@@ -292,6 +292,6 @@ fn memory_of_others_that_was_never_opened_is_released_at_once() {
 #[test]
 fn a_consumer_in_the_producers_process_is_not_waited_for_either() {
     let lab = Lab::new();
-    assert_eq!(lab.start("alone").says(), "gone");
+    assert_eq!(lab.start("alone").reply(), "gone");
     lab.assert_allowed();
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! What test programs do with a device besides xmem: kernels, streams, memory of their own. The same calls on a real driver.
+//! Uses of a device by test programs besides xmem: kernels, streams, memory of their own. The same on a real driver.
 
 #![allow(dead_code)] // as the other helpers of tests
 
@@ -50,7 +50,7 @@ fn words() -> &'static [AtomicU32] {
 }
 
 /// Has a stream of the current context wait for a word, which the caller sets.
-fn stand_still(stream: Stream) -> &'static AtomicU32 {
+fn block(stream: Stream) -> &'static AtomicU32 {
     static NEXT: AtomicUsize = AtomicUsize::new(0);
     let word = &words()[NEXT.fetch_add(1, Ordering::Relaxed)];
     let at_least = sys::CUstreamWaitValue_flags::CU_STREAM_WAIT_VALUE_GEQ as u32;
@@ -69,7 +69,7 @@ fn stand_still(stream: Stream) -> &'static AtomicU32 {
 static GOES_ON: AtomicBool = AtomicBool::new(false);
 static LATE: Mutex<Vec<&'static AtomicU32>> = Mutex::new(Vec::new());
 
-/// What late streams wait for.
+/// Lets late streams go on.
 pub fn go_on() {
     GOES_ON.store(true, Ordering::Release);
     let late = std::mem::take(&mut *LATE.lock().unwrap_or_else(PoisonError::into_inner));
@@ -134,11 +134,11 @@ impl Gpu {
         }
     }
 
-    /// A stream that stands still until [`go_on`].
+    /// A stream that is blocked until [`go_on`].
     pub fn late_stream(&self) -> Stream {
         let stream = self.stream();
         if !GOES_ON.load(Ordering::Acquire) {
-            let word = stand_still(stream);
+            let word = block(stream);
             LATE.lock()
                 .unwrap_or_else(PoisonError::into_inner)
                 .push(word);
@@ -146,7 +146,7 @@ impl Gpu {
         stream
     }
 
-    /// A stream of a context of its own, which stands still until [`go_on`].
+    /// A stream of a context of its own, which is blocked until [`go_on`].
     pub fn other_context(&self) -> Stream {
         let mut context = new_context(self.device.ordinal());
         // SAFETY: a context that is there; what was current before is current again.
@@ -163,7 +163,7 @@ impl Gpu {
         let name = CString::new(name).unwrap();
         // The stand-in holds its streams itself.
         if Machine::is_real() && is_held() {
-            let word = stand_still(stream);
+            let word = block(stream);
             std::thread::spawn(|| {
                 while is_held() {
                     std::thread::sleep(Duration::from_millis(1));

@@ -4,7 +4,7 @@
 
 use xmem_cuda_standin::Machine;
 
-use crate::lab::{Lab, ask, first_round, says_at_last, told};
+use crate::lab::{Lab, ask, first_round, run, until_reply};
 use crate::support::eventually;
 
 /// Functions by which memory of others is come by.
@@ -27,18 +27,18 @@ const WAITS_AND_COPIES: [&str; 9] = [
     "cuMemcpyPeerAsync",
 ];
 
-fn consumers_wait_for_what_the_producer_still_writes(mode: &str) {
+fn consumers_wait_for_the_producers_write(mode: &str) {
     let lab = Lab::new();
     let (mut producer, mut consumer) = lab.pair(mode);
 
     first_round(&mut producer, &mut consumer);
     let late = lab.machine.hold(Some(producer.pid()));
-    told(&mut producer, "publish", "published 1");
-    // The frame is there, the bytes are not; and nobody waits but the stream.
-    told(&mut consumer, "take", "took 1");
+    run(&mut producer, "publish", "published 1");
+    // The frame is there, the bytes are not; only the stream waits.
+    run(&mut consumer, "take", "took 1");
     assert_eq!(ask(&mut consumer, "done"), "false");
     drop(late);
-    told(&mut consumer, "result", "0");
+    run(&mut consumer, "result", "0");
     lab.assert_allowed();
 }
 
@@ -46,34 +46,34 @@ fn consumers_wait_for_what_the_producer_still_writes(mode: &str) {
 fn a_slot_that_a_device_still_writes_is_not_ready() {
     let lab = Lab::new();
     let mut producer = lab.ready("produce vmm 8");
-    told(&mut producer, "publish 20", "published");
-    told(&mut producer, "finish", "finished");
+    run(&mut producer, "publish 20", "published");
+    run(&mut producer, "finish", "finished");
     let late = lab.machine.hold(Some(producer.pid()));
-    // Nobody takes these, so their slots are used again.
-    told(&mut producer, "publish 20", "published");
-    told(&mut producer, "publish done", "published");
+    // These are not taken, so their slots are used again.
+    run(&mut producer, "publish 20", "published");
+    run(&mut producer, "publish done", "published");
     let mut consumer = lab.ready("consume");
-    told(&mut consumer, "hold", "holds 5000 Some(Vmm)");
-    told(&mut consumer, "ready", "false");
+    run(&mut consumer, "hold", "holds 5000 Some(Vmm)");
+    run(&mut consumer, "ready", "false");
     drop(late);
-    told(&mut consumer, "sync", "syncs");
-    assert_eq!(consumer.says(), "synced");
+    run(&mut consumer, "sync", "syncs");
+    assert_eq!(consumer.reply(), "synced");
     // Behind that there is nothing to wait for.
-    told(&mut producer, "finish", "finished");
-    told(&mut producer, "publish done", "published");
-    told(&mut consumer, "hold", "holds 5000 Some(Vmm)");
-    told(&mut consumer, "ready", "true");
+    run(&mut producer, "finish", "finished");
+    run(&mut producer, "publish done", "published");
+    run(&mut consumer, "hold", "holds 5000 Some(Vmm)");
+    run(&mut consumer, "ready", "true");
     lab.assert_allowed();
 }
 
 #[test]
-fn consumers_wait_for_what_the_producer_still_writes_by_descriptor() {
-    consumers_wait_for_what_the_producer_still_writes("vmm");
+fn consumers_wait_for_the_producers_write_by_descriptor() {
+    consumers_wait_for_the_producers_write("vmm");
 }
 
 #[test]
-fn consumers_wait_for_what_the_producer_still_writes_by_legacy_handle() {
-    consumers_wait_for_what_the_producer_still_writes("legacy");
+fn consumers_wait_for_the_producers_write_by_legacy_handle() {
+    consumers_wait_for_the_producers_write("legacy");
 }
 
 #[test]
@@ -82,14 +82,14 @@ fn no_slot_is_written_while_a_kernel_reads_it() {
     let (mut producer, mut consumer) = lab.begun("auto 16");
 
     let late = lab.machine.hold(Some(consumer.pid()));
-    told(&mut producer, "publish", "published 1");
-    told(&mut consumer, "take", "took 1");
+    run(&mut producer, "publish", "published 1");
+    run(&mut consumer, "take", "took 1");
     // Every other slot is used several times.
-    told(&mut producer, "publish 100", "published");
-    told(&mut producer, "finish", "finished");
-    says_at_last(&mut producer, "consumers", "1 vmm");
+    run(&mut producer, "publish 100", "published");
+    run(&mut producer, "finish", "finished");
+    until_reply(&mut producer, "consumers", "1 vmm");
     drop(late);
-    told(&mut consumer, "result", "0");
+    run(&mut consumer, "result", "0");
     eventually("the lease ends with the stream", || {
         ask(&mut producer, "consumers") == "0 vmm"
     });
@@ -133,19 +133,19 @@ fn nothing_is_copied_imported_or_waited_for_after_the_first_round() {
         assert!(!counted[1].is_empty(), "the calls are counted");
         assert!(lab.calls(&consumer, &["cuStreamWaitEvent"]) >= Some(100));
     }
-    told(&mut consumer, "result", "0");
+    run(&mut consumer, "result", "0");
     lab.assert_allowed();
 }
 
 #[test]
-fn what_is_attached_to_a_frame_that_is_published_again_has_the_room_that_was_asked_for() {
+fn attachments_of_a_republished_frame_have_the_requested_room() {
     let lab = Lab::new();
     let (mut producer, mut consumer) = lab.pair("auto");
-    told(&mut producer, "publish twice", "published");
-    told(&mut consumer, "hold", "holds 0 Some(Vmm)");
-    told(&mut consumer, "note", "Some(100)");
-    told(&mut consumer, "look", "looks");
-    told(&mut consumer, "result", "0");
+    run(&mut producer, "publish twice", "published");
+    run(&mut consumer, "hold", "holds 0 Some(Vmm)");
+    run(&mut consumer, "note", "Some(100)");
+    run(&mut consumer, "look", "looks");
+    run(&mut consumer, "result", "0");
     lab.assert_allowed();
 }
 
@@ -156,15 +156,15 @@ fn eight_consumers_need_no_more_device_memory_than_one() {
     let mut consumers: Vec<_> = (0..8).map(|_| lab.start("consume")).collect();
     let own: Vec<String> = consumers
         .iter_mut()
-        .map(|consumer| consumer.says())
+        .map(|consumer| consumer.reply())
         .collect();
     assert_eq!(own, ["ready"; 8]);
-    told(&mut producer, "publish", "published 0");
-    told(&mut producer, "finish", "finished");
+    run(&mut producer, "publish", "published 0");
+    run(&mut producer, "finish", "finished");
     let before = lab.machine.used_memory(0);
     for consumer in &mut consumers {
-        told(consumer, "take", "took 0");
-        told(consumer, "result", "0");
+        run(consumer, "take", "took 0");
+        run(consumer, "result", "0");
     }
     assert_eq!(lab.machine.used_memory(0), before);
     assert!(before > 0);
@@ -172,19 +172,19 @@ fn eight_consumers_need_no_more_device_memory_than_one() {
 }
 
 #[test]
-fn streams_of_frames_stay_whole() {
+fn streams_of_frames_are_intact() {
     for mode in ["vmm", "legacy"] {
         let lab = Lab::new();
         let mut producer = lab.ready(&format!("produce {mode} 24"));
         let mut consumers: Vec<_> = (0..2).map(|_| lab.start("consume")).collect();
         for consumer in &mut consumers {
-            assert_eq!(consumer.says(), "ready");
-            consumer.tell("take to 399");
+            assert_eq!(consumer.reply(), "ready");
+            consumer.send("take to 399");
         }
-        producer.tell("publish 400");
+        producer.send("publish 400");
         for consumer in &mut consumers {
-            assert_eq!(consumer.says(), "took");
-            told(consumer, "result", "0");
+            assert_eq!(consumer.reply(), "took");
+            run(consumer, "result", "0");
         }
         lab.assert_allowed();
     }

@@ -55,7 +55,7 @@ impl Lab {
         Child::from(command, role, pool)
     }
 
-    /// The same, when it says that it is ready.
+    /// The same, when it has reported that it is ready.
     #[track_caller]
     pub fn ready(&self, role: &str) -> Child {
         self.ready_at(role, &self.pool())
@@ -64,11 +64,11 @@ impl Lab {
     #[track_caller]
     pub fn ready_at(&self, role: &str, pool: &str) -> Child {
         let mut child = self.start_at(role, pool);
-        assert_eq!(child.says(), "ready");
+        assert_eq!(child.reply(), "ready");
         child
     }
 
-    /// A producer that is told this, and a consumer of its pool.
+    /// A producer with this argument, and a consumer of its pool.
     #[track_caller]
     pub fn pair(&self, producing: &str) -> (Child, Child) {
         let producer = self.ready(&format!("produce {producing}"));
@@ -83,14 +83,14 @@ impl Lab {
         (producer, consumer)
     }
 
-    /// A process in a PID namespace of its own. `None`: there is none to be had, which is said. Its number is another one there.
+    /// A process in a PID namespace of its own, where it has another PID. `None`, with a message: there are none.
     #[track_caller]
     pub fn in_pid_namespace(&self, role: &str) -> Option<Child> {
         let mut command = users::in_pid_namespace()?;
         command.arg(std::env::current_exe().unwrap());
         self.machine.prepare(&mut command);
         let mut child = Child::from(command, role, &self.pool());
-        assert_eq!(child.says(), "ready");
+        assert_eq!(child.reply(), "ready");
         Some(child)
     }
 
@@ -104,11 +104,11 @@ impl Lab {
         self.machine.prepare(&mut command);
         command.env(name, value);
         let mut child = Child::from(command, role, &self.pool());
-        assert_eq!(child.says(), "ready");
+        assert_eq!(child.reply(), "ready");
         child
     }
 
-    /// How often a process called these functions of the driver, taken together. A real driver does not say.
+    /// How often a process called these functions of the driver, taken together. A real driver does not report it.
     pub fn calls(&self, child: &Child, names: &[&str]) -> Option<u64> {
         if Machine::is_real() {
             return None;
@@ -117,7 +117,7 @@ impl Lab {
         Some(names.iter().filter_map(|name| calls.get(*name)).sum())
     }
 
-    /// That a process called these functions so often, where the driver says it.
+    /// That a process called these functions so often, where the driver reports it.
     #[track_caller]
     pub fn assert_calls(&self, child: &Child, names: &[&str], expected: u64) {
         let calls = self.calls(child, names);
@@ -127,56 +127,56 @@ impl Lab {
         );
     }
 
-    /// Whether no device memory is in use any more, by whichever process. Of a real device that cannot be told: others may
+    /// Whether no process uses device memory any more. A real device does not show it: others may
     /// use it.
     pub fn memory_is_free(&self) -> bool {
         Machine::is_real() || self.machine.used_memory(0) == 0
     }
 
-    /// Ends well: nobody did what no program may do.
+    /// Ends well: no process did what is not allowed.
     #[track_caller]
     pub fn assert_allowed(&self) {
         assert_eq!(self.machine.violations(), Vec::<String>::new());
     }
 }
 
-/// Tells a child something, and expects this answer.
+/// Runs a command in a child and asserts its reply.
 #[track_caller]
-pub fn told(child: &mut Child, line: &str, answer: &str) {
-    child.tell(line);
-    assert_eq!(child.says(), answer, "to {line:?}");
+pub fn run(child: &mut Child, line: &str, answer: &str) {
+    child.send(line);
+    assert_eq!(child.reply(), answer, "to {line:?}");
 }
 
 /// The first frame, after which all is imported.
 #[track_caller]
 pub fn first_round(producer: &mut Child, consumer: &mut Child) {
-    told(producer, "publish", "published 0");
-    told(consumer, "take", "took 0");
-    told(consumer, "result", "0");
+    run(producer, "publish", "published 0");
+    run(consumer, "take", "took 0");
+    run(consumer, "result", "0");
 }
 
-/// Tells a child something, and returns its answer.
+/// Runs a command in a child and returns its reply.
 #[track_caller]
 pub fn ask(child: &mut Child, line: &str) -> String {
-    child.tell(line);
-    child.says()
+    child.send(line);
+    child.reply()
 }
 
-/// What a process counts itself (`xmem_core::cuda::counts`), by name.
+/// A process's own counter (`xmem_core::cuda::counts`), by name.
 #[track_caller]
 pub fn count(child: &mut Child, name: &str) -> u64 {
-    let said = ask(child, "counts");
-    let (_, from) = said.split_once(&format!("{name}: ")).expect(&said);
+    let reply = ask(child, "counts");
+    let (_, from) = reply.split_once(&format!("{name}: ")).expect(&reply);
     let digits = from.split(|c: char| !c.is_ascii_digit()).next();
-    digits.unwrap_or_default().parse().expect(&said)
+    digits.unwrap_or_default().parse().expect(&reply)
 }
 
-/// Waits until a child's answer has this in it: what others told it may be on its way.
+/// Waits until a child's reply contains this: a message of another process may be on its way.
 #[track_caller]
-pub fn says_at_last(child: &mut Child, line: &str, part: &str) {
-    let mut said = String::new();
+pub fn until_reply(child: &mut Child, line: &str, part: &str) {
+    let mut reply = String::new();
     eventually(&format!("{part:?} to {line:?}"), || {
-        said = ask(child, line);
-        said.contains(part)
+        reply = ask(child, line);
+        reply.contains(part)
     });
 }

@@ -10,7 +10,7 @@ use xmem_core::{Consumer, FrameMeta, Producer, SlotSpec, StartFrom};
 
 use crate::lab::Lab;
 use crate::support::HANG;
-use crate::support::child::say;
+use crate::support::child::reply;
 use crate::support::raw::{self, Fake, Memory, Raw};
 
 /// Words of a device header.
@@ -23,7 +23,7 @@ const HOST_STRIDE: usize = 10;
 const SLOTS_AT: usize = 11;
 const CANARY_AT: usize = 12;
 
-/// What is changed, in words of the header.
+/// The changes, in words of the header.
 fn lies(name: &str) -> Vec<(usize, u64)> {
     let kind = |kind: u64| (KIND_AND_FORMAT, 1 | kind << 32);
     match name {
@@ -112,7 +112,7 @@ pub fn lied_to(pool: &str, whose: &str, name: &str) {
             .start_from(StartFrom::Oldest)
             .connect()
             .unwrap();
-        let said = match consumer.receive(Some(HANG)) {
+        let result = match consumer.receive(Some(HANG)) {
             Err(error) => error.to_string(),
             Ok(frame) => match frame.into_cuda() {
                 Ok(frame) => format!("lies at {}", frame.ptr()),
@@ -120,61 +120,61 @@ pub fn lied_to(pool: &str, whose: &str, name: &str) {
             },
         };
         drop(consumer);
-        say(said);
+        reply(result);
     });
     drop(own);
 }
 
 #[track_caller]
-fn heard(whose: &str, name: &str) -> String {
-    heard_in(&Lab::new(), whose, name)
+fn result_of(whose: &str, name: &str) -> String {
+    result_in(&Lab::new(), whose, name)
 }
 
 #[track_caller]
-fn heard_in(lab: &Lab, whose: &str, name: &str) -> String {
+fn result_in(lab: &Lab, whose: &str, name: &str) -> String {
     let mut producer = (whose == "other").then(|| {
         let mut producer = lab.ready("produce legacy");
-        crate::lab::told(&mut producer, "publish", "published 0");
+        crate::lab::run(&mut producer, "publish", "published 0");
         producer
     });
     let mut consumer = lab.start(&format!("lied-to {whose} {name}"));
-    let said = consumer.says();
+    let result = consumer.reply();
     assert!(consumer.ends(), "without a panic");
     drop(producer.take());
     lab.assert_allowed();
-    said
+    result
 }
 
 #[test]
 fn the_header_of_memory_of_this_process_is_taken_only_as_it_is() {
-    assert!(heard("own", "none").starts_with("lies at"));
-    let said = heard("own", "other-stride");
+    assert!(result_of("own", "none").starts_with("lies at"));
+    let result = result_of("own", "other-stride");
     assert!(
-        said.contains("memory of this process, and is not"),
-        "{said}"
+        result.contains("memory of this process, and is not"),
+        "{result}"
     );
 }
 
 #[test]
-fn memory_of_others_has_no_more_bytes_than_its_driver_knows_of() {
-    assert!(heard("other", "none").starts_with("lies at"));
-    let said = heard("other", "longer");
-    assert!(said.contains("it is smaller than that"), "{said}");
+fn foreign_memory_is_limited_to_the_drivers_size() {
+    assert!(result_of("other", "none").starts_with("lies at"));
+    let result = result_of("other", "longer");
+    assert!(result.contains("it is smaller than that"), "{result}");
 }
 
 #[test]
-fn also_where_the_driver_knows_only_the_range_of_an_address() {
+fn foreign_memory_is_limited_to_the_drivers_address_range() {
     let lab = || Lab::new().with("QUIRKS", "no-imported-range");
-    assert!(heard_in(&lab(), "other", "none").starts_with("lies at"));
-    let said = heard_in(&lab(), "other", "longer");
-    assert!(said.contains("it is smaller than that"), "{said}");
+    assert!(result_in(&lab(), "other", "none").starts_with("lies at"));
+    let result = result_in(&lab(), "other", "longer");
+    assert!(result.contains("it is smaller than that"), "{result}");
 }
 
 #[test]
 fn no_slot_lies_in_a_region_without_slots() {
-    let said = heard("other", "foreign");
+    let result = result_of("other", "foreign");
     assert!(
-        said.contains("a slot lies in somebody else's memory"),
-        "{said}"
+        result.contains("a slot lies in somebody else's memory"),
+        "{result}"
     );
 }

@@ -4,32 +4,32 @@
 
 use xmem_cuda_standin::Machine;
 
-use crate::lab::{Lab, ask, count, first_round, says_at_last, told};
+use crate::lab::{Lab, ask, count, first_round, run, until_reply};
 use crate::support::eventually;
 
 #[test]
-fn legacy_handles_do_not_cross_pid_namespaces_and_both_sides_say_so() {
+fn legacy_handles_do_not_cross_pid_namespaces_and_both_sides_report_it() {
     let lab = Lab::new();
     let mut producer = lab.ready("produce legacy");
     let Some(mut consumer) = lab.in_pid_namespace("consume") else {
         return;
     };
-    told(&mut producer, "publish", "published 0");
-    let said = ask(&mut consumer, "take");
-    if Machine::is_real() && said == "took 0" {
+    run(&mut producer, "publish", "published 0");
+    let reply = ask(&mut consumer, "take");
+    if Machine::is_real() && reply == "took 0" {
         // Some drivers let them cross.
         return eprintln!("DIFFERS: they cross");
     }
     assert!(
-        said.contains("for legacy handles share a PID namespace"),
-        "{said}"
+        reply.contains("for legacy handles share a PID namespace"),
+        "{reply}"
     );
-    says_at_last(
+    until_reply(
         &mut producer,
         "consumers",
         "none: the frame's device memory cannot be used here",
     );
-    told(&mut producer, "publish host", "published");
+    run(&mut producer, "publish host", "published");
     assert!(ask(&mut consumer, "take host").contains("this frame lies in host memory"));
 }
 
@@ -53,23 +53,23 @@ fn frames_by_descriptor_cross_pid_namespaces_also_where_events_do_not() {
         };
         first_round(&mut producer, &mut consumer);
         for number in 1..20 {
-            told(&mut producer, "publish", &format!("published {number}"));
-            told(&mut consumer, "take", &format!("took {number}"));
+            run(&mut producer, "publish", &format!("published {number}"));
+            run(&mut consumer, "take", &format!("took {number}"));
             // Else the next frame could take a slot more, in memory of its own.
-            says_at_last(&mut producer, "consumers", "0 vmm");
+            until_reply(&mut producer, "consumers", "0 vmm");
         }
-        told(&mut consumer, "result", "0");
+        run(&mut consumer, "result", "0");
         assert_eq!(count(&mut consumer, "imports"), 1);
-        // What is not done is waited for.
-        told(&mut producer, "publish late", "published");
-        told(&mut consumer, "hold", "holds 6000 Some(Vmm)");
-        told(&mut consumer, "ready", "false");
-        told(&mut consumer, "sync", "syncs");
-        told(&mut producer, "go-on", "goes on");
-        assert_eq!(consumer.says(), "synced");
-        told(&mut producer, "publish", "published 21");
-        told(&mut consumer, "take", "took 20");
-        told(&mut consumer, "result", "0");
+        // Unfinished work is waited for.
+        run(&mut producer, "publish late", "published");
+        run(&mut consumer, "hold", "holds 6000 Some(Vmm)");
+        run(&mut consumer, "ready", "false");
+        run(&mut consumer, "sync", "syncs");
+        run(&mut producer, "go-on", "goes on");
+        assert_eq!(consumer.reply(), "synced");
+        run(&mut producer, "publish", "published 21");
+        run(&mut consumer, "take", "took 20");
+        run(&mut consumer, "result", "0");
         eventually("its leases are over", || {
             ask(&mut producer, "consumers").starts_with('0')
         });
@@ -85,10 +85,10 @@ fn a_frame_that_a_killed_producer_in_another_namespace_did_not_finish_is_refused
     };
     let mut consumer = lab.ready("consume");
     first_round(&mut producer, &mut consumer);
-    told(&mut producer, "publish late", "published");
-    told(&mut consumer, "hold", "holds 6000 Some(Vmm)");
-    told(&mut consumer, "sync", "syncs");
+    run(&mut producer, "publish late", "published");
+    run(&mut consumer, "hold", "holds 6000 Some(Vmm)");
+    run(&mut consumer, "sync", "syncs");
     producer.kill();
-    assert!(consumer.says().contains("the frame's producer is gone"));
+    assert!(consumer.reply().contains("the frame's producer is gone"));
     lab.assert_allowed();
 }

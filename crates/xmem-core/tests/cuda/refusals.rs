@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Drivers, devices and processes with which it cannot work: what is said then, and that all else goes on.
+//! Drivers, devices and processes with which CUDA cannot work: the error messages, and that all else goes on.
 
-use crate::lab::{Lab, ask, first_round, says_at_last, told};
+use crate::lab::{Lab, ask, first_round, run, until_reply};
 use crate::support::child::Child;
 use crate::support::{Place, eventually};
 
@@ -15,8 +15,8 @@ fn pair(lab: &Lab, producer: &str, consumer: &str) -> (Child, Child) {
 /// Frames in host memory go on.
 #[track_caller]
 fn host_frames_go_on(producer: &mut Child, consumer: &mut Child) {
-    told(producer, "publish host", "published");
-    told(
+    run(producer, "publish host", "published");
+    run(
         consumer,
         "take host",
         "this frame lies in host memory: read it there",
@@ -30,30 +30,30 @@ fn without_a_driver_all_else_works() {
     let mut command = std::process::Command::new(std::env::current_exe().unwrap());
     command.env("CUDA_VISIBLE_DEVICES", "");
     let mut child = Child::from(command, "without-driver", &place.pool());
-    let said = child.says();
-    assert!(said.contains("there is no CUDA driver to use"), "{said}");
+    let reply = child.reply();
+    assert!(reply.contains("there is no CUDA driver to use"), "{reply}");
     assert!(child.ends());
 }
 
 #[test]
-fn a_consumer_without_a_driver_holds_frames_and_is_told_why_it_cannot_read_them() {
+fn a_consumer_without_a_driver_holds_frames_and_gets_a_read_error() {
     let lab = Lab::new();
     lab.machine.only_here("a machine without a driver");
     let mut producer = lab.ready("produce auto");
     // Not with the machine's variables.
     let mut consumer = Child::start("only-hold", &lab.pool());
-    assert_eq!(consumer.says(), "ready");
-    told(&mut producer, "publish", "published 0");
-    let said = consumer.says();
-    assert!(said.contains("there is no CUDA driver to use"), "{said}");
-    assert!(said.contains("libcuda.so.1"), "{said}");
-    says_at_last(
+    assert_eq!(consumer.reply(), "ready");
+    run(&mut producer, "publish", "published 0");
+    let reply = consumer.reply();
+    assert!(reply.contains("there is no CUDA driver to use"), "{reply}");
+    assert!(reply.contains("libcuda.so.1"), "{reply}");
+    until_reply(
         &mut producer,
         "consumers",
         "1 none: there is no CUDA driver",
     );
-    told(&mut consumer, "drop", "dropped");
-    eventually("it is let go of", || {
+    run(&mut consumer, "drop", "dropped");
+    eventually("it is released", || {
         ask(&mut producer, "consumers").starts_with('0')
     });
 }
@@ -67,33 +67,33 @@ fn a_driver_that_cannot_share_by_descriptor_shares_by_handle() {
         Lab::new().with("QUIRKS", "no-posix-fd"),
     ] {
         let (mut producer, mut consumer) = pair(&lab, "produce auto", "consume");
-        told(&mut producer, "publish", "published 0");
-        told(&mut consumer, "device", "");
-        told(&mut consumer, "hold", "holds 0 Some(Legacy)");
-        told(&mut consumer, "look", "looks");
-        told(&mut consumer, "result", "0");
-        told(&mut consumer, "device", "legacy");
-        says_at_last(&mut producer, "consumers", "1 legacy");
+        run(&mut producer, "publish", "published 0");
+        run(&mut consumer, "device", "");
+        run(&mut consumer, "hold", "holds 0 Some(Legacy)");
+        run(&mut consumer, "look", "looks");
+        run(&mut consumer, "result", "0");
+        run(&mut consumer, "device", "legacy");
+        until_reply(&mut producer, "consumers", "1 legacy");
         lab.assert_allowed();
     }
     let lab = Lab::new().without_symbols(&["cuMemCreate"]);
     let (mut producer, mut consumer) = pair(&lab, "produce vmm", "consume");
-    let said = ask(&mut producer, "publish");
+    let reply = ask(&mut producer, "publish");
     assert_eq!(
-        said,
+        reply,
         "the CUDA driver is too old, it has no cuMemCreate: update it"
     );
     host_frames_go_on(&mut producer, &mut consumer);
 }
 
 #[test]
-fn a_driver_without_a_function_says_which_and_gives_the_frame_back() {
+fn a_missing_driver_function_is_named_and_the_frame_released() {
     let lab = Lab::new().without_symbols(&["cuLaunchHostFunc"]);
     let (mut producer, mut consumer) = pair(&lab, "produce auto", "consume");
-    told(&mut producer, "publish", "published 0");
-    let said = ask(&mut consumer, "take");
+    run(&mut producer, "publish", "published 0");
+    let reply = ask(&mut consumer, "take");
     assert_eq!(
-        said,
+        reply,
         "the CUDA driver is too old, it has no cuLaunchHostFunc: update it"
     );
     host_frames_go_on(&mut producer, &mut consumer);
@@ -113,7 +113,7 @@ fn without_interprocess_events_frames_are_published_when_they_are_done() {
 }
 
 #[test]
-fn a_consumer_that_cannot_open_events_is_told_when_frames_are_done() {
+fn frames_reach_a_consumer_that_cannot_open_events() {
     for quirk in ["no-ipc-events", "out-of-ipc-events"] {
         let lab = Lab::new();
         let producer = lab.ready("produce vmm 16");
@@ -125,15 +125,15 @@ fn a_consumer_that_cannot_open_events_is_told_when_frames_are_done() {
 /// Five frames come as they were, and with nothing that is not allowed.
 fn frames_go(lab: &Lab, (mut producer, mut consumer): (Child, Child)) {
     for number in 0..5 {
-        told(&mut producer, "publish", &format!("published {number}"));
-        told(&mut consumer, "take", &format!("took {number}"));
+        run(&mut producer, "publish", &format!("published {number}"));
+        run(&mut consumer, "take", &format!("took {number}"));
     }
-    told(&mut consumer, "result", "0");
+    run(&mut consumer, "result", "0");
     lab.assert_allowed();
 }
 
 #[test]
-fn devices_are_told_by_their_uuid() {
+fn devices_are_identified_by_uuid() {
     let lab = Lab::new();
     lab.machine.only_here("two devices");
     let mut producer = lab.ready("produce auto");
@@ -141,15 +141,15 @@ fn devices_are_told_by_their_uuid() {
     let mut other = lab.ready_with("consume 1", "CUDA_VISIBLE_DEVICES", "1,0");
     // That device is not there.
     let mut blind = lab.ready_with("only-hold", "CUDA_VISIBLE_DEVICES", "1");
-    told(&mut producer, "publish", "published 0");
-    told(&mut other, "take", "took 0");
-    told(&mut other, "result", "0");
-    let said = blind.says();
+    run(&mut producer, "publish", "published 0");
+    run(&mut other, "take", "took 0");
+    run(&mut other, "result", "0");
+    let reply = blind.reply();
     assert!(
-        said.contains("which this process does not see") && said.contains("GPU-"),
-        "{said}"
+        reply.contains("which this process does not see") && reply.contains("GPU-"),
+        "{reply}"
     );
-    says_at_last(
+    until_reply(
         &mut producer,
         "consumers",
         "none: the frame lies on device GPU-",
@@ -158,21 +158,21 @@ fn devices_are_told_by_their_uuid() {
 }
 
 #[test]
-fn handles_that_do_not_cross_are_told_from_those_that_do() {
+fn handles_that_cannot_be_opened_are_reported_on_both_sides() {
     for (mode, quirk) in [("legacy", "no-legacy-ipc"), ("vmm", "no-vmm")] {
         let lab = Lab::new();
         let mut producer = lab.ready(&format!("produce {mode}"));
         // As with processes in different PID namespaces: the one can export, the other cannot open.
         let mut consumer = lab.ready_with("consume", "XMEM_STANDIN_QUIRKS", quirk);
-        told(&mut producer, "publish", "published 0");
-        let said = ask(&mut consumer, "take");
+        run(&mut producer, "publish", "published 0");
+        let reply = ask(&mut consumer, "take");
         assert!(
-            said.contains("the frame's device memory cannot be used here"),
-            "{said}"
+            reply.contains("the frame's device memory cannot be used here"),
+            "{reply}"
         );
         let why = "none: the frame's device memory cannot be used here";
-        says_at_last(&mut producer, "consumers", why);
-        says_at_last(&mut consumer, "device", why);
+        until_reply(&mut producer, "consumers", why);
+        until_reply(&mut consumer, "device", why);
         host_frames_go_on(&mut producer, &mut consumer);
     }
 }
@@ -190,7 +190,7 @@ fn out_of_device_memory_is_an_error_and_the_pool_goes_on() {
     // Room for one region, and what the processes need themselves.
     let lab = Lab::new().with("MEMORY", 8 << 20);
     let (mut producer, mut consumer) = pair(&lab, "produce auto 64", "consume");
-    told(&mut producer, "publish", "published 0");
+    run(&mut producer, "publish", "published 0");
     let mut last = String::new();
     for _ in 0..64 {
         last = ask(&mut producer, "keep");
@@ -200,8 +200,8 @@ fn out_of_device_memory_is_an_error_and_the_pool_goes_on() {
     }
     assert!(last.contains("the device has no room for"), "{last}");
     host_frames_go_on_from_newest(&mut producer, &mut consumer);
-    // What was kept is let go of, and there is room again.
-    told(&mut producer, "forget", "forgot");
+    // The frames that it kept are released, and there is room again.
+    run(&mut producer, "forget", "forgot");
     assert!(ask(&mut producer, "publish").starts_with("published"));
     lab.assert_allowed();
 }
@@ -209,38 +209,38 @@ fn out_of_device_memory_is_an_error_and_the_pool_goes_on() {
 /// The same for a consumer that has missed some.
 #[track_caller]
 fn host_frames_go_on_from_newest(producer: &mut Child, consumer: &mut Child) {
-    told(producer, "publish host", "published");
-    told(consumer, "skip to host", "skipped");
+    run(producer, "publish host", "published");
+    run(consumer, "skip to host", "skipped");
 }
 
 #[test]
-fn a_context_in_error_gives_its_leases_back() {
+fn a_context_in_error_releases_its_leases() {
     let lab = Lab::new();
     let (mut producer, mut consumer) = pair(&lab, "produce auto", "consume");
     first_round(&mut producer, &mut consumer);
     let late = lab.machine.hold(Some(consumer.pid()));
-    told(&mut consumer, "trap", "trapped");
-    told(&mut producer, "publish", "published 1");
-    told(&mut consumer, "take", "took 1");
-    told(&mut producer, "publish", "published 2");
-    told(&mut consumer, "write", "written");
+    run(&mut consumer, "trap", "trapped");
+    run(&mut producer, "publish", "published 1");
+    run(&mut consumer, "take", "took 1");
+    run(&mut producer, "publish", "published 2");
+    run(&mut consumer, "write", "written");
     assert!(ask(&mut producer, "consumers").starts_with('2'));
     drop(late);
     // No host function runs in it, and nothing else either.
     eventually("its leases come back", || {
         ask(&mut producer, "consumers").starts_with('0')
     });
-    told(&mut producer, "publish", "published 3");
-    let said = ask(&mut consumer, "take");
+    run(&mut producer, "publish", "published 3");
+    let reply = ask(&mut consumer, "take");
     assert!(
-        said.contains("is in error") && said.contains("start the process anew"),
-        "{said}"
+        reply.contains("is in error") && reply.contains("start the process anew"),
+        "{reply}"
     );
     host_frames_go_on(&mut producer, &mut consumer);
     // It ends without a hang.
-    told(&mut consumer, "leave", "left");
+    run(&mut consumer, "leave", "left");
     assert!(consumer.end());
-    told(&mut producer, "publish 50", "published");
+    run(&mut producer, "publish 50", "published");
     lab.assert_allowed();
 }
 
@@ -248,20 +248,20 @@ fn a_context_in_error_gives_its_leases_back() {
 fn a_context_in_error_ends_no_lease_of_another_context() {
     let lab = Lab::new();
     let (mut producer, mut consumer) = pair(&lab, "produce auto", "consume");
-    told(&mut producer, "publish", "published 0");
-    told(&mut consumer, "elsewhere", "elsewhere");
+    run(&mut producer, "publish", "published 0");
+    run(&mut consumer, "elsewhere", "elsewhere");
     let late = lab.machine.hold(Some(consumer.pid()));
-    told(&mut consumer, "trap", "trapped");
-    told(&mut producer, "publish", "published 1");
-    told(&mut consumer, "hold", "holds 1 Some(Vmm)");
+    run(&mut consumer, "trap", "trapped");
+    run(&mut producer, "publish", "published 1");
+    run(&mut consumer, "hold", "holds 1 Some(Vmm)");
     drop(late);
     eventually("its context is in error", || {
-        let said = ask(&mut consumer, "wait");
-        said.contains("is in error")
+        let reply = ask(&mut consumer, "wait");
+        reply.contains("is in error")
     });
-    told(&mut consumer, "drop", "dropped");
+    run(&mut consumer, "drop", "dropped");
     assert!(ask(&mut producer, "consumers").starts_with('1'));
-    told(&mut consumer, "go-on", "goes on");
+    run(&mut consumer, "go-on", "goes on");
     eventually("it ends with its own stream", || {
         ask(&mut producer, "consumers").starts_with('0')
     });
@@ -269,48 +269,48 @@ fn a_context_in_error_ends_no_lease_of_another_context() {
 }
 
 #[test]
-fn a_producer_whose_context_fails_and_that_calls_nothing_more_is_noticed() {
+fn a_failed_context_is_noticed_without_a_further_call() {
     for place in ["", "elsewhere"] {
         let lab = Lab::new();
         let (mut producer, mut consumer) =
             pair(&lab, &format!("produce auto 16 {place}"), "consume");
         first_round(&mut producer, &mut consumer);
         let late = lab.machine.hold(Some(producer.pid()));
-        told(&mut producer, "trap", "trapped");
-        told(&mut producer, "publish", "published 1");
-        told(&mut consumer, "hold", "holds 1 Some(Vmm)");
-        told(&mut consumer, "sync", "syncs");
+        run(&mut producer, "trap", "trapped");
+        run(&mut producer, "publish", "published 1");
+        run(&mut consumer, "hold", "holds 1 Some(Vmm)");
+        run(&mut consumer, "sync", "syncs");
         drop(late);
-        assert!(consumer.says().contains("could not finish"));
-        told(&mut producer, "close", "closed");
+        assert!(consumer.reply().contains("could not finish"));
+        run(&mut producer, "close", "closed");
         assert!(producer.end());
         lab.assert_allowed();
     }
 }
 
 #[test]
-fn a_producer_whose_context_is_in_error_says_so_and_ends() {
+fn a_producer_with_a_context_in_error_reports_it_and_ends() {
     let lab = Lab::new();
     let (mut producer, mut consumer) = pair(&lab, "produce auto", "consume");
     first_round(&mut producer, &mut consumer);
     let late = lab.machine.hold(Some(producer.pid()));
-    told(&mut producer, "trap", "trapped");
-    told(&mut producer, "publish", "published 1");
-    told(&mut consumer, "hold", "holds 1 Some(Vmm)");
+    run(&mut producer, "trap", "trapped");
+    run(&mut producer, "publish", "published 1");
+    run(&mut consumer, "hold", "holds 1 Some(Vmm)");
     drop(late);
-    eventually("it says so", || {
+    eventually("it reports it", || {
         ask(&mut producer, "publish plain").contains("is in error")
     });
-    // What it was at is never done.
-    told(
+    // Its work is never done.
+    run(
         &mut consumer,
         "look",
         "a kernel of the frame's producer failed, so it could not finish the frame: drop the frame",
     );
-    told(&mut consumer, "sync", "syncs");
-    assert!(consumer.says().contains("could not finish"));
+    run(&mut consumer, "sync", "syncs");
+    assert!(consumer.reply().contains("could not finish"));
     // Its host memory is as good as ever.
-    told(&mut producer, "publish host", "published");
-    told(&mut producer, "close", "closed");
+    run(&mut producer, "publish host", "published");
+    run(&mut producer, "close", "closed");
     assert!(producer.end());
 }

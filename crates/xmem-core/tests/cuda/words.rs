@@ -2,7 +2,7 @@
 
 //! Leases that a device ends, by storing 0 to a word.
 
-use crate::lab::{Lab, ask, first_round, told};
+use crate::lab::{Lab, ask, first_round, run};
 use crate::support::eventually;
 
 #[test]
@@ -17,16 +17,16 @@ fn a_stream_and_a_kernel_end_leases_in_order() {
             "handed over"
         };
         for number in 1..4 {
-            told(&mut producer, "publish", &format!("published {number}"));
-            told(&mut consumer, how, answer);
+            run(&mut producer, "publish", &format!("published {number}"));
+            run(&mut consumer, how, answer);
         }
-        told(&mut consumer, "held", "3");
+        run(&mut consumer, "held", "3");
         assert!(ask(&mut producer, "consumers").starts_with('3'));
         // No slot that the kernels are going to read is written meanwhile.
-        told(&mut producer, "publish 100", "published");
-        told(&mut producer, "finish", "finished");
+        run(&mut producer, "publish 100", "published");
+        run(&mut producer, "finish", "finished");
         drop(late);
-        told(&mut consumer, "result", "0");
+        run(&mut consumer, "result", "0");
         eventually("the leases are over", || {
             ask(&mut producer, "consumers").starts_with('0')
         });
@@ -42,15 +42,15 @@ fn a_frame_that_is_published_again_is_not_handed_out_while_a_device_ends_its_lea
     let lab = Lab::new();
     let (mut producer, mut consumer) = lab.begun("auto 16");
     let late = lab.machine.hold(Some(consumer.pid()));
-    told(&mut producer, "keep", "kept");
-    told(&mut consumer, "hand-over", "handed over");
-    told(&mut producer, "again", "again");
+    run(&mut producer, "keep", "kept");
+    run(&mut consumer, "hand-over", "handed over");
+    run(&mut producer, "again", "again");
     // The same slot and generation: a lease of its own would be ended by the kernel's store.
-    told(&mut consumer, "take now", "no frame came in time");
+    run(&mut consumer, "take now", "no frame came in time");
     drop(late);
-    told(&mut consumer, "take", "took 1");
-    told(&mut producer, "publish 50", "published");
-    told(&mut consumer, "result", "0");
+    run(&mut consumer, "take", "took 1");
+    run(&mut producer, "publish 50", "published");
+    run(&mut consumer, "result", "0");
     lab.assert_allowed();
 }
 
@@ -62,18 +62,18 @@ fn leases_that_a_device_ends_do_not_wait_for_a_driver_that_is_slow() {
     let mut other = lab.ready_at("produce vmm", &second);
     let mut consumer = lab.ready("consume");
     first_round(&mut producer, &mut consumer);
-    told(&mut other, "publish", "published 0");
-    told(&mut consumer, "late", "late");
+    run(&mut other, "publish", "published 0");
+    run(&mut consumer, "late", "late");
     let before = lab.calls(&consumer, &["cuMemUnmap"]);
-    told(&mut consumer, &format!("other {second}"), "took other 0");
+    run(&mut consumer, &format!("other {second}"), "took other 0");
     eventually("it is being unmapped", || {
         before.is_none() || lab.calls(&consumer, &["cuMemUnmap"]) > before
     });
-    told(&mut producer, "publish", "published 1");
-    told(&mut consumer, "hand-over", "handed over");
+    run(&mut producer, "publish", "published 1");
+    run(&mut consumer, "hand-over", "handed over");
     eventually("its lease is over", || ask(&mut consumer, "held") == "0");
-    told(&mut consumer, "go-on", "goes on");
-    told(&mut consumer, "result", "0");
+    run(&mut consumer, "go-on", "goes on");
+    run(&mut consumer, "result", "0");
     lab.assert_allowed();
 }
 
@@ -81,19 +81,19 @@ fn leases_that_a_device_ends_do_not_wait_for_a_driver_that_is_slow() {
 fn only_the_last_handle_is_handed_over() {
     let lab = Lab::new();
     let (mut producer, mut consumer) = lab.pair("auto");
-    told(&mut producer, "publish", "published 0");
-    let said = ask(&mut consumer, "share");
-    assert!(said.contains("has other handles"), "{said}");
-    told(&mut consumer, "result", "0");
+    run(&mut producer, "publish", "published 0");
+    let reply = ask(&mut consumer, "share");
+    assert!(reply.contains("has other handles"), "{reply}");
+    run(&mut consumer, "result", "0");
 }
 
 #[test]
 fn streams_that_cannot_write_and_memory_that_cannot_be_registered() {
     let lab = Lab::new().with("QUIRKS", "no-stream-mem-ops");
     let (mut producer, mut consumer) = lab.pair("auto");
-    told(&mut producer, "publish", "published 0");
-    told(&mut consumer, "write", "written");
-    told(&mut consumer, "result", "0");
+    run(&mut producer, "publish", "published 0");
+    run(&mut consumer, "write", "written");
+    run(&mut consumer, "result", "0");
     eventually("the lease is over", || {
         ask(&mut producer, "consumers").starts_with('0')
     });
@@ -102,13 +102,13 @@ fn streams_that_cannot_write_and_memory_that_cannot_be_registered() {
 
     let lab = Lab::new().with("QUIRKS", "no-host-register");
     let (mut producer, mut consumer) = lab.pair("auto");
-    told(&mut producer, "publish", "published 0");
-    let said = ask(&mut consumer, "write");
+    run(&mut producer, "publish", "published 0");
+    let reply = ask(&mut consumer, "write");
     assert!(
-        said.contains("cannot write host memory that is registered"),
-        "{said}"
+        reply.contains("cannot write host memory that is registered"),
+        "{reply}"
     );
-    told(&mut producer, "publish", "published 1");
-    told(&mut consumer, "take", "took 1");
+    run(&mut producer, "publish", "published 1");
+    run(&mut consumer, "take", "took 1");
     lab.assert_allowed();
 }

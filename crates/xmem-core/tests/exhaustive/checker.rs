@@ -12,10 +12,10 @@ use std::time::Instant;
 use indexmap::IndexSet;
 use rustc_hash::FxBuildHasher;
 
-/// Who does a step, and what it is.
+/// The actor of a step, and what it does.
 pub(crate) type Step = (&'static str, &'static str);
 
-/// What is explored.
+/// The model to explore.
 pub(crate) trait Model {
     type State: Clone + Eq + Hash + Debug;
 
@@ -25,19 +25,19 @@ pub(crate) trait Model {
     /// matters are given as the same one.
     fn steps(&self, state: &Self::State, out: &mut Vec<(Step, Self::State)>);
 
-    /// What is wrong with a state.
+    /// The flaw of a state, if there is one.
     fn flaw(&self, state: &Self::State) -> Option<&'static str>;
 
-    /// What is worth knowing to have happened: whoever shows that nothing goes wrong also has to show that things go on.
+    /// Facts that have to occur: a proof that nothing goes wrong also has to show that steps happen.
     fn marks(&self, state: &Self::State, mark: &mut dyn FnMut(&'static str));
 }
 
-/// What came of it.
+/// The result of an exploration.
 #[derive(Debug)]
 pub(crate) struct Outcome {
     /// How many states have each mark.
     pub(crate) marks: BTreeMap<&'static str, usize>,
-    /// What is wrong, and the steps that lead there.
+    /// The flaw, and the steps that lead there.
     pub(crate) flaw: Option<(&'static str, String)>,
 }
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! The steps of a consumer's process: of the thread that receives, of the control thread that listens, and of whoever
-//! drops a frame.
+//! The steps of a consumer's process: of the thread that receives, of the control thread that listens, and of a thread
+//! that drops a frame.
 //!
 //! As in `producer`, one step is one access to shared memory or one message, and names the function that does it.
 
@@ -32,7 +32,7 @@ pub(crate) fn steps(setting: &Setting, world: &World, me: usize, steps: &mut Ste
     }
 }
 
-/// What the kernel does when the process is gone. Its lease page stays until the producer drops it.
+/// The kernel's work when the process is gone. Its lease page stays until the producer drops it.
 fn die(w: &mut World, me: usize) {
     let notices = w.is_producer_of(me);
     let it = &mut w.clients[me];

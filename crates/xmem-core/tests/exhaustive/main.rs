@@ -5,7 +5,7 @@
 //!
 //! A producer that may be killed at every step and started again; two consumers that join, take frames, hold them, leave
 //! and are killed; regions that come and go; messages that wait in sockets. Each access to shared memory and each message
-//! is a step of its own (`producer`, `consumer`), and anybody may stop between any two: a process that is stopped is one
+//! is a step of its own (`producer`, `consumer`), and an actor may stop between any two: a process that is stopped is one
 //! whose steps do not come. What has to hold in every state is in `properties`.
 //!
 //! Steps happen one after another here, and all see the newest values. That is what the fences are for; that they are
@@ -16,7 +16,7 @@
 //! close.
 //!
 //! Numbers are small: a setting bounds how many frames, deaths and joins there are. The tests whose names begin with
-//! `wrong_` give the protocol a mistake, and want a counterexample.
+//! `wrong_` give the protocol a mistake, and expect a counterexample.
 
 mod checker;
 mod consumer;
@@ -44,7 +44,7 @@ const LIVE: Setting = Setting {
     ..SMALL
 };
 
-/// Nobody misses a frame, with a death, and with consumers that are given up on.
+/// No consumer misses a frame, with a death, and with consumers that are given up on.
 const LOSSLESS: Setting = Setting {
     lossless: true,
     crashes: 1,
@@ -220,7 +220,7 @@ fn fails(wrong: Wrong, setting: Setting, expected: &str) {
         ..setting
     };
     let outcome = explore(&format!("{wrong:?}"), &setting);
-    let (what, trace) = outcome.flaw.expect("nobody noticed");
+    let (what, trace) = outcome.flaw.expect("no flaw was found");
     assert_eq!(what, expected, "\n{trace}");
 }
 
@@ -291,7 +291,7 @@ fn wrong_slots() {
 }
 
 #[test]
-fn wrong_deaths_and_goodbyes() {
+fn wrong_deaths_and_leaves() {
     fails(Wrong::PageOfALivingProcessDropped, LIVE, CLAIMED);
     fails(Wrong::PageDroppedAtGoodbye, LIVE, CLAIMED);
     let leaks = "a dead consumer's page still counts";

@@ -3,7 +3,7 @@
 //! The steps of the producer's process, of the thread that publishes. `control` has those of its control thread.
 //!
 //! One step is one access to shared memory, or one message, with everything around it that only this process sees. Each
-//! step names the function in `xmem_core` that does it; who changes that function changes the step. Left out:
+//! step names the function in `xmem_core` that does it; a change of that function needs a change of the step. Left out:
 //! `Guard::looks_free` looks at leases too, but only to save claims that would be refused.
 
 use super::control::{control, count_leases, forget_retired, is_enough};
@@ -54,7 +54,7 @@ pub(crate) fn start(setting: &Setting, world: &mut World) {
     world.control().share = setting.budget;
 }
 
-/// What the kernel does when the process is gone. Memory that consumers have mapped stays, and what it sent can be read.
+/// The kernel's work when the process is gone. Mapped memory of consumers stays, and messages already sent can be read.
 fn crash(world: &mut World) {
     world.producer = Producer::default();
     for client in &mut world.clients {
@@ -334,7 +334,7 @@ fn publish(setting: &Setting, steps: &mut Steps, slot: u8, done: u8) {
     });
 }
 
-/// The regions that `Guard::retire` may let go: nobody on the producer's side uses them, and they are not the last.
+/// The regions that `Guard::retire` may release: not in use on the producer's side, and not the last.
 fn cold(world: &World) -> impl Iterator<Item = u8> {
     let producer = &world.producer;
     let in_use = producer

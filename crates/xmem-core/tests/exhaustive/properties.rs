@@ -1,24 +1,24 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! What has to hold in every state.
+//! The properties of every state.
 
 use super::setting::Setting;
 use super::steps::Steps;
 use super::world::*;
 
-/// What is wrong with a state.
+/// The flaw of a state, if there is one.
 pub(crate) fn flaw(setting: &Setting, world: &World) -> Option<&'static str> {
     world
         .flaw
         .or_else(|| torn(world))
         .or_else(|| written_while_held(world))
         .or_else(|| over_budget(setting, world))
-        .or_else(|| taken_for_a_liar(setting, world))
+        .or_else(|| wrongly_disconnected(setting, world))
         .or_else(|| waits_for_a_consumer(setting, world))
         .or_else(|| is_at_rest(world).then(|| leak(world)).flatten())
 }
 
-/// A frame stays as it is while somebody has it, also that of a producer that is dead.
+/// A frame does not change while a process holds it, also that of a producer that is dead.
 fn torn(world: &World) -> Option<&'static str> {
     let frames = world
         .clients
@@ -30,7 +30,7 @@ fn torn(world: &World) -> Option<&'static str> {
         .then_some("a frame that is held is torn")
 }
 
-/// Sooner than `torn`: nobody may write what a living consumer holds.
+/// Sooner than `torn`: the producer may not write what a living consumer holds.
 fn written_while_held(world: &World) -> Option<&'static str> {
     let App::Write { slot } = world.producer.app else {
         return None;
@@ -51,7 +51,7 @@ fn over_budget(setting: &Setting, world: &World) -> Option<&'static str> {
 }
 
 /// `ConsumerRecord::protocol_violation` cuts no consumer off that follows the rules.
-fn taken_for_a_liar(setting: &Setting, world: &World) -> Option<&'static str> {
+fn wrongly_disconnected(setting: &Setting, world: &World) -> Option<&'static str> {
     if !setting.reserve || !world.producer.alive || world.producer.sharing {
         return None;
     }
@@ -97,7 +97,7 @@ pub(crate) fn is_at_rest(world: &World) -> bool {
                 && client.listener_sweep == Sweep::No
                 && match client.user {
                     User::Out | User::Left | User::Dead => true,
-                    // It looked for regions that went; a consumer that does so only later says so later.
+                    // It looked for retired regions; a consumer that looks later reports later.
                     User::Ready => {
                         client.session == world.life && client.swept == world.control_of(n).version
                     }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! What is explored: how large, and which mistake, if any, the protocol makes.
+//! The size of the model, and the mistake, if any, that the protocol makes.
 
 /// The bounds of one exploration.
 #[derive(Debug, Clone, Copy)]
@@ -80,7 +80,7 @@ pub(crate) enum Wrong {
     WelcomeBeforeListing,
     /// A page is dropped though its process lives: it was stopped for long.
     PageOfALivingProcessDropped,
-    /// A page is dropped when its consumer says goodbye, though it holds frames.
+    /// A page is dropped when its consumer leaves, though it holds frames.
     PageDroppedAtGoodbye,
     /// The page of a dead process stays in the list.
     DeathIsNotNoticed,
@@ -90,7 +90,7 @@ pub(crate) enum Wrong {
     WordAfterHead,
     /// The cursor is moved before the frame is held.
     CursorBeforeHold,
-    /// Lossless, and nobody looks at cursors before a claim.
+    /// Lossless, without a look at cursors before a claim.
     CursorIsNotLookedAt,
     /// A region goes without a look at the leases.
     RetiredWhileHeld,
@@ -98,7 +98,7 @@ pub(crate) enum Wrong {
     RegionIdsAreReused,
     /// The version of the list of regions is stored before the list.
     VersionBeforeIds,
-    /// Two threads of a consumer let go of regions at once.
+    /// Two threads of a consumer release regions at once.
     TwoSweep,
     /// A consumer keeps a region that came too late.
     LateRegionIsKept,

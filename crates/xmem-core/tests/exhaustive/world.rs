@@ -96,7 +96,7 @@ pub(crate) struct Entry {
     pub(crate) region: u8,
     pub(crate) offset: u8,
     pub(crate) sticky: u8,
-    /// What the frame's bytes are.
+    /// The frame's bytes.
     pub(crate) frame: u8,
 }
 
@@ -163,7 +163,7 @@ pub(crate) enum App {
         at: u8,
         why: Purpose,
     },
-    /// Has the lock. Somebody holds it.
+    /// Has the lock. A thread holds it.
     PutBack {
         slot: u8,
         at: u8,
@@ -256,7 +256,7 @@ pub(crate) enum ToProducer {
     Leave,
 }
 
-/// What a consumer knows of a region: `session::Answer`.
+/// A consumer's knowledge of a region: `session::Answer`.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum Answer {
     #[default]
@@ -266,7 +266,7 @@ pub(crate) enum Answer {
     Gone,
 }
 
-/// Letting go of retired regions (`MappedRegions::unmap_retired`), which two threads do.
+/// Release of retired regions (`MappedRegions::unmap_retired`), which two threads do.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum Sweep {
     #[default]
@@ -313,7 +313,7 @@ pub(crate) enum User {
 /// A frame that is held.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Frame {
-    /// What the bytes are; 0: no frame is held.
+    /// The bytes; 0: no frame is held.
     pub(crate) frame: u8,
     /// Where they are.
     pub(crate) place: u8,
@@ -321,7 +321,7 @@ pub(crate) struct Frame {
     pub(crate) base: u8,
 }
 
-/// What the control thread has begun to do for a consumer.
+/// The work that the control thread has begun for a consumer.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum Serving {
     #[default]
@@ -346,7 +346,7 @@ pub(crate) struct Client {
     pub(crate) cursor: u8,
     pub(crate) seen: u8,
     pub(crate) timed_out: bool,
-    // What its process knows.
+    // The state of its process.
     pub(crate) position: u8,
     pub(crate) held: [Frame; SLOTS],
     /// The slot of the frame that was taken past the budget, counted from 1.
@@ -366,7 +366,7 @@ pub(crate) struct Client {
     pub(crate) to_producer: List<ToProducer, 2>,
     /// The consumer's end is closed, and the producer has not noticed.
     pub(crate) hung_up: bool,
-    // What the producer knows of it.
+    // The producer's knowledge of it.
     pub(crate) listed: bool,
     pub(crate) left: bool,
     /// The regions that it was sent, as bits.
@@ -430,7 +430,7 @@ impl Client {
     }
 }
 
-/// What may still happen.
+/// The events that may still happen.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct Left {
     pub(crate) frames: u8,
@@ -448,7 +448,7 @@ pub(crate) struct Left {
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct World {
     pub(crate) controls: [Control; 2],
-    /// What each place in shared memory holds.
+    /// The content of each place in shared memory.
     pub(crate) bytes: [u8; PLACES],
     /// Where the next region's memory begins.
     pub(crate) next_base: u8,
@@ -459,7 +459,7 @@ pub(crate) struct World {
     pub(crate) producer: Producer,
     pub(crate) clients: [Client; CLIENTS],
     pub(crate) left: Left,
-    /// What a step found to be wrong.
+    /// The flaw that a step found.
     pub(crate) flaw: Option<&'static str>,
 }
 
@@ -482,7 +482,7 @@ impl World {
         self.producer.alive && self.clients[client].session == self.life
     }
 
-    /// Consumers are alike, and what nobody can see any more does not count.
+    /// Consumers are alike, and state that no actor can see any more does not count.
     pub(crate) fn canonical(mut self) -> Self {
         for (life, control) in (1..).zip(&mut self.controls) {
             let lives = life == self.life && self.producer.alive;

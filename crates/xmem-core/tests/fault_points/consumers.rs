@@ -29,12 +29,12 @@ impl Survivors {
     fn start(kind: Kind, place: &Place, patience: Duration) -> Self {
         let patience = patience.as_millis().to_string();
         let mut producer = start_with("produce", kind, place, &[("PATIENCE_MS", &patience)]);
-        hears(&mut producer, "ready");
+        wait_for_reply(&mut producer, "ready");
         let mut survivors = Self {
             producer,
             watchers: watchers(kind, place),
         };
-        // Who has a frame was let in wholly: from here on their descriptors are counted.
+        // A consumer with a frame has joined completely: from here on its descriptors are counted.
         for watcher in &mut survivors.watchers {
             ask(watcher, "1", "seen");
         }

@@ -51,7 +51,7 @@ fn child() {
     }
 }
 
-/// What a process makes once and keeps shall not look like a leak.
+/// Objects that a process makes once and keeps shall not look like a leak.
 fn warm_up() {
     let place = Place::new();
     let producer = Producer::builder(&place.pool()).build().unwrap();
@@ -83,7 +83,7 @@ fn victim(
 ) -> Child {
     let mut victim = start(role, kind, place);
     arm_child(&mut victim, point, arrivals, action);
-    victim.tell("go");
+    victim.send("go");
     victim
 }
 
@@ -95,8 +95,8 @@ fn watchers(kind: Kind, place: &Place) -> [Child; 2] {
 #[track_caller]
 fn went_on(mut victim: Child) {
     loop {
-        victim.tell("went on?");
-        match victim.says().as_str() {
+        victim.send("went on?");
+        match victim.reply().as_str() {
             "went on" => break,
             "not yet" => {}
             other => panic!("{other}"),

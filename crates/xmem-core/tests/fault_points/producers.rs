@@ -33,7 +33,7 @@ struct Audience {
 impl Audience {
     fn start(kind: Kind, place: &Place) -> Self {
         let mut churn = start("churn", kind, place);
-        churn.tell("go");
+        churn.send("go");
         let mut audience = Self {
             kind,
             watchers: watchers(kind, place),
@@ -43,7 +43,7 @@ impl Audience {
         audience
     }
 
-    /// A new producer takes the pool over, everybody comes to it, and it leaves nothing behind.
+    /// A new producer takes the pool over, all consumers join it, and it leaves nothing behind.
     #[track_caller]
     fn take_over(&mut self, place: &Place) {
         let mut stream = Stream::start(&place.pool(), self.kind, HANG).unwrap();
@@ -79,7 +79,7 @@ fn leave_a_mess(kind: Kind, place: &Place) -> Litter {
     Litter::new(place)
 }
 
-/// Sees to it that there is a segment that nobody owns, also if another test removes those of all pools.
+/// Makes sure that there is a segment without an owner, also if another test removes those of all pools.
 struct Litter {
     done: Option<Sender<()>>,
     thread: Option<JoinHandle<()>>,
@@ -152,7 +152,7 @@ fn producers_stop(kind: Kind) {
         assert!(victim.stops(), "no producer came to {point:?}");
         drop(litter);
         println!("a producer stopped at {point:?}");
-        // Another one gets the pool or is told that it is taken, and does not wait.
+        // Another one gets the pool or an error that it is in use, and does not wait.
         match Stream::start(&place.pool(), kind, HANG) {
             Ok(mut stream) => stream.step(),
             Err(CreateError::InUse { .. }) => {}

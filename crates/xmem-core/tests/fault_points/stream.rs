@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! What producers do that are killed, and those that are not.
+//! Producers that are killed, and others.
 
 use std::sync::mpsc::Receiver;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use xmem_core::{
     AcquireError, Backing, Canceller, CreateError, Delivery, Producer, Sticky, WaitError,
 };
 
-use crate::support::child::say;
+use crate::support::child::reply;
 use crate::support::victim::*;
 use crate::support::*;
 use crate::table::{HISTORY, Kind, LIFE, SIZES};
@@ -39,7 +39,7 @@ impl Stream {
             .max_slots(64)
             .lossless_timeout(Some(patience))
             .build()?;
-        // Seeds of a later producer are larger: CLOCK_MONOTONIC says which is later.
+        // Seeds of a later producer are larger: CLOCK_MONOTONIC orders them.
         Ok(Self {
             producer,
             kind,
@@ -94,23 +94,23 @@ impl Stream {
     }
 }
 
-/// A producer that lives, and says what became of who does not.
+/// A producer that lives, and reports the end of processes that do not.
 pub(crate) fn produce(pool: &str, kind: Kind, commands: &Receiver<String>) {
     let patience: u64 = std::env::var("PATIENCE_MS").map_or(HANG.as_millis() as u64, |ms| {
         ms.parse().expect("milliseconds")
     });
     let mut stream = Stream::start(pool, kind, Duration::from_millis(patience)).unwrap();
-    say("ready");
+    reply("ready");
     let mut before = None;
     loop {
-        match told(commands).as_deref() {
+        match next_command(commands).as_deref() {
             Some("end") => break,
             Some("more") => {
-                // So much is published whoever stands still.
+                // So much is published whichever consumer is stopped.
                 for _ in 0..20 {
                     stream.step();
                 }
-                say("more");
+                reply("more");
             }
             Some("settle") => {
                 // Only the two that watch are left, and they hold nothing.
@@ -124,12 +124,12 @@ pub(crate) fn produce(pool: &str, kind: Kind, commands: &Receiver<String>) {
                         && stats.consumers.iter().all(|consumer| consumer.held == 0)
                         && stats.slots_held <= HISTORY
                 });
-                eventually("retired regions are let go of", || {
+                eventually("retired regions are released", || {
                     producer.collect();
                     let stats = producer.stats();
                     let used = stats.regions as usize;
                     let now = resources();
-                    // A segment's second one is what says that its owner lives.
+                    // A segment's second descriptor shows that its owner lives.
                     let fds = if kind == Kind::PosixShm { 2 } else { 1 };
                     let now = Resources {
                         descriptors: now.descriptors - fds * used,
@@ -139,13 +139,13 @@ pub(crate) fn produce(pool: &str, kind: Kind, commands: &Receiver<String>) {
                 });
                 let stats = producer.stats();
                 assert_eq!(stats.cut_off, 0, "{stats:?}");
-                say("settled");
+                reply("settled");
             }
             _ => stream.step(),
         }
     }
     drop(stream);
-    say("ended");
+    reply("ended");
 }
 
 /// A producer that makes its pool over and over.
@@ -155,41 +155,41 @@ pub(crate) fn reproduce(pool: &str, kind: Kind, commands: &Receiver<String>) {
     loop {
         match Stream::start(pool, kind, HANG) {
             Ok(mut stream) => {
-                // Without anybody to take them there would be no wake-ups, and no hand-over.
+                // Without a consumer there would be no wake-ups, and no hand-over.
                 let _ = stream.producer.wait_for_consumers(
                     1,
                     Some(Duration::from_secs(5)),
                     &stream.cancel,
                 );
                 for _ in 0..LIFE {
-                    match told(commands).as_deref() {
+                    match next_command(commands).as_deref() {
                         Some("end") => {
                             drop(stream);
-                            say("ended");
+                            reply("ended");
                             return;
                         }
                         Some("went on?") if is_armed() => {
                             stream.step();
-                            say("not yet");
+                            reply("not yet");
                         }
                         Some("went on?") => {
                             for _ in 0..10 {
                                 stream.step();
                             }
-                            say("went on");
+                            reply("went on");
                         }
                         _ => stream.step(),
                     }
                 }
             }
             Err(CreateError::InUse { holder, .. }) => panic!("{holder} has the pool"),
-            // What was refused passes.
-            Err(_) => match told(commands).as_deref() {
+            // A refusal passes.
+            Err(_) => match next_command(commands).as_deref() {
                 Some("end") => {
-                    say("ended");
+                    reply("ended");
                     return;
                 }
-                Some(_) => say("not yet"),
+                Some(_) => reply("not yet"),
                 None => {}
             },
         }
@@ -197,11 +197,11 @@ pub(crate) fn reproduce(pool: &str, kind: Kind, commands: &Receiver<String>) {
     }
 }
 
-/// A producer that publishes when it is told to.
+/// A producer that publishes on command.
 pub(crate) fn step_by_step(pool: &str, kind: Kind, commands: &Receiver<String>) {
     let patience = Duration::from_millis(100);
     let stream = Stream::start(pool, kind, patience).unwrap();
-    say("ready");
+    reply("ready");
     let mut seed = stream.seed;
     while let Ok(command) = commands.recv() {
         if command == "end" {
@@ -222,6 +222,6 @@ pub(crate) fn step_by_step(pool: &str, kind: Kind, commands: &Receiver<String>) 
             seed += 1;
             publish(&stream.producer, seed, SIZES[0]);
         }
-        say("published");
+        reply("published");
     }
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! What consumers do that are killed, and those that are not.
+//! Consumers that are killed, and others.
 
 use std::collections::VecDeque;
 use std::sync::mpsc::Receiver;
@@ -9,7 +9,7 @@ use std::time::Duration;
 use xmem_core::fault::is_armed;
 use xmem_core::{ConnectError, Consumer, Delivery, ReadLease, ReceiveError, StartFrom, query};
 
-use crate::support::child::say;
+use crate::support::child::reply;
 use crate::support::victim::*;
 use crate::support::*;
 
@@ -63,20 +63,20 @@ impl Watch {
                 assert_whole(&frame);
                 self.held.push_back(frame);
                 if self.held.len() > 2 {
-                    self.let_go_of_one();
+                    self.release_one();
                 }
                 Seen::Frame(seed)
             }
             Err(ReceiveError::OverBudget { .. }) => {
-                self.let_go_of_one();
+                self.release_one();
                 Seen::Nothing
             }
             Err(ReceiveError::Timeout) => {
-                self.let_go_of_one();
+                self.release_one();
                 Seen::Nothing
             }
             Err(ReceiveError::Eos) => {
-                self.let_go_of_one();
+                self.release_one();
                 std::thread::sleep(Duration::from_millis(1));
                 Seen::Nothing
             }
@@ -90,13 +90,13 @@ impl Watch {
     }
 
     /// A frame stays whole, whatever happened to its producer.
-    fn let_go_of_one(&mut self) {
+    fn release_one(&mut self) {
         self.held.pop_front().iter().for_each(assert_whole);
     }
 
     fn leave(&mut self) {
         while !self.held.is_empty() {
-            self.let_go_of_one();
+            self.release_one();
         }
         if self.consumer.take().is_none() {
             return;
@@ -112,7 +112,7 @@ pub(crate) fn watch(pool: &str, commands: &Receiver<String>) {
     let mut wanted: Option<u64> = None;
     let mut seen = 0;
     loop {
-        match told(commands).as_deref() {
+        match next_command(commands).as_deref() {
             Some("end") => break,
             Some(other) => wanted = Some(other.parse().unwrap()),
             None => {}
@@ -122,15 +122,15 @@ pub(crate) fn watch(pool: &str, commands: &Receiver<String>) {
             seen = seen.max(seed);
         }
         if !had && watch.consumer.is_some() {
-            say("joined");
+            reply("joined");
         }
         if wanted.is_some_and(|wanted| seen >= wanted) {
             wanted = None;
-            say("seen");
+            reply("seen");
         }
     }
     watch.leave();
-    say("left");
+    reply("left");
 }
 
 /// A consumer that does all that consumers do, over and over.
@@ -138,7 +138,7 @@ pub(crate) fn churn(pool: &str, commands: &Receiver<String>) {
     commands.recv().unwrap();
     let before = resources();
     for round in 0u64.. {
-        // What is refused shows as all kinds of errors; all of them pass.
+        // A refusal shows as all kinds of errors; all of them pass.
         let consumer = Consumer::builder(pool)
             .max_held(3)
             .start_from(StartFrom::Oldest)
@@ -183,39 +183,39 @@ pub(crate) fn churn(pool: &str, commands: &Receiver<String>) {
                 }
                 number += 1;
             }
-            // What is held is let go of after the consumer.
+            // Held frames are released after the consumer.
             drop(consumer);
             held.iter().for_each(assert_whole);
             true
         });
         assert_eq!(resources(), before, "something leaked");
-        match told(commands).as_deref() {
+        match next_command(commands).as_deref() {
             Some("end") => break,
-            Some("went on?") if went_on && !is_armed() => say("went on"),
-            Some("went on?") => say("not yet"),
+            Some("went on?") if went_on && !is_armed() => reply("went on"),
+            Some("went on?") => reply("not yet"),
             _ => {}
         }
     }
-    say("ended");
+    reply("ended");
 }
 
-/// A consumer that takes a frame when it is told to.
+/// A consumer that takes a frame on command.
 pub(crate) fn take(pool: &str, commands: &Receiver<String>) {
     let mut consumer = Consumer::builder(pool)
         .start_from(StartFrom::Oldest)
         .connect_wait(Some(HANG))
         .unwrap();
-    say("joined");
+    reply("joined");
     let mut held = Vec::new();
     while let Ok(command) = commands.recv() {
         match command.as_str() {
             "take" => {
                 held.push(receive(&mut consumer));
-                say(held[held.len() - 1].info().sequence);
+                reply(held[held.len() - 1].info().sequence);
             }
             "check" => {
                 held.iter().for_each(assert_whole);
-                say("whole");
+                reply("whole");
             }
             _ => break,
         }

@@ -13,20 +13,20 @@ use crate::table::{HISTORY, Kind};
 /// A producer and a consumer that take turns.
 fn two(kind: Kind, place: &Place) -> (Child, Child) {
     let mut producer = start("step", kind, place);
-    hears(&mut producer, "ready");
+    wait_for_reply(&mut producer, "ready");
     let mut consumer = start("take", kind, place);
-    hears(&mut consumer, "joined");
+    wait_for_reply(&mut consumer, "joined");
     (producer, consumer)
 }
 
 #[test]
-fn a_consumer_dies_where_it_finds_its_frame_gone() {
+fn a_consumer_dies_as_it_finds_its_frame_gone() {
     let place = Place::new();
     let (mut producer, mut consumer) = two(Kind::Live, &place);
     arm_child(&mut consumer, Point::EntryRead, 1..2, "stop");
     arm_child(&mut consumer, Point::HoldWithdrawn, 1..2, "kill");
     ask(&mut producer, "1", "published");
-    consumer.tell("take");
+    consumer.send("take");
     assert!(consumer.stops());
     // All slots are written anew.
     ask(&mut producer, "50", "published");
@@ -39,7 +39,7 @@ fn a_consumer_dies_where_it_finds_its_frame_gone() {
 }
 
 #[test]
-fn a_producer_dies_where_it_finds_a_slot_held() {
+fn a_producer_dies_as_it_finds_a_slot_held() {
     let place = Place::new();
     let (mut producer, mut consumer) = two(Kind::Live, &place);
     // With the region at hand it needs nothing of the producer.
@@ -47,38 +47,38 @@ fn a_producer_dies_where_it_finds_a_slot_held() {
     ask(&mut consumer, "take", "0");
     arm_child(&mut consumer, Point::EntryRead, 1..2, "stop");
     ask(&mut producer, "1", "published");
-    consumer.tell("take");
+    consumer.send("take");
     assert!(consumer.stops());
     // That frame is the last that left the history, so its slot is the next to be claimed.
     ask(&mut producer, &HISTORY.to_string(), "published");
     arm_child(&mut producer, Point::ClaimLooked, 1..2, "stop");
     arm_child(&mut producer, Point::ClaimPutBack, 1..2, "kill");
-    producer.tell("1");
+    producer.send("1");
     assert!(producer.stops());
     // It looked free, and now it is held.
     consumer.go_on();
-    hears(&mut consumer, "1");
+    wait_for_reply(&mut consumer, "1");
     producer.go_on();
     assert_eq!(producer.dies_of(), SIGKILL);
     ask(&mut consumer, "check", "whole");
-    // What was published before can be taken.
+    // Frames published before can be taken.
     ask(&mut consumer, "take", "2");
     let mut next = start("step", Kind::Live, &place);
-    hears(&mut next, "ready");
+    wait_for_reply(&mut next, "ready");
     ask(&mut consumer, "check", "whole");
 }
 
 #[test]
-fn a_producer_dies_where_it_gives_up_on_a_consumer() {
+fn a_producer_dies_as_it_gives_up_on_a_consumer() {
     let place = Place::new();
     let (mut producer, mut consumer) = two(Kind::Lossless, &place);
     arm_child(&mut producer, Point::TimedOutMarked, 1..2, "kill");
     // The consumer takes nothing.
-    producer.tell("50");
+    producer.send("50");
     assert_eq!(producer.dies_of(), SIGKILL);
     let mut next = start("step", Kind::Lossless, &place);
-    hears(&mut next, "ready");
-    consumer.tell("end");
+    wait_for_reply(&mut next, "ready");
+    consumer.send("end");
     assert!(consumer.ends());
 }
 
@@ -86,13 +86,13 @@ fn a_producer_dies_where_it_gives_up_on_a_consumer() {
 fn a_sticky_state_that_cannot_be_sent_now_costs_no_frame() {
     let place = Place::new();
     let mut producer = start("step", Kind::Lossless, &place);
-    hears(&mut producer, "ready");
+    wait_for_reply(&mut producer, "ready");
     ask(&mut producer, "sticky 4", "published");
     // After the lease page: the states of the first frames, which have no descriptors any more.
     let errno = rustix::io::Errno::MFILE.raw_os_error().to_string();
     arm_child(&mut producer, Point::MemfdCreate, 2..4, &errno);
     let mut consumer = start("take", Kind::Lossless, &place);
-    hears(&mut consumer, "joined");
+    wait_for_reply(&mut consumer, "joined");
     for sequence in 0..4 {
         ask(&mut consumer, "take", &sequence.to_string());
     }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Clients that say what no consumer says.
+//! Clients that send what no consumer sends.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::Ordering;
@@ -22,7 +22,7 @@ fn garbage_and_half_messages_are_refused() {
     messages.push([&valid[..], &[0]].concat());
     for len in [1, 2, 9, 85, 86, 511, 512, 513, 1000, 4000] {
         messages.push((0..len).map(|_| random.next() as u8).collect());
-        // What looks like a message by its first byte.
+        // Messages whose first byte is valid.
         for kind in 0..14 {
             let mut message = messages.last().unwrap().clone();
             message[0] = kind;
@@ -40,7 +40,7 @@ fn garbage_and_half_messages_are_refused() {
             bystander.frames(1);
         }
     }
-    // Descriptors that nobody asked for, a few and too many.
+    // Unexpected descriptors, a few and too many.
     let null: OwnedFd = std::fs::File::open("/dev/null").unwrap().into();
     for fds in [1, 4, 5, 16] {
         let raw = Raw::connect(&place.pool());
@@ -56,7 +56,7 @@ fn garbage_and_half_messages_are_refused() {
 }
 
 #[test]
-fn another_version_is_refused_in_words() {
+fn another_version_is_refused_with_a_message() {
     let place = Place::new();
     let producer = Producer::builder(&place.pool()).build().unwrap();
     for version in [0, raw::VERSION + 1, u32::MAX] {
@@ -101,22 +101,22 @@ fn another_version_is_refused_in_words() {
 }
 
 #[test]
-fn what_a_producer_says_plays_no_tricks_on_a_terminal() {
+fn control_characters_from_a_producer_are_escaped() {
     let place = Place::new();
     let fake = Fake::at(place.pool());
     std::thread::scope(|scope| {
         scope.spawn(|| fake.answer(&raw::refused(raw::VERSION, "no\x1b[2J\r\nyes"), &[]));
         let error = Consumer::builder(&place.pool()).connect().unwrap_err();
-        let said = error.to_string();
+        let text = error.to_string();
         assert!(
-            said.contains("no\u{fffd}[2J\u{fffd}\u{fffd}yes"),
-            "{said:?}"
+            text.contains("no\u{fffd}[2J\u{fffd}\u{fffd}yes"),
+            "{text:?}"
         );
     });
 }
 
 #[test]
-fn nonsense_after_joining_cuts_off_and_says_so() {
+fn an_invalid_message_after_joining_disconnects_with_a_reason() {
     let place = Place::new();
     let producer = Producer::builder(&place.pool()).build().unwrap();
     let mut bystander = Bystander::new(&producer);
@@ -138,7 +138,7 @@ fn nonsense_after_joining_cuts_off_and_says_so() {
 }
 
 #[test]
-fn a_peer_that_never_reads_holds_nobody_up() {
+fn a_peer_that_never_reads_delays_no_other() {
     let place = Place::new();
     let producer = Producer::builder(&place.pool()).build().unwrap();
     let mut bystander = Bystander::new(&producer);

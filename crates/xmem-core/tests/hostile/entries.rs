@@ -62,7 +62,7 @@ fn entries_that_point_elsewhere_are_an_error() {
     ];
     for (what, lie) in lies {
         let errors = with_entry(lie, [HANG, soon, soon, soon, soon]);
-        // It is said once: nobody gets stuck at it.
+        // It is reported once: a consumer is not blocked by it.
         assert!(
             matches!(
                 errors.as_slice(),
@@ -77,7 +77,7 @@ fn entries_that_point_elsewhere_are_an_error() {
             "{what}: {errors:?}"
         );
     }
-    // Such as an honest producer may leave behind, too: frames that are gone.
+    // A correct producer may leave these behind, too: frames that are gone.
     for (what, lie) in [
         ("no such slot", (8, 77 | 5 << 32)),
         ("another generation", (8, 1 | 4 << 32)),
@@ -124,7 +124,7 @@ fn a_stream_that_jumps_ahead_ends_no_receive() {
 
 /// The ring is long, its entries are good, and each slot is claimed for ever.
 #[test]
-fn a_ring_full_of_claimed_slots_holds_no_receive_up() {
+fn a_ring_full_of_claimed_slots_blocks_no_receive() {
     const RING: u64 = 1 << 18;
     let place = Place::new();
     let fake = Fake::at(place.pool());

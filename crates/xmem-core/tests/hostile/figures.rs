@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! What a process has, as the kernel says.
+//! Figures of a process, from the kernel.
 
 use std::fmt;
 
@@ -9,7 +9,7 @@ fn is_instrumented() -> bool {
     std::env::var_os("XMEM_INSTRUMENTED").is_some()
 }
 
-/// What a process has.
+/// The resources of a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Figures {
     pub(crate) descriptors: usize,
@@ -28,7 +28,7 @@ impl Figures {
         let status = read("status");
         let anonymous = status
             .lines()
-            // gVisor does not tell them apart.
+            // gVisor does not separate them.
             .filter_map(|line| {
                 line.strip_prefix("RssAnon:")
                     .or(line.strip_prefix("VmRSS:"))
@@ -38,7 +38,7 @@ impl Figures {
         let descriptors = std::fs::read_dir(format!("/proc/{process}/fd")).unwrap();
         let maps = read("maps");
         let shared = maps.lines().filter(|line| line.contains("/memfd:"));
-        let anonymous = anonymous.expect("a kernel that tells a process's memory");
+        let anonymous = anonymous.expect("a kernel that reports a process's memory");
         Self {
             descriptors: descriptors.count(),
             mappings: if is_instrumented() {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Clients that come in numbers, or say much.
+//! Clients in large numbers, or with many messages.
 
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -10,14 +10,14 @@ use std::sync::{Mutex, mpsc};
 use rustix::net::{Shutdown, shutdown};
 use xmem_core::{ConnectError, Consumer, ConsumerEvent, Producer, query};
 
-use crate::support::child::{Child, hear, say};
+use crate::support::child::{Child, read_line, reply};
 use crate::support::raw::{self, MAX_RIGHTS, Memory, Raw};
 use crate::support::*;
 use crate::victim::attack;
 use crate::{Bystander, OnDrop};
 
 #[test]
-fn who_says_nothing_is_shown_out() {
+fn a_silent_client_is_disconnected() {
     let place = Place::new();
     let producer = Producer::builder(&place.pool()).build().unwrap();
     let silent: Vec<Raw> = (0..10).map(|_| Raw::connect(&place.pool())).collect();
@@ -34,7 +34,7 @@ fn who_says_nothing_is_shown_out() {
 fn nuisance(pool: &str, n: u32, null: &OwnedFd) -> Option<Raw> {
     let raw = Raw::try_connect(pool).ok()?;
     let join = raw::join(raw::VERSION, 1);
-    // Who is shown out meanwhile cannot send any more.
+    // A client that is disconnected meanwhile cannot send any more.
     let send = |bytes: &[u8], fds: &[BorrowedFd<'_>]| raw.send(bytes, fds).unwrap_or_default();
     match n % 9 {
         0 => return None,
@@ -55,7 +55,7 @@ fn nuisance(pool: &str, n: u32, null: &OwnedFd) -> Option<Raw> {
     Some(raw)
 }
 
-/// One that wants frames, and gets in. All slots may be promised to others for a moment; then it is told so.
+/// A client that joins. All slots may be promised to others for a moment; then it gets an error.
 pub(crate) fn late_consumer(pool: &str) -> Consumer {
     let start = std::time::Instant::now();
     loop {
@@ -92,10 +92,10 @@ fn ten_thousand(pool: &str, meanwhile: impl Fn() + Sync) {
 }
 
 #[test]
-fn ten_thousand_connections_drown_nobody() {
+fn ten_thousand_connections_shut_out_no_consumer() {
     attack("victim-live", |pool| {
         ten_thousand(pool, || {
-            // Who wants frames gets in, all the same.
+            // A client that wants frames can join, nevertheless.
             for _ in 0..10 {
                 assert_whole(&receive(&mut late_consumer(pool)));
             }
@@ -104,13 +104,13 @@ fn ten_thousand_connections_drown_nobody() {
 }
 
 #[test]
-fn ten_thousand_connections_to_a_producer_without_descriptors_drown_nobody() {
+fn ten_thousand_connections_to_a_producer_without_descriptors_shut_out_no_consumer() {
     attack("victim-few-descriptors", |pool| ten_thousand(pool, || {}));
 }
 
-/// A consumer that has said what it wants is not shown out because silent ones come after it.
+/// A client that sent its request is not disconnected because silent ones come after it.
 #[test]
-fn who_has_spoken_is_heard_before_others_are_let_in() {
+fn a_client_that_sent_its_request_is_answered_before_new_ones() {
     let place = Place::new();
     let (go_on, wait) = mpsc::channel::<()>();
     let wait = Mutex::new(wait);
@@ -129,7 +129,7 @@ fn who_has_spoken_is_heard_before_others_are_let_in() {
         .build()
         .unwrap();
     let _first = Raw::join(&place.pool(), 1);
-    eventually("the control thread stands still", || {
+    eventually("the control thread is stopped", || {
         held_up.load(Ordering::SeqCst)
     });
     let honest = Raw::connect(&place.pool());
@@ -146,7 +146,7 @@ fn who_has_spoken_is_heard_before_others_are_let_in() {
 
 /// Messages without end, from several clients: all others have their turn.
 #[test]
-fn endless_messages_hold_nobody_up() {
+fn endless_messages_delay_no_other_client() {
     type Message = fn(u32) -> Vec<u8>;
     let messages: [Message; 5] = [
         |_| raw::BELL.to_vec(),
@@ -159,7 +159,7 @@ fn endless_messages_hold_nobody_up() {
         let done = AtomicBool::new(false);
         std::thread::scope(|scope| {
             let _done = OnDrop(|| done.store(true, Ordering::Relaxed));
-            // All of them first: among those below, who has not joined yet may have to make room for others.
+            // All of them first: one below that has not joined yet may have to make room for others.
             let joined = messages.map(|message| (message, Raw::join(pool, 1)));
             for (n, (message, (raw, _joined))) in joined.into_iter().enumerate() {
                 let done = &done;
@@ -198,7 +198,7 @@ fn endless_messages_hold_nobody_up() {
 
 /// Descriptors that come along, in each message that a client can send.
 #[test]
-fn descriptors_that_nobody_wants_are_closed() {
+fn unexpected_descriptors_are_closed() {
     let open = |path| OwnedFd::from(std::fs::File::open(path).unwrap());
     let (pipe, _other) = rustix::pipe::pipe().unwrap();
     let zoo = [open("/dev/null"), open("/"), pipe, raw::memory(4096, false)];
@@ -229,7 +229,7 @@ fn descriptors_that_nobody_wants_are_closed() {
                 while raw.recv().is_some() {}
             }
         }
-        // A socket in its own queue lives on after it is closed by who sent it.
+        // A socket in its own queue outlives the close by its sender.
         for _ in 0..100 {
             let (raw, _joined) = Raw::join(pool, 1);
             let _ = raw.send(raw::BELL, &[raw.0.as_fd()]);
@@ -237,9 +237,9 @@ fn descriptors_that_nobody_wants_are_closed() {
     });
 }
 
-/// Descriptors in the queues of who does not read count against all processes of the producer's user.
+/// Descriptors in the queue of a client that does not read count against all processes of the producer's user.
 #[test]
-fn who_does_not_read_leaves_descriptors_for_others() {
+fn a_client_that_does_not_read_leaves_descriptors_for_others() {
     if !users::can_be_others() {
         return;
     }
@@ -278,8 +278,8 @@ pub(crate) fn unread(pool: &str) {
             Some(raw)
         })
         .collect();
-    say("left");
-    hear();
+    reply("left");
+    read_line();
     drop(unread);
     reads(pool);
 }
@@ -287,11 +287,11 @@ pub(crate) fn unread(pool: &str) {
 /// Gets in, and takes a frame.
 pub(crate) fn reads(pool: &str) {
     assert_whole(&receive(&mut late_consumer(pool)));
-    say("served");
+    reply("served");
 }
 
 #[test]
-fn users_that_leave_descriptors_unread_shut_out_nobody_else() {
+fn users_that_leave_descriptors_unread_shut_out_no_other() {
     if !users::can_be_others() {
         return;
     }
@@ -300,25 +300,25 @@ fn users_that_leave_descriptors_unread_shut_out_nobody_else() {
         let program = users::program_for_all(tools.path());
         let start = |user, role| users::User::new(user).start(&program, role, pool);
         let mut one = start(70_001, "unread");
-        assert_eq!(one.says(), "left");
+        assert_eq!(one.reply(), "left");
         let mut another = start(70_002, "late-consumer");
-        assert_eq!(another.says(), "served");
+        assert_eq!(another.reply(), "served");
         let mut more: Vec<Child> = (70_003..70_008).map(|user| start(user, "unread")).collect();
         for child in &mut more {
-            assert_eq!(child.says(), "left");
+            assert_eq!(child.reply(), "left");
         }
         reads(pool);
         // Those that were denied descriptors get some when they have left none unread.
         for child in more.iter_mut().chain([&mut one]) {
-            child.tell("go on");
+            child.send("go on");
         }
-        assert_eq!(one.says(), "served");
+        assert_eq!(one.reply(), "served");
     });
 }
 
 /// Lease pages with random words in them, from several consumers at once.
 #[test]
-fn pages_that_change_all_the_time_harm_nobody() {
+fn pages_that_change_all_the_time_harm_no_other() {
     for (role, rounds, frames) in [("victim-live", 4, 200), ("victim-lossless", 1, 20)] {
         attack(role, |pool| {
             std::thread::scope(|scope| {
@@ -335,7 +335,7 @@ fn pages_that_change_all_the_time_harm_nobody() {
     }
 }
 
-/// Until it is cut off, or so many frames were published.
+/// Until it is disconnected, or so many frames were published.
 fn write_all_over(pool: &str, kind: u64, frames: u64, random: &mut Random) {
     let (_raw, joined) = Raw::join(pool, 2);
     let (control, page) = (
@@ -360,7 +360,7 @@ fn write_all_over(pool: &str, kind: u64, frames: u64, random: &mut Random) {
                 let lease = if random.below(3) == 0 { 0 } else { word >> 32 };
                 page.halves()[raw::LEASES + slot].store(lease as u32, Ordering::Relaxed);
             }
-            // A cursor that goes to and fro, and regions that are never let go of.
+            // A cursor that goes to and fro, and regions that are never released.
             2 => {
                 page.set(raw::CURSOR, head().saturating_sub(random.below(50)));
                 page.set(raw::REGIONS_SEEN, 0);

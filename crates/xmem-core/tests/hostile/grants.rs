@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Owners of buffers that lie about who may write them.
+//! Owners of buffers that send false grants.
 
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
@@ -49,8 +49,8 @@ fn with_owner<T>(
 }
 
 #[test]
-fn who_may_not_write_takes_no_grant() {
-    // What the welcome says, and what is sent as the region.
+fn a_peer_without_write_permission_takes_no_grant() {
+    // The flag in the welcome, and the memory sent as the region.
     type Case = (&'static str, bool, Vec<u8>, Option<OwnedFd>);
     let segment = tempfile::Builder::new()
         .prefix("xmem-test-")
@@ -81,7 +81,7 @@ fn who_may_not_write_takes_no_grant() {
         ),
         ("read-only", true, memfd(), Some(read_only)),
         (
-            "somebody else's memory",
+            "another process's memory",
             true,
             raw::region(1, 8192, 3, ""),
             Some(raw::memory(8192, true)),
@@ -115,9 +115,9 @@ fn who_may_not_write_takes_no_grant() {
     }
 }
 
-/// A peer that did not wait for the news that its slot is published gives the slot back, which is not its own any more.
+/// A peer that did not wait for the message that its slot is published returns the slot, which is not its own any more.
 #[test]
-fn a_slot_that_is_given_back_late_is_nobodys_fault() {
+fn a_slot_returned_late_is_no_violation() {
     let place = Place::new();
     let options = BufferPool::options(&place.pool()).peers_may_write(true);
     let _owner = options.open().unwrap();
@@ -132,17 +132,17 @@ fn a_slot_that_is_given_back_late_is_nobodys_fault() {
     peer.recv_kind(8);
     peer.send(&raw::written(0, slot, generation, None), &[])
         .unwrap();
-    // It is still let in, and answered.
+    // It can still join, and gets answers.
     peer.send(&raw::acquire_slot(3, 100), &[]).unwrap();
     peer.recv_kind(8);
-    // Nobody publishes what is not its own.
+    // A peer publishes only its own slots.
     peer.send(&raw::written(4, slot, generation, Some((0, 100))), &[])
         .unwrap();
     while peer.recv().is_some() {}
 }
 
 #[test]
-fn what_is_being_written_is_granted_to_nobody_else() {
+fn a_slot_that_is_written_is_granted_once() {
     let memory = raw::memory(8192, true);
     let message = raw::region(1, 8192, 0, "");
     let region = (&message[..], Some(&memory));

@@ -60,13 +60,13 @@ pub(crate) fn no_descriptors(pool: &str) {
     assert!(matches!(error, CreateError::System { .. }), "{error}");
     let error = Consumer::builder(pool).connect().unwrap_err();
     assert!(matches!(error, ConnectError::System { .. }), "{error}");
-    // What is there goes on, and a state that cannot be kept is said to be so.
+    // Existing consumers go on, and a state that cannot be kept is an error.
     bystander.frames(200);
     take_all();
     assert!(producer.set_sticky(&xmem_core::Sticky::new()).is_err());
     bystander.frames(200);
     assert_frame(&own, 1000, SIZE);
-    // One that comes meanwhile is not let in, and does not hang the control thread.
+    // One that comes meanwhile is refused, and does not hang the control thread.
     setrlimit(Resource::Nofile, before).unwrap();
     let late = Raw::connect(pool);
     limit(Resource::Nofile, free);
@@ -107,7 +107,7 @@ pub(crate) fn no_file_size(pool: &str) {
     let error = named.acquire(2 << 20).unwrap_err();
     assert!(error.to_string().contains("RLIMIT_FSIZE"), "{error}");
     publish(&named, 1, SIZE);
-    // None at all: not even what the lock file is to say.
+    // None at all: not even the content of the lock file.
     limit(Resource::Fsize, 1);
     let error = Producer::builder(&format!("{pool}2")).build().unwrap_err();
     assert!(matches!(error, CreateError::System { .. }), "{error}");
@@ -169,13 +169,13 @@ fn a_full_dev_shm_is_an_error_and_no_signal() {
         .args(["--mount", "sh", "-c", SCRIPT])
         .arg(std::env::current_exe().unwrap());
     let mut child = Child::from(command, "full-dev-shm", &place.pool());
-    assert_eq!(child.says(), "done");
+    assert_eq!(child.reply(), "done");
     assert!(child.end());
     place.assert_clean();
 }
 
 #[test]
-fn what_a_pool_grants_is_bounded_and_said_in_words() {
+fn grants_of_a_pool_are_bounded_and_refusals_have_a_reason() {
     let place = Place::new();
     let pool = place.pool();
     let producer = Producer::builder(&pool)
@@ -264,7 +264,7 @@ fn a_full_runtime_dir_is_an_error_and_passes() {
     }
     command.arg(std::env::current_exe().unwrap());
     let mut child = Child::from(command, "full-runtime-dir", &place.pool());
-    assert_eq!(child.says(), "done");
+    assert_eq!(child.reply(), "done");
     assert!(child.end());
     place.assert_clean();
 }

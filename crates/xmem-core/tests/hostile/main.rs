@@ -18,7 +18,7 @@ mod support;
 mod torrents;
 mod victim;
 
-use support::child::{self, Child, say};
+use support::child::{self, Child, reply};
 use support::*;
 use xmem_core::{Canceller, Consumer, Delivery, Producer};
 
@@ -43,7 +43,7 @@ impl<'a> Bystander<'a> {
         }
     }
 
-    /// Nobody else's frames are lost or torn, and no slot is missing.
+    /// No frame of another consumer is lost or torn, and no slot is missing.
     #[track_caller]
     fn frames(&mut self, frames: u64) {
         for _ in 0..frames {
@@ -98,12 +98,12 @@ fn child() {
         "full-dev-shm" => limits::full_dev_shm(&pool),
         other => panic!("no role {other}"),
     }
-    say("done");
+    reply("done");
 }
 
 #[track_caller]
 fn run_child(role: &str, place: &Place) {
     let mut child = Child::start(role, &place.pool());
-    assert_eq!(child.says(), "done");
+    assert_eq!(child.reply(), "done");
     assert!(child.end());
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Consumers that write into their lease pages what they like.
+//! Consumers that write any words into their lease pages.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -11,8 +11,8 @@ use crate::support::raw::{self, Memory, Raw};
 use crate::support::*;
 use crate::{Bystander, OnDrop, only_the_bystander_is_left};
 
-/// Joins as a consumer that writes into its lease page, whatever and whenever it likes, while others go on.
-fn with_a_liar(
+/// Joins as a consumer that writes any words into its lease page at any time, while others go on.
+fn with_a_hostile_consumer(
     delivery: Delivery,
     lie: impl Fn(&Memory, &Memory, u32, &mut Random) + Sync,
     mut meanwhile: impl FnMut(&mut Bystander<'_>),
@@ -48,7 +48,7 @@ fn with_a_liar(
         });
         // Also when something below fails.
         let _done = OnDrop(|| done.store(true, Ordering::Relaxed));
-        eventually("it is cut off", || {
+        eventually("it is disconnected", || {
             meanwhile(&mut bystander);
             producer.stats().cut_off == 1
         });
@@ -57,7 +57,7 @@ fn with_a_liar(
     only_the_bystander_is_left(&producer);
     assert_eq!(producer.stats().cut_off, 1);
     while raw.recv().is_some() {}
-    eventually("it is told", || {
+    eventually("it gets the error", || {
         departures.lock().unwrap()[..] == [Departure::CutOff]
     });
 }
@@ -76,8 +76,8 @@ fn pin(control: &Memory, page: &Memory, slot: usize) {
 }
 
 #[test]
-fn a_lease_page_full_of_garbage_cuts_its_consumer_off() {
-    with_a_liar(
+fn a_consumer_with_garbage_in_its_lease_page_is_disconnected() {
+    with_a_hostile_consumer(
         Delivery::Live,
         |_, page, _, random| {
             for word in page.words() {
@@ -89,8 +89,8 @@ fn a_lease_page_full_of_garbage_cuts_its_consumer_off() {
 }
 
 #[test]
-fn who_holds_more_than_its_budget_is_cut_off() {
-    with_a_liar(
+fn a_consumer_above_its_budget_is_disconnected() {
+    with_a_hostile_consumer(
         Delivery::Live,
         |control, page, max_slots, _| {
             for slot in 0..max_slots as usize {
@@ -102,8 +102,8 @@ fn who_holds_more_than_its_budget_is_cut_off() {
 }
 
 #[test]
-fn who_leases_the_future_is_cut_off() {
-    with_a_liar(
+fn a_consumer_that_leases_a_future_frame_is_disconnected() {
+    with_a_hostile_consumer(
         Delivery::Live,
         |_, page, _, _| page.halves()[raw::LEASES + 3].store(1 << 30, Ordering::Relaxed),
         |bystander| bystander.frames(10),
@@ -111,9 +111,9 @@ fn who_leases_the_future_is_cut_off() {
 }
 
 #[test]
-fn a_cursor_ahead_of_the_stream_is_cut_off() {
+fn a_consumer_with_a_cursor_ahead_of_the_stream_is_disconnected() {
     for delivery in [Delivery::Live, Delivery::Lossless] {
-        with_a_liar(
+        with_a_hostile_consumer(
             delivery,
             |_, page, _, _| page.set(raw::CURSOR, 1 << 60),
             |bystander| bystander.frames(10),
@@ -121,9 +121,9 @@ fn a_cursor_ahead_of_the_stream_is_cut_off() {
     }
 }
 
-/// Within its budget a consumer may pin what it likes.
+/// Within its budget a consumer may pin any frames.
 #[test]
-fn who_pins_its_budget_disturbs_nobody() {
+fn a_consumer_that_pins_its_budget_delays_no_other() {
     let place = Place::new();
     let producer = Producer::builder(&place.pool())
         .max_slots(24)
@@ -140,9 +140,9 @@ fn who_pins_its_budget_disturbs_nobody() {
     assert_eq!(page.words()[raw::FLAGS].load(Ordering::Relaxed), 0);
 }
 
-/// What it does not hold when it says goodbye is promised to others.
+/// Slots that it does not hold when it leaves are promised to others.
 #[test]
-fn who_takes_frames_after_its_goodbye_is_cut_off() {
+fn a_consumer_that_takes_frames_after_leaving_is_disconnected() {
     let place = Place::new();
     let producer = Producer::builder(&place.pool())
         .max_slots(24)
@@ -154,23 +154,23 @@ fn who_takes_frames_after_its_goodbye_is_cut_off() {
     pin(&control, &page, 0);
     page.set(raw::CURSOR, u64::MAX);
     raw.send(raw::LEAVE, &[]).unwrap();
-    eventually("its goodbye is heard", || {
+    eventually("its leave is noticed", || {
         producer.stats().consumers.iter().any(|it| it.leaving)
     });
-    // Somebody else joins, and goes.
+    // Another consumer joins, and leaves.
     let _other = Raw::join(&place.pool(), 2);
     bystander.frames(100);
     assert_eq!(producer.stats().cut_off, 0);
     pin(&control, &page, 1);
-    eventually("it is cut off", || {
+    eventually("it is disconnected", || {
         bystander.frames(10);
         producer.stats().cut_off == 1
     });
 }
 
-/// Whoever does not move on is given up on, also if its cursor moves.
+/// A consumer that does not advance is given up on, also if its cursor moves.
 #[test]
-fn a_cursor_that_goes_back_holds_no_lossless_pool_up() {
+fn a_cursor_that_goes_back_delays_no_lossless_pool() {
     let place = Place::new();
     let producer = Producer::builder(&place.pool())
         .delivery(Delivery::Lossless)
@@ -200,9 +200,9 @@ fn a_cursor_that_goes_back_holds_no_lossless_pool_up() {
     assert_eq!(producer.stats().timed_out, 1);
 }
 
-/// What a consumer keeps mapped counts towards the pool's limit only as long as an honest one may take to let go.
+/// A mapped region counts towards the pool's limit only as long as a correct consumer may take to release it.
 #[test]
-fn who_never_lets_go_of_a_region_starves_no_pool() {
+fn a_consumer_that_never_releases_a_region_starves_no_pool() {
     let place = Place::new();
     let producer = Producer::builder(&place.pool())
         .max_bytes(8 << 20)

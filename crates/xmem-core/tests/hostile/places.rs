@@ -14,7 +14,7 @@ use crate::support::raw::Fake;
 use crate::support::*;
 
 #[test]
-fn other_programs_keep_what_is_theirs() {
+fn files_of_other_programs_are_left_unchanged() {
     for kind in [SocketType::STREAM, SocketType::DGRAM, SocketType::SEQPACKET] {
         let place = Place::new();
         let theirs = Fake::of_kind(place.pool(), kind);
@@ -35,7 +35,7 @@ fn other_programs_keep_what_is_theirs() {
             );
         }
         drop(theirs);
-        // Now it is nobody's.
+        // Now it has no owner.
         drop(Producer::builder(&place.pool()).build().unwrap());
         place.assert_clean();
     }
@@ -122,7 +122,7 @@ fn paths_need_not_be_utf_8() {
     assert!(error.to_string().contains("UTF-8"), "{error}");
 }
 
-/// Its runtime directory belongs to somebody else.
+/// Its runtime directory belongs to another user.
 pub(crate) fn foreign_dir() {
     let error = Producer::builder("p").build().unwrap_err();
     assert!(
@@ -133,7 +133,7 @@ pub(crate) fn foreign_dir() {
 }
 
 #[test]
-fn a_runtime_dir_of_somebody_else_is_refused() {
+fn a_runtime_dir_of_another_user_is_refused() {
     if !users::can_be_others() {
         return;
     }
@@ -142,7 +142,7 @@ fn a_runtime_dir_of_somebody_else_is_refused() {
     let mut command = Command::new(std::env::current_exe().unwrap());
     command.env("XMEM_RUNTIME_DIR", place.path());
     let mut child = Child::from(command, "foreign-dir", &place.pool());
-    assert_eq!(child.says(), "done");
+    assert_eq!(child.reply(), "done");
     assert!(child.end());
     assert!(place.files().is_empty());
 }

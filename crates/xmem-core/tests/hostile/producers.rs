@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Producers that lie to their consumers from the welcome on.
+//! Producers with invalid messages and memory, from the welcome on.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
@@ -48,7 +48,7 @@ pub(crate) fn answer_all(raw: &Raw, mut answer: impl FnMut(&[u8]) -> raw::Messag
 }
 
 #[test]
-fn a_producer_whose_memory_makes_no_sense_is_refused() {
+fn a_producer_with_invalid_memory_is_refused() {
     let place = Place::new();
     let fake = Fake::at(place.pool());
     let page = || raw::memory(1 << 16, true);
@@ -119,7 +119,7 @@ fn a_producer_whose_memory_makes_no_sense_is_refused() {
             query(&place.pool()).expect_err("no figures");
         });
     }
-    // One that hangs up, and one that says nothing.
+    // One that hangs up, and one that sends nothing.
     std::thread::scope(|scope| {
         scope.spawn(|| drop(fake.accept()));
         assert!(matches!(
@@ -138,7 +138,7 @@ fn a_producer_whose_memory_makes_no_sense_is_refused() {
 }
 
 #[test]
-fn a_producer_that_writes_random_words_crashes_nobody() {
+fn a_producer_that_writes_random_words_crashes_no_consumer() {
     let place = Place::new();
     let fake = Fake::at(place.pool());
     for seed in 0..150 {

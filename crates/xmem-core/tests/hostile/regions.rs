@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Producers whose memory is not what they say, or could go away.
+//! Producers whose memory is not as announced, or could disappear.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::Ordering;
@@ -17,7 +17,7 @@ use crate::support::*;
 /// A consumer maps what the sizes ask for, not what an untrusted producer sends; and only memory that is there, since
 /// touching what is not would take it from the consumer.
 #[test]
-fn oversized_memory_is_not_mapped_whole() {
+fn oversized_memory_is_mapped_in_part() {
     let place = Place::new();
     let fake = Fake::at(place.pool());
     let (control, memory) = raw::control(Some(16 << 20));
@@ -112,7 +112,7 @@ fn with_region_waiting(
 }
 
 #[test]
-fn regions_that_could_go_away_are_not_mapped() {
+fn regions_that_could_disappear_are_not_mapped() {
     let region = |len| raw::region(1, len, 0, "");
     let frame = with_region_that_shows(&region(8192), &[raw::frozen(8192).as_fd()]);
     assert_eq!(frame.len(), 4, "this one is as it should be: {frame:?}");
@@ -233,7 +233,7 @@ pub(crate) fn device_region(changes: &[(usize, u64)]) -> OwnedFd {
 }
 
 #[test]
-fn headers_of_device_memory_that_make_no_sense_are_refused() {
+fn invalid_headers_of_device_memory_are_refused() {
     let region = raw::region(1, 8192, 4, "");
     let received = with_region_that_shows(&region, &[device_region(&[]).as_fd()]);
     // This one is taken; what is invalid is the frame, which has no bytes there.

@@ -15,7 +15,7 @@ use crate::support::raw::{self, MAX_RIGHTS, Memory, Raw};
 use crate::support::*;
 use crate::{Bystander, only_the_bystander_is_left};
 
-/// What is done to a message before it is sent.
+/// A change of a message before it is sent.
 #[derive(Debug, Clone, Copy)]
 enum Bend {
     Not,
@@ -176,7 +176,7 @@ fn play(pool: &str, cases: u32, mut meanwhile: impl FnMut(), mut after: impl FnM
 }
 
 #[test]
-fn random_sessions_disturb_nobody() {
+fn random_sessions_disturb_no_other() {
     for delivery in [Delivery::Live, Delivery::Lossless] {
         let place = Place::new();
         let producer = Producer::builder(&place.pool())
@@ -195,7 +195,7 @@ fn random_sessions_disturb_nobody() {
             || bystander.borrow_mut().frames(1),
             || {
                 only_the_bystander_is_left(&producer);
-                // The history, and nothing that somebody left.
+                // The history, and nothing that a client left.
                 eventually("all slots are back", || producer.stats().slots_held <= 2);
             },
         );
@@ -203,7 +203,7 @@ fn random_sessions_disturb_nobody() {
 }
 
 #[test]
-fn random_sessions_of_who_may_write_leave_no_slot_behind() {
+fn random_sessions_of_writers_leave_no_slot_behind() {
     let place = Place::new();
     let options = BufferPool::options(&place.pool()).peers_may_write(true);
     let owner = options.open().unwrap();

@@ -14,7 +14,7 @@ use xmem_core::{
 
 use crate::figures::Figures;
 use crate::limits::{limit, take_all_descriptors};
-use crate::support::child::{Child, hear, say};
+use crate::support::child::{Child, read_line, reply};
 use crate::support::raw::{self, Fake, Memory};
 use crate::support::*;
 use crate::{OnDrop, SIZE, run_child};
@@ -61,7 +61,7 @@ fn flood(pool: &str, enough: u32, message: impl Fn(u32) -> Vec<u8> + Sync, fd: O
     std::fs::remove_file(pool).unwrap();
 }
 
-/// In a process of its own, whose figures are nobody else's.
+/// In a process of its own, whose figures are its own.
 pub(crate) fn flooded(pool: &str) {
     flood(pool, 1000, raw::no_region, None);
     let before = Figures::own();
@@ -134,14 +134,14 @@ pub(crate) fn flooded_alive(pool: &str) {
 }
 
 #[test]
-fn a_flood_of_messages_fills_no_consumer_and_holds_none_back() {
+fn a_flood_of_messages_fills_no_consumer_and_delays_none() {
     run_child("flooded", &Place::new());
     run_child("flooded-alive", &Place::new());
 }
 
 /// Everything that there is, changed all the time while consumers read, and answers of every kind.
 #[test]
-fn a_producer_that_changes_everything_meanwhile_crashes_nobody() {
+fn a_producer_that_changes_everything_meanwhile_crashes_no_consumer() {
     let zoo = zoo();
     for seed in 0..20 {
         let place = Place::new();
@@ -285,11 +285,11 @@ fn answer<'a>(
 /// A lossless consumer in a process that has no room for the next region, and later has.
 fn short_of(pool: &str, make_short: impl FnOnce() -> Box<dyn FnOnce()>) {
     let mut consumer = Consumer::builder(pool).connect_wait(Some(HANG)).unwrap();
-    say("ready");
+    reply("ready");
     assert_frame(&receive(&mut consumer), 0, SIZE);
     let relieve = make_short();
-    say("short");
-    hear();
+    reply("short");
+    read_line();
     for _ in 0..3 {
         let error = consumer.receive(Some(Duration::from_millis(200)));
         let passes = [
@@ -361,9 +361,9 @@ fn a_consumer_short_of_descriptors_or_memory_loses_nothing() {
             .build()
             .unwrap();
         let mut child = Child::start(role, &place.pool());
-        assert_eq!(child.says(), "ready");
+        assert_eq!(child.reply(), "ready");
         publish(&producer, 0, SIZE);
-        assert_eq!(child.says(), "short");
+        assert_eq!(child.reply(), "short");
         let mut sticky = Sticky::new();
         sticky.set("n", "1");
         producer.set_sticky(&sticky).unwrap();
@@ -375,8 +375,8 @@ fn a_consumer_short_of_descriptors_or_memory_loses_nothing() {
             ..FrameMeta::new(size)
         };
         slot.publish(meta).unwrap();
-        child.tell("go on");
-        assert_eq!(child.says(), "done", "{role}");
+        child.send("go on");
+        assert_eq!(child.reply(), "done", "{role}");
         assert!(child.end());
         eventually("it is gone", || producer.stats().consumers.is_empty());
     }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! A producer with one honest consumer in a process of their own: what is done to them from outside shows there only.
+//! A producer with one correct consumer in a process of their own: the effect of an attack from outside shows there only.
 
 use std::fs::{Permissions, set_permissions};
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
@@ -14,13 +14,13 @@ use xmem_core::{Delivery, Producer};
 use crate::figures::Figures;
 use crate::floods::late_consumer;
 use crate::limits::limit;
-use crate::support::child::{Child, hear, say};
+use crate::support::child::{Child, read_line, reply};
 use crate::support::*;
 use crate::{Bystander, only_the_bystander_is_left};
 
 pub(crate) const HISTORY: u32 = 2;
 
-/// What the child does: publishes frames, and checks that its consumer gets each of them, until it is told to stop.
+/// The child: publishes frames, and checks that its consumer gets each of them, until it gets the command to stop.
 pub(crate) fn run(pool: &str, delivery: Delivery, descriptors: Option<u64>) {
     if let Some(descriptors) = descriptors {
         limit(Resource::Nofile, descriptors);
@@ -36,11 +36,11 @@ pub(crate) fn run(pool: &str, delivery: Delivery, descriptors: Option<u64>) {
         .unwrap();
     let mut bystander = Bystander::new(&producer);
     bystander.frames(100);
-    say("ready");
+    reply("ready");
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
         scope.spawn(|| {
-            hear();
+            read_line();
             stop.store(true, Ordering::Relaxed);
         });
         while !stop.load(Ordering::Relaxed) {
@@ -53,8 +53,8 @@ pub(crate) fn run(pool: &str, delivery: Delivery, descriptors: Option<u64>) {
     eventually("their slots are back", || {
         producer.stats().slots_held <= HISTORY
     });
-    say("alone");
-    hear();
+    reply("alone");
+    read_line();
 }
 
 /// The same as the user that the pool's directory belongs to, of whose descriptors the kernel lets few be in flight.
@@ -72,7 +72,7 @@ fn set_user(uid: u32) {
     assert_eq!(unsafe { libc::setresuid(uid, uid, uid) }, 0);
 }
 
-/// Does something to a pool. Whatever that was: the honest consumer got all its frames, and the producer has what it
+/// Does something to a pool. Whatever that was: the correct consumer got all its frames, and the producer has what it
 /// had before.
 #[track_caller]
 pub(crate) fn attack(role: &str, attack: impl FnOnce(&str)) {
@@ -86,17 +86,17 @@ pub(crate) fn attack(role: &str, attack: impl FnOnce(&str)) {
         set_permissions(place.path(), Permissions::from_mode(0o755)).unwrap();
     }
     let mut child = Child::start(role, &pool);
-    assert_eq!(child.says(), "ready");
-    // What is made once, such as the memory of the thread that answers, is there after the first one.
+    assert_eq!(child.reply(), "ready");
+    // Objects that are made once, such as the memory of the thread that answers, are there after the first one.
     drop(late_consumer(&pool));
     eventually("it is gone", || {
         xmem_core::query(&pool).is_ok_and(|stats| stats.consumers.len() == 1)
     });
     let before = Figures::of(child.pid());
     attack(&pool);
-    child.tell("stop");
-    assert_eq!(child.says(), "alone", "{role}");
-    // Connections that said nothing are closed as soon as their end is noticed.
+    child.send("stop");
+    assert_eq!(child.reply(), "alone", "{role}");
+    // Silent connections are closed as soon as their end is noticed.
     let mut after = Figures::of(child.pid());
     let start = std::time::Instant::now();
     while after.descriptors > before.descriptors && start.elapsed() < HANG {
@@ -109,8 +109,8 @@ pub(crate) fn attack(role: &str, attack: impl FnOnce(&str)) {
             && after.anonymous <= before.anonymous + (8 << 10),
         "{role}: {before:?}, now {after:?}"
     );
-    child.tell("end");
-    assert_eq!(child.says(), "done");
+    child.send("end");
+    assert_eq!(child.reply(), "done");
     assert!(child.end());
     place.assert_clean();
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Who has a pool, and what is left of it.
+//! The owner of a pool, and what it leaves behind.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use crate::start;
 use crate::support::*;
 
 #[test]
-fn a_second_producer_is_told_who_has_the_pool() {
+fn the_error_of_a_second_producer_names_the_first() {
     let place = Place::new();
     let mut first = start("produce", "ready", &place);
     for _ in 0..3 {
@@ -43,11 +43,11 @@ fn a_closing_producer_wakes_sleepers_in_other_processes() {
     std::thread::sleep(Duration::from_millis(30));
     drop(producer);
     for sleeper in &mut sleepers {
-        assert_eq!(sleeper.says(), "ProducerLost");
+        assert_eq!(sleeper.reply(), "ProducerLost");
     }
 }
 
-/// The memory of one large frame among many small ones is made once, or each time, as the pool is told.
+/// The memory of one large frame among many small ones is made once, or each time, by a setting.
 #[test]
 fn frames_of_mixed_sizes_keep_their_regions() {
     for (mixed, regions) in [(true, 2), (false, 1)] {

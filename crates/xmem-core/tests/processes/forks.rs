@@ -10,7 +10,7 @@ use xmem_core::{
     AcquireError, Canceller, Consumer, Producer, PublishError, ReceiveError, StartFrom, WaitError,
 };
 
-use crate::support::child::{Child, exit_of, hear, say};
+use crate::support::child::{Child, exit_of, read_line, reply};
 use crate::support::*;
 use crate::{SIZE, start};
 
@@ -46,7 +46,7 @@ pub(crate) fn fork_consumer(pool: &str) {
                 consumer.receive_with(None, |_| ()),
                 Err(ReceiveError::Forked)
             ));
-            // What was inherited can be read.
+            // Inherited frames can be read.
             frames.iter().for_each(assert_whole);
             // Figures are the parent's business; asking does no harm.
             let _ = (consumer.stats(), consumer.held(), consumer.budget());
@@ -64,7 +64,7 @@ pub(crate) fn fork_consumer(pool: &str) {
             assert_whole(&receive(&mut other.unwrap()));
         }
     });
-    say(code);
+    reply(code);
     // The same with the handles themselves, dropped in the child as they are.
     let mut handles = Some((consumer, frames));
     let code = in_fork(|| {
@@ -73,9 +73,9 @@ pub(crate) fn fork_consumer(pool: &str) {
         drop((consumer, frames));
         drop(more);
     });
-    say(code);
+    reply(code);
     let (mut consumer, frames) = handles.unwrap();
-    hear();
+    read_line();
     frames.iter().for_each(assert_whole);
     assert_eq!(consumer.held(), 2);
     let [first, second] = frames;
@@ -85,8 +85,8 @@ pub(crate) fn fork_consumer(pool: &str) {
     drop((again, second));
     assert_eq!(consumer.held(), 0);
     assert_whole(&receive(&mut consumer));
-    say("whole");
-    hear();
+    reply("whole");
+    read_line();
 }
 
 /// In a child, threads of its own may have got the places that those of its parent had.
@@ -106,7 +106,7 @@ pub(crate) fn fork_and_replace(pool: &str) {
             .build()
             .unwrap(),
     ));
-    say(in_fork(|| {
+    reply(in_fork(|| {
         let mut own = connect();
         own.notify(bell()).unwrap();
         let producer = Producer::builder(&format!("{pool}-child")).build().unwrap();
@@ -116,15 +116,15 @@ pub(crate) fn fork_and_replace(pool: &str) {
         assert_whole(&receive(&mut own));
         drop((own, producer));
     }));
-    hear();
+    read_line();
 }
 
 pub(crate) fn fork_producer(pool: &str) {
     let producer = Producer::builder(pool).history(2).build().unwrap();
     let own = publish(&producer, 0, SIZE);
     let mut unfinished = Some(producer.acquire(SIZE).unwrap());
-    say("ready");
-    hear();
+    reply("ready");
+    read_line();
     let mut handles = Some((producer.clone(), own.clone()));
     let code = in_fork(|| {
         let (producer, own) = handles.take().unwrap();
@@ -159,8 +159,8 @@ pub(crate) fn fork_producer(pool: &str) {
         assert_whole(&more);
         drop(more);
     });
-    say(code);
-    hear();
+    reply(code);
+    read_line();
     let unfinished = unfinished.unwrap();
     let mut slot = unfinished;
     fill(1, slot.as_mut_slice());
@@ -169,8 +169,8 @@ pub(crate) fn fork_producer(pool: &str) {
         publish(&producer, seed, SIZE);
     }
     assert_frame(&own, 0, SIZE);
-    say(producer.stats().slots_held);
-    hear();
+    reply(producer.stats().slots_held);
+    read_line();
 }
 
 /// Holds frames, and leaves a forked child that keeps all its descriptors.
@@ -187,7 +187,7 @@ pub(crate) fn fork_and_hold(pool: &str) {
         // SAFETY: ends the process at once.
         unsafe { libc::_exit(0) };
     }
-    say(pid);
+    reply(pid);
     std::thread::sleep(HANG * 10);
     drop(frame);
 }
@@ -200,8 +200,8 @@ fn a_fork_of_a_consumer_releases_nothing() {
         publish(&producer, seed, SIZE);
     }
     let mut consumer = Child::start("fork-consumer", &place.pool());
-    assert_eq!(consumer.says(), "0", "exit of the first forked child");
-    assert_eq!(consumer.says(), "0", "exit of the second forked child");
+    assert_eq!(consumer.reply(), "0", "exit of the first forked child");
+    assert_eq!(consumer.reply(), "0", "exit of the second forked child");
     eventually("only the parent is connected", || {
         producer.stats().consumers.len() == 1
     });
@@ -210,20 +210,20 @@ fn a_fork_of_a_consumer_releases_nothing() {
     }
     let stats = producer.stats();
     assert_eq!((stats.consumers[0].held, stats.slots_held), (2, 4));
-    consumer.tell("check");
-    assert_eq!(consumer.says(), "whole");
-    consumer.tell("bye");
+    consumer.send("check");
+    assert_eq!(consumer.reply(), "whole");
+    consumer.send("bye");
     assert!(consumer.end());
 }
 
 #[test]
-fn handles_that_a_fork_replaces_take_no_thread_of_the_new_ones_along() {
+fn handles_replaced_after_a_fork_leave_the_new_threads_running() {
     let place = Place::new();
     let producer = Producer::builder(&place.pool()).history(2).build().unwrap();
     publish(&producer, 0, SIZE);
     let mut consumer = Child::start("fork-and-replace", &place.pool());
-    assert_eq!(consumer.says(), "0", "exit of the forked child");
-    consumer.tell("bye");
+    assert_eq!(consumer.reply(), "0", "exit of the forked child");
+    consumer.send("bye");
     assert!(consumer.end());
 }
 
@@ -237,21 +237,21 @@ fn a_fork_of_a_producer_touches_nothing() {
         .unwrap();
     let first = receive(&mut consumer);
     assert_frame(&first, 0, SIZE);
-    producer.tell("fork");
-    assert_eq!(producer.says(), "0", "exit of the forked child");
+    producer.send("fork");
+    assert_eq!(producer.reply(), "0", "exit of the forked child");
     let error = consumer
         .receive(Some(Duration::from_millis(20)))
         .unwrap_err();
     assert!(matches!(error, ReceiveError::Timeout), "{error}");
-    producer.tell("go on");
-    // The slots of the history, of `own` and of nobody else.
-    assert_eq!(producer.says(), "3");
+    producer.send("go on");
+    // The slots of the history and of `own`, and no others.
+    assert_eq!(producer.reply(), "3");
     let frame = receive(&mut consumer);
     assert_whole(&frame);
     assert_frame(&first, 0, SIZE);
     // The socket is still there.
     Consumer::builder(&place.pool()).connect().unwrap();
-    producer.tell("bye");
+    producer.send("bye");
     assert!(producer.end());
     place.assert_clean();
 }
@@ -262,7 +262,7 @@ fn a_killed_consumer_is_noticed_though_its_fork_lives() {
     let producer = Producer::builder(&place.pool()).history(1).build().unwrap();
     publish(&producer, 0, SIZE);
     let mut consumer = Child::start("fork-and-hold", &place.pool());
-    let fork: i32 = consumer.says().parse().unwrap();
+    let fork: i32 = consumer.reply().parse().unwrap();
     publish(&producer, 1, SIZE);
     assert_eq!(producer.stats().slots_held, 2);
     consumer.kill();

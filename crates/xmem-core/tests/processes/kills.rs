@@ -12,7 +12,7 @@ use crate::support::*;
 use crate::{SIZE, holding, start};
 
 #[test]
-fn a_killed_consumer_gives_back_its_whole_budget() {
+fn a_killed_consumers_whole_budget_is_reclaimed() {
     for backing in [Backing::Memfd, Backing::PosixShm] {
         let place = Place::new();
         let producer = Producer::builder(&place.pool())
@@ -38,13 +38,13 @@ fn frames_outlive_a_killed_producer_and_a_new_one_goes_on() {
     for role in ["produce", "produce-posix-shm"] {
         let place = Place::new();
         let pool = place.pool();
-        // Nobody there yet: the consumer waits.
+        // No producer yet: the consumer waits.
         let waiting = std::thread::spawn({
             let pool = pool.clone();
             move || Consumer::builder(&pool).connect_wait(Some(HANG)).unwrap()
         });
         let mut producer = Child::start(role, &pool);
-        assert_eq!(producer.says(), "ready");
+        assert_eq!(producer.reply(), "ready");
         let mut consumer = waiting.join().unwrap();
         let mut held = Vec::new();
         for round in 0..4 {
@@ -69,7 +69,7 @@ fn frames_outlive_a_killed_producer_and_a_new_one_goes_on() {
             };
             assert!(matches!(lost, ReceiveError::ProducerLost), "{lost}");
             held.iter().for_each(assert_whole);
-            // What was left, socket, lock and segments, stops nobody.
+            // The stale socket, lock and segments block no producer.
             assert!(std::fs::symlink_metadata(&pool).is_ok());
             assert!(matches!(
                 Consumer::builder(&pool).connect(),
@@ -77,7 +77,7 @@ fn frames_outlive_a_killed_producer_and_a_new_one_goes_on() {
             ));
             producer = Child::start(role, &pool);
             consumer = Consumer::builder(&pool).connect_wait(Some(HANG)).unwrap();
-            assert_eq!(producer.says(), "ready");
+            assert_eq!(producer.reply(), "ready");
         }
         for _ in 0..100 {
             assert_whole(&receive(&mut consumer));
@@ -98,7 +98,7 @@ fn frames_outlive_a_killed_producer_and_a_new_one_goes_on() {
 }
 
 #[test]
-fn consumers_killed_at_any_moment_tear_nothing() {
+fn consumers_killed_at_any_moment_tear_no_frame() {
     let place = Place::new();
     let producer = Producer::builder(&place.pool()).history(2).build().unwrap();
     let mut checker = Consumer::builder(&place.pool()).connect().unwrap();

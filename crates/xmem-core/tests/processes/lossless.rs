@@ -27,24 +27,24 @@ fn lossless_loses_nothing_between_processes() {
     }
     producer.set_eos(true);
     let [_, mut consumer] = consumers;
-    assert_eq!(consumer.says(), FRAMES.to_string());
+    assert_eq!(consumer.reply(), FRAMES.to_string());
     producer.drain(Some(HANG), &Canceller::new()).unwrap();
     assert!(consumer.end());
     assert_eq!(producer.stats().dropped, 0);
 }
 
 #[test]
-fn a_lossless_producer_gives_up_on_who_takes_nothing() {
-    gives_up_on_who_takes_nothing(None);
+fn a_lossless_producer_gives_up_on_an_idle_consumer() {
+    gives_up_on_an_idle_consumer(None);
 }
 
 /// So does one that looks for something else every now and then.
 #[test]
 fn a_lossless_producer_that_waits_in_short_turns_gives_up_too() {
-    gives_up_on_who_takes_nothing(Some(Duration::from_millis(20)));
+    gives_up_on_an_idle_consumer(Some(Duration::from_millis(20)));
 }
 
-fn gives_up_on_who_takes_nothing(turn: Option<Duration>) {
+fn gives_up_on_an_idle_consumer(turn: Option<Duration>) {
     let place = Place::new();
     let producer = Producer::builder(&place.pool())
         .delivery(Delivery::Lossless)
@@ -70,7 +70,7 @@ fn gives_up_on_who_takes_nothing(turn: Option<Duration>) {
     for _ in 0..5 {
         publish_one();
     }
-    assert_eq!(stopped.says(), "4");
+    assert_eq!(stopped.reply(), "4");
     stopped.stop();
     let start = Instant::now();
     for _ in 0..200 {
@@ -84,10 +84,10 @@ fn gives_up_on_who_takes_nothing(turn: Option<Duration>) {
     assert_eq!(stats.timed_out, 1);
     assert_eq!(stats.consumers[0].held, 4, "what it holds stays its own");
     stopped.go_on();
-    stopped.tell("check");
-    assert_eq!(stopped.says(), "whole");
-    assert_eq!(stopped.says(), "TimedOut");
-    stopped.tell("bye");
+    stopped.send("check");
+    assert_eq!(stopped.reply(), "whole");
+    assert_eq!(stopped.reply(), "TimedOut");
+    stopped.send("bye");
     assert!(stopped.end());
     eventually("it is gone", || producer.stats().consumers.is_empty());
     assert_eq!(producer.stats().slots_held, 1);

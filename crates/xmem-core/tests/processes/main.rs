@@ -25,15 +25,15 @@ fn child() {
     roles::play();
 }
 
-/// Starts a child in this role, which says this when it has begun.
+/// Starts a child in this role, which reports this when it has begun.
 #[track_caller]
 fn start(role: &str, answer: &str, place: &Place) -> Child {
     let mut child = Child::start(role, &place.pool());
-    assert_eq!(child.says(), answer);
+    assert_eq!(child.reply(), answer);
     child
 }
 
-/// A consumer that holds its whole budget of four frames, and waits until it is told to check them.
+/// A consumer that holds its whole budget of four frames, and checks them on command.
 #[track_caller]
 fn holding(producer: &Producer, place: &Place) -> Child {
     let mut consumer = start("hold", "joined", place);
@@ -44,6 +44,6 @@ fn holding(producer: &Producer, place: &Place) -> Child {
         producer.stats().consumers[0].held == 4
     });
     publish(producer, seed, SIZE);
-    assert_eq!(consumer.says(), "4");
+    assert_eq!(consumer.reply(), "4");
     consumer
 }

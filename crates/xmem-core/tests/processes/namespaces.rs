@@ -4,25 +4,25 @@
 
 use xmem_core::{Consumer, Producer};
 
-use crate::support::child::{Child, hear, say};
+use crate::support::child::{Child, read_line, reply};
 use crate::support::*;
 
-/// Makes a pool, and says what it calls itself.
+/// Makes a pool, and reports its own PID.
 pub(crate) fn own_pid(pool: &str) {
     let _producer = Producer::builder(pool).build().unwrap();
-    say(std::process::id());
-    hear();
+    reply(std::process::id());
+    read_line();
 }
 
-/// Says what the producer is called here.
+/// Reports the producer's PID as seen here.
 pub(crate) fn ask_pid(pool: &str) {
     let consumer = Consumer::builder(pool).connect().unwrap();
     let pids = (stats_of(pool).pid, consumer.producer_pid());
-    say(format!("{pids:?}"));
-    hear();
+    reply(format!("{pids:?}"));
+    read_line();
 }
 
-/// A child in a PID namespace of its own. `None`: there is none to be had, which is said.
+/// A child in a PID namespace of its own. `None`, with a message: there are none.
 fn in_pid_namespace(role: &str, place: &Place) -> Option<Child> {
     let mut command = users::in_pid_namespace()?;
     command.arg(std::env::current_exe().unwrap());
@@ -30,12 +30,12 @@ fn in_pid_namespace(role: &str, place: &Place) -> Option<Child> {
 }
 
 #[test]
-fn a_producer_has_the_number_that_it_has_where_it_is_asked_for() {
+fn a_producers_pid_is_that_of_the_readers_namespace() {
     let place = Place::new();
     let Some(mut producer) = in_pid_namespace("own-pid", &place) else {
         return;
     };
-    assert_eq!(producer.says(), "1", "what it calls itself");
+    assert_eq!(producer.reply(), "1", "what it calls itself");
     let unshare = producer.pid();
     let children = format!("/proc/{unshare}/task/{unshare}/children");
     let pid: u32 = std::fs::read_to_string(children)
@@ -46,11 +46,11 @@ fn a_producer_has_the_number_that_it_has_where_it_is_asked_for() {
     let consumer = Consumer::builder(&place.pool()).connect().unwrap();
     assert_eq!(consumer.producer_pid(), pid);
     assert_eq!(stats_of(&place.pool()).pid, pid);
-    // The producer does not see who asks.
+    // The producer cannot see the reader's PID.
     let consumers = stats_of(&place.pool()).consumers;
     assert_eq!(consumers[0].pid, 0);
     // In another namespace it has no number.
     let mut other = in_pid_namespace("ask-pid", &place).unwrap();
-    assert_eq!(other.says(), "(0, 0)");
+    assert_eq!(other.reply(), "(0, 0)");
     drop(consumer);
 }

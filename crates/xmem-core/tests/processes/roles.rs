@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use xmem_core::{AcquireError, Backing, Canceller, Consumer, Producer, ReceiveError};
 
-use crate::support::child::{self, end_with_parent, hear, say};
+use crate::support::child::{self, end_with_parent, read_line, reply};
 use crate::support::*;
 use crate::{SIZE, forks, namespaces};
 
@@ -34,10 +34,10 @@ pub(crate) fn play() {
     }
 }
 
-/// Holds four frames until it is told to check them.
+/// Holds four frames, and checks them on command.
 fn hold(pool: &str) {
     let mut consumer = Consumer::builder(pool).max_held(4).connect().unwrap();
-    say("joined");
+    reply("joined");
     let mut frames = Vec::new();
     loop {
         match consumer.receive(Some(HANG)) {
@@ -46,24 +46,24 @@ fn hold(pool: &str) {
             Err(error) => panic!("{error}"),
         }
     }
-    say(frames.len());
-    hear();
+    reply(frames.len());
+    read_line();
     frames.iter().for_each(assert_whole);
-    say("whole");
+    reply("whole");
     drop(frames);
-    say(
+    reply(
         match consumer.receive_with(Some(HANG), |frame| assert_whole(frame)) {
             Ok(()) => "received".to_owned(),
             Err(error) => format!("{error:?}"),
         },
     );
-    hear();
+    read_line();
 }
 
-/// Checks every frame until the stream ends; says how many there were and how many it missed.
+/// Checks every frame until the stream ends; reports how many there were and how many it missed.
 fn read(pool: &str) {
     let mut consumer = Consumer::builder(pool).connect().unwrap();
-    say("joined");
+    reply("joined");
     let mut last = None;
     loop {
         match consumer.receive(None) {
@@ -76,14 +76,14 @@ fn read(pool: &str) {
             Err(error) => panic!("{error}"),
         }
     }
-    say(consumer.stats().received);
-    say(consumer.stats().missed);
+    reply(consumer.stats().received);
+    reply(consumer.stats().missed);
 }
 
 /// Takes and drops frames as fast as it can, holding some of them, until it is killed.
 fn churn(pool: &str) {
     let mut consumer = Consumer::builder(pool).max_held(3).connect().unwrap();
-    say("joined");
+    reply("joined");
     end_with_parent();
     let mut held = VecDeque::new();
     loop {
@@ -94,15 +94,15 @@ fn churn(pool: &str) {
             Err(error) => panic!("{error}"),
         }
     }
-    say(consumer.stats().received);
+    reply(consumer.stats().received);
 }
 
-/// Sleeps for a frame; says what came.
+/// Sleeps for a frame; reports the result.
 fn sleep(pool: &str) {
     let mut consumer = Consumer::builder(pool).connect().unwrap();
-    say("joined");
+    reply("joined");
     let result = consumer.receive(None);
-    say(match result {
+    reply(match result {
         Ok(_) => "a frame".to_owned(),
         Err(error) => format!("{error:?}"),
     });
@@ -115,7 +115,7 @@ fn produce(pool: &str, backing: Backing) {
         .history(4)
         .build()
         .unwrap();
-    say("ready");
+    reply("ready");
     end_with_parent();
     // One that never gets done.
     let _unfinished = producer.acquire(SIZE).unwrap();
@@ -125,11 +125,11 @@ fn produce(pool: &str, backing: Backing) {
     }
 }
 
-/// A producer that says what it uses, before and after many frames of changing sizes.
+/// A producer that reports what it uses, before and after many frames of changing sizes.
 fn count_resources(pool: &str) {
     let producer = Producer::builder(pool).max_bytes(64 << 20).build().unwrap();
-    say("ready");
-    hear();
+    reply("ready");
+    read_line();
     let descriptors = || std::fs::read_dir("/proc/self/fd").unwrap().count();
     let cancel = Canceller::new();
     let mut before = None;
@@ -138,7 +138,7 @@ fn count_resources(pool: &str) {
         let size = [SIZE, 700_000, 2_500_000][(seed / 500 % 3) as usize];
         let mut slot = match producer.acquire(size) {
             Ok(slot) => slot,
-            // At the limit for the moment that the reading consumer needs to let go of an old region.
+            // At the limit for the moment that the reading consumer needs to release an old region.
             Err(AcquireError::Exhausted { .. }) => {
                 producer.acquire_wait(size, Some(HANG), &cancel).unwrap()
             }
@@ -155,17 +155,17 @@ fn count_resources(pool: &str) {
         // A region and the state's versions more or less.
         assert!(now <= before.unwrap_or(now) + 8, "descriptors pile up");
     }
-    say("done");
-    hear();
+    reply("done");
+    read_line();
     producer.set_eos(true);
-    say(producer.stats().published);
-    hear();
+    reply(producer.stats().published);
+    read_line();
 }
 
 /// Takes every frame, slower than they come.
 fn slow_lossless(pool: &str) {
     let mut consumer = Consumer::builder(pool).max_held(2).connect().unwrap();
-    say("joined");
+    reply("joined");
     let mut next = 0;
     loop {
         match consumer.receive(Some(HANG)) {
@@ -183,5 +183,5 @@ fn slow_lossless(pool: &str) {
         }
     }
     assert_eq!(consumer.stats().missed, 0);
-    say(next);
+    reply(next);
 }

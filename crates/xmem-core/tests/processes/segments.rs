@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Segments in /dev/shm: whose they are, and who removes what a killed producer left.
+//! Segments in /dev/shm: their owners, and the removal of stale ones.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -19,12 +19,12 @@ fn start_in(dir: &Path, pool: &str) -> Child {
     let mut command = Command::new(std::env::current_exe().unwrap());
     command.current_dir(dir);
     let mut child = Child::from(command, ROLE, pool);
-    assert_eq!(child.says(), "ready");
+    assert_eq!(child.reply(), "ready");
     child
 }
 
-/// What a killed producer left there, whose pool was written so. From then on it is also removed by whichever test removes
-/// those of all pools.
+/// The segments of a killed producer, by the spelling of its pool. From then on they are also removed by any test that
+/// removes those of all pools.
 #[track_caller]
 fn left_by(place: &Place, pool: &str) -> Vec<PathBuf> {
     let mut child = start_in(place.path(), pool);
@@ -57,7 +57,7 @@ impl Drop for Producing<'_> {
 }
 
 #[test]
-fn pools_that_are_written_alike_leave_each_other_alone() {
+fn pools_with_similar_paths_do_not_affect_each_other() {
     let places = [Place::new(), Place::new()];
     let _producers = places
         .each_ref()
@@ -69,7 +69,7 @@ fn pools_that_are_written_alike_leave_each_other_alone() {
 }
 
 #[test]
-fn a_pool_is_the_same_however_it_is_written() {
+fn a_pool_is_the_same_by_any_spelling_of_its_path() {
     let place = Place::new();
     let dir = place.path().to_str().unwrap();
     for pool in [
@@ -86,7 +86,7 @@ fn a_pool_is_the_same_however_it_is_written() {
 }
 
 #[test]
-fn a_producer_of_another_backing_removes_them_too() {
+fn a_producer_of_another_backing_removes_stale_segments() {
     let place = Place::new();
     left_by(&place, &place.pool());
     let _producer = Producer::builder(&place.pool()).build().unwrap();
@@ -94,7 +94,7 @@ fn a_producer_of_another_backing_removes_them_too() {
 }
 
 #[test]
-fn they_are_found_when_nothing_else_is_left_of_their_pool() {
+fn segments_are_found_when_the_other_files_of_their_pool_are_gone() {
     let place = Place::new();
     let left = left_by(&place, &place.pool());
     for file in place.files() {
@@ -106,7 +106,7 @@ fn they_are_found_when_nothing_else_is_left_of_their_pool() {
 }
 
 #[test]
-fn they_are_found_without_their_pool_and_those_in_use_are_not() {
+fn segments_without_a_pool_are_removed_and_those_in_use_are_kept() {
     let (place, live) = (Place::new(), Place::new());
     let _producer = Producing::start(&live, &live.pool());
     let mut consumer = Consumer::builder(&live.pool()).connect().unwrap();

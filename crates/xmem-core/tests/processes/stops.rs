@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Consumers that are stopped: nobody waits for them, and what they hold stays theirs.
+//! Stopped consumers: no process waits for them, and they keep the frames that they hold.
 
 use xmem_core::Producer;
 
@@ -14,26 +14,30 @@ fn a_stopped_consumer_changes_nothing_for_the_others() {
     let mut stopped = start("churn", "joined", &place);
     let mut reader = start("read", "joined", &place);
     stopped.stop();
-    producer.tell("go");
-    assert_eq!(producer.says(), "done");
+    producer.send("go");
+    assert_eq!(producer.reply(), "done");
     let stats = stats_of(&place.pool());
     assert_eq!(stats.published, 6000);
-    assert_eq!(stats.consumers.len(), 2, "who is stopped is not cut off");
-    producer.tell("end");
-    assert_eq!(producer.says(), "6000");
-    let received: u64 = reader.says().parse().unwrap();
-    let missed: u64 = reader.says().parse().unwrap();
+    assert_eq!(
+        stats.consumers.len(),
+        2,
+        "a stopped consumer is not disconnected"
+    );
+    producer.send("end");
+    assert_eq!(producer.reply(), "6000");
+    let received: u64 = reader.reply().parse().unwrap();
+    let missed: u64 = reader.reply().parse().unwrap();
     assert_eq!(received + missed, 6000);
     assert!(received > 0);
     // Awake again it goes on, with the newest.
     stopped.go_on();
-    assert_ne!(stopped.says(), "0");
-    producer.tell("bye");
+    assert_ne!(stopped.reply(), "0");
+    producer.send("bye");
     assert!(producer.end());
 }
 
 #[test]
-fn a_stopped_consumers_frames_stay_whole() {
+fn a_stopped_consumers_frames_stay_intact() {
     let place = Place::new();
     let producer = Producer::builder(&place.pool()).build().unwrap();
     let mut consumer = holding(&producer, &place);
@@ -45,9 +49,9 @@ fn a_stopped_consumers_frames_stay_whole() {
     assert_eq!(producer.stats().consumers[0].held, 4);
     assert!(producer.stats().slots <= slots.max(16));
     consumer.go_on();
-    consumer.tell("check");
-    assert_eq!(consumer.says(), "whole");
-    assert_eq!(consumer.says(), "received");
-    consumer.tell("bye");
+    consumer.send("check");
+    assert_eq!(consumer.reply(), "whole");
+    assert_eq!(consumer.reply(), "received");
+    consumer.send("bye");
     assert!(consumer.end());
 }

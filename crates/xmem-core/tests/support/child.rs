@@ -2,8 +2,8 @@
 
 //! Other processes: the test program itself, started once more with a role.
 //!
-//! A child says what it has to say in lines that begin with `@`, among the harness's own lines, and is told things by
-//! lines on its standard input. It ends when that is closed.
+//! A child writes lines that begin with `@` among the harness's own lines, and reads commands from its standard input.
+//! It ends when that is closed.
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::process::ExitStatusExt;
@@ -19,14 +19,14 @@ pub fn role() -> Option<(String, String)> {
     Some((std::env::var(ROLE).ok()?, std::env::var(POOL).ok()?))
 }
 
-/// Says a line to the parent.
-pub fn say(line: impl std::fmt::Display) {
+/// Sends a line to the parent.
+pub fn reply(line: impl std::fmt::Display) {
     // The harness may have begun a line of its own.
     println!("\n@{line}");
 }
 
 /// Waits for a line from the parent; ends the process when the parent is gone.
-pub fn hear() -> String {
+pub fn read_line() -> String {
     let mut line = String::new();
     match std::io::stdin().read_line(&mut line) {
         Ok(1..) => line.trim().to_owned(),
@@ -38,7 +38,7 @@ pub fn hear() -> String {
 pub fn end_with_parent() {
     std::thread::spawn(|| {
         loop {
-            hear();
+            read_line();
         }
     });
 }
@@ -79,14 +79,14 @@ impl Child {
         self.process.id()
     }
 
-    /// What the child says next.
+    /// The child's next line.
     #[track_caller]
-    pub fn says(&mut self) -> String {
+    pub fn reply(&mut self) -> String {
         self.next_line()
             .expect("the child ended without a word; its message is above")
     }
 
-    /// What the child says next; `None`: it ended.
+    /// The child's next line; `None`: it ended.
     pub fn next_line(&mut self) -> Option<String> {
         loop {
             let mut line = Vec::new();
@@ -94,14 +94,14 @@ impl Child {
                 return None;
             }
             let line = String::from_utf8_lossy(&line);
-            if let Some(said) = line.trim_end().strip_prefix('@') {
-                return Some(said.to_owned());
+            if let Some(reply) = line.trim_end().strip_prefix('@') {
+                return Some(reply.to_owned());
             }
         }
     }
 
-    /// Tells the child something.
-    pub fn tell(&mut self, line: &str) {
+    /// Sends the child a line.
+    pub fn send(&mut self, line: &str) {
         writeln!(self.stdin.as_mut().unwrap(), "{line}").unwrap();
     }
 
@@ -109,7 +109,7 @@ impl Child {
         kill_process(Pid::from_child(&self.process), signal).unwrap();
     }
 
-    /// Stops it with SIGSTOP; returns when it stands still.
+    /// Stops it with SIGSTOP; returns when it is stopped.
     pub fn stop(&self) {
         self.signal(Signal::STOP);
         rustix::process::waitid(

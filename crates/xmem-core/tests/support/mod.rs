@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! What the tests share: a pool of one's own, frames whose content can be told, waiting without a time limit.
+//! What the tests share: a pool of one's own, frames with known content, waiting without a time limit.
 #![allow(dead_code, unreachable_pub)] // every test program uses a part of it
 
 pub mod buffers;
@@ -44,7 +44,7 @@ impl Place {
         self.path().join("p.sock").to_str().unwrap().to_owned()
     }
 
-    /// What lies in the directory.
+    /// The files in the directory.
     pub fn files(&self) -> Vec<PathBuf> {
         let mut files: Vec<PathBuf> = std::fs::read_dir(self.path())
             .unwrap()
@@ -66,7 +66,7 @@ impl Place {
             .collect()
     }
 
-    /// What their names begin with.
+    /// The prefix of their names.
     pub fn segment_prefix(&self) -> String {
         let dir = std::fs::metadata(self.path()).unwrap();
         let hash = [dir.dev().to_le_bytes(), dir.ino().to_le_bytes()]
@@ -98,7 +98,7 @@ pub fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
     }
 }
 
-/// What a producer says of itself. On a busy machine it may not answer in time; then it is asked again.
+/// A producer's statistics. On a busy machine it may not answer in time; then the query is repeated.
 #[track_caller]
 pub fn stats_of(pool: &str) -> PoolStats {
     let mut stats = None;
@@ -208,7 +208,7 @@ pub fn maps() -> Vec<Map> {
             let mut fields = line.split_whitespace();
             let (start, end) = fields.next().unwrap().split_once('-').unwrap();
             let perms = fields.next().unwrap().to_owned();
-            // Device and inode say which file it is.
+            // Device and inode identify the file.
             let file = fields.skip(1).take(2).collect::<Vec<_>>().join(" ");
             Map {
                 start: usize::from_str_radix(start, 16).unwrap(),

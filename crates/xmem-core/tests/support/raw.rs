@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! The protocol spoken by hand, for peers that lie. Says again what `wire.rs` and `layout.rs` say, so that a change
+//! The protocol by hand, for hostile peers. Repeats what is in `wire.rs` and `layout.rs`, so that a change
 //! there that other versions would trip over is noticed here.
 #![allow(unsafe_code)] // mmap, ioctl
 
@@ -48,7 +48,7 @@ impl Raw {
         Self(socket)
     }
 
-    /// What it sends is waited for also where the other side reads late.
+    /// Its messages are waited for also where the other side reads late.
     pub fn patient(self) -> Self {
         set_socket_timeout(&self.0, Timeout::Send, Some(HANG)).unwrap();
         self
@@ -165,7 +165,7 @@ impl Raw {
     }
 }
 
-/// What a welcome brought.
+/// The content of a welcome.
 pub struct Joined {
     pub control: OwnedFd,
     pub page: OwnedFd,
@@ -313,7 +313,7 @@ impl Fake {
     }
 }
 
-/// Memory in a descriptor, of which nothing is there until somebody touches it.
+/// Memory in a descriptor, of which nothing is there until it is touched.
 pub fn sparse(len: u64) -> OwnedFd {
     let fd = memfd_create("fake", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).unwrap();
     ftruncate(&fd, len).unwrap();
@@ -332,14 +332,14 @@ pub fn memory(len: u64, sealed: bool) -> OwnedFd {
     fd
 }
 
-/// What a region's memory is sealed against, besides writing.
+/// The seals of a region's memory, besides writing.
 pub const SIZE: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW);
 
 pub fn seal(fd: &OwnedFd, seals: SealFlags) {
     fcntl_add_seals(fd, seals).unwrap();
 }
 
-/// Memory as a region's should be: of one size, and written by nobody who gets it.
+/// Memory as a region's should be: of one size, and read-only for all that get it.
 pub fn frozen(len: u64) -> OwnedFd {
     let fd = memory(len, true);
     seal(&fd, SealFlags::FUTURE_WRITE);

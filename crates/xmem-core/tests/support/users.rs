@@ -8,7 +8,7 @@ use std::process::Command;
 
 use super::child::Child;
 
-/// Says that a test did not run, loudly. `cargo xtask test` says it again at its end.
+/// Prints that a test did not run. `cargo xtask test` repeats it at its end.
 pub fn not_run(why: &str) {
     use std::io::Write;
     let thread = std::thread::current();
@@ -32,7 +32,7 @@ pub fn may_be_others() -> bool {
     setpriv(&["--reuid=4242", "--regid=4242", "--clear-groups"])
 }
 
-/// Whether this process may start those of others; says so if it may not.
+/// Whether this process may start processes of other users; prints it if it may not.
 pub fn can_be_others() -> bool {
     let can = may_be_others();
     if !can {
@@ -41,7 +41,7 @@ pub fn can_be_others() -> bool {
     can
 }
 
-/// Who a process is.
+/// The user and groups of a process.
 #[derive(Debug, Clone)]
 pub struct User {
     pub uid: u32,
@@ -64,7 +64,7 @@ impl User {
         }
     }
 
-    /// Starts the test `child` of this program as this user. `program`: a copy that everybody can run.
+    /// Starts the test `child` of this program as this user. `program`: a copy that all users can run.
     pub fn start(&self, program: &Path, role: &str, pool: &str) -> Child {
         let mut command = Command::new("setpriv");
         command
@@ -81,11 +81,11 @@ impl User {
     }
 }
 
-/// Copies this program to where everybody can run it.
+/// Copies this program to where all users can run it.
 pub fn program_for_all(dir: &Path) -> PathBuf {
     let program = dir.join("program");
     // In another process: a child that another test starts meanwhile would have the copy open for writing until its own program
-    // runs, and nobody can run it so long (ETXTBSY).
+    // runs, and it cannot be run so long (ETXTBSY).
     let this = format!("/proc/{}/exe", std::process::id());
     let status = Command::new("cp").arg(this).arg(&program).status();
     assert!(status.unwrap().success());
@@ -95,7 +95,7 @@ pub fn program_for_all(dir: &Path) -> PathBuf {
     program
 }
 
-/// What stands before a program to run it in a PID namespace of its own. `None`: there is none to be had, which is said.
+/// The command in front of a program to run it in a PID namespace of its own. `None`, with a message: there are none.
 pub fn in_pid_namespace() -> Option<Command> {
     let unshare = || {
         let mut command = Command::new("unshare");
@@ -111,7 +111,7 @@ pub fn in_pid_namespace() -> Option<Command> {
 }
 
 /// A command that runs this program in a mount namespace with an empty /tmp and /dev/shm of its own. `None`: there is
-/// none to be had, which is said.
+/// none, and a message is printed.
 pub fn with_own_tmp() -> Option<Command> {
     // The program may lie under /tmp itself.
     const SCRIPT: &str = "exec 9<\"$0\" && mount -t tmpfs -o mode=1777 tmpfs /tmp \

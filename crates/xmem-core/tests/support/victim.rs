@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Child processes to which something happens at a point of their code, when they are told to.
+//! Child processes to which something happens at a point of their code, on command.
 
 use std::ops::Range;
 use std::sync::mpsc::{Receiver, TryRecvError, channel};
 
 use xmem_core::fault::{Action, Point, arm, disarm};
 
-use super::child::{Child, hear, say};
+use super::child::{Child, read_line, reply};
 
 /// Points that are passed only where frames of one pool are passed on in another (`fault_chains.rs`).
 pub const IN_CHAINS: [Point; 11] = [
@@ -24,12 +24,12 @@ pub const IN_CHAINS: [Point; 11] = [
     Point::PiecesImported,
 ];
 
-/// What the parent says. Words that arm a point take effect at once, and the process ends with its parent.
+/// Commands from the parent. Those that arm a point take effect at once, and the process ends with its parent.
 pub fn commands() -> Receiver<String> {
     let (send, receive) = channel();
     std::thread::spawn(move || {
         loop {
-            let line = hear();
+            let line = read_line();
             let words: Vec<&str> = line.split(' ').collect();
             match words[..] {
                 ["arm", point, from, to, action] => {
@@ -40,11 +40,11 @@ pub fn commands() -> Receiver<String> {
                         errno => Action::Fail(errno.parse().unwrap()),
                     };
                     arm(point, from.parse().unwrap()..to.parse().unwrap(), action);
-                    say("armed");
+                    reply("armed");
                 }
                 ["disarm"] => {
                     disarm();
-                    say("disarmed");
+                    reply("disarmed");
                 }
                 _ => {
                     if send.send(line).is_err() {
@@ -57,7 +57,7 @@ pub fn commands() -> Receiver<String> {
     receive
 }
 
-pub fn told(commands: &Receiver<String>) -> Option<String> {
+pub fn next_command(commands: &Receiver<String>) -> Option<String> {
     match commands.try_recv() {
         Ok(command) => Some(command),
         Err(TryRecvError::Empty) => None,
@@ -82,22 +82,22 @@ pub fn resources() -> Resources {
 
 pub const SIGKILL: Option<i32> = Some(9);
 
-/// What a child answers, whatever else it says before.
+/// Waits for a child's reply; skips what it writes before.
 #[track_caller]
-pub fn hears(child: &mut Child, answer: &str) {
+pub fn wait_for_reply(child: &mut Child, answer: &str) {
     loop {
-        let said = child.says();
-        if said == answer {
+        let reply = child.reply();
+        if reply == answer {
             return;
         }
-        assert!(["joined", "not yet"].contains(&said.as_str()), "{said}");
+        assert!(["joined", "not yet"].contains(&reply.as_str()), "{reply}");
     }
 }
 
 #[track_caller]
 pub fn ask(child: &mut Child, question: &str, answer: &str) {
-    child.tell(question);
-    hears(child, answer);
+    child.send(question);
+    wait_for_reply(child, answer);
 }
 
 #[track_caller]

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! The calls that a process can be told to do, by name, with numbers.
+//! The calls that a process can run, by name, with numbers.
 
 // Every call is a call of a C function with the arguments of a test: SAFETY is the same everywhere. Out pointers are to
 // locals that outlive the call; handles and device pointers are numbers that the driver checks; host pointers are those of
@@ -20,7 +20,7 @@ type Answer = Result<Vec<u64>, CUresult>;
 
 /// How many host functions ran.
 static RAN: AtomicU64 = AtomicU64::new(0);
-/// What a driver call in a host function returned.
+/// The result of a driver call in a host function.
 static FROM_HOST_FUNCTION: AtomicU32 = AtomicU32::new(u32::MAX);
 
 fn ok(result: CUresult) -> Answer {
@@ -45,7 +45,7 @@ unsafe extern "C" fn call_the_driver(_: *mut c_void) {
     RAN.fetch_add(1, Ordering::SeqCst);
 }
 
-/// Says in a word that it runs, and waits until it is told there to end.
+/// Marks in a word that it runs, and waits until the word ends it.
 unsafe extern "C" fn wait(word: *mut c_void) {
     let word = unsafe { &*word.cast::<AtomicU32>() };
     word.store(1, Ordering::Release);
@@ -105,7 +105,7 @@ fn module() -> Result<CUmodule, CUresult> {
     static LOADED: Mutex<BTreeMap<u64, u64>> = Mutex::new(BTreeMap::new());
     let mut context = null_mut();
     ok(unsafe { cuCtxGetCurrent(&mut context) })?;
-    let mut loaded = LOADED.lock().expect("nobody panicked");
+    let mut loaded = LOADED.lock().expect("no panic");
     if let Some(module) = loaded.get(&(context as u64)) {
         return Ok(*module as CUmodule);
     }
@@ -608,7 +608,7 @@ pub(super) fn call(name: &str, a: &[u64]) -> Answer {
                 let mut module = null_mut();
                 ok(cuModuleLoadData(&mut module, c"nonsense".as_ptr().cast()))
             }
-            // What a child of fork gets.
+            // The state in a child of fork.
             "init_after_fork" => {
                 let child = libc::fork();
                 if child == 0 {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Streams that are captured into graphs, and who disturbs that.
+//! Streams that are captured into graphs, and what disturbs that.
 
 use crate::{Remote, fails, machine};
 
@@ -9,7 +9,7 @@ const GLOBAL: u64 = 0;
 const RELAXED: u64 = 2;
 
 #[test]
-fn what_is_captured_does_not_happen() {
+fn captured_work_does_not_run() {
     let (_folder, machine) = machine();
     let mut remote = Remote::new(&machine);
     let stream = remote.one("stream", &[NON_BLOCKING]);
@@ -32,7 +32,7 @@ fn what_is_captured_does_not_happen() {
 }
 
 #[test]
-fn calls_that_may_be_unsafe_spoil_a_capture_but_for_threads_that_are_relaxed() {
+fn unsafe_calls_invalidate_a_capture_except_in_relaxed_threads() {
     let (_folder, machine) = machine();
     let mut remote = Remote::new(&machine);
     let stream = remote.one("stream", &[NON_BLOCKING]);
@@ -61,7 +61,7 @@ fn calls_that_may_be_unsafe_spoil_a_capture_but_for_threads_that_are_relaxed() {
 }
 
 #[test]
-fn a_captured_stream_cannot_be_waited_for_and_the_legacy_one_says_so_if_it_blocks() {
+fn waits_for_a_captured_stream_are_errors() {
     let (_folder, machine) = machine();
     let mut remote = Remote::new(&machine);
     let stream = remote.one("stream", &[0]);

@@ -15,7 +15,7 @@ fn nothing_works_without_a_context() {
 }
 
 #[test]
-fn the_primary_context_is_one() {
+fn a_device_has_one_primary_context() {
     let (_folder, machine) = machine();
     machine.only_here("two devices");
     let mut remote = Remote::new(&machine);
@@ -70,7 +70,7 @@ fn an_error_stays_in_its_context() {
     ] {
         fails(remote.call(name, arguments), "CUDA_ERROR_ILLEGAL_ADDRESS");
     }
-    // What puts no work on the device does not say it.
+    // A call that puts no work on the device does not report it.
     is(remote.call("event", &[2]).is_ok(), true);
     // Another context, even on the same device, is well.
     remote.one("new_context", &[0]);

@@ -5,7 +5,7 @@
 use crate::{Remote, fails, machine};
 
 #[test]
-fn says_what_it_is() {
+fn the_device_name_marks_the_stand_in() {
     let (_folder, machine) = machine();
     machine.only_here("its name");
     let mut remote = Remote::new(&machine);
@@ -15,7 +15,7 @@ fn says_what_it_is() {
 }
 
 #[test]
-fn uuids_tell_devices_and_not_ordinals() {
+fn devices_are_identified_by_uuid_and_not_by_ordinal() {
     let (_folder, machine) = machine();
     machine.only_here("two devices");
     let mut all = Remote::new(&machine);
@@ -52,7 +52,7 @@ fn no_driver() {
     assert_eq!(
         remote.one("present", &[]),
         0,
-        "this machine has a driver of its own, so this test cannot tell"
+        "this machine has a driver of its own, so this test cannot show it"
     );
 }
 

@@ -55,7 +55,7 @@ fn a_consumer_waits_for_the_producers_work() {
 #[test]
 fn a_killed_producers_event_never_completes() {
     let (_folder, machine) = machine();
-    machine.only_here("streams that stand still");
+    machine.only_here("blocked streams");
     let (mut producer, mut consumer) = (Remote::new(&machine), Remote::new(&machine));
     let (one, two) = (
         producer.one("event", &[INTERPROCESS]),
@@ -83,7 +83,7 @@ fn a_killed_producers_event_never_completes() {
             "CUDA_ERROR_INVALID_HANDLE",
         );
     }
-    // A stream that waits for it stands still; the process can end.
+    // A stream that waits for it is blocked; the process can end.
     consumer.done("wait_event", &[opened[1], 0]);
     fails(consumer.call("query", &[0]), "CUDA_ERROR_NOT_READY");
     consumer.done("release_primary", &[0]);
@@ -115,7 +115,7 @@ fn a_destroyed_event_is_an_error_for_importers() {
 }
 
 #[test]
-fn what_an_interprocess_event_demands() {
+fn interprocess_events_need_their_flags() {
     let (_folder, machine) = machine();
     let mut remote = Remote::new(&machine);
     fails(remote.call("event", &[4]), "CUDA_ERROR_INVALID_VALUE");

@@ -97,7 +97,7 @@ fn read_only_pages_need_the_flag() {
 #[test]
 fn unregistered_under_a_copy() {
     let (_folder, machine) = machine();
-    machine.only_here("streams that stand still");
+    machine.only_here("blocked streams");
     let mut remote = Remote::new(&machine);
     let (host, memory) = (remote.one("host", &[4096]), remote.one("alloc", &[4096]));
     remote.done("register", &[host, 4096, 0]);

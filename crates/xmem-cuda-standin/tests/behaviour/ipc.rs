@@ -6,7 +6,7 @@ use crate::{Remote, fails, is, machine, uses};
 use xmem_cuda_standin::Machine;
 
 #[test]
-fn a_handle_is_for_the_whole_allocation() {
+fn a_handle_covers_the_whole_allocation() {
     let (_folder, machine) = machine();
     let (mut exporter, mut importer) = (Remote::new(&machine), Remote::new(&machine));
     let memory = exporter.one("alloc", &[8192]);
@@ -18,7 +18,7 @@ fn a_handle_is_for_the_whole_allocation() {
     let seen = importer.one("open", &handle);
     assert_eq!(importer.call("uniform", &[seen, 4096]), Ok(vec![1, 4096]));
     is(importer.call("range", &[seen + 5000]), Ok(vec![seen, 8192]));
-    // What was received cannot be sent on.
+    // Imported memory cannot be exported again.
     fails(
         importer.call("ipc_handle", &[seen]),
         "CUDA_ERROR_INVALID_VALUE",
@@ -30,7 +30,7 @@ fn a_handle_is_for_the_whole_allocation() {
 }
 
 #[test]
-fn opened_twice_is_counted() {
+fn each_open_of_a_handle_is_counted() {
     let (_folder, machine) = machine();
     let (mut exporter, mut importer) = (Remote::new(&machine), Remote::new(&machine));
     let memory = exporter.one("alloc", &[4096]);
@@ -66,7 +66,7 @@ fn one_context_for_all_handles_of_an_exporters_device() {
     let seen = importer.one("open", &one);
     importer.one("new_context", &[0]);
     if Machine::is_real() {
-        // `xmem-gpu question e` tells what then is.
+        // `xmem-gpu question e` reports the result.
         return;
     }
     fails(importer.call("open", &one), "CUDA_ERROR_ALREADY_MAPPED");
@@ -109,7 +109,7 @@ fn who_cannot_open() {
 }
 
 #[test]
-fn memory_freed_under_an_importer_is_seen_to_be() {
+fn memory_freed_under_an_importer_is_detected() {
     let (_folder, machine) = machine();
     machine.only_here("undefined");
     let (mut exporter, mut importer) = (Remote::new(&machine), Remote::new(&machine));

@@ -24,7 +24,7 @@ fn kernels_fill_check_and_sum() {
 }
 
 #[test]
-fn modules_have_what_their_text_names() {
+fn modules_have_the_functions_of_their_text() {
     let (_folder, machine) = machine();
     let mut remote = Remote::new(&machine);
     fails(remote.call("unknown_kernel", &[]), "CUDA_ERROR_NOT_FOUND");

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! What the stand-in does, seen by programs that load it as they would load a driver. Each test scripts one or more
+//! The behaviour of the stand-in, seen by programs that load it as they would load a driver. Each test scripts one or more
 //! processes ([`remote`]), which are real ones and can be killed.
 
 mod capture;

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Device memory: not the process's own, limited, and what pointers tell.
+//! Device memory: not the process's own, limited, and the attributes of pointers.
 
 use crate::{Remote, fails, machine, shareable};
 
 #[test]
-fn the_cpu_cannot_reach_it() {
+fn the_cpu_cannot_access_device_memory() {
     let (_folder, machine) = machine();
     let mut remote = Remote::new(&machine);
     let memory = remote.one("alloc", &[4096]);
@@ -41,7 +41,7 @@ fn it_runs_out() {
 }
 
 #[test]
-fn what_a_pointer_tells() {
+fn attributes_of_a_pointer() {
     let (_folder, machine) = machine();
     machine.only_here("two devices");
     let mut remote = Remote::new(&machine);
@@ -74,7 +74,7 @@ fn what_a_pointer_tells() {
 }
 
 #[test]
-fn a_device_reaches_only_its_own() {
+fn a_device_accesses_only_its_own_memory() {
     let (_folder, machine) = machine();
     for (machine, reaches) in [
         (machine.clone(), false),
@@ -116,7 +116,7 @@ fn rectangles_are_copied() {
 }
 
 #[test]
-fn addresses_of_nothing_are_refused() {
+fn unmapped_addresses_are_refused() {
     let (_folder, machine) = machine();
     machine.only_here("allocations are larger than asked for");
     let mut remote = Remote::new(&machine);

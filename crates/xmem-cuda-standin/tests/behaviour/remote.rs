@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! A process that does CUDA calls as it is told, one at a time: `alloc 4096` is answered by a pointer, or by the name of an
+//! A process that runs CUDA calls on command, one at a time: `alloc 4096` is answered by a pointer, or by the name of an
 //! error. The process is this test program again, which runs only [`the_other_side`].
 
 use std::io::{BufRead, BufReader, IoSlice, IoSliceMut, Read, Write};
@@ -225,7 +225,7 @@ fn the_other_side() {
     serve();
 }
 
-/// What the started process does. Whether there was anything to do.
+/// The work of the started process. Whether there was any.
 pub(crate) fn serve() -> bool {
     let Some(path) = std::env::var_os(SOCKET) else {
         return false;

@@ -16,9 +16,9 @@ pub(crate) fn gate(remote: &mut Remote) -> (u64, u64) {
 }
 
 #[test]
-fn what_is_not_waited_for_is_late() {
+fn work_without_a_wait_is_late() {
     let (_folder, machine) = machine();
-    machine.only_here("streams that stand still");
+    machine.only_here("blocked streams");
     let (mut writer, mut reader) = (Remote::new(&machine), Remote::new(&machine));
     let memory = writer.one("alloc", &[4096]);
     writer.done("set_now", &[memory, 1, 4096]);
@@ -42,7 +42,7 @@ fn what_is_not_waited_for_is_late() {
 }
 
 #[test]
-fn a_stream_is_in_order_and_others_are_not() {
+fn streams_are_in_order_and_independent() {
     let (_folder, machine) = machine();
     let mut remote = Remote::new(&machine);
     let (host, there) = gate(&mut remote);
@@ -66,7 +66,7 @@ fn a_stream_is_in_order_and_others_are_not() {
         remote.call("uniform_async", &[memory, 4096, two]),
         Ok(vec![1, 4096])
     );
-    // What is queued on a destroyed stream still happens.
+    // Work that is queued on a destroyed stream still runs.
     remote.done("set", &[memory, 3, 4096, one]);
     remote.done("destroy_stream", &[one]);
     if !Machine::is_real() {

@@ -69,7 +69,7 @@ fn eight_importers_use_the_memory_of_one() {
 }
 
 #[test]
-fn access_has_to_be_given() {
+fn access_has_to_be_granted() {
     let (_folder, machine) = machine();
     let mut exporter = Remote::new(&machine);
     let [pointer, _, descriptor] = shareable(&mut exporter, SIZE);
@@ -118,7 +118,7 @@ fn access_has_to_be_given() {
 }
 
 #[test]
-fn sizes_are_granular() {
+fn sizes_are_multiples_of_the_granularity() {
     let (_folder, machine) = machine();
     let mut remote = Remote::new(&machine);
     is(remote.one("vmm_granularity", &[]), SIZE);

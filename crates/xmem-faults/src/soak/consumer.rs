@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use xmem_core::{ConnectError, Consumer, ReadLease, ReceiveError};
 
-use crate::own::{self, say};
+use crate::own::{self, print_line};
 use crate::tally::Tally;
 use crate::{Error, frame};
 
@@ -45,7 +45,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Error> {
         };
         tally.add("joins", 1);
         if std::mem::take(&mut first) {
-            say("joined");
+            print_line("joined");
         }
         let keep = random.usize(..4);
         let stay = Duration::from_millis(random.u64(STAY));
@@ -56,7 +56,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Error> {
             end = ended();
             if report.elapsed() >= REPORT {
                 report = Instant::now();
-                tally.take_line().iter().for_each(|line| say(line));
+                tally.take_line().iter().for_each(|line| print_line(line));
             }
             let lease = match consumer.receive(Some(Duration::from_millis(50))) {
                 Ok(lease) => lease,
@@ -84,8 +84,8 @@ pub(crate) fn run(args: &Args) -> Result<(), Error> {
             break;
         }
     }
-    tally.take_line().iter().for_each(|line| say(line));
-    say("ended");
+    tally.take_line().iter().for_each(|line| print_line(line));
+    print_line("ended");
     Ok(())
 }
 

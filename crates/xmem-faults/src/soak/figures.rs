@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! What a process uses, over time, and whether it grows.
+//! The resources that a process uses, over time, and whether they grow.
 
 use std::{fmt, fs};
 
@@ -16,7 +16,7 @@ const FIGURES: [(&str, f64, f64); 4] = [
     ("mappings", 0.0, 8.0),
 ];
 
-/// What a process uses at one time, in the order of `FIGURES`.
+/// The resources of a process at one time, in the order of `FIGURES`.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Usage([f64; 4]);
 
@@ -51,7 +51,7 @@ pub(super) fn segments_of(pid: u32) -> Result<Vec<String>, Error> {
     Ok(names.map(|name| format!("xmem-{name}")).collect())
 }
 
-/// What a process used, over time.
+/// The resources of a process, over time.
 #[derive(Debug, Default)]
 pub(super) struct Series {
     usage: Vec<Usage>,
@@ -115,17 +115,17 @@ fn slope(values: &[f64]) -> f64 {
 }
 
 /// The consumers of each pool that are measured.
-const WHO: [&str; 3] = ["producer", "consumer that stays", "consumer that rejoins"];
+const ROLES: [&str; 3] = ["producer", "consumer that stays", "consumer that rejoins"];
 
 /// Each look, in a line of its own.
 pub(super) fn csv(outcomes: &[Outcome]) -> String {
     let mut text = "pool,process,seconds,heap KiB,shared KiB,descriptors,mappings\n".to_owned();
     for Outcome { name, usage, .. } in outcomes {
-        for (who, series) in WHO.iter().zip(usage) {
+        for (role, series) in ROLES.iter().zip(usage) {
             for (at, Usage(values)) in (1..).zip(&series.usage) {
                 let seconds = f64::from(at) * series.every;
                 let values = values.map(|value| value.to_string()).join(",");
-                text += &format!("{name},{who},{seconds},{values}\n");
+                text += &format!("{name},{role},{seconds},{values}\n");
             }
         }
     }
@@ -142,10 +142,10 @@ pub(super) fn report(outcomes: &[Outcome]) -> bool {
     );
     let mut well = true;
     for Outcome { name, usage, .. } in outcomes {
-        for (who, series) in WHO.iter().zip(usage) {
+        for (role, series) in ROLES.iter().zip(usage) {
             let trends: Vec<Trend> = (0..FIGURES.len()).map(|at| series.trend(at)).collect();
             let cells: Vec<String> = trends.iter().map(ToString::to_string).collect();
-            println!("| {name}, {who} | {} |", cells.join(" | "));
+            println!("| {name}, {role} | {} |", cells.join(" | "));
             well &= !series.usage.is_empty() && trends.iter().all(|trend| trend.flat);
         }
     }
@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn coming_and_going_is_not() {
+    fn fluctuation_is_not_growth() {
         let noise = series((0..120).map(|at| 20.0 + f64::from(at * 7 % 13)));
         assert!(noise.trend(2).flat);
         // One that came late for the last look, and what was there before the pool was full.

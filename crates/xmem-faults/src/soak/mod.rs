@@ -57,7 +57,7 @@ struct Scene {
     born: Instant,
 }
 
-/// What came of a pool.
+/// The result of a pool.
 struct Outcome {
     name: &'static str,
     tally: Tally,
@@ -83,8 +83,8 @@ impl Scene {
         args.extend(["--fps".into(), "60".into()]);
         args.extend(options.iter().map(ToString::to_string));
         let mut producer = Actor::start("producer", &args, &tally)?;
-        producer.hear("ready")?;
-        producer.say(&format!("size {}", plan.frame_bytes));
+        producer.wait_for("ready")?;
+        producer.send(&format!("size {}", plan.frame_bytes));
         let mut scene = Self {
             name,
             stayer: new_consumer("stayer", &pool, random, &tally)?,
@@ -100,9 +100,9 @@ impl Scene {
         for _ in 0..GUESTS {
             scene.invite(random)?;
         }
-        // What they use before does not count.
-        scene.stayer.hear("joined")?;
-        scene.rejoiner.hear("joined")?;
+        // Their use before does not count.
+        scene.stayer.wait_for("joined")?;
+        scene.rejoiner.wait_for("joined")?;
         Ok(scene)
     }
 
@@ -181,17 +181,17 @@ impl Drop for Scene {
 }
 
 fn new_consumer(
-    who: &'static str,
+    role: &'static str,
     pool: &str,
     random: &mut fastrand::Rng,
     tally: &Shared,
 ) -> Result<Actor, Error> {
     let seed = random.u64(..).to_string();
     let mut args = vec!["soak-consumer".into(), pool.into(), "--seed".into(), seed];
-    if who == "rejoiner" {
+    if role == "rejoiner" {
         args.push("--rejoin".into());
     }
-    Actor::start(who, &args, tally)
+    Actor::start(role, &args, tally)
 }
 
 /// Returns whether all stayed as it was.
@@ -230,7 +230,7 @@ pub(crate) fn run(plan: &Plan) -> Result<bool, Error> {
             resize += RESIZE;
             for scene in scenes.iter_mut().filter(|scene| scene.name == "sizes") {
                 let bytes = random.u64(plan.frame_bytes / 4..plan.frame_bytes * 2);
-                scene.producer.say(&format!("size {bytes}"));
+                scene.producer.send(&format!("size {bytes}"));
             }
         }
     }
@@ -304,7 +304,7 @@ fn count(outcomes: &[Outcome]) -> bool {
             &["stayer-torn", "rejoiner-torn", "guest-torn"][..],
         ),
         ("**processes that crashed**", &["crashed"]),
-        ("**honest consumers cut off**", &["producer-cut-off"]),
+        ("**correct consumers disconnected**", &["producer-cut-off"]),
         ("**slots not returned**", &["producer-slots-not-returned"]),
         ("**consumers still listed**", &["producer-consumers-left"]),
         (

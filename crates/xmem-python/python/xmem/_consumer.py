@@ -22,7 +22,7 @@ class Consumer(Waiting, _xmem.Consumer):
     >>> for frame in xmem.Consumer("cam0"):  # doctest: +SKIP
     ...     image = numpy.asarray(frame)
 
-    Making one waits for a producer, and after 2 seconds says so once (PoolWarning); iterating ends with the producer's
+    Making one waits for a producer, and after 2 seconds warns once (PoolWarning); iterating ends with the producer's
     stream. The arguments are those of xmemsrc:
 
     pool: name of the pool, or with a slash in it the path of its socket.
@@ -76,7 +76,7 @@ class Consumer(Waiting, _xmem.Consumer):
 
     @classmethod
     def _make(cls, pool: str, options: dict[str, Any], look: float | None) -> Self:
-        """One that looks for a producer for so many seconds of its timeout."""
+        """One look for a producer, of so many seconds of the timeout."""
         if options["name"] is None:
             program = os.path.basename(sys.argv[0]) if sys.argv and sys.argv[0] else "python"
             options = dict(options, name=program)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MPL-2.0
 
-"""What can go wrong. The extension module raises these."""
+"""The errors. The extension module raises these."""
 
 
 class Error(Exception):

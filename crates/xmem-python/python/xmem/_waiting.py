@@ -15,16 +15,16 @@ from weakref import WeakKeyDictionary, WeakValueDictionary
 from ._errors import NoProducer, PoolWarning
 from ._xmem import _check_timeout
 
-# How long a thread waits for an event loop before it looks whether anybody still wants that.
+# How long a thread waits for an event loop before it checks whether the loop still wants that.
 LOOK_AGAIN = 0.2
-# After how many seconds a wait that may be in vain is told of. As xmemsrc has it.
+# After how many seconds a wait without result is warned of. As in xmemsrc.
 _SAY_AFTER = 2.0
 
 T = TypeVar("T")
 
 
 class Patience:
-    """How long somebody waits who waits in several steps. Seconds; None is for ever."""
+    """The timeout of a wait in several steps. Seconds; None is for ever."""
 
     def __init__(self, timeout: float | None) -> None:
         _check_timeout(timeout)
@@ -45,7 +45,7 @@ class Patience:
         return self._timeout is not None and self.waited() >= self._timeout
 
     def find(self, look: Callable[[float | None], T], waiting: Callable[[], str]) -> T:
-        """What `look` finds, which looks for so many seconds. After 2 it says once what it waits for.
+        """The result of `look`, which looks for so many seconds. After 2 it warns once with what it waits for.
 
         The warning names the line that called the method that calls this.
         """
@@ -84,7 +84,7 @@ class Waiting:
     def _turn(self, sender: int | None = None) -> AbstractAsyncContextManager[None]:
         """Lets tasks of a loop wait one behind the other, so that they get what comes in the order in which they asked."""
         turns = self._turns.setdefault(asyncio.get_running_loop(), WeakValueDictionary())
-        # Kept by whoever has it or waits for it.
+        # Kept by its holder and by waiting tasks.
         lock = turns.get(sender)
         if lock is None:
             turns[sender] = lock = asyncio.Lock()
@@ -95,7 +95,7 @@ class Waiting:
         loop = asyncio.get_running_loop()
         fd = self.fileno()
         if fd < 0:
-            # Another thread closed it. Who looks again is told.
+            # Another thread closed it. The next look gets the error.
             return
         waiting = self._waiting.setdefault(loop, set())
         if not waiting:

@@ -9,7 +9,7 @@ import warnings
 
 from ._errors import PoolWarning
 
-# Their lines are nobody's who could do anything about it.
+# A warning on one of their lines would help no user.
 _NOT_MEANT = tuple(os.path.join(os.path.dirname(file), "") for file in (__file__, asyncio.__file__))
 
 
@@ -21,7 +21,7 @@ def warn_each_time(message: str) -> None:
     try:
         frame = sys._getframe(1)
     except ValueError:
-        # Nobody in Python called.
+        # The caller is not Python.
         warnings.warn_explicit(message, PoolWarning, __file__, 0, __name__)
         return
     while frame.f_back is not None and frame.f_code.co_filename.startswith(_NOT_MEANT):

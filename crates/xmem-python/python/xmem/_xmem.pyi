@@ -223,7 +223,7 @@ class WritableFrame(_Array):
     ) -> int:
         """Makes the frame visible to consumers. Returns its sequence. Times are in nanoseconds.
 
-        timestamp: when the frame is to be presented, on CLOCK_MONOTONIC; now, if it is not said.
+        timestamp: when the frame is to be presented, on CLOCK_MONOTONIC; by default now.
         attachments: what else is known of it, by name. More than 1 KiB needs `room` where the frame was acquired.
         flags: GstBufferFlags.
         content_type: what the bytes are, such as "image/jpeg"; else it follows from what was acquired.
@@ -282,13 +282,13 @@ class Consumer:
     @property
     def stats(self) -> ReceiveStats:
         """Figures, over all producers that this consumer had."""
-    # With events=True these give an Event now and then. Any, so that who has not asked for events need not ask each frame.
+    # With events=True these give an Event now and then. Any, so that code without events need not test each frame.
     def recv(self, timeout: float | None = None) -> Frame | Any:
         """The next frame; waits for it, at most for so many seconds."""
     def try_recv(self) -> Frame | Any | None:
         """The next frame, if there is one.
 
-        None says that none can be had now: what belongs to the first one, such as its caps, may still be on the way.
+        None means that there is none now: what belongs to the first one, such as its caps, may still be on the way.
         """
     def fileno(self) -> int:
         """A descriptor that is readable when there may be something to receive, for select and the like.
@@ -313,7 +313,7 @@ class Producer:
     caps: the caps of all frames, for GStreamer. Else they follow from each frame's format, or shape and dtype.
     framerate: frames per second, for the caps: 30, (30000, 1001), or 0 if it varies.
     lossless: wait for slow consumers instead of going on without them.
-    lossless_timeout: the most seconds that one of them may hold all up before the producer goes on without it. None: for ever, which
+    lossless_timeout: the most seconds that one of them may delay all before the producer goes on without it. None: for ever, which
     is 0 in xmemsink, and not here.
     history: how many of the newest frames are kept for consumers that join or are behind, at least 1. 0 is 1 here, and not automatic.
     The others are the properties of xmemsink.
@@ -390,7 +390,7 @@ class Producer:
         name: letters, digits and /-_.:+.
         data: for programs; pipelines do not see it.
         fields: for both, as GStreamer writes them, such as "score=(double)0.9, label=(string)cat".
-        pts: when it is; a gap needs it. timestamp: the same on CLOCK_MONOTONIC; now, if it is not said.
+        pts: when it is; a gap needs it. timestamp: the same on CLOCK_MONOTONIC; by default now.
         timeout: the most seconds to wait for room in a lossless pool. Timeout is raised after that.
         """
     def end_stream(self) -> None:
@@ -430,8 +430,8 @@ class BufferPool:
 
     peers_may_write: whether processes that did not make the pool may acquire buffers too; its memory is then not sealed
     against writing. max_buffers: the most buffers there may be. max_held: the most that another process holds at once;
-    None: a quarter of max_buffers, and 8 at most; 26 other processes can join with the defaults. Who joins says so for
-    itself; None: 8. It gets no more than the maker said.
+    None: a quarter of max_buffers, and 8 at most; 26 other processes can join with the defaults. In a
+    process that joins it is a request; None: 8. It gets no more than the maker allows.
     """
 
     def __new__(
@@ -493,7 +493,7 @@ class BufferGuard:
     def cpu_ptr_mut(self) -> int: ...
     @property
     def cuda_ptr(self) -> int:
-        """The address on its device. Who reads waits until the buffer is written."""
+        """The address on its device. A reader waits until the buffer is written."""
     @property
     def cuda_ptr_mut(self) -> int: ...
     @property
@@ -517,7 +517,7 @@ class BufferGuard:
         producer: str | None = None,
         timestamp: int | None = None,
     ) -> None:
-        """Says what the buffer is. A process that did not make the pool can pass on the size only."""
+        """Describes the buffer. A process that did not make the pool can pass on the size only."""
     def clone_ref(self) -> BufferGuard: ...
     def copy_to_cpu(self) -> BufferGuard:
         """A copy of the bytes in another buffer of the pool, in host memory, to be written."""

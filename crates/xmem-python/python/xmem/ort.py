@@ -40,7 +40,7 @@ class Runner:
         if unknown:
             raise ValueError(f"the model has no input {unknown[0]!r}: its inputs are {', '.join(sorted(self._inputs))}")
         binding = self._session.io_binding()
-        # What keeps the frames until the end of this function, whatever else lets go of them.
+        # Keeps the frames until the end of this function, whatever else releases them.
         held = []
         for name, feed in feeds.items():
             array = np.asarray(feed)

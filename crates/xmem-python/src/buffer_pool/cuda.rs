@@ -50,7 +50,7 @@ pub(super) fn wait(py: Python<'_>, reading: core::BufferGuard) -> PyResult<core:
 }
 
 fn only_on_device() -> PyErr {
-    PyValueError::new_err("this buffer lies in host memory, where there are no streams: say none")
+    PyValueError::new_err("this buffer lies in host memory, where there are no streams: pass none")
 }
 
 /// Publishes a buffer behind the work of the stream that writes it.

@@ -31,7 +31,7 @@ impl IntoPyErr for core::WriteAccessError {
 impl IntoPyErr for core::GetError {
     fn message(&self) -> String {
         match self {
-            Self::Empty { .. } => format!("{self}, or somebody writes it just now"),
+            Self::Empty { .. } => format!("{self}, or it is being written"),
             error => error.to_string(),
         }
     }

@@ -273,7 +273,7 @@ impl BufferGuard {
         self.with(|guard| Ok(guard.info().sequence))
     }
 
-    /// Says what the buffer is. What is not given stays as it is. A process that did not make the pool can pass on the size
+    /// Describes the buffer. What is not given does not change. A process that did not make the pool can pass on the size
     /// only.
     #[pyo3(signature = (*, shape=None, dtype=None, content_type=None, producer=None, timestamp=None))]
     fn set_meta(
@@ -357,8 +357,8 @@ impl BufferGuard {
         Ok(Self::new(pool, copy))
     }
 
-    /// Lets go of the buffer without ending what it stands for. One that is being written is published, and kept until as
-    /// many readers as `set_ref_count` says took and released it. One that is being read stays held until the pool's
+    /// Gives the buffer up without releasing it. One that is being written is published, and kept until the number of
+    /// readers of `set_ref_count` took and released it. One that is being read stays held until the pool's
     /// `release`. Returns its index.
     #[pyo3(signature = (*, stream=None))]
     fn forget(&self, py: Python<'_>, stream: Option<Bound<'_, PyAny>>) -> PyResult<u32> {

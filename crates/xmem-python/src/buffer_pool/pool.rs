@@ -201,7 +201,7 @@ impl BufferPool {
         Ok(py.detach(|| pool.release(meta_index)))
     }
 
-    /// Lets go of the pool; if this process made it, it ends when the last of its buffers here is gone.
+    /// Releases the pool; if this process made it, it ends when the last of its buffers here is gone.
     fn close(&self) {
         let pool = lock(&self.pool).take();
         // Without the lock: the end of a pool waits for threads.

@@ -124,7 +124,7 @@ impl ChannelEnd {
         match joined {
             Some(Ok(result)) => result.map_err(IntoPyErr::into_py_err),
             Some(Err(why)) => {
-                Err(Kind::ProducerLost.error(format!("nobody joins any more: {why}")))
+                Err(Kind::ProducerLost.error(format!("no process joins any more: {why}")))
             }
             None => Err(too_few()),
         }
@@ -140,7 +140,7 @@ impl ChannelEnd {
         }
         Ok(Some(format!(
             "send waits: {} does not take the messages before this one, and {waiting} that came here are not taken either. If \
-             that process waits in send, too, they wait for each other: receive between sends, or in another thread. All who \
+             that process waits in send, too, they wait for each other: receive between sends, or in another thread. All that \
              joined get what the maker sends; workers that share the jobs need send(job, to=...)",
             slow.join(" and ")
         )))
@@ -180,7 +180,7 @@ impl ChannelEnd {
         let answer_by = Deadline::after(answer_time)?;
         let items = blocks.into_iter().map(Sent::into_item);
         let items: Vec<Item> = items.collect::<PyResult<_>>()?;
-        self.wait_for_somebody(py, &outlet, to, deadline)?;
+        self.wait_for_any_receiver(py, &outlet, to, deadline)?;
         outlet.wait_for_room(py, deadline)?;
         let refs = refs.map(|objects| Refs::new(objects, &leases, answer_by));
         let message = Message {
@@ -216,7 +216,7 @@ impl ChannelEnd {
                 Ok(incoming)
             }
             Some(Taken::Blocked(why)) => Err(Kind::OverBudget.error(format!(
-                "{why}; let go of arrays that were received (del), or copy them; the message is not lost"
+                "{why}; release received arrays (del), or copy them; the message is not lost"
             ))),
             Some(Taken::Over(why)) => Err(over(&why)),
             Some(Taken::Closed) => Err(closed()),
@@ -247,7 +247,7 @@ impl ChannelEnd {
         Ok(notifier.as_raw_fd())
     }
 
-    /// Waits until everybody took what was sent. `False`: the time was over.
+    /// Waits until all receivers took all messages. `False`: the time was over.
     fn drain(&self, py: Python<'_>, time: Option<f64>) -> PyResult<bool> {
         let outlet = self.link.outlet()?;
         let drained = retry(py, Deadline::after(time)?, |slice| {
@@ -308,7 +308,7 @@ impl ChannelEnd {
         }
     }
 
-    fn wait_for_somebody(
+    fn wait_for_any_receiver(
         &self,
         py: Python<'_>,
         outlet: &Outlet,
@@ -341,10 +341,10 @@ impl ChannelEnd {
         match met {
             Some(Ok(result)) => result.map_err(IntoPyErr::into_py_err),
             Some(Err(why)) => {
-                Err(Kind::ProducerLost.error(format!("nobody takes the message: {why}")))
+                Err(Kind::ProducerLost.error(format!("no receiver takes the message: {why}")))
             }
             None => Err(timeout(
-                "nobody joined the channel in time, so nobody would take the message",
+                "no process joined the channel in time, so the message has no receiver",
             )),
         }
     }

@@ -80,7 +80,7 @@ impl Inbox {
     }
 
     /// A message came, or a reason why none does.
-    fn tell(&self, state: &State) {
+    fn notify(&self, state: &State) {
         self.came.notify_all();
         state.notify();
     }
@@ -132,7 +132,7 @@ impl Inbox {
             source.blocked = None;
         }
         state.queue.push_back(message);
-        self.tell(&state);
+        self.notify(&state);
     }
 
     pub(super) fn set_blocked(&self, sender: u64, why: Option<String>) {
@@ -141,7 +141,7 @@ impl Inbox {
             && source.blocked != why
         {
             source.blocked = why;
-            self.tell(&state);
+            self.notify(&state);
         }
     }
 
@@ -152,7 +152,7 @@ impl Inbox {
         if sender == MAKER {
             state.ended = Some(why);
         }
-        self.tell(&state);
+        self.notify(&state);
     }
 
     pub(super) fn note_refused(&self, why: String) {
@@ -238,7 +238,7 @@ impl Inbox {
         let threads = std::mem::take(&mut state.threads);
         let queue = std::mem::take(&mut state.queue);
         state.sources.clear();
-        self.tell(&state);
+        self.notify(&state);
         self.went.notify_all();
         drop(state);
         self.canceller.cancel();

@@ -141,7 +141,7 @@ impl Incoming {
         }
     }
 
-    /// What a reference of it holds, by the tag that its sender gave that one.
+    /// The lease of a reference, by the tag that its sender gave that one.
     fn refs(&self, tag: u32) -> Option<RefLease> {
         let lease = self.refs.clone();
         lease.map(|lease| RefLease::new(lease, tag))

@@ -47,11 +47,11 @@ impl Terms {
         match consumer.producer_uid() {
             Some(uid) if uid == own || self.allow_uids.contains(&uid) => Ok(()),
             Some(uid) => Err(format!(
-                "pool {:?} is of user {uid} and this process runs as user {own}: taking objects from somebody means to \
-                 run their code; if that is what you want, give allow_uids=[{uid}]",
+                "pool {:?} is of user {uid} and this process runs as user {own}: taking objects from another user means to \
+                 run their code; to allow that, give allow_uids=[{uid}]",
                 consumer.pool()
             )),
-            None => Err("the system does not say whose the pool is".into()),
+            None => Err("the system does not report the owner of the pool".into()),
         }
     }
 }

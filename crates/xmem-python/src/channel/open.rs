@@ -33,12 +33,12 @@ const LOOK_AGAIN: Duration = Duration::from_millis(5);
 /// The answer of the maker to a process that joins.
 #[derive(Debug, Default)]
 struct Answer {
-    said: Mutex<Option<Result<(), String>>>,
+    result: Mutex<Option<Result<(), String>>>,
     came: Condvar,
 }
 
 impl Answer {
-    fn hear(&self, event: ConsumerEvent) {
+    fn on_event(&self, event: ConsumerEvent) {
         let ConsumerEvent::Request { name, data, .. } = event else {
             return;
         };
@@ -47,15 +47,15 @@ impl Answer {
             REFUSED => Err(String::from_utf8_lossy(&data).into_owned()),
             _ => return,
         };
-        lock(&self.said).get_or_insert(answer);
+        lock(&self.result).get_or_insert(answer);
         self.came.notify_all();
     }
 
     fn wait(&self, time: Duration) -> Option<Result<(), String>> {
-        let said = lock(&self.said);
+        let result = lock(&self.result);
         let waited = self
             .came
-            .wait_timeout_while(said, time, |said| said.is_none());
+            .wait_timeout_while(result, time, |result| result.is_none());
         waited.unwrap_or_else(PoisonError::into_inner).0.clone()
     }
 }
@@ -102,7 +102,7 @@ pub(super) fn make(py: Python<'_>, name: &str, options: &Options) -> PyResult<De
         xmem_core::socket_path(name).map_err(|error| PyValueError::new_err(error.to_string()))?;
     let joined = {
         let (inbox, terms, socket) = (Arc::downgrade(&inbox), options.terms(MAKER), socket.clone());
-        move |event: ConsumerEvent| hear(&inbox, &terms, &socket, event)
+        move |event: ConsumerEvent| on_event(&inbox, &terms, &socket, event)
     };
     let builder = options.builder(name)?.on_consumer(joined);
     let producer = py.detach(|| {
@@ -145,7 +145,7 @@ pub(super) fn join(
     let consumer = match (joined, last) {
         (Some(joined), _) => joined.map_err(IntoPyErr::into_py_err)?,
         (None, Some(error)) => return Err(error.into_py_err()),
-        (None, None) => return Err(timeout("nobody made the channel in time")),
+        (None, None) => return Err(timeout("no process made the channel in time")),
     };
     terms
         .check(&consumer)
@@ -174,14 +174,14 @@ pub(super) fn join(
     let answer = Arc::new(Answer::default());
     let builder = options.builder(own)?.on_consumer({
         let answer = answer.clone();
-        move |event| answer.hear(event)
+        move |event| answer.on_event(event)
     });
     let producer = py
         .detach(|| builder.build())
         .map_err(IntoPyErr::into_py_err)?;
     let link = Link::open(id, socket, producer, inbox);
     let handle = consumer.handle();
-    let said = wait(py, deadline, |slice| {
+    let result = wait(py, deadline, |slice| {
         match handle.request(HELLO, &id.to_le_bytes()) {
             Err(RequestError::Busy) => {
                 std::thread::sleep(slice.min(LOOK_AGAIN));
@@ -190,7 +190,7 @@ pub(super) fn join(
             result => Some(result),
         }
     })?;
-    match said {
+    match result {
         Some(Ok(())) => {}
         Some(Err(error)) => return Err(Kind::ProducerLost.error(error.to_string())),
         None => {
@@ -222,7 +222,7 @@ pub(super) fn join(
 }
 
 /// Handles a request. It runs on the pool's own thread, and any process may have sent the request.
-fn hear(inbox: &Weak<Inbox>, terms: &Terms, socket: &Path, event: ConsumerEvent) {
+fn on_event(inbox: &Weak<Inbox>, terms: &Terms, socket: &Path, event: ConsumerEvent) {
     if let ConsumerEvent::Request { name, data, .. } = event
         && name == HELLO
         && let (Some(inbox), Some(id)) = (inbox.upgrade(), names::parse_id(&data))

@@ -85,7 +85,7 @@ pub(super) struct Refs {
     objects: Py<PyAny>,
     /// Those that came from other processes. The tag of the first is 1.
     leases: Vec<RefLease>,
-    /// How long receivers are waited for that have not said what they reach.
+    /// How long receivers are waited for that have not reported what they reach.
     answer_by: Deadline,
 }
 

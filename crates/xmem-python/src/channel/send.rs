@@ -50,7 +50,7 @@ pub(super) struct Message<'a> {
     pub(super) refs: Option<Refs>,
     /// The objects that the items lie in.
     pub(super) owners: Py<PyAny>,
-    /// `None`: to everybody.
+    /// `None`: to all.
     pub(super) to: Option<u64>,
 }
 
@@ -87,7 +87,7 @@ pub(super) fn send(
         result => result,
     };
     result.map_err(|failure| match failure {
-        Failure::NotReached => ErrorKind::Error.error("a message that is copied reaches everybody"),
+        Failure::NotReached => ErrorKind::Error.error("a copied message reaches all receivers"),
         Failure::Python(error) => error,
     })
 }

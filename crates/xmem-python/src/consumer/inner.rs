@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! What a consumer takes, over all producers that the pool has one after another.
+//! Receiving, over all producers that the pool has one after another.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -15,7 +15,7 @@ use crate::event::Event;
 use crate::frame::{Frame, Unusable, Way};
 use crate::notifier::Notifier;
 
-/// What looks for a producer puts here what it found.
+/// The result of the search for a producer.
 type Found = Arc<Mutex<Option<Result<xmem_core::Consumer, ConnectError>>>>;
 
 #[derive(Debug)]
@@ -29,21 +29,21 @@ pub(super) struct Inner {
     pub(super) last_look: Option<ConnectError>,
 }
 
-/// What a stream consists of.
+/// An item of a stream.
 #[derive(Debug, IntoPyObject)]
 pub(super) enum Item {
     Frame(Frame),
     Event(Event),
 }
 
-/// What was taken from the pool.
+/// An item that was taken from the pool.
 pub(super) enum Took {
     Frame(Result<(Frame, Way), Unusable>),
-    /// `None`: nothing that anybody has to know of.
+    /// `None`: an event without meaning for Python.
     Event(Option<Event>),
 }
 
-/// What became of a wait for a frame.
+/// The result of a wait for a frame.
 pub(super) enum Step {
     Item(Item),
     Nothing,

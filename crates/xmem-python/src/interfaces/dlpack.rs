@@ -273,7 +273,7 @@ pub(crate) fn export(py: Python<'_>, array: &Array, request: Request<'_>) -> PyR
         capsule::<Versioned>(py, tensor, context, flags)
     } else if !context.export.is_writable() && context.export.is_mapped_writable() {
         Err(PyBufferError::new_err(
-            "this library asks for a DLPack capsule of before version 1, which cannot say that a published frame is \
+            "this library asks for a DLPack capsule of before version 1, which cannot mark a published frame as \
              read-only: use a newer version of it, or frame.copy()",
         ))
     } else {

@@ -11,7 +11,7 @@ use std::sync::{Mutex, PoisonError};
 
 use super::Point;
 
-/// What happens at a point.
+/// The fault at a point.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Action {
     /// SIGKILL.

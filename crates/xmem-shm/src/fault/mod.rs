@@ -226,7 +226,7 @@ pub fn call(_: Point) -> std::io::Result<()> {
     Ok(())
 }
 
-/// What this process's clock is ahead of the host's, in nanoseconds.
+/// The offset of this process's clock from the host's, in nanoseconds.
 #[cfg(not(any(feature = "fault-points", xmem_loom)))]
 #[inline(always)]
 pub fn clock_offset() -> i64 {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MPL-2.0
 
 //! The process at the other end of a Unix socket, and the bytes that it has not read yet, from the kernel.
-#![allow(unsafe_code)] // getsockopt: rustix's SO_PEERCRED cannot say "pid 0", and it has no SO_PEERGROUPS and TIOCOUTQ
+#![allow(unsafe_code)] // getsockopt: rustix's SO_PEERCRED cannot return PID 0, and it has no SO_PEERGROUPS and TIOCOUTQ
 
 use std::io;
 use std::mem::{self, MaybeUninit};
@@ -37,7 +37,7 @@ impl Peer {
 /// The process that connected (SO_PEERCRED), as it was at that time.
 pub fn peer(socket: impl AsFd) -> io::Result<Peer> {
     if peers_are_told()? {
-        said_of(socket)
+        peer_from_socket(socket)
     } else {
         Ok(Peer::UNKNOWN)
     }
@@ -54,11 +54,11 @@ pub fn peers_are_told() -> io::Result<bool> {
             SocketFlags::CLOEXEC,
             None,
         )?;
-        Ok(!matches!(said_of(&alone), Ok(peer) if peer.pid == std::process::id()))
+        Ok(!matches!(peer_from_socket(&alone), Ok(peer) if peer.pid == std::process::id()))
     })
 }
 
-fn said_of(socket: impl AsFd) -> io::Result<Peer> {
+fn peer_from_socket(socket: impl AsFd) -> io::Result<Peer> {
     let mut cred = MaybeUninit::<libc::ucred>::zeroed();
     let mut len = mem::size_of::<libc::ucred>() as libc::socklen_t;
     // SAFETY: `cred` is valid for writes of `len` bytes, and the descriptor is open while borrowed.
@@ -113,7 +113,7 @@ pub fn peer_groups(socket: impl AsFd) -> Vec<u32> {
     }
 }
 
-/// What was sent and the peer has not read, in bytes of kernel memory (SIOCOUTQ).
+/// Sent and unread messages, in bytes of kernel memory (SIOCOUTQ).
 pub fn unread(socket: impl AsFd) -> io::Result<usize> {
     let mut bytes: libc::c_int = 0;
     // SAFETY: the kernel writes one integer, and the descriptor is open while borrowed.

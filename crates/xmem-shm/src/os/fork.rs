@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! What a forked child must not inherit: handles, and the descriptors that stand for its parent's life.
+//! Resources that a forked child must not inherit: handles, and the descriptors that stand for its parent's life.
 #![allow(unsafe_code)] // pthread_atfork, and replacing descriptors in the child
 
 use std::io;

@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn somebody_elses_file_is_left_alone() {
+    fn a_file_that_is_no_lock_is_left_unchanged() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("p.lock");
         for content in ["a letter to my mother", "\0", &"x)".repeat(200)] {

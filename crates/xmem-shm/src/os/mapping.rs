@@ -15,7 +15,7 @@ use crate::fault::{self, Point};
 use crate::sync::{AtomicU32, AtomicU64};
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, munmap};
 
-/// What a mapping may do.
+/// The access of a mapping.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Access {
     /// Loads only.

@@ -54,7 +54,7 @@ pub fn check_file_size(len: usize) -> io::Result<()> {
 pub fn reserve(fd: impl AsFd, len: usize) -> io::Result<()> {
     check_file_size(len)?;
     if len as u64 > all_memory() {
-        // The kernel would try all the same, and then kill whom it finds.
+        // The kernel would try nevertheless, and then the OOM killer picks a process.
         return Err(Errno::NOMEM.into());
     }
     // In pieces: a signal undoes the piece it interrupts, so that under a profiler's timer a large one would never end.
@@ -73,7 +73,7 @@ fn all_memory() -> u64 {
     units.saturating_mul(info.mem_unit.into())
 }
 
-/// What the holders of a descriptor may still do to it.
+/// The operations that a descriptor still allows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Seal {
     /// Write through mappings, but not resize.
@@ -97,10 +97,10 @@ pub fn seal(fd: impl AsFd, seal: Seal) -> io::Result<()> {
     Ok(())
 }
 
-/// The descriptor to give to those who may only read what was sealed against future writes: the same, if that holds.
+/// The descriptor for processes that may only read what was sealed against future writes: the same, if that holds.
 ///
 /// gVisor takes the seal and does nothing about it (as of 2026). There the descriptor is one that cannot write. A process of
-/// the same user, or root, can open it anew and write all the same.
+/// the same user, or root, can open it anew and write nevertheless.
 pub fn for_reading(fd: OwnedFd) -> io::Result<OwnedFd> {
     if future_writes_are_refused()? {
         Ok(fd)
@@ -129,14 +129,14 @@ fn future_writes_are_refused() -> io::Result<bool> {
         match Mapping::new(&fd, LEN, Access::ReadWrite) {
             Ok(_) => Ok(false),
             Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Ok(true),
-            // That says nothing of the seal.
+            // That is no answer about the seal.
             Err(error) => Err(error),
         }
     })
 }
 
 /// The size of memory that a peer made, if touching it can do no harm: none of it can be taken away as far as the
-/// seals that are asked for go, and all of it is there. What is not there would be taken from who touches it.
+/// seals that are asked for go, and all of it is there. A hole would take memory from the process that touches it.
 pub fn sealed_len(fd: impl AsFd, seal: Seal) -> Result<usize, &'static str> {
     let seals = fcntl_get_seals(&fd).map_err(|_| "it is no memory that can be sealed")?;
     if !seals.contains(SealFlags::SHRINK) {

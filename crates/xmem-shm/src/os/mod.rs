@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! System calls. Nothing here knows what they are for.
+//! System calls. Nothing here depends on their use.
 
 pub mod clock;
 pub mod cred;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! What the kernel does, tried once in a process.
+//! Properties of the kernel, tried once in a process.
 
 use std::io;
 use std::sync::OnceLock;

@@ -29,7 +29,7 @@ pub fn read(fd: OwnedFd, max: usize) -> io::Result<Vec<u8>> {
         .map_err(|reason| io::Error::new(io::ErrorKind::InvalidData, reason))?;
     let file = File::from(fd);
     let mut size = [0; 8];
-    // By position: everyone who got the descriptor shares its offset.
+    // By position: all that got the descriptor share its offset.
     file.read_exact_at(&mut size, 0)?;
     let size = u64::from_le_bytes(size);
     if size > len as u64 || size > max as u64 {

@@ -66,7 +66,7 @@ fn finish(socket: impl AsFd, path: &Path, mode: Mode) -> io::Result<OwnedFd> {
     let file = open(path, flags, Mode::empty())?;
     let stat = fstat(&file)?;
     if FileType::from_raw_mode(stat.st_mode) != FileType::Socket {
-        return Err(io::Error::other("somebody put another file in its place"));
+        return Err(io::Error::other("another file is in its place now"));
     }
     if Mode::from_raw_mode(stat.st_mode) != mode {
         // Not by its path: that may lead elsewhere by now. (fchmodat2 would do, from Linux 6.6 on.)

@@ -12,7 +12,7 @@ use crate::sync::{AtomicU32, AtomicU64, Ordering, fence, spin_loop};
 
 use super::slot::{SlotState, SlotWord};
 
-/// What a reader found.
+/// The result of a read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Hold {
     /// The frame is held until [`release`].

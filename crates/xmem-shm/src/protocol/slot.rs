@@ -2,7 +2,7 @@
 
 //! The slot word: how often a slot was reused, and what it is now.
 
-/// What a slot is.
+/// The state of a slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SlotState {
     /// It holds no frame.
@@ -42,7 +42,7 @@ impl SlotWord {
         (self.0 >> 32) as u32
     }
 
-    /// What the slot is; `None` for a word that no producer writes.
+    /// The slot's state; `None` for a word that no producer writes.
     pub fn state(self) -> Option<SlotState> {
         match self.0 & STATE_MASK {
             FREE => Some(SlotState::Free),
@@ -86,7 +86,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn parts_come_back(generation in any::<u32>(), state in 0..3) {
+        fn parts_round_trip(generation in any::<u32>(), state in 0..3) {
             let state = [SlotState::Free, SlotState::Claimed, SlotState::Published][state as usize];
             let word = SlotWord::new(generation, state);
             prop_assert_eq!((word.generation(), word.state(), word.rings()), (generation, Some(state), false));

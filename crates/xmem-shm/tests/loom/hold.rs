@@ -13,7 +13,7 @@ use crate::check;
 use crate::slot::{Slot, holds, one_turn_each};
 
 #[test]
-fn hold_and_claim_keep_out_of_each_others_way() {
+fn hold_and_claim_exclude_each_other() {
     check(None, || {
         let slot = Arc::new(Slot::published());
         let lease = Arc::new(AtomicU32::new(0));
@@ -136,8 +136,8 @@ fn wrong_announce_without_a_full_fence() {
     });
 }
 
-/// Somebody reads a frame without a lease, whose holder is killed meanwhile, and asks then whether it is there still. Bytes are
-/// words here, since whoever does that reads while others may write.
+/// A thread reads a frame without a lease, whose holder is killed meanwhile, and then tests whether it is there still. Bytes
+/// are words here, since such a reader reads while others may write.
 fn a_look_without_a_lease(is_there: fn(&AtomicU64) -> bool) {
     check(None, move || {
         let word = Arc::new(AtomicU64::new(SlotWord::new(1, SlotState::Published).0));
@@ -161,7 +161,7 @@ fn a_look_without_a_lease(is_there: fn(&AtomicU64) -> bool) {
 }
 
 #[test]
-fn a_frame_that_is_there_afterwards_is_what_was_read() {
+fn a_frame_that_is_there_after_the_read_was_not_overwritten() {
     a_look_without_a_lease(|word| lease::is_there(word, 1));
 }
 

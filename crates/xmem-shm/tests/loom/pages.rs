@@ -24,7 +24,7 @@ fn joining(slot: &Arc<Slot>, pages: &Arc<Pages>) -> thread::JoinHandle<()> {
     })
 }
 
-/// Whoever lets a consumer in puts its page into the list before the consumer has it.
+/// The producer puts a joining consumer's page into the list before the consumer has it.
 #[test]
 fn a_consumer_joins_meanwhile() {
     check(Some(3), || {

@@ -32,7 +32,7 @@ impl Regions {
         regions
     }
 
-    /// A consumer that has the first region mapped looks whether it went. Says up to which version it has let go.
+    /// A consumer that has the first region mapped looks whether it was retired. Reports up to which version it has released.
     fn sweep(&self) -> u32 {
         let version = regions::version(&self.version);
         let ids: Vec<u32> = regions::list(&self.words).collect();
@@ -48,7 +48,7 @@ impl Regions {
     }
 }
 
-/// A region goes, and another comes: its memory is free when both consumers have said that they let go.
+/// A region is retired, and another comes: its memory is free when both consumers have reported the release.
 #[test]
 fn a_region_is_retired_while_two_consumers_look() {
     check(Some(2), || {
@@ -74,7 +74,7 @@ fn a_region_is_retired_while_two_consumers_look() {
     });
 }
 
-/// A pool grows: whoever sees a frame sees its region, in the list and in what the producer answers.
+/// A pool grows: a consumer that sees a frame sees its region, in the list and in the producer's answer.
 #[test]
 fn a_frame_of_a_new_region_is_found_by_two_consumers() {
     check(Some(2), || {

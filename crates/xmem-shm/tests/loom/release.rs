@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! The end of a lease: by a device, and with somebody who wants to know.
+//! The end of a lease: by a device, and with a waiting producer.
 
 use std::sync::Arc;
 
@@ -80,7 +80,7 @@ fn leases_are_counted_as_of_one_moment() {
     });
 }
 
-/// Who gives back and who asks to be told cannot miss each other.
+/// A release and the request for a wake-up cannot miss each other.
 #[test]
 fn release_and_ask_to_ring_see_each_other() {
     check(None, || {
@@ -96,7 +96,7 @@ fn release_and_ask_to_ring_see_each_other() {
         lease::ask_to_ring(&slot.word);
         let free = !holds(&lease, 1);
         let rings = consumer.join().unwrap();
-        assert!(rings || free, "given back, and nobody knows");
+        assert!(rings || free, "released without a wake-up");
     });
 }
 
@@ -118,12 +118,12 @@ fn release_and_a_waiting_producer_see_each_other() {
         fence(Ordering::SeqCst);
         let free = !holds(&lease, 1);
         let rings = consumer.join().unwrap();
-        assert!(rings || free, "given back, and nobody knows");
+        assert!(rings || free, "released without a wake-up");
     });
 }
 
 #[test]
-#[should_panic(expected = "nobody knows")]
+#[should_panic(expected = "without a wake-up")]
 fn wrong_a_flag_without_fences() {
     check(None, || {
         let lease = Arc::new(AtomicU32::new(1));
@@ -138,6 +138,6 @@ fn wrong_a_flag_without_fences() {
         waiting.store(1, Ordering::Release);
         let free = lease.load(Ordering::Acquire) == 0;
         let rings = consumer.join().unwrap();
-        assert!(rings || free, "given back, and nobody knows");
+        assert!(rings || free, "released without a wake-up");
     });
 }

@@ -60,7 +60,7 @@ fn the_newest_entry_of_a_slot_is_never_mixed() {
     });
 }
 
-/// An entry that is there when the head says so.
+/// An entry that is there when the head includes it.
 #[test]
 fn the_head_comes_after_its_entry() {
     check(None, || {

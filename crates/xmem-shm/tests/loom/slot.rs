@@ -53,7 +53,7 @@ impl Slot {
     /// A consumer's turn: holds the frame, reads it twice, gives it back. Returns whether it could.
     pub(crate) fn consume(&self, lease: &AtomicU32, generation: u32) -> bool {
         if lease::hold(&self.word, lease, generation) != Hold::Held {
-            assert_eq!(lease.load(Ordering::Relaxed), 0, "a lease that nobody has");
+            assert_eq!(lease.load(Ordering::Relaxed), 0, "a lease without a holder");
             return false;
         }
         assert_eq!(self.read(), generation);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Sleeping consumers, and who wakes them.
+//! Sleeping consumers, and their wake-ups.
 
 use std::sync::Arc;
 
@@ -22,7 +22,7 @@ impl Kernel {
     fn wait(&self, word: &AtomicU32, value: u32) {
         let queue = self.lock.lock().unwrap();
         if word.load(Ordering::SeqCst) == value {
-            // Who is never woken shows as a deadlock.
+            // A consumer that is never woken shows as a deadlock.
             drop(self.sleepers.wait(queue).unwrap());
         }
     }
@@ -105,9 +105,9 @@ fn no_wake_up_is_lost_between_two_wakers() {
     });
 }
 
-/// Nobody asleep, no system call: a consumer that is awake is not woken.
+/// No sleeper, no system call: a consumer that is awake is not woken.
 #[test]
-fn who_is_awake_is_not_woken() {
+fn a_consumer_that_is_awake_is_not_woken() {
     loom::model(|| {
         let word = AtomicU32::new(0);
         assert!(!wake::wake(&word));

@@ -394,14 +394,14 @@ mod tests {
 
     /// A consumer that has left holds a frame, and opens its memory only then.
     #[test]
-    fn memory_that_can_still_be_opened_is_waited_for() {
+    fn close_waits_for_memory_that_can_still_be_opened() {
         let header = |kind| DeviceHeader { kind, ..sample() };
         for kind in [TwinKind::Legacy, TwinKind::Foreign] {
             let imports = Imports::default();
             let closed = imports.closing(&header(kind)).unwrap();
             assert!(!closed.load(Ordering::Acquire));
             drop(imports);
-            assert!(closed.load(Ordering::Acquire), "nobody can open it");
+            assert!(closed.load(Ordering::Acquire), "it cannot be opened");
         }
         for kind in [TwinKind::Vmm, TwinKind::None] {
             assert!(Imports::default().closing(&header(kind)).is_none());

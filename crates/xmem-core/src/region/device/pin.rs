@@ -49,9 +49,9 @@ mod tests {
 
     /// Reports on which thread it is dropped.
     #[derive(Clone)]
-    struct Tells(Sender<Option<String>>);
+    struct Reports(Sender<Option<String>>);
 
-    impl Drop for Tells {
+    impl Drop for Reports {
         fn drop(&mut self) {
             let _ = self
                 .0
@@ -60,7 +60,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_made_of_a_region_goes_on_no_thread_of_the_driver() {
+    fn objects_over_a_region_are_not_dropped_on_a_driver_thread() {
         let settings = RegionSettings {
             backing: Backing::Memfd,
             shm_prefix: "",
@@ -74,16 +74,16 @@ mod tests {
             let fd = fd.try_clone_to_owned().unwrap();
             RegionView::open(Ticket::Memfd(fd), 4096, false).unwrap()
         };
-        let (say, hear) = channel();
+        let (send, receive) = channel();
         let used = view();
-        used.derive(1, Tells(say.clone()));
+        used.derive(1, Reports(send.clone()));
         as_host_function(|| drop(used));
-        assert_eq!(hear.recv().unwrap().as_deref(), Some("xmem-cuda-ends"));
+        assert_eq!(receive.recv().unwrap().as_deref(), Some("xmem-cuda-ends"));
         let used = view();
-        used.derive(1, Tells(say));
+        used.derive(1, Reports(send));
         drop(used);
         assert_eq!(
-            hear.recv().unwrap().as_deref(),
+            receive.recv().unwrap().as_deref(),
             std::thread::current().name()
         );
     }

@@ -214,7 +214,7 @@ impl Twin {
         match inner {
             // The number is known to every consumer, and may come back with other sizes.
             Some(inner) if inner.header != *header => Err(CudaError::Corrupt(
-                "it says that it is memory of this process, and is not",
+                "it is marked as memory of this process, and is not",
             )),
             inner => Ok(inner.map(Self)),
         }

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Buffers by number on devices: who has the pool, and who reads them.
+//! Buffers by number on devices: their owner, and a reader.
 
 use xmem_core::cuda::CudaError;
 use xmem_core::{AccessError, BufferPool, FrameMeta, WriteAccessError};
 
 use super::{SIZE, pattern};
 use crate::gpu::Gpu;
-use crate::support::child::{hear, say};
+use crate::support::child::{read_line, reply};
 
 /// Buffers by number, copied from host to device, from there to another, and back.
 pub fn own_buffers(name: &str) {
@@ -58,15 +58,15 @@ pub fn own_buffers(name: &str) {
         bytes
     );
     drop((readable, on_other, back, host));
-    // Written in place, by who finds nobody else there.
+    // Written in place, by a process that is alone.
     let mut again = pool.get_mut(index).unwrap();
     assert_eq!(gpu.read(again.as_cuda_ptr_mut().unwrap(), SIZE), bytes);
     let stream = gpu.stream();
     gpu.fill(stream, again.as_cuda_ptr_mut().unwrap(), SIZE, 9);
     pool.set_ref_count(index, 2).unwrap();
-    say(again.forget_on(stream).unwrap());
-    hear();
-    say("ends");
+    reply(again.forget_on(stream).unwrap());
+    read_line();
+    reply("ends");
 }
 
 pub fn read_buffers(name: &str) {
@@ -76,8 +76,8 @@ pub fn read_buffers(name: &str) {
         pool.acquire_cuda(SIZE, 0),
         Err(WriteAccessError::NotOwner)
     ));
-    say("ready");
-    let index = hear().parse().unwrap();
+    reply("ready");
+    let index = read_line().parse().unwrap();
     let buffer = pool.get(index).unwrap();
     // Waits for the device that writes it.
     assert_eq!(gpu.read(buffer.as_cuda_ptr().unwrap(), SIZE), vec![9; SIZE]);
@@ -89,11 +89,11 @@ pub fn read_buffers(name: &str) {
     drop(buffer);
     frame.release_on(stream).unwrap();
     gpu.finish(stream);
-    say(gpu.read_word(wrong));
-    hear();
+    reply(gpu.read_word(wrong));
+    read_line();
 }
 
-/// Only the owner writes what lies on a device; who asks for it in vain does no harm.
+/// Only the owner writes buffers on a device; a refused request does no harm.
 pub fn refuse_buffers(name: &str) {
     let owner = BufferPool::options(name).peers_may_write(true);
     let owner = owner.open().unwrap();
@@ -103,5 +103,5 @@ pub fn refuse_buffers(name: &str) {
     assert!(error.to_string().contains("on a device"), "{error}");
     assert!(peer.discard(index).is_err());
     owner.get(index).unwrap();
-    say("is there");
+    reply("is there");
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! A consumer that does what it is told, line by line.
+//! A consumer that runs commands, line by line.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use xmem_core::{Consumer, ReadLease, ReceiveError, StartFrom};
 use super::{ROWS, SIZE, byte, gpu, outcome, pattern, with_rows};
 use crate::gpu::Gpu;
 use crate::support::HANG;
-use crate::support::child::{self, hear, say};
+use crate::support::child::{self, read_line, reply};
 
 /// Takes frames. `words`: the device's number, and `elsewhere`.
 pub fn consume(pool: &str, words: Vec<&str>) {
@@ -31,10 +31,10 @@ pub fn consume(pool: &str, words: Vec<&str>) {
         consumer: Some(consumer),
         frames: VecDeque::new(),
     };
-    say("ready");
+    reply("ready");
     loop {
-        let line = hear();
-        reader.is_told(&line.split_whitespace().collect::<Vec<_>>());
+        let line = read_line();
+        reader.run(&line.split_whitespace().collect::<Vec<_>>());
     }
 }
 
@@ -45,7 +45,7 @@ struct Reader {
     /// How many bytes were wrong in all that was looked at; on the device.
     wrong: u64,
     consumer: Option<Consumer>,
-    /// What it keeps.
+    /// The frames that it keeps.
     frames: VecDeque<CudaFrame>,
 }
 
@@ -54,73 +54,73 @@ fn number(frame: &CudaFrame) -> u64 {
 }
 
 impl Reader {
-    fn is_told(&mut self, words: &[&str]) {
+    fn run(&mut self, words: &[&str]) {
         match *words {
             ["take"] => match self.take() {
-                Ok(number) => say(format_args!("took {number}")),
-                Err(error) => say(error),
+                Ok(number) => reply(format_args!("took {number}")),
+                Err(error) => reply(error),
             },
             // All that come, until this one.
             ["take", "to", last] => {
                 let last = last.parse().unwrap();
                 while self.take().unwrap() < last {}
-                say("took");
+                reply("took");
             }
             // Only if it is there now.
             ["take", "now"] => {
                 let lease = self.consumer().receive(Some(Duration::from_millis(50)));
-                say(outcome(lease, "took"));
+                reply(outcome(lease, "took"));
             }
-            ["take", "host"] => say(self.take_in_host_memory()),
+            ["take", "host"] => reply(self.take_in_host_memory()),
             ["skip", "to", "host"] => {
                 while self.lease().is_on_device() {}
-                say("skipped");
+                reply("skipped");
             }
             ["hold"] => match self.receive() {
                 Ok(frame) => {
-                    say(format_args!("holds {} {:?}", number(&frame), frame.mode()));
+                    reply(format_args!("holds {} {:?}", number(&frame), frame.mode()));
                     self.frames.push_back(frame);
                 }
-                Err(error) => say(error),
+                Err(error) => reply(error),
             },
             // Looks at the oldest frame that it keeps.
-            ["look"] => say(outcome(self.look(self.oldest()), "looks")),
+            ["look"] => reply(outcome(self.look(self.oldest()), "looks")),
             // Only waits for it, so nothing fails in between when the context does.
-            ["wait"] => say(outcome(self.oldest().wait_on(self.stream), "waits")),
-            // What is attached to it.
+            ["wait"] => reply(outcome(self.oldest().wait_on(self.stream), "waits")),
+            // Its attachments.
             ["note"] => {
                 let attachments = &self.oldest().lease().meta().attachments;
-                say(format_args!(
+                reply(format_args!(
                     "{:?}",
                     attachments.get("note").map(<[u8]>::len)
                 ));
             }
             // Whether there is nothing to wait for.
-            ["ready"] => say(self.oldest().is_ready()),
+            ["ready"] => reply(self.oldest().is_ready()),
             ["sync"] => self.synchronize(),
-            ["let-go"] => self.let_go(CudaFrame::release_on),
-            ["let-go", "write"] => self.let_go(CudaFrame::release_by_write_on),
-            // Whatever the stream says.
-            ["let-go", "after"] => {
+            ["release"] => self.release(CudaFrame::release_on),
+            ["release", "write"] => self.release(CudaFrame::release_by_write_on),
+            // Whatever the stream reports.
+            ["release", "after"] => {
                 let frame = self.frames.pop_front().unwrap();
                 let failure = frame.release_on(self.stream).unwrap_err();
-                say(failure.release_after(self.stream));
+                reply(failure.release_after(self.stream));
             }
             ["drop"] => {
                 self.frames.pop_front();
-                say("dropped");
+                reply("dropped");
             }
-            ["download", how] => say(self.download(how)),
+            ["download", how] => reply(self.download(how)),
             ["other", pool] => self.take_of_another_pool(pool),
             // The device ends the lease: by a write of the stream, or by a kernel.
-            ["write"] => say(outcome(self.write(), "written")),
-            ["hand-over"] => say(outcome(self.hand_over(), "handed over")),
+            ["write"] => reply(outcome(self.write(), "written")),
+            ["hand-over"] => reply(outcome(self.hand_over(), "handed over")),
             ["share"] => self.share(),
-            // Takes a frame that a stream of another context, which stands still, is to let go of.
+            // Takes a frame that a blocked stream of another context is to release.
             ["elsewhere"] => {
                 let other = self.gpu.other_context();
                 self.receive().unwrap().release_on(other).unwrap();
-                say("elsewhere");
+                reply("elsewhere");
             }
             ["fork"] => self.fork(),
             ["capture", which] => {
@@ -130,35 +130,35 @@ impl Reader {
                     self.gpu.stream()
                 };
                 self.gpu.capture(self.captured);
-                say("captures");
+                reply("captures");
             }
-            ["end-capture"] => say(self.gpu.end_capture(self.captured)),
+            ["end-capture"] => reply(self.gpu.end_capture(self.captured)),
             ["trap"] => {
                 self.gpu.trap(self.stream);
-                say("trapped");
+                reply("trapped");
             }
             ["go-on"] => {
                 crate::gpu::go_on();
-                say("goes on");
+                reply("goes on");
             }
-            // Work that stands still until then, for which freeing device memory waits.
+            // Work that is blocked until then, for which freeing device memory waits.
             ["late"] => {
                 self.gpu.late_stream();
-                say("late");
+                reply("late");
             }
-            ["done"] => say(self.gpu.is_done(self.stream)),
+            ["done"] => reply(self.gpu.is_done(self.stream)),
             ["result"] => {
                 self.gpu.finish(self.stream);
-                say(self.gpu.read_word(self.wrong));
+                reply(self.gpu.read_word(self.wrong));
             }
-            ["counts"] => say(format_args!("{:?}", xmem_core::cuda::counts())),
-            ["held"] => say(self.consumer().held()),
-            ["device"] => say(self.consumer().device()),
+            ["counts"] => reply(format_args!("{:?}", xmem_core::cuda::counts())),
+            ["held"] => reply(self.consumer().held()),
+            ["device"] => reply(self.consumer().device()),
             ["leave"] => {
                 self.consumer = None;
-                say("left");
+                reply("left");
             }
-            _ => panic!("told {words:?}"),
+            _ => panic!("unknown: {words:?}"),
         }
     }
 
@@ -212,7 +212,7 @@ impl Reader {
         Ok(frame)
     }
 
-    /// Takes a frame, has it looked at, and lets go of it in the order of the stream. Returns its number.
+    /// Takes a frame, has it looked at, and releases it in the order of the stream. Returns its number.
     fn take(&mut self) -> Result<u64, String> {
         let frame = self.received_and_looked_at()?;
         let number = number(&frame);
@@ -222,7 +222,7 @@ impl Reader {
         Ok(number)
     }
 
-    /// What is in host memory does not care.
+    /// Takes a frame in host memory, without a device.
     fn take_in_host_memory(&mut self) -> String {
         let frame = self.lease();
         assert!(!frame.is_on_device() && frame.len() == 1000);
@@ -230,32 +230,32 @@ impl Reader {
         outcome(frame.cuda(), "on a device")
     }
 
-    /// Waits for the oldest that it keeps, in a thread that says how that went.
+    /// Waits for the oldest frame that it keeps, in a thread that reports the result.
     fn synchronize(&mut self) {
         let frame = self.frames.pop_front().unwrap();
-        say("syncs");
-        std::thread::spawn(move || say(outcome(frame.synchronize(), "synced")));
+        reply("syncs");
+        std::thread::spawn(move || reply(outcome(frame.synchronize(), "synced")));
     }
 
-    /// Lets go of the oldest that it keeps, in the order of the stream; keeps it if that does not go.
-    fn let_go(&mut self, release: fn(CudaFrame, Stream) -> Result<(), FrameFailure>) {
+    /// Releases the oldest frame that it keeps, in the order of the stream; keeps it if that fails.
+    fn release(&mut self, release: fn(CudaFrame, Stream) -> Result<(), FrameFailure>) {
         let frame = self.frames.pop_front().unwrap();
         match release(frame, self.stream) {
-            Ok(()) => say("let go"),
+            Ok(()) => reply("released"),
             Err(failure) => {
-                say(&failure);
+                reply(&failure);
                 self.frames.push_front(*failure.frame);
             }
         }
     }
 
-    /// Takes a frame with what `publish copied` copied, to host memory. Says whether it is that.
+    /// Takes a frame with what `publish copied` copied, to host memory. Reports whether it is that.
     fn download(&mut self, how: &str) -> String {
         let frame = self.receive().unwrap();
         let (mut bytes, all) = (vec![0; SIZE], pattern(SIZE));
         let done = match how {
             "rows" => {
-                // What is in the slot are rows already, so they are copied once more.
+                // The slot has rows already, so they are copied once more.
                 let done = frame.download_rows(&ROWS, &mut bytes);
                 let copied = with_rows(vec![0; SIZE], &all);
                 done.map(|()| bytes == with_rows(vec![0; SIZE], &copied))
@@ -286,7 +286,7 @@ impl Reader {
         frame.synchronize().unwrap();
         let number = number(&frame);
         assert_eq!(self.gpu.read(frame.ptr(), SIZE), vec![byte(number); SIZE]);
-        say(format_args!("took other {number}"));
+        reply(format_args!("took other {number}"));
     }
 
     fn write(&mut self) -> Result<(), String> {
@@ -309,11 +309,11 @@ impl Reader {
         let frame = self.receive().unwrap();
         let other = frame.lease().clone();
         let refused = frame.hand_over().unwrap_err();
-        say(&refused);
+        reply(&refused);
         self.look(&refused.frame).unwrap();
         drop(other);
         assert_eq!(refused.release_after(self.stream), CudaError::Shared);
-        // What was put on the stream has ended before the lease did.
+        // The work on the stream has ended before the lease did.
         assert!(self.gpu.is_done(self.stream));
     }
 
@@ -331,7 +331,7 @@ impl Reader {
             // SAFETY: ends the process, without what the parent registered to run at its end.
             unsafe { libc::_exit(i32::from(!refused)) };
         }
-        say(child::exit_of(pid));
+        reply(child::exit_of(pid));
         self.look(&frame).unwrap();
         frame.release_on(self.stream).unwrap();
     }

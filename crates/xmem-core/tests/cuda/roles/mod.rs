@@ -14,12 +14,12 @@ use std::fmt::Display;
 use xmem_core::cuda::{Mode, Rows};
 
 use crate::gpu::Gpu;
-use crate::support::child::{self, say};
+use crate::support::child::{self, reply};
 
 /// Bytes of a frame: more than what the stand-in copies at once.
 pub const SIZE: usize = 300_000;
 
-/// Says aloud what the library warns of.
+/// Prints the library's warnings.
 struct Aloud;
 
 impl log::Log for Aloud {
@@ -28,11 +28,11 @@ impl log::Log for Aloud {
     }
 
     fn log(&self, record: &log::Record<'_>) {
-        let said = record.args().to_string();
-        if said.contains("release-timeout") {
-            say(&said);
+        let message = record.args().to_string();
+        if message.contains("release-timeout") {
+            reply(&message);
         }
-        if said.contains("a kernel of this process failed") {
+        if message.contains("a kernel of this process failed") {
             publish::call_back();
         }
     }
@@ -46,7 +46,7 @@ pub fn play() {
     };
     log::set_logger(&Aloud).unwrap();
     log::set_max_level(log::LevelFilter::Warn);
-    // What a fault point needs is on the way before anything else.
+    // The needs of a fault point are on the way before anything else.
     let mut words = role.split_whitespace();
     #[cfg(feature = "fault-points")]
     if role.starts_with("dying-at ") {
@@ -128,7 +128,7 @@ pub fn with_rows(mut to: Vec<u8>, from: &[u8]) -> Vec<u8> {
     to
 }
 
-/// What came of it, in a word or in that of the error.
+/// The result, in a word or in that of the error.
 fn outcome<T>(result: Result<T, impl Display>, word: &str) -> String {
     result.map_or_else(|error| error.to_string(), |_| word.to_owned())
 }

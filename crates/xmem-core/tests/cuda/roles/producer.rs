@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! A producer that does what it is told, line by line.
+//! A producer that runs commands, line by line.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use xmem_core::{ImportError, ImportedMemory, Producer, ReadLease};
 use super::{SIZE, gpu, mode, outcome, publish};
 use crate::gpu::Gpu;
 use crate::support::HANG;
-use crate::support::child::{hear, say};
+use crate::support::child::{read_line, reply};
 
 /// Makes a pool. `words`: mode, most slots, and `elsewhere`, or `hasty`: at its end it does not wait for long.
 pub fn produce(pool: &str, words: Vec<&str>) {
@@ -43,10 +43,10 @@ pub fn produce(pool: &str, words: Vec<&str>) {
         freed: None,
         mark: None,
     };
-    say("ready");
+    reply("ready");
     loop {
-        let line = hear();
-        maker.is_told(&line.split_whitespace().collect::<Vec<_>>());
+        let line = read_line();
+        maker.run(&line.split_whitespace().collect::<Vec<_>>());
     }
 }
 
@@ -61,7 +61,7 @@ pub struct Maker {
     pub borrowed: Option<Borrowed>,
     pub next_borrowed: u64,
     released: Arc<AtomicBool>,
-    /// An allocation that nothing refers to any more, if it was let go of.
+    /// An allocation without any reference left, if it was released.
     freed: Option<u64>,
     /// A place in the order of a stream.
     pub mark: Option<StreamMark>,
@@ -80,18 +80,18 @@ impl Maker {
         self.producer.as_ref().unwrap()
     }
 
-    fn is_told(&mut self, words: &[&str]) {
+    fn run(&mut self, words: &[&str]) {
         match *words {
             ["publish"] => match publish::next(self) {
-                Ok(lease) => say(format_args!("published {}", lease.info().sequence)),
-                Err(error) => say(error),
+                Ok(lease) => reply(format_args!("published {}", lease.info().sequence)),
+                Err(error) => reply(error),
             },
             ["publish", count] if count.parse::<u64>().is_ok() => {
                 publish::many(self, count.parse().unwrap());
-                say("published");
+                reply("published");
             }
-            ["publish", "copied", how] => say(publish::copied(self, how)),
-            ["publish", how] => say(match how {
+            ["publish", "copied", how] => reply(publish::copied(self, how)),
+            ["publish", how] => reply(match how {
                 "borrowed" => publish::borrowed(self),
                 "plain" => publish::plain(self),
                 "from-logger" => publish::from_logger(self),
@@ -101,37 +101,37 @@ impl Maker {
                 "piece" => publish::piece(self),
                 "twice" => publish::twice(self),
                 "host" => publish::host(self),
-                other => panic!("told to publish {other:?}"),
+                other => panic!("unknown: publish {other:?}"),
             }),
-            ["own-pieces"] => say(publish::own_pieces(self)),
-            ["keep"] => say(outcome(self.keep(), "kept")),
+            ["own-pieces"] => reply(publish::own_pieces(self)),
+            ["keep"] => reply(outcome(self.keep(), "kept")),
             ["forget"] => {
                 self.kept.clear();
-                say("forgot");
+                reply("forgot");
             }
             // The frame that was kept last, once more.
             ["again"] => {
                 let lease = self.kept.back().unwrap();
                 let meta = lease.meta().clone();
                 self.producer().republish(lease, &meta).unwrap();
-                say("again");
+                reply("again");
             }
             ["trap"] => {
                 self.gpu.trap(self.stream);
-                say("trapped");
+                reply("trapped");
             }
             ["finish"] => {
                 self.gpu.finish(self.stream);
-                say("finished");
+                reply("finished");
             }
             ["wait-for-mark"] => {
                 let mark = self.mark.take().unwrap();
                 while !mark.synchronize_for(Duration::from_millis(10)).unwrap() {}
-                say("is there");
+                reply("is there");
             }
             ["go-on"] => {
                 crate::gpu::go_on();
-                say("goes on");
+                reply("goes on");
             }
             // Captures a stream into a graph: the one that frames are published on, or another one.
             ["capture", which] => {
@@ -141,10 +141,10 @@ impl Maker {
                     self.gpu.stream()
                 };
                 self.gpu.capture(self.captured);
-                say("captures");
+                reply("captures");
             }
-            ["end-capture"] => say(self.gpu.end_capture(self.captured)),
-            ["held"] => say(self.producer().stats().slots_held),
+            ["end-capture"] => reply(self.gpu.end_capture(self.captured)),
+            ["held"] => reply(self.producer().stats().slots_held),
             ["consumers"] => {
                 let stats = self.producer().stats();
                 let lines: Vec<String> = stats
@@ -152,24 +152,24 @@ impl Maker {
                     .iter()
                     .map(|c| format!("{} {}", c.held, c.device))
                     .collect();
-                say(lines.join(", "));
+                reply(lines.join(", "));
             }
-            ["devices"] => say(self.producer().stats().devices.join(", ")),
-            ["counts"] => say(format_args!("{:?}", xmem_core::cuda::counts())),
-            ["collect"] => say(self.producer().collect()),
-            ["borrow"] => say(outcome(self.borrow(), "borrowed")),
-            ["let-go"] => {
+            ["devices"] => reply(self.producer().stats().devices.join(", ")),
+            ["counts"] => reply(format_args!("{:?}", xmem_core::cuda::counts())),
+            ["collect"] => reply(self.producer().collect()),
+            ["borrow"] => reply(outcome(self.borrow(), "borrowed")),
+            ["release"] => {
                 let borrowed = self.borrowed.take().unwrap();
                 self.freed = Some(borrowed.allocation);
                 drop(borrowed);
-                say("let go");
+                reply("released");
             }
-            ["released"] => say(self.is_released()),
+            ["released"] => reply(self.is_released()),
             ["close"] => {
                 self.producer = None;
-                say("closed");
+                reply("closed");
             }
-            _ => panic!("told {words:?}"),
+            _ => panic!("unknown: {words:?}"),
         }
     }
 
@@ -194,7 +194,7 @@ impl Maker {
         Ok(())
     }
 
-    /// Whether what was borrowed is let go of. It is freed then, and not before.
+    /// Whether borrowed memory is released. It is freed then, and not before.
     fn is_released(&mut self) -> bool {
         let is_released = self.released.load(Ordering::Acquire);
         if is_released && let Some(allocation) = self.freed.take() {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! The ways in which a producer publishes what lies on a device. Each returns what it says of it.
+//! The ways in which a producer publishes device memory. Each returns the result as text.
 
 use std::sync::Mutex;
 use std::time::Duration;
@@ -77,11 +77,11 @@ pub fn plain(maker: &Maker) -> String {
     }
 }
 
-/// What the logger publishes.
+/// The lease that the logger publishes.
 static OF_LOGGER: Mutex<Option<(WriteLease, Stream)>> = Mutex::new(None);
 static CALLED_BACK: Mutex<Option<String>> = Mutex::new(None);
 
-/// On a device that fails meanwhile, until that is noticed; and then once more by who is told of that, in the same region.
+/// On a device that fails meanwhile, until that is noticed; and then once more by the logger, in the same region.
 pub fn from_logger(maker: &Maker) -> String {
     let (gpu, stream) = (&maker.gpu, maker.stream);
     let slot = maker
@@ -99,7 +99,7 @@ pub fn from_logger(maker: &Maker) -> String {
     }
 }
 
-/// The program's logger, when it is told that a device failed.
+/// The program's logger, when it gets the failure of a device.
 pub fn call_back() {
     let own = OF_LOGGER.lock().unwrap().take();
     if let Some((slot, stream)) = own {
@@ -108,7 +108,7 @@ pub fn call_back() {
     }
 }
 
-/// On a stream that stands still until it is told to go on.
+/// On a stream that is blocked until a command releases it.
 pub fn late(maker: &Maker) -> String {
     let gpu = &maker.gpu;
     let stream = gpu.late_stream();
@@ -158,7 +158,7 @@ pub fn copied(maker: &Maker, how: &str) -> String {
     gpu.fill(stream, on_device.ptr(), SIZE, 0);
     gpu.write(stream, from, &pattern(SIZE));
     let host = pattern(SIZE);
-    // SAFETY: what is not refused is memory that nobody frees.
+    // SAFETY: memory that is not refused is never freed.
     let copied = unsafe {
         match how {
             "rows" => on_device.copy_rows_from(stream, from, &ROWS),

@@ -9,7 +9,7 @@ use xmem_core::{Consumer, ForwardError, FrameParts, Producer, SlotSpec, StartFro
 use super::SIZE;
 use crate::gpu::Gpu;
 use crate::support::HANG;
-use crate::support::child::{hear, say};
+use crate::support::child::{read_line, reply};
 
 /// Passes frames on from one pool to another, and copies what cannot be.
 pub fn relay(pool: &str, to: &str) {
@@ -18,9 +18,9 @@ pub fn relay(pool: &str, to: &str) {
         .start_from(StartFrom::Oldest)
         .connect()
         .unwrap();
-    say("ready");
+    reply("ready");
     loop {
-        assert_eq!(hear(), "pass");
+        assert_eq!(read_line(), "pass");
         let frame = consumer.receive(Some(HANG)).unwrap();
         let start = Instant::now();
         let parts = loop {
@@ -39,7 +39,7 @@ pub fn relay(pool: &str, to: &str) {
                     .unwrap();
                 slot.set_parts(parts);
                 slot.publish(frame.meta().clone()).unwrap();
-                say("passed");
+                reply("passed");
             }
             Err(ForwardError::EndsWithProducer) => {
                 let gpu = Gpu::new(0);
@@ -55,7 +55,7 @@ pub fn relay(pool: &str, to: &str) {
                 frame.release_on(stream).unwrap();
                 // It may be killed from here on.
                 gpu.finish(stream);
-                say("copied");
+                reply("copied");
             }
             Err(error) => panic!("{error}"),
         }

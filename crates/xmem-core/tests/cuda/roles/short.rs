@@ -6,10 +6,10 @@ use xmem_core::cuda::{CudaError, Device, Mode};
 use xmem_core::{Consumer, FrameMeta, Producer, SlotSpec, StartFrom};
 
 use super::SIZE;
-use crate::support::child::{hear, say};
+use crate::support::child::{read_line, reply};
 use crate::support::{HANG, eventually};
 
-/// What a process does that has no driver.
+/// A process without a driver.
 pub fn without_driver(pool: &str) {
     assert!(!xmem_core::cuda::is_available());
     let error = Device::new(0).unwrap_err();
@@ -22,7 +22,7 @@ pub fn without_driver(pool: &str) {
     let frame = crate::support::receive(&mut consumer);
     crate::support::assert_frame(&frame, 1, 5000);
     assert_eq!(frame.cuda().unwrap_err(), CudaError::NotOnDevice);
-    say(error);
+    reply(error);
 }
 
 /// Takes a frame that lies on a device, and cannot use more of it than what is known of it.
@@ -31,15 +31,15 @@ pub fn only_hold(pool: &str) {
         .start_from(StartFrom::Oldest)
         .connect()
         .unwrap();
-    say("ready");
+    reply("ready");
     let frame = consumer.receive(Some(HANG)).unwrap();
     assert!(frame.is_on_device() && frame.data().is_empty());
     assert_eq!(frame.meta().size, SIZE as u64);
-    say(frame.cuda().unwrap_err());
-    hear();
+    reply(frame.cuda().unwrap_err());
+    read_line();
     drop(frame);
-    say("dropped");
-    hear();
+    reply("dropped");
+    read_line();
 }
 
 /// Has a pool and its consumer, which has left when its frame is used.
@@ -55,5 +55,5 @@ pub fn alone(pool: &str) {
     drop(lease.cuda().unwrap());
     drop(lease);
     eventually("it is gone", || producer.stats().consumers.is_empty());
-    say("gone");
+    reply("gone");
 }

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MPL-2.0
 
-"""``Channel``. How it works is told in the package's documentation."""
+"""``Channel``. The package's documentation describes how it works."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def _waits_for(name):
 
 
 def _finish(end, linger):
-    """What becomes of an end that nobody closed."""
+    """Ends an end that was not closed."""
     try:
         if not end.is_closed:
             if linger:
@@ -40,7 +40,7 @@ def _finish(end, linger):
         end.close()
 
 
-# Receivers of who joined are the maker, and whoever holds what is passed on.
+# Receivers of a process that joined are the maker, and the holders of what is passed on.
 def _options(budget, max_slots, max_bytes, lossless_timeout, allow_uids, max_receivers=256):
     return dict(
         budget=budget,
@@ -147,7 +147,7 @@ class Channel(Waiting):
     ) -> Self:
         """Joins a channel; waits for its maker, at most `timeout` seconds (None: for ever).
 
-        After 2 seconds without one it says once where it waits (PoolWarning).
+        After 2 seconds without one it warns once where it waits (PoolWarning).
         """
         options = _options(budget, max_slots, max_bytes, lossless_timeout, allow_uids)
         patience = Patience(timeout)
@@ -201,10 +201,10 @@ class Channel(Waiting):
             Finalize(self, _finish, (end, linger), exitpriority=0)
 
     def send(self, obj: Any, *, to: int | None = None, timeout: float | None = None) -> None:
-        """Sends an object: the maker to all who joined or to one of them (`to`, a sender's number), others to the maker.
+        """Sends an object: the maker to all that joined or to one of them (`to`, a sender's number), others to the maker.
 
         Waits for a receiver if there is none, and while one is 8 frames behind; at most `timeout` seconds. If messages
-        wait here meanwhile that nobody receives, it says once who does not take its messages (PoolWarning): two sides
+        wait here unreceived meanwhile, it names once the processes that do not take its messages (PoolWarning): two sides
         that only send wait for each other.
         """
         message = _pickling.dumps(obj, self._inline, self._own_reducers)
@@ -296,14 +296,14 @@ class Channel(Waiting):
                     if sender is None:
                         await self._readable()
                     else:
-                        # The descriptor tells of everybody's messages.
+                        # The descriptor is for messages of all senders.
                         await asyncio.to_thread(self._end.poll, sender, patience.left(LOOK_AGAIN))
         except TimeoutError:
             raise Timeout("no message came in time") from None
         return self._loads(incoming, copy)
 
     def _received(self, sender):
-        """What came, if anything did."""
+        """The message, if one came."""
         try:
             return self._end.receive(sender, 0.0)
         except Timeout:
@@ -349,7 +349,7 @@ class Channel(Waiting):
         return Room(self._end.room(size, timeout), size)
 
     def register(self, cls: type, reduce: Callable[[Any], str | tuple[Any, ...]]) -> None:
-        """Has objects of exactly this class sent as `reduce(obj)` says, which is what ``__reduce__`` would return."""
+        """Has objects of exactly this class sent by `reduce(obj)`, which returns what ``__reduce__`` would."""
         self._own_reducers[cls] = reduce
 
     @property
@@ -377,7 +377,7 @@ class Channel(Waiting):
         self._end.wait_for_receivers(count, timeout)
 
     def drain(self, timeout: float | None = None) -> bool:
-        """Waits until everybody took what was sent. Returns whether they did."""
+        """Waits until all receivers took all messages. Returns whether they did."""
         return self._end.drain(timeout)
 
     def stats(self) -> dict[str, Any]:

@@ -19,7 +19,7 @@ _TYPES = {
 
 
 def reduce_tensor(out, t, requires_grad, parameter):
-    """A dense CUDA tensor of PyTorch's. Its memory stays on its stream, whoever lets go of it."""
+    """A dense CUDA tensor of PyTorch's. Its memory stays on its stream, whatever releases it."""
     import torch
 
     name = str(t.dtype).removeprefix("torch.")
@@ -57,7 +57,7 @@ def _dense(shape, itemsize):
 
 
 def reduce_interface(out, a):
-    """Whatever has the CUDA array interface, and says by DLPack on which device it is. It arrives as an xmem.Plane, or as
+    """Whatever has the CUDA array interface, and by DLPack a CUDA device. It arrives as an xmem.Plane, or as
     CuPy's own."""
     place = part(out, a)
     return place if place is NotImplemented else (_loaders.cuda_array, (place, type(a).__module__.partition(".")[0]))
@@ -86,7 +86,7 @@ def part(out, a):
 
 
 def plane_part(out, plane):
-    """The same for an array of a frame. Where it was received, nobody waits until it is written."""
+    """The same for an array of a frame. A received one is not waited for."""
     device, place = plane.__dlpack_device__()[1], _place_of(plane)
     if place is None or not _is_shared(*place[:2], device):
         return part(out, plane)

@@ -17,7 +17,7 @@ def _part(out, plane):
 
         return _cuda.plane_part(out, plane)
     place = _place_of(plane)
-    # What lies between its elements is of no use to anybody.
+    # The bytes between its elements are of no use to a receiver.
     if place is None or (place[1] != plane.nbytes and not _is_shared(*place[:2])):
         plane = plane.copy()
         place = _place_of(plane)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MPL-2.0
 
-"""What messages call to make arrays, tensors, views and references again.
+"""Functions by which messages make arrays, tensors, views and references again.
 
 A message names these functions; the unpickler has methods of one :class:`Loader` stand for them, which knows the
 message.

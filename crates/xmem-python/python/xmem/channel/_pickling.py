@@ -21,10 +21,10 @@ class Outgoing:
         # (address, size, whether the pickle takes it in its order, bytes left out before it, array to be gathered, where on a
         # CUDA device it lies)
         self.blocks = []
-        # What the blocks lie in. Kept until the message is sent, so that no address or id is used for something else.
+        # The owners of the blocks. Kept until the message is sent, so that no address or id is used for something else.
         self.owners = []
         self.refs = []
-        # What those hold that came from other processes, each once, by what it is.
+        # Frames of other processes that those hold, each once, by its identity.
         self.leases = {}
         # torch's, by their identity.
         self.storages = {}
@@ -46,7 +46,7 @@ class Outgoing:
         return self.add(0, 0, owner)
 
     def take_buffer(self, buffer):
-        """What some object gives to be sent out of band. Whether it is to be in band instead."""
+        """The buffer that an object gives to be sent out of band. Whether it is to be in band instead."""
         raw = buffer.raw()
         if raw.nbytes < self.inline:
             return True
@@ -94,7 +94,7 @@ def _reduce_ref(out, ref):
         out.leases.setdefault(ref._lease.key, ref._lease)
         tag = 1 + list(out.leases).index(ref._lease.key)
     else:
-        # Nor is it held by who gets it.
+        # Nor is it held by the receiver.
         tag = None
     return _loaders.ref, (ref._token, tag)
 

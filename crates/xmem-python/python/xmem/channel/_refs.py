@@ -20,7 +20,7 @@ class RefLost(Error, ReferenceError):
 
 
 class _Target:
-    """An object that references lead to. Whoever has a reference, or holds one for others, has this."""
+    """An object that references lead to. Each reference, and each holder of one for others, has this."""
 
     __slots__ = ("obj", "number", "__weakref__")
 
@@ -30,7 +30,7 @@ class _Target:
 
 
 def _start_time(pid):
-    """When a process began, in the kernel's ticks: tells it from a later one of that number. None: there is none."""
+    """When a process began, in the kernel's ticks: a later one of that number began later. None: there is none."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as stat:
             return int(stat.read().rpartition(b")")[2].split()[19])
@@ -39,7 +39,7 @@ def _start_time(pid):
 
 
 class _Home:
-    """What this process keeps for others."""
+    """The objects that this process keeps for others."""
 
     def __init__(self):
         self.key = os.urandom(16)
@@ -48,7 +48,7 @@ class _Home:
         self.targets = weakref.WeakValueDictionary()
         # Of the objects that have a target now. Those are kept by it, so no other object has their id.
         self.by_id = weakref.WeakValueDictionary()
-        # What is kept by others than references, and can be known without being kept.
+        # Objects that are kept by others than references, and can be known without being kept.
         self.objects = weakref.WeakValueDictionary()
         self.numbers = itertools.count(1)
         # Something that goes while it is held may want a reference to something else.
@@ -82,7 +82,7 @@ _home = _Home()
 
 
 def _after_fork():
-    # The child has the objects too, but it is not their process: nobody's references lead here.
+    # The child has the objects too, but it is not their process: no reference leads here.
     global _home
     _home = _Home()
 
@@ -161,7 +161,7 @@ class Ref:
 
 
 def ref(obj: Any) -> Ref:
-    """A reference to an object, which stays in this process for as long as somebody has the reference."""
+    """A reference to an object, which stays in this process for as long as a process has the reference."""
     if isinstance(obj, Ref):
         return obj
     target = _home.find_or_make(obj)
@@ -178,8 +178,8 @@ def resolve(token, lease):
     found = _home.find(token[1])
     if not found:
         raise RefLost(
-            f"a reference to a {token[4]} came back, and the object is gone: nobody held a reference any more. One is held "
-            "by whoever has xmem.ref(obj), by a message under way, and by every process that has the reference; a process "
-            "that was killed, with what nobody had taken of its messages, or that had no lease left (Ref.is_held), does not count"
+            f"a reference to a {token[4]} came back, and the object is gone: no process held a reference any more. One is held "
+            "by xmem.ref(obj), by a message under way, and by every process that has the reference; a process "
+            "that was killed, with those of its messages that were not taken, or that had no lease left (Ref.is_held), does not count"
         )
     return found[0]

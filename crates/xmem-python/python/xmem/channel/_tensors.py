@@ -85,7 +85,7 @@ def reduce_tensor(out, t):
         # As torch does it, which copies.
         return NotImplemented
     parameter = type(t) is torch.nn.Parameter
-    # What Python knows of it besides.
+    # The tensor's Python attributes.
     extra = (t.__dict__ or None, None, None, set_attributes) if t.__dict__ else ()
     if t.layout is not torch.strided:
         made = _reduce_sparse(t)

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! With which rights test programs are run: a script stands before each of them.
+//! The rights of test programs: a script runs each of them.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::{Result, root};
 
-/// Whose rights test programs have.
+/// The rights of test programs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-pub(crate) enum Who {
+pub(crate) enum Rights {
     /// Yours
     Me,
     /// An ordinary user's, with a home directory of its own (needs root)
@@ -18,8 +18,8 @@ pub(crate) enum Who {
     Container,
 }
 
-impl Who {
-    /// What stands behind the name of a step.
+impl Rights {
+    /// The suffix of a step's name.
     pub(super) fn suffix(self) -> &'static str {
         match self {
             Self::Me => "",
@@ -29,14 +29,14 @@ impl Who {
     }
 
     fn before(self) -> Option<[String; 3]> {
-        let who = match self {
+        let kind = match self {
             Self::Me => return None,
             Self::User => "user",
             Self::Container => "container",
         };
         // Where a program is run from differs, so the path is absolute.
         let script = root().join("xtask/src/test/as.sh").display().to_string();
-        Some(["sh".into(), script, who.into()])
+        Some(["sh".into(), script, kind.into()])
     }
 
     /// Cargo's arguments that have test programs run like this.
@@ -70,13 +70,13 @@ impl Who {
             output.map_or_else(
                 |error| Some(error.to_string()),
                 |output| {
-                    let said = String::from_utf8_lossy(&output.stderr).trim().to_owned();
-                    (!output.status.success()).then_some(said)
+                    let message = String::from_utf8_lossy(&output.stderr).trim().to_owned();
+                    (!output.status.success()).then_some(message)
                 },
             )
         };
-        if let Some(said) = run(&["true"]) {
-            return Some(said.replace('\n', "; "));
+        if let Some(message) = run(&["true"]) {
+            return Some(message.replace('\n', "; "));
         }
         let path = program.display().to_string();
         run(&["test", "-x", &path])
@@ -84,7 +84,7 @@ impl Who {
     }
 }
 
-/// Cargo's setting for what stands before each test program.
+/// Cargo's setting for the command in front of each test program.
 pub(crate) fn runner(words: &[String]) -> String {
     // A list of JSON is one of TOML, too.
     format!("target.'cfg(unix)'.runner={}", serde_json::json!(words))
@@ -106,8 +106,8 @@ impl Home {
         Ok(Self(dir))
     }
 
-    pub(super) fn of(&self, who: Who) -> PathBuf {
-        self.0.join(format!("{who:?}"))
+    pub(super) fn of(&self, rights: Rights) -> PathBuf {
+        self.0.join(format!("{rights:?}"))
     }
 }
 
