@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! The protocol spoken by hand, for peers that lie. Says again what `wire.rs` and `layout.rs` say, so that a change
+//! The protocol spoken by hand, for peers that lie. Says again what `wire.rs` and `layout` say, so that a change
 //! there that other versions would trip over is noticed here.
 #![allow(unsafe_code)] // mmap, ioctl
 

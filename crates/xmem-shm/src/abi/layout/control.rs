@@ -1,41 +1,21 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Where each word lies in the two kinds of shared control memory. Accessors only; the rules are in `protocol`.
-//!
-//! Control memory (written by the producer, read-only for consumers), in 64-bit words:
-//!
-//! | words | what |
-//! |---|---|
-//! | `0..16` | constants: magic, version, sizes |
-//! | `16..32` | what changes with every frame |
-//! | `max_slots` | slot words |
-//! | `max_slots` in 32 bits each | ids of the regions that are in use |
-//! | `max_slots × 64` | the newest entry of each slot |
-//! | `ring_len × 64` | the ring of entries |
-//!
-//! Lease page (one per consumer, written by both sides): 16 words of 64 bits, then a lease word and a `taken` word of
-//! 32 bits per slot.
+//! The control memory of a pool.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 
+use super::{Constants, OpenError, Shape, VERSION};
 use crate::abi::budget::Share;
 use crate::abi::entry::{Entry, EntryWords};
-use crate::abi::limits::MAX_SLOTS;
 use crate::abi::meta::FrameMeta;
-use crate::fault::{self, Point};
 use crate::os::mapping::{Access, Mapping};
 use crate::os::memfd::{self, Seal};
 use crate::protocol::regions;
 use crate::protocol::ring::{self, ENTRY_WORDS, PAYLOAD_WORDS};
-use crate::protocol::wake;
 use crate::sync::{AtomicU32, AtomicU64, Ordering, fence};
 
 const MAGIC: u64 = u64::from_le_bytes(*b"xmemctl\0");
-/// Raised with every change to what is shared: memory, messages, or the meaning of either.
-pub const VERSION: u32 = 5;
-
-const MAX_RING_LEN: u32 = 1 << 18;
 
 // Constants, in words.
 const W_MAGIC: usize = 0;
@@ -53,80 +33,7 @@ const W_WAITING: usize = 19;
 const W_REGIONS_VERSION: usize = 20;
 const W_OLDEST: usize = 21;
 const W_SHARE: usize = 22;
-const HEADER_WORDS: usize = 32;
-
-/// The sizes from which all places are computed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Shape {
-    /// The largest number of slots: 1 to [`MAX_SLOTS`].
-    pub max_slots: u32,
-    /// Entries of the ring, a power of two.
-    pub ring_len: u32,
-}
-
-impl Shape {
-    /// The shape of a pool of at most `max_slots` slots. The same slot may be published more than once, so the ring
-    /// is longer than there are slots.
-    pub fn new(max_slots: u32) -> Self {
-        Self {
-            max_slots,
-            ring_len: (max_slots * 2).next_power_of_two().max(64),
-        }
-    }
-
-    fn valid(self) -> bool {
-        (1..=MAX_SLOTS).contains(&self.max_slots)
-            && self.ring_len.is_power_of_two()
-            && (1..=MAX_RING_LEN).contains(&self.ring_len)
-    }
-
-    fn slots(self) -> usize {
-        self.max_slots as usize
-    }
-
-    fn regions_at(self) -> usize {
-        HEADER_WORDS + self.slots()
-    }
-
-    fn records_at(self) -> usize {
-        // Whole cache lines, so that entries do not share one with what lies before.
-        (self.regions_at() + self.slots().div_ceil(2)).next_multiple_of(8)
-    }
-
-    fn ring_at(self) -> usize {
-        self.records_at() + self.slots() * ENTRY_WORDS
-    }
-
-    fn control_len(self) -> usize {
-        (self.ring_at() + self.ring_len as usize * ENTRY_WORDS) * 8
-    }
-
-    fn page_len(self) -> usize {
-        PAGE_HEADER_WORDS * 8 + self.slots() * 2 * 4
-    }
-}
-
-/// Memory that a producer sent cannot be used.
-#[derive(Debug)]
-pub enum OpenError {
-    /// Which memory, and what is wrong with it.
-    Nonsense(&'static str, &'static str),
-    /// This process could not map it.
-    System(io::Error),
-}
-
-/// What does not change in a pool's life.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Constants {
-    /// The sizes of the control memory.
-    pub shape: Shape,
-    /// A random number that identifies the pool.
-    pub pool_id: u64,
-    /// Whether the producer waits for consumers instead of overtaking them.
-    pub lossless: bool,
-    /// How many frames the producer keeps for consumers that join later. At least 1.
-    pub history: u32,
-}
+pub(super) const HEADER_WORDS: usize = 32;
 
 /// Control memory, mapped.
 #[derive(Debug)]
@@ -353,163 +260,6 @@ impl Control {
     }
 }
 
-const PAGE_HEADER_WORDS: usize = 16;
-// Words of the header, in 64 bits. The consumer writes all but FLAGS.
-const P_CURSOR: usize = 0;
-const P_FLAGS: usize = 1;
-const P_REGIONS_SEEN: usize = 2;
-const P_RECEIVED: usize = 3;
-const P_MISSED: usize = 4;
-const P_COPIED: usize = 5;
-const P_LATENCY: usize = 6;
-const P_DROPPED: usize = 7;
-const P_WAKE: usize = 8; // in its own cache line, as a 32-bit word
-
-/// A cursor that means: the consumer takes no more frames.
-pub const CURSOR_LEFT: u64 = u64::MAX;
-
-/// A `regions_seen` that means: only held frames keep regions mapped.
-pub const REGIONS_LET_GO: u64 = u64::MAX;
-
-/// The producer cut the consumer off.
-pub const FLAG_CUT_OFF: u64 = 1;
-/// The producer does not wait for this consumer any more; its leases hold.
-pub const FLAG_TIMED_OUT: u64 = 2;
-
-/// A consumer's lease page, mapped.
-#[derive(Debug)]
-pub struct LeasePage {
-    mapping: Mapping,
-    shape: Shape,
-}
-
-impl LeasePage {
-    /// Makes a lease page and its sealed descriptor.
-    pub fn create(shape: Shape) -> io::Result<(Self, OwnedFd)> {
-        let len = shape.page_len();
-        let fd = memfd::create("xmem-lease", len)?;
-        let mapping = Mapping::new(&fd, len, Access::ReadWrite)?;
-        memfd::seal(&fd, Seal::Size)?;
-        Ok((Self { mapping, shape }, fd))
-    }
-
-    /// Maps a descriptor that a producer sent.
-    pub fn open(fd: impl AsFd, shape: Shape) -> Result<Self, OpenError> {
-        let nonsense = |reason| OpenError::Nonsense("lease page", reason);
-        let len = memfd::sealed_len(&fd, Seal::Size).map_err(nonsense)?;
-        if len < shape.page_len() {
-            return Err(nonsense("it is too small"));
-        }
-        let mut mapping =
-            Mapping::new(&fd, shape.page_len(), Access::ReadWrite).map_err(OpenError::System)?;
-        // A forked child must not write the words of its parent.
-        let _ = mapping.keep_from_children();
-        Ok(Self { mapping, shape })
-    }
-
-    #[inline]
-    #[expect(
-        clippy::indexing_slicing,
-        reason = "`create` and `open` map the whole header"
-    )]
-    fn header(&self, word: usize) -> &AtomicU64 {
-        &self.mapping.words64(0, PAGE_HEADER_WORDS)[word]
-    }
-
-    /// The sequence of the next frame that the consumer takes.
-    #[inline]
-    pub fn cursor(&self) -> &AtomicU64 {
-        self.header(P_CURSOR)
-    }
-
-    /// [`FLAG_CUT_OFF`] and [`FLAG_TIMED_OUT`]. The producer writes this word.
-    #[inline]
-    pub fn flags(&self) -> &AtomicU64 {
-        self.header(P_FLAGS)
-    }
-
-    /// The version of the list up to which the consumer has unmapped regions that left it.
-    #[inline]
-    pub fn regions_seen(&self) -> &AtomicU64 {
-        self.header(P_REGIONS_SEEN)
-    }
-
-    /// How many frames the consumer received.
-    #[inline]
-    pub fn received(&self) -> &AtomicU64 {
-        self.header(P_RECEIVED)
-    }
-
-    /// How many frames the consumer missed.
-    #[inline]
-    pub fn missed(&self) -> &AtomicU64 {
-        self.header(P_MISSED)
-    }
-
-    /// How many frames the consumer copied, because its budget was used up or it needs another layout.
-    pub fn copied(&self) -> &AtomicU64 {
-        self.header(P_COPIED)
-    }
-
-    /// How many frames the consumer took and gave up.
-    pub fn dropped(&self) -> &AtomicU64 {
-        self.header(P_DROPPED)
-    }
-
-    /// Nanoseconds from the publication of a frame to its reception, smoothed.
-    #[inline]
-    pub fn latency(&self) -> &AtomicU64 {
-        self.header(P_LATENCY)
-    }
-
-    /// Its pages, for a device to write lease words in.
-    pub fn memory(&self) -> (*mut u8, usize) {
-        let len = self
-            .mapping
-            .len()
-            .next_multiple_of(rustix::param::page_size());
-        (self.mapping.ptr(), len)
-    }
-
-    #[expect(clippy::indexing_slicing, reason = "as in `header`")]
-    fn wake_word(&self) -> &AtomicU32 {
-        &self.mapping.words32(P_WAKE * 8, 1)[0]
-    }
-
-    /// The lease words, one per slot.
-    #[inline]
-    pub fn leases(&self) -> &[AtomicU32] {
-        self.mapping
-            .words32(PAGE_HEADER_WORDS * 8, self.shape.slots())
-    }
-
-    /// The last generation that the consumer took, one word per slot.
-    #[inline]
-    pub fn taken(&self) -> &[AtomicU32] {
-        let slots = self.shape.slots();
-        self.mapping
-            .words32(PAGE_HEADER_WORDS * 8 + slots * 4, slots)
-    }
-
-    /// Wakes the consumer if it sleeps. A system call only if it does.
-    pub fn wake(&self) {
-        if wake::wake(self.wake_word()) {
-            fault::point(Point::WakeChanged);
-            crate::os::futex::wake_one(self.wake_word());
-            fault::point(Point::WakeSent);
-        }
-    }
-
-    /// Sleeps unless `ready` finds something to do.
-    pub fn sleep(&self, timeout: Option<std::time::Duration>, ready: impl FnOnce() -> bool) {
-        let value = wake::prepare(self.wake_word());
-        if !ready() {
-            crate::os::futex::wait(self.wake_word(), value, timeout);
-        }
-        wake::awake(self.wake_word());
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -586,10 +336,6 @@ mod tests {
         assert!(Control::open(&fd).is_err(), "not sealed");
         memfd::seal(&fd, Seal::Size).unwrap();
         assert!(Control::open(&fd).is_err(), "no magic");
-        assert!(
-            LeasePage::open(&fd, Shape::new(MAX_SLOTS)).is_err(),
-            "too small"
-        );
         let (_control, fd) = Control::create(constants(4)).unwrap();
         assert!(Control::open(&fd).is_ok());
         assert!(Control::open(std::fs::File::open("/dev/null").unwrap()).is_err());
