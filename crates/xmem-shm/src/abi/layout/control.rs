@@ -3,12 +3,20 @@
 //! The control memory of a pool.
 
 use std::io;
+use std::num::NonZeroU16;
 use std::os::fd::{AsFd, OwnedFd};
 
+use super::shape::{EXTENSION_STRIDE, LAYOUT_STRIDE, PLACE_STRIDE, RECORD_WORDS};
 use super::{Constants, OpenError, Shape, VERSION};
 use crate::abi::budget::Share;
-use crate::abi::entry::{Entry, EntryWords};
+use crate::abi::entry::Entry;
+use crate::abi::extension::{EXTENSION_WORDS, Extension};
+use crate::abi::frame_info::FrameInfo;
+use crate::abi::frame_layout::{FrameLayout, LAYOUT_WORDS, LayoutWords};
+use crate::abi::limits::MAX_LAYOUTS;
 use crate::abi::meta::FrameMeta;
+use crate::abi::place::{PLACE_WORDS, SharedPlace};
+use crate::fault::{self, Point};
 use crate::os::mapping::{Access, Mapping};
 use crate::os::memfd::{self, Seal};
 use crate::protocol::regions;
@@ -25,6 +33,7 @@ const W_RING_LEN: usize = 3;
 const W_POOL_ID: usize = 4;
 const W_DELIVERY: usize = 5;
 const W_HISTORY: usize = 6;
+const W_BY_NUMBER: usize = 7;
 // What changes.
 const W_HEAD: usize = 16;
 const W_EOS_AT: usize = 17;
@@ -58,6 +67,7 @@ impl Control {
             (W_POOL_ID, constants.pool_id),
             (W_DELIVERY, constants.lossless.into()),
             (W_HISTORY, constants.history.into()),
+            (W_BY_NUMBER, constants.shape.by_number.into()),
             (W_MAGIC, MAGIC),
         ] {
             control.header(word).store(value, Ordering::Relaxed);
@@ -89,8 +99,9 @@ impl Control {
         let shape = Shape {
             max_slots: u32::try_from(read(W_MAX_SLOTS)).unwrap_or(0),
             ring_len: u32::try_from(read(W_RING_LEN)).unwrap_or(0),
+            by_number: read(W_BY_NUMBER) != 0,
         };
-        if !shape.valid() || shape.control_len() > len {
+        if !shape.is_valid() || shape.control_len() > len {
             return Err(nonsense("it has impossible sizes"));
         }
         let constants = Constants {
@@ -224,54 +235,200 @@ impl Control {
             .get(slot as usize)
     }
 
-    fn entry(&self, word: usize) -> &[AtomicU64] {
-        self.mapping.words64(word * 8, ENTRY_WORDS)
+    fn words(&self, word: usize, count: usize) -> &[AtomicU64] {
+        self.mapping.words64(word * 8, count)
     }
 
-    fn ring_entry(&self, sequence: u64) -> &[AtomicU64] {
-        let at = (sequence & u64::from(self.constants.shape.ring_len - 1)) as usize;
-        self.entry(self.constants.shape.ring_at() + at * ENTRY_WORDS)
+    /// The words of one of the rows that begin there.
+    fn row(&self, at: usize, row: usize, stride: usize) -> &[AtomicU64] {
+        self.words(at + row * stride, stride)
     }
 
-    fn slot_record(&self, slot: u32) -> &[AtomicU64] {
+    fn place_row(&self, slot: u32) -> &[AtomicU64] {
         if slot >= self.constants.shape.max_slots {
             return &[];
         }
-        self.entry(self.constants.shape.records_at() + slot as usize * ENTRY_WORDS)
+        self.row(
+            self.constants.shape.places_at(),
+            slot as usize,
+            PLACE_STRIDE,
+        )
     }
 
-    /// Writes the entry of a frame: into the ring, and as the newest one of its slot.
-    pub fn write_entry(&self, entry: &Entry<&FrameMeta>) {
-        let (sequence, words) = (entry.info.sequence, entry.encode());
-        ring::write(self.slot_record(entry.info.slot), sequence, &words);
-        ring::write(self.ring_entry(sequence), sequence, &words);
+    /// Stores where a slot lies. Only before the slot is used for the first time there: consumers read it without a lock.
+    pub fn set_place(&self, slot: u32, place: &SharedPlace) {
+        store(self.place_row(slot), &place.encode());
+        fault::point(Point::PlaceStored);
+    }
+
+    /// Where a slot lies. It is the place of a frame that an entry names if a lease on that frame [is gained](lease::hold)
+    /// after this. `None`: there is no such slot, or it lies in memory of an unknown kind.
+    #[inline]
+    pub fn place(&self, slot: u32) -> Option<SharedPlace> {
+        let row = self.place_row(slot).first_chunk::<PLACE_WORDS>()?;
+        SharedPlace::decode(row.each_ref().map(|word| word.load(Ordering::Relaxed)))
+    }
+
+    fn layout_row(&self, id: LayoutId) -> &[AtomicU64] {
+        let shape = self.constants.shape;
+        self.row(shape.layouts_at(), id.index(), LAYOUT_STRIDE)
+    }
+
+    /// Stores a layout. Once, before the first entry that names it.
+    pub fn set_layout(&self, id: LayoutId, layout: &FrameLayout) {
+        store(self.layout_row(id), &layout.encode());
+        fault::point(Point::LayoutStored);
+    }
+
+    /// The words of a layout that an entry names.
+    pub fn layout(&self, id: LayoutId) -> LayoutWords {
+        let mut words = [0; LAYOUT_WORDS];
+        for (value, word) in words.iter_mut().zip(self.layout_row(id)) {
+            *value = word.load(Ordering::Relaxed);
+        }
+        words
+    }
+
+    fn ring_index(&self, sequence: u64) -> usize {
+        (sequence & u64::from(self.constants.shape.ring_len - 1)) as usize
+    }
+
+    fn ring_entry(&self, sequence: u64) -> &[AtomicU64] {
+        let shape = self.constants.shape;
+        self.row(shape.ring_at(), self.ring_index(sequence), ENTRY_WORDS)
+    }
+
+    fn extension(&self, sequence: u64) -> &[AtomicU64] {
+        let (shape, index) = (self.constants.shape, self.ring_index(sequence));
+        self.row(shape.extensions_at(), index, EXTENSION_STRIDE)
+    }
+
+    /// The entry and the extension of a slot's record.
+    fn record(&self, slot: u32) -> Option<(&[AtomicU64], &[AtomicU64])> {
+        let shape = self.constants.shape;
+        if !shape.by_number || slot >= shape.max_slots {
+            return None;
+        }
+        self.row(shape.records_at(), slot as usize, RECORD_WORDS)
+            .split_at_checked(ENTRY_WORDS)
+    }
+
+    /// Writes the entry of a frame: into the ring, and with buffers by number into the record of its slot.
+    /// `attached`, `layout`: as in [`Entry::new`].
+    pub fn write_entry(
+        &self,
+        info: &FrameInfo,
+        meta: &FrameMeta,
+        attached: (u64, u64),
+        layout: Option<LayoutId>,
+    ) {
+        let sequence = info.sequence;
+        if let Some((words, room)) = self.record(info.slot) {
+            let entry = Entry::new(info, meta, attached, None);
+            let extension = Extension::of(meta);
+            let extension = Some((room, extension.words()));
+            ring::write(words, sequence, entry.words(), extension);
+        }
+        let entry = Entry::new(info, meta, attached, layout);
+        let extension = entry.has_extension().then(|| Extension::of(meta));
+        let extension = extension
+            .as_ref()
+            .map(|it| (self.extension(sequence), it.words()));
+        ring::write(
+            self.ring_entry(sequence),
+            sequence,
+            entry.words(),
+            extension,
+        );
     }
 
     /// The entry of a sequence number, unless it is gone.
-    pub fn read_entry(&self, sequence: u64) -> Option<EntryWords> {
+    #[inline]
+    pub fn read_entry(&self, sequence: u64) -> Option<Entry> {
         let mut words = [0; PAYLOAD_WORDS];
-        ring::read(self.ring_entry(sequence), sequence, &mut words).then_some(words)
+        ring::read(self.ring_entry(sequence), sequence, &mut words)
+            .then(|| Entry::of_words(sequence, words))
     }
 
-    /// The newest entry of a slot, unless it is just being written.
-    pub fn read_slot_record(&self, slot: u32) -> Option<EntryWords> {
-        let mut words = [0; PAYLOAD_WORDS];
-        ring::read_any(self.slot_record(slot), &mut words).then_some(words)
+    /// The extension of the entry of a sequence number, unless it is gone.
+    pub fn read_extension(&self, sequence: u64) -> Option<Extension> {
+        let mut words = [0; EXTENSION_WORDS];
+        let (entry, extension) = (self.ring_entry(sequence), self.extension(sequence));
+        ring::read_extension(entry, extension, sequence, &mut words)
+            .then(|| Extension::of_words(words))
+    }
+
+    /// The newest entry of a slot, unless it is just being written, or there are no records. Its layout is in its extension.
+    pub fn read_record(&self, slot: u32) -> Option<(Entry, Extension)> {
+        let (entry, extension) = self.record(slot)?;
+        let (mut words, mut more) = ([0; PAYLOAD_WORDS], [0; EXTENSION_WORDS]);
+        let sequence = ring::read_any(entry, &mut words)?;
+        // Under the stamp of that entry.
+        ring::read_extension(entry, extension, sequence, &mut more)
+            .then(|| (Entry::of_words(sequence, words), Extension::of_words(more)))
+    }
+}
+
+fn store(words: &[AtomicU64], values: &[u64]) {
+    for (word, value) in words.iter().zip(values) {
+        word.store(*value, Ordering::Relaxed);
+    }
+}
+
+/// The number of a layout in the table: 1 to [`MAX_LAYOUTS`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LayoutId(NonZeroU16);
+
+impl LayoutId {
+    /// `None`: there is no such layout.
+    #[inline]
+    pub fn new(number: u16) -> Option<Self> {
+        let id = NonZeroU16::new(number)?;
+        (usize::from(number) <= MAX_LAYOUTS).then_some(Self(id))
+    }
+
+    /// Its number.
+    pub fn number(self) -> u16 {
+        self.0.get()
+    }
+
+    /// Its row in the table.
+    #[inline]
+    pub fn index(self) -> usize {
+        usize::from(self.0.get()) - 1
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::abi::frame_info::FrameInfo;
 
     fn constants(max_slots: u32) -> Constants {
         Constants {
-            shape: Shape::new(max_slots),
+            shape: Shape {
+                max_slots,
+                ring_len: 64,
+                by_number: true,
+            },
             pool_id: 7,
             lossless: true,
             history: 2,
         }
+    }
+
+    /// Writes an entry, and returns what is to be read.
+    fn write(control: &Control, sequence: u64, reserved: u8) -> (Entry, Extension) {
+        let info = FrameInfo {
+            sequence,
+            slot: 4,
+            ..FrameInfo::default()
+        };
+        let meta = FrameMeta {
+            reserved: Some([reserved; 64].into()),
+            ..FrameMeta::default()
+        };
+        control.write_entry(&info, &meta, (4, 8), None);
+        (Entry::new(&info, &meta, (4, 8), None), Extension::of(&meta))
     }
 
     #[test]
@@ -283,43 +440,78 @@ mod tests {
         control.set_eos_at(Some(0));
         control.slot(4).unwrap().store(9, Ordering::Relaxed);
         control.show_regions([3, 8].into_iter(), 1);
-        let entry = Entry {
-            region: 3,
-            offset: 4096,
-            len: 8192,
-            attached: (4, 8),
-            info: FrameInfo {
-                sequence: 2,
-                slot: 4,
-                ..FrameInfo::default()
-            },
-            meta: &FrameMeta::default(),
-        };
-        control.write_entry(&entry);
-        let words = entry.encode();
         assert_eq!(view.head(), 3);
         assert_eq!(view.eos_at(), Some(0));
         assert_eq!(view.slot(4).unwrap().load(Ordering::Relaxed), 9);
         assert!(view.slot(5).is_none());
         assert_eq!(view.region_ids().filter(|id| *id != 0).sum::<u32>(), 11);
         assert_eq!(view.regions_version(), 1);
-        assert_eq!(view.read_entry(2), Some(words));
-        assert_eq!(view.read_entry(2 + u64::from(Shape::new(5).ring_len)), None);
-        assert_eq!(view.read_slot_record(4), Some(words));
-        assert_eq!(view.read_slot_record(3), None);
     }
 
     #[test]
-    fn parts_do_not_overlap() {
+    fn a_consumer_sees_entries_places_and_layouts() {
+        let (control, fd) = Control::create(constants(5)).unwrap();
+        let view = Control::open(&fd).unwrap();
+        let (first, extension) = write(&control, 2, 5);
+        assert_eq!(view.read_entry(2), Some(first));
+        assert_eq!(view.read_extension(2), Some(extension));
+        assert_eq!(view.read_entry(2 + 64), None);
+        assert_eq!(view.read_extension(2 + 64), None);
+        assert_eq!(view.read_record(4), Some((first, extension)));
+        assert_eq!(view.read_record(3), None);
+        assert_eq!(view.read_record(5), None);
+
+        let (later, later_extension) = write(&control, 2 + 64, 6);
+        assert_eq!((view.read_entry(2), view.read_extension(2)), (None, None));
+        assert_eq!(view.read_entry(2 + 64), Some(later));
+        assert_eq!(view.read_record(4), Some((later, later_extension)));
+
+        let place = SharedPlace {
+            region: 3,
+            offset: 4096,
+            ..SharedPlace::default()
+        };
+        control.set_place(4, &place);
+        assert_eq!(view.place(4), Some(place));
+        assert_eq!(view.place(3), Some(SharedPlace::default()));
+        assert_eq!(view.place(5), None);
+
+        let layout = FrameLayout {
+            content_type: "a".into(),
+            ..FrameLayout::default()
+        };
+        let id = LayoutId::new(64).unwrap();
+        control.set_layout(id, &layout);
+        assert_eq!(FrameLayout::decode(&view.layout(id)), Ok(layout));
+        assert_eq!((LayoutId::new(0), LayoutId::new(65)), (None, None));
+        assert_eq!(view.read_entry(2 + 64), Some(later), "and nothing else");
+    }
+
+    #[test]
+    fn only_pools_of_buffers_by_number_have_records() {
+        let constants = Constants {
+            shape: Shape {
+                by_number: false,
+                ..constants(5).shape
+            },
+            ..constants(5)
+        };
+        let (control, _fd) = Control::create(constants).unwrap();
+        let (entry, _) = write(&control, 2, 5);
+        assert_eq!(control.read_entry(2), Some(entry));
+        assert_eq!(control.read_record(4), None);
+    }
+
+    #[test]
+    fn all_rows_lie_in_the_memory() {
         for max_slots in [1, 2, 3, 255, 256] {
-            let shape = Shape::new(max_slots);
-            assert!(shape.valid());
-            assert!(shape.regions_at() >= HEADER_WORDS + shape.slots());
-            assert!(shape.records_at() * 2 >= shape.regions_at() * 2 + shape.slots());
             let (control, _fd) = Control::create(constants(max_slots)).unwrap();
-            assert_eq!(control.region_words().len(), shape.slots());
-            assert_eq!(control.slot_record(max_slots - 1).len(), ENTRY_WORDS);
+            let slot = max_slots - 1;
+            assert_eq!(control.region_words().len(), max_slots as usize);
+            assert_eq!(control.place_row(slot).len(), PLACE_STRIDE);
             assert_eq!(control.ring_entry(u64::MAX).len(), ENTRY_WORDS);
+            assert_eq!(control.extension(u64::MAX).len(), EXTENSION_STRIDE);
+            assert_eq!(control.record(slot).unwrap().1.len(), EXTENSION_STRIDE);
         }
     }
 

@@ -174,15 +174,20 @@ mod tests {
     use super::*;
     use crate::abi::limits::MAX_SLOTS;
 
+    fn shape(max_slots: u32) -> Shape {
+        Shape {
+            max_slots,
+            ring_len: 64,
+            by_number: false,
+        }
+    }
+
     #[test]
     fn other_memory_is_refused() {
         let fd = memfd::create("t", 1 << 16).unwrap();
-        assert!(LeasePage::open(&fd, Shape::new(4)).is_err(), "not sealed");
+        assert!(LeasePage::open(&fd, shape(4)).is_err(), "not sealed");
         memfd::seal(&fd, Seal::Size).unwrap();
-        assert!(LeasePage::open(&fd, Shape::new(4)).is_ok());
-        assert!(
-            LeasePage::open(&fd, Shape::new(MAX_SLOTS)).is_err(),
-            "too small"
-        );
+        assert!(LeasePage::open(&fd, shape(4)).is_ok());
+        assert!(LeasePage::open(&fd, shape(MAX_SLOTS)).is_err(), "too small");
     }
 }
