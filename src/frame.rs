@@ -3,11 +3,14 @@
 //! A GstBuffer's description to the pool's metadata and back. Where the bytes lie is memory.rs's business, and what
 //! the times mean timing.rs's.
 
+use std::sync::{Arc, Mutex};
+
 use gst_video::prelude::*;
-use xmem_core::{DType, FrameMeta, Text, VideoLayout};
+use xmem_core::{DType, FrameLayout, FrameMeta, Text};
 
 use crate::caps::CUDA_MEMORY;
 use crate::drm::Drm;
+use crate::lock;
 use crate::planes::{self, Planes};
 
 /// GST_BUFFER_OFFSET_NONE.
@@ -22,7 +25,7 @@ fn known(offset: u64) -> Option<u64> {
 }
 
 /// What a stream's caps say about each of its frames.
-#[derive(Debug, Default, Clone)]
+#[derive(Debug, Default)]
 pub(crate) struct Format {
     content_type: Text<32>,
     /// For video whose caps say how its bytes lie.
@@ -33,6 +36,16 @@ pub(crate) struct Format {
     /// For interleaved samples.
     audio: Option<(DType, u64)>,
     pub(crate) memory: Memory,
+    /// The layout that was checked last.
+    checked: Mutex<Option<Checked>>,
+}
+
+/// A layout that was checked for payloads of a size in bytes. Most frames have the layout and the size of the one before.
+#[derive(Debug)]
+struct Checked {
+    layout: Arc<FrameLayout>,
+    size: usize,
+    planes: Option<Planes>,
 }
 
 /// What the caps say of the memory.
@@ -108,50 +121,80 @@ impl Format {
         info.or_else(|| self.drm.map(|drm| (drm.width, drm.height)))
     }
 
-    /// Checks a layout that another process wrote, for a payload of `size` bytes. `None`: nobody here can use it.
+    /// Checks the planes of a layout that another process wrote, for a payload of `size` bytes. `None`: there are none, or
+    /// nothing here can use them.
     pub(crate) fn check(
         &self,
-        layout: &VideoLayout,
+        layout: &Arc<FrameLayout>,
         size: usize,
     ) -> Result<Option<Planes>, &'static str> {
-        match (&self.video, self.drm) {
-            (Some(info), _) => Planes::check(layout, size, info).map(Some),
-            (None, Some(drm)) => drm.check(layout, size),
+        let Some(video) = &layout.video else {
+            return Ok(None);
+        };
+        let mut checked = lock(&self.checked);
+        let last = checked.as_ref();
+        if let Some(last) = last.filter(|it| it.size == size && Arc::ptr_eq(&it.layout, layout)) {
+            return Ok(last.planes);
+        }
+        let planes = match (&self.video, self.drm) {
+            (Some(info), _) => Planes::check(video, size, info).map(Some),
+            (None, Some(drm)) => drm.check(video, size),
             (None, None) => Ok(None),
-        }
+        }?;
+        *checked = Some(Checked {
+            layout: layout.clone(),
+            size,
+            planes,
+        });
+        Ok(planes)
     }
 
-    /// Puts the layout of a copy on what is known of a frame.
-    pub(crate) fn lay_out(&self, meta: &mut FrameMeta, layout: &gst_video::VideoInfo) {
-        meta.video = Some(planes::of_info(layout)).filter(|_| meta.video.is_some());
+    /// The layout of a copy, where `layout` is that of the frame.
+    pub(crate) fn layout_of_copy(
+        &self,
+        layout: &FrameLayout,
+        copy: &gst_video::VideoInfo,
+    ) -> FrameLayout {
+        let mut layout = layout.clone();
+        layout.video = layout.video.map(|_| planes::of_info(copy));
         if let Some(info) = &self.video {
-            describe_pixels(meta, info);
+            describe_pixels(&mut layout, info);
         }
+        layout
     }
 
-    /// What is known of a buffer, but for its times on CLOCK_MONOTONIC and where its bytes lie.
-    pub(crate) fn describe(&self, buffer: &gst::BufferRef) -> FrameMeta {
-        let mut meta = FrameMeta::new(buffer.size());
-        meta.content_type = self.content_type;
-        meta.pts = buffer.pts().map(gst::ClockTime::nseconds);
-        meta.dts = buffer.dts().map(gst::ClockTime::nseconds);
-        meta.duration = buffer.duration().map(gst::ClockTime::nseconds);
-        meta.buffer_offset = known(buffer.offset());
-        meta.buffer_offset_end = known(buffer.offset_end());
-        // The upper bits mean something else for each kind of stream; video's are the widest set of them.
-        meta.flags =
-            (buffer.flags() - gst::BufferFlags::TAG_MEMORY).bits() | buffer.video_flags().bits();
+    /// How the bytes of a buffer lie, which `program` made.
+    pub(crate) fn layout(&self, buffer: &gst::BufferRef, program: Text<32>) -> FrameLayout {
+        let mut layout = FrameLayout {
+            content_type: self.content_type,
+            producer: program,
+            ..FrameLayout::default()
+        };
         if self.video.is_some() || self.drm.is_some() {
-            meta.video = planes::of_buffer(buffer, self.video.as_ref());
+            layout.video = planes::of_buffer(buffer, self.video.as_ref());
         }
         if let Some(info) = &self.video {
-            describe_pixels(&mut meta, info);
+            describe_pixels(&mut layout, info);
         }
         if let Some((dtype, channels)) = self.audio {
-            describe_samples(&mut meta, dtype, channels);
+            describe_samples(&mut layout, buffer.size() as u64, dtype, channels);
         }
-        meta
+        layout
     }
+}
+
+/// What is known of a buffer, but for its times on CLOCK_MONOTONIC, where its bytes lie and its metas.
+pub(crate) fn describe(buffer: &gst::BufferRef, layout: Arc<FrameLayout>) -> FrameMeta {
+    let mut meta = FrameMeta::new(buffer.size()).with_layout(layout);
+    meta.pts = buffer.pts().map(gst::ClockTime::nseconds);
+    meta.dts = buffer.dts().map(gst::ClockTime::nseconds);
+    meta.duration = buffer.duration().map(gst::ClockTime::nseconds);
+    meta.buffer_offset = known(buffer.offset());
+    meta.buffer_offset_end = known(buffer.offset_end());
+    // The upper bits mean something else for each kind of stream; video's are the widest set of them.
+    meta.flags =
+        (buffer.flags() - gst::BufferFlags::TAG_MEMORY).bits() | buffer.video_flags().bits();
+    meta
 }
 
 /// Puts on a buffer what the metadata say, but for its times and its planes.
@@ -164,8 +207,10 @@ pub(crate) fn decorate(buffer: &mut gst::BufferRef, meta: &FrameMeta) {
 }
 
 /// Frames of one plane whose pixels are whole elements are also an array: rows, columns and channels.
-fn describe_pixels(meta: &mut FrameMeta, info: &gst_video::VideoInfo) {
-    let Some(layout) = &meta.video else { return };
+fn describe_pixels(described: &mut FrameLayout, info: &gst_video::VideoInfo) {
+    let Some(layout) = described.video else {
+        return;
+    };
     let format = info.format_info();
     if info.n_planes() != 1
         || format.is_complex()
@@ -189,36 +234,36 @@ fn describe_pixels(meta: &mut FrameMeta, info: &gst_video::VideoInfo) {
         return;
     }
     let [row, ..] = layout.strides;
-    meta.dtype = dtype;
-    meta.ndim = if format.is_gray() && pixel == element {
+    described.dtype = dtype;
+    described.ndim = if format.is_gray() && pixel == element {
         2
     } else {
         3
     };
-    meta.shape[..3].copy_from_slice(&[
+    described.shape[..3].copy_from_slice(&[
         u64::from(layout.height),
         u64::from(layout.width),
         pixel / element,
     ]);
-    meta.strides[..3].copy_from_slice(&[
+    described.strides[..3].copy_from_slice(&[
         i64::from(row),
         pixel.cast_signed(),
         element.cast_signed(),
     ]);
-    if meta.ndim == 2 {
-        meta.shape[2] = 0;
-        meta.strides[2] = 0;
+    if described.ndim == 2 {
+        described.shape[2] = 0;
+        described.strides[2] = 0;
     }
 }
 
 /// Interleaved samples are an array of frames and channels.
-fn describe_samples(meta: &mut FrameMeta, dtype: DType, channels: u64) {
+fn describe_samples(described: &mut FrameLayout, size: u64, dtype: DType, channels: u64) {
     let element = dtype.size() as u64;
     let frame = element * channels;
-    meta.dtype = dtype;
-    meta.ndim = 2;
-    meta.shape[..2].copy_from_slice(&[meta.size / frame, channels]);
-    meta.strides[..2].copy_from_slice(&[frame.cast_signed(), element.cast_signed()]);
+    described.dtype = dtype;
+    described.ndim = 2;
+    described.shape[..2].copy_from_slice(&[size / frame, channels]);
+    described.strides[..2].copy_from_slice(&[frame.cast_signed(), element.cast_signed()]);
 }
 
 fn interleaved(structure: &gst::StructureRef) -> Option<(DType, u64)> {

@@ -22,6 +22,10 @@ use crate::{allocator::XmemAllocator, lock, tally::Tally};
 pub(crate) const MEMORY_TYPE: &glib::GStr = glib::gstr!("XmemMemory");
 
 /// How far a slot is.
+#[expect(
+    clippy::large_enum_variant,
+    reason = "a box would be an allocation for each frame"
+)]
 enum Lease {
     Writable(WriteLease),
     Published(ReadLease),
@@ -171,11 +175,11 @@ impl XmemMemoryRef {
     pub(crate) fn publish(
         &self,
         producer: &Producer,
-        mut meta: Arc<FrameMeta>,
+        mut meta: FrameMeta,
     ) -> Result<u64, PublishError> {
         let slot = self.shared();
         let offset = slot.base_offset + self.offset() as u64;
-        FrameMeta::set_place(&mut meta, offset, self.size() as u64);
+        (meta.offset, meta.size) = (offset, self.size() as u64);
         // The slot's own lock, held so that the memory is not mapped for writing in between. Publishing never waits.
         let mut lease = slot.lease();
         match &*lease {

@@ -406,9 +406,9 @@ impl<'a> SlotMemory<'a> {
     pub(crate) fn publish(
         self,
         producer: &Producer,
-        mut meta: Arc<FrameMeta>,
+        mut meta: FrameMeta,
     ) -> Result<u64, PublishError> {
-        FrameMeta::set_place(&mut meta, 0, self.1.size() as u64);
+        (meta.offset, meta.size) = (0, self.1.size() as u64);
         let mut lease = self.0.lease();
         match &*lease {
             Lease::Published(frame) => return producer.republish(frame, &meta),

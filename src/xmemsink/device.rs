@@ -4,7 +4,6 @@
 //! device.
 #![allow(unsafe_code)] // addresses of device memory
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use gst::{glib, prelude::*};
@@ -88,7 +87,7 @@ pub(super) fn offer(
 pub(super) fn publish(
     started: &Started,
     buffer: &gst::Buffer,
-    meta: &Arc<FrameMeta>,
+    meta: &FrameMeta,
     format: &Format,
     cancel: &Canceller,
 ) -> Result<Option<Outcome>, Failure> {
@@ -147,7 +146,7 @@ fn share(
     buffer: &gst::Buffer,
     memory: CudaMemory<'_>,
     ptr: u64,
-    meta: &Arc<FrameMeta>,
+    meta: &FrameMeta,
     cancel: &Canceller,
 ) -> Result<Result<Outcome, &'static str>, Failure> {
     if let Some(why) = memory.why_not_exportable() {
@@ -230,7 +229,7 @@ fn publish_copy(
     buffer: &gst::Buffer,
     memory: CudaMemory<'_>,
     ptr: u64,
-    meta: &Arc<FrameMeta>,
+    meta: &FrameMeta,
     format: &Format,
     cancel: &Canceller,
 ) -> Result<bool, Failure> {
@@ -249,9 +248,9 @@ fn publish_copy(
         started.producer.note_dropped();
         return Ok(false);
     };
-    let mut meta = FrameMeta::clone(meta);
+    let layout = format.layout_of_copy(&meta.layout, copier.layout().info());
+    let mut meta = meta.clone().with_layout(layout);
     meta.size = size as u64;
-    format.lay_out(&mut meta, copier.layout().info());
     let slot = lease.cuda().ok_or(failed(CudaError::NotOnDevice))?;
     // SAFETY: the buffer is kept until the stream has copied it, whether that is published or not.
     let copied = unsafe {

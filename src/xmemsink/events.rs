@@ -45,11 +45,11 @@ impl Events {
             flags,
         } = packed;
         let mut meta = FrameMeta {
-            producer: way.started.program,
             flags,
             attachments,
             ..FrameMeta::default()
         };
+        meta.producer = way.started.program;
         // Other events come from any thread, and have no time.
         let waits = event.is_serialized();
         if waits {

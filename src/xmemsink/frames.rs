@@ -2,8 +2,6 @@
 
 //! A buffer on its way into the pool: its description, its times, and the messages about it.
 
-use std::sync::Arc;
-
 use xmem_core::{Canceller, FrameMeta};
 
 use super::{
@@ -14,7 +12,10 @@ use super::{
     requests::Requests,
     way::Way,
 };
-use crate::meta::{self, Losses};
+use crate::{
+    frame,
+    meta::{self, Losses},
+};
 
 /// Describes a buffer, but for its times on CLOCK_MONOTONIC, and reports what gets lost.
 pub(super) fn describe(
@@ -22,11 +23,9 @@ pub(super) fn describe(
     buffer: &gst::BufferRef,
     losses: &Losses,
 ) -> Result<FrameMeta, gst::FlowError> {
-    let mut meta = way.stream.format().describe(buffer);
-    meta.producer = way.started.program;
-    meta.attachments = meta::of_buffer(buffer, losses);
+    let layout = way.stream.format().layout(buffer, way.started.program);
     // No consumer would take the frame.
-    way.stream.check(&meta).map_err(|reason| {
+    let layout = way.stream.check(layout, buffer.size()).map_err(|reason| {
         gst::element_error!(
             way.sink,
             gst::StreamError::Format,
@@ -36,6 +35,8 @@ pub(super) fn describe(
         );
         gst::FlowError::Error
     })?;
+    let mut meta = frame::describe(buffer, layout);
+    meta.attachments = meta::of_buffer(buffer, losses);
     for (name, why) in losses.news() {
         gst::element_warning!(
             way.sink,
@@ -51,15 +52,13 @@ pub(super) fn hand_over(
     way: Way<'_>,
     requests: &Requests,
     buffer: &gst::Buffer,
-    meta: FrameMeta,
+    mut meta: FrameMeta,
 ) -> Result<Outcome, gst::FlowError> {
-    let mut meta = Arc::new(meta);
     loop {
         let timeline = way.clear(Data::Buffer(buffer))?;
         let stamps = way.times.stamps(way.sink, &timeline, buffer);
-        let stamped = Arc::make_mut(&mut meta);
-        stamped.timestamp = stamps.presentation;
-        stamped.decode_timestamp = stamps.decoding;
+        meta.timestamp = stamps.presentation;
+        meta.decode_timestamp = stamps.decoding;
         if let Some(outcome) = attempt(way, requests, buffer, &meta)? {
             return Ok(outcome);
         }
@@ -71,7 +70,7 @@ fn attempt(
     way: Way<'_>,
     requests: &Requests,
     buffer: &gst::Buffer,
-    meta: &Arc<FrameMeta>,
+    meta: &FrameMeta,
 ) -> Result<Option<Outcome>, gst::FlowError> {
     let format = way.stream.format();
     let asked = requests.asked();

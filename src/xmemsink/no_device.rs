@@ -2,8 +2,6 @@
 
 //! In the place of `device` in builds without CUDA: no buffer lies on a device.
 
-use std::sync::Arc;
-
 use xmem_core::{Canceller, FrameMeta, ProducerBuilder};
 
 use super::{
@@ -28,7 +26,7 @@ pub(super) fn offer(
 pub(super) fn publish(
     _started: &Started,
     _buffer: &gst::Buffer,
-    _meta: &Arc<FrameMeta>,
+    _meta: &FrameMeta,
     _format: &Format,
     _cancel: &Canceller,
 ) -> Result<Option<Outcome>, Failure> {

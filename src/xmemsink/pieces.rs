@@ -4,7 +4,6 @@
 //! several slots, frames of another pool.
 
 use std::os::fd::{BorrowedFd, OwnedFd};
-use std::sync::Arc;
 
 use xmem_core::{
     Canceller, ForwardError, FrameMeta, FrameParts, ImportedMemory, MAX_PARTS, Parts, Producer,
@@ -27,7 +26,7 @@ use crate::{
 pub(super) fn publish(
     started: &Started,
     buffer: &gst::Buffer,
-    meta: &Arc<FrameMeta>,
+    meta: &FrameMeta,
     cancel: &Canceller,
 ) -> Result<Option<Outcome>, Failure> {
     let Some(parts) = pieces(&started.producer, buffer, cancel)? else {

@@ -2,8 +2,6 @@
 
 //! A buffer into a slot: where it lies if upstream wrote it into one of ours, with one copy if not.
 
-use std::sync::Arc;
-
 use xmem_core::{Canceller, FrameMeta, Producer, PublishError, SlotSpec};
 
 use super::{
@@ -20,7 +18,7 @@ use crate::memory::{XmemMemory, XmemMemoryRef};
 pub(super) fn publish(
     started: &Started,
     buffer: &gst::Buffer,
-    meta: &Arc<FrameMeta>,
+    meta: &FrameMeta,
     format: &Format,
     cancel: &Canceller,
 ) -> Result<Outcome, Failure> {

@@ -4,7 +4,7 @@
 
 use std::sync::{Arc, Mutex};
 
-use xmem_core::{FrameMeta, Producer, Sticky, VideoLayout};
+use xmem_core::{FrameLayout, Producer, Sticky};
 
 use super::log::CAT;
 use crate::{
@@ -21,8 +21,8 @@ pub(super) struct Stream(Mutex<State>);
 #[derive(Debug, Default)]
 struct State {
     format: Arc<Format>,
-    /// The last layout of planes that is right, and the size of its frame in bytes.
-    checked: Option<(VideoLayout, u64)>,
+    /// The layout of the last frame.
+    layout: Arc<FrameLayout>,
     sticky: Sticky,
     /// The pool does not have `sticky` yet.
     sticky_is_new: bool,
@@ -48,7 +48,6 @@ impl Stream {
         let format = Arc::new(Format::from_caps(&sticky::shareable(caps.clone())));
         let mut state = lock(&self.0);
         state.format = format;
-        state.checked = None;
         (state.reported_copies, state.reported_drops) = (false, false);
     }
 
@@ -57,19 +56,22 @@ impl Stream {
         lock(&self.0).format.clone()
     }
 
-    /// Checks where a frame's planes lie, when that changes. Every consumer would end over a layout that cannot be.
-    pub(super) fn check(&self, meta: &FrameMeta) -> Result<(), &'static str> {
+    /// Checks where a frame's planes lie, and returns the layout in a form that frames share. Every consumer would end over a layout
+    /// that cannot be.
+    pub(super) fn check(
+        &self,
+        layout: FrameLayout,
+        size: usize,
+    ) -> Result<Arc<FrameLayout>, &'static str> {
         let mut state = lock(&self.0);
-        // What is copied on a device may lack rows.
-        let Some(layout) = meta.video.filter(|_| state.format.memory != Memory::Cuda) else {
-            return Ok(());
-        };
-        if state.checked != Some((layout, meta.size)) {
-            let size = usize::try_from(meta.size).unwrap_or(usize::MAX);
-            state.format.check(&layout, size)?;
-            state.checked = Some((layout, meta.size));
+        if *state.layout != layout {
+            state.layout = Arc::new(layout);
         }
-        Ok(())
+        // What is copied on a device may lack rows.
+        if state.format.memory != Memory::Cuda {
+            state.format.check(&state.layout, size)?;
+        }
+        Ok(state.layout.clone())
     }
 
     /// Takes an event over into the sticky state, if it is one of that. `Err`: why that cannot be.

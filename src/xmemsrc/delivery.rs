@@ -125,12 +125,8 @@ impl Converter<'_> {
         buffer_ref.set_pts(self.times.pts);
         buffer_ref.set_dts(self.times.dts);
         buffer_ref.set_duration(self.times.duration);
-        let layout = meta.video.as_ref();
-        let planes = layout.map(|layout| self.format.check(layout, size));
-        let planes = planes
-            .transpose()
-            .map_err(|reason| Nonsense(reason.to_owned()))?
-            .flatten();
+        let planes = self.format.check(&meta.layout, size);
+        let planes = planes.map_err(|reason| Nonsense(reason.to_owned()))?;
         if let Some(planes) = &planes {
             planes
                 .describe(buffer_ref)

@@ -10,7 +10,9 @@ use std::error::Error;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use xmem_core::{AcquireError, FrameMeta, Producer, Sticky, VideoLayout, monotonic_ns};
+use xmem_core::{
+    AcquireError, FrameLayout, FrameMeta, Producer, Sticky, VideoLayout, monotonic_ns,
+};
 
 const FORMAT: &str = "GRAY8";
 const WIDTH: usize = 640;
@@ -65,13 +67,16 @@ fn draw(pixels: &mut [u8], number: usize) {
 
 fn describe(layout: VideoLayout, size: usize, pts: Duration, taken: i64) -> FrameMeta {
     FrameMeta {
-        content_type: "image/raw".into(),
-        producer: "xmem-producer".into(),
         // The time that all processes share; xmemsrc makes the buffer's own of it.
         timestamp: Some(taken),
         pts: Some(pts.as_nanos() as u64),
         duration: Some(FRAME_TIME.as_nanos() as u64),
-        video: Some(layout),
         ..FrameMeta::new(size)
     }
+    .with_layout(FrameLayout {
+        content_type: "image/raw".into(),
+        producer: "xmem-producer".into(),
+        video: Some(layout),
+        ..FrameLayout::default()
+    })
 }

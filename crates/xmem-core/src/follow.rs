@@ -76,6 +76,10 @@ pub enum OverBudget {
 
 /// A frame, or an event, that was taken from the pool.
 #[derive(Debug)]
+#[expect(
+    clippy::large_enum_variant,
+    reason = "a box would be an allocation for each frame"
+)]
 pub enum Taken<'a> {
     /// It counts against the budget until the lease is dropped.
     Kept(ReadLease),
@@ -100,7 +104,7 @@ pub enum Step<T> {
     /// A frame or an event was taken; the function made this of it.
     Took(T),
     /// A frame was dropped for want of budget ([`OverBudget::Drop`]).
-    Dropped(FrameInfo, Arc<FrameMeta>),
+    Dropped(FrameInfo, FrameMeta),
     /// No frame came in time.
     Nothing,
     /// No producer came in time; the next step looks again.
@@ -410,7 +414,7 @@ impl Follower {
                 consumer.receive_with(timeout, |lease| {
                     self.last = Some(lease.info().sequence);
                     if self.over_budget == OverBudget::Drop && !lease.meta().event {
-                        Step::Dropped(*lease.info(), lease.shared_meta().clone())
+                        Step::Dropped(*lease.info(), lease.meta().clone())
                     } else {
                         Step::Took(take(Taken::Lent(lease)))
                     }

@@ -6,10 +6,13 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 
 use xmem_shm::abi::device_header::DeviceHeader;
-use xmem_shm::abi::entry::{Entry, EntryWords};
-use xmem_shm::abi::layout::{Control, VERSION};
+use xmem_shm::abi::entry::Entry;
+use xmem_shm::abi::extension::Extension;
+use xmem_shm::abi::frame_info::Storage;
+use xmem_shm::abi::layout::{Control, LayoutId, VERSION};
 use xmem_shm::abi::named::Sticky;
 use xmem_shm::abi::parts;
+use xmem_shm::abi::place::SharedPlace;
 use xmem_shm::abi::wire::{ToConsumer, ToProducer};
 use xmem_shm::os::memfd::{self, Seal};
 use xmem_shm::protocol::ring::PAYLOAD_WORDS;
@@ -40,9 +43,14 @@ pub fn messages(data: &[u8]) {
 /// An entry of the ring.
 pub fn entry(data: &[u8]) {
     device_header(data);
-    let words: EntryWords = words::<PAYLOAD_WORDS>(data);
-    if let Ok(entry) = Entry::decode(&words) {
-        assert_eq!(Entry::decode(&entry.encode()).ok(), Some(entry));
+    let entry = Entry::of_words(1, words::<PAYLOAD_WORDS>(data));
+    let extension = Extension::of_words(words(data.get(PAYLOAD_WORDS * 8..).unwrap_or_default()));
+    let place = SharedPlace::decode(words(data));
+    assert_eq!(place.and_then(|it| SharedPlace::decode(it.encode())), place);
+    if let Ok(meta) = extension.describe(&entry) {
+        let copy = Entry::new(&entry.info(Storage::Cpu, 0), &meta, entry.attached(), None);
+        let copied = Extension::of(&meta).describe(&copy);
+        assert_eq!(copied.as_ref(), Ok(&meta));
     }
 }
 
@@ -108,15 +116,20 @@ pub fn control(data: &[u8]) {
     let shape = control.constants().shape;
     let head = control.head();
     for sequence in [0, 1, head.wrapping_sub(1), head, u64::MAX] {
-        let words = control.read_entry(sequence);
-        let _ = words.as_ref().map(Entry::decode);
+        let entry = control.read_entry(sequence);
+        let extension = control.read_extension(sequence);
+        let _ = entry.zip(extension).map(|(entry, it)| it.describe(&entry));
     }
     for slot in [0, 1, shape.max_slots - 1, shape.max_slots, u32::MAX] {
         let word = control
             .slot(slot)
             .map(|word| SlotWord(word.load(Ordering::Relaxed)));
         assert_eq!(word.is_some(), slot < shape.max_slots);
-        let _ = (word.map(SlotWord::state), control.read_slot_record(slot));
+        let record = control.read_record(slot);
+        let _ = (word.map(SlotWord::state), record, control.place(slot));
+    }
+    for number in 0..100 {
+        let _ = LayoutId::new(number).map(|id| control.layout(id));
     }
     assert_eq!(control.region_ids().count(), shape.max_slots as usize);
     let _ = (

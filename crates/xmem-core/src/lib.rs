@@ -83,6 +83,7 @@ pub use crate::survey::query_all;
 pub use crate::watch::{PoolWatch, Watched};
 pub use xmem_shm::abi::budget::BudgetLimit;
 pub use xmem_shm::abi::frame_info::{FrameInfo, Storage};
+pub use xmem_shm::abi::frame_layout::FrameLayout;
 pub use xmem_shm::abi::limits::{
     MAX_DIMS, MAX_NAMED_ENTRIES, MAX_NAMED_SIZE, MAX_PARTS, MAX_PLANES, MAX_REQUEST,
 };

@@ -6,8 +6,8 @@ mod support;
 
 use support::{buffers::published, *};
 use xmem_core::{
-    AccessError, AccessMode, BufferPool, DType, FrameMeta, GetError, RefCountError,
-    WriteAccessError,
+    AccessError, AccessMode, BufferPool, DType, FrameLayout, FrameMeta, GetError, OpenError,
+    Producer, RefCountError, WriteAccessError,
 };
 
 #[test]
@@ -188,17 +188,25 @@ fn bad_counts_and_indices_are_refused() {
 }
 
 #[test]
+fn the_pool_of_a_stream_has_no_buffers_by_number() {
+    let place = Place::new();
+    let _producer = Producer::builder(&place.pool()).build().unwrap();
+    let error = BufferPool::new(&place.pool()).unwrap_err();
+    assert!(matches!(error, OpenError::Stream { .. }), "{error}");
+}
+
+#[test]
 fn metadata_of_a_buffer_arrives() {
     let place = Place::new();
     let owner = BufferPool::new(&place.pool()).unwrap();
     let reader = BufferPool::new(&place.pool()).unwrap();
     let mut buffer = owner.acquire_cpu(2 * 3 * 4).unwrap();
-    let mut meta = FrameMeta {
+    let mut meta = FrameMeta::default().with_layout(FrameLayout {
         dtype: DType::F32,
         ndim: 2,
         content_type: "tensor/float32".into(),
-        ..FrameMeta::default()
-    };
+        ..FrameLayout::default()
+    });
     meta.shape[..2].copy_from_slice(&[2, 3]);
     meta.strides[..2].copy_from_slice(&[12, 4]);
     buffer.set_meta(meta).unwrap();

@@ -7,7 +7,7 @@ mod support;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use support::{buffers::published, *};
-use xmem_core::{BufferPool, DType, FrameMeta, GetError, WriteAccessError};
+use xmem_core::{BufferPool, DType, FrameLayout, FrameMeta, GetError, WriteAccessError};
 
 /// The owner of the pool, and a peer. Both may write.
 fn both(place: &Place) -> [BufferPool; 2] {
@@ -109,12 +109,12 @@ fn metadata_of_a_buffer_survives_an_edit() {
     let place = Place::new();
     let owner = BufferPool::new(&place.pool()).unwrap();
     let mut buffer = owner.acquire_cpu(24).unwrap();
-    let mut meta = FrameMeta {
+    let mut meta = FrameMeta::default().with_layout(FrameLayout {
         dtype: DType::F32,
         ndim: 2,
         content_type: "tensor/float32".into(),
-        ..FrameMeta::default()
-    };
+        ..FrameLayout::default()
+    });
     meta.shape[..2].copy_from_slice(&[2, 3]);
     meta.attachments.set("note", "one");
     buffer.set_meta(meta).unwrap();

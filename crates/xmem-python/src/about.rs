@@ -14,7 +14,7 @@ const CAPS: &str = "caps";
 #[derive(Debug)]
 pub(crate) struct About {
     pub(crate) info: FrameInfo,
-    pub(crate) meta: Arc<FrameMeta>,
+    pub(crate) meta: FrameMeta,
     sticky: Arc<Sticky>,
     pub(crate) pool: String,
 }
@@ -23,7 +23,7 @@ impl About {
     pub(crate) fn of(lease: &ReadLease) -> Arc<Self> {
         Arc::new(Self {
             info: *lease.info(),
-            meta: lease.shared_meta().clone(),
+            meta: lease.meta().clone(),
             sticky: lease.sticky().clone(),
             pool: lease.pool().to_owned(),
         })
@@ -42,7 +42,7 @@ impl About {
         }
         Arc::new(Self {
             info,
-            meta: Arc::new(meta),
+            meta,
             sticky: Arc::new(sticky),
             pool,
         })

@@ -2,7 +2,6 @@
 
 //! Buffers on CUDA devices, and copies between them and host memory.
 
-use xmem_shm::abi::meta::FrameMeta;
 use xmem_shm::lock::lock;
 
 use super::error::WriteAccessError;
@@ -179,7 +178,7 @@ impl BufferGuard {
     /// Completes a copy: it is a buffer of its own, with the same metadata.
     fn finish(&self, mut copy: BufferGuard) -> BufferGuard {
         copy.meta = self.meta.clone();
-        FrameMeta::set_place(&mut copy.meta, 0, self.size as u64);
+        (copy.meta.offset, copy.meta.size) = (0, self.size as u64);
         copy
     }
 

@@ -13,6 +13,14 @@ pub enum OpenError {
     /// There is one, and it could not be joined.
     #[error(transparent)]
     Connect(#[from] ConnectError),
+    /// There is one, and its frames have no numbers.
+    #[error(
+        "pool {pool:?} has no buffers by number: it is the pool of a stream, whose frames a `Consumer` takes"
+    )]
+    Stream {
+        /// The pool.
+        pool: String,
+    },
     /// There is none, and it could not be made.
     #[error(transparent)]
     Create(#[from] CreateError),

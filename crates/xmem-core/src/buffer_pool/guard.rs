@@ -7,7 +7,6 @@ use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
 
-use xmem_shm::abi::entry::Entry;
 use xmem_shm::abi::frame_info::FrameInfo;
 use xmem_shm::abi::meta::FrameMeta;
 use xmem_shm::abi::named::Attachments;
@@ -22,6 +21,14 @@ use crate::error::ReceiveError;
 use crate::frame::lease::ReadLease;
 use crate::producer::WriteLease;
 use crate::region::RegionView;
+
+/// What was published in a buffer.
+pub(super) struct Published {
+    pub(super) info: FrameInfo,
+    pub(super) meta: FrameMeta,
+    /// Where the attachments lie.
+    pub(super) attached: (u64, u64),
+}
 
 /// What may be done with a buffer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -126,7 +133,7 @@ pub struct BufferGuard {
     /// Bytes that were asked for, or published.
     pub(super) size: usize,
     info: FrameInfo,
-    pub(super) meta: Arc<FrameMeta>,
+    pub(super) meta: FrameMeta,
     /// It was published when it was taken for writing, and is published again.
     edits: bool,
 }
@@ -143,25 +150,25 @@ impl fmt::Debug for BufferGuard {
 
 impl BufferGuard {
     pub(super) fn writing(pool: Arc<Inner>, storage: Storage, size: usize) -> Self {
-        Self::begin(pool, storage, FrameMeta::new(size).into(), None)
+        Self::begin(pool, storage, FrameMeta::new(size), None)
     }
 
-    /// A guard for writing a buffer that was taken by its index; `last` is the entry published for it.
-    pub(super) fn editing(pool: Arc<Inner>, storage: Storage, last: Option<Entry>) -> Self {
+    /// A guard for writing a buffer that was taken by its index; `last` is what was published in it.
+    pub(super) fn editing(pool: Arc<Inner>, storage: Storage, last: Option<Published>) -> Self {
         let room = match &storage {
             Storage::Own(lease) => lease.payload_len(),
             Storage::Granted { len, .. } => *len,
             Storage::Reading(_) | Storage::Gone => 0,
         };
         let Some(last) = last else {
-            return Self::begin(pool, storage, FrameMeta::new(room).into(), None);
+            return Self::begin(pool, storage, FrameMeta::new(room), None);
         };
         let size = usize::try_from(last.meta.size).unwrap_or(room).min(room);
         // Every claim increases the generation. If this claim directly follows the publication, the slot was not emptied
         // in between.
         let then = SlotWord::new(last.info.generation, SlotState::Published);
         if then.next(SlotState::Claimed).generation() != storage.generation() {
-            return Self::begin(pool, storage, FrameMeta::new(size).into(), None);
+            return Self::begin(pool, storage, FrameMeta::new(size), None);
         }
         let attachments = match &storage {
             Storage::Own(lease) => lease.attachments(last.attached).unwrap_or_default(),
@@ -169,15 +176,15 @@ impl BufferGuard {
             _ => Attachments::new(),
         };
         let mut meta = last.meta;
-        FrameMeta::set_place(&mut meta, 0, size as u64);
-        Arc::make_mut(&mut meta).attachments = attachments;
+        (meta.offset, meta.size) = (0, size as u64);
+        meta.attachments = attachments;
         Self::begin(pool, storage, meta, Some(last.info))
     }
 
     fn begin(
         pool: Arc<Inner>,
         storage: Storage,
-        meta: Arc<FrameMeta>,
+        meta: FrameMeta,
         edited: Option<FrameInfo>,
     ) -> Self {
         let guard = Self {
@@ -203,7 +210,7 @@ impl BufferGuard {
                 lease.len()
             },
             info: *lease.info(),
-            meta: lease.shared_meta().clone(),
+            meta: lease.meta().clone(),
             storage: Storage::Reading(lease),
             edits: false,
         }
@@ -247,8 +254,8 @@ impl BufferGuard {
         if self.mode() == AccessMode::ReadOnly {
             return Err(AccessError::ReadOnly);
         }
-        self.meta = meta.into();
-        FrameMeta::set_place(&mut self.meta, 0, self.size as u64);
+        self.meta = meta;
+        (self.meta.offset, self.meta.size) = (0, self.size as u64);
         Ok(())
     }
 

@@ -21,7 +21,7 @@ use std::sync::{Arc, Mutex};
 use counts::Counts;
 pub use error::{AccessError, GetError, OpenError, RefCountError, WriteAccessError};
 pub use guard::{AccessMode, BufferGuard};
-use guard::{Storage, Written};
+use guard::{Published, Storage, Written};
 pub use options::BufferPoolOptions;
 use preallocate::preallocate;
 
@@ -32,7 +32,9 @@ use crate::error::ReceiveError;
 use crate::frame::lease::ReadLease;
 use crate::producer::Producer;
 use xmem_shm::abi::entry::Entry;
+use xmem_shm::abi::layout::Control;
 use xmem_shm::abi::limits::ANSWER_TIME;
+use xmem_shm::abi::meta::FrameMeta;
 use xmem_shm::abi::wire::ToProducer;
 use xmem_shm::bounds::lie_inside;
 use xmem_shm::lock::lock;
@@ -201,8 +203,8 @@ impl BufferPool {
                 self.ask_to_write(consumer, question, 0)?
             }
         };
-        // No other process publishes it now, so this is the entry published last.
-        let last = self.inner.entry(meta_index);
+        // No other process publishes it now, so this is what was published last.
+        let last = self.inner.published(meta_index);
         let inner = self.inner.clone();
         Ok(BufferGuard::editing(inner, storage, last))
     }
@@ -290,8 +292,8 @@ impl BufferPool {
         }
         match &self.inner.role {
             Role::Owner(producer) if producer.keep_until(meta_index, wanted) => {
-                if let Some(entry) = self.inner.entry(meta_index) {
-                    let generation = entry.info.generation;
+                if let Some((entry, _)) = self.inner.record(meta_index) {
+                    let generation = entry.generation();
                     let mut counts = lock(&self.inner.counts);
                     counts.set_of_published(meta_index, generation, wanted);
                 }
@@ -339,26 +341,41 @@ impl Inner {
         }
     }
 
-    fn entry(&self, index: u32) -> Option<Entry> {
-        let words = match &self.role {
-            Role::Owner(producer) => producer.slot_record(index),
-            Role::Peer(consumer) => consumer.slot_record(index),
-        };
-        Entry::decode(&words?)
-            .ok()
-            .filter(|entry| entry.info.slot == index)
+    fn control(&self) -> &Control {
+        match &self.role {
+            Role::Owner(producer) => producer.control(),
+            Role::Peer(consumer) => consumer.control(),
+        }
+    }
+
+    /// The newest entry of a buffer, and its description.
+    fn record(&self, index: u32) -> Option<(Entry, FrameMeta)> {
+        let (entry, extension) = self.control().read_record(index)?;
+        let meta = extension.describe(&entry).ok()?;
+        (entry.slot() == index).then_some((entry, meta))
+    }
+
+    /// What was published last in a buffer that is being written.
+    fn published(&self, index: u32) -> Option<Published> {
+        let (entry, meta) = self.record(index)?;
+        let place = self.control().place(index)?;
+        Some(Published {
+            info: entry.info(place.storage, place.device_id),
+            meta,
+            attached: entry.attached(),
+        })
     }
 
     fn read(&self, index: u32) -> Result<ReadLease, GetError> {
         let empty = GetError::Empty { index };
         // The newest entry may be replaced during the look; the next one serves as well.
-        let entry = (0..3).find_map(|_| self.entry(index));
-        let Some(entry) = entry else {
+        let record = (0..3).find_map(|_| self.record(index));
+        let Some((entry, meta)) = record else {
             return Err(empty);
         };
         match &self.role {
-            Role::Owner(producer) => producer.read_index(index, entry).ok_or(empty),
-            Role::Peer(consumer) => match consumer.take_index(entry) {
+            Role::Owner(producer) => producer.read_index(&entry, meta).ok_or(empty),
+            Role::Peer(consumer) => match consumer.take_index(&entry, meta) {
                 Ok(Some(lease)) => Ok(lease),
                 Ok(None) => Err(empty),
                 Err(ReceiveError::OverBudget { budget }) => Err(GetError::OverBudget { budget }),

@@ -76,12 +76,13 @@ impl BufferPoolOptions {
             consumer = consumer.max_held(buffers);
         }
         let role = match consumer.connect() {
-            Ok(consumer) => Role::Peer(Box::new(consumer)),
+            Ok(consumer) => peer(consumer)?,
             Err(ConnectError::NotFound { .. }) => {
                 let share = (self.max_buffers / HELD_SHARE).clamp(1, MOST_HELD);
                 let held = self.max_held.unwrap_or(share);
                 let producer = Producer::builder(&self.name)
                     .without_history()
+                    .by_number()
                     .max_slots(self.max_buffers)
                     // Buffers run out before consumers do, and their number is set here.
                     .max_consumers(self.max_buffers)
@@ -92,7 +93,7 @@ impl BufferPoolOptions {
                     Ok(producer) => Role::Owner(producer),
                     // Another process made the pool first, and may not listen yet.
                     Err(CreateError::InUse { .. }) => {
-                        Role::Peer(Box::new(consumer.connect_wait(Some(MAKING_TIME))?))
+                        peer(consumer.connect_wait(Some(MAKING_TIME))?)?
                     }
                     Err(error) => return Err(error.into()),
                 }
@@ -109,4 +110,13 @@ impl BufferPoolOptions {
             }),
         })
     }
+}
+
+fn peer(consumer: Consumer) -> Result<Role, OpenError> {
+    if !consumer.control().constants().shape.by_number {
+        return Err(OpenError::Stream {
+            pool: consumer.pool().to_owned(),
+        });
+    }
+    Ok(Role::Peer(Box::new(consumer)))
 }

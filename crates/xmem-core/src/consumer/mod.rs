@@ -6,6 +6,7 @@ mod connect;
 mod connection;
 mod device;
 pub(crate) mod grants;
+mod layouts;
 pub(crate) mod leases;
 mod link;
 mod listener;

@@ -30,17 +30,16 @@ impl Counted {
     /// Before this entry.
     pub(super) fn before(entry: &Entry) -> Self {
         Self {
-            sequence: entry.info.sequence,
-            events: Some(entry.info.events_before),
+            sequence: entry.sequence(),
+            events: Some(entry.events_before()),
         }
     }
 
     /// Behind it.
     pub(super) fn behind(entry: &Entry) -> Self {
-        let info = &entry.info;
-        let events = info.events_before.wrapping_add(entry.meta.event.into());
+        let events = entry.events_before().wrapping_add(entry.is_event().into());
         Self {
-            sequence: info.sequence.saturating_add(1),
+            sequence: entry.sequence().saturating_add(1),
             events: Some(events),
         }
     }
@@ -153,10 +152,8 @@ fn counted_until(connection: &Connection, cursor: u64) -> Counted {
         sequence: cursor,
         events: (cursor == 0).then_some(0),
     };
-    let words = cursor
-        .checked_sub(1)
-        .and_then(|last| connection.control().read_entry(last));
-    let entry = words.and_then(|words| Entry::decode(&words).ok());
+    let last = cursor.checked_sub(1);
+    let entry = last.and_then(|last| connection.control().read_entry(last));
     entry.map_or(unknown, |entry| Counted {
         sequence: cursor,
         ..Counted::behind(&entry)

@@ -4,8 +4,10 @@
 
 use std::time::{Duration, Instant};
 
-use xmem_shm::abi::entry::{Entry, EntryWords};
+use xmem_shm::abi::entry::Entry;
+use xmem_shm::abi::layout::Control;
 use xmem_shm::abi::limits::ANSWER_TIME;
+use xmem_shm::abi::meta::{FrameMeta, MetaError};
 use xmem_shm::fault::{self, Point};
 use xmem_shm::os::clock::Deadline;
 
@@ -124,23 +126,14 @@ impl Consumer {
             }
             self.skip_what_is_too_old(head);
             let sequence = self.position.cursor();
-            let entry = match self.connection().control().read_entry(sequence) {
-                Some(words) => match Entry::decode(&words) {
-                    Ok(entry) => entry,
-                    Err(error) => return Err(self.corrupt(error.0)),
-                },
+            let Some(entry) = self.connection().control().read_entry(sequence) else {
                 // Overwritten since: by far too late. The next entry tells whether it was a frame.
-                None => {
-                    self.position.move_to(sequence + 1);
-                    continue;
-                }
+                self.position.move_to(sequence + 1);
+                continue;
             };
-            if entry.info.sequence != sequence {
-                return Err(self.corrupt("an entry is not where it should be"));
-            }
             self.position.reach(Counted::before(&entry));
             let behind = Counted::behind(&entry);
-            let (is_event, published_at) = (entry.meta.event, entry.info.published_at);
+            let (is_event, published_at) = (entry.is_event(), entry.published_at());
             if is_event && !self.events {
                 self.position.pass(behind);
                 continue;
@@ -150,7 +143,7 @@ impl Consumer {
                 continue;
             }
             fault::point(Point::EntryRead);
-            match self.take(purpose, deadline).frame(entry) {
+            match self.take_described(&entry, purpose, deadline) {
                 Ok(Some(lease)) => {
                     self.position.pass(behind);
                     if !is_event {
@@ -202,9 +195,23 @@ impl Consumer {
     /// Whether there is a frame behind this one. Events are none.
     fn is_outdated(&self, sequence: u64, head: u64) -> bool {
         (sequence + 1..head).rev().any(|later| {
-            let words = self.connection().control().read_entry(later);
-            words.is_some_and(|words| Entry::decode(&words).is_ok_and(|entry| !entry.meta.event))
+            let entry = self.connection().control().read_entry(later);
+            entry.is_some_and(|entry| !entry.is_event())
         })
+    }
+
+    /// Takes the frame of an entry of the ring. `None`: it is gone.
+    fn take_described(
+        &self,
+        entry: &Entry,
+        purpose: Purpose,
+        deadline: Deadline,
+    ) -> Result<Option<ReadLease>, ReceiveError> {
+        match self.session.layouts().describe(entry) {
+            Ok(Some(meta)) => self.take(purpose, deadline).frame(entry, meta),
+            Ok(None) => Ok(None),
+            Err(MetaError(reason)) => Err(ReceiveError::Corrupt(reason)),
+        }
     }
 
     fn take(&self, purpose: Purpose, deadline: Deadline) -> Take<'_> {
@@ -256,18 +263,22 @@ impl Consumer {
         }
     }
 
-    /// Takes the frame that an entry describes, whichever is next. `None`: the frame is gone.
-    pub(crate) fn take_index(&self, entry: Entry) -> Result<Option<ReadLease>, ReceiveError> {
+    /// Takes the frame of an entry, whichever is next. `None`: the frame is gone.
+    pub(crate) fn take_index(
+        &self,
+        entry: &Entry,
+        meta: FrameMeta,
+    ) -> Result<Option<ReadLease>, ReceiveError> {
         if !self.session.is_of_this_process() {
             return Err(ReceiveError::Forked);
         }
         self.connection().check_flags()?;
         self.session.regions().sweep();
         self.take(Purpose::Keep, Deadline::after(Some(ANSWER_TIME)))
-            .frame(entry)
+            .frame(entry, meta)
     }
 
-    pub(crate) fn slot_record(&self, slot: u32) -> Option<EntryWords> {
-        self.connection().control().read_slot_record(slot)
+    pub(crate) fn control(&self) -> &Control {
+        self.connection().control()
     }
 }

@@ -11,6 +11,7 @@ use xmem_shm::abi::layout::{Control, LeasePage};
 
 use super::connection::{Connection, Terms};
 use super::grants::Grants;
+use super::layouts::Layouts;
 use super::leases::Leases;
 use super::link::Link;
 use super::origin::{Join, Origins};
@@ -21,6 +22,7 @@ pub(crate) struct Session {
     connection: Arc<Connection>,
     leases: Arc<Leases>,
     regions: Arc<MappedRegions>,
+    layouts: Layouts,
     grants: Grants,
     origins: Arc<Origins>,
 }
@@ -45,6 +47,7 @@ impl Session {
         Ok(Self {
             leases: Arc::new(Leases::new(&connection)),
             regions: Arc::new(MappedRegions::new(&connection)),
+            layouts: Layouts::new(&connection),
             grants: Grants::new(connection.link()),
             origins: Arc::new(Origins::new(&connection, join)),
             connection,
@@ -70,6 +73,10 @@ impl Session {
 
     pub(crate) fn regions(&self) -> &Arc<MappedRegions> {
         &self.regions
+    }
+
+    pub(super) fn layouts(&self) -> &Layouts {
+        &self.layouts
     }
 
     pub(crate) fn grants(&self) -> &Grants {

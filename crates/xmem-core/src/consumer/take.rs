@@ -3,6 +3,7 @@
 //! Taking the frame that an entry describes: its sticky state, its region, its lease, its pieces.
 
 use xmem_shm::abi::entry::Entry;
+use xmem_shm::abi::meta::FrameMeta;
 use xmem_shm::abi::parts::PartPlace;
 use xmem_shm::bounds::lie_inside;
 use xmem_shm::os::clock::Deadline;
@@ -32,40 +33,52 @@ pub(super) struct Take<'a> {
 }
 
 impl Take<'_> {
-    /// Takes the frame that an entry describes. `None`: the frame is gone.
-    pub(super) fn frame(&self, entry: Entry) -> Result<Option<ReadLease>, ReceiveError> {
+    /// Takes the frame of an entry, with its description. `None`: the frame is gone.
+    pub(super) fn frame(
+        &self,
+        entry: &Entry,
+        meta: FrameMeta,
+    ) -> Result<Option<ReadLease>, ReceiveError> {
         let (deadline, cancel) = (self.deadline, self.cancel);
         let leases = self.session.leases();
         let stickies = self.session.connection().stickies();
-        let info = entry.info;
-        if info.generation == 0 {
+        if entry.generation() == 0 {
             return Err(ReceiveError::Corrupt("an entry without a generation"));
         }
-        let Some(sticky) = stickies.get(info.sticky_version, deadline, cancel)? else {
+        let Some(sticky) = stickies.get(entry.sticky_version(), deadline, cancel)? else {
             return Ok(None);
         };
-        let Some(view) = self.session.regions().get(entry.region, deadline, cancel)? else {
+        let Some(shared) = self.session.connection().control().place(entry.slot()) else {
             return Ok(None);
         };
-        if !lie_inside(entry.offset, entry.len, view.len() as u64) {
-            return Err(ReceiveError::Corrupt("a slot lies outside its region"));
-        }
-        let (offset, len) = (entry.offset as usize, entry.len as usize);
-        if !view.has_slots() {
-            return Err(ReceiveError::Corrupt(
-                "a slot lies in somebody else's memory",
-            ));
-        }
-        leases.wait_for_device(info.slot, deadline, cancel)?;
+        let Some(view) = self
+            .session
+            .regions()
+            .get(shared.region, deadline, cancel)?
+        else {
+            return Ok(None);
+        };
+        leases.wait_for_device(entry.slot(), deadline, cancel)?;
+        let is_inside = lie_inside(shared.offset, shared.len, view.len() as u64);
+        let has_slots = view.has_slots();
         let place = SlotPlace {
-            slot: info.slot,
-            generation: info.generation,
+            slot: entry.slot(),
+            generation: entry.generation(),
             memory: Memory::Received(view),
-            offset,
-            len,
+            offset: shared.offset as usize,
+            len: shared.len as usize,
         };
         match leases.take(place, self.purpose) {
-            Ok(held) => ReadLease::new(held, entry, sticky, &|places| self.parts(places)),
+            // Only with the lease it is known that the place was that of this frame.
+            Ok(_) if !is_inside => Err(ReceiveError::Corrupt("a slot lies outside its region")),
+            Ok(_) if !has_slots => Err(ReceiveError::Corrupt(
+                "a slot lies in somebody else's memory",
+            )),
+            Ok(held) => {
+                let info = entry.info(shared.storage, shared.device_id);
+                let find_parts = |places| self.parts(places);
+                ReadLease::new(held, info, meta, entry.attached(), sticky, &find_parts)
+            }
             Err(TakeError::Gone) => Ok(None),
             Err(TakeError::OverBudget) => {
                 self.session.connection().warn_of_budget();

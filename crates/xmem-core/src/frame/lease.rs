@@ -8,7 +8,6 @@ use std::ops::Deref;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use xmem_shm::abi::entry::Entry;
 use xmem_shm::abi::frame_info::FrameInfo;
 use xmem_shm::abi::limits::MAX_NAMED_SIZE;
 use xmem_shm::abi::meta::FrameMeta;
@@ -67,11 +66,18 @@ fn attachments(hold: &Hold, (at, len): (u64, u64)) -> Result<Named, Malformed> {
 pub struct ReadLease {
     hold: Hold,
     info: FrameInfo,
-    meta: Arc<FrameMeta>,
+    meta: FrameMeta,
     sticky: Arc<Sticky>,
-    /// Where the payload lies, if not in the slot.
-    parts: Option<Arc<[Part]>>,
-    has_unknown_parts: bool,
+    payload: Payload,
+}
+
+/// Where the payload lies.
+#[derive(Clone)]
+enum Payload {
+    Slot,
+    Parts(Arc<[Part]>),
+    /// In parts that this lease, the producer's own, does not know.
+    UnknownParts,
 }
 
 /// Finds the pieces of a frame that is held. `None`: they are gone.
@@ -193,43 +199,41 @@ impl ReadLease {
         Some(pieces)
     }
 
-    /// A lease on a frame that is held and that an entry describes, which another process may have written. `None`: a piece of
-    /// it is gone.
+    /// A lease on a frame that is held, with a description that another process may have written. `attached`: where its attachments
+    /// lie. `None`: a piece of it is gone.
     pub(crate) fn new<E: From<Malformed>>(
         hold: Hold,
-        entry: Entry,
+        info: FrameInfo,
+        mut meta: FrameMeta,
+        attached: (u64, u64),
         sticky: Arc<Sticky>,
         find_parts: FindParts<'_, E>,
     ) -> Result<Option<Self>, E> {
-        let mut meta = entry.meta;
         let mut places = None;
-        if entry.attached.1 > 0 {
-            let mut attachments = attachments(&hold, entry.attached)?;
-            places = attachments.take(parts::NAME);
-            // Nobody else has them yet, so nothing is copied.
-            Arc::make_mut(&mut meta).attachments = attachments;
+        if attached.1 > 0 {
+            meta.attachments = attachments(&hold, attached)?;
+            places = meta.attachments.take(parts::NAME);
         }
         let room = hold.device_len().unwrap_or(hold.len()) as u64;
-        let parts = match places {
-            None if lie_inside(meta.offset, meta.size, room) => None,
+        let payload = match places {
+            None if lie_inside(meta.offset, meta.size, room) => Payload::Slot,
             None => return Err(Malformed("a payload lies outside its slot").into()),
             Some(places) => {
                 let places = parts::decode(&places)
                     .filter(|places| parts::total(places) == Some(meta.size) && meta.offset == 0)
                     .ok_or(Malformed("a frame's pieces make no sense"))?;
                 match find_parts(places)? {
-                    Some(parts) => Some(parts.into()),
+                    Some(parts) => Payload::Parts(parts.into()),
                     None => return Ok(None),
                 }
             }
         };
         Ok(Some(Self {
             hold,
-            info: entry.info,
+            info,
             meta,
             sticky,
-            parts,
-            has_unknown_parts: false,
+            payload,
         }))
     }
 
@@ -237,17 +241,20 @@ impl ReadLease {
     pub(crate) fn of_own(
         hold: Hold,
         info: FrameInfo,
-        meta: Arc<FrameMeta>,
+        meta: FrameMeta,
         sticky: Arc<Sticky>,
-        has_unknown_parts: bool,
+        has_parts: bool,
     ) -> Self {
         Self {
             hold,
             info,
             meta,
             sticky,
-            parts: None,
-            has_unknown_parts,
+            payload: if has_parts {
+                Payload::UnknownParts
+            } else {
+                Payload::Slot
+            },
         }
     }
 
@@ -268,13 +275,13 @@ impl ReadLease {
 
     /// Whether the frame lies in parts that this lease, the producer's own, does not know.
     pub(crate) fn has_unknown_parts(&self) -> bool {
-        self.has_unknown_parts
+        matches!(self.payload, Payload::UnknownParts)
     }
 
     /// Whether both are clones of one lease.
     pub fn is_same(&self, other: &Self) -> bool {
-        // Two entries may name one slot, and two frames of one caller may share the metadata.
-        self.hold.is_same(&other.hold) && Arc::ptr_eq(&self.meta, &other.meta)
+        // Two entries may name one slot.
+        self.hold.is_same(&other.hold) && self.info.sequence == other.info.sequence
     }
 
     /// The slot's first byte.
@@ -299,7 +306,10 @@ impl ReadLease {
     /// The pieces that the frame lies in, if it does not lie in its slot. Only for consumers that asked for
     /// [`parts`](crate::ConsumerBuilder::parts); the producer's own lease has none.
     pub fn parts(&self) -> &[Part] {
-        self.parts.as_deref().unwrap_or_default()
+        match &self.payload {
+            Payload::Parts(parts) => parts,
+            Payload::Slot | Payload::UnknownParts => &[],
+        }
     }
 
     /// The payload's first byte.
@@ -346,11 +356,6 @@ impl ReadLease {
 
     /// The frame's description, as the program that published it gave it.
     pub fn meta(&self) -> &FrameMeta {
-        &self.meta
-    }
-
-    /// The same, to be kept when the lease is gone, or to be published again.
-    pub fn shared_meta(&self) -> &Arc<FrameMeta> {
         &self.meta
     }
 

@@ -6,7 +6,7 @@ use std::ffi::{OsStr, OsString};
 use std::sync::Arc;
 use std::time::Duration;
 
-use xmem_shm::abi::layout::{Constants, Control, Shape};
+use xmem_shm::abi::layout::{Constants, Control};
 use xmem_shm::abi::limits::MAX_SLOTS;
 use xmem_shm::fault::{self, Point};
 
@@ -68,6 +68,12 @@ impl ProducerBuilder {
     /// and for pools that keep frames by counts ([`WriteLease::keep_until`](crate::WriteLease::keep_until)).
     pub fn without_history(mut self) -> Self {
         self.settings.history = 0;
+        self
+    }
+
+    /// Buffers are found by number: each slot has a record of its newest frame.
+    pub(crate) fn by_number(mut self) -> Self {
+        self.settings.by_number = true;
         self
     }
 
@@ -208,7 +214,7 @@ impl ProducerBuilder {
         // Whatever the backing of this producer: an earlier one may have left segments.
         region::sweep_shm(&shm_prefix);
         let constants = Constants {
-            shape: Shape::new(settings.max_slots),
+            shape: settings.shape(),
             pool_id: xmem_shm::os::random::u64(),
             lossless: settings.delivery == Delivery::Lossless,
             history: settings.history,

@@ -63,7 +63,8 @@ pub(super) fn in_regions(
         }
     };
     let State { regions, slots, .. } = &mut *guard;
-    regions.install(plan, region, slots);
+    let id = regions.install(plan, region, slots);
+    guard.show_places(id);
     guard.show_regions();
     guard.share_out();
     // Another thread may have taken the new slots, but then its own plan added as many.

@@ -85,11 +85,7 @@ impl WriteLease {
     /// # Errors
     ///
     /// As [`publish`](Self::publish), and [`PublishError::Cuda`](crate::PublishError::Cuda).
-    pub fn publish_on(
-        self,
-        stream: Stream,
-        meta: impl Into<Arc<FrameMeta>>,
-    ) -> Result<ReadLease, PublishFailure> {
+    pub fn publish_on(self, stream: Stream, meta: FrameMeta) -> Result<ReadLease, PublishFailure> {
         let recorded = match self.cuda() {
             None => Err(CudaError::NotOnDevice),
             Some(slot) => {
@@ -104,7 +100,7 @@ impl WriteLease {
                 if was_recorded {
                     watch(self.pool());
                 }
-                self.publish_as_is(meta.into())
+                self.publish_as_is(meta)
             }
             Err(error) => {
                 heed(self.pool(), &error);

@@ -264,6 +264,15 @@ impl<'a> Guard<'a> {
         self.effects.rare().gone.push(id);
     }
 
+    /// Shows where the slots of a new region lie. They are not used there yet.
+    pub(super) fn show_places(&self, region: u32) {
+        for (slot, info) in self.slots.of_region(region) {
+            if let Some(place) = info.place {
+                self.control().set_place(slot, &place.shared());
+            }
+        }
+    }
+
     /// Writes into control memory which regions there are.
     pub(super) fn show_regions(&self) {
         self.control()

@@ -11,8 +11,8 @@ use crate::delivery::Delivery;
 
 /// Events that are kept besides the frames of the history.
 const KEPT_EVENTS: usize = 4;
-/// Entries that are kept for `history_time`, at most. The smallest ring has as many.
-const KEPT_FOR_TIME: usize = 64;
+/// Entries that are kept for `history_time`, at most.
+pub(super) const KEPT_FOR_TIME: usize = 64;
 
 /// Which entries stay when the history is trimmed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

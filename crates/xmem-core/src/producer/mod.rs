@@ -24,6 +24,7 @@ mod history;
 mod import;
 mod in_flight;
 mod join;
+mod layouts;
 mod listener;
 mod lock_file;
 mod origins;
@@ -71,7 +72,8 @@ use crate::stats::PoolStats;
 use commands::Command;
 use own_hold::find_own;
 use pool::Pool;
-use xmem_shm::abi::entry::{Entry, EntryWords};
+use xmem_shm::abi::entry::Entry;
+use xmem_shm::abi::layout::Control;
 use xmem_shm::abi::meta::FrameMeta;
 use xmem_shm::abi::named::Sticky;
 use xmem_shm::lock::lock;
@@ -328,14 +330,17 @@ impl Producer {
     }
 
     /// A reference to the frame that an entry of this slot describes, if it is still there.
-    pub(crate) fn read_index(&self, slot: u32, entry: Entry) -> Option<ReadLease> {
-        let (hold, sticky) = find_own(self.inner(), slot, entry.info.generation)?;
+    pub(crate) fn read_index(&self, entry: &Entry, meta: FrameMeta) -> Option<ReadLease> {
+        let (hold, sticky) = find_own(self.inner(), entry.slot(), entry.generation())?;
+        let place = self.control().place(entry.slot())?;
+        let info = entry.info(place.storage, place.device_id);
         // Frames in parts are for consumers that follow the stream.
-        ReadLease::new(hold, entry, sticky, &|_| Ok::<_, Malformed>(None)).ok()?
+        let no_parts = |_| Ok::<_, Malformed>(None);
+        ReadLease::new(hold, info, meta, entry.attached(), sticky, &no_parts).ok()?
     }
 
-    pub(crate) fn slot_record(&self, slot: u32) -> Option<EntryWords> {
-        self.inner().control().read_slot_record(slot)
+    pub(crate) fn control(&self) -> &Control {
+        self.inner().control()
     }
 
     /// Keeps the published frame of a slot until this many consumers took and released it.

@@ -4,8 +4,8 @@
 
 use std::sync::Arc;
 
-use xmem_shm::abi::entry::Entry;
-use xmem_shm::abi::frame_info::{FrameInfo, Storage};
+use xmem_shm::abi::entry::MAX_ATTACHED_AT;
+use xmem_shm::abi::frame_info::FrameInfo;
 use xmem_shm::abi::limits::{MAX_NAMED_ENTRIES, MAX_NAMED_SIZE};
 use xmem_shm::abi::meta::{FrameMeta, MetaError};
 use xmem_shm::abi::named::Sticky;
@@ -183,14 +183,14 @@ pub(super) fn check_payload(meta: &FrameMeta, place: Place) -> Result<(), Publis
 
 pub(super) fn check_parts(
     pool: &Arc<Pool>,
-    meta: &mut Arc<FrameMeta>,
+    meta: &mut FrameMeta,
     parts: &Parts,
 ) -> Result<(), PublishError> {
     check_metadata(meta)?;
     if !parts.are_of(pool) {
         return Err(PublishError::Parts { count: parts.len() });
     }
-    FrameMeta::set_place(meta, 0, parts.size());
+    (meta.offset, meta.size) = (0, parts.size());
     Ok(())
 }
 
@@ -227,13 +227,7 @@ fn announce(
 ) -> (FrameInfo, Arc<Sticky>) {
     let control = guard.pool().control();
     let sequence = control.head();
-    let (storage, device_id) = match place.device {
-        Some(device) => (
-            Storage::Cuda,
-            u8::try_from(device.ordinal).unwrap_or(u8::MAX),
-        ),
-        None => (Storage::Cpu, 0),
-    };
+    let (storage, device_id) = place.storage();
     let info = FrameInfo {
         sequence,
         events_before: guard.events,
@@ -245,14 +239,9 @@ fn announce(
         device_id,
     };
     guard.events = guard.events.wrapping_add(meta.event.into());
-    control.write_entry(&Entry {
-        region: place.region,
-        offset: place.offset as u64,
-        len: place.len as u64,
-        attached: (attached.0 as u64, attached.1 as u64),
-        info,
-        meta,
-    });
+    let attached = (attached.0 as u64, attached.1 as u64);
+    let layout = guard.layouts.find(&meta.layout, control);
+    control.write_entry(&info, meta, attached, layout);
     let is_waited_for = guard.slots.publish(slot, sequence, info.published_at);
     guard.history.push(Kept {
         slot,
@@ -296,7 +285,8 @@ fn room_behind(filled: usize, place: Place, needed: usize) -> Result<Attached, P
     if needed == 0 {
         return Ok((0, 0));
     }
-    let room = place.len.saturating_sub(filled).min(MAX_NAMED_SIZE);
+    let end = place.len.min(MAX_ATTACHED_AT as usize);
+    let room = end.saturating_sub(filled).min(MAX_NAMED_SIZE);
     if needed > room {
         return Err(PublishError::NoRoomForAttachments { needed, room });
     }

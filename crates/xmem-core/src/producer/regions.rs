@@ -276,7 +276,8 @@ impl Regions {
         self.planned_bytes -= plan.bytes();
     }
 
-    pub(super) fn install(&mut self, plan: Plan, region: Region, slots: &mut Slots) {
+    /// Lists a region that was made, and returns its id.
+    pub(super) fn install(&mut self, plan: Plan, region: Region, slots: &mut Slots) -> u32 {
         self.abandon(plan);
         let id = self.new_id();
         slots.assign(plan.places(id));
@@ -289,6 +290,7 @@ impl Regions {
                 sent_to: Vec::new(),
             },
         );
+        id
     }
 
     fn new_id(&mut self) -> u32 {

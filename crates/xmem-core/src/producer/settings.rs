@@ -6,19 +6,28 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use xmem_shm::abi::layout::Shape;
+
 use super::access::Access;
 use super::event::ConsumerEvent;
+use super::history::KEPT_FOR_TIME;
+use super::wait::MAX_BACKLOG;
 use crate::delivery::Delivery;
 use crate::region::Backing;
 use crate::region::device::mode::Mode;
 
 pub(super) type OnConsumer = Arc<dyn Fn(ConsumerEvent) + Send + Sync>;
 
+/// Room for events in the ring, besides the frames.
+const EVENTS_BETWEEN: u32 = 64;
+
 #[derive(Clone)]
 pub(super) struct Settings {
     pub(super) delivery: Delivery,
     pub(super) history: u32,
     pub(super) history_time: Duration,
+    /// Buffers are found by number.
+    pub(super) by_number: bool,
     pub(super) min_slots: u32,
     pub(super) mixed_sizes: bool,
     pub(super) max_slots: u32,
@@ -32,6 +41,23 @@ pub(super) struct Settings {
     pub(super) on_consumer: Option<OnConsumer>,
     pub(super) cuda_mode: Mode,
     pub(super) release_timeout: Duration,
+}
+
+impl Settings {
+    /// The sizes of control memory. The ring has room for the entries that are kept, for those that consumers may be behind,
+    /// and for events between them: live, they push out frames otherwise.
+    pub(super) fn shape(&self) -> Shape {
+        let kept = self.history.max(KEPT_FOR_TIME as u32);
+        let behind = match self.delivery {
+            Delivery::Live => MAX_BACKLOG,
+            Delivery::Lossless => self.max_slots,
+        };
+        Shape {
+            max_slots: self.max_slots,
+            ring_len: (kept + behind + EVENTS_BETWEEN).next_power_of_two(),
+            by_number: self.by_number,
+        }
+    }
 }
 
 impl fmt::Debug for Settings {
@@ -51,6 +77,7 @@ impl Default for Settings {
             delivery: Delivery::Live,
             history: 4,
             history_time: Duration::ZERO,
+            by_number: false,
             min_slots: 0,
             mixed_sizes: false,
             max_slots: 256,

@@ -5,6 +5,8 @@
 use std::sync::Arc;
 
 use xmem_shm::abi::device_header::SLOT_HEAD;
+use xmem_shm::abi::frame_info::Storage;
+use xmem_shm::abi::place::SharedPlace;
 use xmem_shm::protocol::slot::SlotWord;
 
 use crate::region::Region;
@@ -55,6 +57,29 @@ pub(super) struct DevicePlace {
 }
 
 impl Place {
+    /// The memory that its payload lies in, and the number of its device.
+    pub(super) fn storage(self) -> (Storage, u8) {
+        match self.device {
+            Some(device) => (
+                Storage::Cuda,
+                u8::try_from(device.ordinal).unwrap_or(u8::MAX),
+            ),
+            None => (Storage::Cpu, 0),
+        }
+    }
+
+    /// The place as consumers see it.
+    pub(super) fn shared(self) -> SharedPlace {
+        let (storage, device_id) = self.storage();
+        SharedPlace {
+            region: self.region,
+            offset: self.offset as u64,
+            len: self.len as u64,
+            storage,
+            device_id,
+        }
+    }
+
     /// Bytes that it takes, in all memory.
     pub(super) fn bytes(self) -> u64 {
         (self.len + self.device.map_or(0, |device| device.len)) as u64

@@ -4,6 +4,7 @@
 
 use super::consumers::Consumers;
 use super::history::History;
+use super::layouts::Layouts;
 use super::origins::Origins;
 use super::regions::Regions;
 use super::settings::Settings;
@@ -19,6 +20,7 @@ pub(super) struct State {
     pub(super) consumers: Consumers,
     pub(super) history: History,
     pub(super) shares: Shares,
+    pub(super) layouts: Layouts,
     pub(super) sticky: StickyLog,
     pub(super) origins: Origins,
     /// How many events were published, modulo 2^32.
@@ -33,6 +35,7 @@ impl State {
             consumers: Consumers::new(),
             history: History::new(settings),
             shares: Shares::default(),
+            layouts: Layouts::default(),
             sticky,
             origins: Origins::default(),
             events: 0,

@@ -21,7 +21,7 @@ use crate::error::WaitError;
 const LOOK_AGAIN: Duration = Duration::from_millis(100);
 
 /// How many frames a lossless pool's slowest consumer may be behind before the producer waits.
-const MAX_BACKLOG: u32 = 8;
+pub(super) const MAX_BACKLOG: u32 = 8;
 
 /// How long a consumer may take no frame of a lossless pool before it is reported.
 const NAMED_AFTER: Duration = Duration::from_secs(2);

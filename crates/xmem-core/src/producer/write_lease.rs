@@ -190,22 +190,21 @@ impl WriteLease {
     /// it has not, use `publish_on`. If a device still works on what was published in the slot before, consumers wait for
     /// it.
     ///
-    /// Several frames may share metadata (`Arc<FrameMeta>`) without a copy. The returned lease is the producer's own
-    /// reference: while it lives, the slot is not reused.
+    /// The returned lease is the producer's own reference: while it lives, the slot is not reused.
     ///
     /// # Errors
     ///
     /// [`PublishFailure`] has the reason, and gives the lease back.
-    pub fn publish(self, meta: impl Into<Arc<FrameMeta>>) -> Result<ReadLease, PublishFailure> {
+    pub fn publish(self, meta: FrameMeta) -> Result<ReadLease, PublishFailure> {
         if let Err(error) = devices::look_if_ready(&self.pool, &self.claimed) {
             return Err(PublishFailure { lease: self, error });
         }
-        self.publish_as_is(meta.into())
+        self.publish_as_is(meta)
     }
 
     pub(super) fn publish_as_is(
         mut self,
-        mut meta: Arc<FrameMeta>,
+        mut meta: FrameMeta,
     ) -> Result<ReadLease, PublishFailure> {
         let failure = |lease, error| PublishFailure { lease, error };
         let hooks = self.hooks.as_deref_mut().map(inside);

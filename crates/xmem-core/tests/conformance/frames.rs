@@ -5,8 +5,8 @@
 use std::time::Duration;
 
 use xmem_core::{
-    AcquireError, Backing, Consumer, DType, FrameInfo, FrameMeta, PublishError, ReceiveError,
-    StartFrom, VideoLayout,
+    AcquireError, Backing, Consumer, DType, FrameInfo, FrameLayout, FrameMeta, PublishError,
+    ReceiveError, StartFrom, VideoLayout,
 };
 
 use super::*;
@@ -16,6 +16,7 @@ crate::conformance! {
     metadata_arrives_complete
     a_payload_may_lie_anywhere_in_its_slot
     every_consumer_sees_every_frame_in_the_same_slot
+    more_layouts_than_the_table_has_room_for_arrive
     start_from_selects_the_first_frame
     a_slow_live_consumer_gets_the_newest
     the_same_slot_can_be_published_again
@@ -49,13 +50,7 @@ fn metadata_arrives_complete(backing: Backing) {
     let mut consumer = connect(&place);
     let meta = FrameMeta {
         size: 853 * 480 * 3 / 2,
-        dtype: DType::F16,
-        ndim: 3,
-        shape: [2, 480, 853, 0, 0, 0, 0, 9],
-        strides: [-7, 1706, 2, 0, 0, 0, 0, i64::MIN],
-        content_type: "video/x-raw".into(),
-        producer: "a test".into(),
-        reserved: std::array::from_fn(|i| i as u8),
+        reserved: Some(Box::new(std::array::from_fn(|i| i as u8))),
         timestamp: Some(i64::MIN),
         decode_timestamp: Some(i64::MAX),
         pts: Some(1),
@@ -64,6 +59,15 @@ fn metadata_arrives_complete(backing: Backing) {
         buffer_offset: Some(4),
         buffer_offset_end: Some(5),
         flags: u32::MAX,
+        ..FrameMeta::default()
+    }
+    .with_layout(FrameLayout {
+        dtype: DType::F16,
+        ndim: 3,
+        shape: [2, 480, 853, 0, 0, 0, 0, 9],
+        strides: [-7, 1706, 2, 0, 0, 0, 0, i64::MIN],
+        content_type: "video/x-raw".into(),
+        producer: "a test".into(),
         video: Some(VideoLayout {
             format: "NV12".into(),
             width: 853,
@@ -72,8 +76,7 @@ fn metadata_arrives_complete(backing: Backing) {
             offsets: [0, 856 * 480, 0, 0],
             strides: [856, -856, 0, 0],
         }),
-        ..FrameMeta::default()
-    };
+    });
     let slot = producer.acquire(853 * 480 * 2).unwrap();
     let (number, generation) = (slot.slot(), slot.generation());
     let before = xmem_core::monotonic_ns();
@@ -91,8 +94,8 @@ fn metadata_arrives_complete(backing: Backing) {
     assert_eq!((frame.info(), frame.meta()), (&expected, &meta));
     assert_eq!((own.info(), own.meta()), (&expected, &meta));
     let slot = producer.acquire(853 * 480 * 2).unwrap();
-    let again = slot.publish(own.shared_meta().clone()).unwrap();
-    assert!(!again.is_same(&own), "two frames share their metadata");
+    let again = slot.publish(own.meta().clone()).unwrap();
+    assert!(!again.is_same(&own));
     assert!(own.is_same(&own.clone()));
     assert_eq!(receive(&mut consumer).meta(), &meta);
 }
@@ -136,6 +139,45 @@ fn every_consumer_sees_every_frame_in_the_same_slot(backing: Backing) {
             .iter()
             .all(|consumer| consumer.received == 50 && consumer.missed == 0 && consumer.held == 0)
     );
+}
+
+fn more_layouts_than_the_table_has_room_for_arrive(backing: Backing) {
+    let place = Place::new();
+    let producer = pool(&place, backing).history(100).build().unwrap();
+    let mut consumer = connect(&place);
+    let publish = |seed: u64| {
+        let mut meta = seeded(seed, 100);
+        meta.content_type = format!("kind {}", seed % 80).as_str().into();
+        meta.reserved = seed.is_multiple_of(3).then(|| Box::new([seed as u8; 64]));
+        let mut slot = producer.acquire(100).unwrap();
+        fill(seed, slot.as_mut_slice());
+        let own = slot.publish(meta.clone()).unwrap();
+        assert_eq!(own.meta(), &meta);
+        meta
+    };
+    for seed in 0..200 {
+        let meta = publish(seed);
+        let frame = receive(&mut consumer);
+        assert_frame(&frame, seed, 100);
+        assert_eq!(frame.meta(), &meta);
+    }
+    // A consumer that comes later finds all of them.
+    let late = Consumer::builder(&place.pool()).start_from(StartFrom::Oldest);
+    let mut late = late.connect().unwrap();
+    for seed in 100..200 {
+        let frame = receive(&mut late);
+        assert_eq!(
+            frame.meta().content_type.as_str(),
+            format!("kind {}", seed % 80)
+        );
+    }
+    // Of one layout there is one copy in this process.
+    let frames = [0, 80].map(|seed| {
+        publish(seed);
+        receive(&mut consumer)
+    });
+    let [first, second] = frames.map(|frame| frame.meta().layout.clone());
+    assert!(std::sync::Arc::ptr_eq(&first, &second));
 }
 
 fn start_from_selects_the_first_frame(backing: Backing) {

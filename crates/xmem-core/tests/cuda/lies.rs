@@ -82,15 +82,10 @@ pub fn lied_to(pool: &str, whose: &str, name: &str) {
     let lie = |at: usize| memory.words()[at].load(Ordering::Relaxed);
     let (control_fd, control) = raw::control(None);
     let slot_at = lie(SLOTS_AT) + lie(HOST_STRIDE) * u64::from(lie(SLOTS) > 1);
-    raw::publish_entry(
-        &control,
-        0,
-        &[
-            (2, slot_at),
-            (3, lie(HOST_STRIDE)),
-            (12, lie(DEVICE_STRIDE).min(4096)),
-        ],
-    );
+    let size = lie(DEVICE_STRIDE).min(4096);
+    raw::publish_entry(&control, 0, &[(raw::entry::SIZE, size)]);
+    control.set(raw::of_place(raw::place::OFFSET), slot_at);
+    control.set(raw::of_place(raw::place::LEN), lie(HOST_STRIDE));
     let page = raw::memory(1 << 16, true);
     let at = format!("{pool}-lies");
     let fake = Fake::at(&at);

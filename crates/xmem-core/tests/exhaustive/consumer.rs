@@ -181,9 +181,10 @@ fn user(setting: &Setting, world: &World, me: usize, steps: &mut Steps) {
             if client.inbox_is_locked() {
                 return;
             }
-            let answered = client.inbox[entry.region as usize - 1] != Answer::None
-                && (client.stickies | client.no_stickies) & bit(entry.sticky) != 0;
-            if answered || client.no_stickies & bit(entry.sticky) != 0 {
+            let has_sticky = (client.stickies | client.no_stickies) & bit(entry.sticky) != 0;
+            let has_region =
+                entry.region == 0 || client.inbox[entry.region as usize - 1] != Answer::None;
+            if has_sticky && has_region {
                 want(setting, world, me, entry, steps);
             } else if client.lost {
                 steps.add(USER, "Link::ask finds the producer lost", |w| lose(w, me));
@@ -350,10 +351,9 @@ fn miss(setting: &Setting, w: &mut World, me: usize, frames: u8) {
     it.user = User::Find;
 }
 
-/// `Take::frame`: the sticky state, the region, the budget.
+/// `Take::frame`: the sticky state, the place, the region, the budget.
 fn want(setting: &Setting, world: &World, me: usize, entry: Entry, steps: &mut Steps) {
     let client = &world.clients[me];
-    let answer = client.inbox[entry.region as usize - 1];
     let sticky = client.stickies & bit(entry.sticky) != 0;
     if client.no_stickies & bit(entry.sticky) != 0 {
         steps.add(USER, "Stickies::get: there is none", |w| {
@@ -361,8 +361,17 @@ fn want(setting: &Setting, world: &World, me: usize, entry: Entry, steps: &mut S
         });
     } else if !sticky {
         ask(world, me, entry, steps);
+    } else if entry.region == 0 {
+        steps.add(USER, "Control::place", |w| {
+            let place = w.control_of(me).places[entry.slot as usize];
+            w.clients[me].user = User::Want(Entry {
+                region: place.region,
+                offset: place.offset,
+                ..entry
+            });
+        });
     } else {
-        match answer {
+        match client.inbox[entry.region as usize - 1] {
             Answer::None => ask(world, me, entry, steps),
             Answer::Gone => steps.add(USER, "MappedRegions::get: there is none", |w| {
                 w.clients[me].inbox[entry.region as usize - 1] = Answer::None;

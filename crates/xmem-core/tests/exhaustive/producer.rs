@@ -291,7 +291,6 @@ fn publish(setting: &Setting, steps: &mut Steps, slot: u8, done: u8) {
         Head => "Control::set_head",
     };
     steps.add(APP, what, |w| {
-        let place = w.producer.places[slot as usize];
         let frame = w.bytes[place_of(w, slot)];
         let sticky = w.producer.sticky;
         // In a wrong order the head is moved already.
@@ -307,8 +306,8 @@ fn publish(setting: &Setting, steps: &mut Steps, slot: u8, done: u8) {
                     sequence,
                     slot,
                     generation: control.words[slot as usize].generation,
-                    region: place.region,
-                    offset: place.offset,
+                    region: 0,
+                    offset: 0,
                     sticky,
                     frame,
                 };
@@ -418,7 +417,7 @@ fn store_ids(w: &mut World) {
         .fold(0, |bits, (id, _)| bits | bit(id));
 }
 
-/// `Regions::install`, `Slots::assign`, `Guard::show_regions`.
+/// `Regions::install`, `Slots::assign`, `Guard::show_places`, `Guard::show_regions`.
 fn install(setting: &Setting, w: &mut World, base: Option<u8>) {
     let is_first = w.producer.last_region == 0;
     let slots = if is_first { setting.first } else { 1 };
@@ -443,7 +442,9 @@ fn install(setting: &Setting, w: &mut World, base: Option<u8>) {
     let mut offset = 0;
     for slot in 0..SLOTS {
         if offset < slots && w.producer.places[slot].region == 0 {
-            w.producer.places[slot] = Place { region: id, offset };
+            let place = Place { region: id, offset };
+            w.producer.places[slot] = place;
+            w.control().places[slot] = place;
             w.producer.idle.insert(0, slot as u8);
             offset += 1;
         }

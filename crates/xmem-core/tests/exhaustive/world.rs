@@ -93,6 +93,7 @@ pub(crate) struct Entry {
     pub(crate) sequence: u8,
     pub(crate) slot: u8,
     pub(crate) generation: u8,
+    /// Where the slot lies. Not in the ring: a consumer reads it after the entry. Region 0: it has not read it.
     pub(crate) region: u8,
     pub(crate) offset: u8,
     pub(crate) sticky: u8,
@@ -104,6 +105,7 @@ pub(crate) struct Entry {
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct Control {
     pub(crate) words: [Word; SLOTS],
+    pub(crate) places: [Place; SLOTS],
     pub(crate) ring: [Entry; RING as usize],
     /// How many frames were published.
     pub(crate) head: u8,

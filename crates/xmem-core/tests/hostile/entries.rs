@@ -6,19 +6,25 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use rustix::fs::SealFlags;
-use xmem_core::{Consumer, ReceiveError};
+use xmem_core::{Consumer, FrameLayout, ReadLease, ReceiveError};
 
 use crate::OnDrop;
 use crate::producers::{answer_all, consume, consume_waiting};
-use crate::support::raw::{self, Fake, Memory};
+use crate::support::raw::{
+    self, Fake, Memory, entry, of_entry, of_extension, of_layout, of_place, place,
+};
 use crate::support::*;
 
-/// A fake producer that answers as it should, with one entry published by it. Returns what the consumer makes of it.
-fn with_entry(entry: &[(usize, u64)], times: [Duration; 5]) -> Vec<ReceiveError> {
+/// A fake producer that answers as it should, with one entry published by it, and with these words of its control memory
+/// changed. Returns what the consumer makes of it.
+fn with_words(words: &[(usize, u64)], times: [Duration; 5]) -> Vec<ReceiveError> {
     let place = Place::new();
     let fake = Fake::at(place.pool());
     let (control_fd, control) = raw::control(None);
-    raw::publish_entry(&control, 0, entry);
+    raw::publish_entry(&control, 0, &[]);
+    for (word, value) in words {
+        control.set(*word, *value);
+    }
     let page = raw::memory(1 << 16, true);
     std::thread::scope(|scope| {
         scope.spawn(|| {
@@ -35,33 +41,43 @@ fn with_entry(entry: &[(usize, u64)], times: [Duration; 5]) -> Vec<ReceiveError>
 #[test]
 fn entries_that_point_elsewhere_are_an_error() {
     let soon = Duration::from_millis(5);
-    let errors = with_entry(&[], [HANG, soon, soon, soon, soon]);
+    let errors = with_words(&[], [HANG, soon, soon, soon, soon]);
     assert_eq!(
         errors.len(),
         4,
         "the entry itself is a good one: {errors:?}"
     );
-    let lies: [(&str, &[(usize, u64)]); 17] = [
-        ("a slot after the region", &[(2, 8192)]),
-        ("a slot across the region's end", &[(2, 4097)]),
-        ("a slot at the end of the address space", &[(2, u64::MAX)]),
-        ("a slot larger than the region", &[(3, 8193)]),
-        ("a slot as large as the address space", &[(3, u64::MAX)]),
-        ("a payload after its slot", &[(11, 4097), (12, 0)]),
-        ("a payload across its slot's end", &[(11, 1)]),
-        ("a payload that wraps", &[(11, u64::MAX), (12, 2)]),
-        ("a payload larger than its slot", &[(12, 4097)]),
-        ("attachments after their slot", &[(4, 4097), (5, 1)]),
-        ("attachments across their slot's end", &[(4, 4090), (5, 7)]),
-        ("attachments that wrap", &[(4, u64::MAX), (5, 2)]),
-        ("attachments without end", &[(5, u64::MAX)]),
-        ("attachments that are none", &[(4, 0), (5, 3)]),
-        ("another sequence", &[(7, 3)]),
-        ("no generation", &[(8, 1)]),
-        ("a region of no number", &[(1, u64::MAX)]),
+    let (at, len) = (of_place(place::OFFSET), of_place(place::LEN));
+    let (offset, size) = (of_entry(entry::OFFSET), of_entry(entry::SIZE));
+    let (attached, kind) = (of_entry(entry::ATTACHED), of_entry(entry::KIND));
+    let attached = |at, len| (attached, entry::attached(at, len));
+    let lies: [(&str, &[(usize, u64)]); 20] = [
+        ("a slot after the region", &[(at, 8192)]),
+        ("a slot across the region's end", &[(at, 4097)]),
+        ("a slot at the end of the address space", &[(at, u64::MAX)]),
+        ("a slot larger than the region", &[(len, 8193)]),
+        ("a slot as large as the address space", &[(len, u64::MAX)]),
+        ("a payload after its slot", &[(offset, 4097), (size, 0)]),
+        ("a payload across its slot's end", &[(offset, 1)]),
+        ("a payload that wraps", &[(offset, u64::MAX), (size, 2)]),
+        ("a payload larger than its slot", &[(size, 4097)]),
+        ("attachments after their slot", &[attached(4097, 1)]),
+        ("attachments across their slot's end", &[attached(4090, 7)]),
+        (
+            "attachments at the end of all",
+            &[attached((1 << 39) - 1, 2)],
+        ),
+        ("attachments without end", &[attached(0, (1 << 25) - 1)]),
+        ("attachments that are none", &[attached(0, 3)]),
+        ("no generation", &[(of_entry(entry::SLOT), 1)]),
+        ("a layout behind the table", &[(kind, 65)]),
+        ("the last layout that there can be", &[(kind, 0xffff)]),
+        ("a layout of no type", &[(of_layout(0), 200)]),
+        ("a layout of nine dimensions", &[(of_layout(0), 9 << 8)]),
+        ("such an extension", &[(kind, 0), (of_extension(0), 200)]),
     ];
     for (what, lie) in lies {
-        let errors = with_entry(lie, [HANG, soon, soon, soon, soon]);
+        let errors = with_words(lie, [HANG, soon, soon, soon, soon]);
         // It is reported once: a consumer is not blocked by it.
         assert!(
             matches!(
@@ -78,11 +94,14 @@ fn entries_that_point_elsewhere_are_an_error() {
         );
     }
     // A correct producer may leave these behind, too: frames that are gone.
+    let slot = of_entry(entry::SLOT);
     for (what, lie) in [
-        ("no such slot", (8, 77 | 5 << 32)),
-        ("another generation", (8, 1 | 4 << 32)),
+        ("no such slot", (slot, 77 | 5 << 32)),
+        ("another generation", (slot, 1 | 4 << 32)),
+        ("memory of no kind", (of_place(place::REGION), 1 | 7 << 32)),
+        ("another stamp", (of_entry(0), 4)),
     ] {
-        let errors = with_entry(&[lie], [soon; 5]);
+        let errors = with_words(&[lie], [soon; 5]);
         assert!(
             errors
                 .iter()
@@ -96,7 +115,7 @@ fn entries_that_point_elsewhere_are_an_error() {
 fn a_stream_that_jumps_ahead_ends_no_receive() {
     // Live with an impossible history, and lossless: neither may look through all that is not there, nor run after a
     // head that runs away.
-    for mode in [(6, u64::from(u32::MAX)), (5, 1)] {
+    for mode in [(raw::HISTORY, u64::from(u32::MAX)), (raw::LOSSLESS, 1)] {
         for (head, runs) in [(1 << 40, false), (u64::MAX, false), (1 << 40, true)] {
             let place = Place::new();
             let fake = Fake::at(place.pool());
@@ -135,8 +154,8 @@ fn a_ring_full_of_claimed_slots_blocks_no_receive() {
     for word in 0..16 {
         control.set(word, small.words()[word].load(Ordering::Relaxed));
     }
-    control.set(3, RING);
-    control.set(5, 1);
+    control.set(raw::RING_LEN, RING);
+    control.set(raw::LOSSLESS, 1);
     for sequence in 0..RING {
         raw::publish_entry_in(&control, RING, sequence, &[]);
     }
@@ -159,5 +178,70 @@ fn a_ring_full_of_claimed_slots_blocks_no_receive() {
             looked_at < RING,
             "all of the ring without a look at the time"
         );
+    });
+}
+
+/// Receives two frames, the second with these words of its entry, and changes words of the control memory in between.
+fn over_a_change(
+    words: &[(usize, u64)],
+    second: &[(usize, u64)],
+    look: impl FnOnce(ReadLease, Result<ReadLease, ReceiveError>),
+) {
+    let place = Place::new();
+    let fake = Fake::at(place.pool());
+    let (control_fd, control) = raw::control(None);
+    raw::publish_entry(&control, 0, &[]);
+    let page = raw::memory(1 << 16, true);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let raw = fake.answer(&raw::welcome(raw::VERSION), &[&control_fd, &page]);
+            answer_all(&raw, |question| match question[0] {
+                3 => (raw::region(1, 8192, 0, ""), vec![raw::frozen(8192)]),
+                _ => (raw::sticky(1), vec![raw::memory(8, true)]),
+            });
+        });
+        let mut consumer = Consumer::builder(&place.pool()).connect().unwrap();
+        let first = consumer.receive(Some(HANG)).unwrap();
+        raw::publish_entry(&control, 1, second);
+        for (word, value) in words {
+            control.set(*word, *value);
+        }
+        look(first, consumer.receive(Some(HANG)));
+    });
+}
+
+#[test]
+fn a_layout_that_changes_later_stays_as_it_was_read() {
+    over_a_change(&[(of_layout(0), 200)], &[], |first, second| {
+        let layouts = [&first, &second.unwrap()].map(|frame| frame.meta().layout.clone());
+        assert!(layouts.iter().all(|it| **it == FrameLayout::default()));
+    });
+}
+
+#[test]
+fn an_extension_is_read_only_if_its_entry_has_one() {
+    // Of the second entry: the layout, and the bytes for the user.
+    let nonsense = [(of_extension(48), 200), (of_extension(48 + 34), 7)];
+    over_a_change(&nonsense, &[], |_, second| {
+        assert_eq!(second.unwrap().meta().reserved, None);
+    });
+    let has_reserved = (entry::KIND, 1 | entry::HAS_RESERVED);
+    over_a_change(&nonsense, &[has_reserved], |_, second| {
+        let frame = second.unwrap();
+        assert_eq!(frame.meta().reserved.as_ref().unwrap()[..2], [7, 0]);
+    });
+}
+
+#[test]
+fn a_place_that_moves_under_a_lease_moves_no_frame() {
+    let offset = of_place(place::OFFSET);
+    over_a_change(&[(offset, 64)], &[], |first, second| {
+        let second = second.unwrap();
+        assert_eq!(second.slot_ptr().addr() - first.slot_ptr().addr(), 64);
+        assert_eq!((first.len(), second.len()), (4096, 4096));
+    });
+    over_a_change(&[(offset, 8192)], &[], |first, second| {
+        assert!(matches!(second, Err(ReceiveError::Corrupt(_))));
+        assert!(first.iter().all(|byte| *byte == 0));
     });
 }

@@ -21,7 +21,8 @@ fn with_owner<T>(
 ) -> T {
     let place = Place::new();
     let fake = Fake::at(place.pool());
-    let (control_fd, _control) = raw::control(None);
+    let (control_fd, control) = raw::control(None);
+    control.set(raw::BY_NUMBER, 1);
     let page = raw::memory(1 << 16, true);
     std::thread::scope(|scope| {
         scope.spawn(|| {

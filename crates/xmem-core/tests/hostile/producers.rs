@@ -68,14 +68,14 @@ fn a_producer_with_invalid_memory_is_refused() {
         ("zeros", raw::memory(1 << 20, true)),
         ("another magic", odd(&[(0, 1)])),
         ("another version", odd(&[(1, u64::from(raw::VERSION) + 1)])),
-        ("no slots", odd(&[(2, 0)])),
-        ("too many slots", odd(&[(2, 1 << 20)])),
-        ("slots beyond its end", odd(&[(2, 1 << 16)])),
-        ("far too many slots", odd(&[(2, u64::MAX)])),
-        ("no ring", odd(&[(3, 0)])),
-        ("an odd ring", odd(&[(3, 63)])),
-        ("a ring beyond its end", odd(&[(3, 1 << 18)])),
-        ("a far too long ring", odd(&[(3, 1 << 40)])),
+        ("no slots", odd(&[(raw::MAX_SLOTS, 0)])),
+        ("too many slots", odd(&[(raw::MAX_SLOTS, 1 << 20)])),
+        ("slots beyond its end", odd(&[(raw::MAX_SLOTS, 1 << 16)])),
+        ("far too many slots", odd(&[(raw::MAX_SLOTS, u64::MAX)])),
+        ("no ring", odd(&[(raw::RING_LEN, 0)])),
+        ("an odd ring", odd(&[(raw::RING_LEN, 63)])),
+        ("a ring beyond its end", odd(&[(raw::RING_LEN, 1 << 18)])),
+        ("a far too long ring", odd(&[(raw::RING_LEN, 1 << 40)])),
     ];
     for (what, control) in &controls {
         std::thread::scope(|scope| {
@@ -144,7 +144,7 @@ fn a_producer_that_writes_random_words_crashes_no_consumer() {
     for seed in 0..150 {
         let mut random = Random(seed);
         let (control_fd, control) = raw::control(None);
-        for word in 7..control.words().len() {
+        for word in raw::BY_NUMBER + 1..control.words().len() {
             // Mostly small numbers: they get further.
             let value = random.next() >> random.below(64);
             control.set(word, value);
@@ -154,7 +154,7 @@ fn a_producer_that_writes_random_words_crashes_no_consumer() {
         for sequence in head.saturating_sub(5)..head {
             let words: Vec<(usize, u64)> = (0..random.below(4))
                 .map(|_| {
-                    let at = 1 + random.below(14) as usize;
+                    let at = 1 + random.below(15) as usize;
                     (at, random.next() >> random.below(64))
                 })
                 .collect();

@@ -40,11 +40,11 @@ fn oversized_memory_is_mapped_in_part() {
     };
     let good = raw::control(None);
     let (control, memory) = sealed(raw::control_len(1 << 16, 1 << 18));
-    for (at, word) in good.1.words()[..7].iter().enumerate() {
+    for (at, word) in good.1.words()[..8].iter().enumerate() {
         memory.set(at, word.load(Ordering::Relaxed));
     }
-    memory.set(2, 1 << 16);
-    memory.set(3, 1 << 18);
+    memory.set(raw::MAX_SLOTS, 1 << 16);
+    memory.set(raw::RING_LEN, 1 << 18);
     let page = raw::sparse(1 << 20);
     raw::seal(&page, raw::SIZE);
     let there = raw::memory(1 << 20, true);

@@ -147,6 +147,7 @@ fn a_producer_that_changes_everything_meanwhile_crashes_no_consumer() {
         let place = Place::new();
         let fake = Fake::at(place.pool());
         let (control_fd, control) = raw::control(None);
+        control.set(raw::BY_NUMBER, 1);
         for sequence in 0..8 {
             raw::publish_entry(&control, sequence, &[]);
         }
@@ -217,9 +218,18 @@ fn scribble(control: &Memory, page: &Memory, done: &AtomicBool, random: &mut Ran
                 raw::SLOTS + 4 + random.below(2) as usize,
                 random.below(1 << 34),
             ),
+            4 => {
+                let value = random.next() >> random.below(64);
+                let word = match random.below(3) {
+                    0 => raw::of_place(random.below(3) as usize),
+                    1 => raw::of_layout(random.below(34) as usize),
+                    _ => raw::of_extension(random.below(64 * 48) as usize),
+                };
+                control.set(word, value);
+            }
             _ => {
                 let sequence = page.words()[raw::CURSOR].load(Ordering::Relaxed) % (1 << 40);
-                let at = 1 + random.below(63) as usize;
+                let at = 1 + random.below(15) as usize;
                 let lie = (at, random.next() >> random.below(64));
                 let lies = [lie];
                 let lies = if random.below(2) == 0 { &lies[..] } else { &[] };

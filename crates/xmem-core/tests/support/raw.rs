@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! The protocol by hand, for hostile peers. Repeats what is in `wire.rs` and `layout.rs`, so that a change
+//! The protocol by hand, for hostile peers. Repeats what is in `wire.rs` and `layout`, so that a change
 //! there that other versions would trip over is noticed here.
 #![allow(unsafe_code)] // mmap, ioctl
 
@@ -27,7 +27,7 @@ use rustix::net::{
 
 use super::HANG;
 
-pub const VERSION: u32 = 5;
+pub const VERSION: u32 = 6;
 /// Descriptors that the kernel takes with one message.
 pub const MAX_RIGHTS: usize = 253;
 
@@ -404,12 +404,46 @@ impl Drop for Memory {
     }
 }
 
-/// Words of control memory.
+/// Words of control memory: constants, then what changes.
+pub const MAX_SLOTS: usize = 2;
+pub const RING_LEN: usize = 3;
+pub const LOSSLESS: usize = 5;
+pub const HISTORY: usize = 6;
+pub const BY_NUMBER: usize = 7;
 pub const HEAD: usize = 16;
 pub const REGIONS_VERSION: usize = 20;
 /// Where the slot words of control memory begin.
 pub const SLOTS: usize = 32;
-pub const ENTRY_WORDS: usize = 64;
+
+/// The words of an entry, with its stamp.
+pub mod entry {
+    pub const SLOT: usize = 1;
+    /// Layout, bits, and flags of the buffer.
+    pub const KIND: usize = 2;
+    pub const STICKY: usize = 5;
+    pub const OFFSET: usize = 6;
+    pub const SIZE: usize = 7;
+    pub const ATTACHED: usize = 8;
+    pub const WORDS: usize = 16;
+
+    pub const HAS_RESERVED: u64 = 1 << 17;
+
+    pub fn attached(at: u64, len: u64) -> u64 {
+        at | len << 39
+    }
+}
+
+/// The words of a slot's place.
+pub mod place {
+    pub const REGION: usize = 0;
+    pub const OFFSET: usize = 1;
+    pub const LEN: usize = 2;
+    pub const WORDS: usize = 4;
+}
+
+const LAYOUTS: usize = 64;
+const LAYOUT_WORDS: usize = 40;
+const EXTENSION_WORDS: usize = 48;
 /// Words of a lease page.
 pub const CURSOR: usize = 0;
 pub const FLAGS: usize = 1;
@@ -417,28 +451,64 @@ pub const REGIONS_SEEN: usize = 2;
 /// Where the lease words begin, in halves of words.
 pub const LEASES: usize = 32;
 
-/// Where the ring begins, in words, and how long control memory is.
-pub fn ring_at(max_slots: u64) -> usize {
+/// Where the parts of control memory begin that follow the slot words and the ids of regions, in words.
+pub fn places_at(max_slots: u64) -> usize {
     let slots = max_slots as usize;
-    (SLOTS + slots + slots.div_ceil(2)).next_multiple_of(8) + slots * ENTRY_WORDS
+    (SLOTS + slots + slots.div_ceil(2)).next_multiple_of(8)
 }
 
-/// How long control memory of so many slots and entries is, in bytes.
-pub fn control_len(max_slots: u64, ring_len: u64) -> u64 {
-    (ring_at(max_slots) as u64 + ring_len * ENTRY_WORDS as u64) * 8
+pub fn layouts_at(max_slots: u64) -> usize {
+    (places_at(max_slots) + max_slots as usize * place::WORDS).next_multiple_of(8)
 }
+
+pub fn ring_at(max_slots: u64) -> usize {
+    layouts_at(max_slots) + LAYOUTS * LAYOUT_WORDS
+}
+
+pub fn extensions_at(max_slots: u64, ring_len: u64) -> usize {
+    ring_at(max_slots) + ring_len as usize * entry::WORDS
+}
+
+/// How long control memory of so many slots and entries is, in bytes, with records of its slots.
+pub fn control_len(max_slots: u64, ring_len: u64) -> u64 {
+    let words = extensions_at(max_slots, ring_len) + ring_len as usize * EXTENSION_WORDS;
+    words as u64 * 8 + max_slots * (entry::WORDS + EXTENSION_WORDS) as u64 * 8
+}
+
+/// The word in the control memory of [`control`] for a word of the entry 0.
+pub fn of_entry(word: usize) -> usize {
+    ring_at(SMALL.0) + word
+}
+
+/// For a word of the extension of the entry 0.
+pub fn of_extension(word: usize) -> usize {
+    extensions_at(SMALL.0, SMALL.1) + word
+}
+
+/// For a word of the place of slot 1, which entries name.
+pub fn of_place(word: usize) -> usize {
+    places_at(SMALL.0) + place::WORDS + word
+}
+
+/// For a word of layout 1, which entries name.
+pub fn of_layout(word: usize) -> usize {
+    layouts_at(SMALL.0) + word
+}
+
+/// Slots and ring of [`control`].
+const SMALL: (u64, u64) = (4, 64);
 
 /// Control memory that looks right: of a live pool of four slots, history 2, and nothing published.
 pub fn control(len: Option<u64>) -> (OwnedFd, Memory) {
-    const RING_LEN: u64 = 64;
-    let fd = memory(len.unwrap_or(control_len(4, RING_LEN)), false);
+    let (max_slots, ring_len) = SMALL;
+    let fd = memory(len.unwrap_or(control_len(max_slots, ring_len)), false);
     let memory = Memory::map(&fd, true);
     seal(&fd, SIZE | SealFlags::FUTURE_WRITE);
     let constants = [
         u64::from_le_bytes(*b"xmemctl\0"),
         VERSION.into(),
-        4,
-        RING_LEN,
+        max_slots,
+        ring_len,
         1234,
         0,
         2,
@@ -451,30 +521,29 @@ pub fn control(len: Option<u64>) -> (OwnedFd, Memory) {
     (fd, memory)
 }
 
-/// Publishes an entry by hand: in slot 1 of generation 5, with these words of place and metadata put in.
+/// Publishes an entry by hand: in slot 1 of generation 5, which lies in region 1, with layout 1, and with these words put in.
 pub fn publish_entry(control: &Memory, sequence: u64, words: &[(usize, u64)]) {
-    publish_entry_in(control, 64, sequence, words);
+    publish_entry_in(control, SMALL.1, sequence, words);
 }
 
 /// The same with a ring of this length.
 pub fn publish_entry_in(control: &Memory, ring: u64, sequence: u64, words: &[(usize, u64)]) {
     control.set(SLOTS + 1, 5 << 32 | 2);
-    let entry = ring_at(4) + (sequence % ring) as usize * ENTRY_WORDS;
-    // The stamp, then region, offset and length of the slot and of the attachments, then the metadata.
-    let mut values = [0; ENTRY_WORDS];
-    values[0] = sequence * 2 + 2;
-    values[1] = 1;
-    values[2] = 0;
-    values[3] = 4096;
-    values[7] = sequence;
-    values[8] = 1 | 5 << 32;
-    values[10] = 1;
-    values[12] = 4096;
-    for (at, value) in words {
-        values[*at] = *value;
+    for (word, value) in [(place::REGION, 1), (place::OFFSET, 0), (place::LEN, 4096)] {
+        control.set(of_place(word), value);
     }
-    for (at, value) in values.into_iter().enumerate() {
-        control.set(entry + at, value);
+    let at = of_entry((sequence % ring) as usize * entry::WORDS);
+    let mut values = [0; entry::WORDS];
+    values[0] = sequence.wrapping_mul(2).wrapping_add(2);
+    values[entry::SLOT] = 1 | 5 << 32;
+    values[entry::KIND] = 1;
+    values[entry::STICKY] = 1;
+    values[entry::SIZE] = 4096;
+    for (word, value) in words {
+        values[*word] = *value;
+    }
+    for (word, value) in values.into_iter().enumerate() {
+        control.set(at + word, value);
     }
     control.set(HEAD, sequence + 1);
 }

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyTuple};
-use xmem_core::{FrameInfo, FrameMeta, VideoLayout};
+use xmem_core::{FrameInfo, FrameLayout, FrameMeta, VideoLayout};
 
 use super::arrays::DeviceBlock;
 use super::incoming::Block;
@@ -169,16 +169,19 @@ pub(crate) fn frame_of(parts: Vec<Part<'_>>, known: Known) -> PyResult<Frame> {
         ..FrameInfo::default()
     };
     let mut meta = FrameMeta {
-        video,
         pts: known.pts,
         dts: known.dts,
         duration: known.duration,
         timestamp: known.timestamp,
         flags: known.flags,
+        ..FrameMeta::default()
+    }
+    .with_layout(FrameLayout {
+        video,
         content_type: known.content_type.as_str().into(),
         producer: known.producer.as_str().into(),
-        ..FrameMeta::default()
-    };
+        ..FrameLayout::default()
+    });
     for (name, value) in known.attachments {
         meta.attachments.set(&name, value);
     }

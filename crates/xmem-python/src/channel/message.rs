@@ -50,7 +50,7 @@ pub(super) struct Label {
 impl Label {
     pub(super) fn write(self, meta: &mut FrameMeta) {
         meta.content_type = CONTENT_TYPE.into();
-        let to = &mut meta.reserved;
+        let mut to = Box::new([0; 64]);
         to[..4].copy_from_slice(&MAGIC);
         to[4] = VERSION;
         to[5] = match self.kind {
@@ -66,11 +66,12 @@ impl Label {
         to[24..32].copy_from_slice(&self.device.unwrap_or(0).to_ne_bytes());
         to[32] = u8::from(self.device.is_some());
         to[36..40].copy_from_slice(&self.number.to_ne_bytes());
+        meta.reserved = Some(to);
     }
 
     /// `None`: the frame is not a channel's.
     pub(super) fn read(meta: &FrameMeta) -> Option<Self> {
-        let from = &meta.reserved;
+        let from = meta.reserved.as_deref()?;
         if from[..4] != MAGIC || from[4] != VERSION || meta.content_type.as_str() != CONTENT_TYPE {
             return None;
         }

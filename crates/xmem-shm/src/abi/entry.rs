@@ -1,348 +1,283 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! An entry of the ring as 64-bit words: what describes a frame, what publishing adds, and where its slot lies.
+//! An entry of the ring: what describes one frame, as 64-bit words. Its layout is in a table, or in the entry's extension.
 
-use std::borrow::Borrow;
 use std::sync::Arc;
 
+use crate::abi::extension::Reserved;
 use crate::abi::frame_info::{FrameInfo, Storage};
-use crate::abi::meta::{DType, FrameMeta, MetaError, Text, VideoLayout};
+use crate::abi::frame_layout::FrameLayout;
+use crate::abi::layout::LayoutId;
+use crate::abi::meta::FrameMeta;
 use crate::abi::named::Attachments;
 use crate::protocol::ring::PAYLOAD_WORDS;
 
-/// The words of an entry.
+/// The words of an entry. The stamp before them has the sequence.
 pub type EntryWords = [u64; PAYLOAD_WORDS];
 
-/// An entry. It refers to the metadata, which are large, so that they are not moved with it.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Entry<M = Arc<FrameMeta>> {
-    /// The region that the slot lies in.
-    pub region: u32,
-    /// First byte of the slot in its region.
-    pub offset: u64,
-    /// Size of the slot in bytes.
-    pub len: u64,
-    /// Where the attachments lie, counted from the slot's first byte, and their size in bytes: 0, there are none.
-    pub attached: (u64, u64),
-    /// Facts that publishing adds.
-    pub info: FrameInfo,
-    /// Without the attachments, which lie in the slot.
-    pub meta: M,
-}
+const W_SLOT: usize = 0; // and the generation
+const W_KIND: usize = 1; // layout, bits, flags of the buffer
+const W_EVENTS: usize = 2;
+const W_PUBLISHED_AT: usize = 3;
+const W_STICKY: usize = 4;
+const W_OFFSET: usize = 5;
+const W_SIZE: usize = 6;
+const W_ATTACHED: usize = 7;
+const W_TIMESTAMP: usize = 8;
+const W_DECODE_TIMESTAMP: usize = 9;
+const W_PTS: usize = 10;
+const W_DTS: usize = 11;
+const W_DURATION: usize = 12;
+const W_BUFFER_OFFSET: usize = 13;
+const W_BUFFER_OFFSET_END: usize = 14;
 
-/// The word that has a bit for each optional field.
-const W_PRESENT: usize = 5;
+// Bits of `W_KIND`. Below them is the layout's id, above them are the flags of the buffer.
+const IS_EVENT: u64 = 1 << 16;
+const HAS_RESERVED: u64 = 1 << 17;
+/// The bit of the word `W_TIMESTAMP`: it has a value. The bits of the words behind it follow.
+const HAS_TIMESTAMP: u64 = 1 << 18;
+const FLAGS_SHIFT: u32 = 32;
 
-const HAS_VIDEO: u64 = 1 << 0;
-const HAS_TIMESTAMP: u64 = 1 << 1;
-const HAS_DECODE_TIMESTAMP: u64 = 1 << 2;
-const HAS_PTS: u64 = 1 << 3;
-const HAS_DTS: u64 = 1 << 4;
-const HAS_DURATION: u64 = 1 << 5;
-const HAS_BUFFER_OFFSET: u64 = 1 << 6;
-const HAS_BUFFER_OFFSET_END: u64 = 1 << 7;
-const IS_EVENT: u64 = 1 << 8;
+/// The word of the attachments has their first byte in this many bits, and their size in the others.
+const ATTACHED_AT_BITS: u32 = 39;
+/// Attachments begin before this byte of their slot.
+pub const MAX_ATTACHED_AT: u64 = 1 << ATTACHED_AT_BITS;
 
-struct Writer {
+/// An entry. Any words are one; what they refer to is checked where it is used.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Entry {
+    sequence: u64,
     words: EntryWords,
-    at: usize,
-    present: u64,
 }
 
-impl Writer {
-    fn word(&mut self, value: u64) {
-        if let Some(word) = self.words.get_mut(self.at) {
-            *word = value;
-        }
-        self.at += 1;
-    }
-
-    fn pair(&mut self, low: u32, high: u32) {
-        self.word(u64::from(low) | u64::from(high) << 32);
-    }
-
-    fn option(&mut self, value: Option<u64>, flag: u64) {
-        if value.is_some() {
-            self.present |= flag;
-        }
-        self.word(value.unwrap_or(0));
-    }
-
-    fn bytes(&mut self, bytes: &[u8]) {
-        for chunk in bytes.as_chunks().0 {
-            self.word(u64::from_le_bytes(*chunk));
-        }
-    }
-}
-
-struct Reader<'a> {
-    words: &'a EntryWords,
-    at: usize,
-    present: u64,
-}
-
-impl Reader<'_> {
-    fn word(&mut self) -> u64 {
-        let word = self.words.get(self.at).copied();
-        self.at += 1;
-        word.unwrap_or(0)
-    }
-
-    fn pair(&mut self) -> (u32, u32) {
-        let word = self.word();
-        (word as u32, (word >> 32) as u32)
-    }
-
-    fn option(&mut self, flag: u64) -> Option<u64> {
-        let word = self.word();
-        (self.present & flag != 0).then_some(word)
-    }
-
-    fn bytes<const N: usize>(&mut self) -> [u8; N] {
-        let mut bytes = [0; N];
-        for chunk in bytes.as_chunks_mut().0 {
-            *chunk = self.word().to_le_bytes();
-        }
-        bytes
-    }
-}
-
-impl<M: Borrow<FrameMeta>> Entry<M> {
-    /// The entry as words of the ring.
-    pub fn encode(&self) -> EntryWords {
-        let (info, meta) = (&self.info, self.meta.borrow());
-        let mut w = Writer {
-            words: [0; PAYLOAD_WORDS],
-            at: 0,
-            present: 0,
-        };
-        w.word(self.region.into());
-        w.word(self.offset);
-        w.word(self.len);
-        w.word(self.attached.0);
-        w.word(self.attached.1);
-        // The bits are known when the last field is written.
-        w.at = W_PRESENT + 1;
-        w.word(info.sequence);
-        w.pair(info.slot, info.generation);
-        w.word(info.published_at.cast_unsigned());
-        w.word(info.sticky_version);
-        w.word(meta.offset);
-        w.word(meta.size);
-        let storage = match info.storage {
-            Storage::Cpu => 0,
-            Storage::Cuda => 1,
-        };
-        let kind = u32::from_le_bytes([storage, info.device_id, meta.dtype as u8, meta.ndim]);
-        w.pair(kind, info.events_before);
-        meta.shape.iter().for_each(|v| w.word(*v));
-        meta.strides.iter().for_each(|v| w.word(*v as u64));
-        w.bytes(meta.content_type.as_bytes());
-        w.bytes(meta.producer.as_bytes());
-        w.bytes(&meta.reserved);
-        w.option(meta.timestamp.map(i64::cast_unsigned), HAS_TIMESTAMP);
-        w.option(
-            meta.decode_timestamp.map(i64::cast_unsigned),
-            HAS_DECODE_TIMESTAMP,
-        );
-        w.option(meta.pts, HAS_PTS);
-        w.option(meta.dts, HAS_DTS);
-        w.option(meta.duration, HAS_DURATION);
-        w.option(meta.buffer_offset, HAS_BUFFER_OFFSET);
-        w.option(meta.buffer_offset_end, HAS_BUFFER_OFFSET_END);
-        let video = meta.video.unwrap_or_default();
-        if meta.video.is_some() {
-            w.present |= HAS_VIDEO;
-        }
-        w.pair(meta.flags, video.n_planes);
-        w.bytes(video.format.as_bytes());
-        w.pair(video.width, video.height);
-        video.offsets.iter().for_each(|v| w.word(*v));
-        w.pair(video.strides[0] as u32, video.strides[1] as u32);
-        w.pair(video.strides[2] as u32, video.strides[3] as u32);
-        if meta.event {
-            w.present |= IS_EVENT;
-        }
-        w.words[W_PRESENT] = w.present;
-        w.words
-    }
+fn has(word: usize) -> u64 {
+    HAS_TIMESTAMP << (word - W_TIMESTAMP)
 }
 
 impl Entry {
-    /// Decodes words that another process wrote. Only their form is checked, and what is not valid is an error, never a
-    /// panic.
-    pub fn decode(words: &EntryWords) -> Result<Self, MetaError> {
-        let mut r = Reader {
+    /// The entry of a frame. `attached`: where its attachments lie, counted from the slot's first byte, and their size in bytes.
+    /// `layout`: `None`, if the layout is in the extension.
+    pub fn new(
+        info: &FrameInfo,
+        meta: &FrameMeta,
+        attached: (u64, u64),
+        layout: Option<LayoutId>,
+    ) -> Self {
+        let mut kind = layout.map_or(0, |id| u64::from(id.number()));
+        kind |= u64::from(meta.flags) << FLAGS_SHIFT;
+        if meta.event {
+            kind |= IS_EVENT;
+        }
+        if meta.reserved.is_some() {
+            kind |= HAS_RESERVED;
+        }
+        let mut words = [0; PAYLOAD_WORDS];
+        for (word, value) in [
+            (W_TIMESTAMP, meta.timestamp.map(i64::cast_unsigned)),
+            (
+                W_DECODE_TIMESTAMP,
+                meta.decode_timestamp.map(i64::cast_unsigned),
+            ),
+            (W_PTS, meta.pts),
+            (W_DTS, meta.dts),
+            (W_DURATION, meta.duration),
+            (W_BUFFER_OFFSET, meta.buffer_offset),
+            (W_BUFFER_OFFSET_END, meta.buffer_offset_end),
+        ] {
+            if let (Some(value), Some(to)) = (value, words.get_mut(word)) {
+                kind |= has(word);
+                *to = value;
+            }
+        }
+        words[W_SLOT] = u64::from(info.slot) | u64::from(info.generation) << 32;
+        words[W_KIND] = kind;
+        words[W_EVENTS] = info.events_before.into();
+        words[W_PUBLISHED_AT] = info.published_at.cast_unsigned();
+        words[W_STICKY] = info.sticky_version;
+        words[W_OFFSET] = meta.offset;
+        words[W_SIZE] = meta.size;
+        words[W_ATTACHED] = attached.0 & (MAX_ATTACHED_AT - 1) | attached.1 << ATTACHED_AT_BITS;
+        Self {
+            sequence: info.sequence,
             words,
-            at: 0,
-            present: words[W_PRESENT],
-        };
-        let region = u32::try_from(r.word()).map_err(|_| MetaError("impossible region"))?;
-        let (offset, len) = (r.word(), r.word());
-        let attached = (r.word(), r.word());
-        r.at = W_PRESENT + 1;
-        let sequence = r.word();
-        let (slot, generation) = r.pair();
-        let published_at = r.word().cast_signed();
-        let sticky_version = r.word();
-        let (payload_offset, payload_size) = (r.word(), r.word());
-        let (kind, events_before) = r.pair();
-        let [storage, device_id, dtype, ndim] = kind.to_le_bytes();
-        let storage = match storage {
-            0 => Storage::Cpu,
-            1 => Storage::Cuda,
-            _ => return Err(MetaError("unknown kind of storage")),
-        };
-        let dtype = DType::from_code(dtype).ok_or(MetaError("unknown element type"))?;
-        let info = FrameInfo {
-            sequence,
-            events_before,
-            slot,
-            generation,
-            published_at,
-            sticky_version,
+        }
+    }
+
+    /// An entry that another process wrote.
+    pub fn of_words(sequence: u64, words: EntryWords) -> Self {
+        Self { sequence, words }
+    }
+
+    /// Its words.
+    pub fn words(&self) -> &EntryWords {
+        &self.words
+    }
+
+    /// Its number in the pool.
+    pub fn sequence(&self) -> u64 {
+        self.sequence
+    }
+
+    /// The slot of the frame.
+    pub fn slot(&self) -> u32 {
+        self.words[W_SLOT] as u32
+    }
+
+    /// How often that slot was reused. An honest producer writes no 0.
+    pub fn generation(&self) -> u32 {
+        (self.words[W_SLOT] >> 32) as u32
+    }
+
+    /// The number of events before it, modulo 2^32.
+    pub fn events_before(&self) -> u32 {
+        self.words[W_EVENTS] as u32
+    }
+
+    /// Whether it is no frame, but an event.
+    pub fn is_event(&self) -> bool {
+        self.words[W_KIND] & IS_EVENT != 0
+    }
+
+    /// When it was published, in nanoseconds of CLOCK_MONOTONIC.
+    pub fn published_at(&self) -> i64 {
+        self.words[W_PUBLISHED_AT].cast_signed()
+    }
+
+    /// The version of the sticky state that it belongs to.
+    pub fn sticky_version(&self) -> u64 {
+        self.words[W_STICKY]
+    }
+
+    /// Size of the payload in bytes.
+    pub fn size(&self) -> u64 {
+        self.words[W_SIZE]
+    }
+
+    /// Where the attachments lie, counted from the slot's first byte, and their size in bytes: 0, there are none.
+    pub fn attached(&self) -> (u64, u64) {
+        let word = self.words[W_ATTACHED];
+        (word & (MAX_ATTACHED_AT - 1), word >> ATTACHED_AT_BITS)
+    }
+
+    /// The number of its layout in the table. 0: its layout is in the extension.
+    pub fn layout_number(&self) -> u16 {
+        self.words[W_KIND] as u16
+    }
+
+    /// Whether `reserved` of its frame is in the extension.
+    pub fn has_reserved(&self) -> bool {
+        self.words[W_KIND] & HAS_RESERVED != 0
+    }
+
+    /// Whether a part of it is in the extension.
+    pub fn has_extension(&self) -> bool {
+        self.layout_number() == 0 || self.has_reserved()
+    }
+
+    /// What publishing added to the frame's description, where its slot lies in this memory.
+    pub fn info(&self, storage: Storage, device_id: u8) -> FrameInfo {
+        FrameInfo {
+            sequence: self.sequence,
+            events_before: self.events_before(),
+            slot: self.slot(),
+            generation: self.generation(),
+            published_at: self.published_at(),
+            sticky_version: self.sticky_version(),
             storage,
             device_id,
-        };
-        let shape = std::array::from_fn(|_| r.word());
-        let strides = std::array::from_fn(|_| r.word() as i64);
-        let content_type = Text::from_bytes(r.bytes());
-        let producer = Text::from_bytes(r.bytes());
-        let reserved = r.bytes();
-        let timestamp = r.option(HAS_TIMESTAMP).map(u64::cast_signed);
-        let decode_timestamp = r.option(HAS_DECODE_TIMESTAMP).map(u64::cast_signed);
-        let pts = r.option(HAS_PTS);
-        let dts = r.option(HAS_DTS);
-        let duration = r.option(HAS_DURATION);
-        let buffer_offset = r.option(HAS_BUFFER_OFFSET);
-        let buffer_offset_end = r.option(HAS_BUFFER_OFFSET_END);
-        let (flags, n_planes) = r.pair();
-        let format = Text::from_bytes(r.bytes());
-        let (width, height) = r.pair();
-        let offsets = std::array::from_fn(|_| r.word());
-        let (s0, s1) = r.pair();
-        let (s2, s3) = r.pair();
-        let video = (r.present & HAS_VIDEO != 0).then_some(VideoLayout {
-            format,
-            width,
-            height,
-            n_planes,
-            offsets,
-            strides: [s0 as i32, s1 as i32, s2 as i32, s3 as i32],
-        });
-        let meta = Arc::new(FrameMeta {
-            offset: payload_offset,
-            size: payload_size,
-            dtype,
-            ndim,
-            shape,
-            strides,
-            content_type,
-            producer,
+        }
+    }
+
+    fn option(&self, word: usize) -> Option<u64> {
+        let value = self.words.get(word).copied();
+        value.filter(|_| self.words[W_KIND] & has(word) != 0)
+    }
+
+    /// The frame's description, without the attachments, which lie in the slot.
+    pub fn meta(&self, layout: Arc<FrameLayout>, reserved: Option<Box<Reserved>>) -> FrameMeta {
+        FrameMeta {
+            offset: self.words[W_OFFSET],
+            size: self.size(),
+            layout,
             reserved,
-            timestamp,
-            decode_timestamp,
-            pts,
-            dts,
-            duration,
-            buffer_offset,
-            buffer_offset_end,
-            flags,
-            video,
-            event: r.present & IS_EVENT != 0,
+            timestamp: self.option(W_TIMESTAMP).map(u64::cast_signed),
+            decode_timestamp: self.option(W_DECODE_TIMESTAMP).map(u64::cast_signed),
+            pts: self.option(W_PTS),
+            dts: self.option(W_DTS),
+            duration: self.option(W_DURATION),
+            buffer_offset: self.option(W_BUFFER_OFFSET),
+            buffer_offset_end: self.option(W_BUFFER_OFFSET_END),
+            flags: (self.words[W_KIND] >> FLAGS_SHIFT) as u32,
+            event: self.is_event(),
             attachments: Attachments::new(),
-        });
-        meta.check()?;
-        Ok(Self {
-            region,
-            offset,
-            len,
-            attached,
-            info,
-            meta,
-        })
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::abi::limits::MAX_NAMED_SIZE;
 
-    fn sample() -> Entry {
-        let meta = FrameMeta {
+    fn samples() -> [(FrameInfo, FrameMeta); 3] {
+        let info = FrameInfo {
+            sequence: 7,
+            events_before: u32::MAX,
+            slot: 3,
+            generation: u32::MAX,
+            published_at: -11,
+            sticky_version: 2,
+            storage: Storage::Cuda,
+            device_id: 3,
+        };
+        let full = FrameMeta {
             offset: 64,
-            size: 1920 * 1080 * 3 / 2,
-            dtype: DType::U16,
-            ndim: 2,
-            shape: [1080, 1920, 0, 0, 0, 0, 0, 0],
-            strides: [-3840, 2, 0, 0, 0, 0, 0, 0],
-            content_type: "video/x-raw".into(),
-            producer: "test".into(),
-            reserved: [5; 64],
-            timestamp: Some(0),
+            size: u64::MAX,
+            reserved: Some([5; 64].into()),
+            timestamp: Some(i64::MIN),
             decode_timestamp: Some(-1),
-            pts: Some(u64::MAX - 1),
-            dts: None,
+            pts: Some(u64::MAX),
+            dts: Some(0),
             duration: Some(33),
-            flags: 0xffff,
+            buffer_offset: Some(1),
+            buffer_offset_end: Some(2),
+            flags: u32::MAX,
             event: true,
-            video: Some(VideoLayout {
-                format: "P010_10LE".into(),
-                width: 1920,
-                height: 1080,
-                n_planes: 2,
-                offsets: [0, 4_147_200, 0, 0],
-                strides: [3840, -3840, 0, 0],
-            }),
             ..FrameMeta::default()
         };
-        Entry {
-            region: 3,
-            offset: 4096,
-            len: 1 << 22,
-            attached: (64, 8),
-            info: FrameInfo {
-                sequence: 7,
-                events_before: 2,
-                slot: 3,
-                generation: 9,
-                published_at: -11,
-                sticky_version: 2,
-                storage: Storage::Cuda,
-                device_id: 3,
-            },
-            meta: Arc::new(meta),
-        }
-    }
-
-    fn empty() -> Entry {
-        Entry {
-            region: 0,
-            offset: 0,
-            len: 0,
-            attached: (0, 0),
-            info: FrameInfo::default(),
-            meta: Arc::default(),
-        }
+        let some = FrameMeta {
+            dts: Some(4),
+            buffer_offset_end: Some(0),
+            ..FrameMeta::new(9)
+        };
+        let nothing = FrameMeta::default();
+        [(info, full), (info, some), (FrameInfo::default(), nothing)]
     }
 
     #[test]
     fn every_field_comes_back() {
-        for entry in [sample(), empty()] {
-            assert_eq!(Entry::decode(&entry.encode()), Ok(entry));
+        for (info, meta) in samples() {
+            for layout in [None, LayoutId::new(1), LayoutId::new(64)] {
+                let entry = Entry::new(&info, &meta, (4096, 8), layout);
+                let copy = Entry::of_words(entry.sequence(), *entry.words());
+                assert_eq!(copy.info(info.storage, info.device_id), info);
+                assert_eq!(copy.meta(meta.layout.clone(), meta.reserved.clone()), meta);
+                assert_eq!(copy.attached(), (4096, 8));
+                assert_eq!(LayoutId::new(copy.layout_number()), layout);
+                assert_eq!(copy.has_reserved(), meta.reserved.is_some());
+                assert_eq!(
+                    copy.has_extension(),
+                    meta.reserved.is_some() || layout.is_none()
+                );
+            }
         }
     }
 
     #[test]
-    fn nonsense_is_refused() {
-        for kind in [
-            [9, 0, 0, 0, 0, 0, 0, 0],
-            [0, 0, 200, 0, 0, 0, 0, 0],
-            [0, 0, 0, 200, 0, 0, 0, 0],
-        ] {
-            let mut words = sample().encode();
-            words[12] = u64::from_le_bytes(kind);
-            assert!(Entry::decode(&words).is_err());
-        }
+    fn the_most_attachments_fit() {
+        let attached = (MAX_ATTACHED_AT - 1, MAX_NAMED_SIZE as u64);
+        let info = FrameInfo::default();
+        let entry = Entry::new(&info, &FrameMeta::default(), attached, None);
+        assert_eq!(entry.attached(), attached);
     }
 }

@@ -18,5 +18,9 @@ pub const MAX_REQUEST: usize = 448;
 pub const MAX_PLANES: usize = 4;
 /// The most dimensions of a tensor.
 pub const MAX_DIMS: usize = 8;
+/// The most layouts that a pool's table has.
+pub const MAX_LAYOUTS: usize = 64;
+/// How many bytes of a frame's description are for the user's own use.
+pub const RESERVED_LEN: usize = 64;
 /// How long a consumer waits for an answer of its producer, and for a device that ends a lease.
 pub const ANSWER_TIME: Duration = Duration::from_secs(10);

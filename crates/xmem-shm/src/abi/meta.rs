@@ -3,9 +3,11 @@
 //! The description of a frame: what the caller of `publish` knows of it besides its bytes.
 
 use std::fmt;
+use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
-use crate::abi::limits::{MAX_DIMS, MAX_PLANES};
+use crate::abi::frame_layout::FrameLayout;
+use crate::abi::limits::{MAX_PLANES, RESERVED_LEN};
 use crate::abi::named::Attachments;
 
 /// Text of at most `N` bytes, kept inline. Longer text is cut at a character's boundary.
@@ -146,20 +148,11 @@ pub struct FrameMeta {
     /// Size of the payload in bytes.
     pub size: u64,
 
-    /// Type of one element.
-    pub dtype: DType,
-    /// How many entries of `shape` and `strides` count.
-    pub ndim: u8,
-    /// Elements per dimension.
-    pub shape: [u64; MAX_DIMS],
-    /// Bytes from one element to the next, per dimension.
-    pub strides: [i64; MAX_DIMS],
-    /// What the payload is, such as `image/raw` or `tensor/float32`.
-    pub content_type: Text<32>,
-    /// The program that made it.
-    pub producer: Text<32>,
+    /// How the bytes are to be read. Frames of one stream share it, and reading a field of it needs no more than its name:
+    /// `meta.video`. Changing a field so copies what is shared; a program that publishes many frames keeps the layout of one for the next.
+    pub layout: Arc<FrameLayout>,
     /// For the user's own use.
-    pub reserved: [u8; 64],
+    pub reserved: Option<Box<[u8; RESERVED_LEN]>>,
 
     /// When the frame is to be presented, on CLOCK_MONOTONIC ([`monotonic_ns`](crate::os::clock::monotonic_ns) is now). Negative: before
     /// the host was started.
@@ -182,8 +175,6 @@ pub struct FrameMeta {
     /// Flags of the frame (GstBufferFlags, those that mean something outside the process). xmemsink sets `1 << 31` on a frame
     /// before which it lost some.
     pub flags: u32,
-    /// Where the planes lie, for video.
-    pub video: Option<VideoLayout>,
     /// This is no frame but an event of the stream, between two frames: it has attachments, and no payload.
     /// Consumers get it only if they asked for `ConsumerBuilder::events`.
     pub event: bool,
@@ -197,13 +188,8 @@ impl Default for FrameMeta {
         Self {
             offset: 0,
             size: 0,
-            dtype: DType::default(),
-            ndim: 0,
-            shape: [0; MAX_DIMS],
-            strides: [0; MAX_DIMS],
-            content_type: Text::default(),
-            producer: Text::default(),
-            reserved: [0; 64],
+            layout: FrameLayout::unknown(),
+            reserved: None,
             timestamp: None,
             decode_timestamp: None,
             pts: None,
@@ -212,7 +198,6 @@ impl Default for FrameMeta {
             buffer_offset: None,
             buffer_offset_end: None,
             flags: 0,
-            video: None,
             event: false,
             attachments: Attachments::new(),
         }
@@ -232,26 +217,26 @@ impl FrameMeta {
         }
     }
 
-    /// Whether consumers take it. What else can be wrong depends on where the frame lies.
-    pub fn check(&self) -> Result<(), MetaError> {
-        if usize::from(self.ndim) > MAX_DIMS {
-            return Err(MetaError("there are more than 8 dimensions"));
+    /// The same with this layout.
+    pub fn with_layout(self, layout: impl Into<Arc<FrameLayout>>) -> Self {
+        Self {
+            layout: layout.into(),
+            ..self
         }
-        if self
-            .video
-            .is_some_and(|video| video.n_planes as usize > MAX_PLANES)
-        {
-            return Err(MetaError("there are more than 4 planes"));
-        }
-        Ok(())
     }
+}
 
-    /// Sets where the payload lies. Metadata that others share is copied, but only if this changes it.
-    pub fn set_place(meta: &mut Arc<Self>, offset: u64, size: u64) {
-        if (meta.offset, meta.size) != (offset, size) {
-            let meta = Arc::make_mut(meta);
-            (meta.offset, meta.size) = (offset, size);
-        }
+impl Deref for FrameMeta {
+    type Target = FrameLayout;
+
+    fn deref(&self) -> &FrameLayout {
+        &self.layout
+    }
+}
+
+impl DerefMut for FrameMeta {
+    fn deref_mut(&mut self) -> &mut FrameLayout {
+        Arc::make_mut(&mut self.layout)
     }
 }
 

@@ -5,12 +5,15 @@
 pub mod budget;
 pub mod device_header;
 pub mod entry;
+pub mod extension;
 pub mod frame_info;
+pub mod frame_layout;
 pub mod layout;
 pub mod limits;
 pub mod meta;
 pub mod named;
 pub mod parts;
+pub mod place;
 pub mod start_from;
 pub mod video;
 pub mod wire;

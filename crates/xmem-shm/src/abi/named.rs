@@ -2,6 +2,8 @@
 
 //! Named byte strings: a stream's sticky state, and what is attached to a frame.
 
+use std::sync::Arc;
+
 use crate::abi::limits::MAX_NAMED_ENTRIES;
 
 /// What a late joiner needs before its first frame: caps, segment, tags and the like.
@@ -48,8 +50,11 @@ pub type Attachments = Named;
 /// ```
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub struct Named {
-    entries: Vec<(String, Vec<u8>)>,
+    /// Shared by clones until one of them is changed. `None`: there are none.
+    entries: Option<Arc<Entries>>,
 }
+
+type Entries = Vec<(String, Vec<u8>)>;
 
 /// How many bytes an entry has, encoded.
 pub fn entry_len(key: &str, value: &[u8]) -> usize {
@@ -62,22 +67,27 @@ impl Named {
         Self::default()
     }
 
+    fn entries(&self) -> &[(String, Vec<u8>)] {
+        self.entries.as_ref().map_or(&[], |entries| entries)
+    }
+
     /// How many entries it has.
     pub fn len(&self) -> usize {
-        self.entries.len()
+        self.entries().len()
     }
 
     /// Whether there is nothing.
     pub fn is_empty(&self) -> bool {
-        self.entries.is_empty()
+        self.entries.is_none()
     }
 
     /// Sets an entry, in place of the one of that name.
     pub fn set(&mut self, key: &str, value: impl Into<Vec<u8>>) {
         let value = value.into();
-        match self.entries.iter_mut().find(|(k, _)| k == key) {
+        let entries = Arc::make_mut(self.entries.get_or_insert_default());
+        match entries.iter_mut().find(|(k, _)| k == key) {
             Some(entry) => entry.1 = value,
-            None => self.entries.push((key.to_owned(), value)),
+            None => entries.push((key.to_owned(), value)),
         }
     }
 
@@ -88,13 +98,18 @@ impl Named {
 
     /// Takes an entry out.
     pub fn take(&mut self, key: &str) -> Option<Vec<u8>> {
-        let at = self.entries.iter().position(|(k, _)| k == key)?;
-        Some(self.entries.remove(at).1)
+        let at = self.entries().iter().position(|(k, _)| k == key)?;
+        let entries = Arc::make_mut(self.entries.as_mut()?);
+        let (_, value) = entries.remove(at);
+        if entries.is_empty() {
+            self.entries = None;
+        }
+        Some(value)
     }
 
     /// An entry's bytes.
     pub fn get(&self, key: &str) -> Option<&[u8]> {
-        self.entries
+        self.entries()
             .iter()
             .find(|(k, _)| k == key)
             .map(|(_, v)| v.as_slice())
@@ -107,18 +122,20 @@ impl Named {
 
     /// All entries.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &[u8])> {
-        self.entries.iter().map(|(k, v)| (k.as_str(), v.as_slice()))
+        self.entries()
+            .iter()
+            .map(|(k, v)| (k.as_str(), v.as_slice()))
     }
 
     /// How many bytes it has as it is stored: the room (`SlotSpec::attachments`) that attachments need.
     pub fn encoded_len(&self) -> usize {
-        self.entries.iter().map(|(k, v)| entry_len(k, v)).sum()
+        self.entries().iter().map(|(k, v)| entry_len(k, v)).sum()
     }
 
     /// The entries as bytes, for [`decode`](Self::decode).
     pub fn encode(&self) -> Vec<u8> {
         let mut out = Vec::with_capacity(self.encoded_len());
-        for (key, value) in &self.entries {
+        for (key, value) in self.entries() {
             for part in [key.as_bytes(), value.as_slice()] {
                 out.extend_from_slice(&(part.len() as u32).to_le_bytes());
                 out.extend_from_slice(part);
@@ -143,6 +160,7 @@ impl Named {
             let key = std::str::from_utf8(part(&mut bytes)?).ok()?.to_owned();
             entries.push((key, part(&mut bytes)?.to_vec()));
         }
+        let entries = (!entries.is_empty()).then(|| entries.into());
         Some(Self { entries })
     }
 }
@@ -162,5 +180,18 @@ mod tests {
         assert_eq!(Sticky::decode(&bytes), Some(sticky));
         assert_eq!(Sticky::decode(&bytes[..bytes.len() - 1]), None);
         assert_eq!(Sticky::decode(&[0xff; 64]), None);
+        assert_eq!(Sticky::decode(&[]), Some(Sticky::new()));
+    }
+
+    #[test]
+    fn a_clone_keeps_what_it_had() {
+        let mut first = Sticky::new();
+        first.set("a", "1");
+        let second = first.clone();
+        first.set("a", "2");
+        assert_eq!((first.text("a"), second.text("a")), (Some("2"), Some("1")));
+        first.remove("a");
+        assert!(first.is_empty() && !second.is_empty());
+        assert_eq!(first, Sticky::new());
     }
 }

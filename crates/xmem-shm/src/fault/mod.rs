@@ -166,6 +166,10 @@ points! {
         SlotAbandoned,
         SlotGranted,
         SlotPublished,
+        /// A slot has a place, and was not used there yet.
+        PlaceStored,
+        /// A layout is in the table, and no entry names it yet.
+        LayoutStored,
         EntryStamped,
         EntryFilled,
         EntryWritten,

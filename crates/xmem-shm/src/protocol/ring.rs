@@ -3,13 +3,14 @@
 //! The ring of published entries: one writer, any number of readers that may be lapped.
 //!
 //! Each entry is a sequence lock over plain relaxed words: a stamp that is odd while the entry is written, and a
-//! payload. A reader that is lapped while it copies notices by the stamp.
+//! payload. A reader that is lapped while it copies notices by the stamp. Few entries have an extension, which lies
+//! elsewhere, and which the same stamp covers.
 
 use crate::fault::{self, Point};
 use crate::sync::{AtomicU64, Ordering, fence};
 
-/// Words in an entry: the stamp, then the payload.
-pub const ENTRY_WORDS: usize = 64;
+/// Words in an entry: the stamp, then the payload. They are two cache lines.
+pub const ENTRY_WORDS: usize = 16;
 /// Words of payload in an entry.
 pub const PAYLOAD_WORDS: usize = ENTRY_WORDS - 1;
 
@@ -21,8 +22,19 @@ fn written(sequence: u64) -> u64 {
     sequence.wrapping_mul(2).wrapping_add(2)
 }
 
-/// Writes an entry. Only the producer does, one at a time.
-pub fn write(entry: &[AtomicU64], sequence: u64, payload: &[u64]) {
+fn store(words: &[AtomicU64], values: &[u64]) {
+    for (word, value) in words.iter().zip(values) {
+        word.store(*value, Ordering::Relaxed);
+    }
+}
+
+/// Writes an entry, and its extension. Only the producer does, one at a time.
+pub fn write(
+    entry: &[AtomicU64],
+    sequence: u64,
+    payload: &[u64],
+    extension: Option<(&[AtomicU64], &[u64])>,
+) {
     let Some((stamp, words)) = entry.split_first() else {
         return;
     };
@@ -30,8 +42,9 @@ pub fn write(entry: &[AtomicU64], sequence: u64, payload: &[u64]) {
     fault::point(Point::EntryStamped);
     // A reader that sees any of the words below must see the odd stamp when it looks again.
     fence(Ordering::Release);
-    for (word, value) in words.iter().zip(payload) {
-        word.store(*value, Ordering::Relaxed);
+    store(words, payload);
+    if let Some((words, extension)) = extension {
+        store(words, extension);
     }
     fault::point(Point::EntryFilled);
     stamp.store(written(sequence), Ordering::Release);
@@ -40,18 +53,42 @@ pub fn write(entry: &[AtomicU64], sequence: u64, payload: &[u64]) {
 
 /// Copies the entry of `sequence` out. `false`: it was overwritten, or is not written yet.
 pub fn read(entry: &[AtomicU64], sequence: u64, payload: &mut [u64]) -> bool {
-    read_if(entry, payload, |stamp| stamp == written(sequence))
+    match entry.split_first() {
+        Some((stamp, words)) => read_if(stamp, words, payload, |it| it == written(sequence)),
+        None => false,
+    }
 }
 
-/// Copies the entry out, whatever its sequence. `false`: it is being written, or never was.
-pub fn read_any(entry: &[AtomicU64], payload: &mut [u64]) -> bool {
-    read_if(entry, payload, |stamp| stamp != 0 && stamp % 2 == 0)
+/// Copies the extension of the entry of `sequence` out. `false`: the entry was overwritten.
+pub fn read_extension(
+    entry: &[AtomicU64],
+    extension: &[AtomicU64],
+    sequence: u64,
+    payload: &mut [u64],
+) -> bool {
+    match entry.first() {
+        Some(stamp) => read_if(stamp, extension, payload, |it| it == written(sequence)),
+        None => false,
+    }
 }
 
-fn read_if(entry: &[AtomicU64], payload: &mut [u64], wanted: impl FnOnce(u64) -> bool) -> bool {
-    let Some((stamp, words)) = entry.split_first() else {
-        return false;
-    };
+/// Copies the entry out, whatever its sequence, and returns that. `None`: it is being written, or never was.
+pub fn read_any(entry: &[AtomicU64], payload: &mut [u64]) -> Option<u64> {
+    let (stamp, words) = entry.split_first()?;
+    let mut sequence = 0;
+    let is_read = read_if(stamp, words, payload, |stamp| {
+        sequence = stamp.wrapping_sub(2) / 2;
+        stamp != 0 && stamp % 2 == 0
+    });
+    is_read.then_some(sequence)
+}
+
+fn read_if(
+    stamp: &AtomicU64,
+    words: &[AtomicU64],
+    payload: &mut [u64],
+    wanted: impl FnOnce(u64) -> bool,
+) -> bool {
     let before = stamp.load(Ordering::Relaxed);
     if !wanted(before) {
         return false;

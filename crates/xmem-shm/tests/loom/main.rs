@@ -10,6 +10,7 @@
 
 mod hold;
 mod pages;
+mod places;
 mod regions;
 mod release;
 mod ring;

@@ -31,7 +31,8 @@ fn ring_entries_are_never_mixed() {
             }
         });
         for sequence in [3, 7] {
-            ring::write(&entry[..], sequence, &[sequence * 10, sequence * 10 + 1]);
+            let payload = [sequence * 10, sequence * 10 + 1];
+            ring::write(&entry[..], sequence, &payload, None);
         }
         reader.join().unwrap();
         let mut words = [0; 2];
@@ -48,14 +49,42 @@ fn the_newest_entry_of_a_slot_is_never_mixed() {
             let entry = entry.clone();
             move || {
                 let mut words = [0; 2];
-                if ring::read_any(&entry[..], &mut words) {
-                    assert_eq!(words[0] + 1, words[1]);
-                    assert_ne!(words[0], 0);
+                if let Some(sequence) = ring::read_any(&entry[..], &mut words) {
+                    assert_eq!(words, [sequence * 10 + 10, sequence * 10 + 11]);
                 }
             }
         });
-        ring::write(&entry[..], 0, &[10, 11]);
-        ring::write(&entry[..], 1, &[20, 21]);
+        ring::write(&entry[..], 0, &[10, 11], None);
+        ring::write(&entry[..], 1, &[20, 21], None);
+        reader.join().unwrap();
+    });
+}
+
+/// The extension of an entry is of that entry, although it is read after it.
+#[test]
+fn an_extension_is_of_its_entry() {
+    check(None, || {
+        let entry = Arc::new([AtomicU64::new(0), AtomicU64::new(0)]);
+        let more = Arc::new([AtomicU64::new(0)]);
+        let write = |sequence: u64| {
+            let extension = (&more[..], &[sequence * 10 + 1][..]);
+            ring::write(&entry[..], sequence, &[sequence * 10], Some(extension));
+        };
+        write(0);
+        let reader = thread::spawn({
+            let (entry, more) = (entry.clone(), more.clone());
+            move || {
+                let (mut word, mut extension) = ([0], [0]);
+                let Some(sequence) = ring::read_any(&entry[..], &mut word) else {
+                    return;
+                };
+                if ring::read_extension(&entry[..], &more[..], sequence, &mut extension) {
+                    assert_eq!(word[0] + 1, extension[0]);
+                }
+            }
+        });
+        write(1);
+        write(2);
         reader.join().unwrap();
     });
 }
@@ -77,7 +106,7 @@ fn the_head_comes_after_its_entry() {
                 }
             }
         });
-        ring::write(&entry[..], 0, &[10, 11]);
+        ring::write(&entry[..], 0, &[10, 11], None);
         head.store(1, Ordering::Release);
         reader.join().unwrap();
     });
@@ -88,7 +117,7 @@ fn the_head_comes_after_its_entry() {
 fn wrong_a_reader_that_does_not_look_again() {
     check(None, || {
         let entry = Arc::new(entry());
-        ring::write(&entry[..], 0, &[10, 11]);
+        ring::write(&entry[..], 0, &[10, 11], None);
         let reader = thread::spawn({
             let entry = entry.clone();
             move || {
@@ -98,7 +127,7 @@ fn wrong_a_reader_that_does_not_look_again() {
                 }
             }
         });
-        ring::write(&entry[..], 1, &[20, 21]);
+        ring::write(&entry[..], 1, &[20, 21], None);
         reader.join().unwrap();
     });
 }

@@ -3,7 +3,7 @@
 //! Buffers by number on devices: their owner, and a reader.
 
 use xmem_core::cuda::CudaError;
-use xmem_core::{AccessError, BufferPool, FrameMeta, WriteAccessError};
+use xmem_core::{AccessError, BufferPool, FrameLayout, FrameMeta, WriteAccessError};
 
 use super::{SIZE, pattern};
 use crate::gpu::Gpu;
@@ -29,11 +29,12 @@ pub fn own_buffers(name: &str) {
     let mut host = pool.acquire_cpu(SIZE).unwrap();
     host.as_cpu_slice_mut().unwrap().copy_from_slice(&bytes);
     assert_eq!(host.as_cuda_ptr().unwrap_err(), CudaError::NotOnDevice);
-    host.set_meta(FrameMeta {
+    let layout = FrameLayout {
         content_type: "image/raw".into(),
-        ..FrameMeta::default()
-    })
-    .unwrap();
+        ..FrameLayout::default()
+    };
+    host.set_meta(FrameMeta::default().with_layout(layout))
+        .unwrap();
     let before = xmem_core::cuda::counts();
     let mut on_device = host.copy_to_cuda(0).unwrap();
     assert_eq!(on_device.meta().content_type.as_str(), "image/raw");

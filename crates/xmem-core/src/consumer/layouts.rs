@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! The layouts of a pool's frames. Each is copied out of shared memory and checked once, so nothing that the producer
+//! writes there later has an effect.
+
+use std::sync::{Arc, OnceLock};
+
+use xmem_shm::abi::entry::Entry;
+use xmem_shm::abi::frame_layout::FrameLayout;
+use xmem_shm::abi::layout::LayoutId;
+use xmem_shm::abi::limits::MAX_LAYOUTS;
+use xmem_shm::abi::meta::{FrameMeta, MetaError};
+
+use super::connection::Connection;
+
+type Checked = Result<Arc<FrameLayout>, MetaError>;
+
+/// The layouts of one connection, by their rows in the pool's table.
+pub(super) struct Layouts {
+    connection: Arc<Connection>,
+    checked: [OnceLock<Checked>; MAX_LAYOUTS],
+}
+
+impl Layouts {
+    pub(super) fn new(connection: &Arc<Connection>) -> Self {
+        Self {
+            connection: connection.clone(),
+            checked: [const { OnceLock::new() }; MAX_LAYOUTS],
+        }
+    }
+
+    /// The description of the frame of an entry. `None`: the entry was overwritten.
+    pub(super) fn describe(&self, entry: &Entry) -> Result<Option<FrameMeta>, MetaError> {
+        let control = self.connection.control();
+        let mut extension = None;
+        if entry.has_extension() {
+            extension = control.read_extension(entry.sequence());
+            if extension.is_none() {
+                return Ok(None);
+            }
+        }
+        if entry.layout_number() == 0 {
+            return extension.map(|it| it.describe(entry)).transpose();
+        }
+        let layout = self.get(entry.layout_number())?;
+        let reserved = extension.map(|extension| extension.reserved());
+        Ok(Some(entry.meta(layout, reserved)))
+    }
+
+    fn get(&self, number: u16) -> Checked {
+        let id = LayoutId::new(number).ok_or(MetaError("a layout that there cannot be"))?;
+        let Some(checked) = self.checked.get(id.index()) else {
+            return Ok(Arc::default());
+        };
+        // The row was written before the entry that names it.
+        let check = || FrameLayout::decode(&self.connection.control().layout(id)).map(Arc::new);
+        checked.get_or_init(check).clone()
+    }
+}

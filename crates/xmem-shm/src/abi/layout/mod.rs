@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! Where each word lies in the two kinds of shared control memory. Accessors only; the rules are in `protocol`.
+//!
+//! Control memory (written by the producer, read-only for consumers), in 64-bit words:
+//!
+//! | words | what |
+//! |---|---|
+//! | `0..16` | constants: magic, version, sizes |
+//! | `16..32` | what changes with every frame |
+//! | `max_slots` | slot words |
+//! | `max_slots` in 32 bits each | ids of the regions that are in use |
+//! | `max_slots × 4` | where each slot lies |
+//! | `64 × 40` | the table of layouts |
+//! | `ring_len × 16` | the ring of entries |
+//! | `ring_len × 48` | their extensions |
+//! | `max_slots × 64` | only with buffers by number: the newest entry of each slot, with its extension |
+//!
+//! Lease page (one per consumer, written by both sides): 16 words of 64 bits, then a lease word and a `taken` word of
+//! 32 bits per slot.
+
+mod control;
+mod page;
+mod shape;
+
+use std::io;
+
+pub use control::{Control, LayoutId};
+pub use page::{CURSOR_LEFT, FLAG_CUT_OFF, FLAG_TIMED_OUT, LeasePage, REGIONS_LET_GO};
+pub use shape::{Constants, Shape};
+
+/// Raised with every change to what is shared: memory, messages, or the meaning of either.
+pub const VERSION: u32 = 6;
+
+/// Memory that a producer sent cannot be used.
+#[derive(Debug)]
+pub enum OpenError {
+    /// Which memory, and what is wrong with it.
+    Nonsense(&'static str, &'static str),
+    /// This process could not map it.
+    System(io::Error),
+}
