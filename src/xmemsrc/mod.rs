@@ -2,6 +2,7 @@
 
 //! `xmemsrc`: takes buffers out of a pool.
 
+mod class;
 mod connection;
 mod delivery;
 #[cfg_attr(not(feature = "cuda"), path = "no_device.rs")]
@@ -35,7 +36,7 @@ pub use enums::{
 glib::wrapper! {
     /// The element `xmemsrc`.
     pub struct XmemSrc(ObjectSubclass<imp::XmemSrc>)
-        @extends gst_base::PushSrc, gst_base::BaseSrc, gst::Element, gst::Object,
+        @extends gst_base::BaseSrc, gst::Element, gst::Object,
         @implements gst::URIHandler;
 }
 
