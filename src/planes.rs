@@ -64,7 +64,7 @@ fn of_device_memory(buffer: &gst::BufferRef) -> Option<gst_video::VideoInfo> {
 }
 
 /// A layout that has been checked against the caps and the payload, so that nobody reads outside of it.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct Planes {
     format: gst_video::VideoFormat,
     width: u32,

@@ -12,7 +12,7 @@ use xmem_core::ReadLease;
 
 use super::{
     ffi,
-    slot::{Contents, Lease, Room, Slot, total},
+    slot::{Contents, Room, Slot, total},
 };
 use crate::{allocator::XmemAllocator, tally::Tally};
 
@@ -48,18 +48,16 @@ pub(crate) fn writable(
 
 /// A read-only memory over a received frame, or over one piece of it, which is mapped.
 pub(crate) fn readable(lease: ReadLease, piece: Option<usize>, tally: &Arc<Tally>) -> gst::Memory {
-    let bytes = match piece.and_then(|index| lease.parts().get(index)) {
-        Some(part) => part.map().unwrap_or_default(),
-        None => lease.data(),
-    };
-    let size = bytes.len();
-    let contents = Contents {
-        base: bytes.as_ptr().cast_mut(),
-        base_offset: lease.meta().offset,
-        index: piece.unwrap_or(0),
-        lease: Lease::Published(lease),
-        tally: Some(tally.clone()),
-    };
+    let (contents, size) = Contents::of_received(lease, piece, tally);
+    read_only(contents, size)
+}
+
+/// A read-only memory without bytes, for received frames that are put into it later.
+pub(crate) fn empty() -> gst::Memory {
+    read_only(Contents::default(), 0)
+}
+
+fn read_only(contents: Contents, size: usize) -> gst::Memory {
     let shape = Shape {
         flags: gst::ffi::GST_MEMORY_FLAG_READONLY,
         maxsize: size,

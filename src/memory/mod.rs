@@ -21,9 +21,9 @@ use xmem_core::{Producer, ReadLease};
 pub(crate) use access::{freeze, thaw};
 pub(crate) use calls::{copy, free, is_span, map, share, unmap};
 pub(crate) use ffi::MEMORY_TYPE;
-pub(crate) use make::{readable, writable};
+pub(crate) use make::{empty, readable, writable};
 pub(crate) use slot::{Room, total};
-pub(crate) use spare::SpareBuffers;
+pub(crate) use spare::{SpareBuffers, fill};
 
 use crate::allocator::XmemAllocator;
 use slot::{Lease, Slot};

@@ -57,6 +57,29 @@ impl Default for Contents {
     }
 }
 
+impl Contents {
+    /// A received frame, or one piece of it, which is mapped. The other value is its size.
+    pub(super) fn of_received(
+        lease: ReadLease,
+        piece: Option<usize>,
+        tally: &Arc<Tally>,
+    ) -> (Self, usize) {
+        let bytes = match piece.and_then(|index| lease.parts().get(index)) {
+            Some(part) => part.map().unwrap_or_default(),
+            None => lease.data(),
+        };
+        let size = bytes.len();
+        let contents = Self {
+            base: bytes.as_ptr().cast_mut(),
+            base_offset: lease.meta().offset,
+            index: piece.unwrap_or(0),
+            lease: Lease::Published(lease),
+            tally: Some(tally.clone()),
+        };
+        (contents, size)
+    }
+}
+
 impl Slot {
     pub(super) fn new(contents: Contents) -> Self {
         Self(Mutex::new(contents))

@@ -23,6 +23,8 @@ use super::{
     ffi,
     slot::{Contents, Room},
 };
+use xmem_core::ReadLease;
+
 use crate::tally::Tally;
 
 /// The bits of a lock state that stand for mappings. The others stand for owners.
@@ -72,6 +74,14 @@ impl fmt::Debug for SpareBuffers {
     }
 }
 
+impl List {
+    /// Whether a buffer is like those that are made now, and is to be kept.
+    fn has_layout_of(&self, spare: &Spare) -> bool {
+        let layout = self.layout.as_ref().filter(|_| self.is_open);
+        layout.is_some_and(|layout| Arc::ptr_eq(layout, &spare.home.layout))
+    }
+}
+
 impl SpareBuffers {
     /// From now on buffers are kept.
     pub(crate) fn open(&self) {
@@ -106,7 +116,7 @@ impl SpareBuffers {
     pub(crate) fn put(&self, spare: Spare) {
         // What cannot be kept is freed after the list is released.
         let _rest = match self.try_lock() {
-            Some(mut list) if list.is_open => {
+            Some(mut list) if list.has_layout_of(&spare) => {
                 list.buffers.push(spare);
                 None
             }
@@ -169,6 +179,32 @@ impl Spare {
         }
         self.buffer
     }
+}
+
+impl Spare {
+    /// The buffer, without a slot.
+    pub(crate) fn into_empty(self) -> gst::Buffer {
+        // SAFETY: as in `fill`.
+        unsafe { (*self.memory).home = Some(self.home) };
+        self.buffer
+    }
+}
+
+/// Puts a received frame that lies in its slot into a buffer whose memory has none. `None`: the memory is not of this kind.
+pub(crate) fn fill(
+    buffer: &mut gst::BufferRef,
+    lease: ReadLease,
+    tally: &Arc<Tally>,
+) -> Option<()> {
+    // SAFETY: the caller has the buffer alone, and nobody else has a memory without a slot.
+    unsafe {
+        let memory = memory_of(buffer.as_mut_ptr())?;
+        let (contents, size) = Contents::of_received(lease, None, tally);
+        *(*memory).slot.lock() = contents;
+        (*memory).mem.maxsize = size;
+        (*memory).mem.size = size;
+    }
+    Some(())
 }
 
 /// The one memory of a buffer, if it is one of ours.

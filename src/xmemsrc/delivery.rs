@@ -11,7 +11,7 @@ use crate::{
     bufferpool::buffer_of,
     frame, memory,
     meta::{self, Losses},
-    planes,
+    planes::{self, Planes},
     tally::Tally,
 };
 
@@ -86,16 +86,22 @@ pub(super) fn convert(
 impl Converter<'_> {
     /// A buffer around the frame where it lies.
     pub(super) fn in_place(
-        self,
+        mut self,
         lease: ReadLease,
         tally: &Arc<Tally>,
     ) -> Result<(gst::Buffer, Way), Nonsense> {
         let meta = lease.shared_meta().clone();
-        if lease.parts().is_empty() {
+        if !lease.parts().is_empty() {
+            return self.finish(pieces::memories(&lease, tally)?, &meta, Way::InPlace);
+        }
+        self.check(&meta, lease.len())?;
+        let Some(buffers) = self.stream.buffers() else {
             let memory = memory::readable(lease, None, tally);
             return self.finish([memory], &meta, Way::InPlace);
-        }
-        self.finish(pieces::memories(&lease, tally)?, &meta, Way::InPlace)
+        };
+        let buffer = buffers.buffer(lease, tally);
+        let buffer = buffer.map_err(|flow| Nonsense(format!("there is no buffer: {flow}")))?;
+        self.decorate(buffer, &meta, Way::InPlace)
     }
 
     /// A buffer with a copy of the frame, which the caller gives back afterwards.
@@ -111,39 +117,48 @@ impl Converter<'_> {
 
     /// A buffer around memories that hold or stand for the frame.
     pub(super) fn finish(
-        self,
+        mut self,
         memories: impl IntoIterator<Item = gst::Memory>,
         meta: &FrameMeta,
         way: Way,
     ) -> Result<(gst::Buffer, Way), Nonsense> {
         let mut buffer = buffer_of(memories);
-        let size = buffer.size();
         if !self.stream.format().keeps_its_word(&buffer) {
             let reason = "its caps say memory:DMABuf, and it is in no DMA buffer";
             return Err(Nonsense(reason.to_owned()));
         }
+        let size = buffer.size();
+        if let Some(planes) = self.check(meta, size)? {
+            planes
+                .describe(buffer.make_mut())
+                .map_err(|error| Nonsense(error.to_string()))?;
+        }
+        self.decorate(buffer, meta, way)
+    }
+
+    fn check(&mut self, meta: &FrameMeta, size: usize) -> Result<Option<&Planes>, Nonsense> {
+        let planes = self.stream.check(meta.video.as_ref(), size);
+        planes.map_err(|reason| Nonsense(reason.to_owned()))
+    }
+
+    /// Puts what is known of the frame on a buffer that has its planes.
+    fn decorate(
+        self,
+        mut buffer: gst::Buffer,
+        meta: &FrameMeta,
+        way: Way,
+    ) -> Result<(gst::Buffer, Way), Nonsense> {
         let buffer_ref = buffer.make_mut();
         frame::decorate(buffer_ref, meta);
         buffer_ref.set_pts(self.times.pts);
         buffer_ref.set_dts(self.times.dts);
         buffer_ref.set_duration(self.times.duration);
-        let mut is_default = true;
-        if let Some(layout) = &meta.video {
-            let planes = self.stream.check(layout, size);
-            let planes = planes.map_err(|reason| Nonsense(reason.to_owned()))?;
-            if let Some(planes) = planes {
-                planes
-                    .describe(buffer_ref)
-                    .map_err(|error| Nonsense(error.to_string()))?;
-                is_default = planes.is_default();
-            }
-        }
         let format = self.stream.format();
         meta::onto_buffer(&meta.attachments, buffer_ref, format, self.losses);
         let Some(info) = &format.video else {
             return Ok((buffer, way));
         };
-        if is_default || self.stream.takes_any_layout() {
+        if self.stream.takes_any_layout() || self.stream.is_default() {
             return Ok((buffer, way));
         }
         let copy =

@@ -10,6 +10,7 @@ mod device;
 mod enums;
 mod events;
 mod figures;
+mod frame_pool;
 mod frames;
 mod header;
 mod imp;

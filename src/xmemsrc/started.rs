@@ -75,9 +75,10 @@ impl Running {
 
     /// Disconnects at the end of the stream. The follower connects again if it is asked for more.
     pub(super) fn leave(&self) {
-        let left = lock(&self.0)
-            .as_mut()
-            .map(|run| (run.kept.take(), run.follower.leave()));
+        let left = lock(&self.0).as_mut().map(|run| {
+            run.started.stream.leave();
+            (run.kept.take(), run.follower.leave())
+        });
         // Both outside of the lock. The buffer holds a slot.
         drop(left);
     }
@@ -121,7 +122,7 @@ impl Started {
             gate: KeyFrameGate::default(),
             header_is_due: true,
             stamper: Stamper::new(settings),
-            stream: Snapshot::default(),
+            stream: Snapshot::new(),
             reported: Default::default(),
             home: None,
         }
@@ -136,6 +137,7 @@ impl Started {
     pub(super) fn join(&mut self, has_resumed: bool, delivery: Delivery) {
         self.sticky_version = None;
         self.home = None;
+        self.stream.leave();
         if !has_resumed {
             self.next_sequence = None;
             self.gate = KeyFrameGate::default();

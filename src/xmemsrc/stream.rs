@@ -9,7 +9,7 @@ use std::sync::{
 
 use xmem_core::{Sticky, VideoLayout};
 
-use super::times::Course;
+use super::{frame_pool::FrameBuffers, times::Course};
 use crate::{
     cuda,
     frame::{Format, Memory},
@@ -60,11 +60,36 @@ pub(super) struct Snapshot {
     course: Course,
     any_layout: bool,
     reader: Option<Arc<cuda::Stream>>,
-    /// The layout that was checked last, for a payload of that many bytes, and what came of it.
-    checked: Option<(VideoLayout, usize, Option<Planes>)>,
+    /// `None`: none has come.
+    kind: Option<Kind>,
+    /// For frames of that kind. `None`: no buffers are kept.
+    buffers: Option<FrameBuffers>,
+}
+
+/// Frames of one layout, which was checked.
+#[derive(Debug)]
+struct Kind {
+    layout: Option<VideoLayout>,
+    /// Bytes of a frame. It decides whether a layout is valid.
+    size: usize,
+    planes: Option<Planes>,
+}
+
+impl Kind {
+    fn has(&self, layout: Option<&VideoLayout>, size: usize) -> bool {
+        self.layout.as_ref() == layout && (layout.is_none() || self.size == size)
+    }
 }
 
 impl Snapshot {
+    /// Before the first stream.
+    pub(super) fn new() -> Self {
+        Self {
+            buffers: FrameBuffers::new(),
+            ..Self::default()
+        }
+    }
+
     pub(super) fn format(&self) -> &Arc<Format> {
         &self.format
     }
@@ -76,20 +101,49 @@ impl Snapshot {
     /// Checks a layout that another process wrote, as [`Format::check`]. Frames mostly have that of the frame before.
     pub(super) fn check(
         &mut self,
-        layout: &VideoLayout,
+        layout: Option<&VideoLayout>,
         size: usize,
     ) -> Result<Option<&Planes>, &'static str> {
-        let is_known =
-            matches!(&self.checked, Some((known, of, _)) if known == layout && *of == size);
-        if !is_known {
-            self.checked = None;
-            let planes = self.format.check(layout, size)?;
-            self.checked = Some((*layout, size, planes));
-        }
-        Ok(self
-            .checked
+        if !self
+            .kind
             .as_ref()
-            .and_then(|(.., planes)| planes.as_ref()))
+            .is_some_and(|kind| kind.has(layout, size))
+        {
+            self.leave();
+            let planes = layout.map(|layout| self.format.check(layout, size));
+            let planes = planes.transpose()?.flatten();
+            if let Some(buffers) = &self.buffers {
+                buffers.reset(planes.as_ref());
+            }
+            self.kind = Some(Kind {
+                layout: layout.copied(),
+                size,
+                planes,
+            });
+        }
+        Ok(self.kind.as_ref().and_then(|kind| kind.planes.as_ref()))
+    }
+
+    /// Whether an element that knows nothing but the caps finds the planes of the layout that was checked last.
+    pub(super) fn is_default(&self) -> bool {
+        let planes = self.kind.as_ref().and_then(|kind| kind.planes.as_ref());
+        planes.is_none_or(Planes::is_default)
+    }
+
+    /// Buffers for frames in their slots with the layout that was checked last. `None`: no buffers are kept for them.
+    pub(super) fn buffers(&self) -> Option<&FrameBuffers> {
+        // DMA buffers have memories of their own.
+        self.buffers
+            .as_ref()
+            .filter(|_| self.format.memory == Memory::Any)
+    }
+
+    /// Frees the buffers that are kept for the next frames.
+    pub(super) fn leave(&mut self) {
+        self.kind = None;
+        if let Some(buffers) = &self.buffers {
+            buffers.reset(None);
+        }
     }
 
     /// Whether downstream finds the planes wherever they are. Memory other than the host's is never laid out anew.
@@ -129,12 +183,13 @@ impl Stream {
     #[inline]
     pub(super) fn refresh(&self, snapshot: &mut Snapshot) {
         if self.version.load(Ordering::Acquire) != snapshot.version {
-            *snapshot = self.snapshot();
+            snapshot.leave();
+            *snapshot = self.snapshot(snapshot.buffers.take());
         }
     }
 
     #[cold]
-    fn snapshot(&self) -> Snapshot {
+    fn snapshot(&self, buffers: Option<FrameBuffers>) -> Snapshot {
         let state = self.lock();
         Snapshot {
             version: self.version.load(Ordering::Relaxed),
@@ -143,7 +198,8 @@ impl Stream {
             course: state.course,
             any_layout: state.video_meta || state.format.memory != Memory::Any,
             reader: state.reader.clone(),
-            checked: None,
+            kind: None,
+            buffers,
         }
     }
 
