@@ -3,14 +3,13 @@
 //! A GstBuffer's description to the pool's metadata and back. Where the bytes lie is memory.rs's business, and what
 //! the times mean timing.rs's.
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use gst_video::prelude::*;
-use xmem_core::{DType, FrameLayout, FrameMeta, Text};
+use xmem_core::{DType, FrameLayout, FrameMeta, Text, VideoLayout};
 
 use crate::caps::CUDA_MEMORY;
 use crate::drm::Drm;
-use crate::lock;
 use crate::planes::{self, Planes};
 
 /// GST_BUFFER_OFFSET_NONE.
@@ -36,16 +35,6 @@ pub(crate) struct Format {
     /// For interleaved samples.
     audio: Option<(DType, u64)>,
     pub(crate) memory: Memory,
-    /// The layout that was checked last.
-    checked: Mutex<Option<Checked>>,
-}
-
-/// A layout that was checked for payloads of a size in bytes. Most frames have the layout and the size of the one before.
-#[derive(Debug)]
-struct Checked {
-    layout: Arc<FrameLayout>,
-    size: usize,
-    planes: Option<Planes>,
 }
 
 /// What the caps say of the memory.
@@ -121,32 +110,17 @@ impl Format {
         info.or_else(|| self.drm.map(|drm| (drm.width, drm.height)))
     }
 
-    /// Checks the planes of a layout that another process wrote, for a payload of `size` bytes. `None`: there are none, or
-    /// nothing here can use them.
+    /// Checks a layout that another process wrote, for a payload of `size` bytes. `None`: it is of no use here.
     pub(crate) fn check(
         &self,
-        layout: &Arc<FrameLayout>,
+        layout: &VideoLayout,
         size: usize,
     ) -> Result<Option<Planes>, &'static str> {
-        let Some(video) = &layout.video else {
-            return Ok(None);
-        };
-        let mut checked = lock(&self.checked);
-        let last = checked.as_ref();
-        if let Some(last) = last.filter(|it| it.size == size && Arc::ptr_eq(&it.layout, layout)) {
-            return Ok(last.planes);
-        }
-        let planes = match (&self.video, self.drm) {
-            (Some(info), _) => Planes::check(video, size, info).map(Some),
-            (None, Some(drm)) => drm.check(video, size),
+        match (&self.video, self.drm) {
+            (Some(info), _) => Planes::check(layout, size, info).map(Some),
+            (None, Some(drm)) => drm.check(layout, size),
             (None, None) => Ok(None),
-        }?;
-        *checked = Some(Checked {
-            layout: layout.clone(),
-            size,
-            planes,
-        });
-        Ok(planes)
+        }
     }
 
     /// The layout of a copy, where `layout` is that of the frame.

@@ -64,7 +64,7 @@ fn of_device_memory(buffer: &gst::BufferRef) -> Option<gst_video::VideoInfo> {
 }
 
 /// A layout that has been checked against the caps and the payload, so that no reader goes outside of it.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub(crate) struct Planes {
     format: gst_video::VideoFormat,
     width: u32,

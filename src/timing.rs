@@ -2,6 +2,9 @@
 
 //! Times of a pipeline to CLOCK_MONOTONIC, which all processes of a host share, and back.
 
+// Fields of GstElement are read under its lock.
+#![allow(unsafe_code)]
+
 use std::collections::VecDeque;
 
 use gst::{glib::prelude::*, prelude::*};
@@ -100,6 +103,29 @@ pub(crate) struct ClockOffset {
 }
 
 impl ClockOffset {
+    /// An element's base time, and the offset now. An offset of `None`: the pipeline has no clock.
+    pub(crate) fn with_base_time(
+        &mut self,
+        element: &gst::Element,
+    ) -> (Option<gst::ClockTime>, Option<i64>) {
+        let known_clock = self.system_clock.as_ref();
+        let known_clock = known_clock.and_then(|(clock, set)| set.then_some(clock));
+        let (clock, base_time) = {
+            let locked = element.object_lock();
+            let element = locked.as_ptr();
+            // SAFETY: the element is alive, and its lock guards these fields.
+            unsafe { ((*element).clock, (*element).base_time) }
+        };
+        let offset = match known_clock {
+            // No reference to the clock is taken, since this has one.
+            Some(known_clock) if known_clock.as_ptr() == clock && !is_calibrated(known_clock) => {
+                Some(0)
+            }
+            _ => self.now(element.clock().as_ref()),
+        };
+        (known(base_time.cast_unsigned()), offset)
+    }
+
     /// The offset now. `None`: the pipeline has no clock.
     pub(crate) fn now(&mut self, clock: Option<&gst::Clock>) -> Option<i64> {
         let clock = clock?;
@@ -132,8 +158,7 @@ impl ClockOffset {
                 set
             }
         };
-        let (internal, external, rate, per) = clock.calibration();
-        set && internal == external && rate == per
+        set && !is_calibrated(clock)
     }
 
     fn add(&mut self, sample: Sample) {
@@ -150,6 +175,12 @@ impl ClockOffset {
         self.samples.push_back((sample.monotonic, sample.clock));
         self.line = Line::fit(self.samples.make_contiguous()).or(Some(measured));
     }
+}
+
+/// Whether a clock is set to another time than its own.
+fn is_calibrated(clock: &gst::Clock) -> bool {
+    let (internal, external, rate, per) = clock.calibration();
+    internal != external || rate != per
 }
 
 /// Where a pipeline's running time 0 lies on CLOCK_MONOTONIC, and what comes on top.

@@ -82,13 +82,17 @@ fn audioconvert() {
     );
 }
 
-/// An H.264 file of 40 frames.
+/// An H.264 file of 40 frames, in the order in which they are shown.
 fn clip(pools: &Pools, width: u32, height: u32) -> String {
+    encoded(pools, width, height, "tune=zerolatency")
+}
+
+fn encoded(pools: &Pools, width: u32, height: u32, encoder: &str) -> String {
     let file = pools.file("clip.mp4").to_str().unwrap().to_owned();
     pools.run(&format!(
         "videotestsrc num-buffers=40 pattern=ball \
          ! video/x-raw,format=I420,width={width},height={height},framerate=30/1 \
-         ! x264enc speed-preset=ultrafast tune=zerolatency key-int-max=10 ! h264parse ! mp4mux \
+         ! x264enc speed-preset=ultrafast {encoder} key-int-max=10 ! h264parse ! mp4mux \
          ! filesink location={file}"
     ));
     file
@@ -106,11 +110,11 @@ fn openh264dec() {
 
 /// avdec_h264 keeps its frames mapped for writing, and GStreamer wants to copy each of them for that. Returns the copies
 /// that were made, and checks that the pixels are right.
-fn avdec_copies(width: u32, height: u32) -> (u64, u64) {
+fn avdec_copies(width: u32, height: u32, encoder: &str) -> (u64, u64) {
     let pools = Pools::new();
     let decode = format!(
         "filesrc location={} ! qtdemux ! h264parse ! {}",
-        clip(&pools, width, height),
+        encoded(&pools, width, height, encoder),
         avdec(width)
     );
     let right = reference(&decode);
@@ -153,14 +157,23 @@ fn avdec_copies(width: u32, height: u32) -> (u64, u64) {
 
 #[test]
 fn avdec_at_720p_copies_only_its_first_frames() {
-    let (copied, memory_copies) = avdec_copies(1280, 720);
+    let (copied, memory_copies) = avdec_copies(1280, 720, "tune=zerolatency");
     assert!(copied <= 6, "{copied} of 40 frames were copied into slots");
     assert_eq!(memory_copies, 0);
 }
 
 #[test]
 fn avdec_at_1080p_copies_only_its_first_frames() {
-    let (copied, memory_copies) = avdec_copies(1920, 1080);
+    let (copied, memory_copies) = avdec_copies(1920, 1080, "tune=zerolatency");
+    assert!(copied <= 6, "{copied} of 40 frames were copied into slots");
+    assert_eq!(memory_copies, 0);
+}
+
+/// The decoder drops the frames that no other one refers to before the sink is done with them, and keeps the others for
+/// longer.
+#[test]
+fn avdec_with_b_frames_copies_only_its_first_frames() {
+    let (copied, memory_copies) = avdec_copies(1280, 720, "bframes=2 b-adapt=false");
     assert!(copied <= 6, "{copied} of 40 frames were copied into slots");
     assert_eq!(memory_copies, 0);
 }

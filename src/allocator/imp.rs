@@ -76,10 +76,15 @@ impl XmemAllocator {
         size: usize,
         params: &gst::AllocationParams,
     ) -> Option<gst::Memory> {
+        let room = self.room(size, params)?;
+        let tally = self.slots.get()?.tally();
+        memory::writable(&self.obj(), room, size, params, tally)
+    }
+
+    /// A place for such a memory. `None`: there is no slot to be had.
+    pub(super) fn room(&self, size: usize, params: &gst::AllocationParams) -> Option<memory::Room> {
         let slots = self.slots.get()?;
-        let total = size
-            .checked_add(params.prefix())?
-            .checked_add(params.padding())?;
+        let total = memory::total(size, params)?;
         // What GStreamer calls align is a mask.
         let align = params.align();
         let mut lease = slots.acquire(total)?;
@@ -91,7 +96,6 @@ impl XmemAllocator {
             shift = lease.as_ptr() as usize & align;
         }
         let base_offset = if shift == 0 { 0 } else { align + 1 - shift };
-        let obj = self.obj();
-        memory::writable(&obj, lease, base_offset, size, params, slots.tally())
+        memory::Room::new(lease, base_offset, size, params)
     }
 }

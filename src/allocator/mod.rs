@@ -9,6 +9,7 @@ use std::sync::{Arc, LazyLock};
 
 use gst::{glib, prelude::*, subclass::prelude::*};
 
+use crate::memory::Room;
 pub(crate) use slots::SlotSource;
 
 glib::wrapper! {
@@ -41,6 +42,11 @@ impl XmemAllocator {
         params: &gst::AllocationParams,
     ) -> Option<gst::Memory> {
         self.imp().alloc_slot(size, params)
+    }
+
+    /// A place for a memory in a slot. `None`: there is no slot to be had.
+    pub(crate) fn room(&self, size: usize, params: &gst::AllocationParams) -> Option<Room> {
+        self.imp().room(size, params)
     }
 }
 

@@ -3,13 +3,14 @@
 //! Where an allocator and its pools get their slots, for as long as the sink runs.
 
 use std::sync::{
-    Arc, Mutex,
+    Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, Weak,
     atomic::{AtomicU64, AtomicUsize, Ordering},
 };
 
 use xmem_core::{AcquireError, Producer, SlotSpec, WriteLease};
 
 use crate::lock;
+use crate::memory::SpareBuffers;
 use crate::tally::Tally;
 
 static CAT: std::sync::LazyLock<gst::DebugCategory> = std::sync::LazyLock::new(|| {
@@ -24,11 +25,13 @@ static CAT: std::sync::LazyLock<gst::DebugCategory> = std::sync::LazyLock::new(|
 #[derive(Debug)]
 pub(crate) struct SlotSource {
     /// Gone once the sink has stopped.
-    producer: Mutex<Option<Producer>>,
+    producer: RwLock<Option<Producer>>,
     /// Why the pool cannot serve this upstream, in words for an element error.
     refusal: Mutex<Option<String>>,
     tally: Arc<Tally>,
     private: AtomicU64,
+    /// The pools' kept buffers, which go when the sink stops.
+    spare: Mutex<Vec<Weak<SpareBuffers>>>,
     /// Bytes behind each frame for its metas.
     room: AtomicUsize,
 }
@@ -37,18 +40,39 @@ impl SlotSource {
     /// Slots with so many bytes of `room` for metas, to begin with.
     pub(crate) fn new(producer: Producer, room: usize) -> Arc<Self> {
         Arc::new(Self {
-            producer: Mutex::new(Some(producer)),
+            producer: RwLock::new(Some(producer)),
             refusal: Mutex::new(None),
             tally: Arc::default(),
             private: AtomicU64::new(0),
+            spare: Mutex::default(),
             room: AtomicUsize::new(room),
         })
     }
 
     /// From now on there are no slots, only system memory.
     pub(crate) fn close(&self) {
-        let producer = lock(&self.producer).take();
+        let producer = self
+            .producer
+            .write()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take();
         drop(producer);
+        let spare = std::mem::take(&mut *lock(&self.spare));
+        spare
+            .iter()
+            .filter_map(Weak::upgrade)
+            .for_each(|spare| spare.close());
+    }
+
+    /// Has these buffers freed when the sink stops.
+    pub(crate) fn close_later(&self, buffers: &Arc<SpareBuffers>) {
+        let mut spare = lock(&self.spare);
+        spare.retain(|other| other.strong_count() > 0);
+        spare.push(Arc::downgrade(buffers));
+    }
+
+    fn producer(&self) -> RwLockReadGuard<'_, Option<Producer>> {
+        self.producer.read().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(crate) fn tally(&self) -> &Arc<Tally> {
@@ -67,8 +91,8 @@ impl SlotSource {
 
     /// The same for a slot of this kind, with room for metas.
     pub(crate) fn acquire_as(&self, size: usize, spec: SlotSpec) -> Option<WriteLease> {
-        // Not under the lock: making a region takes time.
-        let producer = lock(&self.producer).clone()?;
+        let producer = self.producer();
+        let producer = producer.as_ref()?;
         let room = self.room.load(Ordering::Relaxed);
         match producer.acquire(spec.attachments(room).ahead()) {
             Ok(lease) => Some(lease),
@@ -96,7 +120,8 @@ impl SlotSource {
 
     /// Tells the pool how many slots upstream keeps at once.
     pub(crate) fn set_upstream_need(&self, slots: u32) {
-        let Some(producer) = lock(&self.producer).clone() else {
+        let producer = self.producer();
+        let Some(producer) = &*producer else {
             return;
         };
         let refusal = producer.set_upstream_need(slots).err().map(|error| {

@@ -10,6 +10,7 @@ use super::buffer_of;
 use super::layout::Layout;
 use crate::allocator::{SlotSource, XmemAllocator, system_memory};
 use crate::lock;
+use crate::memory::SpareBuffers;
 
 static CAT: LazyLock<gst::DebugCategory> = LazyLock::new(|| {
     gst::DebugCategory::new(
@@ -23,6 +24,7 @@ static CAT: LazyLock<gst::DebugCategory> = LazyLock::new(|| {
 pub struct XmemBufferPool {
     backing: OnceLock<(XmemAllocator, Arc<SlotSource>)>,
     layout: Mutex<Option<Arc<Layout>>>,
+    spare: Arc<SpareBuffers>,
 }
 
 #[glib::object_subclass]
@@ -66,6 +68,14 @@ impl BufferPoolImpl for XmemBufferPool {
         true
     }
 
+    fn flush_start(&self) {
+        self.spare.close();
+    }
+
+    fn flush_stop(&self) {
+        self.spare.open();
+    }
+
     /// A buffer of its own for every frame, in a slot of its own. It never waits and it never fails for want of a
     /// slot.
     fn acquire_buffer(
@@ -75,7 +85,36 @@ impl BufferPoolImpl for XmemBufferPool {
         if self.obj().is_flushing() {
             return Err(gst::FlowError::Flushing);
         }
-        let (Some(layout), Some((allocator, _))) = (self.layout(), self.backing.get()) else {
+        let Some((allocator, slots)) = self.backing.get() else {
+            return Err(gst::FlowError::NotNegotiated);
+        };
+        if let Some(spare) = self.spare.take() {
+            let (size, params) = spare.layout();
+            match allocator.room(size, params) {
+                Some(room) => return Ok(spare.fill(room, slots.tally())),
+                None => self.spare.put(spare),
+            }
+        }
+        self.make(allocator)
+    }
+
+    /// GStreamer's own would rewrite less than others can write.
+    fn reset_buffer(&self, _buffer: &mut gst::BufferRef) {}
+
+    /// The slot is the pool's, which alone knows when it is free. The rest of the buffer is kept.
+    fn release_buffer(&self, buffer: gst::Buffer) {
+        self.spare.keep(buffer);
+    }
+
+    /// All that is kept is gone already.
+    fn stop(&self) -> bool {
+        true
+    }
+}
+
+impl XmemBufferPool {
+    fn make(&self, allocator: &XmemAllocator) -> Result<gst::Buffer, gst::FlowError> {
+        let Some(layout) = self.layout() else {
             gst::error!(CAT, imp = self, "Used without a configuration");
             return Err(gst::FlowError::NotNegotiated);
         };
@@ -88,21 +127,17 @@ impl BufferPoolImpl for XmemBufferPool {
             gst::error!(CAT, imp = self, "Cannot describe the planes: {error}");
             return Err(gst::FlowError::Error);
         }
+        self.spare
+            .note_made(buffer.make_mut(), layout.size, &layout.params);
         Ok(buffer)
     }
 
-    /// Buffers are not kept: their slots are the pool's, and it alone knows when one is free.
-    fn release_buffer(&self, buffer: gst::Buffer) {
-        drop(buffer);
-    }
-}
-
-impl XmemBufferPool {
     fn layout(&self) -> Option<Arc<Layout>> {
         lock(&self.layout).clone()
     }
 
     pub(super) fn set_backing(&self, allocator: XmemAllocator, slots: Arc<SlotSource>) {
+        slots.close_later(&self.spare);
         // Called once, right after construction.
         let _ = self.backing.set((allocator, slots));
     }

@@ -118,7 +118,7 @@ pub(super) fn ended(
 
 /// The producer's stream has ended, and this one with it.
 fn over(source: Source<'_>, follower: &Follower, started: &mut Started) -> gst::FlowError {
-    started.gate.warn(source, true);
+    started.end(source);
     gst::info!(CAT, obj = source.element, "End of stream");
     // A source that joined after the last frame still announces what the stream was.
     let consumer = follower.consumer();

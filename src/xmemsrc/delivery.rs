@@ -6,12 +6,12 @@ use std::sync::Arc;
 
 use xmem_core::{FrameMeta, ReadLease};
 
-use super::{pieces, source::Source, times::Times};
+use super::{pieces, source::Source, stream::Snapshot, times::Times};
 use crate::{
     bufferpool::buffer_of,
-    frame::{self, Format},
+    frame, memory,
     meta::{self, Losses},
-    planes,
+    planes::{self, Planes},
     tally::Tally,
 };
 
@@ -45,9 +45,7 @@ pub(super) struct Nonsense(pub(super) String);
 /// Turns frames into buffers.
 #[derive(Debug)]
 pub(super) struct Converter<'a> {
-    format: &'a Format,
-    /// Downstream finds the planes wherever they are: it can read a GstVideoMeta, or the memory itself, on a device.
-    any_layout: bool,
+    stream: &'a mut Snapshot,
     times: Times,
     /// Metas that cannot be used here.
     losses: &'a Losses,
@@ -56,12 +54,12 @@ pub(super) struct Converter<'a> {
 /// Makes a buffer of a frame. An invalid frame ends the stream with an error.
 pub(super) fn convert(
     source: Source<'_>,
+    stream: &mut Snapshot,
     times: Times,
-    convert: impl FnOnce(&Converter<'_>) -> Result<(gst::Buffer, Way), Nonsense>,
+    convert: impl FnOnce(Converter<'_>) -> Result<(gst::Buffer, Way), Nonsense>,
 ) -> Result<Received, gst::FlowError> {
-    let converted = convert(&Converter {
-        format: &source.stream.format(),
-        any_layout: source.stream.takes_any_layout(),
+    let converted = convert(Converter {
+        stream,
         times,
         losses: source.losses,
     });
@@ -88,55 +86,81 @@ pub(super) fn convert(
 impl Converter<'_> {
     /// A buffer around the frame where it lies.
     pub(super) fn in_place(
-        &self,
+        mut self,
         lease: ReadLease,
         tally: &Arc<Tally>,
     ) -> Result<(gst::Buffer, Way), Nonsense> {
-        let memories = pieces::memories(&lease, tally)?;
-        self.finish(memories, lease.meta(), Way::InPlace)
+        let meta = lease.meta().clone();
+        if !lease.parts().is_empty() {
+            return self.finish(pieces::memories(&lease, tally)?, &meta, Way::InPlace);
+        }
+        self.check(&meta, lease.len())?;
+        let Some(buffers) = self.stream.buffers() else {
+            let memory = memory::readable(lease, None, tally);
+            return self.finish([memory], &meta, Way::InPlace);
+        };
+        let buffer = buffers.buffer(lease, tally);
+        let buffer = buffer.map_err(|flow| Nonsense(format!("there is no buffer: {flow}")))?;
+        self.decorate(buffer, &meta, Way::InPlace)
     }
 
     /// A buffer with a copy of the frame, which the caller gives back afterwards.
-    pub(super) fn copied(&self, lease: &ReadLease) -> Result<(gst::Buffer, Way), Nonsense> {
+    pub(super) fn copied(self, lease: &ReadLease) -> Result<(gst::Buffer, Way), Nonsense> {
         let pieces: Result<Vec<&[u8]>, Nonsense> = match lease.parts() {
             [] => Ok(vec![lease.data()]),
             parts => parts.iter().map(pieces::bytes).collect(),
         };
         let bytes = pieces?.concat();
         let memory = gst::Memory::from_slice(bytes);
-        self.finish(vec![memory], lease.meta(), Way::OverBudget)
+        self.finish([memory], lease.meta(), Way::OverBudget)
     }
 
     /// A buffer around memories that hold or stand for the frame.
     pub(super) fn finish(
-        &self,
-        memories: Vec<gst::Memory>,
+        mut self,
+        memories: impl IntoIterator<Item = gst::Memory>,
         meta: &FrameMeta,
         way: Way,
     ) -> Result<(gst::Buffer, Way), Nonsense> {
-        let size = memories.iter().map(|memory| memory.size()).sum();
         let mut buffer = buffer_of(memories);
-        if !self.format.keeps_its_word(&buffer) {
+        if !self.stream.format().keeps_its_word(&buffer) {
             let reason = "its caps say memory:DMABuf, and it is in no DMA buffer";
             return Err(Nonsense(reason.to_owned()));
         }
+        let size = buffer.size();
+        if let Some(planes) = self.check(meta, size)? {
+            planes
+                .describe(buffer.make_mut())
+                .map_err(|error| Nonsense(error.to_string()))?;
+        }
+        self.decorate(buffer, meta, way)
+    }
+
+    fn check(&mut self, meta: &FrameMeta, size: usize) -> Result<Option<&Planes>, Nonsense> {
+        let planes = self.stream.check(&meta.layout, size);
+        planes.map_err(|reason| Nonsense(reason.to_owned()))
+    }
+
+    /// Puts what is known of the frame on a buffer that has its planes.
+    fn decorate(
+        self,
+        mut buffer: gst::Buffer,
+        meta: &FrameMeta,
+        way: Way,
+    ) -> Result<(gst::Buffer, Way), Nonsense> {
         let buffer_ref = buffer.make_mut();
         frame::decorate(buffer_ref, meta);
         buffer_ref.set_pts(self.times.pts);
         buffer_ref.set_dts(self.times.dts);
         buffer_ref.set_duration(self.times.duration);
-        let planes = self.format.check(&meta.layout, size);
-        let planes = planes.map_err(|reason| Nonsense(reason.to_owned()))?;
-        if let Some(planes) = &planes {
-            planes
-                .describe(buffer_ref)
-                .map_err(|error| Nonsense(error.to_string()))?;
-        }
-        meta::onto_buffer(&meta.attachments, buffer_ref, self.format, self.losses);
-        let info = match (planes, &self.format.video) {
-            (Some(planes), Some(info)) if !self.any_layout && !planes.is_default() => info,
-            _ => return Ok((buffer, way)),
+        let format = self.stream.format();
+        meta::onto_buffer(&meta.attachments, buffer_ref, format, self.losses);
+        let Some(info) = &format.video else {
+            return Ok((buffer, way));
         };
+        if self.stream.takes_any_layout() || self.stream.is_default() {
+            return Ok((buffer, way));
+        }
         let copy =
             planes::to_default_layout(buffer, info).map_err(|error| Nonsense(error.to_string()))?;
         Ok((copy, Way::Layout))

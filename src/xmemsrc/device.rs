@@ -65,8 +65,8 @@ pub(super) fn receive(
         on_device(source, started, lease, over_budget)
     };
     match made {
-        Ok((memory, meta, way)) => convert(source, times, |converter| {
-            converter.finish(vec![memory], &meta, way)
+        Ok((memory, meta, way)) => convert(source, started.stream_mut(), times, |converter| {
+            converter.finish([memory], &meta, way)
         }),
         Err(wrong) => fail(source, wrong),
     }
@@ -107,7 +107,7 @@ fn on_device(
         ));
     }
     check_device(source.settings, &frame)?;
-    let format = source.stream.format();
+    let format = started.stream().format().clone();
     let Some(info) = &format.video else {
         return Err(missing(
             "it is no raw video, and GStreamer knows nothing else on CUDA devices; download=true takes any frame",
@@ -129,8 +129,8 @@ fn on_device(
             XmemSrcCudaWait::Device => frame.wait_on(home.stream().handle())?,
             XmemSrcCudaWait::Cpu => wait_for(source, &frame)?,
         }
-        let reader = source.stream.reader();
-        let memory = home.readable(frame, reader.as_ref(), source.tally);
+        let reader = started.stream().reader();
+        let memory = home.readable(frame, reader, source.tally);
         let memory = memory.ok_or_else(|| missing("libgstcuda does not take its layout"))?;
         return Ok((memory, meta, Way::InPlace));
     }
@@ -180,8 +180,7 @@ fn home_of(
     device: &Device,
     info: &gst_video::VideoInfo,
 ) -> Result<Arc<Home>, Wrong> {
-    let known = started.home.as_ref();
-    let known = known.filter(|(home, _)| home.device() == device);
+    let known = started.home().filter(|(home, _)| home.device() == device);
     if let Some((home, of)) = known
         && of == info
     {
@@ -202,7 +201,7 @@ fn home_of(
         device.ordinal(),
         home.layout()
     );
-    started.home = Some((home.clone(), info.clone()));
+    started.set_home((home.clone(), info.clone()));
     Ok(home)
 }
 

@@ -2,7 +2,10 @@
 
 //! Figures over all producers that a source was connected to, and the present connection, for any thread.
 
-use std::sync::Mutex;
+use std::sync::{
+    Mutex,
+    atomic::{AtomicU64, Ordering},
+};
 
 use xmem_core::{
     ConsumerHandle,
@@ -16,48 +19,42 @@ use crate::{
 };
 
 #[derive(Debug, Default)]
-pub(super) struct Figures(Mutex<State>);
-
-#[derive(Debug, Default)]
-struct State {
-    zero_copy: u64,
-    undecodable: u64,
+pub(super) struct Figures {
+    zero_copy: AtomicU64,
+    undecodable: AtomicU64,
     /// `None`: the source was never started.
-    follower: Option<Handle>,
+    follower: Mutex<Option<Handle>>,
 }
 
 impl Figures {
     /// Counts from 0 for a new follower.
     pub(super) fn restart(&self, follower: Handle) {
-        *lock(&self.0) = State {
-            follower: Some(follower),
-            ..State::default()
-        };
+        *lock(&self.follower) = Some(follower);
+        self.zero_copy.store(0, Ordering::Relaxed);
+        self.undecodable.store(0, Ordering::Relaxed);
     }
 
     /// Counts a frame that is handed downstream where it lies.
     pub(super) fn note_zero_copy(&self) {
-        lock(&self.0).zero_copy += 1;
+        self.zero_copy.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Counts a frame that needs a key frame that was not received.
     pub(super) fn note_undecodable(&self) {
-        lock(&self.0).undecodable += 1;
+        self.undecodable.fetch_add(1, Ordering::Relaxed);
     }
 
     /// The figures of the follower, `zero-copy` and `undecodable`.
     pub(super) fn get(&self) -> (Stats, u64, u64) {
-        let (follower, zero_copy, undecodable) = {
-            let state = lock(&self.0);
-            (state.follower.clone(), state.zero_copy, state.undecodable)
-        };
+        let follower = lock(&self.follower).clone();
         let stats = follower.map(|it| it.stats()).unwrap_or_default();
-        (stats, zero_copy, undecodable)
+        let figure = |figure: &AtomicU64| figure.load(Ordering::Relaxed);
+        (stats, figure(&self.zero_copy), figure(&self.undecodable))
     }
 
     /// The connection to the present producer. `None`: there is no producer.
     pub(super) fn consumer(&self) -> Option<ConsumerHandle> {
-        let follower = lock(&self.0).follower.clone();
+        let follower = lock(&self.follower).clone();
         follower?.consumer()
     }
 

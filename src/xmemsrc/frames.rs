@@ -17,7 +17,7 @@ use super::{
     device, events, header,
     log::CAT,
     source::Source,
-    started::Started,
+    started::{Report, Started},
     sticky_state,
 };
 use crate::{event::downstream, frame::Memory};
@@ -36,9 +36,9 @@ pub(super) fn next(
             Ok(Step::Took(received)) => {
                 let Some(received) = received? else { continue };
                 if let Some(mut buffer) = deliver(source, started, follower, received)? {
-                    if started.header_is_due {
+                    if started.is_header_due() {
                         header::push(source, &mut buffer)?;
-                        started.header_is_due = false;
+                        started.note_header();
                     }
                     // With do-timestamp GstBaseSrc fills in the missing times.
                     if !source.element.does_timestamp() {
@@ -66,7 +66,7 @@ pub(super) fn next(
             }
             Ok(Step::Lost(lost)) => connection::lost(source, &lost),
             Ok(Step::Eos) => {
-                started.gate.warn(source, true);
+                started.end(source);
                 gst::info!(
                     CAT,
                     obj = source.element,
@@ -94,7 +94,7 @@ fn take(
         pass(source, started, lease);
         return Ok(None);
     }
-    if !started.gate.is_decodable(source, lease.meta()) {
+    if !started.is_decodable(source, lease.meta()) {
         return Ok(Some(Received::Undecodable));
     }
     let received = match taken {
@@ -103,16 +103,18 @@ fn take(
         }
         Taken::Kept(lease) => {
             let times = started.stamp(source, &lease);
-            convert(source, times, |it| it.in_place(lease, source.tally))
+            convert(source, started.stream_mut(), times, |it| {
+                it.in_place(lease, source.tally)
+            })
         }
-        Taken::Lent(_) if source.stream.format().memory == Memory::Dmabuf => {
+        Taken::Lent(_) if started.stream().format().memory == Memory::Dmabuf => {
             report_drop(source, started, "a copy of a DMA buffer is not one");
             Ok(Received::Dropped)
         }
         Taken::Lent(lease) if lease.is_on_device() => device::receive(source, started, lease, true),
         Taken::Lent(lease) => {
             let times = started.stamp(source, lease);
-            convert(source, times, |it| it.copied(lease))
+            convert(source, started.stream_mut(), times, |it| it.copied(lease))
         }
     };
     received.map(Some)
@@ -187,11 +189,11 @@ fn deliver(
         source.figures.note_zero_copy();
     } else {
         follower.note_copied();
-        if !replace(&mut started.reported_copies, true) {
+        if started.reports(Report::Copies) {
             let reason = match way {
                 Way::OverBudget => "downstream holds as many as it may: see max-held",
                 Way::Downloaded => "they lie on a CUDA device, and download is set",
-                _ if source.stream.format().memory == Memory::Cuda => {
+                _ if started.stream().format().memory == Memory::Cuda => {
                     "their planes do not lie as GStreamer's CUDA elements expect"
                 }
                 _ => "downstream cannot read their layout, since it does not know GstVideoMeta",
@@ -212,7 +214,7 @@ fn deliver(
 
 /// Warns once why frames are dropped that cannot be held. Otherwise only gaps in their sequence would show it.
 fn report_drop(source: Source<'_>, started: &mut Started, why: &str) {
-    if !replace(&mut started.reported_drops, true) {
+    if started.reports(Report::Drops) {
         gst::warning!(
             gst::CAT_PERFORMANCE,
             obj = source.element,

@@ -36,10 +36,11 @@
 use std::sync::{Arc, LazyLock, Mutex};
 
 use gst::{glib, prelude::*, subclass::prelude::*};
-use gst_base::{prelude::*, subclass::base_src::CreateSuccess, subclass::prelude::*};
+use gst_base::{prelude::*, subclass::prelude::*};
 use xmem_core::Canceller;
 
 use super::{
+    class::{self, Create},
     connection, events,
     figures::Figures,
     frames,
@@ -48,7 +49,7 @@ use super::{
     outgoing::Outgoing,
     settings::{PROP_POOL, PROP_PROCESSING_DEADLINE, PROPERTIES, Settings},
     source::Source,
-    started::{Run, Running, Started},
+    started::{Run, Running},
     sticky_state,
     stream::Stream,
 };
@@ -82,7 +83,11 @@ impl ObjectSubclass for XmemSrc {
     const NAME: &'static str = "GstXmemSrc";
     type Type = super::XmemSrc;
     type Interfaces = (UriHandler,);
-    type ParentType = gst_base::PushSrc;
+    type ParentType = gst_base::BaseSrc;
+
+    fn class_init(class: &mut Self::Class) {
+        class::init::<Self>(class);
+    }
 }
 
 impl ObjectImpl for XmemSrc {
@@ -215,11 +220,7 @@ impl BaseSrcImpl for XmemSrc {
         self.losses.reset();
         self.stream.reset();
         self.outgoing.reset();
-        self.running.put(Run {
-            started: Started::new(&settings),
-            settings,
-            follower,
-        });
+        self.running.put(Box::new(Run::new(settings, follower)));
         Ok(())
     }
 
@@ -350,22 +351,22 @@ impl BaseSrcImpl for XmemSrc {
     }
 }
 
-impl PushSrcImpl for XmemSrc {
-    fn create(
-        &self,
-        _buffer: Option<&mut gst::BufferRef>,
-    ) -> Result<CreateSuccess, gst::FlowError> {
+impl Create for XmemSrc {
+    fn next_buffer(&self) -> Result<gst::Buffer, gst::FlowError> {
         let Some(mut run) = self.running.take() else {
             return Err(gst::FlowError::Flushing);
         };
-        let obj = self.obj();
-        let source = self.source(obj.upcast_ref(), &run.settings);
-        run.started.stamper.begin();
+        let kept = run.take_kept();
+        let (settings, follower, started) = run.parts();
+        started.begin();
         // BaseSrc calls stop() only once this has returned.
-        let mut result = match run.started.kept.take() {
+        let mut result = match kept {
             _ if self.is_ending() => Err(gst::FlowError::Eos),
             Some(buffer) => Ok(buffer),
-            None => frames::next(source, &mut run.follower, &mut run.started),
+            None => {
+                let obj = self.obj();
+                frames::next(self.source(obj.upcast_ref(), settings), follower, started)
+            }
         };
         if self.is_ending() {
             result = Err(gst::FlowError::Eos);
@@ -374,11 +375,11 @@ impl PushSrcImpl for XmemSrc {
         {
             // GstBaseSrc of 1.26 discards a buffer that it gets in a pause, and asks again afterwards. A flush looks the same
             // here; `Running::flush` takes the buffer out.
-            run.started.kept = Some(buffer);
+            run.keep(buffer);
             result = Err(gst::FlowError::Flushing);
         }
         self.running.put(run);
-        result.map(CreateSuccess::NewBuffer)
+        result
     }
 }
 

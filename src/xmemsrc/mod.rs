@@ -2,6 +2,7 @@
 
 //! `xmemsrc`: takes buffers out of a pool.
 
+mod class;
 mod connection;
 mod delivery;
 #[cfg_attr(not(feature = "cuda"), path = "no_device.rs")]
@@ -9,6 +10,7 @@ mod device;
 mod enums;
 mod events;
 mod figures;
+mod frame_pool;
 mod frames;
 mod header;
 mod imp;
@@ -35,7 +37,7 @@ pub use enums::{
 glib::wrapper! {
     /// The element `xmemsrc`.
     pub struct XmemSrc(ObjectSubclass<imp::XmemSrc>)
-        @extends gst_base::PushSrc, gst_base::BaseSrc, gst::Element, gst::Object,
+        @extends gst_base::BaseSrc, gst::Element, gst::Object,
         @implements gst::URIHandler;
 }
 

@@ -3,7 +3,10 @@
 //! What leaves the element, and corrections to what GstBaseSrc makes of it: GstBaseSrc gives each stream a segment of its
 //! own, sets the first frame to 0 if it has no time, and takes a decoding time for a missing presentation time.
 
-use std::sync::{Arc, Mutex};
+use std::sync::{
+    Arc, Mutex,
+    atomic::{AtomicBool, Ordering},
+};
 
 use gst::prelude::*;
 use gst_base::prelude::*;
@@ -11,7 +14,11 @@ use gst_base::prelude::*;
 use crate::{lock, stream::Description};
 
 #[derive(Debug, Default)]
-pub(super) struct Outgoing(Mutex<State>);
+pub(super) struct Outgoing {
+    state: Mutex<State>,
+    /// A probe sees each buffer. Most streams have no frame that needs it, and each call costs something.
+    is_watching: AtomicBool,
+}
 
 #[derive(Debug, Default)]
 struct State {
@@ -25,8 +32,6 @@ struct State {
     eos: Option<gst::Event>,
     /// The DTS of the frame on its way, which has no PTS.
     without_pts: Option<Option<gst::ClockTime>>,
-    /// A probe sees each buffer. Most streams have no frame that needs it, and each call costs something.
-    is_watching: bool,
 }
 
 #[derive(Debug)]
@@ -39,21 +44,17 @@ struct Start {
 impl Outgoing {
     /// Another run begins.
     pub(super) fn reset(&self) {
-        let mut state = lock(&self.0);
-        *state = State {
-            is_watching: state.is_watching,
-            ..State::default()
-        };
+        let before = std::mem::take(&mut *lock(&self.state));
+        drop(before);
     }
 
     /// Sends a frame with the times that it has. GstBaseSrc changes those of frames without a PTS only.
     pub(super) fn keep_times(self: &Arc<Self>, pad: &gst::Pad, buffer: &gst::BufferRef) {
-        let watch = {
-            let mut state = lock(&self.0);
-            state.without_pts = buffer.pts().is_none().then(|| buffer.dts());
-            state.without_pts.is_some() && !std::mem::replace(&mut state.is_watching, true)
-        };
-        if watch {
+        if buffer.pts().is_some() && !self.is_watching.load(Ordering::Relaxed) {
+            return;
+        }
+        lock(&self.state).without_pts = buffer.pts().is_none().then(|| buffer.dts());
+        if !self.is_watching.swap(true, Ordering::Relaxed) {
             let outgoing = self.clone();
             pad.add_probe(gst::PadProbeType::BUFFER, move |_, info| {
                 if let Some(gst::PadProbeData::Buffer(buffer)) = &mut info.data {
@@ -65,7 +66,7 @@ impl Outgoing {
     }
 
     fn correct_buffer(&self, buffer: &mut gst::Buffer) {
-        let Some(dts) = lock(&self.0).without_pts.take() else {
+        let Some(dts) = lock(&self.state).without_pts.take() else {
             return;
         };
         if (buffer.pts(), buffer.dts()) != (None, dts) {
@@ -77,7 +78,7 @@ impl Outgoing {
 
     /// Corrects and notes an event that GstBaseSrc or this element sends. `false`: it is not to be sent.
     pub(super) fn correct_event(&self, event: &mut gst::Event) -> bool {
-        let mut state = lock(&self.0);
+        let mut state = lock(&self.state);
         match event.type_() {
             gst::EventType::StreamStart => {
                 // GstBaseSrc begins a stream before there is a producer.
@@ -120,7 +121,7 @@ impl Outgoing {
 
     /// Whether a stream has begun downstream.
     pub(super) fn has_begun(&self) -> bool {
-        lock(&self.0).start.is_some()
+        lock(&self.state).start.is_some()
     }
 
     /// Notes the start of a stream, which is sent next. `false`: the same stream was begun before.
@@ -130,7 +131,7 @@ impl Outgoing {
         stream_id: String,
         description: Description,
     ) -> bool {
-        let mut state = lock(&self.0);
+        let mut state = lock(&self.state);
         let is_new = state.start.as_ref().is_none_or(|start| {
             (&start.stream_id, &start.description) != (&stream_id, &description)
         });
@@ -146,12 +147,12 @@ impl Outgoing {
 
     /// The segment in the place of GstBaseSrc's.
     pub(super) fn own_segment(&self) -> Option<gst::Segment> {
-        lock(&self.0).segment.clone()
+        lock(&self.state).segment.clone()
     }
 
     /// Puts a segment in the place of GstBaseSrc's. It is sent, also if it equals the one before.
     pub(super) fn set_segment(&self, segment: Option<gst::Segment>) {
-        let mut state = lock(&self.0);
+        let mut state = lock(&self.state);
         state.segment = segment;
         state.sent = None;
     }
@@ -163,7 +164,7 @@ impl Outgoing {
 
     /// Whether the present segment was sent.
     pub(super) fn has_sent_segment(&self) -> bool {
-        let state = lock(&self.0);
+        let state = lock(&self.state);
         match (&state.sent, &state.segment) {
             (None, _) => false,
             // GstBaseSrc notes its position in its own.
@@ -174,14 +175,14 @@ impl Outgoing {
 
     /// Keeps the application's end of the stream until the streaming thread sends it.
     pub(super) fn keep_eos(&self, event: gst::Event) {
-        lock(&self.0).eos = Some(event);
+        lock(&self.state).eos = Some(event);
     }
 
     pub(super) fn take_eos(&self) -> Option<gst::Event> {
-        lock(&self.0).eos.take()
+        lock(&self.state).eos.take()
     }
 
     pub(super) fn has_eos(&self) -> bool {
-        lock(&self.0).eos.is_some()
+        lock(&self.state).eos.is_some()
     }
 }

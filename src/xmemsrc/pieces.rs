@@ -22,15 +22,11 @@ use crate::{
     tied::tie,
 };
 
-/// The memories of a frame, where they lie.
+/// The memories of a frame in pieces, where they lie.
 pub(super) fn memories(
     lease: &ReadLease,
     tally: &Arc<Tally>,
 ) -> Result<Vec<gst::Memory>, Nonsense> {
-    let parts = lease.parts();
-    if parts.is_empty() {
-        return Ok(vec![memory::readable(lease.clone(), None, tally)]);
-    }
     let piece = |(index, part): (usize, &Part)| {
         if part.tag() == TAG_DMABUF
             && let Some(memory) = dmabuf(lease, index, part, tally)
@@ -40,7 +36,7 @@ pub(super) fn memories(
         bytes(part)?;
         Ok(memory::readable(lease.clone(), Some(index), tally))
     };
-    parts.iter().enumerate().map(piece).collect()
+    lease.parts().iter().enumerate().map(piece).collect()
 }
 
 /// The bytes of a part.

@@ -2,6 +2,7 @@
 
 //! The state of a source between start and stop.
 
+use std::mem::{replace, take};
 use std::sync::{Arc, Mutex};
 
 use xmem_core::{Delivery, FrameInfo, FrameMeta, ReadLease, follow::Follower};
@@ -10,6 +11,7 @@ use super::{
     key_frame_gate::KeyFrameGate,
     settings::Settings,
     source::Source,
+    stream::{Snapshot, Stream},
     times::{Stamper, Times},
 };
 use crate::{cuda, frame::AFTER_GAP, lock};
@@ -18,22 +20,47 @@ use crate::{cuda, frame::AFTER_GAP, lock};
 #[derive(Debug)]
 pub(super) struct Run {
     /// As they were at the start; they can be changed only while the source is stopped.
-    pub(super) settings: Settings,
-    pub(super) follower: Follower,
-    pub(super) started: Started,
+    settings: Settings,
+    follower: Follower,
+    started: Started,
+    /// The next buffer, which arrived after a pause had begun.
+    kept: Option<gst::Buffer>,
 }
 
-/// The run, if there is one. The streaming thread takes it out while it makes a buffer.
+impl Run {
+    pub(super) fn new(settings: Settings, follower: Follower) -> Self {
+        Self {
+            started: Started::new(&settings),
+            settings,
+            follower,
+            kept: None,
+        }
+    }
+
+    pub(super) fn parts(&mut self) -> (&Settings, &mut Follower, &mut Started) {
+        (&self.settings, &mut self.follower, &mut self.started)
+    }
+
+    pub(super) fn keep(&mut self, buffer: gst::Buffer) {
+        self.kept = Some(buffer);
+    }
+
+    pub(super) fn take_kept(&mut self) -> Option<gst::Buffer> {
+        self.kept.take()
+    }
+}
+
+/// The run, if there is one. The streaming thread takes it out while it makes a buffer. In a box, so that it is not moved.
 #[derive(Debug, Default)]
-pub(super) struct Running(Mutex<Option<Run>>);
+pub(super) struct Running(Mutex<Option<Box<Run>>>);
 
 impl Running {
-    pub(super) fn put(&self, run: Run) {
+    pub(super) fn put(&self, run: Box<Run>) {
         let before = lock(&self.0).replace(run);
         drop(before);
     }
 
-    pub(super) fn take(&self) -> Option<Run> {
+    pub(super) fn take(&self) -> Option<Box<Run>> {
         lock(&self.0).take()
     }
 
@@ -41,20 +68,32 @@ impl Running {
     pub(super) fn flush(&self) {
         let kept = lock(&self.0).as_mut().and_then(|run| {
             run.started.note_gap();
-            run.started.kept.take()
+            run.kept.take()
         });
         drop(kept);
     }
 
     /// Disconnects at the end of the stream. The follower connects again if it is asked for more.
     pub(super) fn leave(&self) {
-        let left = lock(&self.0)
-            .as_mut()
-            .map(|run| (run.started.kept.take(), run.follower.leave()));
+        let left = lock(&self.0).as_mut().map(|run| {
+            run.started.stream.leave();
+            (run.kept.take(), run.follower.leave())
+        });
         // Both outside of the lock. The buffer holds a slot.
         drop(left);
     }
 }
+
+/// What the application is warned of once.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Report {
+    Copies,
+    Drops,
+    Misses,
+}
+
+/// Where frames of a producer become GstCudaMemory, and the format that it was made for.
+pub(super) type Home = (Arc<cuda::Home>, gst_video::VideoInfo);
 
 /// How far the source has come in the stream.
 #[derive(Debug)]
@@ -65,40 +104,40 @@ pub(super) struct Started {
     next_sequence: Option<u64>,
     /// The next buffer does not follow the last one.
     discont: bool,
-    pub(super) gate: KeyFrameGate,
+    gate: KeyFrameGate,
     /// No frame of this producer has been sent downstream.
-    pub(super) header_is_due: bool,
-    pub(super) stamper: Stamper,
-    /// The next buffer, which arrived after a pause had begun.
-    pub(super) kept: Option<gst::Buffer>,
-    pub(super) reported_copies: bool,
-    pub(super) reported_drops: bool,
-    pub(super) reported_misses: bool,
-    /// Where frames of this producer become GstCudaMemory, and the format that it was made for.
-    pub(super) home: Option<(Arc<cuda::Home>, gst_video::VideoInfo)>,
+    header_is_due: bool,
+    stamper: Stamper,
+    stream: Snapshot,
+    reported: [bool; Report::Misses as usize + 1],
+    home: Option<Home>,
 }
 
 impl Started {
-    pub(super) fn new(settings: &Settings) -> Self {
+    fn new(settings: &Settings) -> Self {
         Self {
-            stamper: Stamper::new(settings),
             sticky_version: None,
             next_sequence: None,
             discont: false,
             gate: KeyFrameGate::default(),
             header_is_due: true,
-            kept: None,
-            reported_copies: false,
-            reported_drops: false,
-            reported_misses: false,
+            stamper: Stamper::new(settings),
+            stream: Snapshot::new(),
+            reported: Default::default(),
             home: None,
         }
+    }
+
+    /// The pipeline plays.
+    pub(super) fn begin(&mut self) {
+        self.stamper.begin();
     }
 
     /// There is a connection to a producer. If it has resumed the stream, some frames may be missing, and the rest goes on.
     pub(super) fn join(&mut self, has_resumed: bool, delivery: Delivery) {
         self.sticky_version = None;
         self.home = None;
+        self.stream.leave();
         if !has_resumed {
             self.next_sequence = None;
             self.gate = KeyFrameGate::default();
@@ -125,21 +164,67 @@ impl Started {
         missed && has_begun
     }
 
-    pub(super) fn has_sticky(&self, version: u64) -> bool {
-        self.sticky_version == Some(version)
+    /// Whether this sticky state was sent downstream, for frames that are handed on there. `None`: not known from a frame.
+    pub(super) fn has_sticky(&self, version: u64, on_device: Option<bool>) -> bool {
+        self.sticky_version == Some(version) && !self.stream.is_elsewhere(on_device)
     }
 
     pub(super) fn note_sticky(&mut self, version: u64) {
         self.sticky_version = Some(version);
     }
 
+    /// Takes over what has changed in the stream.
+    pub(super) fn refresh(&mut self, stream: &Stream) {
+        stream.refresh(&mut self.stream);
+    }
+
+    pub(super) fn stream(&self) -> &Snapshot {
+        &self.stream
+    }
+
+    pub(super) fn stream_mut(&mut self) -> &mut Snapshot {
+        &mut self.stream
+    }
+
     /// Whether the next buffer begins after a gap. Then that is noted as sent.
     pub(super) fn take_discont(&mut self) -> bool {
-        std::mem::take(&mut self.discont)
+        take(&mut self.discont)
+    }
+
+    /// Whether the stream's header comes before the next buffer.
+    pub(super) fn is_header_due(&self) -> bool {
+        self.header_is_due
+    }
+
+    pub(super) fn note_header(&mut self) {
+        self.header_is_due = false;
+    }
+
+    /// Whether a frame can be decoded. Asks for a key frame if not.
+    pub(super) fn is_decodable(&mut self, source: Source<'_>, meta: &FrameMeta) -> bool {
+        self.gate.is_decodable(source, meta)
+    }
+
+    /// The stream is over. Warns if its frames were given up for want of a key frame.
+    pub(super) fn end(&mut self, source: Source<'_>) {
+        self.gate.warn(source, true);
     }
 
     pub(super) fn stamp(&mut self, source: Source<'_>, lease: &ReadLease) -> Times {
-        let course = source.stream.course();
-        self.stamper.stamp(source.element, lease, &course)
+        self.stamper
+            .stamp(source.element, lease, self.stream.course())
+    }
+
+    /// Whether this is to be reported. Only the first time.
+    pub(super) fn reports(&mut self, report: Report) -> bool {
+        !replace(&mut self.reported[report as usize], true)
+    }
+
+    pub(super) fn home(&self) -> Option<&Home> {
+        self.home.as_ref()
+    }
+
+    pub(super) fn set_home(&mut self, home: Home) {
+        self.home = Some(home);
     }
 }

@@ -9,8 +9,13 @@ use gst_base::prelude::*;
 use xmem_core::{FrameInfo, FrameMeta, ReadLease, Sticky};
 
 use super::{
-    XmemSrcTimestampMode, events, log::CAT, messages, source::Source, started::Started,
-    stream::Stream, times::Course,
+    XmemSrcTimestampMode, events,
+    log::CAT,
+    messages,
+    source::Source,
+    started::{Report, Started},
+    stream::Stream,
+    times::Course,
 };
 use crate::{caps, cuda, event::sticky};
 
@@ -25,9 +30,11 @@ pub(super) fn follow(
     // An event does not show where frames are.
     let on_device =
         (!lease.meta().event).then(|| lease.is_on_device() && !source.settings.download);
-    if !started.has_sticky(version) || source.stream.is_elsewhere(on_device) {
+    started.refresh(source.stream);
+    if !started.has_sticky(version, on_device) {
         renew(source, lease.sticky(), on_device)?;
         started.note_sticky(version);
+        started.refresh(source.stream);
     }
     Ok(())
 }
@@ -41,7 +48,7 @@ pub(super) fn follow_sequence(
 ) {
     if started.follow_sequence(info, meta)
         && !source.settings.newest_only
-        && !std::mem::replace(&mut started.reported_misses, true)
+        && started.reports(Report::Misses)
     {
         let why = "Frames are missed: downstream took longer over one than the producer keeps the next ones. A sink that waits \
              for a frame's time does so too: put a queue behind this element, or have the producer raise history";

@@ -2,19 +2,27 @@
 
 //! The stream that the source makes: its sticky state, its caps, and what downstream can read.
 
-use std::sync::{Arc, Mutex};
+use std::sync::{
+    Arc, Mutex, MutexGuard,
+    atomic::{AtomicU64, Ordering},
+};
 
-use xmem_core::Sticky;
+use xmem_core::{FrameLayout, Sticky};
 
-use super::times::Course;
+use super::{frame_pool::FrameBuffers, times::Course};
 use crate::{
     cuda,
     frame::{Format, Memory},
     lock,
+    planes::Planes,
 };
 
 #[derive(Debug, Default)]
-pub(super) struct Stream(Mutex<State>);
+pub(super) struct Stream {
+    state: Mutex<State>,
+    /// How often what a [`Snapshot`] shows has changed.
+    version: AtomicU64,
+}
 
 #[derive(Debug, Default)]
 struct State {
@@ -35,54 +43,190 @@ struct State {
 impl State {
     /// Whether frames lie elsewhere than the present caps state.
     fn is_elsewhere(&self, on_device: Option<bool>) -> bool {
-        let is_cuda = self.format.memory == Memory::Cuda;
-        self.caps.is_some() && on_device.is_some_and(|on_device| on_device != is_cuda)
+        self.caps.is_some() && differs(&self.format, on_device)
+    }
+}
+
+fn differs(format: &Format, on_device: Option<bool>) -> bool {
+    on_device.is_some_and(|on_device| on_device != (format.memory == Memory::Cuda))
+}
+
+/// What the streaming thread needs of the stream for each frame. It is made anew only when that has changed.
+#[derive(Debug, Default)]
+pub(super) struct Snapshot {
+    version: u64,
+    has_caps: bool,
+    format: Arc<Format>,
+    course: Course,
+    any_layout: bool,
+    reader: Option<Arc<cuda::Stream>>,
+    /// `None`: none has come.
+    kind: Option<Kind>,
+    /// For frames of that kind. `None`: no buffers are kept.
+    buffers: Option<FrameBuffers>,
+}
+
+/// Frames of one layout, which was checked.
+#[derive(Debug)]
+struct Kind {
+    layout: Arc<FrameLayout>,
+    /// Bytes of a frame. It decides whether a layout is valid.
+    size: usize,
+    planes: Option<Planes>,
+}
+
+impl Kind {
+    fn has(&self, layout: &Arc<FrameLayout>, size: usize) -> bool {
+        Arc::ptr_eq(&self.layout, layout) && (layout.video.is_none() || self.size == size)
+    }
+}
+
+impl Snapshot {
+    /// Before the first stream.
+    pub(super) fn new() -> Self {
+        Self {
+            buffers: FrameBuffers::new(),
+            ..Self::default()
+        }
+    }
+
+    pub(super) fn format(&self) -> &Arc<Format> {
+        &self.format
+    }
+
+    pub(super) fn course(&self) -> &Course {
+        &self.course
+    }
+
+    /// Checks a layout that another process wrote, as [`Format::check`]. Frames mostly have that of the frame before.
+    pub(super) fn check(
+        &mut self,
+        layout: &Arc<FrameLayout>,
+        size: usize,
+    ) -> Result<Option<&Planes>, &'static str> {
+        if !self
+            .kind
+            .as_ref()
+            .is_some_and(|kind| kind.has(layout, size))
+        {
+            self.leave();
+            let video = layout.video.as_ref();
+            let planes = video.map(|video| self.format.check(video, size));
+            let planes = planes.transpose()?.flatten();
+            if let Some(buffers) = &self.buffers {
+                buffers.reset(planes.as_ref());
+            }
+            self.kind = Some(Kind {
+                layout: layout.clone(),
+                size,
+                planes,
+            });
+        }
+        Ok(self.kind.as_ref().and_then(|kind| kind.planes.as_ref()))
+    }
+
+    /// Whether an element that knows nothing but the caps finds the planes of the layout that was checked last.
+    pub(super) fn is_default(&self) -> bool {
+        let planes = self.kind.as_ref().and_then(|kind| kind.planes.as_ref());
+        planes.is_none_or(Planes::is_default)
+    }
+
+    /// Buffers for frames in their slots with the layout that was checked last. `None`: no buffers are kept for them.
+    pub(super) fn buffers(&self) -> Option<&FrameBuffers> {
+        // DMA buffers have memories of their own.
+        self.buffers
+            .as_ref()
+            .filter(|_| self.format.memory == Memory::Any)
+    }
+
+    /// Frees the buffers that are kept for the next frames.
+    pub(super) fn leave(&mut self) {
+        self.kind = None;
+        if let Some(buffers) = &self.buffers {
+            buffers.reset(None);
+        }
+    }
+
+    /// Whether downstream finds the planes wherever they are. Memory other than the host's is never laid out anew.
+    pub(super) fn takes_any_layout(&self) -> bool {
+        self.any_layout
+    }
+
+    pub(super) fn reader(&self) -> Option<&Arc<cuda::Stream>> {
+        self.reader.as_ref()
+    }
+
+    /// Whether frames lie elsewhere than the present caps state.
+    pub(super) fn is_elsewhere(&self, on_device: Option<bool>) -> bool {
+        self.has_caps && differs(&self.format, on_device)
     }
 }
 
 impl Stream {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        lock(&self.state)
+    }
+
+    /// The state, for a change that a snapshot shows.
+    fn change(&self) -> MutexGuard<'_, State> {
+        let state = self.lock();
+        // Under the lock: a thread that sees the new version waits for the change.
+        self.version.fetch_add(1, Ordering::Release);
+        state
+    }
+
     pub(super) fn reset(&self) {
-        let before = std::mem::take(&mut *lock(&self.0));
+        let before = std::mem::take(&mut *self.change());
         drop(before);
     }
 
+    /// Makes a snapshot anew if the stream has changed.
+    #[inline]
+    pub(super) fn refresh(&self, snapshot: &mut Snapshot) {
+        if self.version.load(Ordering::Acquire) != snapshot.version {
+            snapshot.leave();
+            *snapshot = self.snapshot(snapshot.buffers.take());
+        }
+    }
+
+    #[cold]
+    fn snapshot(&self, buffers: Option<FrameBuffers>) -> Snapshot {
+        let state = self.lock();
+        Snapshot {
+            version: self.version.load(Ordering::Relaxed),
+            has_caps: state.caps.is_some(),
+            format: state.format.clone(),
+            course: state.course,
+            any_layout: state.video_meta || state.format.memory != Memory::Any,
+            reader: state.reader.clone(),
+            kind: None,
+            buffers,
+        }
+    }
+
     pub(super) fn caps(&self) -> Option<gst::Caps> {
-        lock(&self.0).caps.clone()
+        self.lock().caps.clone()
     }
 
     pub(super) fn set_caps(&self, caps: gst::Caps) {
-        let mut state = lock(&self.0);
+        let mut state = self.change();
         state.format = Arc::new(Format::from_caps(&caps));
         state.caps = Some(caps);
         state.video_meta = false;
     }
 
-    pub(super) fn format(&self) -> Arc<Format> {
-        lock(&self.0).format.clone()
-    }
-
     pub(super) fn course(&self) -> Course {
-        lock(&self.0).course
+        self.lock().course
     }
 
     /// Returns the course before.
     pub(super) fn replace_course(&self, course: Course) -> Course {
-        std::mem::replace(&mut lock(&self.0).course, course)
-    }
-
-    /// Whether downstream finds the planes wherever they are. Memory other than the host's is never laid out anew.
-    pub(super) fn takes_any_layout(&self) -> bool {
-        let state = lock(&self.0);
-        state.video_meta || state.format.memory != Memory::Any
-    }
-
-    pub(super) fn reader(&self) -> Option<Arc<cuda::Stream>> {
-        lock(&self.0).reader.clone()
+        std::mem::replace(&mut self.change().course, course)
     }
 
     /// Notes what downstream answered to an allocation query.
     pub(super) fn set_downstream(&self, video_meta: bool, reader: Option<cuda::Stream>) {
-        let mut state = lock(&self.0);
+        let mut state = self.change();
         state.video_meta = video_meta;
         state.reader = reader.map(Arc::new);
     }
@@ -100,10 +244,6 @@ impl Stream {
         })
     }
 
-    pub(super) fn is_elsewhere(&self, on_device: Option<bool>) -> bool {
-        lock(&self.0).is_elsewhere(on_device)
-    }
-
     /// Takes over the sticky state, and where frames are now handed on, if that is known. Returns the state before, whether the
     /// frames have moved, and where they are.
     pub(super) fn replace_sticky(
@@ -111,7 +251,7 @@ impl Stream {
         new: Sticky,
         on_device: Option<bool>,
     ) -> (Sticky, bool, Option<bool>) {
-        let mut state = lock(&self.0);
+        let mut state = self.lock();
         let moved = state.is_elsewhere(on_device);
         state.on_device = on_device.or(state.on_device);
         let before = std::mem::replace(&mut state.sticky, new);
@@ -120,6 +260,6 @@ impl Stream {
 
     /// Notes whether the application has a message that the caps are refused. Returns what was noted before.
     pub(super) fn note_refusal(&self, is_reported: bool) -> bool {
-        std::mem::replace(&mut lock(&self.0).reported_refusal, is_reported)
+        std::mem::replace(&mut self.lock().reported_refusal, is_reported)
     }
 }

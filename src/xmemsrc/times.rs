@@ -168,13 +168,13 @@ impl Stamper {
     ) -> Times {
         let meta = lease.meta();
         let duration = meta.duration.and_then(timing::known);
-        let raw = Times {
+        let raw = || Times {
             pts: meta.pts.and_then(timing::known),
             dts: meta.dts.and_then(timing::known),
             duration,
         };
         if self.mode == XmemSrcTimestampMode::Passthrough {
-            return raw;
+            return raw();
         }
         let duration = duration.map(|duration| shorter(duration, course.speed));
         let Some((origin, base_time)) = self.origin(src) else {
@@ -190,6 +190,7 @@ impl Stamper {
                 .to_running_time(lease.info().published_at)
                 .max(self.went_on_at);
             // What is decoded in another order than it is shown in stays in that order.
+            let raw = raw();
             let ahead = raw
                 .pts
                 .zip(raw.dts)
@@ -208,11 +209,9 @@ impl Stamper {
 
     /// Where the running time 0 lies on CLOCK_MONOTONIC, and the base time of a pipeline that has a clock.
     fn origin(&mut self, src: &gst_base::BaseSrc) -> Option<(Origin, Option<gst::ClockTime>)> {
-        match self.clock.now(src.clock().as_ref()) {
-            Some(offset) => {
-                let base_time = src.base_time()?;
-                Some((Origin::new(base_time, offset), Some(base_time)))
-            }
+        let (base_time, offset) = self.clock.with_base_time(src.upcast_ref());
+        match offset {
+            Some(offset) => Some((Origin::new(base_time?, offset), base_time)),
             None => Some((Origin::without_clock(self.began?), None)),
         }
     }

@@ -389,8 +389,8 @@ impl Follower {
         let Some(consumer) = &mut self.consumer else {
             return self.look(timeout);
         };
-        let hint = !self.hinted && consumer.budget_limit() != BudgetLimit::Asked;
-        if hint && consumer.budget() == 0 {
+        let hint = |consumer: &Consumer| consumer.budget_limit() != BudgetLimit::Asked;
+        if consumer.budget() == 0 && !self.hinted && hint(consumer) {
             self.hinted = true;
             return Ok(Step::SmallBudget);
         }
@@ -407,7 +407,7 @@ impl Follower {
                 return Ok(Step::Took(take(taken)));
             }
             Err(ReceiveError::OverBudget { .. }) if self.over_budget != OverBudget::Fail => {
-                if hint {
+                if !self.hinted && hint(consumer) {
                     self.hinted = true;
                     return Ok(Step::SmallBudget);
                 }

@@ -7,6 +7,7 @@
 mod ceilings;
 mod code;
 mod figures;
+mod functions;
 mod plan;
 mod side;
 mod trace;
@@ -41,6 +42,9 @@ struct Plan {
     /// Count only the cases with this in their name
     #[arg(long, default_value = "")]
     case: String,
+    /// Print the functions that a frame passes through, in the order of their first instruction
+    #[arg(long)]
+    functions: bool,
     /// Fail if a figure is above its ceiling
     #[arg(long)]
     check: bool,
@@ -65,7 +69,7 @@ fn main() -> ExitCode {
 }
 
 fn count(plan: &Plan) -> Result<(), Error> {
-    let rows = plan::run(&plan.plugin.canonicalize()?, &plan.case)?;
+    let rows = plan::run(&plan.plugin.canonicalize()?, &plan.case, plan.functions)?;
     figures::print(&rows);
     if plan.check {
         ceilings::check(&plan.ceilings, &rows)?;

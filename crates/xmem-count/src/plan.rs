@@ -9,8 +9,10 @@ use std::time::{Duration, Instant};
 use gst::prelude::*;
 
 use crate::Error;
-use crate::figures::{Cost, Row, median};
+use crate::figures::{Cost, Row, median, name};
+use crate::functions;
 use crate::side::Mark;
+use crate::trace::Stretch;
 use crate::traced::{Setting, Traced};
 
 /// A way that a frame can take. `{}` stands for the path of a socket.
@@ -70,15 +72,15 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// The first frames may come before the consumer does.
 const FIRST: Duration = Duration::from_secs(2);
 
-/// Counts the cases with `filter` in their name.
-pub(crate) fn run(plugin: &Path, filter: &str) -> Result<Vec<Row>, Error> {
+/// Counts the cases with `filter` in their name. With `functions`, prints the functions that a frame passes through.
+pub(crate) fn run(plugin: &Path, filter: &str, functions: bool) -> Result<Vec<Row>, Error> {
     gst::init()?;
     let others = ["fakesink", "shmsink"].map(plugin_of);
     let others = others.into_iter().collect::<Result<Vec<_>, _>>()?;
     let mut rows = Vec::new();
     for case in CASES.iter().filter(|case| case.name.contains(filter)) {
         let start = Instant::now();
-        rows.extend(case.count(plugin, &others)?);
+        rows.extend(case.count(plugin, &others, functions)?);
         println!("{}: {:.0} s", case.name, start.elapsed().as_secs_f32());
     }
     Ok(rows)
@@ -93,7 +95,7 @@ fn plugin_of(element: &str) -> Result<PathBuf, Error> {
 }
 
 impl Case {
-    fn count(&self, plugin: &Path, others: &[PathBuf]) -> Result<Vec<Row>, Error> {
+    fn count(&self, plugin: &Path, others: &[PathBuf], functions: bool) -> Result<Vec<Row>, Error> {
         let room = tempfile::Builder::new().prefix("xmem-count-").tempdir()?;
         let setting = Setting {
             plugin,
@@ -114,14 +116,19 @@ impl Case {
         pair.warm_up(setting)?;
         let frames = (0..COUNTED).map(|_| pair.frame());
         let frames = frames.collect::<Result<Vec<_>, _>>()?;
+        if let Some(frame) = frames.last().filter(|_| functions) {
+            pair.print_functions(self.name, frame)?;
+        }
         pair.stop()?;
         let rows = [Mark::Acquire, Mark::Push, Mark::Loop].into_iter().zip(0..);
         let rows = rows.filter_map(|(part, index)| {
-            let costs = frames.iter().map(|frame| frame.get(index).copied());
+            let costs = frames
+                .iter()
+                .map(|frame| frame.get(index).map(|part| part.cost));
             Some(Row {
                 case: self.name,
                 part,
-                cost: median(&costs.collect::<Option<Vec<_>>>()?),
+                cost: median(&costs.collect::<Option<Vec<Cost>>>()?),
             })
         });
         Ok(rows.collect())
@@ -159,7 +166,7 @@ impl Pair {
     }
 
     /// A frame from the pool to the consumer, which sleeps when the frame comes. The cost of each part.
-    fn frame(&mut self) -> Result<Vec<Cost>, Error> {
+    fn frame(&mut self) -> Result<Vec<Stretch>, Error> {
         let pushed = self.push()?;
         let consumer = self.consumer.iter();
         let received = consumer.map(|consumer| consumer.counted(Some(Mark::Loop), PATIENCE));
@@ -168,10 +175,23 @@ impl Pair {
         frame
     }
 
-    fn push(&mut self) -> Result<[Cost; 2], Error> {
+    fn push(&mut self) -> Result<[Stretch; 2], Error> {
         self.producer.order()?;
         let counted = |part| self.producer.counted(Some(part), PATIENCE);
         Ok([counted(Mark::Acquire)?, counted(Mark::Push)?])
+    }
+
+    fn print_functions(&self, case: &str, frame: &[Stretch]) -> Result<(), Error> {
+        let sides = [
+            Some(&self.producer),
+            Some(&self.producer),
+            self.consumer.as_ref(),
+        ];
+        for (stretch, side) in frame.iter().zip(sides.into_iter().flatten()) {
+            println!("\n{case}, {}", stretch.from.map_or_else(String::new, name));
+            functions::print(side.pid(), &stretch.places)?;
+        }
+        Ok(())
     }
 
     /// Waits until both sides sleep.

@@ -25,6 +25,19 @@ pub(crate) struct Stretch {
     /// None before the first mark.
     pub(crate) from: Option<Mark>,
     pub(crate) cost: Cost,
+    /// The instructions, in the order of their first use.
+    pub(crate) places: Vec<Place>,
+}
+
+/// What one instruction costs in a stretch.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Place {
+    pub(crate) address: u64,
+    /// How often it was executed.
+    pub(crate) times: u64,
+    /// The lines that it was the first to touch.
+    pub(crate) code_lines: u64,
+    pub(crate) data_lines: u64,
 }
 
 /// Reads a trace to its end. Lines before `code` comes are skipped. `seen` counts the lines, so that others notice
@@ -58,9 +71,9 @@ pub(crate) fn read(
             continue;
         };
         if let (b'S', Some(mark)) = (kind, code.mark(address)) {
-            let cost = std::mem::take(&mut counter).cost();
+            let (cost, places) = std::mem::take(&mut counter).finish();
             // The receiver may be gone at the end.
-            let _ = stretches.send(Stretch { from, cost });
+            let _ = stretches.send(Stretch { from, cost, places });
             from = Some(mark);
         } else if from.is_none_or(|from| from == Mark::Rest) {
             // Nothing is counted here.
@@ -102,6 +115,11 @@ struct Counter {
     caller: Option<Owner>,
     /// The last value of EAX since the last system call.
     number: Option<u32>,
+    places: Vec<Place>,
+    /// Where in `places` an address is.
+    indices: HashMap<u64, usize>,
+    /// Where in `places` the last instruction is.
+    place: usize,
 }
 
 impl Counter {
@@ -130,14 +148,30 @@ impl Counter {
         if instruction.is_locked {
             self.count(Column::Locked, owner);
         }
-        touch(&mut self.code, address, size, owner);
+        self.place = *self.indices.entry(address).or_insert_with(|| {
+            self.places.push(Place {
+                address,
+                times: 0,
+                code_lines: 0,
+                data_lines: 0,
+            });
+            self.places.len() - 1
+        });
+        let code_lines = touch(&mut self.code, address, size, owner);
+        if let Some(place) = self.places.get_mut(self.place) {
+            place.times += 1;
+            place.code_lines += code_lines;
+        }
         Ok(())
     }
 
     /// Memory that the last instruction reads or writes.
     fn access(&mut self, address: u64, size: u64) {
         if self.owner != Some(Owner::Tool) {
-            touch(&mut self.data, address, size, self.owner);
+            let lines = touch(&mut self.data, address, size, self.owner);
+            if let Some(place) = self.places.get_mut(self.place) {
+                place.data_lines += lines;
+            }
         }
     }
 
@@ -146,7 +180,7 @@ impl Counter {
         self.cost.ours[column as usize] += u64::from(owner == Some(Owner::Ours));
     }
 
-    fn cost(mut self) -> Cost {
+    fn finish(mut self) -> (Cost, Vec<Place>) {
         let lines = [
             (Column::CodeLines, self.code),
             (Column::DataLines, self.data),
@@ -155,12 +189,15 @@ impl Counter {
             self.cost.all[column as usize] = lines.len() as u64;
             self.cost.ours[column as usize] = lines.values().filter(|ours| **ours).count() as u64;
         }
-        self.cost
+        (self.cost, self.places)
     }
 }
 
-fn touch(lines: &mut HashMap<u64, bool>, address: u64, size: u64, owner: Option<Owner>) {
+/// Returns how many of the lines were not touched before.
+fn touch(lines: &mut HashMap<u64, bool>, address: u64, size: u64, owner: Option<Owner>) -> u64 {
+    let before = lines.len();
     for line in address / LINE..=(address + size.max(1) - 1) / LINE {
         *lines.entry(line).or_default() |= owner == Some(Owner::Ours);
     }
+    (lines.len() - before) as u64
 }

@@ -16,7 +16,7 @@ use clap::ValueEnum;
 
 use crate::Error;
 use crate::code::Code;
-use crate::figures::{Column, Cost};
+use crate::figures::Column;
 use crate::side::{MARKS_AT, Mark};
 use crate::trace::{self, Stretch};
 
@@ -107,6 +107,10 @@ impl Traced {
         Err("a traced process ended too early".into())
     }
 
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
     /// Has the process take its next step.
     pub(crate) fn order(&mut self) -> Result<(), Error> {
         let orders = self.orders.as_mut().ok_or("the process was stopped")?;
@@ -114,12 +118,12 @@ impl Traced {
     }
 
     /// Waits for what is counted from a mark to the next.
-    pub(crate) fn counted(&self, from: Option<Mark>, time: Duration) -> Result<Cost, Error> {
+    pub(crate) fn counted(&self, from: Option<Mark>, time: Duration) -> Result<Stretch, Error> {
         loop {
             let stretch = self.stretches.recv_timeout(time);
             let stretch = stretch.map_err(|_| "a frame does not come through")?;
             if stretch.from == from {
-                return Ok(stretch.cost);
+                return Ok(stretch);
             }
         }
     }

@@ -276,7 +276,8 @@ impl Leases {
             leased.handles += 1;
             return Ok(());
         }
-        table.is_extra(self.connection.budget(), purpose)?;
+        let budget = self.connection.budget();
+        let mut is_extra = table.is_extra(budget, purpose)?;
         let mut tries = 0;
         loop {
             match lease::hold(word, lease_word, generation) {
@@ -291,15 +292,18 @@ impl Leases {
         }
         // The budget counts as it is now. The fence in `hold` pairs with the one in `State::share_out`: either the producer saw
         // the lease when it made the budget smaller, or the smaller budget is seen here.
-        let is_extra = match table.is_extra(self.connection.budget(), purpose) {
-            Ok(is_extra) => is_extra,
-            Err(refusal) => {
-                let asked = lease::release(word, lease_word);
-                drop(table);
-                self.connection.given_back(asked);
-                return Err(refusal);
-            }
-        };
+        let budget_now = self.connection.budget();
+        if budget_now != budget {
+            is_extra = match table.is_extra(budget_now, purpose) {
+                Ok(is_extra) => is_extra,
+                Err(refusal) => {
+                    let asked = lease::release(word, lease_word);
+                    drop(table);
+                    self.connection.given_back(asked);
+                    return Err(refusal);
+                }
+            };
+        }
         // A frame within the budget means that all leases are within it.
         table.extra = is_extra.then_some(slot);
         taken.store(generation, Ordering::Release);

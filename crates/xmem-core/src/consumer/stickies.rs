@@ -25,23 +25,34 @@ const MAX_STICKY_BYTES: usize = 4 * MAX_NAMED_SIZE;
 struct Version(Option<Arc<Sticky>>, usize);
 
 #[derive(Default)]
-pub(super) struct Versions(BTreeMap<u64, Version>);
+pub(super) struct Versions {
+    known: BTreeMap<u64, Version>,
+    /// The version that the last frame had. Most frames have that of the frame before.
+    reached: Option<(u64, Arc<Sticky>)>,
+}
 
 impl Versions {
     fn bytes(&self) -> usize {
-        self.0.values().map(|version| version.1).sum()
+        self.known.values().map(|version| version.1).sum()
     }
 
     fn newest(&self) -> Option<Arc<Sticky>> {
-        self.0.values().rev().find_map(|version| version.0.clone())
+        let mut newest_first = self.known.values().rev();
+        newest_first.find_map(|version| version.0.clone())
     }
 
     /// The version that a frame has. Older versions are dropped: frames come in order, so none of them is needed again.
     fn reach(&mut self, number: u64) -> Option<Option<Arc<Sticky>>> {
-        let found = self.0.get(&number)?.0.clone();
-        while self.0.first_key_value()?.0 < &number {
-            self.0.pop_first();
+        if let Some((reached, sticky)) = &self.reached
+            && *reached == number
+        {
+            return Some(Some(sticky.clone()));
         }
+        let found = self.known.get(&number)?.0.clone();
+        while self.known.first_key_value()?.0 < &number {
+            self.known.pop_first();
+        }
+        self.reached = found.clone().map(|sticky| (number, sticky));
         Some(found)
     }
 }
@@ -67,12 +78,12 @@ impl Stickies {
     /// Stores what the producer sent: a version and its size in bytes, or that it does not have it.
     pub(super) fn keep(&self, number: u64, sticky: Option<Arc<Sticky>>, size: usize) {
         let mut versions = self.lock();
-        versions.0.insert(number, Version(sticky, size));
-        while versions.0.len() > MAX_STICKIES || versions.bytes() > MAX_STICKY_BYTES {
+        versions.known.insert(number, Version(sticky, size));
+        while versions.known.len() > MAX_STICKIES || versions.bytes() > MAX_STICKY_BYTES {
             // The next frame needs the oldest, and `newest` the newest. One from between is asked for again when its
             // frame comes.
-            let spare = versions.0.keys().nth_back(1).copied();
-            versions.0.remove(&spare.unwrap_or(number));
+            let spare = versions.known.keys().nth_back(1).copied();
+            versions.known.remove(&spare.unwrap_or(number));
         }
     }
 

@@ -1,0 +1,22 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! The C structure of a memory, and the name of its type.
+
+use std::sync::Arc;
+
+use gst::glib;
+
+use super::{slot::Slot, spare::Home};
+
+/// What `gst_memory_is_type` knows the memory as.
+pub(crate) const MEMORY_TYPE: &glib::GStr = glib::gstr!("XmemMemory");
+
+/// The C structure behind [`XmemMemory`](super::XmemMemory).
+#[repr(C)]
+#[allow(unreachable_pub, missing_debug_implementations)] // the wrapper's public traits name it
+pub struct XmemMemory {
+    pub(super) mem: gst::ffi::GstMemory,
+    pub(super) slot: Arc<Slot>,
+    /// The buffer that it comes back with.
+    pub(super) home: Option<Home>,
+}

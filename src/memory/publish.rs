@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! Publishing what lies in a memory.
+
+// The memory becomes read-only, which the bindings have no function for.
+#![allow(unsafe_code)]
+
+use std::{mem, sync::Arc};
+
+use xmem_core::{FrameMeta, Parts, Producer, PublishError};
+
+use super::{XmemMemoryRef, access::freeze, slot::Lease};
+
+impl XmemMemoryRef {
+    /// Publishes the bytes that this memory covers, where they lie; a second time with other metadata if they were
+    /// published before. The memory is read-only from here on.
+    pub(crate) fn publish(
+        &self,
+        producer: &Producer,
+        mut meta: FrameMeta,
+    ) -> Result<u64, PublishError> {
+        // The slot's own lock, held so that the memory is not mapped for writing in between. Publishing never waits.
+        let mut slot = self.shared().lock();
+        let offset = slot.base_offset + self.offset() as u64;
+        (meta.offset, meta.size) = (offset, self.size() as u64);
+        let lease = &mut slot.lease;
+        match lease {
+            Lease::Published(frame) => return producer.republish(frame, &meta),
+            Lease::Piece(_) | Lease::Gone => return Err(PublishError::OtherPool),
+            Lease::Writable(_) => {}
+        }
+        // Before anybody else sees the frame; should publishing fail, a writer gets a copy.
+        let raw: *mut gst::ffi::GstMemory = self.as_ptr().cast_mut().cast();
+        // SAFETY: `raw` is a live memory, and its parent lives as long as it does.
+        unsafe {
+            freeze(raw);
+            if !(*raw).parent.is_null() {
+                freeze((*raw).parent);
+            }
+        }
+        let Lease::Writable(write) = mem::take(lease) else {
+            return Err(PublishError::OtherPool);
+        };
+        let sequence = match write.publish(meta) {
+            Ok(frame) => {
+                let sequence = frame.info().sequence;
+                *lease = Lease::Published(frame);
+                sequence
+            }
+            Err(failure) => {
+                *lease = Lease::Writable(failure.lease);
+                return Err(failure.error);
+            }
+        };
+        Ok(sequence)
+    }
+
+    /// Adds the bytes that this memory covers to the pieces of a frame. They are read-only from here on. `None`: they are not
+    /// in a slot of this producer that can still become a piece.
+    pub(crate) fn add_to(&self, parts: &mut Parts, producer: &Producer) -> Option<()> {
+        let mut slot = self.shared().lock();
+        let is_its_own = match &slot.lease {
+            Lease::Writable(write) => producer.owns(write),
+            Lease::Piece(piece) => producer.owns(piece),
+            Lease::Published(_) | Lease::Gone => false,
+        };
+        if !is_its_own {
+            return None;
+        }
+        let raw: *mut gst::ffi::GstMemory = self.as_ptr().cast_mut().cast();
+        // SAFETY: a live memory.
+        unsafe { freeze(raw) };
+        slot.lease = match mem::take(&mut slot.lease) {
+            Lease::Writable(write) => Lease::Piece(write.into_part()),
+            before => before,
+        };
+        let Lease::Piece(piece) = &slot.lease else {
+            return None;
+        };
+        let offset = slot.base_offset + self.offset() as u64;
+        parts.add_slot(piece, offset, self.size() as u64, 0);
+        Some(())
+    }
+}

@@ -1,0 +1,381 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! Buffers that are kept when their last reference is gone, and handed out again with another slot.
+//!
+//! A kept buffer is a GstBuffer with one GstMemory, and a GstVideoMeta where the caps are video. It has no slot, and nothing
+//! else of a pool. A buffer is kept only if nobody else has its memory or a copy of that, and nothing is tied to either.
+
+// Fields of GstBuffer, GstMemory and GstVideoMeta are written that the bindings have no functions for.
+#![allow(unsafe_code)]
+
+use std::{
+    fmt, mem, ptr,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError, TryLockError,
+        atomic::{AtomicI32, Ordering},
+    },
+};
+
+use gst::ffi::{GstBuffer, GstMemory, GstMeta, GstMiniObject};
+use gst_video::ffi::{GstVideoMeta, gst_video_meta_api_get_type};
+
+use super::{
+    ffi,
+    slot::{Contents, Room},
+};
+use xmem_core::ReadLease;
+
+use crate::tally::Tally;
+
+/// The bits of a lock state that stand for mappings. The others stand for owners.
+const MAPPED: i32 = 0xffff;
+
+/// How a buffer, its memory and its meta were when they were made. All of one layout were the same.
+#[derive(Clone, Copy)]
+struct Fresh {
+    buffer: GstBuffer,
+    memory: GstMemory,
+    planes: Option<GstVideoMeta>,
+}
+
+/// The buffer that a memory was made for.
+pub(super) struct Home {
+    buffer: *mut GstBuffer,
+    /// Null if it has none.
+    planes: *mut GstVideoMeta,
+    layout: Arc<Layout>,
+}
+
+struct Layout {
+    fresh: Fresh,
+    size: usize,
+    params: gst::AllocationParams,
+}
+
+// SAFETY: the pointers in `fresh` are never followed.
+unsafe impl Send for Layout {}
+// SAFETY: as above.
+unsafe impl Sync for Layout {}
+
+/// The buffers of one layout that are kept.
+#[derive(Default)]
+pub(crate) struct SpareBuffers(Mutex<List>);
+
+#[derive(Default)]
+struct List {
+    is_open: bool,
+    layout: Option<Arc<Layout>>,
+    buffers: Vec<Spare>,
+}
+
+impl fmt::Debug for SpareBuffers {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SpareBuffers").finish_non_exhaustive()
+    }
+}
+
+impl List {
+    /// Whether a buffer is like those that are made now, and is to be kept.
+    fn has_layout_of(&self, spare: &Spare) -> bool {
+        let layout = self.layout.as_ref().filter(|_| self.is_open);
+        layout.is_some_and(|layout| Arc::ptr_eq(layout, &spare.home.layout))
+    }
+}
+
+impl SpareBuffers {
+    /// From now on buffers are kept.
+    pub(crate) fn open(&self) {
+        self.lock().is_open = true;
+    }
+
+    /// Frees the buffers that are kept. No more are kept.
+    pub(crate) fn close(&self) {
+        let list = mem::take(&mut *self.lock());
+        drop(list);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, List> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// `None`: another thread has the list, or a thread had it that a forked child does not have.
+    fn try_lock(&self) -> Option<MutexGuard<'_, List>> {
+        match self.0.try_lock() {
+            Ok(list) => Some(list),
+            Err(TryLockError::Poisoned(error)) => Some(error.into_inner()),
+            Err(TryLockError::WouldBlock) => None,
+        }
+    }
+
+    /// A kept buffer, if there is one.
+    pub(crate) fn take(&self) -> Option<Spare> {
+        self.try_lock()?.buffers.pop()
+    }
+
+    /// Takes back what was not used.
+    pub(crate) fn put(&self, spare: Spare) {
+        // What cannot be kept is freed after the list is released.
+        let _rest = match self.try_lock() {
+            Some(mut list) if list.has_layout_of(&spare) => {
+                list.buffers.push(spare);
+                None
+            }
+            _ => Some(spare),
+        };
+    }
+
+    /// A buffer was made that may be kept later. All have been made in the same way since these were opened.
+    pub(crate) fn note_made(
+        &self,
+        buffer: &mut gst::BufferRef,
+        size: usize,
+        params: &gst::AllocationParams,
+    ) {
+        if let Some(mut list) = self.try_lock().filter(|list| list.is_open) {
+            // SAFETY: the caller has the buffer alone.
+            unsafe { settle(buffer.as_mut_ptr(), &mut list.layout, size, params) };
+        }
+    }
+
+    /// Keeps a buffer that its last owner released, or frees it. Its lease ends with it.
+    pub(crate) fn keep(&self, buffer: gst::Buffer) {
+        // SAFETY: a live buffer.
+        if let Some((memory, home, contents)) = unsafe { empty(buffer.as_mut_ptr()) } {
+            // First, so that the slot can be had before the buffer.
+            drop(contents);
+            self.put(Spare {
+                buffer,
+                memory,
+                home,
+            });
+        }
+    }
+}
+
+/// A buffer that was kept. Nobody else has it or its memory, which has no slot.
+pub(crate) struct Spare {
+    buffer: gst::Buffer,
+    memory: *mut ffi::XmemMemory,
+    /// The memory's.
+    home: Home,
+}
+
+// SAFETY: the pointers are to the buffer's own parts, which go where it goes.
+unsafe impl Send for Spare {}
+
+impl Spare {
+    /// What a slot is acquired with.
+    pub(crate) fn layout(&self) -> (usize, &gst::AllocationParams) {
+        (self.home.layout.size, &self.home.layout.params)
+    }
+
+    /// The buffer in a slot. The room is one for its layout.
+    pub(crate) fn fill(self, room: Room, tally: &Arc<Tally>) -> gst::Buffer {
+        let (size, params) = self.layout();
+        // SAFETY: the buffer keeps its memory, and nobody else has either.
+        unsafe {
+            room.enter(&mut (*self.memory).slot.lock(), size, params, tally);
+            (*self.memory).home = Some(self.home);
+        }
+        self.buffer
+    }
+}
+
+impl Spare {
+    /// The buffer, without a slot.
+    pub(crate) fn into_empty(self) -> gst::Buffer {
+        // SAFETY: as in `fill`.
+        unsafe { (*self.memory).home = Some(self.home) };
+        self.buffer
+    }
+}
+
+/// Puts a received frame that lies in its slot into a buffer whose memory has none. `None`: the memory is not of this kind.
+pub(crate) fn fill(
+    buffer: &mut gst::BufferRef,
+    lease: ReadLease,
+    tally: &Arc<Tally>,
+) -> Option<()> {
+    // SAFETY: the caller has the buffer alone, and nobody else has a memory without a slot.
+    unsafe {
+        let memory = memory_of(buffer.as_mut_ptr())?;
+        let (contents, size) = Contents::of_received(lease, None, tally);
+        *(*memory).slot.lock() = contents;
+        (*memory).mem.maxsize = size;
+        (*memory).mem.size = size;
+    }
+    Some(())
+}
+
+/// The one memory of a buffer, if it is one of ours.
+///
+/// # Safety
+///
+/// `buffer` is live.
+unsafe fn memory_of(buffer: *mut GstBuffer) -> Option<*mut ffi::XmemMemory> {
+    // SAFETY: by the caller. The name is that of our allocators alone, and all their memories are ours.
+    unsafe {
+        if gst::ffi::gst_buffer_n_memory(buffer) != 1 {
+            return None;
+        }
+        let memory = gst::ffi::gst_buffer_peek_memory(buffer, 0);
+        ptr::eq((*(*memory).allocator).mem_type, ffi::MEMORY_TYPE.as_ptr()).then_some(memory.cast())
+    }
+}
+
+/// Makes a buffer the home of its memory.
+///
+/// # Safety
+///
+/// The caller has the buffer and its memory alone.
+unsafe fn settle(
+    buffer: *mut GstBuffer,
+    layout: &mut Option<Arc<Layout>>,
+    size: usize,
+    params: &gst::AllocationParams,
+) {
+    // SAFETY: by the caller.
+    unsafe {
+        let Some(memory) = memory_of(buffer) else {
+            return;
+        };
+        let planes: *mut GstVideoMeta =
+            gst::ffi::gst_buffer_get_meta(buffer, gst_video_meta_api_get_type()).cast();
+        if let Some(planes) = planes.as_mut() {
+            // As pools of GStreamer do, so that elements leave it there.
+            planes.meta.flags |= gst::ffi::GST_META_FLAG_POOLED | gst::ffi::GST_META_FLAG_LOCKED;
+        }
+        let layout = layout.get_or_insert_with(|| {
+            let fresh = Fresh {
+                buffer: *buffer,
+                memory: (*memory).mem,
+                planes: planes.as_ref().copied(),
+            };
+            Arc::new(Layout {
+                fresh,
+                size,
+                params: params.clone(),
+            })
+        });
+        (*memory).home = Some(Home {
+            buffer,
+            planes,
+            layout: layout.clone(),
+        });
+    }
+}
+
+/// Takes the slot out of a buffer that is to be kept, and makes the buffer as it was when it was new. `None`: it cannot be
+/// kept.
+///
+/// # Safety
+///
+/// `buffer` is live, and the caller has a reference.
+unsafe fn empty(buffer: *mut GstBuffer) -> Option<(*mut ffi::XmemMemory, Home, Contents)> {
+    // SAFETY: by the caller. After the first check nobody else has the buffer, after the next one nobody else has its memory,
+    // after that nobody else has the slot: who has one reference alone may write what it refers to.
+    unsafe {
+        let memory = memory_of(buffer)?;
+        let home = (*memory).home.as_ref()?;
+        let fresh = &home.layout.fresh;
+        let object = &raw mut (*memory).mem.mini_object;
+        let is_unchanged = home.buffer == buffer
+            && (*buffer).mini_object.flags & gst::ffi::GST_BUFFER_FLAG_TAG_MEMORY == 0
+            && is_alone(&raw const (*buffer).mini_object, &fresh.buffer.mini_object)
+            && is_alone(object, &fresh.memory.mini_object)
+            && (*object).priv_pointer == buffer.cast()
+            && (*object).lockstate & MAPPED == 0;
+        if !is_unchanged || !clear_metas(buffer, home.planes.cast()) {
+            return None;
+        }
+        // A copy of the memory may share the slot, without a reference to the memory.
+        let slot = Arc::get_mut(&mut (*memory).slot)?;
+        let contents = mem::take(slot.get_mut());
+        let home = (*memory).home.take()?;
+        renew(buffer, &raw mut (*memory).mem, &home);
+        Some((memory, home, contents))
+    }
+}
+
+/// Whether there is one reference, and nothing is tied to the object that was not from the beginning: parents, weak
+/// references, data.
+///
+/// # Safety
+///
+/// `object` is live, and the caller has a reference.
+unsafe fn is_alone(object: *const GstMiniObject, fresh: &GstMiniObject) -> bool {
+    // SAFETY: by the caller. GStreamer changes both words atomically. Acquire: what other owners did comes before their
+    // release of the object.
+    unsafe {
+        AtomicI32::from_ptr((&raw const (*object).refcount).cast_mut()).load(Ordering::Acquire) == 1
+            && (*object).priv_uint == fresh.priv_uint
+    }
+}
+
+/// Removes the metas that others put on a buffer. `false`: one cannot be removed, or `planes` is not there any more.
+///
+/// # Safety
+///
+/// The caller has the buffer alone.
+unsafe fn clear_metas(buffer: *mut GstBuffer, planes: *mut GstMeta) -> bool {
+    // SAFETY: by the caller. `planes` is not followed before it was found.
+    unsafe {
+        loop {
+            let mut state = ptr::null_mut();
+            let (mut has_planes, mut other) = (planes.is_null(), ptr::null_mut::<GstMeta>());
+            loop {
+                let meta = gst::ffi::gst_buffer_iterate_meta(buffer, &mut state);
+                if meta.is_null() {
+                    break;
+                } else if meta == planes && (*(*meta).info).api == gst_video_meta_api_get_type() {
+                    has_planes = true;
+                } else {
+                    other = meta;
+                }
+            }
+            if other.is_null() {
+                return has_planes;
+            }
+            let stays = gst::ffi::GST_META_FLAG_POOLED | gst::ffi::GST_META_FLAG_LOCKED;
+            if (*other).flags & stays != 0 {
+                return false;
+            }
+            gst::ffi::gst_buffer_remove_meta(buffer, other);
+        }
+    }
+}
+
+/// Writes all that others can write.
+///
+/// # Safety
+///
+/// The caller has the buffer and its memory alone, and `planes` of `home` is on it.
+unsafe fn renew(buffer: *mut GstBuffer, memory: *mut GstMemory, home: &Home) {
+    let fresh = &home.layout.fresh;
+    // SAFETY: by the caller.
+    unsafe {
+        (*buffer).mini_object.flags = fresh.buffer.mini_object.flags;
+        (*buffer).pts = fresh.buffer.pts;
+        (*buffer).dts = fresh.buffer.dts;
+        (*buffer).duration = fresh.buffer.duration;
+        (*buffer).offset = fresh.buffer.offset;
+        (*buffer).offset_end = fresh.buffer.offset_end;
+        // Without the owner that `freeze` added.
+        (*memory).mini_object.lockstate = fresh.memory.mini_object.lockstate;
+        (*memory).mini_object.flags = fresh.memory.mini_object.flags;
+        (*memory).maxsize = fresh.memory.maxsize;
+        (*memory).align = fresh.memory.align;
+        (*memory).offset = fresh.memory.offset;
+        (*memory).size = fresh.memory.size;
+        if let (Some(planes), Some(fresh)) = (home.planes.as_mut(), &fresh.planes) {
+            *planes = GstVideoMeta {
+                meta: GstMeta {
+                    flags: fresh.meta.flags,
+                    info: planes.meta.info,
+                },
+                buffer,
+                ..*fresh
+            };
+        }
+    }
+}

@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! Virtual functions that GstBaseSrc calls for each frame, without the bindings' way around them.
+#![allow(unsafe_code)] // a class is filled with C function pointers
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::ptr;
+use std::sync::atomic::Ordering;
+
+use gst::{
+    glib::{self, prelude::*, subclass::prelude::*, translate::*},
+    subclass::prelude::*,
+};
+use gst_base::{
+    ffi::{GstBaseSrc, GstBaseSrcClass},
+    subclass::prelude::*,
+};
+
+/// A source that makes one buffer after another.
+pub(super) trait Create: BaseSrcImpl
+where
+    Self::Type: IsA<gst_base::BaseSrc>,
+{
+    /// Makes the next buffer.
+    fn next_buffer(&self) -> Result<gst::Buffer, gst::FlowError>;
+}
+
+/// Puts the functions into the class.
+pub(super) fn init<T: Create>(class: &mut T::Class)
+where
+    T::Type: IsA<gst_base::BaseSrc>,
+{
+    let class: *mut GstBaseSrcClass = ptr::from_mut(class).cast();
+    // SAFETY: the class is being made, so that nobody else sees it. It begins with its parent's, which is GstBaseSrcClass.
+    unsafe {
+        let parent = glib::gobject_ffi::g_type_class_peek_parent(class.cast());
+        (*class).get_times = (*parent.cast::<GstBaseSrcClass>()).get_times;
+        (*class).create = Some(create::<T>);
+    }
+}
+
+/// `GstBaseSrcClass::create`. A panic becomes an error message, and ends the stream.
+unsafe extern "C" fn create<T: Create>(
+    element: *mut GstBaseSrc,
+    _offset: u64,
+    _length: u32,
+    buffer: *mut gst::ffi::GstBuffer,
+) -> gst::ffi::GstFlowReturn
+where
+    T::Type: IsA<gst_base::BaseSrc>,
+{
+    // SAFETY: GstBaseSrc calls this with an instance of this class.
+    let imp = unsafe { &*element.cast::<T::Instance>() }.imp();
+    // The bindings declare the pointer to the buffer's place as one to a buffer.
+    let place: *mut *mut gst::ffi::GstBuffer = buffer.cast();
+    let flow = match catch_unwind(AssertUnwindSafe(|| imp.next_buffer())) {
+        Ok(Ok(buffer)) => {
+            // SAFETY: the place is GstBaseSrc's, and empty: only pads in pull mode fill it, which this element has none of.
+            unsafe { *place = buffer.into_glib_ptr() };
+            return gst::ffi::GST_FLOW_OK;
+        }
+        Ok(Err(flow)) => flow,
+        Err(panic) => {
+            let element = imp.obj();
+            imp.panicked().store(true, Ordering::Relaxed);
+            let source = element.upcast_ref();
+            gst::subclass::post_panic_error_message(element.upcast_ref(), source, Some(panic));
+            gst::FlowError::Error
+        }
+    };
+    gst::FlowReturn::from_error(flow).into_glib()
+}

@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! The buffers of received frames. When the last reference to one is gone, it is kept for a later frame.
+
+mod imp;
+
+use std::sync::Arc;
+
+use gst::{glib, prelude::*, subclass::prelude::*};
+use xmem_core::ReadLease;
+
+use crate::{memory, planes::Planes, tally::Tally};
+
+/// Buffers for frames whose planes lie in the same way. GStreamer's pools have descriptors, so there is one for all layouts.
+#[derive(Debug)]
+pub(super) struct FrameBuffers(FramePool);
+
+impl FrameBuffers {
+    /// `None`: GStreamer makes no pool.
+    pub(super) fn new() -> Option<Self> {
+        let pool = glib::Object::new::<FramePool>();
+        let mut config = pool.config();
+        config.set_params(None, 0, 0, 0);
+        pool.set_config(config).ok()?;
+        pool.set_active(true).ok()?;
+        Some(Self(pool))
+    }
+
+    /// Frees what is kept. The next frames have these planes.
+    pub(super) fn reset(&self, planes: Option<&Planes>) {
+        self.0.imp().reset(planes.cloned());
+    }
+
+    /// A buffer around a frame that lies in its slot, with its planes.
+    pub(super) fn buffer(
+        &self,
+        lease: ReadLease,
+        tally: &Arc<Tally>,
+    ) -> Result<gst::Buffer, gst::FlowError> {
+        let mut buffer = self.0.acquire_buffer(None)?;
+        let filled = memory::fill(buffer.make_mut(), lease, tally);
+        filled.map(|()| buffer).ok_or(gst::FlowError::Error)
+    }
+}
+
+impl Drop for FrameBuffers {
+    fn drop(&mut self) {
+        // Frees what is kept. What is released after this is freed too.
+        let _ = self.0.set_active(false);
+    }
+}
+
+glib::wrapper! {
+    /// The pool that GStreamer returns the buffers to. Those that it gives out have a memory without a slot.
+    pub struct FramePool(ObjectSubclass<imp::FramePool>) @extends gst::BufferPool, gst::Object;
+}
