@@ -5,7 +5,7 @@
 // The memory becomes read-only, which the bindings have no function for.
 #![allow(unsafe_code)]
 
-use std::{mem, sync::Arc};
+use std::mem;
 
 use xmem_core::{FrameMeta, Parts, Producer, PublishError};
 

@@ -23,6 +23,8 @@ struct State {
     format: Arc<Format>,
     /// The layout of the last frame.
     layout: Arc<FrameLayout>,
+    /// The size in bytes of a frame for which that layout was found valid.
+    valid_size: Option<usize>,
     sticky: Sticky,
     /// The pool does not have `sticky` yet.
     sticky_is_new: bool,
@@ -48,6 +50,7 @@ impl Stream {
         let format = Arc::new(Format::from_caps(&sticky::shareable(caps.clone())));
         let mut state = lock(&self.0);
         state.format = format;
+        state.valid_size = None;
         (state.reported_copies, state.reported_drops) = (false, false);
     }
 
@@ -66,10 +69,15 @@ impl Stream {
         let mut state = lock(&self.0);
         if *state.layout != layout {
             state.layout = Arc::new(layout);
+            state.valid_size = None;
         }
         // What is copied on a device may lack rows.
-        if state.format.memory != Memory::Cuda {
-            state.format.check(&state.layout, size)?;
+        if state.valid_size != Some(size)
+            && state.format.memory != Memory::Cuda
+            && let Some(planes) = &state.layout.video
+        {
+            state.format.check(planes, size)?;
+            state.valid_size = Some(size);
         }
         Ok(state.layout.clone())
     }
