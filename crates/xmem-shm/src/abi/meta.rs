@@ -148,8 +148,9 @@ pub struct FrameMeta {
     /// Size of the payload in bytes.
     pub size: u64,
 
-    /// How the bytes are to be read. Frames of one stream share it, and reading a field of it needs no more than its name:
-    /// `meta.video`. Changing a field so copies what is shared; a program that publishes many frames keeps the layout of one for the next.
+    /// How the bytes are to be read. Its fields are read as if they were fields of this: `meta.video`. Setting one copies the layout
+    /// if other frames share it, so a program that publishes many frames makes a layout once and uses it for
+    /// [all of them](Self::with_layout).
     pub layout: Arc<FrameLayout>,
     /// For the user's own use.
     pub reserved: Option<Box<[u8; RESERVED_LEN]>>,

@@ -93,7 +93,7 @@ fn a_frame_of_a_new_region_is_found_by_two_consumers() {
             })
         });
         regions::show(&pool.words, &pool.version, [1, 2, 3].into_iter(), 0);
-        ring::write(&entry[..], 0, &[3, 0]);
+        ring::write(&entry[..], 0, &[3, 0], None);
         head.store(1, Ordering::Release);
         for consumer in consumers {
             consumer.join().unwrap();
