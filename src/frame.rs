@@ -133,14 +133,7 @@ impl Format {
     pub(crate) fn describe(&self, buffer: &gst::BufferRef) -> FrameMeta {
         let mut meta = FrameMeta::new(buffer.size());
         meta.content_type = self.content_type;
-        meta.pts = buffer.pts().map(gst::ClockTime::nseconds);
-        meta.dts = buffer.dts().map(gst::ClockTime::nseconds);
-        meta.duration = buffer.duration().map(gst::ClockTime::nseconds);
-        meta.buffer_offset = known(buffer.offset());
-        meta.buffer_offset_end = known(buffer.offset_end());
-        // The upper bits mean something else for each kind of stream; video's are the widest set of them.
-        meta.flags =
-            (buffer.flags() - gst::BufferFlags::TAG_MEMORY).bits() | buffer.video_flags().bits();
+        note_each(buffer, &mut meta);
         if self.video.is_some() || self.drm.is_some() {
             meta.video = planes::of_buffer(buffer, self.video.as_ref());
         }
@@ -152,6 +145,18 @@ impl Format {
         }
         meta
     }
+}
+
+/// Describes what is another in each buffer of a stream.
+pub(crate) fn note_each(buffer: &gst::BufferRef, meta: &mut FrameMeta) {
+    meta.pts = buffer.pts().map(gst::ClockTime::nseconds);
+    meta.dts = buffer.dts().map(gst::ClockTime::nseconds);
+    meta.duration = buffer.duration().map(gst::ClockTime::nseconds);
+    meta.buffer_offset = known(buffer.offset());
+    meta.buffer_offset_end = known(buffer.offset_end());
+    // The upper bits mean something else for each kind of stream; video's are the widest set of them.
+    meta.flags =
+        (buffer.flags() - gst::BufferFlags::TAG_MEMORY).bits() | buffer.video_flags().bits();
 }
 
 /// Puts on a buffer what the metadata say, but for its times and its planes.

@@ -218,7 +218,7 @@ unsafe fn settle(
             Arc::new(Layout {
                 fresh,
                 size,
-                params: params.clone(),
+                params: *params,
             })
         });
         (*memory).home = Some(Home {

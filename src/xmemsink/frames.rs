@@ -14,14 +14,24 @@ use super::{
     requests::Requests,
     way::Way,
 };
-use crate::meta::{self, Losses};
+use crate::{
+    frame::note_each,
+    look::Look,
+    meta::{self, Losses},
+};
 
-/// Describes a buffer, but for its times on CLOCK_MONOTONIC, and reports what gets lost.
+/// Describes a buffer, but for its times on CLOCK_MONOTONIC, and reports what gets lost. `look`: what the buffer can have in
+/// common with the last one.
 pub(super) fn describe(
     way: Way<'_>,
     buffer: &gst::BufferRef,
+    look: Option<Look>,
     losses: &Losses,
-) -> Result<FrameMeta, gst::FlowError> {
+) -> Result<Arc<FrameMeta>, gst::FlowError> {
+    if let Some(mut last) = look.and_then(|look| way.stream.take_description(look)) {
+        note_each(buffer, Arc::make_mut(&mut last));
+        return Ok(last);
+    }
     let mut meta = way.stream.format().describe(buffer);
     meta.producer = way.started.program;
     meta.attachments = meta::of_buffer(buffer, losses);
@@ -43,7 +53,7 @@ pub(super) fn describe(
             ("Frames lose their {name}: {why}. See the field dropped-metas of stats")
         );
     }
-    Ok(meta)
+    Ok(Arc::new(meta))
 }
 
 /// Publishes a buffer that `meta` describes but for its times, which are put there.
@@ -51,16 +61,15 @@ pub(super) fn hand_over(
     way: Way<'_>,
     requests: &Requests,
     buffer: &gst::Buffer,
-    meta: FrameMeta,
+    meta: &mut Arc<FrameMeta>,
 ) -> Result<Outcome, gst::FlowError> {
-    let mut meta = Arc::new(meta);
     loop {
-        let timeline = way.clear(Data::Buffer(buffer))?;
-        let stamps = way.times.stamps(way.sink, &timeline, buffer);
-        let stamped = Arc::make_mut(&mut meta);
+        let now = way.clear(Data::Buffer(buffer))?;
+        let stamps = now.stamps(way.sink, buffer);
+        let stamped = Arc::make_mut(meta);
         stamped.timestamp = stamps.presentation;
         stamped.decode_timestamp = stamps.decoding;
-        if let Some(outcome) = attempt(way, requests, buffer, &meta)? {
+        if let Some(outcome) = attempt(way, requests, buffer, meta)? {
             return Ok(outcome);
         }
     }

@@ -71,6 +71,7 @@ use crate::{
     event::downstream,
     frame::AFTER_GAP,
     lock,
+    look::Look,
     meta::Losses,
     program, stats, uri,
 };
@@ -125,7 +126,12 @@ impl ObjectImpl for XmemSink {
             );
             return;
         }
-        PROPERTIES.set(id, &mut lock(&self.settings), value);
+        let pace = {
+            let mut settings = lock(&self.settings);
+            PROPERTIES.set(id, &mut settings, value);
+            settings.pace
+        };
+        self.times.set_pace(pace);
         gst::info!(CAT, imp = self, "Set {} to {value:?}", pspec.name());
     }
 
@@ -390,11 +396,15 @@ impl BaseSinkImpl for XmemSink {
         self.begin();
         let obj = self.obj();
         let way = self.way(obj.upcast_ref(), &started);
-        let mut meta = frames::describe(way, buffer, &self.losses)?;
+        let look = Look::of(buffer);
+        let mut meta = frames::describe(way, buffer, look, &self.losses)?;
         if self.gaps.close() {
-            meta.flags |= AFTER_GAP;
+            Arc::make_mut(&mut meta).flags |= AFTER_GAP;
         }
-        let outcome = frames::hand_over(way, &self.requests, buffer, meta);
+        let outcome = frames::hand_over(way, &self.requests, buffer, &mut meta);
+        if let Some(look) = look {
+            self.stream.keep_description(look, meta);
+        }
         match &outcome {
             Ok(Outcome::InPlace | Outcome::Copied(_)) => {}
             Ok(Outcome::Dropped) => self.gaps.open(),
@@ -442,7 +452,6 @@ impl XmemSink {
         Way {
             sink,
             started,
-            settings: &self.settings,
             stream: &self.stream,
             times: &self.times,
             interrupts: &self.interrupts,
@@ -450,8 +459,7 @@ impl XmemSink {
     }
 
     fn hands_over_at_once(&self) -> bool {
-        let pace = lock(&self.settings).pace;
-        self.times.hands_over_at_once(self.obj().upcast_ref(), pace)
+        self.times.hands_over_at_once(self.obj().upcast_ref())
     }
 
     /// No consumer could use frames without their caps.
@@ -482,7 +490,7 @@ impl XmemSink {
         let obj = self.obj();
         self.started().is_some_and(|started| {
             self.stream
-                .share(obj.upcast_ref(), &started.producer)
+                .share(obj.upcast_ref(), &started.producer, None)
                 .is_ok()
         })
     }

@@ -11,6 +11,7 @@ use crate::{
     event::sticky,
     frame::{Format, Memory},
     lock,
+    look::Look,
     timeline::Timeline,
 };
 
@@ -23,6 +24,8 @@ struct State {
     format: Arc<Format>,
     /// The last layout of planes that is right, and the size of its frame in bytes.
     checked: Option<(VideoLayout, u64)>,
+    /// The last frame's description, for the next one that looks like it.
+    described: Option<(Look, Arc<FrameMeta>)>,
     sticky: Sticky,
     /// The pool does not have `sticky` yet.
     sticky_is_new: bool,
@@ -49,6 +52,7 @@ impl Stream {
         let mut state = lock(&self.0);
         state.format = format;
         state.checked = None;
+        state.described = None;
         (state.reported_copies, state.reported_drops) = (false, false);
     }
 
@@ -72,6 +76,18 @@ impl Stream {
         Ok(())
     }
 
+    /// The description of the last frame, if that looks so. It is right but for what differs in each frame.
+    pub(super) fn take_description(&self, look: Look) -> Option<Arc<FrameMeta>> {
+        let mut state = lock(&self.0);
+        let (_, meta) = state.described.take_if(|(last, _)| *last == look)?;
+        Some(meta)
+    }
+
+    /// Keeps the description of a frame for the next one.
+    pub(super) fn keep_description(&self, look: Look, meta: Arc<FrameMeta>) {
+        lock(&self.0).described = Some((look, meta));
+    }
+
     /// Takes an event over into the sticky state, if it is one of that. `Err`: why that cannot be.
     pub(super) fn note_event(&self, event: &gst::EventRef) -> Result<(), String> {
         let mut state = lock(&self.0);
@@ -86,23 +102,21 @@ impl Stream {
         result
     }
 
-    /// Takes what the frames' times stand for over into the sticky state.
-    pub(super) fn note_timeline(&self, timeline: Timeline) {
-        let mut state = lock(&self.0);
-        if state.timeline.replace(timeline) != Some(timeline) {
-            state.sticky.set(sticky::TIMELINE, timeline.to_text());
-            state.sticky_is_new = true;
-        }
-    }
-
-    /// Gives the pool the sticky state if it has changed.
+    /// Gives the pool the sticky state if it has changed, with what the frames' times stand for, if that is known.
     pub(super) fn share(
         &self,
         sink: &gst_base::BaseSink,
         producer: &Producer,
+        timeline: Option<Timeline>,
     ) -> Result<(), gst::FlowError> {
         let sticky = {
             let mut state = lock(&self.0);
+            if let Some(timeline) = timeline
+                && state.timeline.replace(timeline) != Some(timeline)
+            {
+                state.sticky.set(sticky::TIMELINE, timeline.to_text());
+                state.sticky_is_new = true;
+            }
             if !std::mem::take(&mut state.sticky_is_new) {
                 return Ok(());
             }
