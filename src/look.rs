@@ -29,20 +29,25 @@ struct Planes {
 }
 
 impl Look {
+    /// Whether the description of a buffer with this look serves for another.
+    pub(crate) fn is_of(&self, buffer: &gst::BufferRef) -> bool {
+        let Ok(planes) = only_planes(buffer) else {
+            return false;
+        };
+        let same_planes = match (&self.planes, &planes) {
+            (Some(before), Some(planes)) => before.are(planes),
+            (None, None) => true,
+            _ => false,
+        };
+        same_planes && self.size == buffer.size()
+    }
+
     /// `None`: the description comes from more, such as from other metas.
     pub(crate) fn of(buffer: &gst::BufferRef) -> Option<Self> {
-        let mut planes = None;
-        for meta in buffer.iter_meta::<gst::Meta>() {
-            match meta.downcast_ref::<gst_video::VideoMeta>() {
-                Some(meta) if planes.is_none() => planes = Some(Planes::of(meta)?),
-                None if is_about_memory(&meta) => {}
-                _ => return None,
-            }
-        }
-        // Memory on a device knows its planes by itself.
-        if planes.is_none() && of_device_memory(buffer).is_some() {
-            return None;
-        }
+        let planes = match only_planes(buffer).ok()? {
+            Some(meta) => Some(Planes::of(&meta)?),
+            None => None,
+        };
         Some(Self {
             size: buffer.size(),
             planes,
@@ -50,7 +55,43 @@ impl Look {
     }
 }
 
+/// A buffer has metas that its description comes from as well.
+struct OtherMetas;
+
+/// The GstVideoMeta of a buffer, if it has one, and no other meta that is part of its description.
+fn only_planes(
+    buffer: &gst::BufferRef,
+) -> Result<Option<gst::MetaRef<'_, gst_video::VideoMeta>>, OtherMetas> {
+    let mut planes = None;
+    for meta in buffer.iter_meta::<gst::Meta>() {
+        match meta.downcast_ref::<gst_video::VideoMeta>() {
+            Some(meta) if planes.is_none() => planes = Some(meta.clone()),
+            None if is_about_memory(&meta) => {}
+            _ => return Err(OtherMetas),
+        }
+    }
+    // Memory on a device knows its planes by itself.
+    if planes.is_none() && of_device_memory(buffer).is_some() {
+        return Err(OtherMetas);
+    }
+    Ok(planes)
+}
+
 impl Planes {
+    fn are(&self, meta: &gst_video::VideoMeta) -> bool {
+        let (offsets, strides) = (meta.offset(), meta.stride());
+        let alignment = meta.alignment();
+        self.format == meta.format()
+            && self.flags == meta.video_frame_flags()
+            && self.id == meta.id()
+            && self.size == (meta.width(), meta.height())
+            && self.count == meta.n_planes()
+            && self.offsets.get(..offsets.len()) == Some(offsets)
+            && self.strides.get(..strides.len()) == Some(strides)
+            && self.padding == padding(&alignment)
+            && self.stride_align == *alignment.stride_align()
+    }
+
     /// `None`: it has more planes than there is room for.
     fn of(meta: &gst_video::VideoMeta) -> Option<Self> {
         let mut look = Self {
@@ -72,15 +113,19 @@ impl Planes {
             .get_mut(..strides.len())?
             .copy_from_slice(strides);
         let alignment = meta.alignment();
-        look.padding = [
-            alignment.padding_top(),
-            alignment.padding_bottom(),
-            alignment.padding_left(),
-            alignment.padding_right(),
-        ];
+        look.padding = padding(&alignment);
         look.stride_align = *alignment.stride_align();
         Some(look)
     }
+}
+
+fn padding(alignment: &gst_video::VideoAlignment) -> [u32; 4] {
+    [
+        alignment.padding_top(),
+        alignment.padding_bottom(),
+        alignment.padding_left(),
+        alignment.padding_right(),
+    ]
 }
 
 #[cfg(test)]
@@ -162,7 +207,9 @@ mod tests {
         for one in &buffers {
             for other in &buffers {
                 let look = Look::of(one);
-                if look.is_some() && look == Look::of(other) {
+                let is_alike = look.is_some_and(|look| look.is_of(other));
+                assert_eq!(is_alike, look.is_some() && look == Look::of(other));
+                if is_alike {
                     let mut reused = describe(one);
                     note_each(other, &mut reused);
                     assert_eq!(format!("{reused:?}"), format!("{:?}", describe(other)));

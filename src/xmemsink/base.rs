@@ -27,6 +27,8 @@ pub(super) fn override_times<T: Paced>(class: &mut T::Class) {
     unsafe {
         let class: *mut gst_base::ffi::GstBaseSinkClass = std::ptr::from_mut(class).cast();
         (*class).get_times = Some(get_times::<T>);
+        // That of the bindings only calls the parent's, which has none.
+        (*class).prepare = None;
     }
 }
 

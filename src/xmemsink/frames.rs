@@ -16,19 +16,16 @@ use super::{
 };
 use crate::{
     frame::note_each,
-    look::Look,
     meta::{self, Losses},
 };
 
-/// Describes a buffer, but for its times on CLOCK_MONOTONIC, and reports what gets lost. `look`: what the buffer can have in
-/// common with the last one.
+/// Describes a buffer, but for its times on CLOCK_MONOTONIC, and reports what gets lost.
 pub(super) fn describe(
     way: Way<'_>,
     buffer: &gst::BufferRef,
-    look: Option<Look>,
     losses: &Losses,
 ) -> Result<Arc<FrameMeta>, gst::FlowError> {
-    if let Some(mut last) = look.and_then(|look| way.stream.take_description(look)) {
+    if let Some(mut last) = way.stream.take_description(buffer) {
         note_each(buffer, Arc::make_mut(&mut last));
         return Ok(last);
     }
@@ -53,6 +50,7 @@ pub(super) fn describe(
             ("Frames lose their {name}: {why}. See the field dropped-metas of stats")
         );
     }
+    way.stream.note_look(buffer);
     Ok(Arc::new(meta))
 }
 
@@ -101,11 +99,9 @@ fn attempt(
     };
     let outcome = result.map_err(|failure| fail(way.sink, failure))?;
     gst::trace!(CAT, obj = way.sink, "{outcome:?} {meta:?}");
-    if !matches!(outcome, Outcome::Dropped) {
-        way.stream.note_sticky_delivered();
-        if !buffer.flags().contains(gst::BufferFlags::DELTA_UNIT) {
-            requests.note_key_frame(asked);
-        }
+    let is_key_frame = !buffer.flags().contains(gst::BufferFlags::DELTA_UNIT);
+    if is_key_frame && !matches!(outcome, Outcome::Dropped) {
+        requests.note_key_frame(asked);
     }
     Ok(Some(outcome))
 }

@@ -71,7 +71,6 @@ use crate::{
     event::downstream,
     frame::AFTER_GAP,
     lock,
-    look::Look,
     meta::Losses,
     program, stats, uri,
 };
@@ -396,15 +395,13 @@ impl BaseSinkImpl for XmemSink {
         self.begin();
         let obj = self.obj();
         let way = self.way(obj.upcast_ref(), &started);
-        let look = Look::of(buffer);
-        let mut meta = frames::describe(way, buffer, look, &self.losses)?;
+        let mut meta = frames::describe(way, buffer, &self.losses)?;
         if self.gaps.close() {
             Arc::make_mut(&mut meta).flags |= AFTER_GAP;
         }
         let outcome = frames::hand_over(way, &self.requests, buffer, &mut meta);
-        if let Some(look) = look {
-            self.stream.keep_description(look, meta);
-        }
+        let is_delivered = matches!(outcome, Ok(Outcome::InPlace | Outcome::Copied(_)));
+        self.stream.note_handed_over(meta, is_delivered);
         match &outcome {
             Ok(Outcome::InPlace | Outcome::Copied(_)) => {}
             Ok(Outcome::Dropped) => self.gaps.open(),

@@ -2,7 +2,10 @@
 
 //! The stream that the sink gets: its format, its sticky state, what its times stand for, its beginning and its end.
 
-use std::sync::{Arc, Mutex};
+use std::sync::{
+    Arc, Mutex,
+    atomic::{AtomicBool, Ordering},
+};
 
 use xmem_core::{FrameMeta, Producer, Sticky, VideoLayout};
 
@@ -17,22 +20,26 @@ use crate::{
 
 /// What the sink knows of its stream.
 #[derive(Debug, Default)]
-pub(super) struct Stream(Mutex<State>);
+pub(super) struct Stream {
+    state: Mutex<State>,
+    /// The pool has the end of the stream.
+    eos: AtomicBool,
+}
 
 #[derive(Debug, Default)]
 struct State {
     format: Arc<Format>,
     /// The last layout of planes that is right, and the size of its frame in bytes.
     checked: Option<(VideoLayout, u64)>,
-    /// The last frame's description, for the next one that looks like it.
-    described: Option<(Look, Arc<FrameMeta>)>,
+    /// What the last frame's description comes from. `None`: from too much to be compared.
+    look: Option<Look>,
+    /// That description, for the next frame that looks like it.
+    description: Option<Arc<FrameMeta>>,
     sticky: Sticky,
     /// The pool does not have `sticky` yet.
     sticky_is_new: bool,
     /// No frame or event has brought `sticky` to running consumers yet.
     sticky_is_undelivered: bool,
-    /// The pool has the end of the stream.
-    eos: bool,
     /// What `sticky` has of the frames' times.
     timeline: Option<Timeline>,
     reported_copies: bool,
@@ -42,28 +49,29 @@ struct State {
 impl Stream {
     /// Another run begins, or none is left.
     pub(super) fn reset(&self) {
-        let before = std::mem::take(&mut *lock(&self.0));
+        self.eos.store(false, Ordering::Relaxed);
+        let before = std::mem::take(&mut *lock(&self.state));
         drop(before);
     }
 
     /// Frames of other caps follow.
     pub(super) fn set_caps(&self, caps: &gst::Caps) {
         let format = Arc::new(Format::from_caps(&sticky::shareable(caps.clone())));
-        let mut state = lock(&self.0);
+        let mut state = lock(&self.state);
         state.format = format;
         state.checked = None;
-        state.described = None;
+        state.look = None;
         (state.reported_copies, state.reported_drops) = (false, false);
     }
 
     /// The format that the caps describe.
     pub(super) fn format(&self) -> Arc<Format> {
-        lock(&self.0).format.clone()
+        lock(&self.state).format.clone()
     }
 
     /// Checks where a frame's planes lie, when that changes. Every consumer would end over a layout that cannot be.
     pub(super) fn check(&self, meta: &FrameMeta) -> Result<(), &'static str> {
-        let mut state = lock(&self.0);
+        let mut state = lock(&self.state);
         // What is copied on a device may lack rows.
         let Some(layout) = meta.video.filter(|_| state.format.memory != Memory::Cuda) else {
             return Ok(());
@@ -76,21 +84,33 @@ impl Stream {
         Ok(())
     }
 
-    /// The description of the last frame, if that looks so. It is right but for what differs in each frame.
-    pub(super) fn take_description(&self, look: Look) -> Option<Arc<FrameMeta>> {
-        let mut state = lock(&self.0);
-        let (_, meta) = state.described.take_if(|(last, _)| *last == look)?;
-        Some(meta)
+    /// The description of the last frame, if that looked like this one. It is right but for what differs in each frame.
+    pub(super) fn take_description(&self, buffer: &gst::BufferRef) -> Option<Arc<FrameMeta>> {
+        let mut state = lock(&self.state);
+        let is_like_last = state.look.as_ref().is_some_and(|look| look.is_of(buffer));
+        is_like_last.then(|| state.description.take())?
     }
 
-    /// Keeps the description of a frame for the next one.
-    pub(super) fn keep_description(&self, look: Look, meta: Arc<FrameMeta>) {
-        lock(&self.0).described = Some((look, meta));
+    /// A buffer was described anew.
+    pub(super) fn note_look(&self, buffer: &gst::BufferRef) {
+        let look = Look::of(buffer);
+        let mut state = lock(&self.state);
+        state.look = look;
+        state.description = None;
+    }
+
+    /// A frame was handed over. `description`: the one of the last buffer whose look was noted.
+    pub(super) fn note_handed_over(&self, description: Arc<FrameMeta>, is_delivered: bool) {
+        let mut state = lock(&self.state);
+        if is_delivered {
+            state.sticky_is_undelivered = false;
+        }
+        state.description = Some(description);
     }
 
     /// Takes an event over into the sticky state, if it is one of that. `Err`: why that cannot be.
     pub(super) fn note_event(&self, event: &gst::EventRef) -> Result<(), String> {
-        let mut state = lock(&self.0);
+        let mut state = lock(&self.state);
         if event.type_() == gst::EventType::StreamStart {
             state.timeline = None;
         }
@@ -110,7 +130,7 @@ impl Stream {
         timeline: Option<Timeline>,
     ) -> Result<(), gst::FlowError> {
         let sticky = {
-            let mut state = lock(&self.0);
+            let mut state = lock(&self.state);
             if let Some(timeline) = timeline
                 && state.timeline.replace(timeline) != Some(timeline)
             {
@@ -124,7 +144,7 @@ impl Stream {
         };
         match producer.set_sticky(&sticky) {
             Ok(version) => {
-                lock(&self.0).sticky_is_undelivered = true;
+                lock(&self.state).sticky_is_undelivered = true;
                 gst::debug!(
                     CAT,
                     obj = sink,
@@ -144,28 +164,29 @@ impl Stream {
         }
     }
 
-    /// A frame or an event has brought the sticky state to consumers. Returns whether that was due.
+    /// An event has brought the sticky state to consumers. Returns whether that was due.
     pub(super) fn note_sticky_delivered(&self) -> bool {
-        std::mem::take(&mut lock(&self.0).sticky_is_undelivered)
+        std::mem::take(&mut lock(&self.state).sticky_is_undelivered)
     }
 
     /// The stream goes on, or a new one begins. Returns whether it was over.
     pub(super) fn begin(&self) -> bool {
-        std::mem::take(&mut lock(&self.0).eos)
+        // Each frame asks.
+        self.eos.load(Ordering::Relaxed) && self.eos.swap(false, Ordering::Relaxed)
     }
 
     /// The stream is over.
     pub(super) fn end(&self) {
-        lock(&self.0).eos = true;
+        self.eos.store(true, Ordering::Relaxed);
     }
 
     /// Whether no copy of this stream's frames was reported yet. Then it counts as reported.
     pub(super) fn reports_copy(&self) -> bool {
-        !std::mem::replace(&mut lock(&self.0).reported_copies, true)
+        !std::mem::replace(&mut lock(&self.state).reported_copies, true)
     }
 
     /// The same for frames that are dropped.
     pub(super) fn reports_drop(&self) -> bool {
-        !std::mem::replace(&mut lock(&self.0).reported_drops, true)
+        !std::mem::replace(&mut lock(&self.state).reported_drops, true)
     }
 }
