@@ -43,15 +43,17 @@ impl XmemMemoryRef {
         let Lease::Writable(write) = mem::take(lease) else {
             return None;
         };
-        let (after, result) = match write.publish(meta) {
+        Some(match write.publish(meta) {
             Ok(frame) => {
                 let sequence = frame.info().sequence;
-                (Lease::Published(frame), Ok(sequence))
+                *lease = Lease::Published(frame);
+                Ok(sequence)
             }
-            Err(failure) => (Lease::Writable(failure.lease), Err(failure.error)),
-        };
-        *lease = after;
-        Some(result)
+            Err(failure) => {
+                *lease = Lease::Writable(failure.lease);
+                Err(failure.error)
+            }
+        })
     }
 
     /// Adds the bytes that this memory covers to the pieces of a frame. They are read-only from here on. `None`: they are not

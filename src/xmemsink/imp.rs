@@ -75,7 +75,8 @@ use crate::{
     program, stats, uri,
 };
 
-/// No two of the locks are ever held at once, and none across a call that waits or that leads out of the element.
+/// No two of the locks are ever held at once, and none across a call that waits or that leads out of the element. One of
+/// `times` is an exception, which the streaming thread alone takes.
 #[derive(Debug, Default)]
 pub struct XmemSink {
     settings: Mutex<Settings>,
