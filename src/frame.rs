@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! A GstBuffer's description to the pool's metadata and back. Where the bytes lie is memory.rs's business, and what
-//! the times mean timing.rs's.
+//! A GstBuffer's description to the pool's metadata and back. `memory` has where the bytes lie,
+//! and `timing` what the times mean.
 
 use std::sync::Arc;
 

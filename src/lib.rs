@@ -29,6 +29,7 @@ mod event;
 mod frame;
 mod frame_info;
 mod later;
+mod look;
 mod memory;
 mod meta;
 mod planes;

@@ -4,7 +4,7 @@
 
 use std::sync::{
     Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, Weak,
-    atomic::{AtomicU64, AtomicUsize, Ordering},
+    atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
 };
 
 use xmem_core::{AcquireError, Producer, SlotSpec, WriteLease};
@@ -28,6 +28,7 @@ pub(crate) struct SlotSource {
     producer: RwLock<Option<Producer>>,
     /// Why the pool cannot serve this upstream, in words for an element error.
     refusal: Mutex<Option<String>>,
+    is_refused: AtomicBool,
     tally: Arc<Tally>,
     private: AtomicU64,
     /// The pools' kept buffers, which go when the sink stops.
@@ -42,6 +43,7 @@ impl SlotSource {
         Arc::new(Self {
             producer: RwLock::new(Some(producer)),
             refusal: Mutex::new(None),
+            is_refused: AtomicBool::new(false),
             tally: Arc::default(),
             private: AtomicU64::new(0),
             spare: Mutex::default(),
@@ -130,11 +132,15 @@ impl SlotSource {
         if let Some(refusal) = &refusal {
             gst::warning!(CAT, "{refusal}");
         }
-        *lock(&self.refusal) = refusal;
+        let mut known = lock(&self.refusal);
+        self.is_refused.store(refusal.is_some(), Ordering::Relaxed);
+        *known = refusal;
     }
 
     /// Why the pool cannot serve this upstream.
     pub(crate) fn refusal(&self) -> Option<String> {
-        lock(&self.refusal).clone()
+        // Each frame asks.
+        let is_refused = self.is_refused.load(Ordering::Relaxed);
+        is_refused.then(|| lock(&self.refusal).clone())?
     }
 }

@@ -16,7 +16,7 @@ mod spare;
 use std::fmt;
 
 use gst::{glib::translate::*, prelude::*};
-use xmem_core::{Producer, ReadLease};
+use xmem_core::ReadLease;
 
 pub(crate) use access::{freeze, thaw};
 pub(crate) use calls::{copy, free, is_span, map, share, unmap};
@@ -116,15 +116,6 @@ impl XmemMemoryRef {
             self.shared().lock().lease,
             Lease::Published(_) | Lease::Piece(_)
         )
-    }
-
-    /// Whether the slot is one that `producer` can publish.
-    pub(crate) fn belongs_to(&self, producer: &Producer) -> bool {
-        match &self.shared().lock().lease {
-            Lease::Writable(lease) => producer.owns(lease),
-            Lease::Published(lease) => producer.owns(lease),
-            Lease::Piece(_) | Lease::Gone => false,
-        }
     }
 
     /// The received frame that this memory is the whole of a piece of, and which one.

@@ -13,21 +13,23 @@ use super::{XmemMemoryRef, access::freeze, slot::Lease};
 
 impl XmemMemoryRef {
     /// Publishes the bytes that this memory covers, where they lie; a second time with other metadata if they were
-    /// published before. The memory is read-only from here on.
+    /// published before. The memory is read-only from here on. `None`: it lies in no slot that this producer can publish.
     pub(crate) fn publish(
         &self,
         producer: &Producer,
         mut meta: FrameMeta,
-    ) -> Result<u64, PublishError> {
+    ) -> Option<Result<u64, PublishError>> {
         // The slot's own lock, held so that the memory is not mapped for writing in between. Publishing never waits.
         let mut slot = self.shared().lock();
         let offset = slot.base_offset + self.offset() as u64;
         (meta.offset, meta.size) = (offset, self.size() as u64);
         let lease = &mut slot.lease;
         match lease {
-            Lease::Published(frame) => return producer.republish(frame, &meta),
-            Lease::Piece(_) | Lease::Gone => return Err(PublishError::OtherPool),
-            Lease::Writable(_) => {}
+            Lease::Writable(write) if producer.owns(write) => {}
+            Lease::Published(frame) if producer.owns(frame) => {
+                return Some(producer.republish(frame, &meta));
+            }
+            _ => return None,
         }
         // Before anybody else sees the frame; should publishing fail, a writer gets a copy.
         let raw: *mut gst::ffi::GstMemory = self.as_ptr().cast_mut().cast();
@@ -39,20 +41,19 @@ impl XmemMemoryRef {
             }
         }
         let Lease::Writable(write) = mem::take(lease) else {
-            return Err(PublishError::OtherPool);
+            return None;
         };
-        let sequence = match write.publish(meta) {
+        Some(match write.publish(meta) {
             Ok(frame) => {
                 let sequence = frame.info().sequence;
                 *lease = Lease::Published(frame);
-                sequence
+                Ok(sequence)
             }
             Err(failure) => {
                 *lease = Lease::Writable(failure.lease);
-                return Err(failure.error);
+                Err(failure.error)
             }
-        };
-        Ok(sequence)
+        })
     }
 
     /// Adds the bytes that this memory covers to the pieces of a frame. They are read-only from here on. `None`: they are not

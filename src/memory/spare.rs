@@ -254,7 +254,7 @@ unsafe fn settle(
             Arc::new(Layout {
                 fresh,
                 size,
-                params: params.clone(),
+                params: *params,
             })
         });
         (*memory).home = Some(Home {
@@ -272,8 +272,8 @@ unsafe fn settle(
 ///
 /// `buffer` is live, and the caller has a reference.
 unsafe fn empty(buffer: *mut GstBuffer) -> Option<(*mut ffi::XmemMemory, Home, Contents)> {
-    // SAFETY: by the caller. After the first check nobody else has the buffer, after the next one nobody else has its memory,
-    // after that nobody else has the slot: who has one reference alone may write what it refers to.
+    // SAFETY: by the caller. The checks come first: this reference is the only one to the buffer, the buffer's is the only one
+    // to its memory, and the memory's the only one to the slot. So no other thread reads or writes any of them.
     unsafe {
         let memory = memory_of(buffer)?;
         let home = (*memory).home.as_ref()?;

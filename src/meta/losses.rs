@@ -4,7 +4,10 @@
 
 use std::{
     collections::BTreeMap,
-    sync::{Mutex, MutexGuard},
+    sync::{
+        Mutex, MutexGuard,
+        atomic::{AtomicBool, Ordering},
+    },
 };
 
 use crate::lock;
@@ -17,7 +20,10 @@ const OTHERS: &str = "others";
 
 /// What one element has lost since it was started.
 #[derive(Debug, Default)]
-pub(crate) struct Losses(Mutex<Inner>);
+pub(crate) struct Losses {
+    inner: Mutex<Inner>,
+    has_news: AtomicBool,
+}
 
 #[derive(Debug, Default)]
 struct Inner {
@@ -27,7 +33,7 @@ struct Inner {
 
 impl Losses {
     fn inner(&self) -> MutexGuard<'_, Inner> {
-        lock(&self.0)
+        lock(&self.inner)
     }
 
     /// Counts from 0 again.
@@ -57,11 +63,17 @@ impl Losses {
         *count += 1;
         if *count == 1 {
             inner.news.push((name.to_owned(), why.to_owned()));
+            self.has_news.store(true, Ordering::Release);
         }
     }
 
     /// What was lost for the first time since the last call: names, and why.
     pub(crate) fn news(&self) -> Vec<(String, String)> {
+        // Each frame asks. Acquire: pairs with the store of `note`.
+        if !self.has_news.load(Ordering::Acquire) {
+            return Vec::new();
+        }
+        self.has_news.store(false, Ordering::Relaxed);
         std::mem::take(&mut self.inner().news)
     }
 

@@ -135,7 +135,7 @@ fn record_of<'a>(
 
 /// Whether a meta is about the memory itself, such as what keeps it, and nobody misses it on a frame that lies
 /// elsewhere.
-fn is_about_memory(meta: &MetaRef<'_, gst::Meta>) -> bool {
+pub(crate) fn is_about_memory(meta: &MetaRef<'_, gst::Meta>) -> bool {
     meta.has_tag::<tags::Memory>() || meta.has_tag::<tags::MemoryReference>()
 }
 

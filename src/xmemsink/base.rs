@@ -27,6 +27,8 @@ pub(super) fn override_times<T: Paced>(class: &mut T::Class) {
     unsafe {
         let class: *mut gst_base::ffi::GstBaseSinkClass = std::ptr::from_mut(class).cast();
         (*class).get_times = Some(get_times::<T>);
+        // That of the bindings only calls the parent's, which has none.
+        (*class).prepare = None;
     }
 }
 
@@ -76,6 +78,35 @@ unsafe fn first_of(object: *mut gst::ffi::GstBuffer) -> *mut gst::ffi::GstBuffer
             gst::ffi::gst_buffer_list_get(list, 0)
         }
     }
+}
+
+/// Has `clock` be the sink's clock, and returns the base time.
+pub(super) fn follow_clock(
+    sink: &gst_base::BaseSink,
+    clock: &mut Option<gst::Clock>,
+) -> Option<gst::ClockTime> {
+    let element: *mut gst::ffi::GstElement = sink.as_ptr().cast();
+    let before = clock
+        .as_ref()
+        .map_or(std::ptr::null_mut(), |clock| clock.as_ptr());
+    // SAFETY: a live instance, whose fields are read under the lock that changes them. The reference that is taken there is
+    // dropped, if it is the last, after the lock.
+    let (base_time, other) = unsafe {
+        let _lock = sink.object_lock();
+        let now = (*element).clock;
+        let other = (now != before).then(|| from_glib_none(now));
+        (from_glib((*element).base_time), other)
+    };
+    if let Some(other) = other {
+        *clock = other;
+    }
+    base_time
+}
+
+/// The segment of the stream. For the streaming thread, which alone changes it.
+pub(super) fn segment(sink: &gst_base::BaseSink) -> gst::Segment {
+    // SAFETY: a field of a live instance, which no other thread writes.
+    unsafe { from_glib_none(&raw const (*sink.as_ptr()).segment) }
 }
 
 /// If the pipeline is paused, completes that and waits until it plays. For the streaming thread, which has the preroll

@@ -58,10 +58,10 @@ impl Events {
         }
         loop {
             if waits {
-                let Ok(timeline) = way.clear(Data::Event(event)) else {
+                let Ok(now) = way.clear(Data::Event(event)) else {
                     return false;
                 };
-                meta.timestamp = way.times.stamps(way.sink, &timeline, &when).presentation;
+                meta.timestamp = now.stamps(way.sink, &when).presentation;
             }
             if let Some(goes_on) = self.publish(way, event, &meta) {
                 return goes_on;

@@ -23,6 +23,9 @@ pub(super) fn describe(
     buffer: &gst::BufferRef,
     losses: &Losses,
 ) -> Result<FrameMeta, gst::FlowError> {
+    if let Some(layout) = way.stream.layout_of(buffer) {
+        return Ok(frame::describe(buffer, layout));
+    }
     let layout = way.stream.format().layout(buffer, way.started.program);
     // No consumer would take the frame.
     let layout = way.stream.check(layout, buffer.size()).map_err(|reason| {
@@ -44,6 +47,7 @@ pub(super) fn describe(
             ("Frames lose their {name}: {why}. See the field dropped-metas of stats")
         );
     }
+    way.stream.note_look(buffer);
     Ok(meta)
 }
 
@@ -55,8 +59,8 @@ pub(super) fn hand_over(
     mut meta: FrameMeta,
 ) -> Result<Outcome, gst::FlowError> {
     loop {
-        let timeline = way.clear(Data::Buffer(buffer))?;
-        let stamps = way.times.stamps(way.sink, &timeline, buffer);
+        let now = way.clear(Data::Buffer(buffer))?;
+        let stamps = now.stamps(way.sink, buffer);
         meta.timestamp = stamps.presentation;
         meta.decode_timestamp = stamps.decoding;
         if let Some(outcome) = attempt(way, requests, buffer, &meta)? {
@@ -91,11 +95,9 @@ fn attempt(
     };
     let outcome = result.map_err(|failure| fail(way.sink, failure))?;
     gst::trace!(CAT, obj = way.sink, "{outcome:?} {meta:?}");
-    if !matches!(outcome, Outcome::Dropped) {
-        way.stream.note_sticky_delivered();
-        if !buffer.flags().contains(gst::BufferFlags::DELTA_UNIT) {
-            requests.note_key_frame(asked);
-        }
+    let is_key_frame = !buffer.flags().contains(gst::BufferFlags::DELTA_UNIT);
+    if is_key_frame && !matches!(outcome, Outcome::Dropped) {
+        requests.note_key_frame(asked);
     }
     Ok(Some(outcome))
 }

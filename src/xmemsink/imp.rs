@@ -75,7 +75,8 @@ use crate::{
     program, stats, uri,
 };
 
-/// No two of the locks are ever held at once, and none across a call that waits or that leads out of the element.
+/// No two of the locks are ever held at once, and none across a call that waits or that leads out of the element. One of
+/// `times` is an exception, which the streaming thread alone takes.
 #[derive(Debug, Default)]
 pub struct XmemSink {
     settings: Mutex<Settings>,
@@ -125,7 +126,12 @@ impl ObjectImpl for XmemSink {
             );
             return;
         }
-        PROPERTIES.set(id, &mut lock(&self.settings), value);
+        let pace = {
+            let mut settings = lock(&self.settings);
+            PROPERTIES.set(id, &mut settings, value);
+            settings.pace
+        };
+        self.times.set_pace(pace);
         gst::info!(CAT, imp = self, "Set {} to {value:?}", pspec.name());
     }
 
@@ -396,7 +402,9 @@ impl BaseSinkImpl for XmemSink {
         }
         let outcome = frames::hand_over(way, &self.requests, buffer, meta);
         match &outcome {
-            Ok(Outcome::InPlace | Outcome::Copied(_)) => {}
+            Ok(Outcome::InPlace | Outcome::Copied(_)) => {
+                self.stream.note_sticky_delivered();
+            }
             Ok(Outcome::Dropped) => self.gaps.open(),
             Err(_) => self.gaps.skip(),
         }
@@ -442,7 +450,6 @@ impl XmemSink {
         Way {
             sink,
             started,
-            settings: &self.settings,
             stream: &self.stream,
             times: &self.times,
             interrupts: &self.interrupts,
@@ -450,8 +457,7 @@ impl XmemSink {
     }
 
     fn hands_over_at_once(&self) -> bool {
-        let pace = lock(&self.settings).pace;
-        self.times.hands_over_at_once(self.obj().upcast_ref(), pace)
+        self.times.hands_over_at_once(self.obj().upcast_ref())
     }
 
     /// No consumer could use frames without their caps.
@@ -482,7 +488,7 @@ impl XmemSink {
         let obj = self.obj();
         self.started().is_some_and(|started| {
             self.stream
-                .share(obj.upcast_ref(), &started.producer)
+                .share(obj.upcast_ref(), &started.producer, None)
                 .is_ok()
         })
     }

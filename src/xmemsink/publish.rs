@@ -2,7 +2,7 @@
 
 //! A buffer into a slot: where it lies if upstream wrote it into one of ours, with one copy if not.
 
-use xmem_core::{Canceller, FrameMeta, Producer, PublishError, SlotSpec};
+use xmem_core::{Canceller, FrameMeta, PublishError, SlotSpec};
 
 use super::{
     device,
@@ -31,8 +31,9 @@ pub(super) fn publish(
         return Ok(outcome);
     }
     let mut cause = Cause::Foreign;
-    if let Some(memory) = own_memory(&started.producer, buffer) {
-        match memory.publish(&started.producer, meta.clone()) {
+    let own = one_memory(buffer);
+    if let Some(result) = own.and_then(|own| own.publish(&started.producer, meta.clone())) {
+        match result {
             Ok(_) => return Ok(Outcome::InPlace),
             Err(PublishError::NoRoomForAttachments { needed, room }) => {
                 cause = Cause::Metas { needed, room };
@@ -71,11 +72,10 @@ pub(super) fn publish(
     Ok(Outcome::Copied(cause))
 }
 
-/// The one memory of the buffer, if it lies in a slot of our pool.
-fn own_memory<'a>(producer: &Producer, buffer: &'a gst::BufferRef) -> Option<&'a XmemMemoryRef> {
+/// The one memory of the buffer, if it is one of ours.
+fn one_memory(buffer: &gst::BufferRef) -> Option<&XmemMemoryRef> {
     if buffer.n_memory() != 1 {
         return None;
     }
-    let memory = buffer.peek_memory(0).downcast_memory_ref::<XmemMemory>()?;
-    memory.belongs_to(producer).then_some(memory)
+    buffer.peek_memory(0).downcast_memory_ref::<XmemMemory>()
 }

@@ -6,7 +6,10 @@
 //! another thread hands them on, one at a time and not too often.
 
 use std::{
-    sync::{Arc, Condvar, Mutex, PoisonError},
+    sync::{
+        Arc, Condvar, Mutex, PoisonError,
+        atomic::{AtomicU32, Ordering},
+    },
     time::{Duration, Instant},
 };
 
@@ -28,6 +31,8 @@ const HORIZON: Duration = Duration::from_secs(60);
 pub(super) struct Requests {
     state: Mutex<State>,
     stopped: Condvar,
+    /// How often a key frame as soon as possible was asked for. Written under the lock.
+    asked: AtomicU32,
 }
 
 #[derive(Debug, Default)]
@@ -35,7 +40,7 @@ struct State {
     /// A key frame as soon as possible, and whether with all headers.
     now: Option<bool>,
     later: Vec<KeyFrame>,
-    /// How often one as soon as possible was asked for.
+    /// How often one as soon as possible was asked for. Another number means another request.
     asked: u32,
     /// A thread hands them on.
     served: bool,
@@ -88,6 +93,7 @@ impl Requests {
             running: true,
             ..State::default()
         };
+        self.asked.store(0, Ordering::Release);
     }
 
     /// The sink is stopped. Nothing is handed on from here on.
@@ -104,6 +110,7 @@ impl Requests {
                 return;
             }
             state.add(request);
+            self.asked.store(state.asked, Ordering::Release);
             if state.is_empty() || std::mem::replace(&mut state.served, true) {
                 return;
             }
@@ -114,11 +121,15 @@ impl Requests {
 
     /// How often a key frame as soon as possible was asked for. Read it before a frame is published.
     pub(super) fn asked(&self) -> u32 {
-        lock(&self.state).asked
+        self.asked.load(Ordering::Acquire)
     }
 
     /// A key frame is published, for the requests until `asked`.
     pub(super) fn note_key_frame(&self, asked: u32) {
+        // Each frame of a stream of key frames comes here.
+        if asked == 0 {
+            return;
+        }
         lock(&self.state).note_key_frame(asked);
     }
 

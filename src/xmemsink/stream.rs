@@ -2,7 +2,10 @@
 
 //! The stream that the sink gets: its format, its sticky state, what its times stand for, its beginning and its end.
 
-use std::sync::{Arc, Mutex};
+use std::sync::{
+    Arc, Mutex,
+    atomic::{AtomicBool, Ordering},
+};
 
 use xmem_core::{FrameLayout, Producer, Sticky};
 
@@ -11,12 +14,17 @@ use crate::{
     event::sticky,
     frame::{Format, Memory},
     lock,
+    look::Look,
     timeline::Timeline,
 };
 
 /// What the sink knows of its stream.
 #[derive(Debug, Default)]
-pub(super) struct Stream(Mutex<State>);
+pub(super) struct Stream {
+    state: Mutex<State>,
+    /// The pool has the end of the stream.
+    eos: AtomicBool,
+}
 
 #[derive(Debug, Default)]
 struct State {
@@ -25,13 +33,13 @@ struct State {
     layout: Arc<FrameLayout>,
     /// The size in bytes of a frame for which that layout was found valid.
     valid_size: Option<usize>,
+    /// What that layout, and the absence of attachments, come from. `None`: they come from too much to be compared.
+    look: Option<Look>,
     sticky: Sticky,
     /// The pool does not have `sticky` yet.
     sticky_is_new: bool,
     /// No frame or event has brought `sticky` to running consumers yet.
     sticky_is_undelivered: bool,
-    /// The pool has the end of the stream.
-    eos: bool,
     /// What `sticky` has of the frames' times.
     timeline: Option<Timeline>,
     reported_copies: bool,
@@ -41,22 +49,24 @@ struct State {
 impl Stream {
     /// Another run begins, or none is left.
     pub(super) fn reset(&self) {
-        let before = std::mem::take(&mut *lock(&self.0));
+        self.eos.store(false, Ordering::Relaxed);
+        let before = std::mem::take(&mut *lock(&self.state));
         drop(before);
     }
 
     /// Frames of other caps follow.
     pub(super) fn set_caps(&self, caps: &gst::Caps) {
         let format = Arc::new(Format::from_caps(&sticky::shareable(caps.clone())));
-        let mut state = lock(&self.0);
+        let mut state = lock(&self.state);
         state.format = format;
         state.valid_size = None;
+        state.look = None;
         (state.reported_copies, state.reported_drops) = (false, false);
     }
 
     /// The format that the caps describe.
     pub(super) fn format(&self) -> Arc<Format> {
-        lock(&self.0).format.clone()
+        lock(&self.state).format.clone()
     }
 
     /// Checks where a frame's planes lie, and returns the layout in a form that frames share. Every consumer would end over a layout
@@ -66,10 +76,11 @@ impl Stream {
         layout: FrameLayout,
         size: usize,
     ) -> Result<Arc<FrameLayout>, &'static str> {
-        let mut state = lock(&self.0);
+        let mut state = lock(&self.state);
         if *state.layout != layout {
             state.layout = Arc::new(layout);
             state.valid_size = None;
+            state.look = None;
         }
         // What is copied on a device may lack rows.
         if state.valid_size != Some(size)
@@ -82,9 +93,22 @@ impl Stream {
         Ok(state.layout.clone())
     }
 
+    /// The layout of a buffer that looks like the last one, and so has no attachments either.
+    pub(super) fn layout_of(&self, buffer: &gst::BufferRef) -> Option<Arc<FrameLayout>> {
+        let state = lock(&self.state);
+        let look = state.look.as_ref();
+        look.is_some_and(|look| look.is_of(buffer))
+            .then(|| state.layout.clone())
+    }
+
+    /// The layout that was checked last is that of this buffer.
+    pub(super) fn note_look(&self, buffer: &gst::BufferRef) {
+        lock(&self.state).look = Look::of(buffer);
+    }
+
     /// Takes an event over into the sticky state, if it is one of that. `Err`: why that cannot be.
     pub(super) fn note_event(&self, event: &gst::EventRef) -> Result<(), String> {
-        let mut state = lock(&self.0);
+        let mut state = lock(&self.state);
         if event.type_() == gst::EventType::StreamStart {
             state.timeline = None;
         }
@@ -96,23 +120,21 @@ impl Stream {
         result
     }
 
-    /// Takes what the frames' times stand for over into the sticky state.
-    pub(super) fn note_timeline(&self, timeline: Timeline) {
-        let mut state = lock(&self.0);
-        if state.timeline.replace(timeline) != Some(timeline) {
-            state.sticky.set(sticky::TIMELINE, timeline.to_text());
-            state.sticky_is_new = true;
-        }
-    }
-
-    /// Gives the pool the sticky state if it has changed.
+    /// Gives the pool the sticky state if it has changed, with what the frames' times stand for, if that is known.
     pub(super) fn share(
         &self,
         sink: &gst_base::BaseSink,
         producer: &Producer,
+        timeline: Option<Timeline>,
     ) -> Result<(), gst::FlowError> {
         let sticky = {
-            let mut state = lock(&self.0);
+            let mut state = lock(&self.state);
+            if let Some(timeline) = timeline
+                && state.timeline.replace(timeline) != Some(timeline)
+            {
+                state.sticky.set(sticky::TIMELINE, timeline.to_text());
+                state.sticky_is_new = true;
+            }
             if !std::mem::take(&mut state.sticky_is_new) {
                 return Ok(());
             }
@@ -120,7 +142,7 @@ impl Stream {
         };
         match producer.set_sticky(&sticky) {
             Ok(version) => {
-                lock(&self.0).sticky_is_undelivered = true;
+                lock(&self.state).sticky_is_undelivered = true;
                 gst::debug!(
                     CAT,
                     obj = sink,
@@ -140,28 +162,29 @@ impl Stream {
         }
     }
 
-    /// A frame or an event has brought the sticky state to consumers. Returns whether that was due.
+    /// An event has brought the sticky state to consumers. Returns whether that was due.
     pub(super) fn note_sticky_delivered(&self) -> bool {
-        std::mem::take(&mut lock(&self.0).sticky_is_undelivered)
+        std::mem::take(&mut lock(&self.state).sticky_is_undelivered)
     }
 
     /// The stream goes on, or a new one begins. Returns whether it was over.
     pub(super) fn begin(&self) -> bool {
-        std::mem::take(&mut lock(&self.0).eos)
+        // Each frame asks.
+        self.eos.load(Ordering::Relaxed) && self.eos.swap(false, Ordering::Relaxed)
     }
 
     /// The stream is over.
     pub(super) fn end(&self) {
-        lock(&self.0).eos = true;
+        self.eos.store(true, Ordering::Relaxed);
     }
 
     /// Whether no copy of this stream's frames was reported yet. Then it counts as reported.
     pub(super) fn reports_copy(&self) -> bool {
-        !std::mem::replace(&mut lock(&self.0).reported_copies, true)
+        !std::mem::replace(&mut lock(&self.state).reported_copies, true)
     }
 
     /// The same for frames that are dropped.
     pub(super) fn reports_drop(&self) -> bool {
-        !std::mem::replace(&mut lock(&self.0).reported_drops, true)
+        !std::mem::replace(&mut lock(&self.state).reported_drops, true)
     }
 }

@@ -2,12 +2,15 @@
 
 //! When a frame is handed over, and its times on CLOCK_MONOTONIC.
 
-use std::sync::Mutex;
+use std::sync::{
+    Mutex,
+    atomic::{AtomicU8, AtomicU64, Ordering},
+};
 
 use gst::prelude::*;
 use gst_base::prelude::*;
 
-use super::{enums::XmemSinkPace, log::CAT};
+use super::{base, enums::XmemSinkPace, log::CAT};
 use crate::{
     lock,
     timeline::Timeline,
@@ -15,16 +18,33 @@ use crate::{
 };
 
 /// What is known of the pipeline's time.
-#[derive(Debug, Default)]
-pub(super) struct Times(Mutex<State>);
+#[derive(Debug)]
+pub(super) struct Times {
+    /// A XmemSinkPace.
+    pace: AtomicU8,
+    /// Whether upstream is live, and its latency, as [`pack`] makes a number of them; or `UNKNOWN`.
+    upstream: AtomicU64,
+    /// CLOCK_MONOTONIC when the pipeline first played; for pipelines without a clock.
+    began: Mutex<Option<i64>>,
+    /// Taken by the streaming thread alone, so that it may call a clock meanwhile.
+    followed: Mutex<Followed>,
+}
+
+/// Upstream was not asked yet.
+const UNKNOWN: u64 = u64::MAX;
 
 #[derive(Debug, Default)]
-struct State {
-    clock: ClockOffset,
-    /// Whether upstream is live, and its latency. `None`: not asked yet.
-    upstream: Option<(bool, gst::ClockTime)>,
-    /// CLOCK_MONOTONIC when the pipeline first played; for pipelines without a clock.
-    began: Option<i64>,
+struct Followed {
+    clock: Option<gst::Clock>,
+    offset: ClockOffset,
+}
+
+/// What the times of buffers stand for now.
+#[derive(Debug)]
+pub(super) struct Now {
+    pub(super) timeline: Timeline,
+    /// Where the running time 0 lies on CLOCK_MONOTONIC.
+    origin: Option<Origin>,
 }
 
 /// A buffer's times on CLOCK_MONOTONIC.
@@ -34,37 +54,64 @@ pub(super) struct Stamps {
     pub(super) decoding: Option<i64>,
 }
 
+impl Default for Times {
+    fn default() -> Self {
+        Self {
+            pace: AtomicU8::new(XmemSinkPace::default() as u8),
+            upstream: AtomicU64::new(UNKNOWN),
+            began: Mutex::default(),
+            followed: Mutex::default(),
+        }
+    }
+}
+
+fn pack((live, latency): (bool, gst::ClockTime)) -> u64 {
+    (latency.nseconds().min(UNKNOWN >> 2) << 1) | u64::from(live)
+}
+
+fn unpack(upstream: u64) -> (bool, gst::ClockTime) {
+    let latency = gst::ClockTime::from_nseconds(upstream >> 1);
+    (upstream & 1 == 1, latency)
+}
+
 impl Times {
     /// Running times begin anew.
     pub(super) fn reset(&self) {
-        *lock(&self.0) = State::default();
+        self.forget_upstream();
+        *lock(&self.began) = None;
+        *lock(&self.followed) = Followed::default();
     }
 
     /// Asks upstream again, which may answer something else now.
     pub(super) fn forget_upstream(&self) {
-        lock(&self.0).upstream = None;
+        self.upstream.store(UNKNOWN, Ordering::Relaxed);
     }
 
     /// The pipeline plays.
     pub(super) fn begin(&self) {
-        let mut state = lock(&self.0);
-        state.began.get_or_insert_with(xmem_core::monotonic_ns);
+        lock(&self.began).get_or_insert_with(xmem_core::monotonic_ns);
+    }
+
+    pub(super) fn set_pace(&self, pace: XmemSinkPace) {
+        self.pace.store(pace as u8, Ordering::Relaxed);
     }
 
     /// Whether frames are handed over as they come instead of at their times.
-    pub(super) fn hands_over_at_once(&self, sink: &gst_base::BaseSink, pace: XmemSinkPace) -> bool {
-        match pace {
-            XmemSinkPace::Always => false,
-            XmemSinkPace::Never => true,
-            XmemSinkPace::Auto => self.upstream(sink).0,
+    pub(super) fn hands_over_at_once(&self, sink: &gst_base::BaseSink) -> bool {
+        const ALWAYS: u8 = XmemSinkPace::Always as u8;
+        const NEVER: u8 = XmemSinkPace::Never as u8;
+        match self.pace.load(Ordering::Relaxed) {
+            ALWAYS => false,
+            NEVER => true,
+            _ => self.upstream(sink).0,
         }
     }
 
     /// Asks upstream whether it is live and with what latency: once for each segment, and when the latency changes.
     fn upstream(&self, sink: &gst_base::BaseSink) -> (bool, gst::ClockTime) {
-        let known = lock(&self.0).upstream;
-        if let Some(known) = known {
-            return known;
+        let known = self.upstream.load(Ordering::Relaxed);
+        if known != UNKNOWN {
+            return unpack(known);
         }
         let mut query = gst::query::Latency::new();
         let upstream = if sink.sink_pad().peer_query(&mut query) {
@@ -74,18 +121,22 @@ impl Times {
             (false, gst::ClockTime::ZERO)
         };
         gst::debug!(CAT, obj = sink, "Upstream is live, latency: {upstream:?}");
-        lock(&self.0).upstream = Some(upstream);
+        self.upstream.store(pack(upstream), Ordering::Relaxed);
         upstream
     }
 
-    /// What the times of the frames stand for now.
-    pub(super) fn timeline(&self, sink: &gst_base::BaseSink, pace: XmemSinkPace) -> Timeline {
+    /// What the times of the frames stand for now. For the streaming thread.
+    pub(super) fn now(&self, sink: &gst_base::BaseSink) -> Now {
         let (live, latency) = self.upstream(sink);
-        let paced = sink.is_sync() && !self.hands_over_at_once(sink, pace);
-        Timeline {
+        let paced = sink.is_sync() && !self.hands_over_at_once(sink);
+        let ts_offset = sink.ts_offset();
+        let mut followed = lock(&self.followed);
+        let Followed { clock, offset } = &mut *followed;
+        let base_time = base::follow_clock(sink, clock);
+        let timeline = Timeline {
             live,
             latency: if live && !paced {
-                let sooner = sink.ts_offset().min(0).unsigned_abs();
+                let sooner = ts_offset.min(0).unsigned_abs();
                 latency.saturating_add(gst::ClockTime::from_nseconds(sooner))
             } else {
                 gst::ClockTime::ZERO
@@ -95,37 +146,27 @@ impl Times {
             } else {
                 gst::ClockTime::ZERO
             },
-            base_time: sink.clock().and_then(|_| sink.base_time()),
-        }
-    }
-
-    /// Where the running time 0 lies on CLOCK_MONOTONIC.
-    fn origin(&self, sink: &gst_base::BaseSink) -> Option<Origin> {
-        let clock = sink.clock();
-        // Only the streaming thread has to do with it, and reading a clock leads out of the element.
-        let mut followed = std::mem::take(&mut lock(&self.0).clock);
-        let offset = followed.now(clock.as_ref());
-        let mut state = lock(&self.0);
-        state.clock = followed;
-        match offset {
-            Some(offset) => Some(Origin::new(sink.base_time()?, offset)),
-            None => state.began.map(Origin::without_clock),
-        }
-    }
-
-    /// The times of a buffer on CLOCK_MONOTONIC.
-    pub(super) fn stamps(
-        &self,
-        sink: &gst_base::BaseSink,
-        timeline: &Timeline,
-        buffer: &gst::BufferRef,
-    ) -> Stamps {
-        let Some(origin) = self.origin(sink) else {
-            return Stamps::default();
+            base_time: clock.as_ref().and(base_time),
+        };
+        let origin = match offset.now(clock.as_ref()) {
+            Some(offset) => base_time.map(|base_time| Origin::new(base_time, offset)),
+            None => lock(&self.began).map(Origin::without_clock),
         };
         let on_top = timeline.pacing.nseconds().cast_signed();
-        let origin = origin.later(on_top.saturating_add(sink.ts_offset()));
-        let segment = sink.segment();
+        Now {
+            timeline,
+            origin: origin.map(|origin| origin.later(on_top.saturating_add(ts_offset))),
+        }
+    }
+}
+
+impl Now {
+    /// The times of a buffer on CLOCK_MONOTONIC. For the streaming thread.
+    pub(super) fn stamps(&self, sink: &gst_base::BaseSink, buffer: &gst::BufferRef) -> Stamps {
+        let Some(origin) = self.origin else {
+            return Stamps::default();
+        };
+        let segment = base::segment(sink);
         let Some(segment) = segment.downcast_ref::<gst::ClockTime>() else {
             return Stamps::default();
         };

@@ -2,23 +2,22 @@
 
 //! What a frame or an event waits for before it gets into the pool.
 
-use std::sync::Mutex;
-
 use xmem_core::{Canceller, WaitError};
 
 use super::{
-    base::Data, log::CAT, settings::Settings, started::Started, stream::Stream, times::Times,
+    base::Data,
+    log::CAT,
+    started::Started,
+    stream::Stream,
+    times::{Now, Times},
     waiting::Interrupts,
 };
-use crate::{lock, timeline::Timeline};
 
 /// A started sink, as its streaming thread sees it.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Way<'a> {
     pub(super) sink: &'a gst_base::BaseSink,
     pub(super) started: &'a Started,
-    /// As they are now: some can be changed while frames flow.
-    pub(super) settings: &'a Mutex<Settings>,
     pub(super) stream: &'a Stream,
     pub(super) times: &'a Times,
     pub(super) interrupts: &'a Interrupts,
@@ -26,7 +25,7 @@ pub(super) struct Way<'a> {
 
 impl Way<'_> {
     /// Waits until something may be put into the pool, and gives the pool the sticky state that it belongs to.
-    pub(super) fn clear(&self, data: Data<'_>) -> Result<Timeline, gst::FlowError> {
+    pub(super) fn clear(&self, data: Data<'_>) -> Result<Now, gst::FlowError> {
         let producer = &self.started.producer;
         if self.started.settings.wait_for_connection && producer.num_consumers() == 0 {
             gst::debug!(CAT, obj = self.sink, "Waiting for a consumer");
@@ -36,11 +35,9 @@ impl Way<'_> {
             self.wait_for_room(data)?;
         }
         // Only now, since the pipeline may have been paused while this waited.
-        let pace = lock(self.settings).pace;
-        let timeline = self.times.timeline(self.sink, pace);
-        self.stream.note_timeline(timeline);
-        self.stream.share(self.sink, producer)?;
-        Ok(timeline)
+        let now = self.times.now(self.sink);
+        self.stream.share(self.sink, producer, Some(now.timeline))?;
+        Ok(now)
     }
 
     /// Waits until lossless consumers have room for one more frame.
