@@ -254,7 +254,7 @@ unsafe fn settle(
             Arc::new(Layout {
                 fresh,
                 size,
-                params: params.clone(),
+                params: *params,
             })
         });
         (*memory).home = Some(Home {
