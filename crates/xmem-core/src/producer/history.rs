@@ -6,13 +6,11 @@ use std::collections::VecDeque;
 
 use xmem_shm::abi::start_from::StartFrom;
 
-use super::settings::Settings;
+use super::settings::{KEPT_FOR_TIME, Settings};
 use crate::delivery::Delivery;
 
 /// Events that are kept besides the frames of the history.
 const KEPT_EVENTS: usize = 4;
-/// Entries that are kept for `history_time`, at most.
-pub(super) const KEPT_FOR_TIME: usize = 64;
 
 /// Which entries stay when the history is trimmed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -10,14 +10,16 @@ use xmem_shm::abi::layout::Shape;
 
 use super::access::Access;
 use super::event::ConsumerEvent;
-use super::history::KEPT_FOR_TIME;
-use super::wait::MAX_BACKLOG;
 use crate::delivery::Delivery;
 use crate::region::Backing;
 use crate::region::device::mode::Mode;
 
 pub(super) type OnConsumer = Arc<dyn Fn(ConsumerEvent) + Send + Sync>;
 
+/// Entries that are kept for `history_time`, at most.
+pub(super) const KEPT_FOR_TIME: usize = 64;
+/// How many frames a lossless pool's slowest consumer may be behind before the producer waits.
+pub(super) const MAX_BACKLOG: u32 = 8;
 /// Room for events in the ring, besides the frames.
 const EVENTS_BETWEEN: u32 = 64;
 

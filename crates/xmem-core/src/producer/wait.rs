@@ -13,15 +13,12 @@ use super::commands::Command;
 use super::consumer::ConsumerRecord;
 use super::guard::Guard;
 use super::pool::Pool;
-use super::settings::Settings;
+use super::settings::{MAX_BACKLOG, Settings};
 use crate::cancel::{Canceller, Notifier, Wake};
 use crate::error::WaitError;
 
 /// How often to look again without a notification: for leases that a GPU ends, or a consumer that sends no message.
 const LOOK_AGAIN: Duration = Duration::from_millis(100);
-
-/// How many frames a lossless pool's slowest consumer may be behind before the producer waits.
-pub(super) const MAX_BACKLOG: u32 = 8;
 
 /// How long a consumer may take no frame of a lossless pool before it is reported.
 const NAMED_AFTER: Duration = Duration::from_secs(2);
