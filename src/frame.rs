@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use gst_video::prelude::*;
-use xmem_core::{DType, FrameLayout, FrameMeta, Text, VideoLayout};
+use xmem_core::{Attachments, DType, FrameLayout, FrameMeta, Text, VideoLayout};
 
 use crate::caps::CUDA_MEMORY;
 use crate::drm::Drm;
@@ -157,9 +157,14 @@ impl Format {
     }
 }
 
-/// What is known of a buffer, but for its times on CLOCK_MONOTONIC, where its bytes lie and its metas.
-pub(crate) fn describe(buffer: &gst::BufferRef, layout: Arc<FrameLayout>) -> FrameMeta {
+/// Describes a buffer, but for its times on CLOCK_MONOTONIC and where its bytes lie.
+pub(crate) fn describe(
+    buffer: &gst::BufferRef,
+    layout: Arc<FrameLayout>,
+    attachments: &Attachments,
+) -> FrameMeta {
     let mut meta = FrameMeta::new(buffer.size()).with_layout(layout);
+    meta.attachments = attachments.clone();
     meta.pts = buffer.pts().map(gst::ClockTime::nseconds);
     meta.dts = buffer.dts().map(gst::ClockTime::nseconds);
     meta.duration = buffer.duration().map(gst::ClockTime::nseconds);

@@ -7,7 +7,7 @@ use xmem_core::MAX_PLANES;
 use crate::{meta::is_about_memory, planes::of_device_memory};
 
 /// What the rest of a buffer's description comes from, with its caps. Buffers that are equal in this have equal descriptions,
-/// but for what [`describe`](crate::frame::describe) adds to the layout.
+/// but for what [`describe`](crate::frame::describe) adds to layout and attachments.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Look {
     size: usize,
@@ -160,9 +160,7 @@ mod tests {
         let losses = Losses::default();
         let describe = |buffer: &gst::BufferRef| {
             let layout = format.layout(buffer, "test".into());
-            let mut meta = frame::describe(buffer, layout.into());
-            meta.attachments = meta::of_buffer(buffer, &losses);
-            meta
+            frame::describe(buffer, layout.into(), &meta::of_buffer(buffer, &losses))
         };
         let time = gst::ClockTime::SECOND;
         // The first three look alike.
@@ -211,7 +209,8 @@ mod tests {
                 let is_alike = look.is_some_and(|look| look.is_of(other));
                 assert_eq!(is_alike, look.is_some() && look == Look::of(other));
                 if is_alike {
-                    let reused = frame::describe(other, describe(one).layout);
+                    let one = describe(one);
+                    let reused = frame::describe(other, one.layout, &one.attachments);
                     assert_eq!(format!("{reused:?}"), format!("{:?}", describe(other)));
                     alike += 1;
                 }

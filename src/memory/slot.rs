@@ -16,6 +16,10 @@ use crate::{lock, tally::Tally};
 
 /// How far a slot is.
 #[derive(Default)]
+#[expect(
+    clippy::large_enum_variant,
+    reason = "a box would be an allocation for each frame"
+)]
 pub(super) enum Lease {
     Writable(WriteLease),
     Published(ReadLease),

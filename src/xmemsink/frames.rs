@@ -23,8 +23,8 @@ pub(super) fn describe(
     buffer: &gst::BufferRef,
     losses: &Losses,
 ) -> Result<FrameMeta, gst::FlowError> {
-    if let Some(layout) = way.stream.layout_of(buffer) {
-        return Ok(frame::describe(buffer, layout));
+    if let Some(meta) = way.stream.describe(buffer) {
+        return Ok(meta);
     }
     let layout = way.stream.format().layout(buffer, way.started.program);
     // No consumer would take the frame.
@@ -38,8 +38,7 @@ pub(super) fn describe(
         );
         gst::FlowError::Error
     })?;
-    let mut meta = frame::describe(buffer, layout);
-    meta.attachments = meta::of_buffer(buffer, losses);
+    let attachments = meta::of_buffer(buffer, losses);
     for (name, why) in losses.news() {
         gst::element_warning!(
             way.sink,
@@ -47,8 +46,8 @@ pub(super) fn describe(
             ("Frames lose their {name}: {why}. See the field dropped-metas of stats")
         );
     }
-    way.stream.note_look(buffer);
-    Ok(meta)
+    way.stream.note_look(buffer, &attachments);
+    Ok(frame::describe(buffer, layout, &attachments))
 }
 
 /// Publishes a buffer that `meta` describes but for its times, which are put there.

@@ -7,12 +7,12 @@ use std::sync::{
     atomic::{AtomicBool, Ordering},
 };
 
-use xmem_core::{FrameLayout, Producer, Sticky};
+use xmem_core::{Attachments, FrameLayout, FrameMeta, Producer, Sticky};
 
 use super::log::CAT;
 use crate::{
     event::sticky,
-    frame::{Format, Memory},
+    frame::{self, Format, Memory},
     lock,
     look::Look,
     timeline::Timeline,
@@ -33,7 +33,9 @@ struct State {
     layout: Arc<FrameLayout>,
     /// The size in bytes of a frame for which that layout was found valid.
     valid_size: Option<usize>,
-    /// What that layout, and the absence of attachments, come from. `None`: they come from too much to be compared.
+    /// The attachments of the last frame.
+    attachments: Attachments,
+    /// What both come from. `None`: from too much to be compared.
     look: Option<Look>,
     sticky: Sticky,
     /// The pool does not have `sticky` yet.
@@ -93,17 +95,19 @@ impl Stream {
         Ok(state.layout.clone())
     }
 
-    /// The layout of a buffer that looks like the last one, and so has no attachments either.
-    pub(super) fn layout_of(&self, buffer: &gst::BufferRef) -> Option<Arc<FrameLayout>> {
+    /// The description of a buffer that looks like the last one.
+    pub(super) fn describe(&self, buffer: &gst::BufferRef) -> Option<FrameMeta> {
         let state = lock(&self.state);
-        let look = state.look.as_ref();
-        look.is_some_and(|look| look.is_of(buffer))
-            .then(|| state.layout.clone())
+        let is_like_last = state.look.as_ref()?.is_of(buffer);
+        is_like_last.then(|| frame::describe(buffer, state.layout.clone(), &state.attachments))
     }
 
-    /// The layout that was checked last is that of this buffer.
-    pub(super) fn note_look(&self, buffer: &gst::BufferRef) {
-        lock(&self.state).look = Look::of(buffer);
+    /// The buffer whose layout was checked last has these attachments.
+    pub(super) fn note_look(&self, buffer: &gst::BufferRef, attachments: &Attachments) {
+        let look = Look::of(buffer);
+        let mut state = lock(&self.state);
+        state.look = look;
+        state.attachments = attachments.clone();
     }
 
     /// Takes an event over into the sticky state, if it is one of that. `Err`: why that cannot be.
