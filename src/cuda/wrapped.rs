@@ -30,7 +30,7 @@ use super::memory::{self, OneFrame};
 use super::stream::Stream;
 use crate::later::drop_later;
 use crate::lock;
-use crate::memory::{freeze, thaw};
+use crate::memory::access::freeze;
 use crate::tally::Tally;
 use crate::tied::tie;
 
@@ -431,5 +431,21 @@ impl<'a> SlotMemory<'a> {
                 Err(failure.error)
             }
         }
+    }
+}
+
+/// Gives write access back that [`freeze`] or the memory's own read-only flag took.
+///
+/// # Safety
+///
+/// `mem` is a GstMemory without references.
+unsafe fn thaw(mem: *mut gst::ffi::GstMemory) {
+    // SAFETY: by the caller; these words have no other user.
+    unsafe {
+        let object = &mut (*mem).mini_object;
+        object.flags &=
+            !(gst::ffi::GST_MINI_OBJECT_FLAG_LOCK_READONLY | gst::ffi::GST_MEMORY_FLAG_READONLY);
+        // A memory without users has no lock but that of `freeze`.
+        object.lockstate = 0;
     }
 }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Write access to a memory, taken away and given back.
+//! Write access to a memory, taken away for good.
 
-// Words inside of a GstMemory that the bindings do not change.
+// The bindings do not change these words of a GstMemory.
 #![allow(unsafe_code)]
 
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -24,21 +24,5 @@ pub(crate) unsafe fn freeze(mem: *mut gst::ffi::GstMemory) {
         // take the memory back for its next frame. It fails while libav has the memory mapped, and then the
         // refusal in mem_map is what protects the slot.
         gst::ffi::gst_mini_object_lock(mem.cast(), gst::ffi::GST_LOCK_FLAG_EXCLUSIVE);
-    }
-}
-
-/// Gives write access back that [`freeze`] or the memory's own read-only flag took.
-///
-/// # Safety
-///
-/// `mem` is a GstMemory without references.
-pub(crate) unsafe fn thaw(mem: *mut gst::ffi::GstMemory) {
-    // SAFETY: by the caller; these words have no other user.
-    unsafe {
-        let object = &mut (*mem).mini_object;
-        object.flags &=
-            !(gst::ffi::GST_MINI_OBJECT_FLAG_LOCK_READONLY | gst::ffi::GST_MEMORY_FLAG_READONLY);
-        // A memory without users has no lock but that of `freeze`.
-        object.lockstate = 0;
     }
 }

@@ -5,7 +5,7 @@
 // GstMemory is a C structure with C virtual functions; there is no safe way to make a new kind of it.
 #![allow(unsafe_code)]
 
-mod access;
+pub(crate) mod access;
 mod calls;
 mod ffi;
 mod make;
@@ -18,7 +18,6 @@ use std::fmt;
 use gst::{glib::translate::*, prelude::*};
 use xmem_core::ReadLease;
 
-pub(crate) use access::{freeze, thaw};
 pub(crate) use calls::{copy, free, is_span, map, share, unmap};
 pub(crate) use ffi::MEMORY_TYPE;
 pub(crate) use make::{empty, readable, writable};
