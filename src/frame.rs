@@ -23,11 +23,11 @@ fn known(offset: u64) -> Option<u64> {
     (offset != OFFSET_NONE).then_some(offset)
 }
 
-/// What a stream's caps say about each of its frames.
+/// The properties that a stream's caps give to all of its frames.
 #[derive(Debug, Default)]
 pub(crate) struct Format {
     content_type: Text<32>,
-    /// For video whose caps say how its bytes lie.
+    /// For video whose caps define the layout of its bytes.
     pub(crate) video: Option<gst_video::VideoInfo>,
     /// For video whose caps leave that open.
     drm: Option<Drm>,
@@ -37,7 +37,7 @@ pub(crate) struct Format {
     pub(crate) memory: Memory,
 }
 
-/// What the caps say of the memory.
+/// The memory that the caps require.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Memory {
     /// Nothing that matters.
@@ -54,13 +54,13 @@ impl Format {
         let Some(structure) = caps.structure(0) else {
             return Self::default();
         };
-        let says = |feature| {
+        let has = |feature| {
             caps.features(0)
                 .is_some_and(|features| features.contains(feature))
         };
-        let memory = if says(gst_allocators::CAPS_FEATURE_MEMORY_DMABUF.as_str()) {
+        let memory = if has(gst_allocators::CAPS_FEATURE_MEMORY_DMABUF.as_str()) {
             Memory::Dmabuf
-        } else if says(CUDA_MEMORY) {
+        } else if has(CUDA_MEMORY) {
             Memory::Cuda
         } else {
             Memory::Any
@@ -68,7 +68,7 @@ impl Format {
         match structure.name().as_str() {
             "video/x-raw" => {
                 let drm = Drm::from_caps(structure);
-                // GStreamer 1.24 makes such caps a format without planes, which nobody's frame would agree with.
+                // GStreamer 1.24 makes such caps a format without planes, which no frame would agree with.
                 let info = || gst_video::VideoInfo::from_caps(caps).ok();
                 Self {
                     content_type: Text::new("image/raw"),
@@ -176,7 +176,7 @@ pub(crate) fn describe(
     meta
 }
 
-/// Puts on a buffer what the metadata say, but for its times and its planes.
+/// Applies the metadata to a buffer, but for its times and its planes.
 pub(crate) fn decorate(buffer: &mut gst::BufferRef, meta: &FrameMeta) {
     buffer.set_offset(meta.buffer_offset.unwrap_or(OFFSET_NONE));
     buffer.set_offset_end(meta.buffer_offset_end.unwrap_or(OFFSET_NONE));

@@ -14,7 +14,7 @@ use crate::{
     tied::{Tie, tied},
 };
 
-/// What xmemsink says of a piece of a frame: that it is any memory.
+/// The tag that xmemsink gives to a piece of a frame in any memory.
 pub(crate) const TAG_HOST: u32 = 0;
 /// That it is a GstDmaBufMemory.
 pub(crate) const TAG_DMABUF: u32 = 1;

@@ -237,7 +237,7 @@ pub(crate) fn elapsed(from: i64, to: i64) -> gst::ClockTime {
     clock_time(i128::from(to) - i128::from(from))
 }
 
-/// Nanoseconds as far as GStreamer can say them.
+/// Nanoseconds in the range of GStreamer's type.
 fn clock_time(ns: i128) -> gst::ClockTime {
     let ns = ns.clamp(0, i128::from(gst::ClockTime::MAX.nseconds()));
     gst::ClockTime::from_nseconds(u64::try_from(ns).unwrap_or_default())

@@ -29,7 +29,7 @@ impl ObjectSubclass for XmemAllocator {
 
     fn instance_init(obj: &glib::subclass::InitializingObject<Self>) {
         let allocator = obj.as_ptr().cast::<gst::ffi::GstAllocator>();
-        // SAFETY: the instance is being made, so that nobody else sees it, and it is a GstAllocator.
+        // SAFETY: the instance is being made, so that no other thread sees it, and it is a GstAllocator.
         unsafe {
             (*allocator).mem_type = memory::MEMORY_TYPE.as_ptr();
             (*allocator).mem_map = Some(memory::map);

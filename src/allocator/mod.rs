@@ -50,7 +50,7 @@ impl XmemAllocator {
     }
 }
 
-/// Memory that is nobody's slot, laid out in the same way.
+/// Memory outside of any slot, laid out in the same way.
 pub(crate) fn system_memory(size: usize, params: &gst::AllocationParams) -> Option<gst::Memory> {
     gst::Allocator::find(None)?.alloc(size, Some(params)).ok()
 }

@@ -34,7 +34,7 @@ impl Layout {
                 .has_option(gst_video::BUFFER_POOL_OPTION_VIDEO_ALIGNMENT)
                 .then(|| config.video_alignment())
                 .flatten()
-                // Without the meta nobody would know where the planes are.
+                // Without the meta no element would find the planes.
                 .filter(|_| with_meta);
             if let Some(alignment) = &mut alignment {
                 info.align(alignment).ok()?;

@@ -35,11 +35,11 @@ pub(crate) unsafe fn free(mem: *mut gst::ffi::GstMemory) {
 ///
 /// `mem` is a live ffi::XmemMemory.
 unsafe fn slot_of<'a>(mem: *mut gst::ffi::GstMemory) -> &'a Arc<Slot> {
-    // SAFETY: by the caller; the slot is set before anybody sees the memory, and never changed.
+    // SAFETY: by the caller; the slot is set before any other code sees the memory, and never changed.
     unsafe { &(*mem.cast::<ffi::XmemMemory>()).slot }
 }
 
-/// `GstAllocator::mem_map`. No write access to what is published, whatever the flags of this memory say: the frame
+/// `GstAllocator::mem_map`. No write access to what is published, whatever the flags of this memory are: the frame
 /// may have been published through another memory over the same slot.
 pub(crate) unsafe extern "C" fn map(
     mem: *mut gst::ffi::GstMemory,

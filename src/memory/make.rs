@@ -95,7 +95,7 @@ pub(super) unsafe fn raw(
     shape: Shape,
 ) -> *mut gst::ffi::GstMemory {
     let memory = Box::into_raw(Box::<ffi::XmemMemory>::new_uninit()).cast::<ffi::XmemMemory>();
-    // SAFETY: freshly allocated, and all fields are written before anybody else sees it. gst_memory_init takes
+    // SAFETY: freshly allocated, and all fields are written before any other code sees it. gst_memory_init takes
     // references of its own on allocator and parent.
     unsafe {
         (&raw mut (*memory).slot).write(slot);

@@ -61,7 +61,7 @@ impl fmt::Debug for XmemMemoryRef {
 impl XmemMemoryRef {
     fn shared(&self) -> &Slot {
         let raw: *const ffi::XmemMemory = self.as_ptr();
-        // SAFETY: an XmemMemoryRef is a live ffi::XmemMemory, and its slot is set before anybody sees it.
+        // SAFETY: an XmemMemoryRef is a live ffi::XmemMemory, and its slot is set before any other code sees it.
         unsafe { &(*raw).slot }
     }
 

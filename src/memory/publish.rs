@@ -31,7 +31,7 @@ impl XmemMemoryRef {
             }
             _ => return None,
         }
-        // Before anybody else sees the frame; should publishing fail, a writer gets a copy.
+        // Before a consumer sees the frame. If publishing fails, a writer gets a copy.
         let raw: *mut gst::ffi::GstMemory = self.as_ptr().cast_mut().cast();
         // SAFETY: `raw` is a live memory, and its parent lives as long as it does.
         unsafe {

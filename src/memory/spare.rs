@@ -3,7 +3,8 @@
 //! Buffers that are kept when their last reference is gone, and handed out again with another slot.
 //!
 //! A kept buffer is a GstBuffer with one GstMemory, and a GstVideoMeta where the caps are video. It has no slot, and nothing
-//! else of a pool. A buffer is kept only if nobody else has its memory or a copy of that, and nothing is tied to either.
+//! else of a pool. A buffer is kept only if there is no other reference to its memory or a copy of that, and nothing is
+//! tied to either.
 
 // Fields of GstBuffer, GstMemory and GstVideoMeta are written that the bindings have no functions for.
 #![allow(unsafe_code)]
@@ -152,7 +153,7 @@ impl SpareBuffers {
     }
 }
 
-/// A buffer that was kept. Nobody else has it or its memory, which has no slot.
+/// A buffer that was kept. No other code has it or its memory, which has no slot.
 pub(crate) struct Spare {
     buffer: gst::Buffer,
     memory: *mut ffi::XmemMemory,
@@ -172,7 +173,7 @@ impl Spare {
     /// The buffer in a slot. The room is one for its layout.
     pub(crate) fn fill(self, room: Room, tally: &Arc<Tally>) -> gst::Buffer {
         let (size, params) = self.layout();
-        // SAFETY: the buffer keeps its memory, and nobody else has either.
+        // SAFETY: the buffer keeps its memory, and no other code has either.
         unsafe {
             room.enter(&mut (*self.memory).slot.lock(), size, params, tally);
             (*self.memory).home = Some(self.home);
@@ -196,7 +197,7 @@ pub(crate) fn fill(
     lease: ReadLease,
     tally: &Arc<Tally>,
 ) -> Option<()> {
-    // SAFETY: the caller has the buffer alone, and nobody else has a memory without a slot.
+    // SAFETY: the caller has the buffer alone, and no other code has a memory without a slot.
     unsafe {
         let memory = memory_of(buffer.as_mut_ptr())?;
         let (contents, size) = Contents::of_received(lease, None, tally);

@@ -15,7 +15,7 @@ use crate::frame::Format;
 #[repr(transparent)]
 pub(super) struct AlphaMeta(ffi::GstVideoCodecAlphaMeta);
 
-// SAFETY: a meta is changed only by who may write its buffer.
+// SAFETY: only code that may write a buffer changes its metas.
 unsafe impl Send for AlphaMeta {}
 // SAFETY: as above.
 unsafe impl Sync for AlphaMeta {}

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Data that is sent along with video: captions, bars, what encoders have to say.
+//! Data that is sent along with video: captions, bars, data of encoders.
 
 // The bindings do not export one of these metas.
 #![allow(unsafe_code)]
@@ -162,7 +162,7 @@ impl Kind for Bar {
 #[repr(transparent)]
 pub(super) struct SeiMeta(ffi::GstVideoSEIUserDataUnregisteredMeta);
 
-// SAFETY: a meta is changed only by who may write its buffer.
+// SAFETY: only code that may write a buffer changes its metas.
 unsafe impl Send for SeiMeta {}
 // SAFETY: as above.
 unsafe impl Sync for SeiMeta {}

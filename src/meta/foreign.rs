@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Metas that only whoever made them knows how to write down. GStreamer asks them since 1.24; this plugin is built for
+//! Metas that only their own library can serialize. GStreamer asks them since 1.24; this plugin is built for
 //! older ones too, so it looks for that at run time.
 
 // Functions that the bindings for 1.22 do not have.

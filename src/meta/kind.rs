@@ -24,7 +24,7 @@ pub(super) trait Kind {
     /// What travels of it.
     type Record<'a>: Encode<()> + Decode<'a, ()>;
 
-    /// What there is to say about a meta. `None`: nothing.
+    /// A note about a meta. `None`: there is none.
     fn describe<'a>(meta: &'a MetaRef<'_, Self::Meta>) -> Result<Option<Self::Record<'a>>, Why>;
 
     /// The names of the fields that had to be left out of the record.

@@ -5,7 +5,7 @@
 //!
 //! Each kind of meta is an attachment of its own, with a record for each meta of that kind. The formats are our own, so
 //! that processes with different versions of GStreamer understand each other. GStreamer's, which it has since 1.24 and
-//! for few metas, is for those that nobody else knows.
+//! for few metas, is for those that no other program knows.
 
 mod alpha;
 mod analytics;
@@ -47,7 +47,7 @@ static CODECS: &[Codec] = &[
     Codec::of::<structure::Protection>(),
 ];
 
-/// More metas than this on one frame make no sense.
+/// A frame with more metas than this is an error.
 const MOST_METAS: usize = 1 << 16;
 
 /// What is to be attached to a frame so that its metas travel.
@@ -133,7 +133,7 @@ fn record_of<'a>(
     &mut records[at].1
 }
 
-/// Whether a meta is about the memory itself, such as what keeps it, and nobody misses it on a frame that lies
+/// Whether a meta is about the memory itself, such as what keeps it, and is not needed on a frame that lies
 /// elsewhere.
 pub(crate) fn is_about_memory(meta: &MetaRef<'_, gst::Meta>) -> bool {
     meta.has_tag::<tags::Memory>() || meta.has_tag::<tags::MemoryReference>()

@@ -11,7 +11,7 @@ use super::kind::{Encoded, Kind, Why, append, read};
 use crate::lock;
 use crate::{frame::Format, text};
 
-/// Key of the custom metas. They say their names themselves.
+/// Key of the custom metas. They contain their names.
 pub(super) const CUSTOM_KEY: &str = "meta:custom/1";
 
 #[derive(Debug, Encode, Decode)]

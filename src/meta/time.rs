@@ -17,7 +17,7 @@ pub(super) enum Reference {}
 
 #[derive(Debug, Encode, Decode)]
 pub(super) struct ReferenceRecord {
-    /// Caps that say what clock it is, as text.
+    /// Caps that name the clock, as text.
     #[n(0)]
     clock: String,
     /// In nanoseconds.

@@ -12,7 +12,7 @@ use minicbor::{Decode, Encode};
 use super::kind::{Kind, Why};
 use crate::frame::Format;
 
-/// What a GstVideoMeta says besides the planes, which are in the frame's fixed metadata.
+/// The content of a GstVideoMeta besides the planes, which are in the frame's fixed metadata.
 pub(super) enum Video {}
 
 #[derive(Debug, Default, PartialEq, Encode, Decode)]

@@ -31,7 +31,7 @@ where
     T::Type: IsA<gst_base::BaseSrc>,
 {
     let class: *mut GstBaseSrcClass = ptr::from_mut(class).cast();
-    // SAFETY: the class is being made, so that nobody else sees it. It begins with its parent's, which is GstBaseSrcClass.
+    // SAFETY: the class is being made, so that no other thread sees it. It begins with its parent's, which is GstBaseSrcClass.
     unsafe {
         let parent = glib::gobject_ffi::g_type_class_peek_parent(class.cast());
         (*class).get_times = (*parent.cast::<GstBaseSrcClass>()).get_times;

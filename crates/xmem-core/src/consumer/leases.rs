@@ -282,7 +282,7 @@ impl Leases {
         loop {
             match lease::hold(word, lease_word, generation) {
                 lease::Hold::Held => break,
-                // The producer looks at it, and puts it back if somebody else holds it. It does not look for long.
+                // The producer looks at it, and puts it back if another consumer holds it. It does not look for long.
                 lease::Hold::Claimed if tries < CLAIMED_RETRIES => {
                     tries += 1;
                     std::hint::spin_loop();

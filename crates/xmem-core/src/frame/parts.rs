@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MPL-2.0
 
 //! Frames that do not lie in their slot but elsewhere, in one or several pieces. The slot is what is held; what is
-//! attached to it says where the pieces are.
+//! attached to it has the places of the pieces.
 #![allow(unsafe_code)] // slices over shared memory, for as long as the protocol keeps writers out
 
 use std::io;
@@ -24,7 +24,7 @@ pub struct Part {
     tag: u32,
     /// The lease in the pool that the piece came from.
     at_origin: Option<Hold>,
-    /// Whether its device was told that the CPU reads it. Locked while it is being told.
+    /// Whether its device has been notified that the CPU reads it. Locked during the notification.
     is_read: Mutex<bool>,
 }
 
@@ -87,7 +87,7 @@ impl Part {
         self.size == 0
     }
 
-    /// What whoever published the frame says of the piece.
+    /// The tag of the piece, which the publisher of the frame set.
     pub fn tag(&self) -> u32 {
         self.tag
     }

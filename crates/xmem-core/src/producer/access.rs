@@ -80,7 +80,7 @@ impl Access {
         self.gid
     }
 
-    /// Permissions of the socket's file. The kernel has no list of users for a file, so everybody may connect, and
+    /// Permissions of the socket's file. The kernel has no list of users for a file, so all users may connect, and
     /// `check` decides by the peer's credentials.
     pub(super) fn file_mode(&self) -> u32 {
         if self.allow_uids.is_empty() {

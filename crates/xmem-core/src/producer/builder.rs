@@ -121,7 +121,7 @@ impl ProducerBuilder {
         self
     }
 
-    /// Permissions of the socket. Default: `0o600`. With write permission for the group or for everybody, these users may
+    /// Permissions of the socket. Default: `0o600`. With write permission for the group or for all users, these may
     /// join too.
     pub fn socket_mode(mut self, mode: u32) -> Self {
         self.settings.access.mode = mode & 0o777;
@@ -135,7 +135,7 @@ impl ProducerBuilder {
         self
     }
 
-    /// Users that may join besides those that `socket_mode` admits. The socket's file is then writable for everybody,
+    /// Users that may join besides those that `socket_mode` admits. The socket's file is then writable for all,
     /// because the kernel has no list of users for a file; the producer refuses other users before anything is shared.
     pub fn allow_uids(mut self, uids: Vec<u32>) -> Self {
         self.settings.access.allow_uids = uids;

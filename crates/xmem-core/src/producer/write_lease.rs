@@ -259,7 +259,7 @@ pub(super) fn write_attachments(region: &Region, place: Place, at: usize, bytes:
     assert!(is_reserved, "reserved before");
     let to = region.ptr().wrapping_add(place.offset + at);
     // SAFETY: inside the slot, which lies inside the region. The slot is claimed, or referenced by its producer; and
-    // these bytes are behind all that its frames refer to (`SlotInfo::filled`), so nobody reads them.
+    // these bytes are behind all that its frames refer to (`SlotInfo::filled`), so no process reads them.
     unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len()) };
 }
 

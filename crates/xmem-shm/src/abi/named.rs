@@ -8,10 +8,10 @@ use crate::abi::limits::MAX_NAMED_ENTRIES;
 
 /// What a late joiner needs before its first frame: caps, segment, tags and the like.
 ///
-/// The core does not read it. Every frame says which version of the state it belongs to. xmemsink and xmemsrc know these
+/// The core does not read it. Every frame has the version of the state that it belongs to. xmemsink and xmemsrc know these
 /// keys; a program that is no pipeline should set `caps`, and may set `tags`:
 ///
-/// | key | what it says | how |
+/// | key | content | form |
 /// |---|---|---|
 /// | `caps` | what the frames are; xmemsrc needs it | fixed caps as text, such as `video/x-raw,format=GRAY8,width=64,height=48,framerate=30/1` |
 /// | `tags`, `tags-global` | what is known of the stream, and of all that it belongs to | a GstTagList as text, such as `taglist, title=(string)Door;` |

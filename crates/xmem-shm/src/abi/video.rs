@@ -348,7 +348,7 @@ pub enum LayoutError {
         /// Height in pixels.
         height: u32,
     },
-    /// The planes cannot lie where the layout says.
+    /// The planes cannot lie at the offsets of the layout.
     #[error("the layout's planes cannot lie where it says")]
     Impossible,
 }
