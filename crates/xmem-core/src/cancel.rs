@@ -115,7 +115,7 @@ pub(crate) struct Notifier {
 }
 
 impl Notifier {
-    /// The number of notifications so far. Read it first, then look for what is waited for, then pass it to `wait`.
+    /// The number of notifications so far. Read it first, then check the condition, then pass the number to `wait`.
     pub(crate) fn count(&self) -> u64 {
         *lock(&self.count)
     }

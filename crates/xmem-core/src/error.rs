@@ -129,7 +129,7 @@ pub enum CreateError {
     },
 }
 
-/// What a killed producer left was not removed.
+/// Why the files of a killed producer were not removed.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum RemoveError {

@@ -40,17 +40,17 @@ use crate::stats::ReceiveStats;
 /// After a look that failed for want of descriptors or memory, which fails at once.
 const PAUSE: Duration = Duration::from_millis(10);
 
-/// What a follower does at the end of the producer's stream.
+/// The action of a follower at the end of the producer's stream.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum OnEos {
     /// It ends too.
     #[default]
     End,
-    /// It waits for what follows: the same producer's next stream, or the next producer.
+    /// It waits for the same producer's next stream, or for the next producer.
     Wait,
 }
 
-/// What a follower does when the producer is gone, or a lossless producer goes on without it.
+/// The action of a follower when the producer is gone, or a lossless producer goes on without it.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum OnLost {
     /// It joins the next producer, or the same one again, and goes on behind the last frame that it took.
@@ -62,7 +62,7 @@ pub enum OnLost {
     Fail,
 }
 
-/// What a follower does with a frame for which its budget has no room.
+/// The action of a follower on a frame for which its budget has no room.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum OverBudget {
     /// It is an error. The frame stays where it is, as long as the producer keeps it.
@@ -83,7 +83,7 @@ pub enum OverBudget {
 pub enum Taken<'a> {
     /// It counts against the budget until the lease is dropped.
     Kept(ReadLease),
-    /// It is past the budget and has to be given back: copy what is needed.
+    /// It is past the budget and has to be given back: copy the bytes you need.
     Lent(&'a ReadLease),
 }
 
@@ -97,7 +97,7 @@ impl Taken<'_> {
     }
 }
 
-/// What one step of a follower came to.
+/// The result of one step of a follower.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Step<T> {
@@ -119,9 +119,9 @@ pub enum Step<T> {
         /// There was one before.
         again: bool,
     },
-    /// The producer is lost; the next step looks for the next one ([`OnLost::Wait`]).
+    /// The producer is lost; the next step searches for the next one ([`OnLost::Wait`]).
     Lost(Lost),
-    /// The stream is over; the next step waits for what follows ([`OnEos::Wait`]).
+    /// The stream is over; the next step waits for the next stream ([`OnEos::Wait`]).
     Eos,
     /// The producer's limits keep the budget ([`Consumer::budget_limit`]) so small that frames have to be copied or dropped. Comes
     /// once, before the first of these frames.
@@ -312,19 +312,19 @@ impl Follower {
         self
     }
 
-    /// What to do at the end of the stream. Default: [`OnEos::End`].
+    /// The action at the end of the stream. Default: [`OnEos::End`].
     pub fn on_eos(mut self, on_eos: OnEos) -> Self {
         self.on_eos = on_eos;
         self
     }
 
-    /// What to do when a producer is lost. Default: [`OnLost::Wait`].
+    /// The action when a producer is lost. Default: [`OnLost::Wait`].
     pub fn on_lost(mut self, on_lost: OnLost) -> Self {
         self.on_lost = on_lost;
         self
     }
 
-    /// What to do with frames for which the budget has no room. Default: [`OverBudget::Fail`].
+    /// The action on frames for which the budget has no room. Default: [`OverBudget::Fail`].
     pub fn over_budget(mut self, over_budget: OverBudget) -> Self {
         self.over_budget = over_budget;
         self
@@ -463,7 +463,7 @@ impl Follower {
         &self.next
     }
 
-    /// Goes on with what another thread found, instead of looking itself.
+    /// Goes on with another thread's result, instead of a search of its own.
     ///
     /// # Errors
     ///

@@ -87,7 +87,7 @@ pub fn stats(data: &[u8]) {
     }
 }
 
-/// Control memory: the constants, what changes, and the beginning of the rest. The first byte gives the length.
+/// Control memory: the constants, the changing words, and the beginning of the rest. The first byte gives the length.
 pub fn control(data: &[u8]) {
     let Some((size, data)) = data.split_first() else {
         return;

@@ -28,14 +28,14 @@
 //!
 //! # Layers
 //!
-//! Below this crate, `xmem-shm` is what two processes share: the slot protocol, the layout of the memory, the messages, the
+//! Below this crate, `xmem-shm` has the parts that processes share: the slot protocol, the layout of the memory, the messages, the
 //! system calls. In this crate, from the bottom up: `region` (memory that holds slots), `frame` (the right to read), `producer`
 //! and `consumer`, [`follow`] (one producer after another), `cuda` (with the feature of that name), `buffer_pool`.
 //! `docs/overview.md` in the repository begins the description of the design.
 
 #![cfg(not(xmem_loom))] // loom explores xmem-shm alone
 #![warn(missing_docs)]
-// Nothing here panics on what another process wrote.
+// Nothing here panics on data from another process.
 #![cfg_attr(
     not(test),
     deny(

@@ -35,7 +35,7 @@ pub enum Watched {
 
 /// Watches for pools of the runtime directory that are made or closed.
 ///
-/// The death of a producer changes no file, nor do new caps: to see these, poll now and then.
+/// The death of a producer changes no file, nor do new caps: to see these, poll too.
 ///
 /// ```
 /// use std::time::Duration;

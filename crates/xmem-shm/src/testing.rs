@@ -6,9 +6,9 @@
 
 use crate::abi::device_header::{DeviceHeader, TwinKind, Uuid, header_len};
 
-/// Whether this is so in a forked child, which does nothing but look, and is ended when that hangs.
+/// Whether `look` returns true in a forked child, which runs only that, and is ended when that hangs.
 pub fn is_so_in_a_child(look: impl FnOnce() -> bool) -> bool {
-    // SAFETY: the child only looks, and ends without what runs at exit; the alarm ends it if that hangs.
+    // SAFETY: the child only looks, and ends without the handlers of exit; the alarm ends it if that hangs.
     let child = unsafe { libc::fork() };
     if child == 0 {
         // SAFETY: as above.

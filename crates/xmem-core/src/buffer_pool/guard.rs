@@ -22,7 +22,7 @@ use crate::frame::lease::ReadLease;
 use crate::producer::WriteLease;
 use crate::region::RegionView;
 
-/// What was published in a buffer.
+/// The record of a published buffer.
 pub(super) struct Published {
     pub(super) info: FrameInfo,
     pub(super) meta: FrameMeta,
@@ -30,7 +30,7 @@ pub(super) struct Published {
     pub(super) attached: (u64, u64),
 }
 
-/// What may be done with a buffer.
+/// The permitted access to a buffer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum AccessMode {
     /// It may be read.
@@ -153,7 +153,7 @@ impl BufferGuard {
         Self::begin(pool, storage, FrameMeta::new(size), None)
     }
 
-    /// A guard for writing a buffer that was taken by its index; `last` is what was published in it.
+    /// A guard for writing a buffer that was taken by its index; `last` is its last publication.
     pub(super) fn editing(pool: Arc<Inner>, storage: Storage, last: Option<Published>) -> Self {
         let room = match &storage {
             Storage::Own(lease) => lease.payload_len(),
@@ -234,7 +234,7 @@ impl BufferGuard {
         }
     }
 
-    /// What publishing added to the buffer the last time. All zero for an empty buffer.
+    /// The description that the last publication added to the buffer. All zero for an empty buffer.
     pub fn info(&self) -> &FrameInfo {
         &self.info
     }

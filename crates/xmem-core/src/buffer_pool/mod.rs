@@ -203,7 +203,7 @@ impl BufferPool {
                 self.ask_to_write(consumer, question, 0)?
             }
         };
-        // No other process publishes it now, so this is what was published last.
+        // No other process publishes it now, so this is the last publication.
         let last = self.inner.published(meta_index);
         let inner = self.inner.clone();
         Ok(BufferGuard::editing(inner, storage, last))
@@ -355,7 +355,7 @@ impl Inner {
         (entry.slot() == index).then_some((entry, meta))
     }
 
-    /// What was published last in a buffer that is being written.
+    /// The last publication in a buffer that is being written.
     fn published(&self, index: u32) -> Option<Published> {
         let (entry, meta) = self.record(index)?;
         let place = self.control().place(index)?;

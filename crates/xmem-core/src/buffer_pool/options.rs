@@ -54,7 +54,7 @@ impl BufferPoolOptions {
 
     /// The most buffers that another process may hold at once. In the process that makes the pool: the limit for each of
     /// the others; default: a quarter of `max_buffers`, and 8 at most. In a process that joins: the number it asks for;
-    /// default: 8. It gets at most the limit, and at most what is left.
+    /// default: 8. It gets at most the limit, and at most the rest.
     ///
     /// This many and one more are set aside for each process that joins, and `min(16, max_buffers / 8) + 2` for the
     /// process that made the pool: with the defaults there is room for 26 others, with `max_held(1)` set by the

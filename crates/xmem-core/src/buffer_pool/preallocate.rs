@@ -25,7 +25,7 @@ pub(super) fn preallocate(
     }
     let leases: Result<Vec<_>, _> = (0..count).map(|_| acquire()).collect();
     if leases.is_err() && producer.stats().slots > before.slots {
-        // Frees what was made for the failed request.
+        // Frees the buffers of the failed request.
         producer.collect();
     }
     Ok(leases?.iter().map(WriteLease::slot).collect())

@@ -87,7 +87,7 @@ impl ConsumerBuilder {
 
     /// How many slots it wants to hold at once, its budget. Default: 8. The producer may grant fewer: not more than
     /// [`ProducerBuilder::max_held`](crate::ProducerBuilder::max_held), and not more than its share where there are many
-    /// consumers. [`Consumer::budget`] is the number now and [`Consumer::budget_limit`] what keeps it small; a warning of the
+    /// consumers. [`Consumer::budget`] is the number now and [`Consumer::budget_limit`] its limit; a warning of the
     /// crate `log` gives both where less is granted than was asked for here, and where a smaller budget is used up.
     pub fn max_held(mut self, slots: u32) -> Self {
         self.max_held = Some(slots.max(1));
@@ -150,7 +150,7 @@ impl ConsumerBuilder {
         self
     }
 
-    /// What calls off waits, for a producer and for frames.
+    /// The canceller of waits for a producer and for frames.
     pub fn canceller(mut self, canceller: &Canceller) -> Self {
         self.canceller = canceller.clone();
         self
@@ -289,8 +289,8 @@ impl ConsumerBuilder {
     /// # Errors
     ///
     /// When the time was over [`ConnectError::NotFound`], or [`ConnectError::NoAnswer`] from a producer that is stopped, which
-    /// gets half a second at least; [`ConnectError::Cancelled`] when the wait was called off; and at once what waiting does not
-    /// mend: a bad name, a refusal, another protocol.
+    /// gets half a second at least; [`ConnectError::Cancelled`] when the wait was called off; and at once errors that waiting
+    /// does not mend: a bad name, a refusal, another protocol.
     pub fn connect_wait(&self, timeout: Option<Duration>) -> Result<Consumer, ConnectError> {
         let deadline = Deadline::after(timeout);
         let notifier = Arc::new(Notifier::default());
@@ -303,7 +303,7 @@ impl ConsumerBuilder {
             if self.canceller.is_cancelled() {
                 return Err(ConnectError::Cancelled);
             }
-            // A producer that is well and busy is not passed over, however little time there is.
+            // A busy producer gets time to answer, however little is left.
             let time = deadline
                 .left_up_to(HANDSHAKE_TIME)
                 .max(LEAST_HANDSHAKE_TIME);

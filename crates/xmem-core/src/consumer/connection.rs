@@ -22,7 +22,7 @@ use super::stickies::Stickies;
 use crate::cancel::{Canceller, Wake};
 use crate::error::ReceiveError;
 
-/// What the consumer asked for, and what the producer's welcome answered.
+/// The consumer's request, and the answer in the producer's welcome.
 pub(super) struct Terms {
     /// How many slots it asked for, and the most that the producer ever lets it hold at once.
     pub(super) asked: u32,
@@ -110,7 +110,7 @@ impl Connection {
         }
     }
 
-    /// What keeps it from holding more. A forked child may hold nothing.
+    /// The limit that sets the budget. A forked child may hold nothing.
     pub(super) fn budget_limit(&self) -> BudgetLimit {
         if !self.is_of_this_process() {
             return BudgetLimit::Asked;
@@ -125,7 +125,7 @@ impl Connection {
         }
     }
 
-    /// Logs once why the budget that is used up is smaller than what was asked for.
+    /// Logs once why the budget that is used up is smaller than the number that was asked for.
     pub(super) fn warn_of_budget(&self) {
         let limit = self.budget_limit();
         if limit != BudgetLimit::Asked && !self.warned_of_budget.swap(true, Ordering::Relaxed) {
@@ -137,7 +137,7 @@ impl Connection {
         }
     }
 
-    /// Whether the producer is gone. What it published before is in the ring.
+    /// Whether the producer is gone. The frames that it published before are in the ring.
     pub(super) fn is_lost(&self) -> bool {
         self.link.is_lost() || self.control.closed()
     }
@@ -173,7 +173,7 @@ impl Connection {
         self.link.wait_for(deadline, cancel, turn, look).is_some()
     }
 
-    /// Tells the producer that this consumer leaves, and ends the control thread. What is held stays held.
+    /// Notifies the producer that this consumer leaves, and ends the control thread. Held frames stay held.
     pub(super) fn leave(&self) {
         // The word as well as the message: a producer whose queue is full must not wait for us for ever.
         self.page.cursor().store(CURSOR_LEFT, Ordering::Release);

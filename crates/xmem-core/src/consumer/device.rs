@@ -23,7 +23,7 @@ pub(crate) struct DeviceHalf {
     kept: Mutex<Option<Kept>>,
 }
 
-/// What the module `cuda` makes of a connection.
+/// The state that the module `cuda` keeps with a connection.
 type Kept = Arc<dyn Any + Send + Sync>;
 
 impl DeviceHalf {

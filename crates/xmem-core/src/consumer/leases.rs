@@ -23,7 +23,7 @@ use crate::error::ReceiveError;
 use crate::frame::hold::{Hold, Holder, Memory, SlotPlace};
 use crate::stats::ReceiveStats;
 
-/// A lease that a device ends, and what has to stay until then.
+/// A lease that a device ends, and the memory that has to stay until then.
 pub(crate) struct Handed {
     leases: Arc<Leases>,
     _memory: Memory,
@@ -59,7 +59,7 @@ impl Handed {
     }
 }
 
-/// What a frame is taken for.
+/// The use of a frame that is taken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Purpose {
     /// To be held, within the budget. With a budget of 0, one at a time.
@@ -81,7 +81,7 @@ pub(super) enum TakeError {
 #[derive(Clone, Default)]
 struct Leased {
     generation: u32,
-    /// 0: there is no lease. With 64 bits it does not overflow, whatever a program forgets to drop.
+    /// 0: there is no lease. 64 bits do not overflow, even if a program drops no handle.
     handles: u64,
 }
 
@@ -386,7 +386,7 @@ impl Holder for Leases {
     }
 }
 
-/// What the module `cuda` needs of the leases.
+/// The functions for the module `cuda`.
 impl Leases {
     pub(crate) fn is_of_this_process(&self) -> bool {
         self.connection.is_of_this_process()

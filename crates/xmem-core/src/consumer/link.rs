@@ -106,7 +106,7 @@ impl Link {
 
     /// Tells the producer that something was given back.
     pub(super) fn notify_producer(&self) {
-        // If its queue is full it has still to read what was sent before, and looks at everything then.
+        // A producer whose queue is full still has messages to read, and checks everything then.
         let _ = self.send(&ToProducer::Bell);
     }
 
@@ -235,7 +235,7 @@ impl Link {
             let seen = self.arrivals.count();
             let found = look();
             if found.is_some() || deadline.is_over() || cancel.is_cancelled() || self.is_lost() {
-                // What came before the end of the connection is stored now.
+                // The messages that came before the end of the connection are stored now.
                 return found.or_else(look);
             }
             self.arrivals.wait(seen, deadline.left_up_to(turn));

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! The control thread of a connection: reads what the producer sends, until the producer is gone or the consumer leaves.
+//! The control thread of a connection: reads the producer's messages, until the producer is gone or the consumer leaves.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -66,7 +66,7 @@ impl Listener {
         let pool = self.connection().pool_name();
         for _ in 0..MESSAGES_PER_TURN {
             match self.session.link().receive(&mut buffer) {
-                // What is missing is asked for again.
+                // Missing descriptors are asked for again.
                 Ok(Some(message)) if message.fds_lost => log::warn!(
                     "pool {pool:?}: no descriptors are left to take what its producer sent: raise RLIMIT_NOFILE"
                 ),
@@ -86,7 +86,7 @@ impl Listener {
         true
     }
 
-    /// Reads what the producer sent before it died. Its queue is bounded, and nothing is added any more.
+    /// Reads the messages that the producer sent before it died. Its queue is bounded, and nothing is added any more.
     fn read_rest(&self) {
         for _ in 0..MAX_QUEUED / MESSAGES_PER_TURN {
             if !self.read_some() {

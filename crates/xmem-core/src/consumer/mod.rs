@@ -136,7 +136,7 @@ impl Consumer {
         stickies.wait(timeout, &self.canceller)
     }
 
-    /// After [`ReceiveError::Eos`](crate::ReceiveError::Eos): the next call waits for what comes after this end, instead of
+    /// After [`ReceiveError::Eos`](crate::ReceiveError::Eos): the next call waits for frames after this end, instead of
     /// returning the error again.
     pub fn pass_eos(&mut self) {
         self.passed_eos = Some(self.position.cursor());
@@ -162,12 +162,12 @@ impl Consumer {
         self.connection().budget()
     }
 
-    /// What keeps the budget from being larger.
+    /// The limit that keeps the budget from being larger.
     pub fn budget_limit(&self) -> BudgetLimit {
         self.connection().budget_limit()
     }
 
-    /// What the pool does when a consumer is slow.
+    /// How the pool treats a slow consumer.
     pub fn delivery(&self) -> Delivery {
         Delivery::of(self.connection().control().constants().lossless)
     }
@@ -205,7 +205,7 @@ impl Consumer {
         ConsumerHandle(Arc::downgrade(self.session.leases()))
     }
 
-    /// Sends a request to the program that feeds the pool, for a key frame for example. That program decides what it does.
+    /// Sends a request to the program that feeds the pool, for a key frame for example. That program may ignore it.
     ///
     /// # Errors
     ///

@@ -19,7 +19,7 @@ use crate::cancel::{Canceller, Wake};
 
 #[derive(Debug, Default)]
 struct State {
-    /// What the thread waits for. `None`: the consumer did not ask.
+    /// The condition that the thread waits for. `None`: the consumer did not ask.
     waiting: Option<Waiting>,
     stop: bool,
 }

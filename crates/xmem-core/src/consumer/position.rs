@@ -68,7 +68,7 @@ pub(super) struct Position {
 }
 
 impl Position {
-    /// Begins at the place that the producer gave, or goes on behind what was taken before.
+    /// Begins at the place that the producer gave, or goes on behind the last frame taken before.
     pub(super) fn begin(connection: &Arc<Connection>, resumed: Option<Whereabouts>) -> Self {
         let cursor = connection.page().cursor().load(Ordering::Relaxed);
         let mut position = Self {
@@ -146,7 +146,7 @@ impl Position {
     }
 }
 
-/// What is known of a place from the entry before it.
+/// The counts at a place, from the entry before it.
 fn counted_until(connection: &Connection, cursor: u64) -> Counted {
     let unknown = Counted {
         sequence: cursor,

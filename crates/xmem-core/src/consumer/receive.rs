@@ -78,7 +78,7 @@ impl Consumer {
                 Ok(None) => {}
                 Err(error) => {
                     if let (ReceiveError::Timeout, Some(notifier)) = (&error, &self.notifier) {
-                        // There is a frame, but not yet what the producer was asked for to take it.
+                        // There is a frame, but the producer's answer that is needed to take it has not come.
                         notifier.ask(self.waiting().since(asked_at));
                     }
                     return Err(error);
@@ -109,7 +109,7 @@ impl Consumer {
         // Bounded, so that the caller checks the time and the canceller: a producer that lies could go on for ever.
         for _ in 0..LOOKS {
             self.connection().check_flags()?;
-            // Before the head: what was published before the end is received before the end.
+            // Before the head: frames that were published before the end are received before the end.
             let lost = self.connection().is_lost();
             let head = self.connection().control().head();
             if head <= self.position.cursor() {
@@ -174,7 +174,7 @@ impl Consumer {
         ReceiveError::Corrupt(what)
     }
 
-    /// A live consumer that is further behind than the history skips to what is kept for it.
+    /// A live consumer that is further behind than the history skips to the oldest frame that is kept for it.
     fn skip_what_is_too_old(&mut self, head: u64) {
         let constants = self.connection().control().constants();
         // An honest head is never further away than the ring is long; a false one must not take for ever.

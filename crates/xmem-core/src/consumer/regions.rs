@@ -43,7 +43,7 @@ impl Answer {
     }
 }
 
-/// Nothing in it grows with what a producer sends.
+/// Its size is bounded, whatever messages a producer sends.
 #[derive(Default)]
 struct State {
     answers: BTreeMap<u32, Answer>,

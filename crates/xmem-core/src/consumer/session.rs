@@ -17,7 +17,7 @@ use super::link::Link;
 use super::origin::{Join, Origins};
 use super::regions::MappedRegions;
 
-/// What a consumer has of a pool that it joined.
+/// The state of a consumer in a pool that it joined.
 pub(crate) struct Session {
     connection: Arc<Connection>,
     leases: Arc<Leases>,

@@ -75,7 +75,7 @@ impl Stickies {
         lock(&self.versions)
     }
 
-    /// Stores what the producer sent: a version and its size in bytes, or that it does not have it.
+    /// Stores the producer's answer: a version and its size in bytes, or that it does not have it.
     pub(super) fn keep(&self, number: u64, sticky: Option<Arc<Sticky>>, size: usize) {
         let mut versions = self.lock();
         versions.known.insert(number, Version(sticky, size));

@@ -22,7 +22,7 @@ impl From<Malformed> for ReceiveError {
     }
 }
 
-/// How a frame is taken: for what, and how long that may take.
+/// How a frame is taken: its use, and the time limit.
 pub(super) struct Take<'a> {
     pub(super) session: &'a Session,
     pub(super) purpose: Purpose,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! What a consumer waits for.
+//! The condition that a consumer waits for.
 
 use std::time::Duration;
 
@@ -50,7 +50,7 @@ impl Waiting {
             || canceller.is_cancelled()
     }
 
-    /// Whether the stream is over, and the caller does not wait for what comes after that.
+    /// Whether the stream is over, and the caller does not wait for the next one.
     pub(super) fn is_stream_over(self, connection: &Connection) -> bool {
         let eos_at = connection.control().eos_at();
         eos_at.is_some_and(|at| at <= self.cursor) && self.passed_eos != Some(self.cursor)

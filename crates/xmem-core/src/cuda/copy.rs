@@ -15,8 +15,8 @@ use crate::frame::hold::Memory;
 use crate::frame::lease::ReadLease;
 use crate::region::device::slot::CudaSlot;
 
-/// What is copied from a device: a frame, or a slot that this process writes. What was published in a slot before may not
-/// be done.
+/// The source of a copy from a device: a frame, or a slot that this process writes. The frame published in a slot before may
+/// not be done.
 pub(crate) enum Source<'a> {
     Frame(&'a CudaFrame),
     Slot(CudaSlot<'a>),

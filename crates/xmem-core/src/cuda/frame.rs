@@ -329,8 +329,8 @@ impl CudaFrame {
         self.parts.iter().map(|part| (part.ptr, part.len))
     }
 
-    /// Names the memory that the payload is in, at random; its first part's, if it lies in several. What an address means
-    /// changes when memory is freed, and then this does.
+    /// Names the memory that the payload is in, at random; its first part's, if it lies in several. When memory is freed its
+    /// address may name other memory, and this number changes.
     pub fn memory_number(&self) -> u128 {
         self.parts.first().map_or(0, |part| part.memory)
     }

@@ -2,9 +2,8 @@
 
 //! Leases that a device ends by itself, by a plain store of 0 to the lease's word.
 //!
-//! The store comes whenever it comes, and would end whatever lease the word stands for then. So from the moment when the
-//! word's address is given out, this process hands that slot out no more until it has seen the 0: nothing else writes
-//! the word, so after the 0 there is no store to come.
+//! The store may come at any time, and ends the lease that the word stands for then. So once the word's address is given out,
+//! this process leases that slot no more until it has seen the 0. Nothing else writes the word, so no store comes after the 0.
 #![allow(unsafe_code)] // calls of the driver
 
 use std::fmt;
@@ -65,7 +64,7 @@ pub(super) fn hand_over(lease: &mut ReadLease, device: &Device) -> Result<Handed
     let handed = handed.ok_or(CudaError::Shared)?;
     fault::point(Point::HandedOver);
     let number = when::list_only(Box::new(handed), device);
-    // There is no notification when the word is 0: what that frees is looked for.
+    // No notification comes when the word is 0, so the reaper polls for it.
     reaper::until(move || pending::end_if_over(number));
     Ok(HandedOver { word, number })
 }
@@ -82,7 +81,7 @@ pub(super) fn by_write(handed: HandedOver, device: &Device, stream: Stream) {
     if let Err(error) = written {
         log::debug!("a lease is ended by a host function, since {error}");
         if let Err(error) = when::end_listed(number, device, stream) {
-            // The program that put work on that stream has to wait for it: only it knows when the device is done.
+            // The program that put work on that stream has to wait for it: this process cannot tell when it is done.
             log::error!(
                 "a lease cannot be ended in the order of its stream ({error}): it ends with its connection"
             );

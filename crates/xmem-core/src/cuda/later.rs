@@ -68,9 +68,9 @@ impl WriteLease {
     }
 }
 
-/// Enqueues on streams, on the reaper's thread, what ends the hold of a slot, and drops the holder. Nothing can be
-/// enqueued on a stream that is being captured into a graph, and waiting for the device would spoil the capture, so this
-/// is retried until the capture is over.
+/// Enqueues the end of a slot's hold on streams, on the reaper's thread, and drops the holder. Nothing can be enqueued on a
+/// stream that is being captured into a graph, and waiting for the device would spoil the capture, so this is retried until the
+/// capture is over.
 fn when_it_can_be<T: Send + 'static>(
     held: T,
     device: Device,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! What keeps a frame where it is: a handle to its slot, which counts with the role that has the slot.
+//! The handle to a slot. It keeps the frame in its place, and counts with the role that has the slot.
 
 use std::any::Any;
 use std::fmt;
@@ -116,7 +116,7 @@ impl Hold {
         self.is_counted = false;
     }
 
-    /// What counts the handle, if it is of this type.
+    /// The holder that counts the handle, if it is of this type.
     pub(crate) fn holder<H: Holder>(&self) -> Option<Arc<H>> {
         let holder: Arc<dyn Any + Send + Sync> = self.holder.clone();
         holder.downcast().ok()

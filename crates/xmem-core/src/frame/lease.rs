@@ -19,11 +19,11 @@ use super::hold::{Hold, Memory};
 use super::parts::Part;
 use crate::region::RegionView;
 
-/// What another process wrote about a frame is not valid, and in which way.
+/// The reason why another process's description of a frame is not valid.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Malformed(pub(crate) &'static str);
 
-/// Reads what is attached to a frame that is held.
+/// Reads the attachments of a frame that is held.
 fn attachments(hold: &Hold, (at, len): (u64, u64)) -> Result<Named, Malformed> {
     let outside = Malformed("attachments lie outside their slot");
     if !lie_inside(at, len, hold.len() as u64) || len > MAX_NAMED_SIZE as u64 {
@@ -41,8 +41,8 @@ fn attachments(hold: &Hold, (at, len): (u64, u64)) -> Result<Named, Malformed> {
 ///
 /// Clones are local to the process, and no bytes are copied; the last one to go ends the lease, from whatever
 /// thread. A lease outlives the [`Consumer`](crate::Consumer) or [`Producer`](crate::Producer) it came from, and the
-/// process that published the frame. It does not outlive a fork: for a child the slot is used again as soon as its parent lets
-/// go, so what the child reads there is another frame some time.
+/// process that published the frame. It does not outlive a fork: the slot is used again once the parent releases it, and the
+/// child then reads another frame there.
 ///
 /// ```
 /// # let dir = tempfile::tempdir()?;
@@ -95,7 +95,7 @@ impl fmt::Debug for ReadLease {
     }
 }
 
-/// What of a frame [`Producer::forward`](crate::Producer::forward) passes on.
+/// The parts of a frame that [`Producer::forward`](crate::Producer::forward) passes on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FrameParts<'a> {
     /// All bytes of the frame.
@@ -103,8 +103,8 @@ pub enum FrameParts<'a> {
     /// The [parts](ReadLease::parts) with these numbers, in their order in the frame. A frame that lies in its slot is one part,
     /// number 0.
     Only(&'a [usize]),
-    /// No bytes, only the slot that the frame was published with: consumers hold it, and with it what its publisher keeps as
-    /// long. For frames that lie elsewhere.
+    /// No bytes, only the slot that the frame was published with. While consumers hold it, its publisher keeps the resources of
+    /// the frame. For frames that lie elsewhere.
     Slot,
 }
 
@@ -182,9 +182,9 @@ impl ReadLease {
             .map(piece)
             .collect::<Option<Vec<Piece>>>()?;
         let (number, offset) = match view.cuda() {
-            // The frame lies in memory of others; that its device is done is said by the event of this slot.
+            // The frame lies in another pool's memory; the event of this slot marks the end of the device's work.
             Some(cuda) => (Some(pieces.len()), cuda.device_offset(slot_at, slot_len)?),
-            // For a caller that keeps what the publisher keeps with the frame.
+            // The caller holds the slot, and with it the resources that the publisher keeps.
             None => (None, slot_at),
         };
         pieces.push(Piece {
@@ -237,7 +237,7 @@ impl ReadLease {
         }))
     }
 
-    /// The producer's own lease on what it just published. It does not know the frame's parts, if there are any.
+    /// The producer's own lease on the frame it just published. It lacks the frame's parts, if there are any.
     pub(crate) fn of_own(
         hold: Hold,
         info: FrameInfo,
@@ -349,7 +349,7 @@ impl ReadLease {
         unsafe { std::slice::from_raw_parts(self.slot_ptr().wrapping_add(offset), size) }
     }
 
-    /// What publishing added: the frame's number, its slot, when it was published.
+    /// The values that publishing added: the frame's number, its slot, when it was published.
     pub fn info(&self) -> &FrameInfo {
         &self.info
     }
@@ -369,7 +369,7 @@ impl ReadLease {
         self.hold.pool_name()
     }
 
-    /// Whether the producer that published it, or its process, has ended. What it kept with the frame is gone then, although the
+    /// Whether the producer that published it, or its process, has ended. Resources that it kept with the frame are gone then; the
     /// frame itself stays. Never, of a producer of this process.
     pub fn producer_is_gone(&self) -> bool {
         self.hold.producer_is_gone()

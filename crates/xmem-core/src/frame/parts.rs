@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Frames that do not lie in their slot but elsewhere, in one or several pieces. The slot is what is held; what is
-//! attached to it has the places of the pieces.
+//! Frames that do not lie in their slot but elsewhere, in one or several pieces. A reader holds the slot; the attachments of
+//! the slot have the places of the pieces.
 #![allow(unsafe_code)] // slices over shared memory, for as long as the protocol keeps writers out
 
 use std::io;
@@ -61,13 +61,13 @@ impl Part {
         self.view.cuda().is_some()
     }
 
-    /// What this process has of it in the pool that it was forwarded from: a lease, or only a reference without one.
+    /// This process's handle to it in the pool that it was forwarded from: a lease, or only a reference without one.
     pub(crate) fn held_at_origin(&self) -> Option<&Hold> {
         self.at_origin.as_ref()
     }
 
-    /// Whether the producer that it was forwarded from has ended, as [`ReadLease::producer_is_gone`](crate::ReadLease::producer_is_gone)
-    /// says. `None`: it was not forwarded.
+    /// Whether the producer that it was forwarded from has ended; see
+    /// [`ReadLease::producer_is_gone`](crate::ReadLease::producer_is_gone). `None`: it was not forwarded.
     pub fn origin_is_gone(&self) -> Option<bool> {
         self.held_at_origin().map(Hold::producer_is_gone)
     }

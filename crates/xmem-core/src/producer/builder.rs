@@ -40,14 +40,14 @@ impl ProducerBuilder {
         }
     }
 
-    /// What happens when a consumer is slow. Default: [`Delivery::Live`].
+    /// How the pool treats a slow consumer. Default: [`Delivery::Live`].
     pub fn delivery(mut self, delivery: Delivery) -> Self {
         self.settings.delivery = delivery;
         self
     }
 
     /// How many of the newest frames are kept for consumers, at least 1. Default: 4. A live consumer that is further
-    /// behind skips what is older.
+    /// behind skips older frames.
     pub fn history(mut self, frames: u32) -> Self {
         self.settings.history = frames.max(1);
         self
@@ -56,9 +56,9 @@ impl ProducerBuilder {
     /// Keeps more frames than the newest `history` in a live pool: those whose time is not further than this from the time of
     /// the newest one, 64 entries at most. Default: zero.
     ///
-    /// So a consumer may lag behind by a time, however many frames that are. These further frames are kept only while
-    /// nothing else needs their slots; they take nothing from what others are promised. Frames without a time are not
-    /// kept for longer, nor are frames with a release hook or with parts, because upstream waits for their memory.
+    /// So a consumer may lag behind by a time, however many frames that are. These further frames are kept only while nothing
+    /// else needs their slots; they do not reduce the budgets of consumers. Frames without a time are not kept for longer, nor
+    /// are frames with a release hook or with parts, because upstream waits for their memory.
     pub fn history_time(mut self, time: Duration) -> Self {
         self.settings.history_time = time;
         self
@@ -109,7 +109,7 @@ impl ProducerBuilder {
     }
 
     /// The largest budget that a consumer may have, in slots. Default: 8. Where there are many consumers, each gets an equal share
-    /// of what `max_slots` and `max_bytes` have room for, and more again when others leave.
+    /// of the slots that `max_slots` and `max_bytes` allow, and more again when others leave.
     pub fn max_held(mut self, slots: u32) -> Self {
         self.settings.max_held = slots.clamp(1, MAX_SLOTS);
         self

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Claiming a slot to write: which slot, and what is given up when none is free.
+//! Claiming a slot to write: which slot, and which frame to give up when none is free.
 
 use xmem_shm::fault::{self, Point};
 use xmem_shm::protocol::slot::SlotWord;

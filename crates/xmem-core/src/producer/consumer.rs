@@ -23,7 +23,7 @@ use crate::stats::{ConsumerStats, device_words};
 /// Pools of origin that are remembered of a consumer.
 const MAX_REACHED: usize = 16;
 
-/// One consumer. Its process writes the lease page, so nothing there is trusted beyond what it was granted.
+/// One consumer. Its process writes the lease page, so no value there is trusted beyond the granted limits.
 #[derive(Debug)]
 pub(super) struct ConsumerRecord {
     id: u64,
@@ -44,7 +44,7 @@ pub(super) struct ConsumerRecord {
     answers: Mutex<Answers>,
     /// How it opened device memory.
     device: Mutex<String>,
-    /// It cannot open events, and looks at what frames are marked with.
+    /// It cannot open events, and reads the marks of frames.
     wants_marks: AtomicBool,
     /// It was already reported as one that holds the producer up.
     was_named: AtomicBool,
@@ -181,7 +181,7 @@ impl ConsumerRecord {
 
     /// Up to which version of the list it has unmapped the regions that are gone. `None`: it has unmapped all.
     pub(super) fn regions_seen(&self) -> Option<u32> {
-        // Pairs with the release store in `MappedRegions::store_report`: what is freed then is mapped nowhere any more.
+        // Pairs with the release store in `MappedRegions::store_report`: memory that is freed then is mapped nowhere any more.
         let seen = self.page.regions_seen().load(Ordering::Acquire);
         (seen != REGIONS_LET_GO).then_some(seen as u32)
     }
@@ -269,7 +269,7 @@ impl ConsumerRecord {
         }
     }
 
-    /// Reserves what it may hold where each consumer gets this share.
+    /// Reserves the slots that it may hold where each consumer gets this share.
     pub(super) fn reserve(&self, share: u32) {
         let slots = self.claim().slots(share);
         self.reserved.store(slots, Ordering::Relaxed);

@@ -119,7 +119,7 @@ impl Connection {
     }
 }
 
-/// What becomes of a connection after a message.
+/// The next step for a connection after a message.
 pub(super) enum Next {
     Stay,
     /// The message cost time. The other connections have their turn.
@@ -246,7 +246,7 @@ impl ControlThread {
         true
     }
 
-    /// The pool is closed. Consumers with frames left to take may still ask for what those need.
+    /// The pool is closed. Consumers with frames left to take may still ask for the answers those need.
     fn end(mut self) {
         let _ = epoll::delete(&self.epoll, &self.listener.socket);
         let until = Instant::now() + LINGER;
@@ -383,7 +383,7 @@ impl ControlThread {
         }
     }
 
-    /// Reads what a process sent before it died. Its queue is bounded, and nothing is added any more.
+    /// Reads the messages that a process sent before it died. Its queue is bounded, and nothing is added any more.
     fn read_rest(&mut self, id: u64) {
         for _ in 0..MAX_QUEUED / MESSAGES_PER_TURN {
             self.read(id);

@@ -91,7 +91,7 @@ pub(super) fn set_ready(claimed: &Claimed, ready: bool) {
     }
 }
 
-/// Marks whether the device is done with a slot: it may still work on what was published there before.
+/// Marks whether the device is done with a slot: it may still work on the frame published there before.
 pub(super) fn look_if_ready(pool: &Pool, claimed: &Claimed) -> Result<(), PublishError> {
     if let (Some(device), Some(cuda)) = (claimed.place.device, claimed.region.cuda()) {
         match cuda.twin.is_done(device.index) {
@@ -107,8 +107,7 @@ pub(super) fn look_if_ready(pool: &Pool, claimed: &Claimed) -> Result<(), Publis
     Ok(())
 }
 
-/// Waits until devices are done with what was published, and marks it so: consumers cannot ask this process after it
-/// ends.
+/// Waits until devices are done with published frames, and marks them so: consumers cannot ask this process after it ends.
 pub(super) fn wait_until_done(pool: &Pool) {
     let regions = cuda_regions(pool);
     let until = Deadline::after(Some(pool.settings().release_timeout));
@@ -173,7 +172,7 @@ fn settle_ended(pool: &Pool, done_too: bool) -> bool {
     waits
 }
 
-/// Starts a thread that looks now and then whether devices may still finish what was published: no other call might show
+/// Starts a thread that checks every `SUSPICIOUS` whether devices may still finish published frames: no other call might show
 /// it, and consumers wait for it.
 pub(super) fn watch(pool: &Arc<Pool>) {
     look_again(
@@ -229,8 +228,8 @@ fn look_again(
         let Some(pool) = pool.upgrade() else {
             return true;
         };
-        // Before the look: a frame that is published after it begins anew. An exchange: what was published before by a thread
-        // that found the flag set is seen by the look.
+        // Before the look: a frame that is published after it begins anew. An exchange: the look sees frames that a thread
+        // published before it found the flag set.
         flag(&pool).swap(false, Ordering::AcqRel);
         let goes_on = look(&pool) && !flag(&pool).swap(true, Ordering::AcqRel);
         // Perhaps this is the last reference, and hooks run when it ends.
@@ -281,7 +280,7 @@ pub(super) fn wait_until_unused(pool: &Pool) {
     }
 }
 
-/// Keeps what consumers may have open until the process ends, because the pool cannot wait for them.
+/// Keeps the memory that consumers may have open until the process ends, because the pool cannot wait for them.
 pub(super) fn leak(pool: &Pool) {
     if let Some(mut guard) = pool.lock() {
         guard.regions.leak_lasting();

@@ -6,7 +6,7 @@ use xmem_shm::abi::budget::BudgetLimit;
 
 use crate::stats::ConsumerStats;
 
-/// What happened to a pool's consumers.
+/// An event of a pool's consumers.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub enum ConsumerEvent {
@@ -69,9 +69,9 @@ impl Cut {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Departure {
-    /// It said goodbye.
+    /// It sent a leave message.
     Left,
-    /// Its process ended, or closed the connection without a goodbye.
+    /// Its process ended, or closed the connection without that message.
     Died,
     /// Its lease page or its messages broke the protocol.
     CutOff,

@@ -87,7 +87,7 @@ impl<'a> Guard<'a> {
         self.consumers.backlog(self.control().head())
     }
 
-    /// Whether no consumer needs what is in an idle slot. This may change at once: only `claim` is final.
+    /// Whether no consumer needs the frame in an idle slot. This may change at once: only `claim` is final.
     pub(super) fn looks_free(&self, slot: u32) -> bool {
         let (Some(info), Some(word)) = (self.slots.get(slot), self.control().slot(slot)) else {
             return false;
@@ -115,7 +115,7 @@ impl<'a> Guard<'a> {
         })
     }
 
-    /// Claims an idle slot, if no consumer needs what is in it.
+    /// Claims an idle slot, if no consumer needs the frame in it.
     pub(super) fn claim(&self, slot: u32) -> Option<SlotWord> {
         if !self.looks_free(slot) {
             return None;
@@ -179,7 +179,7 @@ impl<'a> Guard<'a> {
         while self.forget_spare(span) {}
     }
 
-    /// Takes out one entry of the history that is beyond what is to stay. `false`: there is none.
+    /// Takes out one entry of the history that `span` does not keep. `false`: there is none.
     pub(super) fn forget_spare(&mut self, span: Span) -> bool {
         let Some(old) = self.history.take_spare(span) else {
             return false;

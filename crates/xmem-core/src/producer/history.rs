@@ -103,7 +103,7 @@ impl History {
         oldest.min(frames_only)
     }
 
-    /// Takes out one entry that is beyond what is to stay.
+    /// Takes out one entry that `span` does not keep.
     pub(super) fn take_spare(&mut self, span: Span) -> Option<Kept> {
         let spare = self.spare(span)?;
         let kept = self.entries.remove(spare)?;

@@ -2,7 +2,7 @@
 
 //! Bounds on the descriptors that wait in sockets until the peer reads them.
 //!
-//! The kernel counts what a user has in flight, over all of that user's processes. Past RLIMIT_NOFILE none of them can send a
+//! The kernel counts a user's descriptors in flight, over all processes of the user. Past RLIMIT_NOFILE none of them can send a
 //! descriptor (ETOOMANYREFS), unless it has CAP_SYS_RESOURCE or CAP_SYS_ADMIN. A descriptor is in flight until the peer reads it
 //! or closes its socket; closing this end changes nothing. Without bounds a consumer of another user, which only had to stop
 //! reading, could thus cut this user off from every pool.

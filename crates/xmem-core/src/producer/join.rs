@@ -129,7 +129,7 @@ impl ControlThread {
     }
 }
 
-/// What an admitted consumer is sent.
+/// The answer to an admitted consumer.
 pub(super) struct Welcome {
     consumer: Arc<ConsumerRecord>,
     page_fd: OwnedFd,

@@ -509,14 +509,14 @@ impl Producer {
 
     /// Closes the pool: no frame comes any more, and no consumer can join. Frames that consumers hold stay valid.
     ///
-    /// Consumers that have frames left to take get 50 ms to ask for what they need for that. Hooks of frames with a
+    /// Consumers that have frames left to take get 50 ms to ask for the answers they need for that. Hooks of frames with a
     /// release hook or a count run, even if a consumer still holds the frame.
     pub fn close(&self) {
         self.owner.close();
     }
 }
 
-/// Implemented by what can belong to a producer's pool. Other crates cannot name it, and so cannot implement it.
+/// Implemented by leases and imported memory, which belong to a producer's pool. No other crate can name or implement it.
 pub trait OfPool {
     #[doc(hidden)]
     fn is_of(&self, producer: &Producer) -> bool;

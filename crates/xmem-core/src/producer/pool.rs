@@ -43,7 +43,7 @@ pub(super) struct Counters {
 /// Which checks of devices are running.
 #[derive(Debug, Default)]
 pub(super) struct DeviceLooks {
-    /// A thread checks whether devices may still finish what was published.
+    /// A thread checks whether devices may still finish published frames.
     pub(super) watches: AtomicBool,
     /// Consumers want frames marked when devices are done with them.
     pub(super) marks_wanted: AtomicBool,
@@ -239,7 +239,7 @@ impl Pool {
         true
     }
 
-    /// Handles what consumers released.
+    /// Handles the slots that consumers released.
     pub(super) fn look_at_released(&self) {
         let mut guard = self.lock_on_own_thread();
         guard.finalize_watched();
@@ -284,7 +284,7 @@ impl Pool {
         }
     }
 
-    /// Ends the stream. Consumers keep what they hold.
+    /// Ends the stream. Consumers keep the frames they hold.
     pub(super) fn close(&self) {
         let Some(mut guard) = self.lock() else {
             return;

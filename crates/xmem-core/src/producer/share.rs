@@ -22,7 +22,7 @@ use super::slots::{Place, Slots};
 /// The slots left for an upstream whose need is not known: as many as a decoder usually needs.
 const LIKELY_UPSTREAM_NEED: u32 = 16;
 
-/// What the shares depend on, besides the settings.
+/// The values that the shares depend on, besides the settings.
 #[derive(Debug, Default)]
 pub(super) struct Shares {
     /// Slots for buffers that upstream keeps. `None`: not known yet.
@@ -41,7 +41,7 @@ impl Shares {
         self.upstream_need.unwrap_or(0)
     }
 
-    /// Gives each consumer its budget, for as many as there are now. Returns what to report.
+    /// Gives each consumer its budget, for as many as there are now. Returns the cut to report.
     pub(super) fn share_out(
         &mut self,
         control: &Control,

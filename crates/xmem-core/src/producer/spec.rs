@@ -7,8 +7,8 @@ use super::slots::Want;
 use crate::error::AcquireError;
 use crate::region::device::Device;
 
-/// What [`Producer::acquire`](crate::Producer::acquire) needs to find a slot: the size of the frame and other
-/// requirements. A number converts into a spec: that many bytes of payload in host memory.
+/// The requirements by which [`Producer::acquire`](crate::Producer::acquire) finds a slot: the size of the frame and others. A
+/// number converts into a spec: that many bytes of payload in host memory.
 ///
 /// ```
 /// # let dir = tempfile::tempdir()?;

@@ -52,7 +52,7 @@ pub(super) fn remove_socket(path: &Path) -> Result<bool, CreateError> {
     }
 }
 
-/// Removes what a killed producer left of a pool: its socket, its lock file and its segments in `/dev/shm`. Returns the
+/// Removes the files of a killed producer's pool: its socket, its lock file and its segments in `/dev/shm`. Returns the
 /// removed paths, perhaps none.
 ///
 /// Outside of the runtime directory a socket without a producer's lock file beside it counts as another program's.
@@ -67,7 +67,7 @@ pub(super) fn remove_socket(path: &Path) -> Result<bool, CreateError> {
 /// use std::os::unix::net::UnixListener;
 /// use xmem_core::{Producer, RemoveError, remove_stale};
 ///
-/// drop(UnixListener::bind(pool)?); // what is left of a process that listened,
+/// drop(UnixListener::bind(pool)?); // the socket of a process that listened,
 /// std::fs::write(dir.path().join("p.lock"), "camera (process 4711)")?; // and was a producer
 /// assert_eq!(remove_stale(pool)?.len(), 2);
 /// assert!(remove_stale(pool)?.is_empty());

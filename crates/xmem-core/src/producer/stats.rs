@@ -27,7 +27,7 @@ pub(super) fn of_consumer(guard: &Guard<'_>, consumer: &ConsumerRecord, now: i64
     }
 }
 
-/// Whether a consumer holds what is in a slot.
+/// Whether a consumer holds the frame in a slot.
 fn is_held(guard: &Guard<'_>, slot: u32) -> bool {
     let Some(word) = guard.pool().control().slot(slot) else {
         return false;

@@ -122,7 +122,7 @@ pub(super) fn max_backlog(settings: &Settings) -> u64 {
     u64::from(MAX_BACKLOG.max(settings.history).min(room))
 }
 
-/// What the slowest consumers took so far; changes when they move.
+/// The sequence that the slowest consumers have reached; changes when they move.
 fn taken(pool: &Pool) -> Option<u64> {
     let guard = pool.lock()?;
     let head = pool.control().head();

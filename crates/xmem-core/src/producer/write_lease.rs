@@ -187,8 +187,7 @@ impl WriteLease {
     }
 
     /// Makes the frame visible to consumers. From here on it must not be written. All work of devices on it has ended; if
-    /// it has not, use `publish_on`. If a device still works on what was published in the slot before, consumers wait for
-    /// it.
+    /// it has not, use `publish_on`. If a device still works on the frame published in the slot before, consumers wait for it.
     ///
     /// The returned lease is the producer's own reference: while it lives, the slot is not reused.
     ///
@@ -275,7 +274,7 @@ pub(super) fn has_attachments(
         return false;
     }
     let from = region.ptr().wrapping_add(place.offset + at);
-    // SAFETY: inside the slot, which lies inside the region; what is published is not written.
+    // SAFETY: inside the slot, which lies inside the region; published bytes are not written.
     bytes == unsafe { std::slice::from_raw_parts(from.cast_const(), len) }
 }
 

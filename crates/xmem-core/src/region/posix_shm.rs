@@ -55,7 +55,7 @@ pub(crate) fn prefix(socket: &Path) -> String {
     format!("{}{hash:016x}.", prefix_of_all())
 }
 
-/// Removes the segments that killed producers left, of the pool with this prefix; returns what it removed.
+/// Removes the segments that killed producers left, of the pool with this prefix; returns the removed paths.
 pub(crate) fn sweep(prefix: &str) -> Vec<PathBuf> {
     sweep_if(|name| name.starts_with(prefix))
 }

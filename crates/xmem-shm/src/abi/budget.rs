@@ -4,7 +4,7 @@
 
 use std::fmt;
 
-/// What keeps a consumer's budget from being larger.
+/// The limit that keeps a consumer's budget from being larger.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum BudgetLimit {

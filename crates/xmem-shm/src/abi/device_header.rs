@@ -145,7 +145,7 @@ impl DeviceHeader {
         (slots <= MAX_SLOTS).then(|| header_len(slots))
     }
 
-    /// Decodes what another process wrote into the beginning of a region of `host_len` bytes.
+    /// Decodes the header that another process wrote into the beginning of a region of `host_len` bytes.
     pub fn decode(bytes: &[u8], host_len: usize) -> Result<Self, &'static str> {
         let mut m = In(bytes);
         let short = "its device header is too short";

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! An entry of the ring: what describes one frame, as 64-bit words. Its layout is in a table, or in the entry's extension.
+//! An entry of the ring: the description of one frame, as 64-bit words. Its layout is in a table, or in the entry's extension.
 
 use std::sync::Arc;
 
@@ -43,7 +43,7 @@ const ATTACHED_AT_BITS: u32 = 39;
 /// Attachments begin before this byte of their slot.
 pub const MAX_ATTACHED_AT: u64 = 1 << ATTACHED_AT_BITS;
 
-/// An entry. Any words are one; what they refer to is checked where it is used.
+/// An entry. Any words are one; the places that they refer to are checked at their use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Entry {
     sequence: u64,
@@ -174,7 +174,7 @@ impl Entry {
         self.layout_number() == 0 || self.has_reserved()
     }
 
-    /// What publishing added to the frame's description, where its slot lies in this memory.
+    /// The values that publishing added to the frame's description, where its slot lies in this memory.
     pub fn info(&self, storage: Storage, device_id: u8) -> FrameInfo {
         FrameInfo {
             sequence: self.sequence,

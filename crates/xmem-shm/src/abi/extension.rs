@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! What an entry of the ring has no words for: a layout that is not in the table, and the bytes for the user's own use.
+//! The data that an entry of the ring has no words for: a layout that is not in the table, and the bytes for the user's own
+//! use.
 
 use std::sync::Arc;
 

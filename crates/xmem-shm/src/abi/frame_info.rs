@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! What publishing adds to the description of a frame.
+//! The values that publishing adds to the description of a frame.
 
 /// The kind of memory that a frame lies in.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq, Hash)]
@@ -13,7 +13,7 @@ pub enum Storage {
     Cuda,
 }
 
-/// What publishing adds to the [description](crate::abi::meta::FrameMeta) of a frame.
+/// The values that publishing adds to the [description](crate::abi::meta::FrameMeta) of a frame.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub struct FrameInfo {
     /// Number of the frame in its pool, from 0. Frames and events share one count.

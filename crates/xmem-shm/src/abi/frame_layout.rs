@@ -24,7 +24,7 @@ pub struct FrameLayout {
     pub shape: [u64; MAX_DIMS],
     /// Bytes from one element to the next, per dimension.
     pub strides: [i64; MAX_DIMS],
-    /// What the payload is, such as `image/raw` or `tensor/float32`.
+    /// The type of the payload, such as `image/raw` or `tensor/float32`.
     pub content_type: Text<32>,
     /// The program that made it.
     pub producer: Text<32>,
@@ -75,7 +75,7 @@ impl FrameLayout {
         words
     }
 
-    /// Decodes words that another process wrote. What is not valid is an error, never a panic.
+    /// Decodes words that another process wrote. Invalid words are an error, never a panic.
     pub fn decode(words: &LayoutWords) -> Result<Self, MetaError> {
         let mut words = words.iter().copied();
         let mut next = || words.next().unwrap_or(0);

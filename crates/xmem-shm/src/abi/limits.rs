@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Limits of what two processes share. A number above its limit is refused, whichever process wrote it.
+//! Limits of the values that two processes share. A number above its limit is refused, whichever process wrote it.
 
 use std::time::Duration;
 
-/// The most slots that a pool may have. It bounds what a consumer maps for a producer that it does not trust.
+/// The most slots that a pool may have. It bounds the memory a consumer maps for a producer that it does not trust.
 pub const MAX_SLOTS: u32 = 1 << 16;
 /// The most parts that a frame may have: as many memories as a GstBuffer has.
 pub const MAX_PARTS: usize = 16;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! The description of a frame: what the caller of `publish` knows of it besides its bytes.
+//! The description of a frame, which the caller of `publish` gives besides its bytes.
 
 use std::fmt;
 use std::ops::{Deref, DerefMut};
@@ -20,7 +20,7 @@ use crate::abi::named::Attachments;
 pub struct Text<const N: usize>([u8; N]);
 
 impl<const N: usize> Text<N> {
-    /// Text from a string; what is longer than `N` bytes, or comes after a NUL, is cut off.
+    /// Text from a string; bytes past `N`, or after a NUL, are cut off.
     pub fn new(text: &str) -> Self {
         let end = text.bytes().take(N).take_while(|b| *b != 0).count();
         let end = text.floor_char_boundary(end);
@@ -139,8 +139,8 @@ pub struct VideoLayout {
     pub strides: [i32; MAX_PLANES],
 }
 
-/// The description of a frame. The caller of `publish` fills it in; [`FrameInfo`](crate::abi::frame_info::FrameInfo) has what
-/// publishing adds. All times are nanoseconds.
+/// The description of a frame. The caller of `publish` fills it in; [`FrameInfo`](crate::abi::frame_info::FrameInfo) has the
+/// values that publishing adds. All times are nanoseconds.
 #[derive(Debug, Clone, PartialEq)]
 pub struct FrameMeta {
     /// First byte of the payload, counted from the slot's first byte.
@@ -179,8 +179,7 @@ pub struct FrameMeta {
     /// This is no frame but an event of the stream, between two frames: it has attachments, and no payload.
     /// Consumers get it only if they asked for `ConsumerBuilder::events`.
     pub event: bool,
-    /// What else is known, by name. It lies behind the payload in the slot, in the
-    /// room (`SlotSpec::attachments`) that was asked for.
+    /// Further data, by name. It lies behind the payload in the slot, in the room (`SlotSpec::attachments`) that was asked for.
     pub attachments: Attachments,
 }
 

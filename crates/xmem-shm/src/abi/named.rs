@@ -1,23 +1,23 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Named byte strings: a stream's sticky state, and what is attached to a frame.
+//! Named byte strings: a stream's sticky state, and the attachments of a frame.
 
 use std::sync::Arc;
 
 use crate::abi::limits::MAX_NAMED_ENTRIES;
 
-/// What a late joiner needs before its first frame: caps, segment, tags and the like.
+/// The state that a late joiner needs before its first frame: caps, segment, tags and the like.
 ///
 /// The core does not read it. Every frame has the version of the state that it belongs to. xmemsink and xmemsrc know these
 /// keys; a program that is no pipeline should set `caps`, and may set `tags`:
 ///
 /// | key | content | form |
 /// |---|---|---|
-/// | `caps` | what the frames are; xmemsrc needs it | fixed caps as text, such as `video/x-raw,format=GRAY8,width=64,height=48,framerate=30/1` |
-/// | `tags`, `tags-global` | what is known of the stream, and of all that it belongs to | a GstTagList as text, such as `taglist, title=(string)Door;` |
+/// | `caps` | the format of the frames; xmemsrc needs it | fixed caps as text, such as `video/x-raw,format=GRAY8,width=64,height=48,framerate=30/1` |
+/// | `tags`, `tags-global` | the tags of the stream, and of all that it belongs to | a GstTagList as text, such as `taglist, title=(string)Door;` |
 /// | `segment` | which of the producer's times are played, for `timestamp-mode=passthrough` and speeds other than 1 | a GstSegment as text |
 /// | `stream-start`, `stream` | the stream's id, and its flags, group and type; without them xmemsrc makes an id of the pool's name | the id; a GstStructure as text |
-/// | `timeline` | what the frames' [timestamps](crate::abi::meta::FrameMeta::timestamp) stand for: whether they are live, latency, base time. Without it they are taken for those of a file: see below | a GstStructure as text: `timeline, live=(boolean)true;` |
+/// | `timeline` | the meaning of the frames' [timestamps](crate::abi::meta::FrameMeta::timestamp): whether they are live, latency, base time. Without it they are taken for those of a file: see below | a GstStructure as text: `timeline, live=(boolean)true;` |
 /// | `custom/NAME` | a sticky custom event of that name | a GstStructure as text |
 ///
 /// Text is as `gst_caps_to_string` and the serialization of GStreamer's values have it. Other keys are for the programs' own use.
@@ -38,7 +38,7 @@ use crate::abi::limits::MAX_NAMED_ENTRIES;
 /// ```
 pub type Sticky = Named;
 
-/// What is attached to one frame besides its fixed metadata, such as regions of interest. The core does not read it.
+/// The data attached to one frame besides its fixed metadata, such as regions of interest. The core does not read it.
 pub type Attachments = Named;
 
 /// Byte strings by name, in the order in which they were set.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Raw video formats: what their planes are, and where GStreamer puts them by default (its `video-info.c` and
-//! `video-format.c`; the plugin's tests compare each with what GStreamer does).
+//! Raw video formats: their planes, and where GStreamer puts them by default (its `video-info.c` and `video-format.c`; the
+//! plugin's tests compare each with GStreamer's result).
 
 use thiserror::Error;
 
@@ -71,7 +71,7 @@ pub struct PlaneSize {
 }
 
 impl PlaneSize {
-    /// Bytes of a row that count; what lies between them and the next row is padding.
+    /// Bytes of a row that count; the bytes between them and the next row are padding.
     pub fn row_bytes(&self) -> u64 {
         // Three numbers of 32 bits at most, two of which are small.
         u64::from(self.columns) * u64::from(self.channels) * self.dtype.size() as u64
@@ -163,7 +163,7 @@ impl VideoFormat {
         FORMATS.iter().find(|format| format.name == name)
     }
 
-    /// What a frame of this size consists of.
+    /// The planes of a frame of this size.
     pub fn planes(&self, width: u32, height: u32) -> Vec<PlaneSize> {
         let plane = |rows, columns, channels| PlaneSize {
             rows,
@@ -295,7 +295,7 @@ impl VideoLayout {
             .ok_or(LayoutError::Size { width, height })
     }
 
-    /// Rows, and what is in a row, of each plane.
+    /// Rows, and the contents of a row, of each plane.
     ///
     /// # Errors
     ///

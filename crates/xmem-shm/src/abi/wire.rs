@@ -6,7 +6,7 @@ use crate::abi::limits::MAX_REQUEST;
 use crate::abi::meta::Text;
 use crate::abi::start_from::StartFrom;
 
-/// What a hello begins with.
+/// The first bytes of a hello.
 const MAGIC: [u8; 8] = *b"xmem-hi\0";
 /// The longest message in bytes. Receivers give one byte more, so that longer ones show.
 pub const MAX_MESSAGE: usize = 512;
@@ -46,7 +46,7 @@ pub enum ToProducer {
     },
     /// "I gave something back that you wait for."
     Bell,
-    /// "I take no more frames." What is held stays held.
+    /// "I take no more frames." Held frames stay held.
     Leave,
     /// "I want to write": a new slot (pools with `peers_may_write`).
     AcquireSlot {

@@ -2,7 +2,7 @@
 
 //! Points between any two steps that other processes can see, where tests make a process die, stop or fail.
 //!
-//! Without the feature `fault-points` nothing is left of them in what is built.
+//! A build without the feature `fault-points` has none of them.
 
 #[cfg(feature = "fault-points")]
 mod armed;
@@ -200,7 +200,7 @@ points! {
         EventsMade,
         /// The slot's event is on a stream, and the frame not published.
         EventRecorded,
-        /// The device is done with what is out, and the pool ends.
+        /// The device is done with the published frames, and the pool ends.
         DeviceSettled,
     }
     Both {

@@ -29,7 +29,7 @@ pub fn len(fd: impl AsFd) -> io::Result<Option<usize>> {
     Ok(usize::try_from(len).ok())
 }
 
-/// Before the CPU reads what a device wrote. Waits for the device.
+/// Before the CPU reads data that a device wrote. Waits for the device.
 pub fn begin_read(fd: impl AsFd) -> io::Result<()> {
     sync(fd, SYNC_READ)
 }

@@ -15,7 +15,7 @@ use rustix::mm::{Advice, MapFlags, ProtFlags, madvise};
 /// A process, as a number that a forked child does not share. Compared without a system call where the kernel has the means.
 ///
 /// One page that the kernel wipes in a forked child holds the number. A handle keeps the number it was made under; in a
-/// child the page reads 0, so the handle knows that it was inherited.
+/// child the page reads 0, which differs from the handle's number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ProcessId(u64);
 
@@ -120,7 +120,7 @@ impl KeptFromChildren {
                 return false;
             };
             DEV_NULL.store(std::os::fd::IntoRawFd::into_raw_fd(null), Ordering::Release);
-            // SAFETY: the handler does nothing but what is allowed in a forked child of a process with threads.
+            // SAFETY: the handler does only operations allowed in a forked child of a process with threads.
             unsafe { libc::pthread_atfork(None, None, Some(replace_in_child)) == 0 }
         });
         let number: RawFd = fd.as_fd().as_raw_fd();

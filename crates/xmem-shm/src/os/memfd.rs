@@ -66,7 +66,7 @@ pub fn reserve(fd: impl AsFd, len: usize) -> io::Result<()> {
     Ok(())
 }
 
-/// The machine's memory, in bytes, with what it can swap.
+/// The machine's memory and swap, in bytes.
 fn all_memory() -> u64 {
     let info = rustix::system::sysinfo();
     let units = info.totalram.saturating_add(info.totalswap);
@@ -97,7 +97,7 @@ pub fn seal(fd: impl AsFd, seal: Seal) -> io::Result<()> {
     Ok(())
 }
 
-/// The descriptor for processes that may only read what was sealed against future writes: the same, if that holds.
+/// The descriptor for processes that may only read memory sealed against future writes: the same, if the seal works.
 ///
 /// gVisor takes the seal and does nothing about it (as of 2026). There the descriptor is one that cannot write. A process of
 /// the same user, or root, can open it anew and write nevertheless.

@@ -23,7 +23,7 @@ pub fn write(name: &str, bytes: &[u8]) -> io::Result<OwnedFd> {
     Ok(fd)
 }
 
-/// Reads what `write` wrote, at most `max` bytes of it.
+/// Reads the bytes that `write` wrote, at most `max` of them.
 pub fn read(fd: OwnedFd, max: usize) -> io::Result<Vec<u8>> {
     let len = memfd::sealed_len(&fd, Seal::Size)
         .map_err(|reason| io::Error::new(io::ErrorKind::InvalidData, reason))?;

@@ -50,7 +50,7 @@ pub struct Listening {
 pub fn listen_at(path: &Path, mode: u32) -> io::Result<Listening> {
     let socket = seqpacket()?;
     let mode = Mode::from_raw_mode(mode & 0o777);
-    // The mode of an unbound socket is what bind gives to the file, less the umask.
+    // bind gives the file the mode of the unbound socket, less the umask.
     fchmod(&socket, mode)?;
     bind(&socket, &SocketAddrUnix::new(path)?)?;
     fault::point(Point::SocketBound);
@@ -134,7 +134,7 @@ pub fn recv<'a>(socket: impl AsFd, buffer: &'a mut [u8]) -> io::Result<Option<Re
     let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
     let mut receive =
         || retry_on_intr(|| recvmsg(&socket, &mut [IoSliceMut::new(buffer)], &mut control, flags));
-    // A peer that went without reading everything shows as a reset first; what it sent before comes after that.
+    // A peer that went without reading everything shows as a reset first; the messages it sent before come after that.
     let message = match receive() {
         Err(Errno::CONNRESET) => receive(),
         message => message,

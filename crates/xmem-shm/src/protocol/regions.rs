@@ -21,7 +21,7 @@ pub fn show(words: &[AtomicU32], version: &AtomicU64, ids: impl Iterator<Item = 
     version.store(now.into(), Ordering::Release);
 }
 
-/// The version. What `list` returns after this belongs to it, or is newer.
+/// The version. A list that `list` returns after this belongs to it, or is newer.
 pub fn version(version: &AtomicU64) -> u32 {
     let now = version.load(Ordering::Relaxed) as u32;
     // Pairs with the release store of the version in `show`.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! The slot word: how often a slot was reused, and what it is now.
+//! The slot word: how often a slot was reused, and its state.
 
 /// The state of a slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -38,7 +38,7 @@ enum Memory {
     None,
 }
 
-/// The connection to the producer. When it ends, the producer knows that no memory is open here any more.
+/// The connection to the producer. Its end means to the producer that no memory is open here any more.
 pub(crate) type Connection = dyn Any + Send + Sync;
 
 /// Kept until the memory is closed. Dropping it notifies the producer.
@@ -162,7 +162,7 @@ fn check_canary(device: &Device, at: u64, expected: &Canary) -> Result<(), CudaE
     }
 }
 
-/// The canary identifies the memory; the driver knows its real size.
+/// The canary identifies the memory; the driver reports its real size.
 fn check_size(memory: &ForeignMemory, offset: u64, len: u64) -> Result<(), CudaError> {
     if memory.has(offset, len)? {
         Ok(())

@@ -40,7 +40,7 @@ pub(crate) use {
     xmem_cuda::device::Device,
 };
 
-/// A CUDA region in a consumer: its host half, and what the twin's import needs. Mapped without a driver.
+/// A CUDA region in a consumer: its host half, and the data for the twin's import. Mapped without a driver.
 #[derive(Debug)]
 pub(crate) struct View {
     mapping: Mapping,

@@ -61,7 +61,7 @@ impl CudaSlot<'_> {
         }
     }
 
-    /// Makes a stream wait for what this process published in the slot before. Needed only if frames are written on
+    /// Makes a stream wait for the frame this process published in the slot before. Needed only if frames are written on
     /// several streams; consumers are done with the slot already.
     ///
     /// # Errors

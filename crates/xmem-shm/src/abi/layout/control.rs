@@ -34,7 +34,7 @@ const W_POOL_ID: usize = 4;
 const W_DELIVERY: usize = 5;
 const W_HISTORY: usize = 6;
 const W_BY_NUMBER: usize = 7;
-// What changes.
+// The words that change.
 const W_HEAD: usize = 16;
 const W_EOS_AT: usize = 17;
 const W_CLOSED: usize = 18;
@@ -75,7 +75,7 @@ impl Control {
         Ok((control, fd))
     }
 
-    /// Maps a descriptor that a producer sent, if it is what it should be.
+    /// Maps a descriptor that a producer sent, if it is valid control memory.
     pub fn open(fd: impl AsFd) -> Result<Self, OpenError> {
         let nonsense = |reason| OpenError::Nonsense("control memory", reason);
         let len = memfd::sealed_len(&fd, Seal::SizeAndFutureWrites).map_err(nonsense)?;
@@ -178,7 +178,7 @@ impl Control {
         self.header(W_WAITING)
     }
 
-    /// The oldest sequence that is kept for consumers; in a live pool they skip what is older. Not beyond the head.
+    /// The oldest sequence that is kept for consumers; in a live pool they skip older ones. Not beyond the head.
     pub fn oldest(&self) -> u64 {
         self.header(W_OLDEST).load(Ordering::Relaxed)
     }
@@ -416,7 +416,7 @@ mod tests {
         }
     }
 
-    /// Writes an entry, and returns what is to be read.
+    /// Writes an entry, and returns the values that a reader must get.
     fn write(control: &Control, sequence: u64, reserved: u8) -> (Entry, Extension) {
         let info = FrameInfo {
             sequence,

@@ -4,10 +4,10 @@
 //!
 //! Control memory (written by the producer, read-only for consumers), in 64-bit words:
 //!
-//! | words | what |
+//! | words | content |
 //! |---|---|
 //! | `0..16` | constants: magic, version, sizes |
-//! | `16..32` | what changes with every frame |
+//! | `16..32` | words that change with every frame |
 //! | `max_slots` | slot words |
 //! | `max_slots` in 32 bits each | ids of the regions that are in use |
 //! | `max_slots × 4` | where each slot lies |
@@ -29,13 +29,13 @@ pub use control::{Control, LayoutId};
 pub use page::{CURSOR_LEFT, FLAG_CUT_OFF, FLAG_TIMED_OUT, LeasePage, REGIONS_LET_GO};
 pub use shape::{Constants, Shape};
 
-/// Raised with every change to what is shared: memory, messages, or the meaning of either.
+/// Raised with every change to the shared memory, the messages, or the meaning of either.
 pub const VERSION: u32 = 6;
 
 /// Memory that a producer sent cannot be used.
 #[derive(Debug)]
 pub enum OpenError {
-    /// Which memory, and what is wrong with it.
+    /// Which memory, and why it is not valid.
     Nonsense(&'static str, &'static str),
     /// This process could not map it.
     System(io::Error),

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! What does not change in a pool's life: the sizes of its memory, and where its parts begin.
+//! The constants of a pool: the sizes of its memory, and where its parts begin.
 
 use super::control::HEADER_WORDS;
 use super::page::PAGE_HEADER_WORDS;
@@ -93,7 +93,7 @@ impl Shape {
     }
 }
 
-/// What does not change in a pool's life.
+/// The values that do not change in a pool's life.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Constants {
     /// The sizes of the control memory.
