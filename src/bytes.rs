@@ -21,12 +21,12 @@ pub(crate) fn path(value: &glib::Value) -> Option<OsString> {
     path.ok().flatten().map(PathBuf::into_os_string)
 }
 
-/// A string property that is text. What is not UTF-8 of it is replaced.
+/// A string property that is text. Bytes that are not UTF-8 are replaced.
 pub(crate) fn text(value: &glib::Value) -> Option<String> {
     path(value).map(|text| text.to_string_lossy().into_owned())
 }
 
-/// The name of an element. What is not UTF-8 of it is replaced.
+/// The name of an element. Bytes that are not UTF-8 are replaced.
 pub(crate) fn name_of(element: &impl IsA<gst::Element>) -> String {
     text(&element.property_value("name")).unwrap_or_default()
 }

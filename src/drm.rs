@@ -111,7 +111,7 @@ mod tests {
         }
     }
 
-    /// Where this GStreamer knows the format, what only devices can read travels with its offsets.
+    /// Where this GStreamer has the format, frames that only devices can read travel with their offsets.
     #[test]
     fn planes_for_devices_only() {
         let drm = drm(", width=64, height=64");

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! A GstBuffer's description to the pool's metadata and back. `memory` has where the bytes lie,
-//! and `timing` what the times mean.
+//! A GstBuffer's description to the pool's metadata and back. `memory` has the places of the bytes, and `timing` the meaning of
+//! the times.
 
 use std::sync::Arc;
 
@@ -93,7 +93,7 @@ impl Format {
         }
     }
 
-    /// Whether the buffer is what the caps promise. Only DMA buffers are looked for: nothing else passes for one.
+    /// Whether the buffer matches the caps. Only DMA buffers are checked: nothing else passes for one.
     pub(crate) fn keeps_its_word(&self, buffer: &gst::BufferRef) -> bool {
         self.memory != Memory::Dmabuf
             || buffer

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! A thread on which is dropped what others made.
+//! A thread that drops values of other threads.
 //!
-//! The end of a buffer may wait for a device, and what runs on a thread that others depend on must not.
+//! The end of a buffer may wait for a device, and code on a thread that others depend on must not.
 
 use std::sync::LazyLock;
 use std::sync::mpsc::{Sender, channel};

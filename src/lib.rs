@@ -7,7 +7,7 @@
 //! GStreamer elements that share frames between processes where they lie.
 //!
 //! `xmemsink` puts the buffers of a pipeline into the slots of a named pool; `xmemsrc` in another process takes them
-//! out, without a copy. The pool itself is the crate `xmem-core`; the elements decide what to put in and when.
+//! out, without a copy. The pool itself is the crate `xmem-core`; the elements choose the frames and their times.
 //!
 //! A program that links the plugin instead of letting GStreamer load it calls [`plugin_register_static`].
 

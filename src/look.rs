@@ -6,15 +6,15 @@ use xmem_core::MAX_PLANES;
 
 use crate::{meta::is_about_memory, planes::of_device_memory};
 
-/// What the rest of a buffer's description comes from, with its caps. Buffers that are equal in this have equal descriptions,
-/// but for what [`describe`](crate::frame::describe) adds to layout and attachments.
+/// The source of the rest of a buffer's description, with its caps. Buffers that are equal in this have equal descriptions, but
+/// for the additions of [`describe`](crate::frame::describe) to layout and attachments.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Look {
     size: usize,
     planes: Option<Planes>,
 }
 
-/// What a GstVideoMeta has.
+/// The fields of a GstVideoMeta.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Planes {
     format: gst_video::VideoFormat,
@@ -70,7 +70,7 @@ fn only_planes(
             _ => return Err(OtherMetas),
         }
     }
-    // Memory on a device knows its planes by itself.
+    // Memory on a device has a record of its planes.
     if planes.is_none() && of_device_memory(buffer).is_some() {
         return Err(OtherMetas);
     }

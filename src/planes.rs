@@ -57,7 +57,7 @@ fn of_planes(
     Some(layout)
 }
 
-/// Memory on a device knows its planes by itself.
+/// The planes that memory on a device records itself.
 pub(crate) fn of_device_memory(buffer: &gst::BufferRef) -> Option<gst_video::VideoInfo> {
     let memory = (buffer.n_memory() == 1).then(|| buffer.peek_memory(0))?;
     CudaMemory::of(memory).map(CudaMemory::info)

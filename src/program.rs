@@ -9,7 +9,7 @@ use gst::glib;
 
 use crate::bytes;
 
-/// The program's name, as GLib has it: that of a script, where there is one. What is no UTF-8 of it is replaced.
+/// The program's name, as GLib has it: that of a script, where there is one. Bytes that are not UTF-8 are replaced.
 pub(crate) fn name() -> Option<String> {
     // SAFETY: null, or a string that GLib keeps until the program gets another name.
     unsafe { bytes::lossy(glib::ffi::g_get_prgname()) }.map(Cow::into_owned)

@@ -19,7 +19,7 @@ pub(crate) const TAG_HOST: u32 = 0;
 /// That it is a GstDmaBufMemory.
 pub(crate) const TAG_DMABUF: u32 = 1;
 
-/// What a memory keeps that is no XmemMemory, since its allocator knows nothing of leases.
+/// The received frame of a memory that is no XmemMemory. The allocator of such a memory has no leases.
 #[derive(Debug, Clone)]
 pub(crate) struct Kept {
     pub(crate) frame: ReadLease,

@@ -87,7 +87,7 @@ pub(crate) fn of_structure(structure: &gst::StructureRef) -> (String, Vec<String
     (kept.to_string(), lost)
 }
 
-/// Whether a value has a text, with the same meaning in another process, also of what is inside it.
+/// Whether a value and the values inside it have a text, with the same meaning in another process.
 pub(crate) fn is_plain(value: &glib::Value) -> bool {
     use glib::Type;
     let kind = value.type_();

@@ -19,8 +19,8 @@ pub(crate) trait Tie: Any + Clone + Send + Sync {
     const NAME: &'static glib::GStr;
 }
 
-/// Until what is returned is dropped, no other thread reads or changes what is tied to any memory. Behind a tee, several
-/// elements know one memory: none may take away what another is reading.
+/// Until the returned guard is dropped, no other thread reads or changes values tied to any memory. Behind a tee, several
+/// elements have one memory: none may take away a value that another reads.
 fn alone() -> MutexGuard<'static, ()> {
     static LOCK: Mutex<()> = Mutex::new(());
     lock(&LOCK)
@@ -35,17 +35,17 @@ unsafe extern "C" fn free<T: Tie>(value: glib::ffi::gpointer) {
     drop(unsafe { Box::from_raw(value.cast::<T>()) });
 }
 
-/// Ties something to a memory, in place of what was tied to it.
+/// Ties a value to a memory, in place of the value tied to it before.
 pub(crate) fn tie<T: Tie>(memory: &gst::MemoryRef, value: T) {
     exchange(memory, Some(value));
 }
 
-/// Takes away what was tied to a memory itself.
+/// Takes away the value tied to a memory itself.
 pub(crate) fn untie<T: Tie>(memory: &gst::MemoryRef) -> Option<T> {
     exchange(memory, None)
 }
 
-/// Returns what was there, so that it ends when nothing is locked.
+/// Returns the old value, so that it ends when nothing is locked.
 fn exchange<T: Tie>(memory: &gst::MemoryRef, value: Option<T>) -> Option<T> {
     let object = memory.as_ptr().cast_mut().cast();
     let quark = quark::<T>().into_glib();
@@ -66,8 +66,8 @@ fn exchange<T: Tie>(memory: &gst::MemoryRef, value: Option<T>) -> Option<T> {
     old
 }
 
-/// Changes what is tied to a memory itself, from nothing if there is none. While this runs no other thread reads or
-/// changes what is tied to any memory, so what `change` takes out is for the caller to drop.
+/// Changes the value tied to a memory itself, from the default if there is none. While this runs no other thread reads or
+/// changes values tied to any memory, so the caller has to drop values that `change` takes out.
 pub(crate) fn update<T: Tie + Default, R>(
     memory: &gst::MemoryRef,
     change: impl FnOnce(&mut T) -> R,

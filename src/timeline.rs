@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! What a stream's times on CLOCK_MONOTONIC stand for. Part of the sticky state.
+//! The meaning of a stream's times on CLOCK_MONOTONIC. Part of the sticky state.
 
 use crate::{event::text, timing};
 
@@ -18,7 +18,7 @@ pub(crate) struct Timeline {
     pub(crate) latency: gst::ClockTime,
     /// How much later than the producer's running time their time on CLOCK_MONOTONIC is.
     pub(crate) pacing: gst::ClockTime,
-    /// The base time of the producer's pipeline: what has the same one belongs together. `None`: it has no clock.
+    /// The base time of the producer's pipeline: streams with the same one belong together. `None`: it has no clock.
     pub(crate) base_time: Option<gst::ClockTime>,
 }
 
@@ -32,7 +32,7 @@ impl Timeline {
         structure.build().to_string()
     }
 
-    /// What is invalid counts as not known.
+    /// Invalid values count as not known.
     pub(crate) fn parse(text: Option<&str>) -> Self {
         let Some(structure) = text.and_then(text::to_structure) else {
             return Self::default();

@@ -183,7 +183,7 @@ fn is_calibrated(clock: &gst::Clock) -> bool {
     internal != external || rate != per
 }
 
-/// Where a pipeline's running time 0 lies on CLOCK_MONOTONIC, and what comes on top.
+/// Where a pipeline's running time 0 lies on CLOCK_MONOTONIC, shifts included.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Origin {
     ns: i128,
@@ -221,7 +221,7 @@ impl Origin {
         i64::try_from(self.ns + running_time).ok()
     }
 
-    /// A time on CLOCK_MONOTONIC as running time; what was before the pipeline started comes at its start.
+    /// A time on CLOCK_MONOTONIC as running time; times before the pipeline's start become its start.
     pub(crate) fn to_running_time(self, monotonic: i64) -> gst::ClockTime {
         clock_time(i128::from(monotonic) - self.ns)
     }

@@ -80,7 +80,7 @@ fn error(kind: gst::URIError, text: String) -> glib::Error {
     glib::Error::new(kind, &text)
 }
 
-/// `Err`: what is wrong with it.
+/// `Err`: why it is not valid.
 fn parse(uri: &str) -> Result<Address, String> {
     let (scheme, rest) = uri.split_at_checked(PREFIX.len()).unwrap_or((uri, ""));
     if !scheme.eq_ignore_ascii_case(PREFIX) {
@@ -112,7 +112,7 @@ fn parse(uri: &str) -> Result<Address, String> {
 fn decode(text: &str) -> Result<Vec<u8>, String> {
     let bytes = glib::Uri::unescape_bytes(text, None)
         .map_err(|_| format!("{text:?} is not percent-encoded; a % itself is written %25"))?;
-    // C would see only what is in front of it.
+    // C would see only the bytes in front of it.
     if bytes.contains(&0) {
         return Err(format!("{text:?} has a null character in it"));
     }
@@ -123,7 +123,7 @@ fn decode_text(text: &str) -> Result<String, String> {
     String::from_utf8(decode(text)?).map_err(|_| format!("{text:?} is not UTF-8"))
 }
 
-/// A property's value from its text. `Err`: what is wrong with it.
+/// A property's value from its text. `Err`: why it is not valid.
 fn value(
     element: &gst::Element,
     pool: &str,

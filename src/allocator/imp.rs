@@ -85,7 +85,7 @@ impl XmemAllocator {
     pub(super) fn room(&self, size: usize, params: &gst::AllocationParams) -> Option<memory::Room> {
         let slots = self.slots.get()?;
         let total = memory::total(size, params)?;
-        // What GStreamer calls align is a mask.
+        // GStreamer's align is a mask.
         let align = params.align();
         let mut lease = slots.acquire(total)?;
         let mut shift = lease.as_ptr() as usize & align;

@@ -101,12 +101,12 @@ impl BufferPoolImpl for XmemBufferPool {
     /// GStreamer's own would rewrite less than others can write.
     fn reset_buffer(&self, _buffer: &mut gst::BufferRef) {}
 
-    /// The slot is the pool's, which alone knows when it is free. The rest of the buffer is kept.
+    /// The slot goes back to the shared pool, which reuses it once it is free. The rest of the buffer is kept.
     fn release_buffer(&self, buffer: gst::Buffer) {
         self.spare.keep(buffer);
     }
 
-    /// All that is kept is gone already.
+    /// `flush_start` has freed the kept buffers.
     fn stop(&self) -> bool {
         true
     }

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! What a buffer of the pool looks like, from the pool's configuration.
+//! The layout of the pool's buffers, from the pool's configuration.
 
 use gst_video::VideoBufferPoolConfig;
 
-/// What every buffer of the pool looks like.
+/// The layout of every buffer of the pool.
 #[derive(Debug, Clone)]
 pub(super) struct Layout {
     /// Size of the memory in bytes.
@@ -17,7 +17,7 @@ pub(super) struct Layout {
 }
 
 impl Layout {
-    /// Reads the configuration, and writes back what it comes to. `None`: it is invalid.
+    /// Reads the configuration, and writes the result back. `None`: it is invalid.
     pub(super) fn negotiate(config: &mut gst::BufferPoolConfigRef) -> Option<Self> {
         let (caps, size, min, max) = config.params()?;
         let (allocator, mut params) = config.allocator().unwrap_or_default();

@@ -11,7 +11,7 @@ use super::layout::Layout;
 use super::stream::Stream;
 use crate::lock;
 
-/// Keeps what the last copy was made with, since the next one mostly needs the same.
+/// Keeps the means of the last copy, since the next one mostly needs the same.
 #[derive(Debug, Default)]
 pub(crate) struct Copier(Mutex<Option<Ready>>);
 

@@ -114,7 +114,7 @@ unsafe extern "C" fn dispose(object: *mut GstMiniObject) -> gboolean {
             return GFALSE;
         }
     }
-    // SAFETY: what the memory's own allocator put there, which this is called in place of.
+    // SAFETY: the dispose function of the memory's own allocator, which this is called in place of.
     held.before
         .map_or(GTRUE, |before| unsafe { before(object) })
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! The functions of libgstcuda-1.0 and what has to be there for them to work.
+//! The functions of libgstcuda-1.0 and the conditions for them to work.
 #![allow(unsafe_code)] // a library that is loaded
 
 use std::ffi::c_uint;
@@ -118,7 +118,7 @@ impl Library {
         Ok(library)
     }
 
-    /// The pool is extended by its type, so its size has to be what is thought.
+    /// The pool is extended by its type, so its size has to be the expected one.
     fn check_sizes(&self) -> Result<(), String> {
         // SAFETY: a registered type, and a place for the answer.
         let query = unsafe {

@@ -85,8 +85,8 @@ impl<'a> CudaMemory<'a> {
         }
     }
 
-    /// Its address on the device. What was written by the CPU is put there first, on its stream. `None`: it cannot be mapped,
-    /// for example because it is mapped for writing.
+    /// Its address on the device. Bytes that the CPU wrote are put there first, on its stream. `None`: it cannot be mapped, for
+    /// example because it is mapped for writing.
     pub(crate) fn device_ptr(self) -> Option<u64> {
         let memory = self.memory.as_ptr().cast_mut();
         // SAFETY: a live memory, unmapped as it was mapped. The address stays good for as long as the memory lives.

@@ -72,7 +72,7 @@ impl Reading {
     }
 }
 
-/// Where memory lies: the number of what it is a part of, and its address.
+/// Where memory lies: the number of the memory that it is a part of, and its address.
 type Place = (u128, u64);
 
 /// The allocation behind one memory.
@@ -162,8 +162,8 @@ impl Home {
         self.memory(place, Lease::Writable(lease), 0)
     }
 
-    /// A received frame, for reading; `reader` is the stream on which downstream works, if that is known. What is put on the
-    /// memory's stream from here on waits for its producer's work; that was seen to before.
+    /// A received frame, for reading; `reader` is the stream on which downstream works, if that is known. Work put on the
+    /// memory's stream from here on waits for the producer's work; that order exists already.
     pub(crate) fn readable(
         self: &Arc<Self>,
         frame: CudaFrame,
@@ -193,7 +193,7 @@ impl Home {
             return None;
         }
         let ptr = private.ptr();
-        // SAFETY: the memory lives as long as what is wrapped around it, and is freed as what it is.
+        // SAFETY: the memory lives as long as the GstMemory around it, and is freed as private memory.
         let memory = unsafe { self.wrap(ptr, Box::new(private)) }?;
         // To open it in other processes would take longer than a copy.
         tie(&memory, OneFrame);

@@ -68,7 +68,7 @@ impl DeviceProviderImpl for XmemDeviceProvider {
         static METADATA: LazyLock<gst::subclass::DeviceProviderMetadata> = LazyLock::new(|| {
             gst::subclass::DeviceProviderMetadata::new(
                 "Shared frame pools",
-                // A monitor asks only those providers that could have what it looks for.
+                // A monitor asks only the providers of the classes in its filter.
                 "Video/Audio/Source",
                 "Lists the pools that other processes have",
                 "The xmem developers",
@@ -153,7 +153,7 @@ struct Devices {
 }
 
 impl Devices {
-    /// Announces what has changed.
+    /// Announces the changes.
     fn update(&mut self, provider: &super::XmemDeviceProvider, canceller: &Canceller) {
         let pools = pools::scan(&self.pools);
         if canceller.is_cancelled() {

@@ -48,8 +48,8 @@ impl Pool {
     }
 }
 
-/// The pools of the runtime directory, by name. Those that this user may not join are none. Of one that does not
-/// answer, because its process is stopped, what was `known` of it stays. Then this takes a second.
+/// The pools of the runtime directory, by name, without those that this user may not join. A pool does not answer while its
+/// process is stopped. Then its `known` entry stays, and this takes a second.
 pub(super) fn scan(known: &BTreeMap<String, Pool>) -> BTreeMap<String, Pool> {
     let mut live = xmem_core::pools();
     live.retain(|entry| entry.live);

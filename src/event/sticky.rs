@@ -159,7 +159,7 @@ pub(crate) fn parse_segment(text: &str) -> Option<gst::Segment> {
         })
 }
 
-/// The caps as a consumer sees them: what lies in a slot is host memory, wherever upstream had it, and metas that do not
+/// The caps as a consumer sees them: bytes in a slot are in host memory, wherever upstream had them, and metas that do not
 /// travel are on no frame. DMA buffers travel as they are.
 pub(crate) fn shareable(mut caps: gst::Caps) -> gst::Caps {
     let Some(features) = caps.features(0) else {

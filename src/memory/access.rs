@@ -22,7 +22,7 @@ pub(crate) unsafe fn freeze(mem: *mut gst::ffi::GstMemory) {
         );
         // A second exclusive owner for good: an upstream's own pool that used our allocator must not
         // take the memory back for its next frame. It fails while libav has the memory mapped, and then the
-        // refusal in mem_map is what protects the slot.
+        // refusal in mem_map protects the slot.
         gst::ffi::gst_mini_object_lock(mem.cast(), gst::ffi::GST_LOCK_FLAG_EXCLUSIVE);
     }
 }

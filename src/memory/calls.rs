@@ -39,7 +39,7 @@ unsafe fn slot_of<'a>(mem: *mut gst::ffi::GstMemory) -> &'a Arc<Slot> {
     unsafe { &(*mem.cast::<ffi::XmemMemory>()).slot }
 }
 
-/// `GstAllocator::mem_map`. No write access to what is published, whatever the flags of this memory are: the frame
+/// `GstAllocator::mem_map`. No write access to published bytes, whatever the flags of this memory are: the frame
 /// may have been published through another memory over the same slot.
 pub(crate) unsafe extern "C" fn map(
     mem: *mut gst::ffi::GstMemory,
@@ -74,8 +74,8 @@ pub(crate) unsafe extern "C" fn copy(
     offset: isize,
     size: isize,
 ) -> *mut gst::ffi::GstMemory {
-    // SAFETY: GStreamer calls this with a live memory of our allocator; `raw` gets that allocator and no parent
-    // (a parent would have to be locked exclusively, which is what just failed).
+    // SAFETY: GStreamer calls this with a live memory of our allocator; `raw` gets that allocator and no parent (a parent would
+    // have to be locked exclusively, and that just failed).
     unsafe {
         let slot = slot_of(mem);
         let whole = offset == 0 && (size == -1 || size as usize == (*mem).size);

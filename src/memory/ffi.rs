@@ -8,7 +8,7 @@ use gst::glib;
 
 use super::{slot::Slot, spare::Home};
 
-/// What `gst_memory_is_type` knows the memory as.
+/// The name of the memory's type for `gst_memory_is_type`.
 pub(crate) const MEMORY_TYPE: &glib::GStr = glib::gstr!("XmemMemory");
 
 /// The C structure behind [`XmemMemory`](super::XmemMemory).

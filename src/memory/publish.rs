@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Publishing what lies in a memory.
+//! Publishing the bytes of a memory.
 
 // The memory becomes read-only, which the bindings have no function for.
 #![allow(unsafe_code)]

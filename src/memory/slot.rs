@@ -30,7 +30,7 @@ pub(super) enum Lease {
     Gone,
 }
 
-/// What all memories over one slot, or over one piece of a received frame, share.
+/// The state that all memories over one slot, or over one piece of a received frame, share.
 #[derive(Default)]
 pub(super) struct Slot(Mutex<Contents>);
 
@@ -143,7 +143,7 @@ impl Room {
     }
 }
 
-/// Bytes of a memory, with what is before and after them.
+/// Bytes of a memory, with its prefix and its padding.
 pub(crate) fn total(size: usize, params: &gst::AllocationParams) -> Option<usize> {
     size.checked_add(params.prefix())?
         .checked_add(params.padding())

@@ -113,9 +113,9 @@ impl SpareBuffers {
         self.try_lock()?.buffers.pop()
     }
 
-    /// Takes back what was not used.
+    /// Takes back an unused buffer.
     pub(crate) fn put(&self, spare: Spare) {
-        // What cannot be kept is freed after the list is released.
+        // A buffer that cannot be kept is freed after the list is released.
         let _rest = match self.try_lock() {
             Some(mut list) if list.has_layout_of(&spare) => {
                 list.buffers.push(spare);
@@ -165,7 +165,7 @@ pub(crate) struct Spare {
 unsafe impl Send for Spare {}
 
 impl Spare {
-    /// What a slot is acquired with.
+    /// The layout of the slot to acquire.
     pub(crate) fn layout(&self) -> (usize, &gst::AllocationParams) {
         (self.home.layout.size, &self.home.layout.params)
     }
@@ -305,7 +305,7 @@ unsafe fn empty(buffer: *mut GstBuffer) -> Option<(*mut ffi::XmemMemory, Home, C
 ///
 /// `object` is live, and the caller has a reference.
 unsafe fn is_alone(object: *const GstMiniObject, fresh: &GstMiniObject) -> bool {
-    // SAFETY: by the caller. GStreamer changes both words atomically. Acquire: what other owners did comes before their
+    // SAFETY: by the caller. GStreamer changes both words atomically. Acquire: the operations of other owners come before their
     // release of the object.
     unsafe {
         AtomicI32::from_ptr((&raw const (*object).refcount).cast_mut()).load(Ordering::Acquire) == 1

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! What was found in a frame: GstAnalyticsRelationMeta, from a library that GStreamer has since 1.24. It is looked up at
-//! run time.
+//! Objects found in a frame: GstAnalyticsRelationMeta, from a library that GStreamer has since 1.24. It is looked up at run
+//! time.
 
 // A library that the bindings for 1.22 do not have.
 #![allow(unsafe_code)]
@@ -69,7 +69,7 @@ struct Object<'a> {
     rotation: Option<f32>,
 }
 
-/// What it may be.
+/// One possible class of it.
 #[derive(Debug, Encode, Decode)]
 struct Class<'a> {
     #[b(0)]
@@ -287,7 +287,7 @@ impl<'a> Addition<'a> {
 }
 
 impl Api {
-    /// What the library knows under an index. `Err`: the name of its kind.
+    /// The library's record under an index. `Err`: the name of its kind.
     ///
     /// # Safety
     ///
@@ -339,7 +339,7 @@ impl Api {
     unsafe fn object(&self, mtd: *const Mtd) -> Object<'static> {
         let (mut x, mut y, mut width, mut height) = (0, 0, 0, 0);
         let (mut rotation, mut confidence) = (0., 0.);
-        // SAFETY: by the caller, and places for what is asked.
+        // SAFETY: by the caller, and places for the results.
         let kind = unsafe {
             match self.od_mtd_get_oriented_location {
                 Some(get) => get(
@@ -378,7 +378,7 @@ impl Api {
     /// `mtd` is a live GstAnalyticsTrackingMtd.
     unsafe fn track(&self, mtd: *const Mtd) -> Track {
         let (mut id, mut first_seen, mut last_seen, mut lost) = (0, 0, 0, 0);
-        // SAFETY: by the caller, and places for what is asked.
+        // SAFETY: by the caller, and places for the results.
         unsafe {
             (self.analytics_tracking_mtd_get_info)(
                 mtd,
@@ -396,7 +396,7 @@ impl Api {
         }
     }
 
-    /// Returns the index of what it added.
+    /// Returns the index of the addition.
     ///
     /// # Safety
     ///
@@ -406,7 +406,7 @@ impl Api {
             id: 0,
             meta: ptr::null_mut(),
         };
-        // SAFETY: by the caller; lists of the length that is said, which the library copies.
+        // SAFETY: by the caller; lists of the given length, which the library copies.
         let added = unsafe {
             match found {
                 Addition::Object(kind, object) => self.add_object(meta, *kind, object, &mut mtd),

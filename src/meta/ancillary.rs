@@ -53,7 +53,7 @@ impl Kind for Caption {
     }
 }
 
-/// What of the picture is picture.
+/// The active area of the picture.
 pub(super) enum Afd {}
 
 #[derive(Debug, Encode, Decode)]
@@ -177,7 +177,7 @@ unsafe impl MetaAPI for SeiMeta {
     }
 }
 
-/// What an encoder put beside the frame (SEI user data).
+/// Data that an encoder put beside the frame (SEI user data).
 pub(super) enum Sei {}
 
 #[derive(Debug, Encode, Decode)]

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! What is known of a piece of audio.
+//! Metadata of a piece of audio.
 
 use gst::{GenericFormattedValue, MetaRef, format};
 use gst_audio::{AudioClippingMeta, AudioLayout, AudioLevelMeta, AudioMeta};

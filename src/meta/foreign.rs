@@ -56,7 +56,7 @@ static API: LazyLock<Option<Api>> = LazyLock::new(|| {
 struct ForeignRecord<'a> {
     #[b(0)]
     name: &'a str,
-    /// What gst_meta_serialize() gave.
+    /// The output of gst_meta_serialize().
     #[cbor(b(1), with = "minicbor::bytes")]
     data: &'a [u8],
 }
@@ -101,8 +101,8 @@ pub(super) fn decode(
         return fail("it is invalid");
     }
     let mut consumed = 0;
-    // SAFETY: a buffer that is borrowed for writing, and bytes of that length whose header names a meta and lies
-    // within them. What the meta's own code does with the rest is its own business.
+    // SAFETY: a buffer that is borrowed for writing, and bytes of that length whose header names a meta and lies within them.
+    // The meta's own code is responsible for the rest.
     let meta = unsafe {
         (api.deserialize)(
             buffer.as_mut_ptr(),
@@ -120,7 +120,7 @@ pub(super) fn decode(
 /// Whether this process has a custom meta of this name, which contains no zero.
 fn is_custom(name: &str) -> bool {
     name.run_with_gstr(|name| {
-        // SAFETY: a string, and what is returned for it lives as long as the process.
+        // SAFETY: a string, and the info returned for it lives as long as the process.
         unsafe {
             let info = gst::ffi::gst_meta_get_info(name.as_ptr());
             !info.is_null() && gst::ffi::gst_meta_info_is_custom(info) != glib::ffi::GFALSE

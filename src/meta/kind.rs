@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! What a kind of meta needs to travel: a record of it in CBOR, whose fields are numbered. A later version may add
-//! fields at the end, which an earlier one skips; whatever else changes gets a new key.
+//! The format of a kind of meta that travels: a record in CBOR, whose fields are numbered. A later version may add fields at
+//! the end, which an earlier one skips; any other change gets a new key.
 
 use std::borrow::Cow;
 
@@ -10,7 +10,7 @@ use minicbor::{Decode, Decoder, Encode};
 
 use crate::frame::Format;
 
-/// What all keys of attachments begin with that hold metas.
+/// The prefix of the keys of attachments that hold metas.
 pub(super) const PREFIX: &str = "meta:";
 
 /// Why a meta does not travel, in words.
@@ -21,7 +21,7 @@ pub(super) trait Kind {
     /// Name of the attachment: [`PREFIX`], the meta's name as GStreamer has it, a slash and a version.
     const KEY: &'static str;
     type Meta: MetaAPI;
-    /// What travels of it.
+    /// The parts of it that travel.
     type Record<'a>: Encode<()> + Decode<'a, ()>;
 
     /// A note about a meta. `None`: there is none.
@@ -40,7 +40,7 @@ pub(super) trait Kind {
     ) -> Result<(), Why>;
 }
 
-/// What came of writing a record: the names of the fields that cannot travel.
+/// The result of writing a record: the names of the fields that cannot travel.
 pub(super) type Encoded = Result<Vec<String>, Why>;
 
 /// A [`Kind`] as a value.

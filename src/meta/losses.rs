@@ -15,10 +15,10 @@ use crate::lock;
 /// Another process may make up names.
 const MOST_NAMES: usize = 64;
 const LONGEST_NAME: usize = 64;
-/// What is counted under no name of its own.
+/// The name for losses that have no count of their own.
 const OTHERS: &str = "others";
 
-/// What one element has lost since it was started.
+/// The losses of one element since it was started.
 #[derive(Debug, Default)]
 pub(crate) struct Losses {
     inner: Mutex<Inner>,
@@ -67,7 +67,7 @@ impl Losses {
         }
     }
 
-    /// What was lost for the first time since the last call: names, and why.
+    /// The losses that are new since the last call: names, and why.
     pub(crate) fn news(&self) -> Vec<(String, String)> {
         // Each frame asks. Acquire: pairs with the store of `note`.
         if !self.has_news.load(Ordering::Acquire) {

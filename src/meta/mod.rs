@@ -3,9 +3,9 @@
 //! GstMeta beside a frame: how they get into its attachments, and onto a buffer again. Where the planes of a video
 //! frame lie is in its fixed metadata instead, see planes.rs.
 //!
-//! Each kind of meta is an attachment of its own, with a record for each meta of that kind. The formats are our own, so
-//! that processes with different versions of GStreamer understand each other. GStreamer's, which it has since 1.24 and
-//! for few metas, is for those that no other program knows.
+//! Each kind of meta is an attachment of its own, with a record for each meta of that kind. The formats are our own, so that
+//! processes with different versions of GStreamer understand each other. GStreamer's format, which it has since 1.24 and for
+//! few metas, serves for metas without one of ours.
 
 mod alpha;
 mod analytics;
@@ -50,7 +50,7 @@ static CODECS: &[Codec] = &[
 /// A frame with more metas than this is an error.
 const MOST_METAS: usize = 1 << 16;
 
-/// What is to be attached to a frame so that its metas travel.
+/// The attachments of a frame that carry its metas.
 pub(crate) fn of_buffer(buffer: &gst::BufferRef, losses: &Losses) -> Attachments {
     let mut records: Vec<(&str, Vec<u8>)> = Vec::new();
     let mut has_planes = false;
@@ -85,7 +85,7 @@ pub(crate) fn of_buffer(buffer: &gst::BufferRef, losses: &Losses) -> Attachments
             let record = record_of(&mut records, foreign::KEY);
             match foreign::encode(&meta, record) {
                 Ok(true) => {}
-                // Its pool's own business.
+                // A pooled meta concerns only its pool.
                 Ok(false) if meta.flags().contains(gst::MetaFlags::POOLED) => {}
                 Ok(false) => losses.note(
                     meta.type_().name(),
@@ -133,14 +133,13 @@ fn record_of<'a>(
     &mut records[at].1
 }
 
-/// Whether a meta is about the memory itself, such as what keeps it, and is not needed on a frame that lies
+/// Whether a meta is about the memory itself, such as a reference that keeps it, and is not needed on a frame that lies
 /// elsewhere.
 pub(crate) fn is_about_memory(meta: &MetaRef<'_, gst::Meta>) -> bool {
     meta.has_tag::<tags::Memory>() || meta.has_tag::<tags::MemoryReference>()
 }
 
-/// Puts on a buffer what is attached to its frame. The buffer has its memory and its planes. What is invalid is left
-/// out.
+/// Puts a frame's attachments on a buffer. The buffer has its memory and its planes. Invalid ones are left out.
 pub(crate) fn onto_buffer(
     attachments: &Attachments,
     buffer: &mut gst::BufferRef,

@@ -16,7 +16,7 @@ pub(super) enum Region {}
 
 #[derive(Debug, Encode, Decode)]
 pub(super) struct RegionRecord<'a> {
-    /// What it is, such as `face`. Empty: nothing in particular.
+    /// The kind of object, such as `face`. Empty: nothing in particular.
     #[b(0)]
     kind: &'a str,
     #[n(1)]

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Metas that are a GstStructure: those that applications make up, and what decrypts a frame.
+//! Metas that are a GstStructure: those that applications make up, and the data for decryption.
 
 use std::sync::Mutex;
 
@@ -18,7 +18,7 @@ pub(super) const CUSTOM_KEY: &str = "meta:custom/1";
 struct CustomRecord<'a> {
     #[b(0)]
     name: &'a str,
-    /// What the meta depends on, as it was registered.
+    /// The properties that the meta depends on, as it was registered.
     #[b(1)]
     tags: Vec<&'a str>,
     /// The fields, as text.
@@ -60,7 +60,7 @@ pub(super) fn decode_custom(
     Ok(())
 }
 
-/// Registers a custom meta that this process does not know. What is registered stays for good.
+/// Registers a custom meta that this process lacks. A registration lasts for the life of the process.
 fn make_known(name: &str, tags: &[&str]) -> Result<(), &'static str> {
     const MOST: usize = 256;
     const MOST_TAGS: usize = 16;
@@ -99,7 +99,7 @@ fn is_type_name(name: &str) -> bool {
             .all(|byte| byte.is_ascii_alphanumeric() || b"-_+".contains(&byte))
 }
 
-/// What a decryptor needs to know of a frame.
+/// Data that a decryptor needs for a frame.
 pub(super) enum Protection {}
 
 #[derive(Debug, Encode, Decode)]

@@ -274,7 +274,7 @@ fn there_is_an_end_to_metas_and_names() {
     onto_buffer(&attachments, buffer.make_mut(), &format, &losses);
     assert_eq!(names(&buffer).len(), 1 + MOST_METAS);
 
-    // Names that are registered stay for good.
+    // Registered names stay until the process ends.
     let mut known = 0;
     for number in 0..400 {
         let name = format!("TestsEndless{number:03}");

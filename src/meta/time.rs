@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! What other clocks said.
+//! Times of other clocks.
 
 // The bindings do not expect a meta without a time.
 #![allow(unsafe_code)]

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! What is known of a video frame besides its planes.
+//! Metadata of a video frame besides its planes.
 
 // The bindings have no way to set some fields of a GstVideoMeta.
 #![allow(unsafe_code)]

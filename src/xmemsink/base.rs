@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! What the bindings of GstBaseSink lack: `get_times`, by which a sink waits for a frame's time or does not, and what a
-//! sink needs that waits in `render` for something else.
+//! Functions that the bindings of GstBaseSink lack: `get_times`, by which a sink waits for a frame's time or does not, and the
+//! waits in `render` for something else.
 
 // A class structure is filled with C function pointers, and fields of the instance are used.
 #![allow(unsafe_code)]
@@ -14,7 +14,7 @@ use std::{
 use gst::{glib, glib::translate::*, prelude::*, subclass::prelude::*};
 use gst_base::subclass::prelude::*;
 
-/// A sink that decides for each buffer whether it waits for its time.
+/// A sink that chooses for each buffer whether it waits for its time.
 pub(super) trait Paced: BaseSinkImpl {
     /// Whether a buffer is rendered at once. GstBaseSink asks, once or several times, before it renders a buffer and before
     /// it drops one that is late or outside of the segment.
@@ -125,7 +125,7 @@ pub(super) fn preroll(sink: &gst_base::BaseSink, data: Data<'_>) -> Result<(), g
         }
         gst_base::ffi::gst_base_sink_do_preroll(sink, object)
     };
-    // SAFETY: what GStreamer returns is a flow.
+    // SAFETY: GStreamer returns a flow.
     unsafe { gst::FlowSuccess::try_from_glib(flow) }.map(drop)
 }
 
@@ -141,7 +141,7 @@ pub(super) fn yield_preroll_lock(sink: &gst_base::BaseSink) {
     }
 }
 
-/// What the streaming thread is busy with.
+/// The streaming thread's present buffer or event.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Data<'a> {
     Buffer(&'a gst::BufferRef),

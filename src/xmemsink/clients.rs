@@ -43,7 +43,7 @@ pub(super) fn signals() -> &'static [glib::subclass::Signal] {
     SIGNALS.as_ref()
 }
 
-/// What the pool calls when something happens to its consumers. That is held back until the sink knows its pool.
+/// The pool's callback for events of its consumers. It waits until the sink has its pool.
 pub(super) fn handler(
     sink: &gst_base::BaseSink,
     requests: Arc<Requests>,

@@ -98,7 +98,7 @@ pub(super) fn publish(
     let Some(on_device) = CudaMemory::of(memory) else {
         return Ok(None);
     };
-    // Each time: what a CPU wrote is put on the device by it.
+    // Each time: this call puts bytes that a CPU wrote on the device.
     let ptr = on_device.device_ptr().ok_or(Failure::Unreadable)?;
     let cause = match SlotMemory::of(memory) {
         // Consumers get slots and memory from their first byte on.

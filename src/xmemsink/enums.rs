@@ -4,7 +4,7 @@
 
 use gst::glib;
 
-/// What happens when a consumer does not keep up.
+/// How the pool treats a slow consumer.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, glib::Enum)]
 #[repr(u32)]
 #[enum_type(name = "GstXmemSinkDelivery")]
@@ -38,7 +38,7 @@ pub enum XmemSinkCopy {
     Forbid,
 }
 
-/// What kind of shared memory the slots lie in.
+/// The kind of shared memory that the slots lie in.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, glib::Enum)]
 #[repr(u32)]
 #[enum_type(name = "GstXmemSinkBacking")]

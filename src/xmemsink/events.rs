@@ -14,7 +14,7 @@ use crate::lock;
 /// Kinds of events that are remembered to have been reported.
 const MOST_REPORTED: usize = 64;
 
-/// What became of events.
+/// The figures of published and dropped events.
 #[derive(Debug, Default)]
 pub(super) struct Events(Mutex<State>);
 
@@ -69,8 +69,8 @@ impl Events {
         }
     }
 
-    /// Gives consumers what is new in the sticky state although no frame comes, before the end of the stream. `false`: the
-    /// stream is being stopped.
+    /// Gives consumers the news of the sticky state although no frame comes, before the end of the stream. `false`: the stream
+    /// is being stopped.
     pub(super) fn share_rest(&self, way: Way<'_>, event: &gst::EventRef) -> bool {
         if !way.stream.note_sticky_delivered() {
             return true;

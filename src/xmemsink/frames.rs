@@ -17,7 +17,7 @@ use crate::{
     meta::{self, Losses},
 };
 
-/// Describes a buffer, but for its times on CLOCK_MONOTONIC, and reports what gets lost.
+/// Describes a buffer, but for its times on CLOCK_MONOTONIC, and reports losses.
 pub(super) fn describe(
     way: Way<'_>,
     buffer: &gst::BufferRef,

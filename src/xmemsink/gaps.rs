@@ -62,7 +62,7 @@ impl Gaps {
         std::mem::take(&mut state.is_open)
     }
 
-    /// What was rendered did not get into the pool, where that was counted.
+    /// A rendered buffer did not get into the pool, and another figure counts it.
     pub(super) fn open(&self) {
         lock(&self.0).is_open = true;
     }
@@ -72,7 +72,7 @@ impl Gaps {
         lock(&self.0).skip();
     }
 
-    /// Nothing more comes for now: what came last is not rendered either, if it was not so far.
+    /// No buffer follows for now: one that came and was not rendered is skipped too.
     pub(super) fn end(&self) {
         let mut state = lock(&self.0);
         if state.in_hand.take().is_some() {

@@ -116,7 +116,7 @@ impl ObjectImpl for XmemSink {
     }
 
     fn set_property(&self, id: usize, value: &glib::Value, pspec: &glib::ParamSpec) {
-        // What the pool is made with cannot change while it is there.
+        // Settings of the pool cannot change while it exists.
         if self.started().is_some() && !pspec.flags().contains(gst::PARAM_FLAG_MUTABLE_PLAYING) {
             gst::warning!(
                 CAT,
@@ -522,7 +522,7 @@ impl XmemSink {
         }
     }
 
-    /// The stream is over. Lossless consumers get what is left first. `false`: stopped before that.
+    /// The stream is over. Lossless consumers get the last frames first. `false`: stopped before that.
     fn end(&self, event: &gst::EventRef) -> bool {
         let Some(started) = self.started() else {
             return false;

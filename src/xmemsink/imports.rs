@@ -15,7 +15,7 @@ impl Tie for Imports {
     const NAME: &'static glib::GStr = glib::gstr!("xmem-imports");
 }
 
-/// What a producer knows the memory as.
+/// A producer's import of the memory.
 pub(super) fn known(memory: &gst::MemoryRef, producer: &Producer) -> Option<ImportedMemory> {
     let Imports(imports) = tied(memory)?;
     imports.into_iter().find(|import| producer.owns(import))

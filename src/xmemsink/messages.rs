@@ -4,8 +4,8 @@
 //!
 //! `GstXmemClientDropped`: fields `id` (guint64) and `name` (string) as in #GstXmemSink:stats, `pid` (guint) and
 //! `reason` (string): `died`, its process ended without leaving; `cut-off`, its lease page was invalid; `timed-out`,
-//! it held up lossless delivery for longer than #GstXmemSink:lossless-timeout. Of those that leave,
-//! #GstXmemSink::client-disconnected tells.
+//! it held up lossless delivery for longer than #GstXmemSink:lossless-timeout. Consumers that leave emit
+//! #GstXmemSink::client-disconnected.
 
 use gst::prelude::*;
 use xmem_core::{ConsumerEvent, ConsumerStats, Departure};

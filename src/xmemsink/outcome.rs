@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! What becomes of a buffer, and why.
+//! The outcome of a buffer, and its cause.
 
 use xmem_core::{AcquireError, PublishError};
 
 use crate::{allocator::SlotSource, memory::XmemMemory};
 
-/// What became of a buffer.
+/// The outcome of a buffer.
 #[derive(Debug)]
 pub(super) enum Outcome {
     /// It was published where it lies.
@@ -94,7 +94,7 @@ pub(super) enum Failure {
     NoSlot(AcquireError),
     /// Its bytes cannot be read.
     Unreadable,
-    /// The device does not do what it should.
+    /// The device failed.
     Device(String),
     /// The pool refused it.
     Publish(PublishError),

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! What upstream is offered to write its frames into.
+//! The allocator and the pool that the sink offers upstream for its frames.
 
 use std::sync::Mutex;
 
@@ -29,7 +29,7 @@ impl Offer {
         // Without caps the buffers are bytes, as those of filesrc.
         let caps = caps.unwrap_or_else(gst::Caps::new_any);
         if caps::is_elsewhere(&caps) {
-            // A slot in host memory is not what such caps promise.
+            // Such caps exclude slots in host memory.
             query.add_allocation_meta::<gst_video::VideoMeta>(None);
             if need_pool && caps::is_cuda(&caps) {
                 device::offer(sink, started, &caps, query);

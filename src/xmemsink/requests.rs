@@ -133,7 +133,7 @@ impl Requests {
         lock(&self.state).note_key_frame(asked);
     }
 
-    /// Hands on what there is, until there is nothing.
+    /// Hands on the requests, until none is left.
     fn serve(&self, sink: &gst_base::BaseSink) {
         let mut state = lock(&self.state);
         loop {

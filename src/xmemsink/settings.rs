@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! What the user sets.
+//! The settings of the user.
 
 use std::{ffi::OsString, sync::LazyLock, time::Duration};
 
@@ -83,9 +83,9 @@ impl Settings {
         u32::try_from(self.cuda_device_id).ok()
     }
 
-    /// The pool that these settings describe, without its callback and what concerns devices. `Err`: what is wrong with them.
+    /// The pool that these settings describe, without its callback and its devices. `Err`: why they are not valid.
     pub(super) fn producer(&self) -> Result<ProducerBuilder, String> {
-        // An error and not a warning: it decides which users may read the frames.
+        // An error and not a warning: the mode controls which users may read the frames.
         let mode = parse_mode(&self.socket_mode).ok_or_else(|| {
             format!(
                 "socket-mode {:?} is no file mode: give octal digits, at most 0777, such as \"0660\"",

@@ -12,7 +12,7 @@ use crate::{
     cuda::Copier,
 };
 
-/// What a started sink has.
+/// The state of a started sink.
 #[derive(Debug)]
 pub(super) struct Started {
     pub(super) producer: Producer,
@@ -20,7 +20,7 @@ pub(super) struct Started {
     pub(super) allocator: XmemAllocator,
     /// As they were at the start; they can be changed only while the sink is stopped.
     pub(super) settings: Settings,
-    /// What frames name as their producer.
+    /// The producer's name in its frames.
     pub(super) program: Text<32>,
     /// Copies frames on devices.
     pub(super) copier: Copier,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! The stream that the sink gets: its format, its sticky state, what its times stand for, its beginning and its end.
+//! The stream that the sink gets: its format, its sticky state, the meaning of its times, its beginning and its end.
 
 use std::sync::{
     Arc, Mutex,
@@ -18,7 +18,7 @@ use crate::{
     timeline::Timeline,
 };
 
-/// What the sink knows of its stream.
+/// The state of the sink's stream.
 #[derive(Debug, Default)]
 pub(super) struct Stream {
     state: Mutex<State>,
@@ -35,14 +35,14 @@ struct State {
     valid_size: Option<usize>,
     /// The attachments of the last frame.
     attachments: Attachments,
-    /// What both come from. `None`: from too much to be compared.
+    /// The source of both. `None`: it has too much to be compared.
     look: Option<Look>,
     sticky: Sticky,
     /// The pool does not have `sticky` yet.
     sticky_is_new: bool,
     /// No frame or event has brought `sticky` to running consumers yet.
     sticky_is_undelivered: bool,
-    /// What `sticky` has of the frames' times.
+    /// The timeline in `sticky`.
     timeline: Option<Timeline>,
     reported_copies: bool,
     reported_drops: bool,
@@ -84,7 +84,7 @@ impl Stream {
             state.valid_size = None;
             state.look = None;
         }
-        // What is copied on a device may lack rows.
+        // Frames copied on a device may lack rows.
         if state.valid_size != Some(size)
             && state.format.memory != Memory::Cuda
             && let Some(planes) = &state.layout.video
@@ -124,7 +124,7 @@ impl Stream {
         result
     }
 
-    /// Gives the pool the sticky state if it has changed, with what the frames' times stand for, if that is known.
+    /// Gives the pool the sticky state if it has changed, with the meaning of the frames' times, if that is known.
     pub(super) fn share(
         &self,
         sink: &gst_base::BaseSink,

@@ -17,7 +17,7 @@ use crate::{
     timing::{ClockOffset, Origin},
 };
 
-/// What is known of the pipeline's time.
+/// The state of the pipeline's time.
 #[derive(Debug)]
 pub(super) struct Times {
     /// A XmemSinkPace.
@@ -39,7 +39,7 @@ struct Followed {
     offset: ClockOffset,
 }
 
-/// What the times of buffers stand for now.
+/// The present meaning of the times of buffers.
 #[derive(Debug)]
 pub(super) struct Now {
     pub(super) timeline: Timeline,
@@ -107,7 +107,7 @@ impl Times {
         }
     }
 
-    /// Asks upstream whether it is live and with what latency: once for each segment, and when the latency changes.
+    /// Queries upstream for its liveness and latency: once for each segment, and when the latency changes.
     fn upstream(&self, sink: &gst_base::BaseSink) -> (bool, gst::ClockTime) {
         let known = self.upstream.load(Ordering::Relaxed);
         if known != UNKNOWN {
@@ -125,7 +125,7 @@ impl Times {
         upstream
     }
 
-    /// What the times of the frames stand for now. For the streaming thread.
+    /// The present meaning of the times of the frames. For the streaming thread.
     pub(super) fn now(&self, sink: &gst_base::BaseSink) -> Now {
         let (live, latency) = self.upstream(sink);
         let paced = sink.is_sync() && !self.hands_over_at_once(sink);

@@ -34,7 +34,7 @@ impl Interrupts {
     pub(super) fn set(&self, reason: Reason, is_so: bool) {
         let mut reasons = lock(&self.reasons);
         reasons[reason as usize] = is_so;
-        // Under the lock, so that the last word is the right one.
+        // Under the lock, so that the last call sets the final state.
         if reasons.contains(&true) {
             self.canceller.cancel();
         } else {
@@ -42,12 +42,12 @@ impl Interrupts {
         }
     }
 
-    /// What ends waits.
+    /// The canceller of waits.
     pub(super) fn canceller(&self) -> &Canceller {
         &self.canceller
     }
 
-    /// Does what may wait, until it ends with something else than having been called off.
+    /// Repeats an attempt that may wait, until it ends without having been called off.
     pub(super) fn wait<T, E>(
         &self,
         sink: &gst_base::BaseSink,
@@ -63,8 +63,8 @@ impl Interrupts {
         }
     }
 
-    /// The same for what has to be prepared anew when the pipeline was paused meanwhile. `None`: it was called off, and may
-    /// be tried again.
+    /// The same for attempts that need new preparation after a pause of the pipeline. `None`: it was called off, and may be
+    /// tried again.
     pub(super) fn try_once<T, E>(
         &self,
         sink: &gst_base::BaseSink,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! What a frame or an event waits for before it gets into the pool.
+//! The waits of a frame or an event before it gets into the pool.
 
 use xmem_core::{Canceller, WaitError};
 

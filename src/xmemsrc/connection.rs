@@ -120,7 +120,7 @@ pub(super) fn ended(
 fn over(source: Source<'_>, follower: &Follower, started: &mut Started) -> gst::FlowError {
     started.end(source);
     gst::info!(CAT, obj = source.element, "End of stream");
-    // A source that joined after the last frame still announces what the stream was.
+    // A source that joined after the last frame still announces the stream.
     let consumer = follower.consumer();
     let sticky = consumer.and_then(|consumer| consumer.wait_sticky(STATE_TIME));
     if let Some(Err(flow)) = sticky.map(|sticky| sticky_state::renew(source, &sticky, None)) {

@@ -28,7 +28,7 @@ pub(super) enum Way {
     Downloaded,
 }
 
-/// What becomes of a received frame.
+/// The outcome of a received frame.
 pub(super) enum Received {
     Buffer(gst::Buffer, Way),
     Dropped,
@@ -141,7 +141,7 @@ impl Converter<'_> {
         planes.map_err(|reason| Nonsense(reason.to_owned()))
     }
 
-    /// Puts what is known of the frame on a buffer that has its planes.
+    /// Puts the frame's description on a buffer that has its planes.
     fn decorate(
         self,
         mut buffer: gst::Buffer,

@@ -4,7 +4,7 @@
 
 use gst::glib;
 
-/// What happens when the producer goes away without an end of stream.
+/// The action when the producer goes away without an end of stream.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, glib::Enum)]
 #[repr(u32)]
 #[enum_type(name = "GstXmemSrcOnProducerLost")]
@@ -21,7 +21,7 @@ pub enum XmemSrcOnProducerLost {
     Error,
 }
 
-/// What happens at the end of the producer's stream.
+/// The action at the end of the producer's stream.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, glib::Enum)]
 #[repr(u32)]
 #[enum_type(name = "GstXmemSrcOnEos")]
@@ -30,7 +30,7 @@ pub enum XmemSrcOnEos {
     #[default]
     #[enum_value(name = "End: this stream is over too", nick = "end")]
     End,
-    /// The source waits for what follows.
+    /// The source waits for the next stream.
     #[enum_value(
         name = "Wait: for the stream to go on, or for the next producer of the pool",
         nick = "wait"
@@ -38,7 +38,7 @@ pub enum XmemSrcOnEos {
     Wait,
 }
 
-/// What happens to a frame that comes while downstream holds as many as it may.
+/// The action on a frame that comes while downstream holds as many as it may.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, glib::Enum)]
 #[repr(u32)]
 #[enum_type(name = "GstXmemSrcOverBudget")]
@@ -83,7 +83,7 @@ pub enum XmemSrcStartFrom {
     Oldest,
 }
 
-/// What times the buffers get.
+/// The times that the buffers get.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, glib::Enum)]
 #[repr(u32)]
 #[enum_type(name = "GstXmemSrcTimestampMode")]
@@ -98,7 +98,7 @@ pub enum XmemSrcTimestampMode {
     /// When they were published.
     #[enum_value(name = "Arrival: when the frame came into the pool", nick = "arrival")]
     Arrival,
-    /// What they had in the producer's pipeline.
+    /// The times in the producer's pipeline.
     #[enum_value(
         name = "Passthrough: the producer's times and segment as they are",
         nick = "passthrough"

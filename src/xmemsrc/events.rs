@@ -62,7 +62,7 @@ pub(super) fn announce(source: Source<'_>, new: &Sticky) -> bool {
     begins
 }
 
-/// Sends the segment of what comes next, if it was not sent. GstBaseSrc would send it with the next buffer.
+/// Sends the segment of the next buffer, if it was not sent. GstBaseSrc would send it with that buffer.
 pub(super) fn push_segment(source: Source<'_>) {
     if !source.outgoing.has_sent_segment() {
         let event = gst::event::Segment::new(&source.outgoing.segment(source.element));
@@ -77,7 +77,7 @@ pub(super) fn push(source: Source<'_>, event: gst::Event) {
     source.element.src_pad().push_event(event);
 }
 
-/// Sends what is new of the sticky events that come after the segment.
+/// Sends the changed sticky events that come after the segment.
 pub(super) fn push_sticky(source: Source<'_>, new: &Sticky, old: &Sticky) {
     for (key, value) in new.iter() {
         if old.get(key) == Some(value) {

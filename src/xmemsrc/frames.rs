@@ -79,7 +79,7 @@ pub(super) fn next(
     }
 }
 
-/// What becomes of an entry. `None`: it was no frame.
+/// Takes an entry. `None`: it was no frame.
 fn take(
     source: Source<'_>,
     started: &mut Started,

@@ -225,7 +225,7 @@ impl BaseSrcImpl for XmemSrc {
     }
 
     fn stop(&self) -> Result<(), gst::ErrorMessage> {
-        // Buffers that downstream has keep what they need themselves.
+        // Buffers that downstream has keep their resources themselves.
         drop(self.running.take());
         self.stream.reset();
         gst::info!(CAT, imp = self, "Stopped");

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Waiting for a key frame: what comes before it cannot be decoded.
+//! Waiting for a key frame: frames before it cannot be decoded.
 
 use std::time::{Duration, Instant};
 
@@ -29,7 +29,7 @@ pub(super) struct KeyFrameGate {
 }
 
 impl KeyFrameGate {
-    /// Frames are missing: what refers to them cannot be decoded.
+    /// Frames are missing: those that refer to them cannot be decoded.
     pub(super) fn close(&mut self) {
         self.closed = true;
         self.asked = None;

@@ -4,8 +4,7 @@
 //!
 //! * `GstXmemProducerLost`: the producer is gone, or goes on without this source, and the stream had not ended. Fields
 //!   `pool` (string), `pid` (guint, the producer's) and `reason` (string): `gone`, it was stopped or killed;
-//!   `timed-out`, it stopped waiting for this source. #GstXmemSrc:on-producer-lost decides what
-//!   comes next.
+//!   `timed-out`, it stopped waiting for this source. #GstXmemSrc:on-producer-lost sets the next step.
 //! * `GstXmemProducerBack`: connected again, to the same or to another producer. Fields `pool` (string) and `pid`
 //!   (guint).
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! What leaves the element, and corrections to what GstBaseSrc makes of it: GstBaseSrc gives each stream a segment of its
-//! own, sets the first frame to 0 if it has no time, and takes a decoding time for a missing presentation time.
+//! The element's output, and corrections to GstBaseSrc's changes of it: GstBaseSrc gives each stream a segment of its own, sets
+//! the first frame to 0 if it has no time, and takes a decoding time for a missing presentation time.
 
 use std::sync::{
     Arc, Mutex,

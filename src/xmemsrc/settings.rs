@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! What the user sets.
+//! The settings of the user.
 
 use std::{ffi::OsString, sync::LazyLock, time::Duration};
 

@@ -10,7 +10,7 @@ use std::sync::{
 
 use crate::lock;
 
-/// What is shifted together: the base times of the producer's and of the consumer's pipeline.
+/// The key of a shared shift: the base times of the producer's and of the consumer's pipeline.
 type Key = (gst::ClockTime, gst::ClockTime);
 
 /// The shifts that are in use.
@@ -38,12 +38,12 @@ impl Shift {
 
     /// Nanoseconds.
     pub(super) fn get(&self) -> i64 {
-        // It stands for itself; nothing else is published with it.
+        // Relaxed: nothing else is published with it.
         self.0.load(Ordering::Relaxed).cast_signed()
     }
 
-    /// Makes it at least this much, and `room` more if it was less: another stream may need somewhat more, and should not
-    /// have to change what is on its way already.
+    /// Makes it at least this much, and `room` more if it was less: another stream may need somewhat more, and should not have
+    /// to change frames on their way already.
     pub(super) fn at_least(&self, by: gst::ClockTime, room: gst::ClockTime) {
         let known = |time: gst::ClockTime| time.nseconds().min(i64::MAX.unsigned_abs());
         let _ = self

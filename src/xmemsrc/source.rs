@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! What the streaming thread works with.
+//! The context of the streaming thread.
 
 use std::sync::Arc;
 

@@ -16,7 +16,7 @@ use super::{
 };
 use crate::{cuda, frame::AFTER_GAP, lock};
 
-/// What a started source has.
+/// The state of a started source.
 #[derive(Debug)]
 pub(super) struct Run {
     /// As they were at the start; they can be changed only while the source is stopped.
@@ -64,7 +64,7 @@ impl Running {
         lock(&self.0).take()
     }
 
-    /// Buffers on their way were discarded by a flush. What comes next may refer to them.
+    /// Buffers on their way were discarded by a flush. The next frames may refer to them.
     pub(super) fn flush(&self) {
         let kept = lock(&self.0).as_mut().and_then(|run| {
             run.started.note_gap();
@@ -84,7 +84,7 @@ impl Running {
     }
 }
 
-/// What the application is warned of once.
+/// The warnings that are posted once to the application.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Report {
     Copies,
@@ -173,7 +173,7 @@ impl Started {
         self.sticky_version = Some(version);
     }
 
-    /// Takes over what has changed in the stream.
+    /// Takes over the changes of the stream.
     pub(super) fn refresh(&mut self, stream: &Stream) {
         stream.refresh(&mut self.stream);
     }

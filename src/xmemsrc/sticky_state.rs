@@ -87,7 +87,7 @@ fn follow_course(source: Source<'_>, new: &Sticky, old: &Sticky) {
     }
 }
 
-/// Sends downstream what is new in the sticky state. `on_device`: where frames are now handed on; `None`: not known from a
+/// Sends the changes of the sticky state downstream. `on_device`: where frames are now handed on; `None`: not known from a
 /// frame.
 pub(super) fn renew(
     source: Source<'_>,
@@ -127,7 +127,7 @@ pub(super) fn renew(
             pad.push_event(gst::event::Caps::new(&parsed));
         }
         source.stream.set_caps(parsed);
-        // Sets the caps and asks downstream what it can read.
+        // Sets the caps and queries downstream.
         if !source.element.negotiate() {
             return Err(if pad.pad_flags().contains(gst::PadFlags::FLUSHING) {
                 gst::FlowError::Flushing

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! The stream that the source makes: its sticky state, its caps, and what downstream can read.
+//! The stream that the source makes: its sticky state, its caps, and the formats that downstream can read.
 
 use std::sync::{
     Arc, Mutex, MutexGuard,
@@ -20,7 +20,7 @@ use crate::{
 #[derive(Debug, Default)]
 pub(super) struct Stream {
     state: Mutex<State>,
-    /// How often what a [`Snapshot`] shows has changed.
+    /// The number of changes to the values that a [`Snapshot`] shows.
     version: AtomicU64,
 }
 
@@ -51,7 +51,7 @@ fn differs(format: &Format, on_device: Option<bool>) -> bool {
     on_device.is_some_and(|on_device| on_device != (format.memory == Memory::Cuda))
 }
 
-/// What the streaming thread needs of the stream for each frame. It is made anew only when that has changed.
+/// The streaming thread's copy of the stream's state, for each frame. It is made anew only when that has changed.
 #[derive(Debug, Default)]
 pub(super) struct Snapshot {
     version: u64,
@@ -224,15 +224,15 @@ impl Stream {
         std::mem::replace(&mut self.change().course, course)
     }
 
-    /// Notes what downstream answered to an allocation query.
+    /// Notes downstream's answer to an allocation query.
     pub(super) fn set_downstream(&self, video_meta: bool, reader: Option<cuda::Stream>) {
         let mut state = self.change();
         state.video_meta = video_meta;
         state.reader = reader.map(Arc::new);
     }
 
-    /// Whether the frames need no others to be decoded, whatever their flags. GstVideoEncoder marks as DELTA_UNIT what
-    /// the encoder does not call a sync point, and encoders of pictures, such as pngenc, mark no frame as one.
+    /// Whether the frames need no others to be decoded, whatever their flags. GstVideoEncoder marks frames as DELTA_UNIT that
+    /// the encoder does not call sync points, and encoders of pictures, such as pngenc, mark no frame as one.
     pub(super) fn has_only_key_frames(&self) -> bool {
         let caps = self.caps();
         let structure = caps.as_ref().and_then(|caps| caps.structure(0));
@@ -258,7 +258,7 @@ impl Stream {
         (before, moved, state.on_device)
     }
 
-    /// Notes whether the application has a message that the caps are refused. Returns what was noted before.
+    /// Notes whether the application has a message that the caps are refused. Returns the value noted before.
     pub(super) fn note_refusal(&self, is_reported: bool) -> bool {
         std::mem::replace(&mut self.lock().reported_refusal, is_reported)
     }

@@ -21,7 +21,7 @@ use crate::{
 /// Streams of one file are about that close together.
 const ROOM: gst::ClockTime = gst::ClockTime::from_mseconds(500);
 
-/// What the sticky state tells of the times of the frames that belong to it.
+/// The course of the frames' times, from the sticky state that they belong to.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Course {
     timeline: Timeline,
@@ -52,8 +52,8 @@ impl Course {
         }
     }
 
-    /// Whether a live stream can catch up where frames are missing. Where they come in another order than that of their
-    /// times, it is not known what is missing.
+    /// Whether a live stream can catch up where frames are missing. Where they come in another order than that of their times,
+    /// the missing time is not known.
     fn can_catch_up(&self, meta: &FrameMeta) -> bool {
         self.timeline.live && (!self.may_reorder || meta.decode_timestamp.is_some())
     }
@@ -97,7 +97,7 @@ impl Spacing {
     }
 }
 
-/// What a buffer gets.
+/// The times of a buffer.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Times {
     pub(super) pts: Option<gst::ClockTime>,
@@ -189,7 +189,7 @@ impl Stamper {
             let arrival = origin
                 .to_running_time(lease.info().published_at)
                 .max(self.went_on_at);
-            // What is decoded in another order than it is shown in stays in that order.
+            // Frames that are decoded in another order than they are shown in stay in that order.
             let raw = raw();
             let ahead = raw
                 .pts
@@ -216,8 +216,8 @@ impl Stamper {
         }
     }
 
-    /// A pause makes the base time later, so that what lies in the pool from before its end has a time now that has
-    /// passed already. A flush that sets the running time back to 0 begins anew.
+    /// A pause makes the base time later, so the times of frames in the pool from before its end have passed already. A flush
+    /// that sets the running time back to 0 begins anew.
     fn follow_base_time(&mut self, src: &gst_base::BaseSrc, base_time: Option<gst::ClockTime>) {
         let before = std::mem::replace(&mut self.base_time, base_time);
         if before.is_none() || before == base_time {
@@ -255,7 +255,7 @@ impl Stamper {
             let missing = self.spacing.missing(earliest, duration);
             match &self.shift {
                 Some(shift) if !self.was_paused => {
-                    // Nothing has to lag behind the gap, and at the edge of what a pool keeps that would go on for good.
+                    // A gap needs no lag. At the limit of the pool's history a lag would lose frames for ever.
                     if course.can_catch_up(meta) && Arc::strong_count(shift) == 1 {
                         shift.catch_up(missing);
                     }
@@ -347,7 +347,7 @@ mod tests {
         gst::ClockTime::from_mseconds(ms)
     }
 
-    /// What is missing before each of these frames, in milliseconds.
+    /// The missing time before each of these frames, in milliseconds.
     fn missing(duration: Option<u64>, times: &[i64]) -> Vec<u64> {
         let mut spacing = Spacing::default();
         let each = times.iter().map(|time| {

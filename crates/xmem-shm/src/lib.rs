@@ -3,7 +3,7 @@
 //! The memory that the processes of a pool share, and the system calls for it.
 //!
 //! [`protocol`] has the algorithms over references to atomics, [`abi`] the layout of the memory and the messages, [`os`] the
-//! system calls, [`fault`] the points at which tests end a process. No module here has producers or consumers: `xmem-core`
+//! system calls, [`fault`] the points at which tests end a process. No module here depends on a producer or consumer: `xmem-core`
 //! is the pool on top. This crate is a part of `xmem-core`, and has no stable interface of its own.
 
 #![warn(missing_docs)]

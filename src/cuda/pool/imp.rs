@@ -19,7 +19,7 @@ use crate::cuda::stream::Stream;
 use crate::cuda::wrapped::Home;
 use crate::lock;
 
-/// What it was made for.
+/// The context, device and slots of the pool.
 #[derive(Debug)]
 struct Backing {
     context: CudaContext,
@@ -27,7 +27,7 @@ struct Backing {
     slots: Arc<SlotSource>,
 }
 
-/// What it was configured for.
+/// The pool's configuration.
 #[derive(Debug, Clone)]
 struct Configured {
     home: Arc<Home>,
@@ -118,7 +118,7 @@ impl BufferPoolImpl for XmemCudaBufferPool {
         Ok(buffer)
     }
 
-    /// Buffers are not kept: their slots are the pool's, and it alone knows when one is free.
+    /// Buffers are not kept: only the shared pool can tell when a slot is free.
     fn release_buffer(&self, buffer: gst::Buffer) {
         drop(buffer);
     }

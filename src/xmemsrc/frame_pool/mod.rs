@@ -26,7 +26,7 @@ impl FrameBuffers {
         Some(Self(pool))
     }
 
-    /// Frees what is kept. The next frames have these planes.
+    /// Frees the kept buffers. The next frames have these planes.
     pub(super) fn reset(&self, planes: Option<&Planes>) {
         self.0.imp().reset(planes.cloned());
     }
@@ -45,7 +45,7 @@ impl FrameBuffers {
 
 impl Drop for FrameBuffers {
     fn drop(&mut self) {
-        // Frees what is kept. What is released after this is freed too.
+        // Frees the kept buffers. Buffers released after this are freed too.
         let _ = self.0.set_active(false);
     }
 }

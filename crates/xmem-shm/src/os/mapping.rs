@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MPL-2.0
 
 //! Mappings of shared memory. References into them are to atomics only: other processes write there.
-#![allow(unsafe_code)] // mmap, and references into its mapping
+#![allow(unsafe_code)] // mmap, and references into the mapping
 
 use std::ffi::c_void;
 use std::io;
