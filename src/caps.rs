@@ -27,7 +27,7 @@ pub(crate) fn is_elsewhere(caps: &gst::CapsRef) -> bool {
 
 /// The part of the caps that can be taken here.
 pub(crate) fn possible(caps: gst::Caps) -> gst::Caps {
-    // Most caps are without, and whether there is a device is not looked for then.
+    // Most caps are without it; no device is searched then.
     let needs_cuda = |features: &gst::CapsFeaturesRef| features.contains(CUDA_MEMORY);
     if !caps
         .iter_with_features()

@@ -59,7 +59,7 @@ pub(crate) fn init(plugin: &gst::Plugin) {
     }
     LazyLock::force(&CAT);
     if log::set_logger(&ToGStreamer).is_ok() {
-        // Each line is compared with the category's threshold, which can change at any time without a word.
+        // Each line is compared with the category's threshold, which can change at any time without notice.
         log::set_max_level(LevelFilter::Trace);
     }
 }

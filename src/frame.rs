@@ -15,8 +15,8 @@ use crate::planes::{self, Planes};
 /// GST_BUFFER_OFFSET_NONE.
 const OFFSET_NONE: u64 = u64::MAX;
 
-/// In the flags of a frame: some that came before it are missing, of which no number tells. GStreamer's flags end below this,
-/// those of video at 1 << 28.
+/// In the flags of a frame: frames before it are missing, and no number shows it. GStreamer's flags end below this, those of
+/// video at 1 << 28.
 pub(crate) const AFTER_GAP: u32 = 1 << 31;
 
 fn known(offset: u64) -> Option<u64> {
@@ -43,7 +43,7 @@ pub(crate) enum Memory {
     /// Nothing that matters.
     #[default]
     Any,
-    /// It is a DMA buffer, so no copy of it will do.
+    /// It is a DMA buffer, which no copy can replace.
     Dmabuf,
     /// It is on a CUDA device.
     Cuda,
@@ -68,7 +68,7 @@ impl Format {
         match structure.name().as_str() {
             "video/x-raw" => {
                 let drm = Drm::from_caps(structure);
-                // GStreamer 1.24 makes such caps a format without planes, which no frame would agree with.
+                // GStreamer 1.24 makes such caps a format without planes, which no frame matches.
                 let info = || gst_video::VideoInfo::from_caps(caps).ok();
                 Self {
                     content_type: Text::new("image/raw"),

@@ -9,8 +9,8 @@ use crate::memory::{XmemMemory, XmemMemoryRef};
 
 /// Which frame of which pool a GstMemory is.
 ///
-/// All memories over one slot, in whatever process, have the same: two programs can compare what they got, and refer
-/// to a frame by these numbers.
+/// All memories over one slot, in any process, have the same numbers: two programs can compare their frames, and refer to a
+/// frame by them.
 ///
 /// The plugin must be the one that is linked into this program, made known with
 /// [`plugin_register_static`](crate::plugin_register_static).
@@ -42,7 +42,7 @@ use crate::memory::{XmemMemory, XmemMemoryRef};
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub struct FrameInfo {
-    /// The pool's name, as this process knows it.
+    /// The pool's name in this process.
     pub pool: String,
     /// Number of the slot in its pool.
     pub slot: u32,

@@ -10,7 +10,7 @@ use std::thread;
 
 type Job = Box<dyn Send>;
 
-/// Drops something soon, elsewhere. In a forked child, where there is no such thread, it stays.
+/// Drops a value soon, on that thread. A forked child has no such thread, and keeps the value.
 pub(crate) fn drop_later(value: impl Send + 'static) {
     static JOBS: LazyLock<Option<Sender<Job>>> = LazyLock::new(|| {
         let (sender, jobs) = channel::<Job>();
@@ -22,6 +22,6 @@ pub(crate) fn drop_later(value: impl Send + 'static) {
         Some(jobs) => jobs.send(Box::new(value)).map_err(|error| error.0),
         None => Err(Box::new(value) as Job),
     };
-    // Without a thread it has to be here.
+    // Without a thread, drop it here.
     drop(unsent);
 }

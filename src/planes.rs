@@ -187,7 +187,7 @@ impl Planes {
             })
     }
 
-    /// Whether an element that knows nothing but the caps would find the planes where they are.
+    /// Whether the planes lie where an element finds them by the caps alone.
     pub(crate) fn is_default(&self) -> bool {
         self.is_default
     }

@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use gst::{glib, prelude::*};
 
-/// GStreamer's parser calls itself for whatever is nested in something else, and some ten thousand levels end the
-/// process. No caps need this many.
+/// GStreamer's parser calls itself for each level of nesting, and some ten thousand levels end the process. No caps need this
+/// many.
 const DEEPEST: usize = 64;
 /// How many strings may be nested in strings.
 const MOST_QUOTED: usize = 8;
@@ -17,7 +17,7 @@ pub(crate) fn is_parseable(text: &str) -> bool {
     !text.contains('\0') && is_flat(text.as_bytes(), MOST_QUOTED)
 }
 
-/// Whether brackets are not nested too deeply. A string can hold a structure again, so it is looked into, too.
+/// Whether brackets are not nested too deeply. A string can hold a structure again, so strings are checked too.
 fn is_flat(text: &[u8], quoted: usize) -> bool {
     let mut depth = 0_usize;
     let mut rest = text.iter().copied();
@@ -57,7 +57,7 @@ fn unquote(bytes: &mut impl Iterator<Item = u8>) -> Vec<u8> {
     content
 }
 
-/// A string that GStreamer keeps for good as a number, from another process. `None`: it is none, or there are too many.
+/// A string from another process, which GStreamer keeps for ever as a number. `None`: it is none, or there are too many.
 pub(crate) fn to_quark(text: &str) -> Option<glib::Quark> {
     const LONGEST: usize = 256;
     const MOST: u32 = 10_000;
@@ -91,7 +91,7 @@ pub(crate) fn of_structure(structure: &gst::StructureRef) -> (String, Vec<String
 pub(crate) fn is_plain(value: &glib::Value) -> bool {
     use glib::Type;
     let kind = value.type_();
-    // Most are of these, and need no trial.
+    // Most are of these, and need no attempt.
     let simple = [
         Type::STRING,
         Type::BOOL,
@@ -160,7 +160,7 @@ mod tests {
         }
     }
 
-    /// Whatever gets past the check must not end this test program.
+    /// No text that passes the check may end this test program.
     #[test]
     fn deep_nesting_is_refused() {
         gst::init().unwrap();

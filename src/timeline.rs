@@ -12,7 +12,7 @@ const BASE_TIME: &str = "base-time";
 
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Timeline {
-    /// The frames come when they do, and not when an element takes them.
+    /// The frames come at the source's pace, and not at that of the element that takes them.
     pub(crate) live: bool,
     /// How much later than their time on CLOCK_MONOTONIC the frames may be handed over.
     pub(crate) latency: gst::ClockTime,

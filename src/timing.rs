@@ -15,11 +15,11 @@ const SPACING_NS: u64 = 50_000_000;
 const SAMPLES: usize = 32;
 /// A clock that is off by more than this from where it should be was set, and is followed at once.
 const JUMP_NS: u64 = 20_000_000;
-/// Two looks at CLOCK_MONOTONIC around one at the clock that are no further apart than this need no second try.
+/// Two readings of CLOCK_MONOTONIC, around one of the clock, that are at most this far apart need no second try.
 const NEAR_NS: u64 = 5_000;
 const TRIES: u32 = 4;
 
-/// Now, as GStreamer's arithmetic of clocks wants it.
+/// Now, in the type of GStreamer's arithmetic of clocks.
 fn monotonic() -> u64 {
     xmem_core::monotonic_ns().cast_unsigned()
 }
@@ -32,7 +32,7 @@ struct Sample {
 }
 
 impl Sample {
-    /// Looks at both clocks; of several tries the one that took the shortest, since there may be a pause in between.
+    /// Reads both clocks; of several tries it takes the shortest, since there may be a pause in between.
     fn take(clock: &gst::Clock) -> Self {
         let mut best: Option<(u64, Self)> = None;
         for _ in 0..TRIES {
@@ -54,7 +54,7 @@ impl Sample {
     }
 }
 
-/// Where a clock is, going by a line through where it was.
+/// Where a clock is, on a line through its last samples.
 #[derive(Debug, Clone, Copy)]
 struct Line {
     through: Sample,
@@ -91,8 +91,8 @@ impl Line {
     }
 }
 
-/// How far CLOCK_MONOTONIC is ahead of a pipeline's clock, without the jitter of single looks at it. A clock that goes
-/// faster or slower is followed without lagging behind.
+/// How far CLOCK_MONOTONIC is ahead of a pipeline's clock, without the jitter of single readings. A clock that goes faster or
+/// slower is followed without lagging behind.
 #[derive(Debug, Default)]
 pub(crate) struct ClockOffset {
     /// CLOCK_MONOTONIC and the clock, the newest last.

@@ -81,7 +81,7 @@ impl XmemAllocator {
         memory::writable(&self.obj(), room, size, params, tally)
     }
 
-    /// A place for such a memory. `None`: there is no slot to be had.
+    /// A place for such a memory. `None`: no slot is free.
     pub(super) fn room(&self, size: usize, params: &gst::AllocationParams) -> Option<memory::Room> {
         let slots = self.slots.get()?;
         let total = memory::total(size, params)?;

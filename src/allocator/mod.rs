@@ -25,7 +25,7 @@ impl XmemAllocator {
         allocator
     }
 
-    /// The allocator that received frames name as theirs. It has no slots of its own.
+    /// The allocator of received frames. It has no slots of its own.
     pub(crate) fn of_received_frames() -> &'static Self {
         static ALLOCATOR: LazyLock<XmemAllocator> = LazyLock::new(|| {
             let allocator = glib::Object::new::<XmemAllocator>();
@@ -35,7 +35,7 @@ impl XmemAllocator {
         &ALLOCATOR
     }
 
-    /// Memory in a slot. `None`: there is no slot to be had.
+    /// Memory in a slot. `None`: no slot is free.
     pub(crate) fn alloc_slot(
         &self,
         size: usize,
@@ -44,7 +44,7 @@ impl XmemAllocator {
         self.imp().alloc_slot(size, params)
     }
 
-    /// A place for a memory in a slot. `None`: there is no slot to be had.
+    /// A place for a memory in a slot. `None`: no slot is free.
     pub(crate) fn room(&self, size: usize, params: &gst::AllocationParams) -> Option<Room> {
         self.imp().room(size, params)
     }

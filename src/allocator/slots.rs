@@ -21,7 +21,7 @@ static CAT: std::sync::LazyLock<gst::DebugCategory> = std::sync::LazyLock::new(|
     )
 });
 
-/// The way from allocators and pools, which upstream may keep for as long as it likes, to the sink's producer.
+/// The link from allocators and pools to the sink's producer. Upstream may keep both for any time.
 #[derive(Debug)]
 pub(crate) struct SlotSource {
     /// Gone once the sink has stopped.
@@ -31,7 +31,7 @@ pub(crate) struct SlotSource {
     is_refused: AtomicBool,
     tally: Arc<Tally>,
     private: AtomicU64,
-    /// The pools' kept buffers, which go when the sink stops.
+    /// The pools' kept buffers, which are freed when the sink stops.
     spare: Mutex<Vec<Weak<SpareBuffers>>>,
     /// Bytes behind each frame for its metas.
     room: AtomicUsize,
@@ -66,7 +66,7 @@ impl SlotSource {
             .for_each(|spare| spare.close());
     }
 
-    /// Has these buffers freed when the sink stops.
+    /// Adds buffers to free when the sink stops.
     pub(crate) fn close_later(&self, buffers: &Arc<SpareBuffers>) {
         let mut spare = lock(&self.spare);
         spare.retain(|other| other.strong_count() > 0);
@@ -86,7 +86,7 @@ impl SlotSource {
         self.private.load(Ordering::Relaxed)
     }
 
-    /// A slot, at once or not at all.
+    /// A slot, without waiting.
     pub(crate) fn acquire(&self, size: usize) -> Option<WriteLease> {
         self.acquire_as(size, SlotSpec::new(size))
     }
@@ -111,7 +111,7 @@ impl SlotSource {
         }
     }
 
-    /// Has later slots have room for metas of so many bytes.
+    /// Makes later slots with room for so many bytes of metas.
     pub(crate) fn expect_metas(&self, bytes: usize) {
         if bytes > self.room.load(Ordering::Relaxed) {
             // The next frame's may be somewhat larger.
@@ -120,7 +120,7 @@ impl SlotSource {
         }
     }
 
-    /// Tells the pool how many slots upstream keeps at once.
+    /// Sets the number of slots that upstream keeps at once.
     pub(crate) fn set_upstream_need(&self, slots: u32) {
         let producer = self.producer();
         let Some(producer) = &*producer else {
@@ -139,7 +139,7 @@ impl SlotSource {
 
     /// Why the pool cannot serve this upstream.
     pub(crate) fn refusal(&self) -> Option<String> {
-        // Each frame asks.
+        // Called for each frame.
         let is_refused = self.is_refused.load(Ordering::Relaxed);
         is_refused.then(|| lock(&self.refusal).clone())?
     }

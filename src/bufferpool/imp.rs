@@ -59,8 +59,8 @@ impl BufferPoolImpl for XmemBufferPool {
         self.parent_set_config(config)
     }
 
-    /// The parent would fill itself with buffers here. A slot is taken when a frame needs one, not before; but now it
-    /// is certain that upstream uses this pool.
+    /// The parent class would allocate buffers here. A slot is taken when a frame needs one, not before; but now it is certain
+    /// that upstream uses this pool.
     fn start(&self) -> bool {
         if let (Some(layout), Some((_, slots))) = (self.layout(), self.backing.get()) {
             slots.set_upstream_need(layout.min);
@@ -98,7 +98,7 @@ impl BufferPoolImpl for XmemBufferPool {
         self.make(allocator)
     }
 
-    /// GStreamer's own would rewrite less than others can write.
+    /// GStreamer's own resets fewer fields than others can write.
     fn reset_buffer(&self, _buffer: &mut gst::BufferRef) {}
 
     /// The slot goes back to the shared pool, which reuses it once it is free. The rest of the buffer is kept.

@@ -31,7 +31,7 @@ pub(crate) fn buffer_of(memories: impl IntoIterator<Item = gst::Memory>) -> gst:
     for memory in memories {
         buffer_ref.append_memory(memory);
     }
-    // A buffer whose memories are exchanged carries this flag, and a new one is born with it.
+    // A buffer whose memories are exchanged carries this flag, and a new buffer has it too.
     buffer_ref.unset_flags(gst::BufferFlags::TAG_MEMORY);
     buffer
 }

@@ -3,8 +3,8 @@
 //! GstCudaContext, shared among the elements of a pipeline.
 //!
 //! xmem works in each device's primary context. Elements take CUDA memory from each other without a detour only if they have
-//! the same GstCudaContext, so there is one for each device here, around the primary context, and every element that asks
-//! gets it. If another element has made one around the same context, that one is used.
+//! the same GstCudaContext. So there is one for each device here, around the primary context, and every neighbour's query gets
+//! it. If another element has made one around the same context, that one is used.
 #![allow(unsafe_code)] // a library that is loaded
 
 use std::collections::VecDeque;

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Memory of others that must not be freed yet.
+//! Memory of other allocators that must not be freed yet.
 //!
-//! Other processes have it open, and freeing it then is undefined. Holding a reference would do, but then its own pool would
-//! not use it again. So it is kept at its end: when its last reference goes, that reference is taken up until all processes
-//! have closed it. Only then its allocator has it back, which may use it again or free it without notice.
+//! Other processes have it open, and freeing it then is undefined. A reference would keep it, but its own pool would not use it
+//! again. So it is kept at its end: when its last reference goes, that reference is taken up until all processes have closed
+//! it. Only then its allocator gets it back, and may use it again or free it without notice.
 #![allow(unsafe_code)] // the end of a GstMemory is a C function
 
 use std::ptr;
@@ -69,7 +69,7 @@ impl Tie for Held {
 }
 
 impl Deferred {
-    /// Puts the end of a memory off until it is released. When it comes to its end, `at_end` is to see to that.
+    /// Puts the end of a memory off until it is released. `at_end` starts the release when the memory comes to its end.
     pub(crate) fn apply_to(self, memory: &gst::MemoryRef, at_end: fn(&gst::MemoryRef)) {
         let raw = memory.as_ptr().cast_mut();
         let own = dispose as Dispose;

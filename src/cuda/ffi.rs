@@ -12,9 +12,9 @@ use std::ffi::{c_int, c_void};
 pub(crate) type CuDevicePtr = u64;
 /// `CUdevice`: a device by its number, as the driver counts.
 pub(crate) type CuDevice = c_int;
-/// `CUcontext`, never looked into.
+/// `CUcontext`, opaque.
 pub(crate) type CuContext = *mut c_void;
-/// `CUstream`, never looked into; null is the default stream.
+/// `CUstream`, opaque; null is the default stream.
 pub(crate) type CuStream = *mut c_void;
 
 /// A GstObject, for pointers only.

@@ -24,7 +24,7 @@ impl Layout {
         info: &gst_video::VideoInfo,
         context: &CudaContext,
     ) -> Result<Self, glib::BoolError> {
-        /// The last ones. Upstream asks again and again for the same.
+        /// The last ones. Upstream queries the same one repeatedly.
         static KNOWN: Mutex<Vec<(CudaContext, gst_video::VideoInfo, Layout)>> =
             Mutex::new(Vec::new());
         const KEPT: usize = 16;
@@ -59,7 +59,7 @@ impl Layout {
         Self::complete(found)
     }
 
-    /// With room for all rows. Of NV21 with an odd height, the library forgets half of one.
+    /// With room for all rows. Of NV21 with an odd height, the library omits half of one.
     fn complete(info: gst_video::VideoInfo) -> Result<Self, glib::BoolError> {
         let end = planes(&info).map(|plane| plane.offset + plane.pitch * plane.height);
         let size = info.size().max(end.max().unwrap_or(0));
@@ -160,7 +160,7 @@ mod tests {
 
     use super::*;
 
-    /// As the library lays frames out; `size` is of the device's making.
+    /// As the library lays frames out; `size` depends on the device.
     fn layout(format: VideoFormat, width: u32, height: u32) -> Layout {
         gst::init().unwrap();
         let info = gst_video::VideoInfo::builder(format, width, height)

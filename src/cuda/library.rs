@@ -81,7 +81,7 @@ functions! {{
 }}
 
 impl Library {
-    /// The library, if all works that is needed. A debug line gives the reason once if not.
+    /// The library, if all its conditions are met. A debug line gives the reason once if not.
     pub(super) fn get() -> Option<&'static Self> {
         static LIBRARY: LazyLock<Option<Library>> = LazyLock::new(|| match Library::load() {
             Ok(library) => Some(library),
@@ -94,7 +94,7 @@ impl Library {
     }
 
     fn load() -> Result<Self, String> {
-        // First, since the library complains on its own of a driver that is not there.
+        // First, since the library itself warns of a missing driver.
         match xmem_core::cuda::device_count() {
             Ok(0) => return Err("there is a driver, and no device".to_owned()),
             Ok(_) => {}

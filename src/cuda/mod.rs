@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! GstCudaMemory: slots on CUDA devices as GStreamer's own elements know them.
+//! GstCudaMemory: slots on CUDA devices in the form of GStreamer's own elements.
 //!
 //! All of it goes through libgstcuda, which is loaded at run time. Where it is missing or older than 1.24, or where there is
 //! no driver, `memory:CUDAMemory` is not offered.

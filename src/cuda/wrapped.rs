@@ -2,9 +2,9 @@
 
 //! Slots on a device as GstCudaMemory, each made once.
 //!
-//! Elements keep textures of a memory with it, so that one for each frame would have them made anew. When the last reference
-//! to such a memory goes, only the lease in it ends; the memory itself waits at home for the next frame in the same slot, as
-//! the memories of GStreamer's own CUDA allocator do.
+//! Elements keep textures of a memory with it, and would make them anew for a memory per frame. When the last reference to such
+//! a memory goes, only the lease in it ends; the memory itself waits at home for the next frame in the same slot, as the
+//! memories of GStreamer's own CUDA allocator do.
 #![allow(unsafe_code)] // GstMemory is a C structure, and its end a C function
 
 use std::collections::HashMap;
@@ -34,7 +34,7 @@ use crate::memory::access::freeze;
 use crate::tally::Tally;
 use crate::tied::tie;
 
-/// How far a slot is.
+/// The state of a slot.
 #[derive(Debug)]
 enum Lease {
     Writable(WriteLease),
@@ -337,7 +337,7 @@ unsafe extern "C" fn dispose(object: *mut GstMiniObject) -> gboolean {
     if let Err(memory) = kept {
         end(memory, &device, &stream);
     }
-    // Last: the next user of the slot looks for its memory. Work on the stream may still use the slot.
+    // Last, so that the next user of the slot finds its memory. Work on the stream may still use the slot.
     match lease {
         Lease::Received(reading) => reading.end(&stream),
         Lease::Writable(lease) => stream.handle().when_done(&device, move || drop(lease)),

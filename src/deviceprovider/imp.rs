@@ -104,7 +104,7 @@ impl DeviceProviderImpl for XmemDeviceProvider {
     fn stop(&self) {
         self.canceller.cancel();
         let thread = self.thread().take();
-        // It is the thread itself that stops when the last reference went while it had one.
+        // The last reference may go on the thread itself, which cannot join itself.
         if let Some(thread) = thread
             && thread.thread().id() != thread::current().id()
             && thread.join().is_err()

@@ -82,7 +82,7 @@ mod tests {
         Pool::new("p".to_owned(), "/p.sock".to_owned(), stats).caps
     }
 
-    /// Whatever a producer writes must not end this test program.
+    /// No data of a producer may end this test program.
     #[test]
     fn caps_of_another_process_are_not_parsed_without_bound() {
         gst::init().unwrap();

@@ -72,8 +72,8 @@ fn moment(timestamp: Option<gst::ClockTime>, duration: Option<gst::ClockTime>) -
     buffer
 }
 
-/// The event of an entry that is no frame. `pts` and `duration` are its times in this pipeline. `None`: for nothing that
-/// is known here.
+/// The event of an entry that is no frame. `pts` and `duration` are its times in this pipeline. `None`: it is of no kind known
+/// here.
 pub(crate) fn unpack(
     meta: &FrameMeta,
     pts: Option<gst::ClockTime>,

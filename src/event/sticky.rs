@@ -28,14 +28,14 @@ pub(crate) const TIMELINE: &str = "timeline";
 
 /// Longer tags are carried without pictures and the like.
 const LONGEST_TAGS: usize = 1 << 20;
-/// A consumer has room for so many entries only.
+/// A consumer has room for only so many entries.
 const MOST_CUSTOM: usize = 64;
 
-/// Takes an event over into the state. `Err`: why that cannot be.
+/// Takes an event over into the state. `Err`: why that is impossible.
 pub(crate) fn update(sticky: &mut Sticky, event: &gst::EventRef) -> Result<(), String> {
     match event.view() {
         gst::EventView::StreamStart(event) => {
-            // A new stream has nothing of the old one, but custom events, as on a pad.
+            // A new stream keeps only custom events of the old one, as on a pad.
             let custom: Vec<_> = sticky.iter().filter(|(key, _)| is_custom(key)).collect();
             let mut new = Sticky::new();
             new.set(STREAM_ID, event.stream_id());

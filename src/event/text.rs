@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Structures of events as text: whole or not at all, and not without bound.
+//! Structures of events as text: complete or not at all, and of bounded length.
 
 use crate::text;
 
 /// The longest structure of an event, in bytes.
 const LONGEST: usize = 64 << 10;
 
-/// A structure as text. `Err`: why another process cannot have it.
+/// A structure as text. `Err`: why it cannot travel.
 pub(crate) fn of_structure(structure: &gst::StructureRef) -> Result<String, &'static str> {
     if !structure.iter().all(|(_, value)| text::is_plain(value)) {
         return Err("it has content that means something in its own process only");
@@ -16,7 +16,7 @@ pub(crate) fn of_structure(structure: &gst::StructureRef) -> Result<String, &'st
     if text.len() > LONGEST {
         return Err("it is too long");
     }
-    // Not all that has a text form is read back from it.
+    // Not every text form can be read back.
     match to_structure(&text) {
         Some(same) if *same == *structure => Ok(text),
         _ => Err("it has no text form"),

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! A slot, as the memories over it share it.
+//! The slot that memories over it share.
 
 // A raw pointer goes from thread to thread.
 #![allow(unsafe_code)]
@@ -14,7 +14,7 @@ use xmem_core::{PartLease, ReadLease, WriteLease};
 
 use crate::{lock, tally::Tally};
 
-/// How far a slot is.
+/// The state of a slot.
 #[derive(Default)]
 #[expect(
     clippy::large_enum_variant,

@@ -142,7 +142,7 @@ impl SpareBuffers {
     pub(crate) fn keep(&self, buffer: gst::Buffer) {
         // SAFETY: a live buffer.
         if let Some((memory, home, contents)) = unsafe { empty(buffer.as_mut_ptr()) } {
-            // First, so that the slot can be had before the buffer.
+            // First, so that the slot is free before the buffer is.
             drop(contents);
             self.put(Spare {
                 buffer,

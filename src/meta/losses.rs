@@ -69,7 +69,7 @@ impl Losses {
 
     /// The losses that are new since the last call: names, and why.
     pub(crate) fn news(&self) -> Vec<(String, String)> {
-        // Each frame asks. Acquire: pairs with the store of `note`.
+        // Called for each frame. Acquire: pairs with the store of `note`.
         if !self.has_news.load(Ordering::Acquire) {
             return Vec::new();
         }

@@ -149,7 +149,7 @@ pub(crate) fn onto_buffer(
     let mut left = MOST_METAS;
     for (key, records) in attachments.iter() {
         if !key.starts_with(PREFIX) {
-            // Somebody else's.
+            // An attachment of another program.
             continue;
         }
         let name = name_of(key);

@@ -114,7 +114,7 @@ impl Kind for Crop {
             width,
             height,
         } = record;
-        // Whoever crops adds it to the planes' addresses.
+        // An element that crops adds it to the planes' addresses.
         let frame = buffer
             .meta::<gst_video::VideoMeta>()
             .map(|meta| (meta.width(), meta.height()))

@@ -44,7 +44,7 @@ unsafe extern "C" fn get_times<T: Paced>(
         let imp = instance.imp();
         let buffer = first_of(buffer);
         let look = || buffer.is_null() || imp.is_rendered_at_once(gst::BufferRef::from_ptr(buffer));
-        // No panic may reach C; a frame that is paced by mistake is the smaller harm.
+        // No panic may reach C; to pace a frame by mistake is the smaller harm.
         if catch_unwind(AssertUnwindSafe(look)).unwrap_or(false) {
             *start = gst::ffi::GST_CLOCK_TIME_NONE;
             *end = gst::ffi::GST_CLOCK_TIME_NONE;
@@ -80,7 +80,7 @@ unsafe fn first_of(object: *mut gst::ffi::GstBuffer) -> *mut gst::ffi::GstBuffer
     }
 }
 
-/// Has `clock` be the sink's clock, and returns the base time.
+/// Makes `clock` the sink's clock, and returns the base time.
 pub(super) fn follow_clock(
     sink: &gst_base::BaseSink,
     clock: &mut Option<gst::Clock>,

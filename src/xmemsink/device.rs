@@ -29,7 +29,7 @@ use crate::{
     tied::{Tie, tie, tied},
 };
 
-/// Why a memory is not shared: that is not tried anew for each frame.
+/// Why a memory is not shared: sharing is not tried anew for each frame.
 #[derive(Debug, Clone)]
 struct Refused(&'static str);
 
@@ -40,7 +40,7 @@ impl Tie for Refused {
 /// How many buffers upstream is to keep. Decoders give out as many surfaces and a few more, and go on decoding meanwhile.
 const UPSTREAM_KEEPS: u32 = 4;
 
-/// Has the pool share slots on devices as it is set.
+/// Sets how the pool shares slots on devices.
 pub(super) fn configure(builder: ProducerBuilder, settings: &Settings) -> ProducerBuilder {
     builder
         .cuda_mode(match settings.cuda_ipc_mode {
@@ -79,7 +79,7 @@ pub(super) fn offer(
         return;
     }
     let size = pool.config().params().map_or(0, |(_, size, ..)| size);
-    // No maximum: some decoders throw away a pool that has one.
+    // No maximum: some decoders discard a pool that has one.
     query.add_allocation_pool(Some(&pool), size, UPSTREAM_KEEPS, 0);
 }
 
@@ -140,7 +140,7 @@ pub(super) fn publish(
     })
 }
 
-/// Publishes a frame in memory of upstream's, which consumers open once. `Err`: why that cannot be.
+/// Publishes a frame in memory of upstream's, which consumers open once. `Err`: why that is impossible.
 fn share(
     started: &Started,
     buffer: &gst::Buffer,
@@ -185,8 +185,7 @@ fn share(
     }
 }
 
-/// Memory of upstream's, as the pool knows it: its consumers open it once, for as long as upstream uses it again and
-/// again.
+/// Memory of upstream's, as imported into the pool: its consumers open it once, for as long as upstream uses it again.
 fn import(
     producer: &Producer,
     memory: &gst::MemoryRef,
@@ -271,8 +270,8 @@ fn publish_copy(
         }
         Err(error) => Err((lease, failed(error))),
     };
-    // A decoder's surface is written again by a part of the device that knows no streams, and a slot perhaps on another
-    // stream: both wait for this copy.
+    // A decoder's surface is written again by a part of the device that has no streams, and a slot perhaps on another stream:
+    // both wait for this copy.
     let kept = buffer.clone();
     match published {
         Ok(frame) => {

@@ -121,7 +121,7 @@ pub(super) fn report(way: Way<'_>, buffer: &gst::Buffer, outcome: Outcome) {
     }
 }
 
-/// Tells the application why a buffer cannot be published.
+/// Reports to the application why a buffer cannot be published.
 fn fail(sink: &gst_base::BaseSink, failure: Failure) -> gst::FlowError {
     match failure {
         Failure::Cancelled | Failure::Closed => return gst::FlowError::Flushing,

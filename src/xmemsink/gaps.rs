@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Frames that came to the sink and did not get into the pool. A decoder of the next one has to know that they are missing.
+//! Frames that came to the sink and did not get into the pool. A flag of the next one shows decoders that they are missing.
 
 use std::sync::Mutex;
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Memory that upstream allocated, as the pools know it that have taken it in.
+//! Memory that upstream allocated, as imported into pools.
 
 use gst::glib;
 use xmem_core::{ImportedMemory, Producer};
@@ -31,7 +31,7 @@ pub(super) fn remember(memory: &gst::MemoryRef, import: ImportedMemory) {
     drop(past);
 }
 
-/// Has consumers release a memory that is about to be freed.
+/// Makes consumers release a memory that is about to be freed.
 pub(super) fn forget(memory: &gst::MemoryRef) {
     drop(untie::<Imports>(memory));
 }

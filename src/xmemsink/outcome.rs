@@ -24,7 +24,7 @@ pub(super) enum Cause {
     Foreign,
     /// Its metas do not fit behind it: how many bytes they have, and how many fit.
     Metas { needed: usize, room: usize },
-    /// It lies on a device, where others cannot reach it, and why not.
+    /// It lies on a device, out of reach of others, and why.
     Unreachable(&'static str),
 }
 
@@ -90,7 +90,7 @@ pub(super) enum Failure {
     CopyForbidden(String),
     /// Its caps are those of DMA buffers, and it is none that can be shared.
     NotShareable,
-    /// There cannot be a slot for it.
+    /// No slot can hold it.
     NoSlot(AcquireError),
     /// Its bytes cannot be read.
     Unreadable,

@@ -91,8 +91,8 @@ fn own_pieces(producer: &Producer, buffer: &gst::BufferRef) -> Option<Parts> {
     Some(parts)
 }
 
-/// Memory with a descriptor, as the pool knows it: its consumers are sent the descriptor once, for as long as upstream
-/// uses the memory again and again.
+/// Memory with a descriptor, as imported into the pool: its consumers get the descriptor once, for as long as upstream uses the
+/// memory again.
 fn import(producer: &Producer, memory: &gst::MemoryRef) -> Option<ImportedMemory> {
     if let Some(known) = imports::known(memory, producer) {
         return Some(known);

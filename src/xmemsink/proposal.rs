@@ -10,8 +10,7 @@ use super::{device, log::CAT, started::Started};
 use crate::lock;
 use crate::{bufferpool::XmemBufferPool, caps};
 
-/// The last pool that was offered. Decoders ask again and again, some for nearly every frame, and mostly throw the
-/// answer away.
+/// The last pool that was offered. Decoders query repeatedly, some for nearly every frame, and mostly discard the answer.
 #[derive(Debug, Default)]
 pub(super) struct Offer {
     unused: Mutex<Option<(gst::Caps, XmemBufferPool)>>,
@@ -47,7 +46,7 @@ impl Offer {
             let size = u32::try_from(info.size())
                 .map_err(|_| gst::loggable_error!(CAT, "Frames too large: {caps}"))?;
             if need_pool {
-                // No maximum: some decoders throw away a pool that has one.
+                // No maximum: some decoders discard a pool that has one.
                 let pool = self.pool(started, &caps, size)?;
                 query.add_allocation_pool(Some(&pool), size, 0, 0);
             } else {

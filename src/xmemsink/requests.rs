@@ -2,8 +2,8 @@
 
 //! Requests of consumers to upstream: key frames.
 //!
-//! Requests come on the pool's own thread, as many as consumers like to send. They are joined, wait in a short list, and
-//! another thread hands them on, one at a time and not too often.
+//! Requests come on the pool's own thread, in any number. They are joined, wait in a short list, and another thread hands them
+//! on, one at a time and not too often.
 
 use std::{
     sync::{
@@ -24,7 +24,7 @@ use crate::{lock, timing};
 const INTERVAL: Duration = Duration::from_millis(200);
 /// Key frames at a time that may wait.
 const MOST: usize = 16;
-/// An encoder remembers key frames at a time until then.
+/// Requests for later key frames are dropped: an encoder keeps them until their time.
 const HORIZON: Duration = Duration::from_secs(60);
 
 #[derive(Debug, Default)]
@@ -102,7 +102,7 @@ impl Requests {
         self.stopped.notify_all();
     }
 
-    /// A consumer wants a key frame. Returns at once.
+    /// A consumer asks for a key frame. Returns at once.
     pub(super) fn ask(self: &Arc<Self>, sink: &gst_base::BaseSink, request: KeyFrame) {
         {
             let mut state = lock(&self.state);

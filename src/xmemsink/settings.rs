@@ -36,7 +36,7 @@ pub(super) struct Settings {
     pub(super) backing: XmemSinkBacking,
     pub(super) max_consumers: u32,
     pub(super) max_held: u32,
-    /// As it was set; looked at when the sink starts.
+    /// As it was set; read when the sink starts.
     pub(super) socket_mode: String,
     /// Empty: not set.
     pub(super) socket_group: String,

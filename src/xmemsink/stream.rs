@@ -71,8 +71,8 @@ impl Stream {
         lock(&self.state).format.clone()
     }
 
-    /// Checks where a frame's planes lie, and returns the layout in a form that frames share. Every consumer would end over a layout
-    /// that cannot be.
+    /// Checks where a frame's planes lie, and returns the layout in a form that frames share. Every consumer would fail at an
+    /// impossible layout.
     pub(super) fn check(
         &self,
         layout: FrameLayout,
@@ -95,7 +95,7 @@ impl Stream {
         Ok(state.layout.clone())
     }
 
-    /// The description of a buffer that looks like the last one.
+    /// The description of a buffer with the look of the last one.
     pub(super) fn describe(&self, buffer: &gst::BufferRef) -> Option<FrameMeta> {
         let state = lock(&self.state);
         let is_like_last = state.look.as_ref()?.is_of(buffer);
@@ -110,7 +110,7 @@ impl Stream {
         state.attachments = attachments.clone();
     }
 
-    /// Takes an event over into the sticky state, if it is one of that. `Err`: why that cannot be.
+    /// Takes an event over into the sticky state, if it is one of that. `Err`: why that is impossible.
     pub(super) fn note_event(&self, event: &gst::EventRef) -> Result<(), String> {
         let mut state = lock(&self.state);
         if event.type_() == gst::EventType::StreamStart {
@@ -173,7 +173,7 @@ impl Stream {
 
     /// The stream goes on, or a new one begins. Returns whether it was over.
     pub(super) fn begin(&self) -> bool {
-        // Each frame asks.
+        // Called for each frame.
         self.eos.load(Ordering::Relaxed) && self.eos.swap(false, Ordering::Relaxed)
     }
 

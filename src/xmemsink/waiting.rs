@@ -22,7 +22,7 @@ pub(super) enum Reason {
     Resuming,
 }
 
-/// Calls off waits, and remembers why.
+/// Calls off waits, and records the reasons.
 #[derive(Debug, Default)]
 pub(super) struct Interrupts {
     reasons: Mutex<[bool; 2]>,

@@ -13,7 +13,7 @@ use super::{
     waiting::Interrupts,
 };
 
-/// A started sink, as its streaming thread sees it.
+/// A started sink, for its streaming thread.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Way<'a> {
     pub(super) sink: &'a gst_base::BaseSink,
@@ -63,7 +63,7 @@ impl Way<'_> {
         wait: impl Fn(&Canceller) -> Result<(), WaitError>,
     ) -> Result<(), gst::FlowError> {
         let was_called_off = |error: &WaitError| *error == WaitError::Cancelled;
-        // All else that can end these waits is that the pool is closed.
+        // The only other error here is a closed pool.
         self.interrupts
             .wait(self.sink, data, wait, was_called_off)?
             .map_err(|_| gst::FlowError::Flushing)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Virtual functions that GstBaseSrc calls for each frame, without the bindings' way around them.
+//! Virtual functions that GstBaseSrc calls for each frame, without the bindings' wrappers.
 #![allow(unsafe_code)] // a class is filled with C function pointers
 
 use std::panic::{AssertUnwindSafe, catch_unwind};

@@ -70,7 +70,7 @@ pub(super) fn push_segment(source: Source<'_>) {
     }
 }
 
-/// Sends an event that comes after the segment, before whatever comes next.
+/// Sends an event that comes after the segment, before the next event or buffer.
 pub(super) fn push(source: Source<'_>, event: gst::Event) {
     push_segment(source);
     gst::debug!(CAT, obj = source.element, "{event:?}");

@@ -152,8 +152,8 @@ impl ElementImpl for XmemSrc {
         self.parent_post_message(message)
     }
 
-    /// GstBaseSrc blocks the application with an EOS until the streaming thread has returned from downstream, in a pause for
-    /// ever. Here `create` ends the stream when the thread comes to it.
+    /// GstBaseSrc blocks the application with an EOS until the streaming thread has returned from downstream, which in a pause
+    /// never happens. Here `create` ends the stream when the thread comes to it.
     fn send_event(&self, event: gst::Event) -> bool {
         if event.type_() != gst::EventType::Eos {
             return self.parent_send_event(event);
@@ -256,7 +256,7 @@ impl BaseSrcImpl for XmemSrc {
         }
     }
 
-    /// Frames bring their memory along. The answer only tells whether downstream can read any layout.
+    /// Frames bring their memory along. The answer only shows whether downstream can read any layout.
     fn decide_allocation(
         &self,
         query: &mut gst::query::Allocation,

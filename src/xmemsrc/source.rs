@@ -9,7 +9,7 @@ use xmem_core::Canceller;
 use super::{figures::Figures, outgoing::Outgoing, settings::Settings, stream::Stream};
 use crate::{meta::Losses, tally::Tally};
 
-/// A started source, as its streaming thread sees it.
+/// A started source, for its streaming thread.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Source<'a> {
     pub(super) element: &'a gst_base::BaseSrc,

@@ -205,7 +205,7 @@ impl Started {
         self.gate.is_decodable(source, meta)
     }
 
-    /// The stream is over. Warns if its frames were given up for want of a key frame.
+    /// The stream is over. Warns if its frames were dropped for want of a key frame.
     pub(super) fn end(&mut self, source: Source<'_>) {
         self.gate.warn(source, true);
     }

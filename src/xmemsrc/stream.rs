@@ -125,7 +125,7 @@ impl Snapshot {
         Ok(self.kind.as_ref().and_then(|kind| kind.planes.as_ref()))
     }
 
-    /// Whether an element that knows nothing but the caps finds the planes of the layout that was checked last.
+    /// Whether an element finds the planes of the layout that was checked last by the caps alone.
     pub(super) fn is_default(&self) -> bool {
         let planes = self.kind.as_ref().and_then(|kind| kind.planes.as_ref());
         planes.is_none_or(Planes::is_default)

@@ -69,8 +69,8 @@ impl BufferPoolImpl for XmemCudaBufferPool {
         base_set_config(self.obj().upcast_ref(), config)
     }
 
-    /// The parent would fill itself with buffers here. A slot is taken when a frame needs one, not before; but now it
-    /// is certain that upstream uses this pool.
+    /// The parent class would allocate buffers here. A slot is taken when a frame needs one, not before; but now it is certain
+    /// that upstream uses this pool.
     fn start(&self) -> bool {
         if let (Some(configured), Some(backing)) = (self.configured(), self.backing.get()) {
             backing.slots.set_upstream_need(configured.min);

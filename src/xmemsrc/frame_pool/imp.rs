@@ -57,7 +57,7 @@ impl BufferPoolImpl for FramePool {
         }
     }
 
-    /// GStreamer's own would rewrite less than others can write.
+    /// GStreamer's own resets fewer fields than others can write.
     fn reset_buffer(&self, _buffer: &mut gst::BufferRef) {}
 
     fn release_buffer(&self, buffer: gst::Buffer) {
