@@ -53,7 +53,7 @@ impl Canceller {
     /// Not for a signal handler: it takes a lock, which the interrupted thread may hold. Let a thread wait for the signal
     /// and call this, as the example `xmem-consumer` does.
     pub fn cancel(&self) {
-        // SeqCst: a sleeper that read the flag before this store was announced as asleep by then, so `wake` finds it.
+        // SeqCst: a sleeper that read the flag before this store was registered as asleep by then, so `wake` finds it.
         self.0.cancelled.store(true, Ordering::SeqCst);
         let sleepers = self.sleepers().clone();
         for sleeper in sleepers.iter().filter_map(Weak::upgrade) {

@@ -396,8 +396,8 @@ pub enum ForwardError {
         "the frame lies in memory that has no descriptor (backing posix-shm, or a device in a build without CUDA)"
     )]
     NoDescriptor,
-    /// Its device memory has only a legacy handle. Its owner frees it when no consumer of the owner's pool uses it any
-    /// more, and does not know the consumers of this pool.
+    /// Its device memory has only a legacy handle. Its owner frees it when no consumer of the owner's pool uses it any more,
+    /// and does not wait for the consumers of this pool.
     #[error(
         "the frame lies in device memory that ends with its producer (cuda-mode legacy, or memory of others)"
     )]

@@ -37,7 +37,7 @@ use crate::error::{ConnectError, ReceiveError};
 use crate::frame::lease::ReadLease;
 use crate::stats::ReceiveStats;
 
-/// After a look that failed for want of descriptors or memory, which fails at once.
+/// The pause after an attempt that failed for want of descriptors or memory, which fails at once.
 const PAUSE: Duration = Duration::from_millis(10);
 
 /// The action of a follower at the end of the producer's stream.
@@ -166,7 +166,7 @@ pub enum FollowError {
     Receive(ReceiveError),
 }
 
-/// Figures of a follower, over all producers that it had.
+/// Figures of a follower, over all its producers.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Stats {
@@ -446,7 +446,7 @@ impl Follower {
         let time = timeout.into_iter().chain(left).min();
         let found = self.next.connect_wait(time);
         if found.as_ref().is_err_and(ConnectError::is_shortage) {
-            // So that a caller that looks again at once is no busy loop.
+            // So that a caller that tries again at once is no busy loop.
             std::thread::sleep(time.map_or(PAUSE, |time| time.min(PAUSE)));
         }
         self.found(found)

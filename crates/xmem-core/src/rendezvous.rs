@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Where pools meet: names, runtime directories, the socket's path and the lock's.
+//! Names of pools, runtime directories, and the paths of sockets and locks.
 
 use std::env;
 use std::ffi::OsStr;
@@ -18,7 +18,7 @@ use crate::error::NameError;
 
 const SOCKET_SUFFIX: &str = ".sock";
 const LOCK_SUFFIX: &str = ".lock";
-/// Follows the name of a socket without a suffix, before the suffix of its lock.
+/// Between the name of a socket without a suffix and the suffix of its lock.
 const BARE_SUFFIX: &str = ".xmem";
 
 /// A directory named by an environment variable; an empty value counts as unset.

@@ -65,7 +65,7 @@ pub struct ConsumerStats {
     pub pid: u32,
     /// Its user; `u32::MAX` if the system does not report it (gVisor before November 2025).
     pub uid: u32,
-    /// The name it gave itself.
+    /// The name that it joined with.
     pub name: String,
     /// It takes no frames of this pool itself, but holds some that the pool of this name passes on. Empty: it takes frames.
     pub via: String,

@@ -125,7 +125,7 @@ impl ConsumerBuilder {
         self
     }
 
-    /// Whether to take [events](crate::FrameMeta::event) of the stream too. Default: no, they are passed over.
+    /// Whether to take [events](crate::FrameMeta::event) of the stream too. Default: no, they are skipped.
     pub fn events(mut self, events: bool) -> Self {
         self.events = events;
         self
@@ -276,7 +276,7 @@ impl ConsumerBuilder {
                 .name(&name)
                 .holds_only_for(&pool)
                 .connect()?;
-            // The consumer is dropped here, which tells the producer there that it takes no frames.
+            // Dropping the consumer here notifies the producer there that it takes no frames.
             Ok(origin.session().leases().clone())
         }))
     }
@@ -364,8 +364,7 @@ pub fn query(pool: &(impl AsRef<OsStr> + ?Sized)) -> Result<PoolStats, QueryErro
     }
 }
 
-/// The producer's process, as it is numbered here: in another PID namespace it calls itself something else. 0: it has no
-/// number here.
+/// The producer's process, as it is numbered here: in another PID namespace it has another number. 0: it has no number here.
 fn producer_pid(socket: impl AsFd) -> u32 {
     cred::peer(socket).map_or(0, |peer| peer.pid)
 }

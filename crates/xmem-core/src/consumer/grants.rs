@@ -114,8 +114,8 @@ impl Grants {
         }
     }
 
-    /// Gives a slot back. If the answer only confirmed that a slot is published there is nothing to give back, and the
-    /// producer knows that.
+    /// Gives a slot back. If the answer only confirmed that a slot is published there is nothing to give back, and the producer
+    /// ignores the message.
     fn give_back(&self, grant: &Grant) {
         let _ = self.link.send(&grant.written(0, None));
     }

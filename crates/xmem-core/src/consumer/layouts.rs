@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! The layouts of a pool's frames. Each is copied out of shared memory and checked once, so nothing that the producer
-//! writes there later has an effect.
+//! The layouts of a pool's frames. Each is copied out of shared memory and checked once, so later writes of the producer have
+//! no effect on it.
 
 use std::sync::{Arc, OnceLock};
 

@@ -138,9 +138,9 @@ pub(crate) struct Leases {
     num_handed: AtomicU32,
 }
 
-/// How often to look again at a slot that the producer looks at.
+/// The number of times to read a slot again that the producer is checking.
 const CLAIMED_RETRIES: u32 = 1000;
-/// How often to look whether a device has ended a lease.
+/// The time between checks whether a device has ended a lease.
 const DEVICE_PAUSE: Duration = Duration::from_micros(100);
 
 impl Leases {
@@ -202,7 +202,7 @@ impl Leases {
         let words = self.connection.page().leases();
         table.handed.retain(|(slot, is_over)| {
             let word = words.get(*slot as usize);
-            // Acquire: all that the device read, it read before.
+            // Acquire: all reads of the device came before.
             if word.is_some_and(|word| word.load(Ordering::Acquire) != 0) {
                 return true;
             }
@@ -231,7 +231,7 @@ impl Leases {
         let limit = Deadline::after(Some(ANSWER_TIME));
         loop {
             let waits = self.lock_swept().is_handed(slot);
-            // After the limit it will not end it: its kernel hangs, or was never launched. The frame is missed then.
+            // After the limit it will not end it: its kernel hangs, or was never launched. The frame counts as missed then.
             if !waits || limit.is_over() {
                 return Ok(());
             }
@@ -269,7 +269,7 @@ impl Leases {
             }
         }
         if let Some(leased) = table.leased(slot) {
-            // A held slot cannot hold another frame, unless the producer lies.
+            // A held slot cannot hold another frame, unless the producer breaks the protocol.
             if leased.generation != generation {
                 return Err(TakeError::Gone);
             }
@@ -282,7 +282,7 @@ impl Leases {
         loop {
             match lease::hold(word, lease_word, generation) {
                 lease::Hold::Held => break,
-                // The producer looks at it, and puts it back if another consumer holds it. It does not look for long.
+                // The producer checks it briefly, and puts it back if another consumer holds it.
                 lease::Hold::Claimed if tries < CLAIMED_RETRIES => {
                     tries += 1;
                     std::hint::spin_loop();
@@ -392,7 +392,7 @@ impl Leases {
         self.connection.is_of_this_process()
     }
 
-    /// The connection. The producer takes its end for the end of everything that this process has of it.
+    /// The connection. Its end makes the producer drop everything that this process holds there.
     pub(crate) fn link(&self) -> Arc<Link> {
         self.connection.link().clone()
     }

@@ -25,7 +25,7 @@ use crate::error::{ReceiveError, RequestError};
 /// How long to wait for an answer before the question is sent again: the producer's full queue may have dropped it.
 pub(super) const ASK_AGAIN: Duration = Duration::from_millis(500);
 
-/// The socket of a connection. The producer takes its end for the end of everything that the consumer has.
+/// The socket of a connection. Its end makes the producer drop everything that the consumer holds.
 pub(crate) struct Link {
     process: ProcessId,
     _kept: KeptFromChildren,

@@ -47,7 +47,7 @@ use xmem_shm::abi::budget::BudgetLimit;
 
 /// A consumer of a pool: takes frames out, where they lie.
 ///
-/// Dropping it tells the producer that it leaves. Frames that are still held stay as they are.
+/// Dropping it notifies the producer that it leaves. Frames that are still held stay as they are.
 ///
 /// ```
 /// # let dir = tempfile::tempdir()?;
@@ -249,9 +249,8 @@ impl Consumer {
         }
     }
 
-    /// Has an eventfd become readable when there is something to receive, or a reason why there will be nothing: for
-    /// programs whose loop waits for descriptors. It must be non-blocking, and may outlive the consumer; others may make
-    /// it readable too.
+    /// Makes an eventfd readable when there is something to receive, or a reason why there will be nothing: for programs whose
+    /// loop waits for descriptors. It must be non-blocking, and may outlive the consumer; others may make it readable too.
     ///
     /// It stays readable until a [`receive`](Self::receive) found nothing; receive with a timeout of zero until
     /// [`ReceiveError::Timeout`](crate::ReceiveError::Timeout) before waiting for it. That also comes when a frame's memory

@@ -21,7 +21,7 @@ use crate::region::RegionView;
 
 /// The most pools of origin that a consumer joins.
 const MAX_JOINED: usize = 8;
-/// The most pools that it remembers as out of reach.
+/// The most pools that are recorded as out of reach.
 const MAX_OUT_OF_REACH: usize = 16;
 
 enum Progress {
@@ -135,7 +135,7 @@ impl Origins {
             return;
         };
         if !self.begin(pool_id) {
-            // The producer asks again, so it may not have had the report.
+            // The producer asks again, so it may not have received the report.
             if let Some(leases) = self.settled(pool_id) {
                 self.report(pool_id, leases.is_some());
             }
@@ -147,7 +147,7 @@ impl Origins {
         }
         let (join, path) = (join.clone(), path.to_owned());
         let origins = Arc::downgrade(self);
-        // Joining takes as long as the other producer likes, and this thread has other messages to read.
+        // Joining may take long at the other producer, and this thread has other messages to read.
         let thread = std::thread::Builder::new().name("xmem-origin".into());
         let spawned = thread.spawn(move || {
             let joined = join_origin(&*join, &path, pool_id);
@@ -161,7 +161,7 @@ impl Origins {
         }
     }
 
-    /// The producer does not know where this pool is.
+    /// The producer has no path of this pool.
     pub(super) fn miss(&self, pool_id: u64) {
         if self.begin(pool_id) {
             self.settle(pool_id, None);
@@ -232,7 +232,7 @@ fn join_origin(join: &Join, path: &str, pool_id: u64) -> Option<Arc<Leases>> {
             log::debug!("the pool of origin has another producer by now");
             None
         }
-        // Then frames are copied for us.
+        // Then the producer copies frames for this consumer.
         Err(error @ ConnectError::NotFound { .. }) => {
             log::debug!("a pool of origin cannot be joined: {error}");
             None

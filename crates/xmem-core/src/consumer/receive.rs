@@ -127,7 +127,7 @@ impl Consumer {
             self.skip_what_is_too_old(head);
             let sequence = self.position.cursor();
             let Some(entry) = self.connection().control().read_entry(sequence) else {
-                // Overwritten since: by far too late. The next entry tells whether it was a frame.
+                // Overwritten since, so much too late. The next entry shows whether it was a frame.
                 self.position.move_to(sequence + 1);
                 continue;
             };

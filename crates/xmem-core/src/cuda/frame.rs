@@ -39,9 +39,8 @@ struct DevicePart {
 
 /// A frame on a device, as one process may read it. It holds the frame like the [`ReadLease`] that it was made of.
 ///
-/// The device may read the bytes in work that is put on a stream behind [`wait_on`](Self::wait_on), and has to be done
-/// with them when the frame is released: [`release_on`](Self::release_on) sees to that. Merely dropped, the frame is
-/// released at once.
+/// The device may read the bytes in work that is put on a stream behind [`wait_on`](Self::wait_on). It has to be done with them
+/// when the frame is released, which [`release_on`](Self::release_on) ensures. Merely dropped, the frame is released at once.
 pub struct CudaFrame {
     lease: ReadLease,
     device: Device,

@@ -13,7 +13,7 @@ use xmem_shm::abi::parts::Origin;
 use crate::region::{Region, RegionView, device};
 
 /// Counts the handles of this process to the slots of a pool: the leases of a consumer, or the producer's own pool. In a
-/// forked child nothing counts, and no lock is taken: the slots are its parent's.
+/// forked child nothing counts, and no lock is taken: the slots belong to its parent.
 pub(crate) trait Holder: Any + Send + Sync {
     /// One more handle to a slot that has one.
     fn add(&self, slot: u32);

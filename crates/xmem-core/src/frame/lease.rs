@@ -32,7 +32,7 @@ fn attachments(hold: &Hold, (at, len): (u64, u64)) -> Result<Named, Malformed> {
     let (at, len) = (at as usize, len as usize);
     // SAFETY: inside the slot, for which see `ReadLease::data`.
     let bytes = unsafe { std::slice::from_raw_parts(hold.ptr().wrapping_add(at), len) };
-    // A copy: a producer that lies could change them while they are read.
+    // A copy: a malicious producer could change them while they are read.
     let bytes = bytes.to_vec();
     Named::decode(&bytes).ok_or(Malformed("attachments that make no sense"))
 }
@@ -76,7 +76,7 @@ pub struct ReadLease {
 enum Payload {
     Slot,
     Parts(Arc<[Part]>),
-    /// In parts that this lease, the producer's own, does not know.
+    /// In parts, which this lease, the producer's own, does not have.
     UnknownParts,
 }
 
@@ -159,7 +159,7 @@ impl ReadLease {
             }]);
         }
         let piece = |(number, part): (usize, &Part)| {
-            // Where it lay first: the processes on the way may be killed.
+            // The place where it lay first: the processes on the way may be killed.
             let (origin, path) = match part.held_at_origin() {
                 Some(held) if !held.is_lease() => return None,
                 Some(held) => held.origin(),
@@ -273,7 +273,7 @@ impl ReadLease {
         &mut self.hold
     }
 
-    /// Whether the frame lies in parts that this lease, the producer's own, does not know.
+    /// Whether the frame lies in parts, which this lease, the producer's own, does not have.
     pub(crate) fn has_unknown_parts(&self) -> bool {
         matches!(self.payload, Payload::UnknownParts)
     }
@@ -340,7 +340,7 @@ impl ReadLease {
             return &[];
         }
         if self.is_local() && offset.saturating_add(size) > self.slot_len() {
-            // Its own pieces, which it does not know.
+            // Its own pieces, which it does not have.
             return &[];
         }
         // SAFETY: the payload lies inside the slot (checked by `new`, or above), the slot inside a mapping that the hold keeps

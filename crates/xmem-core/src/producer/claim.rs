@@ -121,7 +121,7 @@ fn find(guard: &mut Guard<'_>, want: Want) -> Result<Found, AcquireError> {
                 place.is_some_and(|place| !want.fits(place))
             });
         }
-        // Only a region that goes as a whole makes room in the list.
+        // Only a region that is removed as a whole makes room in the list.
         let when = match full {
             Full::List => Cold::UnusedAndUnfitFor(want),
             _ => when,

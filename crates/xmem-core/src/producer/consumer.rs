@@ -48,7 +48,7 @@ pub(super) struct ConsumerRecord {
     wants_marks: AtomicBool,
     /// It was already reported as one that holds the producer up.
     was_named: AtomicBool,
-    /// The largest cursor seen so far. A cursor that moves back would hold a lossless pool up for ever.
+    /// The largest cursor read so far. A cursor that moves back would hold a lossless pool up for ever.
     furthest: AtomicU64,
 }
 
@@ -247,12 +247,12 @@ impl ConsumerRecord {
         *lock(&self.device) = device_words(works, how);
     }
 
-    /// The slots that it takes up. The number kept from before only shrinks, so a page with false words pins no more than
-    /// was granted.
+    /// The slots that it takes up. The number kept from before only shrinks, so a page with false words pins no more slots than
+    /// were granted.
     pub(super) fn claim(&self) -> Claim {
         // A consumer that only holds frames has no cursor; it leaves with its connection.
         let takes_frames = self.follows_stream();
-        // Before the look at the leases: the last frame is taken before the goodbye. Its message may still be on the way.
+        // Before the leases are read: the last frame is taken before the goodbye. Its message may still be on the way.
         let sent_goodbye =
             takes_frames && self.page.cursor().load(Ordering::Acquire) == CURSOR_LEFT;
         let leaves = sent_goodbye || takes_frames && self.has_left();

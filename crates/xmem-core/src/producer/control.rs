@@ -97,7 +97,7 @@ pub(super) struct Connection {
     pub(super) peer: cred::Peer,
     pub(super) stage: Stage,
     pub(super) writing: Vec<Claimed>,
-    /// The program has been notified of the departure, or does not know of the consumer.
+    /// The program has been notified of the departure, or was not notified of the consumer.
     pub(super) departure_reported: bool,
 }
 

@@ -46,8 +46,8 @@ fn reached(state: &State, origins: impl Iterator<Item = Origin>) -> Option<bool>
     reached
 }
 
-/// Whether frames of these pools of origin may be published. In a live pool a consumer that has not answered waits by
-/// itself, or misses the frame; in a lossless pool none may miss a frame.
+/// Whether frames of these pools of origin may be published. In a live pool a consumer that has not answered waits, or misses
+/// the frame; in a lossless pool none may miss a frame.
 pub(super) fn may_forward(guard: &Guard<'_>, origins: impl Iterator<Item = Origin>) -> bool {
     reached(guard, origins).unwrap_or(!guard.pool().lossless())
 }

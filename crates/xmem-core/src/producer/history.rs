@@ -16,7 +16,7 @@ const KEPT_EVENTS: usize = 4;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Span {
     Nothing,
-    /// As many frames as the settings promise.
+    /// As many frames as the setting `history`.
     Promised,
     /// Also events, and entries within `history_time`.
     Time,
@@ -43,7 +43,7 @@ pub(super) struct History {
     entries: VecDeque<Kept>,
     /// How many of them are frames.
     frames: usize,
-    /// How many frames the settings promise.
+    /// The setting `history`, in frames.
     promised: usize,
     /// How much longer other frames are kept, in nanoseconds; 0 in a lossless pool.
     time: u128,

@@ -119,7 +119,7 @@ pub(super) enum Cold {
     UnusedAndUnfitFor(Want),
     /// Regions in the way of such frames.
     UnfitFor(Want),
-    /// The same, also where some of their slots are in use: the other slots move to where they are needed.
+    /// The same, also where some of their slots are in use: the other slots move to regions that need them.
     PartlyUnfitFor(Want),
 }
 

@@ -85,7 +85,7 @@ impl Retired {
 
     /// Bytes that consumers may still have mapped.
     pub(super) fn bytes(&self) -> u64 {
-        // Memory that a stopped consumer keeps mapped must not starve the pool.
+        // Memory that a stopped consumer keeps mapped must not use up the pool's limit.
         let counts = |entry: &&Entry| entry.since.elapsed() < LET_GO_TIME;
         self.entries.iter().filter(counts).map(|e| e.len).sum()
     }

@@ -95,7 +95,7 @@ pub fn remove_stale(pool: &(impl AsRef<OsStr> + ?Sized)) -> Result<Vec<PathBuf>,
         // A lock file would be made only to be removed. Segments have their own locks.
         return Ok(region::sweep_shm(&prefix));
     }
-    // An empty file may be anything. Whether it is a producer's lock shows when it is locked.
+    // An empty file may be anything. Locking it shows whether it is a producer's lock.
     let has_content = fs::symlink_metadata(&lock_file).is_ok_and(|meta| meta.len() > 0);
     if !has_content && is_there(&socket) && !is_in_runtime_dir(pool, &socket) {
         return Err(RemoveError::NotAPools { path: socket });

@@ -17,7 +17,7 @@ use super::settings::{MAX_BACKLOG, Settings};
 use crate::cancel::{Canceller, Notifier, Wake};
 use crate::error::WaitError;
 
-/// How often to look again without a notification: for leases that a GPU ends, or a consumer that sends no message.
+/// The time between checks without a notification: for leases that a GPU ends, or a consumer that sends no message.
 const LOOK_AGAIN: Duration = Duration::from_millis(100);
 
 /// How long a consumer may take no frame of a lossless pool before it is reported.
@@ -117,7 +117,7 @@ pub(super) fn wait_for_backlog(
 
 /// How far consumers of a lossless pool may be behind before the producer waits.
 pub(super) fn max_backlog(settings: &Settings) -> u64 {
-    // At most as many as slots can exist, besides those promised to others.
+    // At most as many as slots can exist, besides those reserved for others.
     let room = settings.max_slots.saturating_sub(2).max(1);
     u64::from(MAX_BACKLOG.max(settings.history).min(room))
 }
