@@ -36,7 +36,7 @@ struct RelationRecord<'a> {
     relations: Vec<(u32, u32, i32)>,
 }
 
-/// One of these. None: something that only a later version knows.
+/// One of these. None: a kind of a later version.
 #[derive(Debug, Default, Encode, Decode)]
 struct Found<'a> {
     #[b(0)]
@@ -79,7 +79,7 @@ struct Class<'a> {
     confidence: f32,
 }
 
-/// That it is the same as before. Times are as its maker counts them.
+/// The identity of an object over frames. Times are as its maker counts them.
 #[derive(Debug, Encode, Decode)]
 struct Track {
     #[n(0)]

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Metas that only their own library can serialize. GStreamer asks them since 1.24; this plugin is built for
-//! older ones too, so it looks for that at run time.
+//! Metas that only their own library can serialize. GStreamer has functions for it since 1.24; this plugin is built for older
+//! versions too, so it looks them up at run time.
 
 // Functions that the bindings for 1.22 do not have.
 #![allow(unsafe_code)]
@@ -61,7 +61,7 @@ struct ForeignRecord<'a> {
     data: &'a [u8],
 }
 
-/// Appends a meta as it writes itself down. `false`: it cannot do that.
+/// Appends a meta in its own serialization. `false`: it has none.
 pub(super) fn encode(meta: &MetaRef<'_, gst::Meta>, out: &mut Vec<u8>) -> Result<bool, Why> {
     let Some(api) = &*API else {
         return Ok(false);

@@ -92,7 +92,7 @@ impl Losses {
     }
 }
 
-/// Whether GStreamer takes it as the name of a field.
+/// Whether GStreamer accepts it as the name of a field.
 fn is_field_name(name: &str) -> bool {
     name.starts_with(|first: char| first.is_ascii_alphabetic())
         && name

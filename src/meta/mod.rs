@@ -202,7 +202,7 @@ fn is_ours(name: &str) -> bool {
     name == analytics::NAME || CODECS.iter().any(|codec| name_of(codec.key) == name)
 }
 
-/// Whether metas travel that a caps feature promises. Its name is the meta's, mostly without its end.
+/// Whether the metas of a caps feature travel. Its name is the meta's, mostly without its end.
 pub(crate) fn travels(feature: &str) -> bool {
     is_ours(feature) || is_ours(&format!("{feature}Meta"))
 }

@@ -73,7 +73,7 @@ fn make_known(name: &str, tags: &[&str]) -> Result<(), &'static str> {
     if CustomMeta::is_registered(name) {
         return Ok(());
     }
-    // Something else has the name already, about which GStreamer would complain.
+    // Another type has the name already, and GStreamer would warn.
     let taken = |name: &str| glib::Type::from_name(name).is_some();
     if taken(name) || taken(&format!("{name}-api")) {
         return Err("something that is no meta has its name in this process");
@@ -90,7 +90,7 @@ fn make_known(name: &str, tags: &[&str]) -> Result<(), &'static str> {
     Ok(())
 }
 
-/// Whether GLib takes it as the name of a type.
+/// Whether GLib accepts it as the name of a type.
 fn is_type_name(name: &str) -> bool {
     (3..=128).contains(&name.len())
         && name.starts_with(|first: char| first.is_ascii_alphabetic() || first == '_')

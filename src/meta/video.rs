@@ -61,7 +61,7 @@ impl Kind for Video {
             (*raw).flags = VideoFrameFlags::from_bits_truncate(record.flags).into_glib();
             (*raw).id = record.id;
         }
-        // GStreamer computes with them, and does not come to an end with masks that are none.
+        // GStreamer computes with them, and never ends with values that are no masks.
         if record.padding.iter().any(|padding| *padding > MOST)
             || record
                 .stride_align

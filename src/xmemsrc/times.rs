@@ -224,7 +224,7 @@ impl Stamper {
             return;
         }
         self.was_paused = self.shift.is_some();
-        // Unknown to us if the application sets base times itself.
+        // Not known here if the application sets base times itself.
         let went_on = src.start_time().unwrap_or_default();
         if went_on.is_zero() {
             self.latest = gst::ClockTime::ZERO;

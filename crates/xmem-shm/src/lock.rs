@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Mutexes whose holders leave nothing half done, so that a panic of one is no reason for others to panic.
+//! Mutexes over state that is valid at every moment, so that other threads go on after a panic of a holder.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 

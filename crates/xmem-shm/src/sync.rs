@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! The one door to atomics, so that loom can stand behind it.
+//! The only import of atomics, so that loom can replace them.
 //!
 //! Accesses to shared memory are `Relaxed`, with fences beside them: on memory that is mapped read-only, Rust
 //! defines relaxed loads only, and loom understands `fence(SeqCst)` but not `SeqCst` accesses.

@@ -106,7 +106,7 @@ impl Consumer {
         deadline: Deadline,
     ) -> Result<Option<ReadLease>, ReceiveError> {
         self.session.regions().sweep();
-        // Bounded, so that the caller checks the time and the canceller: a producer that lies could go on for ever.
+        // Bounded, so that the caller checks the time and the canceller: a malicious producer could go on for ever.
         for _ in 0..LOOKS {
             self.connection().check_flags()?;
             // Before the head: frames that were published before the end are received before the end.
@@ -177,7 +177,7 @@ impl Consumer {
     /// A live consumer that is further behind than the history skips to the oldest frame that is kept for it.
     fn skip_what_is_too_old(&mut self, head: u64) {
         let constants = self.connection().control().constants();
-        // An honest head is never further away than the ring is long; a false one must not take for ever.
+        // A valid head is never further away than the ring is long; an invalid one must not take for ever.
         let in_ring = head.saturating_sub(constants.shape.ring_len.into());
         let oldest = if constants.lossless {
             in_ring

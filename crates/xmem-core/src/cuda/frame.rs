@@ -204,7 +204,7 @@ impl CudaFrame {
                 let (slot, header) = slot()?;
                 let start =
                     import.ptr().ok_or_else(outside)? + u64::from(slot) * header.device_stride;
-                // That it fits was looked at when it was received (`ReadLease::new`).
+                // Its bounds were checked when it was received (`ReadLease::new`).
                 let view = view.clone();
                 Self {
                     device: import.device().clone(),
@@ -475,8 +475,8 @@ impl CudaFrame {
         Err(CudaError::OutOfBounds)
     }
 
-    /// Releases the frame when the stream gets there: behind all that was put on it so far. If there are other handles to
-    /// the lease, it ends with the last of them.
+    /// Releases the frame after all work that was put on the stream so far. If there are other handles to the lease, it ends
+    /// with the last of them.
     ///
     /// # Errors
     ///
@@ -489,7 +489,7 @@ impl CudaFrame {
         })
     }
 
-    /// The same for work on several streams: the lease ends when the last of them has got there.
+    /// The same for work on several streams: the lease ends after the work on all of them.
     ///
     /// # Errors
     ///

@@ -60,7 +60,7 @@ pub(crate) fn sweep(prefix: &str) -> Vec<PathBuf> {
     sweep_if(|name| name.starts_with(prefix))
 }
 
-/// Removes the segments under `/dev/shm` that killed producers of this user left, of whatever pools, and returns them.
+/// Removes the segments under `/dev/shm` that killed producers of this user left, of any pool, and returns them.
 /// Their pools and directories need not exist any more. Segments of a live producer stay.
 ///
 /// They come from [`Backing::PosixShm`](crate::Backing::PosixShm) only; other memory goes with its producer.

@@ -75,7 +75,7 @@ pub struct DeviceHeader {
     pub kind: TwinKind,
     /// The device.
     pub uuid: Uuid,
-    /// Random. A process that reads its own nonce knows that it made the region itself.
+    /// Random. A process that reads its own nonce made the region itself.
     pub nonce: [u8; 16],
     /// Size of the device memory in bytes.
     pub device_len: u64,

@@ -43,7 +43,7 @@ const ATTACHED_AT_BITS: u32 = 39;
 /// Attachments begin before this byte of their slot.
 pub const MAX_ATTACHED_AT: u64 = 1 << ATTACHED_AT_BITS;
 
-/// An entry. Any words are one; the places that they refer to are checked at their use.
+/// An entry. All words are valid; the places that they refer to are checked at their use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Entry {
     sequence: u64,
@@ -123,7 +123,7 @@ impl Entry {
         self.words[W_SLOT] as u32
     }
 
-    /// How often that slot was reused. An honest producer writes no 0.
+    /// How often that slot was reused. A correct producer writes no 0.
     pub fn generation(&self) -> u32 {
         (self.words[W_SLOT] >> 32) as u32
     }

@@ -32,11 +32,11 @@ pub struct FrameLayout {
     pub video: Option<VideoLayout>,
 }
 
-/// The layout of frames of which nothing is known.
+/// The layout of frames with unknown contents.
 static UNKNOWN: LazyLock<Arc<FrameLayout>> = LazyLock::new(Arc::default);
 
 impl FrameLayout {
-    /// The layout of frames of which nothing is known.
+    /// The layout of frames with unknown contents.
     pub(super) fn unknown() -> Arc<Self> {
         UNKNOWN.clone()
     }

@@ -19,7 +19,7 @@ pub fn ring(fd: impl AsFd) {
     let _ = rustix::io::write(fd, &1u64.to_ne_bytes());
 }
 
-/// It is not readable any more, until it is rung again.
+/// It is not readable any more, until it is made readable again.
 pub fn silence(fd: impl AsFd) {
     let _ = rustix::io::read(fd, &mut [0; 8]);
 }

@@ -35,7 +35,7 @@ pub struct LockFile {
     path: PathBuf,
 }
 
-/// The lock could not be had.
+/// The lock was not acquired.
 #[derive(Debug)]
 pub enum LockError {
     /// Another process holds it, and wrote this into it.

@@ -23,7 +23,7 @@ const RESERVE_PIECE: usize = 8 << 20;
 pub fn create(name: &str, len: usize) -> io::Result<OwnedFd> {
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
     fault::call(Point::MemfdCreate)?;
-    // Kernels before 6.3 do not know NOEXEC_SEAL.
+    // Kernels before 6.3 have no NOEXEC_SEAL.
     let fd = memfd_create(name, flags | MemfdFlags::NOEXEC_SEAL).or_else(|error| {
         if error == Errno::INVAL {
             memfd_create(name, flags)
@@ -99,7 +99,7 @@ pub fn seal(fd: impl AsFd, seal: Seal) -> io::Result<()> {
 
 /// The descriptor for processes that may only read memory sealed against future writes: the same, if the seal works.
 ///
-/// gVisor takes the seal and does nothing about it (as of 2026). There the descriptor is one that cannot write. A process of
+/// gVisor accepts the seal and does not enforce it (as of 2026). There the descriptor is one that cannot write. A process of
 /// the same user, or root, can open it anew and write nevertheless.
 pub fn for_reading(fd: OwnedFd) -> io::Result<OwnedFd> {
     if future_writes_are_refused()? {

@@ -19,7 +19,7 @@ pub enum Hold {
     Held,
     /// The slot holds another frame by now, or none.
     Gone,
-    /// The writer looks at this very frame; it may put it back.
+    /// The writer checks this very frame; it may put it back.
     Claimed,
 }
 
@@ -48,7 +48,7 @@ pub fn hold(slot: &AtomicU64, lease: &AtomicU32, generation: u32) -> Hold {
     }
 }
 
-/// How often to look again at a slot that the writer looks at.
+/// The number of times to read a slot again that the writer is checking.
 const LOOKS: u32 = 1000;
 
 /// Whether the frame of `generation` is still in a slot, for a reader without a lease of it. If it is, then all that was read of the
@@ -67,7 +67,7 @@ pub fn is_there(slot: &AtomicU64, generation: u32) -> bool {
                 fence(Ordering::Acquire);
                 return true;
             }
-            // The writer looks at it, and puts it back if it is held. It does not look for long.
+            // The writer checks it briefly, and puts it back if it is held.
             Some(SlotState::Claimed) => spin_loop(),
             _ => return false,
         }

@@ -7,7 +7,7 @@
 pub enum SlotState {
     /// It holds no frame.
     Free,
-    /// The producer writes it, or looks whether it may.
+    /// The producer writes it, or checks whether it may.
     Claimed,
     /// It holds a frame.
     Published,
