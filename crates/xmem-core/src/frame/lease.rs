@@ -182,7 +182,7 @@ impl ReadLease {
             .map(piece)
             .collect::<Option<Vec<Piece>>>()?;
         let (number, offset) = match view.cuda() {
-            // The frame lies in another pool's memory; the event of this slot marks the end of the device's work.
+            // The frame lies outside of the slot; the slot's event marks the end of the device's work.
             Some(cuda) => (Some(pieces.len()), cuda.device_offset(slot_at, slot_len)?),
             // The caller holds the slot, and with it the resources that the publisher keeps.
             None => (None, slot_at),
@@ -340,7 +340,7 @@ impl ReadLease {
             return &[];
         }
         if self.is_local() && offset.saturating_add(size) > self.slot_len() {
-            // Its own pieces, which it does not have.
+            // Pieces, which the producer's own lease does not have.
             return &[];
         }
         // SAFETY: the payload lies inside the slot (checked by `new`, or above), the slot inside a mapping that the hold keeps
