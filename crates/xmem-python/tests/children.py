@@ -10,7 +10,7 @@ import threading
 import time
 
 import numpy as np
-from conftest import HANG, assert_whole, publish
+from conftest import ENTRY, HALVES, HANG, LAYOUT, PLACE, assert_whole, publish
 
 import xmem
 
@@ -131,26 +131,47 @@ def read(pool: str) -> None:
 
 
 def lie(pool: str) -> None:
-    """Publishes frames, each with other words in its entry than the core wrote there.
+    """Publishes frames, each described by other words than the core wrote.
 
-    A line of its input is the arguments of `acquire`, and those words by their number in the entry.
+    A line of its input is the arguments of `acquire`, and those words by the numbers that `conftest` explains.
     """
     producer = xmem.Producer(pool)
     memory = control_memory()
+    # The sizes of the parts are those in the core's `Shape`.
+    slots, ring = int(memory[2]), int(memory[3])
+    places = -(-(32 + slots + -(-slots // 2)) // 8) * 8
+    layouts = -(-(places + slots * 4) // 8) * 8
+    entries = layouts + 64 * 40
+    extensions = entries + ring * 16
+    place, before = slice(0, 0), np.empty(0, np.uint64)
     reply("made")
     while line := read_line():
         arguments, lies = json.loads(line)
+        # The slot may be used again.
+        memory[place] = before
         with producer.acquire(**arguments) as frame:
             frame.publish(pts=(mark := 1 << 62 | time.monotonic_ns()))
-        # In the ring, and in the record of its slot.
-        entries = np.flatnonzero(memory == mark) - PTS
-        for word, value in lies.items():
-            memory[entries + int(word)] = value
-        reply(len(entries))
-
-
-# Where an entry has its PTS: behind five words of where the slot is, as the core's `Entry::encode` has it.
-PTS = 5 + 42
+        (found,) = np.flatnonzero(memory == mark)
+        entry = (int(found) - entries) // 16
+        words = memory[entries + 16 * entry :][:16]
+        extension = memory[extensions + 48 * entry :][:34]
+        at = places + 4 * int(words[1] & 0xFFFFFFFF)
+        place = slice(at, at + 3)
+        before = memory[place].copy()
+        lies = {int(number): value for number, value in lies.items()}
+        if any(number % HALVES >= LAYOUT for number in lies):
+            # A row of the table is of more frames than this one. An entry of layout 0 has its own.
+            row = layouts + 40 * (int(words[2] & 0xFFFF) - 1)
+            extension[:] = memory[row : row + 34]
+            words[2] &= 0xFFFFFFFFFFFF0000
+        parts = {ENTRY: words, PLACE: memory[place], LAYOUT: extension}
+        for number, value in lies.items():
+            if number >= HALVES:
+                extension.view(np.uint32)[number - HALVES - LAYOUT] = value
+            else:
+                first = number // 100 * 100
+                parts[first][number - first] = value
+        reply("published")
 
 
 def control_memory() -> np.ndarray:

@@ -22,6 +22,12 @@ import xmem
 # Not a limit on speed: after this a test hangs.
 HANG = 60.0
 
+# Words that a producer can describe a frame with have numbers. These are the first of an entry, of its slot's place and of its
+# layout.
+ENTRY, PLACE, LAYOUT = 0, 100, 200
+# The numbers of the halves of a layout's words begin with this and the number of its first word.
+HALVES = 1000
+
 # Tests that are started in the background may have Ctrl-C ignored, and programs inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
