@@ -261,8 +261,9 @@ impl Control {
         fault::point(Point::PlaceStored);
     }
 
-    /// Where a slot lies. It is the place of a frame that an entry names if a lease on that frame [is gained](lease::hold)
-    /// after this. `None`: there is no such slot, or it lies in memory of an unknown kind.
+    /// Where a slot lies. It is the place of a frame that an entry names if a lease on that frame
+    /// [is gained](crate::protocol::lease::hold) after this. `None`: there is no such slot, or it lies in memory of an unknown
+    /// kind.
     #[inline]
     pub fn place(&self, slot: u32) -> Option<SharedPlace> {
         let row = self.place_row(slot).first_chunk::<PLACE_WORDS>()?;
