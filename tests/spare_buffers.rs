@@ -71,7 +71,7 @@ fn addresses(buffer: &gst::BufferRef) -> [usize; 3] {
 fn description(buffer: &gst::BufferRef) -> String {
     let memory = buffer.peek_memory(0);
     let mut text = format!("{buffer:?} {:?} {:?}", buffer.flags(), memory.flags());
-    // SAFETY: all are live, and nobody else has them.
+    // SAFETY: all are live, and no other code has them.
     unsafe {
         let meta: *const gst_video::ffi::GstVideoMeta = gst::ffi::gst_buffer_get_meta(
             buffer.as_mut_ptr(),

@@ -3,7 +3,7 @@
 //! Where an allocator and its pools get their slots, for as long as the sink runs.
 
 use std::sync::{
-    Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, Weak,
+    Arc, Mutex, Weak,
     atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
 };
 
@@ -25,7 +25,7 @@ static CAT: std::sync::LazyLock<gst::DebugCategory> = std::sync::LazyLock::new(|
 #[derive(Debug)]
 pub(crate) struct SlotSource {
     /// Gone once the sink has stopped.
-    producer: RwLock<Option<Producer>>,
+    producer: Mutex<Option<Producer>>,
     /// Why the pool cannot serve this upstream, in words for an element error.
     refusal: Mutex<Option<String>>,
     is_refused: AtomicBool,
@@ -41,7 +41,7 @@ impl SlotSource {
     /// Slots with so many bytes of `room` for metas, to begin with.
     pub(crate) fn new(producer: Producer, room: usize) -> Arc<Self> {
         Arc::new(Self {
-            producer: RwLock::new(Some(producer)),
+            producer: Mutex::new(Some(producer)),
             refusal: Mutex::new(None),
             is_refused: AtomicBool::new(false),
             tally: Arc::default(),
@@ -53,11 +53,7 @@ impl SlotSource {
 
     /// From now on there are no slots, only system memory.
     pub(crate) fn close(&self) {
-        let producer = self
-            .producer
-            .write()
-            .unwrap_or_else(PoisonError::into_inner)
-            .take();
+        let producer = lock(&self.producer).take();
         drop(producer);
         let spare = std::mem::take(&mut *lock(&self.spare));
         spare
@@ -73,8 +69,9 @@ impl SlotSource {
         spare.push(Arc::downgrade(buffers));
     }
 
-    fn producer(&self) -> RwLockReadGuard<'_, Option<Producer>> {
-        self.producer.read().unwrap_or_else(PoisonError::into_inner)
+    /// The producer, for use without the lock: it may make a region, which takes time, and run hooks, which may call back.
+    fn producer(&self) -> Option<Producer> {
+        lock(&self.producer).clone()
     }
 
     pub(crate) fn tally(&self) -> &Arc<Tally> {
@@ -93,8 +90,7 @@ impl SlotSource {
 
     /// The same for a slot of this kind, with room for metas.
     pub(crate) fn acquire_as(&self, size: usize, spec: SlotSpec) -> Option<WriteLease> {
-        let producer = self.producer();
-        let producer = producer.as_ref()?;
+        let producer = self.producer()?;
         let room = self.room.load(Ordering::Relaxed);
         match producer.acquire(spec.attachments(room).ahead()) {
             Ok(lease) => Some(lease),
@@ -122,8 +118,7 @@ impl SlotSource {
 
     /// Sets the number of slots that upstream keeps at once.
     pub(crate) fn set_upstream_need(&self, slots: u32) {
-        let producer = self.producer();
-        let Some(producer) = &*producer else {
+        let Some(producer) = self.producer() else {
             return;
         };
         let refusal = producer.set_upstream_need(slots).err().map(|error| {
