@@ -210,6 +210,18 @@ impl Pipeline {
         self.by_name("sink")
     }
 
+    /// What each element and its source pad's thread are doing, for the message of a failure.
+    fn states(&self) -> String {
+        let all = self.0.iterate_elements().into_iter().flatten();
+        let elements = all.chain([self.0.clone().upcast()]).map(|element| {
+            let (current, pending) = (element.current_state(), element.pending_state());
+            let pad = element.static_pad("src");
+            let task = pad.map(|pad| pad.task_state());
+            format!("{} {current:?} {pending:?} {task:?}", element.name())
+        });
+        elements.collect::<Vec<_>>().join(", ")
+    }
+
     pub fn play(&self) {
         self.0.set_state(gst::State::Playing).unwrap();
     }
@@ -323,7 +335,7 @@ impl Receiver {
                     Some(message) => bus.post(message).unwrap(),
                     None => {}
                 }
-                assert!(self.app.is_eos(), "no sample");
+                assert!(self.app.is_eos(), "no sample: {}", self.pipeline.states());
                 None
             }
         }
