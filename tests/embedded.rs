@@ -71,6 +71,14 @@ fn the_consumer_ends_when_its_output_is_closed() {
     );
     consumer.succeeds();
     let log = consumer.log();
-    assert!(log.starts_with("frame "), "{log}");
-    assert_eq!(log.lines().count(), 1, "{log}");
+    // On a busy machine it also warns that it missed frames.
+    let is_expected =
+        |line: &&str| line.starts_with("frame ") || line.starts_with("Frames are missed");
+    let (lines, others): (Vec<_>, Vec<_>) = log
+        .lines()
+        .filter(|line| !line.is_empty())
+        .partition(is_expected);
+    assert_eq!(others, [""; 0], "{log}");
+    let frames = lines.iter().filter(|line| line.starts_with("frame "));
+    assert_eq!(frames.count(), 1, "{log}");
 }
