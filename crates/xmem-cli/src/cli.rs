@@ -20,7 +20,7 @@ pub(crate) struct Cli {
     /// How to print
     #[arg(long, short, global = true, value_enum, default_value_t)]
     pub(crate) format: Format,
-    /// Print log messages on standard error
+    /// Print more of a pool, and log messages on standard error
     #[arg(long, short, global = true)]
     pub(crate) verbose: bool,
     #[command(subcommand)]
@@ -56,6 +56,8 @@ pub(crate) enum Command {
         #[arg(long, short = 'n', value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
         count: Option<u64>,
     },
+    /// Check what pools need on this host. Exit code 0: all is well, 1: there are warnings, 2: something does not work
+    Doctor,
     /// Remove what killed producers left; nothing of a pool that has a producer, or of another user
     Clean {
         /// Names of pools, or paths of their sockets. None: all of the runtime directory, and this user's segments in

@@ -97,6 +97,18 @@ pub(crate) fn milliseconds(ns: u64) -> String {
     format!("{:.2}", ns as f64 / 1e6)
 }
 
+/// Nanoseconds as `d.hh:mm:ss`, without the parts in front that are 0.
+pub(crate) fn duration(ns: u64) -> String {
+    let seconds = ns / 1_000_000_000;
+    let (minutes, hours, days) = (seconds / 60 % 60, seconds / 3600 % 24, seconds / 86_400);
+    let seconds = seconds % 60;
+    match (days, hours) {
+        (0, 0) => format!("{minutes}:{seconds:02}"),
+        (0, _) => format!("{hours}:{minutes:02}:{seconds:02}"),
+        _ => format!("{days}.{hours:02}:{minutes:02}:{seconds:02}"),
+    }
+}
+
 /// Bytes as MiB.
 pub(crate) fn size(bytes: u64) -> String {
     format!("{:.1} MiB", bytes as f64 / f64::from(1 << 20))
@@ -131,5 +143,8 @@ mod tests {
     fn figures_have_units() {
         assert_eq!(milliseconds(1_234_567), "1.23");
         assert_eq!(size(3 << 20), "3.0 MiB");
+        for (seconds, text) in [(192, "3:12"), (3_725, "1:02:05"), (93_784, "1.02:03:04")] {
+            assert_eq!(duration(seconds * 1_000_000_000), text);
+        }
     }
 }

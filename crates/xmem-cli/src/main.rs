@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! `xmem`: look at the frame pools of this host.
+//! `xmem`: the frame pools of this host.
 
+mod caps;
 mod cli;
 mod command;
 mod format;
@@ -22,7 +23,7 @@ fn main() -> ExitCode {
         verbose::init();
     }
     match command::run(&cli, &mut io::stdout().lock()) {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(code) => code,
         // The reader of standard output has seen enough, as in `xmem list | head -1`.
         Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {

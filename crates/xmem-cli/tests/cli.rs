@@ -96,7 +96,7 @@ fn stdout_of_failure(output: &Output) -> &str {
 #[test]
 fn show_prints_the_pool_and_its_consumers() {
     let pool = Pool::new();
-    let output = xmem(pool.dir.path(), &["show", &pool.path()]);
+    let output = xmem(pool.dir.path(), &["show", "-v", &pool.path()]);
     let text = stdout(&output);
     for part in [
         "2 published",
@@ -615,5 +615,153 @@ fn wrong_usage_is_exit_code_2() {
         let output = xmem(dir.path(), args);
         assert_eq!(output.status.code(), Some(2), "{args:?}");
         assert!(output.stdout.is_empty());
+    }
+}
+
+#[test]
+fn list_and_show_begin_with_the_format_and_the_rate() {
+    let pool = Pool::new();
+    let mut sticky = Sticky::new();
+    let caps =
+        "video/x-raw, format=(string)NV12, width=(int)64, height=(int)48, framerate=(fraction)30/1";
+    sticky.set("caps", caps);
+    pool.producer.set_sticky(&sticky).unwrap();
+    let shown = xmem(pool.dir.path(), &["show", "cam0"]);
+    let headline = stdout(&shown).lines().next().unwrap();
+    assert!(
+        headline.contains("cam0.sock: NV12 64x48 30/1, live, up 0:0"),
+        "{headline}"
+    );
+    assert!(headline.ends_with(" fps"), "{headline}");
+    assert!(!stdout(&shown).contains("video/x-raw"));
+    let listed = xmem(pool.dir.path(), &["list"]);
+    assert!(stdout(&listed).contains("NV12 64x48 30/1"));
+
+    let listed = xmem(pool.dir.path(), &["list", "-f", "json"]);
+    let listed: Value = serde_json::from_str(stdout(&listed)).unwrap();
+    let shown = xmem(pool.dir.path(), &["show", "cam0", "-f", "json"]);
+    let shown: Value = serde_json::from_str(stdout(&shown)).unwrap();
+    for json in [&listed[0], &shown] {
+        assert_eq!(json["format"], "NV12 64x48 30/1");
+        assert!(json["fps"].as_f64().unwrap() > 0.0);
+        assert!(json["up_ns"].as_u64().unwrap() > 0);
+    }
+    assert!(shown["time"].as_f64().unwrap() > 1.7e9);
+}
+
+fn doctor(runtime_dir: &Path, path: &str) -> (Vec<Value>, i32) {
+    let output = Command::new(env!("CARGO_BIN_EXE_xmem"))
+        .args(["doctor", "--format", "json"])
+        .env("XMEM_RUNTIME_DIR", runtime_dir)
+        .env("PATH", path)
+        .output()
+        .unwrap();
+    let findings = serde_json::from_slice(&output.stdout).unwrap();
+    (findings, output.status.code().unwrap())
+}
+
+fn finding<'a>(findings: &'a [Value], check: &str) -> &'a Value {
+    findings
+        .iter()
+        .find(|finding| finding["check"] == check)
+        .unwrap()
+}
+
+#[test]
+fn doctor_reports_a_missing_gstreamer_and_a_silent_producer() {
+    let pool = Pool::new();
+    let (findings, code) = doctor(pool.dir.path(), "/nowhere");
+    assert_eq!(code, 1);
+    assert_eq!(finding(&findings, "shared memory")["verdict"], "ok");
+    assert_eq!(finding(&findings, "pools")["what"], "1 with a producer");
+    let gstreamer = finding(&findings, "GStreamer");
+    assert_eq!(gstreamer["verdict"], "warning");
+    assert!(gstreamer["advice"].as_str().unwrap().contains("1.22"));
+
+    // It accepts connections and never answers.
+    let _silent = UnixListener::bind(pool.dir.path().join("silent.sock")).unwrap();
+    let (findings, _) = doctor(pool.dir.path(), "/nowhere");
+    let pools = finding(&findings, "pools");
+    assert_eq!(pools["verdict"], "warning");
+    assert_eq!(pools["what"], "no answer from the producer of silent");
+}
+
+#[test]
+fn doctor_reads_what_gstreamer_reports() {
+    let dir = TempDir::new().unwrap();
+    let tool = dir.path().join("gst-inspect-1.0");
+    let check = |version: &str, plugin: &str| {
+        let script = format!(
+            "#!/bin/sh\ncase $1 in\n--version) echo 'GStreamer {version}' ;;\nxmem) {plugin} ;;\nesac\n"
+        );
+        std::fs::write(&tool, script).unwrap();
+        std::fs::set_permissions(&tool, std::fs::Permissions::from_mode(0o755)).unwrap();
+        let (findings, code) = doctor(dir.path(), dir.path().to_str().unwrap());
+        let verdict = |check| {
+            finding(&findings, check)["verdict"]
+                .as_str()
+                .unwrap()
+                .to_owned()
+        };
+        (verdict("GStreamer"), verdict("plugin"), code)
+    };
+    let ours = format!("echo '  Version  {}-abc'", env!("CARGO_PKG_VERSION"));
+    let found = |gstreamer: &str, plugin: &str, code| (gstreamer.into(), plugin.into(), code);
+    assert_eq!(check("1.20.3", "exit 1"), found("problem", "warning", 2));
+    assert_eq!(
+        check("1.22.0", "echo '  Version  0.0.1'"),
+        found("ok", "warning", 1)
+    );
+    let (gstreamer, plugin, code) = check("1.26.2", &ours);
+    assert_eq!((gstreamer.as_str(), plugin.as_str()), ("ok", "ok"));
+    // Other findings depend on the host.
+    assert!(code <= 1);
+}
+
+#[test]
+fn doctor_reports_an_unusable_directory() {
+    let dir = TempDir::new().unwrap();
+    let file = dir.path().join("file");
+    std::fs::write(&file, "").unwrap();
+    let (findings, code) = doctor(&file, "/nowhere");
+    assert_eq!(code, 2);
+    let directory = finding(&findings, "runtime directory");
+    assert_eq!(directory["verdict"], "problem");
+    assert!(
+        directory["advice"]
+            .as_str()
+            .unwrap()
+            .contains("XMEM_RUNTIME_DIR")
+    );
+}
+
+/// All lines that begin with `xmem` in the page about the command, and the fields that its tables name.
+#[test]
+fn the_page_about_the_command_is_true() {
+    let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/cli.md");
+    let page = std::fs::read_to_string(page).unwrap();
+    let pool = Pool::new();
+    let mut commands = 0;
+    for line in page.lines().filter(|line| line.starts_with("xmem ")) {
+        let command = line.split('#').next().unwrap();
+        let args: Vec<&str> = command.split_whitespace().skip(1).collect();
+        let output = xmem(pool.dir.path(), &args);
+        let may_warn = args == ["doctor"] && output.status.code() == Some(1);
+        assert!(output.status.success() || may_warn, "{line}: {output:?}");
+        commands += 1;
+    }
+    assert!(commands >= 5);
+    let shown = xmem(pool.dir.path(), &["show", "cam0", "-f", "json"]);
+    let shown: Value = serde_json::from_str(stdout(&shown)).unwrap();
+    let fields =
+        |json: &Value| -> Vec<String> { json.as_object().unwrap().keys().cloned().collect() };
+    for field in fields(&shown)
+        .into_iter()
+        .chain(fields(&shown["consumers"][0]))
+    {
+        assert!(
+            page.contains(&format!("`{field}`")),
+            "{field} is not on the page"
+        );
     }
 }

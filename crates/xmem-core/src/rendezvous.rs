@@ -299,6 +299,13 @@ pub fn other_runtime_dirs_with(pool: &(impl AsRef<OsStr> + ?Sized)) -> Vec<PathB
     let Some(pool) = pool.as_ref().to_str().filter(|pool| !pool.contains('/')) else {
         return Vec::new();
     };
+    let mut dirs = other_runtime_dirs();
+    dirs.retain(|dir| dir.join(format!("{pool}{SOCKET_SUFFIX}")).exists());
+    dirs
+}
+
+/// Directories of this host that processes with another environment, or of other users, use as their runtime directory.
+pub fn other_runtime_dirs() -> Vec<PathBuf> {
     let own = runtime_dir();
     let children = |dir: &str| {
         fs::read_dir(dir)
@@ -319,7 +326,7 @@ pub fn other_runtime_dirs_with(pool: &(impl AsRef<OsStr> + ?Sized)) -> Vec<PathB
     let mut dirs: Vec<PathBuf> = in_tmp
         .chain(in_run)
         .chain(xdg)
-        .filter(|dir| *dir != own && dir.join(format!("{pool}{SOCKET_SUFFIX}")).exists())
+        .filter(|dir| *dir != own && dir.is_dir())
         .collect();
     dirs.sort();
     dirs.dedup();

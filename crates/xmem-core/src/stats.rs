@@ -17,6 +17,11 @@ pub struct PoolStats {
     pub pid: u32,
     /// `live` or `lossless`.
     pub delivery: String,
+    /// Nanoseconds since the pool was made.
+    pub up_ns: u64,
+    /// Frames per second over the last two seconds, or over the last two frames if they are further apart; less from when a
+    /// frame is late.
+    pub fps: f64,
     /// Frames published.
     pub published: u64,
     /// Of these, frames that were written directly into their slot.

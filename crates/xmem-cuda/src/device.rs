@@ -217,7 +217,7 @@ impl Device {
     }
 
     /// Whether the device shares memory by descriptor.
-    pub(crate) fn has_vmm(&self) -> bool {
+    pub fn has_vmm(&self) -> bool {
         self.0.vmm
     }
 

@@ -8,9 +8,10 @@ use serde::Serialize;
 use xmem_core::{ConnectError, PoolEntry, PoolStats, QueryError};
 
 use super::name_of;
+use super::show::caps_summary;
 use crate::Error;
 use crate::cli::Format;
-use crate::format::{Table, json, process};
+use crate::format::{Table, duration, json, process};
 
 /// A pool in the list. The producer's figures are absent when there is no producer, or it does not answer.
 #[derive(Debug, Serialize)]
@@ -25,6 +26,9 @@ struct Row {
 
 #[derive(Debug, Serialize)]
 struct Answer {
+    format: Option<String>,
+    up_ns: u64,
+    fps: f64,
     pid: u32,
     delivery: String,
     published: u64,
@@ -74,14 +78,16 @@ pub(crate) fn run(format: Format, out: &mut impl Write) -> Result<(), Error> {
     let mut table = Table::new([
         "POOL",
         "STATE",
-        "PID",
-        "DELIVERY",
+        "FORMAT",
+        "UP",
+        "FPS",
         "PUBLISHED",
         "CONSUMERS",
-        "DEVICES",
+        "DELIVERY",
+        "PID",
         "SOCKET",
     ]);
-    table.numbers(&[2, 4, 5]);
+    table.numbers(&[3, 4, 5, 6, 8]);
     for row in rows {
         let state = match row.state {
             State::Live => "live",
@@ -89,29 +95,24 @@ pub(crate) fn run(format: Format, out: &mut impl Write) -> Result<(), Error> {
             State::NoAccess => "no access",
             State::Stale => "stale",
         };
-        let [pid, delivery, published, consumers, devices] = match row.stats {
-            Some(s) => [
-                process(s.pid),
-                s.delivery,
-                s.published.to_string(),
-                s.consumers.to_string(),
-                if s.devices.is_empty() {
-                    "-".to_owned()
-                } else {
-                    s.devices.join(", ")
-                },
-            ],
-            None => std::array::from_fn(|_| "-".to_owned()),
-        };
+        let none = || "-".to_owned();
+        let cells = row.stats.map(|it| {
+            let on_device = if it.devices.is_empty() { "" } else { " (CUDA)" };
+            [
+                it.format.unwrap_or_else(none) + on_device,
+                duration(it.up_ns),
+                format!("{:.1}", it.fps),
+                it.published.to_string(),
+                it.consumers.to_string(),
+                it.delivery,
+                process(it.pid),
+            ]
+        });
+        let [format, up, fps, published, consumers, delivery, pid] =
+            cells.unwrap_or_else(|| std::array::from_fn(|_| none()));
+        let state = state.to_owned();
         table.row([
-            row.name,
-            state.to_owned(),
-            pid,
-            delivery,
-            published,
-            consumers,
-            devices,
-            row.path,
+            row.name, state, format, up, fps, published, consumers, delivery, pid, row.path,
         ]);
     }
     table.print(out)
@@ -140,6 +141,9 @@ impl Row {
 impl From<PoolStats> for Answer {
     fn from(stats: PoolStats) -> Self {
         Self {
+            format: caps_summary(&stats),
+            up_ns: stats.up_ns,
+            fps: stats.fps,
             pid: stats.pid,
             delivery: stats.delivery,
             published: stats.published,

@@ -3,12 +3,14 @@
 //! One file per command.
 
 mod clean;
+mod doctor;
 mod list;
 mod show;
 mod watch;
 
 use std::io::Write;
 use std::path::Path;
+use std::process::ExitCode;
 
 use crate::Error;
 use crate::cli::{Cli, Command};
@@ -20,15 +22,17 @@ fn name_of(socket: &Path) -> Option<&str> {
     leads_there.then_some(name)
 }
 
-pub(crate) fn run(cli: &Cli, out: &mut impl Write) -> Result<(), Error> {
+pub(crate) fn run(cli: &Cli, out: &mut impl Write) -> Result<ExitCode, Error> {
     match &cli.command {
-        Command::List => list::run(cli.format, out),
-        Command::Show { pool } => show::run(pool, cli.format, out),
+        Command::List => list::run(cli.format, out)?,
+        Command::Show { pool } => show::run(pool, cli.verbose, cli.format, out)?,
         Command::Watch {
             pool,
             interval,
             count,
-        } => watch::run(pool, *interval, *count, cli.format, out),
-        Command::Clean { pools } => clean::run(pools, cli.format, out),
+        } => watch::run(pool, *interval, *count, cli.format, out)?,
+        Command::Doctor => return doctor::run(cli.format, out),
+        Command::Clean { pools } => clean::run(pools, cli.format, out)?,
     }
+    Ok(ExitCode::SUCCESS)
 }

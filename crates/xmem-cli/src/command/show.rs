@@ -4,31 +4,65 @@
 
 use std::ffi::OsStr;
 use std::io::Write;
+use std::time::SystemTime;
 
 use serde_json::Value;
 use xmem_core::{PoolStats, printable};
 
 use crate::Error;
+use crate::caps;
 use crate::cli::Format;
-use crate::format::{Table, json, milliseconds, process, size};
+use crate::format::{Table, duration, json, milliseconds, process, size};
 
-pub(crate) fn run(pool: &OsStr, format: Format, out: &mut impl Write) -> Result<(), Error> {
+pub(crate) fn run(
+    pool: &OsStr,
+    verbose: bool,
+    format: Format,
+    out: &mut impl Write,
+) -> Result<(), Error> {
     let stats = xmem_core::query(pool)?;
     match format {
         Format::Json => json(out, &as_json(&stats)?),
-        Format::Table => print(&stats, out),
+        Format::Table => print(&stats, verbose, out),
     }
 }
 
-/// The figures under the names that they have in the core; the sticky state by its keys.
+/// The figures under the names that they have in the core, the time, and the format; the sticky state by its keys.
 pub(super) fn as_json(stats: &PoolStats) -> Result<Value, Error> {
     let mut json = serde_json::to_value(stats)?;
+    json["time"] = unix_time().into();
+    json["format"] = caps_summary(stats).into();
     json["sticky"] = stats
         .sticky
         .iter()
         .map(|(key, value)| (key.clone(), Value::from(unquoted(value))))
         .collect();
     Ok(json)
+}
+
+/// Seconds since 1970.
+fn unix_time() -> f64 {
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+    since.unwrap_or_default().as_secs_f64()
+}
+
+/// The pool's caps in few words. `None`: it has none.
+pub(super) fn caps_summary(stats: &PoolStats) -> Option<String> {
+    let caps = stats.sticky.iter().find(|(key, _)| key == "caps");
+    caps.and_then(|(_, caps)| caps::summary(&unquoted(caps)))
+}
+
+/// What people ask first.
+fn headline(stats: &PoolStats) -> String {
+    let format = caps_summary(stats).map_or_else(String::new, |format| format + ", ");
+    let end = if stats.eos { ", at its end" } else { "" };
+    printable(&format!(
+        "{}: {format}{}{end}, up {}, {:.1} fps",
+        stats.pool,
+        stats.delivery,
+        duration(stats.up_ns),
+        stats.fps
+    ))
 }
 
 /// Text of the sticky state. GStreamer writes some values, such as segments, in quotes.
@@ -47,15 +81,9 @@ fn unquoted(text: &str) -> String {
     .collect()
 }
 
-fn print(stats: &PoolStats, out: &mut impl Write) -> Result<(), Error> {
-    let state = if stats.eos { ", at its end" } else { "" };
-    writeln!(
-        out,
-        "pool {}: producer {}, {}{state}",
-        printable(&stats.pool),
-        process(stats.pid),
-        printable(&stats.delivery)
-    )?;
+fn print(stats: &PoolStats, verbose: bool, out: &mut impl Write) -> Result<(), Error> {
+    writeln!(out, "{}", headline(stats))?;
+    writeln!(out, "  producer {}", process(stats.pid))?;
     writeln!(
         out,
         "  frames   {} published ({} without a copy, {} copied), {} dropped",
@@ -103,7 +131,7 @@ fn print(stats: &PoolStats, out: &mut impl Write) -> Result<(), Error> {
             stats.cut_off, stats.timed_out
         )?;
     }
-    for (key, value) in &stats.sticky {
+    for (key, value) in stats.sticky.iter().filter(|_| verbose) {
         writeln!(
             out,
             "  {:<8} {}",
@@ -177,7 +205,7 @@ mod tests {
         stats.sticky = vec![("\x1b4".into(), "\x1b5".into())];
         stats.budget_limit = "\x1b6".into();
         let mut out = Vec::new();
-        print(&stats, &mut out).unwrap();
+        print(&stats, true, &mut out).unwrap();
         let text = String::from_utf8(out).unwrap();
         for n in 1..=6 {
             assert!(text.contains(&format!("\u{fffd}{n}")), "{text:?}");

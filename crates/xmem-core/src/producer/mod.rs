@@ -33,6 +33,7 @@ mod part_lease;
 mod plan;
 mod pool;
 mod publish;
+mod rate;
 mod regions;
 mod retired;
 mod settings;

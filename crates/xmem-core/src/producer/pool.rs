@@ -12,6 +12,7 @@ use xmem_shm::abi::layout::{Control, Shape};
 use xmem_shm::abi::named::Sticky;
 use xmem_shm::fault::{self, Point};
 use xmem_shm::lock::{inside, lock};
+use xmem_shm::os::clock::monotonic_ns;
 use xmem_shm::os::fork::ProcessId;
 use xmem_shm::protocol::lease;
 use xmem_shm::protocol::slot::{SlotState, SlotWord};
@@ -60,6 +61,8 @@ pub(super) struct Pool {
     control: Control,
     control_fd: OwnedFd,
     process: ProcessId,
+    /// When it was made, on CLOCK_MONOTONIC.
+    made_at: i64,
     commands: Arc<Commands>,
     /// Notified when consumers release something, come or go.
     notifier: Arc<Notifier>,
@@ -118,6 +121,7 @@ impl Pool {
             control,
             control_fd,
             process: ProcessId::current(),
+            made_at: monotonic_ns(),
             commands,
             notifier: Arc::default(),
             counters: Counters::default(),
@@ -146,6 +150,10 @@ impl Pool {
 
     pub(super) fn name(&self) -> &str {
         &self.name
+    }
+
+    pub(super) fn made_at(&self) -> i64 {
+        self.made_at
     }
 
     pub(super) fn socket_path(&self) -> &Path {

@@ -10,6 +10,7 @@ use xmem_shm::protocol::slot::{SlotState, SlotWord};
 use super::consumer::ConsumerRecord;
 use super::guard::Guard;
 use super::pool::Pool;
+use super::rate;
 use super::slots::Use;
 use super::wait::waits_for;
 use crate::delivery::Delivery;
@@ -59,6 +60,8 @@ pub(super) fn of_pool(pool: &Pool) -> PoolStats {
             Delivery::Live => "live".into(),
             Delivery::Lossless => "lossless".into(),
         },
+        up_ns: u64::try_from(now - pool.made_at()).unwrap_or_default(),
+        fps: rate::now(control, now),
         published,
         zero_copy: published.saturating_sub(copied),
         copied,

@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! The runtime directory, and the pools in it and elsewhere.
+
+use std::fs;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::Path;
+
+use xmem_core::{
+    ConnectError, PoolEntry, QueryError, other_runtime_dirs, query_all, read_pools, runtime_dir,
+};
+
+use super::Finding;
+
+const DIRECTORY: &str = "runtime directory";
+const POOLS: &str = "pools";
+
+pub(super) fn check() -> Vec<Finding> {
+    let mut findings = match read_pools() {
+        Ok(pools) => vec![directory(&runtime_dir()), pools_here(&pools)],
+        Err(error) => vec![Finding::problem(
+            DIRECTORY,
+            error.to_string(),
+            "Set XMEM_RUNTIME_DIR to a directory that only you can write to, in all processes",
+        )],
+    };
+    findings.extend(pools_elsewhere());
+    findings
+}
+
+fn directory(dir: &Path) -> Finding {
+    let source = ["XMEM_RUNTIME_DIR", "XDG_RUNTIME_DIR"]
+        .into_iter()
+        .find(|name| std::env::var_os(name).is_some_and(|value| dir.starts_with(value)));
+    let source = source.map_or_else(String::new, |name| format!(", from {name}"));
+    let what = match fs::metadata(dir) {
+        Ok(meta) => format!(
+            "{}{source}: owner {}, mode {:o}",
+            dir.display(),
+            meta.uid(),
+            meta.permissions().mode() & 0o7777
+        ),
+        Err(_) => format!(
+            "{}{source}: does not exist; the first producer makes it",
+            dir.display()
+        ),
+    };
+    Finding::ok(DIRECTORY, what)
+}
+
+fn pools_here(pools: &[PoolEntry]) -> Finding {
+    let (live, stale): (Vec<_>, Vec<_>) = pools.iter().partition(|pool| pool.live);
+    let names: Vec<_> = live.iter().map(|pool| &pool.name).collect();
+    let answers = names.iter().zip(query_all(&names));
+    let is_silent = |error: &QueryError| {
+        use ConnectError::{Denied, NotFound, Refused};
+        // It is closed to this user, or has ended just now.
+        !matches!(error, Denied { .. } | Refused { .. } | NotFound { .. })
+    };
+    let silent: Vec<&str> = answers
+        .filter(|(_, answer)| answer.as_ref().is_err_and(is_silent))
+        .map(|(name, _)| name.as_str())
+        .collect();
+    if !silent.is_empty() {
+        let what = format!("no answer from the producer of {}", silent.join(", "));
+        return Finding::warning(
+            POOLS,
+            what,
+            "Its process is stopped or hangs: continue it, or end it",
+        );
+    }
+    let what = format!("{} with a producer", live.len());
+    if stale.is_empty() {
+        return Finding::ok(POOLS, what);
+    }
+    let what = format!("{what}, {} of killed producers", stale.len());
+    Finding::ok(POOLS, what + "; `xmem clean` removes these")
+}
+
+/// A pool in another directory is not found by its name.
+fn pools_elsewhere() -> Option<Finding> {
+    let has_sockets = |dir: &Path| {
+        let files = fs::read_dir(dir).into_iter().flatten().flatten();
+        files.into_iter().any(|file| {
+            let path = file.path();
+            path.extension()
+                .is_some_and(|extension| extension == "sock")
+        })
+    };
+    let mut dirs = other_runtime_dirs();
+    dirs.retain(|dir| has_sockets(dir));
+    let dirs: Vec<_> = dirs.iter().map(|dir| dir.display().to_string()).collect();
+    (!dirs.is_empty()).then(|| {
+        Finding::warning(
+            POOLS,
+            format!("there are pools in {} too", dirs.join(", ")),
+            "To use them by name, set XMEM_RUNTIME_DIR to that directory",
+        )
+    })
+}

@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! GStreamer and the plugin, as its own tools see them. The library and the command `xmem` need neither.
+
+use std::io::Read;
+use std::process::{Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use super::Finding;
+
+/// GStreamer loads every plugin once to list it, and one of them may hang.
+const PATIENCE: Duration = Duration::from_secs(30);
+const TOOL: &str = "gst-inspect-1.0";
+
+pub(super) fn check() -> Vec<Finding> {
+    let Some(version) = output(&["--version"]) else {
+        return vec![Finding::warning(
+            "GStreamer",
+            format!("{TOOL} is not there, or does not work"),
+            "For the elements, install GStreamer 1.22 or newer (package gstreamer1.0-tools). \
+             Programs in Rust and Python need none",
+        )];
+    };
+    vec![gstreamer(&version), plugin()]
+}
+
+fn gstreamer(version: &str) -> Finding {
+    let words = version
+        .lines()
+        .find_map(|line| line.strip_prefix("GStreamer "));
+    let version = words.unwrap_or("of an unknown version").to_owned();
+    let mut numbers = version.split('.').map(|part| part.parse::<u32>());
+    match (numbers.next(), numbers.next()) {
+        (Some(Ok(major)), Some(Ok(minor))) if (major, minor) < (1, 22) => {
+            Finding::problem("GStreamer", version, "The elements need 1.22 or newer")
+        }
+        _ => Finding::ok("GStreamer", version),
+    }
+}
+
+fn plugin() -> Finding {
+    const CHECK: &str = "plugin";
+    let Some(text) = output(&["xmem"]) else {
+        let blocked = output(&["--print-blacklist"]).unwrap_or_default();
+        let is_blocked = blocked.lines().any(|line| line.contains("libgstxmem"));
+        return if is_blocked {
+            Finding::warning(
+                CHECK,
+                "GStreamer could not load libgstxmem.so, and remembers that",
+                "See why with GST_DEBUG=GST_PLUGIN_LOADING:4, then remove the registry in ~/.cache/gstreamer-1.0",
+            )
+        } else {
+            Finding::warning(
+                CHECK,
+                "GStreamer does not find xmemsink and xmemsrc",
+                "Add the directory of libgstxmem.so to GST_PLUGIN_PATH, or install the plugin",
+            )
+        };
+    };
+    let value = |key: &str| {
+        let line = text
+            .lines()
+            .map(str::trim)
+            .find_map(|line| line.strip_prefix(key));
+        line.unwrap_or("?").trim().to_owned()
+    };
+    let what = format!("{} from {}", value("Version"), value("Filename"));
+    let ours = env!("CARGO_PKG_VERSION");
+    // A build from a clone has the number of its commit after it.
+    if value("Version").split('-').next() == Some(ours) {
+        Finding::ok(CHECK, what)
+    } else {
+        let advice = format!("This command is version {ours}: install the same version of both");
+        Finding::warning(CHECK, what, advice)
+    }
+}
+
+/// What the tool prints. `None`: it is not there, it fails, or it does not end.
+fn output(args: &[&str]) -> Option<String> {
+    let mut child = Command::new(TOOL)
+        .args(args)
+        .env("GST_INSPECT_NO_COLORS", "1")
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .ok()?;
+    let mut pipe = child.stdout.take()?;
+    let reader = thread::spawn(move || {
+        let mut text = String::new();
+        pipe.read_to_string(&mut text).map(|_| text).ok()
+    });
+    let start = Instant::now();
+    let status = loop {
+        match child.try_wait().ok()? {
+            Some(status) => break status,
+            None if start.elapsed() > PATIENCE => {
+                let _ = child.kill();
+                let _ = child.wait();
+                return None;
+            }
+            None => thread::sleep(Duration::from_millis(10)),
+        }
+    };
+    let text = reader.join().ok()??;
+    status.success().then_some(text)
+}

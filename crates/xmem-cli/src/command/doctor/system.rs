@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! What the kernel and its limits allow.
+
+use std::path::Path;
+use std::time::Duration;
+
+use rustix::process::{Resource, getrlimit};
+use xmem_core::{Consumer, FrameMeta, Producer, ReceiveError};
+
+use super::Finding;
+
+/// A producer needs a few descriptors for each consumer and region, and an application many for itself.
+const DESCRIPTORS: u64 = 1024;
+/// Some frames in 4K.
+const SEGMENTS: u64 = 256 << 20;
+
+pub(super) fn check() -> Vec<Finding> {
+    let mut findings = vec![kernel(), frame(), descriptors()];
+    findings.extend(segments());
+    findings.extend(container());
+    findings
+}
+
+fn kernel() -> Finding {
+    let uname = rustix::system::uname();
+    let release = uname.release().to_string_lossy();
+    let what = format!("Linux {release} on {}", uname.machine().to_string_lossy());
+    let mut numbers = release.split(['.', '-']).map(|part| part.parse::<u32>());
+    let version = (numbers.next(), numbers.next());
+    match version {
+        (Some(Ok(major)), Some(Ok(minor))) if (major, minor) < (5, 1) => Finding::problem(
+            "kernel",
+            what,
+            "xmem needs Linux 5.1 or newer: the seal against writing came with it",
+        ),
+        _ => Finding::ok("kernel", what),
+    }
+}
+
+/// A frame through a real pool: memory, seals, the socket and its descriptors.
+fn frame() -> Finding {
+    const CHECK: &str = "shared memory";
+    match pass_a_frame() {
+        Ok(()) => Finding::ok(CHECK, "a frame went through a pool of this process"),
+        Err(error) => Finding::problem(
+            CHECK,
+            format!("a pool of this process does not work: {error}"),
+            "In a container or a sandbox, allow memfd_create, sealing, Unix sockets and futexes",
+        ),
+    }
+}
+
+fn pass_a_frame() -> Result<(), Box<dyn std::error::Error>> {
+    const BYTES: &[u8] = b"xmem doctor";
+    let dir = tempfile::tempdir()?;
+    let pool = dir.path().join("doctor.sock");
+    let producer = Producer::builder(&pool).build()?;
+    let mut consumer = Consumer::builder(&pool).connect()?;
+    let mut slot = producer.acquire(BYTES.len())?;
+    slot.as_mut_slice().copy_from_slice(BYTES);
+    slot.publish(FrameMeta::new(BYTES.len()))?;
+    let frame = consumer.receive(Some(Duration::from_secs(5)))?;
+    if frame.data() == BYTES {
+        Ok(())
+    } else {
+        Err(ReceiveError::Timeout.into())
+    }
+}
+
+fn descriptors() -> Finding {
+    const CHECK: &str = "descriptors";
+    let limit = getrlimit(Resource::Nofile);
+    let number = |limit: Option<u64>| limit.map_or("any number".to_owned(), |it| it.to_string());
+    let what = format!(
+        "{} may be open in a process (hard limit: {})",
+        number(limit.current),
+        number(limit.maximum)
+    );
+    if limit.current.is_some_and(|current| current < DESCRIPTORS) {
+        let advice = format!("For many pools or consumers in one process: ulimit -n {DESCRIPTORS}");
+        return Finding::warning(CHECK, what, advice);
+    }
+    Finding::ok(CHECK, what)
+}
+
+/// Docker gives a container 64 MiB.
+fn segments() -> Option<Finding> {
+    const CHECK: &str = "/dev/shm";
+    let stat = rustix::fs::statvfs("/dev/shm").ok()?;
+    let free = stat.f_bavail.saturating_mul(stat.f_frsize);
+    let what = format!("{} MiB free, for pools with backing=posix-shm", free >> 20);
+    Some(if free < SEGMENTS {
+        Finding::warning(
+            CHECK,
+            what,
+            "Use backing=memfd, the default, which needs no room there; or enlarge it (docker run --shm-size=1g)",
+        )
+    } else {
+        Finding::ok(CHECK, what)
+    })
+}
+
+fn container() -> Option<Finding> {
+    let signs = ["/.dockerenv", "/run/.containerenv"];
+    let is_in_one = signs.iter().any(|sign| Path::new(sign).exists())
+        || std::env::var_os("container").is_some();
+    is_in_one.then(|| {
+        Finding::ok(
+            "container",
+            "this is one; containers find each other's pools in a directory that all of them mount \
+             (XMEM_RUNTIME_DIR)",
+        )
+    })
+}
