@@ -1,35 +1,75 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Caps in the words that people use for them.
+//! Caps, as text of GStreamer's, and in the words that people use for them.
 
-/// Such as `NV12 1280x720 30/1` for the text of caps. `None`: it is no text of caps.
-pub(crate) fn summary(caps: &str) -> Option<String> {
-    let mut fields = split(caps);
-    let name = fields.next()?.split('(').next()?.trim();
-    let (kind, subtype) = name.split_once('/')?;
-    let fields: Vec<(&str, String)> = fields.filter_map(field).collect();
-    let get = |key: &str| {
-        let field = fields.iter().find(|(name, _)| *name == key);
+use xmem_core::PoolStats;
+
+/// The first structure of caps.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Caps {
+    name: String,
+    fields: Vec<(String, String)>,
+}
+
+impl Caps {
+    /// The caps of a pool. `None`: it has none.
+    pub(crate) fn of(stats: &PoolStats) -> Option<Self> {
+        let caps = stats.sticky.iter().find(|(key, _)| key == "caps");
+        caps.and_then(|(_, caps)| Self::from_text(caps))
+    }
+
+    fn from_text(text: &str) -> Option<Self> {
+        let mut parts = split(text);
+        let name = parts.next()?.split('(').next()?.trim();
+        name.contains('/').then(|| Self {
+            name: name.to_owned(),
+            fields: parts.filter_map(field).collect(),
+        })
+    }
+
+    fn get(&self, key: &str) -> Option<&str> {
+        let field = self.fields.iter().find(|(name, _)| name == key);
         field.map(|(_, value)| value.as_str())
-    };
-    let mut words = vec![match (subtype, get("format")) {
-        ("x-raw", Some(format)) => format.to_owned(),
-        _ => name.to_owned(),
-    }];
-    if let (Some(width), Some(height)) = (get("width"), get("height")) {
-        words.push(format!("{width}x{height}"));
     }
-    // Without a constant rate it is 0/1.
-    words.extend(
-        get("framerate")
-            .filter(|it| !it.starts_with("0/"))
-            .map(str::to_owned),
-    );
-    if kind == "audio" {
-        words.extend(get("rate").map(|rate| format!("{rate} Hz")));
-        words.extend(get("channels").map(|channels| format!("{channels} channels")));
+
+    /// Whether it is video, or a picture, encoded or not.
+    pub(crate) fn is_video(&self) -> bool {
+        self.name.starts_with("video/") || self.name.starts_with("image/")
     }
-    Some(words.join(" "))
+
+    /// Whether it is not encoded.
+    pub(crate) fn is_raw(&self) -> bool {
+        self.name.ends_with("/x-raw")
+    }
+
+    /// Width and height in pixels.
+    pub(crate) fn size(&self) -> Option<(usize, usize)> {
+        let number = |key| self.get(key)?.parse().ok();
+        number("width").zip(number("height"))
+    }
+
+    /// Such as `NV12 1280x720 30/1`.
+    pub(crate) fn summary(&self) -> String {
+        let mut words = vec![match self.get("format") {
+            Some(format) if self.is_raw() => format.to_owned(),
+            _ => self.name.clone(),
+        }];
+        words.extend(
+            self.size()
+                .map(|(width, height)| format!("{width}x{height}")),
+        );
+        // Without a constant rate it is 0/1.
+        let rate = self.get("framerate").filter(|it| !it.starts_with("0/"));
+        words.extend(rate.map(str::to_owned));
+        if self.name.starts_with("audio/") {
+            words.extend(self.get("rate").map(|rate| format!("{rate} Hz")));
+            words.extend(
+                self.get("channels")
+                    .map(|channels| format!("{channels} channels")),
+            );
+        }
+        words.join(" ")
+    }
 }
 
 /// The parts between commas, as far as the first structure goes. Commas in quotes and brackets separate nothing.
@@ -57,7 +97,7 @@ fn split(caps: &str) -> impl Iterator<Item = &str> {
 }
 
 /// `key=(type)value`.
-fn field(text: &str) -> Option<(&str, String)> {
+fn field(text: &str) -> Option<(String, String)> {
     let (key, value) = text.split_once('=')?;
     let value = value.trim();
     let value = match value
@@ -67,7 +107,10 @@ fn field(text: &str) -> Option<(&str, String)> {
         Some((_, value)) => value,
         None => value,
     };
-    Some((key.trim(), value.trim().trim_matches('"').to_owned()))
+    Some((
+        key.trim().to_owned(),
+        value.trim().trim_matches('"').to_owned(),
+    ))
 }
 
 #[cfg(test)]
@@ -99,9 +142,9 @@ mod tests {
             ),
             ("application/octet-stream", "application/octet-stream"),
         ] {
-            assert_eq!(summary(caps).as_deref(), Some(words), "{caps}");
+            assert_eq!(Caps::from_text(caps).unwrap().summary(), words, "{caps}");
         }
-        assert_eq!(summary(""), None);
-        assert_eq!(summary("ANY"), None);
+        assert_eq!(Caps::from_text(""), None);
+        assert_eq!(Caps::from_text("ANY"), None);
     }
 }

@@ -3,6 +3,7 @@
 //! The command line.
 
 use std::ffi::OsString;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Parser, Subcommand, ValueEnum};
@@ -55,6 +56,27 @@ pub(crate) enum Command {
         /// Stop when it was shown this many times
         #[arg(long, short = 'n', value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
         count: Option<u64>,
+    },
+    /// Write a picture of a pool to a file
+    Snapshot {
+        /// The pool's name, or the path of its socket
+        pool: OsString,
+        /// Its kind is that of its name: .png, .jpg, .npy (RGB, for NumPy) or .raw (the frame as it is in the pool)
+        file: PathBuf,
+        /// Take the newest frame that there is, not the next one
+        #[arg(long)]
+        newest: bool,
+        /// How long to wait for a frame
+        #[arg(long, value_name = "SECONDS", default_value = "10", value_parser = interval)]
+        timeout: Duration,
+    },
+    /// Write the frames of a pool to standard output as Y4M, such as for `ffplay -`; frames are skipped while the reader is slow
+    Tap {
+        /// The pool's name, or the path of its socket
+        pool: OsString,
+        /// The bytes of each frame as they are in the pool, without anything between them
+        #[arg(long)]
+        raw: bool,
     },
     /// Check what pools need on this host. Exit code 0: all is well, 1: there are warnings, 2: something does not work
     Doctor,

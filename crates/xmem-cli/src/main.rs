@@ -6,6 +6,7 @@ mod caps;
 mod cli;
 mod command;
 mod format;
+mod launch;
 mod verbose;
 
 use std::io;

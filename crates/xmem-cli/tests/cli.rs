@@ -742,7 +742,11 @@ fn the_page_about_the_command_is_true() {
     let page = std::fs::read_to_string(page).unwrap();
     let pool = Pool::new();
     let mut commands = 0;
-    for line in page.lines().filter(|line| line.starts_with("xmem ")) {
+    // Those two need the plugin; its tests run them.
+    let needs_plugin =
+        |line: &str| line.starts_with("xmem snapshot") || line.starts_with("xmem tap");
+    let lines = page.lines().filter(|line| line.starts_with("xmem "));
+    for line in lines.filter(|line| !needs_plugin(line)) {
         let command = line.split('#').next().unwrap();
         let args: Vec<&str> = command.split_whitespace().skip(1).collect();
         let output = xmem(pool.dir.path(), &args);

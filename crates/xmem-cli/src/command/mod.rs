@@ -6,6 +6,8 @@ mod clean;
 mod doctor;
 mod list;
 mod show;
+mod snapshot;
+mod tap;
 mod watch;
 
 use std::io::Write;
@@ -31,6 +33,13 @@ pub(crate) fn run(cli: &Cli, out: &mut impl Write) -> Result<ExitCode, Error> {
             interval,
             count,
         } => watch::run(pool, *interval, *count, cli.format, out)?,
+        Command::Snapshot {
+            pool,
+            file,
+            newest,
+            timeout,
+        } => snapshot::run(pool, file, *newest, *timeout, out)?,
+        Command::Tap { pool, raw } => tap::run(pool, *raw)?,
         Command::Doctor => return doctor::run(cli.format, out),
         Command::Clean { pools } => clean::run(pools, cli.format, out)?,
     }

@@ -10,7 +10,7 @@ use serde_json::Value;
 use xmem_core::{PoolStats, printable};
 
 use crate::Error;
-use crate::caps;
+use crate::caps::Caps;
 use crate::cli::Format;
 use crate::format::{Table, duration, json, milliseconds, process, size};
 
@@ -48,8 +48,7 @@ fn unix_time() -> f64 {
 
 /// The pool's caps in few words. `None`: it has none.
 pub(super) fn caps_summary(stats: &PoolStats) -> Option<String> {
-    let caps = stats.sticky.iter().find(|(key, _)| key == "caps");
-    caps.and_then(|(_, caps)| caps::summary(&unquoted(caps)))
+    Caps::of(stats).map(|caps| caps.summary())
 }
 
 /// What people ask first.

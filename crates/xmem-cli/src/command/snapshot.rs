@@ -1,0 +1,145 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! `xmem snapshot POOL FILE`
+
+use std::ffi::OsStr;
+use std::fs;
+use std::io::{Read, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::Error;
+use crate::caps::Caps;
+use crate::launch::{connection_timeout, failure, not_started, pipeline, video_pool};
+
+/// The kinds of files, by their extension.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Png,
+    Jpeg,
+    /// An array for NumPy: rows, columns and the channels R, G and B.
+    Npy,
+    /// The frame as it is in the pool.
+    Raw,
+}
+
+impl Kind {
+    fn of(file: &Path) -> Result<Self, Error> {
+        let extension = file.extension().unwrap_or_default().to_ascii_lowercase();
+        match extension.to_str() {
+            Some("png") => Ok(Self::Png),
+            Some("jpg" | "jpeg") => Ok(Self::Jpeg),
+            Some("npy") => Ok(Self::Npy),
+            Some("raw") => Ok(Self::Raw),
+            _ => Err(format!(
+                "{}: use a name that ends in .png, .jpg, .npy or .raw",
+                file.display()
+            )
+            .into()),
+        }
+    }
+
+    /// The elements that make one such file out of a stream, but for the last one.
+    fn elements(self, caps: &Caps) -> String {
+        let decode = if caps.is_raw() { "" } else { "decodebin ! " };
+        match self {
+            Self::Png => format!("{decode}videoconvert ! pngenc snapshot=true"),
+            Self::Jpeg => format!("{decode}videoconvert ! jpegenc snapshot=true"),
+            Self::Npy => {
+                format!("{decode}videoconvert ! video/x-raw,format=RGB ! identity eos-after=2")
+            }
+            Self::Raw => "identity eos-after=2".to_owned(),
+        }
+    }
+}
+
+pub(crate) fn run(
+    pool: &OsStr,
+    file: &Path,
+    newest: bool,
+    timeout: Duration,
+    out: &mut impl Write,
+) -> Result<(), Error> {
+    let kind = Kind::of(file)?;
+    let (_, caps) = video_pool(pool)?;
+    let dir = file.parent().filter(|dir| !dir.as_os_str().is_empty());
+    let dir = dir.unwrap_or(Path::new("."));
+    // Beside the file, which is replaced only by a whole one.
+    let unfinished = tempfile::Builder::new()
+        .permissions(fs::Permissions::from_mode(0o666)) // less the umask
+        .tempfile_in(dir)
+        .map_err(|error| format!("cannot write to {}: {error}", dir.display()))?;
+    let start = if newest { "newest" } else { "next" };
+    let source = [format!("start-from={start}"), connection_timeout(timeout)];
+    let rest = format!("{} ! filesink", kind.elements(&caps));
+    let mut command = pipeline(pool, &source, &rest);
+    let mut location = std::ffi::OsString::from("location=");
+    location.push(unfinished.path());
+    command.arg(location);
+    wait(command, timeout)?;
+    if unfinished.as_file().metadata()?.len() == 0 {
+        return Err("the stream ended before a frame came".into());
+    }
+    if kind == Kind::Npy {
+        to_npy(unfinished.path(), &caps)?;
+    }
+    unfinished.persist(file)?;
+    writeln!(out, "{}: {}", file.display(), caps.summary())?;
+    Ok(())
+}
+
+/// Runs the pipeline to its end.
+fn wait(mut command: Command, timeout: Duration) -> Result<(), Error> {
+    command.stdout(Stdio::null()).stderr(Stdio::piped());
+    let mut child = command.spawn().map_err(|error| not_started(&error))?;
+    let stderr = child.stderr.take();
+    let reader = thread::spawn(move || {
+        let mut text = Vec::new();
+        stderr.map(|mut stderr| stderr.read_to_end(&mut text));
+        String::from_utf8_lossy(&text).into_owned()
+    });
+    let start = Instant::now();
+    let status = loop {
+        if let Some(status) = child.try_wait()? {
+            break status;
+        }
+        if start.elapsed() > timeout {
+            child.kill()?;
+            child.wait()?;
+            return Err(format!("no picture within {timeout:?}").into());
+        }
+        thread::sleep(Duration::from_millis(5));
+    };
+    let stderr = reader.join().unwrap_or_default();
+    if status.success() {
+        Ok(())
+    } else {
+        Err(failure(&stderr))
+    }
+}
+
+/// Puts the head of a NumPy file before the rows, which GStreamer pads to four bytes.
+fn to_npy(file: &Path, caps: &Caps) -> Result<(), Error> {
+    let (width, height) = caps.size().ok_or("the caps have no width and height")?;
+    let bytes = fs::read(file)?;
+    let row = width * 3;
+    let stride = row.next_multiple_of(4);
+    if bytes.len() < stride * height {
+        return Err("the frame is smaller than its caps say".into());
+    }
+    let head =
+        format!("{{'descr': '|u1', 'fortran_order': False, 'shape': ({height}, {width}, 3), }}");
+    // The array begins at a multiple of 64 bytes.
+    let len = (10 + head.len() + 1).next_multiple_of(64) - 10;
+    let mut array = b"\x93NUMPY\x01\x00".to_vec();
+    array.extend(u16::try_from(len)?.to_le_bytes());
+    array.extend(format!("{head:<0$}\n", len - 1).bytes());
+    for line in bytes.chunks(stride).take(height) {
+        array.extend(&line[..row]);
+    }
+    fs::write(file, array)?;
+    Ok(())
+}

@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! `xmem tap POOL`
+
+use std::ffi::OsStr;
+use std::io::{IsTerminal, stdout};
+use std::os::unix::process::CommandExt;
+
+use crate::Error;
+use crate::launch::{not_started, pipeline, video_pool};
+
+/// Turns this process into the one that writes frames, so that it ends as its reader or its user ends it.
+pub(crate) fn run(pool: &OsStr, raw: bool) -> Result<(), Error> {
+    if stdout().is_terminal() {
+        let name = pool.to_string_lossy();
+        return Err(format!(
+            "standard output is a terminal: pipe it, such as `xmem tap {name} | ffplay -`"
+        )
+        .into());
+    }
+    let (_, caps) = video_pool(pool)?;
+    let decode = if caps.is_raw() { "" } else { "decodebin ! " };
+    let rest = if raw {
+        "fdsink sync=false".to_owned()
+    } else {
+        format!("{decode}videoconvert ! y4menc ! fdsink sync=false")
+    };
+    // Encoded frames refer to one another.
+    let newest_only = format!("newest-only={}", caps.is_raw());
+    let error = pipeline(pool, &[newest_only], &rest).exec();
+    Err(not_started(&error))
+}
