@@ -5,7 +5,7 @@
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, RawFd};
-use std::ptr::{self, NonNull};
+use std::ptr;
 use std::sync::OnceLock;
 use std::sync::atomic::AtomicI32;
 
@@ -19,21 +19,33 @@ use rustix::mm::{Advice, MapFlags, ProtFlags, madvise};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ProcessId(u64);
 
-static PAGE: OnceLock<Option<Private>> = OnceLock::new();
+/// `None`: the kernel has no such pages.
+static PAGE: OnceLock<Option<&'static AtomicU64>> = OnceLock::new();
 static NEXT: AtomicU64 = AtomicU64::new(1);
 
-#[inline]
-fn word() -> Option<&'static AtomicU64> {
-    PAGE.get_or_init(|| Private::wiped_on_fork(8).ok())
-        .as_ref()
-        .and_then(|page| page.words64(1).first())
+/// A word in memory that a forked child finds wiped. Never given back.
+fn wiped_on_fork() -> io::Result<&'static AtomicU64> {
+    let len = rustix::param::page_size();
+    // SAFETY: a fresh anonymous mapping overlaps nothing.
+    let page = unsafe {
+        rustix::mm::mmap_anonymous(
+            ptr::null_mut(),
+            len,
+            ProtFlags::READ | ProtFlags::WRITE,
+            MapFlags::PRIVATE,
+        )
+    }?;
+    // SAFETY: the range is this mapping; the wipe happens in children only.
+    unsafe { madvise(page, len, Advice::LinuxWipeOnFork) }?;
+    // SAFETY: the mapping is page-aligned, larger than the word, and never unmapped; every bit pattern is an AtomicU64.
+    Ok(unsafe { &*page.cast::<AtomicU64>() })
 }
 
 impl ProcessId {
     /// This process.
     #[inline]
     pub fn current() -> Self {
-        let Some(word) = word() else {
+        let Some(word) = *PAGE.get_or_init(|| wiped_on_fork().ok()) else {
             // Without the page (kernels before 4.14) it costs a system call, and numbers come again some day.
             return Self(std::process::id().into());
         };
@@ -54,46 +66,6 @@ impl ProcessId {
     #[inline]
     pub fn is_current(self) -> bool {
         self == Self::current()
-    }
-}
-
-/// Private memory that a forked child finds wiped. Never given back: it lives in statics.
-#[derive(Debug)]
-struct Private {
-    ptr: NonNull<u8>,
-    len: usize,
-}
-
-// SAFETY: plain memory, accessed through atomics only.
-unsafe impl Send for Private {}
-// SAFETY: as above.
-unsafe impl Sync for Private {}
-
-impl Private {
-    fn wiped_on_fork(len: usize) -> io::Result<Self> {
-        let len = len.next_multiple_of(rustix::param::page_size());
-        // SAFETY: a fresh anonymous mapping overlaps nothing.
-        let ptr = unsafe {
-            rustix::mm::mmap_anonymous(
-                ptr::null_mut(),
-                len,
-                ProtFlags::READ | ProtFlags::WRITE,
-                MapFlags::PRIVATE,
-            )
-        }?;
-        let page = Self {
-            ptr: NonNull::new(ptr.cast()).ok_or(io::ErrorKind::OutOfMemory)?,
-            len,
-        };
-        // SAFETY: the range is this mapping; the wipe happens in children only.
-        unsafe { madvise(ptr, len, Advice::LinuxWipeOnFork) }?;
-        Ok(page)
-    }
-
-    fn words64(&'static self, count: usize) -> &'static [AtomicU64] {
-        let count = count.min(self.len / size_of::<AtomicU64>());
-        // SAFETY: in range, page-aligned, mapped for ever, and every bit pattern is an AtomicU64.
-        unsafe { std::slice::from_raw_parts(self.ptr.as_ptr().cast(), count) }
     }
 }
 
