@@ -44,6 +44,12 @@ pub(super) fn in_regions(
     make: MakeRegion<'_>,
 ) -> Result<Claimed, AcquireError> {
     let mut guard = pool.lock().ok_or(AcquireError::Forked)?;
+    if pool.is_closed() {
+        return Err(AcquireError::Closed);
+    }
+    if let Some(claimed) = claim_idle(&mut guard, want) {
+        return Ok(claimed);
+    }
     let plan = match find(&mut guard, want)? {
         Found::Slot(claimed) => return Ok(claimed),
         Found::Room(plan) => plan,
@@ -79,14 +85,9 @@ pub(super) fn in_regions(
     claimed
 }
 
-/// A slot that is free, or becomes free when history or other sizes give way, or else room for a new one.
+/// A slot that becomes free when history or other sizes give way, or else room for a new one.
+#[cold]
 fn find(guard: &mut Guard<'_>, want: Want) -> Result<Found, AcquireError> {
-    if guard.pool().is_closed() {
-        return Err(AcquireError::Closed);
-    }
-    if let Some(claimed) = claim_idle(guard, want) {
-        return Ok(Found::Slot(claimed));
-    }
     // Before the pool grows: the last consumer of a frame may have released it without a message, and a consumer may hold
     // slots beyond its budget.
     guard.finalize_watched();
@@ -196,12 +197,11 @@ fn start_writing(
 ) -> Option<Claimed> {
     guard.slots.start_writing(slot, filled);
     let place = guard.slots.get(slot)?.place?;
-    guard.regions.touch(place.region);
     Some(Claimed {
         slot,
         word,
         place,
-        region: guard.regions.get(place.region)?.clone(),
+        region: guard.regions.touch(place.region)?.clone(),
     })
 }
 

@@ -340,8 +340,8 @@ impl Effects<'_> {
 
 impl Drop for Effects<'_> {
     fn drop(&mut self) {
-        for consumer in self.wake.iter().flat_map(|consumers| consumers.iter()) {
-            consumer.wake();
+        if let Some(consumers) = &self.wake {
+            consumers.iter().for_each(|consumer| consumer.wake());
         }
         if let Some(rare) = self.rare.take() {
             rare.run(self.pool);

@@ -106,7 +106,10 @@ impl History {
     /// Takes out one entry that `span` does not keep.
     pub(super) fn take_spare(&mut self, span: Span) -> Option<Kept> {
         let spare = self.spare(span)?;
-        let kept = self.entries.remove(spare)?;
+        let kept = match spare {
+            0 => self.entries.pop_front()?,
+            _ => self.entries.remove(spare)?,
+        };
         self.frames -= usize::from(!kept.event);
         Some(kept)
     }

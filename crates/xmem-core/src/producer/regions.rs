@@ -211,12 +211,12 @@ impl Regions {
         names.into_iter().collect()
     }
 
-    /// A slot of this region was acquired.
-    pub(super) fn touch(&mut self, id: u32) {
+    /// The region of a slot that is acquired.
+    pub(super) fn touch(&mut self, id: u32) -> Option<&Arc<Region>> {
         self.clock += 1;
-        if let Some(entry) = self.entries.get_mut(&id) {
-            entry.used_at = self.clock;
-        }
+        let entry = self.entries.get_mut(&id)?;
+        entry.used_at = self.clock;
+        Some(&entry.region)
     }
 
     /// Plans a region for such frames. `first` is how many slots the first one of its size has.

@@ -277,7 +277,7 @@ impl Slots {
 
     /// Takes an idle slot's place away.
     pub(super) fn unassign(&mut self, slot: u32) {
-        self.idle.retain(|s| *s != slot);
+        self.take_idle(slot);
         if let Some(info) = self.get_mut(slot) {
             debug_assert_eq!(info.used, Use::Idle);
             info.place = None;
@@ -287,7 +287,7 @@ impl Slots {
 
     /// An idle slot is written from here on; its first `filled` bytes are payload.
     pub(super) fn start_writing(&mut self, slot: u32, filled: usize) {
-        self.idle.retain(|s| *s != slot);
+        self.take_idle(slot);
         self.watched.retain(|s| *s != slot);
         if let Some(info) = self.get_mut(slot) {
             info.used = Use::Writing;
@@ -312,7 +312,7 @@ impl Slots {
             before => {
                 info.used = Use::Referenced(1);
                 if before == Use::Idle {
-                    self.idle.retain(|s| *s != slot);
+                    self.take_idle(slot);
                 }
             }
         }
@@ -358,10 +358,9 @@ impl Slots {
         }
     }
 
-    /// Records that a frame in the slot is published: one reference for the caller, one for the history. Returns whether
-    /// a hook or a count waits for its release.
+    /// Records that a frame in the slot is published, and the reference of the history. Returns whether a hook or a count waits
+    /// for its release.
     pub(super) fn publish(&mut self, slot: u32, sequence: u64, published_at: i64) -> bool {
-        self.reference(slot);
         self.reference(slot);
         self.get_mut(slot).is_some_and(|info| {
             info.last_sequence = sequence;
@@ -443,8 +442,16 @@ impl Slots {
                 .map(|place| place.region)
         };
         let own = region(slot);
-        let at = self.idle.partition_point(|other| region(*other) >= own);
-        self.idle.insert(at, slot);
+        // From the end: mostly the slot goes there.
+        let before = self.idle.iter().rposition(|other| region(*other) >= own);
+        self.idle.insert(before.map_or(0, |at| at + 1), slot);
+    }
+
+    fn take_idle(&mut self, slot: u32) {
+        // From the end, from which slots are claimed.
+        if let Some(at) = self.idle.iter().rposition(|other| *other == slot) {
+            self.idle.remove(at);
+        }
     }
 
     fn set_idle(&mut self, slot: u32) {
