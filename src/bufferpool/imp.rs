@@ -89,8 +89,8 @@ impl BufferPoolImpl for XmemBufferPool {
             return Err(gst::FlowError::NotNegotiated);
         };
         if let Some(spare) = self.spare.take() {
-            let (size, params) = spare.layout();
-            match allocator.room(size, params) {
+            let layout = spare.layout();
+            match layout.and_then(|(size, params)| allocator.room(size, params)) {
                 Some(room) => return Ok(spare.fill(room, slots.tally())),
                 None => self.spare.put(spare),
             }

@@ -62,6 +62,13 @@ impl Default for Contents {
 }
 
 impl Contents {
+    /// Gives the slot back.
+    pub(super) fn clear(&mut self) {
+        self.base = ptr::null_mut();
+        self.lease = Lease::Gone;
+        self.tally = None;
+    }
+
     /// A received frame, or one piece of it, which is mapped. The other value is its size.
     pub(super) fn of_received(
         lease: ReadLease,

@@ -79,7 +79,10 @@ impl List {
     /// Whether a buffer is like those that are made now, and is to be kept.
     fn has_layout_of(&self, spare: &Spare) -> bool {
         let layout = self.layout.as_ref().filter(|_| self.is_open);
-        layout.is_some_and(|layout| Arc::ptr_eq(layout, &spare.home.layout))
+        layout.is_some_and(|layout| {
+            let home = spare.home();
+            home.is_some_and(|home| Arc::ptr_eq(layout, &home.layout))
+        })
     }
 }
 
@@ -141,14 +144,8 @@ impl SpareBuffers {
     /// Keeps a buffer that its last owner released, or frees it. Its lease ends with it.
     pub(crate) fn keep(&self, buffer: gst::Buffer) {
         // SAFETY: a live buffer.
-        if let Some((memory, home, contents)) = unsafe { empty(buffer.as_mut_ptr()) } {
-            // First, so that the slot is free before the buffer is.
-            drop(contents);
-            self.put(Spare {
-                buffer,
-                memory,
-                home,
-            });
+        if let Some(memory) = unsafe { empty(buffer.as_mut_ptr()) } {
+            self.put(Spare { buffer, memory });
         }
     }
 }
@@ -157,36 +154,35 @@ impl SpareBuffers {
 pub(crate) struct Spare {
     buffer: gst::Buffer,
     memory: *mut ffi::XmemMemory,
-    /// The memory's.
-    home: Home,
 }
 
 // SAFETY: the pointers are to the buffer's own parts, which go where it goes.
 unsafe impl Send for Spare {}
 
 impl Spare {
+    fn home(&self) -> Option<&Home> {
+        // SAFETY: the buffer keeps its memory, and no other code has either.
+        unsafe { (*self.memory).home.as_ref() }
+    }
+
     /// The layout of the slot to acquire.
-    pub(crate) fn layout(&self) -> (usize, &gst::AllocationParams) {
-        (self.home.layout.size, &self.home.layout.params)
+    pub(crate) fn layout(&self) -> Option<(usize, &gst::AllocationParams)> {
+        let layout = &self.home()?.layout;
+        Some((layout.size, &layout.params))
     }
 
     /// The buffer in a slot. The room is one for its layout.
     pub(crate) fn fill(self, room: Room, tally: &Arc<Tally>) -> gst::Buffer {
-        let (size, params) = self.layout();
-        // SAFETY: the buffer keeps its memory, and no other code has either.
-        unsafe {
-            room.enter(&mut (*self.memory).slot.lock(), size, params, tally);
-            (*self.memory).home = Some(self.home);
+        if let Some((size, params)) = self.layout() {
+            // SAFETY: as in `home`.
+            let slot = unsafe { &(*self.memory).slot };
+            room.enter(&mut slot.lock(), size, params, tally);
         }
         self.buffer
     }
-}
 
-impl Spare {
     /// The buffer, without a slot.
     pub(crate) fn into_empty(self) -> gst::Buffer {
-        // SAFETY: as in `fill`.
-        unsafe { (*self.memory).home = Some(self.home) };
         self.buffer
     }
 }
@@ -266,13 +262,13 @@ unsafe fn settle(
     }
 }
 
-/// Takes the slot out of a buffer that is to be kept, and makes the buffer as it was when it was new. `None`: it cannot be
+/// Gives back the slot of a buffer that is to be kept, and makes the buffer as it was when it was new. `None`: it cannot be
 /// kept.
 ///
 /// # Safety
 ///
 /// `buffer` is live, and the caller has a reference.
-unsafe fn empty(buffer: *mut GstBuffer) -> Option<(*mut ffi::XmemMemory, Home, Contents)> {
+unsafe fn empty(buffer: *mut GstBuffer) -> Option<*mut ffi::XmemMemory> {
     // SAFETY: by the caller. The checks come first: this reference is the only one to the buffer, the buffer's is the only one
     // to its memory, and the memory's the only one to the slot. So no other thread reads or writes any of them.
     unsafe {
@@ -291,10 +287,9 @@ unsafe fn empty(buffer: *mut GstBuffer) -> Option<(*mut ffi::XmemMemory, Home, C
         }
         // A copy of the memory may share the slot, without a reference to the memory.
         let slot = Arc::get_mut(&mut (*memory).slot)?;
-        let contents = mem::take(slot.get_mut());
-        let home = (*memory).home.take()?;
-        renew(buffer, &raw mut (*memory).mem, &home);
-        Some((memory, home, contents))
+        slot.get_mut().clear();
+        renew(buffer, &raw mut (*memory).mem, home);
+        Some(memory)
     }
 }
 
