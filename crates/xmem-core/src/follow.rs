@@ -76,10 +76,6 @@ pub enum OverBudget {
 
 /// A frame, or an event, that was taken from the pool.
 #[derive(Debug)]
-#[expect(
-    clippy::large_enum_variant,
-    reason = "a box would be an allocation for each frame"
-)]
 pub enum Taken<'a> {
     /// It counts against the budget until the lease is dropped.
     Kept(ReadLease),

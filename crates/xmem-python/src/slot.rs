@@ -14,10 +14,6 @@ use crate::device::{self, Streams, Use};
 use crate::errors::{IntoPyErr, Kind};
 use crate::fork::check_process;
 
-#[expect(
-    clippy::large_enum_variant,
-    reason = "a box would be an allocation for each frame"
-)]
 enum Lease {
     Writing(WriteLease),
     /// A thread publishes it.

@@ -37,6 +37,7 @@ pub use connect::{ConsumerBuilder, query};
 use crate::cancel::{Canceller, Registration, Wake};
 use crate::delivery::Delivery;
 use crate::error::{ReceiveError, RequestError};
+use crate::frame::description::Descriptions;
 use crate::stats::ReceiveStats;
 use connection::Connection;
 use leases::Leases;
@@ -71,6 +72,7 @@ pub struct Consumer {
     session: Arc<Session>,
     thread: Thread,
     position: Position,
+    descriptions: Descriptions,
     /// Where the caller got `Eos`.
     eos_reported_at: Option<u64>,
     /// Takes no frame that there is a newer one than.
@@ -99,6 +101,7 @@ impl Consumer {
         let sleeper: Weak<dyn Wake> = sleeper;
         Self {
             position: Position::begin(session.connection(), builder.resume),
+            descriptions: Descriptions::default(),
             eos_reported_at: None,
             session,
             thread,

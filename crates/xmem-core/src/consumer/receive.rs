@@ -17,6 +17,7 @@ use super::position::Counted;
 use super::take::Take;
 use super::waiting::Waiting;
 use crate::error::ReceiveError;
+use crate::frame::description::Descriptions;
 use crate::frame::lease::ReadLease;
 
 /// Frames that are looked for before looking at the time.
@@ -202,25 +203,22 @@ impl Consumer {
 
     /// Takes the frame of an entry of the ring. `None`: it is gone.
     fn take_described(
-        &self,
+        &mut self,
         entry: &Entry,
         purpose: Purpose,
         deadline: Deadline,
     ) -> Result<Option<ReadLease>, ReceiveError> {
-        match self.session.layouts().describe(entry) {
-            Ok(Some(meta)) => self.take(purpose, deadline).frame(entry, meta),
-            Ok(None) => Ok(None),
-            Err(MetaError(reason)) => Err(ReceiveError::Corrupt(reason)),
-        }
-    }
-
-    fn take(&self, purpose: Purpose, deadline: Deadline) -> Take<'_> {
-        Take {
+        let take = Take {
             session: &self.session,
             purpose,
             wants_parts: self.parts,
             deadline,
             cancel: &self.canceller,
+        };
+        match self.session.layouts().describe(entry) {
+            Ok(Some(meta)) => take.frame(entry, meta, &mut self.descriptions),
+            Ok(None) => Ok(None),
+            Err(MetaError(reason)) => Err(ReceiveError::Corrupt(reason)),
         }
     }
 
@@ -274,8 +272,14 @@ impl Consumer {
         }
         self.connection().check_flags()?;
         self.session.regions().sweep();
-        self.take(Purpose::Keep, Deadline::after(Some(ANSWER_TIME)))
-            .frame(entry, meta)
+        let take = Take {
+            session: &self.session,
+            purpose: Purpose::Keep,
+            wants_parts: self.parts,
+            deadline: Deadline::after(Some(ANSWER_TIME)),
+            cancel: &self.canceller,
+        };
+        take.frame(entry, meta, &mut Descriptions::default())
     }
 
     pub(crate) fn control(&self) -> &Control {

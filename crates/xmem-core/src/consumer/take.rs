@@ -12,6 +12,7 @@ use super::leases::{Purpose, TakeError};
 use super::session::Session;
 use crate::cancel::Canceller;
 use crate::error::ReceiveError;
+use crate::frame::description::Descriptions;
 use crate::frame::hold::{Memory, SlotPlace};
 use crate::frame::lease::{Malformed, ReadLease};
 use crate::frame::parts::Part;
@@ -33,11 +34,12 @@ pub(super) struct Take<'a> {
 }
 
 impl Take<'_> {
-    /// Takes the frame of an entry, with its description. `None`: the frame is gone.
+    /// Takes the frame of an entry, with its description. `kept`: memory for that. `None`: the frame is gone.
     pub(super) fn frame(
         &self,
         entry: &Entry,
         meta: FrameMeta,
+        kept: &mut Descriptions,
     ) -> Result<Option<ReadLease>, ReceiveError> {
         let (deadline, cancel) = (self.deadline, self.cancel);
         let leases = self.session.leases();
@@ -77,7 +79,8 @@ impl Take<'_> {
             Ok(held) => {
                 let info = entry.info(shared.storage, shared.device_id);
                 let find_parts = |places| self.parts(places);
-                ReadLease::new(held, info, meta, entry.attached(), sticky, &find_parts)
+                let attached = entry.attached();
+                ReadLease::new(kept, held, info, meta, attached, sticky, &find_parts)
             }
             Err(TakeError::Gone) => Ok(None),
             Err(TakeError::OverBudget) => {

@@ -126,13 +126,6 @@ impl Hold {
         std::ptr::addr_eq(Arc::as_ptr(&self.holder), Arc::as_ptr(holder))
     }
 
-    /// Whether both are handles to the same frame.
-    pub(crate) fn is_same(&self, other: &Self) -> bool {
-        std::ptr::addr_eq(Arc::as_ptr(&self.holder), Arc::as_ptr(&other.holder))
-            && self.place.slot == other.place.slot
-            && self.place.generation == other.place.generation
-    }
-
     pub(crate) fn slot(&self) -> u32 {
         self.place.slot
     }

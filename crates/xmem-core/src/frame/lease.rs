@@ -15,6 +15,7 @@ use xmem_shm::abi::named::{Named, Sticky};
 use xmem_shm::abi::parts::{self, Origin, PartPlace};
 use xmem_shm::bounds::lie_inside;
 
+use super::description::{Description, Descriptions, Payload};
 use super::hold::{Hold, Memory};
 use super::parts::Part;
 use crate::region::RegionView;
@@ -65,19 +66,7 @@ fn attachments(hold: &Hold, (at, len): (u64, u64)) -> Result<Named, Malformed> {
 #[derive(Clone)]
 pub struct ReadLease {
     hold: Hold,
-    info: FrameInfo,
-    meta: FrameMeta,
-    sticky: Arc<Sticky>,
-    payload: Payload,
-}
-
-/// Where the payload lies.
-#[derive(Clone)]
-enum Payload {
-    Slot,
-    Parts(Arc<[Part]>),
-    /// In parts, which this lease, the producer's own, does not have.
-    UnknownParts,
+    frame: Arc<Description>,
 }
 
 /// Finds the pieces of a frame that is held. `None`: they are gone.
@@ -87,10 +76,10 @@ impl fmt::Debug for ReadLease {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ReadLease")
             .field("pool", &self.pool())
-            .field("sequence", &self.info.sequence)
-            .field("slot", &self.info.slot)
-            .field("generation", &self.info.generation)
-            .field("size", &self.meta.size)
+            .field("sequence", &self.info().sequence)
+            .field("slot", &self.info().slot)
+            .field("generation", &self.info().generation)
+            .field("size", &self.meta().size)
             .finish_non_exhaustive()
     }
 }
@@ -151,8 +140,8 @@ impl ReadLease {
             return Some(vec![Piece {
                 number: Some(0),
                 view: view.clone(),
-                offset: slot_at + self.meta.offset as usize,
-                size: self.meta.size as usize,
+                offset: slot_at + self.meta().offset as usize,
+                size: self.meta().size as usize,
                 tag: 0,
                 origin,
                 path: path.to_owned(),
@@ -200,8 +189,9 @@ impl ReadLease {
     }
 
     /// A lease on a frame that is held, with a description that another process may have written. `attached`: where its attachments
-    /// lie. `None`: a piece of it is gone.
+    /// lie. `kept`: memory for the description. `None`: a piece of it is gone.
     pub(crate) fn new<E: From<Malformed>>(
+        kept: &mut Descriptions,
         hold: Hold,
         info: FrameInfo,
         mut meta: FrameMeta,
@@ -228,13 +218,13 @@ impl ReadLease {
                 }
             }
         };
-        Ok(Some(Self {
-            hold,
+        let frame = kept.share(Description {
             info,
             meta,
             sticky,
             payload,
-        }))
+        });
+        Ok(Some(Self { hold, frame }))
     }
 
     /// The producer's own lease on the frame it just published. It lacks the frame's parts, if there are any.
@@ -245,17 +235,18 @@ impl ReadLease {
         sticky: Arc<Sticky>,
         has_parts: bool,
     ) -> Self {
-        Self {
-            hold,
+        let payload = if has_parts {
+            Payload::UnknownParts
+        } else {
+            Payload::Slot
+        };
+        let frame = Arc::new(Description {
             info,
             meta,
             sticky,
-            payload: if has_parts {
-                Payload::UnknownParts
-            } else {
-                Payload::Slot
-            },
-        }
+            payload,
+        });
+        Self { hold, frame }
     }
 
     /// Whether all that was read so far was of this frame. With all its leases it is; see
@@ -275,13 +266,12 @@ impl ReadLease {
 
     /// Whether the frame lies in parts, which this lease, the producer's own, does not have.
     pub(crate) fn has_unknown_parts(&self) -> bool {
-        matches!(self.payload, Payload::UnknownParts)
+        matches!(self.frame.payload, Payload::UnknownParts)
     }
 
     /// Whether both are clones of one lease.
     pub fn is_same(&self, other: &Self) -> bool {
-        // Two entries may name one slot.
-        self.hold.is_same(&other.hold) && self.info.sequence == other.info.sequence
+        Arc::ptr_eq(&self.frame, &other.frame)
     }
 
     /// The slot's first byte.
@@ -306,7 +296,7 @@ impl ReadLease {
     /// The pieces that the frame lies in, if it does not lie in its slot. Only for consumers that asked for
     /// [`parts`](crate::ConsumerBuilder::parts); the producer's own lease has none.
     pub fn parts(&self) -> &[Part] {
-        match &self.payload {
+        match &self.frame.payload {
             Payload::Parts(parts) => parts,
             Payload::Slot | Payload::UnknownParts => &[],
         }
@@ -335,7 +325,7 @@ impl ReadLease {
             [part] => return part.mapped().unwrap_or_default(),
             _ => return &[],
         }
-        let (offset, size) = (self.meta.offset as usize, self.meta.size as usize);
+        let (offset, size) = (self.meta().offset as usize, self.meta().size as usize);
         if self.hold.device_len().is_some() {
             return &[];
         }
@@ -351,17 +341,17 @@ impl ReadLease {
 
     /// The values that publishing added: the frame's number, its slot, when it was published.
     pub fn info(&self) -> &FrameInfo {
-        &self.info
+        &self.frame.info
     }
 
     /// The frame's description, as the program that published it gave it.
     pub fn meta(&self) -> &FrameMeta {
-        &self.meta
+        &self.frame.meta
     }
 
     /// The sticky state that the frame belongs to.
     pub fn sticky(&self) -> &Arc<Sticky> {
-        &self.sticky
+        &self.frame.sticky
     }
 
     /// The name of the frame's pool.

@@ -68,6 +68,7 @@ use crate::delivery::Delivery;
 use crate::error::{
     AcquireError, EventError, ForwardError, ImportError, PublishError, RegionError, WaitError,
 };
+use crate::frame::description::Descriptions;
 use crate::frame::lease::{FrameParts, Malformed, ReadLease};
 use crate::stats::PoolStats;
 use commands::Command;
@@ -337,7 +338,9 @@ impl Producer {
         let info = entry.info(place.storage, place.device_id);
         // Frames in parts are for consumers that follow the stream.
         let no_parts = |_| Ok::<_, Malformed>(None);
-        ReadLease::new(hold, info, meta, entry.attached(), sticky, &no_parts).ok()?
+        let mut kept = Descriptions::default();
+        let attached = entry.attached();
+        ReadLease::new(&mut kept, hold, info, meta, attached, sticky, &no_parts).ok()?
     }
 
     pub(crate) fn control(&self) -> &Control {
