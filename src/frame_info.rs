@@ -56,13 +56,21 @@ pub struct FrameInfo {
 impl FrameInfo {
     /// `None` if the memory is not a slot, such as a copy of a frame, or a slot that is not published yet.
     pub fn of(memory: &gst::MemoryRef) -> Option<Self> {
-        let frame = match SlotMemory::of(memory) {
-            Some(slot) => slot.frame(),
+        match SlotMemory::of(memory) {
+            Some(slot) => slot.frame().as_ref().map(Self::of_lease),
             None => memory
                 .downcast_memory_ref::<XmemMemory>()
-                .and_then(XmemMemoryRef::frame),
-        };
-        frame.as_ref().map(Self::of_lease)
+                .and_then(Self::of_memory),
+        }
+    }
+
+    fn of_memory(memory: &XmemMemoryRef) -> Option<Self> {
+        Some(Self {
+            pool: memory.pool()?,
+            slot: memory.slot()?,
+            generation: memory.generation()?,
+            sequence: memory.sequence()?,
+        })
     }
 
     fn of_lease(lease: &ReadLease) -> Self {

@@ -50,8 +50,10 @@ pub(crate) unsafe extern "C" fn map(
     let slot = unsafe { slot_of(mem) };
     let slot = slot.lock();
     let allowed = match &slot.lease {
-        Lease::Writable(_) => true,
-        Lease::Published(_) | Lease::Piece(_) => flags & gst::ffi::GST_MAP_WRITE == 0,
+        lease if lease.is_writable() => true,
+        Lease::Own(_) | Lease::Received(_) | Lease::Piece(_) => {
+            flags & gst::ffi::GST_MAP_WRITE == 0
+        }
         Lease::Gone => false,
     };
     if allowed {
@@ -81,7 +83,7 @@ pub(crate) unsafe extern "C" fn copy(
         let whole = offset == 0 && (size == -1 || size as usize == (*mem).size);
         let lockstate = AtomicU32::from_ptr((&raw mut (*mem).mini_object.lockstate).cast());
         let write_locked = lockstate.load(Ordering::Relaxed) & gst::ffi::GST_LOCK_FLAG_WRITE != 0;
-        if whole && write_locked && matches!(slot.lock().lease, Lease::Writable(_)) {
+        if whole && write_locked && slot.lock().lease.is_writable() {
             let shape = Shape {
                 flags: gst::ffi::GST_MEMORY_FLAG_READONLY,
                 maxsize: (*mem).maxsize,

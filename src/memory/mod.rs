@@ -68,17 +68,18 @@ impl XmemMemoryRef {
     /// The pool that the frame came from. `None` before it is published.
     pub fn pool(&self) -> Option<String> {
         match &self.shared().lock().lease {
-            Lease::Published(lease) => Some(lease.pool().to_owned()),
-            Lease::Writable(_) | Lease::Piece(_) | Lease::Gone => None,
+            Lease::Own(slot) => slot.sequence().map(|_| slot.pool().to_owned()),
+            Lease::Received(lease) => Some(lease.pool().to_owned()),
+            Lease::Piece(_) | Lease::Gone => None,
         }
     }
 
     /// Number of the slot in its pool.
     pub fn slot(&self) -> Option<u32> {
         match &self.shared().lock().lease {
-            Lease::Writable(lease) => Some(lease.slot()),
+            Lease::Own(slot) => Some(slot.slot()),
             Lease::Piece(lease) => Some(lease.slot()),
-            Lease::Published(lease) => Some(lease.info().slot),
+            Lease::Received(lease) => Some(lease.info().slot),
             Lease::Gone => None,
         }
     }
@@ -86,9 +87,9 @@ impl XmemMemoryRef {
     /// How often the slot was reused, never 0.
     pub fn generation(&self) -> Option<u32> {
         match &self.shared().lock().lease {
-            Lease::Writable(lease) => Some(lease.generation()),
+            Lease::Own(slot) => Some(slot.generation()),
             Lease::Piece(lease) => Some(lease.generation()),
-            Lease::Published(lease) => Some(lease.info().generation),
+            Lease::Received(lease) => Some(lease.info().generation),
             Lease::Gone => None,
         }
     }
@@ -96,31 +97,25 @@ impl XmemMemoryRef {
     /// Number of the frame in its pool. `None` before it is published.
     pub fn sequence(&self) -> Option<u64> {
         match &self.shared().lock().lease {
-            Lease::Published(lease) => Some(lease.info().sequence),
-            Lease::Writable(_) | Lease::Piece(_) | Lease::Gone => None,
-        }
-    }
-
-    /// The frame. `None` before it is published.
-    pub(crate) fn frame(&self) -> Option<ReadLease> {
-        match &self.shared().lock().lease {
-            Lease::Published(lease) => Some(lease.clone()),
-            Lease::Writable(_) | Lease::Piece(_) | Lease::Gone => None,
+            Lease::Own(slot) => slot.sequence(),
+            Lease::Received(lease) => Some(lease.info().sequence),
+            Lease::Piece(_) | Lease::Gone => None,
         }
     }
 
     /// Whether consumers may read it, and it can no longer be written.
     pub fn is_published(&self) -> bool {
-        matches!(
-            self.shared().lock().lease,
-            Lease::Published(_) | Lease::Piece(_)
-        )
+        match &self.shared().lock().lease {
+            Lease::Own(slot) => slot.sequence().is_some(),
+            Lease::Received(_) | Lease::Piece(_) => true,
+            Lease::Gone => false,
+        }
     }
 
     /// The received frame that this memory is the whole of a piece of, and which one.
     pub(crate) fn received(&self) -> Option<(ReadLease, usize)> {
         let slot = self.shared().lock();
-        let Lease::Published(frame) = &slot.lease else {
+        let Lease::Received(frame) = &slot.lease else {
             return None;
         };
         let size = match frame.parts() {

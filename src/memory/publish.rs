@@ -12,48 +12,35 @@ use xmem_core::{FrameMeta, Parts, Producer, PublishError};
 use super::{XmemMemoryRef, access::freeze, slot::Lease};
 
 impl XmemMemoryRef {
-    /// Publishes the bytes that this memory covers, where they lie; a second time with other metadata if they were
+    /// Publishes the bytes that this memory covers, where they lie, which are as many as `meta` has; a second time with other metadata if they were
     /// published before. The memory is read-only from here on. `None`: it lies in no slot that this producer can publish.
     pub(crate) fn publish(
         &self,
         producer: &Producer,
-        mut meta: FrameMeta,
+        meta: &FrameMeta,
     ) -> Option<Result<u64, PublishError>> {
         // The slot's own lock, held so that the memory is not mapped for writing in between. Publishing never waits.
         let mut slot = self.shared().lock();
+        let is_writable = slot.lease.is_writable();
         let offset = slot.base_offset + self.offset() as u64;
-        (meta.offset, meta.size) = (offset, self.size() as u64);
-        let lease = &mut slot.lease;
-        match lease {
-            Lease::Writable(write) if producer.owns(write) => {}
-            Lease::Published(frame) if producer.owns(frame) => {
-                return Some(producer.republish(frame, &meta));
-            }
-            _ => return None,
-        }
-        // Before a consumer sees the frame. If publishing fails, a writer gets a copy.
-        let raw: *mut gst::ffi::GstMemory = self.as_ptr().cast_mut().cast();
-        // SAFETY: `raw` is a live memory, and its parent lives as long as it does.
-        unsafe {
-            freeze(raw);
-            if !(*raw).parent.is_null() {
-                freeze((*raw).parent);
-            }
-        }
-        let Lease::Writable(write) = mem::take(lease) else {
+        let Lease::Own(own) = &mut slot.lease else {
             return None;
         };
-        Some(match write.publish(meta) {
-            Ok(frame) => {
-                let sequence = frame.info().sequence;
-                *lease = Lease::Published(frame);
-                Ok(sequence)
+        if !producer.owns(own) {
+            return None;
+        }
+        if is_writable {
+            // Before a consumer sees the frame. If publishing fails, a writer gets a copy.
+            let raw: *mut gst::ffi::GstMemory = self.as_ptr().cast_mut().cast();
+            // SAFETY: `raw` is a live memory, and its parent lives as long as it does.
+            unsafe {
+                freeze(raw);
+                if !(*raw).parent.is_null() {
+                    freeze((*raw).parent);
+                }
             }
-            Err(failure) => {
-                *lease = Lease::Writable(failure.lease);
-                Err(failure.error)
-            }
-        })
+        }
+        Some(own.publish(offset, meta))
     }
 
     /// Adds the bytes that this memory covers to the pieces of a frame. They are read-only from here on. `None`: they are not
@@ -61,9 +48,9 @@ impl XmemMemoryRef {
     pub(crate) fn add_to(&self, parts: &mut Parts, producer: &Producer) -> Option<()> {
         let mut slot = self.shared().lock();
         let is_its_own = match &slot.lease {
-            Lease::Writable(write) => producer.owns(write),
+            Lease::Own(own) => own.sequence().is_none() && producer.owns(own),
             Lease::Piece(piece) => producer.owns(piece),
-            Lease::Published(_) | Lease::Gone => false,
+            Lease::Received(_) | Lease::Gone => false,
         };
         if !is_its_own {
             return None;
@@ -72,7 +59,7 @@ impl XmemMemoryRef {
         // SAFETY: a live memory.
         unsafe { freeze(raw) };
         slot.lease = match mem::take(&mut slot.lease) {
-            Lease::Writable(write) => Lease::Piece(write.into_part()),
+            Lease::Own(own) => own.into_part().map_or_else(Lease::Own, Lease::Piece),
             before => before,
         };
         let Lease::Piece(piece) = &slot.lease else {

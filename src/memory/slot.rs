@@ -10,24 +10,28 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
-use xmem_core::{PartLease, ReadLease, WriteLease};
+use xmem_core::{OwnSlot, PartLease, ReadLease, WriteLease};
 
 use crate::{lock, tally::Tally};
 
 /// The state of a slot.
 #[derive(Default)]
-#[expect(
-    clippy::large_enum_variant,
-    reason = "a box would be an allocation for each frame"
-)]
 pub(super) enum Lease {
-    Writable(WriteLease),
-    Published(ReadLease),
+    /// A slot of a producer of this process: written by one owner, or published.
+    Own(OwnSlot),
+    Received(ReadLease),
     /// It is a piece of a published frame that lies in several slots.
     Piece(PartLease),
     /// Between the two, under the lock only; or there is no slot.
     #[default]
     Gone,
+}
+
+impl Lease {
+    /// Whether the slot is one to write, which no consumer sees yet.
+    pub(super) fn is_writable(&self) -> bool {
+        matches!(self, Self::Own(slot) if slot.sequence().is_none())
+    }
 }
 
 /// The state that all memories over one slot, or over one piece of a received frame, share.
@@ -84,7 +88,7 @@ impl Contents {
             base: bytes.as_ptr().cast_mut(),
             base_offset: lease.meta().offset,
             index: piece.unwrap_or(0),
-            lease: Lease::Published(lease),
+            lease: Lease::Received(lease),
             tally: Some(tally.clone()),
         };
         (contents, size)
@@ -108,7 +112,7 @@ impl Slot {
 
 /// A place for a memory in a slot that is still to be written.
 pub(crate) struct Room {
-    lease: WriteLease,
+    slot: OwnSlot,
     base_offset: usize,
 }
 
@@ -122,7 +126,10 @@ impl Room {
         params: &gst::AllocationParams,
     ) -> Option<Self> {
         let end = base_offset.checked_add(total(size, params)?)?;
-        (end <= lease.capacity()).then_some(Self { lease, base_offset })
+        (end <= lease.capacity()).then(|| Self {
+            slot: lease.into(),
+            base_offset,
+        })
     }
 
     /// Puts the memory there. Its parameters are those that the room is for.
@@ -133,10 +140,10 @@ impl Room {
         params: &gst::AllocationParams,
         tally: &Arc<Tally>,
     ) {
-        let base = self.lease.as_ptr().wrapping_add(self.base_offset);
+        let base = self.slot.as_ptr().wrapping_add(self.base_offset);
         let flags = params.flags();
         if flags.contains(gst::MemoryFlags::ZERO_PREFIXED) {
-            // SAFETY: the lease is the only right to write these bytes, and they lie within it (`new`).
+            // SAFETY: the slot is not published, so there is no other right to write these bytes, and they lie within it (`new`).
             unsafe { ptr::write_bytes(base, 0, params.prefix()) };
         }
         if flags.contains(gst::MemoryFlags::ZERO_PADDED) {
@@ -145,7 +152,7 @@ impl Room {
         }
         contents.base = base;
         contents.base_offset = self.base_offset as u64;
-        contents.lease = Lease::Writable(self.lease);
+        contents.lease = Lease::Own(self.slot);
         contents.tally = Some(tally.clone());
     }
 }

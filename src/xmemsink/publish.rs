@@ -2,7 +2,7 @@
 
 //! A buffer into a slot: where it lies if upstream wrote it into one of ours, with one copy if not.
 
-use xmem_core::{Canceller, FrameMeta, PublishError, SlotSpec};
+use xmem_core::{Canceller, FrameMeta, OwnSlot, PublishError, SlotSpec};
 
 use super::{
     device,
@@ -32,7 +32,7 @@ pub(super) fn publish(
     }
     let mut cause = Cause::Foreign;
     let own = one_memory(buffer);
-    if let Some(result) = own.and_then(|own| own.publish(&started.producer, meta.clone())) {
+    if let Some(result) = own.and_then(|own| own.publish(&started.producer, meta)) {
         match result {
             Ok(_) => return Ok(Outcome::InPlace),
             Err(PublishError::NoRoomForAttachments { needed, room }) => {
@@ -66,9 +66,7 @@ pub(super) fn publish(
         .copy_to_slice(0, payload)
         .map_err(|_| Failure::Unreadable)?;
     started.producer.note_copied();
-    lease
-        .publish(meta.clone())
-        .map_err(|failure| failure.error)?;
+    OwnSlot::from(lease).publish(0, meta)?;
     Ok(Outcome::Copied(cause))
 }
 

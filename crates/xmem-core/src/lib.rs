@@ -70,7 +70,7 @@ pub use crate::error::*;
 pub use crate::frame::lease::{FrameParts, ReadLease};
 pub use crate::frame::parts::Part;
 pub use crate::producer::{
-    ConsumerEvent, Departure, ImportedMemory, PartLease, Parts, Producer, ProducerBuilder,
+    ConsumerEvent, Departure, ImportedMemory, OwnSlot, PartLease, Parts, Producer, ProducerBuilder,
     PublishFailure, SlotSpec, WriteLease, remove_stale,
 };
 pub use crate::region::{Backing, Capabilities, remove_stale_segments};

@@ -357,8 +357,8 @@ impl ControlThread {
                 keep: (keep > 0).then_some(keep),
                 parts: None,
             };
-            check_payload(&meta, claimed.place).is_ok()
-                && publish_claimed(&self.pool, &claimed, &meta, Some(&mut hooks)).is_ok()
+            check_payload(0, &meta, claimed.place).is_ok()
+                && publish_claimed(&self.pool, &claimed, 0, &meta, Some(&mut hooks)).is_ok()
         });
         let connection = self.connections.get(&id);
         if published {

@@ -29,6 +29,7 @@ mod listener;
 mod lock_file;
 mod origins;
 mod own_hold;
+mod own_slot;
 mod part_lease;
 mod plan;
 mod pool;
@@ -58,6 +59,7 @@ use std::time::Duration;
 pub use builder::ProducerBuilder;
 pub use event::{ConsumerEvent, Departure};
 pub use import::{ImportedMemory, Parts};
+pub use own_slot::OwnSlot;
 pub use part_lease::PartLease;
 pub use spec::SlotSpec;
 pub use stale::remove_stale;
@@ -72,7 +74,7 @@ use crate::frame::description::Descriptions;
 use crate::frame::lease::{FrameParts, Malformed, ReadLease};
 use crate::stats::PoolStats;
 use commands::Command;
-use own_hold::find_own;
+use own_hold::{find_own, own_claimed};
 use pool::Pool;
 use xmem_shm::abi::entry::Entry;
 use xmem_shm::abi::layout::Control;
@@ -240,14 +242,8 @@ impl Producer {
     ///
     /// [`PublishError::OtherPool`] if it is not this producer's frame; see [`PublishError`] for the others.
     pub fn republish(&self, frame: &ReadLease, meta: &FrameMeta) -> Result<u64, PublishError> {
-        let (pool, hold) = (self.inner(), frame.hold());
-        if !hold.is_of(pool) {
-            return Err(PublishError::OtherPool);
-        }
-        let sequence = publish::republish(pool, hold, meta)?;
-        // Publishing added a reference for its caller.
-        pool.dereference(hold.slot());
-        Ok(sequence)
+        let claimed = own_claimed(self.inner(), frame.hold())?;
+        publish::republish(self.inner(), &claimed, meta.offset, meta)
     }
 
     /// Imports memory that other code allocated, so that frames may lie in it ([`Parts`]): a DMA buffer, or a memfd that
@@ -352,7 +348,8 @@ impl Producer {
         self.inner().keep_until(slot, consumers)
     }
 
-    /// Whether this belongs to the producer's pool: a slot ([`WriteLease`], [`PartLease`]), [`ImportedMemory`], or the
+    /// Whether this belongs to the producer's pool: a slot ([`WriteLease`], [`OwnSlot`],
+    /// [`PartLease`]), [`ImportedMemory`], or the
     /// producer's own reference to a frame that it published ([`ReadLease`]).
     pub fn owns(&self, of_pool: &impl OfPool) -> bool {
         of_pool.is_of(self)
@@ -529,6 +526,12 @@ pub trait OfPool {
 impl OfPool for WriteLease {
     fn is_of(&self, producer: &Producer) -> bool {
         Arc::ptr_eq(self.pool(), producer.inner())
+    }
+}
+
+impl OfPool for OwnSlot {
+    fn is_of(&self, producer: &Producer) -> bool {
+        Arc::ptr_eq(self.of_pool(), producer.inner())
     }
 }
 

@@ -11,6 +11,7 @@ use xmem_shm::protocol::slot::{SlotState, SlotWord};
 
 use super::pool::Pool;
 use super::slots::{Claimed, Use};
+use crate::error::PublishError;
 use crate::frame::hold::{Hold, Holder, Memory, SlotPlace};
 
 /// Takes over a reference that was counted already.
@@ -23,6 +24,24 @@ pub(super) fn own_hold(pool: Arc<Pool>, claimed: &Claimed) -> Hold {
         len: claimed.place.len,
     };
     Hold::new(pool, place)
+}
+
+/// The slot of a frame that this reference is to.
+pub(super) fn own_claimed(pool: &Arc<Pool>, hold: &Hold) -> Result<Claimed, PublishError> {
+    let Memory::Own(region) = hold.memory() else {
+        return Err(PublishError::OtherPool);
+    };
+    if !hold.is_of(pool) {
+        return Err(PublishError::OtherPool);
+    }
+    let guard = pool.lock().ok_or(PublishError::Forked)?;
+    let place = guard.slots.get(hold.slot()).and_then(|info| info.place);
+    Ok(Claimed {
+        slot: hold.slot(),
+        word: SlotWord::new(hold.generation(), SlotState::Published),
+        place: place.ok_or(PublishError::Closed)?,
+        region: region.clone(),
+    })
 }
 
 /// A reference to this generation of a slot, if it is still there.

@@ -8,7 +8,6 @@ use xmem_shm::abi::entry::MAX_ATTACHED_AT;
 use xmem_shm::abi::frame_info::FrameInfo;
 use xmem_shm::abi::limits::{MAX_NAMED_ENTRIES, MAX_NAMED_SIZE};
 use xmem_shm::abi::meta::{FrameMeta, MetaError};
-use xmem_shm::abi::named::Sticky;
 use xmem_shm::abi::parts;
 use xmem_shm::bounds::lie_inside;
 use xmem_shm::fault::{self, Point};
@@ -24,8 +23,6 @@ use super::regions::Cold;
 use super::slots::{Attached, Claimed, Hook, Place};
 use super::write_lease::{has_attachments, write_attachments};
 use crate::error::PublishError;
-use crate::frame::hold::{Hold, Memory};
-use crate::region::Region;
 
 /// Actions that wait for the release of a frame, and the parts that are kept until then.
 #[derive(Default)]
@@ -56,29 +53,24 @@ impl ReleaseHooks {
     }
 }
 
-/// Publishes a claimed slot whose payload was checked. The caller gets a reference.
-pub(super) fn publish_claimed(
-    pool: &Pool,
+/// Publishes a claimed slot whose payload was checked. The caller gets a reference. `offset`: the payload's first byte, in the place
+/// of the metadata's. Consumers are woken when the guard is dropped.
+pub(super) fn publish_claimed<'a>(
+    pool: &'a Pool,
     claimed: &Claimed,
+    offset: u64,
     meta: &FrameMeta,
     hooks: Option<&mut ReleaseHooks>,
-) -> Result<(FrameInfo, Arc<Sticky>), PublishError> {
+) -> Result<(Guard<'a>, FrameInfo), PublishError> {
     let rings = hooks.as_ref().is_some_and(|hooks| hooks.any());
     let parts = hooks.as_ref().and_then(|hooks| hooks.parts.as_ref());
+    let payload_end = payload_end(offset, meta, parts, claimed.place);
     // Most frames have no attachments, and need no room.
     let attached = if parts.is_some() || !meta.attachments.is_empty() {
-        attach(
-            pool,
-            claimed.slot,
-            claimed.place,
-            &claimed.region,
-            meta,
-            parts,
-        )?
+        attach(pool, claimed, payload_end, meta, parts)?
     } else {
         (0, 0)
     };
-    let payload_end = payload_end(meta, parts, claimed.place);
     let mut guard = pool.lock().ok_or(PublishError::Forked)?;
     check_room(&guard)?;
     if !parts.is_none_or(|parts| may_forward(&guard, parts.origins())) {
@@ -93,52 +85,41 @@ pub(super) fn publish_claimed(
     if let Some(cell) = pool.control().slot(claimed.slot) {
         lease::publish(cell, claimed.word, rings);
     }
-    Ok(announce(
-        guard,
-        claimed.slot,
-        claimed.word.generation(),
-        claimed.place,
-        attached,
-        meta,
-    ))
+    guard.slots.reference(claimed.slot);
+    let info = announce(&mut guard, claimed, offset, attached, meta);
+    Ok((guard, info))
 }
 
-/// Publishes a frame that is published already once more, with other metadata. The caller has a reference, and
-/// gets another one. Returns the sequence.
-pub(super) fn republish(pool: &Pool, hold: &Hold, meta: &FrameMeta) -> Result<u64, PublishError> {
-    let (slot, generation) = (hold.slot(), hold.generation());
-    let Memory::Own(region) = hold.memory() else {
-        return Err(PublishError::OtherPool);
-    };
-    let place = {
-        let guard = pool.lock().ok_or(PublishError::Forked)?;
-        guard.slots.get(slot).and_then(|info| info.place)
-    };
-    let place = place.ok_or(PublishError::Closed)?;
-    check_payload(meta, place)?;
-    let attached = attach(pool, slot, place, region, meta, None)?;
-    let guard = pool.lock().ok_or(PublishError::Forked)?;
+/// Publishes a frame that is published already once more, with other metadata. The caller has a reference. Returns the sequence.
+pub(super) fn republish(
+    pool: &Pool,
+    claimed: &Claimed,
+    offset: u64,
+    meta: &FrameMeta,
+) -> Result<u64, PublishError> {
+    check_payload(offset, meta, claimed.place)?;
+    let payload_end = payload_end(offset, meta, None, claimed.place);
+    let attached = attach(pool, claimed, payload_end, meta, None)?;
+    let mut guard = pool.lock().ok_or(PublishError::Forked)?;
     check_room(&guard)?;
-    let (info, _) = announce(guard, slot, generation, place, attached, meta);
-    Ok(info.sequence)
+    Ok(announce(&mut guard, claimed, offset, attached, meta).sequence)
 }
 
 /// Puts a frame's attachments behind all that frames of its slot have there. A frame that is repeated with the same
 /// attachments takes no more room.
 fn attach(
     pool: &Pool,
-    slot: u32,
-    place: Place,
-    region: &Region,
+    claimed: &Claimed,
+    payload_end: usize,
     meta: &FrameMeta,
     parts: Option<&Parts>,
 ) -> Result<Attached, PublishError> {
+    let (slot, place, region) = (claimed.slot, claimed.place, &claimed.region);
     let with_parts = parts.map(|parts| {
         let mut attachments = meta.attachments.clone();
         attachments.set(parts::NAME, parts.encode());
         attachments
     });
-    let payload_end = payload_end(meta, parts, place);
     let attachments = with_parts.as_ref().unwrap_or(&meta.attachments);
     if attachments.len() > MAX_NAMED_ENTRIES {
         let count = attachments.len();
@@ -169,12 +150,16 @@ fn attach(
     Ok(attached)
 }
 
-pub(super) fn check_payload(meta: &FrameMeta, place: Place) -> Result<(), PublishError> {
+pub(super) fn check_payload(
+    offset: u64,
+    meta: &FrameMeta,
+    place: Place,
+) -> Result<(), PublishError> {
     check_metadata(meta)?;
-    if !lie_inside(meta.offset, meta.size, place.payload_len() as u64) {
+    if !lie_inside(offset, meta.size, place.payload_len() as u64) {
         return Err(PublishError::OutOfSlot {
-            offset: meta.offset,
-            end: meta.offset.saturating_add(meta.size),
+            offset,
+            end: offset.saturating_add(meta.size),
             slot_size: place.payload_len(),
         });
     }
@@ -216,23 +201,24 @@ fn check_room(guard: &Guard<'_>) -> Result<(), PublishError> {
     Ok(())
 }
 
-/// Writes the entry, moves the head, updates the history; then wakes the consumers.
+/// Writes the entry, moves the head, updates the history. The consumers are woken when the guard is dropped, after the lock is
+/// released.
 fn announce(
-    mut guard: Guard<'_>,
-    slot: u32,
-    generation: u32,
-    place: Place,
+    guard: &mut Guard<'_>,
+    claimed: &Claimed,
+    offset: u64,
     attached: Attached,
     meta: &FrameMeta,
-) -> (FrameInfo, Arc<Sticky>) {
+) -> FrameInfo {
     let control = guard.pool().control();
     let sequence = control.head();
-    let (storage, device_id) = place.storage();
+    let slot = claimed.slot;
+    let (storage, device_id) = claimed.place.storage();
     let info = FrameInfo {
         sequence,
         events_before: guard.events,
         slot,
-        generation,
+        generation: claimed.word.generation(),
         published_at: monotonic_ns(),
         sticky_version: guard.sticky.version(),
         storage,
@@ -241,7 +227,7 @@ fn announce(
     guard.events = guard.events.wrapping_add(meta.event.into());
     let attached = (attached.0 as u64, attached.1 as u64);
     let layout = guard.layouts.find(&meta.layout, control);
-    control.write_entry(&info, meta, attached, layout);
+    control.write_entry(&info, meta, offset, attached, layout);
     let is_waited_for = guard.slots.publish(slot, sequence, info.published_at);
     guard.history.push(Kept {
         slot,
@@ -267,17 +253,16 @@ fn announce(
         guard.share_out();
     }
     guard.wake_consumers();
-    // The wake-ups take place when the guard is dropped, after the lock is released.
-    (info, guard.sticky.current())
+    info
 }
 
 /// The end of the frame's bytes in its slot, in host memory.
-fn payload_end(meta: &FrameMeta, parts: Option<&Parts>, place: Place) -> usize {
+fn payload_end(offset: u64, meta: &FrameMeta, parts: Option<&Parts>, place: Place) -> usize {
     if parts.is_some() || place.device.is_some() {
         return 0;
     }
     // It lies inside the slot (`check_payload`).
-    (meta.offset + meta.size) as usize
+    (offset + meta.size) as usize
 }
 
 /// The place for this many bytes of attachments in a slot that is filled up to `filled`.

@@ -12,11 +12,11 @@ use xmem_shm::abi::meta::FrameMeta;
 use xmem_shm::abi::named::Attachments;
 use xmem_shm::bounds::lie_inside;
 use xmem_shm::lock::inside;
-use xmem_shm::protocol::slot::SlotState;
 
 use super::devices;
 use super::import::Parts;
 use super::own_hold::own_hold;
+use super::own_slot::Owned;
 use super::part_lease::PartLease;
 use super::pool::Pool;
 use super::publish::{ReleaseHooks, check_parts, check_payload, publish_claimed};
@@ -31,9 +31,7 @@ use crate::region::Region;
 /// Its [bytes](Self::as_mut_slice) are as many as were asked for, and hold the remains of the slot's last frame. A forked
 /// child must not write to an inherited lease: the slot belongs to its parent.
 pub struct WriteLease {
-    pool: Arc<Pool>,
-    /// Its word is `Claimed` while dropping this lease gives the slot back.
-    claimed: Claimed,
+    slot: Owned,
     /// Bytes that were asked for.
     len: usize,
     /// Boxed, because most frames have none. The mutex is never locked: a hook need not be `Sync`, and the lease is, so
@@ -44,7 +42,7 @@ pub struct WriteLease {
 impl fmt::Debug for WriteLease {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("WriteLease")
-            .field("pool", &self.pool.name())
+            .field("pool", &self.pool().name())
             .field("slot", &self.slot())
             .field("generation", &self.generation())
             .field("len", &self.len())
@@ -57,22 +55,22 @@ impl WriteLease {
     pub(super) fn new(pool: Arc<Pool>, claimed: Claimed, len: usize) -> Self {
         Self {
             len: len.min(claimed.place.len),
-            pool,
-            claimed,
+            slot: Owned::new(pool, claimed),
             hooks: None,
         }
     }
 
     pub(super) fn pool(&self) -> &Arc<Pool> {
-        &self.pool
+        self.slot.pool()
+    }
+
+    pub(super) fn into_slot(self) -> Owned {
+        self.slot
     }
 
     /// The slot's first byte. Valid for reads and writes of [`capacity`](Self::capacity) bytes while the lease lives.
     pub fn as_ptr(&self) -> *mut u8 {
-        self.claimed
-            .region
-            .ptr()
-            .wrapping_add(self.claimed.place.offset)
+        self.slot.as_ptr()
     }
 
     /// Bytes of payload that were asked for; 0 if the slot lies on a device.
@@ -86,7 +84,7 @@ impl WriteLease {
         if self.is_on_device() {
             0
         } else {
-            self.claimed.place.len
+            self.claimed().place.len
         }
     }
 
@@ -110,17 +108,17 @@ impl WriteLease {
 
     /// Whether the slot lies on a CUDA device.
     pub fn is_on_device(&self) -> bool {
-        self.claimed.place.device.is_some()
+        self.claimed().place.device.is_some()
     }
 
     /// Bytes that a payload may have, in host or device memory.
     pub(crate) fn payload_len(&self) -> usize {
-        self.claimed.place.payload_len()
+        self.claimed().place.payload_len()
     }
 
     /// The attachments of the frame that is still in the slot. `at`: their place, from an entry.
     pub(crate) fn attachments(&self, (at, len): (u64, u64)) -> Option<Attachments> {
-        let place = self.claimed.place;
+        let place = self.claimed().place;
         if !lie_inside(at, len, place.len as u64) || len > MAX_NAMED_SIZE as u64 {
             return None;
         }
@@ -134,12 +132,12 @@ impl WriteLease {
 
     /// The slot's number.
     pub fn slot(&self) -> u32 {
-        self.claimed.slot
+        self.claimed().slot
     }
 
     /// How often the slot was reused, this time included.
     pub fn generation(&self) -> u32 {
-        self.claimed.word.generation()
+        self.claimed().word.generation()
     }
 
     /// Sets a function that runs in this process when the last reference to the frame is gone: those of this process, the
@@ -163,23 +161,12 @@ impl WriteLease {
     }
 
     /// Turns the slot into a part of frames. It is not written any more; a device that was to write it has finished.
-    pub fn into_part(mut self) -> PartLease {
-        devices::set_ready(&self.claimed, true);
-        let claimed = Claimed {
-            region: self.claimed.region.clone(),
-            ..self.claimed
-        };
-        self.hand_over();
-        PartLease::new(&self.pool, claimed)
-    }
-
-    /// Passes the duty to give the slot back to other code.
-    fn hand_over(&mut self) {
-        self.claimed.word = self.claimed.word.with_state(SlotState::Published);
+    pub fn into_part(self) -> PartLease {
+        self.slot.into_part()
     }
 
     pub(super) fn claimed(&self) -> &Claimed {
-        &self.claimed
+        self.slot.claimed()
     }
 
     fn hooks(&mut self) -> &mut ReleaseHooks {
@@ -195,7 +182,7 @@ impl WriteLease {
     ///
     /// [`PublishFailure`] has the reason, and gives the lease back.
     pub fn publish(self, meta: FrameMeta) -> Result<ReadLease, PublishFailure> {
-        if let Err(error) = devices::look_if_ready(&self.pool, &self.claimed) {
+        if let Err(error) = devices::look_if_ready(self.pool(), self.claimed()) {
             return Err(PublishFailure { lease: self, error });
         }
         self.publish_as_is(meta)
@@ -207,22 +194,24 @@ impl WriteLease {
     ) -> Result<ReadLease, PublishFailure> {
         let failure = |lease, error| PublishFailure { lease, error };
         let hooks = self.hooks.as_deref_mut().map(inside);
-        let parts = hooks.and_then(|hooks| hooks.parts.as_ref());
+        let parts = hooks.as_ref().and_then(|hooks| hooks.parts.as_ref());
         let in_pieces = parts.is_some();
+        let (pool, claimed) = (self.slot.pool(), self.slot.claimed());
         let checked = match parts {
-            Some(parts) => check_parts(&self.pool, &mut meta, parts),
-            None => check_payload(&meta, self.claimed.place),
+            Some(parts) => check_parts(pool, &mut meta, parts),
+            None => check_payload(meta.offset, &meta, claimed.place),
         };
         if let Err(error) = checked {
             return Err(failure(self, error));
         }
-        let hooks = self.hooks.as_deref_mut().map(inside);
-        let (info, sticky) = match publish_claimed(&self.pool, &self.claimed, &meta, hooks) {
+        let published = publish_claimed(pool, claimed, meta.offset, &meta, hooks);
+        let published = published.map(|(guard, info)| (info, guard.sticky.current()));
+        let (info, sticky) = match published {
             Ok(published) => published,
             Err(error) => return Err(failure(self, error)),
         };
-        self.hand_over();
-        let hold = own_hold(self.pool.clone(), &self.claimed);
+        let hold = own_hold(self.pool().clone(), self.claimed());
+        self.slot.hand_over();
         Ok(ReadLease::of_own(hold, info, meta, sticky, in_pieces))
     }
 }
@@ -241,14 +230,6 @@ pub struct PublishFailure {
 impl From<PublishFailure> for PublishError {
     fn from(failure: PublishFailure) -> Self {
         failure.error
-    }
-}
-
-impl Drop for WriteLease {
-    fn drop(&mut self) {
-        if self.claimed.word.state() == Some(SlotState::Claimed) {
-            self.pool.abandon(self.claimed.slot, self.claimed.word);
-        }
     }
 }
 

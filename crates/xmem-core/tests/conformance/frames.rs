@@ -5,8 +5,8 @@
 use std::time::Duration;
 
 use xmem_core::{
-    AcquireError, Backing, Consumer, DType, FrameInfo, FrameLayout, FrameMeta, PublishError,
-    ReceiveError, StartFrom, VideoLayout,
+    AcquireError, Backing, Consumer, DType, FrameInfo, FrameLayout, FrameMeta, OwnSlot,
+    PublishError, ReceiveError, StartFrom, VideoLayout,
 };
 
 use super::*;
@@ -20,6 +20,8 @@ crate::conformance! {
     start_from_selects_the_first_frame
     a_slow_live_consumer_gets_the_newest
     the_same_slot_can_be_published_again
+    a_slot_is_published_where_it_stays
+    a_description_lasts_as_long_as_its_frame
     a_slot_that_cannot_be_published_is_returned
 }
 
@@ -293,6 +295,67 @@ fn the_same_slot_can_be_published_again(backing: Backing) {
         producer.republish(&own, &outside),
         Err(PublishError::OutOfSlot { .. })
     ));
+}
+
+fn a_slot_is_published_where_it_stays(backing: Backing) {
+    let place = Place::new();
+    let producer = pool(&place, backing).history(1).build().unwrap();
+    let mut consumer = connect(&place);
+    let lease = producer.acquire(4096).unwrap();
+    let number = lease.slot();
+    drop(OwnSlot::from(lease));
+    let mut lease = producer.acquire(4096).unwrap();
+    assert_eq!(lease.slot(), number, "it was given back unpublished");
+    fill(7, &mut lease.as_mut_slice()[16..116]);
+    let outside = FrameMeta::new(lease.capacity());
+    let mut slot = OwnSlot::from(lease);
+    assert!(matches!(
+        slot.publish(16, &outside),
+        Err(PublishError::OutOfSlot { offset: 16, .. })
+    ));
+    assert_eq!((slot.sequence(), slot.pool()), (None, producer.pool()));
+    // In the place of the metadata's offset, which lies outside.
+    let meta = FrameMeta {
+        offset: u64::MAX,
+        ..seeded(7, 100)
+    };
+    for sequence in 0..2 {
+        assert_eq!(slot.publish(16, &meta).unwrap(), sequence);
+        assert_eq!(slot.sequence(), Some(0));
+        let frame = receive(&mut consumer);
+        assert_frame(&frame, 7, 100);
+        assert_eq!(
+            (frame.info().sequence, frame.info().slot),
+            (sequence, number)
+        );
+        assert_eq!(frame.meta().offset, 16);
+    }
+    for seed in 10..20 {
+        assert_ne!(publish(&producer, seed, 4096).info().slot, number);
+    }
+    drop(slot);
+    assert_eq!(producer.acquire(4096).unwrap().slot(), number);
+}
+
+fn a_description_lasts_as_long_as_its_frame(backing: Backing) {
+    let place = Place::new();
+    let producer = pool(&place, backing).build().unwrap();
+    let mut consumer = connect(&place);
+    for seed in 0..3 {
+        publish(&producer, seed, 100);
+    }
+    let first = receive(&mut consumer);
+    let description = std::ptr::from_ref(first.meta());
+    let clone = first.clone();
+    drop(first);
+    let second = receive(&mut consumer);
+    assert_ne!(std::ptr::from_ref(second.meta()), description);
+    assert_frame(&clone, 0, 100);
+    drop(clone);
+    let third = receive(&mut consumer);
+    assert_eq!(std::ptr::from_ref(third.meta()), description, "used again");
+    assert_frame(&second, 1, 100);
+    assert_frame(&third, 2, 100);
 }
 
 fn a_slot_that_cannot_be_published_is_returned(backing: Backing) {

@@ -55,11 +55,12 @@ fn has(word: usize) -> u64 {
 }
 
 impl Entry {
-    /// The entry of a frame. `attached`: where its attachments lie, counted from the slot's first byte, and their size in bytes.
+    /// The entry of a frame. `offset`: the payload's first byte, in the place of the description's. `attached`: where its attachments lie, counted from the slot's first byte, and their size in bytes.
     /// `layout`: `None`, if the layout is in the extension.
     pub fn new(
         info: &FrameInfo,
         meta: &FrameMeta,
+        offset: u64,
         attached: (u64, u64),
         layout: Option<LayoutId>,
     ) -> Self {
@@ -72,29 +73,24 @@ impl Entry {
             kind |= HAS_RESERVED;
         }
         let mut words = [0; PAYLOAD_WORDS];
-        for (word, value) in [
-            (W_TIMESTAMP, meta.timestamp.map(i64::cast_unsigned)),
-            (
-                W_DECODE_TIMESTAMP,
-                meta.decode_timestamp.map(i64::cast_unsigned),
-            ),
-            (W_PTS, meta.pts),
-            (W_DTS, meta.dts),
-            (W_DURATION, meta.duration),
-            (W_BUFFER_OFFSET, meta.buffer_offset),
-            (W_BUFFER_OFFSET_END, meta.buffer_offset_end),
-        ] {
-            if let (Some(value), Some(to)) = (value, words.get_mut(word)) {
-                kind |= has(word);
-                *to = value;
-            }
-        }
+        let mut value = |word: usize, value: Option<u64>| {
+            kind |= value.map_or(0, |_| has(word));
+            value.unwrap_or(0)
+        };
+        words[W_TIMESTAMP] = value(W_TIMESTAMP, meta.timestamp.map(i64::cast_unsigned));
+        let decode_timestamp = meta.decode_timestamp.map(i64::cast_unsigned);
+        words[W_DECODE_TIMESTAMP] = value(W_DECODE_TIMESTAMP, decode_timestamp);
+        words[W_PTS] = value(W_PTS, meta.pts);
+        words[W_DTS] = value(W_DTS, meta.dts);
+        words[W_DURATION] = value(W_DURATION, meta.duration);
+        words[W_BUFFER_OFFSET] = value(W_BUFFER_OFFSET, meta.buffer_offset);
+        words[W_BUFFER_OFFSET_END] = value(W_BUFFER_OFFSET_END, meta.buffer_offset_end);
         words[W_SLOT] = u64::from(info.slot) | u64::from(info.generation) << 32;
         words[W_KIND] = kind;
         words[W_EVENTS] = info.events_before.into();
         words[W_PUBLISHED_AT] = info.published_at.cast_unsigned();
         words[W_STICKY] = info.sticky_version;
-        words[W_OFFSET] = meta.offset;
+        words[W_OFFSET] = offset;
         words[W_SIZE] = meta.size;
         words[W_ATTACHED] = attached.0 & (MAX_ATTACHED_AT - 1) | attached.1 << ATTACHED_AT_BITS;
         Self {
@@ -258,7 +254,7 @@ mod tests {
     fn every_field_comes_back() {
         for (info, meta) in samples() {
             for layout in [None, LayoutId::new(1), LayoutId::new(64)] {
-                let entry = Entry::new(&info, &meta, (4096, 8), layout);
+                let entry = Entry::new(&info, &meta, meta.offset, (4096, 8), layout);
                 let copy = Entry::of_words(entry.sequence(), *entry.words());
                 assert_eq!(copy.info(info.storage, info.device_id), info);
                 assert_eq!(copy.meta(meta.layout.clone(), meta.reserved.clone()), meta);
@@ -277,7 +273,7 @@ mod tests {
     fn the_most_attachments_fit() {
         let attached = (MAX_ATTACHED_AT - 1, MAX_NAMED_SIZE as u64);
         let info = FrameInfo::default();
-        let entry = Entry::new(&info, &FrameMeta::default(), attached, None);
+        let entry = Entry::new(&info, &FrameMeta::default(), 0, attached, None);
         assert_eq!(entry.attached(), attached);
     }
 }

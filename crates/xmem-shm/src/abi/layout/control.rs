@@ -315,22 +315,23 @@ impl Control {
     }
 
     /// Writes the entry of a frame: into the ring, and with buffers by number into the record of its slot.
-    /// `attached`, `layout`: as in [`Entry::new`].
+    /// `offset`, `attached`, `layout`: as in [`Entry::new`].
     pub fn write_entry(
         &self,
         info: &FrameInfo,
         meta: &FrameMeta,
+        offset: u64,
         attached: (u64, u64),
         layout: Option<LayoutId>,
     ) {
         let sequence = info.sequence;
         if let Some((words, room)) = self.record(info.slot) {
-            let entry = Entry::new(info, meta, attached, None);
+            let entry = Entry::new(info, meta, offset, attached, None);
             let extension = Extension::of(meta);
             let extension = Some((room, extension.words()));
             ring::write(words, sequence, entry.words(), extension);
         }
-        let entry = Entry::new(info, meta, attached, layout);
+        let entry = Entry::new(info, meta, offset, attached, layout);
         let extension = entry.has_extension().then(|| Extension::of(meta));
         let extension = extension
             .as_ref()
@@ -428,8 +429,11 @@ mod tests {
             reserved: Some([reserved; 64].into()),
             ..FrameMeta::default()
         };
-        control.write_entry(&info, &meta, (4, 8), None);
-        (Entry::new(&info, &meta, (4, 8), None), Extension::of(&meta))
+        control.write_entry(&info, &meta, meta.offset, (4, 8), None);
+        (
+            Entry::new(&info, &meta, meta.offset, (4, 8), None),
+            Extension::of(&meta),
+        )
     }
 
     #[test]
