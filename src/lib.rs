@@ -43,6 +43,7 @@ mod text;
 mod tied;
 mod timeline;
 mod timing;
+mod unwind;
 mod uri;
 mod xmemsink;
 mod xmemsrc;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MPL-2.0
 
-//! Functions that the bindings of GstBaseSink lack: `get_times`, by which a sink waits for a frame's time or does not, and the
-//! waits in `render` for something else.
+//! Functions of GstBaseSink without the bindings: those that it calls for each buffer, and the waits in `render` for something
+//! else than the buffer's time.
 
 // A class structure is filled with C function pointers, and fields of the instance are used.
 #![allow(unsafe_code)]
@@ -14,30 +14,60 @@ use std::{
 use gst::{glib, glib::translate::*, prelude::*, subclass::prelude::*};
 use gst_base::subclass::prelude::*;
 
-/// A sink that chooses for each buffer whether it waits for its time.
-pub(super) trait Paced: BaseSinkImpl {
-    /// Whether a buffer is rendered at once. GstBaseSink asks, once or several times, before it renders a buffer and before
-    /// it drops one that is late or outside of the segment.
+use crate::unwind;
+
+/// A sink that renders one buffer after another.
+pub(super) trait Render: BaseSinkImpl
+where
+    Self::Type: IsA<gst_base::BaseSink>,
+{
+    /// Whether a buffer is rendered at once instead of at its time. GstBaseSink asks, once or several times, before it renders a
+    /// buffer and before it drops one that is late or outside of the segment.
     fn is_rendered_at_once(&self, buffer: &gst::BufferRef) -> bool;
 }
 
-/// Puts our `get_times` in the place of the parent's.
-pub(super) fn override_times<T: Paced>(class: &mut T::Class) {
+/// Puts the functions into the class.
+pub(super) fn init<T: Render>(class: &mut T::Class)
+where
+    T::Type: IsA<gst_base::BaseSink>,
+{
     // SAFETY: the class structure of a subclass starts with GstBaseSinkClass, and it is ours while it is set up.
     unsafe {
         let class: *mut gst_base::ffi::GstBaseSinkClass = std::ptr::from_mut(class).cast();
         (*class).get_times = Some(get_times::<T>);
-        // That of the bindings only calls the parent's, which has none.
+        (*class).render = Some(render::<T>);
+        // Those of the bindings only call the parent's, which has none. GstBaseSink computes the times of each buffer once more
+        // for a class with one of them.
         (*class).prepare = None;
+        (*class).prepare_list = None;
     }
 }
 
-unsafe extern "C" fn get_times<T: Paced>(
+/// `GstBaseSinkClass::render`.
+unsafe extern "C" fn render<T: Render>(
+    sink: *mut gst_base::ffi::GstBaseSink,
+    buffer: *mut gst::ffi::GstBuffer,
+) -> gst::ffi::GstFlowReturn
+where
+    T::Type: IsA<gst_base::BaseSink>,
+{
+    // SAFETY: GstBaseSink calls this with an instance of our class and a live buffer.
+    let (imp, buffer) = unsafe {
+        let instance = &*sink.cast::<T::Instance>();
+        (instance.imp(), gst::Buffer::from_glib_borrow(buffer))
+    };
+    gst::FlowReturn::from(unwind::catch(imp, || imp.render(&buffer))).into_glib()
+}
+
+/// `GstBaseSinkClass::get_times`.
+unsafe extern "C" fn get_times<T: Render>(
     sink: *mut gst_base::ffi::GstBaseSink,
     buffer: *mut gst::ffi::GstBuffer,
     start: *mut gst::ffi::GstClockTime,
     end: *mut gst::ffi::GstClockTime,
-) {
+) where
+    T::Type: IsA<gst_base::BaseSink>,
+{
     // SAFETY: GstBaseSink calls this with an instance of our class and four live pointers.
     unsafe {
         let instance = &*sink.cast::<T::Instance>();

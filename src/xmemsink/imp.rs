@@ -48,7 +48,7 @@ use gst_base::{prelude::*, subclass::prelude::*};
 use xmem_core::{CreateError, PoolStats, Text};
 
 use super::{
-    base::{self, Data, Paced},
+    base::{self, Data, Render},
     clients, device,
     events::Events,
     frames,
@@ -102,7 +102,7 @@ impl ObjectSubclass for XmemSink {
     type ParentType = gst_base::BaseSink;
 
     fn class_init(class: &mut Self::Class) {
-        base::override_times::<Self>(class);
+        base::init::<Self>(class);
     }
 }
 
@@ -413,7 +413,7 @@ impl BaseSinkImpl for XmemSink {
     }
 }
 
-impl Paced for XmemSink {
+impl Render for XmemSink {
     fn is_rendered_at_once(&self, buffer: &gst::BufferRef) -> bool {
         self.gaps.comes(buffer);
         self.hands_over_at_once()

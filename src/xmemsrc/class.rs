@@ -3,18 +3,15 @@
 //! Virtual functions that GstBaseSrc calls for each frame, without the bindings' wrappers.
 #![allow(unsafe_code)] // a class is filled with C function pointers
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr;
-use std::sync::atomic::Ordering;
 
-use gst::{
-    glib::{self, prelude::*, subclass::prelude::*, translate::*},
-    subclass::prelude::*,
-};
+use gst::glib::{self, prelude::*, subclass::prelude::*, translate::*};
 use gst_base::{
     ffi::{GstBaseSrc, GstBaseSrcClass},
     subclass::prelude::*,
 };
+
+use crate::unwind;
 
 /// A source that makes one buffer after another.
 pub(super) trait Create: BaseSrcImpl
@@ -39,7 +36,7 @@ where
     }
 }
 
-/// `GstBaseSrcClass::create`. A panic becomes an error message, and ends the stream.
+/// `GstBaseSrcClass::create`.
 unsafe extern "C" fn create<T: Create>(
     element: *mut GstBaseSrc,
     _offset: u64,
@@ -53,20 +50,12 @@ where
     let imp = unsafe { &*element.cast::<T::Instance>() }.imp();
     // The bindings declare the pointer to the buffer's place as one to a buffer.
     let place: *mut *mut gst::ffi::GstBuffer = buffer.cast();
-    let flow = match catch_unwind(AssertUnwindSafe(|| imp.next_buffer())) {
-        Ok(Ok(buffer)) => {
+    match unwind::catch(imp, || imp.next_buffer()) {
+        Ok(buffer) => {
             // SAFETY: the place is GstBaseSrc's, and empty: only pads in pull mode fill it, which this element has none of.
             unsafe { *place = buffer.into_glib_ptr() };
-            return gst::ffi::GST_FLOW_OK;
+            gst::ffi::GST_FLOW_OK
         }
-        Ok(Err(flow)) => flow,
-        Err(panic) => {
-            let element = imp.obj();
-            imp.panicked().store(true, Ordering::Relaxed);
-            let source = element.upcast_ref();
-            gst::subclass::post_panic_error_message(element.upcast_ref(), source, Some(panic));
-            gst::FlowError::Error
-        }
-    };
-    gst::FlowReturn::from_error(flow).into_glib()
+        Err(flow) => gst::FlowReturn::from_error(flow).into_glib(),
+    }
 }

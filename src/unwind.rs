@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//! Panics in virtual functions that are called without the bindings' wrappers.
+
+use std::{
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::atomic::Ordering,
+};
+
+use gst::{glib::subclass::prelude::*, prelude::*, subclass::prelude::*};
+
+/// Runs a virtual function for which C code waits. A panic becomes an error message, and ends the stream.
+pub(crate) fn catch<T: ElementImpl, R>(
+    imp: &T,
+    run: impl FnOnce() -> Result<R, gst::FlowError>,
+) -> Result<R, gst::FlowError>
+where
+    T::Type: IsA<gst::Element>,
+{
+    catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(|panic| {
+        let element = imp.obj();
+        imp.panicked().store(true, Ordering::Relaxed);
+        let element = element.upcast_ref();
+        gst::subclass::post_panic_error_message(element, element.upcast_ref(), Some(panic));
+        Err(gst::FlowError::Error)
+    })
+}
