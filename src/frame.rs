@@ -49,6 +49,16 @@ pub(crate) enum Memory {
     Cuda,
 }
 
+impl Memory {
+    /// Whether a buffer lies in the memory that its caps require. Only DMA buffers are checked: nothing else passes for one.
+    pub(crate) fn is_of(self, buffer: &gst::BufferRef) -> bool {
+        self != Self::Dmabuf
+            || buffer
+                .iter_memories()
+                .all(|memory| memory.is_memory_type::<gst_allocators::DmaBufMemory>())
+    }
+}
+
 impl Format {
     pub(crate) fn from_caps(caps: &gst::CapsRef) -> Self {
         let Some(structure) = caps.structure(0) else {
@@ -91,14 +101,6 @@ impl Format {
                 ..Self::default()
             },
         }
-    }
-
-    /// Whether the buffer matches the caps. Only DMA buffers are checked: nothing else passes for one.
-    pub(crate) fn keeps_its_word(&self, buffer: &gst::BufferRef) -> bool {
-        self.memory != Memory::Dmabuf
-            || buffer
-                .iter_memories()
-                .all(|memory| memory.is_memory_type::<gst_allocators::DmaBufMemory>())
     }
 
     /// The size of video frames.
@@ -163,17 +165,23 @@ pub(crate) fn describe(
     layout: Arc<FrameLayout>,
     attachments: &Attachments,
 ) -> FrameMeta {
-    let mut meta = FrameMeta::new(buffer.size()).with_layout(layout);
-    meta.attachments = attachments.clone();
-    meta.pts = buffer.pts().map(gst::ClockTime::nseconds);
-    meta.dts = buffer.dts().map(gst::ClockTime::nseconds);
-    meta.duration = buffer.duration().map(gst::ClockTime::nseconds);
-    meta.buffer_offset = known(buffer.offset());
-    meta.buffer_offset_end = known(buffer.offset_end());
-    // The upper bits mean something else for each kind of stream; video's are the widest set of them.
-    meta.flags =
-        (buffer.flags() - gst::BufferFlags::TAG_MEMORY).bits() | buffer.video_flags().bits();
-    meta
+    FrameMeta {
+        offset: 0,
+        size: buffer.size() as u64,
+        layout,
+        reserved: None,
+        timestamp: None,
+        decode_timestamp: None,
+        pts: buffer.pts().map(gst::ClockTime::nseconds),
+        dts: buffer.dts().map(gst::ClockTime::nseconds),
+        duration: buffer.duration().map(gst::ClockTime::nseconds),
+        buffer_offset: known(buffer.offset()),
+        buffer_offset_end: known(buffer.offset_end()),
+        // The upper bits mean something else for each kind of stream; video's are the widest set of them.
+        flags: (buffer.flags() - gst::BufferFlags::TAG_MEMORY).bits() | buffer.video_flags().bits(),
+        event: false,
+        attachments: attachments.clone(),
+    }
 }
 
 /// Applies the metadata to a buffer, but for its times and its planes.

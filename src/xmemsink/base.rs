@@ -134,9 +134,9 @@ pub(super) fn follow_clock(
 }
 
 /// The segment of the stream. For the streaming thread, which alone changes it.
-pub(super) fn segment(sink: &gst_base::BaseSink) -> gst::Segment {
-    // SAFETY: a field of a live instance, which no other thread writes.
-    unsafe { from_glib_none(&raw const (*sink.as_ptr()).segment) }
+pub(super) fn segment(sink: &gst_base::BaseSink) -> &gst::Segment {
+    // SAFETY: a field of a live instance, which no other thread writes, and this thread not while it renders.
+    unsafe { gst::Segment::from_glib_ptr_borrow(&raw const (*sink.as_ptr()).segment) }
 }
 
 /// If the pipeline is paused, completes that and waits until it plays. For the streaming thread, which has the preroll

@@ -21,10 +21,11 @@ use super::{
     pieces::{self, lie_in},
     settings::Settings,
     started::Started,
+    stream::Stream,
 };
 use crate::{
     cuda::{self, CudaMemory, Deferred, Layout, SlotMemory, XmemCudaBufferPool},
-    frame::{Format, Memory},
+    frame::Format,
     later::drop_later,
     tied::{Tie, tie, tied},
 };
@@ -84,14 +85,15 @@ pub(super) fn offer(
 }
 
 /// Publishes a buffer that lies on a device. `None`: it does not.
+#[inline(never)]
 pub(super) fn publish(
     started: &Started,
     buffer: &gst::Buffer,
     meta: &FrameMeta,
-    format: &Format,
+    stream: &Stream,
     cancel: &Canceller,
 ) -> Result<Option<Outcome>, Failure> {
-    if format.memory != Memory::Cuda || buffer.n_memory() != 1 {
+    if buffer.n_memory() != 1 {
         return Ok(None);
     }
     let memory = buffer.peek_memory(0);
@@ -131,7 +133,8 @@ pub(super) fn publish(
             cause.describe(buffer, &started.slots),
         ));
     }
-    publish_copy(started, buffer, on_device, ptr, meta, format, cancel).map(|is_out| {
+    let format = stream.format();
+    publish_copy(started, buffer, on_device, ptr, meta, &format, cancel).map(|is_out| {
         Some(if is_out {
             Outcome::Copied(cause)
         } else {

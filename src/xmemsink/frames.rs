@@ -2,7 +2,7 @@
 
 //! A buffer on its way into the pool: its description, its times, and the messages about it.
 
-use xmem_core::{Canceller, FrameMeta};
+use xmem_core::Canceller;
 
 use super::{
     base::Data,
@@ -10,6 +10,7 @@ use super::{
     outcome::{Failure, Outcome},
     publish,
     requests::Requests,
+    stream::Described,
     way::Way,
 };
 use crate::{
@@ -22,11 +23,21 @@ pub(super) fn describe(
     way: Way<'_>,
     buffer: &gst::BufferRef,
     losses: &Losses,
-) -> Result<FrameMeta, gst::FlowError> {
-    if let Some(meta) = way.stream.describe(buffer) {
-        return Ok(meta);
+) -> Result<Described, gst::FlowError> {
+    match way.stream.describe(buffer) {
+        Some(described) => Ok(described),
+        None => describe_anew(way, buffer, losses),
     }
-    let layout = way.stream.format().layout(buffer, way.started.program);
+}
+
+#[inline(never)]
+fn describe_anew(
+    way: Way<'_>,
+    buffer: &gst::BufferRef,
+    losses: &Losses,
+) -> Result<Described, gst::FlowError> {
+    let format = way.stream.format();
+    let layout = format.layout(buffer, way.started.program);
     // No consumer would take the frame.
     let layout = way.stream.check(layout, buffer.size()).map_err(|reason| {
         gst::element_error!(
@@ -47,22 +58,25 @@ pub(super) fn describe(
         );
     }
     way.stream.note_look(buffer, &attachments);
-    Ok(frame::describe(buffer, layout, &attachments))
+    Ok(Described {
+        meta: frame::describe(buffer, layout, &attachments),
+        memory: format.memory,
+    })
 }
 
-/// Publishes a buffer that `meta` describes but for its times, which are put there.
+/// Publishes a buffer that is described but for its times, which are put there.
 pub(super) fn hand_over(
     way: Way<'_>,
     requests: &Requests,
     buffer: &gst::Buffer,
-    mut meta: FrameMeta,
+    described: &mut Described,
 ) -> Result<Outcome, gst::FlowError> {
     loop {
         let now = way.clear(Data::Buffer(buffer))?;
         let stamps = now.stamps(way.sink, buffer);
-        meta.timestamp = stamps.presentation;
-        meta.decode_timestamp = stamps.decoding;
-        if let Some(outcome) = attempt(way, requests, buffer, &meta)? {
+        described.meta.timestamp = stamps.presentation;
+        described.meta.decode_timestamp = stamps.decoding;
+        if let Some(outcome) = attempt(way, requests, buffer, described)? {
             return Ok(outcome);
         }
     }
@@ -73,11 +87,13 @@ fn attempt(
     way: Way<'_>,
     requests: &Requests,
     buffer: &gst::Buffer,
-    meta: &FrameMeta,
+    described: &Described,
 ) -> Result<Option<Outcome>, gst::FlowError> {
-    let format = way.stream.format();
+    let Described { meta, memory } = described;
     let asked = requests.asked();
-    let attempt = |cancel: &Canceller| publish::publish(way.started, buffer, meta, &format, cancel);
+    let attempt = |cancel: &Canceller| {
+        publish::publish(way.started, buffer, meta, *memory, way.stream, cancel)
+    };
     let result = if way.started.is_lossless() {
         let was_called_off = |failure: &Failure| matches!(failure, Failure::Cancelled);
         let data = Data::Buffer(buffer);

@@ -2,87 +2,102 @@
 
 //! Frames that came to the sink and did not get into the pool. A flag of the next one shows decoders that they are missing.
 
-use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
-use crate::lock;
+/// A number that no time has.
+const NONE: u64 = u64::MAX;
 
 /// A buffer, distinguished from earlier ones at its address.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Seen {
-    address: usize,
-    pts: Option<gst::ClockTime>,
-    dts: Option<gst::ClockTime>,
-}
-
 #[derive(Debug, Default)]
-struct State {
-    /// It came, and was not rendered so far.
-    in_hand: Option<Seen>,
-    /// Frames are missing before the next one.
-    is_open: bool,
-    /// How many came and were not rendered, or waited there until a flush or the end.
-    skipped: u64,
+struct Seen {
+    /// 0: no buffer.
+    address: AtomicU64,
+    pts: AtomicU64,
+    dts: AtomicU64,
 }
 
-impl State {
-    fn skip(&mut self) {
-        self.is_open = true;
-        self.skipped += 1;
+impl Seen {
+    /// Makes it this buffer. Returns whether it was another one.
+    fn replace(&self, buffer: &gst::BufferRef) -> bool {
+        let number = |time: Option<gst::ClockTime>| time.map_or(NONE, gst::ClockTime::nseconds);
+        let it = [
+            (&self.address, buffer.as_ptr().addr() as u64),
+            (&self.pts, number(buffer.pts())),
+            (&self.dts, number(buffer.dts())),
+        ];
+        let is_same = it.iter().all(|(word, now)| word.load(Relaxed) == *now);
+        let was_there = self.is_there();
+        for (word, now) in it {
+            word.store(now, Relaxed);
+        }
+        was_there && !is_same
+    }
+
+    fn is_there(&self) -> bool {
+        self.address.load(Relaxed) != 0
+    }
+
+    fn clear(&self) {
+        self.address.store(0, Relaxed);
     }
 }
 
+/// The thread that has the pad's stream lock changes this, for each buffer, and others read the figure. Relaxed: no other data
+/// goes with it.
 #[derive(Debug, Default)]
-pub(super) struct Gaps(Mutex<State>);
+pub(super) struct Gaps {
+    /// It came, and was not rendered so far.
+    in_hand: Seen,
+    /// Frames are missing before the next one.
+    is_open: AtomicBool,
+    /// How many came and were not rendered, or waited there until a flush or the end.
+    skipped: AtomicU64,
+}
 
 impl Gaps {
     /// GstBaseSink has looked at a buffer's times. It does so, once or several times, before it renders one, and before it
     /// drops one since that is late or outside of the segment.
     pub(super) fn comes(&self, buffer: &gst::BufferRef) {
-        let it = Seen {
-            address: buffer.as_ptr().addr(),
-            pts: buffer.pts(),
-            dts: buffer.dts(),
-        };
-        let mut state = lock(&self.0);
-        let before = state.in_hand.replace(it);
-        if before.is_some_and(|before| before != it) {
-            state.skip();
+        if self.in_hand.replace(buffer) {
+            self.skip();
         }
     }
 
     /// How many buffers came and were never handed over. Of a list that is dropped as a whole, one.
     pub(super) fn skipped(&self) -> u64 {
-        lock(&self.0).skipped
+        self.skipped.load(Relaxed)
     }
 
     /// A buffer is rendered. Returns whether frames before it are missing.
     pub(super) fn close(&self) -> bool {
-        let mut state = lock(&self.0);
-        state.in_hand = None;
-        std::mem::take(&mut state.is_open)
+        self.in_hand.clear();
+        self.is_open.load(Relaxed) && self.is_open.swap(false, Relaxed)
     }
 
     /// A rendered buffer did not get into the pool, and another figure counts it.
     pub(super) fn open(&self) {
-        lock(&self.0).is_open = true;
+        self.is_open.store(true, Relaxed);
     }
 
     /// The same for a frame that no other figure counts.
     pub(super) fn skip(&self) {
-        lock(&self.0).skip();
+        self.open();
+        self.skipped.fetch_add(1, Relaxed);
     }
 
     /// No buffer follows for now: one that came and was not rendered is skipped too.
     pub(super) fn end(&self) {
-        let mut state = lock(&self.0);
-        if state.in_hand.take().is_some() {
-            state.skip();
+        if self.in_hand.is_there() {
+            self.in_hand.clear();
+            self.skip();
         }
     }
 
     /// A new run.
     pub(super) fn reset(&self) {
-        *lock(&self.0) = State::default();
+        self.in_hand.clear();
+        self.is_open.store(false, Relaxed);
+        self.skipped.store(0, Relaxed);
     }
 }
 

@@ -396,11 +396,11 @@ impl BaseSinkImpl for XmemSink {
         self.begin();
         let obj = self.obj();
         let way = self.way(obj.upcast_ref(), &started);
-        let mut meta = frames::describe(way, buffer, &self.losses)?;
+        let mut described = frames::describe(way, buffer, &self.losses)?;
         if self.gaps.close() {
-            meta.flags |= AFTER_GAP;
+            described.meta.flags |= AFTER_GAP;
         }
-        let outcome = frames::hand_over(way, &self.requests, buffer, meta);
+        let outcome = frames::hand_over(way, &self.requests, buffer, &mut described);
         match &outcome {
             Ok(Outcome::InPlace | Outcome::Copied(_)) => {
                 self.stream.note_sticky_delivered();

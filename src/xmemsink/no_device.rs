@@ -8,8 +8,8 @@ use super::{
     outcome::{Failure, Outcome},
     settings::Settings,
     started::Started,
+    stream::Stream,
 };
-use crate::frame::Format;
 
 pub(super) fn configure(builder: ProducerBuilder, _settings: &Settings) -> ProducerBuilder {
     builder
@@ -27,7 +27,7 @@ pub(super) fn publish(
     _started: &Started,
     _buffer: &gst::Buffer,
     _meta: &FrameMeta,
-    _format: &Format,
+    _stream: &Stream,
     _cancel: &Canceller,
 ) -> Result<Option<Outcome>, Failure> {
     Ok(None)

@@ -10,37 +10,53 @@ use super::{
     outcome::{Cause, Failure, Outcome},
     pieces,
     started::Started,
+    stream::Stream,
 };
-use crate::frame::{Format, Memory};
+use crate::frame::Memory;
 use crate::memory::{XmemMemory, XmemMemoryRef};
 
-/// Publishes a buffer that `meta` describes.
+/// Publishes a buffer that `meta` describes. Its caps require `memory`.
 pub(super) fn publish(
     started: &Started,
     buffer: &gst::Buffer,
     meta: &FrameMeta,
-    format: &Format,
+    memory: Memory,
+    stream: &Stream,
     cancel: &Canceller,
 ) -> Result<Outcome, Failure> {
-    if !format.keeps_its_word(buffer) {
-        return Err(Failure::NotShareable);
-    }
-    let room = meta.attachments.encoded_len();
-    started.slots.expect_metas(room);
-    if let Some(outcome) = device::publish(started, buffer, meta, format, cancel)? {
-        return Ok(outcome);
-    }
-    let mut cause = Cause::Foreign;
-    let own = one_memory(buffer);
-    if let Some(result) = own.and_then(|own| own.publish(&started.producer, meta)) {
-        match result {
-            Ok(_) => return Ok(Outcome::InPlace),
-            Err(PublishError::NoRoomForAttachments { needed, room }) => {
-                cause = Cause::Metas { needed, room };
+    started.slots.expect_metas(meta.attachments.encoded_len());
+    match memory {
+        Memory::Cuda => {
+            if let Some(outcome) = device::publish(started, buffer, meta, stream, cancel)? {
+                return Ok(outcome);
             }
-            Err(error) => return Err(error.into()),
         }
+        _ if !memory.is_of(buffer) => return Err(Failure::NotShareable),
+        _ => {}
     }
+    let own = one_memory(buffer);
+    let published = own.and_then(|own| own.publish(&started.producer, meta));
+    let cause = match published {
+        Some(Ok(_)) => return Ok(Outcome::InPlace),
+        Some(Err(PublishError::NoRoomForAttachments { needed, room })) => {
+            Cause::Metas { needed, room }
+        }
+        Some(Err(error)) => return Err(error.into()),
+        None => Cause::Foreign,
+    };
+    publish_other(started, buffer, meta, memory, cause, cancel)
+}
+
+/// Publishes a buffer that cannot be published in a slot that it lies in.
+#[inline(never)]
+fn publish_other(
+    started: &Started,
+    buffer: &gst::Buffer,
+    meta: &FrameMeta,
+    memory: Memory,
+    cause: Cause,
+    cancel: &Canceller,
+) -> Result<Outcome, Failure> {
     if let Some(outcome) = pieces::publish(started, buffer, meta, cancel)? {
         return Ok(outcome);
     }
@@ -49,10 +65,11 @@ pub(super) fn publish(
             cause.describe(buffer, &started.slots),
         ));
     }
-    if format.memory == Memory::Dmabuf {
+    if memory == Memory::Dmabuf {
         return Err(Failure::NotShareable);
     }
     // A slot has at least one byte, also for a frame that has none.
+    let room = meta.attachments.encoded_len();
     let spec = SlotSpec::new(buffer.size().max(1)).attachments(room);
     let Some(mut lease) = started.slot(spec, cancel)? else {
         started.producer.note_dropped();

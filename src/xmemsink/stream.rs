@@ -24,6 +24,21 @@ pub(super) struct Stream {
     state: Mutex<State>,
     /// The pool has the end of the stream.
     eos: AtomicBool,
+    /// No frame or event has brought the pool's sticky state to running consumers yet.
+    sticky_is_undelivered: AtomicBool,
+}
+
+/// Reads and clears a flag that is checked for each frame. Relaxed: nothing else is published with it.
+fn take(flag: &AtomicBool) -> bool {
+    flag.load(Ordering::Relaxed) && flag.swap(false, Ordering::Relaxed)
+}
+
+/// A buffer on its way into the pool.
+#[derive(Debug)]
+pub(super) struct Described {
+    pub(super) meta: FrameMeta,
+    /// The memory that its caps require.
+    pub(super) memory: Memory,
 }
 
 #[derive(Debug, Default)]
@@ -40,8 +55,6 @@ struct State {
     sticky: Sticky,
     /// The pool does not have `sticky` yet.
     sticky_is_new: bool,
-    /// No frame or event has brought `sticky` to running consumers yet.
-    sticky_is_undelivered: bool,
     /// The timeline in `sticky`.
     timeline: Option<Timeline>,
     reported_copies: bool,
@@ -52,6 +65,7 @@ impl Stream {
     /// Another run begins, or none is left.
     pub(super) fn reset(&self) {
         self.eos.store(false, Ordering::Relaxed);
+        self.sticky_is_undelivered.store(false, Ordering::Relaxed);
         let before = std::mem::take(&mut *lock(&self.state));
         drop(before);
     }
@@ -96,10 +110,13 @@ impl Stream {
     }
 
     /// The description of a buffer with the look of the last one.
-    pub(super) fn describe(&self, buffer: &gst::BufferRef) -> Option<FrameMeta> {
+    pub(super) fn describe(&self, buffer: &gst::BufferRef) -> Option<Described> {
         let state = lock(&self.state);
         let is_like_last = state.look.as_ref()?.is_of(buffer);
-        is_like_last.then(|| frame::describe(buffer, state.layout.clone(), &state.attachments))
+        is_like_last.then(|| Described {
+            meta: frame::describe(buffer, state.layout.clone(), &state.attachments),
+            memory: state.format.memory,
+        })
     }
 
     /// The buffer whose layout was checked last has these attachments.
@@ -134,8 +151,9 @@ impl Stream {
         let sticky = {
             let mut state = lock(&self.state);
             if let Some(timeline) = timeline
-                && state.timeline.replace(timeline) != Some(timeline)
+                && state.timeline != Some(timeline)
             {
+                state.timeline = Some(timeline);
                 state.sticky.set(sticky::TIMELINE, timeline.to_text());
                 state.sticky_is_new = true;
             }
@@ -146,7 +164,7 @@ impl Stream {
         };
         match producer.set_sticky(&sticky) {
             Ok(version) => {
-                lock(&self.state).sticky_is_undelivered = true;
+                self.sticky_is_undelivered.store(true, Ordering::Relaxed);
                 gst::debug!(
                     CAT,
                     obj = sink,
@@ -168,13 +186,12 @@ impl Stream {
 
     /// An event has brought the sticky state to consumers. Returns whether that was due.
     pub(super) fn note_sticky_delivered(&self) -> bool {
-        std::mem::take(&mut lock(&self.state).sticky_is_undelivered)
+        take(&self.sticky_is_undelivered)
     }
 
     /// The stream goes on, or a new one begins. Returns whether it was over.
     pub(super) fn begin(&self) -> bool {
-        // Called for each frame.
-        self.eos.load(Ordering::Relaxed) && self.eos.swap(false, Ordering::Relaxed)
+        take(&self.eos)
     }
 
     /// The stream is over.

@@ -128,7 +128,7 @@ impl Times {
     /// The present meaning of the times of the frames. For the streaming thread.
     pub(super) fn now(&self, sink: &gst_base::BaseSink) -> Now {
         let (live, latency) = self.upstream(sink);
-        let paced = sink.is_sync() && !self.hands_over_at_once(sink);
+        let paced = !self.hands_over_at_once(sink) && sink.is_sync();
         let ts_offset = sink.ts_offset();
         let mut followed = lock(&self.followed);
         let Followed { clock, offset } = &mut *followed;
@@ -166,8 +166,7 @@ impl Now {
         let Some(origin) = self.origin else {
             return Stamps::default();
         };
-        let segment = base::segment(sink);
-        let Some(segment) = segment.downcast_ref::<gst::ClockTime>() else {
+        let Some(segment) = base::segment(sink).downcast_ref::<gst::ClockTime>() else {
             return Stamps::default();
         };
         let monotonic =

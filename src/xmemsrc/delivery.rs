@@ -123,7 +123,7 @@ impl Converter<'_> {
         way: Way,
     ) -> Result<(gst::Buffer, Way), Nonsense> {
         let mut buffer = buffer_of(memories);
-        if !self.stream.format().keeps_its_word(&buffer) {
+        if !self.stream.format().memory.is_of(&buffer) {
             let reason = "its caps say memory:DMABuf, and it is in no DMA buffer";
             return Err(Nonsense(reason.to_owned()));
         }
