@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use xmem_core::{FrameMeta, ReadLease};
+use xmem_core::{Attachments, FrameMeta, ReadLease};
 
 use super::{pieces, source::Source, stream::Snapshot, times::Times};
 use crate::{
@@ -51,18 +51,14 @@ pub(super) struct Converter<'a> {
     losses: &'a Losses,
 }
 
-/// Makes a buffer of a frame. An invalid frame ends the stream with an error.
-pub(super) fn convert(
+/// A frame as a buffer, and how its bytes got there.
+type Converted = Result<(gst::Buffer, Way), Nonsense>;
+
+/// Reports what a conversion lost. An invalid frame ends the stream with an error.
+pub(super) fn receive(
     source: Source<'_>,
-    stream: &mut Snapshot,
-    times: Times,
-    convert: impl FnOnce(Converter<'_>) -> Result<(gst::Buffer, Way), Nonsense>,
+    converted: Converted,
 ) -> Result<Received, gst::FlowError> {
-    let converted = convert(Converter {
-        stream,
-        times,
-        losses: source.losses,
-    });
     // Once for each name.
     for (name, why) in source.losses.news() {
         gst::element_warning!(
@@ -83,29 +79,42 @@ pub(super) fn convert(
         })
 }
 
-impl Converter<'_> {
-    /// A buffer around the frame where it lies.
-    pub(super) fn in_place(
-        mut self,
-        lease: ReadLease,
-        tally: &Arc<Tally>,
-    ) -> Result<(gst::Buffer, Way), Nonsense> {
-        let meta = lease.meta().clone();
-        if !lease.parts().is_empty() {
-            return self.finish(pieces::memories(&lease, tally)?, &meta, Way::InPlace);
+impl<'a> Converter<'a> {
+    pub(super) fn new(source: Source<'a>, stream: &'a mut Snapshot, times: Times) -> Self {
+        Self {
+            stream,
+            times,
+            losses: source.losses,
         }
-        self.check(&meta, lease.len())?;
+    }
+
+    /// A buffer around the frame where it lies.
+    pub(super) fn in_place(mut self, lease: ReadLease, tally: &Arc<Tally>) -> Converted {
+        if !lease.parts().is_empty() {
+            let memories = pieces::memories(&lease, tally)?;
+            return self.finish(memories, lease.meta(), Way::InPlace);
+        }
+        self.check(lease.meta(), lease.len())?;
         let Some(buffers) = self.stream.buffers() else {
+            let meta = lease.meta().clone();
             let memory = memory::readable(lease, None, tally);
             return self.finish([memory], &meta, Way::InPlace);
         };
-        let buffer = buffers.buffer(lease, tally);
-        let buffer = buffer.map_err(|flow| Nonsense(format!("there is no buffer: {flow}")))?;
-        self.decorate(buffer, &meta, Way::InPlace)
+        let buffer = buffers.empty();
+        let mut buffer = buffer.map_err(|flow| Nonsense(format!("there is no buffer: {flow}")))?;
+        let attachments = lease.meta().attachments.clone();
+        let buffer_ref = buffer.make_mut();
+        self.describe(buffer_ref, lease.meta());
+        if memory::fill(buffer_ref, lease, tally).is_none() {
+            return Err(Nonsense("there is no buffer for it".to_owned()));
+        }
+        self.add_metas(buffer_ref, &attachments);
+        self.lay_out(buffer, Way::InPlace)
     }
 
     /// A buffer with a copy of the frame, which the caller gives back afterwards.
-    pub(super) fn copied(self, lease: &ReadLease) -> Result<(gst::Buffer, Way), Nonsense> {
+    #[inline(never)]
+    pub(super) fn copied(self, lease: &ReadLease) -> Converted {
         let pieces: Result<Vec<&[u8]>, Nonsense> = match lease.parts() {
             [] => Ok(vec![lease.data()]),
             parts => parts.iter().map(pieces::bytes).collect(),
@@ -116,24 +125,28 @@ impl Converter<'_> {
     }
 
     /// A buffer around memories that hold or stand for the frame.
+    #[inline(never)]
     pub(super) fn finish(
         mut self,
         memories: impl IntoIterator<Item = gst::Memory>,
         meta: &FrameMeta,
         way: Way,
-    ) -> Result<(gst::Buffer, Way), Nonsense> {
+    ) -> Converted {
         let mut buffer = buffer_of(memories);
         if !self.stream.format().memory.is_of(&buffer) {
             let reason = "its caps say memory:DMABuf, and it is in no DMA buffer";
             return Err(Nonsense(reason.to_owned()));
         }
         let size = buffer.size();
+        let buffer_ref = buffer.make_mut();
         if let Some(planes) = self.check(meta, size)? {
             planes
-                .describe(buffer.make_mut())
+                .describe(buffer_ref)
                 .map_err(|error| Nonsense(error.to_string()))?;
         }
-        self.decorate(buffer, meta, way)
+        self.describe(buffer_ref, meta);
+        self.add_metas(buffer_ref, &meta.attachments);
+        self.lay_out(buffer, way)
     }
 
     fn check(&mut self, meta: &FrameMeta, size: usize) -> Result<Option<&Planes>, Nonsense> {
@@ -141,26 +154,28 @@ impl Converter<'_> {
         planes.map_err(|reason| Nonsense(reason.to_owned()))
     }
 
-    /// Puts the frame's description on a buffer that has its planes.
-    fn decorate(
-        self,
-        mut buffer: gst::Buffer,
-        meta: &FrameMeta,
-        way: Way,
-    ) -> Result<(gst::Buffer, Way), Nonsense> {
-        let buffer_ref = buffer.make_mut();
-        frame::decorate(buffer_ref, meta);
-        buffer_ref.set_pts(self.times.pts);
-        buffer_ref.set_dts(self.times.dts);
-        buffer_ref.set_duration(self.times.duration);
-        let format = self.stream.format();
-        meta::onto_buffer(&meta.attachments, buffer_ref, format, self.losses);
-        let Some(info) = &format.video else {
-            return Ok((buffer, way));
-        };
+    fn describe(&self, buffer: &mut gst::BufferRef, meta: &FrameMeta) {
+        frame::decorate(buffer, meta);
+        buffer.set_pts(self.times.pts);
+        buffer.set_dts(self.times.dts);
+        buffer.set_duration(self.times.duration);
+    }
+
+    /// Puts the metas on a buffer that has its memory and its planes.
+    fn add_metas(&self, buffer: &mut gst::BufferRef, attachments: &Attachments) {
+        if !attachments.is_empty() {
+            meta::onto_buffer(attachments, buffer, self.stream.format(), self.losses);
+        }
+    }
+
+    /// Copies a finished buffer if downstream could not read its layout.
+    fn lay_out(self, buffer: gst::Buffer, way: Way) -> Converted {
         if self.stream.takes_any_layout() || self.stream.is_default() {
             return Ok((buffer, way));
         }
+        let Some(info) = &self.stream.format().video else {
+            return Ok((buffer, way));
+        };
         let copy =
             planes::to_default_layout(buffer, info).map_err(|error| Nonsense(error.to_string()))?;
         Ok((copy, Way::Layout))

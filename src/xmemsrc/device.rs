@@ -11,7 +11,7 @@ use xmem_core::{FrameMeta, ReadLease};
 
 use super::{
     XmemSrcCudaWait,
-    delivery::{Nonsense, Received, Way, convert},
+    delivery::{self, Converter, Nonsense, Received, Way},
     log::CAT,
     settings::Settings,
     source::Source,
@@ -52,6 +52,7 @@ fn missing(what: &str) -> Wrong {
 }
 
 /// A frame on a device as a buffer. `over_budget`: it is copied, as it cannot be held.
+#[inline(never)]
 pub(super) fn receive(
     source: Source<'_>,
     started: &mut Started,
@@ -65,9 +66,10 @@ pub(super) fn receive(
         on_device(source, started, lease, over_budget)
     };
     match made {
-        Ok((memory, meta, way)) => convert(source, started.stream_mut(), times, |converter| {
-            converter.finish([memory], &meta, way)
-        }),
+        Ok((memory, meta, way)) => {
+            let converter = Converter::new(source, started.stream_mut(), times);
+            delivery::receive(source, converter.finish([memory], &meta, way))
+        }
         Err(wrong) => fail(source, wrong),
     }
 }

@@ -4,7 +4,6 @@
 
 use std::mem::replace;
 
-use gst_base::prelude::*;
 use xmem_core::{
     ReadLease,
     follow::{Follower, Step, Taken},
@@ -13,7 +12,7 @@ use xmem_core::{
 use super::{
     XmemSrcOverBudget,
     connection::{self, WARN_AFTER},
-    delivery::{Received, Way, convert},
+    delivery::{self, Converter, Received, Way},
     device, events, header,
     log::CAT,
     source::Source,
@@ -40,12 +39,7 @@ pub(super) fn next(
                         header::push(source, &mut buffer)?;
                         started.note_header();
                     }
-                    // With do-timestamp GstBaseSrc fills in the missing times.
-                    if !source.element.does_timestamp() {
-                        source
-                            .outgoing
-                            .keep_times(source.element.src_pad(), &buffer);
-                    }
+                    source.outgoing.keep_times(source.element, &buffer);
                     return Ok(buffer);
                 }
             }
@@ -98,14 +92,14 @@ fn take(
         return Ok(Some(Received::Undecodable));
     }
     let received = match taken {
-        Taken::Kept(lease) if lease.is_on_device() => {
-            device::receive(source, started, &lease, false)
-        }
         Taken::Kept(lease) => {
-            let times = started.stamp(source, &lease);
-            convert(source, started.stream_mut(), times, |it| {
-                it.in_place(lease, source.tally)
-            })
+            if lease.is_on_device() {
+                device::receive(source, started, &lease, false)
+            } else {
+                let times = started.stamp(source, &lease);
+                let converter = Converter::new(source, started.stream_mut(), times);
+                delivery::receive(source, converter.in_place(lease, source.tally))
+            }
         }
         Taken::Lent(_) if started.stream().format().memory == Memory::Dmabuf => {
             report_drop(source, started, "a copy of a DMA buffer is not one");
@@ -114,13 +108,15 @@ fn take(
         Taken::Lent(lease) if lease.is_on_device() => device::receive(source, started, lease, true),
         Taken::Lent(lease) => {
             let times = started.stamp(source, lease);
-            convert(source, started.stream_mut(), times, |it| it.copied(lease))
+            let converter = Converter::new(source, started.stream_mut(), times);
+            delivery::receive(source, converter.copied(lease))
         }
     };
     received.map(Some)
 }
 
 /// Sends on an event that stands between two frames.
+#[inline(never)]
 fn pass(source: Source<'_>, started: &mut Started, lease: &ReadLease) {
     let meta = lease.meta();
     if meta.attachments.is_empty() {
@@ -141,6 +137,7 @@ fn pass(source: Source<'_>, started: &mut Started, lease: &ReadLease) {
 }
 
 /// Warns that the producer lets this source hold fewer slots than it asked for, when those are used up.
+#[cold]
 fn warn_of_budget(source: Source<'_>, follower: &Follower) {
     let Some(consumer) = follower.consumer() else {
         return;
@@ -213,6 +210,7 @@ fn deliver(
 }
 
 /// Warns once why frames are dropped that cannot be held. Otherwise only gaps in their sequence would show it.
+#[cold]
 fn report_drop(source: Source<'_>, started: &mut Started, why: &str) {
     if started.reports(Report::Drops) {
         gst::warning!(

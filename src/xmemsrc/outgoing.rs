@@ -48,14 +48,21 @@ impl Outgoing {
         drop(before);
     }
 
-    /// Sends a frame with the times that it has. GstBaseSrc changes those of frames without a PTS only.
-    pub(super) fn keep_times(self: &Arc<Self>, pad: &gst::Pad, buffer: &gst::BufferRef) {
-        if buffer.pts().is_some() && !self.is_watching.load(Ordering::Relaxed) {
+    /// Sends a frame with the times that it has. GstBaseSrc changes those of frames without a PTS only. With do-timestamp it
+    /// fills in the missing times.
+    pub(super) fn keep_times(
+        self: &Arc<Self>,
+        element: &gst_base::BaseSrc,
+        buffer: &gst::BufferRef,
+    ) {
+        let needs_none = buffer.pts().is_some() && !self.is_watching.load(Ordering::Relaxed);
+        if needs_none || element.does_timestamp() {
             return;
         }
         lock(&self.state).without_pts = buffer.pts().is_none().then(|| buffer.dts());
         if !self.is_watching.swap(true, Ordering::Relaxed) {
             let outgoing = self.clone();
+            let pad = element.src_pad();
             pad.add_probe(gst::PadProbeType::BUFFER, move |_, info| {
                 if let Some(gst::PadProbeData::Buffer(buffer)) = &mut info.data {
                     outgoing.correct_buffer(buffer);

@@ -89,6 +89,7 @@ fn follow_course(source: Source<'_>, new: &Sticky, old: &Sticky) {
 
 /// Sends the changes of the sticky state downstream. `on_device`: where frames are now handed on; `None`: not known from a
 /// frame.
+#[inline(never)]
 pub(super) fn renew(
     source: Source<'_>,
     new: &Sticky,

@@ -256,7 +256,10 @@ impl Stamper {
             match &self.shift {
                 Some(shift) if !self.was_paused => {
                     // A gap needs no lag. At the limit of the pool's history a lag would lose frames for ever.
-                    if course.can_catch_up(meta) && Arc::strong_count(shift) == 1 {
+                    if !missing.is_zero()
+                        && course.can_catch_up(meta)
+                        && Arc::strong_count(shift) == 1
+                    {
                         shift.catch_up(missing);
                     }
                 }
@@ -272,6 +275,7 @@ impl Stamper {
     }
 
     /// Finds how much later everything comes, from the first frame or from the first one after a pause.
+    #[cold]
     fn begin_shift(
         &mut self,
         src: &gst_base::BaseSrc,

@@ -4,12 +4,9 @@
 
 mod imp;
 
-use std::sync::Arc;
-
 use gst::{glib, prelude::*, subclass::prelude::*};
-use xmem_core::ReadLease;
 
-use crate::{memory, planes::Planes, tally::Tally};
+use crate::planes::Planes;
 
 /// Buffers for frames whose planes lie in the same way. GStreamer's pools have descriptors, so there is one for all layouts.
 #[derive(Debug)]
@@ -31,15 +28,9 @@ impl FrameBuffers {
         self.0.imp().reset(planes.cloned());
     }
 
-    /// A buffer around a frame that lies in its slot, with its planes.
-    pub(super) fn buffer(
-        &self,
-        lease: ReadLease,
-        tally: &Arc<Tally>,
-    ) -> Result<gst::Buffer, gst::FlowError> {
-        let mut buffer = self.0.acquire_buffer(None)?;
-        let filled = memory::fill(buffer.make_mut(), lease, tally);
-        filled.map(|()| buffer).ok_or(gst::FlowError::Error)
+    /// A buffer with these planes, and with a memory that has no slot.
+    pub(super) fn empty(&self) -> Result<gst::Buffer, gst::FlowError> {
+        self.0.acquire_buffer(None)
     }
 }
 
