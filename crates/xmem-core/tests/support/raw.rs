@@ -27,7 +27,7 @@ use rustix::net::{
 
 use super::HANG;
 
-pub const VERSION: u32 = 6;
+pub const VERSION: u32 = 7;
 /// Descriptors that the kernel takes with one message.
 pub const MAX_RIGHTS: usize = 253;
 
@@ -273,7 +273,6 @@ pub fn region(id: u32, len: u64, kind: u8, name: &str) -> Vec<u8> {
     bytes.extend(len.to_le_bytes());
     bytes.push(kind);
     bytes.extend(text(name, 128));
-    bytes.extend(99u64.to_le_bytes());
     bytes
 }
 

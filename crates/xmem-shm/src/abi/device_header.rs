@@ -5,6 +5,7 @@
 
 use std::fmt;
 
+use crate::abi::codec::Field;
 use crate::abi::limits::MAX_SLOTS;
 
 /// The identity of a device, the same in all processes.
@@ -110,91 +111,69 @@ impl DeviceHeader {
     /// The header as bytes, padded to [`header_len`].
     pub fn encode(&self) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(header_len(self.slots));
-        bytes.extend_from_slice(&MAGIC.to_le_bytes());
-        bytes.extend_from_slice(&FORMAT.to_le_bytes());
-        bytes.extend_from_slice(&(self.kind as u32).to_le_bytes());
-        bytes.extend_from_slice(&self.uuid.0);
-        bytes.extend_from_slice(&self.nonce);
-        for word in [
-            self.device_len,
-            self.device_offset,
-            self.slots.into(),
-            self.device_stride,
-            self.host_stride,
-            self.slots_at,
-            self.canary_at,
-        ] {
-            bytes.extend_from_slice(&word.to_le_bytes());
-        }
-        bytes.extend_from_slice(&self.canary);
-        bytes.extend_from_slice(&self.handle);
-        bytes.extend_from_slice(&self.canary_handle);
+        let to = &mut bytes;
+        MAGIC.put(to);
+        FORMAT.put(to);
+        (self.kind as u32).put(to);
+        self.uuid.0.put(to);
+        self.nonce.put(to);
+        self.device_len.put(to);
+        self.device_offset.put(to);
+        u64::from(self.slots).put(to);
+        self.device_stride.put(to);
+        self.host_stride.put(to);
+        self.slots_at.put(to);
+        self.canary_at.put(to);
+        self.canary.put(to);
+        self.handle.put(to);
+        self.canary_handle.put(to);
         debug_assert!(bytes.len() <= EVENTS_AT);
         bytes.resize(EVENTS_AT, 0);
-        for event in &self.events {
-            bytes.extend_from_slice(event);
-        }
+        self.events.iter().for_each(|event| event.put(&mut bytes));
         bytes
     }
 
     /// How many bytes the header at the beginning of these has. `None`: it is none.
     pub fn len_of(start: &[u8]) -> Option<usize> {
         let at = 8 + 4 + 4 + 16 + 16 + 8 + 8;
-        let slots = start.get(at..)?.first_chunk()?;
-        let slots = u32::try_from(u64::from_le_bytes(*slots)).ok()?;
+        let slots = u64::take(&mut start.get(at..)?)?;
+        let slots = u32::try_from(slots).ok()?;
         (slots <= MAX_SLOTS).then(|| header_len(slots))
     }
 
     /// Decodes the header that another process wrote into the beginning of a region of `host_len` bytes.
     pub fn decode(bytes: &[u8], host_len: usize) -> Result<Self, &'static str> {
-        let mut m = In(bytes);
-        let short = "its device header is too short";
-        if m.u64().ok_or(short)? != MAGIC {
+        let from = &mut &*bytes;
+        if next::<u64>(from)? != MAGIC {
             return Err("it has no device header");
         }
-        if m.u32().ok_or(short)? != FORMAT {
+        if next::<u32>(from)? != FORMAT {
             return Err("its device header has another format");
         }
-        let kind = TwinKind::from_code(m.u32().ok_or(short)?)
-            .ok_or("its kind of device memory is not known")?;
-        let uuid = Uuid(m.array().ok_or(short)?);
-        let nonce = m.array().ok_or(short)?;
-        let mut words = [0; 7];
-        for word in &mut words {
-            *word = m.u64().ok_or(short)?;
-        }
-        let [
-            device_len,
-            device_offset,
-            slots,
-            device_stride,
-            host_stride,
-            slots_at,
-            canary_at,
-        ] = words;
         let header = Self {
-            kind,
-            uuid,
-            nonce,
-            device_len,
-            device_offset,
-            slots: u32::try_from(slots).unwrap_or(u32::MAX),
-            device_stride,
-            host_stride,
-            slots_at,
-            canary_at,
-            canary: m.array().ok_or(short)?,
-            handle: m.array().ok_or(short)?,
-            canary_handle: m.array().ok_or(short)?,
+            kind: TwinKind::from_code(next(from)?)
+                .ok_or("its kind of device memory is not known")?,
+            uuid: Uuid(next(from)?),
+            nonce: next(from)?,
+            device_len: next(from)?,
+            device_offset: next(from)?,
+            slots: u32::try_from(next::<u64>(from)?).unwrap_or(u32::MAX),
+            device_stride: next(from)?,
+            host_stride: next(from)?,
+            slots_at: next(from)?,
+            canary_at: next(from)?,
+            canary: next(from)?,
+            handle: next(from)?,
+            canary_handle: next(from)?,
             events: Vec::new(),
         };
         header.check(host_len)?;
-        let mut events = In(bytes.get(EVENTS_AT..).ok_or(short)?);
-        let events = (0..header.slots)
-            .map(|_| events.array())
-            .collect::<Option<_>>()
-            .ok_or(short)?;
-        Ok(Self { events, ..header })
+        let mut events = bytes.get(EVENTS_AT..).unwrap_or_default();
+        let events = (0..header.slots).map(|_| next(&mut events));
+        Ok(Self {
+            events: events.collect::<Result<_, _>>()?,
+            ..header
+        })
     }
 
     fn check(&self, host_len: usize) -> Result<(), &'static str> {
@@ -271,22 +250,8 @@ impl DeviceHeader {
     }
 }
 
-struct In<'a>(&'a [u8]);
-
-impl In<'_> {
-    fn array<const N: usize>(&mut self) -> Option<[u8; N]> {
-        let (head, rest) = self.0.split_first_chunk()?;
-        self.0 = rest;
-        Some(*head)
-    }
-
-    fn u32(&mut self) -> Option<u32> {
-        self.array().map(u32::from_le_bytes)
-    }
-
-    fn u64(&mut self) -> Option<u64> {
-        self.array().map(u64::from_le_bytes)
-    }
+fn next<T: Field>(from: &mut &[u8]) -> Result<T, &'static str> {
+    T::take(from).ok_or("its device header is too short")
 }
 
 #[cfg(test)]

@@ -3,6 +3,7 @@
 //! The layout of the shared memory and the form of the messages. `VERSION` in [`layout`] numbers both.
 
 pub mod budget;
+mod codec;
 pub mod device_header;
 pub mod entry;
 pub mod extension;
